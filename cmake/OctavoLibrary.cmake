@@ -1,0 +1,46 @@
+# The library: octavo::octavo needs a C++20 compiler only; octavo::cuda adds the CUDA Toolkit.
+
+find_package(OpenMP COMPONENTS CXX)
+find_package(nlohmann_json 3.10)
+if(NOT nlohmann_json_FOUND)
+  message(FATAL_ERROR "nlohmann/json is missing: run scripts/install-dependencies run, "
+    "or install the package nlohmann-json3-dev")
+endif()
+set(OCTAVO_BLAS_ENABLED OFF)
+if(NOT OCTAVO_BLAS STREQUAL "OFF")
+  list(APPEND CMAKE_MODULE_PATH ${CMAKE_CURRENT_LIST_DIR})
+  find_package(OpenBLAS MODULE)
+  set(OCTAVO_BLAS_ENABLED ${OpenBLAS_FOUND})
+  if(OCTAVO_BLAS STREQUAL "ON" AND NOT OpenBLAS_FOUND)
+    message(FATAL_ERROR "OCTAVO_BLAS is ON but OpenBLAS was not found: "
+      "install the package libopenblas-dev, or pass -DOCTAVO_BLAS=OFF")
+  endif()
+endif()
+message(STATUS "Octavo: OpenMP ${OpenMP_CXX_FOUND}, OpenBLAS ${OCTAVO_BLAS_ENABLED}")
+
+add_library(octavo INTERFACE)
+add_library(octavo::octavo ALIAS octavo)
+target_include_directories(octavo INTERFACE
+  $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>
+  $<INSTALL_INTERFACE:include>)
+target_compile_features(octavo INTERFACE cxx_std_20)
+# CMake 3.25 does not know C++20 for nvcc 13, so the flag is passed by hand. Relaxed constexpr lets
+# functions for both sides use the constexpr parts of std, such as std::array and std::min.
+target_compile_options(octavo INTERFACE
+  "$<$<COMPILE_LANG_AND_ID:CUDA,NVIDIA>:-std=c++20;--expt-relaxed-constexpr>")
+target_link_libraries(octavo INTERFACE nlohmann_json::nlohmann_json)
+if(OpenMP_CXX_FOUND)
+  target_link_libraries(octavo INTERFACE OpenMP::OpenMP_CXX)
+  # One inline function must not be parallel in one translation unit and serial in another.
+  target_compile_options(octavo INTERFACE
+    "$<$<COMPILE_LANG_AND_ID:CUDA,NVIDIA>:-Xcompiler=${OpenMP_CXX_FLAGS}>")
+endif()
+if(OCTAVO_BLAS_ENABLED)
+  target_link_libraries(octavo INTERFACE OpenBLAS::OpenBLAS)
+  target_compile_definitions(octavo INTERFACE OCTAVO_WITH_BLAS=1)
+endif()
+
+add_library(octavo_cuda INTERFACE)
+add_library(octavo::cuda ALIAS octavo_cuda)
+set_target_properties(octavo_cuda PROPERTIES EXPORT_NAME cuda)
+target_link_libraries(octavo_cuda INTERFACE octavo CUDA::cudart CUDA::cublasLt)

@@ -1,0 +1,26 @@
+# Every choice that a user of the build has.
+
+option(OCTAVO_BUILD_EXAMPLES "Build the trainer and the other programs" ${PROJECT_IS_TOP_LEVEL})
+option(OCTAVO_BUILD_TESTS "Build the tests" ${PROJECT_IS_TOP_LEVEL})
+option(OCTAVO_BUILD_BENCHMARKS "Build the benchmarks" ${PROJECT_IS_TOP_LEVEL})
+option(OCTAVO_BUILD_DOCS "Offer the target docs" ${PROJECT_IS_TOP_LEVEL})
+
+# What programs, tests and benchmarks are compiled with; never what a user of octavo::octavo is.
+option(OCTAVO_NATIVE "Compile our own targets for this machine's processor" ${PROJECT_IS_TOP_LEVEL})
+option(OCTAVO_WERROR "Warnings in our own targets are errors" ${PROJECT_IS_TOP_LEVEL})
+set(OCTAVO_SANITIZE "" CACHE STRING "Sanitizers for our own targets, such as address,undefined")
+
+set(OCTAVO_BLAS AUTO CACHE STRING "GEMM through OpenBLAS: ON, OFF, or AUTO (where it is found)")
+set(OCTAVO_CUDA AUTO CACHE STRING "The Cuda device: ON, OFF, or AUTO (where nvcc is found)")
+foreach(option IN ITEMS OCTAVO_BLAS OCTAVO_CUDA)
+  set_property(CACHE ${option} PROPERTY STRINGS AUTO ON OFF)
+  if(NOT ${option} MATCHES "^(AUTO|ON|OFF)$")
+    message(FATAL_ERROR "${option} is '${${option}}': it must be AUTO, ON or OFF")
+  endif()
+endforeach()
+
+# The trainer gets one translation unit for each pair.
+set(OCTAVO_PRESETS "llama_tiny" CACHE STRING "Model presets that the trainer offers")
+set(OCTAVO_PRECISIONS
+  "fp32;bf16;fp8-delayed;fp8-tensorwise;fp8-blockwise;fp8-delayed-bf16-edges;mxfp8"
+  CACHE STRING "Precisions that the trainer offers")

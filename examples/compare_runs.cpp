@@ -1,0 +1,122 @@
+/// @file
+/// Compares training runs: one table on the terminal and, with --html, one self-contained report.
+///
+///     compare_runs RUN_FOLDER... [--html report.html] [--baseline bf16]
+///
+/// Exit codes: 0 done, 1 the output could not be written, 2 the input cannot be compared.
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <exception>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+#include <CLI/CLI.hpp>
+
+#include <octavo/core/error.hpp>
+#include <octavo/core/version.hpp>
+#include <octavo/io/atomic_file.hpp>
+
+#include "compare_runs/comparison.hpp"
+#include "compare_runs/report.hpp"
+#include "compare_runs/run.hpp"
+#include "compare_runs/text.hpp"
+
+namespace {
+
+using namespace compare_runs;
+
+constexpr int output_failed = 1;
+constexpr int bad_input = 2;
+
+std::string aligned_table(const Comparison& comparison) {
+  std::vector<Cells> lines{table_head(comparison)};
+  for (std::size_t i = 0; i < comparison.rows.size(); ++i)
+    lines.push_back(table_cells(comparison, i));
+  std::vector<std::size_t> widths(lines.front().size());
+  for (const Cells& line : lines)
+    for (std::size_t c = 0; c < line.size(); ++c)
+      widths[c] = std::max(widths[c], code_points(line[c]));
+
+  std::string out;
+  for (const Cells& line : lines) {
+    for (std::size_t c = 0; c < line.size(); ++c) {
+      const std::string padding(widths[c] - code_points(line[c]), ' ');
+      out += c == 0 ? line[c] + padding : "  " + padding + line[c];
+    }
+    out += '\n';
+    if (&line != &lines.front()) continue;
+    for (std::size_t c = 0; c < widths.size(); ++c)
+      out += (c == 0 ? "" : "  ") + std::string(widths[c], '-');
+    out += '\n';
+  }
+  return out;
+}
+
+std::string terminal_text(const Comparison& comparison) {
+  std::string out = aligned_table(comparison);
+  if (!comparison.notes.empty()) out += '\n';
+  for (const std::string& note : comparison.notes) out += "note: " + note + '\n';
+  for (std::size_t i = 0; i < comparison.runs.size(); ++i) {
+    const auto& summary = comparison.runs[i].summary;
+    out += fmt::format("\nsample of {}\n{}\n", comparison.rows[i].label,
+                       summary ? visible(summary->sample, LineBreaks::mark_and_keep, sample_length)
+                               : "(none: the run wrote no summary)");
+  }
+  return out;
+}
+
+void print(const std::string& text) {
+  if (std::fputs(text.c_str(), stdout) < 0 || std::fflush(stdout) != 0)
+    throw octavo::IoError(
+        fmt::format("standard output: cannot be written: {}", std::strerror(errno)));
+}
+
+std::vector<Run> read_runs(const std::vector<std::string>& folders) {
+  std::vector<Run> runs;
+  for (const std::string& folder : folders) {
+    runs.push_back(read_run(folder));
+    for (std::size_t i = 0; i + 1 < runs.size(); ++i)
+      if (std::filesystem::equivalent(runs[i].folder, folder))
+        throw InputError(fmt::format("{}: the same folder is named twice", visible(folder)));
+  }
+  return runs;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  std::vector<std::string> folders;
+  std::string html_path;
+  std::string baseline = "bf16";
+  CLI::App app{"Compares training runs: a table, and with --html a report with charts."};
+  app.add_option("RUN_FOLDER", folders, "folders that the trainer's --out named")->required();
+  app.add_option("--html", html_path, "write a self-contained HTML report to this file");
+  app.add_option("--baseline", baseline, "precision that the gap is measured against")
+      ->capture_default_str();
+  app.set_version_flag("--version", octavo::version_string);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : bad_input;
+  }
+
+  try {
+    const Comparison comparison = compare(read_runs(folders), baseline);
+    print(terminal_text(comparison));
+    if (html_path.empty()) return 0;
+    octavo::write_file_atomically(html_path, report(comparison, octavo::version_string));
+    print(fmt::format("\nreport written to {}\n", visible(html_path)));
+  } catch (const InputError& error) {
+    fmt::print(stderr, "compare_runs: {}\n", error.what());
+    return bad_input;
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "compare_runs: {}\n", error.what());
+    return output_failed;
+  }
+  return 0;
+}

@@ -1,0 +1,288 @@
+/// @file
+/// Line charts as inline SVG.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstddef>
+#include <limits>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "axis.hpp"
+#include "text.hpp"
+
+namespace compare_runs {
+
+/// y is NaN where the value was not finite: lines are interrupted there.
+struct Point {
+  double x = 0, y = 0;
+};
+using Points = std::vector<Point>;
+
+/// One run in a chart. The place in Chart::series is the run's number, from 0.
+struct Series {
+  std::string label;
+  std::string style;  ///< CSS classes that carry the colour
+  Points raw;         ///< faint
+  Points smooth;      ///< the line
+  Points dots;        ///< single measurements
+  Points marks;       ///< crosses at the foot; y is not used
+};
+
+struct Chart {
+  std::string id, title;
+  Scale scale = Scale::linear;
+  bool with_zero = false;  ///< the y axis reaches zero
+  double cut_above = std::numeric_limits<double>::infinity();
+  std::vector<Series> series;
+};
+
+/// Sizes in the SVG's own units. The browser scales them to the page's width.
+struct ChartLayout {
+  std::string_view css_class;
+  double width, height, left, right, top, bottom;
+  double line_height;   ///< of the labels at the lines' ends
+  std::size_t columns;  ///< horizontal resolution of the lines
+  bool full_labels;     ///< otherwise the runs' numbers
+  int x_ticks, y_ticks;
+
+  double plot_right() const { return width - right; }
+  double plot_bottom() const { return height - bottom; }
+};
+
+inline constexpr ChartLayout wide_layout{"wide", 960, 380, 58, 206, 14, 46, 17, 480, true, 8, 6};
+inline constexpr ChartLayout narrow_layout{"narrow", 380, 300, 40,    22, 12,
+                                           40,       14,  240, false, 4,  5};
+
+namespace detail {
+
+/// At most two points a column, its lowest and its highest, so that thinning hides no spike.
+/// A value that is not finite is kept as an interruption.
+inline Points thin(const Points& points, std::size_t columns) {
+  if (points.size() <= 2 * columns) return points;
+  Points out;
+  for (std::size_t column = 0; column < columns; ++column) {
+    const auto at = [&](std::size_t c) {
+      return points.begin() + static_cast<std::ptrdiff_t>(c * points.size() / columns);
+    };
+    const auto by_y = [](const Point& a, const Point& b) { return a.y < b.y; };
+    const auto broken = std::find_if(at(column), at(column + 1),
+                                     [](const Point& point) { return !std::isfinite(point.y); });
+    auto [low, high] = std::minmax_element(at(column), broken, by_y);
+    if (broken != at(column)) {
+      if (high < low) std::swap(low, high);
+      out.push_back(*low);
+      if (high != low) out.push_back(*high);
+    }
+    if (broken != at(column + 1)) out.push_back(*broken);
+  }
+  return out;
+}
+
+class ChartWriter {
+ public:
+  ChartWriter(const Chart& chart, const ChartLayout& layout) : chart_(chart), layout_(layout) {
+    fit_axes();
+  }
+
+  std::string svg() {
+    out_ = fmt::format(
+        "<svg class=\"chart {}\" viewBox=\"0 0 {} {}\" role=\"img\" aria-label=\"{}\" "
+        "data-chart=\"{}\" data-left=\"{}\" data-right=\"{}\" data-first=\"{:.17g}\" "
+        "data-last=\"{:.17g}\">\n",
+        layout_.css_class, layout_.width, layout_.height, html(chart_.title), chart_.id,
+        layout_.left, layout_.plot_right(), x_.low, x_.high);
+    if (!has_values_) {
+      out_ += fmt::format("<text x=\"{}\" y=\"{}\">no finite values were recorded</text></svg>\n",
+                          layout_.left, layout_.height / 2);
+      return std::move(out_);
+    }
+    write_grid();
+    const std::string clip = fmt::format("clip-{}-{}", chart_.id, layout_.css_class);
+    out_ += fmt::format(
+        "<clipPath id=\"{}\"><rect x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\"/></clipPath>\n"
+        "<g clip-path=\"url(#{})\">\n",
+        clip, layout_.left - 5, layout_.top - 5, layout_.plot_right() - layout_.left + 10,
+        layout_.plot_bottom() - layout_.top + 5, clip);
+    for (std::size_t i = 0; i < chart_.series.size(); ++i) write_faint(i);
+    for (std::size_t i = 0; i < chart_.series.size(); ++i) write_strong(i);
+    out_ += fmt::format("</g>\n<line class=\"cursor\" y1=\"{}\" y2=\"{}\"/>\n", layout_.top,
+                        layout_.plot_bottom());
+    write_labels();
+    out_ += "</svg>\n";
+    return std::move(out_);
+  }
+
+ private:
+  void fit_axes() {
+    double low = std::numeric_limits<double>::infinity(), high = -low, last = 1;
+    y_.scale = chart_.scale;
+    for (const Series& series : chart_.series)
+      for (const Points* points : {&series.smooth, &series.dots})
+        for (const Point& point : *points) {
+          last = std::max(last, point.x);
+          if (!y_.can_show(point.y)) continue;
+          low = std::min(low, point.y);
+          high = std::max(high, point.y);
+        }
+    has_values_ = low <= high;
+    if (!has_values_) return;
+    x_ = {.low = 0, .high = last};
+    high = std::max(std::min(high, chart_.cut_above), low);
+    if (chart_.with_zero) {
+      low = std::min(low, 0.0);
+      high = std::max(high, 0.0);
+    }
+    if (chart_.scale == Scale::logarithmic) {
+      y_.low = low / 1.15;
+      y_.high = high * 1.15;
+    } else {
+      const double margin =
+          high > low ? 0.06 * (high - low) : std::max(0.05 * std::abs(high), 1e-6);
+      y_.low = chart_.with_zero && low == 0 ? 0 : low - margin;
+      y_.high = chart_.with_zero && high == 0 ? 0 : high + margin;
+    }
+  }
+
+  double x(double value) const {
+    return layout_.left + x_.position(value) * (layout_.plot_right() - layout_.left);
+  }
+
+  /// What lies far outside is drawn just outside, where it is clipped.
+  double y(double value) const {
+    return layout_.plot_bottom() -
+           std::clamp(y_.position(value), -0.2, 1.2) * (layout_.plot_bottom() - layout_.top);
+  }
+
+  void write_grid() {
+    for (const double tick : ticks(y_, layout_.y_ticks))
+      out_ += fmt::format(
+          "<line class=\"{5}\" x1=\"{0}\" x2=\"{1}\" y1=\"{2:.1f}\" y2=\"{2:.1f}\"/>"
+          "<text class=\"tick\" x=\"{3}\" y=\"{2:.1f}\" dy=\".35em\" "
+          "text-anchor=\"end\">{4}</text>\n",
+          layout_.left, layout_.plot_right(), y(tick), layout_.left - 8, tick_text(tick),
+          tick == 0 ? "axis" : "grid");
+    const double foot = layout_.plot_bottom();
+    out_ += fmt::format("<line class=\"axis\" x1=\"{0}\" x2=\"{1}\" y1=\"{2}\" y2=\"{2}\"/>\n",
+                        layout_.left, layout_.plot_right(), foot);
+    for (const double tick : ticks(x_, layout_.x_ticks)) {
+      if (tick != std::floor(tick)) continue;
+      out_ += fmt::format(
+          "<line class=\"axis\" x1=\"{0:.1f}\" x2=\"{0:.1f}\" y1=\"{1}\" y2=\"{2}\"/>"
+          "<text class=\"tick\" x=\"{0:.1f}\" y=\"{3}\" text-anchor=\"middle\">{4}</text>\n",
+          x(tick), foot, foot + 4, foot + 18, tick_text(tick));
+    }
+    out_ += fmt::format("<text class=\"tick\" x=\"{}\" y=\"{}\" text-anchor=\"end\">step</text>\n",
+                        layout_.plot_right(), foot + 34);
+  }
+
+  void write_path(const Points& points, const char* css_class) {
+    std::string path;
+    bool drawing = false;
+    for (const Point& point : thin(points, layout_.columns)) {
+      const bool shown = y_.can_show(point.y);
+      if (shown)
+        path += fmt::format("{}{:.1f} {:.1f}", drawing ? 'L' : 'M', x(point.x), y(point.y));
+      drawing = shown;
+    }
+    if (!path.empty()) out_ += fmt::format("<path class=\"{}\" d=\"{}\"/>\n", css_class, path);
+  }
+
+  void open_group(std::size_t run) {
+    out_ += fmt::format("<g class=\"run-{} {}\">", run, chart_.series[run].style);
+  }
+
+  void write_faint(std::size_t run) {
+    open_group(run);
+    write_path(chart_.series[run].raw, "raw");
+    out_ += "</g>\n";
+  }
+
+  void write_strong(std::size_t run) {
+    const Series& series = chart_.series[run];
+    open_group(run);
+    write_path(series.smooth, "smooth");
+    for (const Point& dot : series.dots)
+      if (y_.can_show(dot.y))
+        out_ += fmt::format(
+            "<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"4\"><title>{}, step {:.0f}: {:.4f}</title>"
+            "</circle>\n",
+            x(dot.x), y(dot.y), html(series.label), dot.x, dot.y);
+    for (const Point& mark : series.marks)
+      out_ += fmt::format("<path class=\"mark\" d=\"M{0:.1f} {1}l6 6m0 -6l-6 6\"/>\n",
+                          x(mark.x) - 3, layout_.plot_bottom() - 9);
+    out_ += "</g>\n";
+  }
+
+  struct Label {
+    std::size_t run;
+    double end_x, end_y, y;
+  };
+
+  /// Pushes neighbours away from each other, both by the same way, until none covers another.
+  void move_apart(std::vector<Label>& labels) const {
+    for (int round = 0; round < 200 && !labels.empty(); ++round) {
+      for (std::size_t i = 0; i + 1 < labels.size(); ++i) {
+        const double overlap = layout_.line_height - (labels[i + 1].y - labels[i].y);
+        if (overlap <= 0) continue;
+        labels[i].y -= overlap / 2;
+        labels[i + 1].y += overlap / 2;
+      }
+      labels.front().y = std::max(labels.front().y, layout_.top);
+      labels.back().y = std::min(labels.back().y, layout_.plot_bottom());
+    }
+  }
+
+  /// Labels beside their lines' ends.
+  std::vector<Label> place_labels() const {
+    std::vector<Label> labels;
+    for (std::size_t i = 0; i < chart_.series.size(); ++i) {
+      const Points& points = chart_.series[i].smooth;
+      const auto end = std::find_if(points.rbegin(), points.rend(),
+                                    [&](const Point& point) { return y_.can_show(point.y); });
+      if (end == points.rend()) continue;
+      const double end_y = std::clamp(y(end->y), layout_.top, layout_.plot_bottom());
+      labels.push_back({i, x(end->x), end_y, end_y});
+    }
+    std::stable_sort(labels.begin(), labels.end(),
+                     [](const Label& a, const Label& b) { return a.y < b.y; });
+    move_apart(labels);
+    return labels;
+  }
+
+  void write_labels() {
+    const double start = layout_.plot_right() + (layout_.full_labels ? 22 : 12);
+    for (const Label& label : place_labels()) {
+      const std::string name = visible(chart_.series[label.run].label, LineBreaks::mark, 25);
+      open_group(label.run);
+      out_ += fmt::format(
+          "<path class=\"leader\" d=\"M{:.1f} {:.1f}L{:.1f} {:.1f}L{:.1f} {:.1f}\"/>"
+          "<text class=\"label\" x=\"{:.1f}\" y=\"{:.1f}\" dy=\".35em\">{}</text></g>\n",
+          label.end_x + 3, label.end_y, std::max(label.end_x, layout_.plot_right()) + 3,
+          label.end_y, start - 3, label.y, start, label.y,
+          layout_.full_labels ? html(name) : std::to_string(label.run + 1));
+    }
+  }
+
+  const Chart& chart_;
+  const ChartLayout& layout_;
+  Axis x_, y_;
+  bool has_values_ = false;
+  std::string out_;
+};
+
+}  // namespace detail
+
+/// The chart for wide and for narrow pages; the style sheet shows one of them.
+inline std::string svg(const Chart& chart) {
+  return detail::ChartWriter(chart, wide_layout).svg() +
+         detail::ChartWriter(chart, narrow_layout).svg();
+}
+
+}  // namespace compare_runs

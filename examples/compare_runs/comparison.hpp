@@ -1,0 +1,338 @@
+/// @file
+/// Several runs side by side: the rows of the table, the notes beneath it, the worst operands.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "run.hpp"
+#include "text.hpp"
+
+namespace compare_runs {
+
+inline constexpr std::size_t sample_length = 200;
+
+/// One run's line of the table. An absent number was never recorded; NaN was not finite.
+struct Row {
+  std::string label;
+  std::optional<double> train_loss, validation_loss, gap_percent, tokens_per_second;
+  GemmCount gemms;
+  std::uint64_t skipped = 0;
+};
+
+struct Comparison {
+  std::vector<Run> runs;
+  std::vector<Row> rows;  ///< one for each run
+  std::size_t baseline = 0;
+  std::size_t window = 1;  ///< steps in the running means
+  std::vector<std::string> notes;
+};
+
+/// The mean of those of values[begin, end) that are finite; NaN if none is.
+inline double finite_mean(const std::vector<double>& values, std::size_t begin, std::size_t end) {
+  double sum = 0, count = 0;
+  for (std::size_t i = begin; i < end; ++i) {
+    if (!std::isfinite(values[i])) continue;
+    sum += values[i];
+    ++count;
+  }
+  return sum / count;
+}
+
+/// Means over about `window` values around each place in `values`, over fewer at both ends, so that
+/// the curve starts at the first value and does not lag. A value that is not finite stays as it is
+/// and enters no mean.
+inline std::vector<double> running_mean(const std::vector<double>& values, std::size_t window) {
+  std::vector<double> means;
+  means.reserve(values.size());
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const std::size_t half = std::min(window / 2, i);
+    const std::size_t end = std::min(i + half + 1, values.size());
+    means.push_back(std::isfinite(values[i]) ? finite_mean(values, i - half, end) : values[i]);
+  }
+  return means;
+}
+
+template <class Projection>
+std::vector<double> column(const Run& run, Projection projection) {
+  std::vector<double> values;
+  values.reserve(run.steps.size());
+  for (const Step& step : run.steps) values.push_back(std::invoke(projection, step));
+  return values;
+}
+
+namespace detail {
+
+/// Recipes, made unique by the folder's name, or the whole path, where two runs share one.
+inline std::vector<std::string> labels(const std::vector<Run>& runs) {
+  const auto base = [](const Run& run) {
+    return run.folder.has_filename() ? run.folder.filename() : run.folder.parent_path().filename();
+  };
+  std::vector<std::string> labels;
+  for (const Run& run : runs) {
+    const auto shares = [&](auto key) {
+      return std::count_if(runs.begin(), runs.end(),
+                           [&](const Run& other) { return key(other) == key(run); }) > 1;
+    };
+    std::string label = run.configuration.recipe;
+    if (shares([](const Run& r) { return r.configuration.recipe; })) {
+      const bool same_name =
+          shares([&](const Run& r) { return std::pair(r.configuration.recipe, base(r)); });
+      label += fmt::format(" ({})", (same_name ? run.folder : base(run)).string());
+    }
+    labels.push_back(visible(label));
+  }
+  return labels;
+}
+
+inline std::size_t find_baseline(const std::vector<Run>& runs, const std::string& precision) {
+  std::string present;
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    if (runs[i].configuration.precision == precision) return i;
+    present += (i == 0 ? "" : ", ") + visible(runs[i].configuration.precision);
+  }
+  throw InputError(
+      fmt::format("no run has the baseline's precision \"{}\"; add that run's folder, or name one "
+                  "of these with --baseline: {}",
+                  visible(precision), present));
+}
+
+/// The figures of a run that wrote no summary, from what it did record.
+inline void fill_from_steps(const Run& run, std::size_t window, Row& row) {
+  if (!run.evaluations.empty()) row.validation_loss = run.evaluations.back().loss;
+  if (run.steps.empty()) return;
+  const std::size_t count = run.steps.size();
+  row.train_loss = finite_mean(column(run, &Step::loss), count - std::min(window, count), count);
+  double tokens = 0, seconds = 0;
+  for (const Step& step : run.steps) {
+    tokens += step.tokens_per_second * step.milliseconds / 1000;
+    seconds += step.milliseconds / 1000;
+    row.skipped += step.skipped ? 1 : 0;
+  }
+  if (seconds > 0) row.tokens_per_second = tokens / seconds;
+}
+
+inline Row make_row(const Run& run, std::string label, std::size_t window) {
+  Row row;
+  row.label = std::move(label);
+  row.gemms = run.configuration.gemms;
+  if (!run.summary) {
+    fill_from_steps(run, window, row);
+    return row;
+  }
+  const Summary& summary = *run.summary;
+  row.train_loss = summary.train_loss;
+  if (!run.evaluations.empty() || std::isfinite(summary.validation_loss))
+    row.validation_loss = summary.validation_loss;
+  row.tokens_per_second = summary.tokens_per_second;
+  row.gemms = summary.gemms;
+  row.skipped = summary.skipped;
+  return row;
+}
+
+/// The baseline's validation loss after as many steps as `run` made: two finished runs are compared
+/// at their ends, otherwise at the last evaluation of `run`.
+inline std::optional<double> reference_loss(const Run& run, const Run& baseline) {
+  if (run.summary && baseline.summary) return baseline.summary->validation_loss;
+  if (run.evaluations.empty()) return std::nullopt;
+  for (const Evaluation& evaluation : baseline.evaluations)
+    if (evaluation.step == run.evaluations.back().step) return evaluation.loss;
+  return std::nullopt;
+}
+
+inline void fill_gap(const Run& run, const Run& baseline, Row& row) {
+  const std::optional<double> reference = reference_loss(run, baseline);
+  if (!reference || !std::isfinite(*reference) || *reference <= 0) return;
+  if (!row.validation_loss || !std::isfinite(*row.validation_loss)) return;
+  row.gap_percent = 100 * (*row.validation_loss - *reference) / *reference;
+}
+
+/// "Different seed: 2 (mxfp8); 1 (the others)." if it is not the same in all runs that have it.
+template <class Projection>
+void note_difference(Comparison& comparison, const char* what, Projection value_of) {
+  struct Holders {
+    std::size_t count = 0;
+    std::string labels;
+  };
+  std::map<std::string, Holders> holders_of;
+  for (std::size_t i = 0; i < comparison.runs.size(); ++i) {
+    const std::string value = visible(value_of(comparison.runs[i]));
+    if (value.empty()) continue;
+    Holders& holders = holders_of[value];
+    holders.labels += (holders.count++ == 0 ? "" : ", ") + comparison.rows[i].label;
+  }
+  if (holders_of.size() < 2) return;
+  const auto common = std::max_element(
+      holders_of.begin(), holders_of.end(),
+      [](const auto& a, const auto& b) { return a.second.count < b.second.count; });
+  std::string values;
+  for (const auto& [value, holders] : holders_of)
+    if (value != common->first) values += fmt::format("{} ({}); ", value, holders.labels);
+  comparison.notes.push_back(
+      fmt::format("Different {}: {}{} ({}).", what, values, common->first,
+                  common->second.count > 1 ? "the others" : common->second.labels));
+}
+
+inline void note_differences(Comparison& comparison) {
+  const auto setting = [&](const char* what, auto member) {
+    note_difference(comparison, what, [member](const Run& run) {
+      return fmt::format("{}", std::invoke(member, run.configuration));
+    });
+  };
+  setting("model", &Configuration::model);
+  setting("parameters", &Configuration::parameters);
+  setting("seed", &Configuration::seed);
+  setting("steps", &Configuration::steps);
+  setting("batch", &Configuration::batch);
+  setting("sequence length", &Configuration::sequence_length);
+  setting("micro-batches", &Configuration::micro_batches);
+  setting("device", &Configuration::device);
+  note_difference(comparison, "validation tokens", [](const Run& run) {
+    return run.evaluations.empty() ? "" : std::to_string(run.evaluations.back().tokens);
+  });
+  if (!comparison.notes.empty())
+    comparison.notes.push_back(
+        "The recipe is therefore not the only difference between these runs.");
+}
+
+inline void note_run(const Run& run, const Row& row, std::size_t window,
+                     std::vector<std::string>& notes) {
+  for (const std::string& remark : run.remarks)
+    notes.push_back(fmt::format("{}: {}.", row.label, remark));
+  const Configuration& c = run.configuration;
+  if (!run.summary) {
+    notes.push_back(fmt::format(
+        "{}: no summary; it ended at step {} of {}, or still runs. Its train loss is the mean of "
+        "its last {} steps. Its validation loss is that of its last evaluation, and the gap is to "
+        "the baseline's at the same step.",
+        row.label, run.steps.empty() ? 0 : run.steps.back().step, c.steps, window));
+  } else if (run.summary->gemms != c.gemms) {
+    notes.push_back(
+        fmt::format("{} announced {} of {} GEMMs in FP8, but counted {} of {} when it ran.",
+                    row.label, c.gemms.fp8, c.gemms.total, row.gemms.fp8, row.gemms.total));
+  }
+}
+
+inline void note_baseline(Comparison& comparison, const std::string& precision) {
+  const auto same = [&](const Run& run) { return run.configuration.precision == precision; };
+  const Row& baseline = comparison.rows[comparison.baseline];
+  if (std::count_if(comparison.runs.begin(), comparison.runs.end(), same) > 1)
+    comparison.notes.push_back(
+        fmt::format("Several runs have the precision {}; the gap is measured against {}.",
+                    visible(precision), baseline.label));
+  if (!baseline.gap_percent)
+    comparison.notes.push_back(
+        fmt::format("{} has no finite validation loss, so no gap can be given.", baseline.label));
+}
+
+}  // namespace detail
+
+/// @param precision  which run is the baseline: the first with this precision
+/// @throws InputError  if no run has that precision
+inline Comparison compare(std::vector<Run> runs, const std::string& precision) {
+  Comparison comparison;
+  comparison.runs = std::move(runs);
+  comparison.baseline = detail::find_baseline(comparison.runs, precision);
+  std::size_t longest = 0;
+  for (const Run& run : comparison.runs) longest = std::max(longest, run.steps.size());
+  comparison.window = std::clamp<std::size_t>(longest / 30, 1, 200);
+
+  const std::vector<std::string> labels = detail::labels(comparison.runs);
+  for (std::size_t i = 0; i < labels.size(); ++i)
+    comparison.rows.push_back(detail::make_row(comparison.runs[i], labels[i], comparison.window));
+  for (std::size_t i = 0; i < labels.size(); ++i)
+    detail::fill_gap(comparison.runs[i], comparison.runs[comparison.baseline], comparison.rows[i]);
+
+  detail::note_differences(comparison);
+  detail::note_baseline(comparison, precision);
+  for (std::size_t i = 0; i < labels.size(); ++i)
+    detail::note_run(comparison.runs[i], comparison.rows[i], comparison.window, comparison.notes);
+  return comparison;
+}
+
+/// The table's head and its cells as text, for the terminal and for the report.
+using Cells = std::vector<std::string>;
+
+inline Cells table_head(const Comparison& comparison) {
+  const Run& baseline = comparison.runs[comparison.baseline];
+  return {"recipe",          "train loss",
+          "validation loss", "gap to " + visible(baseline.configuration.precision),
+          "tokens/s",        "FP8 GEMMs",
+          "skipped steps"};
+}
+
+inline Cells table_cells(const Comparison& comparison, std::size_t index) {
+  const Row& row = comparison.rows[index];
+  const auto number = [](const std::optional<double>& value, auto show) -> std::string {
+    if (!value) return "-";
+    return std::isfinite(*value) ? show(*value) : "not finite";
+  };
+  const auto loss = [](double value) { return fmt::format("{:.4f}", value); };
+  const auto gap = [](double value) { return fmt::format("{:+.2f} %", value); };
+  const auto rate = [](double value) {
+    return grouped(static_cast<std::uint64_t>(std::clamp(value, 0.0, 1e18) + 0.5));
+  };
+  return {
+      row.label,
+      number(row.train_loss, loss),
+      number(row.validation_loss, loss),
+      index == comparison.baseline && row.gap_percent ? "baseline" : number(row.gap_percent, gap),
+      number(row.tokens_per_second, rate),
+      fmt::format("{} of {}", row.gemms.fp8, row.gemms.total),
+      grouped(row.skipped)};
+}
+
+/// What one operand of one run went through over the steps where operands were collected.
+struct OperandHistory {
+  std::string name, format;
+  std::size_t samples = 0;
+  double smallest_amax = std::numeric_limits<double>::infinity();
+  double largest_amax = -std::numeric_limits<double>::infinity();
+  double last_scale = 0;
+  double mean_saturated = 0, worst_saturated = 0, mean_flushed = 0, worst_flushed = 0;
+  std::uint64_t worst_saturated_step = 0, worst_flushed_step = 0;
+};
+
+/// In the order in which the run first names them.
+inline std::vector<OperandHistory> operand_histories(const Run& run) {
+  std::vector<OperandHistory> histories;
+  std::map<std::string, std::size_t> index_of;
+  const auto follow = [](double share, std::uint64_t step, double& sum, double& worst,
+                         std::uint64_t& worst_step) {
+    sum += share;
+    if (worst_step != 0 && !(share > worst)) return;
+    worst = share;
+    worst_step = step;
+  };
+  for (const OperandSample& sample : run.operands) {
+    const auto [place, added] = index_of.try_emplace(sample.name, histories.size());
+    if (added) histories.push_back({.name = sample.name, .format = sample.format});
+    OperandHistory& history = histories[place->second];
+    ++history.samples;
+    history.smallest_amax = std::min(history.smallest_amax, sample.amax);
+    history.largest_amax = std::max(history.largest_amax, sample.amax);
+    history.last_scale = sample.scale;
+    follow(sample.saturated, sample.step, history.mean_saturated, history.worst_saturated,
+           history.worst_saturated_step);
+    follow(sample.flushed, sample.step, history.mean_flushed, history.worst_flushed,
+           history.worst_flushed_step);
+  }
+  for (OperandHistory& history : histories) {
+    history.mean_saturated /= static_cast<double>(history.samples);
+    history.mean_flushed /= static_cast<double>(history.samples);
+  }
+  return histories;
+}
+
+}  // namespace compare_runs

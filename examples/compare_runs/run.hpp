@@ -1,0 +1,273 @@
+/// @file
+/// One training run, as its folder's metrics.jsonl records it.
+#pragma once
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdint>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <limits>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <octavo/core/error.hpp>
+
+#include "text.hpp"
+
+namespace compare_runs {
+
+/// What the user named cannot be compared. The message has the file, the line where there is one,
+/// and what to do.
+struct InputError : octavo::IoError {
+  using octavo::IoError::IoError;
+};
+
+/// GEMMs that one training micro-batch executes, all of them and those with FP8 operands.
+struct GemmCount {
+  std::uint64_t fp8 = 0;
+  std::uint64_t total = 0;
+  bool operator==(const GemmCount&) const = default;
+};
+
+struct Configuration {
+  std::string model, precision, recipe, device;
+  std::uint64_t parameters = 0, seed = 0, batch = 0, sequence_length = 0, micro_batches = 0;
+  std::uint64_t steps = 0;
+  GemmCount gemms;
+};
+
+/// Numbers that were not finite are NaN.
+struct Step {
+  std::uint64_t step = 0;
+  double loss = 0, gradient_norm = 0, milliseconds = 0, tokens_per_second = 0;
+  bool skipped = false;
+};
+
+struct Evaluation {
+  std::uint64_t step = 0;
+  double loss = 0;
+  std::uint64_t tokens = 0;
+};
+
+/// One quantised GEMM operand at one step; saturated and flushed are shares of its elements.
+struct OperandSample {
+  std::uint64_t step = 0;
+  std::string name, format;
+  double amax = 0, scale = 0, saturated = 0, flushed = 0;
+};
+
+struct Summary {
+  double train_loss = 0, validation_loss = 0, tokens_per_second = 0, seconds = 0;
+  std::uint64_t skipped = 0, peak_bytes = 0;
+  GemmCount gemms;
+  std::string sample;
+};
+
+struct Run {
+  std::filesystem::path folder;
+  Configuration configuration;
+  std::vector<Step> steps;
+  std::vector<Evaluation> evaluations;
+  std::vector<OperandSample> operands;
+  std::optional<Summary> summary;  ///< absent when the run did not reach its end
+  std::vector<std::string> remarks;
+};
+
+namespace detail {
+
+using Json = nlohmann::json;
+
+inline const Json& member(const Json& object, const char* name) {
+  const auto found = object.find(name);
+  if (found == object.end()) throw InputError(fmt::format("\"{}\" is missing", name));
+  return *found;
+}
+
+[[noreturn]] inline void wrong_type(const char* name, const char* expected, const Json& value) {
+  throw InputError(fmt::format("\"{}\" must be {}, but is a value of type {}", name, expected,
+                               value.type_name()));
+}
+
+inline std::string text(const Json& object, const char* name) {
+  const Json& value = member(object, name);
+  if (!value.is_string()) wrong_type(name, "a string", value);
+  return value.get<std::string>();
+}
+
+inline std::uint64_t count(const Json& object, const char* name) {
+  const Json& value = member(object, name);
+  if (!value.is_number_unsigned()) wrong_type(name, "an integer of at least 0", value);
+  return value.get<std::uint64_t>();
+}
+
+inline double number(const Json& object, const char* name) {
+  const Json& value = member(object, name);
+  if (value.is_null()) return std::numeric_limits<double>::quiet_NaN();
+  if (!value.is_number()) wrong_type(name, "a number or null", value);
+  return value.get<double>();
+}
+
+inline bool flag(const Json& object, const char* name) {
+  const Json& value = member(object, name);
+  if (!value.is_boolean()) wrong_type(name, "true or false", value);
+  return value.get<bool>();
+}
+
+inline GemmCount gemms(const Json& event) {
+  const GemmCount gemms{count(event, "gemms_fp8"), count(event, "gemms_total")};
+  if (gemms.fp8 > gemms.total)
+    throw InputError(fmt::format("\"gemms_fp8\" is {}, more than \"gemms_total\", which is {}",
+                                 gemms.fp8, gemms.total));
+  return gemms;
+}
+
+inline void read_configuration(const Json& event, Run& run) {
+  const bool resumed = !run.configuration.model.empty();
+  Configuration c{.model = text(event, "model"),
+                  .precision = text(event, "precision"),
+                  .recipe = text(event, "recipe"),
+                  .device = text(event, "device"),
+                  .parameters = count(event, "parameters"),
+                  .seed = count(event, "seed"),
+                  .batch = count(event, "batch"),
+                  .sequence_length = count(event, "sequence_length"),
+                  .micro_batches = count(event, "micro_batches"),
+                  .steps = count(event, "steps"),
+                  .gemms = gemms(event)};
+  if (c.model.empty()) throw InputError("\"model\" is empty");
+  if (resumed && (c.model != run.configuration.model || c.precision != run.configuration.precision))
+    throw InputError(fmt::format("a second run ({}, {}) begins in the file of another ({}, {})",
+                                 c.model, c.precision, run.configuration.model,
+                                 run.configuration.precision));
+  run.configuration = std::move(c);
+  run.summary.reset();
+}
+
+/// A resumed run repeats the steps since its checkpoint: the last record of a step is the one that
+/// counts.
+inline void forget_from(std::uint64_t step, Run& run) {
+  const auto repeated = [step](const auto& record) { return record.step >= step; };
+  std::erase_if(run.steps, repeated);
+  std::erase_if(run.evaluations, repeated);
+  std::erase_if(run.operands, repeated);
+  run.remarks.push_back(
+      fmt::format("resumed; the records from step {} on replace earlier ones", step));
+}
+
+inline void read_step(const Json& event, Run& run) {
+  const Step step{.step = count(event, "step"),
+                  .loss = number(event, "loss"),
+                  .gradient_norm = number(event, "gradient_norm"),
+                  .milliseconds = number(event, "milliseconds"),
+                  .tokens_per_second = number(event, "tokens_per_second"),
+                  .skipped = flag(event, "skipped")};
+  if (!run.steps.empty() && step.step <= run.steps.back().step) forget_from(step.step, run);
+  run.steps.push_back(step);
+  const auto operands = event.find("operands");
+  if (operands == event.end()) return;
+  if (!operands->is_array()) wrong_type("operands", "an array", *operands);
+  for (const Json& operand : *operands) {
+    if (!operand.is_object()) wrong_type("operands", "an array of objects", operand);
+    run.operands.push_back({.step = step.step,
+                            .name = text(operand, "name"),
+                            .format = text(operand, "format"),
+                            .amax = number(operand, "amax"),
+                            .scale = number(operand, "scale"),
+                            .saturated = number(operand, "saturated"),
+                            .flushed = number(operand, "flushed")});
+  }
+}
+
+inline void read_summary(const Json& event, Run& run) {
+  run.summary = Summary{.train_loss = number(event, "train_loss"),
+                        .validation_loss = number(event, "validation_loss"),
+                        .tokens_per_second = number(event, "tokens_per_second"),
+                        .seconds = number(event, "seconds"),
+                        .skipped = count(event, "skipped"),
+                        .peak_bytes = count(event, "peak_bytes"),
+                        .gemms = gemms(event),
+                        .sample = text(event, "sample")};
+}
+
+/// Events of other names are left to other readers.
+inline void read_event(const Json& event, Run& run) {
+  if (!event.is_object()) throw InputError("a JSON object is expected on each line");
+  const std::string name = text(event, "event");
+  if (name != "run" && run.configuration.model.empty())
+    throw InputError("the \"run\" event must come first");
+  if (name == "run") {
+    read_configuration(event, run);
+  } else if (name == "step") {
+    read_step(event, run);
+  } else if (name == "evaluation") {
+    run.evaluations.push_back({.step = count(event, "step"),
+                               .loss = number(event, "loss"),
+                               .tokens = count(event, "tokens")});
+  } else if (name == "summary") {
+    read_summary(event, run);
+  }
+}
+
+inline std::ifstream open_metrics(const std::filesystem::path& folder) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  const fs::file_status status = fs::status(folder, error);
+  if (status.type() == fs::file_type::not_found)
+    throw InputError(fmt::format("{}: no such folder", visible(folder.string())));
+  if (!fs::is_directory(status))
+    throw InputError(fmt::format("{}: {}", visible(folder.string()),
+                                 error ? error.message() : "not a folder; name the run's folder"));
+  const fs::path file = folder / "metrics.jsonl";
+  const fs::file_status file_status = fs::status(file, error);
+  if (file_status.type() == fs::file_type::not_found)
+    throw InputError(
+        fmt::format("{}: no metrics.jsonl in this folder; name the folder that the trainer's --out "
+                    "named",
+                    visible(folder.string())));
+  errno = 0;
+  std::ifstream in(file, std::ios::binary);
+  if (!fs::is_regular_file(file_status) || !in)
+    throw InputError(fmt::format("{}: cannot be read: {}", visible(file.string()),
+                                 errno != 0 ? std::strerror(errno) : "not a regular file"));
+  return in;
+}
+
+}  // namespace detail
+
+/// Reads `folder`/metrics.jsonl. A last line without its line feed that is not complete JSON is
+/// what a killed run leaves: it is dropped, with a remark.
+/// @throws InputError  if the file is missing, unreadable or empty, or a line is not as documented
+inline Run read_run(const std::filesystem::path& folder) {
+  std::ifstream in = detail::open_metrics(folder);
+  const std::string name = visible((folder / "metrics.jsonl").string());
+  Run run;
+  run.folder = folder;
+  std::string line;
+  for (std::uint64_t number = 1; std::getline(in, line); ++number) {
+    const bool unfinished = in.eof();
+    try {
+      detail::read_event(detail::Json::parse(line), run);
+    } catch (const nlohmann::json::exception& error) {
+      if (!unfinished)
+        throw InputError(fmt::format("{}:{}: not valid JSON: {}", name, number,
+                                     visible(error.what(), LineBreaks::mark, 200)));
+      run.remarks.push_back(
+          fmt::format("line {} of its metrics.jsonl is cut off and was left out", number));
+    } catch (const InputError& error) {
+      throw InputError(fmt::format("{}:{}: {}", name, number, visible(error.what())));
+    }
+  }
+  if (in.bad()) throw InputError(fmt::format("{}: reading failed", name));
+  if (run.configuration.model.empty())
+    throw InputError(fmt::format("{}: no \"run\" event; the file is empty or was cut off", name));
+  return run;
+}
+
+}  // namespace compare_runs

@@ -1,0 +1,146 @@
+/// @file
+/// Text that comes from files, made safe to show: UTF-8, control characters, HTML, numbers.
+#pragma once
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include <fmt/format.h>
+
+namespace compare_runs {
+
+inline constexpr char32_t replacement_character = 0xFFFD;
+
+/// Decodes the code point at `position` and moves `position` behind it.
+/// A malformed byte yields U+FFFD and is skipped alone, so decoding always ends.
+inline char32_t next_code_point(std::string_view text, std::size_t& position) {
+  const auto byte = [&](std::size_t at) { return static_cast<unsigned char>(text[at]); };
+  const unsigned char first = byte(position++);
+  if (first < 0x80) return first;
+  const int following = first >= 0xF0 ? 3 : first >= 0xE0 ? 2 : 1;
+  if (first < 0xC2 || first > 0xF4) return replacement_character;
+  char32_t code = first & (0x3Fu >> following);
+  for (int i = 0; i < following; ++i) {
+    const std::size_t at = position + static_cast<std::size_t>(i);
+    if (at >= text.size() || (byte(at) & 0xC0) != 0x80) return replacement_character;
+    code = (code << 6) | (byte(at) & 0x3Fu);
+  }
+  constexpr char32_t smallest[] = {0, 0x80, 0x800, 0x10000};
+  if (code < smallest[following] || code > 0x10FFFF || (code >= 0xD800 && code <= 0xDFFF))
+    return replacement_character;
+  position += static_cast<std::size_t>(following);
+  return code;
+}
+
+inline void append_utf8(std::string& out, char32_t code) {
+  const auto put = [&](char32_t byte) {
+    out += static_cast<char>(static_cast<unsigned char>(byte));
+  };
+  if (code < 0x80) {
+    put(code);
+  } else if (code < 0x800) {
+    put(0xC0 | (code >> 6));
+    put(0x80 | (code & 0x3F));
+  } else if (code < 0x10000) {
+    put(0xE0 | (code >> 12));
+    put(0x80 | ((code >> 6) & 0x3F));
+    put(0x80 | (code & 0x3F));
+  } else {
+    put(0xF0 | (code >> 18));
+    put(0x80 | ((code >> 12) & 0x3F));
+    put(0x80 | ((code >> 6) & 0x3F));
+    put(0x80 | (code & 0x3F));
+  }
+}
+
+/// Control characters, and the format characters that hide or reorder the text around them.
+inline bool is_invisible(char32_t code) {
+  const auto within = [code](char32_t first, char32_t last) {
+    return code >= first && code <= last;
+  };
+  return code < 0x20 || within(0x7F, 0x9F) || within(0x200B, 0x200F) || within(0x2028, 0x202E) ||
+         within(0x2060, 0x206F) || code == 0xAD || code == 0xFEFF;
+}
+
+enum class LineBreaks { mark, mark_and_keep };
+
+/// Valid UTF-8 without any invisible character: line feed becomes ↵, tab ⇥, the others \x1B or
+/// \u202E. With LineBreaks::mark_and_keep the line also ends where it ended in the text.
+/// @param limit  code points of `text` to show at most; what is cut off is replaced by …
+inline std::string visible(std::string_view text, LineBreaks line_breaks = LineBreaks::mark,
+                           std::size_t limit = std::string_view::npos) {
+  std::string out;
+  std::size_t position = 0;
+  for (std::size_t count = 0; position < text.size(); ++count) {
+    if (count == limit) return out + "…";
+    const char32_t code = next_code_point(text, position);
+    if (code == U'\n') {
+      out += line_breaks == LineBreaks::mark ? "↵" : "↵\n";
+    } else if (code == U'\t') {
+      out += "⇥";
+    } else if (is_invisible(code)) {
+      const auto value = static_cast<std::uint32_t>(code);
+      out += value < 0x100 ? fmt::format("\\x{:02X}", value) : fmt::format("\\u{:04X}", value);
+    } else {
+      append_utf8(out, code);
+    }
+  }
+  return out;
+}
+
+inline std::size_t code_points(std::string_view text) {
+  std::size_t count = 0;
+  for (std::size_t position = 0; position < text.size(); ++count) next_code_point(text, position);
+  return count;
+}
+
+/// Text for element content and for quoted attributes.
+inline std::string html(std::string_view text) {
+  std::string out;
+  for (const char c : text) {
+    switch (c) {
+      case '&':
+        out += "&amp;";
+        break;
+      case '<':
+        out += "&lt;";
+        break;
+      case '>':
+        out += "&gt;";
+        break;
+      case '"':
+        out += "&quot;";
+        break;
+      case '\'':
+        out += "&#39;";
+        break;
+      default:
+        out += c;
+    }
+  }
+  return out;
+}
+
+/// 1234567 as 1,234,567.
+inline std::string grouped(std::uint64_t value) {
+  std::string digits = std::to_string(value);
+  for (std::size_t at = digits.size(); at > 3;) digits.insert(at -= 3, 1, ',');
+  return digits;
+}
+
+/// Up to three significant digits, for quantities whose size is not known beforehand.
+inline std::string compact(double value) {
+  return std::isfinite(value) ? fmt::format("{:.3g}", value) : "not finite";
+}
+
+/// A share in [0, 1] as a percentage; a share that rounds to zero but is not zero says so.
+inline std::string percentage(double share) {
+  if (!std::isfinite(share)) return "not finite";
+  if (share > 0 && share < 0.00005) return "< 0.01 %";
+  return fmt::format("{:.2f} %", 100 * share);
+}
+
+}  // namespace compare_runs

@@ -1,0 +1,274 @@
+// The trainer's flags.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <octavo/octavo.hpp>
+#include <train_llama/registry.hpp>
+
+#include <filesystem>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace trainer {
+
+/// Every choice of a run.
+struct Options {
+  std::string model = "llama_tiny";
+  std::string precision = "fp8-delayed";
+  std::string device = "cpu";
+  std::string recompute = "none";
+  int threads = 0;
+  octavo::Index head_chunk = 0;
+
+  std::vector<std::string> data;
+  octavo::Index batch = 8;
+  octavo::Index sequence_length = 128;
+  octavo::Index micro_batches = 1;
+  double validation_fraction = 0.1;
+  octavo::Index validation_batches = 16;
+
+  octavo::Index steps = 500;
+  double learning_rate = 3e-3;
+  std::string schedule = "cosine";
+  octavo::Index warmup = 20;
+  double final_fraction = 0.1;
+  double decay_fraction = 0.2;
+  double weight_decay = 0.1;
+  double beta1 = 0.9;
+  double beta2 = 0.95;
+  double epsilon = 1e-8;
+  double clip = 1.0;
+  StateFormats formats;
+  std::uint64_t seed = 1;
+  octavo::Index max_skipped = 10;
+
+  std::string out;
+  octavo::Index log_every = 1;
+  octavo::Index evaluate_every = 100;
+  octavo::Index operands_every = 50;
+  octavo::Index sample = 200;
+  double temperature = 0.8;
+};
+
+namespace detail {
+
+/// Number of single-character edits between two words.
+inline std::size_t edit_distance(const std::string& a, const std::string& b) {
+  std::vector<std::size_t> row(b.size() + 1);
+  for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;
+  for (std::size_t i = 1; i <= a.size(); ++i) {
+    std::size_t diagonal = std::exchange(row[0], i);
+    for (std::size_t j = 1; j <= b.size(); ++j) {
+      const std::size_t replaced = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
+      diagonal = row[j];
+      row[j] = std::min({row[j] + 1, row[j - 1] + 1, replaced});
+    }
+  }
+  return row[b.size()];
+}
+
+/// Accepts finite numbers that `holds` accepts; CLI11's own checks let NaN pass.
+template <class Holds>
+CLI::Validator finite_number(const std::string& rule, const Holds& holds) {
+  return CLI::Validator(
+      [rule, holds](const std::string& text) {
+        double value = 0;
+        const bool number = CLI::detail::lexical_cast(text, value);
+        return number && std::isfinite(value) && holds(value) ? std::string()
+                                                              : "'" + text + "' " + rule;
+      },
+      "");
+}
+
+inline CLI::Validator at_least_one() {
+  return finite_number("is no whole number from 1 on",
+                       [](double v) { return v >= 1 && v == std::floor(v); });
+}
+inline CLI::Validator not_negative_whole() {
+  return finite_number("is no whole number from 0 on",
+                       [](double v) { return v >= 0 && v == std::floor(v); });
+}
+inline CLI::Validator above_zero() {
+  return finite_number("is no number above 0", [](double v) { return v > 0; });
+}
+inline CLI::Validator not_negative() {
+  return finite_number("is no number from 0 on", [](double v) { return v >= 0; });
+}
+inline CLI::Validator share() {
+  return finite_number("is no number between 0 and 1", [](double v) { return v >= 0 && v < 1; });
+}
+
+/// The distinct values of a field of all instances.
+inline std::vector<std::string> compiled(std::string Instance::*field) {
+  std::vector<std::string> values;
+  for (const Instance& instance : instances()) {
+    if (std::find(values.begin(), values.end(), instance.*field) == values.end()) {
+      values.push_back(instance.*field);
+    }
+  }
+  return values;
+}
+
+inline std::string joined(const std::vector<std::string>& words) {
+  std::string text;
+  for (const std::string& word : words) text += (text.empty() ? "" : ", ") + word;
+  return text;
+}
+
+inline const std::vector<std::string> recompute_names{"none", "norms", "swiglu", "ffn", "block"};
+inline const std::vector<std::string> state_names{"fp32", "bf16"};
+
+}  // namespace detail
+
+/// Declares every flag on `app`; values go to `options`.
+inline void declare(CLI::App& app, Options& options) {
+  using namespace detail;
+  const auto add = [&app](const std::string& name, auto& value, const std::string& text,
+                          const std::string& group) {
+    return app.add_option(name, value, text)->group(group)->capture_default_str();
+  };
+  const std::string model = "Model";
+  add("--model", options.model, "preset: " + joined(compiled(&Instance::model)), model);
+  add("--precision", options.precision, joined(compiled(&Instance::precision)), model);
+  add("--device", options.device, joined(compiled(&Instance::device)), model);
+  add("--recompute", options.recompute, "what the backward makes again: " + joined(recompute_names),
+      model)
+      ->check(CLI::IsMember(recompute_names));
+  add("--threads", options.threads, "threads of the cpu device; 0: all", model)
+      ->check(not_negative_whole());
+  add("--head-chunk", options.head_chunk, "tokens whose logits exist at once; 0: chosen", model)
+      ->check(not_negative_whole());
+
+  const std::string data = "Data";
+  add("--data", options.data, "text file or folder; may be given again", data)->required();
+  add("--batch", options.batch, "sequences in a micro-batch", data)->check(at_least_one());
+  add("--seq-len", options.sequence_length, "tokens in a sequence", data)->check(at_least_one());
+  add("--micro-batches", options.micro_batches, "micro-batches in a step", data)
+      ->check(at_least_one());
+  add("--validation-fraction", options.validation_fraction,
+      "share of the text, at its end, that is kept for validation", data)
+      ->check(share());
+  add("--validation-batches", options.validation_batches, "batches in an evaluation, at most", data)
+      ->check(at_least_one());
+
+  const std::string training = "Training";
+  add("--steps", options.steps, "optimizer steps", training)->check(at_least_one());
+  add("--learning-rate", options.learning_rate, "at the end of the warm-up", training)
+      ->check(above_zero());
+  add("--schedule", options.schedule, "cosine, linear, constant, wsd", training)
+      ->check(CLI::IsMember(
+          std::vector<std::string>(octavo::schedule_names.begin(), octavo::schedule_names.end())));
+  add("--warmup", options.warmup, "steps in which the rate rises", training)
+      ->check(not_negative_whole());
+  add("--final-fraction", options.final_fraction, "of the learning rate, at the last step",
+      training)
+      ->check(share());
+  add("--decay-fraction", options.decay_fraction, "of the run, in which wsd decays", training)
+      ->check(share());
+  add("--weight-decay", options.weight_decay, "of matrices", training)->check(not_negative());
+  add("--beta1", options.beta1, "decay of the first moment", training)->check(share());
+  add("--beta2", options.beta2, "decay of the second moment", training)->check(share());
+  add("--epsilon", options.epsilon, "of AdamW", training)->check(above_zero());
+  add("--clip", options.clip, "largest gradient norm; 0: any", training)->check(not_negative());
+  add("--master-weights", options.formats.master_weights,
+      "fp32, or bf16: none beside the BF16 weights, which are rounded stochastically", training)
+      ->check(CLI::IsMember(state_names));
+  add("--moments", options.formats.moments, "fp32, or bf16 rounded stochastically", training)
+      ->check(CLI::IsMember(state_names));
+  add("--seed", options.seed, "of weights, batches and samples", training);
+  add("--max-skipped", options.max_skipped,
+      "non-finite steps in a row after which the run stops with exit code 3", training)
+      ->check(at_least_one());
+
+  const std::string output = "Output";
+  add("--out", options.out, "folder for config.toml and metrics.jsonl; empty: none", output);
+  add("--log-every", options.log_every, "steps between printed lines", output)
+      ->check(at_least_one());
+  add("--evaluate-every", options.evaluate_every, "steps between evaluations", output)
+      ->check(at_least_one());
+  add("--operands-every", options.operands_every, "steps between records of every operand's scale",
+      output)
+      ->check(at_least_one());
+  add("--sample", options.sample, "tokens to generate at the end", output)
+      ->check(not_negative_whole());
+  add("--temperature", options.temperature, "of the sample", output)->check(not_negative());
+  app.set_config("--config", "", "TOML file with any of these choices")->group(output);
+  app.allow_config_extras(CLI::config_extras_mode::capture);
+  app.allow_extras();
+}
+
+/// The message for a flag or key that does not exist.
+inline std::string unknown_key(const CLI::App& app, std::string word) {
+  word.erase(0, std::min(word.size(), word.find_first_not_of('-')));
+  word = word.substr(0, word.find('='));
+  std::string nearest;
+  std::size_t best = ~std::size_t{0};
+  for (const CLI::Option* option : app.get_options()) {
+    const std::string name = option->get_single_name();
+    const std::size_t distance = detail::edit_distance(word, name);
+    if (distance < best) {
+      best = distance;
+      nearest = name;
+    }
+  }
+  return "unknown option '" + word + "'; did you mean '" + nearest + "'? See --help";
+}
+
+/// The instance that the options name.
+/// @throws ConfigError  listing what was compiled in
+inline const Instance& find_instance(const Options& options) {
+  const auto known = [](const char* flag, std::string Instance::*field, const std::string& value) {
+    const std::vector<std::string> values = detail::compiled(field);
+    octavo::require<octavo::ConfigError>(
+        std::find(values.begin(), values.end(), value) != values.end(), flag, " '", value,
+        "' is not compiled in; choose one of: ", detail::joined(values));
+  };
+  known("--model", &Instance::model, options.model);
+  known("--precision", &Instance::precision, options.precision);
+  known("--device", &Instance::device, options.device);
+  for (const Instance& instance : instances()) {
+    if (instance.model == options.model && instance.precision == options.precision &&
+        instance.device == options.device) {
+      return instance;
+    }
+  }
+  throw octavo::ConfigError(octavo::message(
+      "model ", options.model, " in ", options.precision, " on ", options.device,
+      " is not compiled in; add it to OCTAVO_PRESETS and OCTAVO_PRECISIONS and build again"));
+}
+
+/// What the session is made from.
+inline SessionRequest session_request(const Options& options) {
+  SessionRequest request;
+  request.threads = options.threads;
+  request.formats = options.formats;
+  octavo::SessionOptions& session = request.options;
+  session.batch = {options.batch, options.sequence_length};
+  session.micro_batches = options.micro_batches;
+  const auto& names = detail::recompute_names;
+  session.model.recompute = static_cast<octavo::Recompute>(
+      std::find(names.begin(), names.end(), options.recompute) - names.begin());
+  session.model.head_chunk = options.head_chunk;
+  session.optimizer.beta1 = static_cast<float>(options.beta1);
+  session.optimizer.beta2 = static_cast<float>(options.beta2);
+  session.optimizer.epsilon = static_cast<float>(options.epsilon);
+  session.optimizer.weight_decay = static_cast<float>(options.weight_decay);
+  session.max_gradient_norm = static_cast<float>(options.clip);
+  session.seed = options.seed;
+  return request;
+}
+
+/// The learning rate of every step.
+inline octavo::Schedule schedule(const Options& options) {
+  const auto* kind =
+      std::find(octavo::schedule_names.begin(), octavo::schedule_names.end(), options.schedule);
+  return {.kind = static_cast<octavo::ScheduleKind>(kind - octavo::schedule_names.begin()),
+          .learning_rate = options.learning_rate,
+          .final_fraction = options.final_fraction,
+          .warmup_steps = options.warmup,
+          .steps = options.steps,
+          .decay_fraction = options.decay_fraction};
+}
+
+}  // namespace trainer

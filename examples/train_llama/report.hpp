@@ -1,0 +1,219 @@
+// What a run prints and writes.
+#pragma once
+
+#include <fmt/format.h>
+#include <unistd.h>
+#include <octavo/octavo.hpp>
+#include <train_llama/options.hpp>
+
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+#include <string>
+
+namespace trainer {
+
+/// One finished step.
+struct StepRecord {
+  octavo::Index step = 0;
+  double epoch = 0;
+  double learning_rate = 0;
+  double milliseconds = 0;
+  double tokens_per_second = 0;
+  octavo::StepResult result;
+};
+
+/// GEMMs of one micro-batch.
+struct GemmCount {
+  std::uint64_t fp8 = 0;
+  std::uint64_t total = 0;
+};
+
+/// Sums `count(entry)` over all GEMMs.
+template <class Count>
+GemmCount count_gemms(const octavo::GemmManifest& manifest, const Count& count) {
+  GemmCount sum;
+  for (const octavo::GemmEntry& entry : manifest.entries()) {
+    sum.total += count(entry);
+    if (entry.expected.is_fp8()) sum.fp8 += count(entry);
+  }
+  return sum;
+}
+
+/// What the manifest announces for one micro-batch.
+inline GemmCount planned_gemms(const octavo::TrainingSession& session) {
+  const auto chunks = static_cast<std::uint64_t>(session.head_chunks());
+  return count_gemms(session.manifest(),
+                     [&](const octavo::GemmEntry& entry) { return entry.planned(chunks); });
+}
+
+/// What ran in the last step, for one micro-batch.
+inline GemmCount executed_gemms(const octavo::TrainingSession& session,
+                                octavo::Index micro_batches) {
+  return count_gemms(session.manifest(), [&](const octavo::GemmEntry& entry) {
+    return entry.executed / static_cast<std::uint64_t>(micro_batches);
+  });
+}
+
+/// How a run ended.
+struct Summary {
+  octavo::Index steps = 0;
+  octavo::Index skipped = 0;
+  double train_loss = 0;
+  double validation_loss = 0;
+  double tokens_per_second = 0;
+  double seconds = 0;
+  GemmCount gemms;
+  std::string sample;
+};
+
+/// Prints to the terminal and writes metrics.jsonl.
+class Report {
+ public:
+  /// Creates the folder and its files where one is asked for.
+  /// @throws ConfigError  if the folder holds a run already
+  /// @throws IoError      if it cannot be written
+  Report(const Options& options, const std::string& configuration, std::string recipe)
+      : options_(options), recipe_(std::move(recipe)) {
+    if (options.out.empty()) return;
+    const std::filesystem::path folder = options.out;
+    const std::filesystem::path file = folder / "metrics.jsonl";
+    octavo::require<octavo::ConfigError>(!std::filesystem::exists(file), file.string(),
+                                         " exists already; choose another --out or remove it");
+    std::error_code error;
+    std::filesystem::create_directories(folder, error);
+    octavo::require<octavo::IoError>(!error, folder.string(),
+                                     ": cannot be created: ", error.message(),
+                                     "; choose another --out");
+    octavo::write_file_atomically(folder / "config.toml", configuration);
+    metrics_ = std::make_unique<octavo::MetricsFile>(file);
+  }
+
+  void begin(const octavo::TrainingSession& session, const Instance& instance) {
+    const GemmCount gemms = planned_gemms(session);
+    write(octavo::JsonLine{}
+              .add("event", "run")
+              .add("model", instance.model)
+              .add("precision", instance.precision)
+              .add("recipe", recipe_)
+              .add("device", instance.device)
+              .add("parameters", session.config().parameters())
+              .add("seed", options_.seed)
+              .add("batch", options_.batch)
+              .add("sequence_length", options_.sequence_length)
+              .add("micro_batches", options_.micro_batches)
+              .add("steps", options_.steps)
+              .add("gemms_fp8", gemms.fp8)
+              .add("gemms_total", gemms.total)
+              .add("version", octavo::version_string));
+  }
+
+  /// @param operands  empty where they were not collected
+  void step(const StepRecord& record, const std::vector<octavo::OperandReport>& operands) {
+    const bool last = record.step == options_.steps;
+    const bool shown = record.step == 1 || last || record.step % options_.log_every == 0;
+    if (shown || record.result.skipped) {
+      clear_progress();
+      fmt::print(
+          "step {} | epoch {:.2f} | loss {:.4f} | lr {:.2e} | norm {:.3f} | {:.1f} ms | {:.0f} "
+          "tok/s "
+          "| {}{}\n",
+          record.step, record.epoch, record.result.loss, record.learning_rate,
+          record.result.gradient_norm, record.milliseconds, record.tokens_per_second, recipe_,
+          record.result.skipped ? " | SKIPPED: not finite, nothing changed" : "");
+      std::fflush(stdout);
+    }
+    progress(record);
+    octavo::JsonLine line;
+    line.add("event", "step")
+        .add("step", record.step)
+        .add("epoch", record.epoch)
+        .add("loss", record.result.loss)
+        .add("learning_rate", record.learning_rate)
+        .add("gradient_norm", record.result.gradient_norm)
+        .add("milliseconds", record.milliseconds)
+        .add("tokens_per_second", record.tokens_per_second)
+        .add("skipped", record.result.skipped);
+    if (!operands.empty()) line.add("operands", operand_lines(operands));
+    write(line);
+  }
+
+  void evaluation(octavo::Index step, const octavo::LossSum& loss) {
+    clear_progress();
+    fmt::print("evaluation at step {} | validation loss {:.4f} | {} tokens\n", step, loss.mean(),
+               loss.tokens);
+    write(octavo::JsonLine{}
+              .add("event", "evaluation")
+              .add("step", step)
+              .add("loss", loss.mean())
+              .add("tokens", loss.tokens));
+  }
+
+  void end(const Summary& summary, std::size_t peak_bytes) {
+    clear_progress();
+    fmt::print(
+        "\n{} steps in {:.1f} s | {:.0f} tok/s | train loss {:.4f} | validation loss {:.4f} | "
+        "{} of {} GEMMs in FP8 | {} skipped | peak {:.1f} MiB\n",
+        summary.steps, summary.seconds, summary.tokens_per_second, summary.train_loss,
+        summary.validation_loss, summary.gemms.fp8, summary.gemms.total, summary.skipped,
+        static_cast<double>(peak_bytes) / (1024.0 * 1024.0));
+    if (!summary.sample.empty()) fmt::print("\n{}\n", summary.sample);
+    std::fflush(stdout);
+    write(octavo::JsonLine{}
+              .add("event", "summary")
+              .add("steps", summary.steps)
+              .add("train_loss", summary.train_loss)
+              .add("validation_loss", summary.validation_loss)
+              .add("tokens_per_second", summary.tokens_per_second)
+              .add("seconds", summary.seconds)
+              .add("skipped", summary.skipped)
+              .add("gemms_fp8", summary.gemms.fp8)
+              .add("gemms_total", summary.gemms.total)
+              .add("peak_bytes", peak_bytes)
+              .add("sample", summary.sample));
+  }
+
+ private:
+  static std::vector<octavo::JsonLine> operand_lines(
+      const std::vector<octavo::OperandReport>& operands) {
+    std::vector<octavo::JsonLine> lines;
+    for (const octavo::OperandReport& operand : operands) {
+      octavo::JsonLine line;
+      line.add("name", operand.name)
+          .add("format", operand.format)
+          .add("amax", operand.amax)
+          .add("scale", operand.scale)
+          .add("saturated", operand.saturated)
+          .add("flushed", operand.flushed);
+      lines.push_back(line);
+    }
+    return lines;
+  }
+
+  void write(const octavo::JsonLine& line) {
+    if (metrics_ != nullptr) metrics_->write(line);
+  }
+
+  /// A line that stays in place, on a terminal only.
+  void progress(const StepRecord& record) {
+    if (!terminal_) return;
+    const auto done = static_cast<std::size_t>(30 * record.step / options_.steps);
+    const double left =
+        record.milliseconds / 1000.0 * static_cast<double>(options_.steps - record.step);
+    fmt::print(stderr, "\r\033[K[{}{}] {}/{} | loss {:.3f} | {:.0f} s left", std::string(done, '='),
+               std::string(30 - done, ' '), record.step, options_.steps, record.result.loss, left);
+    std::fflush(stderr);
+  }
+  void clear_progress() const {
+    if (!terminal_) return;
+    fmt::print(stderr, "\r\033[K");
+    std::fflush(stderr);
+  }
+
+  const Options& options_;
+  std::string recipe_;
+  std::unique_ptr<octavo::MetricsFile> metrics_;
+  bool terminal_ = ::isatty(STDERR_FILENO) != 0;
+};
+
+}  // namespace trainer

@@ -1,0 +1,74 @@
+/// @file
+/// Causal attention with grouped queries.
+#pragma once
+
+#include <octavo/kernels/rope.hpp>
+#include <octavo/tensor/tensor.hpp>
+
+namespace octavo {
+
+/// How the rows of fused queries, keys and values divide into sequences and heads.
+struct AttentionShape {
+  Index sequences = 0;
+  Index tokens = 0;  ///< in a sequence
+  HeadLayout heads;
+
+  [[nodiscard]] Index rows() const { return sequences * tokens; }
+};
+
+namespace detail {
+
+template <class T, Device D>
+void check_attention(const char* operation, const AttentionShape& shape, TensorView<T, 2, D> qkv,
+                     Index log_sum_exps) {
+  check_shape(operation, "qkv", qkv, {shape.rows(), shape.heads.columns()});
+  require<ShapeError>(shape.heads.heads % shape.heads.kv_heads == 0, operation, ": ",
+                      shape.heads.heads, " heads cannot share ", shape.heads.kv_heads,
+                      " KV heads evenly; make the heads a multiple of the KV heads");
+  require<ShapeError>(log_sum_exps == shape.rows() * shape.heads.heads, operation,
+                      ": log_sum_exp has ", log_sum_exps, " elements, but ",
+                      shape.rows() * shape.heads.heads, " are needed");
+}
+
+}  // namespace detail
+
+/// output = softmax(Q · Kᵀ / √head_dim) · V for each head, where a token sees itself and those
+/// before it in its sequence; `heads / kv_heads` neighbouring query heads share a KV head.
+/// @param qkv          [rows, heads.columns()], after RoPE
+/// @param output       [rows, heads · head_dim]
+/// @param log_sum_exp  [sequences, heads, tokens], kept for the backward
+/// @note enqueues; does not synchronise; uses `attention_workspace` bytes of the context's
+/// Source: Ainslie et al. 2023, arXiv 2305.13245; Dao 2023, arXiv 2307.08691.
+template <class T, Device D>
+void attention_forward(const AttentionShape& shape, TensorView<const T, 2, D> qkv,
+                       TensorView<T, 2, D> output, TensorView<float, 1, D> log_sum_exp,
+                       const Context<D>& context) {
+  detail::check_attention("attention_forward", shape, qkv, log_sum_exp.size());
+  check_shape("attention_forward", "output", output,
+              {shape.rows(), shape.heads.heads * shape.heads.head_dim});
+  attention_forward_body(shape, qkv, output, log_sum_exp, context);
+}
+
+/// The gradient of `qkv`.
+/// @param qkv              [rows, heads.columns()], after RoPE
+/// @param output           [rows, heads · head_dim], of the forward
+/// @param output_gradient  [rows, heads · head_dim]
+/// @param log_sum_exp      [sequences, heads, tokens], of the forward
+/// @param qkv_gradient     [rows, heads.columns()]
+/// @note enqueues; does not synchronise; uses `attention_workspace` bytes of the context's
+template <class T, Device D>
+void attention_backward(const AttentionShape& shape, TensorView<const T, 2, D> qkv,
+                        TensorView<const T, 2, D> output, TensorView<const T, 2, D> output_gradient,
+                        TensorView<const float, 1, D> log_sum_exp, TensorView<T, 2, D> qkv_gradient,
+                        const Context<D>& context) {
+  detail::check_attention("attention_backward", shape, qkv, log_sum_exp.size());
+  check_shape("attention_backward", "output", output,
+              {shape.rows(), shape.heads.heads * shape.heads.head_dim});
+  check_shape("attention_backward", "output_gradient", output_gradient, output.shape());
+  check_shape("attention_backward", "qkv_gradient", qkv_gradient, qkv.shape());
+  attention_backward_body(shape, qkv, output, output_gradient, log_sum_exp, qkv_gradient, context);
+}
+
+}  // namespace octavo
+
+#include <octavo/attention/cpu/attention.hpp>

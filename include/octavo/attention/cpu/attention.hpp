@@ -1,0 +1,200 @@
+/// @file
+/// Causal attention on the `Cpu` device: blocks of queries against all keys before them.
+#pragma once
+
+#include <octavo/attention/attention.hpp>
+#include <octavo/core/math.hpp>
+#include <octavo/gemm/cpu/sgemm.hpp>
+#include <octavo/kernels/cpu/vector.hpp>
+
+#include <algorithm>
+#include <cmath>
+
+namespace octavo {
+namespace detail {
+
+/// Queries that are worked on together.
+inline constexpr Index attention_block = 64;
+
+/// FP32 scratch of one thread: K, V and their gradients, and one block of queries.
+struct AttentionScratch {
+  float* keys;             ///< [tokens, head_dim]
+  float* values;           ///< [tokens, head_dim]
+  float* key_gradient;     ///< [tokens, head_dim]
+  float* value_gradient;   ///< [tokens, head_dim]
+  float* queries;          ///< [attention_block, head_dim]
+  float* outputs;          ///< [attention_block, head_dim]
+  float* scores;           ///< [attention_block, tokens]
+  float* score_gradients;  ///< [attention_block, tokens]
+
+  static Index floats(const AttentionShape& shape) {
+    const Index dim = shape.heads.head_dim;
+    return 4 * shape.tokens * dim + 2 * attention_block * dim + 2 * attention_block * shape.tokens;
+  }
+
+  AttentionScratch(float* memory, const AttentionShape& shape) {
+    const Index whole = shape.tokens * shape.heads.head_dim;
+    const Index block = attention_block * shape.heads.head_dim;
+    keys = memory;
+    values = keys + whole;
+    key_gradient = values + whole;
+    value_gradient = key_gradient + whole;
+    queries = value_gradient + whole;
+    outputs = queries + block;
+    scores = outputs + block;
+    score_gradients = scores + attention_block * shape.tokens;
+  }
+};
+
+/// Copies `rows` rows of one head to FP32.
+template <class T>
+void load_head(const T* source, Index stride, Index rows, Index dim, float* target) {
+  for (Index r = 0; r < rows; ++r) {
+    for (Index c = 0; c < dim; ++c)
+      target[r * dim + c] = static_cast<float>(source[r * stride + c]);
+  }
+}
+
+/// Rounds `rows` rows of FP32 to one head.
+template <class T>
+void store_head(const float* source, Index stride, Index rows, Index dim, T* target) {
+  for (Index r = 0; r < rows; ++r) {
+    for (Index c = 0; c < dim; ++c) target[r * stride + c] = T(source[r * dim + c]);
+  }
+}
+
+/// Sets scores[r, c] = exp(score − log_sum_exp) up to the diagonal and 0 beyond it.
+inline void scores_to_probabilities(float* scores, Index leading, Index rows, Index keys,
+                                    Index first, const float* log_sum_exp) {
+  for (Index r = 0; r < rows; ++r) {
+    float* row = scores + r * leading;
+    const Index visible = first + r + 1;
+    for (Index c = 0; c < visible; ++c) row[c] = fast_exp(row[c] - log_sum_exp[r]);
+    std::fill(row + visible, row + keys, 0.0f);
+  }
+}
+
+/// log Σ exp(score) up to the diagonal, for each row.
+inline void row_log_sum_exp(const float* scores, Index leading, Index rows, Index first,
+                            float* log_sum_exp) {
+  for (Index r = 0; r < rows; ++r) {
+    const float* row = scores + r * leading;
+    const Index visible = first + r + 1;
+    float largest = row[0];
+    for (Index c = 1; c < visible; ++c) largest = row[c] > largest ? row[c] : largest;
+    const float sum = lane_sum(visible, [&](Index c) { return fast_exp(row[c] - largest); });
+    log_sum_exp[r] = largest + std::log(sum);
+  }
+}
+
+/// Calls `body(sequence, kv_head, scratch)` for every KV head, in parallel.
+template <class Body>
+void for_each_kv_head(const AttentionShape& shape, const Context<Cpu>& context, const Body& body) {
+  auto* memory = reinterpret_cast<float*>(context.workspace().data());
+  parallel_for(shape.sequences * shape.heads.kv_heads, context, [&](Index i) {
+    AttentionScratch scratch(memory + thread_index() * AttentionScratch::floats(shape), shape);
+    body(i / shape.heads.kv_heads, i % shape.heads.kv_heads, scratch);
+  });
+}
+
+}  // namespace detail
+
+/// Bytes of workspace that attention of this shape needs.
+inline std::size_t attention_workspace(const AttentionShape& shape, const Context<Cpu>& context) {
+  return static_cast<std::size_t>(context.threads() * detail::AttentionScratch::floats(shape)) *
+         sizeof(float);
+}
+
+/// See attention_forward.
+template <class T>
+void attention_forward_body(const AttentionShape& shape, TensorView<const T, 2, Cpu> qkv,
+                            TensorView<T, 2, Cpu> output, TensorView<float, 1, Cpu> log_sum_exp,
+                            const Context<Cpu>& context) {
+  using detail::Transpose;
+  const auto [heads, kv_heads, dim] = shape.heads;
+  const Index stride = shape.heads.columns();
+  const Index group = heads / kv_heads;
+  const float scale = 1.0f / std::sqrt(static_cast<float>(dim));
+  detail::for_each_kv_head(shape, context, [&](Index s, Index kv, detail::AttentionScratch& w) {
+    const T* rows = qkv.data() + s * shape.tokens * stride;
+    detail::load_head(rows + (heads + kv) * dim, stride, shape.tokens, dim, w.keys);
+    detail::load_head(rows + (heads + kv_heads + kv) * dim, stride, shape.tokens, dim, w.values);
+    for (Index head = kv * group; head < (kv + 1) * group; ++head) {
+      float* sums = log_sum_exp.data() + (s * heads + head) * shape.tokens;
+      for (Index first = 0; first < shape.tokens; first += detail::attention_block) {
+        const Index count = std::min(detail::attention_block, shape.tokens - first);
+        const Index keys = first + count;
+        detail::load_head(rows + first * stride + head * dim, stride, count, dim, w.queries);
+        detail::sgemm({w.queries, dim, Transpose::no}, {w.keys, dim, Transpose::yes}, count, keys,
+                      dim, scale, 0.0f, w.scores, keys);
+        detail::row_log_sum_exp(w.scores, keys, count, first, sums + first);
+        detail::scores_to_probabilities(w.scores, keys, count, keys, first, sums + first);
+        detail::sgemm({w.scores, keys, Transpose::no}, {w.values, dim, Transpose::no}, count, dim,
+                      keys, 1.0f, 0.0f, w.outputs, dim);
+        detail::store_head(w.outputs, heads * dim, count, dim,
+                           output.row(s * shape.tokens + first) + head * dim);
+      }
+    }
+  });
+}
+
+/// See attention_backward. With P the probabilities and δ = Σ dO · O of a row: dV = Pᵀ · dO,
+/// dS = P · (dO · Vᵀ − δ) / √head_dim, dQ = dS · K, dK = dSᵀ · Q.
+template <class T>
+void attention_backward_body(const AttentionShape& shape, TensorView<const T, 2, Cpu> qkv,
+                             TensorView<const T, 2, Cpu> output,
+                             TensorView<const T, 2, Cpu> output_gradient,
+                             TensorView<const float, 1, Cpu> log_sum_exp,
+                             TensorView<T, 2, Cpu> qkv_gradient, const Context<Cpu>& context) {
+  using detail::Transpose;
+  const auto [heads, kv_heads, dim] = shape.heads;
+  const Index stride = shape.heads.columns();
+  const Index group = heads / kv_heads;
+  const float scale = 1.0f / std::sqrt(static_cast<float>(dim));
+  detail::for_each_kv_head(shape, context, [&](Index s, Index kv, detail::AttentionScratch& w) {
+    const Index tokens = shape.tokens;
+    const T* rows = qkv.data() + s * tokens * stride;
+    T* gradients = qkv_gradient.data() + s * tokens * stride;
+    detail::load_head(rows + (heads + kv) * dim, stride, tokens, dim, w.keys);
+    detail::load_head(rows + (heads + kv_heads + kv) * dim, stride, tokens, dim, w.values);
+    std::fill(w.key_gradient, w.key_gradient + tokens * dim, 0.0f);
+    std::fill(w.value_gradient, w.value_gradient + tokens * dim, 0.0f);
+    for (Index head = kv * group; head < (kv + 1) * group; ++head) {
+      const float* sums = log_sum_exp.data() + (s * heads + head) * tokens;
+      for (Index first = 0; first < tokens; first += detail::attention_block) {
+        const Index count = std::min(detail::attention_block, tokens - first);
+        const Index keys = first + count;
+        const Index out_row = s * tokens + first;
+        detail::load_head(rows + first * stride + head * dim, stride, count, dim, w.queries);
+        detail::load_head(output_gradient.row(out_row) + head * dim, heads * dim, count, dim,
+                          w.outputs);
+        detail::sgemm({w.queries, dim, Transpose::no}, {w.keys, dim, Transpose::yes}, count, keys,
+                      dim, scale, 0.0f, w.scores, keys);
+        detail::scores_to_probabilities(w.scores, keys, count, keys, first, sums + first);
+        detail::sgemm({w.scores, keys, Transpose::yes}, {w.outputs, dim, Transpose::no}, keys, dim,
+                      count, 1.0f, 1.0f, w.value_gradient, dim);
+        detail::sgemm({w.outputs, dim, Transpose::no}, {w.values, dim, Transpose::yes}, count, keys,
+                      dim, 1.0f, 0.0f, w.score_gradients, keys);
+        for (Index r = 0; r < count; ++r) {
+          const T* o = output.row(out_row + r) + head * dim;
+          const float* d_out = w.outputs + r * dim;
+          const float delta =
+              detail::lane_sum(dim, [&](Index c) { return static_cast<float>(o[c]) * d_out[c]; });
+          const float* p = w.scores + r * keys;
+          float* ds = w.score_gradients + r * keys;
+          for (Index c = 0; c < keys; ++c) ds[c] = p[c] * (ds[c] - delta) * scale;
+        }
+        detail::sgemm({w.score_gradients, keys, Transpose::yes}, {w.queries, dim, Transpose::no},
+                      keys, dim, count, 1.0f, 1.0f, w.key_gradient, dim);
+        detail::sgemm({w.score_gradients, keys, Transpose::no}, {w.keys, dim, Transpose::no}, count,
+                      dim, keys, 1.0f, 0.0f, w.outputs, dim);
+        detail::store_head(w.outputs, stride, count, dim, gradients + first * stride + head * dim);
+      }
+    }
+    detail::store_head(w.key_gradient, stride, tokens, dim, gradients + (heads + kv) * dim);
+    detail::store_head(w.value_gradient, stride, tokens, dim,
+                       gradients + (heads + kv_heads + kv) * dim);
+  });
+}
+
+}  // namespace octavo

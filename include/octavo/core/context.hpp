@@ -1,0 +1,86 @@
+/// @file
+/// The execution context of the `Cpu` device, and loops over its threads.
+#pragma once
+
+#include <octavo/core/device.hpp>
+#include <octavo/core/error.hpp>
+#include <octavo/core/macros.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <span>
+#if defined(_OPENMP)
+#include <omp.h>
+#endif
+
+namespace octavo {
+
+/// Threads and workspace for operations on the `Cpu` device. Not copyable: operations that share
+/// a context share its workspace, so they must not run at the same time.
+template <>
+class Context<Cpu> {
+ public:
+  /// @param threads  number of threads for each operation; 0 takes all that OpenMP offers
+  explicit Context(int threads = 0) : threads_(threads) {
+    require<ConfigError>(threads >= 0, "threads is ", threads,
+                         "; give 0 (all) or a positive number");
+#if defined(_OPENMP)
+    if (threads_ == 0) threads_ = omp_get_max_threads();
+#else
+    threads_ = 1;
+#endif
+  }
+  Context(const Context&) = delete;
+  Context& operator=(const Context&) = delete;
+
+  [[nodiscard]] int threads() const { return threads_; }
+
+  /// Memory that one operation at a time may use; its content does not outlive the operation.
+  [[nodiscard]] std::span<std::byte> workspace() const { return workspace_; }
+  void bind_workspace(std::span<std::byte> workspace) { workspace_ = workspace; }
+
+  /// Waits until all that was enqueued has run; the `Cpu` device never runs late.
+  void synchronize() const {}
+
+ private:
+  int threads_;
+  std::span<std::byte> workspace_;
+};
+
+/// Calls `body(i)` for 0 ≤ i < count, spread over the context's threads. Results must not depend
+/// on the order of calls; work is dealt out in equal runs, so they do not depend on the number of
+/// threads either.
+template <class Body>
+void parallel_for(Index count, const Context<Cpu>& context, const Body& body) {
+#if defined(_OPENMP)
+  if (context.threads() > 1 && count > 1) {
+#pragma omp parallel for schedule(static) num_threads(context.threads())
+    for (Index i = 0; i < count; ++i) body(i);
+    return;
+  }
+#else
+  (void)context;
+#endif
+  for (Index i = 0; i < count; ++i) body(i);
+}
+
+/// Index of the calling thread inside `parallel_for`, below `Context<Cpu>::threads()`.
+inline int thread_index() {
+#if defined(_OPENMP)
+  return omp_get_thread_num();
+#else
+  return 0;
+#endif
+}
+
+/// Number of equal pieces of at most `size` that cover `count`.
+OCTAVO_HOST_DEVICE constexpr Index ceil_divide(Index count, Index size) {
+  return (count + size - 1) / size;
+}
+
+/// The smallest multiple of `size` that is at least `count`.
+OCTAVO_HOST_DEVICE constexpr Index round_up(Index count, Index size) {
+  return ceil_divide(count, size) * size;
+}
+
+}  // namespace octavo

@@ -1,0 +1,83 @@
+/// @file
+/// The execution context of the `Cuda` device. Host code: it needs the CUDA runtime's headers, not
+/// nvcc.
+#pragma once
+
+#include <octavo/core/context.hpp>
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <typeindex>
+#include <unordered_map>
+
+/// Marks a kernel. Hidden, so that two shared libraries cannot launch each other's kernels.
+#define OCTAVO_KERNEL __attribute__((visibility("hidden"))) __global__
+
+namespace octavo {
+
+/// Throws CudaError unless a call of the CUDA runtime succeeded.
+/// @param call    the call's name, such as "cudaStreamCreate"
+/// @param advice  further parts of the message: what to do
+template <class... Parts>
+void check(cudaError_t status, const char* call, const Parts&... advice) {
+  if (status == cudaSuccess) return;
+  cudaGetLastError();  // forgets the error, or the check of the next launch would meet it again
+  throw CudaError(message(call, " failed: ", cudaGetErrorString(status), " (",
+                          cudaGetErrorName(status), ")", advice...));
+}
+
+/// A stream of one GPU, and the workspace of the operations on it. All that is launched with one
+/// context runs in the order of the launches. Not copyable, and for one thread at a time:
+/// operations that share a context share its workspace.
+template <>
+class Context<Cuda> {
+ public:
+  /// Makes the GPU the calling thread's current one; use the context on that thread.
+  /// @param gpu  index of the GPU, as CUDA counts them
+  /// @throws CudaError  if there is no such GPU
+  explicit Context(int gpu = 0) : gpu_(gpu) {
+    check(cudaSetDevice(gpu), "cudaSetDevice", " for GPU ", gpu,
+          "; see nvidia-smi for the GPUs of this machine and CUDA_VISIBLE_DEVICES for those that "
+          "the program may use");
+    check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
+  }
+  Context(const Context&) = delete;
+  Context& operator=(const Context&) = delete;
+  ~Context() {
+    states_.clear();
+    // An error of a kernel that ran earlier cannot be thrown here; synchronize() reports it.
+    cudaStreamDestroy(stream_);
+  }
+
+  [[nodiscard]] int gpu() const { return gpu_; }
+  [[nodiscard]] cudaStream_t stream() const { return stream_; }
+
+  /// Memory of the GPU that one operation at a time may use; its content does not outlive the
+  /// operation.
+  [[nodiscard]] std::span<std::byte> workspace() const { return workspace_; }
+  void bind_workspace(std::span<std::byte> workspace) { workspace_ = workspace; }
+
+  /// Waits until all that was enqueued has run.
+  /// @throws CudaError  if any of it failed
+  void synchronize() const { check(cudaStreamSynchronize(stream_), "cudaStreamSynchronize"); }
+
+  /// The context's one `State`, made at first use and destroyed with the context: where later
+  /// rooms keep library handles and what they learned about this GPU.
+  template <class State>
+  [[nodiscard]] State& state() const {
+    std::shared_ptr<void>& state = states_[std::type_index(typeid(State))];
+    if (state == nullptr) state = std::make_shared<State>();
+    return *static_cast<State*>(state.get());
+  }
+
+ private:
+  int gpu_;
+  cudaStream_t stream_ = nullptr;
+  std::span<std::byte> workspace_;
+  mutable std::unordered_map<std::type_index, std::shared_ptr<void>> states_;
+};
+
+}  // namespace octavo

@@ -1,0 +1,32 @@
+/// @file
+/// The devices that the library runs on, as types.
+#pragma once
+
+#include <concepts>
+#include <cstdint>
+
+namespace octavo {
+
+/// Sizes and positions of elements.
+using Index = std::int64_t;
+
+/// The host's processors; emulates every format bit for bit and is the oracle for `Cuda`.
+struct Cpu {
+  static constexpr const char* name = "cpu";
+};
+
+/// One NVIDIA GPU.
+struct Cuda {
+  static constexpr const char* name = "cuda";
+};
+
+/// A type that names a device.
+template <class D>
+concept Device = std::same_as<D, Cpu> || std::same_as<D, Cuda>;
+
+/// What a launching function needs of its device: threads or a stream, and the workspace that
+/// kernels and GEMMs may use while they run. Specialised for each device.
+template <Device D>
+class Context;
+
+}  // namespace octavo

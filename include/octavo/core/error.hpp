@@ -1,0 +1,68 @@
+/// @file
+/// The typed exceptions that the library throws. Each message says what is wrong, with the
+/// offending value, and what to do about it.
+#pragma once
+
+#include <sstream>
+#include <stdexcept>
+#include <string>
+
+namespace octavo {
+
+/// Base of every exception that the library throws on purpose.
+class Error : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+/// A tensor's shape does not fit the operation.
+class ShapeError : public Error {
+ public:
+  using Error::Error;
+};
+
+/// A setting has a value that cannot work.
+class ConfigError : public Error {
+ public:
+  using Error::Error;
+};
+
+/// A file cannot be read or written, or its content is not what it should be.
+class IoError : public Error {
+ public:
+  using Error::Error;
+};
+
+/// What ran is not what the manifest of GEMMs announced.
+class ManifestError : public Error {
+ public:
+  using Error::Error;
+};
+
+/// A CUDA runtime call failed.
+class CudaError : public Error {
+ public:
+  using Error::Error;
+};
+
+/// A cuBLASLt call failed, or no algorithm serves the GEMM.
+class CublasError : public Error {
+ public:
+  using Error::Error;
+};
+
+/// Joins values to one message: `message("batch is ", 0, "; give at least 1")`.
+template <class... Parts>
+std::string message(const Parts&... parts) {
+  std::ostringstream text;
+  (text << ... << parts);
+  return text.str();
+}
+
+/// Throws `E` with the joined parts unless `condition` holds.
+template <class E, class... Parts>
+void require(bool condition, const Parts&... parts) {
+  if (!condition) throw E(message(parts...));
+}
+
+}  // namespace octavo

@@ -1,0 +1,62 @@
+/// @file
+/// Counter-based random numbers: a number is a pure function of seed, stream and position, so it
+/// does not depend on the order or the number of threads that draw it.
+#pragma once
+
+#include <octavo/core/macros.hpp>
+
+#include <array>
+#include <cmath>
+#include <cstdint>
+
+namespace octavo {
+
+/// Names one sequence of random numbers: a seed, and what draws from it.
+struct RandomStream {
+  std::uint64_t seed = 0;
+  std::uint64_t stream = 0;
+};
+
+/// Four random words for `position` of `stream`.
+/// Source: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011 (Philox4x32-10).
+OCTAVO_HOST_DEVICE constexpr std::array<std::uint32_t, 4> philox(RandomStream stream,
+                                                                 std::uint64_t position) {
+  std::uint32_t c0 = static_cast<std::uint32_t>(position);
+  std::uint32_t c1 = static_cast<std::uint32_t>(position >> 32);
+  std::uint32_t c2 = static_cast<std::uint32_t>(stream.stream);
+  std::uint32_t c3 = static_cast<std::uint32_t>(stream.stream >> 32);
+  std::uint32_t k0 = static_cast<std::uint32_t>(stream.seed);
+  std::uint32_t k1 = static_cast<std::uint32_t>(stream.seed >> 32);
+  for (int round = 0; round < 10; ++round) {
+    const std::uint64_t p0 = std::uint64_t{0xD2511F53u} * c0;
+    const std::uint64_t p1 = std::uint64_t{0xCD9E8D57u} * c2;
+    c0 = static_cast<std::uint32_t>(p1 >> 32) ^ c1 ^ k0;
+    c1 = static_cast<std::uint32_t>(p1);
+    c2 = static_cast<std::uint32_t>(p0 >> 32) ^ c3 ^ k1;
+    c3 = static_cast<std::uint32_t>(p0);
+    k0 += 0x9E3779B9u;
+    k1 += 0xBB67AE85u;
+  }
+  return {c0, c1, c2, c3};
+}
+
+/// One random word for `position`.
+OCTAVO_HOST_DEVICE constexpr std::uint32_t random_word(RandomStream stream,
+                                                       std::uint64_t position) {
+  return philox(stream, position)[0];
+}
+
+/// Uniform in [0, 1) with 24 random bits.
+OCTAVO_HOST_DEVICE constexpr float uniform(std::uint32_t word) {
+  return static_cast<float>(word >> 8) * 0x1p-24f;
+}
+
+/// Standard normal number for `position`, by Box and Muller's transform.
+inline float normal(RandomStream stream, std::uint64_t position) {
+  const auto words = philox(stream, position);
+  const double radius = std::sqrt(-2.0 * std::log((static_cast<double>(words[0]) + 0.5) * 0x1p-32));
+  const double angle = 6.283185307179586 * (static_cast<double>(words[1]) * 0x1p-32);
+  return static_cast<float>(radius * std::cos(angle));
+}
+
+}  // namespace octavo

@@ -1,0 +1,9 @@
+/// @file
+/// The `Cuda` device: include it in files that nvcc compiles, before a model names `Cuda`.
+#pragma once
+
+#include <octavo/core/cuda/context.cuh>
+#include <octavo/gemm/cuda/matmul.cuh>
+#include <octavo/kernels/cuda/quantize.cuh>
+#include <octavo/layers/linear.hpp>
+#include <octavo/memory/cuda/buffer.cuh>

@@ -1,0 +1,8 @@
+/// @file
+/// From text to batches of tokens.
+#pragma once
+
+#include <octavo/data/byte_tokenizer.hpp>
+#include <octavo/data/text.hpp>
+#include <octavo/data/token_stream.hpp>
+#include <octavo/data/utf8.hpp>

@@ -1,0 +1,57 @@
+/// @file
+/// E2M1: the 4-bit floating-point format of MXFP4 and NVFP4.
+/// Source: OCP Microscaling Formats (MX) 1.0.
+#pragma once
+
+#include <octavo/formats/small_float.hpp>
+
+namespace octavo {
+
+struct E2M1;
+
+template <>
+struct FormatTraits<E2M1> {
+  static constexpr const char* name = "E2M1";
+  static constexpr int bits = 4;
+  static constexpr int exponent_bits = 2;
+  static constexpr int mantissa_bits = 1;
+  static constexpr int exponent_bias = 1;
+  static constexpr float max = 6.0f;
+  static constexpr float min_normal = 1.0f;
+  static constexpr float smallest_subnormal = 0.5f;
+  static constexpr bool has_infinity = false;
+  static constexpr bool has_nan = false;
+};
+
+/// 2 bits of exponent, 1 of mantissa, no Inf and no NaN: 0, 0.5, 1, 1.5, 2, 3, 4, 6.
+struct E2M1 {
+  std::uint8_t bits = 0;  ///< the lower four bits
+
+  constexpr E2M1() = default;
+  /// Nearest-even and saturating; NaN becomes +6.
+  OCTAVO_HOST_DEVICE explicit constexpr E2M1(float value) {
+    const std::uint32_t sign = (float_bits(value) >> 28) & 0x8u;
+    const bool nan = (float_bits(value) & 0x7fffffffu) > 0x7f800000u;
+    bits = static_cast<std::uint8_t>(nan ? 0x7u : sign | detail::encode_magnitude<E2M1>(value));
+  }
+
+  OCTAVO_HOST_DEVICE static constexpr E2M1 from_bits(std::uint8_t bits) {
+    E2M1 result;
+    result.bits = bits & 0xfu;
+    return result;
+  }
+
+  OCTAVO_HOST_DEVICE explicit constexpr operator float() const {
+    const float value = detail::decode_magnitude<E2M1>(bits & 0x7u);
+    return float_from_bits((static_cast<std::uint32_t>(bits & 0x8u) << 28) | float_bits(value));
+  }
+
+  friend constexpr bool operator==(E2M1, E2M1) = default;  ///< Compares bits.
+};
+
+/// Two E2M1 numbers in one byte, the first in the low nibble.
+OCTAVO_HOST_DEVICE constexpr std::uint8_t pack(E2M1 low, E2M1 high) {
+  return static_cast<std::uint8_t>(low.bits | (high.bits << 4));
+}
+
+}  // namespace octavo

@@ -1,0 +1,161 @@
+/// @file
+/// Matrix products on the `Cpu` device: operands are widened to FP32 and multiplied tile by tile.
+#pragma once
+
+#include <octavo/gemm/cpu/sgemm.hpp>
+#include <octavo/gemm/matmul.hpp>
+
+#include <algorithm>
+
+namespace octavo {
+namespace detail {
+
+/// Sides of the result's tiles. Fixed, so that sums do not depend on the number of threads.
+inline constexpr Index matmul_tile_rows = 128;
+inline constexpr Index matmul_tile_columns = 128;
+
+/// Widens a dense matrix to FP32; an FP32 matrix is used where it is.
+template <class T>
+const float* widen(TensorView<const T, 2, Cpu> source, float*& workspace,
+                   const Context<Cpu>& context) {
+  if constexpr (std::is_same_v<T, float>) {
+    (void)workspace;
+    (void)context;
+    return source.data();
+  } else {
+    float* target = std::exchange(workspace, workspace + round_up(source.size(), 64));
+    const Index columns = source.extent(1);
+    parallel_for(source.extent(0), context, [&](Index r) {
+      const T* row = source.data() + r * columns;
+      for (Index c = 0; c < columns; ++c) target[r * columns + c] = static_cast<float>(row[c]);
+    });
+    return target;
+  }
+}
+
+/// Widens a quantised matrix. A tensor's single scale is left to the product; block scales are
+/// applied here.
+template <class Format, class Granularity, Layout L>
+const float* widen(QuantizedView<Format, Granularity, L, Cpu> source, float*& workspace,
+                   const Context<Cpu>& context) {
+  float* target =
+      std::exchange(workspace, workspace + round_up(source.outer() * source.inner(), 64));
+  constexpr Index block = Granularity::block_columns;
+  parallel_for(source.outer(), context, [&](Index r) {
+    const Format* row = source.data() + r * source.inner();
+    float* wide = target + r * source.inner();
+    const Index width = block == 0 ? source.inner() : block;
+    for (Index begin = 0; begin < source.inner(); begin += width) {
+      const Index end = std::min(begin + width, source.inner());
+      float scale = 1.0f;
+      if constexpr (block != 0) {
+        scale = static_cast<float>(source.scale_inverses()[scale_index<Granularity>(
+            r, begin, source.outer(), source.inner())]);
+      }
+      for (Index c = begin; c < end; ++c) wide[c] = static_cast<float>(row[c]) * scale;
+    }
+  });
+  return target;
+}
+
+/// The factor of a whole tensor; 1 for block scales.
+template <class Format, class Granularity, Layout L>
+float tensor_scale_inverse(QuantizedView<Format, Granularity, L, Cpu> view) {
+  if constexpr (Granularity::block_columns == 0) {
+    return *view.scale_inverses();
+  } else {
+    return 1.0f;
+  }
+}
+
+/// result = round(alpha · op(a) · op(b) + addend).
+template <class T>
+void multiply_tiles(const SgemmOperand& a, const SgemmOperand& b, Index k, float alpha,
+                    const GemmOutput<T, Cpu>& y, float* workspace, const Context<Cpu>& context) {
+  const Index m = y.result.extent(0);
+  const Index n = y.result.extent(1);
+  const Index across = ceil_divide(n, matmul_tile_columns);
+  parallel_for(ceil_divide(m, matmul_tile_rows) * across, context, [&](Index i) {
+    const Index row0 = i / across * matmul_tile_rows;
+    const Index column0 = i % across * matmul_tile_columns;
+    const Index rows = std::min(matmul_tile_rows, m - row0);
+    const Index columns = std::min(matmul_tile_columns, n - column0);
+    float* tile = workspace + thread_index() * matmul_tile_rows * matmul_tile_columns;
+    const SgemmOperand a_rows{a.data + row0 * a.down(), a.leading, a.transpose};
+    const SgemmOperand b_columns{b.data + column0 * b.across(), b.leading, b.transpose};
+    sgemm(a_rows, b_columns, rows, columns, k, alpha, 0.0f, tile, matmul_tile_columns);
+    for (Index r = 0; r < rows; ++r) {
+      const Index at = (row0 + r) * n + column0;
+      const float* sums = tile + r * matmul_tile_columns;
+      T* result = y.result.data() + at;
+      if (y.addend.empty()) {
+        for (Index c = 0; c < columns; ++c) result[c] = T(sums[c]);
+      } else {
+        const T* addend = y.addend.data() + at;
+        for (Index c = 0; c < columns; ++c) result[c] = T(sums[c] + static_cast<float>(addend[c]));
+      }
+    }
+  });
+}
+
+}  // namespace detail
+
+/// What runs GEMMs of precision `P` on the `Cpu` device, as the manifest announces it.
+template <LinearPrecision P>
+const char* gemm_implementation(Cpu) {
+  return detail::sgemm_implementation();
+}
+
+/// Bytes of workspace that one product with these dimensions needs at most.
+inline std::size_t matmul_workspace(Index m, Index n, Index k, const Context<Cpu>& context) {
+  const Index tiles = context.threads() * detail::matmul_tile_rows * detail::matmul_tile_columns;
+  return static_cast<std::size_t>(round_up(m * k, 64) + round_up(n * k, 64) + tiles) *
+         sizeof(float);
+}
+
+namespace detail {
+
+/// The context's workspace as floats.
+/// @throws ConfigError  if it is too small for the product
+inline float* matmul_memory(Index m, Index n, Index k, const Context<Cpu>& context) {
+  const std::size_t needed = matmul_workspace(m, n, k, context);
+  require<ConfigError>(context.workspace().size() >= needed, "a matrix product of ", m, " x ", n,
+                       " x ", k, " needs a workspace of ", needed, " bytes, but the context has ",
+                       context.workspace().size(), "; bind one of matmul_workspace() bytes");
+  return reinterpret_cast<float*>(context.workspace().data());
+}
+
+}  // namespace detail
+
+/// result = op(a) · op(b) + addend for dense operands.
+template <class T, class Y>
+GemmRun matmul_dense_body(TensorView<const T, 2, Cpu> a, bool transpose_a,
+                          TensorView<const T, 2, Cpu> b, bool transpose_b,
+                          const GemmOutput<Y, Cpu>& y, const Context<Cpu>& context) {
+  using detail::Transpose;
+  const Index k = a.extent(transpose_a ? 0 : 1);
+  float* workspace = detail::matmul_memory(y.result.extent(0), y.result.extent(1), k, context);
+  const detail::SgemmOperand left{detail::widen(a, workspace, context), a.extent(1),
+                                  transpose_a ? Transpose::yes : Transpose::no};
+  const detail::SgemmOperand right{detail::widen(b, workspace, context), b.extent(1),
+                                   transpose_b ? Transpose::yes : Transpose::no};
+  detail::multiply_tiles(left, right, k, 1.0f, y, workspace, context);
+  return {FormatTraits<T>::name, FormatTraits<T>::name, detail::sgemm_implementation()};
+}
+
+/// result = a · bᵀ + addend for quantised operands.
+template <class A, class B, class Ga, class Gb, Layout La, Layout Lb, class Y>
+GemmRun matmul_quantized_body(GemmPass, QuantizedView<A, Ga, La, Cpu> a,
+                              QuantizedView<B, Gb, Lb, Cpu> b, const GemmOutput<Y, Cpu>& y,
+                              const Context<Cpu>& context) {
+  using detail::Transpose;
+  const Index k = a.inner();
+  float* workspace = detail::matmul_memory(a.outer(), b.outer(), k, context);
+  const detail::SgemmOperand left{detail::widen(a, workspace, context), k, Transpose::no};
+  const detail::SgemmOperand right{detail::widen(b, workspace, context), k, Transpose::yes};
+  const float alpha = detail::tensor_scale_inverse(a) * detail::tensor_scale_inverse(b);
+  detail::multiply_tiles(left, right, k, alpha, y, workspace, context);
+  return {FormatTraits<A>::name, FormatTraits<B>::name, detail::sgemm_implementation()};
+}
+
+}  // namespace octavo

@@ -1,0 +1,100 @@
+/// @file
+/// Matrix products on the `Cuda` device, through cuBLASLt. Host code.
+#pragma once
+
+#include <octavo/gemm/cuda/plans.cuh>
+#include <octavo/gemm/matmul.hpp>
+#include <octavo/memory/cuda/buffer.cuh>
+
+#include <bit>
+
+namespace octavo {
+
+namespace detail {
+
+inline constexpr const char* cublas_implementation = "cublasLt";
+
+/// The largest power of two, up to 256, that all addresses are multiples of.
+template <class... Elements>
+std::uint32_t common_alignment(const Elements*... addresses) {
+  const auto bits = (std::uintptr_t{256} | ... | reinterpret_cast<std::uintptr_t>(addresses));
+  return std::uint32_t{1} << std::countr_zero(bits);
+}
+
+/// Enqueues the product that `key` describes.
+template <class A, class B, class Y>
+void enqueue_product(GemmKey key, const A* a, const B* b, const GemmScales& scales,
+                     const GemmOutput<Y, Cuda>& y, const Context<Cuda>& context) {
+  require<ConfigError>(context.workspace().size() >= cublas_workspace_bytes,
+                       "a matrix product needs a workspace of ", cublas_workspace_bytes,
+                       " bytes, but the context has ", context.workspace().size(),
+                       "; bind one of matmul_workspace() bytes");
+  const float alpha = 1.0f;
+  const float beta = y.addend.empty() ? 0.0f : 1.0f;
+  const Y* addend = y.addend.empty() ? y.result.data() : y.addend.data();
+  key.m = y.result.extent(0);
+  key.n = y.result.extent(1);
+  key.a = cublas_type<A>;
+  key.b = cublas_type<B>;
+  key.result = cublas_type<Y>;
+  key.adds = !y.addend.empty();
+  key.alignment = common_alignment(a, b, addend, y.result.data());
+  auto& plans = context.state<GemmPlans>();
+  GemmPlan& plan = plans.plan(key, scales);
+  check_cublas(
+      cublasLtMatmul(plans.handle(), &plan.operation, &alpha, b, &plan.first, a, &plan.second,
+                     &beta, addend, &plan.result, y.result.data(), &plan.result, &plan.algorithm,
+                     context.workspace().data(), cublas_workspace_bytes, context.stream()),
+      "cublasLtMatmul", key);
+}
+
+}  // namespace detail
+
+/// What runs GEMMs of precision `P` on the `Cuda` device, as the manifest announces it.
+template <LinearPrecision P>
+constexpr const char* gemm_implementation(Cuda) {
+  return detail::cublas_implementation;
+}
+
+/// Bytes of workspace that one product needs at most, at a multiple of 256 bytes.
+inline std::size_t matmul_workspace(Index, Index, Index, const Context<Cuda>&) {
+  return detail::cublas_workspace_bytes;
+}
+
+/// result = op(a) · op(b) + addend for dense operands.
+template <class T, class Y>
+GemmRun matmul_dense_body(TensorView<const T, 2, Cuda> a, bool transpose_a,
+                          TensorView<const T, 2, Cuda> b, bool transpose_b,
+                          const GemmOutput<Y, Cuda>& y, const Context<Cuda>& context) {
+  static_assert(std::is_same_v<Y, T> || std::is_same_v<Y, float>,
+                "matmul on Cuda: the result must have the operands' format or be fp32; choose "
+                "fp32 for the weight's gradient");
+  detail::GemmKey key;
+  key.k = a.extent(transpose_a ? 0 : 1);
+  key.transpose_a = transpose_a;
+  key.transpose_b = transpose_b;
+  detail::enqueue_product(key, a.data(), b.data(), {}, y, context);
+  return {FormatTraits<T>::name, FormatTraits<T>::name, detail::cublas_implementation};
+}
+
+/// result = a · bᵀ + addend for quantised operands. Only the forward accumulates fast, with about
+/// 14 bits; gradients would suffer from it.
+template <class A, class B, class Ga, class Gb, Layout La, Layout Lb, class Y>
+GemmRun matmul_quantized_body(GemmPass pass, QuantizedView<A, Ga, La, Cuda> a,
+                              QuantizedView<B, Gb, Lb, Cuda> b, const GemmOutput<Y, Cuda>& y,
+                              const Context<Cuda>& context) {
+  static_assert(std::is_same_v<Ga, PerTensor> && std::is_same_v<Gb, PerTensor>,
+                "matmul on Cuda: FP8 operands need one scale a tensor; choose Fp8Recipe<Delayed> "
+                "or Fp8Recipe<Tensorwise>");
+  static_assert(!(std::is_same_v<A, E5M2> && std::is_same_v<B, E5M2>),
+                "matmul on Cuda: no GPU multiplies E5M2 by E5M2; choose Hybrid or E4M3Only");
+  detail::GemmKey key;
+  key.k = a.inner();
+  key.transpose_b = true;
+  key.fast_accumulation = pass == GemmPass::forward;
+  detail::enqueue_product(key, a.data(), b.data(), {a.scale_inverses(), b.scale_inverses()}, y,
+                          context);
+  return {FormatTraits<A>::name, FormatTraits<B>::name, detail::cublas_implementation};
+}
+
+}  // namespace octavo

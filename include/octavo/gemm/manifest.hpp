@@ -1,0 +1,123 @@
+/// @file
+/// What every GEMM of a model is going to run as, and the count of what ran.
+#pragma once
+
+#include <octavo/core/error.hpp>
+#include <octavo/precision/precision.hpp>
+#include <octavo/tensor/operand.hpp>
+
+#include <array>
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <vector>
+
+namespace octavo {
+
+/// The three GEMMs of a linear layer.
+enum class GemmPass { forward, input_gradient, weight_gradient };
+
+/// The pass's name for people.
+constexpr const char* name_of(GemmPass pass) {
+  constexpr std::array names{"forward", "dgrad", "wgrad"};
+  return names[static_cast<std::size_t>(pass)];
+}
+
+/// What a GEMM ran as: what `matmul` returns.
+struct GemmRun {
+  const char* a = "";               ///< format of the first operand
+  const char* b = "";               ///< format of the second operand
+  const char* implementation = "";  ///< the library or loop that ran
+
+  /// True for operands of 8 bits.
+  [[nodiscard]] bool is_fp8() const { return a[0] == 'E' && b[0] == 'E'; }
+  friend bool operator==(const GemmRun& x, const GemmRun& y) {
+    return std::strcmp(x.a, y.a) == 0 && std::strcmp(x.b, y.b) == 0 &&
+           std::strcmp(x.implementation, y.implementation) == 0;
+  }
+};
+
+/// One GEMM of the model: what it is to run as, and how often it did.
+struct GemmEntry {
+  std::string layer;  ///< such as "blocks.0.qkv"
+  GemmPass pass = GemmPass::forward;
+  Index out = 0;  ///< output features of the layer
+  Index in = 0;   ///< input features of the layer
+  GemmRun expected;
+  std::string precision;      ///< such as "fp8 delayed"
+  std::string output_format;  ///< format of the result
+  bool recomputed = false;    ///< the forward runs once more in the backward
+  bool is_head = false;       ///< runs once for each chunk of tokens
+  std::uint64_t executed = 0;
+
+  /// Executions in a micro-batch of training, as announced.
+  [[nodiscard]] std::uint64_t planned(std::uint64_t head_chunks) const {
+    return (is_head ? head_chunks : 1) * (recomputed ? 2 : 1);
+  }
+
+  /// Counts a GEMM that ran.
+  /// @throws ManifestError  if it did not run as the manifest says
+  void count(const GemmRun& run) {
+    ++executed;
+    require<ManifestError>(run == expected, layer, " ", name_of(pass), " ran as ", run.a, " x ",
+                           run.b, " through ", run.implementation, ", but the manifest says ",
+                           expected.a, " x ", expected.b, " through ", expected.implementation,
+                           "; this is a fault in the library, please report it");
+  }
+};
+
+/// Every GEMM of a model, announced before the first step and counted after each.
+class GemmManifest {
+ public:
+  /// Adds a GEMM and returns its number.
+  std::size_t add(GemmEntry entry) {
+    entries_.push_back(std::move(entry));
+    return entries_.size() - 1;
+  }
+
+  [[nodiscard]] const std::vector<GemmEntry>& entries() const { return entries_; }
+  [[nodiscard]] GemmEntry& entry(std::size_t number) { return entries_[number]; }
+
+  /// Sets all counts to zero, before a step.
+  void reset() {
+    for (GemmEntry& entry : entries_) entry.executed = 0;
+  }
+
+  /// Throws unless every GEMM ran as often as a training step of `micro_batches` asks.
+  /// @param head_chunks  pieces in which the head works through the tokens of a micro-batch
+  /// @throws ManifestError  naming the first GEMM that did not
+  void verify_step(std::uint64_t micro_batches, std::uint64_t head_chunks) const {
+    for (const GemmEntry& entry : entries_) {
+      const std::uint64_t wanted = micro_batches * entry.planned(head_chunks);
+      require<ManifestError>(entry.executed == wanted, entry.layer, " ", name_of(entry.pass),
+                             " ran ", entry.executed, " times in this step, but the manifest says ",
+                             wanted, "; this is a fault in the library, please report it");
+    }
+  }
+
+  /// One aligned line a GEMM.
+  [[nodiscard]] std::string text() const {
+    std::size_t longest = 0;
+    for (const GemmEntry& entry : entries_) longest = std::max(longest, entry.layer.size());
+    std::ostringstream lines;
+    for (const GemmEntry& entry : entries_) {
+      const auto pad = [&lines](const std::string& word, std::size_t width) {
+        lines << word << std::string(width > word.size() ? width - word.size() : 0, ' ');
+      };
+      lines << "gemm | ";
+      pad(entry.layer, longest);
+      pad(std::string(" ") + name_of(entry.pass), 9);
+      pad(message("| ", entry.out, " x ", entry.in), 16);
+      pad(message("| ", entry.expected.a, " x ", entry.expected.b, " -> ", entry.output_format),
+          25);
+      pad("| " + entry.precision, 16);
+      lines << "| " << entry.expected.implementation << '\n';
+    }
+    return lines.str();
+  }
+
+ private:
+  std::vector<GemmEntry> entries_;
+};
+
+}  // namespace octavo

@@ -1,0 +1,128 @@
+/// @file
+/// The matrix products of a linear layer, for every precision.
+#pragma once
+
+#include <octavo/gemm/manifest.hpp>
+#include <octavo/tensor/tensor.hpp>
+
+namespace octavo {
+
+/// What a GEMM adds its product to.
+template <class T, Device D>
+struct GemmOutput {
+  TensorView<T, 2, D> result;        ///< [m, n]
+  TensorView<const T, 2, D> addend;  ///< [m, n], added before rounding; empty: nothing. May be
+                                     ///< `result` itself
+};
+
+namespace detail {
+
+template <class T, Device D>
+void check_gemm(const char* operation, Index m, Index n, Index k_a, Index k_b,
+                const GemmOutput<T, D>& y) {
+  require<ShapeError>(k_a == k_b, operation, ": the operands' reduced dimensions are ", k_a,
+                      " and ", k_b, ", but must be equal");
+  check_shape(operation, "result", y.result, {m, n});
+  if (!y.addend.empty()) check_shape(operation, "addend", y.addend, {m, n});
+}
+
+/// FP8 GEMMs of the hardware that this library emulates reduce runs of 16 elements.
+inline void check_fp8_reduction(const char* operation, Index k) {
+  require<ShapeError>(k % 16 == 0, operation, ": the reduced dimension is ", k,
+                      ", but FP8 GEMMs need a multiple of 16; change the number of tokens (batch x "
+                      "sequence length) or the layer's sizes");
+}
+
+}  // namespace detail
+
+/// y = x · Wᵀ (+ addend), accumulated in FP32.
+/// @param x  [tokens, in]
+/// @param w  [out, in]
+/// @param y  [tokens, out]
+/// @return what ran, for the manifest
+/// @note enqueues; does not synchronise; uses `matmul_workspace` bytes of the context's
+template <class T, Device D>
+GemmRun matmul_forward(TensorView<const T, 2, D> x, TensorView<const T, 2, D> w,
+                       const GemmOutput<T, D>& y, const Context<D>& context) {
+  detail::check_gemm("matmul_forward", x.extent(0), w.extent(0), x.extent(1), w.extent(1), y);
+  return matmul_dense_body(x, false, w, true, y, context);
+}
+
+/// dx = dy · W, accumulated in FP32.
+/// @param y_gradient  [tokens, out]
+/// @param w           [out, in]
+/// @param x_gradient  [tokens, in]
+/// @return what ran, for the manifest
+/// @note enqueues; does not synchronise; uses `matmul_workspace` bytes of the context's
+template <class T, Device D>
+GemmRun matmul_input_gradient(TensorView<const T, 2, D> y_gradient, TensorView<const T, 2, D> w,
+                              const GemmOutput<T, D>& x_gradient, const Context<D>& context) {
+  detail::check_gemm("matmul_input_gradient", y_gradient.extent(0), w.extent(1),
+                     y_gradient.extent(1), w.extent(0), x_gradient);
+  return matmul_dense_body(y_gradient, false, w, false, x_gradient, context);
+}
+
+/// dW = dyᵀ · x (+ addend), accumulated in FP32.
+/// @param y_gradient  [tokens, out]
+/// @param x           [tokens, in]
+/// @param w_gradient  [out, in]
+/// @return what ran, for the manifest
+/// @note enqueues; does not synchronise; uses `matmul_workspace` bytes of the context's
+template <class T, class G, Device D>
+GemmRun matmul_weight_gradient(TensorView<const T, 2, D> y_gradient, TensorView<const T, 2, D> x,
+                               const GemmOutput<G, D>& w_gradient, const Context<D>& context) {
+  detail::check_gemm("matmul_weight_gradient", y_gradient.extent(1), x.extent(1),
+                     y_gradient.extent(0), x.extent(0), w_gradient);
+  return matmul_dense_body(y_gradient, true, x, false, w_gradient, context);
+}
+
+/// y = x · Wᵀ (+ addend) on quantised operands, accumulated in FP32.
+/// @param x  [tokens, in]
+/// @param w  [out, in]
+/// @param y  [tokens, out]
+/// @return what ran, for the manifest
+/// @note enqueues; does not synchronise; uses `matmul_workspace` bytes of the context's
+template <class X, class W, class Gx, class Gw, class T, Device D>
+GemmRun matmul_forward(QuantizedView<X, Gx, Layout::row_major, D> x,
+                       QuantizedView<W, Gw, Layout::row_major, D> w, const GemmOutput<T, D>& y,
+                       const Context<D>& context) {
+  detail::check_gemm("matmul_forward", x.outer(), w.outer(), x.inner(), w.inner(), y);
+  detail::check_fp8_reduction("matmul_forward", x.inner());
+  return matmul_quantized_body(GemmPass::forward, x, w, y, context);
+}
+
+/// dx = dy · W on quantised operands, accumulated in FP32.
+/// @param y_gradient  [tokens, out]
+/// @param w           [in, out]: the transposed copy
+/// @param x_gradient  [tokens, in]
+/// @return what ran, for the manifest
+/// @note enqueues; does not synchronise; uses `matmul_workspace` bytes of the context's
+template <class Y, class W, class Gy, class Gw, class T, Device D>
+GemmRun matmul_input_gradient(QuantizedView<Y, Gy, Layout::row_major, D> y_gradient,
+                              QuantizedView<W, Gw, Layout::transposed, D> w,
+                              const GemmOutput<T, D>& x_gradient, const Context<D>& context) {
+  detail::check_gemm("matmul_input_gradient", y_gradient.outer(), w.outer(), y_gradient.inner(),
+                     w.inner(), x_gradient);
+  detail::check_fp8_reduction("matmul_input_gradient", w.inner());
+  return matmul_quantized_body(GemmPass::input_gradient, y_gradient, w, x_gradient, context);
+}
+
+/// dW = dyᵀ · x (+ addend) on quantised operands, accumulated in FP32.
+/// @param y_gradient  [out, tokens]: the transposed copy
+/// @param x           [in, tokens]: the transposed copy
+/// @param w_gradient  [out, in]
+/// @return what ran, for the manifest
+/// @note enqueues; does not synchronise; uses `matmul_workspace` bytes of the context's
+template <class Y, class X, class Gy, class Gx, class G, Device D>
+GemmRun matmul_weight_gradient(QuantizedView<Y, Gy, Layout::transposed, D> y_gradient,
+                               QuantizedView<X, Gx, Layout::transposed, D> x,
+                               const GemmOutput<G, D>& w_gradient, const Context<D>& context) {
+  detail::check_gemm("matmul_weight_gradient", y_gradient.outer(), x.outer(), y_gradient.inner(),
+                     x.inner(), w_gradient);
+  detail::check_fp8_reduction("matmul_weight_gradient", x.inner());
+  return matmul_quantized_body(GemmPass::weight_gradient, y_gradient, x, w_gradient, context);
+}
+
+}  // namespace octavo
+
+#include <octavo/gemm/cpu/matmul.hpp>

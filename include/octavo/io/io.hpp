@@ -1,0 +1,8 @@
+/// @file
+/// The files that a run writes.
+#pragma once
+
+#include <octavo/io/atomic_file.hpp>
+#include <octavo/io/json_line.hpp>
+#include <octavo/io/metrics_file.hpp>
+#include <octavo/io/write_all.hpp>

@@ -1,0 +1,119 @@
+/// @file
+/// One JSON object on one line.
+#pragma once
+
+#include <octavo/data/utf8.hpp>
+
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <concepts>
+#include <cstddef>
+#include <span>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <vector>
+
+namespace octavo {
+
+namespace detail {
+
+/// What JSON writes without quotes. A `char` is no number, and a string has more of them.
+template <class T>
+concept JsonNumber = std::is_arithmetic_v<T> && !std::same_as<T, char>;
+
+}  // namespace detail
+
+/// Builds a JSON object: `JsonLine{}.add("event", "step").add("loss", 1.5).str()`.
+/// Whatever is added, the text is valid JSON on one line: control characters are escaped, and bytes
+/// that are no UTF-8 become U+FFFD. Keys must differ.
+/// Source: RFC 8259.
+class JsonLine {
+ public:
+  /// A string.
+  JsonLine& add(std::string_view key, std::string_view value) {
+    add_key(key);
+    add_string(value);
+    return *this;
+  }
+
+  /// `true`, `false`, an integer, or the shortest decimal number that reads back as the same
+  /// floating-point value of its type; `null` if that is Inf or NaN.
+  template <detail::JsonNumber T>
+  JsonLine& add(std::string_view key, T value) {
+    add_key(key);
+    if constexpr (std::same_as<T, bool>) {
+      text_ += value ? "true" : "false";
+    } else {
+      add_number(value);
+    }
+    return *this;
+  }
+
+  /// An array of objects.
+  JsonLine& add(std::string_view key, std::span<const JsonLine> values) {
+    add_key(key);
+    text_ += '[';
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      if (i > 0) text_ += ',';
+      text_ += values[i].str();
+    }
+    text_ += ']';
+    return *this;
+  }
+
+  /// The object, without a newline.
+  [[nodiscard]] std::string str() const { return '{' + text_ + '}'; }
+
+ private:
+  void add_key(std::string_view key) {
+    if (!text_.empty()) text_ += ',';
+    add_string(key);
+    text_ += ':';
+  }
+
+  template <class T>
+  void add_number(T value) {
+    if constexpr (std::floating_point<T>) {
+      if (!std::isfinite(value)) {
+        text_ += "null";
+        return;
+      }
+    }
+    std::array<char, 64> digits;  // more than the longest shortest form of any arithmetic type
+    const auto end = std::to_chars(digits.data(), digits.data() + digits.size(), value).ptr;
+    text_.append(digits.data(), end);
+  }
+
+  void add_string(std::string_view value) {
+    text_ += '"';
+    while (!value.empty()) {
+      const std::size_t length = utf8_length(value);
+      if (length == 1) {
+        add_ascii(value.front());
+      } else {
+        text_ += length == 0 ? std::string_view("\xef\xbf\xbd") : value.substr(0, length);
+      }
+      value.remove_prefix(length == 0 ? 1 : length);
+    }
+    text_ += '"';
+  }
+
+  void add_ascii(char character) {
+    constexpr std::string_view hexadecimal = "0123456789abcdef";
+    const auto code = static_cast<unsigned char>(character);
+    if (code < 0x20) {
+      text_ += "\\u00";
+      text_ += hexadecimal[code >> 4];
+      text_ += hexadecimal[code & 0xfu];
+      return;
+    }
+    if (character == '"' || character == '\\') text_ += '\\';
+    text_ += character;
+  }
+
+  std::string text_;  ///< what stands between the braces
+};
+
+}  // namespace octavo

@@ -1,0 +1,37 @@
+/// @file
+/// Writing to a file descriptor, checked.
+#pragma once
+
+#include <cerrno>
+#include <cstddef>
+#include <string_view>
+
+#include <sys/types.h>
+#include <unistd.h>
+
+namespace octavo {
+
+/// How far a write came.
+struct WriteResult {
+  std::size_t written = 0;  ///< bytes
+  int error = 0;            ///< errno, or 0 if all was written
+};
+
+/// Writes all of `content` in one call, and in more only where the system takes a part: the call
+/// that follows tells the reason.
+inline WriteResult write_all(int descriptor, std::string_view content) {
+  WriteResult result;
+  while (result.written < content.size()) {
+    const ssize_t count =
+        ::write(descriptor, content.data() + result.written, content.size() - result.written);
+    if (count < 0 && errno == EINTR) continue;
+    if (count <= 0) {
+      result.error = count < 0 ? errno : EIO;
+      return result;
+    }
+    result.written += static_cast<std::size_t>(count);
+  }
+  return result;
+}
+
+}  // namespace octavo

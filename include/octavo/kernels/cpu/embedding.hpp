@@ -1,0 +1,56 @@
+/// @file
+/// Look-up of token embeddings on the `Cpu` device.
+#pragma once
+
+#include <octavo/kernels/cpu/vector.hpp>
+#include <octavo/kernels/embedding.hpp>
+
+#include <algorithm>
+
+namespace octavo {
+
+/// See embedding_forward.
+template <class T>
+void embedding_forward_body(TensorView<const std::int32_t, 1, Cpu> tokens,
+                            TensorView<const T, 2, Cpu> table, TensorView<T, 2, Cpu> y,
+                            const Context<Cpu>& context) {
+  parallel_for(tokens.extent(0), context, [&](Index t) {
+    const T* row = table.row(tokens.data()[t]);
+    std::copy(row, row + table.extent(1), y.row(t));
+  });
+}
+
+/// See embedding_backward. Positions sorted by token make each row's sum one run.
+template <class T, class G>
+void embedding_backward_body(TensorView<const std::int32_t, 1, Cpu> tokens,
+                             TensorView<const T, 2, Cpu> y_gradient,
+                             TensorView<G, 2, Cpu> table_gradient, const Context<Cpu>& context) {
+  const Index count = tokens.extent(0);
+  auto* order = reinterpret_cast<std::int64_t*>(context.workspace().data());
+  for (Index t = 0; t < count; ++t) {
+    order[t] = (static_cast<std::int64_t>(tokens.data()[t]) << 32) | t;
+  }
+  std::sort(order, order + count);
+  constexpr Index width = 64;
+  const Index hidden = y_gradient.extent(1);
+  parallel_for(ceil_divide(hidden, width), context, [&](Index piece) {
+    const Index begin = piece * width;
+    const Index columns = std::min(width, hidden - begin);
+    for (Index t = 0; t < count;) {
+      const std::int64_t token = order[t] >> 32;
+      std::array<float, width> sums{};
+      for (; t < count && order[t] >> 32 == token; ++t) {
+        const T* row = y_gradient.row(order[t] & 0xffffffff) + begin;
+        for (Index i = 0; i < columns; ++i) {
+          sums[static_cast<std::size_t>(i)] += static_cast<float>(row[i]);
+        }
+      }
+      G* target = table_gradient.row(token) + begin;
+      for (Index i = 0; i < columns; ++i) {
+        target[i] = G(static_cast<float>(target[i]) + sums[static_cast<std::size_t>(i)]);
+      }
+    }
+  });
+}
+
+}  // namespace octavo

@@ -1,0 +1,225 @@
+/// @file
+/// Quantisation on the `Cpu` device: the oracle for every other device.
+#pragma once
+
+#include <octavo/kernels/quantize.hpp>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+
+namespace octavo {
+namespace detail {
+
+/// Sides of the tiles that quantisation works in; a multiple of every block size.
+inline constexpr Index quantize_tile = 128;
+
+/// Counts over one tile.
+struct CastStatistics {
+  std::uint64_t saturated = 0;
+  std::uint64_t flushed = 0;
+};
+
+/// Casts `count` values by one scale.
+template <class Format>
+CastStatistics cast_run(const float* values, Format* output, Index count, float scale) {
+  std::uint32_t saturated = 0;
+  std::uint32_t flushed = 0;
+  for (Index i = 0; i < count; ++i) {
+    const float scaled = values[i] * scale;
+    const Format cast(scaled);
+    output[i] = cast;
+    const std::uint32_t magnitude = float_bits(scaled) & 0x7fffffffu;
+    saturated += magnitude > float_bits(FormatTraits<Format>::max) ? 1u : 0u;
+    flushed += (cast.bits & 0x7fu) == 0 && (float_bits(values[i]) << 1) != 0 ? 1u : 0u;
+  }
+  return {saturated, flushed};
+}
+
+/// Bits of max |x|; Inf and NaN count as larger than every finite value.
+inline std::uint32_t amax_bits(const float* values, Index count) {
+  std::uint32_t largest = 0;
+  for (Index i = 0; i < count; ++i) {
+    largest = std::max(largest, float_bits(values[i]) & 0x7fffffffu);
+  }
+  return largest;
+}
+
+inline void atomic_max(std::uint32_t& target, std::uint32_t value) {
+  std::atomic_ref<std::uint32_t> shared(target);
+  std::uint32_t seen = shared.load(std::memory_order_relaxed);
+  while (seen < value && !shared.compare_exchange_weak(seen, value, std::memory_order_relaxed)) {
+  }
+}
+
+/// A square tile of FP32 values, row by row.
+struct QuantizeTile {
+  Index rows = 0;
+  Index columns = 0;
+  std::array<float, quantize_tile * quantize_tile> values;
+
+  float* row(Index r) { return values.data() + r * quantize_tile; }
+  [[nodiscard]] const float* row(Index r) const { return values.data() + r * quantize_tile; }
+
+  template <class Storage>
+  void load(TensorView<Storage, 2, Cpu> source, Index row0, Index column0) {
+    rows = std::min(quantize_tile, source.extent(0) - row0);
+    columns = std::min(quantize_tile, source.extent(1) - column0);
+    for (Index r = 0; r < rows; ++r) {
+      const Storage* from = source.data() + (row0 + r) * source.extent(1) + column0;
+      float* to = row(r);
+      for (Index c = 0; c < columns; ++c) to[c] = static_cast<float>(from[c]);
+    }
+  }
+
+  void transpose_from(const QuantizeTile& other) {
+    rows = other.columns;
+    columns = other.rows;
+    for (Index r = 0; r < other.rows; ++r) {
+      for (Index c = 0; c < other.columns; ++c)
+        values[static_cast<std::size_t>(c * quantize_tile + r)] = other.row(r)[c];
+    }
+  }
+
+  [[nodiscard]] std::uint32_t amax() const {
+    std::uint32_t largest = 0;
+    for (Index r = 0; r < rows; ++r) largest = std::max(largest, amax_bits(row(r), columns));
+    return largest;
+  }
+};
+
+/// The factor to cast a block with; its inverse goes to `scale_inverse`.
+template <class S, class Format, class Scale>
+float block_scale(float amax, Scale& scale_inverse) {
+  constexpr float largest = FormatTraits<Format>::max;
+  if constexpr (std::is_same_v<Scale, E8M0>) {
+    scale_inverse = mx_scale_inverse(largest, amax);
+    return mx_scale(scale_inverse);
+  } else {
+    const float scale = current_scale(largest, amax, S::rounding == ScaleRounding::power_of_two);
+    scale_inverse = 1.0f / scale;
+    return scale;
+  }
+}
+
+/// Casts the tile whose first element is (row0, column0) of `copy`.
+template <class S, class Format, class Granularity, Layout L>
+CastStatistics cast_tile(const QuantizeTile& tile, Index row0, Index column0, float tensor_scale,
+                         QuantizedView<Format, Granularity, L, Cpu> copy) {
+  constexpr bool per_tensor = Granularity::block_columns == 0;
+  constexpr bool square = Granularity::block_rows > 1;
+  constexpr Index width = per_tensor ? quantize_tile : Granularity::block_columns;
+  CastStatistics total;
+  float scale = tensor_scale;
+  const auto scale_at = [&](Index r, Index c) -> auto& {
+    return copy.scale_inverses()[scale_index<Granularity>(row0 + r, column0 + c, copy.outer(),
+                                                          copy.inner())];
+  };
+  if constexpr (square) {
+    scale = block_scale<S, Format>(float_from_bits(tile.amax()), scale_at(0, 0));
+  }
+  for (Index r = 0; r < tile.rows; ++r) {
+    for (Index c = 0; c < tile.columns; c += width) {
+      const Index count = std::min(width, tile.columns - c);
+      if constexpr (!per_tensor && !square) {
+        const float amax = float_from_bits(amax_bits(tile.row(r) + c, count));
+        scale = block_scale<S, Format>(amax, scale_at(r, c));
+      }
+      const CastStatistics run = cast_run(
+          tile.row(r) + c, copy.data() + (row0 + r) * copy.inner() + column0 + c, count, scale);
+      total.saturated += run.saturated;
+      total.flushed += run.flushed;
+    }
+  }
+  return total;
+}
+
+/// Calls `body(tile, row0, column0)` for every tile of `values`.
+template <class Storage, class Body>
+void for_each_tile(TensorView<Storage, 2, Cpu> values, const Context<Cpu>& context,
+                   const Body& body) {
+  const Index across = ceil_divide(values.extent(1), quantize_tile);
+  const Index tiles = ceil_divide(values.extent(0), quantize_tile) * across;
+  parallel_for(tiles, context, [&](Index i) {
+    QuantizeTile tile;
+    const Index row0 = i / across * quantize_tile;
+    const Index column0 = i % across * quantize_tile;
+    tile.load(values, row0, column0);
+    body(tile, row0, column0);
+  });
+}
+
+/// Sets the slot's scale from the tensor itself.
+template <class S, class Format, class Storage>
+void set_current_scale(TensorView<Storage, 2, Cpu> values, ScalingSlot& slot,
+                       const Context<Cpu>& context) {
+  std::uint32_t largest = 0;
+  for_each_tile(values, context,
+                [&](const QuantizeTile& tile, Index, Index) { atomic_max(largest, tile.amax()); });
+  slot.scale = current_scale(FormatTraits<Format>::max, float_from_bits(largest),
+                             S::rounding == ScaleRounding::power_of_two);
+  slot.scale_inverse = 1.0f / slot.scale;
+}
+
+}  // namespace detail
+
+/// See quantize.
+template <QuantizedPrecision P, OperandKind Kind>
+void quantize_body(const Operand<P, Kind, Cpu>& operand, const Context<Cpu>& context) {
+  using S = typename PrecisionTraits<P>::ScalingType;
+  using Format = OperandFormat<P, Kind>;
+  ScalingSlot& slot = *operand.slot;
+  if constexpr (detail::is_tensorwise<S>) {
+    detail::set_current_scale<S, Format>(operand.values, slot, context);
+  }
+  std::uint32_t amax = 0;
+  std::uint64_t saturated = 0;
+  std::uint64_t flushed = 0;
+  detail::for_each_tile(
+      operand.values, context, [&](const detail::QuantizeTile& tile, Index row0, Index column0) {
+        detail::CastStatistics counts;
+        if (!operand.row_major.empty()) {
+          counts = detail::cast_tile<S>(tile, row0, column0, slot.scale, operand.row_major);
+        }
+        if (!operand.transposed.empty()) {
+          detail::QuantizeTile turned;
+          turned.transpose_from(tile);
+          const auto other =
+              detail::cast_tile<S>(turned, column0, row0, slot.scale, operand.transposed);
+          if (operand.row_major.empty()) counts = other;
+        }
+        if (operand.record) {
+          detail::atomic_max(amax, tile.amax());
+          std::atomic_ref(saturated).fetch_add(counts.saturated, std::memory_order_relaxed);
+          std::atomic_ref(flushed).fetch_add(counts.flushed, std::memory_order_relaxed);
+        }
+      });
+  if (!operand.record) return;
+  slot.amax_bits = std::max(slot.amax_bits, amax);
+  slot.last_amax_bits = amax;
+  slot.elements += static_cast<std::uint64_t>(operand.values.size());
+  slot.saturated += saturated;
+  slot.flushed += flushed;
+}
+
+/// See update_delayed_scales.
+inline void update_delayed_scales_body(TensorView<ScalingSlot, 1, Cpu> slots,
+                                       TensorView<const ScalingRule, 1, Cpu> rules,
+                                       TensorView<float, 2, Cpu> history, OperandKind group,
+                                       const Context<Cpu>&) {
+  for (Index i = 0; i < slots.extent(0); ++i) {
+    const ScalingRule& rule = rules.data()[i];
+    if (rule.group != static_cast<std::int32_t>(group)) continue;
+    detail::update_slot(slots.data()[i], rule, history.row(i));
+  }
+}
+
+/// See clear_statistics.
+inline void clear_statistics_body(TensorView<ScalingSlot, 1, Cpu> slots, const Context<Cpu>&) {
+  for (Index i = 0; i < slots.extent(0); ++i) {
+    ScalingSlot& slot = slots.data()[i];
+    slot.elements = slot.saturated = slot.flushed = 0;
+  }
+}
+
+}  // namespace octavo

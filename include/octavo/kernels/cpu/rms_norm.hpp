@@ -1,0 +1,80 @@
+/// @file
+/// Root-mean-square normalisation on the `Cpu` device.
+#pragma once
+
+#include <octavo/kernels/cpu/vector.hpp>
+#include <octavo/kernels/rms_norm.hpp>
+
+#include <cmath>
+
+namespace octavo {
+
+/// See rms_norm_forward.
+template <LinearPrecision P, OperandKind Kind, class T>
+void rms_norm_forward_body(TensorView<const T, 2, Cpu> x, TensorView<const T, 1, Cpu> weight,
+                           float epsilon, const Operand<P, Kind, Cpu>& y,
+                           TensorView<float, 1, Cpu> inverse_rms, const Context<Cpu>& context) {
+  const Index hidden = x.extent(1);
+  parallel_for(x.extent(0), context, [&](Index t) {
+    const T* row = x.row(t);
+    const float squares = detail::lane_sum(hidden, [&](Index i) {
+      const float value = static_cast<float>(row[i]);
+      return value * value;
+    });
+    const float inverse = 1.0f / std::sqrt(squares / static_cast<float>(hidden) + epsilon);
+    inverse_rms.data()[t] = inverse;
+    T* result = y.values.row(t);
+    for (Index i = 0; i < hidden; ++i) {
+      result[i] = T(static_cast<float>(row[i]) * inverse * static_cast<float>(weight.data()[i]));
+    }
+  });
+  quantize(y, context);
+}
+
+/// See rms_norm_backward. With g = dy · w: dx = r · (g − x · r² · mean(g · x)).
+template <class T, class G>
+void rms_norm_backward_body(TensorView<const T, 2, Cpu> y_gradient, TensorView<const T, 2, Cpu> x,
+                            TensorView<const T, 1, Cpu> weight,
+                            TensorView<const float, 1, Cpu> inverse_rms,
+                            TensorView<T, 2, Cpu> x_gradient, TensorView<G, 1, Cpu> weight_gradient,
+                            const Context<Cpu>& context) {
+  const Index tokens = x.extent(0);
+  const Index hidden = x.extent(1);
+  parallel_for(tokens, context, [&](Index t) {
+    const T* dy = y_gradient.row(t);
+    const T* row = x.row(t);
+    const T* w = weight.data();
+    T* dx = x_gradient.row(t);
+    const float inverse = inverse_rms.data()[t];
+    const float dot = detail::lane_sum(hidden, [&](Index i) {
+      return static_cast<float>(dy[i]) * static_cast<float>(w[i]) * static_cast<float>(row[i]);
+    });
+    const float mean = dot * inverse * inverse / static_cast<float>(hidden);
+    for (Index i = 0; i < hidden; ++i) {
+      const float g = static_cast<float>(dy[i]) * static_cast<float>(w[i]);
+      dx[i] = T(static_cast<float>(dx[i]) + inverse * (g - static_cast<float>(row[i]) * mean));
+    }
+  });
+  // Columns in parallel and tokens in order, so that the sum's order is fixed.
+  constexpr Index width = 64;
+  parallel_for(ceil_divide(hidden, width), context, [&](Index piece) {
+    const Index begin = piece * width;
+    const Index count = std::min(width, hidden - begin);
+    std::array<float, width> sums{};
+    for (Index t = 0; t < tokens; ++t) {
+      const T* dy = y_gradient.row(t) + begin;
+      const T* row = x.row(t) + begin;
+      const float inverse = inverse_rms.data()[t];
+      for (Index i = 0; i < count; ++i) {
+        sums[static_cast<std::size_t>(i)] +=
+            static_cast<float>(dy[i]) * static_cast<float>(row[i]) * inverse;
+      }
+    }
+    for (Index i = 0; i < count; ++i) {
+      G& target = weight_gradient.data()[begin + i];
+      target = G(static_cast<float>(target) + sums[static_cast<std::size_t>(i)]);
+    }
+  });
+}
+
+}  // namespace octavo

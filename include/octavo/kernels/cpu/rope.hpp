@@ -1,0 +1,141 @@
+/// @file
+/// Rotary position embedding on the `Cpu` device.
+#pragma once
+
+#include <octavo/kernels/cpu/vector.hpp>
+#include <octavo/kernels/rope.hpp>
+
+#include <cmath>
+
+namespace octavo {
+namespace detail {
+
+/// Rotates one head by the angles whose cosines and sines are given; `sign` −1 rotates back.
+/// `source` and `target` may be the same.
+template <class T, class Value>
+void rotate_head(const Value& source, T* target, Index half, const float* rotation, float sign) {
+  for (Index j = 0; j < half; ++j) {
+    const float first = source(j);
+    const float second = source(j + half);
+    const float cosine = rotation[j];
+    const float sine = sign * rotation[half + j];
+    target[j] = T(first * cosine - second * sine);
+    target[j + half] = T(second * cosine + first * sine);
+  }
+}
+
+/// 1 / root mean square of a head.
+template <class T>
+float head_inverse_rms(const T* head, Index head_dim, float epsilon) {
+  const float squares = lane_sum(head_dim, [&](Index j) {
+    const float value = static_cast<float>(head[j]);
+    return value * value;
+  });
+  return 1.0f / std::sqrt(squares / static_cast<float>(head_dim) + epsilon);
+}
+
+/// Turns the gradient of normalised heads into that of the heads, in place.
+template <class T>
+void head_norm_backward(T* gradient, const T* head, const T* weight, Index head_dim,
+                        float epsilon) {
+  const float inverse = head_inverse_rms(head, head_dim, epsilon);
+  const float dot = lane_sum(head_dim, [&](Index j) {
+    return static_cast<float>(gradient[j]) * static_cast<float>(weight[j]) *
+           static_cast<float>(head[j]);
+  });
+  const float mean = dot * inverse * inverse / static_cast<float>(head_dim);
+  for (Index j = 0; j < head_dim; ++j) {
+    const float g = static_cast<float>(gradient[j]) * static_cast<float>(weight[j]);
+    gradient[j] = T(inverse * (g - static_cast<float>(head[j]) * mean));
+  }
+}
+
+/// Adds Σ over tokens and heads of gradient · normalised head to the gradient of a norm's weight.
+template <class T, class G>
+void head_norm_weight_gradient(TensorView<const T, 2, Cpu> gradient,
+                               TensorView<const T, 2, Cpu> qkv, Index first_head, Index heads,
+                               Index head_dim, float epsilon, G* weight_gradient) {
+  for (Index j = 0; j < head_dim; ++j) {
+    float sum = 0;
+    for (Index t = 0; t < qkv.extent(0); ++t) {
+      for (Index h = first_head; h < first_head + heads; ++h) {
+        const T* head = qkv.row(t) + h * head_dim;
+        sum += static_cast<float>(gradient.row(t)[h * head_dim + j]) * static_cast<float>(head[j]) *
+               head_inverse_rms(head, head_dim, epsilon);
+      }
+    }
+    weight_gradient[j] = G(static_cast<float>(weight_gradient[j]) + sum);
+  }
+}
+
+}  // namespace detail
+
+/// See rope_forward.
+template <class T>
+void rope_forward_body(TensorView<const T, 2, Cpu> qkv, HeadLayout layout,
+                       const QkNorm<const T, Cpu>& norm, TensorView<const float, 2, Cpu> rotation,
+                       Index sequence, TensorView<T, 2, Cpu> rotated, const Context<Cpu>& context) {
+  const Index dim = layout.head_dim;
+  parallel_for(qkv.extent(0), context, [&](Index t) {
+    const float* angles = rotation.row(t % sequence);
+    for (Index h = 0; h < layout.heads + layout.kv_heads; ++h) {
+      const T* head = qkv.row(t) + h * dim;
+      T* result = rotated.row(t) + h * dim;
+      if (norm.query.empty()) {
+        const auto plain = [&](Index j) { return static_cast<float>(head[j]); };
+        detail::rotate_head(plain, result, dim / 2, angles, 1.0f);
+      } else {
+        const float inverse = detail::head_inverse_rms(head, dim, norm.epsilon);
+        const T* weight = (h < layout.heads ? norm.query : norm.key).data();
+        const auto normalised = [&](Index j) {
+          return static_cast<float>(head[j]) * inverse * static_cast<float>(weight[j]);
+        };
+        detail::rotate_head(normalised, result, dim / 2, angles, 1.0f);
+      }
+    }
+    if (rotated.data() == qkv.data()) return;
+    const Index values = (layout.heads + layout.kv_heads) * dim;
+    std::copy(qkv.row(t) + values, qkv.row(t) + layout.columns(), rotated.row(t) + values);
+  });
+}
+
+/// See rope_backward.
+template <LinearPrecision P, class T, class G>
+void rope_backward_body(TensorView<T, 2, Cpu> rotated_gradient, HeadLayout layout,
+                        TensorView<const T, 2, Cpu> qkv, const QkNorm<const T, Cpu>& norm,
+                        const QkNorm<G, Cpu>& norm_gradient,
+                        TensorView<const float, 2, Cpu> rotation, Index sequence,
+                        const Operand<P, OperandKind::output_gradient, Cpu>& qkv_gradient,
+                        const Context<Cpu>& context) {
+  const Index dim = layout.head_dim;
+  const Index rotated_heads = layout.heads + layout.kv_heads;
+  parallel_for(rotated_gradient.extent(0), context, [&](Index t) {
+    const float* angles = rotation.row(t % sequence);
+    for (Index h = 0; h < rotated_heads; ++h) {
+      T* head = rotated_gradient.row(t) + h * dim;
+      const auto value = [&](Index j) { return static_cast<float>(head[j]); };
+      detail::rotate_head(value, head, dim / 2, angles, -1.0f);
+    }
+  });
+  if (!norm.query.empty()) {
+    const TensorView<const T, 2, Cpu> gradient = rotated_gradient;
+    detail::head_norm_weight_gradient(gradient, qkv, Index{0}, layout.heads, dim, norm.epsilon,
+                                      norm_gradient.query.data());
+    detail::head_norm_weight_gradient(gradient, qkv, layout.heads, layout.kv_heads, dim,
+                                      norm.epsilon, norm_gradient.key.data());
+    parallel_for(rotated_gradient.extent(0), context, [&](Index t) {
+      for (Index h = 0; h < rotated_heads; ++h) {
+        const T* weight = (h < layout.heads ? norm.query : norm.key).data();
+        detail::head_norm_backward(rotated_gradient.row(t) + h * dim, qkv.row(t) + h * dim, weight,
+                                   dim, norm.epsilon);
+      }
+    });
+  }
+  if (qkv_gradient.values.data() != rotated_gradient.data()) {
+    std::copy(rotated_gradient.data(), rotated_gradient.data() + rotated_gradient.size(),
+              qkv_gradient.values.data());
+  }
+  quantize(qkv_gradient, context);
+}
+
+}  // namespace octavo

@@ -1,0 +1,64 @@
+/// @file
+/// Loss, gradient norm and the decision whether a step counts, on the `Cpu` device.
+#pragma once
+
+#include <octavo/kernels/cpu/vector.hpp>
+#include <octavo/kernels/step_status.hpp>
+
+#include <algorithm>
+#include <cmath>
+
+namespace octavo {
+
+/// See add_losses.
+inline void add_losses_body(TensorView<const float, 1, Cpu> losses,
+                            TensorView<StepStatus, 1, Cpu> status, const Context<Cpu>&) {
+  double sum = 0;
+  for (Index t = 0; t < losses.extent(0); ++t) sum += static_cast<double>(losses.data()[t]);
+  status.data()->loss_sum += sum;
+}
+
+/// See add_squared_norm.
+template <class G>
+void add_squared_norm_body(TensorView<const G, 1, Cpu> gradient,
+                           TensorView<StepStatus, 1, Cpu> status, const Context<Cpu>& context) {
+  constexpr Index pieces = 64;
+  std::array<double, pieces> sums{};
+  const Index size = ceil_divide(gradient.extent(0), pieces);
+  parallel_for(pieces, context, [&](Index piece) {
+    const Index begin = std::min(gradient.extent(0), piece * size);
+    const Index end = std::min(gradient.extent(0), begin + size);
+    double sum = 0;
+    for (Index run = begin; run < end; run += detail::elementwise_run) {
+      const G* values = gradient.data() + run;
+      sum += static_cast<double>(
+          detail::lane_sum(std::min(detail::elementwise_run, end - run), [&](Index i) {
+            const float value = static_cast<float>(values[i]);
+            return value * value;
+          }));
+    }
+    sums[static_cast<std::size_t>(piece)] = sum;
+  });
+  for (const double sum : sums) status.data()->squared_norm += sum;
+}
+
+/// See finish_status.
+inline void finish_status_body(TensorView<const ScalingSlot, 1, Cpu> slots,
+                               TensorView<const ScalingSlot, 1, Cpu> before, float max_norm,
+                               TensorView<StepStatus, 1, Cpu> status, const Context<Cpu>&) {
+  for (Index i = 0; i < slots.extent(0); ++i) {
+    status.data()->nonfinite += slots.data()[i].nonfinite - before.data()[i].nonfinite;
+  }
+  detail::decide(*status.data(), std::sqrt(status.data()->squared_norm), max_norm);
+}
+
+/// See restore_if_skipped.
+inline void restore_if_skipped_body(TensorView<std::byte, 1, Cpu> target,
+                                    TensorView<const std::byte, 1, Cpu> source,
+                                    TensorView<const StepStatus, 1, Cpu> status,
+                                    const Context<Cpu>& context) {
+  if (status.data()->skip != 0)
+    copy_on_device(target.data(), source.data(), source.bytes(), context);
+}
+
+}  // namespace octavo

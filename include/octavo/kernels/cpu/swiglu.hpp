@@ -1,0 +1,52 @@
+/// @file
+/// The gated activation on the `Cpu` device.
+#pragma once
+
+#include <octavo/core/math.hpp>
+#include <octavo/kernels/swiglu.hpp>
+
+namespace octavo {
+
+/// See swiglu_forward.
+template <LinearPrecision P, OperandKind Kind, class T>
+void swiglu_forward_body(TensorView<const T, 2, Cpu> gate_up, const Operand<P, Kind, Cpu>& y,
+                         const Context<Cpu>& context) {
+  const Index ffn = y.values.extent(1);
+  parallel_for(y.values.extent(0), context, [&](Index t) {
+    const T* gate = gate_up.row(t);
+    const T* up = gate + ffn;
+    T* result = y.values.row(t);
+    for (Index i = 0; i < ffn; ++i) {
+      const float g = static_cast<float>(gate[i]);
+      result[i] = T(g / (1.0f + fast_exp(-g)) * static_cast<float>(up[i]));
+    }
+  });
+  quantize(y, context);
+}
+
+/// See swiglu_backward. With s = sigmoid(gate): dgate = dy · up · s · (1 + gate · (1 − s)),
+/// dup = dy · gate · s.
+template <LinearPrecision P, OperandKind Kind, class T>
+void swiglu_backward_body(TensorView<const T, 2, Cpu> y_gradient,
+                          TensorView<const T, 2, Cpu> gate_up,
+                          const Operand<P, Kind, Cpu>& gate_up_gradient,
+                          const Context<Cpu>& context) {
+  const Index ffn = y_gradient.extent(1);
+  parallel_for(y_gradient.extent(0), context, [&](Index t) {
+    const T* gate = gate_up.row(t);
+    const T* up = gate + ffn;
+    const T* dy = y_gradient.row(t);
+    T* gate_gradient = gate_up_gradient.values.row(t);
+    T* up_gradient = gate_gradient + ffn;
+    for (Index i = 0; i < ffn; ++i) {
+      const float g = static_cast<float>(gate[i]);
+      const float d = static_cast<float>(dy[i]);
+      const float s = 1.0f / (1.0f + fast_exp(-g));
+      gate_gradient[i] = T(d * static_cast<float>(up[i]) * s * (1.0f + g * (1.0f - s)));
+      up_gradient[i] = T(d * g * s);
+    }
+  });
+  quantize(gate_up_gradient, context);
+}
+
+}  // namespace octavo

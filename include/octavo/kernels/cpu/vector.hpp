@@ -1,0 +1,40 @@
+/// @file
+/// Sums and sizes that CPU kernels share.
+#pragma once
+
+#include <octavo/core/context.hpp>
+
+#include <array>
+
+namespace octavo::detail {
+
+/// Elements that one piece of an elementwise loop covers.
+inline constexpr Index elementwise_run = 4096;
+
+/// Σ term(i) for 0 ≤ i < count in sixteen interleaved sums: the order is fixed, and compilers
+/// vectorise it without being allowed to reorder additions.
+template <class Term>
+float lane_sum(Index count, const Term& term) {
+  constexpr Index lanes = 16;
+  std::array<float, lanes> sums{};
+  const Index whole = count / lanes * lanes;
+  for (Index i = 0; i < whole; i += lanes) {
+    for (Index lane = 0; lane < lanes; ++lane)
+      sums[static_cast<std::size_t>(lane)] += term(i + lane);
+  }
+  for (Index i = whole; i < count; ++i) sums[static_cast<std::size_t>(i - whole)] += term(i);
+  float total = 0;
+  for (const float sum : sums) total += sum;
+  return total;
+}
+
+/// Calls `body(begin, end)` for runs of elements that cover 0 to count.
+template <class Body>
+void parallel_runs(Index count, const Context<Cpu>& context, const Body& body) {
+  parallel_for(ceil_divide(count, elementwise_run), context, [&](Index run) {
+    const Index begin = run * elementwise_run;
+    body(begin, begin + elementwise_run < count ? begin + elementwise_run : count);
+  });
+}
+
+}  // namespace octavo::detail

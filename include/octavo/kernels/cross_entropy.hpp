@@ -1,0 +1,33 @@
+/// @file
+/// Cross-entropy of logits against target tokens.
+#pragma once
+
+#include <octavo/tensor/tensor.hpp>
+
+namespace octavo {
+
+/// losses[t] = log Σ exp(logits[t, :]) − logits[t, targets[t]] over the first `vocabulary` columns;
+/// a target below 0 is ignored: its loss and gradient are 0. Unless `gradient_scale` is 0, the
+/// logits are overwritten by `gradient_scale` times the gradient of their loss, and by 0 in the
+/// columns that pad the vocabulary.
+/// @param logits          [tokens, padded vocabulary]
+/// @param targets         [tokens]
+/// @param losses          [tokens]
+/// @param vocabulary      number of real columns
+/// @param gradient_scale  for a mean over n tokens, 1/n; 0 in evaluation
+/// @note enqueues; does not synchronise
+template <class T, Device D>
+void cross_entropy(TensorView<T, 2, D> logits, TensorView<const std::int32_t, 1, D> targets,
+                   TensorView<float, 1, D> losses, Index vocabulary, float gradient_scale,
+                   const Context<D>& context) {
+  check_shape("cross_entropy", "targets", targets, {logits.extent(0)});
+  check_shape("cross_entropy", "losses", losses, {logits.extent(0)});
+  require<ShapeError>(vocabulary > 0 && vocabulary <= logits.extent(1),
+                      "cross_entropy: a vocabulary of ", vocabulary, " does not fit logits of ",
+                      logits.extent(1), " columns");
+  cross_entropy_body(logits, targets, losses, vocabulary, gradient_scale, context);
+}
+
+}  // namespace octavo
+
+#include <octavo/kernels/cpu/cross_entropy.hpp>

@@ -1,0 +1,43 @@
+/// @file
+/// Look-up of token embeddings.
+#pragma once
+
+#include <octavo/tensor/tensor.hpp>
+
+namespace octavo {
+
+/// y[t, :] = table[tokens[t], :].
+/// @param tokens  [tokens], each from 0 to the table's rows − 1
+/// @param table   [vocabulary, hidden]
+/// @param y       [tokens, hidden]
+/// @note enqueues; does not synchronise
+template <class T, Device D>
+void embedding_forward(TensorView<const std::int32_t, 1, D> tokens, TensorView<const T, 2, D> table,
+                       TensorView<T, 2, D> y, const Context<D>& context) {
+  check_shape("embedding_forward", "y", y, {tokens.extent(0), table.extent(1)});
+  embedding_forward_body(tokens, table, y, context);
+}
+
+/// Bytes of workspace that `embedding_backward` needs for this many tokens.
+constexpr std::size_t embedding_workspace(Index tokens) {
+  return static_cast<std::size_t>(tokens) * sizeof(std::int64_t);
+}
+
+/// Adds each token's gradient to its row; the sum over a token's occurrences is made in FP32 and in
+/// a fixed order.
+/// @param tokens          [tokens]
+/// @param y_gradient      [tokens, hidden]
+/// @param table_gradient  [vocabulary, hidden]
+/// @note enqueues; does not synchronise; uses `embedding_workspace` bytes of the context's
+template <class T, class G, Device D>
+void embedding_backward(TensorView<const std::int32_t, 1, D> tokens,
+                        TensorView<const T, 2, D> y_gradient, TensorView<G, 2, D> table_gradient,
+                        const Context<D>& context) {
+  check_shape("embedding_backward", "y_gradient", y_gradient,
+              {tokens.extent(0), table_gradient.extent(1)});
+  embedding_backward_body(tokens, y_gradient, table_gradient, context);
+}
+
+}  // namespace octavo
+
+#include <octavo/kernels/cpu/embedding.hpp>

@@ -1,0 +1,12 @@
+/// @file
+/// Every kernel: contracts and the bodies of the `Cpu` device.
+#pragma once
+
+#include <octavo/kernels/adamw.hpp>
+#include <octavo/kernels/cross_entropy.hpp>
+#include <octavo/kernels/embedding.hpp>
+#include <octavo/kernels/quantize.hpp>
+#include <octavo/kernels/rms_norm.hpp>
+#include <octavo/kernels/rope.hpp>
+#include <octavo/kernels/step_status.hpp>
+#include <octavo/kernels/swiglu.hpp>

@@ -1,0 +1,89 @@
+/// @file
+/// Quantisation of GEMM operands, and the update of delayed scales.
+#pragma once
+
+#include <octavo/kernels/scale.hpp>
+#include <octavo/tensor/tensor.hpp>
+
+namespace octavo {
+
+/// Casts `operand.values` to the row-major and the transposed copy, where the operand has them,
+/// with the scales that its precision asks for: the slot's scale (delayed), the tensor's own amax
+/// (tensorwise; written to the slot), or a scale a block. With `operand.record`, the slot's amax
+/// and statistics take in this tensor. An operand that is not quantised is left as it is.
+/// Values are rounded nearest-even and saturate; a block of zeros has scale 1.
+/// @throws ShapeError  if the copies' shapes are not that of the values
+/// @note enqueues; does not synchronise
+/// Source: Transformer Engine's delayed and current scaling; DeepSeek-V3; OCP MX.
+template <LinearPrecision P, OperandKind Kind, Device D>
+void quantize(const Operand<P, Kind, D>& operand, const Context<D>& context) {
+  if constexpr (QuantizedPrecision<P>) {
+    const Index rows = operand.values.extent(0);
+    const Index columns = operand.values.extent(1);
+    const auto fits = [](const auto& copy, Index outer, Index inner) {
+      return copy.empty() || (copy.outer() == outer && copy.inner() == inner);
+    };
+    require<ShapeError>(
+        fits(operand.row_major, rows, columns) && fits(operand.transposed, columns, rows),
+        "quantize: the copies do not have the shape of the values, [", rows, ", ", columns,
+        "]; make them with OperandMemory::operand");
+    quantize_body(operand, context);
+  } else {
+    (void)operand;
+    (void)context;
+  }
+}
+
+/// Moves the amax that the slots of `group` recorded into their histories and makes the scales of
+/// the next cast: nothing moves for an amax of 0; an Inf or NaN is counted and dropped, so that it
+/// cannot freeze the scale for a whole history. Slots without a history only clear their amax.
+/// @param slots    [operands]
+/// @param rules    [operands]
+/// @param history  [operands, longest history]
+/// @note enqueues; does not synchronise
+template <Device D>
+void update_delayed_scales(TensorView<ScalingSlot, 1, D> slots,
+                           TensorView<const ScalingRule, 1, D> rules,
+                           TensorView<float, 2, D> history, OperandKind group,
+                           const Context<D>& context) {
+  check_shape("update_delayed_scales", "rules", rules, {slots.extent(0)});
+  require<ShapeError>(history.extent(0) == slots.extent(0),
+                      "update_delayed_scales: the history has ", history.extent(0), " rows for ",
+                      slots.extent(0), " slots; give each slot a row");
+  update_delayed_scales_body(slots, rules, history, group, context);
+}
+
+/// Clears the statistics of all slots: elements, saturated, flushed.
+/// @note enqueues; does not synchronise
+template <Device D>
+void clear_statistics(TensorView<ScalingSlot, 1, D> slots, const Context<D>& context) {
+  clear_statistics_body(slots, context);
+}
+
+namespace detail {
+
+/// One slot's update, for every device.
+OCTAVO_HOST_DEVICE inline void update_slot(ScalingSlot& slot, const ScalingRule& rule,
+                                           float* history) {
+  const std::uint32_t bits = slot.amax_bits;
+  slot.amax_bits = 0;
+  if (bits >= 0x7f800000u) {
+    ++slot.nonfinite;
+    return;
+  }
+  if (rule.history_length == 0 || bits == 0) return;
+  const float amax = float_from_bits(bits);
+  history[slot.position] = amax;
+  slot.position = (slot.position + 1) % static_cast<std::uint32_t>(rule.history_length);
+  float used = amax;
+  for (int i = 0; i < rule.history_length && rule.most_recent == 0; ++i) {
+    used = history[i] > used ? history[i] : used;
+  }
+  slot.scale = delayed_scale(rule.target, used, slot.scale, rule.power_of_two != 0);
+  slot.scale_inverse = 1.0f / slot.scale;
+}
+
+}  // namespace detail
+}  // namespace octavo
+
+#include <octavo/kernels/cpu/quantize.hpp>

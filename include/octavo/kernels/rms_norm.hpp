@@ -1,0 +1,50 @@
+/// @file
+/// Root-mean-square normalisation.
+#pragma once
+
+#include <octavo/kernels/quantize.hpp>
+
+namespace octavo {
+
+/// y[t, :] = x[t, :] · r[t] · weight, with r[t] = 1 / sqrt(mean(x[t, :]²) + epsilon), and y
+/// quantised as its precision asks.
+/// @param x            [tokens, hidden]
+/// @param weight       [hidden]
+/// @param y            [tokens, hidden]
+/// @param inverse_rms  [tokens]; r, kept for the backward
+/// @note enqueues; does not synchronise
+/// Source: Zhang and Sennrich 2019, arXiv 1910.07467.
+template <LinearPrecision P, OperandKind Kind, class T, Device D>
+void rms_norm_forward(TensorView<const T, 2, D> x, TensorView<const T, 1, D> weight, float epsilon,
+                      const Operand<P, Kind, D>& y, TensorView<float, 1, D> inverse_rms,
+                      const Context<D>& context) {
+  check_shape("rms_norm_forward", "weight", weight, {x.extent(1)});
+  check_shape("rms_norm_forward", "y", y.values, x.shape());
+  check_shape("rms_norm_forward", "inverse_rms", inverse_rms, {x.extent(0)});
+  rms_norm_forward_body(x, weight, epsilon, y, inverse_rms, context);
+}
+
+/// Adds the gradient of x to `x_gradient` and that of the weight to `weight_gradient`.
+/// @param y_gradient       [tokens, hidden]
+/// @param x                [tokens, hidden]
+/// @param weight           [hidden]
+/// @param inverse_rms      [tokens], of the forward
+/// @param x_gradient       [tokens, hidden]
+/// @param weight_gradient  [hidden]
+/// @note enqueues; does not synchronise
+template <class T, class G, Device D>
+void rms_norm_backward(TensorView<const T, 2, D> y_gradient, TensorView<const T, 2, D> x,
+                       TensorView<const T, 1, D> weight, TensorView<const float, 1, D> inverse_rms,
+                       TensorView<T, 2, D> x_gradient, TensorView<G, 1, D> weight_gradient,
+                       const Context<D>& context) {
+  check_shape("rms_norm_backward", "y_gradient", y_gradient, x.shape());
+  check_shape("rms_norm_backward", "weight", weight, {x.extent(1)});
+  check_shape("rms_norm_backward", "inverse_rms", inverse_rms, {x.extent(0)});
+  check_shape("rms_norm_backward", "x_gradient", x_gradient, x.shape());
+  check_shape("rms_norm_backward", "weight_gradient", weight_gradient, {x.extent(1)});
+  rms_norm_backward_body(y_gradient, x, weight, inverse_rms, x_gradient, weight_gradient, context);
+}
+
+}  // namespace octavo
+
+#include <octavo/kernels/cpu/rms_norm.hpp>

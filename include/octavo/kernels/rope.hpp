@@ -1,0 +1,75 @@
+/// @file
+/// Rotary position embedding, with optional normalisation of queries and keys.
+#pragma once
+
+#include <octavo/kernels/quantize.hpp>
+
+namespace octavo {
+
+/// The parts of one row of fused queries, keys and values: `heads` queries, then `kv_heads` keys,
+/// then `kv_heads` values, each of `head_dim` elements.
+struct HeadLayout {
+  Index heads = 0;
+  Index kv_heads = 0;
+  Index head_dim = 0;
+
+  [[nodiscard]] OCTAVO_HOST_DEVICE constexpr Index columns() const {
+    return (heads + 2 * kv_heads) * head_dim;
+  }
+};
+
+/// Weights of the root-mean-square normalisation of each query and key head before the rotation;
+/// empty views where a model has none.
+/// Source: Qwen3 technical report, arXiv 2505.09388.
+template <class T, Device D>
+struct QkNorm {
+  TensorView<T, 1, D> query;  ///< [head_dim]
+  TensorView<T, 1, D> key;    ///< [head_dim]
+  float epsilon = 0;
+};
+
+/// Rotates queries and keys by their position; values are copied. Halves are rotated against each
+/// other, as in Hugging Face's Llama: element j with element j + head_dim / 2.
+/// @param qkv       [tokens, layout.columns()]; tokens run through one sequence after another
+/// @param norm      empty, or the weights of the normalisation before the rotation
+/// @param rotation  [sequence length or more, head_dim]: head_dim / 2 cosines, then sines
+/// @param sequence  tokens in a sequence
+/// @param rotated   [tokens, layout.columns()]; may be `qkv` itself where `norm` is empty
+/// @note enqueues; does not synchronise
+/// Source: Su et al. 2021, arXiv 2104.09864.
+template <class T, Device D>
+void rope_forward(TensorView<const T, 2, D> qkv, HeadLayout layout, const QkNorm<const T, D>& norm,
+                  TensorView<const float, 2, D> rotation, Index sequence,
+                  TensorView<T, 2, D> rotated, const Context<D>& context) {
+  check_shape("rope_forward", "qkv", qkv, {qkv.extent(0), layout.columns()});
+  check_shape("rope_forward", "rotated", rotated, qkv.shape());
+  require<ShapeError>(sequence <= rotation.extent(0), "rope_forward: a sequence of ", sequence,
+                      " tokens needs as many rotations, but the table holds ", rotation.extent(0));
+  require<ShapeError>(norm.query.empty() || rotated.data() != qkv.data(),
+                      "rope_forward: with query and key normalisation the result must not alias "
+                      "qkv, which the backward needs");
+  rope_forward_body(qkv, layout, norm, rotation, sequence, rotated, context);
+}
+
+/// The gradient of `rope_forward`'s input, as an operand for the backward GEMMs.
+/// @param rotated_gradient  [tokens, layout.columns()]; overwritten
+/// @param qkv               [tokens, layout.columns()]; the forward's input; read only with `norm`
+/// @param norm_gradient     added to; empty where `norm` is
+/// @param qkv_gradient      [tokens, layout.columns()]; its values may be `rotated_gradient`
+/// @note enqueues; does not synchronise
+template <LinearPrecision P, class T, class G, Device D>
+void rope_backward(TensorView<T, 2, D> rotated_gradient, HeadLayout layout,
+                   TensorView<const T, 2, D> qkv, const QkNorm<const T, D>& norm,
+                   const QkNorm<G, D>& norm_gradient, TensorView<const float, 2, D> rotation,
+                   Index sequence, const Operand<P, OperandKind::output_gradient, D>& qkv_gradient,
+                   const Context<D>& context) {
+  check_shape("rope_backward", "rotated_gradient", rotated_gradient,
+              {rotated_gradient.extent(0), layout.columns()});
+  check_shape("rope_backward", "qkv_gradient", qkv_gradient.values, rotated_gradient.shape());
+  rope_backward_body(rotated_gradient, layout, qkv, norm, norm_gradient, rotation, sequence,
+                     qkv_gradient, context);
+}
+
+}  // namespace octavo
+
+#include <octavo/kernels/cpu/rope.hpp>

@@ -1,0 +1,51 @@
+/// @file
+/// The formulas that turn an amax into a scale: one place for every device.
+#pragma once
+
+#include <octavo/precision/scaling.hpp>
+
+namespace octavo {
+
+namespace detail {
+
+/// target / amax, finite: an overflow becomes the largest float.
+OCTAVO_HOST_DEVICE inline float finite_ratio(float target, float amax, bool power_of_two) {
+#if defined(__CUDA_ARCH__)
+  const float ratio = __fdiv_rn(target, amax);  // exact even under --use_fast_math
+#else
+  const float ratio = target / amax;
+#endif
+  const float finite = is_finite(ratio) ? ratio : FormatTraits<Fp32>::max;
+  return power_of_two ? power_of_two_floor(finite) : finite;
+}
+
+}  // namespace detail
+
+/// The scale of current scaling: the format's largest value over `amax`, and 1 for an `amax` of 0,
+/// Inf or NaN.
+/// @param largest  the largest finite value of the format
+OCTAVO_HOST_DEVICE inline float current_scale(float largest, float amax, bool power_of_two) {
+  return amax > 0 && is_finite(amax) ? detail::finite_ratio(largest, amax, power_of_two) : 1.0f;
+}
+
+/// The scale of delayed scaling, or `old_scale` where `amax` is 0, Inf or NaN.
+/// @param target  the largest finite value of the format times 2^-margin
+OCTAVO_HOST_DEVICE inline float delayed_scale(float target, float amax, float old_scale,
+                                              bool power_of_two) {
+  return amax > 0 && is_finite(amax) ? detail::finite_ratio(target, amax, power_of_two) : old_scale;
+}
+
+/// An MX block's factor for casting: the inverse of its E8M0 scale.
+OCTAVO_HOST_DEVICE inline float mx_scale(E8M0 scale_inverse) {
+  // 0xff is NaN and stays NaN; every other exponent e becomes −e.
+  const int bits = scale_inverse.bits == 0xff ? 0xff : 254 - scale_inverse.bits;
+  return static_cast<float>(E8M0::from_bits(static_cast<std::uint8_t>(bits)));
+}
+
+/// The E8M0 scale of an MX block: amax / 448, rounded up to a power of two.
+/// @param largest  the largest finite value of the element format
+OCTAVO_HOST_DEVICE inline E8M0 mx_scale_inverse(float largest, float amax) {
+  return E8M0(amax * (1.0f / largest));
+}
+
+}  // namespace octavo

@@ -1,0 +1,84 @@
+/// @file
+/// Loss, gradient norm and the decision whether a step counts, all on the device.
+#pragma once
+
+#include <octavo/tensor/tensor.hpp>
+
+namespace octavo {
+
+/// What is known of a step once its gradients are complete. Lives on the device; the trainer reads
+/// it once a step.
+struct StepStatus {
+  double squared_norm;      ///< Σ of squared gradients
+  double loss_sum;          ///< Σ of the losses of all tokens
+  float gradient_norm;      ///< square root of `squared_norm`
+  float clip_coefficient;   ///< factor for every gradient, at most 1
+  std::uint32_t nonfinite;  ///< operands that held an Inf or NaN before they were cast
+  std::uint32_t skip;       ///< 1: loss, gradient or an operand is not finite; nothing may change
+};
+
+/// Adds the losses to `status.loss_sum`, in a fixed order.
+/// @param losses  [tokens]
+/// @param status  [1]
+/// @note enqueues; does not synchronise
+template <Device D>
+void add_losses(TensorView<const float, 1, D> losses, TensorView<StepStatus, 1, D> status,
+                const Context<D>& context) {
+  add_losses_body(losses, status, context);
+}
+
+/// Adds Σ gradient² to `status.squared_norm`, in a fixed order.
+/// @param gradient  [elements]
+/// @param status    [1]
+/// @note enqueues; does not synchronise
+template <class G, Device D>
+void add_squared_norm(TensorView<const G, 1, D> gradient, TensorView<StepStatus, 1, D> status,
+                      const Context<D>& context) {
+  add_squared_norm_body(gradient, status, context);
+}
+
+/// Completes the status: norm, clipping, and whether to skip. The step is skipped if its loss or
+/// its gradient norm is not finite, or if a slot's `nonfinite` rose above what `before` holds: a
+/// saturating cast would otherwise hide an Inf.
+/// @param slots   [operands], after the step
+/// @param before  [operands], as they were before the step
+/// @param max_norm  gradients are scaled down to this norm; 0 leaves them
+/// @param status  [1]
+/// @note enqueues; does not synchronise
+template <Device D>
+void finish_status(TensorView<const ScalingSlot, 1, D> slots,
+                   TensorView<const ScalingSlot, 1, D> before, float max_norm,
+                   TensorView<StepStatus, 1, D> status, const Context<D>& context) {
+  check_shape("finish_status", "before", before, {slots.extent(0)});
+  finish_status_body(slots, before, max_norm, status, context);
+}
+
+/// Copies `source` over `target` if `status.skip` is set.
+/// @param target  [bytes]
+/// @param source  [bytes]
+/// @param status  [1]
+/// @note enqueues; does not synchronise
+template <Device D>
+void restore_if_skipped(TensorView<std::byte, 1, D> target,
+                        TensorView<const std::byte, 1, D> source,
+                        TensorView<const StepStatus, 1, D> status, const Context<D>& context) {
+  check_shape("restore_if_skipped", "source", source, {target.extent(0)});
+  restore_if_skipped_body(target, source, status, context);
+}
+
+namespace detail {
+
+/// The decision, for every device.
+OCTAVO_HOST_DEVICE inline void decide(StepStatus& status, double norm, float max_norm) {
+  status.gradient_norm = static_cast<float>(norm);
+  const double clipped = static_cast<double>(max_norm) / (norm + 1e-6);
+  status.clip_coefficient = max_norm > 0 && clipped < 1.0 ? static_cast<float>(clipped) : 1.0f;
+  const bool finite = is_finite(status.gradient_norm) &&
+                      is_finite(static_cast<float>(status.loss_sum)) && status.nonfinite == 0;
+  status.skip = finite ? 0 : 1;
+}
+
+}  // namespace detail
+}  // namespace octavo
+
+#include <octavo/kernels/cpu/step_status.hpp>

@@ -1,0 +1,123 @@
+/// @file
+/// The end of a Llama: final normalisation, projection to the vocabulary, cross-entropy.
+#pragma once
+
+#include <octavo/kernels/cross_entropy.hpp>
+#include <octavo/layers/linear.hpp>
+#include <octavo/layers/rms_norm.hpp>
+
+namespace octavo {
+
+/// Works through the tokens in chunks, so that logits never exist whole. In training, a chunk's
+/// gradients are made right after its loss.
+/// @tparam T       format of weights and activations
+/// @tparam P       precision of the projection
+/// @tparam Padded  rows of the projection: the vocabulary, padded
+template <class T, class P, int Hidden, int Padded, class G, Device D>
+class LanguageModelHead {
+ public:
+  using Projection = Linear<P, Hidden, Padded, G, D>;
+
+  /// @param chunk       tokens that are worked on together
+  /// @param vocabulary  real rows of the projection
+  void take(Arena<D>& arena, LayerRegistry<D> registry, Index chunk, Index vocabulary,
+            float epsilon) {
+    chunk_ = chunk;
+    vocabulary_ = vocabulary;
+    norm_.take(arena, "final_norm", epsilon);
+    projection_.enter("head", registry, false, true);
+  }
+
+  /// The projection's weight: its own, or the embedding's.
+  void take_weight(Arena<D>& arena, const Parameter<T, G, D>& weight) {
+    projection_.take_weight_copies(arena, weight);
+  }
+
+  /// Takes what lives while a chunk is worked on.
+  void take_scratch(Arena<D>& arena) {
+    constexpr auto kind = MemoryKind::activations;
+    input_.take_values(arena, kind, chunk_, Hidden);
+    input_.take_row_major(arena, kind, chunk_, Hidden);
+    if constexpr (Projection::quantized) input_.take_transposed(arena, kind, chunk_, Hidden);
+    logits_.take_values(arena, kind, chunk_, Padded);
+    logits_.take_row_major(arena, kind, chunk_, Padded);
+    if constexpr (Projection::quantized) logits_.take_transposed(arena, kind, chunk_, Padded);
+    inverse_rms_ = arena.template take<float>(kind, chunk_);
+    input_gradient_ = arena.template take<T>(kind, chunk_ * Hidden);
+  }
+
+  template <class M>
+  void quantize_weights(const Context<D>& context) const {
+    projection_.template quantize_weight<M>(context);
+  }
+
+  /// Number of chunks that `tokens` are worked through in.
+  [[nodiscard]] Index chunks(Index tokens) const { return ceil_divide(tokens, chunk_); }
+  [[nodiscard]] Index chunk() const { return chunk_; }
+
+  /// The loss of every token and, in training, the gradient of x and of the weights.
+  /// @param x           [tokens, Hidden]
+  /// @param targets     [tokens]; below 0: ignored
+  /// @param losses      [tokens]
+  /// @param x_gradient  [tokens, Hidden], added to; not used in evaluation
+  /// @param gradient_scale  1 / number of tokens in the optimizer step
+  /// @param accumulate  whether the projection's gradient is added to what is there
+  template <class M>
+  void loss(TensorView<const T, 2, D> x, TensorView<const std::int32_t, 1, D> targets,
+            TensorView<float, 1, D> losses, TensorView<T, 2, D> x_gradient, float gradient_scale,
+            bool accumulate, const Context<D>& context) {
+    for (Index begin = 0; begin < x.extent(0); begin += chunk_) {
+      const Index count = std::min(chunk_, x.extent(0) - begin);
+      const auto input = project<M>(x.rows(begin, count), context);
+      const auto logits = projection_.output_gradient(logits_, count);
+      cross_entropy(logits.values, targets.rows(begin, count), losses.rows(begin, count),
+                    vocabulary_, M::saves ? gradient_scale : 0.0f, context);
+      if constexpr (M::saves) {
+        quantize(logits, context);
+        projection_.backward_weight(logits, input, accumulate || begin > 0, context);
+        const TensorView<T, 2, D> gradient{input_gradient_, {count, Hidden}};
+        projection_.backward_input(logits, gradient, context);
+        const TensorView<float, 1, D> sums{inverse_rms_, {count}};
+        norm_.backward(gradient, x.rows(begin, count), sums, x_gradient.rows(begin, count),
+                       context);
+      }
+    }
+  }
+
+  /// The logits of at most `chunk()` tokens, in memory that the next call overwrites.
+  /// @param x  [tokens, Hidden]
+  /// @return   [tokens, Padded]
+  template <class M>
+  TensorView<T, 2, D> logits(TensorView<const T, 2, D> x, const Context<D>& context) {
+    project<M>(x, context);
+    return {logits_.values, {x.extent(0), Padded}};
+  }
+
+  template <class Visitor>
+  void visit(Visitor&& visitor) {
+    norm_.visit(visitor);
+  }
+
+ private:
+  template <class M>
+  auto project(TensorView<const T, 2, D> x, const Context<D>& context) {
+    const Index count = x.extent(0);
+    const auto input =
+        projection_.template input<M>(input_, count, {.row_major = true, .transposed = M::saves});
+    const TensorView<float, 1, D> sums{inverse_rms_, {count}};
+    norm_.forward(x, input, sums, context);
+    projection_.forward(input, {}, TensorView<T, 2, D>{logits_.values, {count, Padded}}, context);
+    return input;
+  }
+
+  Projection projection_;
+  RMSNorm<T, Hidden, G, D> norm_;
+  typename Projection::InputMemory input_;
+  typename Projection::OutputGradientMemory logits_;
+  float* inverse_rms_ = nullptr;
+  T* input_gradient_ = nullptr;
+  Index chunk_ = 0;
+  Index vocabulary_ = 0;
+};
+
+}  // namespace octavo

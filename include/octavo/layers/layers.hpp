@@ -1,0 +1,12 @@
+/// @file
+/// Every layer.
+#pragma once
+
+#include <octavo/layers/attention.hpp>
+#include <octavo/layers/embedding.hpp>
+#include <octavo/layers/head.hpp>
+#include <octavo/layers/linear.hpp>
+#include <octavo/layers/mlp.hpp>
+#include <octavo/layers/rms_norm.hpp>
+#include <octavo/layers/rope.hpp>
+#include <octavo/layers/transformer_block.hpp>

@@ -1,0 +1,69 @@
+/// @file
+/// A trained tensor and its gradient.
+#pragma once
+
+#include <octavo/core/random.hpp>
+#include <octavo/memory/arena.hpp>
+#include <octavo/tensor/tensor_view.hpp>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+namespace octavo {
+
+/// A weight and its gradient; vectors have one row.
+/// @tparam W  format of the weight
+/// @tparam G  format of the gradient
+template <class W, class G, Device D>
+struct Parameter {
+  std::string name;              ///< such as "blocks.0.qkv.weight"
+  TensorView<W, 2, D> weight;    ///< [rows, columns]
+  TensorView<G, 2, D> gradient;  ///< [rows, columns]
+  float initial_deviation = 0;   ///< standard deviation of the initial values; 0: all are 1
+  Index initialised_rows = 0;    ///< rows from here on pad the tensor and stay 0
+
+  [[nodiscard]] bool is_matrix() const { return weight.extent(0) > 1; }
+  [[nodiscard]] TensorView<const W, 1, D> vector() const {
+    return {weight.data(), {weight.size()}};
+  }
+  [[nodiscard]] TensorView<G, 1, D> gradient_vector() const {
+    return {gradient.data(), {gradient.size()}};
+  }
+
+  void take(Arena<D>& arena, std::string parameter_name, Index rows, Index columns,
+            float deviation) {
+    name = std::move(parameter_name);
+    weight = {arena.template take<W>(MemoryKind::weights, rows * columns), {rows, columns}};
+    gradient = {arena.template take<G>(MemoryKind::gradients, rows * columns), {rows, columns}};
+    initial_deviation = deviation;
+    initialised_rows = rows;
+  }
+};
+
+/// Sets the weight to its initial values: normal numbers that depend on seed and stream alone, or
+/// ones. Values are made on the host, so that every device starts from the same bits.
+/// @note synchronises
+template <class W, class G, Device D>
+void initialize(const Parameter<W, G, D>& parameter, RandomStream stream,
+                const Context<D>& context) {
+  constexpr Index run = Index{1} << 20;
+  const Index size = parameter.weight.size();
+  const Index live = parameter.initialised_rows * parameter.weight.extent(1);
+  std::vector<W> values(static_cast<std::size_t>(std::min(run, size)));
+  const Context<Cpu> host;
+  for (Index begin = 0; begin < size; begin += run) {
+    const Index count = std::min(run, size - begin);
+    parallel_for(count, host, [&](Index i) {
+      float value = 1.0f;
+      if (parameter.initial_deviation > 0) {
+        value = parameter.initial_deviation * normal(stream, static_cast<std::uint64_t>(begin + i));
+      }
+      values[static_cast<std::size_t>(i)] = W(begin + i < live ? value : 0.0f);
+    });
+    copy_to_device(parameter.weight.data() + begin, values.data(),
+                   static_cast<std::size_t>(count) * sizeof(W), context);
+  }
+}
+
+}  // namespace octavo

@@ -1,0 +1,50 @@
+/// @file
+/// The RMSNorm layer: a weight, and the normalisation of a layer's input.
+#pragma once
+
+#include <octavo/kernels/rms_norm.hpp>
+#include <octavo/layers/parameter.hpp>
+
+namespace octavo {
+
+/// Root-mean-square normalisation over rows of `Hidden` features.
+/// @tparam T  format of weights and activations
+/// @tparam G  format of the weight's gradient
+template <class T, int Hidden, class G, Device D>
+class RMSNorm {
+ public:
+  void take(Arena<D>& arena, const std::string& name, float epsilon) {
+    weight_.take(arena, name + ".weight", 1, Hidden, 0.0f);
+    epsilon_ = epsilon;
+  }
+
+  /// Writes the normalised rows of `x` to the operand `y`.
+  /// @param x            [tokens, Hidden]
+  /// @param inverse_rms  [tokens], kept for the backward
+  template <LinearPrecision P>
+  void forward(TensorView<const T, 2, D> x, const Operand<P, OperandKind::input, D>& y,
+               TensorView<float, 1, D> inverse_rms, const Context<D>& context) const {
+    rms_norm_forward(x, weight_vector(), epsilon_, y, inverse_rms, context);
+  }
+
+  /// Adds the gradient of `x` to `x_gradient`, and the weight's to its gradient.
+  void backward(TensorView<const T, 2, D> y_gradient, TensorView<const T, 2, D> x,
+                TensorView<const float, 1, D> inverse_rms, TensorView<T, 2, D> x_gradient,
+                const Context<D>& context) const {
+    rms_norm_backward(y_gradient, x, weight_vector(), inverse_rms, x_gradient,
+                      weight_.gradient_vector(), context);
+  }
+
+  template <class Visitor>
+  void visit(Visitor&& visitor) {
+    visitor(weight_);
+  }
+
+ private:
+  [[nodiscard]] TensorView<const T, 1, D> weight_vector() const { return weight_.vector(); }
+
+  Parameter<T, G, D> weight_;
+  float epsilon_ = 0;
+};
+
+}  // namespace octavo

@@ -1,0 +1,152 @@
+/// @file
+/// The scaling state of all operands of a model, in one run of memory.
+#pragma once
+
+#include <octavo/kernels/quantize.hpp>
+#include <octavo/kernels/step_status.hpp>
+#include <octavo/memory/arena.hpp>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+namespace octavo {
+
+/// What people and metrics see of one operand.
+struct OperandReport {
+  std::string name;  ///< such as "blocks.0.qkv.input"
+  const char* format = "";
+  float amax = 0;
+  float scale = 1;
+  double saturated = 0;  ///< share of values beyond the format's largest
+  double flushed = 0;    ///< share of values that became zero
+};
+
+/// Slots, rules and histories of every quantised operand. Linear layers add their operands while a
+/// model is laid out; the table then takes its memory.
+template <Device D>
+class ScalingTable {
+ public:
+  /// Adds the operand of a linear layer that runs in `P`; returns its number.
+  template <QuantizedPrecision P, OperandKind Kind>
+  std::size_t add(const std::string& layer) {
+    using S = typename PrecisionTraits<P>::ScalingType;
+    using Format = OperandFormat<P, Kind>;
+    ScalingRule rule{FormatTraits<Format>::max, history_length<S>(), 0, 0,
+                     static_cast<std::int32_t>(Kind)};
+    if constexpr (detail::is_delayed<S>) {
+      rule.target /= static_cast<float>(1 << S::margin);
+      rule.most_recent = S::reduction == AmaxReduction::most_recent ? 1 : 0;
+      rule.power_of_two = S::rounding == ScaleRounding::power_of_two ? 1 : 0;
+    }
+    rules_.push_back(rule);
+    names_.push_back(layer + "." + name_of(Kind));
+    formats_.push_back(FormatTraits<Format>::name);
+    return rules_.size() - 1;
+  }
+
+  [[nodiscard]] std::size_t size() const { return rules_.size(); }
+
+  /// Takes the memory of all operands that were added.
+  void take(Arena<D>& arena) {
+    const auto count = static_cast<Index>(size());
+    Index longest = 0;
+    for (const ScalingRule& rule : rules_) longest = std::max(longest, Index{rule.history_length});
+    device_rules_ = {arena.template take<ScalingRule>(MemoryKind::scaling, count), {count}};
+    const Index slot_bytes = count * static_cast<Index>(sizeof(ScalingSlot));
+    const Index bytes = slot_bytes + count * longest * static_cast<Index>(sizeof(float));
+    state_ = {arena.template take<std::byte>(MemoryKind::scaling, bytes), {bytes}};
+    snapshot_ = {arena.template take<std::byte>(MemoryKind::scaling, bytes), {bytes}};
+    slots_ = slots_in(state_);
+    float* history =
+        state_.empty() ? nullptr : reinterpret_cast<float*>(state_.data() + slot_bytes);
+    history_ = {history, {count, longest}};
+  }
+
+  /// Sets scales to 1, histories to 0 and all counters to 0.
+  void reset(const Context<D>& context) {
+    std::vector<ScalingSlot> slots(size());
+    for (ScalingSlot& slot : slots) {
+      slot = {};
+      slot.scale = slot.scale_inverse = 1.0f;
+    }
+    fill_zero(state_.data(), state_.bytes(), context);
+    copy_to_device(slots_.data(), slots.data(), slots.size() * sizeof(ScalingSlot), context);
+    copy_to_device(device_rules_.data(), rules_.data(), rules_.size() * sizeof(ScalingRule),
+                   context);
+    snapshot(context);
+  }
+
+  /// The slot of operand `number`; null while measuring.
+  [[nodiscard]] ScalingSlot* slot(std::size_t number) const {
+    return slots_.empty() ? nullptr : slots_.data() + number;
+  }
+
+  /// Moves recorded amax values into the histories of one kind of operand.
+  void update(OperandKind group, const Context<D>& context) const {
+    if (size() == 0) return;
+    const TensorView<const ScalingRule, 1, D> rules = device_rules_;
+    update_delayed_scales(slots_, rules, history_, group, context);
+  }
+
+  /// Keeps a copy of the state, for a step that may have to be skipped.
+  void snapshot(const Context<D>& context) const {
+    copy_on_device(snapshot_.data(), state_.data(), state_.bytes(), context);
+  }
+
+  /// Completes `status` from the slots.
+  void finish(float max_norm, TensorView<StepStatus, 1, D> status,
+              const Context<D>& context) const {
+    const TensorView<const ScalingSlot, 1, D> now = slots_;
+    const TensorView<const ScalingSlot, 1, D> before = slots_in(snapshot_);
+    finish_status(now, before, max_norm, status, context);
+  }
+
+  /// Brings the snapshot back if the step is skipped.
+  void restore_if_skipped(TensorView<const StepStatus, 1, D> status,
+                          const Context<D>& context) const {
+    if (size() == 0) return;
+    const TensorView<const std::byte, 1, D> source = snapshot_;
+    octavo::restore_if_skipped(state_, source, status, context);
+  }
+
+  /// Starts a new count of saturated and flushed values.
+  void clear_statistics(const Context<D>& context) const {
+    octavo::clear_statistics(slots_, context);
+  }
+
+  /// What the slots hold, by operand.
+  /// @note synchronises
+  [[nodiscard]] std::vector<OperandReport> report_sync(const Context<D>& context) const {
+    std::vector<ScalingSlot> slots(size());
+    copy_to_host_sync(slots.data(), slots_.data(), slots.size() * sizeof(ScalingSlot), context);
+    std::vector<OperandReport> reports;
+    for (std::size_t i = 0; i < slots.size(); ++i) {
+      const ScalingSlot& slot = slots[i];
+      const double elements = std::max(1.0, static_cast<double>(slot.elements));
+      reports.push_back({names_[i], formats_[i], float_from_bits(slot.last_amax_bits), slot.scale,
+                         static_cast<double>(slot.saturated) / elements,
+                         static_cast<double>(slot.flushed) / elements});
+    }
+    return reports;
+  }
+
+  /// The state that a checkpoint must hold: slots and histories.
+  [[nodiscard]] TensorView<std::byte, 1, D> state() const { return state_; }
+
+ private:
+  [[nodiscard]] TensorView<ScalingSlot, 1, D> slots_in(TensorView<std::byte, 1, D> bytes) const {
+    return {reinterpret_cast<ScalingSlot*>(bytes.data()), {static_cast<Index>(size())}};
+  }
+
+  std::vector<ScalingRule> rules_;
+  std::vector<std::string> names_;
+  std::vector<const char*> formats_;
+  TensorView<ScalingRule, 1, D> device_rules_;
+  TensorView<std::byte, 1, D> state_;
+  TensorView<std::byte, 1, D> snapshot_;
+  TensorView<ScalingSlot, 1, D> slots_;
+  TensorView<float, 2, D> history_;
+};
+
+}  // namespace octavo

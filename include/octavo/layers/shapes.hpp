@@ -1,0 +1,31 @@
+/// @file
+/// Shapes that layers take as template arguments, and the shape of a batch.
+#pragma once
+
+#include <octavo/core/device.hpp>
+
+namespace octavo {
+
+/// The shape of a transformer block.
+struct BlockShape {
+  int hidden = 0;
+  int ffn = 0;
+  int heads = 0;
+  int kv_heads = 0;
+  int head_dim = 0;
+  float norm_epsilon = 1e-5f;
+  bool qk_norm = false;  ///< queries and keys are normalised before RoPE
+
+  [[nodiscard]] constexpr int qkv_columns() const { return (heads + 2 * kv_heads) * head_dim; }
+  [[nodiscard]] constexpr int attention_columns() const { return heads * head_dim; }
+};
+
+/// How the rows of a batch divide into sequences.
+struct BatchShape {
+  Index sequences = 0;
+  Index tokens = 0;  ///< in a sequence
+
+  [[nodiscard]] constexpr Index rows() const { return sequences * tokens; }
+};
+
+}  // namespace octavo

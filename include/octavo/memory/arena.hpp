@@ -1,0 +1,111 @@
+/// @file
+/// One run of memory that a whole training program lives in, and the plan of what is in it.
+#pragma once
+
+#include <octavo/memory/buffer.hpp>
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+
+namespace octavo {
+
+/// What a piece of the arena is for.
+enum class MemoryKind {
+  weights,
+  gradients,
+  optimizer,
+  scaling,
+  quantized_weights,
+  activations,
+  workspace,
+};
+
+/// Number of kinds above.
+inline constexpr std::size_t memory_kinds = 7;
+
+/// The kind's name for people.
+constexpr const char* name_of(MemoryKind kind) {
+  constexpr std::array<const char*, memory_kinds> names{
+      "weights",           "gradients",   "optimizer", "scaling",
+      "quantised weights", "activations", "workspace"};
+  return names[static_cast<std::size_t>(kind)];
+}
+
+/// Bytes that a program needs, in all and by kind, at its peak.
+struct MemoryPlan {
+  std::size_t peak = 0;                             ///< bytes in all, alignment included
+  std::array<std::size_t, memory_kinds> by_kind{};  ///< bytes by `MemoryKind`; they sum to `peak`
+
+  [[nodiscard]] std::size_t bytes(MemoryKind kind) const {
+    return by_kind[static_cast<std::size_t>(kind)];
+  }
+};
+
+/// Hands out one run of memory piece by piece. A measuring arena has no memory: building a model
+/// on it computes the `MemoryPlan` of that model without allocating, and the same code then takes
+/// the real memory.
+template <Device D>
+class Arena {
+ public:
+  /// A measuring arena: `take` returns null and only counts.
+  Arena() = default;
+  /// An arena of `plan.peak` bytes, allocated at once.
+  Arena(const MemoryPlan& plan, const Context<D>& context) : buffer_(plan.peak, context) {}
+
+  /// True if there is no memory behind this arena.
+  [[nodiscard]] bool measuring() const { return buffer_.data() == nullptr; }
+
+  /// The next `count` elements, aligned to 256 bytes and not initialised; null while measuring.
+  /// @throws ConfigError  if the arena is smaller than what is taken from it
+  template <class T>
+  T* take(MemoryKind kind, Index count) {
+    const std::size_t bytes = static_cast<std::size_t>(
+        round_up(count * static_cast<Index>(sizeof(T)), Index{allocation_alignment}));
+    const std::size_t begin = used_;
+    used_ += bytes;
+    now_[static_cast<std::size_t>(kind)] += bytes;
+    if (used_ > plan_.peak) plan_ = {used_, now_};
+    if (measuring()) return nullptr;
+    require<ConfigError>(used_ <= buffer_.size(), "the arena holds ", buffer_.size(), " bytes but ",
+                         used_,
+                         " are needed; make it from the MemoryPlan of the same model and batch");
+    return reinterpret_cast<T*>(buffer_.data() + begin);
+  }
+
+  /// Runs `alternatives` one after another over the same memory: only one of them is in use at any
+  /// time, so they need as much as the largest.
+  template <class... Alternatives>
+  void overlay(const Alternatives&... alternatives) {
+    const std::size_t begin = used_;
+    const auto kinds = now_;
+    std::size_t end = used_;
+    auto kinds_at_end = now_;
+    const auto run = [&](const auto& alternative) {
+      used_ = begin;
+      now_ = kinds;
+      alternative();
+      if (used_ > end) {
+        end = used_;
+        kinds_at_end = now_;
+      }
+    };
+    (run(alternatives), ...);
+    used_ = end;
+    now_ = kinds_at_end;
+  }
+
+  /// What was taken so far, at its peak.
+  [[nodiscard]] const MemoryPlan& plan() const { return plan_; }
+
+  /// Bytes that were really allocated.
+  [[nodiscard]] std::size_t allocated() const { return buffer_.size(); }
+
+ private:
+  Buffer<D> buffer_;
+  std::size_t used_ = 0;
+  std::array<std::size_t, memory_kinds> now_{};
+  MemoryPlan plan_;
+};
+
+}  // namespace octavo

@@ -1,0 +1,77 @@
+/// @file
+/// Memory of a GPU, and copies in and out of it. Host code.
+#pragma once
+
+#include <octavo/core/cuda/context.cuh>
+#include <octavo/memory/buffer.hpp>
+
+#include <utility>
+
+namespace octavo {
+
+/// Owns a run of a GPU's memory. Allocating and freeing wait for the GPU: neither is for a step.
+template <>
+class Buffer<Cuda> {
+ public:
+  Buffer() = default;
+  /// @throws CudaError  if the GPU has not that much memory left
+  Buffer(std::size_t bytes, const Context<Cuda>& context) : bytes_(bytes) {
+    if (bytes == 0) return;
+    void* memory = nullptr;
+    check(cudaMalloc(&memory, bytes), "cudaMalloc", " for ", bytes, " bytes on GPU ", context.gpu(),
+          "; choose a smaller batch or model, or end other programs on this GPU");
+    data_ = static_cast<std::byte*>(memory);
+  }
+  Buffer(Buffer&& other) noexcept
+      : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
+  Buffer& operator=(Buffer&& other) noexcept {
+    std::swap(data_, other.data_);
+    std::swap(bytes_, other.bytes_);
+    return *this;
+  }
+  ~Buffer() { cudaFree(data_); }
+
+  [[nodiscard]] std::byte* data() const { return data_; }
+  [[nodiscard]] std::size_t size() const { return bytes_; }
+
+ private:
+  std::byte* data_ = nullptr;
+  std::size_t bytes_ = 0;
+};
+
+/// Copies `bytes` from the host to the device; the host memory may be reused on return.
+/// @note waits for the copy, because pinned memory would otherwise be read late; not for a step
+inline void copy_to_device(void* target, const void* source, std::size_t bytes,
+                           const Context<Cuda>& context) {
+  if (bytes == 0) return;
+  check(cudaMemcpyAsync(target, source, bytes, cudaMemcpyHostToDevice, context.stream()),
+        "cudaMemcpyAsync to the device");
+  context.synchronize();
+}
+
+/// Copies `bytes` from the device to the host, after all that was enqueued; waits for it.
+inline void copy_to_host_sync(void* target, const void* source, std::size_t bytes,
+                              const Context<Cuda>& context) {
+  if (bytes == 0) return;
+  check(cudaMemcpyAsync(target, source, bytes, cudaMemcpyDeviceToHost, context.stream()),
+        "cudaMemcpyAsync to the host");
+  context.synchronize();
+}
+
+/// Copies `bytes` from one place of the device to another that does not overlap it.
+/// @note enqueues; does not synchronise
+inline void copy_on_device(void* target, const void* source, std::size_t bytes,
+                           const Context<Cuda>& context) {
+  if (bytes == 0) return;
+  check(cudaMemcpyAsync(target, source, bytes, cudaMemcpyDeviceToDevice, context.stream()),
+        "cudaMemcpyAsync on the device");
+}
+
+/// Sets `bytes` of the device to zero.
+/// @note enqueues; does not synchronise
+inline void fill_zero(void* target, std::size_t bytes, const Context<Cuda>& context) {
+  if (bytes == 0) return;
+  check(cudaMemsetAsync(target, 0, bytes, context.stream()), "cudaMemsetAsync");
+}
+
+}  // namespace octavo

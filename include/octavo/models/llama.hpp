@@ -1,0 +1,349 @@
+/// @file
+/// A Llama whose shape, precision and device are types.
+#pragma once
+
+#include <octavo/layers/layers.hpp>
+#include <octavo/models/llama_config.hpp>
+#include <octavo/models/segments.hpp>
+
+#include <array>
+#include <numbers>
+#include <string>
+
+namespace octavo {
+
+/// Choices that a model makes at run time.
+struct LlamaOptions {
+  Recompute recompute = Recompute::none;
+  /// Tokens whose logits exist at once; 0 takes a size that keeps them small.
+  Index head_chunk = 0;
+};
+
+/// The angle by which pair `j` of a head turns at each position.
+inline double rope_frequency(const LlamaConfig& config, Index j) {
+  const double exponent = 2.0 * static_cast<double>(j) / config.head_dim;
+  const double frequency = std::pow(static_cast<double>(config.rope_theta), -exponent);
+  const RopeScaling& scaling = config.rope_scaling;
+  if (scaling.kind == RopeKind::plain) return frequency;
+  const double wavelength = 2.0 * std::numbers::pi / frequency;
+  const double ratio = scaling.original_length / wavelength;
+  const double low = static_cast<double>(scaling.low_frequency_factor);
+  const double high = static_cast<double>(scaling.high_frequency_factor);
+  const double scaled = frequency / static_cast<double>(scaling.factor);
+  if (ratio > high) return frequency;
+  if (ratio < low) return scaled;
+  const double smooth = (ratio - low) / (high - low);
+  return (1.0 - smooth) * scaled + smooth * frequency;
+}
+
+/// A Llama: parameters, forward, backward.
+///
+/// Lives in an `Arena`; building it on a measuring arena plans its memory. Not copyable or movable,
+/// because its layers point to its scaling table and manifest.
+/// @tparam Config     the shape, such as `llama3_8b`
+/// @tparam Precision  `Fp32`, `Bf16`, `Fp8Recipe<…>`, `Mxfp8`, `Layerwise<…>`
+/// @tparam D          `Cpu` or `Cuda`
+/// @tparam Gradient   format of the weights' gradients; the storage format unless said
+/// Source: Touvron et al. 2023, arXiv 2302.13971; Grattafiori et al. 2024, arXiv 2407.21783.
+template <LlamaConfig Config, class Precision, Device D, class Gradient = StorageOf<Precision>>
+class Llama {
+ public:
+  static_assert(Config.layers > 0 && Config.hidden > 0 && Config.ffn > 0 && Config.heads > 0 &&
+                    Config.kv_heads > 0 && Config.head_dim > 0 && Config.vocabulary > 0,
+                "LlamaConfig: layers, hidden, ffn, heads, kv_heads, head_dim and vocabulary must "
+                "all be positive");
+  static_assert(Config.heads % Config.kv_heads == 0,
+                "LlamaConfig: heads must be a multiple of kv_heads, so that each KV head serves "
+                "equally many query heads; change heads or kv_heads");
+
+  using T = StorageOf<Precision>;
+  using G = Gradient;
+  using DeviceType = D;
+  static constexpr LlamaConfig config = Config;
+  static constexpr BlockShape block_shape{Config.hidden,   Config.ffn,      Config.heads,
+                                          Config.kv_heads, Config.head_dim, Config.norm_epsilon,
+                                          Config.qk_norm};
+  using HeadPrecision = PrecisionOf<Precision, 0, Config.layers, LinearRole::head>;
+
+  /// Lays the model out in the arena. Writes nothing: see `initialize`.
+  /// @throws ConfigError  for a batch or sequence of 0
+  Llama(Arena<D>& arena, BatchShape batch, LlamaOptions options, const Context<D>& context)
+      : batch_(batch), options_(options) {
+    require<ConfigError>(batch.sequences > 0, "the batch is ", batch.sequences,
+                         "; give at least 1 sequence");
+    require<ConfigError>(batch.tokens > 0, "the sequence length is ", batch.tokens,
+                         "; give at least 1 token");
+    constexpr Index chunk_elements = Index{1} << 28;
+    if (options_.head_chunk == 0) {
+      options_.head_chunk = std::max(Index{128}, chunk_elements / Config.padded_vocabulary());
+    }
+    options_.head_chunk = std::min(options_.head_chunk, batch.rows());
+    take_parameters(arena);
+    scaling_.take(arena);
+    take_activations(arena);
+    const auto bytes = static_cast<Index>(workspace_bytes(context));
+    workspace_ = {arena.template take<std::byte>(MemoryKind::workspace, bytes), {bytes}};
+  }
+  Llama(const Llama&) = delete;
+  Llama& operator=(const Llama&) = delete;
+
+  [[nodiscard]] BatchShape batch() const { return batch_; }
+  [[nodiscard]] const GemmManifest& manifest() const { return manifest_; }
+  [[nodiscard]] const ScalingTable<D>& scaling() const { return scaling_; }
+  [[nodiscard]] static std::string precision() { return precision_name<Precision>(); }
+
+  /// Sets every parameter and the scaling state to their initial values, and binds the context's
+  /// workspace.
+  /// @note synchronises
+  void initialize(std::uint64_t seed, Context<D>& context) {
+    bind(context);
+    std::uint64_t stream = 0;
+    visit([&](auto& parameter) {
+      octavo::initialize(parameter, RandomStream{seed, stream++}, context);
+    });
+    scaling_.reset(context);
+    rope_.fill([](Index j) { return rope_frequency(Config, j); }, context);
+  }
+
+  /// Gives the context the workspace that this model's operations need.
+  void bind(Context<D>& context) const {
+    context.bind_workspace({workspace_.data(), workspace_.bytes()});
+  }
+
+  /// Calls `visitor(parameter)` for every parameter, in a fixed order.
+  template <class Visitor>
+  void visit(Visitor&& visitor) {
+    embedding_.visit(visitor);
+    for_each_block([&](auto& block, auto&) { block.visit(visitor); });
+    head_.visit(visitor);
+    if constexpr (!Config.tied_embeddings) visitor(head_weight_);
+  }
+
+  /// Quantises all weights: before a step's first micro-batch (`Mode::train`), and before an
+  /// evaluation (`Mode::evaluate`).
+  template <class M>
+  void quantize_weights(const Context<D>& context) {
+    for_each_block([&](auto& block, auto&) { block.template quantize_weights<M>(context); });
+    head_.template quantize_weights<M>(context);
+  }
+
+  /// Forward, loss and backward of one micro-batch. Gradients of matrices are overwritten by the
+  /// first micro-batch of a step and added to by the others.
+  /// @param tokens          [rows]; rows are the batch's sequences one after another
+  /// @param targets         [rows]; below 0: ignored
+  /// @param losses          [rows], written
+  /// @param gradient_scale  1 / number of tokens in the step
+  /// @note enqueues; does not synchronise
+  void train_micro_batch(TensorView<const std::int32_t, 1, D> tokens,
+                         TensorView<const std::int32_t, 1, D> targets,
+                         TensorView<float, 1, D> losses, float gradient_scale, bool first,
+                         const Context<D>& context) {
+    if (first) clear_added_gradients(context);
+    forward<Mode::train>(tokens, batch_, context);
+    const TensorView<T, 2, D> gradient = gradient_;
+    fill_zero(gradient.data(), gradient.bytes(), context);
+    const TensorView<const T, 2, D> last = stream(Config.layers, batch_.rows());
+    head_.template loss<Mode::train>(last, targets, losses, gradient, gradient_scale, !first,
+                                     context);
+    backward(tokens, gradient, !first, context);
+    scaling_.update(OperandKind::input, context);
+    scaling_.update(OperandKind::output_gradient, context);
+  }
+
+  /// Completes the scaling of a step: weights were quantised once.
+  void finish_step(const Context<D>& context) const {
+    scaling_.update(OperandKind::weight, context);
+  }
+
+  /// The losses of a batch. Nothing that training depends on changes.
+  /// @param tokens   [rows]
+  /// @param targets  [rows]; below 0: ignored, with loss 0
+  /// @param losses   [rows], written
+  /// @note enqueues; does not synchronise; `quantize_weights<Mode::evaluate>` must come before
+  void evaluate(TensorView<const std::int32_t, 1, D> tokens,
+                TensorView<const std::int32_t, 1, D> targets, TensorView<float, 1, D> losses,
+                const Context<D>& context) {
+    forward<Mode::evaluate>(tokens, batch_, context);
+    const TensorView<const T, 2, D> last = stream(Config.layers, batch_.rows());
+    head_.template loss<Mode::evaluate>(last, targets, losses, gradient_, 0.0f, false, context);
+  }
+
+  /// The logits of `count` rows from `begin` on, for sequences of any length up to the batch's.
+  /// @param tokens  [shape.rows()]
+  /// @param count   at most `logits_rows()`
+  /// @return        [count, padded vocabulary], in memory that the next operation overwrites
+  /// @note enqueues; does not synchronise; `quantize_weights<Mode::evaluate>` must come before
+  TensorView<T, 2, D> logits(TensorView<const std::int32_t, 1, D> tokens, BatchShape shape,
+                             Index begin, Index count, const Context<D>& context) {
+    require<ShapeError>(shape.rows() <= batch_.rows() && shape.tokens <= batch_.tokens,
+                        "logits: ", shape.sequences, " sequences of ", shape.tokens,
+                        " tokens are more than the model was laid out for, ", batch_.sequences,
+                        " of ", batch_.tokens);
+    require<ShapeError>(count <= logits_rows(), "logits: ", count, " rows are more than the ",
+                        logits_rows(), " that exist at once; ask for fewer");
+    forward<Mode::evaluate>(tokens, shape, context);
+    const TensorView<const T, 2, D> last = stream(Config.layers, shape.rows());
+    return head_.template logits<Mode::evaluate>(last.rows(begin, count), context);
+  }
+
+  /// Rows of logits that exist at once.
+  [[nodiscard]] Index logits_rows() const { return head_.chunk(); }
+
+  /// Starts a new count of GEMMs.
+  void reset_counts() { manifest_.reset(); }
+
+  /// Throws unless the GEMMs that ran since `reset_counts` are those of a training step.
+  /// @throws ManifestError  naming the first GEMM that ran more or less often
+  void verify_step(Index micro_batches) const {
+    manifest_.verify_step(static_cast<std::uint64_t>(micro_batches),
+                          static_cast<std::uint64_t>(head_chunks()));
+  }
+
+  /// Pieces in which the head works through a micro-batch.
+  [[nodiscard]] Index head_chunks() const { return head_.chunks(batch_.rows()); }
+
+ private:
+  using SegmentTuple = detail::Segments<block_shape, T, Precision, G, D, Config.layers>;
+  using HeadLayer =
+      LanguageModelHead<T, HeadPrecision, Config.hidden, Config.padded_vocabulary(), G, D>;
+  static_assert(std::is_same_v<T, typename HeadLayer::Projection::T>,
+                "Head<P>: the head must store the same format as the other layers; use a precision "
+                "of the same storage, such as Bf16 with FP8 recipes");
+
+  /// Calls `body(block, shared)` for every block in order.
+  template <class Body>
+  void for_each_block(const Body& body) {
+    const auto in_segment = [&](auto& segment) {
+      for (auto& block : segment.blocks) body(block, segment.shared);
+    };
+    std::apply([&](auto&... segment) { (in_segment(segment), ...); }, segments_);
+  }
+
+  /// Calls `body(block, shared, layer)` for every block from the last to the first.
+  template <class Body, std::size_t... I>
+  void for_each_block_reversed(const Body& body, std::index_sequence<I...>) {
+    const auto in_segment = [&](auto& segment) {
+      for (std::size_t i = segment.blocks.size(); i-- > 0;) {
+        body(segment.blocks[i], segment.shared, segment.begin + static_cast<int>(i));
+      }
+    };
+    (in_segment(std::get<sizeof...(I) - 1 - I>(segments_)), ...);
+  }
+
+  void take_parameters(Arena<D>& arena) {
+    const LayerRegistry<D> registry{&scaling_, &manifest_};
+    constexpr float deviation = 0.02f;
+    const float residual = deviation / std::sqrt(2.0f * static_cast<float>(Config.layers));
+    embedding_.take(arena, "embedding", Config.padded_vocabulary(), Config.vocabulary, deviation);
+    int layer = 0;
+    for_each_block([&](auto& block, auto&) {
+      block.take(arena, "blocks." + std::to_string(layer++), registry, deviation, residual,
+                 options_.recompute);
+    });
+    head_.take(arena, registry, options_.head_chunk, Config.vocabulary, Config.norm_epsilon);
+    if constexpr (!Config.tied_embeddings) {
+      head_weight_.take(arena, "head.weight", Config.padded_vocabulary(), Config.hidden, deviation);
+      head_weight_.initialised_rows = Config.vocabulary;
+    }
+    head_.take_weight(arena, Config.tied_embeddings ? embedding_.weight() : head_weight_);
+  }
+
+  void take_activations(Arena<D>& arena) {
+    constexpr auto kind = MemoryKind::activations;
+    const Index rows = batch_.rows();
+    rope_.take(arena, batch_.tokens, Config.head_dim);
+    for (auto& state : stream_) state = arena.template take<T>(kind, rows * Config.hidden);
+    gradient_ = {arena.template take<T>(kind, rows * Config.hidden), {rows, Config.hidden}};
+    take_shared(
+        arena, [&] { head_.take_scratch(arena); },
+        std::make_index_sequence<std::tuple_size_v<SegmentTuple>>{});
+    for_each_block([&](auto& block, auto& shared) { block.take_saved(arena, shared, rows); });
+  }
+
+  /// Only one segment, or the head, is at work at any time.
+  template <class HeadScratch, std::size_t... I>
+  void take_shared(Arena<D>& arena, const HeadScratch& head_scratch, std::index_sequence<I...>) {
+    const auto of_segment = [&](auto& segment) {
+      return [&] {
+        std::remove_reference_t<decltype(segment)>::Block::take_shared(
+            arena, segment.shared, batch_.rows(), options_.recompute);
+      };
+    };
+    arena.overlay(head_scratch, of_segment(std::get<I>(segments_))...);
+  }
+
+  [[nodiscard]] std::size_t workspace_bytes(const Context<D>& context) const {
+    const Index rows = batch_.rows();
+    const AttentionShape attention{
+        batch_.sequences, batch_.tokens, {Config.heads, Config.kv_heads, Config.head_dim}};
+    std::size_t bytes =
+        std::max(embedding_workspace(rows), attention_workspace(attention, context));
+    const auto linear = [&](Index tokens, Index out, Index in) {
+      for (const auto& [m, n, k] : {std::array{tokens, out, in}, std::array{tokens, in, out},
+                                    std::array{out, in, tokens}}) {
+        bytes = std::max(bytes, matmul_workspace(m, n, k, context));
+      }
+    };
+    linear(rows, Config.qkv_columns(), Config.hidden);
+    linear(rows, Config.hidden, Config.attention_columns());
+    linear(rows, 2 * Config.ffn, Config.hidden);
+    linear(rows, Config.hidden, Config.ffn);
+    linear(options_.head_chunk, Config.padded_vocabulary(), Config.hidden);
+    return bytes;
+  }
+
+  /// The residual stream before block `layer`; after the last for `layer` = layers.
+  [[nodiscard]] TensorView<T, 2, D> stream(int layer, Index rows) const {
+    return {stream_[static_cast<std::size_t>(layer)], {rows, Config.hidden}};
+  }
+
+  template <class M>
+  void forward(TensorView<const std::int32_t, 1, D> tokens, BatchShape batch,
+               const Context<D>& context) {
+    check_shape("Llama", "tokens", tokens, {batch.rows()});
+    embedding_.forward(tokens, stream(0, batch.rows()), context);
+    int layer = 0;
+    for_each_block([&](auto& block, auto&) {
+      block.template forward<M>(stream(layer, batch.rows()), stream(layer + 1, batch.rows()), batch,
+                                rope_, context);
+      ++layer;
+    });
+  }
+
+  void backward(TensorView<const std::int32_t, 1, D> tokens, TensorView<T, 2, D> gradient,
+                bool accumulate, const Context<D>& context) {
+    const auto one = [&](auto& block, auto& shared, int layer) {
+      block.backward(stream(layer, batch_.rows()), gradient, batch_, rope_, shared, accumulate,
+                     context);
+    };
+    for_each_block_reversed(one, std::make_index_sequence<std::tuple_size_v<SegmentTuple>>{});
+    embedding_.backward(tokens, gradient, context);
+  }
+
+  /// Zeroes the gradients that a micro-batch adds to: those of norms and of the embedding. A tied
+  /// table is first written by the head.
+  void clear_added_gradients(const Context<D>& context) {
+    const auto clear = [&](auto& parameter) {
+      fill_zero(parameter.gradient.data(), parameter.gradient.bytes(), context);
+    };
+    if constexpr (!Config.tied_embeddings) embedding_.visit(clear);
+    visit([&](auto& parameter) {
+      if (!parameter.is_matrix()) clear(parameter);
+    });
+  }
+
+  BatchShape batch_;
+  LlamaOptions options_;
+  GemmManifest manifest_;
+  ScalingTable<D> scaling_;
+  Embedding<T, Config.hidden, G, D> embedding_;
+  RoPE<D> rope_;
+  SegmentTuple segments_;
+  HeadLayer head_;
+  Parameter<T, G, D> head_weight_;
+  std::array<T*, static_cast<std::size_t>(Config.layers) + 1> stream_{};
+  TensorView<T, 2, D> gradient_;
+  TensorView<std::byte, 1, D> workspace_;
+};
+
+}  // namespace octavo

@@ -1,0 +1,6 @@
+/// @file
+/// Every model.
+#pragma once
+
+#include <octavo/models/llama.hpp>
+#include <octavo/models/llama_config.hpp>

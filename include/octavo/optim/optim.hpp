@@ -1,0 +1,6 @@
+/// @file
+/// Optimizers and learning rate schedules.
+#pragma once
+
+#include <octavo/optim/adamw.hpp>
+#include <octavo/optim/schedule.hpp>

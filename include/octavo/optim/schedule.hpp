@@ -1,0 +1,62 @@
+/// @file
+/// Learning rate schedules.
+#pragma once
+
+#include <octavo/core/error.hpp>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <numbers>
+#include <string>
+
+namespace octavo {
+
+/// How the learning rate moves after the warm-up.
+enum class ScheduleKind { cosine, linear, constant, warmup_stable_decay };
+
+/// Names on command lines, in the order of `ScheduleKind`.
+inline constexpr std::array schedule_names{"cosine", "linear", "constant", "wsd"};
+
+/// The learning rate of every step.
+struct Schedule {
+  ScheduleKind kind = ScheduleKind::cosine;
+  double learning_rate = 3e-4;    ///< at the end of the warm-up
+  double final_fraction = 0.1;    ///< of `learning_rate`, at the last step
+  std::int64_t warmup_steps = 0;  ///< the rate rises linearly over these
+  std::int64_t steps = 1;         ///< of the whole run
+  double decay_fraction = 0.2;    ///< of the run, for `warmup_stable_decay`
+
+  /// The learning rate of `step`, from 1.
+  [[nodiscard]] double at(std::int64_t step) const {
+    if (step <= warmup_steps) {
+      return learning_rate * static_cast<double>(step) / static_cast<double>(warmup_steps);
+    }
+    const double rest = static_cast<double>(std::max<std::int64_t>(1, steps - warmup_steps));
+    const double progress = std::min(1.0, static_cast<double>(step - warmup_steps) / rest);
+    return learning_rate * (final_fraction + (1.0 - final_fraction) * shape(progress));
+  }
+
+ private:
+  /// From 1 to 0 as `progress` goes from 0 to 1.
+  [[nodiscard]] double shape(double progress) const {
+    switch (kind) {
+      case ScheduleKind::cosine:
+        return 0.5 * (1.0 + std::cos(std::numbers::pi * progress));
+      case ScheduleKind::linear:
+        return 1.0 - progress;
+      case ScheduleKind::constant:
+        return 1.0;
+      case ScheduleKind::warmup_stable_decay: {
+        const double decay = decay_fraction * static_cast<double>(steps) /
+                             static_cast<double>(std::max<std::int64_t>(1, steps - warmup_steps));
+        return progress <= 1.0 - decay ? 1.0 : (1.0 - progress) / decay;
+      }
+    }
+    throw ConfigError("unknown schedule");
+  }
+};
+
+}  // namespace octavo

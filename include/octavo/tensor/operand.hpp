@@ -1,0 +1,145 @@
+/// @file
+/// Operands of a linear layer's GEMMs, with the quantised copies that its precision asks for.
+#pragma once
+
+#include <octavo/memory/arena.hpp>
+#include <octavo/tensor/quantized_view.hpp>
+#include <octavo/tensor/scaling_slot.hpp>
+
+namespace octavo {
+
+/// What a tensor is to its linear layer.
+enum class OperandKind { input, weight, output_gradient };
+
+/// The kind's name, as metrics print it.
+constexpr const char* name_of(OperandKind kind) {
+  constexpr std::array names{"input", "weight", "output_gradient"};
+  return names[static_cast<std::size_t>(kind)];
+}
+
+/// The format that an operand is quantised to.
+template <QuantizedPrecision P, OperandKind Kind>
+using OperandFormat = std::conditional_t<Kind == OperandKind::output_gradient,
+                                         typename PrecisionTraits<P>::BackwardFormat,
+                                         typename PrecisionTraits<P>::ForwardFormat>;
+
+/// What one scale of an operand covers.
+template <QuantizedPrecision P, OperandKind Kind>
+using OperandGranularity =
+    std::conditional_t<Kind == OperandKind::weight,
+                       typename PrecisionTraits<P>::ScalingType::WeightGranularity,
+                       typename PrecisionTraits<P>::ScalingType::InputGranularity>;
+
+/// The copies that are wanted of an operand.
+struct Copies {
+  bool row_major = true;
+  bool transposed = true;
+};
+
+/// A GEMM operand that is not quantised: the values themselves.
+template <LinearPrecision P, OperandKind Kind, Device D>
+struct Operand {
+  TensorView<typename PrecisionTraits<P>::Storage, 2, D> values;  ///< [rows, columns]
+};
+
+/// A GEMM operand and its quantised copies. A producer writes `values` and calls `quantize`, or
+/// writes the copies itself where that saves bytes.
+template <QuantizedPrecision P, OperandKind Kind, Device D>
+struct Operand<P, Kind, D> {
+  using Format = OperandFormat<P, Kind>;
+  using Granularity = OperandGranularity<P, Kind>;
+
+  TensorView<typename PrecisionTraits<P>::Storage, 2, D> values;         ///< [rows, columns]
+  QuantizedView<Format, Granularity, Layout::row_major, D> row_major;    ///< empty: not needed
+  QuantizedView<Format, Granularity, Layout::transposed, D> transposed;  ///< empty: not needed
+  ScalingSlot* slot = nullptr;
+  /// Amax and statistics are recorded: true in the forward and backward of training, false in
+  /// evaluation and recomputation.
+  bool record = false;
+};
+
+/// The memory behind an operand of up to `rows` rows. Parts that are not kept from the forward to
+/// the backward may point to memory that layers share.
+template <LinearPrecision P, OperandKind Kind, Device D>
+struct OperandMemory {
+  using Storage = typename PrecisionTraits<P>::Storage;
+  Storage* values = nullptr;
+
+  void take_values(Arena<D>& arena, MemoryKind kind, Index rows, Index columns) {
+    values = arena.template take<Storage>(kind, rows * columns);
+  }
+  void take_row_major(Arena<D>&, MemoryKind, Index, Index) {}
+  void take_transposed(Arena<D>&, MemoryKind, Index, Index) {}
+
+  /// Takes what a backward needs of a forward's input.
+  void take_kept(Arena<D>& arena, Index rows, Index columns) {
+    take_values(arena, MemoryKind::activations, rows, columns);
+  }
+  /// Takes what only the forward needs.
+  void take_transient(Arena<D>&, Index, Index) {}
+
+  /// The operand for this many rows. `slot`, `record` and `copies` matter where the precision
+  /// quantises.
+  [[nodiscard]] Operand<P, Kind, D> operand(Index rows, Index columns, ScalingSlot*, bool,
+                                            Copies) const {
+    return {{values, {rows, columns}}};
+  }
+};
+
+template <QuantizedPrecision P, OperandKind Kind, Device D>
+struct OperandMemory<P, Kind, D> {
+  using Storage = typename PrecisionTraits<P>::Storage;
+  using Format = OperandFormat<P, Kind>;
+  using Granularity = OperandGranularity<P, Kind>;
+  using Scale = typename Granularity::Scale;
+  static constexpr bool per_tensor = Granularity::block_columns == 0;
+
+  Storage* values = nullptr;
+  Format* row_major = nullptr;
+  Format* transposed = nullptr;
+  Scale* row_major_scales = nullptr;
+  Scale* transposed_scales = nullptr;
+
+  void take_values(Arena<D>& arena, MemoryKind kind, Index rows, Index columns) {
+    values = arena.template take<Storage>(kind, rows * columns);
+  }
+  void take_row_major(Arena<D>& arena, MemoryKind kind, Index rows, Index columns) {
+    row_major = arena.template take<Format>(kind, rows * columns);
+    if constexpr (!per_tensor) {
+      row_major_scales = arena.template take<Scale>(kind, scale_count<Granularity>(rows, columns));
+    }
+  }
+  void take_transposed(Arena<D>& arena, MemoryKind kind, Index rows, Index columns) {
+    transposed = arena.template take<Format>(kind, rows * columns);
+    if constexpr (!per_tensor) {
+      transposed_scales = arena.template take<Scale>(kind, scale_count<Granularity>(columns, rows));
+    }
+  }
+
+  void take_kept(Arena<D>& arena, Index rows, Index columns) {
+    take_transposed(arena, MemoryKind::activations, rows, columns);
+  }
+  void take_transient(Arena<D>& arena, Index rows, Index columns) {
+    take_values(arena, MemoryKind::activations, rows, columns);
+    take_row_major(arena, MemoryKind::activations, rows, columns);
+  }
+
+  [[nodiscard]] Operand<P, Kind, D> operand(Index rows, Index columns, ScalingSlot* slot,
+                                            bool record, Copies copies) const {
+    Scale* row_scales = row_major_scales;
+    Scale* column_scales = transposed_scales;
+    if constexpr (per_tensor) {
+      row_scales = slot == nullptr ? nullptr : &slot->scale_inverse;
+      column_scales = row_scales;
+    }
+    Operand<P, Kind, D> result;
+    result.values = {values, {rows, columns}};
+    if (copies.row_major) result.row_major = {row_major, row_scales, rows, columns};
+    if (copies.transposed) result.transposed = {transposed, column_scales, columns, rows};
+    result.slot = slot;
+    result.record = record;
+    return result;
+  }
+};
+
+}  // namespace octavo

@@ -1,0 +1,94 @@
+/// @file
+/// Typed views of dense tensors: pointer, shape and device.
+#pragma once
+
+#include <octavo/core/context.hpp>
+#include <octavo/core/macros.hpp>
+
+#include <array>
+#include <string>
+#include <type_traits>
+
+namespace octavo {
+
+/// A dense row-major tensor that is owned elsewhere. Trivially copyable; copies see one memory.
+/// @tparam T     element type; const for input
+/// @tparam Rank  number of dimensions
+template <class T, int Rank, Device D>
+class TensorView {
+ public:
+  using Element = T;
+  using Shape = std::array<Index, static_cast<std::size_t>(Rank)>;
+
+  constexpr TensorView() = default;
+  OCTAVO_HOST_DEVICE constexpr TensorView(T* data, Shape shape) : data_(data), shape_(shape) {}
+
+  /// A view for reading, from one for writing.
+  template <class Other>
+  requires(std::is_const_v<T>&& std::same_as<const Other, T> &&
+           !std::is_const_v<Other>) OCTAVO_HOST_DEVICE
+      constexpr TensorView(const TensorView<Other, Rank, D>& other)
+      : data_(other.data()), shape_(other.shape()) {}
+
+  [[nodiscard]] OCTAVO_HOST_DEVICE constexpr T* data() const { return data_; }
+  [[nodiscard]] OCTAVO_HOST_DEVICE constexpr const Shape& shape() const { return shape_; }
+  [[nodiscard]] OCTAVO_HOST_DEVICE constexpr Index extent(int dimension) const {
+    return shape_[static_cast<std::size_t>(dimension)];
+  }
+  [[nodiscard]] OCTAVO_HOST_DEVICE constexpr bool empty() const { return data_ == nullptr; }
+
+  /// Number of elements.
+  [[nodiscard]] OCTAVO_HOST_DEVICE constexpr Index size() const {
+    Index count = 1;
+    for (const Index extent : shape_) count *= extent;
+    return count;
+  }
+  [[nodiscard]] std::size_t bytes() const { return static_cast<std::size_t>(size()) * sizeof(T); }
+
+  /// The first element of row `row`, where rows are the first dimension.
+  [[nodiscard]] OCTAVO_HOST_DEVICE constexpr T* row(Index row) const {
+    return data_ + row * (size() / shape_[0]);
+  }
+
+  /// Rows `begin` to `begin + count` of the first dimension.
+  [[nodiscard]] constexpr TensorView rows(Index begin, Index count) const {
+    Shape shape = shape_;
+    shape[0] = count;
+    const Index stride = shape_[0] == 0 ? 0 : size() / shape_[0];
+    return {data_ == nullptr ? nullptr : data_ + begin * stride, shape};
+  }
+
+  /// The same elements as another shape of the same size.
+  template <int OtherRank>
+  [[nodiscard]] constexpr TensorView<T, OtherRank, D> reshape(
+      typename TensorView<T, OtherRank, D>::Shape shape) const {
+    const TensorView<T, OtherRank, D> result{data_, shape};
+    require<ShapeError>(result.size() == size(), "cannot view ", size(), " elements as ",
+                        result.size(), "; give a shape of the same size");
+    return result;
+  }
+
+ private:
+  T* data_ = nullptr;
+  Shape shape_{};
+};
+
+/// "[8, 128]", for messages.
+template <class T, int Rank, Device D>
+std::string shape_text(TensorView<T, Rank, D> view) {
+  std::string text = "[";
+  for (int i = 0; i < Rank; ++i) text += (i == 0 ? "" : ", ") + std::to_string(view.extent(i));
+  return text + "]";
+}
+
+/// Throws ShapeError unless the view has this shape.
+template <class T, int Rank, Device D>
+void check_shape(const char* operation, const char* name, TensorView<T, Rank, D> view,
+                 const typename TensorView<T, Rank, D>::Shape& expected) {
+  if (view.shape() == expected) return;
+  const TensorView<T, Rank, D> wanted{view.data(), expected};
+  throw ShapeError(message(operation, ": ", name, " has shape ", shape_text(view), " but ",
+                           shape_text(wanted), " is needed"));
+}
+
+}  // namespace octavo

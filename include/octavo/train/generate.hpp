@@ -1,0 +1,67 @@
+/// @file
+/// Text from a model, one token after another.
+#pragma once
+
+#include <octavo/core/random.hpp>
+#include <octavo/train/session.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <span>
+#include <vector>
+
+namespace octavo {
+
+/// How the next token is drawn.
+struct GenerateOptions {
+  Index tokens = 200;        ///< to draw
+  double temperature = 0.8;  ///< logits are divided by it; 0 always takes the likeliest
+  std::uint64_t seed = 1;
+};
+
+namespace detail {
+
+/// Draws from softmax(logits / temperature) with one uniform number in [0, 1).
+inline std::int32_t draw_token(std::span<const float> logits, double temperature, double random) {
+  const auto likeliest = std::max_element(logits.begin(), logits.end());
+  if (temperature == 0) return static_cast<std::int32_t>(likeliest - logits.begin());
+  const auto weight = [&](float logit) {
+    return std::exp((static_cast<double>(logit) - static_cast<double>(*likeliest)) / temperature);
+  };
+  double total = 0;
+  for (const float logit : logits) total += weight(logit);
+  double left = random * total;
+  for (std::size_t i = 0; i < logits.size(); ++i) {
+    left -= weight(logits[i]);
+    if (left < 0) return static_cast<std::int32_t>(i);
+  }
+  return static_cast<std::int32_t>(likeliest - logits.begin());
+}
+
+}  // namespace detail
+
+/// Continues `prompt` by `options.tokens` tokens; the model sees at most one sequence of the last
+/// tokens. The same seed gives the same text.
+/// @param prompt    at least one token
+/// @param sequence  tokens that the model can see at once
+/// @throws ConfigError  for an empty prompt, or a negative or non-finite temperature
+inline std::vector<std::int32_t> generate(TrainingSession& session,
+                                          std::span<const std::int32_t> prompt, Index sequence,
+                                          const GenerateOptions& options) {
+  require<ConfigError>(!prompt.empty(), "the prompt is empty; give at least one token");
+  require<ConfigError>(std::isfinite(options.temperature) && options.temperature >= 0,
+                       "the temperature is ", options.temperature, "; give 0 or more");
+  session.begin_evaluation();
+  std::vector<std::int32_t> text(prompt.begin(), prompt.end());
+  std::vector<float> logits(static_cast<std::size_t>(session.config().vocabulary));
+  const RandomStream stream{options.seed, 0x73616d706c65u};
+  for (Index i = 0; i < options.tokens; ++i) {
+    const std::size_t seen = std::min(text.size(), static_cast<std::size_t>(sequence));
+    session.next_token_logits(std::span(text).last(seen), logits);
+    const float random = uniform(random_word(stream, static_cast<std::uint64_t>(i)));
+    text.push_back(detail::draw_token(logits, options.temperature, static_cast<double>(random)));
+  }
+  return {text.begin() + static_cast<std::ptrdiff_t>(prompt.size()), text.end()};
+}
+
+}  // namespace octavo

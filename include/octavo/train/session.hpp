@@ -1,0 +1,257 @@
+/// @file
+/// A model, its optimizer and their memory: training steps and evaluation.
+#pragma once
+
+#include <octavo/models/llama.hpp>
+#include <octavo/optim/optim.hpp>
+
+#include <span>
+#include <string>
+#include <vector>
+
+namespace octavo {
+
+/// How a session works.
+struct SessionOptions {
+  BatchShape batch;                ///< of one micro-batch
+  Index micro_batches = 1;         ///< whose gradients make one step
+  LlamaOptions model;              ///< recompute policy and head chunk
+  AdamWSettings optimizer;         ///< betas, epsilon, decay
+  float max_gradient_norm = 1.0f;  ///< gradients are scaled down to it; 0: never
+  std::uint64_t seed = 1;          ///< of the initial weights and of stochastic rounding
+};
+
+/// What a training step did.
+struct StepResult {
+  double loss = 0;           ///< mean over the step's tokens
+  double gradient_norm = 0;  ///< before clipping
+  bool skipped = false;      ///< loss, gradients or an operand were not finite: nothing changed
+};
+
+/// Sum of losses and number of tokens of an evaluation.
+struct LossSum {
+  double sum = 0;
+  Index tokens = 0;
+
+  [[nodiscard]] double mean() const { return tokens == 0 ? 0 : sum / static_cast<double>(tokens); }
+};
+
+/// Training of some model: what programs that choose model and precision at run time hold.
+class TrainingSession {
+ public:
+  virtual ~TrainingSession() = default;
+
+  /// One optimizer step.
+  /// @param tokens   [micro_batches · rows]
+  /// @param targets  [micro_batches · rows]; below 0: ignored
+  /// @throws ManifestError  if other GEMMs ran than the manifest says
+  virtual StepResult step(std::span<const std::int32_t> tokens,
+                          std::span<const std::int32_t> targets, double learning_rate) = 0;
+
+  /// Gets ready for `evaluate` and `next_token_logits` with the weights as they are now.
+  virtual void begin_evaluation() = 0;
+
+  /// The losses of one batch.
+  /// @param tokens   [rows]
+  /// @param targets  [rows]; below 0: ignored
+  virtual LossSum evaluate(std::span<const std::int32_t> tokens,
+                           std::span<const std::int32_t> targets) = 0;
+
+  /// The logits of the token that follows `tokens`.
+  /// @param tokens  at least 1 and at most a sequence
+  /// @param logits  [vocabulary], written
+  virtual void next_token_logits(std::span<const std::int32_t> tokens, std::span<float> logits) = 0;
+
+  [[nodiscard]] virtual const GemmManifest& manifest() const = 0;
+  [[nodiscard]] virtual const MemoryPlan& memory() const = 0;
+  [[nodiscard]] virtual std::size_t allocated_bytes() const = 0;
+  [[nodiscard]] virtual const LlamaConfig& config() const = 0;
+  [[nodiscard]] virtual std::string precision() const = 0;
+  [[nodiscard]] virtual Index head_chunks() const = 0;
+  /// Amax, scale and statistics of every quantised operand, of the last step.
+  [[nodiscard]] virtual std::vector<OperandReport> operands() = 0;
+};
+
+/// The memory that a session needs, computed without allocating it.
+template <class Model, class Optimizer>
+MemoryPlan plan_memory(const SessionOptions& options,
+                       const Context<typename Model::DeviceType>& context);
+
+/// The session of one model type.
+/// @tparam Model      such as `Llama<llama_tiny, Bf16, Cpu>`
+/// @tparam Optimizer  such as `AdamW<MasterWeights<Fp32>, Moments<Bf16>>`
+template <class Model, class Optimizer = AdamW<>>
+class ModelSession final : public TrainingSession {
+ public:
+  using D = typename Model::DeviceType;
+
+  ModelSession(const SessionOptions& options, Context<D>& context)
+      : options_(options),
+        context_(context),
+        arena_(plan_memory<Model, Optimizer>(options, context), context),
+        parts_(arena_, options_, context) {
+    parts_.model.initialize(options.seed, context);
+    parts_.optimizer.initialize(context);
+  }
+
+  StepResult step(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets,
+                  double learning_rate) override {
+    check_tokens(tokens, targets, options_.micro_batches * rows());
+    copy_to_device(parts_.tokens.data(), tokens.data(), tokens.size_bytes(), context_);
+    copy_to_device(parts_.targets.data(), targets.data(), targets.size_bytes(), context_);
+    parts_.optimizer.prepare(learning_rate, context_);
+    parts_.model.reset_counts();
+    const Index counted = count_targets(targets);
+    enqueue_step(counted == 0 ? 0.0f : 1.0f / static_cast<float>(counted));
+    const StepStatus status = read_status();
+    parts_.model.verify_step(options_.micro_batches);
+    if (status.skip == 0) parts_.optimizer.advance();
+    return {LossSum{status.loss_sum, counted}.mean(), static_cast<double>(status.gradient_norm),
+            status.skip != 0};
+  }
+
+  void begin_evaluation() override {
+    parts_.model.bind(context_);
+    parts_.model.template quantize_weights<Mode::evaluate>(context_);
+  }
+
+  LossSum evaluate(std::span<const std::int32_t> tokens,
+                   std::span<const std::int32_t> targets) override {
+    check_tokens(tokens, targets, rows());
+    const auto device_tokens = parts_.tokens.rows(0, rows());
+    const auto device_targets = parts_.targets.rows(0, rows());
+    copy_to_device(device_tokens.data(), tokens.data(), tokens.size_bytes(), context_);
+    copy_to_device(device_targets.data(), targets.data(), targets.size_bytes(), context_);
+    fill_zero(parts_.status.data(), parts_.status.bytes(), context_);
+    parts_.model.evaluate(device_tokens, device_targets, parts_.losses, context_);
+    add_losses(losses(), parts_.status, context_);
+    return {read_status().loss_sum, count_targets(targets)};
+  }
+
+  void next_token_logits(std::span<const std::int32_t> tokens, std::span<float> logits) override {
+    const auto count = static_cast<Index>(tokens.size());
+    require<ShapeError>(count > 0 && count <= options_.batch.tokens, "next_token_logits: got ",
+                        count, " tokens; give 1 to ", options_.batch.tokens);
+    const auto device_tokens = parts_.tokens.rows(0, count);
+    copy_to_device(device_tokens.data(), tokens.data(), tokens.size_bytes(), context_);
+    const auto row = parts_.model.logits(device_tokens, {1, count}, count - 1, 1, context_);
+    std::vector<typename Model::T> values(logits.size());
+    copy_to_host_sync(values.data(), row.data(), values.size() * sizeof(typename Model::T),
+                      context_);
+    for (std::size_t i = 0; i < values.size(); ++i) logits[i] = static_cast<float>(values[i]);
+  }
+
+  [[nodiscard]] const GemmManifest& manifest() const override { return parts_.model.manifest(); }
+  [[nodiscard]] const MemoryPlan& memory() const override { return arena_.plan(); }
+  [[nodiscard]] std::size_t allocated_bytes() const override { return arena_.allocated(); }
+  [[nodiscard]] const LlamaConfig& config() const override { return Model::config; }
+  [[nodiscard]] std::string precision() const override { return Model::precision(); }
+  [[nodiscard]] Index head_chunks() const override { return parts_.model.head_chunks(); }
+  [[nodiscard]] std::vector<OperandReport> operands() override {
+    return parts_.model.scaling().report_sync(context_);
+  }
+
+  /// The model, for tests and programs that know its type.
+  [[nodiscard]] Model& model() { return parts_.model; }
+
+ private:
+  friend MemoryPlan plan_memory<Model, Optimizer>(const SessionOptions&, const Context<D>&);
+
+  /// Everything that lives in the arena, in the order that it is taken.
+  struct Parts {
+    Parts(Arena<D>& arena, const SessionOptions& options, const Context<D>& context)
+        : model(arena, options.batch, options.model, context),
+          optimizer(arena, model, seeded(options)) {
+      constexpr auto kind = MemoryKind::activations;
+      const Index rows = options.batch.rows();
+      const Index all = rows * options.micro_batches;
+      require<ConfigError>(options.micro_batches > 0, "micro-batches is ", options.micro_batches,
+                           "; give at least 1");
+      tokens = {arena.template take<std::int32_t>(kind, all), {all}};
+      targets = {arena.template take<std::int32_t>(kind, all), {all}};
+      losses = {arena.template take<float>(kind, rows), {rows}};
+      status = {arena.template take<StepStatus>(kind, 1), {1}};
+    }
+
+    static AdamWSettings seeded(const SessionOptions& options) {
+      AdamWSettings settings = options.optimizer;
+      settings.seed = options.seed;
+      return settings;
+    }
+
+    Model model;
+    typename Optimizer::template For<Model> optimizer;
+    TensorView<std::int32_t, 1, D> tokens;   ///< [micro_batches · rows]
+    TensorView<std::int32_t, 1, D> targets;  ///< [micro_batches · rows]
+    TensorView<float, 1, D> losses;          ///< [rows]
+    TensorView<StepStatus, 1, D> status;     ///< [1]
+  };
+
+  [[nodiscard]] Index rows() const { return options_.batch.rows(); }
+  [[nodiscard]] TensorView<const float, 1, D> losses() const { return parts_.losses; }
+  [[nodiscard]] TensorView<const StepStatus, 1, D> status() const { return parts_.status; }
+
+  /// Everything between the step's inputs and its status, without synchronisation or allocation.
+  void enqueue_step(float gradient_scale) {
+    Model& model = parts_.model;
+    const ScalingTable<D>& scaling = model.scaling();
+    fill_zero(parts_.status.data(), parts_.status.bytes(), context_);
+    scaling.snapshot(context_);
+    scaling.clear_statistics(context_);
+    model.template quantize_weights<Mode::train>(context_);
+    for (Index m = 0; m < options_.micro_batches; ++m) {
+      model.train_micro_batch(parts_.tokens.rows(m * rows(), rows()),
+                              parts_.targets.rows(m * rows(), rows()), parts_.losses,
+                              gradient_scale, m == 0, context_);
+      add_losses(losses(), parts_.status, context_);
+    }
+    model.finish_step(context_);
+    parts_.optimizer.add_squared_norms(parts_.status, context_);
+    scaling.finish(options_.max_gradient_norm, parts_.status, context_);
+    parts_.optimizer.step(status(), context_);
+    scaling.restore_if_skipped(status(), context_);
+  }
+
+  StepStatus read_status() const {
+    StepStatus result{};
+    copy_to_host_sync(&result, parts_.status.data(), sizeof(result), context_);
+    return result;
+  }
+
+  static Index count_targets(std::span<const std::int32_t> targets) {
+    return static_cast<Index>(
+        std::count_if(targets.begin(), targets.end(), [](std::int32_t t) { return t >= 0; }));
+  }
+
+  /// @throws ShapeError   for a wrong number of tokens
+  /// @throws ConfigError  for a token outside of the vocabulary
+  static void check_tokens(std::span<const std::int32_t> tokens,
+                           std::span<const std::int32_t> targets, Index expected) {
+    require<ShapeError>(
+        tokens.size() == static_cast<std::size_t>(expected) && targets.size() == tokens.size(),
+        "got ", tokens.size(), " tokens and ", targets.size(), " targets, but ", expected,
+        " of each are needed");
+    for (std::size_t i = 0; i < tokens.size(); ++i) {
+      require<ConfigError>(tokens[i] >= 0 && tokens[i] < Model::config.vocabulary &&
+                               targets[i] < Model::config.vocabulary,
+                           "token ", tokens[i], " or target ", targets[i], " at position ", i,
+                           " lies outside of the vocabulary of ", Model::config.vocabulary,
+                           "; use the tokenizer that the model was made for");
+    }
+  }
+
+  SessionOptions options_;
+  Context<D>& context_;
+  Arena<D> arena_;
+  Parts parts_;
+};
+
+template <class Model, class Optimizer>
+MemoryPlan plan_memory(const SessionOptions& options,
+                       const Context<typename Model::DeviceType>& context) {
+  Arena<typename Model::DeviceType> arena;
+  const typename ModelSession<Model, Optimizer>::Parts parts(arena, options, context);
+  return arena.plan();
+}
+
+}  // namespace octavo

@@ -1,0 +1,7 @@
+/// @file
+/// Training steps, evaluation, generation, interruption.
+#pragma once
+
+#include <octavo/train/generate.hpp>
+#include <octavo/train/interrupt.hpp>
+#include <octavo/train/session.hpp>

@@ -1,0 +1,29 @@
+# Shared by quickstart, run-tests and .ci/run; to be sourced from the project's root.
+# shellcheck shell=bash
+
+fail() {
+  echo "${0##*/}: $*" >&2
+  exit 1
+}
+
+# Ubuntu 22.04's own g++ is older than 12; scripts/install-dependencies puts g++-12 beside it.
+choose_tools() {
+  if [[ -z ${CXX-} ]] && grep -qs '^VERSION_CODENAME=jammy$' /etc/os-release; then
+    export CXX=g++-12
+  fi
+  if command -v ninja >/dev/null; then
+    export CMAKE_GENERATOR=Ninja
+  fi
+}
+
+# Configures and builds a preset of CMakePresets.json into build/PRESET; shows progress only.
+build_preset() {
+  local preset=$1
+  local log=build/$preset.configure.log
+  mkdir -p build
+  cmake --preset "$preset" >"$log" 2>&1 || {
+    cat "$log" >&2
+    fail "the configuration of $preset failed; $log has its output"
+  }
+  cmake --build --preset "$preset" --parallel "$(nproc)" || fail "the build of $preset failed"
+}

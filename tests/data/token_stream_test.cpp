@@ -1,0 +1,365 @@
+#include <octavo/data/token_stream.hpp>
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <new>
+#include <set>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace {
+
+std::size_t allocations = 0;
+
+}  // namespace
+
+// Not inlined, or the compiler sees memory of malloc where it expects that of new.
+__attribute__((noinline)) void* operator new(std::size_t size) {
+  ++allocations;
+  if (void* memory = std::malloc(size == 0 ? 1 : size)) return memory;
+  throw std::bad_alloc();
+}
+__attribute__((noinline)) void operator delete(void* memory) noexcept { std::free(memory); }
+__attribute__((noinline)) void operator delete(void* memory, std::size_t) noexcept {
+  std::free(memory);
+}
+
+namespace {
+
+using octavo::ConfigError;
+using octavo::Index;
+using octavo::ShapeError;
+using octavo::split_validation;
+using octavo::TokenStream;
+using octavo::TokenStreamOptions;
+using octavo::ValidationSet;
+
+/// Tokens of which each run of two tells its position: 256 · 256 positions without repetition.
+std::vector<std::uint8_t> telling_tokens(std::size_t count) {
+  // A de Bruijn sequence of order 2: for each a, the pairs (a, b) for b ≥ a, and back.
+  std::vector<std::uint8_t> tokens;
+  for (int a = 0; a < 256; ++a) {
+    tokens.push_back(static_cast<std::uint8_t>(a));
+    for (int b = a + 1; b < 256; ++b) {
+      tokens.push_back(static_cast<std::uint8_t>(a));
+      tokens.push_back(static_cast<std::uint8_t>(b));
+    }
+  }
+  tokens.resize(count);
+  return tokens;
+}
+
+struct Batch {
+  explicit Batch(Index size)
+      : inputs(static_cast<std::size_t>(size), -7), targets(static_cast<std::size_t>(size), -7) {}
+  std::vector<std::int32_t> inputs;
+  std::vector<std::int32_t> targets;
+  friend bool operator==(const Batch&, const Batch&) = default;
+};
+
+Batch next(TokenStream& stream, const TokenStreamOptions& options) {
+  Batch batch(options.sequences * options.sequence_length);
+  stream.next(batch.inputs, batch.targets);
+  return batch;
+}
+
+/// Start positions of the windows of `batch`; checks that each is a run of `tokens`.
+std::vector<Index> positions(const std::vector<std::uint8_t>& tokens, const Batch& batch,
+                             Index sequence_length) {
+  std::vector<Index> found;
+  const auto length = static_cast<std::size_t>(sequence_length);
+  for (std::size_t at = 0; at < batch.inputs.size(); at += length) {
+    std::vector<std::int32_t> window(
+        batch.inputs.begin() + static_cast<std::ptrdiff_t>(at),
+        batch.inputs.begin() + static_cast<std::ptrdiff_t>(at + length));
+    window.push_back(batch.targets[at + length - 1]);
+    for (std::size_t t = 0; t + 1 < length; ++t)
+      EXPECT_EQ(batch.targets[at + t], batch.inputs[at + t + 1]);
+    const auto place = std::search(tokens.begin(), tokens.end(), window.begin(), window.end());
+    EXPECT_NE(place, tokens.end()) << "a window is no run of the text";
+    found.push_back(place - tokens.begin());
+  }
+  return found;
+}
+
+/// The first `count` window positions that a stream hands out.
+std::vector<Index> walk(const std::vector<std::uint8_t>& tokens, const TokenStreamOptions& options,
+                        Index count) {
+  TokenStream stream(tokens, options);
+  std::vector<Index> all;
+  while (static_cast<Index>(all.size()) < count) {
+    const auto some = positions(tokens, next(stream, options), options.sequence_length);
+    all.insert(all.end(), some.begin(), some.end());
+  }
+  all.resize(static_cast<std::size_t>(count));
+  return all;
+}
+
+TEST(TokenStream, WithoutShuffleReadsInOrderAndStartsAgain) {
+  const auto tokens = telling_tokens(33);
+  const auto found = walk(tokens, {.sequences = 1, .sequence_length = 8, .shuffle = false}, 9);
+  EXPECT_EQ(found, (std::vector<Index>{0, 8, 16, 24, 0, 8, 16, 24, 0}));
+}
+
+TEST(TokenStream, EveryEpochVisitsEachWindowOnce) {
+  const auto tokens = telling_tokens(1003);
+  const TokenStreamOptions options{.sequences = 1, .sequence_length = 8, .seed = 5};
+  TokenStream stream(tokens, options);
+  std::set<Index> offsets;
+  std::set<std::vector<Index>> orders;
+  for (int epoch = 0; epoch < 20; ++epoch) {
+    std::vector<Index> visited;
+    do {
+      visited.push_back(positions(tokens, next(stream, options), 8).front());
+    } while (stream.epoch() < epoch + 1);
+    EXPECT_EQ(stream.epoch(), epoch + 1.0);
+    orders.insert(visited);
+    std::sort(visited.begin(), visited.end());
+    const Index offset = visited.front();
+    EXPECT_LT(offset, 8);
+    offsets.insert(offset);
+    for (std::size_t i = 0; i < visited.size(); ++i)
+      EXPECT_EQ(visited[i], offset + 8 * static_cast<Index>(i));
+    // No further window has room for its last target.
+    EXPECT_GT(visited.back() + 16, 1002);
+  }
+  EXPECT_GE(offsets.size(), 4u);
+  EXPECT_EQ(orders.size(), 20u);
+}
+
+TEST(TokenStream, OrdersAreUniform) {
+  // Three windows have six orders; 6000 epochs give each about 1000.
+  const auto tokens = telling_tokens(7);
+  const TokenStreamOptions options{.sequences = 1, .sequence_length = 2, .seed = 9};
+  std::vector<int> counts(27, 0);
+  std::vector<int> offsets(2, 0);
+  TokenStream stream(tokens, options);
+  for (int epoch = 0; epoch < 12000; ++epoch) {
+    std::vector<Index> visited;
+    do {
+      visited.push_back(positions(tokens, next(stream, options), 2).front());
+    } while (stream.epoch() < epoch + 1);
+    offsets[static_cast<std::size_t>(visited.front() % 2)] += 1;
+    if (visited.size() != 3) continue;  // the odd offset leaves room for two
+    const Index code = visited[0] / 2 * 9 + visited[1] / 2 * 3 + visited[2] / 2;
+    counts[static_cast<std::size_t>(code)] += 1;
+  }
+  EXPECT_NEAR(offsets[0], 6000, 300);
+  const std::vector<std::size_t> orders{5, 7, 11, 15, 19, 21};
+  for (const std::size_t order : orders) EXPECT_NEAR(counts[order], 1000, 160);
+}
+
+TEST(TokenStream, SeedDecidesTheOrder) {
+  const auto tokens = telling_tokens(2000);
+  TokenStreamOptions options{.sequences = 4, .sequence_length = 16, .seed = 1};
+  const auto first = walk(tokens, options, 400);
+  EXPECT_EQ(walk(tokens, options, 400), first);
+  options.seed = 2;
+  EXPECT_NE(walk(tokens, options, 400), first);
+}
+
+TEST(TokenStream, BatchesTakeTheRestFromTheNextEpoch) {
+  const auto tokens = telling_tokens(1000);
+  const auto one = walk(tokens, {.sequences = 1, .sequence_length = 8, .seed = 3}, 500);
+  const auto seven = walk(tokens, {.sequences = 7, .sequence_length = 8, .seed = 3}, 500);
+  EXPECT_EQ(seven, one);
+}
+
+TEST(TokenStream, OrderIsTheSameOnEveryPlatform) {
+  // From another implementation of the same definition, in Python. Twelve windows an epoch.
+  const auto tokens = telling_tokens(100);
+  const auto found = walk(tokens, {.sequences = 2, .sequence_length = 8, .seed = 42}, 14);
+  EXPECT_EQ(found, (std::vector<Index>{43, 67, 51, 3, 91, 75, 35, 19, 59, 11, 27, 83, 3, 35}));
+}
+
+TEST(TokenStream, RestoredStreamsContinueExactly) {
+  const auto tokens = telling_tokens(1000);
+  const TokenStreamOptions options{.sequences = 5, .sequence_length = 8, .seed = 11};
+  TokenStream stream(tokens, options);
+  for (int step = 0; step < 60; ++step) {
+    const TokenStream::State state = stream.state();
+    const double epoch = stream.epoch();
+    TokenStream resumed(tokens, options);
+    resumed.restore(state);
+    EXPECT_EQ(resumed.state(), state);
+    EXPECT_EQ(resumed.epoch(), epoch);
+    TokenStream ahead = stream;
+    for (int more = 0; more < 30; ++more)
+      ASSERT_EQ(next(resumed, options), next(ahead, options)) << step << " + " << more;
+    next(stream, options);
+  }
+}
+
+TEST(TokenStream, RestoreGoesBackInTheSameStream) {
+  const auto tokens = telling_tokens(1000);
+  const TokenStreamOptions options{.sequences = 5, .sequence_length = 8, .seed = 11};
+  TokenStream stream(tokens, options);
+  next(stream, options);
+  const TokenStream::State state = stream.state();
+  const Batch expected = next(stream, options);
+  for (int step = 0; step < 100; ++step) next(stream, options);
+  stream.restore(state);
+  EXPECT_EQ(next(stream, options), expected);
+}
+
+TEST(TokenStream, RefusesTheStateOfAnotherStream) {
+  const auto tokens = telling_tokens(1000);
+  auto changed = tokens;
+  changed[500] ^= 1;
+  const auto shorter = telling_tokens(999);
+  const TokenStreamOptions options{.sequences = 2, .sequence_length = 8, .seed = 1};
+  const TokenStream::State state = TokenStream(tokens, options).state();
+  const auto refuses = [&state](const std::vector<std::uint8_t>& text,
+                                const TokenStreamOptions& other) {
+    TokenStream stream(text, other);
+    EXPECT_THROW(stream.restore(state), ConfigError);
+  };
+  refuses(changed, options);
+  refuses(shorter, options);
+  refuses(tokens, {.sequences = 2, .sequence_length = 4, .seed = 1});
+  refuses(tokens, {.sequences = 2, .sequence_length = 8, .seed = 2});
+  refuses(tokens, {.sequences = 2, .sequence_length = 8, .seed = 1, .shuffle = false});
+  TokenStream larger_batch(tokens, {.sequences = 3, .sequence_length = 8, .seed = 1});
+  EXPECT_NO_THROW(larger_batch.restore(state));
+}
+
+TEST(TokenStream, RefusesADamagedPosition) {
+  const auto tokens = telling_tokens(1000);
+  TokenStream stream(tokens, {.sequences = 2, .sequence_length = 8});
+  TokenStream::State state = stream.state();
+  state.position = 126;
+  EXPECT_THROW(stream.restore(state), ConfigError);
+  state.position = -1;
+  EXPECT_THROW(stream.restore(state), ConfigError);
+}
+
+TEST(TokenStream, SaysWhatATooShortTextNeeds) {
+  const TokenStreamOptions options{.sequences = 4, .sequence_length = 8};
+  EXPECT_NO_THROW(TokenStream(telling_tokens(40), options));
+  const auto tokens = telling_tokens(39);
+  try {
+    const TokenStream stream(tokens, options);
+    FAIL() << "39 tokens were accepted";
+  } catch (const ConfigError& error) {
+    const std::string text = error.what();
+    for (const std::string_view part :
+         {"has 39 tokens", "at least 40", "lower the sequence length"})
+      EXPECT_NE(text.find(part), std::string::npos) << text;
+  }
+  EXPECT_THROW(TokenStream({}, options), ConfigError);
+}
+
+TEST(TokenStream, TheShortestTextHasABatchInEveryEpoch) {
+  const auto tokens = telling_tokens(40);
+  for (std::uint64_t seed = 0; seed < 50; ++seed) {
+    const auto found = walk(tokens, {.sequences = 4, .sequence_length = 8, .seed = seed}, 4);
+    EXPECT_EQ(std::set<Index>(found.begin(), found.end()).size(), 4u);
+  }
+}
+
+TEST(TokenStream, RefusesSettingsThatCannotWork) {
+  const auto tokens = telling_tokens(1000);
+  EXPECT_THROW(TokenStream(tokens, {.sequences = 0}), ConfigError);
+  EXPECT_THROW(TokenStream(tokens, {.sequences = -1}), ConfigError);
+  EXPECT_THROW(TokenStream(tokens, {.sequence_length = 0}), ConfigError);
+  EXPECT_THROW(
+      TokenStream(tokens, {.sequences = Index{1} << 32, .sequence_length = Index{1} << 32}),
+      ConfigError);
+}
+
+TEST(TokenStream, RefusesRoomOfAnotherSize) {
+  const auto tokens = telling_tokens(1000);
+  TokenStream stream(tokens, {.sequences = 2, .sequence_length = 8});
+  std::vector<std::int32_t> right(16);
+  std::vector<std::int32_t> wrong(15);
+  EXPECT_THROW(stream.next(right, wrong), ShapeError);
+  EXPECT_THROW(stream.next(wrong, right), ShapeError);
+  EXPECT_EQ(stream.epoch(), 0.0);
+}
+
+TEST(TokenStream, NeverAllocatesAfterItsConstruction) {
+  const auto tokens = telling_tokens(1000);
+  TokenStream stream(tokens, {.sequences = 5, .sequence_length = 8});
+  Batch batch(40);
+  const std::size_t before = allocations;
+  while (stream.epoch() < 5.0) stream.next(batch.inputs, batch.targets);
+  EXPECT_EQ(allocations, before);
+}
+
+TEST(SplitValidation, TakesTheEndOfTheText) {
+  const auto tokens = telling_tokens(1000);
+  const auto [train, validation] = split_validation(tokens, 0.1, 2);
+  EXPECT_EQ(train.data(), tokens.data());
+  EXPECT_EQ(train.size(), 900u);
+  EXPECT_EQ(validation.data(), tokens.data() + 900);
+  EXPECT_EQ(validation.size(), 100u);
+}
+
+TEST(SplitValidation, GivesTheMinimum) {
+  const auto tokens = telling_tokens(1000);
+  EXPECT_EQ(split_validation(tokens, 0.1, 129).validation.size(), 129u);
+  EXPECT_EQ(split_validation(tokens, 0.1, 129).train.size(), 871u);
+  EXPECT_EQ(split_validation(tokens).validation.size(), 100u);
+}
+
+TEST(SplitValidation, RefusesWhatCannotWork) {
+  const auto tokens = telling_tokens(100);
+  EXPECT_THROW(split_validation(tokens, 0.0, 2), ConfigError);
+  EXPECT_THROW(split_validation(tokens, 1.0, 2), ConfigError);
+  EXPECT_THROW(split_validation(tokens, -0.5, 2), ConfigError);
+  EXPECT_THROW(split_validation(tokens, std::nan(""), 2), ConfigError);
+  EXPECT_THROW(split_validation(tokens, 0.1, 100), ConfigError);
+  EXPECT_THROW(split_validation(tokens, 0.1, 1), ConfigError);
+  EXPECT_THROW(split_validation({}, 0.1, 2), ConfigError);
+}
+
+TEST(ValidationSet, CountsEachTokenOnceWhateverTheLength) {
+  for (std::size_t count = 2; count < 60; ++count) {
+    const auto tokens = telling_tokens(count);
+    const ValidationSet set(tokens, {.sequences = 3, .sequence_length = 4});
+    std::vector<std::int32_t> inputs;
+    std::vector<std::int32_t> targets;
+    for (Index index = 0; index < set.batches(); ++index) {
+      Batch batch(12);
+      set.get(index, batch.inputs, batch.targets);
+      EXPECT_NE(batch.targets.front(), -1) << "a batch without targets";
+      inputs.insert(inputs.end(), batch.inputs.begin(), batch.inputs.end());
+      targets.insert(targets.end(), batch.targets.begin(), batch.targets.end());
+    }
+    EXPECT_EQ(set.tokens(), static_cast<Index>(count) - 1);
+    for (std::size_t i = 0; i < targets.size(); ++i) {
+      const bool counts = i + 1 < count;
+      EXPECT_EQ(inputs[i], counts ? tokens[i] : 0) << i << " of " << count;
+      EXPECT_EQ(targets[i], counts ? tokens[i + 1] : -1) << i << " of " << count;
+    }
+  }
+}
+
+TEST(ValidationSet, EndsAtTheMostBatches) {
+  const auto tokens = telling_tokens(1000);
+  const ValidationSet set(tokens, {.sequences = 2, .sequence_length = 8, .max_batches = 3});
+  EXPECT_EQ(set.batches(), 3);
+  EXPECT_EQ(set.tokens(), 48);
+  Batch batch(16);
+  EXPECT_THROW(set.get(3, batch.inputs, batch.targets), ShapeError);
+  EXPECT_THROW(set.get(-1, batch.inputs, batch.targets), ShapeError);
+}
+
+TEST(ValidationSet, RefusesWhatCannotWork) {
+  const auto tokens = telling_tokens(1000);
+  EXPECT_THROW(ValidationSet(std::span(tokens).first(1), {}), ConfigError);
+  EXPECT_THROW(ValidationSet(tokens, {.max_batches = 0}), ConfigError);
+  EXPECT_THROW(ValidationSet(tokens, {.sequences = 0}), ConfigError);
+  const ValidationSet set(tokens, {.sequences = 2, .sequence_length = 8});
+  Batch batch(15);
+  EXPECT_THROW(set.get(0, batch.inputs, batch.targets), ShapeError);
+}
+
+}  // namespace

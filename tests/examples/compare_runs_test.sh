@@ -1,0 +1,120 @@
+#!/usr/bin/env bash
+# Tests compare_runs through its command line: compare_runs_test.sh PATH_TO_COMPARE_RUNS
+# The expected figures are worked out by hand from tests/examples/fixtures/compare_runs.
+set -u
+
+program=$(realpath "${1:?usage: compare_runs_test.sh PATH_TO_COMPARE_RUNS}")
+cd "$(dirname "${BASH_SOURCE[0]}")/fixtures/compare_runs" || exit 1
+scratch=$(mktemp -d) || exit 1
+trap 'umount "$scratch/full" 2>/dev/null; rm -rf "$scratch"' EXIT
+
+failures=0
+fail() {
+  echo "FAILED: $case: $*" >&2
+  sed 's/^/    /' "$scratch/out" "$scratch/err" >&2
+  failures=$((failures + 1))
+}
+# run NAME EXPECTED_EXIT_CODE ARGUMENT...
+run() {
+  case=$1
+  local expected=$2 code=0
+  shift 2
+  "$program" "$@" >"$scratch/out" 2>"$scratch/err" || code=$?
+  [ "$code" -eq "$expected" ] || fail "exit code $code, expected $expected"
+}
+out_has() { grep -qxF -- "$1" "$scratch/out" || fail "no line on stdout is: $1"; }
+out_mentions() { grep -qF -- "$1" "$scratch/out" || fail "stdout does not have: $1"; }
+err_is_one_line_with() {
+  [ "$(wc -l <"$scratch/err")" -eq 1 ] || fail "stderr is not one line"
+  grep -qF -- "$1" "$scratch/err" || fail "stderr does not have: $1"
+}
+html_has() { grep -qF -- "$1" "$scratch/report.html" || fail "the report does not have: $1"; }
+html_lacks() { ! grep -qF -- "$1" "$scratch/report.html" || fail "the report has: $1"; }
+# The table's row of a recipe, with single spaces.
+row_is() {
+  tr -s ' ' <"$scratch/out" | sed 's/ $//' | grep -qxF -- "$1" || fail "no row is: $1"
+}
+
+# (2.55 - 2.5) / 2.5 is 2 %.
+run "two finished runs" 0 bf16 fp8_delayed --html "$scratch/report.html"
+row_is "recipe train loss validation loss gap to bf16 tokens/s FP8 GEMMs skipped steps"
+row_is "bf16 2.5000 2.5000 baseline 15,200 0 of 48 0"
+row_is "fp8 <delayed> 2.6000 2.5500 +2.00 % 1,234,567 45 of 48 1"
+out_mentions "Different seed: "
+[ "$(sed -n 1,4p "$scratch/out" | awk '{ print length }' | sort -u | wc -l)" -eq 1 ] ||
+  fail "the table's lines differ in length"
+out_has "sample of fp8 <delayed>"
+out_has "line one↵"
+out_has 'line <two>\x1B[31m'
+html_has "fp8 &lt;delayed&gt;"
+html_has 'line &lt;two&gt;\x1B[31m</pre>'
+html_has "25.00 % (1)"
+html_lacks "fp8 <delayed>"
+html_lacks "http:"
+html_lacks "https:"
+[ "$(grep -c '<svg class="chart wide"' "$scratch/report.html")" -eq 5 ] || fail "not five charts"
+
+# (2.5 - 2.55) / 2.55 is -1.96 %.
+run "another baseline" 0 bf16 fp8_delayed --baseline fp8-delayed
+row_is "bf16 2.5000 2.5000 -1.96 % 15,200 0 of 48 0"
+
+# Train loss is step 2's, as the mean is over one step; 2,048 tokens in 0.15 s; (3.9 - 4) / 4.
+run "a killed run" 0 bf16 killed
+row_is "fp8 tensorwise 4.5000 3.9000 -2.50 % 13,653 45 of 48 0"
+out_has "note: fp8 tensorwise: line 5 of its metrics.jsonl is cut off and was left out."
+out_mentions "it ended at step 2 of 4"
+
+run "a broken line" 2 bf16 broken
+err_is_one_line_with "broken/metrics.jsonl:3: not valid JSON"
+
+mkdir "$scratch/empty" "$scratch/typed" "$scratch/full" "$scratch/reports"
+run "a missing folder" 2 bf16 "$scratch/absent"
+err_is_one_line_with "absent: no such folder"
+run "an empty folder" 2 bf16 "$scratch/empty"
+err_is_one_line_with "no metrics.jsonl in this folder"
+: >"$scratch/empty/metrics.jsonl"
+run "an empty file" 2 bf16 "$scratch/empty"
+err_is_one_line_with 'no "run" event'
+sed 's/"loss":4,/"loss":"low",/' bf16/metrics.jsonl >"$scratch/typed/metrics.jsonl"
+run "a loss of the wrong type" 2 "$scratch/typed"
+err_is_one_line_with 'metrics.jsonl:3: "loss" must be a number or null'
+run "no baseline" 2 fp8_delayed
+err_is_one_line_with 'no run has the baseline'\''s precision "bf16"'
+run "a folder twice" 2 bf16 ./bf16
+err_is_one_line_with "named twice"
+run "no folder" 2
+
+echo old >"$scratch/reports/report.html"
+run "the report replaces a file" 0 bf16 --html "$scratch/reports/report.html"
+grep -q "</html>" "$scratch/reports/report.html" || fail "the report is not complete"
+[ "$(ls -A "$scratch/reports")" = report.html ] || fail "something was left beside the report"
+run "a full device" 1 bf16 --html /dev/full
+err_is_one_line_with "/dev/full: cannot be written: No space left on device"
+run "a folder as the report" 1 bf16 --html "$scratch/reports"
+err_is_one_line_with "Is a directory"
+run "a report in a missing folder" 1 bf16 --html "$scratch/absent/report.html"
+err_is_one_line_with "No such file or directory"
+case="full standard output"
+"$program" bf16 >/dev/full 2>"$scratch/err" && fail "exit code 0"
+err_is_one_line_with "standard output: cannot be written: No space left on device"
+
+case="a full disk"
+if mount -t tmpfs -o size=16k none "$scratch/full" 2>/dev/null; then
+  echo old >"$scratch/full/report.html"
+  run "a full disk" 1 bf16 --html "$scratch/full/report.html"
+  err_is_one_line_with "No space left on device"
+  [ "$(cat "$scratch/full/report.html")" = old ] || fail "the old report was touched"
+  [ "$(ls -A "$scratch/full")" = report.html ] || fail "something was left beside the old report"
+else
+  echo "skipped: a full disk (mounting a tmpfs needs more rights)"
+fi
+if [ "$(id -u)" -ne 0 ]; then
+  chmod a-w "$scratch/empty"
+  run "a folder without write permission" 1 bf16 --html "$scratch/empty/report.html"
+  err_is_one_line_with "Permission denied"
+else
+  echo "skipped: a folder without write permission (root may write everywhere)"
+fi
+
+[ "$failures" -eq 0 ] || { echo "$failures failures" >&2; exit 1; }
+echo "compare_runs: all tests passed"

@@ -1,0 +1,157 @@
+#include <octavo/io/atomic_file.hpp>
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "support/temporary_folder.hpp"
+
+namespace {
+
+namespace fs = std::filesystem;
+using octavo::IoError;
+using octavo::write_file_atomically;
+
+class AtomicFile : public support::TemporaryFolder {
+ protected:
+  /// The message of the IoError that writing gives; "" if there is none.
+  static std::string error_of(const fs::path& path, std::string_view text) {
+    try {
+      write_file_atomically(path, text);
+    } catch (const IoError& error) {
+      return error.what();
+    }
+    return "";
+  }
+};
+
+bool contains(const std::string& text, std::string_view part) {
+  return text.find(part) != std::string::npos;
+}
+
+TEST_F(AtomicFile, WritesAllBytesAndNothingElse) {
+  const std::string text = std::string("a\0\n", 3) + std::string(1 << 20, 'x');
+  write_file_atomically(folder_ / "file", text);
+  EXPECT_EQ(content(folder_ / "file"), text);
+  EXPECT_EQ(entries(), 1);
+}
+
+TEST_F(AtomicFile, ReplacesAFile) {
+  std::ofstream(folder_ / "file") << "a longer text that was there";
+  write_file_atomically(folder_ / "file", "new");
+  EXPECT_EQ(content(folder_ / "file"), "new");
+  EXPECT_EQ(entries(), 1);
+}
+
+TEST_F(AtomicFile, WritesAnEmptyFile) {
+  write_file_atomically(folder_ / "file", "");
+  EXPECT_TRUE(fs::is_empty(folder_ / "file"));
+}
+
+TEST_F(AtomicFile, WritesARelativePath) {
+  const fs::path before = fs::current_path();
+  fs::current_path(folder_);
+  const std::string error = error_of("file", "text");
+  fs::current_path(before);
+  EXPECT_EQ(error, "");
+  EXPECT_EQ(content(folder_ / "file"), "text");
+}
+
+TEST_F(AtomicFile, AReaderKeepsTheOldFile) {
+  write_file_atomically(folder_ / "file", "old");
+  std::ifstream reader(folder_ / "file");
+  write_file_atomically(folder_ / "file", "new");
+  std::string text;
+  reader >> text;
+  EXPECT_EQ(text, "old");
+}
+
+TEST_F(AtomicFile, KeepsALinkAndReplacesWhatItPointsTo) {
+  fs::create_directory(folder_ / "data");
+  std::ofstream(folder_ / "data" / "file") << "old";
+  fs::create_symlink("data/file", folder_ / "link");
+  write_file_atomically(folder_ / "link", "new");
+  EXPECT_TRUE(fs::is_symlink(folder_ / "link"));
+  EXPECT_EQ(content(folder_ / "data" / "file"), "new");
+}
+
+TEST_F(AtomicFile, WritesToAPipeDirectly) {
+  const fs::path pipe = folder_ / "pipe";
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  const int reader = ::open(pipe.c_str(), O_RDONLY | O_NONBLOCK);
+  write_file_atomically(pipe, "text");
+  char bytes[8] = {};
+  EXPECT_EQ(::read(reader, bytes, sizeof bytes), 4);
+  ::close(reader);
+  EXPECT_EQ(std::string_view(bytes), "text");
+  EXPECT_TRUE(fs::is_fifo(pipe));
+}
+
+TEST_F(AtomicFile, IsNotHinderedByWhatAKilledProcessLeft) {
+  for (int i = 0; i < 3; ++i)
+    std::ofstream(folder_ / octavo::message(".octavo-", ::getpid(), '-', i, ".tmp")) << "left";
+  write_file_atomically(folder_ / "file", "text");
+  EXPECT_EQ(content(folder_ / "file"), "text");
+  EXPECT_EQ(entries(), 4);
+}
+
+TEST_F(AtomicFile, ThreadsDoNotDisturbEachOther) {
+  std::vector<std::thread> threads;
+  threads.reserve(4);
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back([this, i] {
+      for (int round = 0; round < 20; ++round)
+        write_file_atomically(folder_ / "file", std::string(5000, static_cast<char>('a' + i)));
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  const std::string text = content(folder_ / "file");
+  EXPECT_EQ(text, std::string(5000, text.at(0)));
+  EXPECT_EQ(entries(), 1);
+}
+
+TEST_F(AtomicFile, NamesAMissingFolder) {
+  const std::string error = error_of(folder_ / "missing" / "file", "text");
+  EXPECT_TRUE(contains(error, "missing/file: cannot be written: No such file")) << error;
+  EXPECT_EQ(entries(), 0);
+}
+
+TEST_F(AtomicFile, DoesNotReplaceAFolder) {
+  fs::create_directory(folder_ / "folder");
+  const std::string error = error_of(folder_ / "folder", "text");
+  EXPECT_TRUE(contains(error, "folder: cannot be written: Is a directory")) << error;
+  EXPECT_EQ(entries(), 1);
+}
+
+TEST_F(AtomicFile, AFullDeviceIsAnError) {
+  if (!fs::exists("/dev/full")) GTEST_SKIP() << "this system has no /dev/full";
+  const std::string error = error_of("/dev/full", "text");
+  EXPECT_TRUE(contains(error, "/dev/full: cannot be written: No space left")) << error;
+}
+
+TEST_F(AtomicFile, AFullDiskLeavesTheOldFileAndNoOther) {
+  if (!mount_small_disk()) GTEST_SKIP() << "this user may not mount a small disk";
+  write_file_atomically(folder_ / "file", "old");
+  const std::string error = error_of(folder_ / "file", std::string(1 << 20, 'x'));
+  EXPECT_TRUE(contains(error, "file: cannot be written: No space left on device")) << error;
+  EXPECT_EQ(content(folder_ / "file"), "old");
+  EXPECT_EQ(entries(), 1);
+}
+
+TEST_F(AtomicFile, AFailedRenameLeavesNoTemporaryFile) {
+  // A name that is too long fails no earlier than at the rename: the temporary name is shorter.
+  const std::string error = error_of(folder_ / std::string(300, 'n'), "text");
+  EXPECT_TRUE(contains(error, "File name too long")) << error;
+  EXPECT_EQ(entries(), 0);
+}
+
+}  // namespace
