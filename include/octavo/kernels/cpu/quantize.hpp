@@ -20,18 +20,19 @@ struct CastStatistics {
   std::uint64_t flushed = 0;
 };
 
-/// Casts `count` values by one scale.
+/// Casts `count` values by one scale. Two loops, because compilers vectorise each but not both in
+/// one; and bits instead of formats are stored, because copying a struct keeps them from it too.
 template <class Format>
 CastStatistics cast_run(const float* values, Format* output, Index count, float scale) {
+  for (Index i = 0; i < count; ++i) output[i].bits = Format(values[i] * scale).bits;
   std::uint32_t saturated = 0;
   std::uint32_t flushed = 0;
   for (Index i = 0; i < count; ++i) {
-    const float scaled = values[i] * scale;
-    const Format cast(scaled);
-    output[i] = cast;
-    const std::uint32_t magnitude = float_bits(scaled) & 0x7fffffffu;
+    const std::uint32_t magnitude = float_bits(values[i] * scale) & 0x7fffffffu;
+    const std::uint32_t is_zero = (output[i].bits & 0x7fu) == 0;
+    const std::uint32_t was_value = (float_bits(values[i]) << 1) != 0;
     saturated += magnitude > float_bits(FormatTraits<Format>::max) ? 1u : 0u;
-    flushed += (cast.bits & 0x7fu) == 0 && (float_bits(values[i]) << 1) != 0 ? 1u : 0u;
+    flushed += is_zero & was_value;
   }
   return {saturated, flushed};
 }
@@ -75,9 +76,13 @@ struct QuantizeTile {
   void transpose_from(const QuantizeTile& other) {
     rows = other.columns;
     columns = other.rows;
-    for (Index r = 0; r < other.rows; ++r) {
-      for (Index c = 0; c < other.columns; ++c)
-        values[static_cast<std::size_t>(c * quantize_tile + r)] = other.row(r)[c];
+    // Small blocks keep both tiles' cache lines at hand.
+    constexpr Index block = 16;
+    for (Index r0 = 0; r0 < other.rows; r0 += block) {
+      for (Index c = 0; c < other.columns; ++c) {
+        float* to = row(c);
+        for (Index r = r0; r < std::min(r0 + block, other.rows); ++r) to[r] = other.row(r)[c];
+      }
     }
   }
 
