@@ -184,9 +184,7 @@ int main(int argc, char** argv) {
   trainer::declare(app, options);
   try {
     app.parse(argc, argv);
-    const std::vector<std::string> unknown = app.remaining();
-    octavo::require<octavo::ConfigError>(
-        unknown.empty(), unknown.empty() ? "" : trainer::unknown_key(app, unknown[0]));
+    trainer::require_no_rest(app);
   } catch (const CLI::CallForHelp& help) {
     return app.exit(help);
   } catch (const std::exception& error) {
@@ -196,7 +194,9 @@ int main(int argc, char** argv) {
   try {
     return trainer::run(app, options);
   } catch (const std::exception& error) {
-    fmt::print(stderr, "\ntrain_llama: {}\n", error.what());
+    // A terminal shows the progress line there.
+    fmt::print(stderr, "{}train_llama: {}\n", ::isatty(STDERR_FILENO) != 0 ? "\n" : "",
+               error.what());
     return trainer::failure;
   }
 }

@@ -6,7 +6,8 @@
 #include <train_llama/registry.hpp>
 
 #include <filesystem>
-#include <map>
+#include <limits>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -29,7 +30,7 @@ struct Options {
   octavo::Index validation_batches = 16;
 
   octavo::Index steps = 500;
-  double learning_rate = 3e-3;
+  double learning_rate = 1e-3;
   std::string schedule = "cosine";
   octavo::Index warmup = 20;
   double final_fraction = 0.1;
@@ -81,14 +82,14 @@ CLI::Validator finite_number(const std::string& rule, const Holds& holds) {
       "");
 }
 
-inline CLI::Validator at_least_one() {
-  return finite_number("is no whole number from 1 on",
-                       [](double v) { return v >= 1 && v == std::floor(v); });
+/// The bound keeps products of counts within 64 bits; CLI11 itself cuts larger numbers off.
+inline CLI::Validator whole_number(int least) {
+  constexpr int most = std::numeric_limits<int>::max();
+  return finite_number(octavo::message("is no whole number from ", least, " to ", most),
+                       [least](double v) { return v >= least && v <= most && v == std::floor(v); });
 }
-inline CLI::Validator not_negative_whole() {
-  return finite_number("is no whole number from 0 on",
-                       [](double v) { return v >= 0 && v == std::floor(v); });
-}
+inline CLI::Validator at_least_one() { return whole_number(1); }
+inline CLI::Validator not_negative_whole() { return whole_number(0); }
 inline CLI::Validator above_zero() {
   return finite_number("is no number above 0", [](double v) { return v > 0; });
 }
@@ -120,6 +121,57 @@ inline const std::vector<std::string> recompute_names{"none", "norms", "swiglu",
 inline const std::vector<std::string> state_names{"fp32", "bf16"};
 
 }  // namespace detail
+
+/// The message for a flag or key that does not exist.
+inline std::string unknown_key(const CLI::App& app, std::string word) {
+  word.erase(0, std::min(word.size(), word.find_first_not_of('-')));
+  word = word.substr(0, word.find('='));
+  std::string nearest;
+  std::size_t best = ~std::size_t{0};
+  for (const CLI::Option* option : app.get_options()) {
+    const std::string name = option->get_single_name();
+    const std::size_t distance = detail::edit_distance(word, name);
+    if (distance < best) {
+      best = distance;
+      nearest = name;
+    }
+  }
+  return "unknown option '" + word + "'; did you mean '" + nearest + "'? See --help";
+}
+
+/// A TOML file whose every key is a flag's name.
+class FlagsFile : public CLI::ConfigTOML {
+ public:
+  explicit FlagsFile(const CLI::App& app) : app_(app) {}
+
+  /// @throws ConfigError  for a section or an unknown key
+  std::vector<CLI::ConfigItem> from_config(std::istream& input) const override {
+    std::vector<CLI::ConfigItem> entries = CLI::ConfigTOML::from_config(input);
+    for (const CLI::ConfigItem& item : entries) {
+      octavo::require<octavo::ConfigError>(
+          item.parents.empty(), "the configuration has a section [",
+          item.parents.empty() ? "" : item.parents.front(), "]; write its keys without sections");
+      if (app_.get_option_no_throw("--" + item.name) == nullptr) {
+        throw octavo::ConfigError(unknown_key(app_, item.name));
+      }
+    }
+    return entries;
+  }
+
+ private:
+  const CLI::App& app_;
+};
+
+/// Throws if words of the command line are left that are no flags.
+/// @throws ConfigError  naming the first
+inline void require_no_rest(const CLI::App& app) {
+  for (const std::string& word : app.remaining()) {
+    if (word == "--") continue;
+    octavo::require<octavo::ConfigError>(word.starts_with('-'), "unexpected word '", word,
+                                         "'; see --help");
+    throw octavo::ConfigError(unknown_key(app, word));
+  }
+}
 
 /// Declares every flag on `app`; values go to `options`.
 inline void declare(CLI::App& app, Options& options) {
@@ -176,7 +228,8 @@ inline void declare(CLI::App& app, Options& options) {
       ->check(CLI::IsMember(state_names));
   add("--moments", options.formats.moments, "fp32, or bf16 rounded stochastically", training)
       ->check(CLI::IsMember(state_names));
-  add("--seed", options.seed, "of weights, batches and samples", training);
+  add("--seed", options.seed, "of weights, batches and samples", training)
+      ->check(not_negative_whole());
   add("--max-skipped", options.max_skipped,
       "non-finite steps in a row after which the run stops with exit code 3", training)
       ->check(at_least_one());
@@ -194,25 +247,8 @@ inline void declare(CLI::App& app, Options& options) {
       ->check(not_negative_whole());
   add("--temperature", options.temperature, "of the sample", output)->check(not_negative());
   app.set_config("--config", "", "TOML file with any of these choices")->group(output);
-  app.allow_config_extras(CLI::config_extras_mode::capture);
+  app.config_formatter(std::make_shared<FlagsFile>(app));
   app.allow_extras();
-}
-
-/// The message for a flag or key that does not exist.
-inline std::string unknown_key(const CLI::App& app, std::string word) {
-  word.erase(0, std::min(word.size(), word.find_first_not_of('-')));
-  word = word.substr(0, word.find('='));
-  std::string nearest;
-  std::size_t best = ~std::size_t{0};
-  for (const CLI::Option* option : app.get_options()) {
-    const std::string name = option->get_single_name();
-    const std::size_t distance = detail::edit_distance(word, name);
-    if (distance < best) {
-      best = distance;
-      nearest = name;
-    }
-  }
-  return "unknown option '" + word + "'; did you mean '" + nearest + "'? See --help";
 }
 
 /// The instance that the options name.

@@ -15,6 +15,11 @@
 
 namespace octavo {
 
+template <>
+struct DeviceLimits<Cpu> {
+  int threads = 1;  ///< threads of each operation
+};
+
 /// Threads and workspace for operations on the `Cpu` device. Not copyable: operations that share
 /// a context share its workspace, so they must not run at the same time.
 template <>
@@ -34,6 +39,7 @@ class Context<Cpu> {
   Context& operator=(const Context&) = delete;
 
   [[nodiscard]] int threads() const { return threads_; }
+  operator DeviceLimits<Cpu>() const { return {threads_}; }  // NOLINT: a context says all of it
 
   /// Memory that one operation at a time may use; its content does not outlive the operation.
   [[nodiscard]] std::span<std::byte> workspace() const { return workspace_; }
@@ -46,6 +52,16 @@ class Context<Cpu> {
   int threads_;
   std::span<std::byte> workspace_;
 };
+
+/// The context's workspace, for an operation that needs `bytes` of it.
+/// @throws ConfigError  if it is smaller
+template <class T, Device D>
+T* workspace_of(const Context<D>& context, std::size_t bytes, const char* operation) {
+  require<ConfigError>(context.workspace().size() >= bytes, operation, " needs a workspace of ",
+                       bytes, " bytes, but the context has ", context.workspace().size(),
+                       "; bind a larger one, such as a model's bind() does");
+  return reinterpret_cast<T*>(context.workspace().data());
+}
 
 /// Calls `body(i)` for 0 ≤ i < count, spread over the context's threads. Results must not depend
 /// on the order of calls; work is dealt out in equal runs, so they do not depend on the number of

@@ -24,6 +24,11 @@ struct Cuda {
 template <class D>
 concept Device = std::same_as<D, Cpu> || std::same_as<D, Cuda>;
 
+/// What memory plans need to know of a device; no device has to be there. Specialised for each
+/// device; a context converts to it.
+template <Device D>
+struct DeviceLimits;
+
 /// What a launching function needs of its device: threads or a stream, and the workspace that
 /// kernels and GEMMs may use while they run. Specialised for each device.
 template <Device D>

@@ -26,6 +26,26 @@ void check_gemm(const char* operation, Index m, Index n, Index k_a, Index k_b,
   if (!y.addend.empty()) check_shape(operation, "addend", y.addend, {m, n});
 }
 
+/// Whether a GEMM can take operands of these granularities together, as cuBLASLt can: both a scale
+/// a tensor, or blocks of one width and kind of scale, square for at most one of the two.
+template <class Ga, class Gb>
+inline constexpr bool scales_match =
+    std::is_same_v<typename Ga::Scale, typename Gb::Scale>&& Ga::block_columns ==
+        Gb::block_columns &&
+    (Ga::block_rows <= 1 || Gb::block_rows <= 1);
+
+template <class Ga, class Gb>
+constexpr void check_scales() {
+  static_assert(scales_match<Ga, Gb>,
+                "matmul: the scales of the operands do not fit together; quantise both by one "
+                "recipe: both PerTensor, both PerBlock<1, 32, E8M0>, or PerBlock<1, 128, float> "
+                "with the same or PerBlock<128, 128, float>");
+}
+
+/// False, once `T` is known.
+template <class T>
+inline constexpr bool no_such_operands = false;
+
 /// FP8 GEMMs of the hardware that this library emulates reduce runs of 16 elements.
 inline void check_fp8_reduction(const char* operation, Index k) {
   require<ShapeError>(k % 16 == 0, operation, ": the reduced dimension is ", k,
@@ -87,6 +107,7 @@ GemmRun matmul_forward(QuantizedView<X, Gx, Layout::row_major, D> x,
                        QuantizedView<W, Gw, Layout::row_major, D> w, const GemmOutput<T, D>& y,
                        const Context<D>& context) {
   detail::check_gemm("matmul_forward", x.outer(), w.outer(), x.inner(), w.inner(), y);
+  detail::check_scales<Gx, Gw>();
   detail::check_fp8_reduction("matmul_forward", x.inner());
   return matmul_quantized_body(GemmPass::forward, x, w, y, context);
 }
@@ -103,6 +124,7 @@ GemmRun matmul_input_gradient(QuantizedView<Y, Gy, Layout::row_major, D> y_gradi
                               const GemmOutput<T, D>& x_gradient, const Context<D>& context) {
   detail::check_gemm("matmul_input_gradient", y_gradient.outer(), w.outer(), y_gradient.inner(),
                      w.inner(), x_gradient);
+  detail::check_scales<Gy, Gw>();
   detail::check_fp8_reduction("matmul_input_gradient", w.inner());
   return matmul_quantized_body(GemmPass::input_gradient, y_gradient, w, x_gradient, context);
 }
@@ -119,9 +141,42 @@ GemmRun matmul_weight_gradient(QuantizedView<Y, Gy, Layout::transposed, D> y_gra
                                const GemmOutput<G, D>& w_gradient, const Context<D>& context) {
   detail::check_gemm("matmul_weight_gradient", y_gradient.outer(), x.outer(), y_gradient.inner(),
                      x.inner(), w_gradient);
+  detail::check_scales<Gy, Gx>();
   detail::check_fp8_reduction("matmul_weight_gradient", x.inner());
   return matmul_quantized_body(GemmPass::weight_gradient, y_gradient, x, w_gradient, context);
 }
+
+/// @name Calls with operands that do not fit
+/// Chosen for any other operands, to say in one line what to pass.
+/// @{
+
+template <class X, class W, class Y, class C>
+GemmRun matmul_forward(const X&, const W&, const Y&, const C&) {
+  static_assert(detail::no_such_operands<X>,
+                "matmul_forward(x, w, y, context): x and w must be two TensorView<const T, 2, D> "
+                "and y a GemmOutput<T, D>, or x and w two QuantizedView with Layout::row_major; "
+                "the transposed copies are for the gradients");
+  return {};
+}
+
+template <class X, class W, class Y, class C>
+GemmRun matmul_input_gradient(const X&, const W&, const Y&, const C&) {
+  static_assert(detail::no_such_operands<X>,
+                "matmul_input_gradient(dy, w, dx, context): dy and w must be two TensorView<const "
+                "T, 2, D> and dx a GemmOutput<T, D>, or dy a QuantizedView with Layout::row_major "
+                "and w one with Layout::transposed");
+  return {};
+}
+
+template <class X, class W, class Y, class C>
+GemmRun matmul_weight_gradient(const X&, const W&, const Y&, const C&) {
+  static_assert(detail::no_such_operands<X>,
+                "matmul_weight_gradient(dy, x, dw, context): dy and x must be two TensorView<const "
+                "T, 2, D>, or two QuantizedView with Layout::transposed");
+  return {};
+}
+
+/// @}
 
 }  // namespace octavo
 

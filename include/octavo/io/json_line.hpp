@@ -83,7 +83,7 @@ class JsonLine {
     }
     std::array<char, 64> digits;  // more than the longest shortest form of any arithmetic type
     const auto end = std::to_chars(digits.data(), digits.data() + digits.size(), value).ptr;
-    text_.append(digits.data(), end);
+    text_ += std::string_view(digits.data(), static_cast<std::size_t>(end - digits.data()));
   }
 
   void add_string(std::string_view value) {

@@ -11,7 +11,8 @@ namespace octavo {
 /// with the scales that its precision asks for: the slot's scale (delayed), the tensor's own amax
 /// (tensorwise; written to the slot), or a scale a block. With `operand.record`, the slot's amax
 /// and statistics take in this tensor. An operand that is not quantised is left as it is.
-/// Values are rounded nearest-even and saturate; a block of zeros has scale 1.
+/// Values are rounded nearest-even and saturate; a block of zeros has
+/// scale 1 (MX: 2^-127).
 /// @throws ShapeError  if the copies' shapes are not that of the values
 /// @note enqueues; does not synchronise
 /// Source: Transformer Engine's delayed and current scaling; DeepSeek-V3; OCP MX.

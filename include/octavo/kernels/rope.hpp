@@ -28,6 +28,22 @@ struct QkNorm {
   float epsilon = 0;
 };
 
+namespace detail {
+
+template <class T, Device D>
+void check_rope(const char* operation, HeadLayout layout, const QkNorm<T, D>& norm,
+                TensorView<const float, 2, D> rotation, Index sequence) {
+  require<ShapeError>(
+      sequence > 0 && sequence <= rotation.extent(0) && rotation.extent(1) == layout.head_dim,
+      operation, ": a sequence of ", sequence, " tokens with heads of ", layout.head_dim,
+      " needs as many rotations, but the table is ", shape_text(rotation));
+  if (norm.query.empty()) return;
+  check_shape(operation, "query norm", norm.query, {layout.head_dim});
+  check_shape(operation, "key norm", norm.key, {layout.head_dim});
+}
+
+}  // namespace detail
+
 /// Rotates queries and keys by their position; values are copied. Halves are rotated against each
 /// other, as in Hugging Face's Llama: element j with element j + head_dim / 2.
 /// @param qkv       [tokens, layout.columns()]; tokens run through one sequence after another
@@ -43,8 +59,7 @@ void rope_forward(TensorView<const T, 2, D> qkv, HeadLayout layout, const QkNorm
                   TensorView<T, 2, D> rotated, const Context<D>& context) {
   check_shape("rope_forward", "qkv", qkv, {qkv.extent(0), layout.columns()});
   check_shape("rope_forward", "rotated", rotated, qkv.shape());
-  require<ShapeError>(sequence <= rotation.extent(0), "rope_forward: a sequence of ", sequence,
-                      " tokens needs as many rotations, but the table holds ", rotation.extent(0));
+  detail::check_rope("rope_forward", layout, norm, rotation, sequence);
   require<ShapeError>(norm.query.empty() || rotated.data() != qkv.data(),
                       "rope_forward: with query and key normalisation the result must not alias "
                       "qkv, which the backward needs");
@@ -66,6 +81,7 @@ void rope_backward(TensorView<T, 2, D> rotated_gradient, HeadLayout layout,
   check_shape("rope_backward", "rotated_gradient", rotated_gradient,
               {rotated_gradient.extent(0), layout.columns()});
   check_shape("rope_backward", "qkv_gradient", qkv_gradient.values, rotated_gradient.shape());
+  detail::check_rope("rope_backward", layout, norm, rotation, sequence);
   rope_backward_body(rotated_gradient, layout, qkv, norm, norm_gradient, rotation, sequence,
                      qkv_gradient, context);
 }

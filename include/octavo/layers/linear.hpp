@@ -61,9 +61,10 @@ class Linear {
     const char* backward = backward_format();
     const char* by = gemm_implementation<P>(D{});
     const std::string precision = PrecisionTraits<P>::name();
-    const auto add = [&](GemmPass pass, const char* a, const char* b, const char* out, bool again) {
+    const auto add = [&](GemmPass pass, const char* a, const char* b, const char* result,
+                         bool again) {
       return registry.manifest->add(
-          {name, pass, Out, In, {a, b, by}, precision, out, again, is_head, 0});
+          {name, pass, Out, In, {a, b, by}, precision, result, again, is_head, 0});
     };
     entries_ = {add(GemmPass::forward, forward, forward, FormatTraits<T>::name, recomputed),
                 add(GemmPass::input_gradient, backward, forward, FormatTraits<T>::name, false),

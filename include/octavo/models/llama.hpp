@@ -66,8 +66,8 @@ class Llama {
   using HeadPrecision = PrecisionOf<Precision, 0, Config.layers, LinearRole::head>;
 
   /// Lays the model out in the arena. Writes nothing: see `initialize`.
-  /// @throws ConfigError  for a batch or sequence of 0
-  Llama(Arena<D>& arena, BatchShape batch, LlamaOptions options, const Context<D>& context)
+  /// @throws ConfigError  for a batch or sequence of 0, or tokens that an FP8 GEMM cannot reduce
+  Llama(Arena<D>& arena, BatchShape batch, LlamaOptions options, const DeviceLimits<D>& limits)
       : batch_(batch), options_(options) {
     require<ConfigError>(batch.sequences > 0, "the batch is ", batch.sequences,
                          "; give at least 1 sequence");
@@ -75,13 +75,15 @@ class Llama {
                          "; give at least 1 token");
     constexpr Index chunk_elements = Index{1} << 28;
     if (options_.head_chunk == 0) {
-      options_.head_chunk = std::max(Index{128}, chunk_elements / Config.padded_vocabulary());
+      const Index fitting = chunk_elements / Config.padded_vocabulary();
+      options_.head_chunk = std::max(Index{128}, fitting / 128 * 128);
     }
     options_.head_chunk = std::min(options_.head_chunk, batch.rows());
     take_parameters(arena);
+    check_reduced_tokens();
     scaling_.take(arena);
     take_activations(arena);
-    const auto bytes = static_cast<Index>(workspace_bytes(context));
+    const auto bytes = static_cast<Index>(workspace_bytes(limits));
     workspace_ = {arena.template take<std::byte>(MemoryKind::workspace, bytes), {bytes}};
   }
   Llama(const Llama&) = delete;
@@ -206,9 +208,6 @@ class Llama {
   using SegmentTuple = detail::Segments<block_shape, T, Precision, G, D, Config.layers>;
   using HeadLayer =
       LanguageModelHead<T, HeadPrecision, Config.hidden, Config.padded_vocabulary(), G, D>;
-  static_assert(std::is_same_v<T, typename HeadLayer::Projection::T>,
-                "Head<P>: the head must store the same format as the other layers; use a precision "
-                "of the same storage, such as Bf16 with FP8 recipes");
 
   /// Calls `body(block, shared)` for every block in order.
   template <class Body>
@@ -248,6 +247,17 @@ class Llama {
     head_.take_weight(arena, Config.tied_embeddings ? embedding_.weight() : head_weight_);
   }
 
+  /// The GEMMs of weights' gradients reduce over tokens, in FP8 16 at a time.
+  void check_reduced_tokens() const {
+    require<ConfigError>(scaling_.size() == 0 || batch_.rows() % 16 == 0, "the batch has ",
+                         batch_.sequences, " x ", batch_.tokens, " = ", batch_.rows(),
+                         " tokens, but FP8 GEMMs need a multiple of 16; change the batch or the "
+                         "sequence length");
+    require<ConfigError>(!HeadLayer::Projection::quantized || options_.head_chunk % 16 == 0,
+                         "the head chunk is ", options_.head_chunk,
+                         " tokens, but a head in FP8 needs a multiple of 16; change it");
+  }
+
   void take_activations(Arena<D>& arena) {
     constexpr auto kind = MemoryKind::activations;
     const Index rows = batch_.rows();
@@ -272,16 +282,15 @@ class Llama {
     arena.overlay(head_scratch, of_segment(std::get<I>(segments_))...);
   }
 
-  [[nodiscard]] std::size_t workspace_bytes(const Context<D>& context) const {
+  [[nodiscard]] std::size_t workspace_bytes(const DeviceLimits<D>& limits) const {
     const Index rows = batch_.rows();
     const AttentionShape attention{
         batch_.sequences, batch_.tokens, {Config.heads, Config.kv_heads, Config.head_dim}};
-    std::size_t bytes =
-        std::max(embedding_workspace(rows), attention_workspace(attention, context));
+    std::size_t bytes = std::max(embedding_workspace(rows), attention_workspace(attention, limits));
     const auto linear = [&](Index tokens, Index out, Index in) {
       for (const auto& [m, n, k] : {std::array{tokens, out, in}, std::array{tokens, in, out},
                                     std::array{out, in, tokens}}) {
-        bytes = std::max(bytes, matmul_workspace(m, n, k, context));
+        bytes = std::max(bytes, matmul_workspace(m, n, k, limits));
       }
     };
     linear(rows, Config.qkv_columns(), Config.hidden);

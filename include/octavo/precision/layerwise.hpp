@@ -41,29 +41,40 @@ namespace detail {
 
 struct NoPrecision {};
 
+/// What is written inside `Layerwise`: a plain policy is the base, the others are exceptions.
 template <class Part>
-struct PartTraits {  // a plain policy is the base
-  using Base = Part;
+struct PartTraits {
+  using Precision = Part;
   static constexpr bool is_base = true;
 };
-template <int N, class P>
-struct PartTraits<First<N, P>> {
+template <class P>
+struct ExceptionTraits {
+  using Precision = P;
   static constexpr bool is_base = false;
+};
+template <int N, class P>
+struct PartTraits<First<N, P>> : ExceptionTraits<P> {
   static_assert(N > 0, "Layerwise: First<N, P> needs N > 0");
 };
 template <int N, class P>
-struct PartTraits<Last<N, P>> {
-  static constexpr bool is_base = false;
+struct PartTraits<Last<N, P>> : ExceptionTraits<P> {
   static_assert(N > 0, "Layerwise: Last<N, P> needs N > 0");
 };
 template <class P>
-struct PartTraits<Head<P>> {
-  static constexpr bool is_base = false;
-};
+struct PartTraits<Head<P>> : ExceptionTraits<P> {};
 template <LinearRole Role, class P>
-struct PartTraits<For<Role, P>> {
-  static constexpr bool is_base = false;
-};
+struct PartTraits<For<Role, P>> : ExceptionTraits<P> {};
+
+/// Whether every part names a precision policy.
+template <class... Parts>
+inline constexpr bool parts_are_policies =
+    (LinearPrecision<typename PartTraits<Parts>::Precision> && ...);
+
+/// Whether every part stores weights and activations in format `T`.
+template <class T, class... Parts>
+inline constexpr bool parts_store =
+    (std::is_same_v<typename PrecisionTraits<typename PartTraits<Parts>::Precision>::Storage, T> &&
+     ...);
 
 template <class... Parts>
 struct BaseOf {
@@ -163,7 +174,13 @@ struct ModelPrecisionTraits<Layerwise<Parts...>> {
   static_assert((static_cast<int>(PartTraits<Parts>::is_base) + ... + 0) == 1,
                 "Layerwise: give exactly one base precision beside First, Last, For and Head, such "
                 "as Layerwise<First<1, Bf16>, Fp8Recipe<Delayed>, Last<1, Bf16>>");
+  static_assert(parts_are_policies<Parts...>,
+                "Layerwise: the base and what First, Last, For and Head name must each be Fp32, "
+                "Bf16, Fp8Recipe<...>, Mxfp8 or AllowFallback<...>");
   using Storage = typename PrecisionTraits<typename BaseOf<Parts...>::type>::Storage;
+  static_assert(parts_store<Storage, Parts...>,
+                "Layerwise: all parts must store the same format; put Bf16, not Fp32, beside FP8 "
+                "recipes");
   static std::string name() {
     std::string text;
     ((text += (text.empty() ? "" : ", ") + PartName<Parts>::name()), ...);

@@ -59,8 +59,8 @@ struct Fp8Recipe {
 /// MXFP8: E4M3 with an E8M0 scale for each 32 elements. Native on sm_100 and above.
 using Mxfp8 = Fp8Recipe<MxScaling>;
 
-/// Runs `P` where the shape and the device can, and BF16 where they cannot. The manifest says
-/// which; without this wrapper, a GEMM that cannot run in `P` is an error.
+/// Runs `P` where a layer's shape can, and BF16 where it cannot. The manifest says which; without
+/// this wrapper, a layer that cannot run in `P` does not compile.
 template <class P>
 struct AllowFallback {};
 

@@ -22,7 +22,7 @@ struct alignas(64) ScalingSlot {
   std::uint32_t position;              ///< where the history's next entry goes
   std::uint32_t nonfinite;             ///< times that the operand held an Inf or NaN
   alignas(16) std::uint64_t elements;  ///< values cast since the statistics were cleared
-  std::uint64_t saturated;             ///< of these, beyond the format's largest value
+  std::uint64_t saturated;             ///< of these, beyond the format's largest value, or NaN
   std::uint64_t flushed;               ///< of these, not zero before and zero after
 };
 

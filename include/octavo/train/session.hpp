@@ -2,9 +2,11 @@
 /// A model, its optimizer and their memory: training steps and evaluation.
 #pragma once
 
+#include <octavo/core/replay.hpp>
 #include <octavo/models/llama.hpp>
 #include <octavo/optim/optim.hpp>
 
+#include <algorithm>
 #include <span>
 #include <string>
 #include <vector>
@@ -13,10 +15,10 @@ namespace octavo {
 
 /// How a session works.
 struct SessionOptions {
-  BatchShape batch;                ///< of one micro-batch
+  BatchShape batch{};              ///< of one micro-batch
   Index micro_batches = 1;         ///< whose gradients make one step
-  LlamaOptions model;              ///< recompute policy and head chunk
-  AdamWSettings optimizer;         ///< betas, epsilon, decay
+  LlamaOptions model{};            ///< recompute policy and head chunk
+  AdamWSettings optimizer{};       ///< betas, epsilon, decay
   float max_gradient_norm = 1.0f;  ///< gradients are scaled down to it; 0: never
   std::uint64_t seed = 1;          ///< of the initial weights and of stochastic rounding
 };
@@ -75,7 +77,7 @@ class TrainingSession {
 /// The memory that a session needs, computed without allocating it.
 template <class Model, class Optimizer>
 MemoryPlan plan_memory(const SessionOptions& options,
-                       const Context<typename Model::DeviceType>& context);
+                       const DeviceLimits<typename Model::DeviceType>& limits);
 
 /// The session of one model type.
 /// @tparam Model      such as `Llama<llama_tiny, Bf16, Cpu>`
@@ -97,14 +99,18 @@ class ModelSession final : public TrainingSession {
   StepResult step(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets,
                   double learning_rate) override {
     check_tokens(tokens, targets, options_.micro_batches * rows());
+    parts_.model.bind(context_);
     copy_to_device(parts_.tokens.data(), tokens.data(), tokens.size_bytes(), context_);
     copy_to_device(parts_.targets.data(), targets.data(), targets.size_bytes(), context_);
     parts_.optimizer.prepare(learning_rate, context_);
-    parts_.model.reset_counts();
     const Index counted = count_targets(targets);
-    enqueue_step(counted == 0 ? 0.0f : 1.0f / static_cast<float>(counted));
+    const float gradient_scale = 1.0f / static_cast<float>(std::max<Index>(1, counted));
+    replay_.run(gradient_scale, context_, [&] {
+      parts_.model.reset_counts();
+      enqueue_step(gradient_scale);
+      parts_.model.verify_step(options_.micro_batches);
+    });
     const StepStatus status = read_status();
-    parts_.model.verify_step(options_.micro_batches);
     if (status.skip == 0) parts_.optimizer.advance();
     return {LossSum{status.loss_sum, counted}.mean(), static_cast<double>(status.gradient_norm),
             status.skip != 0};
@@ -118,6 +124,7 @@ class ModelSession final : public TrainingSession {
   LossSum evaluate(std::span<const std::int32_t> tokens,
                    std::span<const std::int32_t> targets) override {
     check_tokens(tokens, targets, rows());
+    parts_.model.bind(context_);
     const auto device_tokens = parts_.tokens.rows(0, rows());
     const auto device_targets = parts_.targets.rows(0, rows());
     copy_to_device(device_tokens.data(), tokens.data(), tokens.size_bytes(), context_);
@@ -132,6 +139,7 @@ class ModelSession final : public TrainingSession {
     const auto count = static_cast<Index>(tokens.size());
     require<ShapeError>(count > 0 && count <= options_.batch.tokens, "next_token_logits: got ",
                         count, " tokens; give 1 to ", options_.batch.tokens);
+    parts_.model.bind(context_);
     const auto device_tokens = parts_.tokens.rows(0, count);
     copy_to_device(device_tokens.data(), tokens.data(), tokens.size_bytes(), context_);
     const auto row = parts_.model.logits(device_tokens, {1, count}, count - 1, 1, context_);
@@ -155,12 +163,12 @@ class ModelSession final : public TrainingSession {
   [[nodiscard]] Model& model() { return parts_.model; }
 
  private:
-  friend MemoryPlan plan_memory<Model, Optimizer>(const SessionOptions&, const Context<D>&);
+  friend MemoryPlan plan_memory<Model, Optimizer>(const SessionOptions&, const DeviceLimits<D>&);
 
   /// Everything that lives in the arena, in the order that it is taken.
   struct Parts {
-    Parts(Arena<D>& arena, const SessionOptions& options, const Context<D>& context)
-        : model(arena, options.batch, options.model, context),
+    Parts(Arena<D>& arena, const SessionOptions& options, const DeviceLimits<D>& limits)
+        : model(arena, options.batch, options.model, limits),
           optimizer(arena, model, seeded(options)) {
       constexpr auto kind = MemoryKind::activations;
       const Index rows = options.batch.rows();
@@ -244,13 +252,14 @@ class ModelSession final : public TrainingSession {
   Context<D>& context_;
   Arena<D> arena_;
   Parts parts_;
+  Replay<D> replay_;
 };
 
 template <class Model, class Optimizer>
 MemoryPlan plan_memory(const SessionOptions& options,
-                       const Context<typename Model::DeviceType>& context) {
+                       const DeviceLimits<typename Model::DeviceType>& limits) {
   Arena<typename Model::DeviceType> arena;
-  const typename ModelSession<Model, Optimizer>::Parts parts(arena, options, context);
+  const typename ModelSession<Model, Optimizer>::Parts parts(arena, options, limits);
   return arena.plan();
 }
 

@@ -87,10 +87,21 @@ inline void row_log_sum_exp(const float* scores, Index leading, Index rows, Inde
   }
 }
 
+}  // namespace detail
+
+/// Bytes of workspace that attention of this shape needs.
+inline std::size_t attention_workspace(const AttentionShape& shape,
+                                       const DeviceLimits<Cpu>& limits) {
+  return static_cast<std::size_t>(limits.threads * detail::AttentionScratch::floats(shape)) *
+         sizeof(float);
+}
+
+namespace detail {
+
 /// Calls `body(sequence, kv_head, scratch)` for every KV head, in parallel.
 template <class Body>
 void for_each_kv_head(const AttentionShape& shape, const Context<Cpu>& context, const Body& body) {
-  auto* memory = reinterpret_cast<float*>(context.workspace().data());
+  auto* memory = workspace_of<float>(context, attention_workspace(shape, context), "attention");
   parallel_for(shape.sequences * shape.heads.kv_heads, context, [&](Index i) {
     AttentionScratch scratch(memory + thread_index() * AttentionScratch::floats(shape), shape);
     body(i / shape.heads.kv_heads, i % shape.heads.kv_heads, scratch);
@@ -99,19 +110,15 @@ void for_each_kv_head(const AttentionShape& shape, const Context<Cpu>& context, 
 
 }  // namespace detail
 
-/// Bytes of workspace that attention of this shape needs.
-inline std::size_t attention_workspace(const AttentionShape& shape, const Context<Cpu>& context) {
-  return static_cast<std::size_t>(context.threads() * detail::AttentionScratch::floats(shape)) *
-         sizeof(float);
-}
-
 /// See attention_forward.
 template <class T>
 void attention_forward_body(const AttentionShape& shape, TensorView<const T, 2, Cpu> qkv,
                             TensorView<T, 2, Cpu> output, TensorView<float, 1, Cpu> log_sum_exp,
                             const Context<Cpu>& context) {
   using detail::Transpose;
-  const auto [heads, kv_heads, dim] = shape.heads;
+  const Index heads = shape.heads.heads;
+  const Index kv_heads = shape.heads.kv_heads;
+  const Index dim = shape.heads.head_dim;
   const Index stride = shape.heads.columns();
   const Index group = heads / kv_heads;
   const float scale = 1.0f / std::sqrt(static_cast<float>(dim));
@@ -147,7 +154,9 @@ void attention_backward_body(const AttentionShape& shape, TensorView<const T, 2,
                              TensorView<const float, 1, Cpu> log_sum_exp,
                              TensorView<T, 2, Cpu> qkv_gradient, const Context<Cpu>& context) {
   using detail::Transpose;
-  const auto [heads, kv_heads, dim] = shape.heads;
+  const Index heads = shape.heads.heads;
+  const Index kv_heads = shape.heads.kv_heads;
+  const Index dim = shape.heads.head_dim;
   const Index stride = shape.heads.columns();
   const Index group = heads / kv_heads;
   const float scale = 1.0f / std::sqrt(static_cast<float>(dim));

@@ -29,6 +29,10 @@ void check(cudaError_t status, const char* call, const Parts&... advice) {
                           cudaGetErrorName(status), ")", advice...));
 }
 
+/// Plans of the `Cuda` device depend on nothing but the model, so that any machine can make them.
+template <>
+struct DeviceLimits<Cuda> {};
+
 /// A stream of one GPU, and the workspace of the operations on it. All that is launched with one
 /// context runs in the order of the launches. Not copyable, and for one thread at a time:
 /// operations that share a context share its workspace.
@@ -54,6 +58,7 @@ class Context<Cuda> {
 
   [[nodiscard]] int gpu() const { return gpu_; }
   [[nodiscard]] cudaStream_t stream() const { return stream_; }
+  operator DeviceLimits<Cuda>() const { return {}; }  // NOLINT: a context says all of it
 
   /// Memory of the GPU that one operation at a time may use; its content does not outlive the
   /// operation.

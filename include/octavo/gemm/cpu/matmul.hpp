@@ -107,8 +107,8 @@ const char* gemm_implementation(Cpu) {
 }
 
 /// Bytes of workspace that one product with these dimensions needs at most.
-inline std::size_t matmul_workspace(Index m, Index n, Index k, const Context<Cpu>& context) {
-  const Index tiles = context.threads() * detail::matmul_tile_rows * detail::matmul_tile_columns;
+inline std::size_t matmul_workspace(Index m, Index n, Index k, const DeviceLimits<Cpu>& limits) {
+  const Index tiles = limits.threads * detail::matmul_tile_rows * detail::matmul_tile_columns;
   return static_cast<std::size_t>(round_up(m * k, 64) + round_up(n * k, 64) + tiles) *
          sizeof(float);
 }
@@ -118,11 +118,7 @@ namespace detail {
 /// The context's workspace as floats.
 /// @throws ConfigError  if it is too small for the product
 inline float* matmul_memory(Index m, Index n, Index k, const Context<Cpu>& context) {
-  const std::size_t needed = matmul_workspace(m, n, k, context);
-  require<ConfigError>(context.workspace().size() >= needed, "a matrix product of ", m, " x ", n,
-                       " x ", k, " needs a workspace of ", needed, " bytes, but the context has ",
-                       context.workspace().size(), "; bind one of matmul_workspace() bytes");
-  return reinterpret_cast<float*>(context.workspace().data());
+  return workspace_of<float>(context, matmul_workspace(m, n, k, context), "a matrix product");
 }
 
 }  // namespace detail

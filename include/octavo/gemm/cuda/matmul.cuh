@@ -25,10 +25,7 @@ std::uint32_t common_alignment(const Elements*... addresses) {
 template <class A, class B, class Y>
 void enqueue_product(GemmKey key, const A* a, const B* b, const GemmScales& scales,
                      const GemmOutput<Y, Cuda>& y, const Context<Cuda>& context) {
-  require<ConfigError>(context.workspace().size() >= cublas_workspace_bytes,
-                       "a matrix product needs a workspace of ", cublas_workspace_bytes,
-                       " bytes, but the context has ", context.workspace().size(),
-                       "; bind one of matmul_workspace() bytes");
+  auto* workspace = workspace_of<std::byte>(context, cublas_workspace_bytes, "a matrix product");
   const float alpha = 1.0f;
   const float beta = y.addend.empty() ? 0.0f : 1.0f;
   const Y* addend = y.addend.empty() ? y.result.data() : y.addend.data();
@@ -44,7 +41,7 @@ void enqueue_product(GemmKey key, const A* a, const B* b, const GemmScales& scal
   check_cublas(
       cublasLtMatmul(plans.handle(), &plan.operation, &alpha, b, &plan.first, a, &plan.second,
                      &beta, addend, &plan.result, y.result.data(), &plan.result, &plan.algorithm,
-                     context.workspace().data(), cublas_workspace_bytes, context.stream()),
+                     workspace, cublas_workspace_bytes, context.stream()),
       "cublasLtMatmul", key);
 }
 
@@ -57,7 +54,7 @@ constexpr const char* gemm_implementation(Cuda) {
 }
 
 /// Bytes of workspace that one product needs at most, at a multiple of 256 bytes.
-inline std::size_t matmul_workspace(Index, Index, Index, const Context<Cuda>&) {
+inline std::size_t matmul_workspace(Index, Index, Index, const DeviceLimits<Cuda>&) {
   return detail::cublas_workspace_bytes;
 }
 

@@ -26,7 +26,8 @@ void embedding_backward_body(TensorView<const std::int32_t, 1, Cpu> tokens,
                              TensorView<const T, 2, Cpu> y_gradient,
                              TensorView<G, 2, Cpu> table_gradient, const Context<Cpu>& context) {
   const Index count = tokens.extent(0);
-  auto* order = reinterpret_cast<std::int64_t*>(context.workspace().data());
+  auto* order =
+      workspace_of<std::int64_t>(context, embedding_workspace(count), "embedding_backward");
   for (Index t = 0; t < count; ++t) {
     order[t] = (static_cast<std::int64_t>(tokens.data()[t]) << 32) | t;
   }

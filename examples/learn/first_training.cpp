@@ -1,0 +1,26 @@
+#include <octavo/octavo.hpp>
+
+#include <cstdio>
+
+using namespace octavo;
+
+// The blocks in FP8, but the first and the last in BF16.
+using Precision = Layerwise<First<1, Bf16>, Fp8Recipe<Delayed>, Last<1, Bf16>>;
+using Model = Llama<llama_tiny, Precision, Cpu>;
+
+int main(int argc, char** argv) {
+  if (argc != 2) return std::puts("usage: first_training TEXT"), 2;
+  const std::vector<std::uint8_t> text = read_text({argv[1]});
+  TokenStream stream(text, {.sequences = 4, .sequence_length = 64, .seed = 1});
+  std::vector<std::int32_t> tokens(4 * 64), targets(4 * 64);
+
+  Context<Cpu> context;
+  ModelSession<Model> session({.batch = {.sequences = 4, .tokens = 64}}, context);
+  std::fputs(session.manifest().text().c_str(), stdout);  // one line a GEMM: what is going to run
+
+  for (int step = 1; step <= 50; ++step) {
+    stream.next(tokens, targets);
+    const StepResult result = session.step(tokens, targets, /*learning_rate=*/3e-3);
+    std::printf("step %2d | loss %.4f\n", step, result.loss);
+  }
+}

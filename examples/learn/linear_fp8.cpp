@@ -1,0 +1,79 @@
+// One linear layer, forward and backward, in every precision: how far is each from FP32?
+// The layer's precision is a template argument, and the types of all operands follow from it.
+#include <fmt/format.h>
+#include <octavo/octavo.hpp>
+
+#include <cmath>
+
+using namespace octavo;
+constexpr int tokens = 256, features = 512;
+using Values = std::vector<double>;
+
+/// Runs the layer `steps` times on the same input; returns y, dx and dw of the last.
+template <class P>
+std::vector<Values> run(int steps) {
+  using Layer = Linear<P, features, features, float, Cpu>;  // the weight's gradient is FP32
+  using T = typename Layer::T;                              // between GEMMs: FP32 or BF16
+  constexpr auto kind = MemoryKind::activations;
+  Context<Cpu> context(1);
+  Arena<Cpu> arena({.peak = 16 << 20}, context);  // a model measures first what it needs
+  GemmManifest manifest;
+  ScalingTable<Cpu> scaling;
+  Parameter<T, float, Cpu> weight;
+  weight.take(arena, "linear.weight", features, features, 0.05f);
+  Layer layer;
+  layer.enter("linear", {&scaling, &manifest});
+  layer.take_weight_copies(arena, weight);
+  scaling.take(arena);
+  const auto take = [&](auto operand) {
+    operand.take_values(arena, kind, tokens, features);
+    operand.take_row_major(arena, kind, tokens, features);
+    operand.take_transposed(arena, kind, tokens, features);
+    return operand;
+  };
+  const auto x = layer.template input<Mode::train>(take(typename Layer::InputMemory{}), tokens, {});
+  const auto dy = layer.output_gradient(take(typename Layer::OutputGradientMemory{}), tokens);
+  const TensorView<T, 2, Cpu> y{arena.take<T>(kind, x.values.size()), x.values.shape()};
+  const TensorView<T, 2, Cpu> dx{arena.take<T>(kind, x.values.size()), x.values.shape()};
+  const std::size_t bytes = matmul_workspace(features, features, features, context);
+  context.bind_workspace({arena.take<std::byte>(kind, static_cast<Index>(bytes)), bytes});
+  initialize(weight, {1, 1}, context);
+  scaling.reset(context);
+  for (unsigned i = 0; i < tokens * features; ++i)  // gradients are small
+    x.values.data()[i] = T(normal({1, 2}, i)), dy.values.data()[i] = T(1e-5f * normal({1, 3}, i));
+  for (int step = 0; step < steps; ++step) {
+    layer.template quantize_weight<Mode::train>(context);
+    quantize(x, context), quantize(dy, context);  // nothing for FP32 and BF16
+    layer.forward(x, {}, y, context);
+    layer.backward_input(dy, dx, context);
+    layer.backward_weight(dy, x, false, context);
+    for (auto group : {OperandKind::input, OperandKind::weight, OperandKind::output_gradient})
+      scaling.update(group, context);  // delayed scaling: the scales of the next step
+  }
+  const auto read = [](auto view) {
+    Values values;
+    for (Index i = 0; i < view.size(); ++i) values.push_back(static_cast<float>(view.data()[i]));
+    return values;
+  };
+  return {read(y), read(dx), read(weight.gradient)};
+}
+
+template <class P>
+void compare(int steps) {
+  fmt::print("{:<15} {:>4}", PrecisionTraits<P>::name(), steps);
+  const auto exact = run<Fp32>(1), values = run<P>(steps);
+  for (std::size_t product = 0; product < exact.size(); ++product) {
+    const Values &a = values[product], &b = exact[product];
+    double distance = 0, norm = 0;
+    for (std::size_t i = 0; i < a.size(); ++i) distance += std::pow(a[i] - b[i], 2);
+    for (const double value : b) norm += value * value;
+    fmt::print(" {:>9.3f} %", 100 * std::sqrt(distance / norm));
+  }
+  fmt::print("\n");
+}
+
+int main() {
+  fmt::print("{:<15} {:>4} {:>11} {:>11} {:>11}\n", "error of", "step", "y", "dx", "dw");
+  compare<Bf16>(1), compare<Fp8Recipe<Delayed>>(1), compare<Fp8Recipe<Delayed>>(2);
+  compare<Fp8Recipe<Tensorwise>>(1), compare<Fp8Recipe<Blockwise>>(1), compare<Mxfp8>(1);
+}

@@ -1,0 +1,80 @@
+// A layer of your own in a chain of the library's: RMSNorm, Linear, LayerScale.
+// A layer takes its parameters from the arena, has a forward and a backward on views, and shows
+// its parameters to a visitor. Central differences check the chain's gradients in FP32.
+#include <fmt/format.h>
+#include <octavo/octavo.hpp>
+
+using namespace octavo;
+constexpr int tokens = 24, hidden = 32, size = tokens * hidden;
+using Matrix = TensorView<float, 2, Cpu>;
+
+/// y[t, c] = x[t, c] · weight[c], which lets a branch start out weak. Touvron et al. 2021.
+struct LayerScale {
+  void take(Arena<Cpu>& arena) { weight.take(arena, "layer_scale.weight", 1, hidden, 0.5f); }
+  void visit(auto&& visitor) { visitor(weight); }
+
+  void forward(Matrix x, Matrix y, const Context<Cpu>& context) const {
+    const float* w = weight.weight.data();
+    parallel_for(size, context, [&](Index i) { y.data()[i] = x.data()[i] * w[i % hidden]; });
+  }
+  /// A column is one thread's, so that sums do not depend on the number of threads.
+  void backward(Matrix dy, Matrix x, Matrix dx, const Context<Cpu>& context) const {
+    parallel_for(hidden, context, [&](Index c) {
+      for (Index t = 0; t < tokens; ++t) {
+        dx.row(t)[c] = dy.row(t)[c] * weight.weight.data()[c];
+        weight.gradient.data()[c] += dy.row(t)[c] * x.row(t)[c];
+      }
+    });
+  }
+  Parameter<float, float, Cpu> weight;
+};
+
+int main() {
+  Context<Cpu> context(1);
+  Arena<Cpu> arena({.peak = 4 << 20}, context);  // a model measures first what it needs
+  constexpr auto kind = MemoryKind::activations;
+  fill_zero(arena.take<float>(kind, 0), arena.allocated(), context);
+  const auto take = [&] { return Matrix{arena.take<float>(kind, size), {tokens, hidden}}; };
+  const Matrix x = take(), projected = take(), y = take(), dy = take(), gradient = take();
+  const Operand<Fp32, OperandKind::input, Cpu> normalised{take()};
+  const Operand<Fp32, OperandKind::output_gradient, Cpu> dprojected{take()};
+  const TensorView<float, 1, Cpu> inverse_rms{take().data(), {tokens}};
+  const std::size_t bytes = matmul_workspace(hidden, hidden, hidden, context);
+  context.bind_workspace({arena.take<std::byte>(kind, Index(bytes)), bytes});
+  RMSNorm<float, hidden, float, Cpu> norm;
+  Linear<Fp32, hidden, hidden, float, Cpu> linear;
+  Parameter<float, float, Cpu> weight;
+  LayerScale scale;
+  GemmManifest manifest;
+  norm.take(arena, "norm", 1e-5f);
+  weight.take(arena, "linear.weight", hidden, hidden, 0.2f);
+  linear.enter("linear", {nullptr, &manifest});  // FP32 needs no scaling table
+  linear.take_weight_copies(arena, weight);
+  scale.take(arena);
+  const auto visit = [&](auto v) { norm.visit(v), v(weight), scale.visit(v); };
+  visit([&](auto& parameter) { initialize(parameter, {1, 0}, context); });
+  for (unsigned i = 0; i < size; ++i)
+    x.data()[i] = normal({1, 1}, i), dy.data()[i] = normal({1, 2}, i);
+  const auto loss = [&] {  // Σ y · dy, whose gradient with respect to y is dy
+    norm.forward(x, normalised, inverse_rms, context);
+    linear.forward(normalised, {}, projected, context);
+    scale.forward(projected, y, context);
+    double sum = 0;
+    for (Index i = 0; i < size; ++i) sum += double{y.data()[i]} * double{dy.data()[i]};
+    return sum;
+  };
+  loss();  // the forward
+  scale.backward(dy, projected, dprojected.values, context);
+  linear.backward_weight(dprojected, normalised, false, context);
+  linear.backward_input(dprojected, gradient, context);
+  norm.backward(gradient, x, inverse_rms, y, context);
+  visit([&](auto& parameter) {
+    float& value = parameter.weight.data()[hidden / 2];
+    const float kept = value;
+    const double above = (value = kept + 0.125f, loss()), below = (value = kept - 0.125f, loss());
+    const double found = parameter.gradient.data()[hidden / 2], expected = (above - below) / 0.25;
+    value = kept;
+    fmt::print("{:<18} | backward {:>9.5f} | differences {:>9.5f} | relative error {:.0e}\n",
+               parameter.name, found, expected, std::abs(found / expected - 1));
+  });
+}

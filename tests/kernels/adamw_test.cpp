@@ -1,0 +1,188 @@
+#include <octavo/kernels/adamw.hpp>
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdint>
+#include <vector>
+
+#include "support/matrix.hpp"
+
+namespace {
+
+using namespace octavo;
+using support::Matrix;
+using support::random_matrix;
+
+constexpr AdamWSettings settings{0.9f, 0.95f, 1e-8f, 0.1f, 42};
+
+AdamWStep step_number(std::uint32_t t, float learning_rate) {
+  return {learning_rate, static_cast<float>(1.0 - std::pow(0.9, t)),
+          static_cast<float>(1.0 - std::pow(0.95, t)), t};
+}
+
+/// One parameter of `W` with gradients of `G` and moments of `M`.
+template <class W, class G, class M>
+struct Parameter {
+  explicit Parameter(Index size, W value = W(0.0f))
+      : weight(1, size, value),
+        gradient(1, size),
+        master(1, size),
+        first(1, size),
+        second(1, size) {}
+
+  void update(std::uint32_t t, float learning_rate, bool with_master, float decay = 0.0f,
+              float clip = 1.0f, bool skip = false, std::uint64_t stream = 3) {
+    const AdamWStep step = step_number(t, learning_rate);
+    StepStatus status{};
+    status.clip_coefficient = clip;
+    status.skip = skip ? 1 : 0;
+    AdamWParameter<W, G, M, Cpu> parameter;
+    parameter.weight = weight.flat();
+    parameter.gradient = gradient.flat_input();
+    if (with_master) parameter.master = master.flat();
+    parameter.first_moment = first.flat();
+    parameter.second_moment = second.flat();
+    parameter.weight_decay = decay;
+    parameter.random_stream = stream;
+    support::Workplace place;
+    adamw_update<W, G, M, Cpu>(parameter, settings, {&step, {1}}, {&status, {1}}, place.context);
+  }
+
+  Matrix<W> weight;
+  Matrix<G> gradient;
+  Matrix<float> master;
+  Matrix<M> first;
+  Matrix<M> second;
+};
+
+/// AdamW of Loshchilov and Hutter's paper for one element, in double.
+struct Reference {
+  double weight;
+  double m = 0.0;
+  double v = 0.0;
+
+  void update(double gradient, int t, double learning_rate, double decay) {
+    m = 0.9 * m + 0.1 * gradient;
+    v = 0.95 * v + 0.05 * gradient * gradient;
+    const double m_hat = m / (1.0 - std::pow(0.9, t));
+    const double v_hat = v / (1.0 - std::pow(0.95, t));
+    weight -= learning_rate * (m_hat / (std::sqrt(v_hat) + 1e-8) + decay * weight);
+  }
+};
+
+template <class T>
+double mean(const Matrix<T>& matrix) {
+  double sum = 0.0;
+  for (const T element : matrix.elements) sum += support::value_of(element);
+  return sum / static_cast<double>(matrix.size());
+}
+
+/// Ten steps with clipping and weight decay against the paper; returns the last state.
+template <class W>
+Parameter<W, Bf16, float> check_ten_steps(bool with_master) {
+  constexpr Index size = 5001;
+  Parameter<W, Bf16, float> p(size);
+  p.weight = random_matrix<W>(1, size, 1);
+  std::vector<Reference> references;
+  for (Index i = 0; i < size; ++i) {
+    p.master.at(0, i) = static_cast<float>(p.weight(0, i));
+    references.push_back({p.weight(0, i)});
+  }
+  for (unsigned t = 1; t <= 10; ++t) {
+    const float clip = t % 2 == 0 ? 0.25f : 1.0f;
+    const float learning_rate = 0.01f * static_cast<float>(t);
+    p.gradient = random_matrix<Bf16>(1, size, 100 + t, 0.1f);
+    p.gradient.at(0, 17) = Bf16(0.0f);
+    p.update(t, learning_rate, with_master, 0.1f, clip);
+    for (Index i = 0; i < size; ++i)
+      references[static_cast<std::size_t>(i)].update(p.gradient(0, i) * static_cast<double>(clip),
+                                                     static_cast<int>(t),
+                                                     static_cast<double>(learning_rate), 0.1);
+  }
+  for (Index i = 0; i < size; ++i) {
+    const Reference& expected = references[static_cast<std::size_t>(i)];
+    const double updated = with_master ? p.master(0, i) : p.weight(0, i);
+    EXPECT_NEAR(updated, expected.weight, 5e-6) << i;
+    EXPECT_NEAR(p.first(0, i), expected.m, 1e-7) << i;
+    EXPECT_NEAR(p.second(0, i), expected.v, 1e-7) << i;
+  }
+  return p;
+}
+
+TEST(AdamW, TenStepsInFp32AreThePapers) { check_ten_steps<float>(false); }
+
+TEST(AdamW, MasterWeightsAreThePapersAndRoundToTheWeights) {
+  const auto p = check_ten_steps<Bf16>(true);
+  for (Index i = 0; i < p.weight.size(); ++i)
+    EXPECT_NEAR(p.weight(0, i), p.master(0, i), 0x1p-8 * std::abs(p.master(0, i)) * 1.0001);
+}
+
+TEST(AdamW, MomentsInBf16AreRightOnAverage) {
+  constexpr Index size = 100000;
+  Parameter<float, float, Bf16> p(size);
+  // BF16's neighbours of these moments stand 2^-8 apart, relatively; nearest rounding would be off.
+  p.gradient = Matrix<float>(1, size, 1.0123f);
+  p.update(1, 0.01f, false);
+  const double gradient = static_cast<double>(1.0123f);
+  const double m = (1.0 - static_cast<double>(0.9f)) * gradient;
+  const double v = (1.0 - static_cast<double>(0.95f)) * gradient * gradient;
+  // The standard deviation of one rounding is at most half a unit: 2^-9 of the value.
+  const double tolerance = 5.0 * 0x1p-9 / std::sqrt(static_cast<double>(size));
+  EXPECT_NEAR(mean(p.first), m, m * tolerance);
+  EXPECT_NEAR(mean(p.second), v, v * tolerance);
+  EXPECT_GT(std::abs(static_cast<double>(static_cast<float>(Bf16(static_cast<float>(m)))) - m),
+            2.0 * m * tolerance)
+      << "nearest rounding would pass this test: choose another gradient";
+}
+
+TEST(AdamW, WithoutMasterTheWeightsAreRightOnAverage) {
+  constexpr Index size = 100000;
+  Parameter<Bf16, float, float> p(size, Bf16(1.0f));
+  p.gradient = Matrix<float>(1, size, 0.5f);
+  p.update(1, 1e-4f, false);  // a step of 1/40 of BF16's distance below 1
+  const double sigma = std::sqrt(0x1p-8 * 1e-4 / static_cast<double>(size));
+  EXPECT_NEAR(mean(p.weight), 1.0 - 1e-4, 5.0 * sigma);
+  for (const Bf16 w : p.weight.elements)
+    ASSERT_TRUE(w == Bf16(1.0f) || w == Bf16(1.0f - 0x1p-8f)) << static_cast<float>(w);
+}
+
+TEST(AdamW, RandomnessDependsOnStepAndStreamOnly) {
+  const auto run = [](std::uint32_t t, std::uint64_t stream) {
+    Parameter<Bf16, float, float> p(2000, Bf16(1.0f));
+    p.gradient = Matrix<float>(1, 2000, 0.5f);
+    p.update(t, 1e-3f, false, 0.0f, 1.0f, false, stream);
+    return p.weight.elements;
+  };
+  EXPECT_EQ(run(1, 3), run(1, 3));
+  EXPECT_NE(run(1, 3), run(2, 3));
+  EXPECT_NE(run(1, 3), run(1, 4));
+}
+
+TEST(AdamW, ASkippedStepChangesNothing) {
+  Parameter<Bf16, float, Bf16> p(300, Bf16(1.0f));
+  p.gradient = random_matrix<float>(1, 300, 1);
+  p.update(1, 0.1f, true);
+  const auto weight = p.weight.elements;
+  const auto master = p.master.elements;
+  const auto first = p.first.elements;
+  const auto second = p.second.elements;
+  p.update(2, 0.1f, true, 0.1f, 1.0f, true);
+  EXPECT_EQ(p.weight.elements, weight);
+  EXPECT_EQ(p.master.elements, master);
+  EXPECT_EQ(p.first.elements, first);
+  EXPECT_EQ(p.second.elements, second);
+  p.update(2, 0.1f, true, 0.1f);
+  EXPECT_NE(p.master.elements, master);
+}
+
+TEST(AdamWErrors, ShapesMustAgree) {
+  Parameter<float, float, float> p(8);
+  p.gradient = Matrix<float>(1, 7);
+  EXPECT_THROW(p.update(1, 0.1f, false), ShapeError);
+  p.gradient = Matrix<float>(1, 8);
+  p.second = Matrix<float>(1, 9);
+  EXPECT_THROW(p.update(1, 0.1f, false), ShapeError);
+}
+
+}  // namespace

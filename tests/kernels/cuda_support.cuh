@@ -1,0 +1,193 @@
+/// @file
+/// What tests of the `Cuda` device's kernels share: memory on either device, operands, comparisons.
+#pragma once
+
+#include <octavo/cuda.cuh>
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <random>
+#include <tuple>
+#include <vector>
+
+namespace octavo::support {
+
+class OnGpu : public testing::Test {
+ protected:
+  void SetUp() override {
+    int count = 0;
+    if (cudaGetDeviceCount(&count) != cudaSuccess || count == 0) {
+      GTEST_SKIP() << "no GPU answers on this machine";
+    }
+  }
+};
+
+/// One device with buffers for one test: each array in memory of its own, so that a sanitizer sees
+/// what is read or written beside it.
+template <Device D>
+class Place {
+ public:
+  explicit Place(std::size_t workspace = 0) {
+    if (workspace == 0) return;
+    context_.bind_workspace({make<std::byte>(static_cast<Index>(workspace)), workspace});
+  }
+
+  [[nodiscard]] const Context<D>& context() const { return context_; }
+
+  /// `count` elements that are not zero.
+  template <class T>
+  T* make(Index count) {
+    const std::size_t bytes = static_cast<std::size_t>(count) * sizeof(T);
+    buffers_.emplace_back(bytes, context_);
+    const std::vector<unsigned char> garbage(bytes, 0xff);
+    copy_to_device(buffers_.back().data(), garbage.data(), bytes, context_);
+    return reinterpret_cast<T*>(buffers_.back().data());
+  }
+  template <class T>
+  T* make(const std::vector<T>& values) {
+    T* memory = make<T>(static_cast<Index>(values.size()));
+    copy_to_device(memory, values.data(), values.size() * sizeof(T), context_);
+    return memory;
+  }
+  template <class T>
+  TensorView<T, 1, D> vector(const std::vector<T>& values) {
+    return {make(values), {static_cast<Index>(values.size())}};
+  }
+  template <class T>
+  TensorView<T, 2, D> matrix(const std::vector<T>& values, Index columns) {
+    return {make(values), {static_cast<Index>(values.size()) / columns, columns}};
+  }
+
+  template <class T>
+  [[nodiscard]] std::vector<T> read(const T* source, Index count) const {
+    std::vector<T> result(static_cast<std::size_t>(count));
+    copy_to_host_sync(result.data(), source, result.size() * sizeof(T), context_);
+    return result;
+  }
+  template <class T, int Rank>
+  [[nodiscard]] auto read(TensorView<T, Rank, D> view) const {
+    return read<std::remove_const_t<T>>(view.data(), view.size());
+  }
+
+ private:
+  Context<D> context_;
+  std::vector<Buffer<D>> buffers_;
+};
+
+/// A view for reading.
+template <class T, int Rank, Device D>
+TensorView<const T, Rank, D> constant(TensorView<T, Rank, D> view) {
+  return view;
+}
+
+template <class T>
+std::vector<T> normal_values(Index count, float deviation, unsigned seed) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> distribution(0.0f, deviation);
+  std::vector<T> values;
+  for (Index i = 0; i < count; ++i) values.push_back(T(distribution(random)));
+  return values;
+}
+
+inline auto members(const ScalingSlot& slot) {
+  return std::tuple(float_bits(slot.scale), float_bits(slot.scale_inverse), slot.amax_bits,
+                    slot.last_amax_bits, slot.position, slot.nonfinite, slot.elements,
+                    slot.saturated, slot.flushed);
+}
+
+/// What a quantised operand consists of, as bytes.
+struct OperandBytes {
+  std::vector<std::uint8_t> row_major, row_scales, transposed, column_scales;
+  ScalingSlot slot;
+};
+
+/// A quantised operand with all its memory on one device.
+template <class P, OperandKind Kind, Device D>
+class OperandPlace {
+ public:
+  using Memory = OperandMemory<P, Kind, D>;
+  using Format = typename Memory::Format;
+  using Scale = typename Memory::Scale;
+  using Granularity = typename Memory::Granularity;
+
+  /// @param scale  in the slot before
+  OperandPlace(Place<D>& place, const std::vector<Bf16>& values, Index columns, float scale)
+      : place_(place), rows_(static_cast<Index>(values.size()) / columns), columns_(columns) {
+    memory_.values = place.make(values);
+    memory_.row_major = place.template make<Format>(rows_ * columns);
+    memory_.transposed = place.template make<Format>(rows_ * columns);
+    memory_.row_major_scales = place.template make<Scale>(row_scales());
+    memory_.transposed_scales = place.template make<Scale>(column_scales());
+    ScalingSlot before{};
+    before.scale = scale;
+    before.scale_inverse = 1.0f / scale;
+    before.last_amax_bits = 7;
+    before.saturated = 5;
+    slot_ = place.make(std::vector<ScalingSlot>{before});
+  }
+
+  [[nodiscard]] Operand<P, Kind, D> operand(Copies copies = {}, bool record = true) const {
+    return memory_.operand(rows_, columns_, slot_, record, copies);
+  }
+
+  [[nodiscard]] OperandBytes read() const {
+    const auto bytes = [&](const auto* memory, Index count) {
+      return place_.read(reinterpret_cast<const std::uint8_t*>(memory),
+                         count * static_cast<Index>(sizeof(*memory)));
+    };
+    return {bytes(memory_.row_major, rows_ * columns_),
+            bytes(memory_.row_major_scales, row_scales()),
+            bytes(memory_.transposed, rows_ * columns_),
+            bytes(memory_.transposed_scales, column_scales()), place_.read(slot_, 1)[0]};
+  }
+
+ private:
+  [[nodiscard]] Index row_scales() const { return scale_count<Granularity>(rows_, columns_); }
+  [[nodiscard]] Index column_scales() const { return scale_count<Granularity>(columns_, rows_); }
+
+  Place<D>& place_;
+  Index rows_;
+  Index columns_;
+  Memory memory_;
+  ScalingSlot* slot_ = nullptr;
+};
+
+inline void expect_same(const OperandBytes& expected, const OperandBytes& actual) {
+  EXPECT_EQ(members(expected.slot), members(actual.slot));
+  EXPECT_TRUE(expected.row_major == actual.row_major) << "row-major bytes differ";
+  EXPECT_TRUE(expected.row_scales == actual.row_scales) << "row-major scales differ";
+  EXPECT_TRUE(expected.transposed == actual.transposed) << "transposed bytes differ";
+  EXPECT_TRUE(expected.column_scales == actual.column_scales) << "transposed scales differ";
+}
+
+/// The distance of neighbouring BF16 values at `value`, or what `relative` says for FP32.
+template <class T>
+double unit_at(double value, double relative) {
+  if constexpr (std::is_same_v<T, float>) {
+    return std::abs(value) * relative;
+  } else {
+    return std::ldexp(1.0, std::ilogb(std::max(std::abs(value), 0x1p-126)) - 7);
+  }
+}
+
+/// Expects equal values but for one BF16 place, or 1e-5 of an FP32 value; or for `absolute`.
+template <class T>
+void expect_close(const std::vector<T>& expected, const std::vector<T>& actual, double absolute) {
+  ASSERT_EQ(expected.size(), actual.size());
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    const double e = static_cast<double>(static_cast<float>(expected[i]));
+    const double a = static_cast<double>(static_cast<float>(actual[i]));
+    const double unit = std::max(unit_at<T>(e, 1e-5), unit_at<T>(a, 1e-5));
+    ASSERT_TRUE(std::abs(e - a) <= std::max(unit, absolute))
+        << "element " << i << ": expected " << e << ", got " << a;
+  }
+}
+
+/// Row counts and column counts that every row-wise kernel is tested with.
+inline constexpr Index row_counts[] = {1, 17, 130, 257};
+inline constexpr Index column_counts[] = {8, 37, 136, 520};
+
+}  // namespace octavo::support

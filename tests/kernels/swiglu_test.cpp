@@ -1,0 +1,108 @@
+#include <octavo/kernels/swiglu.hpp>
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <type_traits>
+
+#include "support/matrix.hpp"
+#include "support/quantized_operand.hpp"
+
+namespace {
+
+using namespace octavo;
+using support::Matrix;
+using support::random_matrix;
+
+double swiglu(double gate, double up) { return gate / (1.0 + std::exp(-gate)) * up; }
+
+template <class T>
+class SwiGlu : public testing::Test {
+ protected:
+  static constexpr double unit = std::is_same_v<T, float> ? 2e-6 : 0x1p-8;
+};
+using Storages = testing::Types<float, Bf16>;
+TYPED_TEST_SUITE(SwiGlu, Storages);
+
+/// Gates and ups, some far out where the sigmoid is 0 or 1.
+template <class T>
+Matrix<T> gate_up_values(Index tokens, Index ffn) {
+  auto values = random_matrix<T>(tokens, 2 * ffn, 1, 3.0f);
+  values.at(0, 0) = T(0.0f);
+  values.at(0, 1) = T(60.0f);
+  values.at(0, 2) = T(-60.0f);
+  values.at(0, 3) = T(-120.0f);
+  values.at(0, 4) = T(1e4f);
+  values.at(0, 5) = T(-1e4f);
+  return values;
+}
+
+TYPED_TEST(SwiGlu, ForwardIsTheFormula) {
+  using T = TypeParam;
+  for (const Index ffn : {6, 33, 130}) {
+    const auto gate_up = gate_up_values<T>(3, ffn);
+    Matrix<T> y(3, ffn);
+    support::Workplace place;
+    swiglu_forward(gate_up.input(), support::dense_input(y), place.context);
+    for (Index t = 0; t < 3; ++t) {
+      for (Index i = 0; i < ffn; ++i) {
+        const double expected = swiglu(gate_up(t, i), gate_up(t, ffn + i));
+        EXPECT_NEAR(y(t, i), expected, this->unit * std::abs(expected) + 1e-30) << t << ' ' << i;
+      }
+    }
+  }
+}
+
+TYPED_TEST(SwiGlu, BackwardIsTheCentralDifference) {
+  using T = TypeParam;
+  constexpr Index ffn = 33;
+  const auto gate_up = gate_up_values<T>(4, ffn);
+  const auto dy = random_matrix<T>(4, ffn, 2);
+  Matrix<T> gradient(4, 2 * ffn);
+  support::Workplace place;
+  swiglu_backward(dy.input(), gate_up.input(), support::dense_gradient(gradient), place.context);
+  for (Index t = 0; t < 4; ++t) {
+    for (Index i = 0; i < ffn; ++i) {
+      double gate = gate_up(t, i);
+      double up = gate_up(t, ffn + i);
+      const auto loss = [&] { return dy(t, i) * swiglu(gate, up); };
+      const double d_gate = support::central_difference(gate, 1e-4, loss);
+      const double d_up = support::central_difference(up, 1e-4, loss);
+      EXPECT_NEAR(gradient(t, i), d_gate, this->unit * std::abs(d_gate) + 1e-6) << t << ' ' << i;
+      EXPECT_NEAR(gradient(t, ffn + i), d_up, this->unit * std::abs(d_up) + 1e-6) << t << ' ' << i;
+    }
+  }
+}
+
+TEST(SwiGluQuantized, ForwardAndBackwardWriteTheCopies) {
+  using P = Fp8Recipe<Blockwise>;
+  const auto gate_up = random_matrix<Bf16>(33, 64, 3);
+  const auto dy = random_matrix<Bf16>(33, 32, 4);
+  support::Workplace place;
+  support::QuantizedOperand<P, OperandKind::input> y{Matrix<Bf16>(33, 32)};
+  swiglu_forward(gate_up.input(), y.operand, place.context);
+  support::QuantizedOperand<P, OperandKind::input> y_again(y.values);
+  quantize(y_again.operand, place.context);
+  EXPECT_NE(y.slot.amax_bits, 0u);
+  EXPECT_EQ(y.row_major, y_again.row_major);
+  EXPECT_EQ(y.transposed, y_again.transposed);
+  support::QuantizedOperand<P, OperandKind::output_gradient> gradient{Matrix<Bf16>(33, 64)};
+  swiglu_backward(dy.input(), gate_up.input(), gradient.operand, place.context);
+  support::QuantizedOperand<P, OperandKind::output_gradient> gradient_again(gradient.values);
+  quantize(gradient_again.operand, place.context);
+  EXPECT_NE(gradient.slot.amax_bits, 0u);
+  EXPECT_EQ(gradient.row_major, gradient_again.row_major);
+  EXPECT_EQ(gradient.transposed, gradient_again.transposed);
+}
+
+TEST(SwiGluErrors, ShapesMustAgree) {
+  Matrix<float> gate_up(4, 16);
+  Matrix<float> y(4, 7);
+  support::Workplace place;
+  EXPECT_THROW(swiglu_forward(gate_up.input(), support::dense_input(y), place.context), ShapeError);
+  EXPECT_THROW(
+      swiglu_backward(y.input(), gate_up.input(), support::dense_gradient(gate_up), place.context),
+      ShapeError);
+}
+
+}  // namespace

@@ -1,0 +1,142 @@
+#include <octavo/memory/arena.hpp>
+
+#include <gtest/gtest.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <numeric>
+#include <utility>
+#include <vector>
+
+namespace {
+
+using namespace octavo;
+
+/// What a program takes: odd sizes, an overlay, and something after it.
+struct Program {
+  std::vector<std::byte*> pieces;
+  std::vector<std::byte*> overlaid;
+
+  void take(Arena<Cpu>& arena) {
+    pieces.push_back(arena.take<std::byte>(MemoryKind::weights, 1));
+    pieces.push_back(bytes(arena.take<float>(MemoryKind::gradients, 65)));
+    arena.overlay([&] { overlaid.push_back(arena.take<std::byte>(MemoryKind::activations, 300)); },
+                  [&] {
+                    overlaid.push_back(arena.take<std::byte>(MemoryKind::activations, 256));
+                    overlaid.push_back(arena.take<std::byte>(MemoryKind::workspace, 1000));
+                  },
+                  [&] { overlaid.push_back(arena.take<std::byte>(MemoryKind::workspace, 10)); });
+    pieces.push_back(bytes(arena.take<double>(MemoryKind::optimizer, 32)));
+  }
+
+  template <class T>
+  static std::byte* bytes(T* pointer) {
+    return reinterpret_cast<std::byte*>(pointer);
+  }
+};
+
+// 256 + 512 + max(512, 256 + 1024, 256) + 256
+constexpr std::size_t program_bytes = 2304;
+
+MemoryPlan measured_plan() {
+  Arena<Cpu> arena;
+  Program program;
+  program.take(arena);
+  return arena.plan();
+}
+
+TEST(Arena, MeasuringGivesNoMemoryAndCountsIt) {
+  Arena<Cpu> arena;
+  EXPECT_TRUE(arena.measuring());
+  EXPECT_EQ(arena.take<float>(MemoryKind::weights, 1000), nullptr);
+  EXPECT_EQ(arena.allocated(), 0u);
+  EXPECT_EQ(arena.plan().peak, 4096u);
+  EXPECT_EQ(measured_plan().peak, program_bytes);
+}
+
+TEST(Arena, TheRealArenaTakesExactlyThePlan) {
+  const Context<Cpu> context(1);
+  const MemoryPlan plan = measured_plan();
+  Arena<Cpu> arena(plan, context);
+  Program program;
+  program.take(arena);
+  EXPECT_FALSE(arena.measuring());
+  EXPECT_EQ(arena.allocated(), plan.peak);
+  EXPECT_EQ(arena.plan().peak, plan.peak);
+  EXPECT_EQ(arena.plan().by_kind, plan.by_kind);
+}
+
+TEST(Arena, KindsSumToThePeak) {
+  const MemoryPlan plan = measured_plan();
+  EXPECT_EQ(std::accumulate(plan.by_kind.begin(), plan.by_kind.end(), std::size_t{0}), plan.peak);
+  EXPECT_EQ(plan.bytes(MemoryKind::weights), 256u);
+  EXPECT_EQ(plan.bytes(MemoryKind::gradients), 512u);
+  EXPECT_EQ(plan.bytes(MemoryKind::activations), 256u);
+  EXPECT_EQ(plan.bytes(MemoryKind::workspace), 1024u);
+  EXPECT_EQ(plan.bytes(MemoryKind::optimizer), 256u);
+  EXPECT_EQ(plan.bytes(MemoryKind::scaling), 0u);
+}
+
+TEST(Arena, PiecesAreAlignedAndDoNotOverlap) {
+  const Context<Cpu> context(1);
+  Arena<Cpu> arena(measured_plan(), context);
+  Program program;
+  program.take(arena);
+  ASSERT_EQ(program.pieces.size(), 3u);
+  ASSERT_EQ(program.overlaid.size(), 4u);
+  for (const std::byte* piece : program.pieces)
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(piece) % 256, 0u);
+  for (const std::byte* piece : program.overlaid)
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(piece) % 256, 0u);
+  EXPECT_EQ(program.pieces[1] - program.pieces[0], 256);
+  EXPECT_EQ(program.overlaid[0] - program.pieces[1], 512);
+  EXPECT_EQ(program.overlaid[1], program.overlaid[0]) << "alternatives share their memory";
+  EXPECT_EQ(program.overlaid[3], program.overlaid[0]) << "alternatives share their memory";
+  EXPECT_EQ(program.overlaid[2] - program.overlaid[1], 256) << "one alternative's pieces do not";
+  EXPECT_EQ(program.pieces[2] - program.overlaid[0], 256 + 1024) << "after the largest";
+}
+
+TEST(Arena, NestedOverlaysNeedTheDeepest) {
+  Arena<Cpu> arena;
+  const auto take = [&](Index pages) {
+    return [&arena, pages] { arena.take<std::byte>(MemoryKind::activations, pages * 256); };
+  };
+  arena.overlay([&] { arena.overlay(take(2), take(7)); },
+                [&] {
+                  take(3)();
+                  arena.overlay(take(1), take(5), take(4));
+                });
+  take(1)();
+  EXPECT_EQ(arena.plan().peak, 256u * (3 + 5 + 1));
+}
+
+TEST(Arena, EmptyPiecesCostNothing) {
+  Arena<Cpu> arena;
+  arena.take<float>(MemoryKind::weights, 0);
+  EXPECT_EQ(arena.plan().peak, 0u);
+}
+
+TEST(Arena, TooSmallAnArenaThrows) {
+  const Context<Cpu> context(1);
+  MemoryPlan plan = measured_plan();
+  plan.peak -= 1;
+  Arena<Cpu> arena(plan, context);
+  Program program;
+  EXPECT_THROW(program.take(arena), ConfigError);
+}
+
+TEST(Buffer, MovesItsMemory) {
+  const Context<Cpu> context(1);
+  Buffer<Cpu> first(1000, context);
+  const std::byte* data = first.data();
+  EXPECT_EQ(reinterpret_cast<std::uintptr_t>(data) % allocation_alignment, 0u);
+  Buffer<Cpu> second(std::move(first));
+  EXPECT_EQ(second.data(), data);
+  EXPECT_EQ(second.size(), 1000u);
+  Buffer<Cpu> third;
+  third = std::move(second);
+  EXPECT_EQ(third.data(), data);
+  EXPECT_EQ(Buffer<Cpu>(0, context).data(), nullptr);
+}
+
+}  // namespace

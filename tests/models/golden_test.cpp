@@ -1,0 +1,136 @@
+// The library under FP32 against what PyTorch and Hugging Face transformers computed.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "support/golden.hpp"
+#include "support/llama_weights.hpp"
+#include "support/small_model.hpp"
+
+namespace {
+
+using octavo::Index;
+using reference::Golden;
+
+constexpr octavo::LlamaConfig llama_small{.name = "llama_small",
+                                          .layers = 2,
+                                          .hidden = 64,
+                                          .ffn = 128,
+                                          .heads = 4,
+                                          .kv_heads = 2,
+                                          .head_dim = 16,
+                                          .vocabulary = 96,
+                                          .norm_epsilon = 1e-5f,
+                                          .rope_theta = 500.0f,
+                                          .rope_scaling = {.kind = octavo::RopeKind::llama3,
+                                                           .factor = 8.0f,
+                                                           .low_frequency_factor = 1.0f,
+                                                           .high_frequency_factor = 4.0f,
+                                                           .original_length = 32}};
+
+constexpr octavo::LlamaConfig qwen3_small{.name = "qwen3_small",
+                                          .layers = 1,
+                                          .hidden = 32,
+                                          .ffn = 48,
+                                          .heads = 4,
+                                          .kv_heads = 1,
+                                          .head_dim = 16,
+                                          .vocabulary = 40,
+                                          .norm_epsilon = 1e-6f,
+                                          .rope_theta = 10000.0f,
+                                          .tied_embeddings = true,
+                                          .qk_norm = true};
+
+void expect_same_shape(const reference::ReferenceConfig& ours,
+                       const reference::ReferenceConfig& golden) {
+  EXPECT_EQ(ours.layers, golden.layers);
+  EXPECT_EQ(ours.hidden, golden.hidden);
+  EXPECT_EQ(ours.ffn, golden.ffn);
+  EXPECT_EQ(ours.heads, golden.heads);
+  EXPECT_EQ(ours.kv_heads, golden.kv_heads);
+  EXPECT_EQ(ours.head_dim, golden.head_dim);
+  EXPECT_EQ(ours.vocabulary, golden.vocabulary);
+  EXPECT_NEAR(ours.norm_epsilon, golden.norm_epsilon, 1e-12);
+  EXPECT_EQ(ours.rope_theta, golden.rope_theta);
+  EXPECT_EQ(ours.llama3_rope, golden.llama3_rope);
+  if (golden.llama3_rope) {
+    EXPECT_EQ(ours.rope_factor, golden.rope_factor);
+    EXPECT_EQ(ours.rope_low, golden.rope_low);
+    EXPECT_EQ(ours.rope_high, golden.rope_high);
+    EXPECT_EQ(ours.rope_original_length, golden.rope_original_length);
+  }
+  EXPECT_EQ(ours.tied_embeddings, golden.tied_embeddings);
+  EXPECT_EQ(ours.qk_norm, golden.qk_norm);
+}
+
+/// Largest error over largest magnitude.
+double relative_error(const std::vector<double>& computed, const std::vector<double>& golden) {
+  double error = computed.size() == golden.size() ? 0.0 : INFINITY;
+  double magnitude = 0;
+  for (std::size_t i = 0; i < std::min(computed.size(), golden.size()); ++i) {
+    const double difference = std::abs(computed[i] - golden[i]);
+    error = difference <= error ? error : difference;  // a NaN becomes the error
+    magnitude = std::max(magnitude, std::abs(golden[i]));
+  }
+  return error / magnitude;
+}
+
+template <class Model>
+std::vector<double> logits(octavo::ModelSession<Model>& session, const Golden& golden) {
+  const auto length = static_cast<std::size_t>(golden.sequence_length);
+  const std::vector<std::int32_t> tokens(golden.tokens.begin(), golden.tokens.end());
+  std::vector<float> row(static_cast<std::size_t>(golden.config.vocabulary));
+  std::vector<double> all;
+  session.begin_evaluation();
+  for (std::size_t begin = 0; begin < tokens.size(); begin += length) {
+    for (std::size_t count = 1; count <= length; ++count) {
+      session.next_token_logits(std::span(tokens).subspan(begin, count), row);
+      all.insert(all.end(), row.begin(), row.end());
+    }
+  }
+  return all;
+}
+
+template <octavo::LlamaConfig Config>
+void expect_agreement(const std::string& file) {
+  using Model = octavo::Llama<Config, octavo::Fp32, octavo::Cpu>;
+  const Golden golden = reference::read_golden(reference::golden_path(file));
+  expect_same_shape(support::reference_config(Config), golden.config);
+  octavo::Context<octavo::Cpu> context{2};
+  octavo::SessionOptions options;
+  options.batch = {golden.batch, golden.sequence_length};
+  octavo::ModelSession<Model> session(options, context);
+  support::load_weights(session.model(), golden.weights);
+
+  EXPECT_LE(relative_error(logits(session, golden), golden.logits), 1e-4);
+  const octavo::StepResult result =
+      session.step(std::vector<std::int32_t>(golden.tokens.begin(), golden.tokens.end()),
+                   std::vector<std::int32_t>(golden.targets.begin(), golden.targets.end()), 0.0);
+  EXPECT_FALSE(result.skipped);
+  EXPECT_NEAR(result.loss, golden.loss, 1e-5 * golden.loss);
+  const reference::Weights gradients = support::gradients(session.model());
+  EXPECT_EQ(gradients.size(), golden.gradients.size());
+  double squared_norm = 0;
+  for (const auto& [name, gradient] : golden.gradients) {
+    ASSERT_TRUE(gradients.contains(name)) << name;
+    EXPECT_LE(relative_error(gradients.at(name), gradient), 1e-4) << name;
+    for (const double value : gradient) squared_norm += value * value;
+  }
+  EXPECT_NEAR(result.gradient_norm, std::sqrt(squared_norm), 1e-4 * std::sqrt(squared_norm));
+}
+
+TEST(Golden, LlamaWithScaledRopeAndGroupedQueries) {
+  expect_agreement<llama_small>("llama_small.golden");
+}
+
+TEST(Golden, Qwen3WithNormalisedQueriesAndTiedEmbeddings) {
+  expect_agreement<qwen3_small>("qwen3_small.golden");
+}
+
+}  // namespace

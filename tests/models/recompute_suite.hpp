@@ -1,0 +1,117 @@
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "support/small_model.hpp"
+
+/// Tests of every precision: what is recomputed and evaluated leaves no trace. Included by a file
+/// for each group of precisions, so that they compile side by side.
+namespace {
+
+using octavo::Recompute;
+
+/// Everything that a run leaves behind, bit for bit.
+struct Trace {
+  std::vector<double> losses;
+  std::vector<double> norms;
+  std::vector<std::vector<std::byte>> gradients;  ///< after each step
+  std::vector<std::vector<std::byte>> scaling;    ///< after each step
+  std::vector<std::byte> weights;
+};
+
+template <class Precision>
+class RecomputeTest : public testing::Test {
+ protected:
+  /// Four steps of two micro-batches.
+  /// @param evaluated  whether each step is followed by an evaluation
+  static Trace train(Recompute recompute, bool evaluated = false) {
+    octavo::Context<octavo::Cpu> context{2};
+    octavo::SessionOptions options = support::small_options();
+    options.batch = {1, 48};
+    options.micro_batches = 2;
+    options.model.recompute = recompute;
+    support::SmallSession<Precision> session(options, context);
+    Trace trace;
+    for (unsigned i = 0; i < 4; ++i) {
+      const support::TokenBatch batch = support::step_batch(options, i);
+      const octavo::StepResult result = session.step(batch.tokens, batch.targets, 3e-3);
+      EXPECT_FALSE(result.skipped);
+      trace.losses.push_back(result.loss);
+      trace.norms.push_back(result.gradient_norm);
+      trace.gradients.push_back(support::weight_gradients(session));
+      if (evaluated) evaluate_and_expect_no_change(session);
+      trace.scaling.push_back(support::scaling_state(session));
+    }
+    trace.weights = support::weights(session);
+    return trace;
+  }
+
+  static void expect_equal(const Trace& a, const Trace& b) {
+    EXPECT_EQ(a.losses, b.losses);
+    EXPECT_EQ(a.norms, b.norms);
+    // Bytes: EXPECT_EQ would print megabytes.
+    EXPECT_TRUE(a.gradients == b.gradients);
+    EXPECT_TRUE(a.scaling == b.scaling);
+    EXPECT_TRUE(a.weights == b.weights);
+  }
+
+ private:
+  static void evaluate_and_expect_no_change(support::SmallSession<Precision>& session) {
+    const std::vector<std::byte> state = support::scaling_state(session);
+    const std::vector<std::byte> weights = support::weights(session);
+    const support::TokenBatch batch = support::make_batch(48, support::small.vocabulary, 5);
+    session.begin_evaluation();
+    EXPECT_GT(session.evaluate(batch.tokens, batch.targets).sum, 0.0);
+    std::vector<float> logits(static_cast<std::size_t>(support::small.vocabulary));
+    session.next_token_logits(batch.tokens, logits);
+    EXPECT_TRUE(has_same_history(session, state));
+    EXPECT_TRUE(weights == support::weights(session));
+  }
+
+  /// Tensorwise scaling writes the scale of the tensor at hand into the slot, and nothing reads it
+  /// before the next tensor has set its own; every other field has to stay.
+  static bool has_same_history(support::SmallSession<Precision>& session,
+                               std::vector<std::byte> before) {
+    std::vector<std::byte> after = support::scaling_state(session);
+    if constexpr (std::is_same_v<Precision, octavo::Fp8Recipe<octavo::Tensorwise>>) {
+      for (std::size_t i = 0; i < session.model().scaling().size(); ++i) {
+        for (auto* state : {&before, &after}) {
+          auto& slot = reinterpret_cast<octavo::ScalingSlot*>(state->data())[i];
+          slot.scale = slot.scale_inverse = 0;
+        }
+      }
+    }
+    return before == after;
+  }
+};
+
+TYPED_TEST_SUITE_P(RecomputeTest);
+
+TYPED_TEST_P(RecomputeTest, NoPolicyChangesABit) {
+  const Trace none = this->train(Recompute::none);
+  EXPECT_NE(none.losses[0], none.losses[3]);
+  for (const Recompute policy :
+       {Recompute::norms, Recompute::swiglu, Recompute::ffn, Recompute::block}) {
+    SCOPED_TRACE("policy " + std::to_string(static_cast<int>(policy)));
+    this->expect_equal(this->train(policy), none);
+  }
+}
+
+TYPED_TEST_P(RecomputeTest, EvaluationLeavesNoTrace) {
+  for (const Recompute policy : {Recompute::none, Recompute::block}) {
+    SCOPED_TRACE("policy " + std::to_string(static_cast<int>(policy)));
+    const Trace plain = this->train(policy);
+    const Trace evaluated = this->train(policy, true);
+    EXPECT_EQ(evaluated.losses, plain.losses);
+    EXPECT_TRUE(evaluated.gradients == plain.gradients);
+    EXPECT_TRUE(evaluated.weights == plain.weights);
+  }
+}
+
+REGISTER_TYPED_TEST_SUITE_P(RecomputeTest, NoPolicyChangesABit, EvaluationLeavesNoTrace);
+
+}  // namespace

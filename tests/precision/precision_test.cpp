@@ -1,0 +1,114 @@
+#include <octavo/precision/precision.hpp>
+
+#include <gtest/gtest.h>
+
+#include <type_traits>
+
+namespace {
+
+using namespace octavo;
+
+using Fp8 = Fp8Recipe<Delayed>;
+using Current = Fp8Recipe<Tensorwise>;
+
+template <class P, int Layer, LinearRole Role, class Expected>
+constexpr bool resolves = std::is_same_v<PrecisionOf<P, Layer, 4, Role>, Expected>;
+
+// A plain precision holds everywhere but in the head, which runs in the storage format.
+static_assert(resolves<Fp8, 0, LinearRole::qkv, Fp8>);
+static_assert(resolves<Fp8, 3, LinearRole::down, Fp8>);
+static_assert(resolves<Fp8, 0, LinearRole::head, Bf16>);
+static_assert(resolves<Mxfp8, 0, LinearRole::head, Bf16>);
+static_assert(resolves<Bf16, 0, LinearRole::head, Bf16>);
+static_assert(resolves<Fp32, 0, LinearRole::head, Fp32>);
+static_assert(resolves<AllowFallback<Fp8>, 1, LinearRole::output, AllowFallback<Fp8>>);
+
+// Edges.
+using Edges = Layerwise<First<1, Bf16>, Fp8, Last<2, Current>>;
+static_assert(resolves<Edges, 0, LinearRole::qkv, Bf16>);
+static_assert(resolves<Edges, 0, LinearRole::down, Bf16>);
+static_assert(resolves<Edges, 1, LinearRole::gate_up, Fp8>);
+static_assert(resolves<Edges, 2, LinearRole::gate_up, Current>);
+static_assert(resolves<Edges, 3, LinearRole::output, Current>);
+static_assert(resolves<Edges, 0, LinearRole::head, Bf16>);
+static_assert(resolves<Edges, 3, LinearRole::head, Bf16>);
+
+// The order of the parts does not matter; the part that is named first wins where edges meet.
+using Reordered = Layerwise<Last<2, Current>, Fp8, First<1, Bf16>>;
+static_assert(resolves<Reordered, 0, LinearRole::qkv, Bf16>);
+static_assert(resolves<Reordered, 3, LinearRole::qkv, Current>);
+using Overlap = Layerwise<First<3, Bf16>, Last<3, Current>, Fp8>;
+static_assert(resolves<Overlap, 2, LinearRole::qkv, Bf16>);
+static_assert(resolves<Overlap, 3, LinearRole::qkv, Current>);
+
+// The head.
+using FastHead = Layerwise<Fp8, Head<Current>>;
+static_assert(resolves<FastHead, 0, LinearRole::head, Current>);
+static_assert(resolves<FastHead, 3, LinearRole::down, Fp8>);
+
+// One role, but edges are stronger than roles.
+using Down = Layerwise<First<1, Bf16>, For<LinearRole::down, Current>, Fp8>;
+static_assert(resolves<Down, 0, LinearRole::down, Bf16>);
+static_assert(resolves<Down, 1, LinearRole::down, Current>);
+static_assert(resolves<Down, 1, LinearRole::gate_up, Fp8>);
+static_assert(resolves<Down, 1, LinearRole::head, Bf16>);
+
+// What is stored between GEMMs.
+static_assert(std::is_same_v<StorageOf<Fp32>, float>);
+static_assert(std::is_same_v<StorageOf<Bf16>, Bf16>);
+static_assert(std::is_same_v<StorageOf<Mxfp8>, Bf16>);
+static_assert(std::is_same_v<StorageOf<Edges>, Bf16>);
+
+// AllowFallback asks the shape; without it the precision stays, and the layer refuses the shape.
+using Blocks = Fp8Recipe<Blockwise>;
+static_assert(std::is_same_v<PrecisionForShape<AllowFallback<Blocks>, 256, 384>, Blocks>);
+static_assert(std::is_same_v<PrecisionForShape<AllowFallback<Blocks>, 256, 192>, Bf16>);
+static_assert(std::is_same_v<PrecisionForShape<AllowFallback<Blocks>, 192, 256>, Bf16>);
+static_assert(std::is_same_v<PrecisionForShape<AllowFallback<Mxfp8>, 96, 32>, Mxfp8>);
+static_assert(std::is_same_v<PrecisionForShape<AllowFallback<Mxfp8>, 96, 48>, Bf16>);
+static_assert(std::is_same_v<PrecisionForShape<AllowFallback<Fp8>, 48, 16>, Fp8>);
+static_assert(std::is_same_v<PrecisionForShape<AllowFallback<Fp8>, 40, 16>, Bf16>);
+static_assert(std::is_same_v<PrecisionForShape<Blocks, 192, 192>, Blocks>);
+
+// Which precisions quantise, and to what.
+static_assert(QuantizedPrecision<Fp8> && QuantizedPrecision<Mxfp8>);
+static_assert(!QuantizedPrecision<Bf16> && !QuantizedPrecision<Fp32>);
+static_assert(LinearPrecision<Bf16> && !LinearPrecision<int>);
+static_assert(std::is_same_v<PrecisionTraits<Fp8>::ForwardFormat, E4M3>);
+static_assert(std::is_same_v<PrecisionTraits<Fp8>::BackwardFormat, E5M2>);
+static_assert(std::is_same_v<PrecisionTraits<Blocks>::BackwardFormat, E4M3>);
+static_assert(std::is_same_v<PrecisionTraits<Mxfp8>::BackwardFormat, E4M3>);
+static_assert(std::is_same_v<PrecisionTraits<Fp8Recipe<Delayed, E4M3Only>>::BackwardFormat, E4M3>);
+
+// The field's defaults.
+static_assert(history_length<Delayed>() == 1024 && history_length<DelayedScaling<16>>() == 16);
+static_assert(history_length<Tensorwise>() == 0 && history_length<MxScaling>() == 0);
+static_assert(Delayed::reduction == AmaxReduction::max && Delayed::margin == 0);
+static_assert(Delayed::rounding == ScaleRounding::exact);
+static_assert(Blockwise::rounding == ScaleRounding::power_of_two);
+
+TEST(PrecisionName, IsWhatManifestsPrint) {
+  EXPECT_EQ(precision_name<Fp32>(), "fp32");
+  EXPECT_EQ(precision_name<Bf16>(), "bf16");
+  EXPECT_EQ(precision_name<Fp8>(), "fp8 delayed");
+  EXPECT_EQ(precision_name<Current>(), "fp8 tensorwise");
+  EXPECT_EQ(precision_name<Blocks>(), "fp8 blockwise");
+  EXPECT_EQ(precision_name<Mxfp8>(), "mxfp8");
+  EXPECT_EQ(precision_name<AllowFallback<Fp8>>(), "fp8 delayed or bf16");
+}
+
+TEST(PrecisionName, NamesThePartsOfLayerwise) {
+  EXPECT_EQ(precision_name<Edges>(), "first 1 bf16, fp8 delayed, last 2 fp8 tensorwise");
+  EXPECT_EQ(precision_name<FastHead>(), "fp8 delayed, head fp8 tensorwise");
+  EXPECT_EQ(precision_name<Down>(), "first 1 bf16, down fp8 tensorwise, fp8 delayed");
+}
+
+TEST(LinearRole, HasTheFieldsNames) {
+  EXPECT_STREQ(name_of(LinearRole::qkv), "qkv");
+  EXPECT_STREQ(name_of(LinearRole::output), "output");
+  EXPECT_STREQ(name_of(LinearRole::gate_up), "gate_up");
+  EXPECT_STREQ(name_of(LinearRole::down), "down");
+  EXPECT_STREQ(name_of(LinearRole::head), "head");
+}
+
+}  // namespace

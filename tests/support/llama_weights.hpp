@@ -1,0 +1,108 @@
+#pragma once
+
+#include <octavo/models/llama_config.hpp>
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "reference_llama.hpp"
+
+/// Carries weights and gradients between a model of the library and the reference, which uses
+/// Hugging Face's names and keeps fused matrices apart.
+namespace support {
+
+/// Rows of a parameter that are a tensor of their own for Hugging Face.
+struct Slice {
+  std::string name;
+  octavo::Index begin = 0;
+  octavo::Index rows = 0;
+};
+
+/// The tensors that the parameter called `name` holds; rows beyond them pad it.
+inline std::vector<Slice> slices(const std::string& name, const octavo::LlamaConfig& config) {
+  if (name == "embedding.weight") return {{"model.embed_tokens.weight", 0, config.vocabulary}};
+  if (name == "head.weight") return {{"lm_head.weight", 0, config.vocabulary}};
+  if (name == "final_norm.weight") return {{"model.norm.weight", 0, 1}};
+  const std::size_t dot = name.find('.', 7);  // after "blocks."
+  const std::string part = name.substr(dot + 1);
+  const std::string layer = "model.layers." + name.substr(7, dot - 7) + ".";
+  const octavo::Index queries = config.heads * config.head_dim;
+  const octavo::Index keys = config.kv_heads * config.head_dim;
+  if (part == "attention_norm.weight") return {{layer + "input_layernorm.weight", 0, 1}};
+  if (part == "mlp_norm.weight") return {{layer + "post_attention_layernorm.weight", 0, 1}};
+  if (part == "query_norm.weight") return {{layer + "self_attn.q_norm.weight", 0, 1}};
+  if (part == "key_norm.weight") return {{layer + "self_attn.k_norm.weight", 0, 1}};
+  if (part == "output.weight") return {{layer + "self_attn.o_proj.weight", 0, config.hidden}};
+  if (part == "down.weight") return {{layer + "mlp.down_proj.weight", 0, config.hidden}};
+  if (part == "gate_up.weight") {
+    return {{layer + "mlp.gate_proj.weight", 0, config.ffn},
+            {layer + "mlp.up_proj.weight", config.ffn, config.ffn}};
+  }
+  if (part == "qkv.weight") {
+    return {{layer + "self_attn.q_proj.weight", 0, queries},
+            {layer + "self_attn.k_proj.weight", queries, keys},
+            {layer + "self_attn.v_proj.weight", queries + keys, keys}};
+  }
+  throw std::invalid_argument("no Hugging Face name for the parameter " + name);
+}
+
+/// The reference's shape for a shape of the library.
+inline reference::ReferenceConfig reference_config(const octavo::LlamaConfig& config) {
+  reference::ReferenceConfig result;
+  result.layers = config.layers;
+  result.hidden = config.hidden;
+  result.ffn = config.ffn;
+  result.heads = config.heads;
+  result.kv_heads = config.kv_heads;
+  result.head_dim = config.head_dim;
+  result.vocabulary = config.vocabulary;
+  result.norm_epsilon = static_cast<double>(config.norm_epsilon);
+  result.rope_theta = static_cast<double>(config.rope_theta);
+  result.llama3_rope = config.rope_scaling.kind == octavo::RopeKind::llama3;
+  result.rope_factor = static_cast<double>(config.rope_scaling.factor);
+  result.rope_low = static_cast<double>(config.rope_scaling.low_frequency_factor);
+  result.rope_high = static_cast<double>(config.rope_scaling.high_frequency_factor);
+  result.rope_original_length = config.rope_scaling.original_length;
+  result.tied_embeddings = config.tied_embeddings;
+  result.qk_norm = config.qk_norm;
+  return result;
+}
+
+/// Sets every weight of a model in FP32; padding rows become `padding`.
+template <class Model>
+void load_weights(Model& model, const reference::Weights& weights, float padding = 0.0f) {
+  model.visit([&](auto& parameter) {
+    const octavo::Index columns = parameter.weight.extent(1);
+    for (octavo::Index i = 0; i < parameter.weight.size(); ++i) {
+      parameter.weight.data()[i] = padding;
+    }
+    for (const Slice& slice : slices(parameter.name, Model::config)) {
+      const std::vector<double>& values = weights.at(slice.name);
+      float* to = parameter.weight.data() + slice.begin * columns;
+      if (values.size() != static_cast<std::size_t>(slice.rows * columns)) {
+        throw std::invalid_argument("the reference has another shape for " + slice.name);
+      }
+      for (std::size_t i = 0; i < values.size(); ++i) to[i] = static_cast<float>(values[i]);
+    }
+  });
+}
+
+/// The gradients of the last step by Hugging Face name, without padding rows.
+template <class Model>
+reference::Weights gradients(Model& model) {
+  reference::Weights result;
+  model.visit([&](auto& parameter) {
+    const octavo::Index columns = parameter.gradient.extent(1);
+    for (const Slice& slice : slices(parameter.name, Model::config)) {
+      const auto* from = parameter.gradient.data() + slice.begin * columns;
+      std::vector<double>& values = result[slice.name];
+      for (octavo::Index i = 0; i < slice.rows * columns; ++i) {
+        values.push_back(static_cast<double>(from[i]));
+      }
+    }
+  });
+  return result;
+}
+
+}  // namespace support

@@ -1,0 +1,9 @@
+#include "session_suite.hpp"
+
+namespace {
+
+using Precisions =
+    testing::Types<octavo::Fp8Recipe<octavo::Blockwise>, octavo::Mxfp8, support::MixedPrecision>;
+INSTANTIATE_TYPED_TEST_SUITE_P(ScalePerBlock, SessionTest, Precisions);
+
+}  // namespace

@@ -1,0 +1,209 @@
+// What a training session does besides training: allocation, clipping, evaluation, skipped steps.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <numeric>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "allocation_counter.hpp"
+#include "support/small_model.hpp"
+
+namespace {
+
+using octavo::Bf16;
+using octavo::Fp32;
+using octavo::Fp8Recipe;
+using octavo::SessionOptions;
+using octavo::StepResult;
+using support::SmallSession;
+using support::TokenBatch;
+
+TEST(AllocationCounter, Counts) {
+  std::vector<int> kept;
+  EXPECT_EQ(support::count_allocations([&] { kept.resize(100); }), 1U);
+  EXPECT_EQ(support::count_allocations([&] { kept.resize(50); }), 0U);
+}
+
+template <class Precision>
+void expect_no_allocation() {
+  SessionOptions options = support::small_options();
+  options.micro_batches = 2;
+  options.model.recompute = octavo::Recompute::ffn;
+  octavo::Context<octavo::Cpu> context{2};
+  SmallSession<Precision> session(options, context);
+  const TokenBatch batch = support::step_batch(options, 0);
+  const auto tokens = std::span(batch.tokens).first(batch.tokens.size() / 2);
+  const auto targets = std::span(batch.targets).first(batch.targets.size() / 2);
+  session.step(batch.tokens, batch.targets, 1e-3);
+  EXPECT_EQ(support::count_allocations([&] { session.step(batch.tokens, batch.targets, 1e-3); }),
+            0U);
+  EXPECT_EQ(support::count_allocations([&] {
+              session.begin_evaluation();
+              session.evaluate(tokens, targets);
+            }),
+            0U);
+}
+
+TEST(Session, AStepAndAnEvaluationAllocateNothing) {
+  expect_no_allocation<Bf16>();
+  expect_no_allocation<Fp8Recipe<octavo::Tensorwise>>();
+  expect_no_allocation<Fp8Recipe<octavo::Blockwise>>();
+}
+
+/// Makes one feature of a normalised row overflow BF16 where no weight reads it: the Inf meets a
+/// saturating cast in the forward, and a zero in the backward, so loss and gradients stay finite.
+template <class Precision>
+void expect_hidden_infinity_is_noticed() {
+  SCOPED_TRACE(octavo::precision_name<Precision>());
+  const SessionOptions options = support::small_options();
+  octavo::Context<octavo::Cpu> context{2};
+  SmallSession<Precision> session(options, context);
+  const auto norm = support::weight(session, "blocks.1.attention_norm.weight");
+  const auto qkv = support::weight(session, "blocks.1.qkv.weight");
+  const auto embedding = support::weight(session, "embedding.weight");
+  // Feature 5 then is about 11 in every normalised row, and 11 · 3e38 is beyond FP32.
+  for (octavo::Index row = 0; row < embedding.extent(0); ++row) embedding.row(row)[5] = Bf16(1.0f);
+  for (octavo::Index row = 0; row < qkv.extent(0); ++row) qkv.row(row)[5] = Bf16(0.0f);
+  norm.data()[5] = Bf16(3e38f);
+  const std::vector<std::byte> weights = support::weights(session);
+  const std::vector<std::byte> scaling = support::scaling_state(session);
+  const TokenBatch batch = support::step_batch(options, 0);
+  const StepResult result = session.step(batch.tokens, batch.targets, 1e-3);
+  EXPECT_TRUE(std::isfinite(result.loss));
+  EXPECT_TRUE(std::isfinite(result.gradient_norm));
+  EXPECT_TRUE(result.skipped);
+  EXPECT_TRUE(weights == support::weights(session));
+  EXPECT_TRUE(scaling == support::scaling_state(session));
+  norm.data()[5] = Bf16(1.0f);
+  EXPECT_FALSE(session.step(batch.tokens, batch.targets, 1e-3).skipped);
+}
+
+TEST(Session, AnInfinityThatASaturatingCastHidesIsNoticed) {
+  expect_hidden_infinity_is_noticed<Fp8Recipe<octavo::Delayed>>();
+  expect_hidden_infinity_is_noticed<Fp8Recipe<octavo::Tensorwise>>();
+  expect_hidden_infinity_is_noticed<Fp8Recipe<octavo::Blockwise>>();
+}
+
+TEST(Session, AnEnormousLearningRateEndsInSkippedStepsNotInNaN) {
+  const SessionOptions options = support::small_options();
+  octavo::Context<octavo::Cpu> context{2};
+  SmallSession<Bf16> session(options, context);
+  int skipped = 0;
+  for (unsigned i = 0; i < 6; ++i) {
+    const TokenBatch batch = support::step_batch(options, i);
+    const std::vector<std::byte> before = support::weights(session);
+    const StepResult result = session.step(batch.tokens, batch.targets, 1e30);
+    EXPECT_EQ(result.skipped, before == support::weights(session)) << "step " << i;
+    skipped += result.skipped ? 1 : 0;
+  }
+  EXPECT_GE(skipped, 4);
+  session.model().visit([](auto& parameter) {
+    for (octavo::Index i = 0; i < parameter.weight.size(); ++i) {
+      ASSERT_FALSE(std::isnan(static_cast<float>(parameter.weight.data()[i]))) << parameter.name;
+    }
+  });
+}
+
+// The first step of AdamW moves every weight by the learning rate, whatever the gradient's size,
+// so clipping shows in what follows a step of another size. With beta1 = beta2 = 0 and a large
+// epsilon the update is the clipped gradient itself over epsilon.
+TEST(Session, GradientsAreClippedToTheLargestNorm) {
+  const auto updates = [](float max_norm, double* norm) {
+    SessionOptions options = support::small_options();
+    options.max_gradient_norm = max_norm;
+    options.optimizer = {.beta1 = 0.0f, .beta2 = 0.0f, .epsilon = 1e4f, .weight_decay = 0.0f};
+    octavo::Context<octavo::Cpu> context{2};
+    SmallSession<Fp32> session(options, context);
+    std::vector<double> values;
+    const auto collect = [&](double sign) {
+      std::size_t i = 0;
+      session.model().visit([&](auto& parameter) {
+        if (values.size() < i + static_cast<std::size_t>(parameter.weight.size())) {
+          values.resize(i + static_cast<std::size_t>(parameter.weight.size()));
+        }
+        for (octavo::Index j = 0; j < parameter.weight.size(); ++j) {
+          values[i++] += sign * static_cast<double>(parameter.weight.data()[j]);
+        }
+      });
+    };
+    collect(1.0);
+    const TokenBatch batch = support::step_batch(options, 0);
+    *norm = session.step(batch.tokens, batch.targets, 1e4).gradient_norm;
+    collect(-1.0);
+    return std::sqrt(std::inner_product(values.begin(), values.end(), values.begin(), 0.0));
+  };
+  double norm = 0;
+  const double free = updates(0.0f, &norm);
+  EXPECT_NEAR(free, norm, 0.01 * norm);
+  double clipped_norm = 0;
+  const auto bound = static_cast<float>(0.25 * norm);
+  EXPECT_NEAR(updates(bound, &clipped_norm), 0.25 * norm, 0.01 * norm);
+  EXPECT_EQ(clipped_norm, norm) << "the norm is that before clipping";
+  EXPECT_NEAR(updates(static_cast<float>(2.0 * norm), &norm), free, 1e-9) << "not scaled up";
+}
+
+TEST(Session, IgnoredTargetsDoNotCount) {
+  const SessionOptions options = support::small_options();
+  octavo::Context<octavo::Cpu> context{2};
+  SmallSession<Fp32> session(options, context);
+  TokenBatch batch = support::step_batch(options, 0);
+  session.begin_evaluation();
+  const octavo::LossSum all = session.evaluate(batch.tokens, batch.targets);
+  EXPECT_EQ(all.tokens, 96);
+  double of_targets = 0;
+  for (const std::size_t kept : {std::size_t{0}, std::size_t{47}, std::size_t{95}}) {
+    std::vector<std::int32_t> one(batch.targets.size(), -1);
+    one[kept] = batch.targets[kept];
+    const octavo::LossSum loss = session.evaluate(batch.tokens, one);
+    EXPECT_EQ(loss.tokens, 1);
+    EXPECT_GT(loss.sum, 0.0);
+    of_targets += loss.sum;
+  }
+  std::vector<std::int32_t> three(batch.targets.size(), -1);
+  for (const std::size_t kept : {std::size_t{0}, std::size_t{47}, std::size_t{95}}) {
+    three[kept] = batch.targets[kept];
+  }
+  const octavo::LossSum loss = session.evaluate(batch.tokens, three);
+  EXPECT_EQ(loss.tokens, 3);
+  EXPECT_NEAR(loss.sum, of_targets, 1e-5);
+
+  const std::vector<std::int32_t> none(batch.targets.size(), -1);
+  EXPECT_EQ(session.evaluate(batch.tokens, none).tokens, 0);
+  EXPECT_EQ(session.evaluate(batch.tokens, none).mean(), 0.0);
+  const StepResult step = session.step(batch.tokens, none, 1e-3);
+  EXPECT_EQ(step.loss, 0.0);
+  EXPECT_EQ(step.gradient_norm, 0.0);
+  EXPECT_FALSE(step.skipped);
+}
+
+TEST(Session, EvaluationGivesTheLossThatTrainingSees) {
+  const SessionOptions options = support::small_options();
+  octavo::Context<octavo::Cpu> context{2};
+  SmallSession<Fp8Recipe<octavo::Tensorwise>> session(options, context);
+  const TokenBatch batch = support::step_batch(options, 0);
+  session.begin_evaluation();
+  const double evaluated = session.evaluate(batch.tokens, batch.targets).mean();
+  EXPECT_NEAR(session.step(batch.tokens, batch.targets, 1e-3).loss, evaluated, 1e-9);
+}
+
+TEST(Session, SessionsOfOneContextDoNotDisturbEachOther) {
+  const SessionOptions options = support::small_options();
+  const TokenBatch batch = support::step_batch(options, 0);
+  octavo::Context<octavo::Cpu> context{2};
+  SmallSession<Fp32> one(options, context);
+  const double expected = one.step(batch.tokens, batch.targets, 0.0).loss;
+  {
+    SessionOptions smaller = options;
+    smaller.batch = {1, 16};
+    SmallSession<Fp32> other(smaller, context);
+  }
+  EXPECT_EQ(one.step(batch.tokens, batch.targets, 0.0).loss, expected);
+}
+
+}  // namespace
