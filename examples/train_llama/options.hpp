@@ -69,15 +69,17 @@ inline std::size_t edit_distance(const std::string& a, const std::string& b) {
   return row[b.size()];
 }
 
-/// Accepts finite numbers that `holds` accepts; CLI11's own checks let NaN pass.
+/// Accepts numbers that are finite as FP32 and that `holds` accepts; CLI11's own checks let NaN
+/// pass.
 template <class Holds>
 CLI::Validator finite_number(const std::string& rule, const Holds& holds) {
   return CLI::Validator(
       [rule, holds](const std::string& text) {
         double value = 0;
         const bool number = CLI::detail::lexical_cast(text, value);
-        return number && std::isfinite(value) && holds(value) ? std::string()
-                                                              : "'" + text + "' " + rule;
+        return number && std::isfinite(static_cast<float>(value)) && holds(value)
+                   ? std::string()
+                   : "'" + text + "' " + rule;
       },
       "");
 }

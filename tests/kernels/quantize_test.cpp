@@ -88,7 +88,8 @@ class Quantize : public testing::Test {
     int strays = 0;
     for (int r = 0; r < outer; ++r) {
       for (int c = 0; c < inner && strays < 5; ++c) {
-        const auto i = static_cast<std::size_t>(r * inner + c);
+        const auto i = static_cast<std::size_t>(r) * static_cast<std::size_t>(inner) +
+                       static_cast<std::size_t>(c);
         const auto scale = static_cast<double>(static_cast<float>(
             view.scale_inverses()[scale_position(Rule::recipe, block, r, c, outer, inner)]));
         const bool same_scale = scale == oracle.scale_inverse[i] ||

@@ -75,6 +75,7 @@ struct Reference {
 template <class T>
 std::vector<double> doubles(const Matrix<T>& matrix) {
   std::vector<double> values;
+  values.reserve(matrix.elements.size());
   for (const T element : matrix.elements) values.push_back(support::value_of(element));
   return values;
 }

@@ -33,12 +33,19 @@ std::size_t count_allocations(const Body& body) {
 
 }  // namespace support
 
-// The other forms of new and delete call these.
-void* operator new(std::size_t size) { return support::counted_allocation(size, 1); }
-void* operator new(std::size_t size, std::align_val_t alignment) {
+// The other forms of new and delete call these. Not inlined: g++ would take malloc and free at
+// their calls for a mismatch of new and free.
+[[gnu::noinline]] void* operator new(std::size_t size) {
+  return support::counted_allocation(size, 1);
+}
+[[gnu::noinline]] void* operator new(std::size_t size, std::align_val_t alignment) {
   return support::counted_allocation(size, static_cast<std::size_t>(alignment));
 }
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
-void operator delete(void* memory, std::align_val_t) noexcept { std::free(memory); }
-void operator delete(void* memory, std::size_t, std::align_val_t) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory, std::align_val_t) noexcept {
+  std::free(memory);
+}
+[[gnu::noinline]] void operator delete(void* memory, std::size_t, std::align_val_t) noexcept {
+  std::free(memory);
+}
