@@ -4,6 +4,6 @@
 
 #include <octavo/core/cuda/context.cuh>
 #include <octavo/gemm/cuda/matmul.cuh>
-#include <octavo/kernels/cuda/quantize.cuh>
+#include <octavo/kernels/cuda/kernels.cuh>
 #include <octavo/layers/linear.hpp>
 #include <octavo/memory/cuda/buffer.cuh>

@@ -37,14 +37,19 @@ class Place {
 
   [[nodiscard]] const Context<D>& context() const { return context_; }
 
-  /// `count` elements that are not zero.
+  /// `count` elements, not initialised, so that a sanitizer sees who reads them.
   template <class T>
   T* make(Index count) {
-    const std::size_t bytes = static_cast<std::size_t>(count) * sizeof(T);
-    buffers_.emplace_back(bytes, context_);
-    const std::vector<unsigned char> garbage(bytes, 0xff);
-    copy_to_device(buffers_.back().data(), garbage.data(), bytes, context_);
+    buffers_.emplace_back(static_cast<std::size_t>(count) * sizeof(T), context_);
     return reinterpret_cast<T*>(buffers_.back().data());
+  }
+  /// `count` elements of which every bit is set.
+  template <class T>
+  T* make_poisoned(Index count) {
+    T* memory = make<T>(count);
+    const std::vector<unsigned char> ones(static_cast<std::size_t>(count) * sizeof(T), 0xff);
+    copy_to_device(memory, ones.data(), ones.size(), context_);
+    return memory;
   }
   template <class T>
   T* make(const std::vector<T>& values) {
@@ -117,10 +122,10 @@ class OperandPlace {
   OperandPlace(Place<D>& place, const std::vector<Bf16>& values, Index columns, float scale)
       : place_(place), rows_(static_cast<Index>(values.size()) / columns), columns_(columns) {
     memory_.values = place.make(values);
-    memory_.row_major = place.template make<Format>(rows_ * columns);
-    memory_.transposed = place.template make<Format>(rows_ * columns);
-    memory_.row_major_scales = place.template make<Scale>(row_scales());
-    memory_.transposed_scales = place.template make<Scale>(column_scales());
+    memory_.row_major = place.template make_poisoned<Format>(rows_ * columns);
+    memory_.transposed = place.template make_poisoned<Format>(rows_ * columns);
+    memory_.row_major_scales = place.template make_poisoned<Scale>(row_scales());
+    memory_.transposed_scales = place.template make_poisoned<Scale>(column_scales());
     ScalingSlot before{};
     before.scale = scale;
     before.scale_inverse = 1.0f / scale;
@@ -173,17 +178,26 @@ double unit_at(double value, double relative) {
   }
 }
 
-/// Expects equal values but for one BF16 place, or 1e-5 of an FP32 value; or for `absolute`.
+/// Expects equal values but for one BF16 place, or 1e-5 of an FP32 value; or for the element's
+/// entry in `absolute`.
 template <class T>
-void expect_close(const std::vector<T>& expected, const std::vector<T>& actual, double absolute) {
+void expect_close(const std::vector<T>& expected, const std::vector<T>& actual,
+                  const std::vector<double>& absolute) {
   ASSERT_EQ(expected.size(), actual.size());
+  ASSERT_EQ(expected.size(), absolute.size());
   for (std::size_t i = 0; i < expected.size(); ++i) {
     const double e = static_cast<double>(static_cast<float>(expected[i]));
     const double a = static_cast<double>(static_cast<float>(actual[i]));
     const double unit = std::max(unit_at<T>(e, 1e-5), unit_at<T>(a, 1e-5));
-    ASSERT_TRUE(std::abs(e - a) <= std::max(unit, absolute))
+    ASSERT_TRUE(std::abs(e - a) <= std::max(unit, absolute[i]))
         << "element " << i << ": expected " << e << ", got " << a;
   }
+}
+
+/// The same with one bound for all elements.
+template <class T>
+void expect_close(const std::vector<T>& expected, const std::vector<T>& actual, double absolute) {
+  expect_close(expected, actual, std::vector<double>(expected.size(), absolute));
 }
 
 /// Row counts and column counts that every row-wise kernel is tested with.

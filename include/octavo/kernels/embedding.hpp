@@ -18,9 +18,13 @@ void embedding_forward(TensorView<const std::int32_t, 1, D> tokens, TensorView<c
   embedding_forward_body(tokens, table, y, context);
 }
 
-/// Bytes of workspace that `embedding_backward` needs for this many tokens.
+/// Bytes of workspace that `embedding_backward` needs for this many tokens on any device. `Cuda`
+/// needs most: its sort keeps three arrays of 4 bytes a token and, in CUB, a fourth and fifth
+/// beside its counters.
 constexpr std::size_t embedding_workspace(Index tokens) {
-  return static_cast<std::size_t>(tokens) * sizeof(std::int64_t);
+  constexpr std::size_t bytes_a_token = 24;
+  constexpr std::size_t counters = std::size_t{256} << 10;
+  return static_cast<std::size_t>(tokens) * bytes_a_token + counters;
 }
 
 /// Adds each token's gradient to its row; the sum over a token's occurrences is made in FP32 and in

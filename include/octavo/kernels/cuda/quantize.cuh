@@ -1,43 +1,65 @@
 /// @file
-/// Quantisation on the `Cuda` device, with one scale a tensor: equal to the `Cpu` device's to the
-/// bit. Compile it without --use_fast_math, which rounds divisions differently.
+/// Quantisation on the `Cuda` device: equal to the `Cpu` device's to the bit. Compile it without
+/// --use_fast_math, which rounds divisions differently.
+///
+/// A *source* is what makes the values of an operand: the values themselves, read from memory
+/// (MatrixSource), or a formula on a kernel's inputs, such as SwiGLU. All kernels that end in an
+/// operand describe themselves as a source and call `produce`, which writes what the operand's
+/// precision needs in as few passes as it allows: the values (dense), the values and then the
+/// copies (tensorwise, whose scale is known last; blocks that span two parts), or the copies alone
+/// (delayed and other block scales).
 #pragma once
 
+#include <octavo/kernels/cuda/run.cuh>
 #include <octavo/kernels/quantize.hpp>
-#include <octavo/memory/cuda/buffer.cuh>
 
 #include <cuda_fp8.h>
-#include <cuda_runtime.h>
-
-#include <algorithm>
-#include <cstdint>
 
 namespace octavo {
 namespace detail {
 
 inline constexpr int quantize_threads = 256;
-/// Elements that one thread reads, casts and writes at once: 16 bytes of FP8.
-inline constexpr int cast_run_size = 16;
-/// Rows and columns that one block of threads casts and transposes.
-inline constexpr int cast_tile_side = 128;
+/// Blocks of tiles that a multiprocessor shall hold at once: it bounds the registers of a thread.
+inline constexpr int tiles_at_once = 3;
+/// Rows and columns that one block of threads casts and transposes; a multiple of every block size.
+inline constexpr int tile_side = 128;
+inline constexpr int tile_runs = tile_side / run_size;  // a row
+inline constexpr int tile_rows_at_once = quantize_threads / tile_runs;
+inline constexpr int tile_rounds = tile_side / tile_rows_at_once;
+/// Rows of one column of the transposed copy that one thread writes at once: 16 bytes of FP8.
+inline constexpr int column_size = 16;
+inline constexpr int columns_a_tile = tile_side / column_size;
+/// Rows that one thread works on at once where only values are written.
+inline constexpr int value_rows = 4;
 /// Loads of 16 bytes that one thread has in flight while it looks for the amax.
 inline constexpr int amax_loads = 4;
-inline constexpr int cast_runs_a_row = cast_tile_side / cast_run_size;
 
-template <class Format>
-inline constexpr __nv_fp8_interpretation_t cuda_fp8_kind = __NV_E4M3;
-template <>
-inline constexpr __nv_fp8_interpretation_t cuda_fp8_kind<E5M2> = __NV_E5M2;
-
-/// 16 neighbouring BF16 values, two a word.
-struct Bf16Run {
-  std::uint32_t words[8];
+/// What a source makes at once: a run in each of its parts. A source of two parts makes two
+/// matrices of equal shape that stand beside each other, such as the gradients of gates and ups.
+template <class T, int Parts>
+struct Produced {
+  Run<T> parts[Parts];
 };
 
-/// 16 neighbouring FP8 values, four a word.
-struct Fp8Run {
-  std::uint32_t words[4];
+/// The source that reads the values from memory.
+template <class T>
+struct MatrixSource {
+  static constexpr int parts = 1;
+  static constexpr int rounds_in_flight = 4;  ///< calls of `run` to start before the first is used
+  const T* values;                            ///< [rows, columns]
+  Index columns;
+
+  /// Whether `run` may be called with Vectors.
+  [[nodiscard]] bool vectors() const { return rows_are_vectors(columns, values); }
+
+  /// The values of `row` from `column` on, then zeros; `count` of them, or a run if that is larger.
+  template <bool Vectors>
+  __device__ Produced<T, 1> run(Index row, Index column, Index count) const {
+    return {{load_run<Vectors>(values + row * columns + column, count)}};
+  }
 };
+
+// ---- counting -----------------------------------------------------------------------------------
 
 /// What one thread, one warp or one block of threads counted.
 struct CastTotals {
@@ -46,175 +68,20 @@ struct CastTotals {
   std::uint32_t flushed;
 };
 
-/// The first `count` values from `source`, then zeros; all 16 of them if `count` is larger.
-/// @tparam Vectors  `source` is aligned to 16 bytes and `count` is a multiple of 16
-template <bool Vectors>
-__device__ Bf16Run load_run(const Bf16* source, Index count) {
-  Bf16Run run{};
-  if constexpr (Vectors) {
-    if (count > 0) {
-      const uint4 low = reinterpret_cast<const uint4*>(source)[0];
-      const uint4 high = reinterpret_cast<const uint4*>(source)[1];
-      run = {{low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w}};
-    }
-  } else {
-#pragma unroll
-    for (int i = 0; i < cast_run_size; ++i) {
-      if (i < count) run.words[i / 2] |= std::uint32_t{source[i].bits} << (i % 2 * 16);
-    }
-  }
-  return run;
-}
-
-/// Writes the first `count` values to `target`; all 16 of them if `count` is larger.
-/// @tparam Vectors  `target` is aligned to 16 bytes and `count` is a multiple of 16
-template <bool Vectors, class Format>
-__device__ void store_run(Format* target, Index count, const Fp8Run& run) {
-  if constexpr (Vectors) {
-    if (count > 0) {
-      *reinterpret_cast<uint4*>(target) =
-          make_uint4(run.words[0], run.words[1], run.words[2], run.words[3]);
-    }
-  } else {
-#pragma unroll
-    for (int i = 0; i < cast_run_size; ++i) {
-      if (i < count) target[i].bits = static_cast<std::uint8_t>(run.words[i / 4] >> (i % 4 * 8));
-    }
-  }
-}
-
 /// The larger of each pair of BF16 magnitudes.
 __device__ inline std::uint32_t larger_magnitudes(std::uint32_t largest, std::uint32_t pair) {
   return __vmaxu2(largest, pair & 0x7fff7fffu);
 }
 
+__device__ inline std::uint32_t larger_magnitudes(std::uint32_t largest, const Run<Bf16>& run) {
+#pragma unroll
+  for (const std::uint32_t word : run.words) largest = larger_magnitudes(largest, word);
+  return largest;
+}
+
 /// FP32 bits of the larger of two BF16 magnitudes.
 __device__ inline std::uint32_t magnitude_bits(std::uint32_t pair) {
   return max(pair << 16, pair & 0xffff0000u);
-}
-
-/// Casts a run and counts in it.
-/// @param magnitudes  the largest pair of BF16 magnitudes so far
-template <class Format>
-__device__ Fp8Run cast_run(const Bf16Run& run, float scale, std::uint32_t& magnitudes,
-                           CastTotals& totals) {
-  Fp8Run result{};
-#pragma unroll
-  for (int i = 0; i < 8; ++i) {
-    const std::uint32_t pair = run.words[i];
-    const float2 scaled = make_float2(__fmul_rn(__uint_as_float(pair << 16), scale),
-                                      __fmul_rn(__uint_as_float(pair & 0xffff0000u), scale));
-    const std::uint32_t cast =
-        __nv_cvt_float2_to_fp8x2(scaled, __NV_SATFINITE, cuda_fp8_kind<Format>);
-    result.words[i / 2] |= cast << (i % 2 * 16);
-    magnitudes = larger_magnitudes(magnitudes, pair);
-    // Negated, so that NaN counts as saturated.
-    totals.saturated += !(fabsf(scaled.x) <= FormatTraits<Format>::max) ? 1u : 0u;
-    totals.saturated += !(fabsf(scaled.y) <= FormatTraits<Format>::max) ? 1u : 0u;
-    totals.flushed += (cast & 0x7fu) == 0 && (pair & 0x7fffu) != 0 ? 1u : 0u;
-    totals.flushed += (cast & 0x7f00u) == 0 && (pair & 0x7fff0000u) != 0 ? 1u : 0u;
-  }
-  return result;
-}
-
-/// Bytes of four rows, four columns each, to four columns of four rows.
-__device__ inline uint4 transpose_bytes(uint4 rows) {
-  const std::uint32_t low01 = __byte_perm(rows.x, rows.y, 0x5140);
-  const std::uint32_t high01 = __byte_perm(rows.x, rows.y, 0x7362);
-  const std::uint32_t low23 = __byte_perm(rows.z, rows.w, 0x5140);
-  const std::uint32_t high23 = __byte_perm(rows.z, rows.w, 0x7362);
-  return make_uint4(__byte_perm(low01, low23, 0x5410), __byte_perm(low01, low23, 0x7632),
-                    __byte_perm(high01, high23, 0x5410), __byte_perm(high01, high23, 0x7632));
-}
-
-/// What cast_kernel works on.
-template <class Format>
-struct CastArguments {
-  const Bf16* values;  ///< [rows, columns]
-  Index rows;
-  Index columns;
-  Format* row_major;   ///< [rows, columns], or null
-  Format* transposed;  ///< [columns, rows], or null
-  ScalingSlot* slot;
-  bool record;
-  bool record_amax;  ///< false where the amax was found before the cast
-};
-
-/// A block's tile as FP8 bytes. Runs are swapped within a row by the row's position, so that
-/// threads that read down 8 groups of rows meet 8 different sets of shared memory's banks.
-struct CastTile {
-  uint4 runs[cast_tile_side][cast_runs_a_row];
-
-  __device__ uint4& run(int row, int run) { return runs[row][run ^ (row / cast_run_size)]; }
-  /// Four columns of one row.
-  __device__ std::uint32_t word(int row, int word) {
-    return reinterpret_cast<const std::uint32_t*>(&run(row, word / 4))[word % 4];
-  }
-};
-
-/// Reads the block's tile from memory, casts it to `tile` and to the row-major copy.
-template <class Format, bool Vectors>
-__device__ CastTotals cast_tile_rows(const CastArguments<Format>& arguments, Index row0,
-                                     Index column0, CastTile& tile) {
-  constexpr int rows_at_once = quantize_threads / cast_runs_a_row;
-  constexpr int rounds = cast_tile_side / rows_at_once;
-  const int position = static_cast<int>(threadIdx.x) % cast_runs_a_row;
-  const int first_row = static_cast<int>(threadIdx.x) / cast_runs_a_row;
-  const Index column = column0 + position * cast_run_size;
-  Bf16Run runs[rounds];
-#pragma unroll
-  for (int i = 0; i < rounds; ++i) {
-    const Index row = row0 + first_row + i * rows_at_once;
-    const Index count = row < arguments.rows ? arguments.columns - column : 0;
-    runs[i] = load_run<Vectors>(arguments.values + row * arguments.columns + column, count);
-  }
-  const float scale = arguments.slot->scale;
-  CastTotals totals{};
-  std::uint32_t magnitudes = 0;
-#pragma unroll
-  for (int i = 0; i < rounds; ++i) {
-    const int tile_row = first_row + i * rows_at_once;
-    const Index row = row0 + tile_row;
-    const Fp8Run cast = cast_run<Format>(runs[i], scale, magnitudes, totals);
-    tile.run(tile_row, position) =
-        make_uint4(cast.words[0], cast.words[1], cast.words[2], cast.words[3]);
-    if (arguments.row_major != nullptr && row < arguments.rows) {
-      store_run<Vectors>(arguments.row_major + row * arguments.columns + column,
-                         arguments.columns - column, cast);
-    }
-  }
-  totals.amax_bits = magnitude_bits(magnitudes);
-  return totals;
-}
-
-/// Writes the tile to the transposed copy: each thread four columns of 16 rows, each warp 16
-/// columns of all rows, so that a warp's stores are whole runs of 128 bytes.
-template <class Format, bool Vectors>
-__device__ void store_tile_columns(const CastArguments<Format>& arguments, Index row0,
-                                   Index column0, CastTile& tile) {
-  const int group = static_cast<int>(threadIdx.x) % cast_runs_a_row;
-  const int word = static_cast<int>(threadIdx.x) / cast_runs_a_row;
-  Fp8Run columns[4];
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const int row = group * cast_run_size + i * 4;
-    const uint4 turned =
-        transpose_bytes(make_uint4(tile.word(row, word), tile.word(row + 1, word),
-                                   tile.word(row + 2, word), tile.word(row + 3, word)));
-    columns[0].words[i] = turned.x;
-    columns[1].words[i] = turned.y;
-    columns[2].words[i] = turned.z;
-    columns[3].words[i] = turned.w;
-  }
-  const Index row = row0 + group * cast_run_size;
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const Index column = column0 + word * 4 + i;
-    if (column < arguments.columns) {
-      store_run<Vectors>(arguments.transposed + column * arguments.rows + row, arguments.rows - row,
-                         columns[i]);
-    }
-  }
 }
 
 /// Adds a warp's totals to its block's. All threads of the warp must call it.
@@ -232,76 +99,485 @@ __device__ inline void add_to_counter(std::uint64_t& counter, std::uint32_t coun
   if (count != 0) atomicAdd(reinterpret_cast<unsigned long long*>(&counter), count);
 }
 
-/// Adds a block's totals to the slot. One thread of the block calls it.
-template <class Format>
-__device__ void add_to_slot(const CastArguments<Format>& arguments, const CastTotals& totals) {
-  ScalingSlot& slot = *arguments.slot;
-  if (blockIdx.x == 0) {
-    slot.elements += static_cast<std::uint64_t>(arguments.rows * arguments.columns);
-  }
-  if (arguments.record_amax) {
-    atomicMax(&slot.amax_bits, totals.amax_bits);
-    atomicMax(&slot.last_amax_bits, totals.amax_bits);
-  }
-  if (arguments.row_major == nullptr && arguments.transposed == nullptr) return;
-  add_to_counter(slot.saturated, totals.saturated);
-  add_to_counter(slot.flushed, totals.flushed);
-}
-
-/// Casts and transposes one tile a block.
-/// @param tiles_across  tiles from left to right
-template <class Format, bool Vectors>
-OCTAVO_KERNEL void __launch_bounds__(quantize_threads)
-    cast_kernel(const CastArguments<Format> arguments, unsigned tiles_across) {
-  __shared__ CastTile tile;
-  __shared__ CastTotals block;
-  const Index row0 = Index{blockIdx.x / tiles_across} * cast_tile_side;
-  const Index column0 = Index{blockIdx.x % tiles_across} * cast_tile_side;
-  if (threadIdx.x == 0) block = {};
-  const CastTotals totals = cast_tile_rows<Format, Vectors>(arguments, row0, column0, tile);
-  __syncthreads();
-  if (arguments.transposed != nullptr) {
-    store_tile_columns<Format, Vectors>(arguments, row0, column0, tile);
-  }
-  if (!arguments.record) return;
-  add_to_block(totals, block);
-  __syncthreads();
-  if (threadIdx.x == 0) add_to_slot(arguments, block);
-}
-
-/// Raises `amax_bits` to the bits of max |values|.
-/// @param vectors  runs of 8 values to read at once; the rest is read one by one
-template <class Storage>
-OCTAVO_KERNEL void __launch_bounds__(quantize_threads)
-    amax_kernel(const Storage* values, Index count, Index vectors, std::uint32_t* amax_bits) {
-  const Index thread = Index{blockIdx.x} * quantize_threads + threadIdx.x;
-  const Index stride = Index{gridDim.x} * quantize_threads;
-  std::uint32_t magnitudes = 0;
-  for (Index begin = thread; begin < vectors; begin += amax_loads * stride) {
-    uint4 runs[amax_loads];
-#pragma unroll
-    for (int i = 0; i < amax_loads; ++i) {
-      const Index position = begin + i * stride;
-      runs[i] = position < vectors ? reinterpret_cast<const uint4*>(values)[position] : uint4{};
-    }
-#pragma unroll
-    for (const uint4& run : runs) {
-      magnitudes = larger_magnitudes(magnitudes, run.x);
-      magnitudes = larger_magnitudes(magnitudes, run.y);
-      magnitudes = larger_magnitudes(magnitudes, run.z);
-      magnitudes = larger_magnitudes(magnitudes, run.w);
-    }
-  }
-  for (Index i = vectors * 8 + thread; i < count; i += stride) {
-    magnitudes = larger_magnitudes(magnitudes, values[i].bits);
-  }
+/// Raises `target` to the bits of the largest of the block's magnitudes. All threads must call it.
+__device__ inline void raise_to_block_amax(std::uint32_t magnitudes, std::uint32_t* target) {
   __shared__ std::uint32_t block;
   if (threadIdx.x == 0) block = 0;
   __syncthreads();
   const std::uint32_t warp = __reduce_max_sync(0xffffffffu, magnitude_bits(magnitudes));
   if (threadIdx.x % 32 == 0) atomicMax(&block, warp);
   __syncthreads();
-  if (threadIdx.x == 0 && block != 0) atomicMax(amax_bits, block);
+  if (threadIdx.x == 0 && block != 0) atomicMax(target, block);
+}
+
+// ---- casting ------------------------------------------------------------------------------------
+
+template <class Format>
+inline constexpr __nv_fp8_interpretation_t cuda_fp8_kind = __NV_E4M3;
+template <>
+inline constexpr __nv_fp8_interpretation_t cuda_fp8_kind<E5M2> = __NV_E5M2;
+
+/// Casts two values to two bytes and counts in them.
+template <class Format>
+__device__ std::uint32_t cast_pair(float2 values, float scale, CastTotals& totals) {
+  const float2 scaled = make_float2(__fmul_rn(values.x, scale), __fmul_rn(values.y, scale));
+  const std::uint32_t cast =
+      __nv_cvt_float2_to_fp8x2(scaled, __NV_SATFINITE, cuda_fp8_kind<Format>);
+  totals.saturated += !(fabsf(scaled.x) <= FormatTraits<Format>::max) ? 1u : 0u;
+  totals.saturated += !(fabsf(scaled.y) <= FormatTraits<Format>::max) ? 1u : 0u;
+  totals.flushed += (cast & 0x7fu) == 0 && values.x != 0.0f ? 1u : 0u;
+  totals.flushed += (cast & 0x7f00u) == 0 && values.y != 0.0f ? 1u : 0u;
+  return cast;
+}
+
+template <class Format>
+__device__ Run<Format> cast_run(const Run<Bf16>& run, float scale, CastTotals& totals) {
+  Run<Format> result{};
+#pragma unroll
+  for (int i = 0; i < Run<Bf16>::words_a_run; ++i) {
+    const std::uint32_t cast = cast_pair<Format>(bf16_pair(run.words[i]), scale, totals);
+    result.words[i / 2] |= cast << (i % 2 * 16);
+  }
+  return result;
+}
+
+/// Takes back the counts of elements beyond the matrix, of `elements` that one thread cast of which
+/// `count` lie within: a NaN scale, that of an MX block which holds a NaN, makes NaN of their zeros
+/// too. Other scales count nothing there.
+__device__ inline void discount_beyond(Index count, int elements, float scale, CastTotals& totals) {
+  if (!isnan(scale)) return;
+  const Index within = min(max(count, Index{0}), Index{elements});
+  totals.saturated -= static_cast<std::uint32_t>(elements - within);
+}
+
+/// `column_size` elements of one column of a tile, one below the other.
+struct Column {
+  std::uint32_t words[column_size / 4];
+};
+
+/// Writes the first `count` elements to `target`; all of them if `count` is larger.
+/// @tparam Vectors  `target` is aligned to 16 bytes and `count` is a multiple of `column_size`
+template <bool Vectors, class Format>
+__device__ void store_column(Format* target, Index count, const Column& column) {
+  if constexpr (Vectors) {
+    if (count > 0) {
+      *reinterpret_cast<uint4*>(target) =
+          make_uint4(column.words[0], column.words[1], column.words[2], column.words[3]);
+    }
+  } else {
+#pragma unroll
+    for (int i = 0; i < column_size; ++i) {
+      if (i < count) target[i].bits = static_cast<std::uint8_t>(column.words[i / 4] >> (i % 4 * 8));
+    }
+  }
+}
+
+/// Bytes of four rows, four columns each, to four columns of four rows.
+__device__ inline uint4 transpose_bytes(uint4 rows) {
+  const std::uint32_t low01 = __byte_perm(rows.x, rows.y, 0x5140);
+  const std::uint32_t high01 = __byte_perm(rows.x, rows.y, 0x7362);
+  const std::uint32_t low23 = __byte_perm(rows.z, rows.w, 0x5140);
+  const std::uint32_t high23 = __byte_perm(rows.z, rows.w, 0x7362);
+  return make_uint4(__byte_perm(low01, low23, 0x5410), __byte_perm(low01, low23, 0x7632),
+                    __byte_perm(high01, high23, 0x5410), __byte_perm(high01, high23, 0x7632));
+}
+
+// ---- tiles --------------------------------------------------------------------------------------
+
+/// What the kernels of this file write.
+template <class Format, class Granularity>
+struct CastArguments {
+  QuantizedView<Format, Granularity, Layout::row_major, Cuda> row_major;    ///< or empty
+  QuantizedView<Format, Granularity, Layout::transposed, Cuda> transposed;  ///< or empty
+  Index rows;
+  Index columns;       ///< of all parts together
+  Index part_columns;  ///< of one part
+  ScalingSlot* slot;
+  bool record;
+  bool record_amax;  ///< false where the amax was found before the cast
+};
+
+/// The first row and column of a block's tile; columns count within one part.
+struct TilePlace {
+  Index row;
+  Index column;
+
+  __device__ explicit TilePlace(unsigned tiles_across)
+      : row(Index{blockIdx.x / tiles_across} * tile_side),
+        column(Index{blockIdx.x % tiles_across} * tile_side) {}
+};
+
+/// Where a thread stands in its tile while it works along rows: a run, in every 16th row.
+struct RowPosition {
+  int run = static_cast<int>(threadIdx.x) % tile_runs;
+  int row = static_cast<int>(threadIdx.x) / tile_runs;
+};
+
+/// Where a thread stands in its tile while it works down columns: four columns of 16 rows. Eight
+/// neighbouring threads work on the same four columns, so that a warp writes whole runs of 128
+/// bytes.
+struct ColumnPosition {
+  int group = static_cast<int>(threadIdx.x) % columns_a_tile;
+  int word = static_cast<int>(threadIdx.x) / columns_a_tile;
+};
+
+/// A tile of FP8 bytes in shared memory. Units of 16 bytes are swapped within a row by the row's
+/// position, so that threads that read down 8 groups of rows meet 8 different sets of banks.
+struct ByteTile {
+  uint4 units[tile_side][tile_side / 16];
+
+  __device__ uint2& run(int row, int run) {
+    return reinterpret_cast<uint2*>(&units[row][(run / 2) ^ (row / column_size)])[run % 2];
+  }
+  /// Four columns of one row.
+  __device__ std::uint32_t word(int row, int word) const {
+    return reinterpret_cast<const std::uint32_t*>(
+        &units[row][(word / 4) ^ (row / column_size)])[word % 4];
+  }
+};
+
+/// A tile of BF16 values in shared memory, with units swapped as in ByteTile.
+struct ValueTile {
+  uint4 units[tile_side][tile_runs];
+
+  __device__ uint4& run(int row, int run) { return units[row][run ^ (row / column_size)]; }
+  /// Four columns of one row.
+  __device__ uint2 four(int row, int word) const {
+    return reinterpret_cast<const uint2*>(&units[row][(word / 2) ^ (row / column_size)])[word % 2];
+  }
+};
+
+/// Dynamic shared memory of the kernels below: a tile for each part.
+extern __shared__ uint4 tile_memory[];
+
+/// Calls `body(tile row, count, produced)` for the thread's run in every round of the tile: `count`
+/// of its elements lie within the matrix.
+template <bool Vectors, class Source, class Body>
+__device__ void for_each_round(const Source& source, TilePlace place, Index rows,
+                               Index part_columns, const Body& body) {
+  constexpr int batch = Source::rounds_in_flight;
+  const RowPosition position;
+  const Index column = place.column + position.run * run_size;
+  const auto count = [&](int tile_row) {
+    return place.row + tile_row < rows ? part_columns - column : 0;
+  };
+#pragma unroll 1
+  for (int begin = 0; begin < tile_rounds; begin += batch) {
+    decltype(source.template run<Vectors>(0, 0, 0)) produced[batch];
+#pragma unroll
+    for (int i = 0; i < batch; ++i) {
+      const int tile_row = position.row + (begin + i) * tile_rows_at_once;
+      produced[i] = source.template run<Vectors>(place.row + tile_row, column, count(tile_row));
+    }
+#pragma unroll
+    for (int i = 0; i < batch; ++i) {
+      const int tile_row = position.row + (begin + i) * tile_rows_at_once;
+      body(tile_row, count(tile_row), produced[i]);
+    }
+  }
+}
+
+/// Adds a block's totals to the slot. All threads must call it.
+template <class Format, class Granularity>
+__device__ void add_to_slot(const CastArguments<Format, Granularity>& arguments,
+                            const CastTotals& totals) {
+  __shared__ CastTotals block;
+  if (threadIdx.x == 0) block = {};
+  __syncthreads();
+  add_to_block(totals, block);
+  __syncthreads();
+  if (threadIdx.x != 0) return;
+  ScalingSlot& slot = *arguments.slot;
+  if (blockIdx.x == 0) {
+    slot.elements += static_cast<std::uint64_t>(arguments.rows * arguments.columns);
+  }
+  if (arguments.record_amax) {
+    atomicMax(&slot.amax_bits, block.amax_bits);
+    atomicMax(&slot.last_amax_bits, block.amax_bits);
+  }
+  if (arguments.row_major.empty() && arguments.transposed.empty()) return;
+  add_to_counter(slot.saturated, block.saturated);
+  add_to_counter(slot.flushed, block.flushed);
+}
+
+// ---- one scale a tensor -------------------------------------------------------------------------
+
+/// Writes a tile of bytes to the transposed copy.
+template <bool Vectors, class Format>
+__device__ void store_tile_columns(const CastArguments<Format, PerTensor>& arguments,
+                                   TilePlace place, Index first_column, const ByteTile& tile) {
+  const ColumnPosition position;
+  const int tile_row = position.group * column_size;
+  Column columns[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const int row = tile_row + i * 4;
+    const uint4 turned = transpose_bytes(
+        make_uint4(tile.word(row, position.word), tile.word(row + 1, position.word),
+                   tile.word(row + 2, position.word), tile.word(row + 3, position.word)));
+    columns[0].words[i] = turned.x;
+    columns[1].words[i] = turned.y;
+    columns[2].words[i] = turned.z;
+    columns[3].words[i] = turned.w;
+  }
+  const Index row = place.row + tile_row;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const Index column = place.column + position.word * 4 + i;
+    if (column >= arguments.part_columns) continue;
+    store_column<Vectors>(
+        arguments.transposed.data() + (first_column + column) * arguments.rows + row,
+        arguments.rows - row, columns[i]);
+  }
+}
+
+/// Casts one tile a block by the slot's scale, and transposes its bytes.
+/// @param tiles_across  tiles from left to right in one part
+template <bool Vectors, class Format, class Source>
+OCTAVO_KERNEL void __launch_bounds__(quantize_threads, tiles_at_once)
+    cast_kernel(const CastArguments<Format, PerTensor> arguments, const Source source,
+                unsigned tiles_across) {
+  auto* tiles = reinterpret_cast<ByteTile*>(tile_memory);
+  const TilePlace place(tiles_across);
+  const int run = RowPosition().run;
+  const float scale = arguments.slot->scale;
+  CastTotals totals{};
+  std::uint32_t magnitudes = 0;
+  for_each_round<Vectors>(
+      source, place, arguments.rows, arguments.part_columns,
+      [&](int tile_row, Index count, const Produced<Bf16, Source::parts>& produced) {
+#pragma unroll
+        for (int part = 0; part < Source::parts; ++part) {
+          magnitudes = larger_magnitudes(magnitudes, produced.parts[part]);
+          const Run<Format> cast = cast_run<Format>(produced.parts[part], scale, totals);
+          tiles[part].run(tile_row, run) = make_uint2(cast.words[0], cast.words[1]);
+          if (arguments.row_major.empty()) continue;
+          const Index column = part * arguments.part_columns + place.column + run * run_size;
+          store_run<Vectors>(
+              arguments.row_major.data() + (place.row + tile_row) * arguments.columns + column,
+              count, cast);
+        }
+      });
+  __syncthreads();
+  if (!arguments.transposed.empty()) {
+#pragma unroll
+    for (int part = 0; part < Source::parts; ++part) {
+      store_tile_columns<Vectors>(arguments, place, part * arguments.part_columns, tiles[part]);
+    }
+  }
+  if (!arguments.record) return;
+  totals.amax_bits = magnitude_bits(magnitudes);
+  add_to_slot(arguments, totals);
+}
+
+// ---- a scale a block ----------------------------------------------------------------------------
+
+/// The factor to cast a block with; its inverse goes to `scale_inverse`.
+template <class S, class Format, class Scale>
+__device__ float find_block_scale(std::uint32_t amax_bits, Scale& scale_inverse) {
+  constexpr float largest = FormatTraits<Format>::max;
+  const float amax = __uint_as_float(amax_bits);
+  if constexpr (std::is_same_v<Scale, E8M0>) {
+    scale_inverse = mx_scale_inverse(largest, amax);
+    return mx_scale(scale_inverse);
+  } else {
+    const float scale = current_scale(largest, amax, S::rounding == ScaleRounding::power_of_two);
+    scale_inverse = __fdiv_rn(1.0f, scale);
+    return scale;
+  }
+}
+
+/// The largest pair of magnitudes of `Lanes` neighbouring threads.
+template <int Lanes>
+__device__ std::uint32_t lanes_magnitudes(std::uint32_t magnitudes) {
+#pragma unroll
+  for (int distance = Lanes / 2; distance > 0; distance /= 2) {
+    magnitudes = __vmaxu2(magnitudes, __shfl_xor_sync(0xffffffffu, magnitudes, distance));
+  }
+  return magnitudes;
+}
+
+/// The scale of a block of 128 × 128, one for both copies. All threads of the block must call it.
+template <class S, class Format, class Granularity>
+__device__ float square_scale(const CastArguments<Format, Granularity>& arguments, TilePlace place,
+                              std::uint32_t magnitudes) {
+  static_assert(Granularity::block_rows == tile_side && Granularity::block_columns == tile_side);
+  __shared__ std::uint32_t amax_bits;
+  if (threadIdx.x == 0) amax_bits = 0;
+  __syncthreads();
+  const std::uint32_t warp = __reduce_max_sync(0xffffffffu, magnitude_bits(magnitudes));
+  if (threadIdx.x % 32 == 0) atomicMax(&amax_bits, warp);
+  __syncthreads();
+  float inverse;
+  const float scale = find_block_scale<S, Format>(amax_bits, inverse);
+  if (threadIdx.x == 0) {
+    const auto store = [&](const auto& copy, Index row, Index column) {
+      if (copy.empty()) return;
+      const Index index = scale_index<Granularity>(row, column, copy.outer(), copy.inner());
+      copy.scale_inverses()[index] = inverse;
+    };
+    store(arguments.row_major, place.row, place.column);
+    store(arguments.transposed, place.column, place.row);
+  }
+  return scale;
+}
+
+/// Casts a tile to the row-major copy.
+/// @param scale  of the tile; not used where blocks lie within a row
+template <class S, bool Vectors, class Format, class Granularity>
+__device__ void cast_tile_rows(const CastArguments<Format, Granularity>& arguments, TilePlace place,
+                               Index first_column, ValueTile& tile, float scale,
+                               CastTotals& totals) {
+  constexpr int lanes = Granularity::block_columns / run_size;  // threads that share a block
+  const auto& copy = arguments.row_major;
+  const RowPosition position;
+  const Index part_column = place.column + position.run * run_size;
+  const Index column = first_column + part_column;
+#pragma unroll 4
+  for (int i = 0; i < tile_rounds; ++i) {
+    const int tile_row = position.row + i * tile_rows_at_once;
+    const Index row = place.row + tile_row;
+    const Index count = row < arguments.rows ? arguments.part_columns - part_column : 0;
+    const uint4 words = tile.run(tile_row, position.run);
+    const Run<Bf16> run{{words.x, words.y, words.z, words.w}};
+    if constexpr (Granularity::block_rows == 1) {
+      typename Granularity::Scale inverse;
+      const std::uint32_t magnitudes = lanes_magnitudes<lanes>(larger_magnitudes(0, run));
+      scale = find_block_scale<S, Format>(magnitude_bits(magnitudes), inverse);
+      if (position.run % lanes == 0 && count > 0) {
+        copy.scale_inverses()[scale_index<Granularity>(row, column, copy.outer(), copy.inner())] =
+            inverse;
+      }
+    }
+    store_run<Vectors>(copy.data() + row * arguments.columns + column, count,
+                       cast_run<Format>(run, scale, totals));
+    discount_beyond(count, run_size, scale, totals);
+  }
+}
+
+/// Casts a tile to the transposed copy.
+/// @param scale  of the tile; not used where blocks lie within a column
+template <class S, bool Vectors, class Format, class Granularity>
+__device__ void cast_tile_columns(const CastArguments<Format, Granularity>& arguments,
+                                  TilePlace place, Index first_column, const ValueTile& tile,
+                                  float scale, CastTotals& totals) {
+  constexpr int lanes = Granularity::block_columns / column_size;  // threads that share a block
+  const auto& copy = arguments.transposed;
+  const ColumnPosition position;
+  const Index row = place.row + position.group * column_size;
+  uint2 values[column_size];
+  uint2 magnitudes{};
+#pragma unroll
+  for (int i = 0; i < column_size; ++i) {
+    values[i] = tile.four(position.group * column_size + i, position.word);
+    magnitudes.x = larger_magnitudes(magnitudes.x, values[i].x);
+    magnitudes.y = larger_magnitudes(magnitudes.y, values[i].y);
+  }
+  magnitudes.x = lanes_magnitudes<lanes>(magnitudes.x);
+  magnitudes.y = lanes_magnitudes<lanes>(magnitudes.y);
+#pragma unroll
+  for (int c = 0; c < 4; ++c) {
+    const Index part_column = place.column + position.word * 4 + c;
+    const Index column = first_column + part_column;
+    const auto value = [&](int i) {
+      const std::uint32_t word = c < 2 ? values[i].x : values[i].y;
+      return __uint_as_float(c % 2 == 0 ? word << 16 : word & 0xffff0000u);
+    };
+    const bool inside = part_column < arguments.part_columns && row < arguments.rows;
+    if constexpr (Granularity::block_rows == 1) {
+      typename Granularity::Scale inverse;
+      const std::uint32_t word = c < 2 ? magnitudes.x : magnitudes.y;
+      scale = find_block_scale<S, Format>(c % 2 == 0 ? word << 16 : word & 0xffff0000u, inverse);
+      if (inside && position.group % lanes == 0) {
+        copy.scale_inverses()[scale_index<Granularity>(column, row, copy.outer(), copy.inner())] =
+            inverse;
+      }
+    }
+    Column result{};
+#pragma unroll
+    for (int i = 0; i < column_size; i += 2) {
+      const std::uint32_t pair =
+          cast_pair<Format>(make_float2(value(i), value(i + 1)), scale, totals);
+      result.words[i / 4] |= pair << (i % 4 * 8);
+    }
+    discount_beyond(arguments.rows - row, column_size, scale, totals);
+    if (inside) {
+      store_column<Vectors>(copy.data() + column * arguments.rows + row, arguments.rows - row,
+                            result);
+    }
+  }
+}
+
+/// Casts and transposes one tile a block. The two copies have scales of their own, so both are cast
+/// from the values.
+/// @param tiles_across  tiles from left to right in one part
+template <class S, bool Vectors, class Format, class Granularity, class Source>
+OCTAVO_KERNEL void __launch_bounds__(quantize_threads, tiles_at_once)
+    block_cast_kernel(const CastArguments<Format, Granularity> arguments, const Source source,
+                      unsigned tiles_across) {
+  static_assert(Granularity::block_rows == 1 || Source::parts == 1);
+  auto* tiles = reinterpret_cast<ValueTile*>(tile_memory);
+  const TilePlace place(tiles_across);
+  const int run = RowPosition().run;
+  std::uint32_t magnitudes = 0;
+  for_each_round<Vectors>(source, place, arguments.rows, arguments.part_columns,
+                          [&](int tile_row, Index, const Produced<Bf16, Source::parts>& produced) {
+#pragma unroll
+                            for (int part = 0; part < Source::parts; ++part) {
+                              const Run<Bf16>& values = produced.parts[part];
+                              magnitudes = larger_magnitudes(magnitudes, values);
+                              tiles[part].run(tile_row, run) =
+                                  make_uint4(values.words[0], values.words[1], values.words[2],
+                                             values.words[3]);
+                            }
+                          });
+  __syncthreads();
+  float scale = 1.0f;
+  if constexpr (Granularity::block_rows > 1) {
+    scale = square_scale<S>(arguments, place, magnitudes);
+  }
+  CastTotals of_rows{};
+  CastTotals of_columns{};
+#pragma unroll
+  for (int part = 0; part < Source::parts; ++part) {
+    const Index first_column = part * arguments.part_columns;
+    if (!arguments.row_major.empty()) {
+      cast_tile_rows<S, Vectors>(arguments, place, first_column, tiles[part], scale, of_rows);
+    }
+    if (!arguments.transposed.empty()) {
+      cast_tile_columns<S, Vectors>(arguments, place, first_column, tiles[part], scale, of_columns);
+    }
+  }
+  if (!arguments.record) return;
+  CastTotals totals = arguments.row_major.empty() ? of_columns : of_rows;
+  totals.amax_bits = magnitude_bits(magnitudes);
+  add_to_slot(arguments, totals);
+}
+
+// ---- the amax and the values alone --------------------------------------------------------------
+
+/// Raises `amax_bits` to the bits of max |values|.
+/// @param vectors  runs of values to read at once; the rest is read one by one
+template <class Storage>
+OCTAVO_KERNEL void __launch_bounds__(quantize_threads)
+    amax_kernel(const Storage* values, Index count, Index vectors, std::uint32_t* amax_bits) {
+  const Index thread = global_thread();
+  const Index stride = Index{gridDim.x} * quantize_threads;
+  std::uint32_t magnitudes = 0;
+  for (Index begin = thread; begin < vectors; begin += amax_loads * stride) {
+    Run<Storage> runs[amax_loads];
+#pragma unroll
+    for (int i = 0; i < amax_loads; ++i) {
+      const Index position = begin + i * stride;
+      runs[i] = load_run<true>(values + position * run_size, (vectors - position) * run_size);
+    }
+#pragma unroll
+    for (const Run<Storage>& run : runs) magnitudes = larger_magnitudes(magnitudes, run);
+  }
+  for (Index i = vectors * run_size + thread; i < count; i += stride) {
+    magnitudes = larger_magnitudes(magnitudes, values[i].bits);
+  }
+  raise_to_block_amax(magnitudes, amax_bits);
 }
 
 /// Turns the amax, whose bits `slot->scale` holds, into the scale of current scaling.
@@ -315,36 +591,174 @@ OCTAVO_KERNEL void current_scale_kernel(ScalingSlot* slot, bool power_of_two, bo
   slot->last_amax_bits = amax_bits;
 }
 
-/// True if vectors of 16 bytes can be read or written from there on.
-inline bool is_vector_aligned(const void* address) {
-  return reinterpret_cast<std::uintptr_t>(address) % sizeof(uint4) == 0;
+/// Writes what the source makes. Each thread works on one run in several rows.
+/// @param across     blocks from left to right in one part
+/// @param amax_bits  null, or raised to the bits of max |values|
+template <bool Vectors, class T, class Source>
+OCTAVO_KERNEL void __launch_bounds__(elementwise_threads)
+    values_kernel(const Source source, T* values, Index rows, Index part_columns, unsigned across,
+                  std::uint32_t* amax_bits) {
+  const Index column = (Index{blockIdx.x % across} * elementwise_threads + threadIdx.x) * run_size;
+  const Index row0 = Index{blockIdx.x / across} * value_rows;
+  Produced<T, Source::parts> produced[value_rows];
+#pragma unroll
+  for (int i = 0; i < value_rows; ++i) {
+    const Index count = row0 + i < rows ? part_columns - column : 0;
+    produced[i] = source.template run<Vectors>(row0 + i, column, count);
+  }
+  std::uint32_t magnitudes = 0;
+#pragma unroll
+  for (int i = 0; i < value_rows; ++i) {
+    const Index count = row0 + i < rows ? part_columns - column : 0;
+    T* row = values + (row0 + i) * Source::parts * part_columns;
+#pragma unroll
+    for (int part = 0; part < Source::parts; ++part) {
+      const Run<T>& run = produced[i].parts[part];
+      store_run<Vectors>(row + part * part_columns + column, count, run);
+      if constexpr (std::is_same_v<T, Bf16>) magnitudes = larger_magnitudes(magnitudes, run);
+    }
+  }
+  if (amax_bits != nullptr) raise_to_block_amax(magnitudes, amax_bits);
 }
 
-/// Enqueues what sets the slot's scale from the tensor itself.
-template <class S, class Format, class Storage>
-void set_current_scale(TensorView<Storage, 2, Cuda> values, ScalingSlot* slot, bool record,
-                       const Context<Cuda>& context) {
-  constexpr Index most_blocks = 1024;  // enough to fill any GPU; more would only add atomics
-  constexpr Index vectors_a_block = Index{quantize_threads} * amax_loads;
-  const Index vectors = is_vector_aligned(values.data()) ? values.size() / 8 : 0;
-  const Index blocks =
-      std::clamp(ceil_divide(values.size() / 8, vectors_a_block), Index{1}, most_blocks);
-  // The scale's own memory gathers the amax, so that no other memory is needed.
-  fill_zero(&slot->scale, sizeof(slot->scale), context);
-  amax_kernel<<<static_cast<unsigned>(blocks), quantize_threads, 0, context.stream()>>>(
-      values.data(), values.size(), vectors, reinterpret_cast<std::uint32_t*>(&slot->scale));
-  check(cudaGetLastError(), "the launch of quantize's amax kernel");
-  current_scale_kernel<Format>
-      <<<1, 1, 0, context.stream()>>>(slot, S::rounding == ScaleRounding::power_of_two, record);
-  check(cudaGetLastError(), "the launch of quantize's scale kernel");
+// ---- launches -----------------------------------------------------------------------------------
+
+/// Enqueues values_kernel.
+template <class Source, class T>
+void enqueue_values(const char* name, const Source& source, TensorView<T, 2, Cuda> values,
+                    std::uint32_t* amax_bits, const Context<Cuda>& context) {
+  const Index part_columns = values.extent(1) / Source::parts;
+  const Index across =
+      std::max(Index{1}, ceil_divide(part_columns, Index{elementwise_threads} * run_size));
+  const Index down = ceil_divide(values.extent(0), value_rows);
+  const bool vectors = source.vectors() && rows_are_vectors(part_columns, values.data());
+  launch(name, vectors ? values_kernel<true, T, Source> : values_kernel<false, T, Source>,
+         across * down, elementwise_threads, 0, context, source, values.data(), values.extent(0),
+         part_columns, static_cast<unsigned>(across), amax_bits);
 }
+
+/// Enqueues amax_kernel.
+template <class Storage>
+void enqueue_amax(TensorView<Storage, 2, Cuda> values, std::uint32_t* amax_bits,
+                  const Context<Cuda>& context) {
+  constexpr Index most_blocks = 1024;  // enough to fill any GPU; more would only add atomics
+  const Index runs = values.size() / run_size;
+  const Index vectors = is_vector_aligned(values.data()) ? runs : 0;
+  const Index blocks =
+      std::clamp(ceil_divide(runs, Index{quantize_threads} * amax_loads), Index{1}, most_blocks);
+  launch("quantize", amax_kernel<Storage>, blocks, quantize_threads, 0, context,
+         static_cast<const Storage*>(values.data()), values.size(), vectors, amax_bits);
+}
+
+/// Enqueues the cast of what the source makes to the operand's copies.
+template <class Source, QuantizedPrecision P, OperandKind Kind>
+void enqueue_cast(const char* name, const Source& source, const Operand<P, Kind, Cuda>& operand,
+                  const Context<Cuda>& context) {
+  using S = typename PrecisionTraits<P>::ScalingType;
+  using Format = OperandFormat<P, Kind>;
+  using Granularity = OperandGranularity<P, Kind>;
+  constexpr bool per_tensor = std::is_same_v<Granularity, PerTensor>;
+  constexpr bool knows_amax = is_tensorwise<S>;
+  const Index rows = operand.values.extent(0);
+  const Index columns = operand.values.extent(1);
+  const Index part_columns = columns / Source::parts;
+  const CastArguments<Format, Granularity> arguments{
+      operand.row_major, operand.transposed, rows,           columns,
+      part_columns,      operand.slot,       operand.record, !knows_amax};
+  if (operand.record && !knows_amax) {
+    fill_zero(&operand.slot->last_amax_bits, sizeof(std::uint32_t), context);
+  }
+  const Index across = std::max(Index{1}, ceil_divide(part_columns, tile_side));
+  const Index down = std::max(Index{1}, ceil_divide(rows, tile_side));
+  const bool vectors = source.vectors() &&
+                       rows_are_vectors(part_columns, operand.row_major.data()) &&
+                       is_vector_aligned(operand.transposed.data()) &&
+                       (operand.transposed.empty() || rows % column_size == 0);
+  const auto enqueue = [&](auto* kernel, std::size_t tile_bytes) {
+    launch(name, kernel, across * down, quantize_threads, Source::parts * tile_bytes, context,
+           arguments, source, static_cast<unsigned>(across));
+  };
+  if constexpr (per_tensor) {
+    enqueue(vectors ? cast_kernel<true, Format, Source> : cast_kernel<false, Format, Source>,
+            sizeof(ByteTile));
+  } else {
+    enqueue(vectors ? block_cast_kernel<S, true, Format, Granularity, Source>
+                    : block_cast_kernel<S, false, Format, Granularity, Source>,
+            sizeof(ValueTile));
+  }
+}
+
+/// Enqueues what finds the scale of current scaling and casts the operand's values by it.
+/// @param find_amax  `find_amax(amax_bits)` enqueues what raises `amax_bits`, 0 so far, to the
+///                   bits of max |values|
+template <QuantizedPrecision P, OperandKind Kind, class FindAmax>
+void cast_by_current_scale(const char* name, const Operand<P, Kind, Cuda>& operand,
+                           const FindAmax& find_amax, const Context<Cuda>& context) {
+  using S = typename PrecisionTraits<P>::ScalingType;
+  // The scale's own memory gathers the amax, so that no other memory is needed.
+  fill_zero(&operand.slot->scale, sizeof(float), context);
+  find_amax(reinterpret_cast<std::uint32_t*>(&operand.slot->scale));
+  launch(name, current_scale_kernel<OperandFormat<P, Kind>>, 1, 1, 0, context, operand.slot,
+         S::rounding == ScaleRounding::power_of_two, operand.record);
+  const MatrixSource<Bf16> source{operand.values.data(), operand.values.extent(1)};
+  enqueue_cast(name, source, operand, context);
+}
+
+template <QuantizedPrecision P>
+constexpr void check_storage() {
+  static_assert(
+      std::is_same_v<typename PrecisionTraits<P>::Storage, Bf16>,
+      "quantize on Cuda: FP8 operands are cast from Bf16; make it the precision's Storage");
+}
+
+/// True if no block of scales spans two parts of this many columns, so that each part can be cast
+/// apart from the others.
+template <class Granularity>
+bool blocks_lie_in_parts(int parts, Index part_columns) {
+  if constexpr (Granularity::block_columns == 0) {
+    return true;
+  } else {
+    return parts == 1 || part_columns % Granularity::block_columns == 0;
+  }
+}
+
+/// Enqueues what writes an operand from a source. The values of a quantised operand are written
+/// only where its scale is not known before them, or where a block of scales spans two parts.
+/// @param name  the operation, for messages of errors
+template <LinearPrecision P, OperandKind Kind, class Source>
+void produce(const char* name, const Source& source, const Operand<P, Kind, Cuda>& operand,
+             const Context<Cuda>& context) {
+  if constexpr (!QuantizedPrecision<P>) {
+    enqueue_values(name, source, operand.values, nullptr, context);
+  } else {
+    check_storage<P>();
+    if constexpr (is_tensorwise<typename PrecisionTraits<P>::ScalingType>) {
+      const auto find_amax = [&](std::uint32_t* amax_bits) {
+        enqueue_values(name, source, operand.values, amax_bits, context);
+      };
+      cast_by_current_scale(name, operand, find_amax, context);
+    } else if (blocks_lie_in_parts<OperandGranularity<P, Kind>>(
+                   Source::parts, operand.values.extent(1) / Source::parts)) {
+      enqueue_cast(name, source, operand, context);
+    } else {
+      enqueue_values(name, source, operand.values, nullptr, context);
+      const MatrixSource<Bf16> values{operand.values.data(), operand.values.extent(1)};
+      enqueue_cast(name, values, operand, context);
+    }
+  }
+}
+
+// ---- slots --------------------------------------------------------------------------------------
+
+/// Threads of a block in kernels with one thread a slot.
+inline constexpr int slot_threads = 32;
 
 /// One thread a slot.
 template <Device D>
 OCTAVO_KERNEL void update_slots_kernel(TensorView<ScalingSlot, 1, D> slots,
                                        const ScalingRule* rules, float* history, Index longest,
                                        std::int32_t group) {
-  const Index i = Index{blockIdx.x} * blockDim.x + threadIdx.x;
+  const Index i = global_thread();
   if (i >= slots.extent(0) || rules[i].group != group) return;
   update_slot(slots.data()[i], rules[i], history + i * longest);
 }
@@ -352,17 +766,10 @@ OCTAVO_KERNEL void update_slots_kernel(TensorView<ScalingSlot, 1, D> slots,
 /// One thread a slot.
 template <Device D>
 OCTAVO_KERNEL void clear_statistics_kernel(TensorView<ScalingSlot, 1, D> slots) {
-  const Index i = Index{blockIdx.x} * blockDim.x + threadIdx.x;
+  const Index i = global_thread();
   if (i >= slots.extent(0)) return;
   ScalingSlot& slot = slots.data()[i];
   slot.elements = slot.saturated = slot.flushed = 0;
-}
-
-/// Threads of a block in kernels with one thread a slot.
-inline constexpr unsigned slot_threads = 32;
-
-inline unsigned slot_blocks(TensorView<ScalingSlot, 1, Cuda> slots) {
-  return static_cast<unsigned>(ceil_divide(slots.extent(0), slot_threads));
 }
 
 }  // namespace detail
@@ -370,37 +777,16 @@ inline unsigned slot_blocks(TensorView<ScalingSlot, 1, Cuda> slots) {
 /// See quantize. Tensorwise reads the values twice: for the amax, then for both copies.
 template <QuantizedPrecision P, OperandKind Kind>
 void quantize_body(const Operand<P, Kind, Cuda>& operand, const Context<Cuda>& context) {
-  using S = typename PrecisionTraits<P>::ScalingType;
-  using Format = OperandFormat<P, Kind>;
-  static_assert(std::is_same_v<OperandGranularity<P, Kind>, PerTensor>,
-                "quantize on Cuda: the recipe must have one scale a tensor; choose "
-                "Fp8Recipe<Delayed> or Fp8Recipe<Tensorwise>");
-  static_assert(
-      std::is_same_v<typename PrecisionTraits<P>::Storage, Bf16>,
-      "quantize on Cuda: FP8 operands are cast from Bf16; make it the precision's Storage");
-  constexpr bool knows_amax = detail::is_tensorwise<S>;
-  const Index rows = operand.values.extent(0);
-  const Index columns = operand.values.extent(1);
-  const detail::CastArguments<Format> arguments{
-      operand.values.data(),     rows,         columns,        operand.row_major.data(),
-      operand.transposed.data(), operand.slot, operand.record, !knows_amax};
-  if constexpr (knows_amax) {
-    detail::set_current_scale<S, Format>(operand.values, operand.slot, operand.record, context);
-  } else if (operand.record) {
-    fill_zero(&operand.slot->last_amax_bits, sizeof(std::uint32_t), context);
+  detail::check_storage<P>();
+  if constexpr (detail::is_tensorwise<typename PrecisionTraits<P>::ScalingType>) {
+    const auto find_amax = [&](std::uint32_t* amax_bits) {
+      detail::enqueue_amax(operand.values, amax_bits, context);
+    };
+    detail::cast_by_current_scale("quantize", operand, find_amax, context);
+  } else {
+    const detail::MatrixSource<Bf16> source{operand.values.data(), operand.values.extent(1)};
+    detail::enqueue_cast("quantize", source, operand, context);
   }
-  const Index across = std::max(Index{1}, ceil_divide(columns, detail::cast_tile_side));
-  const Index down = std::max(Index{1}, ceil_divide(rows, detail::cast_tile_side));
-  const bool vectors = columns % detail::cast_run_size == 0 &&
-                       (operand.transposed.empty() || rows % detail::cast_run_size == 0) &&
-                       detail::is_vector_aligned(arguments.values) &&
-                       detail::is_vector_aligned(arguments.row_major) &&
-                       detail::is_vector_aligned(arguments.transposed);
-  const auto kernel =
-      vectors ? detail::cast_kernel<Format, true> : detail::cast_kernel<Format, false>;
-  kernel<<<static_cast<unsigned>(across * down), detail::quantize_threads, 0, context.stream()>>>(
-      arguments, static_cast<unsigned>(across));
-  check(cudaGetLastError(), "the launch of quantize's cast kernel");
 }
 
 /// See update_delayed_scales.
@@ -408,20 +794,18 @@ inline void update_delayed_scales_body(TensorView<ScalingSlot, 1, Cuda> slots,
                                        TensorView<const ScalingRule, 1, Cuda> rules,
                                        TensorView<float, 2, Cuda> history, OperandKind group,
                                        const Context<Cuda>& context) {
-  if (slots.extent(0) == 0) return;
-  detail::update_slots_kernel<<<detail::slot_blocks(slots), detail::slot_threads, 0,
-                                context.stream()>>>(
-      slots, rules.data(), history.data(), history.extent(1), static_cast<std::int32_t>(group));
-  check(cudaGetLastError(), "the launch of update_delayed_scales");
+  detail::launch("update_delayed_scales", detail::update_slots_kernel<Cuda>,
+                 ceil_divide(slots.extent(0), detail::slot_threads), detail::slot_threads, 0,
+                 context, slots, rules.data(), history.data(), history.extent(1),
+                 static_cast<std::int32_t>(group));
 }
 
 /// See clear_statistics.
 inline void clear_statistics_body(TensorView<ScalingSlot, 1, Cuda> slots,
                                   const Context<Cuda>& context) {
-  if (slots.extent(0) == 0) return;
-  detail::clear_statistics_kernel<<<detail::slot_blocks(slots), detail::slot_threads, 0,
-                                    context.stream()>>>(slots);
-  check(cudaGetLastError(), "the launch of clear_statistics");
+  detail::launch("clear_statistics", detail::clear_statistics_kernel<Cuda>,
+                 ceil_divide(slots.extent(0), detail::slot_threads), detail::slot_threads, 0,
+                 context, slots);
 }
 
 }  // namespace octavo

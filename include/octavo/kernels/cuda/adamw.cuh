@@ -1,0 +1,116 @@
+/// @file
+/// The AdamW update on the `Cuda` device.
+#pragma once
+
+#include <octavo/kernels/adamw.hpp>
+#include <octavo/kernels/cuda/run.cuh>
+
+namespace octavo {
+namespace detail {
+
+/// A run's elements one by one.
+template <class T>
+struct Elements {
+  T values[run_size];
+};
+
+template <class T>
+__device__ Elements<T> to_elements(const Run<T>& run) {
+  Elements<T> result;
+#pragma unroll
+  for (int i = 0; i < run_size; ++i) {
+    constexpr int a_word = Run<T>::elements_a_word;
+    const std::uint32_t bits = run.words[i / a_word] >> (i % a_word * 32 / a_word);
+    if constexpr (std::is_same_v<T, float>) {
+      result.values[i] = __uint_as_float(bits);
+    } else {
+      result.values[i].bits = static_cast<decltype(T::bits)>(bits);
+    }
+  }
+  return result;
+}
+
+template <class T>
+__device__ Run<T> to_run(const Elements<T>& elements) {
+  Run<T> run{};
+#pragma unroll
+  for (int i = 0; i < run_size; ++i) {
+    constexpr int a_word = Run<T>::elements_a_word;
+    run.words[i / a_word] |= element_bits(elements.values[i]) << (i % a_word * 32 / a_word);
+  }
+  return run;
+}
+
+/// Updates the run of elements that begins at `begin`.
+template <bool Vectors, class W, class G, class M>
+__device__ void update_run(const AdamWParameter<W, G, M, Cuda>& parameter,
+                           const AdamWSettings& settings, const AdamWStep& step, float clip,
+                           Index begin) {
+  const Index count = parameter.weight.extent(0) - begin;
+  const bool has_master = parameter.master.data() != nullptr;
+  const Floats old = has_master ? load_floats<Vectors>(parameter.master.data() + begin, count)
+                                : load_floats<Vectors>(parameter.weight.data() + begin, count);
+  const Floats gradient = load_floats<Vectors>(parameter.gradient.data() + begin, count);
+  Elements<M> first = to_elements(load_run<Vectors>(parameter.first_moment.data() + begin, count));
+  Elements<M> second =
+      to_elements(load_run<Vectors>(parameter.second_moment.data() + begin, count));
+  const RandomStream moments = rounding_stream(parameter, settings, step, 0);
+  const RandomStream weights = rounding_stream(parameter, settings, step, 1);
+  Floats updated;
+  Elements<W> rounded;
+#pragma unroll
+  for (int i = 0; i < run_size; ++i) {
+    const auto position = static_cast<std::uint64_t>(begin + i);
+    const std::uint32_t random = std::is_same_v<M, float> ? 0 : random_word(moments, position);
+    updated.values[i] =
+        adamw_element(old.values[i], gradient.values[i] * clip, first.values[i], second.values[i],
+                      settings, step, parameter.weight_decay, random);
+    if (has_master) {
+      rounded.values[i] = W(updated.values[i]);
+    } else {
+      const std::uint32_t bits = std::is_same_v<W, float> ? 0 : random_word(weights, position);
+      rounded.values[i] = round_stochastic<W>(updated.values[i], bits);
+    }
+  }
+  store_run<Vectors>(parameter.first_moment.data() + begin, count, to_run(first));
+  store_run<Vectors>(parameter.second_moment.data() + begin, count, to_run(second));
+  if (has_master) store_floats<Vectors>(parameter.master.data() + begin, count, updated);
+  store_run<Vectors>(parameter.weight.data() + begin, count, to_run(rounded));
+}
+
+/// One run of elements a thread.
+template <bool Vectors, class W, class G, class M>
+OCTAVO_KERNEL void __launch_bounds__(elementwise_threads)
+    adamw_kernel(const AdamWParameter<W, G, M, Cuda> parameter, const AdamWSettings settings,
+                 const AdamWStep* step, const StepStatus* status) {
+  if (status->skip != 0) return;
+  const Index begin = global_thread() * run_size;
+  const Index count = parameter.weight.extent(0) - begin;
+  if (count <= 0) return;
+  const float clip = status->clip_coefficient;
+  if (Vectors && count >= run_size) {
+    update_run<true>(parameter, settings, *step, clip, begin);
+  } else {
+    update_run<false>(parameter, settings, *step, clip, begin);
+  }
+}
+
+}  // namespace detail
+
+/// See adamw_update.
+template <class W, class G, class M>
+void adamw_update_body(const AdamWParameter<W, G, M, Cuda>& parameter,
+                       const AdamWSettings& settings, TensorView<const AdamWStep, 1, Cuda> step,
+                       TensorView<const StepStatus, 1, Cuda> status, const Context<Cuda>& context) {
+  const bool vectors = detail::rows_are_vectors(
+      0, parameter.weight.data(), parameter.gradient.data(), parameter.master.data(),
+      parameter.first_moment.data(), parameter.second_moment.data());
+  const Index runs = ceil_divide(parameter.weight.extent(0), detail::run_size);
+  detail::launch(
+      "adamw_update",
+      vectors ? detail::adamw_kernel<true, W, G, M> : detail::adamw_kernel<false, W, G, M>,
+      ceil_divide(runs, detail::elementwise_threads), detail::elementwise_threads, 0, context,
+      parameter, settings, step.data(), status.data());
+}
+
+}  // namespace octavo

@@ -1,0 +1,12 @@
+/// @file
+/// Every kernel's body of the `Cuda` device.
+#pragma once
+
+#include <octavo/kernels/cuda/adamw.cuh>
+#include <octavo/kernels/cuda/cross_entropy.cuh>
+#include <octavo/kernels/cuda/embedding.cuh>
+#include <octavo/kernels/cuda/quantize.cuh>
+#include <octavo/kernels/cuda/rms_norm.cuh>
+#include <octavo/kernels/cuda/rope.cuh>
+#include <octavo/kernels/cuda/step_status.cuh>
+#include <octavo/kernels/cuda/swiglu.cuh>

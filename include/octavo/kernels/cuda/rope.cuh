@@ -1,0 +1,347 @@
+/// @file
+/// Rotary position embedding on the `Cuda` device.
+#pragma once
+
+#include <octavo/kernels/cuda/quantize.cuh>
+#include <octavo/kernels/rope.hpp>
+
+namespace octavo {
+namespace detail {
+
+/// Angles and heads, for every kernel of this file. Sizes of one row fit 32 bits.
+struct Rotation {
+  const float* table;  ///< [sequence or more, head_dim]: cosines, then sines
+  std::uint32_t sequence;
+  std::uint32_t head_dim;
+  std::uint32_t rotated_heads;
+  std::uint32_t all_heads;
+  float sign;  ///< 1 rotates, −1 rotates back
+
+  [[nodiscard]] __host__ __device__ std::uint32_t half() const { return head_dim / 2; }
+  [[nodiscard]] __device__ Index columns() const { return Index{all_heads} * head_dim; }
+  /// The cosines of a row's angles; the sines come `half()` later.
+  [[nodiscard]] __device__ const float* angles(Index row) const {
+    return table + Index{static_cast<std::uint32_t>(row) % sequence} * head_dim;
+  }
+  /// Whether runs never cross the middle of a head.
+  [[nodiscard]] bool vectors() const { return half() % run_size == 0 && is_vector_aligned(table); }
+};
+
+inline Rotation make_rotation(const HeadLayout& layout, TensorView<const float, 2, Cuda> table,
+                              Index sequence, float sign) {
+  const auto narrow = [](Index value) { return static_cast<std::uint32_t>(value); };
+  return {table.data(),
+          narrow(sequence),
+          narrow(layout.head_dim),
+          narrow(layout.heads + layout.kv_heads),
+          narrow(layout.heads + 2 * layout.kv_heads),
+          sign};
+}
+
+/// own · cosine + sine · partner, rounded alike wherever it is used: a quantised operand is cast
+/// from the very values that a dense one holds.
+/// @param sine  with its sign: the first half of a head subtracts
+__device__ inline float rotated(float own, float cosine, float sine, float partner) {
+  return __fmaf_rn(own, cosine, __fmul_rn(sine, partner));
+}
+
+/// The source of rotated rows, which are not written back to where they are read from.
+template <class T>
+struct RotatedSource {
+  static constexpr int parts = 1;
+  static constexpr int rounds_in_flight = 4;
+  const T* values;  ///< [rows, columns]
+  Rotation rotation;
+
+  [[nodiscard]] bool vectors() const { return rotation.vectors() && is_vector_aligned(values); }
+
+  template <bool Vectors>
+  __device__ Produced<T, 1> run(Index row, Index column, Index count) const {
+    const T* source = values + row * rotation.columns();
+    if (count <= 0) return {};
+    if constexpr (Vectors) {
+      const Run<T> own = load_run<true>(source + column, count);
+      const std::uint32_t head = static_cast<std::uint32_t>(column) / rotation.head_dim;
+      if (head >= rotation.rotated_heads) return {{own}};
+      const std::uint32_t half = rotation.half();
+      const std::uint32_t j = static_cast<std::uint32_t>(column) % rotation.head_dim;
+      const bool second = j >= half;
+      const float* angles = rotation.angles(row) + (second ? j - half : j);
+      const Floats partner =
+          load_floats<true>(second ? source + column - half : source + column + half, run_size);
+      const Floats cosine = load_floats<true>(angles, run_size);
+      const Floats sine = load_floats<true>(angles + half, run_size);
+      const float sign = second ? rotation.sign : -rotation.sign;
+      Floats result = to_floats(own);
+#pragma unroll
+      for (int i = 0; i < run_size; ++i) {
+        result.values[i] =
+            rotated(result.values[i], cosine.values[i], sign * sine.values[i], partner.values[i]);
+      }
+      return {{to_run<T>(result)}};
+    } else {
+      Floats result{};
+#pragma unroll
+      for (int i = 0; i < run_size; ++i) {
+        if (i < count)
+          result.values[i] = element(source, row, static_cast<std::uint32_t>(column) + i);
+      }
+      return {{to_run<T>(result)}};
+    }
+  }
+
+ private:
+  __device__ float element(const T* source, Index row, std::uint32_t column) const {
+    const float own = static_cast<float>(source[column]);
+    if (column / rotation.head_dim >= rotation.rotated_heads) return own;
+    const std::uint32_t half = rotation.half();
+    const std::uint32_t j = column % rotation.head_dim;
+    const bool second = j >= half;
+    const float* angles = rotation.angles(row) + (second ? j - half : j);
+    const float partner = static_cast<float>(source[second ? column - half : column + half]);
+    const float sine = (second ? rotation.sign : -rotation.sign) * angles[half];
+    return rotated(own, angles[0], sine, partner);
+  }
+};
+
+/// Rotates runs of pairs; `target` may be `source`. Heads from `rotated_heads` on are copied.
+/// @param heads      heads to work on, the first of each row
+/// @param amax_bits  null, or raised to the bits of max |target| over these heads
+template <bool Vectors, class T>
+OCTAVO_KERNEL void __launch_bounds__(elementwise_threads)
+    rotate_kernel(const T* source, T* target, Index rows, const Rotation rotation,
+                  std::uint32_t heads, std::uint32_t* amax_bits) {
+  const std::uint32_t half = rotation.half();
+  const std::uint32_t pairs = (half + run_size - 1) / run_size;  // runs of pairs in a head
+  const Index thread = global_thread();
+  const Index row = thread / (Index{heads} * pairs);
+  const auto item = static_cast<std::uint32_t>(thread % (Index{heads} * pairs));
+  std::uint32_t magnitudes = 0;
+  if (row < rows) {
+    const std::uint32_t head = item / pairs;
+    const std::uint32_t j = item % pairs * run_size;
+    const Index count = Index{half} - j;
+    const Index place = row * rotation.columns() + Index{head} * rotation.head_dim + j;
+    Run<T> first = load_run<Vectors>(source + place, count);
+    Run<T> second = load_run<Vectors>(source + place + half, count);
+    if (head < rotation.rotated_heads) {
+      const Floats cosine = load_floats<Vectors>(rotation.angles(row) + j, count);
+      const Floats sine = load_floats<Vectors>(rotation.angles(row) + half + j, count);
+      const Floats a = to_floats(first);
+      const Floats b = to_floats(second);
+      Floats low;
+      Floats high;
+#pragma unroll
+      for (int i = 0; i < run_size; ++i) {
+        const float s = rotation.sign * sine.values[i];
+        low.values[i] = rotated(a.values[i], cosine.values[i], -s, b.values[i]);
+        high.values[i] = rotated(b.values[i], cosine.values[i], s, a.values[i]);
+      }
+      first = to_run<T>(low);
+      second = to_run<T>(high);
+    }
+    if (head < rotation.rotated_heads || target != source) {
+      store_run<Vectors>(target + place, count, first);
+      store_run<Vectors>(target + place + half, count, second);
+    }
+    if constexpr (std::is_same_v<T, Bf16>) {
+      magnitudes = larger_magnitudes(larger_magnitudes(0, first), second);
+    }
+  }
+  if (amax_bits != nullptr) raise_to_block_amax(magnitudes, amax_bits);
+}
+
+/// Enqueues rotate_kernel over all that changes, or over all heads if an amax is wanted.
+template <class T>
+void enqueue_rotation(const char* name, const T* source, T* target, Index rows,
+                      const Rotation& rotation, std::uint32_t* amax_bits,
+                      const Context<Cuda>& context) {
+  const bool all = source != target || amax_bits != nullptr;
+  const std::uint32_t heads = all ? rotation.all_heads : rotation.rotated_heads;
+  const Index items = rows * heads * ceil_divide(Index{rotation.half()}, run_size);
+  const bool vectors = rotation.vectors() && is_vector_aligned(source) && is_vector_aligned(target);
+  launch(name, vectors ? rotate_kernel<true, T> : rotate_kernel<false, T>,
+         ceil_divide(items, elementwise_threads), elementwise_threads, 0, context, source, target,
+         rows, rotation, heads, amax_bits);
+}
+
+// ---- with normalised queries and keys -----------------------------------------------------------
+
+inline constexpr int head_warps = elementwise_threads / 32;
+/// Rows of sums of a norm weight's gradient that rope_backward makes at most.
+inline constexpr Index head_norm_pieces = 512;
+
+/// 1 / root mean square of a head, by one warp.
+template <class T>
+__device__ float warp_inverse_rms(const T* head, std::uint32_t head_dim, float epsilon) {
+  float squares = 0;
+  for (std::uint32_t j = threadIdx.x % 32; j < head_dim; j += 32) {
+    const float value = static_cast<float>(head[j]);
+    squares += value * value;
+  }
+  return 1.0f / sqrtf(warp_sum(squares) / static_cast<float>(head_dim) + epsilon);
+}
+
+/// Normalises and rotates one head a warp; heads from `rotated_heads` on are copied.
+template <class T>
+OCTAVO_KERNEL void __launch_bounds__(elementwise_threads)
+    norm_rotate_kernel(const T* source, T* target, Index rows, const Rotation rotation,
+                       const T* query_weight, const T* key_weight, std::uint32_t query_heads,
+                       float epsilon) {
+  const Index warp = global_thread() / 32;
+  const Index row = warp / rotation.all_heads;
+  if (row >= rows) return;
+  const auto head = static_cast<std::uint32_t>(warp % rotation.all_heads);
+  const Index place = row * rotation.columns() + Index{head} * rotation.head_dim;
+  const std::uint32_t lane = threadIdx.x % 32;
+  if (head >= rotation.rotated_heads) {
+    for (std::uint32_t j = lane; j < rotation.head_dim; j += 32)
+      target[place + j] = source[place + j];
+    return;
+  }
+  const T* weight = head < query_heads ? query_weight : key_weight;
+  const float inverse = warp_inverse_rms(source + place, rotation.head_dim, epsilon);
+  const std::uint32_t half = rotation.half();
+  const float* angles = rotation.angles(row);
+  const auto normalised = [&](std::uint32_t j) {
+    return static_cast<float>(source[place + j]) * inverse * static_cast<float>(weight[j]);
+  };
+  for (std::uint32_t j = lane; j < half; j += 32) {
+    const float first = normalised(j);
+    const float second = normalised(j + half);
+    target[place + j] = T(rotated(first, angles[j], -angles[half + j], second));
+    target[place + j + half] = T(rotated(second, angles[j], angles[half + j], first));
+  }
+}
+
+/// What head_norm_backward_kernel works on: the query heads or the key heads of all rows.
+template <class T>
+struct HeadNormArguments {
+  T* gradient;         ///< [rows, columns]: of normalised heads, turned into that of the heads
+  const T* qkv;        ///< [rows, columns]
+  const T* weight;     ///< [head_dim]
+  float* weight_sums;  ///< [blocks, head_dim]
+  Index rows;
+  Index columns;
+  Index first_head;
+  Index heads;
+  Index heads_a_block;  ///< heads of all rows, counted through, that one block works on
+  std::uint32_t head_dim;
+  float epsilon;
+};
+
+/// Turns the gradient of normalised heads into that of the heads, one head a warp; sums of the
+/// weight's gradient stay in shared memory, those of one warp beside those of the next.
+template <class T>
+OCTAVO_KERNEL void __launch_bounds__(elementwise_threads)
+    head_norm_backward_kernel(const HeadNormArguments<T> arguments) {
+  extern __shared__ float head_sums[];
+  const std::uint32_t dim = arguments.head_dim;
+  const std::uint32_t lane = threadIdx.x % 32;
+  float* sums = head_sums + threadIdx.x / 32 * dim;
+  for (std::uint32_t j = lane; j < dim; j += 32) sums[j] = 0;
+  const Index begin = Index{blockIdx.x} * arguments.heads_a_block;
+  const Index end = min(begin + arguments.heads_a_block, arguments.rows * arguments.heads);
+  for (Index i = begin + threadIdx.x / 32; i < end; i += head_warps) {
+    const Index place = i / arguments.heads * arguments.columns +
+                        (arguments.first_head + i % arguments.heads) * dim;
+    T* gradient = arguments.gradient + place;
+    const T* head = arguments.qkv + place;
+    const float inverse = warp_inverse_rms(head, dim, arguments.epsilon);
+    float dot = 0;
+    for (std::uint32_t j = lane; j < dim; j += 32) {
+      const float product = static_cast<float>(gradient[j]) * static_cast<float>(head[j]);
+      dot += product * static_cast<float>(arguments.weight[j]);
+      sums[j] += product * inverse;
+    }
+    const float mean = warp_sum(dot) * inverse * inverse / static_cast<float>(dim);
+    for (std::uint32_t j = lane; j < dim; j += 32) {
+      const float g = static_cast<float>(gradient[j]) * static_cast<float>(arguments.weight[j]);
+      gradient[j] = T(inverse * (g - static_cast<float>(head[j]) * mean));
+    }
+  }
+  __syncthreads();
+  for (std::uint32_t j = threadIdx.x; j < dim; j += elementwise_threads) {
+    float total = 0;
+    for (int warp = 0; warp < head_warps; ++warp) total += head_sums[warp * dim + j];
+    arguments.weight_sums[Index{blockIdx.x} * dim + j] = total;
+  }
+}
+
+/// Enqueues the backward of the normalisation of some heads.
+template <class T, class G>
+void enqueue_head_norm_backward(HeadNormArguments<T> arguments, G* weight_gradient,
+                                const Context<Cuda>& context) {
+  constexpr const char* name = "rope_backward";
+  const Index dim = arguments.head_dim;
+  const Index heads = arguments.rows * arguments.heads;
+  arguments.heads_a_block = std::max(Index{1}, ceil_divide(heads, head_norm_pieces));
+  const Index pieces = ceil_divide(heads, arguments.heads_a_block);
+  arguments.weight_sums = workspace_elements<float>(pieces * dim, name, context);
+  launch(name, head_norm_backward_kernel<T>, pieces, elementwise_threads,
+         static_cast<std::size_t>(head_warps * dim) * sizeof(float), context, arguments);
+  add_rows(name, arguments.weight_sums, pieces, dim, weight_gradient, context);
+}
+
+}  // namespace detail
+
+/// See rope_forward.
+template <class T>
+void rope_forward_body(TensorView<const T, 2, Cuda> qkv, HeadLayout layout,
+                       const QkNorm<const T, Cuda>& norm, TensorView<const float, 2, Cuda> rotation,
+                       Index sequence, TensorView<T, 2, Cuda> rotated,
+                       const Context<Cuda>& context) {
+  constexpr const char* name = "rope_forward";
+  const Index rows = qkv.extent(0);
+  const detail::Rotation angles = detail::make_rotation(layout, rotation, sequence, 1.0f);
+  if (norm.query.empty()) {
+    detail::enqueue_rotation(name, qkv.data(), rotated.data(), rows, angles, nullptr, context);
+    return;
+  }
+  const Index heads = rows * (layout.heads + 2 * layout.kv_heads);
+  detail::launch(name, detail::norm_rotate_kernel<T>, ceil_divide(heads, detail::head_warps),
+                 detail::elementwise_threads, 0, context, qkv.data(), rotated.data(), rows, angles,
+                 norm.query.data(), norm.key.data(), static_cast<std::uint32_t>(layout.heads),
+                 norm.epsilon);
+}
+
+/// See rope_backward. Without a normalisation, the copies of a quantised operand are cast from
+/// what is rotated on the way; otherwise the values are rotated in place, then normalised, then
+/// cast. Uses the context's workspace for sums of the norms' gradients.
+template <LinearPrecision P, class T, class G>
+void rope_backward_body(TensorView<T, 2, Cuda> rotated_gradient, HeadLayout layout,
+                        TensorView<const T, 2, Cuda> qkv, const QkNorm<const T, Cuda>& norm,
+                        const QkNorm<G, Cuda>& norm_gradient,
+                        TensorView<const float, 2, Cuda> rotation, Index sequence,
+                        const Operand<P, OperandKind::output_gradient, Cuda>& qkv_gradient,
+                        const Context<Cuda>& context) {
+  constexpr const char* name = "rope_backward";
+  const Index rows = rotated_gradient.extent(0);
+  const detail::Rotation angles = detail::make_rotation(layout, rotation, sequence, -1.0f);
+  T* values = qkv_gradient.values.data();
+  const auto rotate = [&](std::uint32_t* amax_bits) {
+    detail::enqueue_rotation(name, static_cast<const T*>(rotated_gradient.data()), values, rows,
+                             angles, amax_bits, context);
+  };
+  if (!norm.query.empty()) {
+    rotate(nullptr);
+    detail::HeadNormArguments<T> arguments{
+        values,       qkv.data(), norm.query.data(), nullptr,     rows, layout.columns(), 0,
+        layout.heads, 0,          angles.head_dim,   norm.epsilon};
+    detail::enqueue_head_norm_backward(arguments, norm_gradient.query.data(), context);
+    arguments.weight = norm.key.data();
+    arguments.first_head = layout.heads;
+    arguments.heads = layout.kv_heads;
+    detail::enqueue_head_norm_backward(arguments, norm_gradient.key.data(), context);
+    quantize(qkv_gradient, context);
+  } else if constexpr (!QuantizedPrecision<P>) {
+    rotate(nullptr);
+  } else if constexpr (detail::is_tensorwise<typename PrecisionTraits<P>::ScalingType>) {
+    detail::cast_by_current_scale(name, qkv_gradient, rotate, context);
+  } else {
+    const detail::RotatedSource<T> source{rotated_gradient.data(), angles};
+    detail::produce(name, source, qkv_gradient, context);
+  }
+}
+
+}  // namespace octavo

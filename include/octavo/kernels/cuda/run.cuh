@@ -1,0 +1,259 @@
+/// @file
+/// What kernels of the `Cuda` device share: runs of elements that one thread moves at once, sums
+/// over a block of threads, and launches.
+#pragma once
+
+#include <octavo/formats/formats.hpp>
+#include <octavo/memory/cuda/buffer.cuh>
+
+#include <cuda_bf16.h>
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <cstdint>
+
+namespace octavo::detail {
+
+/// Neighbouring elements that one thread handles at once: 16 bytes of BF16.
+inline constexpr int run_size = 8;
+/// Threads of a block in elementwise kernels.
+inline constexpr int elementwise_threads = 256;
+/// Bytes of the context's workspace that every kernel but `embedding_backward` is content with.
+/// Matrix products take more, so that a model's workspace always suffices.
+inline constexpr std::size_t kernel_workspace_bytes = std::size_t{16} << 20;
+
+/// `run_size` neighbouring elements as they lie in memory.
+template <class T>
+struct Run {
+  static constexpr int elements_a_word = 4 / static_cast<int>(sizeof(T));
+  static constexpr int words_a_run = run_size / elements_a_word;
+  std::uint32_t words[words_a_run];
+};
+
+/// `run_size` neighbouring elements as FP32 numbers.
+struct Floats {
+  float values[run_size];
+};
+
+template <class T>
+__device__ std::uint32_t element_bits(T element) {
+  if constexpr (std::is_same_v<T, float>) {
+    return __float_as_uint(element);
+  } else {
+    return element.bits;
+  }
+}
+
+/// The first `count` elements from `source`, then zeros; all of a run if `count` is larger.
+/// @tparam Vectors  `source` is aligned to 16 bytes, and `count` is a multiple of `run_size`
+template <bool Vectors, class T>
+__device__ Run<T> load_run(const T* source, Index count) {
+  Run<T> run{};
+  if constexpr (Vectors) {
+    static_assert(Run<T>::words_a_run % 4 == 0);
+    if (count > 0) {
+#pragma unroll
+      for (int i = 0; i < Run<T>::words_a_run; i += 4) {
+        const uint4 vector = reinterpret_cast<const uint4*>(source)[i / 4];
+        run.words[i] = vector.x;
+        run.words[i + 1] = vector.y;
+        run.words[i + 2] = vector.z;
+        run.words[i + 3] = vector.w;
+      }
+    }
+  } else {
+#pragma unroll
+    for (int i = 0; i < run_size; ++i) {
+      constexpr int a_word = Run<T>::elements_a_word;
+      if (i < count) run.words[i / a_word] |= element_bits(source[i]) << (i % a_word * 32 / a_word);
+    }
+  }
+  return run;
+}
+
+/// Writes the first `count` elements to `target`; all of the run if `count` is larger.
+/// @tparam Vectors  `target` is aligned to the run's bytes, 16 at most, and `count` is a multiple
+///                  of `run_size`
+template <bool Vectors, class T>
+__device__ void store_run(T* target, Index count, const Run<T>& run) {
+  if constexpr (Vectors) {
+    if (count <= 0) return;
+    if constexpr (Run<T>::words_a_run == 2) {
+      *reinterpret_cast<uint2*>(target) = make_uint2(run.words[0], run.words[1]);
+    } else {
+#pragma unroll
+      for (int i = 0; i < Run<T>::words_a_run; i += 4) {
+        reinterpret_cast<uint4*>(target)[i / 4] =
+            make_uint4(run.words[i], run.words[i + 1], run.words[i + 2], run.words[i + 3]);
+      }
+    }
+  } else {
+#pragma unroll
+    for (int i = 0; i < run_size; ++i) {
+      constexpr int a_word = Run<T>::elements_a_word;
+      const std::uint32_t bits = run.words[i / a_word] >> (i % a_word * 32 / a_word);
+      if (i >= count) continue;
+      if constexpr (std::is_same_v<T, float>) {
+        target[i] = __uint_as_float(bits);
+      } else {
+        target[i].bits = static_cast<decltype(T::bits)>(bits);
+      }
+    }
+  }
+}
+
+/// The two values of a word of BF16 values.
+__device__ inline float2 bf16_pair(std::uint32_t word) {
+  return make_float2(__uint_as_float(word << 16), __uint_as_float(word & 0xffff0000u));
+}
+
+template <class T>
+__device__ Floats to_floats(const Run<T>& run) {
+  Floats result;
+#pragma unroll
+  for (int i = 0; i < Run<T>::words_a_run; ++i) {
+    if constexpr (std::is_same_v<T, float>) {
+      result.values[i] = __uint_as_float(run.words[i]);
+    } else {
+      static_assert(std::is_same_v<T, Bf16>);
+      const float2 pair = bf16_pair(run.words[i]);
+      result.values[2 * i] = pair.x;
+      result.values[2 * i + 1] = pair.y;
+    }
+  }
+  return result;
+}
+
+/// Rounds to nearest-even.
+template <class T>
+__device__ Run<T> to_run(const Floats& floats) {
+  Run<T> run;
+#pragma unroll
+  for (int i = 0; i < Run<T>::words_a_run; ++i) {
+    if constexpr (std::is_same_v<T, float>) {
+      run.words[i] = __float_as_uint(floats.values[i]);
+    } else {
+      static_assert(std::is_same_v<T, Bf16>);
+      const __nv_bfloat162 pair =
+          __floats2bfloat162_rn(floats.values[2 * i], floats.values[2 * i + 1]);
+      run.words[i] = reinterpret_cast<const std::uint32_t&>(pair);
+    }
+  }
+  return run;
+}
+
+template <bool Vectors, class T>
+__device__ Floats load_floats(const T* source, Index count) {
+  return to_floats(load_run<Vectors>(source, count));
+}
+
+template <bool Vectors, class T>
+__device__ void store_floats(T* target, Index count, const Floats& floats) {
+  store_run<Vectors>(target, count, to_run<T>(floats));
+}
+
+/// Σ over the threads of a warp, to all of them, in a fixed order.
+template <class T>
+__device__ T warp_sum(T value) {
+#pragma unroll
+  for (int distance = 16; distance > 0; distance /= 2) {
+    value += __shfl_xor_sync(0xffffffffu, value, distance);
+  }
+  return value;
+}
+
+/// Σ over the threads of a block, to all of them, in a fixed order. All threads must call it, and
+/// their number must be a multiple of 32.
+template <class T>
+__device__ T block_sum(T value) {
+  __shared__ T warps[32];
+  value = warp_sum(value);
+  if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = value;
+  __syncthreads();
+  T total = 0;
+  for (unsigned warp = 0; warp < blockDim.x / 32; ++warp) total += warps[warp];
+  __syncthreads();
+  return total;
+}
+
+/// Position of the calling thread among all threads of the launch.
+__device__ inline Index global_thread() { return Index{blockIdx.x} * blockDim.x + threadIdx.x; }
+
+/// True if vectors of 16 bytes can be read or written from there on.
+inline bool is_vector_aligned(const void* address) {
+  return reinterpret_cast<std::uintptr_t>(address) % sizeof(uint4) == 0;
+}
+
+/// True if rows of this many elements can be read and written in whole runs from these addresses.
+template <class... Elements>
+bool rows_are_vectors(Index columns, const Elements*... addresses) {
+  return columns % run_size == 0 && (... && is_vector_aligned(addresses));
+}
+
+/// Enqueues a kernel on the context's stream.
+/// @param name          the operation, for the message of an error
+/// @param shared_bytes  dynamic shared memory of a block
+template <class... Parameters, class... Arguments>
+void launch(const char* name, void (*kernel)(Parameters...), Index blocks, int threads,
+            std::size_t shared_bytes, const Context<Cuda>& context, const Arguments&... arguments) {
+  if (blocks == 0) return;
+  constexpr std::size_t bytes_without_leave = std::size_t{48} << 10;
+  if (shared_bytes > bytes_without_leave) {
+    check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                               static_cast<int>(shared_bytes)),
+          "cudaFuncSetAttribute", " for ", shared_bytes, " bytes of shared memory in ", name);
+  }
+  kernel<<<static_cast<unsigned>(blocks), static_cast<unsigned>(threads), shared_bytes,
+           context.stream()>>>(arguments...);
+  check(cudaGetLastError(), "cudaLaunchKernel", " in ", name);
+}
+
+/// Threads of a block that works on a row of this many columns: one for each run, in whole warps.
+inline int row_threads(Index columns) {
+  return static_cast<int>(
+      std::clamp(round_up(ceil_divide(columns, run_size), 32), Index{32}, Index{512}));
+}
+
+/// The first `count` elements of the context's workspace.
+template <class T>
+T* workspace_elements(Index count, const char* operation, const Context<Cuda>& context) {
+  const std::size_t bytes = static_cast<std::size_t>(count) * sizeof(T);
+  require<ConfigError>(context.workspace().size() >= bytes, operation, " needs a workspace of ",
+                       bytes, " bytes, but the context has ", context.workspace().size(),
+                       "; bind one of at least ", kernel_workspace_bytes);
+  return reinterpret_cast<T*>(context.workspace().data());
+}
+
+inline constexpr int sum_columns = 32;
+inline constexpr int sum_lanes = 32;
+
+/// target[c] += Σ over rows of rows[r, c], in a fixed order. One block for each 32 columns.
+template <class G>
+OCTAVO_KERNEL void __launch_bounds__(sum_columns* sum_lanes)
+    add_rows_kernel(const float* rows, Index count, Index columns, G* target) {
+  __shared__ float lanes[sum_lanes][sum_columns];
+  const int position = static_cast<int>(threadIdx.x) % sum_columns;
+  const int lane = static_cast<int>(threadIdx.x) / sum_columns;
+  const Index column = Index{blockIdx.x} * sum_columns + position;
+  float sum = 0;
+  if (column < columns) {
+#pragma unroll 4
+    for (Index row = lane; row < count; row += sum_lanes) sum += rows[row * columns + column];
+  }
+  lanes[lane][position] = sum;
+  __syncthreads();
+  if (lane != 0 || column >= columns) return;
+  float total = 0;
+  for (int i = 0; i < sum_lanes; ++i) total += lanes[i][position];
+  target[column] = G(static_cast<float>(target[column]) + total);
+}
+
+/// Enqueues target += Σ over the rows of `rows`, [count, columns].
+template <class G>
+void add_rows(const char* name, const float* rows, Index count, Index columns, G* target,
+              const Context<Cuda>& context) {
+  launch(name, add_rows_kernel<G>, ceil_divide(columns, sum_columns), sum_columns * sum_lanes, 0,
+         context, rows, count, columns, target);
+}
+
+}  // namespace octavo::detail

@@ -1,0 +1,501 @@
+// Each kernel of the Cuda device against its Cpu body, on odd shapes and whole vectors. Sums differ
+// in order, so BF16 results may differ in their last place.
+#include "kernels/cuda_support.cuh"
+
+#include <cfloat>
+
+namespace octavo {
+namespace {
+
+using support::column_counts;
+using support::constant;
+using support::expect_close;
+using support::normal_values;
+using support::Place;
+using support::row_counts;
+
+constexpr std::size_t workspace = detail::kernel_workspace_bytes;
+
+class KernelsOnCuda : public support::OnGpu {};
+
+// ---- normalisation ------------------------------------------------------------------------------
+
+template <class T>
+struct NormResult {
+  std::vector<T> y, x_gradient;
+  std::vector<float> inverse_rms, weight_gradient;
+};
+
+template <class P, Device D>
+auto rms_norm_on(Index rows, Index columns) {
+  using T = typename PrecisionTraits<P>::Storage;
+  Place<D> place(workspace);
+  const auto x = constant(place.matrix(normal_values<T>(rows * columns, 2.0f, 1), columns));
+  const auto weight = constant(place.vector(normal_values<T>(columns, 1.0f, 2)));
+  const auto dy = constant(place.matrix(normal_values<T>(rows * columns, 1.0f, 3), columns));
+  const auto dx = place.matrix(normal_values<T>(rows * columns, 1.0f, 4), columns);
+  const auto dw = place.vector(normal_values<float>(columns, 1.0f, 5));
+  const Operand<P, OperandKind::input, D> y{
+      {place.template make<T>(rows * columns), {rows, columns}}};
+  const TensorView<float, 1, D> inverse_rms{place.template make<float>(rows), {rows}};
+  rms_norm_forward(x, weight, 1e-5f, y, inverse_rms, place.context());
+  rms_norm_backward(dy, x, weight, constant(inverse_rms), dx, dw, place.context());
+  return NormResult<T>{place.read(y.values), place.read(dx), place.read(inverse_rms),
+                       place.read(dw)};
+}
+
+template <class P>
+void compare_rms_norm() {
+  for (const Index rows : row_counts) {
+    for (const Index columns : column_counts) {
+      SCOPED_TRACE(message(rows, " x ", columns));
+      const auto cpu = rms_norm_on<P, Cpu>(rows, columns);
+      const auto cuda = rms_norm_on<P, Cuda>(rows, columns);
+      expect_close(cpu.y, cuda.y, 0.0);
+      expect_close(cpu.inverse_rms, cuda.inverse_rms, 0.0);
+      expect_close(cpu.x_gradient, cuda.x_gradient, 1e-5);
+      expect_close(cpu.weight_gradient, cuda.weight_gradient, 1e-4);
+    }
+  }
+}
+
+TEST_F(KernelsOnCuda, RmsNormIsTheCpus) {
+  compare_rms_norm<Bf16>();
+  compare_rms_norm<Fp32>();
+}
+
+TEST_F(KernelsOnCuda, RmsNormOfManyRowsAndColumns) {
+  for (const auto& [rows, columns] : {std::pair<Index, Index>{600, 4096}, {33, 16392}}) {
+    const auto cpu = rms_norm_on<Bf16, Cpu>(rows, columns);
+    const auto cuda = rms_norm_on<Bf16, Cuda>(rows, columns);
+    expect_close(cpu.y, cuda.y, 0.0);
+    expect_close(cpu.x_gradient, cuda.x_gradient, 1e-5);
+    expect_close(cpu.weight_gradient, cuda.weight_gradient, 1e-3);
+    EXPECT_EQ(cuda.weight_gradient, (rms_norm_on<Bf16, Cuda>(rows, columns).weight_gradient));
+  }
+}
+
+// ---- activation ---------------------------------------------------------------------------------
+
+template <class P, Device D>
+auto swiglu_on(Index rows, Index ffn) {
+  using T = typename PrecisionTraits<P>::Storage;
+  Place<D> place;
+  const auto gate_up = constant(place.matrix(normal_values<T>(rows * 2 * ffn, 4.0f, 1), 2 * ffn));
+  const auto dy = constant(place.matrix(normal_values<T>(rows * ffn, 1.0f, 2), ffn));
+  const Operand<P, OperandKind::input, D> y{{place.template make<T>(rows * ffn), {rows, ffn}}};
+  const Operand<P, OperandKind::output_gradient, D> gradient{
+      {place.template make<T>(rows * 2 * ffn), {rows, 2 * ffn}}};
+  swiglu_forward(gate_up, y, place.context());
+  swiglu_backward(dy, gate_up, gradient, place.context());
+  return std::pair(place.read(y.values), place.read(gradient.values));
+}
+
+template <class P>
+void compare_swiglu() {
+  for (const Index rows : row_counts) {
+    for (const Index ffn : column_counts) {
+      SCOPED_TRACE(message(rows, " x ", ffn));
+      const auto cpu = swiglu_on<P, Cpu>(rows, ffn);
+      const auto cuda = swiglu_on<P, Cuda>(rows, ffn);
+      expect_close(cpu.first, cuda.first, 0.0);
+      expect_close(cpu.second, cuda.second, 1e-5);  // near the zero of silu's derivative
+    }
+  }
+}
+
+TEST_F(KernelsOnCuda, SwigluIsTheCpus) {
+  compare_swiglu<Bf16>();
+  compare_swiglu<Fp32>();
+}
+
+// ---- position -----------------------------------------------------------------------------------
+
+struct RopeCase {
+  HeadLayout layout;
+  Index rows;
+  bool normalised;
+  bool in_place;
+};
+
+template <class T>
+struct RopeResult {
+  std::vector<T> rotated, gradient;
+  std::vector<float> query_gradient, key_gradient;
+};
+
+template <class P, Device D>
+auto rope_on(const RopeCase& test) {
+  using T = typename PrecisionTraits<P>::Storage;
+  Place<D> place(workspace);
+  const HeadLayout layout = test.layout;
+  const Index columns = layout.columns();
+  const Index sequence = (test.rows + 1) / 2;
+  std::vector<float> angles = normal_values<float>(sequence * layout.head_dim, 0.7f, 1);
+  const auto rotation = constant(place.matrix(angles, layout.head_dim));
+  const auto qkv = place.matrix(normal_values<T>(test.rows * columns, 1.0f, 2), columns);
+  const auto gradient = place.matrix(normal_values<T>(test.rows * columns, 1.0f, 3), columns);
+  QkNorm<const T, D> norm;
+  QkNorm<float, D> norm_gradient;
+  if (test.normalised) {
+    norm = {place.vector(normal_values<T>(layout.head_dim, 1.0f, 4)),
+            place.vector(normal_values<T>(layout.head_dim, 1.0f, 5)), 1e-6f};
+    norm_gradient = {place.vector(normal_values<float>(layout.head_dim, 1.0f, 6)),
+                     place.vector(normal_values<float>(layout.head_dim, 1.0f, 7)), 1e-6f};
+  }
+  const auto other = [&](auto view) {
+    return test.in_place
+               ? view
+               : place.matrix(std::vector<T>(static_cast<std::size_t>(view.size())), columns);
+  };
+  const auto rotated = other(qkv);
+  const Operand<P, OperandKind::output_gradient, D> result{other(gradient)};
+  rope_forward(constant(qkv), layout, norm, rotation, sequence, rotated, place.context());
+  rope_backward(gradient, layout, constant(qkv), norm, norm_gradient, rotation, sequence, result,
+                place.context());
+  RopeResult<T> all{place.read(rotated), place.read(result.values), {}, {}};
+  if (test.normalised) {
+    all.query_gradient = place.read(norm_gradient.query);
+    all.key_gradient = place.read(norm_gradient.key);
+  }
+  return all;
+}
+
+template <class P>
+void compare_rope() {
+  for (const HeadLayout layout :
+       {HeadLayout{4, 2, 32}, HeadLayout{3, 1, 10}, HeadLayout{6, 2, 128}}) {
+    for (const Index rows : row_counts) {
+      for (const auto& [normalised, in_place] :
+           {std::pair{false, true}, {false, false}, {true, false}}) {
+        SCOPED_TRACE(message(layout.heads, " heads of ", layout.head_dim, ", ", rows,
+                             " rows, normalised ", normalised, ", in place ", in_place));
+        const RopeCase test{layout, rows, normalised, in_place};
+        const auto cpu = rope_on<P, Cpu>(test);
+        const auto cuda = rope_on<P, Cuda>(test);
+        expect_close(cpu.rotated, cuda.rotated, 2e-6);
+        // With a norm, a BF16 place lost while rotating back is carried through it.
+        constexpr bool exact = std::is_same_v<P, Fp32>;
+        expect_close(cpu.gradient, cuda.gradient, normalised && !exact ? 0.05 : 1e-5);
+        expect_close(cpu.query_gradient, cuda.query_gradient, exact ? 1e-3 : 0.1);
+        expect_close(cpu.key_gradient, cuda.key_gradient, exact ? 1e-3 : 0.1);
+      }
+    }
+  }
+}
+
+TEST_F(KernelsOnCuda, RopeIsTheCpus) { compare_rope<Bf16>(); }
+
+TEST_F(KernelsOnCuda, RopeInFp32IsTheCpus) { compare_rope<Fp32>(); }
+
+// ---- embedding ----------------------------------------------------------------------------------
+
+std::vector<std::int32_t> some_tokens(Index count, std::int32_t vocabulary) {
+  std::mt19937 random(11);
+  std::vector<std::int32_t> tokens;
+  for (Index i = 0; i < count; ++i) {
+    // Every other token is one of the first three, so that some occur very often.
+    const std::uint32_t range = i % 2 == 0 ? 3 : static_cast<std::uint32_t>(vocabulary);
+    tokens.push_back(static_cast<std::int32_t>(random() % range));
+  }
+  tokens.back() = vocabulary - 1;
+  return tokens;
+}
+
+template <class G, Device D>
+auto embedding_on(Index count, Index columns) {
+  constexpr std::int32_t vocabulary = 301;
+  Place<D> place(embedding_workspace(count));
+  const auto tokens = constant(place.vector(some_tokens(count, vocabulary)));
+  const auto table =
+      constant(place.matrix(normal_values<Bf16>(vocabulary * columns, 1.0f, 1), columns));
+  const auto dy = constant(place.matrix(normal_values<Bf16>(count * columns, 1.0f, 2), columns));
+  const auto gradient = place.matrix(normal_values<G>(vocabulary * columns, 1.0f, 3), columns);
+  const TensorView<Bf16, 2, D> y{place.template make<Bf16>(count * columns), {count, columns}};
+  embedding_forward(tokens, table, y, place.context());
+  embedding_backward(tokens, dy, gradient, place.context());
+  return std::pair(place.read(y), place.read(gradient));
+}
+
+TEST_F(KernelsOnCuda, EmbeddingEqualsTheCpuToTheBit) {
+  for (const Index count : {1, 17, 130, 257, 8192}) {
+    for (const Index columns : {8, 37, 520}) {
+      SCOPED_TRACE(message(count, " tokens, ", columns, " columns"));
+      EXPECT_TRUE(
+          (embedding_on<float, Cpu>(count, columns) == embedding_on<float, Cuda>(count, columns)));
+      EXPECT_TRUE(
+          (embedding_on<Bf16, Cpu>(count, columns) == embedding_on<Bf16, Cuda>(count, columns)));
+    }
+  }
+}
+
+TEST_F(KernelsOnCuda, EmbeddingWorkspaceSuffices) {
+  for (const Index count : {Index{100'000}, Index{1} << 20}) {
+    Place<Cuda> place(embedding_workspace(count));
+    const auto tokens = constant(place.vector(some_tokens(count, 128256)));
+    EXPECT_NO_THROW(detail::sort_tokens(tokens, Index{128256}, place.context()));
+    place.context().synchronize();
+  }
+}
+
+// ---- loss ---------------------------------------------------------------------------------------
+
+template <class T, Device D>
+auto cross_entropy_on(Index rows, Index vocabulary, Index padded, float gradient_scale) {
+  Place<D> place;
+  const auto logits = place.matrix(normal_values<T>(rows * padded, 5.0f, 1), padded);
+  std::vector<std::int32_t> targets = some_tokens(rows, static_cast<std::int32_t>(vocabulary));
+  if (rows > 4) targets[4] = -1;
+  const TensorView<float, 1, D> losses{place.template make<float>(rows), {rows}};
+  cross_entropy(logits, constant(place.vector(targets)), losses, vocabulary, gradient_scale,
+                place.context());
+  return std::pair(place.read(losses), place.read(logits));
+}
+
+template <class T>
+void compare_cross_entropy() {
+  for (const auto& [vocabulary, padded] :
+       {std::pair<Index, Index>{3, 3}, {257, 384}, {1000, 1000}, {1003, 1003}, {33000, 33024}}) {
+    for (const Index rows : {1, 17, 130}) {
+      for (const float gradient_scale : {0.0f, 1.0f / 130.0f}) {
+        SCOPED_TRACE(message(rows, " rows of ", vocabulary, " in ", padded));
+        const auto cpu = cross_entropy_on<T, Cpu>(rows, vocabulary, padded, gradient_scale);
+        const auto cuda = cross_entropy_on<T, Cuda>(rows, vocabulary, padded, gradient_scale);
+        expect_close(cpu.first, cuda.first, 2e-5);
+        expect_close(cpu.second, cuda.second, 1e-8);
+      }
+    }
+  }
+}
+
+TEST_F(KernelsOnCuda, CrossEntropyIsTheCpus) {
+  compare_cross_entropy<Bf16>();
+  compare_cross_entropy<Fp32>();
+}
+
+// ---- optimizer ----------------------------------------------------------------------------------
+
+template <class W, class M>
+struct UpdateResult {
+  std::vector<W> weight;
+  std::vector<float> master;
+  std::vector<M> first, second;
+};
+
+constexpr AdamWStep update_step{1e-2f, 0.19f, 0.0975f, 2};
+constexpr float update_clip = 0.7f;
+constexpr float update_decay = 0.1f;
+
+/// What one update starts from.
+template <class W, class G, class M>
+struct UpdateInputs {
+  std::vector<W> weight;
+  std::vector<G> gradient;
+  std::vector<float> master;  ///< or empty
+  std::vector<M> first, second;
+
+  UpdateInputs(Index count, bool has_master)
+      : weight(normal_values<W>(count, 0.02f, 1)),
+        gradient(normal_values<G>(count, 1e-2f, 2)),
+        first(normal_values<M>(count, 1e-2f, 3)) {
+    if (has_master) master = normal_values<float>(count, 0.02f, 1);
+    for (const float root : normal_values<float>(count, 1e-2f, 4)) {
+      second.push_back(M(root * root));
+    }
+  }
+
+  /// How far two FP32 updates of each weight may lie apart. Compilers contract products and sums
+  /// differently, so each update rounds in its own way: ten times at most, by 2^-24 each, relative
+  /// to the terms before any of them cancel, |w| and the learning rate times an update whose
+  /// moments do not cancel. The result itself may be much smaller.
+  [[nodiscard]] std::vector<double> tolerances() const {
+    const AdamWSettings settings;
+    std::vector<double> result;
+    for (std::size_t i = 0; i < weight.size(); ++i) {
+      const double w = master.empty() ? static_cast<float>(weight[i]) : master[i];
+      const double g = static_cast<double>(static_cast<float>(gradient[i])) * update_clip;
+      const double m = static_cast<float>(first[i]);
+      const double v = static_cast<float>(second[i]);
+      const double new_v = settings.beta2 * v + (1.0 - settings.beta2) * g * g;
+      const double denominator =
+          std::sqrt(new_v / update_step.second_correction) + settings.epsilon;
+      const double terms = settings.beta1 * std::abs(m) + (1.0 - settings.beta1) * std::abs(g);
+      const double update = terms / update_step.first_correction / denominator;
+      result.push_back(2 * 10 * 0x1p-24 * (std::abs(w) + update_step.learning_rate * update));
+    }
+    return result;
+  }
+};
+
+template <class W, class G, class M, Device D>
+UpdateResult<W, M> update_on(const UpdateInputs<W, G, M>& inputs, bool skip) {
+  Place<D> place;
+  AdamWParameter<W, G, M, D> parameter;
+  parameter.weight = place.vector(inputs.weight);
+  parameter.gradient = place.vector(inputs.gradient);
+  if (!inputs.master.empty()) parameter.master = place.vector(inputs.master);
+  parameter.first_moment = place.vector(inputs.first);
+  parameter.second_moment = place.vector(inputs.second);
+  parameter.weight_decay = update_decay;
+  parameter.random_stream = 5;
+  StepStatus status{};
+  status.clip_coefficient = update_clip;
+  status.skip = skip ? 1 : 0;
+  const auto step = place.vector(std::vector<AdamWStep>{update_step});
+  adamw_update(parameter, AdamWSettings{}, constant(step),
+               constant(place.vector(std::vector<StepStatus>{status})), place.context());
+  UpdateResult<W, M> result{place.read(parameter.weight),
+                            {},
+                            place.read(parameter.first_moment),
+                            place.read(parameter.second_moment)};
+  if (!inputs.master.empty()) result.master = place.read(parameter.master);
+  return result;
+}
+
+/// Rounding is stochastic, but by the same random numbers: nearly all results must be equal.
+template <class T>
+void expect_mostly_equal(const std::vector<T>& expected, const std::vector<T>& actual) {
+  std::size_t different = 0;
+  for (std::size_t i = 0; i < expected.size(); ++i) different += expected[i] == actual[i] ? 0 : 1;
+  EXPECT_LE(different, expected.size() / 100) << "of " << expected.size();
+}
+
+template <class W, class G, class M>
+void compare_update(bool has_master) {
+  for (const Index count : {1, 8, 37, 100'003}) {
+    SCOPED_TRACE(message(count, " elements, master ", has_master));
+    const UpdateInputs<W, G, M> inputs(count, has_master);
+    const std::vector<double> tolerances = inputs.tolerances();
+    const auto cpu = update_on<W, G, M, Cpu>(inputs, false);
+    const auto cuda = update_on<W, G, M, Cuda>(inputs, false);
+    expect_close(cpu.weight, cuda.weight, tolerances);
+    if (has_master) expect_close(cpu.master, cuda.master, tolerances);
+    expect_close(cpu.first, cuda.first, 1e-9);
+    expect_close(cpu.second, cuda.second, 1e-12);
+    if constexpr (!std::is_same_v<M, float>) {
+      expect_mostly_equal(cpu.first, cuda.first);
+      expect_mostly_equal(cpu.second, cuda.second);
+      expect_mostly_equal(cpu.weight, cuda.weight);
+    }
+    const auto before = update_on<W, G, M, Cpu>(inputs, true);
+    const auto skipped = update_on<W, G, M, Cuda>(inputs, true);
+    EXPECT_TRUE(before.weight == skipped.weight && before.first == skipped.first &&
+                before.second == skipped.second && before.master == skipped.master);
+  }
+}
+
+TEST_F(KernelsOnCuda, AdamWIsTheCpus) {
+  compare_update<Bf16, Bf16, Bf16>(false);
+  compare_update<Bf16, float, float>(true);
+  compare_update<Bf16, float, Bf16>(true);
+  compare_update<Fp32, float, float>(false);
+}
+
+// ---- status -------------------------------------------------------------------------------------
+
+template <class G, Device D>
+auto status_on(Index count, float max_norm, std::uint32_t nonfinite, float first) {
+  Place<D> place(workspace);
+  std::vector<float> losses = normal_values<float>(count, 1.0f, 1);
+  losses[0] = first;
+  std::vector<ScalingSlot> slots(static_cast<std::size_t>(count) % 300 + 1);
+  for (ScalingSlot& slot : slots) slot.nonfinite = 3;
+  const auto before = constant(place.vector(slots));
+  slots.back().nonfinite += nonfinite;
+  const auto status = place.vector(std::vector<StepStatus>(1));
+  add_losses(constant(place.vector(losses)), status, place.context());
+  for (unsigned seed = 2; seed < 4; ++seed) {
+    add_squared_norm(constant(place.vector(normal_values<G>(count, 1.0f, seed))), status,
+                     place.context());
+  }
+  finish_status(constant(place.vector(slots)), before, max_norm, status, place.context());
+  const auto saved = constant(place.vector(normal_values<Bf16>(count, 1.0f, 5)));
+  const auto target = place.vector(normal_values<Bf16>(count, 1.0f, 6));
+  const auto bytes = [&](auto view) {
+    using Byte = std::conditional_t<std::is_const_v<std::remove_pointer_t<decltype(view.data())>>,
+                                    const std::byte, std::byte>;
+    return TensorView<Byte, 1, D>{reinterpret_cast<Byte*>(view.data()), {2 * count}};
+  };
+  restore_if_skipped(bytes(target), bytes(saved), constant(status), place.context());
+  return std::pair(place.read(status)[0], place.read(target));
+}
+
+template <class G>
+void compare_status(Index count, float max_norm, std::uint32_t nonfinite, float first) {
+  SCOPED_TRACE(message(count, " elements, largest norm ", max_norm, ", ", nonfinite,
+                       " not finite, first loss ", first));
+  const auto cpu = status_on<G, Cpu>(count, max_norm, nonfinite, first);
+  const auto cuda = status_on<G, Cuda>(count, max_norm, nonfinite, first);
+  EXPECT_NEAR(cuda.first.squared_norm, cpu.first.squared_norm, 1e-6 * cpu.first.squared_norm);
+  if (std::isfinite(first)) {
+    EXPECT_NEAR(cuda.first.loss_sum, cpu.first.loss_sum, 1e-9 * static_cast<double>(count));
+  } else {
+    EXPECT_FALSE(std::isfinite(cuda.first.loss_sum));
+  }
+  EXPECT_NEAR(cuda.first.gradient_norm, cpu.first.gradient_norm, 1e-6f * cpu.first.gradient_norm);
+  EXPECT_NEAR(cuda.first.clip_coefficient, cpu.first.clip_coefficient, 1e-6f);
+  EXPECT_EQ(cuda.first.nonfinite, nonfinite);
+  EXPECT_EQ(cuda.first.skip, cpu.first.skip);
+  EXPECT_TRUE(cpu.second == cuda.second);
+}
+
+TEST_F(KernelsOnCuda, StatusIsTheCpus) {
+  for (const Index count : {1, 8, 37, 3001, 2'000'000}) {
+    compare_status<Bf16>(count, 1.0f, 0, 2.0f);
+    compare_status<float>(count, 1e9f, 0, 2.0f);
+    compare_status<float>(count, 0.0f, 2, 2.0f);
+    compare_status<Bf16>(count, 1.0f, 0, NAN);
+  }
+}
+
+// ---- graphs -------------------------------------------------------------------------------------
+
+TEST_F(KernelsOnCuda, AGraphRepeatsWhatItCaptured) {
+  constexpr Index rows = 144;
+  constexpr Index columns = 256;
+  using P = Fp8Recipe<Tensorwise>;
+  Place<Cuda> place(workspace);
+  const auto& context = place.context();
+  const auto x = constant(place.matrix(normal_values<Bf16>(rows * columns, 1.0f, 1), columns));
+  const auto weight = constant(place.vector(normal_values<Bf16>(columns, 1.0f, 2)));
+  const auto tokens = constant(place.vector(some_tokens(rows, 100)));
+  const support::OperandPlace<P, OperandKind::input, Cuda> y(
+      place, std::vector<Bf16>(static_cast<std::size_t>(rows * columns)), columns, 1.0f);
+  const TensorView<float, 1, Cuda> inverse_rms{place.make<float>(rows), {rows}};
+  const auto gradient = place.matrix(std::vector<float>(100 * columns), columns);
+  const auto weight_gradient = place.vector(std::vector<float>(columns));
+  const auto x_gradient =
+      place.matrix(std::vector<Bf16>(static_cast<std::size_t>(rows * columns)), columns);
+  const auto status = place.vector(std::vector<StepStatus>(1));
+  const auto enqueue = [&] {
+    fill_zero(gradient.data(), gradient.bytes(), context);
+    fill_zero(weight_gradient.data(), weight_gradient.bytes(), context);
+    fill_zero(x_gradient.data(), x_gradient.bytes(), context);
+    fill_zero(status.data(), status.bytes(), context);
+    rms_norm_forward(x, weight, 1e-5f, y.operand(), inverse_rms, context);
+    rms_norm_backward(x, x, weight, constant(inverse_rms), x_gradient, weight_gradient, context);
+    embedding_backward(tokens, constant(x_gradient), gradient, context);
+    add_squared_norm(constant(gradient.reshape<1>({gradient.size()})), status, context);
+  };
+  const auto results = [&] {
+    return std::tuple(place.read(gradient), place.read(weight_gradient), y.read().row_major,
+                      y.read().transposed, place.read(status)[0].squared_norm);
+  };
+  enqueue();
+  const auto direct = results();
+  cudaGraph_t graph = nullptr;
+  cudaGraphExec_t executable = nullptr;
+  check(cudaStreamBeginCapture(context.stream(), cudaStreamCaptureModeThreadLocal), "capture");
+  enqueue();
+  check(cudaStreamEndCapture(context.stream(), &graph), "cudaStreamEndCapture");
+  check(cudaGraphInstantiate(&executable, graph, 0), "cudaGraphInstantiate");
+  for (int repetition = 0; repetition < 2; ++repetition) {
+    check(cudaGraphLaunch(executable, context.stream()), "cudaGraphLaunch");
+    EXPECT_TRUE(results() == direct);
+  }
+  check(cudaGraphExecDestroy(executable), "cudaGraphExecDestroy");
+  check(cudaGraphDestroy(graph), "cudaGraphDestroy");
+}
+
+}  // namespace
+}  // namespace octavo

@@ -1,0 +1,169 @@
+// Block scales on the Cuda device, and kernels that end in quantised operands: equal to the bit to
+// the Cpu device's quantisation of the same values.
+#include "kernels/cuda_support.cuh"
+
+namespace octavo {
+namespace {
+
+using support::expect_same;
+using support::normal_values;
+using support::OperandBytes;
+using support::OperandPlace;
+using support::Place;
+
+class BlockScalesOnCuda : public support::OnGpu {};
+class ProducersOnCuda : public support::OnGpu {};
+
+enum class Pattern { normal, zeros, every_bit_pattern, with_infinity, with_nan };
+constexpr Pattern patterns[] = {Pattern::normal, Pattern::zeros, Pattern::every_bit_pattern,
+                                Pattern::with_infinity, Pattern::with_nan};
+
+std::vector<Bf16> make_pattern(Pattern pattern, Index count, unsigned seed) {
+  std::vector<Bf16> values = normal_values<Bf16>(count, 3.0f, seed);
+  std::uint32_t number = 0;
+  for (Bf16& value : values) {
+    // An odd factor: 65536 values in a row hold every pattern once.
+    const auto bits = static_cast<std::uint16_t>(40503u * number++);
+    if (pattern == Pattern::zeros) value.bits = static_cast<std::uint16_t>(bits & 0x8000u);
+    if (pattern == Pattern::every_bit_pattern) value.bits = bits;
+  }
+  const auto middle = static_cast<std::size_t>(count / 2);
+  if (pattern == Pattern::with_infinity) values[middle].bits = 0xff80u;
+  if (pattern == Pattern::with_nan) values[middle].bits = 0x7fc1u;
+  return values;
+}
+
+template <class P, OperandKind Kind, Device D>
+OperandBytes quantized_on(const std::vector<Bf16>& values, Index columns, float scale,
+                          Copies copies, bool record) {
+  Place<D> place;
+  const OperandPlace<P, Kind, D> operand(place, values, columns, scale);
+  quantize(operand.operand(copies, record), place.context());
+  return operand.read();
+}
+
+/// Copies and recording in turn, so that every shape and pattern meets some of them.
+template <class P, OperandKind Kind>
+void compare_quantized() {
+  constexpr std::pair<Index, Index> shapes[] = {{1, 8},     {1, 128},   {17, 33},
+                                                {32, 64},   {128, 128}, {130, 136},
+                                                {257, 129}, {256, 384}, {272, 520}};
+  constexpr Copies copies[] = {{true, true}, {true, false}, {false, true}};
+  unsigned number = 0;
+  for (const auto& [rows, columns] : shapes) {
+    for (const Pattern pattern : patterns) {
+      const std::vector<Bf16> values = make_pattern(pattern, rows * columns, number);
+      const Copies wanted = copies[number % 3];
+      const bool record = number % 4 != 0;
+      SCOPED_TRACE(message(rows, " x ", columns, ", pattern ", static_cast<int>(pattern),
+                           ", copies ", number % 3, ", record ", record));
+      ++number;
+      expect_same(quantized_on<P, Kind, Cpu>(values, columns, 0.37f, wanted, record),
+                  quantized_on<P, Kind, Cuda>(values, columns, 0.37f, wanted, record));
+    }
+  }
+}
+
+TEST_F(BlockScalesOnCuda, RowBlocksEqualTheCpuToTheBit) {
+  compare_quantized<Fp8Recipe<Blockwise>, OperandKind::input>();
+  compare_quantized<Fp8Recipe<Blockwise, Hybrid>, OperandKind::output_gradient>();
+}
+
+TEST_F(BlockScalesOnCuda, RowBlocksWithExactScalesEqualTheCpuToTheBit) {
+  compare_quantized<Fp8Recipe<BlockwiseScaling<ScaleRounding::exact>>, OperandKind::input>();
+}
+
+TEST_F(BlockScalesOnCuda, SquareBlocksEqualTheCpuToTheBit) {
+  compare_quantized<Fp8Recipe<Blockwise>, OperandKind::weight>();
+}
+
+TEST_F(BlockScalesOnCuda, MxBlocksEqualTheCpuToTheBit) {
+  compare_quantized<Mxfp8, OperandKind::input>();
+  compare_quantized<Mxfp8, OperandKind::output_gradient>();
+}
+
+/// Runs `producer(operand, place)` on the GPU for a dense operand, quantises its values on the CPU,
+/// and compares with what the producer makes of a quantised operand.
+template <class P, OperandKind Kind, class Producer>
+void compare_produced(Index rows, Index columns, const Producer& producer) {
+  SCOPED_TRACE(message(PrecisionTraits<P>::name(), ", ", rows, " x ", columns));
+  constexpr float scale = 37.0f;
+  Place<Cuda> place;
+  const std::vector<Bf16> garbage(static_cast<std::size_t>(rows * columns),
+                                  Bf16::from_bits(0xffff));
+  const Operand<Bf16, Kind, Cuda> dense{place.matrix(garbage, columns)};
+  producer(dense, place);
+  const std::vector<Bf16> values = place.read(dense.values);
+  const OperandPlace<P, Kind, Cuda> fused(place, garbage, columns, scale);
+  producer(fused.operand(), place);
+  expect_same(quantized_on<P, Kind, Cpu>(values, columns, scale, {}, true), fused.read());
+}
+
+template <OperandKind Kind, class Producer>
+void compare_all_recipes(Index rows, Index columns, const Producer& producer) {
+  compare_produced<Fp8Recipe<Delayed>, Kind>(rows, columns, producer);
+  compare_produced<Fp8Recipe<Tensorwise>, Kind>(rows, columns, producer);
+  compare_produced<Fp8Recipe<Blockwise>, Kind>(rows, columns, producer);
+  compare_produced<Mxfp8, Kind>(rows, columns, producer);
+}
+
+constexpr std::pair<Index, Index> shapes[] = {{1, 8},     {17, 37},   {130, 136},
+                                              {257, 264}, {144, 512}, {272, 4104}};
+
+TEST_F(ProducersOnCuda, RmsNormCastsWhatItWouldWrite) {
+  for (const auto& [rows, columns] : shapes) {
+    const auto x = normal_values<Bf16>(rows * columns, 2.0f, 1);
+    const auto weight = normal_values<Bf16>(columns, 1.0f, 2);
+    const auto producer = [&, rows = rows, columns = columns](const auto& y, Place<Cuda>& place) {
+      const TensorView<float, 1, Cuda> inverse_rms{place.make<float>(rows), {rows}};
+      rms_norm_forward(support::constant(place.matrix(x, columns)),
+                       support::constant(place.vector(weight)), 1e-5f, y, inverse_rms,
+                       place.context());
+    };
+    compare_all_recipes<OperandKind::input>(rows, columns, producer);
+  }
+}
+
+TEST_F(ProducersOnCuda, SwigluCastsWhatItWouldWrite) {
+  for (const auto& [rows, ffn] : shapes) {
+    const auto gate_up = normal_values<Bf16>(rows * 2 * ffn, 2.0f, 3);
+    const auto producer = [&, ffn = ffn](const auto& y, Place<Cuda>& place) {
+      swiglu_forward(support::constant(place.matrix(gate_up, 2 * ffn)), y, place.context());
+    };
+    compare_all_recipes<OperandKind::input>(rows, ffn, producer);
+  }
+}
+
+TEST_F(ProducersOnCuda, SwigluGradientCastsWhatItWouldWrite) {
+  for (const auto& [rows, ffn] : shapes) {
+    const auto gate_up = normal_values<Bf16>(rows * 2 * ffn, 2.0f, 4);
+    const auto gradient = normal_values<Bf16>(rows * ffn, 0.1f, 5);
+    const auto producer = [&, ffn = ffn](const auto& y, Place<Cuda>& place) {
+      swiglu_backward(support::constant(place.matrix(gradient, ffn)),
+                      support::constant(place.matrix(gate_up, 2 * ffn)), y, place.context());
+    };
+    compare_all_recipes<OperandKind::output_gradient>(rows, 2 * ffn, producer);
+  }
+}
+
+TEST_F(ProducersOnCuda, RopeGradientCastsWhatItWouldWrite) {
+  for (const HeadLayout layout :
+       {HeadLayout{4, 2, 32}, HeadLayout{3, 1, 10}, HeadLayout{6, 2, 128}}) {
+    for (const Index rows : {1, 34, 272}) {
+      const Index sequence = (rows + 1) / 2;
+      const auto gradient = normal_values<Bf16>(rows * layout.columns(), 1.0f, 6);
+      const auto rotation = normal_values<float>(sequence * layout.head_dim, 0.7f, 7);
+      const auto producer = [&](const auto& y, Place<Cuda>& place) {
+        rope_backward(place.matrix(gradient, layout.columns()), layout,
+                      TensorView<const Bf16, 2, Cuda>{}, QkNorm<const Bf16, Cuda>{},
+                      QkNorm<float, Cuda>{},
+                      support::constant(place.matrix(rotation, layout.head_dim)), sequence, y,
+                      place.context());
+      };
+      compare_all_recipes<OperandKind::output_gradient>(rows, layout.columns(), producer);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace octavo
