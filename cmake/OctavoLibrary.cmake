@@ -44,3 +44,25 @@ add_library(octavo_cuda INTERFACE)
 add_library(octavo::cuda ALIAS octavo_cuda)
 set_target_properties(octavo_cuda PROPERTIES EXPORT_NAME cuda)
 target_link_libraries(octavo_cuda INTERFACE octavo CUDA::cudart CUDA::cublasLt)
+
+# Attention through cuDNN where both it and its frontend are found. The frontend takes half a minute
+# to include, so one library holds the one file that does. It is for this build only: the installed
+# octavo::cuda runs Octavo's own attention kernels.
+if(OCTAVO_CUDA_ENABLED)
+  list(APPEND CMAKE_MODULE_PATH ${CMAKE_CURRENT_LIST_DIR})
+  find_package(CudnnFrontend MODULE QUIET)
+  if(CudnnFrontend_FOUND)
+    add_library(octavo_cudnn STATIC EXCLUDE_FROM_ALL
+      ${PROJECT_SOURCE_DIR}/include/octavo/attention/cuda/cudnn_attention.cpp)
+    target_link_libraries(octavo_cudnn
+      PUBLIC octavo CUDA::cudart
+      PRIVATE CudnnFrontend::CudnnFrontend CUDA::nvrtc)
+    target_link_libraries(octavo_cuda INTERFACE $<BUILD_INTERFACE:octavo_cudnn>)
+    target_compile_definitions(octavo_cuda INTERFACE $<BUILD_INTERFACE:OCTAVO_WITH_CUDNN=1>)
+    message(STATUS "Octavo: attention through cuDNN, ${Cudnn_LIBRARY}, "
+      "frontend ${CudnnFrontend_INCLUDE_DIR}")
+  else()
+    message(STATUS "Octavo: attention through own kernels; cuDNN: library ${Cudnn_LIBRARY}, "
+      "headers ${Cudnn_INCLUDE_DIR}, frontend ${CudnnFrontend_INCLUDE_DIR}")
+  endif()
+endif()

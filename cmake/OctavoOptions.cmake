@@ -20,7 +20,11 @@ foreach(option IN ITEMS OCTAVO_BLAS OCTAVO_CUDA)
 endforeach()
 
 # The trainer gets one translation unit for each pair.
-set(OCTAVO_PRESETS "llama_tiny" CACHE STRING "Model presets that the trainer offers")
+set(OCTAVO_PRESETS "llama_tiny" CACHE STRING "Model presets that the trainer offers on the Cpu")
 set(OCTAVO_PRECISIONS
   "fp32;bf16;fp8-delayed;fp8-tensorwise;fp8-blockwise;fp8-delayed-bf16-edges;mxfp8"
-  CACHE STRING "Precisions that the trainer offers")
+  CACHE STRING "Precisions that the trainer offers on the Cpu")
+set(OCTAVO_CUDA_PRESETS "llama_tiny;llama3_small;llama3_8b"
+  CACHE STRING "Model presets that the trainer offers on Cuda")
+set(OCTAVO_CUDA_PRECISIONS "bf16;fp8-delayed;fp8-tensorwise;fp8-blockwise;fp8-delayed-bf16-edges"
+  CACHE STRING "Precisions that the trainer offers on Cuda")

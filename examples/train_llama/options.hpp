@@ -2,6 +2,7 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <common/flags.hpp>
 #include <octavo/octavo.hpp>
 #include <train_llama/registry.hpp>
 
@@ -13,6 +14,8 @@
 
 namespace trainer {
 
+using programs::require_no_rest;
+
 /// Every choice of a run.
 struct Options {
   std::string model = "llama_tiny";
@@ -20,6 +23,8 @@ struct Options {
   std::string device = "cpu";
   std::string recompute = "none";
   int threads = 0;
+  int gpu = 0;
+  bool deterministic = false;
   octavo::Index head_chunk = 0;
 
   std::vector<std::string> data;
@@ -54,54 +59,6 @@ struct Options {
 
 namespace detail {
 
-/// Number of single-character edits between two words.
-inline std::size_t edit_distance(const std::string& a, const std::string& b) {
-  std::vector<std::size_t> row(b.size() + 1);
-  for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;
-  for (std::size_t i = 1; i <= a.size(); ++i) {
-    std::size_t diagonal = std::exchange(row[0], i);
-    for (std::size_t j = 1; j <= b.size(); ++j) {
-      const std::size_t replaced = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
-      diagonal = row[j];
-      row[j] = std::min({row[j] + 1, row[j - 1] + 1, replaced});
-    }
-  }
-  return row[b.size()];
-}
-
-/// Accepts numbers that are finite as FP32 and that `holds` accepts; CLI11's own checks let NaN
-/// pass.
-template <class Holds>
-CLI::Validator finite_number(const std::string& rule, const Holds& holds) {
-  return CLI::Validator(
-      [rule, holds](const std::string& text) {
-        double value = 0;
-        const bool number = CLI::detail::lexical_cast(text, value);
-        return number && std::isfinite(static_cast<float>(value)) && holds(value)
-                   ? std::string()
-                   : "'" + text + "' " + rule;
-      },
-      "");
-}
-
-/// The bound keeps products of counts within 64 bits; CLI11 itself cuts larger numbers off.
-inline CLI::Validator whole_number(int least) {
-  constexpr int most = std::numeric_limits<int>::max();
-  return finite_number(octavo::message("is no whole number from ", least, " to ", most),
-                       [least](double v) { return v >= least && v <= most && v == std::floor(v); });
-}
-inline CLI::Validator at_least_one() { return whole_number(1); }
-inline CLI::Validator not_negative_whole() { return whole_number(0); }
-inline CLI::Validator above_zero() {
-  return finite_number("is no number above 0", [](double v) { return v > 0; });
-}
-inline CLI::Validator not_negative() {
-  return finite_number("is no number from 0 on", [](double v) { return v >= 0; });
-}
-inline CLI::Validator share() {
-  return finite_number("is no number between 0 and 1", [](double v) { return v >= 0 && v < 1; });
-}
-
 /// The distinct values of a field of all instances.
 inline std::vector<std::string> compiled(std::string Instance::*field) {
   std::vector<std::string> values;
@@ -113,84 +70,31 @@ inline std::vector<std::string> compiled(std::string Instance::*field) {
   return values;
 }
 
-inline std::string joined(const std::vector<std::string>& words) {
-  std::string text;
-  for (const std::string& word : words) text += (text.empty() ? "" : ", ") + word;
-  return text;
-}
-
-inline const std::vector<std::string> recompute_names{"none", "norms", "swiglu", "ffn", "block"};
-inline const std::vector<std::string> state_names{"fp32", "bf16"};
-
 }  // namespace detail
-
-/// The message for a flag or key that does not exist.
-inline std::string unknown_key(const CLI::App& app, std::string word) {
-  word.erase(0, std::min(word.size(), word.find_first_not_of('-')));
-  word = word.substr(0, word.find('='));
-  std::string nearest;
-  std::size_t best = ~std::size_t{0};
-  for (const CLI::Option* option : app.get_options()) {
-    const std::string name = option->get_single_name();
-    const std::size_t distance = detail::edit_distance(word, name);
-    if (distance < best) {
-      best = distance;
-      nearest = name;
-    }
-  }
-  return "unknown option '" + word + "'; did you mean '" + nearest + "'? See --help";
-}
-
-/// A TOML file whose every key is a flag's name.
-class FlagsFile : public CLI::ConfigTOML {
- public:
-  explicit FlagsFile(const CLI::App& app) : app_(app) {}
-
-  /// @throws ConfigError  for a section or an unknown key
-  std::vector<CLI::ConfigItem> from_config(std::istream& input) const override {
-    std::vector<CLI::ConfigItem> entries = CLI::ConfigTOML::from_config(input);
-    for (const CLI::ConfigItem& item : entries) {
-      octavo::require<octavo::ConfigError>(
-          item.parents.empty(), "the configuration has a section [",
-          item.parents.empty() ? "" : item.parents.front(), "]; write its keys without sections");
-      if (app_.get_option_no_throw("--" + item.name) == nullptr) {
-        throw octavo::ConfigError(unknown_key(app_, item.name));
-      }
-    }
-    return entries;
-  }
-
- private:
-  const CLI::App& app_;
-};
-
-/// Throws if words of the command line are left that are no flags.
-/// @throws ConfigError  naming the first
-inline void require_no_rest(const CLI::App& app) {
-  for (const std::string& word : app.remaining()) {
-    if (word == "--") continue;
-    octavo::require<octavo::ConfigError>(word.starts_with('-'), "unexpected word '", word,
-                                         "'; see --help");
-    throw octavo::ConfigError(unknown_key(app, word));
-  }
-}
 
 /// Declares every flag on `app`; values go to `options`.
 inline void declare(CLI::App& app, Options& options) {
-  using namespace detail;
+  using namespace programs;
   const auto add = [&app](const std::string& name, auto& value, const std::string& text,
                           const std::string& group) {
     return app.add_option(name, value, text)->group(group)->capture_default_str();
   };
   const std::string model = "Model";
-  add("--model", options.model, "preset: " + joined(compiled(&Instance::model)), model);
-  add("--precision", options.precision, joined(compiled(&Instance::precision)), model);
-  add("--device", options.device, joined(compiled(&Instance::device)), model);
+  add("--model", options.model, "preset: " + joined(detail::compiled(&Instance::model)), model);
+  add("--precision", options.precision, joined(detail::compiled(&Instance::precision)), model);
+  add("--device", options.device, joined(detail::compiled(&Instance::device)), model);
   add("--recompute", options.recompute, "what the backward makes again: " + joined(recompute_names),
       model)
       ->check(CLI::IsMember(recompute_names));
   add("--threads", options.threads, "threads of the cpu device; 0: all", model)
       ->check(not_negative_whole());
+  add("--gpu", options.gpu, "number of the GPU of the cuda device", model)
+      ->check(not_negative_whole());
+  app.add_flag("--deterministic", options.deterministic,
+               "the cuda device gives the same bits in every run, at some cost of speed; the cpu "
+               "device always does")
+      ->group(model)
+      ->capture_default_str();
   add("--head-chunk", options.head_chunk, "tokens whose logits exist at once; 0: chosen", model)
       ->check(not_negative_whole());
 
@@ -260,7 +164,7 @@ inline const Instance& find_instance(const Options& options) {
     const std::vector<std::string> values = detail::compiled(field);
     octavo::require<octavo::ConfigError>(
         std::find(values.begin(), values.end(), value) != values.end(), flag, " '", value,
-        "' is not compiled in; choose one of: ", detail::joined(values));
+        "' is not compiled in; choose one of: ", programs::joined(values));
   };
   known("--model", &Instance::model, options.model);
   known("--precision", &Instance::precision, options.precision);
@@ -273,20 +177,21 @@ inline const Instance& find_instance(const Options& options) {
   }
   throw octavo::ConfigError(octavo::message(
       "model ", options.model, " in ", options.precision, " on ", options.device,
-      " is not compiled in; add it to OCTAVO_PRESETS and OCTAVO_PRECISIONS and build again"));
+      " is not compiled in; add it to OCTAVO_PRESETS and OCTAVO_PRECISIONS, or for cuda to "
+      "OCTAVO_CUDA_PRESETS and OCTAVO_CUDA_PRECISIONS, and build again"));
 }
 
 /// What the session is made from.
 inline SessionRequest session_request(const Options& options) {
   SessionRequest request;
   request.threads = options.threads;
+  request.gpu = options.gpu;
+  request.deterministic = options.deterministic;
   request.formats = options.formats;
   octavo::SessionOptions& session = request.options;
   session.batch = {options.batch, options.sequence_length};
   session.micro_batches = options.micro_batches;
-  const auto& names = detail::recompute_names;
-  session.model.recompute = static_cast<octavo::Recompute>(
-      std::find(names.begin(), names.end(), options.recompute) - names.begin());
+  session.model.recompute = programs::recompute_named(options.recompute);
   session.model.head_chunk = options.head_chunk;
   session.optimizer.beta1 = static_cast<float>(options.beta1);
   session.optimizer.beta2 = static_cast<float>(options.beta2);

@@ -5,6 +5,7 @@
 
 #include <memory>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 namespace trainer {
@@ -19,7 +20,9 @@ struct StateFormats {
 struct SessionRequest {
   octavo::SessionOptions options;
   StateFormats formats;
-  int threads = 0;
+  int threads = 0;             ///< of the `Cpu` device; 0: all
+  int gpu = 0;                 ///< of the `Cuda` device
+  bool deterministic = false;  ///< the `Cuda` device gives the same bits in every run
 };
 
 /// One preset in one precision on one device.
@@ -38,16 +41,19 @@ inline std::vector<Instance>& instances() {
 
 namespace detail {
 
-/// A session on the `Cpu` device that owns its context.
+/// A session that owns its context.
 template <class Model, class Optimizer>
 std::shared_ptr<octavo::TrainingSession> make_with(const SessionRequest& request) {
+  using D = typename Model::DeviceType;
+  constexpr bool on_gpu = std::is_same_v<D, octavo::Cuda>;
   struct Owner {
     explicit Owner(const SessionRequest& from)
-        : context(from.threads), session(from.options, context) {}
-    octavo::Context<octavo::Cpu> context;
+        : context(on_gpu ? from.gpu : from.threads), session(from.options, context) {}
+    octavo::Context<D> context;
     octavo::ModelSession<Model, Optimizer> session;
   };
   const auto owner = std::make_shared<Owner>(request);
+  if constexpr (on_gpu) owner->context.set_deterministic(request.deterministic);
   return {owner, &owner->session};
 }
 

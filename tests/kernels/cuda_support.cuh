@@ -36,6 +36,7 @@ class Place {
   }
 
   [[nodiscard]] const Context<D>& context() const { return context_; }
+  [[nodiscard]] Context<D>& context() { return context_; }
 
   /// `count` elements, not initialised, so that a sanitizer sees who reads them.
   template <class T>

@@ -1,5 +1,6 @@
 /// @file
-/// The execution context of the `Cpu` device, and loops over its threads.
+/// The execution context of the `Cpu` device, loops over its threads, and what plans need to know
+/// of each device.
 #pragma once
 
 #include <octavo/core/device.hpp>
@@ -18,6 +19,17 @@ namespace octavo {
 template <>
 struct DeviceLimits<Cpu> {
   int threads = 1;  ///< threads of each operation
+};
+
+/// Plans of the `Cuda` device depend on no property of a GPU, so that any machine can make them.
+template <>
+struct DeviceLimits<Cuda> {
+  /// Attention in BF16 may run through cuDNN; unless said, as this program is compiled.
+#if defined(OCTAVO_WITH_CUDNN)
+  bool cudnn = true;
+#else
+  bool cudnn = false;
+#endif
 };
 
 /// Threads and workspace for operations on the `Cpu` device. Not copyable: operations that share

@@ -8,6 +8,7 @@
 #include <array>
 #include <cmath>
 #include <cstdint>
+#include <type_traits>
 
 namespace octavo {
 
@@ -16,6 +17,22 @@ struct RandomStream {
   std::uint64_t seed = 0;
   std::uint64_t stream = 0;
 };
+
+namespace detail {
+
+/// All 64 bits of a product. nvcc would take the constants of `philox` for 64-bit factors.
+OCTAVO_HOST_DEVICE constexpr std::uint64_t wide_product(std::uint32_t a, std::uint32_t b) {
+#if defined(__CUDA_ARCH__)
+  if (!std::is_constant_evaluated()) {
+    std::uint64_t product = 0;
+    asm("mul.wide.u32 %0, %1, %2;" : "=l"(product) : "r"(a), "r"(b));
+    return product;
+  }
+#endif
+  return std::uint64_t{a} * b;
+}
+
+}  // namespace detail
 
 /// Four random words for `position` of `stream`.
 /// Source: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011 (Philox4x32-10).
@@ -28,8 +45,8 @@ OCTAVO_HOST_DEVICE constexpr std::array<std::uint32_t, 4> philox(RandomStream st
   std::uint32_t k0 = static_cast<std::uint32_t>(stream.seed);
   std::uint32_t k1 = static_cast<std::uint32_t>(stream.seed >> 32);
   for (int round = 0; round < 10; ++round) {
-    const std::uint64_t p0 = std::uint64_t{0xD2511F53u} * c0;
-    const std::uint64_t p1 = std::uint64_t{0xCD9E8D57u} * c2;
+    const std::uint64_t p0 = detail::wide_product(0xD2511F53u, c0);
+    const std::uint64_t p1 = detail::wide_product(0xCD9E8D57u, c2);
     c0 = static_cast<std::uint32_t>(p1 >> 32) ^ c1 ^ k0;
     c1 = static_cast<std::uint32_t>(p1);
     c2 = static_cast<std::uint32_t>(p0 >> 32) ^ c3 ^ k1;
@@ -52,7 +69,7 @@ OCTAVO_HOST_DEVICE constexpr float uniform(std::uint32_t word) {
 }
 
 /// Standard normal number for `position`, by Box and Muller's transform.
-inline float normal(RandomStream stream, std::uint64_t position) {
+OCTAVO_HOST_DEVICE inline float normal(RandomStream stream, std::uint64_t position) {
   const auto words = philox(stream, position);
   const double radius = std::sqrt(-2.0 * std::log((static_cast<double>(words[0]) + 0.5) * 0x1p-32));
   const double angle = 6.283185307179586 * (static_cast<double>(words[1]) * 0x1p-32);

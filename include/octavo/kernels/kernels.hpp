@@ -5,6 +5,7 @@
 #include <octavo/kernels/adamw.hpp>
 #include <octavo/kernels/cross_entropy.hpp>
 #include <octavo/kernels/embedding.hpp>
+#include <octavo/kernels/initialize.hpp>
 #include <octavo/kernels/quantize.hpp>
 #include <octavo/kernels/rms_norm.hpp>
 #include <octavo/kernels/rope.hpp>

@@ -2,13 +2,11 @@
 /// A trained tensor and its gradient.
 #pragma once
 
-#include <octavo/core/random.hpp>
+#include <octavo/kernels/initialize.hpp>
 #include <octavo/memory/arena.hpp>
 #include <octavo/tensor/tensor_view.hpp>
 
-#include <algorithm>
 #include <string>
-#include <vector>
 
 namespace octavo {
 
@@ -41,29 +39,14 @@ struct Parameter {
   }
 };
 
-/// Sets the weight to its initial values: normal numbers that depend on seed and stream alone, or
-/// ones. Values are made on the host, so that every device starts from the same bits.
-/// @note synchronises
+/// Sets the weight to its initial values.
+/// @note enqueues; does not synchronise
 template <class W, class G, Device D>
 void initialize(const Parameter<W, G, D>& parameter, RandomStream stream,
                 const Context<D>& context) {
-  constexpr Index run = Index{1} << 20;
-  const Index size = parameter.weight.size();
+  const TensorView<W, 1, D> elements{parameter.weight.data(), {parameter.weight.size()}};
   const Index live = parameter.initialised_rows * parameter.weight.extent(1);
-  std::vector<W> values(static_cast<std::size_t>(std::min(run, size)));
-  const Context<Cpu> host;
-  for (Index begin = 0; begin < size; begin += run) {
-    const Index count = std::min(run, size - begin);
-    parallel_for(count, host, [&](Index i) {
-      float value = 1.0f;
-      if (parameter.initial_deviation > 0) {
-        value = parameter.initial_deviation * normal(stream, static_cast<std::uint64_t>(begin + i));
-      }
-      values[static_cast<std::size_t>(i)] = W(begin + i < live ? value : 0.0f);
-    });
-    copy_to_device(parameter.weight.data() + begin, values.data(),
-                   static_cast<std::size_t>(count) * sizeof(W), context);
-  }
+  initialize_values(elements, {parameter.initial_deviation, live, stream}, context);
 }
 
 }  // namespace octavo

@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstring>
+#include <memory>
 #include <new>
 #include <span>
 #include <utility>
@@ -15,34 +16,47 @@ namespace octavo {
 /// Every allocation starts at a multiple of this many bytes.
 inline constexpr std::size_t allocation_alignment = 256;
 
-/// Owns a run of bytes on a device. Move-only. Specialised for each device.
-template <Device D>
-class Buffer;
+/// Frees what a device's `allocate` gave. It is a value, not a type, so that a buffer needs no
+/// header of its device until it allocates.
+struct Release {
+  void (*release)(std::byte*) = nullptr;
 
-template <>
-class Buffer<Cpu> {
+  void operator()(std::byte* memory) const { release(memory); }
+};
+
+/// Bytes of some device that free themselves.
+using OwnedBytes = std::unique_ptr<std::byte, Release>;
+
+/// `bytes` of the host, more than 0.
+inline OwnedBytes allocate(std::size_t bytes, const Context<Cpu>&) {
+  constexpr std::align_val_t alignment{allocation_alignment};
+  return {static_cast<std::byte*>(::operator new(bytes, alignment)),
+          {[](std::byte* memory) { ::operator delete (memory, std::align_val_t{alignment}); }}};
+}
+
+/// Owns a run of bytes on a device. Move-only.
+template <Device D>
+class Buffer {
  public:
   Buffer() = default;
-  Buffer(std::size_t bytes, const Context<Cpu>&) : bytes_(bytes) {
-    if (bytes == 0) return;
-    data_ = static_cast<std::byte*>(::operator new (bytes, std::align_val_t{allocation_alignment}));
+  /// @throws CudaError       if the GPU has not that much memory left
+  /// @throws std::bad_alloc  if the host has not
+  Buffer(std::size_t bytes, const Context<D>& context) : bytes_(bytes) {
+    if (bytes != 0) memory_ = allocate(bytes, context);
   }
   Buffer(Buffer&& other) noexcept
-      : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
+      : memory_(std::move(other.memory_)), bytes_(std::exchange(other.bytes_, 0)) {}
   Buffer& operator=(Buffer&& other) noexcept {
-    std::swap(data_, other.data_);
+    std::swap(memory_, other.memory_);
     std::swap(bytes_, other.bytes_);
     return *this;
   }
-  ~Buffer() {
-    if (data_ != nullptr) ::operator delete (data_, std::align_val_t{allocation_alignment});
-  }
 
-  [[nodiscard]] std::byte* data() const { return data_; }
+  [[nodiscard]] std::byte* data() const { return memory_.get(); }
   [[nodiscard]] std::size_t size() const { return bytes_; }
 
  private:
-  std::byte* data_ = nullptr;
+  OwnedBytes memory_;
   std::size_t bytes_ = 0;
 };
 

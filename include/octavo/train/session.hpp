@@ -140,9 +140,12 @@ class ModelSession final : public TrainingSession {
     require<ShapeError>(count > 0 && count <= options_.batch.tokens, "next_token_logits: got ",
                         count, " tokens; give 1 to ", options_.batch.tokens);
     parts_.model.bind(context_);
-    const auto device_tokens = parts_.tokens.rows(0, count);
+    // Later tokens change nothing for earlier ones; some GEMMs in FP8 need rows in sixteens.
+    const Index padded = std::min(round_up(count, 16), options_.batch.tokens);
+    const auto device_tokens = parts_.tokens.rows(0, padded);
+    fill_zero(device_tokens.data(), device_tokens.bytes(), context_);
     copy_to_device(device_tokens.data(), tokens.data(), tokens.size_bytes(), context_);
-    const auto row = parts_.model.logits(device_tokens, {1, count}, count - 1, 1, context_);
+    const auto row = parts_.model.logits(device_tokens, {1, padded}, count - 1, 1, context_);
     std::vector<typename Model::T> values(logits.size());
     copy_to_host_sync(values.data(), row.data(), values.size() * sizeof(typename Model::T),
                       context_);

@@ -29,10 +29,6 @@ void check(cudaError_t status, const char* call, const Parts&... advice) {
                           cudaGetErrorName(status), ")", advice...));
 }
 
-/// Plans of the `Cuda` device depend on nothing but the model, so that any machine can make them.
-template <>
-struct DeviceLimits<Cuda> {};
-
 /// A stream of one GPU, and the workspace of the operations on it. All that is launched with one
 /// context runs in the order of the launches. Not copyable, and for one thread at a time:
 /// operations that share a context share its workspace.
@@ -65,6 +61,12 @@ class Context<Cuda> {
   [[nodiscard]] std::span<std::byte> workspace() const { return workspace_; }
   void bind_workspace(std::span<std::byte> workspace) { workspace_ = workspace; }
 
+  /// Whether equal inputs give equal bits in every run: nothing adds in an order of its own, and
+  /// algorithms are not chosen by timing them.
+  [[nodiscard]] bool deterministic() const { return deterministic_; }
+  /// To be called before the first operation.
+  void set_deterministic(bool deterministic) { deterministic_ = deterministic; }
+
   /// Waits until all that was enqueued has run.
   /// @throws CudaError  if any of it failed
   void synchronize() const { check(cudaStreamSynchronize(stream_), "cudaStreamSynchronize"); }
@@ -81,6 +83,7 @@ class Context<Cuda> {
  private:
   int gpu_;
   cudaStream_t stream_ = nullptr;
+  bool deterministic_ = false;
   std::span<std::byte> workspace_;
   mutable std::unordered_map<std::type_index, std::shared_ptr<void>> states_;
 };

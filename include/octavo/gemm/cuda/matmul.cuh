@@ -2,6 +2,7 @@
 /// Matrix products on the `Cuda` device, through cuBLASLt. Host code.
 #pragma once
 
+#include <octavo/gemm/cuda/limits.hpp>
 #include <octavo/gemm/cuda/plans.cuh>
 #include <octavo/gemm/matmul.hpp>
 #include <octavo/memory/cuda/buffer.cuh>
@@ -11,8 +12,6 @@
 namespace octavo {
 
 namespace detail {
-
-inline constexpr const char* cublas_implementation = "cublasLt";
 
 /// The largest power of two, up to 256, that all addresses are multiples of.
 template <class... Elements>
@@ -26,8 +25,6 @@ template <class A, class B, class Y>
 void enqueue_product(GemmKey key, const A* a, const B* b, const GemmScales& scales,
                      const GemmOutput<Y, Cuda>& y, const Context<Cuda>& context) {
   auto* workspace = workspace_of<std::byte>(context, cublas_workspace_bytes, "a matrix product");
-  const float alpha = 1.0f;
-  const float beta = y.addend.empty() ? 0.0f : 1.0f;
   const Y* addend = y.addend.empty() ? y.result.data() : y.addend.data();
   key.m = y.result.extent(0);
   key.n = y.result.extent(1);
@@ -36,27 +33,10 @@ void enqueue_product(GemmKey key, const A* a, const B* b, const GemmScales& scal
   key.result = cublas_type<Y>;
   key.adds = !y.addend.empty();
   key.alignment = common_alignment(a, b, addend, y.result.data());
-  auto& plans = context.state<GemmPlans>();
-  GemmPlan& plan = plans.plan(key, scales);
-  check_cublas(
-      cublasLtMatmul(plans.handle(), &plan.operation, &alpha, b, &plan.first, a, &plan.second,
-                     &beta, addend, &plan.result, y.result.data(), &plan.result, &plan.algorithm,
-                     workspace, cublas_workspace_bytes, context.stream()),
-      "cublasLtMatmul", key);
+  context.state<GemmPlans>().run(key, scales, {a, b, addend, y.result.data(), workspace}, context);
 }
 
 }  // namespace detail
-
-/// What runs GEMMs of precision `P` on the `Cuda` device, as the manifest announces it.
-template <LinearPrecision P>
-constexpr const char* gemm_implementation(Cuda) {
-  return detail::cublas_implementation;
-}
-
-/// Bytes of workspace that one product needs at most, at a multiple of 256 bytes.
-inline std::size_t matmul_workspace(Index, Index, Index, const DeviceLimits<Cuda>&) {
-  return detail::cublas_workspace_bytes;
-}
 
 /// result = op(a) · op(b) + addend for dense operands.
 template <class T, class Y>
@@ -75,20 +55,20 @@ GemmRun matmul_dense_body(TensorView<const T, 2, Cuda> a, bool transpose_a,
 }
 
 /// result = a · bᵀ + addend for quantised operands. Only the forward accumulates fast, with about
-/// 14 bits; gradients would suffer from it.
+/// 14 bits; gradients would suffer from it, and cuBLASLt cannot where blocks have scales.
 template <class A, class B, class Ga, class Gb, Layout La, Layout Lb, class Y>
 GemmRun matmul_quantized_body(GemmPass pass, QuantizedView<A, Ga, La, Cuda> a,
                               QuantizedView<B, Gb, Lb, Cuda> b, const GemmOutput<Y, Cuda>& y,
                               const Context<Cuda>& context) {
-  static_assert(std::is_same_v<Ga, PerTensor> && std::is_same_v<Gb, PerTensor>,
-                "matmul on Cuda: FP8 operands need one scale a tensor; choose Fp8Recipe<Delayed> "
-                "or Fp8Recipe<Tensorwise>");
   static_assert(!(std::is_same_v<A, E5M2> && std::is_same_v<B, E5M2>),
                 "matmul on Cuda: no GPU multiplies E5M2 by E5M2; choose Hybrid or E4M3Only");
   detail::GemmKey key;
   key.k = a.inner();
   key.transpose_b = true;
-  key.fast_accumulation = pass == GemmPass::forward;
+  key.scale_a = detail::cublas_scale<Ga>;
+  key.scale_b = detail::cublas_scale<Gb>;
+  key.fast_accumulation =
+      pass == GemmPass::forward && std::is_same_v<Ga, PerTensor> && std::is_same_v<Gb, PerTensor>;
   detail::enqueue_product(key, a.data(), b.data(), {a.scale_inverses(), b.scale_inverses()}, y,
                           context);
   return {FormatTraits<A>::name, FormatTraits<B>::name, detail::cublas_implementation};

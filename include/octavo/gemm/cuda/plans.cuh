@@ -3,19 +3,20 @@
 #pragma once
 
 #include <octavo/core/cuda/context.cuh>
-#include <octavo/formats/formats.hpp>
+#include <octavo/gemm/cuda/limits.hpp>
+#include <octavo/precision/precision.hpp>
 
 #include <cublasLt.h>
 
+#include <array>
 #include <compare>
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <string>
+#include <vector>
 
 namespace octavo::detail {
-
-/// cuBLASLt gets as much workspace as its documentation advises for Hopper.
-inline constexpr std::size_t cublas_workspace_bytes = std::size_t{32} << 20;
 
 /// cuBLASLt's name of a format.
 template <class T>
@@ -32,6 +33,25 @@ inline constexpr cudaDataType_t cublas_type<E4M3> = CUDA_R_8F_E4M3;
 template <>
 inline constexpr cudaDataType_t cublas_type<E5M2> = CUDA_R_8F_E5M2;
 
+/// What the factors that turn an operand's elements back into values cover, as cuBLASLt calls it.
+template <class Granularity>
+inline constexpr cublasLtMatmulMatrixScale_t cublas_scale = [] {
+  static_assert(sizeof(Granularity) == 0,
+                "matmul on Cuda: no GPU that this library serves multiplies MX blocks; choose "
+                "Fp8Recipe<Delayed>, Fp8Recipe<Tensorwise> or Fp8Recipe<Blockwise>, or run Mxfp8 "
+                "on Cpu, which emulates it");
+  return CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F;
+}();
+template <>
+inline constexpr cublasLtMatmulMatrixScale_t cublas_scale<PerTensor> =
+    CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F;
+template <>
+inline constexpr cublasLtMatmulMatrixScale_t cublas_scale<PerBlock<1, 128, float>> =
+    CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F;
+template <>
+inline constexpr cublasLtMatmulMatrixScale_t cublas_scale<PerBlock<128, 128, float>> =
+    CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F;
+
 /// All that the choice of an algorithm for result = op(a) · op(b) + addend depends on.
 struct GemmKey {
   Index m = 0;  ///< rows of the result
@@ -42,6 +62,8 @@ struct GemmKey {
   cudaDataType_t result = CUDA_R_32F;
   bool transpose_a = false;  ///< a is stored as [k, m] rather than [m, k]
   bool transpose_b = false;  ///< b is stored as [n, k] rather than [k, n]
+  cublasLtMatmulMatrixScale_t scale_a = CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F;
+  cublasLtMatmulMatrixScale_t scale_b = CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F;
   bool adds = false;
   bool fast_accumulation = false;
   std::uint32_t alignment = 256;  ///< bytes that every matrix's address is a multiple of
@@ -128,13 +150,48 @@ struct GemmScales {
 
 inline void set_scales(GemmPlan& plan, const GemmKey& key, const GemmScales& scales) {
   if (scales.a == nullptr) return;
+  set_attribute(plan, CUBLASLT_MATMUL_DESC_A_SCALE_MODE, key.scale_b, key);
+  set_attribute(plan, CUBLASLT_MATMUL_DESC_B_SCALE_MODE, key.scale_a, key);
   set_attribute(plan, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, scales.b, key);
   set_attribute(plan, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, scales.a, key);
 }
 
-/// The algorithm that cuBLASLt's heuristics put first.
-inline cublasLtMatmulAlgo_t choose_algorithm(cublasLtHandle_t handle, GemmPlan& plan,
-                                             const GemmKey& key) {
+/// Algorithms of which the fastest is taken.
+inline constexpr int gemm_candidates = 8;
+/// Times that each of them is timed.
+inline constexpr int gemm_trials = 3;
+
+/// Has a name, which nvcc 13 needs of a vector's elements; cuBLASLt's own type has none.
+struct GemmCandidate {
+  cublasLtMatmulAlgo_t algorithm;
+};
+
+/// The addresses of one product.
+struct GemmAddresses {
+  const void* a;
+  const void* b;
+  const void* addend;
+  void* result;
+  void* workspace;
+};
+
+/// Enqueues a product.
+/// @param adds  whether the addend counts
+inline cublasStatus_t start_product(cublasLtHandle_t handle, GemmPlan& plan, bool adds,
+                                    const cublasLtMatmulAlgo_t& algorithm,
+                                    const GemmAddresses& addresses, cudaStream_t stream) {
+  const float alpha = 1.0f;
+  const float beta = adds ? 1.0f : 0.0f;
+  return cublasLtMatmul(handle, &plan.operation, &alpha, addresses.b, &plan.first, addresses.a,
+                        &plan.second, &beta, addresses.addend, &plan.result, addresses.result,
+                        &plan.result, &algorithm, addresses.workspace, cublas_workspace_bytes,
+                        stream);
+}
+
+/// The algorithms that cuBLASLt's heuristics put first, the best guess first. None of them rounds
+/// partial sums to the result's format.
+inline std::vector<GemmCandidate> find_candidates(cublasLtHandle_t handle, GemmPlan& plan,
+                                                  const GemmKey& key) {
   cublasLtMatmulPreferenceOpaque_t preference;
   check_cublas(cublasLtMatmulPreferenceInit(&preference), "cublasLtMatmulPreferenceInit", key);
   const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t attribute, const auto& value) {
@@ -143,21 +200,57 @@ inline cublasLtMatmulAlgo_t choose_algorithm(cublasLtHandle_t handle, GemmPlan& 
         "cublasLtMatmulPreferenceSetAttribute", key);
   };
   prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, std::uint64_t{cublas_workspace_bytes});
+  prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+         static_cast<std::uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
   for (const auto attribute :
        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES}) {
     prefer(attribute, key.alignment);
   }
-  cublasLtMatmulHeuristicResult_t candidate{};
-  int found = 0;
+  std::array<cublasLtMatmulHeuristicResult_t, gemm_candidates> found{};
+  int count = 0;
   check_cublas(cublasLtMatmulAlgoGetHeuristic(handle, &plan.operation, &plan.first, &plan.second,
-                                              &plan.result, &plan.result, &preference, 1,
-                                              &candidate, &found),
+                                              &plan.result, &plan.result, &preference,
+                                              gemm_candidates, found.data(), &count),
                "cublasLtMatmulAlgoGetHeuristic", key);
-  check_cublas(found == 0 ? CUBLAS_STATUS_NOT_SUPPORTED : candidate.state,
+  std::vector<GemmCandidate> candidates;
+  for (int i = 0; i < count; ++i) {
+    if (found[static_cast<std::size_t>(i)].state == CUBLAS_STATUS_SUCCESS) {
+      candidates.push_back({found[static_cast<std::size_t>(i)].algo});
+    }
+  }
+  check_cublas(candidates.empty() ? CUBLAS_STATUS_NOT_SUPPORTED : CUBLAS_STATUS_SUCCESS,
                "cublasLtMatmulAlgoGetHeuristic", key);
-  return candidate.algo;
+  return candidates;
 }
+
+/// A pair of events around work on a stream.
+class GemmTimer {
+ public:
+  GemmTimer() {
+    for (cudaEvent_t& event : events_) check(cudaEventCreate(&event), "cudaEventCreate");
+  }
+  GemmTimer(const GemmTimer&) = delete;
+  GemmTimer& operator=(const GemmTimer&) = delete;
+  ~GemmTimer() {
+    for (cudaEvent_t event : events_) cudaEventDestroy(event);
+  }
+
+  /// Milliseconds that `work()` takes on the GPU; waits for it.
+  template <class Work>
+  float time(cudaStream_t stream, const Work& work) {
+    check(cudaEventRecord(events_[0], stream), "cudaEventRecord");
+    work();
+    check(cudaEventRecord(events_[1], stream), "cudaEventRecord");
+    check(cudaEventSynchronize(events_[1]), "cudaEventSynchronize");
+    float milliseconds = 0;
+    check(cudaEventElapsedTime(&milliseconds, events_[0], events_[1]), "cudaEventElapsedTime");
+    return milliseconds;
+  }
+
+ private:
+  std::array<cudaEvent_t, 2> events_{};
+};
 
 /// cuBLASLt's handle and all plans of one context.
 class GemmPlans {
@@ -167,25 +260,72 @@ class GemmPlans {
   GemmPlans& operator=(const GemmPlans&) = delete;
   ~GemmPlans() { cublasLtDestroy(handle_); }
 
-  [[nodiscard]] cublasLtHandle_t handle() const { return handle_; }
-
-  /// The plan of this product, with these factors; made at first use, outside of any capture of a
-  /// graph.
+  /// Enqueues the product that `key` describes.
+  ///
+  /// The first one of a key also chooses its algorithm, outside of any capture of a graph, and
+  /// waits for the GPU: by timing the candidates on these very operands, or, in a deterministic
+  /// context, by taking the heuristics' first. A product that adds to its own result cannot be
+  /// repeated; its algorithm is therefore chosen together with that of the same product without
+  /// addend, which the first micro-batch runs, and otherwise by the heuristics.
   /// @param scales  factors of a and b in device memory; null where they are not quantised
-  GemmPlan& plan(const GemmKey& key, const GemmScales& scales) {
+  void run(const GemmKey& key, const GemmScales& scales, const GemmAddresses& addresses,
+           const Context<Cuda>& context) {
     auto place = plans_.find(key);
     if (place == plans_.end()) {
-      GemmPlan plan{};
-      describe(plan, key);
-      set_scales(plan, key, scales);
-      plan.algorithm = choose_algorithm(handle_, plan, key);
-      place = plans_.emplace(key, plan).first;
+      const bool repeatable = !key.adds || addresses.addend != addresses.result;
+      if (!key.adds) {
+        GemmKey adding = key;
+        adding.adds = true;
+        if (!plans_.contains(adding)) make(adding, scales, addresses, true, context);
+      }
+      place = make(key, scales, addresses, repeatable, context);
     }
-    set_scales(place->second, key, scales);
-    return place->second;
+    GemmPlan& plan = place->second;
+    set_scales(plan, key, scales);
+    check_cublas(
+        start_product(handle_, plan, key.adds, plan.algorithm, addresses, context.stream()),
+        "cublasLtMatmul", key);
   }
 
  private:
+  std::map<GemmKey, GemmPlan>::iterator make(const GemmKey& key, const GemmScales& scales,
+                                             const GemmAddresses& addresses, bool repeatable,
+                                             const Context<Cuda>& context) {
+    GemmPlan plan{};
+    describe(plan, key);
+    set_scales(plan, key, scales);
+    const std::vector<GemmCandidate> candidates = find_candidates(handle_, plan, key);
+    plan.algorithm = candidates.front().algorithm;
+    if (repeatable && candidates.size() > 1 && !context.deterministic()) {
+      plan.algorithm = fastest(plan, key, candidates, addresses, context.stream());
+    }
+    return plans_.emplace(key, plan).first;
+  }
+
+  /// The candidate whose best time is shortest.
+  cublasLtMatmulAlgo_t fastest(GemmPlan& plan, const GemmKey& key,
+                               const std::vector<GemmCandidate>& candidates,
+                               const GemmAddresses& addresses, cudaStream_t stream) {
+    GemmTimer timer;
+    cublasLtMatmulAlgo_t best = candidates.front().algorithm;
+    float shortest = std::numeric_limits<float>::infinity();
+    for (const auto& [algorithm] : candidates) {
+      for (int trial = 0; trial <= gemm_trials; ++trial) {
+        cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
+        const float time = timer.time(stream, [&] {
+          status = start_product(handle_, plan, key.adds, algorithm, addresses, stream);
+        });
+        if (status != CUBLAS_STATUS_SUCCESS) break;
+        // The first trial may load the kernel.
+        if (trial > 0 && time < shortest) {
+          shortest = time;
+          best = algorithm;
+        }
+      }
+    }
+    return best;
+  }
+
   cublasLtHandle_t handle_ = nullptr;
   std::map<GemmKey, GemmPlan> plans_;
 };

@@ -5,6 +5,7 @@
 #include <octavo/kernels/cuda/adamw.cuh>
 #include <octavo/kernels/cuda/cross_entropy.cuh>
 #include <octavo/kernels/cuda/embedding.cuh>
+#include <octavo/kernels/cuda/initialize.cuh>
 #include <octavo/kernels/cuda/quantize.cuh>
 #include <octavo/kernels/cuda/rms_norm.cuh>
 #include <octavo/kernels/cuda/rope.cuh>

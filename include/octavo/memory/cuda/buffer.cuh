@@ -5,39 +5,17 @@
 #include <octavo/core/cuda/context.cuh>
 #include <octavo/memory/buffer.hpp>
 
-#include <utility>
-
 namespace octavo {
 
-/// Owns a run of a GPU's memory. Allocating and freeing wait for the GPU: neither is for a step.
-template <>
-class Buffer<Cuda> {
- public:
-  Buffer() = default;
-  /// @throws CudaError  if the GPU has not that much memory left
-  Buffer(std::size_t bytes, const Context<Cuda>& context) : bytes_(bytes) {
-    if (bytes == 0) return;
-    void* memory = nullptr;
-    check(cudaMalloc(&memory, bytes), "cudaMalloc", " for ", bytes, " bytes on GPU ", context.gpu(),
-          "; choose a smaller batch or model, or end other programs on this GPU");
-    data_ = static_cast<std::byte*>(memory);
-  }
-  Buffer(Buffer&& other) noexcept
-      : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
-  Buffer& operator=(Buffer&& other) noexcept {
-    std::swap(data_, other.data_);
-    std::swap(bytes_, other.bytes_);
-    return *this;
-  }
-  ~Buffer() { cudaFree(data_); }
-
-  [[nodiscard]] std::byte* data() const { return data_; }
-  [[nodiscard]] std::size_t size() const { return bytes_; }
-
- private:
-  std::byte* data_ = nullptr;
-  std::size_t bytes_ = 0;
-};
+/// `bytes` of a GPU's memory, more than 0. Allocating and freeing wait for the GPU: neither is for
+/// a step.
+/// @throws CudaError  if the GPU has not that much memory left
+inline OwnedBytes allocate(std::size_t bytes, const Context<Cuda>& context) {
+  void* memory = nullptr;
+  check(cudaMalloc(&memory, bytes), "cudaMalloc", " for ", bytes, " bytes on GPU ", context.gpu(),
+        "; choose a smaller batch or model, or end other programs on this GPU");
+  return {static_cast<std::byte*>(memory), {[](std::byte* taken) { cudaFree(taken); }}};
+}
 
 /// Copies `bytes` from the host to the device; the host memory may be reused on return.
 /// @note waits for the copy, because pinned memory would otherwise be read late; not for a step

@@ -1,0 +1,130 @@
+// What the programs' command lines share: checks of values, and the message for an unknown flag.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <octavo/octavo.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace programs {
+
+/// Number of single-character edits between two words.
+inline std::size_t edit_distance(const std::string& a, const std::string& b) {
+  std::vector<std::size_t> row(b.size() + 1);
+  for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;
+  for (std::size_t i = 1; i <= a.size(); ++i) {
+    std::size_t diagonal = std::exchange(row[0], i);
+    for (std::size_t j = 1; j <= b.size(); ++j) {
+      const std::size_t replaced = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
+      diagonal = row[j];
+      row[j] = std::min({row[j] + 1, row[j - 1] + 1, replaced});
+    }
+  }
+  return row[b.size()];
+}
+
+/// Accepts numbers that are finite as FP32 and that `holds` accepts; CLI11's own checks let NaN
+/// pass.
+template <class Holds>
+CLI::Validator finite_number(const std::string& rule, const Holds& holds) {
+  return CLI::Validator(
+      [rule, holds](const std::string& text) {
+        double value = 0;
+        const bool number = CLI::detail::lexical_cast(text, value);
+        return number && std::isfinite(static_cast<float>(value)) && holds(value)
+                   ? std::string()
+                   : "'" + text + "' " + rule;
+      },
+      "");
+}
+
+/// The bound keeps products of counts within 64 bits; CLI11 itself cuts larger numbers off.
+inline CLI::Validator whole_number(int least) {
+  constexpr int most = std::numeric_limits<int>::max();
+  return finite_number(octavo::message("is no whole number from ", least, " to ", most),
+                       [least](double v) { return v >= least && v <= most && v == std::floor(v); });
+}
+inline CLI::Validator at_least_one() { return whole_number(1); }
+inline CLI::Validator not_negative_whole() { return whole_number(0); }
+inline CLI::Validator above_zero() {
+  return finite_number("is no number above 0", [](double v) { return v > 0; });
+}
+inline CLI::Validator not_negative() {
+  return finite_number("is no number from 0 on", [](double v) { return v >= 0; });
+}
+inline CLI::Validator share() {
+  return finite_number("is no number between 0 and 1", [](double v) { return v >= 0 && v < 1; });
+}
+
+inline std::string joined(const std::vector<std::string>& words) {
+  std::string text;
+  for (const std::string& word : words) text += (text.empty() ? "" : ", ") + word;
+  return text;
+}
+
+inline const std::vector<std::string> recompute_names{"none", "norms", "swiglu", "ffn", "block"};
+inline const std::vector<std::string> state_names{"fp32", "bf16"};
+
+/// The policy of this name.
+inline octavo::Recompute recompute_named(const std::string& name) {
+  return static_cast<octavo::Recompute>(
+      std::find(recompute_names.begin(), recompute_names.end(), name) - recompute_names.begin());
+}
+
+/// The message for a flag or key that does not exist.
+inline std::string unknown_key(const CLI::App& app, std::string word) {
+  word.erase(0, std::min(word.size(), word.find_first_not_of('-')));
+  word = word.substr(0, word.find('='));
+  std::string nearest;
+  std::size_t best = ~std::size_t{0};
+  for (const CLI::Option* option : app.get_options()) {
+    const std::string name = option->get_single_name();
+    const std::size_t distance = edit_distance(word, name);
+    if (distance < best) {
+      best = distance;
+      nearest = name;
+    }
+  }
+  return "unknown option '" + word + "'; did you mean '" + nearest + "'? See --help";
+}
+
+/// A TOML file whose every key is a flag's name.
+class FlagsFile : public CLI::ConfigTOML {
+ public:
+  explicit FlagsFile(const CLI::App& app) : app_(app) {}
+
+  /// @throws ConfigError  for a section or an unknown key
+  std::vector<CLI::ConfigItem> from_config(std::istream& input) const override {
+    std::vector<CLI::ConfigItem> entries = CLI::ConfigTOML::from_config(input);
+    for (const CLI::ConfigItem& item : entries) {
+      octavo::require<octavo::ConfigError>(
+          item.parents.empty(), "the configuration has a section [",
+          item.parents.empty() ? "" : item.parents.front(), "]; write its keys without sections");
+      if (app_.get_option_no_throw("--" + item.name) == nullptr) {
+        throw octavo::ConfigError(unknown_key(app_, item.name));
+      }
+    }
+    return entries;
+  }
+
+ private:
+  const CLI::App& app_;
+};
+
+/// Throws if words of the command line are left that are no flags.
+/// @throws ConfigError  naming the first
+inline void require_no_rest(const CLI::App& app) {
+  for (const std::string& word : app.remaining()) {
+    if (word == "--") continue;
+    octavo::require<octavo::ConfigError>(word.starts_with('-'), "unexpected word '", word,
+                                         "'; see --help");
+    throw octavo::ConfigError(unknown_key(app, word));
+  }
+}
+
+}  // namespace programs

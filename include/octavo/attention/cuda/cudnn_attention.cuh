@@ -1,0 +1,47 @@
+/// @file
+/// Causal attention through cuDNN: a narrow interface, because cuDNN's frontend takes half a minute
+/// to include. cudnn_attention.cpp implements it; a program that is compiled with
+/// OCTAVO_WITH_CUDNN links it, and cuDNN, once. CMake's octavo::cuda does.
+#pragma once
+
+#include <octavo/attention/attention.hpp>
+#include <octavo/core/cuda/context.cuh>
+
+#include <memory>
+
+namespace octavo::detail {
+
+/// cuDNN's handle and plans of one context. Plans are made at a shape's first use, outside of any
+/// capture of a graph: run each shape once before.
+class CudnnAttention {
+ public:
+  /// @throws ConfigError  if cuDNN cannot start
+  CudnnAttention();
+  CudnnAttention(const CudnnAttention&) = delete;
+  CudnnAttention& operator=(const CudnnAttention&) = delete;
+  ~CudnnAttention();
+
+  /// See attention_forward; the pointers are those of its views.
+  /// @throws ConfigError  if cuDNN does not serve this shape or the workspace is too small
+  void forward(const AttentionShape& shape, const Bf16* qkv, Bf16* output, float* log_sum_exp,
+               const Context<Cuda>& context);
+
+  /// See attention_backward; the pointers are those of its views. cuDNN adds up the gradient of
+  /// queries with atomics: two runs may differ in the last bits.
+  /// @throws ConfigError  if cuDNN does not serve this shape or the workspace is too small
+  void backward(const AttentionShape& shape, const Bf16* qkv, const Bf16* output,
+                const Bf16* output_gradient, const float* log_sum_exp, Bf16* qkv_gradient,
+                const Context<Cuda>& context);
+
+  /// The largest workspace that a plan so far asked for, in bytes.
+  [[nodiscard]] std::size_t largest_workspace() const;
+
+  /// cuDNN's version, such as 91900.
+  [[nodiscard]] static std::size_t version();
+
+ private:
+  struct Plans;
+  std::unique_ptr<Plans> plans_;
+};
+
+}  // namespace octavo::detail

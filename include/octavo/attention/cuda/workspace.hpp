@@ -1,0 +1,38 @@
+/// @file
+/// Workspace of attention on the `Cuda` device. Needs no CUDA, so that any machine can plan memory.
+#pragma once
+
+#include <octavo/attention/attention.hpp>
+
+#include <algorithm>
+
+namespace octavo {
+namespace detail {
+
+/// Bytes of workspace that the own kernels need: the backward's deltas.
+inline std::size_t own_attention_workspace(const AttentionShape& shape) {
+  return static_cast<std::size_t>(shape.rows() * shape.heads.heads) * sizeof(float);
+}
+
+/// Bytes of workspace that cuDNN's backward needs at most: softmax sums and an FP32 accumulator of
+/// the queries' gradient, and where heads share KV heads, gradients of keys and values for each
+/// head. The forward needs none. Rows are counted as cuDNN's tiles of 128 cover them.
+/// @note the plans check it against what cuDNN asks for
+inline std::size_t cudnn_attention_workspace(const AttentionShape& shape) {
+  const Index rows = shape.sequences * round_up(shape.tokens, 128) * shape.heads.heads;
+  const Index shared = shape.heads.heads == shape.heads.kv_heads ? 0 : 2;
+  const Index bytes = rows * (4 + shape.heads.head_dim * (4 + 2 * shared));
+  constexpr Index slack = Index{1} << 20;
+  return static_cast<std::size_t>(bytes + slack);
+}
+
+}  // namespace detail
+
+/// Bytes of workspace that attention of this shape needs, through whatever it runs.
+inline std::size_t attention_workspace(const AttentionShape& shape,
+                                       const DeviceLimits<Cuda>& limits) {
+  const std::size_t own = detail::own_attention_workspace(shape);
+  return limits.cudnn ? std::max(own, detail::cudnn_attention_workspace(shape)) : own;
+}
+
+}  // namespace octavo

@@ -1,0 +1,43 @@
+/// @file
+/// The initial values of parameters.
+#pragma once
+
+#include <octavo/core/random.hpp>
+#include <octavo/tensor/tensor.hpp>
+
+namespace octavo {
+
+/// How a parameter starts.
+struct InitialValues {
+  float deviation = 0;       ///< standard deviation of normal numbers; 0: every value is 1
+  Index live = 0;            ///< elements from here on pad the tensor and are 0
+  RandomStream stream = {};  ///< of the normal numbers
+};
+
+/// The initial value of the element at `position`.
+OCTAVO_HOST_DEVICE inline float initial_value(const InitialValues& values, Index position) {
+  if (position >= values.live) return 0.0f;
+  if (values.deviation == 0) return 1.0f;
+  return values.deviation * normal(values.stream, static_cast<std::uint64_t>(position));
+}
+
+/// Sets a parameter to its initial values. They depend on seed, stream and position alone: devices
+/// agree to the bit in BF16, and in FP32 but for the last bit of a value in many millions, because
+/// libraries round logarithm and cosine differently.
+/// @param weight  [elements], written
+/// @note enqueues; does not synchronise
+template <class W, Device D>
+void initialize_values(TensorView<W, 1, D> weight, const InitialValues& values,
+                       const Context<D>& context) {
+  initialize_values_body(weight, values, context);
+}
+
+/// See initialize_values.
+template <class W>
+void initialize_values_body(TensorView<W, 1, Cpu> weight, const InitialValues& values,
+                            const Context<Cpu>& context) {
+  parallel_for(weight.extent(0), context,
+               [&](Index i) { weight.data()[i] = W(initial_value(values, i)); });
+}
+
+}  // namespace octavo

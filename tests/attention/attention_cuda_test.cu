@@ -1,0 +1,390 @@
+// Attention on the Cuda device, through cuDNN where the program has it and through own kernels:
+// against the formula in FP64 and against the Cpu device, for odd lengths and all sizes of groups.
+#include <octavo/attention/cuda/attention.cuh>
+
+#include "kernels/cuda_support.cuh"
+
+#include <cstdio>
+#include <ostream>
+#include <string>
+#include <type_traits>
+
+namespace octavo {
+namespace {
+
+using support::OnGpu;
+using support::Place;
+
+std::size_t at(Index i) { return static_cast<std::size_t>(i); }
+
+template <class T>
+struct Inputs {
+  std::vector<T> qkv, output_gradient;
+};
+
+/// Queries and keys are large enough for probabilities to differ by orders of magnitude.
+template <class T>
+Inputs<T> random_inputs(const AttentionShape& shape, unsigned seed) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal;
+  Inputs<T> inputs;
+  for (Index i = 0; i < shape.rows() * shape.heads.columns(); ++i) {
+    inputs.qkv.push_back(T(1.5f * normal(random)));
+  }
+  for (Index i = 0; i < shape.rows() * shape.heads.heads * shape.heads.head_dim; ++i) {
+    inputs.output_gradient.push_back(T(normal(random)));
+  }
+  return inputs;
+}
+
+template <class T>
+struct Results {
+  std::vector<T> output, qkv_gradient;
+  std::vector<float> log_sum_exp;
+
+  bool operator==(const Results&) const = default;
+};
+
+/// Attention's tensors on a device, and its forward and backward.
+template <class T, Device D>
+class Attention {
+ public:
+  /// @param library        what runs it on the `Cuda` device
+  /// @param deterministic  of its context there
+  Attention(const AttentionShape& shape, const Inputs<T>& inputs,
+            AttentionLibrary library = AttentionLibrary::octavo, bool deterministic = false)
+      : shape_(shape),
+        place_(attention_workspace(shape, Context<D>())),
+        qkv_(place_.matrix(inputs.qkv, shape.heads.columns())),
+        output_gradient_(place_.matrix(inputs.output_gradient, output_columns())),
+        output_(poisoned(output_columns())),
+        qkv_gradient_(poisoned(shape.heads.columns())),
+        log_sum_exp_(place_.template make_poisoned<float>(statistics()), {statistics()}) {
+    if constexpr (std::is_same_v<D, Cuda>) {
+      attention_settings(context()).library = library;
+      place_.context().set_deterministic(deterministic);
+    }
+  }
+
+  void run() {
+    const TensorView<const T, 2, D> qkv = qkv_;
+    const TensorView<const T, 2, D> output = output_;
+    const TensorView<const T, 2, D> output_gradient = output_gradient_;
+    const TensorView<const float, 1, D> log_sum_exp = log_sum_exp_;
+    attention_forward(shape_, qkv, output_, log_sum_exp_, context());
+    attention_backward(shape_, qkv, output, output_gradient, log_sum_exp, qkv_gradient_, context());
+  }
+  [[nodiscard]] Results<T> results() const {
+    return {place_.read(output_), place_.read(qkv_gradient_), place_.read(log_sum_exp_)};
+  }
+  [[nodiscard]] const Context<D>& context() const { return place_.context(); }
+
+ private:
+  [[nodiscard]] Index output_columns() const { return shape_.heads.heads * shape_.heads.head_dim; }
+  [[nodiscard]] Index statistics() const { return shape_.rows() * shape_.heads.heads; }
+  TensorView<T, 2, D> poisoned(Index columns) {
+    return {place_.template make_poisoned<T>(shape_.rows() * columns), {shape_.rows(), columns}};
+  }
+
+  AttentionShape shape_;
+  Place<D> place_;
+  TensorView<T, 2, D> qkv_, output_gradient_, output_, qkv_gradient_;
+  TensorView<float, 1, D> log_sum_exp_;
+};
+
+/// FP64 values, and for each the sum of the magnitudes of its terms, to which rounding is in
+/// proportion.
+struct Reference {
+  std::vector<double> values, magnitudes;
+
+  explicit Reference(Index count) : values(at(count)), magnitudes(at(count)) {}
+  void add(Index place, double value, double magnitude) {
+    values[at(place)] += value;
+    magnitudes[at(place)] += magnitude;
+  }
+};
+
+struct References {
+  Reference output, qkv_gradient, log_sum_exp;
+};
+
+/// softmax(Q · Kᵀ / √dim) · V and its gradient, written as sums over pairs of tokens.
+template <class T>
+References formula(const AttentionShape& shape, const Inputs<T>& inputs) {
+  const auto [heads, kv_heads, dim] = shape.heads;
+  const Index columns = shape.heads.columns();
+  const Index out_columns = heads * dim;
+  const double scale = 1.0 / std::sqrt(static_cast<double>(dim));
+  References result{Reference(shape.rows() * out_columns), Reference(shape.rows() * columns),
+                    Reference(shape.rows() * heads)};
+  const auto value = [&](Index i) {
+    return static_cast<double>(static_cast<float>(inputs.qkv[at(i)]));
+  };
+  const auto gradient = [&](Index i) {
+    return static_cast<double>(static_cast<float>(inputs.output_gradient[at(i)]));
+  };
+  std::vector<double> p(at(shape.tokens));
+  for (Index s = 0; s < shape.sequences; ++s) {
+    for (Index head = 0; head < heads; ++head) {
+      const Index kv = head / (heads / kv_heads);
+      for (Index t = 0; t < shape.tokens; ++t) {
+        const Index q = (s * shape.tokens + t) * columns + head * dim;
+        const Index o = (s * shape.tokens + t) * out_columns + head * dim;
+        const auto key = [&](Index u) {
+          return (s * shape.tokens + u) * columns + (heads + kv) * dim;
+        };
+        const Index to_value = kv_heads * dim;
+        double largest = -INFINITY;
+        for (Index u = 0; u <= t; ++u) {
+          double score = 0;
+          for (Index c = 0; c < dim; ++c) score += value(q + c) * value(key(u) + c);
+          p[at(u)] = score * scale;
+          largest = std::max(largest, p[at(u)]);
+        }
+        double sum = 0;
+        for (Index u = 0; u <= t; ++u) sum += std::exp(p[at(u)] - largest);
+        const double log_sum = largest + std::log(sum);
+        result.log_sum_exp.add((s * heads + head) * shape.tokens + t, log_sum,
+                               1.0 + std::abs(log_sum));
+        double delta = 0;
+        double delta_magnitude = 0;
+        for (Index u = 0; u <= t; ++u) {
+          p[at(u)] = std::exp(p[at(u)] - log_sum);
+          for (Index c = 0; c < dim; ++c) {
+            const double v = p[at(u)] * value(key(u) + to_value + c);
+            result.output.add(o + c, v, std::abs(v));
+          }
+        }
+        for (Index c = 0; c < dim; ++c) {
+          delta += result.output.values[at(o + c)] * gradient(o + c);
+          // The output carries the rounding of every probability that made it.
+          delta_magnitude += result.output.magnitudes[at(o + c)] * std::abs(gradient(o + c));
+        }
+        for (Index u = 0; u <= t; ++u) {
+          double dp = 0;
+          for (Index c = 0; c < dim; ++c) dp += gradient(o + c) * value(key(u) + to_value + c);
+          const double ds = p[at(u)] * (dp - delta) * scale;
+          const double ds_magnitude = p[at(u)] * (std::abs(dp) + delta_magnitude) * scale;
+          for (Index c = 0; c < dim; ++c) {
+            const double k = value(key(u) + c);
+            const double x = value(q + c);
+            const double dv = p[at(u)] * gradient(o + c);
+            result.qkv_gradient.add(q + c, ds * k, ds_magnitude * std::abs(k));
+            result.qkv_gradient.add(key(u) + c, ds * x, ds_magnitude * std::abs(x));
+            result.qkv_gradient.add(key(u) + to_value + c, dv, std::abs(dv));
+          }
+        }
+      }
+    }
+  }
+  return result;
+}
+
+/// What may differ: in each value, and in the norm of all.
+struct Tolerance {
+  double value;      ///< of the value
+  double magnitude;  ///< of the sum of its terms' magnitudes
+  double norm;       ///< of the norm of all values
+};
+/// BF16 rounds with a relative error of up to 2^-9. Results are rounded once. Of the terms of a
+/// score's gradient, p · (dp − delta): delta is a sum over an output that was rounded itself and
+/// was made from rounded probabilities, and the difference is rounded once more.
+constexpr Tolerance bf16_tolerance{0x1.1p-9, 0x1.9p-8, 0x1p-7};
+constexpr Tolerance fp32_tolerance{0x1p-18, 0x1p-18, 0x1p-18};
+/// Scores are sums of some hundred products in FP32, which tensor cores truncate.
+constexpr Tolerance log_sum_exp_tolerance{0x1p-16, 0x1p-16, 0x1p-16};
+
+template <class T>
+void expect_close(const char* name, const std::vector<T>& actual, const Reference& expected,
+                  Tolerance tolerance) {
+  ASSERT_EQ(actual.size(), expected.values.size());
+  double worst = 0;
+  double errors = 0;
+  double squares = 0;
+  double magnitudes = 0;
+  for (std::size_t i = 0; i < actual.size(); ++i) {
+    const auto value = static_cast<double>(static_cast<float>(actual[i]));
+    const double error = std::abs(value - expected.values[i]);
+    const double allowed = tolerance.value * std::abs(expected.values[i]) +
+                           tolerance.magnitude * expected.magnitudes[i];
+    ASSERT_LE(error, allowed) << name << " at " << i << ": " << value << " in place of "
+                              << expected.values[i];
+    worst = std::max(worst, error / allowed);
+    errors += error * error;
+    squares += expected.values[i] * expected.values[i];
+    magnitudes += expected.magnitudes[i] * expected.magnitudes[i];
+  }
+  // Where terms cancel, as a single token's gradients of query and key do, the norm of the values
+  // says nothing.
+  const double norm = std::max(std::sqrt(squares), 0x1p-7 * std::sqrt(magnitudes));
+  const double relative = std::sqrt(errors) / norm;
+  std::printf("  %-12s worst %.3f of what is allowed, relative norm of errors %.2e\n", name, worst,
+              relative);
+  EXPECT_LE(relative, tolerance.norm) << name;
+}
+
+template <class T>
+void expect_close(const Results<T>& actual, const References& expected, Tolerance tolerance) {
+  expect_close("output", actual.output, expected.output, tolerance);
+  expect_close("log_sum_exp", actual.log_sum_exp, expected.log_sum_exp, log_sum_exp_tolerance);
+  expect_close("dqkv", actual.qkv_gradient, expected.qkv_gradient, tolerance);
+}
+
+/// The same with another device's results in the place of the formula's values.
+template <class T>
+References replaced(References references, const Results<T>& results) {
+  const auto replace = [](Reference& reference, const auto& values) {
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      reference.values[i] = static_cast<double>(static_cast<float>(values[i]));
+    }
+  };
+  replace(references.output, results.output);
+  replace(references.qkv_gradient, results.qkv_gradient);
+  replace(references.log_sum_exp, results.log_sum_exp);
+  return references;
+}
+
+const char* name_of(AttentionLibrary library) {
+  return library == AttentionLibrary::cudnn ? "cudnn" : "octavo";
+}
+
+std::string text_of(const AttentionShape& shape) {
+  return message(shape.sequences, " x ", shape.tokens, " tokens, ", shape.heads.heads, "/",
+                 shape.heads.kv_heads, " heads of ", shape.heads.head_dim);
+}
+
+constexpr AttentionShape shapes[] = {
+    {1, 1, {4, 4, 64}},    {2, 1, {2, 1, 128}},   {3, 17, {4, 2, 32}},  {2, 17, {2, 2, 128}},
+    {2, 64, {8, 2, 64}},   {1, 64, {8, 1, 128}},  {2, 192, {4, 2, 64}}, {2, 320, {4, 1, 128}},
+    {1, 256, {4, 4, 96}},  {2, 130, {8, 1, 128}}, {1, 130, {4, 4, 96}}, {2, 130, {4, 2, 64}},
+    {2, 257, {4, 2, 128}}, {2, 257, {8, 1, 32}},  {1, 257, {4, 1, 16}}, {1, 1024, {4, 1, 128}},
+    {1, 1024, {2, 2, 64}}, {1, 1024, {8, 1, 32}}};
+
+class AttentionOnCuda : public OnGpu, public testing::WithParamInterface<AttentionLibrary> {
+ protected:
+  /// Attention that runs through the test's library.
+  static Attention<Bf16, Cuda> make(const AttentionShape& shape, const Inputs<Bf16>& inputs) {
+    return Attention<Bf16, Cuda>(shape, inputs, GetParam());
+  }
+};
+
+TEST_P(AttentionOnCuda, IsTheFormulaAndWhatTheCpuMakes) {
+  for (const AttentionShape& shape : shapes) {
+    SCOPED_TRACE(text_of(shape));
+    std::printf("%s, %s\n", text_of(shape).c_str(), name_of(GetParam()));
+    const auto inputs = random_inputs<Bf16>(shape, 1);
+    const References expected = formula(shape, inputs);
+    Attention<Bf16, Cpu> cpu(shape, inputs);
+    cpu.run();
+    auto cuda = make(shape, inputs);
+    cuda.run();
+    const Results<Bf16> results = cuda.results();
+    expect_close(results, expected, bf16_tolerance);
+    // Both sides round.
+    expect_close(results, replaced(expected, cpu.results()),
+                 {2 * bf16_tolerance.value, 2 * bf16_tolerance.magnitude, 2 * bf16_tolerance.norm});
+    if (HasFatalFailure()) return;
+  }
+}
+
+TEST_P(AttentionOnCuda, RunsAgainWithTheSameBitsWhereItIsDeterministic) {
+  for (const AttentionShape& shape :
+       {AttentionShape{2, 960, {8, 2, 128}}, AttentionShape{3, 700, {6, 2, 64}}}) {
+    SCOPED_TRACE(text_of(shape));
+    const auto inputs = random_inputs<Bf16>(shape, 2);
+    Attention<Bf16, Cuda> first(shape, inputs, GetParam(), true);
+    Attention<Bf16, Cuda> second(shape, inputs, GetParam(), true);
+    first.run();
+    second.run();
+    EXPECT_TRUE(first.results() == second.results());
+  }
+}
+
+TEST_P(AttentionOnCuda, RunsFromAGraph) {
+  const AttentionShape shape{2, 256, {4, 2, 128}};
+  const auto inputs = random_inputs<Bf16>(shape, 3);
+  const References expected = formula(shape, inputs);
+  auto attention = make(shape, inputs);
+  attention.run();
+  const Results<Bf16> direct = attention.results();
+  const cudaStream_t stream = attention.context().stream();
+  cudaGraph_t graph = nullptr;
+  cudaGraphExec_t executable = nullptr;
+  check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal), "cudaStreamBeginCapture");
+  attention.run();
+  check(cudaStreamEndCapture(stream, &graph), "cudaStreamEndCapture");
+  check(cudaGraphInstantiate(&executable, graph, 0), "cudaGraphInstantiate");
+  for (int i = 0; i < 2; ++i) {
+    check(cudaGraphLaunch(executable, stream), "cudaGraphLaunch");
+    const Results<Bf16> replayed = attention.results();
+    EXPECT_TRUE(replayed.output == direct.output);
+    EXPECT_TRUE(replayed.log_sum_exp == direct.log_sum_exp);
+    expect_close(replayed, expected, bf16_tolerance);
+  }
+  cudaGraphExecDestroy(executable);
+  cudaGraphDestroy(graph);
+}
+
+TEST_P(AttentionOnCuda, LargeScoresDoNotOverflow) {
+  const AttentionShape shape{1, 192, {2, 1, 64}};
+  auto inputs = random_inputs<Bf16>(shape, 4);
+  for (Bf16& value : inputs.qkv) value = Bf16(20.0f * static_cast<float>(value));
+  auto attention = make(shape, inputs);
+  attention.run();
+  for (const Bf16 value : attention.results().qkv_gradient) {
+    ASSERT_TRUE(std::isfinite(static_cast<float>(value)));
+  }
+  expect_close("output", attention.results().output, formula(shape, inputs).output, bf16_tolerance);
+}
+
+#if defined(OCTAVO_WITH_CUDNN)
+TEST_P(AttentionOnCuda, TheAnnouncedWorkspaceSuffices) {
+  for (const AttentionShape& shape :
+       {AttentionShape{1, 8192, {32, 8, 128}}, AttentionShape{4, 2048, {16, 4, 128}}}) {
+    auto attention = make(shape, random_inputs<Bf16>(shape, 5));
+    attention.run();
+    std::printf("%s: %zu bytes of workspace announced, cuDNN takes %zu\n", text_of(shape).c_str(),
+                attention_workspace(shape, DeviceLimits<Cuda>()),
+                attention.context().state<detail::CudnnAttention>().largest_workspace());
+    attention.context().synchronize();
+  }
+}
+const auto libraries = testing::Values(AttentionLibrary::octavo, AttentionLibrary::cudnn);
+#else
+const auto libraries = testing::Values(AttentionLibrary::octavo);
+#endif
+INSTANTIATE_TEST_SUITE_P(Libraries, AttentionOnCuda, libraries,
+                         [](const auto& test) { return std::string(name_of(test.param)); });
+
+class AttentionOnCudaInFp32 : public OnGpu {};
+
+TEST_F(AttentionOnCudaInFp32, IsTheFormula) {
+  for (const AttentionShape& shape :
+       {AttentionShape{2, 1, {2, 1, 32}}, AttentionShape{2, 130, {4, 2, 32}},
+        AttentionShape{1, 65, {4, 1, 128}}}) {
+    SCOPED_TRACE(text_of(shape));
+    const auto inputs = random_inputs<float>(shape, 6);
+    Attention<float, Cuda> attention(shape, inputs);
+    attention.run();
+    expect_close(attention.results(), formula(shape, inputs), fp32_tolerance);
+  }
+}
+
+class AttentionOnCudaErrors : public OnGpu {};
+
+TEST_F(AttentionOnCudaErrors, SayWhatToChoose) {
+  const AttentionShape wide{1, 16, {1, 1, 136}};
+  Attention<Bf16, Cuda> attention(wide, random_inputs<Bf16>(wide, 7));
+  EXPECT_THROW(attention.run(), ConfigError);
+}
+
+#if !defined(OCTAVO_WITH_CUDNN)
+TEST_F(AttentionOnCudaErrors, CudnnIsRefusedWhereTheProgramIsWithoutIt) {
+  const AttentionShape shape{1, 16, {1, 1, 64}};
+  Attention<Bf16, Cuda> attention(shape, random_inputs<Bf16>(shape, 8), AttentionLibrary::cudnn);
+  EXPECT_THROW(attention.run(), ConfigError);
+}
+#endif
+
+}  // namespace
+}  // namespace octavo
