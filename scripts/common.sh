@@ -16,6 +16,16 @@ choose_tools() {
   fi
 }
 
+# Says in $no_cuda why the Cuda device cannot be used here; empty: it can.
+find_cuda() {
+  no_cuda=
+  if ! command -v nvcc >/dev/null; then
+    no_cuda="no nvcc here"
+  elif ! nvidia-smi -L >/dev/null 2>&1; then
+    no_cuda="nvcc is here, but no GPU"
+  fi
+}
+
 # Configures and builds a preset of CMakePresets.json into build/PRESET; shows progress only.
 build_preset() {
   local preset=$1

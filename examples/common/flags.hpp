@@ -70,6 +70,12 @@ inline std::string joined(const std::vector<std::string>& words) {
 inline const std::vector<std::string> recompute_names{"none", "norms", "swiglu", "ffn", "block"};
 inline const std::vector<std::string> state_names{"fp32", "bf16"};
 
+inline const std::vector<std::string> weight_copies_names{"kept", "remade"};
+
+inline octavo::WeightCopies weight_copies_named(const std::string& name) {
+  return name == "remade" ? octavo::WeightCopies::remade : octavo::WeightCopies::kept;
+}
+
 /// The policy of this name.
 inline octavo::Recompute recompute_named(const std::string& name) {
   return static_cast<octavo::Recompute>(

@@ -21,6 +21,7 @@ std::vector<Values> run(int steps) {
   ScalingTable<Cpu> scaling;
   Parameter<T, float, Cpu> weight;
   weight.take(arena, "linear.weight", features, features, 0.05f);
+  weight.take_gradient(arena);
   Layer layer;
   layer.enter("linear", {&scaling, &manifest});
   layer.take_weight_copies(arena, weight);

@@ -52,6 +52,7 @@ int main() {
   linear.take_weight_copies(arena, weight);
   scale.take(arena);
   const auto visit = [&](auto v) { norm.visit(v), v(weight), scale.visit(v); };
+  visit([&](auto& parameter) { parameter.take_gradient(arena); });
   visit([&](auto& parameter) { initialize(parameter, {1, 0}, context); });
   for (unsigned i = 0; i < size; ++i)
     x.data()[i] = normal({1, 1}, i), dy.data()[i] = normal({1, 2}, i);

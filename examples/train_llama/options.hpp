@@ -22,6 +22,7 @@ struct Options {
   std::string precision = "fp8-delayed";
   std::string device = "cpu";
   std::string recompute = "none";
+  std::string weight_copies = "kept";
   int threads = 0;
   int gpu = 0;
   bool deterministic = false;
@@ -86,6 +87,11 @@ inline void declare(CLI::App& app, Options& options) {
   add("--recompute", options.recompute, "what the backward makes again: " + joined(recompute_names),
       model)
       ->check(CLI::IsMember(recompute_names));
+  add("--weight-copies", options.weight_copies,
+      "quantised copies of weights: " + joined(weight_copies_names) +
+          " for each GEMM, which saves 2 bytes a parameter",
+      model)
+      ->check(CLI::IsMember(weight_copies_names));
   add("--threads", options.threads, "threads of the cpu device; 0: all", model)
       ->check(not_negative_whole());
   add("--gpu", options.gpu, "number of the GPU of the cuda device", model)
@@ -192,6 +198,7 @@ inline SessionRequest session_request(const Options& options) {
   session.batch = {options.batch, options.sequence_length};
   session.micro_batches = options.micro_batches;
   session.model.recompute = programs::recompute_named(options.recompute);
+  session.model.weight_copies = programs::weight_copies_named(options.weight_copies);
   session.model.head_chunk = options.head_chunk;
   session.optimizer.beta1 = static_cast<float>(options.beta1);
   session.optimizer.beta2 = static_cast<float>(options.beta2);

@@ -186,10 +186,11 @@ struct Tolerance {
   double magnitude;  ///< of the sum of its terms' magnitudes
   double norm;       ///< of the norm of all values
 };
-/// BF16 rounds with a relative error of up to 2^-9. Results are rounded once. Of the terms of a
-/// score's gradient, p · (dp − delta): delta is a sum over an output that was rounded itself and
-/// was made from rounded probabilities, and the difference is rounded once more.
-constexpr Tolerance bf16_tolerance{0x1.1p-9, 0x1.9p-8, 0x1p-7};
+/// BF16 has 8 significant bits: it rounds with a relative error of up to 2^-8. Results are rounded
+/// once. Of the terms of a score's gradient, p · (dp − delta): delta is a sum over an output that
+/// was rounded itself and was made from rounded probabilities, and the difference is rounded once
+/// more.
+constexpr Tolerance bf16_tolerance{0x1.04p-8, 0x1.84p-7, 0x1p-7};
 constexpr Tolerance fp32_tolerance{0x1p-18, 0x1p-18, 0x1p-18};
 /// Scores are sums of some hundred products in FP32, which tensor cores truncate.
 constexpr Tolerance log_sum_exp_tolerance{0x1p-16, 0x1p-16, 0x1p-16};

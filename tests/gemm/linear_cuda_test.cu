@@ -372,6 +372,7 @@ class Layer {
     constexpr MemoryKind kind = MemoryKind::activations;
     begin_ = mark(arena);
     weight_.take(arena, "linear.weight", out_features, in_features, 0.05f);
+    weight_.take_gradient(arena);
     operands_begin_ = mark(arena);  // the weight's row-major copy comes first
     linear_.take_weight_copies(arena, weight_);
     input_.take_values(arena, kind, tokens_, in_features);

@@ -2,8 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "support/matrix.hpp"
@@ -32,7 +34,7 @@ struct Parameter {
         second(1, size) {}
 
   void update(std::uint32_t t, float learning_rate, bool with_master, float decay = 0.0f,
-              float clip = 1.0f, bool skip = false, std::uint64_t stream = 3) {
+              float clip = 1.0f, bool skip = false, std::uint64_t stream = 3, int threads = 2) {
     const AdamWStep step = step_number(t, learning_rate);
     StepStatus status{};
     status.clip_coefficient = clip;
@@ -45,7 +47,7 @@ struct Parameter {
     parameter.second_moment = second.flat();
     parameter.weight_decay = decay;
     parameter.random_stream = stream;
-    support::Workplace place;
+    support::Workplace place(threads);
     adamw_update<W, G, M, Cpu>(parameter, settings, {&step, {1}}, {&status, {1}}, place.context);
   }
 
@@ -145,6 +147,125 @@ TEST(AdamW, WithoutMasterTheWeightsAreRightOnAverage) {
   EXPECT_NEAR(mean(p.weight), 1.0 - 1e-4, 5.0 * sigma);
   for (const Bf16 w : p.weight.elements)
     ASSERT_TRUE(w == Bf16(1.0f) || w == Bf16(1.0f - 0x1p-8f)) << static_cast<float>(w);
+}
+
+/// Whether the rounding of each element went up, of `low` and its neighbour above.
+std::vector<bool> went_up(const Matrix<Bf16>& matrix, Bf16 low) {
+  std::vector<bool> result(matrix.elements.size());
+  std::transform(matrix.elements.begin(), matrix.elements.end(), result.begin(),
+                 [low](Bf16 element) { return element != low; });
+  return result;
+}
+
+/// Share of positions at which two sequences agree, the second read from `distance` on.
+double agreement(const std::vector<bool>& a, const std::vector<bool>& b, std::size_t distance) {
+  const std::size_t count = a.size() - distance;
+  std::size_t equal = 0;
+  for (std::size_t i = 0; i < count; ++i) equal += a[i] == b[i + distance] ? 1 : 0;
+  return static_cast<double>(equal) / static_cast<double>(count);
+}
+
+TEST(AdamW, RoundingsOfNeighboursAndOfMomentsAndWeightsAreIndependent) {
+  constexpr Index size = 100000;
+  constexpr float half_way = 1.0f + 0x1p-8f;  // between two BF16 numbers
+  Parameter<Bf16, float, Bf16> p(size, Bf16(1.0f));
+  // The first moment lies half way, too.
+  p.gradient = Matrix<float>(1, size, half_way / (1.0f - settings.beta1));
+  p.update(1, 0x1p-9f, false);
+  const float m = (1.0f - settings.beta1) * p.gradient.elements[0];
+  const float v = (1.0f - settings.beta2) * p.gradient.elements[0] * p.gradient.elements[0];
+  const auto below = [](float value) {
+    return Bf16::from_bits(static_cast<std::uint16_t>(float_bits(value) >> 16));
+  };
+  const std::vector<bool> weights = went_up(p.weight, Bf16(1.0f));
+  const std::vector<bool> firsts = went_up(p.first, below(m));
+  const std::vector<bool> seconds = went_up(p.second, below(v));
+  const auto share = [](const std::vector<bool>& ups) {
+    return static_cast<double>(std::count(ups.begin(), ups.end(), true)) /
+           static_cast<double>(ups.size());
+  };
+  const auto expect_independent = [&](const std::vector<bool>& a, const std::vector<bool>& b,
+                                      std::size_t distance) {
+    const double pa = share(a);
+    const double pb = share(b);
+    // Five standard deviations, of 1 / (2 √size) at most.
+    EXPECT_NEAR(agreement(a, b, distance), pa * pb + (1 - pa) * (1 - pb), 8e-3) << distance;
+  };
+  EXPECT_NEAR(share(firsts), 0.5, 0.1);  // the test sees something
+  EXPECT_NEAR(share(weights), 0.5, 0.1);
+  expect_independent(firsts, weights, 0);
+  expect_independent(firsts, seconds, 0);
+  expect_independent(seconds, weights, 0);
+  for (std::size_t distance = 1; distance <= 16; ++distance) {
+    expect_independent(weights, weights, distance);
+    expect_independent(firsts, firsts, distance);
+  }
+}
+
+TEST(AdamW, EachPlaceOfARunRoundsRightOnAverage) {
+  constexpr Index size = 160000;
+  Parameter<Bf16, float, float> p(size, Bf16(1.0f));
+  p.gradient = Matrix<float>(1, size, 0.5f);
+  p.update(1, 1e-3f, false);  // a step of 0.256 of BF16's distance below 1
+  for (Index place = 0; place < 8; ++place) {
+    double sum = 0.0;
+    for (Index i = place; i < size; i += 8) sum += p.weight(0, i);
+    const double sigma = std::sqrt(0x1p-8 * 1e-3 * (1.0 - 0.256) * 8.0 / static_cast<double>(size));
+    EXPECT_NEAR(sum * 8.0 / static_cast<double>(size), 1.0 - 1e-3, 5.0 * sigma) << place;
+  }
+}
+
+TEST(AdamW, ElementsTakeTheBitsThatTheDefinitionNames) {
+  constexpr Index size = 5003;
+  Parameter<Bf16, float, float> p(size, Bf16(1.0f));
+  p.gradient = Matrix<float>(1, size, 0.5f);
+  p.update(7, 1e-3f, false, 0.0f, 1.0f, false, 3);
+  // The same step in FP32 gives what is rounded.
+  Parameter<float, float, float> exact(size, 1.0f);
+  exact.gradient = p.gradient;
+  exact.update(7, 1e-3f, false);
+  for (Index i = 0; i < size; ++i) {
+    const auto words = philox({settings.seed, (std::uint64_t{3 * 4 + 2} << 32) | 7},
+                              static_cast<std::uint64_t>(i / 8));
+    const std::uint32_t word = words[static_cast<std::size_t>(i % 8 / 2)];
+    const std::uint32_t random = i % 2 == 0 ? word & 0xffffu : word >> 16;
+    const std::uint32_t bits = float_bits(exact.weight.elements[static_cast<std::size_t>(i)]);
+    ASSERT_EQ(p.weight.elements[static_cast<std::size_t>(i)].bits, (bits + random) >> 16) << i;
+  }
+}
+
+TEST(AdamW, RoundingIsThatOfBf16) {
+  constexpr float infinity = std::numeric_limits<float>::infinity();
+  for (const float value :
+       {0.0f, -0.0f, 1.0f, -1.003f, 1e-42f, 3e38f, -3e38f, 0x1.fep127f, 0x1.fefffep127f,
+        0x1.fffffep127f, -0x1.fffffep127f, infinity, -infinity}) {
+    for (std::uint32_t random = 0; random < 0x20000; random += 77) {
+      ASSERT_EQ(detail::round_stochastic<Bf16>(value, random).bits,
+                Bf16::stochastic(value, random).bits)
+          << value << ' ' << random;
+    }
+  }
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  EXPECT_TRUE(std::isnan(static_cast<float>(detail::round_stochastic<Bf16>(nan, 0xffff))));
+  EXPECT_TRUE(std::isnan(static_cast<float>(detail::round_stochastic<Bf16>(-nan, 0xffff))));
+}
+
+TEST(AdamW, RoundingDoesNotDependOnThreadsOrOnWhatFollows) {
+  const auto run = [](int threads, Index size) {
+    Parameter<Bf16, float, Bf16> p(size, Bf16(1.0f));
+    p.gradient = Matrix<float>(1, size, 0.5f);
+    p.update(1, 1e-3f, false, 0.0f, 1.0f, false, 3, threads);
+    return p;
+  };
+  const auto whole = run(1, 20011);
+  const auto parallel = run(4, 20011);
+  EXPECT_EQ(whole.weight.elements, parallel.weight.elements);
+  EXPECT_EQ(whole.first.elements, parallel.first.elements);
+  const auto part = run(3, 4099);
+  EXPECT_TRUE(std::equal(part.weight.elements.begin(), part.weight.elements.end(),
+                         whole.weight.elements.begin()));
+  EXPECT_TRUE(std::equal(part.second.elements.begin(), part.second.elements.end(),
+                         whole.second.elements.begin()));
 }
 
 TEST(AdamW, RandomnessDependsOnStepAndStreamOnly) {

@@ -164,7 +164,7 @@ auto rope_on(const RopeCase& test) {
 template <class P>
 void compare_rope() {
   for (const HeadLayout layout :
-       {HeadLayout{4, 2, 32}, HeadLayout{3, 1, 10}, HeadLayout{6, 2, 128}}) {
+       {HeadLayout{4, 2, 32}, HeadLayout{3, 1, 10}, HeadLayout{6, 2, 128}, HeadLayout{1, 1, 16}}) {
     for (const Index rows : row_counts) {
       for (const auto& [normalised, in_place] :
            {std::pair{false, true}, {false, false}, {true, false}}) {
@@ -218,8 +218,9 @@ auto embedding_on(Index count, Index columns) {
 }
 
 TEST_F(KernelsOnCuda, EmbeddingEqualsTheCpuToTheBit) {
-  for (const Index count : {1, 17, 130, 257, 8192}) {
-    for (const Index columns : {8, 37, 520}) {
+  for (const Index count : {1, 17, 130, 257, 8192, 16384, 16385}) {  // both sorts
+    for (const Index columns : {8, 37, 520, 4104}) {
+      if (count * columns > 20'000'000) continue;
       SCOPED_TRACE(message(count, " tokens, ", columns, " columns"));
       EXPECT_TRUE(
           (embedding_on<float, Cpu>(count, columns) == embedding_on<float, Cuda>(count, columns)));
@@ -240,37 +241,83 @@ TEST_F(KernelsOnCuda, EmbeddingWorkspaceSuffices) {
 
 // ---- loss ---------------------------------------------------------------------------------------
 
+struct CrossEntropyCase {
+  Index rows;
+  Index vocabulary;
+  Index padded;
+  float gradient_scale;
+  Index masked = 0;  ///< the last so many columns of the vocabulary hold −Inf, and are no target
+};
+
 template <class T, Device D>
-auto cross_entropy_on(Index rows, Index vocabulary, Index padded, float gradient_scale) {
+auto cross_entropy_on(const CrossEntropyCase& test) {
   Place<D> place;
-  const auto logits = place.matrix(normal_values<T>(rows * padded, 5.0f, 1), padded);
-  std::vector<std::int32_t> targets = some_tokens(rows, static_cast<std::int32_t>(vocabulary));
-  if (rows > 4) targets[4] = -1;
-  const TensorView<float, 1, D> losses{place.template make<float>(rows), {rows}};
-  cross_entropy(logits, constant(place.vector(targets)), losses, vocabulary, gradient_scale,
-                place.context());
+  std::vector<T> values = normal_values<T>(test.rows * test.padded, 5.0f, 1);
+  const Index unmasked = test.vocabulary - test.masked;
+  for (Index row = 0; row < test.rows; ++row) {
+    std::fill_n(values.begin() + row * test.padded + unmasked, test.masked, T(-INFINITY));
+  }
+  const auto logits = place.matrix(values, test.padded);
+  std::vector<std::int32_t> targets = some_tokens(test.rows, static_cast<std::int32_t>(unmasked));
+  if (test.rows > 4) targets[4] = -1;
+  const TensorView<float, 1, D> losses{place.template make<float>(test.rows), {test.rows}};
+  cross_entropy(logits, constant(place.vector(targets)), losses, test.vocabulary,
+                test.gradient_scale, place.context());
   return std::pair(place.read(losses), place.read(logits));
 }
 
 template <class T>
-void compare_cross_entropy() {
-  for (const auto& [vocabulary, padded] :
-       {std::pair<Index, Index>{3, 3}, {257, 384}, {1000, 1000}, {1003, 1003}, {33000, 33024}}) {
+void compare_cross_entropy(const CrossEntropyCase& test) {
+  SCOPED_TRACE(message(test.rows, " rows of ", test.vocabulary, " in ", test.padded, ", ",
+                       test.masked, " masked, gradient times ", test.gradient_scale));
+  const auto cpu = cross_entropy_on<T, Cpu>(test);
+  const auto cuda = cross_entropy_on<T, Cuda>(test);
+  expect_close(cpu.first, cuda.first, 2e-5);
+  expect_close(cpu.second, cuda.second, 1e-8);
+}
+
+template <class T>
+void compare_cross_entropies() {
+  for (const auto& [vocabulary, padded] : {std::pair<Index, Index>{3, 3},
+                                           {5, 8},
+                                           {257, 384},
+                                           {1000, 1000},
+                                           {1003, 1003},
+                                           {33000, 33024}}) {
     for (const Index rows : {1, 17, 130}) {
       for (const float gradient_scale : {0.0f, 1.0f / 130.0f}) {
-        SCOPED_TRACE(message(rows, " rows of ", vocabulary, " in ", padded));
-        const auto cpu = cross_entropy_on<T, Cpu>(rows, vocabulary, padded, gradient_scale);
-        const auto cuda = cross_entropy_on<T, Cuda>(rows, vocabulary, padded, gradient_scale);
-        expect_close(cpu.first, cuda.first, 2e-5);
-        expect_close(cpu.second, cuda.second, 1e-8);
+        compare_cross_entropy<T>({rows, vocabulary, padded, gradient_scale});
       }
     }
+  }
+  // Llama's and GPT-2's vocabularies, and rows too long for a cluster in either format.
+  for (const auto& [vocabulary, padded] : {std::pair<Index, Index>{128256, 128256},
+                                           {50257, 50304},
+                                           {50257, 50257},
+                                           {400000, 400000},
+                                           {800000, 800016}}) {
+    compare_cross_entropy<T>({6, vocabulary, padded, 1.0f / 130.0f});
   }
 }
 
 TEST_F(KernelsOnCuda, CrossEntropyIsTheCpus) {
-  compare_cross_entropy<Bf16>();
-  compare_cross_entropy<Fp32>();
+  compare_cross_entropies<Bf16>();
+  compare_cross_entropies<Fp32>();
+}
+
+TEST_F(KernelsOnCuda, CrossEntropyOfMaskedColumnsIsTheCpus) {
+  for (const Index masked : {1, 7, 30000}) {  // some threads, and some blocks, hold nothing else
+    compare_cross_entropy<Bf16>({6, 33000, 33024, 1.0f / 130.0f, masked});
+    compare_cross_entropy<Fp32>({6, 33001, 33001, 1.0f / 130.0f, masked});
+  }
+}
+
+TEST_F(KernelsOnCuda, CrossEntropyOfOneInputAlwaysHasTheSameBits) {
+  const CrossEntropyCase test{130, 33000, 33024, 1.0f / 130.0f};
+  const auto first = cross_entropy_on<Bf16, Cuda>(test);
+  for (int repetition = 0; repetition < 3; ++repetition) {
+    EXPECT_TRUE((cross_entropy_on<Bf16, Cuda>(test) == first));
+  }
 }
 
 // ---- optimizer ----------------------------------------------------------------------------------
@@ -439,8 +486,17 @@ void compare_status(Index count, float max_norm, std::uint32_t nonfinite, float 
   EXPECT_TRUE(cpu.second == cuda.second);
 }
 
+TEST_F(KernelsOnCuda, SquaredNormAlwaysHasTheSameBits) {
+  const auto first = status_on<Bf16, Cuda>(2'000'000, 1.0f, 0, 2.0f).first;
+  EXPECT_EQ(first.arrivals, 0u);
+  for (int repetition = 0; repetition < 3; ++repetition) {
+    EXPECT_EQ((status_on<Bf16, Cuda>(2'000'000, 1.0f, 0, 2.0f).first.squared_norm),
+              first.squared_norm);
+  }
+}
+
 TEST_F(KernelsOnCuda, StatusIsTheCpus) {
-  for (const Index count : {1, 8, 37, 3001, 2'000'000}) {
+  for (const Index count : {1, 8, 37, 3001, 16384, 40'003, 2'000'000}) {
     compare_status<Bf16>(count, 1.0f, 0, 2.0f);
     compare_status<float>(count, 1e9f, 0, 2.0f);
     compare_status<float>(count, 0.0f, 2, 2.0f);

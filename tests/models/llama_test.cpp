@@ -258,10 +258,12 @@ TEST(MemoryPlan, EqualsTheArenaAndShrinksWithRecomputationInFp8) {
 }
 
 TEST(MemoryPlan, CountsByKind) {
-  const SessionOptions options = support::small_options();
+  SessionOptions options = support::small_options();
+  options.micro_batches = 2;
   // 3 blocks of 5 tensors, 2 tables of 128 rows, the final norm; all are multiples of 256 bytes.
-  const std::size_t values =
-      3U * (2 * 128 + 128 * 256 + 128 * 128 + 3 * 128 * 128) + 2U * 128 * 128 + 128;
+  const std::size_t in_block = 2 * 128 + 128 * 256 + 128 * 128 + 3 * 128 * 128;
+  const std::size_t in_table = 128 * 128;
+  const std::size_t values = 3 * in_block + 2 * in_table + 128;
   const octavo::MemoryPlan bf16 = expect_exact_plan<Bf16>(options);
   EXPECT_EQ(bf16.bytes(MemoryKind::weights), 2 * values);
   EXPECT_EQ(bf16.bytes(MemoryKind::gradients), 2 * values);
@@ -274,6 +276,18 @@ TEST(MemoryPlan, CountsByKind) {
   EXPECT_EQ(fp8.bytes(MemoryKind::weights), 2 * values);
   // 4 linear layers of 3 operands a block, with 1024 floats of history each, and a snapshot.
   EXPECT_GE(fp8.bytes(MemoryKind::scaling), 2U * 3 * 12 * 1024 * 4);
+
+  // In steps of one micro-batch, only gradients that are made while all activations are alive have
+  // memory of their own: those of the head, the final norm and the last block.
+  options.micro_batches = 1;
+  const octavo::MemoryPlan sharing = expect_exact_plan<Bf16>(options);
+  EXPECT_EQ(sharing.bytes(MemoryKind::gradients), 2 * (in_block + in_table + 128));
+  EXPECT_LT(sharing.peak, bf16.peak - 2 * (in_block + in_table));
+
+  // Where copies of weights are remade, there is room for the largest: gate and up together.
+  options.model.weight_copies = octavo::WeightCopies::remade;
+  const octavo::MemoryPlan remade = expect_exact_plan<octavo::Fp8Recipe<octavo::Delayed>>(options);
+  EXPECT_EQ(remade.bytes(MemoryKind::quantized_weights), 2U * 128 * 128);
 }
 
 template <class Optimizer>

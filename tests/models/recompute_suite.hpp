@@ -23,17 +23,25 @@ struct Trace {
   std::vector<std::byte> weights;
 };
 
+/// What one forward and backward without a session makes.
+struct OneBatch {
+  std::vector<float> losses;
+  std::vector<std::byte> gradients;
+  std::size_t bytes = 0;  ///< of the model
+};
+
 template <class Precision>
 class RecomputeTest : public testing::Test {
  protected:
   /// Four steps of two micro-batches.
+  /// @param model      what is recomputed or kept
   /// @param evaluated  whether each step is followed by an evaluation
-  static Trace train(Recompute recompute, bool evaluated = false) {
+  static Trace train(octavo::LlamaOptions model, bool evaluated = false) {
     octavo::Context<octavo::Cpu> context{2};
     octavo::SessionOptions options = support::small_options();
     options.batch = {1, 48};
     options.micro_batches = 2;
-    options.model.recompute = recompute;
+    options.model = model;
     support::SmallSession<Precision> session(options, context);
     Trace trace;
     for (unsigned i = 0; i < 4; ++i) {
@@ -48,6 +56,25 @@ class RecomputeTest : public testing::Test {
     }
     trace.weights = support::weights(session);
     return trace;
+  }
+
+  static OneBatch train_one_batch(octavo::LlamaOptions options) {
+    using Model = support::SmallModel<Precision>;
+    constexpr octavo::BatchShape shape{1, 48};
+    octavo::Context<octavo::Cpu> context{2};
+    octavo::Arena<octavo::Cpu> arena;
+    { const Model measured(arena, shape, options, context); }
+    OneBatch result{std::vector<float>(48), {}, arena.plan().peak};
+    arena = {arena.plan(), context};
+    Model model(arena, shape, options, context);
+    model.initialize(7, context);
+    model.template quantize_weights<octavo::Mode::train>(context);
+    const support::TokenBatch batch = support::make_batch(48, support::small.vocabulary, 3);
+    model.train_micro_batch({batch.tokens.data(), {48}}, {batch.targets.data(), {48}},
+                            {result.losses.data(), {48}}, 1.0f / 48.0f, true, context);
+    model.visit(
+        [&](auto& parameter) { support::append_bytes(result.gradients, parameter.gradient); });
+    return result;
   }
 
   static void expect_equal(const Trace& a, const Trace& b) {
@@ -92,26 +119,53 @@ class RecomputeTest : public testing::Test {
 TYPED_TEST_SUITE_P(RecomputeTest);
 
 TYPED_TEST_P(RecomputeTest, NoPolicyChangesABit) {
-  const Trace none = this->train(Recompute::none);
+  const Trace none = this->train({.recompute = Recompute::none});
   EXPECT_NE(none.losses[0], none.losses[3]);
   for (const Recompute policy :
        {Recompute::norms, Recompute::swiglu, Recompute::ffn, Recompute::block}) {
     SCOPED_TRACE("policy " + std::to_string(static_cast<int>(policy)));
-    this->expect_equal(this->train(policy), none);
+    this->expect_equal(this->train({.recompute = policy}), none);
   }
 }
 
 TYPED_TEST_P(RecomputeTest, EvaluationLeavesNoTrace) {
   for (const Recompute policy : {Recompute::none, Recompute::block}) {
     SCOPED_TRACE("policy " + std::to_string(static_cast<int>(policy)));
-    const Trace plain = this->train(policy);
-    const Trace evaluated = this->train(policy, true);
+    const Trace plain = this->train({.recompute = policy});
+    const Trace evaluated = this->train({.recompute = policy}, true);
     EXPECT_EQ(evaluated.losses, plain.losses);
     EXPECT_TRUE(evaluated.gradients == plain.gradients);
     EXPECT_TRUE(evaluated.weights == plain.weights);
   }
 }
 
-REGISTER_TYPED_TEST_SUITE_P(RecomputeTest, NoPolicyChangesABit, EvaluationLeavesNoTrace);
+TYPED_TEST_P(RecomputeTest, CopiesOfWeightsThatAreMadeAgainChangeNoBit) {
+  for (const Recompute policy : {Recompute::none, Recompute::block}) {
+    SCOPED_TRACE("policy " + std::to_string(static_cast<int>(policy)));
+    const Trace kept = this->train({.recompute = policy});
+    const octavo::LlamaOptions remade{.recompute = policy,
+                                      .weight_copies = octavo::WeightCopies::remade};
+    this->expect_equal(this->train(remade), kept);
+    EXPECT_EQ(this->train(remade, true).losses, kept.losses);
+  }
+}
+
+TYPED_TEST_P(RecomputeTest, GradientsThatShareMemoryChangeNoBit) {
+  for (const Recompute policy : {Recompute::none, Recompute::block}) {
+    SCOPED_TRACE("policy " + std::to_string(static_cast<int>(policy)));
+    octavo::LlamaOptions options{.recompute = policy};
+    const OneBatch apart = this->train_one_batch(options);
+    options.gradients_share_memory = true;
+    const OneBatch sharing = this->train_one_batch(options);
+    EXPECT_TRUE(sharing.losses == apart.losses);
+    EXPECT_TRUE(sharing.gradients == apart.gradients);
+    // Under the other policy a block keeps nothing of its own that could be shared.
+    EXPECT_EQ(sharing.bytes < apart.bytes, policy == Recompute::none);
+  }
+}
+
+REGISTER_TYPED_TEST_SUITE_P(RecomputeTest, NoPolicyChangesABit, EvaluationLeavesNoTrace,
+                            CopiesOfWeightsThatAreMadeAgainChangeNoBit,
+                            GradientsThatShareMemoryChangeNoBit);
 
 }  // namespace

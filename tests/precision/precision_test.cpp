@@ -61,12 +61,16 @@ static_assert(std::is_same_v<StorageOf<Edges>, Bf16>);
 
 // AllowFallback asks the shape; without it the precision stays, and the layer refuses the shape.
 using Blocks = Fp8Recipe<Blockwise>;
+template <class P, int In, int Out>
+using PrecisionForShape = PrecisionForLayer<P, In, Out, Cpu>;
 static_assert(std::is_same_v<PrecisionForShape<AllowFallback<Blocks>, 256, 384>, Blocks>);
 static_assert(std::is_same_v<PrecisionForShape<AllowFallback<Blocks>, 256, 192>, Bf16>);
 static_assert(std::is_same_v<PrecisionForShape<AllowFallback<Blocks>, 192, 256>, Bf16>);
 static_assert(std::is_same_v<PrecisionForShape<AllowFallback<Mxfp8>, 96, 32>, Mxfp8>);
 static_assert(std::is_same_v<PrecisionForShape<AllowFallback<Mxfp8>, 96, 48>, Bf16>);
 static_assert(std::is_same_v<PrecisionForShape<AllowFallback<Fp8>, 48, 16>, Fp8>);
+static_assert(std::is_same_v<PrecisionForLayer<AllowFallback<Mxfp8>, 96, 32, Cuda>, Bf16>);
+static_assert(std::is_same_v<PrecisionForLayer<AllowFallback<Fp8>, 48, 16, Cuda>, Fp8>);
 static_assert(std::is_same_v<PrecisionForShape<AllowFallback<Fp8>, 40, 16>, Bf16>);
 static_assert(std::is_same_v<PrecisionForShape<Blocks, 192, 192>, Blocks>);
 

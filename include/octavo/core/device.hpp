@@ -20,6 +20,13 @@ struct Cuda {
   static constexpr const char* name = "cuda";
 };
 
+/// Least compute capability, times ten, of the GPUs that the program is compiled for.
+#if defined(OCTAVO_CUDA_CAPABILITY)
+inline constexpr int cuda_capability = OCTAVO_CUDA_CAPABILITY;
+#else
+inline constexpr int cuda_capability = 90;
+#endif
+
 /// A type that names a device.
 template <class D>
 concept Device = std::same_as<D, Cpu> || std::same_as<D, Cuda>;

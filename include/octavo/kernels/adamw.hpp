@@ -45,6 +45,13 @@ struct AdamWParameter {
 
 /// w ← w · (1 − lr · decay) − lr · m̂ / (√v̂ + epsilon), with gradients times the clip coefficient;
 /// nothing changes if the step is skipped.
+///
+/// Stochastic rounding adds 16 random bits to the 16 that BF16 drops. The bits of an element depend
+/// on the seed, the step, the parameter's `random_stream`, the element's position and on what is
+/// rounded, alone. Philox gives 128 bits at once, which eight neighbours share: element i takes
+/// half i mod 2, the lower first, of word (i mod 8) / 2 at position i / 8 of the stream
+/// (4 · `random_stream` + r) · 2^32 + step; r is 0 for the first moment, 1 for the second, 2 for
+/// the weight.
 /// @param step    [1]
 /// @param status  [1]
 /// @note enqueues; does not synchronise
@@ -61,37 +68,97 @@ void adamw_update(const AdamWParameter<W, G, M, D>& parameter, const AdamWSettin
 
 namespace detail {
 
-/// Rounds to a storage format: FP32 as it is, BF16 stochastically.
+/// Rounds the result of a computation to a storage format: FP32 as it is, BF16 as
+/// `Bf16::stochastic` does, but without its branches, which would cost more than the update. What
+/// is not below the largest BF16 number loses its lower bits: it stays finite, Inf or a quiet NaN.
+/// @param random  the lower 16 bits are used
 template <class T>
 OCTAVO_HOST_DEVICE T round_stochastic(float value, std::uint32_t random) {
   if constexpr (std::is_same_v<T, float>) {
     return value;
   } else {
-    return T::stochastic(value, random);
+    static_assert(std::is_same_v<T, Bf16>, "adamw_update: weights and moments are Fp32 or Bf16");
+    constexpr float largest = 0x1.fep127f;
+    const std::uint32_t added = fabsf(value) < largest ? random & 0xffffu : 0u;
+    return Bf16::from_bits(static_cast<std::uint16_t>((float_bits(value) + added) >> 16));
   }
 }
 
-/// The random numbers of one parameter in one step: `use` 0 for moments, 1 for weights.
-template <class Parameter>
-OCTAVO_HOST_DEVICE RandomStream rounding_stream(const Parameter& parameter,
-                                                const AdamWSettings& settings,
-                                                const AdamWStep& step, std::uint64_t use) {
-  return {settings.seed, ((parameter.random_stream * 2 + use) << 32) | step.step};
+/// What is rounded stochastically.
+enum class Rounding : std::uint64_t { first_moment, second_moment, weight };
+
+/// Neighbouring elements whose bits for one rounding come from one call of `philox`.
+inline constexpr int rounding_run = 8;
+
+/// The random bits for one rounding of `rounding_run` neighbouring elements.
+struct RoundingBits {
+  std::array<std::uint32_t, 4> words;
+
+  /// @return the bits of the run's i-th element in the lower 16, others above
+  OCTAVO_HOST_DEVICE std::uint32_t operator[](int i) const {
+    return words[static_cast<std::size_t>(i / 2)] >> (i % 2 * 16);
+  }
+};
+
+/// What rounding the elements from `rounding_run` · `run` on takes; nothing where `T`, the format
+/// that is rounded to, is FP32.
+template <class T, class Parameter>
+OCTAVO_HOST_DEVICE RoundingBits rounding_bits(const Parameter& parameter,
+                                              const AdamWSettings& settings, const AdamWStep& step,
+                                              Rounding rounding, Index run) {
+  if constexpr (std::is_same_v<T, float>) {
+    return {};
+  } else {
+    const std::uint64_t use = parameter.random_stream * 4 + static_cast<std::uint64_t>(rounding);
+    return {philox({settings.seed, (use << 32) | step.step}, static_cast<std::uint64_t>(run))};
+  }
 }
 
-/// The update of one element, for every device. `random` gives 16 bits for each rounding.
+/// What the update of every element takes from the settings and the step. The corrections of the
+/// moments are multiplied by: two divisions a step, not two an element.
+struct AdamWFactors {
+  float beta1, beta2, epsilon;
+  float kept;               ///< of a weight: 1 − lr · decay
+  float step_size;          ///< lr / first correction
+  float second_correction;  ///< its inverse
+};
+
+OCTAVO_HOST_DEVICE inline AdamWFactors adamw_factors(const AdamWSettings& settings,
+                                                     const AdamWStep& step, float decay) {
+  return {settings.beta1,
+          settings.beta2,
+          settings.epsilon,
+          1.0f - step.learning_rate * decay,
+          step.learning_rate / step.first_correction,
+          1.0f / step.second_correction};
+}
+
+/// m / (√v + epsilon) for v ≥ 0. `Cuda` takes the hardware's square root and reciprocal, which
+/// are off by 2^-22 at most and flush subnormal v: exact ones would take a third of the update's
+/// instructions.
+OCTAVO_HOST_DEVICE inline float moment_ratio(float m, float v, float epsilon) {
+#if defined(__CUDA_ARCH__)
+  float root;
+  asm("sqrt.approx.ftz.f32 %0, %1;" : "=f"(root) : "f"(v));
+  return __fdividef(m, root + epsilon);
+#else
+  return m / (sqrtf(v) + epsilon);
+#endif
+}
+
+/// The update of one element, for every device.
+/// @param first_bits, second_bits  for rounding the moments
 template <class M>
 OCTAVO_HOST_DEVICE float adamw_element(float weight, float gradient, M& first, M& second,
-                                       const AdamWSettings& settings, const AdamWStep& step,
-                                       float decay, std::uint32_t random) {
-  const float m = settings.beta1 * static_cast<float>(first) + (1.0f - settings.beta1) * gradient;
+                                       const AdamWFactors& factors, std::uint32_t first_bits,
+                                       std::uint32_t second_bits) {
+  const float m = factors.beta1 * static_cast<float>(first) + (1.0f - factors.beta1) * gradient;
   const float v =
-      settings.beta2 * static_cast<float>(second) + (1.0f - settings.beta2) * gradient * gradient;
-  first = round_stochastic<M>(m, random);
-  second = round_stochastic<M>(v, random >> 16);
-  const float denominator = sqrtf(v / step.second_correction) + settings.epsilon;
-  const float update = m / step.first_correction / denominator;
-  return weight * (1.0f - step.learning_rate * decay) - step.learning_rate * update;
+      factors.beta2 * static_cast<float>(second) + (1.0f - factors.beta2) * gradient * gradient;
+  first = round_stochastic<M>(m, first_bits);
+  second = round_stochastic<M>(v, second_bits);
+  const float ratio = moment_ratio(m, v * factors.second_correction, factors.epsilon);
+  return weight * factors.kept - factors.step_size * ratio;
 }
 
 }  // namespace detail

@@ -15,6 +15,7 @@ struct StepStatus {
   float clip_coefficient;   ///< factor for every gradient, at most 1
   std::uint32_t nonfinite;  ///< operands that held an Inf or NaN before they were cast
   std::uint32_t skip;       ///< 1: loss, gradient or an operand is not finite; nothing may change
+  std::uint32_t arrivals;   ///< blocks of a running add_squared_norm that are done; 0 before, after
 };
 
 /// Adds the losses to `status.loss_sum`, in a fixed order.

@@ -99,7 +99,7 @@ class GroupedQueryAttention {
   }
 
   template <class M>
-  void quantize_weights(const Context<D>& context) const {
+  void quantize_weights(const Context<D>& context) {
     qkv_.template quantize_weight<M>(context);
     output_.template quantize_weight<M>(context);
   }

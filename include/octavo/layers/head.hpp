@@ -47,7 +47,7 @@ class LanguageModelHead {
   }
 
   template <class M>
-  void quantize_weights(const Context<D>& context) const {
+  void quantize_weights(const Context<D>& context) {
     projection_.template quantize_weight<M>(context);
   }
 
@@ -61,11 +61,14 @@ class LanguageModelHead {
   /// @param losses      [tokens]
   /// @param x_gradient  [tokens, Hidden], added to; not used in evaluation
   /// @param gradient_scale  1 / number of tokens in the optimizer step
-  /// @param accumulate  whether the projection's gradient is added to what is there
+  /// @param accumulate  whether weights' gradients are added to what is there
   template <class M>
   void loss(TensorView<const T, 2, D> x, TensorView<const std::int32_t, 1, D> targets,
             TensorView<float, 1, D> losses, TensorView<T, 2, D> x_gradient, float gradient_scale,
             bool accumulate, const Context<D>& context) {
+    if constexpr (M::saves) {
+      if (!accumulate) norm_.visit([&](auto& weight) { weight.clear_gradient(context); });
+    }
     for (Index begin = 0; begin < x.extent(0); begin += chunk_) {
       const Index count = std::min(chunk_, x.extent(0) - begin);
       const auto input = project<M>(x.rows(begin, count), context);

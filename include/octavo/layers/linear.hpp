@@ -10,11 +10,35 @@
 
 namespace octavo {
 
+/// Memory for the quantised copy of one weight at a time, where copies are made for each GEMM and
+/// not kept. Layers first reserve what they need; then the memory is taken.
+template <Device D>
+class WeightStage {
+ public:
+  void reserve(Index element_bytes, Index scale_bytes) {
+    element_bytes_ = std::max(element_bytes_, element_bytes);
+    scale_bytes_ = std::max(scale_bytes_, scale_bytes);
+  }
+  void take(Arena<D>& arena) {
+    elements_ = arena.template take<std::byte>(MemoryKind::quantized_weights, element_bytes_);
+    scales_ = arena.template take<std::byte>(MemoryKind::quantized_weights, scale_bytes_);
+  }
+  [[nodiscard]] std::byte* elements() const { return elements_; }
+  [[nodiscard]] std::byte* scales() const { return scales_; }
+
+ private:
+  Index element_bytes_ = 0;
+  Index scale_bytes_ = 0;
+  std::byte* elements_ = nullptr;
+  std::byte* scales_ = nullptr;
+};
+
 /// What linear layers share while a model is laid out.
 template <Device D>
 struct LayerRegistry {
   ScalingTable<D>* scaling = nullptr;
   GemmManifest* manifest = nullptr;
+  WeightStage<D>* stage = nullptr;  ///< null: layers keep the quantised copies of their weights
 };
 
 /// A linear layer without bias, `In` features to `Out`.
@@ -24,16 +48,25 @@ template <class Precision, int In, int Out, class G, Device D>
 class Linear {
  public:
   /// The precision that it runs in; differs from `Precision` only for `AllowFallback`.
-  using P = PrecisionForShape<Precision, In, Out>;
+  using P = PrecisionForLayer<Precision, In, Out, D>;
   using T = typename PrecisionTraits<P>::Storage;
   using Weight = Parameter<T, G, D>;
   using Input = Operand<P, OperandKind::input, D>;
   using OutputGradient = Operand<P, OperandKind::output_gradient, D>;
   using InputMemory = OperandMemory<P, OperandKind::input, D>;
+  using WeightMemory = OperandMemory<P, OperandKind::weight, D>;
   using OutputGradientMemory = OperandMemory<P, OperandKind::output_gradient, D>;
   static constexpr bool quantized = QuantizedPrecision<P>;
 
   static constexpr int multiple = PrecisionTraits<P>::shape_multiple;
+  static_assert(
+      runs_on<P, D> || multiple != 32,
+      "Mxfp8: no GPU that this library serves multiplies MX blocks; choose "
+      "Fp8Recipe<Blockwise>, write AllowFallback<Mxfp8>, or run it on Cpu, which emulates "
+      "it");
+  static_assert(runs_on<P, D> || multiple == 32,
+                "Fp8Recipe: the program is compiled for GPUs below compute capability 8.9, which "
+                "cannot multiply FP8; choose Bf16, or write AllowFallback around the recipe");
   static_assert(
       multiple != 128 || (In % 128 == 0 && Out % 128 == 0),
       "Fp8Recipe<Blockwise>: a linear layer's input and output features must be multiples "
@@ -71,18 +104,30 @@ class Linear {
                 add(GemmPass::weight_gradient, backward, forward, FormatTraits<G>::name, false)};
   }
 
-  /// Takes the memory of the weight's quantised copies.
+  /// Takes the memory of the weight's quantised copies, or reserves it on the stage.
+  /// @param weight  must outlive the layer, at the same address
   void take_weight_copies(Arena<D>& arena, const Weight& weight) {
-    weight_ = weight;
+    weight_ = &weight;
     copies_.values = weight.weight.data();
-    copies_.take_row_major(arena, MemoryKind::quantized_weights, Out, In);
-    copies_.take_transposed(arena, MemoryKind::quantized_weights, Out, In);
+    if (registry_.stage == nullptr) {
+      copies_.take_row_major(arena, MemoryKind::quantized_weights, Out, In);
+      copies_.take_transposed(arena, MemoryKind::quantized_weights, Out, In);
+    } else if constexpr (quantized) {
+      registry_.stage->reserve(
+          WeightMemory::element_bytes(Out, In),
+          std::max(WeightMemory::scale_bytes(Out, In), WeightMemory::scale_bytes(In, Out)));
+    }
   }
 
-  /// Quantises the weight: once an optimizer step, and before an evaluation.
+  /// Quantises the weight: once an optimizer step, and before an evaluation. Where copies are made
+  /// for each GEMM, the next forward does and records.
   template <class M>
-  void quantize_weight(const Context<D>& context) const {
-    quantize(weight_operand(M::records), context);
+  void quantize_weight(const Context<D>& context) {
+    if (registry_.stage == nullptr) {
+      quantize(weight_operand(M::records, {true, true}), context);
+    } else {
+      records_next_ = M::records;
+    }
   }
 
   /// The operand that the layer's input is to be written to.
@@ -104,7 +149,8 @@ class Linear {
   void forward(const Input& x, TensorView<const T, 2, D> addend, TensorView<T, 2, D> y,
                const Context<D>& context) {
     const GemmOutput<T, D> output{y, addend};
-    const auto weight = weight_operand(false);
+    const bool records = std::exchange(records_next_, false);
+    const auto weight = ready_weight(records, {.row_major = true, .transposed = false}, context);
     if constexpr (quantized) {
       count(GemmPass::forward, matmul_forward(x.row_major, weight.row_major, output, context));
     } else {
@@ -118,7 +164,7 @@ class Linear {
   void backward_input(const OutputGradient& dy, TensorView<T, 2, D> x_gradient,
                       const Context<D>& context) {
     const GemmOutput<T, D> output{x_gradient, {}};
-    const auto weight = weight_operand(false);
+    const auto weight = ready_weight(false, {.row_major = false, .transposed = true}, context);
     if constexpr (quantized) {
       count(GemmPass::input_gradient,
             matmul_input_gradient(dy.row_major, weight.transposed, output, context));
@@ -131,8 +177,8 @@ class Linear {
   /// The weight's gradient = dyᵀ · x, added to what is there if `accumulate`.
   void backward_weight(const OutputGradient& dy, const Input& x, bool accumulate,
                        const Context<D>& context) {
-    GemmOutput<G, D> output{weight_.gradient, {}};
-    if (accumulate) output.addend = weight_.gradient;
+    GemmOutput<G, D> output{weight_->gradient, {}};
+    if (accumulate) output.addend = weight_->gradient;
     if constexpr (quantized) {
       count(GemmPass::weight_gradient,
             matmul_weight_gradient(dy.transposed, x.transposed, output, context));
@@ -164,15 +210,31 @@ class Linear {
   [[nodiscard]] ScalingSlot* slot(std::size_t kind) const {
     return quantized ? registry_.scaling->slot(slots_[kind]) : nullptr;
   }
-  [[nodiscard]] Operand<P, OperandKind::weight, D> weight_operand(bool record) const {
-    return copies_.operand(Out, In, slot(1), record, {true, true});
+  [[nodiscard]] Operand<P, OperandKind::weight, D> weight_operand(bool record,
+                                                                  Copies copies) const {
+    return copies_.operand(Out, In, slot(1), record, copies);
+  }
+  /// The weight with the copies that a GEMM reads: those that are kept, or made now.
+  [[nodiscard]] Operand<P, OperandKind::weight, D> ready_weight(bool record, Copies copies,
+                                                                const Context<D>& context) const {
+    if constexpr (quantized) {
+      if (registry_.stage != nullptr) {
+        WeightMemory staged = copies_;
+        staged.place(registry_.stage->elements(), registry_.stage->scales());
+        const auto operand = staged.operand(Out, In, slot(1), record, copies);
+        quantize(operand, context);
+        return operand;
+      }
+    }
+    return weight_operand(record, copies);
   }
   void count(GemmPass pass, const GemmRun& run) {
     registry_.manifest->entry(entries_[static_cast<std::size_t>(pass)]).count(run);
   }
 
-  Weight weight_;
-  OperandMemory<P, OperandKind::weight, D> copies_;
+  const Weight* weight_ = nullptr;
+  WeightMemory copies_;
+  bool records_next_ = false;
   LayerRegistry<D> registry_;
   std::array<std::size_t, 3> slots_{};
   std::array<std::size_t, 3> entries_{};

@@ -74,7 +74,7 @@ class MLP {
   }
 
   template <class M>
-  void quantize_weights(const Context<D>& context) const {
+  void quantize_weights(const Context<D>& context) {
     gate_up_.template quantize_weight<M>(context);
     down_.template quantize_weight<M>(context);
   }

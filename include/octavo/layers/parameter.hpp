@@ -29,13 +29,24 @@ struct Parameter {
     return {gradient.data(), {gradient.size()}};
   }
 
+  /// Takes the weight's memory. The gradient's is taken on its own, because it may share memory
+  /// with what is dead by the time that it is made.
   void take(Arena<D>& arena, std::string parameter_name, Index rows, Index columns,
             float deviation) {
     name = std::move(parameter_name);
     weight = {arena.template take<W>(MemoryKind::weights, rows * columns), {rows, columns}};
-    gradient = {arena.template take<G>(MemoryKind::gradients, rows * columns), {rows, columns}};
     initial_deviation = deviation;
     initialised_rows = rows;
+  }
+
+  void take_gradient(Arena<D>& arena) {
+    gradient = {arena.template take<G>(MemoryKind::gradients, weight.size()), weight.shape()};
+  }
+
+  /// Zeroes the gradient.
+  /// @note enqueues; does not synchronise
+  void clear_gradient(const Context<D>& context) const {
+    fill_zero(gradient.data(), gradient.bytes(), context);
   }
 };
 

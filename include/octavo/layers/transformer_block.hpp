@@ -80,7 +80,7 @@ class TransformerBlock {
   }
 
   template <class M>
-  void quantize_weights(const Context<D>& context) const {
+  void quantize_weights(const Context<D>& context) {
     attention_.template quantize_weights<M>(context);
     mlp_.template quantize_weights<M>(context);
   }
@@ -104,7 +104,7 @@ class TransformerBlock {
   /// Turns the gradient of y into that of x, in place, and makes the weights' gradients.
   /// @param x           [tokens, hidden], the forward's input
   /// @param gradient    [tokens, hidden]
-  /// @param accumulate  whether gradients of matrices are added to what is there
+  /// @param accumulate  whether weights' gradients are added to what is there
   void backward(TensorView<const T, 2, D> x, TensorView<T, 2, D> gradient, BatchShape batch,
                 const RoPE<D>& rope, const Shared& shared, bool accumulate,
                 const Context<D>& context) {
@@ -114,6 +114,11 @@ class TransformerBlock {
                                                   {tokens, Shape.hidden}};
     const TensorView<const T, 2, D> incoming = normalised_gradient;
     constexpr Copies transposed{.row_major = false, .transposed = true};
+    if (!accumulate) {
+      visit([&](auto& parameter) {
+        if (!parameter.is_matrix()) parameter.clear_gradient(context);
+      });
+    }
 
     if (recompute_ == Recompute::block) forward_attention<Again>(x, batch, rope, context);
     const bool again = recompute_ >= Recompute::ffn;

@@ -7,16 +7,27 @@
 #include <octavo/models/segments.hpp>
 
 #include <array>
+#include <functional>
 #include <numbers>
 #include <string>
 
 namespace octavo {
+
+/// What becomes of the quantised copies of weights. Both ways give the same bits.
+enum class WeightCopies {
+  kept,    ///< both layouts of all weights, made once a step
+  remade,  ///< made for each GEMM, in memory that all weights share
+};
 
 /// Choices that a model makes at run time.
 struct LlamaOptions {
   Recompute recompute = Recompute::none;
   /// Tokens whose logits exist at once; 0 takes a size that keeps them small.
   Index head_chunk = 0;
+  WeightCopies weight_copies = WeightCopies::kept;
+  /// Gradients of weights share memory with the activations of later layers, which are dead by
+  /// then. Only for steps of one micro-batch, which sessions take care of.
+  bool gradients_share_memory = false;
 };
 
 /// The angle by which pair `j` of a head turns at each position.
@@ -82,6 +93,8 @@ class Llama {
     take_parameters(arena);
     check_reduced_tokens();
     scaling_.take(arena);
+    weight_stage_.take(arena);
+    if (!options_.gradients_share_memory) visit(take_gradient(arena));
     take_activations(arena);
     const auto bytes = static_cast<Index>(workspace_bytes(limits));
     workspace_ = {arena.template take<std::byte>(MemoryKind::workspace, bytes), {bytes}};
@@ -129,8 +142,8 @@ class Llama {
     head_.template quantize_weights<M>(context);
   }
 
-  /// Forward, loss and backward of one micro-batch. Gradients of matrices are overwritten by the
-  /// first micro-batch of a step and added to by the others.
+  /// Forward, loss and backward of one micro-batch. Weights' gradients are overwritten by the first
+  /// micro-batch of a step and added to by the others.
   /// @param tokens          [rows]; rows are the batch's sequences one after another
   /// @param targets         [rows]; below 0: ignored
   /// @param losses          [rows], written
@@ -140,7 +153,6 @@ class Llama {
                          TensorView<const std::int32_t, 1, D> targets,
                          TensorView<float, 1, D> losses, float gradient_scale, bool first,
                          const Context<D>& context) {
-    if (first) clear_added_gradients(context);
     forward<Mode::train>(tokens, batch_, context);
     const TensorView<T, 2, D> gradient = gradient_;
     fill_zero(gradient.data(), gradient.bytes(), context);
@@ -230,7 +242,9 @@ class Llama {
   }
 
   void take_parameters(Arena<D>& arena) {
-    const LayerRegistry<D> registry{&scaling_, &manifest_};
+    const LayerRegistry<D> registry{
+        &scaling_, &manifest_,
+        options_.weight_copies == WeightCopies::remade ? &weight_stage_ : nullptr};
     constexpr float deviation = 0.02f;
     const float residual = deviation / std::sqrt(2.0f * static_cast<float>(Config.layers));
     embedding_.take(arena, "embedding", Config.padded_vocabulary(), Config.vocabulary, deviation);
@@ -267,7 +281,33 @@ class Llama {
     take_shared(
         arena, [&] { head_.take_scratch(arena); },
         std::make_index_sequence<std::tuple_size_v<SegmentTuple>>{});
-    for_each_block([&](auto& block, auto& shared) { block.take_saved(arena, shared, rows); });
+    if (options_.gradients_share_memory) {
+      take_saved_and_gradients(arena);
+    } else {
+      for_each_block([&](auto& block, auto& shared) { block.take_saved(arena, shared, rows); });
+    }
+  }
+
+  static auto take_gradient(Arena<D>& arena) {
+    return [&arena](auto& parameter) { parameter.take_gradient(arena); };
+  }
+
+  /// What a block saved is dead when the block before it, or the embedding, makes its gradients.
+  void take_saved_and_gradients(Arena<D>& arena) {
+    const Index rows = batch_.rows();
+    std::function<void()> take_previous = [] {};
+    if constexpr (Config.tied_embeddings) {
+      embedding_.visit(take_gradient(arena));  // the head is the first to make it
+    } else {
+      head_weight_.take_gradient(arena);
+      take_previous = [&] { embedding_.visit(take_gradient(arena)); };
+    }
+    head_.visit(take_gradient(arena));
+    for_each_block([&](auto& block, auto& shared) {
+      arena.overlay([&] { block.take_saved(arena, shared, rows); }, take_previous);
+      take_previous = [&arena, &block] { block.visit(take_gradient(arena)); };
+    });
+    take_previous();
   }
 
   /// Only one segment, or the head, is at work at any time.
@@ -326,25 +366,18 @@ class Llama {
                      context);
     };
     for_each_block_reversed(one, std::make_index_sequence<std::tuple_size_v<SegmentTuple>>{});
+    // The head already overwrote the gradient of a tied table.
+    if (!accumulate && !Config.tied_embeddings) {
+      embedding_.visit([&](auto& table) { table.clear_gradient(context); });
+    }
     embedding_.backward(tokens, gradient, context);
-  }
-
-  /// Zeroes the gradients that a micro-batch adds to: those of norms and of the embedding. A tied
-  /// table is first written by the head.
-  void clear_added_gradients(const Context<D>& context) {
-    const auto clear = [&](auto& parameter) {
-      fill_zero(parameter.gradient.data(), parameter.gradient.bytes(), context);
-    };
-    if constexpr (!Config.tied_embeddings) embedding_.visit(clear);
-    visit([&](auto& parameter) {
-      if (!parameter.is_matrix()) clear(parameter);
-    });
   }
 
   BatchShape batch_;
   LlamaOptions options_;
   GemmManifest manifest_;
   ScalingTable<D> scaling_;
+  WeightStage<D> weight_stage_;
   Embedding<T, Config.hidden, G, D> embedding_;
   RoPE<D> rope_;
   SegmentTuple segments_;

@@ -34,7 +34,7 @@ constexpr int segment_end() {
 
 /// The blocks of one segment.
 template <class BlockType, int Begin, int End>
-struct Segment {
+struct BlockSegment {
   using Block = BlockType;
   static constexpr int begin = Begin;
   static constexpr int end = End;
@@ -50,11 +50,12 @@ constexpr auto make_segments() {
   } else {
     constexpr int end = segment_end<P, Begin, Layers>();
     using Block = TransformerBlock<Shape, T, BlockPrecisionAt<P, Begin, Layers>, G, D>;
-    return make_segments<Shape, T, P, G, D, Layers, end, Done..., Segment<Block, Begin, end>>();
+    return make_segments<Shape, T, P, G, D, Layers, end, Done...,
+                         BlockSegment<Block, Begin, end>>();
   }
 }
 
-/// A tuple of `Segment`s that covers all blocks.
+/// A tuple of `BlockSegment`s that covers all blocks.
 template <BlockShape Shape, class T, class P, class G, Device D, int Layers>
 using Segments = typename decltype(make_segments<Shape, T, P, G, D, Layers, 0>())::type;
 

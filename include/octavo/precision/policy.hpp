@@ -2,6 +2,7 @@
 /// Precision policies for a linear layer: `Fp32`, `Bf16`, `Fp8Recipe`, `Mxfp8`, `AllowFallback`.
 #pragma once
 
+#include <octavo/core/device.hpp>
 #include <octavo/precision/scaling.hpp>
 
 #include <string>
@@ -59,8 +60,8 @@ struct Fp8Recipe {
 /// MXFP8: E4M3 with an E8M0 scale for each 32 elements. Native on sm_100 and above.
 using Mxfp8 = Fp8Recipe<MxScaling>;
 
-/// Runs `P` where a layer's shape can, and BF16 where it cannot. The manifest says which; without
-/// this wrapper, a layer that cannot run in `P` does not compile.
+/// Runs `P` where a layer's shape and device can, and BF16 where they cannot. The manifest says
+/// which; without this wrapper, a layer that cannot run in `P` does not compile.
 template <class P>
 struct AllowFallback {};
 
@@ -127,21 +128,33 @@ concept LinearPrecision = requires {
 template <class P>
 concept QuantizedPrecision = LinearPrecision<P> && PrecisionTraits<P>::is_quantized;
 
+/// Compute capability, times ten, from which on GPUs multiply FP8.
+inline constexpr int fp8_capability = 89;
+
+/// Whether GEMMs of this precision run on this device: the `Cpu` emulates every format; a GPU needs
+/// tensor cores for it, which those that this library serves do not have for MX blocks.
+template <class P, Device D>
+inline constexpr bool runs_on = true;
+template <class S, class Formats>
+inline constexpr bool runs_on<Fp8Recipe<S, Formats>, Cuda> =
+    cuda_capability >= fp8_capability && !std::is_same_v<S, MxScaling>;
+
 namespace detail {
-/// Resolves `AllowFallback` for the shape of a linear layer.
-template <class P, int In, int Out>
-struct ForShape {
+/// Resolves `AllowFallback` for the shape of a linear layer and its device.
+template <class P, int In, int Out, Device D>
+struct ForLayer {
   using type = P;
 };
-template <class P, int In, int Out>
-struct ForShape<AllowFallback<P>, In, Out> {
+template <class P, int In, int Out, Device D>
+struct ForLayer<AllowFallback<P>, In, Out, D> {
   static constexpr int multiple = PrecisionTraits<P>::shape_multiple;
-  using type = std::conditional_t<In % multiple == 0 && Out % multiple == 0, P, Bf16>;
+  static constexpr bool fits = In % multiple == 0 && Out % multiple == 0;
+  using type = std::conditional_t<fits && runs_on<P, D>, P, Bf16>;
 };
 }  // namespace detail
 
-/// The precision that a linear layer of this shape really runs in.
-template <class P, int In, int Out>
-using PrecisionForShape = typename detail::ForShape<P, In, Out>::type;
+/// The precision that a linear layer of this shape really runs in on device `D`.
+template <class P, int In, int Out, Device D>
+using PrecisionForLayer = typename detail::ForLayer<P, In, Out, D>::type;
 
 }  // namespace octavo

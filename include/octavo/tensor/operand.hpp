@@ -116,6 +116,20 @@ struct OperandMemory<P, Kind, D> {
     }
   }
 
+  /// Bytes of one copy and of its scales.
+  static constexpr Index element_bytes(Index rows, Index columns) {
+    return rows * columns * static_cast<Index>(sizeof(Format));
+  }
+  static constexpr Index scale_bytes(Index rows, Index columns) {
+    return per_tensor ? 0
+                      : scale_count<Granularity>(rows, columns) * static_cast<Index>(sizeof(Scale));
+  }
+  /// Puts both copies to one place, for operands that have only one of them.
+  void place(std::byte* elements, std::byte* scales) {
+    row_major = transposed = reinterpret_cast<Format*>(elements);
+    row_major_scales = transposed_scales = reinterpret_cast<Scale*>(scales);
+  }
+
   void take_kept(Arena<D>& arena, Index rows, Index columns) {
     take_transposed(arena, MemoryKind::activations, rows, columns);
   }

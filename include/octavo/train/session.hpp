@@ -79,6 +79,49 @@ template <class Model, class Optimizer>
 MemoryPlan plan_memory(const SessionOptions& options,
                        const DeviceLimits<typename Model::DeviceType>& limits);
 
+namespace detail {
+
+/// Everything that lives in the arena, in the order that it is taken.
+template <class Model, class Optimizer>
+struct SessionParts {
+  using D = typename Model::DeviceType;
+
+  SessionParts(Arena<D>& arena, const SessionOptions& options, const DeviceLimits<D>& limits)
+      : model(arena, options.batch, model_options(options), limits),
+        optimizer(arena, model, seeded(options)) {
+    constexpr auto kind = MemoryKind::activations;
+    const Index rows = options.batch.rows();
+    const Index all = rows * options.micro_batches;
+    require<ConfigError>(options.micro_batches > 0, "micro-batches is ", options.micro_batches,
+                         "; give at least 1");
+    tokens = {arena.template take<std::int32_t>(kind, all), {all}};
+    targets = {arena.template take<std::int32_t>(kind, all), {all}};
+    losses = {arena.template take<float>(kind, rows), {rows}};
+    status = {arena.template take<StepStatus>(kind, 1), {1}};
+  }
+
+  static LlamaOptions model_options(const SessionOptions& options) {
+    LlamaOptions model = options.model;
+    model.gradients_share_memory = options.micro_batches == 1;
+    return model;
+  }
+
+  static AdamWSettings seeded(const SessionOptions& options) {
+    AdamWSettings settings = options.optimizer;
+    settings.seed = options.seed;
+    return settings;
+  }
+
+  Model model;
+  typename Optimizer::template For<Model> optimizer;
+  TensorView<std::int32_t, 1, D> tokens;   ///< [micro_batches · rows]
+  TensorView<std::int32_t, 1, D> targets;  ///< [micro_batches · rows]
+  TensorView<float, 1, D> losses;          ///< [rows]
+  TensorView<StepStatus, 1, D> status;     ///< [1]
+};
+
+}  // namespace detail
+
 /// The session of one model type.
 /// @tparam Model      such as `Llama<llama_tiny, Bf16, Cpu>`
 /// @tparam Optimizer  such as `AdamW<MasterWeights<Fp32>, Moments<Bf16>>`
@@ -166,38 +209,6 @@ class ModelSession final : public TrainingSession {
   [[nodiscard]] Model& model() { return parts_.model; }
 
  private:
-  friend MemoryPlan plan_memory<Model, Optimizer>(const SessionOptions&, const DeviceLimits<D>&);
-
-  /// Everything that lives in the arena, in the order that it is taken.
-  struct Parts {
-    Parts(Arena<D>& arena, const SessionOptions& options, const DeviceLimits<D>& limits)
-        : model(arena, options.batch, options.model, limits),
-          optimizer(arena, model, seeded(options)) {
-      constexpr auto kind = MemoryKind::activations;
-      const Index rows = options.batch.rows();
-      const Index all = rows * options.micro_batches;
-      require<ConfigError>(options.micro_batches > 0, "micro-batches is ", options.micro_batches,
-                           "; give at least 1");
-      tokens = {arena.template take<std::int32_t>(kind, all), {all}};
-      targets = {arena.template take<std::int32_t>(kind, all), {all}};
-      losses = {arena.template take<float>(kind, rows), {rows}};
-      status = {arena.template take<StepStatus>(kind, 1), {1}};
-    }
-
-    static AdamWSettings seeded(const SessionOptions& options) {
-      AdamWSettings settings = options.optimizer;
-      settings.seed = options.seed;
-      return settings;
-    }
-
-    Model model;
-    typename Optimizer::template For<Model> optimizer;
-    TensorView<std::int32_t, 1, D> tokens;   ///< [micro_batches · rows]
-    TensorView<std::int32_t, 1, D> targets;  ///< [micro_batches · rows]
-    TensorView<float, 1, D> losses;          ///< [rows]
-    TensorView<StepStatus, 1, D> status;     ///< [1]
-  };
-
   [[nodiscard]] Index rows() const { return options_.batch.rows(); }
   [[nodiscard]] TensorView<const float, 1, D> losses() const { return parts_.losses; }
   [[nodiscard]] TensorView<const StepStatus, 1, D> status() const { return parts_.status; }
@@ -254,7 +265,7 @@ class ModelSession final : public TrainingSession {
   SessionOptions options_;
   Context<D>& context_;
   Arena<D> arena_;
-  Parts parts_;
+  detail::SessionParts<Model, Optimizer> parts_;
   Replay<D> replay_;
 };
 
@@ -262,7 +273,7 @@ template <class Model, class Optimizer>
 MemoryPlan plan_memory(const SessionOptions& options,
                        const DeviceLimits<typename Model::DeviceType>& limits) {
   Arena<typename Model::DeviceType> arena;
-  const typename ModelSession<Model, Optimizer>::Parts parts(arena, options, limits);
+  const detail::SessionParts<Model, Optimizer> parts(arena, options, limits);
   return arena.plan();
 }
 

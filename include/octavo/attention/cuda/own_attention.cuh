@@ -565,7 +565,9 @@ OCTAVO_KERNEL __launch_bounds__(attention_threads, 1) void attention_query_gradi
   Accumulator query_sums[columns / panel_columns];
   set_zero(query_sums);
   const float scale = geometry.scale() * log2_e;
-  for (int step = 0; step < steps; ++step) {
+  // Only the last steps have keys to hide; a branch between the start of a product and its end
+  // would let the compiler move the registers that it writes.
+  const auto advance = [&](int step, auto hides) {
     const auto keys = tiles.passing(0, step % 2);
     const auto values = tiles.passing(1, step % 2);
     Accumulator scores[1];
@@ -576,7 +578,7 @@ OCTAVO_KERNEL __launch_bounds__(attention_threads, 1) void attention_query_gradi
     start_scores(probability_gradients[0], output_gradients, values, 0);
     commit_products();
     wait_for_products<1>(scores);
-    if ((step + 1) * backward_rows > first + place.group_row) {
+    if constexpr (hides) {
       hide_later_keys(scores[0], first + place.row - step * backward_rows - place.column);
     }
 #pragma unroll
@@ -599,7 +601,10 @@ OCTAVO_KERNEL __launch_bounds__(attention_threads, 1) void attention_query_gradi
     __syncthreads();
     copy_step(step + 2);
     wait_for_copies<1>();
-  }
+  };
+  const int first_hiding = first / backward_rows;
+  for (int step = 0; step < first_hiding; ++step) advance(step, std::false_type());
+  for (int step = first_hiding; step < steps; ++step) advance(step, std::true_type());
   const float factors[2] = {geometry.scale(), geometry.scale()};
   store_tile(query_sums, factors, tiles.own(0), place.warp_row,
              arguments.qkv_gradient + geometry.query(sequence, first, head), stride, tokens - first,

@@ -37,11 +37,13 @@ class Context<Cuda> {
  public:
   /// Makes the GPU the calling thread's current one; use the context on that thread.
   /// @param gpu  index of the GPU, as CUDA counts them
-  /// @throws CudaError  if there is no such GPU
+  /// @throws CudaError    if there is no such GPU
+  /// @throws ConfigError  if the program is not compiled for it
   explicit Context(int gpu = 0) : gpu_(gpu) {
     check(cudaSetDevice(gpu), "cudaSetDevice", " for GPU ", gpu,
           "; see nvidia-smi for the GPUs of this machine and CUDA_VISIBLE_DEVICES for those that "
           "the program may use");
+    check_capability();
     check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
   }
   Context(const Context&) = delete;
@@ -81,6 +83,20 @@ class Context<Cuda> {
   }
 
  private:
+  void check_capability() const {
+    cudaDeviceProp card{};
+    check(cudaGetDeviceProperties(&card, gpu_), "cudaGetDeviceProperties");
+    const int capability = 10 * card.major + card.minor;
+    require<ConfigError>(
+        capability >= cuda_capability, "GPU ", gpu_, " (", card.name, ") has compute capability ",
+        card.major, ".", card.minor, ", but the program is compiled for ", cuda_capability / 10,
+        ".", cuda_capability % 10,
+        " and above; choose another GPU, or configure with "
+        "-DCMAKE_CUDA_ARCHITECTURES=",
+        capability,
+        capability < 89 ? " -DOCTAVO_CUDA_PRECISIONS=bf16, as it cannot multiply FP8" : "");
+  }
+
   int gpu_;
   cudaStream_t stream_ = nullptr;
   bool deterministic_ = false;

@@ -5,6 +5,8 @@
 #include <octavo/kernels/adamw.hpp>
 #include <octavo/kernels/cpu/vector.hpp>
 
+#include <algorithm>
+
 namespace octavo {
 
 /// See adamw_update.
@@ -12,31 +14,36 @@ template <class W, class G, class M>
 void adamw_update_body(const AdamWParameter<W, G, M, Cpu>& parameter, const AdamWSettings& settings,
                        TensorView<const AdamWStep, 1, Cpu> step,
                        TensorView<const StepStatus, 1, Cpu> status, const Context<Cpu>& context) {
+  using detail::Rounding;
   if (status.data()->skip != 0) return;
-  constexpr bool random_moments = !std::is_same_v<M, float>;
-  constexpr bool random_weights = !std::is_same_v<W, float>;
   const AdamWStep now = *step.data();
   const float clip = status.data()->clip_coefficient;
-  const RandomStream moments = detail::rounding_stream(parameter, settings, now, 0);
-  const RandomStream weights = detail::rounding_stream(parameter, settings, now, 1);
+  const detail::AdamWFactors factors = detail::adamw_factors(settings, now, parameter.weight_decay);
   float* master = parameter.master.data();
-  detail::parallel_runs(parameter.weight.extent(0), context, [&](Index begin, Index end) {
+  W* weight = parameter.weight.data();
+  const auto update = [&](Index begin, Index end) {
+    const auto bits = [&](auto format, Rounding rounding) {
+      return detail::rounding_bits<decltype(format)>(parameter, settings, now, rounding,
+                                                     begin / detail::rounding_run);
+    };
+    const detail::RoundingBits first = bits(M{}, Rounding::first_moment);
+    const detail::RoundingBits second = bits(M{}, Rounding::second_moment);
+    const detail::RoundingBits rest =
+        master != nullptr ? detail::RoundingBits{} : bits(W{}, Rounding::weight);
     for (Index i = begin; i < end; ++i) {
-      const auto position = static_cast<std::uint64_t>(i);
-      const float old =
-          master != nullptr ? master[i] : static_cast<float>(parameter.weight.data()[i]);
-      const std::uint32_t random = random_moments ? random_word(moments, position) : 0;
+      const int e = static_cast<int>(i - begin);
+      const float old = master != nullptr ? master[i] : static_cast<float>(weight[i]);
       const float updated =
           detail::adamw_element(old, static_cast<float>(parameter.gradient.data()[i]) * clip,
                                 parameter.first_moment.data()[i], parameter.second_moment.data()[i],
-                                settings, now, parameter.weight_decay, random);
-      if (master != nullptr) {
-        master[i] = updated;
-        parameter.weight.data()[i] = W(updated);
-      } else {
-        const std::uint32_t bits = random_weights ? random_word(weights, position) : 0;
-        parameter.weight.data()[i] = detail::round_stochastic<W>(updated, bits);
-      }
+                                factors, first[e], second[e]);
+      if (master != nullptr) master[i] = updated;
+      weight[i] = master != nullptr ? W(updated) : detail::round_stochastic<W>(updated, rest[e]);
+    }
+  };
+  detail::parallel_runs(parameter.weight.extent(0), context, [&](Index begin, Index end) {
+    for (Index run = begin; run < end; run += detail::rounding_run) {
+      update(run, std::min(run + detail::rounding_run, end));
     }
   });
 }

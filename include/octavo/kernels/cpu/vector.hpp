@@ -4,6 +4,7 @@
 
 #include <octavo/core/context.hpp>
 
+#include <algorithm>
 #include <array>
 
 namespace octavo::detail {
@@ -11,21 +12,32 @@ namespace octavo::detail {
 /// Elements that one piece of an elementwise loop covers.
 inline constexpr Index elementwise_run = 4096;
 
-/// Σ term(i) for 0 ≤ i < count in sixteen interleaved sums: the order is fixed, and compilers
+/// Σ term(i) for begin ≤ i < end in sixteen interleaved sums: the order is fixed, and compilers
 /// vectorise it without being allowed to reorder additions.
 template <class Term>
-float lane_sum(Index count, const Term& term) {
+float run_sum(Index begin, Index end, const Term& term) {
   constexpr Index lanes = 16;
   std::array<float, lanes> sums{};
-  const Index whole = count / lanes * lanes;
-  for (Index i = 0; i < whole; i += lanes) {
+  const Index whole = begin + (end - begin) / lanes * lanes;
+  for (Index i = begin; i < whole; i += lanes) {
     for (Index lane = 0; lane < lanes; ++lane)
       sums[static_cast<std::size_t>(lane)] += term(i + lane);
   }
-  for (Index i = whole; i < count; ++i) sums[static_cast<std::size_t>(i - whole)] += term(i);
+  for (Index i = whole; i < end; ++i) sums[static_cast<std::size_t>(i - whole)] += term(i);
   float total = 0;
   for (const float sum : sums) total += sum;
   return total;
+}
+
+/// Σ term(i) for 0 ≤ i < count, by runs, so that long sums stay exact to a few bits.
+template <class Term>
+float lane_sum(Index count, const Term& term) {
+  if (count <= elementwise_run) return run_sum(0, count, term);
+  double total = 0;
+  for (Index begin = 0; begin < count; begin += elementwise_run) {
+    total += static_cast<double>(run_sum(begin, std::min(begin + elementwise_run, count), term));
+  }
+  return static_cast<float>(total);
 }
 
 /// Calls `body(begin, end)` for runs of elements that cover 0 to count.

@@ -54,23 +54,22 @@ __device__ void update_run(const AdamWParameter<W, G, M, Cuda>& parameter,
   Elements<M> first = to_elements(load_run<Vectors>(parameter.first_moment.data() + begin, count));
   Elements<M> second =
       to_elements(load_run<Vectors>(parameter.second_moment.data() + begin, count));
-  const RandomStream moments = rounding_stream(parameter, settings, step, 0);
-  const RandomStream weights = rounding_stream(parameter, settings, step, 1);
+  static_assert(run_size == rounding_run);
+  const auto bits = [&](auto format, Rounding rounding) {
+    return rounding_bits<decltype(format)>(parameter, settings, step, rounding, begin / run_size);
+  };
+  const RoundingBits first_bits = bits(M{}, Rounding::first_moment);
+  const RoundingBits second_bits = bits(M{}, Rounding::second_moment);
+  const RoundingBits weight_bits = has_master ? RoundingBits{} : bits(W{}, Rounding::weight);
+  const AdamWFactors factors = adamw_factors(settings, step, parameter.weight_decay);
   Floats updated;
   Elements<W> rounded;
 #pragma unroll
   for (int i = 0; i < run_size; ++i) {
-    const auto position = static_cast<std::uint64_t>(begin + i);
-    const std::uint32_t random = std::is_same_v<M, float> ? 0 : random_word(moments, position);
-    updated.values[i] =
-        adamw_element(old.values[i], gradient.values[i] * clip, first.values[i], second.values[i],
-                      settings, step, parameter.weight_decay, random);
-    if (has_master) {
-      rounded.values[i] = W(updated.values[i]);
-    } else {
-      const std::uint32_t bits = std::is_same_v<W, float> ? 0 : random_word(weights, position);
-      rounded.values[i] = round_stochastic<W>(updated.values[i], bits);
-    }
+    updated.values[i] = adamw_element(old.values[i], gradient.values[i] * clip, first.values[i],
+                                      second.values[i], factors, first_bits[i], second_bits[i]);
+    rounded.values[i] =
+        has_master ? W(updated.values[i]) : round_stochastic<W>(updated.values[i], weight_bits[i]);
   }
   store_run<Vectors>(parameter.first_moment.data() + begin, count, to_run(first));
   store_run<Vectors>(parameter.second_moment.data() + begin, count, to_run(second));
@@ -80,7 +79,7 @@ __device__ void update_run(const AdamWParameter<W, G, M, Cuda>& parameter,
 
 /// One run of elements a thread.
 template <bool Vectors, class W, class G, class M>
-OCTAVO_KERNEL void __launch_bounds__(elementwise_threads)
+OCTAVO_KERNEL void __launch_bounds__(elementwise_threads, 4)
     adamw_kernel(const AdamWParameter<W, G, M, Cuda> parameter, const AdamWSettings settings,
                  const AdamWStep* step, const StepStatus* status) {
   if (status->skip != 0) return;

@@ -15,6 +15,8 @@
 
 #include <cuda_fp8.h>
 
+#include <cstddef>
+
 namespace octavo {
 namespace detail {
 
@@ -45,7 +47,7 @@ struct Produced {
 template <class T>
 struct MatrixSource {
   static constexpr int parts = 1;
-  static constexpr int rounds_in_flight = 4;  ///< calls of `run` to start before the first is used
+  static constexpr int rounds_in_flight = 8;  ///< calls of `run` to start before the first is used
   const T* values;                            ///< [rows, columns]
   Index columns;
 
@@ -99,6 +101,11 @@ __device__ inline void add_to_counter(std::uint64_t& counter, std::uint32_t coun
   if (count != 0) atomicAdd(reinterpret_cast<unsigned long long*>(&counter), count);
 }
 
+/// Raises `target` to `bits`. Most blocks find it high enough, and need no atomic.
+__device__ inline void raise_amax(std::uint32_t* target, std::uint32_t bits) {
+  if (bits > __ldcg(target)) atomicMax(target, bits);
+}
+
 /// Raises `target` to the bits of the largest of the block's magnitudes. All threads must call it.
 __device__ inline void raise_to_block_amax(std::uint32_t magnitudes, std::uint32_t* target) {
   __shared__ std::uint32_t block;
@@ -107,7 +114,7 @@ __device__ inline void raise_to_block_amax(std::uint32_t magnitudes, std::uint32
   const std::uint32_t warp = __reduce_max_sync(0xffffffffu, magnitude_bits(magnitudes));
   if (threadIdx.x % 32 == 0) atomicMax(&block, warp);
   __syncthreads();
-  if (threadIdx.x == 0 && block != 0) atomicMax(target, block);
+  if (threadIdx.x == 0) raise_amax(target, block);
 }
 
 // ---- casting ------------------------------------------------------------------------------------
@@ -117,26 +124,58 @@ inline constexpr __nv_fp8_interpretation_t cuda_fp8_kind = __NV_E4M3;
 template <>
 inline constexpr __nv_fp8_interpretation_t cuda_fp8_kind<E5M2> = __NV_E5M2;
 
-/// Casts two values to two bytes and counts in them.
+/// Two values by the scale they are cast with.
+__device__ inline float2 scaled_pair(float2 values, float scale) {
+  return make_float2(__fmul_rn(values.x, scale), __fmul_rn(values.y, scale));
+}
+
+/// Casts two values to two bytes.
 template <class Format>
-__device__ std::uint32_t cast_pair(float2 values, float scale, CastTotals& totals) {
-  const float2 scaled = make_float2(__fmul_rn(values.x, scale), __fmul_rn(values.y, scale));
-  const std::uint32_t cast =
-      __nv_cvt_float2_to_fp8x2(scaled, __NV_SATFINITE, cuda_fp8_kind<Format>);
+__device__ std::uint32_t cast_pair(float2 values, float scale) {
+  return __nv_cvt_float2_to_fp8x2(scaled_pair(values, scale), __NV_SATFINITE,
+                                  cuda_fp8_kind<Format>);
+}
+
+/// Counts in two values that were cast to the two low bytes of `cast`.
+template <class Format>
+__device__ void count_pair(float2 values, float scale, std::uint32_t cast, CastTotals& totals) {
+  const float2 scaled = scaled_pair(values, scale);
   totals.saturated += !(fabsf(scaled.x) <= FormatTraits<Format>::max) ? 1u : 0u;
   totals.saturated += !(fabsf(scaled.y) <= FormatTraits<Format>::max) ? 1u : 0u;
   totals.flushed += (cast & 0x7fu) == 0 && values.x != 0.0f ? 1u : 0u;
   totals.flushed += (cast & 0x7f00u) == 0 && values.y != 0.0f ? 1u : 0u;
-  return cast;
 }
 
+/// Whether there may be something to count in values that were cast to these bytes: one that was
+/// flushed became zero, and one that was saturated the format's largest value or NaN. Both are
+/// rare, so that most values need no more than this test.
+template <class Format>
+__device__ bool may_count(std::uint32_t first, std::uint32_t second) {
+  constexpr std::uint32_t ones = 0x01010101u;
+  constexpr std::uint32_t largest = Format(FormatTraits<Format>::max).bits;
+  first &= 0x7fu * ones;
+  second &= 0x7fu * ones;
+  // The highest bit of each byte tells whether one is not zero, and whether one is large.
+  const std::uint32_t not_zero = (first + 0x7fu * ones) & (second + 0x7fu * ones);
+  const std::uint32_t large =
+      (first + (0x80u - largest) * ones) | (second + (0x80u - largest) * ones);
+  return (not_zero & ~large & 0x80u * ones) != 0x80u * ones;
+}
+
+/// Casts a run and counts in it.
 template <class Format>
 __device__ Run<Format> cast_run(const Run<Bf16>& run, float scale, CastTotals& totals) {
   Run<Format> result{};
 #pragma unroll
   for (int i = 0; i < Run<Bf16>::words_a_run; ++i) {
-    const std::uint32_t cast = cast_pair<Format>(bf16_pair(run.words[i]), scale, totals);
-    result.words[i / 2] |= cast << (i % 2 * 16);
+    result.words[i / 2] |= cast_pair<Format>(bf16_pair(run.words[i]), scale) << (i % 2 * 16);
+  }
+  if (may_count<Format>(result.words[0], result.words[1])) {
+#pragma unroll
+    for (int i = 0; i < Run<Bf16>::words_a_run; ++i) {
+      count_pair<Format>(bf16_pair(run.words[i]), scale, result.words[i / 2] >> (i % 2 * 16),
+                         totals);
+    }
   }
   return result;
 }
@@ -194,17 +233,21 @@ struct CastArguments {
   Index part_columns;  ///< of one part
   ScalingSlot* slot;
   bool record;
-  bool record_amax;  ///< false where the amax was found before the cast
+  bool finds_scale;   ///< by current scaling, from the amax that the slot holds: see write_scale
+  bool power_of_two;  ///< rounding of the scale that is found
 };
 
-/// The first row and column of a block's tile; columns count within one part.
+/// The first row and column of a block's tile; columns count within one part. The last tile comes
+/// first: what wrote or read the values just before ended there, so that they may still be in L2.
 struct TilePlace {
   Index row;
   Index column;
 
-  __device__ explicit TilePlace(unsigned tiles_across)
-      : row(Index{blockIdx.x / tiles_across} * tile_side),
-        column(Index{blockIdx.x % tiles_across} * tile_side) {}
+  __device__ explicit TilePlace(unsigned tiles_across) {
+    const unsigned tile = gridDim.x - 1 - blockIdx.x;
+    row = Index{tile / tiles_across} * tile_side;
+    column = Index{tile % tiles_across} * tile_side;
+  }
 };
 
 /// Where a thread stands in its tile while it works along rows: a run, in every 16th row.
@@ -255,12 +298,13 @@ extern __shared__ uint4 tile_memory[];
 template <bool Vectors, class Source, class Body>
 __device__ void for_each_round(const Source& source, TilePlace place, Index rows,
                                Index part_columns, const Body& body) {
-  constexpr int batch = Source::rounds_in_flight;
+  constexpr int batch = Vectors ? Source::rounds_in_flight : 2;
   const RowPosition position;
   const Index column = place.column + position.run * run_size;
-  const auto count = [&](int tile_row) {
-    return place.row + tile_row < rows ? part_columns - column : 0;
-  };
+  // In 32 bits, to save registers for what is in flight.
+  const int rows_inside = static_cast<int>(min(rows - place.row, Index{tile_side}));
+  const int columns_inside = static_cast<int>(min(part_columns - column, Index{run_size}));
+  const auto count = [&](int tile_row) { return tile_row < rows_inside ? columns_inside : 0; };
 #pragma unroll 1
   for (int begin = 0; begin < tile_rounds; begin += batch) {
     decltype(source.template run<Vectors>(0, 0, 0)) produced[batch];
@@ -291,9 +335,9 @@ __device__ void add_to_slot(const CastArguments<Format, Granularity>& arguments,
   if (blockIdx.x == 0) {
     slot.elements += static_cast<std::uint64_t>(arguments.rows * arguments.columns);
   }
-  if (arguments.record_amax) {
-    atomicMax(&slot.amax_bits, block.amax_bits);
-    atomicMax(&slot.last_amax_bits, block.amax_bits);
+  if (!arguments.finds_scale) {
+    raise_amax(&slot.amax_bits, block.amax_bits);
+    raise_amax(&slot.last_amax_bits, block.amax_bits);
   }
   if (arguments.row_major.empty() && arguments.transposed.empty()) return;
   add_to_counter(slot.saturated, block.saturated);
@@ -302,50 +346,75 @@ __device__ void add_to_slot(const CastArguments<Format, Granularity>& arguments,
 
 // ---- one scale a tensor -------------------------------------------------------------------------
 
-/// Writes a tile of bytes to the transposed copy.
-template <bool Vectors, class Format>
-__device__ void store_tile_columns(const CastArguments<Format, PerTensor>& arguments,
-                                   TilePlace place, Index first_column, const ByteTile& tile) {
-  const ColumnPosition position;
-  const int tile_row = position.group * column_size;
+/// Writes 16 rows of four columns of a tile of bytes to the transposed copy.
+/// @param tile_row     the first row in the tile; a multiple of `column_size`
+/// @param word         the columns' word in the tile
+/// @param first_row    the tile's first row in the copied matrix
+/// @param column       the first of the columns in the copied matrix
+/// @param end_column   first column that is not written
+template <bool Vectors, class Format, class Tile>
+__device__ void store_tile_columns(const CastArguments<Format, PerTensor>& arguments, Tile& tile,
+                                   int tile_row, int word, Index first_row, Index column,
+                                   Index end_column) {
   Column columns[4];
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     const int row = tile_row + i * 4;
-    const uint4 turned = transpose_bytes(
-        make_uint4(tile.word(row, position.word), tile.word(row + 1, position.word),
-                   tile.word(row + 2, position.word), tile.word(row + 3, position.word)));
+    const uint4 turned =
+        transpose_bytes(make_uint4(tile.word(row, word), tile.word(row + 1, word),
+                                   tile.word(row + 2, word), tile.word(row + 3, word)));
     columns[0].words[i] = turned.x;
     columns[1].words[i] = turned.y;
     columns[2].words[i] = turned.z;
     columns[3].words[i] = turned.w;
   }
-  const Index row = place.row + tile_row;
+  const Index row = first_row + tile_row;
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    const Index column = place.column + position.word * 4 + i;
-    if (column >= arguments.part_columns) continue;
-    store_column<Vectors>(
-        arguments.transposed.data() + (first_column + column) * arguments.rows + row,
-        arguments.rows - row, columns[i]);
+    if (column + i >= end_column) continue;
+    store_column<Vectors>(arguments.transposed.data() + (column + i) * arguments.rows + row,
+                          arguments.rows - row, columns[i]);
   }
 }
 
-/// Casts one tile a block by the slot's scale, and transposes its bytes.
+/// Writes the scale of current scaling to the slot, once no block needs the amax any more, which
+/// stands where the scale's inverse will be: until then the place of the scale counts the blocks
+/// that are done. All threads of the block must have read the amax.
+template <class Format>
+__device__ void write_scale(const CastArguments<Format, PerTensor>& arguments) {
+  if (threadIdx.x != 0) return;
+  ScalingSlot& slot = *arguments.slot;
+  __threadfence();
+  const unsigned done = atomicAdd(reinterpret_cast<unsigned*>(&slot.scale), 1u);
+  if (done + 1 != gridDim.x) return;
+  const float amax = slot.scale_inverse;
+  slot.scale = current_scale(FormatTraits<Format>::max, amax, arguments.power_of_two);
+  slot.scale_inverse = __fdiv_rn(1.0f, slot.scale);
+  if (!arguments.record) return;
+  slot.amax_bits = max(slot.amax_bits, float_bits(amax));
+  slot.last_amax_bits = float_bits(amax);
+}
+
+/// Casts one tile a block by one scale, and transposes its bytes.
+/// @tparam FindsScale    by current scaling, from the amax that the slot holds: see write_scale
 /// @param tiles_across  tiles from left to right in one part
-template <bool Vectors, class Format, class Source>
+template <bool Vectors, bool FindsScale, class Format, class Source>
 OCTAVO_KERNEL void __launch_bounds__(quantize_threads, tiles_at_once)
     cast_kernel(const CastArguments<Format, PerTensor> arguments, const Source source,
                 unsigned tiles_across) {
   auto* tiles = reinterpret_cast<ByteTile*>(tile_memory);
   const TilePlace place(tiles_across);
   const int run = RowPosition().run;
-  const float scale = arguments.slot->scale;
+  const float scale_or_amax = FindsScale ? arguments.slot->scale_inverse : arguments.slot->scale;
   CastTotals totals{};
   std::uint32_t magnitudes = 0;
   for_each_round<Vectors>(
       source, place, arguments.rows, arguments.part_columns,
-      [&](int tile_row, Index count, const Produced<Bf16, Source::parts>& produced) {
+      [&](int tile_row, int count, const Produced<Bf16, Source::parts>& produced) {
+        // Found here, so that what is read first does not wait for the amax.
+        const float scale = FindsScale ? current_scale(FormatTraits<Format>::max, scale_or_amax,
+                                                       arguments.power_of_two)
+                                       : scale_or_amax;
 #pragma unroll
         for (int part = 0; part < Source::parts; ++part) {
           magnitudes = larger_magnitudes(magnitudes, produced.parts[part]);
@@ -360,11 +429,16 @@ OCTAVO_KERNEL void __launch_bounds__(quantize_threads, tiles_at_once)
       });
   __syncthreads();
   if (!arguments.transposed.empty()) {
+    const ColumnPosition position;
 #pragma unroll
     for (int part = 0; part < Source::parts; ++part) {
-      store_tile_columns<Vectors>(arguments, place, part * arguments.part_columns, tiles[part]);
+      const Index first_column = part * arguments.part_columns;
+      store_tile_columns<Vectors>(
+          arguments, tiles[part], position.group * column_size, position.word, place.row,
+          first_column + place.column + position.word * 4, first_column + arguments.part_columns);
     }
   }
+  if constexpr (FindsScale) write_scale(arguments);
   if (!arguments.record) return;
   totals.amax_bits = magnitude_bits(magnitudes);
   add_to_slot(arguments, totals);
@@ -397,6 +471,30 @@ __device__ std::uint32_t lanes_magnitudes(std::uint32_t magnitudes) {
   return magnitudes;
 }
 
+/// Finds the scales of `Count` blocks, whose amaxes `Lanes` neighbouring threads all know: each
+/// thread finds a part of them, and hears the others.
+/// @param store  `store(i, scale_inverse)` is called by the one thread that found scale `i`
+template <class S, class Format, class Scale, int Lanes, int Count, class Store>
+__device__ void find_block_scales(const std::uint32_t (&amax_bits)[Count], float (&scales)[Count],
+                                  const Store& store) {
+  const int lane = static_cast<int>(threadIdx.x) % Lanes;
+#pragma unroll
+  for (int first = 0; first < Count; first += Lanes) {
+    std::uint32_t own = 0;
+#pragma unroll
+    for (int i = first; i < Count && i < first + Lanes; ++i) {
+      if (i == first + lane) own = amax_bits[i];
+    }
+    Scale inverse;
+    const float scale = find_block_scale<S, Format>(own, inverse);
+    if (first + lane < Count) store(first + lane, inverse);
+#pragma unroll
+    for (int i = first; i < Count && i < first + Lanes; ++i) {
+      scales[i] = __shfl_sync(0xffffffffu, scale, i - first, Lanes);
+    }
+  }
+}
+
 /// The scale of a block of 128 × 128, one for both copies. All threads of the block must call it.
 template <class S, class Format, class Granularity>
 __device__ float square_scale(const CastArguments<Format, Granularity>& arguments, TilePlace place,
@@ -423,48 +521,69 @@ __device__ float square_scale(const CastArguments<Format, Granularity>& argument
 }
 
 /// Casts a tile to the row-major copy.
-/// @param scale  of the tile; not used where blocks lie within a row
+/// @param tile_scale  of the tile; not used where blocks lie within a row
 template <class S, bool Vectors, class Format, class Granularity>
 __device__ void cast_tile_rows(const CastArguments<Format, Granularity>& arguments, TilePlace place,
-                               Index first_column, ValueTile& tile, float scale,
+                               Index first_column, ValueTile& tile, float tile_scale,
                                CastTotals& totals) {
+  using Scale = typename Granularity::Scale;
   constexpr int lanes = Granularity::block_columns / run_size;  // threads that share a block
   const auto& copy = arguments.row_major;
   const RowPosition position;
   const Index part_column = place.column + position.run * run_size;
   const Index column = first_column + part_column;
-#pragma unroll 4
-  for (int i = 0; i < tile_rounds; ++i) {
-    const int tile_row = position.row + i * tile_rows_at_once;
-    const Index row = place.row + tile_row;
-    const Index count = row < arguments.rows ? arguments.part_columns - part_column : 0;
-    const uint4 words = tile.run(tile_row, position.run);
-    const Run<Bf16> run{{words.x, words.y, words.z, words.w}};
-    if constexpr (Granularity::block_rows == 1) {
-      typename Granularity::Scale inverse;
-      const std::uint32_t magnitudes = lanes_magnitudes<lanes>(larger_magnitudes(0, run));
-      scale = find_block_scale<S, Format>(magnitude_bits(magnitudes), inverse);
-      if (position.run % lanes == 0 && count > 0) {
-        copy.scale_inverses()[scale_index<Granularity>(row, column, copy.outer(), copy.inner())] =
-            inverse;
-      }
+  const auto tile_row = [&](int round) { return position.row + round * tile_rows_at_once; };
+  const auto count = [&](int round) {
+    return place.row + tile_row(round) < arguments.rows ? arguments.part_columns - part_column : 0;
+  };
+  const auto run = [&](int round) {
+    const uint4 words = tile.run(tile_row(round), position.run);
+    return Run<Bf16>{{words.x, words.y, words.z, words.w}};
+  };
+  float scales[tile_rounds];
+  if constexpr (Granularity::block_rows == 1) {
+    std::uint32_t amax_bits[tile_rounds];
+#pragma unroll
+    for (int i = 0; i < tile_rounds; ++i) {
+      amax_bits[i] = magnitude_bits(lanes_magnitudes<lanes>(larger_magnitudes(0, run(i))));
     }
-    store_run<Vectors>(copy.data() + row * arguments.columns + column, count,
-                       cast_run<Format>(run, scale, totals));
-    discount_beyond(count, run_size, scale, totals);
+    // A thread beyond the matrix may find the scale of a block that begins within it.
+    const Index block_column = part_column - position.run % lanes * run_size;
+    find_block_scales<S, Format, Scale, lanes>(amax_bits, scales, [&](int round, Scale inverse) {
+      if (place.row + tile_row(round) >= arguments.rows || block_column >= arguments.part_columns) {
+        return;
+      }
+      const Index row = place.row + tile_row(round);
+      copy.scale_inverses()[scale_index<Granularity>(row, column, copy.outer(), copy.inner())] =
+          inverse;
+    });
+  }
+#pragma unroll
+  for (int i = 0; i < tile_rounds; ++i) {
+    const float scale = Granularity::block_rows == 1 ? scales[i] : tile_scale;
+    store_run<Vectors>(copy.data() + (place.row + tile_row(i)) * arguments.columns + column,
+                       count(i), cast_run<Format>(run(i), scale, totals));
+    discount_beyond(count(i), run_size, scale, totals);
   }
 }
 
 /// Casts a tile to the transposed copy.
-/// @param scale  of the tile; not used where blocks lie within a column
-template <class S, bool Vectors, class Format, class Granularity>
+/// @tparam Counts     whether to count, too
+/// @param tile_scale  of the tile; not used where blocks lie within a column
+template <class S, bool Vectors, bool Counts, class Format, class Granularity>
 __device__ void cast_tile_columns(const CastArguments<Format, Granularity>& arguments,
                                   TilePlace place, Index first_column, const ValueTile& tile,
-                                  float scale, CastTotals& totals) {
+                                  float tile_scale, CastTotals& totals) {
+  using Scale = typename Granularity::Scale;
   constexpr int lanes = Granularity::block_columns / column_size;  // threads that share a block
   const auto& copy = arguments.transposed;
   const ColumnPosition position;
   const Index row = place.row + position.group * column_size;
+  const Index part_column = place.column + position.word * 4;
+  const Index column = first_column + part_column;
+  const auto inside = [&](int c) {
+    return part_column + c < arguments.part_columns && row < arguments.rows;
+  };
   uint2 values[column_size];
   uint2 magnitudes{};
 #pragma unroll
@@ -473,36 +592,37 @@ __device__ void cast_tile_columns(const CastArguments<Format, Granularity>& argu
     magnitudes.x = larger_magnitudes(magnitudes.x, values[i].x);
     magnitudes.y = larger_magnitudes(magnitudes.y, values[i].y);
   }
-  magnitudes.x = lanes_magnitudes<lanes>(magnitudes.x);
-  magnitudes.y = lanes_magnitudes<lanes>(magnitudes.y);
+  float scales[4];
+  if constexpr (Granularity::block_rows == 1) {
+    magnitudes.x = lanes_magnitudes<lanes>(magnitudes.x);
+    magnitudes.y = lanes_magnitudes<lanes>(magnitudes.y);
+    const std::uint32_t amax_bits[4] = {magnitudes.x << 16, magnitudes.x & 0xffff0000u,
+                                        magnitudes.y << 16, magnitudes.y & 0xffff0000u};
+    const Index block_row = row - position.group % lanes * column_size;
+    find_block_scales<S, Format, Scale, lanes>(amax_bits, scales, [&](int c, Scale inverse) {
+      if (part_column + c >= arguments.part_columns || block_row >= arguments.rows) return;
+      copy.scale_inverses()[scale_index<Granularity>(column + c, row, copy.outer(), copy.inner())] =
+          inverse;
+    });
+  }
 #pragma unroll
   for (int c = 0; c < 4; ++c) {
-    const Index part_column = place.column + position.word * 4 + c;
-    const Index column = first_column + part_column;
+    const float scale = Granularity::block_rows == 1 ? scales[c] : tile_scale;
     const auto value = [&](int i) {
       const std::uint32_t word = c < 2 ? values[i].x : values[i].y;
       return __uint_as_float(c % 2 == 0 ? word << 16 : word & 0xffff0000u);
     };
-    const bool inside = part_column < arguments.part_columns && row < arguments.rows;
-    if constexpr (Granularity::block_rows == 1) {
-      typename Granularity::Scale inverse;
-      const std::uint32_t word = c < 2 ? magnitudes.x : magnitudes.y;
-      scale = find_block_scale<S, Format>(c % 2 == 0 ? word << 16 : word & 0xffff0000u, inverse);
-      if (inside && position.group % lanes == 0) {
-        copy.scale_inverses()[scale_index<Granularity>(column, row, copy.outer(), copy.inner())] =
-            inverse;
-      }
-    }
     Column result{};
 #pragma unroll
     for (int i = 0; i < column_size; i += 2) {
-      const std::uint32_t pair =
-          cast_pair<Format>(make_float2(value(i), value(i + 1)), scale, totals);
-      result.words[i / 4] |= pair << (i % 4 * 8);
+      const float2 pair = make_float2(value(i), value(i + 1));
+      const std::uint32_t cast = cast_pair<Format>(pair, scale);
+      result.words[i / 4] |= cast << (i % 4 * 8);
+      if constexpr (Counts) count_pair<Format>(pair, scale, cast, totals);
     }
-    discount_beyond(arguments.rows - row, column_size, scale, totals);
-    if (inside) {
-      store_column<Vectors>(copy.data() + column * arguments.rows + row, arguments.rows - row,
+    if constexpr (Counts) discount_beyond(arguments.rows - row, column_size, scale, totals);
+    if (inside(c)) {
+      store_column<Vectors>(copy.data() + (column + c) * arguments.rows + row, arguments.rows - row,
                             result);
     }
   }
@@ -521,7 +641,7 @@ OCTAVO_KERNEL void __launch_bounds__(quantize_threads, tiles_at_once)
   const int run = RowPosition().run;
   std::uint32_t magnitudes = 0;
   for_each_round<Vectors>(source, place, arguments.rows, arguments.part_columns,
-                          [&](int tile_row, Index, const Produced<Bf16, Source::parts>& produced) {
+                          [&](int tile_row, int, const Produced<Bf16, Source::parts>& produced) {
 #pragma unroll
                             for (int part = 0; part < Source::parts; ++part) {
                               const Run<Bf16>& values = produced.parts[part];
@@ -536,20 +656,24 @@ OCTAVO_KERNEL void __launch_bounds__(quantize_threads, tiles_at_once)
   if constexpr (Granularity::block_rows > 1) {
     scale = square_scale<S>(arguments, place, magnitudes);
   }
-  CastTotals of_rows{};
-  CastTotals of_columns{};
+  CastTotals totals{};
 #pragma unroll
   for (int part = 0; part < Source::parts; ++part) {
     const Index first_column = part * arguments.part_columns;
-    if (!arguments.row_major.empty()) {
-      cast_tile_rows<S, Vectors>(arguments, place, first_column, tiles[part], scale, of_rows);
+    const bool has_rows = !arguments.row_major.empty();
+    if (has_rows) {
+      cast_tile_rows<S, Vectors>(arguments, place, first_column, tiles[part], scale, totals);
     }
-    if (!arguments.transposed.empty()) {
-      cast_tile_columns<S, Vectors>(arguments, place, first_column, tiles[part], scale, of_columns);
+    if (arguments.transposed.empty()) continue;
+    if (has_rows) {
+      cast_tile_columns<S, Vectors, false>(arguments, place, first_column, tiles[part], scale,
+                                           totals);
+    } else {
+      cast_tile_columns<S, Vectors, true>(arguments, place, first_column, tiles[part], scale,
+                                          totals);
     }
   }
   if (!arguments.record) return;
-  CastTotals totals = arguments.row_major.empty() ? of_columns : of_rows;
   totals.amax_bits = magnitude_bits(magnitudes);
   add_to_slot(arguments, totals);
 }
@@ -578,17 +702,6 @@ OCTAVO_KERNEL void __launch_bounds__(quantize_threads)
     magnitudes = larger_magnitudes(magnitudes, values[i].bits);
   }
   raise_to_block_amax(magnitudes, amax_bits);
-}
-
-/// Turns the amax, whose bits `slot->scale` holds, into the scale of current scaling.
-template <class Format>
-OCTAVO_KERNEL void current_scale_kernel(ScalingSlot* slot, bool power_of_two, bool record) {
-  const std::uint32_t amax_bits = float_bits(slot->scale);
-  slot->scale = current_scale(FormatTraits<Format>::max, float_from_bits(amax_bits), power_of_two);
-  slot->scale_inverse = __fdiv_rn(1.0f, slot->scale);
-  if (!record) return;
-  slot->amax_bits = max(slot->amax_bits, amax_bits);
-  slot->last_amax_bits = amax_bits;
 }
 
 /// Writes what the source makes. Each thread works on one run in several rows.
@@ -650,6 +763,33 @@ void enqueue_amax(TensorView<Storage, 2, Cuda> values, std::uint32_t* amax_bits,
          static_cast<const Storage*>(values.data()), values.size(), vectors, amax_bits);
 }
 
+/// What kernels that write the operand's copies need.
+template <QuantizedPrecision P, OperandKind Kind>
+auto cast_arguments(const Operand<P, Kind, Cuda>& operand, int parts) {
+  using S = typename PrecisionTraits<P>::ScalingType;
+  const Index columns = operand.values.extent(1);
+  return CastArguments<OperandFormat<P, Kind>, OperandGranularity<P, Kind>>{
+      operand.row_major, operand.transposed, operand.values.extent(0),
+      columns,           columns / parts,    operand.slot,
+      operand.record,    is_tensorwise<S>,   S::rounding == ScaleRounding::power_of_two};
+}
+
+/// Enqueues what must happen before a cast that records the amax.
+template <class Format, class Granularity>
+void clear_last_amax(const CastArguments<Format, Granularity>& arguments,
+                     const Context<Cuda>& context) {
+  if (!arguments.record || arguments.finds_scale) return;
+  fill_zero(&arguments.slot->last_amax_bits, sizeof(std::uint32_t), context);
+}
+
+/// True if both copies can be written in vectors.
+template <class Format, class Granularity>
+bool copies_are_vectors(const CastArguments<Format, Granularity>& arguments) {
+  return rows_are_vectors(arguments.part_columns, arguments.row_major.data()) &&
+         is_vector_aligned(arguments.transposed.data()) &&
+         (arguments.transposed.empty() || arguments.rows % column_size == 0);
+}
+
 /// Enqueues the cast of what the source makes to the operand's copies.
 template <class Source, QuantizedPrecision P, OperandKind Kind>
 void enqueue_cast(const char* name, const Source& source, const Operand<P, Kind, Cuda>& operand,
@@ -657,29 +797,18 @@ void enqueue_cast(const char* name, const Source& source, const Operand<P, Kind,
   using S = typename PrecisionTraits<P>::ScalingType;
   using Format = OperandFormat<P, Kind>;
   using Granularity = OperandGranularity<P, Kind>;
-  constexpr bool per_tensor = std::is_same_v<Granularity, PerTensor>;
-  constexpr bool knows_amax = is_tensorwise<S>;
-  const Index rows = operand.values.extent(0);
-  const Index columns = operand.values.extent(1);
-  const Index part_columns = columns / Source::parts;
-  const CastArguments<Format, Granularity> arguments{
-      operand.row_major, operand.transposed, rows,           columns,
-      part_columns,      operand.slot,       operand.record, !knows_amax};
-  if (operand.record && !knows_amax) {
-    fill_zero(&operand.slot->last_amax_bits, sizeof(std::uint32_t), context);
-  }
-  const Index across = std::max(Index{1}, ceil_divide(part_columns, tile_side));
-  const Index down = std::max(Index{1}, ceil_divide(rows, tile_side));
-  const bool vectors = source.vectors() &&
-                       rows_are_vectors(part_columns, operand.row_major.data()) &&
-                       is_vector_aligned(operand.transposed.data()) &&
-                       (operand.transposed.empty() || rows % column_size == 0);
+  const auto arguments = cast_arguments(operand, Source::parts);
+  clear_last_amax(arguments, context);
+  const Index across = std::max(Index{1}, ceil_divide(arguments.part_columns, tile_side));
+  const Index down = std::max(Index{1}, ceil_divide(arguments.rows, tile_side));
+  const bool vectors = source.vectors() && copies_are_vectors(arguments);
   const auto enqueue = [&](auto* kernel, std::size_t tile_bytes) {
     launch(name, kernel, across * down, quantize_threads, Source::parts * tile_bytes, context,
            arguments, source, static_cast<unsigned>(across));
   };
-  if constexpr (per_tensor) {
-    enqueue(vectors ? cast_kernel<true, Format, Source> : cast_kernel<false, Format, Source>,
+  if constexpr (std::is_same_v<Granularity, PerTensor>) {
+    enqueue(vectors ? cast_kernel<true, is_tensorwise<S>, Format, Source>
+                    : cast_kernel<false, is_tensorwise<S>, Format, Source>,
             sizeof(ByteTile));
   } else {
     enqueue(vectors ? block_cast_kernel<S, true, Format, Granularity, Source>
@@ -694,12 +823,10 @@ void enqueue_cast(const char* name, const Source& source, const Operand<P, Kind,
 template <QuantizedPrecision P, OperandKind Kind, class FindAmax>
 void cast_by_current_scale(const char* name, const Operand<P, Kind, Cuda>& operand,
                            const FindAmax& find_amax, const Context<Cuda>& context) {
-  using S = typename PrecisionTraits<P>::ScalingType;
-  // The scale's own memory gathers the amax, so that no other memory is needed.
-  fill_zero(&operand.slot->scale, sizeof(float), context);
-  find_amax(reinterpret_cast<std::uint32_t*>(&operand.slot->scale));
-  launch(name, current_scale_kernel<OperandFormat<P, Kind>>, 1, 1, 0, context, operand.slot,
-         S::rounding == ScaleRounding::power_of_two, operand.record);
+  // The inverse's own memory gathers the amax, and the scale's counts blocks: see write_scale.
+  ScalingSlot& slot = *operand.slot;
+  fill_zero(&slot.scale, offsetof(ScalingSlot, scale_inverse) + sizeof(float), context);
+  find_amax(reinterpret_cast<std::uint32_t*>(&slot.scale_inverse));
   const MatrixSource<Bf16> source{operand.values.data(), operand.values.extent(1)};
   enqueue_cast(name, source, operand, context);
 }
@@ -750,17 +877,39 @@ void produce(const char* name, const Source& source, const Operand<P, Kind, Cuda
 
 // ---- slots --------------------------------------------------------------------------------------
 
-/// Threads of a block in kernels with one thread a slot.
+/// Threads of a block in kernels with one thread or one warp a slot.
 inline constexpr int slot_threads = 32;
 
-/// One thread a slot.
+/// One warp a slot: `update_slot`, with the history's largest entry found by all lanes.
 template <Device D>
-OCTAVO_KERNEL void update_slots_kernel(TensorView<ScalingSlot, 1, D> slots,
-                                       const ScalingRule* rules, float* history, Index longest,
-                                       std::int32_t group) {
-  const Index i = global_thread();
-  if (i >= slots.extent(0) || rules[i].group != group) return;
-  update_slot(slots.data()[i], rules[i], history + i * longest);
+OCTAVO_KERNEL void __launch_bounds__(slot_threads)
+    update_slots_kernel(TensorView<ScalingSlot, 1, D> slots, const ScalingRule* rules,
+                        float* history, Index longest, std::int32_t group) {
+  const ScalingRule rule = rules[blockIdx.x];
+  if (rule.group != group) return;
+  ScalingSlot& slot = slots.data()[blockIdx.x];
+  history += Index{blockIdx.x} * longest;
+  const std::uint32_t amax_bits = slot.amax_bits;
+  const auto length = static_cast<std::uint32_t>(rule.history_length);
+  const bool takes_in = amax_bits != 0 && amax_bits < 0x7f800000u && length != 0;
+  std::uint32_t used_bits = amax_bits;
+  if (takes_in && rule.most_recent == 0) {
+#pragma unroll 8
+    for (std::uint32_t i = threadIdx.x; i < length; i += slot_threads) {
+      // The new amax takes the place of the oldest.
+      if (i != slot.position) used_bits = max(used_bits, float_bits(history[i]));
+    }
+  }
+  used_bits = __reduce_max_sync(0xffffffffu, used_bits);
+  if (threadIdx.x != 0) return;
+  slot.amax_bits = 0;
+  if (amax_bits >= 0x7f800000u) ++slot.nonfinite;
+  if (!takes_in) return;
+  history[slot.position] = float_from_bits(amax_bits);
+  slot.position = (slot.position + 1) % length;
+  slot.scale =
+      delayed_scale(rule.target, float_from_bits(used_bits), slot.scale, rule.power_of_two != 0);
+  slot.scale_inverse = __fdiv_rn(1.0f, slot.scale);
 }
 
 /// One thread a slot.
@@ -794,10 +943,9 @@ inline void update_delayed_scales_body(TensorView<ScalingSlot, 1, Cuda> slots,
                                        TensorView<const ScalingRule, 1, Cuda> rules,
                                        TensorView<float, 2, Cuda> history, OperandKind group,
                                        const Context<Cuda>& context) {
-  detail::launch("update_delayed_scales", detail::update_slots_kernel<Cuda>,
-                 ceil_divide(slots.extent(0), detail::slot_threads), detail::slot_threads, 0,
-                 context, slots, rules.data(), history.data(), history.extent(1),
-                 static_cast<std::int32_t>(group));
+  detail::launch("update_delayed_scales", detail::update_slots_kernel<Cuda>, slots.extent(0),
+                 detail::slot_threads, 0, context, slots, rules.data(), history.data(),
+                 history.extent(1), static_cast<std::int32_t>(group));
 }
 
 /// See clear_statistics.

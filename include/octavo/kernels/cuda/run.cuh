@@ -190,6 +190,16 @@ bool rows_are_vectors(Index columns, const Elements*... addresses) {
   return columns % run_size == 0 && (... && is_vector_aligned(addresses));
 }
 
+/// Lets blocks of a kernel have this much dynamic shared memory.
+template <class Kernel>
+void allow_shared_bytes(const char* name, Kernel* kernel, std::size_t shared_bytes) {
+  constexpr std::size_t bytes_without_leave = std::size_t{48} << 10;
+  if (shared_bytes <= bytes_without_leave) return;
+  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                             static_cast<int>(shared_bytes)),
+        "cudaFuncSetAttribute", " for ", shared_bytes, " bytes of shared memory in ", name);
+}
+
 /// Enqueues a kernel on the context's stream.
 /// @param name          the operation, for the message of an error
 /// @param shared_bytes  dynamic shared memory of a block
@@ -197,15 +207,33 @@ template <class... Parameters, class... Arguments>
 void launch(const char* name, void (*kernel)(Parameters...), Index blocks, int threads,
             std::size_t shared_bytes, const Context<Cuda>& context, const Arguments&... arguments) {
   if (blocks == 0) return;
-  constexpr std::size_t bytes_without_leave = std::size_t{48} << 10;
-  if (shared_bytes > bytes_without_leave) {
-    check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                               static_cast<int>(shared_bytes)),
-          "cudaFuncSetAttribute", " for ", shared_bytes, " bytes of shared memory in ", name);
-  }
+  allow_shared_bytes(name, kernel, shared_bytes);
   kernel<<<static_cast<unsigned>(blocks), static_cast<unsigned>(threads), shared_bytes,
            context.stream()>>>(arguments...);
   check(cudaGetLastError(), "cudaLaunchKernel", " in ", name);
+}
+
+/// Enqueues a kernel whose blocks form clusters: those of one cluster run at the same time, and can
+/// read each other's shared memory.
+/// @param cluster  blocks of a cluster, at most 8; `blocks` is a multiple of it
+template <class... Parameters, class... Arguments>
+void launch_clusters(const char* name, void (*kernel)(Parameters...), Index blocks, Index cluster,
+                     int threads, std::size_t shared_bytes, const Context<Cuda>& context,
+                     const Arguments&... arguments) {
+  if (blocks == 0) return;
+  allow_shared_bytes(name, kernel, shared_bytes);
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeClusterDimension;
+  attribute.val.clusterDim.x = static_cast<unsigned>(cluster);
+  attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(blocks));
+  config.blockDim = dim3(static_cast<unsigned>(threads));
+  config.dynamicSmemBytes = shared_bytes;
+  config.stream = context.stream();
+  config.attrs = &attribute;
+  config.numAttrs = 1;
+  check(cudaLaunchKernelEx(&config, kernel, arguments...), "cudaLaunchKernelEx", " in ", name);
 }
 
 /// Threads of a block that works on a row of this many columns: one for each run, in whole warps.

@@ -11,9 +11,13 @@ namespace detail {
 
 inline constexpr int status_threads = 1024;
 /// Blocks of add_squared_norm, at most.
-inline constexpr Index norm_blocks = 1024;
-/// Loads that one thread of add_squared_norm has in flight.
-inline constexpr int norm_loads = 4;
+inline constexpr Index norm_blocks = 16384;
+/// Runs that one thread of add_squared_norm has in flight: 128 bytes.
+template <class G>
+inline constexpr int norm_loads = 16 / static_cast<int>(sizeof(G));
+/// Neighbouring elements that a block of add_squared_norm reads in one round.
+template <class G>
+inline constexpr Index norm_tile = Index{elementwise_threads} * norm_loads<G>* run_size;
 
 /// target += Σ values, by one block.
 template <class T>
@@ -25,37 +29,67 @@ OCTAVO_KERNEL void __launch_bounds__(status_threads)
   if (threadIdx.x == 0) *target += sum;
 }
 
-/// sums[block] = Σ of the squares of what the block reads. A thread adds up its few loads of one
-/// round in FP32 and its rounds in FP64.
-/// @param vectors  runs of values to read at once; the rest is read one by one
+/// Σ of the squares of the runs that the thread reads of one tile, in FP32.
 template <class G>
-OCTAVO_KERNEL void __launch_bounds__(elementwise_threads)
-    squares_kernel(const G* values, Index count, Index vectors, double* sums) {
-  const Index thread = global_thread();
-  const Index stride = Index{gridDim.x} * elementwise_threads;
-  double sum = 0;
-  for (Index begin = thread; begin < vectors; begin += norm_loads * stride) {
-    Run<G> runs[norm_loads];
+__device__ float tile_squares(const G* tile) {
+  Run<G> runs[norm_loads<G>];
 #pragma unroll
-    for (int i = 0; i < norm_loads; ++i) {
-      const Index position = begin + i * stride;
-      runs[i] = load_run<true>(values + position * run_size, (vectors - position) * run_size);
-    }
-    float squares = 0;
-#pragma unroll
-    for (const Run<G>& run : runs) {
-      const Floats floats = to_floats(run);
-#pragma unroll
-      for (const float value : floats.values) squares += value * value;
-    }
-    sum += static_cast<double>(squares);
+  for (int i = 0; i < norm_loads<G>; ++i) {
+    const int position = static_cast<int>(threadIdx.x) + i * elementwise_threads;
+    runs[i] = load_run<true>(tile + position * run_size, run_size);
   }
-  for (Index i = vectors * run_size + thread; i < count; i += stride) {
+  float squares[run_size] = {};  // sums of their own, so that additions need not wait
+#pragma unroll
+  for (const Run<G>& run : runs) {
+    const Floats floats = to_floats(run);
+#pragma unroll
+    for (int e = 0; e < run_size; ++e) squares[e] += floats.values[e] * floats.values[e];
+  }
+  float sum = 0;
+#pragma unroll
+  for (const float square : squares) sum += square;
+  return sum;
+}
+
+/// True in the block that comes here last, to all its threads; what their first threads wrote
+/// before is then visible.
+__device__ inline bool arrives_last(std::uint32_t* arrivals) {
+  __shared__ bool last;
+  if (threadIdx.x == 0) {
+    __threadfence();
+    last = atomicAdd(arrivals, 1u) == gridDim.x - 1;
+    __threadfence();
+  }
+  __syncthreads();
+  return last;
+}
+
+/// sums[block] = Σ of the squares of what the block reads, and the last block adds all of them to
+/// the status: in the order of the sums, whichever block that is.
+/// @param tiles  to read in vectors; the elements after them are read one by one
+template <class G>
+OCTAVO_KERNEL void __launch_bounds__(elementwise_threads, 4)
+    squares_kernel(const G* values, Index count, Index tiles, double* sums, StepStatus* status) {
+  double sum = 0;
+  for (Index tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
+    sum += static_cast<double>(tile_squares(values + tile * norm_tile<G>));
+  }
+#pragma unroll 4
+  for (Index i = tiles * norm_tile<G> + global_thread(); i < count;
+       i += Index{gridDim.x} * elementwise_threads) {
     const float value = static_cast<float>(values[i]);
     sum += static_cast<double>(value * value);
   }
   sum = block_sum(sum);
   if (threadIdx.x == 0) sums[blockIdx.x] = sum;
+  if (!arrives_last(&status->arrivals)) return;
+  double total = 0;
+#pragma unroll 4
+  for (unsigned i = threadIdx.x; i < gridDim.x; i += elementwise_threads) total += __ldcg(sums + i);
+  total = block_sum(total);
+  if (threadIdx.x != 0) return;
+  status->squared_norm += total;
+  status->arrivals = 0;
 }
 
 /// Completes the status, by one block.
@@ -106,16 +140,12 @@ void add_squared_norm_body(TensorView<const G, 1, Cuda> gradient,
                            TensorView<StepStatus, 1, Cuda> status, const Context<Cuda>& context) {
   constexpr const char* name = "add_squared_norm";
   const Index count = gradient.extent(0);
-  const Index runs = count / detail::run_size;
-  const Index vectors = detail::is_vector_aligned(gradient.data()) ? runs : 0;
-  const Index blocks =
-      std::clamp(ceil_divide(runs, Index{detail::elementwise_threads} * detail::norm_loads),
-                 Index{1}, detail::norm_blocks);
+  const Index whole = count / detail::norm_tile<G>;
+  const Index tiles = detail::is_vector_aligned(gradient.data()) ? whole : 0;
+  const Index blocks = std::clamp(whole, Index{1}, detail::norm_blocks);
   auto* sums = detail::workspace_elements<double>(blocks, name, context);
   detail::launch(name, detail::squares_kernel<G>, blocks, detail::elementwise_threads, 0, context,
-                 gradient.data(), count, vectors, sums);
-  detail::launch(name, detail::add_sum_kernel<double>, 1, detail::status_threads, 0, context,
-                 static_cast<const double*>(sums), blocks, &status.data()->squared_norm);
+                 gradient.data(), count, tiles, sums, status.data());
 }
 
 /// See finish_status.

@@ -1,0 +1,191 @@
+// A GPU to measure on: arrays that repeated runs take turns with, times, and the rate of a copy.
+#pragma once
+
+#include <octavo/cuda.cuh>
+
+#include <algorithm>
+#include <array>
+#include <functional>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+namespace benchmarks {
+
+using namespace octavo;
+
+/// Sets of arrays that runs take turns with, so that none finds its data in L2.
+inline constexpr int turns = 3;
+
+/// Fills memory with numbers between −1 and 1.
+template <class T>
+__global__ void fill_kernel(T* values, Index count, std::uint32_t seed) {
+  const Index stride = Index{gridDim.x} * blockDim.x;
+  for (Index i = Index{blockIdx.x} * blockDim.x + threadIdx.x; i < count; i += stride) {
+    std::uint32_t hash = (static_cast<std::uint32_t>(i) + seed) * 2654435761u;
+    hash = (hash ^ (hash >> 15)) * 2246822519u;
+    values[i] = T(static_cast<float>(hash >> 8) * 0x1p-23f - 1.0f);
+  }
+}
+
+/// One operation at one shape, ready to run, and the least that it costs.
+struct Part {
+  std::string name;
+  Index rows = 0;
+  Index columns = 0;
+  double bytes = 0;                     ///< inputs read once and outputs written once
+  double operations = 0;                ///< floating-point operations of a matrix product
+  std::function<void(int turn)> run{};  ///< enqueues it on the arrays of a turn
+};
+
+class Gpu {
+ public:
+  Gpu() {
+    need_workspace(std::max(detail::kernel_workspace_bytes, matmul_workspace(0, 0, 0, context_)));
+  }
+
+  [[nodiscard]] const Context<Cuda>& context() const { return context_; }
+
+  /// Makes the context's workspace at least this large.
+  void need_workspace(std::size_t bytes) {
+    if (bytes <= workspace_.size()) return;
+    workspace_ = Buffer<Cuda>();
+    workspace_ = Buffer<Cuda>(bytes, context_);
+    context_.bind_workspace({workspace_.data(), workspace_.size()});
+  }
+
+  /// `turns` arrays of this many elements: random numbers, or zeros where `T` is no number.
+  template <class T>
+  std::vector<T*> make(Index count) {
+    std::vector<T*> arrays;
+    for (int turn = 0; turn < turns; ++turn) {
+      buffers_.emplace_back(static_cast<std::size_t>(count) * sizeof(T), context_);
+      arrays.push_back(reinterpret_cast<T*>(buffers_.back().data()));
+      if constexpr (std::is_same_v<T, float> || std::is_same_v<T, Bf16>) {
+        fill_kernel<<<1024, 256, 0, context_.stream()>>>(arrays.back(), count,
+                                                         static_cast<std::uint32_t>(turn));
+        check(cudaGetLastError(), "fill_kernel");
+      } else {
+        fill_zero(arrays.back(), static_cast<std::size_t>(count) * sizeof(T), context_);
+      }
+    }
+    return arrays;
+  }
+
+  /// Frees all arrays.
+  void free_arrays() { buffers_.clear(); }
+
+  /// Median seconds of a run, by events between runs that follow each other.
+  double seconds(const std::function<void(int)>& run) {
+    constexpr std::size_t repetitions = 20;
+    for (int turn = 0; turn < turns; ++turn) run(turn);
+    std::array<cudaEvent_t, repetitions + 1> events{};
+    for (cudaEvent_t& event : events) check(cudaEventCreate(&event), "cudaEventCreate");
+    check(cudaEventRecord(events[0], context_.stream()), "cudaEventRecord");
+    for (std::size_t i = 0; i < repetitions; ++i) {
+      run(static_cast<int>(i % turns));
+      check(cudaEventRecord(events[i + 1], context_.stream()), "cudaEventRecord");
+    }
+    context_.synchronize();
+    std::array<float, repetitions> milliseconds{};
+    for (std::size_t i = 0; i < repetitions; ++i) {
+      check(cudaEventElapsedTime(&milliseconds[i], events[i], events[i + 1]),
+            "cudaEventElapsedTime");
+    }
+    for (cudaEvent_t event : events) cudaEventDestroy(event);
+    std::nth_element(milliseconds.begin(), milliseconds.begin() + repetitions / 2,
+                     milliseconds.end());
+    return static_cast<double>(milliseconds[repetitions / 2]) * 1e-3;
+  }
+
+  /// Bytes a second, read and written, of a copy of 1 GiB.
+  double copy_rate() {
+    constexpr std::size_t copied = std::size_t{1} << 30;
+    const Buffer<Cuda> source(copied, context_);
+    const Buffer<Cuda> target(copied, context_);
+    return 2.0 * static_cast<double>(copied) /
+           seconds([&](int) { copy_on_device(target.data(), source.data(), copied, context_); });
+  }
+
+ private:
+  Context<Cuda> context_;
+  Buffer<Cuda> workspace_;
+  std::vector<Buffer<Cuda>> buffers_;
+};
+
+template <class T>
+TensorView<T, 2, Cuda> matrix(T* data, Index rows, Index columns) {
+  return {data, {rows, columns}};
+}
+template <class T>
+TensorView<const T, 2, Cuda> input(T* data, Index rows, Index columns) {
+  return {data, {rows, columns}};
+}
+template <class T>
+TensorView<T, 1, Cuda> vector(T* data, Index count) {
+  return {data, {count}};
+}
+template <class T>
+TensorView<const T, 1, Cuda> input(T* data, Index count) {
+  return {data, {count}};
+}
+
+template <class T>
+TensorView<const T, 2, Cuda> constant(TensorView<T, 2, Cuda> view) {
+  return view;
+}
+
+/// Operands of one shape, one a turn, with their quantised copies.
+template <LinearPrecision P, OperandKind Kind>
+class Operands {
+ public:
+  Operands(Gpu& gpu, Index rows, Index columns) {
+    const auto values = gpu.make<Bf16>(rows * columns);
+    std::vector<Memory> memories(turns);
+    for (std::size_t turn = 0; turn < turns; ++turn) memories[turn].values = values[turn];
+    std::vector<ScalingSlot*> slots(turns, nullptr);
+    if constexpr (QuantizedPrecision<P>) {
+      using Format = typename Memory::Format;
+      using Granularity = typename Memory::Granularity;
+      using Scale = typename Memory::Scale;
+      const auto row_major = gpu.make<Format>(rows * columns);
+      const auto transposed = gpu.make<Format>(rows * columns);
+      const auto row_scales = gpu.make<Scale>(scale_count<Granularity>(rows, columns));
+      const auto column_scales = gpu.make<Scale>(scale_count<Granularity>(columns, rows));
+      slots = gpu.make<ScalingSlot>(1);
+      for (std::size_t turn = 0; turn < turns; ++turn) {
+        memories[turn].row_major = row_major[turn];
+        memories[turn].transposed = transposed[turn];
+        memories[turn].row_major_scales = row_scales[turn];
+        memories[turn].transposed_scales = column_scales[turn];
+        ScalingSlot slot{};
+        slot.scale = slot.scale_inverse = 1.0f;
+        copy_to_device(slots[turn], &slot, sizeof(slot), gpu.context());
+      }
+    }
+    for (std::size_t turn = 0; turn < turns; ++turn) {
+      operands_.push_back(memories[turn].operand(rows, columns, slots[turn], true, {true, true}));
+      quantize(operands_.back(), gpu.context());
+    }
+  }
+
+  const Operand<P, Kind, Cuda>& operator[](int turn) const {
+    return operands_[static_cast<std::size_t>(turn)];
+  }
+
+  /// Bytes that a producer must move for one element of its result: the values twice where a scale
+  /// waits for their amax.
+  static constexpr Index bytes_an_element() {
+    if constexpr (!QuantizedPrecision<P>) {
+      return 2;
+    } else {
+      return detail::is_tensorwise<typename PrecisionTraits<P>::ScalingType> ? 2 + 2 + 2 : 2;
+    }
+  }
+
+ private:
+  using Memory = OperandMemory<P, Kind, Cuda>;
+  std::vector<Operand<P, Kind, Cuda>> operands_;
+};
+
+}  // namespace benchmarks

@@ -1,0 +1,31 @@
+// The models that the benchmark was compiled with, one for each preset and precision.
+#pragma once
+
+#include <octavo/octavo.hpp>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace benchmarks {
+
+/// One preset in one precision on the Cuda device.
+struct Instance {
+  std::string model;
+  std::string precision;
+  std::string attention;  ///< what runs attention
+  std::shared_ptr<octavo::TrainingSession> (*make)(const octavo::SessionOptions&);
+};
+
+/// All instances; each translation unit of an instance adds its own.
+inline std::vector<Instance>& instances() {
+  static std::vector<Instance> all;
+  return all;
+}
+
+/// Adds an instance at program start.
+struct Registration {
+  explicit Registration(Instance instance) { instances().push_back(std::move(instance)); }
+};
+
+}  // namespace benchmarks

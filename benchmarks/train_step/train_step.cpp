@@ -1,0 +1,214 @@
+// Time of training steps on one GPU: random tokens of the whole vocabulary, the same in every step;
+// BF16 weights, gradients and moments; gradients clipped to 1. Each step is timed by the host, from
+// the call to its result, so with everything.
+//
+//     train_step --model llama3_8b --precision fp8-tensorwise --micro-batches 4 --json run.json
+//
+// Prints one line, and with --json appends it to a file as one JSON object; benchmarks/peers/
+// torch_llama.py prints the same of PyTorch. Exit codes: 0 done, 1 an error while running, 2 bad
+// input.
+#include <support/machine.hpp>
+#include <train_step/registry.hpp>
+
+#include <fmt/format.h>
+#include <CLI/CLI.hpp>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstdio>
+#include <fstream>
+#include <vector>
+
+namespace benchmarks {
+namespace {
+
+struct Options {
+  std::string model = "llama3_8b";
+  std::string precision = "bf16";
+  octavo::Index batch = 1;
+  octavo::Index sequence_length = 8192;
+  octavo::Index micro_batches = 1;
+  int steps = 6;
+  int warmup = 3;
+  std::string recompute = "none";
+  std::string weight_copies = "kept";
+  octavo::Index head_chunk = 0;
+  std::string json;
+
+  [[nodiscard]] octavo::Index tokens() const { return batch * sequence_length; }
+};
+
+constexpr std::array recompute_names{"none", "norms", "swiglu", "ffn", "block"};
+constexpr double learning_rate = 3e-4;
+
+/// What a run measured.
+struct Measurement {
+  std::vector<double> seconds;  ///< of each step
+  double warmup_seconds = 0;    ///< from the making of the session to the first timed step
+  double loss = 0;              ///< of the last step
+  double peak_gib = 0;          ///< allocated by the session, at once
+  double card_gib = 0;          ///< taken on the card
+  double flops_per_token = 0;
+
+  /// Median milliseconds of a micro-batch: its share of the optimizer included.
+  [[nodiscard]] double milliseconds(octavo::Index micro_batches) const {
+    std::vector<double> sorted = seconds;
+    std::sort(sorted.begin(), sorted.end());
+    const std::size_t half = sorted.size() / 2;
+    const double median =
+        sorted.size() % 2 == 1 ? sorted[half] : (sorted[half - 1] + sorted[half]) / 2;
+    return 1e3 * median / static_cast<double>(micro_batches);
+  }
+};
+
+std::vector<std::string> compiled(std::string Instance::*field) {
+  std::vector<std::string> values;
+  for (const Instance& instance : instances()) {
+    if (std::find(values.begin(), values.end(), instance.*field) == values.end()) {
+      values.push_back(instance.*field);
+    }
+  }
+  return values;
+}
+
+void declare(CLI::App& app, Options& options) {
+  const auto add = [&app](const std::string& name, auto& value, const std::string& text) {
+    return app.add_option(name, value, text)->capture_default_str();
+  };
+  const CLI::Range count(1, 1 << 30);
+  const std::vector<std::string> recompute(recompute_names.begin(), recompute_names.end());
+  add("--model", options.model, "preset")->check(CLI::IsMember(compiled(&Instance::model)));
+  add("--precision", options.precision, "of the linear layers")
+      ->check(CLI::IsMember(compiled(&Instance::precision)));
+  add("--batch", options.batch, "sequences in a micro-batch")->check(count);
+  add("--seq-len", options.sequence_length, "tokens in a sequence")->check(count);
+  add("--micro-batches", options.micro_batches, "micro-batches in a step")->check(count);
+  add("--steps", options.steps, "steps that are timed")->check(count);
+  add("--warmup", options.warmup, "steps before them")->check(count);
+  add("--recompute", options.recompute, "what the backward makes again")
+      ->check(CLI::IsMember(recompute));
+  add("--weight-copies", options.weight_copies, "quantised copies of weights: kept or remade")
+      ->check(CLI::IsMember(std::vector<std::string>{"kept", "remade"}));
+  add("--head-chunk", options.head_chunk, "tokens whose logits exist at once; 0: chosen");
+  add("--json", options.json, "file that the result is appended to");
+}
+
+octavo::SessionOptions session_options(const Options& options) {
+  octavo::SessionOptions session;
+  session.batch = {options.batch, options.sequence_length};
+  session.micro_batches = options.micro_batches;
+  const auto* policy = std::find(recompute_names.begin(), recompute_names.end(), options.recompute);
+  session.model.recompute = static_cast<octavo::Recompute>(policy - recompute_names.begin());
+  session.model.weight_copies =
+      options.weight_copies == "remade" ? octavo::WeightCopies::remade : octavo::WeightCopies::kept;
+  session.model.head_chunk = options.head_chunk;
+  return session;
+}
+
+std::vector<std::int32_t> random_tokens(std::size_t count, int vocabulary, std::uint64_t stream) {
+  std::vector<std::int32_t> tokens(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::uint64_t word = octavo::random_word({1, stream}, i);
+    tokens[i] = static_cast<std::int32_t>(word * static_cast<std::uint64_t>(vocabulary) >> 32);
+  }
+  return tokens;
+}
+
+Measurement measure(const Instance& instance, const Options& options) {
+  using Clock = std::chrono::steady_clock;
+  const auto seconds_since = [](Clock::time_point begin) {
+    return std::chrono::duration<double>(Clock::now() - begin).count();
+  };
+  Measurement result;
+  const auto start = Clock::now();
+  const auto session = instance.make(session_options(options));
+  result.flops_per_token =
+      octavo::training_flops_per_token(session->config(), options.sequence_length);
+  const auto count = static_cast<std::size_t>(options.tokens() * options.micro_batches);
+  const auto tokens = random_tokens(count, session->config().vocabulary, 1);
+  const auto targets = random_tokens(count, session->config().vocabulary, 2);
+  for (int step = 0; step < options.warmup; ++step) session->step(tokens, targets, learning_rate);
+  result.warmup_seconds = seconds_since(start);
+  for (int step = 0; step < options.steps; ++step) {
+    const auto begin = Clock::now();
+    const octavo::StepResult done = session->step(tokens, targets, learning_rate);
+    result.seconds.push_back(seconds_since(begin));
+    result.loss = done.loss;
+    octavo::require<octavo::ConfigError>(!done.skipped, "step ", step + options.warmup + 1,
+                                         " was not finite; its time says nothing");
+  }
+  result.peak_gib = static_cast<double>(session->allocated_bytes()) * 0x1p-30;
+  result.card_gib = card_gib_used();
+  return result;
+}
+
+octavo::JsonLine json_of(const Instance& instance, const Options& options,
+                         const Measurement& measured, double tokens_per_second, double tflops) {
+  const Machine machine = describe_machine();
+  const auto [fastest, slowest] =
+      std::minmax_element(measured.seconds.begin(), measured.seconds.end());
+  const double batches = static_cast<double>(options.micro_batches);
+  octavo::JsonLine line;
+  line.add("who", "octavo").add("model", options.model).add("precision", options.precision);
+  line.add("batch", options.batch).add("sequence_length", options.sequence_length);
+  line.add("micro_batches", options.micro_batches).add("steps", options.steps);
+  line.add("recompute", options.recompute);
+  line.add("weight_copies", options.weight_copies);
+  line.add("milliseconds", measured.milliseconds(options.micro_batches));
+  line.add("fastest_milliseconds", 1e3 * *fastest / batches);
+  line.add("slowest_milliseconds", 1e3 * *slowest / batches);
+  line.add("tokens_per_second", tokens_per_second).add("tflops", tflops);
+  line.add("peak_gib", measured.peak_gib).add("card_gib", measured.card_gib);
+  line.add("loss", measured.loss).add("warmup_seconds", measured.warmup_seconds);
+  line.add("attention", instance.attention).add("card", machine.card).add("cuda", machine.cuda);
+  line.add("cublaslt", machine.cublaslt).add("cudnn", machine.cudnn);
+  return line;
+}
+
+void run(const Options& options) {
+  const auto found = std::find_if(instances().begin(), instances().end(), [&](const Instance& i) {
+    return i.model == options.model && i.precision == options.precision;
+  });
+  octavo::require<octavo::ConfigError>(found != instances().end(), options.model, " in ",
+                                       options.precision, " is not compiled in");
+  const Measurement measured = measure(*found, options);
+  const double milliseconds = measured.milliseconds(options.micro_batches);
+  const double tokens_per_second = 1e3 * static_cast<double>(options.tokens()) / milliseconds;
+  const double tflops = tokens_per_second * measured.flops_per_token * 1e-12;
+  fmt::print(
+      "{:<8}{:<13}{:<15}{:<9}B={} S={} micro={} | {:9.2f} ms a micro-batch | {:8.0f} tok/s"
+      " | {:6.1f} TFLOP/s | peak {:6.2f} GiB | loss {:7.4f}\n",
+      "octavo", options.model, options.precision, found->attention, options.batch,
+      options.sequence_length, options.micro_batches, milliseconds, tokens_per_second, tflops,
+      measured.peak_gib, measured.loss);
+  std::fflush(stdout);
+  if (options.json.empty()) return;
+  std::ofstream file(options.json, std::ios::app);
+  file << json_of(*found, options, measured, tokens_per_second, tflops).str() << '\n' << std::flush;
+  octavo::require<octavo::IoError>(file.good(), "cannot write ", options.json);
+}
+
+}  // namespace
+}  // namespace benchmarks
+
+int main(int count, char** words) {
+  CLI::App app("Time of training steps on one GPU.");
+  benchmarks::Options options;
+  benchmarks::declare(app, options);
+  try {
+    app.parse(count, words);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;
+  }
+  try {
+    benchmarks::run(options);
+    return 0;
+  } catch (const octavo::ConfigError& error) {
+    fmt::print(stderr, "train_step: {}\n", error.what());
+    return 2;
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "train_step: {}\n", error.what());
+    return 1;
+  }
+}

@@ -1,0 +1,110 @@
+// Says what this machine can do and whether its results are right: every recipe's matrix products
+// and one training step, on the Cpu device against FP64, and on a GPU against the Cpu device.
+//
+//   doctor        doctor --gpu 1
+//
+// Exit codes: 0 everything agrees, 1 something does not, 2 bad input.
+#include <common/flags.hpp>
+#include <doctor/cuda_checks.hpp>
+#include <doctor/machine.hpp>
+
+#include <exception>
+
+namespace doctor {
+namespace {
+
+using octavo::Context;
+using octavo::Cpu;
+
+/// A recipe on the `Cpu` device.
+struct Recipe {
+  const char* name;
+  Findings (*examine)(Context<Cpu>&);
+};
+constexpr std::array recipes{
+    Recipe{"bf16", examine<octavo::Bf16, Cpu>},
+    Recipe{"fp8 delayed", examine<octavo::Fp8Recipe<octavo::Delayed>, Cpu>},
+    Recipe{"fp8 tensorwise", examine<octavo::Fp8Recipe<octavo::Tensorwise>, Cpu>},
+    Recipe{"fp8 blockwise", examine<octavo::Fp8Recipe<octavo::Blockwise>, Cpu>},
+    Recipe{"mxfp8", examine<octavo::Mxfp8, Cpu>},
+};
+
+void describe_machine(const Context<Cpu>& context) {
+  Report::line("machine", "octavo", octavo::version_string);
+  Report::line("machine", "processor",
+               octavo::message(context.threads(), " threads, matrix products through ",
+                               octavo::gemm_implementation<octavo::Bf16>(Cpu{})));
+  const std::string driver = driver_version();
+  Report::line("machine", "NVIDIA driver", driver.empty() ? "none" : driver);
+  Report::line("machine", "NCCL", nccl_version());
+}
+
+/// An untrained model of 256 tokens is as unsure as a guess: its loss is about ln 256 = 5.55.
+bool plausible(const octavo::StepResult& step) {
+  return !step.skipped && step.loss > 5.0 && step.loss < 6.0 && step.gradient_norm > 0 &&
+         std::isfinite(step.gradient_norm);
+}
+
+std::vector<Reference> check_cpu(Context<Cpu>& context, Report& report) {
+  std::vector<Reference> references;
+  for (const Recipe& recipe : recipes) {
+    const Findings findings = recipe.examine(context);
+    const double worst = worst_error(findings, bf16_unit / 2, fp32_sums);
+    const octavo::StepResult& step = findings.step;
+    report.check(
+        std::string("cpu ") + recipe.name, worst <= 1 && plausible(step),
+        text_of("products: %.2f of the error that rounding allows; step: loss %.4f, norm %.4f",
+                worst, step.loss, step.gradient_norm));
+    references.push_back({recipe.name, findings});
+  }
+  return references;
+}
+
+int run(int gpu, int threads) {
+  Context<Cpu> context(threads);
+  Report report;
+  describe_machine(context);
+  const std::vector<Reference> references = check_cpu(context, report);
+#if defined(OCTAVO_WITH_CUDA)
+  check_cuda(gpu, references, report);
+#else
+  (void)gpu;
+  Report::line("machine", "GPU",
+               "not looked at: this program has no Cuda device; configure with -DOCTAVO_CUDA=ON "
+               "where nvcc is");
+#endif
+  Report::line("result", report.failures() == 0 ? "everything agrees" : "DISAGREEMENT",
+               octavo::message(report.failures(), " of ", report.checks(), " checks failed"));
+  return report.failures() == 0 ? 0 : 1;
+}
+
+}  // namespace
+}  // namespace doctor
+
+int main(int argc, char** argv) {
+  CLI::App app("Says what this machine can do, and whether its results are right.");
+  int gpu = 0;
+  int threads = 0;
+  app.add_option("--gpu", gpu, "which one, as CUDA counts them")
+      ->check(programs::not_negative_whole())
+      ->capture_default_str();
+  app.add_option("--threads", threads, "threads of the cpu device; 0: all")
+      ->check(programs::not_negative_whole())
+      ->capture_default_str();
+  app.allow_extras();
+  try {
+    app.parse(argc, argv);
+    programs::require_no_rest(app);
+  } catch (const CLI::CallForHelp& help) {
+    return app.exit(help);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "doctor: %s\n", error.what());
+    return 2;
+  }
+  try {
+    return doctor::run(gpu, threads);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "doctor: %s\n", error.what());
+    return 1;
+  }
+}

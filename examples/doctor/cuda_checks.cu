@@ -1,0 +1,241 @@
+#include <doctor/cuda_checks.hpp>
+#include <doctor/examine.hpp>
+#include <octavo/cuda.cuh>
+#include <octavo/octavo.hpp>
+
+#include <exception>
+
+namespace doctor {
+namespace {
+
+using octavo::Context;
+using octavo::Cuda;
+using octavo::Index;
+
+/// "13.0" for 13000.
+std::string version_text(int version) {
+  return octavo::message(version / 1000, ".", version / 10 % 100);
+}
+
+std::string cudnn_text() {
+#if defined(OCTAVO_WITH_CUDNN)
+  const std::size_t version = octavo::detail::CudnnAttention::version();
+  return octavo::message("cuDNN ", version / 10000, ".", version / 100 % 100, ".", version % 100);
+#else
+  return "no cuDNN (attention runs in own kernels)";
+#endif
+}
+
+/// A kernel that says whether the program has code for the GPU.
+__global__ void no_work() {}
+
+/// Prints what the GPU is; returns its compute capability, such as 90.
+int describe_gpu(int gpu) {
+  cudaDeviceProp properties{};
+  std::size_t free = 0;
+  std::size_t total = 0;
+  int driver = 0;
+  int runtime = 0;
+  octavo::check(cudaGetDeviceProperties(&properties, gpu), "cudaGetDeviceProperties");
+  octavo::check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
+  octavo::check(cudaDriverGetVersion(&driver), "cudaDriverGetVersion");
+  octavo::check(cudaRuntimeGetVersion(&runtime), "cudaRuntimeGetVersion");
+  constexpr double gib = 1 << 30;
+  Report::line(
+      "machine", octavo::message("GPU ", gpu),
+      octavo::message(properties.name, ", compute capability ", properties.major, ".",
+                      properties.minor, ", ", properties.multiProcessorCount, " multiprocessors"));
+  Report::line("machine", "GPU memory",
+               text_of("%.1f GiB free of %.1f", static_cast<double>(free) / gib,
+                       static_cast<double>(total) / gib));
+  const std::size_t cublas = cublasLtGetVersion();
+  Report::line("machine", "CUDA",
+               octavo::message("runtime ", version_text(runtime), ", driver up to ",
+                               version_text(driver), ", cuBLASLt ", cublas / 10000, ".",
+                               cublas / 100 % 100, ".", cublas % 100, ", ", cudnn_text()));
+  return 10 * properties.major + properties.minor;
+}
+
+/// Where FP8 with a scale a tensor and with scales of blocks runs, by compute capability.
+bool runs_fp8(int capability) { return capability >= 89; }
+bool runs_fp8_blocks(int capability) { return capability == 90; }
+
+/// Compares a recipe on the GPU with what the `Cpu` device made of it.
+/// @param sums  see worst_error
+template <class P>
+void compare(const Reference& reference, double (*sums)(Index), Context<Cuda>& context,
+             Report& report) {
+  const std::string name = "cuda " + reference.recipe;
+  try {
+    const Findings found = examine<P, Cuda>(context);
+    const Findings& expected = reference.findings;
+    // Half a unit in the last place more than on the Cpu: cuBLASLt may add parts in BF16.
+    const double worst = worst_error(found, bf16_unit, sums);
+    const bool same = same_operands(found, expected);
+    const double loss = relative_difference(found.step.loss, expected.step.loss);
+    const double norm = relative_difference(found.step.gradient_norm, expected.step.gradient_norm);
+    constexpr double tolerance = 1e-3;
+    report.check(
+        name, same && worst <= 1 && !found.step.skipped && loss <= tolerance && norm <= tolerance,
+        text_of("%s operands; products: %.2f of the error that rounding allows; "
+                "step: loss off by %.4f %%, norm by %.4f %% (0.1 %% allowed)",
+                same ? "the Cpu's" : "OTHER", worst, 100 * loss, 100 * norm));
+  } catch (const octavo::Error& error) {
+    report.check(name, false, error.what());
+  }
+}
+
+/// A point in a stream's time.
+class Event {
+ public:
+  Event() { octavo::check(cudaEventCreate(&event_), "cudaEventCreate"); }
+  Event(const Event&) = delete;
+  Event& operator=(const Event&) = delete;
+  ~Event() { cudaEventDestroy(event_); }
+
+  void record(const Context<Cuda>& context) {
+    octavo::check(cudaEventRecord(event_, context.stream()), "cudaEventRecord");
+  }
+  [[nodiscard]] float milliseconds_since(const Event& begin) const {
+    float milliseconds = 0;
+    octavo::check(cudaEventSynchronize(event_), "cudaEventSynchronize");
+    octavo::check(cudaEventElapsedTime(&milliseconds, begin.event_, event_),
+                  "cudaEventElapsedTime");
+    return milliseconds;
+  }
+
+ private:
+  cudaEvent_t event_ = nullptr;
+};
+
+constexpr Index speed_tokens = 8192;
+constexpr std::array<Index, 4> speed_features{1024, 2048, 4096, 8192};
+
+/// Milliseconds of a linear layer's three products, with the casts of all operands: the median of
+/// several runs.
+template <class P>
+double milliseconds(Index features, Context<Cuda>& context) {
+  constexpr std::size_t warm_up = 3;
+  constexpr std::size_t runs = 15;
+  Layer<P, Cuda> layer(speed_tokens, features, features, context);
+  std::vector<float> times;
+  Event begin;
+  Event end;
+  for (std::size_t run = 0; run < warm_up + runs; ++run) {
+    begin.record(context);
+    layer.quantize();
+    layer.multiply();
+    end.record(context);
+    const float time = end.milliseconds_since(begin);
+    if (run >= warm_up) times.push_back(time);
+  }
+  std::nth_element(times.begin(), times.begin() + runs / 2, times.end());
+  return static_cast<double>(times[runs / 2]);
+}
+
+using Times = std::array<double, speed_features.size()>;
+
+template <class P>
+Times measure(Context<Cuda>& context) {
+  Times times{};
+  for (std::size_t i = 0; i < times.size(); ++i) {
+    times[i] = milliseconds<P>(speed_features[i], context);
+  }
+  return times;
+}
+
+/// From where on FP8 is faster at every larger size.
+std::string pays(const Times& times, const Times& bf16) {
+  std::size_t first = times.size();
+  while (first > 0 && times[first - 1] < bf16[first - 1]) --first;
+  return first == times.size() ? "does not pay at these sizes"
+                               : octavo::message("pays from width ", speed_features[first]);
+}
+
+void print_speed(const std::string& name, const Times& times, const std::string& verdict) {
+  std::string text;
+  for (std::size_t i = 0; i < times.size(); ++i) {
+    const auto features = static_cast<double>(speed_features[i]);
+    const double operations = 6.0 * static_cast<double>(speed_tokens) * features * features;
+    text += text_of("%8.3f ms %5.0f | ", times[i], operations / times[i] * 1e-9);
+  }
+  Report::line("speed", name, text + verdict);
+}
+
+/// Times of the recipes that the GPU runs; no check, because other programs may use the GPU too.
+void print_speeds(int capability, Context<Cuda>& context) {
+  std::string sizes;
+  for (const Index features : speed_features)
+    sizes += text_of("%9d TFLOP/s | ", static_cast<int>(features));
+  Report::line("speed", octavo::message(speed_tokens, " tokens, width"), sizes);
+  const Times bf16 = measure<octavo::Bf16>(context);
+  print_speed("bf16", bf16, "");
+  if (!runs_fp8(capability)) return;
+  const auto print = [&](const char* name, const Times& times) {
+    print_speed(name, times, pays(times, bf16));
+  };
+  print("fp8 delayed", measure<octavo::Fp8Recipe<octavo::Delayed>>(context));
+  print("fp8 tensorwise", measure<octavo::Fp8Recipe<octavo::Tensorwise>>(context));
+  if (!runs_fp8_blocks(capability)) return;
+  print("fp8 blockwise", measure<octavo::Fp8Recipe<octavo::Blockwise>>(context));
+}
+
+/// Whether the GPU can run this program's kernels at all.
+bool has_code(const Context<Cuda>& context, int capability, Report& report) {
+  no_work<<<1, 1, 0, context.stream()>>>();
+  const cudaError_t status = cudaGetLastError();
+  if (status == cudaSuccess) return true;
+  report.check(
+      "cuda kernels", false,
+      octavo::message(cudaGetErrorString(status),
+                      "; this program has no code for compute capability ", capability / 10, ".",
+                      capability % 10, ": configure with -DCMAKE_CUDA_ARCHITECTURES=", capability));
+  return false;
+}
+
+void check_recipes(int capability, const std::vector<Reference>& references, Context<Cuda>& context,
+                   Report& report) {
+  const auto not_here = [](const Reference& reference) {
+    Report::line("check", "cuda " + reference.recipe, "not on this card: choose bf16");
+  };
+  for (const Reference& reference : references) {
+    if (reference.recipe == "bf16") {
+      compare<octavo::Bf16>(reference, fp32_sums, context, report);
+    } else if (reference.recipe == "fp8 delayed" && runs_fp8(capability)) {
+      compare<octavo::Fp8Recipe<octavo::Delayed>>(reference, fp8_tensor_core_sums, context, report);
+    } else if (reference.recipe == "fp8 tensorwise" && runs_fp8(capability)) {
+      compare<octavo::Fp8Recipe<octavo::Tensorwise>>(reference, fp8_tensor_core_sums, context,
+                                                     report);
+    } else if (reference.recipe == "fp8 blockwise" && runs_fp8_blocks(capability)) {
+      compare<octavo::Fp8Recipe<octavo::Blockwise>>(reference, fp8_tensor_core_sums, context,
+                                                    report);
+    } else {
+      not_here(reference);
+    }
+  }
+}
+
+}  // namespace
+
+void check_cuda(int gpu, const std::vector<Reference>& references, Report& report) {
+  int count = 0;
+  const cudaError_t status = cudaGetDeviceCount(&count);
+  if (status != cudaSuccess || count == 0) {
+    cudaGetLastError();  // forgets the error
+    Report::line("machine", "GPU",
+                 octavo::message("none answers (", cudaGetErrorString(status),
+                                 "); the Cuda device is not checked"));
+    return;
+  }
+  try {
+    Context<Cuda> context(gpu);
+    const int capability = describe_gpu(gpu);
+    if (!has_code(context, capability, report)) return;
+    check_recipes(capability, references, context, report);
+    print_speeds(capability, context);
+  } catch (const octavo::Error& error) {
+    report.check("cuda", false, error.what());
+  }
+}
+
+}  // namespace doctor

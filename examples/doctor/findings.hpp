@@ -1,0 +1,128 @@
+// What a recipe did on a device, and how findings are judged and printed.
+#pragma once
+
+#include <octavo/octavo.hpp>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdarg>
+#include <cstdio>
+#include <string>
+#include <vector>
+
+namespace doctor {
+
+using octavo::Index;
+
+/// A row-major matrix of numbers on the host.
+struct Matrix {
+  Index rows = 0;
+  Index columns = 0;
+  std::vector<double> values;
+
+  friend bool operator==(const Matrix&, const Matrix&) = default;
+};
+
+/// result = a · bᵀ as a device computed it, and the values of the operands that it read.
+struct Product {
+  Matrix a;                   ///< [m, k]
+  Matrix b;                   ///< [n, k]
+  std::vector<float> result;  ///< [m, n], rounded to BF16
+};
+
+/// The three products of a linear layer in one precision, and one training step of llama_tiny.
+struct Findings {
+  std::array<Product, 3> products;
+  octavo::StepResult step;
+};
+
+/// A recipe and what the `Cpu` device made of it.
+struct Reference {
+  std::string recipe;
+  Findings findings;
+};
+
+/// Looks at precision `P` on device `D`. Each pair is a translation unit of its own.
+template <class P, class D>
+Findings examine(octavo::Context<D>& context);
+
+/// FP32 sums of `k` terms, relative to the sum of the terms' magnitudes.
+inline double fp32_sums(Index k) { return static_cast<double>(k) * 0x1p-24; }
+
+/// What the tensor cores lose, whose FP8 accumulators keep 14 bits.
+inline double fp8_tensor_core_sums(Index) { return 0x1p-12; }
+
+/// BF16's last place, relative to the value; rounding is off by half of it.
+inline constexpr double bf16_unit = 0x1p-7;
+
+/// The largest error of the products against FP64 products of the same operands, as a share of what
+/// is allowed: rounding of the result, and the errors of sums.
+/// @param rounding  relative to the result
+/// @param sums      (k) → error of a sum of k terms, relative to the sum of their magnitudes
+template <class Sums>
+double worst_error(const Findings& findings, double rounding, const Sums& sums) {
+  double worst = 0;
+  for (const Product& product : findings.products) {
+    const Index k = product.a.columns;
+    for (Index row = 0; row < product.a.rows; ++row) {
+      for (Index column = 0; column < product.b.rows; ++column) {
+        const double* a = product.a.values.data() + row * k;
+        const double* b = product.b.values.data() + column * k;
+        double sum = 0;
+        double magnitude = 0;
+        for (Index i = 0; i < k; ++i) {
+          sum += a[i] * b[i];
+          magnitude += std::abs(a[i] * b[i]);
+        }
+        const auto place = static_cast<std::size_t>(row * product.b.rows + column);
+        const double error = std::abs(static_cast<double>(product.result[place]) - sum);
+        const double share = error / (rounding * std::abs(sum) + sums(k) * magnitude);
+        // Not a comparison that NaN passes.
+        if (error != 0 && !(share <= worst)) worst = std::isnan(share) ? INFINITY : share;
+      }
+    }
+  }
+  return worst;
+}
+
+/// Whether two devices multiplied equal values.
+inline bool same_operands(const Findings& x, const Findings& y) {
+  return std::equal(x.products.begin(), x.products.end(), y.products.begin(),
+                    [](const Product& p, const Product& q) { return p.a == q.a && p.b == q.b; });
+}
+
+/// |x - y| relative to |y|.
+inline double relative_difference(double x, double y) { return std::abs(x - y) / std::abs(y); }
+
+/// Text as printf makes it; nvcc cannot compile the format strings of fmt.
+[[gnu::format(printf, 1, 2)]] inline std::string text_of(const char* format, ...) {
+  std::array<char, 1024> text{};
+  std::va_list arguments;
+  va_start(arguments, format);
+  std::vsnprintf(text.data(), text.size(), format, arguments);
+  va_end(arguments);
+  return text.data();
+}
+
+/// Prints lines in columns and counts what failed.
+class Report {
+ public:
+  static void line(const char* kind, const std::string& name, const std::string& text) {
+    std::printf("%-7s | %-21s | %s\n", kind, name.c_str(), text.c_str());
+    std::fflush(stdout);
+  }
+  void check(const std::string& name, bool holds, const std::string& text) {
+    line("check", name, (holds ? "OK, " : "FAILED, ") + text);
+    ++checks_;
+    if (!holds) ++failures_;
+  }
+  [[nodiscard]] int checks() const { return checks_; }
+  [[nodiscard]] int failures() const { return failures_; }
+
+ private:
+  int checks_ = 0;
+  int failures_ = 0;
+};
+
+}  // namespace doctor

@@ -1,0 +1,190 @@
+// A linear layer's operands and products without a model around them, on any device.
+#pragma once
+
+#include <doctor/findings.hpp>
+
+namespace doctor {
+
+/// The operands of a linear layer in precision `P`, and its three products.
+template <class P, octavo::Device D>
+class Layer {
+ public:
+  using Bf16 = octavo::Bf16;
+  using Kind = octavo::OperandKind;
+
+  Layer(Index tokens, Index out, Index in, octavo::Context<D>& context)
+      : tokens_(tokens), out_(out), in_(in), context_(context) {
+    if constexpr (quantized) {
+      scaling_.template add<P, Kind::input>("layer");
+      scaling_.template add<P, Kind::weight>("layer");
+      scaling_.template add<P, Kind::output_gradient>("layer");
+    }
+    octavo::Arena<D> measuring;
+    take(measuring);
+    arena_ = octavo::Arena<D>(measuring.plan(), context);
+    take(arena_);
+    context_.bind_workspace({workspace_, workspace_bytes()});
+    scaling_.reset(context_);
+    fill(x_.values, tokens * in, 1.0f, 1);
+    fill(w_.values, out * in, 0.05f, 2);
+    fill(y_gradient_.values, tokens * out, 1e-4f, 3);
+  }
+
+  /// Casts all operands; a delayed scale is one of the cast before.
+  void quantize() {
+    octavo::quantize(x(), context_);
+    octavo::quantize(w(), context_);
+    octavo::quantize(y_gradient(), context_);
+    for (const Kind kind : {Kind::input, Kind::weight, Kind::output_gradient}) {
+      scaling_.update(kind, context_);
+    }
+  }
+
+  /// y = x · Wᵀ, dx = dy · W, dW = dyᵀ · x.
+  void multiply() {
+    const octavo::GemmOutput<Bf16, D> y{y_, {}};
+    const octavo::GemmOutput<Bf16, D> x_gradient{x_gradient_, {}};
+    const octavo::GemmOutput<Bf16, D> w_gradient{w_gradient_, {}};
+    if constexpr (quantized) {
+      matmul_forward(x().row_major, w().row_major, y, context_);
+      matmul_input_gradient(y_gradient().row_major, w().transposed, x_gradient, context_);
+      matmul_weight_gradient(y_gradient().transposed, x().transposed, w_gradient, context_);
+    } else {
+      using View = octavo::TensorView<const Bf16, 2, D>;
+      const View of_x = x().values;
+      const View of_w = w().values;
+      const View of_gradient = y_gradient().values;
+      matmul_forward(of_x, of_w, y, context_);
+      matmul_input_gradient(of_gradient, of_w, x_gradient, context_);
+      matmul_weight_gradient(of_gradient, of_x, w_gradient, context_);
+    }
+  }
+
+  /// What the last `multiply` read and made.
+  [[nodiscard]] std::array<Product, 3> products() {
+    if constexpr (quantized) {
+      return {
+          Product{values(x().row_major), values(w().row_major), result(y_)},
+          Product{values(y_gradient().row_major), values(w().transposed), result(x_gradient_)},
+          Product{values(y_gradient().transposed), values(x().transposed), result(w_gradient_)}};
+    } else {
+      const Matrix of_x = values(x().values);
+      const Matrix of_w = values(w().values);
+      const Matrix of_gradient = values(y_gradient().values);
+      return {Product{of_x, of_w, result(y_)},
+              Product{of_gradient, transposed(of_w), result(x_gradient_)},
+              Product{transposed(of_gradient), transposed(of_x), result(w_gradient_)}};
+    }
+  }
+
+ private:
+  static constexpr bool quantized = octavo::QuantizedPrecision<P>;
+  template <Kind K>
+  using Memory = octavo::OperandMemory<P, K, D>;
+  using Output = octavo::TensorView<Bf16, 2, D>;
+
+  void take(octavo::Arena<D>& arena) {
+    const auto operand = [&](auto& memory, Index rows, Index columns) {
+      constexpr auto kind = octavo::MemoryKind::activations;
+      memory.take_values(arena, kind, rows, columns);
+      memory.take_row_major(arena, kind, rows, columns);
+      memory.take_transposed(arena, kind, rows, columns);
+    };
+    const auto output = [&](Index rows, Index columns) {
+      constexpr auto kind = octavo::MemoryKind::activations;
+      return Output{arena.template take<Bf16>(kind, rows * columns), {rows, columns}};
+    };
+    operand(x_, tokens_, in_);
+    operand(w_, out_, in_);
+    operand(y_gradient_, tokens_, out_);
+    y_ = output(tokens_, out_);
+    x_gradient_ = output(tokens_, in_);
+    w_gradient_ = output(out_, in_);
+    scaling_.take(arena);
+    workspace_ = arena.template take<std::byte>(octavo::MemoryKind::workspace,
+                                                static_cast<Index>(workspace_bytes()));
+  }
+  [[nodiscard]] std::size_t workspace_bytes() const {
+    return std::max({matmul_workspace(tokens_, out_, in_, context_),
+                     matmul_workspace(tokens_, in_, out_, context_),
+                     matmul_workspace(out_, in_, tokens_, context_)});
+  }
+
+  /// Normal numbers, the same on every device. A run of them repeats, so that large tensors are
+  /// filled soon.
+  void fill(Bf16* target, Index count, float deviation, std::uint64_t stream) {
+    constexpr Index most = Index{1} << 20;
+    std::vector<Bf16> run(static_cast<std::size_t>(std::min(count, most)));
+    for (std::size_t i = 0; i < run.size(); ++i) {
+      run[i] = Bf16(deviation * octavo::normal(octavo::RandomStream{1, stream}, i));
+    }
+    for (Index begin = 0; begin < count; begin += most) {
+      const auto part = static_cast<std::size_t>(std::min(most, count - begin));
+      copy_to_device(target + begin, run.data(), part * sizeof(Bf16), context_);
+    }
+  }
+
+  [[nodiscard]] auto x() const { return operand(x_, tokens_, in_, 0); }
+  [[nodiscard]] auto w() const { return operand(w_, out_, in_, 1); }
+  [[nodiscard]] auto y_gradient() const { return operand(y_gradient_, tokens_, out_, 2); }
+  template <class OperandMemory>
+  auto operand(const OperandMemory& memory, Index rows, Index columns, std::size_t slot) const {
+    return memory.operand(rows, columns, scaling_.slot(slot), true, {});
+  }
+
+  template <class T>
+  std::vector<T> download(const T* source, Index count) const {
+    std::vector<T> target(static_cast<std::size_t>(count));
+    copy_to_host_sync(target.data(), source, target.size() * sizeof(T), context_);
+    return target;
+  }
+  template <class Format, class Granularity, octavo::Layout L>
+  Matrix values(octavo::QuantizedView<Format, Granularity, L, D> view) const {
+    const Index outer = view.outer();
+    const Index inner = view.inner();
+    const auto elements = download(view.data(), outer * inner);
+    const auto scales =
+        download(view.scale_inverses(), octavo::scale_count<Granularity>(outer, inner));
+    Matrix matrix{outer, inner, {}};
+    for (Index i = 0; i < outer * inner; ++i) {
+      const Index scale = octavo::scale_index<Granularity>(i / inner, i % inner, outer, inner);
+      matrix.values.push_back(
+          static_cast<double>(static_cast<float>(elements[static_cast<std::size_t>(i)])) *
+          static_cast<double>(static_cast<float>(scales[static_cast<std::size_t>(scale)])));
+    }
+    return matrix;
+  }
+  Matrix values(Output view) const {
+    const std::vector<float> numbers = result(view);
+    return {view.extent(0), view.extent(1), {numbers.begin(), numbers.end()}};
+  }
+  static Matrix transposed(const Matrix& matrix) {
+    Matrix turned{matrix.columns, matrix.rows, {}};
+    for (Index column = 0; column < matrix.columns; ++column) {
+      for (Index row = 0; row < matrix.rows; ++row) {
+        turned.values.push_back(
+            matrix.values[static_cast<std::size_t>(row * matrix.columns + column)]);
+      }
+    }
+    return turned;
+  }
+  std::vector<float> result(Output view) const {
+    std::vector<float> numbers;
+    for (const Bf16 value : download(view.data(), view.size())) {
+      numbers.push_back(static_cast<float>(value));
+    }
+    return numbers;
+  }
+
+  Index tokens_, out_, in_;
+  octavo::Context<D>& context_;
+  octavo::ScalingTable<D> scaling_;
+  Memory<Kind::input> x_;
+  Memory<Kind::weight> w_;
+  Memory<Kind::output_gradient> y_gradient_;
+  Output y_, x_gradient_, w_gradient_;
+  std::byte* workspace_ = nullptr;
+  octavo::Arena<D> arena_;
+};
+
+}  // namespace doctor

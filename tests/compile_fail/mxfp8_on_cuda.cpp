@@ -1,0 +1,14 @@
+// expect: Mxfp8: no GPU that this library serves multiplies MX blocks
+// expect: write AllowFallback<Mxfp8>
+#include <octavo/gemm/cuda/limits.hpp>
+#include <octavo/octavo.hpp>
+
+using namespace octavo;
+
+#if defined(OCTAVO_COMPILE_FAIL_CONTROL)
+using Precision = AllowFallback<Mxfp8>;
+#else
+using Precision = Mxfp8;
+#endif
+
+Linear<Precision, 256, 256, Bf16, Cuda> layer;

@@ -1,0 +1,59 @@
+#!/usr/bin/env bash
+# Tests doctor through its command line, with or without a GPU: doctor_test.sh PATH_TO_DOCTOR
+set -u
+
+program=$(realpath "${1:?usage: doctor_test.sh PATH_TO_DOCTOR}")
+scratch=$(mktemp -d) || exit 1
+trap 'rm -rf "$scratch"' EXIT
+cd "$scratch" || exit 1
+# A thread that waits must not spin on another test's core.
+export OMP_WAIT_POLICY=passive
+
+failures=0
+fail() {
+  echo "FAILED: $case: $*" >&2
+  tail -n 40 out err >&2
+  failures=$((failures + 1))
+}
+# run NAME EXPECTED_EXIT_CODE ARGUMENT...
+run() {
+  case=$1
+  local expected=$2 code=0
+  shift 2
+  timeout 300 "$program" "$@" >out 2>err || code=$?
+  [ "$code" -eq "$expected" ] || fail "exit code $code, expected $expected"
+}
+
+run "all checks" 0
+[ -s err ] && fail "something is on stderr"
+[ "$(wc -l <out)" -le 40 ] || fail "more than a screen"
+for recipe in "bf16" "fp8 delayed" "fp8 tensorwise" "fp8 blockwise" "mxfp8"; do
+  # An untrained model of 256 tokens has a loss of about ln 256 = 5.545.
+  grep -qE "^check +\| cpu $recipe +\| OK, products: 0\.[0-9]+ .* loss 5\.[45][0-9]+, norm [0-9.]+$" out ||
+    fail "$recipe is not checked on the cpu"
+done
+# Each recipe rounds in its own way, so no two steps may be the same run twice.
+[ "$(sed -n 's/^check .*| cpu .* norm //p' out | sort -u | wc -l)" -eq 5 ] ||
+  fail "two recipes have one gradient norm"
+grep -qE "^machine \| octavo +\| [0-9]+\.[0-9]+\.[0-9]+$" out || fail "no version"
+grep -qE "^machine \| processor +\| [0-9]+ threads, " out || fail "no processor"
+grep -qE "^machine \| NVIDIA driver +\| (none|[0-9.]+)$" out || fail "no driver"
+grep -qE "^machine \| GPU" out || fail "nothing about a GPU"
+grep -qE "^result +\| everything agrees +\| 0 of [0-9]+ checks failed$" out || fail "no result"
+if ! grep -qE "^machine \| GPU memory" out; then
+  grep -qE "^machine \| GPU +\| (none answers|not looked at)" out || fail "no GPU, and not said"
+  grep -qE "^(speed|check +\| cuda)" out && fail "a GPU is checked that is not there"
+fi
+
+cp out before
+run "another number of threads" 0 --threads 1
+steps() { sed -n 's/^\(check .*| cpu .*\)| OK.*; step/\1/p' "$1"; }
+[ "$(steps before)" = "$(steps out)" ] || fail "the steps depend on the number of threads"
+
+run "an unknown flag" 2 --gpus 1
+grep -qF "did you mean 'gpu'" err || fail "no suggestion"
+run "a number that is none" 2 --threads many
+grep -qF "is no whole number from 0" err || fail "no reason"
+
+[ "$failures" -eq 0 ] || exit 1
+echo "doctor: OK"

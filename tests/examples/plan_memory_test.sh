@@ -1,0 +1,144 @@
+#!/usr/bin/env bash
+# Tests plan_memory through its command line: plan_memory_test.sh PATH_TO_PLAN_MEMORY
+# The trainer of the same build, where there is one, says what a plan has to be.
+# shellcheck disable=SC2034  # conditions in quotes use the variables
+set -u
+
+program=$(realpath "${1:?usage: plan_memory_test.sh PATH_TO_PLAN_MEMORY}")
+trainer=$(dirname "$program")/train_llama
+scratch=$(mktemp -d) || exit 1
+trap 'rm -rf "$scratch"' EXIT
+cd "$scratch" || exit 1
+# A thread that waits must not spin on another test's core.
+export OMP_WAIT_POLICY=passive
+
+failures=0
+fail() {
+  echo "FAILED: $case: $*" >&2
+  tail -n 20 out err >&2
+  failures=$((failures + 1))
+}
+# run NAME EXPECTED_EXIT_CODE ARGUMENT...
+run() {
+  case=$1
+  local expected=$2 code=0
+  shift 2
+  timeout 60 "$program" "$@" >out 2>err || code=$?
+  [ "$code" -eq "$expected" ] || fail "exit code $code, expected $expected"
+}
+# refused NAME TEXT ARGUMENT...: exit code 2 and one line on stderr that has TEXT
+refused() {
+  local name=$1 text=$2
+  shift 2
+  run "$name" 2 "$@"
+  [ "$(wc -l <err)" -eq 1 ] || fail "stderr is not one line"
+  grep -qF -- "$text" err || fail "stderr does not have: $text"
+}
+# bytes KIND: what the last run printed
+bytes() { sed -nE "s/^$1 +\| .*GiB \| +([0-9]+) bytes$/\1/p" out; }
+# is TEXT CONDITION: an arithmetic condition
+is() { (($2)) || fail "$1: $2"; }
+
+# --- llama_tiny on the cpu: what the trainer allocates ---------------------------------------
+python3 -c 'print("the loss of a small model falls as it learns " * 200)' >text.txt
+if [ -x "$trainer" ]; then
+  number=0
+  while read -r precision; do
+    number=$((number + 1))
+    # Every choice that a plan depends on changes somewhere.
+    case $((number % 5)) in
+      0) shape=(--batch 2 --seq-len 32 --threads 2) ;;
+      1) shape=(--batch 4 --seq-len 16 --recompute block --moments bf16 --threads 2) ;;
+      2) shape=(--batch 1 --seq-len 64 --recompute norms --micro-batches 3 --threads 2) ;;
+      3) shape=(--batch 2 --seq-len 32 --head-chunk 32 --master-weights bf16 --threads 2) ;;
+      4) shape=(--batch 3 --seq-len 16 --recompute ffn --threads 1) ;;
+    esac
+    rm -rf trained
+    case="the trainer in $precision, ${shape[*]}"
+    "$trainer" --data text.txt --precision "$precision" "${shape[@]}" --steps 1 \
+      --validation-batches 1 --sample 0 --out trained >out 2>err || fail "the trainer failed"
+    allocated=$(sed -n 's/.*"peak_bytes":\([0-9]*\).*/\1/p' trained/metrics.jsonl)
+    run "the plan of $precision, ${shape[*]}" 0 --model llama_tiny --device cpu \
+      --precision "$precision" "${shape[@]}"
+    [ "$(bytes peak)" = "${allocated:-none}" ] || fail "the trainer allocated $allocated bytes"
+  done < <("$trainer" --help | grep -A1 -e '--precision' | tail -n 1 | tr -d ' ' |
+    tr ',' '\n')
+  [ "$number" -ge 1 ] || { case=trainer && fail "its --help names no precision"; }
+else
+  echo "plan_memory: no train_llama beside it, so its plans are not compared"
+fi
+
+# --- llama3_8b on cuda: by hand --------------------------------------------------------------
+parameters=8030261248
+run "llama3_8b in BF16" 0 --model llama3_8b --precision bf16 --batch 1 --seq-len 8192
+is "weights" "$(bytes weights) >= 2 * parameters && $(bytes weights) < 2 * parameters + 1000000"
+is "gradients" "$(bytes gradients) <= $(bytes weights)"
+is "optimizer" "$(bytes optimizer) >= 12 * parameters && $(bytes optimizer) < 12 * parameters + 1000000"
+is "scaling" "$(bytes scaling) == 0"
+is "quantised weights" "$(bytes 'quantised weights') == 0"
+# A block keeps two inputs of linear layers, q k v, attention, middle, gate, up and their product.
+rows=$((2 * 8192 * (2 * 4096 + 6144 + 4096 + 4096 + 3 * 14336)))
+is "activations" "$(bytes activations) > 32 * rows && $(bytes activations) < 40 * rows"
+is "evaluation" "$(bytes 'evaluation adds') == 0"
+is "sum" "$(bytes peak) == $(bytes weights) + $(bytes gradients) + $(bytes optimizer) +
+  $(bytes activations) + $(bytes workspace)"
+grep -qF "8192 tokens a step" out || fail "no tokens a step"
+grep -qE "a GPU with 80 GiB: does not fit" out || fail "it cannot fit 80 GiB"
+bf16_weights=$(bytes weights)
+bf16_activations=$(bytes activations)
+bf16_workspace=$(bytes workspace)
+
+run "llama3_8b in FP8" 0 --model llama3_8b --precision fp8-tensorwise --batch 1 --seq-len 8192 \
+  --card-memory 1000 --card-memory 10
+is "weights" "$(bytes weights) == bf16_weights"
+# Two FP8 copies of all that multiplies but the head.
+is "quantised weights" "$(bytes 'quantised weights') == 2 * 32 * 4096 * (6144 + 4096 + 3 * 14336)"
+is "activations" "$(bytes activations) < bf16_activations"
+grep -qE "a GPU with 1000 GiB: fits and leaves [0-9.]+ GiB" out || fail "1000 GiB are enough"
+grep -qE "a GPU with 10 GiB: does not fit" out || fail "10 GiB are not enough"
+
+run "cuDNN's workspace" 0 --precision bf16 --with-cudnn
+is "workspace" "$(bytes workspace) > bf16_workspace"
+run "own attention's workspace" 0 --precision bf16 --own-attention
+is "workspace" "$(bytes workspace) == bf16_workspace"
+run "smaller state" 0 --precision bf16 --master-weights bf16 --moments bf16
+is "optimizer" "$(bytes optimizer) >= 4 * parameters && $(bytes optimizer) < 4 * parameters + 1000000"
+run "two micro-batches" 0 --precision bf16 --micro-batches 2
+# From the second micro-batch on, gradients are added to: they cannot share memory.
+is "gradients" "$(bytes gradients) == $(bytes weights)"
+two_micro_batches=$(bytes activations)
+run "four micro-batches" 0 --precision bf16 --micro-batches 4
+is "activations" "$(bytes activations) == two_micro_batches + 2 * 2 * 4 * 8192"
+grep -qF "32768 tokens a step" out || fail "no tokens a step"
+
+# --- every choice at once --------------------------------------------------------------------
+for model in llama_tiny llama3_small llama3_1b llama3_8b llama3_70b; do
+  run "all of $model" 0 --model "$model" --all
+  [ "$(grep -cE '^(fp|bf)[a-z0-9-]+ +\| (none|norms|swiglu|ffn|block) ' out)" -eq 30 ] ||
+    fail "not 6 precisions in 5 policies"
+  grep -qE '^mxfp8 +\| no GPU' out || fail "MX blocks are not refused"
+done
+run "the policies of one precision" 0 --all --precision fp8-delayed
+awk -F'|' '/^fp8-delayed /{if (++lines > 1 && $10 + 0 >= first + 0) bad = 1
+  if (lines == 1) first = $10} END {exit bad || lines != 5}' out ||
+  fail "not five policies, or one with a peak that is not below that of none"
+run "all of a shape that FP8 cannot reduce" 0 --all --model llama_tiny --batch 3 --seq-len 5
+[ "$(grep -cF 'FP8 GEMMs need a multiple of 16' out)" -eq 4 ] || fail "FP8 is not refused"
+
+# --- what is refused -------------------------------------------------------------------------
+refused "an unknown model" "llama3_8b,llama3_70b" --model llama5
+refused "an unknown precision" "fp8-delayed,fp8-tensorwise" --precision fp9
+refused "an unknown device" "cpu,cuda" --device gpu
+refused "an unknown policy" "none,norms,swiglu,ffn,block" --recompute some
+refused "an unknown flag" "did you mean 'batch'" --bach 3
+refused "an unexpected word" "unexpected word 'llama'" llama
+refused "a batch of 0" "is no whole number from 1" --batch 0
+refused "tokens that FP8 cannot reduce" "need a multiple of 16" --seq-len 15
+refused "a head chunk that is no number" "is no whole number from 0" --head-chunk -1
+refused "too many tokens" "is too large" --batch 2000000000 --seq-len 2000000000
+refused "no precision serves it" "need a multiple of 16" --all --precision fp8-delayed --seq-len 15
+refused "MX blocks on a GPU" "choose fp8-blockwise, or cpu" --precision mxfp8
+run "MX blocks on the cpu" 0 --model llama_tiny --precision mxfp8 --device cpu --seq-len 64
+
+[ "$failures" -eq 0 ] || exit 1
+echo "plan_memory: OK"

@@ -1,0 +1,143 @@
+// Training sessions on the Cuda device, for every recipe that it runs: they follow the Cpu, give
+// the same bits twice where they are asked to, and evaluate in the memory that they have.
+#include <octavo/cuda.cuh>
+
+#include "kernels/cuda_support.cuh"
+#include "support/small_model.hpp"
+
+#include <cmath>
+#include <cstdio>
+#include <string>
+#include <vector>
+
+namespace octavo {
+namespace {
+
+using ::support::step_batch;
+using ::support::TokenBatch;
+
+template <class Precision, Device D>
+using Session = ModelSession<Llama<::support::small, Precision, D>>;
+
+SessionOptions small_session(Index micro_batches) {
+  SessionOptions options = ::support::small_options();
+  options.batch = {4, 64};
+  options.micro_batches = micro_batches;
+  return options;
+}
+
+template <class T>
+class SessionOnCuda : public support::OnGpu {
+ protected:
+  static StepResult step(TrainingSession& session, const SessionOptions& options, unsigned number) {
+    const TokenBatch batch = step_batch(options, number);
+    return session.step(batch.tokens, batch.targets, 3e-4);
+  }
+
+  /// The weights' bits after some steps of a deterministic session.
+  static std::vector<std::byte> weights_after(unsigned steps, const SessionOptions& options) {
+    Context<Cuda> context;
+    context.set_deterministic(true);
+    Session<T, Cuda> session(options, context);
+    for (unsigned i = 0; i < steps; ++i) EXPECT_FALSE(step(session, options, i).skipped);
+    std::vector<std::byte> bytes;
+    session.model().visit([&](auto& parameter) {
+      const std::size_t begin = bytes.size();
+      bytes.resize(begin + parameter.weight.bytes());
+      copy_to_host_sync(bytes.data() + begin, parameter.weight.data(), parameter.weight.bytes(),
+                        context);
+    });
+    return bytes;
+  }
+
+  static std::size_t free_bytes() {
+    std::size_t free = 0;
+    std::size_t all = 0;
+    check(cudaMemGetInfo(&free, &all), "cudaMemGetInfo");
+    return free;
+  }
+};
+
+using Precisions = testing::Types<Fp32, Bf16, Fp8Recipe<Delayed>, Fp8Recipe<Tensorwise>,
+                                  Fp8Recipe<Blockwise>, ::support::MixedPrecision>;
+TYPED_TEST_SUITE(SessionOnCuda, Precisions);
+
+TYPED_TEST(SessionOnCuda, FollowsTheCpu) {
+  for (const Index micro_batches : {1, 2}) {
+    const SessionOptions options = small_session(micro_batches);
+    Context<Cuda> on_gpu;
+    Context<Cpu> on_cpu;
+    Session<TypeParam, Cuda> cuda(options, on_gpu);
+    Session<TypeParam, Cpu> cpu(options, on_cpu);
+    double worst = 0;
+    for (unsigned i = 0; i < 20; ++i) {
+      const StepResult expected = this->step(cpu, options, i);
+      const StepResult result = this->step(cuda, options, i);
+      ASSERT_FALSE(result.skipped);
+      ASSERT_NEAR(result.loss, expected.loss, 1e-3 * expected.loss) << "step " << i;
+      ASSERT_NEAR(result.gradient_norm, expected.gradient_norm, 0.02 * expected.gradient_norm);
+      worst = std::max(worst, std::abs(result.loss / expected.loss - 1));
+    }
+    const TokenBatch batch = step_batch(small_session(1), 1000);
+    cpu.begin_evaluation();
+    cuda.begin_evaluation();
+    const double expected = cpu.evaluate(batch.tokens, batch.targets).mean();
+    const double evaluated = cuda.evaluate(batch.tokens, batch.targets).mean();
+    EXPECT_NEAR(evaluated, expected, 1e-3 * expected);
+    std::printf("  %s, %d micro-batches: loss within %.1e of the Cpu's, evaluation within %.1e\n",
+                cuda.precision().c_str(), static_cast<int>(micro_batches), worst,
+                std::abs(evaluated / expected - 1));
+  }
+}
+
+TYPED_TEST(SessionOnCuda, DeterministicRunsGiveTheSameBits) {
+  for (const Index micro_batches : {1, 2}) {
+    const SessionOptions options = small_session(micro_batches);
+    EXPECT_TRUE(this->weights_after(6, options) == this->weights_after(6, options));
+  }
+}
+
+TYPED_TEST(SessionOnCuda, RecomputationAndRemadeCopiesChangeNoBit) {
+  SessionOptions options = small_session(2);
+  const std::vector<std::byte> kept = this->weights_after(4, options);
+  options.model.recompute = Recompute::block;
+  options.model.weight_copies = WeightCopies::remade;
+  EXPECT_TRUE(this->weights_after(4, options) == kept);
+}
+
+TYPED_TEST(SessionOnCuda, EvaluationTakesNoMemory) {
+  const SessionOptions options = small_session(1);
+  Context<Cuda> context;
+  Session<TypeParam, Cuda> session(options, context);
+  for (unsigned i = 0; i < 3; ++i) this->step(session, options, i);
+  const std::size_t before = this->free_bytes();
+  const TokenBatch batch = step_batch(options, 1000);
+  session.begin_evaluation();
+  session.evaluate(batch.tokens, batch.targets);
+  EXPECT_EQ(this->free_bytes(), before);
+  this->step(session, options, 3);
+  EXPECT_EQ(this->free_bytes(), before);
+}
+
+TYPED_TEST(SessionOnCuda, SkipsAStepThatIsNotFinite) {
+  const SessionOptions options = small_session(1);
+  Context<Cuda> context;
+  Session<TypeParam, Cuda> session(options, context);
+  for (unsigned i = 0; i < 3; ++i) EXPECT_FALSE(this->step(session, options, i).skipped);
+  using T = typename Llama<::support::small, TypeParam, Cuda>::T;
+  T* poisoned = nullptr;
+  session.model().visit([&](auto& parameter) {
+    if (parameter.name == "blocks.1.down.weight") poisoned = parameter.weight.data();
+  });
+  ASSERT_NE(poisoned, nullptr);
+  T healthy{};
+  const T poison = T(std::nanf(""));
+  copy_to_host_sync(&healthy, poisoned, sizeof(T), context);
+  copy_to_device(poisoned, &poison, sizeof(T), context);
+  EXPECT_TRUE(this->step(session, options, 3).skipped);
+  copy_to_device(poisoned, &healthy, sizeof(T), context);
+  EXPECT_FALSE(this->step(session, options, 4).skipped);
+}
+
+}  // namespace
+}  // namespace octavo
