@@ -10,14 +10,12 @@ if(NOT OCTAVO_CUDA STREQUAL "OFF")
     endif()
     enable_language(CUDA)
     find_package(CUDAToolkit REQUIRED)
-    # The least architecture decides what FP8 layers compile, so it has to be a number.
-    string(REGEX MATCHALL "[0-9]+" OCTAVO_CUDA_CAPABILITY "${CMAKE_CUDA_ARCHITECTURES}")
-    if(NOT OCTAVO_CUDA_CAPABILITY)
-      message(FATAL_ERROR "CMAKE_CUDA_ARCHITECTURES is '${CMAKE_CUDA_ARCHITECTURES}': "
-        "name architectures by their numbers, such as 90a")
-    endif()
-    list(SORT OCTAVO_CUDA_CAPABILITY COMPARE NATURAL)
-    list(GET OCTAVO_CUDA_CAPABILITY 0 OCTAVO_CUDA_CAPABILITY)
+    foreach(architecture IN LISTS CMAKE_CUDA_ARCHITECTURES)
+      if(architecture MATCHES "^([0-9]+)" AND CMAKE_MATCH_1 LESS 90)
+        message(FATAL_ERROR "CMAKE_CUDA_ARCHITECTURES has ${architecture}: the kernels need 90a "
+          "(H100, H200) or newer; for older GPUs pass -DOCTAVO_CUDA=OFF and use the Cpu device")
+      endif()
+    endforeach()
     set(OCTAVO_CUDA_ENABLED ON)
   elseif(OCTAVO_CUDA STREQUAL "ON")
     message(FATAL_ERROR "OCTAVO_CUDA is ON but no nvcc was found: "

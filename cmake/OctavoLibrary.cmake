@@ -46,11 +46,6 @@ set_target_properties(octavo_cuda PROPERTIES EXPORT_NAME cuda)
 target_link_libraries(octavo_cuda INTERFACE octavo CUDA::cudart CUDA::cublasLt)
 target_compile_definitions(octavo_cuda INTERFACE OCTAVO_WITH_CUDA=1)
 
-if(OCTAVO_CUDA_ENABLED)
-  target_compile_definitions(octavo_cuda INTERFACE
-    $<BUILD_INTERFACE:OCTAVO_CUDA_CAPABILITY=${OCTAVO_CUDA_CAPABILITY}>)
-endif()
-
 # Attention through cuDNN where both it and its frontend are found. The frontend takes half a minute
 # to include, so one library holds the one file that does. It is for this build only: the installed
 # octavo::cuda runs Octavo's own attention kernels.

@@ -56,9 +56,17 @@ int describe_gpu(int gpu) {
   return 10 * properties.major + properties.minor;
 }
 
-/// Where FP8 with a scale a tensor and with scales of blocks runs, by compute capability.
-bool runs_fp8(int capability) { return capability >= 89; }
+/// Whether cuBLASLt multiplies FP8 with scales of blocks on a GPU of this compute capability.
 bool runs_fp8_blocks(int capability) { return capability == 90; }
+
+/// Largest difference of a step's loss.
+constexpr double loss_tolerance = 1e-3;
+
+/// Largest difference of a step's gradient norm. The devices sum in different orders, and a sum
+/// that lies between two FP8 numbers becomes one or the other, 6 % to 25 % apart: of the gradients
+/// that a whole step makes of such casts less agrees than of its loss.
+template <class P>
+constexpr double norm_tolerance = octavo::QuantizedPrecision<P> ? 1e-2 : 1e-3;
 
 /// Compares a recipe on the GPU with what the `Cpu` device made of it.
 /// @param sums  see worst_error
@@ -74,12 +82,13 @@ void compare(const Reference& reference, double (*sums)(Index), Context<Cuda>& c
     const bool same = same_operands(found, expected);
     const double loss = relative_difference(found.step.loss, expected.step.loss);
     const double norm = relative_difference(found.step.gradient_norm, expected.step.gradient_norm);
-    constexpr double tolerance = 1e-3;
-    report.check(
-        name, same && worst <= 1 && !found.step.skipped && loss <= tolerance && norm <= tolerance,
-        text_of("%s operands; products: %.2f of the error that rounding allows; "
-                "step: loss off by %.4f %%, norm by %.4f %% (0.1 %% allowed)",
-                same ? "the Cpu's" : "OTHER", worst, 100 * loss, 100 * norm));
+    report.check(name,
+                 same && worst <= 1 && !found.step.skipped && loss <= loss_tolerance &&
+                     norm <= norm_tolerance<P>,
+                 text_of("%s operands; products: %.2f of the error that rounding allows; "
+                         "step: loss off by %.4f %% (%g %% allowed), norm by %.4f %% (%g %%)",
+                         same ? "the Cpu's" : "OTHER", worst, 100 * loss, 100 * loss_tolerance,
+                         100 * norm, 100 * norm_tolerance<P>));
   } catch (const octavo::Error& error) {
     report.check(name, false, error.what());
   }
@@ -170,7 +179,6 @@ void print_speeds(int capability, Context<Cuda>& context) {
   Report::line("speed", octavo::message(speed_tokens, " tokens, width"), sizes);
   const Times bf16 = measure<octavo::Bf16>(context);
   print_speed("bf16", bf16, "");
-  if (!runs_fp8(capability)) return;
   const auto print = [&](const char* name, const Times& times) {
     print_speed(name, times, pays(times, bf16));
   };
@@ -196,14 +204,15 @@ bool has_code(const Context<Cuda>& context, int capability, Report& report) {
 void check_recipes(int capability, const std::vector<Reference>& references, Context<Cuda>& context,
                    Report& report) {
   const auto not_here = [](const Reference& reference) {
-    Report::line("check", "cuda " + reference.recipe, "not on this card: choose bf16");
+    Report::line("check", "cuda " + reference.recipe,
+                 "not on this card: choose fp8 tensorwise, or the Cpu");
   };
   for (const Reference& reference : references) {
     if (reference.recipe == "bf16") {
       compare<octavo::Bf16>(reference, fp32_sums, context, report);
-    } else if (reference.recipe == "fp8 delayed" && runs_fp8(capability)) {
+    } else if (reference.recipe == "fp8 delayed") {
       compare<octavo::Fp8Recipe<octavo::Delayed>>(reference, fp8_tensor_core_sums, context, report);
-    } else if (reference.recipe == "fp8 tensorwise" && runs_fp8(capability)) {
+    } else if (reference.recipe == "fp8 tensorwise") {
       compare<octavo::Fp8Recipe<octavo::Tensorwise>>(reference, fp8_tensor_core_sums, context,
                                                      report);
     } else if (reference.recipe == "fp8 blockwise" && runs_fp8_blocks(capability)) {

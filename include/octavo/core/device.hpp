@@ -20,12 +20,9 @@ struct Cuda {
   static constexpr const char* name = "cuda";
 };
 
-/// Least compute capability, times ten, of the GPUs that the program is compiled for.
-#if defined(OCTAVO_CUDA_CAPABILITY)
-inline constexpr int cuda_capability = OCTAVO_CUDA_CAPABILITY;
-#else
-inline constexpr int cuda_capability = 90;
-#endif
+/// Least compute capability, times ten, of the GPUs that the kernels run on: they use clusters of
+/// blocks, and cards from 8.9 on multiply FP8.
+inline constexpr int least_cuda_capability = 90;
 
 /// A type that names a device.
 template <class D>

@@ -60,13 +60,10 @@ class Linear {
 
   static constexpr int multiple = PrecisionTraits<P>::shape_multiple;
   static_assert(
-      runs_on<P, D> || multiple != 32,
+      runs_on<P, D>,
       "Mxfp8: no GPU that this library serves multiplies MX blocks; choose "
       "Fp8Recipe<Blockwise>, write AllowFallback<Mxfp8>, or run it on Cpu, which emulates "
       "it");
-  static_assert(runs_on<P, D> || multiple == 32,
-                "Fp8Recipe: the program is compiled for GPUs below compute capability 8.9, which "
-                "cannot multiply FP8; choose Bf16, or write AllowFallback around the recipe");
   static_assert(
       multiple != 128 || (In % 128 == 0 && Out % 128 == 0),
       "Fp8Recipe<Blockwise>: a linear layer's input and output features must be multiples "

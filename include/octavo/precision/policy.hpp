@@ -128,16 +128,12 @@ concept LinearPrecision = requires {
 template <class P>
 concept QuantizedPrecision = LinearPrecision<P> && PrecisionTraits<P>::is_quantized;
 
-/// Compute capability, times ten, from which on GPUs multiply FP8.
-inline constexpr int fp8_capability = 89;
-
-/// Whether GEMMs of this precision run on this device: the `Cpu` emulates every format; a GPU needs
-/// tensor cores for it, which those that this library serves do not have for MX blocks.
+/// Whether GEMMs of this precision run on this device: the `Cpu` emulates every format; the GPUs
+/// that this library serves have no tensor cores for MX blocks.
 template <class P, Device D>
 inline constexpr bool runs_on = true;
 template <class S, class Formats>
-inline constexpr bool runs_on<Fp8Recipe<S, Formats>, Cuda> =
-    cuda_capability >= fp8_capability && !std::is_same_v<S, MxScaling>;
+inline constexpr bool runs_on<Fp8Recipe<S, Formats>, Cuda> = !std::is_same_v<S, MxScaling>;
 
 namespace detail {
 /// Resolves `AllowFallback` for the shape of a linear layer and its device.

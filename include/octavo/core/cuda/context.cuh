@@ -38,7 +38,7 @@ class Context<Cuda> {
   /// Makes the GPU the calling thread's current one; use the context on that thread.
   /// @param gpu  index of the GPU, as CUDA counts them
   /// @throws CudaError    if there is no such GPU
-  /// @throws ConfigError  if the program is not compiled for it
+  /// @throws ConfigError  if it is too old
   explicit Context(int gpu = 0) : gpu_(gpu) {
     check(cudaSetDevice(gpu), "cudaSetDevice", " for GPU ", gpu,
           "; see nvidia-smi for the GPUs of this machine and CUDA_VISIBLE_DEVICES for those that "
@@ -87,14 +87,12 @@ class Context<Cuda> {
     cudaDeviceProp card{};
     check(cudaGetDeviceProperties(&card, gpu_), "cudaGetDeviceProperties");
     const int capability = 10 * card.major + card.minor;
-    require<ConfigError>(
-        capability >= cuda_capability, "GPU ", gpu_, " (", card.name, ") has compute capability ",
-        card.major, ".", card.minor, ", but the program is compiled for ", cuda_capability / 10,
-        ".", cuda_capability % 10,
-        " and above; choose another GPU, or configure with "
-        "-DCMAKE_CUDA_ARCHITECTURES=",
-        capability,
-        capability < 89 ? " -DOCTAVO_CUDA_PRECISIONS=bf16, as it cannot multiply FP8" : "");
+    require<ConfigError>(capability >= least_cuda_capability, "GPU ", gpu_, " (", card.name,
+                         ") has compute capability ", card.major, ".", card.minor,
+                         ", but Octavo's kernels need ", least_cuda_capability / 10, ".",
+                         least_cuda_capability % 10,
+                         " and, for FP8, tensor cores for it; choose "
+                         "another GPU, or the Cpu device");
   }
 
   int gpu_;
