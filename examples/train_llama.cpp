@@ -163,9 +163,9 @@ int run(const CLI::App& app, const Options& options) {
     data = std::make_unique<Data>(options);
     session = instance.make(session_request(options));
     report = std::make_unique<Report>(options, configuration, session->precision());
-    fmt::print("octavo {} | {} | {} on {} | {} parameters | {} bytes of text\n{}",
+    fmt::print("octavo {} | {} | {} on {} | {} parameters | {} | {} bytes of text\n{}",
                octavo::version_string, instance.model, session->precision(), instance.device,
-               session->config().parameters(), data->size(), configuration);
+               session->config().parameters(), session->optimizer(), data->size(), configuration);
     announce(*session);
     report->begin(*session, instance);
   } catch (const octavo::Error& error) {

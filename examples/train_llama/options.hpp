@@ -58,6 +58,9 @@ struct Options {
   double temperature = 0.8;
 };
 
+/// Formats of the optimizer's state.
+inline const std::vector<std::string> state_choices{"auto", "fp32", "bf16"};
+
 namespace detail {
 
 /// The distinct values of a field of all instances.
@@ -136,10 +139,14 @@ inline void declare(CLI::App& app, Options& options) {
   add("--epsilon", options.epsilon, "of AdamW", training)->check(above_zero());
   add("--clip", options.clip, "largest gradient norm; 0: any", training)->check(not_negative());
   add("--master-weights", options.formats.master_weights,
-      "fp32, or bf16: none beside the BF16 weights, which are rounded stochastically", training)
-      ->check(CLI::IsMember(state_names));
-  add("--moments", options.formats.moments, "fp32, or bf16 rounded stochastically", training)
-      ->check(CLI::IsMember(state_names));
+      "fp32; bf16: none beside the BF16 weights, which are rounded stochastically; auto: fp32 "
+      "where "
+      "the GPU has memory for it",
+      training)
+      ->check(CLI::IsMember(state_choices));
+  add("--moments", options.formats.moments,
+      "fp32; bf16 rounded stochastically; auto: fp32 where the GPU has memory for it", training)
+      ->check(CLI::IsMember(state_choices));
   add("--seed", options.seed, "of weights, batches and samples", training)
       ->check(not_negative_whole());
   add("--max-skipped", options.max_skipped,

@@ -10,10 +10,10 @@
 
 namespace trainer {
 
-/// Formats of the optimizer's state.
+/// Formats of the optimizer's state: "fp32", "bf16", or "auto".
 struct StateFormats {
-  std::string master_weights = "fp32";
-  std::string moments = "fp32";
+  std::string master_weights = "auto";
+  std::string moments = "auto";
 };
 
 /// Everything that a session is made from.
@@ -41,40 +41,64 @@ inline std::vector<Instance>& instances() {
 
 namespace detail {
 
-/// A session that owns its context.
-template <class Model, class Optimizer>
-std::shared_ptr<octavo::TrainingSession> make_with(const SessionRequest& request) {
-  using D = typename Model::DeviceType;
-  constexpr bool on_gpu = std::is_same_v<D, octavo::Cuda>;
-  struct Owner {
-    explicit Owner(const SessionRequest& from)
-        : context(on_gpu ? from.gpu : from.threads), session(from.options, context) {}
-    octavo::Context<D> context;
-    octavo::ModelSession<Model, Optimizer> session;
-  };
-  const auto owner = std::make_shared<Owner>(request);
-  if constexpr (on_gpu) owner->context.set_deterministic(request.deterministic);
-  return {owner, &owner->session};
+/// Calls `f` with the optimizer of these formats, as `f.template operator()<Optimizer>()`.
+template <class F>
+auto with_optimizer(const StateFormats& formats, const F& f) {
+  using namespace octavo;
+  const bool narrow_moments = formats.moments == "bf16";
+  if (formats.master_weights == "bf16") {
+    return narrow_moments ? f.template operator()<AdamW<MasterWeights<Bf16>, Moments<Bf16>>>()
+                          : f.template operator()<AdamW<MasterWeights<Bf16>, Moments<Fp32>>>();
+  }
+  return narrow_moments ? f.template operator()<AdamW<MasterWeights<Fp32>, Moments<Bf16>>>()
+                        : f.template operator()<AdamW<MasterWeights<Fp32>, Moments<Fp32>>>();
 }
 
-template <class Model, class Master>
-std::shared_ptr<octavo::TrainingSession> make_with_master(const SessionRequest& request) {
-  using octavo::AdamW;
-  using octavo::Moments;
-  return request.formats.moments == "bf16"
-             ? make_with<Model, AdamW<Master, Moments<octavo::Bf16>>>(request)
-             : make_with<Model, AdamW<Master, Moments<octavo::Fp32>>>(request);
+/// The formats with "auto" replaced.
+inline StateFormats resolved(const StateFormats& formats, const char* replacement) {
+  const auto choose = [&](const std::string& format) {
+    return format == "auto" ? replacement : format;
+  };
+  return {choose(formats.master_weights), choose(formats.moments)};
+}
+
+/// Bytes of a GPU's memory that CUDA and its libraries take beside a session.
+inline constexpr std::size_t library_bytes = std::size_t{1} << 30;
+
+/// FP32 state where "auto" is asked for and the session fits with it, and BF16 where not.
+template <class Model, octavo::Device D>
+StateFormats chosen_formats(const SessionRequest& request, const octavo::Context<D>& context) {
+  const StateFormats wide = resolved(request.formats, "fp32");
+  if constexpr (std::is_same_v<D, octavo::Cuda>) {
+    const std::size_t needed = with_optimizer(wide, [&]<class Optimizer>() {
+      return octavo::plan_memory<Model, Optimizer>(request.options, context).peak;
+    });
+    if (needed + library_bytes > free_bytes(context)) return resolved(request.formats, "bf16");
+  }
+  return wide;
 }
 
 }  // namespace detail
 
-/// Makes a session of `Model` with the optimizer state that is asked for.
+/// Makes a session of `Model` with the optimizer state that is asked for, and its context.
 template <class Model>
 std::shared_ptr<octavo::TrainingSession> make_session(const SessionRequest& request) {
-  using octavo::MasterWeights;
-  return request.formats.master_weights == "bf16"
-             ? detail::make_with_master<Model, MasterWeights<octavo::Bf16>>(request)
-             : detail::make_with_master<Model, MasterWeights<octavo::Fp32>>(request);
+  using D = typename Model::DeviceType;
+  constexpr bool on_gpu = std::is_same_v<D, octavo::Cuda>;
+  struct Owner {
+    explicit Owner(int number) : context(number) {}
+    octavo::Context<D> context;
+    std::unique_ptr<octavo::TrainingSession> session;
+  };
+  const auto owner = std::make_shared<Owner>(on_gpu ? request.gpu : request.threads);
+  if constexpr (on_gpu) owner->context.set_deterministic(request.deterministic);
+  const StateFormats formats = detail::chosen_formats<Model>(request, owner->context);
+  owner->session = detail::with_optimizer(
+      formats, [&]<class Optimizer>() -> std::unique_ptr<octavo::TrainingSession> {
+        return std::make_unique<octavo::ModelSession<Model, Optimizer>>(request.options,
+                                                                        owner->context);
+      });
+  return {owner, owner->session.get()};
 }
 
 /// Adds an instance at program start.

@@ -97,6 +97,7 @@ class Report {
               .add("precision", instance.precision)
               .add("recipe", recipe_)
               .add("device", instance.device)
+              .add("optimizer", session.optimizer())
               .add("parameters", session.config().parameters())
               .add("seed", options_.seed)
               .add("batch", options_.batch)

@@ -39,6 +39,7 @@ class CountingModel final : public octavo::TrainingSession {
   std::size_t allocated_bytes() const override { return 0; }
   const octavo::LlamaConfig& config() const override { return config_; }
   std::string precision() const override { return "none"; }
+  std::string optimizer() const override { return "none"; }
   Index head_chunks() const override { return 1; }
   std::vector<octavo::OperandReport> operands() override { return {}; }
 

@@ -1,5 +1,5 @@
 /// @file
-/// The initial values of parameters.
+/// The initial values of parameters and of their masters.
 #pragma once
 
 #include <octavo/core/random.hpp>
@@ -38,6 +38,26 @@ void initialize_values_body(TensorView<W, 1, Cpu> weight, const InitialValues& v
                             const Context<Cpu>& context) {
   parallel_for(weight.extent(0), context,
                [&](Index i) { weight.data()[i] = W(initial_value(values, i)); });
+}
+
+/// Copies weights to wider ones: the masters that an optimizer starts from.
+/// @param weight  [elements]
+/// @param master  [elements], written
+/// @note enqueues; does not synchronise
+template <class W, Device D>
+void widen(TensorView<const W, 1, D> weight, TensorView<float, 1, D> master,
+           const Context<D>& context) {
+  require<ShapeError>(weight.extent(0) == master.extent(0), "widen: ", weight.extent(0),
+                      " weights but ", master.extent(0), " masters; give as many of each");
+  widen_body(weight, master, context);
+}
+
+/// See widen.
+template <class W>
+void widen_body(TensorView<const W, 1, Cpu> weight, TensorView<float, 1, Cpu> master,
+                const Context<Cpu>& context) {
+  parallel_for(weight.extent(0), context,
+               [&](Index i) { master.data()[i] = static_cast<float>(weight.data()[i]); });
 }
 
 }  // namespace octavo

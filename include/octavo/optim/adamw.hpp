@@ -3,9 +3,11 @@
 #pragma once
 
 #include <octavo/kernels/adamw.hpp>
+#include <octavo/kernels/initialize.hpp>
 #include <octavo/memory/arena.hpp>
 
 #include <cmath>
+#include <string>
 #include <type_traits>
 #include <vector>
 
@@ -35,6 +37,12 @@ struct AdamW;
 
 template <class MasterFormat, class MomentFormat>
 struct AdamW<MasterWeights<MasterFormat>, Moments<MomentFormat>> {
+  /// What it keeps, such as "AdamW with FP32 master weights and FP32 moments".
+  static std::string name() {
+    return message("AdamW with ", FormatTraits<MasterFormat>::name, " master weights and ",
+                   FormatTraits<MomentFormat>::name, " moments");
+  }
+
   /// The optimizer of one model.
   template <class Model>
   class For {
@@ -64,12 +72,14 @@ struct AdamW<MasterWeights<MasterFormat>, Moments<MomentFormat>> {
     }
 
     /// Zeroes the moments and copies the weights to the masters.
-    /// @note synchronises
+    /// @note enqueues; does not synchronise
     void initialize(const Context<D>& context) {
       for (const Update& update : updates_) {
         fill_zero(update.first_moment.data(), update.first_moment.bytes(), context);
         fill_zero(update.second_moment.data(), update.second_moment.bytes(), context);
-        if constexpr (has_master) copy_to_master(update, context);
+        if constexpr (has_master) {
+          widen(TensorView<const W, 1, D>(update.weight), update.master, context);
+        }
       }
       steps_ = 0;
     }
@@ -105,20 +115,6 @@ struct AdamW<MasterWeights<MasterFormat>, Moments<MomentFormat>> {
 
    private:
     using Update = AdamWParameter<W, G, MomentFormat, D>;
-
-    static void copy_to_master(const Update& update, const Context<D>& context) {
-      constexpr Index run = Index{1} << 20;
-      std::vector<W> narrow;
-      std::vector<float> wide;
-      for (Index begin = 0; begin < update.weight.size(); begin += run) {
-        const auto count = static_cast<std::size_t>(std::min(run, update.weight.size() - begin));
-        narrow.resize(count);
-        wide.resize(count);
-        copy_to_host_sync(narrow.data(), update.weight.data() + begin, count * sizeof(W), context);
-        for (std::size_t i = 0; i < count; ++i) wide[i] = static_cast<float>(narrow[i]);
-        copy_to_device(update.master.data() + begin, wide.data(), count * sizeof(float), context);
-      }
-    }
 
     AdamWSettings settings_;
     std::vector<Update> updates_;

@@ -69,6 +69,8 @@ class TrainingSession {
   [[nodiscard]] virtual std::size_t allocated_bytes() const = 0;
   [[nodiscard]] virtual const LlamaConfig& config() const = 0;
   [[nodiscard]] virtual std::string precision() const = 0;
+  /// What updates the weights, and the formats of its state.
+  [[nodiscard]] virtual std::string optimizer() const = 0;
   [[nodiscard]] virtual Index head_chunks() const = 0;
   /// Amax, scale and statistics of every quantised operand, of the last step.
   [[nodiscard]] virtual std::vector<OperandReport> operands() = 0;
@@ -200,6 +202,7 @@ class ModelSession final : public TrainingSession {
   [[nodiscard]] std::size_t allocated_bytes() const override { return arena_.allocated(); }
   [[nodiscard]] const LlamaConfig& config() const override { return Model::config; }
   [[nodiscard]] std::string precision() const override { return Model::precision(); }
+  [[nodiscard]] std::string optimizer() const override { return Optimizer::name(); }
   [[nodiscard]] Index head_chunks() const override { return parts_.model.head_chunks(); }
   [[nodiscard]] std::vector<OperandReport> operands() override {
     return parts_.model.scaling().report_sync(context_);

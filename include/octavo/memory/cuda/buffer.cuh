@@ -7,13 +7,23 @@
 
 namespace octavo {
 
+/// Bytes of the GPU's memory that nobody has taken.
+inline std::size_t free_bytes(const Context<Cuda>&) {
+  std::size_t free = 0;
+  std::size_t total = 0;
+  check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
+  return free;
+}
+
 /// `bytes` of a GPU's memory, more than 0. Allocating and freeing wait for the GPU: neither is for
 /// a step.
 /// @throws CudaError  if the GPU has not that much memory left
 inline OwnedBytes allocate(std::size_t bytes, const Context<Cuda>& context) {
   void* memory = nullptr;
   check(cudaMalloc(&memory, bytes), "cudaMalloc", " for ", bytes, " bytes on GPU ", context.gpu(),
-        "; choose a smaller batch or model, or end other programs on this GPU");
+        ", which has ", free_bytes(context),
+        " free; choose a smaller batch, a recompute policy, BF16 optimizer state or a smaller "
+        "model, or end other programs on this GPU");
   return {static_cast<std::byte*>(memory), {[](std::byte* taken) { cudaFree(taken); }}};
 }
 
