@@ -83,4 +83,23 @@ inline void fill_zero(void* target, std::size_t bytes, const Context<Cpu>&) {
   if (bytes != 0) std::memset(target, 0, bytes);
 }
 
+/// Copies of a step's inputs to the device that the host does not wait for. The source may be
+/// reused on return. Specialised for each device.
+template <Device D>
+class Staging;
+
+template <>
+class Staging<Cpu> {
+ public:
+  /// @param bytes  of all copies between two calls of `begin`, at most
+  Staging(std::size_t /*bytes*/, const Context<Cpu>&) {}
+
+  /// All that was copied before has arrived: the context was synchronised since.
+  void begin() {}
+
+  void copy(void* target, const void* source, std::size_t bytes, const Context<Cpu>& context) {
+    copy_to_device(target, source, bytes, context);
+  }
+};
+
 }  // namespace octavo

@@ -85,14 +85,14 @@ struct AdamW<MasterWeights<MasterFormat>, Moments<MomentFormat>> {
     }
 
     /// Sets what the next `step` uses. Outside of a captured graph.
-    void prepare(double learning_rate, const Context<D>& context) {
+    void prepare(double learning_rate, Staging<D>& staging, const Context<D>& context) {
       const double t = static_cast<double>(steps_ + 1);
       const AdamWStep step{
           static_cast<float>(learning_rate),
           static_cast<float>(1.0 - std::pow(static_cast<double>(settings_.beta1), t)),
           static_cast<float>(1.0 - std::pow(static_cast<double>(settings_.beta2), t)),
           static_cast<std::uint32_t>(steps_ + 1)};
-      copy_to_device(step_.data(), &step, sizeof(step), context);
+      staging.copy(step_.data(), &step, sizeof(step), context);
     }
 
     /// Adds all gradients to the status' squared norm.

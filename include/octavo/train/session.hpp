@@ -136,7 +136,8 @@ class ModelSession final : public TrainingSession {
       : options_(options),
         context_(context),
         arena_(plan_memory<Model, Optimizer>(options, context), context),
-        parts_(arena_, options_, context) {
+        parts_(arena_, options_, context),
+        staging_(parts_.tokens.bytes() + parts_.targets.bytes() + sizeof(AdamWStep), context) {
     parts_.model.initialize(options.seed, context);
     parts_.optimizer.initialize(context);
   }
@@ -145,9 +146,8 @@ class ModelSession final : public TrainingSession {
                   double learning_rate) override {
     check_tokens(tokens, targets, options_.micro_batches * rows());
     parts_.model.bind(context_);
-    copy_to_device(parts_.tokens.data(), tokens.data(), tokens.size_bytes(), context_);
-    copy_to_device(parts_.targets.data(), targets.data(), targets.size_bytes(), context_);
-    parts_.optimizer.prepare(learning_rate, context_);
+    copy_inputs(tokens, targets);
+    parts_.optimizer.prepare(learning_rate, staging_, context_);
     const Index counted = count_targets(targets);
     const float gradient_scale = 1.0f / static_cast<float>(std::max<Index>(1, counted));
     replay_.run(gradient_scale, context_, [&] {
@@ -172,8 +172,7 @@ class ModelSession final : public TrainingSession {
     parts_.model.bind(context_);
     const auto device_tokens = parts_.tokens.rows(0, rows());
     const auto device_targets = parts_.targets.rows(0, rows());
-    copy_to_device(device_tokens.data(), tokens.data(), tokens.size_bytes(), context_);
-    copy_to_device(device_targets.data(), targets.data(), targets.size_bytes(), context_);
+    copy_inputs(tokens, targets);
     fill_zero(parts_.status.data(), parts_.status.bytes(), context_);
     parts_.model.evaluate(device_tokens, device_targets, parts_.losses, context_);
     add_losses(losses(), parts_.status, context_);
@@ -189,7 +188,7 @@ class ModelSession final : public TrainingSession {
     const Index padded = std::min(round_up(count, 16), options_.batch.tokens);
     const auto device_tokens = parts_.tokens.rows(0, padded);
     fill_zero(device_tokens.data(), device_tokens.bytes(), context_);
-    copy_to_device(device_tokens.data(), tokens.data(), tokens.size_bytes(), context_);
+    copy_inputs(tokens, {});
     const auto row = parts_.model.logits(device_tokens, {1, padded}, count - 1, 1, context_);
     std::vector<typename Model::T> values(logits.size());
     copy_to_host_sync(values.data(), row.data(), values.size() * sizeof(typename Model::T),
@@ -215,6 +214,13 @@ class ModelSession final : public TrainingSession {
   [[nodiscard]] Index rows() const { return options_.batch.rows(); }
   [[nodiscard]] TensorView<const float, 1, D> losses() const { return parts_.losses; }
   [[nodiscard]] TensorView<const StepStatus, 1, D> status() const { return parts_.status; }
+
+  /// The device has read the inputs before: each call that copies some ends with a result from it.
+  void copy_inputs(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets) {
+    staging_.begin();
+    staging_.copy(parts_.tokens.data(), tokens.data(), tokens.size_bytes(), context_);
+    staging_.copy(parts_.targets.data(), targets.data(), targets.size_bytes(), context_);
+  }
 
   /// Everything between the step's inputs and its status, without synchronisation or allocation.
   void enqueue_step(float gradient_scale) {
@@ -269,6 +275,7 @@ class ModelSession final : public TrainingSession {
   Context<D>& context_;
   Arena<D> arena_;
   detail::SessionParts<Model, Optimizer> parts_;
+  Staging<D> staging_;
   Replay<D> replay_;
 };
 

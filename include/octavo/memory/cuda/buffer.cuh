@@ -5,6 +5,8 @@
 #include <octavo/core/cuda/context.cuh>
 #include <octavo/memory/buffer.hpp>
 
+#include <cstring>
+
 namespace octavo {
 
 /// Bytes of the GPU's memory that nobody has taken.
@@ -61,5 +63,36 @@ inline void fill_zero(void* target, std::size_t bytes, const Context<Cuda>& cont
   if (bytes == 0) return;
   check(cudaMemsetAsync(target, 0, bytes, context.stream()), "cudaMemsetAsync");
 }
+
+/// See Staging: pinned memory of the host that the copies go through.
+template <>
+class Staging<Cuda> {
+ public:
+  Staging(std::size_t bytes, const Context<Cuda>&) : bytes_(bytes) {
+    void* memory = nullptr;
+    check(cudaMallocHost(&memory, bytes), "cudaMallocHost", " for ", bytes,
+          " bytes; choose a smaller batch");
+    memory_ = {static_cast<std::byte*>(memory), {[](std::byte* taken) { cudaFreeHost(taken); }}};
+  }
+
+  void begin() { used_ = 0; }
+
+  /// @throws ShapeError  if more is copied than there is memory for
+  void copy(void* target, const void* source, std::size_t bytes, const Context<Cuda>& context) {
+    if (bytes == 0) return;
+    require<ShapeError>(bytes <= bytes_ - used_, "Staging: ", bytes, " bytes do not fit the ",
+                        bytes_ - used_, " that are left of ", bytes_, "; make it larger");
+    std::byte* const staged = memory_.get() + used_;
+    std::memcpy(staged, source, bytes);
+    used_ += bytes;
+    check(cudaMemcpyAsync(target, staged, bytes, cudaMemcpyHostToDevice, context.stream()),
+          "cudaMemcpyAsync to the device");
+  }
+
+ private:
+  OwnedBytes memory_;
+  std::size_t bytes_ = 0;
+  std::size_t used_ = 0;
+};
 
 }  // namespace octavo
