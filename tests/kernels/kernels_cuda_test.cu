@@ -218,7 +218,7 @@ auto embedding_on(Index count, Index columns) {
 }
 
 TEST_F(KernelsOnCuda, EmbeddingEqualsTheCpuToTheBit) {
-  for (const Index count : {1, 17, 130, 257, 8192, 16384, 16385}) {  // both sorts
+  for (const Index count : {1, 17, 130, 257, 8192, 16384, 16385}) {  // searched, and sorted
     for (const Index columns : {8, 37, 520, 4104}) {
       if (count * columns > 20'000'000) continue;
       SCOPED_TRACE(message(count, " tokens, ", columns, " columns"));
@@ -228,6 +228,8 @@ TEST_F(KernelsOnCuda, EmbeddingEqualsTheCpuToTheBit) {
           (embedding_on<Bf16, Cpu>(count, columns) == embedding_on<Bf16, Cuda>(count, columns)));
     }
   }
+  // Sorted tokens in rows so wide that two blocks work on a token.
+  EXPECT_TRUE((embedding_on<Bf16, Cpu>(16385, 2056) == embedding_on<Bf16, Cuda>(16385, 2056)));
 }
 
 TEST_F(KernelsOnCuda, EmbeddingWorkspaceSuffices) {

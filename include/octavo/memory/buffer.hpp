@@ -91,8 +91,8 @@ class Staging;
 template <>
 class Staging<Cpu> {
  public:
-  /// @param bytes  of all copies between two calls of `begin`, at most
-  Staging(std::size_t /*bytes*/, const Context<Cpu>&) {}
+  /// Takes the bytes of all copies between two calls of `begin`, and needs none here.
+  Staging(std::size_t, const Context<Cpu>&) {}
 
   /// All that was copied before has arrived: the context was synchronised since.
   void begin() {}

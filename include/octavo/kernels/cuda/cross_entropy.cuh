@@ -10,28 +10,36 @@
 #include <cooperative_groups.h>
 #include <cuda_pipeline.h>
 
-#include <cfloat>
+#include <cmath>
 
 namespace octavo {
 namespace detail {
 
 /// Blocks that share a row, each with a slice of it.
-inline constexpr int row_slices = 8;
+inline constexpr int row_slices = 6;
 inline constexpr int slice_threads = 256;
-/// Blocks that a multiprocessor runs at once: with 128256 columns, slices fill 192 KB.
+/// Blocks that a multiprocessor runs at once: with 128256 columns of BF16, slices fill 214 KB.
 template <class T>
-inline constexpr int slices_at_once = 12 / static_cast<int>(sizeof(T));
+inline constexpr int slices_at_once = 10 / static_cast<int>(sizeof(T));
 /// The largest slice. Longer rows stay in global memory.
 inline constexpr Index largest_slice_bytes = Index{192} << 10;
 /// Threads of the block that works on a row in global memory.
 inline constexpr int long_row_threads = 1024;
 
-/// e^x for x ≤ 0, with a relative error of 2^-22 times max(1, |x|); 0 where FP32 is subnormal.
-__device__ inline float negative_exponential(float x) {
+inline constexpr float log2_of_e = 1.44269504f;
+
+/// 2^x with a relative error of 2^-22; 0 where FP32 is subnormal.
+__device__ inline float power_of_two(float x) {
   float result;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x * 1.44269504f));
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
   return result;
 }
+
+/// e^x for x ≤ 0, with a relative error of 2^-22 times max(1, |x|); 0 where FP32 is subnormal.
+__device__ inline float negative_exponential(float x) { return power_of_two(x * log2_of_e); }
+
+/// Less than any logit that counts; times log2(e) it is still finite.
+inline constexpr float lowest_logit = -2e38f;
 
 /// Σ exp(x − largest) over some of the x, and the largest of them.
 struct ExponentialSum {
@@ -39,7 +47,34 @@ struct ExponentialSum {
   float sum;
 };
 
-inline __device__ ExponentialSum empty_sum() { return {-FLT_MAX, 0.0f}; }
+inline __device__ ExponentialSum empty_sum() { return {lowest_logit, 0.0f}; }
+
+/// exp(x − largest) for many x: one rounding more of `largest`, one instruction less for each x.
+struct ExponentialBelow {
+  float offset;
+
+  explicit __device__ ExponentialBelow(float largest) : offset(-largest * log2_of_e) {}
+  __device__ float operator()(float x) const {
+    return power_of_two(__fmaf_rn(x, log2_of_e, offset));
+  }
+};
+
+/// The larger of each pair of elements, in `largest`.
+template <class T>
+__device__ void raise(Run<T>& largest, const Run<T>& run) {
+#pragma unroll
+  for (int i = 0; i < Run<T>::words_a_run; ++i) {
+    if constexpr (std::is_same_v<T, float>) {
+      largest.words[i] =
+          __float_as_uint(fmaxf(__uint_as_float(largest.words[i]), __uint_as_float(run.words[i])));
+    } else {
+      static_assert(std::is_same_v<T, Bf16>);
+      const __nv_bfloat162 pair = __hmax2(reinterpret_cast<const __nv_bfloat162&>(largest.words[i]),
+                                          reinterpret_cast<const __nv_bfloat162&>(run.words[i]));
+      largest.words[i] = reinterpret_cast<const std::uint32_t&>(pair);
+    }
+  }
+}
 
 /// Rounded alike whichever comes first, so that all threads of an exchange agree.
 __device__ inline ExponentialSum operator+(const ExponentialSum& a, const ExponentialSum& b) {
@@ -73,47 +108,77 @@ struct RowSlice {
     return position >= 0 && position < count && position % stride / run_size == threadIdx.x;
   }
 
-  /// Copies the slice to shared memory, and −Inf to what completes its last run.
+  /// Runs that the thread owns, and those of them that are fetched first.
+  [[nodiscard]] __device__ int runs() const {
+    return max(0, (count - first() + stride - 1) / stride);
+  }
+  [[nodiscard]] __device__ int early_runs() const { return runs() / 2; }
+
+  /// Starts to copy the slice to shared memory, in two halves: the sum over one is found while the
+  /// other is on its way.
   __device__ void fetch() const {
-    for (int begin = first(); begin < count; begin += stride) {
-#pragma unroll
-      for (int i = 0; i < run_size; i += static_cast<int>(sizeof(uint4) / sizeof(T))) {
-        __pipeline_memcpy_async(values + begin + i, target + begin + i, sizeof(uint4));
-      }
-    }
-    __pipeline_commit();
-    __pipeline_wait_prior(0);
-    if (!owns(count - 1)) return;
-    for (int i = count; i % run_size != 0; ++i) values[i] = T(-INFINITY);
+    fetch(0, early_runs());
+    fetch(early_runs(), runs());
   }
 
-  /// The sum over what the thread owns: the largest first, so that few exponentials go to
-  /// rescaling.
+  /// The sum over what the thread owns, once it is fetched.
   [[nodiscard]] __device__ ExponentialSum sum() const {
-    ExponentialSum result = empty_sum();
-    for (int begin = first(); begin < count; begin += stride) {
-      const Floats floats = load_floats<true>(values + begin, run_size);
-#pragma unroll
-      for (const float value : floats.values) result.largest = fmaxf(result.largest, value);
+    __pipeline_wait_prior(1);
+    const ExponentialSum early = sum(0, early_runs());
+    __pipeline_wait_prior(0);
+    if (owns(count - 1)) {
+      for (int i = count; i % run_size != 0; ++i) values[i] = T(-INFINITY);
     }
-    for (int begin = first(); begin < count; begin += stride) {
-      const Floats floats = load_floats<true>(values + begin, run_size);
-#pragma unroll
-      for (const float value : floats.values) {
-        result.sum += negative_exponential(value - result.largest);
-      }
-    }
-    return result;
+    return early + sum(early_runs(), runs());
   }
 
   /// Writes exp(x − largest) · factor over the runs that the thread owns.
   __device__ void store_gradient(float largest, float factor) const {
-    for (int begin = first(); begin < count; begin += stride) {
-      Floats floats = load_floats<true>(values + begin, run_size);
+    const ExponentialBelow exponential(largest);
+#pragma unroll 4
+    for (int i = 0; i < runs(); ++i) {
+      Floats floats = load_floats<true>(values + first() + i * stride, run_size);
 #pragma unroll
-      for (float& value : floats.values) value = negative_exponential(value - largest) * factor;
-      store_floats<true>(target + begin, run_size, floats);
+      for (float& value : floats.values) value = exponential(value) * factor;
+      store_floats<true>(target + first() + i * stride, run_size, floats);
     }
+  }
+
+ private:
+  __device__ void fetch(int begin, int end) const {
+    for (int i = begin; i < end; ++i) {
+      const int position = first() + i * stride;
+#pragma unroll
+      for (int e = 0; e < run_size; e += static_cast<int>(sizeof(uint4) / sizeof(T))) {
+        __pipeline_memcpy_async(values + position + e, target + position + e, sizeof(uint4));
+      }
+    }
+    __pipeline_commit();
+  }
+
+  /// The largest comes first, so that no exponential goes to rescaling.
+  [[nodiscard]] __device__ ExponentialSum sum(int begin, int end) const {
+    ExponentialSum result = empty_sum();
+    Floats floats;
+    for (float& value : floats.values) value = lowest_logit;
+    Run<T> largest = to_run<T>(floats);
+#pragma unroll 4
+    for (int i = begin; i < end; ++i) {
+      raise(largest, load_run<true>(values + first() + i * stride, run_size));
+    }
+    floats = to_floats(largest);
+#pragma unroll
+    for (const float value : floats.values) result.largest = fmaxf(result.largest, value);
+    const ExponentialBelow exponential(result.largest);
+    float sums[2] = {};  // so that additions need not wait for each other
+#pragma unroll 4
+    for (int i = begin; i < end; ++i) {
+      floats = load_floats<true>(values + first() + i * stride, run_size);
+#pragma unroll
+      for (int e = 0; e < run_size; ++e) sums[e % 2] += exponential(floats.values[e]);
+    }
+    result.sum = sums[0] + sums[1];
+    return result;
   }
 };
 
@@ -122,7 +187,7 @@ struct RowSlice {
 /// they began: a block's memory can be written once it runs.
 __device__ inline ExponentialSum cluster_exponential_sum(ExponentialSum sum) {
   constexpr int warps = slice_threads / 32;
-  constexpr int parts = row_slices * warps;
+  constexpr unsigned parts = row_slices * warps;
   __shared__ ExponentialSum shared[parts];
   const auto cluster = cooperative_groups::this_cluster();
   const unsigned lane = threadIdx.x % 32;
@@ -133,7 +198,7 @@ __device__ inline ExponentialSum cluster_exponential_sum(ExponentialSum sum) {
   cluster.sync();
   ExponentialSum total = empty_sum();
 #pragma unroll
-  for (int i = 0; i < parts; i += 32) total = total + shared[i + lane];
+  for (unsigned i = lane; i < parts; i += 32) total = total + shared[i];
   return warp_exponential_sum(total);
 }
 

@@ -16,8 +16,11 @@ namespace detail {
 inline constexpr int embedding_threads = 256;
 /// Runs of its row that a thread has in flight: a row of 4096 columns at once.
 inline constexpr int runs_at_once = 2;
-/// Rows of a frequent token's gradient that a thread has in flight.
-inline constexpr int rows_at_once = 4;
+/// Blocks that work on a token with several occurrences, each on some of its columns.
+inline constexpr int token_blocks = 2;
+/// Occurrences of such a token that a thread has in flight: 128 bytes.
+template <class T>
+inline constexpr int occurrences_at_once = 16 / static_cast<int>(sizeof(T));
 inline constexpr Index embedding_stride = Index{embedding_threads} * run_size;
 
 /// The runs of a row that the thread reads from `column` on, zeros beyond the row's end.
@@ -56,50 +59,88 @@ OCTAVO_KERNEL void __launch_bounds__(elementwise_threads)
   if (i < count) values[i] = static_cast<Integer>(i);
 }
 
-/// Tokens in ascending order, and where each stood; equal tokens keep their order.
-struct SortedTokens {
-  const std::int32_t* tokens;
-  const std::int32_t* positions;
+/// What a block works on.
+struct Occurrence {
+  std::int32_t token;
+  Index position;
 };
 
-/// Sorts few tokens by comparing all with all. A warp counts for `ranks_a_warp` neighbouring tokens
-/// how many others come before each.
-inline constexpr int ranks_a_warp = 8;
-inline constexpr Index most_ranked_tokens = 16384;
+/// All occurrences of a block's token, in ascending order.
+template <class Position>
+struct Occurrences {
+  Index rank;  ///< of the block's own, if that is less than `token_blocks`
+  Index count;
+  const Position* positions;  ///< not known if the count is 1, or the rank too large
+};
 
-template <class Token>
-OCTAVO_KERNEL void __launch_bounds__(elementwise_threads)
-    rank_tokens_kernel(const Token* tokens, int count, Token* sorted, std::int32_t* positions) {
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int first = static_cast<int>(global_thread() / 32) * ranks_a_warp;
-  if (first >= count) return;
-  Token own[ranks_a_warp];
-  int ranks[ranks_a_warp] = {};
-#pragma unroll
-  for (int i = 0; i < ranks_a_warp; ++i) own[i] = tokens[min(first + i, count - 1)];
-#pragma unroll 4
-  for (int other = lane; other < first; other += 32) {
-    const Token token = tokens[other];
-#pragma unroll
-    for (int i = 0; i < ranks_a_warp; ++i) ranks[i] += token <= own[i] ? 1 : 0;
+/// Few tokens, which each block searches for its own. That reads them all as often as there are
+/// tokens, but needs no kernel before, and goes on while gradients are on their way.
+struct UnsortedTokens {
+  static constexpr Index most = 16384;
+  const std::int32_t* tokens;
+  int count;
+
+  /// Positions of a frequent token.
+  [[nodiscard]] std::size_t shared_bytes() const {
+    return static_cast<std::size_t>(count) * sizeof(std::uint16_t);
   }
+  [[nodiscard]] __device__ Occurrence own() const { return {tokens[blockIdx.x], blockIdx.x}; }
+
+  /// All threads of the block must call it. Each warp searches a piece.
+  [[nodiscard]] __device__ Occurrences<std::uint16_t> occurrences(std::int32_t token) const {
+    constexpr int warps = embedding_threads / 32;
+    __shared__ std::uint32_t equal_of_warp[warps];
+    __shared__ std::uint32_t earlier_of_warp[warps];
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    const int warp = static_cast<int>(threadIdx.x) / 32;
+    const int piece = (count + warps - 1) / warps;
+    const int begin = warp * piece;
+    const int end = min(begin + piece, count);
+    std::uint32_t equal = 0;
+    std::uint32_t earlier = 0;
 #pragma unroll 4
-  for (int other = first + lane; other < count; other += 32) {
-    const Token token = tokens[other];
-#pragma unroll
-    for (int i = 0; i < ranks_a_warp; ++i) {
-      const bool before = token < own[i] || (token == own[i] && other < first + i);
-      ranks[i] += before ? 1 : 0;
+    for (int i = begin + lane; i < end; i += 32) {
+      if (tokens[i] != token) continue;
+      ++equal;
+      earlier += i < static_cast<int>(blockIdx.x) ? 1 : 0;
     }
+    equal = __reduce_add_sync(0xffffffffu, equal);
+    earlier = __reduce_add_sync(0xffffffffu, earlier);
+    if (lane == 0) {
+      equal_of_warp[warp] = equal;
+      earlier_of_warp[warp] = earlier;
+    }
+    __syncthreads();
+    std::uint32_t first = 0;  // of this warp's, among all
+    std::uint32_t total = 0;
+    std::uint32_t rank = 0;
+    for (int i = 0; i < warps; ++i) {
+      if (i == warp) first = total;
+      total += equal_of_warp[i];
+      rank += earlier_of_warp[i];
+    }
+    if (total == 1 || rank >= token_blocks) return {rank, total, nullptr};
+    return {rank, total, list(token, begin, end, first)};
   }
-#pragma unroll
-  for (int i = 0; i < ranks_a_warp; ++i) {
-    const int rank = warp_sum(ranks[i]);
-    if (lane != i || first + i >= count) continue;
-    sorted[rank] = own[i];
-    positions[rank] = first + i;
+
+ private:
+  /// Writes the token's positions from `begin` to `end` to the list of all, from `first` on.
+  [[nodiscard]] __device__ const std::uint16_t* list(std::int32_t token, int begin, int end,
+                                                     std::uint32_t first) const {
+    extern __shared__ std::uint16_t token_positions[];
+    const std::uint32_t lane = threadIdx.x % 32;
+#pragma unroll 4
+    for (int i = begin + static_cast<int>(lane); i - static_cast<int>(lane) < end; i += 32) {
+      const bool equal = i < end && tokens[i] == token;
+      const std::uint32_t lanes = __ballot_sync(0xffffffffu, equal);
+      const int before = __popc(lanes & ((1u << lane) - 1));
+      if (equal) token_positions[first + before] = static_cast<std::uint16_t>(i);
+      first += __popc(lanes);
+    }
+    __syncthreads();
+    return token_positions;
   }
-}
+};
 
 /// End of the run of equal tokens that begins at `first`.
 __device__ inline Index end_of_token(const std::int32_t* sorted, Index first, Index count) {
@@ -119,57 +160,91 @@ __device__ inline Index end_of_token(const std::int32_t* sorted, Index first, In
   return outside;
 }
 
+/// Many tokens, in ascending order, and where each stood; equal tokens keep their order.
+struct SortedTokens {
+  const std::int32_t* tokens;
+  const std::int32_t* positions;
+  Index count;
+
+  [[nodiscard]] std::size_t shared_bytes() const { return 0; }
+  [[nodiscard]] __device__ Occurrence own() const {
+    return {tokens[blockIdx.x], positions[blockIdx.x]};
+  }
+  [[nodiscard]] __device__ Occurrences<std::int32_t> occurrences(std::int32_t token) const {
+    Index first = blockIdx.x;
+    while (first > 0 && blockIdx.x - first < token_blocks && tokens[first - 1] == token) --first;
+    const Index rank = blockIdx.x - first;
+    if (rank >= token_blocks) return {rank, 0, nullptr};
+    return {rank, end_of_token(tokens, first, count) - first, positions + first};
+  }
+};
+
 template <class T>
-__device__ void add_runs(Floats (&sums)[runs_at_once], const Run<T> (&runs)[runs_at_once]) {
+__device__ void add_run(Floats& sum, const Run<T>& run) {
+  const Floats terms = to_floats(run);
 #pragma unroll
-  for (int i = 0; i < runs_at_once; ++i) {
-    const Floats terms = to_floats(runs[i]);
+  for (int e = 0; e < run_size; ++e) sum.values[e] += terms.values[e];
+}
+
+/// Adds the gradients of a token with several occurrences to its row, by `token_blocks` blocks.
+template <bool Vectors, class Position, class T, class G>
+__device__ void add_occurrences(const Occurrences<Position>& all, const T* y_gradient,
+                                Index columns, G* target) {
+  for (Index column = all.rank * embedding_stride + Index{threadIdx.x} * run_size; column < columns;
+       column += token_blocks * embedding_stride) {
+    const Run<G> before = load_run<Vectors>(target + column, columns - column);
+    Floats sum{};
+#pragma unroll 1
+    for (Index first = 0; first < all.count; first += occurrences_at_once<T>) {
+      Run<T> runs[occurrences_at_once<T>];
 #pragma unroll
-    for (int e = 0; e < run_size; ++e) sums[i].values[e] += terms.values[e];
+      for (int i = 0; i < occurrences_at_once<T>; ++i) {
+        if (first + i >= all.count) continue;
+        const T* row = y_gradient + Index{all.positions[first + i]} * columns;
+        runs[i] = load_run<Vectors>(row + column, columns - column);
+      }
+#pragma unroll
+      for (int i = 0; i < occurrences_at_once<T>; ++i) {
+        if (first + i < all.count) add_run(sum, runs[i]);
+      }
+    }
+    add_run(sum, before);
+    store_floats<Vectors>(target + column, columns - column, sum);
   }
 }
 
-/// Adds the gradients of one token to its row: the block at the first of the token's sorted
-/// occurrences works through all of them. What the first occurrence needs is loaded before anything
-/// waits for the number of the others: most tokens have none.
-template <bool Vectors, class T, class G>
+/// Adds the gradients of one token to its row, by the blocks at the first of its occurrences. What
+/// a token needs that occurs once, as most do, is loaded before anything waits for their number.
+template <bool Vectors, class Tokens, class T, class G>
 OCTAVO_KERNEL void __launch_bounds__(embedding_threads, 3)
-    embedding_backward_kernel(const SortedTokens sorted, Index count, const T* y_gradient,
-                              Index columns, G* table_gradient) {
-  const Index first = blockIdx.x;
-  const std::int32_t token = sorted.tokens[first];
-  const std::int32_t previous = sorted.tokens[max(first - 1, Index{0})];
-  const std::int32_t position = sorted.positions[first];
-  if (first > 0 && previous == token) return;
-  G* target = table_gradient + Index{token} * columns;
-  for (Index column = Index{threadIdx.x} * run_size; column < columns;
-       column += runs_at_once * embedding_stride) {
-    Run<T> gradients[runs_at_once];
-    Run<G> before[runs_at_once];
-    load_runs<Vectors>(gradients, y_gradient + Index{position} * columns, column, columns);
-    load_runs<Vectors>(before, target, column, columns);
-    const Index end = end_of_token(sorted.tokens, first, count);
-    Floats sums[runs_at_once] = {};
-    add_runs(sums, gradients);
-    for (Index other = first + 1; other < end; other += rows_at_once) {
-      Run<T> rows[rows_at_once][runs_at_once];
-#pragma unroll
-      for (int i = 0; i < rows_at_once; ++i) {
-        if (other + i >= end) continue;
-        const T* row = y_gradient + Index{sorted.positions[other + i]} * columns;
-        load_runs<Vectors>(rows[i], row, column, columns);
-      }
-#pragma unroll
-      for (int i = 0; i < rows_at_once; ++i) {
-        if (other + i < end) add_runs(sums, rows[i]);
-      }
-    }
-    add_runs(sums, before);
+    embedding_backward_kernel(const Tokens tokens, const T* y_gradient, Index columns,
+                              G* table_gradient) {
+  const Occurrence own = tokens.own();
+  G* target = table_gradient + Index{own.token} * columns;
+  const T* source = y_gradient + own.position * columns;
+  Index column = Index{threadIdx.x} * run_size;
+  Run<T> gradients[runs_at_once];
+  Run<G> before[runs_at_once];
+  load_runs<Vectors>(gradients, source, column, columns);
+  load_runs<Vectors>(before, target, column, columns);
+  const auto all = tokens.occurrences(own.token);
+  if (all.rank >= token_blocks) return;
+  if (all.count > 1) {
+    add_occurrences<Vectors>(all, y_gradient, columns, target);
+    return;
+  }
+  while (column < columns) {
 #pragma unroll
     for (int i = 0; i < runs_at_once; ++i) {
       const Index at = column + i * embedding_stride;
-      store_floats<Vectors>(target + at, columns - at, sums[i]);
+      Floats sum{};
+      add_run(sum, gradients[i]);
+      add_run(sum, before[i]);
+      store_floats<Vectors>(target + at, columns - at, sum);
     }
+    column += runs_at_once * embedding_stride;
+    load_runs<Vectors>(gradients, source, column, columns);
+    load_runs<Vectors>(before, target, column, columns);
   }
 }
 
@@ -181,13 +256,6 @@ inline SortedTokens sort_tokens(TensorView<const std::int32_t, 1, Cuda> tokens, 
   const Index padded = round_up(count, 64);  // arrays begin at multiples of 256 bytes
   auto* sorted = workspace_elements<std::int32_t>(3 * padded, "embedding_backward", context);
   std::int32_t* positions = sorted + padded;
-  if (count <= most_ranked_tokens) {
-    const Index warps = ceil_divide(count, ranks_a_warp);
-    launch("embedding_backward", rank_tokens_kernel<std::int32_t>,
-           ceil_divide(warps, elementwise_threads / 32), elementwise_threads, 0, context,
-           tokens.data(), static_cast<int>(count), sorted, positions);
-    return {sorted, positions};
-  }
   std::int32_t* sorted_positions = positions + padded;
   const auto arrays = static_cast<std::size_t>(3 * padded) * sizeof(std::int32_t);
   launch("embedding_backward", count_up_kernel<std::int32_t>,
@@ -207,7 +275,7 @@ inline SortedTokens sort_tokens(TensorView<const std::int32_t, 1, Cuda> tokens, 
                        count, " tokens, but the context has ", context.workspace().size(),
                        "; bind one of embedding_workspace() bytes");
   sort(context.workspace().data() + arrays, bytes);
-  return {sorted, sorted_positions};
+  return {sorted, sorted_positions, count};
 }
 
 }  // namespace detail
@@ -226,22 +294,29 @@ void embedding_forward_body(TensorView<const std::int32_t, 1, Cuda> tokens,
                  table.data(), columns, y.data());
 }
 
-/// See embedding_backward. Positions sorted by token make each row's sum one run; a stable sort
-/// fixes its order.
+/// See embedding_backward. Each row's sum is made by one thread an element, in the order of the
+/// tokens.
 template <class T, class G>
 void embedding_backward_body(TensorView<const std::int32_t, 1, Cuda> tokens,
                              TensorView<const T, 2, Cuda> y_gradient,
                              TensorView<G, 2, Cuda> table_gradient, const Context<Cuda>& context) {
   const Index columns = table_gradient.extent(1);
-  if (tokens.extent(0) == 0) return;
-  const detail::SortedTokens sorted =
-      detail::sort_tokens(tokens, table_gradient.extent(0), context);
+  const Index count = tokens.extent(0);
+  if (count == 0) return;
   const bool vectors = detail::rows_are_vectors(columns, y_gradient.data(), table_gradient.data());
-  detail::launch("embedding_backward",
-                 vectors ? detail::embedding_backward_kernel<true, T, G>
-                         : detail::embedding_backward_kernel<false, T, G>,
-                 tokens.extent(0), detail::embedding_threads, 0, context, sorted, tokens.extent(0),
-                 y_gradient.data(), columns, table_gradient.data());
+  const auto enqueue = [&](const auto& all) {
+    using Tokens = std::remove_cvref_t<decltype(all)>;
+    detail::launch("embedding_backward",
+                   vectors ? detail::embedding_backward_kernel<true, Tokens, T, G>
+                           : detail::embedding_backward_kernel<false, Tokens, T, G>,
+                   count, detail::embedding_threads, all.shared_bytes(), context, all,
+                   y_gradient.data(), columns, table_gradient.data());
+  };
+  if (count <= detail::UnsortedTokens::most) {
+    enqueue(detail::UnsortedTokens{tokens.data(), static_cast<int>(count)});
+  } else {
+    enqueue(detail::sort_tokens(tokens, table_gradient.extent(0), context));
+  }
 }
 
 }  // namespace octavo

@@ -136,30 +136,60 @@ __device__ std::uint32_t cast_pair(float2 values, float scale) {
                                   cuda_fp8_kind<Format>);
 }
 
+/// Counts what was saturated of two scaled values.
+template <class Format>
+__device__ void count_saturated(float2 scaled, CastTotals& totals) {
+  totals.saturated += !(fabsf(scaled.x) <= FormatTraits<Format>::max) ? 1u : 0u;
+  totals.saturated += !(fabsf(scaled.y) <= FormatTraits<Format>::max) ? 1u : 0u;
+}
+
 /// Counts in two values that were cast to the two low bytes of `cast`.
 template <class Format>
 __device__ void count_pair(float2 values, float scale, std::uint32_t cast, CastTotals& totals) {
-  const float2 scaled = scaled_pair(values, scale);
-  totals.saturated += !(fabsf(scaled.x) <= FormatTraits<Format>::max) ? 1u : 0u;
-  totals.saturated += !(fabsf(scaled.y) <= FormatTraits<Format>::max) ? 1u : 0u;
+  count_saturated<Format>(scaled_pair(values, scale), totals);
   totals.flushed += (cast & 0x7fu) == 0 && values.x != 0.0f ? 1u : 0u;
   totals.flushed += (cast & 0x7f00u) == 0 && values.y != 0.0f ? 1u : 0u;
 }
 
-/// Whether there may be something to count in values that were cast to these bytes: one that was
-/// flushed became zero, and one that was saturated the format's largest value or NaN. Both are
-/// rare, so that most values need no more than this test.
+/// Bit 7 of each byte of a flag word stands for one of four bytes or BF16 values.
+inline constexpr std::uint32_t byte_flags = 0x80808080u;
+
+/// Flags bytes of FP8 that are not zero; other bits are undefined.
+__device__ inline std::uint32_t flag_not_zero(std::uint32_t bytes) {
+  return (bytes & ~byte_flags) + ~byte_flags;
+}
+
+/// Flags BF16 values, two in each word, that are not zero; other bits are undefined.
+__device__ inline std::uint32_t flag_not_zero(std::uint32_t first, std::uint32_t second) {
+  constexpr std::uint32_t magnitudes = 0x7fff7fffu;
+  return __byte_perm((first & magnitudes) + magnitudes, (second & magnitudes) + magnitudes, 0x7531);
+}
+
+/// Flags bytes of FP8 that are the format's largest value, Inf or NaN; other bits are undefined.
 template <class Format>
-__device__ bool may_count(std::uint32_t first, std::uint32_t second) {
-  constexpr std::uint32_t ones = 0x01010101u;
+__device__ std::uint32_t flag_largest(std::uint32_t bytes) {
   constexpr std::uint32_t largest = Format(FormatTraits<Format>::max).bits;
-  first &= 0x7fu * ones;
-  second &= 0x7fu * ones;
-  // The highest bit of each byte tells whether one is not zero, and whether one is large.
-  const std::uint32_t not_zero = (first + 0x7fu * ones) & (second + 0x7fu * ones);
-  const std::uint32_t large =
-      (first + (0x80u - largest) * ones) | (second + (0x80u - largest) * ones);
-  return (not_zero & ~large & 0x80u * ones) != 0x80u * ones;
+  return (bytes & ~byte_flags) + (0x80u - largest) * 0x01010101u;
+}
+
+/// Counts in a run and what it was cast to. Most runs need no more than the first tests: what was
+/// flushed became zero, and what was saturated the format's largest value or NaN.
+template <class Format>
+__device__ void count_run(const Run<Bf16>& run, float scale, const Run<Format>& cast,
+                          CastTotals& totals) {
+  const std::uint32_t kept[2] = {flag_not_zero(cast.words[0]), flag_not_zero(cast.words[1])};
+  const std::uint32_t largest =
+      flag_largest<Format>(cast.words[0]) | flag_largest<Format>(cast.words[1]);
+  if ((kept[0] & kept[1] & ~largest & byte_flags) == byte_flags) return;
+  const std::uint32_t flushed[2] = {
+      flag_not_zero(run.words[0], run.words[1]) & ~kept[0] & byte_flags,
+      flag_not_zero(run.words[2], run.words[3]) & ~kept[1] & byte_flags};
+  totals.flushed += static_cast<std::uint32_t>(__popc(flushed[0] | flushed[1] >> 1));
+  if ((largest & byte_flags) == 0) return;
+#pragma unroll
+  for (const std::uint32_t word : run.words) {
+    count_saturated<Format>(scaled_pair(bf16_pair(word), scale), totals);
+  }
 }
 
 /// Casts a run and counts in it.
@@ -170,13 +200,7 @@ __device__ Run<Format> cast_run(const Run<Bf16>& run, float scale, CastTotals& t
   for (int i = 0; i < Run<Bf16>::words_a_run; ++i) {
     result.words[i / 2] |= cast_pair<Format>(bf16_pair(run.words[i]), scale) << (i % 2 * 16);
   }
-  if (may_count<Format>(result.words[0], result.words[1])) {
-#pragma unroll
-    for (int i = 0; i < Run<Bf16>::words_a_run; ++i) {
-      count_pair<Format>(bf16_pair(run.words[i]), scale, result.words[i / 2] >> (i % 2 * 16),
-                         totals);
-    }
-  }
+  count_run<Format>(run, scale, result, totals);
   return result;
 }
 

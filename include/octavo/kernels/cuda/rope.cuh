@@ -45,52 +45,75 @@ __device__ inline float rotated(float own, float cosine, float sine, float partn
   return __fmaf_rn(own, cosine, __fmul_rn(sine, partner));
 }
 
-/// The source of rotated rows, which are not written back to where they are read from.
-template <class T>
+/// The source of rotated rows, which are not written back to where they are read from. Its parts
+/// are rotated by the same angles, which are read once for all of them.
+/// @tparam Parts  a divisor of the number of heads
+template <class T, int Parts>
 struct RotatedSource {
-  static constexpr int parts = 1;
-  static constexpr int rounds_in_flight = 4;
+  static constexpr int parts = Parts;
+  static constexpr int rounds_in_flight = 4 / Parts;
   const T* values;  ///< [rows, columns]
   Rotation rotation;
 
   [[nodiscard]] bool vectors() const { return rotation.vectors() && is_vector_aligned(values); }
 
   template <bool Vectors>
-  __device__ Produced<T, 1> run(Index row, Index column, Index count) const {
+  __device__ Produced<T, Parts> run(Index row, Index column, Index count) const {
+    Produced<T, Parts> produced{};
+    if (count <= 0) return produced;
     const T* source = values + row * rotation.columns();
-    if (count <= 0) return {};
     if constexpr (Vectors) {
-      const Run<T> own = load_run<true>(source + column, count);
-      const std::uint32_t head = static_cast<std::uint32_t>(column) / rotation.head_dim;
-      if (head >= rotation.rotated_heads) return {{own}};
-      const std::uint32_t half = rotation.half();
-      const std::uint32_t j = static_cast<std::uint32_t>(column) % rotation.head_dim;
-      const bool second = j >= half;
-      const float* angles = rotation.angles(row) + (second ? j - half : j);
-      const Floats partner =
-          load_floats<true>(second ? source + column - half : source + column + half, run_size);
-      const Floats cosine = load_floats<true>(angles, run_size);
-      const Floats sine = load_floats<true>(angles + half, run_size);
-      const float sign = second ? rotation.sign : -rotation.sign;
-      Floats result = to_floats(own);
+      rotate_run(source, row, column, produced);
+    } else {
+#pragma unroll
+      for (int part = 0; part < Parts; ++part) {
+        const Index first = part * part_columns() + column;
+        Floats result{};
+#pragma unroll
+        for (int i = 0; i < run_size; ++i) {
+          if (i < count)
+            result.values[i] = element(source, row, static_cast<std::uint32_t>(first) + i);
+        }
+        produced.parts[part] = to_run<T>(result);
+      }
+    }
+    return produced;
+  }
+
+ private:
+  [[nodiscard]] __device__ Index part_columns() const { return rotation.columns() / Parts; }
+
+  __device__ void rotate_run(const T* source, Index row, Index column,
+                             Produced<T, Parts>& produced) const {
+    const std::uint32_t half = rotation.half();
+    const std::uint32_t j = static_cast<std::uint32_t>(column) % rotation.head_dim;
+    const bool second = j >= half;
+    Run<T> partners[Parts];
+#pragma unroll
+    for (int part = 0; part < Parts; ++part) {
+      const T* own = source + part * part_columns() + column;
+      produced.parts[part] = load_run<true>(own, run_size);
+      partners[part] = load_run<true>(second ? own - half : own + half, run_size);
+    }
+    const float* angles = rotation.angles(row) + (second ? j - half : j);
+    const Floats cosine = load_floats<true>(angles, run_size);
+    const Floats sine = load_floats<true>(angles + half, run_size);
+    const float sign = second ? rotation.sign : -rotation.sign;
+#pragma unroll
+    for (int part = 0; part < Parts; ++part) {
+      const Index place = part * part_columns() + column;
+      if (static_cast<std::uint32_t>(place) / rotation.head_dim >= rotation.rotated_heads) continue;
+      const Floats partner = to_floats(partners[part]);
+      Floats result = to_floats(produced.parts[part]);
 #pragma unroll
       for (int i = 0; i < run_size; ++i) {
         result.values[i] =
             rotated(result.values[i], cosine.values[i], sign * sine.values[i], partner.values[i]);
       }
-      return {{to_run<T>(result)}};
-    } else {
-      Floats result{};
-#pragma unroll
-      for (int i = 0; i < run_size; ++i) {
-        if (i < count)
-          result.values[i] = element(source, row, static_cast<std::uint32_t>(column) + i);
-      }
-      return {{to_run<T>(result)}};
+      produced.parts[part] = to_run<T>(result);
     }
   }
 
- private:
   __device__ float element(const T* source, Index row, std::uint32_t column) const {
     const float own = static_cast<float>(source[column]);
     if (column / rotation.head_dim >= rotation.rotated_heads) return own;
@@ -366,8 +389,16 @@ void rope_backward_body(TensorView<T, 2, Cuda> rotated_gradient, HeadLayout layo
   } else if constexpr (detail::is_tensorwise<typename PrecisionTraits<P>::ScalingType>) {
     detail::cast_by_current_scale(name, qkv_gradient, rotate, context);
   } else {
-    const detail::RotatedSource<T> source{rotated_gradient.data(), angles};
-    detail::produce(name, source, qkv_gradient, context);
+    // Two heads at once read their angles once, if no block of scales spans both.
+    using Granularity = OperandGranularity<P, OperandKind::output_gradient>;
+    const detail::RotatedSource<T, 2> halves{rotated_gradient.data(), angles};
+    if (halves.vectors() && angles.all_heads % 2 == 0 &&
+        detail::blocks_lie_in_parts<Granularity>(2, layout.columns() / 2)) {
+      detail::produce(name, halves, qkv_gradient, context);
+    } else {
+      detail::produce(name, detail::RotatedSource<T, 1>{rotated_gradient.data(), angles},
+                      qkv_gradient, context);
+    }
   }
 }
 

@@ -10,14 +10,12 @@ namespace octavo {
 namespace detail {
 
 inline constexpr int status_threads = 1024;
-/// Blocks of add_squared_norm, at most.
-inline constexpr Index norm_blocks = 16384;
+/// Blocks of add_squared_norm, at most: as many as a large GPU runs at once, so that few must
+/// arrive.
+inline constexpr Index norm_blocks = 512;
 /// Runs that one thread of add_squared_norm has in flight: 128 bytes.
 template <class G>
 inline constexpr int norm_loads = 16 / static_cast<int>(sizeof(G));
-/// Neighbouring elements that a block of add_squared_norm reads in one round.
-template <class G>
-inline constexpr Index norm_tile = Index{elementwise_threads} * norm_loads<G>* run_size;
 
 /// target += Σ values, by one block.
 template <class T>
@@ -29,18 +27,20 @@ OCTAVO_KERNEL void __launch_bounds__(status_threads)
   if (threadIdx.x == 0) *target += sum;
 }
 
-/// Σ of the squares of the runs that the thread reads of one tile, in FP32.
+/// Σ of the squares of `norm_loads` runs, the first at `begin`, in FP32.
+/// @param stride  runs from one to the next
+/// @param runs    that there are in `values`
 template <class G>
-__device__ float tile_squares(const G* tile) {
-  Run<G> runs[norm_loads<G>];
+__device__ float squares_of_runs(const G* values, Index begin, Index stride, Index runs) {
+  Run<G> loaded[norm_loads<G>];
 #pragma unroll
   for (int i = 0; i < norm_loads<G>; ++i) {
-    const int position = static_cast<int>(threadIdx.x) + i * elementwise_threads;
-    runs[i] = load_run<true>(tile + position * run_size, run_size);
+    const Index at = begin + i * stride;
+    loaded[i] = load_run<true>(values + at * run_size, at < runs ? run_size : 0);
   }
   float squares[run_size] = {};  // sums of their own, so that additions need not wait
 #pragma unroll
-  for (const Run<G>& run : runs) {
+  for (const Run<G>& run : loaded) {
     const Floats floats = to_floats(run);
 #pragma unroll
     for (int e = 0; e < run_size; ++e) squares[e] += floats.values[e] * floats.values[e];
@@ -66,17 +66,17 @@ __device__ inline bool arrives_last(std::uint32_t* arrivals) {
 
 /// sums[block] = Σ of the squares of what the block reads, and the last block adds all of them to
 /// the status: in the order of the sums, whichever block that is.
-/// @param tiles  to read in vectors; the elements after them are read one by one
+/// @param runs  to read in vectors; the elements after them are read one by one
 template <class G>
 OCTAVO_KERNEL void __launch_bounds__(elementwise_threads, 4)
-    squares_kernel(const G* values, Index count, Index tiles, double* sums, StepStatus* status) {
+    squares_kernel(const G* values, Index count, Index runs, double* sums, StepStatus* status) {
+  const Index stride = Index{gridDim.x} * elementwise_threads;
   double sum = 0;
-  for (Index tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
-    sum += static_cast<double>(tile_squares(values + tile * norm_tile<G>));
+  for (Index begin = global_thread(); begin < runs; begin += norm_loads<G> * stride) {
+    sum += static_cast<double>(squares_of_runs(values, begin, stride, runs));
   }
 #pragma unroll 4
-  for (Index i = tiles * norm_tile<G> + global_thread(); i < count;
-       i += Index{gridDim.x} * elementwise_threads) {
+  for (Index i = runs * run_size + global_thread(); i < count; i += stride) {
     const float value = static_cast<float>(values[i]);
     sum += static_cast<double>(value * value);
   }
@@ -140,12 +140,13 @@ void add_squared_norm_body(TensorView<const G, 1, Cuda> gradient,
                            TensorView<StepStatus, 1, Cuda> status, const Context<Cuda>& context) {
   constexpr const char* name = "add_squared_norm";
   const Index count = gradient.extent(0);
-  const Index whole = count / detail::norm_tile<G>;
-  const Index tiles = detail::is_vector_aligned(gradient.data()) ? whole : 0;
-  const Index blocks = std::clamp(whole, Index{1}, detail::norm_blocks);
+  const Index runs = detail::is_vector_aligned(gradient.data()) ? count / detail::run_size : 0;
+  const Index blocks =
+      std::clamp(count / (detail::elementwise_threads * detail::norm_loads<G> * detail::run_size),
+                 Index{1}, detail::norm_blocks);
   auto* sums = detail::workspace_elements<double>(blocks, name, context);
   detail::launch(name, detail::squares_kernel<G>, blocks, detail::elementwise_threads, 0, context,
-                 gradient.data(), count, tiles, sums, status.data());
+                 gradient.data(), count, runs, sums, status.data());
 }
 
 /// See finish_status.

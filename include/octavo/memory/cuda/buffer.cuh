@@ -68,6 +68,8 @@ inline void fill_zero(void* target, std::size_t bytes, const Context<Cuda>& cont
 template <>
 class Staging<Cuda> {
  public:
+  /// @param bytes  of all copies between two calls of `begin`, at most
+  /// @throws CudaError  if the host has not that much memory left
   Staging(std::size_t bytes, const Context<Cuda>&) : bytes_(bytes) {
     void* memory = nullptr;
     check(cudaMallocHost(&memory, bytes), "cudaMallocHost", " for ", bytes,
