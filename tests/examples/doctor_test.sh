@@ -2,27 +2,9 @@
 # Tests doctor through its command line, with or without a GPU: doctor_test.sh PATH_TO_DOCTOR
 set -u
 
-program=$(realpath "${1:?usage: doctor_test.sh PATH_TO_DOCTOR}")
-scratch=$(mktemp -d) || exit 1
-trap 'rm -rf "$scratch"' EXIT
-cd "$scratch" || exit 1
-# A thread that waits must not spin on another test's core.
-export OMP_WAIT_POLICY=passive
-
-failures=0
-fail() {
-  echo "FAILED: $case: $*" >&2
-  tail -n 40 out err >&2
-  failures=$((failures + 1))
-}
-# run NAME EXPECTED_EXIT_CODE ARGUMENT...
-run() {
-  case=$1
-  local expected=$2 code=0
-  shift 2
-  timeout 300 "$program" "$@" >out 2>err || code=$?
-  [ "$code" -eq "$expected" ] || fail "exit code $code, expected $expected"
-}
+# shellcheck source=tests/support/program.sh
+source "$(dirname "${BASH_SOURCE[0]}")/../support/program.sh"
+run_limit=300
 
 run "all checks" 0
 [ -s err ] && fail "something is on stderr"
@@ -55,5 +37,4 @@ grep -qF "did you mean 'gpu'" err || fail "no suggestion"
 run "a number that is none" 2 --threads many
 grep -qF "is no whole number from 0" err || fail "no reason"
 
-[ "$failures" -eq 0 ] || exit 1
-echo "doctor: OK"
+finish

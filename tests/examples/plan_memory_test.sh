@@ -4,35 +4,16 @@
 # shellcheck disable=SC2034  # conditions in quotes use the variables
 set -u
 
-program=$(realpath "${1:?usage: plan_memory_test.sh PATH_TO_PLAN_MEMORY}")
+# shellcheck source=tests/support/program.sh
+source "$(dirname "${BASH_SOURCE[0]}")/../support/program.sh"
 trainer=$(dirname "$program")/train_llama
-scratch=$(mktemp -d) || exit 1
-trap 'rm -rf "$scratch"' EXIT
-cd "$scratch" || exit 1
-# A thread that waits must not spin on another test's core.
-export OMP_WAIT_POLICY=passive
 
-failures=0
-fail() {
-  echo "FAILED: $case: $*" >&2
-  tail -n 20 out err >&2
-  failures=$((failures + 1))
-}
-# run NAME EXPECTED_EXIT_CODE ARGUMENT...
-run() {
-  case=$1
-  local expected=$2 code=0
-  shift 2
-  timeout 60 "$program" "$@" >out 2>err || code=$?
-  [ "$code" -eq "$expected" ] || fail "exit code $code, expected $expected"
-}
 # refused NAME TEXT ARGUMENT...: exit code 2 and one line on stderr that has TEXT
 refused() {
   local name=$1 text=$2
   shift 2
   run "$name" 2 "$@"
-  [ "$(wc -l <err)" -eq 1 ] || fail "stderr is not one line"
-  grep -qF -- "$text" err || fail "stderr does not have: $text"
+  err_is_one_line_with "$text"
 }
 # bytes KIND: what the last run printed
 bytes() { sed -nE "s/^$1 +\| .*GiB \| +([0-9]+) bytes$/\1/p" out; }
@@ -140,5 +121,4 @@ refused "no precision serves it" "need a multiple of 16" --all --precision fp8-d
 refused "MX blocks on a GPU" "choose fp8-blockwise, or cpu" --precision mxfp8
 run "MX blocks on the cpu" 0 --model llama_tiny --precision mxfp8 --device cpu --seq-len 64
 
-[ "$failures" -eq 0 ] || exit 1
-echo "plan_memory: OK"
+finish

@@ -2,31 +2,10 @@
 # Tests train_llama through its command line: train_llama_test.sh PATH_TO_TRAIN_LLAMA
 set -u
 
-program=$(realpath "${1:?usage: train_llama_test.sh PATH_TO_TRAIN_LLAMA}")
-scratch=$(mktemp -d) || exit 1
+# shellcheck source=tests/support/program.sh
+source "$(dirname "${BASH_SOURCE[0]}")/../support/program.sh"
 trap 'umount "$scratch/disk" 2>/dev/null; rm -rf "$scratch"' EXIT
-cd "$scratch" || exit 1
-# A thread that waits must not spin on another test's core.
-export OMP_WAIT_POLICY=passive
 
-failures=0
-fail() {
-  echo "FAILED: $case: $*" >&2
-  tail -n 20 out err >&2
-  failures=$((failures + 1))
-}
-# run NAME EXPECTED_EXIT_CODE ARGUMENT...
-run() {
-  case=$1
-  local expected=$2 code=0
-  shift 2
-  timeout 60 "$program" "$@" >out 2>err || code=$?
-  [ "$code" -eq "$expected" ] || fail "exit code $code, expected $expected"
-}
-err_is_one_line_with() {
-  [ "$(wc -l <err)" -eq 1 ] || fail "stderr is not one line"
-  grep -qF -- "$1" err || fail "stderr does not have: $1"
-}
 # refused NAME TEXT ARGUMENT...: exit code 2, one line on stderr that has TEXT, nothing written
 refused() {
   local text=$2 code=0
@@ -281,5 +260,4 @@ code=$?
 [ "$code" -eq 1 ] || fail "exit code $code, expected 1"
 err_is_one_line_with "No space left on device"
 
-[ "$failures" -eq 0 ] || { echo "$failures failures" >&2; exit 1; }
-echo "train_llama: all tests passed"
+finish

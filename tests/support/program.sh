@@ -1,0 +1,36 @@
+# What tests of programs share; a test sources it with the program's path as its first argument and
+# then stands in an empty folder, where `out` and `err` hold what the last run printed.
+# shellcheck shell=bash
+
+program=$(realpath "${1:?usage: $(basename "$0") PATH_TO_PROGRAM}")
+scratch=$(mktemp -d) || exit 1
+trap 'rm -rf "$scratch"' EXIT
+cd "$scratch" || exit 1
+# A thread that waits must not spin on another test's core.
+export OMP_WAIT_POLICY=passive
+
+# Seconds that a run may take.
+run_limit=60
+failures=0
+fail() {
+  echo "FAILED: $case: $*" >&2
+  tail -n 40 out err >&2
+  failures=$((failures + 1))
+}
+# run NAME EXPECTED_EXIT_CODE ARGUMENT...
+run() {
+  case=$1
+  local expected=$2 code=0
+  shift 2
+  timeout "$run_limit" "$program" "$@" >out 2>err || code=$?
+  [ "$code" -eq "$expected" ] || fail "exit code $code, expected $expected"
+}
+err_is_one_line_with() {
+  [ "$(wc -l <err)" -eq 1 ] || fail "stderr is not one line"
+  grep -qF -- "$1" err || fail "stderr does not have: $1"
+}
+# finish: the test's last line
+finish() {
+  [ "$failures" -eq 0 ] || { echo "$failures failures" >&2; exit 1; }
+  echo "$(basename "$program"): all tests passed"
+}
