@@ -7,7 +7,8 @@ option(OCTAVO_BUILD_DOCS "Offer the target docs" ${PROJECT_IS_TOP_LEVEL})
 
 # What programs, tests and benchmarks are compiled with; never what a user of octavo::octavo is.
 option(OCTAVO_NATIVE "Compile our own targets for this machine's processor" ${PROJECT_IS_TOP_LEVEL})
-option(OCTAVO_WERROR "Warnings in our own targets are errors" ${PROJECT_IS_TOP_LEVEL})
+# Compilers warn of different things: errors are for those that scripts/check names.
+option(OCTAVO_WERROR "Warnings in our own targets are errors" OFF)
 set(OCTAVO_SANITIZE "" CACHE STRING "Sanitizers for our own targets, such as address,undefined")
 
 set(OCTAVO_BLAS AUTO CACHE STRING "GEMM through OpenBLAS: ON, OFF, or AUTO (where it is found)")
