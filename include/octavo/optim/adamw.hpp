@@ -37,7 +37,7 @@ struct AdamW;
 
 template <class MasterFormat, class MomentFormat>
 struct AdamW<MasterWeights<MasterFormat>, Moments<MomentFormat>> {
-  /// What it keeps, such as "AdamW with FP32 master weights and FP32 moments".
+  /// What it keeps, such as "AdamW with fp32 master weights and fp32 moments".
   static std::string name() {
     return message("AdamW with ", FormatTraits<MasterFormat>::name, " master weights and ",
                    FormatTraits<MomentFormat>::name, " moments");
