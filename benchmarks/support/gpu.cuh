@@ -173,7 +173,7 @@ class Operands {
         memories[turn].row_major_scales = row_scales[turn];
         memories[turn].transposed_scales = column_scales[turn];
         ScalingSlot slot{};
-        slot.scale = FormatTraits<Format>::max;  // as of values of which the largest is 1
+        slot.scale = FormatTraits<Format>::max / 2;  // nothing that is made here is beyond 2
         slot.scale_inverse = 1.0f / slot.scale;
         copy_to_device(slots[turn], &slot, sizeof(slot), gpu.context());
       }

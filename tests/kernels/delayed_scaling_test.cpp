@@ -63,6 +63,8 @@ class DelayedScalingTraces : public testing::Test {
       EXPECT_EQ(reference::bits_of(slot.scale), reference::bits_of(scale)) << where;
       EXPECT_EQ(slot.scale_inverse, 1.0f / scale) << where;
       EXPECT_EQ(slot.nonfinite, static_cast<std::uint32_t>(dropped)) << where;
+      const float observed = row < 0 ? 0.0f : rows[static_cast<std::size_t>(row)].observed;
+      EXPECT_EQ(slot.last_amax_bits, reference::bits_of(observed)) << where;
     }
   }
 
@@ -182,7 +184,7 @@ TEST(DelayedScalingErrors, ShapesMustAgree) {
 
 TEST(ClearStatistics, ZeroesTheCountsAndNothingElse) {
   support::Workplace place;
-  std::array<ScalingSlot, 1> slots{{{2.0f, 0.5f, 9u, 8u, 7u, 6u, 5u, 4u, 3u}}};
+  std::array<ScalingSlot, 1> slots{{{2.0f, 0.5f, 9u, 8u, 7u, 6u, 5u, 4u, 3u, 2u}}};
   clear_statistics<Cpu>({slots.data(), {1}}, place.context);
   EXPECT_EQ(slots[0].elements + slots[0].saturated + slots[0].flushed, 0u);
   EXPECT_EQ(slots[0].scale, 2.0f);

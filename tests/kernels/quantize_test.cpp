@@ -120,7 +120,6 @@ class Quantize : public testing::Test {
     for (const Bf16 x : values.elements)
       amax = std::max(amax, static_cast<std::uint32_t>(x.bits & 0x7fffu) << 16);
     EXPECT_EQ(operand.slot.amax_bits, amax);
-    EXPECT_EQ(operand.slot.last_amax_bits, amax);
   }
 };
 
@@ -227,6 +226,25 @@ TEST(QuantizeBlockwise, TransposedCopyHasScalesOfItsOwnBlocks) {
   for (std::size_t r = 0; r < 128; ++r) {
     EXPECT_EQ(operand.row_major_scales[r], 1.0f);
     EXPECT_EQ(operand.transposed_scales[r], r == 0 ? 1.0f : 1.0f / 256.0f);
+  }
+}
+
+TEST(QuantizeTensorwise, AScaleThatIsFoundIsNotFoundAgain) {
+  const Matrix<Bf16> values = finite_values(17, 33);
+  QuantizedOperand<Fp8Recipe<Tensorwise>, OperandKind::weight> operand(values, false);
+  operand.slot.scale = 37.3f;
+  operand.slot.scale_inverse = 0.5f;
+  operand.operand.scale_is_found = true;
+  support::Workplace place;
+  quantize(operand.operand, place.context);
+  EXPECT_EQ(operand.slot.scale, 37.3f);
+  EXPECT_EQ(operand.slot.scale_inverse, 0.5f);
+  std::vector<double> source;
+  for (const Bf16 x : values.elements) source.push_back(static_cast<double>(static_cast<float>(x)));
+  const auto oracle =
+      reference::quantize(source, 17, 33, reference::e4m3, reference::Recipe::given, {}, 37.3f);
+  for (std::size_t i = 0; i < source.size(); ++i) {
+    ASSERT_EQ(operand.row_major[i].bits, oracle.codes[i]) << "element " << i;
   }
 }
 

@@ -9,9 +9,9 @@ namespace octavo {
 
 /// Casts `operand.values` to the row-major and the transposed copy, where the operand has them,
 /// with the scales that its precision asks for: the slot's scale (delayed), the tensor's own amax
-/// (tensorwise; written to the slot), or a scale a block. With `operand.record`, the slot's amax
-/// and statistics take in this tensor. An operand that is not quantised is left as it is.
-/// Values are rounded nearest-even and saturate; a block of zeros has
+/// (tensorwise; written to the slot, unless `operand.scale_is_found`), or a scale a block. With
+/// `operand.record`, the slot's amax and statistics take in this tensor. An operand that is not
+/// quantised is left as it is. Values are rounded nearest-even and saturate; a block of zeros has
 /// scale 1 (MX: 2^-127).
 /// @throws ShapeError  if the copies' shapes are not that of the values
 /// @note enqueues; does not synchronise
@@ -68,6 +68,7 @@ OCTAVO_HOST_DEVICE inline void update_slot(ScalingSlot& slot, const ScalingRule&
                                            float* history) {
   const std::uint32_t bits = slot.amax_bits;
   slot.amax_bits = 0;
+  slot.last_amax_bits = bits;
   if (bits >= 0x7f800000u) {
     ++slot.nonfinite;
     return;

@@ -124,6 +124,7 @@ class Linear {
       quantize(weight_operand(M::records, {true, true}), context);
     } else {
       records_next_ = M::records;
+      scale_is_found_ = false;
     }
   }
 
@@ -131,7 +132,9 @@ class Linear {
   /// @param memory  of at least `tokens` rows
   template <class M>
   [[nodiscard]] Input input(const InputMemory& memory, Index tokens, Copies copies) const {
-    return memory.operand(tokens, In, slot(0), M::records, copies);
+    Input result = memory.operand(tokens, In, slot(0), M::records, copies);
+    if constexpr (quantized) result.scale_is_found = !M::finds_scales;
+    return result;
   }
 
   /// The operand that the gradient of the layer's output is to be written to.
@@ -146,8 +149,7 @@ class Linear {
   void forward(const Input& x, TensorView<const T, 2, D> addend, TensorView<T, 2, D> y,
                const Context<D>& context) {
     const GemmOutput<T, D> output{y, addend};
-    const bool records = std::exchange(records_next_, false);
-    const auto weight = ready_weight(records, {.row_major = true, .transposed = false}, context);
+    const auto weight = ready_weight({.row_major = true, .transposed = false}, context);
     if constexpr (quantized) {
       count(GemmPass::forward, matmul_forward(x.row_major, weight.row_major, output, context));
     } else {
@@ -161,7 +163,7 @@ class Linear {
   void backward_input(const OutputGradient& dy, TensorView<T, 2, D> x_gradient,
                       const Context<D>& context) {
     const GemmOutput<T, D> output{x_gradient, {}};
-    const auto weight = ready_weight(false, {.row_major = false, .transposed = true}, context);
+    const auto weight = ready_weight({.row_major = false, .transposed = true}, context);
     if constexpr (quantized) {
       count(GemmPass::input_gradient,
             matmul_input_gradient(dy.row_major, weight.transposed, output, context));
@@ -211,19 +213,22 @@ class Linear {
                                                                   Copies copies) const {
     return copies_.operand(Out, In, slot(1), record, copies);
   }
-  /// The weight with the copies that a GEMM reads: those that are kept, or made now.
-  [[nodiscard]] Operand<P, OperandKind::weight, D> ready_weight(bool record, Copies copies,
-                                                                const Context<D>& context) const {
+  /// The weight with the copies that a GEMM reads: those that are kept, or made now. Only the first
+  /// cast of a weight records, and finds its scale.
+  [[nodiscard]] Operand<P, OperandKind::weight, D> ready_weight(Copies copies,
+                                                                const Context<D>& context) {
     if constexpr (quantized) {
       if (registry_.stage != nullptr) {
         WeightMemory staged = copies_;
         staged.place(registry_.stage->elements(), registry_.stage->scales());
-        const auto operand = staged.operand(Out, In, slot(1), record, copies);
+        auto operand =
+            staged.operand(Out, In, slot(1), std::exchange(records_next_, false), copies);
+        operand.scale_is_found = std::exchange(scale_is_found_, true);
         quantize(operand, context);
         return operand;
       }
     }
-    return weight_operand(record, copies);
+    return weight_operand(false, copies);
   }
   void count(GemmPass pass, const GemmRun& run) {
     registry_.manifest->entry(entries_[static_cast<std::size_t>(pass)]).count(run);
@@ -231,7 +236,8 @@ class Linear {
 
   const Weight* weight_ = nullptr;
   WeightMemory copies_;
-  bool records_next_ = false;
+  bool records_next_ = false;    ///< of the weight's next cast, where copies are made for each GEMM
+  bool scale_is_found_ = false;  ///< since the weight was changed
   LayerRegistry<D> registry_;
   std::array<std::size_t, 3> slots_{};
   std::array<std::size_t, 3> entries_{};

@@ -11,16 +11,20 @@ struct Mode {
   struct train {
     static constexpr bool saves = true;
     static constexpr bool records = true;
+    static constexpr bool finds_scales = true;
   };
   /// Saves and records nothing.
   struct evaluate {
     static constexpr bool saves = false;
     static constexpr bool records = false;
+    static constexpr bool finds_scales = true;
   };
-  /// Makes again, inside the backward, what the forward did not keep; records nothing twice.
+  /// Makes again, inside the backward, what the forward did not keep; records nothing twice, and
+  /// casts with the forward's scales.
   struct recompute {
     static constexpr bool saves = true;
     static constexpr bool records = false;
+    static constexpr bool finds_scales = false;
   };
 };
 

@@ -18,12 +18,14 @@ struct alignas(64) ScalingSlot {
   /// Bits of max |x| since the last update: as integers, the bits of positive floats sort as the
   /// floats do, with Inf and NaN above every finite number.
   alignas(16) std::uint32_t amax_bits;
-  std::uint32_t last_amax_bits;        ///< bits of the amax that was seen last, for people
+  std::uint32_t last_amax_bits;        ///< `amax_bits` as the last update found them, for people
   std::uint32_t position;              ///< where the history's next entry goes
   std::uint32_t nonfinite;             ///< times that the operand held an Inf or NaN
   alignas(16) std::uint64_t elements;  ///< values cast since the statistics were cleared
   std::uint64_t saturated;             ///< of these, beyond the format's largest value, or NaN
   std::uint64_t flushed;               ///< of these, not zero before and zero after
+  /// Where `Cuda` gathers the amax of the values that current scaling is about to cast.
+  std::uint32_t found_amax_bits;
 };
 
 /// How `update_delayed_scales` treats one slot.

@@ -175,7 +175,9 @@ void quantize_body(const Operand<P, Kind, Cpu>& operand, const Context<Cpu>& con
   using Format = OperandFormat<P, Kind>;
   ScalingSlot& slot = *operand.slot;
   if constexpr (detail::is_tensorwise<S>) {
-    detail::set_current_scale<S, Format>(operand.values, slot, context);
+    if (!operand.scale_is_found) {
+      detail::set_current_scale<S, Format>(operand.values, slot, context);
+    }
   }
   std::uint32_t amax = 0;
   std::uint64_t saturated = 0;
@@ -201,7 +203,6 @@ void quantize_body(const Operand<P, Kind, Cpu>& operand, const Context<Cpu>& con
       });
   if (!operand.record) return;
   slot.amax_bits = std::max(slot.amax_bits, amax);
-  slot.last_amax_bits = amax;
   slot.elements += static_cast<std::uint64_t>(operand.values.size());
   slot.saturated += saturated;
   slot.flushed += flushed;

@@ -26,11 +26,12 @@ inline constexpr int tiles_at_once = 3;
 /// Rows and columns that one block of threads casts and transposes; a multiple of every block size.
 inline constexpr int tile_side = 128;
 inline constexpr int tile_runs = tile_side / run_size;  // a row
-inline constexpr int tile_rows_at_once = quantize_threads / tile_runs;
-inline constexpr int tile_rounds = tile_side / tile_rows_at_once;
 /// Rows of one column of the transposed copy that one thread writes at once: 16 bytes of FP8.
 inline constexpr int column_size = 16;
 inline constexpr int columns_a_tile = tile_side / column_size;
+/// All threads of a block together work along this many rows at once: a group in each round.
+inline constexpr int tile_rounds = columns_a_tile;
+static_assert(quantize_threads == column_size * tile_runs);
 /// Rows that one thread works on at once where only values are written.
 inline constexpr int value_rows = 4;
 /// Loads of 16 bytes that one thread has in flight while it looks for the amax.
@@ -44,20 +45,38 @@ struct Produced {
 };
 
 /// The source that reads the values from memory.
+///
+/// What every source has: `runs<Vectors>(row, column)` gives a thread what it needs to work down
+/// the rows from there, always in the same columns. `load(i, count)` reads for the run in the i-th
+/// of these rows, of which `count` elements lie within the matrix (0 or less: nothing is read), and
+/// `make(i, loaded)` makes the run, with zeros beyond: so a thread has many reads under way before
+/// it needs the first. Between them, all threads of the block call `await` once, which may wait for
+/// what other blocks find. Offsets within a tile are of 32 bits.
 template <class T>
 struct MatrixSource {
   static constexpr int parts = 1;
-  static constexpr int rounds_in_flight = 8;  ///< calls of `run` to start before the first is used
+  static constexpr int rounds_in_flight = 8;  ///< loads that a thread starts before it makes a run
   const T* values;                            ///< [rows, columns]
   Index columns;
 
-  /// Whether `run` may be called with Vectors.
+  template <bool Vectors>
+  struct Runs {
+    const T* first;
+    int stride;
+
+    __device__ Run<T> load(int i, int count) const {
+      return load_run<Vectors>(first + i * stride, count);
+    }
+    __device__ void await() const {}
+    __device__ Produced<T, 1> make(int, const Run<T>& loaded) const { return {{loaded}}; }
+  };
+
+  /// Whether `runs` may be called with Vectors.
   [[nodiscard]] bool vectors() const { return rows_are_vectors(columns, values); }
 
-  /// The values of `row` from `column` on, then zeros; `count` of them, or a run if that is larger.
   template <bool Vectors>
-  __device__ Produced<T, 1> run(Index row, Index column, Index count) const {
-    return {{load_run<Vectors>(values + row * columns + column, count)}};
+  __device__ Runs<Vectors> runs(Index row, Index column) const {
+    return {opaque(values + row * columns + column), static_cast<int>(columns)};
   }
 };
 
@@ -86,24 +105,31 @@ __device__ inline std::uint32_t magnitude_bits(std::uint32_t pair) {
   return max(pair << 16, pair & 0xffff0000u);
 }
 
-/// Adds a warp's totals to its block's. All threads of the warp must call it.
-__device__ inline void add_to_block(const CastTotals& totals, CastTotals& block) {
-  const std::uint32_t amax = __reduce_max_sync(0xffffffffu, totals.amax_bits);
-  const std::uint32_t saturated = __reduce_add_sync(0xffffffffu, totals.saturated);
-  const std::uint32_t flushed = __reduce_add_sync(0xffffffffu, totals.flushed);
-  if (threadIdx.x % 32 != 0) return;
-  atomicMax(&block.amax_bits, amax);
-  atomicAdd(&block.saturated, saturated);
-  atomicAdd(&block.flushed, flushed);
+/// The totals of a warp, to all its threads, which must all call it.
+__device__ inline CastTotals warp_totals(const CastTotals& totals) {
+  return {__reduce_max_sync(0xffffffffu, totals.amax_bits),
+          __reduce_add_sync(0xffffffffu, totals.saturated),
+          __reduce_add_sync(0xffffffffu, totals.flushed)};
 }
 
-__device__ inline void add_to_counter(std::uint64_t& counter, std::uint32_t count) {
+/// What the warps of a block counted, in shared memory.
+struct BlockTotals {
+  CastTotals warps[quantize_threads / 32];
+
+  /// Takes in a warp's totals. All threads must call it; before `sum`, the block must synchronise.
+  __device__ void put(const CastTotals& totals) {
+    const CastTotals warp = warp_totals(totals);
+    if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = warp;
+  }
+  /// The totals of the block, to all threads of one warp, which must all call it.
+  [[nodiscard]] __device__ CastTotals sum() const {
+    const unsigned lane = threadIdx.x % 32;
+    return warp_totals(lane < quantize_threads / 32 ? warps[lane] : CastTotals{});
+  }
+};
+
+__device__ inline void add_to_counter(std::uint64_t& counter, std::uint64_t count) {
   if (count != 0) atomicAdd(reinterpret_cast<unsigned long long*>(&counter), count);
-}
-
-/// Raises `target` to `bits`. Most blocks find it high enough, and need no atomic.
-__device__ inline void raise_amax(std::uint32_t* target, std::uint32_t bits) {
-  if (bits > __ldcg(target)) atomicMax(target, bits);
 }
 
 /// Raises `target` to the bits of the largest of the block's magnitudes. All threads must call it.
@@ -114,7 +140,7 @@ __device__ inline void raise_to_block_amax(std::uint32_t magnitudes, std::uint32
   const std::uint32_t warp = __reduce_max_sync(0xffffffffu, magnitude_bits(magnitudes));
   if (threadIdx.x % 32 == 0) atomicMax(&block, warp);
   __syncthreads();
-  if (threadIdx.x == 0) raise_amax(target, block);
+  if (threadIdx.x == 0) atomicMax(target, block);
 }
 
 // ---- casting ------------------------------------------------------------------------------------
@@ -165,27 +191,19 @@ __device__ inline std::uint32_t flag_not_zero(std::uint32_t first, std::uint32_t
   return __byte_perm((first & magnitudes) + magnitudes, (second & magnitudes) + magnitudes, 0x7531);
 }
 
-/// Flags bytes of FP8 that are the format's largest value, Inf or NaN; other bits are undefined.
-template <class Format>
-__device__ std::uint32_t flag_largest(std::uint32_t bytes) {
-  constexpr std::uint32_t largest = Format(FormatTraits<Format>::max).bits;
-  return (bytes & ~byte_flags) + (0x80u - largest) * 0x01010101u;
-}
-
-/// Counts in a run and what it was cast to. Most runs need no more than the first tests: what was
-/// flushed became zero, and what was saturated the format's largest value or NaN.
+/// Counts in a run and what it was cast to. Most runs need no more than the first tests.
+/// @param may_saturate  false if all of the run is known to lie in the format's range
 template <class Format>
 __device__ void count_run(const Run<Bf16>& run, float scale, const Run<Format>& cast,
-                          CastTotals& totals) {
+                          bool may_saturate, CastTotals& totals) {
   const std::uint32_t kept[2] = {flag_not_zero(cast.words[0]), flag_not_zero(cast.words[1])};
-  const std::uint32_t largest =
-      flag_largest<Format>(cast.words[0]) | flag_largest<Format>(cast.words[1]);
-  if ((kept[0] & kept[1] & ~largest & byte_flags) == byte_flags) return;
-  const std::uint32_t flushed[2] = {
-      flag_not_zero(run.words[0], run.words[1]) & ~kept[0] & byte_flags,
-      flag_not_zero(run.words[2], run.words[3]) & ~kept[1] & byte_flags};
-  totals.flushed += static_cast<std::uint32_t>(__popc(flushed[0] | flushed[1] >> 1));
-  if ((largest & byte_flags) == 0) return;
+  if ((kept[0] & kept[1] & byte_flags) != byte_flags) {
+    const std::uint32_t flushed[2] = {
+        flag_not_zero(run.words[0], run.words[1]) & ~kept[0] & byte_flags,
+        flag_not_zero(run.words[2], run.words[3]) & ~kept[1] & byte_flags};
+    totals.flushed += static_cast<std::uint32_t>(__popc(flushed[0] | flushed[1] >> 1));
+  }
+  if (!may_saturate) return;
 #pragma unroll
   for (const std::uint32_t word : run.words) {
     count_saturated<Format>(scaled_pair(bf16_pair(word), scale), totals);
@@ -193,23 +211,58 @@ __device__ void count_run(const Run<Bf16>& run, float scale, const Run<Format>& 
 }
 
 /// Casts a run and counts in it.
+/// @param may_saturate  see count_run
 template <class Format>
-__device__ Run<Format> cast_run(const Run<Bf16>& run, float scale, CastTotals& totals) {
+__device__ Run<Format> cast_run(const Run<Bf16>& run, float scale, bool may_saturate,
+                                CastTotals& totals) {
   Run<Format> result{};
 #pragma unroll
   for (int i = 0; i < Run<Bf16>::words_a_run; ++i) {
     result.words[i / 2] |= cast_pair<Format>(bf16_pair(run.words[i]), scale) << (i % 2 * 16);
   }
-  count_run<Format>(run, scale, result, totals);
+  count_run<Format>(run, scale, result, may_saturate, totals);
   return result;
 }
+
+/// Whether a value of this magnitude is saturated; smaller ones then are not, or not either.
+template <class Format>
+__device__ bool saturates(float magnitude, float scale) {
+  return !(__fmul_rn(magnitude, scale) <= FormatTraits<Format>::max);
+}
+
+/// The magnitudes that a scale surely does not saturate.
+class SafeMagnitudes {
+ public:
+  SafeMagnitudes() = default;
+
+  /// @param scale  finite and above 0
+  template <class Format>
+  __device__ static SafeMagnitudes of(float scale) {
+    // Rounded down to BF16, and by one value more where the quotient itself was rounded up.
+    const float quotient = fminf(__fdividef(FormatTraits<Format>::max, scale), largest_bf16);
+    const std::uint32_t bits = float_bits(quotient) >> 16;
+    const bool too_large = bits > 0 && saturates<Format>(float_from_bits(bits << 16), scale);
+    return SafeMagnitudes((bits - (too_large ? 1u : 0u)) * 0x10001u);
+  }
+
+  /// @param magnitudes  the larger of each pair: see larger_magnitudes
+  [[nodiscard]] __device__ bool hold(std::uint32_t magnitudes) const {
+    return __vmaxu2(magnitudes, most_) == most_;
+  }
+
+ private:
+  static constexpr float largest_bf16 = FormatTraits<Bf16>::max;
+  __device__ explicit SafeMagnitudes(std::uint32_t most) : most_(most) {}
+
+  std::uint32_t most_ = 0;  ///< the largest of them, in both halves of the word
+};
 
 /// Takes back the counts of elements beyond the matrix, of `elements` that one thread cast of which
 /// `count` lie within: a NaN scale, that of an MX block which holds a NaN, makes NaN of their zeros
 /// too. Other scales count nothing there.
-__device__ inline void discount_beyond(Index count, int elements, float scale, CastTotals& totals) {
+__device__ inline void discount_beyond(int count, int elements, float scale, CastTotals& totals) {
   if (!isnan(scale)) return;
-  const Index within = min(max(count, Index{0}), Index{elements});
+  const int within = min(max(count, 0), elements);
   totals.saturated -= static_cast<std::uint32_t>(elements - within);
 }
 
@@ -221,7 +274,7 @@ struct Column {
 /// Writes the first `count` elements to `target`; all of them if `count` is larger.
 /// @tparam Vectors  `target` is aligned to 16 bytes and `count` is a multiple of `column_size`
 template <bool Vectors, class Format>
-__device__ void store_column(Format* target, Index count, const Column& column) {
+__device__ void store_column(Format* target, int count, const Column& column) {
   if constexpr (Vectors) {
     if (count > 0) {
       *reinterpret_cast<uint4*>(target) =
@@ -257,24 +310,21 @@ struct CastArguments {
   Index part_columns;  ///< of one part
   ScalingSlot* slot;
   bool record;
-  bool finds_scale;   ///< by current scaling, from the amax that the slot holds: see write_scale
+  bool finds_scale;   ///< by current scaling, from the amax that the slot's `found_amax_bits` hold
   bool power_of_two;  ///< rounding of the scale that is found
 };
 
-/// The first row and column of a block's tile; columns count within one part. The last tile comes
-/// first: what wrote or read the values just before ended there, so that they may still be in L2.
+/// The first row and column of a tile; columns count within one part.
 struct TilePlace {
   Index row;
   Index column;
 
-  __device__ explicit TilePlace(unsigned tiles_across) {
-    const unsigned tile = gridDim.x - 1 - blockIdx.x;
-    row = Index{tile / tiles_across} * tile_side;
-    column = Index{tile % tiles_across} * tile_side;
-  }
+  __device__ TilePlace(unsigned down, unsigned across)
+      : row(Index{down} * tile_side), column(Index{across} * tile_side) {}
+  [[nodiscard]] __device__ bool is_first() const { return row == 0 && column == 0; }
 };
 
-/// Where a thread stands in its tile while it works along rows: a run, in every 16th row.
+/// Where a thread stands in its tile while it works along rows: a run, in one row of each group.
 struct RowPosition {
   int run = static_cast<int>(threadIdx.x) % tile_runs;
   int row = static_cast<int>(threadIdx.x) / tile_runs;
@@ -288,81 +338,82 @@ struct ColumnPosition {
   int word = static_cast<int>(threadIdx.x) / columns_a_tile;
 };
 
-/// A tile of FP8 bytes in shared memory. Units of 16 bytes are swapped within a row by the row's
-/// position, so that threads that read down 8 groups of rows meet 8 different sets of banks.
+/// A tile of FP8 bytes in shared memory, in groups of `column_size` rows. Units of 16 bytes are
+/// swapped within a row by its group, so that threads that read down 8 groups meet 8 different sets
+/// of banks.
 struct ByteTile {
-  uint4 units[tile_side][tile_side / 16];
+  uint4 units[columns_a_tile][column_size][tile_side / 16];
 
-  __device__ uint2& run(int row, int run) {
-    return reinterpret_cast<uint2*>(&units[row][(run / 2) ^ (row / column_size)])[run % 2];
+  __device__ uint2& run(int group, int row, int run) {
+    return reinterpret_cast<uint2*>(&units[group][row][(run / 2) ^ group])[run % 2];
   }
   /// Four columns of one row.
-  __device__ std::uint32_t word(int row, int word) const {
-    return reinterpret_cast<const std::uint32_t*>(
-        &units[row][(word / 4) ^ (row / column_size)])[word % 4];
+  __device__ std::uint32_t word(int group, int row, int word) const {
+    return reinterpret_cast<const std::uint32_t*>(&units[group][row][(word / 4) ^ group])[word % 4];
   }
 };
 
 /// A tile of BF16 values in shared memory, with units swapped as in ByteTile.
 struct ValueTile {
-  uint4 units[tile_side][tile_runs];
+  uint4 units[columns_a_tile][column_size][tile_runs];
 
-  __device__ uint4& run(int row, int run) { return units[row][run ^ (row / column_size)]; }
+  __device__ uint4& run(int group, int row, int run) { return units[group][row][run ^ group]; }
   /// Four columns of one row.
-  __device__ uint2 four(int row, int word) const {
-    return reinterpret_cast<const uint2*>(&units[row][(word / 2) ^ (row / column_size)])[word % 2];
+  __device__ uint2 four(int group, int row, int word) const {
+    return reinterpret_cast<const uint2*>(&units[group][row][(word / 2) ^ group])[word % 2];
   }
 };
 
 /// Dynamic shared memory of the kernels below: a tile for each part.
 extern __shared__ uint4 tile_memory[];
 
-/// Calls `body(tile row, count, produced)` for the thread's run in every round of the tile: `count`
-/// of its elements lie within the matrix.
-template <bool Vectors, class Source, class Body>
+/// Calls `body(round, count, produced, prepared)` for the thread's run in every group of the tile's
+/// rows: `count` of its elements lie within the matrix.
+/// @param prepare  makes `prepared`; called when the first reads are under way
+template <bool Vectors, class Source, class Prepare, class Body>
 __device__ void for_each_round(const Source& source, TilePlace place, Index rows,
-                               Index part_columns, const Body& body) {
+                               Index part_columns, const Prepare& prepare, const Body& body) {
   constexpr int batch = Vectors ? Source::rounds_in_flight : 2;
   const RowPosition position;
   const Index column = place.column + position.run * run_size;
-  // In 32 bits, to save registers for what is in flight.
-  const int rows_inside = static_cast<int>(min(rows - place.row, Index{tile_side}));
   const int columns_inside = static_cast<int>(min(part_columns - column, Index{run_size}));
-  const auto count = [&](int tile_row) { return tile_row < rows_inside ? columns_inside : 0; };
+  const int rows_inside =
+      columns_inside > 0 ? static_cast<int>(min(rows - place.row, Index{tile_side})) : 0;
+  const auto row = [&](int round) { return position.row + round * column_size; };
+  const auto count = [&](int round) { return row(round) < rows_inside ? columns_inside : 0; };
+  auto runs = source.template runs<Vectors>(place.row, column);
+  decltype(prepare()) prepared;
 #pragma unroll 1
   for (int begin = 0; begin < tile_rounds; begin += batch) {
-    decltype(source.template run<Vectors>(0, 0, 0)) produced[batch];
+    decltype(runs.load(0, 0)) loaded[batch];
 #pragma unroll
     for (int i = 0; i < batch; ++i) {
-      const int tile_row = position.row + (begin + i) * tile_rows_at_once;
-      produced[i] = source.template run<Vectors>(place.row + tile_row, column, count(tile_row));
+      loaded[i] = runs.load(row(begin + i), count(begin + i));
+    }
+    if (begin == 0) {
+      __syncwarp();  // or the compiler may wait for what is prepared before it starts the reads
+      runs.await();
+      prepared = prepare();
     }
 #pragma unroll
     for (int i = 0; i < batch; ++i) {
-      const int tile_row = position.row + (begin + i) * tile_rows_at_once;
-      body(tile_row, count(tile_row), produced[i]);
+      body(begin + i, count(begin + i), runs.make(row(begin + i), loaded[i]), prepared);
     }
   }
 }
 
-/// Adds a block's totals to the slot. All threads must call it.
+/// Adds a block's totals to the slot, by one warp and without waiting for memory.
 template <class Format, class Granularity>
 __device__ void add_to_slot(const CastArguments<Format, Granularity>& arguments,
-                            const CastTotals& totals) {
-  __shared__ CastTotals block;
-  if (threadIdx.x == 0) block = {};
-  __syncthreads();
-  add_to_block(totals, block);
-  __syncthreads();
+                            const BlockTotals& totals, bool first_tile) {
+  if (threadIdx.x >= 32) return;
+  const CastTotals block = totals.sum();
   if (threadIdx.x != 0) return;
   ScalingSlot& slot = *arguments.slot;
-  if (blockIdx.x == 0) {
-    slot.elements += static_cast<std::uint64_t>(arguments.rows * arguments.columns);
+  if (first_tile) {
+    add_to_counter(slot.elements, static_cast<std::uint64_t>(arguments.rows * arguments.columns));
   }
-  if (!arguments.finds_scale) {
-    raise_amax(&slot.amax_bits, block.amax_bits);
-    raise_amax(&slot.last_amax_bits, block.amax_bits);
-  }
+  atomicMax(&slot.amax_bits, block.amax_bits);
   if (arguments.row_major.empty() && arguments.transposed.empty()) return;
   add_to_counter(slot.saturated, block.saturated);
   add_to_counter(slot.flushed, block.flushed);
@@ -370,102 +421,110 @@ __device__ void add_to_slot(const CastArguments<Format, Granularity>& arguments,
 
 // ---- one scale a tensor -------------------------------------------------------------------------
 
-/// Writes 16 rows of four columns of a tile of bytes to the transposed copy.
-/// @param tile_row     the first row in the tile; a multiple of `column_size`
-/// @param word         the columns' word in the tile
-/// @param first_row    the tile's first row in the copied matrix
-/// @param column       the first of the columns in the copied matrix
-/// @param end_column   first column that is not written
-template <bool Vectors, class Format, class Tile>
-__device__ void store_tile_columns(const CastArguments<Format, PerTensor>& arguments, Tile& tile,
-                                   int tile_row, int word, Index first_row, Index column,
-                                   Index end_column) {
+/// Writes the thread's rows and columns of a tile of bytes to the transposed copy.
+/// @param first_row   the tile's first row in the copied matrix
+/// @param column      the first of the thread's columns in the copied matrix
+/// @param end_column  first column that is not written
+template <bool Vectors, class Format>
+__device__ void store_tile_columns(const CastArguments<Format, PerTensor>& arguments,
+                                   const ByteTile& tile, ColumnPosition position, Index first_row,
+                                   Index column, Index end_column) {
   Column columns[4];
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    const int row = tile_row + i * 4;
-    const uint4 turned =
-        transpose_bytes(make_uint4(tile.word(row, word), tile.word(row + 1, word),
-                                   tile.word(row + 2, word), tile.word(row + 3, word)));
+    const auto word = [&](int row) {
+      return tile.word(position.group, 4 * i + row, position.word);
+    };
+    const uint4 turned = transpose_bytes(make_uint4(word(0), word(1), word(2), word(3)));
     columns[0].words[i] = turned.x;
     columns[1].words[i] = turned.y;
     columns[2].words[i] = turned.z;
     columns[3].words[i] = turned.w;
   }
-  const Index row = first_row + tile_row;
+  const Index row = first_row + position.group * column_size;
+  const int rows = static_cast<int>(min(arguments.rows - row, Index{column_size}));
+  const int columns_inside = static_cast<int>(min(end_column - column, Index{4}));
+  Format* target = opaque(arguments.transposed.data() + column * arguments.rows + row);
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    if (column + i >= end_column) continue;
-    store_column<Vectors>(arguments.transposed.data() + (column + i) * arguments.rows + row,
-                          arguments.rows - row, columns[i]);
+    if (i < columns_inside) store_column<Vectors>(target, rows, columns[i]);
+    target += arguments.rows;
   }
 }
 
-/// Writes the scale of current scaling to the slot, once no block needs the amax any more, which
-/// stands where the scale's inverse will be: until then the place of the scale counts the blocks
-/// that are done. All threads of the block must have read the amax.
-template <class Format>
-__device__ void write_scale(const CastArguments<Format, PerTensor>& arguments) {
-  if (threadIdx.x != 0) return;
-  ScalingSlot& slot = *arguments.slot;
-  __threadfence();
-  const unsigned done = atomicAdd(reinterpret_cast<unsigned*>(&slot.scale), 1u);
-  if (done + 1 != gridDim.x) return;
-  const float amax = slot.scale_inverse;
-  slot.scale = current_scale(FormatTraits<Format>::max, amax, arguments.power_of_two);
-  slot.scale_inverse = __fdiv_rn(1.0f, slot.scale);
-  if (!arguments.record) return;
-  slot.amax_bits = max(slot.amax_bits, float_bits(amax));
-  slot.last_amax_bits = float_bits(amax);
-}
+/// The one scale of a tensor, and what it may saturate.
+struct TensorScale {
+  float scale;
+  bool amax_saturates;  ///< known of a scale that was found from the amax
+  SafeMagnitudes safe;  ///< known of a scale that was there before the values
+};
 
-/// Casts one tile a block by one scale, and transposes its bytes.
-/// @tparam FindsScale    by current scaling, from the amax that the slot holds: see write_scale
-/// @param tiles_across  tiles from left to right in one part
+/// Casts one tile by one scale, and transposes its bytes.
+/// @tparam FindsScale  by current scaling, from the amax that the slot's `found_amax_bits` hold
 template <bool Vectors, bool FindsScale, class Format, class Source>
-OCTAVO_KERNEL void __launch_bounds__(quantize_threads, tiles_at_once)
-    cast_kernel(const CastArguments<Format, PerTensor> arguments, const Source source,
-                unsigned tiles_across) {
+__device__ void tensor_cast_tile(const CastArguments<Format, PerTensor>& arguments,
+                                 const Source& source, TilePlace place) {
+  __shared__ BlockTotals block_totals;
   auto* tiles = reinterpret_cast<ByteTile*>(tile_memory);
-  const TilePlace place(tiles_across);
-  const int run = RowPosition().run;
-  const float scale_or_amax = FindsScale ? arguments.slot->scale_inverse : arguments.slot->scale;
+  const RowPosition position;
+  ScalingSlot& slot = *arguments.slot;
+  const float in_slot = FindsScale ? float_from_bits(slot.found_amax_bits) : slot.scale;
+  const auto prepare = [&] {
+    // What is read here, with the values, is not waited for before them.
+    if constexpr (FindsScale) {
+      const float amax = opaque(in_slot);
+      const float scale = current_scale(FormatTraits<Format>::max, amax, arguments.power_of_two);
+      return TensorScale{scale, saturates<Format>(amax, scale), {}};
+    } else {
+      const float scale = opaque(in_slot);
+      return TensorScale{scale, false, SafeMagnitudes::of<Format>(scale)};
+    }
+  };
+  Format* rows_target =
+      opaque(arguments.row_major.data() + (place.row + position.row) * arguments.columns +
+             place.column + position.run * run_size);
+  const int stride = static_cast<int>(arguments.columns);
   CastTotals totals{};
   std::uint32_t magnitudes = 0;
   for_each_round<Vectors>(
-      source, place, arguments.rows, arguments.part_columns,
-      [&](int tile_row, int count, const Produced<Bf16, Source::parts>& produced) {
-        // Found here, so that what is read first does not wait for the amax.
-        const float scale = FindsScale ? current_scale(FormatTraits<Format>::max, scale_or_amax,
-                                                       arguments.power_of_two)
-                                       : scale_or_amax;
+      source, place, arguments.rows, arguments.part_columns, prepare,
+      [&](int round, int count, const Produced<Bf16, Source::parts>& produced,
+          const TensorScale& tensor) {
 #pragma unroll
         for (int part = 0; part < Source::parts; ++part) {
-          magnitudes = larger_magnitudes(magnitudes, produced.parts[part]);
-          const Run<Format> cast = cast_run<Format>(produced.parts[part], scale, totals);
-          tiles[part].run(tile_row, run) = make_uint2(cast.words[0], cast.words[1]);
+          bool may_saturate = tensor.amax_saturates;
+          if constexpr (!FindsScale) {
+            const std::uint32_t largest = larger_magnitudes(0, produced.parts[part]);
+            magnitudes = __vmaxu2(magnitudes, largest);
+            may_saturate = !tensor.safe.hold(largest);
+          }
+          const Run<Format> cast =
+              cast_run<Format>(produced.parts[part], tensor.scale, may_saturate, totals);
+          tiles[part].run(round, position.row, position.run) =
+              make_uint2(cast.words[0], cast.words[1]);
           if (arguments.row_major.empty()) continue;
-          const Index column = part * arguments.part_columns + place.column + run * run_size;
           store_run<Vectors>(
-              arguments.row_major.data() + (place.row + tile_row) * arguments.columns + column,
-              count, cast);
+              rows_target + part * arguments.part_columns + round * column_size * stride, count,
+              cast);
         }
       });
+  totals.amax_bits = FindsScale ? float_bits(in_slot) : magnitude_bits(magnitudes);
+  if (arguments.record) block_totals.put(totals);
   __syncthreads();
-  if (!arguments.transposed.empty()) {
-    const ColumnPosition position;
-#pragma unroll
-    for (int part = 0; part < Source::parts; ++part) {
-      const Index first_column = part * arguments.part_columns;
-      store_tile_columns<Vectors>(
-          arguments, tiles[part], position.group * column_size, position.word, place.row,
-          first_column + place.column + position.word * 4, first_column + arguments.part_columns);
-    }
+  if (arguments.record) add_to_slot(arguments, block_totals, place.is_first());
+  if (FindsScale && place.is_first() && threadIdx.x == 0) {
+    slot.scale = prepare().scale;
+    slot.scale_inverse = __fdiv_rn(1.0f, slot.scale);
   }
-  if constexpr (FindsScale) write_scale(arguments);
-  if (!arguments.record) return;
-  totals.amax_bits = magnitude_bits(magnitudes);
-  add_to_slot(arguments, totals);
+  if (arguments.transposed.empty()) return;
+  const ColumnPosition column;
+#pragma unroll
+  for (int part = 0; part < Source::parts; ++part) {
+    const Index first_column = part * arguments.part_columns;
+    store_tile_columns<Vectors>(arguments, tiles[part], column, place.row,
+                                first_column + place.column + column.word * 4,
+                                first_column + arguments.part_columns);
+  }
 }
 
 // ---- a scale a block ----------------------------------------------------------------------------
@@ -519,10 +578,16 @@ __device__ void find_block_scales(const std::uint32_t (&amax_bits)[Count], float
   }
 }
 
+/// A factor to cast with.
+struct CastScale {
+  float scale;
+  bool may_saturate;  ///< see count_run
+};
+
 /// The scale of a block of 128 × 128, one for both copies. All threads of the block must call it.
 template <class S, class Format, class Granularity>
-__device__ float square_scale(const CastArguments<Format, Granularity>& arguments, TilePlace place,
-                              std::uint32_t magnitudes) {
+__device__ CastScale square_scale(const CastArguments<Format, Granularity>& arguments,
+                                  TilePlace place, std::uint32_t magnitudes) {
   static_assert(Granularity::block_rows == tile_side && Granularity::block_columns == tile_side);
   __shared__ std::uint32_t amax_bits;
   if (threadIdx.x == 0) amax_bits = 0;
@@ -541,14 +606,15 @@ __device__ float square_scale(const CastArguments<Format, Granularity>& argument
     store(arguments.row_major, place.row, place.column);
     store(arguments.transposed, place.column, place.row);
   }
-  return scale;
+  return {scale, saturates<Format>(float_from_bits(amax_bits), scale)};
 }
 
-/// Casts a tile to the row-major copy.
+/// Casts the thread's runs of a tile to the row-major copy.
+/// @param run         `run(round)` is the thread's run of a group
 /// @param tile_scale  of the tile; not used where blocks lie within a row
-template <class S, bool Vectors, class Format, class Granularity>
+template <class S, bool Vectors, class Format, class Granularity, class MakeRun>
 __device__ void cast_tile_rows(const CastArguments<Format, Granularity>& arguments, TilePlace place,
-                               Index first_column, ValueTile& tile, float tile_scale,
+                               Index first_column, const MakeRun& run, CastScale tile_scale,
                                CastTotals& totals) {
   using Scale = typename Granularity::Scale;
   constexpr int lanes = Granularity::block_columns / run_size;  // threads that share a block
@@ -556,38 +622,44 @@ __device__ void cast_tile_rows(const CastArguments<Format, Granularity>& argumen
   const RowPosition position;
   const Index part_column = place.column + position.run * run_size;
   const Index column = first_column + part_column;
-  const auto tile_row = [&](int round) { return position.row + round * tile_rows_at_once; };
-  const auto count = [&](int round) {
-    return place.row + tile_row(round) < arguments.rows ? arguments.part_columns - part_column : 0;
-  };
-  const auto run = [&](int round) {
-    const uint4 words = tile.run(tile_row(round), position.run);
-    return Run<Bf16>{{words.x, words.y, words.z, words.w}};
-  };
+  const auto tile_row = [&](int round) { return position.row + round * column_size; };
+  const int columns_inside =
+      static_cast<int>(min(arguments.part_columns - part_column, Index{run_size}));
+  const int rows_inside = static_cast<int>(min(arguments.rows - place.row, Index{tile_side}));
+  const auto count = [&](int round) { return tile_row(round) < rows_inside ? columns_inside : 0; };
   float scales[tile_rounds];
+  std::uint32_t amax_bits[tile_rounds];
   if constexpr (Granularity::block_rows == 1) {
-    std::uint32_t amax_bits[tile_rounds];
 #pragma unroll
-    for (int i = 0; i < tile_rounds; ++i) {
-      amax_bits[i] = magnitude_bits(lanes_magnitudes<lanes>(larger_magnitudes(0, run(i))));
+    for (int i = 0; i < tile_rounds; i += 2) {
+      const std::uint32_t first = larger_magnitudes(0, run(i));
+      const std::uint32_t second = larger_magnitudes(0, run(i + 1));
+      // The larger half of each, beside each other.
+      const std::uint32_t both = lanes_magnitudes<lanes>(
+          __vmaxu2(__byte_perm(first, second, 0x5410), __byte_perm(first, second, 0x7632)));
+      amax_bits[i] = both << 16;
+      amax_bits[i + 1] = both & 0xffff0000u;
     }
     // A thread beyond the matrix may find the scale of a block that begins within it.
     const Index block_column = part_column - position.run % lanes * run_size;
     find_block_scales<S, Format, Scale, lanes>(amax_bits, scales, [&](int round, Scale inverse) {
-      if (place.row + tile_row(round) >= arguments.rows || block_column >= arguments.part_columns) {
-        return;
-      }
+      if (tile_row(round) >= rows_inside || block_column >= arguments.part_columns) return;
       const Index row = place.row + tile_row(round);
       copy.scale_inverses()[scale_index<Granularity>(row, column, copy.outer(), copy.inner())] =
           inverse;
     });
   }
+  Format* target = opaque(copy.data() + (place.row + position.row) * arguments.columns + column);
+  const int stride = static_cast<int>(arguments.columns);
 #pragma unroll
   for (int i = 0; i < tile_rounds; ++i) {
-    const float scale = Granularity::block_rows == 1 ? scales[i] : tile_scale;
-    store_run<Vectors>(copy.data() + (place.row + tile_row(i)) * arguments.columns + column,
-                       count(i), cast_run<Format>(run(i), scale, totals));
-    discount_beyond(count(i), run_size, scale, totals);
+    CastScale cast = tile_scale;
+    if constexpr (Granularity::block_rows == 1) {
+      cast = {scales[i], saturates<Format>(float_from_bits(amax_bits[i]), scales[i])};
+    }
+    store_run<Vectors>(target + i * column_size * stride, count(i),
+                       cast_run<Format>(run(i), cast.scale, cast.may_saturate, totals));
+    discount_beyond(count(i), run_size, cast.scale, totals);
   }
 }
 
@@ -605,6 +677,7 @@ __device__ void cast_tile_columns(const CastArguments<Format, Granularity>& argu
   const Index row = place.row + position.group * column_size;
   const Index part_column = place.column + position.word * 4;
   const Index column = first_column + part_column;
+  const int rows_inside = static_cast<int>(min(arguments.rows - row, Index{column_size}));
   const auto inside = [&](int c) {
     return part_column + c < arguments.part_columns && row < arguments.rows;
   };
@@ -612,7 +685,7 @@ __device__ void cast_tile_columns(const CastArguments<Format, Granularity>& argu
   uint2 magnitudes{};
 #pragma unroll
   for (int i = 0; i < column_size; ++i) {
-    values[i] = tile.four(position.group * column_size + i, position.word);
+    values[i] = tile.four(position.group, i, position.word);
     magnitudes.x = larger_magnitudes(magnitudes.x, values[i].x);
     magnitudes.y = larger_magnitudes(magnitudes.y, values[i].y);
   }
@@ -629,6 +702,7 @@ __device__ void cast_tile_columns(const CastArguments<Format, Granularity>& argu
           inverse;
     });
   }
+  Format* target = opaque(copy.data() + column * arguments.rows + row);
 #pragma unroll
   for (int c = 0; c < 4; ++c) {
     const float scale = Granularity::block_rows == 1 ? scales[c] : tile_scale;
@@ -644,62 +718,105 @@ __device__ void cast_tile_columns(const CastArguments<Format, Granularity>& argu
       result.words[i / 4] |= cast << (i % 4 * 8);
       if constexpr (Counts) count_pair<Format>(pair, scale, cast, totals);
     }
-    if constexpr (Counts) discount_beyond(arguments.rows - row, column_size, scale, totals);
-    if (inside(c)) {
-      store_column<Vectors>(copy.data() + (column + c) * arguments.rows + row, arguments.rows - row,
-                            result);
-    }
+    if constexpr (Counts) discount_beyond(rows_inside, column_size, scale, totals);
+    if (inside(c)) store_column<Vectors>(target, rows_inside, result);
+    target += arguments.rows;
   }
 }
 
-/// Casts and transposes one tile a block. The two copies have scales of their own, so both are cast
-/// from the values.
-/// @param tiles_across  tiles from left to right in one part
+/// Casts and transposes one tile. The two copies have scales of their own, so both are cast from
+/// the values.
 template <class S, bool Vectors, class Format, class Granularity, class Source>
-OCTAVO_KERNEL void __launch_bounds__(quantize_threads, tiles_at_once)
-    block_cast_kernel(const CastArguments<Format, Granularity> arguments, const Source source,
-                      unsigned tiles_across) {
+__device__ void block_cast_tile(const CastArguments<Format, Granularity>& arguments,
+                                const Source& source, TilePlace place) {
   static_assert(Granularity::block_rows == 1 || Source::parts == 1);
+  // A thread casts along rows what it made itself: from registers, if it made all of that at once.
+  constexpr bool holds_rows =
+      Vectors && Source::parts == 1 && Source::rounds_in_flight == tile_rounds;
+  __shared__ BlockTotals block_totals;
   auto* tiles = reinterpret_cast<ValueTile*>(tile_memory);
-  const TilePlace place(tiles_across);
-  const int run = RowPosition().run;
+  const RowPosition position;
+  Run<Bf16> held[holds_rows ? tile_rounds : 1];
   std::uint32_t magnitudes = 0;
-  for_each_round<Vectors>(source, place, arguments.rows, arguments.part_columns,
-                          [&](int tile_row, int, const Produced<Bf16, Source::parts>& produced) {
+  for_each_round<Vectors>(
+      source, place, arguments.rows, arguments.part_columns, [] { return 0; },
+      [&](int round, int, const Produced<Bf16, Source::parts>& produced, int) {
 #pragma unroll
-                            for (int part = 0; part < Source::parts; ++part) {
-                              const Run<Bf16>& values = produced.parts[part];
-                              magnitudes = larger_magnitudes(magnitudes, values);
-                              tiles[part].run(tile_row, run) =
-                                  make_uint4(values.words[0], values.words[1], values.words[2],
-                                             values.words[3]);
-                            }
-                          });
-  __syncthreads();
-  float scale = 1.0f;
+        for (int part = 0; part < Source::parts; ++part) {
+          const Run<Bf16>& values = produced.parts[part];
+          magnitudes = larger_magnitudes(magnitudes, values);
+          tiles[part].run(round, position.row, position.run) =
+              make_uint4(values.words[0], values.words[1], values.words[2], values.words[3]);
+          if constexpr (holds_rows) held[round] = values;
+        }
+      });
+  if constexpr (!holds_rows) __syncthreads();
+  CastScale scale{};
   if constexpr (Granularity::block_rows > 1) {
     scale = square_scale<S>(arguments, place, magnitudes);
   }
   CastTotals totals{};
+  const bool has_rows = !arguments.row_major.empty();
 #pragma unroll
   for (int part = 0; part < Source::parts; ++part) {
+    const auto run = [&](int round) {
+      if constexpr (holds_rows) {
+        return held[round];
+      } else {
+        const uint4 words = tiles[part].run(round, position.row, position.run);
+        return Run<Bf16>{{words.x, words.y, words.z, words.w}};
+      }
+    };
     const Index first_column = part * arguments.part_columns;
-    const bool has_rows = !arguments.row_major.empty();
-    if (has_rows) {
-      cast_tile_rows<S, Vectors>(arguments, place, first_column, tiles[part], scale, totals);
-    }
-    if (arguments.transposed.empty()) continue;
-    if (has_rows) {
-      cast_tile_columns<S, Vectors, false>(arguments, place, first_column, tiles[part], scale,
-                                           totals);
-    } else {
-      cast_tile_columns<S, Vectors, true>(arguments, place, first_column, tiles[part], scale,
-                                          totals);
+    if (has_rows) cast_tile_rows<S, Vectors>(arguments, place, first_column, run, scale, totals);
+  }
+  if constexpr (holds_rows) __syncthreads();
+  if (!arguments.transposed.empty()) {
+#pragma unroll
+    for (int part = 0; part < Source::parts; ++part) {
+      const Index first_column = part * arguments.part_columns;
+      if (has_rows) {
+        cast_tile_columns<S, Vectors, false>(arguments, place, first_column, tiles[part],
+                                             scale.scale, totals);
+      } else {
+        cast_tile_columns<S, Vectors, true>(arguments, place, first_column, tiles[part],
+                                            scale.scale, totals);
+      }
     }
   }
   if (!arguments.record) return;
   totals.amax_bits = magnitude_bits(magnitudes);
-  add_to_slot(arguments, totals);
+  block_totals.put(totals);
+  __syncthreads();
+  add_to_slot(arguments, block_totals, place.is_first());
+}
+
+// ---- any scales ---------------------------------------------------------------------------------
+
+/// How a tile is cast and what it needs.
+template <class S, bool Vectors, bool FindsScale, class Format, class Granularity>
+struct TileCast {
+  static constexpr bool vectors = Vectors;
+  static constexpr bool one_scale = std::is_same_v<Granularity, PerTensor>;
+  static constexpr std::size_t shared_bytes = one_scale ? sizeof(ByteTile) : sizeof(ValueTile);
+
+  template <class Source>
+  __device__ static void run(const CastArguments<Format, Granularity>& arguments,
+                             const Source& source, TilePlace place) {
+    if constexpr (one_scale) {
+      tensor_cast_tile<Vectors, FindsScale>(arguments, source, place);
+    } else {
+      block_cast_tile<S, Vectors>(arguments, source, place);
+    }
+  }
+};
+
+/// Casts one tile a block. The last tile comes first: what wrote or read the values just before
+/// ended there, so that they may still be in L2.
+template <class Cast, class Format, class Granularity, class Source>
+OCTAVO_KERNEL void __launch_bounds__(quantize_threads, tiles_at_once)
+    cast_kernel(const CastArguments<Format, Granularity> arguments, const Source source) {
+  Cast::run(arguments, source, TilePlace(gridDim.y - 1 - blockIdx.y, gridDim.x - 1 - blockIdx.x));
 }
 
 // ---- the amax and the values alone --------------------------------------------------------------
@@ -737,21 +854,22 @@ OCTAVO_KERNEL void __launch_bounds__(elementwise_threads)
                   std::uint32_t* amax_bits) {
   const Index column = (Index{blockIdx.x % across} * elementwise_threads + threadIdx.x) * run_size;
   const Index row0 = Index{blockIdx.x / across} * value_rows;
-  Produced<T, Source::parts> produced[value_rows];
+  const int columns_inside = static_cast<int>(min(part_columns - column, Index{run_size}));
+  const auto count = [&](int i) { return row0 + i < rows ? columns_inside : 0; };
+  auto runs = source.template runs<Vectors>(row0, column);
+  decltype(runs.load(0, 0)) loaded[value_rows];
 #pragma unroll
-  for (int i = 0; i < value_rows; ++i) {
-    const Index count = row0 + i < rows ? part_columns - column : 0;
-    produced[i] = source.template run<Vectors>(row0 + i, column, count);
-  }
+  for (int i = 0; i < value_rows; ++i) loaded[i] = runs.load(i, count(i));
+  runs.await();
   std::uint32_t magnitudes = 0;
 #pragma unroll
   for (int i = 0; i < value_rows; ++i) {
-    const Index count = row0 + i < rows ? part_columns - column : 0;
+    const Produced<T, Source::parts> produced = runs.make(i, loaded[i]);
     T* row = values + (row0 + i) * Source::parts * part_columns;
 #pragma unroll
     for (int part = 0; part < Source::parts; ++part) {
-      const Run<T>& run = produced[i].parts[part];
-      store_run<Vectors>(row + part * part_columns + column, count, run);
+      const Run<T>& run = produced.parts[part];
+      store_run<Vectors>(row + part * part_columns + column, count(i), run);
       if constexpr (std::is_same_v<T, Bf16>) magnitudes = larger_magnitudes(magnitudes, run);
     }
   }
@@ -787,23 +905,21 @@ void enqueue_amax(TensorView<Storage, 2, Cuda> values, std::uint32_t* amax_bits,
          static_cast<const Storage*>(values.data()), values.size(), vectors, amax_bits);
 }
 
+/// Whether the operand is cast by current scaling, with a scale that is not known yet.
+template <QuantizedPrecision P, OperandKind Kind>
+bool must_find_scale(const Operand<P, Kind, Cuda>& operand) {
+  return is_tensorwise<typename PrecisionTraits<P>::ScalingType> && !operand.scale_is_found;
+}
+
 /// What kernels that write the operand's copies need.
 template <QuantizedPrecision P, OperandKind Kind>
 auto cast_arguments(const Operand<P, Kind, Cuda>& operand, int parts) {
   using S = typename PrecisionTraits<P>::ScalingType;
   const Index columns = operand.values.extent(1);
   return CastArguments<OperandFormat<P, Kind>, OperandGranularity<P, Kind>>{
-      operand.row_major, operand.transposed, operand.values.extent(0),
-      columns,           columns / parts,    operand.slot,
-      operand.record,    is_tensorwise<S>,   S::rounding == ScaleRounding::power_of_two};
-}
-
-/// Enqueues what must happen before a cast that records the amax.
-template <class Format, class Granularity>
-void clear_last_amax(const CastArguments<Format, Granularity>& arguments,
-                     const Context<Cuda>& context) {
-  if (!arguments.record || arguments.finds_scale) return;
-  fill_zero(&arguments.slot->last_amax_bits, sizeof(std::uint32_t), context);
+      operand.row_major, operand.transposed,       operand.values.extent(0),
+      columns,           columns / parts,          operand.slot,
+      operand.record,    must_find_scale(operand), S::rounding == ScaleRounding::power_of_two};
 }
 
 /// True if both copies can be written in vectors.
@@ -814,31 +930,44 @@ bool copies_are_vectors(const CastArguments<Format, Granularity>& arguments) {
          (arguments.transposed.empty() || arguments.rows % column_size == 0);
 }
 
+/// Calls `body(cast)` with the TileCast for an operand of these arguments.
+template <class S, class Format, class Granularity, class Body>
+void with_tile_cast(const CastArguments<Format, Granularity>& arguments, bool vectors,
+                    const Body& body) {
+  const auto with_scale = [&]<bool Vectors>() {
+    if constexpr (is_tensorwise<S>) {
+      if (arguments.finds_scale) return body(TileCast<S, Vectors, true, Format, Granularity>{});
+    }
+    body(TileCast<S, Vectors, false, Format, Granularity>{});
+  };
+  if (vectors) {
+    with_scale.template operator()<true>();
+  } else {
+    with_scale.template operator()<false>();
+  }
+}
+
+/// Tiles from left to right in one part (x), and from the first row to the last (y).
+template <class Format, class Granularity>
+dim3 tile_grid(const CastArguments<Format, Granularity>& arguments) {
+  const auto tiles = [](Index size) {
+    return static_cast<unsigned>(std::max(Index{1}, ceil_divide(size, tile_side)));
+  };
+  return dim3(tiles(arguments.part_columns), tiles(arguments.rows));
+}
+
 /// Enqueues the cast of what the source makes to the operand's copies.
 template <class Source, QuantizedPrecision P, OperandKind Kind>
 void enqueue_cast(const char* name, const Source& source, const Operand<P, Kind, Cuda>& operand,
                   const Context<Cuda>& context) {
   using S = typename PrecisionTraits<P>::ScalingType;
-  using Format = OperandFormat<P, Kind>;
-  using Granularity = OperandGranularity<P, Kind>;
   const auto arguments = cast_arguments(operand, Source::parts);
-  clear_last_amax(arguments, context);
-  const Index across = std::max(Index{1}, ceil_divide(arguments.part_columns, tile_side));
-  const Index down = std::max(Index{1}, ceil_divide(arguments.rows, tile_side));
-  const bool vectors = source.vectors() && copies_are_vectors(arguments);
-  const auto enqueue = [&](auto* kernel, std::size_t tile_bytes) {
-    launch(name, kernel, across * down, quantize_threads, Source::parts * tile_bytes, context,
-           arguments, source, static_cast<unsigned>(across));
-  };
-  if constexpr (std::is_same_v<Granularity, PerTensor>) {
-    enqueue(vectors ? cast_kernel<true, is_tensorwise<S>, Format, Source>
-                    : cast_kernel<false, is_tensorwise<S>, Format, Source>,
-            sizeof(ByteTile));
-  } else {
-    enqueue(vectors ? block_cast_kernel<S, true, Format, Granularity, Source>
-                    : block_cast_kernel<S, false, Format, Granularity, Source>,
-            sizeof(ValueTile));
-  }
+  with_tile_cast<S>(
+      arguments, source.vectors() && copies_are_vectors(arguments), [&]<class Cast>(Cast) {
+        launch(name, cast_kernel<Cast, OperandFormat<P, Kind>, OperandGranularity<P, Kind>, Source>,
+               tile_grid(arguments), quantize_threads, Source::parts * Cast::shared_bytes, context,
+               arguments, source);
+      });
 }
 
 /// Enqueues what finds the scale of current scaling and casts the operand's values by it.
@@ -847,10 +976,9 @@ void enqueue_cast(const char* name, const Source& source, const Operand<P, Kind,
 template <QuantizedPrecision P, OperandKind Kind, class FindAmax>
 void cast_by_current_scale(const char* name, const Operand<P, Kind, Cuda>& operand,
                            const FindAmax& find_amax, const Context<Cuda>& context) {
-  // The inverse's own memory gathers the amax, and the scale's counts blocks: see write_scale.
-  ScalingSlot& slot = *operand.slot;
-  fill_zero(&slot.scale, offsetof(ScalingSlot, scale_inverse) + sizeof(float), context);
-  find_amax(reinterpret_cast<std::uint32_t*>(&slot.scale_inverse));
+  std::uint32_t* amax_bits = &operand.slot->found_amax_bits;
+  fill_zero(amax_bits, sizeof(*amax_bits), context);
+  find_amax(amax_bits);
   const MatrixSource<Bf16> source{operand.values.data(), operand.values.extent(1)};
   enqueue_cast(name, source, operand, context);
 }
@@ -884,12 +1012,15 @@ void produce(const char* name, const Source& source, const Operand<P, Kind, Cuda
   } else {
     check_storage<P>();
     if constexpr (is_tensorwise<typename PrecisionTraits<P>::ScalingType>) {
-      const auto find_amax = [&](std::uint32_t* amax_bits) {
-        enqueue_values(name, source, operand.values, amax_bits, context);
-      };
-      cast_by_current_scale(name, operand, find_amax, context);
-    } else if (blocks_lie_in_parts<OperandGranularity<P, Kind>>(
-                   Source::parts, operand.values.extent(1) / Source::parts)) {
+      if (must_find_scale(operand)) {
+        const auto find_amax = [&](std::uint32_t* amax_bits) {
+          enqueue_values(name, source, operand.values, amax_bits, context);
+        };
+        return cast_by_current_scale(name, operand, find_amax, context);
+      }
+    }
+    if (blocks_lie_in_parts<OperandGranularity<P, Kind>>(
+            Source::parts, operand.values.extent(1) / Source::parts)) {
       enqueue_cast(name, source, operand, context);
     } else {
       enqueue_values(name, source, operand.values, nullptr, context);
@@ -927,6 +1058,7 @@ OCTAVO_KERNEL void __launch_bounds__(slot_threads)
   used_bits = __reduce_max_sync(0xffffffffu, used_bits);
   if (threadIdx.x != 0) return;
   slot.amax_bits = 0;
+  slot.last_amax_bits = amax_bits;
   if (amax_bits >= 0x7f800000u) ++slot.nonfinite;
   if (!takes_in) return;
   history[slot.position] = float_from_bits(amax_bits);
@@ -952,14 +1084,15 @@ template <QuantizedPrecision P, OperandKind Kind>
 void quantize_body(const Operand<P, Kind, Cuda>& operand, const Context<Cuda>& context) {
   detail::check_storage<P>();
   if constexpr (detail::is_tensorwise<typename PrecisionTraits<P>::ScalingType>) {
-    const auto find_amax = [&](std::uint32_t* amax_bits) {
-      detail::enqueue_amax(operand.values, amax_bits, context);
-    };
-    detail::cast_by_current_scale("quantize", operand, find_amax, context);
-  } else {
-    const detail::MatrixSource<Bf16> source{operand.values.data(), operand.values.extent(1)};
-    detail::enqueue_cast("quantize", source, operand, context);
+    if (detail::must_find_scale(operand)) {
+      const auto find_amax = [&](std::uint32_t* amax_bits) {
+        detail::enqueue_amax(operand.values, amax_bits, context);
+      };
+      return detail::cast_by_current_scale("quantize", operand, find_amax, context);
+    }
   }
+  const detail::MatrixSource<Bf16> source{operand.values.data(), operand.values.extent(1)};
+  detail::enqueue_cast("quantize", source, operand, context);
 }
 
 /// See update_delayed_scales.

@@ -5,18 +5,13 @@
 #include <octavo/kernels/cuda/quantize.cuh>
 #include <octavo/kernels/rms_norm.hpp>
 
-#include <cooperative_groups.h>
-#include <cuda_pipeline_primitives.h>
-
-#include <utility>
-
 namespace octavo {
 namespace detail {
 
 // ---- forward ------------------------------------------------------------------------------------
 
 /// The part of a row that one warp squares and sums at once: two runs a lane, `segment_stride` runs
-/// apart. Every kernel here sums a row in the same order, two runs, 32 lanes, then all segments, so
+/// apart. Every kernel here sums a row in the same order, two runs, all segments, then 32 lanes, so
 /// that a row has one inverse root mean square, to the bit, whatever becomes of its values.
 template <class T>
 struct Segment {
@@ -42,7 +37,7 @@ __device__ Segment<T> load_segment(const T* row, int column, int columns) {
   return segment;
 }
 
-/// Σ of the segment's squares, to all lanes.
+/// Σ of the squares of the lane's part of the segment.
 template <class T>
 __device__ float sum_of_squares(const Segment<T>& segment) {
   float squares = 0;
@@ -52,11 +47,11 @@ __device__ float sum_of_squares(const Segment<T>& segment) {
 #pragma unroll
     for (const float value : values.values) squares = __fmaf_rn(value, value, squares);
   }
-  return warp_sum(squares);
+  return squares;
 }
 
 /// 1 / root mean square of a row.
-/// @param squares  Σ over all its segments
+/// @param squares  Σ over the row
 __device__ inline float inverse_root(float squares, Index columns, float epsilon) {
   return 1.0f / sqrtf(squares / static_cast<float>(columns) + epsilon);
 }
@@ -79,13 +74,14 @@ inline constexpr Index most_row_warps = 8;
 
 /// Finds the inverse root mean square of a row a block. Five blocks of the largest size shall fit a
 /// multiprocessor, which bounds the registers of a thread: rows in flight hide the wait for others.
-/// @param y          null, or the normalised rows are written to it
+/// @param y          the normalised rows
 /// @param amax_bits  null, or raised to the bits of max |y|
 template <bool Vectors, class T>
 OCTAVO_KERNEL void __launch_bounds__(most_row_warps * 32, sizeof(T) == 2 ? 5 : 2)
     rms_norm_kernel(const T* x, const T* weight, int columns, float epsilon, float* inverse_rms,
                     T* y, std::uint32_t* amax_bits) {
-  extern __shared__ float segment_squares[];
+  extern __shared__ float segment_squares[];  // [segments, 32]
+  const int lane = static_cast<int>(threadIdx.x) % 32;
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const int warps = static_cast<int>(blockDim.x) / 32;
   const int segments = (columns + segment_columns - 1) / segment_columns;
@@ -94,8 +90,7 @@ OCTAVO_KERNEL void __launch_bounds__(most_row_warps * 32, sizeof(T) == 2 ? 5 : 2
     return load_segment<Vectors>(x, segment * segment_columns, columns);
   };
   const auto square = [&](int segment, const Segment<T>& values) {
-    const float squares = sum_of_squares(values);
-    if (threadIdx.x % 32 == 0 && segment < segments) segment_squares[segment] = squares;
+    if (segment < segments) segment_squares[segment * 32 + lane] = sum_of_squares(values);
   };
   Segment<T> held[held_segments];
 #pragma unroll
@@ -108,10 +103,11 @@ OCTAVO_KERNEL void __launch_bounds__(most_row_warps * 32, sizeof(T) == 2 ? 5 : 2
   }
   __syncthreads();
   float squares = 0;
-  for (int segment = 0; segment < segments; ++segment) squares += segment_squares[segment];
-  const float inverse = inverse_root(squares, columns, epsilon);
+  for (int segment = 0; segment < segments; ++segment) {
+    squares += segment_squares[segment * 32 + lane];
+  }
+  const float inverse = inverse_root(warp_sum(squares), columns, epsilon);
   if (threadIdx.x == 0) inverse_rms[blockIdx.x] = inverse;
-  if (y == nullptr) return;
   y += Index{blockIdx.x} * columns;
   std::uint32_t magnitudes = 0;
   const auto write = [&](int segment, const Segment<T>& values) {
@@ -135,159 +131,123 @@ OCTAVO_KERNEL void __launch_bounds__(most_row_warps * 32, sizeof(T) == 2 ? 5 : 2
   if (amax_bits != nullptr) raise_to_block_amax(magnitudes, amax_bits);
 }
 
-// ---- forward, cast by a scale that is known -----------------------------------------------------
+// ---- forward, cast by scales that do not wait for the values ------------------------------------
 
-/// Rows that a cluster normalises and casts; each of its blocks works on one segment of them.
-inline constexpr int cluster_rows = 64;
-inline constexpr Index most_cluster_blocks = 8;
-inline constexpr int cluster_threads = 256;
-inline constexpr int cluster_warps = cluster_threads / 32;
+/// Rows whose inverse root mean squares one block finds: one a warp.
+inline constexpr int inverse_rows = quantize_threads / 32;
+/// Blocks that find those of a band, which is a row of tiles.
+inline constexpr unsigned inverse_blocks = tile_side / inverse_rows;
+/// Bands that these blocks are ahead of those that cast: as many as the GPU works on at once, and
+/// few enough that the rows are still in L2 when they are read again.
+inline constexpr unsigned bands_ahead = 8;
+/// Segments of a row that a warp has in flight.
+inline constexpr int segments_in_flight = 4;
+/// Bytes of an inverse root mean square that is not found yet; no arithmetic makes this NaN.
+inline constexpr int not_found_byte = 0xff;
+inline constexpr std::uint32_t not_found_bits = 0xffffffffu;
 
-/// A block's part of the rows in shared memory, 16 bytes for each run: its values, then in their
-/// place its 8 bytes of FP8. Places are swapped by groups of 16 rows, and bytes of the later groups
-/// take the second half of their place, so that threads which read down all four groups at once
-/// meet different banks.
-struct SegmentTile {
-  uint4 units[cluster_rows][segment_columns / run_size];
-
-  __device__ uint4& values(int row, int run) {
-    return units[row][run ^ (row / column_size % 2 * 4)];
-  }
-  __device__ uint2& bytes(int row, int run) {
-    return reinterpret_cast<uint2*>(&values(row, run))[row / column_size / 2];
-  }
-  /// Bytes of four columns of one row.
-  __device__ std::uint32_t word(int row, int word) {
-    return reinterpret_cast<const std::uint32_t*>(&bytes(row, word / 2))[word % 2];
-  }
-  __device__ Segment<Bf16> segment(int row) {
-    Segment<Bf16> result;
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const uint4 unit = values(row, column_in_segment(i) / run_size);
-      result.runs[i] = {{unit.x, unit.y, unit.z, unit.w}};
-    }
-    return result;
-  }
-};
-static_assert(cluster_rows == 4 * column_size, "SegmentTile swaps places for four groups of rows");
-
-/// Finds the inverse root mean squares of a cluster's rows.
-/// @param squares      in shared memory, of every block of the cluster: Σ over its segment
-/// @param inverses     in shared memory
-/// @param inverse_rms  written by the cluster's first block
-__device__ inline void find_inverses(float* squares, int rows, Index columns, float epsilon,
-                                     float* inverses, float* inverse_rms) {
-  const auto cluster = cooperative_groups::this_cluster();
-  const int row = static_cast<int>(threadIdx.x);
-  if (row >= rows) return;
-  float sum = 0;
-  for (unsigned block = 0; block < cluster.num_blocks(); ++block) {
-    sum += *cluster.map_shared_rank(&squares[row], static_cast<int>(block));
-  }
-  const float inverse = inverse_root(sum, columns, epsilon);
-  inverses[row] = inverse;
-  if (cluster.block_rank() == 0) inverse_rms[row] = inverse;
-}
-
-/// Normalises rows, casts them by the slot's scale and transposes their bytes, reading them once: a
-/// cluster of blocks holds whole rows. Each thread works on the same two runs of every row of its
-/// warp.
-template <class Format>
-OCTAVO_KERNEL void __launch_bounds__(cluster_threads, 3)
-    rms_norm_cast_kernel(const CastArguments<Format, PerTensor> arguments, const Bf16* x,
-                         const Bf16* weight, float epsilon, float* inverse_rms) {
-  auto& tile = *reinterpret_cast<SegmentTile*>(tile_memory);
-  __shared__ float squares[cluster_rows];
-  __shared__ float inverses[cluster_rows];
-  const auto cluster = cooperative_groups::this_cluster();
-  const Index first_row = Index{blockIdx.x / cluster.num_blocks()} * cluster_rows;
-  const Index first_column = Index{cluster.block_rank()} * segment_columns;
-  const int thread = static_cast<int>(threadIdx.x);
-  const int rows = static_cast<int>(min(arguments.rows - first_row, Index{cluster_rows}));
-  const auto place = [&](int row, int run) {
-    return (first_row + row) * arguments.columns + first_column + column_in_segment(run);
-  };
-  for (int row = thread / 32; row < rows; row += cluster_warps) {
-    for (int i = 0; i < 2; ++i) {
-      __pipeline_memcpy_async(&tile.values(row, column_in_segment(i) / run_size), x + place(row, i),
-                              sizeof(uint4));
-    }
-  }
-  __pipeline_commit();
-  Floats weights[2];
-#pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    weights[i] = load_floats<true>(weight + first_column + column_in_segment(i), run_size);
-  }
-  const float scale = arguments.slot->scale;
-  __pipeline_wait_prior(0);  // for the thread's own copies; it reads no others
-#pragma unroll 4
-  for (int row = thread / 32; row < rows; row += cluster_warps) {
-    squares[row] = sum_of_squares(tile.segment(row));  // by all lanes alike
-  }
-  cluster.sync();
-  find_inverses(squares, rows, arguments.columns, epsilon, inverses, inverse_rms + first_row);
-  __syncthreads();
-  auto arrival = cluster.barrier_arrive();  // this block has read the others' sums
-  CastTotals totals{};
-  std::uint32_t magnitudes = 0;
-#pragma unroll 2
-  for (int row = thread / 32; row < rows; row += cluster_warps) {
-    const Segment<Bf16> segment = tile.segment(row);
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const Run<Bf16> y = normalised(segment.runs[i], inverses[row], weights[i]);
-      magnitudes = larger_magnitudes(magnitudes, y);
-      const Run<Format> cast = cast_run<Format>(y, scale, totals);
-      tile.bytes(row, column_in_segment(i) / run_size) = make_uint2(cast.words[0], cast.words[1]);
-      if (arguments.row_major.empty()) continue;
-      store_run<true>(arguments.row_major.data() + place(row, i), run_size, cast);
-    }
-  }
-  __syncthreads();
-  if (!arguments.transposed.empty()) {
-    constexpr int groups = cluster_rows / column_size;
-    for (int word = thread / groups; word < segment_columns / 4; word += cluster_threads / groups) {
-      store_tile_columns<true>(arguments, tile, thread % groups * column_size, word, first_row,
-                               first_column + word * 4, arguments.columns);
-    }
-  }
-  if (arguments.record) {
-    totals.amax_bits = magnitude_bits(magnitudes);
-    add_to_slot(arguments, totals);
-  }
-  cluster.barrier_wait(std::move(arrival));  // the others have read this block's sums
-}
-
-/// The source of normalised rows whose inverse root mean squares are known.
-template <class T>
+/// The source of normalised rows whose inverse root mean squares other blocks find.
 struct RmsNormSource {
   static constexpr int parts = 1;
-  static constexpr int rounds_in_flight = 4;
-  const T* x;                ///< [rows, columns]
-  const T* weight;           ///< [columns]
+  static constexpr int rounds_in_flight = 8;
+  const Bf16* x;             ///< [rows, columns]
+  const Bf16* weight;        ///< [columns]
   const float* inverse_rms;  ///< [rows]
+  Index rows;
   Index columns;
+
+  template <bool Vectors>
+  struct Runs {
+    const Bf16* x;
+    const Bf16* weight;
+    const float* inverse_rms;
+    int stride;
+    int columns_inside;
+    int rows_inside;
+    Floats weights;
+
+    __device__ Run<Bf16> load(int i, int count) const {
+      return load_run<Vectors>(x + i * stride, count);
+    }
+    __device__ void await() {
+      const Run<Bf16> loaded = load_run<Vectors>(weight, columns_inside);
+      const int row = static_cast<int>(threadIdx.x);
+      if (row < rows_inside) {
+        const volatile float& found = inverse_rms[row];
+        float inverse = found;
+        while (float_bits(inverse) == not_found_bits) inverse = found;
+        inverses()[row] = inverse;
+      }
+      __syncthreads();
+      weights = to_floats(loaded);
+    }
+    __device__ Produced<Bf16, 1> make(int i, const Run<Bf16>& loaded) const {
+      return {{normalised(loaded, inverses()[i], weights)}};
+    }
+    /// Of the tile's rows, in shared memory.
+    __device__ static float* inverses() {
+      __shared__ float values[tile_side];
+      return values;
+    }
+  };
 
   [[nodiscard]] bool vectors() const { return rows_are_vectors(columns, x, weight); }
 
   template <bool Vectors>
-  __device__ Produced<T, 1> run(Index row, Index column, Index count) const {
-    if (count <= 0) return {};
-    const Floats weights = load_floats<Vectors>(weight + column, count);
-    const Run<T> values = load_run<Vectors>(x + row * columns + column, count);
-    return {{normalised(values, inverse_rms[row], weights)}};
+  __device__ Runs<Vectors> runs(Index row, Index column) const {
+    return {opaque(x + row * columns + column),
+            weight + column,
+            inverse_rms + row,
+            static_cast<int>(columns),
+            static_cast<int>(min(columns - column, Index{run_size})),
+            static_cast<int>(min(rows - row, Index{tile_side})),
+            {}};
   }
 };
 
-/// Whether rms_norm_cast_kernel can work on rows of this many columns.
-template <class Format>
-bool fits_clusters(const CastArguments<Format, PerTensor>& arguments, const Bf16* x,
-                   const Bf16* weight) {
-  return arguments.columns % segment_columns == 0 &&
-         arguments.columns <= most_cluster_blocks * segment_columns &&
-         rows_are_vectors(arguments.columns, x, weight) && copies_are_vectors(arguments);
+/// Finds the inverse root mean squares of `inverse_rows` rows.
+template <bool Vectors>
+__device__ void find_inverses(const RmsNormSource& source, Index first_row, float epsilon,
+                              float* inverse_rms) {
+  const Index row = first_row + threadIdx.x / 32;
+  if (row >= source.rows) return;
+  const int columns = static_cast<int>(source.columns);
+  const Bf16* x = source.x + row * source.columns;
+  float squares = 0;
+#pragma unroll 1
+  for (int begin = 0; begin < columns; begin += segments_in_flight * segment_columns) {
+    Segment<Bf16> segments[segments_in_flight];
+#pragma unroll
+    for (int i = 0; i < segments_in_flight; ++i) {
+      segments[i] = load_segment<Vectors>(x, begin + i * segment_columns, columns);
+    }
+#pragma unroll
+    for (const Segment<Bf16>& segment : segments) squares += sum_of_squares(segment);
+  }
+  squares = warp_sum(squares);
+  if (threadIdx.x % 32 == 0) {
+    __stcg(inverse_rms + row, inverse_root(squares, source.columns, epsilon));
+  }
+}
+
+/// Finds the rows' inverse root mean squares, and normalises and casts them in tiles. Blocks of
+/// both kinds take turns: those that cast a band of tiles wait for those that found its inverses
+/// some bands before. It relies on blocks starting in the order of their numbers, as CUB's scan
+/// does.
+/// @param ahead  rows of the grid that only find inverses
+template <class Cast, class Format, class Granularity>
+OCTAVO_KERNEL void __launch_bounds__(quantize_threads, tiles_at_once)
+    rms_norm_cast_kernel(const CastArguments<Format, Granularity> arguments,
+                         const RmsNormSource source, float epsilon, float* inverse_rms,
+                         unsigned ahead) {
+  const bool is_ahead = blockIdx.y < ahead;
+  if (is_ahead || blockIdx.x < inverse_blocks) {
+    const unsigned before = is_ahead ? blockIdx.y * gridDim.x
+                                     : ahead * gridDim.x + (blockIdx.y - ahead) * inverse_blocks;
+    const Index first_row = Index{before + blockIdx.x} * inverse_rows;
+    return find_inverses<Cast::vectors>(source, first_row, epsilon, inverse_rms);
+  }
+  Cast::run(arguments, source, TilePlace(blockIdx.y - ahead, blockIdx.x - inverse_blocks));
 }
 
 // ---- backward -----------------------------------------------------------------------------------
@@ -454,8 +414,7 @@ OCTAVO_KERNEL void __launch_bounds__(held_threads, Runs * sizeof(T) == 2 ? 2 : 1
 }  // namespace detail
 
 /// See rms_norm_forward. Where the copies do not wait for the values' amax, the values are not
-/// written: clusters of blocks hold the rows until they are cast, or the rows are read for their
-/// root mean squares, and once more to be cast.
+/// written: the rows are read for their root mean squares, and again, from L2, to be cast.
 template <LinearPrecision P, OperandKind Kind, class T>
 void rms_norm_forward_body(TensorView<const T, 2, Cuda> x, TensorView<const T, 1, Cuda> weight,
                            float epsilon, const Operand<P, Kind, Cuda>& y,
@@ -469,30 +428,40 @@ void rms_norm_forward_body(TensorView<const T, 2, Cuda> x, TensorView<const T, 1
     detail::launch(
         name, vectors ? detail::rms_norm_kernel<true, T> : detail::rms_norm_kernel<false, T>,
         x.extent(0), static_cast<int>(warps * 32),
-        static_cast<std::size_t>(segments) * sizeof(float), context, x.data(), weight.data(),
+        static_cast<std::size_t>(segments) * 32 * sizeof(float), context, x.data(), weight.data(),
         static_cast<int>(x.extent(1)), epsilon, inverse_rms.data(), values, amax_bits);
   };
   if constexpr (!QuantizedPrecision<P>) {
     normalise(y.values.data(), nullptr);
-  } else if constexpr (detail::is_tensorwise<typename PrecisionTraits<P>::ScalingType>) {
-    const auto find_amax = [&](std::uint32_t* bits) { normalise(y.values.data(), bits); };
-    detail::cast_by_current_scale(name, y, find_amax, context);
   } else {
-    if constexpr (std::is_same_v<OperandGranularity<P, Kind>, PerTensor>) {
-      const auto arguments = detail::cast_arguments(y, 1);
-      if (detail::fits_clusters(arguments, x.data(), weight.data())) {
-        detail::clear_last_amax(arguments, context);
-        const Index cluster = x.extent(1) / detail::segment_columns;
-        detail::launch_clusters(name, detail::rms_norm_cast_kernel<OperandFormat<P, Kind>>,
-                                ceil_divide(x.extent(0), detail::cluster_rows) * cluster, cluster,
-                                detail::cluster_threads, sizeof(detail::SegmentTile), context,
-                                arguments, x.data(), weight.data(), epsilon, inverse_rms.data());
-        return;
+    using S = typename PrecisionTraits<P>::ScalingType;
+    if constexpr (detail::is_tensorwise<S>) {
+      if (detail::must_find_scale(y)) {
+        const auto find_amax = [&](std::uint32_t* bits) { normalise(y.values.data(), bits); };
+        return detail::cast_by_current_scale(name, y, find_amax, context);
       }
     }
-    normalise(nullptr, nullptr);
-    const detail::RmsNormSource<T> source{x.data(), weight.data(), inverse_rms.data(), x.extent(1)};
-    detail::produce(name, source, y, context);
+    detail::check_storage<P>();
+    const detail::RmsNormSource source{x.data(), weight.data(), inverse_rms.data(), x.extent(0),
+                                       x.extent(1)};
+    const auto arguments = detail::cast_arguments(y, 1);
+    const dim3 tiles = detail::tile_grid(arguments);
+    const unsigned across = tiles.x + detail::inverse_blocks;
+    const auto ahead = static_cast<unsigned>(
+        ceil_divide(Index{detail::bands_ahead} * detail::inverse_blocks, Index{across}));
+    check(cudaMemsetAsync(inverse_rms.data(), detail::not_found_byte, inverse_rms.bytes(),
+                          context.stream()),
+          "cudaMemsetAsync");
+    detail::with_tile_cast<S>(arguments, source.vectors() && detail::copies_are_vectors(arguments),
+                              [&]<class Cast>(Cast) {
+                                detail::launch(
+                                    name,
+                                    detail::rms_norm_cast_kernel<Cast, OperandFormat<P, Kind>,
+                                                                 OperandGranularity<P, Kind>>,
+                                    dim3(across, ahead + tiles.y), detail::quantize_threads,
+                                    Cast::shared_bytes, context, arguments, source, epsilon,
+                                    inverse_rms.data(), ahead);
+                              });
   }
 }
 

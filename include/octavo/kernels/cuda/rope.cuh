@@ -51,79 +51,148 @@ __device__ inline float rotated(float own, float cosine, float sine, float partn
 template <class T, int Parts>
 struct RotatedSource {
   static constexpr int parts = Parts;
-  static constexpr int rounds_in_flight = 4 / Parts;
+  static constexpr int rounds_in_flight = 2 / Parts;
   const T* values;  ///< [rows, columns]
   Rotation rotation;
+
+  /// Where a column stands in its head.
+  struct Place {
+    bool second;            ///< in the second half
+    std::uint32_t angle;    ///< number of its angle
+    std::uint32_t partner;  ///< the column that it is rotated with
+    bool rotates;           ///< in a head that is rotated
+  };
+
+  /// For rows in whole runs, whose elements are all in the same half of a head.
+  struct VectorRuns {
+    struct Loaded {
+      Run<T> own[Parts], partners[Parts];
+      Run<float> cosine, sine;
+    };
+
+    const T* own;
+    const T* partners;
+    const float* table;
+    std::uint32_t row;  ///< of the table
+    std::uint32_t sequence, head_dim, half;
+    int stride, part_columns;
+    float sign;
+    bool rotates[Parts];
+
+    __device__ Loaded load(int i, int count) const {
+      Loaded loaded{};
+      if (count <= 0) return loaded;
+#pragma unroll
+      for (int part = 0; part < Parts; ++part) {
+        const int offset = i * stride + part * part_columns;
+        loaded.own[part] = load_run<true>(own + offset, run_size);
+        if (rotates[part]) loaded.partners[part] = load_run<true>(partners + offset, run_size);
+      }
+      std::uint32_t table_row = row + i;
+      if (table_row >= sequence) table_row %= sequence;
+      const float* cosines = table + Index{table_row} * head_dim;
+      loaded.cosine = load_run<true>(cosines, run_size);
+      loaded.sine = load_run<true>(cosines + half, run_size);
+      return loaded;
+    }
+
+    __device__ void await() const {}
+    __device__ Produced<T, Parts> make(int, const Loaded& loaded) const {
+      Produced<T, Parts> produced;
+      const Floats cosine = to_floats(loaded.cosine);
+      const Floats sine = to_floats(loaded.sine);
+#pragma unroll
+      for (int part = 0; part < Parts; ++part) {
+        produced.parts[part] = loaded.own[part];
+        if (!rotates[part]) continue;
+        const Floats partner = to_floats(loaded.partners[part]);
+        Floats result = to_floats(loaded.own[part]);
+#pragma unroll
+        for (int i = 0; i < run_size; ++i) {
+          result.values[i] =
+              rotated(result.values[i], cosine.values[i], sign * sine.values[i], partner.values[i]);
+        }
+        produced.parts[part] = to_run<T>(result);
+      }
+      return produced;
+    }
+  };
+
+  /// For any rows, element by element.
+  struct ElementRuns {
+    const RotatedSource& source;
+    Index row;
+    Index column;
+
+    __device__ Produced<T, Parts> load(int i, int count) const {
+      Produced<T, Parts> produced{};
+#pragma unroll
+      for (int part = 0; part < Parts; ++part) {
+        Floats result{};
+#pragma unroll
+        for (int k = 0; k < run_size; ++k) {
+          if (k < count) {
+            result.values[k] = source.element(row + i, part * source.part_columns() + column + k);
+          }
+        }
+        produced.parts[part] = to_run<T>(result);
+      }
+      return produced;
+    }
+    __device__ void await() const {}
+    __device__ Produced<T, Parts> make(int, const Produced<T, Parts>& loaded) const {
+      return loaded;
+    }
+  };
 
   [[nodiscard]] bool vectors() const { return rotation.vectors() && is_vector_aligned(values); }
 
   template <bool Vectors>
-  __device__ Produced<T, Parts> run(Index row, Index column, Index count) const {
-    Produced<T, Parts> produced{};
-    if (count <= 0) return produced;
-    const T* source = values + row * rotation.columns();
+  __device__ auto runs(Index row, Index column) const {
     if constexpr (Vectors) {
-      rotate_run(source, row, column, produced);
-    } else {
+      const Place place = place_of(column);
+      const T* first = values + row * rotation.columns();
+      VectorRuns runs{opaque(first + column),
+                      opaque(first + place.partner),
+                      rotation.table + place.angle,
+                      static_cast<std::uint32_t>(row) % rotation.sequence,
+                      rotation.sequence,
+                      rotation.head_dim,
+                      rotation.half(),
+                      static_cast<int>(rotation.columns()),
+                      static_cast<int>(part_columns()),
+                      place.second ? rotation.sign : -rotation.sign,
+                      {}};
 #pragma unroll
       for (int part = 0; part < Parts; ++part) {
-        const Index first = part * part_columns() + column;
-        Floats result{};
-#pragma unroll
-        for (int i = 0; i < run_size; ++i) {
-          if (i < count)
-            result.values[i] = element(source, row, static_cast<std::uint32_t>(first) + i);
-        }
-        produced.parts[part] = to_run<T>(result);
+        runs.rotates[part] = place_of(part * part_columns() + column).rotates;
       }
+      return runs;
+    } else {
+      return ElementRuns{*this, row, column};
     }
-    return produced;
   }
 
  private:
   [[nodiscard]] __device__ Index part_columns() const { return rotation.columns() / Parts; }
 
-  __device__ void rotate_run(const T* source, Index row, Index column,
-                             Produced<T, Parts>& produced) const {
+  [[nodiscard]] __device__ Place place_of(Index column) const {
+    const auto c = static_cast<std::uint32_t>(column);
     const std::uint32_t half = rotation.half();
-    const std::uint32_t j = static_cast<std::uint32_t>(column) % rotation.head_dim;
+    const std::uint32_t j = c % rotation.head_dim;
     const bool second = j >= half;
-    Run<T> partners[Parts];
-#pragma unroll
-    for (int part = 0; part < Parts; ++part) {
-      const T* own = source + part * part_columns() + column;
-      produced.parts[part] = load_run<true>(own, run_size);
-      partners[part] = load_run<true>(second ? own - half : own + half, run_size);
-    }
-    const float* angles = rotation.angles(row) + (second ? j - half : j);
-    const Floats cosine = load_floats<true>(angles, run_size);
-    const Floats sine = load_floats<true>(angles + half, run_size);
-    const float sign = second ? rotation.sign : -rotation.sign;
-#pragma unroll
-    for (int part = 0; part < Parts; ++part) {
-      const Index place = part * part_columns() + column;
-      if (static_cast<std::uint32_t>(place) / rotation.head_dim >= rotation.rotated_heads) continue;
-      const Floats partner = to_floats(partners[part]);
-      Floats result = to_floats(produced.parts[part]);
-#pragma unroll
-      for (int i = 0; i < run_size; ++i) {
-        result.values[i] =
-            rotated(result.values[i], cosine.values[i], sign * sine.values[i], partner.values[i]);
-      }
-      produced.parts[part] = to_run<T>(result);
-    }
+    return {second, second ? j - half : j, second ? c - half : c + half,
+            c / rotation.head_dim < rotation.rotated_heads};
   }
 
-  __device__ float element(const T* source, Index row, std::uint32_t column) const {
+  [[nodiscard]] __device__ float element(Index row, Index column) const {
+    const T* source = values + row * rotation.columns();
     const float own = static_cast<float>(source[column]);
-    if (column / rotation.head_dim >= rotation.rotated_heads) return own;
-    const std::uint32_t half = rotation.half();
-    const std::uint32_t j = column % rotation.head_dim;
-    const bool second = j >= half;
-    const float* angles = rotation.angles(row) + (second ? j - half : j);
-    const float partner = static_cast<float>(source[second ? column - half : column + half]);
-    const float sine = (second ? rotation.sign : -rotation.sign) * angles[half];
-    return rotated(own, angles[0], sine, partner);
+    const Place place = place_of(column);
+    if (!place.rotates) return own;
+    const float* angles = rotation.angles(row) + place.angle;
+    const float sine = (place.second ? rotation.sign : -rotation.sign) * angles[rotation.half()];
+    return rotated(own, angles[0], sine, static_cast<float>(source[place.partner]));
   }
 };
 
@@ -386,9 +455,12 @@ void rope_backward_body(TensorView<T, 2, Cuda> rotated_gradient, HeadLayout layo
     quantize(qkv_gradient, context);
   } else if constexpr (!QuantizedPrecision<P>) {
     rotate(nullptr);
-  } else if constexpr (detail::is_tensorwise<typename PrecisionTraits<P>::ScalingType>) {
-    detail::cast_by_current_scale(name, qkv_gradient, rotate, context);
   } else {
+    if constexpr (detail::is_tensorwise<typename PrecisionTraits<P>::ScalingType>) {
+      if (detail::must_find_scale(qkv_gradient)) {
+        return detail::cast_by_current_scale(name, qkv_gradient, rotate, context);
+      }
+    }
     // Two heads at once read their angles once, if no block of scales spans both.
     using Granularity = OperandGranularity<P, OperandKind::output_gradient>;
     const detail::RotatedSource<T, 2> halves{rotated_gradient.data(), angles};

@@ -176,6 +176,19 @@ __device__ T block_sum(T value) {
   return total;
 }
 
+/// The same address, of which the compiler does not know how it was made: it then adds offsets to
+/// it, where it would otherwise multiply anew for each.
+template <class T>
+__device__ T* opaque(T* address) {
+  asm("" : "+l"(address));
+  return address;
+}
+/// The same number, with which the compiler does not compute before this place.
+__device__ inline float opaque(float number) {
+  asm volatile("" : "+f"(number));
+  return number;
+}
+
 /// Position of the calling thread among all threads of the launch.
 __device__ inline Index global_thread() { return Index{blockIdx.x} * blockDim.x + threadIdx.x; }
 
@@ -204,36 +217,18 @@ void allow_shared_bytes(const char* name, Kernel* kernel, std::size_t shared_byt
 /// @param name          the operation, for the message of an error
 /// @param shared_bytes  dynamic shared memory of a block
 template <class... Parameters, class... Arguments>
+void launch(const char* name, void (*kernel)(Parameters...), dim3 blocks, int threads,
+            std::size_t shared_bytes, const Context<Cuda>& context, const Arguments&... arguments) {
+  allow_shared_bytes(name, kernel, shared_bytes);
+  kernel<<<blocks, static_cast<unsigned>(threads), shared_bytes, context.stream()>>>(arguments...);
+  check(cudaGetLastError(), "cudaLaunchKernel", " in ", name);
+}
+template <class... Parameters, class... Arguments>
 void launch(const char* name, void (*kernel)(Parameters...), Index blocks, int threads,
             std::size_t shared_bytes, const Context<Cuda>& context, const Arguments&... arguments) {
   if (blocks == 0) return;
-  allow_shared_bytes(name, kernel, shared_bytes);
-  kernel<<<static_cast<unsigned>(blocks), static_cast<unsigned>(threads), shared_bytes,
-           context.stream()>>>(arguments...);
-  check(cudaGetLastError(), "cudaLaunchKernel", " in ", name);
-}
-
-/// Enqueues a kernel whose blocks form clusters: those of one cluster run at the same time, and can
-/// read each other's shared memory.
-/// @param cluster  blocks of a cluster, at most 8; `blocks` is a multiple of it
-template <class... Parameters, class... Arguments>
-void launch_clusters(const char* name, void (*kernel)(Parameters...), Index blocks, Index cluster,
-                     int threads, std::size_t shared_bytes, const Context<Cuda>& context,
-                     const Arguments&... arguments) {
-  if (blocks == 0) return;
-  allow_shared_bytes(name, kernel, shared_bytes);
-  cudaLaunchAttribute attribute{};
-  attribute.id = cudaLaunchAttributeClusterDimension;
-  attribute.val.clusterDim.x = static_cast<unsigned>(cluster);
-  attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(blocks));
-  config.blockDim = dim3(static_cast<unsigned>(threads));
-  config.dynamicSmemBytes = shared_bytes;
-  config.stream = context.stream();
-  config.attrs = &attribute;
-  config.numAttrs = 1;
-  check(cudaLaunchKernelEx(&config, kernel, arguments...), "cudaLaunchKernelEx", " in ", name);
+  launch(name, kernel, dim3(static_cast<unsigned>(blocks)), threads, shared_bytes, context,
+         arguments...);
 }
 
 /// Threads of a block that works on a row of this many columns: one for each run, in whole warps.

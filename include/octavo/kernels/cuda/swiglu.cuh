@@ -19,20 +19,40 @@ struct SwigluSource {
   const T* gate_up;  ///< [rows, 2 · ffn]
   Index ffn;
 
+  struct Loaded {
+    Run<T> gate, up;
+  };
+
+  template <bool Vectors>
+  struct Runs {
+    const T* gate;
+    const T* up;
+    int stride;
+
+    __device__ Loaded load(int i, int count) const {
+      return {load_run<Vectors>(gate + i * stride, count),
+              load_run<Vectors>(up + i * stride, count)};
+    }
+    __device__ void await() const {}
+    __device__ Produced<T, 1> make(int, const Loaded& loaded) const {
+      const Floats gates = to_floats(loaded.gate);
+      const Floats ups = to_floats(loaded.up);
+      Floats y;
+#pragma unroll
+      for (int i = 0; i < run_size; ++i) {
+        const float g = gates.values[i];
+        y.values[i] = __fdividef(g, one_plus_exp(g)) * ups.values[i];
+      }
+      return {{to_run<T>(y)}};
+    }
+  };
+
   [[nodiscard]] bool vectors() const { return rows_are_vectors(ffn, gate_up); }
 
   template <bool Vectors>
-  __device__ Produced<T, 1> run(Index row, Index column, Index count) const {
-    const T* source = gate_up + row * 2 * ffn + column;
-    const Floats gate = load_floats<Vectors>(source, count);
-    const Floats up = load_floats<Vectors>(source + ffn, count);
-    Floats y;
-#pragma unroll
-    for (int i = 0; i < run_size; ++i) {
-      const float g = gate.values[i];
-      y.values[i] = __fdividef(g, one_plus_exp(g)) * up.values[i];
-    }
-    return {{to_run<T>(y)}};
+  __device__ Runs<Vectors> runs(Index row, Index column) const {
+    const T* gate = gate_up + row * 2 * ffn + column;
+    return {opaque(gate), opaque(gate + ffn), static_cast<int>(2 * ffn)};
   }
 };
 
@@ -45,25 +65,45 @@ struct SwigluGradientSource {
   const T* gate_up;     ///< [rows, 2 · ffn]
   Index ffn;
 
+  struct Loaded {
+    Run<T> gate, up, gradient;
+  };
+
+  template <bool Vectors>
+  struct Runs {
+    typename SwigluSource<T>::template Runs<Vectors> inputs;
+    const T* gradient;
+    int stride;
+
+    __device__ Loaded load(int i, int count) const {
+      const auto [gate, up] = inputs.load(i, count);
+      return {gate, up, load_run<Vectors>(gradient + i * stride, count)};
+    }
+    __device__ void await() const {}
+    __device__ Produced<T, 2> make(int, const Loaded& loaded) const {
+      const Floats gates = to_floats(loaded.gate);
+      const Floats ups = to_floats(loaded.up);
+      const Floats gradients = to_floats(loaded.gradient);
+      Floats gate_gradient;
+      Floats up_gradient;
+#pragma unroll
+      for (int i = 0; i < run_size; ++i) {
+        const float g = gates.values[i];
+        const float d = gradients.values[i];
+        const float s = __fdividef(1.0f, one_plus_exp(g));
+        gate_gradient.values[i] = d * ups.values[i] * s * (1.0f + g * (1.0f - s));
+        up_gradient.values[i] = d * g * s;
+      }
+      return {{to_run<T>(gate_gradient), to_run<T>(up_gradient)}};
+    }
+  };
+
   [[nodiscard]] bool vectors() const { return rows_are_vectors(ffn, y_gradient, gate_up); }
 
   template <bool Vectors>
-  __device__ Produced<T, 2> run(Index row, Index column, Index count) const {
-    const T* source = gate_up + row * 2 * ffn + column;
-    const Floats gate = load_floats<Vectors>(source, count);
-    const Floats up = load_floats<Vectors>(source + ffn, count);
-    const Floats gradient = load_floats<Vectors>(y_gradient + row * ffn + column, count);
-    Floats gate_gradient;
-    Floats up_gradient;
-#pragma unroll
-    for (int i = 0; i < run_size; ++i) {
-      const float g = gate.values[i];
-      const float d = gradient.values[i];
-      const float s = __fdividef(1.0f, one_plus_exp(g));
-      gate_gradient.values[i] = d * up.values[i] * s * (1.0f + g * (1.0f - s));
-      up_gradient.values[i] = d * g * s;
-    }
-    return {{to_run<T>(gate_gradient), to_run<T>(up_gradient)}};
+  __device__ Runs<Vectors> runs(Index row, Index column) const {
+    return {SwigluSource<T>{gate_up, ffn}.template runs<Vectors>(row, column),
+            opaque(y_gradient + row * ffn + column), static_cast<int>(ffn)};
   }
 };
 
