@@ -49,13 +49,6 @@ class SessionOnCuda : public support::OnGpu {
     });
     return bytes;
   }
-
-  static std::size_t free_bytes() {
-    std::size_t free = 0;
-    std::size_t all = 0;
-    check(cudaMemGetInfo(&free, &all), "cudaMemGetInfo");
-    return free;
-  }
 };
 
 using Precisions = testing::Types<Fp32, Bf16, Fp8Recipe<Delayed>, Fp8Recipe<Tensorwise>,
@@ -110,13 +103,13 @@ TYPED_TEST(SessionOnCuda, EvaluationTakesNoMemory) {
   Context<Cuda> context;
   Session<TypeParam, Cuda> session(options, context);
   for (unsigned i = 0; i < 3; ++i) this->step(session, options, i);
-  const std::size_t before = this->free_bytes();
+  const std::size_t before = free_bytes(context);
   const TokenBatch batch = step_batch(options, 1000);
   session.begin_evaluation();
   session.evaluate(batch.tokens, batch.targets);
-  EXPECT_EQ(this->free_bytes(), before);
+  EXPECT_EQ(free_bytes(context), before);
   this->step(session, options, 3);
-  EXPECT_EQ(this->free_bytes(), before);
+  EXPECT_EQ(free_bytes(context), before);
 }
 
 TYPED_TEST(SessionOnCuda, SkipsAStepThatIsNotFinite) {

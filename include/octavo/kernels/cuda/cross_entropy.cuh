@@ -16,11 +16,11 @@ namespace octavo {
 namespace detail {
 
 /// Blocks that share a row, each with a slice of it.
-inline constexpr int row_slices = 6;
-inline constexpr int slice_threads = 256;
-/// Blocks that a multiprocessor runs at once: with 128256 columns of BF16, slices fill 214 KB.
+inline constexpr int row_slices = 4;
+inline constexpr int slice_threads = 384;
+/// Blocks that a multiprocessor runs at once: with 128256 columns of BF16, slices fill 192 KB.
 template <class T>
-inline constexpr int slices_at_once = 10 / static_cast<int>(sizeof(T));
+inline constexpr int slices_at_once = 6 / static_cast<int>(sizeof(T));
 /// The largest slice. Longer rows stay in global memory.
 inline constexpr Index largest_slice_bytes = Index{192} << 10;
 /// Threads of the block that works on a row in global memory.
