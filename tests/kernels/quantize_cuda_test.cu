@@ -190,6 +190,12 @@ class RmsNormProducer {
         x_(normal_values<Bf16>(rows * columns, 2.0f, 1)),
         weight_(normal_values<Bf16>(columns, 1.0f, 2)) {}
 
+  /// Makes rows with an Inf and with a NaN.
+  void spoil() {
+    x_[static_cast<std::size_t>(rows_ / 2 * columns_)].bits = 0xff80u;
+    x_[x_.size() - 1].bits = 0x7fc1u;
+  }
+
   template <class Y>
   void operator()(const Y& y, Place<Cuda>& place) const {
     const TensorView<float, 1, Cuda> inverse_rms{place.make_poisoned<float>(rows_), {rows_}};
@@ -217,6 +223,14 @@ TEST_F(ProducersOnCuda, RmsNormCastsWhatItWouldWrite) {
     const RmsNormProducer producer(rows, columns);
     compare_all_recipes<OperandKind::input>(rows, columns, producer);
     producer.expect_equal_roots();
+  }
+}
+
+TEST_F(ProducersOnCuda, RmsNormOfInfAndNanCountsWithinTheMatrixOnly) {
+  for (const auto& [rows, columns] : shapes) {
+    RmsNormProducer producer(rows, columns);
+    producer.spoil();
+    compare_all_recipes<OperandKind::input>(rows, columns, producer);
   }
 }
 

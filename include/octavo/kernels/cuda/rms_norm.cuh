@@ -172,17 +172,21 @@ struct RmsNormSource {
     __device__ void await() {
       const Run<Bf16> loaded = load_run<Vectors>(weight, columns_inside);
       const int row = static_cast<int>(threadIdx.x);
+      float inverse = 0;
       if (row < rows_inside) {
         const volatile float& found = inverse_rms[row];
-        float inverse = found;
-        while (float_bits(inverse) == not_found_bits) inverse = found;
-        inverses()[row] = inverse;
+        do {
+          inverse = found;
+        } while (float_bits(inverse) == not_found_bits);
       }
+      if (row < tile_side) inverses()[row] = inverse;
       __syncthreads();
       weights = to_floats(loaded);
     }
     __device__ Produced<Bf16, 1> make(int i, const Run<Bf16>& loaded) const {
-      return {{normalised(loaded, inverses()[i], weights)}};
+      // A root that is not finite makes NaN of the zeros beyond the matrix.
+      return {
+          {first_elements<Vectors>(normalised(loaded, inverses()[i], weights), columns_inside)}};
     }
     /// Of the tile's rows, in shared memory.
     __device__ static float* inverses() {
