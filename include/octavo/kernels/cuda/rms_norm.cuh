@@ -184,9 +184,12 @@ struct RmsNormSource {
       weights = to_floats(loaded);
     }
     __device__ Produced<Bf16, 1> make(int i, const Run<Bf16>& loaded) const {
-      // A root that is not finite makes NaN of the zeros beyond the matrix.
-      return {
-          {first_elements<Vectors>(normalised(loaded, inverses()[i], weights), columns_inside)}};
+      // A root that is not finite would make NaN of the zeros beyond the matrix.
+      if constexpr (Vectors) {
+        return {{normalised(loaded, columns_inside > 0 ? inverses()[i] : 0.0f, weights)}};
+      } else {
+        return {{first_elements(normalised(loaded, inverses()[i], weights), columns_inside)}};
+      }
     }
     /// Of the tile's rows, in shared memory.
     __device__ static float* inverses() {

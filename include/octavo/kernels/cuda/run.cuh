@@ -72,17 +72,14 @@ __device__ Run<T> load_run(const T* source, Index count) {
 }
 
 /// The first `count` elements of a run, then zeros; all of the run if `count` is larger.
-/// @tparam Vectors  `count` is a multiple of `run_size`
-template <bool Vectors, class T>
-__device__ Run<T> first_elements(Run<T> run, Index count) {
+template <class T>
+__device__ Run<T> first_elements(Run<T> run, int count) {
 #pragma unroll
   for (int i = 0; i < Run<T>::words_a_run; ++i) {
     constexpr int a_word = Run<T>::elements_a_word;
-    const Index within = Vectors ? count : count - i * a_word;
+    const int within = count - i * a_word;
     if (within <= 0) run.words[i] = 0;
-    if constexpr (!Vectors && a_word == 2) {
-      if (within == 1) run.words[i] &= 0xffffu;
-    }
+    if (within > 0 && within < a_word) run.words[i] &= (1u << (within * 32 / a_word)) - 1u;
   }
   return run;
 }
