@@ -240,6 +240,7 @@ TEST(QuantizeTensorwise, AScaleThatIsFoundIsNotFoundAgain) {
   EXPECT_EQ(operand.slot.scale, 37.3f);
   EXPECT_EQ(operand.slot.scale_inverse, 0.5f);
   std::vector<double> source;
+  source.reserve(values.elements.size());
   for (const Bf16 x : values.elements) source.push_back(static_cast<double>(static_cast<float>(x)));
   const auto oracle =
       reference::quantize(source, 17, 33, reference::e4m3, reference::Recipe::given, {}, 37.3f);
