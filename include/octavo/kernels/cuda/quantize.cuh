@@ -224,7 +224,7 @@ __device__ Run<Format> cast_run(const Run<Bf16>& run, float scale, bool may_satu
   return result;
 }
 
-/// Whether a value of this magnitude is saturated; smaller ones then are not, or not either.
+/// Whether a value of this magnitude is saturated. If it is not, no smaller one is.
 template <class Format>
 __device__ bool saturates(float magnitude, float scale) {
   return !(__fmul_rn(magnitude, scale) <= FormatTraits<Format>::max);
@@ -310,7 +310,6 @@ struct CastArguments {
   Index part_columns;  ///< of one part
   ScalingSlot* slot;
   bool record;
-  bool finds_scale;   ///< by current scaling, from the amax that the slot's `found_amax_bits` hold
   bool power_of_two;  ///< rounding of the scale that is found
 };
 
@@ -470,7 +469,7 @@ __device__ void tensor_cast_tile(const CastArguments<Format, PerTensor>& argumen
   ScalingSlot& slot = *arguments.slot;
   const float in_slot = FindsScale ? float_from_bits(slot.found_amax_bits) : slot.scale;
   const auto prepare = [&] {
-    // What is read here, with the values, is not waited for before them.
+    // `in_slot` is read before the values, but nothing waits for it before they are on their way.
     if constexpr (FindsScale) {
       const float amax = opaque(in_slot);
       const float scale = current_scale(FormatTraits<Format>::max, amax, arguments.power_of_two);
@@ -793,7 +792,9 @@ __device__ void block_cast_tile(const CastArguments<Format, Granularity>& argume
 
 // ---- any scales ---------------------------------------------------------------------------------
 
-/// How a tile is cast and what it needs.
+/// How a tile is cast, as a type that kernels are made for.
+/// @tparam S           the recipe's scaling
+/// @tparam FindsScale  see tensor_cast_tile
 template <class S, bool Vectors, bool FindsScale, class Format, class Granularity>
 struct TileCast {
   static constexpr bool vectors = Vectors;
@@ -917,9 +918,10 @@ auto cast_arguments(const Operand<P, Kind, Cuda>& operand, int parts) {
   using S = typename PrecisionTraits<P>::ScalingType;
   const Index columns = operand.values.extent(1);
   return CastArguments<OperandFormat<P, Kind>, OperandGranularity<P, Kind>>{
-      operand.row_major, operand.transposed,       operand.values.extent(0),
-      columns,           columns / parts,          operand.slot,
-      operand.record,    must_find_scale(operand), S::rounding == ScaleRounding::power_of_two};
+      operand.row_major,        operand.transposed,
+      operand.values.extent(0), columns,
+      columns / parts,          operand.slot,
+      operand.record,           S::rounding == ScaleRounding::power_of_two};
 }
 
 /// True if both copies can be written in vectors.
@@ -931,19 +933,12 @@ bool copies_are_vectors(const CastArguments<Format, Granularity>& arguments) {
 }
 
 /// Calls `body(cast)` with the TileCast for an operand of these arguments.
-template <class S, class Format, class Granularity, class Body>
-void with_tile_cast(const CastArguments<Format, Granularity>& arguments, bool vectors,
-                    const Body& body) {
-  const auto with_scale = [&]<bool Vectors>() {
-    if constexpr (is_tensorwise<S>) {
-      if (arguments.finds_scale) return body(TileCast<S, Vectors, true, Format, Granularity>{});
-    }
-    body(TileCast<S, Vectors, false, Format, Granularity>{});
-  };
+template <class S, bool FindsScale, class Format, class Granularity, class Body>
+void with_tile_cast(const CastArguments<Format, Granularity>&, bool vectors, const Body& body) {
   if (vectors) {
-    with_scale.template operator()<true>();
+    body(TileCast<S, true, FindsScale, Format, Granularity>{});
   } else {
-    with_scale.template operator()<false>();
+    body(TileCast<S, false, FindsScale, Format, Granularity>{});
   }
 }
 
@@ -957,12 +952,13 @@ dim3 tile_grid(const CastArguments<Format, Granularity>& arguments) {
 }
 
 /// Enqueues the cast of what the source makes to the operand's copies.
-template <class Source, QuantizedPrecision P, OperandKind Kind>
+/// @tparam FindsScale  see tensor_cast_tile
+template <bool FindsScale, class Source, QuantizedPrecision P, OperandKind Kind>
 void enqueue_cast(const char* name, const Source& source, const Operand<P, Kind, Cuda>& operand,
                   const Context<Cuda>& context) {
   using S = typename PrecisionTraits<P>::ScalingType;
   const auto arguments = cast_arguments(operand, Source::parts);
-  with_tile_cast<S>(
+  with_tile_cast<S, FindsScale>(
       arguments, source.vectors() && copies_are_vectors(arguments), [&]<class Cast>(Cast) {
         launch(name, cast_kernel<Cast, OperandFormat<P, Kind>, OperandGranularity<P, Kind>, Source>,
                tile_grid(arguments), quantize_threads, Source::parts * Cast::shared_bytes, context,
@@ -980,7 +976,7 @@ void cast_by_current_scale(const char* name, const Operand<P, Kind, Cuda>& opera
   fill_zero(amax_bits, sizeof(*amax_bits), context);
   find_amax(amax_bits);
   const MatrixSource<Bf16> source{operand.values.data(), operand.values.extent(1)};
-  enqueue_cast(name, source, operand, context);
+  enqueue_cast<true>(name, source, operand, context);
 }
 
 template <QuantizedPrecision P>
@@ -1021,11 +1017,11 @@ void produce(const char* name, const Source& source, const Operand<P, Kind, Cuda
     }
     if (blocks_lie_in_parts<OperandGranularity<P, Kind>>(
             Source::parts, operand.values.extent(1) / Source::parts)) {
-      enqueue_cast(name, source, operand, context);
+      enqueue_cast<false>(name, source, operand, context);
     } else {
       enqueue_values(name, source, operand.values, nullptr, context);
       const MatrixSource<Bf16> values{operand.values.data(), operand.values.extent(1)};
-      enqueue_cast(name, values, operand, context);
+      enqueue_cast<false>(name, values, operand, context);
     }
   }
 }
@@ -1092,7 +1088,7 @@ void quantize_body(const Operand<P, Kind, Cuda>& operand, const Context<Cuda>& c
     }
   }
   const detail::MatrixSource<Bf16> source{operand.values.data(), operand.values.extent(1)};
-  detail::enqueue_cast("quantize", source, operand, context);
+  detail::enqueue_cast<false>("quantize", source, operand, context);
 }
 
 /// See update_delayed_scales.

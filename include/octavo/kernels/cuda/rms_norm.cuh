@@ -459,16 +459,16 @@ void rms_norm_forward_body(TensorView<const T, 2, Cuda> x, TensorView<const T, 1
     check(cudaMemsetAsync(inverse_rms.data(), detail::not_found_byte, inverse_rms.bytes(),
                           context.stream()),
           "cudaMemsetAsync");
-    detail::with_tile_cast<S>(arguments, source.vectors() && detail::copies_are_vectors(arguments),
-                              [&]<class Cast>(Cast) {
-                                detail::launch(
-                                    name,
-                                    detail::rms_norm_cast_kernel<Cast, OperandFormat<P, Kind>,
-                                                                 OperandGranularity<P, Kind>>,
-                                    dim3(across, ahead + tiles.y), detail::quantize_threads,
-                                    Cast::shared_bytes, context, arguments, source, epsilon,
-                                    inverse_rms.data(), ahead);
-                              });
+    detail::with_tile_cast<S, false>(
+        arguments, source.vectors() && detail::copies_are_vectors(arguments),
+        [&]<class Cast>(Cast) {
+          detail::launch(name,
+                         detail::rms_norm_cast_kernel<Cast, OperandFormat<P, Kind>,
+                                                      OperandGranularity<P, Kind>>,
+                         dim3(across, ahead + tiles.y), detail::quantize_threads,
+                         Cast::shared_bytes, context, arguments, source, epsilon,
+                         inverse_rms.data(), ahead);
+        });
   }
 }
 
