@@ -90,6 +90,27 @@ TEST(Session, AnInfinityThatASaturatingCastHidesIsNoticed) {
   expect_hidden_infinity_is_noticed<Fp8Recipe<octavo::Blockwise>>();
 }
 
+/// Share of the gradients' elements that became zero in a step, the largest of all operands.
+template <class Session>
+double flushed_gradients(Session& session) {
+  double flushed = 0;
+  for (const octavo::OperandReport& operand : session.operands()) {
+    if (operand.name.ends_with("output_gradient")) flushed = std::max(flushed, operand.flushed);
+  }
+  return flushed;
+}
+
+// Scales of 1 would make zero of most of a gradient.
+TEST(Session, TheFirstStepWithDelayedScalesKeepsItsGradients) {
+  SessionOptions options = support::small_options();
+  options.batch = {32, 48};
+  octavo::Context<octavo::Cpu> context{2};
+  SmallSession<Fp8Recipe<octavo::Delayed>> session(options, context);
+  const TokenBatch batch = support::step_batch(options, 0);
+  session.step(batch.tokens, batch.targets, 1e-3);
+  EXPECT_LT(flushed_gradients(session), 0.01);
+}
+
 TEST(Session, AnEnormousLearningRateEndsInSkippedStepsNotInNaN) {
   const SessionOptions options = support::small_options();
   octavo::Context<octavo::Cpu> context{2};

@@ -46,6 +46,11 @@ class ScalingTable {
   }
 
   [[nodiscard]] std::size_t size() const { return rules_.size(); }
+  /// Whether scales of some operands come from histories.
+  [[nodiscard]] bool has_histories() const {
+    return std::any_of(rules_.begin(), rules_.end(),
+                       [](const ScalingRule& rule) { return rule.history_length != 0; });
+  }
 
   /// Takes the memory of all operands that were added.
   void take(Arena<D>& arena) {
@@ -64,7 +69,7 @@ class ScalingTable {
   }
 
   /// Sets scales to 1, histories to 0 and all counters to 0.
-  void reset(const Context<D>& context) {
+  void reset(const Context<D>& context) const {
     std::vector<ScalingSlot> slots(size());
     for (ScalingSlot& slot : slots) {
       slot = {};

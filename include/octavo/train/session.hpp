@@ -150,13 +150,20 @@ class ModelSession final : public TrainingSession {
     parts_.optimizer.prepare(learning_rate, staging_, context_);
     const Index counted = count_targets(targets);
     const float gradient_scale = 1.0f / static_cast<float>(std::max<Index>(1, counted));
+    const bool is_calibrating = parts_.model.scaling().has_histories() && !has_calibrated_;
+    if (is_calibrating) calibrate(gradient_scale);
     replay_.run(gradient_scale, context_, [&] {
       parts_.model.reset_counts();
       enqueue_step(gradient_scale);
       parts_.model.verify_step(options_.micro_batches);
     });
     const StepStatus status = read_status();
-    if (status.skip == 0) parts_.optimizer.advance();
+    if (status.skip == 0) {
+      parts_.optimizer.advance();
+      has_calibrated_ = true;
+    } else if (is_calibrating) {
+      parts_.model.scaling().reset(context_);
+    }
     return {LossSum{status.loss_sum, counted}.mean(), static_cast<double>(status.gradient_norm),
             status.skip != 0};
   }
@@ -222,6 +229,25 @@ class ModelSession final : public TrainingSession {
     staging_.copy(parts_.targets.data(), targets.data(), targets.size_bytes(), context_);
   }
 
+  /// Fills the histories of delayed scales before the first step, which would otherwise cast with
+  /// scales of 1: in E5M2, that makes zero of nearly all of a gradient. A pass measures what flows
+  /// into the first cast on every path; gradients pass two casts on their way through a block.
+  void calibrate(float gradient_scale) {
+    constexpr int passes = 2;
+    for (int pass = 0; pass < passes; ++pass) {
+      parts_.model.template quantize_weights<Mode::train>(context_);
+      train_micro_batch(0, gradient_scale);
+      parts_.model.finish_step(context_);
+    }
+  }
+
+  void train_micro_batch(Index number, float gradient_scale) {
+    const Index begin = number * rows();
+    parts_.model.train_micro_batch(parts_.tokens.rows(begin, rows()),
+                                   parts_.targets.rows(begin, rows()), parts_.losses,
+                                   gradient_scale, number == 0, context_);
+  }
+
   /// Everything between the step's inputs and its status, without synchronisation or allocation.
   void enqueue_step(float gradient_scale) {
     Model& model = parts_.model;
@@ -231,9 +257,7 @@ class ModelSession final : public TrainingSession {
     scaling.clear_statistics(context_);
     model.template quantize_weights<Mode::train>(context_);
     for (Index m = 0; m < options_.micro_batches; ++m) {
-      model.train_micro_batch(parts_.tokens.rows(m * rows(), rows()),
-                              parts_.targets.rows(m * rows(), rows()), parts_.losses,
-                              gradient_scale, m == 0, context_);
+      train_micro_batch(m, gradient_scale);
       add_losses(losses(), parts_.status, context_);
     }
     model.finish_step(context_);
@@ -277,6 +301,7 @@ class ModelSession final : public TrainingSession {
   detail::SessionParts<Model, Optimizer> parts_;
   Staging<D> staging_;
   Replay<D> replay_;
+  bool has_calibrated_ = false;  ///< histories hold what a step needs: see calibrate
 };
 
 template <class Model, class Optimizer>
