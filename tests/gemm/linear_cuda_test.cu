@@ -154,9 +154,9 @@ Quantized quantized_on(const QuantizeCase& test, const std::vector<Bf16>& values
 /// Copies and recording in turn, so that every shape and pattern meets some of them.
 template <class P, OperandKind Kind>
 void compare_quantized(const std::vector<float>& scales) {
-  constexpr std::pair<Index, Index> shapes[] = {{1, 16},    {16, 1},    {17, 33},
-                                                {129, 257}, {128, 128}, {256, 256},
-                                                {17, 64},   {16, 384},  {300, 48}};
+  constexpr std::pair<Index, Index> shapes[] = {{1, 16},    {16, 1},    {17, 33},  {129, 257},
+                                                {128, 128}, {256, 256}, {17, 64},  {16, 384},
+                                                {300, 48},  {130, 136}, {272, 520}};
   constexpr Copies copies[] = {{true, true}, {true, false}, {false, true}};
   std::mt19937 random(1);
   std::size_t number = 0;

@@ -43,7 +43,8 @@ class TrainingSession {
  public:
   virtual ~TrainingSession() = default;
 
-  /// One optimizer step.
+  /// One optimizer step. The first one with delayed scales runs its first micro-batch twice more,
+  /// to fill their histories.
   /// @param tokens   [micro_batches · rows]
   /// @param targets  [micro_batches · rows]; below 0: ignored
   /// @throws ManifestError  if other GEMMs ran than the manifest says
@@ -137,7 +138,8 @@ class ModelSession final : public TrainingSession {
         context_(context),
         arena_(plan_memory<Model, Optimizer>(options, context), context),
         parts_(arena_, options_, context),
-        staging_(parts_.tokens.bytes() + parts_.targets.bytes() + sizeof(AdamWStep), context) {
+        staging_(parts_.tokens.bytes() + parts_.targets.bytes() + sizeof(AdamWStep), context),
+        must_calibrate_(parts_.model.scaling().has_histories()) {
     parts_.model.initialize(options.seed, context);
     parts_.optimizer.initialize(context);
   }
@@ -150,8 +152,7 @@ class ModelSession final : public TrainingSession {
     parts_.optimizer.prepare(learning_rate, staging_, context_);
     const Index counted = count_targets(targets);
     const float gradient_scale = 1.0f / static_cast<float>(std::max<Index>(1, counted));
-    const bool is_calibrating = parts_.model.scaling().has_histories() && !has_calibrated_;
-    if (is_calibrating) calibrate(gradient_scale);
+    if (must_calibrate_) calibrate(gradient_scale);
     replay_.run(gradient_scale, context_, [&] {
       parts_.model.reset_counts();
       enqueue_step(gradient_scale);
@@ -160,8 +161,8 @@ class ModelSession final : public TrainingSession {
     const StepStatus status = read_status();
     if (status.skip == 0) {
       parts_.optimizer.advance();
-      has_calibrated_ = true;
-    } else if (is_calibrating) {
+      must_calibrate_ = false;
+    } else if (must_calibrate_) {
       parts_.model.scaling().reset(context_);
     }
     return {LossSum{status.loss_sum, counted}.mean(), static_cast<double>(status.gradient_norm),
@@ -230,8 +231,9 @@ class ModelSession final : public TrainingSession {
   }
 
   /// Fills the histories of delayed scales before the first step, which would otherwise cast with
-  /// scales of 1: in E5M2, that makes zero of nearly all of a gradient. A pass measures what flows
-  /// into the first cast on every path; gradients pass two casts on their way through a block.
+  /// scales of 1: in E5M2, that makes zero of nearly all of a gradient. The step overwrites all
+  /// else that this writes. An amax is measured right once the casts before it have their scales,
+  /// and a gradient meets two casts in a block: hence two passes.
   void calibrate(float gradient_scale) {
     constexpr int passes = 2;
     for (int pass = 0; pass < passes; ++pass) {
@@ -301,7 +303,7 @@ class ModelSession final : public TrainingSession {
   detail::SessionParts<Model, Optimizer> parts_;
   Staging<D> staging_;
   Replay<D> replay_;
-  bool has_calibrated_ = false;  ///< histories hold what a step needs: see calibrate
+  bool must_calibrate_;  ///< before the next step, until one was not skipped
 };
 
 template <class Model, class Optimizer>
