@@ -233,7 +233,7 @@ class ModelSession final : public TrainingSession {
   /// Fills the histories of delayed scales before the first step, which would otherwise cast with
   /// scales of 1: in E5M2, that makes zero of nearly all of a gradient. The step overwrites all
   /// else that this writes. An amax is measured right once the casts before it have their scales,
-  /// and a gradient meets two casts in a block: hence two passes.
+  /// and a gradient meets two casts in a block: hence two passes. Enqueues; does not synchronise.
   void calibrate(float gradient_scale) {
     constexpr int passes = 2;
     for (int pass = 0; pass < passes; ++pass) {
