@@ -23,6 +23,7 @@ import torch.nn.functional as F
 from torch import nn
 
 LEARNING_RATE = 3e-4
+DEVIATION = 0.02  # of the initial weights
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,15 +116,21 @@ class Llama(nn.Module):
         return F.cross_entropy(logits.float().flatten(0, 1), targets.flatten())
 
 
+def initialize(model, config):
+    """Octavo's initial values: smaller weights where the residual stream is written."""
+    for name, parameter in model.named_parameters():
+        if parameter.dim() == 2:
+            writes = name.endswith(("output.weight", "down.weight"))
+            nn.init.normal_(parameter, std=DEVIATION / (2 * config.layers) ** (0.5 * writes))
+
+
 def make_model(config, precision):
     """A compiled model on the GPU, and its compiled loss."""
     torch.set_default_dtype(torch.bfloat16)
     with torch.device("cuda"):
         model = Llama(config)
     torch.set_default_dtype(torch.float32)
-    for parameter in model.parameters():
-        if parameter.dim() == 2:
-            nn.init.normal_(parameter, std=0.02)
+    initialize(model, config)
     if precision != "bf16":
         from torchao.float8 import Float8LinearConfig, convert_to_float8_training
         recipe = Float8LinearConfig.from_recipe_name(precision.removeprefix("fp8-"))
@@ -173,7 +180,7 @@ class Trainer:
 
 
 def measure(options):
-    """The times of the steps, the last loss, and the seconds until the first timed step."""
+    """The times of the steps, the losses of all, and the seconds until the first timed step."""
     def timed(trainer):
         begin = time.perf_counter()
         loss = trainer.step()
@@ -182,11 +189,11 @@ def measure(options):
 
     begin = time.perf_counter()
     trainer = Trainer(options)
-    for _ in range(options.warmup):
-        timed(trainer)
+    results = [timed(trainer) for _ in range(options.warmup)]
     warmup = time.perf_counter() - begin
-    results = [timed(trainer) for _ in range(options.steps)]
-    return [seconds for seconds, _ in results], results[-1][1].item(), warmup
+    results += [timed(trainer) for _ in range(options.steps)]
+    return ([seconds for seconds, _ in results[options.warmup:]],
+            [loss.item() for _, loss in results], warmup)
 
 
 def version_of(package):
@@ -201,7 +208,7 @@ def cudnn_version():
     return f"{number // 10000}.{number // 100 % 100}.{number % 100}"
 
 
-def result_of(options, seconds, loss, warmup):
+def result_of(options, seconds, losses, warmup):
     tokens = options.batch * options.seq_len
     milliseconds = 1e3 * statistics.median(seconds) / options.micro_batches
     free, total = torch.cuda.mem_get_info()
@@ -217,7 +224,8 @@ def result_of(options, seconds, loss, warmup):
                   / milliseconds * 1e-9,
         "peak_gib": torch.cuda.max_memory_allocated() / 2**30,
         "card_gib": (total - free) / 2**30,
-        "loss": loss, "warmup_seconds": warmup, "attention": options.attention,
+        "loss": losses[-1], "losses": losses, "warmup_seconds": warmup,
+        "attention": options.attention,
         "card": torch.cuda.get_device_name(), "cuda": torch.version.cuda,
         "cudnn": cudnn_version(), "torch": torch.__version__,
         "torchao": "not used" if options.precision == "bf16" else version_of("torchao"),

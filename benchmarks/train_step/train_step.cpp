@@ -46,7 +46,7 @@ constexpr double learning_rate = 3e-4;
 struct Measurement {
   std::vector<double> seconds;  ///< of each step
   double warmup_seconds = 0;    ///< from the making of the session to the first timed step
-  double loss = 0;              ///< of the last step
+  std::vector<double> losses;   ///< of every step, from the first, which is not timed
   double peak_gib = 0;          ///< allocated by the session, at once
   double card_gib = 0;          ///< taken on the card
   double flops_per_token = 0;
@@ -128,14 +128,13 @@ Measurement measure(const Instance& instance, const Options& options) {
   const auto count = static_cast<std::size_t>(options.tokens() * options.micro_batches);
   const auto tokens = random_tokens(count, session->config().vocabulary, 1);
   const auto targets = random_tokens(count, session->config().vocabulary, 2);
-  for (int step = 0; step < options.warmup; ++step) session->step(tokens, targets, learning_rate);
-  result.warmup_seconds = seconds_since(start);
-  for (int step = 0; step < options.steps; ++step) {
+  for (int step = 1; step <= options.warmup + options.steps; ++step) {
+    if (step == options.warmup + 1) result.warmup_seconds = seconds_since(start);
     const auto begin = Clock::now();
     const octavo::StepResult done = session->step(tokens, targets, learning_rate);
-    result.seconds.push_back(seconds_since(begin));
-    result.loss = done.loss;
-    octavo::require<octavo::ConfigError>(!done.skipped, "step ", step + options.warmup + 1,
+    if (step > options.warmup) result.seconds.push_back(seconds_since(begin));
+    result.losses.push_back(done.loss);
+    octavo::require<octavo::ConfigError>(!done.skipped, "step ", step,
                                          " was not finite; its time says nothing");
   }
   result.peak_gib = static_cast<double>(session->allocated_bytes()) * 0x1p-30;
@@ -160,7 +159,8 @@ octavo::JsonLine json_of(const Instance& instance, const Options& options,
   line.add("slowest_milliseconds", 1e3 * *slowest / batches);
   line.add("tokens_per_second", tokens_per_second).add("tflops", tflops);
   line.add("peak_gib", measured.peak_gib).add("card_gib", measured.card_gib);
-  line.add("loss", measured.loss).add("warmup_seconds", measured.warmup_seconds);
+  line.add("loss", measured.losses.back()).add("losses", measured.losses);
+  line.add("warmup_seconds", measured.warmup_seconds);
   line.add("attention", instance.attention).add("card", machine.card).add("cuda", machine.cuda);
   line.add("cublaslt", machine.cublaslt).add("cudnn", machine.cudnn);
   return line;
@@ -181,7 +181,7 @@ void run(const Options& options) {
       " | {:6.1f} TFLOP/s | peak {:6.2f} GiB | loss {:7.4f}\n",
       "octavo", options.model, options.precision, found->attention, options.batch,
       options.sequence_length, options.micro_batches, milliseconds, tokens_per_second, tflops,
-      measured.peak_gib, measured.loss);
+      measured.peak_gib, measured.losses.back());
   std::fflush(stdout);
   if (options.json.empty()) return;
   std::ofstream file(options.json, std::ios::app);

@@ -68,6 +68,13 @@ TEST(JsonLine, NestsArraysOfObjects) {
   EXPECT_EQ(JsonLine{}.add("operands", std::vector<JsonLine>{}).str(), R"({"operands":[]})");
 }
 
+TEST(JsonLine, HoldsArraysOfNumbers) {
+  const std::vector<double> losses{1.5, 0.1, std::numeric_limits<double>::quiet_NaN()};
+  EXPECT_EQ(JsonLine{}.add("losses", losses).add("last", 1).str(),
+            R"({"losses":[1.5,0.1,null],"last":1})");
+  EXPECT_EQ(JsonLine{}.add("losses", std::vector<double>{}).str(), R"({"losses":[]})");
+}
+
 TEST(JsonLine, EscapesWhatStringsMustNotHold) {
   EXPECT_EQ(JsonLine{}.add("t", std::string_view("\"\\\n\t\0\x1f\x7f/", 8)).str(),
             "{\"t\":\"\\\"\\\\\\u000a\\u0009\\u0000\\u001f\x7f/\"}");

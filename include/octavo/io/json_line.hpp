@@ -53,20 +53,30 @@ class JsonLine {
 
   /// An array of objects.
   JsonLine& add(std::string_view key, std::span<const JsonLine> values) {
-    add_key(key);
-    text_ += '[';
-    for (std::size_t i = 0; i < values.size(); ++i) {
-      if (i > 0) text_ += ',';
-      text_ += values[i].str();
-    }
-    text_ += ']';
-    return *this;
+    return add_array(key, values, [this](const JsonLine& value) { text_ += value.str(); });
+  }
+
+  /// An array of numbers, each as `add` writes one.
+  JsonLine& add(std::string_view key, std::span<const double> values) {
+    return add_array(key, values, [this](double value) { add_number(value); });
   }
 
   /// The object, without a newline.
   [[nodiscard]] std::string str() const { return '{' + text_ + '}'; }
 
  private:
+  template <class T, class Write>
+  JsonLine& add_array(std::string_view key, std::span<const T> values, const Write& write) {
+    add_key(key);
+    text_ += '[';
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      if (i > 0) text_ += ',';
+      write(values[i]);
+    }
+    text_ += ']';
+    return *this;
+  }
+
   void add_key(std::string_view key) {
     if (!text_.empty()) text_ += ',';
     add_string(key);
