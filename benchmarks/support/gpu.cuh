@@ -153,7 +153,8 @@ TensorView<const T, 2, Cuda> constant(TensorView<T, 2, Cuda> view) {
 template <LinearPrecision P, OperandKind Kind>
 class Operands {
  public:
-  Operands(Gpu& gpu, Index rows, Index columns) {
+  Operands(Gpu& gpu, Index rows, Index columns)
+      : values_bytes_(static_cast<double>(rows * columns) * sizeof(Bf16)) {
     const auto values = gpu.make<Bf16>(rows * columns);
     std::vector<Memory> memories(turns);
     for (std::size_t turn = 0; turn < turns; ++turn) memories[turn].values = values[turn];
@@ -164,8 +165,11 @@ class Operands {
       using Scale = typename Memory::Scale;
       const auto row_major = gpu.make<Format>(rows * columns);
       const auto transposed = gpu.make<Format>(rows * columns);
-      const auto row_scales = gpu.make<Scale>(scale_count<Granularity>(rows, columns));
-      const auto column_scales = gpu.make<Scale>(scale_count<Granularity>(columns, rows));
+      const Index row_scale_count = scale_count<Granularity>(rows, columns);
+      const Index column_scale_count = scale_count<Granularity>(columns, rows);
+      const auto row_scales = gpu.make<Scale>(row_scale_count);
+      const auto column_scales = gpu.make<Scale>(column_scale_count);
+      scale_bytes_ = static_cast<double>(row_scale_count + column_scale_count) * sizeof(Scale);
       slots = gpu.make<ScalingSlot>(1);
       for (std::size_t turn = 0; turn < turns; ++turn) {
         memories[turn].row_major = row_major[turn];
@@ -188,19 +192,27 @@ class Operands {
     return operands_[static_cast<std::size_t>(turn)];
   }
 
-  /// Bytes that a producer must move for one element of its result: the values twice where a scale
-  /// waits for their amax.
-  static constexpr Index bytes_an_element() {
-    if constexpr (!QuantizedPrecision<P>) {
-      return 2;
-    } else {
-      return detail::is_tensorwise<typename PrecisionTraits<P>::ScalingType> ? 2 + 2 + 2 : 2;
-    }
+  /// Bytes that a producer must move for its result: the values, or two copies of half their bytes
+  /// and the copies' scales; and the values twice more where a scale waits for their amax.
+  [[nodiscard]] double produced_bytes() const {
+    return values_bytes_ * (waits_for_amax ? 3 : 1) + scale_bytes_;
+  }
+  /// Bytes that `quantize` must move: the values are read, and read again after their amax.
+  [[nodiscard]] double quantized_bytes() const {
+    return values_bytes_ * (waits_for_amax ? 3 : 2) + scale_bytes_;
   }
 
  private:
   using Memory = OperandMemory<P, Kind, Cuda>;
+  static constexpr bool waits_for_amax = [] {
+    if constexpr (QuantizedPrecision<P>) {
+      return detail::is_tensorwise<typename PrecisionTraits<P>::ScalingType>;
+    }
+    return false;
+  }();
   std::vector<Operand<P, Kind, Cuda>> operands_;
+  double values_bytes_;
+  double scale_bytes_ = 0;
 };
 
 }  // namespace benchmarks

@@ -83,6 +83,31 @@ TEST_F(BlockScalesOnCuda, RowBlocksWithExactScalesEqualTheCpuToTheBit) {
   compare_quantized<Fp8Recipe<BlockwiseScaling<ScaleRounding::exact>>, OperandKind::input>();
 }
 
+/// A row for each finite magnitude of BF16, which is its largest.
+std::vector<Bf16> every_amax(Index columns) {
+  constexpr Index magnitudes = 0x7f80;
+  std::vector<Bf16> values(static_cast<std::size_t>(magnitudes * columns));
+  for (Index r = 0; r < magnitudes; ++r) {
+    values[static_cast<std::size_t>(r * columns)].bits = static_cast<std::uint16_t>(r);
+  }
+  return values;
+}
+
+template <class P, OperandKind Kind>
+void compare_every_amax() {
+  constexpr Index columns = 8;
+  const std::vector<Bf16> values = every_amax(columns);
+  expect_same(quantized_on<P, Kind, Cpu>(values, columns, 1.0f, {}, true),
+              quantized_on<P, Kind, Cuda>(values, columns, 1.0f, {}, true));
+}
+
+TEST_F(BlockScalesOnCuda, EveryAmaxHasTheScaleOfTheCpu) {
+  compare_every_amax<Fp8Recipe<Blockwise>, OperandKind::input>();
+  compare_every_amax<Fp8Recipe<Blockwise, Hybrid>, OperandKind::output_gradient>();
+  compare_every_amax<Fp8Recipe<BlockwiseScaling<ScaleRounding::exact>>, OperandKind::input>();
+  compare_every_amax<Mxfp8, OperandKind::input>();
+}
+
 TEST_F(BlockScalesOnCuda, SquareBlocksEqualTheCpuToTheBit) {
   compare_quantized<Fp8Recipe<Blockwise>, OperandKind::weight>();
 }

@@ -229,6 +229,28 @@ TEST(QuantizeBlockwise, TransposedCopyHasScalesOfItsOwnBlocks) {
   }
 }
 
+template <OperandKind Kind>
+void check_every_amax(const reference::Format& format) {
+  constexpr Index magnitudes = 0x7f80;  // of BF16, all finite ones
+  Matrix<Bf16> values(magnitudes, 1);
+  for (Index r = 0; r < magnitudes; ++r)
+    values.at(r, 0) = Bf16::from_bits(static_cast<std::uint16_t>(r));
+  QuantizedOperand<Fp8Recipe<Blockwise, Hybrid>, Kind> operand(values);
+  support::Workplace place;
+  quantize(operand.operand, place.context);
+  for (Index r = 1; r < magnitudes; ++r) {
+    const auto amax = static_cast<double>(static_cast<float>(values(r, 0)));
+    const auto expected = reference::current_scale(format, amax, true).scale_inverse;
+    ASSERT_EQ(static_cast<double>(operand.row_major_scales[static_cast<std::size_t>(r)]), expected)
+        << "amax " << amax;
+  }
+}
+
+TEST(QuantizeBlockwise, EveryAmaxHasThePowerOfTwoBelowItsRatio) {
+  check_every_amax<OperandKind::input>(reference::e4m3);
+  check_every_amax<OperandKind::output_gradient>(reference::e5m2);
+}
+
 TEST(QuantizeTensorwise, AScaleThatIsFoundIsNotFoundAgain) {
   const Matrix<Bf16> values = finite_values(17, 33);
   QuantizedOperand<Fp8Recipe<Tensorwise>, OperandKind::weight> operand(values, false);

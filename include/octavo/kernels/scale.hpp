@@ -19,13 +19,32 @@ OCTAVO_HOST_DEVICE inline float finite_ratio(float target, float amax, bool powe
   return power_of_two ? power_of_two_floor(finite) : finite;
 }
 
+/// largest / amax rounded down to a power of two, at most 2^127, by exponents alone: subtracting
+/// the bits borrows from the exponent where amax has the larger mantissa.
+/// @param largest  at least 4, so that an amax below 2^-126 only meets the bound
+OCTAVO_HOST_DEVICE inline float power_of_two_ratio(float largest, float amax) {
+  constexpr int most = 127;
+  const int exponent = static_cast<int>(float_bits(largest) - float_bits(amax)) >> 23;
+  return power_of_two(exponent < most ? exponent : most);
+}
+
 }  // namespace detail
 
 /// The scale of current scaling: the format's largest value over `amax`, and 1 for an `amax` of 0,
 /// Inf or NaN.
 /// @param largest  the largest finite value of the format
 OCTAVO_HOST_DEVICE inline float current_scale(float largest, float amax, bool power_of_two) {
-  return amax > 0 && is_finite(amax) ? detail::finite_ratio(largest, amax, power_of_two) : 1.0f;
+  if (!(amax > 0 && is_finite(amax))) return 1.0f;
+  return power_of_two ? detail::power_of_two_ratio(largest, amax)
+                      : detail::finite_ratio(largest, amax, false);
+}
+
+/// 1 / scale, exactly.
+/// @param scale  a power of two of at least 2^-126
+OCTAVO_HOST_DEVICE inline float power_of_two_inverse(float scale) {
+  constexpr std::uint32_t least = 0x00400000u;  // 1 / 2^127 has no exponent of its own
+  const std::uint32_t bits = float_bits(detail::power_of_two(127)) - float_bits(scale);
+  return float_from_bits(bits < least ? least : bits);
 }
 
 /// The scale of delayed scaling, or `old_scale` where `amax` is 0, Inf or NaN.

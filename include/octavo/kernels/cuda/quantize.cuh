@@ -187,15 +187,23 @@ __device__ inline std::uint32_t flag_not_zero(std::uint32_t bytes) {
 
 /// Flags BF16 values, two in each word, that are not zero; other bits are undefined.
 __device__ inline std::uint32_t flag_not_zero(std::uint32_t first, std::uint32_t second) {
-  constexpr std::uint32_t magnitudes = 0x7fff7fffu;
-  return __byte_perm((first & magnitudes) + magnitudes, (second & magnitudes) + magnitudes, 0x7531);
+  constexpr std::uint32_t signs = 0x80008000u;
+  constexpr std::uint32_t ones = 0x00010001u;
+  return __byte_perm((first | signs) - ones, (second | signs) - ones, 0x7531);
 }
 
-/// Counts in a run and what it was cast to. Most runs need no more than the first tests.
-/// @param may_saturate  false if all of the run is known to lie in the format's range
+/// Counts what was saturated of a run.
 template <class Format>
-__device__ void count_run(const Run<Bf16>& run, float scale, const Run<Format>& cast,
-                          bool may_saturate, CastTotals& totals) {
+__device__ void count_saturated(const Run<Bf16>& run, float scale, CastTotals& totals) {
+#pragma unroll
+  for (const std::uint32_t word : run.words) {
+    count_saturated<Format>(scaled_pair(bf16_pair(word), scale), totals);
+  }
+}
+
+/// Counts what was flushed of a run. Most runs need no more than the first test.
+template <class Format>
+__device__ void count_flushed(const Run<Bf16>& run, const Run<Format>& cast, CastTotals& totals) {
   const std::uint32_t kept[2] = {flag_not_zero(cast.words[0]), flag_not_zero(cast.words[1])};
   if ((kept[0] & kept[1] & byte_flags) != byte_flags) {
     const std::uint32_t flushed[2] = {
@@ -203,24 +211,17 @@ __device__ void count_run(const Run<Bf16>& run, float scale, const Run<Format>& 
         flag_not_zero(run.words[2], run.words[3]) & ~kept[1] & byte_flags};
     totals.flushed += static_cast<std::uint32_t>(__popc(flushed[0] | flushed[1] >> 1));
   }
-  if (!may_saturate) return;
-#pragma unroll
-  for (const std::uint32_t word : run.words) {
-    count_saturated<Format>(scaled_pair(bf16_pair(word), scale), totals);
-  }
 }
 
-/// Casts a run and counts in it.
-/// @param may_saturate  see count_run
+/// Casts a run and counts what was flushed.
 template <class Format>
-__device__ Run<Format> cast_run(const Run<Bf16>& run, float scale, bool may_saturate,
-                                CastTotals& totals) {
+__device__ Run<Format> cast_run(const Run<Bf16>& run, float scale, CastTotals& totals) {
   Run<Format> result{};
 #pragma unroll
   for (int i = 0; i < Run<Bf16>::words_a_run; ++i) {
     result.words[i / 2] |= cast_pair<Format>(bf16_pair(run.words[i]), scale) << (i % 2 * 16);
   }
-  count_run<Format>(run, scale, result, may_saturate, totals);
+  count_flushed<Format>(run, result, totals);
   return result;
 }
 
@@ -497,8 +498,8 @@ __device__ void tensor_cast_tile(const CastArguments<Format, PerTensor>& argumen
             magnitudes = __vmaxu2(magnitudes, largest);
             may_saturate = !tensor.safe.hold(largest);
           }
-          const Run<Format> cast =
-              cast_run<Format>(produced.parts[part], tensor.scale, may_saturate, totals);
+          const Run<Format> cast = cast_run<Format>(produced.parts[part], tensor.scale, totals);
+          if (may_saturate) count_saturated<Format>(produced.parts[part], tensor.scale, totals);
           tiles[part].run(round, position.row, position.run) =
               make_uint2(cast.words[0], cast.words[1]);
           if (arguments.row_major.empty()) continue;
@@ -537,50 +538,75 @@ __device__ float find_block_scale(std::uint32_t amax_bits, Scale& scale_inverse)
     scale_inverse = mx_scale_inverse(largest, amax);
     return mx_scale(scale_inverse);
   } else {
-    const float scale = current_scale(largest, amax, S::rounding == ScaleRounding::power_of_two);
-    scale_inverse = __fdiv_rn(1.0f, scale);
+    constexpr bool power_of_two = S::rounding == ScaleRounding::power_of_two;
+    const float scale = current_scale(largest, amax, power_of_two);
+    scale_inverse = power_of_two ? power_of_two_inverse(scale) : __fdiv_rn(1.0f, scale);
     return scale;
   }
 }
 
-/// The largest pair of magnitudes of `Lanes` neighbouring threads.
-template <int Lanes>
-__device__ std::uint32_t lanes_magnitudes(std::uint32_t magnitudes) {
+/// Finds the largest pairs of magnitudes of `Lanes` neighbouring threads. Each thread goes on with
+/// half of the pairs, as long as there are several, and ends with one, in `pairs[0]`: the first
+/// threads with the first pair, and so on.
+template <int Lanes, int Pairs>
+__device__ void share_magnitudes(std::uint32_t (&pairs)[Pairs]) {
+  static_assert(Lanes >= Pairs);
+  int count = Pairs;
 #pragma unroll
   for (int distance = Lanes / 2; distance > 0; distance /= 2) {
-    magnitudes = __vmaxu2(magnitudes, __shfl_xor_sync(0xffffffffu, magnitudes, distance));
+    const bool is_upper = (threadIdx.x & static_cast<unsigned>(distance)) != 0;
+    const int half = count / 2;
+    if (half == 0) {
+      pairs[0] = __vmaxu2(pairs[0], __shfl_xor_sync(0xffffffffu, pairs[0], distance));
+    }
+#pragma unroll
+    for (int i = 0; i < half; ++i) {
+      const std::uint32_t kept = is_upper ? pairs[i + half] : pairs[i];
+      const std::uint32_t given = is_upper ? pairs[i] : pairs[i + half];
+      pairs[i] = __vmaxu2(kept, __shfl_xor_sync(0xffffffffu, given, distance));
+    }
+    count = half == 0 ? 1 : half;
   }
-  return magnitudes;
 }
 
-/// Finds the scales of `Count` blocks, whose amaxes `Lanes` neighbouring threads all know: each
-/// thread finds a part of them, and hears the others.
-/// @param store  `store(i, scale_inverse)` is called by the one thread that found scale `i`
+/// Finds the scales of `Count` blocks that `Lanes` neighbouring threads share: each thread finds
+/// one or two, and hears the others. Returns whether some block of the warp may saturate; all
+/// threads of the warp must call it.
+/// @param pairs   the thread's magnitudes in blocks 0 and 1, 2 and 3, and so on; overwritten
+/// @param totals  takes in the amaxes
+/// @param store   `store(i, scale_inverse)` is called by one thread for scale `i`
 template <class S, class Format, class Scale, int Lanes, int Count, class Store>
-__device__ void find_block_scales(const std::uint32_t (&amax_bits)[Count], float (&scales)[Count],
-                                  const Store& store) {
+__device__ bool find_block_scales(std::uint32_t (&pairs)[Count / 2], float (&scales)[Count],
+                                  CastTotals& totals, const Store& store) {
+  constexpr bool finds_pair = Lanes < Count;
+  constexpr int found = finds_pair ? 2 : 1;
+  constexpr int same = Lanes * found / Count;  // threads that find the same
+  static_assert(same > 0);
+  share_magnitudes<Lanes>(pairs);
   const int lane = static_cast<int>(threadIdx.x) % Lanes;
+  bool may_saturate = false;
+  float own[found];
 #pragma unroll
-  for (int first = 0; first < Count; first += Lanes) {
-    std::uint32_t own = 0;
-#pragma unroll
-    for (int i = first; i < Count && i < first + Lanes; ++i) {
-      if (i == first + lane) own = amax_bits[i];
-    }
+  for (int i = 0; i < found; ++i) {
+    const int block = lane / same * found + i;
+    const std::uint32_t amax_bits = block % 2 == 0 ? pairs[0] << 16 : pairs[0] & 0xffff0000u;
     Scale inverse;
-    const float scale = find_block_scale<S, Format>(own, inverse);
-    if (first + lane < Count) store(first + lane, inverse);
-#pragma unroll
-    for (int i = first; i < Count && i < first + Lanes; ++i) {
-      scales[i] = __shfl_sync(0xffffffffu, scale, i - first, Lanes);
-    }
+    own[i] = find_block_scale<S, Format>(amax_bits, inverse);
+    may_saturate |= saturates<Format>(float_from_bits(amax_bits), own[i]);
+    totals.amax_bits = max(totals.amax_bits, amax_bits);
+    if (lane % same == 0) store(block, inverse);
   }
+#pragma unroll
+  for (int i = 0; i < Count; ++i) {
+    scales[i] = __shfl_sync(0xffffffffu, own[i % found], i / found * same, Lanes);
+  }
+  return __any_sync(0xffffffffu, may_saturate) != 0;
 }
 
 /// A factor to cast with.
 struct CastScale {
   float scale;
-  bool may_saturate;  ///< see count_run
+  bool may_saturate;  ///< false: nothing that is cast by it is out of the format's range
 };
 
 /// The scale of a block of 128 × 128, one for both copies. All threads of the block must call it.
@@ -627,38 +653,42 @@ __device__ void cast_tile_rows(const CastArguments<Format, Granularity>& argumen
   const int rows_inside = static_cast<int>(min(arguments.rows - place.row, Index{tile_side}));
   const auto count = [&](int round) { return tile_row(round) < rows_inside ? columns_inside : 0; };
   float scales[tile_rounds];
-  std::uint32_t amax_bits[tile_rounds];
+  bool may_saturate = tile_scale.may_saturate;
   if constexpr (Granularity::block_rows == 1) {
+    std::uint32_t pairs[tile_rounds / 2];
 #pragma unroll
-    for (int i = 0; i < tile_rounds; i += 2) {
-      const std::uint32_t first = larger_magnitudes(0, run(i));
-      const std::uint32_t second = larger_magnitudes(0, run(i + 1));
+    for (int i = 0; i < tile_rounds / 2; ++i) {
+      const std::uint32_t first = larger_magnitudes(0, run(2 * i));
+      const std::uint32_t second = larger_magnitudes(0, run(2 * i + 1));
       // The larger half of each, beside each other.
-      const std::uint32_t both = lanes_magnitudes<lanes>(
-          __vmaxu2(__byte_perm(first, second, 0x5410), __byte_perm(first, second, 0x7632)));
-      amax_bits[i] = both << 16;
-      amax_bits[i + 1] = both & 0xffff0000u;
+      pairs[i] = __vmaxu2(__byte_perm(first, second, 0x5410), __byte_perm(first, second, 0x7632));
     }
     // A thread beyond the matrix may find the scale of a block that begins within it.
     const Index block_column = part_column - position.run % lanes * run_size;
-    find_block_scales<S, Format, Scale, lanes>(amax_bits, scales, [&](int round, Scale inverse) {
+    const auto store = [&](int round, Scale inverse) {
       if (tile_row(round) >= rows_inside || block_column >= arguments.part_columns) return;
       const Index row = place.row + tile_row(round);
       copy.scale_inverses()[scale_index<Granularity>(row, column, copy.outer(), copy.inner())] =
           inverse;
-    });
+    };
+    may_saturate = find_block_scales<S, Format, Scale, lanes>(pairs, scales, totals, store);
   }
   Format* target = opaque(copy.data() + (place.row + position.row) * arguments.columns + column);
   const int stride = static_cast<int>(arguments.columns);
+  const auto scale = [&](int round) {
+    if constexpr (Granularity::block_rows == 1) {
+      return scales[round];
+    } else {
+      return tile_scale.scale;
+    }
+  };
 #pragma unroll
   for (int i = 0; i < tile_rounds; ++i) {
-    CastScale cast = tile_scale;
-    if constexpr (Granularity::block_rows == 1) {
-      cast = {scales[i], saturates<Format>(float_from_bits(amax_bits[i]), scales[i])};
-    }
     store_run<Vectors>(target + i * column_size * stride, count(i),
-                       cast_run<Format>(run(i), cast.scale, cast.may_saturate, totals));
-    discount_beyond(count(i), run_size, cast.scale, totals);
+                       cast_run<Format>(run(i), scale(i), totals));
+    if (!may_saturate) continue;
+    count_saturated<Format>(run(i), scale(i), totals);
+    discount_beyond(count(i), run_size, scale(i), totals);
   }
 }
 
@@ -681,25 +711,22 @@ __device__ void cast_tile_columns(const CastArguments<Format, Granularity>& argu
     return part_column + c < arguments.part_columns && row < arguments.rows;
   };
   uint2 values[column_size];
-  uint2 magnitudes{};
+  std::uint32_t pairs[2] = {0, 0};
 #pragma unroll
   for (int i = 0; i < column_size; ++i) {
     values[i] = tile.four(position.group, i, position.word);
-    magnitudes.x = larger_magnitudes(magnitudes.x, values[i].x);
-    magnitudes.y = larger_magnitudes(magnitudes.y, values[i].y);
+    pairs[0] = larger_magnitudes(pairs[0], values[i].x);
+    pairs[1] = larger_magnitudes(pairs[1], values[i].y);
   }
   float scales[4];
   if constexpr (Granularity::block_rows == 1) {
-    magnitudes.x = lanes_magnitudes<lanes>(magnitudes.x);
-    magnitudes.y = lanes_magnitudes<lanes>(magnitudes.y);
-    const std::uint32_t amax_bits[4] = {magnitudes.x << 16, magnitudes.x & 0xffff0000u,
-                                        magnitudes.y << 16, magnitudes.y & 0xffff0000u};
     const Index block_row = row - position.group % lanes * column_size;
-    find_block_scales<S, Format, Scale, lanes>(amax_bits, scales, [&](int c, Scale inverse) {
+    const auto store = [&](int c, Scale inverse) {
       if (part_column + c >= arguments.part_columns || block_row >= arguments.rows) return;
       copy.scale_inverses()[scale_index<Granularity>(column + c, row, copy.outer(), copy.inner())] =
           inverse;
-    });
+    };
+    find_block_scales<S, Format, Scale, lanes>(pairs, scales, totals, store);
   }
   Format* target = opaque(copy.data() + column * arguments.rows + row);
 #pragma unroll
@@ -728,7 +755,8 @@ __device__ void cast_tile_columns(const CastArguments<Format, Granularity>& argu
 template <class S, bool Vectors, class Format, class Granularity, class Source>
 __device__ void block_cast_tile(const CastArguments<Format, Granularity>& arguments,
                                 const Source& source, TilePlace place) {
-  static_assert(Granularity::block_rows == 1 || Source::parts == 1);
+  constexpr bool is_square = Granularity::block_rows > 1;
+  static_assert(!is_square || Source::parts == 1);
   // A thread casts along rows what it made itself: from registers, if it made all of that at once.
   constexpr bool holds_rows =
       Vectors && Source::parts == 1 && Source::rounds_in_flight == tile_rounds;
@@ -743,7 +771,7 @@ __device__ void block_cast_tile(const CastArguments<Format, Granularity>& argume
 #pragma unroll
         for (int part = 0; part < Source::parts; ++part) {
           const Run<Bf16>& values = produced.parts[part];
-          magnitudes = larger_magnitudes(magnitudes, values);
+          if constexpr (is_square) magnitudes = larger_magnitudes(magnitudes, values);
           tiles[part].run(round, position.row, position.run) =
               make_uint4(values.words[0], values.words[1], values.words[2], values.words[3]);
           if constexpr (holds_rows) held[round] = values;
@@ -751,10 +779,11 @@ __device__ void block_cast_tile(const CastArguments<Format, Granularity>& argume
       });
   if constexpr (!holds_rows) __syncthreads();
   CastScale scale{};
-  if constexpr (Granularity::block_rows > 1) {
-    scale = square_scale<S>(arguments, place, magnitudes);
-  }
   CastTotals totals{};
+  if constexpr (is_square) {
+    scale = square_scale<S>(arguments, place, magnitudes);
+    totals.amax_bits = magnitude_bits(magnitudes);
+  }
   const bool has_rows = !arguments.row_major.empty();
 #pragma unroll
   for (int part = 0; part < Source::parts; ++part) {
@@ -784,7 +813,6 @@ __device__ void block_cast_tile(const CastArguments<Format, Granularity>& argume
     }
   }
   if (!arguments.record) return;
-  totals.amax_bits = magnitude_bits(magnitudes);
   block_totals.put(totals);
   __syncthreads();
   add_to_slot(arguments, block_totals, place.is_first());
