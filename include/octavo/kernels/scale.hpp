@@ -34,7 +34,8 @@ OCTAVO_HOST_DEVICE inline float power_of_two_ratio(float largest, float amax) {
 /// Inf or NaN.
 /// @param largest  the largest finite value of the format
 OCTAVO_HOST_DEVICE inline float current_scale(float largest, float amax, bool power_of_two) {
-  if (!(amax > 0 && is_finite(amax))) return 1.0f;
+  const bool has_ratio = amax > 0 && is_finite(amax);
+  if (!has_ratio) return 1.0f;
   return power_of_two ? detail::power_of_two_ratio(largest, amax)
                       : detail::finite_ratio(largest, amax, false);
 }
