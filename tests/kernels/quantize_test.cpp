@@ -202,6 +202,19 @@ TYPED_TEST(Quantize, OneCopyAloneIsTheSameAsOneOfTwo) {
   for (const auto code : rows.transposed) ASSERT_EQ(code.bits, 0) << "a copy nobody asked for";
 }
 
+TYPED_TEST(Quantize, WithoutCopiesTheAmaxIsRecordedAlone) {
+  const Matrix<Bf16> values = finite_values(129, 257);
+  typename TestFixture::Operand both(values);
+  typename TestFixture::Operand neither(values, true, {false, false});
+  support::Workplace place;
+  for (auto* operand : {&both, &neither}) quantize(operand->operand, place.context);
+  EXPECT_NE(neither.slot.amax_bits, 0u);
+  EXPECT_EQ(neither.slot.amax_bits, both.slot.amax_bits);
+  EXPECT_EQ(neither.slot.elements, both.slot.elements);
+  EXPECT_EQ(neither.slot.saturated, 0u);
+  EXPECT_EQ(neither.slot.flushed, 0u);
+}
+
 TYPED_TEST(Quantize, DoesNotDependOnTheNumberOfThreads) {
   const Matrix<Bf16> values = values_with_specials(130, 300);
   typename TestFixture::Operand one(values);

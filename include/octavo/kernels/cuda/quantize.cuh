@@ -796,7 +796,14 @@ __device__ void block_cast_tile(const CastArguments<Format, Granularity>& argume
       }
     };
     const Index first_column = part * arguments.part_columns;
-    if (has_rows) cast_tile_rows<S, Vectors>(arguments, place, first_column, run, scale, totals);
+    if (has_rows) {
+      cast_tile_rows<S, Vectors>(arguments, place, first_column, run, scale, totals);
+    } else if (arguments.transposed.empty()) {  // the amax is all that is wanted
+#pragma unroll
+      for (int i = 0; i < tile_rounds; ++i) {
+        totals.amax_bits = max(totals.amax_bits, magnitude_bits(larger_magnitudes(0, run(i))));
+      }
+    }
   }
   if constexpr (holds_rows) __syncthreads();
   if (!arguments.transposed.empty()) {
