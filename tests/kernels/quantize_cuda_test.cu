@@ -198,8 +198,8 @@ void compare_all_recipes(Index rows, Index columns, const Producer& producer) {
   compare_produced<Mxfp8, Kind>(rows, columns, producer);
 }
 
-constexpr std::pair<Index, Index> shapes[] = {{1, 8},     {17, 37},   {130, 136},
-                                              {257, 264}, {144, 512}, {272, 4104}};
+constexpr std::pair<Index, Index> shapes[] = {{1, 8},     {17, 37},   {130, 136}, {257, 264},
+                                              {144, 512}, {256, 384}, {272, 4104}};
 
 /// A producer that normalises rows, and remembers the inverse root mean squares it found.
 class RmsNormProducer {
@@ -258,8 +258,8 @@ TEST_F(ProducersOnCuda, RmsNormOfInfAndNanCountsWithinTheMatrixOnly) {
 // bands they take turns.
 TEST_F(ProducersOnCuda, RmsNormOfManyBandsCastsWhatItWouldWrite) {
   constexpr std::pair<Index, Index> band_shapes[] = {
-      {16, 512},   {64, 4096}, {80, 1536},  {208, 3584}, {272, 4096},
-      {8208, 512}, {72, 4096}, {8200, 512}, {64, 4608},  {64, 4088}};
+      {16, 512},   {64, 4096}, {80, 1536},  {208, 3584}, {272, 4096}, {256, 4096},
+      {8208, 512}, {72, 4096}, {8200, 512}, {8192, 512}, {64, 4608},  {64, 4088}};
   for (const auto& [rows, columns] : band_shapes) {
     const RmsNormProducer producer(rows, columns);
     compare_produced<Fp8Recipe<Delayed>, OperandKind::input>(rows, columns, producer);
@@ -273,7 +273,7 @@ TEST_F(ProducersOnCuda, RmsNormMakesWhatIsAskedFor) {
   for (const Copies wanted : copies) {
     for (const bool record : {true, false}) {
       // Rows of the row-major copy alone need not come in multiples of 16.
-      for (const Index rows : {1, 72, 144}) {
+      for (const Index rows : {1, 72, 144, 256}) {
         const RmsNormProducer producer(rows, 1024);
         compare_produced<Fp8Recipe<Delayed>, OperandKind::input>(rows, 1024, producer, wanted,
                                                                  record);
@@ -308,7 +308,7 @@ TEST_F(ProducersOnCuda, SwigluGradientCastsWhatItWouldWrite) {
 TEST_F(ProducersOnCuda, RopeGradientCastsWhatItWouldWrite) {
   for (const HeadLayout layout :
        {HeadLayout{4, 2, 32}, HeadLayout{3, 1, 10}, HeadLayout{6, 2, 128}}) {
-    for (const Index rows : {1, 34, 272}) {
+    for (const Index rows : {1, 34, 256, 272}) {
       const Index sequence = (rows + 1) / 2;
       const auto gradient = normal_values<Bf16>(rows * layout.columns(), 1.0f, 6);
       const auto rotation = normal_values<float>(sequence * layout.head_dim, 0.7f, 7);

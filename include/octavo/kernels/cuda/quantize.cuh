@@ -21,8 +21,15 @@ namespace octavo {
 namespace detail {
 
 inline constexpr int quantize_threads = 256;
+/// What is known of all tiles of a matrix.
+enum class Fit {
+  any,      ///< nothing
+  vectors,  ///< what lies within the matrix is whole runs and columns, aligned to 16 bytes
+  whole     ///< and all of it lies within the matrix
+};
 /// Blocks of tiles that a multiprocessor shall hold at once: it bounds the registers of a thread.
-inline constexpr int tiles_at_once = 3;
+template <Fit F>
+inline constexpr int tiles_at_once = F == Fit::whole ? 4 : 3;
 /// Rows and columns that one block of threads casts and transposes; a multiple of every block size.
 inline constexpr int tile_side = 128;
 inline constexpr int tile_runs = tile_side / run_size;  // a row
@@ -367,21 +374,29 @@ struct ValueTile {
 /// Dynamic shared memory of the kernels below: a tile for each part.
 extern __shared__ uint4 tile_memory[];
 
+/// How many of the `most` positions from `begin` on lie before `end`; may be negative.
+template <Fit F>
+__device__ int count_inside(Index begin, Index end, int most) {
+  return F == Fit::whole ? most : static_cast<int>(min(end - begin, Index{most}));
+}
+
 /// Calls `body(round, count, produced, prepared)` for the thread's run in every group of the tile's
 /// rows: `count` of its elements lie within the matrix.
 /// @param prepare  makes `prepared`; called when the first reads are under way
-template <bool Vectors, class Source, class Prepare, class Body>
+template <Fit F, class Source, class Prepare, class Body>
 __device__ void for_each_round(const Source& source, TilePlace place, Index rows,
                                Index part_columns, const Prepare& prepare, const Body& body) {
-  constexpr int batch = Vectors ? Source::rounds_in_flight : 2;
+  constexpr bool vectors = F != Fit::any;
+  constexpr int batch = vectors ? Source::rounds_in_flight : 2;
   const RowPosition position;
   const Index column = place.column + position.run * run_size;
-  const int columns_inside = static_cast<int>(min(part_columns - column, Index{run_size}));
-  const int rows_inside =
-      columns_inside > 0 ? static_cast<int>(min(rows - place.row, Index{tile_side})) : 0;
+  const int columns_inside = count_inside<F>(column, part_columns, run_size);
+  const int rows_inside = columns_inside > 0 ? count_inside<F>(place.row, rows, tile_side) : 0;
   const auto row = [&](int round) { return position.row + round * column_size; };
-  const auto count = [&](int round) { return row(round) < rows_inside ? columns_inside : 0; };
-  auto runs = source.template runs<Vectors>(place.row, column);
+  const auto count = [&](int round) {
+    return F == Fit::whole || row(round) < rows_inside ? columns_inside : 0;
+  };
+  auto runs = source.template runs<vectors>(place.row, column);
   decltype(prepare()) prepared;
 #pragma unroll 1
   for (int begin = 0; begin < tile_rounds; begin += batch) {
@@ -425,7 +440,7 @@ __device__ void add_to_slot(const CastArguments<Format, Granularity>& arguments,
 /// @param first_row   the tile's first row in the copied matrix
 /// @param column      the first of the thread's columns in the copied matrix
 /// @param end_column  first column that is not written
-template <bool Vectors, class Format>
+template <Fit F, class Format>
 __device__ void store_tile_columns(const CastArguments<Format, PerTensor>& arguments,
                                    const ByteTile& tile, ColumnPosition position, Index first_row,
                                    Index column, Index end_column) {
@@ -442,12 +457,12 @@ __device__ void store_tile_columns(const CastArguments<Format, PerTensor>& argum
     columns[3].words[i] = turned.w;
   }
   const Index row = first_row + position.group * column_size;
-  const int rows = static_cast<int>(min(arguments.rows - row, Index{column_size}));
-  const int columns_inside = static_cast<int>(min(end_column - column, Index{4}));
+  const int rows = count_inside<F>(row, arguments.rows, column_size);
+  const int columns_inside = count_inside<F>(column, end_column, 4);
   Format* target = opaque(arguments.transposed.data() + column * arguments.rows + row);
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    if (i < columns_inside) store_column<Vectors>(target, rows, columns[i]);
+    if (i < columns_inside) store_column<F != Fit::any>(target, rows, columns[i]);
     target += arguments.rows;
   }
 }
@@ -461,7 +476,7 @@ struct TensorScale {
 
 /// Casts one tile by one scale, and transposes its bytes.
 /// @tparam FindsScale  by current scaling, from the amax that the slot's `found_amax_bits` hold
-template <bool Vectors, bool FindsScale, class Format, class Source>
+template <Fit F, bool FindsScale, class Format, class Source>
 __device__ void tensor_cast_tile(const CastArguments<Format, PerTensor>& arguments,
                                  const Source& source, TilePlace place) {
   __shared__ BlockTotals block_totals;
@@ -486,28 +501,25 @@ __device__ void tensor_cast_tile(const CastArguments<Format, PerTensor>& argumen
   const int stride = static_cast<int>(arguments.columns);
   CastTotals totals{};
   std::uint32_t magnitudes = 0;
-  for_each_round<Vectors>(
-      source, place, arguments.rows, arguments.part_columns, prepare,
-      [&](int round, int count, const Produced<Bf16, Source::parts>& produced,
-          const TensorScale& tensor) {
+  const auto cast_round = [&](int round, int count, const Produced<Bf16, Source::parts>& produced,
+                              const TensorScale& tensor) {
 #pragma unroll
-        for (int part = 0; part < Source::parts; ++part) {
-          bool may_saturate = tensor.amax_saturates;
-          if constexpr (!FindsScale) {
-            const std::uint32_t largest = larger_magnitudes(0, produced.parts[part]);
-            magnitudes = __vmaxu2(magnitudes, largest);
-            may_saturate = !tensor.safe.hold(largest);
-          }
-          const Run<Format> cast = cast_run<Format>(produced.parts[part], tensor.scale, totals);
-          if (may_saturate) count_saturated<Format>(produced.parts[part], tensor.scale, totals);
-          tiles[part].run(round, position.row, position.run) =
-              make_uint2(cast.words[0], cast.words[1]);
-          if (arguments.row_major.empty()) continue;
-          store_run<Vectors>(
-              rows_target + part * arguments.part_columns + round * column_size * stride, count,
-              cast);
-        }
-      });
+    for (int part = 0; part < Source::parts; ++part) {
+      bool may_saturate = tensor.amax_saturates;
+      if constexpr (!FindsScale) {
+        const std::uint32_t largest = larger_magnitudes(0, produced.parts[part]);
+        magnitudes = __vmaxu2(magnitudes, largest);
+        may_saturate = !tensor.safe.hold(largest);
+      }
+      const Run<Format> cast = cast_run<Format>(produced.parts[part], tensor.scale, totals);
+      if (may_saturate) count_saturated<Format>(produced.parts[part], tensor.scale, totals);
+      tiles[part].run(round, position.row, position.run) = make_uint2(cast.words[0], cast.words[1]);
+      if (arguments.row_major.empty()) continue;
+      store_run<F != Fit::any>(
+          rows_target + part * arguments.part_columns + round * column_size * stride, count, cast);
+    }
+  };
+  for_each_round<F>(source, place, arguments.rows, arguments.part_columns, prepare, cast_round);
   totals.amax_bits = FindsScale ? float_bits(in_slot) : magnitude_bits(magnitudes);
   if (arguments.record) block_totals.put(totals);
   __syncthreads();
@@ -521,9 +533,9 @@ __device__ void tensor_cast_tile(const CastArguments<Format, PerTensor>& argumen
 #pragma unroll
   for (int part = 0; part < Source::parts; ++part) {
     const Index first_column = part * arguments.part_columns;
-    store_tile_columns<Vectors>(arguments, tiles[part], column, place.row,
-                                first_column + place.column + column.word * 4,
-                                first_column + arguments.part_columns);
+    store_tile_columns<F>(arguments, tiles[part], column, place.row,
+                          first_column + place.column + column.word * 4,
+                          first_column + arguments.part_columns);
   }
 }
 
@@ -637,7 +649,7 @@ __device__ CastScale square_scale(const CastArguments<Format, Granularity>& argu
 /// Casts the thread's runs of a tile to the row-major copy.
 /// @param run         `run(round)` is the thread's run of a group
 /// @param tile_scale  of the tile; not used where blocks lie within a row
-template <class S, bool Vectors, class Format, class Granularity, class MakeRun>
+template <class S, Fit F, class Format, class Granularity, class MakeRun>
 __device__ void cast_tile_rows(const CastArguments<Format, Granularity>& arguments, TilePlace place,
                                Index first_column, const MakeRun& run, CastScale tile_scale,
                                CastTotals& totals) {
@@ -648,10 +660,10 @@ __device__ void cast_tile_rows(const CastArguments<Format, Granularity>& argumen
   const Index part_column = place.column + position.run * run_size;
   const Index column = first_column + part_column;
   const auto tile_row = [&](int round) { return position.row + round * column_size; };
-  const int columns_inside =
-      static_cast<int>(min(arguments.part_columns - part_column, Index{run_size}));
-  const int rows_inside = static_cast<int>(min(arguments.rows - place.row, Index{tile_side}));
-  const auto count = [&](int round) { return tile_row(round) < rows_inside ? columns_inside : 0; };
+  const int columns_inside = count_inside<F>(part_column, arguments.part_columns, run_size);
+  const int rows_inside = count_inside<F>(place.row, arguments.rows, tile_side);
+  const auto has_row = [&](int round) { return F == Fit::whole || tile_row(round) < rows_inside; };
+  const auto count = [&](int round) { return has_row(round) ? columns_inside : 0; };
   float scales[tile_rounds];
   bool may_saturate = tile_scale.may_saturate;
   if constexpr (Granularity::block_rows == 1) {
@@ -666,7 +678,8 @@ __device__ void cast_tile_rows(const CastArguments<Format, Granularity>& argumen
     // A thread beyond the matrix may find the scale of a block that begins within it.
     const Index block_column = part_column - position.run % lanes * run_size;
     const auto store = [&](int round, Scale inverse) {
-      if (tile_row(round) >= rows_inside || block_column >= arguments.part_columns) return;
+      if (!has_row(round)) return;
+      if (F != Fit::whole && block_column >= arguments.part_columns) return;
       const Index row = place.row + tile_row(round);
       copy.scale_inverses()[scale_index<Granularity>(row, column, copy.outer(), copy.inner())] =
           inverse;
@@ -684,8 +697,8 @@ __device__ void cast_tile_rows(const CastArguments<Format, Granularity>& argumen
   };
 #pragma unroll
   for (int i = 0; i < tile_rounds; ++i) {
-    store_run<Vectors>(target + i * column_size * stride, count(i),
-                       cast_run<Format>(run(i), scale(i), totals));
+    store_run<F != Fit::any>(target + i * column_size * stride, count(i),
+                             cast_run<Format>(run(i), scale(i), totals));
     if (!may_saturate) continue;
     count_saturated<Format>(run(i), scale(i), totals);
     discount_beyond(count(i), run_size, scale(i), totals);
@@ -695,7 +708,7 @@ __device__ void cast_tile_rows(const CastArguments<Format, Granularity>& argumen
 /// Casts a tile to the transposed copy.
 /// @tparam Counts     whether to count, too
 /// @param tile_scale  of the tile; not used where blocks lie within a column
-template <class S, bool Vectors, bool Counts, class Format, class Granularity>
+template <class S, Fit F, bool Counts, class Format, class Granularity>
 __device__ void cast_tile_columns(const CastArguments<Format, Granularity>& arguments,
                                   TilePlace place, Index first_column, const ValueTile& tile,
                                   float tile_scale, CastTotals& totals) {
@@ -706,9 +719,10 @@ __device__ void cast_tile_columns(const CastArguments<Format, Granularity>& argu
   const Index row = place.row + position.group * column_size;
   const Index part_column = place.column + position.word * 4;
   const Index column = first_column + part_column;
-  const int rows_inside = static_cast<int>(min(arguments.rows - row, Index{column_size}));
-  const auto inside = [&](int c) {
-    return part_column + c < arguments.part_columns && row < arguments.rows;
+  const int rows_inside = count_inside<F>(row, arguments.rows, column_size);
+  const auto inside = [&](int c, Index first_row) {
+    return F == Fit::whole ||
+           (part_column + c < arguments.part_columns && first_row < arguments.rows);
   };
   uint2 values[column_size];
   std::uint32_t pairs[2] = {0, 0};
@@ -722,7 +736,7 @@ __device__ void cast_tile_columns(const CastArguments<Format, Granularity>& argu
   if constexpr (Granularity::block_rows == 1) {
     const Index block_row = row - position.group % lanes * column_size;
     const auto store = [&](int c, Scale inverse) {
-      if (part_column + c >= arguments.part_columns || block_row >= arguments.rows) return;
+      if (!inside(c, block_row)) return;
       copy.scale_inverses()[scale_index<Granularity>(column + c, row, copy.outer(), copy.inner())] =
           inverse;
     };
@@ -745,27 +759,27 @@ __device__ void cast_tile_columns(const CastArguments<Format, Granularity>& argu
       if constexpr (Counts) count_pair<Format>(pair, scale, cast, totals);
     }
     if constexpr (Counts) discount_beyond(rows_inside, column_size, scale, totals);
-    if (inside(c)) store_column<Vectors>(target, rows_inside, result);
+    if (inside(c, row)) store_column<F != Fit::any>(target, rows_inside, result);
     target += arguments.rows;
   }
 }
 
 /// Casts and transposes one tile. The two copies have scales of their own, so both are cast from
 /// the values.
-template <class S, bool Vectors, class Format, class Granularity, class Source>
+template <class S, Fit F, class Format, class Granularity, class Source>
 __device__ void block_cast_tile(const CastArguments<Format, Granularity>& arguments,
                                 const Source& source, TilePlace place) {
   constexpr bool is_square = Granularity::block_rows > 1;
   static_assert(!is_square || Source::parts == 1);
   // A thread casts along rows what it made itself: from registers, if it made all of that at once.
   constexpr bool holds_rows =
-      Vectors && Source::parts == 1 && Source::rounds_in_flight == tile_rounds;
+      F != Fit::any && Source::parts == 1 && Source::rounds_in_flight == tile_rounds;
   __shared__ BlockTotals block_totals;
   auto* tiles = reinterpret_cast<ValueTile*>(tile_memory);
   const RowPosition position;
   Run<Bf16> held[holds_rows ? tile_rounds : 1];
   std::uint32_t magnitudes = 0;
-  for_each_round<Vectors>(
+  for_each_round<F>(
       source, place, arguments.rows, arguments.part_columns, [] { return 0; },
       [&](int round, int, const Produced<Bf16, Source::parts>& produced, int) {
 #pragma unroll
@@ -797,7 +811,7 @@ __device__ void block_cast_tile(const CastArguments<Format, Granularity>& argume
     };
     const Index first_column = part * arguments.part_columns;
     if (has_rows) {
-      cast_tile_rows<S, Vectors>(arguments, place, first_column, run, scale, totals);
+      cast_tile_rows<S, F>(arguments, place, first_column, run, scale, totals);
     } else if (arguments.transposed.empty()) {  // the amax is all that is wanted
 #pragma unroll
       for (int i = 0; i < tile_rounds; ++i) {
@@ -811,11 +825,11 @@ __device__ void block_cast_tile(const CastArguments<Format, Granularity>& argume
     for (int part = 0; part < Source::parts; ++part) {
       const Index first_column = part * arguments.part_columns;
       if (has_rows) {
-        cast_tile_columns<S, Vectors, false>(arguments, place, first_column, tiles[part],
-                                             scale.scale, totals);
+        cast_tile_columns<S, F, false>(arguments, place, first_column, tiles[part], scale.scale,
+                                       totals);
       } else {
-        cast_tile_columns<S, Vectors, true>(arguments, place, first_column, tiles[part],
-                                            scale.scale, totals);
+        cast_tile_columns<S, F, true>(arguments, place, first_column, tiles[part], scale.scale,
+                                      totals);
       }
     }
   }
@@ -830,9 +844,9 @@ __device__ void block_cast_tile(const CastArguments<Format, Granularity>& argume
 /// How a tile is cast, as a type that kernels are made for.
 /// @tparam S           the recipe's scaling
 /// @tparam FindsScale  see tensor_cast_tile
-template <class S, bool Vectors, bool FindsScale, class Format, class Granularity>
+template <class S, Fit F, bool FindsScale, class Format, class Granularity>
 struct TileCast {
-  static constexpr bool vectors = Vectors;
+  static constexpr Fit fit = F;
   static constexpr bool one_scale = std::is_same_v<Granularity, PerTensor>;
   static constexpr std::size_t shared_bytes = one_scale ? sizeof(ByteTile) : sizeof(ValueTile);
 
@@ -840,9 +854,9 @@ struct TileCast {
   __device__ static void run(const CastArguments<Format, Granularity>& arguments,
                              const Source& source, TilePlace place) {
     if constexpr (one_scale) {
-      tensor_cast_tile<Vectors, FindsScale>(arguments, source, place);
+      tensor_cast_tile<F, FindsScale>(arguments, source, place);
     } else {
-      block_cast_tile<S, Vectors>(arguments, source, place);
+      block_cast_tile<S, F>(arguments, source, place);
     }
   }
 };
@@ -850,7 +864,7 @@ struct TileCast {
 /// Casts one tile a block. The last tile comes first: what wrote or read the values just before
 /// ended there, so that they may still be in L2.
 template <class Cast, class Format, class Granularity, class Source>
-OCTAVO_KERNEL void __launch_bounds__(quantize_threads, tiles_at_once)
+OCTAVO_KERNEL void __launch_bounds__(quantize_threads, tiles_at_once<Cast::fit>)
     cast_kernel(const CastArguments<Format, Granularity> arguments, const Source source) {
   Cast::run(arguments, source, TilePlace(gridDim.y - 1 - blockIdx.y, gridDim.x - 1 - blockIdx.x));
 }
@@ -959,21 +973,32 @@ auto cast_arguments(const Operand<P, Kind, Cuda>& operand, int parts) {
       operand.record,           S::rounding == ScaleRounding::power_of_two};
 }
 
-/// True if both copies can be written in vectors.
+/// What is known of the tiles of copies that are written.
+/// @param vectors  whether the source makes runs in vectors
 template <class Format, class Granularity>
-bool copies_are_vectors(const CastArguments<Format, Granularity>& arguments) {
-  return rows_are_vectors(arguments.part_columns, arguments.row_major.data()) &&
-         is_vector_aligned(arguments.transposed.data()) &&
-         (arguments.transposed.empty() || arguments.rows % column_size == 0);
+Fit find_fit(const CastArguments<Format, Granularity>& arguments, bool vectors) {
+  const bool transposes = !arguments.transposed.empty();
+  if (!vectors || !rows_are_vectors(arguments.part_columns, arguments.row_major.data()) ||
+      !is_vector_aligned(arguments.transposed.data()) ||
+      (transposes && arguments.rows % column_size != 0)) {
+    return Fit::any;
+  }
+  const bool whole = arguments.rows % tile_side == 0 && arguments.part_columns % tile_side == 0;
+  return whole ? Fit::whole : Fit::vectors;
 }
 
 /// Calls `body(cast)` with the TileCast for an operand of these arguments.
+/// @param vectors  see find_fit
 template <class S, bool FindsScale, class Format, class Granularity, class Body>
-void with_tile_cast(const CastArguments<Format, Granularity>&, bool vectors, const Body& body) {
-  if (vectors) {
-    body(TileCast<S, true, FindsScale, Format, Granularity>{});
-  } else {
-    body(TileCast<S, false, FindsScale, Format, Granularity>{});
+void with_tile_cast(const CastArguments<Format, Granularity>& arguments, bool vectors,
+                    const Body& body) {
+  switch (find_fit(arguments, vectors)) {
+    case Fit::any:
+      return body(TileCast<S, Fit::any, FindsScale, Format, Granularity>{});
+    case Fit::vectors:
+      return body(TileCast<S, Fit::vectors, FindsScale, Format, Granularity>{});
+    case Fit::whole:
+      return body(TileCast<S, Fit::whole, FindsScale, Format, Granularity>{});
   }
 }
 
@@ -993,12 +1018,11 @@ void enqueue_cast(const char* name, const Source& source, const Operand<P, Kind,
                   const Context<Cuda>& context) {
   using S = typename PrecisionTraits<P>::ScalingType;
   const auto arguments = cast_arguments(operand, Source::parts);
-  with_tile_cast<S, FindsScale>(
-      arguments, source.vectors() && copies_are_vectors(arguments), [&]<class Cast>(Cast) {
-        launch(name, cast_kernel<Cast, OperandFormat<P, Kind>, OperandGranularity<P, Kind>, Source>,
-               tile_grid(arguments), quantize_threads, Source::parts * Cast::shared_bytes, context,
-               arguments, source);
-      });
+  with_tile_cast<S, FindsScale>(arguments, source.vectors(), [&]<class Cast>(Cast) {
+    launch(name, cast_kernel<Cast, OperandFormat<P, Kind>, OperandGranularity<P, Kind>, Source>,
+           tile_grid(arguments), quantize_threads, Source::parts * Cast::shared_bytes, context,
+           arguments, source);
+  });
 }
 
 /// Enqueues what finds the scale of current scaling and casts the operand's values by it.

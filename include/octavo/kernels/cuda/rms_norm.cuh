@@ -140,6 +140,8 @@ inline constexpr unsigned inverse_blocks = tile_side / inverse_rows;
 /// Bands that these blocks are ahead of those that cast: as many as the GPU works on at once, and
 /// few enough that the rows are still in L2 when they are read again.
 inline constexpr unsigned bands_ahead = 8;
+/// Blocks that a multiprocessor shall hold at once: with more, those that cast wait longer for L2.
+inline constexpr int norm_tiles_at_once = 3;
 /// Segments of a row that a warp has in flight.
 inline constexpr int segments_in_flight = 4;
 /// Bytes of an inverse root mean square that is not found yet; no arithmetic makes this NaN.
@@ -243,7 +245,7 @@ __device__ void find_inverses(const RmsNormSource& source, Index first_row, floa
 /// does.
 /// @param ahead  rows of the grid that only find inverses
 template <class Cast, class Format, class Granularity>
-OCTAVO_KERNEL void __launch_bounds__(quantize_threads, tiles_at_once)
+OCTAVO_KERNEL void __launch_bounds__(quantize_threads, norm_tiles_at_once)
     rms_norm_cast_kernel(const CastArguments<Format, Granularity> arguments,
                          const RmsNormSource source, float epsilon, float* inverse_rms,
                          unsigned ahead) {
@@ -252,7 +254,7 @@ OCTAVO_KERNEL void __launch_bounds__(quantize_threads, tiles_at_once)
     const unsigned before = is_ahead ? blockIdx.y * gridDim.x
                                      : ahead * gridDim.x + (blockIdx.y - ahead) * inverse_blocks;
     const Index first_row = Index{before + blockIdx.x} * inverse_rows;
-    return find_inverses<Cast::vectors>(source, first_row, epsilon, inverse_rms);
+    return find_inverses<Cast::fit != Fit::any>(source, first_row, epsilon, inverse_rms);
   }
   Cast::run(arguments, source, TilePlace(blockIdx.y - ahead, blockIdx.x - inverse_blocks));
 }
@@ -459,16 +461,13 @@ void rms_norm_forward_body(TensorView<const T, 2, Cuda> x, TensorView<const T, 1
     check(cudaMemsetAsync(inverse_rms.data(), detail::not_found_byte, inverse_rms.bytes(),
                           context.stream()),
           "cudaMemsetAsync");
-    detail::with_tile_cast<S, false>(
-        arguments, source.vectors() && detail::copies_are_vectors(arguments),
-        [&]<class Cast>(Cast) {
-          detail::launch(name,
-                         detail::rms_norm_cast_kernel<Cast, OperandFormat<P, Kind>,
-                                                      OperandGranularity<P, Kind>>,
-                         dim3(across, ahead + tiles.y), detail::quantize_threads,
-                         Cast::shared_bytes, context, arguments, source, epsilon,
-                         inverse_rms.data(), ahead);
-        });
+    detail::with_tile_cast<S, false>(arguments, source.vectors(), [&]<class Cast>(Cast) {
+      detail::launch(
+          name,
+          detail::rms_norm_cast_kernel<Cast, OperandFormat<P, Kind>, OperandGranularity<P, Kind>>,
+          dim3(across, ahead + tiles.y), detail::quantize_threads, Cast::shared_bytes, context,
+          arguments, source, epsilon, inverse_rms.data(), ahead);
+    });
   }
 }
 
