@@ -374,7 +374,8 @@ struct ValueTile {
 /// Dynamic shared memory of the kernels below: a tile for each part.
 extern __shared__ uint4 tile_memory[];
 
-/// How many of the `most` positions from `begin` on lie before `end`; may be negative.
+/// How many of the `most` positions from `begin` on lie before `end`: below zero where `begin` is
+/// beyond it, and always `most` where tiles are whole.
 template <Fit F>
 __device__ int count_inside(Index begin, Index end, int most) {
   return F == Fit::whole ? most : static_cast<int>(min(end - begin, Index{most}));
@@ -983,8 +984,8 @@ Fit find_fit(const CastArguments<Format, Granularity>& arguments, bool vectors) 
       (transposes && arguments.rows % column_size != 0)) {
     return Fit::any;
   }
-  const bool whole = arguments.rows % tile_side == 0 && arguments.part_columns % tile_side == 0;
-  return whole ? Fit::whole : Fit::vectors;
+  const auto is_tiles = [](Index size) { return size > 0 && size % tile_side == 0; };
+  return is_tiles(arguments.rows) && is_tiles(arguments.part_columns) ? Fit::whole : Fit::vectors;
 }
 
 /// Calls `body(cast)` with the TileCast for an operand of these arguments.
