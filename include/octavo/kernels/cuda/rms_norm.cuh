@@ -140,7 +140,7 @@ inline constexpr unsigned inverse_blocks = tile_side / inverse_rows;
 /// Bands that these blocks are ahead of those that cast: as many as the GPU works on at once, and
 /// few enough that the rows are still in L2 when they are read again.
 inline constexpr unsigned bands_ahead = 8;
-/// Blocks that a multiprocessor shall hold at once: with more, those that cast wait longer for L2.
+/// Blocks that a multiprocessor shall hold at once, as tiles_at_once; four were slower.
 inline constexpr int norm_tiles_at_once = 3;
 /// Segments of a row that a warp has in flight.
 inline constexpr int segments_in_flight = 4;
