@@ -69,6 +69,10 @@ struct GemmEntry {
 /// Every GEMM of a model, announced before the first step and counted after each.
 class GemmManifest {
  public:
+  GemmManifest() = default;
+  GemmManifest(const GemmManifest&) = delete;  // layers point to it
+  GemmManifest& operator=(const GemmManifest&) = delete;
+
   /// Adds a GEMM and returns its number.
   std::size_t add(GemmEntry entry) {
     entries_.push_back(std::move(entry));

@@ -154,8 +154,8 @@ class Llama {
     const TensorView<T, 2, D> gradient = gradient_;
     fill_zero(gradient.data(), gradient.bytes(), context);
     const TensorView<const T, 2, D> last = stream(Config.layers, batch_.rows());
-    head_.template loss<Mode::train>(last, targets, losses, gradient, gradient_scale, !first,
-                                     context);
+    head_.template loss<Mode::train>(last, targets, losses, gradient, head_weight().gradient,
+                                     gradient_scale, !first, context);
     backward(tokens, gradient, !first, context);
     scaling_.update(OperandKind::input, context);
     scaling_.update(OperandKind::output_gradient, context);
@@ -176,7 +176,7 @@ class Llama {
                 const Context<D>& context) {
     forward<Mode::evaluate>(tokens, batch_, context);
     const TensorView<const T, 2, D> last = stream(Config.layers, batch_.rows());
-    head_.template loss<Mode::evaluate>(last, targets, losses, gradient_, 0.0f, false, context);
+    head_.template loss<Mode::evaluate>(last, targets, losses, gradient_, {}, 0.0f, false, context);
   }
 
   /// The logits of `count` rows from `begin` on, for sequences of any length up to the batch's.
@@ -255,7 +255,12 @@ class Llama {
       head_weight_.take(arena, "head.weight", Config.padded_vocabulary(), Config.hidden, deviation);
       head_weight_.initialised_rows = Config.vocabulary;
     }
-    head_.take_weight(arena, Config.tied_embeddings ? embedding_.weight() : head_weight_);
+    head_.take_weight(arena, head_weight());
+  }
+
+  /// The weight of the head's projection.
+  [[nodiscard]] const Parameter<T, G, D>& head_weight() const {
+    return Config.tied_embeddings ? embedding_.weight() : head_weight_;
   }
 
   /// The GEMMs of weights' gradients reduce over tokens, in FP8 16 at a time.
