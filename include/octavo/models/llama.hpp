@@ -90,7 +90,7 @@ class Llama {
       options_.head_chunk = std::max(Index{128}, fitting / 128 * 128);
     }
     options_.head_chunk = std::min(options_.head_chunk, batch.rows());
-    take_parameters(arena);
+    take_parameters(arena, limits);
     check_reduced_tokens();
     scaling_.take(arena);
     weight_stage_.take(arena);
@@ -103,7 +103,7 @@ class Llama {
   Llama& operator=(const Llama&) = delete;
 
   [[nodiscard]] BatchShape batch() const { return batch_; }
-  [[nodiscard]] const GemmManifest& manifest() const { return manifest_; }
+  [[nodiscard]] const Manifest& manifest() const { return manifest_; }
   [[nodiscard]] const ScalingTable<D>& scaling() const { return scaling_; }
   [[nodiscard]] static std::string precision() { return precision_name<Precision>(); }
 
@@ -242,10 +242,10 @@ class Llama {
     (in_segment(std::get<sizeof...(I) - 1 - I>(segments_)), ...);
   }
 
-  void take_parameters(Arena<D>& arena) {
+  void take_parameters(Arena<D>& arena, const DeviceLimits<D>& limits) {
     const LayerRegistry<D> registry{
         &scaling_, &manifest_,
-        options_.weight_copies == WeightCopies::remade ? &weight_stage_ : nullptr};
+        options_.weight_copies == WeightCopies::remade ? &weight_stage_ : nullptr, batch_, limits};
     constexpr float deviation = 0.02f;
     const float residual = deviation / std::sqrt(2.0f * static_cast<float>(Config.layers));
     embedding_.take(arena, "embedding", Config.padded_vocabulary(), Config.vocabulary, deviation);
@@ -376,7 +376,7 @@ class Llama {
 
   BatchShape batch_;
   LlamaOptions options_;
-  GemmManifest manifest_;
+  Manifest manifest_;
   ScalingTable<D> scaling_;
   WeightStage<D> weight_stage_;
   Embedding<T, Config.hidden, G, D> embedding_;
