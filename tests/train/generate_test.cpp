@@ -41,6 +41,7 @@ class CountingModel final : public octavo::TrainingSession {
   std::string precision() const override { return "none"; }
   std::string optimizer() const override { return "none"; }
   Index head_chunks() const override { return 1; }
+  const octavo::ReplayCounts& replays() const override { return replays_; }
   std::vector<octavo::OperandReport> operands() override { return {}; }
 
   std::vector<std::vector<std::int32_t>> shown;
@@ -48,6 +49,7 @@ class CountingModel final : public octavo::TrainingSession {
  private:
   bool ready_ = false;
   octavo::GemmManifest manifest_;
+  octavo::ReplayCounts replays_;
   octavo::MemoryPlan memory_;
   octavo::LlamaConfig config_{.vocabulary = vocabulary};
 };

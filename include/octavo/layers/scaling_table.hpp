@@ -107,6 +107,11 @@ class ScalingTable {
     finish_status(now, before, max_norm, status, context);
   }
 
+  /// Brings the snapshot back.
+  void restore(const Context<D>& context) const {
+    copy_on_device(state_.data(), snapshot_.data(), state_.bytes(), context);
+  }
+
   /// Brings the snapshot back if the step is skipped.
   void restore_if_skipped(TensorView<const StepStatus, 1, D> status,
                           const Context<D>& context) const {

@@ -147,11 +147,12 @@ class Llama {
   /// @param tokens          [rows]; rows are the batch's sequences one after another
   /// @param targets         [rows]; below 0: ignored
   /// @param losses          [rows], written
-  /// @param gradient_scale  1 / number of tokens in the step
+  /// @param gradient_scale  [1]: 1 / number of targets in the step
   /// @note enqueues; does not synchronise
   void train_micro_batch(TensorView<const std::int32_t, 1, D> tokens,
                          TensorView<const std::int32_t, 1, D> targets,
-                         TensorView<float, 1, D> losses, float gradient_scale, bool first,
+                         TensorView<float, 1, D> losses,
+                         TensorView<const float, 1, D> gradient_scale, bool first,
                          const Context<D>& context) {
     forward<Mode::train>(tokens, batch_, context);
     const TensorView<T, 2, D> gradient = gradient_;
@@ -179,7 +180,7 @@ class Llama {
                 const Context<D>& context) {
     forward<Mode::evaluate>(tokens, batch_, context);
     const TensorView<const T, 2, D> last = stream(Config.layers, batch_.rows());
-    head_.template loss<Mode::evaluate>(last, targets, losses, gradient_, 0.0f, false, context);
+    head_.template loss<Mode::evaluate>(last, targets, losses, gradient_, {}, false, context);
   }
 
   /// The logits of `count` rows from `begin` on, for sequences of any length up to the batch's.

@@ -611,26 +611,9 @@ OCTAVO_KERNEL __launch_bounds__(attention_threads, 1) void attention_query_gradi
              dim);
 }
 
-/// The GPU's compute capability times ten, asked once for a context.
-struct ComputeCapability {
-  int value = 0;
-
-  ComputeCapability() {
-    int gpu = 0;
-    int major = 0;
-    int minor = 0;
-    check(cudaGetDevice(&gpu), "cudaGetDevice");
-    check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, gpu),
-          "cudaDeviceGetAttribute");
-    check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, gpu),
-          "cudaDeviceGetAttribute");
-    value = 10 * major + minor;
-  }
-};
-
 /// Throws ConfigError where the own kernels cannot run.
 inline void check_own_attention(const AttentionShape& shape, const Context<Cuda>& context) {
-  const int capability = context.state<ComputeCapability>().value;
+  const int capability = context.capability();
   require<ConfigError>(capability == 90,
                        "Octavo's attention kernels need compute capability 9.0 "
                        "(H100, H200), but this GPU has ",
@@ -647,11 +630,11 @@ inline void check_own_attention(const AttentionShape& shape, const Context<Cuda>
 template <class... Parameters, class... Arguments>
 void launch_attention(void (*kernel)(Parameters...), int shared_bytes, Index x, Index y,
                       const Context<Cuda>& context, const Arguments&... arguments) {
+  const cudaStream_t stream = context.stream();
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes),
         "cudaFuncSetAttribute");
   const dim3 grid(static_cast<unsigned>(x), static_cast<unsigned>(y));
-  kernel<<<grid, attention_threads, static_cast<std::size_t>(shared_bytes), context.stream()>>>(
-      arguments...);
+  kernel<<<grid, attention_threads, static_cast<std::size_t>(shared_bytes), stream>>>(arguments...);
   check(cudaGetLastError(), "the launch of an attention kernel");
 }
 
