@@ -141,11 +141,11 @@ const char* attention_forward_body(const AttentionShape& shape, TensorView<const
         const Index keys = first + count;
         detail::load_head(rows + first * stride + head * dim, stride, count, dim, w.queries);
         detail::sgemm({w.queries, dim, Transpose::no}, {w.keys, dim, Transpose::yes}, count, keys,
-                      dim, scale, 0.0f, w.scores, keys);
+                      dim, scale, false, w.scores, keys);
         detail::row_log_sum_exp(w.scores, keys, count, first, sums + first);
         detail::scores_to_probabilities(w.scores, keys, count, keys, first, sums + first);
         detail::sgemm({w.scores, keys, Transpose::no}, {w.values, dim, Transpose::no}, count, dim,
-                      keys, 1.0f, 0.0f, w.outputs, dim);
+                      keys, 1.0f, false, w.outputs, dim);
         detail::store_head(w.outputs, heads * dim, count, dim,
                            output.row(s * shape.tokens + first) + head * dim);
       }
@@ -188,12 +188,12 @@ const char* attention_backward_body(const AttentionShape& shape, TensorView<cons
         detail::load_head(output_gradient.row(out_row) + head * dim, heads * dim, count, dim,
                           w.outputs);
         detail::sgemm({w.queries, dim, Transpose::no}, {w.keys, dim, Transpose::yes}, count, keys,
-                      dim, scale, 0.0f, w.scores, keys);
+                      dim, scale, false, w.scores, keys);
         detail::scores_to_probabilities(w.scores, keys, count, keys, first, sums + first);
         detail::sgemm({w.scores, keys, Transpose::yes}, {w.outputs, dim, Transpose::no}, keys, dim,
-                      count, 1.0f, 1.0f, w.value_gradient, dim);
+                      count, 1.0f, true, w.value_gradient, dim);
         detail::sgemm({w.outputs, dim, Transpose::no}, {w.values, dim, Transpose::yes}, count, keys,
-                      dim, 1.0f, 0.0f, w.score_gradients, keys);
+                      dim, 1.0f, false, w.score_gradients, keys);
         for (Index r = 0; r < count; ++r) {
           const T* o = output.row(out_row + r) + head * dim;
           const float* d_out = w.outputs + r * dim;
@@ -204,9 +204,9 @@ const char* attention_backward_body(const AttentionShape& shape, TensorView<cons
           for (Index c = 0; c < keys; ++c) ds[c] = p[c] * (ds[c] - delta) * scale;
         }
         detail::sgemm({w.score_gradients, keys, Transpose::yes}, {w.queries, dim, Transpose::no},
-                      keys, dim, count, 1.0f, 1.0f, w.key_gradient, dim);
+                      keys, dim, count, 1.0f, true, w.key_gradient, dim);
         detail::sgemm({w.score_gradients, keys, Transpose::no}, {w.keys, dim, Transpose::no}, count,
-                      dim, keys, 1.0f, 0.0f, w.outputs, dim);
+                      dim, keys, 1.0f, false, w.outputs, dim);
         detail::store_head(w.outputs, stride, count, dim, gradients + first * stride + head * dim);
       }
     }
