@@ -129,7 +129,7 @@ class TextReader {
     const std::size_t before = text_.read.size();
     for (const std::filesystem::path& path : files_below(folder)) {
       TextFile file = examined(path);
-      if (file.remark.empty()) file.remark = require_new(path, folder.string() + " holds ");
+      if (file.remark.empty()) file.remark = require_new(path, folder.string() + ": its ");
       (file.remark.empty() ? text_.read : text_.skipped).push_back(std::move(file));
     }
     require<IoError>(text_.read.size() > before, folder.string(),
@@ -175,7 +175,7 @@ class TextReader {
     if (added) return "";
     const std::string first = place->second.path.string();
     require<ConfigError>(place->second.source == source_, holder, path.string(),
-                         ", which is the same file as ", first,
+                         " is the same file as ", first,
                          "; name each text once, or validation would see what was trained on");
     return "the same file as " + first;
   }
