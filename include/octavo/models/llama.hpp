@@ -116,7 +116,7 @@ class Llama {
     visit([&](auto& parameter) {
       octavo::initialize(parameter, RandomStream{seed, stream++}, context);
     });
-    scaling_.reset(context);
+    scaling_.initialize(context);
     rope_.fill([](Index j) { return rope_frequency(Config, j); }, context);
   }
 
