@@ -19,8 +19,8 @@ template <BlockShape Shape, class T, class Qkv, class Output, class G, Device D>
 class GroupedQueryAttention {
  public:
   static_assert(Shape.heads % Shape.kv_heads == 0,
-                "GroupedQueryAttention: the heads must be a multiple of the KV heads, so that each "
-                "KV head serves equally many; change heads or kv_heads in the LlamaConfig");
+                "GroupedQueryAttention: heads must be a multiple of kv_heads, so that each KV head "
+                "serves equally many query heads; change heads or kv_heads in the LlamaConfig");
   static_assert(Shape.head_dim % 2 == 0,
                 "GroupedQueryAttention: head_dim must be even, because RoPE rotates pairs; change "
                 "head_dim in the LlamaConfig");

@@ -63,9 +63,6 @@ class Llama {
                     Config.kv_heads > 0 && Config.head_dim > 0 && Config.vocabulary > 0,
                 "LlamaConfig: layers, hidden, ffn, heads, kv_heads, head_dim and vocabulary must "
                 "all be positive");
-  static_assert(Config.heads % Config.kv_heads == 0,
-                "LlamaConfig: heads must be a multiple of kv_heads, so that each KV head serves "
-                "equally many query heads; change heads or kv_heads");
 
   using T = StorageOf<Precision>;
   using G = Gradient;
