@@ -18,7 +18,7 @@ struct OperandReport {
   const char* format = "";
   float amax = 0;
   float scale = 1;
-  double saturated = 0;  ///< share of values beyond the format's largest
+  double saturated = 0;  ///< share of values that were cut to the format's largest
   double flushed = 0;    ///< share of values that became zero
 };
 
