@@ -3,6 +3,7 @@
 /// nvcc.
 #pragma once
 
+#include <octavo/core/capability.hpp>
 #include <octavo/core/context.hpp>
 
 #include <cuda_runtime_api.h>
@@ -119,12 +120,7 @@ class Context<Cuda> {
     check(cudaGetDeviceProperties(&card, gpu_), "cudaGetDeviceProperties");
     card_ = card.name;
     capability_ = 10 * card.major + card.minor;
-    require<ConfigError>(capability_ >= least_cuda_capability, "GPU ", gpu_, " (", card_,
-                         ") has compute capability ", card.major, ".", card.minor,
-                         ", but Octavo's kernels need ", least_cuda_capability / 10, ".",
-                         least_cuda_capability % 10,
-                         " and, for FP8, tensor cores for it; choose "
-                         "another GPU, or the Cpu device");
+    require_served(gpu_, card.name, capability_);
   }
 
   int gpu_;
