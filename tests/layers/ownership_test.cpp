@@ -93,7 +93,7 @@ template <class P, template <class> class Blocks>
 std::vector<std::uint16_t> train(bool staged) {
   Context<Cpu> context(1);
   Arena<Cpu> arena({.peak = 4 << 20}, context);
-  GemmManifest manifest;
+  Manifest manifest;
   ScalingTable<Cpu> scaling;
   WeightStage<Cpu> stage;
   Blocks<P> chain;
@@ -194,6 +194,6 @@ static_assert(only_moves<OwnBlock<Fp8>>);
 template <class T>
 constexpr bool stays = !std::is_copy_constructible_v<T> && !std::is_move_constructible_v<T> &&
                        !std::is_copy_assignable_v<T> && !std::is_move_assignable_v<T>;
-static_assert(stays<ScalingTable<Cpu>> && stays<GemmManifest> && stays<WeightStage<Cpu>>);
+static_assert(stays<ScalingTable<Cpu>> && stays<Manifest> && stays<WeightStage<Cpu>>);
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <octavo/layers/mode.hpp>
 #include <octavo/layers/parameter.hpp>
 #include <octavo/layers/scaling_table.hpp>
+#include <octavo/layers/shapes.hpp>
 
 namespace octavo {
 
@@ -41,8 +42,10 @@ class WeightStage {
 template <Device D>
 struct LayerRegistry {
   ScalingTable<D>* scaling = nullptr;
-  GemmManifest* manifest = nullptr;
+  Manifest* manifest = nullptr;
   WeightStage<D>* stage = nullptr;  ///< null: layers keep the quantised copies of their weights
+  BatchShape batch{};               ///< of one micro-batch
+  DeviceLimits<D> limits{};
 };
 
 /// A linear layer without bias, `In` features to `Out`. Can be moved, also between its calls, but
