@@ -4,6 +4,7 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <istream>
@@ -156,10 +157,14 @@ inline void store(Golden& golden, const std::string& name, std::vector<double> v
 
 }  // namespace golden_detail
 
-/// The path of a file of tests/golden, beside the folder that holds this header.
+/// The path of a file of tests/golden: ctest says where that is, else it is beside the folder that
+/// holds this header.
 inline std::string golden_path(const std::string& file_name) {
-  const std::filesystem::path here = std::filesystem::absolute(__FILE__);
-  return (here.parent_path().parent_path() / "golden" / file_name).string();
+  const char* told = std::getenv("OCTAVO_TESTS");
+  const std::filesystem::path tests =
+      told != nullptr ? std::filesystem::path(told)
+                      : std::filesystem::absolute(__FILE__).parent_path().parent_path();
+  return (tests / "golden" / file_name).string();
 }
 
 namespace golden_detail {
