@@ -89,6 +89,10 @@ struct AttentionEntry {
 /// Every GEMM and every attention of a model, announced before the first step and counted in it.
 class Manifest {
  public:
+  Manifest() = default;
+  Manifest(const Manifest&) = delete;  // layers point to it
+  Manifest& operator=(const Manifest&) = delete;
+
   /// Adds a GEMM and returns its number.
   std::size_t add(GemmEntry entry) {
     entries_.push_back(std::move(entry));

@@ -16,6 +16,10 @@ namespace octavo {
 template <Device D>
 class WeightStage {
  public:
+  WeightStage() = default;
+  WeightStage(const WeightStage&) = delete;  // layers point to it
+  WeightStage& operator=(const WeightStage&) = delete;
+
   void reserve(Index element_bytes, Index scale_bytes) {
     element_bytes_ = std::max(element_bytes_, element_bytes);
     scale_bytes_ = std::max(scale_bytes_, scale_bytes);
@@ -34,7 +38,7 @@ class WeightStage {
   std::byte* scales_ = nullptr;
 };
 
-/// What linear layers share while a model is laid out.
+/// What linear layers share. It stays where it is, as the types see to, and outlives them.
 template <Device D>
 struct LayerRegistry {
   ScalingTable<D>* scaling = nullptr;
@@ -44,7 +48,8 @@ struct LayerRegistry {
   DeviceLimits<D> limits{};
 };
 
-/// A linear layer without bias, `In` features to `Out`.
+/// A linear layer without bias, `In` features to `Out`. Can be moved, also between its calls, but
+/// not copied: a copy would count and record as the same layer.
 /// @tparam Precision  `Fp32`, `Bf16`, `Fp8Recipe<…>`, `Mxfp8`, or `AllowFallback` of one
 /// @tparam G          format of the weight's gradient
 template <class Precision, int In, int Out, class G, Device D>
@@ -62,6 +67,10 @@ class Linear {
   static constexpr bool quantized = QuantizedPrecision<P>;
 
   static_assert(sizeof(detail::LayerCheck<P, In, Out, D>) > 0);  // which says what does not fit
+
+  Linear() = default;
+  Linear(Linear&&) = default;
+  Linear& operator=(Linear&&) = default;
 
   /// Enters the layer in the manifest and the scaling table.
   /// @param recomputed  the forward GEMM runs once more in the backward
@@ -88,9 +97,8 @@ class Linear {
   }
 
   /// Takes the memory of the weight's quantised copies, or reserves it on the stage.
-  /// @param weight  must outlive the layer, at the same address
+  /// @param weight  whose memory the layer reads from now on
   void take_weight_copies(Arena<D>& arena, const Weight& weight) {
-    weight_ = &weight;
     copies_.values = weight.weight.data();
     if (registry_.stage == nullptr) {
       copies_.take_row_major(arena, MemoryKind::quantized_weights, Out, In);
@@ -159,11 +167,12 @@ class Linear {
     }
   }
 
-  /// The weight's gradient = dyᵀ · x, added to what is there if `accumulate`.
-  void backward_weight(const OutputGradient& dy, const Input& x, bool accumulate,
-                       const Context<D>& context) {
-    GemmOutput<G, D> output{weight_->gradient, {}};
-    if (accumulate) output.addend = weight_->gradient;
+  /// w_gradient = dyᵀ · x, added to what is there if `accumulate`.
+  /// @param w_gradient  [Out, In], such as the weight's `gradient`
+  void backward_weight(const OutputGradient& dy, const Input& x, TensorView<G, 2, D> w_gradient,
+                       bool accumulate, const Context<D>& context) {
+    GemmOutput<G, D> output{w_gradient, {}};
+    if (accumulate) output.addend = w_gradient;
     if constexpr (quantized) {
       count(GemmPass::weight_gradient,
             matmul_weight_gradient(dy.transposed, x.transposed, output, context));
@@ -220,7 +229,6 @@ class Linear {
     registry_.manifest->entry(entries_[static_cast<std::size_t>(pass)]).count(run);
   }
 
-  const Weight* weight_ = nullptr;
   WeightMemory copies_;
   bool records_next_ = false;    ///< of the weight's next cast, where copies are made for each GEMM
   bool scale_is_found_ = false;  ///< since the weight was changed

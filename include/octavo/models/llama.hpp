@@ -106,8 +106,12 @@ class Llama {
 
   /// Sets every parameter and the scaling state to their initial values, and binds the context's
   /// workspace.
+  /// @throws ConfigError  if the context's GPU does not serve the precision
   /// @note synchronises
   void initialize(std::uint64_t seed, Context<D>& context) {
+    if constexpr (std::is_same_v<D, Cuda>) {
+      require_precision_served<Precision>(context.gpu(), context.card(), context.capability());
+    }
     bind(context);
     std::uint64_t stream = 0;
     visit([&](auto& parameter) {
@@ -155,8 +159,8 @@ class Llama {
     const TensorView<T, 2, D> gradient = gradient_;
     fill_zero(gradient.data(), gradient.bytes(), context);
     const TensorView<const T, 2, D> last = stream(Config.layers, batch_.rows());
-    head_.template loss<Mode::train>(last, targets, losses, gradient, gradient_scale, !first,
-                                     context);
+    head_.template loss<Mode::train>(last, targets, losses, gradient, head_weight().gradient,
+                                     gradient_scale, !first, context);
     backward(tokens, gradient, !first, context);
     scaling_.update(OperandKind::input, context);
     scaling_.update(OperandKind::output_gradient, context);
@@ -177,7 +181,7 @@ class Llama {
                 const Context<D>& context) {
     forward<Mode::evaluate>(tokens, batch_, context);
     const TensorView<const T, 2, D> last = stream(Config.layers, batch_.rows());
-    head_.template loss<Mode::evaluate>(last, targets, losses, gradient_, {}, false, context);
+    head_.template loss<Mode::evaluate>(last, targets, losses, gradient_, {}, {}, false, context);
   }
 
   /// The logits of `count` rows from `begin` on, for sequences of any length up to the batch's.
@@ -256,7 +260,12 @@ class Llama {
       head_weight_.take(arena, "head.weight", Config.padded_vocabulary(), Config.hidden, deviation);
       head_weight_.initialised_rows = Config.vocabulary;
     }
-    head_.take_weight(arena, Config.tied_embeddings ? embedding_.weight() : head_weight_);
+    head_.take_weight(arena, head_weight());
+  }
+
+  /// The weight of the head's projection.
+  [[nodiscard]] const Parameter<T, G, D>& head_weight() const {
+    return Config.tied_embeddings ? embedding_.weight() : head_weight_;
   }
 
   /// The GEMMs of weights' gradients reduce over tokens, in FP8 16 at a time.
