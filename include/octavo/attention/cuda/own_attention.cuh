@@ -624,11 +624,11 @@ inline void check_own_attention(const AttentionShape& shape) {
 template <class... Parameters, class... Arguments>
 void launch_attention(void (*kernel)(Parameters...), int shared_bytes, Index x, Index y,
                       const Context<Cuda>& context, const Arguments&... arguments) {
+  const cudaStream_t stream = context.stream();
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes),
         "cudaFuncSetAttribute");
   const dim3 grid(static_cast<unsigned>(x), static_cast<unsigned>(y));
-  kernel<<<grid, attention_threads, static_cast<std::size_t>(shared_bytes), context.stream()>>>(
-      arguments...);
+  kernel<<<grid, attention_threads, static_cast<std::size_t>(shared_bytes), stream>>>(arguments...);
   check(cudaGetLastError(), "the launch of an attention kernel");
 }
 
