@@ -28,7 +28,7 @@ struct GemmCount {
 
 /// Sums `count(entry)` over all GEMMs.
 template <class Count>
-GemmCount count_gemms(const octavo::GemmManifest& manifest, const Count& count) {
+GemmCount count_gemms(const octavo::Manifest& manifest, const Count& count) {
   GemmCount sum;
   for (const octavo::GemmEntry& entry : manifest.entries()) {
     sum.total += count(entry);

@@ -20,7 +20,7 @@ struct OperandReport {
   std::string granularity;  ///< what a scale covers: "tensor", or a block such as "1x128"
   float amax = 0;
   float scale = 1;              ///< NaN where each block has its own
-  double saturated = 0;         ///< share of values beyond the format's largest
+  double saturated = 0;         ///< share of values that were cut to the format's largest
   double flushed = 0;           ///< share of values that became zero
   std::uint32_t nonfinite = 0;  ///< casts of the last step that met an Inf or NaN
 };
@@ -121,6 +121,11 @@ class ScalingTable {
     const TensorView<const ScalingSlot, 1, D> now = slots_;
     const TensorView<const ScalingSlot, 1, D> before = slots_in(snapshot_);
     finish_status(now, before, max_norm, status, context);
+  }
+
+  /// Brings the snapshot back.
+  void restore(const Context<D>& context) const {
+    copy_on_device(state_.data(), snapshot_.data(), state_.bytes(), context);
   }
 
   /// Brings the snapshot back if the step is skipped.
