@@ -45,6 +45,7 @@ struct Chart {
   double first_step = 0;   ///< what lies before is not shown
   bool with_zero = false;  ///< the y axis reaches zero
   double cut_above = std::numeric_limits<double>::infinity();
+  double cut_below = -std::numeric_limits<double>::infinity();
   std::vector<Series> series;
 };
 
@@ -192,6 +193,7 @@ class ChartWriter {
     x_.low = std::max(chart_.first_step, x_.scale == Scale::logarithmic ? 1.0 : 0.0);
     x_.high = std::max(last, x_.low + 1);
     high = std::max(std::min(high, chart_.cut_above), low);
+    low = std::min(std::max(low, chart_.cut_below), high);
     if (chart_.with_zero) {
       low = std::min(low, 0.0);
       high = std::max(high, 0.0);

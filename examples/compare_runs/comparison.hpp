@@ -226,7 +226,7 @@ inline void note_gap(const Comparison& comparison, std::size_t index,
   if (!row.gap_percent) {
     notes.push_back(
         fmt::format("{}: no gap: there is no step at which both it and {} have a finite validation "
-                    "loss. Evaluate both equally often.",
+                    "loss.",
                     row.label, reference));
   } else if (row.gap_step != last || row.gap_step != last_of_baseline) {
     notes.push_back(

@@ -102,6 +102,23 @@ inline Chart loss_chart(const Comparison& comparison, const std::vector<std::str
   return chart;
 }
 
+/// A run that diverges must not press the others flat: shows what is at most four times as far from
+/// zero as the run in the middle of them goes in its second half.
+inline void cut_outliers(Chart& chart) {
+  std::vector<double> reaches;
+  for (const Series& series : chart.series) {
+    double reach = 0;
+    for (std::size_t i = series.smooth.size() / 2; i < series.smooth.size(); ++i)
+      if (std::isfinite(series.smooth[i].y)) reach = std::max(reach, std::abs(series.smooth[i].y));
+    if (reach > 0) reaches.push_back(reach);
+  }
+  if (reaches.empty()) return;
+  const auto middle = reaches.begin() + static_cast<std::ptrdiff_t>((reaches.size() - 1) / 2);
+  std::nth_element(reaches.begin(), middle, reaches.end());
+  chart.cut_above = 4 * *middle;
+  chart.cut_below = -chart.cut_above;
+}
+
 /// The validation losses' gap to the baseline's in %, wherever both were evaluated.
 inline Chart gap_chart(const Comparison& comparison, const std::vector<std::string>& styles) {
   std::map<std::uint64_t, double> reference;
@@ -126,6 +143,7 @@ inline Chart gap_chart(const Comparison& comparison, const std::vector<std::stri
     series.dots = series.smooth;
     chart.series.push_back(std::move(series));
   }
+  cut_outliers(chart);
   return chart;
 }
 
@@ -151,8 +169,7 @@ inline Chart difference_chart(const Comparison& comparison, const Chart& loss) {
     }
     chart.series.push_back(std::move(series));
   }
-  // A run that diverges must not press the others flat.
-  chart.cut_above = 50;
+  cut_outliers(chart);
   return chart;
 }
 

@@ -21,7 +21,7 @@ inline constexpr std::string_view style_sheet = R"css(
 .s0 { --c: var(--s0) } .s1 { --c: var(--s1) } .s2 { --c: var(--s2) } .s3 { --c: var(--s3) }
 .s4 { --c: var(--s4) } .s5 { --c: var(--s5) } .s6 { --c: var(--s6) } .s7 { --c: var(--s7) }
 * { box-sizing: border-box }
-body { margin: 0 auto; padding: 2.2rem 1.4rem 4rem; max-width: 1040px; background: var(--page);
+body { margin: 0 auto; padding: 2.2rem 1.4rem 4rem; max-width: 1180px; background: var(--page);
   color: var(--ink); font: 16px/1.5 system-ui, -apple-system, "Segoe UI", Roboto, sans-serif }
 h1 { font-size: 1.7rem; line-height: 1.2; margin: 0 0 .3rem; letter-spacing: -.01em }
 h2 { font-size: 1.15rem; margin: 2.6rem 0 .6rem }
@@ -34,19 +34,22 @@ table { border-collapse: collapse; width: 100%; font-size: .92rem;
   font-variant-numeric: tabular-nums }
 th, td { padding: .42rem .7rem; text-align: right; white-space: nowrap;
   border-bottom: 1px solid var(--line) }
-th { color: var(--muted); font-weight: 600; font-size: .82rem }
+th { color: var(--muted); font-weight: 600; font-size: .82rem; white-space: normal;
+  vertical-align: bottom }
 th:first-child, td:first-child, td.text, th.text { text-align: left }
 th:first-child, td:first-child { padding-left: 0 }
 td:last-child, th:last-child { padding-right: 0 }
 td:first-child:not(.name) { font-weight: 600 }
 tr.heading td { padding-top: .8rem !important }
 tr.stopped td:last-child { font-weight: 600 }
-.results td:last-child { white-space: normal }
+.results td:first-child { white-space: normal }
+.results td:last-child { white-space: normal; min-width: 11em; padding-left: 1.5rem }
 .operands { font-size: .84rem }
 .origin { font-size: .82rem }
 .origin :is(th, td) { white-space: normal; padding: .3rem .4rem }
 .origin td:nth-child(2) { overflow-wrap: anywhere; min-width: 9em }
-.operands :is(th, td):not(:first-child) { padding: .3rem .55rem }
+.operands :is(th, td):not(:first-child) { padding: .3rem .4rem }
+.operands td:nth-child(3) { white-space: normal; min-width: 10em }
 td.name { font: .8rem/1.5 ui-monospace, "DejaVu Sans Mono", Menlo, monospace }
 tr.baseline td { background: var(--panel) }
 .results tr.baseline td:first-child { box-shadow: -8px 0 0 var(--panel) }
@@ -101,12 +104,16 @@ details { margin: .7rem 0 } summary { cursor: pointer; color: var(--muted); font
     border-bottom: 1px solid var(--line) }
   .cards tr.baseline td { background: none; box-shadow: none !important }
   .cards :is(td, td:not(:first-child)) { display: flex; justify-content: space-between; gap: .5em;
-    white-space: normal; padding: .1rem 0; border: 0; overflow-wrap: anywhere }
+    padding: .1rem 0; border: 0; min-width: 0 }
   .cards td:first-child { grid-column: 1 / -1; justify-content: flex-start; align-items: center;
-    padding-bottom: .25rem; font-weight: 600 }
+    padding-bottom: .25rem; font-weight: 600; white-space: normal; overflow-wrap: anywhere }
   .cards td:not(:first-child)::before { content: attr(data-name); color: var(--muted);
-    overflow-wrap: normal; text-align: left }
+    white-space: normal; text-align: left }
   .results td:last-child, .origin td:nth-child(2) { grid-column: 1 / -1 }
+  .origin td { overflow-wrap: anywhere }
+  .operands td:nth-child(2) { order: 1 } .operands td:nth-child(4) { order: 2; white-space: normal }
+  .operands td:nth-child(3) { order: 3; grid-column: 1 / -1 }
+  .operands td:nth-child(n+5) { order: 4 }
   .operands tr { font-size: .8rem; gap: 0 .9rem }
 }
 @media print { .controls { position: static } }

@@ -68,16 +68,23 @@ class Planner {
   }
 
   /// The first choice that fits the card: of those with this batch and state, then with smaller
-  /// state, then with the batch cut in halves that follow one another in a step.
+  /// state, then with the batch cut in halves: as twice the micro-batches, or else in a smaller
+  /// step.
   [[nodiscard]] std::optional<Options> suggest(const Options& asked, double card) const {
     Options narrow = asked;
     narrow.master_weights = narrow.moments = "bf16";
-    for (Options options : {asked, narrow}) {
-      if (const auto found = first_fitting(options, card)) return found;
+    std::vector<Options> candidates{asked, narrow};
+    for (Options cut = narrow; cut.batch % 2 == 0;) {
+      cut.batch /= 2;
+      candidates.push_back(cut);
+      candidates.back().micro_batches *= asked.batch / cut.batch;
+      candidates.push_back(cut);
     }
-    for (; narrow.batch % 2 == 0 && can_run(halved(narrow));) {
-      narrow = halved(narrow);
-      if (const auto found = first_fitting(narrow, card)) return found;
+    for (const Options& candidate : candidates) {
+      if (!can_run(candidate)) continue;
+      for (const Options& choice : choices(candidate)) {
+        if (left_on(card, plan(choice)) >= 0) return choice;
+      }
     }
     return std::nullopt;
   }
@@ -106,19 +113,6 @@ class Planner {
   }
 
  private:
-  [[nodiscard]] std::optional<Options> first_fitting(const Options& options, double card) const {
-    for (const Options& choice : choices(options)) {
-      if (left_on(card, plan(choice)) >= 0) return choice;
-    }
-    return std::nullopt;
-  }
-
-  static Options halved(Options options) {
-    options.batch /= 2;
-    options.micro_batches *= 2;
-    return options;
-  }
-
   /// Whether the precision can serve the shape.
   [[nodiscard]] bool can_run(const Options& options) const {
     try {

@@ -121,7 +121,7 @@ grep -q "^  would fit with --" out || fail "nothing is suggested for 80 GiB"
 suggestion_fits "an 80 GiB card" --card-memory 80 --model llama3_8b
 suggestion_fits "a large batch" --card-memory 80 --batch 16
 suggestion_fits "state that was named" --card-memory 80 --master-weights fp32 --moments fp32
-suggestion_fits "a small card" --card-memory 9 --model llama3_small --batch 4 --seq-len 4096
+suggestion_fits "a small card" --card-memory 11 --model llama3_small --batch 4 --seq-len 4096
 run "auto where FP32 fits" 0 --model llama3_8b --precision bf16 --card-memory 300
 grep -qF "AdamW with fp32 master weights and fp32 moments (auto" out || fail "not FP32"
 run "auto where it does not" 0 --model llama3_8b --precision bf16 --card-memory 141
