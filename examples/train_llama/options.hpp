@@ -60,9 +60,6 @@ struct Options {
   double temperature = 0.8;
 };
 
-/// Formats of the optimizer's state.
-inline const std::vector<std::string> state_choices{"auto", "fp32", "bf16"};
-
 namespace detail {
 
 /// The distinct values of a field of all instances.
