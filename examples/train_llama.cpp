@@ -95,6 +95,12 @@ std::string sample(octavo::TrainingSession& session, const Options& options) {
       {.tokens = options.sample, .temperature = options.temperature, .seed = options.seed}));
 }
 
+/// Leaves the algorithms of the GEMMs so far to later runs.
+void keep_gemm_plans(const octavo::TrainingSession& session, const Options& options) {
+  const std::filesystem::path path = gemm_plan_path(options);
+  if (!path.empty()) octavo::store_gemm_plans(path, session.gemm_plans());
+}
+
 int train(octavo::TrainingSession& session, Data& data, Report& report, const Options& options) {
   const octavo::InterruptGuard interrupt;
   const octavo::Schedule learning_rate = schedule(options);
@@ -168,11 +174,14 @@ int run(const CLI::App& app, const Options& options) {
                session->config().parameters(), session->optimizer(), data->size(), configuration);
     announce(*session);
     report->begin(*session, instance);
+    keep_gemm_plans(*session, options);
   } catch (const octavo::Error& error) {
     fmt::print(stderr, "train_llama: {}\n", error.what());
     return bad_input;
   }
-  return train(*session, *data, *report, options);
+  const int code = train(*session, *data, *report, options);
+  keep_gemm_plans(*session, options);  // also of what was met later, such as a sample's lengths
+  return code;
 }
 
 }  // namespace

@@ -9,12 +9,20 @@
 
 namespace benchmarks {
 
+/// Everything that a session is made from.
+struct Request {
+  octavo::SessionOptions options;
+  std::vector<octavo::GemmPlanRecord> gemm_plans;  ///< algorithms that earlier runs chose
+  bool deterministic = false;
+};
+
 /// One preset in one precision on the Cuda device.
 struct Instance {
   std::string model;
   std::string precision;
-  std::string attention;  ///< what runs attention
-  std::shared_ptr<octavo::TrainingSession> (*make)(const octavo::SessionOptions&);
+  /// What runs attention, forward and backward.
+  std::string (*attention)(const Request&);
+  std::shared_ptr<octavo::TrainingSession> (*make)(const Request&);
 };
 
 /// All instances; each translation unit of an instance adds its own.

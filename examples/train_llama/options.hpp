@@ -26,6 +26,7 @@ struct Options {
   int threads = 0;
   int gpu = 0;
   bool deterministic = false;
+  std::string gemm_plans;
   octavo::Index head_chunk = 0;
 
   std::vector<std::string> data;
@@ -104,6 +105,10 @@ inline void declare(CLI::App& app, Options& options) {
                "device always does")
       ->group(model)
       ->capture_default_str();
+  add("--gemm-plans", options.gemm_plans,
+      "file of GEMM algorithms of the cuda device: those in it are taken, and those that it lacks "
+      "are chosen and added; empty: gemm-plans in the folder of --out",
+      model);
   add("--head-chunk", options.head_chunk, "tokens whose logits exist at once; 0: chosen", model)
       ->check(not_negative_whole());
 
@@ -194,12 +199,19 @@ inline const Instance& find_instance(const Options& options) {
       "OCTAVO_CUDA_PRESETS and OCTAVO_CUDA_PRECISIONS, and build again"));
 }
 
+/// The file of GEMM algorithms; empty if none is kept.
+inline std::filesystem::path gemm_plan_path(const Options& options) {
+  if (!options.gemm_plans.empty() || options.out.empty()) return options.gemm_plans;
+  return std::filesystem::path(options.out) / "gemm-plans";
+}
+
 /// What the session is made from.
 inline SessionRequest session_request(const Options& options) {
   SessionRequest request;
   request.threads = options.threads;
   request.gpu = options.gpu;
   request.deterministic = options.deterministic;
+  request.gemm_plans = octavo::load_gemm_plans(gemm_plan_path(options));
   request.formats = options.formats;
   octavo::SessionOptions& session = request.options;
   session.batch = {options.batch, options.sequence_length};

@@ -56,7 +56,7 @@ class GroupedQueryAttention {
       key_norm_.take(arena, name + ".key_norm.weight", 1, Shape.head_dim, 0.0f);
     }
     qkv_.enter(name + ".qkv", registry, recomputed);
-    output_.enter(name + ".output", registry, recomputed);
+    output_.enter(name + ".output", registry, recomputed, false, true);
     qkv_.take_weight_copies(arena, qkv_weight_);
     output_.take_weight_copies(arena, output_weight_);
   }

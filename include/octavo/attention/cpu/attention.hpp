@@ -89,6 +89,12 @@ inline void row_log_sum_exp(const float* scores, Index leading, Index rows, Inde
 
 }  // namespace detail
 
+/// See attention_limits.
+inline DeviceLimits<Cpu> attention_limits_body(const AttentionShape&, bool,
+                                               const Context<Cpu>& context) {
+  return context;
+}
+
 /// Bytes of workspace that attention of this shape needs.
 inline std::size_t attention_workspace(const AttentionShape& shape,
                                        const DeviceLimits<Cpu>& limits) {

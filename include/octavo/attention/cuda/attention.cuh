@@ -1,9 +1,7 @@
 /// @file
-/// Causal attention on the `Cuda` device. In BF16 it runs through cuDNN where the program is
-/// compiled with it (OCTAVO_WITH_CUDNN) and sequences are multiples of 64 tokens, else through own
-/// kernels: cuDNN compiles a plan for each length, which lengths that are met once, such as those
-/// of a text that is being generated, do not repay, and it refuses sequences of one token. FP32
-/// always runs through plain own kernels.
+/// Causal attention on the `Cuda` device: in BF16 through cuDNN where the program is compiled with
+/// it (OCTAVO_WITH_CUDNN) and sequences are multiples of 64 tokens, else through own kernels. FP32
+/// always runs through plain own kernels. workspace.hpp decides.
 #pragma once
 
 #include <octavo/attention/attention.hpp>
@@ -21,11 +19,7 @@ namespace octavo {
 /// What attention in BF16 runs through.
 enum class AttentionLibrary { cudnn, octavo };
 
-/// cuDNN runs sequences that are multiples of this many tokens.
-inline constexpr Index cudnn_attention_multiple = 64;
-
-/// The choices that a context has for attention in BF16. Octavo's backward gives equal bits for
-/// equal inputs, cuDNN's does not: where the context is to be deterministic, Octavo's runs.
+/// The choices that a context has for attention in BF16.
 struct AttentionSettings {
 #if defined(OCTAVO_WITH_CUDNN)
   AttentionLibrary library = AttentionLibrary::cudnn;
@@ -39,31 +33,37 @@ inline AttentionSettings& attention_settings(const Context<Cuda>& context) {
   return context.state<AttentionSettings>();
 }
 
-/// What runs attention of format `T` in training on the `Cuda` device, unless a context's settings
-/// say otherwise: "cudnn" or "octavo".
-template <class T = Bf16>
-constexpr const char* attention_implementation(Cuda) {
-#if defined(OCTAVO_WITH_CUDNN)
-  if (std::is_same_v<T, Bf16>) return "cudnn";
-#endif
-  return "octavo";
-}
-
 namespace detail {
 
-/// Whether cuDNN is to run; throws ConfigError if the settings want it and it is not there.
-inline bool runs_cudnn(const AttentionSettings& settings, const AttentionShape& shape) {
+/// The limits that a context's settings give attention, before any library is asked.
+/// @throws ConfigError  if they want cuDNN and the program is compiled without it
+inline DeviceLimits<Cuda> attention_settings_limits(const Context<Cuda>& context) {
+  DeviceLimits<Cuda> limits = context;
+  limits.cudnn = attention_settings(context).library == AttentionLibrary::cudnn;
 #if !defined(OCTAVO_WITH_CUDNN)
-  require<ConfigError>(settings.library != AttentionLibrary::cudnn,
+  require<ConfigError>(!limits.cudnn,
                        "attention is to run through cuDNN, but this program is compiled without "
                        "it; choose AttentionLibrary::octavo, or configure the build where cuDNN "
                        "and its frontend are found");
 #endif
-  return settings.library == AttentionLibrary::cudnn &&
-         shape.tokens % cudnn_attention_multiple == 0;
+  return limits;
 }
 
 }  // namespace detail
+
+/// See attention_limits. Makes cuDNN's plans of the shape, which its first use would make else.
+inline DeviceLimits<Cuda> attention_limits_body(const AttentionShape& shape, bool is_bf16,
+                                                const Context<Cuda>& context) {
+  DeviceLimits<Cuda> limits = detail::attention_settings_limits(context);
+  limits.cudnn = limits.cudnn && is_bf16;
+#if defined(OCTAVO_WITH_CUDNN)
+  if (limits.cudnn && shape.rows() > 0 && shape.tokens % cudnn_attention_multiple == 0) {
+    limits.cudnn_workspace =
+        context.state<detail::CudnnAttention>().workspace(shape, limits.deterministic);
+  }
+#endif
+  return limits;
+}
 
 /// See attention_forward.
 template <class T>
@@ -75,14 +75,16 @@ void attention_forward_body(const AttentionShape& shape, TensorView<const T, 2, 
   if constexpr (std::is_same_v<T, float>) {
     detail::simple_attention_forward(shape, qkv, output, log_sum_exp, context);
   } else {
-    if (detail::runs_cudnn(attention_settings(context), shape)) {
-#if defined(OCTAVO_WITH_CUDNN)
-      context.state<detail::CudnnAttention>().forward(shape, qkv.data(), output.data(),
-                                                      log_sum_exp.data(), context);
-#endif
-    } else {
+    const DeviceLimits<Cuda> limits = detail::attention_settings_limits(context);
+    const auto kernels = detail::attention_kernels<T>(AttentionPass::forward, shape, limits);
+    if (kernels == detail::AttentionKernels::octavo) {
       detail::own_attention_forward(shape, qkv, output, log_sum_exp, context);
+      return;
     }
+#if defined(OCTAVO_WITH_CUDNN)
+    context.state<detail::CudnnAttention>().forward(shape, qkv.data(), output.data(),
+                                                    log_sum_exp.data(), context);
+#endif
   }
 }
 
@@ -99,16 +101,18 @@ void attention_backward_body(const AttentionShape& shape, TensorView<const T, 2,
     detail::simple_attention_backward(shape, qkv, output, output_gradient, log_sum_exp,
                                       qkv_gradient, context);
   } else {
-    if (detail::runs_cudnn(attention_settings(context), shape) && !context.deterministic()) {
-#if defined(OCTAVO_WITH_CUDNN)
-      context.state<detail::CudnnAttention>().backward(shape, qkv.data(), output.data(),
-                                                       output_gradient.data(), log_sum_exp.data(),
-                                                       qkv_gradient.data(), context);
-#endif
-    } else {
+    const DeviceLimits<Cuda> limits = attention_limits<T>(shape, context);
+    const auto kernels = detail::attention_kernels<T>(AttentionPass::backward, shape, limits);
+    if (kernels == detail::AttentionKernels::octavo) {
       detail::own_attention_backward(shape, qkv, output, output_gradient, log_sum_exp, qkv_gradient,
                                      context);
+      return;
     }
+#if defined(OCTAVO_WITH_CUDNN)
+    context.state<detail::CudnnAttention>().backward(shape, qkv.data(), output.data(),
+                                                     output_gradient.data(), log_sum_exp.data(),
+                                                     qkv_gradient.data(), context);
+#endif
   }
 }
 

@@ -56,7 +56,11 @@ class Context<Cuda> {
 
   [[nodiscard]] int gpu() const { return gpu_; }
   [[nodiscard]] cudaStream_t stream() const { return stream_; }
-  operator DeviceLimits<Cuda>() const { return {}; }  // NOLINT: a context says all of it
+  operator DeviceLimits<Cuda>() const {  // NOLINT: a context says all of it
+    DeviceLimits<Cuda> limits;
+    limits.deterministic = deterministic_;
+    return limits;
+  }
 
   /// Memory of the GPU that one operation at a time may use; its content does not outlive the
   /// operation.
