@@ -14,5 +14,4 @@ write_basic_package_version_file(octavoConfigVersion.cmake
 install(FILES
   ${CMAKE_CURRENT_BINARY_DIR}/octavoConfig.cmake
   ${CMAKE_CURRENT_BINARY_DIR}/octavoConfigVersion.cmake
-  cmake/FindOpenBLAS.cmake
   DESTINATION ${octavo_package})

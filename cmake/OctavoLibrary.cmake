@@ -1,22 +1,7 @@
 # The library: octavo::octavo needs a C++20 compiler only; octavo::cuda adds the CUDA Toolkit.
 
 find_package(OpenMP COMPONENTS CXX)
-find_package(nlohmann_json 3.10)
-if(NOT nlohmann_json_FOUND)
-  message(FATAL_ERROR "nlohmann/json is missing: run scripts/install-dependencies run, "
-    "or install the package nlohmann-json3-dev")
-endif()
-set(OCTAVO_BLAS_ENABLED OFF)
-if(NOT OCTAVO_BLAS STREQUAL "OFF")
-  list(APPEND CMAKE_MODULE_PATH ${CMAKE_CURRENT_LIST_DIR})
-  find_package(OpenBLAS MODULE)
-  set(OCTAVO_BLAS_ENABLED ${OpenBLAS_FOUND})
-  if(OCTAVO_BLAS STREQUAL "ON" AND NOT OpenBLAS_FOUND)
-    message(FATAL_ERROR "OCTAVO_BLAS is ON but OpenBLAS was not found: "
-      "install the package libopenblas-dev, or pass -DOCTAVO_BLAS=OFF")
-  endif()
-endif()
-message(STATUS "Octavo: OpenMP ${OpenMP_CXX_FOUND}, OpenBLAS ${OCTAVO_BLAS_ENABLED}")
+message(STATUS "Octavo: OpenMP ${OpenMP_CXX_FOUND}")
 
 add_library(octavo INTERFACE)
 add_library(octavo::octavo ALIAS octavo)
@@ -28,16 +13,11 @@ target_compile_features(octavo INTERFACE cxx_std_20)
 # functions for both sides use the constexpr parts of std, such as std::array and std::min.
 target_compile_options(octavo INTERFACE
   "$<$<COMPILE_LANG_AND_ID:CUDA,NVIDIA>:-std=c++20;--expt-relaxed-constexpr>")
-target_link_libraries(octavo INTERFACE nlohmann_json::nlohmann_json)
 if(OpenMP_CXX_FOUND)
   target_link_libraries(octavo INTERFACE OpenMP::OpenMP_CXX)
   # One inline function must not be parallel in one translation unit and serial in another.
   target_compile_options(octavo INTERFACE
     "$<$<COMPILE_LANG_AND_ID:CUDA,NVIDIA>:-Xcompiler=${OpenMP_CXX_FLAGS}>")
-endif()
-if(OCTAVO_BLAS_ENABLED)
-  target_link_libraries(octavo INTERFACE OpenBLAS::OpenBLAS)
-  target_compile_definitions(octavo INTERFACE OCTAVO_WITH_BLAS=1)
 endif()
 
 add_library(octavo_cuda INTERFACE)

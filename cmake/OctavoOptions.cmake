@@ -6,19 +6,20 @@ option(OCTAVO_BUILD_BENCHMARKS "Build the benchmarks" ${PROJECT_IS_TOP_LEVEL})
 option(OCTAVO_BUILD_DOCS "Offer the target docs" ${PROJECT_IS_TOP_LEVEL})
 
 # What programs, tests and benchmarks are compiled with; never what a user of octavo::octavo is.
-option(OCTAVO_NATIVE "Compile our own targets for this machine's processor" ${PROJECT_IS_TOP_LEVEL})
+if(PROJECT_IS_TOP_LEVEL)
+  set(octavo_arch native)
+endif()
+set(OCTAVO_ARCH "${octavo_arch}" CACHE STRING
+  "Processor that our own targets are compiled for, as -march= takes it; empty: the compiler's choice")
 # Compilers warn of different things: errors are for those that scripts/check names.
 option(OCTAVO_WERROR "Warnings in our own targets are errors" OFF)
 set(OCTAVO_SANITIZE "" CACHE STRING "Sanitizers for our own targets, such as address,undefined")
 
-set(OCTAVO_BLAS AUTO CACHE STRING "GEMM through OpenBLAS: ON, OFF, or AUTO (where it is found)")
 set(OCTAVO_CUDA AUTO CACHE STRING "The Cuda device: ON, OFF, or AUTO (where nvcc is found)")
-foreach(option IN ITEMS OCTAVO_BLAS OCTAVO_CUDA)
-  set_property(CACHE ${option} PROPERTY STRINGS AUTO ON OFF)
-  if(NOT ${option} MATCHES "^(AUTO|ON|OFF)$")
-    message(FATAL_ERROR "${option} is '${${option}}': it must be AUTO, ON or OFF")
-  endif()
-endforeach()
+set_property(CACHE OCTAVO_CUDA PROPERTY STRINGS AUTO ON OFF)
+if(NOT OCTAVO_CUDA MATCHES "^(AUTO|ON|OFF)$")
+  message(FATAL_ERROR "OCTAVO_CUDA is '${OCTAVO_CUDA}': it must be AUTO, ON or OFF")
+endif()
 
 # The trainer gets one translation unit for each pair.
 set(OCTAVO_PRESETS "llama_tiny" CACHE STRING "Model presets that the trainer offers on the Cpu")

@@ -170,12 +170,14 @@ inline Part cross_entropy_part(Gpu& gpu) {
   const auto ids = random_tokens(gpu, logit_rows);
   const auto logits = gpu.make<Bf16>(logit_rows * vocabulary);
   const auto losses = gpu.make<float>(logit_rows);
+  const auto gradient_scale = gpu.make<float>(1);
   Part part{"cross_entropy", logit_rows, vocabulary,
             static_cast<double>(logit_rows * vocabulary * 4)};
   part.run = [=, &gpu](int turn) {
     const std::size_t i = at(turn);
     cross_entropy(matrix(logits[i], logit_rows, vocabulary), input(ids[i], logit_rows),
-                  vector(losses[i], logit_rows), vocabulary, 1e-4f, gpu.context());
+                  vector(losses[i], logit_rows), vocabulary, input(gradient_scale[0], 1),
+                  gpu.context());
   };
   return part;
 }

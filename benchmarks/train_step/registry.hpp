@@ -20,8 +20,6 @@ struct Request {
 struct Instance {
   std::string model;
   std::string precision;
-  /// What runs attention, forward and backward.
-  std::string (*attention)(const Request&);
   std::shared_ptr<octavo::TrainingSession> (*make)(const Request&);
 };
 

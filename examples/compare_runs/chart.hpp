@@ -14,10 +14,12 @@
 
 #include <fmt/format.h>
 
+#include <common/text.hpp>
 #include "axis.hpp"
-#include "text.hpp"
 
 namespace compare_runs {
+
+using namespace programs;
 
 /// y is NaN where the value was not finite: lines are interrupted there.
 struct Point {

@@ -16,8 +16,8 @@
 
 #include <fmt/format.h>
 
+#include <common/text.hpp>
 #include "run.hpp"
-#include "text.hpp"
 
 namespace compare_runs {
 

@@ -16,10 +16,10 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include <common/text.hpp>
 #include "chart.hpp"
 #include "comparison.hpp"
 #include "page.hpp"
-#include "text.hpp"
 
 namespace compare_runs {
 namespace detail {

@@ -19,9 +19,11 @@
 
 #include <octavo/core/error.hpp>
 
-#include "text.hpp"
+#include <common/text.hpp>
 
 namespace compare_runs {
+
+using namespace programs;
 
 /// What the user named cannot be compared. The message has the file, the line where there is one,
 /// and what to do.

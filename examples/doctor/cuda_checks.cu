@@ -1,5 +1,6 @@
 #include <doctor/cuda_checks.hpp>
 #include <doctor/examine.hpp>
+#include <octavo/core/capability.hpp>
 #include <octavo/cuda.cuh>
 #include <octavo/octavo.hpp>
 
@@ -195,9 +196,10 @@ bool has_code(const Context<Cuda>& context, int capability, Report& report) {
   if (status == cudaSuccess) return true;
   report.check(
       "cuda kernels", false,
-      octavo::message(cudaGetErrorString(status),
-                      "; this program has no code for compute capability ", capability / 10, ".",
-                      capability % 10, ": configure with -DCMAKE_CUDA_ARCHITECTURES=", capability));
+      octavo::message(
+          cudaGetErrorString(status), "; this program has no code for compute capability ",
+          capability / 10, ".", capability % 10,
+          ": configure with -DCMAKE_CUDA_ARCHITECTURES=", octavo::served_cuda_architecture));
   return false;
 }
 

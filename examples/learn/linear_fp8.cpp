@@ -17,7 +17,7 @@ std::vector<Values> run(int steps) {
   constexpr auto kind = MemoryKind::activations;
   Context<Cpu> context(1);
   Arena<Cpu> arena({.peak = 16 << 20}, context);  // a model measures first what it needs
-  GemmManifest manifest;
+  Manifest manifest;
   ScalingTable<Cpu> scaling;
   Parameter<T, float, Cpu> weight;
   weight.take(arena, "linear.weight", features, features, 0.05f);

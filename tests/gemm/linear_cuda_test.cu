@@ -364,7 +364,7 @@ class Layer {
     return result;
   }
 
-  [[nodiscard]] const GemmManifest& manifest() const { return manifest_; }
+  [[nodiscard]] const Manifest& manifest() const { return manifest_; }
   [[nodiscard]] Context<D>& context() { return context_; }
 
  private:
@@ -402,7 +402,7 @@ class Layer {
 
   Index tokens_;
   Context<D> context_;
-  GemmManifest manifest_;
+  Manifest manifest_;
   ScalingTable<D> scaling_;
   L linear_;
   typename L::Weight weight_;

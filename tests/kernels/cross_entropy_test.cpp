@@ -63,8 +63,9 @@ TYPED_TEST(CrossEntropy, LossAndGradientAreTheFormula) {
   Matrix<T> gradient = logits;
   Matrix<float> losses(1, tokens, -7.0f);
   support::Workplace place;
+  const Matrix<float> gradient_scale(1, 1, static_cast<float>(scale));
   cross_entropy(gradient.view(), target_view(), losses.flat(), vocabulary,
-                static_cast<float>(scale), place.context);
+                gradient_scale.flat_input(), place.context);
   for (Index t = 0; t < tokens; ++t) {
     const Index target = targets[static_cast<std::size_t>(t)];
     const double sum = log_sum_exp(logits, t);
@@ -91,9 +92,10 @@ TYPED_TEST(CrossEntropy, WithoutAScaleTheLogitsStay) {
   Matrix<float> losses(1, tokens, -7.0f);
   Matrix<float> training_losses(1, tokens);
   support::Workplace place;
-  cross_entropy(same.view(), target_view(), losses.flat(), vocabulary, 0.0f, place.context);
-  cross_entropy(gradient.view(), target_view(), training_losses.flat(), vocabulary, 1.0f,
-                place.context);
+  cross_entropy(same.view(), target_view(), losses.flat(), vocabulary, {}, place.context);
+  const Matrix<float> one(1, 1, 1.0f);
+  cross_entropy(gradient.view(), target_view(), training_losses.flat(), vocabulary,
+                one.flat_input(), place.context);
   EXPECT_EQ(same.elements, logits.elements);
   EXPECT_EQ(losses.elements, training_losses.elements);
 }
@@ -104,7 +106,7 @@ TEST(CrossEntropyOfNan, IsNotHidden) {
   logits.at(2, 0) = std::numeric_limits<float>::infinity();
   Matrix<float> losses(1, tokens);
   support::Workplace place;
-  cross_entropy(logits.view(), target_view(), losses.flat(), vocabulary, 0.0f, place.context);
+  cross_entropy(logits.view(), target_view(), losses.flat(), vocabulary, {}, place.context);
   EXPECT_FALSE(std::isfinite(losses(0, 0)));
   EXPECT_FALSE(std::isfinite(losses(0, 2)));
   EXPECT_TRUE(std::isfinite(losses(0, 3)));
@@ -117,12 +119,16 @@ TEST(CrossEntropyErrors, ShapesMustAgree) {
   support::Workplace place;
   for (const Index wrong : {Index{0}, padded + 1}) {
     EXPECT_THROW(
-        cross_entropy(logits.view(), target_view(), losses.flat(), wrong, 0.0f, place.context),
+        cross_entropy(logits.view(), target_view(), losses.flat(), wrong, {}, place.context),
         ShapeError);
   }
   EXPECT_THROW(
-      cross_entropy(logits.view(), target_view(), few.flat(), vocabulary, 0.0f, place.context),
+      cross_entropy(logits.view(), target_view(), few.flat(), vocabulary, {}, place.context),
       ShapeError);
+  const Matrix<float> two(1, 2, 1.0f);
+  EXPECT_THROW(cross_entropy(logits.view(), target_view(), losses.flat(), vocabulary,
+                             two.flat_input(), place.context),
+               ShapeError);
 }
 
 }  // namespace

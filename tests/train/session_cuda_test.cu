@@ -3,6 +3,7 @@
 #include <octavo/cuda.cuh>
 
 #include "kernels/cuda_support.cuh"
+#include "support/faulty_model.hpp"
 #include "support/small_model.hpp"
 
 #include <cmath>
@@ -40,6 +41,11 @@ class SessionOnCuda : public support::OnGpu {
     context.set_deterministic(true);
     Session<T, Cuda> session(options, context);
     for (unsigned i = 0; i < steps; ++i) EXPECT_FALSE(step(session, options, i).skipped);
+    return weight_bits(session, context);
+  }
+
+  template <class AnySession>
+  static std::vector<std::byte> weight_bits(AnySession& session, const Context<Cuda>& context) {
     std::vector<std::byte> bytes;
     session.model().visit([&](auto& parameter) {
       const std::size_t begin = bytes.size();
@@ -96,6 +102,51 @@ TYPED_TEST(SessionOnCuda, RecomputationAndRemadeCopiesChangeNoBit) {
   options.model.recompute = Recompute::block;
   options.model.weight_copies = WeightCopies::remade;
   EXPECT_TRUE(this->weights_after(4, options) == kept);
+}
+
+// Masked targets make the number of targets differ from step to step.
+TYPED_TEST(SessionOnCuda, OneRecordServesEveryNumberOfTargets) {
+  const SessionOptions options = small_session(2);
+  Context<Cuda> on_gpu;
+  Context<Cpu> on_cpu;
+  Session<TypeParam, Cuda> cuda(options, on_gpu);
+  Session<TypeParam, Cpu> cpu(options, on_cpu);
+  constexpr unsigned steps = 8;
+  for (unsigned i = 0; i < steps; ++i) {
+    TokenBatch batch = step_batch(options, i);
+    for (std::size_t t = 0; t < batch.targets.size(); t += i + 1) batch.targets[t] = -1;
+    if (i == 5) std::fill(batch.targets.begin(), batch.targets.end(), -1);
+    const StepResult expected = cpu.step(batch.tokens, batch.targets, 3e-4);
+    const StepResult result = cuda.step(batch.tokens, batch.targets, 3e-4);
+    ASSERT_NEAR(result.loss, expected.loss, 1e-3 * expected.loss) << "step " << i;
+    ASSERT_NEAR(result.gradient_norm, expected.gradient_norm, 0.02 * expected.gradient_norm);
+  }
+  EXPECT_EQ(cuda.replays().runs, 1u);
+  EXPECT_EQ(cuda.replays().recordings, 1u);
+  EXPECT_EQ(cuda.replays().launches, steps - 1);
+}
+
+TYPED_TEST(SessionOnCuda, AStepThatThrowsChangesNoBitOfThoseThatFollow) {
+  using Faulty = ModelSession<::support::FaultyModel<Llama<::support::small, TypeParam, Cuda>>>;
+  const SessionOptions options = small_session(2);
+  const auto weights = [&](int failing) {
+    Context<Cuda> context;
+    context.set_deterministic(true);
+    Faulty session(options, context);
+    for (int i = 0; i < 4; ++i) {
+      if (i == failing) {
+        session.model().faulty = true;
+        const TokenBatch batch = step_batch(options, 99);
+        EXPECT_THROW(session.step(batch.tokens, batch.targets, 1e-2), ConfigError);
+      }
+      const TokenBatch batch = step_batch(options, static_cast<unsigned>(i));
+      EXPECT_FALSE(session.step(batch.tokens, batch.targets, 1e-3).skipped);
+    }
+    return this->weight_bits(session, context);
+  };
+  const std::vector<std::byte> undisturbed = weights(-1);
+  // The first step runs as it is, the second is recorded, and a record cannot throw.
+  for (const int failing : {0, 1}) EXPECT_TRUE(weights(failing) == undisturbed) << failing;
 }
 
 TYPED_TEST(SessionOnCuda, EvaluationTakesNoMemory) {

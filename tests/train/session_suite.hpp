@@ -123,6 +123,13 @@ TYPED_TEST_P(SessionTest, ManifestIsWhatRuns) {
       const std::uint64_t expected = entry.layer == "head" ? 2 * 3 : again ? 4 : 2;
       EXPECT_EQ(entry.executed, expected) << entry.layer << " " << name_of(entry.pass);
     }
+    const std::vector<octavo::AttentionEntry>& attentions = session.manifest().attentions();
+    ASSERT_EQ(attentions.size(), 6U) << "forward and backward of each block";
+    for (const octavo::AttentionEntry& attention : attentions) {
+      EXPECT_EQ(attention.expected, "octavo loops");
+      EXPECT_EQ(attention.shape, "2 x 48, 2/1 heads of 64");
+      EXPECT_EQ(attention.executed, 2U) << attention.layer << " " << attention.pass;
+    }
     EXPECT_NO_THROW(session.manifest().verify_step(2, 3));
     EXPECT_THROW(session.manifest().verify_step(1, 3), octavo::ManifestError);
     EXPECT_THROW(session.manifest().verify_step(2, 2), octavo::ManifestError);

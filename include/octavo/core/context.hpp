@@ -32,7 +32,8 @@ struct DeviceLimits<Cuda> {
 #else
   bool cudnn = false;
 #endif
-  /// Equal inputs are to give equal bits in every run.
+  /// Equal inputs give equal bits in every run: nothing adds in an order of its own, and algorithms
+  /// are not chosen by timing them.
   bool deterministic = false;
   /// Bytes that cuDNN's deterministic backward may take, which grow with the square of a sequence's
   /// length; where it needs more, Octavo's own backward runs, which is deterministic, too.

@@ -4,11 +4,21 @@
 
 #include <octavo/core/context.hpp>
 
+#include <cstdint>
+
 namespace octavo {
 
+/// How often a body was called as it is, how often while it was recorded, and how often its record
+/// was launched.
+struct ReplayCounts {
+  std::uint64_t runs = 0;
+  std::uint64_t recordings = 0;
+  std::uint64_t launches = 0;
+};
+
 /// Runs a body of launches. Where a device can record them, the first call runs the body, the
-/// second records it, and later calls replay the record without the host's work. Specialised for
-/// each device.
+/// second records it, and later calls launch the record without the host's work. A call that throws
+/// counts for nothing: the next one starts where it did. Specialised for each device.
 template <Device D>
 class Replay;
 
@@ -16,12 +26,16 @@ class Replay;
 template <>
 class Replay<Cpu> {
  public:
-  /// Calls `body()`. The number is whatever the body's launches depend on: where a device records,
-  /// another number records anew.
   template <class Body>
-  void run(float, const Context<Cpu>&, const Body& body) {
+  void run(const Context<Cpu>&, const Body& body) {
     body();
+    ++counts_.runs;
   }
+
+  [[nodiscard]] const ReplayCounts& counts() const { return counts_; }
+
+ private:
+  ReplayCounts counts_;
 };
 
 }  // namespace octavo

@@ -7,24 +7,26 @@
 namespace octavo {
 
 /// losses[t] = log Σ exp(logits[t, :]) − logits[t, targets[t]] over the first `vocabulary` columns;
-/// a target below 0 is ignored: its loss and gradient are 0. Unless `gradient_scale` is 0, the
-/// logits are overwritten by `gradient_scale` times the gradient of their loss, and by 0 in the
-/// columns that pad the vocabulary.
+/// a target below 0 is ignored: its loss and gradient are 0. Unless `gradient_scale` is empty, the
+/// logits are overwritten by its number times the gradient of their loss, and by 0 in the columns
+/// that pad the vocabulary.
 /// @param logits          [tokens, padded vocabulary]
 /// @param targets         [tokens]
 /// @param losses          [tokens]
 /// @param vocabulary      number of real columns
-/// @param gradient_scale  for a mean over n tokens, 1/n; 0 in evaluation
+/// @param gradient_scale  [1], for a mean over n tokens 1/n: on the device, so that a recorded step
+///                        serves every number of targets; empty in evaluation
 /// @note enqueues; does not synchronise
 template <class T, Device D>
 void cross_entropy(TensorView<T, 2, D> logits, TensorView<const std::int32_t, 1, D> targets,
-                   TensorView<float, 1, D> losses, Index vocabulary, float gradient_scale,
-                   const Context<D>& context) {
+                   TensorView<float, 1, D> losses, Index vocabulary,
+                   TensorView<const float, 1, D> gradient_scale, const Context<D>& context) {
   check_shape("cross_entropy", "targets", targets, {logits.extent(0)});
   check_shape("cross_entropy", "losses", losses, {logits.extent(0)});
   require<ShapeError>(vocabulary > 0 && vocabulary <= logits.extent(1),
                       "cross_entropy: a vocabulary of ", vocabulary, " does not fit logits of ",
                       logits.extent(1), " columns");
+  if (!gradient_scale.empty()) check_shape("cross_entropy", "gradient_scale", gradient_scale, {1});
   cross_entropy_body(logits, targets, losses, vocabulary, gradient_scale, context);
 }
 

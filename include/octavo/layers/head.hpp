@@ -60,12 +60,14 @@ class LanguageModelHead {
   /// @param targets     [tokens]; below 0: ignored
   /// @param losses      [tokens]
   /// @param x_gradient  [tokens, Hidden], added to; not used in evaluation
-  /// @param gradient_scale  1 / number of tokens in the optimizer step
+  /// @param gradient_scale  [1]: 1 / number of targets in the optimizer step; not used in
+  /// evaluation
   /// @param accumulate  whether weights' gradients are added to what is there
   template <class M>
   void loss(TensorView<const T, 2, D> x, TensorView<const std::int32_t, 1, D> targets,
-            TensorView<float, 1, D> losses, TensorView<T, 2, D> x_gradient, float gradient_scale,
-            bool accumulate, const Context<D>& context) {
+            TensorView<float, 1, D> losses, TensorView<T, 2, D> x_gradient,
+            TensorView<const float, 1, D> gradient_scale, bool accumulate,
+            const Context<D>& context) {
     if constexpr (M::saves) {
       if (!accumulate) norm_.visit([&](auto& weight) { weight.clear_gradient(context); });
     }
@@ -74,7 +76,8 @@ class LanguageModelHead {
       const auto input = project<M>(x.rows(begin, count), context);
       const auto logits = projection_.output_gradient(logits_, count);
       cross_entropy(logits.values, targets.rows(begin, count), losses.rows(begin, count),
-                    vocabulary_, M::saves ? gradient_scale : 0.0f, context);
+                    vocabulary_, M::saves ? gradient_scale : TensorView<const float, 1, D>(),
+                    context);
       if constexpr (M::saves) {
         quantize(logits, context);
         projection_.backward_weight(logits, input, accumulate || begin > 0, context);

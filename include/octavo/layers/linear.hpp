@@ -7,6 +7,7 @@
 #include <octavo/layers/mode.hpp>
 #include <octavo/layers/parameter.hpp>
 #include <octavo/layers/scaling_table.hpp>
+#include <octavo/layers/shapes.hpp>
 
 namespace octavo {
 
@@ -37,8 +38,10 @@ class WeightStage {
 template <Device D>
 struct LayerRegistry {
   ScalingTable<D>* scaling = nullptr;
-  GemmManifest* manifest = nullptr;
+  Manifest* manifest = nullptr;
   WeightStage<D>* stage = nullptr;  ///< null: layers keep the quantised copies of their weights
+  BatchShape batch{};               ///< of one micro-batch
+  DeviceLimits<D> limits{};
 };
 
 /// A linear layer without bias, `In` features to `Out`.
@@ -58,24 +61,7 @@ class Linear {
   using OutputGradientMemory = OperandMemory<P, OperandKind::output_gradient, D>;
   static constexpr bool quantized = QuantizedPrecision<P>;
 
-  static constexpr int multiple = PrecisionTraits<P>::shape_multiple;
-  static_assert(
-      runs_on<P, D>,
-      "Mxfp8: no GPU that this library serves multiplies MX blocks; choose "
-      "Fp8Recipe<Blockwise>, write AllowFallback<Mxfp8>, or run it on Cpu, which emulates "
-      "it");
-  static_assert(
-      multiple != 128 || (In % 128 == 0 && Out % 128 == 0),
-      "Fp8Recipe<Blockwise>: a linear layer's input and output features must be multiples "
-      "of 128; change the model's hidden, ffn or head sizes, choose "
-      "Fp8Recipe<Tensorwise>, or write AllowFallback<Fp8Recipe<Blockwise>>");
-  static_assert(multiple != 32 || (In % 32 == 0 && Out % 32 == 0),
-                "Mxfp8: a linear layer's input and output features must be multiples of 32; change "
-                "the model's hidden, ffn or head sizes, or write AllowFallback<Mxfp8>");
-  static_assert(multiple != 16 || (In % 16 == 0 && Out % 16 == 0),
-                "Fp8Recipe: a linear layer's input and output features must be multiples of 16; "
-                "change the model's hidden, ffn or head sizes, or write AllowFallback around the "
-                "recipe");
+  static_assert(sizeof(detail::LayerCheck<P, In, Out, D>) > 0);  // which says what does not fit
 
   /// Enters the layer in the manifest and the scaling table.
   /// @param recomputed  the forward GEMM runs once more in the backward
@@ -97,20 +83,11 @@ class Linear {
     const GemmScales dy = scales<OperandKind::output_gradient>();
     const auto add = [&](GemmPass pass, const char* a, const char* b, const char* result,
                          bool again, GemmScales scales_a, GemmScales scales_b) {
-      const bool adds_here = adds && pass == GemmPass::forward;
-      return registry.manifest->add({name,
-                                     pass,
-                                     Out,
-                                     In,
-                                     {a, b, by},
-                                     precision,
-                                     result,
-                                     again,
-                                     is_head,
-                                     0,
-                                     adds_here,
-                                     scales_a,
-                                     scales_b});
+      GemmEntry entry{name, pass, Out, In, {a, b, by}, precision, result, again, is_head, 0};
+      entry.adds = adds && pass == GemmPass::forward;
+      entry.scales_a = scales_a;
+      entry.scales_b = scales_b;
+      return registry.manifest->add(std::move(entry));
     };
     const char* stored = FormatTraits<T>::name;
     entries_ = {

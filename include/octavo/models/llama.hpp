@@ -63,9 +63,6 @@ class Llama {
                     Config.kv_heads > 0 && Config.head_dim > 0 && Config.vocabulary > 0,
                 "LlamaConfig: layers, hidden, ffn, heads, kv_heads, head_dim and vocabulary must "
                 "all be positive");
-  static_assert(Config.heads % Config.kv_heads == 0,
-                "LlamaConfig: heads must be a multiple of kv_heads, so that each KV head serves "
-                "equally many query heads; change heads or kv_heads");
 
   using T = StorageOf<Precision>;
   using G = Gradient;
@@ -97,7 +94,7 @@ class Llama {
       options_.head_chunk = std::max(Index{128}, fitting / 128 * 128);
     }
     options_.head_chunk = std::min(options_.head_chunk, batch.rows());
-    take_parameters(arena);
+    take_parameters(arena, limits);
     check_reduced_tokens();
     scaling_.take(arena);
     weight_stage_.take(arena);
@@ -110,7 +107,7 @@ class Llama {
   Llama& operator=(const Llama&) = delete;
 
   [[nodiscard]] BatchShape batch() const { return batch_; }
-  [[nodiscard]] const GemmManifest& manifest() const { return manifest_; }
+  [[nodiscard]] const Manifest& manifest() const { return manifest_; }
   [[nodiscard]] const ScalingTable<D>& scaling() const { return scaling_; }
   [[nodiscard]] static std::string precision() { return precision_name<Precision>(); }
 
@@ -123,7 +120,7 @@ class Llama {
     visit([&](auto& parameter) {
       octavo::initialize(parameter, RandomStream{seed, stream++}, context);
     });
-    scaling_.reset(context);
+    scaling_.initialize(context);
     rope_.fill([](Index j) { return rope_frequency(Config, j); }, context);
   }
 
@@ -165,11 +162,12 @@ class Llama {
   /// @param tokens          [rows]; rows are the batch's sequences one after another
   /// @param targets         [rows]; below 0: ignored
   /// @param losses          [rows], written
-  /// @param gradient_scale  1 / number of tokens in the step
+  /// @param gradient_scale  [1]: 1 / number of targets in the step
   /// @note enqueues; does not synchronise
   void train_micro_batch(TensorView<const std::int32_t, 1, D> tokens,
                          TensorView<const std::int32_t, 1, D> targets,
-                         TensorView<float, 1, D> losses, float gradient_scale, bool first,
+                         TensorView<float, 1, D> losses,
+                         TensorView<const float, 1, D> gradient_scale, bool first,
                          const Context<D>& context) {
     forward<Mode::train>(tokens, batch_, context);
     const TensorView<T, 2, D> gradient = gradient_;
@@ -197,7 +195,7 @@ class Llama {
                 const Context<D>& context) {
     forward<Mode::evaluate>(tokens, batch_, context);
     const TensorView<const T, 2, D> last = stream(Config.layers, batch_.rows());
-    head_.template loss<Mode::evaluate>(last, targets, losses, gradient_, 0.0f, false, context);
+    head_.template loss<Mode::evaluate>(last, targets, losses, gradient_, {}, false, context);
   }
 
   /// The logits of `count` rows from `begin` on, for sequences of any length up to the batch's.
@@ -259,10 +257,10 @@ class Llama {
     (in_segment(std::get<sizeof...(I) - 1 - I>(segments_)), ...);
   }
 
-  void take_parameters(Arena<D>& arena) {
+  void take_parameters(Arena<D>& arena, const DeviceLimits<D>& limits) {
     const LayerRegistry<D> registry{
         &scaling_, &manifest_,
-        options_.weight_copies == WeightCopies::remade ? &weight_stage_ : nullptr};
+        options_.weight_copies == WeightCopies::remade ? &weight_stage_ : nullptr, batch_, limits};
     constexpr float deviation = 0.02f;
     const float residual = deviation / std::sqrt(2.0f * static_cast<float>(Config.layers));
     embedding_.take(arena, "embedding", Config.padded_vocabulary(), Config.vocabulary, deviation);
@@ -396,7 +394,7 @@ class Llama {
 
   BatchShape batch_;
   LlamaOptions options_;
-  GemmManifest manifest_;
+  Manifest manifest_;
   ScalingTable<D> scaling_;
   WeightStage<D> weight_stage_;
   Embedding<T, Config.hidden, G, D> embedding_;

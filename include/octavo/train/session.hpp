@@ -50,6 +50,7 @@ class TrainingSession {
   /// @param tokens   [micro_batches · rows]
   /// @param targets  [micro_batches · rows]; below 0: ignored
   /// @throws ManifestError  if other GEMMs ran than the manifest says
+  /// @note a step that throws changes no weight and no scale; the session can go on with the next
   virtual StepResult step(std::span<const std::int32_t> tokens,
                           std::span<const std::int32_t> targets, double learning_rate) = 0;
 
@@ -67,7 +68,7 @@ class TrainingSession {
   /// @param logits  [vocabulary], written
   virtual void next_token_logits(std::span<const std::int32_t> tokens, std::span<float> logits) = 0;
 
-  [[nodiscard]] virtual const GemmManifest& manifest() const = 0;
+  [[nodiscard]] virtual const Manifest& manifest() const = 0;
   [[nodiscard]] virtual const MemoryPlan& memory() const = 0;
   [[nodiscard]] virtual std::size_t allocated_bytes() const = 0;
   [[nodiscard]] virtual const LlamaConfig& config() const = 0;
@@ -75,6 +76,8 @@ class TrainingSession {
   /// What updates the weights, and the formats of its state.
   [[nodiscard]] virtual std::string optimizer() const = 0;
   [[nodiscard]] virtual Index head_chunks() const = 0;
+  /// How often the step's work was enqueued by the host, recorded, and launched from its record.
+  [[nodiscard]] virtual const ReplayCounts& replays() const = 0;
   /// The algorithms of GEMMs that were chosen by trying, for later runs; see `store_gemm_plans`.
   [[nodiscard]] virtual std::vector<GemmPlanRecord> gemm_plans() const { return {}; }
   /// Amax, scale and statistics of every quantised operand, of the last step.
@@ -103,6 +106,7 @@ struct SessionParts {
                          "; give at least 1");
     tokens = {arena.template take<std::int32_t>(kind, all), {all}};
     targets = {arena.template take<std::int32_t>(kind, all), {all}};
+    gradient_scale = {arena.template take<float>(kind, 1), {1}};
     losses = {arena.template take<float>(kind, rows), {rows}};
     status = {arena.template take<StepStatus>(kind, 1), {1}};
   }
@@ -123,6 +127,7 @@ struct SessionParts {
   typename Optimizer::template For<Model> optimizer;
   TensorView<std::int32_t, 1, D> tokens;   ///< [micro_batches · rows]
   TensorView<std::int32_t, 1, D> targets;  ///< [micro_batches · rows]
+  TensorView<float, 1, D> gradient_scale;  ///< [1]: 1 / number of targets in the step
   TensorView<float, 1, D> losses;          ///< [rows]
   TensorView<StepStatus, 1, D> status;     ///< [1]
 };
@@ -143,7 +148,9 @@ class ModelSession final : public TrainingSession {
         limits_(Model::limits(options.batch, context)),
         arena_(plan_memory<Model, Optimizer>(options, limits_), context),
         parts_(arena_, options_, limits_),
-        staging_(parts_.tokens.bytes() + parts_.targets.bytes() + sizeof(AdamWStep), context),
+        staging_(parts_.tokens.bytes() + parts_.targets.bytes() + parts_.gradient_scale.bytes() +
+                     sizeof(AdamWStep),
+                 context),
         must_calibrate_(parts_.model.scaling().has_histories()) {
     parts_.model.prepare_gemms(options.micro_batches, options.gemm_choice, arena_.memory(),
                                context);
@@ -155,16 +162,18 @@ class ModelSession final : public TrainingSession {
                   double learning_rate) override {
     check_tokens(tokens, targets, options_.micro_batches * rows());
     parts_.model.bind(context_);
-    copy_inputs(tokens, targets);
-    parts_.optimizer.prepare(learning_rate, staging_, context_);
     const Index counted = count_targets(targets);
-    const float gradient_scale = 1.0f / static_cast<float>(std::max<Index>(1, counted));
-    if (must_calibrate_) calibrate(gradient_scale);
-    replay_.run(gradient_scale, context_, [&] {
-      parts_.model.reset_counts();
-      enqueue_step(gradient_scale);
-      parts_.model.verify_step(options_.micro_batches);
-    });
+    copy_inputs(tokens, targets);
+    copy_gradient_scale(counted);
+    parts_.optimizer.prepare(learning_rate, staging_, context_);
+    try {
+      if (must_calibrate_) calibrate();
+      parts_.model.scaling().snapshot(context_);
+      replay_.run(context_, [this] { enqueue_step(); });
+    } catch (...) {
+      undo_scaling();
+      throw;
+    }
     const StepStatus status = read_status();
     if (status.skip == 0) {
       parts_.optimizer.advance();
@@ -211,13 +220,14 @@ class ModelSession final : public TrainingSession {
     for (std::size_t i = 0; i < values.size(); ++i) logits[i] = static_cast<float>(values[i]);
   }
 
-  [[nodiscard]] const GemmManifest& manifest() const override { return parts_.model.manifest(); }
+  [[nodiscard]] const Manifest& manifest() const override { return parts_.model.manifest(); }
   [[nodiscard]] const MemoryPlan& memory() const override { return arena_.plan(); }
   [[nodiscard]] std::size_t allocated_bytes() const override { return arena_.allocated(); }
   [[nodiscard]] const LlamaConfig& config() const override { return Model::config; }
   [[nodiscard]] std::string precision() const override { return Model::precision(); }
   [[nodiscard]] std::string optimizer() const override { return Optimizer::name(); }
   [[nodiscard]] Index head_chunks() const override { return parts_.model.head_chunks(); }
+  [[nodiscard]] const ReplayCounts& replays() const override { return replay_.counts(); }
   [[nodiscard]] std::vector<GemmPlanRecord> gemm_plans() const override {
     return octavo::gemm_plans(context_);
   }
@@ -240,43 +250,66 @@ class ModelSession final : public TrainingSession {
     staging_.copy(parts_.targets.data(), targets.data(), targets.size_bytes(), context_);
   }
 
+  /// On the device, so that one record of the step serves every number of targets.
+  void copy_gradient_scale(Index targets) {
+    const float scale = 1.0f / static_cast<float>(std::max<Index>(1, targets));
+    staging_.copy(parts_.gradient_scale.data(), &scale, sizeof(scale), context_);
+  }
+
   /// Fills the histories of delayed scales before the first step, which would otherwise cast with
   /// scales of 1: in E5M2, that makes zero of nearly all of a gradient. The step overwrites all
   /// else that this writes. An amax is measured right once the casts before it have their scales,
   /// and a gradient meets two casts in a block: hence two passes. Enqueues; does not synchronise.
-  void calibrate(float gradient_scale) {
+  void calibrate() {
     constexpr int passes = 2;
     for (int pass = 0; pass < passes; ++pass) {
       parts_.model.template quantize_weights<Mode::train>(context_);
-      train_micro_batch(0, gradient_scale);
+      train_micro_batch(0);
       parts_.model.finish_step(context_);
     }
   }
 
-  void train_micro_batch(Index number, float gradient_scale) {
+  void train_micro_batch(Index number) {
     const Index begin = number * rows();
     parts_.model.train_micro_batch(parts_.tokens.rows(begin, rows()),
                                    parts_.targets.rows(begin, rows()), parts_.losses,
-                                   gradient_scale, number == 0, context_);
+                                   parts_.gradient_scale, number == 0, context_);
   }
 
   /// Everything between the step's inputs and its status, without synchronisation or allocation.
-  void enqueue_step(float gradient_scale) {
+  /// Nothing here depends on the host's values, so that one record of it serves every step.
+  /// @throws ManifestError  before the weights change, if other GEMMs ran than the manifest says
+  void enqueue_step() {
     Model& model = parts_.model;
     const ScalingTable<D>& scaling = model.scaling();
+    model.reset_counts();
     fill_zero(parts_.status.data(), parts_.status.bytes(), context_);
-    scaling.snapshot(context_);
     scaling.clear_statistics(context_);
     model.template quantize_weights<Mode::train>(context_);
     for (Index m = 0; m < options_.micro_batches; ++m) {
-      train_micro_batch(m, gradient_scale);
+      train_micro_batch(m);
       add_losses(losses(), parts_.status, context_);
     }
     model.finish_step(context_);
+    model.verify_step(options_.micro_batches);
     parts_.optimizer.add_squared_norms(parts_.status, context_);
     scaling.finish(options_.max_gradient_norm, parts_.status, context_);
     parts_.optimizer.step(status(), context_);
     scaling.restore_if_skipped(status(), context_);
+  }
+
+  /// What a step that threw has moved so far: before its weights changed, the scaling state only.
+  /// The step's error is the one to tell, not one of this.
+  void undo_scaling() noexcept {
+    try {
+      if (must_calibrate_) {
+        parts_.model.scaling().reset(context_);
+      } else {
+        parts_.model.scaling().restore(context_);
+      }
+    } catch (const Error&) {
+      return;
+    }
   }
 
   StepStatus read_status() const {

@@ -95,6 +95,13 @@ inline DeviceLimits<Cpu> attention_limits_body(const AttentionShape&, bool,
   return context;
 }
 
+/// What runs a pass of attention on the `Cpu` device.
+template <class T>
+constexpr const char* attention_implementation(AttentionPass, const AttentionShape&,
+                                               const DeviceLimits<Cpu>&) {
+  return "octavo loops";
+}
+
 /// Bytes of workspace that attention of this shape needs.
 inline std::size_t attention_workspace(const AttentionShape& shape,
                                        const DeviceLimits<Cpu>& limits) {
@@ -118,9 +125,10 @@ void for_each_kv_head(const AttentionShape& shape, const Context<Cpu>& context, 
 
 /// See attention_forward.
 template <class T>
-void attention_forward_body(const AttentionShape& shape, TensorView<const T, 2, Cpu> qkv,
-                            TensorView<T, 2, Cpu> output, TensorView<float, 1, Cpu> log_sum_exp,
-                            const Context<Cpu>& context) {
+const char* attention_forward_body(const AttentionShape& shape, TensorView<const T, 2, Cpu> qkv,
+                                   TensorView<T, 2, Cpu> output,
+                                   TensorView<float, 1, Cpu> log_sum_exp,
+                                   const Context<Cpu>& context) {
   using detail::Transpose;
   const Index heads = shape.heads.heads;
   const Index kv_heads = shape.heads.kv_heads;
@@ -139,26 +147,28 @@ void attention_forward_body(const AttentionShape& shape, TensorView<const T, 2, 
         const Index keys = first + count;
         detail::load_head(rows + first * stride + head * dim, stride, count, dim, w.queries);
         detail::sgemm({w.queries, dim, Transpose::no}, {w.keys, dim, Transpose::yes}, count, keys,
-                      dim, scale, 0.0f, w.scores, keys);
+                      dim, scale, false, w.scores, keys);
         detail::row_log_sum_exp(w.scores, keys, count, first, sums + first);
         detail::scores_to_probabilities(w.scores, keys, count, keys, first, sums + first);
         detail::sgemm({w.scores, keys, Transpose::no}, {w.values, dim, Transpose::no}, count, dim,
-                      keys, 1.0f, 0.0f, w.outputs, dim);
+                      keys, 1.0f, false, w.outputs, dim);
         detail::store_head(w.outputs, heads * dim, count, dim,
                            output.row(s * shape.tokens + first) + head * dim);
       }
     }
   });
+  return attention_implementation<T>(AttentionPass::forward, shape, context);
 }
 
 /// See attention_backward. With P the probabilities and δ = Σ dO · O of a row: dV = Pᵀ · dO,
 /// dS = P · (dO · Vᵀ − δ) / √head_dim, dQ = dS · K, dK = dSᵀ · Q.
 template <class T>
-void attention_backward_body(const AttentionShape& shape, TensorView<const T, 2, Cpu> qkv,
-                             TensorView<const T, 2, Cpu> output,
-                             TensorView<const T, 2, Cpu> output_gradient,
-                             TensorView<const float, 1, Cpu> log_sum_exp,
-                             TensorView<T, 2, Cpu> qkv_gradient, const Context<Cpu>& context) {
+const char* attention_backward_body(const AttentionShape& shape, TensorView<const T, 2, Cpu> qkv,
+                                    TensorView<const T, 2, Cpu> output,
+                                    TensorView<const T, 2, Cpu> output_gradient,
+                                    TensorView<const float, 1, Cpu> log_sum_exp,
+                                    TensorView<T, 2, Cpu> qkv_gradient,
+                                    const Context<Cpu>& context) {
   using detail::Transpose;
   const Index heads = shape.heads.heads;
   const Index kv_heads = shape.heads.kv_heads;
@@ -184,12 +194,12 @@ void attention_backward_body(const AttentionShape& shape, TensorView<const T, 2,
         detail::load_head(output_gradient.row(out_row) + head * dim, heads * dim, count, dim,
                           w.outputs);
         detail::sgemm({w.queries, dim, Transpose::no}, {w.keys, dim, Transpose::yes}, count, keys,
-                      dim, scale, 0.0f, w.scores, keys);
+                      dim, scale, false, w.scores, keys);
         detail::scores_to_probabilities(w.scores, keys, count, keys, first, sums + first);
         detail::sgemm({w.scores, keys, Transpose::yes}, {w.outputs, dim, Transpose::no}, keys, dim,
-                      count, 1.0f, 1.0f, w.value_gradient, dim);
+                      count, 1.0f, true, w.value_gradient, dim);
         detail::sgemm({w.outputs, dim, Transpose::no}, {w.values, dim, Transpose::yes}, count, keys,
-                      dim, 1.0f, 0.0f, w.score_gradients, keys);
+                      dim, 1.0f, false, w.score_gradients, keys);
         for (Index r = 0; r < count; ++r) {
           const T* o = output.row(out_row + r) + head * dim;
           const float* d_out = w.outputs + r * dim;
@@ -200,9 +210,9 @@ void attention_backward_body(const AttentionShape& shape, TensorView<const T, 2,
           for (Index c = 0; c < keys; ++c) ds[c] = p[c] * (ds[c] - delta) * scale;
         }
         detail::sgemm({w.score_gradients, keys, Transpose::yes}, {w.queries, dim, Transpose::no},
-                      keys, dim, count, 1.0f, 1.0f, w.key_gradient, dim);
+                      keys, dim, count, 1.0f, true, w.key_gradient, dim);
         detail::sgemm({w.score_gradients, keys, Transpose::no}, {w.keys, dim, Transpose::no}, count,
-                      dim, keys, 1.0f, 0.0f, w.outputs, dim);
+                      dim, keys, 1.0f, false, w.outputs, dim);
         detail::store_head(w.outputs, stride, count, dim, gradients + first * stride + head * dim);
       }
     }
@@ -210,6 +220,7 @@ void attention_backward_body(const AttentionShape& shape, TensorView<const T, 2,
     detail::store_head(w.value_gradient, stride, tokens, dim,
                        gradients + (heads + kv_heads + kv) * dim);
   });
+  return attention_implementation<T>(AttentionPass::backward, shape, context);
 }
 
 }  // namespace octavo

@@ -11,9 +11,6 @@
 
 namespace octavo {
 
-/// Attention's two operations.
-enum class AttentionPass { forward, backward };
-
 /// cuDNN runs sequences that are multiples of this many tokens.
 inline constexpr Index cudnn_attention_multiple = 64;
 

@@ -3,6 +3,7 @@
 /// nvcc.
 #pragma once
 
+#include <octavo/core/capability.hpp>
 #include <octavo/core/context.hpp>
 
 #include <cuda_runtime_api.h>
@@ -10,6 +11,7 @@
 #include <cstddef>
 #include <memory>
 #include <span>
+#include <string>
 #include <typeindex>
 #include <unordered_map>
 
@@ -31,77 +33,101 @@ void check(cudaError_t status, const char* call, const Parts&... advice) {
 
 /// A stream of one GPU, and the workspace of the operations on it. All that is launched with one
 /// context runs in the order of the launches. Not copyable, and for one thread at a time:
-/// operations that share a context share its workspace.
+/// operations that share a context share its workspace. A thread may use several contexts, of one
+/// GPU or of several, by turns: an operation makes its context's GPU the thread's current one, and
+/// leaves it so.
 template <>
 class Context<Cuda> {
  public:
-  /// Makes the GPU the calling thread's current one; use the context on that thread.
   /// @param gpu  index of the GPU, as CUDA counts them
   /// @throws CudaError    if there is no such GPU
-  /// @throws ConfigError  if it is too old
+  /// @throws ConfigError  if Octavo's kernels do not run on it
   explicit Context(int gpu = 0) : gpu_(gpu) {
     check(cudaSetDevice(gpu), "cudaSetDevice", " for GPU ", gpu,
           "; see nvidia-smi for the GPUs of this machine and CUDA_VISIBLE_DEVICES for those that "
           "the program may use");
-    check_capability();
+    read_card();
     check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
   }
   Context(const Context&) = delete;
   Context& operator=(const Context&) = delete;
   ~Context() {
+    cudaSetDevice(gpu_);
     states_.clear();
     // An error of a kernel that ran earlier cannot be thrown here; synchronize() reports it.
     cudaStreamDestroy(stream_);
   }
 
   [[nodiscard]] int gpu() const { return gpu_; }
-  [[nodiscard]] cudaStream_t stream() const { return stream_; }
-  operator DeviceLimits<Cuda>() const {  // NOLINT: a context says all of it
-    DeviceLimits<Cuda> limits;
-    limits.deterministic = deterministic_;
-    return limits;
+  /// The GPU's name, such as "NVIDIA H200".
+  [[nodiscard]] const std::string& card() const { return card_; }
+  /// The GPU's compute capability, times ten.
+  [[nodiscard]] int capability() const { return capability_; }
+
+  /// The stream to launch on now. Makes its GPU the thread's current one, without which a launch on
+  /// it fails; so ask for it at each launch.
+  [[nodiscard]] cudaStream_t stream() const {
+    make_current();
+    return stream_;
   }
+
+  /// Makes the GPU the calling thread's current one, for calls of the CUDA runtime that take no
+  /// stream.
+  void make_current() const {
+    int current = -1;
+    check(cudaGetDevice(&current), "cudaGetDevice");
+    if (current != gpu_) check(cudaSetDevice(gpu_), "cudaSetDevice", " for GPU ", gpu_);
+  }
+
+  operator DeviceLimits<Cuda>() const { return limits_; }  // NOLINT: a context says all of it
 
   /// Memory of the GPU that one operation at a time may use; its content does not outlive the
   /// operation.
   [[nodiscard]] std::span<std::byte> workspace() const { return workspace_; }
   void bind_workspace(std::span<std::byte> workspace) { workspace_ = workspace; }
 
-  /// Whether equal inputs give equal bits in every run: nothing adds in an order of its own, and
-  /// algorithms are not chosen by timing them.
-  [[nodiscard]] bool deterministic() const { return deterministic_; }
-  /// To be called before the first operation.
-  void set_deterministic(bool deterministic) { deterministic_ = deterministic; }
+  [[nodiscard]] const DeviceLimits<Cuda>& limits() const { return limits_; }
+  /// See DeviceLimits. To be called before a model is laid out and before the first operation.
+  void set_deterministic(bool deterministic) { limits_.deterministic = deterministic; }
+  /// See DeviceLimits. To be called before a model is laid out and before the first operation.
+  /// @throws ConfigError  for true in a program that is compiled without cuDNN
+  void set_cudnn(bool cudnn) {
+    require<ConfigError>(!cudnn || DeviceLimits<Cuda>().cudnn,
+                         "attention is to run through cuDNN, but this program is compiled without "
+                         "it; configure the build where cuDNN and its frontend are found");
+    limits_.cudnn = cudnn;
+  }
 
   /// Waits until all that was enqueued has run.
   /// @throws CudaError  if any of it failed
-  void synchronize() const { check(cudaStreamSynchronize(stream_), "cudaStreamSynchronize"); }
+  void synchronize() const { check(cudaStreamSynchronize(stream()), "cudaStreamSynchronize"); }
 
   /// The context's one `State`, made at first use and destroyed with the context: where later
   /// rooms keep library handles and what they learned about this GPU.
   template <class State>
   [[nodiscard]] State& state() const {
     std::shared_ptr<void>& state = states_[std::type_index(typeid(State))];
-    if (state == nullptr) state = std::make_shared<State>();
+    if (state == nullptr) {
+      make_current();
+      state = std::make_shared<State>();
+    }
     return *static_cast<State*>(state.get());
   }
 
  private:
-  void check_capability() const {
+  void read_card() {
     cudaDeviceProp card{};
     check(cudaGetDeviceProperties(&card, gpu_), "cudaGetDeviceProperties");
-    const int capability = 10 * card.major + card.minor;
-    require<ConfigError>(capability >= least_cuda_capability, "GPU ", gpu_, " (", card.name,
-                         ") has compute capability ", card.major, ".", card.minor,
-                         ", but Octavo's kernels need ", least_cuda_capability / 10, ".",
-                         least_cuda_capability % 10,
-                         " and, for FP8, tensor cores for it; choose "
-                         "another GPU, or the Cpu device");
+    card_ = card.name;
+    capability_ = 10 * card.major + card.minor;
+    require_served(gpu_, card.name, capability_);
   }
 
   int gpu_;
+  std::string card_;
+  int capability_ = 0;
   cudaStream_t stream_ = nullptr;
-  bool deterministic_ = false;
+  DeviceLimits<Cuda> limits_;
   std::span<std::byte> workspace_;
   mutable std::unordered_map<std::type_index, std::shared_ptr<void>> states_;
 };

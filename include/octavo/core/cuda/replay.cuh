@@ -5,62 +5,68 @@
 #include <octavo/core/cuda/context.cuh>
 #include <octavo/core/replay.hpp>
 
+#include <memory>
+#include <type_traits>
+
 namespace octavo {
 
-/// Records a body of launches as a CUDA graph. The first call with a key runs the body directly, so
-/// that what libraries choose at first use is chosen outside of the recording; the second records
-/// and launches; later ones only launch.
+/// Records a body of launches as a CUDA graph. The first call runs the body directly, so that what
+/// libraries choose at first use is chosen outside of the recording.
 template <>
 class Replay<Cuda> {
  public:
-  Replay() = default;
-  Replay(const Replay&) = delete;
-  Replay& operator=(const Replay&) = delete;
-  ~Replay() { forget(); }
-
-  /// @param key   whatever the body's launches depend on; another key starts again
-  /// @param body  enqueues on the context's stream; must not synchronise or allocate
-  /// @throws CudaError  if the recording fails
+  /// @param body  enqueues on the context's stream, with every call the same; what differs between
+  ///              calls it reads from the device. Must not synchronise or allocate
+  /// @throws CudaError  if the recording or the launch fails
   template <class Body>
-  void run(float key, const Context<Cuda>& context, const Body& body) {
-    if (!ran_ || key != key_) {
-      forget();
-      key_ = key;
-      ran_ = true;
+  void run(const Context<Cuda>& context, const Body& body) {
+    if (counts_.runs == 0) {
       body();
+      ++counts_.runs;
       return;
     }
-    if (graph_ == nullptr) record(context, body);
-    check(cudaGraphLaunch(graph_, context.stream()), "cudaGraphLaunch");
+    if (graph_ == nullptr) {
+      graph_ = record(context, body);
+      ++counts_.recordings;
+    }
+    check(cudaGraphLaunch(graph_.get(), context.stream()), "cudaGraphLaunch");
+    ++counts_.launches;
   }
 
+  [[nodiscard]] const ReplayCounts& counts() const { return counts_; }
+
  private:
+  struct Destroy {
+    void operator()(cudaGraph_t graph) const { cudaGraphDestroy(graph); }
+    void operator()(cudaGraphExec_t graph) const { cudaGraphExecDestroy(graph); }
+  };
+  using Graph = std::unique_ptr<std::remove_pointer_t<cudaGraph_t>, Destroy>;
+  using ReadyGraph = std::unique_ptr<std::remove_pointer_t<cudaGraphExec_t>, Destroy>;
+
   template <class Body>
-  void record(const Context<Cuda>& context, const Body& body) {
-    check(cudaStreamBeginCapture(context.stream(), cudaStreamCaptureModeThreadLocal),
+  static ReadyGraph record(const Context<Cuda>& context, const Body& body) {
+    const cudaStream_t stream = context.stream();
+    check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal),
           "cudaStreamBeginCapture");
-    cudaGraph_t recorded = nullptr;
     try {
       body();
     } catch (...) {
-      cudaStreamEndCapture(context.stream(), &recorded);
-      if (recorded != nullptr) cudaGraphDestroy(recorded);
+      cudaGraph_t broken = nullptr;
+      cudaStreamEndCapture(stream, &broken);
+      const Graph destroyed(broken);
+      cudaGetLastError();  // the body's error is the one to tell; the next launch has none
       throw;
     }
-    check(cudaStreamEndCapture(context.stream(), &recorded), "cudaStreamEndCapture");
-    const cudaError_t status = cudaGraphInstantiate(&graph_, recorded, 0);
-    cudaGraphDestroy(recorded);
-    check(status, "cudaGraphInstantiate");
+    cudaGraph_t recorded = nullptr;
+    check(cudaStreamEndCapture(stream, &recorded), "cudaStreamEndCapture");
+    const Graph graph(recorded);
+    cudaGraphExec_t ready = nullptr;
+    check(cudaGraphInstantiate(&ready, recorded, 0), "cudaGraphInstantiate");
+    return ReadyGraph(ready);
   }
 
-  void forget() {
-    if (graph_ != nullptr) cudaGraphExecDestroy(graph_);
-    graph_ = nullptr;
-  }
-
-  cudaGraphExec_t graph_ = nullptr;
-  float key_ = 0;
-  bool ran_ = false;
+  ReadyGraph graph_;
+  ReplayCounts counts_;
 };
 
 }  // namespace octavo

@@ -83,7 +83,7 @@ void multiply_tiles(const SgemmOperand& a, const SgemmOperand& b, Index k, float
     float* tile = workspace + thread_index() * matmul_tile_rows * matmul_tile_columns;
     const SgemmOperand a_rows{a.data + row0 * a.down(), a.leading, a.transpose};
     const SgemmOperand b_columns{b.data + column0 * b.across(), b.leading, b.transpose};
-    sgemm(a_rows, b_columns, rows, columns, k, alpha, 0.0f, tile, matmul_tile_columns);
+    sgemm(a_rows, b_columns, rows, columns, k, alpha, false, tile, matmul_tile_columns);
     for (Index r = 0; r < rows; ++r) {
       const Index at = (row0 + r) * n + column0;
       const float* sums = tile + r * matmul_tile_columns;
@@ -103,7 +103,7 @@ void multiply_tiles(const SgemmOperand& a, const SgemmOperand& b, Index k, float
 /// What runs GEMMs of precision `P` on the `Cpu` device, as the manifest announces it.
 template <LinearPrecision P>
 const char* gemm_implementation(Cpu) {
-  return detail::sgemm_implementation();
+  return detail::sgemm_implementation;
 }
 
 /// Bytes of workspace that one product with these dimensions needs at most.
@@ -136,7 +136,7 @@ GemmRun matmul_dense_body(TensorView<const T, 2, Cpu> a, bool transpose_a,
   const detail::SgemmOperand right{detail::widen(b, workspace, context), b.extent(1),
                                    transpose_b ? Transpose::yes : Transpose::no};
   detail::multiply_tiles(left, right, k, 1.0f, y, workspace, context);
-  return {FormatTraits<T>::name, FormatTraits<T>::name, detail::sgemm_implementation()};
+  return {FormatTraits<T>::name, FormatTraits<T>::name, detail::sgemm_implementation};
 }
 
 /// result = a · bᵀ + addend for quantised operands.
@@ -151,7 +151,7 @@ GemmRun matmul_quantized_body(GemmPass, QuantizedView<A, Ga, La, Cpu> a,
   const detail::SgemmOperand right{detail::widen(b, workspace, context), k, Transpose::yes};
   const float alpha = detail::tensor_scale_inverse(a) * detail::tensor_scale_inverse(b);
   detail::multiply_tiles(left, right, k, alpha, y, workspace, context);
-  return {FormatTraits<A>::name, FormatTraits<B>::name, detail::sgemm_implementation()};
+  return {FormatTraits<A>::name, FormatTraits<B>::name, detail::sgemm_implementation};
 }
 
 }  // namespace octavo

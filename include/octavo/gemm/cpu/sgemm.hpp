@@ -1,15 +1,17 @@
 /// @file
-/// Single-threaded FP32 matrix products on the host: BLAS where CMake found it and it knows the
-/// processor, otherwise the library's own loops.
+/// Single-threaded FP32 matrix products on the host, in loops over packed strips.
+///
+/// An element of the result has the same bits whatever the other rows and columns are. Every
+/// product of two numbers is formed in `sgemm_kernel`, over whole strips: compilers may fuse it
+/// with the addition that follows, or not, but do the same for every element. What reaches into
+/// partly filled strips, where they vectorise the beginning of a row and not its end, has nothing
+/// to fuse.
 #pragma once
 
 #include <octavo/core/context.hpp>
 
 #include <algorithm>
 #include <cstring>
-#if defined(OCTAVO_WITH_BLAS)
-#include <cblas.h>
-#endif
 
 namespace octavo::detail {
 
@@ -96,14 +98,35 @@ inline void sgemm_kernel(const float* a, const float* b, Index depth, float* sum
   }
 }
 
-/// C = alpha · op(A) · op(B) + beta · C in plain loops over packed strips.
-inline void loop_sgemm(const SgemmOperand& a, const SgemmOperand& b, Index m, Index n, Index k,
-                       float alpha, float beta, float* c, Index ldc) {
+/// What `sgemm` runs, for the manifest.
+inline constexpr const char* sgemm_implementation = "octavo loops";
+
+/// Writes the filled part of a strip's sums: C = alpha · (sums + C), or alpha · sums where C holds
+/// nothing yet.
+inline void store_sums(const float* sums, Index rows, Index columns, float alpha, bool accumulate,
+                       float* c, Index ldc) {
+  for (Index r = 0; r < rows; ++r) {
+    const float* from = sums + r * sgemm_columns;
+    float* row = c + r * ldc;
+    if (accumulate) {
+      for (Index q = 0; q < columns; ++q) row[q] = alpha * (from[q] + row[q]);
+    } else {
+      for (Index q = 0; q < columns; ++q) row[q] = alpha * from[q];
+    }
+  }
+}
+
+/// C = alpha · op(A) · op(B), or alpha · (op(A) · op(B) + C) with `accumulate`, on the calling
+/// thread; A is m × k, B is k × n, C is row-major with `ldc` elements from row to row.
+/// Not inlined, so that the last operation, alpha · sum, is not fused with a caller's addition.
+[[gnu::noinline]] inline void sgemm(const SgemmOperand& a, const SgemmOperand& b, Index m, Index n,
+                                    Index k, float alpha, bool accumulate, float* c, Index ldc) {
   alignas(64) float packed_a[(sgemm_block + sgemm_rows) * sgemm_depth];
   alignas(64) float packed_b[(sgemm_block + sgemm_columns) * sgemm_depth];
+  alignas(64) float sums[sgemm_rows * sgemm_columns];
   for (Index p = 0; p < k; p += sgemm_depth) {
     const Index depth = std::min(sgemm_depth, k - p);
-    const float keep = p == 0 ? beta : 1.0f;
+    const float factor = p + depth == k ? alpha : 1.0f;
     for (Index j0 = 0; j0 < n; j0 += sgemm_block) {
       const Index columns = std::min(sgemm_block, n - j0);
       pack_strips(b.data + p * b.down() + j0 * b.across(), b.across(), b.down(), columns, depth,
@@ -114,57 +137,14 @@ inline void loop_sgemm(const SgemmOperand& a, const SgemmOperand& b, Index m, In
                     sgemm_rows, packed_a);
         for (Index j = 0; j < columns; j += sgemm_columns) {
           for (Index i = 0; i < rows; i += sgemm_rows) {
-            alignas(64) float sums[sgemm_rows * sgemm_columns];
             sgemm_kernel(packed_a + i * depth, packed_b + j * depth, depth, sums);
-            for (Index r = 0; r < std::min(sgemm_rows, rows - i); ++r) {
-              float* row = c + (i0 + i + r) * ldc + j0 + j;
-              for (Index q = 0; q < std::min(sgemm_columns, columns - j); ++q) {
-                const float kept = keep == 0 ? 0.0f : keep * row[q];
-                row[q] = alpha * sums[r * sgemm_columns + q] + kept;
-              }
-            }
+            store_sums(sums, std::min(sgemm_rows, rows - i), std::min(sgemm_columns, columns - j),
+                       factor, accumulate || p > 0, c + (i0 + i) * ldc + j0 + j, ldc);
           }
         }
       }
     }
   }
-}
-
-#if defined(OCTAVO_WITH_BLAS)
-/// OpenBLAS runs processors that it does not know with its oldest kernels, several times slower
-/// than the own loops; the manifest then names the loops.
-inline bool blas_knows_processor() {
-  static const bool known = std::strcmp(openblas_get_corename(), "Prescott") != 0;
-  return known;
-}
-#endif
-
-/// What `sgemm` runs, for the manifest.
-inline const char* sgemm_implementation() {
-#if defined(OCTAVO_WITH_BLAS)
-  if (blas_knows_processor()) return "openblas sgemm";
-#endif
-  return "octavo loops";
-}
-
-/// C = alpha · op(A) · op(B) + beta · C on the calling thread; C is row-major. The library
-/// parallelises over tiles itself, so that results do not depend on how BLAS would share the work
-/// between threads.
-inline void sgemm(const SgemmOperand& a, const SgemmOperand& b, Index m, Index n, Index k,
-                  float alpha, float beta, float* c, Index ldc) {
-#if defined(OCTAVO_WITH_BLAS)
-  if (blas_knows_processor()) {
-    static const bool single = (openblas_set_num_threads(1), true);
-    (void)single;
-    const auto blas = [](Transpose t) { return t == Transpose::yes ? CblasTrans : CblasNoTrans; };
-    cblas_sgemm(CblasRowMajor, blas(a.transpose), blas(b.transpose), static_cast<int>(m),
-                static_cast<int>(n), static_cast<int>(k), alpha, a.data,
-                static_cast<int>(a.leading), b.data, static_cast<int>(b.leading), beta, c,
-                static_cast<int>(ldc));
-    return;
-  }
-#endif
-  loop_sgemm(a, b, m, n, k, alpha, beta, c, ldc);
 }
 
 }  // namespace octavo::detail

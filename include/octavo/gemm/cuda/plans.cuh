@@ -104,7 +104,7 @@ class GemmPlans {
   };
 
   static GemmChoice allowed(GemmChoice choice, const Context<Cuda>& context) {
-    return context.deterministic() ? GemmChoice::heuristic : choice;
+    return context.limits().deterministic ? GemmChoice::heuristic : choice;
   }
 
   /// This card and this cuBLASLt, as records name them.
@@ -112,7 +112,7 @@ class GemmPlans {
     if (!library_) {
       cudaDeviceProp card{};
       check(cudaGetDeviceProperties(&card, context.gpu()), "cudaGetDeviceProperties");
-      library_ = {without_blanks(card.name), card.multiProcessorCount, cublasLtGetVersion()};
+      library_ = {without_blanks(context.card()), card.multiProcessorCount, cublasLtGetVersion()};
     }
     return *library_;
   }

@@ -15,7 +15,8 @@ namespace octavo {
 template <class T>
 void cross_entropy_body(TensorView<T, 2, Cpu> logits,
                         TensorView<const std::int32_t, 1, Cpu> targets,
-                        TensorView<float, 1, Cpu> losses, Index vocabulary, float gradient_scale,
+                        TensorView<float, 1, Cpu> losses, Index vocabulary,
+                        TensorView<const float, 1, Cpu> gradient_scale,
                         const Context<Cpu>& context) {
   const Index padded = logits.extent(1);
   parallel_for(logits.extent(0), context, [&](Index t) {
@@ -30,8 +31,8 @@ void cross_entropy_body(TensorView<T, 2, Cpu> logits,
     const float sum = detail::lane_sum(
         vocabulary, [&](Index i) { return fast_exp(static_cast<float>(row[i]) - largest); });
     losses.data()[t] = ignored ? 0.0f : std::log(sum) - (static_cast<float>(row[target]) - largest);
-    if (gradient_scale == 0) return;
-    const float scale = ignored ? 0.0f : gradient_scale;
+    if (gradient_scale.empty()) return;
+    const float scale = ignored ? 0.0f : gradient_scale.data()[0];
     const float factor = scale / sum;
     const float at_target = ignored ? 0.0f : static_cast<float>(row[target]);
     for (Index i = 0; i < vocabulary; ++i) {

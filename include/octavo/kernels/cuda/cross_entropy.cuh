@@ -4,6 +4,7 @@
 /// loads while another computes and a third stores.
 #pragma once
 
+#include <octavo/core/cuda/architecture.cuh>
 #include <octavo/kernels/cross_entropy.hpp>
 #include <octavo/kernels/cuda/run.cuh>
 
@@ -203,12 +204,13 @@ __device__ inline ExponentialSum cluster_exponential_sum(ExponentialSum sum) {
 }
 
 /// One row a cluster.
-/// @param slice  elements of a row that one block holds, a multiple of `run_size`
+/// @param slice           elements of a row that one block holds, a multiple of `run_size`
+/// @param gradient_scale  null: the logits stay as they are
 template <class T>
-OCTAVO_KERNEL void __cluster_dims__(row_slices, 1, 1)
-    __launch_bounds__(slice_threads, slices_at_once<T>)
-        cross_entropy_kernel(T* logits, const std::int32_t* targets, float* losses,
-                             Index vocabulary, Index padded, Index slice, float gradient_scale) {
+OCTAVO_KERNEL void __cluster_dims__(row_slices, 1, 1) __launch_bounds__(slice_threads,
+                                                                        slices_at_once<T>)
+    cross_entropy_kernel(T* logits, const std::int32_t* targets, float* losses, Index vocabulary,
+                         Index padded, Index slice, const float* gradient_scale) {
   extern __shared__ uint4 slice_memory[];
   __cluster_barrier_arrive_relaxed();
   const Index row = blockIdx.x / row_slices;
@@ -224,8 +226,8 @@ OCTAVO_KERNEL void __cluster_dims__(row_slices, 1, 1)
       owns_target ? static_cast<float>(own.values[target - begin]) - total.largest : 0.0f;
   if (owns_target) losses[row] = logf(total.sum) - at_target;
   if (ignored && own.owns(0) && begin == 0) losses[row] = 0.0f;
-  if (gradient_scale == 0) return;
-  const float scale = ignored ? 0.0f : gradient_scale;
+  if (gradient_scale == nullptr) return;
+  const float scale = ignored ? 0.0f : *gradient_scale;
   const float factor = scale / total.sum;
   own.store_gradient(total.largest, factor);
   if (owns_target) {
@@ -243,7 +245,7 @@ OCTAVO_KERNEL void __cluster_dims__(row_slices, 1, 1)
 template <class T>
 OCTAVO_KERNEL void __launch_bounds__(long_row_threads)
     cross_entropy_long_row_kernel(T* logits, const std::int32_t* targets, float* losses,
-                                  Index vocabulary, Index padded, float gradient_scale) {
+                                  Index vocabulary, Index padded, const float* gradient_scale) {
   __shared__ ExponentialSum warps[long_row_threads / 32];
   T* row = logits + Index{blockIdx.x} * padded;
   const std::int32_t target = targets[blockIdx.x];
@@ -261,8 +263,8 @@ OCTAVO_KERNEL void __launch_bounds__(long_row_threads)
   if (threadIdx.x == 0) {
     losses[blockIdx.x] = ignored ? 0.0f : logf(total.sum) - (at_target - total.largest);
   }
-  if (gradient_scale == 0) return;
-  const float scale = ignored ? 0.0f : gradient_scale;
+  if (gradient_scale == nullptr) return;
+  const float scale = ignored ? 0.0f : *gradient_scale;
   const float factor = scale / total.sum;
   for (Index column = threadIdx.x; column < padded; column += long_row_threads) {
     float gradient = 0.0f;
@@ -279,7 +281,8 @@ OCTAVO_KERNEL void __launch_bounds__(long_row_threads)
 template <class T>
 void cross_entropy_body(TensorView<T, 2, Cuda> logits,
                         TensorView<const std::int32_t, 1, Cuda> targets,
-                        TensorView<float, 1, Cuda> losses, Index vocabulary, float gradient_scale,
+                        TensorView<float, 1, Cuda> losses, Index vocabulary,
+                        TensorView<const float, 1, Cuda> gradient_scale,
                         const Context<Cuda>& context) {
   constexpr const char* name = "cross_entropy";
   const Index rows = logits.extent(0);
@@ -291,16 +294,17 @@ void cross_entropy_body(TensorView<T, 2, Cuda> logits,
       slice_bytes > detail::largest_slice_bytes) {
     detail::launch(name, detail::cross_entropy_long_row_kernel<T>, rows, detail::long_row_threads,
                    0, context, logits.data(), targets.data(), losses.data(), vocabulary, padded,
-                   gradient_scale);
+                   gradient_scale.data());
     return;
   }
   const auto kernel = detail::cross_entropy_kernel<T>;
+  context.make_current();
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
                              cudaSharedmemCarveoutMaxShared),
         "cudaFuncSetAttribute", " for the largest shared memory in ", name);
   detail::launch(name, kernel, rows * detail::row_slices, detail::slice_threads,
                  static_cast<std::size_t>(slice_bytes), context, logits.data(), targets.data(),
-                 losses.data(), vocabulary, padded, slice, gradient_scale);
+                 losses.data(), vocabulary, padded, slice, gradient_scale.data());
 }
 
 }  // namespace octavo

@@ -3,6 +3,7 @@
 /// over a block of threads, and launches.
 #pragma once
 
+#include <octavo/core/cuda/architecture.cuh>
 #include <octavo/formats/formats.hpp>
 #include <octavo/memory/cuda/buffer.cuh>
 
@@ -232,8 +233,9 @@ void allow_shared_bytes(const char* name, Kernel* kernel, std::size_t shared_byt
 template <class... Parameters, class... Arguments>
 void launch(const char* name, void (*kernel)(Parameters...), dim3 blocks, int threads,
             std::size_t shared_bytes, const Context<Cuda>& context, const Arguments&... arguments) {
+  const cudaStream_t stream = context.stream();
   allow_shared_bytes(name, kernel, shared_bytes);
-  kernel<<<blocks, static_cast<unsigned>(threads), shared_bytes, context.stream()>>>(arguments...);
+  kernel<<<blocks, static_cast<unsigned>(threads), shared_bytes, stream>>>(arguments...);
   check(cudaGetLastError(), "cudaLaunchKernel", " in ", name);
 }
 template <class... Parameters, class... Arguments>

@@ -10,7 +10,8 @@
 namespace octavo {
 
 /// Bytes of the GPU's memory that nobody has taken.
-inline std::size_t free_bytes(const Context<Cuda>&) {
+inline std::size_t free_bytes(const Context<Cuda>& context) {
+  context.make_current();
   std::size_t free = 0;
   std::size_t total = 0;
   check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
@@ -21,6 +22,7 @@ inline std::size_t free_bytes(const Context<Cuda>&) {
 /// a step.
 /// @throws CudaError  if the GPU has not that much memory left
 inline OwnedBytes allocate(std::size_t bytes, const Context<Cuda>& context) {
+  context.make_current();
   void* memory = nullptr;
   check(cudaMalloc(&memory, bytes), "cudaMalloc", " for ", bytes, " bytes on GPU ", context.gpu(),
         ", which has ", free_bytes(context),
@@ -70,7 +72,8 @@ class Staging<Cuda> {
  public:
   /// @param bytes  of all copies between two calls of `begin`, at most
   /// @throws CudaError  if the host has not that much memory left
-  Staging(std::size_t bytes, const Context<Cuda>&) : bytes_(bytes) {
+  Staging(std::size_t bytes, const Context<Cuda>& context) : bytes_(bytes) {
+    context.make_current();
     void* memory = nullptr;
     check(cudaMallocHost(&memory, bytes), "cudaMallocHost", " for ", bytes,
           " bytes; choose a smaller batch");

@@ -1,0 +1,196 @@
+// The record of a body of launches, and contexts that share a thread.
+#include <octavo/cuda.cuh>
+
+#include "kernels/cuda_support.cuh"
+
+#include <cstdint>
+#include <stdexcept>
+#include <vector>
+
+namespace octavo {
+namespace {
+
+using support::Place;
+
+class ReplayOnCuda : public support::OnGpu {};
+class ContextsOnCuda : public support::OnGpu {};
+
+/// Counts up on the GPU: adds the number at `step` to the one at `sum`.
+void add_step(TensorView<const float, 1, Cuda> step, TensorView<StepStatus, 1, Cuda> status,
+              const Context<Cuda>& context) {
+  add_losses(step, status, context);
+}
+
+/// A number on the GPU that a recorded body adds to a sum.
+struct Sum {
+  Place<Cuda> place;
+  TensorView<float, 1, Cuda> step = place.vector(std::vector<float>{0.0f});
+  TensorView<StepStatus, 1, Cuda> status = place.vector(std::vector<StepStatus>{StepStatus{}});
+
+  void add(float number) {
+    copy_to_device(step.data(), &number, sizeof(number), place.context());
+    add_step(step, status, place.context());
+  }
+  void set_step(float number) {
+    copy_to_device(step.data(), &number, sizeof(number), place.context());
+  }
+  [[nodiscard]] double value() const { return place.read(status)[0].loss_sum; }
+};
+
+void expect_counts(const ReplayCounts& counts, std::uint64_t runs, std::uint64_t recordings,
+                   std::uint64_t launches) {
+  EXPECT_EQ(counts.runs, runs);
+  EXPECT_EQ(counts.recordings, recordings);
+  EXPECT_EQ(counts.launches, launches);
+}
+
+TEST_F(ReplayOnCuda, RunsRecordsAndLaunchesWhatReadsTheDevice) {
+  Sum sum;
+  Replay<Cuda> replay;
+  int calls = 0;
+  for (const float number : {1.0f, 10.0f, 100.0f, 1000.0f}) {
+    sum.set_step(number);
+    replay.run(sum.place.context(), [&] {
+      ++calls;
+      add_step(sum.step, sum.status, sum.place.context());
+    });
+  }
+  EXPECT_EQ(sum.value(), 1111.0);
+  EXPECT_EQ(calls, 2) << "as it is, and while recorded";
+  expect_counts(replay.counts(), 1, 1, 3);
+}
+
+TEST_F(ReplayOnCuda, SurvivesExceptionsInTheFirstAndTheRecordedBody) {
+  Sum sum;
+  sum.set_step(1.0f);
+  Replay<Cuda> replay;
+  const auto run = [&](bool faulty) {
+    replay.run(sum.place.context(), [&] {
+      add_step(sum.step, sum.status, sum.place.context());
+      if (faulty) throw std::runtime_error("a fault");
+    });
+  };
+  EXPECT_THROW(run(true), std::runtime_error);
+  expect_counts(replay.counts(), 0, 0, 0);
+  EXPECT_EQ(sum.value(), 1.0) << "what was launched before the fault has run";
+  run(false);
+  expect_counts(replay.counts(), 1, 0, 0);
+  EXPECT_THROW(run(true), std::runtime_error);
+  expect_counts(replay.counts(), 1, 0, 0);
+  EXPECT_EQ(sum.value(), 2.0) << "a recording runs nothing";
+  run(false);
+  run(false);
+  expect_counts(replay.counts(), 1, 1, 2);
+  EXPECT_EQ(sum.value(), 4.0);
+}
+
+// Nobody may wait for a stream that is recorded: it breaks the recording itself.
+TEST_F(ReplayOnCuda, SurvivesARecordingThatBreaks) {
+  Sum sum;
+  sum.set_step(1.0f);
+  Replay<Cuda> replay;
+  const auto run = [&](bool faulty) {
+    replay.run(sum.place.context(), [&] {
+      add_step(sum.step, sum.status, sum.place.context());
+      if (faulty) sum.place.context().synchronize();
+    });
+  };
+  run(false);
+  EXPECT_THROW(run(true), CudaError);
+  EXPECT_EQ(cudaPeekAtLastError(), cudaSuccess);
+  run(false);
+  run(false);
+  expect_counts(replay.counts(), 1, 1, 2);
+  EXPECT_EQ(sum.value(), 3.0);
+}
+
+TEST_F(ContextsOnCuda, OfOneGpuWorkByTurnsOnOneThread) {
+  Sum one;
+  Sum other;
+  for (int i = 0; i < 3; ++i) {
+    one.add(1.0f);
+    other.add(10.0f);
+  }
+  EXPECT_EQ(one.value(), 3.0);
+  EXPECT_EQ(other.value(), 30.0);
+}
+
+TEST_F(ContextsOnCuda, KnowTheirCard) {
+  const Context<Cuda> context;
+  cudaDeviceProp card{};
+  ASSERT_EQ(cudaGetDeviceProperties(&card, 0), cudaSuccess);
+  EXPECT_EQ(context.card(), card.name);
+  EXPECT_EQ(context.capability(), 10 * card.major + card.minor);
+}
+
+class ContextsOnTwoGpus : public support::OnGpu {
+ protected:
+  void SetUp() override {
+    OnGpu::SetUp();
+    int count = 0;
+    if (cudaGetDeviceCount(&count) != cudaSuccess || count < 2) {
+      GTEST_SKIP() << "this machine has " << count << " GPU";
+    }
+  }
+};
+
+// Buffers, kernels with much shared memory, matrix products and records, each by turns.
+TEST_F(ContextsOnTwoGpus, WorkByTurnsOnOneThread) {
+  const std::vector<float> x = support::normal_values<float>(64 * 128, 1.0f, 1);
+  const std::vector<float> weight = support::normal_values<float>(32 * 128, 1.0f, 2);
+  struct OnOneGpu {
+    Context<Cuda> context;
+    Buffer<Cuda> memory;
+    Replay<Cuda> replay;
+
+    explicit OnOneGpu(int gpu) : context(gpu), memory(std::size_t{64} << 20, context) {
+      context.bind_workspace({memory.data(), std::size_t{48} << 20});
+    }
+    [[nodiscard]] float* floats(std::size_t first) const {
+      return reinterpret_cast<float*>(memory.data() + (std::size_t{48} << 20)) + first;
+    }
+    void multiply() {
+      const TensorView<const float, 2, Cuda> left{floats(0), {64, 128}};
+      const TensorView<const float, 2, Cuda> right{floats(64 * 128), {32, 128}};
+      const TensorView<float, 2, Cuda> result{floats(2 * 64 * 128), {64, 32}};
+      replay.run(context, [&] {
+        matmul_forward(left, right, GemmOutput<float, Cuda>{result, {}}, context);
+      });
+    }
+  };
+  OnOneGpu first(0);
+  OnOneGpu second(1);
+  for (OnOneGpu* one : {&first, &second}) {
+    copy_to_device(one->floats(0), x.data(), x.size() * sizeof(float), one->context);
+    copy_to_device(one->floats(x.size()), weight.data(), weight.size() * sizeof(float),
+                   one->context);
+  }
+  for (int i = 0; i < 3; ++i) {
+    first.multiply();
+    second.multiply();
+  }
+  std::vector<float> results[2];
+  int gpu = 0;
+  for (OnOneGpu* one : {&first, &second}) {
+    std::vector<float>& result = results[gpu];
+    result.resize(64 * 32);
+    copy_to_host_sync(result.data(), one->floats(2 * 64 * 128), result.size() * sizeof(float),
+                      one->context);
+    cudaPointerAttributes place{};
+    ASSERT_EQ(cudaPointerGetAttributes(&place, one->memory.data()), cudaSuccess);
+    EXPECT_EQ(place.device, gpu++);
+  }
+  ASSERT_EQ(results[0].size(), results[1].size());
+  for (std::size_t i = 0; i < results[0].size(); ++i) {
+    double expected = 0;
+    for (std::size_t k = 0; k < 128; ++k) {
+      expected +=
+          static_cast<double>(x[i / 32 * 128 + k]) * static_cast<double>(weight[i % 32 * 128 + k]);
+    }
+    ASSERT_NEAR(results[0][i], expected, 1e-4) << i;
+    ASSERT_NEAR(results[1][i], expected, 1e-4) << i;
+  }
+}
+
+}  // namespace
+}  // namespace octavo
