@@ -47,6 +47,7 @@ struct GemmKey {
   std::uint32_t alignment = 256;  ///< bytes that every matrix's address is a multiple of
 
   friend auto operator<=>(const GemmKey&, const GemmKey&) = default;
+  friend bool operator==(const GemmKey&, const GemmKey&) = default;  // nvcc 13 needs it written
 };
 
 /// "E4M3 x E4M3 transposed -> bf16, 16 x 384 x 256 (m x n x k), …", for messages.

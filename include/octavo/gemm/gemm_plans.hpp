@@ -41,6 +41,7 @@ struct GemmLibrary {
   std::uint64_t version = 0;  ///< of cuBLASLt, such as 130100
 
   friend auto operator<=>(const GemmLibrary&, const GemmLibrary&) = default;
+  friend bool operator==(const GemmLibrary&, const GemmLibrary&) = default;  // for nvcc 13
 };
 
 /// A product and the algorithm that was chosen for it.

@@ -154,6 +154,8 @@ class Manifest {
   /// Says how the GEMMs' algorithms were chosen, in a line of `text()`; empty: in none.
   void set_plans(std::string plans) { plans_ = std::move(plans); }
 
+  [[nodiscard]] const std::string& plans() const { return plans_; }
+
   /// One aligned line a GEMM, then one a pass of attention.
   [[nodiscard]] std::string text() const {
     std::size_t longest = 0;

@@ -241,7 +241,7 @@ void CudnnAttention::forward(const AttentionShape& shape, const Bf16* qkv, Bf16*
 void CudnnAttention::backward(const AttentionShape& shape, const Bf16* qkv, const Bf16* output,
                               const Bf16* output_gradient, const float* log_sum_exp,
                               Bf16* qkv_gradient, const Context<Cuda>& context) {
-  Plan& plan = plans_->plan(shape, backward_work(context.deterministic()));
+  Plan& plan = plans_->plan(shape, backward_work(context.limits().deterministic));
   set_fused(plan.pointers, queries, shape, qkv);
   set_fused(plan.pointers, query_gradients, shape, qkv_gradient);
   plan.pointers[outputs] = address(output);

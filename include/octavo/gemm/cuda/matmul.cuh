@@ -46,7 +46,7 @@ GemmRun matmul_dense_body(TensorView<const T, 2, Cuda> a, bool transpose_a,
   static_assert(std::is_same_v<Y, T> || std::is_same_v<Y, float>,
                 "matmul on Cuda: the result must have the operands' format or be fp32; choose "
                 "fp32 for the weight's gradient");
-  detail::GemmKey key;
+  GemmKey key;
   key.k = a.extent(transpose_a ? 0 : 1);
   key.transpose_a = transpose_a;
   key.transpose_b = transpose_b;
@@ -62,7 +62,7 @@ GemmRun matmul_quantized_body(GemmPass pass, QuantizedView<A, Ga, La, Cuda> a,
                               const Context<Cuda>& context) {
   static_assert(!(std::is_same_v<A, E5M2> && std::is_same_v<B, E5M2>),
                 "matmul on Cuda: no GPU multiplies E5M2 by E5M2; choose Hybrid or E4M3Only");
-  detail::GemmKey key;
+  GemmKey key;
   key.k = a.inner();
   key.transpose_b = true;
   key.scales_a = detail::cublas_scales<Ga>();

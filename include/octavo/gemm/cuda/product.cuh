@@ -11,6 +11,8 @@
 
 #include <array>
 #include <cstdint>
+#include <memory>
+#include <span>
 #include <vector>
 
 namespace octavo::detail {
@@ -125,14 +127,14 @@ class GemmProduct {
   /// partial sums to the result's format.
   [[nodiscard]] std::vector<GemmAlgorithm> algorithms(cublasLtHandle_t handle, int most) {
     cublasLtMatmulPreferenceOpaque_t preference = preferences();
-    std::vector<cublasLtMatmulHeuristicResult_t> found(static_cast<std::size_t>(most));
+    const auto found =
+        std::make_unique<cublasLtMatmulHeuristicResult_t[]>(static_cast<std::size_t>(most));
     int count = 0;
     check_cublas(cublasLtMatmulAlgoGetHeuristic(handle, &operation_, &first_, &second_, &result_,
-                                                &result_, &preference, most, found.data(), &count),
+                                                &result_, &preference, most, found.get(), &count),
                  "cublasLtMatmulAlgoGetHeuristic", key_);
-    found.resize(static_cast<std::size_t>(count));
     std::vector<GemmAlgorithm> algorithms;
-    for (const auto& result : found) {
+    for (const auto& result : std::span(found.get(), static_cast<std::size_t>(count))) {
       if (result.state == CUBLAS_STATUS_SUCCESS) algorithms.push_back({result.algo});
     }
     check_cublas(algorithms.empty() ? CUBLAS_STATUS_NOT_SUPPORTED : CUBLAS_STATUS_SUCCESS,
