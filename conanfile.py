@@ -53,9 +53,9 @@ class Octavo(ConanFile):
     def package_info(self):
         # CMake finds the installed octavoConfig.cmake, which looks for OpenMP and CUDA itself.
         self.cpp_info.set_property("cmake_find_mode", "none")
-        self.cpp_info.builddirs = [os.path.join("lib", "cmake", "octavo")]
-        # What other generators make of the same.
         core = self.cpp_info.components["octavo"]
+        core.builddirs = [os.path.join("lib", "cmake", "octavo")]
+        # What other generators make of the same.
         core.set_property("cmake_target_name", "octavo::octavo")
         core.cxxflags = ["-fopenmp"]
         core.sharedlinkflags = core.exelinkflags = ["-fopenmp"]
