@@ -10,14 +10,16 @@ if(OCTAVO_CUDA STREQUAL "ON" OR (OCTAVO_CUDA STREQUAL "AUTO"
     if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
       set(CMAKE_CUDA_ARCHITECTURES 90a CACHE STRING "GPU architectures to compile for")
     endif()
-    enable_language(CUDA)
-    find_package(CUDAToolkit REQUIRED)
+    # CMake's 90, native and all leave out the instructions that 90a alone has.
     foreach(architecture IN LISTS CMAKE_CUDA_ARCHITECTURES)
-      if(architecture MATCHES "^([0-9]+)" AND CMAKE_MATCH_1 LESS 90)
-        message(FATAL_ERROR "CMAKE_CUDA_ARCHITECTURES has ${architecture}: the kernels need 90a "
-          "(H100, H200) or newer; for older GPUs pass -DOCTAVO_CUDA=OFF and use the Cpu device")
+      if(NOT architecture MATCHES "^90a(-real|-virtual)?$")
+        message(FATAL_ERROR "CMAKE_CUDA_ARCHITECTURES has '${architecture}': the kernels are made "
+          "for 90a alone (H100, H200); pass -DCMAKE_CUDA_ARCHITECTURES=90a, or for other GPUs "
+          "-DOCTAVO_CUDA=OFF and use the Cpu device")
       endif()
     endforeach()
+    enable_language(CUDA)
+    find_package(CUDAToolkit REQUIRED)
     set(OCTAVO_CUDA_ENABLED ON)
   elseif(OCTAVO_CUDA STREQUAL "ON")
     message(FATAL_ERROR "OCTAVO_CUDA is ON but no nvcc was found: "

@@ -21,10 +21,10 @@
 #include <octavo/core/version.hpp>
 #include <octavo/io/atomic_file.hpp>
 
+#include <common/text.hpp>
 #include "compare_runs/comparison.hpp"
 #include "compare_runs/report.hpp"
 #include "compare_runs/run.hpp"
-#include "compare_runs/text.hpp"
 
 namespace {
 

@@ -4,24 +4,18 @@
 //
 // Exit codes: 0 done, 1 an error while running, 2 bad input, 3 too many non-finite steps in a row,
 // 128 + n stopped by signal n after finishing the step.
+#include <train_llama/data.hpp>
 #include <train_llama/options.hpp>
 #include <train_llama/report.hpp>
+#include <train_llama/run_folder.hpp>
+#include <train_llama/tally.hpp>
 
 #include <chrono>
-#include <cmath>
-#include <deque>
-#include <numeric>
 
 namespace trainer {
 namespace {
 
 enum ExitCode { success = 0, failure = 1, bad_input = 2, too_many_skipped = 3, by_signal = 128 };
-
-using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point begin) {
-  return std::chrono::duration<double>(Clock::now() - begin).count();
-}
 
 /// Prints what is going to run: the memory and every GEMM.
 void announce(const octavo::TrainingSession& session) {
@@ -37,56 +31,6 @@ void announce(const octavo::TrainingSession& session) {
   std::fflush(stdout);
 }
 
-/// Text, batches and buffers of a run.
-class Data {
- public:
-  explicit Data(const Options& options)
-      : text_(octavo::read_text({options.data.begin(), options.data.end()})),
-        parts_(octavo::split_validation(text_, options.validation_fraction,
-                                        options.sequence_length + 1)),
-        stream_(parts_.train, {.sequences = options.batch * options.micro_batches,
-                               .sequence_length = options.sequence_length,
-                               .seed = options.seed}),
-        validation_(parts_.validation, {.sequences = options.batch,
-                                        .sequence_length = options.sequence_length,
-                                        .max_batches = options.validation_batches}),
-        rows_(static_cast<std::size_t>(options.batch * options.sequence_length)),
-        tokens_(rows_ * static_cast<std::size_t>(options.micro_batches)),
-        targets_(tokens_.size()) {}
-
-  octavo::StepResult step(octavo::TrainingSession& session, double learning_rate) {
-    stream_.next(tokens_, targets_);
-    return session.step(tokens_, targets_, learning_rate);
-  }
-
-  octavo::LossSum evaluate(octavo::TrainingSession& session) {
-    session.begin_evaluation();
-    const auto tokens = std::span(tokens_).first(rows_);
-    const auto targets = std::span(targets_).first(rows_);
-    octavo::LossSum total;
-    for (octavo::Index batch = 0; batch < validation_.batches(); ++batch) {
-      validation_.get(batch, tokens, targets);
-      const octavo::LossSum loss = session.evaluate(tokens, targets);
-      total.sum += loss.sum;
-      total.tokens += loss.tokens;
-    }
-    return total;
-  }
-
-  [[nodiscard]] double epoch() const { return stream_.epoch(); }
-  [[nodiscard]] std::size_t size() const { return text_.size(); }
-  [[nodiscard]] double tokens_in_step() const { return static_cast<double>(tokens_.size()); }
-
- private:
-  std::vector<std::uint8_t> text_;
-  octavo::TokenSplit parts_;
-  octavo::TokenStream stream_;
-  octavo::ValidationSet validation_;
-  std::size_t rows_;
-  std::vector<std::int32_t> tokens_;
-  std::vector<std::int32_t> targets_;
-};
-
 std::string sample(octavo::TrainingSession& session, const Options& options) {
   if (options.sample == 0) return {};
   const std::vector<std::int32_t> prompt = octavo::ByteTokenizer::encode("\n");
@@ -95,63 +39,106 @@ std::string sample(octavo::TrainingSession& session, const Options& options) {
       {.tokens = options.sample, .temperature = options.temperature, .seed = options.seed}));
 }
 
-int train(octavo::TrainingSession& session, Data& data, Report& report, const Options& options) {
-  const octavo::InterruptGuard interrupt;
-  const octavo::Schedule learning_rate = schedule(options);
-  std::deque<double> recent;
-  octavo::Index skipped_in_a_row = 0;
-  double training_seconds = 0;
-  Summary summary;
-  while (summary.steps < options.steps && octavo::InterruptGuard::received() == 0 &&
-         skipped_in_a_row < options.max_skipped) {
-    const octavo::Index step = ++summary.steps;
-    const auto begin = Clock::now();
+/// A run, step by step.
+class Training {
+ public:
+  Training(octavo::TrainingSession& session, Data& data, Report& report, const Options& options)
+      : session_(session),
+        data_(data),
+        report_(report),
+        options_(options),
+        learning_rate_(schedule(options)),
+        tally_(options.max_skipped) {}
+
+  /// Trains until the end, a signal or too many steps that are not finite; returns the exit code.
+  int run() {
+    const octavo::InterruptGuard interrupt;
+    while (!step()) {
+    }
+    const Summary result = summary();
+    report_.end(result, session_.allocated_bytes());
+    if (tally_.gave_up()) {
+      fmt::print(stderr, "train_llama: {}\n", why_it_gave_up());
+      return too_many_skipped;
+    }
+    return signal_ == 0 ? success : by_signal + signal_;
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  /// One step and what is told of it; true if it is the last.
+  bool step() {
     StepRecord record;
-    record.step = step;
-    record.learning_rate = learning_rate.at(step);
-    record.result = data.step(session, record.learning_rate);
-    const double seconds = seconds_since(begin);
-    training_seconds += seconds;
-    record.epoch = data.epoch();
+    record.step = tally_.steps() + 1;
+    record.learning_rate = learning_rate_.at(record.step);
+    const auto begin = Clock::now();
+    record.result = data_.step(session_, record.learning_rate);
+    const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+    record.epoch = data_.epoch();
     record.milliseconds = seconds * 1000.0;
-    record.tokens_per_second = data.tokens_in_step() / seconds;
-    if (step == 1) summary.gemms = executed_gemms(session, options.micro_batches);
-    if (record.result.skipped) {
-      ++summary.skipped;
-      ++skipped_in_a_row;
-    } else {
-      skipped_in_a_row = 0;
-      recent.push_back(record.result.loss);
-      if (recent.size() > 20) recent.pop_front();
+    record.tokens_per_second = data_.tokens_in_step() / seconds;
+    if (record.step == 1) gemms_ = executed_gemms(session_, options_.micro_batches);
+    tally_.add(record);
+    signal_ = octavo::InterruptGuard::received();
+    const bool last = record.step == options_.steps || signal_ != 0 || tally_.gave_up();
+    const bool collect = record.step == 1 || last || record.result.skipped ||
+                         record.step % options_.operands_every == 0;
+    if (collect) operands_ = session_.operands();
+    report_.step(record, collect ? operands_ : std::vector<octavo::OperandReport>{});
+    if (tally_.diverges()) report_.warn_of_divergence(record, tally_.first_loss());
+    if (!last && options_.evaluate_every != 0 && record.step % options_.evaluate_every == 0) {
+      report_.evaluation(record.step, data_.evaluate(session_));
     }
-    const bool collect = step == 1 || step == options.steps || step % options.operands_every == 0;
-    report.step(record, collect ? session.operands() : std::vector<octavo::OperandReport>{});
-    if (step % options.evaluate_every == 0 && step < options.steps) {
-      report.evaluation(step, data.evaluate(session));
+    return last;
+  }
+
+  Summary summary() {
+    const octavo::LossSum validation = data_.evaluate(session_);
+    report_.evaluation(tally_.steps(), validation);
+    Summary result;
+    result.steps = tally_.steps();
+    result.skipped = tally_.skipped();
+    result.train_loss = tally_.train_loss();
+    result.validation_loss = validation.mean();
+    result.tokens_per_second = tally_.tokens_per_second(data_.tokens_in_step());
+    result.seconds = tally_.seconds();
+    result.gemms = gemms_;
+    result.end = tally_.gave_up() ? "not finite"
+                 : signal_ != 0   ? octavo::message("signal ", signal_)
+                                  : "done";
+    if (!tally_.gave_up()) result.sample = sample(session_, options_);
+    return result;
+  }
+
+  /// What to look at and to change, in one line.
+  [[nodiscard]] std::string why_it_gave_up() const {
+    std::vector<std::string> met;
+    for (const octavo::OperandReport& operand : operands_) {
+      if (operand.nonfinite > 0) met.push_back(operand.name);
     }
+    std::string where;
+    if (!met.empty()) {
+      where = "; the last met an Inf or NaN in " + met.front();
+      if (met.size() > 1) where += octavo::message(" and ", met.size() - 1, " more operands");
+    }
+    const std::string file = report_.metrics_file();
+    return octavo::message(
+        tally_.skipped_in_a_row(), " steps in a row were not finite, and changed nothing", where,
+        file.empty() ? "" : "; see the skipped steps in " + programs::visible(file),
+        ". Lower --learning-rate or raise --warmup");
   }
-  const octavo::LossSum validation = data.evaluate(session);
-  report.evaluation(summary.steps, validation);
-  summary.validation_loss = validation.mean();
-  summary.train_loss = recent.empty() ? std::nan("")
-                                      : std::accumulate(recent.begin(), recent.end(), 0.0) /
-                                            static_cast<double>(recent.size());
-  summary.seconds = training_seconds;
-  summary.tokens_per_second =
-      data.tokens_in_step() * static_cast<double>(summary.steps) / training_seconds;
-  const bool stopped = skipped_in_a_row >= options.max_skipped;
-  if (!stopped) summary.sample = sample(session, options);
-  report.end(summary, session.allocated_bytes());
-  if (stopped) {
-    fmt::print(stderr,
-               "train_llama: {} steps in a row were not finite; weights are those before them. "
-               "Lower --learning-rate or look at the operands in metrics.jsonl\n",
-               skipped_in_a_row);
-    return too_many_skipped;
-  }
-  const int signal = octavo::InterruptGuard::received();
-  return signal == 0 ? success : by_signal + signal;
-}
+
+  octavo::TrainingSession& session_;
+  Data& data_;
+  Report& report_;
+  const Options& options_;
+  octavo::Schedule learning_rate_;
+  Tally tally_;
+  GemmCount gemms_;
+  int signal_ = 0;
+  std::vector<octavo::OperandReport> operands_;  ///< as they were collected last
+};
 
 int run(const CLI::App& app, const Options& options) {
   std::unique_ptr<Data> data;
@@ -159,38 +146,35 @@ int run(const CLI::App& app, const Options& options) {
   std::unique_ptr<Report> report;
   const std::string configuration = app.config_to_str(true, false);
   try {
+    require_consistent(options);
     const Instance& instance = find_instance(options);
     data = std::make_unique<Data>(options);
     session = instance.make(session_request(options));
-    report = std::make_unique<Report>(options, configuration, session->precision());
-    fmt::print("octavo {} | {} | {} on {} | {} parameters | {} | {} bytes of text\n{}",
-               octavo::version_string, instance.model, session->precision(), instance.device,
-               session->config().parameters(), session->optimizer(), data->size(), configuration);
+    const std::filesystem::path folder = make_run_folder(options);
+    report = std::make_unique<Report>(options, folder, configuration, session->precision());
+    fmt::print("octavo {} | {} | {} on {} | {} parameters | {}\n{}", octavo::version_string,
+               instance.model, session->precision(), instance.device,
+               session->config().parameters(), session->optimizer(), configuration);
+    fmt::print("run | {}\n", folder.empty() ? "writes no files (--no-out)"
+                                            : "kept in " + programs::visible(folder.string()));
+    print_text(*data);
     announce(*session);
-    report->begin(*session, instance);
+    report->begin(*session, instance, *data);
   } catch (const octavo::Error& error) {
-    fmt::print(stderr, "train_llama: {}\n", error.what());
+    fmt::print(stderr, "train_llama: {}\n", programs::visible(error.what()));
     return bad_input;
   }
-  return train(*session, *data, *report, options);
+  return Training(*session, *data, *report, options).run();
 }
 
 }  // namespace
 }  // namespace trainer
 
 int main(int argc, char** argv) {
-  CLI::App app("Trains a Llama on text, in the precision that is asked for.");
+  CLI::App app("Trains a Llama on text, in the precision that is asked for.", "train_llama");
   trainer::Options options;
   trainer::declare(app, options);
-  try {
-    app.parse(argc, argv);
-    trainer::require_no_rest(app);
-  } catch (const CLI::CallForHelp& help) {
-    return app.exit(help);
-  } catch (const std::exception& error) {
-    fmt::print(stderr, "train_llama: {}\n", error.what());
-    return trainer::bad_input;
-  }
+  if (const auto code = programs::parse(app, argc, argv)) return *code;
   try {
     return trainer::run(app, options);
   } catch (const std::exception& error) {

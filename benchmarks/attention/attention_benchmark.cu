@@ -59,9 +59,9 @@ class Matrix {
   TensorView<Bf16, 2, Cuda> view_;
 };
 
-void measure(const AttentionShape& shape, AttentionLibrary library) {
+void measure(const AttentionShape& shape, bool cudnn) {
   Context<Cuda> context;
-  attention_settings(context).library = library;
+  context.set_cudnn(cudnn);
   const Buffer<Cuda> workspace(attention_workspace(shape, context), context);
   context.bind_workspace({workspace.data(), workspace.size()});
   const Index out_columns = shape.heads.heads * shape.heads.head_dim;
@@ -86,8 +86,7 @@ void measure(const AttentionShape& shape, AttentionLibrary library) {
               static_cast<long long>(shape.sequences), static_cast<long long>(shape.tokens),
               static_cast<long long>(shape.heads.heads),
               static_cast<long long>(shape.heads.kv_heads),
-              static_cast<long long>(shape.heads.head_dim),
-              library == AttentionLibrary::cudnn ? "cudnn" : "octavo", forward,
+              static_cast<long long>(shape.heads.head_dim), cudnn ? "cudnn" : "octavo", forward,
               2.0 * product / forward * 1e-9, backward, 5.0 * product / backward * 1e-9);
 }
 
@@ -100,7 +99,7 @@ void run() {
   cudaDeviceProp properties{};
   check(cudaGetDeviceProperties(&properties, 0), "cudaGetDeviceProperties");
   std::printf("%s; attention runs through %s unless said otherwise\n", properties.name,
-              attention_implementation(Cuda()));
+              DeviceLimits<Cuda>().cudnn ? "cudnn" : "octavo");
   std::puts(
       "sequences  tokens heads/kv    head_dim  library   forward  TFLOP/s   backward   TFLOP/s");
   std::puts("                                                       ms                  ms");
@@ -108,9 +107,9 @@ void run() {
       {1, 8192, {32, 8, 128}}, {4, 2048, {16, 4, 128}}, {4, 2048, {32, 8, 64}}};
   for (const AttentionShape& shape : shapes) {
 #if defined(OCTAVO_WITH_CUDNN)
-    measure(shape, AttentionLibrary::cudnn);
+    measure(shape, true);
 #endif
-    measure(shape, AttentionLibrary::octavo);
+    measure(shape, false);
   }
 }
 

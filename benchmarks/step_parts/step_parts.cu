@@ -219,7 +219,9 @@ void run(const Options& options) {
   const Machine machine = describe_machine();
   std::printf("%s, copy %.0f GB/s, cuBLASLt %s, attention through %s, cuDNN %s\n",
               machine.card.c_str(), rates.copy * 1e-9, machine.cublaslt.c_str(),
-              attention_implementation(Cuda()), machine.cudnn.c_str());
+              attention_implementation<Bf16>(AttentionPass::forward, attention_shape,
+                                             gpu.context().limits()),
+              machine.cudnn.c_str());
   measure<Bf16>(gpu, rates, options);
   measure<Fp8Recipe<Delayed>>(gpu, rates, options);
   measure<Fp8Recipe<Tensorwise>>(gpu, rates, options);

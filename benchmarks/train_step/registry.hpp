@@ -13,7 +13,6 @@ namespace benchmarks {
 struct Instance {
   std::string model;
   std::string precision;
-  std::string attention;  ///< what runs attention
   std::shared_ptr<octavo::TrainingSession> (*make)(const octavo::SessionOptions&);
 };
 

@@ -50,6 +50,7 @@ struct Measurement {
   double peak_gib = 0;          ///< allocated by the session, at once
   double card_gib = 0;          ///< taken on the card
   double flops_per_token = 0;
+  std::string attention;  ///< what ran attention's forward
 
   /// Median milliseconds of a micro-batch: its share of the optimizer included.
   [[nodiscard]] double milliseconds(octavo::Index micro_batches) const {
@@ -123,6 +124,7 @@ Measurement measure(const Instance& instance, const Options& options) {
   Measurement result;
   const auto start = Clock::now();
   const auto session = instance.make(session_options(options));
+  result.attention = session->manifest().attentions().front().expected;
   result.flops_per_token =
       octavo::training_flops_per_token(session->config(), options.sequence_length);
   const auto count = static_cast<std::size_t>(options.tokens() * options.micro_batches);
@@ -161,7 +163,7 @@ octavo::JsonLine json_of(const Instance& instance, const Options& options,
   line.add("peak_gib", measured.peak_gib).add("card_gib", measured.card_gib);
   line.add("loss", measured.losses.back()).add("losses", measured.losses);
   line.add("warmup_seconds", measured.warmup_seconds);
-  line.add("attention", instance.attention).add("card", machine.card).add("cuda", machine.cuda);
+  line.add("attention", measured.attention).add("card", machine.card).add("cuda", machine.cuda);
   line.add("cublaslt", machine.cublaslt).add("cudnn", machine.cudnn);
   return line;
 }
@@ -179,7 +181,7 @@ void run(const Options& options) {
   fmt::print(
       "{:<8}{:<13}{:<15}{:<9}B={} S={} micro={} | {:9.2f} ms a micro-batch | {:8.0f} tok/s"
       " | {:6.1f} TFLOP/s | peak {:6.2f} GiB | loss {:7.4f}\n",
-      "octavo", options.model, options.precision, found->attention, options.batch,
+      "octavo", options.model, options.precision, measured.attention, options.batch,
       options.sequence_length, options.micro_batches, milliseconds, tokens_per_second, tflops,
       measured.peak_gib, measured.losses.back());
   std::fflush(stdout);

@@ -6,7 +6,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <limits>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -68,7 +70,8 @@ inline std::string joined(const std::vector<std::string>& words) {
 }
 
 inline const std::vector<std::string> recompute_names{"none", "norms", "swiglu", "ffn", "block"};
-inline const std::vector<std::string> state_names{"fp32", "bf16"};
+/// Formats of the optimizer's state.
+inline const std::vector<std::string> state_choices{"auto", "fp32", "bf16"};
 
 inline const std::vector<std::string> weight_copies_names{"kept", "remade"};
 
@@ -82,45 +85,30 @@ inline octavo::Recompute recompute_named(const std::string& name) {
       std::find(recompute_names.begin(), recompute_names.end(), name) - recompute_names.begin());
 }
 
+/// The known word that `word` is probably meant to be, or "". More edits than a third of its
+/// characters make another word.
+inline std::string nearest(const std::string& word, const std::vector<std::string>& known) {
+  std::string result;
+  std::size_t best = std::max<std::size_t>(1, word.size() / 3) + 1;
+  for (const std::string& candidate : known) {
+    const std::size_t distance = edit_distance(word, candidate);
+    if (distance >= best || distance == 0) continue;
+    best = distance;
+    result = candidate;
+  }
+  return result;
+}
+
 /// The message for a flag or key that does not exist.
 inline std::string unknown_key(const CLI::App& app, std::string word) {
   word.erase(0, std::min(word.size(), word.find_first_not_of('-')));
   word = word.substr(0, word.find('='));
-  std::string nearest;
-  std::size_t best = ~std::size_t{0};
-  for (const CLI::Option* option : app.get_options()) {
-    const std::string name = option->get_single_name();
-    const std::size_t distance = edit_distance(word, name);
-    if (distance < best) {
-      best = distance;
-      nearest = name;
-    }
-  }
-  return "unknown option '" + word + "'; did you mean '" + nearest + "'? See --help";
+  std::vector<std::string> known;
+  for (const CLI::Option* option : app.get_options()) known.push_back(option->get_single_name());
+  const std::string meant = nearest(word, known);
+  return "unknown option '" + word + (meant.empty() ? "'" : "'; did you mean '" + meant + "'?") +
+         (meant.empty() ? "; see --help" : " See --help");
 }
-
-/// A TOML file whose every key is a flag's name.
-class FlagsFile : public CLI::ConfigTOML {
- public:
-  explicit FlagsFile(const CLI::App& app) : app_(app) {}
-
-  /// @throws ConfigError  for a section or an unknown key
-  std::vector<CLI::ConfigItem> from_config(std::istream& input) const override {
-    std::vector<CLI::ConfigItem> entries = CLI::ConfigTOML::from_config(input);
-    for (const CLI::ConfigItem& item : entries) {
-      octavo::require<octavo::ConfigError>(
-          item.parents.empty(), "the configuration has a section [",
-          item.parents.empty() ? "" : item.parents.front(), "]; write its keys without sections");
-      if (app_.get_option_no_throw("--" + item.name) == nullptr) {
-        throw octavo::ConfigError(unknown_key(app_, item.name));
-      }
-    }
-    return entries;
-  }
-
- private:
-  const CLI::App& app_;
-};
 
 /// Throws if words of the command line are left that are no flags.
 /// @throws ConfigError  naming the first
@@ -131,6 +119,40 @@ inline void require_no_rest(const CLI::App& app) {
                                          "'; see --help");
     throw octavo::ConfigError(unknown_key(app, word));
   }
+}
+
+/// Throws if a flag that takes one value was given more.
+/// @throws ConfigError  naming the first
+inline void require_no_repeats(const CLI::App& app) {
+  for (const CLI::Option* option : app.get_options()) {
+    const std::size_t most =
+        static_cast<std::size_t>(std::max(1, option->get_items_expected_max()));
+    octavo::require<octavo::ConfigError>(option->count() <= most, option->get_name(), " is given ",
+                                         option->count(), " times; give it once");
+  }
+}
+
+/// Reads the command line. Prints what --help and --version ask for, and one line on stderr for
+/// what cannot be understood.
+/// @return  the exit code where the program ends with that
+inline std::optional<int> parse(CLI::App& app, int argc, char** argv) {
+  app.set_version_flag("--version", std::string("octavo ") + octavo::version_string);
+  app.allow_extras();
+  try {
+    try {
+      app.parse(argc, argv);
+    } catch (const CLI::ArgumentMismatch&) {
+      require_no_repeats(app);
+      throw;
+    }
+    require_no_rest(app);
+  } catch (const CLI::Success& wish) {
+    return app.exit(wish);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "%s: %s\n", app.get_name().c_str(), error.what());
+    return 2;
+  }
+  return std::nullopt;
 }
 
 }  // namespace programs

@@ -45,7 +45,7 @@ int main() {
   Linear<Fp32, hidden, hidden, float, Cpu> linear;
   Parameter<float, float, Cpu> weight;
   LayerScale scale;
-  GemmManifest manifest;
+  Manifest manifest;
   norm.take(arena, "norm", 1e-5f);
   weight.take(arena, "linear.weight", hidden, hidden, 0.2f);
   linear.enter("linear", {nullptr, &manifest});  // FP32 needs no scaling table
@@ -66,7 +66,7 @@ int main() {
   };
   loss();  // the forward
   scale.backward(dy, projected, dprojected.values, context);
-  linear.backward_weight(dprojected, normalised, false, context);
+  linear.backward_weight(dprojected, normalised, weight.gradient, false, context);
   linear.backward_input(dprojected, gradient, context);
   norm.backward(gradient, x, inverse_rms, y, context);
   visit([&](auto& parameter) {

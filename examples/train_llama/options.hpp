@@ -2,7 +2,9 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
-#include <common/flags.hpp>
+#include <common/flags_file.hpp>
+#include <common/precisions.hpp>
+#include <common/presets.hpp>
 #include <octavo/octavo.hpp>
 #include <train_llama/registry.hpp>
 
@@ -10,11 +12,10 @@
 #include <limits>
 #include <memory>
 #include <string>
+#include <tuple>
 #include <vector>
 
 namespace trainer {
-
-using programs::require_no_rest;
 
 /// Every choice of a run.
 struct Options {
@@ -51,15 +52,13 @@ struct Options {
   octavo::Index max_skipped = 10;
 
   std::string out;
+  bool no_out = false;
   octavo::Index log_every = 1;
   octavo::Index evaluate_every = 100;
   octavo::Index operands_every = 50;
   octavo::Index sample = 200;
   double temperature = 0.8;
 };
-
-/// Formats of the optimizer's state.
-inline const std::vector<std::string> state_choices{"auto", "fp32", "bf16"};
 
 namespace detail {
 
@@ -108,7 +107,7 @@ inline void declare(CLI::App& app, Options& options) {
       ->check(not_negative_whole());
 
   const std::string data = "Data";
-  add("--data", options.data, "text file or folder; may be given again", data)->required();
+  add("--data", options.data, "text file or folder; required, may be given again", data);
   add("--batch", options.batch, "sequences in a micro-batch", data)->check(at_least_one());
   add("--seq-len", options.sequence_length, "tokens in a sequence", data)->check(at_least_one());
   add("--micro-batches", options.micro_batches, "micro-batches in a step", data)
@@ -154,11 +153,14 @@ inline void declare(CLI::App& app, Options& options) {
       ->check(at_least_one());
 
   const std::string output = "Output";
-  add("--out", options.out, "folder for config.toml and metrics.jsonl; empty: none", output);
+  add("--out", options.out,
+      "folder for config.toml and metrics.jsonl; empty: runs/DATE-TIME-MODEL-PRECISION", output);
+  app.add_flag("--no-out", options.no_out, "write no files")->group(output)->capture_default_str();
   add("--log-every", options.log_every, "steps between printed lines", output)
       ->check(at_least_one());
-  add("--evaluate-every", options.evaluate_every, "steps between evaluations", output)
-      ->check(at_least_one());
+  add("--evaluate-every", options.evaluate_every, "steps between evaluations; 0: at the end only",
+      output)
+      ->check(not_negative_whole());
   add("--operands-every", options.operands_every, "steps between records of every operand's scale",
       output)
       ->check(at_least_one());
@@ -167,31 +169,89 @@ inline void declare(CLI::App& app, Options& options) {
   add("--temperature", options.temperature, "of the sample", output)->check(not_negative());
   app.set_config("--config", "", "TOML file with any of these choices")->group(output);
   app.config_formatter(std::make_shared<FlagsFile>(app));
-  app.allow_extras();
 }
 
+/// Throws if flags that each are right do not go together.
+/// @throws ConfigError  saying what to change
+inline void require_consistent(const Options& options) {
+  octavo::require<octavo::ConfigError>(!options.data.empty(),
+                                       "--data is required: name a text file or a folder of them");
+  octavo::require<octavo::ConfigError>(options.out.empty() || !options.no_out,
+                                       "--out names a folder and --no-out wants none; give one");
+}
+
+namespace detail {
+
+/// The words of `all` that one of the flags can have, whether they were compiled in or not.
+struct Choice {
+  const char* flag;
+  std::string Instance::*field;
+  const std::string& value;
+  std::vector<std::string> all;
+  std::string build_option;  ///< what compiles `value` in
+};
+
+/// How to build the trainer with what it lacks.
+inline std::string build_again(const std::string& device, const std::string& options) {
+  const std::string folder = device == "cuda" ? "build/quickstart-cuda" : "build/quickstart";
+  return "build again: cmake BUILD_FOLDER " + options +
+         " && cmake --build BUILD_FOLDER (quickstart's is " + folder + ")";
+}
+
+/// @throws ConfigError  if no instance has the choice
+inline void require_compiled(const Choice& choice, const std::string& device) {
+  const std::vector<std::string> here = compiled(choice.field);
+  if (std::find(here.begin(), here.end(), choice.value) != here.end()) return;
+  const bool exists =
+      std::find(choice.all.begin(), choice.all.end(), choice.value) != choice.all.end();
+  const std::string meant = programs::nearest(choice.value, choice.all);
+  throw octavo::ConfigError(
+      octavo::message(choice.flag, " '", choice.value,
+                      exists ? "' is not compiled in, only: " : "' is unknown; choose one of: ",
+                      programs::joined(here),
+                      exists ? "; " + build_again(device, choice.build_option)
+                             : (meant.empty() ? "" : "; did you mean '" + meant + "'?")));
+}
+
+/// "-DNAME=value", with CUDA in the option's name for the `cuda` device.
+inline std::string build_option(const Options& options, const char* what,
+                                const std::string& value) {
+  return std::string(options.device == "cuda" ? "-DOCTAVO_CUDA_" : "-DOCTAVO_") + what + "=" +
+         value;
+}
+
+}  // namespace detail
+
 /// The instance that the options name.
-/// @throws ConfigError  listing what was compiled in
+/// @throws ConfigError  saying what was compiled in, and how the rest can be
 inline const Instance& find_instance(const Options& options) {
-  const auto known = [](const char* flag, std::string Instance::*field, const std::string& value) {
-    const std::vector<std::string> values = detail::compiled(field);
-    octavo::require<octavo::ConfigError>(
-        std::find(values.begin(), values.end(), value) != values.end(), flag, " '", value,
-        "' is not compiled in; choose one of: ", programs::joined(values));
-  };
-  known("--model", &Instance::model, options.model);
-  known("--precision", &Instance::precision, options.precision);
-  known("--device", &Instance::device, options.device);
+  std::vector<std::string> precisions;
+  std::apply([&](auto... named) { (precisions.emplace_back(named.name), ...); },
+             programs::precisions);
+  const std::string model = detail::build_option(options, "PRESETS", options.model);
+  const std::string precision = detail::build_option(options, "PRECISIONS", options.precision);
+  detail::require_compiled(
+      {"--device", &Instance::device, options.device, {"cpu", "cuda"}, "-DOCTAVO_CUDA=ON"},
+      options.device);
+  detail::require_compiled(
+      {"--model", &Instance::model, options.model, programs::preset_names(), model},
+      options.device);
+  detail::require_compiled(
+      {"--precision", &Instance::precision, options.precision, precisions, precision},
+      options.device);
   for (const Instance& instance : instances()) {
     if (instance.model == options.model && instance.precision == options.precision &&
         instance.device == options.device) {
       return instance;
     }
   }
+  octavo::require<octavo::ConfigError>(
+      options.device != "cuda" || options.precision != "mxfp8",
+      "no GPU that Octavo serves multiplies the blocks of mxfp8; choose --precision fp8-blockwise, "
+      "or --device cpu");
   throw octavo::ConfigError(octavo::message(
       "model ", options.model, " in ", options.precision, " on ", options.device,
-      " is not compiled in; add it to OCTAVO_PRESETS and OCTAVO_PRECISIONS, or for cuda to "
-      "OCTAVO_CUDA_PRESETS and OCTAVO_CUDA_PRECISIONS, and build again"));
+      " is not compiled in; ", detail::build_again(options.device, model + " " + precision)));
 }
 
 /// What the session is made from.

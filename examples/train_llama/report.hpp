@@ -1,27 +1,24 @@
 // What a run prints and writes.
 #pragma once
 
-#include <fmt/format.h>
-#include <unistd.h>
+#include <common/progress.hpp>
+#include <common/text.hpp>
 #include <octavo/octavo.hpp>
+#include <train_llama/data.hpp>
 #include <train_llama/options.hpp>
+#include <train_llama/tally.hpp>
 
+#include <fmt/format.h>
+
+#include <chrono>
 #include <cstdio>
 #include <filesystem>
 #include <memory>
 #include <string>
 
-namespace trainer {
+#include <unistd.h>
 
-/// One finished step.
-struct StepRecord {
-  octavo::Index step = 0;
-  double epoch = 0;
-  double learning_rate = 0;
-  double milliseconds = 0;
-  double tokens_per_second = 0;
-  octavo::StepResult result;
-};
+namespace trainer {
 
 /// GEMMs of one micro-batch.
 struct GemmCount {
@@ -31,7 +28,7 @@ struct GemmCount {
 
 /// Sums `count(entry)` over all GEMMs.
 template <class Count>
-GemmCount count_gemms(const octavo::GemmManifest& manifest, const Count& count) {
+GemmCount count_gemms(const octavo::Manifest& manifest, const Count& count) {
   GemmCount sum;
   for (const octavo::GemmEntry& entry : manifest.entries()) {
     sum.total += count(entry);
@@ -64,32 +61,29 @@ struct Summary {
   double tokens_per_second = 0;
   double seconds = 0;
   GemmCount gemms;
+  std::string end;  ///< "done", "not finite", or "signal 15"
   std::string sample;
 };
 
 /// Prints to the terminal and writes metrics.jsonl.
 class Report {
  public:
-  /// Creates the folder and its files where one is asked for.
-  /// @throws ConfigError  if the folder holds a run already
-  /// @throws IoError      if it cannot be written
-  Report(const Options& options, const std::string& configuration, std::string recipe)
+  /// @param folder  of config.toml and metrics.jsonl; empty: none
+  /// @throws IoError  if they cannot be written
+  Report(const Options& options, const std::filesystem::path& folder,
+         const std::string& configuration, std::string recipe)
       : options_(options), recipe_(std::move(recipe)) {
-    if (options.out.empty()) return;
-    const std::filesystem::path folder = options.out;
-    const std::filesystem::path file = folder / "metrics.jsonl";
-    octavo::require<octavo::ConfigError>(!std::filesystem::exists(file), file.string(),
-                                         " exists already; choose another --out or remove it");
-    std::error_code error;
-    std::filesystem::create_directories(folder, error);
-    octavo::require<octavo::IoError>(!error, folder.string(),
-                                     ": cannot be created: ", error.message(),
-                                     "; choose another --out");
+    if (folder.empty()) return;
     octavo::write_file_atomically(folder / "config.toml", configuration);
-    metrics_ = std::make_unique<octavo::MetricsFile>(file);
+    metrics_ = std::make_unique<octavo::MetricsFile>(folder / "metrics.jsonl");
   }
 
-  void begin(const octavo::TrainingSession& session, const Instance& instance) {
+  /// Where metrics are written, or "".
+  [[nodiscard]] std::string metrics_file() const {
+    return metrics_ == nullptr ? "" : metrics_->path().string();
+  }
+
+  void begin(const octavo::TrainingSession& session, const Instance& instance, const Data& data) {
     const GemmCount gemms = planned_gemms(session);
     write(octavo::JsonLine{}
               .add("event", "run")
@@ -104,6 +98,10 @@ class Report {
               .add("sequence_length", options_.sequence_length)
               .add("micro_batches", options_.micro_batches)
               .add("steps", options_.steps)
+              .add("training_tokens", data.training_tokens())
+              .add("validation_tokens", data.validation_tokens())
+              .add("files", data.text().read.size())
+              .add("skipped_files", data.text().skipped.size())
               .add("gemms_fp8", gemms.fp8)
               .add("gemms_total", gemms.total)
               .add("version", octavo::version_string));
@@ -150,18 +148,32 @@ class Report {
               .add("tokens", loss.tokens));
   }
 
+  /// Says that a run diverges, and what to do.
+  void warn_of_divergence(const StepRecord& record, double first_loss) {
+    clear_progress();
+    fmt::print(stderr,
+               "train_llama: warning: the loss is {:.4g} at step {}, {:.4g} at first: this run "
+               "diverges. Stop it with Ctrl-C, and lower --learning-rate ({:.2e} at this step) or "
+               "raise --warmup\n",
+               record.result.loss, record.step, first_loss, record.learning_rate);
+  }
+
   void end(const Summary& summary, std::size_t peak_bytes) {
     clear_progress();
     fmt::print(
-        "\n{} steps in {:.1f} s | {:.0f} tok/s | train loss {:.4f} | validation loss {:.4f} | "
+        "\n{} steps in {:.1f} s | {:.0f} tok/s after the first | train loss {:.4f} | validation "
+        "loss {:.4f} | "
         "{} of {} GEMMs in FP8 | {} skipped | peak {:.1f} MiB\n",
         summary.steps, summary.seconds, summary.tokens_per_second, summary.train_loss,
         summary.validation_loss, summary.gemms.fp8, summary.gemms.total, summary.skipped,
         static_cast<double>(peak_bytes) / (1024.0 * 1024.0));
-    if (!summary.sample.empty()) fmt::print("\n{}\n", summary.sample);
+    if (!summary.sample.empty()) {
+      fmt::print("\n{}\n", programs::visible(summary.sample, programs::LineBreaks::keep));
+    }
     std::fflush(stdout);
     write(octavo::JsonLine{}
               .add("event", "summary")
+              .add("end", summary.end)
               .add("steps", summary.steps)
               .add("train_loss", summary.train_loss)
               .add("validation_loss", summary.validation_loss)
@@ -182,10 +194,12 @@ class Report {
       octavo::JsonLine line;
       line.add("name", operand.name)
           .add("format", operand.format)
+          .add("granularity", operand.granularity)
           .add("amax", operand.amax)
           .add("scale", operand.scale)
           .add("saturated", operand.saturated)
-          .add("flushed", operand.flushed);
+          .add("flushed", operand.flushed)
+          .add("nonfinite", operand.nonfinite);
       lines.push_back(line);
     }
     return lines;
@@ -197,12 +211,16 @@ class Report {
 
   /// A line that stays in place, on a terminal only.
   void progress(const StepRecord& record) {
+    const auto now = std::chrono::steady_clock::now();
+    // From step to step, evaluations and records between them included.
+    step_time_.add(std::chrono::duration<double>(now - last_step_).count());
+    last_step_ = now;
     if (!terminal_) return;
     const auto done = static_cast<std::size_t>(30 * record.step / options_.steps);
-    const double left =
-        record.milliseconds / 1000.0 * static_cast<double>(options_.steps - record.step);
-    fmt::print(stderr, "\r\033[K[{}{}] {}/{} | loss {:.3f} | {:.0f} s left", std::string(done, '='),
-               std::string(30 - done, ' '), record.step, options_.steps, record.result.loss, left);
+    fmt::print(stderr, "\r\033[K[{}{}] {}/{} | loss {:.3f} | {} left", std::string(done, '='),
+               std::string(30 - done, ' '), record.step, options_.steps, record.result.loss,
+               programs::duration_text(
+                   step_time_.left(static_cast<double>(options_.steps - record.step))));
     std::fflush(stderr);
   }
   void clear_progress() const {
@@ -215,6 +233,8 @@ class Report {
   std::string recipe_;
   std::unique_ptr<octavo::MetricsFile> metrics_;
   bool terminal_ = ::isatty(STDERR_FILENO) != 0;
+  programs::StepTime step_time_;
+  std::chrono::steady_clock::time_point last_step_ = std::chrono::steady_clock::now();
 };
 
 }  // namespace trainer

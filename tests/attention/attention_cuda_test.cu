@@ -49,10 +49,9 @@ struct Results {
 template <class T, Device D>
 class Attention {
  public:
-  /// @param library        what runs it on the `Cuda` device
-  /// @param deterministic  of its context there
+  /// @param limits  of its context on the `Cuda` device
   Attention(const AttentionShape& shape, const Inputs<T>& inputs,
-            AttentionLibrary library = AttentionLibrary::octavo, bool deterministic = false)
+            const DeviceLimits<Cuda>& limits = {.cudnn = false})
       : shape_(shape),
         place_(attention_workspace(shape, Context<D>())),
         qkv_(place_.matrix(inputs.qkv, shape.heads.columns())),
@@ -61,8 +60,8 @@ class Attention {
         qkv_gradient_(poisoned(shape.heads.columns())),
         log_sum_exp_(place_.template make_poisoned<float>(statistics()), {statistics()}) {
     if constexpr (std::is_same_v<D, Cuda>) {
-      attention_settings(context()).library = library;
-      place_.context().set_deterministic(deterministic);
+      place_.context().set_cudnn(limits.cudnn);
+      place_.context().set_deterministic(limits.deterministic);
     }
   }
 
@@ -71,8 +70,12 @@ class Attention {
     const TensorView<const T, 2, D> output = output_;
     const TensorView<const T, 2, D> output_gradient = output_gradient_;
     const TensorView<const float, 1, D> log_sum_exp = log_sum_exp_;
-    attention_forward(shape_, qkv, output_, log_sum_exp_, context());
-    attention_backward(shape_, qkv, output, output_gradient, log_sum_exp, qkv_gradient_, context());
+    const DeviceLimits<D> limits = context();
+    EXPECT_STREQ(attention_forward(shape_, qkv, output_, log_sum_exp_, context()),
+                 attention_implementation<T>(AttentionPass::forward, shape_, limits));
+    EXPECT_STREQ(attention_backward(shape_, qkv, output, output_gradient, log_sum_exp,
+                                    qkv_gradient_, context()),
+                 attention_implementation<T>(AttentionPass::backward, shape_, limits));
   }
   [[nodiscard]] Results<T> results() const {
     return {place_.read(output_), place_.read(qkv_gradient_), place_.read(log_sum_exp_)};
@@ -245,9 +248,7 @@ References replaced(References references, const Results<T>& results) {
   return references;
 }
 
-const char* name_of(AttentionLibrary library) {
-  return library == AttentionLibrary::cudnn ? "cudnn" : "octavo";
-}
+const char* name_of(bool cudnn) { return cudnn ? "cudnn" : "octavo"; }
 
 std::string text_of(const AttentionShape& shape) {
   return message(shape.sequences, " x ", shape.tokens, " tokens, ", shape.heads.heads, "/",
@@ -261,11 +262,12 @@ constexpr AttentionShape shapes[] = {
     {2, 257, {4, 2, 128}}, {2, 257, {8, 1, 32}},  {1, 257, {4, 1, 16}}, {1, 1024, {4, 1, 128}},
     {1, 1024, {2, 2, 64}}, {1, 1024, {8, 1, 32}}};
 
-class AttentionOnCuda : public OnGpu, public testing::WithParamInterface<AttentionLibrary> {
+/// The parameter: whether attention may run through cuDNN.
+class AttentionOnCuda : public OnGpu, public testing::WithParamInterface<bool> {
  protected:
-  /// Attention that runs through the test's library.
+  /// Attention that runs through what the parameter says.
   static Attention<Bf16, Cuda> make(const AttentionShape& shape, const Inputs<Bf16>& inputs) {
-    return Attention<Bf16, Cuda>(shape, inputs, GetParam());
+    return Attention<Bf16, Cuda>(shape, inputs, {.cudnn = GetParam()});
   }
 };
 
@@ -293,8 +295,8 @@ TEST_P(AttentionOnCuda, RunsAgainWithTheSameBitsWhereItIsDeterministic) {
        {AttentionShape{2, 960, {8, 2, 128}}, AttentionShape{3, 700, {6, 2, 64}}}) {
     SCOPED_TRACE(text_of(shape));
     const auto inputs = random_inputs<Bf16>(shape, 2);
-    Attention<Bf16, Cuda> first(shape, inputs, GetParam(), true);
-    Attention<Bf16, Cuda> second(shape, inputs, GetParam(), true);
+    Attention<Bf16, Cuda> first(shape, inputs, {.cudnn = GetParam(), .deterministic = true});
+    Attention<Bf16, Cuda> second(shape, inputs, {.cudnn = GetParam(), .deterministic = true});
     first.run();
     second.run();
     EXPECT_TRUE(first.results() == second.results());
@@ -350,9 +352,9 @@ TEST_P(AttentionOnCuda, TheAnnouncedWorkspaceSuffices) {
     attention.context().synchronize();
   }
 }
-const auto libraries = testing::Values(AttentionLibrary::octavo, AttentionLibrary::cudnn);
+const auto libraries = testing::Values(false, true);
 #else
-const auto libraries = testing::Values(AttentionLibrary::octavo);
+const auto libraries = testing::Values(false);
 #endif
 INSTANTIATE_TEST_SUITE_P(Libraries, AttentionOnCuda, libraries,
                          [](const auto& test) { return std::string(name_of(test.param)); });
@@ -381,9 +383,8 @@ TEST_F(AttentionOnCudaErrors, SayWhatToChoose) {
 
 #if !defined(OCTAVO_WITH_CUDNN)
 TEST_F(AttentionOnCudaErrors, CudnnIsRefusedWhereTheProgramIsWithoutIt) {
-  const AttentionShape shape{1, 16, {1, 1, 64}};
-  Attention<Bf16, Cuda> attention(shape, random_inputs<Bf16>(shape, 8), AttentionLibrary::cudnn);
-  EXPECT_THROW(attention.run(), ConfigError);
+  Context<Cuda> context;
+  EXPECT_THROW(context.set_cudnn(true), ConfigError);
 }
 #endif
 

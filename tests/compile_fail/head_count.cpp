@@ -1,5 +1,5 @@
-// expect: LlamaConfig: heads must be a multiple of kv_heads
-// expect: change heads or kv_heads
+// expect: GroupedQueryAttention: heads must be a multiple of kv_heads
+// expect: change heads or kv_heads in the LlamaConfig
 #include <octavo/octavo.hpp>
 
 using namespace octavo;

@@ -1,4 +1,5 @@
-// expect: Layerwise: the base and what First, Last, For and Head name must each be Fp32, Bf16
+// expect: a precision must be Fp32, Bf16, Fp8Recipe<...>, Mxfp8, AllowFallback<...> or a type with
+// expect: PrecisionCheck<double>
 #include <octavo/octavo.hpp>
 
 using namespace octavo;

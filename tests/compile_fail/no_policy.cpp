@@ -1,4 +1,4 @@
-// expect: a model's precision must be Fp32, Bf16, Fp8Recipe<...>, Mxfp8, AllowFallback<...> or
+// expect: a precision must be Fp32, Bf16, Fp8Recipe<...>, Mxfp8, AllowFallback<...> or a type with
 #include <octavo/octavo.hpp>
 
 using namespace octavo;

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
@@ -10,6 +11,7 @@
 #include <system_error>
 #include <vector>
 
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -34,14 +36,29 @@ class ReadText : public support::TemporaryFolder {
     return {bytes.begin(), bytes.end()};
   }
 
-  /// The message of the IoError that reading gives; "" if there is none.
+  /// The message of the error that reading gives; "" if there is none.
+  template <class Error = octavo::IoError>
   static std::string error_of(const std::vector<fs::path>& sources) {
     try {
       read_text(sources);
-    } catch (const octavo::IoError& error) {
+    } catch (const Error& error) {
       return error.what();
     }
     return "";
+  }
+
+  /// Files as "name bytes: remark", by their path below the folder.
+  std::vector<std::string> shown(const std::vector<octavo::TextFile>& files) const {
+    std::vector<std::string> lines;
+    for (const octavo::TextFile& file : files) {
+      std::string remark = file.remark;
+      if (const auto at = remark.find(folder_.string()); at != std::string::npos)
+        remark.erase(at, folder_.string().size() + 1);
+      lines.push_back(file.path.lexically_relative(folder_).string() + ' ' +
+                      std::to_string(file.bytes) + ": " + remark);
+    }
+    std::sort(lines.begin(), lines.end());
+    return lines;
   }
 };
 
@@ -57,7 +74,8 @@ TEST_F(ReadText, ReadsAFileAsItIs) {
 TEST_F(ReadText, JoinsSourcesWithANewlineInTheirOrder) {
   const fs::path second = write("b.txt", "second");
   const fs::path first = write("a.txt", "first\n");
-  EXPECT_EQ(text_of({second, first, second}), "second\nfirst\n\nsecond");
+  const fs::path third = write("c.txt", "third");
+  EXPECT_EQ(text_of({second, first, third}), "second\nfirst\n\nthird");
 }
 
 TEST_F(ReadText, ReadsAFolderSortedByPath) {
@@ -111,6 +129,87 @@ TEST_F(ReadText, NeverEndsInALoopOfLinks) {
   fs::create_directory_symlink(folder_, folder_ / "loop");
   fs::create_symlink(folder_ / "missing", folder_ / "dangling");
   EXPECT_EQ(text_of({folder_}), "a");
+}
+
+TEST_F(ReadText, RefusesAFileThatComesTwice) {
+  const fs::path file = write("texts/a.txt", "some text");
+  write("b.txt", "other text");
+  const fs::path link = folder_ / "link.txt";
+  const fs::path hard = folder_ / "hard.txt";
+  fs::create_symlink(file, link);
+  fs::create_hard_link(file, hard);
+  const fs::path folder = file.parent_path();
+  const std::vector<std::vector<fs::path>> twice{{file, file},
+                                                 {file, folder / "." / "a.txt"},
+                                                 {file, folder / ".." / "texts" / "a.txt"},
+                                                 {file, link},
+                                                 {hard, file},
+                                                 {folder, file},
+                                                 {file, folder},
+                                                 {folder, folder},
+                                                 {folder_, folder}};
+  for (const std::vector<fs::path>& sources : twice) {
+    const std::string error = error_of<octavo::ConfigError>(sources);
+    EXPECT_TRUE(contains(error, "the same file as")) << error;
+    EXPECT_TRUE(contains(error, sources[1].string())) << error;
+  }
+}
+
+TEST_F(ReadText, SkipsASecondLinkInOneFolder) {
+  write("a.txt", "once");
+  fs::create_symlink(folder_ / "a.txt", folder_ / "b.txt");
+  fs::create_hard_link(folder_ / "a.txt", folder_ / "c.txt");
+  const octavo::Text text = octavo::load_text({folder_});
+  EXPECT_EQ(std::string(text.bytes.begin(), text.bytes.end()), "once");
+  EXPECT_EQ(shown(text.skipped), (std::vector<std::string>{"b.txt 4: the same file as a.txt",
+                                                           "c.txt 4: the same file as a.txt"}));
+}
+
+TEST_F(ReadText, SaysWhatWasReadAndWhatWasNot) {
+  write("a.txt", "text");
+  write("sub/b.md", "more text");
+  write("c.latin1", "gr\xfc\xdf");
+  write("d.utf16", std::string_view("\xff\xfe"
+                                    "a\0",
+                                    4));
+  write("e.bin", std::string_view("a\0b", 3));
+  write("f.empty", "");
+  write(".hidden/h.txt", "hidden");
+  write(".note", "hidden");
+  write("build/x.txt", "built");
+  fs::create_directory_symlink(folder_ / "sub", folder_ / "again");
+  fs::create_symlink(folder_ / "missing", folder_ / "dangling");
+  const octavo::Text text = octavo::load_text({folder_});
+  EXPECT_EQ(std::string(text.bytes.begin(), text.bytes.end()), "text\nmore text");
+  EXPECT_EQ(shown(text.read), (std::vector<std::string>{"a.txt 4: ", "sub/b.md 9: "}));
+  EXPECT_EQ(
+      shown(text.skipped),
+      (std::vector<std::string>{
+          ".hidden 0: hidden", ".note 6: hidden", "again 0: a link to a folder",
+          "build 0: a folder called build, out or runs", "c.latin1 4: not UTF-8: see its byte 2",
+          "d.utf16 4: UTF-16, not UTF-8", "dangling 0: neither a file nor a folder",
+          "e.bin 3: binary: it holds NUL bytes", "f.empty 0: empty"}));
+}
+
+TEST_F(ReadText, SaysWhyANamedFileIsNoText) {
+  const octavo::Text text = octavo::load_text({write("latin1", "gr\xfc\xdf")});
+  EXPECT_EQ(text.bytes.size(), 4u);
+  EXPECT_EQ(shown(text.read), std::vector<std::string>{"latin1 4: not UTF-8: see its byte 2"});
+}
+
+TEST_F(ReadText, NeedsMemoryForTheTextOnce) {
+  constexpr std::uintmax_t bytes = std::uintmax_t{96} << 20;
+  const fs::path first = write("first", "x");
+  const fs::path second = write("second", "x");
+  for (const fs::path& file : {first, second}) fs::resize_file(file, bytes / 2);
+  const auto peak = [] {
+    rusage usage{};
+    ::getrusage(RUSAGE_SELF, &usage);
+    return static_cast<std::uintmax_t>(usage.ru_maxrss) * 1024;
+  };
+  const std::uintmax_t before = peak();
+  EXPECT_EQ(read_text({first, second}).size(), bytes + 1);
+  EXPECT_LT(peak() - before, bytes + bytes / 4);
 }
 
 TEST_F(ReadText, RefusesNoSources) { EXPECT_THROW(read_text({}), octavo::ConfigError); }

@@ -2,6 +2,7 @@
 # Tests train_llama through its command line: train_llama_test.sh PATH_TO_TRAIN_LLAMA
 set -u
 
+here=$(dirname "$(realpath "${BASH_SOURCE[0]}")")
 # shellcheck source=tests/support/program.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../support/program.sh"
 trap 'umount "$scratch/disk" 2>/dev/null; rm -rf "$scratch"' EXIT
@@ -15,7 +16,7 @@ refused() {
   timeout 3 "$program" "$@" --out refused >out 2>err || code=$?
   [ "$code" -eq 2 ] || fail "exit code $code, expected 2"
   err_is_one_line_with "$text"
-  [ ! -e refused ] || { fail "the folder of --out was made"; rm -rf refused; }
+  [ ! -e refused ] && [ ! -e runs ] || { fail "a folder was made"; rm -rf refused runs; }
 }
 # metrics FILE CODE: runs Python on `lines`, the file's JSON objects; every line has to be JSON
 metrics() {
@@ -41,6 +42,7 @@ PYTHON
 base=(--data text.txt --seq-len 32 --validation-batches 2 --evaluate-every 2 --operands-every 2
   --threads 2)
 small=("${base[@]}" --batch 2 --steps 4 --sample 0)
+bytes=$(wc -c <text.txt)
 
 # --- a run -----------------------------------------------------------------------------------
 run "a run" 0 "${base[@]}" --batch 2 --steps 4 --sample 12 --out run
@@ -59,7 +61,7 @@ assert (head["batch"], head["sequence_length"], head["steps"], head["seed"]) == 
 assert (head["gemms_fp8"], head["gemms_total"]) == (48, 51)
 assert (last["gemms_fp8"], last["gemms_total"], last["steps"], last["skipped"]) == (48, 51, 4, 0)
 assert last["peak_bytes"] > 4 * head["parameters"] and len(last["sample"]) > 0
-assert last["validation_loss"] == of("evaluation")[-1]["loss"]
+assert last["end"] == "done"
 steps = of("step")
 assert [s["step"] for s in steps] == [1, 2, 3, 4]
 assert all(4 < s["loss"] < 7 and s["gradient_norm"] > 0 and s["milliseconds"] > 0 and
@@ -73,6 +75,9 @@ assert all(o["amax"] > 0 and o["scale"] > 0 and 0 <= o["saturated"] <= 1 and
            0 <= o["flushed"] <= 1 for o in operands)
 '
 
+grep -qxF "run | kept in run" out || fail "it does not say where the run is kept"
+grep -qxF "text | read 1 entry, $bytes bytes" out || fail "it does not say what it read"
+grep -qxF "text |   text.txt | $bytes bytes" out || fail "it does not name what it read"
 refused_folder=$(cksum run/metrics.jsonl run/config.toml)
 run "a folder that holds a run" 2 "${small[@]}" --out run
 err_is_one_line_with "run/metrics.jsonl exists already"
@@ -109,8 +114,91 @@ run "flags over the configuration" 0 --config own.toml --steps 1 --sample 0 --pr
 [ "$(grep -c '^step ' out)" -eq 1 ] || fail "not one step"
 grep -q '^step 1 .*| bf16$' out || fail "not in BF16"
 grep -qF "0 of 51 GEMMs in FP8" out || fail "a GEMM ran in FP8"
-run "micro-batches" 0 "${base[@]}" --steps 1 --sample 0 --batch 1 --micro-batches 2
+
+# --- where a run is kept ---------------------------------------------------------------------
+tiny=(--data text.txt --seq-len 32 --batch 1 --steps 1 --sample 0 --precision bf16 --threads 1
+  --validation-batches 1)
+rm -rf runs
+run "a run without --out" 0 "${tiny[@]}"
+run "another in the same second" 0 "${tiny[@]}"
+ls runs >folders
+[ "$(wc -l <folders)" -eq 2 ] || fail "not one folder a run: $(cat folders)"
+grep -vqE '^[0-9]{4}-[0-9]{2}-[0-9]{2}-[0-9]{6}-llama_tiny-bf16(-[0-9]+)?$' folders &&
+  fail "folders are not dated: $(cat folders)"
+grep -qxF "run | kept in runs/$(tail -n 1 folders)" out || fail "it does not say where it is kept"
+for folder in runs/*; do
+  [ -s "$folder/config.toml" ] || fail "no configuration"
+  metrics "$folder/metrics.jsonl" 'assert lines[-1]["event"] == "summary"'
+done
+run "the configuration of such a run" 0 --config "runs/$(head -n 1 folders)/config.toml"
+[ "$(find runs -name metrics.jsonl | wc -l)" -eq 3 ] || fail "not a folder of its own"
+rm -rf runs
+run "a run with --no-out" 0 "${tiny[@]}" --no-out
+[ ! -e runs ] || fail "it made a folder"
+grep -qF "writes no files" out || fail "it does not say that it keeps nothing"
+refused "--out and --no-out" "give one" "${tiny[@]}" --no-out
+case="two runs that begin at once"
+"$program" "${tiny[@]}" >/dev/null 2>err & first=$!
+"$program" "${tiny[@]}" >/dev/null 2>>err & second=$!
+wait $first && wait $second || fail "one failed"
+[ "$(find runs -name metrics.jsonl | wc -l)" -eq 2 ] || fail "they share a folder"
+rm -rf runs
+
+# --- what is read ----------------------------------------------------------------------------
+mkdir -p texts/.hidden texts/build
+cp text.txt texts/a.txt
+printf 'gr\374\337e' >texts/latin1.txt
+printf 'a\0b' >texts/data.bin
+: >texts/nothing.txt
+ln -s a.txt texts/link.txt
+run "a folder with more than text" 0 "${tiny[@]}" --data texts --no-out
+for line in "read 2 entries, $((2 * bytes)) bytes" "  texts/a.txt | $bytes bytes" \
+  "SKIPPED 6 entries, $((bytes + 8)) bytes" "  texts/latin1.txt | 5 bytes | not UTF-8: see its byte 2" \
+  "  texts/data.bin | 3 bytes | binary: it holds NUL bytes" "  texts/nothing.txt | 0 bytes | empty" \
+  "  texts/link.txt | $bytes bytes | the same file as texts/a.txt" \
+  "  texts/.hidden | 0 bytes | hidden" \
+  "  texts/build | 0 bytes | a folder called build, out or runs"; do
+  grep -qxF "text | $line" out || fail "no line: text | $line"
+done
+ln text.txt hard.txt
+ln -s text.txt soft.txt
+ln -s texts alias
+for twice in text.txt ./text.txt texts/../text.txt hard.txt soft.txt; do
+  refused "a file twice: $twice" "is the same file as text.txt" --data text.txt --data "$twice"
+done
+refused "a folder and a file inside of it" "is the same file as texts/a.txt" --data texts \
+  --data texts/a.txt
+refused "a file and its folder" "is the same file as alias/a.txt" --data alias/a.txt --data texts
+refused "a folder twice" "is the same file as texts/a.txt" --data texts --data alias
+
+# --- on a terminal ---------------------------------------------------------------------------
+case="the progress line"
+python3 - "$program" >out 2>err <<'PYTHON' || fail "the progress line is not as it should be"
+import os, pty, re, subprocess, sys
+master, slave = pty.openpty()
+run = subprocess.Popen([sys.argv[1], "--data", "text.txt", "--batch", "1", "--seq-len", "32",
+    "--steps", "8", "--sample", "0", "--validation-batches", "1", "--no-out", "--threads", "1"],
+    stdout=subprocess.DEVNULL, stderr=slave)
+os.close(slave)
+text = b""
+while True:
+    try:
+        piece = os.read(master, 65536)
+    except OSError:
+        break
+    if not piece:
+        break
+    text += piece
+assert run.wait() == 0
+lines = re.findall(r"\[(=* *)\] (\d+)/8 \| loss \d\.\d{3} \| (\d+) s left", text.decode())
+assert [int(step) for _, step, _ in lines] == list(range(1, 9)), text
+assert all(len(bar) == 30 for bar, _, _ in lines) and int(lines[-1][2]) == 0, lines
+PYTHON
+
+run "micro-batches" 0 "${base[@]}" --steps 1 --sample 0 --batch 1 --micro-batches 2 --no-out
 grep -qF "48 of 51 GEMMs in FP8" out || fail "GEMMs are not counted by the micro-batch"
+run "version" 0 --version
+grep -qE '^octavo [0-9]+\.[0-9]+\.[0-9]+$' out || fail "no version"
 run "help" 0 --help
 for flag in --model --precision --device --data --batch --seq-len --steps --learning-rate --seed \
   --out --config; do
@@ -148,7 +236,7 @@ elif command -v setpriv >/dev/null && cp "$program" ./train_llama && chmod 755 .
 else
   echo "skipped: unreadable text (root may read everything)"
 fi
-for flag in batch seq-len steps micro-batches max-skipped evaluate-every log-every \
+for flag in batch seq-len steps micro-batches max-skipped operands-every log-every \
   validation-batches; do
   for value in 0 -1 nan 1.5 many ""; do
     refused "--$flag '$value'" "$flag" --data text.txt "--$flag=$value"
@@ -175,6 +263,15 @@ refused "--seed -1" "seed" --data text.txt --seed=-1
 refused "--threads -1" "threads" --data text.txt --threads=-1
 refused "a batch beyond any memory" "too large" --data text.txt --batch 2000000000 --seq-len 32
 refused "a number beyond any type" "steps" --data text.txt --steps 99999999999999999999999
+refused "evaluate-every -1" "evaluate-every" --data text.txt --evaluate-every=-1
+refused "a preset that is not compiled in" "-DOCTAVO_PRESETS=llama3_70b" --data text.txt \
+  --model llama3_70b
+refused "a preset that is misspelt" "did you mean 'llama3_8b'" --data text.txt --model llama3_8
+refused "a flag twice" "--steps is given 2 times; give it once" --data text.txt --steps 2 --steps 30
+for flag in lr resume dtype checkpoint; do
+  refused "unknown flag --$flag" "unknown option '$flag'; see --help" --data text.txt "--$flag" 1
+done
+refused "unknown flag without data" "did you mean 'data'" --dat text.txt
 refused "unknown preset" "llama_tiny" --data text.txt --model llama_huge
 refused "unknown precision" "fp8-tensorwise, fp8-blockwise" --data text.txt --precision fp4
 refused "unknown device" "cpu" --data text.txt --device tpu
@@ -184,18 +281,60 @@ refused "unknown flag" "did you mean 'learning-rate'" --data text.txt --learning
 refused "unknown flag with a value" "did you mean 'steps'" --data text.txt --step=5
 refused "a word too many" "extra" --data text.txt --steps 1 -- extra
 refused "tokens that FP8 cannot reduce" "multiple of 16" --data text.txt --batch 1 --seq-len 40
+# toml_refused NAME TEXT LINES: the first of the lines is the file's second
 toml_refused() {
   printf 'data = ["text.txt"]\n%s\n' "$3" >bad.toml
-  refused "$1" "$2" --config bad.toml
+  refused "$1" "bad.toml:2: $2" --config bad.toml
 }
-toml_refused "unknown key" "did you mean 'warmup'" 'warm-up = 3'
-toml_refused "unknown preset in the configuration" "llama_tiny" 'model = "llama_huge"'
-toml_refused "unknown precision in the configuration" "fp8-delayed" 'precision = "fp4"'
-toml_refused "unknown dotted key" "[training]" 'training.steps = 3'
-toml_refused "batch 0 in the configuration" "batch" 'batch = 0'
-toml_refused "NaN in the configuration" "learning-rate" 'learning-rate = nan'
-toml_refused "a section in the configuration" "[training]" '[training]
+toml_refused "unknown key" "unknown option 'warm-up'; did you mean 'warmup'" 'warm-up = 3'
+toml_refused "a key of no file" "unknown option 'help'" 'help = true'
+toml_refused "unknown dotted key" "there is a section [training]" 'training.steps = 3'
+toml_refused "a section in the configuration" "there is a section [training]" '[training]
 steps = 3'
+toml_refused "batch 0 in the configuration" "batch: '0' is no whole number from 1" 'batch = 0'
+toml_refused "half a step" "steps: '1.5' is no whole number" 'steps = 1.5'
+toml_refused "NaN in the configuration" "learning-rate" 'learning-rate = nan'
+toml_refused "a number in quotes" "steps is a text; write a whole number without quotes" \
+  'steps = "3"'
+toml_refused "a text without quotes" "Error while parsing" 'model = llama_tiny'
+toml_refused "a number for a text" "out is a number; write a text in quotes" 'out = 3'
+toml_refused "a date" "out is a date or a time; write a text in quotes" 'out = 2026-11-22'
+toml_refused "a number for a flag" "deterministic is a number; write true or false" \
+  'deterministic = 1'
+toml_refused "an array for a number" "batch is an array; write one value" 'batch = [1, 2]'
+toml_refused "an unknown word" "schedule: " 'schedule = "step"'
+toml_refused "no TOML" "Error while parsing" 'steps = = 3'
+printf 'data = ["text.txt"]\nsteps = 3\nsteps = 3\n' >bad.toml
+refused "a key twice" "bad.toml:3: " --config bad.toml
+for line in 'model = "llama_huge"' 'precision = "fp4"'; do
+  printf 'data = ["text.txt"]\n%s\n' "$line" >bad.toml
+  refused "$line" "is unknown; choose one of" --config bad.toml
+done
+cat >full.toml <<'TOML'
+# Everything that TOML has for these values.
+data = [
+  "text.txt",  # with a comment
+  'texts/a.txt',
+]
+steps = 1_0
+batch = 0x2
+learning-rate = 1_0e-4
+weight-decay = 0
+warmup = +3
+seq-len = 3.2e1
+precision = '''bf16'''
+out = "full \u0041 \"quoted\""
+sample = 0
+TOML
+run "all of TOML" 0 --config full.toml --steps 2
+metrics 'full A "quoted"/metrics.jsonl' '
+head = lines[0]
+assert (head["steps"], head["batch"], head["sequence_length"]) == (2, 2, 32), head
+assert head["precision"] == "bf16" and head["files"] == 2, head
+assert abs(of("step")[0]["learning_rate"] - 1e-3 / 3) < 1e-12
+'
+run "a configuration with such a name" 0 --config 'full A "quoted"/config.toml' --out quoted
+metrics quoted/metrics.jsonl 'assert lines[0]["steps"] == 2'
 refused "missing configuration" "absent.toml" --config absent.toml
 case="a folder that cannot be made"
 : >file
@@ -206,14 +345,28 @@ err_is_one_line_with "file/run"
 run "a run that is not finite" 3 "${base[@]}" --batch 2 --sample 0 --steps 50 --learning-rate 1e30 --warmup 0 \
   --max-skipped 3 --out nan
 err_is_one_line_with "3 steps in a row were not finite"
+grep -qE "an Inf or NaN in blocks\.[0-9]+\.[a-z_.]+ and [0-9]+ more operands; see .* in nan/metrics.jsonl" err ||
+  fail "it does not say where to look"
 grep -q "SKIPPED" out || fail "no step line says that it was skipped"
 metrics nan/metrics.jsonl '
 steps, last = of("step"), lines[-1]
 assert last["event"] == "summary" and last["skipped"] >= 3 and last["steps"] < 50
+assert last["end"] == "not finite"
 assert [s["skipped"] for s in steps][-3:] == [True] * 3
 assert not any([s["skipped"] for s in steps][:1])
 assert sum(s["skipped"] for s in steps) == last["skipped"]
+for step in steps:
+    if step["skipped"]:
+        met = [o for o in step["operands"] if o["nonfinite"] > 0]
+        assert met and all(o["amax"] is None for o in met if o["name"].endswith("input")), met[:3]
 '
+run "the same without files" 3 "${base[@]}" --batch 2 --sample 0 --steps 50 --learning-rate 1e30 --warmup 0 \
+  --max-skipped 3 --no-out
+err_is_one_line_with "more operands. Lower --learning-rate or raise --warmup"
+run "a run that diverges" 0 "${base[@]}" --batch 2 --sample 0 --steps 6 --learning-rate 10 --warmup 0 \
+  --precision bf16 --no-out
+err_is_one_line_with "warning: the loss is"
+grep -qF "lower --learning-rate" err || fail "it does not say what to do"
 
 for signal in INT TERM; do
   case="SIG$signal"
@@ -229,7 +382,10 @@ seen = []
 for line in run.stdout:
     seen.append(line)
     if line.startswith("step 3 "):
-        run.send_signal(number)
+        # Schedulers and terminals may send it more than once.
+        for _ in range(3):
+            run.send_signal(number)
+            time.sleep(0.001)
         break
 seen += run.stdout.readlines()
 code = run.wait(timeout=60)
@@ -237,6 +393,8 @@ assert code == 128 + number, code
 lines = [json.loads(line) for line in open(folder + "/metrics.jsonl")]
 steps = [line for line in lines if line["event"] == "step"]
 assert lines[-1]["event"] == "summary" and lines[-1]["steps"] == len(steps)
+assert lines[-1]["end"] == f"signal {number}", lines[-1]
+assert ["operands" in step for step in steps] == [True] + [False] * (len(steps) - 2) + [True]
 assert 3 <= len(steps) < 1000, len(steps)
 assert any(f"{len(steps)} steps in " in line for line in seen), seen[-3:]
 PYTHON
@@ -259,5 +417,11 @@ case="full standard output"
 code=$?
 [ "$code" -eq 1 ] || fail "exit code $code, expected 1"
 err_is_one_line_with "No space left on device"
+
+# --- what every flag changes -----------------------------------------------------------------
+case="the flags"
+mkdir flags_test && cd flags_test || exit 1
+python3 "$here/train_llama_flags.py" "$program" >../out 2>../err || { cd .. && fail "see above"; }
+cd "$scratch" || exit 1
 
 finish

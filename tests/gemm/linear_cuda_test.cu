@@ -345,7 +345,7 @@ class Layer {
     const auto y_gradient = linear_.output_gradient(y_gradient_, tokens_);
     quantize(y_gradient, context_);
     linear_.backward_input(y_gradient, x_gradient_, context_);
-    linear_.backward_weight(y_gradient, x, true, context_);
+    linear_.backward_weight(y_gradient, x, weight_.gradient, true, context_);
   }
 
   [[nodiscard]] StepResult<G> result() const {
@@ -364,7 +364,7 @@ class Layer {
     return result;
   }
 
-  [[nodiscard]] const GemmManifest& manifest() const { return manifest_; }
+  [[nodiscard]] const Manifest& manifest() const { return manifest_; }
   [[nodiscard]] Context<D>& context() { return context_; }
 
  private:
@@ -402,7 +402,7 @@ class Layer {
 
   Index tokens_;
   Context<D> context_;
-  GemmManifest manifest_;
+  Manifest manifest_;
   ScalingTable<D> scaling_;
   L linear_;
   typename L::Weight weight_;

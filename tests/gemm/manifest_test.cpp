@@ -14,26 +14,26 @@ constexpr GemmRun fp8{"E4M3", "E4M3", "loops"};
 constexpr GemmRun mixed{"E5M2", "E4M3", "loops"};
 constexpr GemmRun bf16{"bf16", "bf16", "loops"};
 
-GemmEntry entry(const char* layer, GemmPass pass, const GemmRun& run, bool recomputed = false,
-                bool is_head = false) {
+GemmEntry make_entry(const char* layer, GemmPass pass, const GemmRun& run, bool recomputed = false,
+                     bool is_head = false) {
   return {layer, pass, 64, 32, run, "fp8 delayed", "bf16", recomputed, is_head, 0};
 }
 
 /// A manifest of a plain GEMM, one that is recomputed, and a head in chunks.
-GemmManifest three_gemms() {
-  GemmManifest manifest;
-  manifest.add(entry("blocks.0.qkv", GemmPass::input_gradient, mixed));
-  manifest.add(entry("blocks.1.down", GemmPass::forward, fp8, true));
-  manifest.add(entry("head", GemmPass::weight_gradient, bf16, false, true));
-  return manifest;
-}
+struct ThreeGemms : Manifest {
+  ThreeGemms() {
+    add(make_entry("blocks.0.qkv", GemmPass::input_gradient, mixed));
+    add(make_entry("blocks.1.down", GemmPass::forward, fp8, true));
+    add(make_entry("head", GemmPass::weight_gradient, bf16, false, true));
+  }
+};
 
-void run(GemmManifest& manifest, std::size_t number, int times) {
+void run(Manifest& manifest, std::size_t number, int times) {
   for (int i = 0; i < times; ++i) manifest.entry(number).count(manifest.entries()[number].expected);
 }
 
 /// What `verify_step` complains about, or nothing.
-std::string complaint(const GemmManifest& manifest, std::uint64_t micro_batches,
+std::string complaint(const Manifest& manifest, std::uint64_t micro_batches,
                       std::uint64_t head_chunks) {
   try {
     manifest.verify_step(micro_batches, head_chunks);
@@ -43,8 +43,8 @@ std::string complaint(const GemmManifest& manifest, std::uint64_t micro_batches,
   }
 }
 
-TEST(GemmManifest, AcceptsAStepThatRanAsAnnounced) {
-  GemmManifest manifest = three_gemms();
+TEST(Manifest, AcceptsAStepThatRanAsAnnounced) {
+  ThreeGemms manifest;
   run(manifest, 0, 2);
   run(manifest, 1, 4);
   run(manifest, 2, 6);
@@ -54,28 +54,28 @@ TEST(GemmManifest, AcceptsAStepThatRanAsAnnounced) {
   EXPECT_EQ(manifest.entries()[1].executed, 0u);
 }
 
-TEST(GemmManifest, NamesTheGemmThatRanTooRarelyOrTooOften) {
-  GemmManifest missing = three_gemms();
+TEST(Manifest, NamesTheGemmThatRanTooRarelyOrTooOften) {
+  ThreeGemms missing;
   run(missing, 0, 1);
   run(missing, 1, 1);  // its recomputation is missing
   run(missing, 2, 1);
   EXPECT_NE(complaint(missing, 1, 1).find("blocks.1.down forward ran 1 times"), std::string::npos)
       << complaint(missing, 1, 1);
-  GemmManifest extra = three_gemms();
+  ThreeGemms extra;
   run(extra, 0, 2);
   run(extra, 1, 2);
   run(extra, 2, 1);
   EXPECT_NE(complaint(extra, 1, 1).find("blocks.0.qkv dgrad ran 2 times"), std::string::npos)
       << complaint(extra, 1, 1);
-  GemmManifest chunks = three_gemms();
+  ThreeGemms chunks;
   run(chunks, 0, 1);
   run(chunks, 1, 2);
   run(chunks, 2, 1);  // one chunk of two
   EXPECT_NE(complaint(chunks, 1, 2).find("head wgrad"), std::string::npos);
 }
 
-TEST(GemmManifest, CountRefusesAnotherFormatOrImplementation) {
-  GemmManifest manifest = three_gemms();
+TEST(Manifest, CountRefusesAnotherFormatOrImplementation) {
+  ThreeGemms manifest;
   EXPECT_NO_THROW(manifest.entry(1).count({"E4M3", "E4M3", "loops"}));
   EXPECT_THROW(manifest.entry(1).count(bf16), ManifestError);
   EXPECT_THROW(manifest.entry(1).count(mixed), ManifestError);
@@ -90,15 +90,53 @@ TEST(GemmManifest, CountRefusesAnotherFormatOrImplementation) {
   }
 }
 
-TEST(GemmManifest, TellsFp8FromOthers) {
+/// A manifest of one attention, whose forward is recomputed.
+struct Attention : Manifest {
+  Attention() {
+    add(AttentionEntry{"blocks.0.attention", "forward", "2 x 64, 4/2 heads of 32", "bf16", "loops",
+                       true});
+    add(AttentionEntry{"blocks.0.attention", "backward", "2 x 64, 4/2 heads of 32", "bf16",
+                       "others", false});
+  }
+};
+
+TEST(Manifest, CountsAttention) {
+  Attention manifest;
+  for (int i = 0; i < 4; ++i) manifest.attention(0).count("loops");
+  for (int i = 0; i < 2; ++i) manifest.attention(1).count("others");
+  EXPECT_EQ(complaint(manifest, 2, 1), "");
+  EXPECT_NE(complaint(manifest, 1, 1).find("blocks.0.attention forward ran 4 times"),
+            std::string::npos)
+      << complaint(manifest, 1, 1);
+  manifest.reset();
+  EXPECT_NE(complaint(manifest, 2, 1), "");
+  try {
+    manifest.attention(1).count("loops");
+    FAIL() << "another implementation is not refused";
+  } catch (const ManifestError& error) {
+    const std::string what = error.what();
+    EXPECT_NE(what.find("blocks.0.attention backward ran through loops, but the manifest says "
+                        "others"),
+              std::string::npos)
+        << what;
+  }
+}
+
+TEST(Manifest, TextHasALineForEachPassOfAttention) {
+  EXPECT_EQ(Attention{}.text(),
+            "attention | blocks.0.attention forward  | 2 x 64, 4/2 heads of 32 | bf16 | loops\n"
+            "attention | blocks.0.attention backward | 2 x 64, 4/2 heads of 32 | bf16 | others\n");
+}
+
+TEST(Manifest, TellsFp8FromOthers) {
   EXPECT_TRUE(fp8.is_fp8());
   EXPECT_TRUE(mixed.is_fp8());
   EXPECT_FALSE(bf16.is_fp8());
   EXPECT_FALSE((GemmRun{"fp32", "fp32", ""}.is_fp8()));
 }
 
-TEST(GemmManifest, TextHasALineForEachGemm) {
-  const std::string text = three_gemms().text();
+TEST(Manifest, TextHasALineForEachGemm) {
+  const std::string text = ThreeGemms{}.text();
   EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 3);
   for (const char* part : {"blocks.0.qkv ", "dgrad", "E5M2 x E4M3 -> bf16", "64 x 32", "loops"})
     EXPECT_NE(text.find(part), std::string::npos) << part << " is missing in\n" << text;

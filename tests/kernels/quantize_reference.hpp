@@ -27,7 +27,7 @@ struct Quantized {
   std::vector<int> codes;
   std::vector<double> scale;          ///< the value is multiplied by it before the cast
   std::vector<double> scale_inverse;  ///< turns the code back into the value
-  unsigned long saturated = 0;        ///< beyond the largest value; a NaN is beyond everything
+  unsigned long saturated = 0;        ///< cut to the largest value; a NaN is beyond everything
   unsigned long flushed = 0;          ///< not zero before and zero after
 };
 
@@ -37,6 +37,15 @@ struct BlockScale {
 };
 
 inline double largest_of(const Format& format) { return decode(format, format.largest); }
+
+/// Whether a value would round to one beyond the largest, if that were not the last: the next lies
+/// as far above it as the one before lies below. In the middle, the even code is taken.
+inline bool is_cut(const Format& format, double value) {
+  const double step = largest_of(format) - decode(format, format.largest - 1);
+  const double middle = largest_of(format) + step / 2;
+  const bool largest_is_even = format.largest % 2 == 0;
+  return !(std::abs(value) < middle || (std::abs(value) == middle && largest_is_even));
+}
 
 /// Codes of the nearest values: `nearest`, between the two neighbours in a sorted table.
 class NearestCode {
@@ -133,7 +142,7 @@ inline Quantized quantize(const std::vector<double>& values, int rows, int colum
           result.codes[at(r, c)] = code;
           result.scale[at(r, c)] = scale.scale;
           result.scale_inverse[at(r, c)] = scale.scale_inverse;
-          result.saturated += std::abs(scaled) <= largest_of(format) ? 0 : 1;
+          result.saturated += is_cut(format, scaled) ? 1 : 0;
           result.flushed += value != 0.0 && code % format.sign_code() == 0 ? 1 : 0;
         }
       }

@@ -264,6 +264,49 @@ TEST(QuantizeBlockwise, EveryAmaxHasThePowerOfTwoBelowItsRatio) {
   check_every_amax<OperandKind::output_gradient>(reference::e5m2);
 }
 
+/// What one operand counts of these values, cast by this scale where it is delayed.
+template <class P, OperandKind Kind>
+std::uint64_t count_saturated(const std::vector<float>& values, float scale) {
+  Matrix<Bf16> matrix(1, static_cast<Index>(values.size()));
+  for (std::size_t i = 0; i < values.size(); ++i) matrix.elements[i] = Bf16(values[i]);
+  QuantizedOperand<P, Kind> operand(matrix);
+  operand.slot.scale = scale;
+  support::Workplace place;
+  quantize(operand.operand, place.context);
+  return operand.slot.saturated;
+}
+
+/// Every mantissa of BF16, with the exponents of subnormals, of some numbers, and the largest.
+template <class P, OperandKind Kind>
+void expect_no_amax_saturates() {
+  for (const std::uint32_t exponent : {0u, 1u, 127u, 140u, 254u}) {
+    for (std::uint32_t mantissa = 0; mantissa < 128; ++mantissa) {
+      const float amax = float_from_bits((exponent << 7 | mantissa) << 16);
+      ASSERT_EQ((count_saturated<P, Kind>({amax, -amax, amax / 2}, 1.0f)), 0u) << "amax " << amax;
+    }
+  }
+}
+
+TEST(QuantizeSaturation, CurrentScalesCutNoFiniteValue) {
+  expect_no_amax_saturates<Fp8Recipe<Tensorwise>, OperandKind::input>();
+  expect_no_amax_saturates<Fp8Recipe<Tensorwise>, OperandKind::output_gradient>();
+  expect_no_amax_saturates<Fp8Recipe<BlockwiseScaling<ScaleRounding::exact>>, OperandKind::input>();
+  expect_no_amax_saturates<Fp8Recipe<Blockwise>, OperandKind::weight>();
+}
+
+TEST(QuantizeSaturation, DelayedScalesCutWhatTheyDidNotForesee) {
+  using P = Fp8Recipe<Delayed>;
+  // The scale of an amax of 7 in E4M3; one unit of 1/64 is worth one unit of the format's 448.
+  EXPECT_EQ((count_saturated<P, OperandKind::input>({7.0f, -7.0f, 3.0f}, 64.0f)), 0u);
+  EXPECT_EQ((count_saturated<P, OperandKind::input>({7.0f, -14.0f, 28.0f}, 64.0f)), 2u);
+  // 464 lies between 448 and 480, which would be the next: it rounds to the even 448.
+  EXPECT_EQ((count_saturated<P, OperandKind::input>({450.0f, 464.0f, -464.0f}, 1.0f)), 0u);
+  EXPECT_EQ((count_saturated<P, OperandKind::input>({466.0f, -466.0f, 464.0f}, 1.0f)), 2u);
+  // 61440 lies between 57344, which is odd, and 65536.
+  EXPECT_EQ((count_saturated<P, OperandKind::output_gradient>({61184.0f, -57600.0f}, 1.0f)), 0u);
+  EXPECT_EQ((count_saturated<P, OperandKind::output_gradient>({61440.0f, -61440.0f}, 1.0f)), 2u);
+}
+
 TEST(QuantizeTensorwise, AScaleThatIsFoundIsNotFoundAgain) {
   const Matrix<Bf16> values = finite_values(17, 33);
   QuantizedOperand<Fp8Recipe<Tensorwise>, OperandKind::weight> operand(values, false);

@@ -1,7 +1,6 @@
 // The library under FP32 against what PyTorch and Hugging Face transformers computed.
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -10,6 +9,7 @@
 #include <vector>
 
 #include "support/golden.hpp"
+#include "support/golden_agreement.hpp"
 #include "support/llama_weights.hpp"
 #include "support/small_model.hpp"
 
@@ -47,40 +47,6 @@ constexpr octavo::LlamaConfig qwen3_small{.name = "qwen3_small",
                                           .tied_embeddings = true,
                                           .qk_norm = true};
 
-void expect_same_shape(const reference::ReferenceConfig& ours,
-                       const reference::ReferenceConfig& golden) {
-  EXPECT_EQ(ours.layers, golden.layers);
-  EXPECT_EQ(ours.hidden, golden.hidden);
-  EXPECT_EQ(ours.ffn, golden.ffn);
-  EXPECT_EQ(ours.heads, golden.heads);
-  EXPECT_EQ(ours.kv_heads, golden.kv_heads);
-  EXPECT_EQ(ours.head_dim, golden.head_dim);
-  EXPECT_EQ(ours.vocabulary, golden.vocabulary);
-  EXPECT_NEAR(ours.norm_epsilon, golden.norm_epsilon, 1e-12);
-  EXPECT_EQ(ours.rope_theta, golden.rope_theta);
-  EXPECT_EQ(ours.llama3_rope, golden.llama3_rope);
-  if (golden.llama3_rope) {
-    EXPECT_EQ(ours.rope_factor, golden.rope_factor);
-    EXPECT_EQ(ours.rope_low, golden.rope_low);
-    EXPECT_EQ(ours.rope_high, golden.rope_high);
-    EXPECT_EQ(ours.rope_original_length, golden.rope_original_length);
-  }
-  EXPECT_EQ(ours.tied_embeddings, golden.tied_embeddings);
-  EXPECT_EQ(ours.qk_norm, golden.qk_norm);
-}
-
-/// Largest error over largest magnitude.
-double relative_error(const std::vector<double>& computed, const std::vector<double>& golden) {
-  double error = computed.size() == golden.size() ? 0.0 : INFINITY;
-  double magnitude = 0;
-  for (std::size_t i = 0; i < std::min(computed.size(), golden.size()); ++i) {
-    const double difference = std::abs(computed[i] - golden[i]);
-    error = difference <= error ? error : difference;  // a NaN becomes the error
-    magnitude = std::max(magnitude, std::abs(golden[i]));
-  }
-  return error / magnitude;
-}
-
 template <class Model>
 std::vector<double> logits(octavo::ModelSession<Model>& session, const Golden& golden) {
   const auto length = static_cast<std::size_t>(golden.sequence_length);
@@ -101,14 +67,14 @@ template <octavo::LlamaConfig Config>
 void expect_agreement(const std::string& file) {
   using Model = octavo::Llama<Config, octavo::Fp32, octavo::Cpu>;
   const Golden golden = reference::read_golden(reference::golden_path(file));
-  expect_same_shape(support::reference_config(Config), golden.config);
+  support::expect_same_shape(support::reference_config(Config), golden.config);
   octavo::Context<octavo::Cpu> context{2};
   octavo::SessionOptions options;
   options.batch = {golden.batch, golden.sequence_length};
   octavo::ModelSession<Model> session(options, context);
   support::load_weights(session.model(), golden.weights);
 
-  EXPECT_LE(relative_error(logits(session, golden), golden.logits), 1e-4);
+  EXPECT_LE(support::relative_error(logits(session, golden), golden.logits), 1e-4);
   const octavo::StepResult result =
       session.step(std::vector<std::int32_t>(golden.tokens.begin(), golden.tokens.end()),
                    std::vector<std::int32_t>(golden.targets.begin(), golden.targets.end()), 0.0);
@@ -119,7 +85,7 @@ void expect_agreement(const std::string& file) {
   double squared_norm = 0;
   for (const auto& [name, gradient] : golden.gradients) {
     ASSERT_TRUE(gradients.contains(name)) << name;
-    EXPECT_LE(relative_error(gradients.at(name), gradient), 1e-4) << name;
+    EXPECT_LE(support::relative_error(gradients.at(name), gradient), 1e-4) << name;
     for (const double value : gradient) squared_norm += value * value;
   }
   EXPECT_NEAR(result.gradient_norm, std::sqrt(squared_norm), 1e-4 * std::sqrt(squared_norm));

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <string>
 #include <type_traits>
 
 namespace {
@@ -33,13 +34,16 @@ static_assert(resolves<Edges, 3, LinearRole::output, Current>);
 static_assert(resolves<Edges, 0, LinearRole::head, Bf16>);
 static_assert(resolves<Edges, 3, LinearRole::head, Bf16>);
 
-// The order of the parts does not matter; the part that is named first wins where edges meet.
+// The order of the parts does not matter.
 using Reordered = Layerwise<Last<2, Current>, Fp8, First<1, Bf16>>;
 static_assert(resolves<Reordered, 0, LinearRole::qkv, Bf16>);
 static_assert(resolves<Reordered, 3, LinearRole::qkv, Current>);
-using Overlap = Layerwise<First<3, Bf16>, Last<3, Current>, Fp8>;
-static_assert(resolves<Overlap, 2, LinearRole::qkv, Bf16>);
-static_assert(resolves<Overlap, 3, LinearRole::qkv, Current>);
+
+// Edges may cover all blocks where the head still runs in the base.
+using Covered = Layerwise<First<3, Fp8>, Last<1, Current>, Bf16>;
+static_assert(resolves<Covered, 2, LinearRole::qkv, Fp8>);
+static_assert(resolves<Covered, 3, LinearRole::qkv, Current>);
+static_assert(resolves<Covered, 3, LinearRole::head, Bf16>);
 
 // The head.
 using FastHead = Layerwise<Fp8, Head<Current>>;
@@ -91,6 +95,65 @@ static_assert(Delayed::reduction == AmaxReduction::max && Delayed::margin == 0);
 static_assert(Delayed::rounding == ScaleRounding::exact);
 static_assert(Blockwise::rounding == ScaleRounding::power_of_two);
 
+// A policy needs all members; tests/compile_fail/policy_member.cpp holds what the compiler says.
+struct Own {};
+struct Nameless {};
+struct Doubling {};
+
+}  // namespace
+
+template <>
+struct octavo::PrecisionTraits<Own> {
+  using Storage = Bf16;
+  static constexpr bool is_quantized = true;
+  static constexpr int shape_multiple = 24;
+  static std::string name() { return "own"; }
+  using ScalingType = DelayedScaling<16, AmaxReduction::most_recent>;
+  using ForwardFormat = E4M3;
+  using BackwardFormat = E4M3;
+};
+template <>
+struct octavo::PrecisionTraits<Nameless> {
+  using Storage = float;
+  static constexpr bool is_quantized = false;
+  static constexpr int shape_multiple = 1;
+};
+template <>
+struct octavo::PrecisionTraits<Doubling> {
+  using Storage = float;
+  static constexpr bool is_quantized = true;
+  static constexpr int shape_multiple = 1;
+  static std::string name() { return "mx, stored as fp32"; }
+  using ScalingType = MxScaling;
+  using ForwardFormat = E4M3;
+  using BackwardFormat = E5M2;
+};
+
+namespace {
+
+static_assert(QuantizedPrecision<Own> && QuantizedPrecision<Doubling> &&
+              !LinearPrecision<Nameless>);
+static_assert(LinearPrecision<AllowFallback<Own>> && !LinearPrecision<AllowFallback<Nameless>>);
+static_assert(!LinearPrecision<AllowFallback<AllowFallback<Fp8>>>);
+static_assert(!LinearPrecision<Fp8Recipe<int>> && !LinearPrecision<Fp8Recipe<Delayed, E5M2Only>>);
+
+// Features are multiples of the policy's own number and of its scaling's.
+static_assert(feature_multiple<Own>() == 48 && feature_multiple<Doubling>() == 32);
+static_assert(feature_multiple<Fp8>() == 16 && feature_multiple<Blocks>() == 128);
+static_assert(feature_multiple<Bf16>() == 1);
+static_assert(std::is_same_v<PrecisionForShape<AllowFallback<Own>, 96, 48>, Own>);
+static_assert(std::is_same_v<PrecisionForShape<AllowFallback<Own>, 96, 72>, Bf16>);
+
+// What falls back, falls back to what it stores; scaling decides which devices a policy runs on.
+static_assert(std::is_same_v<PrecisionForShape<AllowFallback<Doubling>, 64, 48>, Fp32>);
+static_assert(std::is_same_v<PrecisionForLayer<AllowFallback<Doubling>, 64, 64, Cuda>, Fp32>);
+static_assert(runs_on<Own, Cuda> && !runs_on<Doubling, Cuda> && runs_on<Doubling, Cpu>);
+
+// An own policy stands in a model as others do.
+using WithOwn = Layerwise<First<1, Bf16>, Own, Head<AllowFallback<Own>>>;
+static_assert(resolves<WithOwn, 1, LinearRole::down, Own>);
+static_assert(resolves<WithOwn, 3, LinearRole::head, AllowFallback<Own>>);
+
 TEST(PrecisionName, IsWhatManifestsPrint) {
   EXPECT_EQ(precision_name<Fp32>(), "fp32");
   EXPECT_EQ(precision_name<Bf16>(), "bf16");
@@ -99,12 +162,15 @@ TEST(PrecisionName, IsWhatManifestsPrint) {
   EXPECT_EQ(precision_name<Blocks>(), "fp8 blockwise");
   EXPECT_EQ(precision_name<Mxfp8>(), "mxfp8");
   EXPECT_EQ(precision_name<AllowFallback<Fp8>>(), "fp8 delayed or bf16");
+  EXPECT_EQ(precision_name<Own>(), "own");
+  EXPECT_EQ(precision_name<AllowFallback<Doubling>>(), "mx, stored as fp32 or fp32");
 }
 
 TEST(PrecisionName, NamesThePartsOfLayerwise) {
   EXPECT_EQ(precision_name<Edges>(), "first 1 bf16, fp8 delayed, last 2 fp8 tensorwise");
   EXPECT_EQ(precision_name<FastHead>(), "fp8 delayed, head fp8 tensorwise");
   EXPECT_EQ(precision_name<Down>(), "first 1 bf16, down fp8 tensorwise, fp8 delayed");
+  EXPECT_EQ(precision_name<WithOwn>(), "first 1 bf16, own, head own or bf16");
 }
 
 TEST(LinearRole, HasTheFieldsNames) {

@@ -4,6 +4,7 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <istream>
@@ -156,27 +157,45 @@ inline void store(Golden& golden, const std::string& name, std::vector<double> v
 
 }  // namespace golden_detail
 
-/// The path of a file of tests/golden, beside the folder that holds this header.
+/// The path of a file of tests/golden: ctest says where that is, else it is beside the folder that
+/// holds this header.
 inline std::string golden_path(const std::string& file_name) {
-  const std::filesystem::path here = std::filesystem::absolute(__FILE__);
-  return (here.parent_path().parent_path() / "golden" / file_name).string();
+  const char* told = std::getenv("OCTAVO_TESTS");
+  const std::filesystem::path tests =
+      told != nullptr ? std::filesystem::path(told)
+                      : std::filesystem::absolute(__FILE__).parent_path().parent_path();
+  return (tests / "golden" / file_name).string();
 }
+
+namespace golden_detail {
+
+/// Reads a golden file, calls `store(name, values)` for each tensor and returns the header.
+template <class Store>
+Header read_tensors(const std::string& path, const Store& store) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) throw std::runtime_error("golden file " + path + " cannot be opened");
+  Header header = read_header(file, path);
+  for (const TensorEntry& tensor : header.tensors) {
+    store(tensor.name, read_tensor(file, tensor));
+  }
+  if (file.get() >= 0) throw std::runtime_error("golden file " + path + " goes on after its data");
+  return header;
+}
+
+}  // namespace golden_detail
 
 /// Reads a golden file; tests/golden/README.md gives the layout.
 /// @throws std::runtime_error  if the file cannot be read, ends early or goes on after its data
 inline Golden read_golden(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) throw std::runtime_error("golden file " + path + " cannot be opened");
-  const golden_detail::Header header = golden_detail::read_header(file, path);
   Golden golden;
+  const golden_detail::Header header =
+      golden_detail::read_tensors(path, [&](const std::string& name, std::vector<double> values) {
+        golden_detail::store(golden, name, std::move(values));
+      });
   golden.config = golden_detail::read_config(header);
   golden.batch = header.integer("batch");
   golden.sequence_length = header.integer("sequence_length");
   golden.loss = header.value("loss");
-  for (const golden_detail::TensorEntry& tensor : header.tensors) {
-    golden_detail::store(golden, tensor.name, golden_detail::read_tensor(file, tensor));
-  }
-  if (file.get() >= 0) throw std::runtime_error("golden file " + path + " goes on after its data");
   return golden;
 }
 

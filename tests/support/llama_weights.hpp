@@ -88,21 +88,34 @@ void load_weights(Model& model, const reference::Weights& weights, float padding
   });
 }
 
-/// The gradients of the last step by Hugging Face name, without padding rows.
-template <class Model>
-reference::Weights gradients(Model& model) {
+/// Tensors of all parameters by Hugging Face name, without padding rows.
+/// @param tensor_of  gives the view of a parameter's tensor
+template <class Model, class TensorOf>
+reference::Weights named_tensors(Model& model, const TensorOf& tensor_of) {
   reference::Weights result;
   model.visit([&](auto& parameter) {
-    const octavo::Index columns = parameter.gradient.extent(1);
+    const auto tensor = tensor_of(parameter);
     for (const Slice& slice : slices(parameter.name, Model::config)) {
-      const auto* from = parameter.gradient.data() + slice.begin * columns;
+      const auto* from = tensor.row(slice.begin);
       std::vector<double>& values = result[slice.name];
-      for (octavo::Index i = 0; i < slice.rows * columns; ++i) {
-        values.push_back(static_cast<double>(from[i]));
+      for (octavo::Index i = 0; i < slice.rows * tensor.extent(1); ++i) {
+        values.push_back(static_cast<double>(static_cast<float>(from[i])));
       }
     }
   });
   return result;
+}
+
+/// The gradients of the last step by Hugging Face name, without padding rows.
+template <class Model>
+reference::Weights gradients(Model& model) {
+  return named_tensors(model, [](auto& parameter) { return parameter.gradient; });
+}
+
+/// The weights by Hugging Face name, without padding rows.
+template <class Model>
+reference::Weights weight_values(Model& model) {
+  return named_tensors(model, [](auto& parameter) { return parameter.weight; });
 }
 
 }  // namespace support

@@ -34,7 +34,7 @@ class CountingModel final : public octavo::TrainingSession {
     for (std::size_t i = 0; i < logits.size(); ++i) logits[i] = 0.1f * static_cast<float>(i);
     logits[static_cast<std::size_t>((tokens.back() + 1) % vocabulary)] = 1.5f;
   }
-  const octavo::GemmManifest& manifest() const override { return manifest_; }
+  const octavo::Manifest& manifest() const override { return manifest_; }
   const octavo::MemoryPlan& memory() const override { return memory_; }
   std::size_t allocated_bytes() const override { return 0; }
   const octavo::LlamaConfig& config() const override { return config_; }
@@ -48,7 +48,7 @@ class CountingModel final : public octavo::TrainingSession {
 
  private:
   bool ready_ = false;
-  octavo::GemmManifest manifest_;
+  octavo::Manifest manifest_;
   octavo::ReplayCounts replays_;
   octavo::MemoryPlan memory_;
   octavo::LlamaConfig config_{.vocabulary = vocabulary};

@@ -4,8 +4,10 @@
 
 #include "kernels/cuda_support.cuh"
 #include "support/faulty_model.hpp"
+#include "support/gradients.hpp"
 #include "support/small_model.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <string>
@@ -87,6 +89,29 @@ TYPED_TEST(SessionOnCuda, FollowsTheCpu) {
                 cuda.precision().c_str(), static_cast<int>(micro_batches), worst,
                 std::abs(evaluated / expected - 1));
   }
+}
+
+// The loss and the norm of all gradients hide a constant factor on one, and errors in small ones.
+TYPED_TEST(SessionOnCuda, EveryGradientIsTheCpus) {
+  const SessionOptions options = small_session(1);
+  Context<Cuda> on_gpu;
+  Context<Cpu> on_cpu;
+  const TokenBatch batch = step_batch(options, 0);
+  const auto all = ::support::distances(
+      ::support::telling_gradients<Session<TypeParam, Cuda>>(options, batch, on_gpu),
+      ::support::telling_gradients<Session<TypeParam, Cpu>>(options, batch, on_cpu));
+  ASSERT_EQ(all.size(), 30U);  // 3 blocks of 9 tensors, embedding, final norm, head
+  for (const auto& one : ::support::beyond(all, ::support::gradient_bounds<TypeParam>())) {
+    ADD_FAILURE() << one.name << ": error " << one.error << ", factor " << one.factor;
+  }
+  double error = 0;
+  double factor = 0;
+  for (const auto& one : all) {
+    error = std::max(error, one.error);
+    factor = std::max(factor, std::abs(one.factor - 1));
+  }
+  std::printf("  %s: gradients within %.1e of the Cpu's, constant factors within %.1e\n",
+              precision_name<TypeParam>().c_str(), error, factor);
 }
 
 TYPED_TEST(SessionOnCuda, DeterministicRunsGiveTheSameBits) {

@@ -56,6 +56,15 @@ TEST(Session, AStepAndAnEvaluationAllocateNothing) {
   expect_no_allocation<Fp8Recipe<octavo::Blockwise>>();
 }
 
+template <class Session>
+std::vector<std::string> nonfinite_operands(Session& session) {
+  std::vector<std::string> names;
+  for (const octavo::OperandReport& operand : session.operands()) {
+    if (operand.nonfinite > 0) names.push_back(operand.name);
+  }
+  return names;
+}
+
 /// Makes one feature of a normalised row overflow BF16 where no weight reads it: the Inf meets a
 /// saturating cast in the forward, and a zero in the backward, so loss and gradients stay finite.
 template <class Precision>
@@ -80,14 +89,37 @@ void expect_hidden_infinity_is_noticed() {
   EXPECT_TRUE(result.skipped);
   EXPECT_TRUE(weights == support::weights(session));
   EXPECT_TRUE(scaling == support::scaling_state(session));
+  EXPECT_EQ(nonfinite_operands(session), std::vector<std::string>{"blocks.1.qkv.input"});
   norm.data()[5] = Bf16(1.0f);
   EXPECT_FALSE(session.step(batch.tokens, batch.targets, 1e-3).skipped);
+  EXPECT_EQ(nonfinite_operands(session), std::vector<std::string>{});
 }
 
 TEST(Session, AnInfinityThatASaturatingCastHidesIsNoticed) {
   expect_hidden_infinity_is_noticed<Fp8Recipe<octavo::Delayed>>();
   expect_hidden_infinity_is_noticed<Fp8Recipe<octavo::Tensorwise>>();
   expect_hidden_infinity_is_noticed<Fp8Recipe<octavo::Blockwise>>();
+}
+
+template <class Precision>
+void expect_granularity(const std::string& of_inputs, const std::string& of_weights) {
+  SCOPED_TRACE(octavo::precision_name<Precision>());
+  const SessionOptions options = support::small_options();
+  octavo::Context<octavo::Cpu> context{2};
+  SmallSession<Precision> session(options, context);
+  const TokenBatch batch = support::step_batch(options, 0);
+  session.step(batch.tokens, batch.targets, 1e-3);
+  for (const octavo::OperandReport& operand : session.operands()) {
+    EXPECT_EQ(operand.granularity, operand.name.ends_with(".weight") ? of_weights : of_inputs);
+    EXPECT_EQ(std::isnan(operand.scale), of_inputs != "tensor") << operand.name;
+  }
+}
+
+// One scale of many would say nothing.
+TEST(Session, OnlyAScaleOfAWholeTensorIsReported) {
+  expect_granularity<Fp8Recipe<octavo::Tensorwise>>("tensor", "tensor");
+  expect_granularity<Fp8Recipe<octavo::Blockwise>>("1x128", "128x128");
+  expect_granularity<octavo::Mxfp8>("1x32", "1x32");
 }
 
 /// Share of the gradients' elements that became zero in a step, the largest of all operands.

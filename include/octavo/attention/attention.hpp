@@ -16,6 +16,9 @@ struct AttentionShape {
   [[nodiscard]] Index rows() const { return sequences * tokens; }
 };
 
+/// The two halves of attention.
+enum class AttentionPass { forward, backward };
+
 namespace detail {
 
 template <class T, Device D>
@@ -37,16 +40,17 @@ void check_attention(const char* operation, const AttentionShape& shape, TensorV
 /// @param qkv          [rows, heads.columns()], after RoPE
 /// @param output       [rows, heads · head_dim]
 /// @param log_sum_exp  [sequences, heads, tokens], kept for the backward
+/// @return what ran, for the manifest: see `attention_implementation`
 /// @note enqueues; does not synchronise; uses `attention_workspace` bytes of the context's
 /// Source: Ainslie et al. 2023, arXiv 2305.13245; Dao 2023, arXiv 2307.08691.
 template <class T, Device D>
-void attention_forward(const AttentionShape& shape, TensorView<const T, 2, D> qkv,
-                       TensorView<T, 2, D> output, TensorView<float, 1, D> log_sum_exp,
-                       const Context<D>& context) {
+const char* attention_forward(const AttentionShape& shape, TensorView<const T, 2, D> qkv,
+                              TensorView<T, 2, D> output, TensorView<float, 1, D> log_sum_exp,
+                              const Context<D>& context) {
   detail::check_attention("attention_forward", shape, qkv, log_sum_exp.size());
   check_shape("attention_forward", "output", output,
               {shape.rows(), shape.heads.heads * shape.heads.head_dim});
-  attention_forward_body(shape, qkv, output, log_sum_exp, context);
+  return attention_forward_body(shape, qkv, output, log_sum_exp, context);
 }
 
 /// The gradient of `qkv`.
@@ -55,18 +59,21 @@ void attention_forward(const AttentionShape& shape, TensorView<const T, 2, D> qk
 /// @param output_gradient  [rows, heads · head_dim]
 /// @param log_sum_exp      [sequences, heads, tokens], of the forward
 /// @param qkv_gradient     [rows, heads.columns()]
+/// @return what ran, for the manifest: see `attention_implementation`
 /// @note enqueues; does not synchronise; uses `attention_workspace` bytes of the context's
 template <class T, Device D>
-void attention_backward(const AttentionShape& shape, TensorView<const T, 2, D> qkv,
-                        TensorView<const T, 2, D> output, TensorView<const T, 2, D> output_gradient,
-                        TensorView<const float, 1, D> log_sum_exp, TensorView<T, 2, D> qkv_gradient,
-                        const Context<D>& context) {
+const char* attention_backward(const AttentionShape& shape, TensorView<const T, 2, D> qkv,
+                               TensorView<const T, 2, D> output,
+                               TensorView<const T, 2, D> output_gradient,
+                               TensorView<const float, 1, D> log_sum_exp,
+                               TensorView<T, 2, D> qkv_gradient, const Context<D>& context) {
   detail::check_attention("attention_backward", shape, qkv, log_sum_exp.size());
   check_shape("attention_backward", "output", output,
               {shape.rows(), shape.heads.heads * shape.heads.head_dim});
   check_shape("attention_backward", "output_gradient", output_gradient, output.shape());
   check_shape("attention_backward", "qkv_gradient", qkv_gradient, qkv.shape());
-  attention_backward_body(shape, qkv, output, output_gradient, log_sum_exp, qkv_gradient, context);
+  return attention_backward_body(shape, qkv, output, output_gradient, log_sum_exp, qkv_gradient,
+                                 context);
 }
 
 }  // namespace octavo

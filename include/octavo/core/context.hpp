@@ -30,6 +30,9 @@ struct DeviceLimits<Cuda> {
 #else
   bool cudnn = false;
 #endif
+  /// Equal inputs give equal bits in every run: nothing adds in an order of its own, and algorithms
+  /// are not chosen by timing them.
+  bool deterministic = false;
 };
 
 /// Threads and workspace for operations on the `Cpu` device. Not copyable: operations that share

@@ -20,10 +20,6 @@ struct Cuda {
   static constexpr const char* name = "cuda";
 };
 
-/// Least compute capability, times ten, of the GPUs that the kernels run on: they use clusters of
-/// blocks, and cards from 8.9 on multiply FP8.
-inline constexpr int least_cuda_capability = 90;
-
 /// A type that names a device.
 template <class D>
 concept Device = std::same_as<D, Cpu> || std::same_as<D, Cuda>;

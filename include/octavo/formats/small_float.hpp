@@ -32,6 +32,18 @@ OCTAVO_HOST_DEVICE constexpr std::uint32_t encode_magnitude(float value) {
   return source >= float_bits(Traits::max) || rounded > largest ? largest : rounded;
 }
 
+/// The largest magnitude that a cast does not cut: if the format went on beyond its largest value,
+/// in steps as before, this would still round to that one. What is larger is saturated. A product
+/// of an amax and its scale may exceed the largest value by its rounding, but never this.
+template <class Format>
+inline constexpr float largest_unsaturated = [] {
+  constexpr int shift = 23 - FormatTraits<Format>::mantissa_bits;
+  constexpr std::uint32_t largest = float_bits(FormatTraits<Format>::max);
+  constexpr std::uint32_t half_step = 1u << (shift - 1);
+  constexpr std::uint32_t is_odd = (largest >> shift) & 1u;  // then halfway rounds up
+  return float_from_bits(largest + half_step - is_odd);
+}();
+
 /// Decodes a magnitude without its sign; NaN and Inf are the caller's.
 template <class Format>
 OCTAVO_HOST_DEVICE constexpr float decode_magnitude(std::uint32_t magnitude) {

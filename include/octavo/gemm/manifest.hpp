@@ -1,5 +1,5 @@
 /// @file
-/// What every GEMM of a model is going to run as, and the count of what ran.
+/// What every GEMM and every attention of a model is going to run as, and the count of what ran.
 #pragma once
 
 #include <octavo/core/error.hpp>
@@ -66,44 +66,84 @@ struct GemmEntry {
   }
 };
 
-/// Every GEMM of a model, announced before the first step and counted after each.
-class GemmManifest {
+/// One pass of a layer's attention: what is to run it, and how often it did.
+struct AttentionEntry {
+  std::string layer;        ///< such as "blocks.0.attention"
+  const char* pass = "";    ///< "forward" or "backward"
+  std::string shape;        ///< such as "4 x 2048, 32/8 heads of 128"
+  const char* format = "";  ///< of queries, keys and values
+  std::string expected;     ///< what runs it, such as "cudnn"
+  bool recomputed = false;  ///< it runs once more in the backward
+  std::uint64_t executed = 0;
+
+  /// Counts a pass that ran.
+  /// @throws ManifestError  if it did not run through what the manifest says
+  void count(const char* by) {
+    ++executed;
+    require<ManifestError>(by == expected, layer, " ", pass, " ran through ", by,
+                           ", but the manifest says ", expected,
+                           "; change no limit of the context once a model is laid out");
+  }
+};
+
+/// Every GEMM and every attention of a model, announced before the first step and counted in it.
+class Manifest {
  public:
+  Manifest() = default;
+  Manifest(const Manifest&) = delete;  // layers point to it
+  Manifest& operator=(const Manifest&) = delete;
+
   /// Adds a GEMM and returns its number.
   std::size_t add(GemmEntry entry) {
     entries_.push_back(std::move(entry));
     return entries_.size() - 1;
   }
 
+  /// Adds a pass of attention and returns its number.
+  std::size_t add(AttentionEntry entry) {
+    attentions_.push_back(std::move(entry));
+    return attentions_.size() - 1;
+  }
+
   [[nodiscard]] const std::vector<GemmEntry>& entries() const { return entries_; }
+  [[nodiscard]] const std::vector<AttentionEntry>& attentions() const { return attentions_; }
+  [[nodiscard]] AttentionEntry& attention(std::size_t number) { return attentions_[number]; }
   [[nodiscard]] GemmEntry& entry(std::size_t number) { return entries_[number]; }
 
   /// Sets all counts to zero, before a step.
   void reset() {
     for (GemmEntry& entry : entries_) entry.executed = 0;
+    for (AttentionEntry& entry : attentions_) entry.executed = 0;
   }
 
-  /// Throws unless every GEMM ran as often as a training step of `micro_batches` asks.
+  /// Throws unless everything ran as often as a training step of `micro_batches` asks.
   /// @param head_chunks  pieces in which the head works through the tokens of a micro-batch
-  /// @throws ManifestError  naming the first GEMM that did not
+  /// @throws ManifestError  naming the first that did not
   void verify_step(std::uint64_t micro_batches, std::uint64_t head_chunks) const {
+    const auto check = [](const std::string& layer, const char* pass, std::uint64_t executed,
+                          std::uint64_t wanted) {
+      require<ManifestError>(executed == wanted, layer, " ", pass, " ran ", executed,
+                             " times in this step, but the manifest says ", wanted,
+                             "; this is a fault in the library, please report it");
+    };
     for (const GemmEntry& entry : entries_) {
-      const std::uint64_t wanted = micro_batches * entry.planned(head_chunks);
-      require<ManifestError>(entry.executed == wanted, entry.layer, " ", name_of(entry.pass),
-                             " ran ", entry.executed, " times in this step, but the manifest says ",
-                             wanted, "; this is a fault in the library, please report it");
+      check(entry.layer, name_of(entry.pass), entry.executed,
+            micro_batches * entry.planned(head_chunks));
+    }
+    for (const AttentionEntry& entry : attentions_) {
+      check(entry.layer, entry.pass, entry.executed, micro_batches * (entry.recomputed ? 2 : 1));
     }
   }
 
-  /// One aligned line a GEMM.
+  /// One aligned line a GEMM, then one a pass of attention.
   [[nodiscard]] std::string text() const {
     std::size_t longest = 0;
     for (const GemmEntry& entry : entries_) longest = std::max(longest, entry.layer.size());
     std::ostringstream lines;
+    const auto pad = [&lines](const std::string& word, std::size_t width) {
+      lines << word << std::string(width > word.size() ? width - word.size() : 0, ' ');
+    };
     for (const GemmEntry& entry : entries_) {
-      const auto pad = [&lines](const std::string& word, std::size_t width) {
-        lines << word << std::string(width > word.size() ? width - word.size() : 0, ' ');
-      };
       lines << "gemm | ";
       pad(entry.layer, longest);
       pad(std::string(" ") + name_of(entry.pass), 9);
@@ -113,11 +153,17 @@ class GemmManifest {
       pad("| " + entry.precision, 16);
       lines << "| " << entry.expected.implementation << '\n';
     }
+    for (const AttentionEntry& entry : attentions_) {
+      lines << "attention | " << entry.layer << ' ';
+      pad(entry.pass, 8);
+      lines << " | " << entry.shape << " | " << entry.format << " | " << entry.expected << '\n';
+    }
     return lines.str();
   }
 
  private:
   std::vector<GemmEntry> entries_;
+  std::vector<AttentionEntry> attentions_;
 };
 
 }  // namespace octavo

@@ -19,8 +19,8 @@ template <BlockShape Shape, class T, class Qkv, class Output, class G, Device D>
 class GroupedQueryAttention {
  public:
   static_assert(Shape.heads % Shape.kv_heads == 0,
-                "GroupedQueryAttention: the heads must be a multiple of the KV heads, so that each "
-                "KV head serves equally many; change heads or kv_heads in the LlamaConfig");
+                "GroupedQueryAttention: heads must be a multiple of kv_heads, so that each KV head "
+                "serves equally many query heads; change heads or kv_heads in the LlamaConfig");
   static_assert(Shape.head_dim % 2 == 0,
                 "GroupedQueryAttention: head_dim must be even, because RoPE rotates pairs; change "
                 "head_dim in the LlamaConfig");
@@ -55,6 +55,7 @@ class GroupedQueryAttention {
       query_norm_.take(arena, name + ".query_norm.weight", 1, Shape.head_dim, 0.0f);
       key_norm_.take(arena, name + ".key_norm.weight", 1, Shape.head_dim, 0.0f);
     }
+    announce(name + ".attention", registry, recomputed);
     qkv_.enter(name + ".qkv", registry, recomputed);
     output_.enter(name + ".output", registry, recomputed);
     qkv_.take_weight_copies(arena, qkv_weight_);
@@ -126,8 +127,9 @@ class GroupedQueryAttention {
                  context);
     const auto attended = output_.template input<M>(saved.attended, tokens,
                                                     {.row_major = true, .transposed = M::saves});
-    attention_forward({batch.sequences, batch.tokens, heads}, constant(rotated), attended.values,
-                      log_sum_exp(saved, tokens), context);
+    count(AttentionPass::forward, batch,
+          attention_forward(shape_of(batch), constant(rotated), attended.values,
+                            log_sum_exp(saved, tokens), context));
     quantize(attended, context);
     output_.forward(attended, residual, y, context);
   }
@@ -147,7 +149,7 @@ class GroupedQueryAttention {
     quantize(dy, context);
     const auto attended = output_.template input<Mode::recompute>(
         saved.attended, tokens, {.row_major = false, .transposed = true});
-    output_.backward_weight(dy, attended, accumulate, context);
+    output_.backward_weight(dy, attended, output_weight_.gradient, accumulate, context);
     const TensorView<T, 2, D> attended_gradient{scratch.attended_gradient,
                                                 {tokens, Shape.attention_columns()}};
     output_.backward_input(dy, attended_gradient, context);
@@ -156,11 +158,12 @@ class GroupedQueryAttention {
     const TensorView<const T, 2, D> qkv{saved.qkv, {tokens, Shape.qkv_columns()}};
     const auto qkv_gradient = qkv_.output_gradient(scratch.qkv_gradient, tokens);
     const TensorView<const float, 1, D> sums = log_sum_exp(saved, tokens);
-    attention_backward({batch.sequences, batch.tokens, heads}, rotated, constant(attended.values),
-                       constant(attended_gradient), sums, qkv_gradient.values, context);
+    count(AttentionPass::backward, batch,
+          attention_backward(shape_of(batch), rotated, constant(attended.values),
+                             constant(attended_gradient), sums, qkv_gradient.values, context));
     rope_backward(qkv_gradient.values, heads, qkv, norm_weights(), norm_gradients(), rope.table(),
                   batch.tokens, qkv_gradient, context);
-    qkv_.backward_weight(qkv_gradient, x, accumulate, context);
+    qkv_.backward_weight(qkv_gradient, x, qkv_weight_.gradient, accumulate, context);
     qkv_.backward_input(qkv_gradient, x_gradient, context);
   }
 
@@ -175,6 +178,35 @@ class GroupedQueryAttention {
   }
 
  private:
+  static AttentionShape shape_of(BatchShape batch) {
+    return {batch.sequences, batch.tokens, heads};
+  }
+
+  /// Enters both passes for the registry's batch into the manifest.
+  void announce(const std::string& name, const LayerRegistry<D>& registry, bool recomputed) {
+    registry_ = registry;
+    const BatchShape batch = registry.batch;
+    const auto add = [&](AttentionPass pass, const char* pass_name, bool again) {
+      entries_[static_cast<std::size_t>(pass)] = registry.manifest->add(AttentionEntry{
+          name, pass_name,
+          message(batch.sequences, " x ", batch.tokens, ", ", Shape.heads, "/", Shape.kv_heads,
+                  " heads of ", Shape.head_dim),
+          FormatTraits<T>::name,
+          attention_implementation<T>(pass, shape_of(batch), registry.limits), again});
+    };
+    add(AttentionPass::forward, "forward", recomputed);
+    add(AttentionPass::backward, "backward", false);
+  }
+
+  /// Counts what ran. Other shapes, such as those of a text that is being generated, are not
+  /// announced.
+  void count(AttentionPass pass, BatchShape batch, const char* by) {
+    if (batch.sequences != registry_.batch.sequences || batch.tokens != registry_.batch.tokens) {
+      return;
+    }
+    registry_.manifest->attention(entries_[static_cast<std::size_t>(pass)]).count(by);
+  }
+
   template <class E, int Rank>
   static TensorView<const E, Rank, D> constant(TensorView<E, Rank, D> view) {
     return view;
@@ -189,6 +221,8 @@ class GroupedQueryAttention {
     return {query_norm_.gradient_vector(), key_norm_.gradient_vector(), Shape.norm_epsilon};
   }
 
+  LayerRegistry<D> registry_;
+  std::array<std::size_t, 2> entries_{};
   QkvLinear qkv_;
   OutputLinear output_;
   Parameter<T, G, D> qkv_weight_;

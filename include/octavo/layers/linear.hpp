@@ -7,6 +7,7 @@
 #include <octavo/layers/mode.hpp>
 #include <octavo/layers/parameter.hpp>
 #include <octavo/layers/scaling_table.hpp>
+#include <octavo/layers/shapes.hpp>
 
 namespace octavo {
 
@@ -15,6 +16,10 @@ namespace octavo {
 template <Device D>
 class WeightStage {
  public:
+  WeightStage() = default;
+  WeightStage(const WeightStage&) = delete;  // layers point to it
+  WeightStage& operator=(const WeightStage&) = delete;
+
   void reserve(Index element_bytes, Index scale_bytes) {
     element_bytes_ = std::max(element_bytes_, element_bytes);
     scale_bytes_ = std::max(scale_bytes_, scale_bytes);
@@ -33,15 +38,18 @@ class WeightStage {
   std::byte* scales_ = nullptr;
 };
 
-/// What linear layers share while a model is laid out.
+/// What linear layers share. It stays where it is, as the types see to, and outlives them.
 template <Device D>
 struct LayerRegistry {
   ScalingTable<D>* scaling = nullptr;
-  GemmManifest* manifest = nullptr;
+  Manifest* manifest = nullptr;
   WeightStage<D>* stage = nullptr;  ///< null: layers keep the quantised copies of their weights
+  BatchShape batch{};               ///< of one micro-batch
+  DeviceLimits<D> limits{};
 };
 
-/// A linear layer without bias, `In` features to `Out`.
+/// A linear layer without bias, `In` features to `Out`. Can be moved, also between its calls, but
+/// not copied: a copy would count and record as the same layer.
 /// @tparam Precision  `Fp32`, `Bf16`, `Fp8Recipe<…>`, `Mxfp8`, or `AllowFallback` of one
 /// @tparam G          format of the weight's gradient
 template <class Precision, int In, int Out, class G, Device D>
@@ -58,24 +66,11 @@ class Linear {
   using OutputGradientMemory = OperandMemory<P, OperandKind::output_gradient, D>;
   static constexpr bool quantized = QuantizedPrecision<P>;
 
-  static constexpr int multiple = PrecisionTraits<P>::shape_multiple;
-  static_assert(
-      runs_on<P, D>,
-      "Mxfp8: no GPU that this library serves multiplies MX blocks; choose "
-      "Fp8Recipe<Blockwise>, write AllowFallback<Mxfp8>, or run it on Cpu, which emulates "
-      "it");
-  static_assert(
-      multiple != 128 || (In % 128 == 0 && Out % 128 == 0),
-      "Fp8Recipe<Blockwise>: a linear layer's input and output features must be multiples "
-      "of 128; change the model's hidden, ffn or head sizes, choose "
-      "Fp8Recipe<Tensorwise>, or write AllowFallback<Fp8Recipe<Blockwise>>");
-  static_assert(multiple != 32 || (In % 32 == 0 && Out % 32 == 0),
-                "Mxfp8: a linear layer's input and output features must be multiples of 32; change "
-                "the model's hidden, ffn or head sizes, or write AllowFallback<Mxfp8>");
-  static_assert(multiple != 16 || (In % 16 == 0 && Out % 16 == 0),
-                "Fp8Recipe: a linear layer's input and output features must be multiples of 16; "
-                "change the model's hidden, ffn or head sizes, or write AllowFallback around the "
-                "recipe");
+  static_assert(sizeof(detail::LayerCheck<P, In, Out, D>) > 0);  // which says what does not fit
+
+  Linear() = default;
+  Linear(Linear&&) = default;
+  Linear& operator=(Linear&&) = default;
 
   /// Enters the layer in the manifest and the scaling table.
   /// @param recomputed  the forward GEMM runs once more in the backward
@@ -102,9 +97,8 @@ class Linear {
   }
 
   /// Takes the memory of the weight's quantised copies, or reserves it on the stage.
-  /// @param weight  must outlive the layer, at the same address
+  /// @param weight  whose memory the layer reads from now on
   void take_weight_copies(Arena<D>& arena, const Weight& weight) {
-    weight_ = &weight;
     copies_.values = weight.weight.data();
     if (registry_.stage == nullptr) {
       copies_.take_row_major(arena, MemoryKind::quantized_weights, Out, In);
@@ -173,11 +167,12 @@ class Linear {
     }
   }
 
-  /// The weight's gradient = dyᵀ · x, added to what is there if `accumulate`.
-  void backward_weight(const OutputGradient& dy, const Input& x, bool accumulate,
-                       const Context<D>& context) {
-    GemmOutput<G, D> output{weight_->gradient, {}};
-    if (accumulate) output.addend = weight_->gradient;
+  /// w_gradient = dyᵀ · x, added to what is there if `accumulate`.
+  /// @param w_gradient  [Out, In], such as the weight's `gradient`
+  void backward_weight(const OutputGradient& dy, const Input& x, TensorView<G, 2, D> w_gradient,
+                       bool accumulate, const Context<D>& context) {
+    GemmOutput<G, D> output{w_gradient, {}};
+    if (accumulate) output.addend = w_gradient;
     if constexpr (quantized) {
       count(GemmPass::weight_gradient,
             matmul_weight_gradient(dy.transposed, x.transposed, output, context));
@@ -234,7 +229,6 @@ class Linear {
     registry_.manifest->entry(entries_[static_cast<std::size_t>(pass)]).count(run);
   }
 
-  const Weight* weight_ = nullptr;
   WeightMemory copies_;
   bool records_next_ = false;    ///< of the weight's next cast, where copies are made for each GEMM
   bool scale_is_found_ = false;  ///< since the weight was changed

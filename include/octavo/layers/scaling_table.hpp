@@ -7,6 +7,7 @@
 #include <octavo/memory/arena.hpp>
 
 #include <algorithm>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -16,10 +17,12 @@ namespace octavo {
 struct OperandReport {
   std::string name;  ///< such as "blocks.0.qkv.input"
   const char* format = "";
+  std::string granularity;  ///< what a scale covers: "tensor", or a block such as "1x128"
   float amax = 0;
-  float scale = 1;
-  double saturated = 0;  ///< share of values beyond the format's largest
-  double flushed = 0;    ///< share of values that became zero
+  float scale = 1;              ///< NaN where each block has its own
+  double saturated = 0;         ///< share of values that were cut to the format's largest
+  double flushed = 0;           ///< share of values that became zero
+  std::uint32_t nonfinite = 0;  ///< casts of the last step that met an Inf or NaN
 };
 
 /// Slots, rules and histories of every quantised operand. Linear layers add their operands while a
@@ -27,6 +30,10 @@ struct OperandReport {
 template <Device D>
 class ScalingTable {
  public:
+  ScalingTable() = default;
+  ScalingTable(const ScalingTable&) = delete;  // layers point to it
+  ScalingTable& operator=(const ScalingTable&) = delete;
+
   /// Adds the operand of a linear layer that runs in `P`; returns its number.
   template <QuantizedPrecision P, OperandKind Kind>
   std::size_t add(const std::string& layer) {
@@ -42,6 +49,10 @@ class ScalingTable {
     rules_.push_back(rule);
     names_.push_back(layer + "." + name_of(Kind));
     formats_.push_back(FormatTraits<Format>::name);
+    using Granularity = OperandGranularity<P, Kind>;
+    granularities_.push_back(Granularity::block_columns == 0 ? "tensor"
+                                                             : message(Granularity::block_rows, 'x',
+                                                                       Granularity::block_columns));
     return rules_.size() - 1;
   }
 
@@ -63,9 +74,16 @@ class ScalingTable {
     state_ = {arena.template take<std::byte>(MemoryKind::scaling, bytes), {bytes}};
     snapshot_ = {arena.template take<std::byte>(MemoryKind::scaling, bytes), {bytes}};
     slots_ = slots_in(state_);
+    seen_ = {arena.template take<ScalingSlot>(MemoryKind::scaling, count), {count}};
     float* history =
         state_.empty() ? nullptr : reinterpret_cast<float*>(state_.data() + slot_bytes);
     history_ = {history, {count, longest}};
+  }
+
+  /// Gets ready for the first step.
+  void initialize(const Context<D>& context) const {
+    reset(context);
+    copy_on_device(seen_.data(), slots_.data(), slots_.bytes(), context);
   }
 
   /// Sets scales to 1, histories to 0 and all counters to 0.
@@ -99,9 +117,11 @@ class ScalingTable {
     copy_on_device(snapshot_.data(), state_.data(), state_.bytes(), context);
   }
 
-  /// Completes `status` from the slots.
+  /// Completes `status` from the slots, and keeps what they hold for `report_sync`: of a step that
+  /// is skipped the slots themselves forget it.
   void finish(float max_norm, TensorView<StepStatus, 1, D> status,
               const Context<D>& context) const {
+    copy_on_device(seen_.data(), slots_.data(), slots_.bytes(), context);
     const TensorView<const ScalingSlot, 1, D> now = slots_;
     const TensorView<const ScalingSlot, 1, D> before = slots_in(snapshot_);
     finish_status(now, before, max_norm, status, context);
@@ -125,18 +145,22 @@ class ScalingTable {
     octavo::clear_statistics(slots_, context);
   }
 
-  /// What the slots hold, by operand.
+  /// What the last finished step saw, also if it was skipped, by operand.
   /// @note synchronises
   [[nodiscard]] std::vector<OperandReport> report_sync(const Context<D>& context) const {
-    std::vector<ScalingSlot> slots(size());
-    copy_to_host_sync(slots.data(), slots_.data(), slots.size() * sizeof(ScalingSlot), context);
+    const std::vector<ScalingSlot> slots = slots_sync(seen_, context);
+    const std::vector<ScalingSlot> before = slots_sync(slots_in(snapshot_), context);
     std::vector<OperandReport> reports;
     for (std::size_t i = 0; i < slots.size(); ++i) {
       const ScalingSlot& slot = slots[i];
       const double elements = std::max(1.0, static_cast<double>(slot.elements));
-      reports.push_back({names_[i], formats_[i], float_from_bits(slot.last_amax_bits), slot.scale,
+      const bool per_tensor = granularities_[i] == "tensor";
+      reports.push_back({names_[i], formats_[i], granularities_[i],
+                         float_from_bits(slot.last_amax_bits),
+                         per_tensor ? slot.scale : std::numeric_limits<float>::quiet_NaN(),
                          static_cast<double>(slot.saturated) / elements,
-                         static_cast<double>(slot.flushed) / elements});
+                         static_cast<double>(slot.flushed) / elements,
+                         slot.nonfinite - std::min(slot.nonfinite, before[i].nonfinite)});
     }
     return reports;
   }
@@ -149,13 +173,22 @@ class ScalingTable {
     return {reinterpret_cast<ScalingSlot*>(bytes.data()), {static_cast<Index>(size())}};
   }
 
+  [[nodiscard]] static std::vector<ScalingSlot> slots_sync(TensorView<ScalingSlot, 1, D> slots,
+                                                           const Context<D>& context) {
+    std::vector<ScalingSlot> result(slots.size());
+    copy_to_host_sync(result.data(), slots.data(), result.size() * sizeof(ScalingSlot), context);
+    return result;
+  }
+
   std::vector<ScalingRule> rules_;
   std::vector<std::string> names_;
   std::vector<const char*> formats_;
+  std::vector<std::string> granularities_;
   TensorView<ScalingRule, 1, D> device_rules_;
   TensorView<std::byte, 1, D> state_;
   TensorView<std::byte, 1, D> snapshot_;
   TensorView<ScalingSlot, 1, D> slots_;
+  TensorView<ScalingSlot, 1, D> seen_;  ///< the slots at the end of the last step
   TensorView<float, 2, D> history_;
 };
 

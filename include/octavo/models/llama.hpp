@@ -63,9 +63,6 @@ class Llama {
                     Config.kv_heads > 0 && Config.head_dim > 0 && Config.vocabulary > 0,
                 "LlamaConfig: layers, hidden, ffn, heads, kv_heads, head_dim and vocabulary must "
                 "all be positive");
-  static_assert(Config.heads % Config.kv_heads == 0,
-                "LlamaConfig: heads must be a multiple of kv_heads, so that each KV head serves "
-                "equally many query heads; change heads or kv_heads");
 
   using T = StorageOf<Precision>;
   using G = Gradient;
@@ -90,7 +87,7 @@ class Llama {
       options_.head_chunk = std::max(Index{128}, fitting / 128 * 128);
     }
     options_.head_chunk = std::min(options_.head_chunk, batch.rows());
-    take_parameters(arena);
+    take_parameters(arena, limits);
     check_reduced_tokens();
     scaling_.take(arena);
     weight_stage_.take(arena);
@@ -103,20 +100,24 @@ class Llama {
   Llama& operator=(const Llama&) = delete;
 
   [[nodiscard]] BatchShape batch() const { return batch_; }
-  [[nodiscard]] const GemmManifest& manifest() const { return manifest_; }
+  [[nodiscard]] const Manifest& manifest() const { return manifest_; }
   [[nodiscard]] const ScalingTable<D>& scaling() const { return scaling_; }
   [[nodiscard]] static std::string precision() { return precision_name<Precision>(); }
 
   /// Sets every parameter and the scaling state to their initial values, and binds the context's
   /// workspace.
+  /// @throws ConfigError  if the context's GPU does not serve the precision
   /// @note synchronises
   void initialize(std::uint64_t seed, Context<D>& context) {
+    if constexpr (std::is_same_v<D, Cuda>) {
+      require_precision_served<Precision>(context.gpu(), context.card(), context.capability());
+    }
     bind(context);
     std::uint64_t stream = 0;
     visit([&](auto& parameter) {
       octavo::initialize(parameter, RandomStream{seed, stream++}, context);
     });
-    scaling_.reset(context);
+    scaling_.initialize(context);
     rope_.fill([](Index j) { return rope_frequency(Config, j); }, context);
   }
 
@@ -158,8 +159,8 @@ class Llama {
     const TensorView<T, 2, D> gradient = gradient_;
     fill_zero(gradient.data(), gradient.bytes(), context);
     const TensorView<const T, 2, D> last = stream(Config.layers, batch_.rows());
-    head_.template loss<Mode::train>(last, targets, losses, gradient, gradient_scale, !first,
-                                     context);
+    head_.template loss<Mode::train>(last, targets, losses, gradient, head_weight().gradient,
+                                     gradient_scale, !first, context);
     backward(tokens, gradient, !first, context);
     scaling_.update(OperandKind::input, context);
     scaling_.update(OperandKind::output_gradient, context);
@@ -180,7 +181,7 @@ class Llama {
                 const Context<D>& context) {
     forward<Mode::evaluate>(tokens, batch_, context);
     const TensorView<const T, 2, D> last = stream(Config.layers, batch_.rows());
-    head_.template loss<Mode::evaluate>(last, targets, losses, gradient_, {}, false, context);
+    head_.template loss<Mode::evaluate>(last, targets, losses, gradient_, {}, {}, false, context);
   }
 
   /// The logits of `count` rows from `begin` on, for sequences of any length up to the batch's.
@@ -242,10 +243,10 @@ class Llama {
     (in_segment(std::get<sizeof...(I) - 1 - I>(segments_)), ...);
   }
 
-  void take_parameters(Arena<D>& arena) {
+  void take_parameters(Arena<D>& arena, const DeviceLimits<D>& limits) {
     const LayerRegistry<D> registry{
         &scaling_, &manifest_,
-        options_.weight_copies == WeightCopies::remade ? &weight_stage_ : nullptr};
+        options_.weight_copies == WeightCopies::remade ? &weight_stage_ : nullptr, batch_, limits};
     constexpr float deviation = 0.02f;
     const float residual = deviation / std::sqrt(2.0f * static_cast<float>(Config.layers));
     embedding_.take(arena, "embedding", Config.padded_vocabulary(), Config.vocabulary, deviation);
@@ -259,7 +260,12 @@ class Llama {
       head_weight_.take(arena, "head.weight", Config.padded_vocabulary(), Config.hidden, deviation);
       head_weight_.initialised_rows = Config.vocabulary;
     }
-    head_.take_weight(arena, Config.tied_embeddings ? embedding_.weight() : head_weight_);
+    head_.take_weight(arena, head_weight());
+  }
+
+  /// The weight of the head's projection.
+  [[nodiscard]] const Parameter<T, G, D>& head_weight() const {
+    return Config.tied_embeddings ? embedding_.weight() : head_weight_;
   }
 
   /// The GEMMs of weights' gradients reduce over tokens, in FP8 16 at a time.
@@ -376,7 +382,7 @@ class Llama {
 
   BatchShape batch_;
   LlamaOptions options_;
-  GemmManifest manifest_;
+  Manifest manifest_;
   ScalingTable<D> scaling_;
   WeightStage<D> weight_stage_;
   Embedding<T, Config.hidden, G, D> embedding_;

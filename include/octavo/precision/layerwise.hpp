@@ -2,7 +2,8 @@
 /// Precision that differs between the layers of a model.
 #pragma once
 
-#include <octavo/precision/policy.hpp>
+#include <octavo/core/error.hpp>
+#include <octavo/precision/layer_precision.hpp>
 
 #include <array>
 #include <cstddef>
@@ -19,6 +20,10 @@ constexpr const char* name_of(LinearRole role) {
   return names[static_cast<std::size_t>(role)];
 }
 
+/// All roles.
+inline constexpr std::array all_roles{LinearRole::qkv, LinearRole::output, LinearRole::gate_up,
+                                      LinearRole::down, LinearRole::head};
+
 /// The first `N` blocks run in `P`.
 template <int N, class P>
 struct First {};
@@ -33,7 +38,8 @@ template <LinearRole Role, class P>
 struct For {};
 
 /// A precision for each layer: one base policy, and exceptions `First`, `Last`, `For` and `Head`
-/// around it in any order.
+/// around it in any order, each at most once, `For` once a role. Where a model is laid out, a part
+/// that no linear layer would run in is refused, the base too.
 template <class... Parts>
 struct Layerwise {};
 
@@ -44,75 +50,39 @@ struct NoPrecision {};
 /// What is written inside `Layerwise`: a plain policy is the base, the others are exceptions.
 template <class Part>
 struct PartTraits {
-  using Precision = Part;
+  using Precision = CheckedPrecision<Part>;
   static constexpr bool is_base = true;
+  static constexpr bool is_first = false;
+  static constexpr bool is_last = false;
+  static constexpr int blocks = 0;
+  static constexpr bool names(LinearRole) { return false; }
+  static std::string name() { return PrecisionTraits<Precision>::name(); }
 };
 template <class P>
-struct ExceptionTraits {
-  using Precision = P;
+struct ExceptionTraits : PartTraits<P> {
   static constexpr bool is_base = false;
 };
 template <int N, class P>
 struct PartTraits<First<N, P>> : ExceptionTraits<P> {
-  static_assert(N > 0, "Layerwise: First<N, P> needs N > 0");
+  static_assert(N > 0, "Layerwise: First<N, P> needs N > 0; leave it out where no block is meant");
+  static constexpr bool is_first = true;
+  static constexpr int blocks = N;
+  static std::string name() { return message("first ", N, " ", PartTraits<P>::name()); }
 };
 template <int N, class P>
 struct PartTraits<Last<N, P>> : ExceptionTraits<P> {
-  static_assert(N > 0, "Layerwise: Last<N, P> needs N > 0");
-};
-template <class P>
-struct PartTraits<Head<P>> : ExceptionTraits<P> {};
-template <LinearRole Role, class P>
-struct PartTraits<For<Role, P>> : ExceptionTraits<P> {};
-
-/// Whether every part names a precision policy.
-template <class... Parts>
-inline constexpr bool parts_are_policies =
-    (LinearPrecision<typename PartTraits<Parts>::Precision> && ...);
-
-/// Whether every part stores weights and activations in format `T`.
-template <class T, class... Parts>
-inline constexpr bool parts_store =
-    (std::is_same_v<typename PrecisionTraits<typename PartTraits<Parts>::Precision>::Storage, T> &&
-     ...);
-
-template <class... Parts>
-struct BaseOf {
-  using type = NoPrecision;
-};
-template <class Part, class... Parts>
-struct BaseOf<Part, Parts...> {
-  using type = typename std::conditional_t<PartTraits<Part>::is_base, std::type_identity<Part>,
-                                           BaseOf<Parts...>>::type;
-};
-
-/// What one part says of a layer and role: a precision, or `NoPrecision`.
-template <class Part, int Layer, int Layers, LinearRole Role>
-struct EdgeRule {
-  using type = NoPrecision;
-};
-template <int N, class P, int Layer, int Layers, LinearRole Role>
-struct EdgeRule<First<N, P>, Layer, Layers, Role> {
-  using type = std::conditional_t<(Role != LinearRole::head && Layer < N), P, NoPrecision>;
-};
-template <int N, class P, int Layer, int Layers, LinearRole Role>
-struct EdgeRule<Last<N, P>, Layer, Layers, Role> {
-  using type =
-      std::conditional_t<(Role != LinearRole::head && Layer >= Layers - N), P, NoPrecision>;
-};
-
-template <class Part, LinearRole Role>
-struct RoleRule {
-  using type = NoPrecision;
-};
-template <class P>
-struct RoleRule<Head<P>, LinearRole::head> {
-  using type = P;
+  static_assert(N > 0, "Layerwise: Last<N, P> needs N > 0; leave it out where no block is meant");
+  static constexpr bool is_last = true;
+  static constexpr int blocks = N;
+  static std::string name() { return message("last ", N, " ", PartTraits<P>::name()); }
 };
 template <LinearRole Role, class P>
-struct RoleRule<For<Role, P>, Role> {
-  using type = P;
+struct PartTraits<For<Role, P>> : ExceptionTraits<P> {
+  static constexpr bool names(LinearRole role) { return role == Role; }
+  static std::string name() { return message(name_of(Role), " ", PartTraits<P>::name()); }
 };
+template <class P>
+struct PartTraits<Head<P>> : PartTraits<For<LinearRole::head, P>> {};
 
 /// The first of the candidates that is a precision.
 template <class... Candidates>
@@ -126,64 +96,121 @@ struct FirstOf<Candidate, Candidates...> {
                                   std::type_identity<Candidate>, FirstOf<Candidates...>>::type;
 };
 
+/// The precision of a part, if it is asked for.
+template <class Part, bool Wanted>
+using PrecisionIf = std::conditional_t<Wanted, typename PartTraits<Part>::Precision, NoPrecision>;
+
+/// The base, or BF16 where there is none, which is refused.
+template <class... Parts>
+using BaseOf = typename FirstOf<PrecisionIf<Parts, PartTraits<Parts>::is_base>..., Bf16>::type;
+
+/// How many parts name this role.
+template <class... Parts>
+constexpr int times_named(LinearRole role) {
+  return (static_cast<int>(PartTraits<Parts>::names(role)) + ... + 0);
+}
+template <class... Parts>
+constexpr bool names_twice() {
+  bool twice = false;
+  for (const LinearRole role : all_roles) twice = twice || times_named<Parts...>(role) > 1;
+  return twice;
+}
+template <class... Parts>
+constexpr int block_roles_named() {
+  int count = 0;
+  for (const LinearRole role : all_roles) {
+    if (role != LinearRole::head && times_named<Parts...>(role) > 0) ++count;
+  }
+  return count;
+}
+
+/// Refuses parts that contradict each other in a model of any depth.
+template <class... Parts>
+struct PartsCheck {
+  static_assert((static_cast<int>(PartTraits<Parts>::is_base) + ... + 0) == 1,
+                "Layerwise: give exactly one base precision beside First, Last, For and Head, such "
+                "as Layerwise<First<1, Bf16>, Fp8Recipe<Delayed>, Last<1, Bf16>>");
+  static_assert((static_cast<int>(PartTraits<Parts>::is_first) + ... + 0) <= 1,
+                "Layerwise: First stands there twice; write it once");
+  static_assert((static_cast<int>(PartTraits<Parts>::is_last) + ... + 0) <= 1,
+                "Layerwise: Last stands there twice; write it once");
+  static_assert(!names_twice<Parts...>(),
+                "Layerwise: two parts name one linear layer; write one For for each role, and one "
+                "Head, which is For<LinearRole::head, P>");
+  using Storage = typename PrecisionTraits<BaseOf<Parts...>>::Storage;
+  static constexpr bool store_alike =
+      (std::is_same_v<typename PrecisionTraits<typename PartTraits<Parts>::Precision>::Storage,
+                      Storage> &&
+       ...);
+  static_assert(store_alike,
+                "Layerwise: all parts must store the same format; put Bf16, not Fp32, beside FP8 "
+                "recipes");
+};
+
+/// Refuses edges of more blocks than there are. g++ and clang print the numbers.
+template <int Edges, int Layers>
+struct EdgeCheck {
+  static_assert(Edges <= Layers,
+                "Layerwise: First and Last together name more blocks than the model has layers; "
+                "ask for fewer");
+  static constexpr bool cover_all = Edges == Layers;
+};
+
+/// Refuses parts that no linear layer of a model of `Layers` blocks would run in.
+template <int Layers, class... Parts>
+struct EffectCheck : PartsCheck<Parts...> {
+  using Edges = EdgeCheck<(PartTraits<Parts>::blocks + ... + 0), Layers>;
+  using Base = BaseOf<Parts...>;
+  static constexpr int roles = block_roles_named<Parts...>();
+  static constexpr bool head_runs_in_base =
+      !PrecisionTraits<Base>::is_quantized && times_named<Parts...>(LinearRole::head) == 0;
+  static constexpr bool base_runs = head_runs_in_base || (!Edges::cover_all && roles < 4);
+  static_assert(base_runs,
+                "Layerwise: no linear layer would run in the base precision, because First and "
+                "Last, or For, name them all; ask for fewer blocks or roles, or make one of these "
+                "precisions the base");
+  static_assert(!base_runs || !Edges::cover_all || roles == 0,
+                "Layerwise: For<role, P> would take effect in no block, because First and Last, "
+                "which are stronger, name them all; ask for fewer blocks, or take For away");
+};
+
 template <class P, int Layer, int Layers, LinearRole Role>
 struct Resolve {
+  using Base = CheckedPrecision<P>;
   using type =
-      std::conditional_t<Role == LinearRole::head, typename PrecisionTraits<P>::Storage, P>;
+      std::conditional_t<Role == LinearRole::head, typename PrecisionTraits<Base>::Storage, Base>;
 };
 template <class... Parts, int Layer, int Layers, LinearRole Role>
 struct Resolve<Layerwise<Parts...>, Layer, Layers, Role> {
-  using Base = typename BaseOf<Parts...>::type;
+  static_assert(sizeof(EffectCheck<Layers, Parts...>) > 0);  // which says what is wrong
+
+  template <class Part>
+  static constexpr bool at_edge =
+      Role != LinearRole::head &&
+      ((PartTraits<Part>::is_first && Layer < PartTraits<Part>::blocks) ||
+       (PartTraits<Part>::is_last && Layer >= Layers - PartTraits<Part>::blocks));
+  using Base = BaseOf<Parts...>;
   using Otherwise = typename Resolve<Base, Layer, Layers, Role>::type;
-  using type = typename FirstOf<typename EdgeRule<Parts, Layer, Layers, Role>::type...,
-                                typename RoleRule<Parts, Role>::type..., Otherwise>::type;
+  using Found =
+      typename FirstOf<PrecisionIf<Parts, at_edge<Parts>>...,
+                       PrecisionIf<Parts, PartTraits<Parts>::names(Role)>..., Otherwise>::type;
+  // A part that stores another format is refused; the base in its place prints nothing more.
+  using type = std::conditional_t<std::is_same_v<typename PrecisionTraits<Found>::Storage,
+                                                 typename PrecisionTraits<Base>::Storage>,
+                                  Found, Base>;
 };
 
 template <class P>
 struct ModelPrecisionTraits {
-  static_assert(LinearPrecision<P>,
-                "a model's precision must be Fp32, Bf16, Fp8Recipe<...>, Mxfp8, AllowFallback<...> "
-                "or Layerwise<...>");
-  using Storage = typename PrecisionTraits<P>::Storage;
-  static std::string name() { return PrecisionTraits<P>::name(); }
+  using Storage = typename PrecisionTraits<CheckedPrecision<P>>::Storage;
+  static std::string name() { return PartTraits<P>::name(); }
 };
-
-template <class Part>
-struct PartName {
-  static std::string name() { return PrecisionTraits<Part>::name(); }
-};
-template <int N, class P>
-struct PartName<First<N, P>> {
-  static std::string name() { return "first " + std::to_string(N) + " " + PartName<P>::name(); }
-};
-template <int N, class P>
-struct PartName<Last<N, P>> {
-  static std::string name() { return "last " + std::to_string(N) + " " + PartName<P>::name(); }
-};
-template <class P>
-struct PartName<Head<P>> {
-  static std::string name() { return "head " + PartName<P>::name(); }
-};
-template <LinearRole Role, class P>
-struct PartName<For<Role, P>> {
-  static std::string name() { return std::string(name_of(Role)) + " " + PartName<P>::name(); }
-};
-
 template <class... Parts>
 struct ModelPrecisionTraits<Layerwise<Parts...>> {
-  static_assert((static_cast<int>(PartTraits<Parts>::is_base) + ... + 0) == 1,
-                "Layerwise: give exactly one base precision beside First, Last, For and Head, such "
-                "as Layerwise<First<1, Bf16>, Fp8Recipe<Delayed>, Last<1, Bf16>>");
-  static_assert(parts_are_policies<Parts...>,
-                "Layerwise: the base and what First, Last, For and Head name must each be Fp32, "
-                "Bf16, Fp8Recipe<...>, Mxfp8 or AllowFallback<...>");
-  using Storage = typename PrecisionTraits<typename BaseOf<Parts...>::type>::Storage;
-  static_assert(parts_store<Storage, Parts...>,
-                "Layerwise: all parts must store the same format; put Bf16, not Fp32, beside FP8 "
-                "recipes");
+  using Storage = typename PartsCheck<Parts...>::Storage;
   static std::string name() {
     std::string text;
-    ((text += (text.empty() ? "" : ", ") + PartName<Parts>::name()), ...);
+    ((text += (text.empty() ? "" : ", ") + PartTraits<Parts>::name()), ...);
     return text;
   }
 };

@@ -2,9 +2,12 @@
 /// Precision policies for a linear layer: `Fp32`, `Bf16`, `Fp8Recipe`, `Mxfp8`, `AllowFallback`.
 #pragma once
 
+#include <octavo/core/capability.hpp>
 #include <octavo/core/device.hpp>
 #include <octavo/precision/scaling.hpp>
 
+#include <concepts>
+#include <numeric>
 #include <string>
 #include <type_traits>
 
@@ -41,6 +44,8 @@ template <>
 struct DefaultFormats<MxScaling> {
   using type = E4M3Only;
 };
+template <class Formats>
+concept RecipeFormats = std::same_as<Formats, Hybrid> || std::same_as<Formats, E4M3Only>;
 }  // namespace detail
 
 /// FP8 GEMMs in a linear layer: forward, input gradient and weight gradient. Weights and
@@ -55,22 +60,109 @@ struct Fp8Recipe {
   static_assert(!std::is_same_v<Formats, E5M2Only>,
                 "Fp8Recipe: pure E5M2 has too little precision forwards and no GEMM on any GPU; "
                 "choose Hybrid (E4M3 forwards, E5M2 backwards) or E4M3Only");
+  static_assert(detail::RecipeFormats<Formats> || std::is_same_v<Formats, E5M2Only>,
+                "Fp8Recipe: the second argument must be Hybrid (E4M3 forwards, E5M2 backwards) or "
+                "E4M3Only");
 };
 
 /// MXFP8: E4M3 with an E8M0 scale for each 32 elements. Native on sm_100 and above.
 using Mxfp8 = Fp8Recipe<MxScaling>;
 
-/// Runs `P` where a layer's shape and device can, and BF16 where they cannot. The manifest says
-/// which; without this wrapper, a layer that cannot run in `P` does not compile.
+/// Runs `P` where a layer's shape and device can, and `P`'s storage format where they cannot. The
+/// manifest says which; without this wrapper, a layer that cannot run in `P` does not compile.
 template <class P>
 struct AllowFallback {};
 
-/// What the library knows of a precision policy. Specialise it for a policy of your own.
-/// `Storage` is the format of weights and activations between GEMMs; `is_quantized` says whether
-/// GEMM operands are quantised first, and then `ScalingType`, `ForwardFormat` and `BackwardFormat`
-/// say how.
+namespace detail {
+template <class P>
+inline constexpr bool is_allow_fallback = false;
+template <class P>
+inline constexpr bool is_allow_fallback<AllowFallback<P>> = true;
+}  // namespace detail
+
+/// What the library knows of a precision policy. Specialise it for a policy of your own, with all
+/// members that `LinearPrecision` names; `docs/recipes.md` has an example.
 template <class P>
 struct PrecisionTraits;
+
+namespace detail {
+
+template <class P>
+concept HasTraits = requires {
+  sizeof(PrecisionTraits<P>);
+};
+template <class P>
+concept HasStorage = requires {
+  typename PrecisionTraits<P>::Storage;
+  requires std::same_as<typename PrecisionTraits<P>::Storage, Bf16> ||
+      std::same_as<typename PrecisionTraits<P>::Storage, Fp32>;
+};
+template <class P>
+concept HasIsQuantized = requires {
+  typename std::bool_constant<PrecisionTraits<P>::is_quantized>;
+};
+template <class P>
+concept HasShapeMultiple = requires {
+  typename std::integral_constant<int, PrecisionTraits<P>::shape_multiple>;
+  requires(PrecisionTraits<P>::shape_multiple > 0);
+};
+template <class P>
+concept HasName = requires {
+  { PrecisionTraits<P>::name() } -> std::convertible_to<std::string>;
+};
+template <class P>
+concept HasScalingType = requires {
+  typename PrecisionTraits<P>::ScalingType;
+  requires Scaling<typename PrecisionTraits<P>::ScalingType>;
+};
+template <class P>
+concept HasForwardFormat = requires {
+  typename PrecisionTraits<P>::ForwardFormat;
+  requires std::same_as<typename PrecisionTraits<P>::ForwardFormat, E4M3>;
+};
+template <class P>
+concept HasBackwardFormat = requires {
+  typename PrecisionTraits<P>::BackwardFormat;
+  requires std::same_as<typename PrecisionTraits<P>::BackwardFormat, E4M3> ||
+      std::same_as<typename PrecisionTraits<P>::BackwardFormat, E5M2>;
+};
+
+/// Whether `P` says that it quantises; its other members may be missing.
+template <class P>
+inline constexpr bool says_quantized = false;
+template <HasIsQuantized P>
+inline constexpr bool says_quantized<P> = PrecisionTraits<P>::is_quantized;
+
+/// What a policy that quantises has beside the others.
+template <class P>
+concept HasQuantization = HasScalingType<P> && HasForwardFormat<P> && HasBackwardFormat<P>;
+
+}  // namespace detail
+
+/// A precision that one linear layer runs in: `Fp32`, `Bf16`, `Fp8Recipe<…>`, `Mxfp8`, or a type
+/// whose `PrecisionTraits` have
+/// - `Storage`: the format of weights and activations between GEMMs, `Bf16` or `Fp32`;
+/// - `is_quantized`: whether GEMM operands are quantised first;
+/// - `shape_multiple`: what a layer's input and output features must be multiples of, 1 for any;
+/// - `name()`: what manifests print, such as "fp8 delayed";
+///
+/// and, where `is_quantized` is true,
+/// - `ScalingType`: how scales are found, a `Scaling`;
+/// - `ForwardFormat`: of inputs and weights, `E4M3`;
+/// - `BackwardFormat`: of the gradients of outputs, `E4M3` or `E5M2`.
+template <class P>
+concept LinearPrecision = detail::HasStorage<P> && detail::HasIsQuantized<P> &&
+    detail::HasShapeMultiple<P> && detail::HasName<P> &&
+    (!detail::says_quantized<P> || detail::HasQuantization<P>);
+
+/// A precision whose GEMM operands are quantised.
+template <class P>
+concept QuantizedPrecision = LinearPrecision<P> && detail::says_quantized<P>;
+
+namespace detail {
+template <class P>
+concept PlainPrecision = LinearPrecision<P> && !is_allow_fallback<P>;
+}  // namespace detail
 
 template <>
 struct PrecisionTraits<Fp32> {
@@ -88,7 +180,7 @@ struct PrecisionTraits<Bf16> {
   static std::string name() { return "bf16"; }
 };
 
-template <class S, class Formats>
+template <Scaling S, detail::RecipeFormats Formats>
 struct PrecisionTraits<Fp8Recipe<S, Formats>> {
   using Storage = Bf16;
   static constexpr bool is_quantized = true;
@@ -101,56 +193,44 @@ struct PrecisionTraits<Fp8Recipe<S, Formats>> {
   }
 };
 
-template <class P>
-struct PrecisionTraits<AllowFallback<P>> {
-  using Storage = typename PrecisionTraits<P>::Storage;
-  static constexpr bool is_quantized = PrecisionTraits<P>::is_quantized;
-  static std::string name() { return PrecisionTraits<P>::name() + " or bf16"; }
+/// Those of `P`; a layer runs in `P` or in its storage format.
+template <detail::PlainPrecision P>
+struct PrecisionTraits<AllowFallback<P>> : PrecisionTraits<P> {
+  static std::string name() {
+    using Storage = typename PrecisionTraits<P>::Storage;
+    return PrecisionTraits<P>::name() + " or " + PrecisionTraits<Storage>::name();
+  }
 };
 
-namespace detail {
-template <class P>
-inline constexpr bool is_allow_fallback = false;
-template <class P>
-inline constexpr bool is_allow_fallback<AllowFallback<P>> = true;
-}  // namespace detail
+/// What the input and output features of a linear layer must be multiples of, so that `P` and its
+/// scaling can serve it.
+template <LinearPrecision P>
+constexpr int feature_multiple() {
+  constexpr int own = PrecisionTraits<P>::shape_multiple;
+  if constexpr (QuantizedPrecision<P>) {
+    return std::lcm(own, PrecisionTraits<P>::ScalingType::shape_multiple);
+  } else {
+    return own;
+  }
+}
 
-/// A precision that one linear layer runs in: `Fp32`, `Bf16`, `Fp8Recipe<…>`, `Mxfp8`, or a type
-/// with a `PrecisionTraits` of its own.
-template <class P>
-concept LinearPrecision = requires {
-  typename PrecisionTraits<P>::Storage;
-  { PrecisionTraits<P>::is_quantized } -> std::convertible_to<bool>;
-  { PrecisionTraits<P>::name() } -> std::convertible_to<std::string>;
-};
-
-/// A precision whose GEMM operands are quantised.
-template <class P>
-concept QuantizedPrecision = LinearPrecision<P> && PrecisionTraits<P>::is_quantized;
+/// The GPUs on which the GEMMs of a linear layer in precision `P` run.
+template <LinearPrecision P>
+constexpr Capabilities capabilities_of() {
+  if constexpr (QuantizedPrecision<P>) {
+    return PrecisionTraits<P>::ScalingType::InputGranularity::served_by;
+  } else {
+    return {};
+  }
+}
 
 /// Whether GEMMs of this precision run on this device: the `Cpu` emulates every format; the GPUs
-/// that this library serves have no tensor cores for MX blocks.
+/// that the library's kernels are made for have no tensor cores for MX blocks.
 template <class P, Device D>
 inline constexpr bool runs_on = true;
-template <class S, class Formats>
-inline constexpr bool runs_on<Fp8Recipe<S, Formats>, Cuda> = !std::is_same_v<S, MxScaling>;
-
-namespace detail {
-/// Resolves `AllowFallback` for the shape of a linear layer and its device.
-template <class P, int In, int Out, Device D>
-struct ForLayer {
-  using type = P;
-};
-template <class P, int In, int Out, Device D>
-struct ForLayer<AllowFallback<P>, In, Out, D> {
-  static constexpr int multiple = PrecisionTraits<P>::shape_multiple;
-  static constexpr bool fits = In % multiple == 0 && Out % multiple == 0;
-  using type = std::conditional_t<fits && runs_on<P, D>, P, Bf16>;
-};
-}  // namespace detail
-
-/// The precision that a linear layer of this shape really runs in on device `D`.
-template <class P, int In, int Out, Device D>
-using PrecisionForLayer = typename detail::ForLayer<P, In, Out, D>::type;
+template <LinearPrecision P>
+inline constexpr bool runs_on<P, Cuda> = capabilities_of<P>().hold(served_cuda_capability);
+template <class P>
+inline constexpr bool runs_on<AllowFallback<P>, Cuda> = true;
 
 }  // namespace octavo

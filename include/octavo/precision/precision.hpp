@@ -2,6 +2,8 @@
 /// Precision policies and recipes.
 #pragma once
 
+#include <octavo/precision/layer_precision.hpp>
 #include <octavo/precision/layerwise.hpp>
 #include <octavo/precision/policy.hpp>
 #include <octavo/precision/scaling.hpp>
+#include <octavo/precision/served.hpp>

@@ -22,8 +22,10 @@ struct alignas(64) ScalingSlot {
   std::uint32_t position;              ///< where the history's next entry goes
   std::uint32_t nonfinite;             ///< times that the operand held an Inf or NaN
   alignas(16) std::uint64_t elements;  ///< values cast since the statistics were cleared
-  std::uint64_t saturated;             ///< of these, beyond the format's largest value, or NaN
-  std::uint64_t flushed;               ///< of these, not zero before and zero after
+  /// Of these, cut to the format's largest value, or NaN. A value that rounds to the largest is not
+  /// cut: E4M3 cuts what is above 464 once it is scaled, E5M2 what is 61440 or more.
+  std::uint64_t saturated;
+  std::uint64_t flushed;  ///< of these, not zero before and zero after
   /// Where `Cuda` gathers the amax of the values that current scaling is about to cast.
   std::uint32_t found_amax_bits;
 };

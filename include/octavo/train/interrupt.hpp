@@ -2,43 +2,62 @@
 /// Stopping a run between two steps, on Ctrl-C or by a scheduler.
 #pragma once
 
+#include <atomic>
 #include <csignal>
+#include <cstdint>
+
+#include <signal.h>
+#include <time.h>
 
 namespace octavo {
 
-/// While one lives, SIGINT and SIGTERM are noted instead of ending the program. A second signal of
-/// the same kind ends it at once.
+/// While one lives, SIGINT and SIGTERM are noted instead of ending the program. What comes within a
+/// second is the same wish: schedulers and terminals may send a signal more than once. One that
+/// comes later ends the program at once.
 class InterruptGuard {
  public:
   InterruptGuard() {
-    signal_number() = 0;
-    previous_interrupt_ = std::signal(SIGINT, note);
-    previous_terminate_ = std::signal(SIGTERM, note);
+    first_time = 0;
+    signal_number = 0;
+    struct sigaction action {};
+    action.sa_handler = note;
+    action.sa_flags = SA_RESTART;
+    ::sigaction(SIGINT, &action, &previous_interrupt_);
+    ::sigaction(SIGTERM, &action, &previous_terminate_);
   }
   ~InterruptGuard() {
-    std::signal(SIGINT, previous_interrupt_);
-    std::signal(SIGTERM, previous_terminate_);
+    ::sigaction(SIGINT, &previous_interrupt_, nullptr);
+    ::sigaction(SIGTERM, &previous_terminate_, nullptr);
   }
   InterruptGuard(const InterruptGuard&) = delete;
   InterruptGuard& operator=(const InterruptGuard&) = delete;
 
   /// The signal that came, or 0.
-  [[nodiscard]] static int received() { return static_cast<int>(signal_number()); }
+  [[nodiscard]] static int received() { return signal_number; }
 
  private:
-  using Handler = void (*)(int);
+  static constexpr std::int64_t repeats_nanoseconds = 1'000'000'000;
 
-  static volatile std::sig_atomic_t& signal_number() {
-    static volatile std::sig_atomic_t number = 0;
-    return number;
-  }
   static void note(int number) {
-    signal_number() = number;
-    std::signal(number, SIG_DFL);
+    timespec now{};
+    ::clock_gettime(CLOCK_MONOTONIC, &now);
+    const std::int64_t time = std::int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
+    // Two threads may be interrupted at once.
+    std::int64_t first = 0;
+    if (first_time.compare_exchange_strong(first, time)) {
+      signal_number = number;
+    } else if (time - first > repeats_nanoseconds) {
+      std::signal(number, SIG_DFL);
+      ::raise(number);
+    }
   }
 
-  Handler previous_interrupt_;
-  Handler previous_terminate_;
+  static_assert(std::atomic<std::int64_t>::is_always_lock_free);
+  inline static std::atomic<int> signal_number{0};
+  inline static std::atomic<std::int64_t> first_time{0};  ///< of the first signal; 0: none came
+
+  struct sigaction previous_interrupt_ {};
+  struct sigaction previous_terminate_ {};
 };
 
 }  // namespace octavo

@@ -66,7 +66,7 @@ class TrainingSession {
   /// @param logits  [vocabulary], written
   virtual void next_token_logits(std::span<const std::int32_t> tokens, std::span<float> logits) = 0;
 
-  [[nodiscard]] virtual const GemmManifest& manifest() const = 0;
+  [[nodiscard]] virtual const Manifest& manifest() const = 0;
   [[nodiscard]] virtual const MemoryPlan& memory() const = 0;
   [[nodiscard]] virtual std::size_t allocated_bytes() const = 0;
   [[nodiscard]] virtual const LlamaConfig& config() const = 0;
@@ -213,7 +213,7 @@ class ModelSession final : public TrainingSession {
     for (std::size_t i = 0; i < values.size(); ++i) logits[i] = static_cast<float>(values[i]);
   }
 
-  [[nodiscard]] const GemmManifest& manifest() const override { return parts_.model.manifest(); }
+  [[nodiscard]] const Manifest& manifest() const override { return parts_.model.manifest(); }
   [[nodiscard]] const MemoryPlan& memory() const override { return arena_.plan(); }
   [[nodiscard]] std::size_t allocated_bytes() const override { return arena_.allocated(); }
   [[nodiscard]] const LlamaConfig& config() const override { return Model::config; }

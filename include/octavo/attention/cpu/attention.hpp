@@ -89,6 +89,13 @@ inline void row_log_sum_exp(const float* scores, Index leading, Index rows, Inde
 
 }  // namespace detail
 
+/// What runs a pass of attention on the `Cpu` device.
+template <class T>
+constexpr const char* attention_implementation(AttentionPass, const AttentionShape&,
+                                               const DeviceLimits<Cpu>&) {
+  return "octavo loops";
+}
+
 /// Bytes of workspace that attention of this shape needs.
 inline std::size_t attention_workspace(const AttentionShape& shape,
                                        const DeviceLimits<Cpu>& limits) {
@@ -112,9 +119,10 @@ void for_each_kv_head(const AttentionShape& shape, const Context<Cpu>& context, 
 
 /// See attention_forward.
 template <class T>
-void attention_forward_body(const AttentionShape& shape, TensorView<const T, 2, Cpu> qkv,
-                            TensorView<T, 2, Cpu> output, TensorView<float, 1, Cpu> log_sum_exp,
-                            const Context<Cpu>& context) {
+const char* attention_forward_body(const AttentionShape& shape, TensorView<const T, 2, Cpu> qkv,
+                                   TensorView<T, 2, Cpu> output,
+                                   TensorView<float, 1, Cpu> log_sum_exp,
+                                   const Context<Cpu>& context) {
   using detail::Transpose;
   const Index heads = shape.heads.heads;
   const Index kv_heads = shape.heads.kv_heads;
@@ -143,16 +151,18 @@ void attention_forward_body(const AttentionShape& shape, TensorView<const T, 2, 
       }
     }
   });
+  return attention_implementation<T>(AttentionPass::forward, shape, context);
 }
 
 /// See attention_backward. With P the probabilities and δ = Σ dO · O of a row: dV = Pᵀ · dO,
 /// dS = P · (dO · Vᵀ − δ) / √head_dim, dQ = dS · K, dK = dSᵀ · Q.
 template <class T>
-void attention_backward_body(const AttentionShape& shape, TensorView<const T, 2, Cpu> qkv,
-                             TensorView<const T, 2, Cpu> output,
-                             TensorView<const T, 2, Cpu> output_gradient,
-                             TensorView<const float, 1, Cpu> log_sum_exp,
-                             TensorView<T, 2, Cpu> qkv_gradient, const Context<Cpu>& context) {
+const char* attention_backward_body(const AttentionShape& shape, TensorView<const T, 2, Cpu> qkv,
+                                    TensorView<const T, 2, Cpu> output,
+                                    TensorView<const T, 2, Cpu> output_gradient,
+                                    TensorView<const float, 1, Cpu> log_sum_exp,
+                                    TensorView<T, 2, Cpu> qkv_gradient,
+                                    const Context<Cpu>& context) {
   using detail::Transpose;
   const Index heads = shape.heads.heads;
   const Index kv_heads = shape.heads.kv_heads;
@@ -204,6 +214,7 @@ void attention_backward_body(const AttentionShape& shape, TensorView<const T, 2,
     detail::store_head(w.value_gradient, stride, tokens, dim,
                        gradients + (heads + kv_heads + kv) * dim);
   });
+  return attention_implementation<T>(AttentionPass::backward, shape, context);
 }
 
 }  // namespace octavo

@@ -53,8 +53,7 @@ void check_frontend(frontend::error_t status, const char* call, const AttentionS
   if (status.is_good()) return;
   throw ConfigError(message("cuDNN ", cudnnGetVersion(), " refuses attention of ",
                             shape_text(shape), " in ", call, ": ", status.get_message(),
-                            "; set attention_settings(context).library to "
-                            "AttentionLibrary::octavo, or choose another shape"));
+                            "; call set_cudnn(false) of the context, or choose another shape"));
 }
 
 /// A tensor [sequences, heads, tokens, head_dim] in rows of `columns` values.

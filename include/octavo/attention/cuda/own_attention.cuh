@@ -612,13 +612,7 @@ OCTAVO_KERNEL __launch_bounds__(attention_threads, 1) void attention_query_gradi
 }
 
 /// Throws ConfigError where the own kernels cannot run.
-inline void check_own_attention(const AttentionShape& shape, const Context<Cuda>& context) {
-  const int capability = context.capability();
-  require<ConfigError>(capability == 90,
-                       "Octavo's attention kernels need compute capability 9.0 "
-                       "(H100, H200), but this GPU has ",
-                       capability / 10, ".", capability % 10,
-                       "; build with cuDNN and its frontend");
+inline void check_own_attention(const AttentionShape& shape) {
   require<ConfigError>(shape.heads.head_dim % 8 == 0 && shape.heads.head_dim <= 128,
                        "Octavo's attention kernels need a head_dim that is a multiple of 8 and at "
                        "most 128, but it is ",
@@ -662,7 +656,7 @@ inline void own_attention_forward(const AttentionShape& shape, TensorView<const 
                                   TensorView<Bf16, 2, Cuda> output,
                                   TensorView<float, 1, Cuda> log_sum_exp,
                                   const Context<Cuda>& context) {
-  check_own_attention(shape, context);
+  check_own_attention(shape);
   with_tile_columns(shape.heads.head_dim, [&](auto tile_columns) {
     constexpr int columns = decltype(tile_columns)::value;
     launch_attention(attention_forward_kernel<columns>, ForwardTiles<columns>::bytes,
@@ -679,7 +673,7 @@ inline void own_attention_backward(const AttentionShape& shape, TensorView<const
                                    TensorView<const float, 1, Cuda> log_sum_exp,
                                    TensorView<Bf16, 2, Cuda> qkv_gradient,
                                    const Context<Cuda>& context) {
-  check_own_attention(shape, context);
+  check_own_attention(shape);
   float* delta = attention_deltas(shape, context);
   const AttentionGeometry geometry(shape);
   const AttentionBackwardArguments arguments{qkv.data(), output_gradient.data(), log_sum_exp.data(),

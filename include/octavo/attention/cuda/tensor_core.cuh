@@ -4,17 +4,13 @@
 /// Source: PTX ISA 9.0, sections on wgmma.mma_async and cp.async.
 #pragma once
 
+#include <octavo/core/cuda/architecture.cuh>
 #include <octavo/core/cuda/context.cuh>
 #include <octavo/formats/bf16.hpp>
 
 #include <cuda_runtime.h>
 
 #include <cstdint>
-
-/// Defined while code for sm_90a is compiled, which alone has these instructions.
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-#define OCTAVO_HAS_WGMMA 1
-#endif
 
 namespace octavo::detail {
 
@@ -141,9 +137,7 @@ __device__ inline void commit_copies() { asm volatile("cp.async.commit_group;" :
 template <int pending>
 __device__ void wait_for_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(pending) : "memory");
-#if defined(OCTAVO_HAS_WGMMA)
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-#endif
   __syncthreads();
 }
 
@@ -166,24 +160,18 @@ __device__ void pin(Registers (&registers)[count]) {
 template <class... Registers>
 __device__ void begin_products(Registers&... registers) {
   (pin(registers), ...);
-#if defined(OCTAVO_HAS_WGMMA)
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
-#endif
 }
 
 /// Ends a group of products.
 __device__ inline void commit_products() {
-#if defined(OCTAVO_HAS_WGMMA)
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-#endif
 }
 
 /// Waits for all groups of products but the last `pending`, whose registers may then be used.
 template <int pending, class... Registers>
 __device__ void wait_for_products(Registers&... registers) {
-#if defined(OCTAVO_HAS_WGMMA)
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(pending) : "memory");
-#endif
   (pin(registers), ...);
 }
 
@@ -200,7 +188,6 @@ __device__ void wait_for_products(Registers&... registers) {
 /// Starts sums (+)= a · bᵀ, where the columns of both tiles are the reduced dimension.
 /// @param a, b  descriptors of 64 rows and 16 columns each
 __device__ inline void multiply(Accumulator& sums, std::uint64_t a, std::uint64_t b, bool add) {
-#if defined(OCTAVO_HAS_WGMMA)
   float(&v)[32] = sums.values;
   asm volatile(
       "{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n"
@@ -208,14 +195,12 @@ __device__ inline void multiply(Accumulator& sums, std::uint64_t a, std::uint64_
       "%32, %33, p, 1, 1, 0, 0;\n}\n"
       : OCTAVO_ACCUMULATOR_OPERANDS(v)
       : "l"(a), "l"(b), "r"(static_cast<int>(add)));
-#endif
 }
 
 /// Starts sums (+)= a · bᵀ, or a · b where the rows of b's tile are the reduced dimension.
 /// @param b  descriptor of 64 rows and 16 columns, or of 16 rows and 64 columns
 template <bool reduces_rows>
 __device__ void multiply(Accumulator& sums, const Fragment& a, std::uint64_t b, bool add) {
-#if defined(OCTAVO_HAS_WGMMA)
   float(&v)[32] = sums.values;
   asm volatile(
       "{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\n"
@@ -224,7 +209,6 @@ __device__ void multiply(Accumulator& sums, const Fragment& a, std::uint64_t b, 
       : OCTAVO_ACCUMULATOR_OPERANDS(v)
       : "r"(a.words[0]), "r"(a.words[1]), "r"(a.words[2]), "r"(a.words[3]), "l"(b),
         "r"(static_cast<int>(add)), "n"(reduces_rows ? 1 : 0));
-#endif
 }
 
 #undef OCTAVO_ACCUMULATOR_TEXT

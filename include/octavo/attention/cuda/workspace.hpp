@@ -5,8 +5,27 @@
 #include <octavo/attention/attention.hpp>
 
 #include <algorithm>
+#include <type_traits>
 
 namespace octavo {
+
+/// What runs a pass of attention of format `T` on the `Cuda` device. In BF16 that is cuDNN where
+/// the limits have it and sequences are multiples of 64 tokens, else own kernels: cuDNN compiles a
+/// plan for each length, which lengths that are met once, such as those of a text that is being
+/// generated, do not repay, and it refuses sequences of one token. Its backward adds up the
+/// gradient of queries in an order of its own, so own kernels run where equal bits are asked for.
+/// FP32 runs through plain own kernels.
+/// @return "cudnn" or "octavo"
+template <class T>
+constexpr const char* attention_implementation(AttentionPass pass, const AttentionShape& shape,
+                                               const DeviceLimits<Cuda>& limits) {
+  constexpr Index cudnn_multiple = 64;
+  const bool repeats = pass == AttentionPass::forward || !limits.deterministic;
+  const bool cudnn =
+      std::is_same_v<T, Bf16> && limits.cudnn && repeats && shape.tokens % cudnn_multiple == 0;
+  return cudnn ? "cudnn" : "octavo";
+}
+
 namespace detail {
 
 /// Bytes of workspace that the own kernels need: the backward's deltas.

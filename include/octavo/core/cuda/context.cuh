@@ -3,6 +3,7 @@
 /// nvcc.
 #pragma once
 
+#include <octavo/core/capability.hpp>
 #include <octavo/core/context.hpp>
 
 #include <cuda_runtime_api.h>
@@ -78,18 +79,24 @@ class Context<Cuda> {
     if (current != gpu_) check(cudaSetDevice(gpu_), "cudaSetDevice", " for GPU ", gpu_);
   }
 
-  operator DeviceLimits<Cuda>() const { return {}; }  // NOLINT: a context says all of it
+  operator DeviceLimits<Cuda>() const { return limits_; }  // NOLINT: a context says all of it
 
   /// Memory of the GPU that one operation at a time may use; its content does not outlive the
   /// operation.
   [[nodiscard]] std::span<std::byte> workspace() const { return workspace_; }
   void bind_workspace(std::span<std::byte> workspace) { workspace_ = workspace; }
 
-  /// Whether equal inputs give equal bits in every run: nothing adds in an order of its own, and
-  /// algorithms are not chosen by timing them.
-  [[nodiscard]] bool deterministic() const { return deterministic_; }
-  /// To be called before the first operation.
-  void set_deterministic(bool deterministic) { deterministic_ = deterministic; }
+  [[nodiscard]] const DeviceLimits<Cuda>& limits() const { return limits_; }
+  /// See DeviceLimits. To be called before a model is laid out and before the first operation.
+  void set_deterministic(bool deterministic) { limits_.deterministic = deterministic; }
+  /// See DeviceLimits. To be called before a model is laid out and before the first operation.
+  /// @throws ConfigError  for true in a program that is compiled without cuDNN
+  void set_cudnn(bool cudnn) {
+    require<ConfigError>(!cudnn || DeviceLimits<Cuda>().cudnn,
+                         "attention is to run through cuDNN, but this program is compiled without "
+                         "it; configure the build where cuDNN and its frontend are found");
+    limits_.cudnn = cudnn;
+  }
 
   /// Waits until all that was enqueued has run.
   /// @throws CudaError  if any of it failed
@@ -113,19 +120,14 @@ class Context<Cuda> {
     check(cudaGetDeviceProperties(&card, gpu_), "cudaGetDeviceProperties");
     card_ = card.name;
     capability_ = 10 * card.major + card.minor;
-    require<ConfigError>(capability_ >= least_cuda_capability, "GPU ", gpu_, " (", card_,
-                         ") has compute capability ", card.major, ".", card.minor,
-                         ", but Octavo's kernels need ", least_cuda_capability / 10, ".",
-                         least_cuda_capability % 10,
-                         " and, for FP8, tensor cores for it; choose "
-                         "another GPU, or the Cpu device");
+    require_served(gpu_, card.name, capability_);
   }
 
   int gpu_;
   std::string card_;
   int capability_ = 0;
   cudaStream_t stream_ = nullptr;
-  bool deterministic_ = false;
+  DeviceLimits<Cuda> limits_;
   std::span<std::byte> workspace_;
   mutable std::unordered_map<std::type_index, std::shared_ptr<void>> states_;
 };

@@ -296,7 +296,7 @@ class GemmPlans {
     set_scales(plan, key, scales);
     const std::vector<GemmCandidate> candidates = find_candidates(handle_, plan, key);
     plan.algorithm = candidates.front().algorithm;
-    if (repeatable && candidates.size() > 1 && !context.deterministic()) {
+    if (repeatable && candidates.size() > 1 && !context.limits().deterministic) {
       plan.algorithm = fastest(plan, key, candidates, addresses, context.stream());
     }
     return plans_.emplace(key, plan).first;

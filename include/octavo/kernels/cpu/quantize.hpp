@@ -31,7 +31,7 @@ CastStatistics cast_run(const float* values, Format* output, Index count, float 
     const std::uint32_t magnitude = float_bits(values[i] * scale) & 0x7fffffffu;
     const std::uint32_t is_zero = (output[i].bits & 0x7fu) == 0;
     const std::uint32_t was_value = (float_bits(values[i]) << 1) != 0;
-    saturated += magnitude > float_bits(FormatTraits<Format>::max) ? 1u : 0u;
+    saturated += magnitude > float_bits(largest_unsaturated<Format>) ? 1u : 0u;
     flushed += is_zero & was_value;
   }
   return {saturated, flushed};

@@ -4,6 +4,7 @@
 /// loads while another computes and a third stores.
 #pragma once
 
+#include <octavo/core/cuda/architecture.cuh>
 #include <octavo/kernels/cross_entropy.hpp>
 #include <octavo/kernels/cuda/run.cuh>
 

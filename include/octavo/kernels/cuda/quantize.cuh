@@ -172,8 +172,8 @@ __device__ std::uint32_t cast_pair(float2 values, float scale) {
 /// Counts what was saturated of two scaled values.
 template <class Format>
 __device__ void count_saturated(float2 scaled, CastTotals& totals) {
-  totals.saturated += !(fabsf(scaled.x) <= FormatTraits<Format>::max) ? 1u : 0u;
-  totals.saturated += !(fabsf(scaled.y) <= FormatTraits<Format>::max) ? 1u : 0u;
+  totals.saturated += !(fabsf(scaled.x) <= largest_unsaturated<Format>) ? 1u : 0u;
+  totals.saturated += !(fabsf(scaled.y) <= largest_unsaturated<Format>) ? 1u : 0u;
 }
 
 /// Counts in two values that were cast to the two low bytes of `cast`.
@@ -235,7 +235,7 @@ __device__ Run<Format> cast_run(const Run<Bf16>& run, float scale, CastTotals& t
 /// Whether a value of this magnitude is saturated. If it is not, no smaller one is.
 template <class Format>
 __device__ bool saturates(float magnitude, float scale) {
-  return !(__fmul_rn(magnitude, scale) <= FormatTraits<Format>::max);
+  return !(__fmul_rn(magnitude, scale) <= largest_unsaturated<Format>);
 }
 
 /// The magnitudes that a scale surely does not saturate.
@@ -247,7 +247,7 @@ class SafeMagnitudes {
   template <class Format>
   __device__ static SafeMagnitudes of(float scale) {
     // Rounded down to BF16, and by one value more where the quotient itself was rounded up.
-    const float quotient = fminf(__fdividef(FormatTraits<Format>::max, scale), largest_bf16);
+    const float quotient = fminf(__fdividef(largest_unsaturated<Format>, scale), largest_bf16);
     const std::uint32_t bits = float_bits(quotient) >> 16;
     const bool too_large = bits > 0 && saturates<Format>(float_from_bits(bits << 16), scale);
     return SafeMagnitudes((bits - (too_large ? 1u : 0u)) * 0x10001u);

@@ -3,6 +3,7 @@
 /// over a block of threads, and launches.
 #pragma once
 
+#include <octavo/core/cuda/architecture.cuh>
 #include <octavo/formats/formats.hpp>
 #include <octavo/memory/cuda/buffer.cuh>
 

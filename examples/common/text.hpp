@@ -1,5 +1,5 @@
-/// @file
-/// Text that comes from files, made safe to show: UTF-8, control characters, HTML, numbers.
+// Text that comes from files and models, made safe to show: UTF-8, control characters, HTML,
+// numbers.
 #pragma once
 
 #include <cmath>
@@ -10,7 +10,7 @@
 
 #include <fmt/format.h>
 
-namespace compare_runs {
+namespace programs {
 
 inline constexpr char32_t replacement_character = 0xFFFD;
 
@@ -65,10 +65,11 @@ inline bool is_invisible(char32_t code) {
          within(0x2060, 0x206F) || code == 0xAD || code == 0xFEFF;
 }
 
-enum class LineBreaks { mark, mark_and_keep };
+enum class LineBreaks { mark, mark_and_keep, keep };
 
 /// Valid UTF-8 without any invisible character: line feed becomes ↵, tab ⇥, the others \x1B or
-/// \u202E. With LineBreaks::mark_and_keep the line also ends where it ended in the text.
+/// \u202E. With LineBreaks::mark_and_keep the line also ends where it ended in the text; with
+/// LineBreaks::keep line feeds and tabs stay what they are.
 /// @param limit  code points of `text` to show at most; what is cut off is replaced by …
 inline std::string visible(std::string_view text, LineBreaks line_breaks = LineBreaks::mark,
                            std::size_t limit = std::string_view::npos) {
@@ -77,7 +78,9 @@ inline std::string visible(std::string_view text, LineBreaks line_breaks = LineB
   for (std::size_t count = 0; position < text.size(); ++count) {
     if (count == limit) return out + "…";
     const char32_t code = next_code_point(text, position);
-    if (code == U'\n') {
+    if (line_breaks == LineBreaks::keep && (code == U'\n' || code == U'\t')) {
+      out += static_cast<char>(code);
+    } else if (code == U'\n') {
       out += line_breaks == LineBreaks::mark ? "↵" : "↵\n";
     } else if (code == U'\t') {
       out += "⇥";
@@ -143,4 +146,4 @@ inline std::string percentage(double share) {
   return fmt::format("{:.2f} %", 100 * share);
 }
 
-}  // namespace compare_runs
+}  // namespace programs

@@ -1,0 +1,182 @@
+// A configuration file: TOML whose keys are the flags' names.
+#pragma once
+
+#include <common/flags.hpp>
+
+#include <fmt/format.h>
+#include <toml++/toml.h>
+
+#include <cmath>
+#include <istream>
+#include <string>
+#include <vector>
+
+namespace programs {
+
+/// Reads and writes the values of an app's flags as TOML. Each value is checked as the flag checks
+/// it, so that an error can name the file and the line.
+class FlagsFile : public CLI::Config {
+ public:
+  explicit FlagsFile(CLI::App& app) : app_(app) {}
+
+  /// @throws ConfigError  for what is no TOML, a section, an unknown key, or a value that the flag
+  ///                      does not take
+  std::vector<CLI::ConfigItem> from_config(std::istream& input) const override {
+    std::vector<CLI::ConfigItem> values;
+    try {
+      const toml::table table = toml::parse(input, path());
+      for (auto&& [key, node] : table)
+        values.push_back(item(std::string(std::string_view(key)), node));
+    } catch (const toml::parse_error& error) {
+      throw octavo::ConfigError(octavo::message(place(error.source()), error.description(),
+                                                "; a configuration is TOML: see https://toml.io"));
+    }
+    return values;
+  }
+
+  /// One line for each flag, in the order of their declaration.
+  std::string to_config(const CLI::App* app, bool default_also, bool, std::string) const override {
+    std::string text;
+    for (const CLI::Option* option : app->get_options()) {
+      if (!option->get_configurable() || (option->count() == 0 && !default_also)) continue;
+      text += option->get_single_name() + " = " + value_text(*option) + '\n';
+    }
+    return text;
+  }
+
+ private:
+  enum class Kind { flag, whole, number, text };
+
+  /// By the name that CLI11 gives the type of the flag's value.
+  static Kind kind_of(const CLI::Option& option) {
+    if (option.get_items_expected_max() == 0) return Kind::flag;
+    const std::string name = option.get_type_name();
+    if (name.starts_with("INT") || name.starts_with("UINT")) return Kind::whole;
+    return name.starts_with("FLOAT") ? Kind::number : Kind::text;
+  }
+
+  [[nodiscard]] std::string path() const { return app_.get_config_ptr()->as<std::string>(); }
+
+  [[nodiscard]] std::string place(const toml::source_region& source) const {
+    return octavo::message(path(), ':', source.begin.line, ": ");
+  }
+
+  [[nodiscard]] CLI::ConfigItem item(const std::string& key, const toml::node& node) const {
+    octavo::require<octavo::ConfigError>(!node.is_table() && !node.is_array_of_tables(),
+                                         place(node.source()), "there is a section [", key,
+                                         "]; write the keys without sections");
+    CLI::Option* option = app_.get_option_no_throw("--" + key);
+    if (option == nullptr || !option->get_configurable()) {
+      throw octavo::ConfigError(place(node.source()) + unknown_key(app_, key));
+    }
+    CLI::ConfigItem result;
+    result.name = key;
+    if (const toml::array* array = node.as_array(); array != nullptr) {
+      octavo::require<octavo::ConfigError>(option->get_items_expected_max() > 1,
+                                           place(node.source()), key,
+                                           " is an array; write one value");
+      for (const toml::node& element : *array) {
+        result.inputs.push_back(checked_value(*option, key, element));
+      }
+    } else {
+      result.inputs.push_back(checked_value(*option, key, node));
+    }
+    return result;
+  }
+
+  /// The value as the command line would have it.
+  [[nodiscard]] std::string checked_value(CLI::Option& option, const std::string& key,
+                                          const toml::node& node) const {
+    std::string value = value_of(kind_of(option), key, node);
+    const auto validators = option.get_items_expected_max() == 0 ? 0 : validator_count(option);
+    for (int i = 0; i < validators; ++i) {
+      const std::string error = (*option.get_validator(i))(value);
+      octavo::require<octavo::ConfigError>(error.empty(), place(node.source()), key, ": ", error);
+    }
+    return value;
+  }
+
+  static int validator_count(CLI::Option& option) {
+    int count = 0;
+    try {
+      while (option.get_validator(count) != nullptr) ++count;
+    } catch (const CLI::OptionNotFound&) {
+    }
+    return count;
+  }
+
+  [[nodiscard]] std::string value_of(Kind kind, const std::string& key,
+                                     const toml::node& node) const {
+    const double number = node.value<double>().value_or(std::nan(""));
+    if (kind == Kind::flag && node.is_boolean()) return *node.value<bool>() ? "true" : "false";
+    if (kind == Kind::text && node.is_string()) return *node.value<std::string>();
+    if (kind == Kind::number && node.is_number()) return fmt::format("{}", number);
+    if (kind == Kind::whole && node.is_integer())
+      return std::to_string(*node.value<std::int64_t>());
+    // 1e3 is a whole number, too; what is none is left to the flag's check.
+    if (kind == Kind::whole && node.is_number()) return fmt::format("{:.17g}", number);
+    constexpr std::array wanted{"true or false", "a whole number without quotes",
+                                "a number without quotes", "a text in quotes"};
+    throw octavo::ConfigError(octavo::message(place(node.source()), key, " is ",
+                                              name_of(node.type()), "; write ",
+                                              wanted[static_cast<std::size_t>(kind)]));
+  }
+
+  static const char* name_of(toml::node_type type) {
+    switch (type) {
+      case toml::node_type::string:
+        return "a text";
+      case toml::node_type::integer:
+      case toml::node_type::floating_point:
+        return "a number";
+      case toml::node_type::boolean:
+        return "true or false";
+      case toml::node_type::array:
+        return "an array";
+      default:
+        return "a date or a time";
+    }
+  }
+
+  static std::string value_text(const CLI::Option& option) {
+    const bool several = option.get_items_expected_max() > 1;
+    std::string text;
+    if (several && option.count() > 0) {
+      for (const std::string& value : option.as<std::vector<std::string>>()) {
+        text += (text.empty() ? "" : ", ") + quoted(value);
+      }
+      return "[" + text + "]";
+    }
+    if (several) return "[]";
+    switch (kind_of(option)) {
+      case Kind::flag:
+        return option.as<bool>() ? "true" : "false";
+      case Kind::whole:
+        return std::to_string(option.as<std::int64_t>());
+      case Kind::number:
+        return fmt::format("{}", option.as<double>());
+      case Kind::text:
+        break;
+    }
+    return quoted(option.as<std::string>());
+  }
+
+  /// A TOML string.
+  static std::string quoted(const std::string& value) {
+    std::string text = "\"";
+    for (const char character : value) {
+      const auto code = static_cast<unsigned char>(character);
+      if (code < 0x20 || code == 0x7f) {
+        text += fmt::format("\\u{:04X}", code);
+        continue;
+      }
+      if (character == '"' || character == '\\') text += '\\';
+      text += character;
+    }
+    return text + '"';
+  }
+
+  CLI::App& app_;
+};
+
+}  // namespace programs

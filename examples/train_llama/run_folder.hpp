@@ -1,0 +1,61 @@
+// The folder that a run is kept in.
+#pragma once
+
+#include <octavo/octavo.hpp>
+#include <train_llama/options.hpp>
+
+#include <ctime>
+#include <filesystem>
+#include <string>
+#include <system_error>
+
+namespace trainer {
+
+namespace detail {
+
+/// Makes a folder and those above it; false if it was there already.
+/// @throws IoError  if it cannot be made
+inline bool make_folder(const std::filesystem::path& folder) {
+  std::error_code error;
+  const bool made = std::filesystem::create_directories(folder, error);
+  octavo::require<octavo::IoError>(!error, folder.string(),
+                                   ": cannot be created: ", error.message(),
+                                   "; choose another --out, or give --no-out");
+  return made;
+}
+
+/// Local time as 2026-11-22-141503.
+inline std::string time_text() {
+  const std::time_t now = std::time(nullptr);
+  std::tm local{};
+  ::localtime_r(&now, &local);
+  char text[32];
+  std::strftime(text, sizeof text, "%Y-%m-%d-%H%M%S", &local);
+  return text;
+}
+
+}  // namespace detail
+
+/// Makes the folder that --out names, else a new one below runs/. Empty with --no-out.
+/// @throws ConfigError  if --out holds a run already
+/// @throws IoError      if the folder cannot be made
+inline std::filesystem::path make_run_folder(const Options& options) {
+  if (options.no_out) return {};
+  if (!options.out.empty()) {
+    const std::filesystem::path metrics = std::filesystem::path(options.out) / "metrics.jsonl";
+    octavo::require<octavo::ConfigError>(!std::filesystem::exists(metrics), metrics.string(),
+                                         " exists already; choose another --out or remove it");
+    detail::make_folder(options.out);
+    return options.out;
+  }
+  const std::string name =
+      octavo::message("runs/", detail::time_text(), '-', options.model, '-', options.precision);
+  std::filesystem::path folder = name;
+  // Two runs may begin in one second.
+  for (int next = 2; !detail::make_folder(folder); ++next) {
+    folder = octavo::message(name, '-', next);
+  }
+  return folder;
+}
+
+}  // namespace trainer

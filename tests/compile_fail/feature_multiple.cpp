@@ -1,0 +1,35 @@
+// expect MULTIPLE_24: Linear: the input and output features must be multiples of what the precision
+// expect MULTIPLE_24: FeatureCheck<Own<24, false>, 64, 192, 24>
+// expect MULTIPLE_64: Linear: the input and output features must be multiples of what the precision
+// expect MULTIPLE_64: FeatureCheck<Own<64, true>, 192, 96, 64>
+// expect AND_SCALING: FeatureCheck<Own<24, true>, 72, 192, 48>
+#include <octavo/layers/linear.hpp>
+
+using namespace octavo;
+
+template <int Multiple, bool Quantized>
+struct Own {};
+
+template <int Multiple, bool Quantized>
+struct octavo::PrecisionTraits<Own<Multiple, Quantized>> {
+  using Storage = Bf16;
+  static constexpr bool is_quantized = Quantized;
+  static constexpr int shape_multiple = Multiple;
+  using ScalingType = Tensorwise;  // whose own multiple is 16
+  using ForwardFormat = E4M3;
+  using BackwardFormat = E5M2;
+  static std::string name() { return "own"; }
+};
+
+#if defined(OCTAVO_COMPILE_FAIL_MULTIPLE_24)
+Linear<Own<24, false>, 64, 192, Bf16, Cpu> layer;
+#elif defined(OCTAVO_COMPILE_FAIL_MULTIPLE_64)
+Linear<Own<64, true>, 192, 96, Bf16, Cpu> layer;
+#elif defined(OCTAVO_COMPILE_FAIL_AND_SCALING)
+Linear<Own<24, true>, 72, 192, Bf16, Cpu> layer;
+#else
+Linear<Own<24, false>, 72, 192, Bf16, Cpu> layer;
+Linear<Own<64, true>, 192, 128, Bf16, Cpu> quantized_layer;
+Linear<Own<24, true>, 48, 192, Bf16, Cpu> layer_of_both;
+Linear<AllowFallback<Own<64, true>>, 96, 40, Bf16, Cpu> layer_that_falls_back;
+#endif

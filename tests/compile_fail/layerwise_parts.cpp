@@ -1,0 +1,38 @@
+// expect FIRST_ZERO: Layerwise: First<N, P> needs N > 0
+// expect LAST_ZERO: Layerwise: Last<N, P> needs N > 0
+// expect FIRST_TWICE: Layerwise: First stands there twice
+// expect LAST_TWICE: Layerwise: Last stands there twice
+// expect ROLE_TWICE: Layerwise: two parts name one linear layer
+// expect HEAD_TWICE: Layerwise: two parts name one linear layer
+// expect HEAD_AND_ROLE: Layerwise: two parts name one linear layer
+// expect NESTED: a model's may also be Layerwise<...> of these, which does not nest
+// expect FALLBACK_TWICE: AllowFallback: it stands around a precision once
+#include <octavo/precision/precision.hpp>
+
+using namespace octavo;
+
+using Fp8 = Fp8Recipe<Delayed>;
+
+#if defined(OCTAVO_COMPILE_FAIL_FIRST_ZERO)
+using Precision = Layerwise<First<0, Bf16>, Fp8>;
+#elif defined(OCTAVO_COMPILE_FAIL_LAST_ZERO)
+using Precision = Layerwise<Last<0, Bf16>, Fp8>;
+#elif defined(OCTAVO_COMPILE_FAIL_FIRST_TWICE)
+using Precision = Layerwise<First<1, Bf16>, First<2, Mxfp8>, Fp8>;
+#elif defined(OCTAVO_COMPILE_FAIL_LAST_TWICE)
+using Precision = Layerwise<Last<1, Bf16>, Last<2, Mxfp8>, Fp8>;
+#elif defined(OCTAVO_COMPILE_FAIL_ROLE_TWICE)
+using Precision = Layerwise<For<LinearRole::down, Bf16>, For<LinearRole::down, Mxfp8>, Fp8>;
+#elif defined(OCTAVO_COMPILE_FAIL_HEAD_TWICE)
+using Precision = Layerwise<Head<Bf16>, Head<Mxfp8>, Fp8>;
+#elif defined(OCTAVO_COMPILE_FAIL_HEAD_AND_ROLE)
+using Precision = Layerwise<Head<Mxfp8>, For<LinearRole::head, Bf16>, Fp8>;
+#elif defined(OCTAVO_COMPILE_FAIL_NESTED)
+using Precision = Layerwise<First<1, Bf16>, Layerwise<Fp8>>;
+#elif defined(OCTAVO_COMPILE_FAIL_FALLBACK_TWICE)
+using Precision = Layerwise<First<1, Bf16>, AllowFallback<AllowFallback<Fp8>>>;
+#else
+using Precision = Layerwise<First<1, Bf16>, Fp8, For<LinearRole::down, Mxfp8>, Head<Mxfp8>>;
+#endif
+
+PrecisionOf<Precision, 2, 4, LinearRole::qkv>* precision = nullptr;

@@ -1,0 +1,274 @@
+"""Every flag of train_llama changes what it should in metrics.jsonl, and nothing before it.
+
+    train_llama_flags.py PATH_TO_TRAIN_LLAMA
+
+What the metrics have to be is worked out here from the flags and the text. Runs in an empty folder.
+"""
+
+import json
+import math
+import random
+import subprocess
+import sys
+import time
+
+program = sys.argv[1]
+failures = []
+case = ""
+
+
+def check(condition, *what):
+    if not condition:
+        failures.append(f"{case}: {' '.join(str(w) for w in what)}")
+
+
+def near(a, b, tolerance=1e-9):
+    return abs(a - b) <= tolerance * max(abs(a), abs(b))
+
+
+class Run:
+    """A finished run: its events, its exit code and what it printed."""
+
+    count = 0
+    defaults = {"data": "words.txt", "precision": "bf16", "batch": 1, "seq-len": 16, "steps": 4,
+                "warmup": 0, "learning-rate": 1e-2, "validation-batches": 1, "sample": 0,
+                "threads": 1}
+
+    def __init__(self, name, **flags):
+        global case
+        case = name
+        Run.count += 1
+        self.flags = {**Run.defaults, **{key.replace("_", "-"): value for key, value in flags.items()},
+                      "out": f"flags/{Run.count}"}
+        command = [program] + [f"--{key}={value}" for key, value in self.flags.items()]
+        begin = time.monotonic()
+        done = subprocess.run(command, capture_output=True, timeout=60, check=False)
+        self.wall = time.monotonic() - begin
+        self.code, self.out = done.returncode, done.stdout
+        assert self.code in (0, 3), f"{name}: exit code {self.code}: {done.stderr.decode()}"
+        with open(self.flags["out"] + "/metrics.jsonl", encoding="utf-8") as file:
+            self.lines = [json.loads(line) for line in file]
+        self.head, self.end = self.lines[0], self.lines[-1]
+        self.steps = self.of("step")
+        self.evaluations = self.of("evaluation")
+
+    def of(self, event):
+        return [line for line in self.lines if line["event"] == event]
+
+    def column(self, key):
+        return [step[key] for step in self.steps]
+
+    def same_until(self, other, step, key="loss"):
+        """The first `step` values are equal to the bit, and some later one is not."""
+        mine, others = self.column(key), other.column(key)
+        check(mine[:step] == others[:step], key, "differs before step", step + 1, mine, others)
+        check(mine[step:] != others[step:], key, "is the same after step", step, mine)
+
+
+random.seed(1)
+words = "the a small large model trains learns number step loss eight bits scale of and in".split()
+with open("words.txt", "w") as file:
+    file.write(" ".join(random.choice(words) for _ in range(1000)))
+words_bytes = len(open("words.txt").read())
+# Windows of one letter have another gradient than windows of many.
+with open("halves.txt", "wb") as file:
+    file.write(b"a" * 4096 + bytes(random.randrange(33, 127) for _ in range(4096)) + b"a" * 1024)
+with open("train_a_then_b.txt", "w") as file:
+    file.write("a" * 9000 + "b" * 1000)
+with open("only_a.txt", "w") as file:
+    file.write("a" * 3001)
+
+base = Run("the base")
+
+# --- the rate --------------------------------------------------------------------------------
+
+
+def rate(step, flags):
+    peak, warmup, steps = flags["learning-rate"], flags["warmup"], flags["steps"]
+    final = flags.get("final-fraction", 0.1)
+    if step <= warmup:
+        return peak * step / warmup
+    at = (step - warmup) / (steps - warmup)
+    kind = flags.get("schedule", "cosine")
+    if kind == "constant":
+        height = 1
+    elif kind == "linear":
+        height = 1 - at
+    elif kind == "cosine":
+        height = (math.cos(math.pi * at) + 1) / 2
+    else:
+        falling = flags.get("decay-fraction", 0.2) * steps  # steps at the end that decay
+        height = min(1, (steps - step) / falling) if falling else 1
+    return peak * (final + (1 - final) * height)
+
+
+for flags in ({"schedule": "cosine"}, {"schedule": "linear", "warmup": 3},
+              {"schedule": "constant", "warmup": 2}, {"schedule": "wsd", "warmup": 1},
+              {"schedule": "wsd", "decay-fraction": 0.6, "final-fraction": 0.25},
+              {"final-fraction": 0.5, "warmup": 4}, {"learning-rate": 3e-4, "final-fraction": 0}):
+    run = Run(f"the rate with {flags}", **{"steps": 10, **flags})
+    for line in run.steps:
+        expected = rate(line["step"], run.flags)
+        check(near(line["learning_rate"], expected, 1e-12) or
+              abs(line["learning_rate"] - expected) < 1e-15,
+              "step", line["step"], "has the rate", line["learning_rate"], "not", expected)
+
+# The rate of the column is the one that the step takes: at step 1 both runs have half of 2e-2.
+flat = Run("the rate that is used", schedule="constant", learning_rate=1e-2)
+rising = Run("the rate that is used", schedule="constant", learning_rate=2e-2, warmup=2)
+check(near(rising.steps[0]["learning_rate"], flat.steps[0]["learning_rate"]), "other rates")
+rising.same_until(flat, 2)
+
+# --- AdamW -----------------------------------------------------------------------------------
+Run("--weight-decay", weight_decay=5).same_until(base, 1)
+Run("--epsilon", epsilon=1).same_until(base, 1)
+Run("--beta1", beta1=0.5).same_until(base, 1)
+Run("--beta2", beta2=0.5).same_until(base, 1)
+Run("--clip", clip=1e-3).same_until(base, 1)
+check(base.steps[0]["gradient_norm"] > 1, "nothing was clipped")
+check(Run("--clip", clip=1e6).column("loss") == Run("--clip", clip=0).column("loss"),
+      "0 clips other than a bound that is never reached")
+# Gradients divided by themselves stay near 1, an average divided by the newest does not.
+tame = Run("beta1 and beta2", beta1=0, beta2=0.999, steps=8, learning_rate=1e-3)
+wild = Run("beta1 and beta2", beta1=0.999, beta2=0, steps=8, learning_rate=1e-3)
+check(tame.steps[-1]["loss"] < tame.steps[0]["loss"] < wild.steps[-1]["loss"],
+      "the moments are exchanged", tame.column("loss"), wild.column("loss"))
+narrow = Run("--master-weights and --moments", master_weights="bf16", moments="bf16")
+narrow.same_until(base, 1)
+check(base.head["optimizer"] == "AdamW with fp32 master weights and fp32 moments", base.head)
+check(narrow.head["optimizer"] == "AdamW with bf16 master weights and bf16 moments", narrow.head)
+check(narrow.end["peak_bytes"] < base.end["peak_bytes"] - 6 * base.head["parameters"], "peak")
+moments = Run("--moments", moments="bf16")
+check(moments.head["optimizer"] == "AdamW with fp32 master weights and bf16 moments", moments.head)
+
+# --- the seed --------------------------------------------------------------------------------
+check(Run("--seed 1", seed=1).column("loss") == base.column("loss"), "the seed is not 1 unless said")
+Run("--seed of batches and weights", seed=2).same_until(base, 0)
+# Where all windows are equal only the weights can differ.
+one = Run("--seed of weights", data="only_a.txt")
+Run("--seed of weights", data="only_a.txt", seed=2).same_until(one, 0)
+# Weights that hardly move: a window of one letter shows in the gradient, whatever the weights.
+still = {"data": "halves.txt", "learning_rate": 1e-12, "steps": 12}
+
+
+def kinds(run):
+    norms = run.column("gradient_norm")
+    middle = (max(norms) + min(norms)) / 2
+    check(max(norms) > 1.5 * min(norms), "windows do not differ", norms)
+    return [norm > middle for norm in norms]
+
+
+check(kinds(Run("--seed of batches", **still)) != kinds(Run("--seed of batches", seed=2, **still)),
+      "batches come in the same order")
+# So hot that the weights do not matter.
+hot = {"sample": 60, "temperature": 1e6, "steps": 1}
+first, again = Run("--seed of the sample", **hot), Run("--seed of the sample", precision="fp32", **hot)
+other = Run("--seed of the sample", seed=2, **hot)
+check(first.end["sample"] == again.end["sample"] != other.end["sample"], "the sample's seed")
+check(not any(byte < 32 and byte != 10 or byte == 127 for byte in first.out),
+      "control bytes of the sample reach the terminal")
+check(any(ord(character) < 32 and character not in "\n\t" for character in first.end["sample"]),
+      "there were no control bytes")
+
+# --- the sample ------------------------------------------------------------------------------
+cold = Run("--temperature", sample=30, temperature=0)
+warm = Run("--temperature", sample=30)
+check(len(cold.end["sample"]) == 30, "not 30 tokens", cold.end["sample"])
+check(len({first.end["sample"], cold.end["sample"], warm.end["sample"]}) == 3,
+      "the temperature changes nothing")
+check(warm.end["sample"] == Run("--temperature", sample=30, temperature=0.8).end["sample"],
+      "the temperature is not 0.8 unless said")
+check(base.end["sample"] == "", "a sample that was not asked for")
+
+# --- shapes, text, memory --------------------------------------------------------------------
+shaped = Run("--batch, --seq-len, --micro-batches", batch=2, seq_len=8, micro_batches=3)
+wide = Run("--batch, --seq-len, --micro-batches", batch=6, seq_len=8)
+for run, tokens in ((base, 16), (shaped, 48), (wide, 48)):
+    for line in run.steps:
+        check(near(line["tokens_per_second"] * line["milliseconds"] / 1000, tokens, 1e-6),
+              "step", line["step"], "has not", tokens, "tokens")
+for key in ("batch", "seq-len", "micro-batches"):
+    name = {"seq-len": "sequence_length"}.get(key, key.replace("-", "_"))
+    check(shaped.head[name] == shaped.flags[key], name, shaped.head)
+check(near(shaped.steps[0]["loss"], wide.steps[0]["loss"], 1e-2) and
+      near(shaped.steps[0]["gradient_norm"], wide.steps[0]["gradient_norm"], 5e-2),
+      "micro-batches are not parts of a batch", shaped.steps[0], wide.steps[0])
+windows = (words_bytes - shaped.head["validation_tokens"] - 1) / 8
+check(near(shaped.steps[-1]["epoch"], 4 * 6 / windows, 2 / windows), "epoch", shaped.steps[-1])
+
+for fraction in (0.1, 0.3):
+    run = Run("--validation-fraction", validation_fraction=fraction, validation_batches=3, batch=2)
+    check(run.head["validation_tokens"] == math.floor(fraction * words_bytes), run.head)
+    check(run.head["training_tokens"] == words_bytes - run.head["validation_tokens"], run.head)
+    check(run.evaluations[-1]["tokens"] == 3 * 2 * 16, run.evaluations)
+whole = Run("--validation-batches", validation_batches=1000, batch=3)
+check(whole.evaluations[-1]["tokens"] == whole.head["validation_tokens"] - 1, whole.evaluations)
+check((whole.evaluations[-1]["tokens"] % (3 * 16)) != 0, "the last batch is not partial")
+
+# A model that has seen nothing but a's knows nothing of b's.
+split = Run("what validation reads", data="train_a_then_b.txt", steps=12, validation_batches=4)
+check(split.steps[-1]["loss"] < 1 and split.end["validation_loss"] > 4,
+      "validation is not the text's end", split.steps[-1]["loss"], split.end["validation_loss"])
+# Of one letter, with weights that do not move, every loss is the same.
+equal = Run("the mean of a validation", data="only_a.txt", learning_rate=1e-12,
+            validation_batches=1000, batch=5)
+check(near(equal.end["validation_loss"], equal.steps[0]["loss"], 2e-3), "validation",
+      equal.end["validation_loss"], "training", equal.steps[0]["loss"])
+check(equal.evaluations[-1]["tokens"] % (5 * 16) != 0, "the last batch is not partial")
+
+plain = Run("recomputation", precision="fp8-delayed", batch=2, micro_batches=2)
+for flag in ({"recompute": "block"}, {"weight-copies": "remade"}):
+    run = Run(f"memory with {flag}", precision="fp8-delayed", batch=2, micro_batches=2, **flag)
+    check(run.end["peak_bytes"] < plain.end["peak_bytes"], "not less memory")
+    check(run.column("loss") == plain.column("loss"), "another loss")
+halves = Run("--head-chunk", precision="fp8-delayed", batch=2, micro_batches=2, head_chunk=16)
+check(halves.end["gemms_total"] == plain.end["gemms_total"] + 3, "the head's GEMMs", halves.end)
+check(plain.head["precision"] == "fp8-delayed" and plain.head["gemms_fp8"] > 0, plain.head)
+check(base.head["precision"] == "bf16" and base.head["gemms_fp8"] == 0, base.head)
+
+# --- what is recorded, and when --------------------------------------------------------------
+long = Run("what a run adds up to", steps=25, evaluate_every=10, operands_every=4,
+           precision="fp8-blockwise", log_every=7, seq_len=32)
+check([line["step"] for line in long.evaluations] == [10, 20, 25], long.evaluations)
+check([line["step"] for line in long.steps if "operands" in line] == [1, 4, 8, 12, 16, 20, 24, 25],
+      "operands")
+check([int(line.split()[1]) for line in long.out.decode().splitlines() if line.startswith("step ")]
+      == [1, 7, 14, 21, 25], "printed steps")
+for operand in long.steps[-1]["operands"]:
+    block = "128x128" if operand["name"].endswith("weight") else "1x128"
+    check(operand["granularity"] == block and operand["scale"] is None, operand)
+for operand in plain.steps[-1]["operands"]:
+    check(operand["granularity"] == "tensor" and operand["scale"] > 0, operand)
+    check(operand["nonfinite"] == 0, operand)
+for run in (base, long, shaped):
+    milliseconds = run.column("milliseconds")
+    tokens = run.head["batch"] * run.head["sequence_length"] * run.head["micro_batches"]
+    losses = run.column("loss")[-20:]
+    check(near(run.end["train_loss"], sum(losses) / len(losses)), "train_loss", run.end)
+    check(run.end["validation_loss"] == run.evaluations[-1]["loss"], "validation_loss", run.end)
+    check(near(run.end["seconds"], sum(milliseconds) / 1000), "seconds", run.end)
+    check(near(run.end["tokens_per_second"],
+               tokens * (len(milliseconds) - 1) / sum(milliseconds[1:]) * 1000),
+          "tokens_per_second", run.end)
+    check(0 < sum(milliseconds) / 1000 < run.wall, "steps took longer than the run")
+    check(run.end["steps"] == len(run.steps) == run.flags["steps"] == run.head["steps"], run.end)
+    check(run.end["end"] == "done", run.end)
+check(len(Run("--evaluate-every 0", evaluate_every=0, steps=3).evaluations) == 1,
+      "it evaluated between")
+check(len(Run("--evaluate-every", evaluate_every=1, steps=3).evaluations) == 3, "evaluations")
+
+for most in (2, 5):
+    run = Run("--max-skipped", max_skipped=most, learning_rate=1e30, steps=40, schedule="constant",
+              precision="fp8-tensorwise")
+    check(run.code == 3 and run.end["end"] == "not finite", run.code, run.end)
+    skipped = run.column("skipped")
+    check(skipped[-most:] == [True] * most and not any(skipped[:-most][-1:]), skipped)
+    for line in run.steps:
+        if line["skipped"]:
+            check(any(operand["nonfinite"] > 0 for operand in line["operands"]),
+                  "no operand of step", line["step"], "says why")
+
+for failure in failures:
+    print(f"FAILED: {failure[:2000]}", file=sys.stderr)
+print(f"{Run.count} runs", file=sys.stderr)
+sys.exit(1 if failures else 0)
