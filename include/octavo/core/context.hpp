@@ -86,6 +86,14 @@ T* workspace_of(const Context<D>& context, std::size_t bytes, const char* operat
   return reinterpret_cast<T*>(context.workspace().data());
 }
 
+// Files with OpenMP and without may be linked to one program: their loops have different names.
+#if defined(_OPENMP)
+#define OCTAVO_LOOPS openmp_loops
+#else
+#define OCTAVO_LOOPS serial_loops
+#endif
+inline namespace OCTAVO_LOOPS {
+
 /// Calls `body(i)` for 0 ≤ i < count, spread over the context's threads. Results must not depend
 /// on the order of calls; work is dealt out in equal runs, so they do not depend on the number of
 /// threads either.
@@ -111,6 +119,9 @@ inline int thread_index() {
   return 0;
 #endif
 }
+
+}  // namespace OCTAVO_LOOPS
+#undef OCTAVO_LOOPS
 
 /// Number of equal pieces of at most `size` that cover `count`.
 OCTAVO_HOST_DEVICE constexpr Index ceil_divide(Index count, Index size) {
