@@ -137,7 +137,6 @@ class LongSequence {
     return {of_key, of_value};
   }
 
-  [[nodiscard]] const AttentionShape& shape() const { return shape_; }
   [[nodiscard]] Index dim() const { return shape_.heads.head_dim; }
   [[nodiscard]] Index query_place(Index token, Index head) const {
     return token * columns() + head * dim();
