@@ -29,7 +29,7 @@ template <class P, class D>
 Findings examine(octavo::Context<D>& context) {
   Findings findings;
   {
-    Layer<P, D> layer(128, 384, 256, context);
+    Layer<P, D> layer(256, 384, 256, context, Magnitudes::of_blocks);
     layer.quantize();
     layer.quantize();
     layer.multiply();

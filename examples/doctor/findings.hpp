@@ -47,21 +47,25 @@ struct Reference {
 template <class P, class D>
 Findings examine(octavo::Context<D>& context);
 
-/// FP32 sums of `k` terms, relative to the sum of the terms' magnitudes.
-inline double fp32_sums(Index k) { return static_cast<double>(k) * 0x1p-24; }
+/// FP32 sums of `k` terms, relative to the sum of the terms' magnitudes: a rounding for each
+/// addition, each product and the factors that undo scales.
+inline double fp32_sums(Index k) { return static_cast<double>(k + 4) * 0x1p-24; }
 
-/// What the tensor cores lose, whose FP8 accumulators keep 14 bits.
-inline double fp8_tensor_core_sums(Index) { return 0x1p-12; }
+/// What the tensor cores lose, whose FP8 accumulators keep 14 bits and take in 32 terms at a time.
+inline double fp8_tensor_core_sums(Index k) {
+  return static_cast<double>(octavo::ceil_divide(k, 32)) * 0x1p-13;
+}
 
-/// BF16's last place, relative to the value; rounding is off by half of it.
-inline constexpr double bf16_unit = 0x1p-7;
+/// Half of BF16's last place at a number, by which rounding is off at most.
+inline double half_place(double number) {
+  return number == 0 ? 0 : std::ldexp(0x1p-8, std::ilogb(number));
+}
 
 /// The largest error of the products against FP64 products of the same operands, as a share of what
-/// is allowed: rounding of the result, and the errors of sums.
-/// @param rounding  relative to the result
-/// @param sums      (k) → error of a sum of k terms, relative to the sum of their magnitudes
+/// their sums may lose. The rounding of a result to BF16 does not count: it would hide the rest.
+/// @param sums  (k) → error of a sum of k terms, relative to the sum of their magnitudes
 template <class Sums>
-double worst_error(const Findings& findings, double rounding, const Sums& sums) {
+double worst_error(const Findings& findings, const Sums& sums) {
   double worst = 0;
   for (const Product& product : findings.products) {
     const Index k = product.a.columns;
@@ -76,10 +80,13 @@ double worst_error(const Findings& findings, double rounding, const Sums& sums) 
           magnitude += std::abs(a[i] * b[i]);
         }
         const auto place = static_cast<std::size_t>(row * product.b.rows + column);
-        const double error = std::abs(static_cast<double>(product.result[place]) - sum);
-        const double share = error / (rounding * std::abs(sum) + sums(k) * magnitude);
+        const auto result = static_cast<double>(product.result[place]);
+        const double rounding = half_place(std::max(std::abs(sum), std::abs(result)));
+        const double beyond = std::abs(result - sum) - rounding;
+        if (beyond <= 0) continue;
+        const double share = beyond / (sums(k) * magnitude);
         // Not a comparison that NaN passes.
-        if (error != 0 && !(share <= worst)) worst = std::isnan(share) ? INFINITY : share;
+        if (!(share <= worst)) worst = std::isnan(share) ? INFINITY : share;
       }
     }
   }

@@ -5,6 +5,12 @@
 
 namespace doctor {
 
+/// How the values of a matrix are made.
+enum class Magnitudes {
+  equal,     ///< of one size everywhere
+  of_blocks  ///< of another size in neighbouring blocks of 128 x 128, whose scales then differ
+};
+
 /// The operands of a linear layer in precision `P`, and its three products.
 template <class P, octavo::Device D>
 class Layer {
@@ -12,8 +18,9 @@ class Layer {
   using Bf16 = octavo::Bf16;
   using Kind = octavo::OperandKind;
 
-  Layer(Index tokens, Index out, Index in, octavo::Context<D>& context)
-      : tokens_(tokens), out_(out), in_(in), context_(context) {
+  Layer(Index tokens, Index out, Index in, octavo::Context<D>& context,
+        Magnitudes magnitudes = Magnitudes::equal)
+      : tokens_(tokens), out_(out), in_(in), context_(context), magnitudes_(magnitudes) {
     if constexpr (quantized) {
       scaling_.template add<P, Kind::input>("layer");
       scaling_.template add<P, Kind::weight>("layer");
@@ -25,9 +32,9 @@ class Layer {
     take(arena_);
     context_.bind_workspace({workspace_, workspace_bytes()});
     scaling_.reset(context_);
-    fill(x_.values, tokens * in, 1.0f, 1);
-    fill(w_.values, out * in, 0.05f, 2);
-    fill(y_gradient_.values, tokens * out, 1e-4f, 3);
+    fill(x_.values, tokens, in, 1.0f, 1);
+    fill(w_.values, out, in, 0.05f, 2);
+    fill(y_gradient_.values, tokens, out, 1e-4f, 3);
   }
 
   /// Casts all operands; a delayed scale is one of the cast before.
@@ -112,16 +119,27 @@ class Layer {
 
   /// Normal numbers, the same on every device. A run of them repeats, so that large tensors are
   /// filled soon.
-  void fill(Bf16* target, Index count, float deviation, std::uint64_t stream) {
+  void fill(Bf16* target, Index rows, Index columns, float deviation, std::uint64_t stream) {
     constexpr Index most = Index{1} << 20;
+    const Index count = rows * columns;
     std::vector<Bf16> run(static_cast<std::size_t>(std::min(count, most)));
     for (std::size_t i = 0; i < run.size(); ++i) {
-      run[i] = Bf16(deviation * octavo::normal(octavo::RandomStream{1, stream}, i));
+      const auto place = static_cast<Index>(i);
+      run[i] = Bf16(deviation * magnitude(place / columns, place % columns) *
+                    octavo::normal(octavo::RandomStream{1, stream}, i));
     }
     for (Index begin = 0; begin < count; begin += most) {
       const auto part = static_cast<std::size_t>(std::min(most, count - begin));
       copy_to_device(target + begin, run.data(), part * sizeof(Bf16), context_);
     }
+  }
+
+  /// A factor of the element: 2^-6 to 2^6, at least 4 times that of the block below and beside, or
+  /// a quarter, and another where rows and columns of blocks are swapped.
+  [[nodiscard]] float magnitude(Index row, Index column) const {
+    if (magnitudes_ == Magnitudes::equal) return 1.0f;
+    const auto block = static_cast<int>((3 * (row / 128) + 5 * (column / 128)) % 7);
+    return std::ldexp(1.0f, 2 * block - 6);
   }
 
   [[nodiscard]] auto x() const { return operand(x_, tokens_, in_, 0); }
@@ -178,6 +196,7 @@ class Layer {
 
   Index tokens_, out_, in_;
   octavo::Context<D>& context_;
+  Magnitudes magnitudes_;
   octavo::ScalingTable<D> scaling_;
   Memory<Kind::input> x_;
   Memory<Kind::weight> w_;

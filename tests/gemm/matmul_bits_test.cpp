@@ -8,6 +8,8 @@
 #include <array>
 #include <cstddef>
 
+#include "gemm/matmul_reference.hpp"
+#include "gemm/other_flags.hpp"
 #include "support/quantized_operand.hpp"
 
 namespace {
@@ -128,6 +130,31 @@ TEST(QuantizedMatmulBits, ScaledProductDoesNotDependOnOtherRowsAndColumns) {
 
 TEST(QuantizedMatmulBits, BlockScaledProductDoesNotDependOnOtherRows) {
   expect_equal_bits_of_quantised<Mxfp8>();
+}
+
+// The linker keeps one of the functions of one name: a loop with sixteen lanes must not get the
+// kernel with four, nor threads the index of the only one.
+TEST(FilesWithOtherFlags, KeepTheirOwnParts) {
+  const other_flags::Parts others = other_flags::parts();
+  EXPECT_EQ(reinterpret_cast<const void*>(&octavo::detail::sgemm) == others.sgemm,
+            octavo::detail::sgemm_lanes == others.lanes);
+#if defined(_OPENMP)
+  EXPECT_NE(reinterpret_cast<const void*>(&octavo::thread_index), others.thread_index);
+#endif
+}
+
+TEST(FilesWithOtherFlags, MultiplyRight) {
+  const auto x = random_matrix<float>(259, 300, 9);
+  const auto w = random_matrix<float>(131, 300, 10);
+  const reference::Product expected(x.rows, w.rows, x.columns, x, w);
+  expected.check(other_flags::product(x, w));
+  for (const int threads : {1, 4}) {
+    support::Workplace place(threads);
+    place.bind(matmul_workspace(x.rows, w.rows, x.columns, place.context));
+    Matrix<float> here(x.rows, w.rows);
+    matmul_forward(x.input(), w.input(), GemmOutput<float, Cpu>{here.view(), {}}, place.context);
+    expected.check(here);
+  }
 }
 
 }  // namespace

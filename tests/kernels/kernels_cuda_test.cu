@@ -189,13 +189,13 @@ TEST_F(KernelsOnCuda, RopeIsTheCpus) { compare_rope<Bf16>(); }
 
 TEST_F(KernelsOnCuda, RopeInFp32IsTheCpus) { compare_rope<Fp32>(); }
 
-// ---- embedding ----------------------------------------------------------------------------------
+// ---- loss ---------------------------------------------------------------------------------------
 
 std::vector<std::int32_t> some_tokens(Index count, std::int32_t vocabulary) {
   std::mt19937 random(11);
   std::vector<std::int32_t> tokens;
   for (Index i = 0; i < count; ++i) {
-    // Every other token is one of the first three, so that some occur very often.
+    // Every other token is one of the first three.
     const std::uint32_t range = i % 2 == 0 ? 3 : static_cast<std::uint32_t>(vocabulary);
     tokens.push_back(static_cast<std::int32_t>(random() % range));
   }
@@ -203,53 +203,13 @@ std::vector<std::int32_t> some_tokens(Index count, std::int32_t vocabulary) {
   return tokens;
 }
 
-template <class G, Device D>
-auto embedding_on(Index count, Index columns) {
-  constexpr std::int32_t vocabulary = 301;
-  Place<D> place(embedding_workspace(count));
-  const auto tokens = constant(place.vector(some_tokens(count, vocabulary)));
-  const auto table =
-      constant(place.matrix(normal_values<Bf16>(vocabulary * columns, 1.0f, 1), columns));
-  const auto dy = constant(place.matrix(normal_values<Bf16>(count * columns, 1.0f, 2), columns));
-  const auto gradient = place.matrix(normal_values<G>(vocabulary * columns, 1.0f, 3), columns);
-  const TensorView<Bf16, 2, D> y{place.template make<Bf16>(count * columns), {count, columns}};
-  embedding_forward(tokens, table, y, place.context());
-  embedding_backward(tokens, dy, gradient, place.context());
-  return std::pair(place.read(y), place.read(gradient));
-}
-
-TEST_F(KernelsOnCuda, EmbeddingEqualsTheCpuToTheBit) {
-  for (const Index count : {1, 17, 130, 257, 8192, 16384, 16385}) {  // searched, and sorted
-    for (const Index columns : {8, 37, 520, 4104}) {
-      if (count * columns > 20'000'000) continue;
-      SCOPED_TRACE(message(count, " tokens, ", columns, " columns"));
-      EXPECT_TRUE(
-          (embedding_on<float, Cpu>(count, columns) == embedding_on<float, Cuda>(count, columns)));
-      EXPECT_TRUE(
-          (embedding_on<Bf16, Cpu>(count, columns) == embedding_on<Bf16, Cuda>(count, columns)));
-    }
-  }
-  // Sorted tokens in rows so wide that two blocks work on a token.
-  EXPECT_TRUE((embedding_on<Bf16, Cpu>(16385, 2056) == embedding_on<Bf16, Cuda>(16385, 2056)));
-}
-
-TEST_F(KernelsOnCuda, EmbeddingWorkspaceSuffices) {
-  for (const Index count : {Index{100'000}, Index{1} << 20}) {
-    Place<Cuda> place(embedding_workspace(count));
-    const auto tokens = constant(place.vector(some_tokens(count, 128256)));
-    EXPECT_NO_THROW(detail::sort_tokens(tokens, Index{128256}, place.context()));
-    place.context().synchronize();
-  }
-}
-
-// ---- loss ---------------------------------------------------------------------------------------
-
 struct CrossEntropyCase {
   Index rows;
   Index vocabulary;
   Index padded;
   std::optional<float> gradient_scale;
   Index masked = 0;  ///< the last so many columns of the vocabulary hold −Inf, and are no target
+  Index counted_every = 0;  ///< of so many rows the targets of all but one are ignored; 0: of all
 };
 
 template <class T, Device D>
@@ -263,6 +223,9 @@ auto cross_entropy_on(const CrossEntropyCase& test) {
   const auto logits = place.matrix(values, test.padded);
   std::vector<std::int32_t> targets = some_tokens(test.rows, static_cast<std::int32_t>(unmasked));
   if (test.rows > 4) targets[4] = -1;
+  for (Index row = 0; row < test.rows && test.counted_every != 0; ++row) {
+    if (row % test.counted_every != 1) targets[static_cast<std::size_t>(row)] = -1;
+  }
   const TensorView<float, 1, D> losses{place.template make<float>(test.rows), {test.rows}};
   TensorView<const float, 1, D> gradient_scale;
   if (test.gradient_scale) gradient_scale = place.vector(std::vector{*test.gradient_scale});
@@ -274,8 +237,8 @@ auto cross_entropy_on(const CrossEntropyCase& test) {
 template <class T>
 void compare_cross_entropy(const CrossEntropyCase& test) {
   SCOPED_TRACE(message(test.rows, " rows of ", test.vocabulary, " in ", test.padded, ", ",
-                       test.masked, " masked, gradient times ",
-                       test.gradient_scale.value_or(0.0f)));
+                       test.masked, " masked, targets of all but one in ", test.counted_every,
+                       " ignored, gradient times ", test.gradient_scale.value_or(0.0f)));
   const auto cpu = cross_entropy_on<T, Cpu>(test);
   const auto cuda = cross_entropy_on<T, Cuda>(test);
   expect_close(cpu.first, cuda.first, 2e-5);
@@ -315,6 +278,18 @@ TEST_F(KernelsOnCuda, CrossEntropyOfMaskedColumnsIsTheCpus) {
   for (const Index masked : {1, 7, 30000}) {  // some threads, and some blocks, hold nothing else
     compare_cross_entropy<Bf16>({6, 33000, 33024, 1.0f / 130.0f, masked});
     compare_cross_entropy<Fp32>({6, 33001, 33001, 1.0f / 130.0f, masked});
+  }
+}
+
+TEST_F(KernelsOnCuda, CrossEntropyOfIgnoredTargetsIsTheCpus) {
+  constexpr Index none = 1000;  // more than rows: all targets but the second are ignored
+  for (const auto& [vocabulary, padded] :
+       {std::pair<Index, Index>{257, 384}, {1003, 1003}, {33000, 33024}, {400000, 400000}}) {
+    for (const Index every : {Index{2}, Index{5}, none}) {
+      compare_cross_entropy<Bf16>({6, vocabulary, padded, 1.0f / 8.0f, 0, every});
+      compare_cross_entropy<Fp32>({6, vocabulary, padded, 1.0f / 8.0f, 0, every});
+    }
+    compare_cross_entropy<Bf16>({1, vocabulary, padded, 1.0f, 0, none});  // nothing counts
   }
 }
 

@@ -175,7 +175,7 @@ void compare_produced(Index rows, Index columns, const Producer& producer, Copie
                        copies.row_major, ", transposed ", copies.transposed, ", record ", record,
                        ", scale is found ", scale_is_found));
   constexpr float scale = 37.0f;
-  Place<Cuda> place;
+  Place<Cuda> place(detail::kernel_workspace_bytes);
   const std::vector<Bf16> garbage(static_cast<std::size_t>(rows * columns),
                                   Bf16::from_bits(0xffff));
   const Operand<Bf16, Kind, Cuda> dense{place.matrix(garbage, columns)};

@@ -30,6 +30,10 @@ struct OperandReport {
 template <Device D>
 class ScalingTable {
  public:
+  ScalingTable() = default;
+  ScalingTable(const ScalingTable&) = delete;  // layers point to it
+  ScalingTable& operator=(const ScalingTable&) = delete;
+
   /// Adds the operand of a linear layer that runs in `P`; returns its number.
   template <QuantizedPrecision P, OperandKind Kind>
   std::size_t add(const std::string& layer) {

@@ -2,10 +2,10 @@
 /// Typed views of dense tensors: pointer, shape and device.
 #pragma once
 
+#include <octavo/core/array.hpp>
 #include <octavo/core/context.hpp>
 #include <octavo/core/macros.hpp>
 
-#include <array>
 #include <string>
 #include <type_traits>
 
@@ -18,7 +18,7 @@ template <class T, int Rank, Device D>
 class TensorView {
  public:
   using Element = T;
-  using Shape = std::array<Index, static_cast<std::size_t>(Rank)>;
+  using Shape = Array<Index, static_cast<std::size_t>(Rank)>;
 
   constexpr TensorView() = default;
   OCTAVO_HOST_DEVICE constexpr TensorView(T* data, Shape shape) : data_(data), shape_(shape) {}

@@ -23,6 +23,22 @@ template <class T>
 inline constexpr int occurrences_at_once = 16 / static_cast<int>(sizeof(T));
 inline constexpr Index embedding_stride = Index{embedding_threads} * run_size;
 
+/// A token that occurs at least so often is frequent: its occurrences, too, are shared out. Padding
+/// may make nearly all of them one token.
+inline constexpr int frequent_count = 128;
+/// Blocks that work on a frequent token, each on slices of its columns.
+inline constexpr int frequent_blocks = 64;
+/// Threads beside each other in a slice, and groups of them that share the occurrences.
+inline constexpr int slice_runs = 8;
+inline constexpr int slice_columns = slice_runs * run_size;
+inline constexpr int slice_groups = embedding_threads / slice_runs;
+static_assert(frequent_blocks <= frequent_count && frequent_blocks == 2 * 32);
+
+/// Blocks that work on a token that occurs so often: those at the first of its occurrences.
+__device__ inline Index blocks_of_token(Index count) {
+  return count < frequent_count ? token_blocks : frequent_blocks;
+}
+
 /// The runs of a row that the thread reads from `column` on, zeros beyond the row's end.
 template <bool Vectors, class T>
 __device__ void load_runs(Run<T> (&runs)[runs_at_once], const T* row, Index column, Index columns) {
@@ -68,9 +84,12 @@ struct Occurrence {
 /// All occurrences of a block's token, in ascending order.
 template <class Position>
 struct Occurrences {
-  Index rank;  ///< of the block's own, if that is less than `token_blocks`
-  Index count;
-  const Position* positions;  ///< not known if the count is 1, or the rank too large
+  Index rank;                 ///< of the block's own
+  Index count;                ///< not known if the block has nothing to do
+  const Position* positions;  ///< not known then, and if the count is 1
+
+  /// Whether the block works on the token: one of the first blocks of it does.
+  [[nodiscard]] __device__ bool are_mine() const { return rank < blocks_of_token(count); }
 };
 
 /// Few tokens, which each block searches for its own. That reads them all as often as there are
@@ -119,7 +138,7 @@ struct UnsortedTokens {
       total += equal_of_warp[i];
       rank += earlier_of_warp[i];
     }
-    if (total == 1 || rank >= token_blocks) return {rank, total, nullptr};
+    if (total == 1 || rank >= blocks_of_token(total)) return {rank, total, nullptr};
     return {rank, total, list(token, begin, end, first)};
   }
 
@@ -170,12 +189,25 @@ struct SortedTokens {
   [[nodiscard]] __device__ Occurrence own() const {
     return {tokens[blockIdx.x], positions[blockIdx.x]};
   }
+  /// All threads of the block must call it.
   [[nodiscard]] __device__ Occurrences<std::int32_t> occurrences(std::int32_t token) const {
-    Index first = blockIdx.x;
-    while (first > 0 && blockIdx.x - first < token_blocks && tokens[first - 1] == token) --first;
-    const Index rank = blockIdx.x - first;
-    if (rank >= token_blocks) return {rank, 0, nullptr};
+    const Index rank = equal_before(token);
+    const Index first = blockIdx.x - rank;
+    const Index frequent_last = first + frequent_count - 1;
+    const bool is_frequent = frequent_last < count && tokens[frequent_last] == token;
+    if (rank >= (is_frequent ? frequent_blocks : token_blocks)) return {rank, 0, nullptr};
     return {rank, end_of_token(tokens, first, count) - first, positions + first};
+  }
+
+ private:
+  /// Equal tokens right before the block's own, `frequent_blocks` at most. Each warp looks at all.
+  [[nodiscard]] __device__ int equal_before(std::int32_t token) const {
+    const Index place = Index{blockIdx.x} - 1 - threadIdx.x % 32;
+    const auto is_equal = [&](Index at) { return at >= 0 && tokens[at] == token; };
+    const std::uint32_t others[2] = {__ballot_sync(0xffffffffu, !is_equal(place)),
+                                     __ballot_sync(0xffffffffu, !is_equal(place - 32))};
+    if (others[0] != 0) return __ffs(static_cast<int>(others[0])) - 1;
+    return others[1] != 0 ? 32 + __ffs(static_cast<int>(others[1])) - 1 : frequent_blocks;
   }
 };
 
@@ -184,6 +216,23 @@ __device__ void add_run(Floats& sum, const Run<T>& run) {
   const Floats terms = to_floats(run);
 #pragma unroll
   for (int e = 0; e < run_size; ++e) sum.values[e] += terms.values[e];
+}
+
+/// Adds the run at `column` of some occurrences, from `first` on, in their order.
+template <bool Vectors, class Position, class T>
+__device__ void add_some(Floats& sum, const Occurrences<Position>& all, Index first,
+                         const T* y_gradient, Index column, Index columns) {
+  Run<T> runs[occurrences_at_once<T>];
+#pragma unroll
+  for (int i = 0; i < occurrences_at_once<T>; ++i) {
+    if (first + i >= all.count) continue;
+    const T* row = y_gradient + Index{all.positions[first + i]} * columns;
+    runs[i] = load_run<Vectors>(row + column, columns - column);
+  }
+#pragma unroll
+  for (int i = 0; i < occurrences_at_once<T>; ++i) {
+    if (first + i < all.count) add_run(sum, runs[i]);
+  }
 }
 
 /// Adds the gradients of a token with several occurrences to its row, by `token_blocks` blocks.
@@ -196,20 +245,39 @@ __device__ void add_occurrences(const Occurrences<Position>& all, const T* y_gra
     Floats sum{};
 #pragma unroll 1
     for (Index first = 0; first < all.count; first += occurrences_at_once<T>) {
-      Run<T> runs[occurrences_at_once<T>];
-#pragma unroll
-      for (int i = 0; i < occurrences_at_once<T>; ++i) {
-        if (first + i >= all.count) continue;
-        const T* row = y_gradient + Index{all.positions[first + i]} * columns;
-        runs[i] = load_run<Vectors>(row + column, columns - column);
-      }
-#pragma unroll
-      for (int i = 0; i < occurrences_at_once<T>; ++i) {
-        if (first + i < all.count) add_run(sum, runs[i]);
-      }
+      add_some<Vectors>(sum, all, first, y_gradient, column, columns);
     }
     add_run(sum, before);
     store_floats<Vectors>(target + column, columns - column, sum);
+  }
+}
+
+/// Adds the gradients of a frequent token to its row, by `frequent_blocks` blocks. Occurrences are
+/// dealt to the groups of threads in turn, `occurrences_at_once` each; each group adds its own in
+/// their order, and the groups' sums are added in the order of the groups.
+template <bool Vectors, class Position, class T, class G>
+__device__ void add_frequent(const Occurrences<Position>& all, const T* y_gradient, Index columns,
+                             G* target) {
+  __shared__ alignas(16) float sums[slice_groups][slice_columns];
+  const int run = static_cast<int>(threadIdx.x) % slice_runs;
+  const int group = static_cast<int>(threadIdx.x) / slice_runs;
+  for (Index slice = all.rank * slice_columns; slice < columns;
+       slice += frequent_blocks * slice_columns) {
+    Floats sum{};
+#pragma unroll 1
+    for (Index first = group * occurrences_at_once<T>; first < all.count;
+         first += slice_groups * occurrences_at_once<T>) {
+      add_some<Vectors>(sum, all, first, y_gradient, slice + run * run_size, columns);
+    }
+    store_floats<true>(&sums[group][run * run_size], run_size, sum);
+    __syncthreads();
+    const Index column = slice + threadIdx.x;
+    if (threadIdx.x < slice_columns && column < columns) {
+      float total = 0;
+      for (const auto& of_group : sums) total += of_group[threadIdx.x];
+      target[column] = G(total + static_cast<float>(target[column]));
+    }
+    __syncthreads();
   }
 }
 
@@ -228,11 +296,9 @@ OCTAVO_KERNEL void __launch_bounds__(embedding_threads, 3)
   load_runs<Vectors>(gradients, source, column, columns);
   load_runs<Vectors>(before, target, column, columns);
   const auto all = tokens.occurrences(own.token);
-  if (all.rank >= token_blocks) return;
-  if (all.count > 1) {
-    add_occurrences<Vectors>(all, y_gradient, columns, target);
-    return;
-  }
+  if (!all.are_mine()) return;
+  if (all.count >= frequent_count) return add_frequent<Vectors>(all, y_gradient, columns, target);
+  if (all.count > 1) return add_occurrences<Vectors>(all, y_gradient, columns, target);
   while (column < columns) {
 #pragma unroll
     for (int i = 0; i < runs_at_once; ++i) {
@@ -294,8 +360,8 @@ void embedding_forward_body(TensorView<const std::int32_t, 1, Cuda> tokens,
                  table.data(), columns, y.data());
 }
 
-/// See embedding_backward. Each row's sum is made by one thread an element, in the order of the
-/// tokens.
+/// See embedding_backward. Each row's sum is made in the order of the tokens, that of a frequent
+/// token in an order that its number of occurrences alone decides.
 template <class T, class G>
 void embedding_backward_body(TensorView<const std::int32_t, 1, Cuda> tokens,
                              TensorView<const T, 2, Cuda> y_gradient,

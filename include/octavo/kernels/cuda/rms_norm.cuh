@@ -5,6 +5,8 @@
 #include <octavo/kernels/cuda/quantize.cuh>
 #include <octavo/kernels/rms_norm.hpp>
 
+#include <cuda/atomic>
+
 namespace octavo {
 namespace detail {
 
@@ -144,17 +146,60 @@ inline constexpr unsigned bands_ahead = 8;
 inline constexpr int norm_tiles_at_once = 3;
 /// Segments of a row that a warp has in flight.
 inline constexpr int segments_in_flight = 4;
-/// Bytes of an inverse root mean square that is not found yet; no arithmetic makes this NaN.
-inline constexpr int not_found_byte = 0xff;
-inline constexpr std::uint32_t not_found_bits = 0xffffffffu;
+
+/// What the blocks of one launch tell each other, in memory of which every bit is set before: how
+/// many have begun, and the inverse root mean squares that were found. All of it by atomics of the
+/// whole GPU. None of them orders other accesses: each word is all that is told with it.
+class RmsNormBoard {
+ public:
+  /// What `words` are set to, byte by byte.
+  static constexpr int blank_byte = 0xff;
+
+  /// @param words  see word_count
+  explicit RmsNormBoard(std::uint32_t* words) : words_(words) {}
+
+  /// Words that a matrix of this many rows needs.
+  static Index word_count(Index rows) { return first_row + rows; }
+
+  /// The block's place among all blocks in the order in which they begin. All threads must call it.
+  [[nodiscard]] __device__ unsigned take_ticket() const {
+    __shared__ unsigned ticket;
+    if (threadIdx.x == 0) {
+      ticket = word(0).fetch_add(1, cuda::memory_order_relaxed) + 1;  // blank is one below 0
+    }
+    __syncthreads();
+    return ticket;
+  }
+
+  __device__ void tell(Index row, float inverse) const {
+    word(first_row + row).store(float_bits(inverse), cuda::memory_order_relaxed);
+  }
+  /// Waits until the row's inverse root mean square is told.
+  [[nodiscard]] __device__ float wait_for(Index row) const {
+    std::uint32_t bits = blank;
+    while (bits == blank) bits = word(first_row + row).load(cuda::memory_order_relaxed);
+    return float_from_bits(bits);
+  }
+
+ private:
+  static constexpr std::uint32_t blank = 0xffffffffu;  ///< a NaN that no arithmetic makes
+  static constexpr Index first_row = 32;               ///< the count has a cache line of its own
+
+  [[nodiscard]] __device__ cuda::atomic_ref<std::uint32_t, cuda::thread_scope_device> word(
+      Index i) const {
+    return cuda::atomic_ref<std::uint32_t, cuda::thread_scope_device>(words_[i]);
+  }
+
+  std::uint32_t* words_;
+};
 
 /// The source of normalised rows whose inverse root mean squares other blocks find.
 struct RmsNormSource {
   static constexpr int parts = 1;
   static constexpr int rounds_in_flight = 8;
-  const Bf16* x;             ///< [rows, columns]
-  const Bf16* weight;        ///< [columns]
-  const float* inverse_rms;  ///< [rows]
+  const Bf16* x;       ///< [rows, columns]
+  const Bf16* weight;  ///< [columns]
+  RmsNormBoard board;
   Index rows;
   Index columns;
 
@@ -162,7 +207,8 @@ struct RmsNormSource {
   struct Runs {
     const Bf16* x;
     const Bf16* weight;
-    const float* inverse_rms;
+    RmsNormBoard board;
+    Index first_row;
     int stride;
     int columns_inside;
     int rows_inside;
@@ -174,14 +220,9 @@ struct RmsNormSource {
     __device__ void await() {
       const Run<Bf16> loaded = load_run<Vectors>(weight, columns_inside);
       const int row = static_cast<int>(threadIdx.x);
-      float inverse = 0;
-      if (row < rows_inside) {
-        const volatile float& found = inverse_rms[row];
-        do {
-          inverse = found;
-        } while (float_bits(inverse) == not_found_bits);
+      if (row < tile_side) {
+        inverses()[row] = row < rows_inside ? board.wait_for(first_row + row) : 0.0f;
       }
-      if (row < tile_side) inverses()[row] = inverse;
       __syncthreads();
       weights = to_floats(loaded);
     }
@@ -206,7 +247,8 @@ struct RmsNormSource {
   __device__ Runs<Vectors> runs(Index row, Index column) const {
     return {opaque(x + row * columns + column),
             weight + column,
-            inverse_rms + row,
+            board,
+            row,
             static_cast<int>(columns),
             static_cast<int>(min(columns - column, Index{run_size})),
             static_cast<int>(min(rows - row, Index{tile_side})),
@@ -235,28 +277,35 @@ __device__ void find_inverses(const RmsNormSource& source, Index first_row, floa
   }
   squares = warp_sum(squares);
   if (threadIdx.x % 32 == 0) {
-    __stcg(inverse_rms + row, inverse_root(squares, source.columns, epsilon));
+    const float inverse = inverse_root(squares, source.columns, epsilon);
+    source.board.tell(row, inverse);
+    inverse_rms[row] = inverse;
   }
 }
 
 /// Finds the rows' inverse root mean squares, and normalises and casts them in tiles. Blocks of
-/// both kinds take turns: those that cast a band of tiles wait for those that found its inverses
-/// some bands before. It relies on blocks starting in the order of their numbers, as CUB's scan
-/// does.
-/// @param ahead  rows of the grid that only find inverses
+/// both kinds take turns, in rows of `across`: those that cast a band of tiles wait for those that
+/// found its inverses some bands before. A block's turn is its ticket, not its index, so that
+/// whatever it waits for has begun, in whichever order the GPU starts blocks; and blocks that find
+/// inverses wait for nothing.
+/// @param across  blocks of one row: those that find a band's inverses, then a band's tiles
+/// @param ahead   rows of blocks that only find inverses
 template <class Cast, class Format, class Granularity>
 OCTAVO_KERNEL void __launch_bounds__(quantize_threads, norm_tiles_at_once)
     rms_norm_cast_kernel(const CastArguments<Format, Granularity> arguments,
                          const RmsNormSource source, float epsilon, float* inverse_rms,
-                         unsigned ahead) {
-  const bool is_ahead = blockIdx.y < ahead;
-  if (is_ahead || blockIdx.x < inverse_blocks) {
-    const unsigned before = is_ahead ? blockIdx.y * gridDim.x
-                                     : ahead * gridDim.x + (blockIdx.y - ahead) * inverse_blocks;
-    const Index first_row = Index{before + blockIdx.x} * inverse_rows;
+                         unsigned across, unsigned ahead) {
+  const unsigned ticket = source.board.take_ticket();
+  const unsigned row = ticket / across;
+  const unsigned place = ticket % across;
+  const bool is_ahead = row < ahead;
+  if (is_ahead || place < inverse_blocks) {
+    const unsigned before =
+        is_ahead ? row * across : ahead * across + (row - ahead) * inverse_blocks;
+    const Index first_row = Index{before + place} * inverse_rows;
     return find_inverses<Cast::fit != Fit::any>(source, first_row, epsilon, inverse_rms);
   }
-  Cast::run(arguments, source, TilePlace(blockIdx.y - ahead, blockIdx.x - inverse_blocks));
+  Cast::run(arguments, source, TilePlace(row - ahead, place - inverse_blocks));
 }
 
 // ---- backward -----------------------------------------------------------------------------------
@@ -423,7 +472,8 @@ OCTAVO_KERNEL void __launch_bounds__(held_threads, Runs * sizeof(T) == 2 ? 2 : 1
 }  // namespace detail
 
 /// See rms_norm_forward. Where the copies do not wait for the values' amax, the values are not
-/// written: the rows are read for their root mean squares, and again, from L2, to be cast.
+/// written: the rows are read for their root mean squares, and again, from L2, to be cast. Then the
+/// context's workspace holds what blocks tell each other.
 template <LinearPrecision P, OperandKind Kind, class T>
 void rms_norm_forward_body(TensorView<const T, 2, Cuda> x, TensorView<const T, 1, Cuda> weight,
                            float epsilon, const Operand<P, Kind, Cuda>& y,
@@ -451,22 +501,24 @@ void rms_norm_forward_body(TensorView<const T, 2, Cuda> x, TensorView<const T, 1
       }
     }
     detail::check_storage<P>();
-    const detail::RmsNormSource source{x.data(), weight.data(), inverse_rms.data(), x.extent(0),
-                                       x.extent(1)};
+    const Index words = detail::RmsNormBoard::word_count(x.extent(0));
+    auto* board = detail::workspace_elements<std::uint32_t>(words, name, context);
+    const detail::RmsNormSource source{x.data(), weight.data(), detail::RmsNormBoard(board),
+                                       x.extent(0), x.extent(1)};
     const auto arguments = detail::cast_arguments(y, 1);
     const dim3 tiles = detail::tile_grid(arguments);
     const unsigned across = tiles.x + detail::inverse_blocks;
     const auto ahead = static_cast<unsigned>(
         ceil_divide(Index{detail::bands_ahead} * detail::inverse_blocks, Index{across}));
-    check(cudaMemsetAsync(inverse_rms.data(), detail::not_found_byte, inverse_rms.bytes(),
-                          context.stream()),
+    check(cudaMemsetAsync(board, detail::RmsNormBoard::blank_byte,
+                          static_cast<std::size_t>(words) * sizeof(*board), context.stream()),
           "cudaMemsetAsync");
     detail::with_tile_cast<S, false>(arguments, source.vectors(), [&]<class Cast>(Cast) {
       detail::launch(
           name,
           detail::rms_norm_cast_kernel<Cast, OperandFormat<P, Kind>, OperandGranularity<P, Kind>>,
-          dim3(across, ahead + tiles.y), detail::quantize_threads, Cast::shared_bytes, context,
-          arguments, source, epsilon, inverse_rms.data(), ahead);
+          Index{across} * (ahead + tiles.y), detail::quantize_threads, Cast::shared_bytes, context,
+          arguments, source, epsilon, inverse_rms.data(), across, ahead);
     });
   }
 }

@@ -6,6 +6,8 @@
 #include <octavo/kernels/cuda/run.cuh>
 #include <octavo/kernels/step_status.hpp>
 
+#include <cuda/atomic>
+
 namespace octavo {
 namespace detail {
 
@@ -53,12 +55,11 @@ __device__ float squares_of_runs(const G* values, Index begin, Index stride, Ind
 
 /// True in the block that comes here last, to all its threads; what their first threads wrote
 /// before is then visible.
-__device__ inline bool arrives_last(std::uint32_t* arrivals) {
+__device__ inline bool arrives_last(std::uint32_t& arrivals) {
   __shared__ bool last;
   if (threadIdx.x == 0) {
-    __threadfence();
-    last = atomicAdd(arrivals, 1u) == gridDim.x - 1;
-    __threadfence();
+    const cuda::atomic_ref<std::uint32_t, cuda::thread_scope_device> count(arrivals);
+    last = count.fetch_add(1, cuda::memory_order_acq_rel) == gridDim.x - 1;
   }
   __syncthreads();
   return last;
@@ -82,7 +83,7 @@ OCTAVO_KERNEL void __launch_bounds__(elementwise_threads, 4)
   }
   sum = block_sum(sum);
   if (threadIdx.x == 0) sums[blockIdx.x] = sum;
-  if (!arrives_last(&status->arrivals)) return;
+  if (!arrives_last(status->arrivals)) return;
   double total = 0;
 #pragma unroll 4
   for (unsigned i = threadIdx.x; i < gridDim.x; i += elementwise_threads) total += __ldcg(sums + i);
