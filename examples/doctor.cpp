@@ -53,7 +53,7 @@ std::vector<Reference> check_cpu(Context<Cpu>& context, Report& report) {
     const octavo::StepResult& step = findings.step;
     report.check(
         std::string("cpu ") + recipe.name, worst <= 1 && plausible(step),
-        text_of("products: %.2f of the error that sums may have; step: loss %.4f, norm %.4f", worst,
+        text_of("products: %.3f of the error that sums may have; step: loss %.4f, norm %.4f", worst,
                 step.loss, step.gradient_norm));
     references.push_back({recipe.name, findings});
   }

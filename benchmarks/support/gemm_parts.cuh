@@ -75,17 +75,16 @@ Run input_gradient_run(Gpu& gpu, const LinearShape& shape) {
   };
 }
 
-/// The weight's gradient is added to what is there, as in all micro-batches but the first; the
-/// first, which overwrites, is run here once, because it is what algorithms are chosen with.
+/// The weight's gradient is added to what is there, as in all micro-batches but the first.
 template <LinearPrecision P>
 Run weight_gradient_run(Gpu& gpu, const LinearShape& shape) {
   const auto [name, rows, out, in, adds_residual] = shape;
   const Operands<P, OperandKind::output_gradient> dy(gpu, rows, out);
   const Operands<P, OperandKind::input> x(gpu, rows, in);
   const auto dw = gpu.make<Bf16>(out * in);
-  const auto run = [=, &gpu](int turn, bool adds) {
+  return [=, &gpu](int turn) {
     GemmOutput<Bf16, Cuda> result{matrix(dw[at(turn)], out, in), {}};
-    if (adds) result.addend = result.result;
+    result.addend = result.result;
     if constexpr (QuantizedPrecision<P>) {
       matmul_weight_gradient(dy[turn].transposed, x[turn].transposed, result, gpu.context());
     } else {
@@ -93,8 +92,6 @@ Run weight_gradient_run(Gpu& gpu, const LinearShape& shape) {
                              gpu.context());
     }
   };
-  run(0, false);
-  return [=](int turn) { run(turn, true); };
 }
 
 /// One of a linear layer's three products.

@@ -338,7 +338,7 @@ class ChartWriter {
       const Points& points = chart_.series[i].smooth;
       const auto end = std::find_if(points.rbegin(), points.rend(),
                                     [&](const Point& point) { return y_.can_show(point.y); });
-      if (end == points.rend()) continue;
+      if (end == points.rend() || end->x < x_.low) continue;
       const double end_y = std::clamp(y(end->y), layout_.top, layout_.plot_bottom());
       labels.push_back({i, x(end->x), end_y, end_y});
     }

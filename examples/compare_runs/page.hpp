@@ -97,7 +97,7 @@ details { margin: .7rem 0 } summary { cursor: pointer; color: var(--muted); font
 @media (max-width: 640px) {
   body { padding: 1.3rem 1rem 3rem }
   h1 { font-size: 1.4rem }
-  .controls { position: static }
+  .controls { position: static } .controls label { white-space: normal }
   svg.wide { display: none } svg.narrow { display: block }
   .cards thead { display: none }
   .cards tr { display: grid; grid-template-columns: 1fr 1fr; gap: 0 1.2rem; padding: .7rem 0;

@@ -130,10 +130,13 @@ inline std::string samples(const Comparison& comparison, const std::vector<std::
   for (std::size_t i = 0; i < comparison.runs.size(); ++i) {
     out += fmt::format("<h3>{}{}</h3>\n", key(i, styles), html(comparison.rows[i].label));
     const auto& summary = comparison.runs[i].summary;
-    out += summary ? fmt::format(
-                         "<pre class=\"{}\">{}</pre>\n", styles[i],
-                         html(visible(summary->sample, LineBreaks::mark_and_keep, sample_length)))
-                   : "<p class=\"muted\">none: the run wrote no summary</p>\n";
+    if (!summary || summary->sample.empty()) {
+      out += fmt::format("<p class=\"muted\">none: the run {}</p>\n",
+                         summary ? "made none" : "wrote no summary");
+      continue;
+    }
+    out += fmt::format("<pre class=\"{}\">{}</pre>\n", styles[i],
+                       html(visible(summary->sample, LineBreaks::mark_and_keep, sample_length)));
   }
   return out;
 }

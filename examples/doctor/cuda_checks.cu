@@ -87,7 +87,7 @@ void compare(const Reference& reference, double (*sums)(Index), Context<Cuda>& c
     report.check(name,
                  same && worst <= 1 && !found.step.skipped && loss <= loss_tolerance &&
                      norm <= norm_tolerance<P>,
-                 text_of("%s operands; products: %.2f of the error that sums may have; "
+                 text_of("%s operands; products: %.3f of the error that sums may have; "
                          "step: loss off by %.4f %% (%g %% allowed), norm by %.4f %% (%g %%)",
                          same ? "the Cpu's" : "OTHER", worst, 100 * loss, 100 * loss_tolerance,
                          100 * norm, 100 * norm_tolerance<P>));

@@ -44,9 +44,10 @@ class LongSequence {
         qkv_(spread_values(shape.tokens * columns(), 2.5f, 1)),
         output_gradient_(spread_values(shape.tokens * out_columns(), 1.5f, 2)) {}
 
-  Results run(AttentionLibrary library) const {
+  /// @param cudnn  whether it is to run through cuDNN
+  [[nodiscard]] Results run(bool cudnn) const {
     Place<Cuda> place(attention_workspace(shape_, DeviceLimits<Cuda>()));
-    attention_settings(place.context()).library = library;
+    place.context().set_cudnn(cudnn);
     const auto qkv = constant(place.matrix(qkv_, columns()));
     const auto output_gradient = constant(place.matrix(output_gradient_, out_columns()));
     const auto matrix = [&](Index width) {
@@ -58,9 +59,11 @@ class LongSequence {
     const Index statistics = shape_.tokens * shape_.heads.heads;
     const TensorView<float, 1, Cuda> log_sum_exp{place.make_poisoned<float>(statistics),
                                                  {statistics}};
-    attention_forward(shape_, qkv, output, log_sum_exp, place.context());
-    attention_backward(shape_, qkv, constant(output), output_gradient, constant(log_sum_exp),
-                       gradient, place.context());
+    const char* library = cudnn ? "cudnn" : "octavo";
+    EXPECT_STREQ(attention_forward(shape_, qkv, output, log_sum_exp, place.context()), library);
+    EXPECT_STREQ(attention_backward(shape_, qkv, constant(output), output_gradient,
+                                    constant(log_sum_exp), gradient, place.context()),
+                 library);
     return {place.read(output), place.read(gradient), place.read(log_sum_exp)};
   }
 
@@ -224,15 +227,16 @@ std::vector<Index> some_rows(Index tokens) {
   return {3, 127, 128, 1000, tokens / 2 - 1, tokens / 2 + 5, tokens - 129, tokens - 64, tokens - 1};
 }
 
-class LongSequencesOnCuda : public OnGpu, public testing::WithParamInterface<AttentionLibrary> {};
+/// The parameter: whether attention runs through cuDNN.
+class LongSequencesOnCuda : public OnGpu, public testing::WithParamInterface<bool> {};
 
-void compare(const AttentionShape& shape, AttentionLibrary library) {
+void compare(const AttentionShape& shape, bool cudnn) {
   const LongSequence sequence(shape);
   std::printf("  %d tokens, %d/%d heads of %d\n", static_cast<int>(shape.tokens),
               static_cast<int>(shape.heads.heads), static_cast<int>(shape.heads.kv_heads),
               static_cast<int>(shape.heads.head_dim));
   std::fflush(stdout);
-  const Results results = sequence.run(library);
+  const Results results = sequence.run(cudnn);
   Comparison outputs("output");
   Comparison queries("dq");
   Comparison keys("dk");
@@ -264,19 +268,18 @@ TEST_P(LongSequencesOnCuda, RowsAreTheFormulas) {
 }
 
 #if defined(OCTAVO_WITH_CUDNN)
-const auto libraries = testing::Values(AttentionLibrary::octavo, AttentionLibrary::cudnn);
+const auto libraries = testing::Values(false, true);
 #else
-const auto libraries = testing::Values(AttentionLibrary::octavo);
+const auto libraries = testing::Values(false);
 #endif
 INSTANTIATE_TEST_SUITE_P(Libraries, LongSequencesOnCuda, libraries, [](const auto& test) {
-  return std::string(test.param == AttentionLibrary::cudnn ? "cudnn" : "octavo");
+  return std::string(test.param ? "cudnn" : "octavo");
 });
 
 // ---- workspace ----------------------------------------------------------------------------------
 
 /// Runs forward and backward in a workspace of just `bytes`, and looks at what lies behind it.
-void expect_workspace_suffices(const AttentionShape& shape, std::size_t bytes,
-                               AttentionLibrary library) {
+void expect_workspace_suffices(const AttentionShape& shape, std::size_t bytes, bool cudnn) {
   constexpr Index guard = 4096;
   const Index columns = shape.heads.columns();
   const Index out_columns = shape.heads.heads * shape.heads.head_dim;
@@ -284,7 +287,7 @@ void expect_workspace_suffices(const AttentionShape& shape, std::size_t bytes,
   Context<Cuda>& context = place.context();
   std::byte* memory = place.make_poisoned<std::byte>(static_cast<Index>(bytes) + guard);
   context.bind_workspace({memory, bytes});
-  attention_settings(context).library = library;
+  context.set_cudnn(cudnn);
   const auto matrix = [&](Index width) {
     TensorView<Bf16, 2, Cuda> view{place.make<Bf16>(shape.rows() * width), {shape.rows(), width}};
     fill_zero(view.data(), view.bytes(), context);
@@ -308,7 +311,7 @@ TEST_P(LongSequencesOnCuda, WorkspaceSuffices) {
       {5, 320, {12, 4, 96}},    {1, 1024, {8, 1, 128}},   {7, 576, {4, 4, 128}},
       {2, 4096, {32, 8, 128}},  {16, 512, {16, 16, 64}},  {1, 8192, {64, 8, 128}},
       {1, 32'768, {8, 2, 128}}, {1, 131'072, {4, 4, 64}}, {1, 131'072, {8, 1, 128}}};
-  const bool own = GetParam() == AttentionLibrary::octavo;
+  const bool own = !GetParam();
   for (const AttentionShape& shape : shapes) {
     SCOPED_TRACE(message(shape.sequences, " x ", shape.tokens, " tokens, ", shape.heads.heads, "/",
                          shape.heads.kv_heads, " heads of ", shape.heads.head_dim));

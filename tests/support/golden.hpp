@@ -4,7 +4,6 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <istream>
@@ -157,14 +156,19 @@ inline void store(Golden& golden, const std::string& name, std::vector<double> v
 
 }  // namespace golden_detail
 
-/// The path of a file of tests/golden: ctest says where that is, else it is beside the folder that
-/// holds this header.
+/// The path of a file of tests/golden, in the current folder or one above it. Not from __FILE__,
+/// which compiler caches make relative to a folder that the program does not know.
 inline std::string golden_path(const std::string& file_name) {
-  const char* told = std::getenv("OCTAVO_TESTS");
-  const std::filesystem::path tests =
-      told != nullptr ? std::filesystem::path(told)
-                      : std::filesystem::absolute(__FILE__).parent_path().parent_path();
-  return (tests / "golden" / file_name).string();
+  const std::filesystem::path name = std::filesystem::path("tests/golden") / file_name;
+  std::filesystem::path folder = std::filesystem::current_path();
+  while (!std::filesystem::exists(folder / name)) {
+    if (!folder.has_relative_path()) {
+      throw std::runtime_error("no folder here or above has " + name.string() +
+                               "; run the tests in the project's folder");
+    }
+    folder = folder.parent_path();
+  }
+  return (folder / name).string();
 }
 
 namespace golden_detail {

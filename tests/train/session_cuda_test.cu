@@ -121,6 +121,50 @@ TYPED_TEST(SessionOnCuda, DeterministicRunsGiveTheSameBits) {
   }
 }
 
+TYPED_TEST(SessionOnCuda, AllGemmsArePreparedBeforeTheFirstStep) {
+  for (const Index micro_batches : {1, 2}) {
+    SessionOptions options = small_session(micro_batches);
+    options.model.head_chunk = 96;  // 256 tokens: the last chunk is a shorter one
+    Context<Cuda> context;
+    Session<TypeParam, Cuda> session(options, context);
+    const auto& summary = context.state<detail::GemmPlans>().summary();
+    const std::string prepared = summary.text();
+    const int chosen = summary.quick;
+    std::printf("  %s: %s\n", session.precision().c_str(), prepared.c_str());
+    EXPECT_NE(session.manifest().text().find("gemm plans: " + prepared), std::string::npos);
+    for (unsigned i = 0; i < 3; ++i) this->step(session, options, i);
+    const TokenBatch batch = step_batch(small_session(1), 1000);
+    session.begin_evaluation();
+    session.evaluate(batch.tokens, batch.targets);
+    EXPECT_EQ(summary.quick, chosen) << "the manifest announces other products than run";
+    EXPECT_EQ(summary.heuristic, 0);
+    EXPECT_EQ(session.gemm_plans().size(), static_cast<std::size_t>(chosen));
+  }
+}
+
+TYPED_TEST(SessionOnCuda, ARunWithTheFirstRunsPlansGivesItsBits) {
+  const SessionOptions options = small_session(2);
+  std::vector<GemmPlanRecord> plans;
+  const auto losses = [&] {
+    Context<Cuda> context;
+    context.set_cudnn(false);  // its backward adds in an order of its own
+    take_gemm_plans(plans, context);
+    Session<TypeParam, Cuda> session(options, context);
+    plans = session.gemm_plans();
+    std::vector<double> result;
+    for (unsigned i = 0; i < 5; ++i) {
+      const StepResult done = this->step(session, options, i);
+      result.push_back(done.loss);
+      result.push_back(done.gradient_norm);
+    }
+    return result;
+  };
+  const std::vector<double> first = losses();
+  const std::vector<GemmPlanRecord> chosen = plans;
+  EXPECT_EQ(losses(), first);
+  EXPECT_EQ(plans, chosen);
+}
+
 TYPED_TEST(SessionOnCuda, RecomputationAndRemadeCopiesChangeNoBit) {
   SessionOptions options = small_session(2);
   const std::vector<std::byte> kept = this->weights_after(4, options);

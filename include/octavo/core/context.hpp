@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <optional>
 #include <span>
 #if defined(_OPENMP)
 #include <omp.h>
@@ -21,7 +22,8 @@ struct DeviceLimits<Cpu> {
   int threads = 1;  ///< threads of each operation
 };
 
-/// Plans of the `Cuda` device depend on no property of a GPU, so that any machine can make them.
+/// Plans of the `Cuda` device depend on no property of a GPU, so that any machine can make them;
+/// but where one is there, its libraries can be asked for what is otherwise computed.
 template <>
 struct DeviceLimits<Cuda> {
   /// Attention in BF16 may run through cuDNN; unless said, as this program is compiled.
@@ -33,6 +35,12 @@ struct DeviceLimits<Cuda> {
   /// Equal inputs give equal bits in every run: nothing adds in an order of its own, and algorithms
   /// are not chosen by timing them.
   bool deterministic = false;
+  /// Bytes that cuDNN's deterministic backward may take, which grow with the square of a sequence's
+  /// length; where it needs more, Octavo's own backward runs, which is deterministic, too.
+  std::size_t most_deterministic_workspace = std::size_t{8} << 30;
+  /// Bytes that cuDNN asked for on the GPU at hand, for the attention that is planned with these
+  /// limits; empty: it was not asked.
+  std::optional<std::size_t> cudnn_workspace{};
 };
 
 /// Threads and workspace for operations on the `Cpu` device. Not copyable: operations that share

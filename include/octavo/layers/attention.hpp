@@ -57,7 +57,7 @@ class GroupedQueryAttention {
     }
     announce(name + ".attention", registry, recomputed);
     qkv_.enter(name + ".qkv", registry, recomputed);
-    output_.enter(name + ".output", registry, recomputed);
+    output_.enter(name + ".output", registry, recomputed, false, true);
     qkv_.take_weight_copies(arena, qkv_weight_);
     output_.take_weight_copies(arena, output_weight_);
   }

@@ -74,8 +74,9 @@ class Linear {
 
   /// Enters the layer in the manifest and the scaling table.
   /// @param recomputed  the forward GEMM runs once more in the backward
+  /// @param adds        the forward adds to its result, such as the residual stream
   void enter(const std::string& name, LayerRegistry<D> registry, bool recomputed = false,
-             bool is_head = false) {
+             bool is_head = false, bool adds = false) {
     registry_ = registry;
     if constexpr (quantized) {
       slots_ = {registry.scaling->template add<P, OperandKind::input>(name),
@@ -86,14 +87,22 @@ class Linear {
     const char* backward = backward_format();
     const char* by = gemm_implementation<P>(D{});
     const std::string precision = PrecisionTraits<P>::name();
+    const GemmScales x = scales<OperandKind::input>();
+    const GemmScales w = scales<OperandKind::weight>();
+    const GemmScales dy = scales<OperandKind::output_gradient>();
     const auto add = [&](GemmPass pass, const char* a, const char* b, const char* result,
-                         bool again) {
-      return registry.manifest->add(
-          {name, pass, Out, In, {a, b, by}, precision, result, again, is_head, 0});
+                         bool again, GemmScales scales_a, GemmScales scales_b) {
+      GemmEntry entry{name, pass, Out, In, {a, b, by}, precision, result, again, is_head, 0};
+      entry.adds = adds && pass == GemmPass::forward;
+      entry.scales_a = scales_a;
+      entry.scales_b = scales_b;
+      return registry.manifest->add(std::move(entry));
     };
-    entries_ = {add(GemmPass::forward, forward, forward, FormatTraits<T>::name, recomputed),
-                add(GemmPass::input_gradient, backward, forward, FormatTraits<T>::name, false),
-                add(GemmPass::weight_gradient, backward, forward, FormatTraits<G>::name, false)};
+    const char* stored = FormatTraits<T>::name;
+    entries_ = {
+        add(GemmPass::forward, forward, forward, stored, recomputed, x, w),
+        add(GemmPass::input_gradient, backward, forward, stored, false, dy, w),
+        add(GemmPass::weight_gradient, backward, forward, FormatTraits<G>::name, false, dy, x)};
   }
 
   /// Takes the memory of the weight's quantised copies, or reserves it on the stage.
@@ -199,6 +208,14 @@ class Linear {
       return FormatTraits<OperandFormat<P, OperandKind::output_gradient>>::name;
     } else {
       return FormatTraits<T>::name;
+    }
+  }
+  template <OperandKind Kind>
+  static constexpr GemmScales scales() {
+    if constexpr (quantized) {
+      return gemm_scales<typename OperandMemory<P, Kind, D>::Granularity>;
+    } else {
+      return GemmScales::none;
     }
   }
   [[nodiscard]] ScalingSlot* slot(std::size_t kind) const {

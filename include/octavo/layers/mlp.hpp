@@ -39,7 +39,7 @@ class MLP {
                          initial_deviation);
     down_weight_.take(arena, name + ".down.weight", Shape.hidden, Shape.ffn, residual_deviation);
     gate_up_.enter(name + ".gate_up", registry, gate_up_recomputed);
-    down_.enter(name + ".down", registry);
+    down_.enter(name + ".down", registry, false, false, true);
     gate_up_.take_weight_copies(arena, gate_up_weight_);
     down_.take_weight_copies(arena, down_weight_);
   }

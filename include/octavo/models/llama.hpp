@@ -73,6 +73,13 @@ class Llama {
                                           Config.qk_norm};
   using HeadPrecision = PrecisionOf<Precision, 0, Config.layers, LinearRole::head>;
 
+  /// The limits of the device at hand for this model: what its libraries say of its attention, for
+  /// plans and layouts that hold when it runs.
+  /// @throws ConfigError  if the library that attention is to run through does not serve it
+  [[nodiscard]] static DeviceLimits<D> limits(BatchShape batch, const Context<D>& context) {
+    return attention_limits<T>(attention_shape(batch), context);
+  }
+
   /// Lays the model out in the arena. Writes nothing: see `initialize`.
   /// @throws ConfigError  for a batch or sequence of 0, or tokens that an FP8 GEMM cannot reduce
   Llama(Arena<D>& arena, BatchShape batch, LlamaOptions options, const DeviceLimits<D>& limits)
@@ -119,6 +126,17 @@ class Llama {
     });
     scaling_.initialize(context);
     rope_.fill([](Index j) { return rope_frequency(Config, j); }, context);
+  }
+
+  /// Chooses the algorithms of all GEMMs that the manifest announces, before anything else is done
+  /// with the model, and says in the manifest how.
+  /// @param unused  memory that nothing is in yet, such as the whole arena's; overwritten
+  /// @note synchronises
+  void prepare_gemms(Index micro_batches, GemmChoice choice, std::span<std::byte> unused,
+                     const Context<D>& context) {
+    const std::vector<GemmKey> keys =
+        gemm_keys(manifest_, {batch_.rows(), options_.head_chunk, micro_batches});
+    manifest_.set_plans(octavo::prepare_gemms(keys, choice, unused, context).text());
   }
 
   /// Gives the context the workspace that this model's operations need.
@@ -329,11 +347,14 @@ class Llama {
     arena.overlay(head_scratch, of_segment(std::get<I>(segments_))...);
   }
 
+  static AttentionShape attention_shape(BatchShape batch) {
+    return {batch.sequences, batch.tokens, {Config.heads, Config.kv_heads, Config.head_dim}};
+  }
+
   [[nodiscard]] std::size_t workspace_bytes(const DeviceLimits<D>& limits) const {
     const Index rows = batch_.rows();
-    const AttentionShape attention{
-        batch_.sequences, batch_.tokens, {Config.heads, Config.kv_heads, Config.head_dim}};
-    std::size_t bytes = std::max(embedding_workspace(rows), attention_workspace(attention, limits));
+    std::size_t bytes =
+        std::max(embedding_workspace(rows), attention_workspace(attention_shape(batch_), limits));
     const auto linear = [&](Index tokens, Index out, Index in) {
       for (const auto& [m, n, k] : {std::array{tokens, out, in}, std::array{tokens, in, out},
                                     std::array{out, in, tokens}}) {
