@@ -1,7 +1,9 @@
-# Enables the CUDA language where OCTAVO_CUDA says so; afterwards OCTAVO_CUDA_ENABLED tells.
+# Enables the CUDA language where OCTAVO_CUDA says so; afterwards OCTAVO_CUDA_ENABLED tells. A project
+# that has Octavo as a subfolder enables CUDA itself if it wants the Cuda device.
 
 set(OCTAVO_CUDA_ENABLED OFF)
-if(NOT OCTAVO_CUDA STREQUAL "OFF")
+if(OCTAVO_CUDA STREQUAL "ON" OR (OCTAVO_CUDA STREQUAL "AUTO"
+    AND (PROJECT_IS_TOP_LEVEL OR CMAKE_CUDA_COMPILER_LOADED)))
   include(CheckLanguage)
   check_language(CUDA)
   if(CMAKE_CUDA_COMPILER)

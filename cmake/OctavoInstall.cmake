@@ -1,17 +1,34 @@
-# install(), so that find_package(octavo) works from another project.
+# install(), so that find_package(octavo) works from another project, and on another machine: what
+# octavoDependencies.cmake looks for, each consumer's configuration looks for itself.
 
+if(NOT OCTAVO_INSTALL)
+  return()
+endif()
+if(CMAKE_VERSION VERSION_LESS 3.23)
+  message(FATAL_ERROR "Installing Octavo takes CMake 3.23 or newer, this is ${CMAKE_VERSION}: "
+    "get a newer one, or pass -DOCTAVO_INSTALL=OFF")
+endif()
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
+file(GLOB_RECURSE octavo_headers CONFIGURE_DEPENDS
+  ${PROJECT_SOURCE_DIR}/include/octavo/*.hpp ${PROJECT_SOURCE_DIR}/include/octavo/*.cuh)
+target_sources(octavo INTERFACE
+  FILE_SET HEADERS BASE_DIRS ${PROJECT_SOURCE_DIR}/include FILES ${octavo_headers})
+
 set(octavo_package ${CMAKE_INSTALL_LIBDIR}/cmake/octavo)
-install(DIRECTORY include/octavo DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
-install(TARGETS octavo octavo_cuda EXPORT octavoTargets)
+# INCLUDES is for consumers with a CMake that does not know file sets.
+install(TARGETS octavo EXPORT octavoTargets
+  FILE_SET HEADERS DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
+  INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 install(EXPORT octavoTargets NAMESPACE octavo:: DESTINATION ${octavo_package})
-configure_package_config_file(cmake/octavoConfig.cmake.in octavoConfig.cmake
-  INSTALL_DESTINATION ${octavo_package})
 write_basic_package_version_file(octavoConfigVersion.cmake
   COMPATIBILITY SameMinorVersion ARCH_INDEPENDENT)
 install(FILES
-  ${CMAKE_CURRENT_BINARY_DIR}/octavoConfig.cmake
+  cmake/octavoConfig.cmake
   ${CMAKE_CURRENT_BINARY_DIR}/octavoConfigVersion.cmake
+  cmake/octavoDependencies.cmake
+  cmake/FindCudnnFrontend.cmake
+  include/octavo/attention/cuda/cudnn_attention.cpp
   DESTINATION ${octavo_package})
+install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})

@@ -4,6 +4,12 @@ option(OCTAVO_BUILD_EXAMPLES "Build the trainer and the other programs" ${PROJEC
 option(OCTAVO_BUILD_TESTS "Build the tests" ${PROJECT_IS_TOP_LEVEL})
 option(OCTAVO_BUILD_BENCHMARKS "Build the benchmarks" ${PROJECT_IS_TOP_LEVEL})
 option(OCTAVO_BUILD_DOCS "Offer the target docs" ${PROJECT_IS_TOP_LEVEL})
+# Building takes CMake 3.22, installing 3.23.
+set(octavo_install ${PROJECT_IS_TOP_LEVEL})
+if(CMAKE_VERSION VERSION_LESS 3.23)
+  set(octavo_install OFF)
+endif()
+option(OCTAVO_INSTALL "Let cmake --install put headers and package files in place" ${octavo_install})
 
 # What programs, tests and benchmarks are compiled with; never what a user of octavo::octavo is.
 if(PROJECT_IS_TOP_LEVEL)
@@ -13,13 +19,18 @@ set(OCTAVO_ARCH "${octavo_arch}" CACHE STRING
   "Processor that our own targets are compiled for, as -march= takes it; empty: the compiler's choice")
 # Compilers warn of different things: errors are for those that scripts/check names.
 option(OCTAVO_WERROR "Warnings in our own targets are errors" OFF)
+option(OCTAVO_TEST_EACH_SOURCE "One test program a source file, as scripts/mutate builds them" OFF)
 set(OCTAVO_SANITIZE "" CACHE STRING "Sanitizers for our own targets, such as address,undefined")
 
 set(OCTAVO_CUDA AUTO CACHE STRING "The Cuda device: ON, OFF, or AUTO (where nvcc is found)")
-set_property(CACHE OCTAVO_CUDA PROPERTY STRINGS AUTO ON OFF)
-if(NOT OCTAVO_CUDA MATCHES "^(AUTO|ON|OFF)$")
-  message(FATAL_ERROR "OCTAVO_CUDA is '${OCTAVO_CUDA}': it must be AUTO, ON or OFF")
-endif()
+set(OCTAVO_CUDNN AUTO CACHE STRING
+  "Attention of the Cuda device through cuDNN: ON, OFF, or AUTO (where it is found)")
+foreach(option IN ITEMS OCTAVO_CUDA OCTAVO_CUDNN)
+  set_property(CACHE ${option} PROPERTY STRINGS AUTO ON OFF)
+  if(NOT ${option} MATCHES "^(AUTO|ON|OFF)$")
+    message(FATAL_ERROR "${option} is '${${option}}': it must be AUTO, ON or OFF")
+  endif()
+endforeach()
 
 # The trainer gets one translation unit for each pair.
 set(OCTAVO_PRESETS "llama_tiny" CACHE STRING "Model presets that the trainer offers on the Cpu")

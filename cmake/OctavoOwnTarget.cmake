@@ -1,4 +1,5 @@
-# octavo_own_target(TARGET): the flags of our own programs, tests and benchmarks.
+# octavo_own_target(TARGET [OPTIMISATION...]): the flags of our own programs, tests and benchmarks.
+# Unless the build type is Debug they are compiled with -O3, or with what is given in its place.
 #
 # Without math errno and traps the compiler vectorises loops; results stay the same, unlike under
 # -ffast-math.
@@ -6,9 +7,14 @@
 function(octavo_own_target target)
   set(flags -Wall -Wextra -Wconversion -Wshadow -fno-math-errno -fno-trapping-math)
   set(cuda_flags -Xcompiler=-Wall,-Wextra,-fno-math-errno,-fno-trapping-math)
-  if(NOT CMAKE_BUILD_TYPE STREQUAL "Debug")
-    list(APPEND flags -O3)
+  if(CMAKE_BUILD_TYPE STREQUAL "Debug")
+    set(optimisation "")
+  elseif(ARGN)
+    set(optimisation ${ARGN})
+  else()
+    set(optimisation -O3)
   endif()
+  list(APPEND flags ${optimisation})
   if(OCTAVO_ARCH)
     list(APPEND flags -march=${OCTAVO_ARCH})
     list(APPEND cuda_flags -Xcompiler=-march=${OCTAVO_ARCH})

@@ -39,6 +39,11 @@ std::string sample(octavo::TrainingSession& session, const Options& options) {
       {.tokens = options.sample, .temperature = options.temperature, .seed = options.seed}));
 }
 
+/// Leaves the algorithms of the GEMMs so far to later runs.
+void keep_gemm_plans(const octavo::TrainingSession& session, const std::filesystem::path& file) {
+  if (!file.empty()) octavo::store_gemm_plans(file, session.gemm_plans());
+}
+
 /// A run, step by step.
 class Training {
  public:
@@ -144,6 +149,7 @@ int run(const CLI::App& app, const Options& options) {
   std::unique_ptr<Data> data;
   std::shared_ptr<octavo::TrainingSession> session;
   std::unique_ptr<Report> report;
+  std::filesystem::path gemm_plans = options.gemm_plans;
   const std::string configuration = app.config_to_str(true, false);
   try {
     require_consistent(options);
@@ -151,6 +157,7 @@ int run(const CLI::App& app, const Options& options) {
     data = std::make_unique<Data>(options);
     session = instance.make(session_request(options));
     const std::filesystem::path folder = make_run_folder(options);
+    if (gemm_plans.empty() && !folder.empty()) gemm_plans = folder / "gemm-plans";
     report = std::make_unique<Report>(options, folder, configuration, session->precision());
     fmt::print("octavo {} | {} | {} on {} | {} parameters | {}\n{}", octavo::version_string,
                instance.model, session->precision(), instance.device,
@@ -160,11 +167,14 @@ int run(const CLI::App& app, const Options& options) {
     print_text(*data);
     announce(*session);
     report->begin(*session, instance, *data);
+    keep_gemm_plans(*session, gemm_plans);
   } catch (const octavo::Error& error) {
     fmt::print(stderr, "train_llama: {}\n", programs::visible(error.what()));
     return bad_input;
   }
-  return Training(*session, *data, *report, options).run();
+  const int code = Training(*session, *data, *report, options).run();
+  keep_gemm_plans(*session, gemm_plans);  // also of what came later, such as a sample's lengths
+  return code;
 }
 
 }  // namespace

@@ -59,10 +59,12 @@ class Matrix {
   TensorView<Bf16, 2, Cuda> view_;
 };
 
-void measure(const AttentionShape& shape, bool cudnn) {
+void measure(const AttentionShape& shape, bool cudnn, bool deterministic) {
   Context<Cuda> context;
   context.set_cudnn(cudnn);
-  const Buffer<Cuda> workspace(attention_workspace(shape, context), context);
+  context.set_deterministic(deterministic);
+  const DeviceLimits<Cuda> limits = attention_limits<Bf16>(shape, context);
+  const Buffer<Cuda> workspace(attention_workspace(shape, limits), context);
   context.bind_workspace({workspace.data(), workspace.size()});
   const Index out_columns = shape.heads.heads * shape.heads.head_dim;
   const Matrix qkv(shape.rows(), shape.heads.columns(), context);
@@ -82,12 +84,14 @@ void measure(const AttentionShape& shape, bool cudnn) {
                        constant_sums, qkv_gradient.view(), context);
   });
   const double product = static_cast<double>(shape.rows() * shape.tokens * out_columns);
-  std::printf("%9lld %7lld %6lld/%-5lld %8lld  %-7s %9.3f %8.0f %10.3f %9.0f\n",
+  std::printf("%9lld %7lld %6lld/%-5lld %8lld  %-19s %9.3f %8.0f %10.3f %9.0f %9.2f\n",
               static_cast<long long>(shape.sequences), static_cast<long long>(shape.tokens),
               static_cast<long long>(shape.heads.heads),
               static_cast<long long>(shape.heads.kv_heads),
-              static_cast<long long>(shape.heads.head_dim), cudnn ? "cudnn" : "octavo", forward,
-              2.0 * product / forward * 1e-9, backward, 5.0 * product / backward * 1e-9);
+              static_cast<long long>(shape.heads.head_dim),
+              attention_implementation<Bf16>(AttentionPass::backward, shape, limits), forward,
+              2.0 * product / forward * 1e-9, backward, 5.0 * product / backward * 1e-9,
+              static_cast<double>(workspace.size()) * 0x1p-30);
 }
 
 void run() {
@@ -101,15 +105,19 @@ void run() {
   std::printf("%s; attention runs through %s unless said otherwise\n", properties.name,
               DeviceLimits<Cuda>().cudnn ? "cudnn" : "octavo");
   std::puts(
-      "sequences  tokens heads/kv    head_dim  library   forward  TFLOP/s   backward   TFLOP/s");
-  std::puts("                                                       ms                  ms");
+      "sequences  tokens heads/kv    head_dim  backward through      forward  TFLOP/s   backward   "
+      "TFLOP/s workspace");
+  std::puts(
+      "                                                                 ms                  ms"
+      "                 GiB");
   constexpr AttentionShape shapes[] = {
       {1, 8192, {32, 8, 128}}, {4, 2048, {16, 4, 128}}, {4, 2048, {32, 8, 64}}};
   for (const AttentionShape& shape : shapes) {
 #if defined(OCTAVO_WITH_CUDNN)
-    measure(shape, true);
+    measure(shape, true, false);
+    measure(shape, true, true);
 #endif
-    measure(shape, false);
+    measure(shape, false, true);
   }
 }
 

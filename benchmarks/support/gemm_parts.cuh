@@ -51,9 +51,10 @@ Run forward_run(Gpu& gpu, const LinearShape& shape) {
     GemmOutput<Bf16, Cuda> result{matrix(y[at(turn)], rows, out), {}};
     if (adds_residual) result.addend = input(residual[at(turn)], rows, out);
     if constexpr (QuantizedPrecision<P>) {
-      matmul_forward(x[turn].row_major, w[turn].row_major, result, gpu.context());
+      (void)matmul_forward(x[turn].row_major, w[turn].row_major, result, gpu.context());
     } else {
-      matmul_forward(constant(x[turn].values), constant(w[turn].values), result, gpu.context());
+      (void)matmul_forward(constant(x[turn].values), constant(w[turn].values), result,
+                           gpu.context());
     }
   };
 }
@@ -67,34 +68,31 @@ Run input_gradient_run(Gpu& gpu, const LinearShape& shape) {
   return [=, &gpu](int turn) {
     const GemmOutput<Bf16, Cuda> result{matrix(dx[at(turn)], rows, in), {}};
     if constexpr (QuantizedPrecision<P>) {
-      matmul_input_gradient(dy[turn].row_major, w[turn].transposed, result, gpu.context());
+      (void)matmul_input_gradient(dy[turn].row_major, w[turn].transposed, result, gpu.context());
     } else {
-      matmul_input_gradient(constant(dy[turn].values), constant(w[turn].values), result,
-                            gpu.context());
+      (void)matmul_input_gradient(constant(dy[turn].values), constant(w[turn].values), result,
+                                  gpu.context());
     }
   };
 }
 
-/// The weight's gradient is added to what is there, as in all micro-batches but the first; the
-/// first, which overwrites, is run here once, because it is what algorithms are chosen with.
+/// The weight's gradient is added to what is there, as in all micro-batches but the first.
 template <LinearPrecision P>
 Run weight_gradient_run(Gpu& gpu, const LinearShape& shape) {
   const auto [name, rows, out, in, adds_residual] = shape;
   const Operands<P, OperandKind::output_gradient> dy(gpu, rows, out);
   const Operands<P, OperandKind::input> x(gpu, rows, in);
   const auto dw = gpu.make<Bf16>(out * in);
-  const auto run = [=, &gpu](int turn, bool adds) {
+  return [=, &gpu](int turn) {
     GemmOutput<Bf16, Cuda> result{matrix(dw[at(turn)], out, in), {}};
-    if (adds) result.addend = result.result;
+    result.addend = result.result;
     if constexpr (QuantizedPrecision<P>) {
-      matmul_weight_gradient(dy[turn].transposed, x[turn].transposed, result, gpu.context());
+      (void)matmul_weight_gradient(dy[turn].transposed, x[turn].transposed, result, gpu.context());
     } else {
-      matmul_weight_gradient(constant(dy[turn].values), constant(x[turn].values), result,
-                             gpu.context());
+      (void)matmul_weight_gradient(constant(dy[turn].values), constant(x[turn].values), result,
+                                   gpu.context());
     }
   };
-  run(0, false);
-  return [=](int turn) { run(turn, true); };
 }
 
 /// One of a linear layer's three products.

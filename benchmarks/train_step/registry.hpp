@@ -9,11 +9,18 @@
 
 namespace benchmarks {
 
+/// Everything that a session is made from.
+struct Request {
+  octavo::SessionOptions options;
+  std::vector<octavo::GemmPlanRecord> gemm_plans;  ///< algorithms that earlier runs chose
+  bool deterministic = false;
+};
+
 /// One preset in one precision on the Cuda device.
 struct Instance {
   std::string model;
   std::string precision;
-  std::shared_ptr<octavo::TrainingSession> (*make)(const octavo::SessionOptions&);
+  std::shared_ptr<octavo::TrainingSession> (*make)(const Request&);
 };
 
 /// All instances; each translation unit of an instance adds its own.

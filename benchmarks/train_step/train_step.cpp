@@ -34,23 +34,29 @@ struct Options {
   std::string recompute = "none";
   std::string weight_copies = "kept";
   octavo::Index head_chunk = 0;
+  bool deterministic = false;
+  std::string gemm_plans;
+  std::string gemm_choice = "sustained";
   std::string json;
 
   [[nodiscard]] octavo::Index tokens() const { return batch * sequence_length; }
 };
 
 constexpr std::array recompute_names{"none", "norms", "swiglu", "ffn", "block"};
+constexpr std::array choice_names{"heuristic", "quick", "sustained"};
 constexpr double learning_rate = 3e-4;
 
 /// What a run measured.
 struct Measurement {
   std::vector<double> seconds;  ///< of each step
+  double setup_seconds = 0;     ///< of the making of the session, the choice of algorithms included
   double warmup_seconds = 0;    ///< from the making of the session to the first timed step
   std::vector<double> losses;   ///< of every step, from the first, which is not timed
   double peak_gib = 0;          ///< allocated by the session, at once
   double card_gib = 0;          ///< taken on the card
   double flops_per_token = 0;
-  std::string attention;  ///< what ran attention's forward
+  std::string attention;   ///< what ran attention's backward
+  std::string gemm_plans;  ///< how the algorithms of GEMMs were chosen
 
   /// Median milliseconds of a micro-batch: its share of the optimizer included.
   [[nodiscard]] double milliseconds(octavo::Index micro_batches) const {
@@ -92,11 +98,21 @@ void declare(CLI::App& app, Options& options) {
   add("--weight-copies", options.weight_copies, "quantised copies of weights: kept or remade")
       ->check(CLI::IsMember(std::vector<std::string>{"kept", "remade"}));
   add("--head-chunk", options.head_chunk, "tokens whose logits exist at once; 0: chosen");
+  app.add_flag("--deterministic", options.deterministic, "the same bits in every run");
+  add("--gemm-plans", options.gemm_plans,
+      "file of GEMM algorithms: those in it are taken, others are chosen and added");
+  add("--gemm-choice", options.gemm_choice, "how they are chosen: heuristic, quick or sustained")
+      ->check(CLI::IsMember(std::vector<std::string>(choice_names.begin(), choice_names.end())));
   add("--json", options.json, "file that the result is appended to");
 }
 
-octavo::SessionOptions session_options(const Options& options) {
-  octavo::SessionOptions session;
+Request request_of(const Options& options) {
+  Request request;
+  request.deterministic = options.deterministic;
+  if (!options.gemm_plans.empty()) {
+    request.gemm_plans = octavo::load_gemm_plans(options.gemm_plans);
+  }
+  octavo::SessionOptions& session = request.options;
   session.batch = {options.batch, options.sequence_length};
   session.micro_batches = options.micro_batches;
   const auto* policy = std::find(recompute_names.begin(), recompute_names.end(), options.recompute);
@@ -104,7 +120,9 @@ octavo::SessionOptions session_options(const Options& options) {
   session.model.weight_copies =
       options.weight_copies == "remade" ? octavo::WeightCopies::remade : octavo::WeightCopies::kept;
   session.model.head_chunk = options.head_chunk;
-  return session;
+  const auto* choice = std::find(choice_names.begin(), choice_names.end(), options.gemm_choice);
+  session.gemm_choice = static_cast<octavo::GemmChoice>(choice - choice_names.begin());
+  return request;
 }
 
 std::vector<std::int32_t> random_tokens(std::size_t count, int vocabulary, std::uint64_t stream) {
@@ -123,8 +141,13 @@ Measurement measure(const Instance& instance, const Options& options) {
   };
   Measurement result;
   const auto start = Clock::now();
-  const auto session = instance.make(session_options(options));
-  result.attention = session->manifest().attentions().front().expected;
+  const auto session = instance.make(request_of(options));
+  result.setup_seconds = seconds_since(start);
+  if (!options.gemm_plans.empty()) {
+    octavo::store_gemm_plans(options.gemm_plans, session->gemm_plans());
+  }
+  result.attention = session->manifest().attentions().back().expected;
+  result.gemm_plans = session->manifest().plans();
   result.flops_per_token =
       octavo::training_flops_per_token(session->config(), options.sequence_length);
   const auto count = static_cast<std::size_t>(options.tokens() * options.micro_batches);
@@ -144,8 +167,8 @@ Measurement measure(const Instance& instance, const Options& options) {
   return result;
 }
 
-octavo::JsonLine json_of(const Instance& instance, const Options& options,
-                         const Measurement& measured, double tokens_per_second, double tflops) {
+octavo::JsonLine json_of(const Options& options, const Measurement& measured,
+                         double tokens_per_second, double tflops) {
   const Machine machine = describe_machine();
   const auto [fastest, slowest] =
       std::minmax_element(measured.seconds.begin(), measured.seconds.end());
@@ -162,7 +185,9 @@ octavo::JsonLine json_of(const Instance& instance, const Options& options,
   line.add("tokens_per_second", tokens_per_second).add("tflops", tflops);
   line.add("peak_gib", measured.peak_gib).add("card_gib", measured.card_gib);
   line.add("loss", measured.losses.back()).add("losses", measured.losses);
-  line.add("warmup_seconds", measured.warmup_seconds);
+  line.add("setup_seconds", measured.setup_seconds);
+  line.add("warmup_seconds", measured.warmup_seconds).add("deterministic", options.deterministic);
+  line.add("gemm_choice", options.gemm_choice).add("gemm_plans", measured.gemm_plans);
   line.add("attention", measured.attention).add("card", machine.card).add("cuda", machine.cuda);
   line.add("cublaslt", machine.cublaslt).add("cudnn", machine.cudnn);
   return line;
@@ -179,15 +204,16 @@ void run(const Options& options) {
   const double tokens_per_second = 1e3 * static_cast<double>(options.tokens()) / milliseconds;
   const double tflops = tokens_per_second * measured.flops_per_token * 1e-12;
   fmt::print(
-      "{:<8}{:<13}{:<15}{:<9}B={} S={} micro={} | {:9.2f} ms a micro-batch | {:8.0f} tok/s"
+      "gemm plans: {}\n{:<8}{:<13}{:<15}{:<20}B={} S={} micro={} | {:9.2f} ms a micro-batch | "
+      "{:8.0f} tok/s"
       " | {:6.1f} TFLOP/s | peak {:6.2f} GiB | loss {:7.4f}\n",
-      "octavo", options.model, options.precision, measured.attention, options.batch,
-      options.sequence_length, options.micro_batches, milliseconds, tokens_per_second, tflops,
-      measured.peak_gib, measured.losses.back());
+      measured.gemm_plans, "octavo", options.model, options.precision, measured.attention,
+      options.batch, options.sequence_length, options.micro_batches, milliseconds,
+      tokens_per_second, tflops, measured.peak_gib, measured.losses.back());
   std::fflush(stdout);
   if (options.json.empty()) return;
   std::ofstream file(options.json, std::ios::app);
-  file << json_of(*found, options, measured, tokens_per_second, tflops).str() << '\n' << std::flush;
+  file << json_of(options, measured, tokens_per_second, tflops).str() << '\n' << std::flush;
   octavo::require<octavo::IoError>(file.good(), "cannot write ", options.json);
 }
 

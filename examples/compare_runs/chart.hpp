@@ -30,20 +30,50 @@ using Points = std::vector<Point>;
 /// One run in a chart. The place in Chart::series is the run's number, from 0.
 struct Series {
   std::string label;
-  std::string style;  ///< CSS classes that carry the colour
-  Points raw;         ///< faint
-  Points smooth;      ///< the line
-  Points dots;        ///< single measurements
-  Points marks;       ///< crosses at the foot; y is not used
+  std::string style;      ///< CSS classes that carry colour and dashes
+  std::size_t shape = 0;  ///< of its markers
+  Points raw;             ///< faint
+  Points smooth;          ///< the line
+  Points dots;            ///< single measurements
+  Points marks;           ///< crosses at the foot; y is not used
 };
 
 struct Chart {
   std::string id, title;
   Scale scale = Scale::linear;
+  Scale x_scale = Scale::linear;
+  double first_step = 0;   ///< what lies before is not shown
   bool with_zero = false;  ///< the y axis reaches zero
   double cut_above = std::numeric_limits<double>::infinity();
+  double cut_below = -std::numeric_limits<double>::infinity();
   std::vector<Series> series;
 };
+
+inline constexpr std::size_t marker_shapes = 6;
+
+/// A marker's outline around (x, y), `size` wide: circle, square, triangle, diamond, triangle
+/// upside down, cross.
+inline std::string marker(std::size_t shape, double x, double y, double size) {
+  const double r = size / 2;
+  switch (shape % marker_shapes) {
+    case 0:
+      return fmt::format(
+          "M{0:.1f} {1:.1f}a{2:.1f} {2:.1f} 0 1 0 {3:.1f} 0a{2:.1f} {2:.1f} 0 1 0 -{3:.1f} 0z",
+          x - r, y, r, size);
+    case 1:
+      return fmt::format("M{0:.1f} {1:.1f}h{2:.1f}v{2:.1f}h-{2:.1f}z", x - r, y - r, size);
+    case 2:
+      return fmt::format("M{:.1f} {:.1f}h{:.1f}l-{:.1f} -{:.1f}z", x - r, y + r, size, r, size);
+    case 3:
+      return fmt::format("M{0:.1f} {1:.1f}l{2:.1f} {2:.1f}l-{2:.1f} {2:.1f}l-{2:.1f} -{2:.1f}z", x,
+                         y - 1.2 * r, 1.2 * r);
+    case 4:
+      return fmt::format("M{:.1f} {:.1f}h{:.1f}l-{:.1f} {:.1f}z", x - r, y - r, size, r, size);
+    default:
+      return fmt::format("M{0:.1f} {1:.1f}l{2:.1f} {2:.1f}m0 -{2:.1f}l-{2:.1f} {2:.1f}", x - r,
+                         y - r, size);
+  }
+}
 
 /// Sizes in the SVG's own units. The browser scales them to the page's width.
 struct ChartLayout {
@@ -97,16 +127,19 @@ class ChartWriter {
     out_ = fmt::format(
         "<svg class=\"chart {}\" viewBox=\"0 0 {} {}\" role=\"img\" aria-label=\"{}\" "
         "data-chart=\"{}\" data-left=\"{}\" data-right=\"{}\" data-first=\"{:.17g}\" "
-        "data-last=\"{:.17g}\">\n",
+        "data-last=\"{:.17g}\" data-scale=\"{}\">\n",
         layout_.css_class, layout_.width, layout_.height, html(chart_.title), chart_.id,
-        layout_.left, layout_.plot_right(), x_.low, x_.high);
+        layout_.left, layout_.plot_right(), x_.low, x_.high,
+        x_.scale == Scale::linear ? "linear" : "logarithmic");
     if (!has_values_) {
       out_ += fmt::format("<text x=\"{}\" y=\"{}\">no finite values were recorded</text></svg>\n",
                           layout_.left, layout_.height / 2);
       return std::move(out_);
     }
     write_grid();
-    const std::string clip = fmt::format("clip-{}-{}", chart_.id, layout_.css_class);
+    const std::string clip =
+        fmt::format("clip-{}-{}-{}-{}-{:.0f}", chart_.id, layout_.css_class,
+                    static_cast<int>(x_.scale), static_cast<int>(y_.scale), chart_.first_step);
     out_ += fmt::format(
         "<clipPath id=\"{}\"><rect x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\"/></clipPath>\n"
         "<g clip-path=\"url(#{})\">\n",
@@ -121,29 +154,54 @@ class ChartWriter {
     return std::move(out_);
   }
 
+  /// What does not fit, by run: "bf16: 3 values, up to 1758 at step 12".
+  [[nodiscard]] std::string off_chart() const {
+    std::string text;
+    for (const Series& series : chart_.series) {
+      std::size_t count = 0;
+      Point farthest;
+      for (const Points* points : {&series.raw, &series.smooth, &series.dots})
+        for (const Point& point : *points) {
+          if (point.x < x_.low || !std::isfinite(point.y) || is_within(point)) continue;
+          // The line and its single values have the same steps.
+          if (points != &series.smooth || series.raw.empty()) ++count;
+          if (farthest.x == 0 || std::abs(point.y) > std::abs(farthest.y)) farthest = point;
+        }
+      if (count == 0) continue;
+      text +=
+          fmt::format("{}{}: {} {}, as far as {:.4g} at step {:.0f}", text.empty() ? "" : "; ",
+                      series.label, count, count == 1 ? "value" : "values", farthest.y, farthest.x);
+    }
+    return text;
+  }
+
  private:
   void fit_axes() {
-    double low = std::numeric_limits<double>::infinity(), high = -low, last = 1;
+    double low = std::numeric_limits<double>::infinity(), high = -low, last = chart_.first_step + 1;
+    x_.scale = chart_.x_scale;
     y_.scale = chart_.scale;
     for (const Series& series : chart_.series)
-      for (const Points* points : {&series.smooth, &series.dots})
+      for (const Points* points : {&series.raw, &series.smooth, &series.dots})
         for (const Point& point : *points) {
           last = std::max(last, point.x);
-          if (!y_.can_show(point.y)) continue;
+          if (point.x < chart_.first_step || !y_.can_show(point.y)) continue;
           low = std::min(low, point.y);
           high = std::max(high, point.y);
         }
     has_values_ = low <= high;
     if (!has_values_) return;
-    x_ = {.low = 0, .high = last};
+    x_.low = std::max(chart_.first_step, x_.scale == Scale::logarithmic ? 1.0 : 0.0);
+    x_.high = std::max(last, x_.low + 1);
     high = std::max(std::min(high, chart_.cut_above), low);
+    low = std::min(std::max(low, chart_.cut_below), high);
     if (chart_.with_zero) {
       low = std::min(low, 0.0);
       high = std::max(high, 0.0);
     }
     if (chart_.scale == Scale::logarithmic) {
-      y_.low = low / 1.15;
-      y_.high = high * 1.15;
+      const double margin = std::pow(high / low, 0.05) * 1.02;
+      y_.low = low / margin;
+      y_.high = high * margin;
     } else {
       const double margin =
           high > low ? 0.06 * (high - low) : std::max(0.05 * std::abs(high), 1e-6);
@@ -184,10 +242,45 @@ class ChartWriter {
                         layout_.plot_right(), foot + 34);
   }
 
+  [[nodiscard]] Points shown_part(const Points& points) const {
+    Points part;
+    for (const Point& point : points)
+      if (point.x >= x_.low) part.push_back(point);
+    return part;
+  }
+
+  void write_marker(std::size_t run, const Point& point, double size, const char* css_class) {
+    const Series& series = chart_.series[run];
+    out_ += fmt::format(
+        "<path class=\"{}\" d=\"{}\"><title>{}, step {:.0f}: {:.4f}</title></path>\n", css_class,
+        marker(series.shape, x(point.x), y(point.y), size), html(series.label), point.x, point.y);
+  }
+
+  /// Each run has its markers at other places than the others, so that lines that coincide still
+  /// show whose they are.
+  void write_line_markers(std::size_t run) {
+    constexpr int count = 6;
+    const Points points = shown_part(chart_.series[run].smooth);
+    if (points.size() < 2 * count) return;
+    const double width = layout_.plot_right() - layout_.left;
+    for (int i = 0; i < count; ++i) {
+      const double share =
+          (static_cast<double>(run) + 0.5) / static_cast<double>(chart_.series.size());
+      const double wanted = layout_.left + width * (i + share) / count;
+      const auto at = std::find_if(points.begin(), points.end(),
+                                   [&](const Point& point) { return x(point.x) >= wanted; });
+      if (at != points.end() && is_within(*at)) write_marker(run, *at, 7, "line-marker");
+    }
+  }
+
+  [[nodiscard]] bool is_within(const Point& point) const {
+    return y_.can_show(point.y) && point.y <= y_.high && point.y >= y_.low;
+  }
+
   void write_path(const Points& points, const char* css_class) {
     std::string path;
     bool drawing = false;
-    for (const Point& point : thin(points, layout_.columns)) {
+    for (const Point& point : thin(shown_part(points), layout_.columns)) {
       const bool shown = y_.can_show(point.y);
       if (shown)
         path += fmt::format("{}{:.1f} {:.1f}", drawing ? 'L' : 'M', x(point.x), y(point.y));
@@ -210,13 +303,10 @@ class ChartWriter {
     const Series& series = chart_.series[run];
     open_group(run);
     write_path(series.smooth, "smooth");
+    write_line_markers(run);
     for (const Point& dot : series.dots)
-      if (y_.can_show(dot.y))
-        out_ += fmt::format(
-            "<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"4\"><title>{}, step {:.0f}: {:.4f}</title>"
-            "</circle>\n",
-            x(dot.x), y(dot.y), html(series.label), dot.x, dot.y);
-    for (const Point& mark : series.marks)
+      if (dot.x >= x_.low && y_.can_show(dot.y)) write_marker(run, dot, 9, "dot");
+    for (const Point& mark : shown_part(series.marks))
       out_ += fmt::format("<path class=\"mark\" d=\"M{0:.1f} {1}l6 6m0 -6l-6 6\"/>\n",
                           x(mark.x) - 3, layout_.plot_bottom() - 9);
     out_ += "</g>\n";
@@ -248,7 +338,7 @@ class ChartWriter {
       const Points& points = chart_.series[i].smooth;
       const auto end = std::find_if(points.rbegin(), points.rend(),
                                     [&](const Point& point) { return y_.can_show(point.y); });
-      if (end == points.rend()) continue;
+      if (end == points.rend() || end->x < x_.low) continue;
       const double end_y = std::clamp(y(end->y), layout_.top, layout_.plot_bottom());
       labels.push_back({i, x(end->x), end_y, end_y});
     }
@@ -281,10 +371,13 @@ class ChartWriter {
 
 }  // namespace detail
 
-/// The chart for wide and for narrow pages; the style sheet shows one of them.
+/// The chart for wide and for narrow pages, of which the style sheet shows one, and below it what
+/// lies outside of it.
 inline std::string svg(const Chart& chart) {
-  return detail::ChartWriter(chart, wide_layout).svg() +
-         detail::ChartWriter(chart, narrow_layout).svg();
+  detail::ChartWriter wide(chart, wide_layout);
+  const std::string off = wide.off_chart();
+  return wide.svg() + detail::ChartWriter(chart, narrow_layout).svg() +
+         (off.empty() ? "" : "<p class=\"muted off\">Off this chart: " + html(off) + ".</p>\n");
 }
 
 }  // namespace compare_runs

@@ -27,6 +27,7 @@ inline constexpr std::size_t sample_length = 200;
 struct Row {
   std::string label;
   std::optional<double> train_loss, validation_loss, gap_percent, tokens_per_second;
+  std::uint64_t gap_step = 0;  ///< the last that both this run and the baseline were evaluated at
   GemmCount gemms;
   std::uint64_t skipped = 0;
 };
@@ -141,21 +142,19 @@ inline Row make_row(const Run& run, std::string label, std::size_t window) {
   return row;
 }
 
-/// The baseline's validation loss after as many steps as `run` made: two finished runs are compared
-/// at their ends, otherwise at the last evaluation of `run`.
-inline std::optional<double> reference_loss(const Run& run, const Run& baseline) {
-  if (run.summary && baseline.summary) return baseline.summary->validation_loss;
-  if (run.evaluations.empty()) return std::nullopt;
-  for (const Evaluation& evaluation : baseline.evaluations)
-    if (evaluation.step == run.evaluations.back().step) return evaluation.loss;
-  return std::nullopt;
-}
-
+/// The gap at the last step at which both were evaluated: losses after unequal numbers of steps
+/// say nothing of the recipes.
 inline void fill_gap(const Run& run, const Run& baseline, Row& row) {
-  const std::optional<double> reference = reference_loss(run, baseline);
-  if (!reference || !std::isfinite(*reference) || *reference <= 0) return;
-  if (!row.validation_loss || !std::isfinite(*row.validation_loss)) return;
-  row.gap_percent = 100 * (*row.validation_loss - *reference) / *reference;
+  for (const Evaluation& evaluation : run.evaluations) {
+    const auto same =
+        std::find_if(baseline.evaluations.begin(), baseline.evaluations.end(),
+                     [&](const Evaluation& other) { return other.step == evaluation.step; });
+    if (same == baseline.evaluations.end() || !(same->loss > 0)) continue;
+    const double gap = 100 * (evaluation.loss - same->loss) / same->loss;
+    if (!std::isfinite(gap)) continue;
+    row.gap_percent = gap;
+    row.gap_step = evaluation.step;
+  }
 }
 
 /// "Different seed: 2 (mxfp8); 1 (the others)." if it is not the same in all runs that have it.
@@ -206,17 +205,48 @@ inline void note_differences(Comparison& comparison) {
         "The recipe is therefore not the only difference between these runs.");
 }
 
+/// "done after 30 steps", or where and why the run stopped.
+inline std::string end_of(const Run& run) {
+  const std::uint64_t wanted = run.configuration.steps;
+  if (run.finished()) return fmt::format("done after {} steps", grouped(run.summary->steps));
+  return fmt::format("STOPPED at step {} of {}: {}", grouped(run.last_step()), grouped(wanted),
+                     run.summary ? visible(run.summary->end) : "no summary");
+}
+
+inline void note_gap(const Comparison& comparison, std::size_t index,
+                     std::vector<std::string>& notes) {
+  const Run& run = comparison.runs[index];
+  const Run& baseline = comparison.runs[comparison.baseline];
+  const Row& row = comparison.rows[index];
+  const std::string& reference = comparison.rows[comparison.baseline].label;
+  if (index == comparison.baseline || run.evaluations.empty() || baseline.evaluations.empty())
+    return;
+  const std::uint64_t last = run.evaluations.back().step;
+  const std::uint64_t last_of_baseline = baseline.evaluations.back().step;
+  if (!row.gap_percent) {
+    notes.push_back(
+        fmt::format("{}: no gap: there is no step at which both it and {} have a finite validation "
+                    "loss.",
+                    row.label, reference));
+  } else if (row.gap_step != last || row.gap_step != last_of_baseline) {
+    notes.push_back(
+        fmt::format("{}: the gap is that after step {}, the last at which both were evaluated; "
+                    "{} was evaluated until step {}, {} until step {}.",
+                    row.label, row.gap_step, row.label, last, reference, last_of_baseline));
+  }
+}
+
 inline void note_run(const Run& run, const Row& row, std::size_t window,
                      std::vector<std::string>& notes) {
   for (const std::string& remark : run.remarks)
     notes.push_back(fmt::format("{}: {}.", row.label, remark));
   const Configuration& c = run.configuration;
+  if (!run.finished()) notes.push_back(fmt::format("{} {}.", row.label, end_of(run)));
   if (!run.summary) {
-    notes.push_back(fmt::format(
-        "{}: no summary; it ended at step {} of {}, or still runs. Its train loss is the mean of "
-        "its last {} steps. Its validation loss is that of its last evaluation, and the gap is to "
-        "the baseline's at the same step.",
-        row.label, run.steps.empty() ? 0 : run.steps.back().step, c.steps, window));
+    notes.push_back(
+        fmt::format("{}: without a summary it was killed, or still runs. Its train loss is the "
+                    "mean of its last {} steps, its validation loss that of its last evaluation.",
+                    row.label, window));
   } else if (run.summary->gemms != c.gemms) {
     notes.push_back(
         fmt::format("{} announced {} of {} GEMMs in FP8, but counted {} of {} when it ran.",
@@ -258,6 +288,7 @@ inline Comparison compare(std::vector<Run> runs, const std::string& precision) {
   detail::note_baseline(comparison, precision);
   for (std::size_t i = 0; i < labels.size(); ++i)
     detail::note_run(comparison.runs[i], comparison.rows[i], comparison.window, comparison.notes);
+  for (std::size_t i = 0; i < labels.size(); ++i) detail::note_gap(comparison, i, comparison.notes);
   return comparison;
 }
 
@@ -269,7 +300,7 @@ inline Cells table_head(const Comparison& comparison) {
   return {"recipe",          "train loss",
           "validation loss", "gap to " + visible(baseline.configuration.precision),
           "tokens/s",        "FP8 GEMMs",
-          "skipped steps"};
+          "skipped steps",   "end"};
 }
 
 inline Cells table_cells(const Comparison& comparison, std::size_t index) {
@@ -290,16 +321,18 @@ inline Cells table_cells(const Comparison& comparison, std::size_t index) {
       index == comparison.baseline && row.gap_percent ? "baseline" : number(row.gap_percent, gap),
       number(row.tokens_per_second, rate),
       fmt::format("{} of {}", row.gemms.fp8, row.gemms.total),
-      grouped(row.skipped)};
+      grouped(row.skipped),
+      detail::end_of(comparison.runs[index])};
 }
 
 /// What one operand of one run went through over the steps where operands were collected.
 struct OperandHistory {
-  std::string name, format;
+  std::string name, format, granularity;
   std::size_t samples = 0;
   double smallest_amax = std::numeric_limits<double>::infinity();
   double largest_amax = -std::numeric_limits<double>::infinity();
   double last_scale = 0;
+  std::uint64_t nonfinite_step = 0;  ///< the last at which it held an Inf or NaN; 0: none
   double mean_saturated = 0, worst_saturated = 0, mean_flushed = 0, worst_flushed = 0;
   std::uint64_t worst_saturated_step = 0, worst_flushed_step = 0;
 };
@@ -317,11 +350,17 @@ inline std::vector<OperandHistory> operand_histories(const Run& run) {
   };
   for (const OperandSample& sample : run.operands) {
     const auto [place, added] = index_of.try_emplace(sample.name, histories.size());
-    if (added) histories.push_back({.name = sample.name, .format = sample.format});
+    if (added)
+      histories.push_back(
+          {.name = sample.name, .format = sample.format, .granularity = sample.granularity});
     OperandHistory& history = histories[place->second];
     ++history.samples;
-    history.smallest_amax = std::min(history.smallest_amax, sample.amax);
-    history.largest_amax = std::max(history.largest_amax, sample.amax);
+    if (std::isfinite(sample.amax)) {
+      history.smallest_amax = std::min(history.smallest_amax, sample.amax);
+      history.largest_amax = std::max(history.largest_amax, sample.amax);
+    } else {
+      history.nonfinite_step = sample.step;
+    }
     history.last_scale = sample.scale;
     follow(sample.saturated, sample.step, history.mean_saturated, history.worst_saturated,
            history.worst_saturated_step);

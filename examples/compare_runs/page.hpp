@@ -21,7 +21,7 @@ inline constexpr std::string_view style_sheet = R"css(
 .s0 { --c: var(--s0) } .s1 { --c: var(--s1) } .s2 { --c: var(--s2) } .s3 { --c: var(--s3) }
 .s4 { --c: var(--s4) } .s5 { --c: var(--s5) } .s6 { --c: var(--s6) } .s7 { --c: var(--s7) }
 * { box-sizing: border-box }
-body { margin: 0 auto; padding: 2.2rem 1.4rem 4rem; max-width: 1040px; background: var(--page);
+body { margin: 0 auto; padding: 2.2rem 1.4rem 4rem; max-width: 1180px; background: var(--page);
   color: var(--ink); font: 16px/1.5 system-ui, -apple-system, "Segoe UI", Roboto, sans-serif }
 h1 { font-size: 1.7rem; line-height: 1.2; margin: 0 0 .3rem; letter-spacing: -.01em }
 h2 { font-size: 1.15rem; margin: 2.6rem 0 .6rem }
@@ -34,14 +34,22 @@ table { border-collapse: collapse; width: 100%; font-size: .92rem;
   font-variant-numeric: tabular-nums }
 th, td { padding: .42rem .7rem; text-align: right; white-space: nowrap;
   border-bottom: 1px solid var(--line) }
-th { color: var(--muted); font-weight: 600; font-size: .82rem }
+th { color: var(--muted); font-weight: 600; font-size: .82rem; white-space: normal;
+  vertical-align: bottom }
 th:first-child, td:first-child, td.text, th.text { text-align: left }
 th:first-child, td:first-child { padding-left: 0 }
 td:last-child, th:last-child { padding-right: 0 }
 td:first-child:not(.name) { font-weight: 600 }
 tr.heading td { padding-top: .8rem !important }
+tr.stopped td:last-child { font-weight: 600 }
+.results td:first-child { white-space: normal }
+.results td:last-child { white-space: normal; min-width: 11em; padding-left: 1.5rem }
 .operands { font-size: .84rem }
-.operands :is(th, td):not(:first-child) { padding: .3rem .55rem }
+.origin { font-size: .82rem }
+.origin :is(th, td) { white-space: normal; padding: .3rem .4rem }
+.origin td:nth-child(2) { overflow-wrap: anywhere; min-width: 9em }
+.operands :is(th, td):not(:first-child) { padding: .3rem .4rem }
+.operands td:nth-child(3) { white-space: normal; min-width: 10em }
 td.name { font: .8rem/1.5 ui-monospace, "DejaVu Sans Mono", Menlo, monospace }
 tr.baseline td { background: var(--panel) }
 .results tr.baseline td:first-child { box-shadow: -8px 0 0 var(--panel) }
@@ -66,8 +74,13 @@ svg text { fill: var(--muted) }
 .raw { fill: none; stroke: var(--c); opacity: .2; stroke-width: 1 }
 .smooth { fill: none; stroke: var(--c); stroke-width: 2; stroke-linejoin: round }
 .s0 .smooth, .s0.smooth { stroke-width: 2.6 }
-.again .smooth { stroke-dasharray: 6 3 }
-circle { fill: var(--page); stroke: var(--c); stroke-width: 2 }
+.d1 .smooth { stroke-dasharray: 10 5 } .d2 .smooth { stroke-dasharray: 3 4 }
+.d3 .smooth { stroke-dasharray: 12 4 3 4 } .d4 .smooth { stroke-dasharray: 6 3 }
+.dot { fill: var(--page); stroke: var(--c); stroke-width: 2 }
+.line-marker { fill: var(--c); stroke: var(--c); stroke-width: 1.5 }
+.swatch { width: 40px; height: 12px; margin-right: .4em; vertical-align: -.1em }
+.off { margin: .1rem 0 0 }
+.views { display: flex; flex-wrap: wrap; gap: .1rem 1rem; font-size: .85rem; color: var(--muted) }
 .mark { fill: none; stroke: var(--c); stroke-width: 1.8 }
 .leader { fill: none; stroke: var(--c); opacity: .45 }
 svg text.label { fill: var(--c); font-weight: 600 }
@@ -77,8 +90,6 @@ svg text.label { fill: var(--c); font-weight: 600 }
   font-size: .8rem; line-height: 1.5; font-variant-numeric: tabular-nums; white-space: nowrap }
 .tip span { display: flex; justify-content: space-between; gap: 1.2em }
 .tip i { color: var(--c); font-style: normal; font-weight: 600 }
-body:has(#logarithmic:checked) .when-linear, body:has(#logarithmic:not(:checked)) .when-logarithmic
-  { display: none }
 pre { margin: 0; padding: .8rem 1rem; background: var(--panel); border-left: 3px solid var(--c);
   border-radius: 0 .4rem .4rem 0; white-space: pre-wrap; overflow-wrap: anywhere;
   font: .85rem/1.5 ui-monospace, "DejaVu Sans Mono", Menlo, monospace }
@@ -86,17 +97,24 @@ details { margin: .7rem 0 } summary { cursor: pointer; color: var(--muted); font
 @media (max-width: 640px) {
   body { padding: 1.3rem 1rem 3rem }
   h1 { font-size: 1.4rem }
-  .controls { position: static }
+  .controls { position: static } .controls label { white-space: normal }
   svg.wide { display: none } svg.narrow { display: block }
-  .results thead { display: none }
-  .results tr { display: grid; grid-template-columns: 1fr 1fr; gap: 0 1.2rem; padding: .7rem 0;
+  .cards thead { display: none }
+  .cards tr { display: grid; grid-template-columns: 1fr 1fr; gap: 0 1.2rem; padding: .7rem 0;
     border-bottom: 1px solid var(--line) }
-  .results tr.baseline td { background: none; box-shadow: none !important }
-  .results td { display: flex; justify-content: space-between; gap: .5em; white-space: normal;
-    padding: .1rem 0; border: 0 }
-  .results td:first-child { overflow-wrap: anywhere; grid-column: 1 / -1; justify-content: flex-start;
-    align-items: center; padding-bottom: .25rem }
-  .results td:not(:first-child)::before { content: attr(data-name); color: var(--muted) }
+  .cards tr.baseline td { background: none; box-shadow: none !important }
+  .cards :is(td, td:not(:first-child)) { display: flex; justify-content: space-between; gap: .5em;
+    padding: .1rem 0; border: 0; min-width: 0 }
+  .cards td:first-child { grid-column: 1 / -1; justify-content: flex-start; align-items: center;
+    padding-bottom: .25rem; font-weight: 600; white-space: normal; overflow-wrap: anywhere }
+  .cards td:not(:first-child)::before { content: attr(data-name); color: var(--muted);
+    white-space: normal; text-align: left }
+  .results td:last-child, .origin td:nth-child(2) { grid-column: 1 / -1 }
+  .origin td { overflow-wrap: anywhere }
+  .operands td:nth-child(2) { order: 1 } .operands td:nth-child(4) { order: 2; white-space: normal }
+  .operands td:nth-child(3) { order: 3; grid-column: 1 / -1 }
+  .operands td:nth-child(n+5) { order: 4 }
+  .operands tr { font-size: .8rem; gap: 0 .9rem }
 }
 @media print { .controls { position: static } }
 )css";
@@ -116,13 +134,15 @@ const nearest = (points, step) => {
 for (const svg of document.querySelectorAll('svg.chart')) {
   const cursor = svg.querySelector('.cursor'), tip = svg.parentElement.querySelector('.tip');
   if (!cursor) continue;
-  const {chart, left, right, first, last} = svg.dataset;
+  const {chart, left, right, first, last, scale: kind} = svg.dataset;
+  const along = kind === 'logarithmic' ? Math.log : value => +value;
+  const back = kind === 'logarithmic' ? Math.exp : value => value;
   const hide = () => { cursor.style.visibility = tip.style.visibility = 'hidden'; };
   const show = event => {
     const box = svg.getBoundingClientRect(), scale = svg.viewBox.baseVal.width / box.width;
     const share = ((event.clientX - box.left) * scale - left) / (right - left);
     if (share < -0.02 || share > 1.02) return hide();
-    const wanted = +first + Math.min(Math.max(share, 0), 1) * (last - first);
+    const wanted = back(along(first) + Math.min(Math.max(share, 0), 1) * (along(last) - along(first)));
     const rows = data.charts[chart].map((points, run) => [run, points])
         .filter(([run, points]) => points.length && shown(run))
         .map(([run, points]) => [run, ...nearest(points, wanted)]);
@@ -135,7 +155,7 @@ for (const svg of document.querySelectorAll('svg.chart')) {
       line.append(name, row[2] === null ? 'not finite' : row[2].toLocaleString('en', {maximumSignificantDigits: 5}));
       return line;
     }));
-    const x = +left + (step - first) / (last - first) * (right - left);
+    const x = +left + (along(step) - along(first)) / (along(last) - along(first)) * (right - left);
     cursor.setAttribute('x1', x); cursor.setAttribute('x2', x);
     const figure = svg.parentElement.getBoundingClientRect(), at = box.left - figure.left + x / scale;
     const beside = at + 14 + tip.offsetWidth > figure.width ? at - 14 - tip.offsetWidth : at + 14;

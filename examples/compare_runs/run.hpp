@@ -58,17 +58,20 @@ struct Evaluation {
   std::uint64_t tokens = 0;
 };
 
-/// One quantised GEMM operand at one step; saturated and flushed are shares of its elements.
+/// One quantised GEMM operand at one step; saturated and flushed are shares of its elements. The
+/// scale is NaN where each block has its own.
 struct OperandSample {
   std::uint64_t step = 0;
-  std::string name, format;
+  std::string name, format, granularity;
   double amax = 0, scale = 0, saturated = 0, flushed = 0;
 };
 
 struct Summary {
   double train_loss = 0, validation_loss = 0, tokens_per_second = 0, seconds = 0;
   std::uint64_t skipped = 0, peak_bytes = 0;
+  std::uint64_t steps = 0;
   GemmCount gemms;
+  std::string end;  ///< "done", or why the run stopped before
   std::string sample;
 };
 
@@ -80,6 +83,9 @@ struct Run {
   std::vector<OperandSample> operands;
   std::optional<Summary> summary;  ///< absent when the run did not reach its end
   std::vector<std::string> remarks;
+
+  [[nodiscard]] std::uint64_t last_step() const { return steps.empty() ? 0 : steps.back().step; }
+  [[nodiscard]] bool finished() const { return summary && summary->end == "done"; }
 };
 
 namespace detail {
@@ -101,6 +107,11 @@ inline std::string text(const Json& object, const char* name) {
   const Json& value = member(object, name);
   if (!value.is_string()) wrong_type(name, "a string", value);
   return value.get<std::string>();
+}
+
+/// A text that older files do not have.
+inline std::string text_or(const Json& object, const char* name, const std::string& otherwise) {
+  return object.contains(name) ? text(object, name) : otherwise;
 }
 
 inline std::uint64_t count(const Json& object, const char* name) {
@@ -180,6 +191,7 @@ inline void read_step(const Json& event, Run& run) {
     run.operands.push_back({.step = step.step,
                             .name = text(operand, "name"),
                             .format = text(operand, "format"),
+                            .granularity = text_or(operand, "granularity", "tensor"),
                             .amax = number(operand, "amax"),
                             .scale = number(operand, "scale"),
                             .saturated = number(operand, "saturated"),
@@ -188,13 +200,17 @@ inline void read_step(const Json& event, Run& run) {
 }
 
 inline void read_summary(const Json& event, Run& run) {
+  const std::uint64_t steps = count(event, "steps");
+  const char* guess = steps < run.configuration.steps ? "stopped" : "done";
   run.summary = Summary{.train_loss = number(event, "train_loss"),
                         .validation_loss = number(event, "validation_loss"),
                         .tokens_per_second = number(event, "tokens_per_second"),
                         .seconds = number(event, "seconds"),
                         .skipped = count(event, "skipped"),
                         .peak_bytes = count(event, "peak_bytes"),
+                        .steps = steps,
                         .gemms = gemms(event),
+                        .end = text_or(event, "end", guess),
                         .sample = text(event, "sample")};
 }
 

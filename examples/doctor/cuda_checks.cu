@@ -58,7 +58,9 @@ int describe_gpu(int gpu) {
 }
 
 /// Whether cuBLASLt multiplies FP8 with scales of blocks on a GPU of this compute capability.
-bool runs_fp8_blocks(int capability) { return capability == 90; }
+bool runs_fp8_blocks(int capability) {
+  return octavo::capabilities_of<octavo::Fp8Recipe<octavo::Blockwise>>().hold(capability);
+}
 
 /// Largest difference of a step's loss.
 constexpr double loss_tolerance = 1e-3;

@@ -8,7 +8,7 @@ using namespace octavo;
 using Precision = Layerwise<First<1, Bf16>, Fp8Recipe<Delayed>, Last<1, Bf16>>;
 using Model = Llama<llama_tiny, Precision, Cpu>;
 
-int main(int argc, char** argv) {
+int main(int argc, char** argv) try {
   if (argc != 2) return std::puts("usage: first_training TEXT"), 2;
   const std::vector<std::uint8_t> text = read_text({argv[1]});
   TokenStream stream(text, {.sequences = 4, .sequence_length = 64, .seed = 1});
@@ -23,4 +23,6 @@ int main(int argc, char** argv) {
     const StepResult result = session.step(tokens, targets, /*learning_rate=*/3e-3);
     std::printf("step %2d | loss %.4f\n", step, result.loss);
   }
+} catch (const Error& error) {
+  return std::fprintf(stderr, "first_training: %s\n", error.what()), 1;
 }

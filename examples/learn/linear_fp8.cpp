@@ -47,7 +47,7 @@ std::vector<Values> run(int steps) {
     quantize(x, context), quantize(dy, context);  // nothing for FP32 and BF16
     layer.forward(x, {}, y, context);
     layer.backward_input(dy, dx, context);
-    layer.backward_weight(dy, x, false, context);
+    layer.backward_weight(dy, x, weight.gradient, false, context);
     for (auto group : {OperandKind::input, OperandKind::weight, OperandKind::output_gradient})
       scaling.update(group, context);  // delayed scaling: the scales of the next step
   }

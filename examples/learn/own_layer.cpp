@@ -66,7 +66,7 @@ int main() {
   };
   loss();  // the forward
   scale.backward(dy, projected, dprojected.values, context);
-  linear.backward_weight(dprojected, normalised, false, context);
+  linear.backward_weight(dprojected, normalised, weight.gradient, false, context);
   linear.backward_input(dprojected, gradient, context);
   norm.backward(gradient, x, inverse_rms, y, context);
   visit([&](auto& parameter) {

@@ -27,6 +27,7 @@ struct Options {
   int threads = 0;
   int gpu = 0;
   bool deterministic = false;
+  std::string gemm_plans;
   octavo::Index head_chunk = 0;
 
   std::vector<std::string> data;
@@ -59,9 +60,6 @@ struct Options {
   octavo::Index sample = 200;
   double temperature = 0.8;
 };
-
-/// Formats of the optimizer's state.
-inline const std::vector<std::string> state_choices{"auto", "fp32", "bf16"};
 
 namespace detail {
 
@@ -106,6 +104,10 @@ inline void declare(CLI::App& app, Options& options) {
                "device always does")
       ->group(model)
       ->capture_default_str();
+  add("--gemm-plans", options.gemm_plans,
+      "file of GEMM algorithms of the cuda device: those in it are taken, and those that it lacks "
+      "are chosen and added; empty: gemm-plans in the run's folder",
+      model);
   add("--head-chunk", options.head_chunk, "tokens whose logits exist at once; 0: chosen", model)
       ->check(not_negative_whole());
 
@@ -263,6 +265,9 @@ inline SessionRequest session_request(const Options& options) {
   request.threads = options.threads;
   request.gpu = options.gpu;
   request.deterministic = options.deterministic;
+  if (!options.gemm_plans.empty()) {
+    request.gemm_plans = octavo::load_gemm_plans(options.gemm_plans);
+  }
   request.formats = options.formats;
   octavo::SessionOptions& session = request.options;
   session.batch = {options.batch, options.sequence_length};

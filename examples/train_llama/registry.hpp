@@ -23,6 +23,7 @@ struct SessionRequest {
   int threads = 0;             ///< of the `Cpu` device; 0: all
   int gpu = 0;                 ///< of the `Cuda` device
   bool deterministic = false;  ///< the `Cuda` device gives the same bits in every run
+  std::vector<octavo::GemmPlanRecord> gemm_plans;  ///< algorithms that earlier runs chose
 };
 
 /// One preset in one precision on one device.
@@ -71,7 +72,8 @@ StateFormats chosen_formats(const SessionRequest& request, const octavo::Context
   const StateFormats wide = resolved(request.formats, "fp32");
   if constexpr (std::is_same_v<D, octavo::Cuda>) {
     const std::size_t needed = with_optimizer(wide, [&]<class Optimizer>() {
-      return octavo::plan_memory<Model, Optimizer>(request.options, context).peak;
+      const auto limits = Model::limits(request.options.batch, context);
+      return octavo::plan_memory<Model, Optimizer>(request.options, limits).peak;
     });
     if (needed + library_bytes > free_bytes(context)) return resolved(request.formats, "bf16");
   }
@@ -92,6 +94,7 @@ std::shared_ptr<octavo::TrainingSession> make_session(const SessionRequest& requ
   };
   const auto owner = std::make_shared<Owner>(on_gpu ? request.gpu : request.threads);
   if constexpr (on_gpu) owner->context.set_deterministic(request.deterministic);
+  octavo::take_gemm_plans(request.gemm_plans, owner->context);
   const StateFormats formats = detail::chosen_formats<Model>(request, owner->context);
   owner->session = detail::with_optimizer(
       formats, [&]<class Optimizer>() -> std::unique_ptr<octavo::TrainingSession> {

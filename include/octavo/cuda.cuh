@@ -1,11 +1,15 @@
 /// @file
-/// The `Cuda` device: include it in files that nvcc compiles, before a model names `Cuda`.
+/// The whole library for both devices; in files that nvcc compiles.
 #pragma once
+
+#if !defined(__CUDACC__)
+#error "octavo/cuda.cuh is for files that nvcc compiles: name this one NAME.cu"
+#endif
 
 #include <octavo/attention/cuda/attention.cuh>
 #include <octavo/core/cuda/context.cuh>
 #include <octavo/core/cuda/replay.cuh>
 #include <octavo/gemm/cuda/matmul.cuh>
 #include <octavo/kernels/cuda/kernels.cuh>
-#include <octavo/layers/linear.hpp>
 #include <octavo/memory/cuda/buffer.cuh>
+#include <octavo/octavo.hpp>

@@ -1,5 +1,5 @@
 /// @file
-/// The whole library for the `Cpu` device; programs for `Cuda` include `octavo/cuda.cuh` as well.
+/// The whole library for the `Cpu` device; programs for `Cuda` include `octavo/cuda.cuh` instead.
 #pragma once
 
 #include <octavo/attention/attention.hpp>

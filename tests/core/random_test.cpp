@@ -2,7 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include <array>
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -11,7 +10,7 @@ namespace {
 
 using octavo::philox;
 using octavo::RandomStream;
-using Words = std::array<std::uint32_t, 4>;
+using Words = octavo::Array<std::uint32_t, 4>;
 
 // The known-answer vectors of Random123 (kat_vectors, philox4x32 with 10 rounds).
 

@@ -24,6 +24,7 @@ run() {
 }
 out_has() { grep -qxF -- "$1" "$scratch/out" || fail "no line on stdout is: $1"; }
 out_mentions() { grep -qF -- "$1" "$scratch/out" || fail "stdout does not have: $1"; }
+out_mentions_not() { ! grep -qF -- "$1" "$scratch/out" || fail "stdout has: $1"; }
 err_is_one_line_with() {
   [ "$(wc -l <"$scratch/err")" -eq 1 ] || fail "stderr is not one line"
   grep -qF -- "$1" "$scratch/err" || fail "stderr does not have: $1"
@@ -37,9 +38,10 @@ row_is() {
 
 # (2.55 - 2.5) / 2.5 is 2 %.
 run "two finished runs" 0 bf16 fp8_delayed --html "$scratch/report.html"
-row_is "recipe train loss validation loss gap to bf16 tokens/s FP8 GEMMs skipped steps"
-row_is "bf16 2.5000 2.5000 baseline 15,200 0 of 48 0"
-row_is "fp8 <delayed> 2.6000 2.5500 +2.00 % 1,234,567 45 of 48 1"
+row_is "recipe train loss validation loss gap to bf16 tokens/s FP8 GEMMs skipped steps end"
+row_is "bf16 2.5000 2.5000 baseline 15,200 0 of 48 0 done after 4 steps"
+row_is "fp8 <delayed> 2.6000 2.5500 +2.00 % 1,234,567 45 of 48 1 done after 4 steps"
+out_mentions_not "STOPPED"
 out_mentions "Different seed: "
 [ "$(sed -n 1,4p "$scratch/out" | awk '{ print length }' | sort -u | wc -l)" -eq 1 ] ||
   fail "the table's lines differ in length"
@@ -52,17 +54,68 @@ html_has "25.00 % (1)"
 html_lacks "fp8 <delayed>"
 html_lacks "http:"
 html_lacks "https:"
-[ "$(grep -c '<svg class="chart wide"' "$scratch/report.html")" -eq 5 ] || fail "not five charts"
+# Loss in 4 views, difference, gap, gradient norm in 2 views, throughput.
+[ "$(grep -c '<svg class="chart wide"' "$scratch/report.html")" -eq 9 ] || fail "not nine charts"
+for view in loss-view-0 loss-view-1 loss-view-2 loss-view-3 norm-view-0 norm-view-1; do
+  html_has "id=\"$view\""
+done
+html_has 'data-scale="logarithmic"'
+html_has 'Difference to bf16 in training loss'
+html_has '<g class="run-1 s1 d1">'
+html_has 'data-name="saturated, mean">25.00 %'
+html_lacks "Off this chart"
 
 # (2.5 - 2.55) / 2.55 is -1.96 %.
 run "another baseline" 0 bf16 fp8_delayed --baseline fp8-delayed
-row_is "bf16 2.5000 2.5000 -1.96 % 15,200 0 of 48 0"
+row_is "bf16 2.5000 2.5000 -1.96 % 15,200 0 of 48 0 done after 4 steps"
 
 # Train loss is step 2's, as the mean is over one step; 2,048 tokens in 0.15 s; (3.9 - 4) / 4.
 run "a killed run" 0 bf16 killed
-row_is "fp8 tensorwise 4.5000 3.9000 -2.50 % 13,653 45 of 48 0"
+row_is "fp8 tensorwise 4.5000 3.9000 -2.50 % 13,653 45 of 48 0 STOPPED at step 2 of 4: no summary"
 out_has "note: fp8 tensorwise: line 5 of its metrics.jsonl is cut off and was left out."
-out_mentions "it ended at step 2 of 4"
+out_has "note: fp8 tensorwise STOPPED at step 2 of 4: no summary."
+out_has "note: fp8 tensorwise: the gap is that after step 2, the last at which both were evaluated; fp8 tensorwise was evaluated until step 2, bf16 until step 4."
+
+# stopped FOLDER END LAST: bf16's run as one that ended before its end, evaluated after step LAST
+stopped() {
+  mkdir -p "$scratch/$1"
+  sed -e 's/"steps":4,"gemms/"steps":30,"gemms/' -e 's/"precision":"bf16"/"precision":"fp8-blockwise"/' \
+    -e 's/"recipe":"bf16"/"recipe":"fp8 blockwise"/' -e 's/"loss":2.5,"tokens"/"loss":0.01,"tokens"/' \
+    -e "s/\"evaluation\",\"step\":4/\"evaluation\",\"step\":$3/" \
+    -e "s/\"event\":\"summary\",/\"event\":\"summary\",\"end\":\"$2\",/" bf16/metrics.jsonl \
+    >"$scratch/$1/metrics.jsonl"
+}
+stopped signal "signal 15" 4
+stopped late "not finite" 3
+# Both were evaluated at step 4; of the late one only step 2 counts, where both have 4.
+run "a run that a signal stopped" 0 bf16 "$scratch/signal" --html "$scratch/report.html"
+row_is "fp8 blockwise 2.5000 2.5000 -99.60 % 15,200 0 of 48 0 STOPPED at step 4 of 30: signal 15"
+out_has "note: fp8 blockwise STOPPED at step 4 of 30: signal 15."
+html_has 'class=" stopped"'
+run "a run that was not finite" 0 bf16 "$scratch/late"
+row_is "fp8 blockwise 2.5000 2.5000 +0.00 % 15,200 0 of 48 0 STOPPED at step 4 of 30: not finite"
+out_mentions "the gap is that after step 2, the last at which both were evaluated"
+# Files of before the summary said how it ended.
+sed -i 's/"end":"not finite",//' "$scratch/late/metrics.jsonl"
+run "a stopped run of an older version" 0 bf16 "$scratch/late"
+row_is "fp8 blockwise 2.5000 2.5000 +0.00 % 15,200 0 of 48 0 STOPPED at step 4 of 30: stopped"
+sed -i 's/"step":2,"loss":4,/"step":1,"loss":4,/' "$scratch/late/metrics.jsonl"
+run "no step in common" 0 bf16 "$scratch/late"
+row_is "fp8 blockwise 2.5000 2.5000 - 15,200 0 of 48 0 STOPPED at step 4 of 30: stopped"
+out_mentions "no gap: there is no step at which both it and bf16 have a finite validation loss"
+
+# What is far above the start is cut off, and said.
+mkdir "$scratch/wild" "$scratch/blocks"
+sed -e 's/"step":3,"epoch":0.01,"loss":3.1/"step":3,"epoch":0.01,"loss":1758/' \
+  fp8_delayed/metrics.jsonl >"$scratch/wild/metrics.jsonl"
+run "a loss off the chart" 0 bf16 "$scratch/wild" --html "$scratch/report.html"
+html_has "Off this chart: fp8 &lt;delayed&gt;: 1 value, as far as 1758 at step 3."
+sed -e 's/"format":"E4M3","amax":3.1,"scale":144.5/"format":"E4M3","granularity":"1x128","amax":null,"scale":null/' \
+  fp8_delayed/metrics.jsonl >"$scratch/blocks/metrics.jsonl"
+run "a scale for each block" 0 bf16 "$scratch/blocks" --html "$scratch/report.html"
+html_has 'data-name="last scale">one for each 1x128</td>'
+html_has 'data-name="amax">not finite (1)</td>'
+html_has 'data-name="last scale">2.24e+03</td>'
 
 run "a broken line" 2 bf16 broken
 err_is_one_line_with "broken/metrics.jsonl:3: not valid JSON"

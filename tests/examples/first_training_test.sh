@@ -30,5 +30,9 @@ awk '/^step/ {if (!first) first = $NF; last = $NF} END {exit !(last > 0 && last 
 
 "$program" >"$scratch/out"
 [ $? -eq 2 ] || fail "without a text the exit code is not 2"
+"$program" "$scratch/absent" >"$scratch/out" 2>"$scratch/err"
+[ $? -eq 1 ] || fail "without the file the exit code is not 1"
+[ "$(wc -l <"$scratch/err")" -eq 1 ] && grep -q "absent: there is no such file" "$scratch/err" ||
+  fail "without the file stderr has: $(cat "$scratch/err")"
 [ "$failures" -eq 0 ] || exit 1
 echo "first_training: OK"

@@ -51,7 +51,8 @@ fi
 
 # --- llama3_8b on cuda: by hand --------------------------------------------------------------
 parameters=8030261248
-run "llama3_8b in BF16" 0 --model llama3_8b --precision bf16 --batch 1 --seq-len 8192
+wide=(--master-weights fp32 --moments fp32)
+run "llama3_8b in BF16" 0 --model llama3_8b --precision bf16 --batch 1 --seq-len 8192 "${wide[@]}"
 is "weights" "$(bytes weights) >= 2 * parameters && $(bytes weights) < 2 * parameters + 1000000"
 is "gradients" "$(bytes gradients) <= $(bytes weights)"
 is "optimizer" "$(bytes optimizer) >= 12 * parameters && $(bytes optimizer) < 12 * parameters + 1000000"
@@ -60,7 +61,6 @@ is "quantised weights" "$(bytes 'quantised weights') == 0"
 # A block keeps two inputs of linear layers, q k v, attention, middle, gate, up and their product.
 rows=$((2 * 8192 * (2 * 4096 + 6144 + 4096 + 4096 + 3 * 14336)))
 is "activations" "$(bytes activations) > 32 * rows && $(bytes activations) < 40 * rows"
-is "evaluation" "$(bytes 'evaluation adds') == 0"
 is "sum" "$(bytes peak) == $(bytes weights) + $(bytes gradients) + $(bytes optimizer) +
   $(bytes activations) + $(bytes workspace)"
 grep -qF "8192 tokens a step" out || fail "no tokens a step"
@@ -78,9 +78,9 @@ is "activations" "$(bytes activations) < bf16_activations"
 grep -qE "a GPU with 1000 GiB: fits and leaves [0-9.]+ GiB" out || fail "1000 GiB are enough"
 grep -qE "a GPU with 10 GiB: does not fit" out || fail "10 GiB are not enough"
 
-run "cuDNN's workspace" 0 --precision bf16 --with-cudnn
+run "cuDNN's workspace" 0 --precision bf16 --with-cudnn "${wide[@]}"
 is "workspace" "$(bytes workspace) > bf16_workspace"
-run "own attention's workspace" 0 --precision bf16 --own-attention
+run "own attention's workspace" 0 --precision bf16 --own-attention "${wide[@]}"
 is "workspace" "$(bytes workspace) == bf16_workspace"
 run "smaller state" 0 --precision bf16 --master-weights bf16 --moments bf16
 is "optimizer" "$(bytes optimizer) >= 4 * parameters && $(bytes optimizer) < 4 * parameters + 1000000"
@@ -92,16 +92,66 @@ run "four micro-batches" 0 --precision bf16 --micro-batches 4
 is "activations" "$(bytes activations) == two_micro_batches + 2 * 2 * 4 * 8192"
 grep -qF "32768 tokens a step" out || fail "no tokens a step"
 
+# --- what fits -------------------------------------------------------------------------------
+# The flags after "would fit with", as the program takes them.
+suggested() { sed -nE 's/^  would fit with(.*): [0-9.]+ GiB, .*/\1/p' out | head -n 1; }
+# suggestion_fits NAME ARGUMENT...: what is suggested for a card fits that card
+suggestion_fits() {
+  local name=$1 words
+  shift
+  run "$name" 0 "$@"
+  grep -q "does not fit" out || fail "it fits as it is"
+  read -ra words < <(suggested)
+  [ "${#words[@]}" -gt 0 ] || fail "it suggests nothing"
+  # A flag that is suggested takes the place of the one that was named.
+  local kept=() flag
+  while (($#)); do
+    [[ " ${words[*]} " == *" $1 "* ]] || kept+=("$1" "$2")
+    shift 2
+  done
+  run "$name, as suggested: ${words[*]}" 0 "${kept[@]}" "${words[@]}"
+  grep -q "fits and leaves" out || fail "what it suggests does not fit"
+  grep -q "does not fit" out && fail "what it suggests does not fit"
+}
+run "the first command of the docs" 0 --model llama3_8b --precision fp8-delayed --batch 1 \
+  --seq-len 8192
+grep -qF "a GPU with 80 GiB: does not fit" out || fail "80 GiB"
+grep -qF "a GPU with 141 GiB: fits and leaves" out || fail "141 GiB"
+grep -q "^  would fit with --" out || fail "nothing is suggested for 80 GiB"
+suggestion_fits "an 80 GiB card" --card-memory 80 --model llama3_8b
+suggestion_fits "a large batch" --card-memory 80 --batch 16
+suggestion_fits "state that was named" --card-memory 80 --master-weights fp32 --moments fp32
+suggestion_fits "a small card" --card-memory 11 --model llama3_small --batch 4 --seq-len 4096
+run "auto where FP32 fits" 0 --model llama3_8b --precision bf16 --card-memory 300
+grep -qF "AdamW with fp32 master weights and fp32 moments (auto" out || fail "not FP32"
+run "auto where it does not" 0 --model llama3_8b --precision bf16 --card-memory 141
+grep -qF "AdamW with bf16 master weights and bf16 moments (auto" out || fail "not BF16"
+run "auto beside a named format" 0 --model llama3_8b --card-memory 141 --moments fp32
+grep -qF "AdamW with bf16 master weights and fp32 moments (auto" out || fail "not as named"
+run "a model for several cards" 0 --model llama3_70b --card-memory 80
+peak=$(sed -nE 's/^  nothing here fits: it needs ([0-9.]+) GiB.*/\1/p' out)
+estimate=$(sed -nE 's/^  ESTIMATE: sharded over ([0-9]+) such GPUs it would need ([0-9.]+) GiB .*\(([0-9.]+) GiB .* divided, ([0-9.]+) GiB whole.*Octavo does not shard yet$/\1 \2 \3 \4/p' out)
+awk -v peak="$peak" '{n = $1; each = $2; divided = $3; whole = $4
+  exit !(n > 1 && each <= 79 && (each - divided / n - whole) ^ 2 < 0.1 &&
+         divided / (n - 1) + whole > 79 && (divided + whole - peak) ^ 2 < 0.1)}' <<<"$estimate" ||
+  fail "the estimate is wrong: $estimate of $peak"
+
 # --- every choice at once --------------------------------------------------------------------
 for model in llama_tiny llama3_small llama3_1b llama3_8b llama3_70b; do
   run "all of $model" 0 --model "$model" --all
-  [ "$(grep -cE '^(fp|bf)[a-z0-9-]+ +\| (none|norms|swiglu|ffn|block) ' out)" -eq 30 ] ||
-    fail "not 6 precisions in 5 policies"
+  # FP32 and BF16 in 5 policies and 2 states, 4 FP8 precisions with 2 kinds of copies, too.
+  [ "$(grep -cE '^(fp|bf)[a-z0-9-]+ +\| (none|norms|swiglu|ffn|block) +\| (kept|remade) +\| (fp32|bf16) ' out)" -eq 100 ] ||
+    fail "not 100 choices"
   grep -qE '^mxfp8 +\| no GPU' out || fail "MX blocks are not refused"
 done
-run "the policies of one precision" 0 --all --precision fp8-delayed
-awk -F'|' '/^fp8-delayed /{if (++lines > 1 && $10 + 0 >= first + 0) bad = 1
-  if (lines == 1) first = $10} END {exit bad || lines != 5}' out ||
+run "the choices of one precision" 0 --all --precision fp8-delayed --model llama3_8b
+# README's figure for one card of 80 GB.
+awk -F'|' '{gsub(/ /, "")} $1 == "fp8-delayed" && $2 == "swiglu" && $3 == "remade" && $4 == "bf16" &&
+  $5 == "bf16" && $13 > 72.5 && $13 < 73.5 && $14 == "80141" {found = 1} END {exit !found}' out ||
+  fail "no line has 73 GiB"
+run "the policies of one choice" 0 --all --precision fp8-delayed --weight-copies kept "${wide[@]}"
+awk -F'|' '/^fp8-delayed /{if (++lines > 1 && $13 + 0 >= first + 0) bad = 1
+  if (lines == 1) first = $13} END {exit bad || lines != 5}' out ||
   fail "not five policies, or one with a peak that is not below that of none"
 run "all of a shape that FP8 cannot reduce" 0 --all --model llama_tiny --batch 3 --seq-len 5
 [ "$(grep -cF 'FP8 GEMMs need a multiple of 16' out)" -eq 4 ] || fail "FP8 is not refused"
@@ -111,7 +161,11 @@ refused "an unknown model" "llama3_8b,llama3_70b" --model llama5
 refused "an unknown precision" "fp8-delayed,fp8-tensorwise" --precision fp9
 refused "an unknown device" "cpu,cuda" --device gpu
 refused "an unknown policy" "none,norms,swiglu,ffn,block" --recompute some
+run "version" 0 --version
+grep -q '^octavo [0-9.]*$' out || fail "no version"
 refused "an unknown flag" "did you mean 'batch'" --bach 3
+refused "an unknown flag like no other" "unknown option 'lr'; see --help" --lr 3
+refused "a flag twice" "--batch is given 2 times" --batch 3 --batch 4
 refused "an unexpected word" "unexpected word 'llama'" llama
 refused "a batch of 0" "is no whole number from 1" --batch 0
 refused "tokens that FP8 cannot reduce" "need a multiple of 16" --seq-len 15

@@ -345,7 +345,7 @@ class Layer {
     const auto y_gradient = linear_.output_gradient(y_gradient_, tokens_);
     quantize(y_gradient, context_);
     linear_.backward_input(y_gradient, x_gradient_, context_);
-    linear_.backward_weight(y_gradient, x, true, context_);
+    linear_.backward_weight(y_gradient, x, weight_.gradient, true, context_);
   }
 
   [[nodiscard]] StepResult<G> result() const {

@@ -14,19 +14,19 @@ constexpr GemmRun fp8{"E4M3", "E4M3", "loops"};
 constexpr GemmRun mixed{"E5M2", "E4M3", "loops"};
 constexpr GemmRun bf16{"bf16", "bf16", "loops"};
 
-GemmEntry entry(const char* layer, GemmPass pass, const GemmRun& run, bool recomputed = false,
-                bool is_head = false) {
+GemmEntry make_entry(const char* layer, GemmPass pass, const GemmRun& run, bool recomputed = false,
+                     bool is_head = false) {
   return {layer, pass, 64, 32, run, "fp8 delayed", "bf16", recomputed, is_head, 0};
 }
 
 /// A manifest of a plain GEMM, one that is recomputed, and a head in chunks.
-Manifest three_gemms() {
-  Manifest manifest;
-  manifest.add(entry("blocks.0.qkv", GemmPass::input_gradient, mixed));
-  manifest.add(entry("blocks.1.down", GemmPass::forward, fp8, true));
-  manifest.add(entry("head", GemmPass::weight_gradient, bf16, false, true));
-  return manifest;
-}
+struct ThreeGemms : Manifest {
+  ThreeGemms() {
+    add(make_entry("blocks.0.qkv", GemmPass::input_gradient, mixed));
+    add(make_entry("blocks.1.down", GemmPass::forward, fp8, true));
+    add(make_entry("head", GemmPass::weight_gradient, bf16, false, true));
+  }
+};
 
 void run(Manifest& manifest, std::size_t number, int times) {
   for (int i = 0; i < times; ++i) manifest.entry(number).count(manifest.entries()[number].expected);
@@ -44,7 +44,7 @@ std::string complaint(const Manifest& manifest, std::uint64_t micro_batches,
 }
 
 TEST(Manifest, AcceptsAStepThatRanAsAnnounced) {
-  Manifest manifest = three_gemms();
+  ThreeGemms manifest;
   run(manifest, 0, 2);
   run(manifest, 1, 4);
   run(manifest, 2, 6);
@@ -55,19 +55,19 @@ TEST(Manifest, AcceptsAStepThatRanAsAnnounced) {
 }
 
 TEST(Manifest, NamesTheGemmThatRanTooRarelyOrTooOften) {
-  Manifest missing = three_gemms();
+  ThreeGemms missing;
   run(missing, 0, 1);
   run(missing, 1, 1);  // its recomputation is missing
   run(missing, 2, 1);
   EXPECT_NE(complaint(missing, 1, 1).find("blocks.1.down forward ran 1 times"), std::string::npos)
       << complaint(missing, 1, 1);
-  Manifest extra = three_gemms();
+  ThreeGemms extra;
   run(extra, 0, 2);
   run(extra, 1, 2);
   run(extra, 2, 1);
   EXPECT_NE(complaint(extra, 1, 1).find("blocks.0.qkv dgrad ran 2 times"), std::string::npos)
       << complaint(extra, 1, 1);
-  Manifest chunks = three_gemms();
+  ThreeGemms chunks;
   run(chunks, 0, 1);
   run(chunks, 1, 2);
   run(chunks, 2, 1);  // one chunk of two
@@ -75,7 +75,7 @@ TEST(Manifest, NamesTheGemmThatRanTooRarelyOrTooOften) {
 }
 
 TEST(Manifest, CountRefusesAnotherFormatOrImplementation) {
-  Manifest manifest = three_gemms();
+  ThreeGemms manifest;
   EXPECT_NO_THROW(manifest.entry(1).count({"E4M3", "E4M3", "loops"}));
   EXPECT_THROW(manifest.entry(1).count(bf16), ManifestError);
   EXPECT_THROW(manifest.entry(1).count(mixed), ManifestError);
@@ -91,17 +91,17 @@ TEST(Manifest, CountRefusesAnotherFormatOrImplementation) {
 }
 
 /// A manifest of one attention, whose forward is recomputed.
-Manifest attention() {
-  Manifest manifest;
-  manifest.add(AttentionEntry{"blocks.0.attention", "forward", "2 x 64, 4/2 heads of 32", "bf16",
-                              "loops", true});
-  manifest.add(AttentionEntry{"blocks.0.attention", "backward", "2 x 64, 4/2 heads of 32", "bf16",
-                              "others", false});
-  return manifest;
-}
+struct Attention : Manifest {
+  Attention() {
+    add(AttentionEntry{"blocks.0.attention", "forward", "2 x 64, 4/2 heads of 32", "bf16", "loops",
+                       true});
+    add(AttentionEntry{"blocks.0.attention", "backward", "2 x 64, 4/2 heads of 32", "bf16",
+                       "others", false});
+  }
+};
 
 TEST(Manifest, CountsAttention) {
-  Manifest manifest = attention();
+  Attention manifest;
   for (int i = 0; i < 4; ++i) manifest.attention(0).count("loops");
   for (int i = 0; i < 2; ++i) manifest.attention(1).count("others");
   EXPECT_EQ(complaint(manifest, 2, 1), "");
@@ -123,7 +123,7 @@ TEST(Manifest, CountsAttention) {
 }
 
 TEST(Manifest, TextHasALineForEachPassOfAttention) {
-  EXPECT_EQ(attention().text(),
+  EXPECT_EQ(Attention{}.text(),
             "attention | blocks.0.attention forward  | 2 x 64, 4/2 heads of 32 | bf16 | loops\n"
             "attention | blocks.0.attention backward | 2 x 64, 4/2 heads of 32 | bf16 | others\n");
 }
@@ -136,7 +136,7 @@ TEST(Manifest, TellsFp8FromOthers) {
 }
 
 TEST(Manifest, TextHasALineForEachGemm) {
-  const std::string text = three_gemms().text();
+  const std::string text = ThreeGemms{}.text();
   EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 3);
   for (const char* part : {"blocks.0.qkv ", "dgrad", "E5M2 x E4M3 -> bf16", "64 x 32", "loops"})
     EXPECT_NE(text.find(part), std::string::npos) << part << " is missing in\n" << text;

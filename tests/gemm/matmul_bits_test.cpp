@@ -8,6 +8,8 @@
 #include <array>
 #include <cstddef>
 
+#include "gemm/matmul_reference.hpp"
+#include "gemm/other_flags.hpp"
 #include "support/quantized_operand.hpp"
 
 namespace {
@@ -77,7 +79,7 @@ TYPED_TEST(MatmulBits, ForwardDoesNotDependOnOtherRowsAndColumns) {
     const auto x = random_matrix<TypeParam>(largest, k, 1);
     const auto w = random_matrix<TypeParam>(largest, k, 2);
     expect_equal_bits<TypeParam>(k, [&](Index m, Index n, const auto& y, const auto& context) {
-      matmul_forward(corner(x, m, k).input(), corner(w, n, k).input(), y, context);
+      (void)matmul_forward(corner(x, m, k).input(), corner(w, n, k).input(), y, context);
     });
   }
 }
@@ -87,7 +89,7 @@ TYPED_TEST(MatmulBits, InputGradientDoesNotDependOnOtherRowsAndColumns) {
     const auto dy = random_matrix<TypeParam>(largest, k, 3);
     const auto w = random_matrix<TypeParam>(k, largest, 4);
     expect_equal_bits<TypeParam>(k, [&](Index m, Index n, const auto& dx, const auto& context) {
-      matmul_input_gradient(corner(dy, m, k).input(), corner(w, k, n).input(), dx, context);
+      (void)matmul_input_gradient(corner(dy, m, k).input(), corner(w, k, n).input(), dx, context);
     });
   }
 }
@@ -97,7 +99,7 @@ TYPED_TEST(MatmulBits, WeightGradientDoesNotDependOnOtherRowsAndColumns) {
     const auto dy = random_matrix<TypeParam>(k, largest, 5);
     const auto x = random_matrix<TypeParam>(k, largest, 6);
     expect_equal_bits<TypeParam>(k, [&](Index m, Index n, const auto& dw, const auto& context) {
-      matmul_weight_gradient(corner(dy, k, m).input(), corner(x, k, n).input(), dw, context);
+      (void)matmul_weight_gradient(corner(dy, k, m).input(), corner(x, k, n).input(), dw, context);
     });
   }
 }
@@ -117,7 +119,7 @@ void expect_equal_bits_of_quantised() {
       };
       support::QuantizedOperand<P, OperandKind::input> left(corner(x, m, k));
       support::QuantizedOperand<P, OperandKind::weight> right(corner(w, n, k));
-      matmul_forward(quantised(left), quantised(right), y, context);
+      (void)matmul_forward(quantised(left), quantised(right), y, context);
     });
   }
 }
@@ -128,6 +130,31 @@ TEST(QuantizedMatmulBits, ScaledProductDoesNotDependOnOtherRowsAndColumns) {
 
 TEST(QuantizedMatmulBits, BlockScaledProductDoesNotDependOnOtherRows) {
   expect_equal_bits_of_quantised<Mxfp8>();
+}
+
+// The linker keeps one of the functions of one name: a loop with sixteen lanes must not get the
+// kernel with four, nor threads the index of the only one.
+TEST(FilesWithOtherFlags, KeepTheirOwnParts) {
+  const other_flags::Parts others = other_flags::parts();
+  EXPECT_EQ(reinterpret_cast<const void*>(&octavo::detail::sgemm) == others.sgemm,
+            octavo::detail::sgemm_lanes == others.lanes);
+#if defined(_OPENMP)
+  EXPECT_NE(reinterpret_cast<const void*>(&octavo::thread_index), others.thread_index);
+#endif
+}
+
+TEST(FilesWithOtherFlags, MultiplyRight) {
+  const auto x = random_matrix<float>(259, 300, 9);
+  const auto w = random_matrix<float>(131, 300, 10);
+  const reference::Product expected(x.rows, w.rows, x.columns, x, w);
+  expected.check(other_flags::product(x, w));
+  for (const int threads : {1, 4}) {
+    support::Workplace place(threads);
+    place.bind(matmul_workspace(x.rows, w.rows, x.columns, place.context));
+    Matrix<float> here(x.rows, w.rows);
+    matmul_forward(x.input(), w.input(), GemmOutput<float, Cpu>{here.view(), {}}, place.context);
+    expected.check(here);
+  }
 }
 
 }  // namespace

@@ -31,8 +31,7 @@ class DelayedScalingTraces : public testing::Test {
     add<AmaxReduction::most_recent>(std::integer_sequence<int, 2, 0, 1>{});
     add<AmaxReduction::max>(std::integer_sequence<int, 0, 1, 2>{});
     Arena<Cpu> measuring;
-    ScalingTable<Cpu> copy = table_;
-    copy.take(measuring);
+    table_.take(measuring);
     arena_ = Arena<Cpu>(measuring.plan(), place_.context);
     table_.take(arena_);
     table_.reset(place_.context);

@@ -156,10 +156,19 @@ inline void store(Golden& golden, const std::string& name, std::vector<double> v
 
 }  // namespace golden_detail
 
-/// The path of a file of tests/golden, beside the folder that holds this header.
+/// The path of a file of tests/golden, in the current folder or one above it. Not from __FILE__,
+/// which compiler caches make relative to a folder that the program does not know.
 inline std::string golden_path(const std::string& file_name) {
-  const std::filesystem::path here = std::filesystem::absolute(__FILE__);
-  return (here.parent_path().parent_path() / "golden" / file_name).string();
+  const std::filesystem::path name = std::filesystem::path("tests/golden") / file_name;
+  std::filesystem::path folder = std::filesystem::current_path();
+  while (!std::filesystem::exists(folder / name)) {
+    if (!folder.has_relative_path()) {
+      throw std::runtime_error("no folder here or above has " + name.string() +
+                               "; run the tests in the project's folder");
+    }
+    folder = folder.parent_path();
+  }
+  return (folder / name).string();
 }
 
 namespace golden_detail {

@@ -99,7 +99,7 @@ reference::Weights named_tensors(Model& model, const TensorOf& tensor_of) {
       const auto* from = tensor.row(slice.begin);
       std::vector<double>& values = result[slice.name];
       for (octavo::Index i = 0; i < slice.rows * tensor.extent(1); ++i) {
-        values.push_back(static_cast<double>(from[i]));
+        values.push_back(static_cast<double>(static_cast<float>(from[i])));
       }
     }
   });

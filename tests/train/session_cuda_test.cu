@@ -4,8 +4,10 @@
 
 #include "kernels/cuda_support.cuh"
 #include "support/faulty_model.hpp"
+#include "support/gradients.hpp"
 #include "support/small_model.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <string>
@@ -89,11 +91,101 @@ TYPED_TEST(SessionOnCuda, FollowsTheCpu) {
   }
 }
 
+// The loss and the norm of all gradients hide a constant factor on one, and errors in small ones.
+TYPED_TEST(SessionOnCuda, EveryGradientIsTheCpus) {
+  const SessionOptions options = small_session(1);
+  Context<Cuda> on_gpu;
+  Context<Cpu> on_cpu;
+  const TokenBatch batch = step_batch(options, 0);
+  const auto cuda = ::support::telling_gradients<Session<TypeParam, Cuda>>(options, batch, on_gpu);
+  const auto cpu = ::support::telling_gradients<Session<TypeParam, Cpu>>(options, batch, on_cpu);
+  const auto all = ::support::distances(cuda, cpu);
+  ASSERT_EQ(all.size(), 30U);  // 3 blocks of 9 tensors, embedding, final norm, head
+  for (const auto& one : ::support::beyond(all, ::support::device_gradient_bounds<TypeParam>())) {
+    ADD_FAILURE() << one.name << ": error " << one.error << ", factor " << one.factor;
+  }
+  double error = 0;
+  double factor = 0;
+  for (const auto& one : all) {
+    error = std::max(error, one.error);
+    factor = std::max(factor, std::abs(one.factor - 1));
+  }
+  std::printf("  %s: gradients within %.1e of the Cpu's, constant factors within %.1e\n",
+              precision_name<TypeParam>().c_str(), error, factor);
+}
+
+// What a recipe's rounding costs is the same on both devices: neither's gradients are farther from
+// those of FP32.
+TYPED_TEST(SessionOnCuda, EveryGradientIsAsFarFromFp32AsTheCpus) {
+  const SessionOptions options = small_session(1);
+  Context<Cuda> on_gpu;
+  Context<Cpu> on_cpu;
+  const TokenBatch batch = step_batch(options, 0);
+  const auto exact = ::support::telling_gradients<Session<Fp32, Cpu>>(options, batch, on_cpu);
+  const auto cuda = ::support::distances(
+      ::support::telling_gradients<Session<TypeParam, Cuda>>(options, batch, on_gpu), exact);
+  const auto cpu = ::support::distances(
+      ::support::telling_gradients<Session<TypeParam, Cpu>>(options, batch, on_cpu), exact);
+  double largest = 0;
+  double of_cpu = 0;
+  for (std::size_t i = 0; i < cuda.size(); ++i) {
+    EXPECT_LE(cuda[i].error, 1.5 * cpu[i].error + 1e-5) << cuda[i].name;
+    largest = std::max(largest, cuda[i].error);
+    of_cpu = std::max(of_cpu, cpu[i].error);
+  }
+  std::printf("  %s: gradients within %.1e of those of fp32, the Cpu's within %.1e\n",
+              precision_name<TypeParam>().c_str(), largest, of_cpu);
+}
+
 TYPED_TEST(SessionOnCuda, DeterministicRunsGiveTheSameBits) {
   for (const Index micro_batches : {1, 2}) {
     const SessionOptions options = small_session(micro_batches);
     EXPECT_TRUE(this->weights_after(6, options) == this->weights_after(6, options));
   }
+}
+
+TYPED_TEST(SessionOnCuda, AllGemmsArePreparedBeforeTheFirstStep) {
+  for (const Index micro_batches : {1, 2}) {
+    SessionOptions options = small_session(micro_batches);
+    options.model.head_chunk = 96;  // 256 tokens: the last chunk is a shorter one
+    Context<Cuda> context;
+    Session<TypeParam, Cuda> session(options, context);
+    const auto& summary = context.state<detail::GemmPlans>().summary();
+    const std::string prepared = summary.text();
+    const int chosen = summary.quick;
+    std::printf("  %s: %s\n", session.precision().c_str(), prepared.c_str());
+    EXPECT_NE(session.manifest().text().find("gemm plans: " + prepared), std::string::npos);
+    for (unsigned i = 0; i < 3; ++i) this->step(session, options, i);
+    const TokenBatch batch = step_batch(small_session(1), 1000);
+    session.begin_evaluation();
+    session.evaluate(batch.tokens, batch.targets);
+    EXPECT_EQ(summary.quick, chosen) << "the manifest announces other products than run";
+    EXPECT_EQ(summary.heuristic, 0);
+    EXPECT_EQ(session.gemm_plans().size(), static_cast<std::size_t>(chosen));
+  }
+}
+
+TYPED_TEST(SessionOnCuda, ARunWithTheFirstRunsPlansGivesItsBits) {
+  const SessionOptions options = small_session(2);
+  std::vector<GemmPlanRecord> plans;
+  const auto losses = [&] {
+    Context<Cuda> context;
+    context.set_cudnn(false);  // its backward adds in an order of its own
+    take_gemm_plans(plans, context);
+    Session<TypeParam, Cuda> session(options, context);
+    plans = session.gemm_plans();
+    std::vector<double> result;
+    for (unsigned i = 0; i < 5; ++i) {
+      const StepResult done = this->step(session, options, i);
+      result.push_back(done.loss);
+      result.push_back(done.gradient_norm);
+    }
+    return result;
+  };
+  const std::vector<double> first = losses();
+  const std::vector<GemmPlanRecord> chosen = plans;
+  EXPECT_EQ(losses(), first);
+  EXPECT_EQ(plans, chosen);
 }
 
 TYPED_TEST(SessionOnCuda, RecomputationAndRemadeCopiesChangeNoBit) {

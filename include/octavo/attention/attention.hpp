@@ -35,6 +35,15 @@ void check_attention(const char* operation, const AttentionShape& shape, TensorV
 
 }  // namespace detail
 
+/// The limits of a context's device for attention of format `T` and this shape, with what its
+/// libraries say of it: whether they run it, and in how much memory. Plans that are made with them
+/// hold when it runs.
+/// @throws ConfigError  if a library that the context's settings name does not serve the shape
+template <class T, Device D>
+DeviceLimits<D> attention_limits(const AttentionShape& shape, const Context<D>& context) {
+  return attention_limits_body(shape, std::is_same_v<T, Bf16>, context);
+}
+
 /// output = softmax(Q · Kᵀ / √head_dim) · V for each head, where a token sees itself and those
 /// before it in its sequence; `heads / kv_heads` neighbouring query heads share a KV head.
 /// @param qkv          [rows, heads.columns()], after RoPE

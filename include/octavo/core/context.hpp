@@ -21,7 +21,8 @@ struct DeviceLimits<Cpu> {
   int threads = 1;  ///< threads of each operation
 };
 
-/// Plans of the `Cuda` device depend on no property of a GPU, so that any machine can make them.
+/// Plans of the `Cuda` device depend on no property of a GPU, so that any machine can make them;
+/// but where one is there, its libraries can be asked for what is otherwise computed.
 template <>
 struct DeviceLimits<Cuda> {
   /// Attention in BF16 may run through cuDNN; unless said, as this program is compiled.
@@ -33,6 +34,12 @@ struct DeviceLimits<Cuda> {
   /// Equal inputs give equal bits in every run: nothing adds in an order of its own, and algorithms
   /// are not chosen by timing them.
   bool deterministic = false;
+  /// Bytes that cuDNN's deterministic backward may take, which grow with the square of a sequence's
+  /// length; where it needs more, Octavo's own backward runs, which is deterministic, too.
+  std::size_t most_deterministic_workspace = std::size_t{8} << 30;
+  /// Bytes that cuDNN asked for on the GPU at hand, for the attention that is planned with these
+  /// limits; 0: it was not asked.
+  std::size_t cudnn_workspace = 0;
 };
 
 /// Threads and workspace for operations on the `Cpu` device. Not copyable: operations that share
@@ -78,6 +85,14 @@ T* workspace_of(const Context<D>& context, std::size_t bytes, const char* operat
   return reinterpret_cast<T*>(context.workspace().data());
 }
 
+// Files with OpenMP and without may be linked to one program: their loops have different names.
+#if defined(_OPENMP)
+#define OCTAVO_LOOPS openmp_loops
+#else
+#define OCTAVO_LOOPS serial_loops
+#endif
+inline namespace OCTAVO_LOOPS {
+
 /// Calls `body(i)` for 0 ≤ i < count, spread over the context's threads. Results must not depend
 /// on the order of calls; work is dealt out in equal runs, so they do not depend on the number of
 /// threads either.
@@ -103,6 +118,9 @@ inline int thread_index() {
   return 0;
 #endif
 }
+
+}  // namespace OCTAVO_LOOPS
+#undef OCTAVO_LOOPS
 
 /// Number of equal pieces of at most `size` that cover `count`.
 OCTAVO_HOST_DEVICE constexpr Index ceil_divide(Index count, Index size) {

@@ -29,9 +29,17 @@ concept Device = std::same_as<D, Cpu> || std::same_as<D, Cuda>;
 template <Device D>
 struct DeviceLimits;
 
+/// Says what to include for a device that is not there.
+template <Device D>
+struct DeviceNotIncluded {
+  static_assert(!std::same_as<D, Cuda>,
+                "the Cuda device is not included: include <octavo/cuda.cuh>, in a file that nvcc "
+                "compiles (NAME.cu)");
+};
+
 /// What a launching function needs of its device: threads or a stream, and the workspace that
 /// kernels and GEMMs may use while they run. Specialised for each device.
 template <Device D>
-class Context;
+class Context : DeviceNotIncluded<D> {};
 
 }  // namespace octavo

@@ -2,6 +2,10 @@
 /// Marks for functions that also run on a GPU.
 #pragma once
 
+#if __cplusplus < 202002L
+#error "Octavo needs C++20: compile with -std=c++20"
+#endif
+
 #if defined(__CUDACC__)
 /// Callable on the host and inside CUDA kernels.
 #define OCTAVO_HOST_DEVICE __host__ __device__

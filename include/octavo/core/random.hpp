@@ -3,12 +3,11 @@
 /// does not depend on the order or the number of threads that draw it.
 #pragma once
 
+#include <octavo/core/array.hpp>
 #include <octavo/core/macros.hpp>
 
-#include <array>
 #include <cmath>
 #include <cstdint>
-#include <type_traits>
 
 namespace octavo {
 
@@ -23,7 +22,7 @@ namespace detail {
 /// All 64 bits of a product. nvcc would take the constants of `philox` for 64-bit factors.
 OCTAVO_HOST_DEVICE constexpr std::uint64_t wide_product(std::uint32_t a, std::uint32_t b) {
 #if defined(__CUDA_ARCH__)
-  if (!std::is_constant_evaluated()) {
+  if (!__builtin_is_constant_evaluated()) {
     std::uint64_t product = 0;
     asm("mul.wide.u32 %0, %1, %2;" : "=l"(product) : "r"(a), "r"(b));
     return product;
@@ -36,8 +35,8 @@ OCTAVO_HOST_DEVICE constexpr std::uint64_t wide_product(std::uint32_t a, std::ui
 
 /// Four random words for `position` of `stream`.
 /// Source: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011 (Philox4x32-10).
-OCTAVO_HOST_DEVICE constexpr std::array<std::uint32_t, 4> philox(RandomStream stream,
-                                                                 std::uint64_t position) {
+OCTAVO_HOST_DEVICE constexpr Array<std::uint32_t, 4> philox(RandomStream stream,
+                                                            std::uint64_t position) {
   std::uint32_t c0 = static_cast<std::uint32_t>(position);
   std::uint32_t c1 = static_cast<std::uint32_t>(position >> 32);
   std::uint32_t c2 = static_cast<std::uint32_t>(stream.stream);

@@ -1,6 +1,8 @@
 /// @file
-/// Matrix products and their manifest.
+/// Matrix products, their manifest and their algorithms.
 #pragma once
 
+#include <octavo/gemm/gemm_key.hpp>
+#include <octavo/gemm/gemm_plans.hpp>
 #include <octavo/gemm/manifest.hpp>
 #include <octavo/gemm/matmul.hpp>

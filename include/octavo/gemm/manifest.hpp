@@ -23,6 +23,23 @@ constexpr const char* name_of(GemmPass pass) {
   return names[static_cast<std::size_t>(pass)];
 }
 
+/// What the factors that turn an operand's elements back into values cover.
+enum class GemmScales : std::uint8_t { none, tensor, rows_of_32, rows_of_128, squares_of_128 };
+
+/// The scales' name in files: the rows and columns that one covers.
+constexpr const char* name_of(GemmScales scales) {
+  constexpr std::array names{"none", "tensor", "1x32", "1x128", "128x128"};
+  return names[static_cast<std::size_t>(scales)];
+}
+
+/// The scales of a granularity.
+template <class Granularity>
+inline constexpr GemmScales gemm_scales = [] {
+  if (Granularity::block_columns == 0) return GemmScales::tensor;
+  if (Granularity::block_columns == 32) return GemmScales::rows_of_32;
+  return Granularity::block_rows == 1 ? GemmScales::rows_of_128 : GemmScales::squares_of_128;
+}();
+
 /// What a GEMM ran as: what `matmul` returns.
 struct GemmRun {
   const char* a = "";               ///< format of the first operand
@@ -49,6 +66,9 @@ struct GemmEntry {
   bool recomputed = false;    ///< the forward runs once more in the backward
   bool is_head = false;       ///< runs once for each chunk of tokens
   std::uint64_t executed = 0;
+  bool adds = false;  ///< the forward adds the residual stream
+  GemmScales scales_a = GemmScales::none;
+  GemmScales scales_b = GemmScales::none;
 
   /// Executions in a micro-batch of training, as announced.
   [[nodiscard]] std::uint64_t planned(std::uint64_t head_chunks) const {
@@ -89,6 +109,10 @@ struct AttentionEntry {
 /// Every GEMM and every attention of a model, announced before the first step and counted in it.
 class Manifest {
  public:
+  Manifest() = default;
+  Manifest(const Manifest&) = delete;  // layers point to it
+  Manifest& operator=(const Manifest&) = delete;
+
   /// Adds a GEMM and returns its number.
   std::size_t add(GemmEntry entry) {
     entries_.push_back(std::move(entry));
@@ -131,6 +155,11 @@ class Manifest {
     }
   }
 
+  /// Says how the GEMMs' algorithms were chosen, in a line of `text()`; empty: in none.
+  void set_plans(std::string plans) { plans_ = std::move(plans); }
+
+  [[nodiscard]] const std::string& plans() const { return plans_; }
+
   /// One aligned line a GEMM, then one a pass of attention.
   [[nodiscard]] std::string text() const {
     std::size_t longest = 0;
@@ -149,6 +178,7 @@ class Manifest {
       pad("| " + entry.precision, 16);
       lines << "| " << entry.expected.implementation << '\n';
     }
+    if (!plans_.empty()) lines << "gemm plans: " << plans_ << '\n';
     for (const AttentionEntry& entry : attentions_) {
       lines << "attention | " << entry.layer << ' ';
       pad(entry.pass, 8);
@@ -159,6 +189,7 @@ class Manifest {
 
  private:
   std::vector<GemmEntry> entries_;
+  std::string plans_;
   std::vector<AttentionEntry> attentions_;
 };
 

@@ -92,7 +92,7 @@ inline constexpr int rounding_run = 8;
 
 /// The random bits for one rounding of `rounding_run` neighbouring elements.
 struct RoundingBits {
-  std::array<std::uint32_t, 4> words;
+  Array<std::uint32_t, 4> words;
 
   /// @return the bits of the run's i-th element in the lower 16, others above
   OCTAVO_HOST_DEVICE std::uint32_t operator[](int i) const {

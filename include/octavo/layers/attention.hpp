@@ -57,7 +57,7 @@ class GroupedQueryAttention {
     }
     announce(name + ".attention", registry, recomputed);
     qkv_.enter(name + ".qkv", registry, recomputed);
-    output_.enter(name + ".output", registry, recomputed);
+    output_.enter(name + ".output", registry, recomputed, false, true);
     qkv_.take_weight_copies(arena, qkv_weight_);
     output_.take_weight_copies(arena, output_weight_);
   }
@@ -149,7 +149,7 @@ class GroupedQueryAttention {
     quantize(dy, context);
     const auto attended = output_.template input<Mode::recompute>(
         saved.attended, tokens, {.row_major = false, .transposed = true});
-    output_.backward_weight(dy, attended, accumulate, context);
+    output_.backward_weight(dy, attended, output_weight_.gradient, accumulate, context);
     const TensorView<T, 2, D> attended_gradient{scratch.attended_gradient,
                                                 {tokens, Shape.attention_columns()}};
     output_.backward_input(dy, attended_gradient, context);
@@ -163,7 +163,7 @@ class GroupedQueryAttention {
                              constant(attended_gradient), sums, qkv_gradient.values, context));
     rope_backward(qkv_gradient.values, heads, qkv, norm_weights(), norm_gradients(), rope.table(),
                   batch.tokens, qkv_gradient, context);
-    qkv_.backward_weight(qkv_gradient, x, accumulate, context);
+    qkv_.backward_weight(qkv_gradient, x, qkv_weight_.gradient, accumulate, context);
     qkv_.backward_input(qkv_gradient, x_gradient, context);
   }
 

@@ -60,14 +60,15 @@ class LanguageModelHead {
   /// @param targets     [tokens]; below 0: ignored
   /// @param losses      [tokens]
   /// @param x_gradient  [tokens, Hidden], added to; not used in evaluation
+  /// @param weight_gradient  [Padded, Hidden], the projection's; not used in evaluation
   /// @param gradient_scale  [1]: 1 / number of targets in the optimizer step; not used in
   /// evaluation
   /// @param accumulate  whether weights' gradients are added to what is there
   template <class M>
   void loss(TensorView<const T, 2, D> x, TensorView<const std::int32_t, 1, D> targets,
             TensorView<float, 1, D> losses, TensorView<T, 2, D> x_gradient,
-            TensorView<const float, 1, D> gradient_scale, bool accumulate,
-            const Context<D>& context) {
+            TensorView<G, 2, D> weight_gradient, TensorView<const float, 1, D> gradient_scale,
+            bool accumulate, const Context<D>& context) {
     if constexpr (M::saves) {
       if (!accumulate) norm_.visit([&](auto& weight) { weight.clear_gradient(context); });
     }
@@ -80,7 +81,8 @@ class LanguageModelHead {
                     context);
       if constexpr (M::saves) {
         quantize(logits, context);
-        projection_.backward_weight(logits, input, accumulate || begin > 0, context);
+        projection_.backward_weight(logits, input, weight_gradient, accumulate || begin > 0,
+                                    context);
         const TensorView<T, 2, D> gradient{input_gradient_, {count, Hidden}};
         projection_.backward_input(logits, gradient, context);
         const TensorView<float, 1, D> sums{inverse_rms_, {count}};

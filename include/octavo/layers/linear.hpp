@@ -16,6 +16,10 @@ namespace octavo {
 template <Device D>
 class WeightStage {
  public:
+  WeightStage() = default;
+  WeightStage(const WeightStage&) = delete;  // layers point to it
+  WeightStage& operator=(const WeightStage&) = delete;
+
   void reserve(Index element_bytes, Index scale_bytes) {
     element_bytes_ = std::max(element_bytes_, element_bytes);
     scale_bytes_ = std::max(scale_bytes_, scale_bytes);
@@ -34,7 +38,7 @@ class WeightStage {
   std::byte* scales_ = nullptr;
 };
 
-/// What linear layers share while a model is laid out.
+/// What linear layers share. It stays where it is, as the types see to, and outlives them.
 template <Device D>
 struct LayerRegistry {
   ScalingTable<D>* scaling = nullptr;
@@ -44,7 +48,8 @@ struct LayerRegistry {
   DeviceLimits<D> limits{};
 };
 
-/// A linear layer without bias, `In` features to `Out`.
+/// A linear layer without bias, `In` features to `Out`. Can be moved, also between its calls, but
+/// not copied: a copy would count and record as the same layer.
 /// @tparam Precision  `Fp32`, `Bf16`, `Fp8Recipe<…>`, `Mxfp8`, or `AllowFallback` of one
 /// @tparam G          format of the weight's gradient
 template <class Precision, int In, int Out, class G, Device D>
@@ -63,10 +68,15 @@ class Linear {
 
   static_assert(sizeof(detail::LayerCheck<P, In, Out, D>) > 0);  // which says what does not fit
 
+  Linear() = default;
+  Linear(Linear&&) = default;
+  Linear& operator=(Linear&&) = default;
+
   /// Enters the layer in the manifest and the scaling table.
   /// @param recomputed  the forward GEMM runs once more in the backward
+  /// @param adds        the forward adds to its result, such as the residual stream
   void enter(const std::string& name, LayerRegistry<D> registry, bool recomputed = false,
-             bool is_head = false) {
+             bool is_head = false, bool adds = false) {
     registry_ = registry;
     if constexpr (quantized) {
       slots_ = {registry.scaling->template add<P, OperandKind::input>(name),
@@ -77,20 +87,27 @@ class Linear {
     const char* backward = backward_format();
     const char* by = gemm_implementation<P>(D{});
     const std::string precision = PrecisionTraits<P>::name();
+    const GemmScales x = scales<OperandKind::input>();
+    const GemmScales w = scales<OperandKind::weight>();
+    const GemmScales dy = scales<OperandKind::output_gradient>();
     const auto add = [&](GemmPass pass, const char* a, const char* b, const char* result,
-                         bool again) {
-      return registry.manifest->add(
-          {name, pass, Out, In, {a, b, by}, precision, result, again, is_head, 0});
+                         bool again, GemmScales scales_a, GemmScales scales_b) {
+      GemmEntry entry{name, pass, Out, In, {a, b, by}, precision, result, again, is_head, 0};
+      entry.adds = adds && pass == GemmPass::forward;
+      entry.scales_a = scales_a;
+      entry.scales_b = scales_b;
+      return registry.manifest->add(std::move(entry));
     };
-    entries_ = {add(GemmPass::forward, forward, forward, FormatTraits<T>::name, recomputed),
-                add(GemmPass::input_gradient, backward, forward, FormatTraits<T>::name, false),
-                add(GemmPass::weight_gradient, backward, forward, FormatTraits<G>::name, false)};
+    const char* stored = FormatTraits<T>::name;
+    entries_ = {
+        add(GemmPass::forward, forward, forward, stored, recomputed, x, w),
+        add(GemmPass::input_gradient, backward, forward, stored, false, dy, w),
+        add(GemmPass::weight_gradient, backward, forward, FormatTraits<G>::name, false, dy, x)};
   }
 
   /// Takes the memory of the weight's quantised copies, or reserves it on the stage.
-  /// @param weight  must outlive the layer, at the same address
+  /// @param weight  whose memory the layer reads from now on
   void take_weight_copies(Arena<D>& arena, const Weight& weight) {
-    weight_ = &weight;
     copies_.values = weight.weight.data();
     if (registry_.stage == nullptr) {
       copies_.take_row_major(arena, MemoryKind::quantized_weights, Out, In);
@@ -159,11 +176,12 @@ class Linear {
     }
   }
 
-  /// The weight's gradient = dyᵀ · x, added to what is there if `accumulate`.
-  void backward_weight(const OutputGradient& dy, const Input& x, bool accumulate,
-                       const Context<D>& context) {
-    GemmOutput<G, D> output{weight_->gradient, {}};
-    if (accumulate) output.addend = weight_->gradient;
+  /// w_gradient = dyᵀ · x, added to what is there if `accumulate`.
+  /// @param w_gradient  [Out, In], such as the weight's `gradient`
+  void backward_weight(const OutputGradient& dy, const Input& x, TensorView<G, 2, D> w_gradient,
+                       bool accumulate, const Context<D>& context) {
+    GemmOutput<G, D> output{w_gradient, {}};
+    if (accumulate) output.addend = w_gradient;
     if constexpr (quantized) {
       count(GemmPass::weight_gradient,
             matmul_weight_gradient(dy.transposed, x.transposed, output, context));
@@ -190,6 +208,14 @@ class Linear {
       return FormatTraits<OperandFormat<P, OperandKind::output_gradient>>::name;
     } else {
       return FormatTraits<T>::name;
+    }
+  }
+  template <OperandKind Kind>
+  static constexpr GemmScales scales() {
+    if constexpr (quantized) {
+      return gemm_scales<typename OperandMemory<P, Kind, D>::Granularity>;
+    } else {
+      return GemmScales::none;
     }
   }
   [[nodiscard]] ScalingSlot* slot(std::size_t kind) const {
@@ -220,7 +246,6 @@ class Linear {
     registry_.manifest->entry(entries_[static_cast<std::size_t>(pass)]).count(run);
   }
 
-  const Weight* weight_ = nullptr;
   WeightMemory copies_;
   bool records_next_ = false;    ///< of the weight's next cast, where copies are made for each GEMM
   bool scale_is_found_ = false;  ///< since the weight was changed

@@ -39,7 +39,7 @@ class MLP {
                          initial_deviation);
     down_weight_.take(arena, name + ".down.weight", Shape.hidden, Shape.ffn, residual_deviation);
     gate_up_.enter(name + ".gate_up", registry, gate_up_recomputed);
-    down_.enter(name + ".down", registry);
+    down_.enter(name + ".down", registry, false, false, true);
     gate_up_.take_weight_copies(arena, gate_up_weight_);
     down_.take_weight_copies(arena, down_weight_);
   }
@@ -126,14 +126,14 @@ class MLP {
     down_memory.values = y_gradient.data();
     const auto dy = down_.output_gradient(down_memory, tokens);
     quantize(dy, context);
-    down_.backward_weight(dy, activated, accumulate, context);
+    down_.backward_weight(dy, activated, down_weight_.gradient, accumulate, context);
     const TensorView<T, 2, D> activated_gradient{scratch.activated_gradient, {tokens, Shape.ffn}};
     down_.backward_input(dy, activated_gradient, context);
     const auto gate_up_gradient = gate_up_.output_gradient(scratch.gate_up_gradient, tokens);
     const TensorView<const T, 2, D> incoming = activated_gradient;
     const TensorView<const T, 2, D> source = gate_up(saved, tokens);
     swiglu_backward(incoming, source, gate_up_gradient, context);
-    gate_up_.backward_weight(gate_up_gradient, x, accumulate, context);
+    gate_up_.backward_weight(gate_up_gradient, x, gate_up_weight_.gradient, accumulate, context);
     gate_up_.backward_input(gate_up_gradient, x_gradient, context);
   }
 

@@ -10,7 +10,8 @@
 
 namespace octavo {
 
-/// A weight and its gradient; vectors have one row.
+/// A weight and its gradient; vectors have one row. Can be moved, but not copied: a gradient that
+/// is taken later would be missing in the copy.
 /// @tparam W  format of the weight
 /// @tparam G  format of the gradient
 template <class W, class G, Device D>
@@ -20,6 +21,10 @@ struct Parameter {
   TensorView<G, 2, D> gradient;  ///< [rows, columns]
   float initial_deviation = 0;   ///< standard deviation of the initial values; 0: all are 1
   Index initialised_rows = 0;    ///< rows from here on pad the tensor and stay 0
+
+  Parameter() = default;
+  Parameter(Parameter&&) = default;
+  Parameter& operator=(Parameter&&) = default;
 
   [[nodiscard]] bool is_matrix() const { return weight.extent(0) > 1; }
   [[nodiscard]] TensorView<const W, 1, D> vector() const {

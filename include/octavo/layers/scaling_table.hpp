@@ -30,6 +30,10 @@ struct OperandReport {
 template <Device D>
 class ScalingTable {
  public:
+  ScalingTable() = default;
+  ScalingTable(const ScalingTable&) = delete;  // layers point to it
+  ScalingTable& operator=(const ScalingTable&) = delete;
+
   /// Adds the operand of a linear layer that runs in `P`; returns its number.
   template <QuantizedPrecision P, OperandKind Kind>
   std::size_t add(const std::string& layer) {
@@ -171,7 +175,7 @@ class ScalingTable {
 
   [[nodiscard]] static std::vector<ScalingSlot> slots_sync(TensorView<ScalingSlot, 1, D> slots,
                                                            const Context<D>& context) {
-    std::vector<ScalingSlot> result(slots.size());
+    std::vector<ScalingSlot> result(static_cast<std::size_t>(slots.size()));
     copy_to_host_sync(result.data(), slots.data(), result.size() * sizeof(ScalingSlot), context);
     return result;
   }

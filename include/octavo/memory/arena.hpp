@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <span>
 
 namespace octavo {
 
@@ -97,6 +98,9 @@ class Arena {
 
   /// What was taken so far, at its peak.
   [[nodiscard]] const MemoryPlan& plan() const { return plan_; }
+
+  /// All of the memory, for what wants some before anything is written to it.
+  [[nodiscard]] std::span<std::byte> memory() const { return {buffer_.data(), buffer_.size()}; }
 
   /// Bytes that were really allocated.
   [[nodiscard]] std::size_t allocated() const { return buffer_.size(); }

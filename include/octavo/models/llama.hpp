@@ -73,6 +73,13 @@ class Llama {
                                           Config.qk_norm};
   using HeadPrecision = PrecisionOf<Precision, 0, Config.layers, LinearRole::head>;
 
+  /// The limits of the device at hand for this model: what its libraries say of its attention, for
+  /// plans and layouts that hold when it runs.
+  /// @throws ConfigError  if the library that attention is to run through does not serve it
+  [[nodiscard]] static DeviceLimits<D> limits(BatchShape batch, const Context<D>& context) {
+    return attention_limits<T>(attention_shape(batch), context);
+  }
+
   /// Lays the model out in the arena. Writes nothing: see `initialize`.
   /// @throws ConfigError  for a batch or sequence of 0, or tokens that an FP8 GEMM cannot reduce
   Llama(Arena<D>& arena, BatchShape batch, LlamaOptions options, const DeviceLimits<D>& limits)
@@ -106,8 +113,12 @@ class Llama {
 
   /// Sets every parameter and the scaling state to their initial values, and binds the context's
   /// workspace.
+  /// @throws ConfigError  if the context's GPU does not serve the precision
   /// @note synchronises
   void initialize(std::uint64_t seed, Context<D>& context) {
+    if constexpr (std::is_same_v<D, Cuda>) {
+      require_precision_served<Precision>(context.gpu(), context.card(), context.capability());
+    }
     bind(context);
     std::uint64_t stream = 0;
     visit([&](auto& parameter) {
@@ -115,6 +126,17 @@ class Llama {
     });
     scaling_.initialize(context);
     rope_.fill([](Index j) { return rope_frequency(Config, j); }, context);
+  }
+
+  /// Chooses the algorithms of all GEMMs that the manifest announces, before anything else is done
+  /// with the model, and says in the manifest how.
+  /// @param unused  memory that nothing is in yet, such as the whole arena's; overwritten
+  /// @note synchronises
+  void prepare_gemms(Index micro_batches, GemmChoice choice, std::span<std::byte> unused,
+                     const Context<D>& context) {
+    const std::vector<GemmKey> keys =
+        gemm_keys(manifest_, {batch_.rows(), options_.head_chunk, micro_batches});
+    manifest_.set_plans(octavo::prepare_gemms(keys, choice, unused, context).text());
   }
 
   /// Gives the context the workspace that this model's operations need.
@@ -155,8 +177,8 @@ class Llama {
     const TensorView<T, 2, D> gradient = gradient_;
     fill_zero(gradient.data(), gradient.bytes(), context);
     const TensorView<const T, 2, D> last = stream(Config.layers, batch_.rows());
-    head_.template loss<Mode::train>(last, targets, losses, gradient, gradient_scale, !first,
-                                     context);
+    head_.template loss<Mode::train>(last, targets, losses, gradient, head_weight().gradient,
+                                     gradient_scale, !first, context);
     backward(tokens, gradient, !first, context);
     scaling_.update(OperandKind::input, context);
     scaling_.update(OperandKind::output_gradient, context);
@@ -177,7 +199,7 @@ class Llama {
                 const Context<D>& context) {
     forward<Mode::evaluate>(tokens, batch_, context);
     const TensorView<const T, 2, D> last = stream(Config.layers, batch_.rows());
-    head_.template loss<Mode::evaluate>(last, targets, losses, gradient_, {}, false, context);
+    head_.template loss<Mode::evaluate>(last, targets, losses, gradient_, {}, {}, false, context);
   }
 
   /// The logits of `count` rows from `begin` on, for sequences of any length up to the batch's.
@@ -256,7 +278,12 @@ class Llama {
       head_weight_.take(arena, "head.weight", Config.padded_vocabulary(), Config.hidden, deviation);
       head_weight_.initialised_rows = Config.vocabulary;
     }
-    head_.take_weight(arena, Config.tied_embeddings ? embedding_.weight() : head_weight_);
+    head_.take_weight(arena, head_weight());
+  }
+
+  /// The weight of the head's projection.
+  [[nodiscard]] const Parameter<T, G, D>& head_weight() const {
+    return Config.tied_embeddings ? embedding_.weight() : head_weight_;
   }
 
   /// The GEMMs of weights' gradients reduce over tokens, in FP8 16 at a time.
@@ -320,11 +347,14 @@ class Llama {
     arena.overlay(head_scratch, of_segment(std::get<I>(segments_))...);
   }
 
+  static AttentionShape attention_shape(BatchShape batch) {
+    return {batch.sequences, batch.tokens, {Config.heads, Config.kv_heads, Config.head_dim}};
+  }
+
   [[nodiscard]] std::size_t workspace_bytes(const DeviceLimits<D>& limits) const {
     const Index rows = batch_.rows();
-    const AttentionShape attention{
-        batch_.sequences, batch_.tokens, {Config.heads, Config.kv_heads, Config.head_dim}};
-    std::size_t bytes = std::max(embedding_workspace(rows), attention_workspace(attention, limits));
+    std::size_t bytes =
+        std::max(embedding_workspace(rows), attention_workspace(attention_shape(batch_), limits));
     const auto linear = [&](Index tokens, Index out, Index in) {
       for (const auto& [m, n, k] : {std::array{tokens, out, in}, std::array{tokens, in, out},
                                     std::array{out, in, tokens}}) {

@@ -2,6 +2,7 @@
 /// Precision policies for a linear layer: `Fp32`, `Bf16`, `Fp8Recipe`, `Mxfp8`, `AllowFallback`.
 #pragma once
 
+#include <octavo/core/capability.hpp>
 #include <octavo/core/device.hpp>
 #include <octavo/precision/scaling.hpp>
 
@@ -213,13 +214,22 @@ constexpr int feature_multiple() {
   }
 }
 
+/// The GPUs on which the GEMMs of a linear layer in precision `P` run.
+template <LinearPrecision P>
+constexpr Capabilities capabilities_of() {
+  if constexpr (QuantizedPrecision<P>) {
+    return PrecisionTraits<P>::ScalingType::InputGranularity::served_by;
+  } else {
+    return {};
+  }
+}
+
 /// Whether GEMMs of this precision run on this device: the `Cpu` emulates every format; the GPUs
-/// that this library serves have no tensor cores for MX blocks.
+/// that the library's kernels are made for have no tensor cores for MX blocks.
 template <class P, Device D>
 inline constexpr bool runs_on = true;
-template <QuantizedPrecision P>
-inline constexpr bool runs_on<P, Cuda> =
-    !std::is_same_v<typename PrecisionTraits<P>::ScalingType, MxScaling>;
+template <LinearPrecision P>
+inline constexpr bool runs_on<P, Cuda> = capabilities_of<P>().hold(served_cuda_capability);
 template <class P>
 inline constexpr bool runs_on<AllowFallback<P>, Cuda> = true;
 

@@ -5,6 +5,8 @@
 #include <octavo/formats/formats.hpp>
 
 #include <concepts>
+#include <limits>
+#include <type_traits>
 
 namespace octavo {
 
@@ -19,8 +21,20 @@ struct Margin {
   int value = 0;
 };
 
+/// Compute capabilities of GPUs, times ten: 90 is an H100's.
+struct Capabilities {
+  int least = 0;
+  int most = std::numeric_limits<int>::max();
+
+  [[nodiscard]] constexpr bool hold(int capability) const {
+    return least <= capability && capability <= most;
+  }
+};
+
 /// A scale for the whole tensor.
 struct PerTensor {
+  /// Of the GPUs on which cuBLASLt multiplies FP8 with such scales.
+  static constexpr Capabilities served_by{.least = 89};
   using Scale = float;
   static constexpr int block_rows = 0;
   static constexpr int block_columns = 0;
@@ -31,6 +45,11 @@ struct PerTensor {
 /// blocks as BLK128, s[row_block · round_up(k_blocks, 4) + k_block]; E8M0 scales row by row.
 template <int Rows, int Columns, class ScaleType>
 struct PerBlock {
+  /// Of the GPUs on which cuBLASLt multiplies FP8 with such scales: E8M0 ones need tensor cores for
+  /// MX blocks, FP32 ones are Hopper's alone.
+  static constexpr Capabilities served_by = std::is_same_v<ScaleType, E8M0>
+                                                ? Capabilities{.least = 100}
+                                                : Capabilities{.least = 90, .most = 90};
   using Scale = ScaleType;
   static constexpr int block_rows = Rows;
   static constexpr int block_columns = Columns;
@@ -77,7 +96,7 @@ struct BlockwiseScaling {
   static constexpr ScaleRounding rounding = Rounding;
 };
 
-/// E8M0 scales for 1×32 blocks, rounded up.
+/// E8M0 scales for 1×32 blocks; a block's inverse scale is rounded up to a power of two.
 /// Source: OCP Microscaling Formats (MX) 1.0; the rounding is that of cuBLASLt and Transformer
 /// Engine, which keeps a block's largest value from overflowing.
 struct MxScaling {
@@ -85,7 +104,6 @@ struct MxScaling {
   using InputGranularity = PerBlock<1, 32, E8M0>;
   using WeightGranularity = PerBlock<1, 32, E8M0>;
   static constexpr int shape_multiple = 32;
-  static constexpr ScaleRounding rounding = ScaleRounding::power_of_two;
 };
 
 /// Delayed scaling with the field's defaults: 1024 steps of history, their maximum, margin 0.

@@ -2,10 +2,10 @@
 /// Typed views of dense tensors: pointer, shape and device.
 #pragma once
 
+#include <octavo/core/array.hpp>
 #include <octavo/core/context.hpp>
 #include <octavo/core/macros.hpp>
 
-#include <array>
 #include <string>
 #include <type_traits>
 
@@ -18,7 +18,7 @@ template <class T, int Rank, Device D>
 class TensorView {
  public:
   using Element = T;
-  using Shape = std::array<Index, static_cast<std::size_t>(Rank)>;
+  using Shape = Array<Index, static_cast<std::size_t>(Rank)>;
 
   constexpr TensorView() = default;
   OCTAVO_HOST_DEVICE constexpr TensorView(T* data, Shape shape) : data_(data), shape_(shape) {}
@@ -56,16 +56,6 @@ class TensorView {
     shape[0] = count;
     const Index stride = shape_[0] == 0 ? 0 : size() / shape_[0];
     return {data_ == nullptr ? nullptr : data_ + begin * stride, shape};
-  }
-
-  /// The same elements as another shape of the same size.
-  template <int OtherRank>
-  [[nodiscard]] constexpr TensorView<T, OtherRank, D> reshape(
-      typename TensorView<T, OtherRank, D>::Shape shape) const {
-    const TensorView<T, OtherRank, D> result{data_, shape};
-    require<ShapeError>(result.size() == size(), "cannot view ", size(), " elements as ",
-                        result.size(), "; give a shape of the same size");
-    return result;
   }
 
  private:

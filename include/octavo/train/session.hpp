@@ -5,6 +5,7 @@
 #include <octavo/core/replay.hpp>
 #include <octavo/models/llama.hpp>
 #include <octavo/optim/optim.hpp>
+#include <octavo/train/trainable_model.hpp>
 
 #include <algorithm>
 #include <span>
@@ -21,6 +22,8 @@ struct SessionOptions {
   AdamWSettings optimizer{};       ///< betas, epsilon, decay
   float max_gradient_norm = 1.0f;  ///< gradients are scaled down to it; 0: never
   std::uint64_t seed = 1;          ///< of the initial weights and of stochastic rounding
+  /// How algorithms of GEMMs are chosen on the `Cuda` device, where the context was given none.
+  GemmChoice gemm_choice = GemmChoice::sustained;
 };
 
 /// What a training step did.
@@ -76,6 +79,8 @@ class TrainingSession {
   [[nodiscard]] virtual Index head_chunks() const = 0;
   /// How often the step's work was enqueued by the host, recorded, and launched from its record.
   [[nodiscard]] virtual const ReplayCounts& replays() const = 0;
+  /// The algorithms of GEMMs that were chosen by trying, for later runs; see `store_gemm_plans`.
+  [[nodiscard]] virtual std::vector<GemmPlanRecord> gemm_plans() const { return {}; }
   /// Amax, scale and statistics of every quantised operand, of the last step.
   [[nodiscard]] virtual std::vector<OperandReport> operands() = 0;
 };
@@ -131,7 +136,7 @@ struct SessionParts {
 }  // namespace detail
 
 /// The session of one model type.
-/// @tparam Model      such as `Llama<llama_tiny, Bf16, Cpu>`
+/// @tparam Model      a `TrainableModel`, such as `Llama<llama_tiny, Bf16, Cpu>`
 /// @tparam Optimizer  such as `AdamW<MasterWeights<Fp32>, Moments<Bf16>>`
 template <class Model, class Optimizer = AdamW<>>
 class ModelSession final : public TrainingSession {
@@ -141,12 +146,15 @@ class ModelSession final : public TrainingSession {
   ModelSession(const SessionOptions& options, Context<D>& context)
       : options_(options),
         context_(context),
-        arena_(plan_memory<Model, Optimizer>(options, context), context),
-        parts_(arena_, options_, context),
+        limits_(Model::limits(options.batch, context)),
+        arena_(plan_memory<Model, Optimizer>(options, limits_), context),
+        parts_(arena_, options_, limits_),
         staging_(parts_.tokens.bytes() + parts_.targets.bytes() + parts_.gradient_scale.bytes() +
                      sizeof(AdamWStep),
                  context),
         must_calibrate_(parts_.model.scaling().has_histories()) {
+    parts_.model.prepare_gemms(options.micro_batches, options.gemm_choice, arena_.memory(),
+                               context);
     parts_.model.initialize(options.seed, context);
     parts_.optimizer.initialize(context);
   }
@@ -221,6 +229,9 @@ class ModelSession final : public TrainingSession {
   [[nodiscard]] std::string optimizer() const override { return Optimizer::name(); }
   [[nodiscard]] Index head_chunks() const override { return parts_.model.head_chunks(); }
   [[nodiscard]] const ReplayCounts& replays() const override { return replay_.counts(); }
+  [[nodiscard]] std::vector<GemmPlanRecord> gemm_plans() const override {
+    return octavo::gemm_plans(context_);
+  }
   [[nodiscard]] std::vector<OperandReport> operands() override {
     return parts_.model.scaling().report_sync(context_);
   }
@@ -332,6 +343,7 @@ class ModelSession final : public TrainingSession {
 
   SessionOptions options_;
   Context<D>& context_;
+  DeviceLimits<D> limits_;
   Arena<D> arena_;
   detail::SessionParts<Model, Optimizer> parts_;
   Staging<D> staging_;

@@ -89,6 +89,12 @@ inline void row_log_sum_exp(const float* scores, Index leading, Index rows, Inde
 
 }  // namespace detail
 
+/// See attention_limits.
+inline DeviceLimits<Cpu> attention_limits_body(const AttentionShape&, bool,
+                                               const Context<Cpu>& context) {
+  return context;
+}
+
 /// What runs a pass of attention on the `Cpu` device.
 template <class T>
 constexpr const char* attention_implementation(AttentionPass, const AttentionShape&,

@@ -15,6 +15,20 @@
 
 namespace octavo {
 
+/// See attention_limits. Makes cuDNN's plans of the shape, which its first use would make else.
+inline DeviceLimits<Cuda> attention_limits_body(const AttentionShape& shape, bool is_bf16,
+                                                const Context<Cuda>& context) {
+  DeviceLimits<Cuda> limits = context.limits();
+  limits.cudnn = limits.cudnn && is_bf16;
+#if defined(OCTAVO_WITH_CUDNN)
+  if (limits.cudnn && shape.rows() > 0 && shape.tokens % cudnn_attention_multiple == 0) {
+    limits.cudnn_workspace =
+        context.state<detail::CudnnAttention>().workspace(shape, limits.deterministic);
+  }
+#endif
+  return limits;
+}
+
 /// See attention_forward.
 template <class T>
 const char* attention_forward_body(const AttentionShape& shape, TensorView<const T, 2, Cuda> qkv,
@@ -28,7 +42,7 @@ const char* attention_forward_body(const AttentionShape& shape, TensorView<const
     detail::simple_attention_forward(shape, qkv, output, log_sum_exp, context);
   } else {
 #if defined(OCTAVO_WITH_CUDNN)
-    if (std::string_view(by) == "cudnn") {
+    if (std::string_view(by) != "octavo") {
       context.state<detail::CudnnAttention>().forward(shape, qkv.data(), output.data(),
                                                       log_sum_exp.data(), context);
       return by;
@@ -49,13 +63,14 @@ const char* attention_backward_body(const AttentionShape& shape, TensorView<cons
                                     const Context<Cuda>& context) {
   static_assert(std::is_same_v<T, Bf16> || std::is_same_v<T, float>,
                 "attention on Cuda works on bf16 or fp32; choose one of them");
-  const char* by = attention_implementation<T>(AttentionPass::backward, shape, context.limits());
+  const char* by = attention_implementation<T>(AttentionPass::backward, shape,
+                                               attention_limits<T>(shape, context));
   if constexpr (std::is_same_v<T, float>) {
     detail::simple_attention_backward(shape, qkv, output, output_gradient, log_sum_exp,
                                       qkv_gradient, context);
   } else {
 #if defined(OCTAVO_WITH_CUDNN)
-    if (std::string_view(by) == "cudnn") {
+    if (std::string_view(by) != "octavo") {
       context.state<detail::CudnnAttention>().backward(shape, qkv.data(), output.data(),
                                                        output_gradient.data(), log_sum_exp.data(),
                                                        qkv_gradient.data(), context);

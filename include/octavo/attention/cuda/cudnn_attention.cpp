@@ -5,9 +5,12 @@
 #include <cudnn.h>
 #include <cudnn_frontend.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <limits>
 #include <map>
+#include <set>
 #include <tuple>
 #include <unordered_map>
 #include <vector>
@@ -34,8 +37,20 @@ enum TensorNumber : std::int64_t {
 };
 using Pointers = std::unordered_map<std::int64_t, void*>;
 
+/// What a plan computes.
+enum class Work { forward, backward, deterministic_backward };
+
+Work backward_work(bool deterministic) {
+  return deterministic ? Work::deterministic_backward : Work::backward;
+}
+
 /// What decides on a plan.
-using PlanKey = std::tuple<bool, Index, Index, Index, Index, Index>;
+using PlanKey = std::tuple<Work, Index, Index, Index, Index, Index>;
+
+PlanKey plan_key(const AttentionShape& shape, Work work) {
+  const auto [heads, kv_heads, dim] = shape.heads;
+  return {work, shape.sequences, shape.tokens, heads, kv_heads, dim};
+}
 
 struct Plan {
   Graph graph;
@@ -120,13 +135,14 @@ void describe_forward(Graph& graph, const AttentionShape& shape) {
   place_result(statistics, statistics_tensor(shape));
 }
 
-void describe_backward(Graph& graph, const AttentionShape& shape) {
+void describe_backward(Graph& graph, const AttentionShape& shape, bool deterministic) {
   const FusedTensors fused(shape, "", queries);
   const FusedTensors gradients(shape, "_gradient", query_gradients);
   const Index columns = shape.heads.heads * shape.heads.head_dim;
   const auto options =
       frontend::graph::SDPA_backward_attributes()
           .set_name("attention_backward")
+          .set_deterministic_algorithm(deterministic)
           .set_attn_scale(1.0f / std::sqrt(static_cast<float>(shape.heads.head_dim)))
           .set_diagonal_alignment(frontend::DiagonalAlignment_t::TOP_LEFT)
           .set_diagonal_band_right_bound(0);
@@ -145,17 +161,21 @@ void describe_backward(Graph& graph, const AttentionShape& shape) {
 struct CudnnAttention::Plans {
   cudnnHandle_t handle = nullptr;
   std::map<PlanKey, Plan> plans;
+  std::set<PlanKey> refused;
 
-  Plan& plan(const AttentionShape& shape, bool backward) {
-    const PlanKey key{backward,          shape.sequences,      shape.tokens,
-                      shape.heads.heads, shape.heads.kv_heads, shape.heads.head_dim};
+  Plan& plan(const AttentionShape& shape, Work work) {
+    const PlanKey key = plan_key(shape, work);
     const auto place = plans.find(key);
     if (place != plans.end()) return place->second;
     Plan made;
     made.graph.set_io_data_type(frontend::DataType_t::BFLOAT16)
         .set_intermediate_data_type(frontend::DataType_t::FLOAT)
         .set_compute_data_type(frontend::DataType_t::FLOAT);
-    backward ? describe_backward(made.graph, shape) : describe_forward(made.graph, shape);
+    if (work == Work::forward) {
+      describe_forward(made.graph, shape);
+    } else {
+      describe_backward(made.graph, shape, work == Work::deterministic_backward);
+    }
     check_frontend(made.graph.validate(), "validate", shape);
     check_frontend(made.graph.build_operation_graph(handle), "build_operation_graph", shape);
     check_frontend(made.graph.create_execution_plans({frontend::HeurMode_t::A}),
@@ -211,7 +231,7 @@ CudnnAttention::~CudnnAttention() {
 
 void CudnnAttention::forward(const AttentionShape& shape, const Bf16* qkv, Bf16* output,
                              float* log_sum_exp, const Context<Cuda>& context) {
-  Plan& plan = plans_->plan(shape, false);
+  Plan& plan = plans_->plan(shape, Work::forward);
   set_fused(plan.pointers, queries, shape, qkv);
   plan.pointers[outputs] = output;
   plan.pointers[log_sum_exps] = log_sum_exp;
@@ -221,7 +241,7 @@ void CudnnAttention::forward(const AttentionShape& shape, const Bf16* qkv, Bf16*
 void CudnnAttention::backward(const AttentionShape& shape, const Bf16* qkv, const Bf16* output,
                               const Bf16* output_gradient, const float* log_sum_exp,
                               Bf16* qkv_gradient, const Context<Cuda>& context) {
-  Plan& plan = plans_->plan(shape, true);
+  Plan& plan = plans_->plan(shape, backward_work(context.limits().deterministic));
   set_fused(plan.pointers, queries, shape, qkv);
   set_fused(plan.pointers, query_gradients, shape, qkv_gradient);
   plan.pointers[outputs] = address(output);
@@ -230,10 +250,18 @@ void CudnnAttention::backward(const AttentionShape& shape, const Bf16* qkv, cons
   plans_->run(plan, shape, context);
 }
 
-std::size_t CudnnAttention::largest_workspace() const {
-  std::size_t largest = 0;
-  for (const auto& [key, plan] : plans_->plans) largest = std::max(largest, plan.workspace);
-  return largest;
+std::size_t CudnnAttention::workspace(const AttentionShape& shape, bool deterministic) {
+  const std::size_t forward = plans_->plan(shape, Work::forward).workspace;
+  const Work work = backward_work(deterministic);
+  constexpr std::size_t none = std::numeric_limits<std::size_t>::max();
+  if (plans_->refused.contains(plan_key(shape, work))) return none;
+  try {
+    return std::max(forward, plans_->plan(shape, work).workspace);
+  } catch (const ConfigError&) {
+    if (!deterministic) throw;
+    plans_->refused.insert(plan_key(shape, work));
+    return none;
+  }
 }
 
 std::size_t CudnnAttention::version() { return cudnnGetVersion(); }

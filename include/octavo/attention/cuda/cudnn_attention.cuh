@@ -26,15 +26,18 @@ class CudnnAttention {
   void forward(const AttentionShape& shape, const Bf16* qkv, Bf16* output, float* log_sum_exp,
                const Context<Cuda>& context);
 
-  /// See attention_backward; the pointers are those of its views. cuDNN adds up the gradient of
-  /// queries with atomics: two runs may differ in the last bits.
+  /// See attention_backward; the pointers are those of its views. Unless the context is to be
+  /// deterministic, cuDNN adds up the gradient of queries with atomics, so that two runs may differ
+  /// in the last bits.
   /// @throws ConfigError  if cuDNN does not serve this shape or the workspace is too small
   void backward(const AttentionShape& shape, const Bf16* qkv, const Bf16* output,
                 const Bf16* output_gradient, const float* log_sum_exp, Bf16* qkv_gradient,
                 const Context<Cuda>& context);
 
-  /// The largest workspace that a plan so far asked for, in bytes.
-  [[nodiscard]] std::size_t largest_workspace() const;
+  /// Bytes of workspace that cuDNN asks for, for the forward and the backward of a shape; the
+  /// largest number there is if it has no deterministic backward of it.
+  /// @throws ConfigError  if it does not serve the shape at all
+  [[nodiscard]] std::size_t workspace(const AttentionShape& shape, bool deterministic);
 
   /// cuDNN's version, such as 91900.
   [[nodiscard]] static std::size_t version();

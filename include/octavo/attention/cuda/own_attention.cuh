@@ -578,7 +578,7 @@ OCTAVO_KERNEL __launch_bounds__(attention_threads, 1) void attention_query_gradi
     start_scores(probability_gradients[0], output_gradients, values, 0);
     commit_products();
     wait_for_products<1>(scores);
-    if constexpr (hides) {
+    if constexpr (decltype(hides)::value) {
       hide_later_keys(scores[0], first + place.row - step * backward_rows - place.column);
     }
 #pragma unroll

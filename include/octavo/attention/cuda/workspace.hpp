@@ -1,30 +1,18 @@
 /// @file
-/// Workspace of attention on the `Cuda` device. Needs no CUDA, so that any machine can plan memory.
+/// What attention runs through on the `Cuda` device, and its workspace. Needs no CUDA, so that any
+/// machine can plan memory.
 #pragma once
 
 #include <octavo/attention/attention.hpp>
 
 #include <algorithm>
+#include <array>
 #include <type_traits>
 
 namespace octavo {
 
-/// What runs a pass of attention of format `T` on the `Cuda` device. In BF16 that is cuDNN where
-/// the limits have it and sequences are multiples of 64 tokens, else own kernels: cuDNN compiles a
-/// plan for each length, which lengths that are met once, such as those of a text that is being
-/// generated, do not repay, and it refuses sequences of one token. Its backward adds up the
-/// gradient of queries in an order of its own, so own kernels run where equal bits are asked for.
-/// FP32 runs through plain own kernels.
-/// @return "cudnn" or "octavo"
-template <class T>
-constexpr const char* attention_implementation(AttentionPass pass, const AttentionShape& shape,
-                                               const DeviceLimits<Cuda>& limits) {
-  constexpr Index cudnn_multiple = 64;
-  const bool repeats = pass == AttentionPass::forward || !limits.deterministic;
-  const bool cudnn =
-      std::is_same_v<T, Bf16> && limits.cudnn && repeats && shape.tokens % cudnn_multiple == 0;
-  return cudnn ? "cudnn" : "octavo";
-}
+/// cuDNN runs sequences that are multiples of this many tokens.
+inline constexpr Index cudnn_attention_multiple = 64;
 
 namespace detail {
 
@@ -33,25 +21,64 @@ inline std::size_t own_attention_workspace(const AttentionShape& shape) {
   return static_cast<std::size_t>(shape.rows() * shape.heads.heads) * sizeof(float);
 }
 
-/// Bytes of workspace that cuDNN's backward needs at most: softmax sums and an FP32 accumulator of
-/// the queries' gradient, and where heads share KV heads, gradients of keys and values for each
-/// head. The forward needs none. Rows are counted as cuDNN's tiles of 128 cover them.
-/// @note the plans check it against what cuDNN asks for
-inline std::size_t cudnn_attention_workspace(const AttentionShape& shape) {
-  const Index rows = shape.sequences * round_up(shape.tokens, 128) * shape.heads.heads;
+/// Bytes of workspace that cuDNN's backward needs at most, where it cannot be asked: softmax sums
+/// and an FP32 accumulator of the queries' gradient, and where heads share KV heads, gradients of
+/// keys and values for each head. The forward needs none. A deterministic backward adds nothing up
+/// with atomics: it keeps the gradients of all scores, in BF16. Rows are counted as cuDNN's tiles
+/// of 128 cover them.
+/// @note what cuDNN asks for on a GPU counts in place of it: see attention_limits
+inline std::size_t cudnn_attention_workspace(const AttentionShape& shape, bool deterministic) {
+  const Index tokens = round_up(shape.tokens, 128);
+  const Index rows = shape.sequences * tokens * shape.heads.heads;
   const Index shared = shape.heads.heads == shape.heads.kv_heads ? 0 : 2;
-  const Index bytes = rows * (4 + shape.heads.head_dim * (4 + 2 * shared));
+  const Index row = 4 + shape.heads.head_dim * (4 + 2 * shared) + (deterministic ? 2 * tokens : 0);
   constexpr Index slack = Index{1} << 20;
-  return static_cast<std::size_t>(bytes + slack);
+  return static_cast<std::size_t>(rows * row + slack);
+}
+
+/// Bytes of workspace that cuDNN asked for, or else what it needs at most.
+inline std::size_t cudnn_workspace(const AttentionShape& shape, const DeviceLimits<Cuda>& limits) {
+  return limits.cudnn_workspace != 0 ? limits.cudnn_workspace
+                                     : cudnn_attention_workspace(shape, limits.deterministic);
+}
+
+/// The kernels that attention can run through.
+enum class AttentionKernels { octavo, cudnn, cudnn_deterministic };
+
+/// Those that it does. cuDNN serves BF16, and sequences in 64s: it compiles a plan for each length,
+/// which lengths that are met once, such as those of a text that is being generated, do not repay.
+template <class T>
+AttentionKernels attention_kernels(AttentionPass pass, const AttentionShape& shape,
+                                   const DeviceLimits<Cuda>& limits) {
+  const bool fits = shape.tokens % cudnn_attention_multiple == 0;
+  if (!std::is_same_v<T, Bf16> || !limits.cudnn || !fits) return AttentionKernels::octavo;
+  if (pass == AttentionPass::forward || !limits.deterministic) return AttentionKernels::cudnn;
+  return cudnn_workspace(shape, limits) <= limits.most_deterministic_workspace
+             ? AttentionKernels::cudnn_deterministic
+             : AttentionKernels::octavo;
 }
 
 }  // namespace detail
+
+/// What runs attention of format `T` on the `Cuda` device: "cudnn", "cudnn deterministic" or
+/// "octavo". Octavo's own kernels always are deterministic, and so is cuDNN's forward; its
+/// deterministic backward runs where one is asked for and its workspace is within the limits.
+/// @param limits  those of `attention_limits` where there is a GPU
+template <class T = Bf16>
+const char* attention_implementation(AttentionPass pass, const AttentionShape& shape,
+                                     const DeviceLimits<Cuda>& limits) {
+  constexpr std::array names{"octavo", "cudnn", "cudnn deterministic"};
+  return names[static_cast<std::size_t>(detail::attention_kernels<T>(pass, shape, limits))];
+}
 
 /// Bytes of workspace that attention of this shape needs, through whatever it runs.
 inline std::size_t attention_workspace(const AttentionShape& shape,
                                        const DeviceLimits<Cuda>& limits) {
   const std::size_t own = detail::own_attention_workspace(shape);
-  return limits.cudnn ? std::max(own, detail::cudnn_attention_workspace(shape)) : own;
+  const auto backward = detail::attention_kernels<Bf16>(AttentionPass::backward, shape, limits);
+  return backward == detail::AttentionKernels::octavo
+             ? own
+             : std::max(own, detail::cudnn_workspace(shape, limits));
 }
 
 }  // namespace octavo

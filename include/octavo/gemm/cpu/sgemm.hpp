@@ -29,16 +29,22 @@ struct SgemmOperand {
   [[nodiscard]] Index across() const { return transpose == Transpose::no ? 1 : leading; }
 };
 
+// What follows depends on what a file is compiled for. So its names do too: a program may have
+// files that are compiled for different processors, and the linker must not mix their parts.
 #if defined(__AVX512F__)
-inline constexpr Index sgemm_lanes = 16;
-inline constexpr Index sgemm_rows = 8;
+#define OCTAVO_SGEMM_LANES 16
+#define OCTAVO_SGEMM_NAMES lanes_16
 #elif defined(__AVX__)
-inline constexpr Index sgemm_lanes = 8;
-inline constexpr Index sgemm_rows = 6;
+#define OCTAVO_SGEMM_LANES 8
+#define OCTAVO_SGEMM_NAMES lanes_8
 #else
-inline constexpr Index sgemm_lanes = 4;
-inline constexpr Index sgemm_rows = 6;
+#define OCTAVO_SGEMM_LANES 4
+#define OCTAVO_SGEMM_NAMES lanes_4
 #endif
+inline namespace OCTAVO_SGEMM_NAMES {
+
+inline constexpr Index sgemm_lanes = OCTAVO_SGEMM_LANES;
+inline constexpr Index sgemm_rows = sgemm_lanes == 16 ? 8 : 6;
 /// The micro-kernel keeps `sgemm_rows` × `sgemm_columns` sums in registers.
 inline constexpr Index sgemm_columns = 2 * sgemm_lanes;
 /// Elements of the reduced dimension that are packed together.
@@ -147,4 +153,8 @@ inline void store_sums(const float* sums, Index rows, Index columns, float alpha
   }
 }
 
+}  // namespace OCTAVO_SGEMM_NAMES
 }  // namespace octavo::detail
+
+#undef OCTAVO_SGEMM_LANES
+#undef OCTAVO_SGEMM_NAMES

@@ -1,5 +1,5 @@
 /// @file
-/// Matrix products on the `Cuda` device, through cuBLASLt. Host code.
+/// Matrix products on the `Cuda` device, through cuBLASLt.
 #pragma once
 
 #include <octavo/gemm/cuda/limits.hpp>
@@ -22,15 +22,15 @@ std::uint32_t common_alignment(const Elements*... addresses) {
 
 /// Enqueues the product that `key` describes.
 template <class A, class B, class Y>
-void enqueue_product(GemmKey key, const A* a, const B* b, const GemmScales& scales,
+void enqueue_product(GemmKey key, const A* a, const B* b, const GemmScaleFactors& scales,
                      const GemmOutput<Y, Cuda>& y, const Context<Cuda>& context) {
   auto* workspace = workspace_of<std::byte>(context, cublas_workspace_bytes, "a matrix product");
   const Y* addend = y.addend.empty() ? y.result.data() : y.addend.data();
   key.m = y.result.extent(0);
   key.n = y.result.extent(1);
-  key.a = cublas_type<A>;
-  key.b = cublas_type<B>;
-  key.result = cublas_type<Y>;
+  key.a = gemm_format<A>;
+  key.b = gemm_format<B>;
+  key.result = gemm_format<Y>;
   key.adds = !y.addend.empty();
   key.alignment = common_alignment(a, b, addend, y.result.data());
   context.state<GemmPlans>().run(key, scales, {a, b, addend, y.result.data(), workspace}, context);
@@ -46,7 +46,7 @@ GemmRun matmul_dense_body(TensorView<const T, 2, Cuda> a, bool transpose_a,
   static_assert(std::is_same_v<Y, T> || std::is_same_v<Y, float>,
                 "matmul on Cuda: the result must have the operands' format or be fp32; choose "
                 "fp32 for the weight's gradient");
-  detail::GemmKey key;
+  GemmKey key;
   key.k = a.extent(transpose_a ? 0 : 1);
   key.transpose_a = transpose_a;
   key.transpose_b = transpose_b;
@@ -62,11 +62,11 @@ GemmRun matmul_quantized_body(GemmPass pass, QuantizedView<A, Ga, La, Cuda> a,
                               const Context<Cuda>& context) {
   static_assert(!(std::is_same_v<A, E5M2> && std::is_same_v<B, E5M2>),
                 "matmul on Cuda: no GPU multiplies E5M2 by E5M2; choose Hybrid or E4M3Only");
-  detail::GemmKey key;
+  GemmKey key;
   key.k = a.inner();
   key.transpose_b = true;
-  key.scale_a = detail::cublas_scale<Ga>;
-  key.scale_b = detail::cublas_scale<Gb>;
+  key.scales_a = detail::cublas_scales<Ga>();
+  key.scales_b = detail::cublas_scales<Gb>();
   key.fast_accumulation =
       pass == GemmPass::forward && std::is_same_v<Ga, PerTensor> && std::is_same_v<Gb, PerTensor>;
   detail::enqueue_product(key, a.data(), b.data(), {a.scale_inverses(), b.scale_inverses()}, y,

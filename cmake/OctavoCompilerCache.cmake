@@ -1,0 +1,15 @@
+# Compiles through ccache where it is found, in a build of our own. Paths inside the project count as
+# relative, so that checkouts in different folders share the cache. -DOCTAVO_CCACHE=OFF: never.
+
+option(OCTAVO_CCACHE "Compile through ccache where it is found" ${PROJECT_IS_TOP_LEVEL})
+find_program(OCTAVO_CCACHE_PROGRAM ccache)
+mark_as_advanced(OCTAVO_CCACHE_PROGRAM)
+if(OCTAVO_CCACHE AND OCTAVO_CCACHE_PROGRAM)
+  foreach(language IN ITEMS CXX CUDA)
+    if(NOT DEFINED CMAKE_${language}_COMPILER_LAUNCHER)
+      set(CMAKE_${language}_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env
+        CCACHE_BASEDIR=${PROJECT_SOURCE_DIR} CCACHE_NOHASHDIR=1 ${OCTAVO_CCACHE_PROGRAM})
+    endif()
+  endforeach()
+  message(STATUS "Octavo: compiles through ${OCTAVO_CCACHE_PROGRAM}")
+endif()

@@ -1,0 +1,31 @@
+# find_package(octavo 0.1)                    defines octavo::octavo, for the Cpu device
+# find_package(octavo 0.1 COMPONENTS cuda)    octavo::cuda as well; attention in Octavo's own kernels
+# find_package(octavo 0.1 COMPONENTS cudnn)   octavo::cuda as well; attention through cuDNN
+
+include(${CMAKE_CURRENT_LIST_DIR}/octavoDependencies.cmake)
+if(NOT TARGET octavo::octavo)
+  include(${CMAKE_CURRENT_LIST_DIR}/octavoTargets.cmake)
+  octavo_add_requirements(octavo::octavo)
+endif()
+
+foreach(octavo_component IN LISTS octavo_FIND_COMPONENTS)
+  if(octavo_component STREQUAL "cuda")
+    octavo_add_cuda(octavo_missing)
+  elseif(octavo_component STREQUAL "cudnn")
+    octavo_add_cuda(octavo_missing)
+    if(NOT octavo_missing)
+      octavo_add_cudnn(octavo_missing ${CMAKE_CURRENT_LIST_DIR}/cudnn_attention.cpp)
+    endif()
+  else()
+    set(octavo_missing "there is no such component; there are cuda and cudnn")
+  endif()
+  if(octavo_missing)
+    set(octavo_${octavo_component}_FOUND FALSE)
+    if(octavo_FIND_REQUIRED_${octavo_component})
+      set(octavo_FOUND FALSE)
+      set(octavo_NOT_FOUND_MESSAGE "component ${octavo_component}: ${octavo_missing}")
+    endif()
+  else()
+    set(octavo_${octavo_component}_FOUND TRUE)
+  endif()
+endforeach()

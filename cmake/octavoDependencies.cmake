@@ -1,0 +1,73 @@
+# What the library needs of the machine that compiles with it: Octavo's own build includes this file,
+# and so does the installed package, in each consumer's. Nothing of one machine reaches another.
+
+# octavo_add_requirements(TARGET): what octavo::octavo asks of its users' compilers.
+function(octavo_add_requirements target)
+  # OpenMP is for more than one thread.
+  find_package(OpenMP QUIET COMPONENTS CXX)
+  if(OpenMP_CXX_FOUND)
+    target_link_libraries(${target} INTERFACE $<BUILD_INTERFACE:OpenMP::OpenMP_CXX>)
+    # One inline function must not be parallel in one translation unit and serial in another.
+    target_compile_options(${target} INTERFACE
+      "$<BUILD_INTERFACE:$<$<COMPILE_LANG_AND_ID:CUDA,NVIDIA>:-Xcompiler=-fopenmp>>")
+  endif()
+  if(NOT octavo_FIND_QUIETLY)
+    message(STATUS "Octavo: OpenMP ${OpenMP_CXX_FOUND}")
+  endif()
+  # C++20 in files that nvcc compiles. CMake knows the flag from 3.26 on; before, it is passed by
+  # hand unless the project does so itself.
+  if("cuda_std_20" IN_LIST CMAKE_CUDA_COMPILE_FEATURES)
+    target_compile_features(${target} INTERFACE $<BUILD_INTERFACE:cuda_std_20>)
+  elseif(NOT CMAKE_CUDA_FLAGS MATCHES "-std")
+    target_compile_options(${target} INTERFACE
+      "$<BUILD_INTERFACE:$<$<COMPILE_LANG_AND_ID:CUDA,NVIDIA>:-std=c++20>>")
+  endif()
+endfunction()
+
+# octavo_add_cuda(REASON): defines octavo::cuda, or says in REASON why it cannot.
+function(octavo_add_cuda reason)
+  set(${reason} "" PARENT_SCOPE)
+  if(TARGET octavo::cuda)
+    return()
+  endif()
+  if(NOT CMAKE_CUDA_COMPILER_LOADED)
+    set(${reason} "the project does not enable CUDA; write project(... LANGUAGES CXX CUDA)"
+      PARENT_SCOPE)
+    return()
+  endif()
+  find_package(CUDAToolkit QUIET)
+  if(NOT CUDAToolkit_FOUND OR NOT TARGET CUDA::cublasLt)
+    set(${reason} "the CUDA Toolkit with cuBLASLt was not found; name it with -DCUDAToolkit_ROOT="
+      PARENT_SCOPE)
+    return()
+  endif()
+  add_library(octavo::cuda INTERFACE IMPORTED ${octavo_scope})
+  target_link_libraries(octavo::cuda INTERFACE octavo::octavo CUDA::cudart CUDA::cublasLt)
+  target_compile_definitions(octavo::cuda INTERFACE OCTAVO_WITH_CUDA=1)
+endfunction()
+
+# octavo_add_cudnn(REASON SOURCE): lets octavo::cuda run attention through cuDNN, or says in REASON
+# why it cannot. The frontend takes half a minute to include, so one library, octavo::cudnn, holds the
+# one file that does.
+function(octavo_add_cudnn reason source)
+  set(${reason} "" PARENT_SCOPE)
+  if(TARGET octavo::cudnn)
+    return()
+  endif()
+  list(PREPEND CMAKE_MODULE_PATH ${CMAKE_CURRENT_FUNCTION_LIST_DIR})
+  find_package(CudnnFrontend MODULE QUIET)
+  if(NOT CudnnFrontend_FOUND)
+    set(${reason} "cuDNN or its frontend was not found: library ${Cudnn_LIBRARY}, headers \
+${Cudnn_INCLUDE_DIR}, frontend ${CudnnFrontend_INCLUDE_DIR}; name them with -DCudnn_ROOT= and \
+-DCudnnFrontend_INCLUDE_DIR=" PARENT_SCOPE)
+    return()
+  endif()
+  add_library(octavo_cudnn STATIC EXCLUDE_FROM_ALL ${source})
+  add_library(octavo::cudnn ALIAS octavo_cudnn)
+  set_target_properties(octavo_cudnn PROPERTIES POSITION_INDEPENDENT_CODE ON)
+  target_link_libraries(octavo_cudnn
+    PUBLIC octavo::octavo CUDA::cudart
+    PRIVATE CudnnFrontend::CudnnFrontend CUDA::nvrtc)
+  target_compile_definitions(octavo_cudnn INTERFACE OCTAVO_WITH_CUDNN=1)
+  target_link_libraries(octavo::cuda INTERFACE octavo::cudnn)
+endfunction()

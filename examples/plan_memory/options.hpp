@@ -1,0 +1,114 @@
+// plan_memory's flags.
+#pragma once
+
+#include <common/flags.hpp>
+#include <plan_memory/plan.hpp>
+
+#include <algorithm>
+#include <limits>
+#include <string>
+#include <vector>
+
+namespace planner {
+
+using octavo::Index;
+
+struct Options {
+  std::string model = "llama3_8b";
+  std::string precision = "fp8-delayed";
+  std::string device = "cuda";
+  std::string recompute = "none";
+  std::string weight_copies = "kept";
+  bool cudnn = false;
+  int threads = 0;
+  Index head_chunk = 0;
+  Index batch = 1;
+  Index sequence_length = 8192;
+  Index micro_batches = 1;
+  std::string master_weights = "auto";
+  std::string moments = "auto";
+  std::vector<double> card_memory{80, 141};
+  bool all = false;
+};
+
+inline std::vector<Plan> all_plans() {
+  std::vector<Plan> all;
+  for (const auto& of_preset :
+       {plans<octavo::llama_tiny>(), plans<octavo::llama3_small>(), plans<octavo::llama3_1b>(),
+        plans<octavo::llama3_8b>(), plans<octavo::llama3_70b>()}) {
+    all.insert(all.end(), of_preset.begin(), of_preset.end());
+  }
+  return all;
+}
+
+/// The distinct names that `name_of(plan)` gives.
+template <class NameOf>
+std::vector<std::string> names(const std::vector<Plan>& plans, const NameOf& name_of) {
+  std::vector<std::string> result;
+  for (const Plan& plan : plans) {
+    if (std::find(result.begin(), result.end(), name_of(plan)) == result.end()) {
+      result.emplace_back(name_of(plan));
+    }
+  }
+  return result;
+}
+
+inline void declare(CLI::App& app, Options& options, const std::vector<Plan>& plans) {
+  using namespace programs;
+  const auto add = [&app](const std::string& name, auto& value, const std::string& text) {
+    return app.add_option(name, value, text)->capture_default_str();
+  };
+  const auto choose = [&](const std::string& name, std::string& value, const std::string& text,
+                          const std::vector<std::string>& choices) {
+    add(name, value, text)->check(CLI::IsMember(choices));
+  };
+  const auto models = names(plans, [](const Plan& plan) { return plan.config.name.text(); });
+  const auto precisions = names(plans, [](const Plan& plan) { return plan.precision; });
+  choose("--model", options.model, "preset", models);
+  choose("--precision", options.precision, "of the linear layers", precisions);
+  choose("--device", options.device, "where it is to train", {"cpu", "cuda"});
+  choose("--recompute", options.recompute, "what the backward makes again", recompute_names);
+  choose("--weight-copies", options.weight_copies, "quantised copies of weights",
+         weight_copies_names);
+  add("--batch", options.batch, "sequences in a micro-batch")->check(at_least_one());
+  add("--seq-len", options.sequence_length, "tokens in a sequence")->check(at_least_one());
+  add("--micro-batches", options.micro_batches, "micro-batches in a step")->check(at_least_one());
+  add("--head-chunk", options.head_chunk, "tokens whose logits exist at once; 0: chosen")
+      ->check(not_negative_whole());
+  choose("--master-weights", options.master_weights,
+         "fp32; bf16: none beside the BF16 weights; auto: fp32 where the GPU has memory for it",
+         state_choices);
+  choose("--moments", options.moments, "of AdamW, as --master-weights", state_choices);
+  app.add_flag("--with-cudnn,!--own-attention", options.cudnn,
+               "attention on cuda may run through cuDNN, or runs in own kernels (default)");
+  add("--threads", options.threads, "threads of the cpu device; 0: all")
+      ->check(not_negative_whole());
+  add("--card-memory", options.card_memory, "GiB of a GPU; may be given again")
+      ->check(above_zero());
+  app.add_flag("--all", options.all,
+               "one line for every precision, recompute policy, weight copies and optimizer state; "
+               "what is named stays fixed");
+}
+
+inline Request request_of(const Options& options) {
+  constexpr Index most = std::numeric_limits<std::int32_t>::max();
+  const Index rows = options.batch * options.sequence_length;
+  octavo::require<octavo::ConfigError>(rows <= most && rows * options.micro_batches <= most,
+                                       "a step of ", options.batch, " x ", options.sequence_length,
+                                       " x ", options.micro_batches,
+                                       " tokens is too large; give at most ", most, " tokens");
+  Request request;
+  request.session.batch = {options.batch, options.sequence_length};
+  request.session.micro_batches = options.micro_batches;
+  request.session.model = {.recompute = programs::recompute_named(options.recompute),
+                           .head_chunk = options.head_chunk,
+                           .weight_copies = programs::weight_copies_named(options.weight_copies)};
+  request.device = options.device;
+  request.master_weights = options.master_weights;
+  request.moments = options.moments;
+  request.cpu = octavo::Context<octavo::Cpu>(options.threads);
+  request.cuda.cudnn = options.cudnn;
+  return request;
+}
+
+}  // namespace planner

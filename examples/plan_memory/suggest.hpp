@@ -1,0 +1,179 @@
+// What the optimizer's state is on a card, and what to change so that a training fits it.
+#pragma once
+
+#include <plan_memory/options.hpp>
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace planner {
+
+/// Memory of a GPU that CUDA and its libraries take beside the plan.
+inline constexpr double cuda_gib = 1.0;
+inline constexpr double bytes_in_gib = 1 << 30;
+
+/// GiB of a card that the plan leaves, below 0 if it does not fit.
+inline double left_on(double card, const octavo::MemoryPlan& plan) {
+  return card - cuda_gib - static_cast<double>(plan.peak) / bytes_in_gib;
+}
+
+/// The plans of one preset in one precision.
+class Planner {
+ public:
+  /// @param app  says which flags the command line names: these are kept
+  Planner(const CLI::App& app, const Plan& plan) : app_(app), plan_(plan) {}
+
+  [[nodiscard]] const octavo::LlamaConfig& config() const { return plan_.config; }
+
+  [[nodiscard]] octavo::MemoryPlan plan(const Options& options) const {
+    return plan_.make(request_of(options));
+  }
+
+  /// `auto` replaced as the trainer does it: FP32 where the card has memory for it.
+  [[nodiscard]] Options resolved(const Options& options, double card) const {
+    Options wide = with_state(options, "fp32");
+    if (options.device != "cuda" || left_on(card, plan(wide)) >= 0) return wide;
+    return with_state(options, "bf16");
+  }
+
+  /// Every choice of state, weight copies and recomputation, the fastest first. What the command
+  /// line names stays.
+  [[nodiscard]] std::vector<Options> choices(const Options& options) const {
+    std::vector<Options> result;
+    const bool quantized =
+        plan(with_state(options, "bf16")).bytes(octavo::MemoryKind::quantized_weights) > 0;
+    for (const std::string state : {"fp32", "bf16"}) {
+      const Options with = with_state(options, state);
+      if (!result.empty() && with.master_weights == result.front().master_weights &&
+          with.moments == result.front().moments) {
+        continue;
+      }
+      for (const std::string& policy :
+           named("--recompute", options.recompute, programs::recompute_names)) {
+        for (const std::string& copies :
+             named("--weight-copies", options.weight_copies,
+                   quantized ? programs::weight_copies_names
+                             : std::vector<std::string>{options.weight_copies})) {
+          result.push_back(with);
+          result.back().recompute = policy;
+          result.back().weight_copies = copies;
+        }
+      }
+    }
+    return result;
+  }
+
+  /// The first choice that fits the card: of those with this batch and state, then with smaller
+  /// state, then with the batch cut in halves: as twice the micro-batches, or else in a smaller
+  /// step.
+  [[nodiscard]] std::optional<Options> suggest(const Options& asked, double card) const {
+    Options narrow = asked;
+    narrow.master_weights = narrow.moments = "bf16";
+    std::vector<Options> candidates{asked, narrow};
+    for (Options cut = narrow; cut.batch % 2 == 0;) {
+      cut.batch /= 2;
+      candidates.push_back(cut);
+      candidates.back().micro_batches *= asked.batch / cut.batch;
+      candidates.push_back(cut);
+    }
+    for (const Options& candidate : candidates) {
+      if (!can_run(candidate)) continue;
+      for (const Options& choice : choices(candidate)) {
+        if (left_on(card, plan(choice)) >= 0) return choice;
+      }
+    }
+    return std::nullopt;
+  }
+
+  /// The choice that needs least.
+  [[nodiscard]] Options least(const Options& options) const {
+    const std::vector<Options> all = choices(options);
+    return *std::min_element(all.begin(), all.end(), [&](const Options& a, const Options& b) {
+      return plan(a).peak < plan(b).peak;
+    });
+  }
+
+  /// The flags by which `other` differs, as one would write them.
+  [[nodiscard]] std::string difference(const Options& asked, const Options& other) const {
+    std::string flags;
+    const auto add = [&](const char* flag, const auto& before, const auto& after) {
+      if (before != after) flags += fmt::format(" {} {}", flag, after);
+    };
+    add("--master-weights", asked.master_weights, other.master_weights);
+    add("--moments", asked.moments, other.moments);
+    add("--recompute", asked.recompute, other.recompute);
+    add("--weight-copies", asked.weight_copies, other.weight_copies);
+    add("--batch", asked.batch, other.batch);
+    add("--micro-batches", asked.micro_batches, other.micro_batches);
+    return flags;
+  }
+
+ private:
+  /// Whether the precision can serve the shape.
+  [[nodiscard]] bool can_run(const Options& options) const {
+    try {
+      (void)plan(options);
+      return true;
+    } catch (const octavo::ConfigError&) {
+      return false;
+    }
+  }
+
+  static Options with_state(Options options, const std::string& state) {
+    if (options.master_weights == "auto") options.master_weights = state;
+    if (options.moments == "auto") options.moments = state;
+    return options;
+  }
+
+  [[nodiscard]] std::vector<std::string> named(const char* flag, const std::string& value,
+                                               const std::vector<std::string>& all) const {
+    return app_.count(flag) > 0 ? std::vector<std::string>{value} : all;
+  }
+
+  const CLI::App& app_;
+  const Plan& plan_;
+};
+
+/// What `auto` came to on a card.
+inline std::string state_text(const Options& asked, const Options& resolved) {
+  if (asked.master_weights != "auto" && asked.moments != "auto") return "";
+  return fmt::format(" (auto: {} master weights, {} moments)", resolved.master_weights,
+                     resolved.moments);
+}
+
+inline const char* state_remark(const Options& asked) {
+  if (asked.master_weights != "auto" && asked.moments != "auto") return "";
+  return asked.device == "cuda" ? " (auto, on the largest of these GPUs)" : " (auto)";
+}
+
+/// An estimate for several cards. What belongs to parameters is divided among them; everything
+/// else, and the whole of one block's weights while it is at work, each has for itself.
+inline void print_sharding(const octavo::MemoryPlan& plan, double card) {
+  using octavo::MemoryKind;
+  double divided = 0;
+  for (const MemoryKind kind : {MemoryKind::weights, MemoryKind::gradients, MemoryKind::optimizer,
+                                MemoryKind::quantized_weights}) {
+    divided += static_cast<double>(plan.bytes(kind)) / bytes_in_gib;
+  }
+  const double whole = static_cast<double>(plan.peak) / bytes_in_gib - divided;
+  const double room = card - cuda_gib - whole;
+  if (room <= 0) {
+    fmt::print(
+        "  sharding would not help: {:.1f} GiB are activations and workspace, which each GPU has "
+        "for itself; make the batch or the sequence shorter\n",
+        whole);
+    return;
+  }
+  const double cards = std::ceil(divided / room);
+  fmt::print(
+      "  ESTIMATE: sharded over {:g} such GPUs it would need {:.1f} GiB on each ({:.1f} GiB of "
+      "weights, gradients and optimizer state divided, {:.1f} GiB whole); Octavo does not shard "
+      "yet\n",
+      cards, divided / cards + whole, divided, whole);
+}
+
+}  // namespace planner

@@ -1,0 +1,204 @@
+/// @file
+/// One matrix product as cuBLASLt describes it. Host code.
+#pragma once
+
+#include <octavo/core/cuda/context.cuh>
+#include <octavo/gemm/cuda/limits.hpp>
+#include <octavo/gemm/gemm_key.hpp>
+#include <octavo/precision/precision.hpp>
+
+#include <cublasLt.h>
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+namespace octavo::detail {
+
+/// The format of a matrix on the `Cuda` device.
+template <class T>
+inline constexpr GemmFormat gemm_format = [] {
+  static_assert(sizeof(T) == 0, "cuBLASLt multiplies fp32, bf16, E4M3 and E5M2 on this GPU");
+  return GemmFormat::fp32;
+}();
+template <>
+inline constexpr GemmFormat gemm_format<float> = GemmFormat::fp32;
+template <>
+inline constexpr GemmFormat gemm_format<Bf16> = GemmFormat::bf16;
+template <>
+inline constexpr GemmFormat gemm_format<E4M3> = GemmFormat::e4m3;
+template <>
+inline constexpr GemmFormat gemm_format<E5M2> = GemmFormat::e5m2;
+
+/// cuBLASLt's name of a format.
+constexpr cudaDataType_t cublas_type(GemmFormat format) {
+  constexpr std::array types{CUDA_R_32F, CUDA_R_16BF, CUDA_R_8F_E4M3, CUDA_R_8F_E5M2};
+  return types[static_cast<std::size_t>(format)];
+}
+
+/// The scales of an operand of this granularity.
+template <class Granularity>
+constexpr GemmScales cublas_scales() {
+  static_assert(gemm_scales<Granularity> != GemmScales::rows_of_32,
+                "matmul on Cuda: no GPU that this library serves multiplies MX blocks; choose "
+                "Fp8Recipe<Delayed>, Fp8Recipe<Tensorwise> or Fp8Recipe<Blockwise>, or run Mxfp8 "
+                "on Cpu, which emulates it");
+  return gemm_scales<Granularity>;
+}
+
+/// cuBLASLt's name of what an operand's scales cover.
+constexpr cublasLtMatmulMatrixScale_t cublas_scale_mode(GemmScales scales) {
+  switch (scales) {
+    case GemmScales::rows_of_32:
+      return CUBLASLT_MATMUL_MATRIX_SCALE_VEC32_UE8M0;
+    case GemmScales::rows_of_128:
+      return CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F;
+    case GemmScales::squares_of_128:
+      return CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F;
+    default:
+      return CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F;
+  }
+}
+
+/// Throws CublasError unless a call of cuBLASLt for this product succeeded.
+inline void check_cublas(cublasStatus_t status, const char* call, const GemmKey& key) {
+  if (status == CUBLAS_STATUS_SUCCESS) return;
+  throw CublasError(message(call, " failed for ", gemm_text(key), ": ",
+                            cublasLtGetStatusString(status), " (status ", static_cast<int>(status),
+                            "); FP8 needs an sm_90 GPU, cuBLAS 12.9 or newer, a reduced "
+                            "dimension and row lengths that are multiples of 16, and addresses at "
+                            "multiples of 16 bytes"));
+}
+
+/// Factors that turn the elements of a and b back into values, in device memory; null where they
+/// are not quantised.
+struct GemmScaleFactors {
+  const float* a = nullptr;
+  const float* b = nullptr;
+};
+
+/// The addresses of one product.
+struct GemmAddresses {
+  const void* a = nullptr;
+  const void* b = nullptr;
+  const void* addend = nullptr;
+  void* result = nullptr;
+  void* workspace = nullptr;  ///< of `cublas_workspace_bytes`
+};
+
+/// An algorithm. Has a name, which nvcc 13 needs of a vector's elements; cuBLASLt's own type has
+/// none.
+struct GemmAlgorithm {
+  cublasLtMatmulAlgo_t words{};
+};
+
+/// A product that is ready to be launched once it is given an algorithm and addresses. cuBLASLt is
+/// column-major, where a row-major matrix is its own transpose: it computes resultᵀ = bᵀ · aᵀ, so
+/// that its first operand is b.
+class GemmProduct {
+ public:
+  explicit GemmProduct(const GemmKey& key) : key_(key) {
+    check_cublas(cublasLtMatmulDescInit(&operation_, CUBLAS_COMPUTE_32F, CUDA_R_32F),
+                 "cublasLtMatmulDescInit", key);
+    const auto operation = [](bool transposed) { return transposed ? CUBLAS_OP_T : CUBLAS_OP_N; };
+    set(CUBLASLT_MATMUL_DESC_TRANSA, operation(key.transpose_b));
+    set(CUBLASLT_MATMUL_DESC_TRANSB, operation(key.transpose_a));
+    if (key.fast_accumulation) set(CUBLASLT_MATMUL_DESC_FAST_ACCUM, std::int8_t{1});
+    if (key.scales_a != GemmScales::none) {
+      set(CUBLASLT_MATMUL_DESC_A_SCALE_MODE, cublas_scale_mode(key.scales_b));
+      set(CUBLASLT_MATMUL_DESC_B_SCALE_MODE, cublas_scale_mode(key.scales_a));
+    }
+    lay_out(first_, key.b, key.transpose_b ? key.n : key.k, key.transpose_b ? key.k : key.n);
+    lay_out(second_, key.a, key.transpose_a ? key.k : key.m, key.transpose_a ? key.m : key.k);
+    lay_out(result_, key.result, key.m, key.n);
+  }
+
+  [[nodiscard]] const GemmKey& key() const { return key_; }
+
+  void set_scales(const GemmScaleFactors& scales) {
+    if (key_.scales_a == GemmScales::none) return;
+    set(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, scales.b);
+    set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, scales.a);
+  }
+
+  /// The algorithms that cuBLASLt's heuristics offer, the best guess first. None of them rounds
+  /// partial sums to the result's format.
+  [[nodiscard]] std::vector<GemmAlgorithm> algorithms(cublasLtHandle_t handle, int most) {
+    cublasLtMatmulPreferenceOpaque_t preference = preferences();
+    const auto found =
+        std::make_unique<cublasLtMatmulHeuristicResult_t[]>(static_cast<std::size_t>(most));
+    int count = 0;
+    check_cublas(cublasLtMatmulAlgoGetHeuristic(handle, &operation_, &first_, &second_, &result_,
+                                                &result_, &preference, most, found.get(), &count),
+                 "cublasLtMatmulAlgoGetHeuristic", key_);
+    std::vector<GemmAlgorithm> algorithms;
+    for (const auto& result : std::span(found.get(), static_cast<std::size_t>(count))) {
+      if (result.state == CUBLAS_STATUS_SUCCESS) algorithms.push_back({result.algo});
+    }
+    check_cublas(algorithms.empty() ? CUBLAS_STATUS_NOT_SUPPORTED : CUBLAS_STATUS_SUCCESS,
+                 "cublasLtMatmulAlgoGetHeuristic", key_);
+    return algorithms;
+  }
+
+  /// Whether cuBLASLt would run this algorithm within the workspace.
+  [[nodiscard]] bool accepts(cublasLtHandle_t handle, const GemmAlgorithm& algorithm) {
+    cublasLtMatmulHeuristicResult_t result{};
+    return cublasLtMatmulAlgoCheck(handle, &operation_, &first_, &second_, &result_, &result_,
+                                   &algorithm.words, &result) == CUBLAS_STATUS_SUCCESS &&
+           result.workspaceSize <= cublas_workspace_bytes;
+  }
+
+  /// Enqueues the product.
+  [[nodiscard]] cublasStatus_t start(cublasLtHandle_t handle, const GemmAlgorithm& algorithm,
+                                     const GemmAddresses& addresses, cudaStream_t stream) {
+    const float alpha = 1.0f;
+    const float beta = key_.adds ? 1.0f : 0.0f;
+    return cublasLtMatmul(handle, &operation_, &alpha, addresses.b, &first_, addresses.a, &second_,
+                          &beta, addresses.addend, &result_, addresses.result, &result_,
+                          &algorithm.words, addresses.workspace, cublas_workspace_bytes, stream);
+  }
+
+ private:
+  template <class Value>
+  void set(cublasLtMatmulDescAttributes_t attribute, const Value& value) {
+    check_cublas(cublasLtMatmulDescSetAttribute(&operation_, attribute, &value, sizeof(value)),
+                 "cublasLtMatmulDescSetAttribute", key_);
+  }
+
+  /// A row-major [rows, columns] matrix is a column-major matrix of `columns` rows.
+  void lay_out(cublasLtMatrixLayoutOpaque_t& matrix, GemmFormat format, Index rows, Index columns) {
+    check_cublas(
+        cublasLtMatrixLayoutInit(&matrix, cublas_type(format), static_cast<std::uint64_t>(columns),
+                                 static_cast<std::uint64_t>(rows), columns),
+        "cublasLtMatrixLayoutInit", key_);
+  }
+
+  [[nodiscard]] cublasLtMatmulPreferenceOpaque_t preferences() const {
+    cublasLtMatmulPreferenceOpaque_t preference;
+    check_cublas(cublasLtMatmulPreferenceInit(&preference), "cublasLtMatmulPreferenceInit", key_);
+    const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t attribute, const auto& value) {
+      check_cublas(
+          cublasLtMatmulPreferenceSetAttribute(&preference, attribute, &value, sizeof(value)),
+          "cublasLtMatmulPreferenceSetAttribute", key_);
+    };
+    prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, std::uint64_t{cublas_workspace_bytes});
+    prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+           static_cast<std::uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
+    for (const auto attribute :
+         {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+          CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES}) {
+      prefer(attribute, key_.alignment);
+    }
+    return preference;
+  }
+
+  GemmKey key_;
+  cublasLtMatmulDescOpaque_t operation_{};
+  cublasLtMatrixLayoutOpaque_t first_{};
+  cublasLtMatrixLayoutOpaque_t second_{};
+  cublasLtMatrixLayoutOpaque_t result_{};
+};
+
+}  // namespace octavo::detail

@@ -1,0 +1,131 @@
+/// @file
+/// All that the choice of an algorithm for a matrix product depends on, and the products that a
+/// manifest announces. Needs no CUDA.
+#pragma once
+
+#include <octavo/gemm/manifest.hpp>
+
+#include <algorithm>
+#include <compare>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace octavo {
+
+/// Formats of a product's matrices, on the `Cuda` device.
+enum class GemmFormat : std::uint8_t { fp32, bf16, e4m3, e5m2 };
+
+/// The format's name, as `FormatTraits` has it.
+constexpr const char* name_of(GemmFormat format) {
+  constexpr std::array names{FormatTraits<Fp32>::name, FormatTraits<Bf16>::name,
+                             FormatTraits<E4M3>::name, FormatTraits<E5M2>::name};
+  return names[static_cast<std::size_t>(format)];
+}
+
+/// Bytes of an element.
+constexpr Index bytes_of(GemmFormat format) {
+  constexpr std::array<Index, 4> bytes{4, 2, 1, 1};
+  return bytes[static_cast<std::size_t>(format)];
+}
+
+/// result = op(a) · op(b) + addend, without its addresses.
+struct GemmKey {
+  Index m = 0;  ///< rows of the result
+  Index n = 0;  ///< columns of the result
+  Index k = 0;  ///< the reduced dimension
+  GemmFormat a = GemmFormat::fp32;
+  GemmFormat b = GemmFormat::fp32;
+  GemmFormat result = GemmFormat::fp32;
+  GemmScales scales_a = GemmScales::none;
+  GemmScales scales_b = GemmScales::none;
+  bool transpose_a = false;  ///< a is stored as [k, m] rather than [m, k]
+  bool transpose_b = false;  ///< b is stored as [n, k] rather than [k, n]
+  bool adds = false;
+  bool fast_accumulation = false;
+  std::uint32_t alignment = 256;  ///< bytes that every matrix's address is a multiple of
+
+  friend auto operator<=>(const GemmKey&, const GemmKey&) = default;
+  friend bool operator==(const GemmKey&, const GemmKey&) = default;  // nvcc 13 needs it written
+};
+
+/// "E4M3 x E4M3 transposed -> bf16, 16 x 384 x 256 (m x n x k), …", for messages.
+inline std::string gemm_text(const GemmKey& key) {
+  return message(name_of(key.a), key.transpose_a ? " transposed x " : " x ", name_of(key.b),
+                 key.transpose_b ? " transposed -> " : " -> ", name_of(key.result), ", ", key.m,
+                 " x ", key.n, " x ", key.k, " (m x n x k), addresses at multiples of ",
+                 key.alignment, " bytes", key.adds ? ", with addend" : "");
+}
+
+/// The tokens that the GEMMs of a training step work on.
+struct GemmRows {
+  Index rows = 0;           ///< tokens of a micro-batch
+  Index head_chunk = 0;     ///< tokens that the head works on at once, at most `rows`
+  Index micro_batches = 1;  ///< whose weights' gradients are added up
+};
+
+namespace detail {
+
+/// The format of this name.
+/// @throws ConfigError  if the `Cuda` device has no GEMM of it
+inline GemmFormat gemm_format_named(std::string_view name) {
+  for (const GemmFormat format :
+       {GemmFormat::fp32, GemmFormat::bf16, GemmFormat::e4m3, GemmFormat::e5m2}) {
+    if (name == name_of(format)) return format;
+  }
+  throw ConfigError(message("'", name,
+                            "' is no format of a GEMM; known are fp32, bf16, E4M3 and "
+                            "E5M2"));
+}
+
+/// The product of an entry of the manifest for so many tokens. Quantised operands both lie
+/// contiguous along the reduced dimension; others as they are.
+inline GemmKey gemm_key(const GemmEntry& entry, Index tokens, bool adds) {
+  GemmKey key;
+  key.a = gemm_format_named(entry.expected.a);
+  key.b = gemm_format_named(entry.expected.b);
+  key.result = gemm_format_named(entry.output_format);
+  key.scales_a = entry.scales_a;
+  key.scales_b = entry.scales_b;
+  key.adds = adds;
+  const bool quantized = entry.scales_a != GemmScales::none;
+  const bool forward = entry.pass == GemmPass::forward;
+  const bool weight_gradient = entry.pass == GemmPass::weight_gradient;
+  key.transpose_a = !quantized && weight_gradient;
+  key.transpose_b = quantized || forward;
+  key.fast_accumulation = forward && entry.scales_a == GemmScales::tensor;
+  key.m = weight_gradient ? entry.out : tokens;
+  key.n = forward ? entry.out : entry.in;
+  key.k = forward ? entry.in : weight_gradient ? tokens : entry.out;
+  return key;
+}
+
+/// Calls `add(tokens, adds)` for each way in which a training step runs an entry's GEMM.
+template <class Add>
+void for_each_use(const GemmEntry& entry, const GemmRows& rows, const Add& add) {
+  const bool weight_gradient = entry.pass == GemmPass::weight_gradient;
+  const Index tokens = entry.is_head ? rows.head_chunk : rows.rows;
+  const Index rest = rows.rows % tokens;  // of the head's last chunk; earlier chunks were full
+  const bool repeated = rows.micro_batches > 1 || rows.rows / tokens > 1;
+  add(tokens, entry.adds);
+  if (weight_gradient && repeated) add(tokens, true);
+  if (rest > 0) add(rest, entry.adds || weight_gradient);
+}
+
+}  // namespace detail
+
+/// Every product that training steps and evaluations of a model on the `Cuda` device run, once, in
+/// the order of the manifest.
+inline std::vector<GemmKey> gemm_keys(const Manifest& manifest, const GemmRows& rows) {
+  std::vector<GemmKey> keys;
+  for (const GemmEntry& entry : manifest.entries()) {
+    detail::for_each_use(entry, rows, [&](Index tokens, bool adds) {
+      const GemmKey key = detail::gemm_key(entry, tokens, adds);
+      if (std::find(keys.begin(), keys.end(), key) == keys.end()) keys.push_back(key);
+    });
+  }
+  return keys;
+}
+
+}  // namespace octavo

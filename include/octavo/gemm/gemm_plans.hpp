@@ -1,0 +1,340 @@
+/// @file
+/// The algorithms that were chosen for matrix products, as records that a later run can take them
+/// from, and as text. Needs no CUDA.
+#pragma once
+
+#include <octavo/gemm/gemm_key.hpp>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <compare>
+#include <cstdint>
+#include <iomanip>
+#include <limits>
+#include <span>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <vector>
+
+namespace octavo {
+
+/// With how much care an algorithm is chosen, the least first.
+enum class GemmChoice : std::uint8_t {
+  heuristic,  ///< the library's first guess
+  quick,      ///< the fastest of its first few, timed a few times from idle
+  sustained,  ///< the fastest of all that it offers, by turns, on a GPU that was busy before
+};
+
+/// The choice's name in files.
+constexpr const char* name_of(GemmChoice choice) {
+  constexpr std::array names{"heuristic", "quick", "sustained"};
+  return names[static_cast<std::size_t>(choice)];
+}
+
+/// Where an algorithm can be used: cuBLASLt's own hold for one version of it and one kind of card.
+struct GemmLibrary {
+  std::string card;           ///< its name; blanks are written as '_'
+  int multiprocessors = 0;    ///< of the card, which may be a part of one
+  std::uint64_t version = 0;  ///< of cuBLASLt, such as 130100
+
+  friend auto operator<=>(const GemmLibrary&, const GemmLibrary&) = default;
+  friend bool operator==(const GemmLibrary&, const GemmLibrary&) = default;  // for nvcc 13
+};
+
+/// A product and the algorithm that was chosen for it.
+struct GemmPlanRecord {
+  GemmLibrary library;
+  GemmKey key;
+  GemmChoice choice = GemmChoice::heuristic;
+  double microseconds = 0;                   ///< that the product took when it was chosen
+  std::array<std::uint64_t, 8> algorithm{};  ///< cuBLASLt's own words, opaque
+
+  /// Whether both are of the same product in the same place.
+  [[nodiscard]] bool replaces(const GemmPlanRecord& other) const {
+    return library == other.library && key == other.key;
+  }
+  friend bool operator==(const GemmPlanRecord&, const GemmPlanRecord&) = default;
+};
+
+/// How the algorithms of a context were chosen.
+struct GemmPlanSummary {
+  int sustained = 0;
+  int quick = 0;
+  int heuristic = 0;
+  int recorded = 0;                  ///< taken from records
+  double seconds = 0;                ///< that choosing took
+  std::vector<std::string> refused;  ///< products whose recorded algorithm the library refuses
+
+  /// "20 chosen under load, 2 taken from the file, in 9.8 s"; empty for none.
+  [[nodiscard]] std::string text() const {
+    std::ostringstream text;
+    const auto add = [&](int count, const char* what) {
+      if (count > 0) text << (text.tellp() > 0 ? ", " : "") << count << what;
+    };
+    add(sustained, " chosen under load");
+    add(quick, " chosen quickly");
+    add(heuristic, " by heuristics");
+    add(recorded, " taken from the file");
+    if (text.tellp() > 0) text << ", in " << std::fixed << std::setprecision(1) << seconds << " s";
+    for (const std::string& product : refused) {
+      text << "\n  refused by this cuBLASLt and chosen anew: " << product;
+    }
+    return text.str();
+  }
+};
+
+namespace detail {
+
+inline constexpr std::string_view gemm_plans_title = "# octavo gemm plans 1";
+
+/// A checksum of text: FNV-1a in 32 bits.
+constexpr std::uint32_t text_checksum(std::string_view text) {
+  std::uint32_t sum = 2166136261u;
+  for (const char letter : text) {
+    sum = (sum ^ static_cast<unsigned char>(letter)) * 16777619u;
+  }
+  return sum;
+}
+
+/// "NVIDIA_H200"
+inline std::string without_blanks(std::string name) {
+  for (char& letter : name) {
+    if (static_cast<unsigned char>(letter) <= ' ') letter = '_';
+  }
+  return name.empty() ? "_" : name;
+}
+
+/// A record without its checksum.
+inline std::string record_text(const GemmPlanRecord& record) {
+  const GemmKey& key = record.key;
+  std::ostringstream text;
+  text << "card=" << without_blanks(record.library.card)
+       << " multiprocessors=" << record.library.multiprocessors
+       << " cublaslt=" << record.library.version << " m=" << key.m << " n=" << key.n
+       << " k=" << key.k << " a=" << name_of(key.a) << " b=" << name_of(key.b)
+       << " result=" << name_of(key.result) << " scales_a=" << name_of(key.scales_a)
+       << " scales_b=" << name_of(key.scales_b) << " transpose_a=" << key.transpose_a
+       << " transpose_b=" << key.transpose_b << " adds=" << key.adds
+       << " fast_accumulation=" << key.fast_accumulation << " alignment=" << key.alignment
+       << " choice=" << name_of(record.choice) << " microseconds=" << std::fixed
+       << std::setprecision(1) << record.microseconds << " algorithm=" << std::hex
+       << std::setfill('0');
+  for (const std::uint64_t word : record.algorithm) text << std::setw(16) << word;
+  return text.str();
+}
+
+/// Reads the `name=value` words of a line in their order.
+class RecordReader {
+ public:
+  RecordReader(std::string_view line, std::string_view file, std::size_t number)
+      : rest_(line), file_(file), number_(number) {}
+
+  [[noreturn]] void fail(const std::string& fault) const {
+    throw IoError(message(file_, ":", number_, ": ", fault,
+                          "; remove this line, or the file: what it lacks is chosen anew"));
+  }
+
+  /// The value of the next word, which must have this name.
+  std::string_view word(std::string_view name) {
+    const std::string_view found = rest_.substr(0, rest_.find(' '));
+    rest_.remove_prefix(std::min(rest_.size(), found.size() + 1));
+    if (found.size() <= name.size() || found.substr(0, name.size()) != name ||
+        found[name.size()] != '=') {
+      fail(message("'", name, "=' is expected where '", found, "' stands"));
+    }
+    return found.substr(name.size() + 1);
+  }
+
+  /// A number within bounds.
+  template <class Number>
+  Number number(std::string_view name, Number least, Number most, int base = 10) {
+    return parse<Number>(name, word(name), least, most, base);
+  }
+  bool flag(std::string_view name) { return number(name, 0, 1) == 1; }
+  double decimal(std::string_view name) {
+    const std::string_view text = word(name);
+    double value = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    if (error != std::errc() || end != text.data() + text.size() || !std::isfinite(value)) {
+      fail(message(name, " is '", text, "', which is no number"));
+    }
+    return value;
+  }
+
+  /// One of the values from 0 to `last` that `name_of` names.
+  template <class Choice>
+  Choice choice(std::string_view name, Choice last) {
+    const std::string_view text = word(name);
+    for (std::size_t i = 0; i <= static_cast<std::size_t>(last); ++i) {
+      if (text == name_of(static_cast<Choice>(i))) return static_cast<Choice>(i);
+    }
+    fail(message(name, " is '", text, "', which is unknown"));
+  }
+
+  /// Words of 16 hexadecimal digits, one after the other.
+  template <std::size_t Count>
+  std::array<std::uint64_t, Count> hexadecimal(std::string_view name) {
+    constexpr std::size_t digits = 16;
+    const std::string_view text = word(name);
+    if (text.size() != Count * digits) {
+      fail(message(name, " has ", text.size(), " digits in place of ", Count * digits));
+    }
+    std::array<std::uint64_t, Count> words{};
+    for (std::size_t i = 0; i < Count; ++i) {
+      words[i] = parse<std::uint64_t>(name, text.substr(i * digits, digits), 0,
+                                      std::numeric_limits<std::uint64_t>::max(), 16);
+    }
+    return words;
+  }
+
+  void end() const {
+    if (!rest_.empty()) fail(message("'", rest_, "' stands behind its end"));
+  }
+
+ private:
+  template <class Number>
+  Number parse(std::string_view name, std::string_view text, Number least, Number most, int base) {
+    Number value{};
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value, base);
+    if (error != std::errc() || end != text.data() + text.size() || value < least || value > most) {
+      fail(message(name, " is '", text, "', but must be a number from ", least, " to ", most));
+    }
+    return value;
+  }
+
+  std::string_view rest_;
+  std::string_view file_;
+  std::size_t number_;
+};
+
+inline GemmPlanRecord read_record(RecordReader& line) {
+  constexpr Index most = Index{1} << 48;
+  GemmPlanRecord record;
+  GemmKey& key = record.key;
+  record.library.card = line.word("card");
+  record.library.multiprocessors = line.number("multiprocessors", 1, 1 << 20);
+  record.library.version = line.number<std::uint64_t>("cublaslt", 1, std::uint64_t{1} << 48);
+  key.m = line.number<Index>("m", 1, most);
+  key.n = line.number<Index>("n", 1, most);
+  key.k = line.number<Index>("k", 1, most);
+  key.a = line.choice("a", GemmFormat::e5m2);
+  key.b = line.choice("b", GemmFormat::e5m2);
+  key.result = line.choice("result", GemmFormat::e5m2);
+  key.scales_a = line.choice("scales_a", GemmScales::squares_of_128);
+  key.scales_b = line.choice("scales_b", GemmScales::squares_of_128);
+  key.transpose_a = line.flag("transpose_a");
+  key.transpose_b = line.flag("transpose_b");
+  key.adds = line.flag("adds");
+  key.fast_accumulation = line.flag("fast_accumulation");
+  key.alignment = line.number<std::uint32_t>("alignment", 1, 256);
+  record.choice = line.choice("choice", GemmChoice::sustained);
+  record.microseconds = line.decimal("microseconds");
+  record.algorithm = line.hexadecimal<8>("algorithm");
+  line.end();
+  return record;
+}
+
+/// A line of a file: the record, and behind it the checksum of all before.
+inline GemmPlanRecord read_record_line(std::string_view line, std::string_view file,
+                                       std::size_t number) {
+  constexpr std::string_view mark = " checksum=";
+  const std::size_t end = line.rfind(mark);
+  RecordReader record(line.substr(0, end), file, number);
+  if (end == std::string_view::npos) record.fail("the checksum at its end is missing");
+  RecordReader checksum(line.substr(end + 1), file, number);
+  const auto found =
+      checksum.number<std::uint32_t>("checksum", 0, std::numeric_limits<std::uint32_t>::max(), 16);
+  checksum.end();
+  if (found != text_checksum(line.substr(0, end))) {
+    record.fail("the checksum does not fit what stands before it");
+  }
+  return read_record(record);
+}
+
+}  // namespace detail
+
+/// Records as the text of a file: a title, then a line for each.
+inline std::string gemm_plans_text(std::span<const GemmPlanRecord> records) {
+  std::ostringstream text;
+  text << detail::gemm_plans_title << '\n';
+  for (const GemmPlanRecord& record : records) {
+    const std::string line = detail::record_text(record);
+    text << line << " checksum=" << std::hex << std::setw(8) << std::setfill('0')
+         << detail::text_checksum(line) << std::dec << '\n';
+  }
+  return text.str();
+}
+
+/// The records of such a text; none for an empty one.
+/// @param file  its name, for messages
+/// @throws IoError  naming the file and the line that is not as it was written
+inline std::vector<GemmPlanRecord> read_gemm_plans(std::string_view text, std::string_view file) {
+  std::vector<GemmPlanRecord> records;
+  for (std::size_t number = 1; !text.empty(); ++number) {
+    const std::string_view line = text.substr(0, text.find('\n'));
+    text.remove_prefix(std::min(text.size(), line.size() + 1));
+    if (number > 1) {
+      records.push_back(detail::read_record_line(line, file, number));
+    } else if (line != detail::gemm_plans_title) {
+      throw IoError(message(file, ":1: the title '", detail::gemm_plans_title,
+                            "' is missing; give a file that this version of octavo wrote, or one "
+                            "that is not there yet"));
+    }
+  }
+  return records;
+}
+
+/// `known` with each record that `fresh` has, too, replaced, and its others added; sorted.
+inline std::vector<GemmPlanRecord> merged_gemm_plans(std::vector<GemmPlanRecord> known,
+                                                     std::span<const GemmPlanRecord> fresh) {
+  for (const GemmPlanRecord& record : fresh) {
+    std::erase_if(known, [&](const GemmPlanRecord& old) { return record.replaces(old); });
+    known.push_back(record);
+  }
+  std::sort(known.begin(), known.end(), [](const GemmPlanRecord& x, const GemmPlanRecord& y) {
+    return std::tie(x.library, x.key) < std::tie(y.library, y.key);
+  });
+  return known;
+}
+
+/// Chooses the algorithms of products before their first launch, on samples in memory that nothing
+/// is in yet.
+/// @param choice  how; in a deterministic context always by heuristics, where it was given no
+/// records
+/// @param memory  overwritten; an arena that is not written to yet serves
+/// @return how the algorithms of the context were chosen so far
+/// @note waits for the GPU: under load some seconds for the twenty products of a large model's step
+template <Device D>
+GemmPlanSummary prepare_gemms(std::span<const GemmKey> keys, GemmChoice choice,
+                              std::span<std::byte> memory, const Context<D>& context) {
+  return prepare_gemms_body(keys, choice, memory, context);
+}
+
+/// Gives a context algorithms that were chosen before, to be used from now on. Those of another
+/// card or another version of its library are left out.
+template <Device D>
+void take_gemm_plans(std::span<const GemmPlanRecord> records, const Context<D>& context) {
+  take_gemm_plans_body(records, context);
+}
+
+/// The algorithms of a context's products, for later runs; not those that heuristics gave, which
+/// are found again without.
+template <Device D>
+std::vector<GemmPlanRecord> gemm_plans(const Context<D>& context) {
+  return gemm_plans_body(context);
+}
+
+/// @name The `Cpu` device has one algorithm: there is nothing to choose.
+/// @{
+inline GemmPlanSummary prepare_gemms_body(std::span<const GemmKey>, GemmChoice,
+                                          std::span<std::byte>, const Context<Cpu>&) {
+  return {};
+}
+inline void take_gemm_plans_body(std::span<const GemmPlanRecord>, const Context<Cpu>&) {}
+inline std::vector<GemmPlanRecord> gemm_plans_body(const Context<Cpu>&) { return {}; }
+/// @}
+
+}  // namespace octavo

@@ -1,0 +1,50 @@
+/// @file
+/// The file in which a run leaves the algorithms of its GEMMs to the next.
+#pragma once
+
+#include <octavo/gemm/gemm_plans.hpp>
+#include <octavo/io/atomic_file.hpp>
+
+#include <filesystem>
+#include <fstream>
+#include <span>
+#include <sstream>
+#include <string>
+#include <vector>
+
+namespace octavo {
+namespace detail {
+
+/// The content of a file; empty if there is none.
+inline std::string content_of(const std::filesystem::path& path) {
+  std::error_code ignored;
+  if (!std::filesystem::exists(path, ignored)) return {};
+  std::ostringstream content;
+  std::ifstream file(path, std::ios::binary);
+  content << file.rdbuf();
+  require<IoError>(file.good() && !std::filesystem::is_directory(path, ignored), path.string(),
+                   ": cannot be read; give a file of GEMM plans, or one that is not there yet");
+  return content.str();
+}
+
+}  // namespace detail
+
+/// The algorithms that earlier runs chose, of all cards and libraries; none if there is no file.
+/// @throws IoError  if the file cannot be read, or naming the line that is not as it was written
+inline std::vector<GemmPlanRecord> load_gemm_plans(const std::filesystem::path& path) {
+  return read_gemm_plans(detail::content_of(path), path.string());
+}
+
+/// Adds algorithms to what the file holds by now. The file is replaced whole or not at all: of
+/// runs that store at the same time one may lose its own, but what stands there can be read.
+/// @throws IoError  if the file cannot be read or written
+inline void store_gemm_plans(const std::filesystem::path& path,
+                             std::span<const GemmPlanRecord> records) {
+  if (records.empty()) return;
+  const std::string before = detail::content_of(path);
+  const std::string after =
+      gemm_plans_text(merged_gemm_plans(read_gemm_plans(before, path.string()), records));
+  if (after != before) write_file_atomically(path, after);
+}
+
+}  // namespace octavo

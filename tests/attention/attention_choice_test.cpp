@@ -1,0 +1,68 @@
+// What attention runs through on the Cuda device, and its memory, as any machine can plan it.
+#include <octavo/attention/cuda/workspace.hpp>
+
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <string>
+
+namespace {
+
+using namespace octavo;
+
+constexpr AttentionShape llama_8b{1, 8192, {32, 8, 128}};
+constexpr std::size_t gib = std::size_t{1} << 30;
+
+DeviceLimits<Cuda> limits_with(bool cudnn, bool deterministic) {
+  DeviceLimits<Cuda> limits;
+  limits.cudnn = cudnn;
+  limits.deterministic = deterministic;
+  return limits;
+}
+
+template <class T = Bf16>
+std::string runs(const AttentionShape& shape, const DeviceLimits<Cuda>& limits) {
+  return std::string(attention_implementation<T>(AttentionPass::forward, shape, limits)) + ", " +
+         attention_implementation<T>(AttentionPass::backward, shape, limits);
+}
+
+TEST(AttentionChoice, FollowsLibraryFormatAndLength) {
+  EXPECT_EQ(runs(llama_8b, limits_with(true, false)), "cudnn, cudnn");
+  EXPECT_EQ(runs(llama_8b, limits_with(false, false)), "octavo, octavo");
+  EXPECT_EQ(runs<float>(llama_8b, limits_with(true, false)), "octavo, octavo");
+  EXPECT_EQ(runs({1, 8191, {32, 8, 128}}, limits_with(true, false)), "octavo, octavo");
+  EXPECT_EQ(runs({1, 64, {32, 8, 128}}, limits_with(true, true)), "cudnn, cudnn deterministic");
+}
+
+TEST(AttentionChoice, ADeterministicBackwardMustFit) {
+  EXPECT_EQ(runs(llama_8b, limits_with(true, true)), "cudnn, cudnn deterministic");
+  // The gradients of all scores alone have 32 · 16384² · 2 bytes: 16 GiB.
+  EXPECT_EQ(runs({1, 16384, {32, 8, 128}}, limits_with(true, true)), "cudnn, octavo");
+  EXPECT_EQ(runs({1, 16384, {32, 8, 128}}, limits_with(true, false)), "cudnn, cudnn");
+  DeviceLimits<Cuda> limits = limits_with(true, true);
+  limits.most_deterministic_workspace = 4 * gib;
+  EXPECT_EQ(runs(llama_8b, limits), "cudnn, octavo");
+}
+
+TEST(AttentionChoice, WhatCudnnAskedForCounts) {
+  DeviceLimits<Cuda> limits = limits_with(true, true);
+  limits.cudnn_workspace = std::numeric_limits<std::size_t>::max();  // it has no such backward
+  EXPECT_EQ(runs(llama_8b, limits), "cudnn, octavo");
+  EXPECT_EQ(attention_workspace(llama_8b, limits), std::size_t{8192} * 32 * 4);
+  limits.cudnn_workspace = 3 * gib + 1;
+  EXPECT_EQ(runs(llama_8b, limits), "cudnn, cudnn deterministic");
+  EXPECT_EQ(attention_workspace(llama_8b, limits), 3 * gib + 1);
+}
+
+TEST(AttentionChoice, WorkspaceIsComputedWhereNobodyCanBeAsked) {
+  // Softmax sums and FP32 gradients of queries, keys and values, for each of 32 heads.
+  const std::size_t plain = std::size_t{8192} * 32 * (4 + 128 * 8);
+  EXPECT_GE(attention_workspace(llama_8b, limits_with(true, false)), plain);
+  EXPECT_LE(attention_workspace(llama_8b, limits_with(true, false)), plain + gib / 2);
+  const std::size_t scores = std::size_t{32} * 8192 * 8192 * 2;
+  EXPECT_GE(attention_workspace(llama_8b, limits_with(true, true)), scores + plain);
+  EXPECT_LE(attention_workspace(llama_8b, limits_with(true, true)), scores + plain + gib / 2);
+  EXPECT_EQ(attention_workspace(llama_8b, limits_with(false, true)), std::size_t{8192} * 32 * 4);
+}
+
+}  // namespace

@@ -1,0 +1,44 @@
+// How long a run will still take.
+#include <gtest/gtest.h>
+
+#include "../../examples/common/progress.hpp"
+
+namespace {
+
+using programs::duration_text;
+using programs::StepTime;
+
+TEST(DurationText, HasTwoUnitsAtMost) {
+  EXPECT_EQ(duration_text(0), "0 s");
+  EXPECT_EQ(duration_text(59.4), "59 s");
+  EXPECT_EQ(duration_text(59.6), "1 min 00 s");
+  EXPECT_EQ(duration_text(754), "12 min 34 s");
+  EXPECT_EQ(duration_text(3600), "1 h 00 min");
+  EXPECT_EQ(duration_text(3600 * 27.5), "27 h 30 min");
+}
+
+TEST(StepTime, IsTheMeanOfTheStepsAfterTheFirst) {
+  StepTime time;
+  time.add(100);
+  EXPECT_DOUBLE_EQ(time.left(3), 300);
+  time.add(2);
+  EXPECT_DOUBLE_EQ(time.left(10), 20);
+  time.add(4);
+  EXPECT_DOUBLE_EQ(time.left(10), 30);
+}
+
+TEST(StepTime, DoesNotJumpWhenOneStepIsSlow) {
+  StepTime time;
+  for (int i = 0; i < 200; ++i) time.add(1);
+  time.add(11);  // an evaluation came between
+  EXPECT_NEAR(time.left(100), 120, 1e-6);
+}
+
+TEST(StepTime, FollowsALastingChange) {
+  StepTime time;
+  for (int i = 0; i < 200; ++i) time.add(1);
+  for (int i = 0; i < 250; ++i) time.add(2);
+  EXPECT_NEAR(time.left(100), 200, 2);
+}
+
+}  // namespace

@@ -1,0 +1,38 @@
+// The build compiles this file for the oldest processors and without OpenMP, unlike the others of
+// the same program, as happens where a project's files have different flags.
+
+#include "gemm/other_flags.hpp"
+
+#include <octavo/gemm/matmul.hpp>
+
+#include <gtest/gtest.h>
+
+#include "gemm/matmul_reference.hpp"
+
+namespace other_flags {
+
+using octavo::Cpu;
+using octavo::GemmOutput;
+using support::Matrix;
+
+Parts parts() {
+  return {octavo::detail::sgemm_lanes, reinterpret_cast<const void*>(&octavo::detail::sgemm),
+          reinterpret_cast<const void*>(&octavo::thread_index)};
+}
+
+Matrix<float> product(const Matrix<float>& x, const Matrix<float>& w) {
+  support::Workplace place(3);
+  place.bind(octavo::matmul_workspace(x.rows, w.rows, x.columns, place.context));
+  Matrix<float> result(x.rows, w.rows);
+  octavo::matmul_forward(x.input(), w.input(), GemmOutput<float, Cpu>{result.view(), {}},
+                         place.context);
+  return result;
+}
+
+TEST(OtherFlags, AreNotThoseOfTheOtherFiles) {
+#if defined(_OPENMP) || defined(__AVX__)
+  FAIL() << "tests/CMakeLists.txt does not give this file flags of its own";
+#endif
+}
+
+}  // namespace other_flags

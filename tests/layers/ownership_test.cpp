@@ -1,0 +1,199 @@
+#include <octavo/layers/layers.hpp>
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+namespace {
+
+using namespace octavo;
+
+constexpr int features = 64;
+constexpr Index tokens = 48;
+using Matrix = TensorView<Bf16, 2, Cpu>;
+using ConstMatrix = TensorView<const Bf16, 2, Cpu>;
+
+/// A block as a user writes one: y = x + W · norm(x), with a layer of each kind by value.
+template <class P>
+struct OwnBlock {
+  using Projection = Linear<P, features, features, Bf16, Cpu>;
+
+  void take(Arena<Cpu>& arena, const std::string& name, LayerRegistry<Cpu> registry) {
+    norm.take(arena, name + ".norm", 1e-5f);
+    weight.take(arena, name + ".weight", features, features, 0.2f);
+    projection.enter(name, registry);
+    projection.take_weight_copies(arena, weight);
+  }
+  void take_memory(Arena<Cpu>& arena) {
+    visit([&](auto& parameter) { parameter.take_gradient(arena); });
+    constexpr auto kind = MemoryKind::activations;
+    input.take_kept(arena, tokens, features);
+    input.take_transient(arena, tokens, features);
+    inverse_rms = {arena.take<float>(kind, tokens), {tokens}};
+    gradient.take_row_major(arena, kind, tokens, features);
+    gradient.take_transposed(arena, kind, tokens, features);
+    input_gradient = {arena.take<Bf16>(kind, tokens * features), {tokens, features}};
+  }
+  void visit(auto&& visitor) { norm.visit(visitor), visitor(weight); }
+
+  void forward(ConstMatrix x, Matrix y, const Context<Cpu>& context) {
+    projection.template quantize_weight<Mode::train>(context);
+    const auto operand = projection.template input<Mode::train>(input, tokens, {});
+    norm.forward(x, operand, inverse_rms, context);
+    projection.forward(operand, x, y, context);
+  }
+  /// Turns the gradient of y into that of x.
+  void backward(ConstMatrix x, Matrix dy, const Context<Cpu>& context) {
+    norm.visit([&](auto& scale) { scale.clear_gradient(context); });
+    gradient.values = dy.data();
+    const auto operand = projection.output_gradient(gradient, tokens);
+    quantize(operand, context);
+    const auto kept = projection.template input<Mode::recompute>(input, tokens, {false, true});
+    projection.backward_weight(operand, kept, weight.gradient, false, context);
+    projection.backward_input(operand, input_gradient, context);
+    const ConstMatrix incoming = input_gradient;
+    norm.backward(incoming, x, inverse_rms, dy, context);
+  }
+
+  RMSNorm<Bf16, features, Bf16, Cpu> norm;
+  Parameter<Bf16, Bf16, Cpu> weight;
+  Projection projection;
+  typename Projection::InputMemory input;
+  typename Projection::OutputGradientMemory gradient;
+  TensorView<float, 1, Cpu> inverse_rms;
+  Matrix input_gradient;
+};
+
+constexpr std::size_t blocks = 3;
+
+/// Blocks that never move.
+template <class P>
+struct InPlace {
+  std::array<OwnBlock<P>, blocks> all;
+  auto& add(std::size_t i) { return all[i]; }
+};
+
+/// Blocks that move when the vector grows, after they were laid out.
+template <class P>
+struct Growing {
+  std::vector<OwnBlock<P>> all;
+  auto& add(std::size_t) { return all.emplace_back(); }
+};
+
+/// Trains the blocks for some steps by plain gradient descent; returns the bits of all weights and
+/// of the last gradients.
+template <class P, template <class> class Blocks>
+std::vector<std::uint16_t> train(bool staged) {
+  Context<Cpu> context(1);
+  Arena<Cpu> arena({.peak = 4 << 20}, context);
+  Manifest manifest;
+  ScalingTable<Cpu> scaling;
+  WeightStage<Cpu> stage;
+  Blocks<P> chain;
+  for (std::size_t i = 0; i < blocks; ++i) {
+    chain.add(i).take(arena, "block" + std::to_string(i),
+                      {&scaling, &manifest, staged ? &stage : nullptr});
+  }
+  scaling.take(arena);
+  stage.take(arena);
+  for (auto& block : chain.all) block.take_memory(arena);
+  std::array<Matrix, blocks + 1> states;
+  for (Matrix& state : states) {
+    state = {arena.take<Bf16>(MemoryKind::activations, tokens * features), {tokens, features}};
+  }
+  const Matrix gradient{arena.take<Bf16>(MemoryKind::activations, tokens * features),
+                        {tokens, features}};
+  const std::size_t bytes = matmul_workspace(features, features, features, context);
+  context.bind_workspace(
+      {arena.take<std::byte>(MemoryKind::workspace, static_cast<Index>(bytes)), bytes});
+  scaling.reset(context);
+  const auto visit = [&](auto visitor) {
+    for (auto& block : chain.all) block.visit(visitor);
+  };
+  std::uint64_t stream = 0;
+  visit([&](auto& parameter) { initialize(parameter, {1, stream++}, context); });
+
+  for (unsigned step = 0; step < 3; ++step) {
+    for (unsigned i = 0; i < tokens * features; ++i) {
+      states[0].data()[i] = Bf16(normal({2, step}, i));
+    }
+    for (std::size_t i = 0; i < blocks; ++i) {
+      chain.all[i].forward(states[i], states[i + 1], context);
+    }
+    std::memcpy(gradient.data(), states[blocks].data(), gradient.bytes());  // of Σ y² / 2
+    for (std::size_t i = blocks; i-- > 0;) chain.all[i].backward(states[i], gradient, context);
+    for (const auto kind :
+         {OperandKind::input, OperandKind::weight, OperandKind::output_gradient}) {
+      scaling.update(kind, context);
+    }
+    visit([](auto& parameter) {
+      for (Index i = 0; i < parameter.weight.size(); ++i) {
+        Bf16& weight = parameter.weight.data()[i];
+        weight = Bf16(static_cast<float>(weight) -
+                      1e-4f * static_cast<float>(parameter.gradient.data()[i]));
+      }
+    });
+  }
+  for (const GemmEntry& entry : manifest.entries()) EXPECT_EQ(entry.executed, 3U) << entry.layer;
+
+  std::vector<std::uint16_t> bits;
+  visit([&](auto& parameter) {
+    for (Index i = 0; i < parameter.weight.size(); ++i) {
+      bits.push_back(parameter.weight.data()[i].bits);
+      bits.push_back(parameter.gradient.data()[i].bits);
+    }
+  });
+  return bits;
+}
+
+template <class P>
+void expect_equal_bits() {
+  for (const bool staged : {false, true}) {
+    const auto in_place = train<P, InPlace>(staged);
+    ASSERT_EQ(in_place.size(), 2 * blocks * (features * features + features));
+    EXPECT_LT(std::count(in_place.begin(), in_place.end(), 0), 100) << "nothing was trained";
+    EXPECT_EQ((train<P, Growing>(staged)), in_place) << (staged ? "staged" : "kept");
+  }
+}
+
+TEST(OwnBlocks, TrainTheSameBitsInAGrowingVector) {
+  expect_equal_bits<Bf16>();
+  expect_equal_bits<Fp8Recipe<Delayed>>();
+  expect_equal_bits<Fp8Recipe<Tensorwise>>();
+  expect_equal_bits<Mxfp8>();
+}
+
+// A layer moves without a throw, as a growing vector asks, but has no copy, which would take no
+// gradient of its own and would count as the same layer.
+template <class T>
+constexpr bool only_moves =
+    std::is_nothrow_move_constructible_v<T>&& std::is_nothrow_move_assignable_v<T> &&
+    !std::is_copy_constructible_v<T> && !std::is_copy_assignable_v<T>;
+using Fp8 = Fp8Recipe<Delayed>;
+constexpr BlockShape shape{64, 128, 4, 2, 16, 1e-5f, true};
+static_assert(only_moves<Parameter<Bf16, float, Cpu>>);
+static_assert(only_moves<Linear<Bf16, 64, 64, float, Cpu>>);
+static_assert(only_moves<Linear<Fp8, 64, 64, Bf16, Cpu>>);
+static_assert(only_moves<RMSNorm<Bf16, 64, Bf16, Cpu>>);
+static_assert(only_moves<Embedding<Bf16, 64, Bf16, Cpu>>);
+static_assert(only_moves<MLP<shape, Bf16, Fp8, Bf16, Bf16, Cpu>>);
+static_assert(only_moves<GroupedQueryAttention<shape, Bf16, Fp8, Bf16, Bf16, Cpu>>);
+static_assert(only_moves<LanguageModelHead<Bf16, Bf16, 64, 128, Bf16, Cpu>>);
+static_assert(
+    only_moves<TransformerBlock<shape, Bf16, BlockPrecision<Fp8, Fp8, Bf16, Fp8>, Bf16, Cpu>>);
+static_assert(only_moves<OwnBlock<Fp8>>);
+
+// What layers point to stays where it is.
+template <class T>
+constexpr bool stays = !std::is_copy_constructible_v<T> && !std::is_move_constructible_v<T> &&
+                       !std::is_copy_assignable_v<T> && !std::is_move_assignable_v<T>;
+static_assert(stays<ScalingTable<Cpu>> && stays<Manifest> && stays<WeightStage<Cpu>>);
+
+}  // namespace

@@ -1,0 +1,111 @@
+#!/usr/bin/env bash
+# A project that uses Octavo in one WAY, with one COMPILER, builds and runs the README's program:
+#
+#   consumer_test.sh headers|subfolder|fetch|installed|cudnn COMPILER FOLDER
+#
+# COMPILER is g++, clang++ or the like, or nvcc: then the program is for the Cuda device, and is built
+# only. `cudnn` is `installed` with that component. FOLDER is emptied and worked in.
+set -uo pipefail
+export OMP_WAIT_POLICY=passive
+
+usage="usage: consumer_test.sh headers|subfolder|fetch|installed|cudnn COMPILER FOLDER"
+way=${1:?$usage}
+compiler=${2:?$usage}
+source=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+mkdir -p "${3:?$usage}" && work=$(cd "$3" && pwd) && rm -rf "${work:?}"/* && cd "$work" || exit 1
+
+fail() {
+  echo "FAILED: $way with $compiler: $*" >&2
+  exit 1
+}
+
+# The README's program, as it is or for the other device.
+cp "$source/examples/learn/first_training.cpp" .
+device=octavo program=first_training.cpp components=
+if [[ $compiler == *nvcc ]]; then
+  device=cuda program=first_training.cu components="COMPONENTS;cuda"
+  sed 's/\bCpu\b/Cuda/; s|octavo/octavo.hpp|octavo/cuda.cuh|' first_training.cpp >$program
+fi
+[[ $way == cudnn ]] && components="COMPONENTS;cudnn"
+
+# Runs the README's command for this kind of compiler, with less optimisation.
+#   compile SOURCE PROGRAM
+compile() {
+  local tool=g++ suffix=cpp
+  [[ $device == cuda ]] && tool=nvcc suffix=cu
+  local line
+  line=$(grep -m 1 "^ *$tool .* program.$suffix" "$source/README.md") || fail "the README has no $tool"
+  line=${line/$tool/$compiler}
+  cp "$1" program.$suffix
+  eval "${line/-O3/-O1}" || fail "$line"
+  mv program "$2"
+}
+
+# Installs and moves the installation, which must not know where it came from.
+install_octavo() {
+  local log=install.log
+  cmake -S "$source" -B package -DCMAKE_INSTALL_PREFIX="$work/first" \
+    -DCMAKE_INSTALL_INCLUDEDIR=include/octavo-0.1 -DCMAKE_INSTALL_LIBDIR=lib/here \
+    -DOCTAVO_BUILD_EXAMPLES=OFF -DOCTAVO_BUILD_TESTS=OFF -DOCTAVO_BUILD_BENCHMARKS=OFF \
+    -DOCTAVO_CUDA=OFF -DCMAKE_DISABLE_FIND_PACKAGE_OpenMP=ON >$log 2>&1 &&
+    cmake --install package >>$log 2>&1 || fail "the installation: $(cat $log)"
+  mv first moved && rm -rf package
+  grep -rlF -e "$source" -e "$work" moved && fail "the installation knows where it was made"
+  [[ -s moved/share/doc/octavo/LICENSE ]] || fail "the licence is not installed"
+}
+
+# Configures the consumer: configure COMPONENTS
+configure() {
+  local options=(-DCMAKE_CXX_COMPILER="$compiler")
+  [[ $device == cuda ]] &&
+    options=(-DCMAKE_CUDA_COMPILER="$compiler" -DCMAKE_CUDA_ARCHITECTURES=90a)
+  rm -rf consumer
+  cmake -S "$source/tests/package" -B consumer -DCMAKE_BUILD_TYPE=None -DCMAKE_CXX_FLAGS=-O1 \
+    -Doctavo_way="$way" -Doctavo_source="$source" -Doctavo_program="$work/$program" \
+    -Doctavo_device=$device -Doctavo_components="$1" \
+    -Doctavo_DIR="$work/moved/lib/here/cmake/octavo" "${options[@]}" >configure.log 2>&1
+}
+
+# The configuration fails, in one sentence: refused COMPONENTS TEXT
+refused() {
+  configure "$1" && fail "configures with '$1'"
+  tr -s ' \n' ' ' <configure.log | grep -qF "$2" || fail "'$1': no '$2' in $(cat configure.log)"
+}
+
+if [[ $way == headers ]]; then
+  ln -s "$source" octavo
+  mkdir consumer
+  compile $program consumer/program
+  compile "$source/tests/package/facts.cpp" consumer/facts
+  expected="octavo 0.1.0, 2 threads"
+else
+  if [[ $way == installed || $way == cudnn ]]; then
+    install_octavo
+    refused "COMPONENTS;mpi" "component mpi: there is no such component"
+    if [[ $device == cuda ]]; then
+      refused "" "octavo::cuda but the target was not found"
+    else
+      refused "COMPONENTS;cuda" "component cuda: the project does not enable CUDA"
+    fi
+  fi
+  configure "$components" || fail "the configuration: $(cat configure.log)"
+  cmake --build consumer >build.log 2>&1 || fail "the build: $(cat build.log)"
+  expected="octavo 0.1.0, 2 threads"
+  cudnn=0
+  [[ $way == cudnn ]] && cudnn=1
+  [[ $device == cuda ]] && expected+=", cuda 1, cudnn $cudnn"
+fi
+
+for facts in consumer/facts*; do
+  [[ -x $facts && -f $facts ]] || continue
+  output=$("$facts") || fail "$facts: exit code $?"
+  [[ $output == "$expected" ]] || fail "$facts prints '$output', not '$expected'"
+done
+[[ -x consumer/facts && -x consumer/program ]] || fail "not all was built"
+if [[ $device == octavo ]]; then
+  # Two steps of the fifty say that it trains; examples.first_training takes them all.
+  step=$(stdbuf -oL consumer/program "$source/LICENSE" 2>&1 | grep -m 1 '^step  2 | loss [0-9]')
+  [[ $step ]] || fail "the program does not train"
+fi
+rm -rf consumer moved
+echo "$way with $compiler: OK"

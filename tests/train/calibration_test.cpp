@@ -1,0 +1,163 @@
+// The state of delayed scales in a session: what a first step starts from, and what each adds.
+#include <gtest/gtest.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "support/gradients.hpp"
+#include "support/small_model.hpp"
+
+namespace {
+
+using octavo::Bf16;
+using octavo::Index;
+using octavo::OperandReport;
+using octavo::ScalingSlot;
+using octavo::SessionOptions;
+using support::TokenBatch;
+
+using Delayed = octavo::Fp8Recipe<octavo::Delayed>;
+using Session = support::SmallSession<Delayed>;
+
+SessionOptions options(Index micro_batches) {
+  SessionOptions result = support::small_options();
+  result.batch = {8 / micro_batches, 48};
+  result.micro_batches = micro_batches;
+  return result;
+}
+
+/// Calls `check(name, slot)` for every operand.
+template <class Check>
+void visit_slots(Session& session, const Check& check) {
+  const std::vector<OperandReport> operands = session.operands();
+  ASSERT_EQ(operands.size(), 36U);
+  for (std::size_t i = 0; i < operands.size(); ++i) {
+    check(operands[i].name, *session.model().scaling().slot(i));
+  }
+}
+
+void expect_no_history(Session& session) {
+  visit_slots(session, [](const std::string& name, const ScalingSlot& slot) {
+    EXPECT_EQ(slot.position, 0U) << name;
+    EXPECT_EQ(slot.scale, 1.0f) << name;
+  });
+}
+
+/// Makes the gradients within blocks so small that E5M2 with a scale of 1 has none of them: the
+/// final norm divides them by the size of the residual stream.
+template <class AnySession>
+void shrink_gradients(AnySession& session) {
+  const auto table = support::weight(session, "embedding.weight");
+  for (Index i = 0; i < table.size(); ++i) {
+    table.data()[i] = Bf16(4096.0f * static_cast<float>(table.data()[i]));
+  }
+}
+
+/// A first step with small gradients, which stay in the session.
+template <class AnySession>
+void take_first_step(AnySession& session) {
+  shrink_gradients(session);
+  const TokenBatch batch = support::step_batch(options(1), 0);
+  EXPECT_FALSE(session.step(batch.tokens, batch.targets, 0.0).skipped);
+}
+
+// Scales of 1 make zero of nearly all of a gradient; the next cast of the block then sees none, and
+// its scale, too, has to be right before the step.
+TEST(Calibration, TheFirstStepCastsWithScalesOfItsOwnValues) {
+  octavo::Context<octavo::Cpu> context{2};
+  Session session(options(1), context);
+  take_first_step(session);
+  for (const OperandReport& operand : session.operands()) {
+    EXPECT_LT(operand.saturated, 1e-3) << operand.name;
+    EXPECT_LT(operand.flushed, 0.02) << operand.name;
+  }
+}
+
+TEST(Calibration, TheFirstGradientsAreThoseOfBf16) {
+  octavo::Context<octavo::Cpu> context{2};
+  support::SmallSession<Bf16> expected(options(1), context);
+  Session session(options(1), context);
+  take_first_step(expected);
+  take_first_step(session);
+  for (const support::Distance& one : support::distances(support::gradients(session.model()),
+                                                         support::gradients(expected.model()))) {
+    EXPECT_LT(one.error, 0.2) << one.name;
+    EXPECT_NEAR(one.factor, 1.0, 0.05) << one.name;
+  }
+}
+
+// Two entries of the calibration, then one a micro-batch; weights are cast once a step.
+TEST(Calibration, EveryMicroBatchAddsToHistoriesAndEveryStepToThoseOfWeights) {
+  for (const Index micro_batches : {1, 2}) {
+    octavo::Context<octavo::Cpu> context{2};
+    Session session(options(micro_batches), context);
+    expect_no_history(session);
+    for (unsigned step = 1; step <= 3; ++step) {
+      const TokenBatch batch = support::step_batch(options(micro_batches), step);
+      session.step(batch.tokens, batch.targets, 1e-3);
+      visit_slots(session, [&](const std::string& name, const ScalingSlot& slot) {
+        const bool weight = name.ends_with(".weight");
+        const auto entries = step * (weight ? 1U : static_cast<unsigned>(micro_batches));
+        EXPECT_EQ(slot.position, 2U + entries) << name << " after step " << step;
+      });
+    }
+  }
+}
+
+TEST(Calibration, StatisticsAreThoseOfOneStep) {
+  for (const Index micro_batches : {1, 2}) {
+    octavo::Context<octavo::Cpu> context{2};
+    Session session(options(micro_batches), context);
+    for (unsigned step = 0; step < 2; ++step) {
+      const TokenBatch batch = support::step_batch(options(micro_batches), step);
+      session.step(batch.tokens, batch.targets, 1e-3);
+      visit_slots(session, [&](const std::string& name, const ScalingSlot& slot) {
+        constexpr std::uint64_t hidden = 128;
+        const bool weight = name.ends_with(".weight");
+        const bool gradient = name.ends_with(".output_gradient");
+        const bool wide =
+            name.find("qkv") != std::string::npos || name.find("gate_up") != std::string::npos;
+        const std::uint64_t features = hidden * (wide && (weight || gradient) ? 2 : 1);
+        const std::uint64_t rows = weight ? hidden : 8 * 48;
+        EXPECT_EQ(slot.elements, rows * features) << name << " in step " << step;
+      });
+    }
+  }
+}
+
+TEST(Calibration, ASkippedFirstStepLeavesNoHistory) {
+  octavo::Context<octavo::Cpu> context{2};
+  Session session(options(1), context);
+  const TokenBatch batch = support::step_batch(options(1), 0);
+  Bf16& element = support::weight(session, "blocks.1.qkv.weight").data()[11];
+  const Bf16 healthy = element;
+  element = Bf16(std::numeric_limits<float>::quiet_NaN());
+  EXPECT_TRUE(session.step(batch.tokens, batch.targets, 1e-3).skipped);
+  expect_no_history(session);
+  element = healthy;
+  Session untouched(options(1), context);
+  EXPECT_FALSE(session.step(batch.tokens, batch.targets, 1e-3).skipped);
+  untouched.step(batch.tokens, batch.targets, 1e-3);
+  EXPECT_TRUE(support::weights(session) == support::weights(untouched));
+}
+
+// What a step quantised before is not what it multiplies with.
+TEST(Calibration, WeightsAreQuantisedAnewInEveryStep) {
+  using Tensorwise = support::SmallSession<octavo::Fp8Recipe<octavo::Tensorwise>>;
+  octavo::Context<octavo::Cpu> context{2};
+  Tensorwise trained(options(1), context);
+  Tensorwise evaluated(options(1), context);
+  const TokenBatch first = support::step_batch(options(1), 0);
+  const TokenBatch second = support::step_batch(options(1), 1);
+  const double before = trained.step(first.tokens, first.targets, 1e-2).loss;
+  evaluated.step(first.tokens, first.targets, 1e-2);
+  evaluated.begin_evaluation();
+  const double loss = evaluated.evaluate(second.tokens, second.targets).mean();
+  EXPECT_NEAR(trained.step(second.tokens, second.targets, 0.0).loss, loss, 1e-9);
+  EXPECT_LT(loss, before - 0.1) << "the step moved nothing";
+}
+
+}  // namespace

@@ -1,0 +1,93 @@
+#include <octavo/train/gemm_plan_file.hpp>
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "support/temporary_folder.hpp"
+
+namespace {
+
+using namespace octavo;
+
+GemmPlanRecord record(Index m) {
+  GemmPlanRecord made;
+  made.library = {"NVIDIA_H200", 132, 130100};
+  made.key.m = made.key.n = made.key.k = m;
+  made.choice = GemmChoice::sustained;
+  made.algorithm.fill(static_cast<std::uint64_t>(m));
+  return made;
+}
+
+class GemmPlanFile : public ::support::TemporaryFolder {
+ protected:
+  /// The message of the IoError that `action` throws; "" if there is none.
+  template <class Action>
+  static std::string error_of(const Action& action) {
+    try {
+      action();
+    } catch (const IoError& error) {
+      return error.what();
+    }
+    return "";
+  }
+  void write(const std::string& content) const { std::ofstream(path()) << content; }
+  [[nodiscard]] std::filesystem::path path() const { return folder_ / "gemm-plans"; }
+};
+
+TEST_F(GemmPlanFile, KeepsWhatRunsAdd) {
+  EXPECT_TRUE(load_gemm_plans(path()).empty());
+  store_gemm_plans(path(), {});
+  EXPECT_FALSE(std::filesystem::exists(path()));
+  store_gemm_plans(path(), std::vector{record(1), record(2)});
+  GemmPlanRecord newer = record(2);
+  newer.algorithm.fill(9);
+  store_gemm_plans(path(), std::vector{newer, record(3)});
+  EXPECT_EQ(load_gemm_plans(path()), (std::vector{record(1), newer, record(3)}));
+  store_gemm_plans(path(), {});
+  EXPECT_EQ(load_gemm_plans(path()).size(), 3u);
+}
+
+TEST_F(GemmPlanFile, DamageIsNamedAndLeftAsItIs) {
+  store_gemm_plans(path(), std::vector{record(1), record(2)});
+  const std::string whole = content(path());
+  const std::string torn = whole.substr(0, whole.size() - 5);
+  write(torn);
+  const std::string place = path().string() + ":3: ";
+  EXPECT_EQ(error_of([&] { load_gemm_plans(path()); }).find(place), 0u);
+  EXPECT_EQ(error_of([&] { store_gemm_plans(path(), std::vector{record(3)}); }).find(place), 0u);
+  EXPECT_EQ(content(path()), torn);
+}
+
+TEST_F(GemmPlanFile, AFolderOrAMissingOneIsNamed) {
+  EXPECT_EQ(error_of([&] { load_gemm_plans(folder_); }).find(folder_.string() + ": cannot be read"),
+            0u);
+  const auto missing = folder_ / "none" / "plans";
+  EXPECT_EQ(error_of([&] {
+              store_gemm_plans(missing, std::vector{record(1)});
+            }).find(missing.string() + ": cannot be written"),
+            0u);
+}
+
+TEST_F(GemmPlanFile, WritersAtTheSameTimeLeaveAWholeFile) {
+  constexpr Index writers = 4;
+  constexpr Index rounds = 25;
+  std::vector<std::thread> threads;
+  for (Index writer = 0; writer < writers; ++writer) {
+    threads.emplace_back([&, writer] {
+      for (Index i = 0; i < rounds; ++i) {
+        store_gemm_plans(path(), std::vector{record(1 + writer * rounds + i)});
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  const auto records = load_gemm_plans(path());
+  EXPECT_GE(records.size(), static_cast<std::size_t>(rounds));
+  for (const GemmPlanRecord& found : records) EXPECT_EQ(found, record(found.key.m));
+  EXPECT_EQ(entries(), 1);
+}
+
+}  // namespace
