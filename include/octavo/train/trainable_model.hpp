@@ -54,9 +54,14 @@ template <class M, class D = typename M::DeviceType>
 concept HasBind = requires(const M& model, Context<D>& context) {
   model.bind(context);
 };
+/// A visitor of anything. Not a lambda, which nvcc 13 does not take in a requirement.
+struct AnyVisitor {
+  template <class Parameter>
+  void operator()(Parameter&) const {}
+};
 template <class M>
 concept HasVisit = requires(M& model) {
-  model.visit([](auto&) {});
+  model.visit(AnyVisitor());
 };
 template <class M, class D = typename M::DeviceType>
 concept HasQuantizeWeights = requires(M& model, const Context<D>& context) {
