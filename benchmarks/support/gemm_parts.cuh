@@ -51,9 +51,10 @@ Run forward_run(Gpu& gpu, const LinearShape& shape) {
     GemmOutput<Bf16, Cuda> result{matrix(y[at(turn)], rows, out), {}};
     if (adds_residual) result.addend = input(residual[at(turn)], rows, out);
     if constexpr (QuantizedPrecision<P>) {
-      matmul_forward(x[turn].row_major, w[turn].row_major, result, gpu.context());
+      (void)matmul_forward(x[turn].row_major, w[turn].row_major, result, gpu.context());
     } else {
-      matmul_forward(constant(x[turn].values), constant(w[turn].values), result, gpu.context());
+      (void)matmul_forward(constant(x[turn].values), constant(w[turn].values), result,
+                           gpu.context());
     }
   };
 }
@@ -67,10 +68,10 @@ Run input_gradient_run(Gpu& gpu, const LinearShape& shape) {
   return [=, &gpu](int turn) {
     const GemmOutput<Bf16, Cuda> result{matrix(dx[at(turn)], rows, in), {}};
     if constexpr (QuantizedPrecision<P>) {
-      matmul_input_gradient(dy[turn].row_major, w[turn].transposed, result, gpu.context());
+      (void)matmul_input_gradient(dy[turn].row_major, w[turn].transposed, result, gpu.context());
     } else {
-      matmul_input_gradient(constant(dy[turn].values), constant(w[turn].values), result,
-                            gpu.context());
+      (void)matmul_input_gradient(constant(dy[turn].values), constant(w[turn].values), result,
+                                  gpu.context());
     }
   };
 }
@@ -86,10 +87,10 @@ Run weight_gradient_run(Gpu& gpu, const LinearShape& shape) {
     GemmOutput<Bf16, Cuda> result{matrix(dw[at(turn)], out, in), {}};
     result.addend = result.result;
     if constexpr (QuantizedPrecision<P>) {
-      matmul_weight_gradient(dy[turn].transposed, x[turn].transposed, result, gpu.context());
+      (void)matmul_weight_gradient(dy[turn].transposed, x[turn].transposed, result, gpu.context());
     } else {
-      matmul_weight_gradient(constant(dy[turn].values), constant(x[turn].values), result,
-                             gpu.context());
+      (void)matmul_weight_gradient(constant(dy[turn].values), constant(x[turn].values), result,
+                                   gpu.context());
     }
   };
 }

@@ -53,17 +53,17 @@ class Layer {
     const octavo::GemmOutput<Bf16, D> x_gradient{x_gradient_, {}};
     const octavo::GemmOutput<Bf16, D> w_gradient{w_gradient_, {}};
     if constexpr (quantized) {
-      matmul_forward(x().row_major, w().row_major, y, context_);
-      matmul_input_gradient(y_gradient().row_major, w().transposed, x_gradient, context_);
-      matmul_weight_gradient(y_gradient().transposed, x().transposed, w_gradient, context_);
+      (void)matmul_forward(x().row_major, w().row_major, y, context_);
+      (void)matmul_input_gradient(y_gradient().row_major, w().transposed, x_gradient, context_);
+      (void)matmul_weight_gradient(y_gradient().transposed, x().transposed, w_gradient, context_);
     } else {
       using View = octavo::TensorView<const Bf16, 2, D>;
       const View of_x = x().values;
       const View of_w = w().values;
       const View of_gradient = y_gradient().values;
-      matmul_forward(of_x, of_w, y, context_);
-      matmul_input_gradient(of_gradient, of_w, x_gradient, context_);
-      matmul_weight_gradient(of_gradient, of_x, w_gradient, context_);
+      (void)matmul_forward(of_x, of_w, y, context_);
+      (void)matmul_input_gradient(of_gradient, of_w, x_gradient, context_);
+      (void)matmul_weight_gradient(of_gradient, of_x, w_gradient, context_);
     }
   }
 

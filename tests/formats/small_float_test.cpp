@@ -144,11 +144,6 @@ TEST(Fp4, SpecialValues) {
   EXPECT_EQ(E2M1(5.0f).bits, 0x6);   // tie between 4 and 6
 }
 
-TEST(Fp4, PacksTheFirstInTheLowNibble) {
-  EXPECT_EQ(octavo::pack(E2M1(1.5f), E2M1(-6.0f)), 0xf3);
-  EXPECT_EQ(octavo::pack(E2M1(-6.0f), E2M1(1.5f)), 0x3f);
-}
-
 TEST(Fp4, TakesTheLowerNibbleOfItsBits) { EXPECT_EQ(E2M1::from_bits(0xf3).bits, 0x3); }
 
 }  // namespace

@@ -224,8 +224,9 @@ class BlockwiseLayer {
                        {Granularity::block_rows, Granularity::block_columns},
                        {},
                        {}};
-    for (const Format element : download(view.data(), view.outer() * view.inner())) {
-      matrix.elements.push_back(reference::decode(format, element.bits));
+    const auto* bytes = reinterpret_cast<const std::uint8_t*>(view.data());
+    for (const int code : download(bytes, view.outer() * view.inner())) {
+      matrix.elements.push_back(reference::decode(format, code));
     }
     matrix.scales = download(view.scale_inverses(),
                              octavo::scale_count<Granularity>(view.outer(), view.inner()));

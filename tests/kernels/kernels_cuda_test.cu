@@ -512,7 +512,8 @@ TEST_F(KernelsOnCuda, AGraphRepeatsWhatItCaptured) {
     rms_norm_forward(x, weight, 1e-5f, y.operand(), inverse_rms, context);
     rms_norm_backward(x, x, weight, constant(inverse_rms), x_gradient, weight_gradient, context);
     embedding_backward(tokens, constant(x_gradient), gradient, context);
-    add_squared_norm(constant(gradient.reshape<1>({gradient.size()})), status, context);
+    add_squared_norm(TensorView<const float, 1, Cuda>{gradient.data(), {gradient.size()}}, status,
+                     context);
   };
   const auto results = [&] {
     return std::tuple(place.read(gradient), place.read(weight_gradient), y.read().row_major,

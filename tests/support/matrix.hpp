@@ -87,14 +87,18 @@ class Workplace {
 
   /// Gives the context a workspace of this many bytes.
   void bind(std::size_t bytes) {
-    memory_.resize(bytes / sizeof(std::max_align_t) + 1);
+    memory_.resize(bytes / sizeof(Unit) + 1);
     context.bind_workspace({reinterpret_cast<std::byte*>(memory_.data()), bytes});
   }
 
   octavo::Context<Cpu> context;
 
  private:
-  std::vector<std::max_align_t> memory_;
+  /// Has a name, which nvcc 13 needs of a vector's elements; std::max_align_t has none.
+  struct alignas(std::max_align_t) Unit {
+    std::byte bytes[alignof(std::max_align_t)];
+  };
+  std::vector<Unit> memory_;
 };
 
 /// (f(x + h) − f(x − h)) / 2h, where `x` is an input of `f` that is changed for a moment.

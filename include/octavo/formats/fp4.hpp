@@ -49,9 +49,4 @@ struct E2M1 {
   friend constexpr bool operator==(E2M1, E2M1) = default;  ///< Compares bits.
 };
 
-/// Two E2M1 numbers in one byte, the first in the low nibble.
-OCTAVO_HOST_DEVICE constexpr std::uint8_t pack(E2M1 low, E2M1 high) {
-  return static_cast<std::uint8_t>(low.bits | (high.bits << 4));
-}
-
 }  // namespace octavo

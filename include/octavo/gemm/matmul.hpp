@@ -62,8 +62,8 @@ inline void check_fp8_reduction(const char* operation, Index k) {
 /// @return what ran, for the manifest
 /// @note enqueues; does not synchronise; uses `matmul_workspace` bytes of the context's
 template <class T, Device D>
-GemmRun matmul_forward(TensorView<const T, 2, D> x, TensorView<const T, 2, D> w,
-                       const GemmOutput<T, D>& y, const Context<D>& context) {
+[[nodiscard]] GemmRun matmul_forward(TensorView<const T, 2, D> x, TensorView<const T, 2, D> w,
+                                     const GemmOutput<T, D>& y, const Context<D>& context) {
   detail::check_gemm("matmul_forward", x.extent(0), w.extent(0), x.extent(1), w.extent(1), y);
   return matmul_dense_body(x, false, w, true, y, context);
 }
@@ -75,8 +75,10 @@ GemmRun matmul_forward(TensorView<const T, 2, D> x, TensorView<const T, 2, D> w,
 /// @return what ran, for the manifest
 /// @note enqueues; does not synchronise; uses `matmul_workspace` bytes of the context's
 template <class T, Device D>
-GemmRun matmul_input_gradient(TensorView<const T, 2, D> y_gradient, TensorView<const T, 2, D> w,
-                              const GemmOutput<T, D>& x_gradient, const Context<D>& context) {
+[[nodiscard]] GemmRun matmul_input_gradient(TensorView<const T, 2, D> y_gradient,
+                                            TensorView<const T, 2, D> w,
+                                            const GemmOutput<T, D>& x_gradient,
+                                            const Context<D>& context) {
   detail::check_gemm("matmul_input_gradient", y_gradient.extent(0), w.extent(1),
                      y_gradient.extent(1), w.extent(0), x_gradient);
   return matmul_dense_body(y_gradient, false, w, false, x_gradient, context);
@@ -89,8 +91,10 @@ GemmRun matmul_input_gradient(TensorView<const T, 2, D> y_gradient, TensorView<c
 /// @return what ran, for the manifest
 /// @note enqueues; does not synchronise; uses `matmul_workspace` bytes of the context's
 template <class T, class G, Device D>
-GemmRun matmul_weight_gradient(TensorView<const T, 2, D> y_gradient, TensorView<const T, 2, D> x,
-                               const GemmOutput<G, D>& w_gradient, const Context<D>& context) {
+[[nodiscard]] GemmRun matmul_weight_gradient(TensorView<const T, 2, D> y_gradient,
+                                             TensorView<const T, 2, D> x,
+                                             const GemmOutput<G, D>& w_gradient,
+                                             const Context<D>& context) {
   detail::check_gemm("matmul_weight_gradient", y_gradient.extent(1), x.extent(1),
                      y_gradient.extent(0), x.extent(0), w_gradient);
   return matmul_dense_body(y_gradient, true, x, false, w_gradient, context);
@@ -103,9 +107,9 @@ GemmRun matmul_weight_gradient(TensorView<const T, 2, D> y_gradient, TensorView<
 /// @return what ran, for the manifest
 /// @note enqueues; does not synchronise; uses `matmul_workspace` bytes of the context's
 template <class X, class W, class Gx, class Gw, class T, Device D>
-GemmRun matmul_forward(QuantizedView<X, Gx, Layout::row_major, D> x,
-                       QuantizedView<W, Gw, Layout::row_major, D> w, const GemmOutput<T, D>& y,
-                       const Context<D>& context) {
+[[nodiscard]] GemmRun matmul_forward(QuantizedView<X, Gx, Layout::row_major, D> x,
+                                     QuantizedView<W, Gw, Layout::row_major, D> w,
+                                     const GemmOutput<T, D>& y, const Context<D>& context) {
   detail::check_gemm("matmul_forward", x.outer(), w.outer(), x.inner(), w.inner(), y);
   detail::check_scales<Gx, Gw>();
   detail::check_fp8_reduction("matmul_forward", x.inner());
@@ -119,9 +123,10 @@ GemmRun matmul_forward(QuantizedView<X, Gx, Layout::row_major, D> x,
 /// @return what ran, for the manifest
 /// @note enqueues; does not synchronise; uses `matmul_workspace` bytes of the context's
 template <class Y, class W, class Gy, class Gw, class T, Device D>
-GemmRun matmul_input_gradient(QuantizedView<Y, Gy, Layout::row_major, D> y_gradient,
-                              QuantizedView<W, Gw, Layout::transposed, D> w,
-                              const GemmOutput<T, D>& x_gradient, const Context<D>& context) {
+[[nodiscard]] GemmRun matmul_input_gradient(QuantizedView<Y, Gy, Layout::row_major, D> y_gradient,
+                                            QuantizedView<W, Gw, Layout::transposed, D> w,
+                                            const GemmOutput<T, D>& x_gradient,
+                                            const Context<D>& context) {
   detail::check_gemm("matmul_input_gradient", y_gradient.outer(), w.outer(), y_gradient.inner(),
                      w.inner(), x_gradient);
   detail::check_scales<Gy, Gw>();
@@ -136,9 +141,10 @@ GemmRun matmul_input_gradient(QuantizedView<Y, Gy, Layout::row_major, D> y_gradi
 /// @return what ran, for the manifest
 /// @note enqueues; does not synchronise; uses `matmul_workspace` bytes of the context's
 template <class Y, class X, class Gy, class Gx, class G, Device D>
-GemmRun matmul_weight_gradient(QuantizedView<Y, Gy, Layout::transposed, D> y_gradient,
-                               QuantizedView<X, Gx, Layout::transposed, D> x,
-                               const GemmOutput<G, D>& w_gradient, const Context<D>& context) {
+[[nodiscard]] GemmRun matmul_weight_gradient(QuantizedView<Y, Gy, Layout::transposed, D> y_gradient,
+                                             QuantizedView<X, Gx, Layout::transposed, D> x,
+                                             const GemmOutput<G, D>& w_gradient,
+                                             const Context<D>& context) {
   detail::check_gemm("matmul_weight_gradient", y_gradient.outer(), x.outer(), y_gradient.inner(),
                      x.inner(), w_gradient);
   detail::check_scales<Gy, Gx>();
@@ -151,7 +157,7 @@ GemmRun matmul_weight_gradient(QuantizedView<Y, Gy, Layout::transposed, D> y_gra
 /// @{
 
 template <class X, class W, class Y, class C>
-GemmRun matmul_forward(const X&, const W&, const Y&, const C&) {
+[[nodiscard]] GemmRun matmul_forward(const X&, const W&, const Y&, const C&) {
   static_assert(detail::no_such_operands<X>,
                 "matmul_forward(x, w, y, context): x and w must be two TensorView<const T, 2, D> "
                 "and y a GemmOutput<T, D>, or x and w two QuantizedView with Layout::row_major; "
@@ -160,7 +166,7 @@ GemmRun matmul_forward(const X&, const W&, const Y&, const C&) {
 }
 
 template <class X, class W, class Y, class C>
-GemmRun matmul_input_gradient(const X&, const W&, const Y&, const C&) {
+[[nodiscard]] GemmRun matmul_input_gradient(const X&, const W&, const Y&, const C&) {
   static_assert(detail::no_such_operands<X>,
                 "matmul_input_gradient(dy, w, dx, context): dy and w must be two TensorView<const "
                 "T, 2, D> and dx a GemmOutput<T, D>, or dy a QuantizedView with Layout::row_major "
@@ -169,7 +175,7 @@ GemmRun matmul_input_gradient(const X&, const W&, const Y&, const C&) {
 }
 
 template <class X, class W, class Y, class C>
-GemmRun matmul_weight_gradient(const X&, const W&, const Y&, const C&) {
+[[nodiscard]] GemmRun matmul_weight_gradient(const X&, const W&, const Y&, const C&) {
   static_assert(detail::no_such_operands<X>,
                 "matmul_weight_gradient(dy, x, dw, context): dy and x must be two TensorView<const "
                 "T, 2, D>, or two QuantizedView with Layout::transposed");

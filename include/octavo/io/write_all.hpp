@@ -19,7 +19,7 @@ struct WriteResult {
 
 /// Writes all of `content` in one call, and in more only where the system takes a part: the call
 /// that follows tells the reason.
-inline WriteResult write_all(int descriptor, std::string_view content) {
+[[nodiscard]] inline WriteResult write_all(int descriptor, std::string_view content) {
   WriteResult result;
   while (result.written < content.size()) {
     const ssize_t count =

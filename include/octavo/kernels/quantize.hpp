@@ -61,31 +61,6 @@ void clear_statistics(TensorView<ScalingSlot, 1, D> slots, const Context<D>& con
   clear_statistics_body(slots, context);
 }
 
-namespace detail {
-
-/// One slot's update, for every device.
-OCTAVO_HOST_DEVICE inline void update_slot(ScalingSlot& slot, const ScalingRule& rule,
-                                           float* history) {
-  const std::uint32_t bits = slot.amax_bits;
-  slot.amax_bits = 0;
-  slot.last_amax_bits = bits;
-  if (bits >= 0x7f800000u) {
-    ++slot.nonfinite;
-    return;
-  }
-  if (rule.history_length == 0 || bits == 0) return;
-  const float amax = float_from_bits(bits);
-  history[slot.position] = amax;
-  slot.position = (slot.position + 1) % static_cast<std::uint32_t>(rule.history_length);
-  float used = amax;
-  for (int i = 0; i < rule.history_length && rule.most_recent == 0; ++i) {
-    used = history[i] > used ? history[i] : used;
-  }
-  slot.scale = delayed_scale(rule.target, used, slot.scale, rule.power_of_two != 0);
-  slot.scale_inverse = 1.0f / slot.scale;
-}
-
-}  // namespace detail
 }  // namespace octavo
 
 #include <octavo/kernels/cpu/quantize.hpp>

@@ -33,10 +33,11 @@ namespace detail {
 template <class T, Device D>
 void check_rope(const char* operation, HeadLayout layout, const QkNorm<T, D>& norm,
                 TensorView<const float, 2, D> rotation, Index sequence) {
-  require<ShapeError>(
-      sequence > 0 && sequence <= rotation.extent(0) && rotation.extent(1) == layout.head_dim,
-      operation, ": a sequence of ", sequence, " tokens with heads of ", layout.head_dim,
-      " needs as many rotations, but the table is ", shape_text(rotation));
+  if (sequence <= 0 || sequence > rotation.extent(0) || rotation.extent(1) != layout.head_dim) {
+    throw ShapeError(message(operation, ": a sequence of ", sequence, " tokens with heads of ",
+                             layout.head_dim, " needs as many rotations, but the table is ",
+                             shape_text(rotation)));
+  }
   if (norm.query.empty()) return;
   check_shape(operation, "query norm", norm.query, {layout.head_dim});
   check_shape(operation, "key norm", norm.key, {layout.head_dim});

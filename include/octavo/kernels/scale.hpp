@@ -62,7 +62,7 @@ OCTAVO_HOST_DEVICE inline float mx_scale(E8M0 scale_inverse) {
   return static_cast<float>(E8M0::from_bits(static_cast<std::uint8_t>(bits)));
 }
 
-/// The E8M0 scale of an MX block: amax / 448, rounded up to a power of two.
+/// The E8M0 scale of an MX block: amax / largest, rounded up to a power of two.
 /// @param largest  the largest finite value of the element format
 OCTAVO_HOST_DEVICE inline E8M0 mx_scale_inverse(float largest, float amax) {
   return E8M0(amax * (1.0f / largest));

@@ -175,7 +175,7 @@ class ScalingTable {
 
   [[nodiscard]] static std::vector<ScalingSlot> slots_sync(TensorView<ScalingSlot, 1, D> slots,
                                                            const Context<D>& context) {
-    std::vector<ScalingSlot> result(slots.size());
+    std::vector<ScalingSlot> result(static_cast<std::size_t>(slots.size()));
     copy_to_host_sync(result.data(), slots.data(), result.size() * sizeof(ScalingSlot), context);
     return result;
   }

@@ -37,7 +37,6 @@ template <class BlockType, int Begin, int End>
 struct BlockSegment {
   using Block = BlockType;
   static constexpr int begin = Begin;
-  static constexpr int end = End;
   std::vector<Block> blocks = std::vector<Block>(static_cast<std::size_t>(End - Begin));
   typename Block::Shared shared;
 };

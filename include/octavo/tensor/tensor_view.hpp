@@ -58,16 +58,6 @@ class TensorView {
     return {data_ == nullptr ? nullptr : data_ + begin * stride, shape};
   }
 
-  /// The same elements as another shape of the same size.
-  template <int OtherRank>
-  [[nodiscard]] constexpr TensorView<T, OtherRank, D> reshape(
-      typename TensorView<T, OtherRank, D>::Shape shape) const {
-    const TensorView<T, OtherRank, D> result{data_, shape};
-    require<ShapeError>(result.size() == size(), "cannot view ", size(), " elements as ",
-                        result.size(), "; give a shape of the same size");
-    return result;
-  }
-
  private:
   T* data_ = nullptr;
   Shape shape_{};

@@ -5,6 +5,7 @@
 #include <octavo/core/replay.hpp>
 #include <octavo/models/llama.hpp>
 #include <octavo/optim/optim.hpp>
+#include <octavo/train/trainable_model.hpp>
 
 #include <algorithm>
 #include <span>
@@ -135,7 +136,7 @@ struct SessionParts {
 }  // namespace detail
 
 /// The session of one model type.
-/// @tparam Model      such as `Llama<llama_tiny, Bf16, Cpu>`
+/// @tparam Model      a `TrainableModel`, such as `Llama<llama_tiny, Bf16, Cpu>`
 /// @tparam Optimizer  such as `AdamW<MasterWeights<Fp32>, Moments<Bf16>>`
 template <class Model, class Optimizer = AdamW<>>
 class ModelSession final : public TrainingSession {

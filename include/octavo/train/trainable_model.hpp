@@ -1,0 +1,180 @@
+/// @file
+/// What a session asks of a model, and what the compiler says where a member is missing.
+#pragma once
+
+#include <octavo/models/llama.hpp>
+
+#include <concepts>
+#include <cstdint>
+#include <string>
+
+namespace octavo {
+
+struct SessionOptions;
+template <class Model, class Optimizer>
+class ModelSession;
+
+namespace detail {
+
+template <class M>
+concept HasDeviceType = Device<typename M::DeviceType>;
+template <class M>
+concept HasFormats = requires {
+  typename M::T;
+  typename M::G;
+};
+template <class M>
+concept HasConfig = requires {
+  { M::config } -> std::convertible_to<const LlamaConfig&>;
+};
+template <class M>
+concept HasPrecision = requires {
+  { M::precision() } -> std::convertible_to<std::string>;
+};
+template <class M, class D = typename M::DeviceType>
+concept IsLaidOut = std::constructible_from < M,
+        Arena<D>
+&, BatchShape, LlamaOptions, const DeviceLimits<D>& > ;
+template <class M, class D = typename M::DeviceType>
+concept HasInitialize = requires(M& model, Context<D>& context) {
+  model.initialize(std::uint64_t{}, context);
+};
+template <class M, class D = typename M::DeviceType>
+concept HasBind = requires(const M& model, Context<D>& context) {
+  model.bind(context);
+};
+/// A visitor of anything. Not a lambda, which nvcc 13 does not take in a requirement.
+struct AnyVisitor {
+  template <class Parameter>
+  void operator()(Parameter&) const {}
+};
+template <class M>
+concept HasVisit = requires(M& model) {
+  model.visit(AnyVisitor());
+};
+template <class M, class D = typename M::DeviceType>
+concept HasQuantizeWeights = requires(M& model, const Context<D>& context) {
+  model.template quantize_weights<Mode::train>(context);
+  model.template quantize_weights<Mode::evaluate>(context);
+};
+template <class M, class D = typename M::DeviceType>
+concept HasTrainMicroBatch = requires(M& model, TensorView<const std::int32_t, 1, D> tokens,
+                                      TensorView<float, 1, D> losses,
+                                      TensorView<const float, 1, D> gradient_scale,
+                                      const Context<D>& context) {
+  model.train_micro_batch(tokens, tokens, losses, gradient_scale, true, context);
+};
+template <class M, class D = typename M::DeviceType>
+concept HasFinishStep = requires(M& model, const Context<D>& context) {
+  model.finish_step(context);
+};
+template <class M, class D = typename M::DeviceType>
+concept HasScaling = requires(const M& model) {
+  { model.scaling() } -> std::same_as<const ScalingTable<D>&>;
+};
+template <class M, class D = typename M::DeviceType>
+concept HasEvaluate = requires(M& model, TensorView<const std::int32_t, 1, D> tokens,
+                               TensorView<float, 1, D> losses, const Context<D>& context) {
+  model.evaluate(tokens, tokens, losses, context);
+};
+template <class M, class D = typename M::DeviceType>
+concept HasLogits = requires(M& model, TensorView<const std::int32_t, 1, D> tokens,
+                             const Context<D>& context) {
+  {
+    model.logits(tokens, BatchShape{}, Index{}, Index{}, context)
+    } -> std::convertible_to<TensorView<typename M::T, 2, D>>;
+};
+template <class M>
+concept HasManifest = requires(const M& model) {
+  { model.manifest() } -> std::same_as<const Manifest&>;
+};
+template <class M>
+concept HasCounts = requires(M& model) {
+  model.reset_counts();
+  model.verify_step(Index{});
+};
+template <class M>
+concept HasHeadChunks = requires(const M& model) {
+  { model.head_chunks() } -> std::convertible_to<Index>;
+};
+
+}  // namespace detail
+
+/// A model that a `ModelSession` trains: `Llama`, or a class with the members that it has, each
+/// with the meaning that `Llama` documents.
+/// - `DeviceType`, and the formats `T` of weights and `G` of their gradients;
+/// - `static constexpr LlamaConfig config`, `static precision()`;
+/// - a constructor `(Arena<D>&, BatchShape, LlamaOptions, const DeviceLimits<D>&)`;
+/// - `initialize`, `bind`, `visit`;
+/// - `quantize_weights<Mode>`, `train_micro_batch`, `finish_step`, `scaling`;
+/// - `evaluate`, `logits`;
+/// - `manifest`, `reset_counts`, `verify_step`, `head_chunks`.
+template <class M>
+concept TrainableModel = detail::HasDeviceType<M> && detail::HasFormats<M> &&
+    detail::HasConfig<M> && detail::HasPrecision<M> && detail::IsLaidOut<M> &&
+    detail::HasInitialize<M> && detail::HasBind<M> && detail::HasVisit<M> &&
+    detail::HasQuantizeWeights<M> && detail::HasTrainMicroBatch<M> && detail::HasFinishStep<M> &&
+    detail::HasScaling<M> && detail::HasEvaluate<M> && detail::HasLogits<M> &&
+    detail::HasManifest<M> && detail::HasCounts<M> && detail::HasHeadChunks<M>;
+
+namespace detail {
+
+/// Names what a model lacks.
+template <class M>
+struct TrainableModelCheck {
+  static_assert(HasDeviceType<M>,
+                "ModelSession: the model must be a Llama<config, precision, device> or have the "
+                "members of one; this has no DeviceType, such as `using DeviceType = Cpu;`");
+};
+template <HasDeviceType M>
+struct TrainableModelCheck<M> {
+  static_assert(HasFormats<M>,
+                "ModelSession: the model lacks T or G, the formats of weights and of their "
+                "gradients; write `using T = Bf16; using G = Bf16;`");
+  static_assert(HasConfig<M>,
+                "ModelSession: the model lacks `static constexpr LlamaConfig config`");
+  static_assert(HasPrecision<M>,
+                "ModelSession: the model lacks `static std::string precision()`, its name");
+  static_assert(IsLaidOut<M>,
+                "ModelSession: the model lacks a constructor (Arena<D>&, BatchShape, LlamaOptions, "
+                "const DeviceLimits<D>&) that takes its memory");
+  static_assert(HasInitialize<M>,
+                "ModelSession: the model lacks initialize(std::uint64_t seed, Context<D>&)");
+  static_assert(HasBind<M>, "ModelSession: the model lacks bind(Context<D>&) const");
+  static_assert(HasVisit<M>,
+                "ModelSession: the model lacks visit(visitor), which calls visitor(parameter) for "
+                "every Parameter");
+  static_assert(HasQuantizeWeights<M>,
+                "ModelSession: the model lacks quantize_weights<Mode>(const Context<D>&)");
+  static_assert(HasTrainMicroBatch<M>,
+                "ModelSession: the model lacks train_micro_batch(tokens, targets, losses, "
+                "gradient_scale, first, context) with Llama's arguments");
+  static_assert(HasFinishStep<M>, "ModelSession: the model lacks finish_step(const Context<D>&)");
+  static_assert(HasScaling<M>,
+                "ModelSession: the model lacks `const ScalingTable<D>& scaling() const`");
+  static_assert(HasEvaluate<M>,
+                "ModelSession: the model lacks evaluate(tokens, targets, losses, context) with "
+                "Llama's arguments");
+  static_assert(HasLogits<M>,
+                "ModelSession: the model lacks logits(tokens, shape, begin, count, context) with "
+                "Llama's arguments");
+  static_assert(HasManifest<M>, "ModelSession: the model lacks `const Manifest& manifest() const`");
+  static_assert(HasCounts<M>,
+                "ModelSession: the model lacks reset_counts() or verify_step(Index micro_batches), "
+                "which hold each step to the manifest");
+  static_assert(HasHeadChunks<M>, "ModelSession: the model lacks `Index head_chunks() const`");
+};
+
+}  // namespace detail
+
+/// What stands in the place of a session of anything else, so that nothing but what the model lacks
+/// is printed.
+template <class Model, class Optimizer>
+requires(!TrainableModel<Model>) class ModelSession<Model, Optimizer>
+    : detail::TrainableModelCheck<Model> {
+ public:
+  template <class C>
+  ModelSession(const SessionOptions&, C&) {}
+};
+
+}  // namespace octavo

@@ -1,0 +1,58 @@
+// expect NO_MODEL: ModelSession: the model must be a Llama<config, precision, device> or have the
+// expect FINISH_STEP: ModelSession: the model lacks finish_step(const Context<D>&)
+// expect CONFIG: ModelSession: the model lacks `static constexpr LlamaConfig config`
+// expect SCALE_BY_VALUE: ModelSession: the model lacks train_micro_batch(tokens, targets, losses,
+#include <octavo/octavo.hpp>
+
+using namespace octavo;
+
+using D = Cpu;
+using Tokens = TensorView<const std::int32_t, 1, D>;
+using Losses = TensorView<float, 1, D>;
+#if defined(OCTAVO_COMPILE_FAIL_SCALE_BY_VALUE)
+using GradientScale = float;
+#else
+using GradientScale = TensorView<const float, 1, D>;
+#endif
+
+/// All that a session asks for, declared.
+struct Own {
+  using DeviceType = D;
+  using T = Bf16;
+  using G = Bf16;
+#if !defined(OCTAVO_COMPILE_FAIL_CONFIG)
+  static constexpr LlamaConfig config = llama_tiny;
+#endif
+  static std::string precision();
+
+  Own(Arena<D>& arena, BatchShape batch, LlamaOptions options, const DeviceLimits<D>& limits);
+  void initialize(std::uint64_t seed, Context<D>& context);
+  void bind(Context<D>& context) const;
+  template <class Visitor>
+  void visit(Visitor&&) {}
+  template <class M>
+  void quantize_weights(const Context<D>&) {}
+  void train_micro_batch(Tokens tokens, Tokens targets, Losses losses, GradientScale scale,
+                         bool first, const Context<D>& context);
+#if !defined(OCTAVO_COMPILE_FAIL_FINISH_STEP)
+  void finish_step(const Context<D>& context);
+#endif
+  [[nodiscard]] const ScalingTable<D>& scaling() const;
+  void evaluate(Tokens tokens, Tokens targets, Losses losses, const Context<D>& context);
+  TensorView<T, 2, D> logits(Tokens tokens, BatchShape shape, Index begin, Index count,
+                             const Context<D>& context);
+  [[nodiscard]] const Manifest& manifest() const;
+  void reset_counts();
+  void verify_step(Index micro_batches) const;
+  [[nodiscard]] Index head_chunks() const;
+};
+
+#if defined(OCTAVO_COMPILE_FAIL_NO_MODEL)
+using Model = int;
+#else
+using Model = Own;
+#endif
+
+void start(Context<D>& context) {
+  ModelSession<Model> session({.batch = {.sequences = 1, .tokens = 16}}, context);
+}

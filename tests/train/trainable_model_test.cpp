@@ -1,0 +1,103 @@
+#include <octavo/train/session.hpp>
+
+#include <cstdint>
+#include <string>
+#include <type_traits>
+#include <utility>
+
+namespace {
+
+using namespace octavo;
+
+enum class Part {
+  none,
+  device_type,
+  formats,
+  config,
+  precision,
+  constructor,
+  initialize,
+  bind,
+  visit,
+  quantize_weights,
+  train_micro_batch,
+  finish_step,
+  scaling,
+  evaluate,
+  logits,
+  manifest,
+  reset_counts,
+  verify_step,
+  head_chunks,
+};
+
+struct Nothing {};
+struct OnCpu {
+  using DeviceType = Cpu;
+};
+struct Formats {
+  using T = Bf16;
+  using G = float;
+};
+struct Config {
+  static constexpr LlamaConfig config = llama_tiny;
+};
+template <class Member, bool Wanted>
+using If = std::conditional_t<Wanted, Member, std::pair<Nothing, Member*>>;
+
+/// All that a session asks for, declared, but one part.
+template <Part Missing>
+struct Own : If<OnCpu, Missing != Part::device_type>,
+             If<Formats, Missing != Part::formats>,
+             If<Config, Missing != Part::config> {
+  using Tokens = TensorView<const std::int32_t, 1, Cpu>;
+  using Losses = TensorView<float, 1, Cpu>;
+
+  static std::string precision() requires(Missing != Part::precision);
+  Own(Arena<Cpu>&, BatchShape, LlamaOptions,
+      const DeviceLimits<Cpu>&) requires(Missing != Part::constructor);
+  void initialize(std::uint64_t, Context<Cpu>&) requires(Missing != Part::initialize);
+  void bind(Context<Cpu>&) const requires(Missing != Part::bind);
+  template <class Visitor>
+  void visit(Visitor&&) requires(Missing != Part::visit);
+  template <class M>
+  void quantize_weights(const Context<Cpu>&) requires(Missing != Part::quantize_weights);
+  void train_micro_batch(Tokens, Tokens, Losses, TensorView<const float, 1, Cpu>, bool,
+                         const Context<Cpu>&) requires(Missing != Part::train_micro_batch);
+  void finish_step(const Context<Cpu>&) requires(Missing != Part::finish_step);
+  const ScalingTable<Cpu>& scaling() const requires(Missing != Part::scaling);
+  void evaluate(Tokens, Tokens, Losses, const Context<Cpu>&) requires(Missing != Part::evaluate);
+  TensorView<Bf16, 2, Cpu> logits(Tokens, BatchShape, Index, Index,
+                                  const Context<Cpu>&) requires(Missing != Part::logits);
+  const Manifest& manifest() const requires(Missing != Part::manifest);
+  void reset_counts() requires(Missing != Part::reset_counts);
+  void verify_step(Index) const requires(Missing != Part::verify_step);
+  Index head_chunks() const requires(Missing != Part::head_chunks);
+};
+
+static_assert(TrainableModel<Llama<llama_tiny, Bf16, Cpu>>);
+static_assert(TrainableModel<Llama<llama3_1b, Fp8Recipe<Delayed>, Cpu, float>>);
+static_assert(!TrainableModel<int> && !TrainableModel<LlamaConfig>);
+
+// Each part is asked for; tests/compile_fail/model_member.cpp holds what the compiler says.
+static_assert(TrainableModel<Own<Part::none>>);
+static_assert(!TrainableModel<Own<Part::device_type>>);
+static_assert(!TrainableModel<Own<Part::formats>>);
+static_assert(!TrainableModel<Own<Part::config>>);
+static_assert(!TrainableModel<Own<Part::precision>>);
+static_assert(!TrainableModel<Own<Part::constructor>>);
+static_assert(!TrainableModel<Own<Part::initialize>>);
+static_assert(!TrainableModel<Own<Part::bind>>);
+static_assert(!TrainableModel<Own<Part::visit>>);
+static_assert(!TrainableModel<Own<Part::quantize_weights>>);
+static_assert(!TrainableModel<Own<Part::train_micro_batch>>);
+static_assert(!TrainableModel<Own<Part::finish_step>>);
+static_assert(!TrainableModel<Own<Part::scaling>>);
+static_assert(!TrainableModel<Own<Part::evaluate>>);
+static_assert(!TrainableModel<Own<Part::logits>>);
+static_assert(!TrainableModel<Own<Part::manifest>>);
+static_assert(!TrainableModel<Own<Part::reset_counts>>);
+static_assert(!TrainableModel<Own<Part::verify_step>>);
+static_assert(!TrainableModel<Own<Part::head_chunks>>);
+
+}  // namespace
