@@ -81,7 +81,7 @@ class Gpu {
     for (int turn = 0; turn < turns; ++turn) run(turn);  // libraries choose what they choose once
     Replay<Cuda> replay;
     const auto launch = [&] {
-      replay.run(0.0f, context_, [&] {
+      replay.run(context_, [&] {
         for (int i = 0; i < runs; ++i) run(i % turns);
       });
     };

@@ -37,7 +37,7 @@ struct Options {
   bool deterministic = false;
   bool masked_targets = false;
   std::string gemm_plans;
-  std::string gemm_choice = "sustained";
+  std::string gemm_choice = "quick";
   std::string json;
 
   [[nodiscard]] octavo::Index tokens() const { return batch * sequence_length; }
@@ -187,7 +187,7 @@ octavo::JsonLine json_of(const Options& options, const Measurement& measured,
   line.add("micro_batches", options.micro_batches).add("steps", options.steps);
   line.add("recompute", options.recompute);
   line.add("weight_copies", options.weight_copies);
-  line.add("deterministic", options.deterministic).add("masked_targets", options.masked_targets);
+  line.add("masked_targets", options.masked_targets);
   line.add("milliseconds", measured.milliseconds(options.micro_batches));
   line.add("fastest_milliseconds", 1e3 * *fastest / batches);
   line.add("slowest_milliseconds", 1e3 * *slowest / batches);

@@ -23,7 +23,9 @@ struct SessionOptions {
   float max_gradient_norm = 1.0f;  ///< gradients are scaled down to it; 0: never
   std::uint64_t seed = 1;          ///< of the initial weights and of stochastic rounding
   /// How algorithms of GEMMs are chosen on the `Cuda` device, where the context was given none.
-  GemmChoice gemm_choice = GemmChoice::sustained;
+  /// What is fastest by itself under load was slower in steps:
+  /// benchmarks/results/gemm-plans-h200.md.
+  GemmChoice gemm_choice = GemmChoice::quick;
 };
 
 /// What a training step did.
