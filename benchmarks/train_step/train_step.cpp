@@ -35,6 +35,7 @@ struct Options {
   std::string weight_copies = "kept";
   octavo::Index head_chunk = 0;
   bool deterministic = false;
+  bool masked_targets = false;
   std::string gemm_plans;
   std::string gemm_choice = "sustained";
   std::string json;
@@ -99,6 +100,8 @@ void declare(CLI::App& app, Options& options) {
       ->check(CLI::IsMember(std::vector<std::string>{"kept", "remade"}));
   add("--head-chunk", options.head_chunk, "tokens whose logits exist at once; 0: chosen");
   app.add_flag("--deterministic", options.deterministic, "the same bits in every run");
+  app.add_flag("--masked-targets", options.masked_targets,
+               "every step ignores some of its targets, and never as many as the one before");
   add("--gemm-plans", options.gemm_plans,
       "file of GEMM algorithms: those in it are taken, others are chosen and added");
   add("--gemm-choice", options.gemm_choice, "how they are chosen: heuristic, quick or sustained")
@@ -152,9 +155,14 @@ Measurement measure(const Instance& instance, const Options& options) {
       octavo::training_flops_per_token(session->config(), options.sequence_length);
   const auto count = static_cast<std::size_t>(options.tokens() * options.micro_batches);
   const auto tokens = random_tokens(count, session->config().vocabulary, 1);
-  const auto targets = random_tokens(count, session->config().vocabulary, 2);
+  const auto all_targets = random_tokens(count, session->config().vocabulary, 2);
   for (int step = 1; step <= options.warmup + options.steps; ++step) {
     if (step == options.warmup + 1) result.warmup_seconds = seconds_since(start);
+    auto targets = all_targets;
+    if (options.masked_targets) {
+      const auto apart = static_cast<std::size_t>(step) + 2;
+      for (std::size_t i = 0; i < count; i += apart) targets[i] = -1;
+    }
     const auto begin = Clock::now();
     const octavo::StepResult done = session->step(tokens, targets, learning_rate);
     if (step > options.warmup) result.seconds.push_back(seconds_since(begin));
@@ -179,6 +187,7 @@ octavo::JsonLine json_of(const Options& options, const Measurement& measured,
   line.add("micro_batches", options.micro_batches).add("steps", options.steps);
   line.add("recompute", options.recompute);
   line.add("weight_copies", options.weight_copies);
+  line.add("deterministic", options.deterministic).add("masked_targets", options.masked_targets);
   line.add("milliseconds", measured.milliseconds(options.micro_batches));
   line.add("fastest_milliseconds", 1e3 * *fastest / batches);
   line.add("slowest_milliseconds", 1e3 * *slowest / batches);

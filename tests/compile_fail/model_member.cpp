@@ -1,6 +1,7 @@
 // expect NO_MODEL: ModelSession: the model must be a Llama<config, precision, device> or have the
 // expect FINISH_STEP: ModelSession: the model lacks finish_step(const Context<D>&)
-// expect CONFIG: ModelSession: the model lacks `static constexpr LlamaConfig config`
+// expect PREPARE_GEMMS: ModelSession: the model lacks prepare_gemms(Index micro_batches,
+// GemmChoice, expect CONFIG: ModelSession: the model lacks `static constexpr LlamaConfig config`
 // expect SCALE_BY_VALUE: ModelSession: the model lacks train_micro_batch(tokens, targets, losses,
 #include <octavo/octavo.hpp>
 
@@ -25,7 +26,12 @@ struct Own {
 #endif
   static std::string precision();
 
+  static DeviceLimits<D> limits(BatchShape batch, const Context<D>& context);
   Own(Arena<D>& arena, BatchShape batch, LlamaOptions options, const DeviceLimits<D>& limits);
+#if !defined(OCTAVO_COMPILE_FAIL_PREPARE_GEMMS)
+  void prepare_gemms(Index micro_batches, GemmChoice choice, std::span<std::byte> unused,
+                     const Context<D>& context);
+#endif
   void initialize(std::uint64_t seed, Context<D>& context);
   void bind(Context<D>& context) const;
   template <class Visitor>

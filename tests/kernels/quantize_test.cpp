@@ -187,6 +187,17 @@ TYPED_TEST(Quantize, WithoutRecordTheStatisticsStayWhatTheyWere) {
   EXPECT_EQ(silent.slot.scale, recording.slot.scale);
 }
 
+// A micro-batch casts some operands piece by piece; their scales move once, at its end.
+TYPED_TEST(Quantize, TheAmaxIsThatOfAllCastsSinceTheLastUpdate) {
+  support::Workplace place;
+  typename TestFixture::Operand operand(Matrix<Bf16>(17, 33, Bf16(0.5f)));
+  for (const float value : {0.5f, -3.0f, 0.25f}) {
+    for (Bf16& element : operand.values.elements) element = Bf16(value);
+    quantize(operand.operand, place.context);
+  }
+  EXPECT_EQ(float_from_bits(operand.slot.amax_bits), 3.0f);
+}
+
 TYPED_TEST(Quantize, OneCopyAloneIsTheSameAsOneOfTwo) {
   const Matrix<Bf16> values = finite_values(129, 257);
   typename TestFixture::Operand both(values);

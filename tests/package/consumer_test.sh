@@ -5,6 +5,14 @@
 #
 # COMPILER is g++, clang++ or the like, or nvcc: then the program is for the Cuda device, and is built
 # only. `cudnn` is `installed` with that component. FOLDER is emptied and worked in.
+#
+# One of the ways fails when any of these is deleted; each was tried:
+#   OctavoLibrary.cmake       the include folder, cxx_std_20, octavo_add_requirements, octavo_scope
+#   octavoDependencies.cmake  every find_package and target_link_libraries, and each library in them (but
+#                             octavo_cudnn's CUDA::cudart where cuDNN lies in the Toolkit's folder); OpenMP
+#                             and C++20 for nvcc; OCTAVO_WITH_CUDA, OCTAVO_WITH_CUDNN; the module path
+#   OctavoInstall.cmake       FILE_SET, install(EXPORT), each file; but INCLUDES, for a CMake before 3.23
+#   octavoConfig.cmake        both include(), octavo_add_requirements, octavo_add_cuda, octavo_add_cudnn
 set -uo pipefail
 export OMP_WAIT_POLICY=passive
 
@@ -62,7 +70,7 @@ configure() {
   rm -rf consumer
   cmake -S "$source/tests/package" -B consumer -DCMAKE_BUILD_TYPE=None -DCMAKE_CXX_FLAGS=-O1 \
     -Doctavo_way="$way" -Doctavo_source="$source" -Doctavo_program="$work/$program" \
-    -Doctavo_device=$device -Doctavo_components="$1" \
+    -Doctavo_device=$device -Doctavo_components="$1" -DOCTAVO_CUDNN=OFF \
     -Doctavo_DIR="$work/moved/lib/here/cmake/octavo" "${options[@]}" >configure.log 2>&1
 }
 

@@ -117,6 +117,20 @@ constexpr GradientBounds gradient_bounds() {
   }
 }
 
+/// The same between the `Cpu` and the `Cuda` device, whose tensor cores keep about 14 bits of a sum
+/// in FP8: enough values then go another way that the two gradients are as far from each other as
+/// each is from an exact one, whatever the scales. So `error` says little in FP8; how far each
+/// device is from the exact gradient says more.
+template <class Precision>
+constexpr GradientBounds device_gradient_bounds() {
+  constexpr GradientBounds bounds = gradient_bounds<Precision>();
+  if constexpr (std::is_same_v<Precision, octavo::Fp32> ||
+                std::is_same_v<Precision, octavo::Bf16>) {
+    return bounds;
+  }
+  return {0.4, 0.06};
+}
+
 /// The tensors whose distance is beyond the bounds; a gradient that is zero, or not finite, is.
 inline std::vector<Distance> beyond(const std::vector<Distance>& all,
                                     const GradientBounds& bounds) {

@@ -1,6 +1,8 @@
 #include <octavo/train/session.hpp>
 
+#include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -15,7 +17,9 @@ enum class Part {
   formats,
   config,
   precision,
+  limits,
   constructor,
+  prepare_gemms,
   initialize,
   bind,
   visit,
@@ -54,8 +58,12 @@ struct Own : If<OnCpu, Missing != Part::device_type>,
   using Losses = TensorView<float, 1, Cpu>;
 
   static std::string precision() requires(Missing != Part::precision);
+  static DeviceLimits<Cpu> limits(BatchShape,
+                                  const Context<Cpu>&) requires(Missing != Part::limits);
   Own(Arena<Cpu>&, BatchShape, LlamaOptions,
       const DeviceLimits<Cpu>&) requires(Missing != Part::constructor);
+  void prepare_gemms(Index, GemmChoice, std::span<std::byte>,
+                     const Context<Cpu>&) requires(Missing != Part::prepare_gemms);
   void initialize(std::uint64_t, Context<Cpu>&) requires(Missing != Part::initialize);
   void bind(Context<Cpu>&) const requires(Missing != Part::bind);
   template <class Visitor>
@@ -85,7 +93,9 @@ static_assert(!TrainableModel<Own<Part::device_type>>);
 static_assert(!TrainableModel<Own<Part::formats>>);
 static_assert(!TrainableModel<Own<Part::config>>);
 static_assert(!TrainableModel<Own<Part::precision>>);
+static_assert(!TrainableModel<Own<Part::limits>>);
 static_assert(!TrainableModel<Own<Part::constructor>>);
+static_assert(!TrainableModel<Own<Part::prepare_gemms>>);
 static_assert(!TrainableModel<Own<Part::initialize>>);
 static_assert(!TrainableModel<Own<Part::bind>>);
 static_assert(!TrainableModel<Own<Part::visit>>);

@@ -9,7 +9,6 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <optional>
 #include <span>
 #if defined(_OPENMP)
 #include <omp.h>
@@ -39,8 +38,8 @@ struct DeviceLimits<Cuda> {
   /// length; where it needs more, Octavo's own backward runs, which is deterministic, too.
   std::size_t most_deterministic_workspace = std::size_t{8} << 30;
   /// Bytes that cuDNN asked for on the GPU at hand, for the attention that is planned with these
-  /// limits; empty: it was not asked.
-  std::optional<std::size_t> cudnn_workspace{};
+  /// limits; 0: it was not asked.
+  std::size_t cudnn_workspace = 0;
 };
 
 /// Threads and workspace for operations on the `Cpu` device. Not copyable: operations that share

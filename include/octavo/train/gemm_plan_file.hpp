@@ -40,10 +40,11 @@ inline std::vector<GemmPlanRecord> load_gemm_plans(const std::filesystem::path& 
 /// @throws IoError  if the file cannot be read or written
 inline void store_gemm_plans(const std::filesystem::path& path,
                              std::span<const GemmPlanRecord> records) {
+  if (records.empty()) return;
   const std::string before = detail::content_of(path);
   const std::string after =
       gemm_plans_text(merged_gemm_plans(read_gemm_plans(before, path.string()), records));
-  if (!records.empty() && after != before) write_file_atomically(path, after);
+  if (after != before) write_file_atomically(path, after);
 }
 
 }  // namespace octavo

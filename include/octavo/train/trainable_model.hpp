@@ -5,7 +5,9 @@
 #include <octavo/models/llama.hpp>
 
 #include <concepts>
+#include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 
 namespace octavo {
@@ -32,9 +34,18 @@ concept HasPrecision = requires {
   { M::precision() } -> std::convertible_to<std::string>;
 };
 template <class M, class D = typename M::DeviceType>
+concept HasLimits = requires(const Context<D>& context) {
+  { M::limits(BatchShape{}, context) } -> std::convertible_to<DeviceLimits<D>>;
+};
+template <class M, class D = typename M::DeviceType>
 concept IsLaidOut = std::constructible_from < M,
         Arena<D>
 &, BatchShape, LlamaOptions, const DeviceLimits<D>& > ;
+template <class M, class D = typename M::DeviceType>
+concept HasPrepareGemms = requires(M& model, std::span<std::byte> unused,
+                                   const Context<D>& context) {
+  model.prepare_gemms(Index{}, GemmChoice{}, unused, context);
+};
 template <class M, class D = typename M::DeviceType>
 concept HasInitialize = requires(M& model, Context<D>& context) {
   model.initialize(std::uint64_t{}, context);
@@ -43,9 +54,14 @@ template <class M, class D = typename M::DeviceType>
 concept HasBind = requires(const M& model, Context<D>& context) {
   model.bind(context);
 };
+/// A visitor of anything. Not a lambda, which nvcc 13 does not take in a requirement.
+struct AnyVisitor {
+  template <class Parameter>
+  void operator()(Parameter&) const {}
+};
 template <class M>
 concept HasVisit = requires(M& model) {
-  model.visit([](auto&) {});
+  model.visit(AnyVisitor());
 };
 template <class M, class D = typename M::DeviceType>
 concept HasQuantizeWeights = requires(M& model, const Context<D>& context) {
@@ -98,19 +114,20 @@ concept HasHeadChunks = requires(const M& model) {
 /// A model that a `ModelSession` trains: `Llama`, or a class with the members that it has, each
 /// with the meaning that `Llama` documents.
 /// - `DeviceType`, and the formats `T` of weights and `G` of their gradients;
-/// - `static constexpr LlamaConfig config`, `static precision()`;
+/// - `static constexpr LlamaConfig config`, `static precision()`, `static limits(batch, context)`;
 /// - a constructor `(Arena<D>&, BatchShape, LlamaOptions, const DeviceLimits<D>&)`;
-/// - `initialize`, `bind`, `visit`;
+/// - `prepare_gemms`, `initialize`, `bind`, `visit`;
 /// - `quantize_weights<Mode>`, `train_micro_batch`, `finish_step`, `scaling`;
 /// - `evaluate`, `logits`;
 /// - `manifest`, `reset_counts`, `verify_step`, `head_chunks`.
 template <class M>
 concept TrainableModel = detail::HasDeviceType<M> && detail::HasFormats<M> &&
-    detail::HasConfig<M> && detail::HasPrecision<M> && detail::IsLaidOut<M> &&
-    detail::HasInitialize<M> && detail::HasBind<M> && detail::HasVisit<M> &&
-    detail::HasQuantizeWeights<M> && detail::HasTrainMicroBatch<M> && detail::HasFinishStep<M> &&
-    detail::HasScaling<M> && detail::HasEvaluate<M> && detail::HasLogits<M> &&
-    detail::HasManifest<M> && detail::HasCounts<M> && detail::HasHeadChunks<M>;
+    detail::HasConfig<M> && detail::HasPrecision<M> && detail::HasLimits<M> &&
+    detail::IsLaidOut<M> && detail::HasPrepareGemms<M> && detail::HasInitialize<M> &&
+    detail::HasBind<M> && detail::HasVisit<M> && detail::HasQuantizeWeights<M> &&
+    detail::HasTrainMicroBatch<M> && detail::HasFinishStep<M> && detail::HasScaling<M> &&
+    detail::HasEvaluate<M> && detail::HasLogits<M> && detail::HasManifest<M> &&
+    detail::HasCounts<M> && detail::HasHeadChunks<M>;
 
 namespace detail {
 
@@ -130,9 +147,15 @@ struct TrainableModelCheck<M> {
                 "ModelSession: the model lacks `static constexpr LlamaConfig config`");
   static_assert(HasPrecision<M>,
                 "ModelSession: the model lacks `static std::string precision()`, its name");
+  static_assert(HasLimits<M>,
+                "ModelSession: the model lacks `static DeviceLimits<D> limits(BatchShape, const "
+                "Context<D>&)`, the context's own where no library is to be asked");
   static_assert(IsLaidOut<M>,
                 "ModelSession: the model lacks a constructor (Arena<D>&, BatchShape, LlamaOptions, "
                 "const DeviceLimits<D>&) that takes its memory");
+  static_assert(HasPrepareGemms<M>,
+                "ModelSession: the model lacks prepare_gemms(Index micro_batches, GemmChoice, "
+                "std::span<std::byte> unused, const Context<D>&), which may do nothing");
   static_assert(HasInitialize<M>,
                 "ModelSession: the model lacks initialize(std::uint64_t seed, Context<D>&)");
   static_assert(HasBind<M>, "ModelSession: the model lacks bind(Context<D>&) const");

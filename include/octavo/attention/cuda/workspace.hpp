@@ -38,7 +38,8 @@ inline std::size_t cudnn_attention_workspace(const AttentionShape& shape, bool d
 
 /// Bytes of workspace that cuDNN asked for, or else what it needs at most.
 inline std::size_t cudnn_workspace(const AttentionShape& shape, const DeviceLimits<Cuda>& limits) {
-  return limits.cudnn_workspace.value_or(cudnn_attention_workspace(shape, limits.deterministic));
+  return limits.cudnn_workspace != 0 ? limits.cudnn_workspace
+                                     : cudnn_attention_workspace(shape, limits.deterministic);
 }
 
 /// The kernels that attention can run through.

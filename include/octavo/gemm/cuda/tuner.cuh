@@ -7,6 +7,8 @@
 
 #include <algorithm>
 #include <chrono>
+#include <limits>
+#include <span>
 #include <vector>
 
 namespace octavo::detail {

@@ -962,16 +962,21 @@ bool must_find_scale(const Operand<P, Kind, Cuda>& operand) {
   return is_tensorwise<typename PrecisionTraits<P>::ScalingType> && !operand.scale_is_found;
 }
 
+/// Whether the scales of `S` are powers of two; those of blocks that share an exponent always are.
+template <class S>
+inline constexpr bool scales_are_powers_of_two = [] {
+  if constexpr (requires { S::rounding; }) return S::rounding == ScaleRounding::power_of_two;
+  return true;
+}();
+
 /// What kernels that write the operand's copies need.
 template <QuantizedPrecision P, OperandKind Kind>
 auto cast_arguments(const Operand<P, Kind, Cuda>& operand, int parts) {
   using S = typename PrecisionTraits<P>::ScalingType;
   const Index columns = operand.values.extent(1);
   return CastArguments<OperandFormat<P, Kind>, OperandGranularity<P, Kind>>{
-      operand.row_major,        operand.transposed,
-      operand.values.extent(0), columns,
-      columns / parts,          operand.slot,
-      operand.record,           S::rounding == ScaleRounding::power_of_two};
+      operand.row_major, operand.transposed, operand.values.extent(0), columns,
+      columns / parts,   operand.slot,       operand.record,           scales_are_powers_of_two<S>};
 }
 
 /// What is known of the tiles of copies that are written.
