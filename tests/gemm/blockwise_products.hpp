@@ -150,9 +150,9 @@ class BlockwiseLayer {
     const GemmOutput<Bf16, D> y{{y_, {shape.tokens, shape.out}}, {}};
     const GemmOutput<Bf16, D> dx{{dx_, {shape.tokens, shape.in}}, {}};
     const GemmOutput<G, D> dw{{dw_, {shape.out, shape.in}}, {}};
-    matmul_forward(x.row_major, w.row_major, y, context_);
-    matmul_input_gradient(dy.row_major, w.transposed, dx, context_);
-    matmul_weight_gradient(dy.transposed, x.transposed, dw, context_);
+    (void)matmul_forward(x.row_major, w.row_major, y, context_);
+    (void)matmul_input_gradient(dy.row_major, w.transposed, dx, context_);
+    (void)matmul_weight_gradient(dy.transposed, x.transposed, dw, context_);
     context_.synchronize();
   }
 

@@ -11,6 +11,20 @@
 #include <type_traits>
 #include <vector>
 
+/// The policy of docs/recipes.md.
+struct Own {};
+
+template <>
+struct octavo::PrecisionTraits<Own> {
+  using Storage = octavo::Bf16;
+  static constexpr bool is_quantized = true;
+  static constexpr int shape_multiple = 64;
+  static std::string name() { return "own"; }
+  using ScalingType = octavo::DelayedScaling<16, octavo::AmaxReduction::most_recent>;
+  using ForwardFormat = octavo::E4M3;
+  using BackwardFormat = octavo::E4M3;
+};
+
 namespace {
 
 using namespace octavo;
@@ -168,6 +182,12 @@ TEST(OwnBlocks, TrainTheSameBitsInAGrowingVector) {
   expect_equal_bits<Fp8Recipe<Delayed>>();
   expect_equal_bits<Fp8Recipe<Tensorwise>>();
   expect_equal_bits<Mxfp8>();
+}
+
+TEST(OwnPolicy, ComputesAsTheRecipeOfItsParts) {
+  using Recipe = Fp8Recipe<DelayedScaling<16, AmaxReduction::most_recent>, E4M3Only>;
+  EXPECT_EQ((train<Own, InPlace>(false)), (train<Recipe, InPlace>(false)));
+  EXPECT_NE((train<Own, InPlace>(false)), (train<Bf16, InPlace>(false)));
 }
 
 // A layer moves without a throw, as a growing vector asks, but has no copy, which would take no
