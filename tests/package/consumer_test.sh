@@ -6,7 +6,7 @@
 # COMPILER is g++, clang++ or the like, or nvcc: then the program is for the Cuda device, and is built
 # only. `cudnn` is `installed` with that component. FOLDER is emptied and worked in.
 #
-# One of the ways fails when any of these is deleted; each was tried:
+# One of the ways fails when any of these is deleted; each was tried, but OpenMP for nvcc:
 #   OctavoLibrary.cmake       the include folder, cxx_std_20, octavo_add_requirements, octavo_scope
 #   octavoDependencies.cmake  every find_package and target_link_libraries, and each library in them (but
 #                             octavo_cudnn's CUDA::cudart where cuDNN lies in the Toolkit's folder); OpenMP
