@@ -24,8 +24,8 @@ Matrix<float> product(const Matrix<float>& x, const Matrix<float>& w) {
   support::Workplace place(3);
   place.bind(octavo::matmul_workspace(x.rows, w.rows, x.columns, place.context));
   Matrix<float> result(x.rows, w.rows);
-  octavo::matmul_forward(x.input(), w.input(), GemmOutput<float, Cpu>{result.view(), {}},
-                         place.context);
+  (void)octavo::matmul_forward(x.input(), w.input(), GemmOutput<float, Cpu>{result.view(), {}},
+                               place.context);
   return result;
 }
 
