@@ -1,7 +1,7 @@
 // expect NO_MODEL: ModelSession: the model must be a Llama<config, precision, device> or have the
 // expect FINISH_STEP: ModelSession: the model lacks finish_step(const Context<D>&)
 // expect PREPARE_GEMMS: ModelSession: the model lacks prepare_gemms(Index micro_batches,
-// GemmChoice, expect CONFIG: ModelSession: the model lacks `static constexpr LlamaConfig config`
+// expect CONFIG: ModelSession: the model lacks `static constexpr LlamaConfig config`
 // expect SCALE_BY_VALUE: ModelSession: the model lacks train_micro_batch(tokens, targets, losses,
 #include <octavo/octavo.hpp>
 
