@@ -4,7 +4,7 @@
 
 #if !defined(__CUDACC__)
 #error "octavo/cuda.cuh is for files that nvcc compiles: name this one NAME.cu"
-#endif
+#else
 
 #include <octavo/attention/cuda/attention.cuh>
 #include <octavo/core/cuda/context.cuh>
@@ -13,3 +13,5 @@
 #include <octavo/kernels/cuda/kernels.cuh>
 #include <octavo/memory/cuda/buffer.cuh>
 #include <octavo/octavo.hpp>
+
+#endif

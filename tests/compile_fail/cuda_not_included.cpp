@@ -1,4 +1,5 @@
 // expect: the Cuda device is not included: include <octavo/cuda.cuh>, in a file that nvcc compiles
+// other errors follow: of the types that are then incomplete
 #include <octavo/octavo.hpp>
 
 using namespace octavo;
