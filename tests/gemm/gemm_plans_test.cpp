@@ -15,8 +15,9 @@
 
 namespace octavo {
 
-// What gtest prints of a product: a line with every field.
-void PrintTo(const GemmKey& key, std::ostream* out) {
+// What gtest, which knows it by this name, prints of a product: a line with every field.
+void PrintTo(  // NOLINT(readability-identifier-naming)
+    const GemmKey& key, std::ostream* out) {
   GemmPlanRecord record;
   record.key = key;
   *out << '\n' << detail::record_text(record).substr(0, 250);
@@ -201,7 +202,7 @@ TEST(GemmPlanText, SummariesCountWhatWasChosenHow) {
   summary.recorded = 2;
   summary.seconds = 9.84;
   EXPECT_EQ(summary.text(), "20 chosen under load, 2 taken from the file, in 9.8 s");
-  summary.refused.push_back("bf16 x bf16");
+  summary.refused.emplace_back("bf16 x bf16");
   EXPECT_NE(summary.text().find("refused by this cuBLASLt and chosen anew: bf16 x bf16"),
             std::string::npos);
 }

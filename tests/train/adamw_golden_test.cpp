@@ -115,7 +115,8 @@ void expect_agreement(const std::string& file, Index micro_batches) {
   const octavo::SessionOptions options = session_options(golden, micro_batches);
   octavo::ModelSession<Model> session(options, context);
   support::load_weights(session.model(), golden.weights.at(0));
-  const auto rows = static_cast<std::size_t>(golden.batch * golden.sequence_length);
+  const auto rows =
+      static_cast<std::size_t>(golden.batch) * static_cast<std::size_t>(golden.sequence_length);
   for (int step = 1; step <= golden.steps; ++step) {
     SCOPED_TRACE("step " + std::to_string(step));
     const auto index = static_cast<std::size_t>(step - 1);

@@ -82,7 +82,7 @@ TEST(StochasticRounding, EveryMatrixHasItsOwnBits) {
   EXPECT_EQ(matrices.size(), 14U);
   for (const auto& [name, ups] : matrices) {
     for (const auto& [other, others] : matrices) {
-      if (name < other) expect_independent(ups, others, name + " and " + other);
+      if (name < other) expect_independent(ups, others, (name + " and ").append(other));
     }
   }
 }

@@ -22,8 +22,8 @@ inline float fast_exp(float x) {
   p = p * r + 1.6666665459e-1f;
   p = p * r + 5.0000001201e-1f;
   p = p * r * r + r + 1.0f;
-  const std::int32_t exponent = __builtin_bit_cast(std::int32_t, shifted) << 23;
-  const float power = __builtin_bit_cast(float, exponent + 0x3f800000);
+  const std::uint32_t exponent = __builtin_bit_cast(std::uint32_t, shifted) << 23;
+  const float power = __builtin_bit_cast(float, exponent + 0x3f800000u);
   const float result = p * power;
   return x < -87.3f ? 0.0f : result;
 }

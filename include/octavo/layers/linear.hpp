@@ -69,8 +69,8 @@ class Linear {
   static_assert(sizeof(detail::LayerCheck<P, In, Out, D>) > 0);  // which says what does not fit
 
   Linear() = default;
-  Linear(Linear&&) = default;
-  Linear& operator=(Linear&&) = default;
+  Linear(Linear&&) noexcept = default;
+  Linear& operator=(Linear&&) noexcept = default;
 
   /// Enters the layer in the manifest and the scaling table.
   /// @param recomputed  the forward GEMM runs once more in the backward

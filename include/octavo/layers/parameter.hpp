@@ -23,8 +23,8 @@ struct Parameter {
   Index initialised_rows = 0;    ///< rows from here on pad the tensor and stay 0
 
   Parameter() = default;
-  Parameter(Parameter&&) = default;
-  Parameter& operator=(Parameter&&) = default;
+  Parameter(Parameter&&) noexcept = default;
+  Parameter& operator=(Parameter&&) noexcept = default;
 
   [[nodiscard]] bool is_matrix() const { return weight.extent(0) > 1; }
   [[nodiscard]] TensorView<const W, 1, D> vector() const {
