@@ -108,11 +108,13 @@ class FlagsFile : public CLI::Config {
   [[nodiscard]] std::string value_of(Kind kind, const std::string& key,
                                      const toml::node& node) const {
     const double number = node.value<double>().value_or(std::nan(""));
-    if (kind == Kind::flag && node.is_boolean()) return *node.value<bool>() ? "true" : "false";
-    if (kind == Kind::text && node.is_string()) return *node.value<std::string>();
+    const auto truth = node.value_exact<bool>();
+    const auto text = node.value_exact<std::string>();
+    const auto whole = node.value_exact<std::int64_t>();
+    if (kind == Kind::flag && truth) return *truth ? "true" : "false";
+    if (kind == Kind::text && text) return *text;
     if (kind == Kind::number && node.is_number()) return fmt::format("{}", number);
-    if (kind == Kind::whole && node.is_integer())
-      return std::to_string(*node.value<std::int64_t>());
+    if (kind == Kind::whole && whole) return std::to_string(*whole);
     // 1e3 is a whole number, too; what is none is left to the flag's check.
     if (kind == Kind::whole && node.is_number()) return fmt::format("{:.17g}", number);
     constexpr std::array wanted{"true or false", "a whole number without quotes",

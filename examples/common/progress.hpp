@@ -11,7 +11,7 @@ namespace programs {
 /// "45 s", "12 min 05 s", "3 h 07 min".
 inline std::string duration_text(double seconds) {
   if (!std::isfinite(seconds) || seconds < 0) return "?";
-  const auto whole = static_cast<long long>(std::min(seconds, 1e12) + 0.5);
+  const auto whole = std::llround(std::min(seconds, 1e12));
   char text[64];
   if (whole < 60) {
     std::snprintf(text, sizeof text, "%lld s", whole);

@@ -201,14 +201,15 @@ inline void note_differences(Comparison& comparison) {
     return run.evaluations.empty() ? "" : std::to_string(run.evaluations.back().tokens);
   });
   if (!comparison.notes.empty())
-    comparison.notes.push_back(
+    comparison.notes.emplace_back(
         "The recipe is therefore not the only difference between these runs.");
 }
 
 /// "done after 30 steps", or where and why the run stopped.
 inline std::string end_of(const Run& run) {
   const std::uint64_t wanted = run.configuration.steps;
-  if (run.finished()) return fmt::format("done after {} steps", grouped(run.summary->steps));
+  if (run.summary && run.finished())
+    return fmt::format("done after {} steps", grouped(run.summary->steps));
   return fmt::format("STOPPED at step {} of {}: {}", grouped(run.last_step()), grouped(wanted),
                      run.summary ? visible(run.summary->end) : "no summary");
 }
@@ -312,7 +313,7 @@ inline Cells table_cells(const Comparison& comparison, std::size_t index) {
   const auto loss = [](double value) { return fmt::format("{:.4f}", value); };
   const auto gap = [](double value) { return fmt::format("{:+.2f} %", value); };
   const auto rate = [](double value) {
-    return grouped(static_cast<std::uint64_t>(std::clamp(value, 0.0, 1e18) + 0.5));
+    return grouped(static_cast<std::uint64_t>(std::llround(std::clamp(value, 0.0, 1e18))));
   };
   return {
       row.label,

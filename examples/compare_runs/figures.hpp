@@ -30,7 +30,7 @@ inline std::vector<std::string> styles(const Comparison& comparison) {
   std::size_t next = 0;
   for (std::size_t run = 0; run < comparison.runs.size(); ++run) {
     if (run == comparison.baseline) {
-      styles.push_back("s0");
+      styles.emplace_back("s0");
       continue;
     }
     styles.push_back(fmt::format("s{} d{}", 1 + next % colours, 1 + next % dashes));

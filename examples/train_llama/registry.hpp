@@ -69,7 +69,7 @@ inline constexpr std::size_t library_bytes = std::size_t{1} << 30;
 /// FP32 state where "auto" is asked for and the session fits with it, and BF16 where not.
 template <class Model, octavo::Device D>
 StateFormats chosen_formats(const SessionRequest& request, const octavo::Context<D>& context) {
-  const StateFormats wide = resolved(request.formats, "fp32");
+  StateFormats wide = resolved(request.formats, "fp32");
   if constexpr (std::is_same_v<D, octavo::Cuda>) {
     const std::size_t needed = with_optimizer(wide, [&]<class Optimizer>() {
       const auto limits = Model::limits(request.options.batch, context);

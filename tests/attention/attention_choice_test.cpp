@@ -6,7 +6,7 @@
 #include <limits>
 #include <string>
 
-namespace {
+namespace attention_choice_test {
 
 using namespace octavo;
 
@@ -65,4 +65,4 @@ TEST(AttentionChoice, WorkspaceIsComputedWhereNobodyCanBeAsked) {
   EXPECT_EQ(attention_workspace(llama_8b, limits_with(false, true)), std::size_t{8192} * 32 * 4);
 }
 
-}  // namespace
+}  // namespace attention_choice_test

@@ -10,7 +10,7 @@
 #include <type_traits>
 
 namespace octavo {
-namespace {
+namespace attention_cuda_test {
 
 using support::OnGpu;
 using support::Place;
@@ -424,5 +424,5 @@ TEST_F(AttentionOnCudaErrors, CudnnIsRefusedWhereTheProgramIsWithoutIt) {
 }
 #endif
 
-}  // namespace
+}  // namespace attention_cuda_test
 }  // namespace octavo

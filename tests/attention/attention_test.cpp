@@ -11,7 +11,7 @@
 
 #include "support/matrix.hpp"
 
-namespace {
+namespace attention_test {
 
 using namespace octavo;
 using support::Matrix;
@@ -236,4 +236,4 @@ TEST(AttentionErrors, ShapesMustAgree) {
   EXPECT_THROW(forward(uneven, 80, 32, 16), ShapeError);
 }
 
-}  // namespace
+}  // namespace attention_test

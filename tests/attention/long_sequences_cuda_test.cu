@@ -9,7 +9,7 @@
 #include <string>
 
 namespace octavo {
-namespace {
+namespace long_sequences_cuda_test {
 
 using support::constant;
 using support::OnGpu;
@@ -378,5 +378,5 @@ TEST_F(LongSequencesOfRopeOnCuda, RotateByTheAngleOfThePosition) {
   }
 }
 
-}  // namespace
+}  // namespace long_sequences_cuda_test
 }  // namespace octavo

@@ -4,7 +4,7 @@
 
 #include <string>
 
-namespace {
+namespace capability_test {
 
 using namespace octavo;
 
@@ -36,4 +36,4 @@ TEST(Capability, GpusThatAreTooOldOrTooNewAreRefusedInOneLine) {
   EXPECT_NE(refusal(0, "NVIDIA GeForce RTX 5090", 120).find("capability 12.0"), std::string::npos);
 }
 
-}  // namespace
+}  // namespace capability_test

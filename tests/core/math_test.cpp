@@ -5,7 +5,7 @@
 #include <cmath>
 #include <limits>
 
-namespace {
+namespace math_test {
 
 using octavo::fast_exp;
 
@@ -51,4 +51,4 @@ TEST(FastExp, ClampsAtBothEnds) {
   EXPECT_TRUE(std::isnan(fast_exp(std::numeric_limits<float>::quiet_NaN())));
 }
 
-}  // namespace
+}  // namespace math_test

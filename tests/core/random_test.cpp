@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <limits>
 
-namespace {
+namespace random_test {
 
 using octavo::philox;
 using octavo::RandomStream;
@@ -94,4 +94,4 @@ TEST(Normal, StreamsAndNeighboursAreUncorrelated) {
   EXPECT_NEAR(seeds / count, 0.0, 0.01);
 }
 
-}  // namespace
+}  // namespace random_test

@@ -8,7 +8,7 @@
 #include <vector>
 
 namespace octavo {
-namespace {
+namespace replay_cuda_test {
 
 using support::Place;
 
@@ -192,5 +192,5 @@ TEST_F(ContextsOnTwoGpus, WorkByTurnsOnOneThread) {
   }
 }
 
-}  // namespace
+}  // namespace replay_cuda_test
 }  // namespace octavo

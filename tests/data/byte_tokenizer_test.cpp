@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-namespace {
+namespace byte_tokenizer_test {
 
 using octavo::ByteTokenizer;
 
@@ -29,4 +29,4 @@ TEST(ByteTokenizer, RefusesWhatIsNoByte) {
                octavo::ConfigError);
 }
 
-}  // namespace
+}  // namespace byte_tokenizer_test

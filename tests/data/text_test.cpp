@@ -17,7 +17,7 @@
 
 #include "support/temporary_folder.hpp"
 
-namespace {
+namespace text_test {
 
 namespace fs = std::filesystem;
 using octavo::read_text;
@@ -271,4 +271,4 @@ TEST_F(ReadText, NoticesAShortRead) {
   EXPECT_TRUE(contains(error, file.string() + ": cannot be read: it should hold")) << error;
 }
 
-}  // namespace
+}  // namespace text_test

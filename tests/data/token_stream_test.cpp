@@ -6,32 +6,15 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
-#include <new>
 #include <set>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
-namespace {
+#include "support/allocation_counter.hpp"
 
-std::size_t allocations = 0;
-
-}  // namespace
-
-// Not inlined, or the compiler sees memory of malloc where it expects that of new.
-__attribute__((noinline)) void* operator new(std::size_t size) {
-  ++allocations;
-  if (void* memory = std::malloc(size == 0 ? 1 : size)) return memory;
-  throw std::bad_alloc();
-}
-__attribute__((noinline)) void operator delete(void* memory) noexcept { std::free(memory); }
-__attribute__((noinline)) void operator delete(void* memory, std::size_t) noexcept {
-  std::free(memory);
-}
-
-namespace {
+namespace token_stream_test {
 
 using octavo::ConfigError;
 using octavo::Index;
@@ -288,9 +271,10 @@ TEST(TokenStream, NeverAllocatesAfterItsConstruction) {
   const auto tokens = telling_tokens(1000);
   TokenStream stream(tokens, {.sequences = 5, .sequence_length = 8});
   Batch batch(40);
-  const std::size_t before = allocations;
-  while (stream.epoch() < 5.0) stream.next(batch.inputs, batch.targets);
-  EXPECT_EQ(allocations, before);
+  EXPECT_EQ(support::count_allocations([&] {
+              while (stream.epoch() < 5.0) stream.next(batch.inputs, batch.targets);
+            }),
+            0U);
 }
 
 TEST(SplitValidation, TakesTheEndOfTheText) {
@@ -362,4 +346,4 @@ TEST(ValidationSet, RefusesWhatCannotWork) {
   EXPECT_THROW(set.get(0, batch.inputs, batch.targets), ShapeError);
 }
 
-}  // namespace
+}  // namespace token_stream_test

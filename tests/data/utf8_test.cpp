@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <string>
 
-namespace {
+namespace utf8_test {
 
 using octavo::utf8_length;
 
@@ -51,4 +51,4 @@ TEST(Utf8Length, RefusesWhatIsCutOrStray) {
   }
 }
 
-}  // namespace
+}  // namespace utf8_test

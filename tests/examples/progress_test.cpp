@@ -3,7 +3,7 @@
 
 #include "../../examples/common/progress.hpp"
 
-namespace {
+namespace progress_test {
 
 using programs::duration_text;
 using programs::StepTime;
@@ -41,4 +41,4 @@ TEST(StepTime, FollowsALastingChange) {
   EXPECT_NEAR(time.left(100), 200, 2);
 }
 
-}  // namespace
+}  // namespace progress_test

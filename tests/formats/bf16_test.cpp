@@ -8,7 +8,7 @@
 
 #include "formats/reference.hpp"
 
-namespace {
+namespace bf16_test {
 
 using octavo::Bf16;
 
@@ -129,4 +129,4 @@ TEST(Bf16Stochastic, KeepsInfinityAndNan) {
   }
 }
 
-}  // namespace
+}  // namespace bf16_test

@@ -16,7 +16,7 @@
 #include "formats/reference.hpp"
 #endif
 
-namespace {
+namespace cuda_headers_test {
 
 #if defined(OCTAVO_HAS_CUDA_FORMATS)
 
@@ -117,4 +117,4 @@ TEST(CudaHeaders, ConvertAlike) {
 
 #endif
 
-}  // namespace
+}  // namespace cuda_headers_test

@@ -8,7 +8,7 @@
 
 #include "formats/reference.hpp"
 
-namespace {
+namespace e8m0_test {
 
 using octavo::E8M0;
 
@@ -55,4 +55,4 @@ TEST(E8M0, TraitsFollowFromTheDefinition) {
   EXPECT_EQ(Traits::smallest_subnormal, static_cast<float>(E8M0::from_bits(0x00)));
 }
 
-}  // namespace
+}  // namespace e8m0_test

@@ -9,7 +9,7 @@
 
 #include "formats/reference.hpp"
 
-namespace {
+namespace small_float_test {
 
 using octavo::E2M1;
 using octavo::E4M3;
@@ -146,4 +146,4 @@ TEST(Fp4, SpecialValues) {
 
 TEST(Fp4, TakesTheLowerNibbleOfItsBits) { EXPECT_EQ(E2M1::from_bits(0xf3).bits, 0x3); }
 
-}  // namespace
+}  // namespace small_float_test

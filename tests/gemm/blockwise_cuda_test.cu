@@ -4,7 +4,7 @@
 #include "gemm/blockwise_products.hpp"
 
 namespace octavo {
-namespace {
+namespace blockwise_cuda_test {
 
 class BlockwiseProductsOnCuda : public testing::Test {
  protected:
@@ -46,5 +46,5 @@ TEST_F(BlockwiseProductsOnCuda, ScalesOfOtherBlocksWouldBeNoticed) {
   support::expect_mistakes_are_noticed<Blocks, Cuda>({256, 384, 512});
 }
 
-}  // namespace
+}  // namespace blockwise_cuda_test
 }  // namespace octavo

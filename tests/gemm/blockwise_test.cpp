@@ -2,7 +2,7 @@
 
 #include "gemm/blockwise_products.hpp"
 
-namespace {
+namespace blockwise_test {
 
 using namespace octavo;
 
@@ -18,4 +18,4 @@ TEST(BlockwiseProducts, ScalesOfOtherBlocksWouldBeNoticed) {
   support::expect_mistakes_are_noticed<Blocks, Cpu>({144, 256, 384});
 }
 
-}  // namespace
+}  // namespace blockwise_test

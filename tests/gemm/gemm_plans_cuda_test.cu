@@ -9,7 +9,7 @@
 #include <vector>
 
 namespace octavo {
-namespace {
+namespace gemm_plans_cuda_test {
 
 using support::OnGpu;
 
@@ -181,5 +181,5 @@ TEST_F(GemmPlansOnCuda, TooLittleMemoryLeavesTheChoiceToTheFirstLaunch) {
   EXPECT_EQ(summary.text(), "");
 }
 
-}  // namespace
+}  // namespace gemm_plans_cuda_test
 }  // namespace octavo

@@ -23,7 +23,7 @@ void PrintTo(  // NOLINT(readability-identifier-naming)
   *out << '\n' << detail::record_text(record).substr(0, 250);
 }
 
-namespace {
+namespace gemm_plans_test {
 
 using enum GemmFormat;
 
@@ -323,5 +323,5 @@ TEST(GemmKeys, AHeadInOnePieceAddsOnlyOverMicroBatches) {
   EXPECT_EQ(adding(keys_of<Bf16>(1, 160)), 1);
 }
 
-}  // namespace
+}  // namespace gemm_plans_test
 }  // namespace octavo

@@ -15,7 +15,7 @@
 #include <vector>
 
 namespace octavo {
-namespace {
+namespace linear_cuda_test {
 
 bool gpu_answers() {
   int count = 0;
@@ -618,5 +618,5 @@ TEST_F(CudaErrors, AProductWithoutWorkspaceIsRefused) {
   EXPECT_THROW(layer.run(), ConfigError);
 }
 
-}  // namespace
+}  // namespace linear_cuda_test
 }  // namespace octavo

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <string>
 
-namespace {
+namespace manifest_test {
 
 using namespace octavo;
 
@@ -142,4 +142,4 @@ TEST(Manifest, TextHasALineForEachGemm) {
     EXPECT_NE(text.find(part), std::string::npos) << part << " is missing in\n" << text;
 }
 
-}  // namespace
+}  // namespace manifest_test

@@ -12,7 +12,7 @@
 #include "gemm/other_flags.hpp"
 #include "support/quantized_operand.hpp"
 
-namespace {
+namespace matmul_bits_test {
 
 using namespace octavo;
 using support::Matrix;
@@ -158,4 +158,4 @@ TEST(FilesWithOtherFlags, MultiplyRight) {
   }
 }
 
-}  // namespace
+}  // namespace matmul_bits_test

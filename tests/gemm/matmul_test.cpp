@@ -11,7 +11,7 @@
 #include "kernels/recipe_definition.hpp"
 #include "support/quantized_operand.hpp"
 
-namespace {
+namespace matmul_test {
 
 using namespace octavo;
 using reference::check_gemm;
@@ -194,4 +194,4 @@ TEST(MatmulErrors, ShapesAndWorkspaceMustFit) {
   EXPECT_THROW(forward(w, output), ConfigError);
 }
 
-}  // namespace
+}  // namespace matmul_test

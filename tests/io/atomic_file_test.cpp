@@ -15,7 +15,7 @@
 
 #include "support/temporary_folder.hpp"
 
-namespace {
+namespace atomic_file_test {
 
 namespace fs = std::filesystem;
 using octavo::IoError;
@@ -154,4 +154,4 @@ TEST_F(AtomicFile, AFailedRenameLeavesNoTemporaryFile) {
   EXPECT_EQ(entries(), 0);
 }
 
-}  // namespace
+}  // namespace atomic_file_test

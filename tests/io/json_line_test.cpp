@@ -12,7 +12,7 @@
 #include <string_view>
 #include <vector>
 
-namespace {
+namespace json_line_test {
 
 using octavo::JsonLine;
 
@@ -115,4 +115,4 @@ TEST(JsonLine, EveryAsciiStringReadsBackTheSame) {
   EXPECT_EQ(nlohmann::json::parse(JsonLine{}.add("t", text).str()).at("t"), text);
 }
 
-}  // namespace
+}  // namespace json_line_test

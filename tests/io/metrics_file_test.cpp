@@ -12,7 +12,7 @@
 
 #include "support/temporary_folder.hpp"
 
-namespace {
+namespace metrics_file_test {
 
 using octavo::IoError;
 using octavo::JsonLine;
@@ -115,4 +115,4 @@ TEST_F(MetricsFile, AFileSizeLimitKeepsTheCompleteLines) {
   EXPECT_EQ(content(folder_ / "metrics.jsonl"), expected());
 }
 
-}  // namespace
+}  // namespace metrics_file_test

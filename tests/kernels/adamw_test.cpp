@@ -10,7 +10,7 @@
 
 #include "support/matrix.hpp"
 
-namespace {
+namespace adamw_test {
 
 using namespace octavo;
 using support::Matrix;
@@ -306,4 +306,4 @@ TEST(AdamWErrors, ShapesMustAgree) {
   EXPECT_THROW(p.update(1, 0.1f, false), ShapeError);
 }
 
-}  // namespace
+}  // namespace adamw_test

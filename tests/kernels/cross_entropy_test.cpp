@@ -11,7 +11,7 @@
 
 #include "support/matrix.hpp"
 
-namespace {
+namespace cross_entropy_test {
 
 using namespace octavo;
 using support::Matrix;
@@ -131,4 +131,4 @@ TEST(CrossEntropyErrors, ShapesMustAgree) {
                ShapeError);
 }
 
-}  // namespace
+}  // namespace cross_entropy_test

@@ -15,7 +15,7 @@
 #include "support/delayed_reference.hpp"
 #include "support/matrix.hpp"
 
-namespace {
+namespace delayed_scaling_test {
 
 using namespace octavo;
 using reference::DelayedReduction;
@@ -191,4 +191,4 @@ TEST(ClearStatistics, ZeroesTheCountsAndNothingElse) {
   EXPECT_EQ(slots[0].nonfinite, 6u);
 }
 
-}  // namespace
+}  // namespace delayed_scaling_test

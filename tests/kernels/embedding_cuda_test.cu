@@ -6,7 +6,7 @@
 #include <numeric>
 
 namespace octavo {
-namespace {
+namespace embedding_cuda_test {
 
 using support::constant;
 using support::normal_values;
@@ -263,5 +263,5 @@ TEST_F(EmbeddingOnCuda, EmbeddingWorkspaceSuffices) {
   }
 }
 
-}  // namespace
+}  // namespace embedding_cuda_test
 }  // namespace octavo

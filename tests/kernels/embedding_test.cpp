@@ -8,7 +8,7 @@
 
 #include "support/matrix.hpp"
 
-namespace {
+namespace embedding_test {
 
 using namespace octavo;
 using support::Matrix;
@@ -75,4 +75,4 @@ TEST(EmbeddingErrors, ShapesMustAgree) {
                ShapeError);
 }
 
-}  // namespace
+}  // namespace embedding_test

@@ -6,7 +6,7 @@
 #include <limits>
 
 namespace octavo {
-namespace {
+namespace huge_operand_cuda_test {
 
 using support::constant;
 using support::Place;
@@ -210,5 +210,5 @@ TEST_F(HugeOperandOnCuda, GoesThroughSwiglu) {
   }
 }
 
-}  // namespace
+}  // namespace huge_operand_cuda_test
 }  // namespace octavo

@@ -6,7 +6,7 @@
 #include <optional>
 
 namespace octavo {
-namespace {
+namespace kernels_cuda_test {
 
 using support::column_counts;
 using support::constant;
@@ -535,5 +535,5 @@ TEST_F(KernelsOnCuda, AGraphRepeatsWhatItCaptured) {
   check(cudaGraphDestroy(graph), "cudaGraphDestroy");
 }
 
-}  // namespace
+}  // namespace kernels_cuda_test
 }  // namespace octavo

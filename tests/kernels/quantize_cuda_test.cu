@@ -3,7 +3,7 @@
 #include "kernels/cuda_support.cuh"
 
 namespace octavo {
-namespace {
+namespace quantize_cuda_test {
 
 using support::expect_same;
 using support::normal_values;
@@ -324,5 +324,5 @@ TEST_F(ProducersOnCuda, RopeGradientCastsWhatItWouldWrite) {
   }
 }
 
-}  // namespace
+}  // namespace quantize_cuda_test
 }  // namespace octavo

@@ -119,7 +119,9 @@ inline Quantized quantize(const std::vector<double>& values, int rows, int colum
   result.codes.resize(values.size());
   result.scale.resize(values.size());
   result.scale_inverse.resize(values.size());
-  const auto at = [columns](int r, int c) { return static_cast<std::size_t>(r * columns + c); };
+  const auto at = [width = static_cast<std::size_t>(columns)](int r, int c) {
+    return static_cast<std::size_t>(r) * width + static_cast<std::size_t>(c);
+  };
   for (int row0 = 0; row0 < rows; row0 += block.rows) {
     for (int column0 = 0; column0 < columns; column0 += block.columns) {
       const int row1 = std::min(row0 + block.rows, rows);

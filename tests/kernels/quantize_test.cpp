@@ -13,7 +13,7 @@
 #include "kernels/recipe_definition.hpp"
 #include "support/quantized_operand.hpp"
 
-namespace {
+namespace quantize_test {
 
 using namespace octavo;
 using reference::Block;
@@ -345,4 +345,4 @@ TEST(QuantizeErrors, CopiesOfAnotherShapeAreRefused) {
   EXPECT_THROW(quantize(operand.operand, place.context), ShapeError);
 }
 
-}  // namespace
+}  // namespace quantize_test

@@ -5,7 +5,7 @@
 #include <cstdio>
 
 namespace octavo {
-namespace {
+namespace rms_norm_cuda_test {
 
 using support::constant;
 using support::normal_values;
@@ -167,5 +167,5 @@ TEST_F(RmsNormBesideOthersOnCuda, BlockwiseCastsTheSame) {
   compare_beside_others<Fp8Recipe<Blockwise>>();
 }
 
-}  // namespace
+}  // namespace rms_norm_cuda_test
 }  // namespace octavo

@@ -9,7 +9,7 @@
 #include "support/matrix.hpp"
 #include "support/quantized_operand.hpp"
 
-namespace {
+namespace rms_norm_test {
 
 using namespace octavo;
 using support::Matrix;
@@ -140,4 +140,4 @@ TEST(RmsNormErrors, ShapesMustAgree) {
                ShapeError);
 }
 
-}  // namespace
+}  // namespace rms_norm_test

@@ -8,7 +8,7 @@
 #include "support/matrix.hpp"
 #include "support/quantized_operand.hpp"
 
-namespace {
+namespace rope_test {
 
 using namespace octavo;
 using support::Matrix;
@@ -199,4 +199,4 @@ TEST(RopeErrors, TooFewRotationsAndAliasedNormAreRefused) {
                ShapeError);
 }
 
-}  // namespace
+}  // namespace rope_test

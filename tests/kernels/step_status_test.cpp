@@ -10,7 +10,7 @@
 
 #include "support/matrix.hpp"
 
-namespace {
+namespace step_status_test {
 
 using namespace octavo;
 using support::Matrix;
@@ -133,4 +133,4 @@ TEST(StepStatus, RestoresBytesOnlyIfSkipped) {
                ShapeError);
 }
 
-}  // namespace
+}  // namespace step_status_test

@@ -8,7 +8,7 @@
 #include "support/matrix.hpp"
 #include "support/quantized_operand.hpp"
 
-namespace {
+namespace swiglu_test {
 
 using namespace octavo;
 using support::Matrix;
@@ -105,4 +105,4 @@ TEST(SwiGluErrors, ShapesMustAgree) {
       ShapeError);
 }
 
-}  // namespace
+}  // namespace swiglu_test

@@ -25,7 +25,7 @@ struct octavo::PrecisionTraits<Own> {
   using BackwardFormat = octavo::E4M3;
 };
 
-namespace {
+namespace own_blocks_test {
 
 using namespace octavo;
 
@@ -216,4 +216,4 @@ constexpr bool stays = !std::is_copy_constructible_v<T> && !std::is_move_constru
                        !std::is_copy_assignable_v<T> && !std::is_move_assignable_v<T>;
 static_assert(stays<ScalingTable<Cpu>> && stays<Manifest> && stays<WeightStage<Cpu>>);
 
-}  // namespace
+}  // namespace own_blocks_test

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-namespace {
+namespace arena_test {
 
 using namespace octavo;
 
@@ -139,4 +139,4 @@ TEST(Buffer, MovesItsMemory) {
   EXPECT_EQ(Buffer<Cpu>(0, context).data(), nullptr);
 }
 
-}  // namespace
+}  // namespace arena_test

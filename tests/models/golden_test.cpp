@@ -13,7 +13,7 @@
 #include "support/llama_weights.hpp"
 #include "support/small_model.hpp"
 
-namespace {
+namespace golden_test {
 
 using octavo::Index;
 using reference::Golden;
@@ -99,4 +99,4 @@ TEST(Golden, Qwen3WithNormalisedQueriesAndTiedEmbeddings) {
   expect_agreement<qwen3_small>("qwen3_small.golden");
 }
 
-}  // namespace
+}  // namespace golden_test

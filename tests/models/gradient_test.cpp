@@ -12,7 +12,7 @@
 #include "support/llama_weights.hpp"
 #include "support/small_model.hpp"
 
-namespace {
+namespace gradient_test {
 
 /// Untied embeddings and scaled RoPE: wavelengths 6, 30, 140 and 664 lie below 48 / 3, between that
 /// and 48, and above, so that each of the three branches has a pair.
@@ -121,4 +121,4 @@ TEST(Gradient, TiedModelWithNormalisedQueriesAndKeys) {
   EXPECT_EQ(compare_gradients<tied>(10, 2), 240);
 }
 
-}  // namespace
+}  // namespace gradient_test

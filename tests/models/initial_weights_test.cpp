@@ -10,7 +10,7 @@
 
 #include "support/small_model.hpp"
 
-namespace {
+namespace initial_weights_test {
 
 using octavo::Fp32;
 using octavo::Index;
@@ -95,4 +95,4 @@ TEST(InitialWeights, DependOnTheSeed) {
   }
 }
 
-}  // namespace
+}  // namespace initial_weights_test

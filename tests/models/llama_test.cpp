@@ -13,7 +13,7 @@
 #include "support/llama_weights.hpp"
 #include "support/small_model.hpp"
 
-namespace {
+namespace llama_test {
 
 using octavo::Bf16;
 using octavo::Fp32;
@@ -349,4 +349,4 @@ TEST(LlamaBadInput, TokensThatAnFp8GemmCannotReduceAreRefusedAtTheStart) {
                octavo::ConfigError);
 }
 
-}  // namespace
+}  // namespace llama_test

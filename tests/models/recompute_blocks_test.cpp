@@ -1,9 +1,9 @@
 #include "recompute_suite.hpp"
 
-namespace {
+namespace recompute_blocks_test {
 
 using Precisions =
     testing::Types<octavo::Fp8Recipe<octavo::Blockwise>, octavo::Mxfp8, support::MixedPrecision>;
 INSTANTIATE_TYPED_TEST_SUITE_P(ScalePerBlock, RecomputeTest, Precisions);
 
-}  // namespace
+}  // namespace recompute_blocks_test

@@ -1,9 +1,9 @@
 #include "recompute_suite.hpp"
 
-namespace {
+namespace recompute_test {
 
 using Precisions = testing::Types<octavo::Bf16, octavo::Fp8Recipe<octavo::Delayed>,
                                   octavo::Fp8Recipe<octavo::Tensorwise>>;
 INSTANTIATE_TYPED_TEST_SUITE_P(ScalePerTensor, RecomputeTest, Precisions);
 
-}  // namespace
+}  // namespace recompute_test

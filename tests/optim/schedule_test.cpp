@@ -6,7 +6,7 @@
 #include <string>
 #include <utility>
 
-namespace {
+namespace schedule_test {
 
 using octavo::Schedule;
 using octavo::ScheduleKind;
@@ -96,4 +96,4 @@ TEST(Schedule, ARunThatIsAllWarmupEndsAtTheFullRate) {
   }
 }
 
-}  // namespace
+}  // namespace schedule_test

@@ -5,7 +5,7 @@
 #include <string>
 #include <type_traits>
 
-namespace {
+namespace precision_test {
 
 using namespace octavo;
 
@@ -100,10 +100,10 @@ struct Own {};
 struct Nameless {};
 struct Doubling {};
 
-}  // namespace
+}  // namespace precision_test
 
 template <>
-struct octavo::PrecisionTraits<Own> {
+struct octavo::PrecisionTraits<precision_test::Own> {
   using Storage = Bf16;
   static constexpr bool is_quantized = true;
   static constexpr int shape_multiple = 24;
@@ -113,13 +113,13 @@ struct octavo::PrecisionTraits<Own> {
   using BackwardFormat = E4M3;
 };
 template <>
-struct octavo::PrecisionTraits<Nameless> {
+struct octavo::PrecisionTraits<precision_test::Nameless> {
   using Storage = float;
   static constexpr bool is_quantized = false;
   static constexpr int shape_multiple = 1;
 };
 template <>
-struct octavo::PrecisionTraits<Doubling> {
+struct octavo::PrecisionTraits<precision_test::Doubling> {
   using Storage = float;
   static constexpr bool is_quantized = true;
   static constexpr int shape_multiple = 1;
@@ -129,7 +129,7 @@ struct octavo::PrecisionTraits<Doubling> {
   using BackwardFormat = E5M2;
 };
 
-namespace {
+namespace precision_test {
 
 static_assert(QuantizedPrecision<Own> && QuantizedPrecision<Doubling> &&
               !LinearPrecision<Nameless>);
@@ -181,4 +181,4 @@ TEST(LinearRole, HasTheFieldsNames) {
   EXPECT_STREQ(name_of(LinearRole::head), "head");
 }
 
-}  // namespace
+}  // namespace precision_test

@@ -4,7 +4,7 @@
 
 #include <string>
 
-namespace {
+namespace served_test {
 
 using namespace octavo;
 
@@ -56,4 +56,4 @@ static_assert(runs_on<Fp8Recipe<Blockwise>, Cuda> && runs_on<Fp8Recipe<Delayed>,
 static_assert(runs_on<Bf16, Cuda> && runs_on<AllowFallback<Mxfp8>, Cuda>);
 static_assert(!runs_on<Mxfp8, Cuda> && runs_on<Mxfp8, Cpu>);
 
-}  // namespace
+}  // namespace served_test

@@ -11,7 +11,7 @@
 
 #include "golden.hpp"
 
-namespace {
+namespace reference_llama_test {
 
 using reference::Golden;
 
@@ -169,4 +169,4 @@ TEST(ReferenceLlama, OneTokenModelByHand) {
               1e-14);
 }
 
-}  // namespace
+}  // namespace reference_llama_test

@@ -8,7 +8,7 @@
 #include <set>
 #include <type_traits>
 
-namespace {
+namespace quantized_view_test {
 
 using namespace octavo;
 
@@ -135,4 +135,4 @@ TEST(OperandMemory, OperandHasTheCopiesThatAreWanted) {
 static_assert(alignof(ScalingSlot) % 16 == 0 && offsetof(ScalingSlot, scale_inverse) % 16 == 0);
 static_assert(offsetof(ScalingSlot, scale) % 16 == 0);
 
-}  // namespace
+}  // namespace quantized_view_test

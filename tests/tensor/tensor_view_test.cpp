@@ -7,7 +7,7 @@
 #include <string>
 #include <type_traits>
 
-namespace {
+namespace tensor_view_test {
 
 using namespace octavo;
 
@@ -71,4 +71,4 @@ TEST(CheckShape, NamesOperationArgumentAndBothShapes) {
   }
 }
 
-}  // namespace
+}  // namespace tensor_view_test

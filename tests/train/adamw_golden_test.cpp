@@ -17,7 +17,7 @@
 #include "support/small_model.hpp"
 #include "support/training_golden.hpp"
 
-namespace {
+namespace adamw_golden_test {
 
 using octavo::Index;
 using reference::TrainingGolden;
@@ -148,4 +148,4 @@ TEST(AdamWGolden, Qwen3WithTiedEmbeddings) {
   }
 }
 
-}  // namespace
+}  // namespace adamw_golden_test

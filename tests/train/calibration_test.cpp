@@ -10,7 +10,7 @@
 #include "support/gradients.hpp"
 #include "support/small_model.hpp"
 
-namespace {
+namespace calibration_test {
 
 using octavo::Bf16;
 using octavo::Index;
@@ -160,4 +160,4 @@ TEST(Calibration, WeightsAreQuantisedAnewInEveryStep) {
   EXPECT_LT(loss, before - 0.1) << "the step moved nothing";
 }
 
-}  // namespace
+}  // namespace calibration_test

@@ -8,7 +8,7 @@
 #include "support/faulty_model.hpp"
 #include "support/small_model.hpp"
 
-namespace {
+namespace failing_step_test {
 
 struct State {
   std::vector<std::byte> weights;
@@ -51,4 +51,4 @@ TYPED_TEST(FailingStep, ChangesNoBitOfTheStepsThatFollow) {
   }
 }
 
-}  // namespace
+}  // namespace failing_step_test

@@ -9,7 +9,7 @@
 
 #include "support/temporary_folder.hpp"
 
-namespace {
+namespace gemm_plan_file_test {
 
 using namespace octavo;
 
@@ -90,4 +90,4 @@ TEST_F(GemmPlanFile, WritersAtTheSameTimeLeaveAWholeFile) {
   EXPECT_EQ(entries(), 1);
 }
 
-}  // namespace
+}  // namespace gemm_plan_file_test

@@ -9,7 +9,7 @@
 #include <span>
 #include <vector>
 
-namespace {
+namespace generate_test {
 
 using octavo::GenerateOptions;
 using octavo::Index;
@@ -121,4 +121,4 @@ TEST(Generate, BadInputIsRefused) {
   }
 }
 
-}  // namespace
+}  // namespace generate_test

@@ -9,7 +9,7 @@
 #include "support/gradients.hpp"
 #include "support/small_model.hpp"
 
-namespace {
+namespace gradients_test {
 
 using reference::Weights;
 
@@ -68,4 +68,4 @@ TYPED_TEST(Gradients, TwoMicroBatchesAreWithinTheBounds) {
   }
 }
 
-}  // namespace
+}  // namespace gradients_test

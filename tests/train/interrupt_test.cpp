@@ -6,7 +6,7 @@
 #include <csignal>
 #include <thread>
 
-namespace {
+namespace interrupt_test {
 
 using octavo::InterruptGuard;
 using testing::KilledBySignal;
@@ -51,4 +51,4 @@ TEST(InterruptGuardDeathTest, LeavesSignalsAsTheyWere) {
   EXPECT_EXIT(std::raise(SIGTERM), KilledBySignal(SIGTERM), "");
 }
 
-}  // namespace
+}  // namespace interrupt_test

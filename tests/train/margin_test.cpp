@@ -7,7 +7,7 @@
 
 #include "support/small_model.hpp"
 
-namespace {
+namespace margin_test {
 
 using octavo::AmaxReduction;
 using octavo::DelayedScaling;
@@ -55,4 +55,4 @@ TEST(Margin, NoneTrains) { expect_margin<AmaxReduction::most_recent, 0>(); }
 TEST(Margin, OneTrains) { expect_margin<AmaxReduction::max, 1>(); }
 TEST(Margin, TwoTrains) { expect_margin<AmaxReduction::max, 2>(); }
 
-}  // namespace
+}  // namespace margin_test

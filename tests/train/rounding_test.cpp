@@ -12,7 +12,7 @@
 
 #include "support/small_model.hpp"
 
-namespace {
+namespace rounding_test {
 
 using octavo::Bf16;
 
@@ -102,4 +102,4 @@ TEST(StochasticRounding, EveryStepAndSeedHasItsOwnBits) {
   }
 }
 
-}  // namespace
+}  // namespace rounding_test

@@ -1,9 +1,9 @@
 #include "session_suite.hpp"
 
-namespace {
+namespace session_blocks_test {
 
 using Precisions =
     testing::Types<octavo::Fp8Recipe<octavo::Blockwise>, octavo::Mxfp8, support::MixedPrecision>;
 INSTANTIATE_TYPED_TEST_SUITE_P(ScalePerBlock, SessionTest, Precisions);
 
-}  // namespace
+}  // namespace session_blocks_test

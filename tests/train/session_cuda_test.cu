@@ -14,7 +14,7 @@
 #include <vector>
 
 namespace octavo {
-namespace {
+namespace session_cuda_test {
 
 using ::support::step_batch;
 using ::support::TokenBatch;
@@ -275,5 +275,5 @@ TYPED_TEST(SessionOnCuda, SkipsAStepThatIsNotFinite) {
   EXPECT_FALSE(this->step(session, options, 4).skipped);
 }
 
-}  // namespace
+}  // namespace session_cuda_test
 }  // namespace octavo

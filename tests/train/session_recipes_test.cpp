@@ -1,9 +1,9 @@
 #include "session_suite.hpp"
 
-namespace {
+namespace session_recipes_test {
 
 using Precisions = testing::Types<octavo::Bf16, octavo::Fp8Recipe<octavo::Delayed>,
                                   octavo::Fp8Recipe<octavo::Tensorwise>>;
 INSTANTIATE_TYPED_TEST_SUITE_P(ScalePerTensor, SessionTest, Precisions);
 
-}  // namespace
+}  // namespace session_recipes_test

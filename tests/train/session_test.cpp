@@ -11,10 +11,10 @@
 #include <string>
 #include <vector>
 
-#include "allocation_counter.hpp"
+#include "support/allocation_counter.hpp"
 #include "support/small_model.hpp"
 
-namespace {
+namespace session_test {
 
 using octavo::Bf16;
 using octavo::Fp32;
@@ -259,4 +259,4 @@ TEST(Session, SessionsOfOneContextDoNotDisturbEachOther) {
   EXPECT_EQ(one.step(batch.tokens, batch.targets, 0.0).loss, expected);
 }
 
-}  // namespace
+}  // namespace session_test

@@ -7,7 +7,7 @@
 #include <type_traits>
 #include <utility>
 
-namespace {
+namespace trainable_model_test {
 
 using namespace octavo;
 
@@ -110,4 +110,4 @@ static_assert(!TrainableModel<Own<Part::reset_counts>>);
 static_assert(!TrainableModel<Own<Part::verify_step>>);
 static_assert(!TrainableModel<Own<Part::head_chunks>>);
 
-}  // namespace
+}  // namespace trainable_model_test

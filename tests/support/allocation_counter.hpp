@@ -35,6 +35,7 @@ std::size_t count_allocations(const Body& body) {
 
 // The other forms of new and delete call these. Not inlined: g++ would take malloc and free at
 // their calls for a mismatch of new and free.
+// NOLINTBEGIN(misc-definitions-in-headers)
 [[gnu::noinline]] void* operator new(std::size_t size) {
   return support::counted_allocation(size, 1);
 }
@@ -49,3 +50,4 @@ std::size_t count_allocations(const Body& body) {
 [[gnu::noinline]] void operator delete(void* memory, std::size_t, std::align_val_t) noexcept {
   std::free(memory);
 }
+// NOLINTEND(misc-definitions-in-headers)
