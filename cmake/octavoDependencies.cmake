@@ -35,6 +35,14 @@ function(octavo_add_cuda reason)
       PARENT_SCOPE)
     return()
   endif()
+  # CMake's 90, native and all leave out the instructions that 90a alone has.
+  foreach(architecture IN LISTS CMAKE_CUDA_ARCHITECTURES)
+    if(NOT architecture MATCHES "^90a(-real|-virtual)?$")
+      set(${reason} "CMAKE_CUDA_ARCHITECTURES has '${architecture}', and the kernels are made for 90a \
+alone (H100, H200); pass -DCMAKE_CUDA_ARCHITECTURES=90a" PARENT_SCOPE)
+      return()
+    endif()
+  endforeach()
   find_package(CUDAToolkit QUIET)
   if(NOT CUDAToolkit_FOUND OR NOT TARGET CUDA::cublasLt)
     set(${reason} "the CUDA Toolkit with cuBLASLt was not found; name it with -DCUDAToolkit_ROOT="
@@ -51,7 +59,8 @@ endfunction()
 # one file that does.
 function(octavo_add_cudnn reason source)
   set(${reason} "" PARENT_SCOPE)
-  if(TARGET octavo::cudnn)
+  if(TARGET octavo::cudnn)  # made for another folder, whose octavo::cuda may be its own
+    target_link_libraries(octavo::cuda INTERFACE octavo::cudnn)
     return()
   endif()
   list(PREPEND CMAKE_MODULE_PATH ${CMAKE_CURRENT_FUNCTION_LIST_DIR})

@@ -34,14 +34,12 @@ void announce(const octavo::TrainingSession& session) {
 std::string sample(octavo::TrainingSession& session, const Options& options) {
   if (options.sample == 0) return {};
   const std::vector<std::int32_t> prompt = octavo::ByteTokenizer::encode("\n");
-  return octavo::ByteTokenizer::decode(octavo::generate(
-      session, prompt, options.sequence_length,
-      {.tokens = options.sample, .temperature = options.temperature, .seed = options.seed}));
-}
-
-/// Leaves the algorithms of the GEMMs so far to later runs.
-void keep_gemm_plans(const octavo::TrainingSession& session, const std::filesystem::path& file) {
-  if (!file.empty()) octavo::store_gemm_plans(file, session.gemm_plans());
+  return octavo::ByteTokenizer::decode(
+      octavo::generate(session, prompt, options.sequence_length,
+                       {.tokens = options.sample,
+                        .temperature = options.temperature,
+                        .seed = options.seed,
+                        .vocabulary = octavo::ByteTokenizer::vocabulary}));
 }
 
 /// A run, step by step.
@@ -148,33 +146,34 @@ class Training {
 int run(const CLI::App& app, const Options& options) {
   std::unique_ptr<Data> data;
   std::shared_ptr<octavo::TrainingSession> session;
-  std::unique_ptr<Report> report;
-  std::filesystem::path gemm_plans = options.gemm_plans;
+  const Instance* instance = nullptr;
+  std::filesystem::path folder;
   const std::string configuration = app.config_to_str(true, false);
   try {
     require_consistent(options);
-    const Instance& instance = find_instance(options);
+    instance = &find_instance(options);
     data = std::make_unique<Data>(options);
-    session = instance.make(session_request(options));
-    const std::filesystem::path folder = make_run_folder(options);
-    if (gemm_plans.empty() && !folder.empty()) gemm_plans = folder / "gemm-plans";
-    report = std::make_unique<Report>(options, folder, configuration, session->precision());
-    fmt::print("octavo {} | {} | {} on {} | {} parameters | {}\n{}", octavo::version_string,
-               instance.model, session->precision(), instance.device,
-               session->config().parameters(), session->optimizer(), configuration);
-    fmt::print("run | {}\n", folder.empty() ? "writes no files (--no-out)"
-                                            : "kept in " + programs::visible(folder.string()));
-    print_text(*data);
-    announce(*session);
-    report->begin(*session, instance, *data);
-    keep_gemm_plans(*session, gemm_plans);
+    session = instance->make(session_request(options));
+    folder = make_run_folder(options);
   } catch (const octavo::Error& error) {
     fmt::print(stderr, "train_llama: {}\n", programs::visible(error.what()));
     return bad_input;
   }
-  const int code = Training(*session, *data, *report, options).run();
-  keep_gemm_plans(*session, gemm_plans);  // also of what came later, such as a sample's lengths
-  return code;
+  // From here on an error is one of the run: it may have written files.
+  Report report(options, folder, configuration, session->precision());
+  fmt::print("octavo {} | {} | {} on {} | {} parameters | {}\n{}", octavo::version_string,
+             instance->model, session->precision(), instance->device,
+             session->config().parameters(), session->optimizer(), configuration);
+  fmt::print("run | {}\n", folder.empty() ? "writes no files (--no-out)"
+                                          : "kept in " + programs::visible(folder.string()));
+  print_text(*data);
+  announce(*session);
+  report.begin(*session, *instance, *data);
+  const std::filesystem::path gemm_plans = !options.gemm_plans.empty() ? options.gemm_plans
+                                           : folder.empty()            ? std::filesystem::path()
+                                                                       : folder / "gemm-plans";
+  if (!gemm_plans.empty()) octavo::store_gemm_plans(gemm_plans, session->gemm_plans());
+  return Training(*session, *data, report, options).run();
 }
 
 }  // namespace

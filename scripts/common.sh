@@ -23,6 +23,12 @@ find_cuda() {
     no_cuda="no nvcc here"
   elif ! nvidia-smi -L >/dev/null 2>&1; then
     no_cuda="nvcc is here, but no GPU"
+  else
+    local capability
+    capability=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader | head -n 1)
+    if [[ $capability != 9.0 ]]; then
+      no_cuda="the GPU here has compute capability $capability, and the kernels are for 9.0, Hopper"
+    fi
   fi
 }
 

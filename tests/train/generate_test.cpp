@@ -111,6 +111,21 @@ TEST(Generate, TheModelSeesTheLastTokensOfASequence) {
   EXPECT_EQ(other.shown, growing);
 }
 
+// The model counts 6, 7, 0, 1 ...: of 7 and of all ids below it the likeliest that may be drawn.
+TEST(Generate, OnlyIdsOfTheVocabularyAreDrawn) {
+  for (const double temperature : {0.0, 5.0}) {
+    const auto text =
+        generated(prompt, {.tokens = 100, .temperature = temperature, .seed = 1, .vocabulary = 4});
+    ASSERT_EQ(text.size(), 100U);
+    for (const std::int32_t token : text) {
+      EXPECT_GE(token, 0);
+      EXPECT_LT(token, 4);
+    }
+  }
+  EXPECT_THROW(generated(prompt, {.tokens = 1, .vocabulary = 9}), octavo::ConfigError);
+  EXPECT_THROW(generated(prompt, {.tokens = 1, .vocabulary = -1}), octavo::ConfigError);
+}
+
 TEST(Generate, NoTokensGiveNoText) { EXPECT_TRUE(generated(prompt, {.tokens = 0}).empty()); }
 
 TEST(Generate, BadInputIsRefused) {

@@ -11,7 +11,7 @@ namespace octavo {
 /// logits are overwritten by its number times the gradient of their loss, and by 0 in the columns
 /// that pad the vocabulary.
 /// @param logits          [tokens, padded vocabulary]
-/// @param targets         [tokens]
+/// @param targets         [tokens], below `vocabulary`
 /// @param losses          [tokens]
 /// @param vocabulary      number of real columns
 /// @param gradient_scale  [1], for a mean over n tokens 1/n: on the device, so that a recorded step

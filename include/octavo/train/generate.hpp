@@ -17,6 +17,8 @@ struct GenerateOptions {
   Index tokens = 200;        ///< to draw
   double temperature = 0.8;  ///< logits are divided by it; 0 always takes the likeliest
   std::uint64_t seed = 1;
+  Index vocabulary =
+      0;  ///< ids below it can be drawn, such as a tokenizer's; 0: all of the model's
 };
 
 namespace detail {
@@ -44,22 +46,30 @@ inline std::int32_t draw_token(std::span<const float> logits, double temperature
 /// tokens. The same seed gives the same text.
 /// @param prompt    at least one token
 /// @param sequence  tokens that the model can see at once
-/// @throws ConfigError  for an empty prompt, or a negative or non-finite temperature
+/// @throws ConfigError  for an empty prompt, a negative or non-finite temperature, or a vocabulary
+///                      that is not the model's or a part of it
 inline std::vector<std::int32_t> generate(TrainingSession& session,
                                           std::span<const std::int32_t> prompt, Index sequence,
                                           const GenerateOptions& options) {
   require<ConfigError>(!prompt.empty(), "the prompt is empty; give at least one token");
   require<ConfigError>(std::isfinite(options.temperature) && options.temperature >= 0,
                        "the temperature is ", options.temperature, "; give 0 or more");
+  const Index vocabulary = session.config().vocabulary;
+  require<ConfigError>(options.vocabulary >= 0 && options.vocabulary <= vocabulary, "ids below ",
+                       options.vocabulary, " are to be drawn, of ", vocabulary, "; give 1 to ",
+                       vocabulary, ", or 0 for all");
   session.begin_evaluation();
   std::vector<std::int32_t> text(prompt.begin(), prompt.end());
-  std::vector<float> logits(static_cast<std::size_t>(session.config().vocabulary));
+  std::vector<float> logits(static_cast<std::size_t>(vocabulary));
+  const std::size_t drawn =
+      options.vocabulary == 0 ? logits.size() : static_cast<std::size_t>(options.vocabulary);
   const RandomStream stream{options.seed, 0x73616d706c65u};
   for (Index i = 0; i < options.tokens; ++i) {
     const std::size_t seen = std::min(text.size(), static_cast<std::size_t>(sequence));
     session.next_token_logits(std::span(text).last(seen), logits);
     const float random = uniform(random_word(stream, static_cast<std::uint64_t>(i)));
-    text.push_back(detail::draw_token(logits, options.temperature, static_cast<double>(random)));
+    text.push_back(detail::draw_token(std::span(logits).first(drawn), options.temperature,
+                                      static_cast<double>(random)));
   }
   return {text.begin() + static_cast<std::ptrdiff_t>(prompt.size()), text.end()};
 }

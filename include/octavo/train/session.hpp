@@ -174,7 +174,7 @@ class ModelSession final : public TrainingSession {
       parts_.model.scaling().snapshot(context_);
       replay_.run(context_, [this] { enqueue_step(); });
     } catch (...) {
-      undo_scaling();
+      undo_step();
       throw;
     }
     const StepStatus status = read_status();
@@ -302,15 +302,17 @@ class ModelSession final : public TrainingSession {
   }
 
   /// What a step that threw has moved so far: before its weights changed, the scaling state only.
-  /// The step's error is the one to tell, not one of this.
-  void undo_scaling() noexcept {
+  /// Waits until the device has read the step's inputs, so that others can be copied. The step's
+  /// error is the one to tell, not one of this.
+  void undo_step() noexcept {
     try {
       if (must_calibrate_) {
         parts_.model.scaling().reset(context_);
       } else {
         parts_.model.scaling().restore(context_);
       }
-    } catch (const Error&) {
+      context_.synchronize();
+    } catch (...) {
       return;
     }
   }

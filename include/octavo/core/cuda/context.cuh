@@ -103,14 +103,13 @@ class Context<Cuda> {
   void synchronize() const { check(cudaStreamSynchronize(stream()), "cudaStreamSynchronize"); }
 
   /// The context's one `State`, made at first use and destroyed with the context: where later
-  /// rooms keep library handles and what they learned about this GPU.
+  /// rooms keep library handles and what they learned about this GPU, which becomes the thread's
+  /// current one.
   template <class State>
   [[nodiscard]] State& state() const {
+    make_current();
     std::shared_ptr<void>& state = states_[std::type_index(typeid(State))];
-    if (state == nullptr) {
-      make_current();
-      state = std::make_shared<State>();
-    }
+    if (state == nullptr) state = std::make_shared<State>();
     return *static_cast<State*>(state.get());
   }
 

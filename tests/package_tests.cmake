@@ -1,0 +1,15 @@
+# Projects that use the library, each in another way; scripts/package-test has those that take nvcc.
+find_program(OCTAVO_CLANG NAMES clang++-16 clang++ DOC "A second compiler for consumers")
+set(consumers headers:${CMAKE_CXX_COMPILER} fetch:${CMAKE_CXX_COMPILER})
+if(OCTAVO_CLANG)
+  list(APPEND consumers subfolder:${OCTAVO_CLANG})
+endif()
+if(CMAKE_VERSION VERSION_GREATER_EQUAL 3.23)
+  list(APPEND consumers installed:${CMAKE_CXX_COMPILER})
+endif()
+foreach(consumer IN LISTS consumers)
+  string(REGEX MATCH "^([^:]+):(.+)$" consumer ${consumer})
+  add_test(NAME package.${CMAKE_MATCH_1} COMMAND
+    ${CMAKE_CURRENT_SOURCE_DIR}/package/consumer_test.sh ${CMAKE_MATCH_1} ${CMAKE_MATCH_2}
+    ${PROJECT_BINARY_DIR}/package/${CMAKE_MATCH_1})
+endforeach()
