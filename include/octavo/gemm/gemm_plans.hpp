@@ -109,9 +109,8 @@ inline std::string record_text(const GemmPlanRecord& record) {
        << " scales_b=" << name_of(key.scales_b) << " transpose_a=" << key.transpose_a
        << " transpose_b=" << key.transpose_b << " adds=" << key.adds
        << " fast_accumulation=" << key.fast_accumulation << " alignment=" << key.alignment
-       << " microseconds=" << std::fixed
-       << std::setprecision(1) << record.microseconds << " algorithm=" << std::hex
-       << std::setfill('0');
+       << " microseconds=" << std::fixed << std::setprecision(1) << record.microseconds
+       << " algorithm=" << std::hex << std::setfill('0');
   for (const std::uint64_t word : record.algorithm) text << std::setw(16) << word;
   return text.str();
 }

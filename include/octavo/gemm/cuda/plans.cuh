@@ -88,9 +88,9 @@ class GemmPlans {
     const auto launch = [&](const GemmAlgorithm& algorithm) {
       return plan.product.start(handle_, algorithm, addresses, context.stream());
     };
-    check_cublas(plan.trial == nullptr ? launch(plan.algorithm)
-                                       : plan.trial->run(launch, context.stream()),
-                 "cublasLtMatmul", key);
+    check_cublas(
+        plan.trial == nullptr ? launch(plan.algorithm) : plan.trial->run(launch, context.stream()),
+        "cublasLtMatmul", key);
   }
 
   [[nodiscard]] const GemmPlanSummary& summary() const { return summary_; }

@@ -138,7 +138,8 @@ class GemmTrial {
     std::vector<float> times;
     for (const Candidate& candidate : candidates_) times.push_back(time_of(candidate));
     std::sort(times.begin(), times.end());
-    const float limit = std::min(slow * times.front(), times[std::min(finalists, times.size()) - 1]);
+    const float limit =
+        std::min(slow * times.front(), times[std::min(finalists, times.size()) - 1]);
     for (Candidate& candidate : candidates_) {
       if (time_of(candidate) > limit) candidate.is_out = true;
     }
