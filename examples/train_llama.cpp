@@ -28,6 +28,8 @@ void announce(const octavo::TrainingSession& session) {
   fmt::print("memory | {:<17} | {:>10.2f} MiB, allocated once\n", "peak",
              static_cast<double>(memory.peak) / (1024.0 * 1024.0));
   fmt::print("{}", session.manifest().text());
+  const std::string plans = session.gemm_plan_summary().text();
+  if (!plans.empty()) fmt::print("gemm plans: {}\n", plans);
   std::fflush(stdout);
 }
 

@@ -37,14 +37,14 @@ struct Options {
   bool deterministic = false;
   bool masked_targets = false;
   std::string gemm_plans;
-  std::string gemm_choice = "quick";
+  std::string gemm_choice = "rehearsed";
   std::string json;
 
   [[nodiscard]] octavo::Index tokens() const { return batch * sequence_length; }
 };
 
 constexpr std::array recompute_names{"none", "norms", "swiglu", "ffn", "block"};
-constexpr std::array choice_names{"heuristic", "quick", "sustained"};
+constexpr std::array choice_names{"heuristic", "rehearsed"};
 constexpr double learning_rate = 3e-4;
 
 /// What a run measured.
@@ -104,7 +104,7 @@ void declare(CLI::App& app, Options& options) {
                "every step ignores some of its targets, and never as many as the one before");
   add("--gemm-plans", options.gemm_plans,
       "file of GEMM algorithms: those in it are taken, others are chosen and added");
-  add("--gemm-choice", options.gemm_choice, "how they are chosen: heuristic, quick or sustained")
+  add("--gemm-choice", options.gemm_choice, "how they are chosen: heuristic or rehearsed")
       ->check(CLI::IsMember(std::vector<std::string>(choice_names.begin(), choice_names.end())));
   add("--json", options.json, "file that the result is appended to");
 }
@@ -150,7 +150,7 @@ Measurement measure(const Instance& instance, const Options& options) {
     octavo::store_gemm_plans(options.gemm_plans, session->gemm_plans());
   }
   result.attention = session->manifest().attentions().back().expected;
-  result.gemm_plans = session->manifest().plans();
+  result.gemm_plans = session->gemm_plan_summary().text();
   result.flops_per_token =
       octavo::training_flops_per_token(session->config(), options.sequence_length);
   const auto count = static_cast<std::size_t>(options.tokens() * options.micro_batches);

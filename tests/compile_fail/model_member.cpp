@@ -1,6 +1,6 @@
 // expect NO_MODEL: ModelSession: the model must be a Llama<config, precision, device> or have the
 // expect FINISH_STEP: ModelSession: the model lacks finish_step(const Context<D>&)
-// expect PREPARE_GEMMS: ModelSession: the model lacks prepare_gemms(Index micro_batches,
+// expect GEMM_ROWS: ModelSession: the model lacks GemmRows gemm_rows(Index micro_batches)
 // expect CONFIG: ModelSession: the model lacks `static constexpr LlamaConfig config`
 // expect SCALE_BY_VALUE: ModelSession: the model lacks train_micro_batch(tokens, targets, losses,
 #include <octavo/octavo.hpp>
@@ -28,9 +28,8 @@ struct Own {
 
   static DeviceLimits<D> limits(BatchShape batch, const Context<D>& context);
   Own(Arena<D>& arena, BatchShape batch, LlamaOptions options, const DeviceLimits<D>& limits);
-#if !defined(OCTAVO_COMPILE_FAIL_PREPARE_GEMMS)
-  void prepare_gemms(Index micro_batches, GemmChoice choice, std::span<std::byte> unused,
-                     const Context<D>& context);
+#if !defined(OCTAVO_COMPILE_FAIL_GEMM_ROWS)
+  [[nodiscard]] GemmRows gemm_rows(Index micro_batches) const;
 #endif
   void initialize(std::uint64_t seed, Context<D>& context);
   void bind(Context<D>& context) const;

@@ -34,69 +34,72 @@ std::vector<GemmKey> three_keys() {
   return {fp8, adding, dense};
 }
 
-/// A context and memory to try products in.
+/// A context and memory to run products in.
 struct Place {
   Context<Cuda> context;
-  Buffer<Cuda> memory{256 * mebibyte, context};
+  Buffer<Cuda> workspace{detail::cublas_workspace_bytes, context};
+  Buffer<Cuda> operands{16 * mebibyte, context};
 
-  GemmPlanSummary prepare(GemmChoice choice) {
-    const GemmPlanSummary summary =
-        prepare_gemms(three_keys(), choice, {memory.data(), memory.size()}, context);
-    std::printf("  %s: %s\n", name_of(choice), summary.text().c_str());
-    return summary;
+  Place() {
+    context.bind_workspace({workspace.data(), workspace.size()});
+    fill_zero(operands.data(), operands.size(), context);
   }
 
-  /// The bits of a product of samples.
-  std::vector<std::uint16_t> product(const GemmKey& key) {
-    detail::GemmSamples samples(key, {memory.data(), memory.size()});
-    samples.fill(context);
-    const detail::GemmAddresses addresses = samples.next();
-    context.state<detail::GemmPlans>().run(key, samples.scales(), addresses, context);
-    std::vector<std::uint16_t> bits(static_cast<std::size_t>(key.m * key.n));
-    copy_to_host_sync(bits.data(), addresses.result, bits.size() * sizeof(bits[0]), context);
-    return bits;
+  /// Enqueues a product of zeros.
+  void run(const GemmKey& key) {
+    std::byte* memory = operands.data();
+    const auto* scale = reinterpret_cast<const float*>(memory);
+    std::byte* result = memory + 8 * mebibyte;
+    context.state<detail::GemmPlans>().run(
+        key, {scale, scale},
+        {memory + mebibyte, memory + 4 * mebibyte, result, result, workspace.data()}, context);
+  }
+
+  /// Plans all products, and runs them until their algorithms are chosen.
+  GemmPlanSummary prepare(GemmChoice choice) {
+    const std::vector<GemmKey> keys = three_keys();
+    prepare_gemms(keys, choice, context);
+    constexpr int most_runs = 1000;
+    for (int runs = 0; judge_gemms_sync(runs == most_runs, context) > 0; ++runs) {
+      for (const GemmKey& key : keys) run(key);
+    }
+    const GemmPlanSummary summary = gemm_plan_summary(context);
+    std::printf("  %s\n", summary.text().c_str());
+    return summary;
   }
 };
 
 class GemmPlansOnCuda : public OnGpu {};
 
 TEST_F(GemmPlansOnCuda, WhatOneRunChoseTheNextTakesFromItsText) {
-  for (const GemmChoice choice : {GemmChoice::quick, GemmChoice::sustained}) {
-    Place first;
-    const GemmPlanSummary chosen = first.prepare(choice);
-    EXPECT_EQ(chosen.quick + chosen.sustained, 3);
-    EXPECT_EQ(chosen.recorded, 0);
-    const std::vector<GemmPlanRecord> records = gemm_plans(first.context);
-    ASSERT_EQ(records.size(), 3u);
-    for (const GemmPlanRecord& record : records) {
-      EXPECT_EQ(record.choice, choice);
-      EXPECT_GT(record.microseconds, 0);
-    }
-    const std::string text = gemm_plans_text(records);
-    std::printf("%s", text.c_str());
-    Place second;
-    take_gemm_plans(read_gemm_plans(text, "text"), second.context);
-    const GemmPlanSummary taken = second.prepare(choice);
-    EXPECT_EQ(taken.recorded, 3);
-    EXPECT_EQ(taken.quick + taken.sustained + taken.heuristic, 0);
-    EXPECT_TRUE(taken.refused.empty());
-    EXPECT_EQ(gemm_plans_text(gemm_plans(second.context)), text);
-    for (const GemmKey& key : three_keys()) {
-      EXPECT_TRUE(first.product(key) == second.product(key)) << gemm_text(key);
-    }
-  }
+  Place first;
+  const GemmPlanSummary chosen = first.prepare(GemmChoice::rehearsed);
+  EXPECT_EQ(chosen.rehearsed, 3);
+  EXPECT_EQ(chosen.recorded, 0);
+  const std::vector<GemmPlanRecord> records = gemm_plans(first.context);
+  ASSERT_EQ(records.size(), 3u);
+  for (const GemmPlanRecord& record : records) EXPECT_GT(record.microseconds, 0);
+  const std::string text = gemm_plans_text(records);
+  std::printf("%s", text.c_str());
+  Place second;
+  take_gemm_plans(read_gemm_plans(text, "text"), second.context);
+  const GemmPlanSummary taken = second.prepare(GemmChoice::rehearsed);
+  EXPECT_EQ(taken.recorded, 3);
+  EXPECT_EQ(taken.rehearsed + taken.heuristic, 0);
+  EXPECT_TRUE(taken.refused.empty());
+  EXPECT_EQ(gemm_plans_text(gemm_plans(second.context)), text);
 }
 
 TEST_F(GemmPlansOnCuda, AnotherCardOrLibraryIsNotUsed) {
   Place first;
-  first.prepare(GemmChoice::quick);
+  first.prepare(GemmChoice::rehearsed);
   const std::vector<GemmPlanRecord> records = gemm_plans(first.context);
   const auto recorded_with = [&](const auto& change) {
     std::vector<GemmPlanRecord> changed = records;
     for (GemmPlanRecord& record : changed) change(record.library);
     Place second;
     take_gemm_plans(changed, second.context);
-    return second.prepare(GemmChoice::quick).recorded;
+    return second.prepare(GemmChoice::rehearsed).recorded;
   };
   EXPECT_EQ(recorded_with([](GemmLibrary&) {}), 3);
   EXPECT_EQ(recorded_with([](GemmLibrary& library) { library.card += 'X'; }), 0);
@@ -104,81 +107,59 @@ TEST_F(GemmPlansOnCuda, AnotherCardOrLibraryIsNotUsed) {
   EXPECT_EQ(recorded_with([](GemmLibrary& library) { ++library.version; }), 0);
 }
 
-TEST_F(GemmPlansOnCuda, WhatWasChosenWithLessCareIsChosenAgain) {
-  Place first;
-  first.prepare(GemmChoice::quick);
-  Place careful;
-  take_gemm_plans(gemm_plans(first.context), careful.context);
-  const GemmPlanSummary again = careful.prepare(GemmChoice::sustained);
-  EXPECT_EQ(again.recorded, 0);
-  EXPECT_EQ(again.sustained, 3);
-  Place easy;
-  take_gemm_plans(gemm_plans(careful.context), easy.context);
-  EXPECT_EQ(easy.prepare(GemmChoice::quick).recorded, 3);
-}
-
 TEST_F(GemmPlansOnCuda, AnAlgorithmThatIsRefusedIsChosenAnewAndNamed) {
   Place first;
-  first.prepare(GemmChoice::quick);
+  first.prepare(GemmChoice::rehearsed);
   std::vector<GemmPlanRecord> records = gemm_plans(first.context);
   for (GemmPlanRecord& record : records) {
     if (record.key == three_keys()[1]) record.algorithm.fill(0);
   }
   Place second;
   take_gemm_plans(records, second.context);
-  const GemmPlanSummary summary = second.prepare(GemmChoice::quick);
+  const GemmPlanSummary summary = second.prepare(GemmChoice::rehearsed);
   EXPECT_EQ(summary.recorded, 2);
-  EXPECT_EQ(summary.quick, 1);
+  EXPECT_EQ(summary.rehearsed, 1);
   ASSERT_EQ(summary.refused.size(), 1u);
   EXPECT_EQ(summary.refused[0], gemm_text(three_keys()[1]));
-  EXPECT_NO_THROW(second.product(three_keys()[1]));
+  EXPECT_NO_THROW(second.run(three_keys()[1]));
 }
 
 TEST_F(GemmPlansOnCuda, DeterministicContextsTimeNothingButTakeRecords) {
   Place first;
-  first.prepare(GemmChoice::sustained);
+  first.prepare(GemmChoice::rehearsed);
   Place without;
   without.context.set_deterministic(true);
-  EXPECT_EQ(without.prepare(GemmChoice::sustained).heuristic, 3);
+  EXPECT_EQ(without.prepare(GemmChoice::rehearsed).heuristic, 3);
   EXPECT_TRUE(gemm_plans(without.context).empty());
   Place with;
   with.context.set_deterministic(true);
   take_gemm_plans(gemm_plans(first.context), with.context);
-  EXPECT_EQ(with.prepare(GemmChoice::sustained).recorded, 3);
+  EXPECT_EQ(with.prepare(GemmChoice::rehearsed).recorded, 3);
   EXPECT_EQ(gemm_plans(with.context), gemm_plans(first.context));
 }
 
-TEST_F(GemmPlansOnCuda, ProductsWithoutPreparationAreChosenQuickly) {
+TEST_F(GemmPlansOnCuda, WhatDoesNotRunInARehearsalIsTheHeuristicsFirst) {
   Place place;
-  auto& plans = place.context.state<detail::GemmPlans>();
-  place.product(three_keys()[0]);
-  EXPECT_EQ(plans.summary().quick, 1);
-  place.product(three_keys()[0]);
-  EXPECT_EQ(plans.summary().quick, 1);
-  EXPECT_EQ(gemm_plans(place.context).size(), 1u);
+  const std::vector<GemmKey> keys = three_keys();
+  prepare_gemms(keys, GemmChoice::rehearsed, place.context);
+  EXPECT_EQ(judge_gemms_sync(false, place.context), 3);
+  EXPECT_EQ(judge_gemms_sync(true, place.context), 0);
+  EXPECT_EQ(gemm_plan_summary(place.context).heuristic, 3);
+  EXPECT_TRUE(gemm_plans(place.context).empty());
 }
 
-TEST_F(GemmPlansOnCuda, WhileAGraphIsRecordedHeuristicsChoose) {
+// Recorded, too, where nothing can be timed.
+TEST_F(GemmPlansOnCuda, ProductsThatWereNotAnnouncedAreTheHeuristicsFirst) {
   Place place;
-  place.product(three_keys()[0]);  // starts the library, which a recording does not allow
-  const GemmKey key = three_keys()[2];
-  detail::GemmSamples samples(key, {place.memory.data(), place.memory.size()});
+  place.run(three_keys()[0]);  // starts the library, which a recording does not allow
   const cudaStream_t stream = place.context.stream();
   cudaGraph_t graph = nullptr;
   check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
-  auto& plans = place.context.state<detail::GemmPlans>();
-  EXPECT_NO_THROW(plans.run(key, samples.scales(), samples.next(), place.context));
+  EXPECT_NO_THROW(place.run(three_keys()[2]));
   check(cudaStreamEndCapture(stream, &graph), "cudaStreamEndCapture");
   cudaGraphDestroy(graph);
-  EXPECT_EQ(plans.summary().heuristic, 1);
-}
-
-TEST_F(GemmPlansOnCuda, TooLittleMemoryLeavesTheChoiceToTheFirstLaunch) {
-  Context<Cuda> context;
-  const Buffer<Cuda> memory(mebibyte, context);
-  const GemmPlanSummary summary =
-      prepare_gemms(three_keys(), GemmChoice::sustained, {memory.data(), memory.size()}, context);
-  EXPECT_EQ(summary.text(), "");
+  EXPECT_EQ(gemm_plan_summary(place.context).heuristic, 2);
+  EXPECT_TRUE(gemm_plans(place.context).empty());
 }
 
 }  // namespace gemm_plans_cuda_test

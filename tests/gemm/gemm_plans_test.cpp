@@ -39,7 +39,6 @@ GemmPlanRecord record(Index m, const char* card = "NVIDIA H200") {
   made.key.scales_a = GemmScales::rows_of_128;
   made.key.scales_b = GemmScales::squares_of_128;
   made.key.transpose_b = true;
-  made.choice = GemmChoice::sustained;
   made.microseconds = 251.5;
   for (std::size_t i = 0; i < made.algorithm.size(); ++i) {
     made.algorithm[i] = 0x0123456789abcdefu * (i + 1) * static_cast<std::uint64_t>(m);
@@ -57,7 +56,6 @@ std::vector<GemmPlanRecord> many_records() {
   dense.key.transpose_a = dense.key.adds = true;
   dense.key.transpose_b = false;
   dense.key.alignment = 16;
-  dense.choice = GemmChoice::quick;
   dense.microseconds = 0;
   dense.algorithm.fill(~std::uint64_t{0});
   records.push_back(dense);
@@ -93,10 +91,10 @@ TEST(GemmPlanText, IsWhatItWas) {
   const std::string line =
       "card=NVIDIA_H200 multiprocessors=132 cublaslt=130100 m=8192 n=6144 k=4096 a=E4M3 b=E4M3 "
       "result=bf16 scales_a=tensor scales_b=tensor transpose_a=0 transpose_b=1 adds=0 "
-      "fast_accumulation=1 alignment=256 choice=sustained microseconds=251.3 "
+      "fast_accumulation=1 alignment=256 microseconds=251.3 "
       "algorithm=00000000000000420000000000000001000000000000000200000000000000030000000000000004"
-      "00000000000000050000000000000006ffffffffffffffff checksum=573764ef\n";
-  const auto records = read_gemm_plans("# octavo gemm plans 1\n" + line, "plans.txt");
+      "00000000000000050000000000000006ffffffffffffffff checksum=27842923\n";
+  const auto records = read_gemm_plans("# octavo gemm plans 2\n" + line, "plans.txt");
   ASSERT_EQ(records.size(), 1u);
   EXPECT_EQ(records[0].library, (GemmLibrary{"NVIDIA_H200", 132, 130100}));
   EXPECT_EQ(gemm_text(records[0].key),
@@ -104,11 +102,10 @@ TEST(GemmPlanText, IsWhatItWas) {
             "multiples of 256 bytes");
   EXPECT_TRUE(records[0].key.fast_accumulation);
   EXPECT_EQ(records[0].key.scales_a, GemmScales::tensor);
-  EXPECT_EQ(records[0].choice, GemmChoice::sustained);
   EXPECT_DOUBLE_EQ(records[0].microseconds, 251.3);
   EXPECT_EQ(records[0].algorithm[0], 0x42u);
   EXPECT_EQ(records[0].algorithm[7], ~std::uint64_t{0});
-  EXPECT_EQ(gemm_plans_text(records), "# octavo gemm plans 1\n" + line);
+  EXPECT_EQ(gemm_plans_text(records), "# octavo gemm plans 2\n" + line);
 }
 
 TEST(GemmPlanText, EveryChangedLetterIsNoticedWithFileAndLine) {
@@ -142,7 +139,7 @@ TEST(GemmPlanText, EveryTruncationWithinALineIsNoticed) {
 /// A line with a checksum that fits.
 std::string signed_line(const std::string& line) {
   std::ostringstream text;
-  text << "# octavo gemm plans 1\n"
+  text << "# octavo gemm plans 2\n"
        << line << " checksum=" << std::hex << std::setw(8) << std::setfill('0')
        << detail::text_checksum(line) << '\n';
   return text.str();
@@ -167,9 +164,9 @@ TEST(GemmPlanText, MessagesSayWhatIsWrong) {
   EXPECT_EQ(says(replaced("microseconds=251.5", "microseconds=inf"), "no number"), "");
   EXPECT_EQ(says(replaced("algorithm=", "algorithm=0"), "129 digits in place of 128"), "");
   EXPECT_EQ(says(complaint(signed_line(good + " more=1")), "stands behind its end"), "");
-  EXPECT_EQ(says(complaint("# octavo gemm plans 2\n"), "plans.txt:1: the title"), "");
-  EXPECT_EQ(says(complaint("# octavo gemm plans 1\n" + good + '\n'), "checksum"), "");
-  EXPECT_EQ(says(complaint("# octavo gemm plans 1\n\n"), "plans.txt:2: "), "");
+  EXPECT_EQ(says(complaint("# octavo gemm plans 1\n"), "plans.txt:1: the title"), "");
+  EXPECT_EQ(says(complaint("# octavo gemm plans 2\n" + good + '\n'), "checksum"), "");
+  EXPECT_EQ(says(complaint("# octavo gemm plans 2\n\n"), "plans.txt:2: "), "");
 }
 
 TEST(GemmPlanText, MergingReplacesTheSameProductInTheSamePlaceAlone) {
@@ -198,10 +195,10 @@ TEST(GemmPlanText, MergingReplacesTheSameProductInTheSamePlaceAlone) {
 TEST(GemmPlanText, SummariesCountWhatWasChosenHow) {
   EXPECT_EQ(GemmPlanSummary{}.text(), "");
   GemmPlanSummary summary;
-  summary.sustained = 20;
+  summary.rehearsed = 20;
   summary.recorded = 2;
   summary.seconds = 9.84;
-  EXPECT_EQ(summary.text(), "20 chosen under load, 2 taken from the file, in 9.8 s");
+  EXPECT_EQ(summary.text(), "20 chosen in a rehearsal, 2 taken from the file, in 9.8 s");
   summary.refused.emplace_back("bf16 x bf16");
   EXPECT_NE(summary.text().find("refused by this cuBLASLt and chosen anew: bf16 x bf16"),
             std::string::npos);

@@ -60,7 +60,6 @@ inline octavo::SessionOptions small_options() {
   octavo::SessionOptions options;
   options.batch = {2, 48};
   options.seed = 7;
-  options.gemm_choice = octavo::GemmChoice::quick;  // tests make many sessions
   return options;
 }
 

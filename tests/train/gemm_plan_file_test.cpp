@@ -17,7 +17,6 @@ GemmPlanRecord record(Index m) {
   GemmPlanRecord made;
   made.library = {"NVIDIA_H200", 132, 130100};
   made.key.m = made.key.n = made.key.k = m;
-  made.choice = GemmChoice::sustained;
   made.algorithm.fill(static_cast<std::uint64_t>(m));
   return made;
 }

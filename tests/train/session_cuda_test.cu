@@ -150,18 +150,16 @@ TYPED_TEST(SessionOnCuda, AllGemmsArePreparedBeforeTheFirstStep) {
     options.model.head_chunk = 96;  // 256 tokens: the last chunk is a shorter one
     Context<Cuda> context;
     Session<TypeParam, Cuda> session(options, context);
-    const auto& summary = context.state<detail::GemmPlans>().summary();
-    const std::string prepared = summary.text();
-    const int chosen = summary.quick;
-    std::printf("  %s: %s\n", session.precision().c_str(), prepared.c_str());
-    EXPECT_NE(session.manifest().text().find("gemm plans: " + prepared), std::string::npos);
+    const GemmPlanSummary chosen = session.gemm_plan_summary();
+    std::printf("  %s: %s\n", session.precision().c_str(), chosen.text().c_str());
+    EXPECT_GT(chosen.rehearsed, 0);
     for (unsigned i = 0; i < 3; ++i) this->step(session, options, i);
     const TokenBatch batch = step_batch(small_session(1), 1000);
     session.begin_evaluation();
     session.evaluate(batch.tokens, batch.targets);
-    EXPECT_EQ(summary.quick, chosen) << "the manifest announces other products than run";
-    EXPECT_EQ(summary.heuristic, 0);
-    EXPECT_EQ(session.gemm_plans().size(), static_cast<std::size_t>(chosen));
+    EXPECT_EQ(session.gemm_plan_summary().text(), chosen.text())
+        << "the manifest announces other products than run";
+    EXPECT_EQ(session.gemm_plans().size(), static_cast<std::size_t>(chosen.rehearsed));
   }
 }
 
@@ -186,6 +184,25 @@ TYPED_TEST(SessionOnCuda, ARunWithTheFirstRunsPlansGivesItsBits) {
   const std::vector<GemmPlanRecord> chosen = plans;
   EXPECT_EQ(losses(), first);
   EXPECT_EQ(plans, chosen);
+}
+
+// The first session rehearses, the second has all plans: the rehearsal is the difference.
+TYPED_TEST(SessionOnCuda, ARehearsalLeavesNoTrace) {
+  const SessionOptions options = small_session(2);
+  Context<Cuda> rehearsing;
+  Context<Cuda> knowing;
+  for (Context<Cuda>* context : {&rehearsing, &knowing}) context->set_cudnn(false);
+  Session<TypeParam, Cuda> first(options, rehearsing);
+  take_gemm_plans(first.gemm_plans(), knowing);
+  Session<TypeParam, Cuda> second(options, knowing);
+  EXPECT_EQ(second.gemm_plan_summary().rehearsed, 0);
+  for (const OperandReport& operand : first.operands()) EXPECT_EQ(operand.amax, 0) << operand.name;
+  for (unsigned i = 0; i < 3; ++i) {
+    const StepResult one = this->step(first, options, i);
+    const StepResult other = this->step(second, options, i);
+    EXPECT_EQ(one.loss, other.loss);
+    EXPECT_EQ(one.gradient_norm, other.gradient_norm);
+  }
 }
 
 TYPED_TEST(SessionOnCuda, RecomputationAndRemadeCopiesChangeNoBit) {

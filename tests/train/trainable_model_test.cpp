@@ -19,7 +19,7 @@ enum class Part {
   precision,
   limits,
   constructor,
-  prepare_gemms,
+  gemm_rows,
   initialize,
   bind,
   visit,
@@ -62,8 +62,7 @@ struct Own : If<OnCpu, Missing != Part::device_type>,
                                   const Context<Cpu>&) requires(Missing != Part::limits);
   Own(Arena<Cpu>&, BatchShape, LlamaOptions,
       const DeviceLimits<Cpu>&) requires(Missing != Part::constructor);
-  void prepare_gemms(Index, GemmChoice, std::span<std::byte>,
-                     const Context<Cpu>&) requires(Missing != Part::prepare_gemms);
+  GemmRows gemm_rows(Index) const requires(Missing != Part::gemm_rows);
   void initialize(std::uint64_t, Context<Cpu>&) requires(Missing != Part::initialize);
   void bind(Context<Cpu>&) const requires(Missing != Part::bind);
   template <class Visitor>
@@ -95,7 +94,7 @@ static_assert(!TrainableModel<Own<Part::config>>);
 static_assert(!TrainableModel<Own<Part::precision>>);
 static_assert(!TrainableModel<Own<Part::limits>>);
 static_assert(!TrainableModel<Own<Part::constructor>>);
-static_assert(!TrainableModel<Own<Part::prepare_gemms>>);
+static_assert(!TrainableModel<Own<Part::gemm_rows>>);
 static_assert(!TrainableModel<Own<Part::initialize>>);
 static_assert(!TrainableModel<Own<Part::bind>>);
 static_assert(!TrainableModel<Own<Part::visit>>);

@@ -21,18 +21,11 @@
 
 namespace octavo {
 
-/// With how much care an algorithm is chosen, the least first.
+/// How an algorithm is chosen.
 enum class GemmChoice : std::uint8_t {
   heuristic,  ///< the library's first guess
-  quick,      ///< the fastest of its first few, timed a few times from idle
-  sustained,  ///< the fastest of all that it offers, by turns, on a GPU that was busy before
+  rehearsed,  ///< the fastest of those that take turns in micro-batches before the first step
 };
-
-/// The choice's name in files.
-constexpr const char* name_of(GemmChoice choice) {
-  constexpr std::array names{"heuristic", "quick", "sustained"};
-  return names[static_cast<std::size_t>(choice)];
-}
 
 /// Where an algorithm can be used: cuBLASLt's own hold for one version of it and one kind of card.
 struct GemmLibrary {
@@ -48,7 +41,6 @@ struct GemmLibrary {
 struct GemmPlanRecord {
   GemmLibrary library;
   GemmKey key;
-  GemmChoice choice = GemmChoice::heuristic;
   double microseconds = 0;                   ///< that the product took when it was chosen
   std::array<std::uint64_t, 8> algorithm{};  ///< cuBLASLt's own words, opaque
 
@@ -61,21 +53,19 @@ struct GemmPlanRecord {
 
 /// How the algorithms of a context were chosen.
 struct GemmPlanSummary {
-  int sustained = 0;
-  int quick = 0;
-  int heuristic = 0;
+  int rehearsed = 0;                 ///< tried in micro-batches
+  int heuristic = 0;                 ///< the library's first guess
   int recorded = 0;                  ///< taken from records
   double seconds = 0;                ///< that choosing took
   std::vector<std::string> refused;  ///< products whose recorded algorithm the library refuses
 
-  /// "20 chosen under load, 2 taken from the file, in 9.8 s"; empty for none.
+  /// "20 chosen in a rehearsal, 2 taken from the file, in 2.8 s"; empty for none.
   [[nodiscard]] std::string text() const {
     std::ostringstream text;
     const auto add = [&](int count, const char* what) {
       if (count > 0) text << (text.tellp() > 0 ? ", " : "") << count << what;
     };
-    add(sustained, " chosen under load");
-    add(quick, " chosen quickly");
+    add(rehearsed, " chosen in a rehearsal");
     add(heuristic, " by heuristics");
     add(recorded, " taken from the file");
     if (text.tellp() > 0) text << ", in " << std::fixed << std::setprecision(1) << seconds << " s";
@@ -88,7 +78,7 @@ struct GemmPlanSummary {
 
 namespace detail {
 
-inline constexpr std::string_view gemm_plans_title = "# octavo gemm plans 1";
+inline constexpr std::string_view gemm_plans_title = "# octavo gemm plans 2";
 
 /// A checksum of text: FNV-1a in 32 bits.
 constexpr std::uint32_t text_checksum(std::string_view text) {
@@ -119,9 +109,8 @@ inline std::string record_text(const GemmPlanRecord& record) {
        << " scales_b=" << name_of(key.scales_b) << " transpose_a=" << key.transpose_a
        << " transpose_b=" << key.transpose_b << " adds=" << key.adds
        << " fast_accumulation=" << key.fast_accumulation << " alignment=" << key.alignment
-       << " choice=" << name_of(record.choice) << " microseconds=" << std::fixed
-       << std::setprecision(1) << record.microseconds << " algorithm=" << std::hex
-       << std::setfill('0');
+       << " microseconds=" << std::fixed << std::setprecision(1) << record.microseconds
+       << " algorithm=" << std::hex << std::setfill('0');
   for (const std::uint64_t word : record.algorithm) text << std::setw(16) << word;
   return text.str();
 }
@@ -230,7 +219,6 @@ inline GemmPlanRecord read_record(RecordReader& line) {
   key.adds = line.flag("adds");
   key.fast_accumulation = line.flag("fast_accumulation");
   key.alignment = line.number<std::uint32_t>("alignment", 1, 256);
-  record.choice = line.choice("choice", GemmChoice::sustained);
   record.microseconds = line.decimal("microseconds");
   record.algorithm = line.hexadecimal<8>("algorithm");
   line.end();
@@ -300,17 +288,28 @@ inline std::vector<GemmPlanRecord> merged_gemm_plans(std::vector<GemmPlanRecord>
   return known;
 }
 
-/// Chooses the algorithms of products before their first launch, on samples in memory that nothing
-/// is in yet.
-/// @param choice  how; in a deterministic context always by heuristics, where it was given no
-/// records
-/// @param memory  overwritten; an arena that is not written to yet serves
-/// @return how the algorithms of the context were chosen so far
-/// @note waits for the GPU: under load some seconds for the twenty products of a large model's step
+/// Plans products before their first launch: with records, if the context was given some; else as
+/// `choice` says, in a deterministic context always by heuristics. Where algorithms are to be
+/// tried, they take turns whenever the products run, until `judge_gemms_sync` has chosen. The
+/// context has a workspace.
 template <Device D>
-GemmPlanSummary prepare_gemms(std::span<const GemmKey> keys, GemmChoice choice,
-                              std::span<std::byte> memory, const Context<D>& context) {
-  return prepare_gemms_body(keys, choice, memory, context);
+void prepare_gemms(std::span<const GemmKey> keys, GemmChoice choice, const Context<D>& context) {
+  prepare_gemms_body(keys, choice, context);
+}
+
+/// Chooses where the launches so far tell which algorithm is the fastest.
+/// @param last  choose for all products, by the launches that there were
+/// @return products whose algorithms still take turns
+/// @note synchronises
+template <Device D>
+int judge_gemms_sync(bool last, const Context<D>& context) {
+  return judge_gemms_sync_body(last, context);
+}
+
+/// How the algorithms of a context were chosen so far.
+template <Device D>
+GemmPlanSummary gemm_plan_summary(const Context<D>& context) {
+  return gemm_plan_summary_body(context);
 }
 
 /// Gives a context algorithms that were chosen before, to be used from now on. Those of another
@@ -329,10 +328,9 @@ std::vector<GemmPlanRecord> gemm_plans(const Context<D>& context) {
 
 /// @name The `Cpu` device has one algorithm: there is nothing to choose.
 /// @{
-inline GemmPlanSummary prepare_gemms_body(std::span<const GemmKey>, GemmChoice,
-                                          std::span<std::byte>, const Context<Cpu>&) {
-  return {};
-}
+inline void prepare_gemms_body(std::span<const GemmKey>, GemmChoice, const Context<Cpu>&) {}
+inline int judge_gemms_sync_body(bool, const Context<Cpu>&) { return 0; }
+inline GemmPlanSummary gemm_plan_summary_body(const Context<Cpu>&) { return {}; }
 inline void take_gemm_plans_body(std::span<const GemmPlanRecord>, const Context<Cpu>&) {}
 inline std::vector<GemmPlanRecord> gemm_plans_body(const Context<Cpu>&) { return {}; }
 /// @}

@@ -155,11 +155,6 @@ class Manifest {
     }
   }
 
-  /// Says how the GEMMs' algorithms were chosen, in a line of `text()`; empty: in none.
-  void set_plans(std::string plans) { plans_ = std::move(plans); }
-
-  [[nodiscard]] const std::string& plans() const { return plans_; }
-
   /// One aligned line a GEMM, then one a pass of attention.
   [[nodiscard]] std::string text() const {
     std::size_t longest = 0;
@@ -178,7 +173,6 @@ class Manifest {
       pad("| " + entry.precision, 16);
       lines << "| " << entry.expected.implementation << '\n';
     }
-    if (!plans_.empty()) lines << "gemm plans: " << plans_ << '\n';
     for (const AttentionEntry& entry : attentions_) {
       lines << "attention | " << entry.layer << ' ';
       pad(entry.pass, 8);
@@ -189,7 +183,7 @@ class Manifest {
 
  private:
   std::vector<GemmEntry> entries_;
-  std::string plans_;
+
   std::vector<AttentionEntry> attentions_;
 };
 

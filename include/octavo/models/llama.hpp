@@ -128,15 +128,9 @@ class Llama {
     rope_.fill([](Index j) { return rope_frequency(Config, j); }, context);
   }
 
-  /// Chooses the algorithms of all GEMMs that the manifest announces, before anything else is done
-  /// with the model, and says in the manifest how.
-  /// @param unused  memory that nothing is in yet, such as the whole arena's; overwritten
-  /// @note synchronises
-  void prepare_gemms(Index micro_batches, GemmChoice choice, std::span<std::byte> unused,
-                     const Context<D>& context) {
-    const std::vector<GemmKey> keys =
-        gemm_keys(manifest_, {batch_.rows(), options_.head_chunk, micro_batches});
-    manifest_.set_plans(octavo::prepare_gemms(keys, choice, unused, context).text());
+  /// The tokens that a step's GEMMs work on.
+  [[nodiscard]] GemmRows gemm_rows(Index micro_batches) const {
+    return {batch_.rows(), options_.head_chunk, micro_batches};
   }
 
   /// Gives the context the workspace that this model's operations need.

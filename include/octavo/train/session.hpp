@@ -2,6 +2,7 @@
 /// A model, its optimizer and their memory: training steps and evaluation.
 #pragma once
 
+#include <octavo/core/random.hpp>
 #include <octavo/core/replay.hpp>
 #include <octavo/models/llama.hpp>
 #include <octavo/optim/optim.hpp>
@@ -23,9 +24,7 @@ struct SessionOptions {
   float max_gradient_norm = 1.0f;  ///< gradients are scaled down to it; 0: never
   std::uint64_t seed = 1;          ///< of the initial weights and of stochastic rounding
   /// How algorithms of GEMMs are chosen on the `Cuda` device, where the context was given none.
-  /// What is fastest by itself under load was slower in steps:
-  /// benchmarks/results/gemm-plans-h200.md.
-  GemmChoice gemm_choice = GemmChoice::quick;
+  GemmChoice gemm_choice = GemmChoice::rehearsed;
 };
 
 /// What a training step did.
@@ -83,6 +82,8 @@ class TrainingSession {
   [[nodiscard]] virtual const ReplayCounts& replays() const = 0;
   /// The algorithms of GEMMs that were chosen by trying, for later runs; see `store_gemm_plans`.
   [[nodiscard]] virtual std::vector<GemmPlanRecord> gemm_plans() const { return {}; }
+  /// How the algorithms of GEMMs were chosen.
+  [[nodiscard]] virtual GemmPlanSummary gemm_plan_summary() const { return {}; }
   /// Amax, scale and statistics of every quantised operand, of the last step.
   [[nodiscard]] virtual std::vector<OperandReport> operands() = 0;
 };
@@ -155,10 +156,9 @@ class ModelSession final : public TrainingSession {
                      sizeof(AdamWStep),
                  context),
         must_calibrate_(parts_.model.scaling().has_histories()) {
-    parts_.model.prepare_gemms(options.micro_batches, options.gemm_choice, arena_.memory(),
-                               context);
     parts_.model.initialize(options.seed, context);
     parts_.optimizer.initialize(context);
+    choose_gemms();
   }
 
   StepResult step(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets,
@@ -234,6 +234,9 @@ class ModelSession final : public TrainingSession {
   [[nodiscard]] std::vector<GemmPlanRecord> gemm_plans() const override {
     return octavo::gemm_plans(context_);
   }
+  [[nodiscard]] GemmPlanSummary gemm_plan_summary() const override {
+    return octavo::gemm_plan_summary(context_);
+  }
   [[nodiscard]] std::vector<OperandReport> operands() override {
     return parts_.model.scaling().report_sync(context_);
   }
@@ -257,6 +260,37 @@ class ModelSession final : public TrainingSession {
   void copy_gradient_scale(Index targets) {
     const float scale = 1.0f / static_cast<float>(std::max<Index>(1, targets));
     staging_.copy(parts_.gradient_scale.data(), &scale, sizeof(scale), context_);
+  }
+
+  /// Chooses the algorithms of all GEMMs that the manifest announces, before the first step. Those
+  /// that are to be tried take turns in micro-batches of random tokens: between the kernels, on the
+  /// operands and under the load of a step. Of these micro-batches nothing is left: a step
+  /// overwrites all that they write but the scaling state, which is as new afterwards.
+  void choose_gemms() {
+    const Index micro_batches = options_.micro_batches;
+    const GemmRows tokens = parts_.model.gemm_rows(micro_batches);
+    prepare_gemms(gemm_keys(parts_.model.manifest(), tokens), options_.gemm_choice, context_);
+    if (judge_gemms_sync(false, context_) == 0) return;
+    copy_random_inputs();
+    constexpr int most_passes = 24;
+    for (int pass = 0; judge_gemms_sync(pass == most_passes, context_) > 0; ++pass) {
+      parts_.model.template quantize_weights<Mode::train>(context_);
+      for (Index m = 0; m < std::min<Index>(micro_batches, 2); ++m) train_micro_batch(m);
+      parts_.model.finish_step(context_);
+    }
+    parts_.model.scaling().reset(context_);
+  }
+
+  /// Tokens that are as likely as any others, for as many micro-batches as a rehearsal runs.
+  void copy_random_inputs() {
+    const auto vocabulary = static_cast<std::uint64_t>(Model::config.vocabulary);
+    const Index count = rows() * std::min<Index>(options_.micro_batches, 2);
+    std::vector<std::int32_t> tokens(static_cast<std::size_t>(count));
+    for (std::size_t i = 0; i < tokens.size(); ++i) {
+      tokens[i] = static_cast<std::int32_t>(random_word({options_.seed, 0}, i) * vocabulary >> 32);
+    }
+    copy_inputs(tokens, tokens);
+    copy_gradient_scale(count);
   }
 
   /// Fills the histories of delayed scales before the first step, which would otherwise cast with

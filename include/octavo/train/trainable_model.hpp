@@ -41,10 +41,9 @@ template <class M, class D = typename M::DeviceType>
 concept IsLaidOut = std::constructible_from < M,
         Arena<D>
 &, BatchShape, LlamaOptions, const DeviceLimits<D>& > ;
-template <class M, class D = typename M::DeviceType>
-concept HasPrepareGemms = requires(M& model, std::span<std::byte> unused,
-                                   const Context<D>& context) {
-  model.prepare_gemms(Index{}, GemmChoice{}, unused, context);
+template <class M>
+concept HasGemmRows = requires(const M& model) {
+  { model.gemm_rows(Index{}) } -> std::same_as<GemmRows>;
 };
 template <class M, class D = typename M::DeviceType>
 concept HasInitialize = requires(M& model, Context<D>& context) {
@@ -116,14 +115,14 @@ concept HasHeadChunks = requires(const M& model) {
 /// - `DeviceType`, and the formats `T` of weights and `G` of their gradients;
 /// - `static constexpr LlamaConfig config`, `static precision()`, `static limits(batch, context)`;
 /// - a constructor `(Arena<D>&, BatchShape, LlamaOptions, const DeviceLimits<D>&)`;
-/// - `prepare_gemms`, `initialize`, `bind`, `visit`;
+/// - `gemm_rows`, `initialize`, `bind`, `visit`;
 /// - `quantize_weights<Mode>`, `train_micro_batch`, `finish_step`, `scaling`;
 /// - `evaluate`, `logits`;
 /// - `manifest`, `reset_counts`, `verify_step`, `head_chunks`.
 template <class M>
 concept TrainableModel = detail::HasDeviceType<M> && detail::HasFormats<M> &&
     detail::HasConfig<M> && detail::HasPrecision<M> && detail::HasLimits<M> &&
-    detail::IsLaidOut<M> && detail::HasPrepareGemms<M> && detail::HasInitialize<M> &&
+    detail::IsLaidOut<M> && detail::HasGemmRows<M> && detail::HasInitialize<M> &&
     detail::HasBind<M> && detail::HasVisit<M> && detail::HasQuantizeWeights<M> &&
     detail::HasTrainMicroBatch<M> && detail::HasFinishStep<M> && detail::HasScaling<M> &&
     detail::HasEvaluate<M> && detail::HasLogits<M> && detail::HasManifest<M> &&
@@ -153,9 +152,8 @@ struct TrainableModelCheck<M> {
   static_assert(IsLaidOut<M>,
                 "ModelSession: the model lacks a constructor (Arena<D>&, BatchShape, LlamaOptions, "
                 "const DeviceLimits<D>&) that takes its memory");
-  static_assert(HasPrepareGemms<M>,
-                "ModelSession: the model lacks prepare_gemms(Index micro_batches, GemmChoice, "
-                "std::span<std::byte> unused, const Context<D>&), which may do nothing");
+  static_assert(HasGemmRows<M>,
+                "ModelSession: the model lacks GemmRows gemm_rows(Index micro_batches)");
   static_assert(HasInitialize<M>,
                 "ModelSession: the model lacks initialize(std::uint64_t seed, Context<D>&)");
   static_assert(HasBind<M>, "ModelSession: the model lacks bind(Context<D>&) const");

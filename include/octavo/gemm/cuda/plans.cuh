@@ -2,12 +2,17 @@
 /// cuBLASLt's handle, and the algorithm that was chosen for each matrix product.
 #pragma once
 
-#include <octavo/gemm/cuda/tuner.cuh>
+#include <octavo/gemm/cuda/trial.cuh>
+#include <octavo/gemm/gemm_plans.hpp>
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <map>
+#include <memory>
 #include <optional>
+#include <span>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -17,17 +22,18 @@ namespace detail {
 /// A product with the algorithm that it runs with.
 struct GemmPlan {
   GemmProduct product;
-  GemmAlgorithm algorithm;
-  GemmChoice choice = GemmChoice::heuristic;
+  GemmAlgorithm algorithm{};
+  bool was_tried = false;  ///< here, or in the run that a record is from
   float milliseconds = 0;
+  std::unique_ptr<GemmTrial> trial{};  ///< while it is being tried
 };
 
 /// All plans of one context.
 ///
-/// An algorithm is chosen before a product's first launch: from a record, if one was given that was
-/// chosen with as much care as is asked for; by trying algorithms on samples; or, in a
-/// deterministic context, where timing must not decide, and where there is no memory for samples,
-/// as the heuristics' first.
+/// A product runs with the algorithm of a record, if one was given; else with the heuristics'
+/// first, or with what a rehearsal finds: its algorithms take turns while a session runs
+/// micro-batches before its first step. In a deterministic context, where timing must not decide,
+/// and for a product that was not announced nothing is tried.
 class GemmPlans {
  public:
   GemmPlans() { check_cublas(cublasLtCreate(&handle_), "cublasLtCreate", GemmKey{}); }
@@ -43,33 +49,48 @@ class GemmPlans {
     }
   }
 
-  /// Chooses the algorithms of all products that have none, together.
-  /// @param memory  at a multiple of 256 bytes; overwritten. Products that it is too small for are
-  ///                left to `run`
-  void prepare(std::span<const GemmKey> keys, GemmChoice choice, std::span<std::byte> memory,
-               const Context<Cuda>& context) {
+  /// Plans all products that have no plan. Those that are to be tried take turns from now on.
+  void prepare(std::span<const GemmKey> keys, GemmChoice choice, const Context<Cuda>& context) {
     const Stopwatch stopwatch(summary_.seconds);
-    const GemmChoice wanted = allowed(choice, context);
-    std::vector<GemmKey> untried;
+    const bool tries = choice == GemmChoice::rehearsed && !context.limits().deterministic;
+    // Which algorithms there are does not depend on where the scales lie.
+    const auto* scale = workspace_of<float>(context, cublas_workspace_bytes, "a matrix product");
     for (const GemmKey& key : keys) {
-      if (plans_.contains(key) || GemmSamples::least_bytes(key) > memory.size()) continue;
-      if (find_plan(key, GemmSamples(key, memory).scales(), wanted) == nullptr) {
-        untried.push_back(key);
-      }
+      if (!plans_.contains(key)) add_plan(key, {scale, scale}, tries);
     }
-    if (!untried.empty()) tune(untried, wanted, memory, context);
   }
 
-  /// Enqueues the product that `key` describes. The first one of a key that was not prepared
-  /// chooses its algorithm quickly, and waits for the GPU; while a graph is recorded it cannot, and
-  /// takes the heuristics' first.
+  /// Reads the times of what ran since the last call, and chooses where they suffice.
+  /// @param last  choose for all, by the times that there are
+  /// @return products that are still being tried
+  /// @note waits for the GPU
+  int judge(bool last, const Context<Cuda>& context) {
+    const Stopwatch stopwatch(summary_.seconds);
+    context.synchronize();
+    int left = 0;
+    for (auto& [key, plan] : plans_) {
+      if (plan.trial == nullptr) continue;
+      if (plan.trial->judge() || last) {
+        choose(plan);
+      } else {
+        ++left;
+      }
+    }
+    return left;
+  }
+
+  /// Enqueues the product that `key` describes.
   void run(const GemmKey& key, const GemmScaleFactors& scales, const GemmAddresses& addresses,
            const Context<Cuda>& context) {
     const auto place = plans_.find(key);
-    GemmPlan& plan = place != plans_.end() ? place->second : first_plan(key, scales, context);
+    GemmPlan& plan = place != plans_.end() ? place->second : add_plan(key, scales, false);
     plan.product.set_scales(scales);
-    check_cublas(plan.product.start(handle_, plan.algorithm, addresses, context.stream()),
-                 "cublasLtMatmul", key);
+    const auto launch = [&](const GemmAlgorithm& algorithm) {
+      return plan.product.start(handle_, algorithm, addresses, context.stream());
+    };
+    check_cublas(
+        plan.trial == nullptr ? launch(plan.algorithm) : plan.trial->run(launch, context.stream()),
+        "cublasLtMatmul", key);
   }
 
   [[nodiscard]] const GemmPlanSummary& summary() const { return summary_; }
@@ -78,9 +99,8 @@ class GemmPlans {
   [[nodiscard]] std::vector<GemmPlanRecord> records(const Context<Cuda>& context) {
     std::vector<GemmPlanRecord> records;
     for (const auto& [key, plan] : plans_) {
-      if (plan.choice == GemmChoice::heuristic) continue;
-      GemmPlanRecord record{library(context), key, plan.choice,
-                            1e3 * static_cast<double>(plan.milliseconds)};
+      if (!plan.was_tried) continue;
+      GemmPlanRecord record{library(context), key, 1e3 * static_cast<double>(plan.milliseconds)};
       std::copy_n(plan.algorithm.words.data, record.algorithm.size(), record.algorithm.begin());
       records.push_back(record);
     }
@@ -103,10 +123,6 @@ class GemmPlans {
     std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
   };
 
-  static GemmChoice allowed(GemmChoice choice, const Context<Cuda>& context) {
-    return context.limits().deterministic ? GemmChoice::heuristic : choice;
-  }
-
   /// This card and this cuBLASLt, as records name them.
   const GemmLibrary& library(const Context<Cuda>& context) {
     if (!library_) {
@@ -117,67 +133,46 @@ class GemmPlans {
     return *library_;
   }
 
-  GemmPlan& add(GemmPlan plan) {
-    const GemmKey key = plan.product.key();
-    return plans_.insert_or_assign(key, std::move(plan)).first->second;
-  }
-
-  /// The plan of a product that needs no trial, or null: of a record that was chosen with as much
-  /// care as is wanted, or the heuristics' first where no more is wanted.
-  GemmPlan* find_plan(const GemmKey& key, const GemmScaleFactors& scales, GemmChoice wanted) {
-    GemmPlan plan{GemmProduct(key), {}};
+  GemmPlan& add_plan(const GemmKey& key, const GemmScaleFactors& scales, bool tries) {
+    GemmPlan plan{GemmProduct(key)};
     plan.product.set_scales(scales);
-    const auto place = records_.find(key);
-    if (place != records_.end() && place->second.choice >= wanted) {
-      const GemmPlanRecord& record = place->second;
-      std::copy(record.algorithm.begin(), record.algorithm.end(), plan.algorithm.words.data);
-      plan.choice = record.choice;
-      plan.milliseconds = static_cast<float>(record.microseconds * 1e-3);
-      if (plan.product.accepts(handle_, plan.algorithm)) {
-        ++summary_.recorded;
-        return &add(plan);
+    if (!take_record(plan)) {
+      std::vector<GemmAlgorithm> algorithms = plan.product.algorithms(handle_, offered);
+      plan.algorithm = algorithms.front();
+      if (tries && algorithms.size() > 1) {
+        plan.trial = std::make_unique<GemmTrial>(std::move(algorithms));
+      } else {
+        ++summary_.heuristic;
       }
-      summary_.refused.push_back(gemm_text(key));
+    }
+    return plans_.emplace(key, std::move(plan)).first->second;
+  }
+
+  /// Whether there is a record of the product that this cuBLASLt accepts.
+  bool take_record(GemmPlan& plan) {
+    const auto place = records_.find(plan.product.key());
+    if (place == records_.end()) return false;
+    const GemmPlanRecord& record = place->second;
+    std::copy(record.algorithm.begin(), record.algorithm.end(), plan.algorithm.words.data);
+    if (!plan.product.accepts(handle_, plan.algorithm)) {
+      summary_.refused.push_back(gemm_text(record.key));
       records_.erase(place);
+      return false;
     }
-    if (wanted != GemmChoice::heuristic) return nullptr;
-    plan.algorithm = plan.product.algorithms(handle_, effort_of(GemmChoice::quick).offered).front();
-    plan.choice = GemmChoice::heuristic;
-    ++summary_.heuristic;
-    return &add(plan);
+    plan.was_tried = true;
+    plan.milliseconds = static_cast<float>(record.microseconds * 1e-3);
+    ++summary_.recorded;
+    return true;
   }
 
-  GemmPlan& first_plan(const GemmKey& key, const GemmScaleFactors& scales,
-                       const Context<Cuda>& context) {
-    const Stopwatch stopwatch(summary_.seconds);
-    const GemmChoice wanted =
-        can_try(key, context) ? allowed(GemmChoice::quick, context) : GemmChoice::heuristic;
-    if (GemmPlan* found = find_plan(key, scales, wanted); found != nullptr) return *found;
-    const Buffer<Cuda> memory(GemmSamples::least_bytes(key), context);
-    tune({key}, wanted, {memory.data(), memory.size()}, context);
-    return plans_.at(key);
+  void choose(GemmPlan& plan) {
+    std::tie(plan.algorithm, plan.milliseconds) = plan.trial->fastest();
+    plan.was_tried = std::isfinite(plan.milliseconds);  // else the product did not run
+    plan.trial.reset();
+    ++(plan.was_tried ? summary_.rehearsed : summary_.heuristic);
   }
 
-  /// Whether there is memory for samples, with room to spare for others, and no graph is recorded.
-  static bool can_try(const GemmKey& key, const Context<Cuda>& context) {
-    cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
-    check(cudaStreamIsCapturing(context.stream(), &capture), "cudaStreamIsCapturing");
-    return capture == cudaStreamCaptureStatusNone &&
-           2 * GemmSamples::least_bytes(key) <= free_bytes(context);
-  }
-
-  void tune(const std::vector<GemmKey>& keys, GemmChoice choice, std::span<std::byte> memory,
-            const Context<Cuda>& context) {
-    GemmTuner tuner(handle_, effort_of(choice), context);
-    std::vector<GemmTrial> trials;
-    for (const GemmKey& key : keys) trials.push_back(tuner.start(key, memory));
-    tuner.load(trials);
-    for (GemmTrial& trial : trials) {
-      const GemmCandidate best = tuner.finish(trial);
-      add({trial.product, best.algorithm, choice, best.milliseconds});
-      ++(choice == GemmChoice::sustained ? summary_.sustained : summary_.quick);
-    }
-  }
+  static constexpr int offered = 16;  ///< algorithms that cuBLASLt is asked for
 
   cublasLtHandle_t handle_ = nullptr;
   std::optional<GemmLibrary> library_;
@@ -189,12 +184,19 @@ class GemmPlans {
 }  // namespace detail
 
 /// See prepare_gemms.
-inline GemmPlanSummary prepare_gemms_body(std::span<const GemmKey> keys, GemmChoice choice,
-                                          std::span<std::byte> memory,
-                                          const Context<Cuda>& context) {
-  auto& plans = context.state<detail::GemmPlans>();
-  plans.prepare(keys, choice, memory, context);
-  return plans.summary();
+inline void prepare_gemms_body(std::span<const GemmKey> keys, GemmChoice choice,
+                               const Context<Cuda>& context) {
+  context.state<detail::GemmPlans>().prepare(keys, choice, context);
+}
+
+/// See judge_gemms_sync.
+inline int judge_gemms_sync_body(bool last, const Context<Cuda>& context) {
+  return context.state<detail::GemmPlans>().judge(last, context);
+}
+
+/// See gemm_plan_summary.
+inline GemmPlanSummary gemm_plan_summary_body(const Context<Cuda>& context) {
+  return context.state<detail::GemmPlans>().summary();
 }
 
 /// See take_gemm_plans.

@@ -1,0 +1,154 @@
+/// @file
+/// The choice of an algorithm for a matrix product by trying several where the product is used.
+/// What is fastest over and over by itself is slower between the other kernels of a step, which
+/// leave other data in L2 and another clock: benchmarks/results/gemm-plans-h200.md. Host code.
+#pragma once
+
+#include <octavo/gemm/cuda/product.cuh>
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <memory>
+#include <utility>
+#include <vector>
+
+namespace octavo::detail {
+
+/// Two events, between which something runs on a stream.
+class TimedSpan {
+ public:
+  TimedSpan() {
+    for (cudaEvent_t& event : events_) check(cudaEventCreate(&event), "cudaEventCreate");
+  }
+  TimedSpan(const TimedSpan&) = delete;
+  TimedSpan& operator=(const TimedSpan&) = delete;
+  ~TimedSpan() {
+    for (cudaEvent_t event : events_) cudaEventDestroy(event);
+  }
+
+  void begin(cudaStream_t stream) { check(cudaEventRecord(events_[0], stream), "cudaEventRecord"); }
+  void end(cudaStream_t stream) { check(cudaEventRecord(events_[1], stream), "cudaEventRecord"); }
+
+  /// Milliseconds between the two, which the stream has passed.
+  [[nodiscard]] float milliseconds() const {
+    float result = 0;
+    check(cudaEventElapsedTime(&result, events_[0], events_[1]), "cudaEventElapsedTime");
+    return result;
+  }
+
+ private:
+  std::array<cudaEvent_t, 2> events_{};
+};
+
+/// Algorithms that take turns, launch by launch, until one is known to be the fastest.
+class GemmTrial {
+ public:
+  /// @param algorithms  the library's first guess first
+  explicit GemmTrial(std::vector<GemmAlgorithm> algorithms) {
+    for (const GemmAlgorithm& algorithm : algorithms) candidates_.push_back({algorithm, {}, false});
+  }
+
+  /// Launches the product by `launch(algorithm)` with the algorithm whose turn it is, and times it.
+  /// One that cannot be launched is left out from now on.
+  /// @return what `launch` returned: an error if no algorithm is left
+  template <class Launch>
+  cublasStatus_t run(const Launch& launch, cudaStream_t stream) {
+    cublasStatus_t status = CUBLAS_STATUS_NOT_SUPPORTED;
+    for (std::size_t tried = 0; tried < candidates_.size(); ++tried) {
+      const std::size_t turn = turn_++ % candidates_.size();
+      if (candidates_[turn].is_out) continue;
+      if (spans_ == pool_.size()) pool_.push_back({turn, std::make_unique<TimedSpan>()});
+      Launched& launched = pool_[spans_];
+      launched.candidate = turn;
+      launched.span->begin(stream);
+      status = launch(candidates_[turn].algorithm);
+      launched.span->end(stream);
+      if (status == CUBLAS_STATUS_SUCCESS) {
+        ++spans_;
+        return status;
+      }
+      candidates_[turn].is_out = true;
+    }
+    return status;
+  }
+
+  /// Reads the times of all launches so far, which are over, and drops those that are behind.
+  /// @return whether no more launches are needed
+  bool judge() {
+    for (std::size_t i = 0; i < spans_; ++i) {
+      candidates_[pool_[i].candidate].times.push_back(pool_[i].span->milliseconds());
+    }
+    spans_ = 0;
+    if (least_times() < first_times) return false;
+    drop_slow();
+    return active() == 1 || least_times() >= all_times;
+  }
+
+  /// The fastest so far; the library's first guess where no other is clearly faster, so that two
+  /// trials agree. At least one launch succeeded.
+  [[nodiscard]] std::pair<GemmAlgorithm, float> fastest() const {
+    constexpr float clearly = 0.99f;
+    const Candidate* best = &candidates_.front();
+    for (const Candidate& candidate : candidates_) {
+      const float needed = best == &candidates_.front() ? clearly * time_of(*best) : time_of(*best);
+      if (time_of(candidate) < needed) best = &candidate;
+    }
+    return {best->algorithm, time_of(*best)};
+  }
+
+ private:
+  struct Candidate {
+    GemmAlgorithm algorithm;
+    std::vector<float> times;
+    bool is_out = false;
+  };
+  struct Launched {
+    std::size_t candidate;
+    std::unique_ptr<TimedSpan> span;
+  };
+  static constexpr std::size_t first_times = 3;  ///< after which the slow ones are dropped
+  static constexpr std::size_t all_times = 9;    ///< of those that are left
+  static constexpr std::size_t finalists = 4;
+  static constexpr float slow = 1.1f;
+
+  /// Milliseconds: the median, without the first launch, which may have loaded the kernel.
+  static float time_of(const Candidate& candidate) {
+    if (candidate.is_out || candidate.times.empty()) return std::numeric_limits<float>::infinity();
+    const auto skipped = static_cast<std::ptrdiff_t>(candidate.times.size() > 1 ? 1 : 0);
+    std::vector<float> times(candidate.times.begin() + skipped, candidate.times.end());
+    const auto middle = times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2);
+    std::nth_element(times.begin(), middle, times.end());
+    return *middle;
+  }
+
+  [[nodiscard]] std::size_t least_times() const {
+    std::size_t least = std::numeric_limits<std::size_t>::max();
+    for (const Candidate& candidate : candidates_) {
+      if (!candidate.is_out) least = std::min(least, candidate.times.size());
+    }
+    return least;
+  }
+  [[nodiscard]] std::ptrdiff_t active() const {
+    return std::count_if(candidates_.begin(), candidates_.end(),
+                         [](const Candidate& candidate) { return !candidate.is_out; });
+  }
+
+  void drop_slow() {
+    std::vector<float> times;
+    for (const Candidate& candidate : candidates_) times.push_back(time_of(candidate));
+    std::sort(times.begin(), times.end());
+    const float limit =
+        std::min(slow * times.front(), times[std::min(finalists, times.size()) - 1]);
+    for (Candidate& candidate : candidates_) {
+      if (time_of(candidate) > limit) candidate.is_out = true;
+    }
+  }
+
+  std::vector<Candidate> candidates_;
+  std::vector<Launched> pool_;
+  std::size_t spans_ = 0;  ///< of the pool that were launched and not read yet
+  std::size_t turn_ = 0;
+};
+
+}  // namespace octavo::detail
