@@ -171,9 +171,8 @@ int run(const CLI::App& app, const Options& options) {
   print_text(*data);
   announce(*session);
   report.begin(*session, *instance, *data);
-  const std::filesystem::path gemm_plans = !options.gemm_plans.empty() ? options.gemm_plans
-                                           : folder.empty()            ? std::filesystem::path()
-                                                                       : folder / "gemm-plans";
+  std::filesystem::path gemm_plans = options.gemm_plans;
+  if (gemm_plans.empty() && !folder.empty()) gemm_plans = folder / "gemm-plans";
   if (!gemm_plans.empty()) octavo::store_gemm_plans(gemm_plans, session->gemm_plans());
   return Training(*session, *data, report, options).run();
 }
