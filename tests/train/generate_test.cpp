@@ -111,7 +111,7 @@ TEST(Generate, TheModelSeesTheLastTokensOfASequence) {
   EXPECT_EQ(other.shown, growing);
 }
 
-// The model counts 6, 7, 0, 1 ...: of 7 and of all ids below it the likeliest that may be drawn.
+// The model counts on to ids that must not be drawn.
 TEST(Generate, OnlyIdsOfTheVocabularyAreDrawn) {
   for (const double temperature : {0.0, 5.0}) {
     const auto text =

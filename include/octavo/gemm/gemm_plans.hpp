@@ -288,10 +288,10 @@ inline std::vector<GemmPlanRecord> merged_gemm_plans(std::vector<GemmPlanRecord>
   return known;
 }
 
-/// Plans products before their first launch: with records, if the context was given some; else as
-/// `choice` says, in a deterministic context always by heuristics. Where algorithms are to be
-/// tried, they take turns whenever the products run, until `judge_gemms_sync` has chosen. The
-/// context has a workspace.
+/// Plans products that have no plan in the context yet, before their first launch: with records, if
+/// the context was given some; else as `choice` says, in a deterministic context always by
+/// heuristics. Where algorithms are to be tried, they take turns whenever the products run, until
+/// `judge_gemms_sync` has chosen. The context has a workspace.
 template <Device D>
 void prepare_gemms(std::span<const GemmKey> keys, GemmChoice choice, const Context<D>& context) {
   prepare_gemms_body(keys, choice, context);
@@ -312,8 +312,8 @@ GemmPlanSummary gemm_plan_summary(const Context<D>& context) {
   return gemm_plan_summary_body(context);
 }
 
-/// Gives a context algorithms that were chosen before, to be used from now on. Those of another
-/// card or another version of its library are left out.
+/// Gives a context algorithms that were chosen before, for products that it plans later. Those of
+/// another card or another version of its library are left out.
 template <Device D>
 void take_gemm_plans(std::span<const GemmPlanRecord> records, const Context<D>& context) {
   take_gemm_plans_body(records, context);

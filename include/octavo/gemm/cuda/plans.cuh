@@ -49,7 +49,8 @@ class GemmPlans {
     }
   }
 
-  /// Plans all products that have no plan. Those that are to be tried take turns from now on.
+  /// Plans all products that have no plan yet, also of an earlier session of the context. Those
+  /// that are to be tried take turns from now on.
   void prepare(std::span<const GemmKey> keys, GemmChoice choice, const Context<Cuda>& context) {
     const Stopwatch stopwatch(summary_.seconds);
     const bool tries = choice == GemmChoice::rehearsed && !context.limits().deterministic;
