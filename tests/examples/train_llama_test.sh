@@ -260,6 +260,14 @@ for value in 0 1 -0.1 nan; do
 done
 refused "--epsilon 0" "epsilon" --data text.txt --epsilon 0
 refused "--seed -1" "seed" --data text.txt --seed=-1
+
+# What fails once the run has begun is an error of the run, not of what it was given.
+case="a file of the run that cannot be written"
+mkdir -p begun/config.toml
+code=0
+timeout 30 "$program" --data text.txt --steps 1 --out begun >out 2>err || code=$?
+[ "$code" -eq 1 ] || fail "exit code $code, expected 1"
+err_is_one_line_with "config.toml"
 refused "--threads -1" "threads" --data text.txt --threads=-1
 refused "a batch beyond any memory" "too large" --data text.txt --batch 2000000000 --seq-len 32
 refused "a number beyond any type" "steps" --data text.txt --steps 99999999999999999999999
