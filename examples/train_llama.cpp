@@ -171,9 +171,9 @@ int run(const CLI::App& app, const Options& options) {
   print_text(*data);
   announce(*session);
   report.begin(*session, *instance, *data);
-  std::filesystem::path gemm_plans = options.gemm_plans;
-  if (gemm_plans.empty() && !folder.empty()) gemm_plans = folder / "gemm-plans";
-  if (!gemm_plans.empty()) octavo::store_gemm_plans(gemm_plans, session->gemm_plans());
+  if (!options.gemm_plans.empty()) {
+    octavo::store_gemm_plans(options.gemm_plans, session->gemm_plans());
+  }
   return Training(*session, *data, report, options).run();
 }
 

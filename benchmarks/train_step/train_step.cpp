@@ -37,14 +37,12 @@ struct Options {
   bool deterministic = false;
   bool masked_targets = false;
   std::string gemm_plans;
-  std::string gemm_choice = "rehearsed";
   std::string json;
 
   [[nodiscard]] octavo::Index tokens() const { return batch * sequence_length; }
 };
 
 constexpr std::array recompute_names{"none", "norms", "swiglu", "ffn", "block"};
-constexpr std::array choice_names{"heuristic", "rehearsed"};
 constexpr double learning_rate = 3e-4;
 
 /// What a run measured.
@@ -103,9 +101,8 @@ void declare(CLI::App& app, Options& options) {
   app.add_flag("--masked-targets", options.masked_targets,
                "every step ignores some of its targets, and never as many as the one before");
   add("--gemm-plans", options.gemm_plans,
-      "file of GEMM algorithms: those in it are taken, others are chosen and added");
-  add("--gemm-choice", options.gemm_choice, "how they are chosen: heuristic or rehearsed")
-      ->check(CLI::IsMember(std::vector<std::string>(choice_names.begin(), choice_names.end())));
+      "file of GEMM algorithms: those in it are taken, others are chosen in a rehearsal and added; "
+      "empty: by heuristics");
   add("--json", options.json, "file that the result is appended to");
 }
 
@@ -114,6 +111,7 @@ Request request_of(const Options& options) {
   request.deterministic = options.deterministic;
   if (!options.gemm_plans.empty()) {
     request.gemm_plans = octavo::load_gemm_plans(options.gemm_plans);
+    request.options.gemm_choice = octavo::GemmChoice::rehearsed;
   }
   octavo::SessionOptions& session = request.options;
   session.batch = {options.batch, options.sequence_length};
@@ -123,8 +121,6 @@ Request request_of(const Options& options) {
   session.model.weight_copies =
       options.weight_copies == "remade" ? octavo::WeightCopies::remade : octavo::WeightCopies::kept;
   session.model.head_chunk = options.head_chunk;
-  const auto* choice = std::find(choice_names.begin(), choice_names.end(), options.gemm_choice);
-  session.gemm_choice = static_cast<octavo::GemmChoice>(choice - choice_names.begin());
   return request;
 }
 
@@ -196,7 +192,7 @@ octavo::JsonLine json_of(const Options& options, const Measurement& measured,
   line.add("loss", measured.losses.back()).add("losses", measured.losses);
   line.add("setup_seconds", measured.setup_seconds);
   line.add("warmup_seconds", measured.warmup_seconds).add("deterministic", options.deterministic);
-  line.add("gemm_choice", options.gemm_choice).add("gemm_plans", measured.gemm_plans);
+  line.add("gemm_plans", measured.gemm_plans);
   line.add("attention", measured.attention).add("card", machine.card).add("cuda", machine.cuda);
   line.add("cublaslt", machine.cublaslt).add("cudnn", machine.cudnn);
   return line;

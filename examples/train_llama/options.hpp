@@ -106,7 +106,7 @@ inline void declare(CLI::App& app, Options& options) {
       ->capture_default_str();
   add("--gemm-plans", options.gemm_plans,
       "file of GEMM algorithms of the cuda device: those in it are taken, and those that it lacks "
-      "are chosen and added; empty: gemm-plans in the run's folder",
+      "are chosen in a rehearsal and added; empty: by heuristics, without a rehearsal",
       model);
   add("--head-chunk", options.head_chunk, "tokens whose logits exist at once; 0: chosen", model)
       ->check(not_negative_whole());
@@ -267,6 +267,7 @@ inline SessionRequest session_request(const Options& options) {
   request.deterministic = options.deterministic;
   if (!options.gemm_plans.empty()) {
     request.gemm_plans = octavo::load_gemm_plans(options.gemm_plans);
+    request.options.gemm_choice = octavo::GemmChoice::rehearsed;
   }
   request.formats = options.formats;
   octavo::SessionOptions& session = request.options;

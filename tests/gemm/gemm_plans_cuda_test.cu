@@ -58,10 +58,12 @@ struct Place {
   /// Plans all products, and runs them until their algorithms are chosen.
   GemmPlanSummary prepare(GemmChoice choice) {
     const std::vector<GemmKey> keys = three_keys();
-    prepare_gemms(keys, choice, context);
-    constexpr int most_runs = 1000;
-    for (int runs = 0; judge_gemms_sync(runs == most_runs, context) > 0; ++runs) {
-      for (const GemmKey& key : keys) run(key);
+    if (prepare_gemms(keys, choice, context) > 0) {
+      rehearse_gemms_sync(
+          [&] {
+            for (const GemmKey& key : keys) run(key);
+          },
+          context);
     }
     const GemmPlanSummary summary = gemm_plan_summary(context);
     std::printf("  %s\n", summary.text().c_str());
@@ -138,14 +140,43 @@ TEST_F(GemmPlansOnCuda, DeterministicContextsTimeNothingButTakeRecords) {
   EXPECT_EQ(gemm_plans(with.context), gemm_plans(first.context));
 }
 
-TEST_F(GemmPlansOnCuda, WhatDoesNotRunInARehearsalIsTheHeuristicsFirst) {
+TEST_F(GemmPlansOnCuda, ARehearsalOfNothingLeavesTheHeuristicsFirst) {
   Place place;
   const std::vector<GemmKey> keys = three_keys();
-  prepare_gemms(keys, GemmChoice::rehearsed, place.context);
-  EXPECT_EQ(judge_gemms_sync(false, place.context), 3);
-  EXPECT_EQ(judge_gemms_sync(true, place.context), 0);
+  EXPECT_EQ(prepare_gemms(keys, GemmChoice::rehearsed, place.context), 3);
+  rehearse_gemms_sync([] {}, place.context);
   EXPECT_EQ(gemm_plan_summary(place.context).heuristic, 3);
   EXPECT_TRUE(gemm_plans(place.context).empty());
+}
+
+TEST_F(GemmPlansOnCuda, APassThatFailsLeavesTheHeuristicsFirst) {
+  Place place;
+  const std::vector<GemmKey> keys = three_keys();
+  EXPECT_EQ(prepare_gemms(keys, GemmChoice::rehearsed, place.context), 3);
+  const auto pass = [&] {
+    place.run(keys[0]);
+    throw ShapeError("a pass that fails");
+  };
+  EXPECT_THROW(rehearse_gemms_sync(pass, place.context), ShapeError);
+  EXPECT_EQ(gemm_plan_summary(place.context).heuristic, 3);
+  EXPECT_NO_THROW(place.run(keys[0]));
+}
+
+// What one session of a context left to the heuristics, the next may try, and what it was given
+// since, it uses.
+TEST_F(GemmPlansOnCuda, ALaterSessionOfAContextGetsWhatItAsksFor) {
+  Place place;
+  EXPECT_EQ(place.prepare(GemmChoice::heuristic).heuristic, 3);
+  const GemmPlanSummary tried = place.prepare(GemmChoice::rehearsed);
+  EXPECT_EQ(tried.rehearsed, 3);
+  EXPECT_EQ(tried.heuristic, 0);
+  EXPECT_GT(tried.heuristic_pass, 0);
+  EXPECT_GT(tried.rehearsed_pass, 0);
+  std::vector<GemmPlanRecord> records = gemm_plans(place.context);
+  records[0].microseconds = 12345.5;
+  take_gemm_plans(records, place.context);
+  EXPECT_EQ(place.prepare(GemmChoice::rehearsed).recorded, 3);
+  EXPECT_EQ(gemm_plans(place.context), records);
 }
 
 // Recorded, too, where nothing can be timed.

@@ -148,6 +148,7 @@ TYPED_TEST(SessionOnCuda, AllGemmsArePreparedBeforeTheFirstStep) {
   for (const Index micro_batches : {1, 2}) {
     SessionOptions options = small_session(micro_batches);
     options.model.head_chunk = 96;  // 256 tokens: the last chunk is a shorter one
+    options.gemm_choice = GemmChoice::rehearsed;
     Context<Cuda> context;
     Session<TypeParam, Cuda> session(options, context);
     const GemmPlanSummary chosen = session.gemm_plan_summary();
@@ -164,7 +165,8 @@ TYPED_TEST(SessionOnCuda, AllGemmsArePreparedBeforeTheFirstStep) {
 }
 
 TYPED_TEST(SessionOnCuda, ARunWithTheFirstRunsPlansGivesItsBits) {
-  const SessionOptions options = small_session(2);
+  SessionOptions options = small_session(2);
+  options.gemm_choice = GemmChoice::rehearsed;
   std::vector<GemmPlanRecord> plans;
   const auto losses = [&] {
     Context<Cuda> context;
@@ -188,7 +190,8 @@ TYPED_TEST(SessionOnCuda, ARunWithTheFirstRunsPlansGivesItsBits) {
 
 // The first session rehearses, the second has all plans: the rehearsal is the difference.
 TYPED_TEST(SessionOnCuda, ARehearsalLeavesNoTrace) {
-  const SessionOptions options = small_session(2);
+  SessionOptions options = small_session(2);
+  options.gemm_choice = GemmChoice::rehearsed;
   Context<Cuda> rehearsing;
   Context<Cuda> knowing;
   for (Context<Cuda>* context : {&rehearsing, &knowing}) context->set_cudnn(false);

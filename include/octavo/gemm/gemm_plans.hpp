@@ -24,7 +24,8 @@ namespace octavo {
 /// How an algorithm is chosen.
 enum class GemmChoice : std::uint8_t {
   heuristic,  ///< the library's first guess
-  rehearsed,  ///< the fastest of those that take turns in micro-batches before the first step
+  rehearsed,  ///< the fastest of those that take turns in micro-batches before the first step, if
+              ///< whole micro-batches are faster with them than with the library's first guesses
 };
 
 /// Where an algorithm can be used: cuBLASLt's own hold for one version of it and one kind of card.
@@ -51,15 +52,21 @@ struct GemmPlanRecord {
   friend bool operator==(const GemmPlanRecord&, const GemmPlanRecord&) = default;
 };
 
-/// How the algorithms of a context were chosen.
+/// How the algorithms of a context's products were chosen, those of all its sessions.
 struct GemmPlanSummary {
-  int rehearsed = 0;                 ///< tried in micro-batches
-  int heuristic = 0;                 ///< the library's first guess
-  int recorded = 0;                  ///< taken from records
-  double seconds = 0;                ///< that choosing took
+  int rehearsed = 0;   ///< tried in micro-batches
+  int heuristic = 0;   ///< the library's first guess, with nothing tried
+  int recorded = 0;    ///< taken from records
+  double seconds = 0;  ///< that choosing took
+  /// Milliseconds of a pass of the last rehearsal with the library's first guesses, and with the
+  /// fastest of each product; 0: there was none.
+  double heuristic_pass = 0;
+  double rehearsed_pass = 0;
+  bool keeps_first = false;          ///< the first guesses stayed after the last rehearsal
   std::vector<std::string> refused;  ///< products whose recorded algorithm the library refuses
 
-  /// "20 chosen in a rehearsal, 2 taken from the file, in 2.8 s"; empty for none.
+  /// "20 chosen in a rehearsal, 2 taken from the file, in 2.8 s", and what the rehearsal brought;
+  /// empty for none.
   [[nodiscard]] std::string text() const {
     std::ostringstream text;
     const auto add = [&](int count, const char* what) {
@@ -69,6 +76,11 @@ struct GemmPlanSummary {
     add(heuristic, " by heuristics");
     add(recorded, " taken from the file");
     if (text.tellp() > 0) text << ", in " << std::fixed << std::setprecision(1) << seconds << " s";
+    if (heuristic_pass > 0) {
+      text << std::setprecision(2) << "\n  rehearsed passes took " << heuristic_pass
+           << " ms by heuristics, " << rehearsed_pass << " ms with the fastest of each; used: "
+           << (keeps_first ? "the heuristics'" : "the fastest");
+    }
     for (const std::string& product : refused) {
       text << "\n  refused by this cuBLASLt and chosen anew: " << product;
     }
@@ -288,22 +300,22 @@ inline std::vector<GemmPlanRecord> merged_gemm_plans(std::vector<GemmPlanRecord>
   return known;
 }
 
-/// Plans products that have no plan in the context yet, before their first launch: with records, if
-/// the context was given some; else as `choice` says, in a deterministic context always by
-/// heuristics. Where algorithms are to be tried, they take turns whenever the products run, until
-/// `judge_gemms_sync` has chosen. The context has a workspace.
+/// Plans products before their first launch: with records, if the context was given some; else as
+/// `choice` says, in a deterministic context always by heuristics. The context has a workspace.
+/// @return products of which algorithms are to be tried: give them to `rehearse_gemms_sync`
 template <Device D>
-void prepare_gemms(std::span<const GemmKey> keys, GemmChoice choice, const Context<D>& context) {
-  prepare_gemms_body(keys, choice, context);
+[[nodiscard]] int prepare_gemms(std::span<const GemmKey> keys, GemmChoice choice,
+                                const Context<D>& context) {
+  return prepare_gemms_body(keys, choice, context);
 }
 
-/// Chooses where the launches so far tell which algorithm is the fastest.
-/// @param last  choose for all products, by the launches that there were
-/// @return products whose algorithms still take turns
+/// Chooses the algorithms of the products that `prepare_gemms` counted.
+/// @param pass  called without arguments, up to 26 times: enqueues the work that they are part of,
+///              the same in each call
 /// @note synchronises
-template <Device D>
-int judge_gemms_sync(bool last, const Context<D>& context) {
-  return judge_gemms_sync_body(last, context);
+template <Device D, class Pass>
+void rehearse_gemms_sync(const Pass& pass, const Context<D>& context) {
+  rehearse_gemms_sync_body(pass, context);
 }
 
 /// How the algorithms of a context were chosen so far.
@@ -312,15 +324,16 @@ GemmPlanSummary gemm_plan_summary(const Context<D>& context) {
   return gemm_plan_summary_body(context);
 }
 
-/// Gives a context algorithms that were chosen before, for products that it plans later. Those of
-/// another card or another version of its library are left out.
+/// Gives a context algorithms that were chosen before; a product that has another is planned anew.
+/// Those of another card or another version of its library are left out. A deterministic context
+/// takes them, too: each run that is given the same ones has the same bits.
 template <Device D>
 void take_gemm_plans(std::span<const GemmPlanRecord> records, const Context<D>& context) {
   take_gemm_plans_body(records, context);
 }
 
-/// The algorithms of a context's products, for later runs; not those that heuristics gave, which
-/// are found again without.
+/// The algorithms of a context's products, for later runs; not those of products that were never
+/// tried, which heuristics find again.
 template <Device D>
 std::vector<GemmPlanRecord> gemm_plans(const Context<D>& context) {
   return gemm_plans_body(context);
@@ -328,8 +341,11 @@ std::vector<GemmPlanRecord> gemm_plans(const Context<D>& context) {
 
 /// @name The `Cpu` device has one algorithm: there is nothing to choose.
 /// @{
-inline void prepare_gemms_body(std::span<const GemmKey>, GemmChoice, const Context<Cpu>&) {}
-inline int judge_gemms_sync_body(bool, const Context<Cpu>&) { return 0; }
+inline int prepare_gemms_body(std::span<const GemmKey>, GemmChoice, const Context<Cpu>&) {
+  return 0;
+}
+template <class Pass>
+void rehearse_gemms_sync_body(const Pass&, const Context<Cpu>&) {}
 inline GemmPlanSummary gemm_plan_summary_body(const Context<Cpu>&) { return {}; }
 inline void take_gemm_plans_body(std::span<const GemmPlanRecord>, const Context<Cpu>&) {}
 inline std::vector<GemmPlanRecord> gemm_plans_body(const Context<Cpu>&) { return {}; }

@@ -24,7 +24,7 @@ struct SessionOptions {
   float max_gradient_norm = 1.0f;  ///< gradients are scaled down to it; 0: never
   std::uint64_t seed = 1;          ///< of the initial weights and of stochastic rounding
   /// How algorithms of GEMMs are chosen on the `Cuda` device, where the context was given none.
-  GemmChoice gemm_choice = GemmChoice::rehearsed;
+  GemmChoice gemm_choice = GemmChoice::heuristic;
 };
 
 /// What a training step did.
@@ -263,21 +263,21 @@ class ModelSession final : public TrainingSession {
   }
 
   /// Chooses the algorithms of all GEMMs that the manifest announces, before the first step. Those
-  /// that are to be tried take turns in micro-batches of random tokens: between the kernels, on the
+  /// that are to be tried are, in micro-batches of random tokens: between the kernels, on the
   /// operands and under the load of a step. Of these micro-batches nothing is left: a step
   /// overwrites all that they write but the scaling state, which is as new afterwards.
   void choose_gemms() {
     const Index micro_batches = options_.micro_batches;
     const GemmRows tokens = parts_.model.gemm_rows(micro_batches);
-    prepare_gemms(gemm_keys(parts_.model.manifest(), tokens), options_.gemm_choice, context_);
-    if (judge_gemms_sync(false, context_) == 0) return;
+    const std::vector<GemmKey> keys = gemm_keys(parts_.model.manifest(), tokens);
+    if (prepare_gemms(keys, options_.gemm_choice, context_) == 0) return;
     copy_random_inputs();
-    constexpr int most_passes = 24;
-    for (int pass = 0; judge_gemms_sync(pass == most_passes, context_) > 0; ++pass) {
+    const auto pass = [&] {
       parts_.model.template quantize_weights<Mode::train>(context_);
       for (Index m = 0; m < std::min<Index>(micro_batches, 2); ++m) train_micro_batch(m);
       parts_.model.finish_step(context_);
-    }
+    };
+    rehearse_gemms_sync(pass, context_);
     parts_.model.scaling().reset(context_);
   }
 

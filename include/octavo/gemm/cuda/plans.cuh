@@ -21,19 +21,22 @@ namespace detail {
 
 /// A product with the algorithm that it runs with.
 struct GemmPlan {
+  enum class Origin : std::uint8_t { heuristic, rehearsed, recorded };
+
   GemmProduct product;
-  GemmAlgorithm algorithm{};
-  bool was_tried = false;  ///< here, or in the run that a record is from
-  float milliseconds = 0;
-  std::unique_ptr<GemmTrial> trial{};  ///< while it is being tried
+  TimedAlgorithm chosen{};
+  Origin origin = Origin::heuristic;
+  std::unique_ptr<GemmTrial> trial{};  ///< while algorithms take turns
 };
 
 /// All plans of one context.
 ///
 /// A product runs with the algorithm of a record, if one was given; else with the heuristics'
-/// first, or with what a rehearsal finds: its algorithms take turns while a session runs
-/// micro-batches before its first step. In a deterministic context, where timing must not decide,
-/// and for a product that was not announced nothing is tried.
+/// first, or with what a rehearsal finds. There algorithms take turns while passes of a model run;
+/// then whole passes with the fastest of each are held against passes with the heuristics' first,
+/// because a card that is at its limit of power pays for one kernel's speed with another's. In a
+/// deterministic context, where timing must not decide, and for a product that was not announced
+/// nothing is tried.
 class GemmPlans {
  public:
   GemmPlans() { check_cublas(cublasLtCreate(&handle_), "cublasLtCreate", GemmKey{}); }
@@ -41,68 +44,95 @@ class GemmPlans {
   GemmPlans& operator=(const GemmPlans&) = delete;
   ~GemmPlans() { cublasLtDestroy(handle_); }
 
-  /// Uses records of this card and this cuBLASLt from now on.
+  /// Uses records of this card and this cuBLASLt from now on, also for products that have a plan.
   void take(std::span<const GemmPlanRecord> records, const Context<Cuda>& context) {
     const GemmLibrary& here = library(context);
     for (const GemmPlanRecord& record : records) {
-      if (record.library == here) records_.insert_or_assign(record.key, record);
+      if (record.library != here) continue;
+      records_.insert_or_assign(record.key, record);
+      plans_.erase(record.key);
     }
   }
 
-  /// Plans all products that have no plan yet, also of an earlier session of the context. Those
-  /// that are to be tried take turns from now on.
-  void prepare(std::span<const GemmKey> keys, GemmChoice choice, const Context<Cuda>& context) {
+  /// Plans products that have no plan yet; with `rehearsed`, algorithms of those that have neither
+  /// a record nor a rehearsal behind them take turns from now on.
+  /// @return products that are to be rehearsed
+  int prepare(std::span<const GemmKey> keys, GemmChoice choice, const Context<Cuda>& context) {
     const Stopwatch stopwatch(summary_.seconds);
     const bool tries = choice == GemmChoice::rehearsed && !context.limits().deterministic;
     // Which algorithms there are does not depend on where the scales lie.
     const auto* scale = workspace_of<float>(context, cublas_workspace_bytes, "a matrix product");
+    int tried = 0;
     for (const GemmKey& key : keys) {
-      if (!plans_.contains(key)) add_plan(key, {scale, scale}, tries);
+      GemmPlan& plan = plan_of(key, {scale, scale});
+      if (!tries || plan.origin != GemmPlan::Origin::heuristic) continue;
+      if (plan.trial == nullptr) {
+        plan.trial = std::make_unique<GemmTrial>(plan.product.algorithms(handle_, offered));
+      }
+      ++tried;
     }
+    return tried;
   }
 
-  /// Reads the times of what ran since the last call, and chooses where they suffice.
-  /// @param last  choose for all, by the times that there are
-  /// @return products that are still being tried
-  /// @note waits for the GPU
-  int judge(bool last, const Context<Cuda>& context) {
+  /// Runs passes until all algorithms that take turns are chosen.
+  template <class Pass>
+  void rehearse(const Pass& pass, const Context<Cuda>& context) {
     const Stopwatch stopwatch(summary_.seconds);
-    context.synchronize();
-    int left = 0;
-    for (auto& [key, plan] : plans_) {
-      if (plan.trial == nullptr) continue;
-      if (plan.trial->judge() || last) {
-        choose(plan);
-      } else {
-        ++left;
+    constexpr int most_passes = 16;
+    std::vector<Tried> tried;
+    try {
+      for (int passes = 0; has_trials() && passes < most_passes; ++passes) {
+        pass();
+        context.synchronize();
+        judge(passes + 1 == most_passes, tried);
       }
+      compare(tried, pass, context);
+    } catch (...) {
+      for (auto& [key, plan] : plans_) plan.trial.reset();
+      throw;
     }
-    return left;
   }
 
   /// Enqueues the product that `key` describes.
   void run(const GemmKey& key, const GemmScaleFactors& scales, const GemmAddresses& addresses,
            const Context<Cuda>& context) {
-    const auto place = plans_.find(key);
-    GemmPlan& plan = place != plans_.end() ? place->second : add_plan(key, scales, false);
+    GemmPlan& plan = plan_of(key, scales);
     plan.product.set_scales(scales);
     const auto launch = [&](const GemmAlgorithm& algorithm) {
       return plan.product.start(handle_, algorithm, addresses, context.stream());
     };
-    check_cublas(
-        plan.trial == nullptr ? launch(plan.algorithm) : plan.trial->run(launch, context.stream()),
-        "cublasLtMatmul", key);
+    check_cublas(plan.trial == nullptr ? launch(plan.chosen.algorithm)
+                                       : plan.trial->run(launch, context.stream()),
+                 "cublasLtMatmul", key);
   }
 
-  [[nodiscard]] const GemmPlanSummary& summary() const { return summary_; }
+  [[nodiscard]] GemmPlanSummary summary() const {
+    GemmPlanSummary summary = summary_;
+    for (const auto& [key, plan] : plans_) {
+      switch (plan.origin) {
+        case GemmPlan::Origin::heuristic:
+          ++summary.heuristic;
+          break;
+        case GemmPlan::Origin::rehearsed:
+          ++summary.rehearsed;
+          break;
+        case GemmPlan::Origin::recorded:
+          ++summary.recorded;
+          break;
+      }
+    }
+    return summary;
+  }
 
-  /// What was chosen by trying, here or in the run that a record is from.
+  /// What was rehearsed, here or in the run that a record is from.
   [[nodiscard]] std::vector<GemmPlanRecord> records(const Context<Cuda>& context) {
     std::vector<GemmPlanRecord> records;
     for (const auto& [key, plan] : plans_) {
-      if (!plan.was_tried) continue;
-      GemmPlanRecord record{library(context), key, 1e3 * static_cast<double>(plan.milliseconds)};
-      std::copy_n(plan.algorithm.words.data, record.algorithm.size(), record.algorithm.begin());
+      if (plan.origin == GemmPlan::Origin::heuristic) continue;
+      GemmPlanRecord record{library(context), key,
+                            1e3 * static_cast<double>(plan.chosen.milliseconds)};
+      std::copy_n(plan.chosen.algorithm.words.data, record.algorithm.size(),
+                  record.algorithm.begin());
       records.push_back(record);
     }
     return records;
@@ -124,6 +154,13 @@ class GemmPlans {
     std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
   };
 
+  /// What the trial of a product found.
+  struct Tried {
+    GemmPlan* plan;
+    TimedAlgorithm first;    ///< the heuristics'
+    TimedAlgorithm fastest;  ///< which may be the first, too
+  };
+
   /// This card and this cuBLASLt, as records name them.
   const GemmLibrary& library(const Context<Cuda>& context) {
     if (!library_) {
@@ -134,17 +171,13 @@ class GemmPlans {
     return *library_;
   }
 
-  GemmPlan& add_plan(const GemmKey& key, const GemmScaleFactors& scales, bool tries) {
+  GemmPlan& plan_of(const GemmKey& key, const GemmScaleFactors& scales) {
+    const auto place = plans_.find(key);
+    if (place != plans_.end()) return place->second;
     GemmPlan plan{GemmProduct(key)};
     plan.product.set_scales(scales);
     if (!take_record(plan)) {
-      std::vector<GemmAlgorithm> algorithms = plan.product.algorithms(handle_, offered);
-      plan.algorithm = algorithms.front();
-      if (tries && algorithms.size() > 1) {
-        plan.trial = std::make_unique<GemmTrial>(std::move(algorithms));
-      } else {
-        ++summary_.heuristic;
-      }
+      plan.chosen.algorithm = plan.product.algorithms(handle_, 1).front();
     }
     return plans_.emplace(key, std::move(plan)).first->second;
   }
@@ -154,23 +187,66 @@ class GemmPlans {
     const auto place = records_.find(plan.product.key());
     if (place == records_.end()) return false;
     const GemmPlanRecord& record = place->second;
-    std::copy(record.algorithm.begin(), record.algorithm.end(), plan.algorithm.words.data);
-    if (!plan.product.accepts(handle_, plan.algorithm)) {
+    std::copy(record.algorithm.begin(), record.algorithm.end(), plan.chosen.algorithm.words.data);
+    if (!plan.product.accepts(handle_, plan.chosen.algorithm)) {
       summary_.refused.push_back(gemm_text(record.key));
       records_.erase(place);
       return false;
     }
-    plan.was_tried = true;
-    plan.milliseconds = static_cast<float>(record.microseconds * 1e-3);
-    ++summary_.recorded;
+    plan.origin = GemmPlan::Origin::recorded;
+    plan.chosen.milliseconds = static_cast<float>(record.microseconds * 1e-3);
     return true;
   }
 
-  void choose(GemmPlan& plan) {
-    std::tie(plan.algorithm, plan.milliseconds) = plan.trial->fastest();
-    plan.was_tried = std::isfinite(plan.milliseconds);  // else the product did not run
-    plan.trial.reset();
-    ++(plan.was_tried ? summary_.rehearsed : summary_.heuristic);
+  [[nodiscard]] bool has_trials() const {
+    return std::any_of(plans_.begin(), plans_.end(),
+                       [](const auto& entry) { return entry.second.trial != nullptr; });
+  }
+
+  /// Ends the trials that have seen enough, or all of them. A product that did not run stays with
+  /// the heuristics' first.
+  void judge(bool all, std::vector<Tried>& tried) {
+    for (auto& [key, plan] : plans_) {
+      if (plan.trial == nullptr || !(plan.trial->judge() || all)) continue;
+      Tried result{&plan, plan.trial->first(), plan.trial->fastest()};
+      plan.trial.reset();
+      if (!std::isfinite(result.fastest.milliseconds)) continue;
+      if (!std::isfinite(result.first.milliseconds)) result.first = result.fastest;
+      plan.chosen = result.fastest;
+      plan.origin = GemmPlan::Origin::rehearsed;
+      tried.push_back(result);
+    }
+  }
+
+  /// Uses the fastest of each product if whole passes are faster with them than with the
+  /// heuristics' first, by turns.
+  template <class Pass>
+  void compare(const std::vector<Tried>& tried, const Pass& pass, const Context<Cuda>& context) {
+    if (tried.empty()) return;
+    const auto use = [&](TimedAlgorithm Tried::*algorithm) {
+      for (const Tried& result : tried) result.plan->chosen = result.*algorithm;
+    };
+    TimedSpan span;
+    const auto milliseconds_with = [&](TimedAlgorithm Tried::*algorithm) {
+      use(algorithm);
+      span.begin(context.stream());
+      pass();
+      span.end(context.stream());
+      context.synchronize();
+      return span.milliseconds();
+    };
+    constexpr int rounds = 5;
+    std::vector<float> first;
+    std::vector<float> fastest;
+    for (int round = 0; round < rounds; ++round) {
+      first.push_back(milliseconds_with(&Tried::first));
+      fastest.push_back(milliseconds_with(&Tried::fastest));
+    }
+    constexpr double clearly = 0.998;
+    summary_.heuristic_pass = static_cast<double>(median_of(first));
+    summary_.rehearsed_pass = static_cast<double>(median_of(fastest));
+    summary_.keeps_first = summary_.rehearsed_pass >= clearly * summary_.heuristic_pass;
+    use(summary_.keeps_first ? &Tried::first : &Tried::fastest);
   }
 
   static constexpr int offered = 16;  ///< algorithms that cuBLASLt is asked for
@@ -179,20 +255,21 @@ class GemmPlans {
   std::optional<GemmLibrary> library_;
   std::map<GemmKey, GemmPlanRecord> records_;
   std::map<GemmKey, GemmPlan> plans_;
-  GemmPlanSummary summary_;
+  GemmPlanSummary summary_;  ///< without the counts
 };
 
 }  // namespace detail
 
 /// See prepare_gemms.
-inline void prepare_gemms_body(std::span<const GemmKey> keys, GemmChoice choice,
-                               const Context<Cuda>& context) {
-  context.state<detail::GemmPlans>().prepare(keys, choice, context);
+inline int prepare_gemms_body(std::span<const GemmKey> keys, GemmChoice choice,
+                              const Context<Cuda>& context) {
+  return context.state<detail::GemmPlans>().prepare(keys, choice, context);
 }
 
-/// See judge_gemms_sync.
-inline int judge_gemms_sync_body(bool last, const Context<Cuda>& context) {
-  return context.state<detail::GemmPlans>().judge(last, context);
+/// See rehearse_gemms_sync.
+template <class Pass>
+void rehearse_gemms_sync_body(const Pass& pass, const Context<Cuda>& context) {
+  context.state<detail::GemmPlans>().rehearse(pass, context);
 }
 
 /// See gemm_plan_summary.

@@ -10,7 +10,6 @@
 #include <array>
 #include <limits>
 #include <memory>
-#include <utility>
 #include <vector>
 
 namespace octavo::detail {
@@ -40,6 +39,19 @@ class TimedSpan {
  private:
   std::array<cudaEvent_t, 2> events_{};
 };
+
+/// An algorithm, and how long the product took with it.
+struct TimedAlgorithm {
+  GemmAlgorithm algorithm{};
+  float milliseconds = std::numeric_limits<float>::infinity();
+};
+
+/// The median of some times.
+inline float median_of(std::vector<float> times) {
+  const auto middle = times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2);
+  std::nth_element(times.begin(), middle, times.end());
+  return *middle;
+}
 
 /// Algorithms that take turns, launch by launch, until one is known to be the fastest.
 class GemmTrial {
@@ -85,16 +97,20 @@ class GemmTrial {
     return active() == 1 || least_times() >= all_times;
   }
 
+  /// The library's first guess.
+  [[nodiscard]] TimedAlgorithm first() const { return timed(candidates_.front()); }
+
   /// The fastest so far; the library's first guess where no other is clearly faster, so that two
-  /// trials agree. At least one launch succeeded.
-  [[nodiscard]] std::pair<GemmAlgorithm, float> fastest() const {
+  /// trials agree.
+  [[nodiscard]] TimedAlgorithm fastest() const {
     constexpr float clearly = 0.99f;
-    const Candidate* best = &candidates_.front();
+    TimedAlgorithm best;
     for (const Candidate& candidate : candidates_) {
-      const float needed = best == &candidates_.front() ? clearly * time_of(*best) : time_of(*best);
-      if (time_of(candidate) < needed) best = &candidate;
+      if (!candidate.is_out && time_of(candidate) < best.milliseconds) best = timed(candidate);
     }
-    return {best->algorithm, time_of(*best)};
+    const Candidate& first = candidates_.front();
+    const bool keeps_first = !first.is_out && clearly * time_of(first) <= best.milliseconds;
+    return keeps_first ? timed(first) : best;
   }
 
  private:
@@ -114,12 +130,13 @@ class GemmTrial {
 
   /// Milliseconds: the median, without the first launch, which may have loaded the kernel.
   static float time_of(const Candidate& candidate) {
-    if (candidate.is_out || candidate.times.empty()) return std::numeric_limits<float>::infinity();
-    const auto skipped = static_cast<std::ptrdiff_t>(candidate.times.size() > 1 ? 1 : 0);
-    std::vector<float> times(candidate.times.begin() + skipped, candidate.times.end());
-    const auto middle = times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2);
-    std::nth_element(times.begin(), middle, times.end());
-    return *middle;
+    if (candidate.times.empty()) return std::numeric_limits<float>::infinity();
+    const std::ptrdiff_t skipped = candidate.times.size() > 1 ? 1 : 0;
+    return median_of({candidate.times.begin() + skipped, candidate.times.end()});
+  }
+
+  static TimedAlgorithm timed(const Candidate& candidate) {
+    return {candidate.algorithm, time_of(candidate)};
   }
 
   [[nodiscard]] std::size_t least_times() const {
