@@ -310,8 +310,8 @@ template <Device D>
 }
 
 /// Chooses the algorithms of the products that `prepare_gemms` counted.
-/// @param pass  called without arguments, up to 26 times: enqueues the work that they are part of,
-///              the same in each call
+/// @param pass  called without arguments, up to 20 times: enqueues the work that they are part of,
+///              the same in each call. Some calls are recorded: it neither waits nor allocates
 /// @note synchronises
 template <Device D, class Pass>
 void rehearse_gemms_sync(const Pass& pass, const Context<D>& context) {

@@ -2,10 +2,12 @@
 /// cuBLASLt's handle, and the algorithm that was chosen for each matrix product.
 #pragma once
 
+#include <octavo/core/cuda/replay.cuh>
 #include <octavo/gemm/cuda/trial.cuh>
 #include <octavo/gemm/gemm_plans.hpp>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cmath>
 #include <map>
@@ -218,35 +220,41 @@ class GemmPlans {
     }
   }
 
-  /// Uses the fastest of each product if whole passes are faster with them than with the
-  /// heuristics' first, by turns.
+  /// Uses the fastest of each product if whole passes, recorded and under sustained load as steps
+  /// are, are faster with them than with the heuristics' first, by turns.
   template <class Pass>
   void compare(const std::vector<Tried>& tried, const Pass& pass, const Context<Cuda>& context) {
     if (tried.empty()) return;
     const auto use = [&](TimedAlgorithm Tried::*algorithm) {
       for (const Tried& result : tried) result.plan->chosen = result.*algorithm;
     };
-    TimedSpan span;
-    const auto milliseconds_with = [&](TimedAlgorithm Tried::*algorithm) {
-      use(algorithm);
-      span.begin(context.stream());
-      pass();
-      span.end(context.stream());
-      context.synchronize();
-      return span.milliseconds();
+    struct Side {
+      TimedAlgorithm Tried::*algorithm;
+      Replay<Cuda> passes;  ///< with these algorithms
+      std::vector<float> times;
     };
+    std::array<Side, 2> sides{Side{&Tried::first, {}, {}}, Side{&Tried::fastest, {}, {}}};
+    for (Side& side : sides) {
+      use(side.algorithm);
+      for (int i = 0; i < 2; ++i) side.passes.run(context, pass);  // once to run, once to record
+    }
     constexpr int rounds = 5;
-    std::vector<float> first;
-    std::vector<float> fastest;
+    constexpr int passes = 2;
+    TimedSpan span;
     for (int round = 0; round < rounds; ++round) {
-      first.push_back(milliseconds_with(&Tried::first));
-      fastest.push_back(milliseconds_with(&Tried::fastest));
+      for (Side& side : sides) {
+        span.begin(context.stream());
+        for (int i = 0; i < passes; ++i) side.passes.run(context, pass);
+        span.end(context.stream());
+        context.synchronize();
+        side.times.push_back(span.milliseconds() / passes);
+      }
     }
     constexpr double clearly = 0.998;
-    summary_.heuristic_pass = static_cast<double>(median_of(first));
-    summary_.rehearsed_pass = static_cast<double>(median_of(fastest));
+    summary_.heuristic_pass = static_cast<double>(median_of(sides[0].times));
+    summary_.rehearsed_pass = static_cast<double>(median_of(sides[1].times));
     summary_.keeps_first = summary_.rehearsed_pass >= clearly * summary_.heuristic_pass;
-    use(summary_.keeps_first ? &Tried::first : &Tried::fastest);
+    use(sides[summary_.keeps_first ? 0 : 1].algorithm);
   }
 
   static constexpr int offered = 16;  ///< algorithms that cuBLASLt is asked for

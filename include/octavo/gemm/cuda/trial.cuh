@@ -153,7 +153,10 @@ class GemmTrial {
 
   void drop_slow() {
     std::vector<float> times;
-    for (const Candidate& candidate : candidates_) times.push_back(time_of(candidate));
+    for (const Candidate& candidate : candidates_) {
+      if (!candidate.is_out) times.push_back(time_of(candidate));
+    }
+    if (times.empty()) return;
     std::sort(times.begin(), times.end());
     const float limit =
         std::min(slow * times.front(), times[std::min(finalists, times.size()) - 1]);
