@@ -28,8 +28,8 @@ class Octavo(ConanFile):
     no_copy_source = True
 
     def set_version(self):
-        text = load(self, os.path.join(self.recipe_folder, "CMakeLists.txt"))
-        self.version = re.search(r"project\(octavo VERSION ([0-9.]+)", text).group(1)
+        header = os.path.join(self.recipe_folder, "include", "octavo", "core", "version.hpp")
+        self.version = re.search(r'version_string = "(.+)"', load(self, header)).group(1)
 
     def validate(self):
         check_min_cppstd(self, 20)
