@@ -1,6 +1,6 @@
 """Conan 2 recipe:
 
-    conan create . -s compiler.cppstd=20
+    conan create . -s compiler.cppstd=20    # unless the profile says C++20
 
 Consumers with CMake get what `cmake --install` installs, and write the same: find_package(octavo 0.1
 COMPONENTS cuda). The CUDA Toolkit, cuDNN and OpenMP stay the system's.
@@ -10,6 +10,7 @@ import os
 import re
 
 from conan import ConanFile
+from conan.errors import ConanInvalidConfiguration
 from conan.tools.build import check_min_cppstd
 from conan.tools.cmake import CMake, CMakeToolchain
 from conan.tools.files import copy, load
@@ -28,11 +29,16 @@ class Octavo(ConanFile):
     no_copy_source = True
 
     def set_version(self):
-        text = load(self, os.path.join(self.recipe_folder, "CMakeLists.txt"))
-        self.version = re.search(r"project\(octavo VERSION ([0-9.]+)", text).group(1)
+        header = os.path.join(self.recipe_folder, "include", "octavo", "core", "version.hpp")
+        self.version = re.search(r'version_string = "(.+)"', load(self, header)).group(1)
 
     def validate(self):
-        check_min_cppstd(self, 20)
+        try:
+            check_min_cppstd(self, 20)
+        except ConanInvalidConfiguration as error:
+            raise ConanInvalidConfiguration(
+                f"{error} Pass -s compiler.cppstd=20, or write compiler.cppstd=20 in the profile"
+            ) from error
 
     def generate(self):
         toolchain = CMakeToolchain(self)

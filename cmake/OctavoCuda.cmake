@@ -1,6 +1,7 @@
 # Enables the CUDA language where OCTAVO_CUDA says so; afterwards OCTAVO_CUDA_ENABLED tells. A project
 # that has Octavo as a subfolder enables CUDA itself if it wants the Cuda device.
 
+include(${CMAKE_CURRENT_LIST_DIR}/octavoDependencies.cmake)
 set(OCTAVO_CUDA_ENABLED OFF)
 if(OCTAVO_CUDA STREQUAL "ON" OR (OCTAVO_CUDA STREQUAL "AUTO"
     AND (PROJECT_IS_TOP_LEVEL OR CMAKE_CUDA_COMPILER_LOADED)))
@@ -10,14 +11,11 @@ if(OCTAVO_CUDA STREQUAL "ON" OR (OCTAVO_CUDA STREQUAL "AUTO"
     if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
       set(CMAKE_CUDA_ARCHITECTURES 90a CACHE STRING "GPU architectures to compile for")
     endif()
-    # CMake's 90, native and all leave out the instructions that 90a alone has.
-    foreach(architecture IN LISTS CMAKE_CUDA_ARCHITECTURES)
-      if(NOT architecture MATCHES "^90a(-real|-virtual)?$")
-        message(FATAL_ERROR "CMAKE_CUDA_ARCHITECTURES has '${architecture}': the kernels are made "
-          "for 90a alone (H100, H200); pass -DCMAKE_CUDA_ARCHITECTURES=90a, or for other GPUs "
-          "-DOCTAVO_CUDA=OFF and use the Cpu device")
-      endif()
-    endforeach()
+    octavo_check_architectures(octavo_refused)
+    if(octavo_refused)
+      message(FATAL_ERROR "${octavo_refused}, or for other GPUs -DOCTAVO_CUDA=OFF and use the Cpu "
+        "device")
+    endif()
     enable_language(CUDA)
     find_package(CUDAToolkit REQUIRED)
     set(OCTAVO_CUDA_ENABLED ON)

@@ -1,7 +1,6 @@
 # The library: octavo::octavo needs a C++20 compiler only; octavo::cuda adds the CUDA Toolkit, and is
 # there only where CUDA is enabled.
 
-include(${CMAKE_CURRENT_LIST_DIR}/octavoDependencies.cmake)
 set(octavo_scope GLOBAL)
 
 add_library(octavo INTERFACE)

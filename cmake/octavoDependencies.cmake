@@ -24,6 +24,19 @@ function(octavo_add_requirements target)
   endif()
 endfunction()
 
+# octavo_check_architectures(REASON): says in REASON why not all of CMAKE_CUDA_ARCHITECTURES can be
+# served; empty: they can. CMake's 90, native and all leave out the instructions that 90a alone has.
+function(octavo_check_architectures reason)
+  set(${reason} "" PARENT_SCOPE)
+  foreach(architecture IN LISTS CMAKE_CUDA_ARCHITECTURES)
+    if(NOT architecture MATCHES "^90a(-real|-virtual)?$")
+      set(${reason} "CMAKE_CUDA_ARCHITECTURES has '${architecture}', and the kernels are made for 90a \
+alone (H100, H200); pass -DCMAKE_CUDA_ARCHITECTURES=90a" PARENT_SCOPE)
+      return()
+    endif()
+  endforeach()
+endfunction()
+
 # octavo_add_cuda(REASON): defines octavo::cuda, or says in REASON why it cannot.
 function(octavo_add_cuda reason)
   set(${reason} "" PARENT_SCOPE)
@@ -35,14 +48,11 @@ function(octavo_add_cuda reason)
       PARENT_SCOPE)
     return()
   endif()
-  # CMake's 90, native and all leave out the instructions that 90a alone has.
-  foreach(architecture IN LISTS CMAKE_CUDA_ARCHITECTURES)
-    if(NOT architecture MATCHES "^90a(-real|-virtual)?$")
-      set(${reason} "CMAKE_CUDA_ARCHITECTURES has '${architecture}', and the kernels are made for 90a \
-alone (H100, H200); pass -DCMAKE_CUDA_ARCHITECTURES=90a" PARENT_SCOPE)
-      return()
-    endif()
-  endforeach()
+  octavo_check_architectures(refused)
+  if(refused)
+    set(${reason} "${refused}" PARENT_SCOPE)
+    return()
+  endif()
   find_package(CUDAToolkit QUIET)
   if(NOT CUDAToolkit_FOUND OR NOT TARGET CUDA::cublasLt)
     set(${reason} "the CUDA Toolkit with cuBLASLt was not found; name it with -DCUDAToolkit_ROOT="

@@ -15,12 +15,12 @@
 #include <vector>
 
 #include <fmt/format.h>
-#include <CLI/CLI.hpp>
 
 #include <octavo/core/error.hpp>
 #include <octavo/core/version.hpp>
 #include <octavo/io/atomic_file.hpp>
 
+#include <common/flags.hpp>
 #include <common/text.hpp>
 #include "compare_runs/comparison.hpp"
 #include "compare_runs/report.hpp"
@@ -93,17 +93,13 @@ int main(int argc, char** argv) {
   std::vector<std::string> folders;
   std::string html_path;
   std::string baseline = "bf16";
-  CLI::App app{"Compares training runs: a table, and with --html a report with charts."};
+  CLI::App app("Compares training runs: a table, and with --html a report with charts.",
+               "compare_runs");
   app.add_option("RUN_FOLDER", folders, "folders that the trainer's --out named")->required();
   app.add_option("--html", html_path, "write a self-contained HTML report to this file");
   app.add_option("--baseline", baseline, "precision that the gap is measured against")
       ->capture_default_str();
-  app.set_version_flag("--version", octavo::version_string);
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : bad_input;
-  }
+  if (const auto code = programs::parse(app, argc, argv)) return *code;
 
   try {
     const Comparison comparison = compare(read_runs(folders), baseline);
@@ -112,10 +108,10 @@ int main(int argc, char** argv) {
     octavo::write_file_atomically(html_path, report(comparison, octavo::version_string));
     print(fmt::format("\nreport written to {}\n", visible(html_path)));
   } catch (const InputError& error) {
-    fmt::print(stderr, "compare_runs: {}\n", error.what());
+    fmt::print(stderr, "compare_runs: {}\n", visible(error.what()));
     return bad_input;
   } catch (const std::exception& error) {
-    fmt::print(stderr, "compare_runs: {}\n", error.what());
+    fmt::print(stderr, "compare_runs: {}\n", visible(error.what()));
     return output_failed;
   }
   return 0;

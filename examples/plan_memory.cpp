@@ -171,10 +171,10 @@ int main(int argc, char** argv) {
   try {
     planner::run(app, options, plans);
   } catch (const octavo::Error& error) {
-    fmt::print(stderr, "plan_memory: {}\n", error.what());
+    fmt::print(stderr, "plan_memory: {}\n", programs::visible(error.what()));
     return 2;
   } catch (const std::exception& error) {
-    fmt::print(stderr, "plan_memory: {}\n", error.what());
+    fmt::print(stderr, "plan_memory: {}\n", programs::visible(error.what()));
     return 1;
   }
   return 0;

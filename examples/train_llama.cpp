@@ -85,17 +85,19 @@ class Training {
     record.tokens_per_second = data_.tokens_in_step() / seconds;
     if (record.step == 1) gemms_ = executed_gemms(session_, options_.micro_batches);
     tally_.add(record);
-    signal_ = octavo::InterruptGuard::received();
-    const bool last = record.step == options_.steps || signal_ != 0 || tally_.gave_up();
-    const bool collect = record.step == 1 || last || record.result.skipped ||
+    // A signal in a run's last step stops nothing.
+    if (record.step < options_.steps) signal_ = octavo::InterruptGuard::received();
+    record.last = record.step == options_.steps || signal_ != 0 || tally_.gave_up();
+    const bool collect = record.step == 1 || record.last || record.result.skipped ||
                          record.step % options_.operands_every == 0;
     if (collect) operands_ = session_.operands();
     report_.step(record, collect ? operands_ : std::vector<octavo::OperandReport>{});
     if (tally_.diverges()) report_.warn_of_divergence(record, tally_.first_loss());
-    if (!last && options_.evaluate_every != 0 && record.step % options_.evaluate_every == 0) {
+    if (!record.last && options_.evaluate_every != 0 &&
+        record.step % options_.evaluate_every == 0) {
       report_.evaluation(record.step, data_.evaluate(session_));
     }
-    return last;
+    return record.last;
   }
 
   Summary summary() {
@@ -152,7 +154,7 @@ int run(const CLI::App& app, const Options& options) {
   std::filesystem::path folder;
   const std::string configuration = app.config_to_str(true, false);
   try {
-    require_consistent(options);
+    require_consistent(app, options);
     instance = &find_instance(options);
     data = std::make_unique<Data>(options);
     session = instance->make(session_request(options));
@@ -190,7 +192,7 @@ int main(int argc, char** argv) {
   } catch (const std::exception& error) {
     // A terminal shows the progress line there.
     fmt::print(stderr, "{}train_llama: {}\n", ::isatty(STDERR_FILENO) != 0 ? "\n" : "",
-               error.what());
+               programs::visible(error.what()));
     return trainer::failure;
   }
 }

@@ -13,3 +13,5 @@ foreach(consumer IN LISTS consumers)
     ${CMAKE_CURRENT_SOURCE_DIR}/package/consumer_test.sh ${CMAKE_MATCH_1} ${CMAKE_MATCH_2}
     ${PROJECT_BINARY_DIR}/package/${CMAKE_MATCH_1})
 endforeach()
+add_test(NAME package.architectures COMMAND ${CMAKE_COMMAND} -D source=${PROJECT_SOURCE_DIR}
+  -P ${CMAKE_CURRENT_SOURCE_DIR}/package/architectures.cmake)

@@ -2,7 +2,10 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <common/text.hpp>
 #include <octavo/octavo.hpp>
+
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
@@ -149,7 +152,7 @@ inline std::optional<int> parse(CLI::App& app, int argc, char** argv) {
   } catch (const CLI::Success& wish) {
     return app.exit(wish);
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "%s: %s\n", app.get_name().c_str(), error.what());
+    fmt::print(stderr, "{}: {}\n", app.get_name(), visible(error.what()));
     return 2;
   }
   return std::nullopt;

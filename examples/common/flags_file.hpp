@@ -34,11 +34,14 @@ class FlagsFile : public CLI::Config {
     return values;
   }
 
-  /// One line for each flag, in the order of their declaration.
+  /// One line for each flag, in the order of their declaration; none for a flag that was not given
+  /// and has no default.
   std::string to_config(const CLI::App* app, bool default_also, bool, std::string) const override {
     std::string text;
     for (const CLI::Option* option : app->get_options()) {
-      if (!option->get_configurable() || (option->count() == 0 && !default_also)) continue;
+      if (!option->get_configurable()) continue;
+      const bool shown = default_also && !option->get_default_str().empty();
+      if (option->count() == 0 && !shown) continue;
       text += option->get_single_name() + " = " + value_text(*option) + '\n';
     }
     return text;

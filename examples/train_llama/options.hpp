@@ -95,19 +95,22 @@ inline void declare(CLI::App& app, Options& options) {
           " for each GEMM, which saves 2 bytes a parameter",
       model)
       ->check(CLI::IsMember(weight_copies_names));
-  add("--threads", options.threads, "threads of the cpu device; 0: all", model)
+  // Without a default, which would stand in every run's config.toml and not fit the other device.
+  const auto add_for = [&](const std::string& name, auto& value, const std::string& text) {
+    return app.add_option(name, value, text)->group(model);
+  };
+  add_for("--threads", options.threads, "threads of the cpu device; all unless said")
       ->check(not_negative_whole());
-  add("--gpu", options.gpu, "number of the GPU of the cuda device", model)
+  add_for("--gpu", options.gpu, "number of the GPU of the cuda device; 0 unless said")
       ->check(not_negative_whole());
   app.add_flag("--deterministic", options.deterministic,
                "the cuda device gives the same bits in every run, at some cost of speed; the cpu "
                "device always does")
       ->group(model)
       ->capture_default_str();
-  add("--gemm-plans", options.gemm_plans,
-      "file of GEMM algorithms of the cuda device: those in it are taken, and those that it lacks "
-      "are chosen in a rehearsal and added; empty: by heuristics, without a rehearsal",
-      model);
+  add_for("--gemm-plans", options.gemm_plans,
+          "file of GEMM algorithms of the cuda device: those in it are taken, and those that it "
+          "lacks are chosen in a rehearsal and added; by heuristics unless said");
   add("--head-chunk", options.head_chunk, "tokens whose logits exist at once; 0: chosen", model)
       ->check(not_negative_whole());
 
@@ -178,11 +181,20 @@ inline void declare(CLI::App& app, Options& options) {
 
 /// Throws if flags that each are right do not go together.
 /// @throws ConfigError  saying what to change
-inline void require_consistent(const Options& options) {
+inline void require_consistent(const CLI::App& app, const Options& options) {
   octavo::require<octavo::ConfigError>(!options.data.empty(),
                                        "--data is required: name a text file or a folder of them");
   octavo::require<octavo::ConfigError>(options.out.empty() || !options.no_out,
                                        "--out names a folder and --no-out wants none; give one");
+  const auto require_device = [&](const char* flag, const std::string& device) {
+    octavo::require<octavo::ConfigError>(app.count(flag) == 0 || options.device == device, flag,
+                                         " is for the ", device, " device, but --device is '",
+                                         options.device, "'; give --device ", device, ", or leave ",
+                                         flag, " out");
+  };
+  require_device("--threads", octavo::Cpu::name);
+  require_device("--gpu", octavo::Cuda::name);
+  require_device("--gemm-plans", octavo::Cuda::name);
 }
 
 namespace detail {

@@ -109,8 +109,7 @@ class Report {
 
   /// @param operands  empty where they were not collected
   void step(const StepRecord& record, const std::vector<octavo::OperandReport>& operands) {
-    const bool last = record.step == options_.steps;
-    const bool shown = record.step == 1 || last || record.step % options_.log_every == 0;
+    const bool shown = record.step == 1 || record.last || record.step % options_.log_every == 0;
     if (shown || record.result.skipped) {
       clear_progress();
       fmt::print(

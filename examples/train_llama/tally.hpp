@@ -14,6 +14,7 @@ namespace trainer {
 /// One finished step.
 struct StepRecord {
   octavo::Index step = 0;
+  bool last = false;  ///< no other follows, however the run ends
   double epoch = 0;
   double learning_rate = 0;
   double milliseconds = 0;

@@ -136,6 +136,17 @@ err_is_one_line_with 'no run has the baseline'\''s precision "bf16"'
 run "a folder twice" 2 bf16 ./bf16
 err_is_one_line_with "named twice"
 run "no folder" 2
+err_is_one_line_with "RUN_FOLDER is required"
+run "an unknown flag" 2 bf16 --baselin bf16
+err_is_one_line_with "unknown option 'baselin'; did you mean 'baseline'?"
+run "a flag twice" 2 bf16 --baseline bf16 --baseline fp32
+err_is_one_line_with "--baseline is given 2 times; give it once"
+run "control characters in a name" 1 bf16 --html "$scratch/absent/"$'\033[31m.html'
+err_is_one_line_with 'absent/\x1B[31m.html'
+run "version" 0 --version
+grep -qE '^octavo [0-9]+\.[0-9]+\.[0-9]+$' "$scratch/out" || fail "no version"
+run "help" 0 --help
+out_mentions "--baseline"
 
 echo old >"$scratch/reports/report.html"
 run "the report replaces a file" 0 bf16 --html "$scratch/reports/report.html"

@@ -20,6 +20,10 @@ sed -n '/^```cpp$/,/^```$/{//!p}' README.md >"$scratch/readme.cpp"
 diff "$scratch/readme.cpp" examples/learn/first_training.cpp >&2 ||
   fail "the C++ in README.md is not examples/learn/first_training.cpp"
 
+for file in examples/learn/*.cpp; do
+  [ "$(wc -l <"$file")" -le 80 ] || fail "$file has more than the 80 lines that CONTRIBUTING.md allows"
+done
+
 "$program" LICENSE >"$scratch/out" || fail "exit code $?"
 [ "$(grep -c '^gemm ' "$scratch/out")" -eq 51 ] || fail "the manifest has not 3 lines a linear layer"
 [ "$(grep -c '^gemm .*| E4M3 x E4M3 ' "$scratch/out")" -eq 8 ] ||

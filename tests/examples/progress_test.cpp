@@ -1,7 +1,7 @@
 // How long a run will still take.
-#include <gtest/gtest.h>
+#include <common/progress.hpp>
 
-#include "../../examples/common/progress.hpp"
+#include <gtest/gtest.h>
 
 namespace progress_test {
 

@@ -7,6 +7,7 @@ What the metrics have to be is worked out here from the flags and the text. Runs
 
 import json
 import math
+import os
 import random
 import subprocess
 import sys
@@ -40,7 +41,8 @@ class Run:
         Run.count += 1
         self.flags = {**Run.defaults, **{key.replace("_", "-"): value for key, value in flags.items()},
                       "out": f"flags/{Run.count}"}
-        command = [program] + [f"--{key}={value}" for key, value in self.flags.items()]
+        command = [program] + [f"--{key}={value}" for key, value in self.flags.items()
+                               if value is not None]
         begin = time.monotonic()
         done = subprocess.run(command, capture_output=True, timeout=60, check=False)
         self.wall = time.monotonic() - begin
@@ -267,6 +269,61 @@ for most in (2, 5):
         if line["skipped"]:
             check(any(operand["nonfinite"] > 0 for operand in line["operands"]),
                   "no operand of step", line["step"], "says why")
+
+# --- on a GPU --------------------------------------------------------------------------------
+
+
+def gpus():
+    """How many GPUs this program and this machine have, and what to say of it if none."""
+    help_text = subprocess.run([program, "--help"], capture_output=True, text=True, check=True).stdout
+    if not any("--device" in line and "cuda" in line for line in help_text.splitlines()):
+        return 0, "the program has no cuda device"
+    try:
+        listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        return 0, "there is no nvidia-smi"
+    count = sum(line.startswith("GPU ") for line in listed.stdout.splitlines())
+    return count, "nvidia-smi lists no GPU"
+
+
+def plans(run):
+    """The line that says where the algorithms of a run's GEMMs are from."""
+    lines = [line for line in run.out.decode().splitlines() if line.startswith("gemm plans: ")]
+    check(len(lines) == 1, "not one line of plans", lines)
+    return lines[0] if lines else ""
+
+
+count, why_none = gpus()
+if count == 0:
+    print(f"skipped: the flags of the cuda device: {why_none}")
+else:
+    on_gpu = {"device": "cuda", "threads": None, "precision": "fp8-tensorwise", "batch": 2,
+              "seq_len": 128, "evaluate_every": 0}
+    first = Run("the cuda device", **on_gpu)
+    check(first.head["device"] == "cuda", first.head)
+    check("chosen in a rehearsal" in plans(first), plans(first))
+    check(os.path.exists(first.flags["out"] + "/gemm-plans"), "the plans are not kept")
+    # One more than there are: whoever ignores the flag trains on the first.
+    case = "--gpu"
+    refused = subprocess.run([program, "--data", "words.txt", "--device", "cuda", "--gpu", str(count),
+                              "--no-out"], capture_output=True, text=True, timeout=60, check=False)
+    check(refused.returncode == 2 and refused.stderr.count("\n") == 1, refused)
+    check(f"for GPU {count};" in refused.stderr, refused.stderr)
+    Run("--gpu", **on_gpu, gpu=count - 1)
+
+    fixed = [Run("--deterministic", **on_gpu, deterministic="true") for _ in range(2)]
+    check("rehearsal" not in plans(fixed[0]) and "by heuristics" in plans(fixed[0]), plans(fixed[0]))
+    for key in ("loss", "gradient_norm"):
+        check(fixed[0].column(key) == fixed[1].column(key), key, "differs from run to run")
+
+    file = {**on_gpu, "gemm_plans": "kept-plans"}
+    chosen = Run("--gemm-plans", **file)
+    check("chosen in a rehearsal" in plans(chosen), plans(chosen))
+    kept = open("kept-plans", "rb").read()
+    taken = Run("--gemm-plans", **file)
+    check("taken from the file" in plans(taken) and "rehearsal" not in plans(taken), plans(taken))
+    check(open("kept-plans", "rb").read() == kept, "a run that takes all plans changes them")
+    check(not os.path.exists(taken.flags["out"] + "/gemm-plans"), "the plans are kept twice")
 
 for failure in failures:
     print(f"FAILED: {failure[:2000]}", file=sys.stderr)

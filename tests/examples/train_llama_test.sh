@@ -268,6 +268,12 @@ code=0
 timeout 30 "$program" --data text.txt --steps 1 --out begun >out 2>err || code=$?
 [ "$code" -eq 1 ] || fail "exit code $code, expected 1"
 err_is_one_line_with "config.toml"
+case="control characters in a message"
+mkdir -p $'\033[31mbegun/config.toml'
+timeout 30 "$program" --data text.txt --steps 1 --out $'\033[31mbegun' >out 2>err
+[ $? -eq 1 ] || fail "the exit code is not 1"
+err_is_one_line_with '\x1B[31mbegun/config.toml'
+refused "control characters in a word" 'unexpected word '"'"'\x1B[31mred' --data text.txt -- $'\033[31mred'
 refused "--threads -1" "threads" --data text.txt --threads=-1
 refused "a batch beyond any memory" "too large" --data text.txt --batch 2000000000 --seq-len 32
 refused "a number beyond any type" "steps" --data text.txt --steps 99999999999999999999999
@@ -286,6 +292,16 @@ refused "unknown device" "cpu" --data text.txt --device tpu
 refused "unknown schedule" "cosine" --data text.txt --schedule step
 refused "unknown recompute policy" "swiglu" --data text.txt --recompute all
 refused "unknown flag" "did you mean 'learning-rate'" --data text.txt --learning-rat 1e-3
+refused "--gpu on the cpu" \
+  "--gpu is for the cuda device, but --device is 'cpu'; give --device cuda, or leave --gpu out" \
+  --data text.txt --gpu 0
+refused "--gemm-plans on the cpu" "--gemm-plans is for the cuda device" --data text.txt \
+  --gemm-plans plans
+refused "--threads on a GPU" "--threads is for the cpu device" --data text.txt --device cuda --threads 1
+printf 'data = ["text.txt"]\ngpu = 1\n' >bad.toml
+refused "a GPU in the configuration" "leave --gpu out" --config bad.toml
+refused "a configuration for the other device" "the cpu device, but --device is 'cuda'" \
+  --config own.toml --device cuda
 refused "unknown flag with a value" "did you mean 'steps'" --data text.txt --step=5
 refused "a word too many" "extra" --data text.txt --steps 1 -- extra
 refused "tokens that FP8 cannot reduce" "multiple of 16" --data text.txt --batch 1 --seq-len 40
@@ -408,6 +424,34 @@ assert any(f"{len(steps)} steps in " in line for line in seen), seen[-3:]
 PYTHON
 done
 
+# stopped_after STEP FLAG...: sends SIGTERM once that step is printed; what follows it takes longer
+# than the signal. Prints the exit code, the last step that was printed, and the summary.
+stopped_after() {
+  python3 - "$program" "$@" <<'PYTHON' 2>err
+import json, re, signal, subprocess, sys
+program, step, *flags = sys.argv[1:]
+run = subprocess.Popen([program, "--data", "text.txt", "--batch", "4", "--precision", "bf16",
+    "--sample", "0", "--validation-batches", "1", "--threads", "1", "--out", "stopped_after", *flags],
+    stdout=subprocess.PIPE, text=True)
+printed = 0
+for line in run.stdout:
+    if match := re.match(r"step (\d+) ", line):
+        printed = int(match[1])
+    if line.startswith(f"step {step} "):
+        run.send_signal(signal.SIGTERM)
+code = run.wait(timeout=60)
+end = json.loads(open("stopped_after/metrics.jsonl").read().splitlines()[-1])
+print(code, printed == end["steps"], end["steps"] < 100, end["end"])
+PYTHON
+  rm -rf stopped_after
+}
+case="the last step of an interrupted run is printed"
+stopped_after 1 --steps 1000 --log-every 500 >out
+[ "$(cat out)" = "143 True True signal 15" ] || fail "$(cat out)"
+case="a signal in the last step"
+stopped_after 1 --steps 2 >out
+[ "$(cat out)" = "0 True True done" ] || fail "$(cat out)"
+
 case="a full disk"
 mkdir disk
 if mount -t tmpfs -o size=32k none disk 2>/dev/null; then
@@ -431,5 +475,6 @@ case="the flags"
 mkdir flags_test && cd flags_test || exit 1
 python3 "$here/train_llama_flags.py" "$program" >../out 2>../err || { cd .. && fail "see above"; }
 cd "$scratch" || exit 1
+grep '^skipped: ' out
 
 finish

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <numeric>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -123,6 +124,37 @@ TEST(Arena, TooSmallAnArenaThrows) {
   Arena<Cpu> arena(plan, context);
   Program program;
   EXPECT_THROW(program.take(arena), ConfigError);
+}
+
+/// More than any processor can address.
+constexpr std::size_t absurd = std::size_t{1} << 60;
+
+/// What is said of it; AddressSanitizer would end the program.
+std::string refusal_of_absurd_memory(const auto& allocate) {
+  try {
+    allocate();
+  } catch (const MemoryError& error) {
+    return error.what();
+  }
+  return "it was allocated";
+}
+
+TEST(Buffer, SaysWhatTheHostDoesNotHave) {
+#if defined(__SANITIZE_ADDRESS__)
+  GTEST_SKIP() << "AddressSanitizer ends the program";
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+  GTEST_SKIP() << "AddressSanitizer ends the program";
+#endif
+#endif
+  const Context<Cpu> context(1);
+  const std::string expected =
+      "the host has not 1152921504606846976 bytes of memory left; take a smaller batch or shorter "
+      "sequences, or recompute more: plan_memory --device cpu says what each needs";
+  EXPECT_EQ(refusal_of_absurd_memory([&] { Buffer<Cpu>(absurd, context); }), expected);
+  EXPECT_EQ(refusal_of_absurd_memory([&] { Arena<Cpu>({.peak = absurd}, context); }), expected);
+  // What is refused leaves nothing behind.
+  EXPECT_EQ(Buffer<Cpu>(1000, context).size(), 1000u);
 }
 
 TEST(Buffer, MovesItsMemory) {

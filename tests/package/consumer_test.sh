@@ -27,6 +27,7 @@ fail() {
   exit 1
 }
 
+version=$(sed -n 's/.*version_string = "\(.*\)".*/\1/p' "$source/include/octavo/core/version.hpp")
 # The README's program, as it is or for the other device.
 cp "$source/examples/learn/first_training.cpp" .
 device=octavo program=first_training.cpp components=
@@ -62,11 +63,11 @@ install_octavo() {
   [[ -s moved/share/doc/octavo/LICENSE ]] || fail "the licence is not installed"
 }
 
-# Configures the consumer: configure COMPONENTS
+# Configures the consumer: configure COMPONENTS [ARCHITECTURES]
 configure() {
   local options=(-DCMAKE_CXX_COMPILER="$compiler")
   [[ $device == cuda ]] &&
-    options=(-DCMAKE_CUDA_COMPILER="$compiler" -DCMAKE_CUDA_ARCHITECTURES=90a)
+    options=(-DCMAKE_CUDA_COMPILER="$compiler" -DCMAKE_CUDA_ARCHITECTURES="${2:-90a}")
   rm -rf consumer
   cmake -S "$source/tests/package" -B consumer -DCMAKE_BUILD_TYPE=None -DCMAKE_CXX_FLAGS=-O1 \
     -Doctavo_way="$way" -Doctavo_source="$source" -Doctavo_program="$work/$program" \
@@ -74,9 +75,9 @@ configure() {
     -Doctavo_DIR="$work/moved/lib/here/cmake/octavo" "${options[@]}" >configure.log 2>&1
 }
 
-# The configuration fails, in one sentence: refused COMPONENTS TEXT
+# The configuration fails, in one sentence: refused COMPONENTS TEXT [ARCHITECTURES]
 refused() {
-  configure "$1" && fail "configures with '$1'"
+  configure "$1" "${3-}" && fail "configures with '$1'"
   tr -s ' \n' ' ' <configure.log | grep -qF "$2" || fail "'$1': no '$2' in $(cat configure.log)"
 }
 
@@ -85,7 +86,7 @@ if [[ $way == headers ]]; then
   mkdir consumer
   compile $program consumer/program
   compile "$source/tests/package/facts.cpp" consumer/facts
-  expected="octavo 0.1.0, 2 threads"
+  expected="octavo $version, 2 threads"
 else
   if [[ $way == installed || $way == cudnn ]]; then
     install_octavo
@@ -96,9 +97,13 @@ else
       refused "COMPONENTS;cuda" "component cuda: the project does not enable CUDA"
     fi
   fi
+  if [[ $device == cuda ]]; then
+    refused "$components" "CMAKE_CUDA_ARCHITECTURES has '90', and the kernels are made for 90a alone" 90
+    refused "$components" "CMAKE_CUDA_ARCHITECTURES has 'native', and" native
+  fi
   configure "$components" || fail "the configuration: $(cat configure.log)"
   cmake --build consumer >build.log 2>&1 || fail "the build: $(cat build.log)"
-  expected="octavo 0.1.0, 2 threads"
+  expected="octavo $version, 2 threads"
   cudnn=0
   [[ $way == cudnn ]] && cudnn=1
   [[ $device == cuda ]] && expected+=", cuda 1, cudnn $cudnn"

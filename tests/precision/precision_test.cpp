@@ -149,6 +149,10 @@ static_assert(std::is_same_v<PrecisionForShape<AllowFallback<Doubling>, 64, 48>,
 static_assert(std::is_same_v<PrecisionForLayer<AllowFallback<Doubling>, 64, 64, Cuda>, Fp32>);
 static_assert(runs_on<Own, Cuda> && !runs_on<Doubling, Cuda> && runs_on<Doubling, Cpu>);
 
+// Types refuse what no GPU serves that the kernels are made for.
+static_assert(runs_on<Bf16, Cuda> && runs_on<Fp8, Cuda> && runs_on<Blocks, Cuda>);
+static_assert(!runs_on<Mxfp8, Cuda> && runs_on<Mxfp8, Cpu> && runs_on<AllowFallback<Mxfp8>, Cuda>);
+
 // An own policy stands in a model as others do.
 using WithOwn = Layerwise<First<1, Bf16>, Own, Head<AllowFallback<Own>>>;
 static_assert(resolves<WithOwn, 1, LinearRole::down, Own>);

@@ -50,6 +50,16 @@ TEST_F(GemmPlanFile, KeepsWhatRunsAdd) {
   EXPECT_EQ(load_gemm_plans(path()).size(), 3u);
 }
 
+TEST_F(GemmPlanFile, AReadThatFailsIsNoEmptyFile) {
+  // Opens well, but its first page cannot be read.
+  const std::filesystem::path unreadable = "/proc/self/mem";
+  if (!std::filesystem::exists(unreadable)) GTEST_SKIP() << "there is no " << unreadable;
+  const std::string expected =
+      "/proc/self/mem: cannot be read; give a file of GEMM plans, or one that is not there yet";
+  EXPECT_EQ(error_of([&] { load_gemm_plans(unreadable); }), expected);
+  EXPECT_EQ(error_of([&] { store_gemm_plans(unreadable, std::vector{record(1)}); }), expected);
+}
+
 TEST_F(GemmPlanFile, DamageIsNamedAndLeftAsItIs) {
   store_gemm_plans(path(), std::vector{record(1), record(2)});
   const std::string whole = content(path());

@@ -52,6 +52,7 @@ void expect_no_allocation() {
 
 TEST(Session, AStepAndAnEvaluationAllocateNothing) {
   expect_no_allocation<Bf16>();
+  expect_no_allocation<Fp8Recipe<octavo::Delayed>>();
   expect_no_allocation<Fp8Recipe<octavo::Tensorwise>>();
   expect_no_allocation<Fp8Recipe<octavo::Blockwise>>();
 }

@@ -39,6 +39,12 @@ class ManifestError : public Error {
   using Error::Error;
 };
 
+/// The host has less memory left than is asked of it.
+class MemoryError : public Error {
+ public:
+  using Error::Error;
+};
+
 /// A CUDA runtime call failed.
 class CudaError : public Error {
  public:

@@ -28,9 +28,14 @@ struct Release {
 using OwnedBytes = std::unique_ptr<std::byte, Release>;
 
 /// `bytes` of the host, more than 0.
+/// @throws MemoryError  if the host has not that much memory left
 inline OwnedBytes allocate(std::size_t bytes, const Context<Cpu>&) {
   constexpr std::align_val_t alignment{allocation_alignment};
-  return {static_cast<std::byte*>(::operator new(bytes, alignment)),
+  void* taken = ::operator new(bytes, alignment, std::nothrow);
+  require<MemoryError>(taken != nullptr, "the host has not ", bytes,
+                       " bytes of memory left; take a smaller batch or shorter sequences, or "
+                       "recompute more: plan_memory --device cpu says what each needs");
+  return {static_cast<std::byte*>(taken),
           {[](std::byte* memory) { ::operator delete (memory, std::align_val_t{alignment}); }}};
 }
 
@@ -39,8 +44,8 @@ template <Device D>
 class Buffer {
  public:
   Buffer() = default;
-  /// @throws CudaError       if the GPU has not that much memory left
-  /// @throws std::bad_alloc  if the host has not
+  /// @throws CudaError    if the GPU has not that much memory left
+  /// @throws MemoryError  if the host has not
   Buffer(std::size_t bytes, const Context<D>& context) : bytes_(bytes) {
     if (bytes != 0) memory_ = allocate(bytes, context);
   }

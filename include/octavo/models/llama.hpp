@@ -113,12 +113,8 @@ class Llama {
 
   /// Sets every parameter and the scaling state to their initial values, and binds the context's
   /// workspace.
-  /// @throws ConfigError  if the context's GPU does not serve the precision
   /// @note synchronises
   void initialize(std::uint64_t seed, Context<D>& context) {
-    if constexpr (std::is_same_v<D, Cuda>) {
-      require_precision_served<Precision>(context.gpu(), context.card(), context.capability());
-    }
     bind(context);
     std::uint64_t stream = 0;
     visit([&](auto& parameter) {

@@ -6,4 +6,3 @@
 #include <octavo/precision/layerwise.hpp>
 #include <octavo/precision/policy.hpp>
 #include <octavo/precision/scaling.hpp>
-#include <octavo/precision/served.hpp>

@@ -5,26 +5,33 @@
 #include <octavo/gemm/gemm_plans.hpp>
 #include <octavo/io/atomic_file.hpp>
 
+#include <array>
 #include <filesystem>
 #include <fstream>
 #include <span>
-#include <sstream>
 #include <string>
+#include <system_error>
 #include <vector>
 
 namespace octavo {
 namespace detail {
 
 /// The content of a file; empty if there is none.
+/// @throws IoError  if there is one that cannot be read
 inline std::string content_of(const std::filesystem::path& path) {
   std::error_code ignored;
-  if (!std::filesystem::exists(path, ignored)) return {};
-  std::ostringstream content;
+  if (std::filesystem::status(path, ignored).type() == std::filesystem::file_type::not_found) {
+    return {};
+  }
   std::ifstream file(path, std::ios::binary);
-  content << file.rdbuf();
-  require<IoError>(file.good() && !std::filesystem::is_directory(path, ignored), path.string(),
+  std::string content;
+  std::array<char, 4096> piece;
+  while (file.read(piece.data(), piece.size()), file.gcount() > 0) {
+    content.append(piece.data(), static_cast<std::size_t>(file.gcount()));
+  }
+  require<IoError>(file.is_open() && !file.bad(), path.string(),
                    ": cannot be read; give a file of GEMM plans, or one that is not there yet");
-  return content.str();
+  return content;
 }
 
 }  // namespace detail

@@ -1,0 +1,22 @@
+# octavo_program: what the programs in examples/, and their tests, are compiled with beside Octavo.
+
+octavo_require(CLI11 libcli11-dev OCTAVO_BUILD_EXAMPLES)
+octavo_require(fmt libfmt-dev OCTAVO_BUILD_EXAMPLES)
+octavo_require(nlohmann_json nlohmann-json3-dev OCTAVO_BUILD_EXAMPLES)
+# Some packages of toml++ have its header only, without a configuration for CMake.
+find_package(tomlplusplus QUIET)
+if(NOT TARGET tomlplusplus::tomlplusplus)
+  find_path(tomlplusplus_INCLUDE_DIR toml++/toml.h)
+  mark_as_advanced(tomlplusplus_INCLUDE_DIR)
+  if(NOT tomlplusplus_INCLUDE_DIR)
+    message(FATAL_ERROR "toml++ is missing: run scripts/install-dependencies, "
+      "install the package libtomlplusplus-dev, or pass -DOCTAVO_BUILD_EXAMPLES=OFF")
+  endif()
+  add_library(tomlplusplus::tomlplusplus INTERFACE IMPORTED)
+  target_include_directories(tomlplusplus::tomlplusplus INTERFACE ${tomlplusplus_INCLUDE_DIR})
+endif()
+
+add_library(octavo_program INTERFACE)
+target_include_directories(octavo_program INTERFACE ${PROJECT_SOURCE_DIR}/examples)
+target_link_libraries(octavo_program INTERFACE octavo::octavo
+  CLI11::CLI11 fmt::fmt nlohmann_json::nlohmann_json tomlplusplus::tomlplusplus)

@@ -1,0 +1,59 @@
+// What the trainer's flags ask of a session, where only a GPU could show it in a run.
+#include <train_llama/options.hpp>
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "support/temporary_folder.hpp"
+
+namespace options_test {
+
+using namespace octavo;
+
+/// What these flags ask for.
+trainer::SessionRequest request(const std::vector<std::string>& flags,
+                                const std::string& device = "cuda") {
+  CLI::App app;
+  trainer::Options options;
+  trainer::declare(app, options);
+  std::vector<std::string> words(flags.rbegin(), flags.rend());  // CLI11 begins at the back
+  words.insert(words.end(), {"--device=" + device, "--data=text.txt"});
+  app.parse(words);
+  trainer::require_consistent(app, options);
+  return trainer::session_request(options);
+}
+
+TEST(TrainerFlags, GpuIsTheFirstUnlessSaid) {
+  EXPECT_EQ(request({}).gpu, 0);
+  EXPECT_EQ(request({"--gpu=3"}).gpu, 3);
+}
+
+TEST(TrainerFlags, OfTheOtherDeviceAreRefused) {
+  EXPECT_EQ(request({"--threads=3"}, "cpu").threads, 3);
+  EXPECT_THROW(request({"--threads=3"}), ConfigError);
+  EXPECT_THROW(request({"--gpu=0"}, "cpu"), ConfigError);
+  EXPECT_THROW(request({"--gemm-plans=plans"}, "cpu"), ConfigError);
+}
+
+TEST(TrainerFlags, DeterministicReachesTheContext) {
+  EXPECT_FALSE(request({}).deterministic);
+  EXPECT_TRUE(request({"--deterministic"}).deterministic);
+}
+
+class TrainerFlagsWithAFile : public ::support::TemporaryFolder {};
+
+TEST_F(TrainerFlagsWithAFile, GemmPlansAreRead) {
+  const std::filesystem::path plans = folder_ / "plans";
+  GemmPlanRecord record;
+  record.library = {"NVIDIA_H200", 132, 130100};
+  record.key.m = record.key.n = record.key.k = 128;
+  store_gemm_plans(plans, std::vector{record});
+  EXPECT_TRUE(request({}).gemm_plans.empty());
+  EXPECT_EQ(request({"--gemm-plans=" + plans.string()}).gemm_plans, std::vector{record});
+  EXPECT_TRUE(request({"--gemm-plans=" + (folder_ / "absent").string()}).gemm_plans.empty());
+  EXPECT_THROW(request({"--gemm-plans=" + folder_.string()}), IoError);
+}
+
+}  // namespace options_test
