@@ -65,4 +65,27 @@ TEST(AttentionChoice, WorkspaceIsComputedWhereNobodyCanBeAsked) {
   EXPECT_EQ(attention_workspace(llama_8b, limits_with(false, true)), std::size_t{8192} * 32 * 4);
 }
 
+/// What is said of a shape that the own kernels cannot run; empty where they can.
+std::string refusal(const AttentionShape& shape, bool is_bf16) {
+  try {
+    detail::require_own_attention(shape, is_bf16);
+  } catch (const ConfigError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(AttentionChoice, AShapeThatTheKernelsCannotRunIsNamed) {
+  for (const Index dim : {8, 96, 128}) EXPECT_EQ(refusal({1, 64, {1, 1, dim}}, true), "") << dim;
+  for (const Index dim : {100, 136, 192}) {
+    const std::string text = refusal({1, 64, {1, 1, dim}}, true);
+    EXPECT_EQ(text.find(message("head_dim is ", dim, ", but")), 0u) << text;
+  }
+  EXPECT_EQ(refusal({1, 64, {1, 1, 250}}, false), "");
+  EXPECT_EQ(refusal({1, 64, {1, 1, 264}}, false).find("head_dim is 264, but"), 0u);
+  // 65535 blocks of 128 tokens.
+  EXPECT_EQ(refusal({1, 8388480, {1, 1, 64}}, true), "");
+  EXPECT_NE(refusal({1, 8388481, {1, 1, 64}}, true).find("has 8388481 tokens"), std::string::npos);
+}
+
 }  // namespace attention_choice_test

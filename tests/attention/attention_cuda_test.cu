@@ -411,10 +411,17 @@ TEST_F(AttentionOnCudaInFp32, IsTheFormula) {
 
 class AttentionOnCudaErrors : public OnGpu {};
 
-TEST_F(AttentionOnCudaErrors, SayWhatToChoose) {
-  const AttentionShape wide{1, 16, {1, 1, 136}};
-  Attention<Bf16, Cuda> attention(wide, random_inputs<Bf16>(wide, 7));
-  EXPECT_THROW(attention.run(), ConfigError);
+// Also where cuDNN would run it: a session refuses such a model before it takes any memory.
+TEST_F(AttentionOnCudaErrors, AHeadDimThatIsNotServedIsNamedBeforeAnythingRuns) {
+  const Context<Cuda> context;
+  for (const Index tokens : {16, 64}) {
+    try {
+      (void)attention_limits<Bf16>({1, tokens, {1, 1, 136}}, context);
+      FAIL() << "no exception";
+    } catch (const ConfigError& error) {
+      EXPECT_NE(std::string(error.what()).find("head_dim is 136"), std::string::npos);
+    }
+  }
 }
 
 #if !defined(OCTAVO_WITH_CUDNN)

@@ -16,6 +16,33 @@ inline constexpr Index cudnn_attention_multiple = 64;
 
 namespace detail {
 
+/// The largest head_dim of the own kernels: on tensor cores, and in FP32.
+inline constexpr int own_attention_dim = 128;
+inline constexpr int simple_attention_dim = 256;
+
+/// Queries or keys that a block of the own kernels works on, and the tokens of a sequence that the
+/// most blocks in a grid's second dimension cover.
+inline constexpr int attention_rows = 128;
+inline constexpr Index own_attention_tokens = Index{65535} * attention_rows;
+
+/// Throws ConfigError where the own kernels cannot run attention. Every model needs them, cuDNN or
+/// not: texts of every length are generated, of which cuDNN gets those in 64s.
+inline void require_own_attention(const AttentionShape& shape, bool is_bf16) {
+  const Index dim = shape.heads.head_dim;
+  if (!is_bf16) {
+    require<ConfigError>(dim <= simple_attention_dim, "head_dim is ", dim,
+                         ", but attention in fp32 on Cuda needs at most ", simple_attention_dim,
+                         "; choose another model");
+    return;
+  }
+  require<ConfigError>(dim % 8 == 0 && dim <= own_attention_dim, "head_dim is ", dim,
+                       ", but attention in bf16 on Cuda needs a multiple of 8, at most ",
+                       own_attention_dim, "; choose another model");
+  require<ConfigError>(shape.tokens <= own_attention_tokens, "a sequence has ", shape.tokens,
+                       " tokens, but attention in bf16 on Cuda takes at most ",
+                       own_attention_tokens, "; choose a shorter one");
+}
+
 /// Bytes of workspace that the own kernels need: the backward's deltas.
 inline std::size_t own_attention_workspace(const AttentionShape& shape) {
   return static_cast<std::size_t>(shape.rows() * shape.heads.heads) * sizeof(float);
