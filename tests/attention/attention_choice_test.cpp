@@ -3,7 +3,6 @@
 
 #include <gtest/gtest.h>
 
-#include <limits>
 #include <string>
 
 namespace attention_choice_test {
@@ -45,13 +44,39 @@ TEST(AttentionChoice, ADeterministicBackwardMustFit) {
 }
 
 TEST(AttentionChoice, WhatCudnnAskedForCounts) {
+  constexpr std::size_t own = std::size_t{8192} * 32 * 4;
   DeviceLimits<Cuda> limits = limits_with(true, true);
-  limits.cudnn_workspace = std::numeric_limits<std::size_t>::max();  // it has no such backward
+  limits.cudnn_answer = {0, 0, "there is none"};
   EXPECT_EQ(runs(llama_8b, limits), "cudnn, octavo");
-  EXPECT_EQ(attention_workspace(llama_8b, limits), std::size_t{8192} * 32 * 4);
-  limits.cudnn_workspace = 3 * gib + 1;
+  EXPECT_EQ(attention_workspace(llama_8b, limits), own);
+  limits.cudnn_answer = {0, 3 * gib + 1, ""};
   EXPECT_EQ(runs(llama_8b, limits), "cudnn, cudnn deterministic");
   EXPECT_EQ(attention_workspace(llama_8b, limits), 3 * gib + 1);
+}
+
+// The forward runs through cuDNN, whatever becomes of the backward.
+TEST(AttentionChoice, TheForwardsWorkspaceStaysWhereTheBackwardFallsBack) {
+  DeviceLimits<Cuda> limits = limits_with(true, true);
+  limits.cudnn_answer = {2 * gib, 0, "there is none"};
+  EXPECT_EQ(attention_workspace(llama_8b, limits), 2 * gib);
+  limits.cudnn_answer = {2 * gib, 9 * gib, ""};
+  EXPECT_EQ(runs(llama_8b, limits), "cudnn, octavo");
+  EXPECT_EQ(attention_workspace(llama_8b, limits), 2 * gib);
+}
+
+TEST(AttentionChoice, WhyABackwardFallsBackIsSaid) {
+  DeviceLimits<Cuda> limits = limits_with(true, true);
+  EXPECT_EQ(attention_fallback(llama_8b, limits), "");
+  limits.cudnn_answer = {0, 0, "there is none"};
+  EXPECT_EQ(attention_fallback(llama_8b, limits), "there is none");
+  EXPECT_EQ(attention_fallback<float>(llama_8b, limits), "") << "cuDNN is no choice in fp32";
+  limits.cudnn_answer = {0, 9 * gib, ""};
+  EXPECT_EQ(attention_fallback(llama_8b, limits),
+            "cuDNN's deterministic backward takes a workspace of 9663676416 bytes, of which "
+            "8589934592 are allowed");
+  limits.deterministic = false;
+  EXPECT_EQ(attention_fallback(llama_8b, limits), "");
+  EXPECT_EQ(attention_fallback(llama_8b, limits_with(false, true)), "");
 }
 
 TEST(AttentionChoice, WorkspaceIsComputedWhereNobodyCanBeAsked) {

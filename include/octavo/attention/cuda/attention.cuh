@@ -24,8 +24,7 @@ inline DeviceLimits<Cuda> attention_limits_body(const AttentionShape& shape, boo
   limits.cudnn = limits.cudnn && is_bf16;
 #if defined(OCTAVO_WITH_CUDNN)
   if (limits.cudnn && shape.rows() > 0 && shape.tokens % cudnn_attention_multiple == 0) {
-    limits.cudnn_workspace =
-        context.state<detail::CudnnAttention>().workspace(shape, limits.deterministic);
+    limits.cudnn_answer = context.state<detail::CudnnAttention>().ask(shape, limits.deterministic);
   }
 #endif
   return limits;
