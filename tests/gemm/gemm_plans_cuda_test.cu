@@ -148,6 +148,44 @@ TEST_F(GemmPlansOnCuda, WhatDoesNotRunInARehearsalIsTheHeuristicsFirst) {
   EXPECT_TRUE(gemm_plans(place.context).empty());
 }
 
+TEST_F(GemmPlansOnCuda, ALaterRehearsalTriesWhatWasOnlyGuessed) {
+  Place place;
+  EXPECT_EQ(place.prepare(GemmChoice::heuristic).heuristic, 3);
+  const GemmPlanSummary tried = place.prepare(GemmChoice::rehearsed);
+  EXPECT_EQ(tried.rehearsed, 3);
+  EXPECT_EQ(tried.heuristic, 0);
+  const std::vector<GemmPlanRecord> chosen = gemm_plans(place.context);
+  EXPECT_EQ(place.prepare(GemmChoice::rehearsed).rehearsed, 3);
+  EXPECT_EQ(place.prepare(GemmChoice::heuristic).rehearsed, 3);
+  EXPECT_EQ(gemm_plans(place.context), chosen) << "what was tried stays";
+}
+
+TEST_F(GemmPlansOnCuda, WhatIsGivenReplacesWhatWasPlanned) {
+  Place first;
+  first.prepare(GemmChoice::rehearsed);
+  const std::vector<GemmPlanRecord> records = gemm_plans(first.context);
+  Place second;
+  EXPECT_EQ(second.prepare(GemmChoice::heuristic).heuristic, 3);
+  take_gemm_plans(records, second.context);
+  EXPECT_EQ(second.prepare(GemmChoice::heuristic).recorded, 3);
+  EXPECT_EQ(gemm_plans(second.context), records);
+  Place third;
+  EXPECT_EQ(third.prepare(GemmChoice::rehearsed).rehearsed, 3);
+  take_gemm_plans(records, third.context);
+  third.run(three_keys()[0]);  // without another preparation
+  EXPECT_EQ(gemm_plan_summary(third.context).recorded, 1);
+}
+
+TEST_F(GemmPlansOnCuda, TheSummaryIsOfTheProductsThatWereLastPrepared) {
+  Place place;
+  place.prepare(GemmChoice::heuristic);
+  const std::vector<GemmKey> one{three_keys()[2]};
+  prepare_gemms(one, GemmChoice::heuristic, place.context);
+  EXPECT_EQ(gemm_plan_summary(place.context).heuristic, 1);
+  place.run(three_keys()[0]);
+  EXPECT_EQ(gemm_plan_summary(place.context).heuristic, 1) << "an earlier session's product";
+}
+
 // Recorded, too, where nothing can be timed.
 TEST_F(GemmPlansOnCuda, ProductsThatWereNotAnnouncedAreTheHeuristicsFirst) {
   Place place;

@@ -40,8 +40,9 @@ struct DeviceLimits<Cuda> {
 #else
   bool cudnn = false;
 #endif
-  /// Equal inputs give equal bits in every run: nothing adds in an order of its own, and algorithms
-  /// are not chosen by timing them.
+  /// Equal inputs give equal bits in every run: nothing adds in an order of its own, and no
+  /// algorithm is chosen by timing it. Algorithms that were chosen before (`take_gemm_plans`) are
+  /// inputs.
   bool deterministic = false;
   /// Bytes that cuDNN's deterministic backward may take, which grow with the square of a sequence's
   /// length; where it needs more, Octavo's own backward runs, which is deterministic, too.

@@ -51,7 +51,7 @@ struct GemmPlanRecord {
   friend bool operator==(const GemmPlanRecord&, const GemmPlanRecord&) = default;
 };
 
-/// How the algorithms of a context were chosen.
+/// How the algorithms of products were chosen.
 struct GemmPlanSummary {
   int rehearsed = 0;                 ///< tried in micro-batches
   int heuristic = 0;                 ///< the library's first guess
@@ -288,10 +288,11 @@ inline std::vector<GemmPlanRecord> merged_gemm_plans(std::vector<GemmPlanRecord>
   return known;
 }
 
-/// Plans products that have no plan in the context yet, before their first launch: with records, if
-/// the context was given some; else as `choice` says, in a deterministic context always by
-/// heuristics. Where algorithms are to be tried, they take turns whenever the products run, until
-/// `judge_gemms_sync` has chosen. The context has a workspace.
+/// Plans products before their first launch: with records, if the context was given some; else as
+/// `choice` says, in a deterministic context always by heuristics. A plan that the context has
+/// already stays, but for the library's first guess, where algorithms are to be tried: then they
+/// take turns whenever the products run, until `judge_gemms_sync` has chosen. So sessions that
+/// share a context share what was tried. The context has a workspace.
 template <Device D>
 void prepare_gemms(std::span<const GemmKey> keys, GemmChoice choice, const Context<D>& context) {
   prepare_gemms_body(keys, choice, context);
@@ -306,14 +307,18 @@ int judge_gemms_sync(bool last, const Context<D>& context) {
   return judge_gemms_sync_body(last, context);
 }
 
-/// How the algorithms of a context were chosen so far.
+/// How the algorithms of the products of the last `prepare_gemms` were chosen, and of those that
+/// were launched since and never announced.
 template <Device D>
 GemmPlanSummary gemm_plan_summary(const Context<D>& context) {
   return gemm_plan_summary_body(context);
 }
 
-/// Gives a context algorithms that were chosen before, for products that it plans later. Those of
-/// another card or another version of its library are left out.
+/// Gives a context algorithms that were chosen before: for products that it plans later, and in
+/// place of what it has, but where algorithms are taking turns. A step that is recorded goes on
+/// with what it was recorded with. Those of another card or another version of its library are left
+/// out, and those that the library refuses are dropped. Deterministic contexts take them, too:
+/// whoever timed them, they are fixed input, like the weights.
 template <Device D>
 void take_gemm_plans(std::span<const GemmPlanRecord> records, const Context<D>& context) {
   take_gemm_plans_body(records, context);

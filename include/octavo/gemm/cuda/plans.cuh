@@ -12,6 +12,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -19,21 +20,31 @@
 namespace octavo {
 namespace detail {
 
+/// Where an algorithm is from. All but the heuristics' were tried, here or where a record is from.
+enum class GemmOrigin { heuristic, rehearsed, recorded };
+
 /// A product with the algorithm that it runs with.
 struct GemmPlan {
   GemmProduct product;
   GemmAlgorithm algorithm{};
-  bool was_tried = false;  ///< here, or in the run that a record is from
+  GemmOrigin origin = GemmOrigin::heuristic;
   float milliseconds = 0;
+  bool is_counted = true;              ///< in the summary: see gemm_plan_summary
   std::unique_ptr<GemmTrial> trial{};  ///< while it is being tried
+
+  /// Whether nothing was, or is being, tried.
+  [[nodiscard]] bool is_guess() const {
+    return origin == GemmOrigin::heuristic && trial == nullptr;
+  }
 };
 
 /// All plans of one context.
 ///
 /// A product runs with the algorithm of a record, if one was given; else with the heuristics'
 /// first, or with what a rehearsal finds: its algorithms take turns while a session runs
-/// micro-batches before its first step. In a deterministic context, where timing must not decide,
-/// and for a product that was not announced nothing is tried.
+/// micro-batches before its first step. In a deterministic context, where no timing of this run may
+/// decide, and for a product that was not announced nothing is tried. What was tried stays for all
+/// sessions of the context; what was not is tried when a session asks for it.
 class GemmPlans {
  public:
   GemmPlans() { check_cublas(cublasLtCreate(&handle_), "cublasLtCreate", GemmKey{}); }
@@ -41,23 +52,36 @@ class GemmPlans {
   GemmPlans& operator=(const GemmPlans&) = delete;
   ~GemmPlans() { cublasLtDestroy(handle_); }
 
-  /// Uses records of this card and this cuBLASLt from now on.
+  /// Uses records of this card and this cuBLASLt from now on: products that have a plan are planned
+  /// again, but for those that are being tried.
   void take(std::span<const GemmPlanRecord> records, const Context<Cuda>& context) {
     const GemmLibrary& here = library(context);
     for (const GemmPlanRecord& record : records) {
-      if (record.library == here) records_.insert_or_assign(record.key, record);
+      if (record.library != here) continue;
+      records_.insert_or_assign(record.key, record);
+      const auto place = plans_.find(record.key);
+      if (place != plans_.end() && place->second.trial == nullptr) plans_.erase(place);
     }
   }
 
-  /// Plans all products that have no plan yet, also of an earlier session of the context. Those
-  /// that are to be tried take turns from now on.
+  /// Plans all products that have no plan yet, and those that are to be tried and were not. They
+  /// take turns from now on. The summary is of these products.
   void prepare(std::span<const GemmKey> keys, GemmChoice choice, const Context<Cuda>& context) {
-    const Stopwatch stopwatch(summary_.seconds);
+    seconds_ = 0;
+    refused_.clear();
+    const Stopwatch stopwatch(seconds_);
+    for (auto& [key, plan] : plans_) plan.is_counted = false;
     const bool tries = choice == GemmChoice::rehearsed && !context.limits().deterministic;
     // Which algorithms there are does not depend on where the scales lie.
     const auto* scale = workspace_of<float>(context, cublas_workspace_bytes, "a matrix product");
     for (const GemmKey& key : keys) {
-      if (!plans_.contains(key)) add_plan(key, {scale, scale}, tries);
+      const auto place = plans_.find(key);
+      if (place != plans_.end() && !(tries && place->second.is_guess())) {
+        place->second.is_counted = true;
+        continue;
+      }
+      if (place != plans_.end()) plans_.erase(place);
+      add_plan(key, {scale, scale}, tries);
     }
   }
 
@@ -66,7 +90,7 @@ class GemmPlans {
   /// @return products that are still being tried
   /// @note waits for the GPU
   int judge(bool last, const Context<Cuda>& context) {
-    const Stopwatch stopwatch(summary_.seconds);
+    const Stopwatch stopwatch(seconds_);
     context.synchronize();
     int left = 0;
     for (auto& [key, plan] : plans_) {
@@ -94,13 +118,24 @@ class GemmPlans {
         "cublasLtMatmul", key);
   }
 
-  [[nodiscard]] const GemmPlanSummary& summary() const { return summary_; }
+  [[nodiscard]] GemmPlanSummary summary() const {
+    GemmPlanSummary summary;
+    summary.seconds = seconds_;
+    summary.refused = refused_;
+    for (const auto& [key, plan] : plans_) {
+      if (!plan.is_counted || plan.trial != nullptr) continue;
+      summary.heuristic += plan.origin == GemmOrigin::heuristic ? 1 : 0;
+      summary.rehearsed += plan.origin == GemmOrigin::rehearsed ? 1 : 0;
+      summary.recorded += plan.origin == GemmOrigin::recorded ? 1 : 0;
+    }
+    return summary;
+  }
 
   /// What was chosen by trying, here or in the run that a record is from.
   [[nodiscard]] std::vector<GemmPlanRecord> records(const Context<Cuda>& context) {
     std::vector<GemmPlanRecord> records;
     for (const auto& [key, plan] : plans_) {
-      if (!plan.was_tried) continue;
+      if (plan.origin == GemmOrigin::heuristic) continue;
       GemmPlanRecord record{library(context), key, 1e3 * static_cast<double>(plan.milliseconds)};
       std::copy_n(plan.algorithm.words.data, record.algorithm.size(), record.algorithm.begin());
       records.push_back(record);
@@ -142,8 +177,6 @@ class GemmPlans {
       plan.algorithm = algorithms.front();
       if (tries && algorithms.size() > 1) {
         plan.trial = std::make_unique<GemmTrial>(std::move(algorithms));
-      } else {
-        ++summary_.heuristic;
       }
     }
     return plans_.emplace(key, std::move(plan)).first->second;
@@ -156,21 +189,19 @@ class GemmPlans {
     const GemmPlanRecord& record = place->second;
     std::copy(record.algorithm.begin(), record.algorithm.end(), plan.algorithm.words.data);
     if (!plan.product.accepts(handle_, plan.algorithm)) {
-      summary_.refused.push_back(gemm_text(record.key));
+      refused_.push_back(gemm_text(record.key));
       records_.erase(place);
       return false;
     }
-    plan.was_tried = true;
+    plan.origin = GemmOrigin::recorded;
     plan.milliseconds = static_cast<float>(record.microseconds * 1e-3);
-    ++summary_.recorded;
     return true;
   }
 
   void choose(GemmPlan& plan) {
     std::tie(plan.algorithm, plan.milliseconds) = plan.trial->fastest();
-    plan.was_tried = std::isfinite(plan.milliseconds);  // else the product did not run
+    if (std::isfinite(plan.milliseconds)) plan.origin = GemmOrigin::rehearsed;  // else it never ran
     plan.trial.reset();
-    ++(plan.was_tried ? summary_.rehearsed : summary_.heuristic);
   }
 
   static constexpr int offered = 16;  ///< algorithms that cuBLASLt is asked for
@@ -179,7 +210,8 @@ class GemmPlans {
   std::optional<GemmLibrary> library_;
   std::map<GemmKey, GemmPlanRecord> records_;
   std::map<GemmKey, GemmPlan> plans_;
-  GemmPlanSummary summary_;
+  double seconds_ = 0;                ///< that the last `prepare` and what followed took
+  std::vector<std::string> refused_;  ///< see GemmPlanSummary
 };
 
 }  // namespace detail
