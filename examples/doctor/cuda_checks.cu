@@ -27,25 +27,30 @@ std::string cudnn_text() {
 #endif
 }
 
-/// A kernel that says whether the program has code for the GPU.
-__global__ void no_work() {}
+/// Prints what each GPU is, and why it is not served if it is not.
+void describe_gpus(int count) {
+  for (int gpu = 0; gpu < count; ++gpu) {
+    cudaDeviceProp properties{};
+    octavo::check(cudaGetDeviceProperties(&properties, gpu), "cudaGetDeviceProperties");
+    const std::string reason = octavo::why_not_served(10 * properties.major + properties.minor);
+    Report::line(
+        "machine", octavo::message("GPU ", gpu),
+        octavo::message(properties.name, ", compute capability ", properties.major, ".",
+                        properties.minor, ", ", properties.multiProcessorCount,
+                        " multiprocessors: ", reason.empty() ? "served" : "not served, " + reason));
+  }
+}
 
-/// Prints what the GPU is; returns its compute capability, such as 90.
-int describe_gpu(int gpu) {
-  cudaDeviceProp properties{};
+/// Prints what memory the GPU has, and which libraries it runs with.
+void describe_libraries() {
   std::size_t free = 0;
   std::size_t total = 0;
   int driver = 0;
   int runtime = 0;
-  octavo::check(cudaGetDeviceProperties(&properties, gpu), "cudaGetDeviceProperties");
   octavo::check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
   octavo::check(cudaDriverGetVersion(&driver), "cudaDriverGetVersion");
   octavo::check(cudaRuntimeGetVersion(&runtime), "cudaRuntimeGetVersion");
   constexpr double gib = 1 << 30;
-  Report::line(
-      "machine", octavo::message("GPU ", gpu),
-      octavo::message(properties.name, ", compute capability ", properties.major, ".",
-                      properties.minor, ", ", properties.multiProcessorCount, " multiprocessors"));
   Report::line("machine", "GPU memory",
                text_of("%.1f GiB free of %.1f", static_cast<double>(free) / gib,
                        static_cast<double>(total) / gib));
@@ -54,12 +59,6 @@ int describe_gpu(int gpu) {
                octavo::message("runtime ", version_text(runtime), ", driver up to ",
                                version_text(driver), ", cuBLASLt ", cublas / 10000, ".",
                                cublas / 100 % 100, ".", cublas % 100, ", ", cudnn_text()));
-  return 10 * properties.major + properties.minor;
-}
-
-/// Whether cuBLASLt multiplies FP8 with scales of blocks on a GPU of this compute capability.
-bool runs_fp8_blocks(int capability) {
-  return octavo::capabilities_of<octavo::Fp8Recipe<octavo::Blockwise>>().hold(capability);
 }
 
 /// Largest difference of a step's loss.
@@ -173,8 +172,8 @@ void print_speed(const std::string& name, const Times& times, const std::string&
   Report::line("speed", name, text + verdict);
 }
 
-/// Times of the recipes that the GPU runs; no check, because other programs may use the GPU too.
-void print_speeds(int capability, Context<Cuda>& context) {
+/// Times of the recipes; no check, because other programs may use the GPU too.
+void print_speeds(Context<Cuda>& context) {
   std::string sizes;
   for (const Index features : speed_features)
     sizes += text_of("%9d TFLOP/s | ", static_cast<int>(features));
@@ -186,30 +185,12 @@ void print_speeds(int capability, Context<Cuda>& context) {
   };
   print("fp8 delayed", measure<octavo::Fp8Recipe<octavo::Delayed>>(context));
   print("fp8 tensorwise", measure<octavo::Fp8Recipe<octavo::Tensorwise>>(context));
-  if (!runs_fp8_blocks(capability)) return;
   print("fp8 blockwise", measure<octavo::Fp8Recipe<octavo::Blockwise>>(context));
 }
 
-/// Whether the GPU can run this program's kernels at all.
-bool has_code(const Context<Cuda>& context, int capability, Report& report) {
-  no_work<<<1, 1, 0, context.stream()>>>();
-  const cudaError_t status = cudaGetLastError();
-  if (status == cudaSuccess) return true;
-  report.check(
-      "cuda kernels", false,
-      octavo::message(
-          cudaGetErrorString(status), "; this program has no code for compute capability ",
-          capability / 10, ".", capability % 10,
-          ": configure with -DCMAKE_CUDA_ARCHITECTURES=", octavo::served_cuda_architecture));
-  return false;
-}
-
-void check_recipes(int capability, const std::vector<Reference>& references, Context<Cuda>& context,
+/// The recipes that the GPU runs; it has no MXFP8.
+void check_recipes(const std::vector<Reference>& references, Context<Cuda>& context,
                    Report& report) {
-  const auto not_here = [](const Reference& reference) {
-    Report::line("check", "cuda " + reference.recipe,
-                 "not on this card: choose fp8 tensorwise, or the Cpu");
-  };
   for (const Reference& reference : references) {
     if (reference.recipe == "bf16") {
       compare<octavo::Bf16>(reference, fp32_sums, context, report);
@@ -218,11 +199,12 @@ void check_recipes(int capability, const std::vector<Reference>& references, Con
     } else if (reference.recipe == "fp8 tensorwise") {
       compare<octavo::Fp8Recipe<octavo::Tensorwise>>(reference, fp8_tensor_core_sums, context,
                                                      report);
-    } else if (reference.recipe == "fp8 blockwise" && runs_fp8_blocks(capability)) {
+    } else if (reference.recipe == "fp8 blockwise") {
       compare<octavo::Fp8Recipe<octavo::Blockwise>>(reference, fp8_tensor_core_sums, context,
                                                     report);
     } else {
-      not_here(reference);
+      Report::line("check", "cuda " + reference.recipe,
+                   "not on this device: choose fp8 blockwise, or the Cpu");
     }
   }
 }
@@ -234,17 +216,18 @@ void check_cuda(int gpu, const std::vector<Reference>& references, Report& repor
   const cudaError_t status = cudaGetDeviceCount(&count);
   if (status != cudaSuccess || count == 0) {
     cudaGetLastError();  // forgets the error
-    Report::line("machine", "GPU",
-                 octavo::message("none answers (", cudaGetErrorString(status),
-                                 "); the Cuda device is not checked"));
+    report.check("cuda", false,
+                 octavo::message("no GPU answers (", cudaGetErrorString(status),
+                                 "); see the driver's version above, nvidia-smi and "
+                                 "CUDA_VISIBLE_DEVICES, or build without the Cuda device"));
     return;
   }
   try {
+    describe_gpus(count);
     Context<Cuda> context(gpu);
-    const int capability = describe_gpu(gpu);
-    if (!has_code(context, capability, report)) return;
-    check_recipes(capability, references, context, report);
-    print_speeds(capability, context);
+    describe_libraries();
+    check_recipes(references, context, report);
+    print_speeds(context);
   } catch (const octavo::Error& error) {
     report.check("cuda", false, error.what());
   }

@@ -5,9 +5,10 @@
 
 namespace doctor {
 
-/// Says what a GPU and its libraries are, compares them with what the `Cpu` device made of each
-/// recipe, and prints the speed of BF16 and FP8. Without a GPU it says so, and nothing fails.
-/// @param references  of "bf16", "fp8 delayed", "fp8 tensorwise", "fp8 blockwise"
+/// Says what each GPU is and whether it is served; then, of one, what its libraries are, how it
+/// compares with what the `Cpu` device made of each recipe, and the speed of BF16 and FP8. Where no
+/// GPU answers, none is served, or `gpu` is not, a check fails and says why.
+/// @param references  of each recipe that the `Cpu` device was examined with
 void check_cuda(int gpu, const std::vector<Reference>& references, Report& report);
 
 }  // namespace doctor

@@ -104,8 +104,8 @@ inline void declare(CLI::App& app, Options& options) {
   add_for("--gpu", options.gpu, "number of the GPU of the cuda device; 0 unless said")
       ->check(not_negative_whole());
   app.add_flag("--deterministic", options.deterministic,
-               "the cuda device gives the same bits in every run, at some cost of speed; the cpu "
-               "device always does")
+               "the cuda device gives the same bits in every run that gets the same --gemm-plans, "
+               "at some cost of speed; the cpu device always does")
       ->group(model)
       ->capture_default_str();
   add_for("--gemm-plans", options.gemm_plans,

@@ -3,7 +3,6 @@
 
 #include <gtest/gtest.h>
 
-#include <limits>
 #include <string>
 
 namespace attention_choice_test {
@@ -45,13 +44,39 @@ TEST(AttentionChoice, ADeterministicBackwardMustFit) {
 }
 
 TEST(AttentionChoice, WhatCudnnAskedForCounts) {
+  constexpr std::size_t own = std::size_t{8192} * 32 * 4;
   DeviceLimits<Cuda> limits = limits_with(true, true);
-  limits.cudnn_workspace = std::numeric_limits<std::size_t>::max();  // it has no such backward
+  limits.cudnn_answer = {0, 0, "there is none"};
   EXPECT_EQ(runs(llama_8b, limits), "cudnn, octavo");
-  EXPECT_EQ(attention_workspace(llama_8b, limits), std::size_t{8192} * 32 * 4);
-  limits.cudnn_workspace = 3 * gib + 1;
+  EXPECT_EQ(attention_workspace(llama_8b, limits), own);
+  limits.cudnn_answer = {0, 3 * gib + 1, ""};
   EXPECT_EQ(runs(llama_8b, limits), "cudnn, cudnn deterministic");
   EXPECT_EQ(attention_workspace(llama_8b, limits), 3 * gib + 1);
+}
+
+// The forward runs through cuDNN, whatever becomes of the backward.
+TEST(AttentionChoice, TheForwardsWorkspaceStaysWhereTheBackwardFallsBack) {
+  DeviceLimits<Cuda> limits = limits_with(true, true);
+  limits.cudnn_answer = {2 * gib, 0, "there is none"};
+  EXPECT_EQ(attention_workspace(llama_8b, limits), 2 * gib);
+  limits.cudnn_answer = {2 * gib, 9 * gib, ""};
+  EXPECT_EQ(runs(llama_8b, limits), "cudnn, octavo");
+  EXPECT_EQ(attention_workspace(llama_8b, limits), 2 * gib);
+}
+
+TEST(AttentionChoice, WhyABackwardFallsBackIsSaid) {
+  DeviceLimits<Cuda> limits = limits_with(true, true);
+  EXPECT_EQ(attention_fallback(llama_8b, limits), "");
+  limits.cudnn_answer = {0, 0, "there is none"};
+  EXPECT_EQ(attention_fallback(llama_8b, limits), "there is none");
+  EXPECT_EQ(attention_fallback<float>(llama_8b, limits), "") << "cuDNN is no choice in fp32";
+  limits.cudnn_answer = {0, 9 * gib, ""};
+  EXPECT_EQ(attention_fallback(llama_8b, limits),
+            "cuDNN's deterministic backward takes a workspace of 9663676416 bytes, of which "
+            "8589934592 are allowed");
+  limits.deterministic = false;
+  EXPECT_EQ(attention_fallback(llama_8b, limits), "");
+  EXPECT_EQ(attention_fallback(llama_8b, limits_with(false, true)), "");
 }
 
 TEST(AttentionChoice, WorkspaceIsComputedWhereNobodyCanBeAsked) {
@@ -63,6 +88,29 @@ TEST(AttentionChoice, WorkspaceIsComputedWhereNobodyCanBeAsked) {
   EXPECT_GE(attention_workspace(llama_8b, limits_with(true, true)), scores + plain);
   EXPECT_LE(attention_workspace(llama_8b, limits_with(true, true)), scores + plain + gib / 2);
   EXPECT_EQ(attention_workspace(llama_8b, limits_with(false, true)), std::size_t{8192} * 32 * 4);
+}
+
+/// What is said of a shape that the own kernels cannot run; empty where they can.
+std::string refusal(const AttentionShape& shape, bool is_bf16) {
+  try {
+    detail::require_own_attention(shape, is_bf16);
+  } catch (const ConfigError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(AttentionChoice, AShapeThatTheKernelsCannotRunIsNamed) {
+  for (const Index dim : {8, 96, 128}) EXPECT_EQ(refusal({1, 64, {1, 1, dim}}, true), "") << dim;
+  for (const Index dim : {100, 136, 192}) {
+    const std::string text = refusal({1, 64, {1, 1, dim}}, true);
+    EXPECT_EQ(text.find(message("head_dim is ", dim, ", but")), 0u) << text;
+  }
+  EXPECT_EQ(refusal({1, 64, {1, 1, 250}}, false), "");
+  EXPECT_EQ(refusal({1, 64, {1, 1, 264}}, false).find("head_dim is 264, but"), 0u);
+  // 65535 blocks of 128 tokens.
+  EXPECT_EQ(refusal({1, 8388480, {1, 1, 64}}, true), "");
+  EXPECT_NE(refusal({1, 8388481, {1, 1, 64}}, true).find("has 8388481 tokens"), std::string::npos);
 }
 
 }  // namespace attention_choice_test

@@ -380,7 +380,7 @@ TEST_P(AttentionOnCuda, ThePlannedWorkspaceSuffices) {
       context.set_deterministic(deterministic);
       const DeviceLimits<Cuda> limits = attention_limits<Bf16>(shape, context);
       DeviceLimits<Cuda> planned = limits;
-      planned.cudnn_workspace = 0;
+      planned.cudnn_answer.reset();
       std::printf("%s: %s needs %zu bytes of workspace, %zu are planned\n", text_of(shape).c_str(),
                   attention_implementation<Bf16>(AttentionPass::backward, shape, limits),
                   attention_workspace(shape, limits), attention_workspace(shape, planned));
@@ -411,10 +411,17 @@ TEST_F(AttentionOnCudaInFp32, IsTheFormula) {
 
 class AttentionOnCudaErrors : public OnGpu {};
 
-TEST_F(AttentionOnCudaErrors, SayWhatToChoose) {
-  const AttentionShape wide{1, 16, {1, 1, 136}};
-  Attention<Bf16, Cuda> attention(wide, random_inputs<Bf16>(wide, 7));
-  EXPECT_THROW(attention.run(), ConfigError);
+// Also where cuDNN would run it: a session refuses such a model before it takes any memory.
+TEST_F(AttentionOnCudaErrors, AHeadDimThatIsNotServedIsNamedBeforeAnythingRuns) {
+  const Context<Cuda> context;
+  for (const Index tokens : {16, 64}) {
+    try {
+      (void)attention_limits<Bf16>({1, tokens, {1, 1, 136}}, context);
+      FAIL() << "no exception";
+    } catch (const ConfigError& error) {
+      EXPECT_NE(std::string(error.what()).find("head_dim is 136"), std::string::npos);
+    }
+  }
 }
 
 #if !defined(OCTAVO_WITH_CUDNN)

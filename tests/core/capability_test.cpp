@@ -36,4 +36,12 @@ TEST(Capability, GpusThatAreTooOldOrTooNewAreRefusedInOneLine) {
   EXPECT_NE(refusal(0, "NVIDIA GeForce RTX 5090", 120).find("capability 12.0"), std::string::npos);
 }
 
+TEST(Capability, WhatIsNotServedHasAReason) {
+  EXPECT_EQ(why_not_served(90), "");
+  EXPECT_EQ(why_not_served(89),
+            "Octavo's kernels are made for 9.0 alone (H100, H200): it is too old");
+  EXPECT_EQ(why_not_served(100),
+            "Octavo's kernels are made for 9.0 alone (H100, H200): it is too new");
+}
+
 }  // namespace capability_test

@@ -6,7 +6,17 @@ set -u
 source "$(dirname "${BASH_SOURCE[0]}")/../support/program.sh"
 run_limit=300
 
-run "all checks" 0
+# Where the program has the Cuda device, no GPU that it can use is a fault.
+case="all checks"
+code=0
+timeout "$run_limit" "$program" >out 2>err || code=$?
+expected=0
+if ! grep -qE "^machine \| GPU +\| not looked at" out && ! grep -qE "^machine \| GPU memory" out; then
+  expected=1
+  grep -qE "^check +\| cuda +\| FAILED, (no GPU answers \(|GPU 0 .* has compute capability)" out ||
+    fail "no GPU, and not said"
+fi
+[ "$code" -eq "$expected" ] || fail "exit code $code, expected $expected"
 [ -s err ] && fail "something is on stderr"
 [ "$(wc -l <out)" -le 40 ] || fail "more than a screen"
 for recipe in "bf16" "fp8 delayed" "fp8 tensorwise" "fp8 blockwise" "mxfp8"; do
@@ -20,17 +30,27 @@ done
 grep -qE "^machine \| octavo +\| [0-9]+\.[0-9]+\.[0-9]+$" out || fail "no version"
 grep -qE "^machine \| processor +\| [0-9]+ threads, " out || fail "no processor"
 grep -qE "^machine \| NVIDIA driver +\| (none|[0-9.]+)$" out || fail "no driver"
-grep -qE "^machine \| GPU" out || fail "nothing about a GPU"
-grep -qE "^result +\| everything agrees +\| 0 of [0-9]+ checks failed$" out || fail "no result"
-if ! grep -qE "^machine \| GPU memory" out; then
-  grep -qE "^machine \| GPU +\| (none answers|not looked at)" out || fail "no GPU, and not said"
-  grep -qE "^(speed|check +\| cuda)" out && fail "a GPU is checked that is not there"
+if [ "$expected" -eq 0 ]; then
+  grep -qE "^result +\| everything agrees +\| 0 of [0-9]+ checks failed$" out || fail "no result"
+else
+  grep -qE "^result +\| DISAGREEMENT +\| 1 of [0-9]+ checks failed$" out || fail "no result"
+fi
+if grep -qE "^machine \| GPU memory" out; then
+  grep -qE "^machine \| GPU 0 +\| .+, compute capability [0-9.]+, [0-9]+ multi.+: (not )?served" out ||
+    fail "the GPU is not described"
+else
+  grep -qE "^(speed|check +\| cuda .*OK)" out && fail "a GPU is checked that cannot be used"
 fi
 
 cp out before
-run "another number of threads" 0 --threads 1
+run "another number of threads" "$expected" --threads 1
 steps() { sed -n 's/^\(check .*| cpu .*\)| OK.*; step/\1/p' "$1"; }
 [ "$(steps before)" = "$(steps out)" ] || fail "the steps depend on the number of threads"
+
+if ! grep -qE "^machine \| GPU +\| not looked at" before; then
+  CUDA_VISIBLE_DEVICES='' run "no GPU is to be seen" 1
+  grep -qE "^check +\| cuda +\| FAILED, no GPU answers \(" out || fail "no GPU, and not said"
+fi
 
 run "an unknown flag" 2 --gpus 1
 grep -qF "did you mean 'gpu'" err || fail "no suggestion"

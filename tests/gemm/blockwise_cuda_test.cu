@@ -2,48 +2,41 @@
 #include <octavo/cuda.cuh>
 
 #include "gemm/blockwise_products.hpp"
+#include "support/on_gpu.cuh"
 
 namespace octavo {
 namespace blockwise_cuda_test {
 
-class BlockwiseProductsOnCuda : public testing::Test {
- protected:
-  void SetUp() override {
-    int count = 0;
-    if (cudaGetDeviceCount(&count) != cudaSuccess || count == 0) {
-      GTEST_SKIP() << "no GPU answers on this machine";
-    }
-  }
-};
+class BlockwiseProductsOnCuda : public support::OnGpu {};
 
 using Blocks = Fp8Recipe<Blockwise>;
 
-constexpr support::LayerShape shapes[] = {
+constexpr ::support::LayerShape shapes[] = {
     {128, 128, 128}, {256, 384, 512}, {640, 256, 384}, {1024, 512, 896}};
 
 TEST_F(BlockwiseProductsOnCuda, AreThoseOfTheirOperandsWithUnevenBlocks) {
-  for (const support::LayerShape shape : shapes) {
-    support::expect_products<Blocks, Bf16, Cuda>(shape);
-    support::expect_products<Fp8Recipe<Blockwise, Hybrid>, Bf16, Cuda>(shape);
+  for (const ::support::LayerShape shape : shapes) {
+    ::support::expect_products<Blocks, Bf16, Cuda>(shape);
+    ::support::expect_products<Fp8Recipe<Blockwise, Hybrid>, Bf16, Cuda>(shape);
   }
 }
 
 TEST_F(BlockwiseProductsOnCuda, AreThoseOfTheirOperandsWithWeightGradientsInFp32) {
-  for (const support::LayerShape shape : shapes) {
-    support::expect_products<Blocks, float, Cuda>(shape);
-    support::expect_products<Fp8Recipe<Blockwise, Hybrid>, float, Cuda>(shape);
+  for (const ::support::LayerShape shape : shapes) {
+    ::support::expect_products<Blocks, float, Cuda>(shape);
+    ::support::expect_products<Fp8Recipe<Blockwise, Hybrid>, float, Cuda>(shape);
   }
 }
 
 // The last blocks of the weight's gradient are shorter than 128.
 TEST_F(BlockwiseProductsOnCuda, AreThoseOfTheirOperandsWithTokensThatFillNoBlock) {
-  support::expect_products<Blocks, Bf16, Cuda>({272, 384, 512});
-  support::expect_products<Blocks, float, Cuda>({272, 384, 512});
-  support::expect_products<Blocks, Bf16, Cuda>({16, 256, 384});
+  ::support::expect_products<Blocks, Bf16, Cuda>({272, 384, 512});
+  ::support::expect_products<Blocks, float, Cuda>({272, 384, 512});
+  ::support::expect_products<Blocks, Bf16, Cuda>({16, 256, 384});
 }
 
 TEST_F(BlockwiseProductsOnCuda, ScalesOfOtherBlocksWouldBeNoticed) {
-  support::expect_mistakes_are_noticed<Blocks, Cuda>({256, 384, 512});
+  ::support::expect_mistakes_are_noticed<Blocks, Cuda>({256, 384, 512});
 }
 
 }  // namespace blockwise_cuda_test

@@ -179,6 +179,26 @@ TEST_F(GemmPlansOnCuda, ALaterSessionOfAContextGetsWhatItAsksFor) {
   EXPECT_EQ(gemm_plans(place.context), records);
 }
 
+TEST_F(GemmPlansOnCuda, WhatIsGivenReplacesWhatWasPlannedWithoutAnotherPreparation) {
+  Place first;
+  first.prepare(GemmChoice::rehearsed);
+  Place second;
+  EXPECT_EQ(second.prepare(GemmChoice::heuristic).heuristic, 3);
+  take_gemm_plans(gemm_plans(first.context), second.context);
+  second.run(three_keys()[0]);
+  EXPECT_EQ(gemm_plan_summary(second.context).recorded, 1);
+}
+
+TEST_F(GemmPlansOnCuda, TheSummaryIsOfTheProductsThatWereLastPrepared) {
+  Place place;
+  place.prepare(GemmChoice::heuristic);
+  const std::vector<GemmKey> one{three_keys()[2]};
+  EXPECT_EQ(prepare_gemms(one, GemmChoice::heuristic, place.context), 0);
+  EXPECT_EQ(gemm_plan_summary(place.context).heuristic, 1);
+  place.run(three_keys()[0]);
+  EXPECT_EQ(gemm_plan_summary(place.context).heuristic, 1) << "an earlier session's product";
+}
+
 // Recorded, too, where nothing can be timed.
 TEST_F(GemmPlansOnCuda, ProductsThatWereNotAnnouncedAreTheHeuristicsFirst) {
   Place place;

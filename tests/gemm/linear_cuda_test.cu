@@ -14,20 +14,12 @@
 #include <tuple>
 #include <vector>
 
+#include "support/on_gpu.cuh"
+
 namespace octavo {
 namespace linear_cuda_test {
 
-bool gpu_answers() {
-  int count = 0;
-  return cudaGetDeviceCount(&count) == cudaSuccess && count > 0;
-}
-
-class OnGpu : public testing::Test {
- protected:
-  void SetUp() override {
-    if (!gpu_answers()) GTEST_SKIP() << "no GPU answers on this machine";
-  }
-};
+using support::OnGpu;
 
 void poison(void* memory, std::size_t bytes, const Context<Cpu>&) {
   std::memset(memory, 0xff, bytes);

@@ -128,6 +128,13 @@ TEST(Manifest, TextHasALineForEachPassOfAttention) {
             "attention | blocks.0.attention backward | 2 x 64, 4/2 heads of 32 | bf16 | others\n");
 }
 
+TEST(Manifest, TextSaysWhyAttentionFellBack) {
+  Attention manifest;
+  manifest.attention(1).fallback = "cuDNN refuses";
+  EXPECT_NE(manifest.text().find("| bf16 | others: cuDNN refuses\n"), std::string::npos)
+      << manifest.text();
+}
+
 TEST(Manifest, TellsFp8FromOthers) {
   EXPECT_TRUE(fp8.is_fp8());
   EXPECT_TRUE(mixed.is_fp8());

@@ -112,6 +112,31 @@ TEST(CrossEntropyOfNan, IsNotHidden) {
   EXPECT_TRUE(std::isfinite(losses(0, 3)));
 }
 
+TYPED_TEST(CrossEntropy, ATargetOutsideOfTheVocabularyMakesNan) {
+  using T = TypeParam;
+  // In the padding, and beyond all rows; the rows between are as if nothing were wrong.
+  const std::vector<std::int32_t> outside{5, vocabulary, 36, 2'000'000'000, padded, -1};
+  const TensorView<const std::int32_t, 1, Cpu> view{outside.data(), {tokens}};
+  const auto logits = logits_with_padding<T>();
+  Matrix<T> gradient = logits;
+  Matrix<float> losses(1, tokens, -7.0f);
+  Matrix<float> evaluated(1, tokens, -7.0f);
+  const Matrix<float> scale(1, 1, 0.125f);
+  support::Workplace place;
+  Matrix<T> same = logits;
+  cross_entropy(same.view(), view, evaluated.flat(), vocabulary, {}, place.context);
+  cross_entropy(gradient.view(), view, losses.flat(), vocabulary, scale.flat_input(),
+                place.context);
+  EXPECT_EQ(same.elements, logits.elements);
+  for (Index t = 0; t < tokens; ++t) {
+    const bool nan = outside[static_cast<std::size_t>(t)] >= vocabulary;
+    EXPECT_EQ(std::isnan(losses(0, t)), nan) << t;
+    EXPECT_EQ(std::isnan(evaluated(0, t)), nan) << t;
+    for (Index c = 0; c < vocabulary; ++c) EXPECT_EQ(std::isnan(gradient(t, c)), nan) << t << c;
+    for (Index c = vocabulary; c < padded; ++c) EXPECT_EQ(gradient(t, c), 0.0) << t << ' ' << c;
+  }
+}
+
 TEST(CrossEntropyErrors, ShapesMustAgree) {
   Matrix<float> logits(tokens, padded);
   Matrix<float> losses(1, tokens);

@@ -13,17 +13,9 @@
 #include <tuple>
 #include <vector>
 
-namespace octavo::support {
+#include "support/on_gpu.cuh"
 
-class OnGpu : public testing::Test {
- protected:
-  void SetUp() override {
-    int count = 0;
-    if (cudaGetDeviceCount(&count) != cudaSuccess || count == 0) {
-      GTEST_SKIP() << "no GPU answers on this machine";
-    }
-  }
-};
+namespace octavo::support {
 
 /// One device with buffers for one test: each array in memory of its own, so that a sanitizer sees
 /// what is read or written beside it.

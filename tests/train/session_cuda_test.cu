@@ -3,6 +3,7 @@
 #include <octavo/cuda.cuh>
 
 #include "kernels/cuda_support.cuh"
+#include "support/cuda_sessions.cuh"
 #include "support/faulty_model.hpp"
 #include "support/gradients.hpp"
 #include "support/small_model.hpp"
@@ -19,22 +20,14 @@ namespace session_cuda_test {
 using ::support::step_batch;
 using ::support::TokenBatch;
 
-template <class Precision, Device D>
-using Session = ModelSession<Llama<::support::small, Precision, D>>;
-
-SessionOptions small_session(Index micro_batches) {
-  SessionOptions options = ::support::small_options();
-  options.batch = {4, 64};
-  options.micro_batches = micro_batches;
-  return options;
-}
+using support::Session;
+using support::small_session;
 
 template <class T>
 class SessionOnCuda : public support::OnGpu {
  protected:
   static StepResult step(TrainingSession& session, const SessionOptions& options, unsigned number) {
-    const TokenBatch batch = step_batch(options, number);
-    return session.step(batch.tokens, batch.targets, 3e-4);
+    return support::take_step(session, options, number);
   }
 
   /// The weights' bits after some steps of a deterministic session.
@@ -43,19 +36,7 @@ class SessionOnCuda : public support::OnGpu {
     context.set_deterministic(true);
     Session<T, Cuda> session(options, context);
     for (unsigned i = 0; i < steps; ++i) EXPECT_FALSE(step(session, options, i).skipped);
-    return weight_bits(session, context);
-  }
-
-  template <class AnySession>
-  static std::vector<std::byte> weight_bits(AnySession& session, const Context<Cuda>& context) {
-    std::vector<std::byte> bytes;
-    session.model().visit([&](auto& parameter) {
-      const std::size_t begin = bytes.size();
-      bytes.resize(begin + parameter.weight.bytes());
-      copy_to_host_sync(bytes.data() + begin, parameter.weight.data(), parameter.weight.bytes(),
-                        context);
-    });
-    return bytes;
+    return support::weight_bits(session, context);
   }
 };
 
@@ -254,7 +235,7 @@ TYPED_TEST(SessionOnCuda, AStepThatThrowsChangesNoBitOfThoseThatFollow) {
       const TokenBatch batch = step_batch(options, static_cast<unsigned>(i));
       EXPECT_FALSE(session.step(batch.tokens, batch.targets, 1e-3).skipped);
     }
-    return this->weight_bits(session, context);
+    return support::weight_bits(session, context);
   };
   const std::vector<std::byte> undisturbed = weights(-1);
   // The first step runs as it is, the second is recorded, and a record cannot throw.

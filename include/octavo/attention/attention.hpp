@@ -38,7 +38,8 @@ void check_attention(const char* operation, const AttentionShape& shape, TensorV
 /// The limits of a context's device for attention of format `T` and this shape, with what its
 /// libraries say of it: whether they run it, and in how much memory. Plans that are made with them
 /// hold when it runs.
-/// @throws ConfigError  if a library that the context's settings name does not serve the shape
+/// @throws ConfigError  if the device's kernels, or a library that the context's settings name, do
+///                      not serve the shape
 template <class T, Device D>
 DeviceLimits<D> attention_limits(const AttentionShape& shape, const Context<D>& context) {
   return attention_limits_body(shape, std::is_same_v<T, Bf16>, context);

@@ -4,18 +4,26 @@
 
 #include <octavo/core/error.hpp>
 
+#include <string>
+
 namespace octavo {
 
 /// Compute capability, times ten, of the GPUs that the kernels are made for: Hopper's, whose tensor
 /// cores' instructions and FP8 block scales no older and no newer GPU has.
 inline constexpr int served_cuda_capability = 90;
 
-/// The same as compilers and CMake call it; without the `a` those instructions are missing.
-inline constexpr const char* served_cuda_architecture = "90a";
-
 /// Whether the kernels run on GPUs of this compute capability.
 /// @param capability  ten times the major number, plus the minor one
 constexpr bool capability_served(int capability) { return capability == served_cuda_capability; }
+
+/// Why the kernels do not run on GPUs of this compute capability, such as "Octavo's kernels are
+/// made for 9.0 alone (H100, H200): it is too old"; empty where they do.
+inline std::string why_not_served(int capability) {
+  if (capability_served(capability)) return {};
+  return message("Octavo's kernels are made for ", served_cuda_capability / 10, ".",
+                 served_cuda_capability % 10, " alone (H100, H200): it is too ",
+                 capability < served_cuda_capability ? "old" : "new");
+}
 
 /// Throws ConfigError, in one line, unless the kernels run on the GPU.
 /// @param gpu         its index, as CUDA counts
@@ -23,11 +31,8 @@ constexpr bool capability_served(int capability) { return capability == served_c
 /// @param capability  see capability_served
 inline void require_served(int gpu, const char* name, int capability) {
   require<ConfigError>(capability_served(capability), "GPU ", gpu, " (", name,
-                       ") has compute capability ", capability / 10, ".", capability % 10,
-                       ", but Octavo's kernels are made for ", served_cuda_capability / 10, ".",
-                       served_cuda_capability % 10, " alone (H100, H200): it is too ",
-                       capability < served_cuda_capability ? "old" : "new",
-                       "; choose another GPU, or the Cpu device");
+                       ") has compute capability ", capability / 10, ".", capability % 10, ", but ",
+                       why_not_served(capability), "; choose another GPU, or the Cpu device");
 }
 
 }  // namespace octavo

@@ -9,7 +9,9 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <optional>
 #include <span>
+#include <string>
 #if defined(_OPENMP)
 #include <omp.h>
 #endif
@@ -19,6 +21,13 @@ namespace octavo {
 template <>
 struct DeviceLimits<Cpu> {
   int threads = 1;  ///< threads of each operation
+};
+
+/// What cuDNN says of an attention on the GPU at hand.
+struct CudnnAnswer {
+  std::size_t forward = 0;   ///< bytes of workspace
+  std::size_t backward = 0;  ///< bytes of workspace
+  std::string refusal;       ///< why it has no backward, where a deterministic one is asked for
 };
 
 /// Plans of the `Cuda` device depend on no property of a GPU, so that any machine can make them;
@@ -31,15 +40,15 @@ struct DeviceLimits<Cuda> {
 #else
   bool cudnn = false;
 #endif
-  /// Equal inputs give equal bits in every run: nothing adds in an order of its own, and algorithms
-  /// are not chosen by timing them.
+  /// Equal inputs give equal bits in every run: nothing adds in an order of its own, and no
+  /// algorithm is chosen by timing it. Algorithms that were chosen before (`take_gemm_plans`) are
+  /// inputs.
   bool deterministic = false;
   /// Bytes that cuDNN's deterministic backward may take, which grow with the square of a sequence's
   /// length; where it needs more, Octavo's own backward runs, which is deterministic, too.
   std::size_t most_deterministic_workspace = std::size_t{8} << 30;
-  /// Bytes that cuDNN asked for on the GPU at hand, for the attention that is planned with these
-  /// limits; 0: it was not asked.
-  std::size_t cudnn_workspace = 0;
+  /// Of the attention that is planned with these limits; none: cuDNN was not asked.
+  std::optional<CudnnAnswer> cudnn_answer{};
 };
 
 /// Threads and workspace for operations on the `Cpu` device. Not copyable: operations that share

@@ -52,7 +52,7 @@ struct GemmPlanRecord {
   friend bool operator==(const GemmPlanRecord&, const GemmPlanRecord&) = default;
 };
 
-/// How the algorithms of a context's products were chosen, those of all its sessions.
+/// How the algorithms of products were chosen.
 struct GemmPlanSummary {
   int rehearsed = 0;   ///< tried in micro-batches
   int heuristic = 0;   ///< the library's first guess, with nothing tried
@@ -301,7 +301,8 @@ inline std::vector<GemmPlanRecord> merged_gemm_plans(std::vector<GemmPlanRecord>
 }
 
 /// Plans products before their first launch: with records, if the context was given some; else as
-/// `choice` says, in a deterministic context always by heuristics. The context has a workspace.
+/// `choice` says, in a deterministic context always by heuristics. What sessions that share a
+/// context have tried, they share. The context has a workspace.
 /// @return products of which algorithms are to be tried: give them to `rehearse_gemms_sync`
 template <Device D>
 [[nodiscard]] int prepare_gemms(std::span<const GemmKey> keys, GemmChoice choice,
@@ -318,15 +319,17 @@ void rehearse_gemms_sync(const Pass& pass, const Context<D>& context) {
   rehearse_gemms_sync_body(pass, context);
 }
 
-/// How the algorithms of a context were chosen so far.
+/// How the algorithms of the products of the last `prepare_gemms` were chosen, and of those that
+/// were launched since and never announced.
 template <Device D>
 GemmPlanSummary gemm_plan_summary(const Context<D>& context) {
   return gemm_plan_summary_body(context);
 }
 
-/// Gives a context algorithms that were chosen before; a product that has another is planned anew.
-/// Those of another card or another version of its library are left out. A deterministic context
-/// takes them, too: each run that is given the same ones has the same bits.
+/// Gives a context algorithms that were chosen before, also for products that have another; a step
+/// that is recorded goes on with what it was recorded with. Those of another card or another
+/// version of its library are left out, and those that the library refuses are dropped. A
+/// deterministic context takes them, too: equal ones give equal bits.
 template <Device D>
 void take_gemm_plans(std::span<const GemmPlanRecord> records, const Context<D>& context) {
   take_gemm_plans_body(records, context);

@@ -95,6 +95,7 @@ struct AttentionEntry {
   std::string expected;     ///< what runs it, such as "cudnn"
   bool recomputed = false;  ///< it runs once more in the backward
   std::uint64_t executed = 0;
+  std::string fallback{};  ///< why a backward runs through other than the forward, or empty
 
   /// Counts a pass that ran.
   /// @throws ManifestError  if it did not run through what the manifest says
@@ -176,7 +177,8 @@ class Manifest {
     for (const AttentionEntry& entry : attentions_) {
       lines << "attention | " << entry.layer << ' ';
       pad(entry.pass, 8);
-      lines << " | " << entry.shape << " | " << entry.format << " | " << entry.expected << '\n';
+      lines << " | " << entry.shape << " | " << entry.format << " | " << entry.expected
+            << (entry.fallback.empty() ? "" : ": ") << entry.fallback << '\n';
     }
     return lines.str();
   }

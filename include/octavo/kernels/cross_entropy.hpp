@@ -7,9 +7,10 @@
 namespace octavo {
 
 /// losses[t] = log Σ exp(logits[t, :]) − logits[t, targets[t]] over the first `vocabulary` columns;
-/// a target below 0 is ignored: its loss and gradient are 0. Unless `gradient_scale` is empty, the
-/// logits are overwritten by its number times the gradient of their loss, and by 0 in the columns
-/// that pad the vocabulary.
+/// a target below 0 is ignored: its loss and gradient are 0. A target outside of the vocabulary
+/// makes NaN of its loss and of its gradient; nobody waits for the device to look at targets.
+/// Unless `gradient_scale` is empty, the logits are overwritten by its number times the gradient of
+/// their loss, and by 0 in the columns that pad the vocabulary.
 /// @param logits          [tokens, padded vocabulary]
 /// @param targets         [tokens], below `vocabulary`
 /// @param losses          [tokens]

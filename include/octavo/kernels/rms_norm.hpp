@@ -12,6 +12,8 @@ namespace octavo {
 /// @param weight       [hidden]
 /// @param y            [tokens, hidden]
 /// @param inverse_rms  [tokens]; r, kept for the backward
+/// @throws ShapeError  if shapes do not fit, or for a matrix that is too large for the device: see
+///                     `kernels/cuda/limits.hpp`
 /// @note enqueues; does not synchronise
 /// Source: Zhang and Sennrich 2019, arXiv 1910.07467.
 template <LinearPrecision P, OperandKind Kind, class T, Device D>
@@ -31,6 +33,8 @@ void rms_norm_forward(TensorView<const T, 2, D> x, TensorView<const T, 1, D> wei
 /// @param inverse_rms      [tokens], of the forward
 /// @param x_gradient       [tokens, hidden]
 /// @param weight_gradient  [hidden]
+/// @throws ShapeError  if shapes do not fit, or for a matrix that is too large for the device: see
+///                     `kernels/cuda/limits.hpp`
 /// @note enqueues; does not synchronise
 template <class T, class G, Device D>
 void rms_norm_backward(TensorView<const T, 2, D> y_gradient, TensorView<const T, 2, D> x,

@@ -52,6 +52,8 @@ void check_rope(const char* operation, HeadLayout layout, const QkNorm<T, D>& no
 /// @param rotation  [sequence length or more, head_dim]: head_dim / 2 cosines, then sines
 /// @param sequence  tokens in a sequence
 /// @param rotated   [tokens, layout.columns()]; may be `qkv` itself where `norm` is empty
+/// @throws ShapeError  if shapes do not fit, or for a matrix that is too large for the device: see
+///                     `kernels/cuda/limits.hpp`
 /// @note enqueues; does not synchronise
 /// Source: Su et al. 2021, arXiv 2104.09864.
 template <class T, Device D>
@@ -72,6 +74,8 @@ void rope_forward(TensorView<const T, 2, D> qkv, HeadLayout layout, const QkNorm
 /// @param qkv               [tokens, layout.columns()]; the forward's input; read only with `norm`
 /// @param norm_gradient     added to; empty where `norm` is
 /// @param qkv_gradient      [tokens, layout.columns()]; its values may be `rotated_gradient`
+/// @throws ShapeError  if shapes do not fit, or for a matrix that is too large for the device: see
+///                     `kernels/cuda/limits.hpp`
 /// @note enqueues; does not synchronise
 template <LinearPrecision P, class T, class G, Device D>
 void rope_backward(TensorView<T, 2, D> rotated_gradient, HeadLayout layout,

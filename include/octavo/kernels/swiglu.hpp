@@ -9,6 +9,8 @@ namespace octavo {
 /// y = silu(gate) · up, with silu(x) = x / (1 + e^−x), and y quantised as its precision asks.
 /// @param gate_up  [tokens, 2 · ffn]: the gates of a token, then its ups
 /// @param y        [tokens, ffn]
+/// @throws ShapeError  if shapes do not fit, or for a matrix that is too large for the device: see
+///                     `kernels/cuda/limits.hpp`
 /// @note enqueues; does not synchronise
 /// Source: Shazeer 2020, arXiv 2002.05202.
 template <LinearPrecision P, OperandKind Kind, class T, Device D>
@@ -22,6 +24,8 @@ void swiglu_forward(TensorView<const T, 2, D> gate_up, const Operand<P, Kind, D>
 /// @param y_gradient        [tokens, ffn]
 /// @param gate_up           [tokens, 2 · ffn]
 /// @param gate_up_gradient  [tokens, 2 · ffn]; its values must not alias `gate_up`
+/// @throws ShapeError  if shapes do not fit, or for a matrix that is too large for the device: see
+///                     `kernels/cuda/limits.hpp`
 /// @note enqueues; does not synchronise
 template <LinearPrecision P, OperandKind Kind, class T, Device D>
 void swiglu_backward(TensorView<const T, 2, D> y_gradient, TensorView<const T, 2, D> gate_up,

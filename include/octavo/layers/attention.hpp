@@ -186,16 +186,19 @@ class GroupedQueryAttention {
   void announce(const std::string& name, const LayerRegistry<D>& registry, bool recomputed) {
     registry_ = registry;
     const BatchShape batch = registry.batch;
-    const auto add = [&](AttentionPass pass, const char* pass_name, bool again) {
-      entries_[static_cast<std::size_t>(pass)] = registry.manifest->add(AttentionEntry{
-          name, pass_name,
-          message(batch.sequences, " x ", batch.tokens, ", ", Shape.heads, "/", Shape.kv_heads,
-                  " heads of ", Shape.head_dim),
-          FormatTraits<T>::name,
-          attention_implementation<T>(pass, shape_of(batch), registry.limits), again});
+    const auto add = [&](AttentionPass pass, const char* pass_name, bool again,
+                         std::string fallback) {
+      entries_[static_cast<std::size_t>(pass)] = registry.manifest->add(
+          AttentionEntry{name, pass_name,
+                         message(batch.sequences, " x ", batch.tokens, ", ", Shape.heads, "/",
+                                 Shape.kv_heads, " heads of ", Shape.head_dim),
+                         FormatTraits<T>::name,
+                         attention_implementation<T>(pass, shape_of(batch), registry.limits), again,
+                         0, std::move(fallback)});
     };
-    add(AttentionPass::forward, "forward", recomputed);
-    add(AttentionPass::backward, "backward", false);
+    add(AttentionPass::forward, "forward", recomputed, {});
+    add(AttentionPass::backward, "backward", false,
+        attention_fallback<T>(shape_of(batch), registry.limits));
   }
 
   /// Counts what ran. Other shapes, such as those of a text that is being generated, are not

@@ -102,6 +102,12 @@ constexpr const char* attention_implementation(AttentionPass, const AttentionSha
   return "octavo loops";
 }
 
+/// Nothing falls back on the `Cpu` device.
+template <class T>
+std::string attention_fallback(const AttentionShape&, const DeviceLimits<Cpu>&) {
+  return {};
+}
+
 /// Bytes of workspace that attention of this shape needs.
 inline std::size_t attention_workspace(const AttentionShape& shape,
                                        const DeviceLimits<Cpu>& limits) {

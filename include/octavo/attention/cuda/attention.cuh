@@ -16,14 +16,15 @@
 namespace octavo {
 
 /// See attention_limits. Makes cuDNN's plans of the shape, which its first use would make else.
-inline DeviceLimits<Cuda> attention_limits_body([[maybe_unused]] const AttentionShape& shape,
-                                                bool is_bf16, const Context<Cuda>& context) {
+/// @throws ConfigError  for a head_dim or a length that the own kernels do not run
+inline DeviceLimits<Cuda> attention_limits_body(const AttentionShape& shape, bool is_bf16,
+                                                const Context<Cuda>& context) {
+  detail::require_own_attention(shape, is_bf16);
   DeviceLimits<Cuda> limits = context.limits();
   limits.cudnn = limits.cudnn && is_bf16;
 #if defined(OCTAVO_WITH_CUDNN)
   if (limits.cudnn && shape.rows() > 0 && shape.tokens % cudnn_attention_multiple == 0) {
-    limits.cudnn_workspace =
-        context.state<detail::CudnnAttention>().workspace(shape, limits.deterministic);
+    limits.cudnn_answer = context.state<detail::CudnnAttention>().ask(shape, limits.deterministic);
   }
 #endif
   return limits;

@@ -8,9 +8,8 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <limits>
 #include <map>
-#include <set>
+#include <string>
 #include <tuple>
 #include <unordered_map>
 #include <vector>
@@ -63,12 +62,27 @@ std::string shape_text(const AttentionShape& shape) {
                  " heads and ", shape.heads.kv_heads, " KV heads of ", shape.heads.head_dim);
 }
 
-/// Throws ConfigError unless a step of making or running a plan succeeded.
+/// cuDNN's refusal of a shape.
+class Refusal : public ConfigError {
+ public:
+  explicit Refusal(const std::string& reason)
+      : ConfigError(reason +
+                    "; choose another shape, or Octavo's own kernels: set_cudnn(false) of the "
+                    "context in a program, -DOCTAVO_CUDNN=OFF when it is built"),
+        reason_(reason) {}
+
+  /// What happened, without what to do.
+  [[nodiscard]] const std::string& reason() const { return reason_; }
+
+ private:
+  std::string reason_;
+};
+
+/// Throws Refusal unless a step of making or running a plan succeeded.
 void check_frontend(frontend::error_t status, const char* call, const AttentionShape& shape) {
   if (status.is_good()) return;
-  throw ConfigError(message("cuDNN ", cudnnGetVersion(), " refuses attention of ",
-                            shape_text(shape), " in ", call, ": ", status.get_message(),
-                            "; call set_cudnn(false) of the context, or choose another shape"));
+  throw Refusal(message("cuDNN ", cudnnGetVersion(), " refuses attention of ", shape_text(shape),
+                        " in ", call, ": ", status.get_message()));
 }
 
 /// A tensor [sequences, heads, tokens, head_dim] in rows of `columns` values.
@@ -161,7 +175,7 @@ void describe_backward(Graph& graph, const AttentionShape& shape, bool determini
 struct CudnnAttention::Plans {
   cudnnHandle_t handle = nullptr;
   std::map<PlanKey, Plan> plans;
-  std::set<PlanKey> refused;
+  std::map<PlanKey, std::string> refused;  ///< and why
 
   Plan& plan(const AttentionShape& shape, Work work) {
     const PlanKey key = plan_key(shape, work);
@@ -250,18 +264,23 @@ void CudnnAttention::backward(const AttentionShape& shape, const Bf16* qkv, cons
   plans_->run(plan, shape, context);
 }
 
-std::size_t CudnnAttention::workspace(const AttentionShape& shape, bool deterministic) {
-  const std::size_t forward = plans_->plan(shape, Work::forward).workspace;
+CudnnAnswer CudnnAttention::ask(const AttentionShape& shape, bool deterministic) {
+  CudnnAnswer answer;
+  answer.forward = plans_->plan(shape, Work::forward).workspace;
   const Work work = backward_work(deterministic);
-  constexpr std::size_t none = std::numeric_limits<std::size_t>::max();
-  if (plans_->refused.contains(plan_key(shape, work))) return none;
-  try {
-    return std::max(forward, plans_->plan(shape, work).workspace);
-  } catch (const ConfigError&) {
-    if (!deterministic) throw;
-    plans_->refused.insert(plan_key(shape, work));
-    return none;
+  const auto refused = plans_->refused.find(plan_key(shape, work));
+  if (refused != plans_->refused.end()) {
+    answer.refusal = refused->second;
+    return answer;
   }
+  try {
+    answer.backward = plans_->plan(shape, work).workspace;
+  } catch (const Refusal& refusal) {
+    if (!deterministic) throw;
+    answer.refusal = refusal.reason();
+    plans_->refused.emplace(plan_key(shape, work), answer.refusal);
+  }
+  return answer;
 }
 
 std::size_t CudnnAttention::version() { return cudnnGetVersion(); }

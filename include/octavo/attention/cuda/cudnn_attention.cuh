@@ -34,10 +34,9 @@ class CudnnAttention {
                 const Bf16* output_gradient, const float* log_sum_exp, Bf16* qkv_gradient,
                 const Context<Cuda>& context);
 
-  /// Bytes of workspace that cuDNN asks for, for the forward and the backward of a shape; the
-  /// largest number there is if it has no deterministic backward of it.
+  /// The workspace that cuDNN asks for, or why it has no deterministic backward of a shape.
   /// @throws ConfigError  if it does not serve the shape at all
-  [[nodiscard]] std::size_t workspace(const AttentionShape& shape, bool deterministic);
+  [[nodiscard]] CudnnAnswer ask(const AttentionShape& shape, bool deterministic);
 
   /// cuDNN's version, such as 91900.
   [[nodiscard]] static std::size_t version();

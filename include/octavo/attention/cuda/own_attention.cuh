@@ -15,8 +15,6 @@ namespace detail {
 
 /// log2(e): the kernels raise two, not e, to a power.
 inline constexpr float log2_e = 1.4426950408889634f;
-/// Queries a block of threads works on in the forward and for their gradients; keys for theirs.
-inline constexpr int attention_rows = 128;
 inline constexpr int attention_threads = attention_rows / product_side * warpgroup_threads;
 /// Keys that the forward works on at once.
 inline constexpr int forward_keys = 128;
@@ -611,15 +609,6 @@ OCTAVO_KERNEL __launch_bounds__(attention_threads, 1) void attention_query_gradi
              dim);
 }
 
-/// Throws ConfigError where the own kernels cannot run.
-inline void check_own_attention(const AttentionShape& shape) {
-  require<ConfigError>(shape.heads.head_dim % 8 == 0 && shape.heads.head_dim <= 128,
-                       "Octavo's attention kernels need a head_dim that is a multiple of 8 and at "
-                       "most 128, but it is ",
-                       shape.heads.head_dim,
-                       "; choose another, or build with cuDNN and its frontend");
-}
-
 /// Launches `x` · `y` blocks of threads.
 template <class... Parameters, class... Arguments>
 void launch_attention(void (*kernel)(Parameters...), int shared_bytes, Index x, Index y,
@@ -656,7 +645,7 @@ inline void own_attention_forward(const AttentionShape& shape, TensorView<const 
                                   TensorView<Bf16, 2, Cuda> output,
                                   TensorView<float, 1, Cuda> log_sum_exp,
                                   const Context<Cuda>& context) {
-  check_own_attention(shape);
+  require_own_attention(shape, true);
   with_tile_columns(shape.heads.head_dim, [&](auto tile_columns) {
     constexpr int columns = decltype(tile_columns)::value;
     launch_attention(attention_forward_kernel<columns>, ForwardTiles<columns>::bytes,
@@ -673,7 +662,7 @@ inline void own_attention_backward(const AttentionShape& shape, TensorView<const
                                    TensorView<const float, 1, Cuda> log_sum_exp,
                                    TensorView<Bf16, 2, Cuda> qkv_gradient,
                                    const Context<Cuda>& context) {
-  check_own_attention(shape);
+  require_own_attention(shape, true);
   float* delta = attention_deltas(shape, context);
   const AttentionGeometry geometry(shape);
   const AttentionBackwardArguments arguments{qkv.data(), output_gradient.data(), log_sum_exp.data(),

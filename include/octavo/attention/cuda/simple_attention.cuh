@@ -9,10 +9,8 @@ namespace octavo {
 namespace detail {
 
 inline constexpr int simple_attention_threads = 128;
-/// The largest head_dim; each lane of a warp holds every 32nd column.
-inline constexpr int simple_attention_dim = 256;
 
-/// One row of a head, spread over a warp.
+/// One row of a head, spread over a warp: each lane holds every 32nd column.
 struct WarpRow {
   float values[simple_attention_dim / 32] = {};
 
@@ -170,9 +168,7 @@ template <class Arguments>
 void launch_simple_attention(void (*kernel)(Arguments, AttentionGeometry),
                              const AttentionShape& shape, Index heads, const Arguments& arguments,
                              const Context<Cuda>& context) {
-  require<ConfigError>(shape.heads.head_dim <= simple_attention_dim,
-                       "FP32 attention needs a head_dim of at most ", simple_attention_dim,
-                       ", but it is ", shape.heads.head_dim, "; choose another");
+  require_own_attention(shape, false);
   const Index blocks = ceil_divide(shape.rows() * heads * 32, simple_attention_threads);
   kernel<<<static_cast<unsigned>(blocks), simple_attention_threads, 0, context.stream()>>>(
       arguments, AttentionGeometry(shape));

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <array>
+#include <string>
 #include <type_traits>
 
 namespace octavo {
@@ -15,6 +16,33 @@ namespace octavo {
 inline constexpr Index cudnn_attention_multiple = 64;
 
 namespace detail {
+
+/// The largest head_dim of the own kernels: on tensor cores, and in FP32.
+inline constexpr int own_attention_dim = 128;
+inline constexpr int simple_attention_dim = 256;
+
+/// Queries or keys that a block of the own kernels works on, and the tokens of a sequence that the
+/// most blocks in a grid's second dimension cover.
+inline constexpr int attention_rows = 128;
+inline constexpr Index own_attention_tokens = Index{65535} * attention_rows;
+
+/// Throws ConfigError where the own kernels cannot run attention. Every model needs them, cuDNN or
+/// not: texts of every length are generated, of which cuDNN gets those in 64s.
+inline void require_own_attention(const AttentionShape& shape, bool is_bf16) {
+  const Index dim = shape.heads.head_dim;
+  if (!is_bf16) {
+    require<ConfigError>(dim <= simple_attention_dim, "head_dim is ", dim,
+                         ", but attention in fp32 on Cuda needs at most ", simple_attention_dim,
+                         "; choose another model");
+    return;
+  }
+  require<ConfigError>(dim % 8 == 0 && dim <= own_attention_dim, "head_dim is ", dim,
+                       ", but attention in bf16 on Cuda needs a multiple of 8, at most ",
+                       own_attention_dim, "; choose another model");
+  require<ConfigError>(shape.tokens <= own_attention_tokens, "a sequence has ", shape.tokens,
+                       " tokens, but attention in bf16 on Cuda takes at most ",
+                       own_attention_tokens, "; choose a shorter one");
+}
 
 /// Bytes of workspace that the own kernels need: the backward's deltas.
 inline std::size_t own_attention_workspace(const AttentionShape& shape) {
@@ -37,9 +65,13 @@ inline std::size_t cudnn_attention_workspace(const AttentionShape& shape, bool d
 }
 
 /// Bytes of workspace that cuDNN asked for, or else what it needs at most.
-inline std::size_t cudnn_workspace(const AttentionShape& shape, const DeviceLimits<Cuda>& limits) {
-  return limits.cudnn_workspace != 0 ? limits.cudnn_workspace
-                                     : cudnn_attention_workspace(shape, limits.deterministic);
+inline std::size_t cudnn_workspace(AttentionPass pass, const AttentionShape& shape,
+                                   const DeviceLimits<Cuda>& limits) {
+  const bool forward = pass == AttentionPass::forward;
+  if (limits.cudnn_answer) {
+    return forward ? limits.cudnn_answer->forward : limits.cudnn_answer->backward;
+  }
+  return forward ? 0 : cudnn_attention_workspace(shape, limits.deterministic);
 }
 
 /// The kernels that attention can run through.
@@ -53,9 +85,9 @@ AttentionKernels attention_kernels(AttentionPass pass, const AttentionShape& sha
   const bool fits = shape.tokens % cudnn_attention_multiple == 0;
   if (!std::is_same_v<T, Bf16> || !limits.cudnn || !fits) return AttentionKernels::octavo;
   if (pass == AttentionPass::forward || !limits.deterministic) return AttentionKernels::cudnn;
-  return cudnn_workspace(shape, limits) <= limits.most_deterministic_workspace
-             ? AttentionKernels::cudnn_deterministic
-             : AttentionKernels::octavo;
+  const bool refused = limits.cudnn_answer && !limits.cudnn_answer->refusal.empty();
+  const bool small = cudnn_workspace(pass, shape, limits) <= limits.most_deterministic_workspace;
+  return small && !refused ? AttentionKernels::cudnn_deterministic : AttentionKernels::octavo;
 }
 
 }  // namespace detail
@@ -71,14 +103,36 @@ const char* attention_implementation(AttentionPass pass, const AttentionShape& s
   return names[static_cast<std::size_t>(detail::attention_kernels<T>(pass, shape, limits))];
 }
 
-/// Bytes of workspace that attention of this shape needs, through whatever it runs.
+/// Why a deterministic backward runs in Octavo's own kernels where the forward runs through cuDNN;
+/// empty where it does not.
+/// @param limits  see attention_implementation
+template <class T = Bf16>
+std::string attention_fallback(const AttentionShape& shape, const DeviceLimits<Cuda>& limits) {
+  const auto kernels = [&](AttentionPass pass) {
+    return detail::attention_kernels<T>(pass, shape, limits);
+  };
+  if (kernels(AttentionPass::forward) == detail::AttentionKernels::octavo ||
+      kernels(AttentionPass::backward) != detail::AttentionKernels::octavo) {
+    return {};
+  }
+  if (limits.cudnn_answer && !limits.cudnn_answer->refusal.empty()) {
+    return limits.cudnn_answer->refusal;
+  }
+  return message("cuDNN's deterministic backward takes a workspace of ",
+                 detail::cudnn_workspace(AttentionPass::backward, shape, limits),
+                 " bytes, of which ", limits.most_deterministic_workspace, " are allowed");
+}
+
+/// Bytes of workspace that attention of this shape needs, through whatever each pass runs.
 inline std::size_t attention_workspace(const AttentionShape& shape,
                                        const DeviceLimits<Cuda>& limits) {
-  const std::size_t own = detail::own_attention_workspace(shape);
-  const auto backward = detail::attention_kernels<Bf16>(AttentionPass::backward, shape, limits);
-  return backward == detail::AttentionKernels::octavo
-             ? own
-             : std::max(own, detail::cudnn_workspace(shape, limits));
+  std::size_t bytes = detail::own_attention_workspace(shape);
+  for (const AttentionPass pass : {AttentionPass::forward, AttentionPass::backward}) {
+    if (detail::attention_kernels<Bf16>(pass, shape, limits) != detail::AttentionKernels::octavo) {
+      bytes = std::max(bytes, detail::cudnn_workspace(pass, shape, limits));
+    }
+  }
+  return bytes;
 }
 
 }  // namespace octavo

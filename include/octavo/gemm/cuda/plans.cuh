@@ -28,6 +28,7 @@ struct GemmPlan {
   GemmProduct product;
   TimedAlgorithm chosen{};
   Origin origin = Origin::heuristic;
+  bool is_counted = true;              ///< in the summary: see gemm_plan_summary
   std::unique_ptr<GemmTrial> trial{};  ///< while algorithms take turns
 };
 
@@ -57,9 +58,11 @@ class GemmPlans {
   }
 
   /// Plans products that have no plan yet; with `rehearsed`, algorithms of those that have neither
-  /// a record nor a rehearsal behind them take turns from now on.
+  /// a record nor a rehearsal behind them take turns from now on. The summary begins anew.
   /// @return products that are to be rehearsed
   int prepare(std::span<const GemmKey> keys, GemmChoice choice, const Context<Cuda>& context) {
+    summary_ = {};
+    for (auto& [key, plan] : plans_) plan.is_counted = false;
     const Stopwatch stopwatch(summary_.seconds);
     const bool tries = choice == GemmChoice::rehearsed && !context.limits().deterministic;
     // Which algorithms there are does not depend on where the scales lie.
@@ -67,6 +70,7 @@ class GemmPlans {
     int tried = 0;
     for (const GemmKey& key : keys) {
       GemmPlan& plan = plan_of(key, {scale, scale});
+      plan.is_counted = true;
       if (!tries || plan.origin != GemmPlan::Origin::heuristic) continue;
       if (plan.trial == nullptr) {
         plan.trial = std::make_unique<GemmTrial>(plan.product.algorithms(handle_, offered));
@@ -111,6 +115,7 @@ class GemmPlans {
   [[nodiscard]] GemmPlanSummary summary() const {
     GemmPlanSummary summary = summary_;
     for (const auto& [key, plan] : plans_) {
+      if (!plan.is_counted) continue;
       switch (plan.origin) {
         case GemmPlan::Origin::heuristic:
           ++summary.heuristic;

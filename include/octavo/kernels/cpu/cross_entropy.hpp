@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 namespace octavo {
 
@@ -23,6 +24,8 @@ void cross_entropy_body(TensorView<T, 2, Cpu> logits,
     T* row = logits.row(t);
     const Index target = targets.data()[t];
     const bool ignored = target < 0;
+    const bool exists = !ignored && target < vocabulary;
+    constexpr float nan = std::numeric_limits<float>::quiet_NaN();
     float largest = static_cast<float>(row[0]);
     for (Index i = 1; i < vocabulary; ++i) {
       const float value = static_cast<float>(row[i]);
@@ -30,15 +33,16 @@ void cross_entropy_body(TensorView<T, 2, Cpu> logits,
     }
     const float sum = detail::lane_sum(
         vocabulary, [&](Index i) { return fast_exp(static_cast<float>(row[i]) - largest); });
-    losses.data()[t] = ignored ? 0.0f : std::log(sum) - (static_cast<float>(row[target]) - largest);
+    const float at_target = exists ? static_cast<float>(row[target]) : nan;
+    losses.data()[t] = ignored ? 0.0f : std::log(sum) - (at_target - largest);
     if (gradient_scale.empty()) return;
-    const float scale = ignored ? 0.0f : gradient_scale.data()[0];
+    const float of_target = exists ? gradient_scale.data()[0] : nan;
+    const float scale = ignored ? 0.0f : of_target;
     const float factor = scale / sum;
-    const float at_target = ignored ? 0.0f : static_cast<float>(row[target]);
     for (Index i = 0; i < vocabulary; ++i) {
       row[i] = T(fast_exp(static_cast<float>(row[i]) - largest) * factor);
     }
-    if (!ignored) row[target] = T(fast_exp(at_target - largest) * factor - scale);
+    if (exists) row[target] = T(fast_exp(at_target - largest) * factor - scale);
     std::fill(row + vocabulary, row + padded, T(0.0f));
   });
 }

@@ -217,17 +217,18 @@ OCTAVO_KERNEL void __cluster_dims__(row_slices, 1, 1) __launch_bounds__(slice_th
   const Index begin = blockIdx.x % row_slices * slice;
   const std::int32_t target = targets[row];
   const bool ignored = target < 0;
+  const bool exists = !ignored && target < vocabulary;
   const RowSlice<T> own{logits + row * padded + begin, reinterpret_cast<T*>(slice_memory),
                         static_cast<int>(max(Index{0}, min(slice, vocabulary - begin)))};
   own.fetch();
   const ExponentialSum total = cluster_exponential_sum(own.sum());
-  const bool owns_target = !ignored && own.owns(target - begin);
+  const bool owns_target = exists && own.owns(target - begin);
   const float at_target =
       owns_target ? static_cast<float>(own.values[target - begin]) - total.largest : 0.0f;
   if (owns_target) losses[row] = logf(total.sum) - at_target;
-  if (ignored && own.owns(0) && begin == 0) losses[row] = 0.0f;
+  if (!exists && own.owns(0) && begin == 0) losses[row] = ignored ? 0.0f : NAN;
   if (gradient_scale == nullptr) return;
-  const float scale = ignored ? 0.0f : *gradient_scale;
+  const float scale = ignored ? 0.0f : exists ? *gradient_scale : NAN;
   const float factor = scale / total.sum;
   own.store_gradient(total.largest, factor);
   if (owns_target) {
@@ -250,7 +251,8 @@ OCTAVO_KERNEL void __launch_bounds__(long_row_threads)
   T* row = logits + Index{blockIdx.x} * padded;
   const std::int32_t target = targets[blockIdx.x];
   const bool ignored = target < 0;
-  const float at_target = ignored ? 0.0f : static_cast<float>(row[target]);
+  const bool exists = !ignored && target < vocabulary;
+  const float at_target = exists ? static_cast<float>(row[target]) : NAN;
   ExponentialSum sum = empty_sum();
 #pragma unroll 4
   for (Index column = threadIdx.x; column < vocabulary; column += long_row_threads) {
@@ -264,14 +266,15 @@ OCTAVO_KERNEL void __launch_bounds__(long_row_threads)
     losses[blockIdx.x] = ignored ? 0.0f : logf(total.sum) - (at_target - total.largest);
   }
   if (gradient_scale == nullptr) return;
-  const float scale = ignored ? 0.0f : *gradient_scale;
+  const float scale = ignored ? 0.0f : exists ? *gradient_scale : NAN;
   const float factor = scale / total.sum;
   for (Index column = threadIdx.x; column < padded; column += long_row_threads) {
     float gradient = 0.0f;
     if (column < vocabulary) {
       gradient = negative_exponential(static_cast<float>(row[column]) - total.largest) * factor;
+      if (column == target) gradient -= scale;
     }
-    row[column] = T(column == target ? gradient - scale : gradient);
+    row[column] = T(gradient);
   }
 }
 

@@ -10,6 +10,7 @@
 /// (delayed and other block scales).
 #pragma once
 
+#include <octavo/kernels/cuda/limits.hpp>
 #include <octavo/kernels/cuda/run.cuh>
 #include <octavo/kernels/quantize.hpp>
 
@@ -30,8 +31,6 @@ enum class Fit {
 /// Blocks of tiles that a multiprocessor shall hold at once: it bounds the registers of a thread.
 template <Fit F>
 inline constexpr int tiles_at_once = F == Fit::whole ? 4 : 3;
-/// Rows and columns that one block of threads casts and transposes; a multiple of every block size.
-inline constexpr int tile_side = 128;
 inline constexpr int tile_runs = tile_side / run_size;  // a row
 /// Rows of one column of the transposed copy that one thread writes at once: 16 bytes of FP8.
 inline constexpr int column_size = 16;
@@ -58,7 +57,7 @@ struct Produced {
 /// of these rows, of which `count` elements lie within the matrix (0 or less: nothing is read), and
 /// `make(i, loaded)` makes the run, with zeros beyond: so a thread has many reads under way before
 /// it needs the first. Between them, all threads of the block call `await` once, which may wait for
-/// what other blocks find. Offsets within a tile are of 32 bits.
+/// what other blocks find. Offsets within a tile are of 32 bits: see require_operand_size.
 template <class T>
 struct MatrixSource {
   static constexpr int parts = 1;
@@ -1144,6 +1143,7 @@ OCTAVO_KERNEL void clear_statistics_kernel(TensorView<ScalingSlot, 1, D> slots) 
 template <QuantizedPrecision P, OperandKind Kind>
 void quantize_body(const Operand<P, Kind, Cuda>& operand, const Context<Cuda>& context) {
   detail::check_storage<P>();
+  detail::require_operand_size<P>("quantize", operand.values.extent(0), operand.values.extent(1));
   if constexpr (detail::is_tensorwise<typename PrecisionTraits<P>::ScalingType>) {
     if (detail::must_find_scale(operand)) {
       const auto find_amax = [&](std::uint32_t* amax_bits) {

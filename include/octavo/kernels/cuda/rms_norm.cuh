@@ -20,7 +20,7 @@ struct Segment {
   Run<T> runs[2];
 };
 inline constexpr int segment_stride = 32;
-inline constexpr int segment_columns = 2 * segment_stride * run_size;
+static_assert(segment_columns == 2 * segment_stride * run_size);
 
 /// Where a lane's run of a segment begins, counted from the segment's first column.
 __device__ inline int column_in_segment(int run) {
@@ -479,6 +479,8 @@ void rms_norm_forward_body(TensorView<const T, 2, Cuda> x, TensorView<const T, 1
                            float epsilon, const Operand<P, Kind, Cuda>& y,
                            TensorView<float, 1, Cuda> inverse_rms, const Context<Cuda>& context) {
   constexpr const char* name = "rms_norm_forward";
+  detail::require_operand_size<P>(name, x.extent(0), x.extent(1));
+  detail::require_columns(name, x.extent(1), detail::most_norm_columns);
   const auto normalise = [&](T* values, std::uint32_t* amax_bits) {
     const bool vectors = detail::rows_are_vectors(x.extent(1), x.data(), weight.data(), values);
     const Index segments = ceil_divide(x.extent(1), detail::segment_columns);
@@ -533,6 +535,7 @@ void rms_norm_backward_body(TensorView<const T, 2, Cuda> y_gradient, TensorView<
   constexpr const char* name = "rms_norm_backward";
   const Index rows = x.extent(0);
   const Index columns = x.extent(1);
+  detail::require_columns(name, columns, detail::most_norm_backward_columns);
   const Index fitting = static_cast<Index>(detail::kernel_workspace_bytes / sizeof(float)) /
                         std::max(Index{1}, columns);
   const Index most = std::clamp(fitting, Index{1}, detail::rms_norm_pieces);

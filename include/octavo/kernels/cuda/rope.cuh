@@ -412,6 +412,7 @@ void rope_forward_body(TensorView<const T, 2, Cuda> qkv, HeadLayout layout,
                        const Context<Cuda>& context) {
   constexpr const char* name = "rope_forward";
   const Index rows = qkv.extent(0);
+  detail::require_columns(name, layout.columns());
   const detail::Rotation angles = detail::make_rotation(layout, rotation, sequence, 1.0f);
   if (norm.query.empty()) {
     detail::enqueue_rotation(name, qkv.data(), rotated.data(), rows, angles, nullptr, context);
@@ -436,6 +437,7 @@ void rope_backward_body(TensorView<T, 2, Cuda> rotated_gradient, HeadLayout layo
                         const Context<Cuda>& context) {
   constexpr const char* name = "rope_backward";
   const Index rows = rotated_gradient.extent(0);
+  detail::require_operand_size<P>(name, rows, layout.columns());
   const detail::Rotation angles = detail::make_rotation(layout, rotation, sequence, -1.0f);
   T* values = qkv_gradient.values.data();
   const auto rotate = [&](std::uint32_t* amax_bits) {

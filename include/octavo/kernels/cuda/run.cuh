@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 
 namespace octavo::detail {
 
@@ -242,6 +243,10 @@ template <class... Parameters, class... Arguments>
 void launch(const char* name, void (*kernel)(Parameters...), Index blocks, int threads,
             std::size_t shared_bytes, const Context<Cuda>& context, const Arguments&... arguments) {
   if (blocks == 0) return;
+  constexpr Index most = std::numeric_limits<int>::max();
+  require<ShapeError>(blocks <= most, name, ": ", blocks,
+                      " blocks of threads are needed, of which ", most,
+                      " can be launched at once; split the tensor");
   launch(name, kernel, dim3(static_cast<unsigned>(blocks)), threads, shared_bytes, context,
          arguments...);
 }

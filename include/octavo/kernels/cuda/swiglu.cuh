@@ -113,6 +113,8 @@ struct SwigluGradientSource {
 template <LinearPrecision P, OperandKind Kind, class T>
 void swiglu_forward_body(TensorView<const T, 2, Cuda> gate_up, const Operand<P, Kind, Cuda>& y,
                          const Context<Cuda>& context) {
+  // The rows that are read are twice as long as those that are written.
+  detail::require_operand_size<P>("swiglu_forward", gate_up.extent(0), gate_up.extent(1));
   const detail::SwigluSource<T> source{gate_up.data(), y.values.extent(1)};
   detail::produce("swiglu_forward", source, y, context);
 }
@@ -123,6 +125,7 @@ void swiglu_backward_body(TensorView<const T, 2, Cuda> y_gradient,
                           TensorView<const T, 2, Cuda> gate_up,
                           const Operand<P, Kind, Cuda>& gate_up_gradient,
                           const Context<Cuda>& context) {
+  detail::require_operand_size<P>("swiglu_backward", gate_up.extent(0), gate_up.extent(1));
   const detail::SwigluGradientSource<T> source{y_gradient.data(), gate_up.data(),
                                                y_gradient.extent(1)};
   detail::produce("swiglu_backward", source, gate_up_gradient, context);

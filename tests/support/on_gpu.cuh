@@ -1,0 +1,32 @@
+#pragma once
+
+#include <octavo/core/cuda/context.cuh>
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+namespace octavo::support {
+
+/// Why this machine cannot run the `Cuda` device's tests; empty where it can.
+inline std::string why_no_gpu() {
+  int count = 0;
+  const cudaError_t status = cudaGetDeviceCount(&count);
+  if (status != cudaSuccess || count == 0) {
+    return message("no GPU answers on this machine (", cudaGetErrorString(status), ")");
+  }
+  cudaDeviceProp card{};
+  check(cudaGetDeviceProperties(&card, 0), "cudaGetDeviceProperties");
+  const std::string reason = why_not_served(10 * card.major + card.minor);
+  return reason.empty() ? reason : message("GPU 0 is a ", card.name, ", but ", reason);
+}
+
+/// Tests that need a GPU; skipped where there is none that Octavo serves.
+class OnGpu : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (const std::string reason = why_no_gpu(); !reason.empty()) GTEST_SKIP() << reason;
+  }
+};
+
+}  // namespace octavo::support
