@@ -230,17 +230,18 @@ class GemmPlans {
   template <class Pass>
   void compare(const std::vector<Tried>& tried, const Pass& pass, const Context<Cuda>& context) {
     if (tried.empty()) return;
-    const auto use = [&](TimedAlgorithm Tried::*algorithm) {
-      for (const Tried& result : tried) result.plan->chosen = result.*algorithm;
+    using Which = TimedAlgorithm Tried::*;
+    const auto use = [&](Which which) {
+      for (const Tried& result : tried) result.plan->chosen = result.*which;
     };
     struct Side {
-      TimedAlgorithm Tried::*algorithm;
-      Replay<Cuda> passes;  ///< with these algorithms
+      Which algorithms;
+      Replay<Cuda> passes;  ///< with these
       std::vector<float> times;
     };
     std::array<Side, 2> sides{Side{&Tried::first, {}, {}}, Side{&Tried::fastest, {}, {}}};
     for (Side& side : sides) {
-      use(side.algorithm);
+      use(side.algorithms);
       for (int i = 0; i < 2; ++i) side.passes.run(context, pass);  // once to run, once to record
     }
     constexpr int rounds = 5;
@@ -259,7 +260,7 @@ class GemmPlans {
     summary_.heuristic_pass = static_cast<double>(median_of(sides[0].times));
     summary_.rehearsed_pass = static_cast<double>(median_of(sides[1].times));
     summary_.keeps_first = summary_.rehearsed_pass >= clearly * summary_.heuristic_pass;
-    use(sides[summary_.keeps_first ? 0 : 1].algorithm);
+    use(sides[summary_.keeps_first ? 0 : 1].algorithms);
   }
 
   static constexpr int offered = 16;  ///< algorithms that cuBLASLt is asked for
