@@ -1,5 +1,5 @@
 /// @file
-/// Functions of other_flags_test.cpp, which is compiled for another processor and without OpenMP.
+/// Functions of other_flags.cpp, which is compiled for another processor and without OpenMP.
 #pragma once
 
 #include "support/matrix.hpp"
