@@ -6,5 +6,4 @@
 #include <octavo/train/generate.hpp>
 #include <octavo/train/interrupt.hpp>
 #include <octavo/train/session.hpp>
-#include <octavo/train/session_not_included.hpp>
 #include <octavo/train/trainable_model.hpp>
