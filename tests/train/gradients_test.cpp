@@ -14,13 +14,13 @@ namespace gradients_test {
 using reference::Weights;
 
 template <class Precision>
-Weights gradients(octavo::Index micro_batches) {
+Weights gradients(octavo::Index micro_batches, unsigned seed = 3) {
   octavo::SessionOptions options = support::small_options();
   options.batch = {4 / micro_batches, 64};
   options.micro_batches = micro_batches;
   octavo::Context<octavo::Cpu> context{2};
   return support::telling_gradients<support::SmallSession<Precision>>(
-      options, support::step_batch(options, 0), context);
+      options, support::step_batch(options, 0), context, seed);
 }
 
 template <class Precision>
@@ -66,6 +66,32 @@ TYPED_TEST(Gradients, TwoMicroBatchesAreWithinTheBounds) {
       ADD_FAILURE() << one.name << ": error " << one.error << ", factor " << one.factor;
     }
   }
+}
+
+// What rounding moves a tensor's factor by, and a comparison of one gradient would hide.
+TEST(MeanFactors, TellASmallFactorFromRounding) {
+  using Precision = octavo::Fp8Recipe<octavo::Tensorwise>;  // whose gradients differ most
+  constexpr double bound = support::mean_factor_bound<Precision>();
+  support::MeanFactors one;
+  support::MeanFactors other;
+  support::MeanFactors faulty;
+  for (unsigned seed = 3; seed < 3 + support::mean_factor_gradients; ++seed) {
+    const Weights exact = gradients<octavo::Fp32>(1, seed);
+    Weights computed = gradients<Precision>(1, seed);
+    one.add(computed, exact);
+    other.add(gradients<Precision>(2, seed), exact);  // other scales, and other roundings
+    for (auto& [name, values] : computed) {
+      if (!name.ends_with("k_proj.weight")) continue;
+      for (double& value : values) value *= 1.05;
+    }
+    faulty.add(computed, exact);
+  }
+  for (const auto& [kind, mean] : one.means()) {
+    EXPECT_NEAR(other.means().at(kind) / mean, 1.0, bound) << kind;
+    const double apart = faulty.means().at(kind) / mean - 1.0;
+    EXPECT_NEAR(apart, kind == "self_attn.k_proj.weight" ? 0.05 : 0.0, 1e-9) << kind;
+  }
+  EXPECT_EQ(one.means().size(), 12U);
 }
 
 }  // namespace gradients_test

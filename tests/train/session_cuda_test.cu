@@ -95,6 +95,34 @@ TYPED_TEST(SessionOnCuda, EveryGradientIsTheCpus) {
               precision_name<TypeParam>().c_str(), error, factor);
 }
 
+// Where rounding hides a factor of 1.05 on one gradient, several show it.
+TYPED_TEST(SessionOnCuda, EveryKindOfGradientIsAsLargeAsTheCpus) {
+  const SessionOptions options = small_session(1);
+  const TokenBatch batch = step_batch(options, 0);
+  Context<Cuda> on_gpu;
+  on_gpu.set_deterministic(true);
+  Context<Cpu> on_cpu;
+  ::support::MeanFactors of_cuda;
+  ::support::MeanFactors of_cpu;
+  for (unsigned seed = 3; seed < 3 + ::support::mean_factor_gradients; ++seed) {
+    const auto exact =
+        ::support::telling_gradients<Session<Fp32, Cpu>>(options, batch, on_cpu, seed);
+    of_cuda.add(
+        ::support::telling_gradients<Session<TypeParam, Cuda>>(options, batch, on_gpu, seed),
+        exact);
+    of_cpu.add(::support::telling_gradients<Session<TypeParam, Cpu>>(options, batch, on_cpu, seed),
+               exact);
+  }
+  double worst = 0;
+  for (const auto& [kind, mean] : of_cpu.means()) {
+    const double ratio = of_cuda.means().at(kind) / mean;
+    EXPECT_NEAR(ratio, 1.0, ::support::mean_factor_bound<TypeParam>()) << kind;
+    worst = std::max(worst, std::abs(ratio - 1));
+  }
+  std::printf("  %s: mean factors within %.1e of the Cpu's\n", precision_name<TypeParam>().c_str(),
+              worst);
+}
+
 // What a recipe's rounding costs is the same on both devices: neither's gradients are farther from
 // those of FP32.
 TYPED_TEST(SessionOnCuda, EveryGradientIsAsFarFromFp32AsTheCpus) {
