@@ -57,12 +57,20 @@ template <>
 class Context<Cpu> {
  public:
   /// @param threads  number of threads for each operation; 0 takes all that OpenMP offers
+  /// @throws ConfigError  for a negative number, one that no machine of this kind can start, or
+  /// more
+  ///                      than 1 in a program that is compiled without OpenMP
   explicit Context(int threads = 0) : threads_(threads) {
-    require<ConfigError>(threads >= 0, "threads is ", threads,
-                         "; give 0 (all) or a positive number");
 #if defined(_OPENMP)
+    constexpr int many = 256;  // whoever tests with more threads than processors is served, too
+    const int most = std::max(many, omp_get_num_procs());
+    require<ConfigError>(threads >= 0 && threads <= most, "threads is ", threads,
+                         "; give 0 (all) or a number up to ", most);
     if (threads_ == 0) threads_ = omp_get_max_threads();
 #else
+    require<ConfigError>(threads == 0 || threads == 1, "threads is ", threads,
+                         ", but this program is compiled without OpenMP; compile it with -fopenmp, "
+                         "or give 0 or 1");
     threads_ = 1;
 #endif
   }

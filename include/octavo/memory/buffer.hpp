@@ -3,6 +3,7 @@
 #pragma once
 
 #include <octavo/core/context.hpp>
+#include <octavo/memory/host_memory.hpp>
 
 #include <cstddef>
 #include <cstring>
@@ -31,10 +32,12 @@ using OwnedBytes = std::unique_ptr<std::byte, Release>;
 /// @throws MemoryError  if the host has not that much memory left
 inline OwnedBytes allocate(std::size_t bytes, const Context<Cpu>&) {
   constexpr std::align_val_t alignment{allocation_alignment};
-  void* taken = ::operator new(bytes, alignment, std::nothrow);
+  const std::size_t available = available_host_memory();
+  void* taken = bytes > available ? nullptr : ::operator new(bytes, alignment, std::nothrow);
   require<MemoryError>(taken != nullptr, "the host has not ", bytes,
-                       " bytes of memory left; take a smaller batch or shorter sequences, or "
-                       "recompute more: plan_memory --device cpu says what each needs");
+                       " bytes of memory left (it has ", available,
+                       "); take a smaller batch or shorter sequences, or recompute more: "
+                       "plan_memory --device cpu says what each needs");
   return {static_cast<std::byte*>(taken),
           {[](std::byte* memory) { ::operator delete (memory, std::align_val_t{alignment}); }}};
 }

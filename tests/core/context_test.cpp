@@ -1,0 +1,34 @@
+#include <octavo/core/context.hpp>
+
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <string>
+
+namespace octavo {
+namespace context_test {
+namespace {
+
+std::string refusal_of(int threads) {
+  try {
+    const Context<Cpu> context(threads);
+  } catch (const ConfigError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(ContextOnCpu, TakesThreadsThatAMachineCanStart) {
+  EXPECT_EQ(Context<Cpu>(3).threads(), 3);
+  EXPECT_GE(Context<Cpu>(0).threads(), 1);
+  EXPECT_EQ(Context<Cpu>(256).threads(), 256);
+  for (const int threads : {-1, 100000, std::numeric_limits<int>::max()}) {
+    EXPECT_EQ(refusal_of(threads).find("threads is " + std::to_string(threads) + "; give 0 (all)"),
+              0u)
+        << threads;
+  }
+}
+
+}  // namespace
+}  // namespace context_test
+}  // namespace octavo

@@ -1,0 +1,17 @@
+// Compiled without OpenMP: the Cpu device has one thread, and says so to who asks for more.
+#include <octavo/core/context.hpp>
+
+#include <cstdio>
+#include <string_view>
+
+int main() try {
+  using octavo::Context;
+  using octavo::Cpu;
+  if (Context<Cpu>(0).threads() != 1 || Context<Cpu>(1).threads() != 1) return 1;
+  const Context<Cpu> context(8);
+  return 1;
+} catch (const octavo::ConfigError& error) {
+  std::puts(error.what());
+  const std::string_view text = error.what();
+  return text.find("threads is 8") == 0 && text.find("-fopenmp") != text.npos ? 0 : 1;
+}
