@@ -51,6 +51,8 @@ TEST_F(TrainerFlagsWithAFile, GemmPlansAreRead) {
   record.key.m = record.key.n = record.key.k = 128;
   store_gemm_plans(plans, std::vector{record});
   EXPECT_TRUE(request({}).gemm_plans.empty());
+  EXPECT_EQ(request({}).options.gemm_choice, GemmChoice::heuristic);
+  EXPECT_EQ(request({"--gemm-plans=" + plans.string()}).options.gemm_choice, GemmChoice::rehearsed);
   EXPECT_EQ(request({"--gemm-plans=" + plans.string()}).gemm_plans, std::vector{record});
   EXPECT_TRUE(request({"--gemm-plans=" + (folder_ / "absent").string()}).gemm_plans.empty());
   EXPECT_THROW(request({"--gemm-plans=" + folder_.string()}), IoError);

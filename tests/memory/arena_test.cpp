@@ -144,9 +144,8 @@ std::string refusal_of_absurd_memory(const auto& allocate) {
 TEST(Buffer, SaysWhatTheHostDoesNotHave) {
   const Context<Cpu> context(1);
   const std::regex expected(
-      R"(the host has not 1152921504606846976 bytes of memory left \(it has \d+\); take a smaller )"
-      "batch or shorter sequences, or recompute more: plan_memory --device cpu says what each "
-      "needs");
+      R"(the host has \d+ bytes of memory left, not 1152921504606846976; take a smaller batch or )"
+      "shorter sequences, or recompute more: plan_memory --device cpu says what each needs");
   const auto refused = [&](const auto& allocate) {
     return std::regex_match(refusal_of_absurd_memory(allocate), expected);
   };

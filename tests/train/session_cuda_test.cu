@@ -209,6 +209,8 @@ TYPED_TEST(SessionOnCuda, ARehearsalLeavesNoTrace) {
   Session<TypeParam, Cuda> second(options, knowing);
   EXPECT_EQ(second.gemm_plan_summary().rehearsed, 0);
   for (const OperandReport& operand : first.operands()) EXPECT_EQ(operand.amax, 0) << operand.name;
+  for (const GemmEntry& gemm : first.manifest().entries())
+    EXPECT_EQ(gemm.executed, 0U) << gemm.layer;
   for (unsigned i = 0; i < 3; ++i) {
     const StepResult one = this->step(first, options, i);
     const StepResult other = this->step(second, options, i);

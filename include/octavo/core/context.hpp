@@ -51,29 +51,47 @@ struct DeviceLimits<Cuda> {
   std::optional<CudnnAnswer> cudnn_answer{};
 };
 
+// Files with OpenMP and without may be linked to one program: their loops have different names.
+#if defined(_OPENMP)
+#define OCTAVO_LOOPS openmp_loops
+#else
+#define OCTAVO_LOOPS serial_loops
+#endif
+namespace detail {
+inline namespace OCTAVO_LOOPS {
+
+/// The threads of a context that is asked for so many: see Context<Cpu>.
+inline int checked_threads(int threads) {
+#if defined(_OPENMP)
+  constexpr int many = 256;  // whoever tests with more threads than processors is served, too
+  const int most = std::max(many, omp_get_num_procs());
+  require<ConfigError>(threads >= 0 && threads <= most, "threads is ", threads,
+                       "; give 0 (all) or a number up to ", most);
+  const int all = omp_get_max_threads();
+  require<ConfigError>(threads > 0 || all <= most, "OpenMP offers ", all,
+                       " threads; set OMP_NUM_THREADS to a number up to ", most);
+  return threads > 0 ? threads : all;
+#else
+  require<ConfigError>(threads == 0 || threads == 1, "threads is ", threads,
+                       ", but this program is compiled without OpenMP; compile it with -fopenmp, "
+                       "or give 0 or 1");
+  return 1;
+#endif
+}
+
+}  // namespace OCTAVO_LOOPS
+}  // namespace detail
+
 /// Threads and workspace for operations on the `Cpu` device. Not copyable: operations that share
 /// a context share its workspace, so they must not run at the same time.
 template <>
 class Context<Cpu> {
  public:
   /// @param threads  number of threads for each operation; 0 takes all that OpenMP offers
-  /// @throws ConfigError  for a negative number, one that no machine of this kind can start, or
-  /// more
-  ///                      than 1 in a program that is compiled without OpenMP
-  explicit Context(int threads = 0) : threads_(threads) {
-#if defined(_OPENMP)
-    constexpr int many = 256;  // whoever tests with more threads than processors is served, too
-    const int most = std::max(many, omp_get_num_procs());
-    require<ConfigError>(threads >= 0 && threads <= most, "threads is ", threads,
-                         "; give 0 (all) or a number up to ", most);
-    if (threads_ == 0) threads_ = omp_get_max_threads();
-#else
-    require<ConfigError>(threads == 0 || threads == 1, "threads is ", threads,
-                         ", but this program is compiled without OpenMP; compile it with -fopenmp, "
-                         "or give 0 or 1");
-    threads_ = 1;
-#endif
-  }
+  /// @throws ConfigError  for a negative number; for one above both 256 and the processors; for
+  ///                      more than 1 where the caller is compiled without OpenMP
+  [[gnu::always_inline]] explicit Context(int threads = 0)  // each file has its own
+      : threads_(detail::checked_threads(threads)) {}
   Context(const Context&) = delete;
   Context& operator=(const Context&) = delete;
 
@@ -102,12 +120,6 @@ T* workspace_of(const Context<D>& context, std::size_t bytes, const char* operat
   return reinterpret_cast<T*>(context.workspace().data());
 }
 
-// Files with OpenMP and without may be linked to one program: their loops have different names.
-#if defined(_OPENMP)
-#define OCTAVO_LOOPS openmp_loops
-#else
-#define OCTAVO_LOOPS serial_loops
-#endif
 inline namespace OCTAVO_LOOPS {
 
 /// Calls `body(i)` for 0 ≤ i < count, spread over the context's threads. Results must not depend

@@ -25,7 +25,8 @@ namespace octavo {
 enum class GemmChoice : std::uint8_t {
   heuristic,  ///< the library's first guess
   rehearsed,  ///< the fastest of those that take turns in micro-batches before the first step, if
-              ///< whole micro-batches are faster with them than with the library's first guesses
+              ///< whole micro-batches are faster with them than with the library's first guesses;
+              ///< in a deterministic context, where no timing may decide, the first guess
 };
 
 /// Where an algorithm can be used: cuBLASLt's own hold for one version of it and one kind of card.
@@ -311,8 +312,9 @@ template <Device D>
 }
 
 /// Chooses the algorithms of the products that `prepare_gemms` counted.
-/// @param pass  called without arguments, up to 20 times: enqueues the work that they are part of,
-///              the same in each call. Some calls are recorded: it neither waits nor allocates
+/// @param pass  called without arguments, up to 48 times and then for some seconds: enqueues the
+/// work that they are part of,
+///              the same in each call. Some calls are recorded: it must neither wait nor allocate
 /// @note synchronises
 template <Device D, class Pass>
 void rehearse_gemms_sync(const Pass& pass, const Context<D>& context) {

@@ -13,8 +13,7 @@ namespace octavo {
 /// `operand.record`, the slot's amax and statistics take in this tensor. An operand that is not
 /// quantised is left as it is. Values are rounded nearest-even and saturate; a block of zeros has
 /// scale 1 (MX: 2^-127).
-/// @throws ShapeError  if the copies' shapes are not that of the values, or for a matrix that is
-/// too
+/// @throws ShapeError  if the copies' shapes are not that of the values, or if the matrix is too
 ///                     large for the device: see `kernels/cuda/limits.hpp`
 /// @note enqueues; does not synchronise
 /// Source: Transformer Engine's delayed and current scaling; DeepSeek-V3; OCP MX.

@@ -33,11 +33,15 @@ using OwnedBytes = std::unique_ptr<std::byte, Release>;
 inline OwnedBytes allocate(std::size_t bytes, const Context<Cpu>&) {
   constexpr std::align_val_t alignment{allocation_alignment};
   const std::size_t available = available_host_memory();
-  void* taken = bytes > available ? nullptr : ::operator new(bytes, alignment, std::nothrow);
-  require<MemoryError>(taken != nullptr, "the host has not ", bytes,
-                       " bytes of memory left (it has ", available,
-                       "); take a smaller batch or shorter sequences, or recompute more: "
-                       "plan_memory --device cpu says what each needs");
+  constexpr const char* advice =
+      "; take a smaller batch or shorter sequences, or recompute more: plan_memory --device cpu "
+      "says "
+      "what each needs";
+  require<MemoryError>(bytes <= available, "the host has ", available,
+                       " bytes of memory left, not ", bytes, advice);
+  void* taken = ::operator new(bytes, alignment, std::nothrow);
+  require<MemoryError>(taken != nullptr, "the system refuses ", bytes,
+                       " bytes of memory, such as by a limit of ulimit -v", advice);
   return {static_cast<std::byte*>(taken),
           {[](std::byte* memory) { ::operator delete (memory, std::align_val_t{alignment}); }}};
 }

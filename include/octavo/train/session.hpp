@@ -278,6 +278,7 @@ class ModelSession final : public TrainingSession {
       parts_.model.finish_step(context_);
     };
     rehearse_gemms_sync(pass, context_);
+    parts_.model.reset_counts();
     parts_.model.scaling().reset(context_);
   }
 

@@ -53,13 +53,14 @@ class GemmPlans {
     for (const GemmPlanRecord& record : records) {
       if (record.library != here) continue;
       records_.insert_or_assign(record.key, record);
-      plans_.erase(record.key);
+      const auto place = plans_.find(record.key);
+      if (place != plans_.end()) take_record(place->second);
     }
   }
 
-  /// Plans products that have no plan yet; with `rehearsed`, algorithms of those that have neither
-  /// a record nor a rehearsal behind them take turns from now on. The summary begins anew.
-  /// @return products that are to be rehearsed
+  /// Plans products that have no plan yet. The summary begins anew.
+  /// @return products that are to be rehearsed: with `rehearsed`, those that have neither a record
+  ///         nor a rehearsal behind them
   int prepare(std::span<const GemmKey> keys, GemmChoice choice, const Context<Cuda>& context) {
     summary_ = {};
     for (auto& [key, plan] : plans_) plan.is_counted = false;
@@ -67,36 +68,37 @@ class GemmPlans {
     const bool tries = choice == GemmChoice::rehearsed && !context.limits().deterministic;
     // Which algorithms there are does not depend on where the scales lie.
     const auto* scale = workspace_of<float>(context, cublas_workspace_bytes, "a matrix product");
-    int tried = 0;
+    to_rehearse_.clear();
     for (const GemmKey& key : keys) {
       GemmPlan& plan = plan_of(key, {scale, scale});
       plan.is_counted = true;
-      if (!tries || plan.origin != GemmPlan::Origin::heuristic) continue;
-      if (plan.trial == nullptr) {
-        plan.trial = std::make_unique<GemmTrial>(plan.product.algorithms(handle_, offered));
-      }
-      ++tried;
+      if (tries && plan.origin == GemmPlan::Origin::heuristic) to_rehearse_.push_back(&plan);
     }
-    return tried;
+    return static_cast<int>(to_rehearse_.size());
   }
 
-  /// Runs passes until all algorithms that take turns are chosen.
+  /// Runs passes until the algorithms of all products that are to be rehearsed are chosen. One that
+  /// throws leaves all of them with the heuristics' first.
   template <class Pass>
   void rehearse(const Pass& pass, const Context<Cuda>& context) {
     const Stopwatch stopwatch(summary_.seconds);
-    constexpr int most_passes = 16;
     std::vector<Tried> tried;
     try {
-      for (int passes = 0; has_trials() && passes < most_passes; ++passes) {
+      for (GemmPlan* plan : to_rehearse_) {
+        plan->trial = std::make_unique<GemmTrial>(plan->product.algorithms(handle_, offered));
+      }
+      for (int passes = 0; passes < most_passes && has_trials(); ++passes) {
         pass();
         context.synchronize();
         judge(passes + 1 == most_passes, tried);
       }
       compare(tried, pass, context);
     } catch (...) {
-      for (auto& [key, plan] : plans_) plan.trial.reset();
+      for (GemmPlan* plan : to_rehearse_) plan->trial.reset();
+      for (const Tried& result : tried) result.plan->chosen = result.first;
       throw;
     }
+    for (const Tried& result : tried) result.plan->origin = GemmPlan::Origin::rehearsed;
   }
 
   /// Enqueues the product that `key` describes.
@@ -206,21 +208,19 @@ class GemmPlans {
   }
 
   [[nodiscard]] bool has_trials() const {
-    return std::any_of(plans_.begin(), plans_.end(),
-                       [](const auto& entry) { return entry.second.trial != nullptr; });
+    return std::any_of(to_rehearse_.begin(), to_rehearse_.end(),
+                       [](const GemmPlan* plan) { return plan->trial != nullptr; });
   }
 
   /// Ends the trials that have seen enough, or all of them. A product that did not run stays with
   /// the heuristics' first.
   void judge(bool all, std::vector<Tried>& tried) {
-    for (auto& [key, plan] : plans_) {
-      if (plan.trial == nullptr || !(plan.trial->judge() || all)) continue;
-      Tried result{&plan, plan.trial->first(), plan.trial->fastest()};
-      plan.trial.reset();
+    for (GemmPlan* plan : to_rehearse_) {
+      if (plan->trial == nullptr || !(plan->trial->judge() || all)) continue;
+      Tried result{plan, plan->trial->first(), plan->trial->fastest()};
+      plan->trial.reset();
       if (!std::isfinite(result.fastest.milliseconds)) continue;
       if (!std::isfinite(result.first.milliseconds)) result.first = result.fastest;
-      plan.chosen = result.fastest;
-      plan.origin = GemmPlan::Origin::rehearsed;
       tried.push_back(result);
     }
   }
@@ -244,17 +244,20 @@ class GemmPlans {
       use(side.algorithms);
       for (int i = 0; i < 2; ++i) side.passes.run(context, pass);  // once to run, once to record
     }
-    constexpr int rounds = 5;
-    constexpr int passes = 2;
     TimedSpan span;
+    const auto milliseconds = [&](Side& side, int passes) {
+      span.begin(context.stream());
+      for (int i = 0; i < passes; ++i) side.passes.run(context, pass);
+      span.end(context.stream());
+      context.synchronize();
+      return span.milliseconds() / static_cast<float>(passes);
+    };
+    // Long enough for the card's clocks to settle, as they do in training.
+    constexpr float settled = 1000;
+    const int passes = static_cast<int>(settled / milliseconds(sides[0], 1)) + 1;
+    constexpr int rounds = 5;
     for (int round = 0; round < rounds; ++round) {
-      for (Side& side : sides) {
-        span.begin(context.stream());
-        for (int i = 0; i < passes; ++i) side.passes.run(context, pass);
-        span.end(context.stream());
-        context.synchronize();
-        side.times.push_back(span.milliseconds() / passes);
-      }
+      for (Side& side : sides) side.times.push_back(milliseconds(side, passes));
     }
     constexpr double clearly = 0.998;
     summary_.heuristic_pass = static_cast<double>(median_of(sides[0].times));
@@ -264,12 +267,15 @@ class GemmPlans {
   }
 
   static constexpr int offered = 16;  ///< algorithms that cuBLASLt is asked for
+  /// So many that a product that runs once a pass has each of them timed thrice.
+  static constexpr int most_passes = 3 * offered;
 
   cublasLtHandle_t handle_ = nullptr;
   std::optional<GemmLibrary> library_;
   std::map<GemmKey, GemmPlanRecord> records_;
   std::map<GemmKey, GemmPlan> plans_;
-  GemmPlanSummary summary_;  ///< without the counts
+  std::vector<GemmPlan*> to_rehearse_;  ///< since the last `prepare`; plans stay where they are
+  GemmPlanSummary summary_;             ///< without the counts
 };
 
 }  // namespace detail

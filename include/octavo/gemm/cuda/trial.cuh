@@ -101,7 +101,7 @@ class GemmTrial {
   [[nodiscard]] TimedAlgorithm first() const { return timed(candidates_.front()); }
 
   /// The fastest so far; the library's first guess where no other is clearly faster, so that two
-  /// trials agree.
+  /// trials agree, and where there were too few launches to tell.
   [[nodiscard]] TimedAlgorithm fastest() const {
     constexpr float clearly = 0.99f;
     TimedAlgorithm best;
@@ -109,8 +109,8 @@ class GemmTrial {
       if (!candidate.is_out && time_of(candidate) < best.milliseconds) best = timed(candidate);
     }
     const Candidate& first = candidates_.front();
-    const bool keeps_first = !first.is_out && clearly * time_of(first) <= best.milliseconds;
-    return keeps_first ? timed(first) : best;
+    const bool stands = !first.is_out && clearly * time_of(first) <= best.milliseconds;
+    return stands || least_times() < first_times ? timed(first) : best;
   }
 
  private:
