@@ -248,20 +248,23 @@ TEST_F(SessionAttentionOnCuda, IsDeterministicWhereTheContextIsAndSaysSo) {
     context.set_deterministic(deterministic);
     Session<Bf16, Cuda> session(options, context);
     EXPECT_FALSE(take_step(session, options, 0).skipped);
+    const LlamaConfig& model = ::support::small;
+    const DeviceLimits<Cuda> limits =
+        attention_limits<Bf16>({options.batch.sequences,
+                                options.batch.tokens,
+                                {model.heads, model.kv_heads, model.head_dim}},
+                               context);
+    const bool has_cudnn =
+        limits.cudnn_answer && limits.cudnn_answer->refusal.empty() &&
+        (!deterministic || limits.cudnn_answer->backward <= limits.most_deterministic_workspace);
     int backwards = 0;
     for (const AttentionEntry& entry : session.manifest().attentions()) {
       if (std::string_view(entry.pass) != "backward") continue;
       ++backwards;
       EXPECT_EQ(entry.executed, 1u);
-      if (!context.limits().cudnn) {
-        EXPECT_EQ(entry.expected, "octavo");
-      } else if (!deterministic) {
-        EXPECT_EQ(entry.expected, "cudnn");
-      } else if (entry.fallback.empty()) {
-        EXPECT_EQ(entry.expected, "cudnn deterministic");
-      } else {
-        EXPECT_EQ(entry.expected, "octavo") << entry.fallback;
-      }
+      const char* cudnn = deterministic ? "cudnn deterministic" : "cudnn";
+      EXPECT_EQ(entry.expected, has_cudnn ? cudnn : "octavo") << entry.fallback;
+      EXPECT_EQ(entry.fallback.empty(), has_cudnn || !context.limits().cudnn);
       std::printf("  %s %s\n", entry.expected.c_str(), entry.fallback.c_str());
     }
     EXPECT_EQ(backwards, ::support::small.layers);
