@@ -166,8 +166,8 @@ ln -s texts alias
 for twice in text.txt ./text.txt texts/../text.txt hard.txt soft.txt; do
   refused "a file twice: $twice" "is the same file as text.txt" --data text.txt --data "$twice"
 done
-refused "a folder and a file inside of it" "is the same file as texts/a.txt" --data texts \
-  --data texts/a.txt
+refused "a folder and a file inside of it" "texts/a.txt is in the folder texts already" --data texts \
+  --data ./texts/a.txt
 refused "a file and its folder" "is the same file as alias/a.txt" --data alias/a.txt --data texts
 refused "a folder twice" "is the same file as texts/a.txt" --data texts --data alias
 
@@ -214,6 +214,7 @@ printf '\0\1\2\3binary\0' >no_text/data.bin
 : >empty.txt
 echo short >short.txt
 refused "no data" "--data is required"
+refused "a name that is empty" "'' is an empty name" --data ""
 refused "missing text" "absent.txt" --data absent.txt
 refused "empty text" "empty.txt" --data empty.txt
 refused "too short text" "give more text" --data short.txt
