@@ -6,9 +6,7 @@
 /// Exit codes: 0 done, 1 the output could not be written, 2 the input cannot be compared.
 
 #include <algorithm>
-#include <cerrno>
 #include <cstdio>
-#include <cstring>
 #include <exception>
 #include <filesystem>
 #include <string>
@@ -71,9 +69,8 @@ std::string terminal_text(const Comparison& comparison) {
 }
 
 void print(const std::string& text) {
-  if (std::fputs(text.c_str(), stdout) < 0 || std::fflush(stdout) != 0)
-    throw octavo::IoError(
-        fmt::format("standard output: cannot be written: {}", std::strerror(errno)));
+  std::fputs(text.c_str(), stdout);
+  programs::flush_output();
 }
 
 std::vector<Run> read_runs(const std::vector<std::string>& folders) {

@@ -92,10 +92,20 @@ int main(int argc, char** argv) {
       ->check(programs::not_negative_whole())
       ->capture_default_str();
   if (const auto code = programs::parse(app, argc, argv)) return *code;
+#if !defined(OCTAVO_WITH_CUDA)
+  if (app.count("--gpu") > 0) {
+    fmt::print(stderr,
+               "doctor: --gpu is for the cuda device, which is not compiled in; build again "
+               "with -DOCTAVO_CUDA=ON, or leave --gpu out\n");
+    return 2;
+  }
+#endif
   try {
-    return doctor::run(gpu, threads);
+    const int code = doctor::run(gpu, threads);
+    programs::flush_output();
+    return code;
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "doctor: %s\n", error.what());
+    fmt::print(stderr, "doctor: {}\n", programs::text_of(error));
     return 1;
   }
 }

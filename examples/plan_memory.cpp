@@ -37,11 +37,9 @@ void print_head(const Options& options, const octavo::LlamaConfig& config) {
 }
 
 void print_plan(const Options& options, const octavo::MemoryPlan& plan, const char* remark) {
-  fmt::print(
-      "precision {}, recompute {}, weight copies {}, AdamW with {} master weights and {} "
-      "moments{}\n\n",
-      options.precision, options.recompute, options.weight_copies, options.master_weights,
-      options.moments, remark);
+  fmt::print("precision {}, recompute {}, weight copies {}, AdamW with {} and {} moments{}\n\n",
+             options.precision, options.recompute, options.weight_copies, weights_text(options),
+             options.moments, remark);
   const auto line = [](const char* name, std::size_t bytes) {
     fmt::print("{:<17} | {:>10.3f} GiB | {:>15} bytes\n", name, gib(bytes), bytes);
   };
@@ -111,7 +109,8 @@ void print_all_head(const Options& options) {
 
 void print_all_line(const Options& options, const octavo::MemoryPlan& plan) {
   fmt::print("{:<22} | {:<9} | {:<6} | {:<6} | {:<7}", options.precision, options.recompute,
-             options.weight_copies, options.master_weights, options.moments);
+             options.weight_copies, has_masters(options) ? options.master_weights : "none",
+             options.moments);
   for (std::size_t kind = 0; kind < octavo::memory_kinds; ++kind) {
     fmt::print(" | {:>{}.3f}", gib(plan.by_kind[kind]), column_width(kind));
   }
@@ -169,12 +168,17 @@ int main(int argc, char** argv) {
   planner::declare(app, options, plans);
   if (const auto code = programs::parse(app, argc, argv)) return *code;
   try {
+    planner::require_consistent(app, options);
     planner::run(app, options, plans);
+    programs::flush_output();
+  } catch (const octavo::IoError& error) {
+    fmt::print(stderr, "plan_memory: {}\n", programs::text_of(error));
+    return 1;
   } catch (const octavo::Error& error) {
     fmt::print(stderr, "plan_memory: {}\n", programs::visible(error.what()));
     return 2;
   } catch (const std::exception& error) {
-    fmt::print(stderr, "plan_memory: {}\n", programs::visible(error.what()));
+    fmt::print(stderr, "plan_memory: {}\n", programs::text_of(error));
     return 1;
   }
   return 0;

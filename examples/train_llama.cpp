@@ -30,7 +30,7 @@ void announce(const octavo::TrainingSession& session) {
   fmt::print("{}", session.manifest().text());
   const std::string plans = session.gemm_plan_summary().text();
   if (!plans.empty()) fmt::print("gemm plans: {}\n", plans);
-  std::fflush(stdout);
+  programs::flush_output();
 }
 
 std::string sample(octavo::TrainingSession& session, const Options& options) {
@@ -158,7 +158,8 @@ int run(const CLI::App& app, const Options& options) {
     instance = &find_instance(options);
     data = std::make_unique<Data>(options);
     session = instance->make(session_request(options));
-    folder = make_run_folder(options);
+    const auto file = std::static_pointer_cast<programs::FlagsFile>(app.get_config_formatter());
+    folder = make_run_folder(options, file->file_with("out", options.out));
   } catch (const octavo::Error& error) {
     fmt::print(stderr, "train_llama: {}\n", programs::visible(error.what()));
     return bad_input;
@@ -192,7 +193,7 @@ int main(int argc, char** argv) {
   } catch (const std::exception& error) {
     // A terminal shows the progress line there.
     fmt::print(stderr, "{}train_llama: {}\n", ::isatty(STDERR_FILENO) != 0 ? "\n" : "",
-               programs::visible(error.what()));
+               programs::text_of(error));
     return trainer::failure;
   }
 }

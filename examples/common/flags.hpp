@@ -8,11 +8,17 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cmath>
+#include <cstdint>
 #include <cstdio>
+#include <cstring>
+#include <exception>
+#include <filesystem>
 #include <limits>
 #include <optional>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -51,8 +57,22 @@ CLI::Validator finite_number(const std::string& rule, const Holds& holds) {
 /// The bound keeps products of counts within 64 bits; CLI11 itself cuts larger numbers off.
 inline CLI::Validator whole_number(int least) {
   constexpr int most = std::numeric_limits<int>::max();
-  return finite_number(octavo::message("is no whole number from ", least, " to ", most),
-                       [least](double v) { return v >= least && v <= most && v == std::floor(v); });
+  const CLI::Validator in_range =
+      finite_number(octavo::message("is no whole number from ", least, " to ", most),
+                    [=](double v) { return v >= least && v <= most && v == std::floor(v); });
+  return CLI::Validator(
+      [in_range](const std::string& text) {
+        if (std::string error = in_range(text); !error.empty()) return error;
+        // CLI11 cannot convert 1e3, and takes 010 for octal.
+        double value = 0;
+        std::int64_t converted = 0;
+        CLI::detail::lexical_cast(text, value);
+        const auto whole = static_cast<std::int64_t>(value);
+        return CLI::detail::lexical_cast(text, converted) && converted == whole
+                   ? std::string()
+                   : octavo::message("'", text, "' is not in plain digits; write ", whole);
+      },
+      "");
 }
 inline CLI::Validator at_least_one() { return whole_number(1); }
 inline CLI::Validator not_negative_whole() { return whole_number(0); }
@@ -63,7 +83,11 @@ inline CLI::Validator not_negative() {
   return finite_number("is no number from 0 on", [](double v) { return v >= 0; });
 }
 inline CLI::Validator share() {
-  return finite_number("is no number between 0 and 1", [](double v) { return v >= 0 && v < 1; });
+  return finite_number("is no number from 0 on and below 1",
+                       [](double v) { return v >= 0 && v < 1; });
+}
+inline CLI::Validator share_above_zero() {
+  return finite_number("is no number above 0 and below 1", [](double v) { return v > 0 && v < 1; });
 }
 
 inline std::string joined(const std::vector<std::string>& words) {
@@ -88,18 +112,50 @@ inline octavo::Recompute recompute_named(const std::string& name) {
       std::find(recompute_names.begin(), recompute_names.end(), name) - recompute_names.begin());
 }
 
-/// The known word that `word` is probably meant to be, or "". More edits than a third of its
-/// characters make another word.
+/// The known word that `word` is probably meant to be, or "": in other letter cases, with an edit
+/// for every third character, or of which one begins with the other. A gpu is the cuda device.
 inline std::string nearest(const std::string& word, const std::vector<std::string>& known) {
+  const std::string lower = CLI::detail::to_lower(word);
+  std::vector<std::pair<std::string, std::string>> candidates;  // as it may be written, as it is
+  for (const std::string& name : known) {
+    if (name == word) continue;
+    candidates.emplace_back(name, name);
+    if (name == "cuda") candidates.emplace_back("gpu", name);
+  }
   std::string result;
   std::size_t best = std::max<std::size_t>(1, word.size() / 3) + 1;
-  for (const std::string& candidate : known) {
-    const std::size_t distance = edit_distance(word, candidate);
-    if (distance >= best || distance == 0) continue;
+  for (const auto& [written, name] : candidates) {
+    const std::size_t distance = edit_distance(lower, written);
+    if (distance >= best) continue;
     best = distance;
-    result = candidate;
+    result = name;
+  }
+  for (const auto& [written, name] : candidates) {
+    const bool begins = (lower.size() > 1 && written.starts_with(lower)) ||
+                        (written.size() > 2 && lower.starts_with(written));
+    if (result.empty() && begins) result = name;
   }
   return result;
+}
+
+/// "'bock' is none of none, norms, block; did you mean 'block'?"
+/// @param offered  the words to choose from
+/// @param known    those that may be meant
+inline std::string none_of(const std::string& word, const std::vector<std::string>& offered,
+                           const std::vector<std::string>& known) {
+  const std::string meant = nearest(word, known);
+  return "'" + word + "' is none of " + joined(offered) +
+         (meant.empty() ? "" : "; did you mean '" + meant + "'?");
+}
+
+/// Accepts these words.
+inline CLI::Validator one_of(const std::vector<std::string>& words) {
+  return CLI::Validator(
+      [words](const std::string& word) {
+        const bool known = std::find(words.begin(), words.end(), word) != words.end();
+        return known ? std::string() : none_of(word, words, words);
+      },
+      "");
 }
 
 /// The message for a flag or key that does not exist.
@@ -135,6 +191,33 @@ inline void require_no_repeats(const CLI::App& app) {
   }
 }
 
+/// Why the file that --config names cannot be read.
+inline std::string unreadable_configuration(const CLI::App& app) {
+  const auto file = app.get_config_ptr()->as<std::string>();
+  std::error_code error;
+  const auto status = std::filesystem::status(file, error);
+  const std::string what = "--config: '" + file + "' ";
+  if (std::filesystem::is_directory(status)) return what + "is a folder; name a TOML file";
+  if (!std::filesystem::exists(status)) return what + "does not exist: there is no such file";
+  return what + "cannot be read; check its permissions";
+}
+
+/// Throws where standard output could not take all that was printed.
+/// @throws IoError  with the system's reason
+inline void flush_output() {
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return;
+  throw octavo::IoError(
+      octavo::message("standard output: cannot be written: ", std::strerror(errno)));
+}
+
+/// What an exception says, in one line. Of standard output {fmt} does not give the name.
+inline std::string text_of(const std::exception& error) {
+  const auto* reason = dynamic_cast<const std::system_error*>(&error);
+  return reason != nullptr && std::ferror(stdout) != 0
+             ? "standard output: cannot be written: " + reason->code().message()
+             : visible(error.what());
+}
+
 /// Reads the command line. Prints what --help and --version ask for, and one line on stderr for
 /// what cannot be understood.
 /// @return  the exit code where the program ends with that
@@ -144,9 +227,14 @@ inline std::optional<int> parse(CLI::App& app, int argc, char** argv) {
   try {
     try {
       app.parse(argc, argv);
-    } catch (const CLI::ArgumentMismatch&) {
+    } catch (const CLI::ArgumentMismatch& error) {
       require_no_repeats(app);
+      const std::string text = error.what();
+      octavo::require<octavo::ConfigError>(!text.ends_with(" missing"),
+                                           text.substr(0, text.find(':')), " needs a value");
       throw;
+    } catch (const CLI::FileError&) {
+      throw octavo::ConfigError(unreadable_configuration(app));
     }
     require_no_rest(app);
   } catch (const CLI::Success& wish) {

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 #include <toml++/toml.h>
 
+#include <algorithm>
 #include <cmath>
 #include <istream>
 #include <string>
@@ -31,7 +32,16 @@ class FlagsFile : public CLI::Config {
       throw octavo::ConfigError(octavo::message(place(error.source()), error.description(),
                                                 "; a configuration is TOML: see https://toml.io"));
     }
+    read_ = values;
     return values;
+  }
+
+  /// The configuration file, if it gives `key` this value; else "".
+  [[nodiscard]] std::string file_with(const std::string& key, const std::string& value) const {
+    const auto read = [&](const CLI::ConfigItem& item) {
+      return item.name == key && item.inputs.back() == value;
+    };
+    return std::any_of(read_.begin(), read_.end(), read) ? path() : "";
   }
 
   /// One line for each flag, in the order of their declaration; none for a flag that was not given
@@ -78,6 +88,9 @@ class FlagsFile : public CLI::Config {
       octavo::require<octavo::ConfigError>(option->get_items_expected_max() > 1,
                                            place(node.source()), key,
                                            " is an array; write one value");
+      octavo::require<octavo::ConfigError>(!array->empty(), place(node.source()), key,
+                                           " is an empty array; name at least one, or leave it "
+                                           "out");
       for (const toml::node& element : *array) {
         result.inputs.push_back(checked_value(*option, key, element));
       }
@@ -182,6 +195,7 @@ class FlagsFile : public CLI::Config {
   }
 
   CLI::App& app_;
+  mutable std::vector<CLI::ConfigItem> read_;  ///< by `from_config`, which CLI11 wants const
 };
 
 }  // namespace programs

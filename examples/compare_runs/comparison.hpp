@@ -75,6 +75,11 @@ std::vector<double> column(const Run& run, Projection projection) {
 
 namespace detail {
 
+/// A recipe of several parts is named by its precision: the parts make no label.
+inline bool has_parts(const Configuration& configuration) {
+  return configuration.recipe.find(", ") != std::string::npos;
+}
+
 /// Recipes, made unique by the folder's name, or the whole path, where two runs share one.
 inline std::vector<std::string> labels(const std::vector<Run>& runs) {
   const auto base = [](const Run& run) {
@@ -86,7 +91,8 @@ inline std::vector<std::string> labels(const std::vector<Run>& runs) {
       return std::count_if(runs.begin(), runs.end(),
                            [&](const Run& other) { return key(other) == key(run); }) > 1;
     };
-    std::string label = run.configuration.recipe;
+    std::string label =
+        has_parts(run.configuration) ? run.configuration.precision : run.configuration.recipe;
     if (shares([](const Run& r) { return r.configuration.recipe; })) {
       const bool same_name =
           shares([&](const Run& r) { return std::pair(r.configuration.recipe, base(r)); });
@@ -97,12 +103,27 @@ inline std::vector<std::string> labels(const std::vector<Run>& runs) {
   return labels;
 }
 
+/// Of the runs with this precision the first that is done, else the first with a validation loss,
+/// else the first.
 inline std::size_t find_baseline(const std::vector<Run>& runs, const std::string& precision) {
-  std::string present;
-  for (std::size_t i = 0; i < runs.size(); ++i) {
-    if (runs[i].configuration.precision == precision) return i;
-    present += (i == 0 ? "" : ", ") + visible(runs[i].configuration.precision);
+  const auto first = [&](auto serves) {
+    const auto found = std::find_if(runs.begin(), runs.end(), [&](const Run& run) {
+      return run.configuration.precision == precision && serves(run);
+    });
+    return static_cast<std::size_t>(found - runs.begin());
+  };
+  const auto has_loss = [](const Run& run) {
+    return std::any_of(run.evaluations.begin(), run.evaluations.end(),
+                       [](const Evaluation& e) { return std::isfinite(e.loss); });
+  };
+  for (const std::size_t index :
+       {first([&](const Run& run) { return run.finished() && has_loss(run); }), first(has_loss),
+        first([](const Run&) { return true; })}) {
+    if (index < runs.size()) return index;
   }
+  std::string present;
+  for (const Run& run : runs)
+    present += (present.empty() ? "" : ", ") + visible(run.configuration.precision);
   throw InputError(
       fmt::format("no run has the baseline's precision \"{}\"; add that run's folder, or name one "
                   "of these with --baseline: {}",
@@ -242,6 +263,7 @@ inline void note_run(const Run& run, const Row& row, std::size_t window,
   for (const std::string& remark : run.remarks)
     notes.push_back(fmt::format("{}: {}.", row.label, remark));
   const Configuration& c = run.configuration;
+  if (has_parts(c)) notes.push_back(fmt::format("{}: {}.", row.label, visible(c.recipe)));
   if (!run.finished()) notes.push_back(fmt::format("{} {}.", row.label, end_of(run)));
   if (!run.summary) {
     notes.push_back(
@@ -269,7 +291,7 @@ inline void note_baseline(Comparison& comparison, const std::string& precision) 
 
 }  // namespace detail
 
-/// @param precision  which run is the baseline: the first with this precision
+/// @param precision  of the run that is the baseline; of several the first that is done
 /// @throws InputError  if no run has that precision
 inline Comparison compare(std::vector<Run> runs, const std::string& precision) {
   Comparison comparison;
@@ -277,7 +299,8 @@ inline Comparison compare(std::vector<Run> runs, const std::string& precision) {
   comparison.baseline = detail::find_baseline(comparison.runs, precision);
   std::size_t longest = 0;
   for (const Run& run : comparison.runs) longest = std::max(longest, run.steps.size());
-  comparison.window = std::clamp<std::size_t>(longest / 30, 1, 200);
+  // An odd number: as many on both sides of a step.
+  comparison.window = std::clamp<std::size_t>(longest / 30, 1, 200) | 1;
 
   const std::vector<std::string> labels = detail::labels(comparison.runs);
   for (std::size_t i = 0; i < labels.size(); ++i)

@@ -287,7 +287,11 @@ inline std::string charts(const Comparison& comparison, const std::vector<std::s
                     "Hollow markers: validation. Crosses at the foot: steps that were skipped or "
                     "whose loss was not finite.",
                 panels(views_of(loss, true)));
-  out += figure(difference.title, "Of the running means. Above zero is worse than the baseline.",
+  out += figure(difference.title,
+                (comparison.window < 2
+                     ? std::string("Of each step.")
+                     : fmt::format("Of the running means over {} steps.", comparison.window)) +
+                    " Above zero is worse than the baseline.",
                 panel(difference));
   out += figure(gap.title, "Above zero is worse than the baseline.", panel(gap));
   out += figure(norm.title, mean, panels(views_of(norm, false)));

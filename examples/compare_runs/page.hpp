@@ -21,7 +21,7 @@ inline constexpr std::string_view style_sheet = R"css(
 .s0 { --c: var(--s0) } .s1 { --c: var(--s1) } .s2 { --c: var(--s2) } .s3 { --c: var(--s3) }
 .s4 { --c: var(--s4) } .s5 { --c: var(--s5) } .s6 { --c: var(--s6) } .s7 { --c: var(--s7) }
 * { box-sizing: border-box }
-body { margin: 0 auto; padding: 2.2rem 1.4rem 4rem; max-width: 1180px; background: var(--page);
+body { margin: 0 auto; padding: 2.2rem 1.4rem 4rem; max-width: 1360px; background: var(--page);
   color: var(--ink); font: 16px/1.5 system-ui, -apple-system, "Segoe UI", Roboto, sans-serif }
 h1 { font-size: 1.7rem; line-height: 1.2; margin: 0 0 .3rem; letter-spacing: -.01em }
 h2 { font-size: 1.15rem; margin: 2.6rem 0 .6rem }

@@ -43,7 +43,8 @@ octavo::MemoryPlan make(const Request& request) {
     return plan<Llama<Config, Precision, octavo::Cuda>>(request, request.cuda);
   } else {
     throw octavo::ConfigError(
-        "no GPU that this library serves multiplies these blocks: choose fp8-blockwise, or cpu");
+        "no GPU that this library serves multiplies these blocks: choose --precision "
+        "fp8-blockwise, or --device cpu");
   }
 }
 

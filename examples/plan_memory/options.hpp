@@ -20,6 +20,7 @@ struct Options {
   std::string recompute = "none";
   std::string weight_copies = "kept";
   bool cudnn = false;
+  bool own_attention = false;
   int threads = 0;
   Index head_chunk = 0;
   Index batch = 1;
@@ -60,7 +61,7 @@ inline void declare(CLI::App& app, Options& options, const std::vector<Plan>& pl
   };
   const auto choose = [&](const std::string& name, std::string& value, const std::string& text,
                           const std::vector<std::string>& choices) {
-    add(name, value, text)->check(CLI::IsMember(choices));
+    add(name, value, text)->check(one_of(choices));
   };
   const auto models = names(plans, [](const Plan& plan) { return plan.config.name.text(); });
   const auto precisions = names(plans, [](const Plan& plan) { return plan.precision; });
@@ -79,8 +80,9 @@ inline void declare(CLI::App& app, Options& options, const std::vector<Plan>& pl
          "fp32; bf16: none beside the BF16 weights; auto: fp32 where the GPU has memory for it",
          state_choices);
   choose("--moments", options.moments, "of AdamW, as --master-weights", state_choices);
-  app.add_flag("--with-cudnn,!--own-attention", options.cudnn,
-               "attention on cuda may run through cuDNN, or runs in own kernels (default)");
+  app.add_flag("--with-cudnn", options.cudnn, "attention on cuda may run through cuDNN");
+  app.add_flag("--own-attention", options.own_attention,
+               "attention on cuda runs in own kernels (default)");
   add("--threads", options.threads, "threads of the cpu device; 0: all")
       ->check(not_negative_whole());
   add("--card-memory", options.card_memory, "GiB of a GPU; may be given again")
@@ -88,6 +90,24 @@ inline void declare(CLI::App& app, Options& options, const std::vector<Plan>& pl
   app.add_flag("--all", options.all,
                "one line for every precision, recompute policy, weight copies and optimizer state; "
                "what is named stays fixed");
+}
+
+/// Throws if flags that each are right do not go together.
+/// @throws ConfigError  saying what to change
+inline void require_consistent(const CLI::App& app, const Options& options) {
+  octavo::require<octavo::ConfigError>(!options.cudnn || !options.own_attention,
+                                       "--with-cudnn and --own-attention exclude each other; give "
+                                       "one");
+  const auto require_device = [&](const char* flag, const std::string& device) {
+    octavo::require<octavo::ConfigError>(app.count(flag) == 0 || options.device == device, flag,
+                                         " is for the ", device, " device, but --device is '",
+                                         options.device, "'; give --device ", device, ", or leave ",
+                                         flag, " out");
+  };
+  require_device("--threads", "cpu");
+  for (const char* flag : {"--with-cudnn", "--own-attention", "--card-memory"}) {
+    require_device(flag, "cuda");
+  }
 }
 
 inline Request request_of(const Options& options) {

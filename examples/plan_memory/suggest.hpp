@@ -138,11 +138,18 @@ class Planner {
   const Plan& plan_;
 };
 
+/// Whether the weights have a format beside which masters are kept, or that they take the place of.
+inline bool has_masters(const Options& options) { return options.precision != "fp32"; }
+
+/// "bf16 master weights"; weights in FP32 are updated themselves.
+inline std::string weights_text(const Options& options) {
+  return has_masters(options) ? options.master_weights + " master weights" : "fp32 weights";
+}
+
 /// What `auto` came to on a card.
 inline std::string state_text(const Options& asked, const Options& resolved) {
   if (asked.master_weights != "auto" && asked.moments != "auto") return "";
-  return fmt::format(" (auto: {} master weights, {} moments)", resolved.master_weights,
-                     resolved.moments);
+  return fmt::format(" (auto: {}, {} moments)", weights_text(resolved), resolved.moments);
 }
 
 inline const char* state_remark(const Options& asked) {

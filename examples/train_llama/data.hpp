@@ -7,16 +7,58 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
 namespace trainer {
 
+/// Whether so many bytes are enough for validation and for the steps.
+inline bool has_room(std::size_t bytes, const Options& options) {
+  const auto all = static_cast<octavo::Index>(bytes);
+  const auto share =
+      static_cast<octavo::Index>(options.validation_fraction * static_cast<double>(all));
+  const octavo::Index train = all - std::max(share, options.sequence_length + 1);
+  return options.batch * options.micro_batches < train / options.sequence_length;
+}
+
+/// Throws if the text is too short for the shape of a step.
+/// @throws ConfigError  naming the text and flags that would do: the longest sequences, in as many
+///                      tokens as every precision can reduce
+inline void require_room(const octavo::Text& text, const Options& options) {
+  if (has_room(text.bytes.size(), options)) return;
+  const auto shape = [](const Options& of) {
+    return octavo::message(
+        "--batch ", of.batch, " --seq-len ", of.sequence_length,
+        of.micro_batches == 1 ? "" : octavo::message(" --micro-batches ", of.micro_batches));
+  };
+  std::string name = text.read.front().path.string();
+  if (text.read.size() > 1) name += octavo::message(" and ", text.read.size() - 1, " more");
+  const auto fitting = [&](Options other) {
+    constexpr octavo::Index multiple = 32;
+    const auto most = static_cast<octavo::Index>(text.bytes.size());
+    other.sequence_length = std::min(other.sequence_length, most) / multiple * multiple;
+    while (other.sequence_length > 0 && !has_room(text.bytes.size(), other)) {
+      other.sequence_length -= multiple;
+    }
+    return other;
+  };
+  Options less = fitting(options);
+  if (less.sequence_length == 0) {
+    less.batch = less.micro_batches = 1;
+    less.sequence_length = options.sequence_length;
+    less = fitting(less);
+  }
+  throw octavo::ConfigError(octavo::message(
+      name, ": ", text.bytes.size(), " bytes are too few for ", shape(options),
+      " and validation; give more text", less.sequence_length == 0 ? "" : ", or " + shape(less)));
+}
+
 /// Text, batches and buffers of a run.
 class Data {
  public:
   explicit Data(const Options& options)
-      : text_(octavo::load_text({options.data.begin(), options.data.end()})),
+      : text_(read(options)),
         parts_(octavo::split_validation(text_.bytes, options.validation_fraction,
                                         options.sequence_length + 1)),
         stream_(parts_.train, {.sequences = options.batch * options.micro_batches,
@@ -55,6 +97,13 @@ class Data {
   [[nodiscard]] std::size_t validation_tokens() const { return parts_.validation.size(); }
 
  private:
+  /// @throws ConfigError  if the text is too short, with what would do
+  static octavo::Text read(const Options& options) {
+    octavo::Text text = octavo::load_text({options.data.begin(), options.data.end()});
+    require_room(text, options);
+    return text;
+  }
+
   octavo::Text text_;
   octavo::TokenSplit parts_;
   octavo::TokenStream stream_;

@@ -89,12 +89,12 @@ inline void declare(CLI::App& app, Options& options) {
   add("--device", options.device, joined(detail::compiled(&Instance::device)), model);
   add("--recompute", options.recompute, "what the backward makes again: " + joined(recompute_names),
       model)
-      ->check(CLI::IsMember(recompute_names));
+      ->check(one_of(recompute_names));
   add("--weight-copies", options.weight_copies,
       "quantised copies of weights: " + joined(weight_copies_names) +
           " for each GEMM, which saves 2 bytes a parameter",
       model)
-      ->check(CLI::IsMember(weight_copies_names));
+      ->check(one_of(weight_copies_names));
   // Without a default, which would stand in every run's config.toml and not fit the other device.
   const auto add_for = [&](const std::string& name, auto& value, const std::string& text) {
     return app.add_option(name, value, text)->group(model);
@@ -122,7 +122,7 @@ inline void declare(CLI::App& app, Options& options) {
       ->check(at_least_one());
   add("--validation-fraction", options.validation_fraction,
       "share of the text, at its end, that is kept for validation", data)
-      ->check(share());
+      ->check(share_above_zero());
   add("--validation-batches", options.validation_batches, "batches in an evaluation, at most", data)
       ->check(at_least_one());
 
@@ -131,8 +131,7 @@ inline void declare(CLI::App& app, Options& options) {
   add("--learning-rate", options.learning_rate, "at the end of the warm-up", training)
       ->check(above_zero());
   add("--schedule", options.schedule, "cosine, linear, constant, wsd", training)
-      ->check(CLI::IsMember(
-          std::vector<std::string>(octavo::schedule_names.begin(), octavo::schedule_names.end())));
+      ->check(one_of({octavo::schedule_names.begin(), octavo::schedule_names.end()}));
   add("--warmup", options.warmup, "steps in which the rate rises", training)
       ->check(not_negative_whole());
   add("--final-fraction", options.final_fraction, "of the learning rate, at the last step",
@@ -150,10 +149,10 @@ inline void declare(CLI::App& app, Options& options) {
       "where "
       "the GPU has memory for it",
       training)
-      ->check(CLI::IsMember(state_choices));
+      ->check(one_of(state_choices));
   add("--moments", options.formats.moments,
       "fp32; bf16 rounded stochastically; auto: fp32 where the GPU has memory for it", training)
-      ->check(CLI::IsMember(state_choices));
+      ->check(one_of(state_choices));
   add("--seed", options.seed, "of weights, batches and samples", training)
       ->check(not_negative_whole());
   add("--max-skipped", options.max_skipped,
@@ -205,7 +204,6 @@ struct Choice {
   std::string Instance::*field;
   const std::string& value;
   std::vector<std::string> all;
-  std::string build_option;  ///< what compiles `value` in
 };
 
 /// How to build the trainer with what it lacks.
@@ -215,26 +213,33 @@ inline std::string build_again(const std::string& device, const std::string& opt
          " && cmake --build BUILD_FOLDER (quickstart's is " + folder + ")";
 }
 
+/// "-DNAME=value", with CUDA in the option's name for the `cuda` device.
+inline std::string build_option(const std::string& device, const std::string& flag,
+                                const std::string& value) {
+  if (flag == "--device") return "-DOCTAVO_CUDA=ON";
+  return std::string(device == "cuda" ? "-DOCTAVO_CUDA_" : "-DOCTAVO_") +
+         (flag == "--model" ? "PRESETS=" : "PRECISIONS=") + value;
+}
+
 /// @throws ConfigError  if no instance has the choice
 inline void require_compiled(const Choice& choice, const std::string& device) {
   const std::vector<std::string> here = compiled(choice.field);
-  if (std::find(here.begin(), here.end(), choice.value) != here.end()) return;
-  const bool exists =
-      std::find(choice.all.begin(), choice.all.end(), choice.value) != choice.all.end();
-  const std::string meant = programs::nearest(choice.value, choice.all);
-  throw octavo::ConfigError(
-      octavo::message(choice.flag, " '", choice.value,
-                      exists ? "' is not compiled in, only: " : "' is unknown; choose one of: ",
-                      programs::joined(here),
-                      exists ? "; " + build_again(device, choice.build_option)
-                             : (meant.empty() ? "" : "; did you mean '" + meant + "'?")));
-}
-
-/// "-DNAME=value", with CUDA in the option's name for the `cuda` device.
-inline std::string build_option(const Options& options, const char* what,
-                                const std::string& value) {
-  return std::string(options.device == "cuda" ? "-DOCTAVO_CUDA_" : "-DOCTAVO_") + what + "=" +
-         value;
+  const auto among = [](const std::vector<std::string>& names, const std::string& name) {
+    return std::find(names.begin(), names.end(), name) != names.end();
+  };
+  if (among(here, choice.value)) return;
+  const std::string flag = choice.flag;
+  const bool exists = among(choice.all, choice.value);
+  const std::string meant = exists ? choice.value : programs::nearest(choice.value, choice.all);
+  std::string text = flag + ": ";
+  if (!exists) text += programs::none_of(choice.value, here, choice.all);
+  if (exists || (!meant.empty() && !among(here, meant))) {
+    const std::string& wanted = flag == "--device" ? meant : device;
+    text += octavo::message(exists ? "" : " ", "'", meant,
+                            "' is not compiled in, only: ", programs::joined(here), "; ",
+                            build_again(wanted, build_option(wanted, flag, meant)));
+  }
+  throw octavo::ConfigError(text);
 }
 
 }  // namespace detail
@@ -245,17 +250,12 @@ inline const Instance& find_instance(const Options& options) {
   std::vector<std::string> precisions;
   std::apply([&](auto... named) { (precisions.emplace_back(named.name), ...); },
              programs::precisions);
-  const std::string model = detail::build_option(options, "PRESETS", options.model);
-  const std::string precision = detail::build_option(options, "PRECISIONS", options.precision);
-  detail::require_compiled(
-      {"--device", &Instance::device, options.device, {"cpu", "cuda"}, "-DOCTAVO_CUDA=ON"},
-      options.device);
-  detail::require_compiled(
-      {"--model", &Instance::model, options.model, programs::preset_names(), model},
-      options.device);
-  detail::require_compiled(
-      {"--precision", &Instance::precision, options.precision, precisions, precision},
-      options.device);
+  detail::require_compiled({"--device", &Instance::device, options.device, {"cpu", "cuda"}},
+                           options.device);
+  detail::require_compiled({"--model", &Instance::model, options.model, programs::preset_names()},
+                           options.device);
+  detail::require_compiled({"--precision", &Instance::precision, options.precision, precisions},
+                           options.device);
   for (const Instance& instance : instances()) {
     if (instance.model == options.model && instance.precision == options.precision &&
         instance.device == options.device) {
@@ -268,7 +268,11 @@ inline const Instance& find_instance(const Options& options) {
       "or --device cpu");
   throw octavo::ConfigError(octavo::message(
       "model ", options.model, " in ", options.precision, " on ", options.device,
-      " is not compiled in; ", detail::build_again(options.device, model + " " + precision)));
+      " is not compiled in; ",
+      detail::build_again(
+          options.device,
+          detail::build_option(options.device, "--model", options.model) + " " +
+              detail::build_option(options.device, "--precision", options.precision))));
 }
 
 /// What the session is made from.

@@ -119,7 +119,7 @@ class Report {
           record.step, record.epoch, record.result.loss, record.learning_rate,
           record.result.gradient_norm, record.milliseconds, record.tokens_per_second, recipe_,
           record.result.skipped ? " | SKIPPED: not finite, nothing changed" : "");
-      std::fflush(stdout);
+      programs::flush_output();
     }
     progress(record);
     octavo::JsonLine line;
@@ -160,16 +160,16 @@ class Report {
   void end(const Summary& summary, std::size_t peak_bytes) {
     clear_progress();
     fmt::print(
-        "\n{} steps in {:.1f} s | {:.0f} tok/s after the first | train loss {:.4f} | validation "
-        "loss {:.4f} | "
+        "\n{} step{} in {:.1f} s | {:.0f} tok/s{} | train loss {:.4f} | validation loss {:.4f} | "
         "{} of {} GEMMs in FP8 | {} skipped | peak {:.1f} MiB\n",
-        summary.steps, summary.seconds, summary.tokens_per_second, summary.train_loss,
-        summary.validation_loss, summary.gemms.fp8, summary.gemms.total, summary.skipped,
+        summary.steps, summary.steps == 1 ? "" : "s", summary.seconds, summary.tokens_per_second,
+        summary.steps == 1 ? "" : " after the first", summary.train_loss, summary.validation_loss,
+        summary.gemms.fp8, summary.gemms.total, summary.skipped,
         static_cast<double>(peak_bytes) / (1024.0 * 1024.0));
     if (!summary.sample.empty()) {
       fmt::print("\n{}\n", programs::visible(summary.sample, programs::LineBreaks::keep));
     }
-    std::fflush(stdout);
+    programs::flush_output();
     write(octavo::JsonLine{}
               .add("event", "summary")
               .add("end", summary.end)

@@ -4,10 +4,14 @@
 #include <octavo/octavo.hpp>
 #include <train_llama/options.hpp>
 
+#include <cerrno>
+#include <cstring>
 #include <ctime>
 #include <filesystem>
 #include <string>
 #include <system_error>
+
+#include <unistd.h>
 
 namespace trainer {
 
@@ -37,16 +41,25 @@ inline std::string time_text() {
 }  // namespace detail
 
 /// Makes the folder that --out names, else a new one below runs/. Empty with --no-out.
-/// @throws ConfigError  if --out holds a run already
-/// @throws IoError      if the folder cannot be made
-inline std::filesystem::path make_run_folder(const Options& options) {
+/// @param out_from  the configuration file that --out stands in; empty: the command line
+/// @throws ConfigError  if --out has one of the files that the run would write
+/// @throws IoError      if the folder cannot be made, or nothing can be written there
+inline std::filesystem::path make_run_folder(const Options& options, const std::string& out_from) {
   if (options.no_out) return {};
   if (!options.out.empty()) {
-    const std::filesystem::path metrics = std::filesystem::path(options.out) / "metrics.jsonl";
-    octavo::require<octavo::ConfigError>(!std::filesystem::exists(metrics), metrics.string(),
-                                         " exists already; choose another --out or remove it");
-    detail::make_folder(options.out);
-    return options.out;
+    const std::filesystem::path folder = options.out;
+    for (const char* name : {"metrics.jsonl", "config.toml"}) {
+      octavo::require<octavo::ConfigError>(
+          !std::filesystem::exists(folder / name), (folder / name).string(),
+          " exists already, and a run would write over it; choose another --out",
+          out_from.empty() ? ""
+                           : "; this one stands in " + out_from + ", and the command line wins");
+    }
+    detail::make_folder(folder);
+    octavo::require<octavo::IoError>(::access(folder.c_str(), W_OK | X_OK) == 0, folder.string(),
+                                     ": cannot be written: ", std::strerror(errno),
+                                     "; choose another --out, or give --no-out");
+    return folder;
   }
   const std::string name =
       octavo::message("runs/", detail::time_text(), '-', options.model, '-', options.precision);

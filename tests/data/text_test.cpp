@@ -150,9 +150,14 @@ TEST_F(ReadText, RefusesAFileThatComesTwice) {
                                                  {folder_, folder}};
   for (const std::vector<fs::path>& sources : twice) {
     const std::string error = error_of<octavo::ConfigError>(sources);
-    EXPECT_TRUE(contains(error, "the same file as")) << error;
+    const bool in_a_folder = contains(error, "a.txt is in the folder ");
+    EXPECT_TRUE(in_a_folder || contains(error, "the same file as")) << error;
+    EXPECT_EQ(in_a_folder, sources[0] == folder || (sources[1] == folder && sources[0] == file))
+        << error;
     EXPECT_TRUE(contains(error, sources[1].string())) << error;
   }
+  const std::string error = error_of<octavo::ConfigError>({folder, hard});
+  EXPECT_TRUE(contains(error, hard.string() + " is the same file as " + file.string())) << error;
 }
 
 TEST_F(ReadText, SkipsASecondLinkInOneFolder) {
@@ -214,6 +219,11 @@ TEST_F(ReadText, NeedsMemoryForTheTextOnce) {
 
 TEST_F(ReadText, RefusesNoSources) { EXPECT_THROW(read_text({}), octavo::ConfigError); }
 
+TEST_F(ReadText, QuotesAnEmptyName) {
+  const std::string error = error_of({""});
+  EXPECT_TRUE(contains(error, "'' is an empty name; name a text file")) << error;
+}
+
 TEST_F(ReadText, NamesAMissingPath) {
   const std::string error = error_of({folder_ / "missing.txt"});
   EXPECT_TRUE(contains(error, (folder_ / "missing.txt").string())) << error;
@@ -256,7 +266,7 @@ TEST_F(ReadText, NamesAnUnreadableFileOrFolder) {
   }
   fs::permissions(closed, fs::perms::owner_all);
   for (const std::string& error : errors) {
-    EXPECT_TRUE(contains(error, "ermission denied")) << error;
+    EXPECT_TRUE(contains(error, "ermission denied; give yourself the right")) << error;
     EXPECT_TRUE(contains(error, folder_.string())) << error;
   }
 }

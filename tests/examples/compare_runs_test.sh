@@ -104,6 +104,40 @@ run "no step in common" 0 bf16 "$scratch/late"
 row_is "fp8 blockwise 2.5000 2.5000 - 15,200 0 of 48 0 STOPPED at step 4 of 30: stopped"
 out_mentions "no gap: there is no step at which both it and bf16 have a finite validation loss"
 
+# Runs of one precision: the baseline is one that is done, or at least has a validation loss.
+mkdir "$scratch/early" "$scratch/edges"
+grep -v '"event":"\(evaluation\|summary\)"' bf16/metrics.jsonl >"$scratch/early/metrics.jsonl"
+run "a baseline that was killed, and one that is done" 0 "$scratch/early" bf16 fp8_delayed
+out_has "note: Several runs have the precision bf16; the gap is measured against bf16 (bf16)."
+row_is "fp8 <delayed> 2.6000 2.5500 +2.00 % 1,234,567 45 of 48 1 done after 4 steps"
+grep -v '"event":"summary"' bf16/metrics.jsonl >"$scratch/late/metrics.jsonl"
+run "a baseline without a loss, and one with" 0 "$scratch/early" "$scratch/late" fp8_delayed
+out_has "note: Several runs have the precision bf16; the gap is measured against bf16 (late)."
+run "only a baseline that was killed" 0 "$scratch/early" fp8_delayed
+out_mentions "note: bf16 has no finite validation loss, so no gap can be given."
+
+sed -e 's/"precision":"fp8-delayed"/"precision":"fp8-delayed-bf16-edges"/' \
+  -e 's/"recipe":"[^"]*"/"recipe":"first 1 bf16, fp8 delayed, last 1 bf16"/' \
+  fp8_delayed/metrics.jsonl >"$scratch/edges/metrics.jsonl"
+run "a recipe of several parts" 0 bf16 "$scratch/edges" --html "$scratch/report.html"
+row_is "fp8-delayed-bf16-edges 2.6000 2.5500 +2.00 % 1,234,567 45 of 48 1 done after 4 steps"
+out_has "note: fp8-delayed-bf16-edges: first 1 bf16, fp8 delayed, last 1 bf16."
+html_has "Of each step. Above zero is worse"
+python3 - "$scratch" <<'PYTHON'
+import json, pathlib, sys
+for name, precision in (("long", "bf16"), ("longer", "fp8-delayed")):
+    folder = pathlib.Path(sys.argv[1]) / name
+    folder.mkdir()
+    lines = [json.loads(line) for line in open("bf16/metrics.jsonl")]
+    head, step = lines[0], next(line for line in lines if line["event"] == "step")
+    head.update(precision=precision, recipe=precision, steps=120)
+    step.pop("operands", None)
+    steps = [dict(step, step=number) for number in range(1, 121)]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(l) + "\n" for l in [head, *steps]))
+PYTHON
+run "runs of 120 steps" 0 "$scratch/long" "$scratch/longer" --html "$scratch/report.html"
+html_has "Of the running means over 5 steps."
+
 # What is far above the start is cut off, and said.
 mkdir "$scratch/wild" "$scratch/blocks"
 sed -e 's/"step":3,"epoch":0.01,"loss":3.1/"step":3,"epoch":0.01,"loss":1758/' \

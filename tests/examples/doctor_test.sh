@@ -52,6 +52,10 @@ if ! grep -qE "^machine \| GPU +\| not looked at" before; then
   grep -qE "^check +\| cuda +\| FAILED, no GPU answers \(" out || fail "no GPU, and not said"
 fi
 
+if grep -qE "^machine \| GPU +\| not looked at" before; then
+  run "--gpu where there is no Cuda device" 2 --gpu 0
+  err_is_one_line_with "--gpu is for the cuda device, which is not compiled in"
+fi
 run "an unknown flag" 2 --gpus 1
 grep -qF "did you mean 'gpu'" err || fail "no suggestion"
 run "a number that is none" 2 --threads many

@@ -140,7 +140,7 @@ awk -v peak="$peak" '{n = $1; each = $2; divided = $3; whole = $4
 for model in llama_tiny llama3_small llama3_1b llama3_8b llama3_70b; do
   run "all of $model" 0 --model "$model" --all
   # FP32 and BF16 in 5 policies and 2 states, 4 FP8 precisions with 2 kinds of copies, too.
-  [ "$(grep -cE '^(fp|bf)[a-z0-9-]+ +\| (none|norms|swiglu|ffn|block) +\| (kept|remade) +\| (fp32|bf16) ' out)" -eq 100 ] ||
+  [ "$(grep -cE '^(fp|bf)[a-z0-9-]+ +\| (none|norms|swiglu|ffn|block) +\| (kept|remade) +\| (fp32|bf16|none) ' out)" -eq 100 ] ||
     fail "not 100 choices"
   grep -qE '^mxfp8 +\| no GPU' out || fail "MX blocks are not refused"
 done
@@ -157,10 +157,24 @@ run "all of a shape that FP8 cannot reduce" 0 --all --model llama_tiny --batch 3
 [ "$(grep -cF 'FP8 GEMMs need a multiple of 16' out)" -eq 4 ] || fail "FP8 is not refused"
 
 # --- what is refused -------------------------------------------------------------------------
-refused "an unknown model" "llama3_8b,llama3_70b" --model llama5
-refused "an unknown precision" "fp8-delayed,fp8-tensorwise" --precision fp9
-refused "an unknown device" "cpu,cuda" --device gpu
-refused "an unknown policy" "none,norms,swiglu,ffn,block" --recompute some
+refused "an unknown model" "llama3_8b, llama3_70b" --model llama5
+refused "an unknown precision" "fp8-delayed, fp8-tensorwise" --precision fp9
+refused "an unknown device" "--device: 'gpu' is none of cpu, cuda; did you mean 'cuda'?" --device gpu
+refused "an unknown policy" "none, norms, swiglu, ffn, block" --recompute some
+refused "both ways of attention" "exclude each other" --with-cudnn --own-attention
+for flag in --with-cudnn --own-attention "--card-memory=80"; do
+  refused "$flag on the cpu" "${flag%=*} is for the cuda device, but --device is 'cpu'" \
+    --model llama_tiny --device cpu "$flag"
+done
+refused "--threads on a GPU" "--threads is for the cpu device, but --device is 'cuda'" --threads 2
+run "FP32 weights" 0 --model llama_tiny --precision fp32 --master-weights bf16 --moments fp32
+grep -qF "AdamW with fp32 weights and fp32 moments" out || fail "masters that there are not"
+run "FP32 weights in a table" 0 --model llama_tiny --precision fp32 --all
+grep -qE "^fp32 .*\| none +\| fp32 " out || fail "masters that there are not"
+case="full standard output"
+"$program" --model llama_tiny >/dev/full 2>err
+[ $? -eq 1 ] || fail "the exit code is not 1"
+err_is_one_line_with "standard output: cannot be written: No space left on device"
 run "version" 0 --version
 grep -q '^octavo [0-9.]*$' out || fail "no version"
 refused "an unknown flag" "did you mean 'batch'" --bach 3
@@ -172,7 +186,7 @@ refused "tokens that FP8 cannot reduce" "need a multiple of 16" --seq-len 15
 refused "a head chunk that is no number" "is no whole number from 0" --head-chunk -1
 refused "too many tokens" "is too large" --batch 2000000000 --seq-len 2000000000
 refused "no precision serves it" "need a multiple of 16" --all --precision fp8-delayed --seq-len 15
-refused "MX blocks on a GPU" "choose fp8-blockwise, or cpu" --precision mxfp8
+refused "MX blocks on a GPU" "choose --precision fp8-blockwise, or --device cpu" --precision mxfp8
 run "MX blocks on the cpu" 0 --model llama_tiny --precision mxfp8 --device cpu --seq-len 64
 
 finish

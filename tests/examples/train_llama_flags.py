@@ -140,6 +140,8 @@ narrow.same_until(base, 1)
 check(base.head["optimizer"] == "AdamW with fp32 master weights and fp32 moments", base.head)
 check(narrow.head["optimizer"] == "AdamW with bf16 master weights and bf16 moments", narrow.head)
 check(narrow.end["peak_bytes"] < base.end["peak_bytes"] - 6 * base.head["parameters"], "peak")
+wide = Run("the optimizer of FP32 weights", precision="fp32", master_weights="bf16")
+check(wide.head["optimizer"] == "AdamW with fp32 weights and fp32 moments", wide.head)
 moments = Run("--moments", moments="bf16")
 check(moments.head["optimizer"] == "AdamW with fp32 master weights and bf16 moments", moments.head)
 

@@ -82,6 +82,16 @@ refused_folder=$(cksum run/metrics.jsonl run/config.toml)
 run "a folder that holds a run" 2 "${small[@]}" --out run
 err_is_one_line_with "run/metrics.jsonl exists already"
 [ "$refused_folder" = "$(cksum run/metrics.jsonl run/config.toml)" ] || fail "the run was touched"
+run "the configuration of a run, unchanged" 2 --config run/config.toml
+err_is_one_line_with "choose another --out; this one stands in run/config.toml, and the command line"
+[ "$refused_folder" = "$(cksum run/metrics.jsonl run/config.toml)" ] || fail "the run was touched"
+mkdir own_folder
+printf '# mine\ndata = ["text.txt"]\n' >own_folder/config.toml
+own_configuration=$(cksum own_folder/config.toml)
+run "a configuration in the run's folder" 2 --config own_folder/config.toml --steps 1 --out own_folder
+err_is_one_line_with "own_folder/config.toml exists already, and a run would write over it"
+[ "$own_configuration" = "$(cksum own_folder/config.toml)" ] || fail "the configuration was touched"
+[ "$(ls own_folder)" = config.toml ] || fail "something was written"
 
 same_but_times='
 def timeless(path):
@@ -166,8 +176,8 @@ ln -s texts alias
 for twice in text.txt ./text.txt texts/../text.txt hard.txt soft.txt; do
   refused "a file twice: $twice" "is the same file as text.txt" --data text.txt --data "$twice"
 done
-refused "a folder and a file inside of it" "is the same file as texts/a.txt" --data texts \
-  --data texts/a.txt
+refused "a folder and a file inside of it" "texts/a.txt is in the folder texts already" --data texts \
+  --data ./texts/a.txt
 refused "a file and its folder" "is the same file as alias/a.txt" --data alias/a.txt --data texts
 refused "a folder twice" "is the same file as texts/a.txt" --data texts --data alias
 
@@ -214,9 +224,18 @@ printf '\0\1\2\3binary\0' >no_text/data.bin
 : >empty.txt
 echo short >short.txt
 refused "no data" "--data is required"
+refused "a name that is empty" "'' is an empty name" --data ""
 refused "missing text" "absent.txt" --data absent.txt
 refused "empty text" "empty.txt" --data empty.txt
-refused "too short text" "give more text" --data short.txt
+refused "too short text" "short.txt: 6 bytes are too few for --batch 8 --seq-len 128 and validation; give more text" \
+  --data short.txt
+head -c 600 text.txt >few.txt
+refused "text for a shorter sequence" "few.txt: 600 bytes are too few for --batch 8 --seq-len 128 and validation; give more text, or --batch 8 --seq-len 32" \
+  --data few.txt
+run "the shape that is named" 0 --data few.txt --batch 8 --seq-len 32 --steps 1 --sample 0 --no-out
+grep -qE "^1 step in .* tok/s \| train loss" out || fail "a rate after the first of one step"
+refused "text for a smaller batch" "or --batch 1 --seq-len 64" --data few.txt --batch 30 \
+  --micro-batches 2 --seq-len 64
 refused "an empty folder" "empty_folder" --data empty_folder
 refused "a folder without text" "no_text" --data no_text
 if [ "$(id -u)" -ne 0 ]; then
@@ -256,26 +275,30 @@ for flag in beta1 beta2 final-fraction decay-fraction; do
   done
 done
 for value in 0 1 -0.1 nan; do
-  refused "--validation-fraction $value" "validation" --data text.txt "--validation-fraction=$value"
+  refused "--validation-fraction $value" "--validation-fraction: '$value' is no number above 0 and below 1" \
+    --data text.txt "--validation-fraction=$value"
 done
 refused "--epsilon 0" "epsilon" --data text.txt --epsilon 0
 refused "--seed -1" "seed" --data text.txt --seed=-1
 
 # What fails once the run has begun is an error of the run, not of what it was given.
 case="a file of the run that cannot be written"
-mkdir -p begun/config.toml
+mkdir -p begun $'\033[31mbegun'
+ln -s absent/file begun/metrics.jsonl
+ln -s absent/file $'\033[31mbegun/metrics.jsonl'
 code=0
 timeout 30 "$program" --data text.txt --steps 1 --out begun >out 2>err || code=$?
 [ "$code" -eq 1 ] || fail "exit code $code, expected 1"
-err_is_one_line_with "config.toml"
+err_is_one_line_with "begun/metrics.jsonl: cannot be created"
 case="control characters in a message"
-mkdir -p $'\033[31mbegun/config.toml'
 timeout 30 "$program" --data text.txt --steps 1 --out $'\033[31mbegun' >out 2>err
 [ $? -eq 1 ] || fail "the exit code is not 1"
-err_is_one_line_with '\x1B[31mbegun/config.toml'
+err_is_one_line_with '\x1B[31mbegun/metrics.jsonl'
 refused "control characters in a word" 'unexpected word '"'"'\x1B[31mred' --data text.txt -- $'\033[31mred'
 refused "--threads -1" "threads" --data text.txt --threads=-1
-refused "a batch beyond any memory" "too large" --data text.txt --batch 2000000000 --seq-len 32
+refused "a batch beyond any text" "too few for --batch 2000000000 --seq-len 32" --data text.txt --batch 2000000000 --seq-len 32
+refused "a power of ten" "--steps: '1e3' is not in plain digits; write 1000" --data text.txt --steps 1e3
+refused "a number that may be octal" "write 10" --data text.txt --steps 010
 refused "a number beyond any type" "steps" --data text.txt --steps 99999999999999999999999
 refused "evaluate-every -1" "evaluate-every" --data text.txt --evaluate-every=-1
 refused "a preset that is not compiled in" "-DOCTAVO_PRESETS=llama3_70b" --data text.txt \
@@ -285,12 +308,35 @@ refused "a flag twice" "--steps is given 2 times; give it once" --data text.txt 
 for flag in lr resume dtype checkpoint; do
   refused "unknown flag --$flag" "unknown option '$flag'; see --help" --data text.txt "--$flag" 1
 done
+for flag in threads data config model steps; do
+  case="--$flag without a value"
+  "$program" --data text.txt "--$flag" >out 2>err
+  code=$?
+  [ "$code" -eq 2 ] || fail "exit code $code, expected 2"
+  err_is_one_line_with "--$flag needs a value"
+done
 refused "unknown flag without data" "did you mean 'data'" --dat text.txt
 refused "unknown preset" "llama_tiny" --data text.txt --model llama_huge
 refused "unknown precision" "fp8-tensorwise, fp8-blockwise" --data text.txt --precision fp4
 refused "unknown device" "cpu" --data text.txt --device tpu
-refused "unknown schedule" "cosine" --data text.txt --schedule step
-refused "unknown recompute policy" "swiglu" --data text.txt --recompute all
+refused "unknown schedule" "--schedule: 'step' is none of cosine, linear, constant, wsd" \
+  --data text.txt --schedule step
+refused "a misspelt policy" "--recompute: 'bock' is none of none, norms, swiglu, ffn, block; did you mean 'block'?" \
+  --data text.txt --recompute bock
+refused "a word in capitals" "--moments: 'BF16' is none of auto, fp32, bf16; did you mean 'bf16'?" \
+  --data text.txt --moments BF16
+refused "copies that are misspelt" "did you mean 'remade'?" --data text.txt --weight-copies Remad
+refused "masters that are misspelt" "--master-weights: 'fp16' is none of" --data text.txt \
+  --master-weights fp16
+refused "a precision that is cut off" "; did you mean 'fp8-delayed'?" --data text.txt --precision fp8
+if "$program" --help | grep -A1 -e --device | grep -q cuda; then
+  built="did you mean 'cuda'?"
+else
+  built="did you mean 'cuda'? 'cuda' is not compiled in, only: cpu; build again: cmake BUILD_FOLDER -DOCTAVO_CUDA=ON"
+fi
+for device in gpu GPU gpu:0 cude CUDA; do
+  refused "--device $device" "$built" --data text.txt --device "$device"
+done
 refused "unknown flag" "did you mean 'learning-rate'" --data text.txt --learning-rat 1e-3
 refused "--gpu on the cpu" \
   "--gpu is for the cuda device, but --device is 'cpu'; give --device cuda, or leave --gpu out" \
@@ -326,14 +372,17 @@ toml_refused "a date" "out is a date or a time; write a text in quotes" 'out = 2
 toml_refused "a number for a flag" "deterministic is a number; write true or false" \
   'deterministic = 1'
 toml_refused "an array for a number" "batch is an array; write one value" 'batch = [1, 2]'
-toml_refused "an unknown word" "schedule: " 'schedule = "step"'
+toml_refused "an unknown word" "schedule: 'step' is none of cosine" 'schedule = "step"'
 toml_refused "no TOML" "Error while parsing" 'steps = = 3'
 printf 'data = ["text.txt"]\nsteps = 3\nsteps = 3\n' >bad.toml
 refused "a key twice" "bad.toml:3: " --config bad.toml
 for line in 'model = "llama_huge"' 'precision = "fp4"'; do
   printf 'data = ["text.txt"]\n%s\n' "$line" >bad.toml
-  refused "$line" "is unknown; choose one of" --config bad.toml
+  refused "$line" "is none of" --config bad.toml
 done
+printf 'data = []\n' >bad.toml
+refused "no text in the configuration" "bad.toml:1: data is an empty array; name at least one" \
+  --config bad.toml
 cat >full.toml <<'TOML'
 # Everything that TOML has for these values.
 data = [
@@ -359,11 +408,33 @@ assert abs(of("step")[0]["learning_rate"] - 1e-3 / 3) < 1e-12
 '
 run "a configuration with such a name" 0 --config 'full A "quoted"/config.toml' --out quoted
 metrics quoted/metrics.jsonl 'assert lines[0]["steps"] == 2'
-refused "missing configuration" "absent.toml" --config absent.toml
+refused "missing configuration" "--config: 'absent.toml' does not exist: there is no such file" \
+  --config absent.toml
+refused "a folder as the configuration" "--config: '.' is a folder; name a TOML file" --config .
 case="a folder that cannot be made"
 : >file
 run "a folder that cannot be made" 2 "${small[@]}" --out file/run
 err_is_one_line_with "file/run"
+if [ "$(id -u)" -ne 0 ]; then
+  as_another() { "$@"; }
+elif command -v setpriv >/dev/null && cp "$program" ./train_llama && chmod 755 . ./train_llama; then
+  # Root may write everywhere; another user may not.
+  as_another() { setpriv --reuid 65534 --regid 65534 --clear-groups "$@"; }
+  program_of_another=./train_llama
+else
+  echo "skipped: folders that cannot be written (root may write everywhere)"
+fi
+if declare -F as_another >/dev/null; then
+  mkdir -p closed
+  chmod 555 closed
+  for folder in closed closed/run; do
+    case="--out $folder, where nothing can be written"
+    as_another "${program_of_another:-$program}" "${small[@]}" --out "$folder" >out 2>err
+    code=$?
+    [ "$code" -eq 2 ] || fail "exit code $code, expected 2"
+    err_is_one_line_with "choose another --out, or give --no-out"
+  done
+fi
 
 # --- runs that end early ---------------------------------------------------------------------
 run "a run that is not finite" 3 "${base[@]}" --batch 2 --sample 0 --steps 50 --learning-rate 1e30 --warmup 0 \
@@ -468,7 +539,7 @@ case="full standard output"
 "$program" "${small[@]}" --out full_stdout >/dev/full 2>err
 code=$?
 [ "$code" -eq 1 ] || fail "exit code $code, expected 1"
-err_is_one_line_with "No space left on device"
+err_is_one_line_with "standard output: cannot be written: No space left on device"
 
 # --- what every flag changes -----------------------------------------------------------------
 case="the flags"

@@ -52,17 +52,26 @@ inline constexpr std::size_t text_probe_bytes = 8192;
   throw IoError(message(path.string(), ": cannot be read: ", reason));
 }
 
+/// @param error  errno
+[[noreturn]] inline void reading_failed(const std::filesystem::path& path, int error) {
+  const bool forbidden = error == EACCES || error == EPERM;
+  reading_failed(path, message(std::strerror(error),
+                               forbidden ? "; give yourself the right to read it (chmod u+r, of a "
+                                           "folder u+rx), or name other text"
+                                         : ""));
+}
+
 /// A file that is open for reading.
 class OpenFile {
  public:
   /// @throws IoError  if it cannot be opened
   explicit OpenFile(const std::filesystem::path& path)
       : path_(path), descriptor_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
-    if (descriptor_ < 0) reading_failed(path_, std::strerror(errno));
+    if (descriptor_ < 0) reading_failed(path_, errno);
     if (::fstat(descriptor_, &status_) == 0) return;
     const int error = errno;
     ::close(descriptor_);
-    reading_failed(path_, std::strerror(error));
+    reading_failed(path_, error);
   }
   OpenFile(const OpenFile&) = delete;
   OpenFile& operator=(const OpenFile&) = delete;
@@ -80,7 +89,7 @@ class OpenFile {
     while (count < target.size()) {
       const ssize_t came = ::read(descriptor_, target.data() + count, target.size() - count);
       if (came < 0 && errno == EINTR) continue;
-      if (came < 0) reading_failed(path_, std::strerror(errno));
+      if (came < 0) reading_failed(path_, errno);
       if (came == 0) break;
       count += static_cast<std::size_t>(came);
     }
@@ -119,7 +128,7 @@ class TextReader {
     ++source_;
     TextFile file = examined(path);
     require<IoError>(file.bytes > 0, path.string(), ": the file is empty; name one with text");
-    require_new(path, "");
+    require_new(path, {});
     text_.read.push_back(std::move(file));
   }
 
@@ -129,7 +138,7 @@ class TextReader {
     const std::size_t before = text_.read.size();
     for (const std::filesystem::path& path : files_below(folder)) {
       TextFile file = examined(path);
-      if (file.remark.empty()) file.remark = require_new(path, folder.string() + ": its ");
+      if (file.remark.empty()) file.remark = require_new(path, folder);
       (file.remark.empty() ? text_.read : text_.skipped).push_back(std::move(file));
     }
     require<IoError>(text_.read.size() > before, folder.string(),
@@ -155,6 +164,7 @@ class TextReader {
  private:
   struct Seen {
     std::filesystem::path path;
+    std::filesystem::path folder;  ///< that gave it; empty: it was named
     int source;
   };
 
@@ -169,15 +179,20 @@ class TextReader {
 
   /// Notes the last file that was examined. Two links in one folder to one file: returns a remark
   /// about the second.
+  /// @param folder  that gave it; empty: it was named
   /// @throws ConfigError  if another source gave it: validation would see what was trained on
-  std::string require_new(const std::filesystem::path& path, const std::string& holder) {
-    const auto [place, added] = seen_.try_emplace(last_, Seen{path, source_});
+  std::string require_new(const std::filesystem::path& path, const std::filesystem::path& folder) {
+    const auto [place, added] = seen_.try_emplace(last_, Seen{path, folder, source_});
     if (added) return "";
-    const std::string first = place->second.path.string();
-    require<ConfigError>(place->second.source == source_, holder, path.string(),
-                         " is the same file as ", first,
-                         "; name each text once, or validation would see what was trained on");
-    return "the same file as " + first;
+    const Seen& first = place->second;
+    const std::string same = "the same file as " + first.path.string();
+    if (first.source == source_) return same;
+    const std::filesystem::path& holder = first.folder.empty() ? folder : first.folder;
+    const bool one_path = path.lexically_normal() == first.path.lexically_normal();
+    std::string what = (folder.empty() ? "" : folder.string() + ": its ") + path.string();
+    what += one_path && !holder.empty() ? " is in the folder " + holder.string() + " already"
+                                        : " is " + same;
+    throw ConfigError(what + "; name each text once, or validation would see what was trained on");
   }
 
   static void read_whole(const TextFile& source, std::span<std::uint8_t> target) {
@@ -223,7 +238,7 @@ class TextReader {
         }
       }
     } catch (const std::filesystem::filesystem_error& error) {
-      reading_failed(error.path1().empty() ? folder : error.path1(), error.code().message());
+      reading_failed(error.path1().empty() ? folder : error.path1(), error.code().value());
     }
     std::sort(files.begin(), files.end());
     return files;
@@ -250,6 +265,7 @@ inline Text load_text(const std::vector<std::filesystem::path>& sources) {
   require<ConfigError>(!sources.empty(), "no text is named; give at least one file or folder");
   detail::TextReader reader;
   for (const std::filesystem::path& source : sources) {
+    require<IoError>(!source.empty(), "'' is an empty name; name a text file or a folder of them");
     std::error_code error;
     const std::filesystem::file_status status = std::filesystem::status(source, error);
     require<IoError>(status.type() != std::filesystem::file_type::not_found, source.string(),
@@ -258,7 +274,7 @@ inline Text load_text(const std::vector<std::filesystem::path>& sources) {
       reader.add_folder(source);
       continue;
     }
-    if (!std::filesystem::exists(status)) detail::reading_failed(source, error.message());
+    if (!std::filesystem::exists(status)) detail::reading_failed(source, error.value());
     require<IoError>(std::filesystem::is_regular_file(status), source.string(),
                      ": neither a file nor a folder; name one of these");
     reader.add_file(source);

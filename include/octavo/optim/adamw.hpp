@@ -37,12 +37,6 @@ struct AdamW;
 
 template <class MasterFormat, class MomentFormat>
 struct AdamW<MasterWeights<MasterFormat>, Moments<MomentFormat>> {
-  /// What it keeps, such as "AdamW with fp32 master weights and fp32 moments".
-  static std::string name() {
-    return message("AdamW with ", FormatTraits<MasterFormat>::name, " master weights and ",
-                   FormatTraits<MomentFormat>::name, " moments");
-  }
-
   /// The optimizer of one model.
   template <class Model>
   class For {
@@ -52,6 +46,15 @@ struct AdamW<MasterWeights<MasterFormat>, Moments<MomentFormat>> {
     using G = typename Model::G;
     static constexpr bool has_master =
         std::is_same_v<MasterFormat, Fp32> && !std::is_same_v<W, float>;
+
+    /// What it keeps, such as "AdamW with fp32 master weights and fp32 moments". Weights in FP32
+    /// have no masters, whatever `Master` is: "AdamW with fp32 weights and fp32 moments".
+    static std::string name() {
+      const std::string weights =
+          std::is_same_v<W, float> ? "fp32 weights"
+                                   : message(FormatTraits<MasterFormat>::name, " master weights");
+      return message("AdamW with ", weights, " and ", FormatTraits<MomentFormat>::name, " moments");
+    }
 
     /// Lays the state out in the arena. Writes nothing: see `initialize`.
     For(Arena<D>& arena, Model& model, const AdamWSettings& settings) : settings_(settings) {

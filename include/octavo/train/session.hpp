@@ -228,7 +228,9 @@ class ModelSession final : public TrainingSession {
   [[nodiscard]] std::size_t allocated_bytes() const override { return arena_.allocated(); }
   [[nodiscard]] const LlamaConfig& config() const override { return Model::config; }
   [[nodiscard]] std::string precision() const override { return Model::precision(); }
-  [[nodiscard]] std::string optimizer() const override { return Optimizer::name(); }
+  [[nodiscard]] std::string optimizer() const override {
+    return decltype(parts_.optimizer)::name();
+  }
   [[nodiscard]] Index head_chunks() const override { return parts_.model.head_chunks(); }
   [[nodiscard]] const ReplayCounts& replays() const override { return replay_.counts(); }
   [[nodiscard]] std::vector<GemmPlanRecord> gemm_plans() const override {
