@@ -83,7 +83,8 @@ ${Cudnn_INCLUDE_DIR}, frontend ${CudnnFrontend_INCLUDE_DIR}; name them with -DCu
   endif()
   add_library(octavo_cudnn STATIC EXCLUDE_FROM_ALL ${source})
   add_library(octavo::cudnn ALIAS octavo_cudnn)
-  set_target_properties(octavo_cudnn PROPERTIES POSITION_INDEPENDENT_CODE ON)
+  # In a file that includes it, its unnamed namespace would be a header's.
+  set_target_properties(octavo_cudnn PROPERTIES POSITION_INDEPENDENT_CODE ON UNITY_BUILD OFF)
   target_link_libraries(octavo_cudnn
     PUBLIC octavo::octavo CUDA::cudart
     PRIVATE CudnnFrontend::CudnnFrontend CUDA::nvrtc)
