@@ -47,7 +47,7 @@ inline std::string time_text() {
 inline std::filesystem::path make_run_folder(const Options& options, const std::string& out_from) {
   if (options.no_out) return {};
   if (!options.out.empty()) {
-    const std::filesystem::path folder = options.out;
+    std::filesystem::path folder = options.out;
     for (const char* name : {"metrics.jsonl", "config.toml"}) {
       octavo::require<octavo::ConfigError>(
           !std::filesystem::exists(folder / name), (folder / name).string(),

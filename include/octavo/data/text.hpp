@@ -185,7 +185,7 @@ class TextReader {
     const auto [place, added] = seen_.try_emplace(last_, Seen{path, folder, source_});
     if (added) return "";
     const Seen& first = place->second;
-    const std::string same = "the same file as " + first.path.string();
+    std::string same = "the same file as " + first.path.string();
     if (first.source == source_) return same;
     const std::filesystem::path& holder = first.folder.empty() ? folder : first.folder;
     const bool one_path = path.lexically_normal() == first.path.lexically_normal();
