@@ -39,9 +39,13 @@ inline OwnedBytes allocate(std::size_t bytes, const Context<Cpu>&) {
       "what each needs";
   require<MemoryError>(bytes <= available, "the host has ", available,
                        " bytes of memory left, not ", bytes, advice);
-  void* taken = ::operator new(bytes, alignment, std::nothrow);
-  require<MemoryError>(taken != nullptr, "the system refuses ", bytes,
-                       " bytes of memory, such as by a limit of ulimit -v", advice);
+  void* taken = nullptr;
+  try {
+    taken = ::operator new(bytes, alignment);
+  } catch (const std::bad_alloc&) {
+    throw MemoryError(message("the system refuses ", bytes,
+                              " bytes of memory, such as by a limit of ulimit -v", advice));
+  }
   return {static_cast<std::byte*>(taken),
           {[](std::byte* memory) { ::operator delete (memory, std::align_val_t{alignment}); }}};
 }
