@@ -78,11 +78,25 @@ class Refusal : public ConfigError {
   std::string reason_;
 };
 
-/// Throws Refusal unless a step of making or running a plan succeeded.
+/// Whether a call failed for a reason that is not the shape, so that it may succeed another time.
+bool is_failure(frontend::error_code_t code) {
+  using frontend::error_code_t;
+  return code == error_code_t::CUDA_API_FAILED || code == error_code_t::HANDLE_ERROR ||
+         code == error_code_t::INVALID_CUDA_DEVICE ||
+         code == error_code_t::GRAPH_EXECUTION_FAILED ||
+         code == error_code_t::NVRTC_COMPILATION_FAILED;
+}
+
+/// Throws unless a step of making or running a plan succeeded: CudaError where the machine failed,
+/// Refusal where cuDNN does not serve the shape.
 void check_frontend(frontend::error_t status, const char* call, const AttentionShape& shape) {
   if (status.is_good()) return;
-  throw Refusal(message("cuDNN ", cudnnGetVersion(), " refuses attention of ", shape_text(shape),
-                        " in ", call, ": ", status.get_message()));
+  const bool failed = is_failure(status.get_code());
+  const std::string text =
+      message("cuDNN ", cudnnGetVersion(), failed ? " failed at" : " refuses", " attention of ",
+              shape_text(shape), " in ", call, ": ", status.get_message());
+  if (failed) throw CudaError(text);
+  throw Refusal(text);
 }
 
 /// A tensor [sequences, heads, tokens, head_dim] in rows of `columns` values.

@@ -36,6 +36,7 @@ class CudnnAttention {
 
   /// The workspace that cuDNN asks for, or why it has no deterministic backward of a shape.
   /// @throws ConfigError  if it does not serve the shape at all
+  /// @throws CudaError    if it failed for another reason; a later question may succeed
   [[nodiscard]] CudnnAnswer ask(const AttentionShape& shape, bool deterministic);
 
   /// cuDNN's version, such as 91900.
