@@ -33,6 +33,7 @@ void announce(const octavo::TrainingSession& session) {
   programs::flush_output();
 }
 
+/// Text from the trained model; a signal ends it early.
 std::string sample(octavo::TrainingSession& session, const Options& options) {
   if (options.sample == 0) return {};
   const std::vector<std::int32_t> prompt = octavo::ByteTokenizer::encode("\n");
@@ -41,7 +42,8 @@ std::string sample(octavo::TrainingSession& session, const Options& options) {
                        {.tokens = options.sample,
                         .temperature = options.temperature,
                         .seed = options.seed,
-                        .vocabulary = octavo::ByteTokenizer::vocabulary}));
+                        .vocabulary = octavo::ByteTokenizer::vocabulary,
+                        .stop = [] { return octavo::InterruptGuard::received() != 0; }}));
 }
 
 /// A run, step by step.

@@ -191,6 +191,18 @@ inline void require_no_repeats(const CLI::App& app) {
   }
 }
 
+/// Throws if one of `flags`, which are for `device`, is given with another.
+/// @throws ConfigError  saying what to change
+inline void require_device(const CLI::App& app, const std::string& chosen,
+                           const std::string& device, const std::vector<const char*>& flags) {
+  for (const char* flag : flags) {
+    octavo::require<octavo::ConfigError>(app.count(flag) == 0 || chosen == device, flag,
+                                         " is for the ", device, " device, but --device is '",
+                                         chosen, "'; give --device ", device, ", or leave ", flag,
+                                         " out");
+  }
+}
+
 /// Why the file that --config names cannot be read.
 inline std::string unreadable_configuration(const CLI::App& app) {
   const auto file = app.get_config_ptr()->as<std::string>();

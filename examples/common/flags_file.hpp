@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cmath>
 #include <istream>
+#include <iterator>
 #include <string>
 #include <vector>
 
@@ -25,7 +26,9 @@ class FlagsFile : public CLI::Config {
   std::vector<CLI::ConfigItem> from_config(std::istream& input) const override {
     std::vector<CLI::ConfigItem> values;
     try {
-      const toml::table table = toml::parse(input, path());
+      // As a whole: toml++ goes back in a stream, which a pipe cannot.
+      const std::string text(std::istreambuf_iterator<char>(input), {});
+      const toml::table table = toml::parse(text, path());
       for (auto&& [key, node] : table)
         values.push_back(item(std::string(std::string_view(key)), node));
     } catch (const toml::parse_error& error) {

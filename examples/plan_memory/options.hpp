@@ -98,16 +98,9 @@ inline void require_consistent(const CLI::App& app, const Options& options) {
   octavo::require<octavo::ConfigError>(!options.cudnn || !options.own_attention,
                                        "--with-cudnn and --own-attention exclude each other; give "
                                        "one");
-  const auto require_device = [&](const char* flag, const std::string& device) {
-    octavo::require<octavo::ConfigError>(app.count(flag) == 0 || options.device == device, flag,
-                                         " is for the ", device, " device, but --device is '",
-                                         options.device, "'; give --device ", device, ", or leave ",
-                                         flag, " out");
-  };
-  require_device("--threads", "cpu");
-  for (const char* flag : {"--with-cudnn", "--own-attention", "--card-memory"}) {
-    require_device(flag, "cuda");
-  }
+  programs::require_device(app, options.device, octavo::Cpu::name, {"--threads"});
+  programs::require_device(app, options.device, octavo::Cuda::name,
+                           {"--with-cudnn", "--own-attention", "--card-memory"});
 }
 
 inline Request request_of(const Options& options) {

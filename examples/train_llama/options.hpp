@@ -185,15 +185,8 @@ inline void require_consistent(const CLI::App& app, const Options& options) {
                                        "--data is required: name a text file or a folder of them");
   octavo::require<octavo::ConfigError>(options.out.empty() || !options.no_out,
                                        "--out names a folder and --no-out wants none; give one");
-  const auto require_device = [&](const char* flag, const std::string& device) {
-    octavo::require<octavo::ConfigError>(app.count(flag) == 0 || options.device == device, flag,
-                                         " is for the ", device, " device, but --device is '",
-                                         options.device, "'; give --device ", device, ", or leave ",
-                                         flag, " out");
-  };
-  require_device("--threads", octavo::Cpu::name);
-  require_device("--gpu", octavo::Cuda::name);
-  require_device("--gemm-plans", octavo::Cuda::name);
+  require_device(app, options.device, octavo::Cpu::name, {"--threads"});
+  require_device(app, options.device, octavo::Cuda::name, {"--gpu", "--gemm-plans"});
 }
 
 namespace detail {

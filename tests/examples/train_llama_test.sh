@@ -124,6 +124,8 @@ run "flags over the configuration" 0 --config own.toml --steps 1 --sample 0 --pr
 [ "$(grep -c '^step ' out)" -eq 1 ] || fail "not one step"
 grep -q '^step 1 .*| bf16$' out || fail "not in BF16"
 grep -qF "0 of 51 GEMMs in FP8" out || fail "a GEMM ran in FP8"
+run "a configuration through a pipe" 0 --config <(cat own.toml) --steps 1 --sample 0
+[ "$(grep -c '^step ' out)" -eq 1 ] || fail "not one step"
 
 # --- where a run is kept ---------------------------------------------------------------------
 tiny=(--data text.txt --seq-len 32 --batch 1 --steps 1 --sample 0 --precision bf16 --threads 1
@@ -502,7 +504,7 @@ stopped_after() {
 import json, re, signal, subprocess, sys
 program, step, *flags = sys.argv[1:]
 run = subprocess.Popen([program, "--data", "text.txt", "--batch", "4", "--precision", "bf16",
-    "--sample", "0", "--validation-batches", "1", "--threads", "1", "--out", "stopped_after", *flags],
+    "--validation-batches", "1", "--threads", "1", "--out", "stopped_after", *flags],
     stdout=subprocess.PIPE, text=True)
 printed = 0
 for line in run.stdout:
@@ -517,10 +519,13 @@ PYTHON
   rm -rf stopped_after
 }
 case="the last step of an interrupted run is printed"
-stopped_after 1 --steps 1000 --log-every 500 >out
+stopped_after 1 --sample 0 --steps 1000 --log-every 500 >out
 [ "$(cat out)" = "143 True True signal 15" ] || fail "$(cat out)"
 case="a signal in the last step"
-stopped_after 1 --steps 2 >out
+stopped_after 1 --sample 0 --steps 2 >out
+[ "$(cat out)" = "0 True True done" ] || fail "$(cat out)"
+case="a signal ends the sample"
+stopped_after 1 --sample 1000000000 --steps 2 >out
 [ "$(cat out)" = "0 True True done" ] || fail "$(cat out)"
 
 case="a full disk"

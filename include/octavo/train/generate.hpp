@@ -17,8 +17,9 @@ struct GenerateOptions {
   Index tokens = 200;        ///< to draw
   double temperature = 0.8;  ///< logits are divided by it; 0 always takes the likeliest
   std::uint64_t seed = 1;
-  Index vocabulary =
-      0;  ///< ids below it can be drawn, such as a tokenizer's; 0: all of the model's
+  /// Ids below it can be drawn, such as a tokenizer's; 0: all of the model's.
+  Index vocabulary = 0;
+  bool (*stop)() = nullptr;  ///< asked before each token; if it says true, the text ends there
 };
 
 namespace detail {
@@ -42,8 +43,8 @@ inline std::int32_t draw_token(std::span<const float> logits, double temperature
 
 }  // namespace detail
 
-/// Continues `prompt` by `options.tokens` tokens; the model sees at most one sequence of the last
-/// tokens. The same seed gives the same text.
+/// Continues `prompt` by `options.tokens` tokens, or fewer if `options.stop` says so; the model
+/// sees at most one sequence of the last tokens. The same seed gives the same text.
 /// @param prompt    at least one token
 /// @param sequence  tokens that the model can see at once
 /// @throws ConfigError  for an empty prompt, a negative or non-finite temperature, or a vocabulary
@@ -65,6 +66,7 @@ inline std::vector<std::int32_t> generate(TrainingSession& session,
       options.vocabulary == 0 ? logits.size() : static_cast<std::size_t>(options.vocabulary);
   const RandomStream stream{options.seed, 0x73616d706c65u};
   for (Index i = 0; i < options.tokens; ++i) {
+    if (options.stop != nullptr && options.stop()) break;
     const std::size_t seen = std::min(text.size(), static_cast<std::size_t>(sequence));
     session.next_token_logits(std::span(text).last(seen), logits);
     const float random = uniform(random_word(stream, static_cast<std::uint64_t>(i)));
