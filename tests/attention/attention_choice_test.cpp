@@ -88,6 +88,14 @@ TEST(AttentionChoice, WorkspaceIsComputedWhereNobodyCanBeAsked) {
   EXPECT_GE(attention_workspace(llama_8b, limits_with(true, true)), scores + plain);
   EXPECT_LE(attention_workspace(llama_8b, limits_with(true, true)), scores + plain + gib / 2);
   EXPECT_EQ(attention_workspace(llama_8b, limits_with(false, true)), std::size_t{8192} * 32 * 4);
+  EXPECT_EQ(attention_workspace<float>(llama_8b, limits_with(true, true)),
+            std::size_t{8192} * 32 * 4)
+      << "cuDNN is no choice in fp32";
+}
+
+TEST(AttentionChoice, NothingIsPlannedForAShapeThatNothingRuns) {
+  EXPECT_THROW(runs({1, 64, {4, 4, 160}}, limits_with(true, false)), ConfigError);
+  EXPECT_EQ(runs<float>({1, 64, {4, 4, 160}}, limits_with(true, false)), "octavo, octavo");
 }
 
 /// What is said of a shape that the own kernels cannot run; empty where they can.

@@ -90,7 +90,7 @@ class Attention {
       context.set_cudnn(limits.cudnn);
       context.set_deterministic(limits.deterministic);
     }
-    return attention_workspace(shape, attention_limits<T>(shape, context));
+    return attention_workspace<T>(shape, attention_limits<T>(shape, context));
   }
   [[nodiscard]] Index output_columns() const { return shape_.heads.heads * shape_.heads.head_dim; }
   [[nodiscard]] Index statistics() const { return shape_.rows() * shape_.heads.heads; }

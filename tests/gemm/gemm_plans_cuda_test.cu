@@ -228,8 +228,35 @@ TEST_F(GemmPlansOnCuda, WhatIsGivenReplacesWhatWasPlannedWithoutAnotherPreparati
   Place second;
   EXPECT_EQ(second.prepare(GemmChoice::heuristic).heuristic, 3);
   take_gemm_plans(gemm_plans(first.context), second.context);
-  second.run(three_keys()[0]);
-  EXPECT_EQ(gemm_plan_summary(second.context).recorded, 1);
+  EXPECT_EQ(gemm_plan_summary(second.context).recorded, 3);
+  EXPECT_NO_THROW(second.run(three_keys()[0]));
+}
+
+TEST_F(GemmPlansOnCuda, WhatIsGivenAndRefusedLeavesThePlanAndIsNamedOnce) {
+  Place place;
+  place.prepare(GemmChoice::rehearsed);
+  const std::vector<GemmPlanRecord> chosen = gemm_plans(place.context);
+  std::vector<GemmPlanRecord> broken = chosen;
+  for (GemmPlanRecord& record : broken) record.algorithm.fill(0);
+  take_gemm_plans(broken, place.context);
+  for (const GemmKey& key : three_keys()) EXPECT_NO_THROW(place.run(key));
+  EXPECT_EQ(gemm_plans_text(gemm_plans(place.context)), gemm_plans_text(chosen));
+  EXPECT_EQ(gemm_plan_summary(place.context).refused.size(), 3u);
+  EXPECT_EQ(place.prepare(GemmChoice::rehearsed).refused.size(), 3u) << "told to the next session";
+  EXPECT_TRUE(place.prepare(GemmChoice::rehearsed).refused.empty());
+}
+
+// Between the announcement and the rehearsal, which has nothing left to try.
+TEST_F(GemmPlansOnCuda, ARehearsalLeavesRecordsAsTheyAre) {
+  Place first;
+  first.prepare(GemmChoice::rehearsed);
+  Place second;
+  EXPECT_EQ(prepare_gemms(three_keys(), GemmChoice::rehearsed, second.context), 3);
+  take_gemm_plans(gemm_plans(first.context), second.context);
+  int passes = 0;
+  rehearse_gemms_sync([&] { ++passes; }, second.context);
+  EXPECT_EQ(passes, 0);
+  EXPECT_EQ(gemm_plan_summary(second.context).recorded, 3);
 }
 
 TEST_F(GemmPlansOnCuda, TheSummaryIsOfTheProductsThatWereLastPrepared) {

@@ -208,7 +208,7 @@ TEST(GemmPlanText, SummariesCountWhatWasChosenHow) {
   summary.keeps_first = true;
   EXPECT_NE(summary.text().find("used: the heuristics'"), std::string::npos);
   summary.refused.emplace_back("bf16 x bf16");
-  EXPECT_NE(summary.text().find("refused by this cuBLASLt and chosen anew: bf16 x bf16"),
+  EXPECT_NE(summary.text().find("refused by this cuBLASLt, not used: bf16 x bf16"),
             std::string::npos);
 }
 

@@ -83,7 +83,7 @@ struct GemmPlanSummary {
            << (keeps_first ? "the heuristics'" : "the fastest");
     }
     for (const std::string& product : refused) {
-      text << "\n  refused by this cuBLASLt and chosen anew: " << product;
+      text << "\n  refused by this cuBLASLt, not used: " << product;
     }
     return text.str();
   }
@@ -312,9 +312,9 @@ template <Device D>
 }
 
 /// Chooses the algorithms of the products that `prepare_gemms` counted.
-/// @param pass  called without arguments, up to 48 times and then for some seconds: enqueues the
-/// work that they are part of,
-///              the same in each call. Some calls are recorded: it must neither wait nor allocate
+/// @param pass  called without arguments, up to 48 times and then for ten seconds or more: enqueues
+///              the work that they are part of, the same in each call. Some calls are recorded: it
+///              must neither wait nor allocate
 /// @note synchronises
 template <Device D, class Pass>
 void rehearse_gemms_sync(const Pass& pass, const Context<D>& context) {
@@ -330,7 +330,7 @@ GemmPlanSummary gemm_plan_summary(const Context<D>& context) {
 
 /// Gives a context algorithms that were chosen before, also for products that have another; a step
 /// that is recorded goes on with what it was recorded with. Those of another card or another
-/// version of its library are left out, and those that the library refuses are dropped. A
+/// version of its library are left out, and those that the library refuses change nothing. A
 /// deterministic context takes them, too: equal ones give equal bits.
 template <Device D>
 void take_gemm_plans(std::span<const GemmPlanRecord> records, const Context<D>& context) {

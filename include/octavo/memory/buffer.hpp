@@ -29,7 +29,8 @@ struct Release {
 using OwnedBytes = std::unique_ptr<std::byte, Release>;
 
 /// `bytes` of the host, more than 0.
-/// @throws MemoryError  if the host has not that much memory left
+/// @throws MemoryError  if the host has not that much memory left; two runs of bytes that were not
+///                      written to yet may both be granted where there is memory for one
 inline OwnedBytes allocate(std::size_t bytes, const Context<Cpu>&) {
   constexpr std::align_val_t alignment{allocation_alignment};
   const std::size_t available = available_host_memory();

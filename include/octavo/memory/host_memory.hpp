@@ -4,19 +4,23 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <filesystem>
 #include <fstream>
 #include <limits>
+#include <optional>
 #include <string>
+#include <string_view>
 
 namespace octavo {
 namespace detail {
 
 inline constexpr std::size_t unlimited_memory = std::numeric_limits<std::size_t>::max();
 
-/// The number that a file consists of; where there is none, such as for "max", all that there is.
-inline std::size_t number_in_file(const char* path) {
+/// The number that a file consists of; none for "max", and where there is no file.
+inline std::optional<std::size_t> number_in_file(const std::filesystem::path& path) {
   std::size_t number = 0;
-  return std::ifstream(path) >> number ? number : unlimited_memory;
+  if (std::ifstream(path) >> number) return number;
+  return std::nullopt;
 }
 
 /// What this machine can give, swap included.
@@ -34,20 +38,48 @@ inline std::size_t available_in_machine() {
   return is_known ? kibibytes * 1024 : unlimited_memory;
 }
 
-/// What this container can give.
-/// Source: memory.max and memory.current of Linux's control groups, version 2.
-inline std::size_t available_in_container() {
-  const std::size_t most = number_in_file("/sys/fs/cgroup/memory.max");
-  const std::size_t used = number_in_file("/sys/fs/cgroup/memory.current");
-  return most == unlimited_memory ? most : most - std::min(most, used);
+/// What a control group can give. Of what it uses, the kernel gives files' contents back.
+/// Source: memory.max, memory.current and memory.stat of Linux's control groups, version 2.
+inline std::size_t available_in_group(const std::filesystem::path& group) {
+  const auto most = number_in_file(group / "memory.max");
+  const auto used = number_in_file(group / "memory.current");
+  if (!most || !used) return unlimited_memory;
+  std::size_t of_files = 0;
+  std::ifstream statistics(group / "memory.stat");
+  std::size_t bytes = 0;
+  for (std::string name; statistics >> name >> bytes;) {
+    if (name == "active_file" || name == "inactive_file") of_files += bytes;
+  }
+  return *most - std::min(*most, *used - std::min(*used, of_files));
+}
+
+/// What the group that `membership` names, and the groups that it is in, can give.
+/// @param root        of the tree of groups
+/// @param membership  a file such as /proc/self/cgroup
+inline std::size_t available_in_groups(const std::filesystem::path& root,
+                                       const std::filesystem::path& membership) {
+  std::size_t available = available_in_group(root);
+  std::ifstream file(membership);
+  for (std::string line; std::getline(file, line);) {
+    constexpr std::string_view version_2 = "0::/";
+    if (!line.starts_with(version_2)) continue;
+    std::filesystem::path group = root;
+    for (const auto& part : std::filesystem::path(line.substr(version_2.size()))) {
+      group /= part;
+      available = std::min(available, available_in_group(group));
+    }
+  }
+  return available;
 }
 
 }  // namespace detail
 
-/// Bytes that programs can still take without one of them being killed, as far as the system says;
-/// else the largest number. Memory that was allocated and not written to yet counts as free.
+/// Bytes that programs can still take without one of them being killed, as far as Linux says: the
+/// machine, and its control groups of version 2; else the largest number. Memory that was allocated
+/// and not written to yet counts as free.
 inline std::size_t available_host_memory() {
-  return std::min(detail::available_in_machine(), detail::available_in_container());
+  return std::min(detail::available_in_machine(),
+                  detail::available_in_groups("/sys/fs/cgroup", "/proc/self/cgroup"));
 }
 
 }  // namespace octavo

@@ -343,8 +343,8 @@ class Llama {
 
   [[nodiscard]] std::size_t workspace_bytes(const DeviceLimits<D>& limits) const {
     const Index rows = batch_.rows();
-    std::size_t bytes =
-        std::max(embedding_workspace(rows), attention_workspace(attention_shape(batch_), limits));
+    std::size_t bytes = std::max(embedding_workspace(rows),
+                                 attention_workspace<T>(attention_shape(batch_), limits));
     const auto linear = [&](Index tokens, Index out, Index in) {
       for (const auto& [m, n, k] : {std::array{tokens, out, in}, std::array{tokens, in, out},
                                     std::array{out, in, tokens}}) {

@@ -108,9 +108,9 @@ std::string attention_fallback(const AttentionShape&, const DeviceLimits<Cpu>&) 
   return {};
 }
 
-/// Bytes of workspace that attention of this shape needs.
-inline std::size_t attention_workspace(const AttentionShape& shape,
-                                       const DeviceLimits<Cpu>& limits) {
+/// Bytes of workspace that attention of this shape needs, in any format.
+template <class T = Bf16>
+std::size_t attention_workspace(const AttentionShape& shape, const DeviceLimits<Cpu>& limits) {
   return static_cast<std::size_t>(limits.threads * detail::AttentionScratch::floats(shape)) *
          sizeof(float);
 }

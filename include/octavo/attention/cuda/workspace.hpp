@@ -96,9 +96,12 @@ AttentionKernels attention_kernels(AttentionPass pass, const AttentionShape& sha
 /// "octavo". Octavo's own kernels always are deterministic, and so is cuDNN's forward; its
 /// deterministic backward runs where one is asked for and its workspace is within the limits.
 /// @param limits  those of `attention_limits` where there is a GPU
+/// @throws ConfigError  for a head_dim or a length that the own kernels do not run, which every
+///                      model needs
 template <class T = Bf16>
 const char* attention_implementation(AttentionPass pass, const AttentionShape& shape,
                                      const DeviceLimits<Cuda>& limits) {
+  detail::require_own_attention(shape, std::is_same_v<T, Bf16>);
   constexpr std::array names{"octavo", "cudnn", "cudnn deterministic"};
   return names[static_cast<std::size_t>(detail::attention_kernels<T>(pass, shape, limits))];
 }
@@ -123,12 +126,13 @@ std::string attention_fallback(const AttentionShape& shape, const DeviceLimits<C
                  " bytes, of which ", limits.most_deterministic_workspace, " are allowed");
 }
 
-/// Bytes of workspace that attention of this shape needs, through whatever each pass runs.
-inline std::size_t attention_workspace(const AttentionShape& shape,
-                                       const DeviceLimits<Cuda>& limits) {
+/// Bytes of workspace that attention of this shape and format needs, through whatever each pass
+/// runs.
+template <class T = Bf16>
+std::size_t attention_workspace(const AttentionShape& shape, const DeviceLimits<Cuda>& limits) {
   std::size_t bytes = detail::own_attention_workspace(shape);
   for (const AttentionPass pass : {AttentionPass::forward, AttentionPass::backward}) {
-    if (detail::attention_kernels<Bf16>(pass, shape, limits) != detail::AttentionKernels::octavo) {
+    if (detail::attention_kernels<T>(pass, shape, limits) != detail::AttentionKernels::octavo) {
       bytes = std::max(bytes, detail::cudnn_workspace(pass, shape, limits));
     }
   }

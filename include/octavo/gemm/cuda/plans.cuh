@@ -14,6 +14,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -47,7 +48,8 @@ class GemmPlans {
   GemmPlans& operator=(const GemmPlans&) = delete;
   ~GemmPlans() { cublasLtDestroy(handle_); }
 
-  /// Uses records of this card and this cuBLASLt from now on, also for products that have a plan.
+  /// Uses records of this card and this cuBLASLt from now on, also for products that have a plan;
+  /// one that cuBLASLt refuses changes nothing but the next summary.
   void take(std::span<const GemmPlanRecord> records, const Context<Cuda>& context) {
     const GemmLibrary& here = library(context);
     for (const GemmPlanRecord& record : records) {
@@ -74,6 +76,7 @@ class GemmPlans {
       plan.is_counted = true;
       if (tries && plan.origin == GemmPlan::Origin::heuristic) to_rehearse_.push_back(&plan);
     }
+    summary_.refused = std::exchange(refused_, {});
     return static_cast<int>(to_rehearse_.size());
   }
 
@@ -82,6 +85,9 @@ class GemmPlans {
   template <class Pass>
   void rehearse(const Pass& pass, const Context<Cuda>& context) {
     const Stopwatch stopwatch(summary_.seconds);
+    std::erase_if(to_rehearse_, [](const GemmPlan* plan) {
+      return plan->origin != GemmPlan::Origin::heuristic;  // a record came meanwhile
+    });
     std::vector<Tried> tried;
     try {
       for (GemmPlan* plan : to_rehearse_) {
@@ -99,6 +105,7 @@ class GemmPlans {
       throw;
     }
     for (const Tried& result : tried) result.plan->origin = GemmPlan::Origin::rehearsed;
+    to_rehearse_.clear();
   }
 
   /// Enqueues the product that `key` describes.
@@ -116,6 +123,7 @@ class GemmPlans {
 
   [[nodiscard]] GemmPlanSummary summary() const {
     GemmPlanSummary summary = summary_;
+    summary.refused.insert(summary.refused.end(), refused_.begin(), refused_.end());
     for (const auto& [key, plan] : plans_) {
       if (!plan.is_counted) continue;
       switch (plan.origin) {
@@ -196,14 +204,15 @@ class GemmPlans {
     const auto place = records_.find(plan.product.key());
     if (place == records_.end()) return false;
     const GemmPlanRecord& record = place->second;
-    std::copy(record.algorithm.begin(), record.algorithm.end(), plan.chosen.algorithm.words.data);
-    if (!plan.product.accepts(handle_, plan.chosen.algorithm)) {
-      summary_.refused.push_back(gemm_text(record.key));
+    TimedAlgorithm recorded{.milliseconds = static_cast<float>(record.microseconds * 1e-3)};
+    std::copy(record.algorithm.begin(), record.algorithm.end(), recorded.algorithm.words.data);
+    if (!plan.product.accepts(handle_, recorded.algorithm)) {
+      refused_.push_back(gemm_text(record.key));
       records_.erase(place);
       return false;
     }
+    plan.chosen = recorded;
     plan.origin = GemmPlan::Origin::recorded;
-    plan.chosen.milliseconds = static_cast<float>(record.microseconds * 1e-3);
     return true;
   }
 
@@ -252,9 +261,12 @@ class GemmPlans {
       context.synchronize();
       return span.milliseconds() / static_cast<float>(passes);
     };
-    // Long enough for the card's clocks to settle, as they do in training.
+    // Long enough for the card's clocks to settle, as they do in training; where passes are too
+    // short to keep a card busy there is nothing that settles.
     constexpr float settled = 1000;
-    const int passes = static_cast<int>(settled / milliseconds(sides[0], 1)) + 1;
+    constexpr int enough = 200;
+    const float one = milliseconds(sides[0], 1);
+    const int passes = one * enough > settled ? static_cast<int>(settled / one) + 1 : enough;
     constexpr int rounds = 5;
     for (int round = 0; round < rounds; ++round) {
       for (Side& side : sides) side.times.push_back(milliseconds(side, passes));
@@ -275,7 +287,8 @@ class GemmPlans {
   std::map<GemmKey, GemmPlanRecord> records_;
   std::map<GemmKey, GemmPlan> plans_;
   std::vector<GemmPlan*> to_rehearse_;  ///< since the last `prepare`; plans stay where they are
-  GemmPlanSummary summary_;             ///< without the counts
+  GemmPlanSummary summary_;             ///< of the last `prepare`, without the counts
+  std::vector<std::string> refused_;    ///< records, since then
 };
 
 }  // namespace detail
