@@ -47,13 +47,14 @@ class FlagsFile : public CLI::Config {
     return std::any_of(read_.begin(), read_.end(), read) ? path() : "";
   }
 
-  /// One line for each flag, in the order of their declaration; none for a flag that was not given
-  /// and has no default.
+  /// One line for each flag, in the order of their declaration; none for one that takes a value,
+  /// was not given and has no default.
   std::string to_config(const CLI::App* app, bool default_also, bool, std::string) const override {
     std::string text;
     for (const CLI::Option* option : app->get_options()) {
       if (!option->get_configurable()) continue;
-      const bool shown = default_also && !option->get_default_str().empty();
+      const bool has_default = kind_of(*option) == Kind::flag || !option->get_default_str().empty();
+      const bool shown = default_also && has_default;
       if (option->count() == 0 && !shown) continue;
       text += option->get_single_name() + " = " + value_text(*option) + '\n';
     }
@@ -171,7 +172,7 @@ class FlagsFile : public CLI::Config {
     if (several) return "[]";
     switch (kind_of(option)) {
       case Kind::flag:
-        return option.as<bool>() ? "true" : "false";
+        return option.count() > 0 && option.as<bool>() ? "true" : "false";
       case Kind::whole:
         return std::to_string(option.as<std::int64_t>());
       case Kind::number:

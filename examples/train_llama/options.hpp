@@ -106,8 +106,7 @@ inline void declare(CLI::App& app, Options& options) {
   app.add_flag("--deterministic", options.deterministic,
                "the cuda device gives the same bits in every run that gets the same --gemm-plans, "
                "at some cost of speed; the cpu device always does")
-      ->group(model)
-      ->capture_default_str();
+      ->group(model);
   add_for("--gemm-plans", options.gemm_plans,
           "file of GEMM algorithms of the cuda device: those in it are taken, and those that it "
           "lacks are chosen in a rehearsal and added; by heuristics unless said");
@@ -162,7 +161,7 @@ inline void declare(CLI::App& app, Options& options) {
   const std::string output = "Output";
   add("--out", options.out,
       "folder for config.toml and metrics.jsonl; empty: runs/DATE-TIME-MODEL-PRECISION", output);
-  app.add_flag("--no-out", options.no_out, "write no files")->group(output)->capture_default_str();
+  app.add_flag("--no-out", options.no_out, "write no files")->group(output);
   add("--log-every", options.log_every, "steps between printed lines", output)
       ->check(at_least_one());
   add("--evaluate-every", options.evaluate_every, "steps between evaluations; 0: at the end only",

@@ -98,6 +98,20 @@ TEST(AttentionChoice, NothingIsPlannedForAShapeThatNothingRuns) {
   EXPECT_EQ(runs<float>({1, 64, {4, 4, 160}}, limits_with(true, false)), "octavo, octavo");
 }
 
+// Tiles of 128 tokens cover a sequence of 64s; keys and values that no heads share need no
+// gradients for each head.
+TEST(AttentionChoice, WorkspaceCoversWholeTilesAndNoMore) {
+  const DeviceLimits<Cuda> limits = limits_with(true, false);
+  const auto of = [&](Index tokens, Index kv_heads) {
+    return attention_workspace({64, tokens, {32, kv_heads, 128}}, limits);
+  };
+  EXPECT_EQ(of(64, 8), of(128, 8));
+  EXPECT_EQ(of(192, 8), of(256, 8));
+  EXPECT_LT(of(128, 8), of(192, 8));
+  const std::size_t rows = std::size_t{64} * 128 * 32;
+  EXPECT_EQ(of(128, 8) - of(128, 32), rows * 128 * 4) << "in BF16, of keys and of values";
+}
+
 /// What is said of a shape that the own kernels cannot run; empty where they can.
 std::string refusal(const AttentionShape& shape, bool is_bf16) {
   try {

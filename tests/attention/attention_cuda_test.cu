@@ -77,6 +77,18 @@ class Attention {
                                     qkv_gradient_, context()),
                  attention_implementation<T>(AttentionPass::backward, shape_, limits));
   }
+  /// Takes the first elements of its memory for another shape from now on, of which none is larger.
+  void reshape(const AttentionShape& shape) {
+    shape_ = shape;
+    const auto in_rows = [&](TensorView<T, 2, D>& view, Index columns) {
+      view = {view.data(), {shape.rows(), columns}};
+    };
+    in_rows(qkv_, shape.heads.columns());
+    in_rows(qkv_gradient_, shape.heads.columns());
+    in_rows(output_, output_columns());
+    in_rows(output_gradient_, output_columns());
+    log_sum_exp_ = {log_sum_exp_.data(), {statistics()}};
+  }
   [[nodiscard]] Results<T> results() const {
     return {place_.read(output_), place_.read(qkv_gradient_), place_.read(log_sum_exp_)};
   }
@@ -329,6 +341,23 @@ TEST_P(AttentionOnCuda, IsTheFormulaWhereItIsDeterministic) {
   Attention<Bf16, Cuda> attention(shape, inputs, {.cudnn = GetParam(), .deterministic = true});
   attention.run();
   expect_close(attention.results(), formula(shape, inputs), bf16_tolerance);
+}
+
+// What is kept for one shape is of no use for one that differs in a single number.
+TEST_P(AttentionOnCuda, ShapesOfOneContextAreKeptApart) {
+  const AttentionShape largest{3, 320, {8, 4, 128}};
+  const auto inputs = random_inputs<Bf16>(largest, 5);
+  auto attention = make(largest, inputs);
+  for (const AttentionShape& shape :
+       {largest, AttentionShape{2, 320, {8, 4, 128}}, AttentionShape{3, 256, {8, 4, 128}},
+        AttentionShape{3, 320, {4, 4, 128}}, AttentionShape{3, 320, {8, 2, 128}},
+        AttentionShape{3, 320, {8, 4, 64}}, largest}) {
+    SCOPED_TRACE(text_of(shape));
+    attention.reshape(shape);
+    attention.run();
+    expect_close(attention.results(), formula(shape, inputs), bf16_tolerance);
+    if (HasFatalFailure()) return;
+  }
 }
 
 TEST_P(AttentionOnCuda, RunsFromAGraph) {

@@ -29,6 +29,18 @@ TEST(ContextOnCpu, TakesThreadsThatAMachineCanStart) {
   }
 }
 
+#if defined(_OPENMP)
+TEST(ContextOnCpu, RefusesMoreThreadsOfOpenmpThanAMachineCanStart) {
+  const int before = omp_get_max_threads();
+  omp_set_num_threads(100000);
+  const std::string refusal = refusal_of(0);
+  const int named = Context<Cpu>(2).threads();
+  omp_set_num_threads(before);
+  EXPECT_EQ(refusal.find("OpenMP offers 100000 threads; set OMP_NUM_THREADS"), 0u) << refusal;
+  EXPECT_EQ(named, 2);
+}
+#endif
+
 }  // namespace
 }  // namespace context_test
 }  // namespace octavo

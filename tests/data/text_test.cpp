@@ -3,12 +3,14 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
 #include <string>
 #include <string_view>
 #include <system_error>
+#include <thread>
 #include <vector>
 
 #include <sys/resource.h>
@@ -160,6 +162,17 @@ TEST_F(ReadText, RefusesAFileThatComesTwice) {
   EXPECT_TRUE(contains(error, hard.string() + " is the same file as " + file.string())) << error;
 }
 
+TEST_F(ReadText, NamesTheFolderThatGaveAFileFirst) {
+  write("inner/a.txt", "some text");
+  const fs::path inner = folder_ / "inner";
+  const std::string outer_first = error_of<octavo::ConfigError>({folder_, inner});
+  EXPECT_TRUE(contains(outer_first, "is in the folder " + folder_.string() + " already"))
+      << outer_first;
+  const std::string inner_first = error_of<octavo::ConfigError>({inner, folder_});
+  EXPECT_TRUE(contains(inner_first, "is in the folder " + inner.string() + " already"))
+      << inner_first;
+}
+
 TEST_F(ReadText, SkipsASecondLinkInOneFolder) {
   write("a.txt", "once");
   fs::create_symlink(folder_ / "a.txt", folder_ / "b.txt");
@@ -279,6 +292,26 @@ TEST_F(ReadText, NoticesAShortRead) {
     GTEST_SKIP() << "this system has no file that is shorter than it says";
   const std::string error = error_of({file});
   EXPECT_TRUE(contains(error, file.string() + ": cannot be read: it should hold")) << error;
+}
+
+// A file that something still writes to: it grows while the one before it is read.
+TEST_F(ReadText, NoticesAFileThatGrows) {
+  const fs::path large = write("large", "x");
+  fs::resize_file(large, std::uintmax_t{16} << 20);
+  const fs::path growing = write("growing", "begun");
+  std::atomic<bool> ends = false;
+  std::thread writer([&] {
+    while (!ends) std::ofstream(growing, std::ios::app) << "more";
+  });
+  std::string error;
+  for (int attempt = 0; attempt < 100 && error.empty(); ++attempt) {
+    error = error_of({large, growing});
+  }
+  ends = true;
+  writer.join();
+  EXPECT_TRUE(contains(error, growing.string() + ": cannot be read: it should hold ")) << error;
+  EXPECT_TRUE(contains(error, " bytes, but more came; try again when nothing else changes it"))
+      << error;
 }
 
 }  // namespace text_test

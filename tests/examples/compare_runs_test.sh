@@ -64,6 +64,21 @@ html_has 'Difference to bf16 in training loss'
 html_has '<g class="run-1 s1 d1">'
 html_has 'data-name="saturated, mean">25.00 %'
 html_lacks "Off this chart"
+case="the values under the pointer"
+python3 - "$scratch/report.html" <<'PYTHON' || fail "they are wrong"
+import json, re, sys
+charts = json.loads(re.search(r'id="data">(.*?)</script>', open(sys.argv[1]).read())[1])["charts"]
+near = lambda points, wanted: [step for step, _ in points] == [step for step, _ in wanted] and all(
+    a is b is None or abs(a - b) < 1e-9 for (_, a), (_, b) in zip(points, wanted))
+percent = lambda a, b: 100 * (a - b) / b
+losses = [(1, 5.5), (2, None), (3, 3.1), (4, 2.6)]
+assert near(charts["loss"][1], losses), charts["loss"]
+base = dict(charts["loss"][0])
+assert charts["difference"][0] == [] and charts["gap"][0] == []
+assert near(charts["difference"][1], [(step, loss and percent(loss, base[step])) for step, loss in losses])
+assert near(charts["gap"][1], [(2, percent(4.1, 4)), (4, percent(2.55, 2.5))]), charts["gap"]
+assert near(charts["norm"][1], [(1, 3), (2, None), (3, 1.5), (4, 1)]), charts["norm"]
+PYTHON
 
 # (2.5 - 2.55) / 2.55 is -1.96 %.
 run "another baseline" 0 bf16 fp8_delayed --baseline fp8-delayed
@@ -135,8 +150,69 @@ for name, precision in (("long", "bf16"), ("longer", "fp8-delayed")):
     steps = [dict(step, step=number) for number in range(1, 121)]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(l) + "\n" for l in [head, *steps]))
 PYTHON
+# A run that was resumed from step 3 on: the last record of each step counts. 4,096 tokens in 0.25 s.
+mkdir -p "$scratch/resumed" "$scratch/elsewhere/bf16" "$scratch/announced" "$scratch/operands"
+{
+  sed -e '/"summary"/d' -e 's/"precision":"bf16"/"precision":"fp8-blockwise"/' \
+    -e 's/"loss":2.5,"tokens"/"loss":9,"tokens"/' bf16/metrics.jsonl
+  sed -e 's/"precision":"bf16"/"precision":"fp8-blockwise"/' -e '/"step":[12],/d' \
+    -e '/"event":"evaluation"/d' -e '/"event":"summary"/d' bf16/metrics.jsonl
+} >"$scratch/resumed/metrics.jsonl"
+run "a resumed run" 0 bf16 "$scratch/resumed"
+out_mentions "resumed; the records from step 3 on replace earlier ones"
+row_is "bf16 (resumed) 2.5000 4.0000 +0.00 % 16,384 0 of 48 0 STOPPED at step 4 of 4: no summary"
+cp bf16/metrics.jsonl "$scratch/elsewhere/bf16"
+run "two folders of one name" 0 bf16 "$scratch/elsewhere/bf16"
+row_is "bf16 (bf16) 2.5000 2.5000 baseline 15,200 0 of 48 0 done after 4 steps"
+row_is "bf16 ($scratch/elsewhere/bf16) 2.5000 2.5000 +0.00 % 15,200 0 of 48 0 done after 4 steps"
+sed 's/\("steps":4,"gemms_fp8":\)45/\148/' fp8_delayed/metrics.jsonl >"$scratch/announced/metrics.jsonl"
+run "other GEMMs than were announced" 0 bf16 "$scratch/announced"
+out_has "note: fp8 <delayed> announced 48 of 48 GEMMs in FP8, but counted 45 of 48 when it ran."
+run "the GEMMs that were announced" 0 bf16 fp8_delayed
+out_mentions_not "announced"
+# Operand 3 of 4 loses most; what is lost most in is step 2 of 3.
+python3 - "$scratch" <<'PYTHON'
+import json, pathlib, sys
+lines = [json.loads(line) for line in open("fp8_delayed/metrics.jsonl")]
+steps = [line for line in lines if line["event"] == "step"]
+for step, share in zip(steps, (0.01, 0.03, 0.02, 0)):
+    step["operands"] = [dict(name=f"operand {i}", format="E4M3", amax=step["step"], scale=2,
+                             saturated=i * share, flushed=0) for i in (1, 3, 2, 0)]
+pathlib.Path(sys.argv[1], "operands", "metrics.jsonl").write_text(
+    "".join(json.dumps(line) + "\n" for line in lines))
+PYTHON
+run "operands that lose" 0 bf16 "$scratch/operands" --html "$scratch/report.html"
+case="the worst operands"
+python3 - "$scratch/report.html" <<'PYTHON' || fail "they are others"
+import re, sys
+worst = open(sys.argv[1]).read().split("<h2>FP8 operands</h2>")[1].split("<details>")[0]
+rows = [re.findall(r"<td[^>]*>(.*?)</td>", row) for row in worst.split("<tr>")[1:]]
+rows = [row for row in rows if len(row) == 8]
+assert [row[0] for row in rows] == ["operand 3", "operand 2"], rows
+assert rows[0][2:6] == ["1 to 4", "2", "4.50 %", "9.00 % (2)"], rows
+PYTHON
 run "runs of 120 steps" 0 "$scratch/long" "$scratch/longer" --html "$scratch/report.html"
 html_has "Of the running means over 5 steps."
+python3 - "$scratch" <<'PYTHON'
+import json, pathlib, sys
+path = pathlib.Path(sys.argv[1], "long", "metrics.jsonl")
+head, step = [json.loads(line) for line in path.read_text().splitlines()][:2]
+steps = [dict(step, step=number, loss=4 if number in (777, 1333) else 3.5 + number % 2 / 100)
+         for number in range(1, 2001)]
+steps[1332]["loss"] = 3
+path.write_text("".join(json.dumps(line) + "\n" for line in [head, *steps]))
+PYTHON
+run "a value up and one down among 2000 steps" 0 "$scratch/long" --html "$scratch/report.html"
+python3 - "$scratch/report.html" <<'PYTHON' || fail "one is hidden"
+import re, sys
+for width in ("wide", "narrow"):
+    chart = open(sys.argv[1]).read().split(f'<svg class="chart {width}"')[1].split("</svg>")[0]
+    line = re.search(r'class="raw" d="([^"]*)"', chart)[1]
+    places = sorted(float(point.split()[1]) for point in re.split("[ML]", line)[1:])
+    middle = places[len(places) // 2]
+    apart = [place - middle for place in places if abs(place - middle) > 20]
+    assert len(apart) == 2 and apart[0] < 0 < apart[1], apart
+PYTHON
 
 # What is far above the start is cut off, and said.
 mkdir "$scratch/wild" "$scratch/blocks"

@@ -92,6 +92,14 @@ run "four micro-batches" 0 --precision bf16 --micro-batches 4
 is "activations" "$(bytes activations) == two_micro_batches + 2 * 2 * 4 * 8192"
 grep -qF "32768 tokens a step" out || fail "no tokens a step"
 
+run "logits of all tokens at once" 0 --precision bf16 --head-chunk 8192
+is "activations" "$(bytes activations) > bf16_activations"
+tiny=(--model llama_tiny --device cpu --precision bf16 --batch 4 --seq-len 64)
+run "one thread" 0 "${tiny[@]}" --threads 1
+one_thread=$(bytes workspace)
+run "three threads" 0 "${tiny[@]}" --threads 3
+is "workspace" "$(bytes workspace) > one_thread"
+
 # --- what fits -------------------------------------------------------------------------------
 # The flags after "would fit with", as the program takes them.
 suggested() { sed -nE 's/^  would fit with(.*): [0-9.]+ GiB, .*/\1/p' out | head -n 1; }
@@ -122,6 +130,11 @@ suggestion_fits "an 80 GiB card" --card-memory 80 --model llama3_8b
 suggestion_fits "a large batch" --card-memory 80 --batch 16
 suggestion_fits "state that was named" --card-memory 80 --master-weights fp32 --moments fp32
 suggestion_fits "a small card" --card-memory 11 --model llama3_small --batch 4 --seq-len 4096
+# Of 16 x 8192 tokens a step has as many, in however many parts.
+run "a step of as many tokens" 0 --card-memory 80 --batch 16
+suggested | awk '{for (i = 1; i < NF; ++i) word[$i] = $(i + 1)
+  exit !(word["--batch"] * word["--micro-batches"] == 16 && word["--batch"] <= 8)}' ||
+  fail "another step: $(suggested)"
 run "auto where FP32 fits" 0 --model llama3_8b --precision bf16 --card-memory 300
 grep -qF "AdamW with fp32 master weights and fp32 moments (auto" out || fail "not FP32"
 run "auto where it does not" 0 --model llama3_8b --precision bf16 --card-memory 141

@@ -82,6 +82,21 @@ with open("only_a.txt", "w") as file:
 
 base = Run("the base")
 
+# --- what is not said ------------------------------------------------------------------------
+# The defaults that docs/trainer.md names, but for those that every run here sets.
+defaults = {"model": "llama_tiny", "device": "cpu", "recompute": "none", "weight-copies": "kept",
+            "deterministic": False, "head-chunk": 0, "micro-batches": 1, "validation-fraction": 0.1,
+            "schedule": "cosine", "final-fraction": 0.1, "decay-fraction": 0.2, "weight-decay": 0.1,
+            "beta1": 0.9, "beta2": 0.95, "epsilon": 1e-8, "clip": 1, "master-weights": "auto",
+            "moments": "auto", "seed": 1, "max-skipped": 10, "no-out": False, "log-every": 1,
+            "evaluate-every": 100, "operands-every": 50, "temperature": 0.8}
+case = "the defaults"
+with open(base.flags["out"] + "/config.toml", encoding="utf-8") as file:
+    saved = dict(line.rstrip("\n").split(" = ", 1) for line in file)
+for key, value in defaults.items():
+    check(key in saved and json.loads(saved[key]) == value, key, saved.get(key))
+check(set(saved) == {*defaults, *base.flags}, "other choices", set(saved) ^ {*defaults, *base.flags})
+
 # --- the rate --------------------------------------------------------------------------------
 
 

@@ -51,6 +51,26 @@ run "a run" 0 "${base[@]}" --batch 2 --steps 4 --sample 12 --out run
   fail "not four step lines"
 [ "$(grep -c '^gemm | ' out)" -eq 51 ] || fail "not one line for each of 51 GEMMs"
 grep -qF "48 of 51 GEMMs in FP8" out || fail "no count of GEMMs in FP8"
+case="what is printed is what is recorded"
+python3 - <<'PYTHON' 2>>err || fail "it is not"
+import json
+printed = [line.split(" | ") for line in open("out").read().splitlines()]
+lines = [json.loads(line) for line in open("run/metrics.jsonl")]
+for s in (line for line in lines if line["event"] == "step"):
+    wanted = [f"step {s['step']}", f"epoch {s['epoch']:.2f}", f"loss {s['loss']:.4f}",
+              f"lr {s['learning_rate']:.2e}", f"norm {s['gradient_norm']:.3f}",
+              f"{s['milliseconds']:.1f} ms", f"{s['tokens_per_second']:.0f} tok/s", "fp8 delayed"]
+    assert wanted in printed, wanted
+for e in (line for line in lines if line["event"] == "evaluation"):
+    wanted = [f"evaluation at step {e['step']}", f"validation loss {e['loss']:.4f}",
+              f"{e['tokens']} tokens"]
+    assert wanted in printed, wanted
+s = lines[-1]
+wanted = [f"4 steps in {s['seconds']:.1f} s", f"{s['tokens_per_second']:.0f} tok/s after the first",
+          f"train loss {s['train_loss']:.4f}", f"validation loss {s['validation_loss']:.4f}",
+          "48 of 51 GEMMs in FP8", "0 skipped", f"peak {s['peak_bytes'] / 2**20:.1f} MiB"]
+assert wanted in printed, wanted
+PYTHON
 metrics run/metrics.jsonl '
 assert [line["event"] for line in lines] == ["run", "step", "step", "evaluation", "step", "step",
     "evaluation", "summary"], [line["event"] for line in lines]
@@ -85,6 +105,10 @@ err_is_one_line_with "run/metrics.jsonl exists already"
 run "the configuration of a run, unchanged" 2 --config run/config.toml
 err_is_one_line_with "choose another --out; this one stands in run/config.toml, and the command line"
 [ "$refused_folder" = "$(cksum run/metrics.jsonl run/config.toml)" ] || fail "the run was touched"
+mkdir taken
+: >taken/metrics.jsonl
+run "another folder than that of the configuration" 2 --config run/config.toml --out taken
+grep -q "stands in" err && fail "the configuration is blamed for the command line's --out"
 mkdir own_folder
 printf '# mine\ndata = ["text.txt"]\n' >own_folder/config.toml
 own_configuration=$(cksum own_folder/config.toml)
@@ -172,6 +196,13 @@ for line in "read 2 entries, $((2 * bytes)) bytes" "  texts/a.txt | $bytes bytes
   "  texts/build | 0 bytes | a folder called build, out or runs"; do
   grep -qxF "text | $line" out || fail "no line: text | $line"
 done
+mkdir many
+for number in 01 02 03 04 05 06 07 08 09 10 11 12 13 14; do echo "$number" >"many/$number.txt"; done
+run "more files than are named" 0 "${tiny[@]}" --data many --data texts --out read
+[ "$(grep -cE '^text \|   (text.txt|many/)' out)" -eq 12 ] || fail "not the first twelve"
+grep -qxF "text |   and 4 more" out || fail "it does not say how many more"
+metrics read/metrics.jsonl '
+assert (lines[0]["files"], lines[0]["skipped_files"]) == (16, 6), lines[0]'
 ln text.txt hard.txt
 ln -s text.txt soft.txt
 ln -s texts alias
@@ -204,7 +235,8 @@ while True:
 assert run.wait() == 0
 lines = re.findall(r"\[(=* *)\] (\d+)/8 \| loss \d\.\d{3} \| (\d+) s left", text.decode())
 assert [int(step) for _, step, _ in lines] == list(range(1, 9)), text
-assert all(len(bar) == 30 for bar, _, _ in lines) and int(lines[-1][2]) == 0, lines
+assert all(bar == ("=" * (30 * int(step) // 8)).ljust(30) for bar, step, _ in lines), lines
+assert int(lines[-1][2]) == 0, lines
 PYTHON
 
 run "micro-batches" 0 "${base[@]}" --steps 1 --sample 0 --batch 1 --micro-batches 2 --no-out
@@ -238,6 +270,9 @@ run "the shape that is named" 0 --data few.txt --batch 8 --seq-len 32 --steps 1 
 grep -qE "^1 step in .* tok/s \| train loss" out || fail "a rate after the first of one step"
 refused "text for a smaller batch" "or --batch 1 --seq-len 64" --data few.txt --batch 30 \
   --micro-batches 2 --seq-len 64
+# A window of validation is more than its share.
+refused "text for all but validation" "600 bytes are too few for --batch 3 --seq-len 128 and validation" \
+  --data few.txt --batch 3
 refused "an empty folder" "empty_folder" --data empty_folder
 refused "a folder without text" "no_text" --data no_text
 if [ "$(id -u)" -ne 0 ]; then
@@ -410,6 +445,11 @@ assert abs(of("step")[0]["learning_rate"] - 1e-3 / 3) < 1e-12
 '
 run "a configuration with such a name" 0 --config 'full A "quoted"/config.toml' --out quoted
 metrics quoted/metrics.jsonl 'assert lines[0]["steps"] == 2'
+run "a name with a backslash" 0 "${tiny[@]}" --out 'back\new'
+rm 'back\new/metrics.jsonl'
+mv 'back\new/config.toml' back.toml
+run "the configuration with such a name" 0 --config back.toml
+[ -s 'back\new/metrics.jsonl' ] || fail "the name is another"
 refused "missing configuration" "--config: 'absent.toml' does not exist: there is no such file" \
   --config absent.toml
 refused "a folder as the configuration" "--config: '.' is a folder; name a TOML file" --config .
@@ -457,13 +497,22 @@ for step in steps:
         met = [o for o in step["operands"] if o["nonfinite"] > 0]
         assert met and all(o["amax"] is None for o in met if o["name"].endswith("input")), met[:3]
 '
-run "the same without files" 3 "${base[@]}" --batch 2 --sample 0 --steps 50 --learning-rate 1e30 --warmup 0 \
+run "the same without files" 3 "${base[@]}" --batch 2 --steps 50 --learning-rate 1e30 --warmup 0 \
   --max-skipped 3 --no-out
 err_is_one_line_with "more operands. Lower --learning-rate or raise --warmup"
+[ -n "$(tail -n 1 out)" ] && [[ $(tail -n 1 out) == *" skipped | peak "* ]] ||
+  fail "a sample of a model that was given up"
 run "a run that diverges" 0 "${base[@]}" --batch 2 --sample 0 --steps 6 --learning-rate 10 --warmup 0 \
   --precision bf16 --no-out
 err_is_one_line_with "warning: the loss is"
 grep -qF "lower --learning-rate" err || fail "it does not say what to do"
+python3 - <<'PYTHON' || fail "it does not say how far"
+import re
+losses = [float(loss) for loss in re.findall(r"^step .* \| loss ([0-9.]+) ", open("out").read(), re.M)]
+now, step, first = re.search(r"loss is (\S+) at step (\d+), (\S+) at first", open("err").read()).groups()
+assert abs(float(first) - losses[0]) < 1e-2 and losses[int(step) - 1] > 2 * losses[0]
+assert abs(float(now) / losses[int(step) - 1] - 1) < 1e-2, (now, step, losses)
+PYTHON
 
 for signal in INT TERM; do
   case="SIG$signal"

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdio>
 #include <string>
 #include <vector>
@@ -267,6 +268,61 @@ TEST_F(GemmPlansOnCuda, TheSummaryIsOfTheProductsThatWereLastPrepared) {
   EXPECT_EQ(gemm_plan_summary(place.context).heuristic, 1);
   place.run(three_keys()[0]);
   EXPECT_EQ(gemm_plan_summary(place.context).heuristic, 1) << "an earlier session's product";
+}
+
+/// Algorithms that are told apart by their first word.
+std::vector<detail::GemmAlgorithm> numbered(std::size_t count) {
+  std::vector<detail::GemmAlgorithm> algorithms(count);
+  for (std::size_t i = 0; i < count; ++i) algorithms[i].words.data[0] = i;
+  return algorithms;
+}
+
+TEST_F(GemmPlansOnCuda, ATrialFindsTheFastestOfThoseThatCanBeLaunched) {
+  const Context<Cuda> context;
+  const Buffer<Cuda> memory(256 * mebibyte, context);
+  // The first cannot be launched.
+  constexpr std::array<std::size_t, 4> mebibytes{0, 256, 1, 128};
+  std::array<int, 4> launches{};
+  const auto launch = [&](const detail::GemmAlgorithm& algorithm) {
+    const std::size_t number = algorithm.words.data[0];
+    ++launches[number];
+    if (mebibytes[number] == 0) return CUBLAS_STATUS_NOT_SUPPORTED;
+    fill_zero(memory.data(), mebibytes[number] * mebibyte, context);
+    return CUBLAS_STATUS_SUCCESS;
+  };
+  detail::GemmTrial trial(numbered(4));
+  bool ends = false;
+  for (int i = 0; i < 48 && !ends; ++i) {
+    EXPECT_EQ(trial.run(launch, context.stream()), CUBLAS_STATUS_SUCCESS);
+    context.synchronize();
+    ends = trial.judge();
+    EXPECT_FALSE(ends && i < 8) << "three of each come first";
+  }
+  EXPECT_TRUE(ends);
+  EXPECT_EQ(launches[0], 1);
+  EXPECT_EQ(trial.fastest().algorithm.words.data[0], 2u);
+  EXPECT_GT(trial.fastest().milliseconds, 0.0f);
+  EXPECT_FALSE(std::isfinite(trial.first().milliseconds));
+}
+
+TEST_F(GemmPlansOnCuda, ATrialThatIsCutShortKeepsTheFirst) {
+  const Context<Cuda> context;
+  const Buffer<Cuda> memory(256 * mebibyte, context);
+  const auto launch = [&](const detail::GemmAlgorithm& algorithm) {
+    fill_zero(memory.data(), (algorithm.words.data[0] == 0 ? 256 : 1) * mebibyte, context);
+    return CUBLAS_STATUS_SUCCESS;
+  };
+  detail::GemmTrial trial(numbered(2));
+  for (int i = 0; i < 4; ++i) {
+    EXPECT_EQ(trial.run(launch, context.stream()), CUBLAS_STATUS_SUCCESS);
+    context.synchronize();
+    EXPECT_FALSE(trial.judge());
+  }
+  EXPECT_EQ(trial.fastest().algorithm.words.data[0], 0u);
+  detail::GemmTrial none(numbered(2));
+  EXPECT_EQ(none.run([](const auto&) { return CUBLAS_STATUS_NOT_SUPPORTED; }, context.stream()),
+            CUBLAS_STATUS_NOT_SUPPORTED);
+  EXPECT_TRUE(none.judge()) << "there is none left to wait for";
 }
 
 // Recorded, too, where nothing can be timed.

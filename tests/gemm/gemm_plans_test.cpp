@@ -136,6 +136,17 @@ TEST(GemmPlanText, EveryTruncationWithinALineIsNoticed) {
   }
 }
 
+TEST(GemmPlanText, ACardIsOneWord) {
+  GemmPlanRecord spaced = record(16);
+  spaced.library.card = "NVIDIA H200\tSXM";
+  GemmPlanRecord nameless = record(32);
+  nameless.library.card = "";
+  const auto read = read_gemm_plans(gemm_plans_text(std::vector{spaced, nameless}), "plans.txt");
+  ASSERT_EQ(read.size(), 2u);
+  EXPECT_EQ(read[0].library.card, "NVIDIA_H200_SXM");
+  EXPECT_EQ(read[1].library.card, "_");
+}
+
 /// A line with a checksum that fits.
 std::string signed_line(const std::string& line) {
   std::ostringstream text;
@@ -207,6 +218,8 @@ TEST(GemmPlanText, SummariesCountWhatWasChosenHow) {
             "used: the fastest");
   summary.keeps_first = true;
   EXPECT_NE(summary.text().find("used: the heuristics'"), std::string::npos);
+  summary.heuristic = 3;
+  EXPECT_EQ(summary.text().find("20 chosen in a rehearsal, 3 by heuristics, 2 taken"), 0u);
   summary.refused.emplace_back("bf16 x bf16");
   EXPECT_NE(summary.text().find("refused by this cuBLASLt, not used: bf16 x bf16"),
             std::string::npos);
@@ -214,6 +227,20 @@ TEST(GemmPlanText, SummariesCountWhatWasChosenHow) {
 
 // ---- the products of a model
 // ----------------------------------------------------------------------
+
+TEST(GemmKeys, MessagesNameAllThatAProductDependsOn) {
+  GemmKey key;
+  key.m = 1;
+  key.n = 2;
+  key.k = 3;
+  key.a = e5m2;
+  key.b = bf16;
+  key.transpose_a = key.adds = true;
+  key.alignment = 16;
+  EXPECT_EQ(gemm_text(key),
+            "E5M2 transposed x bf16 -> fp32, 1 x 2 x 3 (m x n x k), addresses at multiples of 16 "
+            "bytes, with addend");
+}
 
 /// A product with both operands contiguous along k, as quantised ones are.
 GemmKey quantized(Index m, Index n, Index k, GemmFormat a, GemmScales scales_a, GemmScales scales_b,

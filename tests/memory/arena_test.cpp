@@ -2,8 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <fstream>
 #include <limits>
 #include <numeric>
 #include <regex>
@@ -162,6 +164,30 @@ TEST(Buffer, TakesNoMoreThanTheHostCanGive) {
   if (available == std::numeric_limits<std::size_t>::max()) GTEST_SKIP() << "unknown here";
   EXPECT_GT(available, std::size_t{1} << 20);
   EXPECT_THROW(Buffer<Cpu>(available + (available >> 4), context), MemoryError);
+}
+
+/// The bytes that this process may still take, as Linux's tools count them.
+double free_bytes_of_linux() {
+  double kibibytes = 0;
+  std::ifstream machine("/proc/meminfo");
+  for (std::string name, unit; machine >> name;) {
+    double number = 0;
+    if (!(machine >> number) || !std::getline(machine, unit)) break;
+    if (name == "MemAvailable:" || name == "SwapFree:") kibibytes += number;
+  }
+  double most = 0;
+  double used = 0;
+  const bool has_limit = (std::ifstream("/sys/fs/cgroup/memory.max") >> most) &&
+                         (std::ifstream("/sys/fs/cgroup/memory.current") >> used);
+  return has_limit ? std::min(1024 * kibibytes, most - used) : 1024 * kibibytes;
+}
+
+TEST(HostMemory, IsWhatLinuxHasLeft) {
+  const double expected = free_bytes_of_linux();
+  if (expected <= 0) GTEST_SKIP() << "unknown here";
+  // Other programs take and free some in between.
+  EXPECT_GT(static_cast<double>(available_host_memory()), expected / 2);
+  EXPECT_LT(static_cast<double>(available_host_memory()), expected * 2);
 }
 
 TEST(Buffer, MovesItsMemory) {

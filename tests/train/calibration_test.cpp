@@ -107,6 +107,24 @@ TEST(Calibration, EveryMicroBatchAddsToHistoriesAndEveryStepToThoseOfWeights) {
   }
 }
 
+/// Reports say of every operand what its slot holds.
+void expect_reports_of_slots(Session& session) {
+  const std::vector<OperandReport> operands = session.operands();
+  std::uint64_t flushed = 0;
+  for (std::size_t i = 0; i < operands.size(); ++i) {
+    const OperandReport& operand = operands[i];
+    const ScalingSlot& slot = *session.model().scaling().slot(i);
+    const auto elements = static_cast<double>(slot.elements);
+    EXPECT_EQ(operand.amax, octavo::float_from_bits(slot.last_amax_bits)) << operand.name;
+    EXPECT_EQ(operand.scale, slot.scale) << operand.name;
+    EXPECT_EQ(operand.saturated, static_cast<double>(slot.saturated) / elements) << operand.name;
+    EXPECT_EQ(operand.flushed, static_cast<double>(slot.flushed) / elements) << operand.name;
+    EXPECT_EQ(operand.nonfinite, 0U) << operand.name;
+    flushed += slot.flushed;
+  }
+  EXPECT_GT(flushed, 0U);
+}
+
 TEST(Calibration, StatisticsAreThoseOfOneStep) {
   for (const Index micro_batches : {1, 2}) {
     octavo::Context<octavo::Cpu> context{2};
@@ -124,8 +142,18 @@ TEST(Calibration, StatisticsAreThoseOfOneStep) {
         const std::uint64_t rows = weight ? hidden : 8 * 48;
         EXPECT_EQ(slot.elements, rows * features) << name << " in step " << step;
       });
+      expect_reports_of_slots(session);
     }
   }
+}
+
+/// Casts of the last step in which an operand was not finite.
+std::uint32_t nonfinite_casts(Session& session, const std::string& name) {
+  for (const OperandReport& operand : session.operands()) {
+    if (operand.name == name) return operand.nonfinite;
+  }
+  ADD_FAILURE() << "there is no " << name;
+  return 0;
 }
 
 TEST(Calibration, ASkippedFirstStepLeavesNoHistory) {
@@ -137,6 +165,7 @@ TEST(Calibration, ASkippedFirstStepLeavesNoHistory) {
   element = Bf16(std::numeric_limits<float>::quiet_NaN());
   EXPECT_TRUE(session.step(batch.tokens, batch.targets, 1e-3).skipped);
   expect_no_history(session);
+  EXPECT_EQ(nonfinite_casts(session, "blocks.1.qkv.weight"), 1U) << "the calibration's count too";
   element = healthy;
   Session untouched(options(1), context);
   EXPECT_FALSE(session.step(batch.tokens, batch.targets, 1e-3).skipped);

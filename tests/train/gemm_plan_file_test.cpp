@@ -50,6 +50,15 @@ TEST_F(GemmPlanFile, KeepsWhatRunsAdd) {
   EXPECT_EQ(load_gemm_plans(path()).size(), 3u);
 }
 
+// Its text is as long as the one before.
+TEST_F(GemmPlanFile, KeepsTheNewestOfAProduct) {
+  store_gemm_plans(path(), std::vector{record(1)});
+  GemmPlanRecord newer = record(1);
+  newer.algorithm.fill(9);
+  store_gemm_plans(path(), std::vector{newer});
+  EXPECT_EQ(load_gemm_plans(path()), std::vector{newer});
+}
+
 TEST_F(GemmPlanFile, AReadThatFailsIsNoEmptyFile) {
   // Opens well, but its first page cannot be read.
   const std::filesystem::path unreadable = "/proc/self/mem";

@@ -83,10 +83,12 @@ class ScalingTable {
   /// Gets ready for the first step.
   void initialize(const Context<D>& context) const {
     reset(context);
+    snapshot(context);
     copy_on_device(seen_.data(), slots_.data(), slots_.bytes(), context);
   }
 
-  /// Sets scales to 1, histories to 0 and all counters to 0.
+  /// Sets scales to 1, histories to 0 and all counters to 0. The snapshot stays, so that
+  /// `report_sync` still tells the last step's counts from those before.
   void reset(const Context<D>& context) const {
     std::vector<ScalingSlot> slots(size());
     for (ScalingSlot& slot : slots) {
@@ -97,7 +99,6 @@ class ScalingTable {
     copy_to_device(slots_.data(), slots.data(), slots.size() * sizeof(ScalingSlot), context);
     copy_to_device(device_rules_.data(), rules_.data(), rules_.size() * sizeof(ScalingRule),
                    context);
-    snapshot(context);
   }
 
   /// The slot of operand `number`; null while measuring.
