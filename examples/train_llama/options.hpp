@@ -184,8 +184,8 @@ inline void require_consistent(const CLI::App& app, const Options& options) {
                                        "--data is required: name a text file or a folder of them");
   octavo::require<octavo::ConfigError>(options.out.empty() || !options.no_out,
                                        "--out names a folder and --no-out wants none; give one");
-  require_device(app, options.device, octavo::Cpu::name, {"--threads"});
-  require_device(app, options.device, octavo::Cuda::name, {"--gpu", "--gemm-plans"});
+  programs::require_device(app, options.device, octavo::Cpu::name, {"--threads"});
+  programs::require_device(app, options.device, octavo::Cuda::name, {"--gpu", "--gemm-plans"});
 }
 
 namespace detail {

@@ -16,7 +16,7 @@ using octavo::detail::available_in_groups;
 
 constexpr std::size_t all = std::numeric_limits<std::size_t>::max();
 
-class HostMemory : public support::TemporaryFolder {
+class ControlGroups : public support::TemporaryFolder {
  protected:
   void write(const std::string& file, const std::string& text) const {
     const std::filesystem::path path = folder_ / file;
@@ -37,7 +37,7 @@ class HostMemory : public support::TemporaryFolder {
   }
 };
 
-TEST_F(HostMemory, IsWhatTheNarrowestGroupOnTheWayLeaves) {
+TEST_F(ControlGroups, IsWhatTheNarrowestGroupOnTheWayLeaves) {
   write("membership", "12:cpu:/elsewhere\n0::/slice/unit\n");
   make_group("root/slice/unit", "900", 100, 1);
   EXPECT_EQ(available(), 801u);
@@ -49,7 +49,7 @@ TEST_F(HostMemory, IsWhatTheNarrowestGroupOnTheWayLeaves) {
   EXPECT_EQ(available(), 51u) << "another group";
 }
 
-TEST_F(HostMemory, FilesContentsAreGivenBack) {
+TEST_F(ControlGroups, FilesContentsAreGivenBack) {
   write("membership", "0::/\n");
   make_group("root", "1000", 990, 700);
   EXPECT_EQ(available(), 710u);
@@ -59,7 +59,7 @@ TEST_F(HostMemory, FilesContentsAreGivenBack) {
   EXPECT_EQ(available(), 0u);
 }
 
-TEST_F(HostMemory, WhatIsNotKnownLimitsNothing) {
+TEST_F(ControlGroups, WhatIsNotKnownLimitsNothing) {
   EXPECT_EQ(available(), all);
   write("membership", "0::/\n");
   make_group("root", "max", 990, 1);

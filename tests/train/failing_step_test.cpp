@@ -2,7 +2,9 @@
 // given without it.
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstddef>
+#include <limits>
 #include <vector>
 
 #include "support/faulty_model.hpp"
@@ -49,6 +51,20 @@ TYPED_TEST(FailingStep, ChangesNoBitOfTheStepsThatFollow) {
   for (const int failing : {0, 1, 4}) {
     EXPECT_TRUE(state_after_steps<TypeParam>(failing) == undisturbed) << "before step " << failing;
   }
+}
+
+TYPED_TEST(FailingStep, ALearningRateThatIsNoneChangesNothing) {
+  const octavo::SessionOptions options = support::small_options();
+  octavo::Context<octavo::Cpu> context{1};
+  octavo::ModelSession<support::SmallModel<TypeParam>> session(options, context);
+  const State before{support::weights(session), support::scaling_state(session)};
+  const support::TokenBatch batch = support::step_batch(options, 0);
+  const double infinity = std::numeric_limits<double>::infinity();
+  for (const double rate : {-1e-3, std::nan(""), infinity, -infinity, 1e300}) {
+    EXPECT_THROW(session.step(batch.tokens, batch.targets, rate), octavo::ConfigError) << rate;
+  }
+  EXPECT_TRUE(State({support::weights(session), support::scaling_state(session)}) == before);
+  EXPECT_FALSE(session.step(batch.tokens, batch.targets, 0.0).skipped);
 }
 
 }  // namespace failing_step_test

@@ -51,7 +51,9 @@ struct DeviceLimits<Cuda> {
   std::optional<CudnnAnswer> cudnn_answer{};
 };
 
-// Files with OpenMP and without may be linked to one program: their loops have different names.
+// What asks for OpenMP has one name with it and another without, so that files of both kinds may be
+// linked to one program. An operation that uses it is one function of that program all the same,
+// with threads or without as the linker chose: compile all files alike. Results do not differ.
 #if defined(_OPENMP)
 #define OCTAVO_LOOPS openmp_loops
 #else
@@ -72,9 +74,10 @@ inline int checked_threads(int threads) {
                        " threads; set OMP_NUM_THREADS to a number up to ", most);
   return threads > 0 ? threads : all;
 #else
-  require<ConfigError>(threads == 0 || threads == 1, "threads is ", threads,
-                       ", but this program is compiled without OpenMP; compile it with -fopenmp, "
-                       "or give 0 or 1");
+  require<ConfigError>(
+      threads == 0 || threads == 1, "threads is ", threads,
+      ", but this file of the program, or another that uses the same functions, is "
+      "compiled without OpenMP; compile all with -fopenmp, or give 0 or 1");
   return 1;
 #endif
 }

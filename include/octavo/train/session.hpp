@@ -9,6 +9,7 @@
 #include <octavo/train/trainable_model.hpp>
 
 #include <algorithm>
+#include <cmath>
 #include <span>
 #include <string>
 #include <vector>
@@ -49,8 +50,10 @@ class TrainingSession {
 
   /// One optimizer step. The first one with delayed scales runs its first micro-batch twice more,
   /// to fill their histories.
-  /// @param tokens   [micro_batches · rows]
-  /// @param targets  [micro_batches · rows]; below 0: ignored
+  /// @param tokens         [micro_batches · rows]
+  /// @param targets        [micro_batches · rows]; below 0: ignored
+  /// @param learning_rate  at least 0, and finite in FP32
+  /// @throws ConfigError    for another learning rate
   /// @throws ManifestError  if other GEMMs ran than the manifest says
   /// @note a step that throws changes no weight and no scale; the session can go on with the next
   virtual StepResult step(std::span<const std::int32_t> tokens,
@@ -164,6 +167,9 @@ class ModelSession final : public TrainingSession {
   StepResult step(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets,
                   double learning_rate) override {
     check_tokens(tokens, targets, options_.micro_batches * rows());
+    require<ConfigError>(learning_rate >= 0 && std::isfinite(static_cast<float>(learning_rate)),
+                         "the learning rate is ", learning_rate,
+                         "; give a number from 0 on that FP32 holds");
     parts_.model.bind(context_);
     const Index counted = count_targets(targets);
     copy_inputs(tokens, targets);
