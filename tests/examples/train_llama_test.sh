@@ -175,12 +175,16 @@ done
 ln text.txt hard.txt
 ln -s text.txt soft.txt
 ln -s texts alias
-for twice in text.txt ./text.txt texts/../text.txt hard.txt soft.txt; do
+for twice in text.txt ./text.txt texts/../text.txt; do
+  refused "a file twice: $twice" "$twice is named already" --data text.txt --data "$twice"
+done
+for twice in hard.txt soft.txt; do
   refused "a file twice: $twice" "is the same file as text.txt" --data text.txt --data "$twice"
 done
 refused "a folder and a file inside of it" "texts/a.txt is in the folder texts already" --data texts \
   --data ./texts/a.txt
-refused "a file and its folder" "is the same file as alias/a.txt" --data alias/a.txt --data texts
+refused "a file and its folder" "texts: its texts/a.txt is named already" --data texts/a.txt --data texts
+refused "a file by a link and its folder" "is the same file as alias/a.txt" --data alias/a.txt --data texts
 refused "a folder twice" "is the same file as texts/a.txt" --data texts --data alias
 
 # --- on a terminal ---------------------------------------------------------------------------
