@@ -74,6 +74,7 @@ run "a killed run" 0 bf16 killed
 row_is "fp8 tensorwise 4.5000 3.9000 -2.50 % 13,653 45 of 48 0 STOPPED at step 2 of 4: no summary"
 out_has "note: fp8 tensorwise: line 5 of its metrics.jsonl is cut off and was left out."
 out_has "note: fp8 tensorwise STOPPED at step 2 of 4: no summary."
+out_has "note: fp8 tensorwise: without a summary it was killed, or still runs. Its train loss is that of its last step, its validation loss that of its last evaluation."
 out_has "note: fp8 tensorwise: the gap is that after step 2, the last at which both were evaluated; fp8 tensorwise was evaluated until step 2, bf16 until step 4."
 
 # stopped FOLDER END LAST: bf16's run as one that ended before its end, evaluated after step LAST
@@ -115,6 +116,17 @@ run "a baseline without a loss, and one with" 0 "$scratch/early" "$scratch/late"
 out_has "note: Several runs have the precision bf16; the gap is measured against bf16 (late)."
 run "only a baseline that was killed" 0 "$scratch/early" fp8_delayed
 out_mentions "note: bf16 has no finite validation loss, so no gap can be given."
+
+mkdir "$scratch/begun" "$scratch/one"
+head -n 1 fp8_delayed/metrics.jsonl >"$scratch/begun/metrics.jsonl"
+run "a run without a step" 0 bf16 "$scratch/begun"
+row_is "fp8 <delayed> - - - - 45 of 48 0 STOPPED at step 0 of 4: no summary"
+out_has "note: fp8 <delayed>: without a summary it was killed, or still runs. It has no step yet."
+sed -e 's/"steps":4/"steps":1/' -e '/"step":[234]/d' bf16/metrics.jsonl >"$scratch/one/metrics.jsonl"
+run "a run of one step" 0 "$scratch/one" --html "$scratch/report.html"
+row_is "bf16 2.5000 2.5000 - 15,200 0 of 48 0 done after 1 step"
+html_has "1 run; the baseline is bf16"
+html_has "Running means are over 1 step."
 
 sed -e 's/"precision":"fp8-delayed"/"precision":"fp8-delayed-bf16-edges"/' \
   -e 's/"recipe":"[^"]*"/"recipe":"first 1 bf16, fp8 delayed, last 1 bf16"/' \

@@ -84,7 +84,9 @@ run "own attention's workspace" 0 --precision bf16 --own-attention "${wide[@]}"
 is "workspace" "$(bytes workspace) == bf16_workspace"
 run "smaller state" 0 --precision bf16 --master-weights bf16 --moments bf16
 is "optimizer" "$(bytes optimizer) >= 4 * parameters && $(bytes optimizer) < 4 * parameters + 1000000"
+grep -qF "on cuda, 1 micro-batch of 1 x 8192 tokens" out || fail "not one micro-batch"
 run "two micro-batches" 0 --precision bf16 --micro-batches 2
+grep -qF "on cuda, 2 micro-batches of 1 x 8192 tokens" out || fail "not two micro-batches"
 # From the second micro-batch on, gradients are added to: they cannot share memory.
 is "gradients" "$(bytes gradients) == $(bytes weights)"
 two_micro_batches=$(bytes activations)

@@ -76,7 +76,7 @@ assert all(o["amax"] > 0 and o["scale"] > 0 and 0 <= o["saturated"] <= 1 and
 '
 
 grep -qxF "run | kept in run" out || fail "it does not say where the run is kept"
-grep -qxF "text | read 1 entry, $bytes bytes" out || fail "it does not say what it read"
+grep -qxF "text | read 1 file, $bytes bytes" out || fail "it does not say what it read"
 grep -qxF "text |   text.txt | $bytes bytes" out || fail "it does not name what it read"
 refused_folder=$(cksum run/metrics.jsonl run/config.toml)
 run "a folder that holds a run" 2 "${small[@]}" --out run
@@ -164,7 +164,7 @@ printf 'a\0b' >texts/data.bin
 : >texts/nothing.txt
 ln -s a.txt texts/link.txt
 run "a folder with more than text" 0 "${tiny[@]}" --data texts --no-out
-for line in "read 2 entries, $((2 * bytes)) bytes" "  texts/a.txt | $bytes bytes" \
+for line in "read 2 files, $((2 * bytes)) bytes" "  texts/a.txt | $bytes bytes" \
   "SKIPPED 6 entries, $((bytes + 8)) bytes" "  texts/latin1.txt | 5 bytes | not UTF-8: see its byte 2" \
   "  texts/data.bin | 3 bytes | binary: it holds NUL bytes" "  texts/nothing.txt | 0 bytes | empty" \
   "  texts/link.txt | $bytes bytes | the same file as texts/a.txt" \
