@@ -150,6 +150,27 @@ PYTHON
 run "runs of 120 steps" 0 "$scratch/long" "$scratch/longer" --html "$scratch/report.html"
 html_has "Of the running means over 5 steps."
 
+# A line that ends early has its name at its end, and nothing is drawn from there to the margin.
+mkdir "$scratch/short"
+head -n 30 "$scratch/longer/metrics.jsonl" >"$scratch/short/metrics.jsonl"
+run "a run that ended early" 0 "$scratch/long" "$scratch/short" --html "$scratch/report.html"
+python3 - "$scratch/report.html" <<'PYTHON' 2>"$scratch/err" || fail "labels are not where they should be"
+import re, sys
+page = open(sys.argv[1], encoding="utf-8").read()
+for svg in re.findall(r'<svg class="chart (?:wide|narrow)".*?</svg>', page, re.S):
+    right = float(re.search(r'data-right="([\d.]+)"', svg)[1])
+    for run, path in re.findall(r'<g class="run-(\d)[^>]*><path class="leader" d="M([\d.]+) ', svg):
+        assert float(path) > right, (path, right)
+loss = re.search(r'<svg class="chart wide"[^>]*data-chart="loss".*?</svg>', page, re.S)[0]
+right = float(re.search(r'data-right="([\d.]+)"', loss)[1])
+ends = {run: float(path.replace("L", "M").split("M")[-1].split()[0]) for run, path in re.findall(
+    r'<g class="run-(\d)[^>]*><path class="smooth" d="([^"]*)"', loss)}
+labels = {run: float(at) for run, at in re.findall(
+    r'<g class="run-(\d)[^>]*><text class="label" x="([\d.]+)"', loss)}
+assert labels["0"] > right and ends["0"] == right, (labels, ends, right)
+assert 0 < labels["1"] - ends["1"] < 12, (labels, ends)
+PYTHON
+
 # What is far above the start is cut off, and said.
 mkdir "$scratch/wild" "$scratch/blocks"
 sed -e 's/"step":3,"epoch":0.01,"loss":3.1/"step":3,"epoch":0.01,"loss":1758/' \
