@@ -119,7 +119,10 @@ inline Request request_of(const Options& options) {
   request.device = options.device;
   request.master_weights = options.master_weights;
   request.moments = options.moments;
-  request.cpu = octavo::Context<octavo::Cpu>(options.threads);
+  // Nothing of this machine counts for another device.
+  if (options.device == octavo::Cpu::name) {
+    request.cpu = octavo::Context<octavo::Cpu>(options.threads);
+  }
   request.cuda.cudnn = options.cudnn;
   return request;
 }

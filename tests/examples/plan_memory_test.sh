@@ -169,6 +169,11 @@ for flag in --with-cudnn --own-attention "--card-memory=80"; do
     --model llama_tiny --device cpu "$flag"
 done
 refused "--threads on a GPU" "--threads is for the cpu device, but --device is 'cuda'" --threads 2
+case="threads that the cpu device cannot have"
+OMP_NUM_THREADS=1000 "$program" --model llama_tiny >out 2>err || fail "the cuda device was refused"
+OMP_NUM_THREADS=1000 "$program" --model llama_tiny --device cpu >out 2>err
+[ $? -eq 2 ] || fail "the cpu device was not refused"
+err_is_one_line_with "OMP_NUM_THREADS"
 run "FP32 weights" 0 --model llama_tiny --precision fp32 --master-weights bf16 --moments fp32
 grep -qF "AdamW with fp32 weights and fp32 moments" out || fail "masters that there are not"
 run "FP32 weights in a table" 0 --model llama_tiny --precision fp32 --all
