@@ -21,6 +21,7 @@ struct Options {
   std::string weight_copies = "kept";
   bool cudnn = false;
   bool own_attention = false;
+  bool deterministic = false;
   int threads = 0;
   Index head_chunk = 0;
   Index batch = 1;
@@ -83,6 +84,8 @@ inline void declare(CLI::App& app, Options& options, const std::vector<Plan>& pl
   app.add_flag("--with-cudnn", options.cudnn, "attention on cuda may run through cuDNN");
   app.add_flag("--own-attention", options.own_attention,
                "attention on cuda runs in own kernels (default)");
+  app.add_flag("--deterministic", options.deterministic,
+               "as --deterministic of the trainer: on cuda, with cuDNN, it takes more workspace");
   add("--threads", options.threads, "threads of the cpu device; 0: all")
       ->check(not_negative_whole());
   add("--card-memory", options.card_memory, "GiB of a GPU; may be given again")
@@ -100,7 +103,7 @@ inline void require_consistent(const CLI::App& app, const Options& options) {
                                        "one");
   programs::require_device(app, options.device, octavo::Cpu::name, {"--threads"});
   programs::require_device(app, options.device, octavo::Cuda::name,
-                           {"--with-cudnn", "--own-attention", "--card-memory"});
+                           {"--with-cudnn", "--own-attention", "--deterministic", "--card-memory"});
 }
 
 inline Request request_of(const Options& options) {
@@ -124,6 +127,7 @@ inline Request request_of(const Options& options) {
     request.cpu = octavo::Context<octavo::Cpu>(options.threads);
   }
   request.cuda.cudnn = options.cudnn;
+  request.cuda.deterministic = options.deterministic;
   return request;
 }
 

@@ -80,6 +80,10 @@ grep -qE "a GPU with 10 GiB: does not fit" out || fail "10 GiB are not enough"
 
 run "cuDNN's workspace" 0 --precision bf16 --with-cudnn "${wide[@]}"
 is "workspace" "$(bytes workspace) > bf16_workspace"
+cudnn_workspace=$(bytes workspace)
+# In place of atomics it keeps the gradients of all scores of 32 heads, in BF16: 4 GiB.
+run "cuDNN's deterministic workspace" 0 --precision bf16 --with-cudnn --deterministic "${wide[@]}"
+is "workspace" "$(bytes workspace) == cudnn_workspace + 2 * 32 * 8192 * 8192"
 run "own attention's workspace" 0 --precision bf16 --own-attention "${wide[@]}"
 is "workspace" "$(bytes workspace) == bf16_workspace"
 run "smaller state" 0 --precision bf16 --master-weights bf16 --moments bf16
@@ -164,7 +168,7 @@ refused "an unknown precision" "fp8-delayed, fp8-tensorwise" --precision fp9
 refused "an unknown device" "--device: 'gpu' is none of cpu, cuda; did you mean 'cuda'?" --device gpu
 refused "an unknown policy" "none, norms, swiglu, ffn, block" --recompute some
 refused "both ways of attention" "exclude each other" --with-cudnn --own-attention
-for flag in --with-cudnn --own-attention "--card-memory=80"; do
+for flag in --with-cudnn --own-attention --deterministic "--card-memory=80"; do
   refused "$flag on the cpu" "${flag%=*} is for the cuda device, but --device is 'cpu'" \
     --model llama_tiny --device cpu "$flag"
 done
