@@ -62,7 +62,7 @@ inline void declare(CLI::App& app, Options& options, const std::vector<Plan>& pl
   };
   const auto choose = [&](const std::string& name, std::string& value, const std::string& text,
                           const std::vector<std::string>& choices) {
-    add(name, value, text)->check(one_of(choices));
+    add(name, value, text + ": " + joined(choices))->check(one_of(choices));
   };
   const auto models = names(plans, [](const Plan& plan) { return plan.config.name.text(); });
   const auto precisions = names(plans, [](const Plan& plan) { return plan.precision; });
@@ -77,9 +77,9 @@ inline void declare(CLI::App& app, Options& options, const std::vector<Plan>& pl
   add("--micro-batches", options.micro_batches, "micro-batches in a step")->check(at_least_one());
   add("--head-chunk", options.head_chunk, "tokens whose logits exist at once; 0: chosen")
       ->check(not_negative_whole());
-  choose("--master-weights", options.master_weights,
-         "fp32; bf16: none beside the BF16 weights; auto: fp32 where the GPU has memory for it",
-         state_choices);
+  add("--master-weights", options.master_weights,
+      "fp32; bf16: none beside the BF16 weights; auto: fp32 where the GPU has memory for it")
+      ->check(one_of(state_choices));
   choose("--moments", options.moments, "of AdamW, as --master-weights", state_choices);
   app.add_flag("--with-cudnn", options.cudnn, "attention on cuda may run through cuDNN");
   app.add_flag("--own-attention", options.own_attention,

@@ -162,6 +162,14 @@ awk -F'|' '/^fp8-delayed /{if (++lines > 1 && $13 + 0 >= first + 0) bad = 1
 run "all of a shape that FP8 cannot reduce" 0 --all --model llama_tiny --batch 3 --seq-len 5
 [ "$(grep -cF 'FP8 GEMMs need a multiple of 16' out)" -eq 4 ] || fail "FP8 is not refused"
 
+# --- what help says --------------------------------------------------------------------------
+run "help" 0 --help
+for choices in "preset: llama_tiny, llama3_small" "of the linear layers: fp32, bf16, fp8-delayed" \
+  "where it is to train: cpu, cuda" "what the backward makes again: none, norms, swiglu, ffn, block" \
+  "quantised copies of weights: kept, remade" "as --master-weights: auto, fp32, bf16"; do
+  grep -qF -- "$choices" out || fail "it does not say: $choices"
+done
+
 # --- what is refused -------------------------------------------------------------------------
 refused "an unknown model" "llama3_8b, llama3_70b" --model llama5
 refused "an unknown precision" "fp8-delayed, fp8-tensorwise" --precision fp9
