@@ -46,6 +46,13 @@ std::string sample(octavo::TrainingSession& session, const Options& options) {
                         .stop = [] { return octavo::InterruptGuard::received() != 0; }}));
 }
 
+/// What a signal is answered with, on a terminal below the progress line.
+const char* acknowledgement() {
+  constexpr const char* text =
+      "\ntrain_llama: stopping after this step; another signal, a second later, ends it at once\n";
+  return ::isatty(STDERR_FILENO) != 0 ? text : text + 1;
+}
+
 /// A run, step by step.
 class Training {
  public:
@@ -59,7 +66,7 @@ class Training {
 
   /// Trains until the end, a signal or too many steps that are not finite; returns the exit code.
   int run() {
-    const octavo::InterruptGuard interrupt;
+    const octavo::InterruptGuard interrupt(acknowledgement());
     while (!step()) {
     }
     const Summary result = summary();

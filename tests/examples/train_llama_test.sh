@@ -478,7 +478,7 @@ number = getattr(signal, "SIG" + sys.argv[2])
 folder = "stopped_" + sys.argv[2]
 run = subprocess.Popen([sys.argv[1], "--data", "text.txt", "--batch", "2", "--seq-len", "32",
     "--steps", "1000000", "--sample", "0", "--validation-batches", "1", "--threads", "2",
-    "--out", folder], stdout=subprocess.PIPE, text=True)
+    "--out", folder], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 seen = []
 for line in run.stdout:
     seen.append(line)
@@ -491,6 +491,8 @@ for line in run.stdout:
 seen += run.stdout.readlines()
 code = run.wait(timeout=60)
 assert code == 128 + number, code
+assert run.stderr.read() == ("train_llama: stopping after this step; another signal, a second later, "
+    "ends it at once\n")
 lines = [json.loads(line) for line in open(folder + "/metrics.jsonl")]
 steps = [line for line in lines if line["event"] == "step"]
 assert lines[-1]["event"] == "summary" and lines[-1]["steps"] == len(steps)
