@@ -46,6 +46,15 @@ std::string sample(octavo::TrainingSession& session, const Options& options) {
                         .stop = [] { return octavo::InterruptGuard::received() != 0; }}));
 }
 
+/// Says that the rate is still rising when the run ends.
+void warn_of_warmup(const Options& options) {
+  if (options.warmup <= options.steps) return;
+  fmt::print(stderr,
+             "train_llama: warning: --warmup {} is beyond --steps {}: the learning rate never "
+             "reaches {:g}\n",
+             options.warmup, options.steps, options.learning_rate);
+}
+
 /// What a signal is answered with, on a terminal below the progress line.
 const char* acknowledgement() {
   constexpr const char* text =
@@ -181,6 +190,7 @@ int run(const CLI::App& app, const Options& options) {
   fmt::print("run | {}\n", folder.empty() ? "writes no files (--no-out)"
                                           : "kept in " + programs::visible(folder.string()));
   print_text(*data);
+  warn_of_warmup(options);
   announce(*session);
   report.begin(*session, *instance, *data);
   if (!options.gemm_plans.empty()) {

@@ -41,11 +41,11 @@ with open("text.txt", "w") as file:
 PYTHON
 base=(--data text.txt --seq-len 32 --validation-batches 2 --evaluate-every 2 --operands-every 2
   --threads 2)
-small=("${base[@]}" --batch 2 --steps 4 --sample 0)
+small=("${base[@]}" --batch 2 --steps 4 --warmup 1 --sample 0)
 bytes=$(wc -c <text.txt)
 
 # --- a run -----------------------------------------------------------------------------------
-run "a run" 0 "${base[@]}" --batch 2 --steps 4 --sample 12 --out run
+run "a run" 0 "${base[@]}" --batch 2 --steps 4 --warmup 4 --sample 12 --out run
 [ -s err ] && fail "stderr is not a terminal, and there was something on it"
 [ "$(grep -cE '^step [0-9]+ \| epoch [0-9]+\.[0-9]{2} \| loss [0-9]+\.[0-9]{4} \| lr [0-9]\.[0-9]{2}e[+-][0-9]{2} \| norm [0-9]+\.[0-9]{3} \| [0-9]+\.[0-9] ms \| [0-9]+ tok/s \| fp8 delayed$' out)" -eq 4 ] ||
   fail "not four step lines"
@@ -112,6 +112,7 @@ data = ["text.txt"]
 batch = 2
 seq-len = 32
 steps = 4
+warmup = 4
 sample = 12
 validation-batches = 2
 evaluate-every = 2
@@ -124,6 +125,8 @@ run "flags over the configuration" 0 --config own.toml --steps 1 --sample 0 --pr
 [ "$(grep -c '^step ' out)" -eq 1 ] || fail "not one step"
 grep -q '^step 1 .*| bf16$' out || fail "not in BF16"
 grep -qF "0 of 51 GEMMs in FP8" out || fail "a GEMM ran in FP8"
+run "a warm-up that does not end" 0 --config own.toml --steps 3 --sample 0 --no-out
+err_is_one_line_with "warning: --warmup 4 is beyond --steps 3: the learning rate never reaches 0.001"
 run "a configuration through a pipe" 0 --config <(cat own.toml) --steps 1 --sample 0
 [ "$(grep -c '^step ' out)" -eq 1 ] || fail "not one step"
 
