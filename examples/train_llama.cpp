@@ -174,10 +174,12 @@ int run(const CLI::App& app, const Options& options) {
   try {
     require_consistent(app, options);
     instance = &find_instance(options);
+    // Text and session may take minutes.
+    const auto file = std::static_pointer_cast<programs::FlagsFile>(app.get_config_formatter());
+    require_free_out(options, file->file_with("out", options.out));
     data = std::make_unique<Data>(options);
     session = instance->make(session_request(options));
-    const auto file = std::static_pointer_cast<programs::FlagsFile>(app.get_config_formatter());
-    folder = make_run_folder(options, file->file_with("out", options.out));
+    folder = make_run_folder(options);
   } catch (const octavo::Error& error) {
     fmt::print(stderr, "train_llama: {}\n", programs::visible(error.what()));
     return bad_input;

@@ -82,6 +82,12 @@ refused_folder=$(cksum run/metrics.jsonl run/config.toml)
 run "a folder that holds a run" 2 "${small[@]}" --out run
 err_is_one_line_with "run/metrics.jsonl exists already"
 [ "$refused_folder" = "$(cksum run/metrics.jsonl run/config.toml)" ] || fail "the run was touched"
+# FP8 cannot reduce 40 tokens, which the session would say.
+run "a folder that holds a run, before a session is made" 2 --data text.txt --batch 1 \
+  --seq-len 40 --out run
+err_is_one_line_with "run/metrics.jsonl exists already"
+run "a name that is too long" 2 "${small[@]}" --out "$(printf 'a%.0s' {1..300})"
+err_is_one_line_with "File name too long; choose another --out"
 run "the configuration of a run, unchanged" 2 --config run/config.toml
 err_is_one_line_with "choose another --out; this one stands in run/config.toml, and the command line"
 [ "$refused_folder" = "$(cksum run/metrics.jsonl run/config.toml)" ] || fail "the run was touched"
