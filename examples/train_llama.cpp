@@ -11,6 +11,7 @@
 #include <train_llama/tally.hpp>
 
 #include <chrono>
+#include <new>
 
 namespace trainer {
 namespace {
@@ -180,6 +181,12 @@ int run(const CLI::App& app, const Options& options) {
     data = std::make_unique<Data>(options);
     session = instance->make(session_request(options));
     folder = make_run_folder(options);
+  } catch (const std::bad_alloc&) {
+    fmt::print(stderr, "train_llama: this machine has not the memory for {}\n",
+               data == nullptr ? "the text and its batches; give less text, or a smaller --batch, "
+                                 "--micro-batches or --seq-len"
+                               : "the session; see plan_memory for what it takes");
+    return bad_input;
   } catch (const octavo::Error& error) {
     fmt::print(stderr, "train_llama: {}\n", programs::visible(error.what()));
     return bad_input;

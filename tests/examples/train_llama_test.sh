@@ -249,6 +249,13 @@ refused "text for a shorter sequence" "few.txt: 600 bytes are too few for --batc
   --data few.txt
 run "the shape that is named" 0 --data few.txt --batch 8 --seq-len 32 --steps 1 --sample 0 --no-out
 grep -qE "^1 step in .* tok/s \| train loss" out || fail "a rate after the first of one step"
+case="text beyond the machine's memory"
+truncate -s 8G large.txt
+(ulimit -v 6000000 && exec "$program" --data large.txt --threads 1 --out refused) >out 2>err
+[ $? -eq 2 ] || fail "the exit code is not 2"
+err_is_one_line_with "this machine has not the memory for the text and its batches; give less text"
+[ ! -e refused ] || fail "a folder was made"
+rm large.txt
 refused "text for a smaller batch" "or --batch 1 --seq-len 64" --data few.txt --batch 30 \
   --micro-batches 2 --seq-len 64
 refused "an empty folder" "empty_folder" --data empty_folder
