@@ -105,6 +105,9 @@ int main(int argc, char** argv) {
     const int code = doctor::run(gpu, threads);
     programs::flush_output();
     return code;
+  } catch (const octavo::ConfigError& error) {
+    fmt::print(stderr, "doctor: {}\n", programs::text_of(error));
+    return 2;
   } catch (const std::exception& error) {
     fmt::print(stderr, "doctor: {}\n", programs::text_of(error));
     return 1;

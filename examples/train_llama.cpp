@@ -56,7 +56,7 @@ void warn_of_warmup(const Options& options) {
              options.warmup, options.steps, options.learning_rate);
 }
 
-/// What a signal is answered with, on a terminal below the progress line.
+/// What a signal is answered with; on a terminal below the progress line.
 const char* acknowledgement() {
   constexpr const char* text =
       "\ntrain_llama: stopping after this step; another signal, a second later, ends it at once\n";
@@ -174,10 +174,9 @@ int run(const CLI::App& app, const Options& options) {
   const std::string configuration = app.config_to_str(true, false);
   try {
     require_consistent(app, options);
-    instance = &find_instance(options);
+    instance = &find_instance(app, options);
     // Text and session may take minutes.
-    const auto file = std::static_pointer_cast<programs::FlagsFile>(app.get_config_formatter());
-    require_free_out(options, file->file_with("out", options.out));
+    require_free_out(options, detail::flags_file(app).file_with("out", options.out));
     data = std::make_unique<Data>(options);
     session = instance->make(session_request(options));
     folder = make_run_folder(options);

@@ -186,6 +186,10 @@ OMP_NUM_THREADS=1000 "$program" --model llama_tiny >out 2>err || fail "the cuda 
 OMP_NUM_THREADS=1000 "$program" --model llama_tiny --device cpu >out 2>err
 [ $? -eq 2 ] || fail "the cpu device was not refused"
 err_is_one_line_with "OMP_NUM_THREADS"
+refused "a value for a flag without one" "--all takes no value" --all=maybe
+refused "letters that are exchanged" "did you mean 'batch'?" --bathc 3
+refused "one dash" "'-batch' has one dash; write --batch" -batch 3
+refused "a GPU beyond FP32" "'1e39' is beyond the numbers of FP32, which end at 3.4e38" --card-memory 1e39
 run "FP32 weights" 0 --model llama_tiny --precision fp32 --master-weights bf16 --moments fp32
 grep -qF "AdamW with fp32 weights and fp32 moments" out || fail "masters that there are not"
 run "FP32 weights in a table" 0 --model llama_tiny --precision fp32 --all
@@ -194,6 +198,12 @@ case="full standard output"
 "$program" --model llama_tiny >/dev/full 2>err
 [ $? -eq 1 ] || fail "the exit code is not 1"
 err_is_one_line_with "standard output: cannot be written: No space left on device"
+for flag in --help --version; do
+  case="full standard output with $flag"
+  "$program" "$flag" >/dev/full 2>err
+  [ $? -eq 1 ] || fail "the exit code is not 1"
+  err_is_one_line_with "plan_memory: standard output: cannot be written: No space left on device"
+done
 run "version" 0 --version
 grep -q '^octavo [0-9.]*$' out || fail "no version"
 refused "an unknown flag" "did you mean 'batch'" --bach 3

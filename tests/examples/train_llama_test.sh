@@ -320,6 +320,15 @@ refused "control characters in a word" 'unexpected word '"'"'\x1B[31mred' --data
 refused "--threads -1" "threads" --data text.txt --threads=-1
 refused "a batch beyond any text" "too few for --batch 2000000000 --seq-len 32" --data text.txt --batch 2000000000 --seq-len 32
 refused "a power of ten" "--steps: '1e3' is not in plain digits; write 1000" --data text.txt --steps 1e3
+refused "a number of base 16" "--steps: '0x10' is not in plain digits; write 16" --data text.txt --steps 0x10
+refused "a rate beyond FP32" "'1e39' is beyond the numbers of FP32, which end at 3.4e38" --data text.txt \
+  --learning-rate 1e39
+refused "a rate without end" "'inf' is beyond the numbers of FP32" --data text.txt --learning-rate inf
+refused "letters that are exchanged" "did you mean 'steps'?" --data text.txt --stpes 5
+refused "one dash" "'-steps' has one dash; write --steps" --data text.txt -steps 5
+refused "one dash, with a value" "'-steps' has one dash; write --steps" --data text.txt -steps=5
+refused "a value for a flag without one" "--deterministic takes no value; give it alone, or leave it out" \
+  --data text.txt --deterministic=maybe
 refused "a number that may be octal" "write 10" --data text.txt --steps 010
 refused "a number beyond any type" "steps" --data text.txt --steps 99999999999999999999999
 refused "evaluate-every -1" "evaluate-every" --data text.txt --evaluate-every=-1
@@ -356,6 +365,8 @@ if "$program" --help | grep -A1 -e --device | grep -q cuda; then
 else
   built="did you mean 'cuda'? 'cuda' is not compiled in, only: cpu; build again: cmake BUILD_FOLDER -DOCTAVO_CUDA=ON"
 fi
+refused "a device that there is not, and threads" "--device: 'gpu' is none of" --data text.txt \
+  --threads 1 --device gpu
 for device in gpu GPU gpu:0 cude CUDA; do
   refused "--device $device" "$built" --data text.txt --device "$device"
 done
@@ -367,7 +378,8 @@ refused "--gemm-plans on the cpu" "--gemm-plans is for the cuda device" --data t
   --gemm-plans plans
 refused "--threads on a GPU" "--threads is for the cpu device" --data text.txt --device cuda --threads 1
 printf 'data = ["text.txt"]\ngpu = 1\n' >bad.toml
-refused "a GPU in the configuration" "leave --gpu out" --config bad.toml
+refused "a GPU in the configuration" "bad.toml:2: --gpu is for the cuda device" --config bad.toml
+refused "a GPU in both" "train_llama: --gpu is for the cuda device" --config bad.toml --gpu 2
 refused "a configuration for the other device" "the cpu device, but --device is 'cuda'" \
   --config own.toml --device cuda
 refused "unknown flag with a value" "did you mean 'steps'" --data text.txt --step=5
@@ -378,6 +390,7 @@ toml_refused() {
   printf 'data = ["text.txt"]\n%s\n' "$3" >bad.toml
   refused "$1" "bad.toml:2: $2" --config bad.toml
 }
+toml_refused "a key with dashes" "write the key without dashes: steps" '--steps = 3'
 toml_refused "unknown key" "unknown option 'warm-up'; did you mean 'warmup'" 'warm-up = 3'
 toml_refused "a key of no file" "unknown option 'help'" 'help = true'
 toml_refused "unknown dotted key" "there is a section [training]" 'training.steps = 3'
@@ -398,10 +411,12 @@ toml_refused "an unknown word" "schedule: 'step' is none of cosine" 'schedule = 
 toml_refused "no TOML" "Error while parsing" 'steps = = 3'
 printf 'data = ["text.txt"]\nsteps = 3\nsteps = 3\n' >bad.toml
 refused "a key twice" "bad.toml:3: " --config bad.toml
-for line in 'model = "llama_huge"' 'precision = "fp4"'; do
-  printf 'data = ["text.txt"]\n%s\n' "$line" >bad.toml
+for line in 'model = "llama_huge"' 'precision = "fp4"' 'device = "tpu"'; do
+  toml_refused "$line" "${line%% *}: '" "$line"
   refused "$line" "is none of" --config bad.toml
 done
+refused "the command line over a wrong word" "train_llama: --device: 'gpu' is none of" --config bad.toml \
+  --device gpu
 printf 'data = []\n' >bad.toml
 refused "no text in the configuration" "bad.toml:1: data is an empty array; name at least one" \
   --config bad.toml
