@@ -23,6 +23,9 @@
 #include <utility>
 #include <vector>
 
+#include <fcntl.h>
+#include <unistd.h>
+
 namespace programs {
 
 /// Number of single-character edits between two words; neighbours that are exchanged are one.
@@ -246,6 +249,21 @@ inline std::string text_of(const std::exception& error) {
              : visible(error.what());
 }
 
+/// Opens /dev/null in place of standard streams that are closed: a file of the program would take
+/// the number of one, and get what is printed. Output is lost, which is an error, so that it opens
+/// for reading only; of messages on standard error nobody wants to know.
+/// @throws IoError  if there is nothing to open
+inline void occupy_standard_streams() {
+  for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    if (::fcntl(stream, F_GETFD) >= 0) continue;
+    const int mode = stream == STDERR_FILENO ? O_WRONLY : O_RDONLY;
+    octavo::require<octavo::IoError>(::open("/dev/null", mode) == stream,
+                                     "/dev/null: cannot be opened in place of a standard stream "
+                                     "that is closed: ",
+                                     std::strerror(errno));
+  }
+}
+
 /// Prints what --help or --version asks for.
 /// @throws IoError  if standard output cannot take it
 inline int grant(const CLI::App& app, const CLI::Success& wish) {
@@ -273,6 +291,7 @@ inline std::optional<int> parse(CLI::App& app, int argc, char** argv) {
   app.set_version_flag("--version", std::string("octavo ") + octavo::version_string);
   app.allow_extras();
   try {
+    occupy_standard_streams();
     try {
       app.parse(argc, argv);
     } catch (const CLI::Success& wish) {

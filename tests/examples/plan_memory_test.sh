@@ -198,6 +198,10 @@ case="full standard output"
 "$program" --model llama_tiny >/dev/full 2>err
 [ $? -eq 1 ] || fail "the exit code is not 1"
 err_is_one_line_with "standard output: cannot be written: No space left on device"
+case="closed standard output"
+"$program" --model llama_tiny >&- 2>err
+[ $? -eq 1 ] || fail "the exit code is not 1"
+err_is_one_line_with "standard output: cannot be written: Bad file descriptor"
 for flag in --help --version; do
   case="full standard output with $flag"
   "$program" "$flag" >/dev/full 2>err

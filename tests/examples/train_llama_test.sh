@@ -583,6 +583,18 @@ code=$?
 [ "$code" -eq 1 ] || fail "exit code $code, expected 1"
 err_is_one_line_with "standard output: cannot be written: No space left on device"
 
+case="closed standard output"
+"$program" "${small[@]}" --out closed_stdout >&- 2>err
+code=$?
+[ "$code" -eq 1 ] || fail "exit code $code, expected 1"
+err_is_one_line_with "standard output: cannot be written: Bad file descriptor"
+[ ! -s closed_stdout/metrics.jsonl ] || fail "what was printed stands in metrics.jsonl"
+case="closed standard input and error"
+"$program" --config own.toml --steps 3 --sample 0 --out closed_stderr >out <&- 2>&-
+code=$?
+[ "$code" -eq 0 ] || fail "exit code $code, expected 0"
+metrics closed_stderr/metrics.jsonl 'assert len(of("step")) == 3 and lines[-1]["end"] == "done"'
+
 # --- what every flag changes -----------------------------------------------------------------
 case="the flags"
 mkdir flags_test && cd flags_test || exit 1
