@@ -32,7 +32,8 @@ constexpr std::array recipes{
 void describe_machine(const Context<Cpu>& context) {
   Report::line("machine", "octavo", octavo::version_string);
   Report::line("machine", "processor",
-               octavo::message(context.threads(), " threads, matrix products through ",
+               octavo::message(context.threads(), context.threads() == 1 ? " thread" : " threads",
+                               ", matrix products through ",
                                octavo::gemm_implementation<octavo::Bf16>(Cpu{})));
   const std::string driver = driver_version();
   Report::line("machine", "NVIDIA driver", driver.empty() ? "none" : driver);
@@ -104,6 +105,9 @@ int main(int argc, char** argv) {
     const int code = doctor::run(gpu, threads);
     programs::flush_output();
     return code;
+  } catch (const octavo::ConfigError& error) {
+    fmt::print(stderr, "doctor: {}\n", programs::text_of(error));
+    return 2;
   } catch (const std::exception& error) {
     fmt::print(stderr, "doctor: {}\n", programs::text_of(error));
     return 1;

@@ -30,9 +30,9 @@ std::size_t column_width(std::size_t kind) {
 }
 
 void print_head(const Options& options, const octavo::LlamaConfig& config) {
-  fmt::print("{}: {} parameters, on {}, {} micro-batch(es) of {} x {} tokens, {} tokens a step\n",
+  fmt::print("{}: {} parameters, on {}, {} micro-batch{} of {} x {} tokens, {} tokens a step\n",
              options.model, config.parameters(), options.device, options.micro_batches,
-             options.batch, options.sequence_length,
+             options.micro_batches == 1 ? "" : "es", options.batch, options.sequence_length,
              options.batch * options.sequence_length * options.micro_batches);
 }
 

@@ -11,6 +11,7 @@
 #include <train_llama/tally.hpp>
 
 #include <chrono>
+#include <new>
 
 namespace trainer {
 namespace {
@@ -46,6 +47,22 @@ std::string sample(octavo::TrainingSession& session, const Options& options) {
                         .stop = [] { return octavo::InterruptGuard::received() != 0; }}));
 }
 
+/// Says that the rate is still rising when the run ends.
+void warn_of_warmup(const Options& options) {
+  if (options.warmup <= options.steps) return;
+  fmt::print(stderr,
+             "train_llama: warning: --warmup {} is beyond --steps {}: the learning rate never "
+             "reaches {:g}\n",
+             options.warmup, options.steps, options.learning_rate);
+}
+
+/// What a signal is answered with; on a terminal below the progress line.
+const char* acknowledgement() {
+  constexpr const char* text =
+      "\ntrain_llama: stopping after this step; another signal, a second later, ends it at once\n";
+  return ::isatty(STDERR_FILENO) != 0 ? text : text + 1;
+}
+
 /// A run, step by step.
 class Training {
  public:
@@ -59,7 +76,7 @@ class Training {
 
   /// Trains until the end, a signal or too many steps that are not finite; returns the exit code.
   int run() {
-    const octavo::InterruptGuard interrupt;
+    const octavo::InterruptGuard interrupt(acknowledgement());
     while (!step()) {
     }
     const Summary result = summary();
@@ -157,11 +174,18 @@ int run(const CLI::App& app, const Options& options) {
   const std::string configuration = app.config_to_str(true, false);
   try {
     require_consistent(app, options);
-    instance = &find_instance(options);
+    instance = &find_instance(app, options);
+    // Text and session may take minutes.
+    require_free_out(options, detail::flags_file(app).file_with("out", options.out));
     data = std::make_unique<Data>(options);
     session = instance->make(session_request(options));
-    const auto file = std::static_pointer_cast<programs::FlagsFile>(app.get_config_formatter());
-    folder = make_run_folder(options, file->file_with("out", options.out));
+    folder = make_run_folder(options);
+  } catch (const std::bad_alloc&) {
+    fmt::print(stderr, "train_llama: this machine has not the memory for {}\n",
+               data == nullptr ? "the text and its batches; give less text, or a smaller --batch, "
+                                 "--micro-batches or --seq-len"
+                               : "the session; see plan_memory for what it takes");
+    return bad_input;
   } catch (const octavo::Error& error) {
     fmt::print(stderr, "train_llama: {}\n", programs::visible(error.what()));
     return bad_input;
@@ -174,6 +198,7 @@ int run(const CLI::App& app, const Options& options) {
   fmt::print("run | {}\n", folder.empty() ? "writes no files (--no-out)"
                                           : "kept in " + programs::visible(folder.string()));
   print_text(*data);
+  warn_of_warmup(options);
   announce(*session);
   report.begin(*session, *instance, *data);
   if (!options.gemm_plans.empty()) {

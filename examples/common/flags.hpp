@@ -15,6 +15,7 @@
 #include <cstring>
 #include <exception>
 #include <filesystem>
+#include <functional>
 #include <limits>
 #include <optional>
 #include <string>
@@ -22,21 +23,27 @@
 #include <utility>
 #include <vector>
 
+#include <fcntl.h>
+#include <unistd.h>
+
 namespace programs {
 
-/// Number of single-character edits between two words.
+/// Number of single-character edits between two words; neighbours that are exchanged are one.
 inline std::size_t edit_distance(const std::string& a, const std::string& b) {
-  std::vector<std::size_t> row(b.size() + 1);
-  for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;
-  for (std::size_t i = 1; i <= a.size(); ++i) {
-    std::size_t diagonal = std::exchange(row[0], i);
-    for (std::size_t j = 1; j <= b.size(); ++j) {
-      const std::size_t replaced = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
-      diagonal = row[j];
-      row[j] = std::min({row[j] + 1, row[j - 1] + 1, replaced});
+  std::vector<std::vector<std::size_t>> edits(a.size() + 1, std::vector<std::size_t>(b.size() + 1));
+  for (std::size_t i = 0; i <= a.size(); ++i) {
+    for (std::size_t j = 0; j <= b.size(); ++j) {
+      if (i == 0 || j == 0) {
+        edits[i][j] = i + j;
+        continue;
+      }
+      const std::size_t replaced = edits[i - 1][j - 1] + (a[i - 1] == b[j - 1] ? 0 : 1);
+      edits[i][j] = std::min({edits[i - 1][j] + 1, edits[i][j - 1] + 1, replaced});
+      const bool exchanged = i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1];
+      if (exchanged) edits[i][j] = std::min(edits[i][j], edits[i - 2][j - 2] + 1);
     }
   }
-  return row[b.size()];
+  return edits[a.size()][b.size()];
 }
 
 /// Accepts numbers that are finite as FP32 and that `holds` accepts; CLI11's own checks let NaN
@@ -46,10 +53,11 @@ CLI::Validator finite_number(const std::string& rule, const Holds& holds) {
   return CLI::Validator(
       [rule, holds](const std::string& text) {
         double value = 0;
-        const bool number = CLI::detail::lexical_cast(text, value);
-        return number && std::isfinite(static_cast<float>(value)) && holds(value)
+        if (!CLI::detail::lexical_cast(text, value) || !holds(value))
+          return "'" + text + "' " + rule;
+        return std::isfinite(static_cast<float>(value))
                    ? std::string()
-                   : "'" + text + "' " + rule;
+                   : "'" + text + "' is beyond the numbers of FP32, which end at 3.4e38";
       },
       "");
 }
@@ -63,12 +71,11 @@ inline CLI::Validator whole_number(int least) {
   return CLI::Validator(
       [in_range](const std::string& text) {
         if (std::string error = in_range(text); !error.empty()) return error;
-        // CLI11 cannot convert 1e3, and takes 010 for octal.
+        // CLI11 cannot convert 1e3, takes 010 for octal and 0x10 for hexadecimal.
         double value = 0;
-        std::int64_t converted = 0;
         CLI::detail::lexical_cast(text, value);
         const auto whole = static_cast<std::int64_t>(value);
-        return CLI::detail::lexical_cast(text, converted) && converted == whole
+        return text == std::to_string(whole)
                    ? std::string()
                    : octavo::message("'", text, "' is not in plain digits; write ", whole);
       },
@@ -158,9 +165,14 @@ inline CLI::Validator one_of(const std::vector<std::string>& words) {
       "");
 }
 
+/// A word without the dashes that it begins with.
+inline std::string without_dashes(std::string word) {
+  return word.erase(0, std::min(word.size(), word.find_first_not_of('-')));
+}
+
 /// The message for a flag or key that does not exist.
 inline std::string unknown_key(const CLI::App& app, std::string word) {
-  word.erase(0, std::min(word.size(), word.find_first_not_of('-')));
+  word = without_dashes(word);
   word = word.substr(0, word.find('='));
   std::vector<std::string> known;
   for (const CLI::Option* option : app.get_options()) known.push_back(option->get_single_name());
@@ -176,6 +188,10 @@ inline void require_no_rest(const CLI::App& app) {
     if (word == "--") continue;
     octavo::require<octavo::ConfigError>(word.starts_with('-'), "unexpected word '", word,
                                          "'; see --help");
+    const std::string flag = "--" + without_dashes(word.substr(0, word.find('=')));
+    octavo::require<octavo::ConfigError>(
+        word.starts_with("--") || app.get_option_no_throw(flag) == nullptr, "'",
+        word.substr(0, word.find('=')), "' has one dash; write ", flag);
     throw octavo::ConfigError(unknown_key(app, word));
   }
 }
@@ -192,14 +208,17 @@ inline void require_no_repeats(const CLI::App& app) {
 }
 
 /// Throws if one of `flags`, which are for `device`, is given with another.
+/// @param place_of  where a flag was given, as the message's begin: see FlagsFile; null: nothing
 /// @throws ConfigError  saying what to change
 inline void require_device(const CLI::App& app, const std::string& chosen,
-                           const std::string& device, const std::vector<const char*>& flags) {
+                           const std::string& device, const std::vector<const char*>& flags,
+                           const std::function<std::string(const char*)>& place_of = nullptr) {
+  if (chosen == device) return;
   for (const char* flag : flags) {
-    octavo::require<octavo::ConfigError>(app.count(flag) == 0 || chosen == device, flag,
-                                         " is for the ", device, " device, but --device is '",
-                                         chosen, "'; give --device ", device, ", or leave ", flag,
-                                         " out");
+    if (app.count(flag) == 0) continue;
+    throw octavo::ConfigError(octavo::message(
+        place_of ? place_of(flag) : "", flag, " is for the ", device, " device, but --device is '",
+        chosen, "'; give --device ", device, ", or leave ", flag, " out"));
   }
 }
 
@@ -230,6 +249,41 @@ inline std::string text_of(const std::exception& error) {
              : visible(error.what());
 }
 
+/// Opens /dev/null in place of standard streams that are closed: a file of the program would take
+/// the number of one, and get what is printed. Output is lost, which is an error, so that it opens
+/// for reading only; of messages on standard error nobody wants to know.
+/// @throws IoError  if there is nothing to open
+inline void occupy_standard_streams() {
+  for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    if (::fcntl(stream, F_GETFD) >= 0) continue;
+    const int mode = stream == STDERR_FILENO ? O_WRONLY : O_RDONLY;
+    octavo::require<octavo::IoError>(::open("/dev/null", mode) == stream,
+                                     "/dev/null: cannot be opened in place of a standard stream "
+                                     "that is closed: ",
+                                     std::strerror(errno));
+  }
+}
+
+/// Prints what --help or --version asks for.
+/// @throws IoError  if standard output cannot take it
+inline int grant(const CLI::App& app, const CLI::Success& wish) {
+  const int code = app.exit(wish);
+  flush_output();
+  return code;
+}
+
+/// Throws for a flag without a value that got one, of which CLI11 says only that it cannot convert
+/// it: "Could not convert: --all = maybe".
+/// @throws ConfigError  naming the flag
+inline void require_no_value(const CLI::App& app, const std::string& text) {
+  const std::size_t begin = text.find("--");
+  if (begin == std::string::npos) return;
+  const std::string flag = text.substr(begin, text.find(' ', begin) - begin);
+  const CLI::Option* option = app.get_option_no_throw(flag);
+  octavo::require<octavo::ConfigError>(option == nullptr || option->get_items_expected_max() > 0,
+                                       flag, " takes no value; give it alone, or leave it out");
+}
+
 /// Reads the command line. Prints what --help and --version ask for, and one line on stderr for
 /// what cannot be understood.
 /// @return  the exit code where the program ends with that
@@ -237,8 +291,14 @@ inline std::optional<int> parse(CLI::App& app, int argc, char** argv) {
   app.set_version_flag("--version", std::string("octavo ") + octavo::version_string);
   app.allow_extras();
   try {
+    occupy_standard_streams();
     try {
       app.parse(argc, argv);
+    } catch (const CLI::Success& wish) {
+      return grant(app, wish);
+    } catch (const CLI::ConversionError& error) {
+      require_no_value(app, error.what());
+      throw;
     } catch (const CLI::ArgumentMismatch& error) {
       require_no_repeats(app);
       const std::string text = error.what();
@@ -249,8 +309,9 @@ inline std::optional<int> parse(CLI::App& app, int argc, char** argv) {
       throw octavo::ConfigError(unreadable_configuration(app));
     }
     require_no_rest(app);
-  } catch (const CLI::Success& wish) {
-    return app.exit(wish);
+  } catch (const octavo::IoError& error) {
+    fmt::print(stderr, "{}: {}\n", app.get_name(), visible(error.what()));
+    return 1;
   } catch (const std::exception& error) {
     fmt::print(stderr, "{}: {}\n", app.get_name(), visible(error.what()));
     return 2;

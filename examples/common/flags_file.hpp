@@ -10,7 +10,9 @@
 #include <cmath>
 #include <istream>
 #include <iterator>
+#include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace programs {
@@ -29,22 +31,26 @@ class FlagsFile : public CLI::Config {
       // As a whole: toml++ goes back in a stream, which a pipe cannot.
       const std::string text(std::istreambuf_iterator<char>(input), {});
       const toml::table table = toml::parse(text, path());
-      for (auto&& [key, node] : table)
+      for (auto&& [key, node] : table) {
         values.push_back(item(std::string(std::string_view(key)), node));
+        read_[{values.back().name, values.back().inputs.back()}] = place(node.source());
+      }
     } catch (const toml::parse_error& error) {
       throw octavo::ConfigError(octavo::message(place(error.source()), error.description(),
                                                 "; a configuration is TOML: see https://toml.io"));
     }
-    read_ = values;
     return values;
   }
 
   /// The configuration file, if it gives `key` this value; else "".
   [[nodiscard]] std::string file_with(const std::string& key, const std::string& value) const {
-    const auto read = [&](const CLI::ConfigItem& item) {
-      return item.name == key && item.inputs.back() == value;
-    };
-    return std::any_of(read_.begin(), read_.end(), read) ? path() : "";
+    return place_of(key, value).empty() ? "" : path();
+  }
+
+  /// "c.toml:3: ", if the configuration file gives `key` this value there; else "".
+  [[nodiscard]] std::string place_of(const std::string& key, const std::string& value) const {
+    const auto found = read_.find({key, value});
+    return found == read_.end() ? "" : found->second;
   }
 
   /// One line for each flag, in the order of their declaration; none for one that takes a value,
@@ -83,6 +89,10 @@ class FlagsFile : public CLI::Config {
                                          place(node.source()), "there is a section [", key,
                                          "]; write the keys without sections");
     CLI::Option* option = app_.get_option_no_throw("--" + key);
+    const std::string bare = without_dashes(key);
+    octavo::require<octavo::ConfigError>(
+        bare == key || app_.get_option_no_throw("--" + bare) == nullptr, place(node.source()),
+        "write the key without dashes: ", bare);
     if (option == nullptr || !option->get_configurable()) {
       throw octavo::ConfigError(place(node.source()) + unknown_key(app_, key));
     }
@@ -199,7 +209,8 @@ class FlagsFile : public CLI::Config {
   }
 
   CLI::App& app_;
-  mutable std::vector<CLI::ConfigItem> read_;  ///< by `from_config`, which CLI11 wants const
+  /// Places of keys and their values. By `from_config`, which CLI11 wants const.
+  mutable std::map<std::pair<std::string, std::string>, std::string> read_;
 };
 
 }  // namespace programs

@@ -134,6 +134,11 @@ inline std::string grouped(std::uint64_t value) {
   return digits;
 }
 
+/// "1 step", "1,234 steps".
+inline std::string counted(std::uint64_t count, const std::string& noun) {
+  return grouped(count) + ' ' + noun + (count == 1 ? "" : "s");
+}
+
 /// Up to three significant digits, for quantities whose size is not known beforehand.
 inline std::string compact(double value) {
   return std::isfinite(value) ? fmt::format("{:.3g}", value) : "not finite";

@@ -312,9 +312,13 @@ class ChartWriter {
     out_ += "</g>\n";
   }
 
+  /// A line's name; x and y are where the text begins.
   struct Label {
     std::size_t run;
-    double end_x, end_y, y;
+    std::string text;
+    bool within;   ///< the plot; else in the margin
+    double end_y;  ///< of the line
+    double x, y;
   };
 
   /// Pushes neighbours away from each other, both by the same way, until none covers another.
@@ -331,35 +335,62 @@ class ChartWriter {
     }
   }
 
-  /// Labels beside their lines' ends.
-  std::vector<Label> place_labels() const {
+  /// Where the labels in the margin begin.
+  [[nodiscard]] double margin_start() const {
+    return layout_.plot_right() + (layout_.full_labels ? 22 : 12);
+  }
+
+  [[nodiscard]] std::string label_text(std::size_t run) const {
+    return layout_.full_labels ? visible(chart_.series[run].label, LineBreaks::mark, 25)
+                               : std::to_string(run + 1);
+  }
+
+  /// One for each line: beside its last point where the text fits there, of a run that ended early,
+  /// else in the margin.
+  [[nodiscard]] std::vector<Label> line_ends() const {
+    constexpr double character = 8, gap = 8;
     std::vector<Label> labels;
     for (std::size_t i = 0; i < chart_.series.size(); ++i) {
       const Points& points = chart_.series[i].smooth;
       const auto end = std::find_if(points.rbegin(), points.rend(),
                                     [&](const Point& point) { return y_.can_show(point.y); });
       if (end == points.rend() || end->x < x_.low) continue;
+      const double end_x = x(end->x);
       const double end_y = std::clamp(y(end->y), layout_.top, layout_.plot_bottom());
-      labels.push_back({i, x(end->x), end_y, end_y});
+      const std::string text = label_text(i);
+      const double width = character * static_cast<double>(code_points(text));
+      const bool fits = end_x + gap + width < layout_.plot_right();
+      labels.push_back({i, text, fits, end_y, fits ? end_x + gap : margin_start(), end_y});
     }
     std::stable_sort(labels.begin(), labels.end(),
                      [](const Label& a, const Label& b) { return a.y < b.y; });
-    move_apart(labels);
     return labels;
   }
 
   void write_labels() {
-    const double start = layout_.plot_right() + (layout_.full_labels ? 22 : 12);
-    for (const Label& label : place_labels()) {
-      const std::string name = visible(chart_.series[label.run].label, LineBreaks::mark, 25);
-      open_group(label.run);
-      out_ += fmt::format(
-          "<path class=\"leader\" d=\"M{:.1f} {:.1f}L{:.1f} {:.1f}L{:.1f} {:.1f}\"/>"
-          "<text class=\"label\" x=\"{:.1f}\" y=\"{:.1f}\" dy=\".35em\">{}</text></g>\n",
-          label.end_x + 3, label.end_y, std::max(label.end_x, layout_.plot_right()) + 3,
-          label.end_y, start - 3, label.y, start, label.y,
-          layout_.full_labels ? html(name) : std::to_string(label.run + 1));
+    std::vector<Label> within, margin;
+    for (const Label& label : line_ends()) (label.within ? within : margin).push_back(label);
+    move_apart(within);
+    for (const Label& label : within) write_label(label);
+    move_apart(margin);
+    for (const Label& label : margin) {
+      write_leader(label);
+      write_label(label);
     }
+  }
+
+  /// From the plot's edge to a label in the margin: within the plot it would look like data.
+  void write_leader(const Label& label) {
+    open_group(label.run);
+    out_ += fmt::format("<path class=\"leader\" d=\"M{:.1f} {:.1f}L{:.1f} {:.1f}\"/></g>\n",
+                        layout_.plot_right() + 3, label.end_y, label.x - 3, label.y);
+  }
+
+  void write_label(const Label& label) {
+    open_group(label.run);
+    out_ +=
+        fmt::format("<text class=\"label\" x=\"{:.1f}\" y=\"{:.1f}\" dy=\".35em\">{}</text></g>\n",
+                    label.x, label.y, html(label.text));
   }
 
   const Chart& chart_;

@@ -230,7 +230,7 @@ inline void note_differences(Comparison& comparison) {
 inline std::string end_of(const Run& run) {
   const std::uint64_t wanted = run.configuration.steps;
   if (run.summary && run.finished())
-    return fmt::format("done after {} steps", grouped(run.summary->steps));
+    return fmt::format("done after {}", counted(run.summary->steps, "step"));
   return fmt::format("STOPPED at step {} of {}: {}", grouped(run.last_step()), grouped(wanted),
                      run.summary ? visible(run.summary->end) : "no summary");
 }
@@ -258,6 +258,15 @@ inline void note_gap(const Comparison& comparison, std::size_t index,
   }
 }
 
+/// Where the losses of a run without a summary come from.
+inline std::string source_of_figures(const Run& run, std::size_t window) {
+  const std::size_t count = std::min(window, run.steps.size());
+  if (count == 0) return "It has no step yet";
+  return (count == 1 ? std::string("Its train loss is that of its last step")
+                     : fmt::format("Its train loss is the mean of its last {} steps", count)) +
+         (run.evaluations.empty() ? "" : ", its validation loss that of its last evaluation");
+}
+
 inline void note_run(const Run& run, const Row& row, std::size_t window,
                      std::vector<std::string>& notes) {
   for (const std::string& remark : run.remarks)
@@ -266,10 +275,8 @@ inline void note_run(const Run& run, const Row& row, std::size_t window,
   if (has_parts(c)) notes.push_back(fmt::format("{}: {}.", row.label, visible(c.recipe)));
   if (!run.finished()) notes.push_back(fmt::format("{} {}.", row.label, end_of(run)));
   if (!run.summary) {
-    notes.push_back(
-        fmt::format("{}: without a summary it was killed, or still runs. Its train loss is the "
-                    "mean of its last {} steps, its validation loss that of its last evaluation.",
-                    row.label, window));
+    notes.push_back(fmt::format("{}: without a summary it was killed, or still runs. {}.",
+                                row.label, source_of_figures(run, window)));
   } else if (run.summary->gemms != c.gemms) {
     notes.push_back(
         fmt::format("{} announced {} of {} GEMMs in FP8, but counted {} of {} when it ran.",

@@ -83,7 +83,8 @@ svg text { fill: var(--muted) }
 .views { display: flex; flex-wrap: wrap; gap: .1rem 1rem; font-size: .85rem; color: var(--muted) }
 .mark { fill: none; stroke: var(--c); stroke-width: 1.8 }
 .leader { fill: none; stroke: var(--c); opacity: .45 }
-svg text.label { fill: var(--c); font-weight: 600 }
+svg text.label { fill: var(--c); font-weight: 600; paint-order: stroke; stroke: var(--page);
+  stroke-width: 3px; stroke-linejoin: round }
 .cursor { stroke: var(--muted); stroke-dasharray: 3 3; visibility: hidden }
 .tip { position: absolute; pointer-events: none; visibility: hidden; padding: .4rem .6rem;
   border: 1px solid var(--line); border-radius: .4rem; background: var(--panel);

@@ -148,8 +148,8 @@ inline std::string origin(const Comparison& comparison, const std::vector<std::s
       "each "
       "run's metrics.jsonl. The gap is the difference of the validation losses as a percentage of "
       "the baseline's. FP8 GEMMs are those that one training micro-batch executes. Running means "
-      "are over {} steps.</p>\n<div class=\"scroll\"><table class=\"origin cards\"><thead><tr>",
-      html(version), comparison.window);
+      "are over {}.</p>\n<div class=\"scroll\"><table class=\"origin cards\"><thead><tr>",
+      html(version), counted(comparison.window, "step"));
   const Cells head{"recipe",        "folder",     "precision", "model", "device",
                    "seed",          "parameters", "steps",     "batch", "sequence length",
                    "micro-batches", "seconds",    "peak MB"};
@@ -185,10 +185,9 @@ inline std::string origin(const Comparison& comparison, const std::vector<std::s
 inline std::string subtitle(const Comparison& comparison) {
   const Configuration& c = comparison.runs[comparison.baseline].configuration;
   return fmt::format(
-      "{} runs; the baseline is {}: {} with {} parameters on {}, {} steps of {} "
-      "tokens, seed {}.",
-      comparison.runs.size(), comparison.rows[comparison.baseline].label, visible(c.model),
-      grouped(c.parameters), visible(c.device), grouped(c.steps),
+      "{}; the baseline is {}: {} with {} parameters on {}, {} of {} tokens, seed {}.",
+      counted(comparison.runs.size(), "run"), comparison.rows[comparison.baseline].label,
+      visible(c.model), grouped(c.parameters), visible(c.device), counted(c.steps, "step"),
       grouped(c.batch * c.sequence_length * c.micro_batches), c.seed);
 }
 

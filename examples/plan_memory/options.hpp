@@ -21,6 +21,7 @@ struct Options {
   std::string weight_copies = "kept";
   bool cudnn = false;
   bool own_attention = false;
+  bool deterministic = false;
   int threads = 0;
   Index head_chunk = 0;
   Index batch = 1;
@@ -61,7 +62,7 @@ inline void declare(CLI::App& app, Options& options, const std::vector<Plan>& pl
   };
   const auto choose = [&](const std::string& name, std::string& value, const std::string& text,
                           const std::vector<std::string>& choices) {
-    add(name, value, text)->check(one_of(choices));
+    add(name, value, text + ": " + joined(choices))->check(one_of(choices));
   };
   const auto models = names(plans, [](const Plan& plan) { return plan.config.name.text(); });
   const auto precisions = names(plans, [](const Plan& plan) { return plan.precision; });
@@ -76,13 +77,15 @@ inline void declare(CLI::App& app, Options& options, const std::vector<Plan>& pl
   add("--micro-batches", options.micro_batches, "micro-batches in a step")->check(at_least_one());
   add("--head-chunk", options.head_chunk, "tokens whose logits exist at once; 0: chosen")
       ->check(not_negative_whole());
-  choose("--master-weights", options.master_weights,
-         "fp32; bf16: none beside the BF16 weights; auto: fp32 where the GPU has memory for it",
-         state_choices);
+  add("--master-weights", options.master_weights,
+      "fp32; bf16: none beside the BF16 weights; auto: fp32 where the GPU has memory for it")
+      ->check(one_of(state_choices));
   choose("--moments", options.moments, "of AdamW, as --master-weights", state_choices);
   app.add_flag("--with-cudnn", options.cudnn, "attention on cuda may run through cuDNN");
   app.add_flag("--own-attention", options.own_attention,
                "attention on cuda runs in own kernels (default)");
+  app.add_flag("--deterministic", options.deterministic,
+               "as --deterministic of the trainer: on cuda, with cuDNN, it takes more workspace");
   add("--threads", options.threads, "threads of the cpu device; 0: all")
       ->check(not_negative_whole());
   add("--card-memory", options.card_memory, "GiB of a GPU; may be given again")
@@ -100,7 +103,7 @@ inline void require_consistent(const CLI::App& app, const Options& options) {
                                        "one");
   programs::require_device(app, options.device, octavo::Cpu::name, {"--threads"});
   programs::require_device(app, options.device, octavo::Cuda::name,
-                           {"--with-cudnn", "--own-attention", "--card-memory"});
+                           {"--with-cudnn", "--own-attention", "--deterministic", "--card-memory"});
 }
 
 inline Request request_of(const Options& options) {
@@ -119,8 +122,12 @@ inline Request request_of(const Options& options) {
   request.device = options.device;
   request.master_weights = options.master_weights;
   request.moments = options.moments;
-  request.cpu = octavo::Context<octavo::Cpu>(options.threads);
+  // Nothing of this machine counts for another device.
+  if (options.device == octavo::Cpu::name) {
+    request.cpu = octavo::Context<octavo::Cpu>(options.threads);
+  }
   request.cuda.cudnn = options.cudnn;
+  request.cuda.deterministic = options.deterministic;
   return request;
 }
 

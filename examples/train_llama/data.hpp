@@ -114,12 +114,13 @@ class Data {
 };
 
 /// Prints how much of which files was read, or skipped and why: the first of them by name.
-inline void print_files(const char* what, const std::vector<octavo::TextFile>& files) {
+inline void print_files(const char* what, const char* one, const char* many,
+                        const std::vector<octavo::TextFile>& files) {
   constexpr std::size_t named = 12;
   std::uintmax_t bytes = 0;
   for (const octavo::TextFile& file : files) bytes += file.bytes;
-  fmt::print("text | {} {} {}, {} bytes\n", what, files.size(),
-             files.size() == 1 ? "entry" : "entries", bytes);
+  fmt::print("text | {} {} {}, {} bytes\n", what, files.size(), files.size() == 1 ? one : many,
+             bytes);
   for (std::size_t i = 0; i < std::min(files.size(), named); ++i) {
     const octavo::TextFile& file = files[i];
     fmt::print("text |   {} | {} bytes{}\n", programs::visible(file.path.string()), file.bytes,
@@ -130,8 +131,8 @@ inline void print_files(const char* what, const std::vector<octavo::TextFile>& f
 
 /// Prints what the run is going to read.
 inline void print_text(const Data& data) {
-  print_files("read", data.text().read);
-  if (!data.text().skipped.empty()) print_files("SKIPPED", data.text().skipped);
+  print_files("read", "file", "files", data.text().read);
+  if (!data.text().skipped.empty()) print_files("SKIPPED", "entry", "entries", data.text().skipped);
   fmt::print("text | {} tokens to train on, {} for validation\n", data.training_tokens(),
              data.validation_tokens());
 }

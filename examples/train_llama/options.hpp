@@ -177,18 +177,19 @@ inline void declare(CLI::App& app, Options& options) {
   app.config_formatter(std::make_shared<FlagsFile>(app));
 }
 
-/// Throws if flags that each are right do not go together.
-/// @throws ConfigError  saying what to change
-inline void require_consistent(const CLI::App& app, const Options& options) {
-  octavo::require<octavo::ConfigError>(!options.data.empty(),
-                                       "--data is required: name a text file or a folder of them");
-  octavo::require<octavo::ConfigError>(options.out.empty() || !options.no_out,
-                                       "--out names a folder and --no-out wants none; give one");
-  programs::require_device(app, options.device, octavo::Cpu::name, {"--threads"});
-  programs::require_device(app, options.device, octavo::Cuda::name, {"--gpu", "--gemm-plans"});
+namespace detail {
+
+/// The file that --config names.
+inline const programs::FlagsFile& flags_file(const CLI::App& app) {
+  return dynamic_cast<const programs::FlagsFile&>(*app.get_config_formatter());
 }
 
-namespace detail {
+/// Where a flag was given its value: "c.toml:3: ", or "" for the command line.
+inline std::string place_of(const CLI::App& app, const std::string& flag) {
+  const CLI::Option* option = app.get_option(flag);
+  if (option->count() == 0) return "";
+  return flags_file(app).place_of(option->get_single_name(), option->results().back());
+}
 
 /// The words of `all` that one of the flags can have, whether they were compiled in or not.
 struct Choice {
@@ -214,7 +215,7 @@ inline std::string build_option(const std::string& device, const std::string& fl
 }
 
 /// @throws ConfigError  if no instance has the choice
-inline void require_compiled(const Choice& choice, const std::string& device) {
+inline void require_compiled(const CLI::App& app, const Choice& choice, const std::string& device) {
   const std::vector<std::string> here = compiled(choice.field);
   const auto among = [](const std::vector<std::string>& names, const std::string& name) {
     return std::find(names.begin(), names.end(), name) != names.end();
@@ -223,7 +224,8 @@ inline void require_compiled(const Choice& choice, const std::string& device) {
   const std::string flag = choice.flag;
   const bool exists = among(choice.all, choice.value);
   const std::string meant = exists ? choice.value : programs::nearest(choice.value, choice.all);
-  std::string text = flag + ": ";
+  const std::string place = place_of(app, flag);
+  std::string text = place.empty() ? flag + ": " : place + programs::without_dashes(flag) + ": ";
   if (!exists) text += programs::none_of(choice.value, here, choice.all);
   if (exists || (!meant.empty() && !among(here, meant))) {
     const std::string& wanted = flag == "--device" ? meant : device;
@@ -236,18 +238,37 @@ inline void require_compiled(const Choice& choice, const std::string& device) {
 
 }  // namespace detail
 
+/// Throws if flags that each are right do not go together.
+/// @throws ConfigError  saying what to change
+inline void require_consistent(const CLI::App& app, const Options& options) {
+  octavo::require<octavo::ConfigError>(!options.data.empty(),
+                                       "--data is required: name a text file or a folder of them");
+  octavo::require<octavo::ConfigError>(options.out.empty() || !options.no_out,
+                                       "--out names a folder and --no-out wants none; give one");
+  // Of a device that there is not no flag can be wrong.
+  const std::vector<std::string> devices{octavo::Cpu::name, octavo::Cuda::name};
+  if (std::find(devices.begin(), devices.end(), options.device) == devices.end()) {
+    detail::require_compiled(app, {"--device", &Instance::device, options.device, devices},
+                             options.device);
+  }
+  const auto place_of = [&](const char* flag) { return detail::place_of(app, flag); };
+  programs::require_device(app, options.device, octavo::Cpu::name, {"--threads"}, place_of);
+  programs::require_device(app, options.device, octavo::Cuda::name, {"--gpu", "--gemm-plans"},
+                           place_of);
+}
+
 /// The instance that the options name.
 /// @throws ConfigError  saying what was compiled in, and how the rest can be
-inline const Instance& find_instance(const Options& options) {
+inline const Instance& find_instance(const CLI::App& app, const Options& options) {
   std::vector<std::string> precisions;
   std::apply([&](auto... named) { (precisions.emplace_back(named.name), ...); },
              programs::precisions);
-  detail::require_compiled({"--device", &Instance::device, options.device, {"cpu", "cuda"}},
+  detail::require_compiled(app, {"--device", &Instance::device, options.device, {"cpu", "cuda"}},
                            options.device);
-  detail::require_compiled({"--model", &Instance::model, options.model, programs::preset_names()},
-                           options.device);
-  detail::require_compiled({"--precision", &Instance::precision, options.precision, precisions},
-                           options.device);
+  detail::require_compiled(
+      app, {"--model", &Instance::model, options.model, programs::preset_names()}, options.device);
+  detail::require_compiled(
+      app, {"--precision", &Instance::precision, options.precision, precisions}, options.device);
   for (const Instance& instance : instances()) {
     if (instance.model == options.model && instance.precision == options.precision &&
         instance.device == options.device) {

@@ -40,21 +40,32 @@ inline std::string time_text() {
 
 }  // namespace detail
 
-/// Makes the folder that --out names, else a new one below runs/. Empty with --no-out.
+/// Throws if --out cannot take a run. Makes nothing.
 /// @param out_from  the configuration file that --out stands in; empty: the command line
-/// @throws ConfigError  if --out has one of the files that the run would write
-/// @throws IoError      if the folder cannot be made, or nothing can be written there
-inline std::filesystem::path make_run_folder(const Options& options, const std::string& out_from) {
+/// @throws ConfigError  if --out has one of the files that the run would write, or cannot be
+///                      looked into
+inline void require_free_out(const Options& options, const std::string& out_from) {
+  if (options.out.empty()) return;
+  for (const char* name : {"metrics.jsonl", "config.toml"}) {
+    const std::filesystem::path file = std::filesystem::path(options.out) / name;
+    std::error_code error;
+    const bool taken = std::filesystem::exists(file, error);
+    octavo::require<octavo::ConfigError>(!error, file.string(),
+                                         ": cannot be looked for: ", error.message(),
+                                         "; choose another --out, or give --no-out");
+    octavo::require<octavo::ConfigError>(
+        !taken, file.string(),
+        " exists already, and a run would write over it; choose another --out",
+        out_from.empty() ? "" : "; this one stands in " + out_from + ", and the command line wins");
+  }
+}
+
+/// Makes the folder that --out names, else a new one below runs/. Empty with --no-out.
+/// @throws IoError  if the folder cannot be made, or nothing can be written there
+inline std::filesystem::path make_run_folder(const Options& options) {
   if (options.no_out) return {};
   if (!options.out.empty()) {
     std::filesystem::path folder = options.out;
-    for (const char* name : {"metrics.jsonl", "config.toml"}) {
-      octavo::require<octavo::ConfigError>(
-          !std::filesystem::exists(folder / name), (folder / name).string(),
-          " exists already, and a run would write over it; choose another --out",
-          out_from.empty() ? ""
-                           : "; this one stands in " + out_from + ", and the command line wins");
-    }
     detail::make_folder(folder);
     octavo::require<octavo::IoError>(::access(folder.c_str(), W_OK | X_OK) == 0, folder.string(),
                                      ": cannot be written: ", std::strerror(errno),

@@ -89,6 +89,7 @@ run "a killed run" 0 bf16 killed
 row_is "fp8 tensorwise 4.5000 3.9000 -2.50 % 13,653 45 of 48 0 STOPPED at step 2 of 4: no summary"
 out_has "note: fp8 tensorwise: line 5 of its metrics.jsonl is cut off and was left out."
 out_has "note: fp8 tensorwise STOPPED at step 2 of 4: no summary."
+out_has "note: fp8 tensorwise: without a summary it was killed, or still runs. Its train loss is that of its last step, its validation loss that of its last evaluation."
 out_has "note: fp8 tensorwise: the gap is that after step 2, the last at which both were evaluated; fp8 tensorwise was evaluated until step 2, bf16 until step 4."
 
 # stopped FOLDER END LAST: bf16's run as one that ended before its end, evaluated after step LAST
@@ -130,6 +131,17 @@ run "a baseline without a loss, and one with" 0 "$scratch/early" "$scratch/late"
 out_has "note: Several runs have the precision bf16; the gap is measured against bf16 (late)."
 run "only a baseline that was killed" 0 "$scratch/early" fp8_delayed
 out_mentions "note: bf16 has no finite validation loss, so no gap can be given."
+
+mkdir "$scratch/begun" "$scratch/one"
+head -n 1 fp8_delayed/metrics.jsonl >"$scratch/begun/metrics.jsonl"
+run "a run without a step" 0 bf16 "$scratch/begun"
+row_is "fp8 <delayed> - - - - 45 of 48 0 STOPPED at step 0 of 4: no summary"
+out_has "note: fp8 <delayed>: without a summary it was killed, or still runs. It has no step yet."
+sed -e 's/"steps":4/"steps":1/' -e '/"step":[234]/d' bf16/metrics.jsonl >"$scratch/one/metrics.jsonl"
+run "a run of one step" 0 "$scratch/one" --html "$scratch/report.html"
+row_is "bf16 2.5000 2.5000 - 15,200 0 of 48 0 done after 1 step"
+html_has "1 run; the baseline is bf16"
+html_has "Running means are over 1 step."
 
 sed -e 's/"precision":"fp8-delayed"/"precision":"fp8-delayed-bf16-edges"/' \
   -e 's/"recipe":"[^"]*"/"recipe":"first 1 bf16, fp8 delayed, last 1 bf16"/' \
@@ -212,6 +224,27 @@ for width in ("wide", "narrow"):
     middle = places[len(places) // 2]
     apart = [place - middle for place in places if abs(place - middle) > 20]
     assert len(apart) == 2 and apart[0] < 0 < apart[1], apart
+PYTHON
+
+# A line that ends early has its name at its end, and nothing is drawn from there to the margin.
+mkdir "$scratch/short"
+head -n 30 "$scratch/longer/metrics.jsonl" >"$scratch/short/metrics.jsonl"
+run "a run that ended early" 0 "$scratch/long" "$scratch/short" --html "$scratch/report.html"
+python3 - "$scratch/report.html" <<'PYTHON' 2>"$scratch/err" || fail "labels are not where they should be"
+import re, sys
+page = open(sys.argv[1], encoding="utf-8").read()
+for svg in re.findall(r'<svg class="chart (?:wide|narrow)".*?</svg>', page, re.S):
+    right = float(re.search(r'data-right="([\d.]+)"', svg)[1])
+    for run, path in re.findall(r'<g class="run-(\d)[^>]*><path class="leader" d="M([\d.]+) ', svg):
+        assert float(path) > right, (path, right)
+loss = re.search(r'<svg class="chart wide"[^>]*data-chart="loss".*?</svg>', page, re.S)[0]
+right = float(re.search(r'data-right="([\d.]+)"', loss)[1])
+ends = {run: float(path.replace("L", "M").split("M")[-1].split()[0]) for run, path in re.findall(
+    r'<g class="run-(\d)[^>]*><path class="smooth" d="([^"]*)"', loss)}
+labels = {run: float(at) for run, at in re.findall(
+    r'<g class="run-(\d)[^>]*><text class="label" x="([\d.]+)"', loss)}
+assert labels["0"] > right and ends["0"] == right, (labels, ends, right)
+assert 0 < labels["1"] - ends["1"] < 12, (labels, ends)
 PYTHON
 
 # What is far above the start is cut off, and said.

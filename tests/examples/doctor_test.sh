@@ -28,7 +28,7 @@ done
 [ "$(sed -n 's/^check .*| cpu .* norm //p' out | sort -u | wc -l)" -eq 5 ] ||
   fail "two recipes have one gradient norm"
 grep -qE "^machine \| octavo +\| [0-9]+\.[0-9]+\.[0-9]+$" out || fail "no version"
-grep -qE "^machine \| processor +\| [0-9]+ threads, " out || fail "no processor"
+grep -qE "^machine \| processor +\| [0-9]+ threads?, " out || fail "no processor"
 grep -qE "^machine \| NVIDIA driver +\| (none|[0-9.]+)$" out || fail "no driver"
 if [ "$expected" -eq 0 ]; then
   grep -qE "^result +\| everything agrees +\| 0 of [0-9]+ checks failed$" out || fail "no result"
@@ -44,6 +44,7 @@ fi
 
 cp out before
 run "another number of threads" "$expected" --threads 1
+grep -qE "^machine \| processor +\| 1 thread, " out || fail "not one thread"
 steps() { sed -n 's/^\(check .*| cpu .*\)| OK.*; step/\1/p' "$1"; }
 [ "$(steps before)" = "$(steps out)" ] || fail "the steps depend on the number of threads"
 
@@ -60,5 +61,7 @@ run "an unknown flag" 2 --gpus 1
 grep -qF "did you mean 'gpu'" err || fail "no suggestion"
 run "a number that is none" 2 --threads many
 grep -qF "is no whole number from 0" err || fail "no reason"
+run "threads beyond any machine" 2 --threads 100000
+err_is_one_line_with "100000"
 
 finish

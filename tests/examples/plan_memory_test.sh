@@ -80,11 +80,17 @@ grep -qE "a GPU with 10 GiB: does not fit" out || fail "10 GiB are not enough"
 
 run "cuDNN's workspace" 0 --precision bf16 --with-cudnn "${wide[@]}"
 is "workspace" "$(bytes workspace) > bf16_workspace"
+cudnn_workspace=$(bytes workspace)
+# In place of atomics it keeps the gradients of all scores of 32 heads, in BF16: 4 GiB.
+run "cuDNN's deterministic workspace" 0 --precision bf16 --with-cudnn --deterministic "${wide[@]}"
+is "workspace" "$(bytes workspace) == cudnn_workspace + 2 * 32 * 8192 * 8192"
 run "own attention's workspace" 0 --precision bf16 --own-attention "${wide[@]}"
 is "workspace" "$(bytes workspace) == bf16_workspace"
 run "smaller state" 0 --precision bf16 --master-weights bf16 --moments bf16
 is "optimizer" "$(bytes optimizer) >= 4 * parameters && $(bytes optimizer) < 4 * parameters + 1000000"
+grep -qF "on cuda, 1 micro-batch of 1 x 8192 tokens" out || fail "not one micro-batch"
 run "two micro-batches" 0 --precision bf16 --micro-batches 2
+grep -qF "on cuda, 2 micro-batches of 1 x 8192 tokens" out || fail "not two micro-batches"
 # From the second micro-batch on, gradients are added to: they cannot share memory.
 is "gradients" "$(bytes gradients) == $(bytes weights)"
 two_micro_batches=$(bytes activations)
@@ -169,17 +175,34 @@ awk -F'|' '/^fp8-delayed /{if (++lines > 1 && $13 + 0 >= first + 0) bad = 1
 run "all of a shape that FP8 cannot reduce" 0 --all --model llama_tiny --batch 3 --seq-len 5
 [ "$(grep -cF 'FP8 GEMMs need a multiple of 16' out)" -eq 4 ] || fail "FP8 is not refused"
 
+# --- what help says --------------------------------------------------------------------------
+run "help" 0 --help
+for choices in "preset: llama_tiny, llama3_small" "of the linear layers: fp32, bf16, fp8-delayed" \
+  "where it is to train: cpu, cuda" "what the backward makes again: none, norms, swiglu, ffn, block" \
+  "quantised copies of weights: kept, remade" "as --master-weights: auto, fp32, bf16"; do
+  grep -qF -- "$choices" out || fail "it does not say: $choices"
+done
+
 # --- what is refused -------------------------------------------------------------------------
 refused "an unknown model" "llama3_8b, llama3_70b" --model llama5
 refused "an unknown precision" "fp8-delayed, fp8-tensorwise" --precision fp9
 refused "an unknown device" "--device: 'gpu' is none of cpu, cuda; did you mean 'cuda'?" --device gpu
 refused "an unknown policy" "none, norms, swiglu, ffn, block" --recompute some
 refused "both ways of attention" "exclude each other" --with-cudnn --own-attention
-for flag in --with-cudnn --own-attention "--card-memory=80"; do
+for flag in --with-cudnn --own-attention --deterministic "--card-memory=80"; do
   refused "$flag on the cpu" "${flag%=*} is for the cuda device, but --device is 'cpu'" \
     --model llama_tiny --device cpu "$flag"
 done
 refused "--threads on a GPU" "--threads is for the cpu device, but --device is 'cuda'" --threads 2
+case="threads that the cpu device cannot have"
+OMP_NUM_THREADS=1000 "$program" --model llama_tiny >out 2>err || fail "the cuda device was refused"
+OMP_NUM_THREADS=1000 "$program" --model llama_tiny --device cpu >out 2>err
+[ $? -eq 2 ] || fail "the cpu device was not refused"
+err_is_one_line_with "OMP_NUM_THREADS"
+refused "a value for a flag without one" "--all takes no value" --all=maybe
+refused "letters that are exchanged" "did you mean 'batch'?" --bathc 3
+refused "one dash" "'-batch' has one dash; write --batch" -batch 3
+refused "a GPU beyond FP32" "'1e39' is beyond the numbers of FP32, which end at 3.4e38" --card-memory 1e39
 run "FP32 weights" 0 --model llama_tiny --precision fp32 --master-weights bf16 --moments fp32
 grep -qF "AdamW with fp32 weights and fp32 moments" out || fail "masters that there are not"
 run "FP32 weights in a table" 0 --model llama_tiny --precision fp32 --all
@@ -188,6 +211,16 @@ case="full standard output"
 "$program" --model llama_tiny >/dev/full 2>err
 [ $? -eq 1 ] || fail "the exit code is not 1"
 err_is_one_line_with "standard output: cannot be written: No space left on device"
+case="closed standard output"
+"$program" --model llama_tiny >&- 2>err
+[ $? -eq 1 ] || fail "the exit code is not 1"
+err_is_one_line_with "standard output: cannot be written: Bad file descriptor"
+for flag in --help --version; do
+  case="full standard output with $flag"
+  "$program" "$flag" >/dev/full 2>err
+  [ $? -eq 1 ] || fail "the exit code is not 1"
+  err_is_one_line_with "plan_memory: standard output: cannot be written: No space left on device"
+done
 run "version" 0 --version
 grep -q '^octavo [0-9.]*$' out || fail "no version"
 refused "an unknown flag" "did you mean 'batch'" --bach 3

@@ -300,7 +300,10 @@ def gpus():
     except FileNotFoundError:
         return 0, "there is no nvidia-smi"
     count = sum(line.startswith("GPU ") for line in listed.stdout.splitlines())
-    return count, "nvidia-smi lists no GPU"
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        count = min(count, len([name for name in visible.split(",") if name]))
+    return count, "nvidia-smi lists no GPU, or CUDA_VISIBLE_DEVICES names none"
 
 
 def plans(run):
@@ -322,7 +325,7 @@ else:
     # One more than there are: whoever ignores the flag trains on the first.
     case = "--gpu"
     refused = subprocess.run([program, "--data", "words.txt", "--device", "cuda", "--gpu", str(count),
-                              "--no-out"], capture_output=True, text=True, timeout=60, check=False)
+                              "--precision", on_gpu["precision"], "--no-out"], capture_output=True, text=True, timeout=60, check=False)
     check(refused.returncode == 2 and refused.stderr.count("\n") == 1, refused)
     check(f"for GPU {count};" in refused.stderr, refused.stderr)
     Run("--gpu", **on_gpu, gpu=count - 1)

@@ -41,11 +41,11 @@ with open("text.txt", "w") as file:
 PYTHON
 base=(--data text.txt --seq-len 32 --validation-batches 2 --evaluate-every 2 --operands-every 2
   --threads 2)
-small=("${base[@]}" --batch 2 --steps 4 --sample 0)
+small=("${base[@]}" --batch 2 --steps 4 --warmup 1 --sample 0)
 bytes=$(wc -c <text.txt)
 
 # --- a run -----------------------------------------------------------------------------------
-run "a run" 0 "${base[@]}" --batch 2 --steps 4 --sample 12 --out run
+run "a run" 0 "${base[@]}" --batch 2 --steps 4 --warmup 4 --sample 12 --out run
 [ -s err ] && fail "stderr is not a terminal, and there was something on it"
 [ "$(grep -cE '^step [0-9]+ \| epoch [0-9]+\.[0-9]{2} \| loss [0-9]+\.[0-9]{4} \| lr [0-9]\.[0-9]{2}e[+-][0-9]{2} \| norm [0-9]+\.[0-9]{3} \| [0-9]+\.[0-9] ms \| [0-9]+ tok/s \| fp8 delayed$' out)" -eq 4 ] ||
   fail "not four step lines"
@@ -96,12 +96,18 @@ assert all(o["amax"] > 0 and o["scale"] > 0 and 0 <= o["saturated"] <= 1 and
 '
 
 grep -qxF "run | kept in run" out || fail "it does not say where the run is kept"
-grep -qxF "text | read 1 entry, $bytes bytes" out || fail "it does not say what it read"
+grep -qxF "text | read 1 file, $bytes bytes" out || fail "it does not say what it read"
 grep -qxF "text |   text.txt | $bytes bytes" out || fail "it does not name what it read"
 refused_folder=$(cksum run/metrics.jsonl run/config.toml)
 run "a folder that holds a run" 2 "${small[@]}" --out run
 err_is_one_line_with "run/metrics.jsonl exists already"
 [ "$refused_folder" = "$(cksum run/metrics.jsonl run/config.toml)" ] || fail "the run was touched"
+# FP8 cannot reduce 40 tokens, which the session would say.
+run "a folder that holds a run, before a session is made" 2 --data text.txt --batch 1 \
+  --seq-len 40 --out run
+err_is_one_line_with "run/metrics.jsonl exists already"
+run "a name that is too long" 2 "${small[@]}" --out "$(printf 'a%.0s' {1..300})"
+err_is_one_line_with "File name too long; choose another --out"
 run "the configuration of a run, unchanged" 2 --config run/config.toml
 err_is_one_line_with "choose another --out; this one stands in run/config.toml, and the command line"
 [ "$refused_folder" = "$(cksum run/metrics.jsonl run/config.toml)" ] || fail "the run was touched"
@@ -136,6 +142,7 @@ data = ["text.txt"]
 batch = 2
 seq-len = 32
 steps = 4
+warmup = 4
 sample = 12
 validation-batches = 2
 evaluate-every = 2
@@ -148,6 +155,8 @@ run "flags over the configuration" 0 --config own.toml --steps 1 --sample 0 --pr
 [ "$(grep -c '^step ' out)" -eq 1 ] || fail "not one step"
 grep -q '^step 1 .*| bf16$' out || fail "not in BF16"
 grep -qF "0 of 51 GEMMs in FP8" out || fail "a GEMM ran in FP8"
+run "a warm-up that does not end" 0 --config own.toml --steps 3 --sample 0 --no-out
+err_is_one_line_with "warning: --warmup 4 is beyond --steps 3: the learning rate never reaches 0.001"
 run "a configuration through a pipe" 0 --config <(cat own.toml) --steps 1 --sample 0
 [ "$(grep -c '^step ' out)" -eq 1 ] || fail "not one step"
 
@@ -188,7 +197,7 @@ printf 'a\0b' >texts/data.bin
 : >texts/nothing.txt
 ln -s a.txt texts/link.txt
 run "a folder with more than text" 0 "${tiny[@]}" --data texts --no-out
-for line in "read 2 entries, $((2 * bytes)) bytes" "  texts/a.txt | $bytes bytes" \
+for line in "read 2 files, $((2 * bytes)) bytes" "  texts/a.txt | $bytes bytes" \
   "SKIPPED 6 entries, $((bytes + 8)) bytes" "  texts/latin1.txt | 5 bytes | not UTF-8: see its byte 2" \
   "  texts/data.bin | 3 bytes | binary: it holds NUL bytes" "  texts/nothing.txt | 0 bytes | empty" \
   "  texts/link.txt | $bytes bytes | the same file as texts/a.txt" \
@@ -206,12 +215,16 @@ assert (lines[0]["files"], lines[0]["skipped_files"]) == (16, 6), lines[0]'
 ln text.txt hard.txt
 ln -s text.txt soft.txt
 ln -s texts alias
-for twice in text.txt ./text.txt texts/../text.txt hard.txt soft.txt; do
+for twice in text.txt ./text.txt texts/../text.txt; do
+  refused "a file twice: $twice" "$twice is named already" --data text.txt --data "$twice"
+done
+for twice in hard.txt soft.txt; do
   refused "a file twice: $twice" "is the same file as text.txt" --data text.txt --data "$twice"
 done
 refused "a folder and a file inside of it" "texts/a.txt is in the folder texts already" --data texts \
   --data ./texts/a.txt
-refused "a file and its folder" "is the same file as alias/a.txt" --data alias/a.txt --data texts
+refused "a file and its folder" "texts: its texts/a.txt is named already" --data texts/a.txt --data texts
+refused "a file by a link and its folder" "is the same file as alias/a.txt" --data alias/a.txt --data texts
 refused "a folder twice" "is the same file as texts/a.txt" --data texts --data alias
 
 # --- on a terminal ---------------------------------------------------------------------------
@@ -268,6 +281,13 @@ refused "text for a shorter sequence" "few.txt: 600 bytes are too few for --batc
   --data few.txt
 run "the shape that is named" 0 --data few.txt --batch 8 --seq-len 32 --steps 1 --sample 0 --no-out
 grep -qE "^1 step in .* tok/s \| train loss" out || fail "a rate after the first of one step"
+case="text beyond the machine's memory"
+truncate -s 8G large.txt
+(ulimit -v 6000000 && exec "$program" --data large.txt --threads 1 --out refused) >out 2>err
+[ $? -eq 2 ] || fail "the exit code is not 2"
+err_is_one_line_with "this machine has not the memory for the text and its batches; give less text"
+[ ! -e refused ] || fail "a folder was made"
+rm large.txt
 refused "text for a smaller batch" "or --batch 1 --seq-len 64" --data few.txt --batch 30 \
   --micro-batches 2 --seq-len 64
 # A window of validation is more than its share.
@@ -335,6 +355,15 @@ refused "control characters in a word" 'unexpected word '"'"'\x1B[31mred' --data
 refused "--threads -1" "threads" --data text.txt --threads=-1
 refused "a batch beyond any text" "too few for --batch 2000000000 --seq-len 32" --data text.txt --batch 2000000000 --seq-len 32
 refused "a power of ten" "--steps: '1e3' is not in plain digits; write 1000" --data text.txt --steps 1e3
+refused "a number of base 16" "--steps: '0x10' is not in plain digits; write 16" --data text.txt --steps 0x10
+refused "a rate beyond FP32" "'1e39' is beyond the numbers of FP32, which end at 3.4e38" --data text.txt \
+  --learning-rate 1e39
+refused "a rate without end" "'inf' is beyond the numbers of FP32" --data text.txt --learning-rate inf
+refused "letters that are exchanged" "did you mean 'steps'?" --data text.txt --stpes 5
+refused "one dash" "'-steps' has one dash; write --steps" --data text.txt -steps 5
+refused "one dash, with a value" "'-steps' has one dash; write --steps" --data text.txt -steps=5
+refused "a value for a flag without one" "--deterministic takes no value; give it alone, or leave it out" \
+  --data text.txt --deterministic=maybe
 refused "a number that may be octal" "write 10" --data text.txt --steps 010
 refused "a number beyond any type" "steps" --data text.txt --steps 99999999999999999999999
 refused "evaluate-every -1" "evaluate-every" --data text.txt --evaluate-every=-1
@@ -371,6 +400,8 @@ if "$program" --help | grep -A1 -e --device | grep -q cuda; then
 else
   built="did you mean 'cuda'? 'cuda' is not compiled in, only: cpu; build again: cmake BUILD_FOLDER -DOCTAVO_CUDA=ON"
 fi
+refused "a device that there is not, and threads" "--device: 'gpu' is none of" --data text.txt \
+  --threads 1 --device gpu
 for device in gpu GPU gpu:0 cude CUDA; do
   refused "--device $device" "$built" --data text.txt --device "$device"
 done
@@ -382,7 +413,8 @@ refused "--gemm-plans on the cpu" "--gemm-plans is for the cuda device" --data t
   --gemm-plans plans
 refused "--threads on a GPU" "--threads is for the cpu device" --data text.txt --device cuda --threads 1
 printf 'data = ["text.txt"]\ngpu = 1\n' >bad.toml
-refused "a GPU in the configuration" "leave --gpu out" --config bad.toml
+refused "a GPU in the configuration" "bad.toml:2: --gpu is for the cuda device" --config bad.toml
+refused "a GPU in both" "train_llama: --gpu is for the cuda device" --config bad.toml --gpu 2
 refused "a configuration for the other device" "the cpu device, but --device is 'cuda'" \
   --config own.toml --device cuda
 refused "unknown flag with a value" "did you mean 'steps'" --data text.txt --step=5
@@ -393,6 +425,7 @@ toml_refused() {
   printf 'data = ["text.txt"]\n%s\n' "$3" >bad.toml
   refused "$1" "bad.toml:2: $2" --config bad.toml
 }
+toml_refused "a key with dashes" "write the key without dashes: steps" '--steps = 3'
 toml_refused "unknown key" "unknown option 'warm-up'; did you mean 'warmup'" 'warm-up = 3'
 toml_refused "a key of no file" "unknown option 'help'" 'help = true'
 toml_refused "unknown dotted key" "there is a section [training]" 'training.steps = 3'
@@ -413,10 +446,12 @@ toml_refused "an unknown word" "schedule: 'step' is none of cosine" 'schedule = 
 toml_refused "no TOML" "Error while parsing" 'steps = = 3'
 printf 'data = ["text.txt"]\nsteps = 3\nsteps = 3\n' >bad.toml
 refused "a key twice" "bad.toml:3: " --config bad.toml
-for line in 'model = "llama_huge"' 'precision = "fp4"'; do
-  printf 'data = ["text.txt"]\n%s\n' "$line" >bad.toml
+for line in 'model = "llama_huge"' 'precision = "fp4"' 'device = "tpu"'; do
+  toml_refused "$line" "${line%% *}: '" "$line"
   refused "$line" "is none of" --config bad.toml
 done
+refused "the command line over a wrong word" "train_llama: --device: 'gpu' is none of" --config bad.toml \
+  --device gpu
 printf 'data = []\n' >bad.toml
 refused "no text in the configuration" "bad.toml:1: data is an empty array; name at least one" \
   --config bad.toml
@@ -523,7 +558,7 @@ number = getattr(signal, "SIG" + sys.argv[2])
 folder = "stopped_" + sys.argv[2]
 run = subprocess.Popen([sys.argv[1], "--data", "text.txt", "--batch", "2", "--seq-len", "32",
     "--steps", "1000000", "--sample", "0", "--validation-batches", "1", "--threads", "2",
-    "--out", folder], stdout=subprocess.PIPE, text=True)
+    "--out", folder], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 seen = []
 for line in run.stdout:
     seen.append(line)
@@ -536,6 +571,8 @@ for line in run.stdout:
 seen += run.stdout.readlines()
 code = run.wait(timeout=60)
 assert code == 128 + number, code
+assert run.stderr.read() == ("train_llama: stopping after this step; another signal, a second later, "
+    "ends it at once\n")
 lines = [json.loads(line) for line in open(folder + "/metrics.jsonl")]
 steps = [line for line in lines if line["event"] == "step"]
 assert lines[-1]["event"] == "summary" and lines[-1]["steps"] == len(steps)
@@ -594,6 +631,18 @@ case="full standard output"
 code=$?
 [ "$code" -eq 1 ] || fail "exit code $code, expected 1"
 err_is_one_line_with "standard output: cannot be written: No space left on device"
+
+case="closed standard output"
+"$program" "${small[@]}" --out closed_stdout >&- 2>err
+code=$?
+[ "$code" -eq 1 ] || fail "exit code $code, expected 1"
+err_is_one_line_with "standard output: cannot be written: Bad file descriptor"
+[ ! -s closed_stdout/metrics.jsonl ] || fail "what was printed stands in metrics.jsonl"
+case="closed standard input and error"
+"$program" --config own.toml --steps 3 --sample 0 --out closed_stderr >out <&- 2>&-
+code=$?
+[ "$code" -eq 0 ] || fail "exit code $code, expected 0"
+metrics closed_stderr/metrics.jsonl 'assert len(of("step")) == 3 and lines[-1]["end"] == "done"'
 
 # --- what every flag changes -----------------------------------------------------------------
 case="the flags"

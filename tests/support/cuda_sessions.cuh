@@ -13,6 +13,9 @@ namespace octavo::support {
 template <class Precision, Device D>
 using Session = ModelSession<Llama<::support::small, Precision, D>>;
 
+/// Of the `Cpu` device: more would wait for each other longer than they work on a small model.
+inline constexpr int few_threads = 4;
+
 inline SessionOptions small_session(Index micro_batches) {
   SessionOptions options = ::support::small_options();
   options.batch = {4, 64};

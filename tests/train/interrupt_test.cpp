@@ -2,9 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include <cerrno>
 #include <chrono>
 #include <csignal>
+#include <string>
 #include <thread>
+#include <vector>
 
 namespace interrupt_test {
 
@@ -44,6 +47,25 @@ TEST(InterruptGuardDeathTest, EndsTheProgramAtALaterSignal) {
   };
   EXPECT_EXIT(twice(SIGTERM, SIGTERM), KilledBySignal(SIGTERM), "");
   EXPECT_EXIT(twice(SIGINT, SIGTERM), KilledBySignal(SIGTERM), "");
+}
+
+/// What a guard with `text` writes when these signals come.
+std::string written_at(const std::vector<int>& signals, const char* text) {
+  testing::internal::CaptureStderr();
+  {
+    const InterruptGuard guard(text);
+    errno = EDOM;
+    for (const int signal : signals) std::raise(signal);
+    EXPECT_EQ(errno, EDOM);
+  }
+  return testing::internal::GetCapturedStderr();
+}
+
+TEST(InterruptGuard, AcknowledgesTheFirstSignalOnly) {
+  EXPECT_EQ(written_at({}, "stopping\n"), "");
+  EXPECT_EQ(written_at({SIGINT}, "stopping\n"), "stopping\n");
+  EXPECT_EQ(written_at({SIGINT, SIGINT, SIGTERM}, "stopping\n"), "stopping\n");
+  EXPECT_EQ(written_at({SIGTERM}, nullptr), "");
 }
 
 TEST(InterruptGuardDeathTest, LeavesSignalsAsTheyWere) {

@@ -48,7 +48,7 @@ TYPED_TEST(SessionOnCuda, FollowsTheCpu) {
   for (const Index micro_batches : {1, 2}) {
     const SessionOptions options = small_session(micro_batches);
     Context<Cuda> on_gpu;
-    Context<Cpu> on_cpu;
+    Context<Cpu> on_cpu(support::few_threads);
     Session<TypeParam, Cuda> cuda(options, on_gpu);
     Session<TypeParam, Cpu> cpu(options, on_cpu);
     double worst = 0;
@@ -76,7 +76,7 @@ TYPED_TEST(SessionOnCuda, FollowsTheCpu) {
 TYPED_TEST(SessionOnCuda, EveryGradientIsTheCpus) {
   const SessionOptions options = small_session(1);
   Context<Cuda> on_gpu;
-  Context<Cpu> on_cpu;
+  Context<Cpu> on_cpu(support::few_threads);
   const TokenBatch batch = step_batch(options, 0);
   const auto cuda = ::support::telling_gradients<Session<TypeParam, Cuda>>(options, batch, on_gpu);
   const auto cpu = ::support::telling_gradients<Session<TypeParam, Cpu>>(options, batch, on_cpu);
@@ -101,7 +101,7 @@ TYPED_TEST(SessionOnCuda, EveryKindOfGradientIsAsLargeAsTheCpus) {
   const TokenBatch batch = step_batch(options, 0);
   Context<Cuda> on_gpu;
   on_gpu.set_deterministic(true);
-  Context<Cpu> on_cpu;
+  Context<Cpu> on_cpu(support::few_threads);
   ::support::MeanFactors of_cuda;
   ::support::MeanFactors of_cpu;
   for (unsigned seed = 3; seed < 3 + ::support::mean_factor_gradients; ++seed) {
@@ -128,7 +128,7 @@ TYPED_TEST(SessionOnCuda, EveryKindOfGradientIsAsLargeAsTheCpus) {
 TYPED_TEST(SessionOnCuda, EveryGradientIsAsFarFromFp32AsTheCpus) {
   const SessionOptions options = small_session(1);
   Context<Cuda> on_gpu;
-  Context<Cpu> on_cpu;
+  Context<Cpu> on_cpu(support::few_threads);
   const TokenBatch batch = step_batch(options, 0);
   const auto exact = ::support::telling_gradients<Session<Fp32, Cpu>>(options, batch, on_cpu);
   const auto cuda = ::support::distances(
@@ -231,7 +231,7 @@ TYPED_TEST(SessionOnCuda, RecomputationAndRemadeCopiesChangeNoBit) {
 TYPED_TEST(SessionOnCuda, OneRecordServesEveryNumberOfTargets) {
   const SessionOptions options = small_session(2);
   Context<Cuda> on_gpu;
-  Context<Cpu> on_cpu;
+  Context<Cpu> on_cpu(support::few_threads);
   Session<TypeParam, Cuda> cuda(options, on_gpu);
   Session<TypeParam, Cpu> cpu(options, on_cpu);
   constexpr unsigned steps = 8;

@@ -177,7 +177,7 @@ TEST_F(SessionOnCudaInFp32, TextIsTheCpus) {
     return generate(session, std::span(text.tokens).first(3), options.batch.tokens, drawn);
   };
   Context<Cuda> on_gpu;
-  Context<Cpu> on_cpu;
+  Context<Cpu> on_cpu(support::few_threads);
   for (const double temperature : {0.0, 0.8}) {
     drawn.temperature = temperature;
     EXPECT_EQ(generated(on_gpu), generated(on_cpu)) << "temperature " << temperature;

@@ -187,11 +187,11 @@ class TextReader {
     const Seen& first = place->second;
     std::string same = "the same file as " + first.path.string();
     if (first.source == source_) return same;
-    const std::filesystem::path& holder = first.folder.empty() ? folder : first.folder;
     const bool one_path = path.lexically_normal() == first.path.lexically_normal();
-    std::string what = (folder.empty() ? "" : folder.string() + ": its ") + path.string();
-    what += one_path && !holder.empty() ? " is in the folder " + holder.string() + " already"
-                                        : " is " + same;
+    std::string what = (folder.empty() ? "" : folder.string() + ": its ") + path.string() + " is ";
+    what += !one_path              ? same
+            : first.folder.empty() ? "named already"
+                                   : "in the folder " + first.folder.string() + " already";
     throw ConfigError(what + "; name each text once, or validation would see what was trained on");
   }
 

@@ -60,9 +60,10 @@ template <LlamaConfig Config, class Precision, Device D, class Gradient = Storag
 class Llama {
  public:
   static_assert(Config.layers > 0 && Config.hidden > 0 && Config.ffn > 0 && Config.heads > 0 &&
-                    Config.kv_heads > 0 && Config.head_dim > 0 && Config.vocabulary > 0,
-                "LlamaConfig: layers, hidden, ffn, heads, kv_heads, head_dim and vocabulary must "
-                "all be positive");
+                    Config.kv_heads > 0 && Config.head_dim > 0 && Config.vocabulary > 0 &&
+                    Config.rope_theta > 0,
+                "LlamaConfig: layers, hidden, ffn, heads, kv_heads, head_dim, vocabulary and "
+                "rope_theta must all be positive");
 
   using T = StorageOf<Precision>;
   using G = Gradient;

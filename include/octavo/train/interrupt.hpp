@@ -3,11 +3,14 @@
 #pragma once
 
 #include <atomic>
+#include <cerrno>
 #include <csignal>
 #include <cstdint>
+#include <cstring>
 
 #include <signal.h>
 #include <time.h>
+#include <unistd.h>
 
 namespace octavo {
 
@@ -16,9 +19,12 @@ namespace octavo {
 /// comes later ends the program at once.
 class InterruptGuard {
  public:
-  InterruptGuard() {
+  /// @param acknowledgement  written to standard error when a signal is first noted; it has to live
+  ///                         as long as the guard. Null: nothing is written
+  explicit InterruptGuard(const char* acknowledgement = nullptr) {
     first_time = 0;
     signal_number = 0;
+    said = acknowledgement;
     struct sigaction action {};
     action.sa_handler = note;
     action.sa_flags = SA_RESTART;
@@ -46,15 +52,27 @@ class InterruptGuard {
     std::int64_t first = 0;
     if (first_time.compare_exchange_strong(first, time)) {
       signal_number = number;
+      acknowledge();
     } else if (time - first > repeats_nanoseconds) {
       std::signal(number, SIG_DFL);
       ::raise(number);
     }
   }
 
+  /// What it interrupts may be about to look at errno.
+  static void acknowledge() {
+    const char* text = said;
+    if (text == nullptr) return;
+    const int error = errno;
+    [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, text, std::strlen(text));
+    errno = error;
+  }
+
   static_assert(std::atomic<std::int64_t>::is_always_lock_free);
+  static_assert(std::atomic<const char*>::is_always_lock_free);
   inline static std::atomic<int> signal_number{0};
   inline static std::atomic<std::int64_t> first_time{0};  ///< of the first signal; 0: none came
+  inline static std::atomic<const char*> said{nullptr};
 
   struct sigaction previous_interrupt_ {};
   struct sigaction previous_terminate_ {};

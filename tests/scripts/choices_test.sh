@@ -1,0 +1,42 @@
+#!/usr/bin/env bash
+# Configuring says which presets and precisions there are: choices_test.sh CMAKE COMPILER
+set -u
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+cmake=${1:?usage: choices_test.sh CMAKE COMPILER}
+compiler=${2:?usage: choices_test.sh CMAKE COMPILER}
+scratch=$(mktemp -d) || exit 1
+trap 'rm -rf "$scratch"' EXIT
+mkdir "$scratch/octavo"
+cp -R "$root"/{CMakeLists.txt,cmake,examples,include} "$scratch/octavo/"
+
+failures=0
+fail() {
+  echo "FAILED: $*" >&2
+  cat "$scratch/log" >&2
+  failures=$((failures + 1))
+}
+configure() {
+  "$cmake" -S "$scratch/octavo" -B "$scratch/build" -DCMAKE_CXX_COMPILER="$compiler" -DOCTAVO_CUDA=OFF \
+    -DOCTAVO_BUILD_TESTS=OFF -DOCTAVO_BUILD_BENCHMARKS=OFF "$@" >"$scratch/log" 2>&1
+}
+# refused TEXT ARGUMENT...: configuring fails, and says TEXT, in lines of any length
+refused() {
+  local text=$1
+  shift
+  configure "$@" && fail "configured with $*"
+  tr -s ' \n' ' ' <"$scratch/log" | grep -qF -- "$text" || fail "it does not say: $text"
+}
+
+refused "The preset 'lama_tiny' is not known: choose llama_tiny, llama3_small, llama3_1b, llama3_8b, llama3_70b, or add it" \
+  '-DOCTAVO_PRESETS=llama_tiny;lama_tiny'
+refused "The precision 'bf17' is not known: choose fp32, bf16," -DOCTAVO_PRESETS=llama_tiny \
+  -DOCTAVO_PRECISIONS=bf17
+configure '-DOCTAVO_PRESETS=llama_tiny;llama3_70b' '-DOCTAVO_PRECISIONS=bf16' || fail "presets of the library"
+cat >>"$scratch/octavo/include/octavo/models/llama_config.hpp" <<'EOF'
+namespace octavo {
+inline constexpr LlamaConfig own_model{.name = "own_model", .layers = 2};
+}
+EOF
+configure -DOCTAVO_PRESETS=own_model || fail "a preset of one's own"
+[[ $failures -eq 0 ]] || exit 1
+echo "choices: OK"
