@@ -115,6 +115,16 @@ TEST(Arena, NestedOverlaysNeedTheDeepest) {
   EXPECT_EQ(arena.plan().peak, 256u * (3 + 5 + 1));
 }
 
+TEST(Arena, ThePeakMayLieInAnyAlternative) {
+  for (const auto& [first, second] : {std::pair<Index, Index>{7, 2}, {2, 7}}) {
+    Arena<Cpu> arena;
+    arena.overlay([&] { arena.take<std::byte>(MemoryKind::activations, first * 256); },
+                  [&] { arena.take<std::byte>(MemoryKind::gradients, second * 256); });
+    EXPECT_EQ(arena.plan().peak, 256u * 7);
+    EXPECT_EQ(arena.plan().bytes(MemoryKind::activations), first == 7 ? 256u * 7 : 0u);
+  }
+}
+
 TEST(Arena, EmptyPiecesCostNothing) {
   Arena<Cpu> arena;
   arena.take<float>(MemoryKind::weights, 0);

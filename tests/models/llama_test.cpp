@@ -133,6 +133,34 @@ TEST(Llama, TiedEmbeddingsHaveOneTable) {
   EXPECT_EQ(elements, small_tied.parameters() + Index{32} * support::small.hidden);
 }
 
+/// Bytes of the gradients of the embedding and of all blocks but the last.
+std::size_t bytes_of_early_gradients(const SessionOptions& options) {
+  octavo::Context<octavo::Cpu> context{1};
+  Fp32Session<support::small> session(options, context);
+  std::size_t bytes = 0;
+  session.model().visit([&](const auto& parameter) {
+    const std::string& name = parameter.name;
+    const std::string last = "blocks." + std::to_string(support::small.layers - 1);
+    const bool in_block = name.starts_with("blocks.") && !name.starts_with(last);
+    if (in_block || name.starts_with("embedding")) bytes += parameter.weight.bytes();
+  });
+  return bytes;
+}
+
+// What a block saved for the backward is more than the gradients of the block before it, here.
+TEST(Llama, GradientsOfOneMicroBatchLieWhereActivationsAreDead) {
+  using Model = octavo::Llama<support::small, Fp32, octavo::Cpu>;
+  SessionOptions options = support::small_options();
+  options.batch = {1, 1024};
+  options.micro_batches = 1;
+  const octavo::DeviceLimits<octavo::Cpu> limits;
+  const std::size_t shared = octavo::plan_memory<Model, octavo::AdamW<>>(options, limits).peak;
+  options.micro_batches = 2;
+  const std::size_t apart = octavo::plan_memory<Model, octavo::AdamW<>>(options, limits).peak;
+  const std::size_t inputs = 2 * 1024 * sizeof(std::int32_t);  // of the second micro-batch
+  EXPECT_EQ(shared + bytes_of_early_gradients(options), apart - inputs);
+}
+
 TEST(Llama, TwoMicroBatchesEqualOneBatchOfBoth) {
   SessionOptions whole = support::small_options();
   SessionOptions parts = whole;
