@@ -34,10 +34,9 @@ endforeach()
 
 # The trainer gets one translation unit for each pair.
 set(OCTAVO_PRESETS "llama_tiny" CACHE STRING "Model presets that the trainer offers on the Cpu")
-set(OCTAVO_PRECISIONS
-  "fp32;bf16;fp8-delayed;fp8-tensorwise;fp8-blockwise;fp8-delayed-bf16-edges;mxfp8"
-  CACHE STRING "Precisions that the trainer offers on the Cpu")
+octavo_known_precisions(precisions)
+set(OCTAVO_PRECISIONS "${precisions}" CACHE STRING "Precisions that the trainer offers on the Cpu")
 set(OCTAVO_CUDA_PRESETS "llama_tiny;llama3_small;llama3_8b"
   CACHE STRING "Model presets that the trainer offers on Cuda")
-set(OCTAVO_CUDA_PRECISIONS "bf16;fp8-delayed;fp8-tensorwise;fp8-blockwise;fp8-delayed-bf16-edges"
-  CACHE STRING "Precisions that the trainer offers on Cuda")
+list(REMOVE_ITEM precisions fp32 mxfp8)
+set(OCTAVO_CUDA_PRECISIONS "${precisions}" CACHE STRING "Precisions that the trainer offers on Cuda")

@@ -8,9 +8,7 @@
 #include <train_llama/options.hpp>
 #include <train_llama/report.hpp>
 #include <train_llama/run_folder.hpp>
-#include <train_llama/tally.hpp>
 
-#include <chrono>
 #include <new>
 
 namespace trainer {
@@ -63,111 +61,47 @@ const char* acknowledgement() {
   return ::isatty(STDERR_FILENO) != 0 ? text : text + 1;
 }
 
-/// A run, step by step.
-class Training {
- public:
-  Training(octavo::TrainingSession& session, Data& data, Report& report, const Options& options)
-      : session_(session),
-        data_(data),
-        report_(report),
-        options_(options),
-        learning_rate_(schedule(options)),
-        tally_(options.max_skipped) {}
-
-  /// Trains until the end, a signal or too many steps that are not finite; returns the exit code.
-  int run() {
-    const octavo::InterruptGuard interrupt(acknowledgement());
-    while (!step()) {
-    }
-    const Summary result = summary();
-    report_.end(result, session_.allocated_bytes());
-    if (tally_.gave_up()) {
-      fmt::print(stderr, "train_llama: {}\n", why_it_gave_up());
-      return too_many_skipped;
-    }
-    return signal_ == 0 ? success : by_signal + signal_;
+/// What to look at and to change, in one line.
+std::string why_it_gave_up(const octavo::RunSummary& summary, const Report& report,
+                           const Options& options) {
+  std::vector<std::string> met;
+  for (const octavo::OperandReport& operand : summary.operands) {
+    if (operand.nonfinite > 0) met.push_back(operand.name);
   }
-
- private:
-  using Clock = std::chrono::steady_clock;
-
-  /// One step and what is told of it; true if it is the last.
-  bool step() {
-    StepRecord record;
-    record.step = tally_.steps() + 1;
-    record.learning_rate = learning_rate_.at(record.step);
-    const auto begin = Clock::now();
-    record.result = data_.step(session_, record.learning_rate);
-    const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
-    record.epoch = data_.epoch();
-    record.milliseconds = seconds * 1000.0;
-    record.tokens_per_second = data_.tokens_in_step() / seconds;
-    if (record.step == 1) gemms_ = executed_gemms(session_, options_.micro_batches);
-    tally_.add(record);
-    // A signal in a run's last step stops nothing.
-    if (record.step < options_.steps) signal_ = octavo::InterruptGuard::received();
-    record.last = record.step == options_.steps || signal_ != 0 || tally_.gave_up();
-    const bool collect = record.step == 1 || record.last || record.result.skipped ||
-                         record.step % options_.operands_every == 0;
-    if (collect) operands_ = session_.operands();
-    report_.step(record, collect ? operands_ : std::vector<octavo::OperandReport>{});
-    if (tally_.diverges()) report_.warn_of_divergence(record, tally_.first_loss());
-    if (!record.last && options_.evaluate_every != 0 &&
-        record.step % options_.evaluate_every == 0) {
-      report_.evaluation(record.step, data_.evaluate(session_));
-    }
-    return record.last;
+  std::string where;
+  if (!met.empty()) {
+    where = "; the last met an Inf or NaN in " + met.front();
+    if (met.size() > 1) where += octavo::message(" and ", met.size() - 1, " more operands");
   }
+  const std::string file = report.metrics_file();
+  return octavo::message(
+      options.max_skipped, " steps in a row were not finite, and changed nothing", where,
+      file.empty() ? "" : "; see the skipped steps in " + programs::visible(file),
+      ". Lower --learning-rate or raise --warmup");
+}
 
-  Summary summary() {
-    const octavo::LossSum validation = data_.evaluate(session_);
-    report_.evaluation(tally_.steps(), validation);
-    Summary result;
-    result.steps = tally_.steps();
-    result.skipped = tally_.skipped();
-    result.train_loss = tally_.train_loss();
-    result.validation_loss = validation.mean();
-    result.tokens_per_second = tally_.tokens_per_second(data_.tokens_in_step());
-    result.seconds = tally_.seconds();
-    result.gemms = gemms_;
-    result.end = tally_.gave_up() ? "not finite"
-                 : signal_ != 0   ? octavo::message("signal ", signal_)
-                                  : "done";
-    if (!tally_.gave_up()) result.sample = sample(session_, options_);
-    return result;
+/// Trains until the end, a signal or too many steps that are not finite; returns the exit code.
+int train(octavo::TrainingSession& session, octavo::TokenBatches& batches, Report& report,
+          const Options& options) {
+  const octavo::InterruptGuard interrupt(acknowledgement());
+  const octavo::RunSummary summary = octavo::train(session, batches,
+                                                   {.schedule = schedule(options),
+                                                    .micro_batches = options.micro_batches,
+                                                    .evaluate_every = options.evaluate_every,
+                                                    .operands_every = options.operands_every,
+                                                    .max_skipped = options.max_skipped},
+                                                   report);
+  report.end(summary, summary.gave_up ? "" : sample(session, options), session.allocated_bytes());
+  if (summary.gave_up) {
+    fmt::print(stderr, "train_llama: {}\n", why_it_gave_up(summary, report, options));
+    return too_many_skipped;
   }
-
-  /// What to look at and to change, in one line.
-  [[nodiscard]] std::string why_it_gave_up() const {
-    std::vector<std::string> met;
-    for (const octavo::OperandReport& operand : operands_) {
-      if (operand.nonfinite > 0) met.push_back(operand.name);
-    }
-    std::string where;
-    if (!met.empty()) {
-      where = "; the last met an Inf or NaN in " + met.front();
-      if (met.size() > 1) where += octavo::message(" and ", met.size() - 1, " more operands");
-    }
-    const std::string file = report_.metrics_file();
-    return octavo::message(
-        tally_.skipped_in_a_row(), " steps in a row were not finite, and changed nothing", where,
-        file.empty() ? "" : "; see the skipped steps in " + programs::visible(file),
-        ". Lower --learning-rate or raise --warmup");
-  }
-
-  octavo::TrainingSession& session_;
-  Data& data_;
-  Report& report_;
-  const Options& options_;
-  octavo::Schedule learning_rate_;
-  Tally tally_;
-  GemmCount gemms_;
-  int signal_ = 0;
-  std::vector<octavo::OperandReport> operands_;  ///< as they were collected last
-};
+  return summary.signal == 0 ? success : by_signal + summary.signal;
+}
 
 int run(const CLI::App& app, const Options& options) {
-  std::unique_ptr<Data> data;
+  octavo::Text text;
+  std::unique_ptr<octavo::TokenBatches> batches;
   std::shared_ptr<octavo::TrainingSession> session;
   const Instance* instance = nullptr;
   std::filesystem::path folder;
@@ -177,14 +111,16 @@ int run(const CLI::App& app, const Options& options) {
     instance = &find_instance(app, options);
     // Text and session may take minutes.
     require_free_out(options, detail::flags_file(app).file_with("out", options.out));
-    data = std::make_unique<Data>(options);
+    text = load_text(options);
+    batches = std::make_unique<octavo::TokenBatches>(make_batches(text, options));
     session = instance->make(session_request(options));
     folder = make_run_folder(options);
   } catch (const std::bad_alloc&) {
     fmt::print(stderr, "train_llama: this machine has not the memory for {}\n",
-               data == nullptr ? "the text and its batches; give less text, or a smaller --batch, "
-                                 "--micro-batches or --seq-len"
-                               : "the session; see plan_memory for what it takes");
+               batches == nullptr
+                   ? "the text and its batches; give less text, or a smaller --batch, "
+                     "--micro-batches or --seq-len"
+                   : "the session; see plan_memory for what it takes");
     return bad_input;
   } catch (const octavo::Error& error) {
     fmt::print(stderr, "train_llama: {}\n", programs::visible(error.what()));
@@ -197,14 +133,14 @@ int run(const CLI::App& app, const Options& options) {
              session->config().parameters(), session->optimizer(), configuration);
   fmt::print("run | {}\n", folder.empty() ? "writes no files (--no-out)"
                                           : "kept in " + programs::visible(folder.string()));
-  print_text(*data);
+  print_text(text, *batches);
   warn_of_warmup(options);
   announce(*session);
-  report.begin(*session, *instance, *data);
+  report.begin(*session, *instance, text, *batches);
   if (!options.gemm_plans.empty()) {
     octavo::store_gemm_plans(options.gemm_plans, session->gemm_plans());
   }
-  return Training(*session, *data, report, options).run();
+  return train(*session, *batches, report, options);
 }
 
 }  // namespace

@@ -1,6 +1,5 @@
-// A layer of your own in a chain of the library's: RMSNorm, Linear, LayerScale.
-// A layer takes its parameters from the arena, has a forward and a backward on views, and shows
-// its parameters to a visitor. Exit code 1: central differences in FP32 give other gradients.
+// A layer of your own in a chain of the library's: RMSNorm, Linear, LayerScale. It declares its
+// parameters and shows them to a visitor. Exit code 1: central differences give other gradients.
 #include <fmt/format.h>
 #include <octavo/octavo.hpp>
 
@@ -10,7 +9,7 @@ using Matrix = TensorView<float, 2, Cpu>;
 
 /// y[t, c] = x[t, c] · weight[c], which lets a branch start out weak. Touvron et al. 2021.
 struct LayerScale {
-  void take(Arena<Cpu>& arena) { weight.take(arena, "layer_scale.weight", 1, hidden, 0.5f); }
+  LayerScale() { weight.declare("layer_scale.weight", 1, hidden, 0.5f); }
   void visit(auto&& visitor) { visitor(weight); }
   void forward(Matrix x, Matrix y, const Context<Cpu>& context) const {
     const float* w = weight.weight.data();
@@ -45,11 +44,12 @@ int main() {
   Parameter<float, float, Cpu> weight;
   LayerScale scale;
   Manifest manifest;
-  norm.take(arena, "norm", 1e-5f), weight.take(arena, "linear.weight", hidden, hidden, 0.2f);
-  linear.enter("linear", {nullptr, &manifest});  // FP32 needs no scaling table
-  linear.take_weight_copies(arena, weight), scale.take(arena);
+  norm.declare("norm", 1e-5f), weight.declare("linear.weight", hidden, hidden, 0.2f);
   const auto visit = [&](auto v) { norm.visit(v), v(weight), scale.visit(v); };
-  visit([&](auto& p) { p.take_gradient(arena), initialize(p, {1, 0}, context); });
+  ParameterRun<float, float, Cpu> run;  // all weights side by side, all gradients too
+  run.take_weights(arena, visit), run.take_gradients(arena, visit);
+  linear.enter("linear", {nullptr, &manifest});  // FP32 needs no scaling table
+  linear.take_weight_copies(arena, weight), visit([&](auto& p) { initialize(p, {1, 0}, context); });
   for (unsigned i = 0; i < size; ++i)
     x.data()[i] = normal({1, 1}, i), dy.data()[i] = normal({1, 2}, i);
   const auto loss = [&] {  // Σ y · dy, whose gradient with respect to y is dy

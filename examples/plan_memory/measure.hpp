@@ -1,7 +1,6 @@
 // The library's plan of every choice that a request has.
 #pragma once
 
-#include <common/precisions.hpp>
 #include <octavo/attention/cuda/workspace.hpp>
 #include <octavo/gemm/cuda/limits.hpp>
 #include <octavo/octavo.hpp>
@@ -56,7 +55,7 @@ std::vector<Plan> plans() {
     return std::vector<Plan>{
         {Config, named.name, detail::make<Config, typename decltype(named)::Precision>}...};
   };
-  return std::apply(in, programs::precisions);
+  return std::apply(in, octavo::named_precisions);
 }
 
 }  // namespace planner

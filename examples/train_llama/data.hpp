@@ -1,4 +1,4 @@
-// The text of a run: what is read of it, its batches, its evaluation.
+// The text of a run: what is read of it, and its batches.
 #pragma once
 
 #include <common/text.hpp>
@@ -54,64 +54,23 @@ inline void require_room(const octavo::Text& text, const Options& options) {
       " and validation; give more text", less.sequence_length == 0 ? "" : ", or " + shape(less)));
 }
 
-/// Text, batches and buffers of a run.
-class Data {
- public:
-  explicit Data(const Options& options)
-      : text_(read(options)),
-        parts_(octavo::split_validation(text_.bytes, options.validation_fraction,
-                                        options.sequence_length + 1)),
-        stream_(parts_.train, {.sequences = options.batch * options.micro_batches,
-                               .sequence_length = options.sequence_length,
-                               .seed = options.seed}),
-        validation_(parts_.validation, {.sequences = options.batch,
-                                        .sequence_length = options.sequence_length,
-                                        .max_batches = options.validation_batches}),
-        rows_(static_cast<std::size_t>(options.batch * options.sequence_length)),
-        tokens_(rows_ * static_cast<std::size_t>(options.micro_batches)),
-        targets_(tokens_.size()) {}
+/// The text of a run.
+/// @throws ConfigError  if it is too short, with what would do
+inline octavo::Text load_text(const Options& options) {
+  octavo::Text text = octavo::load_text({options.data.begin(), options.data.end()});
+  require_room(text, options);
+  return text;
+}
 
-  octavo::StepResult step(octavo::TrainingSession& session, double learning_rate) {
-    stream_.next(tokens_, targets_);
-    return session.step(tokens_, targets_, learning_rate);
-  }
-
-  octavo::LossSum evaluate(octavo::TrainingSession& session) {
-    session.begin_evaluation();
-    const auto tokens = std::span(tokens_).first(rows_);
-    const auto targets = std::span(targets_).first(rows_);
-    octavo::LossSum total;
-    for (octavo::Index batch = 0; batch < validation_.batches(); ++batch) {
-      validation_.get(batch, tokens, targets);
-      const octavo::LossSum loss = session.evaluate(tokens, targets);
-      total.sum += loss.sum;
-      total.tokens += loss.tokens;
-    }
-    return total;
-  }
-
-  [[nodiscard]] double epoch() const { return stream_.epoch(); }
-  [[nodiscard]] double tokens_in_step() const { return static_cast<double>(tokens_.size()); }
-  [[nodiscard]] const octavo::Text& text() const { return text_; }
-  [[nodiscard]] std::size_t training_tokens() const { return parts_.train.size(); }
-  [[nodiscard]] std::size_t validation_tokens() const { return parts_.validation.size(); }
-
- private:
-  /// @throws ConfigError  if the text is too short, with what would do
-  static octavo::Text read(const Options& options) {
-    octavo::Text text = octavo::load_text({options.data.begin(), options.data.end()});
-    require_room(text, options);
-    return text;
-  }
-
-  octavo::Text text_;
-  octavo::TokenSplit parts_;
-  octavo::TokenStream stream_;
-  octavo::ValidationSet validation_;
-  std::size_t rows_;
-  std::vector<std::int32_t> tokens_;
-  std::vector<std::int32_t> targets_;
-};
+/// Its batches.
+inline octavo::TokenBatches make_batches(const octavo::Text& text, const Options& options) {
+  return {text.bytes,
+          {.batch = {options.batch, options.sequence_length},
+           .micro_batches = options.micro_batches,
+           .validation_fraction = options.validation_fraction,
+           .validation_batches = options.validation_batches,
+           .seed = options.seed}};
+}
 
 /// Prints how much of which files was read, or skipped and why: the first of them by name.
 inline void print_files(const char* what, const char* one, const char* many,
@@ -130,11 +89,11 @@ inline void print_files(const char* what, const char* one, const char* many,
 }
 
 /// Prints what the run is going to read.
-inline void print_text(const Data& data) {
-  print_files("read", "file", "files", data.text().read);
-  if (!data.text().skipped.empty()) print_files("SKIPPED", "entry", "entries", data.text().skipped);
-  fmt::print("text | {} tokens to train on, {} for validation\n", data.training_tokens(),
-             data.validation_tokens());
+inline void print_text(const octavo::Text& text, const octavo::TokenBatches& batches) {
+  print_files("read", "file", "files", text.read);
+  if (!text.skipped.empty()) print_files("SKIPPED", "entry", "entries", text.skipped);
+  fmt::print("text | {} tokens to train on, {} for validation\n", batches.training_tokens(),
+             batches.validation_tokens());
 }
 
 }  // namespace trainer

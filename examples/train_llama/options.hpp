@@ -3,7 +3,6 @@
 
 #include <CLI/CLI.hpp>
 #include <common/flags_file.hpp>
-#include <common/precisions.hpp>
 #include <common/presets.hpp>
 #include <octavo/octavo.hpp>
 #include <train_llama/registry.hpp>
@@ -262,7 +261,7 @@ inline void require_consistent(const CLI::App& app, const Options& options) {
 inline const Instance& find_instance(const CLI::App& app, const Options& options) {
   std::vector<std::string> precisions;
   std::apply([&](auto... named) { (precisions.emplace_back(named.name), ...); },
-             programs::precisions);
+             octavo::named_precisions);
   detail::require_compiled(app, {"--device", &Instance::device, options.device, {"cpu", "cuda"}},
                            options.device);
   detail::require_compiled(

@@ -4,9 +4,7 @@
 #include <common/progress.hpp>
 #include <common/text.hpp>
 #include <octavo/octavo.hpp>
-#include <train_llama/data.hpp>
 #include <train_llama/options.hpp>
-#include <train_llama/tally.hpp>
 
 #include <fmt/format.h>
 
@@ -20,53 +18,8 @@
 
 namespace trainer {
 
-/// GEMMs of one micro-batch.
-struct GemmCount {
-  std::uint64_t fp8 = 0;
-  std::uint64_t total = 0;
-};
-
-/// Sums `count(entry)` over all GEMMs.
-template <class Count>
-GemmCount count_gemms(const octavo::Manifest& manifest, const Count& count) {
-  GemmCount sum;
-  for (const octavo::GemmEntry& entry : manifest.entries()) {
-    sum.total += count(entry);
-    if (entry.expected.is_fp8()) sum.fp8 += count(entry);
-  }
-  return sum;
-}
-
-/// What the manifest announces for one micro-batch.
-inline GemmCount planned_gemms(const octavo::TrainingSession& session) {
-  const auto chunks = static_cast<std::uint64_t>(session.head_chunks());
-  return count_gemms(session.manifest(),
-                     [&](const octavo::GemmEntry& entry) { return entry.planned(chunks); });
-}
-
-/// What ran in the last step, for one micro-batch.
-inline GemmCount executed_gemms(const octavo::TrainingSession& session,
-                                octavo::Index micro_batches) {
-  return count_gemms(session.manifest(), [&](const octavo::GemmEntry& entry) {
-    return entry.executed / static_cast<std::uint64_t>(micro_batches);
-  });
-}
-
-/// How a run ended.
-struct Summary {
-  octavo::Index steps = 0;
-  octavo::Index skipped = 0;
-  double train_loss = 0;
-  double validation_loss = 0;
-  double tokens_per_second = 0;
-  double seconds = 0;
-  GemmCount gemms;
-  std::string end;  ///< "done", "not finite", or "signal 15"
-  std::string sample;
-};
-
 /// Prints to the terminal and writes metrics.jsonl.
-class Report {
+class Report final : public octavo::RunObserver {
  public:
   /// @param folder  of config.toml and metrics.jsonl; empty: none
   /// @throws IoError  if they cannot be written
@@ -83,8 +36,10 @@ class Report {
     return metrics_ == nullptr ? "" : metrics_->path().string();
   }
 
-  void begin(const octavo::TrainingSession& session, const Instance& instance, const Data& data) {
-    const GemmCount gemms = planned_gemms(session);
+  void begin(const octavo::TrainingSession& session, const Instance& instance,
+             const octavo::Text& text, const octavo::TokenBatches& batches) {
+    const octavo::GemmCount gemms =
+        session.manifest().planned(static_cast<std::uint64_t>(session.head_chunks()));
     write(octavo::JsonLine{}
               .add("event", "run")
               .add("model", instance.model)
@@ -98,17 +53,17 @@ class Report {
               .add("sequence_length", options_.sequence_length)
               .add("micro_batches", options_.micro_batches)
               .add("steps", options_.steps)
-              .add("training_tokens", data.training_tokens())
-              .add("validation_tokens", data.validation_tokens())
-              .add("files", data.text().read.size())
-              .add("skipped_files", data.text().skipped.size())
+              .add("training_tokens", batches.training_tokens())
+              .add("validation_tokens", batches.validation_tokens())
+              .add("files", text.read.size())
+              .add("skipped_files", text.skipped.size())
               .add("gemms_fp8", gemms.fp8)
               .add("gemms_total", gemms.total)
               .add("version", octavo::version_string));
   }
 
-  /// @param operands  empty where they were not collected
-  void step(const StepRecord& record, const std::vector<octavo::OperandReport>& operands) {
+  void step(const octavo::StepRecord& record,
+            const std::vector<octavo::OperandReport>& operands) override {
     const bool shown = record.step == 1 || record.last || record.step % options_.log_every == 0;
     if (shown || record.result.skipped) {
       clear_progress();
@@ -136,7 +91,7 @@ class Report {
     write(line);
   }
 
-  void evaluation(octavo::Index step, const octavo::LossSum& loss) {
+  void evaluation(octavo::Index step, const octavo::LossSum& loss) override {
     clear_progress();
     fmt::print("evaluation at step {} | validation loss {:.4f} | {} tokens\n", step, loss.mean(),
                loss.tokens);
@@ -148,7 +103,7 @@ class Report {
   }
 
   /// Says that a run diverges, and what to do.
-  void warn_of_divergence(const StepRecord& record, double first_loss) {
+  void divergence(const octavo::StepRecord& record, double first_loss) override {
     clear_progress();
     fmt::print(stderr,
                "train_llama: warning: the loss is {:.4g} at step {}, {:.4g} at first: this run "
@@ -157,7 +112,8 @@ class Report {
                record.result.loss, record.step, first_loss, record.learning_rate);
   }
 
-  void end(const Summary& summary, std::size_t peak_bytes) {
+  /// @param sample  text that the model made, or nothing
+  void end(const octavo::RunSummary& summary, const std::string& sample, std::size_t peak_bytes) {
     clear_progress();
     fmt::print(
         "\n{} step{} in {:.1f} s | {:.0f} tok/s{} | train loss {:.4f} | validation loss {:.4f} | "
@@ -166,13 +122,13 @@ class Report {
         summary.steps == 1 ? "" : " after the first", summary.train_loss, summary.validation_loss,
         summary.gemms.fp8, summary.gemms.total, summary.skipped,
         static_cast<double>(peak_bytes) / (1024.0 * 1024.0));
-    if (!summary.sample.empty()) {
-      fmt::print("\n{}\n", programs::visible(summary.sample, programs::LineBreaks::keep));
+    if (!sample.empty()) {
+      fmt::print("\n{}\n", programs::visible(sample, programs::LineBreaks::keep));
     }
     programs::flush_output();
     write(octavo::JsonLine{}
               .add("event", "summary")
-              .add("end", summary.end)
+              .add("end", summary.end())
               .add("steps", summary.steps)
               .add("train_loss", summary.train_loss)
               .add("validation_loss", summary.validation_loss)
@@ -182,7 +138,7 @@ class Report {
               .add("gemms_fp8", summary.gemms.fp8)
               .add("gemms_total", summary.gemms.total)
               .add("peak_bytes", peak_bytes)
-              .add("sample", summary.sample));
+              .add("sample", sample));
   }
 
  private:
@@ -209,7 +165,7 @@ class Report {
   }
 
   /// A line that stays in place, on a terminal only.
-  void progress(const StepRecord& record) {
+  void progress(const octavo::StepRecord& record) {
     const auto now = std::chrono::steady_clock::now();
     // From step to step, evaluations and records between them included.
     step_time_.add(std::chrono::duration<double>(now - last_step_).count());

@@ -34,7 +34,7 @@ struct Own {
   void initialize(std::uint64_t seed, Context<D>& context);
   void bind(Context<D>& context) const;
   template <class Visitor>
-  void visit(Visitor&&) {}
+  void visit_runs(Visitor&&) {}
   template <class M>
   void quantize_weights(const Context<D>&) {}
   void train_micro_batch(Tokens tokens, Tokens targets, Losses losses, GradientScale scale,

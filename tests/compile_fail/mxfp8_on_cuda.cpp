@@ -1,5 +1,5 @@
-// expect: Mxfp8: no GPU that this library serves multiplies MX blocks
-// expect: write AllowFallback<Mxfp8>
+// expect: no GPU that this library serves multiplies the blocks of this scaling
+// expect: write AllowFallback around the precision
 #include <octavo/gemm/cuda/limits.hpp>
 #include <octavo/octavo.hpp>
 

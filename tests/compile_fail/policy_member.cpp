@@ -7,7 +7,7 @@
 // expect BACKWARD_FORMAT: PrecisionTraits: BackwardFormat, of a quantised policy's gradients
 // expect ODD_STORAGE: must be Bf16 or Fp32; write `using Storage = Bf16;`
 // expect ODD_MULTIPLE: at least 1; write `static constexpr int shape_multiple = 16;`
-// expect ODD_SCALING: or Tensorwise, Blockwise, MxScaling, or one of them with parameters
+// expect ODD_SCALING: or a type with the members that the concept Scaling names
 // expect ODD_FORWARD: must be E4M3; write `using ForwardFormat = E4M3;`
 // expect ODD_BACKWARD: must be E4M3 or E5M2; write `using BackwardFormat = E5M2;`
 #include <octavo/layers/linear.hpp>

@@ -34,7 +34,8 @@ struct Parameter {
         second(1, size) {}
 
   void update(std::uint32_t t, float learning_rate, bool with_master, float decay = 0.0f,
-              float clip = 1.0f, bool skip = false, std::uint64_t stream = 3, int threads = 2) {
+              float clip = 1.0f, bool skip = false, std::uint64_t stream = 3, int threads = 2,
+              const std::vector<Index>& cuts = {}) {
     const AdamWStep step = step_number(t, learning_rate);
     StepStatus status{};
     status.clip_coefficient = clip;
@@ -48,7 +49,14 @@ struct Parameter {
     parameter.weight_decay = decay;
     parameter.random_stream = stream;
     support::Workplace place(threads);
-    adamw_update<W, G, M, Cpu>(parameter, settings, {&step, {1}}, {&status, {1}}, place.context);
+    Index begin = 0;
+    const auto update_until = [&](Index end) {
+      adamw_update<W, G, M, Cpu>(part_of(parameter, begin, end - begin), settings, {&step, {1}},
+                                 {&status, {1}}, place.context);
+      begin = end;
+    };
+    for (const Index cut : cuts) update_until(cut);
+    update_until(weight.size());
   }
 
   Matrix<W> weight;
@@ -266,6 +274,32 @@ TEST(AdamW, RoundingDoesNotDependOnThreadsOrOnWhatFollows) {
                          whole.weight.elements.begin()));
   EXPECT_TRUE(std::equal(part.second.elements.begin(), part.second.elements.end(),
                          whole.second.elements.begin()));
+}
+
+TEST(AdamW, PartsGiveTheBitsOfTheWhole) {
+  const auto run = [](const std::vector<Index>& cuts) {
+    Parameter<Bf16, float, Bf16> p(1003, Bf16(1.0f));
+    p.gradient = random_matrix<float>(1, 1003, 5);
+    for (std::uint32_t t : {1u, 2u}) {
+      p.update(t, 1e-3f, false, 0.1f, 0.5f, false, 3, 1, cuts);
+    }
+    return p;
+  };
+  const auto whole = run({});
+  for (const std::vector<Index>& cuts :
+       {std::vector<Index>{8}, {512}, {0, 256, 264, 1000}, {1000, 1003}}) {
+    const auto parts = run(cuts);
+    EXPECT_EQ(parts.weight.elements, whole.weight.elements);
+    EXPECT_EQ(parts.first.elements, whole.first.elements);
+    EXPECT_EQ(parts.second.elements, whole.second.elements);
+  }
+}
+
+TEST(AdamWErrors, PartsLieInTheParameterAndBeginWithARunOfRandomBits) {
+  Parameter<Bf16, float, float> p(16);
+  EXPECT_THROW(p.update(1, 1e-3f, false, 0, 1, false, 3, 1, {4}), ShapeError);
+  EXPECT_THROW(p.update(1, 1e-3f, false, 0, 1, false, 3, 1, {24}), ShapeError);
+  EXPECT_THROW(p.update(1, 1e-3f, false, 0, 1, false, 3, 1, {-8}), ShapeError);
 }
 
 TEST(AdamW, RandomnessDependsOnStepAndStreamOnly) {

@@ -358,7 +358,7 @@ struct UpdateInputs {
 };
 
 template <class W, class G, class M, Device D>
-UpdateResult<W, M> update_on(const UpdateInputs<W, G, M>& inputs, bool skip) {
+UpdateResult<W, M> update_on(const UpdateInputs<W, G, M>& inputs, bool skip, Index cut = 0) {
   Place<D> place;
   AdamWParameter<W, G, M, D> parameter;
   parameter.weight = place.vector(inputs.weight);
@@ -372,8 +372,11 @@ UpdateResult<W, M> update_on(const UpdateInputs<W, G, M>& inputs, bool skip) {
   status.clip_coefficient = update_clip;
   status.skip = skip ? 1 : 0;
   const auto step = place.vector(std::vector<AdamWStep>{update_step});
-  adamw_update(parameter, AdamWSettings{}, constant(step),
-               constant(place.vector(std::vector<StepStatus>{status})), place.context());
+  const auto now = constant(place.vector(std::vector<StepStatus>{status}));
+  for (const auto [begin, end] : {std::array{Index{0}, cut}, {cut, parameter.weight.size()}}) {
+    adamw_update(part_of(parameter, begin, end - begin), AdamWSettings{}, constant(step), now,
+                 place.context());
+  }
   UpdateResult<W, M> result{place.read(parameter.weight),
                             {},
                             place.read(parameter.first_moment),
@@ -407,6 +410,10 @@ void compare_update(bool has_master) {
       expect_mostly_equal(cpu.second, cuda.second);
       expect_mostly_equal(cpu.weight, cuda.weight);
     }
+    const Index cut = count / 16 * 8;
+    const auto parts = update_on<W, G, M, Cuda>(inputs, false, cut);
+    EXPECT_TRUE(parts.weight == cuda.weight && parts.first == cuda.first &&
+                parts.second == cuda.second && parts.master == cuda.master);
     const auto before = update_on<W, G, M, Cpu>(inputs, true);
     const auto skipped = update_on<W, G, M, Cuda>(inputs, true);
     EXPECT_TRUE(before.weight == skipped.weight && before.first == skipped.first &&

@@ -132,7 +132,10 @@ using Cases = testing::Types<
     Case<Fp8Recipe<Blockwise>, OperandKind::input>, Case<Fp8Recipe<Blockwise>, OperandKind::weight>,
     Case<Fp8Recipe<BlockwiseScaling<ScaleRounding::exact>>, OperandKind::output_gradient>,
     Case<Fp8Recipe<BlockwiseScaling<ScaleRounding::exact>>, OperandKind::weight>,
-    Case<Mxfp8, OperandKind::input>, Case<Mxfp8, OperandKind::weight>>;
+    Case<Mxfp8, OperandKind::input>, Case<Mxfp8, OperandKind::weight>,
+    Case<Fp8Recipe<support::BlocksOf64>, OperandKind::input>,
+    Case<Fp8Recipe<support::BlocksOf64>, OperandKind::weight>,
+    Case<Fp8Recipe<support::RowsOf16>, OperandKind::weight>>;
 TYPED_TEST_SUITE(Quantize, Cases);
 
 constexpr std::array<std::array<Index, 2>, 4> shapes{{{1, 16}, {17, 33}, {129, 257}, {130, 300}}};

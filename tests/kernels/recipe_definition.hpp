@@ -5,6 +5,7 @@
 #include <octavo/tensor/operand.hpp>
 
 #include "kernels/quantize_reference.hpp"
+#include "support/own_scalings.hpp"
 
 namespace reference {
 
@@ -43,6 +44,19 @@ template <>
 struct Definition<MxScaling> {
   static constexpr Recipe recipe = Recipe::mx;
   static constexpr Block block(OperandKind) { return {1, 32}; }
+};
+
+template <>
+struct Definition<support::BlocksOf64> {
+  static constexpr Recipe recipe = Recipe::current;
+  static constexpr Block block(OperandKind kind) {
+    return kind == OperandKind::weight ? Block{64, 64} : Block{1, 64};
+  }
+};
+template <>
+struct Definition<support::RowsOf16> {
+  static constexpr Recipe recipe = Recipe::mx;
+  static constexpr Block block(OperandKind) { return {1, 16}; }
 };
 
 }  // namespace reference

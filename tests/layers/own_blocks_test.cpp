@@ -40,13 +40,14 @@ struct OwnBlock {
   using Projection = Linear<P, features, features, Bf16, Cpu>;
 
   void take(Arena<Cpu>& arena, const std::string& name, LayerRegistry<Cpu> registry) {
-    norm.take(arena, name + ".norm", 1e-5f);
-    weight.take(arena, name + ".weight", features, features, 0.2f);
+    norm.declare(name + ".norm", 1e-5f);
+    weight.declare(name + ".weight", features, features, 0.2f);
+    run.take_weights(arena, [this](const auto& visitor) { this->visit(visitor); });
     projection.enter(name, registry);
     projection.take_weight_copies(arena, weight);
   }
   void take_memory(Arena<Cpu>& arena) {
-    visit([&](auto& parameter) { parameter.take_gradient(arena); });
+    run.take_gradients(arena, [this](const auto& visitor) { this->visit(visitor); });
     constexpr auto kind = MemoryKind::activations;
     input.take_kept(arena, tokens, features);
     input.take_transient(arena, tokens, features);
@@ -76,6 +77,7 @@ struct OwnBlock {
     norm.backward(incoming, x, inverse_rms, dy, context);
   }
 
+  ParameterRun<Bf16, Bf16, Cpu> run;
   RMSNorm<Bf16, features, Bf16, Cpu> norm;
   Parameter<Bf16, Bf16, Cpu> weight;
   Projection projection;

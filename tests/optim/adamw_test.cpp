@@ -18,14 +18,17 @@ struct OneMatrix {
   using G = Weight;
 
   explicit OneMatrix(Arena<Cpu>& arena) {
-    matrix.take(arena, "matrix", 2, 3, 0.0f);
-    matrix.take_gradient(arena);
+    const auto each = [this](const auto& body) { body(matrix); };
+    matrix.declare("matrix", 2, 3, 0.0f);
+    run.take_weights(arena, each);
+    run.take_gradients(arena, each);
   }
   template <class Visitor>
-  void visit(const Visitor& visitor) {
-    visitor(matrix);
+  void visit_runs(const Visitor& visitor) {
+    visitor(run, [this](const auto& body) { body(matrix); });
   }
 
+  ParameterRun<T, G, Cpu> run;
   Parameter<T, G, Cpu> matrix;
 };
 

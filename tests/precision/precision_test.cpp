@@ -5,6 +5,8 @@
 #include <string>
 #include <type_traits>
 
+#include "support/own_scalings.hpp"
+
 namespace precision_test {
 
 using namespace octavo;
@@ -152,6 +154,9 @@ static_assert(runs_on<Own, Cuda> && !runs_on<Doubling, Cuda> && runs_on<Doubling
 // Types refuse what no GPU serves that the kernels are made for.
 static_assert(runs_on<Bf16, Cuda> && runs_on<Fp8, Cuda> && runs_on<Blocks, Cuda>);
 static_assert(!runs_on<Mxfp8, Cuda> && runs_on<Mxfp8, Cpu> && runs_on<AllowFallback<Mxfp8>, Cuda>);
+static_assert(!runs_on<Fp8Recipe<support::BlocksOf64>, Cuda> &&
+              runs_on<Fp8Recipe<support::BlocksOf64>, Cpu> &&
+              runs_on<Fp8Recipe<support::FourSteps>, Cuda>);
 
 // An own policy stands in a model as others do.
 using WithOwn = Layerwise<First<1, Bf16>, Own, Head<AllowFallback<Own>>>;

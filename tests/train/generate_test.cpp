@@ -43,6 +43,8 @@ class CountingModel final : public octavo::TrainingSession {
   Index head_chunks() const override { return 1; }
   const octavo::ReplayCounts& replays() const override { return replays_; }
   std::vector<octavo::OperandReport> operands() override { return {}; }
+  std::vector<octavo::StateEntry> state() override { return {}; }
+  void set_weight(const std::string&, std::span<const float>) override {}
 
   std::vector<std::vector<std::int32_t>> shown;
 

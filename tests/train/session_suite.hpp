@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "support/llama_weights.hpp"
+#include "support/own_scalings.hpp"
 #include "support/small_model.hpp"
 
 /// Tests of a training session in every precision. Included by a file for each group of
@@ -105,8 +106,10 @@ TYPED_TEST_P(SessionTest, ManifestIsWhatRuns) {
     const bool edge = entry.layer.starts_with("blocks.0.") || entry.layer.starts_with("blocks.2.");
     const bool mixed = std::is_same_v<Precision, support::MixedPrecision>;
     const bool fp8 = !head && !(mixed && edge) && !std::is_same_v<Precision, octavo::Bf16>;
-    // Blockwise and MXFP8 are E4M3 backwards too; the others take E5M2 there.
+    // Scales of blocks are E4M3 backwards too; the others take E5M2 there.
     const bool e4m3_only = std::is_same_v<Precision, octavo::Fp8Recipe<octavo::Blockwise>> ||
+                           std::is_same_v<Precision, octavo::Fp8Recipe<support::BlocksOf64>> ||
+                           std::is_same_v<Precision, octavo::Fp8Recipe<support::RowsOf16>> ||
                            std::is_same_v<Precision, octavo::Mxfp8>;
     const bool forward = entry.pass == octavo::GemmPass::forward;
     const std::string a = !fp8 ? "bf16" : forward || e4m3_only ? "E4M3" : "E5M2";

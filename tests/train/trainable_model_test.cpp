@@ -22,7 +22,7 @@ enum class Part {
   gemm_rows,
   initialize,
   bind,
-  visit,
+  visit_runs,
   quantize_weights,
   train_micro_batch,
   finish_step,
@@ -66,7 +66,7 @@ struct Own : If<OnCpu, Missing != Part::device_type>,
   void initialize(std::uint64_t, Context<Cpu>&) requires(Missing != Part::initialize);
   void bind(Context<Cpu>&) const requires(Missing != Part::bind);
   template <class Visitor>
-  void visit(Visitor&&) requires(Missing != Part::visit);
+  void visit_runs(Visitor&&) requires(Missing != Part::visit_runs);
   template <class M>
   void quantize_weights(const Context<Cpu>&) requires(Missing != Part::quantize_weights);
   void train_micro_batch(Tokens, Tokens, Losses, TensorView<const float, 1, Cpu>, bool,
@@ -97,7 +97,7 @@ static_assert(!TrainableModel<Own<Part::constructor>>);
 static_assert(!TrainableModel<Own<Part::gemm_rows>>);
 static_assert(!TrainableModel<Own<Part::initialize>>);
 static_assert(!TrainableModel<Own<Part::bind>>);
-static_assert(!TrainableModel<Own<Part::visit>>);
+static_assert(!TrainableModel<Own<Part::visit_runs>>);
 static_assert(!TrainableModel<Own<Part::quantize_weights>>);
 static_assert(!TrainableModel<Own<Part::train_micro_batch>>);
 static_assert(!TrainableModel<Own<Part::finish_step>>);

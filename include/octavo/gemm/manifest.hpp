@@ -24,11 +24,19 @@ constexpr const char* name_of(GemmPass pass) {
 }
 
 /// What the factors that turn an operand's elements back into values cover.
-enum class GemmScales : std::uint8_t { none, tensor, rows_of_32, rows_of_128, squares_of_128 };
+/// `other` blocks are multiplied by the `Cpu` device alone.
+enum class GemmScales : std::uint8_t {
+  none,
+  tensor,
+  rows_of_32,
+  rows_of_128,
+  squares_of_128,
+  other
+};
 
 /// The scales' name in files: the rows and columns that one covers.
 constexpr const char* name_of(GemmScales scales) {
-  constexpr std::array names{"none", "tensor", "1x32", "1x128", "128x128"};
+  constexpr std::array names{"none", "tensor", "1x32", "1x128", "128x128", "other"};
   return names[static_cast<std::size_t>(scales)];
 }
 
@@ -36,8 +44,10 @@ constexpr const char* name_of(GemmScales scales) {
 template <class Granularity>
 inline constexpr GemmScales gemm_scales = [] {
   if (Granularity::block_columns == 0) return GemmScales::tensor;
-  if (Granularity::block_columns == 32) return GemmScales::rows_of_32;
-  return Granularity::block_rows == 1 ? GemmScales::rows_of_128 : GemmScales::squares_of_128;
+  if (std::is_same_v<Granularity, PerBlock<1, 32, E8M0>>) return GemmScales::rows_of_32;
+  if (std::is_same_v<Granularity, PerBlock<1, 128>>) return GemmScales::rows_of_128;
+  if (std::is_same_v<Granularity, PerBlock<128, 128>>) return GemmScales::squares_of_128;
+  return GemmScales::other;
 }();
 
 /// What a GEMM ran as: what `matmul` returns.
@@ -107,6 +117,12 @@ struct AttentionEntry {
   }
 };
 
+/// Numbers of GEMMs.
+struct GemmCount {
+  std::uint64_t fp8 = 0;
+  std::uint64_t total = 0;
+};
+
 /// Every GEMM and every attention of a model, announced before the first step and counted in it.
 class Manifest {
  public:
@@ -156,6 +172,16 @@ class Manifest {
     }
   }
 
+  /// The GEMMs that are announced for one micro-batch.
+  [[nodiscard]] GemmCount planned(std::uint64_t head_chunks) const {
+    return counted([&](const GemmEntry& entry) { return entry.planned(head_chunks); });
+  }
+
+  /// Those that ran in the last step, for one of its micro-batches.
+  [[nodiscard]] GemmCount executed(std::uint64_t micro_batches) const {
+    return counted([&](const GemmEntry& entry) { return entry.executed / micro_batches; });
+  }
+
   /// One aligned line a GEMM, then one a pass of attention.
   [[nodiscard]] std::string text() const {
     std::size_t longest = 0;
@@ -184,8 +210,18 @@ class Manifest {
   }
 
  private:
-  std::vector<GemmEntry> entries_;
+  /// Sums `count(entry)` over all GEMMs.
+  template <class Count>
+  [[nodiscard]] GemmCount counted(const Count& count) const {
+    GemmCount sum;
+    for (const GemmEntry& entry : entries_) {
+      sum.total += count(entry);
+      if (entry.expected.is_fp8()) sum.fp8 += count(entry);
+    }
+    return sum;
+  }
 
+  std::vector<GemmEntry> entries_;
   std::vector<AttentionEntry> attentions_;
 };
 

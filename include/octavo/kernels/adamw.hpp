@@ -8,6 +8,12 @@
 #include <cmath>
 
 namespace octavo {
+namespace detail {
+
+/// Neighbouring elements whose bits for one rounding come from one call of `philox`.
+inline constexpr int rounding_run = 8;
+
+}  // namespace detail
 
 /// What changes from step to step; lives on the device.
 struct AdamWStep {
@@ -26,7 +32,7 @@ struct AdamWSettings {
   std::uint64_t seed = 0;     ///< of stochastic rounding
 };
 
-/// One parameter and its optimizer state.
+/// One parameter, or a part of it, and its optimizer state.
 /// @tparam W  format of the weight
 /// @tparam G  format of the gradient
 /// @tparam M  format of the moments: `Fp32`, or `Bf16` with stochastic rounding
@@ -41,17 +47,49 @@ struct AdamWParameter {
   TensorView<M, 1, D> second_moment;  ///< [elements]
   float weight_decay = 0;
   std::uint64_t random_stream = 0;  ///< differs between parameters
+  Index first_element = 0;          ///< that a part begins with: a multiple of 8
 };
+
+namespace detail {
+
+template <class W, class G, class M, Device D>
+void check_adamw(const AdamWParameter<W, G, M, D>& parameter) {
+  check_shape("adamw_update", "gradient", parameter.gradient, parameter.weight.shape());
+  check_shape("adamw_update", "first moment", parameter.first_moment, parameter.weight.shape());
+  check_shape("adamw_update", "second moment", parameter.second_moment, parameter.weight.shape());
+}
+
+}  // namespace detail
+
+/// The elements from `begin` on of a parameter or a part of one, such as the shard of a rank.
+/// @param begin  a multiple of 8
+template <class W, class G, class M, Device D>
+AdamWParameter<W, G, M, D> part_of(AdamWParameter<W, G, M, D> parameter, Index begin, Index count) {
+  detail::check_adamw(parameter);
+  require<ShapeError>(begin >= 0 && count >= 0 && begin + count <= parameter.weight.size(),
+                      "part_of: elements ", begin, " to ", begin + count, " are wanted of ",
+                      parameter.weight.size());
+  const auto cut = [&](auto& view) {
+    if (!view.empty()) view = view.rows(begin, count);
+  };
+  cut(parameter.weight);
+  cut(parameter.gradient);
+  cut(parameter.master);
+  cut(parameter.first_moment);
+  cut(parameter.second_moment);
+  parameter.first_element += begin;
+  return parameter;
+}
 
 /// w ← w · (1 − lr · decay) − lr · m̂ / (√v̂ + epsilon), with gradients times the clip coefficient;
 /// nothing changes if the step is skipped.
 ///
 /// Stochastic rounding adds 16 random bits to the 16 that BF16 drops. The bits of an element depend
-/// on the seed, the step, the parameter's `random_stream`, the element's position and on what is
-/// rounded, alone. Philox gives 128 bits at once, which eight neighbours share: element i takes
-/// half i mod 2, the lower first, of word (i mod 8) / 2 at position i / 8 of the stream
-/// (4 · `random_stream` + r) · 2^32 + step; r is 0 for the first moment, 1 for the second, 2 for
-/// the weight.
+/// on the seed, the step, the parameter's `random_stream`, the element's position in the parameter
+/// and on what is rounded, alone: parts are updated to the bits of the whole. Philox gives 128 bits
+/// at once, which eight neighbours share: element i takes half i mod 2, the lower first, of word (i
+/// mod 8) / 2 at position i / 8 of the stream (4 · `random_stream` + r) · 2^32 + step; r is 0 for
+/// the first moment, 1 for the second, 2 for the weight.
 /// @param step    [1]
 /// @param status  [1]
 /// @note enqueues; does not synchronise
@@ -60,9 +98,11 @@ template <class W, class G, class M, Device D>
 void adamw_update(const AdamWParameter<W, G, M, D>& parameter, const AdamWSettings& settings,
                   TensorView<const AdamWStep, 1, D> step, TensorView<const StepStatus, 1, D> status,
                   const Context<D>& context) {
-  check_shape("adamw_update", "gradient", parameter.gradient, parameter.weight.shape());
-  check_shape("adamw_update", "first moment", parameter.first_moment, parameter.weight.shape());
-  check_shape("adamw_update", "second moment", parameter.second_moment, parameter.weight.shape());
+  detail::check_adamw(parameter);
+  if (parameter.weight.size() == 0) return;
+  require<ShapeError>(parameter.first_element % detail::rounding_run == 0,
+                      "adamw_update: a part begins with element ", parameter.first_element,
+                      "; give a multiple of ", detail::rounding_run);
   adamw_update_body(parameter, settings, step, status, context);
 }
 
@@ -87,9 +127,6 @@ OCTAVO_HOST_DEVICE T round_stochastic(float value, std::uint32_t random) {
 /// What is rounded stochastically.
 enum class Rounding : std::uint64_t { first_moment, second_moment, weight };
 
-/// Neighbouring elements whose bits for one rounding come from one call of `philox`.
-inline constexpr int rounding_run = 8;
-
 /// The random bits for one rounding of `rounding_run` neighbouring elements.
 struct RoundingBits {
   Array<std::uint32_t, 4> words;
@@ -100,8 +137,8 @@ struct RoundingBits {
   }
 };
 
-/// What rounding the elements from `rounding_run` · `run` on takes; nothing where `T`, the format
-/// that is rounded to, is FP32.
+/// What rounding the elements of the part from `rounding_run` · `run` on takes; nothing where `T`,
+/// the format that is rounded to, is FP32.
 template <class T, class Parameter>
 OCTAVO_HOST_DEVICE RoundingBits rounding_bits(const Parameter& parameter,
                                               const AdamWSettings& settings, const AdamWStep& step,
@@ -110,7 +147,9 @@ OCTAVO_HOST_DEVICE RoundingBits rounding_bits(const Parameter& parameter,
     return {};
   } else {
     const std::uint64_t use = parameter.random_stream * 4 + static_cast<std::uint64_t>(rounding);
-    return {philox({settings.seed, (use << 32) | step.step}, static_cast<std::uint64_t>(run))};
+    const Index place = parameter.first_element / rounding_run + run;
+    return RoundingBits{
+        philox({settings.seed, (use << 32) | step.step}, static_cast<std::uint64_t>(place))};
   }
 }
 

@@ -45,19 +45,21 @@ class GroupedQueryAttention {
     T* attended_gradient = nullptr;  ///< [tokens, attention_columns]
   };
 
-  void take(Arena<D>& arena, const std::string& name, LayerRegistry<D> registry,
-            float initial_deviation, float residual_deviation, bool recomputed) {
-    qkv_weight_.take(arena, name + ".qkv.weight", Shape.qkv_columns(), Shape.hidden,
-                     initial_deviation);
-    output_weight_.take(arena, name + ".output.weight", Shape.hidden, Shape.attention_columns(),
-                        residual_deviation);
+  void declare(const std::string& name, LayerRegistry<D> registry, float initial_deviation,
+               float residual_deviation, bool recomputed) {
+    qkv_weight_.declare(name + ".qkv.weight", Shape.qkv_columns(), Shape.hidden, initial_deviation);
+    output_weight_.declare(name + ".output.weight", Shape.hidden, Shape.attention_columns(),
+                           residual_deviation);
     if constexpr (Shape.qk_norm) {
-      query_norm_.take(arena, name + ".query_norm.weight", 1, Shape.head_dim, 0.0f);
-      key_norm_.take(arena, name + ".key_norm.weight", 1, Shape.head_dim, 0.0f);
+      query_norm_.declare(name + ".query_norm.weight", 1, Shape.head_dim, 0.0f);
+      key_norm_.declare(name + ".key_norm.weight", 1, Shape.head_dim, 0.0f);
     }
     announce(name + ".attention", registry, recomputed);
     qkv_.enter(name + ".qkv", registry, recomputed);
     output_.enter(name + ".output", registry, recomputed, false, true);
+  }
+
+  void take_weight_copies(Arena<D>& arena) {
     qkv_.take_weight_copies(arena, qkv_weight_);
     output_.take_weight_copies(arena, output_weight_);
   }

@@ -15,9 +15,8 @@ class Embedding {
  public:
   /// @param rows        of the table; those from `vocabulary` on pad it
   /// @param deviation   of the initial values
-  void take(Arena<D>& arena, const std::string& name, Index rows, Index vocabulary,
-            float deviation) {
-    weight_.take(arena, name + ".weight", rows, Hidden, deviation);
+  void declare(const std::string& name, Index rows, Index vocabulary, float deviation) {
+    weight_.declare(name + ".weight", rows, Hidden, deviation);
     weight_.initialised_rows = vocabulary;
   }
 

@@ -20,16 +20,15 @@ class LanguageModelHead {
 
   /// @param chunk       tokens that are worked on together
   /// @param vocabulary  real rows of the projection
-  void take(Arena<D>& arena, LayerRegistry<D> registry, Index chunk, Index vocabulary,
-            float epsilon) {
+  void declare(LayerRegistry<D> registry, Index chunk, Index vocabulary, float epsilon) {
     chunk_ = chunk;
     vocabulary_ = vocabulary;
-    norm_.take(arena, "final_norm", epsilon);
+    norm_.declare("final_norm", epsilon);
     projection_.enter("head", registry, false, true);
   }
 
-  /// The projection's weight: its own, or the embedding's.
-  void take_weight(Arena<D>& arena, const Parameter<T, G, D>& weight) {
+  /// @param weight  the projection's: its own, or the embedding's
+  void take_weight_copies(Arena<D>& arena, const Parameter<T, G, D>& weight) {
     projection_.take_weight_copies(arena, weight);
   }
 

@@ -33,13 +33,16 @@ class MLP {
     T* activated_gradient = nullptr;  ///< [tokens, ffn]
   };
 
-  void take(Arena<D>& arena, const std::string& name, LayerRegistry<D> registry,
-            float initial_deviation, float residual_deviation, bool gate_up_recomputed) {
-    gate_up_weight_.take(arena, name + ".gate_up.weight", 2 * Shape.ffn, Shape.hidden,
-                         initial_deviation);
-    down_weight_.take(arena, name + ".down.weight", Shape.hidden, Shape.ffn, residual_deviation);
+  void declare(const std::string& name, LayerRegistry<D> registry, float initial_deviation,
+               float residual_deviation, bool gate_up_recomputed) {
+    gate_up_weight_.declare(name + ".gate_up.weight", 2 * Shape.ffn, Shape.hidden,
+                            initial_deviation);
+    down_weight_.declare(name + ".down.weight", Shape.hidden, Shape.ffn, residual_deviation);
     gate_up_.enter(name + ".gate_up", registry, gate_up_recomputed);
     down_.enter(name + ".down", registry, false, false, true);
+  }
+
+  void take_weight_copies(Arena<D>& arena) {
     gate_up_.take_weight_copies(arena, gate_up_weight_);
     down_.take_weight_copies(arena, down_weight_);
   }

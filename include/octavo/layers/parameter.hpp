@@ -21,6 +21,7 @@ struct Parameter {
   TensorView<G, 2, D> gradient;  ///< [rows, columns]
   float initial_deviation = 0;   ///< standard deviation of the initial values; 0: all are 1
   Index initialised_rows = 0;    ///< rows from here on pad the tensor and stay 0
+  Index offset = 0;              ///< of the first element in its `ParameterRun`, if it is in one
 
   Parameter() = default;
   Parameter(Parameter&&) noexcept = default;
@@ -34,16 +35,23 @@ struct Parameter {
     return {gradient.data(), {gradient.size()}};
   }
 
-  /// Takes the weight's memory. The gradient's is taken on its own, because it may share memory
-  /// with what is dead by the time that it is made.
-  void take(Arena<D>& arena, std::string parameter_name, Index rows, Index columns,
-            float deviation) {
+  /// Says what it is; its memory is its run's.
+  void declare(std::string parameter_name, Index rows, Index columns, float deviation) {
     name = std::move(parameter_name);
-    weight = {arena.template take<W>(MemoryKind::weights, rows * columns), {rows, columns}};
+    weight = {nullptr, {rows, columns}};
     initial_deviation = deviation;
     initialised_rows = rows;
   }
 
+  /// Declares a parameter that is in no run, and takes its weight's memory.
+  void take(Arena<D>& arena, std::string parameter_name, Index rows, Index columns,
+            float deviation) {
+    declare(std::move(parameter_name), rows, columns, deviation);
+    weight = {arena.template take<W>(MemoryKind::weights, weight.size()), weight.shape()};
+  }
+
+  /// Takes its gradient's: on its own, because it may share memory with what is dead by the time
+  /// that it is made.
   void take_gradient(Arena<D>& arena) {
     gradient = {arena.template take<G>(MemoryKind::gradients, weight.size()), weight.shape()};
   }

@@ -13,8 +13,8 @@ namespace octavo {
 template <class T, int Hidden, class G, Device D>
 class RMSNorm {
  public:
-  void take(Arena<D>& arena, const std::string& name, float epsilon) {
-    weight_.take(arena, name + ".weight", 1, Hidden, 0.0f);
+  void declare(const std::string& name, float epsilon) {
+    weight_.declare(name + ".weight", 1, Hidden, 0.0f);
     epsilon_ = epsilon;
   }
 

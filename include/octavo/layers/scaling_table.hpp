@@ -44,7 +44,7 @@ class ScalingTable {
     if constexpr (detail::is_delayed<S>) {
       rule.target /= static_cast<float>(1 << S::margin);
       rule.most_recent = S::reduction == AmaxReduction::most_recent ? 1 : 0;
-      rule.power_of_two = S::rounding == ScaleRounding::power_of_two ? 1 : 0;
+      rule.power_of_two = detail::rounding_of<S> == ScaleRounding::power_of_two ? 1 : 0;
     }
     rules_.push_back(rule);
     names_.push_back(layer + "." + name_of(Kind));
@@ -164,6 +164,23 @@ class ScalingTable {
                          slot.nonfinite - std::min(slot.nonfinite, before[i].nonfinite)});
     }
     return reports;
+  }
+
+  /// Calls `visitor(name, view)` for what scales are made from in the steps to come: of operands
+  /// with histories; all others find theirs anew.
+  template <class Visitor>
+  void visit_state(Visitor& visitor) const {
+    for (std::size_t i = 0; i < size(); ++i) {
+      const Index length = rules_[i].history_length;
+      if (length == 0) continue;
+      const std::string name = "scaling." + names_[i] + '.';
+      ScalingSlot* slot = slots_.data() + i;
+      visitor(name + "scale", TensorView<float, 1, D>(&slot->scale, {1}));
+      visitor(name + "scale_inverse", TensorView<float, 1, D>(&slot->scale_inverse, {1}));
+      visitor(name + "position", TensorView<std::uint32_t, 1, D>(&slot->position, {1}));
+      visitor(name + "history",
+              TensorView<float, 1, D>(history_.row(static_cast<Index>(i)), {length}));
+    }
   }
 
   /// The state that a checkpoint must hold: slots and histories.

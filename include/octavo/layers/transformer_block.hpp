@@ -4,6 +4,7 @@
 
 #include <octavo/layers/attention.hpp>
 #include <octavo/layers/mlp.hpp>
+#include <octavo/layers/parameter_run.hpp>
 #include <octavo/layers/rms_norm.hpp>
 
 namespace octavo {
@@ -46,18 +47,25 @@ class TransformerBlock {
     T* normalised_gradient = nullptr;  ///< [tokens, hidden]
   };
 
-  /// Takes weights, gradients and quantised copies.
+  /// Takes weights and their quantised copies.
   /// @param initial_deviation   of the weights' initial values
   /// @param residual_deviation  of those that write to the residual stream
   void take(Arena<D>& arena, const std::string& name, LayerRegistry<D> registry,
             float initial_deviation, float residual_deviation, Recompute recompute) {
     recompute_ = recompute;
-    attention_norm_.take(arena, name + ".attention_norm", Shape.norm_epsilon);
-    attention_.take(arena, name, registry, initial_deviation, residual_deviation,
-                    recompute == Recompute::block);
-    mlp_norm_.take(arena, name + ".mlp_norm", Shape.norm_epsilon);
-    mlp_.take(arena, name, registry, initial_deviation, residual_deviation,
-              recompute >= Recompute::ffn);
+    attention_norm_.declare(name + ".attention_norm", Shape.norm_epsilon);
+    attention_.declare(name, registry, initial_deviation, residual_deviation,
+                       recompute == Recompute::block);
+    mlp_norm_.declare(name + ".mlp_norm", Shape.norm_epsilon);
+    mlp_.declare(name, registry, initial_deviation, residual_deviation,
+                 recompute >= Recompute::ffn);
+    run_.take_weights(arena, [this](const auto& visitor) { this->visit(visitor); });
+    attention_.take_weight_copies(arena);
+    mlp_.take_weight_copies(arena);
+  }
+
+  void take_gradients(Arena<D>& arena) {
+    run_.take_gradients(arena, [this](const auto& visitor) { this->visit(visitor); });
   }
 
   /// Takes what blocks share.
@@ -148,6 +156,9 @@ class TransformerBlock {
                              gradient, context);
   }
 
+  /// Where its parameters lie.
+  [[nodiscard]] const ParameterRun<T, G, D>& run() const { return run_; }
+
   template <class Visitor>
   void visit(Visitor&& visitor) {
     attention_norm_.visit(visitor);
@@ -209,6 +220,7 @@ class TransformerBlock {
   static TensorView<float, 1, D> inverse_rms(float* data, Index tokens) { return {data, {tokens}}; }
 
   Recompute recompute_ = Recompute::none;
+  ParameterRun<T, G, D> run_;
   RMSNorm<T, Shape.hidden, G, D> attention_norm_;
   Attention attention_;
   RMSNorm<T, Shape.hidden, G, D> mlp_norm_;

@@ -99,7 +99,7 @@ class Llama {
     check_reduced_tokens();
     scaling_.take(arena);
     weight_stage_.take(arena);
-    if (!options_.gradients_share_memory) visit(take_gradient(arena));
+    if (!options_.gradients_share_memory) take_gradients(arena);
     take_activations(arena);
     const auto bytes = static_cast<Index>(workspace_bytes(limits));
     workspace_ = {arena.template take<std::byte>(MemoryKind::workspace, bytes), {bytes}};
@@ -135,13 +135,21 @@ class Llama {
     context.bind_workspace({workspace_.data(), workspace_.bytes()});
   }
 
+  /// Calls `visitor(run, each)` for every run of parameters: the embedding's, each block's, the
+  /// head's. `each(body)` calls `body(parameter)` for those of the run, in a fixed order.
+  template <class Visitor>
+  void visit_runs(Visitor&& visitor) {
+    visitor(embedding_run_, each_of_embedding());
+    for_each_block([&](auto& block, auto&) {
+      visitor(block.run(), [&](const auto& body) { block.visit(body); });
+    });
+    visitor(head_run_, each_of_head());
+  }
+
   /// Calls `visitor(parameter)` for every parameter, in a fixed order.
   template <class Visitor>
   void visit(Visitor&& visitor) {
-    embedding_.visit(visitor);
-    for_each_block([&](auto& block, auto&) { block.visit(visitor); });
-    head_.visit(visitor);
-    if constexpr (!Config.tied_embeddings) visitor(head_weight_);
+    visit_runs([&](const auto&, const auto& each) { each(visitor); });
   }
 
   /// Quantises all weights: before a step's first micro-batch (`Mode::train`), and before an
@@ -258,18 +266,20 @@ class Llama {
         options_.weight_copies == WeightCopies::remade ? &weight_stage_ : nullptr, batch_, limits};
     constexpr float deviation = 0.02f;
     const float residual = deviation / std::sqrt(2.0f * static_cast<float>(Config.layers));
-    embedding_.take(arena, "embedding", Config.padded_vocabulary(), Config.vocabulary, deviation);
+    embedding_.declare("embedding", Config.padded_vocabulary(), Config.vocabulary, deviation);
+    embedding_run_.take_weights(arena, each_of_embedding());
     int layer = 0;
     for_each_block([&](auto& block, auto&) {
       block.take(arena, "blocks." + std::to_string(layer++), registry, deviation, residual,
                  options_.recompute);
     });
-    head_.take(arena, registry, options_.head_chunk, Config.vocabulary, Config.norm_epsilon);
+    head_.declare(registry, options_.head_chunk, Config.vocabulary, Config.norm_epsilon);
     if constexpr (!Config.tied_embeddings) {
-      head_weight_.take(arena, "head.weight", Config.padded_vocabulary(), Config.hidden, deviation);
+      head_weight_.declare("head.weight", Config.padded_vocabulary(), Config.hidden, deviation);
       head_weight_.initialised_rows = Config.vocabulary;
     }
-    head_.take_weight(arena, head_weight());
+    head_run_.take_weights(arena, each_of_head());
+    head_.take_weight_copies(arena, head_weight());
   }
 
   /// The weight of the head's projection.
@@ -304,24 +314,36 @@ class Llama {
     }
   }
 
-  static auto take_gradient(Arena<D>& arena) {
-    return [&arena](auto& parameter) { parameter.take_gradient(arena); };
+  [[nodiscard]] auto each_of_embedding() {
+    return [this](const auto& body) { embedding_.visit(body); };
+  }
+  [[nodiscard]] auto each_of_head() {
+    return [this](const auto& body) {
+      head_.visit(body);
+      if constexpr (!Config.tied_embeddings) body(head_weight_);
+    };
+  }
+
+  void take_gradients(Arena<D>& arena) {
+    embedding_run_.take_gradients(arena, each_of_embedding());
+    for_each_block([&](auto& block, auto&) { block.take_gradients(arena); });
+    head_run_.take_gradients(arena, each_of_head());
   }
 
   /// What a block saved is dead when the block before it, or the embedding, makes its gradients.
   void take_saved_and_gradients(Arena<D>& arena) {
     const Index rows = batch_.rows();
+    const auto take_embeddings = [&] { embedding_run_.take_gradients(arena, each_of_embedding()); };
     std::function<void()> take_previous = [] {};
     if constexpr (Config.tied_embeddings) {
-      embedding_.visit(take_gradient(arena));  // the head is the first to make it
+      take_embeddings();  // the head is the first to make it
     } else {
-      head_weight_.take_gradient(arena);
-      take_previous = [&] { embedding_.visit(take_gradient(arena)); };
+      take_previous = take_embeddings;
     }
-    head_.visit(take_gradient(arena));
+    head_run_.take_gradients(arena, each_of_head());
     for_each_block([&](auto& block, auto& shared) {
       arena.overlay([&] { block.take_saved(arena, shared, rows); }, take_previous);
-      take_previous = [&arena, &block] { block.visit(take_gradient(arena)); };
+      take_previous = [&arena, &block] { block.take_gradients(arena); };
     });
     take_previous();
   }
@@ -397,6 +419,8 @@ class Llama {
   Manifest manifest_;
   ScalingTable<D> scaling_;
   WeightStage<D> weight_stage_;
+  ParameterRun<T, G, D> embedding_run_;
+  ParameterRun<T, G, D> head_run_;
   Embedding<T, Config.hidden, G, D> embedding_;
   RoPE<D> rope_;
   SegmentTuple segments_;

@@ -4,9 +4,11 @@
 
 #include <octavo/kernels/adamw.hpp>
 #include <octavo/kernels/initialize.hpp>
-#include <octavo/memory/arena.hpp>
+#include <octavo/layers/parameter_run.hpp>
 
+#include <algorithm>
 #include <cmath>
+#include <span>
 #include <string>
 #include <type_traits>
 #include <vector>
@@ -59,17 +61,27 @@ struct AdamW<MasterWeights<MasterFormat>, Moments<MomentFormat>> {
     /// Lays the state out in the arena. Writes nothing: see `initialize`.
     For(Arena<D>& arena, Model& model, const AdamWSettings& settings) : settings_(settings) {
       constexpr auto kind = MemoryKind::optimizer;
-      model.visit([&](auto& parameter) {
-        const Index size = parameter.weight.size();
-        Update update;
-        update.weight = {parameter.weight.data(), {size}};
-        update.gradient = {parameter.gradient.data(), {size}};
-        if constexpr (has_master) update.master = {arena.template take<float>(kind, size), {size}};
-        update.first_moment = {arena.template take<MomentFormat>(kind, size), {size}};
-        update.second_moment = {arena.template take<MomentFormat>(kind, size), {size}};
-        update.weight_decay = parameter.is_matrix() ? settings.weight_decay : 0.0f;
-        update.random_stream = static_cast<std::uint64_t>(updates_.size());
-        updates_.push_back(update);
+      model.visit_runs([&](const ParameterRun<W, G, D>& run, const auto& each) {
+        float* master = has_master ? arena.template take<float>(kind, run.size()) : nullptr;
+        auto* first_moment = arena.template take<MomentFormat>(kind, run.size());
+        auto* second_moment = arena.template take<MomentFormat>(kind, run.size());
+        each([&](const Parameter<W, G, D>& parameter) {
+          const auto part = [&](auto* state) {
+            return TensorView<std::remove_pointer_t<decltype(state)>, 1, D>{
+                state == nullptr ? nullptr : state + parameter.offset, {parameter.weight.size()}};
+          };
+          Update update;
+          update.weight = {parameter.weight.data(), {parameter.weight.size()}};
+          update.gradient = {parameter.gradient.data(), {parameter.weight.size()}};
+          update.master = part(master);
+          update.first_moment = part(first_moment);
+          update.second_moment = part(second_moment);
+          update.weight_decay = parameter.is_matrix() ? settings.weight_decay : 0.0f;
+          update.random_stream = static_cast<std::uint64_t>(updates_.size());
+          updates_.push_back(update);
+          names_.push_back(parameter.name);
+          shapes_.push_back(parameter.weight.shape());
+        });
       });
       step_ = {arena.template take<AdamWStep>(kind, 1), {1}};
     }
@@ -112,6 +124,34 @@ struct AdamW<MasterWeights<MasterFormat>, Moments<MomentFormat>> {
       }
     }
 
+    /// Calls `visitor(name, view)` for masters and moments, and `visitor(name, number)` for the
+    /// number of steps: all that the next steps depend on.
+    template <class Visitor>
+    void visit_state(Visitor& visitor) {
+      for (std::size_t i = 0; i < updates_.size(); ++i) {
+        const auto show = [&](const char* kind, auto state) {
+          using Element = std::remove_pointer_t<decltype(state.data())>;
+          visitor(message("optimizer.", kind, '.', names_[i]),
+                  TensorView<Element, 2, D>(state.data(), shapes_[i]));
+        };
+        if constexpr (has_master) show("master", updates_[i].master);
+        show("first_moment", updates_[i].first_moment);
+        show("second_moment", updates_[i].second_moment);
+      }
+      visitor("optimizer.steps", steps_);
+    }
+
+    /// Sets the master of parameter `name`, if there are masters.
+    /// @param values  as many as the parameter has elements
+    void set_master(const std::string& name, std::span<const float> values,
+                    const Context<D>& context) const {
+      if constexpr (has_master) {
+        const auto place = std::find(names_.begin(), names_.end(), name);
+        const Update& update = updates_[static_cast<std::size_t>(place - names_.begin())];
+        copy_to_device(update.master.data(), values.data(), values.size_bytes(), context);
+      }
+    }
+
     /// Counts a step that was not skipped.
     void advance() { ++steps_; }
     [[nodiscard]] std::int64_t steps() const { return steps_; }
@@ -121,6 +161,8 @@ struct AdamW<MasterWeights<MasterFormat>, Moments<MomentFormat>> {
 
     AdamWSettings settings_;
     std::vector<Update> updates_;
+    std::vector<std::string> names_;                           ///< of the parameters
+    std::vector<typename TensorView<W, 2, D>::Shape> shapes_;  ///< of the parameters
     TensorView<AdamWStep, 1, D> step_;
     std::int64_t steps_ = 0;
   };

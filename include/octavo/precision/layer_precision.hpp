@@ -31,8 +31,8 @@ struct PrecisionCheck {
                 "std::string name() { return \"...\"; }`");
   static_assert(!quantizes || HasScalingType<P>,
                 "PrecisionTraits: ScalingType of a policy that quantises must be a scaling; write "
-                "`using ScalingType = Delayed;`, or Tensorwise, Blockwise, MxScaling, or one of "
-                "them with parameters");
+                "`using ScalingType = Delayed;`, or Tensorwise, Blockwise, MxScaling, one of them "
+                "with parameters, or a type with the members that the concept Scaling names");
   static_assert(!quantizes || HasForwardFormat<P>,
                 "PrecisionTraits: ForwardFormat, of a quantised policy's inputs and weights, must "
                 "be E4M3; write `using ForwardFormat = E4M3;`");
@@ -110,9 +110,9 @@ template <LinearPrecision P, int In, int Out, Device D>
 struct LayerCheck : FeatureCheck<P, In, Out, feature_multiple<P>()> {
   static_assert(
       runs_on<P, D>,
-      "Mxfp8: no GPU that this library serves multiplies MX blocks; choose "
-      "Fp8Recipe<Blockwise>, write AllowFallback<Mxfp8>, or run it on Cpu, which emulates "
-      "it");
+      "Linear: no GPU that this library serves multiplies the blocks of this scaling, such as "
+      "Mxfp8's; choose Fp8Recipe<Blockwise>, write AllowFallback around the precision, or run it "
+      "on Cpu, which emulates it");
 };
 
 }  // namespace detail

@@ -43,13 +43,21 @@ struct PerTensor {
 /// A scale for each block of `Rows` × `Columns`, where columns run along the reduced dimension.
 /// FP32 scales of 1×n blocks are stored as cuBLASLt's VEC128, s[k_block · rows + row]; of n×n
 /// blocks as BLK128, s[row_block · round_up(k_blocks, 4) + k_block]; E8M0 scales row by row.
-template <int Rows, int Columns, class ScaleType>
+/// @tparam Rows     1, or `Columns`
+/// @tparam Columns  16, 32, 64 or 128
+template <int Rows, int Columns, class ScaleType = float>
 struct PerBlock {
-  /// Of the GPUs on which cuBLASLt multiplies FP8 with such scales: E8M0 ones need tensor cores for
-  /// MX blocks, FP32 ones are Hopper's alone.
-  static constexpr Capabilities served_by = std::is_same_v<ScaleType, E8M0>
-                                                ? Capabilities{.least = 100}
-                                                : Capabilities{.least = 90, .most = 90};
+  static_assert(Columns == 16 || Columns == 32 || Columns == 64 || Columns == 128,
+                "PerBlock: a block has 16, 32, 64 or 128 columns");
+  static_assert(Rows == 1 || Rows == Columns, "PerBlock: a block has 1 row, or is square");
+  static_assert(std::is_same_v<ScaleType, float> || (std::is_same_v<ScaleType, E8M0> && Rows == 1),
+                "PerBlock: scales are float, or E8M0 for blocks of 1 row");
+  /// Of the GPUs on which cuBLASLt multiplies FP8 with such scales: E8M0 ones of 1×32 need tensor
+  /// cores for MX blocks, FP32 ones of 128 columns are Hopper's alone, and no GPU takes others.
+  static constexpr Capabilities served_by =
+      std::is_same_v<ScaleType, E8M0> && Columns == 32     ? Capabilities{.least = 100}
+      : std::is_same_v<ScaleType, float> && Columns == 128 ? Capabilities{.least = 90, .most = 90}
+                                                           : Capabilities{.least = 1, .most = 0};
   using Scale = ScaleType;
   static constexpr int block_rows = Rows;
   static constexpr int block_columns = Columns;
@@ -114,24 +122,66 @@ using Tensorwise = TensorwiseScaling<>;
 using Blockwise = BlockwiseScaling<>;
 
 namespace detail {
-template <class T>
-inline constexpr bool is_delayed = false;
-template <int L, AmaxReduction R, Margin M, ScaleRounding S>
-inline constexpr bool is_delayed<DelayedScaling<L, R, M, S>> = true;
-template <class T>
-inline constexpr bool is_tensorwise = false;
-template <ScaleRounding S>
-inline constexpr bool is_tensorwise<TensorwiseScaling<S>> = true;
-template <class T>
-inline constexpr bool is_blockwise = false;
-template <ScaleRounding S>
-inline constexpr bool is_blockwise<BlockwiseScaling<S>> = true;
+
+template <class G>
+inline constexpr bool is_granularity = std::is_same_v<G, PerTensor>;
+template <int Rows, int Columns, class Scale>
+inline constexpr bool is_granularity<PerBlock<Rows, Columns, Scale>> = true;
+
+template <class S>
+concept HasGranularities = requires {
+  requires is_granularity<typename S::InputGranularity>;
+  requires is_granularity<typename S::WeightGranularity>;
+};
+template <class S>
+concept HasHistory = requires {
+  typename std::integral_constant<int, S::history_length>;
+  typename std::integral_constant<AmaxReduction, S::reduction>;
+  typename std::integral_constant<int, S::margin>;
+  requires(S::history_length > 0);
+};
+template <class S>
+concept HasRounding = requires {
+  typename std::integral_constant<ScaleRounding, S::rounding>;
+};
+
+/// Whether one scale covers both the inputs and the weights.
+template <class S>
+inline constexpr bool is_per_tensor = std::is_same_v<typename S::InputGranularity, PerTensor>&&
+    std::is_same_v<typename S::WeightGranularity, PerTensor>;
+
+/// Whether scales come from the amax of earlier steps.
+template <class S>
+inline constexpr bool is_delayed = HasHistory<S>;
+/// Whether a tensor's scale is made from its own amax, which must be found before the cast.
+template <class S>
+inline constexpr bool is_tensorwise = is_per_tensor<S> && !is_delayed<S>;
+
+/// How the scales of `S` are rounded: as computed, unless it says so.
+template <class S>
+inline constexpr ScaleRounding rounding_of = ScaleRounding::exact;
+template <HasRounding S>
+inline constexpr ScaleRounding rounding_of<S> = S::rounding;
+
 }  // namespace detail
 
-/// One of the scaling strategies above.
+/// A way to find scales: one of those above, or a type of one's own with
+/// - `static constexpr const char* name`, such as "delayed";
+/// - `InputGranularity`, of inputs and gradients, and `WeightGranularity`: what one scale covers,
+///   both `PerTensor` or both `PerBlock`;
+/// - `static constexpr int shape_multiple`: what features must be multiples of;
+/// - `static constexpr ScaleRounding rounding`, if FP32 scales are not to be used as computed;
+/// - `history_length`, `reduction` and `margin`, as `DelayedScaling` has them, if scales of whole
+///   tensors come from the amax of earlier steps. Else they come from a tensor's own.
 template <class S>
-concept Scaling = detail::is_delayed<S> || detail::is_tensorwise<S> || detail::is_blockwise<S> ||
-    std::same_as<S, MxScaling>;
+concept Scaling = detail::HasGranularities<S> && requires {
+  { S::name } -> std::convertible_to<const char*>;
+  typename std::integral_constant<int, S::shape_multiple>;
+  requires(S::shape_multiple > 0);
+  requires std::is_same_v<typename S::InputGranularity, PerTensor>
+  == std::is_same_v<typename S::WeightGranularity, PerTensor>;
+  requires(detail::is_per_tensor<S> || !detail::HasHistory<S>);
+};
 
 /// The length of the amax history that `S` keeps for each operand; 0 for all but delayed scaling.
 template <Scaling S>

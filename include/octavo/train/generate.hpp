@@ -3,7 +3,7 @@
 #pragma once
 
 #include <octavo/core/random.hpp>
-#include <octavo/train/session.hpp>
+#include <octavo/train/training_session.hpp>
 
 #include <algorithm>
 #include <cmath>

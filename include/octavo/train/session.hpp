@@ -3,10 +3,8 @@
 #pragma once
 
 #include <octavo/core/random.hpp>
-#include <octavo/core/replay.hpp>
-#include <octavo/models/llama.hpp>
-#include <octavo/optim/optim.hpp>
 #include <octavo/train/trainable_model.hpp>
+#include <octavo/train/training_session.hpp>
 
 #include <algorithm>
 #include <cmath>
@@ -15,81 +13,6 @@
 #include <vector>
 
 namespace octavo {
-
-/// How a session works.
-struct SessionOptions {
-  BatchShape batch{};              ///< of one micro-batch
-  Index micro_batches = 1;         ///< whose gradients make one step
-  LlamaOptions model{};            ///< recompute policy and head chunk
-  AdamWSettings optimizer{};       ///< betas, epsilon, decay
-  float max_gradient_norm = 1.0f;  ///< gradients are scaled down to it; 0: never
-  std::uint64_t seed = 1;          ///< of the initial weights and of stochastic rounding
-  /// How algorithms of GEMMs are chosen on the `Cuda` device, where the context was given none.
-  GemmChoice gemm_choice = GemmChoice::heuristic;
-};
-
-/// What a training step did.
-struct StepResult {
-  double loss = 0;           ///< mean over the step's tokens
-  double gradient_norm = 0;  ///< before clipping
-  bool skipped = false;      ///< loss, gradients or an operand were not finite: nothing changed
-};
-
-/// Sum of losses and number of tokens of an evaluation.
-struct LossSum {
-  double sum = 0;
-  Index tokens = 0;
-
-  [[nodiscard]] double mean() const { return tokens == 0 ? 0 : sum / static_cast<double>(tokens); }
-};
-
-/// Training of some model: what programs that choose model and precision at run time hold.
-class TrainingSession {
- public:
-  virtual ~TrainingSession() = default;
-
-  /// One optimizer step. The first one with delayed scales runs its first micro-batch twice more,
-  /// to fill their histories.
-  /// @param tokens         [micro_batches · rows]
-  /// @param targets        [micro_batches · rows]; below 0: ignored
-  /// @param learning_rate  at least 0, and finite in FP32
-  /// @throws ConfigError    for another learning rate
-  /// @throws ManifestError  if other GEMMs ran than the manifest says
-  /// @note a step that throws changes no weight and no scale; the session can go on with the next
-  virtual StepResult step(std::span<const std::int32_t> tokens,
-                          std::span<const std::int32_t> targets, double learning_rate) = 0;
-
-  /// Gets ready for `evaluate` and `next_token_logits` with the weights as they are now.
-  virtual void begin_evaluation() = 0;
-
-  /// The losses of one batch.
-  /// @param tokens   [rows]
-  /// @param targets  [rows]; below 0: ignored
-  virtual LossSum evaluate(std::span<const std::int32_t> tokens,
-                           std::span<const std::int32_t> targets) = 0;
-
-  /// The logits of the token that follows `tokens`.
-  /// @param tokens  at least 1 and at most a sequence
-  /// @param logits  [vocabulary], written
-  virtual void next_token_logits(std::span<const std::int32_t> tokens, std::span<float> logits) = 0;
-
-  [[nodiscard]] virtual const Manifest& manifest() const = 0;
-  [[nodiscard]] virtual const MemoryPlan& memory() const = 0;
-  [[nodiscard]] virtual std::size_t allocated_bytes() const = 0;
-  [[nodiscard]] virtual const LlamaConfig& config() const = 0;
-  [[nodiscard]] virtual std::string precision() const = 0;
-  /// What updates the weights, and the formats of its state.
-  [[nodiscard]] virtual std::string optimizer() const = 0;
-  [[nodiscard]] virtual Index head_chunks() const = 0;
-  /// How often the step's work was enqueued by the host, recorded, and launched from its record.
-  [[nodiscard]] virtual const ReplayCounts& replays() const = 0;
-  /// The algorithms of GEMMs that were chosen by trying, for later runs; see `store_gemm_plans`.
-  [[nodiscard]] virtual std::vector<GemmPlanRecord> gemm_plans() const { return {}; }
-  /// How the algorithms of GEMMs were chosen.
-  [[nodiscard]] virtual GemmPlanSummary gemm_plan_summary() const { return {}; }
-  /// Amax, scale and statistics of every quantised operand, of the last step.
-  [[nodiscard]] virtual std::vector<OperandReport> operands() = 0;
-};
 
 /// The memory that a session needs, computed without allocating it.
 template <class Model, class Optimizer>
@@ -158,7 +81,7 @@ class ModelSession final : public TrainingSession {
         staging_(parts_.tokens.bytes() + parts_.targets.bytes() + parts_.gradient_scale.bytes() +
                      sizeof(AdamWStep),
                  context),
-        must_calibrate_(parts_.model.scaling().has_histories()) {
+        must_calibrate_(parts_.model.scaling().has_histories() ? 1 : 0) {
     parts_.model.initialize(options.seed, context);
     parts_.optimizer.initialize(context);
     choose_gemms();
@@ -176,7 +99,7 @@ class ModelSession final : public TrainingSession {
     copy_gradient_scale(counted);
     parts_.optimizer.prepare(learning_rate, staging_, context_);
     try {
-      if (must_calibrate_) calibrate();
+      if (must_calibrate_ != 0) calibrate();
       parts_.model.scaling().snapshot(context_);
       replay_.run(context_, [this] { enqueue_step(); });
     } catch (...) {
@@ -186,8 +109,8 @@ class ModelSession final : public TrainingSession {
     const StepStatus status = read_status();
     if (status.skip == 0) {
       parts_.optimizer.advance();
-      must_calibrate_ = false;
-    } else if (must_calibrate_) {
+      must_calibrate_ = 0;
+    } else if (must_calibrate_ != 0) {
       parts_.model.scaling().reset(context_);
     }
     return {LossSum{status.loss_sum, counted}.mean(), static_cast<double>(status.gradient_norm),
@@ -249,11 +172,45 @@ class ModelSession final : public TrainingSession {
     return parts_.model.scaling().report_sync(context_);
   }
 
+  [[nodiscard]] std::vector<StateEntry> state() override {
+    detail::StateCollector<D> collector(context_);
+    for_each_parameter(
+        [&](auto& parameter) { collector("model." + parameter.name, parameter.weight); });
+    parts_.model.scaling().visit_state(collector);
+    parts_.optimizer.visit_state(collector);
+    collector("session.must_calibrate", must_calibrate_);
+    return collector.take();
+  }
+
+  void set_weight(const std::string& name, std::span<const float> values) override {
+    bool found = false;
+    for_each_parameter([&](auto& parameter) {
+      if (parameter.name != name) return;
+      found = true;
+      const Index live = parameter.initialised_rows * parameter.weight.extent(1);
+      require<ConfigError>(static_cast<Index>(values.size()) == live, name, " has ",
+                           parameter.initialised_rows, " x ", parameter.weight.extent(1),
+                           " elements, but ", values.size(), " are given");
+      std::vector<float> all(static_cast<std::size_t>(parameter.weight.size()));
+      std::copy(values.begin(), values.end(), all.begin());
+      const std::vector<typename Model::T> rounded(all.begin(), all.end());
+      copy_to_device(parameter.weight.data(), rounded.data(), parameter.weight.bytes(), context_);
+      parts_.optimizer.set_master(name, all, context_);
+    });
+    require<ConfigError>(found, "the model has no parameter ", name,
+                         "; the manifest names its layers");
+    if (parts_.model.scaling().has_histories()) must_calibrate_ = 1;
+  }
+
   /// The model, for tests and programs that know its type.
   [[nodiscard]] Model& model() { return parts_.model; }
 
  private:
   [[nodiscard]] Index rows() const { return options_.batch.rows(); }
+  template <class Body>
+  void for_each_parameter(const Body& body) {
+    parts_.model.visit_runs([&](const auto&, const auto& each) { each(body); });
+  }
   [[nodiscard]] TensorView<const float, 1, D> losses() const { return parts_.losses; }
   [[nodiscard]] TensorView<const StepStatus, 1, D> status() const { return parts_.status; }
 
@@ -349,7 +306,7 @@ class ModelSession final : public TrainingSession {
   /// error is the one to tell, not one of this.
   void undo_step() noexcept {
     try {
-      if (must_calibrate_) {
+      if (must_calibrate_ != 0) {
         parts_.model.scaling().reset(context_);
       } else {
         parts_.model.scaling().restore(context_);
@@ -395,7 +352,7 @@ class ModelSession final : public TrainingSession {
   detail::SessionParts<Model, Optimizer> parts_;
   Staging<D> staging_;
   Replay<D> replay_;
-  bool must_calibrate_;  ///< before the next step, until one was not skipped
+  std::int64_t must_calibrate_;  ///< 1: before the next step, until one was not skipped
 };
 
 template <class Model, class Optimizer>

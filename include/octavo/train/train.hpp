@@ -1,9 +1,14 @@
 /// @file
-/// Training steps, evaluation, generation, interruption.
+/// Training steps, runs, evaluation, generation, interruption.
 #pragma once
 
 #include <octavo/train/gemm_plan_file.hpp>
 #include <octavo/train/generate.hpp>
 #include <octavo/train/interrupt.hpp>
 #include <octavo/train/session.hpp>
+#include <octavo/train/state.hpp>
+#include <octavo/train/tally.hpp>
+#include <octavo/train/token_batches.hpp>
 #include <octavo/train/trainable_model.hpp>
+#include <octavo/train/training_run.hpp>
+#include <octavo/train/training_session.hpp>

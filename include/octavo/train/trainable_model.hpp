@@ -55,12 +55,12 @@ concept HasBind = requires(const M& model, Context<D>& context) {
 };
 /// A visitor of anything. Not a lambda, which nvcc 13 does not take in a requirement.
 struct AnyVisitor {
-  template <class Parameter>
-  void operator()(Parameter&) const {}
+  template <class... Arguments>
+  void operator()(Arguments&&...) const {}
 };
 template <class M>
-concept HasVisit = requires(M& model) {
-  model.visit(AnyVisitor());
+concept HasVisitRuns = requires(M& model) {
+  model.visit_runs(AnyVisitor());
 };
 template <class M, class D = typename M::DeviceType>
 concept HasQuantizeWeights = requires(M& model, const Context<D>& context) {
@@ -115,7 +115,7 @@ concept HasHeadChunks = requires(const M& model) {
 /// - `DeviceType`, and the formats `T` of weights and `G` of their gradients;
 /// - `static constexpr LlamaConfig config`, `static precision()`, `static limits(batch, context)`;
 /// - a constructor `(Arena<D>&, BatchShape, LlamaOptions, const DeviceLimits<D>&)`;
-/// - `gemm_rows`, `initialize`, `bind`, `visit`;
+/// - `gemm_rows`, `initialize`, `bind`, `visit_runs`;
 /// - `quantize_weights<Mode>`, `train_micro_batch`, `finish_step`, `scaling`;
 /// - `evaluate`, `logits`;
 /// - `manifest`, `reset_counts`, `verify_step`, `head_chunks`.
@@ -123,7 +123,7 @@ template <class M>
 concept TrainableModel = detail::HasDeviceType<M> && detail::HasFormats<M> &&
     detail::HasConfig<M> && detail::HasPrecision<M> && detail::HasLimits<M> &&
     detail::IsLaidOut<M> && detail::HasGemmRows<M> && detail::HasInitialize<M> &&
-    detail::HasBind<M> && detail::HasVisit<M> && detail::HasQuantizeWeights<M> &&
+    detail::HasBind<M> && detail::HasVisitRuns<M> && detail::HasQuantizeWeights<M> &&
     detail::HasTrainMicroBatch<M> && detail::HasFinishStep<M> && detail::HasScaling<M> &&
     detail::HasEvaluate<M> && detail::HasLogits<M> && detail::HasManifest<M> &&
     detail::HasCounts<M> && detail::HasHeadChunks<M>;
@@ -157,9 +157,9 @@ struct TrainableModelCheck<M> {
   static_assert(HasInitialize<M>,
                 "ModelSession: the model lacks initialize(std::uint64_t seed, Context<D>&)");
   static_assert(HasBind<M>, "ModelSession: the model lacks bind(Context<D>&) const");
-  static_assert(HasVisit<M>,
-                "ModelSession: the model lacks visit(visitor), which calls visitor(parameter) for "
-                "every Parameter");
+  static_assert(HasVisitRuns<M>,
+                "ModelSession: the model lacks visit_runs(visitor), which calls visitor(run, each) "
+                "for every ParameterRun");
   static_assert(HasQuantizeWeights<M>,
                 "ModelSession: the model lacks quantize_weights<Mode>(const Context<D>&)");
   static_assert(HasTrainMicroBatch<M>,

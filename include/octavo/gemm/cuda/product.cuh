@@ -41,10 +41,10 @@ constexpr cudaDataType_t cublas_type(GemmFormat format) {
 /// The scales of an operand of this granularity.
 template <class Granularity>
 constexpr GemmScales cublas_scales() {
-  static_assert(gemm_scales<Granularity> != GemmScales::rows_of_32,
-                "matmul on Cuda: no GPU that this library serves multiplies MX blocks; choose "
-                "Fp8Recipe<Delayed>, Fp8Recipe<Tensorwise> or Fp8Recipe<Blockwise>, or run Mxfp8 "
-                "on Cpu, which emulates it");
+  static_assert(Granularity::served_by.hold(served_cuda_capability),
+                "matmul on Cuda: no GPU that this library serves multiplies such blocks, MX blocks "
+                "among them; choose Fp8Recipe<Delayed>, Fp8Recipe<Tensorwise> or "
+                "Fp8Recipe<Blockwise>, or run it on Cpu, which emulates it");
   return gemm_scales<Granularity>;
 }
 

@@ -101,7 +101,7 @@ float block_scale(float amax, Scale& scale_inverse) {
     scale_inverse = mx_scale_inverse(largest, amax);
     return mx_scale(scale_inverse);
   } else {
-    const float scale = current_scale(largest, amax, S::rounding == ScaleRounding::power_of_two);
+    const float scale = current_scale(largest, amax, rounding_of<S> == ScaleRounding::power_of_two);
     scale_inverse = 1.0f / scale;
     return scale;
   }
@@ -112,28 +112,31 @@ template <class S, class Format, class Granularity, Layout L>
 CastStatistics cast_tile(const QuantizeTile& tile, Index row0, Index column0, float tensor_scale,
                          QuantizedView<Format, Granularity, L, Cpu> copy) {
   constexpr bool per_tensor = Granularity::block_columns == 0;
-  constexpr bool square = Granularity::block_rows > 1;
+  constexpr Index height = per_tensor ? quantize_tile : Granularity::block_rows;
   constexpr Index width = per_tensor ? quantize_tile : Granularity::block_columns;
+  static_assert(quantize_tile % height == 0 && quantize_tile % width == 0);
   CastStatistics total;
-  float scale = tensor_scale;
-  const auto scale_at = [&](Index r, Index c) -> auto& {
-    return copy.scale_inverses()[scale_index<Granularity>(row0 + r, column0 + c, copy.outer(),
-                                                          copy.inner())];
-  };
-  if constexpr (square) {
-    scale = block_scale<S, Format>(float_from_bits(tile.amax()), scale_at(0, 0));
-  }
-  for (Index r = 0; r < tile.rows; ++r) {
-    for (Index c = 0; c < tile.columns; c += width) {
-      const Index count = std::min(width, tile.columns - c);
-      if constexpr (!per_tensor && !square) {
-        const float amax = float_from_bits(amax_bits(tile.row(r) + c, count));
-        scale = block_scale<S, Format>(amax, scale_at(r, c));
+  for (Index top = 0; top < tile.rows; top += height) {
+    const Index bottom = std::min(top + height, tile.rows);
+    for (Index left = 0; left < tile.columns; left += width) {
+      const Index count = std::min(width, tile.columns - left);
+      float scale = tensor_scale;
+      if constexpr (!per_tensor) {
+        std::uint32_t amax = 0;
+        for (Index r = top; r < bottom; ++r) {
+          amax = std::max(amax, amax_bits(tile.row(r) + left, count));
+        }
+        const Index at =
+            scale_index<Granularity>(row0 + top, column0 + left, copy.outer(), copy.inner());
+        scale = block_scale<S, Format>(float_from_bits(amax), copy.scale_inverses()[at]);
       }
-      const CastStatistics run = cast_run(
-          tile.row(r) + c, copy.data() + (row0 + r) * copy.inner() + column0 + c, count, scale);
-      total.saturated += run.saturated;
-      total.flushed += run.flushed;
+      for (Index r = top; r < bottom; ++r) {
+        const CastStatistics run =
+            cast_run(tile.row(r) + left, copy.data() + (row0 + r) * copy.inner() + column0 + left,
+                     count, scale);
+        total.saturated += run.saturated;
+        total.flushed += run.flushed;
+      }
     }
   }
   return total;
@@ -162,7 +165,7 @@ void set_current_scale(TensorView<Storage, 2, Cpu> values, ScalingSlot& slot,
   for_each_tile(values, context,
                 [&](const QuantizeTile& tile, Index, Index) { atomic_max(largest, tile.amax()); });
   slot.scale = current_scale(FormatTraits<Format>::max, float_from_bits(largest),
-                             S::rounding == ScaleRounding::power_of_two);
+                             rounding_of<S> == ScaleRounding::power_of_two);
   slot.scale_inverse = 1.0f / slot.scale;
 }
 

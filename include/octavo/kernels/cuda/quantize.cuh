@@ -550,7 +550,7 @@ __device__ float find_block_scale(std::uint32_t amax_bits, Scale& scale_inverse)
     scale_inverse = mx_scale_inverse(largest, amax);
     return mx_scale(scale_inverse);
   } else {
-    constexpr bool power_of_two = S::rounding == ScaleRounding::power_of_two;
+    constexpr bool power_of_two = rounding_of<S> == ScaleRounding::power_of_two;
     const float scale = current_scale(largest, amax, power_of_two);
     scale_inverse = power_of_two ? power_of_two_inverse(scale) : __fdiv_rn(1.0f, scale);
     return scale;
@@ -964,8 +964,8 @@ bool must_find_scale(const Operand<P, Kind, Cuda>& operand) {
 /// Whether the scales of `S` are powers of two; those of blocks that share an exponent always are.
 template <class S>
 inline constexpr bool scales_are_powers_of_two = [] {
-  if constexpr (requires { S::rounding; }) return S::rounding == ScaleRounding::power_of_two;
-  return true;
+  return std::is_same_v<typename S::InputGranularity::Scale, E8M0> ||
+         rounding_of<S> == ScaleRounding::power_of_two;
 }();
 
 /// What kernels that write the operand's copies need.

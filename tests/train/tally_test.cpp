@@ -1,5 +1,5 @@
 // What the steps of a run add up to.
-#include <train_llama/tally.hpp>
+#include <octavo/train/tally.hpp>
 
 #include <gtest/gtest.h>
 
@@ -8,8 +8,8 @@
 
 namespace tally_test {
 
-using trainer::StepRecord;
-using trainer::Tally;
+using octavo::StepRecord;
+using octavo::Tally;
 
 constexpr double infinite = std::numeric_limits<double>::infinity();
 constexpr double nan = std::numeric_limits<double>::quiet_NaN();

@@ -1,31 +1,31 @@
-// What the steps of a run add up to.
+/// @file
+/// What the steps of a run add up to.
 #pragma once
 
-#include <octavo/octavo.hpp>
-#include <train_llama/options.hpp>
+#include <octavo/train/training_session.hpp>
 
 #include <cmath>
 #include <deque>
 #include <numeric>
 #include <string>
 
-namespace trainer {
+namespace octavo {
 
 /// One finished step.
 struct StepRecord {
-  octavo::Index step = 0;
+  Index step = 0;
   bool last = false;  ///< no other follows, however the run ends
   double epoch = 0;
   double learning_rate = 0;
   double milliseconds = 0;
   double tokens_per_second = 0;
-  octavo::StepResult result;
+  StepResult result;
 };
 
 /// Counts steps, times and losses.
 class Tally {
  public:
-  explicit Tally(octavo::Index max_skipped) : max_skipped_(max_skipped) {}
+  explicit Tally(Index max_skipped) : max_skipped_(max_skipped) {}
 
   void add(const StepRecord& record) {
     ++steps_;
@@ -42,9 +42,9 @@ class Tally {
     if (recent_.size() > 20) recent_.pop_front();
   }
 
-  [[nodiscard]] octavo::Index steps() const { return steps_; }
-  [[nodiscard]] octavo::Index skipped() const { return skipped_; }
-  [[nodiscard]] octavo::Index skipped_in_a_row() const { return skipped_in_a_row_; }
+  [[nodiscard]] Index steps() const { return steps_; }
+  [[nodiscard]] Index skipped() const { return skipped_; }
+  [[nodiscard]] Index skipped_in_a_row() const { return skipped_in_a_row_; }
   [[nodiscard]] bool gave_up() const { return skipped_in_a_row_ >= max_skipped_; }
   [[nodiscard]] double seconds() const { return seconds_; }
 
@@ -71,10 +71,10 @@ class Tally {
   [[nodiscard]] double first_loss() const { return first_loss_; }
 
  private:
-  octavo::Index max_skipped_;
-  octavo::Index steps_ = 0;
-  octavo::Index skipped_ = 0;
-  octavo::Index skipped_in_a_row_ = 0;
+  Index max_skipped_;
+  Index steps_ = 0;
+  Index skipped_ = 0;
+  Index skipped_in_a_row_ = 0;
   double seconds_ = 0;
   double first_seconds_ = 0;
   double first_loss_ = std::nan("");
@@ -82,4 +82,4 @@ class Tally {
   std::deque<double> recent_;
 };
 
-}  // namespace trainer
+}  // namespace octavo

@@ -1,0 +1,28 @@
+# What presets and precisions there are, as the library's headers say.
+
+# octavo_known_presets(OUTPUT): the names of all LlamaConfigs.
+function(octavo_known_presets output)
+  file(STRINGS ${CMAKE_CURRENT_FUNCTION_LIST_DIR}/../include/octavo/models/llama_config.hpp known
+    REGEX "constexpr +LlamaConfig +[A-Za-z0-9_]+")
+  list(TRANSFORM known REPLACE ".*constexpr +LlamaConfig +([A-Za-z0-9_]+).*" "\\1")
+  set(${output} ${known} PARENT_SCOPE)
+endfunction()
+
+# octavo_known_precisions(OUTPUT): the names of all precisions.
+function(octavo_known_precisions output)
+  file(STRINGS ${CMAKE_CURRENT_FUNCTION_LIST_DIR}/../include/octavo/precision/named_precisions.hpp
+    known REGEX "\"[a-z0-9-]+\"},$")
+  list(TRANSFORM known REPLACE ".*\"([a-z0-9-]+)\"},$" "\\1")
+  set(${output} ${known} PARENT_SCOPE)
+endfunction()
+
+# octavo_require_known(KIND HEADER LIST NAME...): each NAME is in the variable LIST.
+function(octavo_require_known kind header list)
+  foreach(name IN LISTS ARGN)
+    if(NOT name IN_LIST ${list})
+      list(JOIN ${list} ", " names)
+      message(FATAL_ERROR "The ${kind} '${name}' is not known: choose ${names}, or add it to "
+        "include/octavo/${header}")
+    endif()
+  endforeach()
+endfunction()

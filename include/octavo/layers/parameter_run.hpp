@@ -1,0 +1,63 @@
+/// @file
+/// Parameters that lie side by side in memory.
+#pragma once
+
+#include <octavo/layers/parameter.hpp>
+
+namespace octavo {
+
+/// Parameters that are worked on together, such as those of a block. Their weights lie in one run
+/// of memory, their gradients in another, and so do masters and moments of an optimizer: an element
+/// has the same offset in each. So a part of a run is an offset and a length, whatever it is a part
+/// of.
+///
+/// `each` below calls what it is given for every parameter of the run, in a fixed order.
+/// @tparam W  format of the weights
+/// @tparam G  format of their gradients
+template <class W, class G, Device D>
+class ParameterRun {
+ public:
+  /// Parameters begin at multiples of so many elements: aligned for every kernel and library in
+  /// every format.
+  static constexpr Index alignment = allocation_alignment;
+
+  /// Takes the weights of parameters that were declared.
+  template <class Each>
+  void take_weights(Arena<D>& arena, const Each& each) {
+    Index size = 0;
+    each([&](Parameter<W, G, D>& parameter) {
+      parameter.offset = size;
+      size += round_up(parameter.weight.size(), alignment);
+    });
+    weights_ = {arena.template take<W>(MemoryKind::weights, size), {size}};
+    each([&](Parameter<W, G, D>& parameter) {
+      parameter.weight = {part(weights_, parameter.offset), parameter.weight.shape()};
+    });
+  }
+
+  /// Takes the gradients: on their own, because they may share memory with what is dead by the time
+  /// that they are made.
+  template <class Each>
+  void take_gradients(Arena<D>& arena, const Each& each) {
+    gradients_ = {arena.template take<G>(MemoryKind::gradients, size()), {size()}};
+    each([&](Parameter<W, G, D>& parameter) {
+      parameter.gradient = {part(gradients_, parameter.offset), parameter.weight.shape()};
+    });
+  }
+
+  /// Elements, those between parameters included.
+  [[nodiscard]] Index size() const { return weights_.size(); }
+  [[nodiscard]] TensorView<W, 1, D> weights() const { return weights_; }      ///< [size()]
+  [[nodiscard]] TensorView<G, 1, D> gradients() const { return gradients_; }  ///< [size()]
+
+ private:
+  template <class T>
+  static T* part(TensorView<T, 1, D> run, Index offset) {
+    return run.data() == nullptr ? nullptr : run.data() + offset;
+  }
+
+  TensorView<W, 1, D> weights_;
+  TensorView<G, 1, D> gradients_;
+};
+
+}  // namespace octavo

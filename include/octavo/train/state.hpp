@@ -1,0 +1,151 @@
+/// @file
+/// What a training run consists of, piece by piece and by name: what is saved, resumed and moved
+/// between devices.
+#pragma once
+
+#include <octavo/core/context.hpp>
+#include <octavo/formats/formats.hpp>
+#include <octavo/memory/buffer.hpp>
+#include <octavo/tensor/tensor_view.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <map>
+#include <span>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace octavo {
+
+/// One piece of a session's state: a tensor on its device, or a number of the host.
+struct StateEntry {
+  std::string name;          ///< such as "weight.blocks.0.qkv.weight" or "steps"
+  std::string format;        ///< of its elements: "fp32", "bf16", "uint32", "int64"
+  std::vector<Index> shape;  ///< empty: one number
+  std::size_t bytes = 0;
+  /// Copies it to `bytes` bytes of the host; waits for it.
+  std::function<void(std::byte*)> read_sync;
+  /// Copies it from the host.
+  std::function<void(const std::byte*)> write;
+};
+
+namespace detail {
+
+/// The name of what elements of a state are stored as.
+template <class T>
+std::string state_format() {
+  if constexpr (std::is_same_v<T, std::uint32_t>) {
+    return "uint32";
+  } else if constexpr (std::is_same_v<T, std::int64_t>) {
+    return "int64";
+  } else {
+    return FormatTraits<T>::name;
+  }
+}
+
+/// Collects what is shown to it; the context must outlive the entries' use.
+template <Device D>
+class StateCollector {
+ public:
+  explicit StateCollector(const Context<D>& context) : context_(context) {}
+
+  template <class T, int Rank>
+  void operator()(const std::string& name, TensorView<T, Rank, D> view) {
+    const Context<D>& context = context_;
+    entries_.push_back({name,
+                        state_format<T>(),
+                        {view.shape().begin(), view.shape().end()},
+                        view.bytes(),
+                        [view, &context](std::byte* target) {
+                          copy_to_host_sync(target, view.data(), view.bytes(), context);
+                        },
+                        [view, &context](const std::byte* source) {
+                          copy_to_device(view.data(), source, view.bytes(), context);
+                        }});
+  }
+
+  /// A number of the host, which the entry refers to.
+  void operator()(const std::string& name, std::int64_t& number) {
+    entries_.push_back(
+        {name,
+         state_format<std::int64_t>(),
+         {},
+         sizeof(number),
+         [&number](std::byte* target) { std::memcpy(target, &number, sizeof(number)); },
+         [&number](const std::byte* source) { std::memcpy(&number, source, sizeof(number)); }});
+  }
+
+  [[nodiscard]] std::vector<StateEntry> take() { return std::move(entries_); }
+
+ private:
+  const Context<D>& context_;
+  std::vector<StateEntry> entries_;
+};
+
+}  // namespace detail
+
+/// A copy of one entry on the host.
+struct SavedEntry {
+  std::string format;
+  std::vector<Index> shape;
+  std::vector<std::byte> bytes;
+
+  friend bool operator==(const SavedEntry&, const SavedEntry&) = default;
+};
+
+/// A copy of a state on the host, by name. It belongs to no device.
+using SavedState = std::map<std::string, SavedEntry>;
+
+/// Copies a state to the host.
+/// @param entries  such as a session's `state()`
+/// @note synchronises
+inline SavedState save_state_sync(std::span<const StateEntry> entries) {
+  SavedState saved;
+  for (const StateEntry& entry : entries) {
+    SavedEntry copy{entry.format, entry.shape, std::vector<std::byte>(entry.bytes)};
+    entry.read_sync(copy.bytes.data());
+    const bool is_new = saved.emplace(entry.name, std::move(copy)).second;
+    require<ConfigError>(is_new, "two parts of the state are called ", entry.name,
+                         "; name each parameter and layer once");
+  }
+  return saved;
+}
+
+/// Copies a saved state to where it belongs. The session that the entries are of then goes on as
+/// the one that was saved. Nothing is written unless all fits.
+/// @throws ConfigError  naming the first entry that the other side lacks, or that has another
+/// format
+///                      or shape there
+inline void load_state(const SavedState& saved, std::span<const StateEntry> entries) {
+  const auto text = [](const std::string& format, const std::vector<Index>& shape) {
+    std::string result = format + " [";
+    for (std::size_t i = 0; i < shape.size(); ++i) {
+      result += (i == 0 ? "" : ", ") + std::to_string(shape[i]);
+    }
+    return result + "]";
+  };
+  for (const StateEntry& entry : entries) {
+    const auto found = saved.find(entry.name);
+    require<ConfigError>(found != saved.end(), "the saved state has no ", entry.name,
+                         "; it is of another model, recipe or optimizer");
+    const SavedEntry& copy = found->second;
+    require<ConfigError>(copy.format == entry.format && copy.shape == entry.shape, entry.name,
+                         " is ", text(copy.format, copy.shape), " in the saved state, but ",
+                         text(entry.format, entry.shape),
+                         " here; it is of another model, recipe or optimizer");
+  }
+  if (saved.size() != entries.size()) {
+    SavedState rest = saved;
+    for (const StateEntry& entry : entries) rest.erase(entry.name);
+    throw ConfigError(message("the saved state has ", rest.begin()->first,
+                              ", and this session has ",
+                              "not; it is of another model, recipe or optimizer"));
+  }
+  for (const StateEntry& entry : entries) entry.write(saved.at(entry.name).bytes.data());
+}
+
+}  // namespace octavo

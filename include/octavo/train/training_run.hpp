@@ -1,0 +1,144 @@
+/// @file
+/// A run from its first step to its last: what every trainer does beside the steps themselves.
+#pragma once
+
+#include <octavo/optim/schedule.hpp>
+#include <octavo/train/interrupt.hpp>
+#include <octavo/train/tally.hpp>
+#include <octavo/train/token_batches.hpp>
+
+#include <chrono>
+#include <string>
+#include <vector>
+
+namespace octavo {
+
+/// The course of a run.
+struct RunOptions {
+  Schedule schedule{};         ///< of the learning rate; its `steps` are those of the run
+  Index micro_batches = 1;     ///< of a step
+  Index evaluate_every = 0;    ///< steps; 0: at the end only
+  Index operands_every = 100;  ///< steps between records of all operands
+  Index max_skipped = 10;      ///< steps in a row that are not finite end the run
+};
+
+/// How a run ended.
+struct RunSummary {
+  Index steps = 0;
+  Index skipped = 0;
+  double train_loss = 0;         ///< mean of the last 20 steps that were not skipped
+  double validation_loss = 0;    ///< at the end
+  double tokens_per_second = 0;  ///< without the first step, where there is another
+  double seconds = 0;            ///< of all steps
+  GemmCount gemms{};             ///< of one micro-batch of the first step, as they were counted
+  bool gave_up = false;          ///< after `max_skipped` steps that were not finite
+  int signal = 0;                ///< that ended it before its last step, or 0
+  /// As they were recorded last: after a run that gave up, with the Inf and NaN that they met.
+  std::vector<OperandReport> operands{};
+
+  [[nodiscard]] std::string end() const {
+    return gave_up ? "not finite" : signal != 0 ? message("signal ", signal) : "done";
+  }
+};
+
+/// Is told of a run as it goes on.
+class RunObserver {
+ public:
+  virtual ~RunObserver() = default;
+
+  /// @param operands  empty where they were not recorded: they are in the first step, the last one,
+  ///                  those that are skipped and every `operands_every`
+  virtual void step(const StepRecord& record, const std::vector<OperandReport>& operands) = 0;
+  /// @param step  after which the model was evaluated
+  virtual void evaluation(Index step, const LossSum& loss) = 0;
+  /// Once, when a loss is twice the first.
+  virtual void divergence(const StepRecord& record, double first_loss) = 0;
+};
+
+namespace detail {
+
+/// A run, step by step.
+template <class Batches>
+class TrainingRun {
+ public:
+  TrainingRun(TrainingSession& session, Batches& batches, const RunOptions& options,
+              RunObserver& observer)
+      : session_(session),
+        batches_(batches),
+        options_(options),
+        observer_(observer),
+        tally_(options.max_skipped) {}
+
+  RunSummary run() {
+    while (!step()) {
+    }
+    const LossSum validation = batches_.evaluate(session_);
+    observer_.evaluation(tally_.steps(), validation);
+    summary_.steps = tally_.steps();
+    summary_.skipped = tally_.skipped();
+    summary_.train_loss = tally_.train_loss();
+    summary_.validation_loss = validation.mean();
+    summary_.tokens_per_second = tally_.tokens_per_second(batches_.tokens_in_step());
+    summary_.seconds = tally_.seconds();
+    summary_.gave_up = tally_.gave_up();
+    return std::move(summary_);
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  /// One step and what is told of it; true if it is the last.
+  bool step() {
+    StepRecord record;
+    record.step = tally_.steps() + 1;
+    record.learning_rate = options_.schedule.at(record.step);
+    const auto begin = Clock::now();
+    record.result = batches_.step(session_, record.learning_rate);
+    const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+    record.epoch = batches_.epoch();
+    record.milliseconds = seconds * 1000.0;
+    record.tokens_per_second = batches_.tokens_in_step() / seconds;
+    if (record.step == 1) {
+      summary_.gemms =
+          session_.manifest().executed(static_cast<std::uint64_t>(options_.micro_batches));
+    }
+    tally_.add(record);
+    const Index steps = options_.schedule.steps;
+    // A signal in a run's last step stops nothing.
+    if (record.step < steps) summary_.signal = InterruptGuard::received();
+    record.last = record.step == steps || summary_.signal != 0 || tally_.gave_up();
+    const bool collect = record.step == 1 || record.last || record.result.skipped ||
+                         record.step % options_.operands_every == 0;
+    if (collect) summary_.operands = session_.operands();
+    observer_.step(record, collect ? summary_.operands : std::vector<OperandReport>{});
+    if (tally_.diverges()) observer_.divergence(record, tally_.first_loss());
+    if (!record.last && options_.evaluate_every != 0 &&
+        record.step % options_.evaluate_every == 0) {
+      observer_.evaluation(record.step, batches_.evaluate(session_));
+    }
+    return record.last;
+  }
+
+  TrainingSession& session_;
+  Batches& batches_;
+  const RunOptions& options_;
+  RunObserver& observer_;
+  Tally tally_;
+  RunSummary summary_;
+};
+
+}  // namespace detail
+
+/// Trains until the last step, until too many steps in a row were not finite, or until a signal
+/// comes while an `InterruptGuard` lives; then evaluates the model.
+/// @tparam Batches  `TokenBatches`, or what has its `step`, `evaluate`, `epoch` and
+/// `tokens_in_step`
+template <class Batches>
+RunSummary train(TrainingSession& session, Batches& batches, const RunOptions& options,
+                 RunObserver& observer) {
+  require<ConfigError>(options.schedule.steps > 0, "the run has ", options.schedule.steps,
+                       " steps; give at least 1");
+  return detail::TrainingRun<Batches>(session, batches, options, observer).run();
+}
+
+}  // namespace octavo

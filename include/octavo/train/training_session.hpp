@@ -1,0 +1,106 @@
+/// @file
+/// Training of some model, without its type: what programs that choose model and precision at run
+/// time hold.
+#pragma once
+
+#include <octavo/core/replay.hpp>
+#include <octavo/models/llama.hpp>
+#include <octavo/optim/optim.hpp>
+#include <octavo/train/state.hpp>
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace octavo {
+
+/// How a session works.
+struct SessionOptions {
+  BatchShape batch{};              ///< of one micro-batch
+  Index micro_batches = 1;         ///< whose gradients make one step
+  LlamaOptions model{};            ///< recompute policy and head chunk
+  AdamWSettings optimizer{};       ///< betas, epsilon, decay
+  float max_gradient_norm = 1.0f;  ///< gradients are scaled down to it; 0: never
+  std::uint64_t seed = 1;          ///< of the initial weights and of stochastic rounding
+  /// How algorithms of GEMMs are chosen on the `Cuda` device, where the context was given none.
+  GemmChoice gemm_choice = GemmChoice::heuristic;
+};
+
+/// What a training step did.
+struct StepResult {
+  double loss = 0;           ///< mean over the step's tokens
+  double gradient_norm = 0;  ///< before clipping
+  bool skipped = false;      ///< loss, gradients or an operand were not finite: nothing changed
+};
+
+/// Sum of losses and number of tokens of an evaluation.
+struct LossSum {
+  double sum = 0;
+  Index tokens = 0;
+
+  [[nodiscard]] double mean() const { return tokens == 0 ? 0 : sum / static_cast<double>(tokens); }
+};
+
+/// Training of some model: what programs that choose model and precision at run time hold.
+class TrainingSession {
+ public:
+  virtual ~TrainingSession() = default;
+
+  /// One optimizer step. The first one with delayed scales runs its first micro-batch twice more,
+  /// to fill their histories.
+  /// @param tokens         [micro_batches · rows]
+  /// @param targets        [micro_batches · rows]; below 0: ignored
+  /// @param learning_rate  at least 0, and finite in FP32
+  /// @throws ConfigError    for another learning rate
+  /// @throws ManifestError  if other GEMMs ran than the manifest says
+  /// @note a step that throws changes no weight and no scale; the session can go on with the next
+  virtual StepResult step(std::span<const std::int32_t> tokens,
+                          std::span<const std::int32_t> targets, double learning_rate) = 0;
+
+  /// Gets ready for `evaluate` and `next_token_logits` with the weights as they are now.
+  virtual void begin_evaluation() = 0;
+
+  /// The losses of one batch.
+  /// @param tokens   [rows]
+  /// @param targets  [rows]; below 0: ignored
+  virtual LossSum evaluate(std::span<const std::int32_t> tokens,
+                           std::span<const std::int32_t> targets) = 0;
+
+  /// The logits of the token that follows `tokens`.
+  /// @param tokens  at least 1 and at most a sequence
+  /// @param logits  [vocabulary], written
+  virtual void next_token_logits(std::span<const std::int32_t> tokens, std::span<float> logits) = 0;
+
+  [[nodiscard]] virtual const Manifest& manifest() const = 0;
+  [[nodiscard]] virtual const MemoryPlan& memory() const = 0;
+  [[nodiscard]] virtual std::size_t allocated_bytes() const = 0;
+  [[nodiscard]] virtual const LlamaConfig& config() const = 0;
+  [[nodiscard]] virtual std::string precision() const = 0;
+  /// What updates the weights, and the formats of its state.
+  [[nodiscard]] virtual std::string optimizer() const = 0;
+  [[nodiscard]] virtual Index head_chunks() const = 0;
+  /// How often the step's work was enqueued by the host, recorded, and launched from its record.
+  [[nodiscard]] virtual const ReplayCounts& replays() const = 0;
+  /// The algorithms of GEMMs that were chosen by trying, for later runs; see `store_gemm_plans`.
+  [[nodiscard]] virtual std::vector<GemmPlanRecord> gemm_plans() const { return {}; }
+  /// How the algorithms of GEMMs were chosen.
+  [[nodiscard]] virtual GemmPlanSummary gemm_plan_summary() const { return {}; }
+  /// Amax, scale and statistics of every quantised operand, of the last step.
+  [[nodiscard]] virtual std::vector<OperandReport> operands() = 0;
+
+  /// All that the steps to come depend on, beside their inputs: weights, the optimizer's state, the
+  /// scaling state. The random bits of rounding are functions of the seed and the number of steps.
+  /// Algorithms of GEMMs belong to a card, not to a run: see `gemm_plans`. To be used while the
+  /// session lives; see `save_state_sync` and `load_state`.
+  [[nodiscard]] virtual std::vector<StateEntry> state() = 0;
+
+  /// Sets a parameter, and its FP32 master where there are such. Delayed scales are calibrated
+  /// again before the next step.
+  /// @param name    such as "blocks.0.qkv.weight"
+  /// @param values  [rows, columns] of the parameter, without the rows that pad it, which become 0
+  /// @throws ConfigError  for a name that there is not, or another number of values
+  virtual void set_weight(const std::string& name, std::span<const float> values) = 0;
+};
+
+}  // namespace octavo

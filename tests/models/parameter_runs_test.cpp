@@ -1,0 +1,72 @@
+// The parameters of a block lie side by side: weights in one run of memory, gradients in another.
+#include <gtest/gtest.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "support/small_model.hpp"
+
+namespace parameter_runs_test {
+
+using namespace octavo;
+using support::small;
+
+/// One run: the names of its parameters, and what they take.
+struct Run {
+  std::vector<std::string> names;
+  Index elements = 0;  ///< of the parameters alone
+  Index size = 0;
+};
+
+/// The runs of a model, whose parameters are where the runs say.
+template <class Model>
+std::vector<Run> runs_of(Model& model) {
+  std::vector<Run> runs;
+  model.visit_runs([&](const auto& run, const auto& each) {
+    Run& found = runs.emplace_back();
+    found.size = run.size();
+    EXPECT_EQ(run.gradients().size(), run.size());
+    Index end = 0;
+    each([&](const auto& parameter) {
+      found.names.push_back(parameter.name);
+      found.elements += parameter.weight.size();
+      EXPECT_GE(parameter.offset, end) << parameter.name;
+      EXPECT_EQ(parameter.offset % run.alignment, 0) << parameter.name;
+      EXPECT_EQ(parameter.weight.data(), run.weights().data() + parameter.offset);
+      EXPECT_EQ(parameter.gradient.data(), run.gradients().data() + parameter.offset);
+      end = parameter.offset + parameter.weight.size();
+    });
+    EXPECT_LE(end, run.size());
+  });
+  return runs;
+}
+
+template <class Precision>
+class ParameterRuns : public testing::Test {};
+using Precisions = testing::Types<Bf16, Fp8Recipe<Delayed>, support::MixedPrecision>;
+TYPED_TEST_SUITE(ParameterRuns, Precisions);
+
+TYPED_TEST(ParameterRuns, AreTheEmbeddingsEachBlocksAndTheHeads) {
+  for (const Index micro_batches : {1, 2}) {  // with 1, gradients share memory
+    SessionOptions options = support::small_options();
+    options.micro_batches = micro_batches;
+    Context<Cpu> context(1);
+    support::SmallSession<TypeParam> session(options, context);
+    const std::vector<Run> runs = runs_of(session.model());
+    ASSERT_EQ(runs.size(), static_cast<std::size_t>(small.layers) + 2);
+    EXPECT_EQ(runs.front().names, std::vector<std::string>{"embedding.weight"});
+    EXPECT_EQ(runs.back().names, (std::vector<std::string>{"final_norm.weight", "head.weight"}));
+    for (std::size_t i = 1; i + 1 < runs.size(); ++i) {
+      ASSERT_EQ(runs[i].names.size(), 6u);
+      for (const std::string& name : runs[i].names) {
+        EXPECT_TRUE(name.starts_with("blocks." + std::to_string(i - 1) + ".")) << name;
+      }
+      EXPECT_EQ(runs[i].size, runs[1].size);
+      EXPECT_LT(runs[i].size - runs[i].elements, 6 * allocation_alignment);
+    }
+  }
+}
+
+}  // namespace parameter_runs_test

@@ -1,0 +1,38 @@
+// A name stands for one precision, and each precision for another.
+#include <octavo/precision/named_precisions.hpp>
+
+#include <gtest/gtest.h>
+
+#include <set>
+#include <string>
+#include <tuple>
+#include <type_traits>
+
+namespace named_precisions_test {
+
+using namespace octavo;
+
+static_assert(std::is_same_v<PrecisionNamed<"fp32">, Fp32>);
+static_assert(std::is_same_v<PrecisionNamed<"bf16">, Bf16>);
+static_assert(std::is_same_v<PrecisionNamed<"fp8-delayed">, Fp8Recipe<Delayed>>);
+static_assert(std::is_same_v<PrecisionNamed<"fp8-tensorwise">, Fp8Recipe<Tensorwise>>);
+static_assert(std::is_same_v<PrecisionNamed<"fp8-blockwise">, Fp8Recipe<Blockwise>>);
+static_assert(std::is_same_v<PrecisionNamed<"fp8-delayed-bf16-edges">,
+                             Layerwise<First<1, Bf16>, Fp8Recipe<Delayed>, Last<1, Bf16>>>);
+static_assert(std::is_same_v<PrecisionNamed<"mxfp8">, Mxfp8>);
+
+TEST(NamedPrecisions, AreAllDifferent) {
+  std::set<std::string> names;
+  std::set<std::string> types;
+  std::apply(
+      [&](const auto&... named) {
+        (names.insert(named.name), ...);
+        (types.insert(precision_name<typename std::decay_t<decltype(named)>::Precision>()), ...);
+      },
+      named_precisions);
+  constexpr std::size_t count = std::tuple_size_v<std::decay_t<decltype(named_precisions)>>;
+  EXPECT_EQ(names.size(), count);
+  EXPECT_EQ(types.size(), count);
+}
+
+}  // namespace named_precisions_test

@@ -1,0 +1,196 @@
+// A session goes on to the bit from the state that another one had, and weights that are set reach
+// their masters.
+#include <gtest/gtest.h>
+
+#include <cstddef>
+#include <cstring>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "support/small_model.hpp"
+
+namespace state_test {
+
+using namespace octavo;
+using support::small;
+using support::SmallModel;
+
+template <class Case>
+using Session =
+    ModelSession<SmallModel<std::tuple_element_t<0, Case>>, std::tuple_element_t<1, Case>>;
+
+/// What ten steps say, and the state that they leave.
+struct Steps {
+  std::vector<double> losses;
+  SavedState state;
+
+  friend bool operator==(const Steps&, const Steps&) = default;
+};
+
+Steps take_steps(TrainingSession& session, unsigned begin, unsigned count) {
+  Steps steps;
+  for (unsigned i = begin; i < begin + count; ++i) {
+    const support::TokenBatch batch = support::step_batch(support::small_options(), i);
+    steps.losses.push_back(session.step(batch.tokens, batch.targets, 1e-3).loss);
+  }
+  steps.state = save_state_sync(session.state());
+  return steps;
+}
+
+template <class Case>
+class State : public testing::Test {};
+using Narrow = AdamW<MasterWeights<Bf16>, Moments<Bf16>>;
+using Cases =
+    testing::Types<std::tuple<Fp32, AdamW<>>, std::tuple<Bf16, AdamW<>>, std::tuple<Bf16, Narrow>,
+                   std::tuple<Fp8Recipe<Delayed>, AdamW<>>, std::tuple<Fp8Recipe<Delayed>, Narrow>,
+                   std::tuple<Fp8Recipe<Tensorwise>, AdamW<>>,
+                   std::tuple<Fp8Recipe<Blockwise>, Narrow>,
+                   std::tuple<support::MixedPrecision, AdamW<>>>;
+TYPED_TEST_SUITE(State, Cases);
+
+TYPED_TEST(State, AnotherSessionGoesOnToTheBit) {
+  const SessionOptions options = support::small_options();
+  for (const unsigned before : {0u, 3u}) {
+    Context<Cpu> context(1);
+    Session<TypeParam> first(options, context);
+    take_steps(first, 0, before);
+    const SavedState saved = save_state_sync(first.state());
+    const Steps expected = take_steps(first, before, 10);
+
+    Context<Cpu> another(2);
+    Session<TypeParam> second(options, another);
+    take_steps(second, 77, 2);  // of which nothing may be left
+    load_state(saved, second.state());
+    EXPECT_TRUE(save_state_sync(second.state()) == saved);
+    EXPECT_TRUE(take_steps(second, before, 10) == expected) << "after " << before << " steps";
+  }
+}
+
+TYPED_TEST(State, NamesEveryPartOnce) {
+  Context<Cpu> context(1);
+  Session<TypeParam> session(support::small_options(), context);
+  const SavedState saved = save_state_sync(session.state());
+  const SavedEntry& weight = saved.at("model.blocks.1.qkv.weight");
+  EXPECT_EQ(weight.shape, (std::vector<Index>{256, 128}));
+  EXPECT_EQ(saved.at("optimizer.first_moment.blocks.1.qkv.weight").shape, weight.shape);
+  EXPECT_EQ(saved.at("optimizer.steps").format, "int64");
+  EXPECT_TRUE(saved.at("optimizer.steps").shape.empty());
+}
+
+/// The error of loading `saved` into a session.
+std::string refusal(const SavedState& saved, TrainingSession& session) {
+  const SavedState before = save_state_sync(session.state());
+  try {
+    load_state(saved, session.state());
+  } catch (const ConfigError& error) {
+    EXPECT_TRUE(save_state_sync(session.state()) == before) << "something was written";
+    return error.what();
+  }
+  return "it was loaded";
+}
+
+TEST(StateErrors, WhatDoesNotFitIsNamedAndNothingIsWritten) {
+  const SessionOptions options = support::small_options();
+  Context<Cpu> context(1);
+  ModelSession<SmallModel<Bf16>> bf16(options, context);
+  ModelSession<SmallModel<Fp32>> fp32(options, context);
+  ModelSession<SmallModel<Fp8Recipe<Delayed>>> delayed(options, context);
+  ModelSession<SmallModel<Fp8Recipe<DelayedScaling<16>>>> shorter(options, context);
+  const auto state = [](TrainingSession& session) { return save_state_sync(session.state()); };
+  const std::string advice = "; it is of another model, recipe or optimizer";
+  EXPECT_EQ(refusal(state(fp32), bf16),
+            "model.embedding.weight is fp32 [128, 128] in the saved "
+            "state, but bf16 [128, 128] here" +
+                advice);
+  EXPECT_EQ(refusal(state(bf16), delayed),
+            "the saved state has no scaling.blocks.0.qkv.input.scale" + advice);
+  EXPECT_EQ(
+      refusal(state(delayed), bf16),
+      "the saved state has scaling.blocks.0.down.input.history, and this session has not" + advice);
+  EXPECT_EQ(refusal(state(shorter), delayed),
+            "scaling.blocks.0.qkv.input.history is fp32 [16] in the saved state, but fp32 [1024] "
+            "here" +
+                advice);
+}
+
+/// Elements of a saved entry.
+template <class T>
+std::vector<T> values(const SavedState& state, const std::string& name) {
+  const SavedEntry& entry = state.at(name);
+  std::vector<T> result(entry.bytes.size() / sizeof(T));
+  std::memcpy(result.data(), entry.bytes.data(), entry.bytes.size());
+  return result;
+}
+
+TYPED_TEST(State, WeightsThatAreSetReachTheirMasters) {
+  using T = typename SmallModel<std::tuple_element_t<0, TypeParam>>::T;
+  Context<Cpu> context(1);
+  Session<TypeParam> session(support::small_options(), context);
+  take_steps(session, 0, 2);
+  const std::string name = "embedding.weight";  // 96 rows that live, 32 that pad
+  std::vector<float> wanted(96 * 128);
+  for (std::size_t i = 0; i < wanted.size(); ++i) {
+    wanted[i] = 1.0f / static_cast<float>(i + 3);  // most are no BF16 numbers
+  }
+  session.set_weight(name, wanted);
+  const SavedState state = save_state_sync(session.state());
+  wanted.resize(128 * 128);
+  EXPECT_EQ(values<T>(state, "model." + name), std::vector<T>(wanted.begin(), wanted.end()));
+  const std::string master = "optimizer.master." + name;
+  EXPECT_EQ(state.contains(master), (std::is_same_v<std::tuple_element_t<1, TypeParam>, AdamW<>> &&
+                                     !std::is_same_v<T, float>));
+  if (state.contains(master)) {
+    EXPECT_EQ(values<float>(state, master), wanted);
+  }
+}
+
+// All weights of one session in another: the same losses.
+TYPED_TEST(State, WeightsThatAreSetAreUsed) {
+  using T = typename SmallModel<std::tuple_element_t<0, TypeParam>>::T;
+  SessionOptions options = support::small_options();
+  Context<Cpu> context(1);
+  Session<TypeParam> trained(options, context);
+  take_steps(trained, 0, 5);
+  const SavedState state = save_state_sync(trained.state());
+  options.seed = 99;
+  Session<TypeParam> other(options, context);
+  trained.model().visit([&](const auto& parameter) {
+    const std::vector<T> weight = values<T>(state, "model." + parameter.name);
+    const std::vector<float> wide(weight.begin(), weight.end());
+    other.set_weight(parameter.name, std::span(wide).first(static_cast<std::size_t>(
+                                         parameter.initialised_rows * parameter.weight.extent(1))));
+  });
+  const support::TokenBatch batch = support::step_batch(support::small_options(), 5);
+  if (trained.model().scaling().has_histories()) return;  // the scales differ
+  trained.begin_evaluation();
+  other.begin_evaluation();
+  EXPECT_EQ(other.evaluate(batch.tokens, batch.targets).sum,
+            trained.evaluate(batch.tokens, batch.targets).sum);
+}
+
+// Histories of other weights say nothing.
+TEST(SetWeight, MakesHistoriesBeMeasuredAnew) {
+  Context<Cpu> context(1);
+  ModelSession<SmallModel<Fp8Recipe<Delayed>>> session(support::small_options(), context);
+  take_steps(session, 0, 2);
+  const auto must_calibrate = [&] {
+    return values<std::int64_t>(save_state_sync(session.state()), "session.must_calibrate");
+  };
+  EXPECT_EQ(must_calibrate(), std::vector<std::int64_t>{0});
+  session.set_weight("final_norm.weight", std::vector<float>(128, 2.0f));
+  EXPECT_EQ(must_calibrate(), std::vector<std::int64_t>{1});
+  take_steps(session, 2, 1);
+  EXPECT_EQ(must_calibrate(), std::vector<std::int64_t>{0});
+}
+
+TEST(StateErrors, WeightsThatThereAreNotAreNamed) {
+  Context<Cpu> context(1);
+  ModelSession<SmallModel<Bf16>> session(support::small_options(), context);
+  const std::vector<float> some(128);
+  EXPECT_THROW(session.set_weight("blocks.3.qkv.weight", some), ConfigError);
+  EXPECT_THROW(session.set_weight("embedding.weight", some), ConfigError);
+  EXPECT_NO_THROW(session.set_weight("final_norm.weight", some));
+}
+
+}  // namespace state_test

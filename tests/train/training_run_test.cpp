@@ -1,0 +1,141 @@
+// A run is told of step by step, ends when it should and says why.
+#include <octavo/train/training_run.hpp>
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <csignal>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "support/small_model.hpp"
+
+namespace training_run_test {
+
+using namespace octavo;
+
+/// What a run told.
+class Record final : public RunObserver {
+ public:
+  void step(const StepRecord& record, const std::vector<OperandReport>& operands) override {
+    steps.push_back(record);
+    if (!operands.empty()) with_operands.push_back(record.step);
+    if (record.step == signal_after) std::raise(SIGTERM);
+  }
+  void evaluation(Index step, const LossSum& loss) override {
+    evaluations.push_back(step);
+    EXPECT_GT(loss.tokens, 0);
+  }
+  void divergence(const StepRecord& record, double) override { diverged.push_back(record.step); }
+
+  Index signal_after = 0;
+  std::vector<StepRecord> steps;
+  std::vector<Index> with_operands;
+  std::vector<Index> evaluations;
+  std::vector<Index> diverged;
+};
+
+/// A text of 4000 letters that follow from those before them.
+std::vector<std::uint8_t> letters() {
+  std::vector<std::uint8_t> text(4000);
+  for (std::size_t i = 1; i < text.size(); ++i) {
+    text[i] = static_cast<std::uint8_t>((5 * text[i - 1] + (i % 7 == 0 ? i % 11 : 3)) % 96);
+  }
+  return text;
+}
+
+RunSummary run(const RunOptions& options, Record& record) {
+  const std::vector<std::uint8_t> text = letters();
+  const SessionOptions session_options = support::small_options();
+  Context<Cpu> context(1);
+  support::SmallSession<Fp8Recipe<Delayed>> session(session_options, context);
+  TokenBatches batches(text, {.batch = session_options.batch, .validation_batches = 2});
+  return train(session, batches, options, record);
+}
+
+RunOptions eight_steps() {
+  RunOptions options;
+  options.schedule = {.learning_rate = 1e-3, .warmup_steps = 3, .steps = 8};
+  options.evaluate_every = 3;
+  options.operands_every = 5;
+  return options;
+}
+
+TEST(TrainingRun, TellsOfEveryStepAndEvaluation) {
+  Record record;
+  const RunOptions options = eight_steps();
+  const RunSummary summary = run(options, record);
+  ASSERT_EQ(record.steps.size(), 8u);
+  double sum = 0;
+  for (Index i = 0; i < 8; ++i) {
+    const StepRecord& step = record.steps[static_cast<std::size_t>(i)];
+    EXPECT_EQ(step.step, i + 1);
+    EXPECT_EQ(step.learning_rate, options.schedule.at(i + 1));
+    EXPECT_EQ(step.last, i == 7);
+    sum += step.result.loss;
+  }
+  EXPECT_EQ(record.evaluations, (std::vector<Index>{3, 6, 8}));
+  EXPECT_EQ(record.with_operands, (std::vector<Index>{1, 5, 8}));
+  EXPECT_EQ(summary.steps, 8);
+  EXPECT_EQ(summary.end(), "done");
+  EXPECT_DOUBLE_EQ(summary.train_loss, sum / 8);
+  EXPECT_GT(summary.gemms.fp8, 0u);
+  EXPECT_GT(summary.gemms.total, summary.gemms.fp8) << "the head is not in FP8";
+  EXPECT_TRUE(record.diverged.empty());
+}
+
+TEST(TrainingRun, EvaluatesAtTheEndOnlyIfAskedForNoMore) {
+  Record record;
+  RunOptions options = eight_steps();
+  options.evaluate_every = 0;
+  run(options, record);
+  EXPECT_EQ(record.evaluations, std::vector<Index>{8});
+}
+
+TEST(TrainingRun, GivesUpAfterStepsThatAreNotFinite) {
+  Record record;
+  RunOptions options = eight_steps();
+  options.schedule = {.kind = ScheduleKind::constant, .learning_rate = 1e30, .steps = 100};
+  options.max_skipped = 3;
+  const RunSummary summary = run(options, record);
+  EXPECT_TRUE(summary.gave_up);
+  EXPECT_EQ(summary.end(), "not finite");
+  ASSERT_GE(record.steps.size(), 3u);
+  for (std::size_t i = record.steps.size() - 3; i < record.steps.size(); ++i) {
+    EXPECT_TRUE(record.steps[i].result.skipped);
+    EXPECT_EQ(record.with_operands[record.with_operands.size() + i - record.steps.size()],
+              record.steps[i].step);
+  }
+  EXPECT_FALSE(summary.operands.empty());
+}
+
+TEST(TrainingRun, ASignalEndsItAfterTheStep) {
+  const InterruptGuard guard;
+  Record record;
+  record.signal_after = 2;
+  const RunSummary summary = run(eight_steps(), record);
+  EXPECT_EQ(summary.steps, 3);
+  EXPECT_EQ(summary.signal, SIGTERM);
+  EXPECT_EQ(summary.end(), "signal 15");
+  EXPECT_TRUE(record.steps.back().last);
+  EXPECT_EQ(record.evaluations, std::vector<Index>{3});
+}
+
+TEST(TrainingRun, ASignalInTheLastStepStopsNothing) {
+  const InterruptGuard guard;
+  Record record;
+  record.signal_after = 7;
+  const RunSummary summary = run(eight_steps(), record);
+  EXPECT_EQ(summary.steps, 8);
+  EXPECT_EQ(summary.end(), "done");
+}
+
+TEST(TrainingRunErrors, ARunWithoutStepsIsRefused) {
+  Record record;
+  RunOptions options = eight_steps();
+  options.schedule.steps = 0;
+  EXPECT_THROW(run(options, record), ConfigError);
+}
+
+}  // namespace training_run_test
