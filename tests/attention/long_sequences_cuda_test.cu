@@ -322,7 +322,7 @@ TEST_P(LongSequencesOnCuda, WorkspaceSuffices) {
       ADD_FAILURE() << error.what();
     }
     if (!own) continue;
-    EXPECT_THROW(expect_workspace_suffices(shape, bytes - 1, GetParam()), ConfigError);
+    EXPECT_THROW(expect_workspace_suffices(shape, bytes - 1, GetParam()), UsageError);
   }
 }
 

@@ -600,6 +600,18 @@ TEST_F(CudaErrors, AGpuThatIsNotThereIsNamed) {
     FAIL() << "no exception";
   } catch (const CudaError& error) {
     EXPECT_NE(std::string(error.what()).find("GPU 9999"), std::string::npos) << error.what();
+    EXPECT_EQ(error.status(), cudaErrorInvalidDevice);
+  }
+}
+
+TEST_F(CudaErrors, MoreMemoryThanTheGpuHasIsAMemoryError) {
+  const Context<Cuda> context;
+  try {
+    const Buffer<Cuda> buffer(std::size_t{1} << 50, context);
+    FAIL() << "no exception";
+  } catch (const MemoryError& error) {
+    EXPECT_NE(std::string(error.what()).find("free; choose a smaller"), std::string::npos)
+        << error.what();
   }
 }
 
@@ -607,7 +619,7 @@ TEST_F(CudaErrors, AProductWithoutWorkspaceIsRefused) {
   Layer<Bf16, Cuda> layer(16);
   layer.start(StepInputs<Bf16>(16, 1));
   layer.context().bind_workspace({});
-  EXPECT_THROW(layer.run(), ConfigError);
+  EXPECT_THROW(layer.run(), UsageError);
 }
 
 }  // namespace linear_cuda_test

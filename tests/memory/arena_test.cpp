@@ -137,7 +137,7 @@ TEST(Arena, TooSmallAnArenaThrows) {
   plan.peak -= 1;
   Arena<Cpu> arena(plan, context);
   Program program;
-  EXPECT_THROW(program.take(arena), ConfigError);
+  EXPECT_THROW(program.take(arena), UsageError);
 }
 
 /// More than any processor can address.

@@ -114,12 +114,12 @@ class Context<Cpu> {
 };
 
 /// The context's workspace, for an operation that needs `bytes` of it.
-/// @throws ConfigError  if it is smaller
+/// @throws UsageError  if it is smaller
 template <class T, Device D>
 T* workspace_of(const Context<D>& context, std::size_t bytes, const char* operation) {
-  require<ConfigError>(context.workspace().size() >= bytes, operation, " needs a workspace of ",
-                       bytes, " bytes, but the context has ", context.workspace().size(),
-                       "; bind a larger one, such as a model's bind() does");
+  require<UsageError>(context.workspace().size() >= bytes, operation, " needs a workspace of ",
+                      bytes, " bytes, but the context has ", context.workspace().size(),
+                      "; bind a larger one, such as a model's bind() does");
   return reinterpret_cast<T*>(context.workspace().data());
 }
 

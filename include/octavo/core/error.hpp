@@ -21,6 +21,13 @@ class ShapeError : public Error {
   using Error::Error;
 };
 
+/// The program calls the library in a way that cannot work, whatever its user sets: a mistake in
+/// the program.
+class UsageError : public Error {
+ public:
+  using Error::Error;
+};
+
 /// A setting has a value that cannot work.
 class ConfigError : public Error {
  public:
@@ -39,16 +46,22 @@ class ManifestError : public Error {
   using Error::Error;
 };
 
-/// The host has less memory left than is asked of it.
+/// A device, `Cpu` or `Cuda`, has less memory left than is asked of it.
 class MemoryError : public Error {
  public:
   using Error::Error;
 };
 
-/// A CUDA runtime call failed.
+/// A call of the CUDA runtime failed, or one of cuDNN where the machine is at fault.
 class CudaError : public Error {
  public:
-  using Error::Error;
+  explicit CudaError(const std::string& what, int status = 0) : Error(what), status_(status) {}
+
+  /// The `cudaError_t`, such as `cudaErrorIllegalAddress`; 0: a library's error, not the runtime's.
+  [[nodiscard]] int status() const { return status_; }
+
+ private:
+  int status_;
 };
 
 /// A cuBLASLt call failed, or no algorithm serves the GEMM.

@@ -58,7 +58,7 @@ class Arena {
   [[nodiscard]] bool measuring() const { return buffer_.data() == nullptr; }
 
   /// The next `count` elements, aligned to 256 bytes and not initialised; null while measuring.
-  /// @throws ConfigError  if the arena is smaller than what is taken from it
+  /// @throws UsageError  if the arena is smaller than what is taken from it
   template <class T>
   T* take(MemoryKind kind, Index count) {
     const std::size_t bytes = static_cast<std::size_t>(
@@ -68,9 +68,9 @@ class Arena {
     now_[static_cast<std::size_t>(kind)] += bytes;
     if (used_ > plan_.peak) plan_ = {used_, now_};
     if (measuring()) return nullptr;
-    require<ConfigError>(used_ <= buffer_.size(), "the arena holds ", buffer_.size(), " bytes but ",
-                         used_,
-                         " are needed; make it from the MemoryPlan of the same model and batch");
+    require<UsageError>(used_ <= buffer_.size(), "the arena holds ", buffer_.size(), " bytes but ",
+                        used_,
+                        " are needed; make it from the MemoryPlan of the same model and batch");
     return reinterpret_cast<T*>(buffer_.data() + begin);
   }
 

@@ -55,7 +55,7 @@ struct Schedule {
         return progress <= 1.0 - decay ? 1.0 : (1.0 - progress) / decay;
       }
     }
-    throw ConfigError("unknown schedule");
+    throw UsageError("unknown schedule");
   }
 };
 

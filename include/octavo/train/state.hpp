@@ -109,8 +109,8 @@ inline SavedState save_state_sync(std::span<const StateEntry> entries) {
     SavedEntry copy{entry.format, entry.shape, std::vector<std::byte>(entry.bytes)};
     entry.read_sync(copy.bytes.data());
     const bool is_new = saved.emplace(entry.name, std::move(copy)).second;
-    require<ConfigError>(is_new, "two parts of the state are called ", entry.name,
-                         "; name each parameter and layer once");
+    require<UsageError>(is_new, "two parts of the state are called ", entry.name,
+                        "; name each parameter and layer once");
   }
   return saved;
 }

@@ -218,12 +218,12 @@ struct CudnnAttention::Plans {
 
   /// Enqueues a plan whose pointers are set.
   void run(Plan& plan, const AttentionShape& shape, const Context<Cuda>& context) {
-    require<ConfigError>(plan.workspace <= context.workspace().size(), "cuDNN's attention of ",
-                         shape_text(shape), " needs a workspace of ", plan.workspace,
-                         " bytes, but the context has ", context.workspace().size(),
-                         "; bind one of attention_workspace() bytes");
-    require<ConfigError>(cudnnSetStream(handle, context.stream()) == CUDNN_STATUS_SUCCESS,
-                         "cudnnSetStream failed; use the context on the thread that made it");
+    require<UsageError>(plan.workspace <= context.workspace().size(), "cuDNN's attention of ",
+                        shape_text(shape), " needs a workspace of ", plan.workspace,
+                        " bytes, but the context has ", context.workspace().size(),
+                        "; bind one of attention_workspace() bytes");
+    require<UsageError>(cudnnSetStream(handle, context.stream()) == CUDNN_STATUS_SUCCESS,
+                        "cudnnSetStream failed; use the context on the thread that made it");
     check_frontend(plan.graph.execute(handle, plan.pointers, context.workspace().data()), "execute",
                    shape);
   }

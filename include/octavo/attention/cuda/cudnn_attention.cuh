@@ -22,14 +22,16 @@ class CudnnAttention {
   ~CudnnAttention();
 
   /// See attention_forward; the pointers are those of its views.
-  /// @throws ConfigError  if cuDNN does not serve this shape or the workspace is too small
+  /// @throws ConfigError  if cuDNN does not serve this shape
+  /// @throws UsageError   if the workspace is too small
   void forward(const AttentionShape& shape, const Bf16* qkv, Bf16* output, float* log_sum_exp,
                const Context<Cuda>& context);
 
   /// See attention_backward; the pointers are those of its views. Unless the context is to be
   /// deterministic, cuDNN adds up the gradient of queries with atomics, so that two runs may differ
   /// in the last bits.
-  /// @throws ConfigError  if cuDNN does not serve this shape or the workspace is too small
+  /// @throws ConfigError  if cuDNN does not serve this shape
+  /// @throws UsageError   if the workspace is too small
   void backward(const AttentionShape& shape, const Bf16* qkv, const Bf16* output,
                 const Bf16* output_gradient, const float* log_sum_exp, Bf16* qkv_gradient,
                 const Context<Cuda>& context);

@@ -633,10 +633,10 @@ void with_tile_columns(Index head_dim, const Body& body) {
 
 /// Where the backward keeps its deltas.
 inline float* attention_deltas(const AttentionShape& shape, const Context<Cuda>& context) {
-  require<ConfigError>(context.workspace().size() >= own_attention_workspace(shape),
-                       "attention's backward needs a workspace of ", own_attention_workspace(shape),
-                       " bytes, but the context has ", context.workspace().size(),
-                       "; bind one of attention_workspace() bytes");
+  require<UsageError>(context.workspace().size() >= own_attention_workspace(shape),
+                      "attention's backward needs a workspace of ", own_attention_workspace(shape),
+                      " bytes, but the context has ", context.workspace().size(),
+                      "; bind one of attention_workspace() bytes");
   return reinterpret_cast<float*>(context.workspace().data());
 }
 

@@ -20,15 +20,18 @@
 
 namespace octavo {
 
-/// Throws CudaError unless a call of the CUDA runtime succeeded.
+/// Throws CudaError unless a call of the CUDA runtime succeeded; MemoryError where the GPU's memory
+/// did not suffice.
 /// @param call    the call's name, such as "cudaStreamCreate"
 /// @param advice  further parts of the message: what to do
 template <class... Parts>
 void check(cudaError_t status, const char* call, const Parts&... advice) {
   if (status == cudaSuccess) return;
   cudaGetLastError();  // forgets the error, or the check of the next launch would meet it again
-  throw CudaError(message(call, " failed: ", cudaGetErrorString(status), " (",
-                          cudaGetErrorName(status), ")", advice...));
+  const std::string what = message(call, " failed: ", cudaGetErrorString(status), " (",
+                                   cudaGetErrorName(status), ")", advice...);
+  if (status == cudaErrorMemoryAllocation) throw MemoryError(what);
+  throw CudaError(what, status);
 }
 
 /// A stream of one GPU, and the workspace of the operations on it. All that is launched with one

@@ -336,10 +336,10 @@ inline SortedTokens sort_tokens(TensorView<const std::int32_t, 1, Cuda> tokens, 
   };
   std::size_t bytes = 0;
   sort(nullptr, bytes);
-  require<ConfigError>(arrays + bytes <= context.workspace().size(),
-                       "embedding_backward needs a workspace of ", arrays + bytes, " bytes for ",
-                       count, " tokens, but the context has ", context.workspace().size(),
-                       "; bind one of embedding_workspace() bytes");
+  require<UsageError>(arrays + bytes <= context.workspace().size(),
+                      "embedding_backward needs a workspace of ", arrays + bytes, " bytes for ",
+                      count, " tokens, but the context has ", context.workspace().size(),
+                      "; bind one of embedding_workspace() bytes");
   sort(context.workspace().data() + arrays, bytes);
   return {sorted, sorted_positions, count};
 }

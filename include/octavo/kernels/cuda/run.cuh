@@ -261,9 +261,9 @@ inline int row_threads(Index columns) {
 template <class T>
 T* workspace_elements(Index count, const char* operation, const Context<Cuda>& context) {
   const std::size_t bytes = static_cast<std::size_t>(count) * sizeof(T);
-  require<ConfigError>(context.workspace().size() >= bytes, operation, " needs a workspace of ",
-                       bytes, " bytes, but the context has ", context.workspace().size(),
-                       "; bind one of at least ", kernel_workspace_bytes);
+  require<UsageError>(context.workspace().size() >= bytes, operation, " needs a workspace of ",
+                      bytes, " bytes, but the context has ", context.workspace().size(),
+                      "; bind one of at least ", kernel_workspace_bytes);
   return reinterpret_cast<T*>(context.workspace().data());
 }
 

@@ -20,7 +20,7 @@ inline std::size_t free_bytes(const Context<Cuda>& context) {
 
 /// `bytes` of a GPU's memory, more than 0. Allocating and freeing wait for the GPU: neither is for
 /// a step.
-/// @throws CudaError  if the GPU has not that much memory left
+/// @throws MemoryError  if the GPU has not that much memory left
 inline OwnedBytes allocate(std::size_t bytes, const Context<Cuda>& context) {
   context.make_current();
   void* memory = nullptr;
