@@ -8,6 +8,7 @@
 
 #include <octavo/attention/cuda/attention.cuh>
 #include <octavo/core/cuda/context.cuh>
+#include <octavo/core/cuda/lane.cuh>
 #include <octavo/core/cuda/replay.cuh>
 #include <octavo/gemm/cuda/matmul.cuh>
 #include <octavo/kernels/cuda/kernels.cuh>

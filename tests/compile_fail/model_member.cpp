@@ -38,7 +38,8 @@ struct Own {
   template <class M>
   void quantize_weights(const Context<D>&) {}
   void train_micro_batch(Tokens tokens, Tokens targets, Losses losses, GradientScale scale,
-                         bool first, const Context<D>& context);
+                         octavo::Accumulation accumulation, octavo::NoHooks& hooks,
+                         const Context<D>& context);
 #if !defined(OCTAVO_COMPILE_FAIL_FINISH_STEP)
   void finish_step(const Context<D>& context);
 #endif

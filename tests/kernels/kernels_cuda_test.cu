@@ -445,7 +445,8 @@ auto status_on(Index count, float max_norm, std::uint32_t nonfinite, float first
     add_squared_norm(constant(place.vector(normal_values<G>(count, 1.0f, seed))), status,
                      place.context());
   }
-  finish_status(constant(place.vector(slots)), before, max_norm, status, place.context());
+  add_nonfinite(constant(place.vector(slots)), before, status, place.context());
+  decide_step(max_norm, status, place.context());
   const auto saved = constant(place.vector(normal_values<Bf16>(count, 1.0f, 5)));
   const auto target = place.vector(normal_values<Bf16>(count, 1.0f, 6));
   const auto bytes = [&](auto view) {

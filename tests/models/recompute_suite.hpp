@@ -71,8 +71,10 @@ class RecomputeTest : public testing::Test {
     model.template quantize_weights<octavo::Mode::train>(context);
     const support::TokenBatch batch = support::make_batch(48, support::small.vocabulary, 3);
     const float gradient_scale = 1.0f / 48.0f;
+    octavo::NoHooks hooks;
     model.train_micro_batch({batch.tokens.data(), {48}}, {batch.targets.data(), {48}},
-                            {result.losses.data(), {48}}, {&gradient_scale, {1}}, true, context);
+                            {result.losses.data(), {48}}, {&gradient_scale, {1}}, {}, hooks,
+                            context);
     model.visit(
         [&](auto& parameter) { support::append_bytes(result.gradients, parameter.gradient); });
     return result;

@@ -9,13 +9,18 @@ namespace octavo {
 /// What is known of a step once its gradients are complete. Lives on the device; the trainer reads
 /// it once a step.
 struct StepStatus {
-  double squared_norm;      ///< Σ of squared gradients
-  double loss_sum;          ///< Σ of the losses of all tokens
-  float gradient_norm;      ///< square root of `squared_norm`
-  float clip_coefficient;   ///< factor for every gradient, at most 1
-  std::uint32_t nonfinite;  ///< operands that held an Inf or NaN before they were cast
-  std::uint32_t skip;       ///< 1: loss, gradient or an operand is not finite; nothing may change
-  std::uint32_t arrivals;   ///< blocks of a running add_squared_norm that are done; 0 before, after
+  /// How many of the first members are sums. Whoever holds a part of the gradients, or of the
+  /// tokens, adds up its own; one sum over all of them makes the whole's, and then all decide
+  /// alike.
+  static constexpr Index sums = 3;
+
+  double squared_norm;     ///< Σ of squared gradients
+  double loss_sum;         ///< Σ of the losses of all tokens
+  double nonfinite;        ///< Σ of casts that met an Inf or NaN
+  float gradient_norm;     ///< square root of `squared_norm`
+  float clip_coefficient;  ///< factor for every gradient, at most 1
+  std::uint32_t skip;      ///< 1: loss, gradient or an operand is not finite; nothing may change
+  std::uint32_t arrivals;  ///< blocks of a running add_squared_norm that are done; 0 before, after
 };
 
 /// Adds the losses to `status.loss_sum`, in a fixed order.
@@ -38,20 +43,27 @@ void add_squared_norm(TensorView<const G, 1, D> gradient, TensorView<StepStatus,
   add_squared_norm_body(gradient, status, context);
 }
 
-/// Completes the status: norm, clipping, and whether to skip. The step is skipped if its loss or
-/// its gradient norm is not finite, or if a slot's `nonfinite` rose above what `before` holds: a
-/// saturating cast would otherwise hide an Inf.
+/// Adds to `status.nonfinite` by how much the slots' counts rose.
 /// @param slots   [operands], after the step
 /// @param before  [operands], as they were before the step
-/// @param max_norm  gradients are scaled down to this norm; 0 leaves them
 /// @param status  [1]
 /// @note enqueues; does not synchronise
 template <Device D>
-void finish_status(TensorView<const ScalingSlot, 1, D> slots,
-                   TensorView<const ScalingSlot, 1, D> before, float max_norm,
-                   TensorView<StepStatus, 1, D> status, const Context<D>& context) {
-  check_shape("finish_status", "before", before, {slots.extent(0)});
-  finish_status_body(slots, before, max_norm, status, context);
+void add_nonfinite(TensorView<const ScalingSlot, 1, D> slots,
+                   TensorView<const ScalingSlot, 1, D> before, TensorView<StepStatus, 1, D> status,
+                   const Context<D>& context) {
+  check_shape("add_nonfinite", "before", before, {slots.extent(0)});
+  add_nonfinite_body(slots, before, status, context);
+}
+
+/// Decides from the sums: norm, clipping, and whether to skip. A step is skipped if its loss or its
+/// gradient norm is not finite, or if a cast met what is not: it would otherwise hide an Inf.
+/// @param max_norm  gradients are scaled down to this norm; 0 leaves them
+/// @param status    [1], with all sums
+/// @note enqueues; does not synchronise
+template <Device D>
+void decide_step(float max_norm, TensorView<StepStatus, 1, D> status, const Context<D>& context) {
+  decide_step_body(max_norm, status, context);
 }
 
 /// Copies `source` over `target` if `status.skip` is set.

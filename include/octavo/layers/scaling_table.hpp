@@ -118,14 +118,13 @@ class ScalingTable {
     copy_on_device(snapshot_.data(), state_.data(), state_.bytes(), context);
   }
 
-  /// Completes `status` from the slots, and keeps what they hold for `report_sync`: of a step that
-  /// is skipped the slots themselves forget it.
-  void finish(float max_norm, TensorView<StepStatus, 1, D> status,
-              const Context<D>& context) const {
+  /// Adds what the step's casts met to `status`, and keeps what the slots hold for `report_sync`:
+  /// of a step that is skipped the slots themselves forget it.
+  void add_nonfinite(TensorView<StepStatus, 1, D> status, const Context<D>& context) const {
     copy_on_device(seen_.data(), slots_.data(), slots_.bytes(), context);
     const TensorView<const ScalingSlot, 1, D> now = slots_;
     const TensorView<const ScalingSlot, 1, D> before = slots_in(snapshot_);
-    finish_status(now, before, max_norm, status, context);
+    octavo::add_nonfinite(now, before, status, context);
   }
 
   /// Brings the snapshot back.

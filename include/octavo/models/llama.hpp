@@ -5,6 +5,7 @@
 #include <octavo/layers/layers.hpp>
 #include <octavo/models/llama_config.hpp>
 #include <octavo/models/segments.hpp>
+#include <octavo/models/step_hooks.hpp>
 
 #include <array>
 #include <functional>
@@ -162,23 +163,31 @@ class Llama {
 
   /// Forward, loss and backward of one micro-batch. Weights' gradients are overwritten by the first
   /// micro-batch of a step and added to by the others.
+  ///
+  /// The runs of a forward are those of `visit_runs`, in its order; a tied table's weights are read
+  /// by the head, too, and its gradients are final with the embedding's.
   /// @param tokens          [rows]; rows are the batch's sequences one after another
   /// @param targets         [rows]; below 0: ignored
   /// @param losses          [rows], written
   /// @param gradient_scale  [1]: 1 / number of targets in the step
+  /// @param hooks           called between the stages; see `NoHooks`
   /// @note enqueues; does not synchronise
+  template <class Hooks>
   void train_micro_batch(TensorView<const std::int32_t, 1, D> tokens,
                          TensorView<const std::int32_t, 1, D> targets,
                          TensorView<float, 1, D> losses,
-                         TensorView<const float, 1, D> gradient_scale, bool first,
-                         const Context<D>& context) {
-    forward<Mode::train>(tokens, batch_, context);
+                         TensorView<const float, 1, D> gradient_scale, Accumulation accumulation,
+                         Hooks& hooks, const Context<D>& context) {
+    forward<Mode::train>(tokens, batch_, hooks, context);
+    hooks.before_forward(head_run_, context);
     const TensorView<T, 2, D> gradient = gradient_;
     fill_zero(gradient.data(), gradient.bytes(), context);
     const TensorView<const T, 2, D> last = stream(Config.layers, batch_.rows());
+    hooks.before_backward(head_run_, context);
     head_.template loss<Mode::train>(last, targets, losses, gradient, head_weight().gradient,
-                                     gradient_scale, !first, context);
-    backward(tokens, gradient, !first, context);
+                                     gradient_scale, !accumulation.first, context);
+    if (accumulation.last) hooks.gradients_final(head_run_, context);
+    backward(tokens, gradient, accumulation, hooks, context);
     scaling_.update(OperandKind::input, context);
     scaling_.update(OperandKind::output_gradient, context);
   }
@@ -196,7 +205,8 @@ class Llama {
   void evaluate(TensorView<const std::int32_t, 1, D> tokens,
                 TensorView<const std::int32_t, 1, D> targets, TensorView<float, 1, D> losses,
                 const Context<D>& context) {
-    forward<Mode::evaluate>(tokens, batch_, context);
+    NoHooks hooks;
+    forward<Mode::evaluate>(tokens, batch_, hooks, context);
     const TensorView<const T, 2, D> last = stream(Config.layers, batch_.rows());
     head_.template loss<Mode::evaluate>(last, targets, losses, gradient_, {}, {}, false, context);
   }
@@ -214,7 +224,8 @@ class Llama {
                         " of ", batch_.tokens);
     require<ShapeError>(count <= logits_rows(), "logits: ", count, " rows are more than the ",
                         logits_rows(), " that exist at once; ask for fewer");
-    forward<Mode::evaluate>(tokens, shape, context);
+    NoHooks hooks;
+    forward<Mode::evaluate>(tokens, shape, hooks, context);
     const TensorView<const T, 2, D> last = stream(Config.layers, shape.rows());
     return head_.template logits<Mode::evaluate>(last.rows(begin, count), context);
   }
@@ -387,31 +398,39 @@ class Llama {
     return {stream_[static_cast<std::size_t>(layer)], {rows, Config.hidden}};
   }
 
-  template <class M>
-  void forward(TensorView<const std::int32_t, 1, D> tokens, BatchShape batch,
+  template <class M, class Hooks>
+  void forward(TensorView<const std::int32_t, 1, D> tokens, BatchShape batch, Hooks& hooks,
                const Context<D>& context) {
     check_shape("Llama", "tokens", tokens, {batch.rows()});
+    hooks.before_forward(embedding_run_, context);
     embedding_.forward(tokens, stream(0, batch.rows()), context);
     int layer = 0;
     for_each_block([&](auto& block, auto&) {
+      hooks.before_forward(block.run(), context);
       block.template forward<M>(stream(layer, batch.rows()), stream(layer + 1, batch.rows()), batch,
                                 rope_, context);
       ++layer;
     });
   }
 
+  template <class Hooks>
   void backward(TensorView<const std::int32_t, 1, D> tokens, TensorView<T, 2, D> gradient,
-                bool accumulate, const Context<D>& context) {
+                Accumulation accumulation, Hooks& hooks, const Context<D>& context) {
+    const bool accumulate = !accumulation.first;
     const auto one = [&](auto& block, auto& shared, int layer) {
+      hooks.before_backward(block.run(), context);
       block.backward(stream(layer, batch_.rows()), gradient, batch_, rope_, shared, accumulate,
                      context);
+      if (accumulation.last) hooks.gradients_final(block.run(), context);
     };
     for_each_block_reversed(one, std::make_index_sequence<std::tuple_size_v<SegmentTuple>>{});
+    hooks.before_backward(embedding_run_, context);
     // The head already overwrote the gradient of a tied table.
     if (!accumulate && !Config.tied_embeddings) {
       embedding_.visit([&](auto& table) { table.clear_gradient(context); });
     }
     embedding_.backward(tokens, gradient, context);
+    if (accumulation.last) hooks.gradients_final(embedding_run_, context);
   }
 
   BatchShape batch_;

@@ -4,3 +4,4 @@
 
 #include <octavo/models/llama.hpp>
 #include <octavo/models/llama_config.hpp>
+#include <octavo/models/step_hooks.hpp>

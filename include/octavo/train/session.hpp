@@ -3,6 +3,7 @@
 #pragma once
 
 #include <octavo/core/random.hpp>
+#include <octavo/train/one_rank.hpp>
 #include <octavo/train/trainable_model.hpp>
 #include <octavo/train/training_session.hpp>
 
@@ -15,20 +16,21 @@
 namespace octavo {
 
 /// The memory that a session needs, computed without allocating it.
-template <class Model, class Optimizer>
+template <class Model, class Optimizer, class Ranks = OneRank>
 MemoryPlan plan_memory(const SessionOptions& options,
                        const DeviceLimits<typename Model::DeviceType>& limits);
 
 namespace detail {
 
 /// Everything that lives in the arena, in the order that it is taken.
-template <class Model, class Optimizer>
+template <class Model, class Optimizer, class Ranks>
 struct SessionParts {
   using D = typename Model::DeviceType;
 
   SessionParts(Arena<D>& arena, const SessionOptions& options, const DeviceLimits<D>& limits)
       : model(arena, options.batch, model_options(options), limits),
-        optimizer(arena, model, seeded(options)) {
+        optimizer(arena, model, seeded(options)),
+        ranks(arena, model) {
     constexpr auto kind = MemoryKind::activations;
     const Index rows = options.batch.rows();
     const Index all = rows * options.micro_batches;
@@ -55,6 +57,7 @@ struct SessionParts {
 
   Model model;
   typename Optimizer::template For<Model> optimizer;
+  typename Ranks::template For<Model> ranks;
   TensorView<std::int32_t, 1, D> tokens;   ///< [micro_batches · rows]
   TensorView<std::int32_t, 1, D> targets;  ///< [micro_batches · rows]
   TensorView<float, 1, D> gradient_scale;  ///< [1]: 1 / number of targets in the step
@@ -67,7 +70,8 @@ struct SessionParts {
 /// The session of one model type.
 /// @tparam Model      a `TrainableModel`, such as `Llama<llama_tiny, Bf16, Cpu>`
 /// @tparam Optimizer  such as `AdamW<MasterWeights<Fp32>, Moments<Bf16>>`
-template <class Model, class Optimizer = AdamW<>>
+/// @tparam Ranks      what ranks do together; see `OneRank`
+template <class Model, class Optimizer = AdamW<>, class Ranks = OneRank>
 class ModelSession final : public TrainingSession {
  public:
   using D = typename Model::DeviceType;
@@ -76,7 +80,7 @@ class ModelSession final : public TrainingSession {
       : options_(options),
         context_(context),
         limits_(Model::limits(options.batch, context)),
-        arena_(plan_memory<Model, Optimizer>(options, limits_), context),
+        arena_(plan_memory<Model, Optimizer, Ranks>(options, limits_), context),
         parts_(arena_, options_, limits_),
         staging_(parts_.tokens.bytes() + parts_.targets.bytes() + parts_.gradient_scale.bytes() +
                      sizeof(AdamWStep),
@@ -84,6 +88,7 @@ class ModelSession final : public TrainingSession {
         must_calibrate_(parts_.model.scaling().has_histories() ? 1 : 0) {
     parts_.model.initialize(options.seed, context);
     parts_.optimizer.initialize(context);
+    parts_.ranks.start(context);
     choose_gemms();
   }
 
@@ -204,6 +209,8 @@ class ModelSession final : public TrainingSession {
 
   /// The model, for tests and programs that know its type.
   [[nodiscard]] Model& model() { return parts_.model; }
+  /// What its ranks do together, likewise.
+  [[nodiscard]] auto& ranks() { return parts_.ranks; }
 
  private:
   [[nodiscard]] Index rows() const { return options_.batch.rows(); }
@@ -239,7 +246,9 @@ class ModelSession final : public TrainingSession {
     copy_random_inputs();
     const auto pass = [&] {
       parts_.model.template quantize_weights<Mode::train>(context_);
-      for (Index m = 0; m < std::min<Index>(micro_batches, 2); ++m) train_micro_batch(m);
+      for (Index m = 0; m < std::min<Index>(micro_batches, 2); ++m) {
+        train_micro_batch(m, {.first = m == 0, .last = false});
+      }
       parts_.model.finish_step(context_);
     };
     rehearse_gemms_sync(pass, context_);
@@ -267,16 +276,16 @@ class ModelSession final : public TrainingSession {
     constexpr int passes = 2;
     for (int pass = 0; pass < passes; ++pass) {
       parts_.model.template quantize_weights<Mode::train>(context_);
-      train_micro_batch(0);
+      train_micro_batch(0, {.first = true, .last = false});
       parts_.model.finish_step(context_);
     }
   }
 
-  void train_micro_batch(Index number) {
+  void train_micro_batch(Index number, Accumulation accumulation) {
     const Index begin = number * rows();
     parts_.model.train_micro_batch(parts_.tokens.rows(begin, rows()),
                                    parts_.targets.rows(begin, rows()), parts_.losses,
-                                   parts_.gradient_scale, number == 0, context_);
+                                   parts_.gradient_scale, accumulation, parts_.ranks, context_);
   }
 
   /// Everything between the step's inputs and its status, without synchronisation or allocation.
@@ -290,13 +299,16 @@ class ModelSession final : public TrainingSession {
     scaling.clear_statistics(context_);
     model.template quantize_weights<Mode::train>(context_);
     for (Index m = 0; m < options_.micro_batches; ++m) {
-      train_micro_batch(m);
+      train_micro_batch(m, {.first = m == 0, .last = m + 1 == options_.micro_batches});
       add_losses(losses(), parts_.status, context_);
     }
     model.finish_step(context_);
     model.verify_step(options_.micro_batches);
+    parts_.ranks.join(context_);
     parts_.optimizer.add_squared_norms(parts_.status, context_);
-    scaling.finish(options_.max_gradient_norm, parts_.status, context_);
+    scaling.add_nonfinite(parts_.status, context_);
+    parts_.ranks.sum(parts_.status, context_);
+    decide_step(options_.max_gradient_norm, parts_.status, context_);
     parts_.optimizer.step(status(), context_);
     scaling.restore_if_skipped(status(), context_);
   }
@@ -306,6 +318,7 @@ class ModelSession final : public TrainingSession {
   /// error is the one to tell, not one of this.
   void undo_step() noexcept {
     try {
+      parts_.ranks.join(context_);
       if (must_calibrate_ != 0) {
         parts_.model.scaling().reset(context_);
       } else {
@@ -349,17 +362,17 @@ class ModelSession final : public TrainingSession {
   Context<D>& context_;
   DeviceLimits<D> limits_;
   Arena<D> arena_;
-  detail::SessionParts<Model, Optimizer> parts_;
+  detail::SessionParts<Model, Optimizer, Ranks> parts_;
   Staging<D> staging_;
   Replay<D> replay_;
   std::int64_t must_calibrate_;  ///< 1: before the next step, until one was not skipped
 };
 
-template <class Model, class Optimizer>
+template <class Model, class Optimizer, class Ranks>
 MemoryPlan plan_memory(const SessionOptions& options,
                        const DeviceLimits<typename Model::DeviceType>& limits) {
   Arena<typename Model::DeviceType> arena;
-  const detail::SessionParts<Model, Optimizer> parts(arena, options, limits);
+  const detail::SessionParts<Model, Optimizer, Ranks> parts(arena, options, limits);
   return arena.plan();
 }
 

@@ -13,7 +13,7 @@
 namespace octavo {
 
 struct SessionOptions;
-template <class Model, class Optimizer>
+template <class Model, class Optimizer, class Ranks>
 class ModelSession;
 
 namespace detail {
@@ -70,9 +70,9 @@ concept HasQuantizeWeights = requires(M& model, const Context<D>& context) {
 template <class M, class D = typename M::DeviceType>
 concept HasTrainMicroBatch = requires(M& model, TensorView<const std::int32_t, 1, D> tokens,
                                       TensorView<float, 1, D> losses,
-                                      TensorView<const float, 1, D> gradient_scale,
+                                      TensorView<const float, 1, D> gradient_scale, NoHooks& hooks,
                                       const Context<D>& context) {
-  model.train_micro_batch(tokens, tokens, losses, gradient_scale, true, context);
+  model.train_micro_batch(tokens, tokens, losses, gradient_scale, Accumulation{}, hooks, context);
 };
 template <class M, class D = typename M::DeviceType>
 concept HasFinishStep = requires(M& model, const Context<D>& context) {
@@ -164,7 +164,7 @@ struct TrainableModelCheck<M> {
                 "ModelSession: the model lacks quantize_weights<Mode>(const Context<D>&)");
   static_assert(HasTrainMicroBatch<M>,
                 "ModelSession: the model lacks train_micro_batch(tokens, targets, losses, "
-                "gradient_scale, first, context) with Llama's arguments");
+                "gradient_scale, accumulation, hooks, context) with Llama's arguments");
   static_assert(HasFinishStep<M>, "ModelSession: the model lacks finish_step(const Context<D>&)");
   static_assert(HasScaling<M>,
                 "ModelSession: the model lacks `const ScalingTable<D>& scaling() const`");
@@ -185,8 +185,8 @@ struct TrainableModelCheck<M> {
 
 /// What stands in the place of a session of anything else, so that nothing but what the model lacks
 /// is printed.
-template <class Model, class Optimizer>
-requires(!TrainableModel<Model>) class ModelSession<Model, Optimizer>
+template <class Model, class Optimizer, class Ranks>
+requires(!TrainableModel<Model>) class ModelSession<Model, Optimizer, Ranks>
     : detail::TrainableModelCheck<Model> {
  public:
   template <class C>

@@ -42,13 +42,18 @@ void add_squared_norm_body(TensorView<const G, 1, Cpu> gradient,
   for (const double sum : sums) status.data()->squared_norm += sum;
 }
 
-/// See finish_status.
-inline void finish_status_body(TensorView<const ScalingSlot, 1, Cpu> slots,
-                               TensorView<const ScalingSlot, 1, Cpu> before, float max_norm,
+/// See add_nonfinite.
+inline void add_nonfinite_body(TensorView<const ScalingSlot, 1, Cpu> slots,
+                               TensorView<const ScalingSlot, 1, Cpu> before,
                                TensorView<StepStatus, 1, Cpu> status, const Context<Cpu>&) {
   for (Index i = 0; i < slots.extent(0); ++i) {
     status.data()->nonfinite += slots.data()[i].nonfinite - before.data()[i].nonfinite;
   }
+}
+
+/// See decide_step.
+inline void decide_step_body(float max_norm, TensorView<StepStatus, 1, Cpu> status,
+                             const Context<Cpu>&) {
   detail::decide(*status.data(), std::sqrt(status.data()->squared_norm), max_norm);
 }
 

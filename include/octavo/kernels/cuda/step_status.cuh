@@ -93,18 +93,22 @@ OCTAVO_KERNEL void __launch_bounds__(elementwise_threads, 4)
   status->arrivals = 0;
 }
 
-/// Completes the status, by one block.
+/// Adds up by how much the counts rose, by one block.
 template <Device D>
 OCTAVO_KERNEL void __launch_bounds__(status_threads)
-    finish_status_kernel(TensorView<const ScalingSlot, 1, D> slots, const ScalingSlot* before,
-                         float max_norm, StepStatus* status) {
+    add_nonfinite_kernel(TensorView<const ScalingSlot, 1, D> slots, const ScalingSlot* before,
+                         StepStatus* status) {
   std::uint32_t nonfinite = 0;
   for (Index i = threadIdx.x; i < slots.extent(0); i += status_threads) {
     nonfinite += slots.data()[i].nonfinite - before[i].nonfinite;
   }
   nonfinite = block_sum(nonfinite);
-  if (threadIdx.x != 0) return;
-  status->nonfinite += nonfinite;
+  if (threadIdx.x == 0) status->nonfinite += nonfinite;
+}
+
+/// Decides, by one thread.
+template <Device D>
+OCTAVO_KERNEL void decide_step_kernel(float max_norm, StepStatus* status) {
   decide(*status, sqrt(status->squared_norm), max_norm);
 }
 
@@ -150,13 +154,20 @@ void add_squared_norm_body(TensorView<const G, 1, Cuda> gradient,
                  gradient.data(), count, runs, sums, status.data());
 }
 
-/// See finish_status.
-inline void finish_status_body(TensorView<const ScalingSlot, 1, Cuda> slots,
-                               TensorView<const ScalingSlot, 1, Cuda> before, float max_norm,
+/// See add_nonfinite.
+inline void add_nonfinite_body(TensorView<const ScalingSlot, 1, Cuda> slots,
+                               TensorView<const ScalingSlot, 1, Cuda> before,
                                TensorView<StepStatus, 1, Cuda> status,
                                const Context<Cuda>& context) {
-  detail::launch("finish_status", detail::finish_status_kernel<Cuda>, 1, detail::status_threads, 0,
-                 context, slots, before.data(), max_norm, status.data());
+  detail::launch("add_nonfinite", detail::add_nonfinite_kernel<Cuda>, 1, detail::status_threads, 0,
+                 context, slots, before.data(), status.data());
+}
+
+/// See decide_step.
+inline void decide_step_body(float max_norm, TensorView<StepStatus, 1, Cuda> status,
+                             const Context<Cuda>& context) {
+  detail::launch("decide_step", detail::decide_step_kernel<Cuda>, 1, 1, 0, context, max_norm,
+                 status.data());
 }
 
 /// See restore_if_skipped.

@@ -1,0 +1,58 @@
+/// @file
+/// Work beside a context's own on the `Cuda` device: another stream of its GPU.
+#pragma once
+
+#include <octavo/core/cuda/context.cuh>
+#include <octavo/core/lane.hpp>
+
+#include <memory>
+#include <type_traits>
+
+namespace octavo {
+
+/// See Lane. A recording of the main context's work takes in what is enqueued on the lane after a
+/// `fork`; it must be joined before the recording ends.
+template <>
+class Lane<Cuda> {
+ public:
+  /// @param main  outlives the lane
+  explicit Lane(const Context<Cuda>& main)
+      : main_(main), context_(main.gpu()), forked_(new_event()), joined_(new_event()) {
+    context_.set_deterministic(main.limits().deterministic);
+    context_.set_cudnn(main.limits().cudnn);
+  }
+
+  [[nodiscard]] const Context<Cuda>& context() const { return context_; }
+  /// See Lane<Cpu>.
+  void bind_workspace(std::span<std::byte> workspace) { context_.bind_workspace(workspace); }
+
+  /// See Lane<Cpu>.
+  void fork() const { follow(context_, main_, forked_.get()); }
+  /// See Lane<Cpu>.
+  void join() const { follow(main_, context_, joined_.get()); }
+
+ private:
+  struct Destroy {
+    void operator()(cudaEvent_t event) const { cudaEventDestroy(event); }
+  };
+  using Event = std::unique_ptr<std::remove_pointer_t<cudaEvent_t>, Destroy>;
+
+  static Event new_event() {
+    cudaEvent_t event = nullptr;
+    check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "cudaEventCreateWithFlags");
+    return Event(event);
+  }
+
+  /// An event may be recorded again while waits for its last record are pending.
+  static void follow(const Context<Cuda>& later, const Context<Cuda>& earlier, cudaEvent_t event) {
+    check(cudaEventRecord(event, earlier.stream()), "cudaEventRecord");
+    check(cudaStreamWaitEvent(later.stream(), event, 0), "cudaStreamWaitEvent");
+  }
+
+  const Context<Cuda>& main_;
+  Context<Cuda> context_;
+  Event forked_;
+  Event joined_;
+};
+
+}  // namespace octavo

@@ -1,0 +1,173 @@
+// Places between the stages of a step, what is done there, and what ranks add up.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstddef>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "support/copied_gradients.hpp"
+#include "support/small_model.hpp"
+
+namespace step_hooks_test {
+
+using namespace octavo;
+using support::TokenBatch;
+
+constexpr LlamaConfig tied = [] {
+  LlamaConfig config = support::small;
+  config.tied_embeddings = true;
+  return config;
+}();
+
+/// Writes down what it is called for.
+struct Diary {
+  template <class Model>
+  class For : public OneRank::For<Model> {
+   public:
+    using D = typename Model::DeviceType;
+
+    For(Arena<D>& arena, Model& model) : OneRank::For<Model>(arena, model) {
+      model.visit_runs([&](const auto& run, const auto&) {
+        const std::size_t number = numbers_.size();
+        numbers_[&run] = number == 0 ? "embedding" : "block " + std::to_string(number - 1);
+        last_ = &run;
+      });
+      numbers_[last_] = "head";
+    }
+
+    template <class Run>
+    void before_forward(const Run& run, const Context<D>&) {
+      note("forward of " + numbers_.at(&run));
+    }
+    template <class Run>
+    void before_backward(const Run& run, const Context<D>&) {
+      note("backward of " + numbers_.at(&run));
+    }
+    template <class Run>
+    void gradients_final(const Run& run, const Context<D>&) {
+      note("final: " + numbers_.at(&run));
+    }
+    void join(const Context<D>&) { note("join"); }
+    void sum(TensorView<StepStatus, 1, D>, const Context<D>&) { note("sum"); }
+
+    std::vector<std::string> lines;
+
+   private:
+    void note(const std::string& line) { lines.push_back(line); }
+
+    std::map<const void*, std::string> numbers_;
+    const void* last_ = nullptr;
+  };
+};
+
+std::vector<std::string> expected_lines(bool last_micro_batch) {
+  std::vector<std::string> lines{"forward of embedding", "forward of block 0", "forward of block 1",
+                                 "forward of block 2", "forward of head"};
+  for (const char* run : {"head", "block 2", "block 1", "block 0", "embedding"}) {
+    lines.push_back(std::string("backward of ") + run);
+    if (last_micro_batch) lines.push_back(std::string("final: ") + run);
+  }
+  return lines;
+}
+
+template <LlamaConfig Config>
+void check_order() {
+  SessionOptions options = support::small_options();
+  options.micro_batches = 2;
+  Context<Cpu> context{2};
+  ModelSession<Llama<Config, Bf16, Cpu>, AdamW<>, Diary> session(options, context);
+  EXPECT_TRUE(session.ranks().lines.empty());
+  const TokenBatch batch = support::step_batch(options, 0);
+  session.step(batch.tokens, batch.targets, 1e-3);
+  std::vector<std::string> expected = expected_lines(false);
+  const std::vector<std::string> last = expected_lines(true);
+  expected.insert(expected.end(), last.begin(), last.end());
+  expected.insert(expected.end(), {"join", "sum"});
+  EXPECT_EQ(session.ranks().lines, expected);
+}
+
+TEST(StepHooks, AreCalledBetweenTheStages) { check_order<support::small>(); }
+TEST(StepHooks, OfATiedTableAreThose) { check_order<tied>(); }
+
+template <class Precision>
+class HooksOf : public testing::Test {};
+using Precisions = testing::Types<Fp32, Bf16, Fp8Recipe<Delayed>, Fp8Recipe<Blockwise>>;
+TYPED_TEST_SUITE(HooksOf, Precisions);
+
+TYPED_TEST(HooksOf, SeeFinalGradients) {
+  using Model = support::SmallModel<TypeParam>;
+  for (const Index micro_batches : {1, 2}) {
+    SessionOptions options = support::small_options();
+    options.micro_batches = micro_batches;
+    Context<Cpu> context{2};
+    ModelSession<Model, AdamW<>, support::CopiedGradients> session(options, context);
+    ModelSession<Model> alone(options, context);
+    for (unsigned i = 0; i < 2; ++i) {
+      const TokenBatch batch = support::step_batch(options, i);
+      session.step(batch.tokens, batch.targets, 1e-3);
+      alone.step(batch.tokens, batch.targets, 1e-3);
+      std::vector<std::byte> copied;
+      session.model().visit_runs([&](const auto& run, const auto& each) {
+        const auto copy = session.ranks().copy_of(run);
+        each([&](const auto& parameter) {
+          support::append_bytes(copied, copy.rows(parameter.offset, parameter.weight.size()));
+        });
+      });
+      EXPECT_TRUE(copied == support::weight_gradients(alone)) << micro_batches << ", step " << i;
+    }
+    EXPECT_TRUE(support::weights(session) == support::weights(alone));
+  }
+}
+
+/// Beside another rank, which has other sums.
+struct BesideAnother {
+  template <class Model>
+  struct For : OneRank::For<Model> {
+    using D = typename Model::DeviceType;
+    using Base = OneRank::For<Model>;
+    using Base::Base;
+
+    void sum(TensorView<StepStatus, 1, D> status, const Context<D>&) {
+      static_assert(StepStatus::sums == 3);
+      status.data()->squared_norm += other.squared_norm;
+      status.data()->loss_sum += other.loss_sum;
+      status.data()->nonfinite += other.nonfinite;
+    }
+
+    StepStatus other{};
+  };
+};
+
+TEST(StepSums, OfAllRanksDecide) {
+  using Model = support::SmallModel<Bf16>;
+  const SessionOptions options = support::small_options();
+  const TokenBatch batch = support::step_batch(options, 0);
+  Context<Cpu> context{2};
+  ModelSession<Model> alone(options, context);
+  const StepResult own = alone.step(batch.tokens, batch.targets, 1e-3);
+  ModelSession<Model, AdamW<>, BesideAnother> session(options, context);
+  const std::vector<std::byte> before = support::weights(session);
+
+  for (const double bad : {INFINITY, NAN}) {
+    session.ranks().other = {};
+    session.ranks().other.squared_norm = bad;
+    EXPECT_TRUE(session.step(batch.tokens, batch.targets, 1e-3).skipped) << bad;
+    session.ranks().other = {};
+    session.ranks().other.loss_sum = bad;
+    EXPECT_TRUE(session.step(batch.tokens, batch.targets, 1e-3).skipped) << bad;
+  }
+  session.ranks().other = {};
+  session.ranks().other.nonfinite = 1;
+  EXPECT_TRUE(session.step(batch.tokens, batch.targets, 1e-3).skipped);
+  EXPECT_TRUE(support::weights(session) == before);
+
+  session.ranks().other = {};
+  session.ranks().other.squared_norm = 9.0;
+  const StepResult both = session.step(batch.tokens, batch.targets, 1e-3);
+  EXPECT_FALSE(both.skipped);
+  EXPECT_NEAR(both.gradient_norm, std::sqrt(own.gradient_norm * own.gradient_norm + 9.0), 1e-5);
+}
+
+}  // namespace step_hooks_test
