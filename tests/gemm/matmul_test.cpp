@@ -192,7 +192,7 @@ TEST(MatmulErrors, ShapesAndWorkspaceMustFit) {
   EXPECT_THROW((void)matmul_weight_gradient(x.input(), w.input(), output, place.context),
                ShapeError);
   place.bind(needed - 1);
-  EXPECT_THROW(forward(w, output), ConfigError);
+  EXPECT_THROW(forward(w, output), UsageError);
 }
 
 }  // namespace matmul_test
