@@ -20,7 +20,7 @@ std::vector<Values> run(int steps) {
   Manifest manifest;
   ScalingTable<Cpu> scaling;
   Parameter<T, float, Cpu> weight;
-  weight.take(arena, "linear.weight", features, features, 0.05f);
+  weight.take(arena, "linear.weight", features, features, Initial::normal(0.05f));
   weight.take_gradient(arena);
   Layer layer;
   layer.enter("linear", {&scaling, &manifest});

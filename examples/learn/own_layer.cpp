@@ -9,7 +9,7 @@ using Matrix = TensorView<float, 2, Cpu>;
 
 /// y[t, c] = x[t, c] · weight[c], which lets a branch start out weak. Touvron et al. 2021.
 struct LayerScale {
-  LayerScale() { weight.declare("layer_scale.weight", 1, hidden, 0.5f); }
+  LayerScale() { weight.declare("layer_scale.weight", 1, hidden, Initial::normal(0.5f)); }
   void visit(auto&& visitor) { visitor(weight); }
   void forward(Matrix x, Matrix y, const Context<Cpu>& context) const {
     const float* w = weight.weight.data();
@@ -44,7 +44,7 @@ int main() {
   Parameter<float, float, Cpu> weight;
   LayerScale scale;
   Manifest manifest;
-  norm.declare("norm", 1e-5f), weight.declare("linear.weight", hidden, hidden, 0.2f);
+  norm.declare("norm", 1e-5f), weight.declare("weight", hidden, hidden, Initial::normal(0.2f));
   const auto visit = [&](auto v) { norm.visit(v), v(weight), scale.visit(v); };
   ParameterRun<float, float, Cpu> run;  // all weights side by side, all gradients too
   run.take_weights(arena, visit), run.take_gradients(arena, visit);

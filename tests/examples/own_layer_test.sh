@@ -5,7 +5,7 @@ set -u
 source "$(dirname "${BASH_SOURCE[0]}")/../support/program.sh"
 
 run "gradients" 0
-for parameter in norm.weight linear.weight layer_scale.weight; do
+for parameter in norm.weight weight layer_scale.weight; do
   grep -qE "^$parameter +\| backward +-?[0-9.]+ \| differences +-?[0-9.]+ \| relative error " out ||
     fail "no line of $parameter"
 done

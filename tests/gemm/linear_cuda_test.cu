@@ -363,7 +363,7 @@ class Layer {
   void take(Arena<D>& arena) {
     constexpr MemoryKind kind = MemoryKind::activations;
     begin_ = mark(arena);
-    weight_.take(arena, "linear.weight", out_features, in_features, 0.05f);
+    weight_.take(arena, "linear.weight", out_features, in_features, Initial::normal(0.05f));
     weight_.take_gradient(arena);
     operands_begin_ = mark(arena);  // the weight's row-major copy comes first
     linear_.take_weight_copies(arena, weight_);

@@ -41,7 +41,7 @@ struct OwnBlock {
 
   void take(Arena<Cpu>& arena, const std::string& name, LayerRegistry<Cpu> registry) {
     norm.declare(name + ".norm", 1e-5f);
-    weight.declare(name + ".weight", features, features, 0.2f);
+    weight.declare(name + ".weight", features, features, Initial::normal(0.2f));
     run.take_weights(arena, [this](const auto& visitor) { this->visit(visitor); });
     projection.enter(name, registry);
     projection.take_weight_copies(arena, weight);

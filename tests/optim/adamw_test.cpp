@@ -19,7 +19,7 @@ struct OneMatrix {
 
   explicit OneMatrix(Arena<Cpu>& arena) {
     const auto each = [this](const auto& body) { body(matrix); };
-    matrix.declare("matrix", 2, 3, 0.0f);
+    matrix.declare("matrix", 2, 3, octavo::Initial::ones());
     run.take_weights(arena, each);
     run.take_gradients(arena, each);
   }

@@ -7,18 +7,29 @@
 
 namespace octavo {
 
-/// How a parameter starts.
+/// What a parameter starts from.
+struct Initial {
+  enum class Kind : std::uint8_t { zeros, ones, normal };
+  Kind kind = Kind::zeros;
+  float deviation = 0;  ///< standard deviation of normal numbers
+
+  static constexpr Initial zeros() { return {}; }
+  static constexpr Initial ones() { return {Kind::ones, 0}; }
+  static constexpr Initial normal(float deviation) { return {Kind::normal, deviation}; }
+};
+
+/// The initial values of a tensor.
 struct InitialValues {
-  float deviation = 0;       ///< standard deviation of normal numbers; 0: every value is 1
+  Initial initial{};
   Index live = 0;            ///< elements from here on pad the tensor and are 0
   RandomStream stream = {};  ///< of the normal numbers
 };
 
 /// The initial value of the element at `position`.
 OCTAVO_HOST_DEVICE inline float initial_value(const InitialValues& values, Index position) {
-  if (position >= values.live) return 0.0f;
-  if (values.deviation == 0) return 1.0f;
-  return values.deviation * normal(values.stream, static_cast<std::uint64_t>(position));
+  if (position >= values.live || values.initial.kind == Initial::Kind::zeros) return 0.0f;
+  if (values.initial.kind == Initial::Kind::ones) return 1.0f;
+  return values.initial.deviation * normal(values.stream, static_cast<std::uint64_t>(position));
 }
 
 /// Sets a parameter to its initial values. They depend on seed, stream and position alone: devices

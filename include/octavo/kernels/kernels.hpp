@@ -3,9 +3,13 @@
 #pragma once
 
 #include <octavo/kernels/adamw.hpp>
+#include <octavo/kernels/bias.hpp>
 #include <octavo/kernels/cross_entropy.hpp>
 #include <octavo/kernels/embedding.hpp>
+#include <octavo/kernels/gelu.hpp>
 #include <octavo/kernels/initialize.hpp>
+#include <octavo/kernels/layer_norm.hpp>
+#include <octavo/kernels/positions.hpp>
 #include <octavo/kernels/quantize.hpp>
 #include <octavo/kernels/rms_norm.hpp>
 #include <octavo/kernels/rope.hpp>

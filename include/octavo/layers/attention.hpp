@@ -47,16 +47,17 @@ class GroupedQueryAttention {
 
   void declare(const std::string& name, LayerRegistry<D> registry, float initial_deviation,
                float residual_deviation, bool recomputed) {
-    qkv_weight_.declare(name + ".qkv.weight", Shape.qkv_columns(), Shape.hidden, initial_deviation);
+    qkv_weight_.declare(name + ".qkv.weight", Shape.qkv_columns(), Shape.hidden,
+                        Initial::normal(initial_deviation));
     output_weight_.declare(name + ".output.weight", Shape.hidden, Shape.attention_columns(),
-                           residual_deviation);
+                           Initial::normal(residual_deviation));
     if constexpr (Shape.qk_norm) {
-      query_norm_.declare(name + ".query_norm.weight", 1, Shape.head_dim, 0.0f);
-      key_norm_.declare(name + ".key_norm.weight", 1, Shape.head_dim, 0.0f);
+      query_norm_.declare(name + ".query_norm.weight", 1, Shape.head_dim, Initial::ones());
+      key_norm_.declare(name + ".key_norm.weight", 1, Shape.head_dim, Initial::ones());
     }
     announce(name + ".attention", registry, recomputed);
-    qkv_.enter(name + ".qkv", registry, recomputed);
-    output_.enter(name + ".output", registry, recomputed, false, true);
+    qkv_.enter(name + ".qkv", registry, {.recomputed = recomputed});
+    output_.enter(name + ".output", registry, {.recomputed = recomputed, .adds = true});
   }
 
   void take_weight_copies(Arena<D>& arena) {

@@ -14,9 +14,9 @@ template <class T, int Hidden, class G, Device D>
 class Embedding {
  public:
   /// @param rows        of the table; those from `vocabulary` on pad it
-  /// @param deviation   of the initial values
-  void declare(const std::string& name, Index rows, Index vocabulary, float deviation) {
-    weight_.declare(name + ".weight", rows, Hidden, deviation);
+  /// @param initial     values of the others
+  void declare(const std::string& name, Index rows, Index vocabulary, Initial initial) {
+    weight_.declare(name + ".weight", rows, Hidden, initial);
     weight_.initialised_rows = vocabulary;
   }
 

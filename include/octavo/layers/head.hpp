@@ -24,7 +24,7 @@ class LanguageModelHead {
     chunk_ = chunk;
     vocabulary_ = vocabulary;
     norm_.declare("final_norm", epsilon);
-    projection_.enter("head", registry, false, true);
+    projection_.enter("head", registry, {.is_head = true});
   }
 
   /// @param weight  the projection's: its own, or the embedding's

@@ -36,10 +36,11 @@ class MLP {
   void declare(const std::string& name, LayerRegistry<D> registry, float initial_deviation,
                float residual_deviation, bool gate_up_recomputed) {
     gate_up_weight_.declare(name + ".gate_up.weight", 2 * Shape.ffn, Shape.hidden,
-                            initial_deviation);
-    down_weight_.declare(name + ".down.weight", Shape.hidden, Shape.ffn, residual_deviation);
-    gate_up_.enter(name + ".gate_up", registry, gate_up_recomputed);
-    down_.enter(name + ".down", registry, false, false, true);
+                            Initial::normal(initial_deviation));
+    down_weight_.declare(name + ".down.weight", Shape.hidden, Shape.ffn,
+                         Initial::normal(residual_deviation));
+    gate_up_.enter(name + ".gate_up", registry, {.recomputed = gate_up_recomputed});
+    down_.enter(name + ".down", registry, {.adds = true});
   }
 
   void take_weight_copies(Arena<D>& arena) {

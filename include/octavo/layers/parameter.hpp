@@ -19,7 +19,7 @@ struct Parameter {
   std::string name;              ///< such as "blocks.0.qkv.weight"
   TensorView<W, 2, D> weight;    ///< [rows, columns]
   TensorView<G, 2, D> gradient;  ///< [rows, columns]
-  float initial_deviation = 0;   ///< standard deviation of the initial values; 0: all are 1
+  Initial initial{};             ///< what it starts from
   Index initialised_rows = 0;    ///< rows from here on pad the tensor and stay 0
   Index offset = 0;              ///< of the first element in its `ParameterRun`, if it is in one
 
@@ -36,17 +36,17 @@ struct Parameter {
   }
 
   /// Says what it is; its memory is its run's.
-  void declare(std::string parameter_name, Index rows, Index columns, float deviation) {
+  void declare(std::string parameter_name, Index rows, Index columns, Initial starts_from) {
     name = std::move(parameter_name);
     weight = {nullptr, {rows, columns}};
-    initial_deviation = deviation;
+    initial = starts_from;
     initialised_rows = rows;
   }
 
   /// Declares a parameter that is in no run, and takes its weight's memory.
   void take(Arena<D>& arena, std::string parameter_name, Index rows, Index columns,
-            float deviation) {
-    declare(std::move(parameter_name), rows, columns, deviation);
+            Initial starts_from) {
+    declare(std::move(parameter_name), rows, columns, starts_from);
     weight = {arena.template take<W>(MemoryKind::weights, weight.size()), weight.shape()};
   }
 
@@ -70,7 +70,7 @@ void initialize(const Parameter<W, G, D>& parameter, RandomStream stream,
                 const Context<D>& context) {
   const TensorView<W, 1, D> elements{parameter.weight.data(), {parameter.weight.size()}};
   const Index live = parameter.initialised_rows * parameter.weight.extent(1);
-  initialize_values(elements, {parameter.initial_deviation, live, stream}, context);
+  initialize_values(elements, {parameter.initial, live, stream}, context);
 }
 
 }  // namespace octavo

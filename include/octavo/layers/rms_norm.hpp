@@ -14,7 +14,7 @@ template <class T, int Hidden, class G, Device D>
 class RMSNorm {
  public:
   void declare(const std::string& name, float epsilon) {
-    weight_.declare(name + ".weight", 1, Hidden, 0.0f);
+    weight_.declare(name + ".weight", 1, Hidden, Initial::ones());
     epsilon_ = epsilon;
   }
 

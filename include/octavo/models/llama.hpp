@@ -277,7 +277,8 @@ class Llama {
         options_.weight_copies == WeightCopies::remade ? &weight_stage_ : nullptr, batch_, limits};
     constexpr float deviation = 0.02f;
     const float residual = deviation / std::sqrt(2.0f * static_cast<float>(Config.layers));
-    embedding_.declare("embedding", Config.padded_vocabulary(), Config.vocabulary, deviation);
+    embedding_.declare("embedding", Config.padded_vocabulary(), Config.vocabulary,
+                       Initial::normal(deviation));
     embedding_run_.take_weights(arena, each_of_embedding());
     int layer = 0;
     for_each_block([&](auto& block, auto&) {
@@ -286,7 +287,8 @@ class Llama {
     });
     head_.declare(registry, options_.head_chunk, Config.vocabulary, Config.norm_epsilon);
     if constexpr (!Config.tied_embeddings) {
-      head_weight_.declare("head.weight", Config.padded_vocabulary(), Config.hidden, deviation);
+      head_weight_.declare("head.weight", Config.padded_vocabulary(), Config.hidden,
+                           Initial::normal(deviation));
       head_weight_.initialised_rows = Config.vocabulary;
     }
     head_run_.take_weights(arena, each_of_head());

@@ -1,0 +1,57 @@
+/// @file
+/// GELU on the `Cpu` device.
+#pragma once
+
+#include <octavo/core/math.hpp>
+#include <octavo/kernels/cpu/bias.hpp>
+#include <octavo/kernels/gelu.hpp>
+
+namespace octavo {
+namespace detail {
+
+/// (1 + tanh(z)) / 2 for z = √(2/π) · (x + 0.044715 · x³): the sigmoid of 2 · z.
+inline float gelu_gate(float x) {
+  constexpr float twice_root = 1.5957691216f;  // 2 · √(2/π)
+  return 1.0f / (1.0f + fast_exp(-twice_root * (x + 0.044715f * x * x * x)));
+}
+
+}  // namespace detail
+
+/// See gelu_forward.
+template <LinearPrecision P, OperandKind Kind, class T>
+void gelu_forward_body(TensorView<const T, 2, Cpu> x, const Operand<P, Kind, Cpu>& y,
+                       const Context<Cpu>& context) {
+  const Index ffn = x.extent(1);
+  parallel_for(x.extent(0), context, [&](Index t) {
+    const T* row = x.row(t);
+    T* result = y.values.row(t);
+    for (Index i = 0; i < ffn; ++i) {
+      const float value = static_cast<float>(row[i]);
+      result[i] = T(value * detail::gelu_gate(value));
+    }
+  });
+  quantize(y, context);
+}
+
+/// See gelu_backward. With s the sigmoid of 2 · z: dx = dy · (s + x · s · (1 − s) · 2 · dz/dx).
+template <LinearPrecision P, OperandKind Kind, class T, class G>
+void gelu_backward_body(TensorView<const T, 2, Cpu> y_gradient, TensorView<const T, 2, Cpu> x,
+                        const Operand<P, Kind, Cpu>& x_gradient,
+                        TensorView<G, 1, Cpu> bias_gradient, const Context<Cpu>& context) {
+  const Index ffn = x.extent(1);
+  parallel_for(x.extent(0), context, [&](Index t) {
+    const T* row = x.row(t);
+    const T* dy = y_gradient.row(t);
+    T* result = x_gradient.values.row(t);
+    for (Index i = 0; i < ffn; ++i) {
+      const float value = static_cast<float>(row[i]);
+      const float s = detail::gelu_gate(value);
+      const float slope = 1.5957691216f + 0.2140644488f * value * value;  // 2 · dz/dx
+      result[i] = T(static_cast<float>(dy[i]) * (s + value * s * (1.0f - s) * slope));
+    }
+  });
+  if (!bias_gradient.empty()) detail::add_column_sums(x_gradient.values, bias_gradient, context);
+  quantize(x_gradient, context);
+}
+
+}  // namespace octavo
