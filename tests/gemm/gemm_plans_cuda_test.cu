@@ -177,7 +177,7 @@ std::array<std::uint64_t, 8> first_guess(const GemmKey& key, const Place& place)
   EXPECT_EQ(cublasLtCreate(&handle), CUBLAS_STATUS_SUCCESS);
   detail::GemmProduct product(key);
   const auto* scale = reinterpret_cast<const float*>(place.operands.data());
-  product.set_scales({scale, scale});
+  product.set_vectors({scale, scale});
   const detail::GemmAlgorithm algorithm = product.algorithms(handle, 1).front();
   cublasLtDestroy(handle);
   std::array<std::uint64_t, 8> words{};

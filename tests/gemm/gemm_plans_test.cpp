@@ -55,13 +55,14 @@ std::vector<GemmPlanRecord> many_records() {
   dense.key.scales_a = dense.key.scales_b = GemmScales::none;
   dense.key.transpose_a = dense.key.adds = true;
   dense.key.transpose_b = false;
+  dense.key.bias = true;
   dense.key.alignment = 16;
   dense.microseconds = 0;
   dense.algorithm.fill(~std::uint64_t{0});
   records.push_back(dense);
   GemmPlanRecord fast = record(2);
   fast.key.scales_a = fast.key.scales_b = GemmScales::tensor;
-  fast.key.fast_accumulation = true;
+  fast.key.fast_accumulation = fast.key.bias = true;
   records.push_back(fast);
   return records;
 }
@@ -169,7 +170,7 @@ TEST(GemmPlanText, MessagesSayWhatIsWrong) {
   EXPECT_EQ(says(replaced("m=16", "m=0"), "m is '0', but must be a number from 1"), "");
   EXPECT_EQ(says(replaced("m=16", "m=16x"), "m is '16x'"), "");
   EXPECT_EQ(says(replaced("a=E5M2", "a=E3M4"), "a is 'E3M4', which is unknown"), "");
-  EXPECT_EQ(says(replaced("adds=0", "adds=2"), "adds is '2', but must be a number from 0 to 1"),
+  EXPECT_EQ(says(replaced("adds=0", "adds=4"), "adds is '4', but must be a number from 0 to 3"),
             "");
   EXPECT_EQ(says(replaced("alignment=256", "align=256"), "'alignment=' is expected"), "");
   EXPECT_EQ(says(replaced("microseconds=251.5", "microseconds=inf"), "no number"), "");
@@ -240,6 +241,10 @@ TEST(GemmKeys, MessagesNameAllThatAProductDependsOn) {
   EXPECT_EQ(gemm_text(key),
             "E5M2 transposed x bf16 -> fp32, 1 x 2 x 3 (m x n x k), addresses at multiples of 16 "
             "bytes, with addend");
+  key.bias = true;
+  EXPECT_EQ(gemm_text(key),
+            "E5M2 transposed x bf16 -> fp32, 1 x 2 x 3 (m x n x k), addresses at multiples of 16 "
+            "bytes, with addend, with bias");
 }
 
 /// A product with both operands contiguous along k, as quantised ones are.

@@ -42,14 +42,17 @@ class Product {
     }
   }
 
-  /// Checks `result` = round(product + addend): FP32 sums, rounded once to the result's format.
+  /// Checks `result` = round(product + addend + bias): FP32 sums, rounded once to the result's
+  /// format.
   template <class T>
-  void check(const Matrix<T>& result, const Matrix<T>* addend = nullptr) const {
+  void check(const Matrix<T>& result, const std::type_identity_t<Matrix<T>>* addend = nullptr,
+             const std::type_identity_t<Matrix<T>>* bias = nullptr) const {
     constexpr double unit = std::is_same_v<T, float> ? 0x1p-24 : 0x1p-8;
     for (Index i = 0; i < result.rows; ++i) {
       for (Index j = 0; j < result.columns; ++j) {
         const auto at = static_cast<std::size_t>(i * columns_ + j);
-        const double expected = sums_[at] + (addend != nullptr ? (*addend)(i, j) : 0.0);
+        const double expected = sums_[at] + (addend != nullptr ? (*addend)(i, j) : 0.0) +
+                                (bias != nullptr ? (*bias)(0, j) : 0.0);
         const double tolerance = 1.01 * unit * std::abs(expected) + 1e-6 * magnitudes_[at];
         ASSERT_NEAR(result(i, j), expected, tolerance) << i << ", " << j;
       }
@@ -67,6 +70,7 @@ class Product {
 template <class T, class Gemm>
 void check_gemm(Index m, Index n, Index k, const Product& product, const Gemm& gemm) {
   const auto addend = support::random_matrix<T>(m, n, 99, 3.0f);
+  const auto bias = support::random_matrix<T>(1, n, 98, 3.0f);
   Matrix<T> first(m, n);
   for (const int threads : {1, 2, 4}) {
     support::Workplace place(threads);
@@ -79,6 +83,12 @@ void check_gemm(Index m, Index n, Index k, const Product& product, const Gemm& g
     gemm(GemmOutput<T, Cpu>{in_place.view(), in_place.input()}, place.context);
     product.check(plain);
     product.check(added, &addend);
+    Matrix<T> with_bias(m, n, T(77.0f));
+    gemm(GemmOutput<T, Cpu>{with_bias.view(), {}, bias.flat_input()}, place.context);
+    product.check(with_bias, nullptr, &bias);
+    Matrix<T> with_both = addend;
+    gemm(GemmOutput<T, Cpu>{with_both.view(), with_both.input(), bias.flat_input()}, place.context);
+    product.check(with_both, &addend, &bias);
     EXPECT_EQ(support::bytes_of(in_place.elements), support::bytes_of(added.elements));
     if (threads == 1) first = plain;
     EXPECT_EQ(support::bytes_of(plain.elements), support::bytes_of(first.elements)) << threads;

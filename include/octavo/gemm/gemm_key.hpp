@@ -30,7 +30,7 @@ constexpr Index bytes_of(GemmFormat format) {
   return bytes[static_cast<std::size_t>(format)];
 }
 
-/// result = op(a) · op(b) + addend, without its addresses.
+/// result = op(a) · op(b) + addend + bias, without its addresses.
 struct GemmKey {
   Index m = 0;  ///< rows of the result
   Index n = 0;  ///< columns of the result
@@ -42,7 +42,8 @@ struct GemmKey {
   GemmScales scales_b = GemmScales::none;
   bool transpose_a = false;  ///< a is stored as [k, m] rather than [m, k]
   bool transpose_b = false;  ///< b is stored as [n, k] rather than [k, n]
-  bool adds = false;
+  bool adds = false;         ///< an addend of the result's shape
+  bool bias = false;         ///< a vector to each row
   bool fast_accumulation = false;
   std::uint32_t alignment = 256;  ///< bytes that every matrix's address is a multiple of
 
@@ -55,7 +56,8 @@ inline std::string gemm_text(const GemmKey& key) {
   return message(name_of(key.a), key.transpose_a ? " transposed x " : " x ", name_of(key.b),
                  key.transpose_b ? " transposed -> " : " -> ", name_of(key.result), ", ", key.m,
                  " x ", key.n, " x ", key.k, " (m x n x k), addresses at multiples of ",
-                 key.alignment, " bytes", key.adds ? ", with addend" : "");
+                 key.alignment, " bytes", key.adds ? ", with addend" : "",
+                 key.bias ? ", with bias" : "");
 }
 
 /// The tokens that the GEMMs of a training step work on.
@@ -89,6 +91,7 @@ inline GemmKey gemm_key(const GemmEntry& entry, Index tokens, bool adds) {
   key.scales_a = entry.scales_a;
   key.scales_b = entry.scales_b;
   key.adds = adds;
+  key.bias = entry.bias;
   const bool quantized = entry.scales_a != GemmScales::none;
   const bool forward = entry.pass == GemmPass::forward;
   const bool weight_gradient = entry.pass == GemmPass::weight_gradient;

@@ -110,6 +110,9 @@ inline std::string without_blanks(std::string name) {
   return name.empty() ? "_" : name;
 }
 
+/// What a product adds, in files: 1 for an addend, 2 for a bias, 3 for both.
+inline int what_is_added(const GemmKey& key) { return (key.adds ? 1 : 0) + (key.bias ? 2 : 0); }
+
 /// A record without its checksum.
 inline std::string record_text(const GemmPlanRecord& record) {
   const GemmKey& key = record.key;
@@ -120,7 +123,7 @@ inline std::string record_text(const GemmPlanRecord& record) {
        << " k=" << key.k << " a=" << name_of(key.a) << " b=" << name_of(key.b)
        << " result=" << name_of(key.result) << " scales_a=" << name_of(key.scales_a)
        << " scales_b=" << name_of(key.scales_b) << " transpose_a=" << key.transpose_a
-       << " transpose_b=" << key.transpose_b << " adds=" << key.adds
+       << " transpose_b=" << key.transpose_b << " adds=" << what_is_added(key)
        << " fast_accumulation=" << key.fast_accumulation << " alignment=" << key.alignment
        << " microseconds=" << std::fixed << std::setprecision(1) << record.microseconds
        << " algorithm=" << std::hex << std::setfill('0');
@@ -229,7 +232,9 @@ inline GemmPlanRecord read_record(RecordReader& line) {
   key.scales_b = line.choice("scales_b", GemmScales::squares_of_128);
   key.transpose_a = line.flag("transpose_a");
   key.transpose_b = line.flag("transpose_b");
-  key.adds = line.flag("adds");
+  const int added = line.number("adds", 0, 3);
+  key.adds = added % 2 == 1;
+  key.bias = added >= 2;
   key.fast_accumulation = line.flag("fast_accumulation");
   key.alignment = line.number<std::uint32_t>("alignment", 1, 256);
   record.microseconds = line.decimal("microseconds");

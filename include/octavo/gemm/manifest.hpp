@@ -77,6 +77,7 @@ struct GemmEntry {
   bool is_head = false;       ///< runs once for each chunk of tokens
   std::uint64_t executed = 0;
   bool adds = false;  ///< the forward adds the residual stream
+  bool bias = false;  ///< the forward adds the layer's bias
   GemmScales scales_a = GemmScales::none;
   GemmScales scales_b = GemmScales::none;
 

@@ -13,6 +13,7 @@ struct GemmOutput {
   TensorView<T, 2, D> result;        ///< [m, n]
   TensorView<const T, 2, D> addend;  ///< [m, n], added before rounding; empty: nothing. May be
                                      ///< `result` itself
+  TensorView<const T, 1, D> bias{};  ///< [n], added to each row before rounding; empty: nothing
 };
 
 namespace detail {
@@ -24,6 +25,7 @@ void check_gemm(const char* operation, Index m, Index n, Index k_a, Index k_b,
                       " and ", k_b, ", but must be equal");
   check_shape(operation, "result", y.result, {m, n});
   if (!y.addend.empty()) check_shape(operation, "addend", y.addend, {m, n});
+  if (!y.bias.empty()) check_shape(operation, "bias", y.bias, {n});
 }
 
 /// Whether a GEMM can take operands of these granularities together, as cuBLASLt can: both a scale
@@ -55,7 +57,7 @@ inline void check_fp8_reduction(const char* operation, Index k) {
 
 }  // namespace detail
 
-/// y = x · Wᵀ (+ addend), accumulated in FP32.
+/// y = x · Wᵀ (+ addend) (+ bias), accumulated in FP32.
 /// @param x  [tokens, in]
 /// @param w  [out, in]
 /// @param y  [tokens, out]
@@ -100,7 +102,7 @@ template <class T, class G, Device D>
   return matmul_dense_body(y_gradient, true, x, false, w_gradient, context);
 }
 
-/// y = x · Wᵀ (+ addend) on quantised operands, accumulated in FP32.
+/// y = x · Wᵀ (+ addend) (+ bias) on quantised operands, accumulated in FP32.
 /// @param x  [tokens, in]
 /// @param w  [out, in]
 /// @param y  [tokens, out]

@@ -48,8 +48,16 @@ struct LayerRegistry {
   DeviceLimits<D> limits{};
 };
 
-/// A linear layer without bias, `In` features to `Out`. Can be moved, also between its calls, but
-/// not copied: a copy would count and record as the same layer.
+/// How a model uses a linear layer.
+struct LinearUse {
+  bool recomputed = false;  ///< the forward GEMM runs once more in the backward
+  bool is_head = false;     ///< it works through the tokens in chunks
+  bool adds = false;        ///< the forward adds to its result, such as the residual stream
+  bool bias = false;        ///< the forward adds a bias
+};
+
+/// A linear layer, `In` features to `Out`. Can be moved, also between its calls, but not copied: a
+/// copy would count and record as the same layer.
 /// @tparam Precision  `Fp32`, `Bf16`, `Fp8Recipe<…>`, `Mxfp8`, or `AllowFallback` of one
 /// @tparam G          format of the weight's gradient
 template <class Precision, int In, int Out, class G, Device D>
@@ -73,10 +81,7 @@ class Linear {
   Linear& operator=(Linear&&) noexcept = default;
 
   /// Enters the layer in the manifest and the scaling table.
-  /// @param recomputed  the forward GEMM runs once more in the backward
-  /// @param adds        the forward adds to its result, such as the residual stream
-  void enter(const std::string& name, LayerRegistry<D> registry, bool recomputed = false,
-             bool is_head = false, bool adds = false) {
+  void enter(const std::string& name, LayerRegistry<D> registry, LinearUse use = {}) {
     registry_ = registry;
     if constexpr (quantized) {
       slots_ = {registry.scaling->template add<P, OperandKind::input>(name),
@@ -92,15 +97,16 @@ class Linear {
     const GemmScales dy = scales<OperandKind::output_gradient>();
     const auto add = [&](GemmPass pass, const char* a, const char* b, const char* result,
                          bool again, GemmScales scales_a, GemmScales scales_b) {
-      GemmEntry entry{name, pass, Out, In, {a, b, by}, precision, result, again, is_head, 0};
-      entry.adds = adds && pass == GemmPass::forward;
+      GemmEntry entry{name, pass, Out, In, {a, b, by}, precision, result, again, use.is_head, 0};
+      entry.adds = use.adds && pass == GemmPass::forward;
+      entry.bias = use.bias && pass == GemmPass::forward;
       entry.scales_a = scales_a;
       entry.scales_b = scales_b;
       return registry.manifest->add(std::move(entry));
     };
     const char* stored = FormatTraits<T>::name;
     entries_ = {
-        add(GemmPass::forward, forward, forward, stored, recomputed, x, w),
+        add(GemmPass::forward, forward, forward, stored, use.recomputed, x, w),
         add(GemmPass::input_gradient, backward, forward, stored, false, dy, w),
         add(GemmPass::weight_gradient, backward, forward, FormatTraits<G>::name, false, dy, x)};
   }
@@ -151,7 +157,16 @@ class Linear {
   /// @param y       [tokens, Out]
   void forward(const Input& x, TensorView<const T, 2, D> addend, TensorView<T, 2, D> y,
                const Context<D>& context) {
-    const GemmOutput<T, D> output{y, addend};
+    forward(x, addend, {}, y, context);
+  }
+
+  /// y = x · Wᵀ + addend + bias.
+  /// @param addend  [tokens, Out]; empty: nothing is added
+  /// @param bias    [Out]; empty: there is none
+  /// @param y       [tokens, Out]
+  void forward(const Input& x, TensorView<const T, 2, D> addend, TensorView<const T, 1, D> bias,
+               TensorView<T, 2, D> y, const Context<D>& context) {
+    const GemmOutput<T, D> output{y, addend, bias};
     const auto weight = ready_weight({.row_major = true, .transposed = false}, context);
     if constexpr (quantized) {
       count(GemmPass::forward, matmul_forward(x.row_major, weight.row_major, output, context));

@@ -68,7 +68,7 @@ float tensor_scale_inverse(QuantizedView<Format, Granularity, L, Cpu> view) {
   }
 }
 
-/// result = round(alpha · op(a) · op(b) + addend).
+/// result = round(alpha · op(a) · op(b) + addend + bias).
 template <class T>
 void multiply_tiles(const SgemmOperand& a, const SgemmOperand& b, Index k, float alpha,
                     const GemmOutput<T, Cpu>& y, float* workspace, const Context<Cpu>& context) {
@@ -86,7 +86,11 @@ void multiply_tiles(const SgemmOperand& a, const SgemmOperand& b, Index k, float
     sgemm(a_rows, b_columns, rows, columns, k, alpha, false, tile, matmul_tile_columns);
     for (Index r = 0; r < rows; ++r) {
       const Index at = (row0 + r) * n + column0;
-      const float* sums = tile + r * matmul_tile_columns;
+      float* sums = tile + r * matmul_tile_columns;
+      if (!y.bias.empty()) {
+        const T* bias = y.bias.data() + column0;
+        for (Index c = 0; c < columns; ++c) sums[c] += static_cast<float>(bias[c]);
+      }
       T* result = y.result.data() + at;
       if (y.addend.empty()) {
         for (Index c = 0; c < columns; ++c) result[c] = T(sums[c]);
@@ -123,7 +127,7 @@ inline float* matmul_memory(Index m, Index n, Index k, const Context<Cpu>& conte
 
 }  // namespace detail
 
-/// result = op(a) · op(b) + addend for dense operands.
+/// result = op(a) · op(b) + addend + bias for dense operands.
 template <class T, class Y>
 GemmRun matmul_dense_body(TensorView<const T, 2, Cpu> a, bool transpose_a,
                           TensorView<const T, 2, Cpu> b, bool transpose_b,
@@ -139,7 +143,7 @@ GemmRun matmul_dense_body(TensorView<const T, 2, Cpu> a, bool transpose_a,
   return {FormatTraits<T>::name, FormatTraits<T>::name, detail::sgemm_implementation};
 }
 
-/// result = a · bᵀ + addend for quantised operands.
+/// result = a · bᵀ + addend + bias for quantised operands.
 template <class A, class B, class Ga, class Gb, Layout La, Layout Lb, class Y>
 GemmRun matmul_quantized_body(GemmPass, QuantizedView<A, Ga, La, Cpu> a,
                               QuantizedView<B, Gb, Lb, Cpu> b, const GemmOutput<Y, Cpu>& y,

@@ -22,7 +22,7 @@ std::uint32_t common_alignment(const Elements*... addresses) {
 
 /// Enqueues the product that `key` describes.
 template <class A, class B, class Y>
-void enqueue_product(GemmKey key, const A* a, const B* b, const GemmScaleFactors& scales,
+void enqueue_product(GemmKey key, const A* a, const B* b, const GemmVectors& scales,
                      const GemmOutput<Y, Cuda>& y, const Context<Cuda>& context) {
   auto* workspace = workspace_of<std::byte>(context, cublas_workspace_bytes, "a matrix product");
   const Y* addend = y.addend.empty() ? y.result.data() : y.addend.data();
@@ -32,13 +32,15 @@ void enqueue_product(GemmKey key, const A* a, const B* b, const GemmScaleFactors
   key.b = gemm_format<B>;
   key.result = gemm_format<Y>;
   key.adds = !y.addend.empty();
+  key.bias = !y.bias.empty();
   key.alignment = common_alignment(a, b, addend, y.result.data());
-  context.state<GemmPlans>().run(key, scales, {a, b, addend, y.result.data(), workspace}, context);
+  context.state<GemmPlans>().run(key, {scales.scales_a, scales.scales_b, y.bias.data()},
+                                 {a, b, addend, y.result.data(), workspace}, context);
 }
 
 }  // namespace detail
 
-/// result = op(a) · op(b) + addend for dense operands.
+/// result = op(a) · op(b) + addend + bias for dense operands.
 template <class T, class Y>
 GemmRun matmul_dense_body(TensorView<const T, 2, Cuda> a, bool transpose_a,
                           TensorView<const T, 2, Cuda> b, bool transpose_b,
@@ -54,8 +56,8 @@ GemmRun matmul_dense_body(TensorView<const T, 2, Cuda> a, bool transpose_a,
   return {FormatTraits<T>::name, FormatTraits<T>::name, detail::cublas_implementation};
 }
 
-/// result = a · bᵀ + addend for quantised operands. Only the forward accumulates fast, with about
-/// 14 bits; gradients would suffer from it, and cuBLASLt cannot where blocks have scales.
+/// result = a · bᵀ + addend + bias for quantised operands. Only the forward accumulates fast, with
+/// about 14 bits; gradients would suffer from it, and cuBLASLt cannot where blocks have scales.
 template <class A, class B, class Ga, class Gb, Layout La, Layout Lb, class Y>
 GemmRun matmul_quantized_body(GemmPass pass, QuantizedView<A, Ga, La, Cuda> a,
                               QuantizedView<B, Gb, Lb, Cuda> b, const GemmOutput<Y, Cuda>& y,

@@ -68,11 +68,11 @@ class GemmPlans {
     for (auto& [key, plan] : plans_) plan.is_counted = false;
     const Stopwatch stopwatch(summary_.seconds);
     const bool tries = choice == GemmChoice::rehearsed && !context.limits().deterministic;
-    // Which algorithms there are does not depend on where the scales lie.
-    const auto* scale = workspace_of<float>(context, cublas_workspace_bytes, "a matrix product");
+    // Which algorithms there are does not depend on where scales and bias lie.
+    const auto* anywhere = workspace_of<float>(context, cublas_workspace_bytes, "a matrix product");
     to_rehearse_.clear();
     for (const GemmKey& key : keys) {
-      GemmPlan& plan = plan_of(key, {scale, scale});
+      GemmPlan& plan = plan_of(key, {anywhere, anywhere, anywhere});
       plan.is_counted = true;
       if (tries && plan.origin == GemmPlan::Origin::heuristic) to_rehearse_.push_back(&plan);
     }
@@ -109,10 +109,10 @@ class GemmPlans {
   }
 
   /// Enqueues the product that `key` describes.
-  void run(const GemmKey& key, const GemmScaleFactors& scales, const GemmAddresses& addresses,
+  void run(const GemmKey& key, const GemmVectors& vectors, const GemmAddresses& addresses,
            const Context<Cuda>& context) {
-    GemmPlan& plan = plan_of(key, scales);
-    plan.product.set_scales(scales);
+    GemmPlan& plan = plan_of(key, vectors);
+    plan.product.set_vectors(vectors);
     const auto launch = [&](const GemmAlgorithm& algorithm) {
       return plan.product.start(handle_, algorithm, addresses, context.stream());
     };
@@ -188,11 +188,11 @@ class GemmPlans {
     return *library_;
   }
 
-  GemmPlan& plan_of(const GemmKey& key, const GemmScaleFactors& scales) {
+  GemmPlan& plan_of(const GemmKey& key, const GemmVectors& vectors) {
     const auto place = plans_.find(key);
     if (place != plans_.end()) return place->second;
     GemmPlan plan{GemmProduct(key)};
-    plan.product.set_scales(scales);
+    plan.product.set_vectors(vectors);
     if (!take_record(plan)) {
       plan.chosen.algorithm = plan.product.algorithms(handle_, 1).front();
     }

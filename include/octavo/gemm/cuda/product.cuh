@@ -72,11 +72,13 @@ inline void check_cublas(cublasStatus_t status, const char* call, const GemmKey&
                             "multiples of 16 bytes"));
 }
 
-/// Factors that turn the elements of a and b back into values, in device memory; null where they
-/// are not quantised.
-struct GemmScaleFactors {
-  const float* a = nullptr;
-  const float* b = nullptr;
+/// Vectors in device memory that belong to a product's description: factors that turn the elements
+/// of a and b back into values, null where they are not quantised, and the bias, in the result's
+/// format, null where there is none.
+struct GemmVectors {
+  const float* scales_a = nullptr;
+  const float* scales_b = nullptr;
+  const void* bias = nullptr;
 };
 
 /// The addresses of one product.
@@ -106,6 +108,11 @@ class GemmProduct {
     set(CUBLASLT_MATMUL_DESC_TRANSA, operation(key.transpose_b));
     set(CUBLASLT_MATMUL_DESC_TRANSB, operation(key.transpose_a));
     if (key.fast_accumulation) set(CUBLASLT_MATMUL_DESC_FAST_ACCUM, std::int8_t{1});
+    if (key.bias) {
+      // A bias to each row of ours is one to each column of cuBLASLt's, as its epilogue has it.
+      set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
+      set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, cublas_type(key.result));
+    }
     if (key.scales_a != GemmScales::none) {
       set(CUBLASLT_MATMUL_DESC_A_SCALE_MODE, cublas_scale_mode(key.scales_b));
       set(CUBLASLT_MATMUL_DESC_B_SCALE_MODE, cublas_scale_mode(key.scales_a));
@@ -117,10 +124,11 @@ class GemmProduct {
 
   [[nodiscard]] const GemmKey& key() const { return key_; }
 
-  void set_scales(const GemmScaleFactors& scales) {
+  void set_vectors(const GemmVectors& vectors) {
+    if (key_.bias) set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, vectors.bias);
     if (key_.scales_a == GemmScales::none) return;
-    set(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, scales.b);
-    set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, scales.a);
+    set(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, vectors.scales_b);
+    set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, vectors.scales_a);
   }
 
   /// The algorithms that cuBLASLt's heuristics offer, the best guess first. None of them rounds
