@@ -9,4 +9,4 @@
 #include <octavo/layers/mlp.hpp>
 #include <octavo/layers/rms_norm.hpp>
 #include <octavo/layers/rope.hpp>
-#include <octavo/layers/transformer_block.hpp>
+#include <octavo/layers/pre_norm_block.hpp>

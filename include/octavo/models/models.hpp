@@ -2,6 +2,6 @@
 /// Every model.
 #pragma once
 
-#include <octavo/models/llama.hpp>
+#include <octavo/models/decoder.hpp>
 #include <octavo/models/llama_config.hpp>
 #include <octavo/models/step_hooks.hpp>

@@ -3,7 +3,7 @@
 /// a model of 32 blocks with two BF16 edges instantiates two block types, not 32.
 #pragma once
 
-#include <octavo/layers/transformer_block.hpp>
+#include <octavo/layers/pre_norm_block.hpp>
 
 #include <cstddef>
 #include <tuple>

@@ -2,7 +2,7 @@
 /// What a session asks of a model, and what the compiler says where a member is missing.
 #pragma once
 
-#include <octavo/models/llama.hpp>
+#include <octavo/models/decoder.hpp>
 
 #include <concepts>
 #include <cstddef>

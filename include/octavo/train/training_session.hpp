@@ -4,7 +4,7 @@
 #pragma once
 
 #include <octavo/core/replay.hpp>
-#include <octavo/models/llama.hpp>
+#include <octavo/models/decoder.hpp>
 #include <octavo/optim/optim.hpp>
 #include <octavo/train/state.hpp>
 
