@@ -1,11 +1,16 @@
 # What presets and precisions there are, as the library's headers say.
 
-# octavo_known_presets(OUTPUT): the names of all LlamaConfigs.
+# octavo_known_presets(OUTPUT): the names of all presets, of every family.
 function(octavo_known_presets output)
-  file(STRINGS ${CMAKE_CURRENT_FUNCTION_LIST_DIR}/../include/octavo/models/llama_config.hpp known
-    REGEX "constexpr +LlamaConfig +[A-Za-z0-9_]+")
-  list(TRANSFORM known REPLACE ".*constexpr +LlamaConfig +([A-Za-z0-9_]+).*" "\\1")
-  set(${output} ${known} PARENT_SCOPE)
+  set(all)
+  foreach(family IN ITEMS llama gpt2)
+    file(STRINGS
+      ${CMAKE_CURRENT_FUNCTION_LIST_DIR}/../include/octavo/models/${family}_config.hpp known
+      REGEX "inline constexpr +[A-Za-z0-9]+Config +[A-Za-z0-9_]+")
+    list(TRANSFORM known REPLACE ".*constexpr +[A-Za-z0-9]+Config +([A-Za-z0-9_]+).*" "\\1")
+    list(APPEND all ${known})
+  endforeach()
+  set(${output} ${all} PARENT_SCOPE)
 endfunction()
 
 # octavo_known_precisions(OUTPUT): the names of all precisions.

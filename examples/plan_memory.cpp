@@ -29,9 +29,9 @@ std::size_t column_width(std::size_t kind) {
   return std::max(std::string_view(kind_name(kind)).size(), std::string_view("1000.000").size());
 }
 
-void print_head(const Options& options, const octavo::LlamaConfig& config) {
+void print_head(const Options& options, const octavo::ModelFacts& facts) {
   fmt::print("{}: {} parameters, on {}, {} micro-batch{} of {} x {} tokens, {} tokens a step\n",
-             options.model, config.parameters(), options.device, options.micro_batches,
+             options.model, facts.parameters, options.device, options.micro_batches,
              options.micro_batches == 1 ? "" : "es", options.batch, options.sequence_length,
              options.batch * options.sequence_length * options.micro_batches);
 }
@@ -82,7 +82,7 @@ void print_one(const Planner& planner, const Options& asked) {
                               ? planner.resolved(asked, *std::max_element(asked.card_memory.begin(),
                                                                           asked.card_memory.end()))
                               : planner.resolved(asked, 0);
-  print_head(asked, planner.config());
+  print_head(asked, planner.facts());
   print_plan(options, planner.plan(options), state_remark(asked));
   if (asked.device != "cuda") return;
   for (const double card : asked.card_memory) print_card(planner, asked, card);
@@ -127,7 +127,7 @@ void print_all(const CLI::App& app, const Options& asked, const std::vector<Plan
   bool any = false;
   print_all_head(asked);
   for (const Plan& plan : plans) {
-    if (asked.model != plan.config.name.text()) continue;
+    if (asked.model != plan.facts.name) continue;
     if (app.count("--precision") > 0 && plan.precision != asked.precision) continue;
     Options options = asked;
     options.precision = plan.precision;
@@ -147,10 +147,10 @@ void print_all(const CLI::App& app, const Options& asked, const std::vector<Plan
 
 void run(const CLI::App& app, const Options& options, const std::vector<Plan>& plans) {
   const auto chosen = std::find_if(plans.begin(), plans.end(), [&](const Plan& plan) {
-    return options.model == plan.config.name.text() && plan.precision == options.precision;
+    return options.model == plan.facts.name && plan.precision == options.precision;
   });
   if (options.all) {
-    print_head(options, chosen->config);
+    print_head(options, chosen->facts);
     print_all(app, options, plans);
   } else {
     print_one(Planner(app, *chosen), options);

@@ -129,8 +129,8 @@ int run(const CLI::App& app, const Options& options) {
   // From here on an error is one of the run: it may have written files.
   Report report(options, folder, configuration, session->precision());
   fmt::print("octavo {} | {} | {} on {} | {} parameters | {}\n{}", octavo::version_string,
-             instance->model, session->precision(), instance->device,
-             session->config().parameters(), session->optimizer(), configuration);
+             instance->model, session->precision(), instance->device, session->facts().parameters,
+             session->optimizer(), configuration);
   fmt::print("run | {}\n", folder.empty() ? "writes no files (--no-out)"
                                           : "kept in " + programs::visible(folder.string()));
   print_text(text, *batches);

@@ -147,11 +147,10 @@ Measurement measure(const Instance& instance, const Options& options) {
   }
   result.attention = session->manifest().attentions().back().expected;
   result.gemm_plans = session->gemm_plan_summary().text();
-  result.flops_per_token =
-      octavo::training_flops_per_token(session->config(), options.sequence_length);
+  result.flops_per_token = session->facts().training_flops_per_token(options.sequence_length);
   const auto count = static_cast<std::size_t>(options.tokens() * options.micro_batches);
-  const auto tokens = random_tokens(count, session->config().vocabulary, 1);
-  const auto all_targets = random_tokens(count, session->config().vocabulary, 2);
+  const auto tokens = random_tokens(count, session->facts().vocabulary, 1);
+  const auto all_targets = random_tokens(count, session->facts().vocabulary, 2);
   for (int step = 1; step <= options.warmup + options.steps; ++step) {
     if (step == options.warmup + 1) result.warmup_seconds = seconds_since(start);
     auto targets = all_targets;

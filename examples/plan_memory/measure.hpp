@@ -32,14 +32,23 @@ octavo::MemoryPlan plan(const Request& request,
              : plan_with<Model, MasterWeights<octavo::Fp32>>(request, limits);
 }
 
-template <octavo::LlamaConfig Config, class Precision>
+/// What a precision asks of a layer's features; those that differ between layers are for all.
+template <class Precision>
+inline constexpr int shape_multiple = 1;
+template <octavo::LinearPrecision Precision>
+inline constexpr int shape_multiple<Precision> = octavo::PrecisionTraits<Precision>::shape_multiple;
+
+template <auto Config, class Precision>
 octavo::MemoryPlan make(const Request& request) {
-  using octavo::Llama;
-  if (request.device == "cpu") {
-    return plan<Llama<Config, Precision, octavo::Cpu>>(request, request.cpu);
-  }
-  if constexpr (octavo::runs_on<Precision, octavo::Cuda>) {
-    return plan<Llama<Config, Precision, octavo::Cuda>>(request, request.cuda);
+  using octavo::PresetModel;
+  if constexpr (Config.feature_divisor() % shape_multiple<Precision> != 0) {
+    throw octavo::ConfigError(
+        octavo::message("its layers' features are no multiples of ", shape_multiple<Precision>,
+                        ", as these blocks ask: choose --precision fp8-tensorwise"));
+  } else if (request.device == "cpu") {
+    return plan<PresetModel<Config, Precision, octavo::Cpu>>(request, request.cpu);
+  } else if constexpr (octavo::runs_on<Precision, octavo::Cuda>) {
+    return plan<PresetModel<Config, Precision, octavo::Cuda>>(request, request.cuda);
   } else {
     throw octavo::ConfigError(
         "no GPU that this library serves multiplies these blocks: choose --precision "
@@ -49,11 +58,11 @@ octavo::MemoryPlan make(const Request& request) {
 
 }  // namespace detail
 
-template <octavo::LlamaConfig Config>
+template <auto Config>
 std::vector<Plan> plans() {
   const auto in = [](auto... named) {
     return std::vector<Plan>{
-        {Config, named.name, detail::make<Config, typename decltype(named)::Precision>}...};
+        {Config.facts(), named.name, detail::make<Config, typename decltype(named)::Precision>}...};
   };
   return std::apply(in, octavo::named_precisions);
 }

@@ -37,7 +37,9 @@ inline std::vector<Plan> all_plans() {
   std::vector<Plan> all;
   for (const auto& of_preset :
        {plans<octavo::llama_tiny>(), plans<octavo::llama3_small>(), plans<octavo::llama3_1b>(),
-        plans<octavo::llama3_8b>(), plans<octavo::llama3_70b>()}) {
+        plans<octavo::llama3_8b>(), plans<octavo::llama3_70b>(), plans<octavo::qwen3_0_6b>(),
+        plans<octavo::qwen3_8b>(), plans<octavo::gpt2_tiny>(), plans<octavo::gpt2_124m>(),
+        plans<octavo::gpt2_1558m>()}) {
     all.insert(all.end(), of_preset.begin(), of_preset.end());
   }
   return all;
@@ -64,7 +66,7 @@ inline void declare(CLI::App& app, Options& options, const std::vector<Plan>& pl
                           const std::vector<std::string>& choices) {
     add(name, value, text + ": " + joined(choices))->check(one_of(choices));
   };
-  const auto models = names(plans, [](const Plan& plan) { return plan.config.name.text(); });
+  const auto models = names(plans, [](const Plan& plan) { return plan.facts.name; });
   const auto precisions = names(plans, [](const Plan& plan) { return plan.precision; });
   choose("--model", options.model, "preset", models);
   choose("--precision", options.precision, "of the linear layers", precisions);

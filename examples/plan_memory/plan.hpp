@@ -20,13 +20,13 @@ struct Request {
 
 /// One preset in one precision.
 struct Plan {
-  octavo::LlamaConfig config;
+  octavo::ModelFacts facts;
   std::string precision;
   octavo::MemoryPlan (*make)(const Request&);
 };
 
 /// The plans of one preset in every precision. One translation unit for each preset makes them.
-template <octavo::LlamaConfig Config>
+template <auto Config>
 std::vector<Plan> plans();
 
 }  // namespace planner

@@ -27,7 +27,7 @@ class Planner {
   /// @param app  says which flags the command line names: these are kept
   Planner(const CLI::App& app, const Plan& plan) : app_(app), plan_(plan) {}
 
-  [[nodiscard]] const octavo::LlamaConfig& config() const { return plan_.config; }
+  [[nodiscard]] const octavo::ModelFacts& facts() const { return plan_.facts; }
 
   [[nodiscard]] octavo::MemoryPlan plan(const Options& options) const {
     return plan_.make(request_of(options));

@@ -47,7 +47,7 @@ class Report final : public octavo::RunObserver {
               .add("recipe", recipe_)
               .add("device", instance.device)
               .add("optimizer", session.optimizer())
-              .add("parameters", session.config().parameters())
+              .add("parameters", session.facts().parameters)
               .add("seed", options_.seed)
               .add("batch", options_.batch)
               .add("sequence_length", options_.sequence_length)

@@ -1,7 +1,7 @@
-// expect NO_MODEL: ModelSession: the model must be a Llama<config, precision, device> or have the
+// expect NO_MODEL: ModelSession: the model must be a Decoder, such as Llama<config, precision,
 // expect FINISH_STEP: ModelSession: the model lacks finish_step(const Context<D>&)
 // expect GEMM_ROWS: ModelSession: the model lacks GemmRows gemm_rows(Index micro_batches)
-// expect CONFIG: ModelSession: the model lacks `static constexpr LlamaConfig config`
+// expect FACTS: ModelSession: the model lacks `static ModelFacts facts()`, its name and
 // expect SCALE_BY_VALUE: ModelSession: the model lacks train_micro_batch(tokens, targets, losses,
 #include <octavo/octavo.hpp>
 
@@ -21,13 +21,13 @@ struct Own {
   using DeviceType = D;
   using T = Bf16;
   using G = Bf16;
-#if !defined(OCTAVO_COMPILE_FAIL_CONFIG)
-  static constexpr LlamaConfig config = llama_tiny;
+#if !defined(OCTAVO_COMPILE_FAIL_FACTS)
+  static ModelFacts facts();
 #endif
   static std::string precision();
 
   static DeviceLimits<D> limits(BatchShape batch, const Context<D>& context);
-  Own(Arena<D>& arena, BatchShape batch, LlamaOptions options, const DeviceLimits<D>& limits);
+  Own(Arena<D>& arena, BatchShape batch, ModelOptions options, const DeviceLimits<D>& limits);
 #if !defined(OCTAVO_COMPILE_FAIL_GEMM_ROWS)
   [[nodiscard]] GemmRows gemm_rows(Index micro_batches) const;
 #endif

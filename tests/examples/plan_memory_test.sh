@@ -163,6 +163,13 @@ for model in llama_tiny llama3_small llama3_1b llama3_8b llama3_70b; do
     fail "not 100 choices"
   grep -qE '^mxfp8 +\| no GPU' out || fail "MX blocks are not refused"
 done
+for model in qwen3_0_6b gpt2_124m; do
+  run "a plan of $model" 0 --model "$model" --seq-len 1024
+done
+grep -qF "gpt2_124m: 124439808 parameters" out || fail "not the parameters of GPT-2"
+run "a GPT-2 of a width that blocks do not serve" 0 --model gpt2_1558m --seq-len 1024 --all
+grep -qE '^fp8-blockwise +\| its layers. features are no multiples of 128' out || fail "blockwise is not refused"
+refused "a sequence beyond the positions" "gpt2_124m has positions for 1024 tokens" --model gpt2_124m --seq-len 2048
 run "the choices of one precision" 0 --all --precision fp8-delayed --model llama3_8b
 # README's figure for one card of 80 GB.
 awk -F'|' '{gsub(/ /, "")} $1 == "fp8-delayed" && $2 == "swiglu" && $3 == "remade" && $4 == "bf16" &&

@@ -283,7 +283,7 @@ std::vector<GemmKey> sorted(std::vector<GemmKey> keys) {
 template <class Precision>
 std::vector<GemmKey> keys_of(Index micro_batches, Index head_chunk) {
   Arena<Cuda> arena;
-  LlamaOptions options;
+  ModelOptions options;
   options.head_chunk = head_chunk;
   const BatchShape batch{5, 64};
   const Llama<::support::small, Precision, Cuda> model(arena, batch, options, DeviceLimits<Cuda>{});

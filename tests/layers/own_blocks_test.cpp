@@ -199,17 +199,24 @@ constexpr bool only_moves =
     std::is_nothrow_move_constructible_v<T>&& std::is_nothrow_move_assignable_v<T> &&
     !std::is_copy_constructible_v<T> && !std::is_copy_assignable_v<T>;
 using Fp8 = Fp8Recipe<Delayed>;
-constexpr BlockShape shape{64, 128, 4, 2, 16, 1e-5f, true};
+constexpr BlockShape shape{64, 128, 4, 2, 16, 1e-5f};
+constexpr BlockShape with_bias{64, 128, 4, 4, 16, 1e-5f, true};
+using Norm = RMSNorm<Bf16, 64, Bf16, Cpu>;
+using Attention = GroupedQueryAttention<shape, NormalisedRotation<shape, Bf16, Bf16, Cpu>, Bf16,
+                                        Fp8, Bf16, Bf16, Cpu>;
+using Mlp = MLP<shape, SwiGlu, Bf16, Fp8, Bf16, Bf16, Cpu>;
 static_assert(only_moves<Parameter<Bf16, float, Cpu>>);
 static_assert(only_moves<Linear<Bf16, 64, 64, float, Cpu>>);
 static_assert(only_moves<Linear<Fp8, 64, 64, Bf16, Cpu>>);
 static_assert(only_moves<RMSNorm<Bf16, 64, Bf16, Cpu>>);
 static_assert(only_moves<Embedding<Bf16, 64, Bf16, Cpu>>);
-static_assert(only_moves<MLP<shape, Bf16, Fp8, Bf16, Bf16, Cpu>>);
-static_assert(only_moves<GroupedQueryAttention<shape, Bf16, Fp8, Bf16, Bf16, Cpu>>);
-static_assert(only_moves<LanguageModelHead<Bf16, Bf16, 64, 128, Bf16, Cpu>>);
-static_assert(
-    only_moves<TransformerBlock<shape, Bf16, BlockPrecision<Fp8, Fp8, Bf16, Fp8>, Bf16, Cpu>>);
+static_assert(only_moves<Mlp>);
+static_assert(only_moves<MLP<with_bias, Gelu, Bf16, Fp8, Bf16, Bf16, Cpu>>);
+static_assert(only_moves<Projection<Fp8, 64, 64, true, Bf16, Cpu>>);
+static_assert(only_moves<PositionEmbedding<Bf16, 64, 16, Bf16, Cpu>>);
+static_assert(only_moves<Attention>);
+static_assert(only_moves<LanguageModelHead<Bf16, Bf16, Norm, 64, 128, Bf16, Cpu>>);
+static_assert(only_moves<AttentionMlpBlock<Bf16, 64, Bf16, Cpu, Norm, Attention, Mlp>>);
 static_assert(only_moves<OwnBlock<Fp8>>);
 
 // What layers point to stays where it is.

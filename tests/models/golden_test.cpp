@@ -47,6 +47,26 @@ constexpr octavo::LlamaConfig qwen3_small{.name = "qwen3_small",
                                           .tied_embeddings = true,
                                           .qk_norm = true};
 
+constexpr octavo::Gpt2Config gpt2_small{.name = "gpt2_small",
+                                        .layers = 2,
+                                        .hidden = 48,
+                                        .heads = 3,
+                                        .vocabulary = 70,
+                                        .positions = 64,
+                                        .norm_epsilon = 1e-5f};
+
+void expect_shape(const octavo::LlamaConfig& config, const reference::ReferenceConfig& golden) {
+  support::expect_same_shape(support::reference_config(config), golden);
+}
+void expect_shape(const octavo::Gpt2Config& config, const reference::ReferenceConfig& golden) {
+  EXPECT_EQ(config.layers, golden.layers);
+  EXPECT_EQ(config.hidden, golden.hidden);
+  EXPECT_EQ(config.ffn(), golden.ffn);
+  EXPECT_EQ(config.heads, golden.heads);
+  EXPECT_EQ(config.vocabulary, golden.vocabulary);
+  EXPECT_NEAR(config.norm_epsilon, golden.norm_epsilon, 1e-12);
+}
+
 template <class Model>
 std::vector<double> logits(octavo::ModelSession<Model>& session, const Golden& golden) {
   const auto length = static_cast<std::size_t>(golden.sequence_length);
@@ -63,11 +83,11 @@ std::vector<double> logits(octavo::ModelSession<Model>& session, const Golden& g
   return all;
 }
 
-template <octavo::LlamaConfig Config>
+template <auto Config>
 void expect_agreement(const std::string& file) {
-  using Model = octavo::Llama<Config, octavo::Fp32, octavo::Cpu>;
+  using Model = octavo::PresetModel<Config, octavo::Fp32, octavo::Cpu>;
   const Golden golden = reference::read_golden(reference::golden_path(file));
-  support::expect_same_shape(support::reference_config(Config), golden.config);
+  expect_shape(Config, golden.config);
   octavo::Context<octavo::Cpu> context{2};
   octavo::SessionOptions options;
   options.batch = {golden.batch, golden.sequence_length};
@@ -93,6 +113,10 @@ void expect_agreement(const std::string& file) {
 
 TEST(Golden, LlamaWithScaledRopeAndGroupedQueries) {
   expect_agreement<llama_small>("llama_small.golden");
+}
+
+TEST(Golden, Gpt2WithLayerNormBiasesAndLearnedPositions) {
+  expect_agreement<gpt2_small>("gpt2_small.golden");
 }
 
 TEST(Golden, Qwen3WithNormalisedQueriesAndTiedEmbeddings) {

@@ -36,7 +36,7 @@ class RecomputeTest : public testing::Test {
   /// Four steps of two micro-batches.
   /// @param model      what is recomputed or kept
   /// @param evaluated  whether each step is followed by an evaluation
-  static Trace train(octavo::LlamaOptions model, bool evaluated = false) {
+  static Trace train(octavo::ModelOptions model, bool evaluated = false) {
     octavo::Context<octavo::Cpu> context{2};
     octavo::SessionOptions options = support::small_options();
     options.batch = {1, 48};
@@ -58,7 +58,7 @@ class RecomputeTest : public testing::Test {
     return trace;
   }
 
-  static OneBatch train_one_batch(octavo::LlamaOptions options) {
+  static OneBatch train_one_batch(octavo::ModelOptions options) {
     using Model = support::SmallModel<Precision>;
     constexpr octavo::BatchShape shape{1, 48};
     octavo::Context<octavo::Cpu> context{2};
@@ -146,7 +146,7 @@ TYPED_TEST_P(RecomputeTest, CopiesOfWeightsThatAreMadeAgainChangeNoBit) {
   for (const Recompute policy : {Recompute::none, Recompute::block}) {
     SCOPED_TRACE("policy " + std::to_string(static_cast<int>(policy)));
     const Trace kept = this->train({.recompute = policy});
-    const octavo::LlamaOptions remade{.recompute = policy,
+    const octavo::ModelOptions remade{.recompute = policy,
                                       .weight_copies = octavo::WeightCopies::remade};
     this->expect_equal(this->train(remade), kept);
     EXPECT_EQ(this->train(remade, true).losses, kept.losses);
@@ -156,7 +156,7 @@ TYPED_TEST_P(RecomputeTest, CopiesOfWeightsThatAreMadeAgainChangeNoBit) {
 TYPED_TEST_P(RecomputeTest, GradientsThatShareMemoryChangeNoBit) {
   for (const Recompute policy : {Recompute::none, Recompute::block}) {
     SCOPED_TRACE("policy " + std::to_string(static_cast<int>(policy)));
-    octavo::LlamaOptions options{.recompute = policy};
+    octavo::ModelOptions options{.recompute = policy};
     const OneBatch apart = this->train_one_batch(options);
     options.gradients_share_memory = true;
     const OneBatch sharing = this->train_one_batch(options);

@@ -117,13 +117,14 @@ inline ReferenceConfig read_config(const Header& header) {
   config.head_dim = header.integer("head_dim");
   config.vocabulary = header.integer("vocabulary");
   config.norm_epsilon = header.value("norm_epsilon");
+  config.tied_embeddings = header.flag("tied_embeddings");
+  if (!header.values.contains("rope_theta")) return config;  // a GPT-2
   config.rope_theta = header.value("rope_theta");
   config.llama3_rope = header.flag("llama3_rope");
   config.rope_factor = header.value("rope_factor");
   config.rope_low = header.value("rope_low");
   config.rope_high = header.value("rope_high");
   config.rope_original_length = header.integer("rope_original_length");
-  config.tied_embeddings = header.flag("tied_embeddings");
   config.qk_norm = header.flag("qk_norm");
   return config;
 }

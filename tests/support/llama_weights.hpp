@@ -1,5 +1,6 @@
 #pragma once
 
+#include <octavo/models/gpt2_config.hpp>
 #include <octavo/models/llama_config.hpp>
 
 #include <cstddef>
@@ -44,6 +45,28 @@ inline std::vector<Slice> slices(const std::string& name, const octavo::LlamaCon
             {layer + "self_attn.k_proj.weight", queries, keys},
             {layer + "self_attn.v_proj.weight", queries + keys, keys}};
   }
+  throw std::invalid_argument("no Hugging Face name for the parameter " + name);
+}
+
+/// The same of a GPT-2, whose fused projection is one tensor there, too. Weights are [out, in].
+inline std::vector<Slice> slices(const std::string& name, const octavo::Gpt2Config& config) {
+  if (name == "embedding.weight") return {{"transformer.wte.weight", 0, config.vocabulary}};
+  if (name == "positions.weight") return {{"transformer.wpe.weight", 0, config.positions}};
+  const std::size_t dot = name.rfind('.');
+  const std::string kind = name.substr(dot);  // ".weight" or ".bias"
+  if (name.starts_with("final_norm")) return {{"transformer.ln_f" + kind, 0, 1}};
+  const std::size_t part_begin = name.find('.', 7) + 1;  // after "blocks."
+  const std::string part = name.substr(part_begin, dot - part_begin);
+  const std::string layer = "transformer.h." + name.substr(7, part_begin - 7);
+  const auto named = [&](const char* hugging_face, octavo::Index rows) -> std::vector<Slice> {
+    return {{layer + hugging_face + kind, 0, kind == ".bias" ? 1 : rows}};
+  };
+  if (part == "attention_norm") return named("ln_1", 1);
+  if (part == "mlp_norm") return named("ln_2", 1);
+  if (part == "qkv") return named("attn.c_attn", 3 * config.hidden);
+  if (part == "output") return named("attn.c_proj", config.hidden);
+  if (part == "up") return named("mlp.c_fc", config.ffn());
+  if (part == "down") return named("mlp.c_proj", config.hidden);
   throw std::invalid_argument("no Hugging Face name for the parameter " + name);
 }
 

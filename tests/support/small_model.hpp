@@ -1,5 +1,6 @@
 #pragma once
 
+#include <octavo/models/models.hpp>
 #include <octavo/train/session.hpp>
 
 #include <cstddef>

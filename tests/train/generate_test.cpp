@@ -37,7 +37,7 @@ class CountingModel final : public octavo::TrainingSession {
   const octavo::Manifest& manifest() const override { return manifest_; }
   const octavo::MemoryPlan& memory() const override { return memory_; }
   std::size_t allocated_bytes() const override { return 0; }
-  const octavo::LlamaConfig& config() const override { return config_; }
+  const octavo::ModelFacts& facts() const override { return facts_; }
   std::string precision() const override { return "none"; }
   std::string optimizer() const override { return "none"; }
   Index head_chunks() const override { return 1; }
@@ -53,7 +53,7 @@ class CountingModel final : public octavo::TrainingSession {
   octavo::Manifest manifest_;
   octavo::ReplayCounts replays_;
   octavo::MemoryPlan memory_;
-  octavo::LlamaConfig config_{.vocabulary = vocabulary};
+  octavo::ModelFacts facts_{.vocabulary = vocabulary};
 };
 
 std::vector<std::int32_t> generated(std::span<const std::int32_t> prompt,

@@ -1,3 +1,4 @@
+#include <octavo/models/models.hpp>
 #include <octavo/train/session.hpp>
 
 #include <cstddef>
@@ -15,7 +16,7 @@ enum class Part {
   none,
   device_type,
   formats,
-  config,
+  facts,
   precision,
   limits,
   constructor,
@@ -43,8 +44,8 @@ struct Formats {
   using T = Bf16;
   using G = float;
 };
-struct Config {
-  static constexpr LlamaConfig config = llama_tiny;
+struct Facts {
+  static ModelFacts facts();
 };
 template <class Member, bool Wanted>
 using If = std::conditional_t<Wanted, Member, std::pair<Nothing, Member*>>;
@@ -53,14 +54,14 @@ using If = std::conditional_t<Wanted, Member, std::pair<Nothing, Member*>>;
 template <Part Missing>
 struct Own : If<OnCpu, Missing != Part::device_type>,
              If<Formats, Missing != Part::formats>,
-             If<Config, Missing != Part::config> {
+             If<Facts, Missing != Part::facts> {
   using Tokens = TensorView<const std::int32_t, 1, Cpu>;
   using Losses = TensorView<float, 1, Cpu>;
 
   static std::string precision() requires(Missing != Part::precision);
   static DeviceLimits<Cpu> limits(BatchShape,
                                   const Context<Cpu>&) requires(Missing != Part::limits);
-  Own(Arena<Cpu>&, BatchShape, LlamaOptions,
+  Own(Arena<Cpu>&, BatchShape, ModelOptions,
       const DeviceLimits<Cpu>&) requires(Missing != Part::constructor);
   GemmRows gemm_rows(Index) const requires(Missing != Part::gemm_rows);
   void initialize(std::uint64_t, Context<Cpu>&) requires(Missing != Part::initialize);
@@ -85,13 +86,17 @@ struct Own : If<OnCpu, Missing != Part::device_type>,
 
 static_assert(TrainableModel<Llama<llama_tiny, Bf16, Cpu>>);
 static_assert(TrainableModel<Llama<llama3_1b, Fp8Recipe<Delayed>, Cpu, float>>);
+static_assert(TrainableModel<Qwen3<qwen3_0_6b, Bf16, Cpu>>);
+static_assert(TrainableModel<Gpt2<gpt2_124m, Fp8Recipe<Delayed>, Cpu>>);
+static_assert(std::is_same_v<PresetModel<gpt2_tiny, Bf16, Cpu>, Gpt2<gpt2_tiny, Bf16, Cpu>>);
+static_assert(std::is_same_v<PresetModel<llama_tiny, Bf16, Cpu>, Llama<llama_tiny, Bf16, Cpu>>);
 static_assert(!TrainableModel<int> && !TrainableModel<LlamaConfig>);
 
 // Each part is asked for; tests/compile_fail/model_member.cpp holds what the compiler says.
 static_assert(TrainableModel<Own<Part::none>>);
 static_assert(!TrainableModel<Own<Part::device_type>>);
 static_assert(!TrainableModel<Own<Part::formats>>);
-static_assert(!TrainableModel<Own<Part::config>>);
+static_assert(!TrainableModel<Own<Part::facts>>);
 static_assert(!TrainableModel<Own<Part::precision>>);
 static_assert(!TrainableModel<Own<Part::limits>>);
 static_assert(!TrainableModel<Own<Part::constructor>>);

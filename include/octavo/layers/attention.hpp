@@ -3,19 +3,21 @@
 #pragma once
 
 #include <octavo/attention/attention.hpp>
-#include <octavo/layers/linear.hpp>
-#include <octavo/layers/rope.hpp>
+#include <octavo/layers/mode.hpp>
+#include <octavo/layers/projection.hpp>
+#include <octavo/layers/rotation.hpp>
 #include <octavo/layers/shapes.hpp>
 
 namespace octavo {
 
-/// Fused projection to queries, keys and values, RoPE, causal attention, output projection with the
-/// residual connection.
+/// Fused projection to queries, keys and values, rotation, causal attention, output projection with
+/// the residual connection. A part of a `ResidualBranch`.
+/// @tparam Rotate  `Rotation`, `NormalisedRotation`, `NoRotation`, or a type with their members
 /// @tparam T       format of weights and activations
 /// @tparam Qkv     precision of the fused projection
 /// @tparam Output  precision of the output projection
 /// @tparam G       format of gradients of weights
-template <BlockShape Shape, class T, class Qkv, class Output, class G, Device D>
+template <BlockShape Shape, class Rotate, class T, class Qkv, class Output, class G, Device D>
 class GroupedQueryAttention {
  public:
   static_assert(Shape.heads % Shape.kv_heads == 0,
@@ -24,59 +26,59 @@ class GroupedQueryAttention {
   static_assert(Shape.head_dim % 2 == 0,
                 "GroupedQueryAttention: head_dim must be even, because RoPE rotates pairs; change "
                 "head_dim in the LlamaConfig");
+  static_assert(!Shape.bias || Rotate::sums_bias,
+                "GroupedQueryAttention: this rotation's backward makes no gradient of a bias; "
+                "choose NoRotation, or a BlockShape without bias");
 
-  using QkvLinear = Linear<Qkv, Shape.hidden, Shape.qkv_columns(), G, D>;
-  using OutputLinear = Linear<Output, Shape.attention_columns(), Shape.hidden, G, D>;
-  static constexpr HeadLayout heads{Shape.heads, Shape.kv_heads, Shape.head_dim};
+  using QkvProjection = Projection<Qkv, Shape.hidden, Shape.qkv_columns(), Shape.bias, G, D>;
+  using OutputProjection =
+      Projection<Output, Shape.attention_columns(), Shape.hidden, Shape.bias, G, D>;
+  using Input = typename QkvProjection::Input;
+  using Positions = typename Rotate::Positions;
 
   /// What the backward needs, for all tokens of a batch.
   struct Saved {
-    typename QkvLinear::InputMemory input;
-    T* qkv = nullptr;      ///< [tokens, qkv_columns] before query and key normalisation, if any
-    T* rotated = nullptr;  ///< [tokens, qkv_columns] after RoPE; `qkv` itself without that norm
-    typename OutputLinear::InputMemory attended;
+    typename QkvProjection::InputMemory input;
+    T* qkv = nullptr;      ///< [tokens, qkv_columns] before the rotation
+    T* rotated = nullptr;  ///< [tokens, qkv_columns]; `qkv` itself if the rotation is in place
+    typename OutputProjection::InputMemory attended;
     float* log_sum_exp = nullptr;  ///< [sequences, heads, tokens]
   };
 
   /// What lives within one block's backward.
   struct Scratch {
-    typename OutputLinear::OutputGradientMemory output_gradient;
-    typename QkvLinear::OutputGradientMemory qkv_gradient;
+    typename OutputProjection::OutputGradientMemory y_gradient;
+    typename QkvProjection::OutputGradientMemory qkv_gradient;
     T* attended_gradient = nullptr;  ///< [tokens, attention_columns]
   };
 
-  void declare(const std::string& name, LayerRegistry<D> registry, float initial_deviation,
-               float residual_deviation, bool recomputed) {
-    qkv_weight_.declare(name + ".qkv.weight", Shape.qkv_columns(), Shape.hidden,
-                        Initial::normal(initial_deviation));
-    output_weight_.declare(name + ".output.weight", Shape.hidden, Shape.attention_columns(),
-                           Initial::normal(residual_deviation));
-    if constexpr (Shape.qk_norm) {
-      query_norm_.declare(name + ".query_norm.weight", 1, Shape.head_dim, Initial::ones());
-      key_norm_.declare(name + ".key_norm.weight", 1, Shape.head_dim, Initial::ones());
-    }
+  void declare(const std::string& name, LayerRegistry<D> registry, BlockInitial initial,
+               Recompute recompute) {
+    const bool recomputed = recompute == Recompute::block;
     announce(name + ".attention", registry, recomputed);
-    qkv_.enter(name + ".qkv", registry, {.recomputed = recomputed});
-    output_.enter(name + ".output", registry, {.recomputed = recomputed, .adds = true});
+    qkv_.declare(name + ".qkv", registry, initial.inner, {.recomputed = recomputed});
+    rotate_.declare(name);
+    output_.declare(name + ".output", registry, initial.outer,
+                    {.recomputed = recomputed, .adds = true});
   }
 
   void take_weight_copies(Arena<D>& arena) {
-    qkv_.take_weight_copies(arena, qkv_weight_);
-    output_.take_weight_copies(arena, output_weight_);
+    qkv_.take_weight_copies(arena);
+    output_.take_weight_copies(arena);
   }
 
-  /// Takes what backward needs of the input: the normalised rows.
-  static void take_saved_input(Arena<D>& arena, Saved& saved, Index tokens) {
-    saved.input.take_kept(arena, tokens, Shape.hidden);
-  }
-  /// Takes everything else that backward needs.
-  static void take_saved(Arena<D>& arena, Saved& saved, Index tokens) {
+  /// Takes what backward needs, for which `wanted(dropped_from)` is true: the parts are named by
+  /// the first policy that drops them.
+  template <class Wanted>
+  static void take_saved(Arena<D>& arena, Saved& saved, Index tokens, const Wanted& wanted) {
     constexpr auto kind = MemoryKind::activations;
+    if (wanted(Recompute::norms)) saved.input.take_kept(arena, tokens, Shape.hidden);
+    if (!wanted(Recompute::block)) return;
     saved.qkv = arena.template take<T>(kind, tokens * Shape.qkv_columns());
     saved.rotated =
-        Shape.qk_norm ? arena.template take<T>(kind, tokens * Shape.qkv_columns()) : saved.qkv;
+        Rotate::in_place ? saved.qkv : arena.template take<T>(kind, tokens * Shape.qkv_columns());
     saved.attended.take_values(arena, kind, tokens, Shape.attention_columns());
-    if constexpr (OutputLinear::quantized) {
+    if constexpr (OutputProjection::quantized) {
       saved.attended.take_transposed(arena, kind, tokens, Shape.attention_columns());
     }
     saved.log_sum_exp = arena.template take<float>(kind, tokens * Shape.heads);
@@ -93,8 +95,8 @@ class GroupedQueryAttention {
     scratch.attended_gradient = arena.template take<T>(kind, tokens * Shape.attention_columns());
     arena.overlay(
         [&] {
-          scratch.output_gradient.take_row_major(arena, kind, tokens, Shape.hidden);
-          scratch.output_gradient.take_transposed(arena, kind, tokens, Shape.hidden);
+          scratch.y_gradient.take_row_major(arena, kind, tokens, Shape.hidden);
+          scratch.y_gradient.take_transposed(arena, kind, tokens, Shape.hidden);
         },
         [&] {
           scratch.qkv_gradient.take_row_major(arena, kind, tokens, Shape.qkv_columns());
@@ -110,24 +112,25 @@ class GroupedQueryAttention {
 
   /// The operand that the block's normalisation writes to.
   template <class M>
-  [[nodiscard]] auto input(const Saved& saved, Index tokens, Copies copies) const {
+  [[nodiscard]] Input input(const Saved& saved, Index tokens, Copies copies) const {
     return qkv_.template input<M>(saved.input, tokens, copies);
   }
+  /// What of its input the backward reads.
+  [[nodiscard]] Copies backward_input() const { return {.row_major = false, .transposed = true}; }
 
-  /// y = residual + output(attention(x)).
+  /// y = residual + output(attention(rotation(qkv(x)))).
   /// @param x         [tokens, hidden]
   /// @param residual  [tokens, hidden]
   /// @param y         [tokens, hidden]
   template <class M>
-  void forward(const typename QkvLinear::Input& x, BatchShape batch, const RoPE<D>& rope,
-               TensorView<const T, 2, D> residual, TensorView<T, 2, D> y, const Saved& saved,
+  void forward(const Input& x, TensorView<const T, 2, D> residual, TensorView<T, 2, D> y,
+               BatchShape batch, const Positions& positions, const Saved& saved,
                const Context<D>& context) {
     const Index tokens = batch.rows();
     const TensorView<T, 2, D> qkv{saved.qkv, {tokens, Shape.qkv_columns()}};
     const TensorView<T, 2, D> rotated{saved.rotated, {tokens, Shape.qkv_columns()}};
     qkv_.forward(x, {}, qkv, context);
-    rope_forward(constant(qkv), heads, norm_weights(), rope.table(), batch.tokens, rotated,
-                 context);
+    rotate_.forward(constant(qkv), batch, positions, rotated, context);
     const auto attended = output_.template input<M>(saved.attended, tokens,
                                                     {.row_major = true, .transposed = M::saves});
     count(AttentionPass::forward, batch,
@@ -137,25 +140,23 @@ class GroupedQueryAttention {
     output_.forward(attended, residual, y, context);
   }
 
-  /// From the gradient of y to that of x; weights' gradients on the way.
+  /// From the gradient of y to that of x; gradients of parameters on the way.
   /// @param y_gradient  [tokens, hidden]; stays as it is
-  /// @param x           the forward's input, with what the weight's gradient needs
+  /// @param x           the forward's input, as `backward_input` says
   /// @param x_gradient  [tokens, hidden]
-  void backward(TensorView<T, 2, D> y_gradient, const typename QkvLinear::Input& x,
-                BatchShape batch, const RoPE<D>& rope, TensorView<T, 2, D> x_gradient,
-                const Saved& saved, const Scratch& scratch, bool accumulate,
-                const Context<D>& context) {
+  void backward(TensorView<T, 2, D> y_gradient, const Input& x, TensorView<T, 2, D> x_gradient,
+                BatchShape batch, const Positions& positions, const Saved& saved,
+                const Scratch& scratch, bool accumulate, const Context<D>& context) {
     const Index tokens = batch.rows();
-    auto output_memory = scratch.output_gradient;
-    output_memory.values = y_gradient.data();
-    const auto dy = output_.output_gradient(output_memory, tokens);
-    quantize(dy, context);
+    auto y_memory = scratch.y_gradient;
+    y_memory.values = y_gradient.data();
+    const auto dy = output_.output_gradient(y_memory, tokens);
+    output_.take_gradient(dy, context);
     const auto attended = output_.template input<Mode::recompute>(
         saved.attended, tokens, {.row_major = false, .transposed = true});
-    output_.backward_weight(dy, attended, output_weight_.gradient, accumulate, context);
     const TensorView<T, 2, D> attended_gradient{scratch.attended_gradient,
                                                 {tokens, Shape.attention_columns()}};
-    output_.backward_input(dy, attended_gradient, context);
+    output_.backward(dy, attended, attended_gradient, accumulate, context);
 
     const TensorView<const T, 2, D> rotated{saved.rotated, {tokens, Shape.qkv_columns()}};
     const TensorView<const T, 2, D> qkv{saved.qkv, {tokens, Shape.qkv_columns()}};
@@ -164,25 +165,22 @@ class GroupedQueryAttention {
     count(AttentionPass::backward, batch,
           attention_backward(shape_of(batch), rotated, constant(attended.values),
                              constant(attended_gradient), sums, qkv_gradient.values, context));
-    rope_backward(qkv_gradient.values, heads, qkv, norm_weights(), norm_gradients(), rope.table(),
-                  batch.tokens, qkv_gradient, context);
-    qkv_.backward_weight(qkv_gradient, x, qkv_weight_.gradient, accumulate, context);
-    qkv_.backward_input(qkv_gradient, x_gradient, context);
+    rotate_.backward(qkv, batch, positions, qkv_gradient, qkv_.bias_gradient(), context);
+    qkv_.backward(qkv_gradient, x, x_gradient, accumulate, context);
   }
 
   template <class Visitor>
   void visit(Visitor&& visitor) {
-    visitor(qkv_weight_);
-    if constexpr (Shape.qk_norm) {
-      visitor(query_norm_);
-      visitor(key_norm_);
-    }
-    visitor(output_weight_);
+    qkv_.visit_weight(visitor);
+    rotate_.visit(visitor);
+    output_.visit_weight(visitor);
+    qkv_.visit_bias(visitor);
+    output_.visit_bias(visitor);
   }
 
  private:
   static AttentionShape shape_of(BatchShape batch) {
-    return {batch.sequences, batch.tokens, heads};
+    return {batch.sequences, batch.tokens, Shape.head_layout()};
   }
 
   /// Enters both passes for the registry's batch into the manifest.
@@ -220,21 +218,11 @@ class GroupedQueryAttention {
   static TensorView<float, 1, D> log_sum_exp(const Saved& saved, Index tokens) {
     return {saved.log_sum_exp, {tokens * Shape.heads}};
   }
-  [[nodiscard]] QkNorm<const T, D> norm_weights() const {
-    return {query_norm_.vector(), key_norm_.vector(), Shape.norm_epsilon};
-  }
-  [[nodiscard]] QkNorm<G, D> norm_gradients() const {
-    return {query_norm_.gradient_vector(), key_norm_.gradient_vector(), Shape.norm_epsilon};
-  }
-
   LayerRegistry<D> registry_;
   std::array<std::size_t, 2> entries_{};
-  QkvLinear qkv_;
-  OutputLinear output_;
-  Parameter<T, G, D> qkv_weight_;
-  Parameter<T, G, D> output_weight_;
-  Parameter<T, G, D> query_norm_;
-  Parameter<T, G, D> key_norm_;
+  QkvProjection qkv_;
+  Rotate rotate_;
+  OutputProjection output_;
 };
 
 }  // namespace octavo

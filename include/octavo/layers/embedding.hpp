@@ -3,7 +3,9 @@
 #pragma once
 
 #include <octavo/kernels/embedding.hpp>
+#include <octavo/kernels/positions.hpp>
 #include <octavo/layers/parameter.hpp>
+#include <octavo/layers/shapes.hpp>
 
 namespace octavo {
 
@@ -21,17 +23,18 @@ class Embedding {
   }
 
   /// @param tokens  [tokens]
+  /// @param batch   how they divide into sequences, which does not matter here
   /// @param y       [tokens, Hidden]
-  void forward(TensorView<const std::int32_t, 1, D> tokens, TensorView<T, 2, D> y,
-               const Context<D>& context) const {
+  void forward(TensorView<const std::int32_t, 1, D> tokens, BatchShape /*batch*/,
+               TensorView<T, 2, D> y, const Context<D>& context) const {
     const TensorView<const T, 2, D> table = weight_.weight;
     embedding_forward(tokens, table, y, context);
   }
 
   /// Adds to the table's gradient.
   /// @param y_gradient  [tokens, Hidden]
-  void backward(TensorView<const std::int32_t, 1, D> tokens, TensorView<const T, 2, D> y_gradient,
-                const Context<D>& context) const {
+  void backward(TensorView<const std::int32_t, 1, D> tokens, BatchShape /*batch*/,
+                TensorView<const T, 2, D> y_gradient, const Context<D>& context) const {
     embedding_backward(tokens, y_gradient, weight_.gradient, context);
   }
 
@@ -44,6 +47,50 @@ class Embedding {
 
  private:
   Parameter<T, G, D> weight_;
+};
+
+/// Token embeddings of `Hidden` features with a learned vector for each of `Positions` positions.
+/// @tparam T  format of weights and activations
+/// @tparam G  format of the tables' gradients
+template <class T, int Hidden, int Positions, class G, Device D>
+class PositionEmbedding {
+ public:
+  /// @param rows        of the table of tokens; those from `vocabulary` on pad it
+  void declare(const std::string& name, Index rows, Index vocabulary, Initial initial) {
+    tokens_.declare(name, rows, vocabulary, initial);
+    positions_.declare("positions.weight", Positions, Hidden, initial);
+  }
+
+  /// @param tokens  [tokens]
+  /// @param batch   of sequences of at most `Positions` tokens
+  /// @param y       [tokens, Hidden]
+  void forward(TensorView<const std::int32_t, 1, D> tokens, BatchShape batch, TensorView<T, 2, D> y,
+               const Context<D>& context) const {
+    const TensorView<const T, 2, D> table = tokens_.weight().weight;
+    const TensorView<const T, 2, D> positions = positions_.weight;
+    position_embedding_forward(tokens, table, positions, batch.tokens, y, context);
+  }
+
+  /// Adds to the tables' gradients.
+  /// @param y_gradient  [tokens, Hidden]
+  void backward(TensorView<const std::int32_t, 1, D> tokens, BatchShape batch,
+                TensorView<const T, 2, D> y_gradient, const Context<D>& context) const {
+    tokens_.backward(tokens, batch, y_gradient, context);
+    positions_backward(y_gradient, batch.tokens, positions_.gradient, context);
+  }
+
+  /// The table of tokens.
+  [[nodiscard]] const Parameter<T, G, D>& weight() const { return tokens_.weight(); }
+
+  template <class Visitor>
+  void visit(Visitor&& visitor) {
+    tokens_.visit(visitor);
+    visitor(positions_);
+  }
+
+ private:
+  Embedding<T, Hidden, G, D> tokens_;
+  Parameter<T, G, D> positions_;
 };
 
 }  // namespace octavo

@@ -1,10 +1,10 @@
 /// @file
-/// The end of a Llama: final normalisation, projection to the vocabulary, cross-entropy.
+/// The end of a decoder: final normalisation, projection to the vocabulary, cross-entropy.
 #pragma once
 
 #include <octavo/kernels/cross_entropy.hpp>
 #include <octavo/layers/linear.hpp>
-#include <octavo/layers/rms_norm.hpp>
+#include <octavo/layers/mode.hpp>
 
 namespace octavo {
 
@@ -12,8 +12,9 @@ namespace octavo {
 /// gradients are made right after its loss.
 /// @tparam T       format of weights and activations
 /// @tparam P       precision of the projection
+/// @tparam Norm    `RMSNorm<…>`, `LayerNorm<…>`, or a type with their members
 /// @tparam Padded  rows of the projection: the vocabulary, padded
-template <class T, class P, int Hidden, int Padded, class G, Device D>
+template <class T, class P, class Norm, int Hidden, int Padded, class G, Device D>
 class LanguageModelHead {
  public:
   using Projection = Linear<P, Hidden, Padded, G, D>;
@@ -41,7 +42,7 @@ class LanguageModelHead {
     logits_.take_values(arena, kind, chunk_, Padded);
     logits_.take_row_major(arena, kind, chunk_, Padded);
     if constexpr (Projection::quantized) logits_.take_transposed(arena, kind, chunk_, Padded);
-    inverse_rms_ = arena.template take<float>(kind, chunk_);
+    statistics_ = arena.template take<float>(kind, Norm::statistics * chunk_);
     input_gradient_ = arena.template take<T>(kind, chunk_ * Hidden);
   }
 
@@ -84,9 +85,8 @@ class LanguageModelHead {
                                     context);
         const TensorView<T, 2, D> gradient{input_gradient_, {count, Hidden}};
         projection_.backward_input(logits, gradient, context);
-        const TensorView<float, 1, D> sums{inverse_rms_, {count}};
-        norm_.backward(gradient, x.rows(begin, count), sums, x_gradient.rows(begin, count),
-                       context);
+        norm_.backward(gradient, x.rows(begin, count), statistics(count),
+                       x_gradient.rows(begin, count), context);
       }
     }
   }
@@ -111,17 +111,20 @@ class LanguageModelHead {
     const Index count = x.extent(0);
     const auto input =
         projection_.template input<M>(input_, count, {.row_major = true, .transposed = M::saves});
-    const TensorView<float, 1, D> sums{inverse_rms_, {count}};
-    norm_.forward(x, input, sums, context);
+    norm_.forward(x, input, statistics(count), context);
     projection_.forward(input, {}, TensorView<T, 2, D>{logits_.values, {count, Padded}}, context);
     return input;
   }
 
+  [[nodiscard]] TensorView<float, 1, D> statistics(Index tokens) const {
+    return {statistics_, {Norm::statistics * tokens}};
+  }
+
   Projection projection_;
-  RMSNorm<T, Hidden, G, D> norm_;
+  Norm norm_;
   typename Projection::InputMemory input_;
   typename Projection::OutputGradientMemory logits_;
-  float* inverse_rms_ = nullptr;
+  float* statistics_ = nullptr;  ///< [Norm::statistics · chunk]
   T* input_gradient_ = nullptr;
   Index chunk_ = 0;
   Index vocabulary_ = 0;

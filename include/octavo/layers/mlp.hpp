@@ -1,61 +1,68 @@
 /// @file
-/// Llama's MLP: down(silu(gate(x)) · up(x)).
+/// A transformer's MLP: down(activation(projection(x))).
 #pragma once
 
-#include <octavo/kernels/swiglu.hpp>
-#include <octavo/layers/linear.hpp>
+#include <octavo/layers/activation.hpp>
+#include <octavo/layers/mode.hpp>
+#include <octavo/layers/projection.hpp>
 #include <octavo/layers/shapes.hpp>
 
 namespace octavo {
 
-/// Fused gate and up projection, SwiGLU, down projection with the residual connection.
-/// @tparam T       format of weights and activations
-/// @tparam GateUp  precision of the fused projection
-/// @tparam Down    precision of the down projection
-/// @tparam G       format of gradients of weights
-template <BlockShape Shape, class T, class GateUp, class Down, class G, Device D>
+/// A projection to more features, an activation, and the down projection with the residual
+/// connection. A part of a `ResidualBranch`.
+/// @tparam Activation  `SwiGlu`, `Gelu`, or a type with their members
+/// @tparam T           format of weights and activations
+/// @tparam Up          precision of the first projection
+/// @tparam Down        precision of the down projection
+/// @tparam G           format of gradients of weights
+template <BlockShape Shape, class Activation, class T, class Up, class Down, class G, Device D>
 class MLP {
  public:
-  using GateUpLinear = Linear<GateUp, Shape.hidden, 2 * Shape.ffn, G, D>;
-  using DownLinear = Linear<Down, Shape.ffn, Shape.hidden, G, D>;
+  static constexpr int wide_columns = Activation::inputs * Shape.ffn;
+  using UpProjection = Projection<Up, Shape.hidden, wide_columns, Shape.bias, G, D>;
+  using DownProjection = Projection<Down, Shape.ffn, Shape.hidden, Shape.bias, G, D>;
+  using Input = typename UpProjection::Input;
+
+  static_assert(!Shape.bias || Activation::sums_bias,
+                "MLP: this activation's backward makes no gradient of a bias; choose Gelu, or a "
+                "BlockShape without bias");
 
   /// What the backward needs, for all tokens of a batch.
   struct Saved {
-    typename GateUpLinear::InputMemory input;
-    T* gate_up = nullptr;  ///< [tokens, 2 · ffn]
-    typename DownLinear::InputMemory activated;
+    typename UpProjection::InputMemory input;
+    T* wide = nullptr;  ///< [tokens, wide_columns]
+    typename DownProjection::InputMemory activated;
   };
 
   /// What lives within one block's backward.
   struct Scratch {
-    typename DownLinear::OutputGradientMemory down_gradient;
-    typename GateUpLinear::OutputGradientMemory gate_up_gradient;
+    typename DownProjection::OutputGradientMemory y_gradient;
+    typename UpProjection::OutputGradientMemory wide_gradient;
     T* activated_gradient = nullptr;  ///< [tokens, ffn]
   };
 
-  void declare(const std::string& name, LayerRegistry<D> registry, float initial_deviation,
-               float residual_deviation, bool gate_up_recomputed) {
-    gate_up_weight_.declare(name + ".gate_up.weight", 2 * Shape.ffn, Shape.hidden,
-                            Initial::normal(initial_deviation));
-    down_weight_.declare(name + ".down.weight", Shape.hidden, Shape.ffn,
-                         Initial::normal(residual_deviation));
-    gate_up_.enter(name + ".gate_up", registry, {.recomputed = gate_up_recomputed});
-    down_.enter(name + ".down", registry, {.adds = true});
+  void declare(const std::string& name, LayerRegistry<D> registry, BlockInitial initial,
+               Recompute recompute) {
+    recompute_ = recompute;
+    up_.declare(name + "." + Activation::projection, registry, initial.inner,
+                {.recomputed = makes_again(Recompute::ffn)});
+    down_.declare(name + ".down", registry, initial.outer, {.adds = true});
   }
 
   void take_weight_copies(Arena<D>& arena) {
-    gate_up_.take_weight_copies(arena, gate_up_weight_);
-    down_.take_weight_copies(arena, down_weight_);
+    up_.take_weight_copies(arena);
+    down_.take_weight_copies(arena);
   }
 
-  static void take_saved_input(Arena<D>& arena, Saved& saved, Index tokens) {
-    saved.input.take_kept(arena, tokens, Shape.hidden);
-  }
-  static void take_saved_gate_up(Arena<D>& arena, Saved& saved, Index tokens) {
-    saved.gate_up = arena.template take<T>(MemoryKind::activations, tokens * 2 * Shape.ffn);
-  }
-  static void take_saved_activated(Arena<D>& arena, Saved& saved, Index tokens) {
-    saved.activated.take_kept(arena, tokens, Shape.ffn);
+  /// Takes what backward needs, for which `wanted(dropped_from)` is true: the parts are named by
+  /// the first policy that drops them.
+  template <class Wanted>
+  static void take_saved(Arena<D>& arena, Saved& saved, Index tokens, const Wanted& wanted) {
+    constexpr auto kind = MemoryKind::activations;
+    if (wanted(Recompute::norms)) saved.input.take_kept(arena, tokens, Shape.hidden);
+    if (wanted(Recompute::swiglu)) saved.activated.take_kept(arena, tokens, Shape.ffn);
+    if (wanted(Recompute::ffn)) saved.wide = arena.template take<T>(kind, tokens * wide_columns);
   }
   /// Takes what blocks share in the forward.
   static void take_shared(Arena<D>& arena, Saved& saved, Index tokens) {
@@ -64,98 +71,112 @@ class MLP {
   }
   static void take_scratch(Arena<D>& arena, Scratch& scratch, Index tokens) {
     constexpr auto kind = MemoryKind::activations;
-    scratch.gate_up_gradient.take_values(arena, kind, tokens, 2 * Shape.ffn);
+    scratch.wide_gradient.take_values(arena, kind, tokens, wide_columns);
     scratch.activated_gradient = arena.template take<T>(kind, tokens * Shape.ffn);
     arena.overlay(
         [&] {
-          scratch.down_gradient.take_row_major(arena, kind, tokens, Shape.hidden);
-          scratch.down_gradient.take_transposed(arena, kind, tokens, Shape.hidden);
+          scratch.y_gradient.take_row_major(arena, kind, tokens, Shape.hidden);
+          scratch.y_gradient.take_transposed(arena, kind, tokens, Shape.hidden);
         },
         [&] {
-          scratch.gate_up_gradient.take_row_major(arena, kind, tokens, 2 * Shape.ffn);
-          scratch.gate_up_gradient.take_transposed(arena, kind, tokens, 2 * Shape.ffn);
+          scratch.wide_gradient.take_row_major(arena, kind, tokens, wide_columns);
+          scratch.wide_gradient.take_transposed(arena, kind, tokens, wide_columns);
         });
   }
 
   template <class M>
   void quantize_weights(const Context<D>& context) {
-    gate_up_.template quantize_weight<M>(context);
+    up_.template quantize_weight<M>(context);
     down_.template quantize_weight<M>(context);
   }
 
   /// The operand that the block's normalisation writes to.
   template <class M>
-  [[nodiscard]] auto input(const Saved& saved, Index tokens, Copies copies) const {
-    return gate_up_.template input<M>(saved.input, tokens, copies);
+  [[nodiscard]] Input input(const Saved& saved, Index tokens, Copies copies) const {
+    return up_.template input<M>(saved.input, tokens, copies);
+  }
+  /// What of its input the backward reads.
+  [[nodiscard]] Copies backward_input() const {
+    return {.row_major = makes_again(Recompute::ffn), .transposed = true};
   }
 
-  /// Gate and up projection of the normalised rows.
-  void project(const typename GateUpLinear::Input& x, const Saved& saved,
-               const Context<D>& context) {
-    gate_up_.forward(x, {}, gate_up(saved, x.values.extent(0)), context);
+  /// y = residual + down(activation(projection(x))).
+  /// @param x         [tokens, hidden]
+  /// @param residual  [tokens, hidden]
+  /// @param y         [tokens, hidden]
+  template <class M, class Positions>
+  void forward(const Input& x, TensorView<const T, 2, D> residual, TensorView<T, 2, D> y,
+               BatchShape batch, const Positions&, const Saved& saved, const Context<D>& context) {
+    up_.forward(x, {}, wide(saved, batch.rows()), context);
+    const bool keeps = M::saves && !makes_again(Recompute::swiglu);
+    const auto activated =
+        activate<M>(saved, batch.rows(), {.row_major = true, .transposed = keeps}, context);
+    down_.forward(activated, residual, y, context);
   }
 
-  /// The activation's operand, as a forward left it.
-  template <class M>
-  [[nodiscard]] auto activated(const Saved& saved, Index tokens, Copies copies) const {
-    return down_.template input<M>(saved.activated, tokens, copies);
+  /// From the gradient of y to that of x; gradients of parameters on the way.
+  /// @param y_gradient  [tokens, hidden]; stays as it is
+  /// @param x           the forward's input, as `backward_input` says
+  /// @param x_gradient  [tokens, hidden]
+  template <class Positions>
+  void backward(TensorView<T, 2, D> y_gradient, const Input& x, TensorView<T, 2, D> x_gradient,
+                BatchShape batch, const Positions&, const Saved& saved, const Scratch& scratch,
+                bool accumulate, const Context<D>& context) {
+    const Index tokens = batch.rows();
+    if (makes_again(Recompute::ffn)) up_.forward(x, {}, wide(saved, tokens), context);
+    const auto activated = activated_again(saved, tokens, context);
+    auto y_memory = scratch.y_gradient;
+    y_memory.values = y_gradient.data();
+    const auto dy = down_.output_gradient(y_memory, tokens);
+    down_.take_gradient(dy, context);
+    const TensorView<T, 2, D> activated_gradient{scratch.activated_gradient, {tokens, Shape.ffn}};
+    down_.backward(dy, activated, activated_gradient, accumulate, context);
+
+    const auto wide_gradient = up_.output_gradient(scratch.wide_gradient, tokens);
+    const TensorView<const T, 2, D> incoming = activated_gradient;
+    const TensorView<const T, 2, D> source = wide(saved, tokens);
+    Activation::backward(incoming, source, wide_gradient, up_.bias_gradient(), context);
+    up_.backward(wide_gradient, x, x_gradient, accumulate, context);
+  }
+
+  template <class Visitor>
+  void visit(Visitor&& visitor) {
+    up_.visit_weight(visitor);
+    down_.visit_weight(visitor);
+    up_.visit_bias(visitor);
+    down_.visit_bias(visitor);
+  }
+
+ private:
+  [[nodiscard]] bool makes_again(Recompute dropped_from) const {
+    return recompute_ >= dropped_from;
   }
 
   /// The activation, from the projection.
   template <class M>
   auto activate(const Saved& saved, Index tokens, Copies copies, const Context<D>& context) const {
-    const auto activated = this->template activated<M>(saved, tokens, copies);
-    const TensorView<const T, 2, D> source = gate_up(saved, tokens);
-    swiglu_forward(source, activated, context);
+    const auto activated = down_.template input<M>(saved.activated, tokens, copies);
+    const TensorView<const T, 2, D> source = wide(saved, tokens);
+    Activation::forward(source, activated, context);
     return activated;
   }
 
-  /// y = residual + down(activated).
-  void finish(const typename DownLinear::Input& activated, TensorView<const T, 2, D> residual,
-              TensorView<T, 2, D> y, const Context<D>& context) {
-    down_.forward(activated, residual, y, context);
+  /// The activation for the down projection's weight: kept, or made again.
+  auto activated_again(const Saved& saved, Index tokens, const Context<D>& context) const {
+    using Again = Mode::recompute;
+    constexpr Copies transposed{.row_major = false, .transposed = true};
+    return makes_again(Recompute::swiglu)
+               ? activate<Again>(saved, tokens, transposed, context)
+               : down_.template input<Again>(saved.activated, tokens, transposed);
   }
 
-  /// From the gradient of y to that of x; weights' gradients on the way.
-  /// @param y_gradient  [tokens, hidden]; stays as it is
-  /// @param activated   with what the weight's gradient needs
-  /// @param x           the forward's input, with what the weight's gradient needs
-  /// @param x_gradient  [tokens, hidden]
-  void backward(TensorView<T, 2, D> y_gradient, const typename DownLinear::Input& activated,
-                const typename GateUpLinear::Input& x, TensorView<T, 2, D> x_gradient,
-                const Saved& saved, const Scratch& scratch, bool accumulate,
-                const Context<D>& context) {
-    const Index tokens = y_gradient.extent(0);
-    auto down_memory = scratch.down_gradient;
-    down_memory.values = y_gradient.data();
-    const auto dy = down_.output_gradient(down_memory, tokens);
-    quantize(dy, context);
-    down_.backward_weight(dy, activated, down_weight_.gradient, accumulate, context);
-    const TensorView<T, 2, D> activated_gradient{scratch.activated_gradient, {tokens, Shape.ffn}};
-    down_.backward_input(dy, activated_gradient, context);
-    const auto gate_up_gradient = gate_up_.output_gradient(scratch.gate_up_gradient, tokens);
-    const TensorView<const T, 2, D> incoming = activated_gradient;
-    const TensorView<const T, 2, D> source = gate_up(saved, tokens);
-    swiglu_backward(incoming, source, gate_up_gradient, context);
-    gate_up_.backward_weight(gate_up_gradient, x, gate_up_weight_.gradient, accumulate, context);
-    gate_up_.backward_input(gate_up_gradient, x_gradient, context);
+  static TensorView<T, 2, D> wide(const Saved& saved, Index tokens) {
+    return {saved.wide, {tokens, wide_columns}};
   }
 
-  template <class Visitor>
-  void visit(Visitor&& visitor) {
-    visitor(gate_up_weight_);
-    visitor(down_weight_);
-  }
-
- private:
-  static TensorView<T, 2, D> gate_up(const Saved& saved, Index tokens) {
-    return {saved.gate_up, {tokens, 2 * Shape.ffn}};
-  }
-
-  GateUpLinear gate_up_;
-  DownLinear down_;
-  Parameter<T, G, D> gate_up_weight_;
-  Parameter<T, G, D> down_weight_;
+  Recompute recompute_ = Recompute::none;
+  UpProjection up_;
+  DownProjection down_;
 };
 
 }  // namespace octavo

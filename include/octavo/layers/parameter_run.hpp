@@ -45,6 +45,26 @@ class ParameterRun {
     });
   }
 
+  /// Zeroes the gradients of vectors, to which backwards add; those of matrices are overwritten.
+  /// Neighbours are zeroed at once.
+  /// @note enqueues; does not synchronise
+  template <class Each>
+  void clear_vector_gradients(const Each& each, const Context<D>& context) const {
+    Index begin = 0;
+    Index end = 0;
+    const auto clear = [&] {
+      fill_zero(gradients_.data() + begin, static_cast<std::size_t>(end - begin) * sizeof(G),
+                context);
+    };
+    each([&](const Parameter<W, G, D>& parameter) {
+      if (parameter.is_matrix()) return;
+      if (parameter.offset != end && end > begin) clear();
+      if (parameter.offset != end) begin = parameter.offset;
+      end = parameter.offset + round_up(parameter.weight.size(), alignment);
+    });
+    if (end > begin) clear();
+  }
+
   /// Elements, those between parameters included.
   [[nodiscard]] Index size() const { return weights_.size(); }
   [[nodiscard]] TensorView<W, 1, D> weights() const { return weights_; }      ///< [size()]

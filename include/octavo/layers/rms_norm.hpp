@@ -7,12 +7,15 @@
 
 namespace octavo {
 
-/// Root-mean-square normalisation over rows of `Hidden` features.
+/// Root-mean-square normalisation over rows of `Hidden` features. A norm of a `ResidualBranch`.
 /// @tparam T  format of weights and activations
 /// @tparam G  format of the weight's gradient
 template <class T, int Hidden, class G, Device D>
 class RMSNorm {
  public:
+  /// Numbers that the backward needs of each token: its inverse root mean square.
+  static constexpr Index statistics = 1;
+
   void declare(const std::string& name, float epsilon) {
     weight_.declare(name + ".weight", 1, Hidden, Initial::ones());
     epsilon_ = epsilon;

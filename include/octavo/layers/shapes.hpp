@@ -3,6 +3,8 @@
 #pragma once
 
 #include <octavo/core/device.hpp>
+#include <octavo/kernels/initialize.hpp>
+#include <octavo/kernels/rope.hpp>
 
 namespace octavo {
 
@@ -14,10 +16,18 @@ struct BlockShape {
   int kv_heads = 0;
   int head_dim = 0;
   float norm_epsilon = 1e-5f;
-  bool qk_norm = false;  ///< queries and keys are normalised before RoPE
+  bool bias = false;  ///< linear layers have biases
 
   [[nodiscard]] constexpr int qkv_columns() const { return (heads + 2 * kv_heads) * head_dim; }
   [[nodiscard]] constexpr int attention_columns() const { return heads * head_dim; }
+  [[nodiscard]] constexpr HeadLayout head_layout() const { return {heads, kv_heads, head_dim}; }
+};
+
+/// What the parameters of a block start from.
+struct BlockInitial {
+  Initial inner{};  ///< linear layers that read the residual stream
+  Initial outer{};  ///< linear layers that write to it
+  float norm_epsilon = 1e-5f;
 };
 
 /// How the rows of a batch divide into sequences.

@@ -1,79 +1,35 @@
 /// @file
-/// A Llama whose shape, precision and device are types.
+/// A decoder whose family, shape, precision and device are types.
 #pragma once
 
 #include <octavo/layers/layers.hpp>
-#include <octavo/models/llama_config.hpp>
+#include <octavo/models/model.hpp>
 #include <octavo/models/segments.hpp>
 #include <octavo/models/step_hooks.hpp>
 
 #include <array>
 #include <functional>
-#include <numbers>
 #include <string>
 
 namespace octavo {
 
-/// What becomes of the quantised copies of weights. Both ways give the same bits.
-enum class WeightCopies {
-  kept,    ///< both layouts of all weights, made once a step
-  remade,  ///< made for each GEMM, in memory that all weights share
-};
-
-/// Choices that a model makes at run time.
-struct LlamaOptions {
-  Recompute recompute = Recompute::none;
-  /// Tokens whose logits exist at once; 0 takes a size that keeps them small.
-  Index head_chunk = 0;
-  WeightCopies weight_copies = WeightCopies::kept;
-  /// Gradients of weights share memory with the activations of later layers, which are dead by
-  /// then. Only for steps of one micro-batch, which sessions take care of.
-  bool gradients_share_memory = false;
-};
-
-/// The angle by which pair `j` of a head turns at each position.
-inline double rope_frequency(const LlamaConfig& config, Index j) {
-  const double exponent = 2.0 * static_cast<double>(j) / config.head_dim;
-  const double frequency = std::pow(static_cast<double>(config.rope_theta), -exponent);
-  const RopeScaling& scaling = config.rope_scaling;
-  if (scaling.kind == RopeKind::plain) return frequency;
-  const double wavelength = 2.0 * std::numbers::pi / frequency;
-  const double ratio = scaling.original_length / wavelength;
-  const double low = static_cast<double>(scaling.low_frequency_factor);
-  const double high = static_cast<double>(scaling.high_frequency_factor);
-  const double scaled = frequency / static_cast<double>(scaling.factor);
-  if (ratio > high) return frequency;
-  if (ratio < low) return scaled;
-  const double smooth = (ratio - low) / (high - low);
-  return (1.0 - smooth) * scaled + smooth * frequency;
-}
-
-/// A Llama: parameters, forward, backward.
+/// A decoder: an embedding, blocks along a residual stream, a norm and a head.
 ///
 /// Lives in an `Arena`; building it on a measuring arena plans its memory. Not copyable or movable,
 /// because its layers point to its scaling table and manifest.
-/// @tparam Config     the shape, such as `llama3_8b`
+/// @tparam Family     names the parts: `LlamaFamily<llama3_8b>`, `Gpt2Family<gpt2_124m>`, or a type
+///                    with the members that `models/family.hpp` describes
 /// @tparam Precision  `Fp32`, `Bf16`, `Fp8Recipe<…>`, `Mxfp8`, `Layerwise<…>`
 /// @tparam D          `Cpu` or `Cuda`
 /// @tparam Gradient   format of the weights' gradients; the storage format unless said
-/// Source: Touvron et al. 2023, arXiv 2302.13971; Grattafiori et al. 2024, arXiv 2407.21783.
-template <LlamaConfig Config, class Precision, Device D, class Gradient = StorageOf<Precision>>
-class Llama {
+template <class Family, class Precision, Device D, class Gradient = StorageOf<Precision>>
+class Decoder {
  public:
-  static_assert(Config.layers > 0 && Config.hidden > 0 && Config.ffn > 0 && Config.heads > 0 &&
-                    Config.kv_heads > 0 && Config.head_dim > 0 && Config.vocabulary > 0 &&
-                    Config.rope_theta > 0,
-                "LlamaConfig: layers, hidden, ffn, heads, kv_heads, head_dim, vocabulary and "
-                "rope_theta must all be positive");
-
   using T = StorageOf<Precision>;
   using G = Gradient;
   using DeviceType = D;
-  static constexpr LlamaConfig config = Config;
-  static constexpr BlockShape block_shape{Config.hidden,   Config.ffn,      Config.heads,
-                                          Config.kv_heads, Config.head_dim, Config.norm_epsilon,
-                                          Config.qk_norm};
-  using HeadPrecision = PrecisionOf<Precision, 0, Config.layers, LinearRole::head>;
+  static constexpr auto config = Family::config;
+  using HeadPrecision = PrecisionOf<Precision, 0, config.layers, LinearRole::head>;
 
   /// The limits of the device at hand for this model: what its libraries say of its attention, for
   /// plans and layouts that hold when it runs.
@@ -83,16 +39,20 @@ class Llama {
   }
 
   /// Lays the model out in the arena. Writes nothing: see `initialize`.
-  /// @throws ConfigError  for a batch or sequence of 0, or tokens that an FP8 GEMM cannot reduce
-  Llama(Arena<D>& arena, BatchShape batch, LlamaOptions options, const DeviceLimits<D>& limits)
+  /// @throws ConfigError  for a batch or sequence of 0, a sequence beyond the model's positions, or
+  ///                      tokens that an FP8 GEMM cannot reduce
+  Decoder(Arena<D>& arena, BatchShape batch, ModelOptions options, const DeviceLimits<D>& limits)
       : batch_(batch), options_(options) {
     require<ConfigError>(batch.sequences > 0, "the batch is ", batch.sequences,
                          "; give at least 1 sequence");
     require<ConfigError>(batch.tokens > 0, "the sequence length is ", batch.tokens,
                          "; give at least 1 token");
+    require<ConfigError>(batch.tokens <= Family::longest_sequence, "the sequence length is ",
+                         batch.tokens, ", but ", config.name.text(), " has positions for ",
+                         Family::longest_sequence, " tokens; give at most as many");
     constexpr Index chunk_elements = Index{1} << 28;
     if (options_.head_chunk == 0) {
-      const Index fitting = chunk_elements / Config.padded_vocabulary();
+      const Index fitting = chunk_elements / config.padded_vocabulary();
       options_.head_chunk = std::max(Index{128}, fitting / 128 * 128);
     }
     options_.head_chunk = std::min(options_.head_chunk, batch.rows());
@@ -105,13 +65,14 @@ class Llama {
     const auto bytes = static_cast<Index>(workspace_bytes(limits));
     workspace_ = {arena.template take<std::byte>(MemoryKind::workspace, bytes), {bytes}};
   }
-  Llama(const Llama&) = delete;
-  Llama& operator=(const Llama&) = delete;
+  Decoder(const Decoder&) = delete;
+  Decoder& operator=(const Decoder&) = delete;
 
   [[nodiscard]] BatchShape batch() const { return batch_; }
   [[nodiscard]] const Manifest& manifest() const { return manifest_; }
   [[nodiscard]] const ScalingTable<D>& scaling() const { return scaling_; }
   [[nodiscard]] static std::string precision() { return precision_name<Precision>(); }
+  [[nodiscard]] static ModelFacts facts() { return config.facts(); }
 
   /// Sets every parameter and the scaling state to their initial values, and binds the context's
   /// workspace.
@@ -123,7 +84,7 @@ class Llama {
       octavo::initialize(parameter, RandomStream{seed, stream++}, context);
     });
     scaling_.initialize(context);
-    rope_.fill([](Index j) { return rope_frequency(Config, j); }, context);
+    positions_.initialize(context);
   }
 
   /// The tokens that a step's GEMMs work on.
@@ -182,7 +143,7 @@ class Llama {
     hooks.before_forward(head_run_, context);
     const TensorView<T, 2, D> gradient = gradient_;
     fill_zero(gradient.data(), gradient.bytes(), context);
-    const TensorView<const T, 2, D> last = stream(Config.layers, batch_.rows());
+    const TensorView<const T, 2, D> last = stream(config.layers, batch_.rows());
     hooks.before_backward(head_run_, context);
     head_.template loss<Mode::train>(last, targets, losses, gradient, head_weight().gradient,
                                      gradient_scale, !accumulation.first, context);
@@ -207,7 +168,7 @@ class Llama {
                 const Context<D>& context) {
     NoHooks hooks;
     forward<Mode::evaluate>(tokens, batch_, hooks, context);
-    const TensorView<const T, 2, D> last = stream(Config.layers, batch_.rows());
+    const TensorView<const T, 2, D> last = stream(config.layers, batch_.rows());
     head_.template loss<Mode::evaluate>(last, targets, losses, gradient_, {}, {}, false, context);
   }
 
@@ -226,7 +187,7 @@ class Llama {
                         logits_rows(), " that exist at once; ask for fewer");
     NoHooks hooks;
     forward<Mode::evaluate>(tokens, shape, hooks, context);
-    const TensorView<const T, 2, D> last = stream(Config.layers, shape.rows());
+    const TensorView<const T, 2, D> last = stream(config.layers, shape.rows());
     return head_.template logits<Mode::evaluate>(last.rows(begin, count), context);
   }
 
@@ -247,9 +208,9 @@ class Llama {
   [[nodiscard]] Index head_chunks() const { return head_.chunks(batch_.rows()); }
 
  private:
-  using SegmentTuple = detail::Segments<block_shape, T, Precision, G, D, Config.layers>;
-  using HeadLayer =
-      LanguageModelHead<T, HeadPrecision, Config.hidden, Config.padded_vocabulary(), G, D>;
+  using SegmentTuple = detail::Segments<Family, T, Precision, G, D>;
+  using HeadLayer = LanguageModelHead<T, HeadPrecision, typename Family::template Norm<T, G, D>,
+                                      config.hidden, config.padded_vocabulary(), G, D>;
 
   /// Calls `body(block, shared)` for every block in order.
   template <class Body>
@@ -276,20 +237,19 @@ class Llama {
         &scaling_, &manifest_,
         options_.weight_copies == WeightCopies::remade ? &weight_stage_ : nullptr, batch_, limits};
     constexpr float deviation = 0.02f;
-    const float residual = deviation / std::sqrt(2.0f * static_cast<float>(Config.layers));
-    embedding_.declare("embedding", Config.padded_vocabulary(), Config.vocabulary,
-                       Initial::normal(deviation));
+    const float residual = deviation / std::sqrt(2.0f * static_cast<float>(config.layers));
+    const Initial initial = Initial::normal(deviation);
+    embedding_.declare("embedding", config.padded_vocabulary(), config.vocabulary, initial);
     embedding_run_.take_weights(arena, each_of_embedding());
     int layer = 0;
     for_each_block([&](auto& block, auto&) {
-      block.take(arena, "blocks." + std::to_string(layer++), registry, deviation, residual,
-                 options_.recompute);
+      block.take(arena, "blocks." + std::to_string(layer++), registry,
+                 {initial, Initial::normal(residual), config.norm_epsilon}, options_.recompute);
     });
-    head_.declare(registry, options_.head_chunk, Config.vocabulary, Config.norm_epsilon);
-    if constexpr (!Config.tied_embeddings) {
-      head_weight_.declare("head.weight", Config.padded_vocabulary(), Config.hidden,
-                           Initial::normal(deviation));
-      head_weight_.initialised_rows = Config.vocabulary;
+    head_.declare(registry, options_.head_chunk, config.vocabulary, config.norm_epsilon);
+    if constexpr (!config.tied_embeddings) {
+      head_weight_.declare("head.weight", config.padded_vocabulary(), config.hidden, initial);
+      head_weight_.initialised_rows = config.vocabulary;
     }
     head_run_.take_weights(arena, each_of_head());
     head_.take_weight_copies(arena, head_weight());
@@ -297,7 +257,7 @@ class Llama {
 
   /// The weight of the head's projection.
   [[nodiscard]] const Parameter<T, G, D>& head_weight() const {
-    return Config.tied_embeddings ? embedding_.weight() : head_weight_;
+    return config.tied_embeddings ? embedding_.weight() : head_weight_;
   }
 
   /// The GEMMs of weights' gradients reduce over tokens, in FP8 16 at a time.
@@ -314,9 +274,9 @@ class Llama {
   void take_activations(Arena<D>& arena) {
     constexpr auto kind = MemoryKind::activations;
     const Index rows = batch_.rows();
-    rope_.take(arena, batch_.tokens, Config.head_dim);
-    for (auto& state : stream_) state = arena.template take<T>(kind, rows * Config.hidden);
-    gradient_ = {arena.template take<T>(kind, rows * Config.hidden), {rows, Config.hidden}};
+    positions_.take(arena, batch_.tokens);
+    for (auto& state : stream_) state = arena.template take<T>(kind, rows * config.hidden);
+    gradient_ = {arena.template take<T>(kind, rows * config.hidden), {rows, config.hidden}};
     take_shared(
         arena, [&] { head_.take_scratch(arena); },
         std::make_index_sequence<std::tuple_size_v<SegmentTuple>>{});
@@ -333,7 +293,7 @@ class Llama {
   [[nodiscard]] auto each_of_head() {
     return [this](const auto& body) {
       head_.visit(body);
-      if constexpr (!Config.tied_embeddings) body(head_weight_);
+      if constexpr (!config.tied_embeddings) body(head_weight_);
     };
   }
 
@@ -348,7 +308,7 @@ class Llama {
     const Index rows = batch_.rows();
     const auto take_embeddings = [&] { embedding_run_.take_gradients(arena, each_of_embedding()); };
     std::function<void()> take_previous = [] {};
-    if constexpr (Config.tied_embeddings) {
+    if constexpr (config.tied_embeddings) {
       take_embeddings();  // the head is the first to make it
     } else {
       take_previous = take_embeddings;
@@ -374,43 +334,41 @@ class Llama {
   }
 
   static AttentionShape attention_shape(BatchShape batch) {
-    return {batch.sequences, batch.tokens, {Config.heads, Config.kv_heads, Config.head_dim}};
+    return {batch.sequences, batch.tokens, Family::heads};
   }
 
   [[nodiscard]] std::size_t workspace_bytes(const DeviceLimits<D>& limits) const {
     const Index rows = batch_.rows();
     std::size_t bytes = std::max(embedding_workspace(rows),
                                  attention_workspace<T>(attention_shape(batch_), limits));
-    const auto linear = [&](Index tokens, Index out, Index in) {
-      for (const auto& [m, n, k] : {std::array{tokens, out, in}, std::array{tokens, in, out},
-                                    std::array{out, in, tokens}}) {
+    for (const GemmEntry& gemm : manifest_.entries()) {
+      const Index tokens = gemm.is_head ? options_.head_chunk : rows;
+      for (const auto& [m, n, k] :
+           {std::array{tokens, gemm.out, gemm.in}, std::array{tokens, gemm.in, gemm.out},
+            std::array{gemm.out, gemm.in, tokens}}) {
         bytes = std::max(bytes, matmul_workspace(m, n, k, limits));
       }
-    };
-    linear(rows, Config.qkv_columns(), Config.hidden);
-    linear(rows, Config.hidden, Config.attention_columns());
-    linear(rows, 2 * Config.ffn, Config.hidden);
-    linear(rows, Config.hidden, Config.ffn);
-    linear(options_.head_chunk, Config.padded_vocabulary(), Config.hidden);
+      if (gemm.bias) bytes = std::max(bytes, column_sums_workspace(rows, gemm.out));
+    }
     return bytes;
   }
 
   /// The residual stream before block `layer`; after the last for `layer` = layers.
   [[nodiscard]] TensorView<T, 2, D> stream(int layer, Index rows) const {
-    return {stream_[static_cast<std::size_t>(layer)], {rows, Config.hidden}};
+    return {stream_[static_cast<std::size_t>(layer)], {rows, config.hidden}};
   }
 
   template <class M, class Hooks>
   void forward(TensorView<const std::int32_t, 1, D> tokens, BatchShape batch, Hooks& hooks,
                const Context<D>& context) {
-    check_shape("Llama", "tokens", tokens, {batch.rows()});
+    check_shape("Decoder", "tokens", tokens, {batch.rows()});
     hooks.before_forward(embedding_run_, context);
-    embedding_.forward(tokens, stream(0, batch.rows()), context);
+    embedding_.forward(tokens, batch, stream(0, batch.rows()), context);
     int layer = 0;
     for_each_block([&](auto& block, auto&) {
       hooks.before_forward(block.run(), context);
       block.template forward<M>(stream(layer, batch.rows()), stream(layer + 1, batch.rows()), batch,
-                                rope_, context);
+                                positions_, context);
       ++layer;
     });
   }
@@ -421,33 +379,35 @@ class Llama {
     const bool accumulate = !accumulation.first;
     const auto one = [&](auto& block, auto& shared, int layer) {
       hooks.before_backward(block.run(), context);
-      block.backward(stream(layer, batch_.rows()), gradient, batch_, rope_, shared, accumulate,
+      block.backward(stream(layer, batch_.rows()), gradient, batch_, positions_, shared, accumulate,
                      context);
       if (accumulation.last) hooks.gradients_final(block.run(), context);
     };
     for_each_block_reversed(one, std::make_index_sequence<std::tuple_size_v<SegmentTuple>>{});
     hooks.before_backward(embedding_run_, context);
-    // The head already overwrote the gradient of a tied table.
-    if (!accumulate && !Config.tied_embeddings) {
-      embedding_.visit([&](auto& table) { table.clear_gradient(context); });
+    if (!accumulate) {
+      embedding_.visit([&](auto& table) {
+        // The head already overwrote the gradient of a tied table.
+        if (&table != &head_weight()) table.clear_gradient(context);
+      });
     }
-    embedding_.backward(tokens, gradient, context);
+    embedding_.backward(tokens, batch_, gradient, context);
     if (accumulation.last) hooks.gradients_final(embedding_run_, context);
   }
 
   BatchShape batch_;
-  LlamaOptions options_;
+  ModelOptions options_;
   Manifest manifest_;
   ScalingTable<D> scaling_;
   WeightStage<D> weight_stage_;
   ParameterRun<T, G, D> embedding_run_;
   ParameterRun<T, G, D> head_run_;
-  Embedding<T, Config.hidden, G, D> embedding_;
-  RoPE<D> rope_;
+  typename Family::template Embedding<T, G, D> embedding_;
+  typename Family::template Positions<D> positions_;
   SegmentTuple segments_;
   HeadLayer head_;
   Parameter<T, G, D> head_weight_;
-  std::array<T*, static_cast<std::size_t>(Config.layers) + 1> stream_{};
+  std::array<T*, static_cast<std::size_t>(config.layers) + 1> stream_{};
   TensorView<T, 2, D> gradient_;
   TensorView<std::byte, 1, D> workspace_;
 };

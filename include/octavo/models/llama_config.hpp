@@ -1,12 +1,12 @@
 /// @file
-/// The shape of a Llama as a compile-time value, and the presets.
+/// The shape of a Llama or a Qwen3 as a compile-time value, and the presets.
 #pragma once
 
+#include <octavo/core/config_name.hpp>
 #include <octavo/core/context.hpp>
+#include <octavo/models/model.hpp>
 
-#include <cstddef>
-#include <cstdint>
-#include <string>
+#include <numeric>
 
 namespace octavo {
 
@@ -23,47 +23,8 @@ struct RopeScaling {
   int original_length = 8192;
 };
 
-/// A name that can be part of a template argument: at most 31 characters, in words of eight. They
-/// are no array, because nvcc writes template arguments back as source, and cannot write arrays.
-struct ConfigName {
-  std::uint64_t word0 = 0;
-  std::uint64_t word1 = 0;
-  std::uint64_t word2 = 0;
-  std::uint64_t word3 = 0;
-
-  constexpr ConfigName(std::uint64_t w0, std::uint64_t w1, std::uint64_t w2, std::uint64_t w3)
-      : word0(w0), word1(w1), word2(w2), word3(w3) {}
-
-  template <std::size_t N>
-  constexpr ConfigName(const char (&name)[N])  // NOLINT: a literal is a name
-      : word0(word(name, 0)), word1(word(name, 8)), word2(word(name, 16)), word3(word(name, 24)) {
-    static_assert(N <= 32, "ConfigName: a preset's name has at most 31 characters; shorten it");
-  }
-
-  [[nodiscard]] std::string text() const {
-    std::string characters;
-    for (const std::uint64_t eight : {word0, word1, word2, word3}) {
-      for (int i = 0; i < 8; ++i) {
-        const auto character = static_cast<char>(eight >> (8 * i) & 0xff);
-        if (character != 0) characters.push_back(character);
-      }
-    }
-    return characters;
-  }
-
- private:
-  template <std::size_t N>
-  static constexpr std::uint64_t word(const char (&name)[N], std::size_t begin) {
-    std::uint64_t eight = 0;
-    for (std::size_t i = begin; i < N && i < begin + 8; ++i) {
-      eight |= std::uint64_t{static_cast<unsigned char>(name[i])} << (8 * (i - begin));
-    }
-    return eight;
-  }
-};
-
-/// The shape of a Llama. Usable as a template argument, so that a shape that a recipe cannot serve
-/// does not compile.
+/// The shape of a Llama or a Qwen3. Usable as a template argument, so that a shape that a recipe
+/// cannot serve does not compile.
 struct LlamaConfig {
   ConfigName name = "llama";
   int layers = 0;
@@ -89,6 +50,11 @@ struct LlamaConfig {
   /// Columns of the attention's output.
   [[nodiscard]] constexpr int attention_columns() const { return heads * head_dim; }
 
+  /// What the features of all linear layers are multiples of.
+  [[nodiscard]] constexpr int feature_divisor() const {
+    return std::gcd(std::gcd(hidden, ffn), std::gcd(qkv_columns(), attention_columns()));
+  }
+
   /// Number of trained values, without padding.
   [[nodiscard]] constexpr Index parameters() const {
     const Index block = Index{hidden} * (qkv_columns() + attention_columns()) +
@@ -96,16 +62,14 @@ struct LlamaConfig {
     const Index table = Index{vocabulary} * hidden;
     return layers * block + hidden + table * (tied_embeddings ? 1 : 2);
   }
-};
 
-/// Floating-point operations of one training token: 6 for each weight that multiplies, and causal
-/// attention over a sequence of this many tokens.
-constexpr double training_flops_per_token(const LlamaConfig& config, Index sequence) {
-  const Index table = Index{config.vocabulary} * config.hidden;
-  const Index multiplying = config.parameters() - (config.tied_embeddings ? 0 : table);
-  return 6.0 * static_cast<double>(multiplying) +
-         6.0 * config.layers * static_cast<double>(sequence) * config.attention_columns();
-}
+  /// What programs tell of it.
+  [[nodiscard]] ModelFacts facts() const {
+    const Index looked_up = tied_embeddings ? 0 : Index{vocabulary} * hidden;
+    return {name.text(), vocabulary, parameters(), parameters() - looked_up,
+            Index{layers} * attention_columns()};
+  }
+};
 
 /// @name Presets
 /// @{
@@ -162,6 +126,33 @@ inline constexpr LlamaConfig llama3_70b{.name = "llama3_70b",
                                         .kv_heads = 8,
                                         .head_dim = 128,
                                         .vocabulary = 128256};
+
+/// Qwen3 0.6B.
+inline constexpr LlamaConfig qwen3_0_6b{.name = "qwen3_0_6b",
+                                        .layers = 28,
+                                        .hidden = 1024,
+                                        .ffn = 3072,
+                                        .heads = 16,
+                                        .kv_heads = 8,
+                                        .head_dim = 128,
+                                        .vocabulary = 151936,
+                                        .norm_epsilon = 1e-6f,
+                                        .rope_theta = 1000000.0f,
+                                        .tied_embeddings = true,
+                                        .qk_norm = true};
+
+/// Qwen3 8B.
+inline constexpr LlamaConfig qwen3_8b{.name = "qwen3_8b",
+                                      .layers = 36,
+                                      .hidden = 4096,
+                                      .ffn = 12288,
+                                      .heads = 32,
+                                      .kv_heads = 8,
+                                      .head_dim = 128,
+                                      .vocabulary = 151936,
+                                      .norm_epsilon = 1e-6f,
+                                      .rope_theta = 1000000.0f,
+                                      .qk_norm = true};
 /// @}
 
 }  // namespace octavo

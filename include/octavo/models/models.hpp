@@ -3,5 +3,10 @@
 #pragma once
 
 #include <octavo/models/decoder.hpp>
+#include <octavo/models/family.hpp>
+#include <octavo/models/gpt2.hpp>
+#include <octavo/models/gpt2_config.hpp>
+#include <octavo/models/llama.hpp>
 #include <octavo/models/llama_config.hpp>
+#include <octavo/models/model.hpp>
 #include <octavo/models/step_hooks.hpp>

@@ -41,21 +41,20 @@ struct BlockSegment {
   typename Block::Shared shared;
 };
 
-template <BlockShape Shape, class T, class P, class G, Device D, int Layers, int Begin,
-          class... Done>
+template <class Family, class T, class P, class G, Device D, int Begin, class... Done>
 constexpr auto make_segments() {
-  if constexpr (Begin >= Layers) {
+  constexpr int layers = Family::config.layers;
+  if constexpr (Begin >= layers) {
     return std::type_identity<std::tuple<Done...>>{};
   } else {
-    constexpr int end = segment_end<P, Begin, Layers>();
-    using Block = TransformerBlock<Shape, T, BlockPrecisionAt<P, Begin, Layers>, G, D>;
-    return make_segments<Shape, T, P, G, D, Layers, end, Done...,
-                         BlockSegment<Block, Begin, end>>();
+    constexpr int end = segment_end<P, Begin, layers>();
+    using Block = typename Family::template Block<T, BlockPrecisionAt<P, Begin, layers>, G, D>;
+    return make_segments<Family, T, P, G, D, end, Done..., BlockSegment<Block, Begin, end>>();
   }
 }
 
 /// A tuple of `BlockSegment`s that covers all blocks.
-template <BlockShape Shape, class T, class P, class G, Device D, int Layers>
-using Segments = typename decltype(make_segments<Shape, T, P, G, D, Layers, 0>())::type;
+template <class Family, class T, class P, class G, Device D>
+using Segments = typename decltype(make_segments<Family, T, P, G, D, 0>())::type;
 
 }  // namespace octavo::detail

@@ -55,7 +55,7 @@ inline std::vector<std::int32_t> generate(TrainingSession& session,
   require<ConfigError>(!prompt.empty(), "the prompt is empty; give at least one token");
   require<ConfigError>(std::isfinite(options.temperature) && options.temperature >= 0,
                        "the temperature is ", options.temperature, "; give 0 or more");
-  const Index vocabulary = session.config().vocabulary;
+  const Index vocabulary = session.facts().vocabulary;
   require<ConfigError>(options.vocabulary >= 0 && options.vocabulary <= vocabulary, "ids below ",
                        options.vocabulary, " are to be drawn, of ", vocabulary, "; give 1 to ",
                        vocabulary, ", or 0 for all");

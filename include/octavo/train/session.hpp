@@ -43,8 +43,8 @@ struct SessionParts {
     status = {arena.template take<StepStatus>(kind, 1), {1}};
   }
 
-  static LlamaOptions model_options(const SessionOptions& options) {
-    LlamaOptions model = options.model;
+  static ModelOptions model_options(const SessionOptions& options) {
+    ModelOptions model = options.model;
     model.gradients_share_memory = options.micro_batches == 1;
     return model;
   }
@@ -85,6 +85,7 @@ class ModelSession final : public TrainingSession {
         staging_(parts_.tokens.bytes() + parts_.targets.bytes() + parts_.gradient_scale.bytes() +
                      sizeof(AdamWStep),
                  context),
+        facts_(Model::facts()),
         must_calibrate_(parts_.model.scaling().has_histories() ? 1 : 0) {
     parts_.model.initialize(options.seed, context);
     parts_.optimizer.initialize(context);
@@ -160,7 +161,7 @@ class ModelSession final : public TrainingSession {
   [[nodiscard]] const Manifest& manifest() const override { return parts_.model.manifest(); }
   [[nodiscard]] const MemoryPlan& memory() const override { return arena_.plan(); }
   [[nodiscard]] std::size_t allocated_bytes() const override { return arena_.allocated(); }
-  [[nodiscard]] const LlamaConfig& config() const override { return Model::config; }
+  [[nodiscard]] const ModelFacts& facts() const override { return facts_; }
   [[nodiscard]] std::string precision() const override { return Model::precision(); }
   [[nodiscard]] std::string optimizer() const override {
     return decltype(parts_.optimizer)::name();
@@ -258,7 +259,7 @@ class ModelSession final : public TrainingSession {
 
   /// Tokens that are as likely as any others, for as many micro-batches as a rehearsal runs.
   void copy_random_inputs() {
-    const auto vocabulary = static_cast<std::uint64_t>(Model::config.vocabulary);
+    const auto vocabulary = static_cast<std::uint64_t>(facts_.vocabulary);
     const Index count = rows() * std::min<Index>(options_.micro_batches, 2);
     std::vector<std::int32_t> tokens(static_cast<std::size_t>(count));
     for (std::size_t i = 0; i < tokens.size(); ++i) {
@@ -343,18 +344,18 @@ class ModelSession final : public TrainingSession {
 
   /// @throws ShapeError   for a wrong number of tokens
   /// @throws ConfigError  for a token outside of the vocabulary
-  static void check_tokens(std::span<const std::int32_t> tokens,
-                           std::span<const std::int32_t> targets, Index expected) {
+  void check_tokens(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets,
+                    Index expected) const {
     require<ShapeError>(
         tokens.size() == static_cast<std::size_t>(expected) && targets.size() == tokens.size(),
         "got ", tokens.size(), " tokens and ", targets.size(), " targets, but ", expected,
         " of each are needed");
     for (std::size_t i = 0; i < tokens.size(); ++i) {
-      require<ConfigError>(tokens[i] >= 0 && tokens[i] < Model::config.vocabulary &&
-                               targets[i] < Model::config.vocabulary,
-                           "token ", tokens[i], " or target ", targets[i], " at position ", i,
-                           " lies outside of the vocabulary of ", Model::config.vocabulary,
-                           "; use the tokenizer that the model was made for");
+      require<ConfigError>(
+          tokens[i] >= 0 && tokens[i] < facts_.vocabulary && targets[i] < facts_.vocabulary,
+          "token ", tokens[i], " or target ", targets[i], " at position ", i,
+          " lies outside of the vocabulary of ", facts_.vocabulary,
+          "; use the tokenizer that the model was made for");
     }
   }
 
@@ -365,6 +366,7 @@ class ModelSession final : public TrainingSession {
   detail::SessionParts<Model, Optimizer, Ranks> parts_;
   Staging<D> staging_;
   Replay<D> replay_;
+  ModelFacts facts_;
   std::int64_t must_calibrate_;  ///< 1: before the next step, until one was not skipped
 };
 

@@ -2,7 +2,11 @@
 /// What a session asks of a model, and what the compiler says where a member is missing.
 #pragma once
 
-#include <octavo/models/decoder.hpp>
+#include <octavo/gemm/gemm_plans.hpp>
+#include <octavo/layers/mode.hpp>
+#include <octavo/layers/scaling_table.hpp>
+#include <octavo/memory/arena.hpp>
+#include <octavo/models/model.hpp>
 
 #include <concepts>
 #include <cstddef>
@@ -26,8 +30,8 @@ concept HasFormats = requires {
   typename M::G;
 };
 template <class M>
-concept HasConfig = requires {
-  { M::config } -> std::convertible_to<const LlamaConfig&>;
+concept HasFacts = requires {
+  { M::facts() } -> std::convertible_to<ModelFacts>;
 };
 template <class M>
 concept HasPrecision = requires {
@@ -40,7 +44,7 @@ concept HasLimits = requires(const Context<D>& context) {
 template <class M, class D = typename M::DeviceType>
 concept IsLaidOut = std::constructible_from < M,
         Arena<D>
-&, BatchShape, LlamaOptions, const DeviceLimits<D>& > ;
+&, BatchShape, ModelOptions, const DeviceLimits<D>& > ;
 template <class M>
 concept HasGemmRows = requires(const M& model) {
   { model.gemm_rows(Index{}) } -> std::same_as<GemmRows>;
@@ -110,23 +114,23 @@ concept HasHeadChunks = requires(const M& model) {
 
 }  // namespace detail
 
-/// A model that a `ModelSession` trains: `Llama`, or a class with the members that it has, each
-/// with the meaning that `Llama` documents.
+/// A model that a `ModelSession` trains: a `Decoder`, or a class with the members that it has, each
+/// with the meaning that `Decoder` documents.
 /// - `DeviceType`, and the formats `T` of weights and `G` of their gradients;
-/// - `static constexpr LlamaConfig config`, `static precision()`, `static limits(batch, context)`;
-/// - a constructor `(Arena<D>&, BatchShape, LlamaOptions, const DeviceLimits<D>&)`;
+/// - `static facts()`, `static precision()`, `static limits(batch, context)`;
+/// - a constructor `(Arena<D>&, BatchShape, ModelOptions, const DeviceLimits<D>&)`;
 /// - `gemm_rows`, `initialize`, `bind`, `visit_runs`;
 /// - `quantize_weights<Mode>`, `train_micro_batch`, `finish_step`, `scaling`;
 /// - `evaluate`, `logits`;
 /// - `manifest`, `reset_counts`, `verify_step`, `head_chunks`.
 template <class M>
-concept TrainableModel = detail::HasDeviceType<M> && detail::HasFormats<M> &&
-    detail::HasConfig<M> && detail::HasPrecision<M> && detail::HasLimits<M> &&
-    detail::IsLaidOut<M> && detail::HasGemmRows<M> && detail::HasInitialize<M> &&
-    detail::HasBind<M> && detail::HasVisitRuns<M> && detail::HasQuantizeWeights<M> &&
-    detail::HasTrainMicroBatch<M> && detail::HasFinishStep<M> && detail::HasScaling<M> &&
-    detail::HasEvaluate<M> && detail::HasLogits<M> && detail::HasManifest<M> &&
-    detail::HasCounts<M> && detail::HasHeadChunks<M>;
+concept TrainableModel = detail::HasDeviceType<M> && detail::HasFormats<M> && detail::HasFacts<M> &&
+    detail::HasPrecision<M> && detail::HasLimits<M> && detail::IsLaidOut<M> &&
+    detail::HasGemmRows<M> && detail::HasInitialize<M> && detail::HasBind<M> &&
+    detail::HasVisitRuns<M> && detail::HasQuantizeWeights<M> && detail::HasTrainMicroBatch<M> &&
+    detail::HasFinishStep<M> && detail::HasScaling<M> && detail::HasEvaluate<M> &&
+    detail::HasLogits<M> && detail::HasManifest<M> && detail::HasCounts<M> &&
+    detail::HasHeadChunks<M>;
 
 namespace detail {
 
@@ -134,23 +138,25 @@ namespace detail {
 template <class M>
 struct TrainableModelCheck {
   static_assert(HasDeviceType<M>,
-                "ModelSession: the model must be a Llama<config, precision, device> or have the "
-                "members of one; this has no DeviceType, such as `using DeviceType = Cpu;`");
+                "ModelSession: the model must be a Decoder, such as Llama<config, precision, "
+                "device>, or have the members of one; this has no DeviceType, such as `using "
+                "DeviceType = Cpu;`");
 };
 template <HasDeviceType M>
 struct TrainableModelCheck<M> {
   static_assert(HasFormats<M>,
                 "ModelSession: the model lacks T or G, the formats of weights and of their "
                 "gradients; write `using T = Bf16; using G = Bf16;`");
-  static_assert(HasConfig<M>,
-                "ModelSession: the model lacks `static constexpr LlamaConfig config`");
+  static_assert(HasFacts<M>,
+                "ModelSession: the model lacks `static ModelFacts facts()`, its name and "
+                "vocabulary");
   static_assert(HasPrecision<M>,
                 "ModelSession: the model lacks `static std::string precision()`, its name");
   static_assert(HasLimits<M>,
                 "ModelSession: the model lacks `static DeviceLimits<D> limits(BatchShape, const "
                 "Context<D>&)`, the context's own where no library is to be asked");
   static_assert(IsLaidOut<M>,
-                "ModelSession: the model lacks a constructor (Arena<D>&, BatchShape, LlamaOptions, "
+                "ModelSession: the model lacks a constructor (Arena<D>&, BatchShape, ModelOptions, "
                 "const DeviceLimits<D>&) that takes its memory");
   static_assert(HasGemmRows<M>,
                 "ModelSession: the model lacks GemmRows gemm_rows(Index micro_batches)");
@@ -164,16 +170,16 @@ struct TrainableModelCheck<M> {
                 "ModelSession: the model lacks quantize_weights<Mode>(const Context<D>&)");
   static_assert(HasTrainMicroBatch<M>,
                 "ModelSession: the model lacks train_micro_batch(tokens, targets, losses, "
-                "gradient_scale, accumulation, hooks, context) with Llama's arguments");
+                "gradient_scale, accumulation, hooks, context) with Decoder's arguments");
   static_assert(HasFinishStep<M>, "ModelSession: the model lacks finish_step(const Context<D>&)");
   static_assert(HasScaling<M>,
                 "ModelSession: the model lacks `const ScalingTable<D>& scaling() const`");
   static_assert(HasEvaluate<M>,
                 "ModelSession: the model lacks evaluate(tokens, targets, losses, context) with "
-                "Llama's arguments");
+                "Decoder's arguments");
   static_assert(HasLogits<M>,
                 "ModelSession: the model lacks logits(tokens, shape, begin, count, context) with "
-                "Llama's arguments");
+                "Decoder's arguments");
   static_assert(HasManifest<M>, "ModelSession: the model lacks `const Manifest& manifest() const`");
   static_assert(HasCounts<M>,
                 "ModelSession: the model lacks reset_counts() or verify_step(Index micro_batches), "

@@ -4,7 +4,9 @@
 #pragma once
 
 #include <octavo/core/replay.hpp>
-#include <octavo/models/decoder.hpp>
+#include <octavo/gemm/gemm_plans.hpp>
+#include <octavo/layers/scaling_table.hpp>
+#include <octavo/models/model.hpp>
 #include <octavo/optim/optim.hpp>
 #include <octavo/train/state.hpp>
 
@@ -19,7 +21,7 @@ namespace octavo {
 struct SessionOptions {
   BatchShape batch{};              ///< of one micro-batch
   Index micro_batches = 1;         ///< whose gradients make one step
-  LlamaOptions model{};            ///< recompute policy and head chunk
+  ModelOptions model{};            ///< recompute policy and head chunk
   AdamWSettings optimizer{};       ///< betas, epsilon, decay
   float max_gradient_norm = 1.0f;  ///< gradients are scaled down to it; 0: never
   std::uint64_t seed = 1;          ///< of the initial weights and of stochastic rounding
@@ -75,7 +77,7 @@ class TrainingSession {
   [[nodiscard]] virtual const Manifest& manifest() const = 0;
   [[nodiscard]] virtual const MemoryPlan& memory() const = 0;
   [[nodiscard]] virtual std::size_t allocated_bytes() const = 0;
-  [[nodiscard]] virtual const LlamaConfig& config() const = 0;
+  [[nodiscard]] virtual const ModelFacts& facts() const = 0;
   [[nodiscard]] virtual std::string precision() const = 0;
   /// What updates the weights, and the formats of its state.
   [[nodiscard]] virtual std::string optimizer() const = 0;

@@ -1,0 +1,50 @@
+/// @file
+/// Names as parts of template arguments.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+namespace octavo {
+
+/// A name that can be part of a template argument: at most 31 characters, in words of eight. They
+/// are no array, because nvcc writes template arguments back as source, and cannot write arrays.
+struct ConfigName {
+  std::uint64_t word0 = 0;
+  std::uint64_t word1 = 0;
+  std::uint64_t word2 = 0;
+  std::uint64_t word3 = 0;
+
+  constexpr ConfigName(std::uint64_t w0, std::uint64_t w1, std::uint64_t w2, std::uint64_t w3)
+      : word0(w0), word1(w1), word2(w2), word3(w3) {}
+
+  template <std::size_t N>
+  constexpr ConfigName(const char (&name)[N])  // NOLINT: a literal is a name
+      : word0(word(name, 0)), word1(word(name, 8)), word2(word(name, 16)), word3(word(name, 24)) {
+    static_assert(N <= 32, "ConfigName: a preset's name has at most 31 characters; shorten it");
+  }
+
+  [[nodiscard]] std::string text() const {
+    std::string characters;
+    for (const std::uint64_t eight : {word0, word1, word2, word3}) {
+      for (int i = 0; i < 8; ++i) {
+        const auto character = static_cast<char>(eight >> (8 * i) & 0xff);
+        if (character != 0) characters.push_back(character);
+      }
+    }
+    return characters;
+  }
+
+ private:
+  template <std::size_t N>
+  static constexpr std::uint64_t word(const char (&name)[N], std::size_t begin) {
+    std::uint64_t eight = 0;
+    for (std::size_t i = begin; i < N && i < begin + 8; ++i) {
+      eight |= std::uint64_t{static_cast<unsigned char>(name[i])} << (8 * (i - begin));
+    }
+    return eight;
+  }
+};
+
+}  // namespace octavo

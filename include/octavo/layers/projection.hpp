@@ -1,0 +1,110 @@
+/// @file
+/// A linear layer with its weight and, if it has one, its bias.
+#pragma once
+
+#include <octavo/kernels/bias.hpp>
+#include <octavo/layers/linear.hpp>
+
+namespace octavo {
+
+/// y = x · Wᵀ + bias, with parameters of its own.
+/// @tparam Precision  as `Linear` has it
+/// @tparam Bias       whether there is a bias
+/// @tparam G          format of the parameters' gradients
+template <class Precision, int In, int Out, bool Bias, class G, Device D>
+class Projection {
+ public:
+  using Layer = Linear<Precision, In, Out, G, D>;
+  using T = typename Layer::T;
+  using Input = typename Layer::Input;
+  using InputMemory = typename Layer::InputMemory;
+  using OutputGradient = typename Layer::OutputGradient;
+  using OutputGradientMemory = typename Layer::OutputGradientMemory;
+  static constexpr bool quantized = Layer::quantized;
+  static constexpr int in = In;
+  static constexpr int out = Out;
+
+  /// Declares its parameters, and enters the layer in the manifest and the scaling table.
+  void declare(const std::string& name, LayerRegistry<D> registry, Initial initial,
+               LinearUse use = {}) {
+    weight_.declare(name + ".weight", Out, In, initial);
+    if constexpr (Bias) bias_.declare(name + ".bias", 1, Out, Initial::zeros());
+    use.bias = Bias;
+    layer_.enter(name, registry, use);
+  }
+
+  void take_weight_copies(Arena<D>& arena) { layer_.take_weight_copies(arena, weight_); }
+
+  template <class M>
+  void quantize_weight(const Context<D>& context) {
+    layer_.template quantize_weight<M>(context);
+  }
+
+  /// See Linear::input.
+  template <class M>
+  [[nodiscard]] Input input(const InputMemory& memory, Index tokens, Copies copies) const {
+    return layer_.template input<M>(memory, tokens, copies);
+  }
+  /// See Linear::output_gradient.
+  [[nodiscard]] OutputGradient output_gradient(const OutputGradientMemory& memory,
+                                               Index tokens) const {
+    return layer_.output_gradient(memory, tokens);
+  }
+
+  /// y = x · Wᵀ + bias + addend.
+  /// @param addend  [tokens, Out]; empty: nothing is added
+  /// @param y       [tokens, Out]
+  void forward(const Input& x, TensorView<const T, 2, D> addend, TensorView<T, 2, D> y,
+               const Context<D>& context) {
+    if constexpr (Bias) {
+      layer_.forward(x, addend, bias_.vector(), y, context);
+    } else {
+      layer_.forward(x, addend, y, context);
+    }
+  }
+
+  /// Casts a gradient of the output that has its values only, and makes the bias' gradient.
+  void take_gradient(const OutputGradient& dy, const Context<D>& context) const {
+    if constexpr (Bias) {
+      bias_backward(dy, bias_.gradient_vector(), context);
+    } else {
+      quantize(dy, context);
+    }
+  }
+
+  /// Where what makes a cast gradient of the output is to add the bias' gradient; empty without a
+  /// bias.
+  [[nodiscard]] TensorView<G, 1, D> bias_gradient() const {
+    if constexpr (Bias) {
+      return bias_.gradient_vector();
+    } else {
+      return {};
+    }
+  }
+
+  /// The weight's gradient, added to what is there if `accumulate`, and x_gradient = dy · W.
+  /// @param x_gradient  [tokens, In]
+  void backward(const OutputGradient& dy, const Input& x, TensorView<T, 2, D> x_gradient,
+                bool accumulate, const Context<D>& context) {
+    layer_.backward_weight(dy, x, weight_.gradient, accumulate, context);
+    layer_.backward_input(dy, x_gradient, context);
+  }
+
+  template <class Visitor>
+  void visit_weight(Visitor&& visitor) {
+    visitor(weight_);
+  }
+  template <class Visitor>
+  void visit_bias(Visitor&& visitor) {
+    if constexpr (Bias) visitor(bias_);
+  }
+
+ private:
+  struct NoBias {};
+
+  Layer layer_;
+  Parameter<T, G, D> weight_;
+  std::conditional_t<Bias, Parameter<T, G, D>, NoBias> bias_;
+};
+
+}  // namespace octavo

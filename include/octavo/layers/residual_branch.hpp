@@ -1,0 +1,123 @@
+/// @file
+/// A half of a transformer block: a part of the network beside the residual stream.
+#pragma once
+
+#include <octavo/core/config_name.hpp>
+#include <octavo/layers/mode.hpp>
+#include <octavo/layers/scaling_table.hpp>
+#include <octavo/layers/shapes.hpp>
+
+#include <string>
+
+namespace octavo {
+
+/// y = x + part(norm(x)).
+/// @tparam NormName  such as "attention_norm", which names of the norm's parameters end in
+/// @tparam Prefix    "", or what stands before the names of the part's layers, such as "first"
+/// @tparam Norm  `RMSNorm<…>`, `LayerNorm<…>`, or a type with their members
+/// @tparam Part  `GroupedQueryAttention<…>`, `MLP<…>`, or a type with their members
+template <ConfigName NormName, ConfigName Prefix, class Norm, class Part, class T, int Hidden,
+          Device D>
+class ResidualBranch {
+ public:
+  /// What the backward needs. Parts that the recompute policy drops point to memory that the
+  /// blocks of one type share.
+  struct Saved {
+    typename Part::Saved part;
+    float* statistics = nullptr;  ///< [Norm::statistics · tokens]
+  };
+
+  /// What lives within one branch's backward.
+  struct Scratch {
+    typename Part::Scratch part;
+    T* normalised_gradient = nullptr;  ///< [tokens, Hidden]
+  };
+
+  /// @param block  the name of the block
+  void declare(const std::string& block, LayerRegistry<D> registry, BlockInitial initial,
+               Recompute recompute) {
+    const std::string prefix = Prefix.text();
+    recompute_ = recompute;
+    norm_.declare(block + '.' + NormName.text(), initial.norm_epsilon);
+    part_.declare(prefix.empty() ? block : block + '.' + prefix, registry, initial, recompute);
+  }
+
+  void take_weight_copies(Arena<D>& arena) { part_.take_weight_copies(arena); }
+
+  /// Takes the parts of `saved` that `wanted` names by the first policy that drops them.
+  template <class Wanted>
+  static void take_saved(Arena<D>& arena, Saved& saved, Index tokens, const Wanted& wanted) {
+    Part::take_saved(arena, saved.part, tokens, wanted);
+    if (!wanted(Recompute::block)) return;
+    saved.statistics =
+        arena.template take<float>(MemoryKind::activations, Norm::statistics * tokens);
+  }
+  /// Takes what blocks share in the forward.
+  static void take_shared(Arena<D>& arena, Saved& saved, Index tokens) {
+    Part::take_shared(arena, saved.part, tokens);
+  }
+  static void take_scratch(Arena<D>& arena, Scratch& scratch, Index tokens) {
+    Part::take_scratch(arena, scratch.part, tokens);
+  }
+
+  template <class M>
+  void quantize_weights(const Context<D>& context) {
+    part_.template quantize_weights<M>(context);
+  }
+
+  /// @param x  [tokens, Hidden]
+  /// @param y  [tokens, Hidden]; must not alias x
+  template <class M, class Positions>
+  void forward(TensorView<const T, 2, D> x, TensorView<T, 2, D> y, BatchShape batch,
+               const Positions& positions, const Saved& saved, const Context<D>& context) {
+    constexpr bool again = std::is_same_v<M, Mode::recompute>;
+    const bool keeps = M::saves && (again || recompute_ < Recompute::norms);
+    const auto normalised =
+        normalise<M>(x, {.row_major = true, .transposed = keeps}, saved, context);
+    part_.template forward<M>(normalised, x, y, batch, positions, saved.part, context);
+  }
+
+  /// Turns the gradient of y into that of x, in place, and makes the parameters' gradients.
+  /// @param x           [tokens, Hidden], the forward's input
+  /// @param gradient    [tokens, Hidden]
+  /// @param is_kept     whether norm(x) is there, in the copies that the part's backward reads
+  /// @param accumulate  whether weights' gradients are added to what is there
+  template <class Positions>
+  void backward(TensorView<const T, 2, D> x, TensorView<T, 2, D> gradient, BatchShape batch,
+                const Positions& positions, bool is_kept, const Saved& saved,
+                const Scratch& scratch, bool accumulate, const Context<D>& context) {
+    using Again = Mode::recompute;
+    const Copies copies = part_.backward_input();
+    const auto normalised = is_kept ? part_.template input<Again>(saved.part, batch.rows(), copies)
+                                    : normalise<Again>(x, copies, saved, context);
+    const TensorView<T, 2, D> normalised_gradient{scratch.normalised_gradient, x.shape()};
+    part_.backward(gradient, normalised, normalised_gradient, batch, positions, saved.part,
+                   scratch.part, accumulate, context);
+    const TensorView<const T, 2, D> incoming = normalised_gradient;
+    norm_.backward(incoming, x, statistics(saved, x.extent(0)), gradient, context);
+  }
+
+  template <class Visitor>
+  void visit(Visitor&& visitor) {
+    norm_.visit(visitor);
+    part_.visit(visitor);
+  }
+
+ private:
+  template <class M>
+  auto normalise(TensorView<const T, 2, D> x, Copies copies, const Saved& saved,
+                 const Context<D>& context) const {
+    const auto normalised = part_.template input<M>(saved.part, x.extent(0), copies);
+    norm_.forward(x, normalised, statistics(saved, x.extent(0)), context);
+    return normalised;
+  }
+  static TensorView<float, 1, D> statistics(const Saved& saved, Index tokens) {
+    return {saved.statistics, {Norm::statistics * tokens}};
+  }
+
+  Recompute recompute_ = Recompute::none;
+  Norm norm_;
+  Part part_;
+};
+
+}  // namespace octavo

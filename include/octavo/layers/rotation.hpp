@@ -1,0 +1,129 @@
+/// @file
+/// What stands between an attention's projection and the attention itself, as types.
+#pragma once
+
+#include <octavo/kernels/bias.hpp>
+#include <octavo/layers/parameter.hpp>
+#include <octavo/layers/rope.hpp>
+#include <octavo/layers/shapes.hpp>
+
+namespace octavo {
+
+/// Queries and keys are rotated by their position: Llama's. A rotation of one's own has the same
+/// members.
+template <BlockShape Shape, class T, class G, Device D>
+class Rotation {
+ public:
+  /// What blocks are given of positions.
+  using Positions = RoPE<D>;
+  /// Whether the result takes the place of the projection, which the backward then does not need.
+  static constexpr bool in_place = true;
+  /// Whether the backward can make the gradient of the projection's bias.
+  static constexpr bool sums_bias = false;
+
+  void declare(const std::string&) {}
+
+  /// @param qkv      [tokens, qkv_columns]
+  /// @param rotated  [tokens, qkv_columns]; `qkv` itself if `in_place`
+  void forward(TensorView<const T, 2, D> qkv, BatchShape batch, const Positions& positions,
+               TensorView<T, 2, D> rotated, const Context<D>& context) const {
+    rope_forward(qkv, Shape.head_layout(), QkNorm<const T, D>{}, positions.table(), batch.tokens,
+                 rotated, context);
+  }
+
+  /// From the gradient of the rotated values, in `qkv_gradient.values`, to that of the projection,
+  /// cast for its GEMMs.
+  /// @param bias_gradient  of the projection, added to; empty without a bias
+  template <class Gradient>
+  void backward(TensorView<const T, 2, D> qkv, BatchShape batch, const Positions& positions,
+                const Gradient& qkv_gradient, TensorView<G, 1, D>,
+                const Context<D>& context) const {
+    rope_backward(qkv_gradient.values, Shape.head_layout(), qkv, QkNorm<const T, D>{},
+                  QkNorm<G, D>{}, positions.table(), batch.tokens, qkv_gradient, context);
+  }
+
+  template <class Visitor>
+  void visit(Visitor&&) {}
+};
+
+/// As `Rotation`, of queries and keys whose heads are normalised before: Qwen3's.
+/// Source: Qwen3 technical report, arXiv 2505.09388.
+template <BlockShape Shape, class T, class G, Device D>
+class NormalisedRotation {
+ public:
+  using Positions = RoPE<D>;
+  static constexpr bool in_place = false;
+  static constexpr bool sums_bias = false;
+
+  void declare(const std::string& name) {
+    query_norm_.declare(name + ".query_norm.weight", 1, Shape.head_dim, Initial::ones());
+    key_norm_.declare(name + ".key_norm.weight", 1, Shape.head_dim, Initial::ones());
+  }
+
+  void forward(TensorView<const T, 2, D> qkv, BatchShape batch, const Positions& positions,
+               TensorView<T, 2, D> rotated, const Context<D>& context) const {
+    rope_forward(qkv, Shape.head_layout(), weights(), positions.table(), batch.tokens, rotated,
+                 context);
+  }
+
+  template <class Gradient>
+  void backward(TensorView<const T, 2, D> qkv, BatchShape batch, const Positions& positions,
+                const Gradient& qkv_gradient, TensorView<G, 1, D>,
+                const Context<D>& context) const {
+    const QkNorm<G, D> gradients{query_norm_.gradient_vector(), key_norm_.gradient_vector(),
+                                 Shape.norm_epsilon};
+    rope_backward(qkv_gradient.values, Shape.head_layout(), qkv, weights(), gradients,
+                  positions.table(), batch.tokens, qkv_gradient, context);
+  }
+
+  template <class Visitor>
+  void visit(Visitor&& visitor) {
+    visitor(query_norm_);
+    visitor(key_norm_);
+  }
+
+ private:
+  [[nodiscard]] QkNorm<const T, D> weights() const {
+    return {query_norm_.vector(), key_norm_.vector(), Shape.norm_epsilon};
+  }
+
+  Parameter<T, G, D> query_norm_;
+  Parameter<T, G, D> key_norm_;
+};
+
+/// What blocks are given of positions where these are in the embedding: nothing.
+template <Device D>
+struct NoPositions {
+  void take(Arena<D>&, Index) {}
+  void initialize(const Context<D>&) {}
+};
+
+/// The projection is attended to as it is; positions are in the embedding: GPT-2's.
+template <BlockShape Shape, class T, class G, Device D>
+class NoRotation {
+ public:
+  using Positions = NoPositions<D>;
+  static constexpr bool in_place = true;
+  static constexpr bool sums_bias = true;
+
+  void declare(const std::string&) {}
+
+  void forward(TensorView<const T, 2, D>, BatchShape, const Positions&, TensorView<T, 2, D>,
+               const Context<D>&) const {}
+
+  template <class Gradient>
+  void backward(TensorView<const T, 2, D>, BatchShape, const Positions&,
+                const Gradient& qkv_gradient, TensorView<G, 1, D> bias_gradient,
+                const Context<D>& context) const {
+    if (bias_gradient.empty()) {
+      quantize(qkv_gradient, context);
+    } else {
+      bias_backward(qkv_gradient, bias_gradient, context);
+    }
+  }
+
+  template <class Visitor>
+  void visit(Visitor&&) {}
+};
+
+}  // namespace octavo

@@ -1,0 +1,49 @@
+/// @file
+/// GPT-2: LayerNorm, learned positions, GELU, biases, a head that shares the embedding's weight.
+#pragma once
+
+#include <octavo/models/decoder.hpp>
+#include <octavo/models/gpt2_config.hpp>
+
+namespace octavo {
+
+/// The parts of a GPT-2.
+/// Source: Radford et al. 2019, "Language Models are Unsupervised Multitask Learners".
+template <Gpt2Config Config>
+struct Gpt2Family {
+  static_assert(Config.layers > 0 && Config.hidden > 0 && Config.heads > 0 &&
+                    Config.vocabulary > 0 && Config.positions > 1,
+                "Gpt2Config: layers, hidden, heads and vocabulary must all be positive, and there "
+                "must be two positions or more");
+  static_assert(Config.hidden % Config.heads == 0,
+                "Gpt2Config: hidden must be a multiple of heads; change one of them");
+
+  static constexpr Gpt2Config config = Config;
+  static constexpr BlockShape shape{Config.hidden, Config.ffn(),      Config.heads,
+                                    Config.heads,  Config.head_dim(), Config.norm_epsilon,
+                                    true};
+  static constexpr HeadLayout heads = shape.head_layout();
+  static constexpr Index longest_sequence = Config.positions;
+
+  template <class T, class G, Device D>
+  using Embedding = PositionEmbedding<T, Config.hidden, Config.positions, G, D>;
+  template <Device D>
+  using Positions = NoPositions<D>;
+  template <class T, class G, Device D>
+  using Norm = LayerNorm<T, Config.hidden, G, D>;
+  template <class T, class P, class G, Device D>
+  using Attention =
+      GroupedQueryAttention<shape, NoRotation<shape, T, G, D>, T, typename P::QkvPrecision,
+                            typename P::OutputPrecision, G, D>;
+  template <class T, class P, class G, Device D>
+  using Mlp = MLP<shape, Gelu, T, typename P::GateUpPrecision, typename P::DownPrecision, G, D>;
+  template <class T, class P, class G, Device D>
+  using Block = AttentionMlpBlock<T, Config.hidden, G, D, Norm<T, G, D>, Attention<T, P, G, D>,
+                                  Mlp<T, P, G, D>>;
+};
+
+/// A GPT-2, such as `Gpt2<gpt2_124m, Fp8Recipe<Delayed>, Cuda>`.
+template <Gpt2Config Config, class Precision, Device D, class Gradient = StorageOf<Precision>>
+using Gpt2 = Decoder<Gpt2Family<Config>, Precision, D, Gradient>;
+
+}  // namespace octavo

@@ -1,0 +1,72 @@
+/// @file
+/// The shape of a GPT-2 as a compile-time value, and the presets.
+#pragma once
+
+#include <octavo/core/config_name.hpp>
+#include <octavo/core/context.hpp>
+#include <octavo/models/model.hpp>
+
+namespace octavo {
+
+/// The shape of a GPT-2. Usable as a template argument, so that a shape that a recipe cannot serve
+/// does not compile.
+struct Gpt2Config {
+  ConfigName name = "gpt2";
+  int layers = 0;
+  int hidden = 0;  ///< a multiple of `heads`
+  int heads = 0;
+  int vocabulary = 50257;
+  int positions = 1024;  ///< tokens of a sequence, at most
+  float norm_epsilon = 1e-5f;
+
+  static constexpr bool tied_embeddings = true;  ///< the head shares the embedding's weight
+
+  [[nodiscard]] constexpr int ffn() const { return 4 * hidden; }
+  [[nodiscard]] constexpr int head_dim() const { return hidden / heads; }
+  /// Rows of the embedding and the head: the vocabulary rounded up to a multiple of 128, so that
+  /// every GEMM of the head fits. The padding is invisible outside.
+  [[nodiscard]] constexpr int padded_vocabulary() const {
+    return static_cast<int>(round_up(vocabulary, 128));
+  }
+
+  /// What the features of all linear layers are multiples of.
+  [[nodiscard]] constexpr int feature_divisor() const { return hidden; }
+
+  /// Number of trained values, without padding.
+  [[nodiscard]] constexpr Index parameters() const {
+    const Index weights = Index{hidden} * (4 * hidden + 2 * ffn());
+    const Index biases = Index{5} * hidden + ffn();
+    const Index norm = Index{2} * hidden;
+    return layers * (weights + biases + 2 * norm) + norm + (Index{vocabulary} + positions) * hidden;
+  }
+
+  /// What programs tell of it.
+  [[nodiscard]] ModelFacts facts() const {
+    return {name.text(), vocabulary, parameters(), parameters() - Index{positions} * hidden,
+            Index{layers} * hidden};
+  }
+};
+
+/// @name Presets
+/// Source: Radford et al. 2019, "Language Models are Unsupervised Multitask Learners", as published
+/// on Hugging Face (`gpt2` and `gpt2-xl`).
+/// @{
+
+/// Trains on bytes within seconds on a plain machine; every recipe can serve its shape.
+inline constexpr Gpt2Config gpt2_tiny{.name = "gpt2_tiny",
+                                      .layers = 4,
+                                      .hidden = 128,
+                                      .heads = 4,
+                                      .vocabulary = 256,
+                                      .positions = 256};
+
+/// GPT-2, 124 million parameters.
+inline constexpr Gpt2Config gpt2_124m{
+    .name = "gpt2_124m", .layers = 12, .hidden = 768, .heads = 12};
+
+/// GPT-2 XL, 1558 million parameters.
+inline constexpr Gpt2Config gpt2_1558m{
+    .name = "gpt2_1558m", .layers = 48, .hidden = 1600, .heads = 25};
+/// @}
+
+}  // namespace octavo

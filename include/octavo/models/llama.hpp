@@ -1,0 +1,86 @@
+/// @file
+/// Llama and Qwen3: RMSNorm, rotary positions, SwiGLU.
+#pragma once
+
+#include <octavo/models/decoder.hpp>
+#include <octavo/models/llama_config.hpp>
+
+#include <cmath>
+#include <limits>
+#include <numbers>
+
+namespace octavo {
+
+/// The angle by which pair `j` of a head turns at each position.
+inline double rope_frequency(const LlamaConfig& config, Index j) {
+  const double exponent = 2.0 * static_cast<double>(j) / config.head_dim;
+  const double frequency = std::pow(static_cast<double>(config.rope_theta), -exponent);
+  const RopeScaling& scaling = config.rope_scaling;
+  if (scaling.kind == RopeKind::plain) return frequency;
+  const double wavelength = 2.0 * std::numbers::pi / frequency;
+  const double ratio = scaling.original_length / wavelength;
+  const double low = static_cast<double>(scaling.low_frequency_factor);
+  const double high = static_cast<double>(scaling.high_frequency_factor);
+  const double scaled = frequency / static_cast<double>(scaling.factor);
+  if (ratio > high) return frequency;
+  if (ratio < low) return scaled;
+  const double smooth = (ratio - low) / (high - low);
+  return (1.0 - smooth) * scaled + smooth * frequency;
+}
+
+/// Cosines and sines of a Llama's rotation.
+template <LlamaConfig Config, Device D>
+class LlamaPositions : public RoPE<D> {
+ public:
+  void take(Arena<D>& arena, Index tokens) { RoPE<D>::take(arena, tokens, Config.head_dim); }
+  /// @note synchronises
+  void initialize(const Context<D>& context) {
+    this->fill([](Index j) { return rope_frequency(Config, j); }, context);
+  }
+};
+
+/// The parts of a Llama or, with `qk_norm`, a Qwen3.
+/// Source: Touvron et al. 2023, arXiv 2302.13971; Grattafiori et al. 2024, arXiv 2407.21783; Qwen3
+/// technical report, arXiv 2505.09388.
+template <LlamaConfig Config>
+struct LlamaFamily {
+  static_assert(Config.layers > 0 && Config.hidden > 0 && Config.ffn > 0 && Config.heads > 0 &&
+                    Config.kv_heads > 0 && Config.head_dim > 0 && Config.vocabulary > 0 &&
+                    Config.rope_theta > 0,
+                "LlamaConfig: layers, hidden, ffn, heads, kv_heads, head_dim, vocabulary and "
+                "rope_theta must all be positive");
+
+  static constexpr LlamaConfig config = Config;
+  static constexpr BlockShape shape{Config.hidden,   Config.ffn,      Config.heads,
+                                    Config.kv_heads, Config.head_dim, Config.norm_epsilon};
+  static constexpr HeadLayout heads = shape.head_layout();
+  static constexpr Index longest_sequence = std::numeric_limits<Index>::max();
+
+  template <class T, class G, Device D>
+  using Embedding = octavo::Embedding<T, Config.hidden, G, D>;
+  template <Device D>
+  using Positions = LlamaPositions<Config, D>;
+  template <class T, class G, Device D>
+  using Norm = RMSNorm<T, Config.hidden, G, D>;
+  template <class T, class G, Device D>
+  using Rotate = std::conditional_t<Config.qk_norm, NormalisedRotation<shape, T, G, D>,
+                                    Rotation<shape, T, G, D>>;
+  template <class T, class P, class G, Device D>
+  using Attention = GroupedQueryAttention<shape, Rotate<T, G, D>, T, typename P::QkvPrecision,
+                                          typename P::OutputPrecision, G, D>;
+  template <class T, class P, class G, Device D>
+  using Mlp = MLP<shape, SwiGlu, T, typename P::GateUpPrecision, typename P::DownPrecision, G, D>;
+  template <class T, class P, class G, Device D>
+  using Block = AttentionMlpBlock<T, Config.hidden, G, D, Norm<T, G, D>, Attention<T, P, G, D>,
+                                  Mlp<T, P, G, D>>;
+};
+
+/// A Llama, such as `Llama<llama3_8b, Fp8Recipe<Delayed>, Cuda>`.
+template <LlamaConfig Config, class Precision, Device D, class Gradient = StorageOf<Precision>>
+using Llama = Decoder<LlamaFamily<Config>, Precision, D, Gradient>;
+
+/// A Qwen3, such as `Qwen3<qwen3_8b, Fp8Recipe<Delayed>, Cuda>`: a Llama with `qk_norm`.
+template <LlamaConfig Config, class Precision, Device D, class Gradient = StorageOf<Precision>>
+requires(Config.qk_norm) using Qwen3 = Decoder<LlamaFamily<Config>, Precision, D, Gradient>;
+
+}  // namespace octavo

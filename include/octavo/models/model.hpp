@@ -1,0 +1,45 @@
+/// @file
+/// What sessions and programs know of every model.
+#pragma once
+
+#include <octavo/layers/mode.hpp>
+#include <octavo/layers/shapes.hpp>
+
+#include <string>
+
+namespace octavo {
+
+/// What becomes of the quantised copies of weights. Both ways give the same bits.
+enum class WeightCopies {
+  kept,    ///< both layouts of all weights, made once a step
+  remade,  ///< made for each GEMM, in memory that all weights share
+};
+
+/// Choices that a model makes at run time.
+struct ModelOptions {
+  Recompute recompute = Recompute::none;
+  /// Tokens whose logits exist at once; 0 takes a size that keeps them small.
+  Index head_chunk = 0;
+  WeightCopies weight_copies = WeightCopies::kept;
+  /// Gradients of weights share memory with the activations of later layers, which are dead by
+  /// then. Only for steps of one micro-batch, which sessions take care of.
+  bool gradients_share_memory = false;
+};
+
+/// What programs tell of a model.
+struct ModelFacts {
+  std::string name{};           ///< of the shape, such as "llama3_8b"
+  Index vocabulary = 0;         ///< tokens are from 0 to it
+  Index parameters = 0;         ///< trained values, without padding
+  Index multiplying = 0;        ///< of these, those that each token is multiplied by
+  Index attention_columns = 0;  ///< of all blocks together
+
+  /// Floating-point operations of one training token: 6 for each weight that multiplies, and causal
+  /// attention over a sequence of this many tokens.
+  [[nodiscard]] double training_flops_per_token(Index sequence) const {
+    return 6.0 * static_cast<double>(multiplying) +
+           6.0 * static_cast<double>(sequence) * static_cast<double>(attention_columns);
+  }
+};
+
+}  // namespace octavo

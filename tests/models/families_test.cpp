@@ -1,0 +1,218 @@
+// GPT-2 and Qwen3 in every precision: what a family has, no policy, mode or number of threads
+// changes.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <set>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include "support/gradients.hpp"
+#include "support/llama_weights.hpp"
+#include "support/small_model.hpp"
+
+namespace families_test {
+
+using namespace octavo;
+
+/// Every recipe can serve their shapes: all features are multiples of 128.
+constexpr Gpt2Config small_gpt2{.name = "small_gpt2",
+                                .layers = 3,
+                                .hidden = 128,
+                                .heads = 2,
+                                .vocabulary = 96,
+                                .positions = 48};
+constexpr LlamaConfig small_qwen3 = [] {
+  LlamaConfig config = support::small;
+  config.tied_embeddings = true;
+  config.qk_norm = true;
+  return config;
+}();
+
+template <class P>
+struct Gpt2In {
+  using Precision = P;
+  template <class Q>
+  using Model = Gpt2<small_gpt2, Q, Cpu>;
+};
+template <class P>
+struct Qwen3In {
+  using Precision = P;
+  template <class Q>
+  using Model = Qwen3<small_qwen3, Q, Cpu>;
+};
+
+/// What a run leaves behind, bit for bit.
+struct Trace {
+  std::vector<double> losses;
+  std::vector<std::byte> gradients;
+  std::vector<std::byte> weights;
+  std::vector<std::byte> scaling;
+
+  friend bool operator==(const Trace&, const Trace&) = default;
+};
+
+template <class T>
+class Families : public testing::Test {
+ protected:
+  using Model = typename T::template Model<typename T::Precision>;
+  using Session = ModelSession<Model>;
+
+  static Trace train(ModelOptions model, int threads = 2, Index micro_batches = 2) {
+    Context<Cpu> context{threads};
+    SessionOptions options = support::small_options();
+    options.batch = {2 / micro_batches, 48};
+    options.micro_batches = micro_batches;
+    options.model = model;
+    Session session(options, context);
+    Trace trace;
+    for (unsigned i = 0; i < 3; ++i) {
+      const support::TokenBatch batch = support::step_batch(options, i);
+      const StepResult result = session.step(batch.tokens, batch.targets, 3e-3);
+      EXPECT_FALSE(result.skipped);
+      trace.losses.push_back(result.loss);
+    }
+    trace.gradients = support::weight_gradients(session);
+    trace.weights = support::weights(session);
+    trace.scaling = support::scaling_state(session);
+    return trace;
+  }
+};
+
+using All = testing::Types<
+    Gpt2In<Fp32>, Gpt2In<Bf16>, Gpt2In<Fp8Recipe<Delayed>>, Gpt2In<Fp8Recipe<Tensorwise>>,
+    Gpt2In<Fp8Recipe<Blockwise>>, Gpt2In<support::MixedPrecision>, Gpt2In<Mxfp8>, Qwen3In<Bf16>,
+    Qwen3In<Fp8Recipe<Delayed>>, Qwen3In<Fp8Recipe<Tensorwise>>, Qwen3In<Fp8Recipe<Blockwise>>>;
+TYPED_TEST_SUITE(Families, All);
+
+TYPED_TEST(Families, NoChoiceThatSavesMemoryChangesABit) {
+  const Trace none = this->train({.recompute = Recompute::none});
+  EXPECT_NE(none.losses[0], none.losses[2]);
+  for (const Recompute policy :
+       {Recompute::norms, Recompute::swiglu, Recompute::ffn, Recompute::block}) {
+    EXPECT_TRUE(this->train({.recompute = policy}) == none) << static_cast<int>(policy);
+  }
+  EXPECT_TRUE(this->train({.recompute = Recompute::block, .weight_copies = WeightCopies::remade}) ==
+              none);
+  // One micro-batch: gradients share memory with activations.
+  EXPECT_TRUE(this->train({.recompute = Recompute::ffn}, 2, 1) == this->train({}, 2, 1));
+}
+
+TYPED_TEST(Families, AnyThreadsGiveEqualBits) {
+  EXPECT_TRUE(this->train({}, 1) == this->train({}, 4));
+}
+
+// A fresh model is at log 96 = 4.56; the text's own noise leaves 1.69.
+TYPED_TEST(Families, TrainingLearnsWhatTheTextHas) {
+  using Trained = typename TestFixture::Session;
+  Context<Cpu> context{2};
+  const SessionOptions options = support::small_options();
+  Trained session(options, context);
+  const support::TokenBatch unseen = support::step_batch(options, 1000);
+  const auto loss = [&] {
+    session.begin_evaluation();
+    return session.evaluate(unseen.tokens, unseen.targets).mean();
+  };
+  EXPECT_NEAR(loss(), std::log(96.0), 0.1);
+  for (unsigned i = 0; i < 60; ++i) {
+    const support::TokenBatch batch = support::step_batch(options, i);
+    EXPECT_FALSE(session.step(batch.tokens, batch.targets, 3e-3).skipped);
+  }
+  EXPECT_LT(loss(), 2.6);
+}
+
+TYPED_TEST(Families, WhatTheManifestSaysRuns) {
+  using Trained = typename TestFixture::Session;
+  Context<Cpu> context{2};
+  SessionOptions options = support::small_options();
+  options.model.recompute = Recompute::ffn;
+  options.model.head_chunk = 32;
+  Trained session(options, context);
+  ASSERT_EQ(session.manifest().entries().size(), 39U) << "3 blocks of 4 linear layers, the head";
+  const support::TokenBatch batch = support::step_batch(options, 0);
+  session.step(batch.tokens, batch.targets, 1e-3);
+  EXPECT_NO_THROW(session.manifest().verify_step(1, 3));
+  const bool is_gpt2 = std::is_same_v<TypeParam, Gpt2In<typename TypeParam::Precision>>;
+  for (const GemmEntry& entry : session.manifest().entries()) {
+    const bool biased = is_gpt2 && entry.layer != "head" && entry.pass == GemmPass::forward;
+    EXPECT_EQ(entry.bias, biased) << entry.layer;
+  }
+}
+
+// Quantisation takes gradients no farther from those of FP32 than in a Llama, which has bounds.
+TYPED_TEST(Families, EveryGradientIsNearThatOfFp32) {
+  using Trained = typename TestFixture::Session;
+  using Precision = typename TypeParam::Precision;
+  using Exact = ModelSession<typename TypeParam::template Model<Fp32>>;
+  Context<Cpu> context{2};
+  const SessionOptions options = support::small_options();
+  const support::TokenBatch batch = support::step_batch(options, 0);
+  const auto exact = support::telling_gradients<Exact>(options, batch, context);
+  const auto own = support::telling_gradients<Trained>(options, batch, context);
+  ASSERT_EQ(exact.size(), own.size());
+  const double most = std::is_same_v<Precision, Fp32>   ? 1e-9
+                      : std::is_same_v<Precision, Bf16> ? 0.06
+                                                        : 0.6;
+  for (const support::Distance& one : support::distances(own, exact)) {
+    EXPECT_LE(one.error, most) << one.name;
+    EXPECT_NEAR(one.factor, 1.0, most / 2) << one.name;
+  }
+}
+
+TEST(Gpt2, InitialValuesAreGpt2s) {
+  Context<Cpu> context{2};
+  ModelSession<Gpt2<small_gpt2, Fp32, Cpu>> session(support::small_options(), context);
+  std::set<std::string> names;
+  session.model().visit([&](auto& parameter) {
+    names.insert(parameter.name);
+    double squares = 0;
+    const auto view = parameter.weight;
+    for (Index i = 0; i < view.size(); ++i) {
+      const double value = static_cast<double>(view.data()[i]);
+      squares += value * value;
+    }
+    const Index live = parameter.initialised_rows * view.extent(1);
+    const double deviation = std::sqrt(squares / static_cast<double>(live));
+    const std::string& name = parameter.name;
+    const bool writes = name.ends_with("output.weight") || name.ends_with("down.weight");
+    const double expected = name.ends_with(".bias")         ? 0.0
+                            : name.ends_with("norm.weight") ? 1.0
+                            : writes                        ? 0.02 / std::sqrt(6.0)
+                                                            : 0.02;
+    EXPECT_NEAR(deviation, expected, 0.03 * expected) << name;
+  });
+  EXPECT_EQ(names.size(), 3U * 12U + 4U);
+  EXPECT_TRUE(names.contains("blocks.2.up.bias") && names.contains("positions.weight"));
+  EXPECT_EQ(session.facts().parameters, small_gpt2.parameters());
+  EXPECT_EQ(session.facts().name, "small_gpt2");
+}
+
+TEST(Gpt2, SequencesBeyondThePositionsAreRefused) {
+  Context<Cpu> context{2};
+  SessionOptions options = support::small_options();
+  options.batch = {1, 49};
+  try {
+    const ModelSession<Gpt2<small_gpt2, Fp32, Cpu>> session(options, context);
+    FAIL() << "49 tokens have no 49th position";
+  } catch (const ConfigError& error) {
+    EXPECT_NE(std::string(error.what()).find("small_gpt2 has positions for 48 tokens"),
+              std::string::npos)
+        << error.what();
+  }
+}
+
+// The published counts, which include no padding.
+TEST(Presets, HaveThePublishedSizes) {
+  EXPECT_EQ(gpt2_124m.parameters(), 124'439'808);
+  EXPECT_EQ(gpt2_1558m.parameters(), 1'557'611'200);
+  EXPECT_EQ(qwen3_0_6b.parameters(), 596'049'920);
+  EXPECT_EQ(qwen3_8b.parameters(), 8'190'735'360);
+  EXPECT_EQ(llama3_8b.parameters(), 8'030'261'248);
+  EXPECT_EQ(gpt2_124m.padded_vocabulary(), 50'304);
+  EXPECT_EQ(qwen3_8b.padded_vocabulary(), 151'936);
+}
+
+}  // namespace families_test
