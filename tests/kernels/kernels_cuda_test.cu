@@ -78,7 +78,140 @@ TEST_F(KernelsOnCuda, RmsNormOfManyRowsAndColumns) {
   }
 }
 
+template <class T>
+struct LayerNormResult {
+  std::vector<T> y, x_gradient;
+  std::vector<float> statistics, weight_gradient, bias_gradient;
+};
+
+template <class P, Device D>
+auto layer_norm_on(Index rows, Index columns) {
+  using T = typename PrecisionTraits<P>::Storage;
+  Place<D> place(workspace);
+  std::vector<T> shifted = normal_values<T>(rows * columns, 2.0f, 1);
+  for (T& value : shifted) value = T(static_cast<float>(value) + 3.0f);
+  const auto x = constant(place.matrix(shifted, columns));
+  const auto weight = constant(place.vector(normal_values<T>(columns, 1.0f, 2)));
+  const auto bias = constant(place.vector(normal_values<T>(columns, 1.0f, 6)));
+  const auto dy = constant(place.matrix(normal_values<T>(rows * columns, 1.0f, 3), columns));
+  const auto dx = place.matrix(normal_values<T>(rows * columns, 1.0f, 4), columns);
+  const auto dw = place.vector(normal_values<float>(columns, 1.0f, 5));
+  const auto db = place.vector(normal_values<float>(columns, 1.0f, 7));
+  const Operand<P, OperandKind::input, D> y{
+      {place.template make<T>(rows * columns), {rows, columns}}};
+  const TensorView<float, 1, D> statistics{place.template make<float>(2 * rows), {2 * rows}};
+  layer_norm_forward(x, weight, bias, 1e-5f, y, statistics, place.context());
+  layer_norm_backward(dy, x, weight, constant(statistics), dx, dw, db, place.context());
+  return LayerNormResult<T>{place.read(y.values), place.read(dx), place.read(statistics),
+                            place.read(dw), place.read(db)};
+}
+
+template <class P>
+void compare_layer_norm(Index rows, Index columns) {
+  SCOPED_TRACE(message(rows, " x ", columns));
+  const auto cpu = layer_norm_on<P, Cpu>(rows, columns);
+  const auto cuda = layer_norm_on<P, Cuda>(rows, columns);
+  expect_close(cpu.y, cuda.y, 1e-5);  // where the bias takes all away
+  expect_close(cpu.statistics, cuda.statistics, 1e-6);
+  expect_close(cpu.x_gradient, cuda.x_gradient, 1e-5);
+  expect_close(cpu.weight_gradient, cuda.weight_gradient, 1e-3);
+  expect_close(cpu.bias_gradient, cuda.bias_gradient, 1e-3);
+  EXPECT_EQ(cuda.weight_gradient, (layer_norm_on<P, Cuda>(rows, columns).weight_gradient));
+}
+
+TEST_F(KernelsOnCuda, LayerNormIsTheCpus) {
+  for (const Index rows : row_counts) {
+    for (const Index columns : column_counts) {
+      compare_layer_norm<Bf16>(rows, columns);
+      compare_layer_norm<Fp32>(rows, columns);
+    }
+  }
+}
+
+TEST_F(KernelsOnCuda, LayerNormOfManyRowsAndColumns) {
+  // Registers of a warp hold 3, 4 or 7 runs of 256 columns; other rows are a block's.
+  for (const auto& [rows, columns] : {std::pair<Index, Index>{5000, 768},
+                                      {700, 1024},
+                                      {3000, 1600},
+                                      {600, 1792},
+                                      {300, 2048},
+                                      {33, 2056},
+                                      {33, 8200}}) {
+    compare_layer_norm<Bf16>(rows, columns);
+    compare_layer_norm<Fp32>(rows, columns);
+  }
+}
+
 // ---- activation ---------------------------------------------------------------------------------
+
+template <class P, Device D>
+auto gelu_on(Index rows, Index columns) {
+  using T = typename PrecisionTraits<P>::Storage;
+  Place<D> place(workspace);
+  const auto x = constant(place.matrix(normal_values<T>(rows * columns, 3.0f, 1), columns));
+  const auto dy = constant(place.matrix(normal_values<T>(rows * columns, 1.0f, 2), columns));
+  const auto sums = place.vector(normal_values<float>(columns, 1.0f, 3));
+  const Operand<P, OperandKind::input, D> y{
+      {place.template make<T>(rows * columns), {rows, columns}}};
+  const Operand<P, OperandKind::output_gradient, D> gradient{
+      {place.template make<T>(rows * columns), {rows, columns}}};
+  gelu_forward(x, y, place.context());
+  gelu_backward(dy, x, gradient, sums, place.context());
+  return std::tuple(place.read(y.values), place.read(gradient.values), place.read(sums));
+}
+
+template <class P>
+void compare_gelu() {
+  for (const Index rows : row_counts) {
+    for (const Index columns : column_counts) {
+      SCOPED_TRACE(message(rows, " x ", columns));
+      const auto [y, gradient, sums] = gelu_on<P, Cpu>(rows, columns);
+      const auto [cuda_y, cuda_gradient, cuda_sums] = gelu_on<P, Cuda>(rows, columns);
+      // Far below zero, where the gate itself is the rounding of an exponential.
+      expect_close(y, cuda_y, 1e-6);
+      expect_close(gradient, cuda_gradient, 1e-5);
+      expect_close(sums, cuda_sums, std::is_same_v<P, Fp32> ? 1e-3 : 0.05);
+      EXPECT_EQ(cuda_sums, std::get<2>(gelu_on<P, Cuda>(rows, columns)));
+    }
+  }
+}
+
+TEST_F(KernelsOnCuda, GeluIsTheCpus) {
+  compare_gelu<Bf16>();
+  compare_gelu<Fp32>();
+}
+
+// ---- learned positions --------------------------------------------------------------------------
+
+template <class T, Device D>
+auto positions_on(Index sequences, Index sequence, Index columns) {
+  Place<D> place(workspace);
+  const Index rows = sequences * sequence;
+  std::vector<std::int32_t> tokens;
+  for (Index t = 0; t < rows; ++t) tokens.push_back(static_cast<std::int32_t>(t * 7 % 11));
+  const auto table = constant(place.matrix(normal_values<T>(11 * columns, 1.0f, 1), columns));
+  const auto positions =
+      constant(place.matrix(normal_values<T>((sequence + 2) * columns, 1.0f, 2), columns));
+  const auto dy = constant(place.matrix(normal_values<T>(rows * columns, 1.0f, 3), columns));
+  const auto gradient =
+      place.matrix(normal_values<float>((sequence + 2) * columns, 1.0f, 4), columns);
+  const TensorView<T, 2, D> y{place.template make<T>(rows * columns), {rows, columns}};
+  position_embedding_forward(constant(place.vector(tokens)), table, positions, sequence, y,
+                             place.context());
+  positions_backward(dy, sequence, gradient, place.context());
+  return std::pair(place.read(y), place.read(gradient));
+}
+
+TEST_F(KernelsOnCuda, LearnedPositionsAreTheCpusToTheBit) {
+  for (const Index columns : column_counts) {
+    for (const Index sequence : {1, 5, 130}) {
+      EXPECT_TRUE((positions_on<Bf16, Cpu>(3, sequence, columns) ==
+                   positions_on<Bf16, Cuda>(3, sequence, columns)));
+      EXPECT_TRUE((positions_on<float, Cpu>(3, sequence, columns) ==
+                   positions_on<float, Cuda>(3, sequence, columns)));
+    }
+  }
+}
 
 template <class P, Device D>
 auto swiglu_on(Index rows, Index ffn) {

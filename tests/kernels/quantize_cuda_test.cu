@@ -305,6 +305,91 @@ TEST_F(ProducersOnCuda, SwigluGradientCastsWhatItWouldWrite) {
   }
 }
 
+TEST_F(ProducersOnCuda, LayerNormCastsWhatItWouldWrite) {
+  for (const bool spoilt : {false, true}) {
+    for (const auto& [rows, columns] : shapes) {
+      auto x = normal_values<Bf16>(rows * columns, 2.0f, 1);
+      if (spoilt) x[static_cast<std::size_t>(rows / 2 * columns)].bits = 0xff80u;
+      const auto weight = normal_values<Bf16>(columns, 1.0f, 2);
+      const auto bias = normal_values<Bf16>(columns, 1.0f, 3);
+      std::vector<std::vector<float>> found;
+      const auto producer = [&, rows = rows, columns = columns](const auto& y, Place<Cuda>& place) {
+        const TensorView<float, 1, Cuda> statistics{place.make_poisoned<float>(2 * rows),
+                                                    {2 * rows}};
+        layer_norm_forward(
+            support::constant(place.matrix(x, columns)), support::constant(place.vector(weight)),
+            support::constant(place.vector(bias)), 1e-5f, y, statistics, place.context());
+        found.push_back(place.read(statistics));
+      };
+      compare_all_recipes<OperandKind::input>(rows, columns, producer);
+      if (spoilt) continue;
+      for (const std::vector<float>& one : found) EXPECT_TRUE(one == found.front());
+    }
+  }
+}
+
+TEST_F(ProducersOnCuda, GeluCastsWhatItWouldWrite) {
+  for (const auto& [rows, columns] : shapes) {
+    const auto x = normal_values<Bf16>(rows * columns, 2.0f, 3);
+    const auto producer = [&, columns = columns](const auto& y, Place<Cuda>& place) {
+      gelu_forward(support::constant(place.matrix(x, columns)), y, place.context());
+    };
+    compare_all_recipes<OperandKind::input>(rows, columns, producer);
+  }
+}
+
+/// Expects sums of columns that were made in another order.
+void expect_sums(const std::vector<std::vector<float>>& all) {
+  for (const std::vector<float>& sums : all) {
+    ASSERT_EQ(sums.size(), all.front().size());
+    for (std::size_t i = 0; i < sums.size(); ++i) {
+      ASSERT_NEAR(sums[i], all.front()[i], 1e-4 * (1.0 + std::abs(all.front()[i]))) << i;
+    }
+  }
+}
+
+TEST_F(ProducersOnCuda, GeluGradientCastsWhatItWouldWriteAndSumsIt) {
+  for (const bool biased : {false, true}) {
+    for (const auto& [rows, columns] : shapes) {
+      const auto x = normal_values<Bf16>(rows * columns, 2.0f, 4);
+      const auto gradient = normal_values<Bf16>(rows * columns, 0.1f, 5);
+      std::vector<std::vector<float>> found;
+      const auto producer = [&, columns = columns](const auto& y, Place<Cuda>& place) {
+        const auto sums = place.vector(std::vector<float>(static_cast<std::size_t>(columns), 0.5f));
+        gelu_backward(support::constant(place.matrix(gradient, columns)),
+                      support::constant(place.matrix(x, columns)), y,
+                      biased ? sums : TensorView<float, 1, Cuda>{}, place.context());
+        found.push_back(place.read(sums));
+      };
+      compare_all_recipes<OperandKind::output_gradient>(rows, columns, producer);
+      expect_sums(found);
+    }
+  }
+}
+
+TEST_F(ProducersOnCuda, BiasGradientCastsWhatIsThereAndSumsIt) {
+  for (const auto& [rows, columns] : shapes) {
+    const auto values = normal_values<Bf16>(rows * columns, 1.0f, 6);
+    std::vector<std::vector<float>> found;
+    const auto producer = [&, columns = columns](const auto& y, Place<Cuda>& place) {
+      const auto sums = place.vector(std::vector<float>(static_cast<std::size_t>(columns), 0.5f));
+      copy_to_device(y.values.data(), values.data(), y.values.bytes(), place.context());
+      bias_backward(y, sums, place.context());
+      found.push_back(place.read(sums));
+    };
+    compare_all_recipes<OperandKind::output_gradient>(rows, columns, producer);
+    expect_sums(found);
+    for (Index c = 0; c < columns; ++c) {
+      double expected = 0.5;
+      for (Index r = 0; r < rows; ++r) {
+        expected += static_cast<float>(values[static_cast<std::size_t>(r * columns + c)]);
+      }
+      ASSERT_NEAR(found.front()[static_cast<std::size_t>(c)], expected,
+                  1e-4 * (1.0 + std::abs(expected)));
+    }
+  }
+}
+
 TEST_F(ProducersOnCuda, RopeGradientCastsWhatItWouldWrite) {
   for (const HeadLayout layout :
        {HeadLayout{4, 2, 32}, HeadLayout{3, 1, 10}, HeadLayout{6, 2, 128}}) {

@@ -3,9 +3,13 @@
 #pragma once
 
 #include <octavo/kernels/cuda/adamw.cuh>
+#include <octavo/kernels/cuda/bias.cuh>
 #include <octavo/kernels/cuda/cross_entropy.cuh>
 #include <octavo/kernels/cuda/embedding.cuh>
+#include <octavo/kernels/cuda/gelu.cuh>
 #include <octavo/kernels/cuda/initialize.cuh>
+#include <octavo/kernels/cuda/layer_norm.cuh>
+#include <octavo/kernels/cuda/positions.cuh>
 #include <octavo/kernels/cuda/quantize.cuh>
 #include <octavo/kernels/cuda/rms_norm.cuh>
 #include <octavo/kernels/cuda/rope.cuh>

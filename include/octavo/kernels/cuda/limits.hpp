@@ -22,6 +22,8 @@ inline constexpr int segment_columns = 512;
 inline constexpr Index most_norm_columns = most_shared_bytes / 128 * segment_columns;
 /// RMSNorm's backward keeps an FP32 sum for each column.
 inline constexpr Index most_norm_backward_columns = most_shared_bytes / 4;
+/// LayerNorm's backward keeps two.
+inline constexpr Index most_layer_norm_columns = most_shared_bytes / 8;
 
 /// Throws ShapeError for rows that are longer than a kernel can work on.
 inline void require_columns(const char* operation, Index columns, Index most = most_columns) {

@@ -1,0 +1,227 @@
+/// @file
+/// Sums of columns on the `Cuda` device, beside what makes the values or casts them: gradients of
+/// biases.
+///
+/// Sums are made in pieces of `column_sum_rows` rows, one block of threads a piece and a strip of
+/// columns, and then added up in a fixed order.
+#pragma once
+
+#include <octavo/kernels/bias.hpp>
+#include <octavo/kernels/cuda/quantize.cuh>
+
+namespace octavo {
+namespace detail {
+
+// ---- of values that are read or written --------------------------------------------------------
+
+/// Warps of a block: each works on a row at a time.
+inline constexpr int sum_warps = 8;
+/// Rows that a warp has in flight.
+inline constexpr int sum_rows_in_flight = 4;
+/// Columns of a block.
+inline constexpr int strip_columns = 32 * run_size;
+static_assert(column_sum_rows % (sum_warps * sum_rows_in_flight) == 0);
+static_assert(sum_warps * 32 == strip_columns);
+
+/// Sums the columns of what the source makes.
+/// @tparam Writes    whether to write it, too
+/// @param sums       [pieces, columns]
+/// @param amax_bits  null, or raised to the bits of max |values|
+template <bool Vectors, bool Writes, class T, class Source>
+OCTAVO_KERNEL void __launch_bounds__(sum_warps * 32)
+    column_sums_kernel(const Source source, T* values, Index rows, Index columns, float* sums,
+                       std::uint32_t* amax_bits) {
+  __shared__ float of_warps[sum_warps][strip_columns];
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const Index row0 = Index{blockIdx.y} * column_sum_rows;
+  const Index column0 = Index{blockIdx.x} * strip_columns;
+  const Index column = column0 + lane * run_size;
+  const int columns_inside = static_cast<int>(min(columns - column, Index{run_size}));
+  const auto count = [&](int row) { return row0 + row < rows ? columns_inside : 0; };
+  auto runs = source.template runs<Vectors>(row0, column);
+  runs.await();
+  Floats own{};
+  std::uint32_t magnitudes = 0;
+#pragma unroll 1
+  for (int begin = warp; begin < column_sum_rows; begin += sum_warps * sum_rows_in_flight) {
+    decltype(runs.load(0, 0)) loaded[sum_rows_in_flight];
+#pragma unroll
+    for (int i = 0; i < sum_rows_in_flight; ++i) {
+      const int row = begin + i * sum_warps;
+      loaded[i] = runs.load(row, count(row));
+    }
+#pragma unroll
+    for (int i = 0; i < sum_rows_in_flight; ++i) {
+      const int row = begin + i * sum_warps;
+      const Run<T> run = runs.make(row, loaded[i]).parts[0];
+      if constexpr (Writes) {
+        store_run<Vectors>(values + (row0 + row) * columns + column, count(row), run);
+      }
+      if constexpr (std::is_same_v<T, Bf16>) magnitudes = larger_magnitudes(magnitudes, run);
+      const Floats made = to_floats(run);
+#pragma unroll
+      for (int j = 0; j < run_size; ++j) own.values[j] += made.values[j];
+    }
+  }
+#pragma unroll
+  for (int j = 0; j < run_size; ++j) of_warps[warp][lane * run_size + j] = own.values[j];
+  __syncthreads();
+  float total = 0;
+  for (int i = 0; i < sum_warps; ++i) total += of_warps[i][threadIdx.x];
+  if (column0 + threadIdx.x < columns) {
+    sums[Index{blockIdx.y} * columns + column0 + threadIdx.x] = total;
+  }
+  if (amax_bits != nullptr) raise_to_block_amax(magnitudes, amax_bits);
+}
+
+// ---- of values that are cast -------------------------------------------------------------------
+
+/// A source that keeps the sums of the columns that its threads make, each in shared memory of its
+/// own. All threads of the block must call `store` when the tile is done.
+template <class Source>
+struct SummingSource {
+  static_assert(Source::parts == 1);
+  static constexpr int parts = 1;
+  static constexpr int rounds_in_flight = Source::rounds_in_flight;
+  /// Threads of a row of sums, and some more: so that threads of `store` meet different banks.
+  static constexpr int stride = quantize_threads + 4;
+  Source source;
+
+  template <bool Vectors>
+  struct Runs {
+    typename Source::template Runs<Vectors> runs;
+
+    __device__ auto load(int i, int count) const { return runs.load(i, count); }
+    __device__ void await() {
+      runs.await();
+#pragma unroll
+      for (int j = 0; j < run_size; ++j) sums()[j * stride + threadIdx.x] = 0;
+    }
+    template <class Loaded>
+    __device__ auto make(int i, const Loaded& loaded) const {
+      const auto produced = runs.make(i, loaded);
+      const Floats made = to_floats(produced.parts[0]);
+#pragma unroll
+      for (int j = 0; j < run_size; ++j) sums()[j * stride + threadIdx.x] += made.values[j];
+      return produced;
+    }
+  };
+
+  [[nodiscard]] bool vectors() const { return source.vectors(); }
+
+  template <bool Vectors>
+  __device__ Runs<Vectors> runs(Index row, Index column) const {
+    return {source.template runs<Vectors>(row, column)};
+  }
+
+  /// Writes the tile's sums to its row of [tiles from the first row to the last, columns].
+  __device__ static void store(float* target, TilePlace place, Index columns) {
+    __syncthreads();
+    const int column = static_cast<int>(threadIdx.x);
+    if (column >= tile_side || place.column + column >= columns) return;
+    float total = 0;
+#pragma unroll
+    for (int row = 0; row < column_size; ++row) {
+      total += sums()[column % run_size * stride + row * tile_runs + column / run_size];
+    }
+    target[place.row / tile_side * columns + place.column + column] = total;
+  }
+
+ private:
+  /// [run_size, stride]: one thread's in a column, as `RowPosition` places it.
+  __device__ static float* sums() {
+    __shared__ float values[run_size * stride];
+    return values;
+  }
+};
+static_assert(tile_side == column_sum_rows);
+
+/// As cast_kernel, with the sums of the columns.
+template <class Cast, class Format, class Granularity, class Source>
+OCTAVO_KERNEL void __launch_bounds__(quantize_threads, tiles_at_once<Cast::fit>)
+    summing_cast_kernel(const CastArguments<Format, Granularity> arguments,
+                        const SummingSource<Source> source, float* sums) {
+  const TilePlace place(gridDim.y - 1 - blockIdx.y, gridDim.x - 1 - blockIdx.x);
+  Cast::run(arguments, source, place);
+  SummingSource<Source>::store(sums, place, arguments.columns);
+}
+
+// ---- launches ----------------------------------------------------------------------------------
+
+/// Enqueues what writes an operand from a source, as `produce` does, and adds the sums of the
+/// columns of its values to `target`. Uses `column_sums_workspace` bytes of the context's.
+/// @tparam Writes  whether the values are written where the precision needs them; else the source
+///                 reads them from there
+template <bool Writes, LinearPrecision P, OperandKind Kind, class Source, class G>
+void produce_and_sum(const char* name, const Source& source, const Operand<P, Kind, Cuda>& operand,
+                     TensorView<G, 1, Cuda> target, const Context<Cuda>& context) {
+  using T = typename PrecisionTraits<P>::Storage;
+  const Index rows = operand.values.extent(0);
+  const Index columns = operand.values.extent(1);
+  const Index pieces = ceil_divide(rows, column_sum_rows);
+  auto* sums = workspace_elements<float>(pieces * columns, name, context);
+  const auto sum_values = [&](std::uint32_t* amax_bits) {
+    if (rows == 0) return;
+    const bool vectors = source.vectors() && rows_are_vectors(columns, operand.values.data());
+    const dim3 blocks(static_cast<unsigned>(ceil_divide(columns, Index{strip_columns})),
+                      static_cast<unsigned>(pieces));
+    launch(name,
+           vectors ? column_sums_kernel<true, Writes, T, Source>
+                   : column_sums_kernel<false, Writes, T, Source>,
+           blocks, sum_warps * 32, 0, context, source, operand.values.data(), rows, columns, sums,
+           amax_bits);
+  };
+  const auto sum_while_casting = [&] {
+    if constexpr (QuantizedPrecision<P>) {
+      using S = typename PrecisionTraits<P>::ScalingType;
+      const SummingSource<Source> summing{source};
+      const auto arguments = cast_arguments(operand, 1);
+      with_tile_cast<S, false>(arguments, source.vectors(), [&]<class Cast>(Cast) {
+        launch(
+            name,
+            summing_cast_kernel<Cast, OperandFormat<P, Kind>, OperandGranularity<P, Kind>, Source>,
+            tile_grid(arguments), quantize_threads, Cast::shared_bytes, context, arguments, summing,
+            sums);
+      });
+    }
+  };
+  if constexpr (!QuantizedPrecision<P>) {
+    sum_values(nullptr);
+  } else {
+    check_storage<P>();
+    if constexpr (is_tensorwise<typename PrecisionTraits<P>::ScalingType>) {
+      if (must_find_scale(operand)) {
+        cast_by_current_scale(name, operand, sum_values, context);
+      } else {
+        sum_while_casting();
+      }
+    } else {
+      sum_while_casting();
+    }
+  }
+  add_rows(name, sums, pieces, columns, target.data(), context);
+}
+
+/// Throws ShapeError for a matrix that has too many rows for its columns to be summed.
+inline void require_summed_rows(const char* operation, Index rows) {
+  require<ShapeError>(rows <= most_cast_rows, operation, ": columns of ", rows,
+                      " rows are to be summed, but on Cuda of at most ", most_cast_rows,
+                      "; take fewer tokens at once");
+}
+
+}  // namespace detail
+
+/// See bias_backward.
+template <LinearPrecision P, class G>
+void bias_backward_body(const Operand<P, OperandKind::output_gradient, Cuda>& y_gradient,
+                        TensorView<G, 1, Cuda> bias_gradient, const Context<Cuda>& context) {
+  using T = typename PrecisionTraits<P>::Storage;
+  const Index columns = y_gradient.values.extent(1);
+  detail::require_operand_size<P>("bias_backward", y_gradient.values.extent(0), columns);
+  detail::require_summed_rows("bias_backward", y_gradient.values.extent(0));
+  const detail::MatrixSource<T> source{y_gradient.values.data(), columns};
+  detail::produce_and_sum<false>("bias_backward", source, y_gradient, bias_gradient, context);
+}
+
+}  // namespace octavo
