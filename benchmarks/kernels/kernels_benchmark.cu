@@ -3,6 +3,7 @@
 //
 //     kernels_benchmark            every kernel
 //     kernels_benchmark swiglu     those whose name contains the word
+#include <support/gpt2_parts.cuh>
 #include <support/kernel_parts.cuh>
 #include <support/machine.hpp>
 
@@ -47,6 +48,10 @@ void lines_of_precision(Table& table) {
   table.line(name_with<P>("rms_norm_forward"), [](Gpu& g) { return rms_norm_forward_part<P>(g); });
   table.line(name_with<P>("swiglu_forward"), [](Gpu& g) { return swiglu_forward_part<P>(g); });
   table.line(name_with<P>("swiglu_backward"), [](Gpu& g) { return swiglu_backward_part<P>(g); });
+  table.line(name_with<P>("layer_norm_forward"),
+             [](Gpu& g) { return layer_norm_forward_part<P>(g); });
+  table.line(name_with<P>("gelu_forward"), [](Gpu& g) { return gelu_forward_part<P>(g); });
+  table.line(name_with<P>("gelu_backward"), [](Gpu& g) { return gelu_backward_part<P>(g); });
   table.line(name_with<P>("rope_backward"), [](Gpu& g) { return rope_backward_part<P, float>(g); });
   if constexpr (QuantizedPrecision<P>) {
     table.line(name_with<P>("quantize activation"),
@@ -58,6 +63,7 @@ void lines_of_precision(Table& table) {
 
 void lines_of_all(Table& table) {
   table.line("rms_norm_backward", [](Gpu& g) { return rms_norm_backward_part<float>(g); });
+  table.line("layer_norm_backward", layer_norm_backward_part);
   table.line("rope_forward in place", rope_forward_part);
   table.line("embedding_forward", embedding_forward_part);
   table.line("embedding_backward", embedding_backward_part);

@@ -179,7 +179,7 @@ class Trainer:
         return total
 
 
-def measure(options):
+def measure(options, make_trainer):
     """The times of the steps, the losses of all, and the seconds until the first timed step."""
     def timed(trainer):
         begin = time.perf_counter()
@@ -188,7 +188,7 @@ def measure(options):
         return time.perf_counter() - begin, loss
 
     begin = time.perf_counter()
-    trainer = Trainer(options)
+    trainer = make_trainer(options)
     results = [timed(trainer) for _ in range(options.warmup)]
     warmup = time.perf_counter() - begin
     results += [timed(trainer) for _ in range(options.steps)]
@@ -208,7 +208,7 @@ def cudnn_version():
     return f"{number // 10000}.{number // 100 % 100}.{number % 100}"
 
 
-def result_of(options, seconds, losses, warmup):
+def result_of(options, config, seconds, losses, warmup):
     tokens = options.batch * options.seq_len
     milliseconds = 1e3 * statistics.median(seconds) / options.micro_batches
     free, total = torch.cuda.mem_get_info()
@@ -220,8 +220,7 @@ def result_of(options, seconds, losses, warmup):
         "fastest_milliseconds": 1e3 * min(seconds) / options.micro_batches,
         "slowest_milliseconds": 1e3 * max(seconds) / options.micro_batches,
         "tokens_per_second": 1e3 * tokens / milliseconds,
-        "tflops": tokens * MODELS[options.model].flops_per_token(options.seq_len)
-                  / milliseconds * 1e-9,
+        "tflops": tokens * config.flops_per_token(options.seq_len) / milliseconds * 1e-9,
         "peak_gib": torch.cuda.max_memory_allocated() / 2**30,
         "card_gib": (total - free) / 2**30,
         "loss": losses[-1], "losses": losses, "warmup_seconds": warmup,
@@ -240,15 +239,15 @@ def print_line(result):
           f"peak {result['peak_gib']:6.2f} GiB | loss {result['loss']:7.4f}", flush=True)
 
 
-def parse_arguments():
+def parse_arguments(description, models):
     def count(text):
         if (number := int(text)) < 1:
             raise argparse.ArgumentTypeError(f"{text} is less than 1")
         return number
 
-    parser = argparse.ArgumentParser(description=__doc__,
+    parser = argparse.ArgumentParser(description=description,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", choices=MODELS, default="llama3_8b")
+    parser.add_argument("--model", choices=models, default=next(iter(models)))
     parser.add_argument("--precision", choices=["bf16", "fp8-tensorwise", "fp8-rowwise"],
                         default="bf16")
     parser.add_argument("--attention", choices=["cudnn", "flash"], default="cudnn")
@@ -261,11 +260,11 @@ def parse_arguments():
     return parser.parse_args()
 
 
-def main():
-    options = parse_arguments()
+def main(description=__doc__, models=MODELS, make_trainer=Trainer):
+    options = parse_arguments(description, models)
     torch.manual_seed(0)
     choose_attention(options.attention)
-    result = result_of(options, *measure(options))
+    result = result_of(options, models[options.model], *measure(options, make_trainer))
     print(f"torch {result['torch']}, CUDA {result['cuda']}, cuDNN {result['cudnn']}, "
           f"torchao {result['torchao']}, attention through {options.attention}; "
           f"{result['warmup_seconds']:.0f} s of compilation and warm-up")
