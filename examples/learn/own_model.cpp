@@ -1,0 +1,75 @@
+// A block and a model of your own, trained by the library's session: a Llama whose blocks have an
+// MLP before the attention and one behind it (a "macaron"; Lu et al. 2019, arXiv 1906.02762), with
+// an activation of your own. Exit code 1: it did not learn.
+#include <fmt/format.h>
+#include <octavo/octavo.hpp>
+
+using namespace octavo;
+
+/// relu(x)²: So et al. 2021, arXiv 2109.08668. An activation works on the projection's columns.
+struct SquaredRelu {
+  static constexpr const char* projection = "up";  // its name in the manifest
+  static constexpr int inputs = 1;                 // columns of it for each of the result
+  static constexpr bool sums_bias = false;         // the backward makes no gradient of a bias
+
+  template <class T, class Y>
+  static void forward(TensorView<const T, 2, Cpu> x, const Y& y, const Context<Cpu>& context) {
+    parallel_for(x.size(), context, [&](Index i) {
+      const float value = std::max(0.0f, static_cast<float>(x.data()[i]));
+      y.values.data()[i] = T(value * value);
+    });
+    quantize(y, context);  // the operand of the next linear layer, in that layer's precision
+  }
+  template <class T, class Gradient, class G>
+  static void backward(TensorView<const T, 2, Cpu> dy, TensorView<const T, 2, Cpu> x,
+                       const Gradient& dx, TensorView<G, 1, Cpu>, const Context<Cpu>& context) {
+    parallel_for(x.size(), context, [&](Index i) {
+      const float value = std::max(0.0f, static_cast<float>(x.data()[i]));
+      dx.values.data()[i] = T(2.0f * value * static_cast<float>(dy.data()[i]));
+    });
+    quantize(dx, context);
+  }
+};
+
+constexpr LlamaConfig shape{.name = "macaron",
+                            .layers = 2,
+                            .hidden = 64,
+                            .ffn = 64,
+                            .heads = 4,
+                            .kv_heads = 2,
+                            .head_dim = 16,
+                            .vocabulary = 64};
+
+/// The parts of a Llama, but for the block: T, P and G are formats and precisions of one block.
+struct Macaron : LlamaFamily<shape> {
+  template <class T, class P, class G, Device D>
+  using Mlp = MLP<LlamaFamily::shape, SquaredRelu, T, typename P::GateUpPrecision,
+                  typename P::DownPrecision, G, D>;
+  /// y = x + part(norm(x)). Two names: what the norm's ends in, and what the part's layers begin
+  /// with, where two parts have layers of one name.
+  template <ConfigName NormName, ConfigName Prefix, class Part, class T, class G, Device D>
+  using Branch = ResidualBranch<NormName, Prefix, Norm<T, G, D>, Part, T, config.hidden, D>;
+  template <class T, class P, class G, Device D>
+  using Block = PreNormBlock<T, config.hidden, G, D,  //
+                             Branch<"first_norm", "first", Mlp<T, P, G, D>, T, G, D>,
+                             Branch<"attention_norm", "", Attention<T, P, G, D>, T, G, D>,
+                             Branch<"last_norm", "last", Mlp<T, P, G, D>, T, G, D>>;
+};
+using Model = Decoder<Macaron, Fp8Recipe<Delayed>, Cpu>;
+
+int main() {
+  Context<Cpu> context(1);
+  ModelSession<Model> session({.batch = {.sequences = 4, .tokens = 32}}, context);
+  fmt::print("{}", session.manifest().text());
+  std::vector<std::int32_t> tokens(4 * 32), targets(tokens.size());
+  double loss = 0;
+  for (int step = 1; step <= 60; ++step) {
+    for (std::size_t i = 0; i < tokens.size(); ++i) {  // a text that counts in odd steps
+      const auto odd = 1 + 2 * (static_cast<int>(i) / 32 + step) % 8;
+      tokens[i] = static_cast<int>(i) % 32 * odd % 64, targets[i] = (tokens[i] + odd) % 64;
+    }
+    loss = session.step(tokens, targets, 3e-3).loss;
+    if (step % 10 == 0) fmt::print("step {:>2} | loss {:.4f}\n", step, loss);
+  }
+  return loss < 1.5 ? 0 : 1;
+}
