@@ -161,7 +161,7 @@ class PreNormBlock {
     return i == count - 1 ? y : TensorView<T, 2, D>{saved_.between[i], y.shape()};
   }
   [[nodiscard]] auto each_parameter() {
-    return [this](const auto& body) { visit(body); };
+    return [this](const auto& body) { this->visit(body); };
   }
 
   Recompute recompute_ = Recompute::none;

@@ -87,6 +87,10 @@ class ModelSession final : public TrainingSession {
                  context),
         facts_(Model::facts()),
         must_calibrate_(parts_.model.scaling().has_histories() ? 1 : 0) {
+    facts_.parameters = 0;  // of blocks that the shape knows nothing of, too
+    for_each_parameter([this](const auto& parameter) {
+      facts_.parameters += parameter.initialised_rows * parameter.weight.extent(1);
+    });
     parts_.model.initialize(options.seed, context);
     parts_.optimizer.initialize(context);
     parts_.ranks.start(context);
