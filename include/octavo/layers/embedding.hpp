@@ -25,7 +25,7 @@ class Embedding {
   /// @param tokens  [tokens]
   /// @param batch   how they divide into sequences, which does not matter here
   /// @param y       [tokens, Hidden]
-  void forward(TensorView<const std::int32_t, 1, D> tokens, BatchShape /*batch*/,
+  void forward(TensorView<const std::int32_t, 1, D> tokens, [[maybe_unused]] BatchShape batch,
                TensorView<T, 2, D> y, const Context<D>& context) const {
     const TensorView<const T, 2, D> table = weight_.weight;
     embedding_forward(tokens, table, y, context);
@@ -33,7 +33,7 @@ class Embedding {
 
   /// Adds to the table's gradient.
   /// @param y_gradient  [tokens, Hidden]
-  void backward(TensorView<const std::int32_t, 1, D> tokens, BatchShape /*batch*/,
+  void backward(TensorView<const std::int32_t, 1, D> tokens, [[maybe_unused]] BatchShape batch,
                 TensorView<const T, 2, D> y_gradient, const Context<D>& context) const {
     embedding_backward(tokens, y_gradient, weight_.gradient, context);
   }

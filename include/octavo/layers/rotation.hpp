@@ -36,7 +36,7 @@ class Rotation {
   /// @param bias_gradient  of the projection, added to; empty without a bias
   template <class Gradient>
   void backward(TensorView<const T, 2, D> qkv, BatchShape batch, const Positions& positions,
-                const Gradient& qkv_gradient, TensorView<G, 1, D>,
+                const Gradient& qkv_gradient, [[maybe_unused]] TensorView<G, 1, D> bias_gradient,
                 const Context<D>& context) const {
     rope_backward(qkv_gradient.values, Shape.head_layout(), qkv, QkNorm<const T, D>{},
                   QkNorm<G, D>{}, positions.table(), batch.tokens, qkv_gradient, context);
