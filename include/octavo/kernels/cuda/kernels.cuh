@@ -9,6 +9,7 @@
 #include <octavo/kernels/cuda/gelu.cuh>
 #include <octavo/kernels/cuda/initialize.cuh>
 #include <octavo/kernels/cuda/layer_norm.cuh>
+#include <octavo/kernels/cuda/layer_norm_backward.cuh>
 #include <octavo/kernels/cuda/positions.cuh>
 #include <octavo/kernels/cuda/quantize.cuh>
 #include <octavo/kernels/cuda/rms_norm.cuh>
