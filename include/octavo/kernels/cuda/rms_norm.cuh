@@ -2,7 +2,7 @@
 /// Root-mean-square normalisation on the `Cuda` device.
 #pragma once
 
-#include <octavo/kernels/cuda/quantize.cuh>
+#include <octavo/kernels/cuda/cast/produce.cuh>
 #include <octavo/kernels/rms_norm.hpp>
 
 #include <cuda/atomic>

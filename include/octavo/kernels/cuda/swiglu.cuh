@@ -2,7 +2,7 @@
 /// The gated activation on the `Cuda` device.
 #pragma once
 
-#include <octavo/kernels/cuda/quantize.cuh>
+#include <octavo/kernels/cuda/cast/produce.cuh>
 #include <octavo/kernels/swiglu.hpp>
 
 namespace octavo {

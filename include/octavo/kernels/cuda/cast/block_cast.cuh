@@ -1,0 +1,307 @@
+/// @file
+/// Casts of a tile by a scale a block of values, which is found from the tile itself.
+#pragma once
+
+#include <octavo/kernels/cuda/cast/tile.cuh>
+
+namespace octavo::detail {
+
+/// The factor to cast a block with; its inverse goes to `scale_inverse`.
+template <class S, class Format, class Scale>
+__device__ float find_block_scale(std::uint32_t amax_bits, Scale& scale_inverse) {
+  constexpr float largest = FormatTraits<Format>::max;
+  const float amax = __uint_as_float(amax_bits);
+  if constexpr (std::is_same_v<Scale, E8M0>) {
+    scale_inverse = mx_scale_inverse(largest, amax);
+    return mx_scale(scale_inverse);
+  } else {
+    constexpr bool power_of_two = rounding_of<S> == ScaleRounding::power_of_two;
+    const float scale = current_scale(largest, amax, power_of_two);
+    scale_inverse = power_of_two ? power_of_two_inverse(scale) : __fdiv_rn(1.0f, scale);
+    return scale;
+  }
+}
+
+/// Finds the largest pairs of magnitudes of `Lanes` neighbouring threads. Each thread goes on with
+/// half of the pairs, as long as there are several, and ends with one, in `pairs[0]`: the first
+/// threads with the first pair, and so on.
+template <int Lanes, int Pairs>
+__device__ void share_magnitudes(std::uint32_t (&pairs)[Pairs]) {
+  static_assert(Lanes >= Pairs);
+  int count = Pairs;
+#pragma unroll
+  for (int distance = Lanes / 2; distance > 0; distance /= 2) {
+    const bool is_upper = (threadIdx.x & static_cast<unsigned>(distance)) != 0;
+    const int half = count / 2;
+    if (half == 0) {
+      pairs[0] = __vmaxu2(pairs[0], __shfl_xor_sync(0xffffffffu, pairs[0], distance));
+    }
+#pragma unroll
+    for (int i = 0; i < half; ++i) {
+      const std::uint32_t kept = is_upper ? pairs[i + half] : pairs[i];
+      const std::uint32_t given = is_upper ? pairs[i] : pairs[i + half];
+      pairs[i] = __vmaxu2(kept, __shfl_xor_sync(0xffffffffu, given, distance));
+    }
+    count = half == 0 ? 1 : half;
+  }
+}
+
+/// Finds the scales of `Count` blocks that `Lanes` neighbouring threads share: each thread finds
+/// one or two, and hears the others. Returns whether some block of the warp may saturate; all
+/// threads of the warp must call it.
+/// @param pairs   the thread's magnitudes in blocks 0 and 1, 2 and 3, and so on; overwritten
+/// @param totals  takes in the amaxes
+/// @param store   `store(i, scale_inverse)` is called by one thread for scale `i`
+template <class S, class Format, class Scale, int Lanes, int Count, class Store>
+__device__ bool find_block_scales(std::uint32_t (&pairs)[Count / 2], float (&scales)[Count],
+                                  CastTotals& totals, const Store& store) {
+  constexpr bool finds_pair = Lanes < Count;
+  constexpr int found = finds_pair ? 2 : 1;
+  constexpr int same = Lanes * found / Count;  // threads that find the same
+  static_assert(same > 0);
+  share_magnitudes<Lanes>(pairs);
+  const int lane = static_cast<int>(threadIdx.x) % Lanes;
+  bool may_saturate = false;
+  float own[found];
+#pragma unroll
+  for (int i = 0; i < found; ++i) {
+    const int block = lane / same * found + i;
+    const std::uint32_t amax_bits = block % 2 == 0 ? pairs[0] << 16 : pairs[0] & 0xffff0000u;
+    Scale inverse;
+    own[i] = find_block_scale<S, Format>(amax_bits, inverse);
+    may_saturate |= saturates<Format>(float_from_bits(amax_bits), own[i]);
+    totals.amax_bits = max(totals.amax_bits, amax_bits);
+    if (lane % same == 0) store(block, inverse);
+  }
+#pragma unroll
+  for (int i = 0; i < Count; ++i) {
+    scales[i] = __shfl_sync(0xffffffffu, own[i % found], i / found * same, Lanes);
+  }
+  return __any_sync(0xffffffffu, may_saturate) != 0;
+}
+
+/// A factor to cast with.
+struct CastScale {
+  float scale;
+  bool may_saturate;  ///< false: nothing that is cast by it is out of the format's range
+};
+
+/// The scale of a block of 128 × 128, one for both copies. All threads of the block must call it.
+template <class S, class Format, class Granularity>
+__device__ CastScale square_scale(const CastArguments<Format, Granularity>& arguments,
+                                  TilePlace place, std::uint32_t magnitudes) {
+  static_assert(Granularity::block_rows == tile_side && Granularity::block_columns == tile_side);
+  __shared__ std::uint32_t amax_bits;
+  if (threadIdx.x == 0) amax_bits = 0;
+  __syncthreads();
+  const std::uint32_t warp = __reduce_max_sync(0xffffffffu, magnitude_bits(magnitudes));
+  if (threadIdx.x % 32 == 0) atomicMax(&amax_bits, warp);
+  __syncthreads();
+  float inverse;
+  const float scale = find_block_scale<S, Format>(amax_bits, inverse);
+  if (threadIdx.x == 0) {
+    const auto store = [&](const auto& copy, Index row, Index column) {
+      if (copy.empty()) return;
+      const Index index = scale_index<Granularity>(row, column, copy.outer(), copy.inner());
+      copy.scale_inverses()[index] = inverse;
+    };
+    store(arguments.row_major, place.row, place.column);
+    store(arguments.transposed, place.column, place.row);
+  }
+  return {scale, saturates<Format>(float_from_bits(amax_bits), scale)};
+}
+
+/// Casts the thread's runs of a tile to the row-major copy.
+/// @param run         `run(round)` is the thread's run of a group
+/// @param tile_scale  of the tile; not used where blocks lie within a row
+template <class S, Fit F, class Format, class Granularity, class MakeRun>
+__device__ void cast_tile_rows(const CastArguments<Format, Granularity>& arguments, TilePlace place,
+                               Index first_column, const MakeRun& run, CastScale tile_scale,
+                               CastTotals& totals) {
+  using Scale = typename Granularity::Scale;
+  constexpr int lanes = Granularity::block_columns / run_size;  // threads that share a block
+  const auto& copy = arguments.row_major;
+  const RowPosition position;
+  const Index part_column = place.column + position.run * run_size;
+  const Index column = first_column + part_column;
+  const auto tile_row = [&](int round) { return position.row + round * column_size; };
+  const int columns_inside = count_inside<F>(part_column, arguments.part_columns, run_size);
+  const int rows_inside = count_inside<F>(place.row, arguments.rows, tile_side);
+  const auto has_row = [&](int round) { return F == Fit::whole || tile_row(round) < rows_inside; };
+  const auto count = [&](int round) { return has_row(round) ? columns_inside : 0; };
+  float scales[tile_rounds];
+  bool may_saturate = tile_scale.may_saturate;
+  if constexpr (Granularity::block_rows == 1) {
+    std::uint32_t pairs[tile_rounds / 2];
+#pragma unroll
+    for (int i = 0; i < tile_rounds / 2; ++i) {
+      const std::uint32_t first = larger_magnitudes(0, run(2 * i));
+      const std::uint32_t second = larger_magnitudes(0, run(2 * i + 1));
+      // The larger half of each, beside each other.
+      pairs[i] = __vmaxu2(__byte_perm(first, second, 0x5410), __byte_perm(first, second, 0x7632));
+    }
+    // A thread beyond the matrix may find the scale of a block that begins within it.
+    const Index block_column = part_column - position.run % lanes * run_size;
+    const auto store = [&](int round, Scale inverse) {
+      if (!has_row(round)) return;
+      if (F != Fit::whole && block_column >= arguments.part_columns) return;
+      const Index row = place.row + tile_row(round);
+      copy.scale_inverses()[scale_index<Granularity>(row, column, copy.outer(), copy.inner())] =
+          inverse;
+    };
+    may_saturate = find_block_scales<S, Format, Scale, lanes>(pairs, scales, totals, store);
+  }
+  Format* target = opaque(copy.data() + (place.row + position.row) * arguments.columns + column);
+  const int stride = static_cast<int>(arguments.columns);
+  const auto scale = [&](int round) {
+    if constexpr (Granularity::block_rows == 1) {
+      return scales[round];
+    } else {
+      return tile_scale.scale;
+    }
+  };
+#pragma unroll
+  for (int i = 0; i < tile_rounds; ++i) {
+    store_run<F != Fit::any>(target + i * column_size * stride, count(i),
+                             cast_run<Format>(run(i), scale(i), totals));
+    if (!may_saturate) continue;
+    count_saturated<Format>(run(i), scale(i), totals);
+    discount_beyond(count(i), run_size, scale(i), totals);
+  }
+}
+
+/// Casts a tile to the transposed copy.
+/// @tparam Counts     whether to count, too
+/// @param tile_scale  of the tile; not used where blocks lie within a column
+template <class S, Fit F, bool Counts, class Format, class Granularity>
+__device__ void cast_tile_columns(const CastArguments<Format, Granularity>& arguments,
+                                  TilePlace place, Index first_column, const ValueTile& tile,
+                                  float tile_scale, CastTotals& totals) {
+  using Scale = typename Granularity::Scale;
+  constexpr int lanes = Granularity::block_columns / column_size;  // threads that share a block
+  const auto& copy = arguments.transposed;
+  const ColumnPosition position;
+  const Index row = place.row + position.group * column_size;
+  const Index part_column = place.column + position.word * 4;
+  const Index column = first_column + part_column;
+  const int rows_inside = count_inside<F>(row, arguments.rows, column_size);
+  const auto inside = [&](int c, Index first_row) {
+    return F == Fit::whole ||
+           (part_column + c < arguments.part_columns && first_row < arguments.rows);
+  };
+  uint2 values[column_size];
+  std::uint32_t pairs[2] = {0, 0};
+#pragma unroll
+  for (int i = 0; i < column_size; ++i) {
+    values[i] = tile.four(position.group, i, position.word);
+    pairs[0] = larger_magnitudes(pairs[0], values[i].x);
+    pairs[1] = larger_magnitudes(pairs[1], values[i].y);
+  }
+  float scales[4];
+  if constexpr (Granularity::block_rows == 1) {
+    const Index block_row = row - position.group % lanes * column_size;
+    const auto store = [&](int c, Scale inverse) {
+      if (!inside(c, block_row)) return;
+      copy.scale_inverses()[scale_index<Granularity>(column + c, row, copy.outer(), copy.inner())] =
+          inverse;
+    };
+    find_block_scales<S, Format, Scale, lanes>(pairs, scales, totals, store);
+  }
+  Format* target = opaque(copy.data() + column * arguments.rows + row);
+#pragma unroll
+  for (int c = 0; c < 4; ++c) {
+    const float scale = Granularity::block_rows == 1 ? scales[c] : tile_scale;
+    const auto value = [&](int i) {
+      const std::uint32_t word = c < 2 ? values[i].x : values[i].y;
+      return __uint_as_float(c % 2 == 0 ? word << 16 : word & 0xffff0000u);
+    };
+    Column result{};
+#pragma unroll
+    for (int i = 0; i < column_size; i += 2) {
+      const float2 pair = make_float2(value(i), value(i + 1));
+      const std::uint32_t cast = cast_pair<Format>(pair, scale);
+      result.words[i / 4] |= cast << (i % 4 * 8);
+      if constexpr (Counts) count_pair<Format>(pair, scale, cast, totals);
+    }
+    if constexpr (Counts) discount_beyond(rows_inside, column_size, scale, totals);
+    if (inside(c, row)) store_column<F != Fit::any>(target, rows_inside, result);
+    target += arguments.rows;
+  }
+}
+
+/// Casts and transposes one tile. The two copies have scales of their own, so both are cast from
+/// the values.
+template <class S, Fit F, class Format, class Granularity, class Source>
+__device__ void block_cast_tile(const CastArguments<Format, Granularity>& arguments,
+                                const Source& source, TilePlace place) {
+  constexpr bool is_square = Granularity::block_rows > 1;
+  static_assert(!is_square || Source::parts == 1);
+  // A thread casts along rows what it made itself: from registers, if it made all of that at once.
+  constexpr bool holds_rows =
+      F != Fit::any && Source::parts == 1 && Source::rounds_in_flight == tile_rounds;
+  __shared__ BlockTotals block_totals;
+  auto* tiles = reinterpret_cast<ValueTile*>(tile_memory);
+  const RowPosition position;
+  Run<Bf16> held[holds_rows ? tile_rounds : 1];
+  std::uint32_t magnitudes = 0;
+  for_each_round<F>(
+      source, place, arguments.rows, arguments.part_columns, [] { return 0; },
+      [&](int round, int, const Produced<Bf16, Source::parts>& produced, int) {
+#pragma unroll
+        for (int part = 0; part < Source::parts; ++part) {
+          const Run<Bf16>& values = produced.parts[part];
+          if constexpr (is_square) magnitudes = larger_magnitudes(magnitudes, values);
+          tiles[part].run(round, position.row, position.run) =
+              make_uint4(values.words[0], values.words[1], values.words[2], values.words[3]);
+          if constexpr (holds_rows) held[round] = values;
+        }
+      });
+  if constexpr (!holds_rows) __syncthreads();
+  CastScale scale{};
+  CastTotals totals{};
+  if constexpr (is_square) {
+    scale = square_scale<S>(arguments, place, magnitudes);
+    totals.amax_bits = magnitude_bits(magnitudes);
+  }
+  const bool has_rows = !arguments.row_major.empty();
+#pragma unroll
+  for (int part = 0; part < Source::parts; ++part) {
+    const auto run = [&](int round) {
+      if constexpr (holds_rows) {
+        return held[round];
+      } else {
+        const uint4 words = tiles[part].run(round, position.row, position.run);
+        return Run<Bf16>{{words.x, words.y, words.z, words.w}};
+      }
+    };
+    const Index first_column = part * arguments.part_columns;
+    if (has_rows) {
+      cast_tile_rows<S, F>(arguments, place, first_column, run, scale, totals);
+    } else if (arguments.transposed.empty()) {  // the amax is all that is wanted
+#pragma unroll
+      for (int i = 0; i < tile_rounds; ++i) {
+        totals.amax_bits = max(totals.amax_bits, magnitude_bits(larger_magnitudes(0, run(i))));
+      }
+    }
+  }
+  if constexpr (holds_rows) __syncthreads();
+  if (!arguments.transposed.empty()) {
+#pragma unroll
+    for (int part = 0; part < Source::parts; ++part) {
+      const Index first_column = part * arguments.part_columns;
+      if (has_rows) {
+        cast_tile_columns<S, F, false>(arguments, place, first_column, tiles[part], scale.scale,
+                                       totals);
+      } else {
+        cast_tile_columns<S, F, true>(arguments, place, first_column, tiles[part], scale.scale,
+                                      totals);
+      }
+    }
+  }
+  if (!arguments.record) return;
+  block_totals.put(totals);
+  __syncthreads();
+  add_to_slot(arguments, block_totals, place.is_first());
+}
+
+}  // namespace octavo::detail

@@ -1,0 +1,36 @@
+/// @file
+/// The casts themselves, of two values and of a run. Compile them without --use_fast_math, which
+/// flushes subnormal numbers.
+#pragma once
+
+#include <octavo/kernels/cuda/cast/counts.cuh>
+
+#include <cuda_fp8.h>
+
+namespace octavo::detail {
+
+template <class Format>
+inline constexpr __nv_fp8_interpretation_t cuda_fp8_kind = __NV_E4M3;
+template <>
+inline constexpr __nv_fp8_interpretation_t cuda_fp8_kind<E5M2> = __NV_E5M2;
+
+/// Casts two values to two bytes.
+template <class Format>
+__device__ std::uint32_t cast_pair(float2 values, float scale) {
+  return __nv_cvt_float2_to_fp8x2(scaled_pair(values, scale), __NV_SATFINITE,
+                                  cuda_fp8_kind<Format>);
+}
+
+/// Casts a run and counts what was flushed.
+template <class Format>
+__device__ Run<Format> cast_run(const Run<Bf16>& run, float scale, CastTotals& totals) {
+  Run<Format> result{};
+#pragma unroll
+  for (int i = 0; i < Run<Bf16>::words_a_run; ++i) {
+    result.words[i / 2] |= cast_pair<Format>(bf16_pair(run.words[i]), scale) << (i % 2 * 16);
+  }
+  count_flushed<Format>(run, result, totals);
+  return result;
+}
+
+}  // namespace octavo::detail

@@ -1,0 +1,141 @@
+/// @file
+/// What casts count: the largest magnitude, what was saturated and what was flushed to zero.
+#pragma once
+
+#include <octavo/kernels/cuda/cast/amax.cuh>
+
+namespace octavo::detail {
+
+/// What one thread, one warp or one block of threads counted.
+struct CastTotals {
+  std::uint32_t amax_bits;  ///< bits of max |x|
+  std::uint32_t saturated;
+  std::uint32_t flushed;
+};
+
+/// The totals of a warp, to all its threads, which must all call it.
+__device__ inline CastTotals warp_totals(const CastTotals& totals) {
+  return {__reduce_max_sync(0xffffffffu, totals.amax_bits),
+          __reduce_add_sync(0xffffffffu, totals.saturated),
+          __reduce_add_sync(0xffffffffu, totals.flushed)};
+}
+
+/// What the warps of a block counted, in shared memory.
+struct BlockTotals {
+  CastTotals warps[quantize_threads / 32];
+
+  /// Takes in a warp's totals. All threads must call it; before `sum`, the block must synchronise.
+  __device__ void put(const CastTotals& totals) {
+    const CastTotals warp = warp_totals(totals);
+    if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = warp;
+  }
+  /// The totals of the block, to all threads of one warp, which must all call it.
+  [[nodiscard]] __device__ CastTotals sum() const {
+    const unsigned lane = threadIdx.x % 32;
+    return warp_totals(lane < quantize_threads / 32 ? warps[lane] : CastTotals{});
+  }
+};
+
+__device__ inline void add_to_counter(std::uint64_t& counter, std::uint64_t count) {
+  if (count != 0) atomicAdd(reinterpret_cast<unsigned long long*>(&counter), count);
+}
+
+/// Two values by the scale they are cast with.
+__device__ inline float2 scaled_pair(float2 values, float scale) {
+  return make_float2(__fmul_rn(values.x, scale), __fmul_rn(values.y, scale));
+}
+
+/// Counts what was saturated of two scaled values.
+template <class Format>
+__device__ void count_saturated(float2 scaled, CastTotals& totals) {
+  totals.saturated += !(fabsf(scaled.x) <= largest_unsaturated<Format>) ? 1u : 0u;
+  totals.saturated += !(fabsf(scaled.y) <= largest_unsaturated<Format>) ? 1u : 0u;
+}
+
+/// Counts in two values that were cast to the two low bytes of `cast`.
+template <class Format>
+__device__ void count_pair(float2 values, float scale, std::uint32_t cast, CastTotals& totals) {
+  count_saturated<Format>(scaled_pair(values, scale), totals);
+  totals.flushed += (cast & 0x7fu) == 0 && values.x != 0.0f ? 1u : 0u;
+  totals.flushed += (cast & 0x7f00u) == 0 && values.y != 0.0f ? 1u : 0u;
+}
+
+/// Bit 7 of each byte of a flag word stands for one of four bytes or BF16 values.
+inline constexpr std::uint32_t byte_flags = 0x80808080u;
+
+/// Flags bytes of FP8 that are not zero; other bits are undefined.
+__device__ inline std::uint32_t flag_not_zero(std::uint32_t bytes) {
+  return (bytes & ~byte_flags) + ~byte_flags;
+}
+
+/// Flags BF16 values, two in each word, that are not zero; other bits are undefined.
+__device__ inline std::uint32_t flag_not_zero(std::uint32_t first, std::uint32_t second) {
+  constexpr std::uint32_t signs = 0x80008000u;
+  constexpr std::uint32_t ones = 0x00010001u;
+  return __byte_perm((first | signs) - ones, (second | signs) - ones, 0x7531);
+}
+
+/// Counts what was saturated of a run.
+template <class Format>
+__device__ void count_saturated(const Run<Bf16>& run, float scale, CastTotals& totals) {
+#pragma unroll
+  for (const std::uint32_t word : run.words) {
+    count_saturated<Format>(scaled_pair(bf16_pair(word), scale), totals);
+  }
+}
+
+/// Counts what was flushed of a run. Most runs need no more than the first test.
+template <class Format>
+__device__ void count_flushed(const Run<Bf16>& run, const Run<Format>& cast, CastTotals& totals) {
+  const std::uint32_t kept[2] = {flag_not_zero(cast.words[0]), flag_not_zero(cast.words[1])};
+  if ((kept[0] & kept[1] & byte_flags) != byte_flags) {
+    const std::uint32_t flushed[2] = {
+        flag_not_zero(run.words[0], run.words[1]) & ~kept[0] & byte_flags,
+        flag_not_zero(run.words[2], run.words[3]) & ~kept[1] & byte_flags};
+    totals.flushed += static_cast<std::uint32_t>(__popc(flushed[0] | flushed[1] >> 1));
+  }
+}
+
+/// Whether a value of this magnitude is saturated. If it is not, no smaller one is.
+template <class Format>
+__device__ bool saturates(float magnitude, float scale) {
+  return !(__fmul_rn(magnitude, scale) <= largest_unsaturated<Format>);
+}
+
+/// The magnitudes that a scale surely does not saturate.
+class SafeMagnitudes {
+ public:
+  SafeMagnitudes() = default;
+
+  /// @param scale  finite and above 0
+  template <class Format>
+  __device__ static SafeMagnitudes of(float scale) {
+    // Rounded down to BF16, and by one value more where the quotient itself was rounded up.
+    const float quotient = fminf(__fdividef(largest_unsaturated<Format>, scale), largest_bf16);
+    const std::uint32_t bits = float_bits(quotient) >> 16;
+    const bool too_large = bits > 0 && saturates<Format>(float_from_bits(bits << 16), scale);
+    return SafeMagnitudes((bits - (too_large ? 1u : 0u)) * 0x10001u);
+  }
+
+  /// @param magnitudes  the larger of each pair: see larger_magnitudes
+  [[nodiscard]] __device__ bool hold(std::uint32_t magnitudes) const {
+    return __vmaxu2(magnitudes, most_) == most_;
+  }
+
+ private:
+  static constexpr float largest_bf16 = FormatTraits<Bf16>::max;
+  __device__ explicit SafeMagnitudes(std::uint32_t most) : most_(most) {}
+
+  std::uint32_t most_ = 0;  ///< the largest of them, in both halves of the word
+};
+
+/// Takes back the counts of elements beyond the matrix, of `elements` that one thread cast of which
+/// `count` lie within: a NaN scale, that of an MX block which holds a NaN, makes NaN of their zeros
+/// too. Other scales count nothing there.
+__device__ inline void discount_beyond(int count, int elements, float scale, CastTotals& totals) {
+  if (!isnan(scale)) return;
+  const int within = min(max(count, 0), elements);
+  totals.saturated -= static_cast<std::uint32_t>(elements - within);
+}
+
+}  // namespace octavo::detail
