@@ -1,0 +1,186 @@
+/// @file
+/// Normalised rows that are cast by scales which do not wait for the values: one kernel, whose
+/// blocks tell each other the root mean squares of rows.
+#pragma once
+
+#include <octavo/kernels/cuda/cast/produce.cuh>
+#include <octavo/kernels/cuda/rms_norm/rows.cuh>
+
+#include <cuda/atomic>
+
+namespace octavo::detail {
+
+/// Rows whose inverse root mean squares one block finds: one a warp.
+inline constexpr int inverse_rows = quantize_threads / 32;
+/// Blocks that find those of a band, which is a row of tiles.
+inline constexpr unsigned inverse_blocks = tile_side / inverse_rows;
+/// Bands that these blocks are ahead of those that cast: as many as the GPU works on at once, and
+/// few enough that the rows are still in L2 when they are read again.
+inline constexpr unsigned bands_ahead = 8;
+/// Blocks that a multiprocessor shall hold at once, as tiles_at_once; four were slower.
+inline constexpr int norm_tiles_at_once = 3;
+/// Segments of a row that a warp has in flight.
+inline constexpr int segments_in_flight = 4;
+
+/// What the blocks of one launch tell each other, in memory of which every bit is set before: how
+/// many have begun, and the inverse root mean squares that were found. All of it by atomics of the
+/// whole GPU. None of them orders other accesses: each word is all that is told with it.
+class RmsNormBoard {
+ public:
+  /// What `words` are set to, byte by byte.
+  static constexpr int blank_byte = 0xff;
+
+  /// @param words  see word_count
+  explicit RmsNormBoard(std::uint32_t* words) : words_(words) {}
+
+  /// Words that a matrix of this many rows needs.
+  static Index word_count(Index rows) { return first_row + rows; }
+
+  /// The block's place among all blocks in the order in which they begin. All threads must call it.
+  [[nodiscard]] __device__ unsigned take_ticket() const {
+    __shared__ unsigned ticket;
+    if (threadIdx.x == 0) {
+      ticket = word(0).fetch_add(1, cuda::memory_order_relaxed) + 1;  // blank is one below 0
+    }
+    __syncthreads();
+    return ticket;
+  }
+
+  __device__ void tell(Index row, float inverse) const {
+    word(first_row + row).store(float_bits(inverse), cuda::memory_order_relaxed);
+  }
+  /// Waits until the row's inverse root mean square is told.
+  [[nodiscard]] __device__ float wait_for(Index row) const {
+    std::uint32_t bits = blank;
+    while (bits == blank) bits = word(first_row + row).load(cuda::memory_order_relaxed);
+    return float_from_bits(bits);
+  }
+
+ private:
+  static constexpr std::uint32_t blank = 0xffffffffu;  ///< a NaN that no arithmetic makes
+  static constexpr Index first_row = 32;               ///< the count has a cache line of its own
+
+  [[nodiscard]] __device__ cuda::atomic_ref<std::uint32_t, cuda::thread_scope_device> word(
+      Index i) const {
+    return cuda::atomic_ref<std::uint32_t, cuda::thread_scope_device>(words_[i]);
+  }
+
+  std::uint32_t* words_;
+};
+
+/// The source of normalised rows whose inverse root mean squares other blocks find.
+struct RmsNormSource {
+  static constexpr int parts = 1;
+  static constexpr int rounds_in_flight = 8;
+  const Bf16* x;       ///< [rows, columns]
+  const Bf16* weight;  ///< [columns]
+  RmsNormBoard board;
+  Index rows;
+  Index columns;
+
+  template <bool Vectors>
+  struct Runs {
+    const Bf16* x;
+    const Bf16* weight;
+    RmsNormBoard board;
+    Index first_row;
+    int stride;
+    int columns_inside;
+    int rows_inside;
+    Floats weights;
+
+    __device__ Run<Bf16> load(int i, int count) const {
+      return load_run<Vectors>(x + i * stride, count);
+    }
+    __device__ void await() {
+      const Run<Bf16> loaded = load_run<Vectors>(weight, columns_inside);
+      const int row = static_cast<int>(threadIdx.x);
+      if (row < tile_side) {
+        inverses()[row] = row < rows_inside ? board.wait_for(first_row + row) : 0.0f;
+      }
+      __syncthreads();
+      weights = to_floats(loaded);
+    }
+    __device__ Produced<Bf16, 1> make(int i, const Run<Bf16>& loaded) const {
+      // A root that is not finite would make NaN of the zeros beyond the matrix.
+      if constexpr (Vectors) {
+        return {{normalised(loaded, columns_inside > 0 ? inverses()[i] : 0.0f, weights)}};
+      } else {
+        return {{first_elements(normalised(loaded, inverses()[i], weights), columns_inside)}};
+      }
+    }
+    /// Of the tile's rows, in shared memory.
+    __device__ static float* inverses() {
+      __shared__ float values[tile_side];
+      return values;
+    }
+  };
+
+  [[nodiscard]] bool vectors() const { return rows_are_vectors(columns, x, weight); }
+
+  template <bool Vectors>
+  __device__ Runs<Vectors> runs(Index row, Index column) const {
+    return {opaque(x + row * columns + column),
+            weight + column,
+            board,
+            row,
+            static_cast<int>(columns),
+            static_cast<int>(min(columns - column, Index{run_size})),
+            static_cast<int>(min(rows - row, Index{tile_side})),
+            {}};
+  }
+};
+
+/// Finds the inverse root mean squares of `inverse_rows` rows.
+template <bool Vectors>
+__device__ void find_inverses(const RmsNormSource& source, Index first_row, float epsilon,
+                              float* inverse_rms) {
+  const Index row = first_row + threadIdx.x / 32;
+  if (row >= source.rows) return;
+  const int columns = static_cast<int>(source.columns);
+  const Bf16* x = source.x + row * source.columns;
+  float squares = 0;
+#pragma unroll 1
+  for (int begin = 0; begin < columns; begin += segments_in_flight * segment_columns) {
+    Segment<Bf16> segments[segments_in_flight];
+#pragma unroll
+    for (int i = 0; i < segments_in_flight; ++i) {
+      segments[i] = load_segment<Vectors>(x, begin + i * segment_columns, columns);
+    }
+#pragma unroll
+    for (const Segment<Bf16>& segment : segments) squares += sum_of_squares(segment);
+  }
+  squares = warp_sum(squares);
+  if (threadIdx.x % 32 == 0) {
+    const float inverse = inverse_root(squares, source.columns, epsilon);
+    source.board.tell(row, inverse);
+    inverse_rms[row] = inverse;
+  }
+}
+
+/// Finds the rows' inverse root mean squares, and normalises and casts them in tiles. Blocks of
+/// both kinds take turns, in rows of `across`: those that cast a band of tiles wait for those that
+/// found its inverses some bands before. A block's turn is its ticket, not its index, so that
+/// whatever it waits for has begun, in whichever order the GPU starts blocks; and blocks that find
+/// inverses wait for nothing.
+/// @param across  blocks of one row: those that find a band's inverses, then a band's tiles
+/// @param ahead   rows of blocks that only find inverses
+template <class Cast, class Format, class Granularity>
+OCTAVO_KERNEL void __launch_bounds__(quantize_threads, norm_tiles_at_once)
+    rms_norm_cast_kernel(const CastArguments<Format, Granularity> arguments,
+                         const RmsNormSource source, float epsilon, float* inverse_rms,
+                         unsigned across, unsigned ahead) {
+  const unsigned ticket = source.board.take_ticket();
+  const unsigned row = ticket / across;
+  const unsigned place = ticket % across;
+  const bool is_ahead = row < ahead;
+  if (is_ahead || place < inverse_blocks) {
+    const unsigned before =
+        is_ahead ? row * across : ahead * across + (row - ahead) * inverse_blocks;
+    const Index first_row = Index{before + place} * inverse_rows;
+    return find_inverses<Cast::fit != Fit::any>(source, first_row, epsilon, inverse_rms);
+  }
+  Cast::run(arguments, source, TilePlace(row - ahead, place - inverse_blocks));
+}
+
+}  // namespace octavo::detail

@@ -1,0 +1,132 @@
+/// @file
+/// Root mean squares of rows, always summed in one order, and the kernel that writes normalised
+/// rows.
+#pragma once
+
+#include <octavo/kernels/cuda/cast/amax.cuh>
+#include <octavo/kernels/cuda/limits.hpp>
+
+namespace octavo::detail {
+
+/// The part of a row that one warp squares and sums at once: two runs a lane, `segment_stride` runs
+/// apart. Every kernel here sums a row in the same order, two runs, all segments, then 32 lanes, so
+/// that a row has one inverse root mean square, to the bit, whatever becomes of its values.
+template <class T>
+struct Segment {
+  Run<T> runs[2];
+};
+inline constexpr int segment_stride = 32;
+static_assert(segment_columns == 2 * segment_stride * run_size);
+
+/// Where a lane's run of a segment begins, counted from the segment's first column.
+__device__ inline int column_in_segment(int run) {
+  return (static_cast<int>(threadIdx.x) % 32 + run * segment_stride) * run_size;
+}
+
+/// Reads the segment that starts at `column`; columns beyond the row are zero.
+template <bool Vectors, class T>
+__device__ Segment<T> load_segment(const T* row, int column, int columns) {
+  Segment<T> segment;
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const int begin = column + column_in_segment(i);
+    segment.runs[i] = load_run<Vectors>(row + begin, columns - begin);
+  }
+  return segment;
+}
+
+/// Σ of the squares of the lane's part of the segment.
+template <class T>
+__device__ float sum_of_squares(const Segment<T>& segment) {
+  float squares = 0;
+#pragma unroll
+  for (const Run<T>& run : segment.runs) {
+    const Floats values = to_floats(run);
+#pragma unroll
+    for (const float value : values.values) squares = __fmaf_rn(value, value, squares);
+  }
+  return squares;
+}
+
+/// 1 / root mean square of a row.
+/// @param squares  Σ over the row
+__device__ inline float inverse_root(float squares, Index columns, float epsilon) {
+  return 1.0f / sqrtf(squares / static_cast<float>(columns) + epsilon);
+}
+
+/// x · inverse · weight.
+template <class T>
+__device__ Run<T> normalised(const Run<T>& x, float inverse, const Floats& weights) {
+  Floats values = to_floats(x);
+#pragma unroll
+  for (int i = 0; i < run_size; ++i) {
+    values.values[i] = values.values[i] * inverse * weights.values[i];
+  }
+  return to_run<T>(values);
+}
+
+/// Segments of a row that a warp holds in registers; those of very long rows are read twice.
+inline constexpr int held_segments = 2;
+/// Warps of a block that works on a row, at most.
+inline constexpr Index most_row_warps = 8;
+
+/// Finds the inverse root mean square of a row a block. Five blocks of the largest size shall fit a
+/// multiprocessor, which bounds the registers of a thread: rows in flight hide the wait for others.
+/// @param y          the normalised rows
+/// @param amax_bits  null, or raised to the bits of max |y|
+template <bool Vectors, class T>
+OCTAVO_KERNEL void __launch_bounds__(most_row_warps * 32, sizeof(T) == 2 ? 5 : 2)
+    rms_norm_kernel(const T* x, const T* weight, int columns, float epsilon, float* inverse_rms,
+                    T* y, std::uint32_t* amax_bits) {
+  extern __shared__ float segment_squares[];  // [segments, 32]
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const int warps = static_cast<int>(blockDim.x) / 32;
+  const int segments = (columns + segment_columns - 1) / segment_columns;
+  x += Index{blockIdx.x} * columns;
+  const auto load = [&](int segment) {
+    return load_segment<Vectors>(x, segment * segment_columns, columns);
+  };
+  const auto square = [&](int segment, const Segment<T>& values) {
+    if (segment < segments) segment_squares[segment * 32 + lane] = sum_of_squares(values);
+  };
+  Segment<T> held[held_segments];
+#pragma unroll
+  for (int i = 0; i < held_segments; ++i) held[i] = load(warp + i * warps);
+#pragma unroll
+  for (int i = 0; i < held_segments; ++i) square(warp + i * warps, held[i]);
+  const int first_not_held = warp + held_segments * warps;
+  for (int segment = first_not_held; segment < segments; segment += warps) {
+    square(segment, load(segment));
+  }
+  __syncthreads();
+  float squares = 0;
+  for (int segment = 0; segment < segments; ++segment) {
+    squares += segment_squares[segment * 32 + lane];
+  }
+  const float inverse = inverse_root(warp_sum(squares), columns, epsilon);
+  if (threadIdx.x == 0) inverse_rms[blockIdx.x] = inverse;
+  y += Index{blockIdx.x} * columns;
+  std::uint32_t magnitudes = 0;
+  const auto write = [&](int segment, const Segment<T>& values) {
+    const auto weights = load_segment<Vectors>(weight, segment * segment_columns, columns);
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int column = segment * segment_columns + column_in_segment(i);
+      const int count = columns - column;
+      const Run<T> run = normalised(values.runs[i], inverse, to_floats(weights.runs[i]));
+      store_run<Vectors>(y + column, count, run);
+      if constexpr (std::is_same_v<T, Bf16>) {
+        if (count > 0) magnitudes = larger_magnitudes(magnitudes, run);
+      }
+    }
+  };
+#pragma unroll
+  for (int i = 0; i < held_segments; ++i) write(warp + i * warps, held[i]);
+  for (int segment = first_not_held; segment < segments; segment += warps) {
+    write(segment, load(segment));
+  }
+  if (amax_bits != nullptr) raise_to_block_amax(magnitudes, amax_bits);
+}
+
+}  // namespace octavo::detail
