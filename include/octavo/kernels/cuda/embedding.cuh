@@ -320,13 +320,13 @@ inline SortedTokens sort_tokens(TensorView<const std::int32_t, 1, Cuda> tokens, 
                                 const Context<Cuda>& context) {
   const Index count = tokens.extent(0);
   const Index padded = round_up(count, 64);  // arrays begin at multiples of 256 bytes
-  auto* sorted = workspace_elements<std::int32_t>(3 * padded, "embedding_backward", context);
+  constexpr const char* name = "embedding_backward";
+  const auto arrays = static_cast<std::size_t>(3 * padded) * sizeof(std::int32_t);
+  auto* sorted = workspace_of<std::int32_t>(context, arrays, name);
   std::int32_t* positions = sorted + padded;
   std::int32_t* sorted_positions = positions + padded;
-  const auto arrays = static_cast<std::size_t>(3 * padded) * sizeof(std::int32_t);
-  launch("embedding_backward", count_up_kernel<std::int32_t>,
-         ceil_divide(count, elementwise_threads), elementwise_threads, 0, context, positions,
-         count);
+  launch(name, count_up_kernel<std::int32_t>, ceil_divide(count, elementwise_threads),
+         elementwise_threads, 0, context, positions, count);
   const int bits = std::bit_width(static_cast<std::uint64_t>(vocabulary));
   const auto sort = [&](void* scratch, std::size_t& bytes) {
     check(cub::DeviceRadixSort::SortPairs(scratch, bytes, tokens.data(), sorted, positions,
@@ -336,11 +336,7 @@ inline SortedTokens sort_tokens(TensorView<const std::int32_t, 1, Cuda> tokens, 
   };
   std::size_t bytes = 0;
   sort(nullptr, bytes);
-  require<UsageError>(arrays + bytes <= context.workspace().size(),
-                      "embedding_backward needs a workspace of ", arrays + bytes, " bytes for ",
-                      count, " tokens, but the context has ", context.workspace().size(),
-                      "; bind one of embedding_workspace() bytes");
-  sort(context.workspace().data() + arrays, bytes);
+  sort(workspace_of<std::byte>(context, arrays + bytes, name) + arrays, bytes);
   return {sorted, sorted_positions, count};
 }
 

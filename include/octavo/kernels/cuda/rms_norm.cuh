@@ -2,6 +2,7 @@
 /// Root-mean-square normalisation on the `Cuda` device.
 #pragma once
 
+#include <octavo/kernels/cuda/cast/produce.cuh>
 #include <octavo/kernels/cuda/rms_norm/backward.cuh>
 #include <octavo/kernels/cuda/rms_norm/cast.cuh>
 #include <octavo/kernels/rms_norm.hpp>
@@ -9,16 +10,16 @@
 namespace octavo {
 
 /// See rms_norm_forward. Where the copies do not wait for the values' amax, the values are not
-/// written: the rows are read for their root mean squares, and again, from L2, to be cast. Then the
-/// context's workspace holds what blocks tell each other.
+/// written: the rows are read for their root mean squares, and again, from L2, to be cast: see
+/// enqueue_norm_cast.
 template <LinearPrecision P, OperandKind Kind, class T>
 void rms_norm_forward_body(TensorView<const T, 2, Cuda> x, TensorView<const T, 1, Cuda> weight,
                            float epsilon, const Operand<P, Kind, Cuda>& y,
                            TensorView<float, 1, Cuda> inverse_rms, const Context<Cuda>& context) {
   constexpr const char* name = "rms_norm_forward";
-  detail::require_operand_size<P>(name, x.extent(0), x.extent(1));
   detail::require_columns(name, x.extent(1), detail::most_norm_columns);
-  const auto normalise = [&](T* values, std::uint32_t* amax_bits) {
+  const auto write_values = [&](std::uint32_t* amax_bits) {
+    T* values = y.values.data();
     const bool vectors = detail::rows_are_vectors(x.extent(1), x.data(), weight.data(), values);
     const Index segments = ceil_divide(x.extent(1), detail::segment_columns);
     const Index warps =
@@ -29,37 +30,12 @@ void rms_norm_forward_body(TensorView<const T, 2, Cuda> x, TensorView<const T, 1
         static_cast<std::size_t>(segments) * 32 * sizeof(float), context, x.data(), weight.data(),
         static_cast<int>(x.extent(1)), epsilon, inverse_rms.data(), values, amax_bits);
   };
-  if constexpr (!QuantizedPrecision<P>) {
-    normalise(y.values.data(), nullptr);
-  } else {
-    using S = typename PrecisionTraits<P>::ScalingType;
-    if constexpr (detail::is_tensorwise<S>) {
-      if (detail::must_find_scale(y)) {
-        const auto find_amax = [&](std::uint32_t* bits) { normalise(y.values.data(), bits); };
-        return detail::cast_by_current_scale(name, y, find_amax, context);
-      }
+  const auto write_copies = [&] {
+    if constexpr (QuantizedPrecision<P>) {
+      detail::enqueue_norm_cast(name, x, weight, epsilon, y, inverse_rms, context);
     }
-    detail::check_storage<P>();
-    const Index words = detail::RmsNormBoard::word_count(x.extent(0));
-    auto* board = detail::workspace_elements<std::uint32_t>(words, name, context);
-    const detail::RmsNormSource source{x.data(), weight.data(), detail::RmsNormBoard(board),
-                                       x.extent(0), x.extent(1)};
-    const auto arguments = detail::cast_arguments(y, 1);
-    const dim3 tiles = detail::tile_grid(arguments);
-    const unsigned across = tiles.x + detail::inverse_blocks;
-    const auto ahead = static_cast<unsigned>(
-        ceil_divide(Index{detail::bands_ahead} * detail::inverse_blocks, Index{across}));
-    check(cudaMemsetAsync(board, detail::RmsNormBoard::blank_byte,
-                          static_cast<std::size_t>(words) * sizeof(*board), context.stream()),
-          "cudaMemsetAsync");
-    detail::with_tile_cast<S, false>(arguments, source.vectors(), [&]<class Cast>(Cast) {
-      detail::launch(
-          name,
-          detail::rms_norm_cast_kernel<Cast, OperandFormat<P, Kind>, OperandGranularity<P, Kind>>,
-          Index{across} * (ahead + tiles.y), detail::quantize_threads, Cast::shared_bytes, context,
-          arguments, source, epsilon, inverse_rms.data(), across, ahead);
-    });
-  }
+  };
+  kernels::write_operand(name, y, write_values, write_copies, context);
 }
 
 /// See rms_norm_backward. Uses the context's workspace for sums of the weight's gradient.
@@ -77,7 +53,8 @@ void rms_norm_backward_body(TensorView<const T, 2, Cuda> y_gradient, TensorView<
                         std::max(Index{1}, columns);
   const Index most = std::clamp(fitting, Index{1}, detail::rms_norm_pieces);
   const Index pieces = std::min(rows, most);
-  auto* sums = detail::workspace_elements<float>(pieces * columns, name, context);
+  auto* sums = workspace_of<float>(
+      context, static_cast<std::size_t>(pieces * columns) * sizeof(float), name);
   const bool vectors = detail::rows_are_vectors(columns, y_gradient.data(), x.data(), weight.data(),
                                                 x_gradient.data());
   const detail::RmsNormBackwardArguments<T> arguments{

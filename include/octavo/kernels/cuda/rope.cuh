@@ -96,7 +96,6 @@ struct RotatedSource {
       return loaded;
     }
 
-    __device__ void await() const {}
     __device__ Produced<T, Parts> make(int, const Loaded& loaded) const {
       Produced<T, Parts> produced;
       const Floats cosine = to_floats(loaded.cosine);
@@ -139,7 +138,6 @@ struct RotatedSource {
       }
       return produced;
     }
-    __device__ void await() const {}
     __device__ Produced<T, Parts> make(int, const Produced<T, Parts>& loaded) const {
       return loaded;
     }
@@ -396,7 +394,8 @@ void enqueue_head_norm_backward(HeadNormArguments<T> arguments, G* weight_gradie
   const Index heads = arguments.rows * arguments.heads;
   arguments.heads_a_block = std::max(Index{1}, ceil_divide(heads, head_norm_pieces));
   const Index pieces = ceil_divide(heads, arguments.heads_a_block);
-  arguments.weight_sums = workspace_elements<float>(pieces * dim, name, context);
+  arguments.weight_sums =
+      workspace_of<float>(context, static_cast<std::size_t>(pieces * dim) * sizeof(float), name);
   launch(name, head_norm_backward_kernel<T>, pieces, elementwise_threads,
          static_cast<std::size_t>(head_warps * dim) * sizeof(float), context, arguments);
   add_rows(name, arguments.weight_sums, pieces, dim, weight_gradient, context);
@@ -455,25 +454,23 @@ void rope_backward_body(TensorView<T, 2, Cuda> rotated_gradient, HeadLayout layo
     arguments.heads = layout.kv_heads;
     detail::enqueue_head_norm_backward(arguments, norm_gradient.key.data(), context);
     quantize(qkv_gradient, context);
-  } else if constexpr (!QuantizedPrecision<P>) {
-    rotate(nullptr);
-  } else {
-    if constexpr (detail::is_tensorwise<typename PrecisionTraits<P>::ScalingType>) {
-      if (detail::must_find_scale(qkv_gradient)) {
-        return detail::cast_by_current_scale(name, qkv_gradient, rotate, context);
+    return;
+  }
+  const auto write_copies = [&] {
+    if constexpr (QuantizedPrecision<P>) {
+      // Two heads at once read their angles once, if no block of scales spans both.
+      using Granularity = OperandGranularity<P, OperandKind::output_gradient>;
+      const detail::RotatedSource<T, 2> halves{rotated_gradient.data(), angles};
+      if (halves.vectors() && angles.all_heads % 2 == 0 &&
+          detail::blocks_lie_in_parts<Granularity>(2, layout.columns() / 2)) {
+        detail::enqueue_cast<false>(name, halves, qkv_gradient, context);
+      } else {
+        const detail::RotatedSource<T, 1> whole{rotated_gradient.data(), angles};
+        detail::enqueue_cast<false>(name, whole, qkv_gradient, context);
       }
     }
-    // Two heads at once read their angles once, if no block of scales spans both.
-    using Granularity = OperandGranularity<P, OperandKind::output_gradient>;
-    const detail::RotatedSource<T, 2> halves{rotated_gradient.data(), angles};
-    if (halves.vectors() && angles.all_heads % 2 == 0 &&
-        detail::blocks_lie_in_parts<Granularity>(2, layout.columns() / 2)) {
-      detail::produce(name, halves, qkv_gradient, context);
-    } else {
-      detail::produce(name, detail::RotatedSource<T, 1>{rotated_gradient.data(), angles},
-                      qkv_gradient, context);
-    }
-  }
+  };
+  kernels::write_operand(name, qkv_gradient, rotate, write_copies, context);
 }
 
 }  // namespace octavo

@@ -1,10 +1,10 @@
 /// @file
-/// What kernels of the `Cuda` device share: runs of elements that one thread moves at once, sums
-/// over a block of threads, and launches.
+/// What kernels of the `Cuda` device share: runs of elements that one thread moves at once, and
+/// sums over threads.
 #pragma once
 
-#include <octavo/core/cuda/architecture.cuh>
 #include <octavo/formats/formats.hpp>
+#include <octavo/kernels/cuda/launch.cuh>
 #include <octavo/memory/cuda/buffer.cuh>
 
 #include <cuda_bf16.h>
@@ -12,17 +12,11 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <limits>
 
-namespace octavo::detail {
+namespace octavo::kernels {
 
 /// Neighbouring elements that one thread handles at once: 16 bytes of BF16.
 inline constexpr int run_size = 8;
-/// Threads of a block in elementwise kernels.
-inline constexpr int elementwise_threads = 256;
-/// Bytes of the context's workspace that every kernel but `embedding_backward` is content with.
-/// Matrix products take more, so that a model's workspace always suffices.
-inline constexpr std::size_t kernel_workspace_bytes = std::size_t{16} << 20;
 
 /// `run_size` neighbouring elements as they lie in memory.
 template <class T>
@@ -204,9 +198,6 @@ __device__ inline float opaque(float number) {
   return number;
 }
 
-/// Position of the calling thread among all threads of the launch.
-__device__ inline Index global_thread() { return Index{blockIdx.x} * blockDim.x + threadIdx.x; }
-
 /// True if vectors of 16 bytes can be read or written from there on.
 inline bool is_vector_aligned(const void* address) {
   return reinterpret_cast<std::uintptr_t>(address) % sizeof(uint4) == 0;
@@ -218,53 +209,10 @@ bool rows_are_vectors(Index columns, const Elements*... addresses) {
   return columns % run_size == 0 && (... && is_vector_aligned(addresses));
 }
 
-/// Lets blocks of a kernel have this much dynamic shared memory.
-template <class Kernel>
-void allow_shared_bytes(const char* name, Kernel* kernel, std::size_t shared_bytes) {
-  constexpr std::size_t bytes_without_leave = std::size_t{48} << 10;
-  if (shared_bytes <= bytes_without_leave) return;
-  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                             static_cast<int>(shared_bytes)),
-        "cudaFuncSetAttribute", " for ", shared_bytes, " bytes of shared memory in ", name);
-}
-
-/// Enqueues a kernel on the context's stream.
-/// @param name          the operation, for the message of an error
-/// @param shared_bytes  dynamic shared memory of a block
-template <class... Parameters, class... Arguments>
-void launch(const char* name, void (*kernel)(Parameters...), dim3 blocks, int threads,
-            std::size_t shared_bytes, const Context<Cuda>& context, const Arguments&... arguments) {
-  const cudaStream_t stream = context.stream();
-  allow_shared_bytes(name, kernel, shared_bytes);
-  kernel<<<blocks, static_cast<unsigned>(threads), shared_bytes, stream>>>(arguments...);
-  check(cudaGetLastError(), "cudaLaunchKernel", " in ", name);
-}
-template <class... Parameters, class... Arguments>
-void launch(const char* name, void (*kernel)(Parameters...), Index blocks, int threads,
-            std::size_t shared_bytes, const Context<Cuda>& context, const Arguments&... arguments) {
-  if (blocks == 0) return;
-  constexpr Index most = std::numeric_limits<int>::max();
-  require<ShapeError>(blocks <= most, name, ": ", blocks,
-                      " blocks of threads are needed, of which ", most,
-                      " can be launched at once; split the tensor");
-  launch(name, kernel, dim3(static_cast<unsigned>(blocks)), threads, shared_bytes, context,
-         arguments...);
-}
-
 /// Threads of a block that works on a row of this many columns: one for each run, in whole warps.
 inline int row_threads(Index columns) {
   return static_cast<int>(
       std::clamp(round_up(ceil_divide(columns, run_size), 32), Index{32}, Index{512}));
-}
-
-/// The first `count` elements of the context's workspace.
-template <class T>
-T* workspace_elements(Index count, const char* operation, const Context<Cuda>& context) {
-  const std::size_t bytes = static_cast<std::size_t>(count) * sizeof(T);
-  require<UsageError>(context.workspace().size() >= bytes, operation, " needs a workspace of ",
-                      bytes, " bytes, but the context has ", context.workspace().size(),
-                      "; bind one of at least ", kernel_workspace_bytes);
-  return reinterpret_cast<T*>(context.workspace().data());
 }
 
 inline constexpr int sum_columns = 32;
@@ -299,4 +247,4 @@ void add_rows(const char* name, const float* rows, Index count, Index columns, G
          context, rows, count, columns, target);
 }
 
-}  // namespace octavo::detail
+}  // namespace octavo::kernels

@@ -149,7 +149,8 @@ void add_squared_norm_body(TensorView<const G, 1, Cuda> gradient,
   const Index blocks =
       std::clamp(count / (detail::elementwise_threads * detail::norm_loads<G> * detail::run_size),
                  Index{1}, detail::norm_blocks);
-  auto* sums = detail::workspace_elements<double>(blocks, name, context);
+  auto* sums =
+      workspace_of<double>(context, static_cast<std::size_t>(blocks) * sizeof(double), name);
   detail::launch(name, detail::squares_kernel<G>, blocks, detail::elementwise_threads, 0, context,
                  gradient.data(), count, runs, sums, status.data());
 }

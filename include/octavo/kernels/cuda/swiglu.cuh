@@ -33,7 +33,6 @@ struct SwigluSource {
       return {load_run<Vectors>(gate + i * stride, count),
               load_run<Vectors>(up + i * stride, count)};
     }
-    __device__ void await() const {}
     __device__ Produced<T, 1> make(int, const Loaded& loaded) const {
       const Floats gates = to_floats(loaded.gate);
       const Floats ups = to_floats(loaded.up);
@@ -79,7 +78,6 @@ struct SwigluGradientSource {
       const auto [gate, up] = inputs.load(i, count);
       return {gate, up, load_run<Vectors>(gradient + i * stride, count)};
     }
-    __device__ void await() const {}
     __device__ Produced<T, 2> make(int, const Loaded& loaded) const {
       const Floats gates = to_floats(loaded.gate);
       const Floats ups = to_floats(loaded.up);
@@ -116,7 +114,7 @@ void swiglu_forward_body(TensorView<const T, 2, Cuda> gate_up, const Operand<P, 
   // The rows that are read are twice as long as those that are written.
   detail::require_operand_size<P>("swiglu_forward", gate_up.extent(0), gate_up.extent(1));
   const detail::SwigluSource<T> source{gate_up.data(), y.values.extent(1)};
-  detail::produce("swiglu_forward", source, y, context);
+  kernels::produce("swiglu_forward", source, y, context);
 }
 
 /// See swiglu_backward.
@@ -128,7 +126,7 @@ void swiglu_backward_body(TensorView<const T, 2, Cuda> y_gradient,
   detail::require_operand_size<P>("swiglu_backward", gate_up.extent(0), gate_up.extent(1));
   const detail::SwigluGradientSource<T> source{y_gradient.data(), gate_up.data(),
                                                y_gradient.extent(1)};
-  detail::produce("swiglu_backward", source, gate_up_gradient, context);
+  kernels::produce("swiglu_backward", source, gate_up_gradient, context);
 }
 
 }  // namespace octavo

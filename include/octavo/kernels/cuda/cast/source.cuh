@@ -5,28 +5,133 @@
 
 #include <octavo/kernels/cuda/run.cuh>
 
-namespace octavo::detail {
+#include <concepts>
+#include <type_traits>
+#include <utility>
 
-/// What a source makes at once: a run in each of its parts. A source of two parts makes two
-/// matrices of equal shape that stand beside each other, such as the gradients of gates and ups.
+namespace octavo {
+namespace kernels {
+
+/// Rounds in which the threads of a block work down a tile, each a run in every 16th row.
+inline constexpr int tile_rounds = 8;
+
+/// What a source makes at once: a run in each of its parts.
 template <class T, int Parts>
 struct Produced {
   Run<T> parts[Parts];
 };
 
+}  // namespace kernels
+
+namespace detail {
+
+template <class S>
+concept HasParts = requires {
+  requires S::parts >= 1;
+};
+template <class S>
+concept HasRounds = requires {
+  requires S::rounds_in_flight >= 1 && tile_rounds % S::rounds_in_flight == 0;
+};
+template <class S>
+concept HasVectors = requires(const S& source) {
+  { source.vectors() } -> std::same_as<bool>;
+};
+template <class S, bool Vectors>
+concept HasRuns = requires(const S& source) {
+  source.template runs<Vectors>(Index{}, Index{});
+};
+/// What a thread works with.
+template <class S, bool Vectors>
+using RunsOf = decltype(std::declval<const S&>().template runs<Vectors>(Index{}, Index{}));
+template <class S, bool Vectors>
+concept HasLoad = requires(RunsOf<S, Vectors>& runs) {
+  runs.load(0, 0);
+};
+template <class S, class T, bool Vectors>
+concept HasMake = requires(RunsOf<S, Vectors>& runs) {
+  { runs.make(0, runs.load(0, 0)) } -> std::same_as<Produced<T, S::parts>>;
+};
+
+}  // namespace detail
+
+namespace kernels {
+
+/// What makes the values of a matrix, for kernels that write them or cast them: pointers and sizes,
+/// which are copied to the GPU with the launch. MatrixSource is the smallest. The members:
+/// - `static constexpr int parts`: matrices of equal shape that it makes beside each other, such as
+///   2 for the gradients of gates and ups.
+/// - `static constexpr int rounds_in_flight`: runs that a thread starts to read before it makes the
+///   first, in a tile: 1, 2, 4 or 8. The more, the less it waits for memory; but what `load` gives
+///   for each has to fit the 64 registers of a thread, beside the cast.
+/// - `bool vectors() const`, on the host: whether rows can be read in whole runs, so that
+///   `runs<true>` may be called: see rows_are_vectors.
+/// - `runs<Vectors>(row, column) const`, on the GPU: what a thread needs to make runs of the
+/// columns
+///   from `column` on, in each part, in rows from `row` on. It gives an object with
+///   - `load(i, count)`, which reads for row `row + i`, with `i` below 128. `count` elements of the
+///     run lie within the matrix; where it is 0 or less nothing must be read. With `Vectors` a run
+///     lies within it or not at all.
+///   - `make(i, loaded)`, which makes the run of each part: Produced<T, parts>, with zeros beyond
+///     the matrix.
+///   - `await()`, if it is there: all threads of the block call it once, after the first loads and
+///     before anything is made. It may synchronise the block, or wait for what others find.
+/// @tparam T  format of the values
+template <class S, class T>
+concept TileSource = std::is_trivially_copyable_v<S> && detail::HasParts<S> &&
+    detail::HasRounds<S> && detail::HasVectors<S> && detail::HasRuns<S, true> &&
+    detail::HasRuns<S, false> && detail::HasLoad<S, true> && detail::HasLoad<S, false> &&
+    detail::HasMake<S, T, true> && detail::HasMake<S, T, false>;
+
+}  // namespace kernels
+
+namespace detail {
+
+/// Names what a source lacks.
+template <class S, class T>
+struct TileSourceCheck {
+  static_assert(std::is_trivially_copyable_v<S>,
+                "TileSource: the source is copied to the GPU as it is; make it trivially copyable, "
+                "of pointers and numbers");
+  static_assert(HasParts<S>,
+                "TileSource: the source lacks `static constexpr int parts = 1;`, the number of "
+                "matrices that it makes beside each other");
+  static_assert(HasRounds<S>,
+                "TileSource: the source lacks `static constexpr int rounds_in_flight = 4;`, the "
+                "runs that a thread reads at once, which must be 1, 2, 4 or 8");
+  static_assert(HasVectors<S>,
+                "TileSource: the source lacks `bool vectors() const`, which says whether rows can "
+                "be read in whole runs, as rows_are_vectors(columns, addresses...) does");
+  static constexpr bool runs = HasRuns<S, true> && HasRuns<S, false>;
+  static_assert(runs,
+                "TileSource: the source lacks `template <bool Vectors> __device__ auto runs(Index "
+                "row, Index column) const`");
+  static constexpr bool loads = HasLoad<S, true> && HasLoad<S, false>;
+  static_assert(loads || !runs,
+                "TileSource: what the source's runs() gives lacks `load(int i, int count)`, which "
+                "reads for a run");
+  static_assert((HasMake<S, T, true> && HasMake<S, T, false>) || !loads || !HasParts<S>,
+                "TileSource: what the source's runs() gives lacks `make(int i, loaded)`, which "
+                "takes what load() gave and returns Produced<T, parts> with the operand's format "
+                "T, such as Produced<Bf16, 1>");
+};
+
+/// Calls `runs.await()`, if it is there.
+template <class Runs>
+__device__ void await(Runs& runs) {
+  if constexpr (requires { runs.await(); }) runs.await();
+}
+
+}  // namespace detail
+
+namespace kernels {
+
 /// The source that reads the values from memory.
-///
-/// What every source has: `runs<Vectors>(row, column)` gives a thread what it needs to work down
-/// the rows from there, always in the same columns. `load(i, count)` reads for the run in the i-th
-/// of these rows, of which `count` elements lie within the matrix (0 or less: nothing is read), and
-/// `make(i, loaded)` makes the run, with zeros beyond: so a thread has many reads under way before
-/// it needs the first. Between them, all threads of the block call `await` once, which may wait for
-/// what other blocks find. Offsets within a tile are of 32 bits: see require_operand_size.
 template <class T>
 struct MatrixSource {
   static constexpr int parts = 1;
-  static constexpr int rounds_in_flight = 8;  ///< loads that a thread starts before it makes a run
-  const T* values;                            ///< [rows, columns]
+  static constexpr int rounds_in_flight = 8;
+  const T* values;  ///< [rows, columns]
   Index columns;
 
   template <bool Vectors>
@@ -37,11 +142,9 @@ struct MatrixSource {
     __device__ Run<T> load(int i, int count) const {
       return load_run<Vectors>(first + i * stride, count);
     }
-    __device__ void await() const {}
     __device__ Produced<T, 1> make(int, const Run<T>& loaded) const { return {{loaded}}; }
   };
 
-  /// Whether `runs` may be called with Vectors.
   [[nodiscard]] bool vectors() const { return rows_are_vectors(columns, values); }
 
   template <bool Vectors>
@@ -50,4 +153,5 @@ struct MatrixSource {
   }
 };
 
-}  // namespace octavo::detail
+}  // namespace kernels
+}  // namespace octavo

@@ -16,16 +16,12 @@ enum class Fit {
   vectors,  ///< what lies within the matrix is whole runs and columns, aligned to 16 bytes
   whole     ///< and all of it lies within the matrix
 };
-/// Blocks of tiles that a multiprocessor shall hold at once: it bounds the registers of a thread.
-template <Fit F>
-inline constexpr int tiles_at_once = F == Fit::whole ? 4 : 3;
 inline constexpr int tile_runs = tile_side / run_size;  // a row
 /// Rows of one column of the transposed copy that one thread writes at once: 16 bytes of FP8.
 inline constexpr int column_size = 16;
 inline constexpr int columns_a_tile = tile_side / column_size;
-/// All threads of a block together work along this many rows at once: a group in each round.
-inline constexpr int tile_rounds = columns_a_tile;
-static_assert(quantize_threads == column_size * tile_runs);
+/// All threads of a block together work along `column_size` rows at once, a group in each round.
+static_assert(tile_rounds == columns_a_tile && quantize_threads == column_size * tile_runs);
 
 /// What kernels that cast tiles write.
 template <class Format, class Granularity>
@@ -159,7 +155,7 @@ __device__ void for_each_round(const Source& source, TilePlace place, Index rows
     }
     if (begin == 0) {
       __syncwarp();  // or the compiler may wait for what is prepared before it starts the reads
-      runs.await();
+      await(runs);
       prepared = prepare();
     }
 #pragma unroll

@@ -25,7 +25,7 @@ OCTAVO_KERNEL void __launch_bounds__(elementwise_threads)
   decltype(runs.load(0, 0)) loaded[value_rows];
 #pragma unroll
   for (int i = 0; i < value_rows; ++i) loaded[i] = runs.load(i, count(i));
-  runs.await();
+  await(runs);
   std::uint32_t magnitudes = 0;
 #pragma unroll
   for (int i = 0; i < value_rows; ++i) {

@@ -3,7 +3,7 @@
 /// blocks tell each other the root mean squares of rows.
 #pragma once
 
-#include <octavo/kernels/cuda/cast/produce.cuh>
+#include <octavo/kernels/cuda/cast/launch_cast.cuh>
 #include <octavo/kernels/cuda/rms_norm/rows.cuh>
 
 #include <cuda/atomic>
@@ -17,8 +17,6 @@ inline constexpr unsigned inverse_blocks = tile_side / inverse_rows;
 /// Bands that these blocks are ahead of those that cast: as many as the GPU works on at once, and
 /// few enough that the rows are still in L2 when they are read again.
 inline constexpr unsigned bands_ahead = 8;
-/// Blocks that a multiprocessor shall hold at once, as tiles_at_once; four were slower.
-inline constexpr int norm_tiles_at_once = 3;
 /// Segments of a row that a warp has in flight.
 inline constexpr int segments_in_flight = 4;
 
@@ -158,6 +156,10 @@ __device__ void find_inverses(const RmsNormSource& source, Index first_row, floa
   }
 }
 
+/// Blocks of the kernel below that a multiprocessor shall hold at once, as tiles_at_once; four were
+/// slower.
+inline constexpr int norm_tiles_at_once = 3;
+
 /// Finds the rows' inverse root mean squares, and normalises and casts them in tiles. Blocks of
 /// both kinds take turns, in rows of `across`: those that cast a band of tiles wait for those that
 /// found its inverses some bands before. A block's turn is its ticket, not its index, so that
@@ -181,6 +183,41 @@ OCTAVO_KERNEL void __launch_bounds__(quantize_threads, norm_tiles_at_once)
     return find_inverses<Cast::fit != Fit::any>(source, first_row, epsilon, inverse_rms);
   }
   Cast::run(arguments, source, TilePlace(row - ahead, place - inverse_blocks));
+}
+
+/// Launches rms_norm_cast_kernel.
+struct RmsNormLaunch {
+  float epsilon;
+  float* inverse_rms;  ///< [rows]
+
+  template <class Cast, class Format, class Granularity>
+  void launch_cast(const char* name, const CastArguments<Format, Granularity>& arguments,
+                   const RmsNormSource& source, dim3 tiles, std::size_t shared_bytes,
+                   const Context<Cuda>& context) const {
+    const unsigned across = tiles.x + inverse_blocks;
+    const auto ahead =
+        static_cast<unsigned>(ceil_divide(Index{bands_ahead} * inverse_blocks, Index{across}));
+    launch(name, rms_norm_cast_kernel<Cast, Format, Granularity>, Index{across} * (ahead + tiles.y),
+           quantize_threads, shared_bytes, context, arguments, source, epsilon, inverse_rms, across,
+           ahead);
+  }
+};
+
+/// Enqueues what normalises rows and writes an operand's copies, with scales that do not wait for
+/// the values. The context's workspace holds what blocks tell each other.
+template <QuantizedPrecision P, OperandKind Kind>
+void enqueue_norm_cast(const char* name, TensorView<const Bf16, 2, Cuda> x,
+                       TensorView<const Bf16, 1, Cuda> weight, float epsilon,
+                       const Operand<P, Kind, Cuda>& y, TensorView<float, 1, Cuda> inverse_rms,
+                       const Context<Cuda>& context) {
+  const std::size_t bytes =
+      static_cast<std::size_t>(RmsNormBoard::word_count(x.extent(0))) * sizeof(std::uint32_t);
+  auto* board = workspace_of<std::uint32_t>(context, bytes, name);
+  check(cudaMemsetAsync(board, RmsNormBoard::blank_byte, bytes, context.stream()),
+        "cudaMemsetAsync");
+  const RmsNormSource source{x.data(), weight.data(), RmsNormBoard(board), x.extent(0),
+                             x.extent(1)};
+  enqueue_cast<false>(name, source, y, context, RmsNormLaunch{epsilon, inverse_rms.data()});
 }
 
 }  // namespace octavo::detail

@@ -1,0 +1,103 @@
+/// @file
+/// The kernel that casts tiles, and its launch.
+#pragma once
+
+#include <octavo/kernels/cuda/cast/block_cast.cuh>
+#include <octavo/kernels/cuda/cast/tensor_cast.cuh>
+
+namespace octavo::detail {
+
+/// How a tile is cast, as a type that kernels are made for. What a scale covers decides: a further
+/// granularity has a file beside tensor_cast.cuh and a branch here.
+/// @tparam S           the recipe's scaling
+/// @tparam FindsScale  see tensor_cast_tile
+template <class S, Fit F, bool FindsScale, class Format, class Granularity>
+struct TileCast {
+  static constexpr Fit fit = F;
+  static constexpr bool one_scale = std::is_same_v<Granularity, PerTensor>;
+  static constexpr std::size_t shared_bytes = one_scale ? sizeof(ByteTile) : sizeof(ValueTile);
+
+  template <class Source>
+  __device__ static void run(const CastArguments<Format, Granularity>& arguments,
+                             const Source& source, TilePlace place) {
+    if constexpr (one_scale) {
+      tensor_cast_tile<F, FindsScale>(arguments, source, place);
+    } else {
+      block_cast_tile<S, F>(arguments, source, place);
+    }
+  }
+};
+
+/// Blocks of cast_kernel that a multiprocessor shall hold at once: it bounds the registers of a
+/// thread.
+template <Fit F>
+inline constexpr int tiles_at_once = F == Fit::whole ? 4 : 3;
+
+/// Casts what the source makes, one tile a block. The last tile comes first: what wrote or read the
+/// values just before ended there, so that they may still be in L2.
+template <class Cast, class Format, class Granularity, class Source>
+OCTAVO_KERNEL void __launch_bounds__(quantize_threads, tiles_at_once<Cast::fit>)
+    cast_kernel(const CastArguments<Format, Granularity> arguments, const Source source) {
+  Cast::run(arguments, source, TilePlace(gridDim.y - 1 - blockIdx.y, gridDim.x - 1 - blockIdx.x));
+}
+
+/// Launches cast_kernel.
+struct TileLaunch {
+  /// @param tiles  see tile_grid
+  template <class Cast, class Format, class Granularity, class Source>
+  void launch_cast(const char* name, const CastArguments<Format, Granularity>& arguments,
+                   const Source& source, dim3 tiles, std::size_t shared_bytes,
+                   const Context<Cuda>& context) const {
+    launch(name, cast_kernel<Cast, Format, Granularity, Source>, tiles, quantize_threads,
+           shared_bytes, context, arguments, source);
+  }
+};
+
+/// Whether the scales of `S` are powers of two; those of blocks that share an exponent always are.
+template <class S>
+inline constexpr bool scales_are_powers_of_two = [] {
+  return std::is_same_v<typename S::InputGranularity::Scale, E8M0> ||
+         rounding_of<S> == ScaleRounding::power_of_two;
+}();
+
+/// What kernels that write the operand's copies need.
+template <QuantizedPrecision P, OperandKind Kind>
+auto cast_arguments(const Operand<P, Kind, Cuda>& operand, int parts) {
+  using S = typename PrecisionTraits<P>::ScalingType;
+  const Index columns = operand.values.extent(1);
+  return CastArguments<OperandFormat<P, Kind>, OperandGranularity<P, Kind>>{
+      operand.row_major, operand.transposed, operand.values.extent(0), columns,
+      columns / parts,   operand.slot,       operand.record,           scales_are_powers_of_two<S>};
+}
+
+/// Calls `body(cast)` with the TileCast for an operand of these arguments.
+/// @param vectors  see find_fit
+template <class S, bool FindsScale, class Format, class Granularity, class Body>
+void with_tile_cast(const CastArguments<Format, Granularity>& arguments, bool vectors,
+                    const Body& body) {
+  switch (find_fit(arguments, vectors)) {
+    case Fit::any:
+      return body(TileCast<S, Fit::any, FindsScale, Format, Granularity>{});
+    case Fit::vectors:
+      return body(TileCast<S, Fit::vectors, FindsScale, Format, Granularity>{});
+    case Fit::whole:
+      return body(TileCast<S, Fit::whole, FindsScale, Format, Granularity>{});
+  }
+}
+
+/// Enqueues the cast of what the source makes to the operand's copies.
+/// @tparam FindsScale  see tensor_cast_tile
+/// @param tile_launch  launches a kernel whose blocks cast the tiles, as TileLaunch does
+template <bool FindsScale, TileSource<Bf16> Source, QuantizedPrecision P, OperandKind Kind,
+          class Launch = TileLaunch>
+void enqueue_cast(const char* name, const Source& source, const Operand<P, Kind, Cuda>& operand,
+                  const Context<Cuda>& context, const Launch& tile_launch = {}) {
+  using S = typename PrecisionTraits<P>::ScalingType;
+  const auto arguments = cast_arguments(operand, Source::parts);
+  with_tile_cast<S, FindsScale>(arguments, source.vectors(), [&]<class Cast>(Cast) {
+    tile_launch.template launch_cast<Cast>(name, arguments, source, tile_grid(arguments),
+                                           Source::parts * Cast::shared_bytes, context);
+  });
+}
+
+}  // namespace octavo::detail

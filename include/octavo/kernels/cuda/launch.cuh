@@ -1,0 +1,61 @@
+/// @file
+/// Launches of kernels on the `Cuda` device, for every room that has some.
+#pragma once
+
+#include <octavo/core/cuda/architecture.cuh>
+#include <octavo/core/cuda/context.cuh>
+
+#include <cuda_runtime.h>
+
+#include <cstddef>
+#include <limits>
+
+namespace octavo::kernels {
+
+/// Threads of a block in elementwise kernels.
+inline constexpr int elementwise_threads = 256;
+/// Bytes of the context's workspace that every kernel but `embedding_backward` is content with.
+/// Matrix products take more, so that a model's workspace always suffices.
+inline constexpr std::size_t kernel_workspace_bytes = std::size_t{16} << 20;
+
+/// Position of the calling thread among all threads of the launch.
+__device__ inline Index global_thread() { return Index{blockIdx.x} * blockDim.x + threadIdx.x; }
+
+/// Lets blocks of a kernel have this much dynamic shared memory.
+template <class Kernel>
+void allow_shared_bytes(const char* name, Kernel* kernel, std::size_t shared_bytes) {
+  constexpr std::size_t bytes_without_leave = std::size_t{48} << 10;
+  if (shared_bytes <= bytes_without_leave) return;
+  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                             static_cast<int>(shared_bytes)),
+        "cudaFuncSetAttribute", " for ", shared_bytes, " bytes of shared memory in ", name);
+}
+
+/// Enqueues a kernel on the context's stream.
+/// @param name          the operation, for the message of an error
+/// @param shared_bytes  dynamic shared memory of a block
+template <class... Parameters, class... Arguments>
+void launch(const char* name, void (*kernel)(Parameters...), dim3 blocks, int threads,
+            std::size_t shared_bytes, const Context<Cuda>& context, const Arguments&... arguments) {
+  const cudaStream_t stream = context.stream();
+  allow_shared_bytes(name, kernel, shared_bytes);
+  kernel<<<blocks, static_cast<unsigned>(threads), shared_bytes, stream>>>(arguments...);
+  check(cudaGetLastError(), "cudaLaunchKernel", " in ", name);
+}
+template <class... Parameters, class... Arguments>
+void launch(const char* name, void (*kernel)(Parameters...), Index blocks, int threads,
+            std::size_t shared_bytes, const Context<Cuda>& context, const Arguments&... arguments) {
+  if (blocks == 0) return;
+  constexpr Index most = std::numeric_limits<int>::max();
+  require<ShapeError>(blocks <= most, name, ": ", blocks,
+                      " blocks of threads are needed, of which ", most,
+                      " can be launched at once; split the tensor");
+  launch(name, kernel, dim3(static_cast<unsigned>(blocks)), threads, shared_bytes, context,
+         arguments...);
+}
+
+}  // namespace octavo::kernels
+
+namespace octavo::detail {
+using namespace kernels;
+}  // namespace octavo::detail
