@@ -52,6 +52,7 @@ template <class T, int Parts>
 struct RotatedSource {
   static constexpr int parts = Parts;
   static constexpr int rounds_in_flight = 2 / Parts;
+  static constexpr bool makes_zeros = true;
   const T* values;  ///< [rows, columns]
   Rotation rotation;
 

@@ -16,6 +16,7 @@ template <class T>
 struct SwigluSource {
   static constexpr int parts = 1;
   static constexpr int rounds_in_flight = 4;
+  static constexpr bool makes_zeros = true;
   const T* gate_up;  ///< [rows, 2 · ffn]
   Index ffn;
 
@@ -60,6 +61,7 @@ template <class T>
 struct SwigluGradientSource {
   static constexpr int parts = 2;
   static constexpr int rounds_in_flight = 2;
+  static constexpr bool makes_zeros = true;
   const T* y_gradient;  ///< [rows, ffn]
   const T* gate_up;     ///< [rows, 2 · ffn]
   Index ffn;

@@ -72,10 +72,14 @@ namespace kernels {
 ///   - `load(i, count)`, which reads for row `row + i`, with `i` below 128. `count` elements of the
 ///     run lie within the matrix; where it is 0 or less nothing must be read. With `Vectors` a run
 ///     lies within it or not at all.
-///   - `make(i, loaded)`, which makes the run of each part: Produced<T, parts>, with zeros beyond
-///     the matrix.
+///   - `make(i, loaded)`, which makes the run of each part: Produced<T, parts>. What it makes
+///   beyond
+///     the matrix is set to zero.
 ///   - `await()`, if it is there: all threads of the block call it once, after the first loads and
 ///     before anything is made. It may synchronise the block, or wait for what others find.
+/// - `static constexpr bool makes_zeros = true`, if what it makes beyond the matrix is zero
+/// already,
+///   as long as `load` gives zeros there: that saves instructions at edges.
 /// @tparam T  format of the values
 template <class S, class T>
 concept TileSource = std::is_trivially_copyable_v<S> && detail::HasParts<S> &&
@@ -116,6 +120,22 @@ struct TileSourceCheck {
                 "T, such as Produced<Bf16, 1>");
 };
 
+/// What lies within the matrix, `count` elements, of the runs that a source made, and zeros beyond.
+template <class Source, bool Vectors, class T, int Parts>
+__device__ Produced<T, Parts> inside(Produced<T, Parts> produced, int count) {
+  if constexpr (!requires { requires Source::makes_zeros; }) {
+#pragma unroll
+    for (Run<T>& run : produced.parts) {
+      if constexpr (Vectors) {
+        if (count <= 0) run = {};
+      } else {
+        run = first_elements(run, count);
+      }
+    }
+  }
+  return produced;
+}
+
 /// Calls `runs.await()`, if it is there.
 template <class Runs>
 __device__ void await(Runs& runs) {
@@ -131,6 +151,7 @@ template <class T>
 struct MatrixSource {
   static constexpr int parts = 1;
   static constexpr int rounds_in_flight = 8;
+  static constexpr bool makes_zeros = true;
   const T* values;  ///< [rows, columns]
   Index columns;
 

@@ -160,7 +160,9 @@ __device__ void for_each_round(const Source& source, TilePlace place, Index rows
     }
 #pragma unroll
     for (int i = 0; i < batch; ++i) {
-      body(begin + i, count(begin + i), runs.make(row(begin + i), loaded[i]), prepared);
+      const int elements = count(begin + i);
+      const auto produced = runs.make(row(begin + i), loaded[i]);
+      body(begin + i, elements, inside<Source, vectors>(produced, elements), prepared);
     }
   }
 }

@@ -29,7 +29,7 @@ OCTAVO_KERNEL void __launch_bounds__(elementwise_threads)
   std::uint32_t magnitudes = 0;
 #pragma unroll
   for (int i = 0; i < value_rows; ++i) {
-    const Produced<T, Source::parts> produced = runs.make(i, loaded[i]);
+    const auto produced = inside<Source, Vectors>(runs.make(i, loaded[i]), count(i));
     T* row = values + (row0 + i) * Source::parts * part_columns;
 #pragma unroll
     for (int part = 0; part < Source::parts; ++part) {

@@ -70,6 +70,7 @@ class RmsNormBoard {
 struct RmsNormSource {
   static constexpr int parts = 1;
   static constexpr int rounds_in_flight = 8;
+  static constexpr bool makes_zeros = true;
   const Bf16* x;       ///< [rows, columns]
   const Bf16* weight;  ///< [columns]
   RmsNormBoard board;
