@@ -160,7 +160,8 @@ void produce_and_sum(const char* name, const Source& source, const Operand<P, Ki
   const Index rows = operand.values.extent(0);
   const Index columns = operand.values.extent(1);
   const Index pieces = ceil_divide(rows, column_sum_rows);
-  auto* sums = workspace_elements<float>(pieces * columns, name, context);
+  auto* sums = workspace_of<float>(
+      context, static_cast<std::size_t>(pieces * columns) * sizeof(float), name);
   const auto sum_values = [&](std::uint32_t* amax_bits) {
     if (rows == 0) return;
     const bool vectors = source.vectors() && rows_are_vectors(columns, operand.values.data());
@@ -186,20 +187,7 @@ void produce_and_sum(const char* name, const Source& source, const Operand<P, Ki
       });
     }
   };
-  if constexpr (!QuantizedPrecision<P>) {
-    sum_values(nullptr);
-  } else {
-    check_storage<P>();
-    if constexpr (is_tensorwise<typename PrecisionTraits<P>::ScalingType>) {
-      if (must_find_scale(operand)) {
-        cast_by_current_scale(name, operand, sum_values, context);
-      } else {
-        sum_while_casting();
-      }
-    } else {
-      sum_while_casting();
-    }
-  }
+  write_operand(name, operand, sum_values, sum_while_casting, context);
   add_rows(name, sums, pieces, columns, target.data(), context);
 }
 

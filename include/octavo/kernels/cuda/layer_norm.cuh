@@ -248,20 +248,15 @@ void layer_norm_forward_body(TensorView<const T, 2, Cuda> x, TensorView<const T,
   const auto normalise = [&](std::uint32_t* amax_bits) {
     detail::enqueue_layer_norm<true>(name, arguments, amax_bits, context);
   };
-  if constexpr (!QuantizedPrecision<P>) {
-    normalise(nullptr);
-  } else {
-    detail::check_storage<P>();
-    if constexpr (detail::is_tensorwise<typename PrecisionTraits<P>::ScalingType>) {
-      if (detail::must_find_scale(y)) {
-        return detail::cast_by_current_scale(name, y, normalise, context);
-      }
+  const auto cast = [&] {
+    if constexpr (QuantizedPrecision<P>) {
+      detail::enqueue_layer_norm<false>(name, arguments, nullptr, context);
+      const detail::LayerNormSource source{x.data(),          weight.data(), bias.data(),
+                                           statistics.data(), x.extent(0),   x.extent(1)};
+      detail::enqueue_cast<false>(name, source, y, context);
     }
-    detail::enqueue_layer_norm<false>(name, arguments, nullptr, context);
-    const detail::LayerNormSource source{x.data(),          weight.data(), bias.data(),
-                                         statistics.data(), x.extent(0),   x.extent(1)};
-    detail::enqueue_cast<false>(name, source, y, context);
-  }
+  };
+  kernels::write_operand(name, y, normalise, cast, context);
 }
 
 }  // namespace octavo

@@ -214,7 +214,8 @@ void layer_norm_backward_body(TensorView<const T, 2, Cuda> y_gradient,
   const Index fitting = static_cast<Index>(detail::kernel_workspace_bytes / sizeof(float)) /
                         std::max(Index{1}, 2 * columns);
   const Index pieces = std::min(rows, std::clamp(fitting, Index{1}, detail::layer_norm_pieces));
-  auto* sums = detail::workspace_elements<float>(2 * pieces * columns, name, context);
+  auto* sums = workspace_of<float>(
+      context, static_cast<std::size_t>(2 * pieces * columns) * sizeof(float), name);
   const detail::LayerNormBackwardArguments<T> arguments{
       y_gradient.data(),       x.data(), weight.data(), statistics.data(), x_gradient.data(), sums,
       sums + pieces * columns, rows,     columns};
