@@ -2,11 +2,11 @@
 // expect PARTS: the number of matrices that it makes beside each other
 // expect ROUNDS: the runs that a thread reads at once, which must be 1, 2, 4 or 8
 // expect VECTORS: which says whether rows can be read in whole runs, as rows_are_vectors(
-// expect RUNS: __device__ auto runs(Index row, Index column) const
+// expect RUNS: whose return type must not be auto
 // expect LOAD: TileSource: what the source's runs() gives lacks
 // expect LOAD: which reads for a run
 // expect MAKE: TileSource: what the source's runs() gives lacks
-// expect FORMAT: which takes what load() gave and returns Produced<T, parts> with the operand's format
+// expect FORMAT: returns Produced<T, parts>, not auto, with the operand's format T, such as
 // expect COPY: TileSource: the source is copied to the GPU as it is; make it trivially copyable
 #include <octavo/kernels/cuda/cast/produce.cuh>
 

@@ -147,7 +147,8 @@ struct RotatedSource {
   [[nodiscard]] bool vectors() const { return rotation.vectors() && is_vector_aligned(values); }
 
   template <bool Vectors>
-  __device__ auto runs(Index row, Index column) const {
+  __device__ std::conditional_t<Vectors, VectorRuns, ElementRuns> runs(Index row,
+                                                                       Index column) const {
     if constexpr (Vectors) {
       const Place place = place_of(column);
       const T* first = values + row * rotation.columns();

@@ -80,6 +80,8 @@ namespace kernels {
 /// - `static constexpr bool makes_zeros = true`, if what it makes beyond the matrix is zero
 /// already,
 ///   as long as `load` gives zeros there: that saves instructions at edges.
+///
+/// Return types are written out: the host's compiler sees no body from which to deduce `auto`.
 /// @tparam T  format of the values
 template <class S, class T>
 concept TileSource = std::is_trivially_copyable_v<S> && detail::HasParts<S> &&
@@ -108,16 +110,16 @@ struct TileSourceCheck {
                 "be read in whole runs, as rows_are_vectors(columns, addresses...) does");
   static constexpr bool runs = HasRuns<S, true> && HasRuns<S, false>;
   static_assert(runs,
-                "TileSource: the source lacks `template <bool Vectors> __device__ auto runs(Index "
-                "row, Index column) const`");
+                "TileSource: the source lacks `template <bool Vectors> __device__ Runs<Vectors> "
+                "runs(Index row, Index column) const`, whose return type must not be auto");
   static constexpr bool loads = HasLoad<S, true> && HasLoad<S, false>;
   static_assert(loads || !runs,
                 "TileSource: what the source's runs() gives lacks `load(int i, int count)`, which "
-                "reads for a run");
+                "reads for a run and whose return type must not be auto");
   static_assert((HasMake<S, T, true> && HasMake<S, T, false>) || !loads || !HasParts<S>,
                 "TileSource: what the source's runs() gives lacks `make(int i, loaded)`, which "
-                "takes what load() gave and returns Produced<T, parts> with the operand's format "
-                "T, such as Produced<Bf16, 1>");
+                "takes what load() gave and returns Produced<T, parts>, not auto, with the operand's "
+                "format T, such as Produced<Bf16, 1>");
 };
 
 /// What lies within the matrix, `count` elements, of the runs that a source made, and zeros beyond.
