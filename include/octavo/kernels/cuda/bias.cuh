@@ -31,6 +31,7 @@ template <bool Vectors, bool Writes, class T, class Source>
 OCTAVO_KERNEL void __launch_bounds__(sum_warps * 32)
     column_sums_kernel(const Source source, T* values, Index rows, Index columns, float* sums,
                        std::uint32_t* amax_bits) {
+  static_assert(Source::makes_zeros, "what lies beyond the matrix would be summed, too");
   __shared__ float of_warps[sum_warps][strip_columns];
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int warp = static_cast<int>(threadIdx.x) / 32;
@@ -40,7 +41,7 @@ OCTAVO_KERNEL void __launch_bounds__(sum_warps * 32)
   const int columns_inside = static_cast<int>(min(columns - column, Index{run_size}));
   const auto count = [&](int row) { return row0 + row < rows ? columns_inside : 0; };
   auto runs = source.template runs<Vectors>(row0, column);
-  runs.await();
+  await(runs);
   Floats own{};
   std::uint32_t magnitudes = 0;
 #pragma unroll 1
@@ -81,8 +82,10 @@ OCTAVO_KERNEL void __launch_bounds__(sum_warps * 32)
 /// own. All threads of the block must call `store` when the tile is done.
 template <class Source>
 struct SummingSource {
-  static_assert(Source::parts == 1);
+  static_assert(Source::parts == 1 && Source::makes_zeros,
+                "what lies beyond the matrix would be summed, too");
   static constexpr int parts = 1;
+  static constexpr bool makes_zeros = true;
   static constexpr int rounds_in_flight = Source::rounds_in_flight;
   /// Threads of a row of sums, and some more: so that threads of `store` meet different banks.
   static constexpr int stride = quantize_threads + 4;
@@ -94,13 +97,13 @@ struct SummingSource {
 
     __device__ auto load(int i, int count) const { return runs.load(i, count); }
     __device__ void await() {
-      runs.await();
+      detail::await(runs);
 #pragma unroll
       for (int j = 0; j < run_size; ++j) sums()[j * stride + threadIdx.x] = 0;
     }
     template <class Loaded>
-    __device__ auto make(int i, const Loaded& loaded) const {
-      const auto produced = runs.make(i, loaded);
+    __device__ Produced<Bf16, 1> make(int i, const Loaded& loaded) const {
+      const Produced<Bf16, 1> produced = runs.make(i, loaded);
       const Floats made = to_floats(produced.parts[0]);
 #pragma unroll
       for (int j = 0; j < run_size; ++j) sums()[j * stride + threadIdx.x] += made.values[j];

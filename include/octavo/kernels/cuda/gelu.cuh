@@ -20,6 +20,7 @@ template <class T>
 struct GeluSource {
   static constexpr int parts = 1;
   static constexpr int rounds_in_flight = 8;
+  static constexpr bool makes_zeros = true;
   const T* x;  ///< [rows, columns]
   Index columns;
 
@@ -31,7 +32,6 @@ struct GeluSource {
     __device__ Run<T> load(int i, int count) const {
       return load_run<Vectors>(first + i * stride, count);
     }
-    __device__ void await() const {}
     __device__ Produced<T, 1> make(int, const Run<T>& loaded) const {
       Floats values = to_floats(loaded);
 #pragma unroll
@@ -53,6 +53,7 @@ template <class T>
 struct GeluGradientSource {
   static constexpr int parts = 1;
   static constexpr int rounds_in_flight = 4;
+  static constexpr bool makes_zeros = true;
   const T* y_gradient;  ///< [rows, columns]
   const T* x;           ///< [rows, columns]
   Index columns;
@@ -71,7 +72,6 @@ struct GeluGradientSource {
       return {load_run<Vectors>(x + i * stride, count),
               load_run<Vectors>(gradient + i * stride, count)};
     }
-    __device__ void await() const {}
     __device__ Produced<T, 1> make(int, const Loaded& loaded) const {
       const Floats values = to_floats(loaded.x);
       Floats gradients = to_floats(loaded.gradient);

@@ -144,6 +144,7 @@ OCTAVO_KERNEL void __launch_bounds__(norm_warps * 32)
 struct LayerNormSource {
   static constexpr int parts = 1;
   static constexpr int rounds_in_flight = 4;
+  static constexpr bool makes_zeros = true;
   const Bf16* x;            ///< [rows, columns]
   const Bf16* weight;       ///< [columns]
   const Bf16* bias;         ///< [columns]

@@ -116,10 +116,11 @@ struct TileSourceCheck {
   static_assert(loads || !runs,
                 "TileSource: what the source's runs() gives lacks `load(int i, int count)`, which "
                 "reads for a run and whose return type must not be auto");
-  static_assert((HasMake<S, T, true> && HasMake<S, T, false>) || !loads || !HasParts<S>,
-                "TileSource: what the source's runs() gives lacks `make(int i, loaded)`, which "
-                "takes what load() gave and returns Produced<T, parts>, not auto, with the operand's "
-                "format T, such as Produced<Bf16, 1>");
+  static_assert(
+      (HasMake<S, T, true> && HasMake<S, T, false>) || !loads || !HasParts<S>,
+      "TileSource: what the source's runs() gives lacks `make(int i, loaded)`, which "
+      "takes what load() gave and returns Produced<T, parts>, not auto, with the operand's "
+      "format T, such as Produced<Bf16, 1>");
 };
 
 /// What lies within the matrix, `count` elements, of the runs that a source made, and zeros beyond.
