@@ -13,6 +13,22 @@ function(octavo_known_presets output)
   set(${output} ${all} PARENT_SCOPE)
 endfunction()
 
+# octavo_model_of(PRESET OUTPUT): the class template of the preset's model, such as Llama. nvcc 13
+# cannot spell what PresetModel is, where it is named outside of a template.
+function(octavo_model_of preset output)
+  foreach(model IN ITEMS Llama Gpt2)
+    string(TOLOWER ${model} header)
+    file(STRINGS
+      ${CMAKE_CURRENT_FUNCTION_LIST_DIR}/../include/octavo/models/${header}_config.hpp found
+      REGEX "inline constexpr +${model}Config +${preset}[^A-Za-z0-9_]")
+    if(found)
+      set(${output} ${model} PARENT_SCOPE)
+      return()
+    endif()
+  endforeach()
+  message(FATAL_ERROR "The preset '${preset}' is of no known family")
+endfunction()
+
 # octavo_known_precisions(OUTPUT): the names of all precisions.
 function(octavo_known_precisions output)
   file(STRINGS ${CMAKE_CURRENT_FUNCTION_LIST_DIR}/../include/octavo/precision/named_precisions.hpp

@@ -15,22 +15,24 @@
 #include <octavo/models/gpt2.hpp>
 #include <octavo/models/llama.hpp>
 
+#include <type_traits>
+
 namespace octavo {
 
 namespace detail {
 
-/// The family of a preset. Overloads, because nvcc 13 takes partial specialisations for values of
+/// The model of a preset. Overloads, because nvcc 13 takes partial specialisations for values of
 /// different types as one.
-template <LlamaConfig Config>
-LlamaFamily<Config> family_of();
-template <Gpt2Config Config>
-Gpt2Family<Config> family_of();
+template <LlamaConfig Config, class Precision, Device D, class Gradient>
+std::type_identity<Llama<Config, Precision, D, Gradient>> model_of();
+template <Gpt2Config Config, class Precision, Device D, class Gradient>
+std::type_identity<Gpt2<Config, Precision, D, Gradient>> model_of();
 
 }  // namespace detail
 
 /// The model of a preset: `PresetModel<llama3_8b, Bf16, Cpu>` is `Llama<llama3_8b, Bf16, Cpu>`, and
 /// `PresetModel<gpt2_124m, Bf16, Cpu>` is `Gpt2<gpt2_124m, Bf16, Cpu>`.
 template <auto Config, class Precision, Device D, class Gradient = StorageOf<Precision>>
-using PresetModel = Decoder<decltype(detail::family_of<Config>()), Precision, D, Gradient>;
+using PresetModel = typename decltype(detail::model_of<Config, Precision, D, Gradient>())::type;
 
 }  // namespace octavo

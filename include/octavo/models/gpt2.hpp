@@ -44,6 +44,9 @@ struct Gpt2Family {
 
 /// A GPT-2, such as `Gpt2<gpt2_124m, Fp8Recipe<Delayed>, Cuda>`.
 template <Gpt2Config Config, class Precision, Device D, class Gradient = StorageOf<Precision>>
-using Gpt2 = Decoder<Gpt2Family<Config>, Precision, D, Gradient>;
+class Gpt2 : public Decoder<Gpt2Family<Config>, Precision, D, Gradient> {
+ public:
+  using Decoder<Gpt2Family<Config>, Precision, D, Gradient>::Decoder;
+};
 
 }  // namespace octavo

@@ -75,12 +75,16 @@ struct LlamaFamily {
                                   Mlp<T, P, G, D>>;
 };
 
-/// A Llama, such as `Llama<llama3_8b, Fp8Recipe<Delayed>, Cuda>`.
+/// A Llama, such as `Llama<llama3_8b, Fp8Recipe<Delayed>, Cuda>`. A class, because nvcc 13 cannot
+/// spell the configuration of an alias.
 template <LlamaConfig Config, class Precision, Device D, class Gradient = StorageOf<Precision>>
-using Llama = Decoder<LlamaFamily<Config>, Precision, D, Gradient>;
+class Llama : public Decoder<LlamaFamily<Config>, Precision, D, Gradient> {
+ public:
+  using Decoder<LlamaFamily<Config>, Precision, D, Gradient>::Decoder;
+};
 
 /// A Qwen3, such as `Qwen3<qwen3_8b, Fp8Recipe<Delayed>, Cuda>`: a Llama with `qk_norm`.
 template <LlamaConfig Config, class Precision, Device D, class Gradient = StorageOf<Precision>>
-requires(Config.qk_norm) using Qwen3 = Decoder<LlamaFamily<Config>, Precision, D, Gradient>;
+requires(Config.qk_norm) using Qwen3 = Llama<Config, Precision, D, Gradient>;
 
 }  // namespace octavo
