@@ -65,7 +65,11 @@ using All = testing::Types<Gpt2In<Fp32>, Gpt2In<Bf16>, Gpt2In<Fp8Recipe<Delayed>
                            Qwen3In<Bf16>, Qwen3In<Fp8Recipe<Delayed>>>;
 TYPED_TEST_SUITE(FamiliesOnCuda, All);
 
+// One unit in the last place of every 16th weight, at the start, moves the norm of 20 steps on the
+// Cpu by up to 2 % in FP8 and 0.3 % in BF16: so far apart may runs be that round differently. The
+// next test holds single gradients to more.
 TYPED_TEST(FamiliesOnCuda, FollowTheCpu) {
+  const double near = QuantizedPrecision<typename TypeParam::Precision> ? 0.04 : 0.01;
   for (const Index micro_batches : {1, 2}) {
     const SessionOptions options = support::small_session(micro_batches);
     Context<Cuda> on_gpu;
@@ -77,7 +81,8 @@ TYPED_TEST(FamiliesOnCuda, FollowTheCpu) {
       const StepResult result = support::take_step(cuda, options, i);
       ASSERT_FALSE(result.skipped);
       ASSERT_NEAR(result.loss, expected.loss, 1e-3 * expected.loss) << "step " << i;
-      ASSERT_NEAR(result.gradient_norm, expected.gradient_norm, 0.02 * expected.gradient_norm);
+      ASSERT_NEAR(result.gradient_norm, expected.gradient_norm, near * expected.gradient_norm)
+          << "step " << i;
     }
     const TokenBatch batch = ::support::step_batch(support::small_session(1), 1000);
     cpu.begin_evaluation();
