@@ -3,7 +3,7 @@
 #pragma once
 
 #include <octavo/core/config_name.hpp>
-#include <octavo/layers/mode.hpp>
+#include <octavo/layers/linear.hpp>
 #include <octavo/layers/scaling_table.hpp>
 #include <octavo/layers/shapes.hpp>
 

@@ -7,6 +7,7 @@
 #include <octavo/layers/scaling_table.hpp>
 #include <octavo/memory/arena.hpp>
 #include <octavo/models/model.hpp>
+#include <octavo/models/step_hooks.hpp>
 
 #include <concepts>
 #include <cstddef>
