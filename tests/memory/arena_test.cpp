@@ -116,7 +116,8 @@ TEST(Arena, NestedOverlaysNeedTheDeepest) {
 }
 
 TEST(Arena, ThePeakMayLieInAnyAlternative) {
-  for (const auto& [first, second] : {std::pair<Index, Index>{7, 2}, {2, 7}}) {
+  for (const Index first : {7, 2}) {
+    const Index second = 9 - first;
     Arena<Cpu> arena;
     arena.overlay([&] { arena.take<std::byte>(MemoryKind::activations, first * 256); },
                   [&] { arena.take<std::byte>(MemoryKind::gradients, second * 256); });

@@ -5,7 +5,7 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <optional>
+#include <memory>
 #include <vector>
 
 namespace support {
@@ -29,7 +29,9 @@ struct CopiedGradients {
       });
     }
 
-    void start(const octavo::Context<D>& context) { lane_.emplace(context); }
+    void start(const octavo::Context<D>& context) {
+      lane_ = std::make_unique<octavo::Lane<D>>(context);
+    }
 
     void gradients_final(const Run& run, const octavo::Context<D>&) {
       lane_->fork();
@@ -48,7 +50,7 @@ struct CopiedGradients {
    private:
     std::vector<const Run*> runs_;
     std::vector<Copy> copies_;
-    std::optional<octavo::Lane<D>> lane_;
+    std::unique_ptr<octavo::Lane<D>> lane_;
   };
 };
 
