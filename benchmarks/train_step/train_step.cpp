@@ -124,7 +124,8 @@ Request request_of(const Options& options) {
   return request;
 }
 
-std::vector<std::int32_t> random_tokens(std::size_t count, int vocabulary, std::uint64_t stream) {
+std::vector<std::int32_t> random_tokens(std::size_t count, octavo::Index vocabulary,
+                                        std::uint64_t stream) {
   std::vector<std::int32_t> tokens(count);
   for (std::size_t i = 0; i < count; ++i) {
     const std::uint64_t word = octavo::random_word({1, stream}, i);
