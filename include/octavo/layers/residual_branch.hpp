@@ -4,7 +4,7 @@
 
 #include <octavo/core/config_name.hpp>
 #include <octavo/layers/linear.hpp>
-#include <octavo/layers/scaling_table.hpp>
+#include <octavo/layers/mode.hpp>
 #include <octavo/layers/shapes.hpp>
 
 #include <string>
