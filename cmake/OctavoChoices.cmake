@@ -1,13 +1,23 @@
 # What presets and precisions there are, as the library's headers say.
 
+# The families, as the class templates of their models; their presets stand in NAME_config.hpp.
+set(octavo_families Llama Gpt2)
+
+# octavo_presets_of(FAMILY OUTPUT): the names of a family's presets.
+function(octavo_presets_of family output)
+  string(TOLOWER ${family} header)
+  file(STRINGS
+    ${CMAKE_CURRENT_FUNCTION_LIST_DIR}/../include/octavo/models/${header}_config.hpp known
+    REGEX "inline constexpr +${family}Config +[A-Za-z0-9_]+")
+  list(TRANSFORM known REPLACE ".*constexpr +${family}Config +([A-Za-z0-9_]+).*" "\\1")
+  set(${output} ${known} PARENT_SCOPE)
+endfunction()
+
 # octavo_known_presets(OUTPUT): the names of all presets, of every family.
 function(octavo_known_presets output)
   set(all)
-  foreach(family IN ITEMS llama gpt2)
-    file(STRINGS
-      ${CMAKE_CURRENT_FUNCTION_LIST_DIR}/../include/octavo/models/${family}_config.hpp known
-      REGEX "inline constexpr +[A-Za-z0-9]+Config +[A-Za-z0-9_]+")
-    list(TRANSFORM known REPLACE ".*constexpr +[A-Za-z0-9]+Config +([A-Za-z0-9_]+).*" "\\1")
+  foreach(family IN LISTS octavo_families)
+    octavo_presets_of(${family} known)
     list(APPEND all ${known})
   endforeach()
   set(${output} ${all} PARENT_SCOPE)
@@ -16,17 +26,14 @@ endfunction()
 # octavo_model_of(PRESET OUTPUT): the class template of the preset's model, such as Llama. nvcc 13
 # cannot spell what PresetModel is, where it is named outside of a template.
 function(octavo_model_of preset output)
-  foreach(model IN ITEMS Llama Gpt2)
-    string(TOLOWER ${model} header)
-    file(STRINGS
-      ${CMAKE_CURRENT_FUNCTION_LIST_DIR}/../include/octavo/models/${header}_config.hpp found
-      REGEX "inline constexpr +${model}Config +${preset}[^A-Za-z0-9_]")
-    if(found)
-      set(${output} ${model} PARENT_SCOPE)
+  foreach(family IN LISTS octavo_families)
+    octavo_presets_of(${family} known)
+    if(preset IN_LIST known)
+      set(${output} ${family} PARENT_SCOPE)
       return()
     endif()
   endforeach()
-  message(FATAL_ERROR "The preset '${preset}' is of no known family")
+  message(FATAL_ERROR "The preset '${preset}' is in no NAME_config.hpp of a family")
 endfunction()
 
 # octavo_known_precisions(OUTPUT): the names of all precisions.
