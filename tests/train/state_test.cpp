@@ -107,11 +107,17 @@ TEST(StateErrors, WhatDoesNotFitIsNamedAndNothingIsWritten) {
             "the saved state has no scaling.blocks.0.qkv.input.scale" + advice);
   EXPECT_EQ(
       refusal(state(delayed), bf16),
-      "the saved state has scaling.blocks.0.down.input.history, and this session has not" + advice);
+      "the saved state has scaling.blocks.0.down.input.history, which is nothing of this session" +
+          advice);
   EXPECT_EQ(refusal(state(shorter), delayed),
             "scaling.blocks.0.qkv.input.history is fp32 [16] in the saved state, but fp32 [1024] "
             "here" +
                 advice);
+  SavedState cut = state(bf16);
+  cut.at("model.embedding.weight").bytes.resize(1000);
+  EXPECT_EQ(refusal(cut, bf16),
+            "model.embedding.weight has 1000 bytes in the saved state, but 32768 are needed; it is "
+            "damaged, take another");
 }
 
 /// Elements of a saved entry.

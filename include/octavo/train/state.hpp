@@ -23,7 +23,7 @@ namespace octavo {
 
 /// One piece of a session's state: a tensor on its device, or a number of the host.
 struct StateEntry {
-  std::string name;          ///< such as "weight.blocks.0.qkv.weight" or "steps"
+  std::string name;          ///< such as "model.blocks.0.qkv.weight" or "optimizer.steps"
   std::string format;        ///< of its elements: "fp32", "bf16", "uint32", "int64"
   std::vector<Index> shape;  ///< empty: one number
   std::size_t bytes = 0;
@@ -118,8 +118,7 @@ inline SavedState save_state_sync(std::span<const StateEntry> entries) {
 /// Copies a saved state to where it belongs. The session that the entries are of then goes on as
 /// the one that was saved. Nothing is written unless all fits.
 /// @throws ConfigError  naming the first entry that the other side lacks, or that has another
-/// format
-///                      or shape there
+///                      format, shape or number of bytes there
 inline void load_state(const SavedState& saved, std::span<const StateEntry> entries) {
   const auto text = [](const std::string& format, const std::vector<Index>& shape) {
     std::string result = format + " [";
@@ -137,13 +136,16 @@ inline void load_state(const SavedState& saved, std::span<const StateEntry> entr
                          " is ", text(copy.format, copy.shape), " in the saved state, but ",
                          text(entry.format, entry.shape),
                          " here; it is of another model, recipe or optimizer");
+    require<ConfigError>(copy.bytes.size() == entry.bytes, entry.name, " has ", copy.bytes.size(),
+                         " bytes in the saved state, but ", entry.bytes,
+                         " are needed; it is damaged, take another");
   }
   if (saved.size() != entries.size()) {
     SavedState rest = saved;
     for (const StateEntry& entry : entries) rest.erase(entry.name);
     throw ConfigError(message("the saved state has ", rest.begin()->first,
-                              ", and this session has ",
-                              "not; it is of another model, recipe or optimizer"));
+                              ", which is nothing of this session; it is of another model, recipe "
+                              "or optimizer"));
   }
   for (const StateEntry& entry : entries) entry.write(saved.at(entry.name).bytes.data());
 }
