@@ -13,8 +13,6 @@
 namespace octavo {
 namespace detail {
 
-/// log2(e): the kernels raise two, not e, to a power.
-inline constexpr float log2_e = 1.4426950408889634f;
 inline constexpr int attention_threads = attention_rows / product_side * warpgroup_threads;
 /// Keys that the forward works on at once.
 inline constexpr int forward_keys = 128;
@@ -613,12 +611,8 @@ OCTAVO_KERNEL __launch_bounds__(attention_threads, 1) void attention_query_gradi
 template <class... Parameters, class... Arguments>
 void launch_attention(void (*kernel)(Parameters...), int shared_bytes, Index x, Index y,
                       const Context<Cuda>& context, const Arguments&... arguments) {
-  const cudaStream_t stream = context.stream();
-  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes),
-        "cudaFuncSetAttribute");
-  const dim3 grid(static_cast<unsigned>(x), static_cast<unsigned>(y));
-  kernel<<<grid, attention_threads, static_cast<std::size_t>(shared_bytes), stream>>>(arguments...);
-  check(cudaGetLastError(), "the launch of an attention kernel");
+  launch("attention", kernel, dim3(static_cast<unsigned>(x), static_cast<unsigned>(y)),
+         attention_threads, static_cast<std::size_t>(shared_bytes), context, arguments...);
 }
 
 /// Calls `body` with the number of columns that tiles need for this head_dim, as a type.
@@ -633,11 +627,7 @@ void with_tile_columns(Index head_dim, const Body& body) {
 
 /// Where the backward keeps its deltas.
 inline float* attention_deltas(const AttentionShape& shape, const Context<Cuda>& context) {
-  require<UsageError>(context.workspace().size() >= own_attention_workspace(shape),
-                      "attention's backward needs a workspace of ", own_attention_workspace(shape),
-                      " bytes, but the context has ", context.workspace().size(),
-                      "; bind one of attention_workspace() bytes");
-  return reinterpret_cast<float*>(context.workspace().data());
+  return workspace_of<float>(context, own_attention_workspace(shape), "attention's backward");
 }
 
 /// See attention_forward.

@@ -169,10 +169,9 @@ void launch_simple_attention(void (*kernel)(Arguments, AttentionGeometry),
                              const AttentionShape& shape, Index heads, const Arguments& arguments,
                              const Context<Cuda>& context) {
   require_own_attention(shape, false);
-  const Index blocks = ceil_divide(shape.rows() * heads * 32, simple_attention_threads);
-  kernel<<<static_cast<unsigned>(blocks), simple_attention_threads, 0, context.stream()>>>(
-      arguments, AttentionGeometry(shape));
-  check(cudaGetLastError(), "the launch of an FP32 attention kernel");
+  launch("attention in FP32", kernel,
+         ceil_divide(shape.rows() * heads * 32, simple_attention_threads), simple_attention_threads,
+         0, context, arguments, AttentionGeometry(shape));
 }
 
 /// See attention_forward.

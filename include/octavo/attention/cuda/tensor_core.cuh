@@ -4,9 +4,10 @@
 /// Source: PTX ISA 9.0, sections on wgmma.mma_async and cp.async.
 #pragma once
 
-#include <octavo/core/cuda/architecture.cuh>
 #include <octavo/core/cuda/context.cuh>
 #include <octavo/formats/bf16.hpp>
+#include <octavo/kernels/cuda/exponential.cuh>
+#include <octavo/kernels/cuda/launch.cuh>
 
 #include <cuda_runtime.h>
 
@@ -77,13 +78,6 @@ __device__ inline std::uint32_t pack_bf16(float first, float second) {
   std::uint32_t packed;
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(second), "f"(first));
   return packed;
-}
-
-/// 2^x; relative error below 2^-22.
-__device__ inline float fast_exp2(float x) {
-  float result;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
-  return result;
 }
 
 /// Columns 16k to 16k + 15 of an accumulator as a fragment.

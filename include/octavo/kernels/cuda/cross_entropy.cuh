@@ -4,8 +4,8 @@
 /// loads while another computes and a third stores.
 #pragma once
 
-#include <octavo/core/cuda/architecture.cuh>
 #include <octavo/kernels/cross_entropy.hpp>
+#include <octavo/kernels/cuda/exponential.cuh>
 #include <octavo/kernels/cuda/run.cuh>
 
 #include <cooperative_groups.h>
@@ -27,17 +27,8 @@ inline constexpr Index largest_slice_bytes = Index{192} << 10;
 /// Threads of the block that works on a row in global memory.
 inline constexpr int long_row_threads = 1024;
 
-inline constexpr float log2_of_e = 1.44269504f;
-
-/// 2^x with a relative error of 2^-22; 0 where FP32 is subnormal.
-__device__ inline float power_of_two(float x) {
-  float result;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
-  return result;
-}
-
 /// e^x for x ≤ 0, with a relative error of 2^-22 times max(1, |x|); 0 where FP32 is subnormal.
-__device__ inline float negative_exponential(float x) { return power_of_two(x * log2_of_e); }
+__device__ inline float negative_exponential(float x) { return fast_exp2(x * log2_e); }
 
 /// Less than any logit that counts; times log2(e) it is still finite.
 inline constexpr float lowest_logit = -2e38f;
@@ -54,10 +45,8 @@ inline __device__ ExponentialSum empty_sum() { return {lowest_logit, 0.0f}; }
 struct ExponentialBelow {
   float offset;
 
-  explicit __device__ ExponentialBelow(float largest) : offset(-largest * log2_of_e) {}
-  __device__ float operator()(float x) const {
-    return power_of_two(__fmaf_rn(x, log2_of_e, offset));
-  }
+  explicit __device__ ExponentialBelow(float largest) : offset(-largest * log2_e) {}
+  __device__ float operator()(float x) const { return fast_exp2(__fmaf_rn(x, log2_e, offset)); }
 };
 
 /// The larger of each pair of elements, in `largest`.
