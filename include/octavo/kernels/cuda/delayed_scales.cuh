@@ -2,13 +2,14 @@
 /// The update of delayed scales on the `Cuda` device.
 #pragma once
 
+#include <octavo/kernels/cuda/for_each.cuh>
 #include <octavo/kernels/cuda/run.cuh>
 #include <octavo/kernels/quantize.hpp>
 
 namespace octavo {
 namespace detail {
 
-/// Threads of a block in kernels with one thread or one warp a slot.
+/// Threads of a block that works on a slot: one warp.
 inline constexpr int slot_threads = 32;
 
 /// One warp a slot: `update_slot`, with the history's largest entry found by all lanes.
@@ -44,14 +45,12 @@ OCTAVO_KERNEL void __launch_bounds__(slot_threads)
   slot.scale_inverse = __fdiv_rn(1.0f, slot.scale);
 }
 
-/// One thread a slot.
-template <Device D>
-OCTAVO_KERNEL void clear_statistics_kernel(TensorView<ScalingSlot, 1, D> slots) {
-  const Index i = global_thread();
-  if (i >= slots.extent(0)) return;
-  ScalingSlot& slot = slots.data()[i];
-  slot.elements = slot.saturated = slot.flushed = 0;
-}
+struct ClearStatistics {
+  ScalingSlot* slots;
+  __device__ void operator()(Index i) const {
+    slots[i].elements = slots[i].saturated = slots[i].flushed = 0;
+  }
+};
 
 }  // namespace detail
 
@@ -68,9 +67,8 @@ inline void update_delayed_scales_body(TensorView<ScalingSlot, 1, Cuda> slots,
 /// See clear_statistics.
 inline void clear_statistics_body(TensorView<ScalingSlot, 1, Cuda> slots,
                                   const Context<Cuda>& context) {
-  detail::launch("clear_statistics", detail::clear_statistics_kernel<Cuda>,
-                 ceil_divide(slots.extent(0), detail::slot_threads), detail::slot_threads, 0,
-                 context, slots);
+  kernels::for_each_index("clear_statistics", slots.extent(0), context,
+                          detail::ClearStatistics{slots.data()});
 }
 
 }  // namespace octavo

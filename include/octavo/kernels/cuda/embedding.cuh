@@ -2,6 +2,7 @@
 /// Look-up of token embeddings on the `Cuda` device.
 #pragma once
 
+#include <octavo/kernels/cuda/for_each.cuh>
 #include <octavo/kernels/cuda/run.cuh>
 #include <octavo/kernels/embedding.hpp>
 
@@ -68,12 +69,10 @@ OCTAVO_KERNEL void __launch_bounds__(embedding_threads)
 }
 
 /// Writes 0, 1, 2, …
-template <class Integer>
-OCTAVO_KERNEL void __launch_bounds__(elementwise_threads)
-    count_up_kernel(Integer* values, Index count) {
-  const Index i = global_thread();
-  if (i < count) values[i] = static_cast<Integer>(i);
-}
+struct CountUp {
+  std::int32_t* values;
+  __device__ void operator()(Index i) const { values[i] = static_cast<std::int32_t>(i); }
+};
 
 /// What a block works on.
 struct Occurrence {
@@ -325,8 +324,7 @@ inline SortedTokens sort_tokens(TensorView<const std::int32_t, 1, Cuda> tokens, 
   auto* sorted = workspace_of<std::int32_t>(context, arrays, name);
   std::int32_t* positions = sorted + padded;
   std::int32_t* sorted_positions = positions + padded;
-  launch(name, count_up_kernel<std::int32_t>, ceil_divide(count, elementwise_threads),
-         elementwise_threads, 0, context, positions, count);
+  for_each_index(name, count, context, CountUp{positions});
   const int bits = std::bit_width(static_cast<std::uint64_t>(vocabulary));
   const auto sort = [&](void* scratch, std::size_t& bytes) {
     check(cub::DeviceRadixSort::SortPairs(scratch, bytes, tokens.data(), sorted, positions,

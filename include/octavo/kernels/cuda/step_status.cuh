@@ -3,6 +3,7 @@
 /// fixed order: shapes of launches do not depend on the GPU.
 #pragma once
 
+#include <octavo/kernels/cuda/for_each.cuh>
 #include <octavo/kernels/cuda/run.cuh>
 #include <octavo/kernels/step_status.hpp>
 
@@ -112,22 +113,24 @@ OCTAVO_KERNEL void decide_step_kernel(float max_norm, StepStatus* status) {
   decide(*status, sqrt(status->squared_norm), max_norm);
 }
 
-/// Copies one element a thread if the step is skipped.
+/// Copies if the step is skipped.
 template <class T>
-OCTAVO_KERNEL void __launch_bounds__(elementwise_threads)
-    restore_kernel(T* target, const T* source, Index count, const StepStatus* status) {
-  if (status->skip == 0) return;
-  const Index i = global_thread();
-  if (i < count) target[i] = source[i];
-}
+struct Restore {
+  T* target;
+  const T* source;
+  const StepStatus* status;
+  __device__ void operator()(Index i) const {
+    if (status->skip != 0) target[i] = source[i];
+  }
+};
 
 template <class T>
 void enqueue_restore(std::byte* target, const std::byte* source, Index bytes,
                      const StepStatus* status, const Context<Cuda>& context) {
   const Index count = bytes / static_cast<Index>(sizeof(T));
-  launch("restore_if_skipped", restore_kernel<T>, ceil_divide(count, elementwise_threads),
-         elementwise_threads, 0, context, reinterpret_cast<T*>(target),
-         reinterpret_cast<const T*>(source), count, status);
+  for_each_index(
+      "restore_if_skipped", count, context,
+      Restore<T>{reinterpret_cast<T*>(target), reinterpret_cast<const T*>(source), status});
 }
 
 }  // namespace detail
