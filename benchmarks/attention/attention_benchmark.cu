@@ -77,10 +77,10 @@ void measure(const AttentionShape& shape, bool cudnn, bool deterministic) {
   const TensorView<const float, 1, Cuda> constant_sums = log_sum_exp;
 
   const double forward = milliseconds(context, [&] {
-    attention_forward(shape, qkv.constant(), output.view(), log_sum_exp, context);
+    attention_forward(shape, qkv.constant(), {}, output.view(), log_sum_exp, context);
   });
   const double backward = milliseconds(context, [&] {
-    attention_backward(shape, qkv.constant(), output.constant(), output_gradient.constant(),
+    attention_backward(shape, qkv.constant(), {}, output.constant(), output_gradient.constant(),
                        constant_sums, qkv_gradient.view(), context);
   });
   const double product = static_cast<double>(shape.rows() * shape.tokens * out_columns);

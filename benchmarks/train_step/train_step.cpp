@@ -160,7 +160,7 @@ Measurement measure(const Instance& instance, const Options& options) {
       for (std::size_t i = 0; i < count; i += apart) targets[i] = -1;
     }
     const auto begin = Clock::now();
-    const octavo::StepResult done = session->step(tokens, targets, learning_rate);
+    const octavo::StepResult done = session->step({tokens, targets}, learning_rate);
     if (step > options.warmup) result.seconds.push_back(seconds_since(begin));
     result.losses.push_back(done.loss);
     octavo::require<octavo::ConfigError>(!done.skipped, "step ", step,

@@ -21,8 +21,8 @@ octavo::StepResult training_step(octavo::Context<D>& context) {
   }
   const auto tokens = std::span<const std::int32_t>(text).first(text.size() - 1);
   const auto targets = std::span<const std::int32_t>(text).last(text.size() - 1);
-  session.step(tokens, targets, 0.0);
-  return session.step(tokens, targets, 1e-3);
+  session.step({tokens, targets}, 0.0);
+  return session.step({tokens, targets}, 1e-3);
 }
 
 template <class P, class D>

@@ -20,7 +20,7 @@ int main(int argc, char** argv) try {
 
   for (int step = 1; step <= 50; ++step) {
     stream.next(tokens, targets);
-    const StepResult result = session.step(tokens, targets, /*learning_rate=*/3e-3);
+    const StepResult result = session.step({tokens, targets}, /*learning_rate=*/3e-3);
     std::printf("step %2d | loss %.4f\n", step, result.loss);
   }
 } catch (const Error& error) {

@@ -46,7 +46,7 @@ int main() {
   const Schedule schedule{.learning_rate = 1e-2, .warmup_steps = 10, .steps = steps};
   for (int step = 1; step <= steps; ++step) {
     stream.next(tokens, targets);
-    const StepResult result = session.step(tokens, targets, schedule.at(step));
+    const StepResult result = session.step({tokens, targets}, schedule.at(step));
     if (step == 1 || step % 20 == 0) {
       fmt::print("step {:>3} | loss {:.4f} | norm {:.3f}\n", step, result.loss,
                  result.gradient_norm);

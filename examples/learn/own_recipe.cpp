@@ -48,7 +48,7 @@ double train() {
   double recent = 0;
   for (int step = 1; step <= steps; ++step) {
     stream.next(tokens, targets);
-    const double loss = session.step(tokens, targets, 3e-3).loss;
+    const double loss = session.step({tokens, targets}, 3e-3).loss;
     if (step > steps - 10) recent += loss / 10;
   }
   fmt::print("{:<16} | loss {:.4f}", session.precision(), recent);

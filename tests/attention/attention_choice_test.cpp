@@ -29,8 +29,60 @@ TEST(AttentionChoice, FollowsLibraryFormatAndLength) {
   EXPECT_EQ(runs(llama_8b, limits_with(true, false)), "cudnn, cudnn");
   EXPECT_EQ(runs(llama_8b, limits_with(false, false)), "octavo, octavo");
   EXPECT_EQ(runs<float>(llama_8b, limits_with(true, false)), "octavo, octavo");
-  EXPECT_EQ(runs({1, 8191, {32, 8, 128}}, limits_with(true, false)), "octavo, octavo");
-  EXPECT_EQ(runs({1, 64, {32, 8, 128}}, limits_with(true, true)), "cudnn, cudnn deterministic");
+  for (const Index tokens : {64, 65, 100, 1000, 4097, 8191}) {
+    const AttentionShape shape{1, tokens, {32, 8, 128}};
+    EXPECT_EQ(runs(shape, limits_with(true, false)), "cudnn, cudnn") << tokens;
+    EXPECT_EQ(runs(shape, limits_with(true, true)), "cudnn, cudnn deterministic") << tokens;
+  }
+  for (const Index tokens : {1, 63}) {
+    EXPECT_EQ(runs({1, tokens, {32, 8, 128}}, limits_with(true, false)), "octavo, octavo")
+        << tokens;
+  }
+}
+
+TEST(AttentionChoice, AShapeThatIsMetOnceIsNotPrepared) {
+  AttentionShape shape{1, 128, {32, 8, 128}};
+  shape.once = true;
+  EXPECT_EQ(runs(shape, limits_with(true, false)), "octavo, octavo");
+  EXPECT_EQ(attention_fallback(AttentionPass::forward, shape, limits_with(true, false)), "");
+}
+
+TEST(AttentionChoice, DocumentsRunAsSequencesDo) {
+  const AttentionShape documents{1, 8192, {32, 8, 128}, 16};
+  EXPECT_EQ(runs(documents, limits_with(true, false)), "cudnn, cudnn");
+  EXPECT_EQ(runs(documents, limits_with(false, false)), "octavo, octavo");
+  // The gradients of all scores, as if each of 16 documents had 8192 tokens, are 64 GiB.
+  EXPECT_EQ(runs(documents, limits_with(true, true)), "cudnn, octavo");
+}
+
+// An FP32 gradient of queries as wide as fused rows, gradients of keys and values as wide as a
+// fused row for each of the 4 heads of a group, and softmax sums; beside them four tables.
+TEST(AttentionChoice, WorkspaceOfDocumentsIsComputed) {
+  const AttentionShape documents{1, 8192, {32, 8, 128}, 16};
+  const std::size_t rows = std::size_t{8192} * (32 * 4 + 6144 * 4 * (1 + 2 * 4));
+  const std::size_t tables = 4 * 256;
+  const std::size_t workspace = attention_workspace(documents, limits_with(true, false));
+  EXPECT_GE(workspace, rows + tables);
+  EXPECT_LE(workspace, rows + tables + gib / 2);
+  EXPECT_EQ(attention_workspace(documents, limits_with(false, false)), std::size_t{8192} * 32 * 4);
+  // Heads that cuDNN lays out a document at a time.
+  const AttentionShape narrow{1, 8192, {32, 8, 24}, 16};
+  EXPECT_GE(attention_workspace(narrow, limits_with(true, false)),
+            std::size_t{16} * 8192 * 32 * (4 + 24 * 8));
+}
+
+TEST(AttentionChoice, ARefusedShapeRunsInOwnKernelsAndItIsSaidWhy) {
+  DeviceLimits<Cuda> limits = limits_with(true, false);
+  limits.cudnn_answer = CudnnAnswer{};
+  limits.cudnn_answer->forward_refusal = "too odd";
+  EXPECT_EQ(runs(llama_8b, limits), "octavo, octavo");
+  EXPECT_EQ(attention_fallback(AttentionPass::forward, llama_8b, limits), "too odd");
+  EXPECT_EQ(attention_fallback(AttentionPass::backward, llama_8b, limits), "too odd");
+  EXPECT_EQ(attention_workspace(llama_8b, limits), std::size_t{8192} * 32 * 4);
+  limits.cudnn_answer = CudnnAnswer{2 * gib, 0, "no backward", ""};
+  EXPECT_EQ(runs(llama_8b, limits), "cudnn, octavo");
+  EXPECT_EQ(attention_fallback(AttentionPass::forward, llama_8b, limits), "");
+  EXPECT_EQ(attention_fallback(AttentionPass::backward, llama_8b, limits), "no backward");
 }
 
 TEST(AttentionChoice, ADeterministicBackwardMustFit) {
@@ -46,10 +98,10 @@ TEST(AttentionChoice, ADeterministicBackwardMustFit) {
 TEST(AttentionChoice, WhatCudnnAskedForCounts) {
   constexpr std::size_t own = std::size_t{8192} * 32 * 4;
   DeviceLimits<Cuda> limits = limits_with(true, true);
-  limits.cudnn_answer = {0, 0, "there is none"};
+  limits.cudnn_answer = {0, 0, "there is none", ""};
   EXPECT_EQ(runs(llama_8b, limits), "cudnn, octavo");
   EXPECT_EQ(attention_workspace(llama_8b, limits), own);
-  limits.cudnn_answer = {0, 3 * gib + 1, ""};
+  limits.cudnn_answer = {0, 3 * gib + 1, "", ""};
   EXPECT_EQ(runs(llama_8b, limits), "cudnn, cudnn deterministic");
   EXPECT_EQ(attention_workspace(llama_8b, limits), 3 * gib + 1);
 }
@@ -57,26 +109,27 @@ TEST(AttentionChoice, WhatCudnnAskedForCounts) {
 // The forward runs through cuDNN, whatever becomes of the backward.
 TEST(AttentionChoice, TheForwardsWorkspaceStaysWhereTheBackwardFallsBack) {
   DeviceLimits<Cuda> limits = limits_with(true, true);
-  limits.cudnn_answer = {2 * gib, 0, "there is none"};
+  limits.cudnn_answer = {2 * gib, 0, "there is none", ""};
   EXPECT_EQ(attention_workspace(llama_8b, limits), 2 * gib);
-  limits.cudnn_answer = {2 * gib, 9 * gib, ""};
+  limits.cudnn_answer = {2 * gib, 9 * gib, "", ""};
   EXPECT_EQ(runs(llama_8b, limits), "cudnn, octavo");
   EXPECT_EQ(attention_workspace(llama_8b, limits), 2 * gib);
 }
 
 TEST(AttentionChoice, WhyABackwardFallsBackIsSaid) {
   DeviceLimits<Cuda> limits = limits_with(true, true);
-  EXPECT_EQ(attention_fallback(llama_8b, limits), "");
-  limits.cudnn_answer = {0, 0, "there is none"};
-  EXPECT_EQ(attention_fallback(llama_8b, limits), "there is none");
-  EXPECT_EQ(attention_fallback<float>(llama_8b, limits), "") << "cuDNN is no choice in fp32";
-  limits.cudnn_answer = {0, 9 * gib, ""};
-  EXPECT_EQ(attention_fallback(llama_8b, limits),
+  EXPECT_EQ(attention_fallback(AttentionPass::backward, llama_8b, limits), "");
+  limits.cudnn_answer = {0, 0, "there is none", ""};
+  EXPECT_EQ(attention_fallback(AttentionPass::backward, llama_8b, limits), "there is none");
+  EXPECT_EQ(attention_fallback<float>(AttentionPass::backward, llama_8b, limits), "")
+      << "cuDNN is no choice in fp32";
+  limits.cudnn_answer = {0, 9 * gib, "", ""};
+  EXPECT_EQ(attention_fallback(AttentionPass::backward, llama_8b, limits),
             "cuDNN's deterministic backward takes a workspace of 9663676416 bytes, of which "
             "8589934592 are allowed");
   limits.deterministic = false;
-  EXPECT_EQ(attention_fallback(llama_8b, limits), "");
-  EXPECT_EQ(attention_fallback(llama_8b, limits_with(false, true)), "");
+  EXPECT_EQ(attention_fallback(AttentionPass::backward, llama_8b, limits), "");
+  EXPECT_EQ(attention_fallback(AttentionPass::backward, llama_8b, limits_with(false, true)), "");
 }
 
 TEST(AttentionChoice, WorkspaceIsComputedWhereNobodyCanBeAsked) {

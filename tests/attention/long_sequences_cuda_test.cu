@@ -60,8 +60,8 @@ class LongSequence {
     const TensorView<float, 1, Cuda> log_sum_exp{place.make_poisoned<float>(statistics),
                                                  {statistics}};
     const char* library = cudnn ? "cudnn" : "octavo";
-    EXPECT_STREQ(attention_forward(shape_, qkv, output, log_sum_exp, place.context()), library);
-    EXPECT_STREQ(attention_backward(shape_, qkv, constant(output), output_gradient,
+    EXPECT_STREQ(attention_forward(shape_, qkv, {}, output, log_sum_exp, place.context()), library);
+    EXPECT_STREQ(attention_backward(shape_, qkv, {}, constant(output), output_gradient,
                                     constant(log_sum_exp), gradient, place.context()),
                  library);
     return {place.read(output), place.read(gradient), place.read(log_sum_exp)};
@@ -298,8 +298,8 @@ void expect_workspace_suffices(const AttentionShape& shape, std::size_t bytes, b
   const auto gradient = matrix(columns);
   const Index statistics = shape.rows() * shape.heads.heads;
   const TensorView<float, 1, Cuda> log_sum_exp{place.make<float>(statistics), {statistics}};
-  attention_forward(shape, constant(qkv), output, log_sum_exp, context);
-  attention_backward(shape, constant(qkv), constant(output), constant(output_gradient),
+  attention_forward(shape, constant(qkv), {}, output, log_sum_exp, context);
+  attention_backward(shape, constant(qkv), {}, constant(output), constant(output_gradient),
                      constant(log_sum_exp), gradient, context);
   EXPECT_TRUE(place.read(memory + bytes, guard) == std::vector<std::byte>(guard, std::byte{0xff}));
 }
@@ -341,18 +341,18 @@ TEST_F(LongSequencesOfRopeOnCuda, RotateByTheAngleOfThePosition) {
   const Context<Cuda>& context = place.context();
   RoPE<Cuda> rope;
   Arena<Cuda> measuring;
-  rope.take(measuring, tokens, layout.head_dim);
+  rope.take(measuring, {1, tokens}, layout.head_dim);
   Arena<Cuda> arena(measuring.plan(), context);
-  rope.take(arena, tokens, layout.head_dim);
+  rope.take(arena, {1, tokens}, layout.head_dim);
   rope.fill(frequency, context);
+  const auto table = rope.rotations(BatchShape{1, tokens}).table;
   const std::vector<Bf16> before = spread_values(tokens * layout.columns(), 2.0f, 3);
   const auto qkv = place.matrix(before, layout.columns());
-  rope_forward(constant(qkv), layout, QkNorm<const Bf16, Cuda>{}, rope.table(), tokens, qkv,
-               context);
+  rope_forward(constant(qkv), layout, QkNorm<const Bf16, Cuda>{}, table, tokens, qkv, context);
   const std::vector<Bf16> rotated = place.read(qkv);
   const Operand<Bf16, OperandKind::output_gradient, Cuda> back{qkv};
   rope_backward(qkv, layout, TensorView<const Bf16, 2, Cuda>{}, QkNorm<const Bf16, Cuda>{},
-                QkNorm<float, Cuda>{}, rope.table(), tokens, back, context);
+                QkNorm<float, Cuda>{}, table, tokens, back, context);
   const std::vector<Bf16> returned = place.read(qkv);
   for (const Index token : some_rows(tokens)) {
     for (Index head = 0; head < layout.heads + layout.kv_heads; ++head) {

@@ -2,7 +2,8 @@
 // expect FINISH_STEP: ModelSession: the model lacks finish_step(const Context<D>&)
 // expect GEMM_ROWS: ModelSession: the model lacks GemmRows gemm_rows(Index micro_batches)
 // expect FACTS: ModelSession: the model lacks `static ModelFacts facts()`, its name and
-// expect SCALE_BY_VALUE: ModelSession: the model lacks train_micro_batch(tokens, targets, losses,
+// expect SCALE_BY_VALUE: ModelSession: the model lacks train_micro_batch(batch, losses,
+// gradient_scale,
 #include <octavo/octavo.hpp>
 
 using namespace octavo;
@@ -37,14 +38,14 @@ struct Own {
   void visit_runs(Visitor&&) {}
   template <class M>
   void quantize_weights(const Context<D>&) {}
-  void train_micro_batch(Tokens tokens, Tokens targets, Losses losses, GradientScale scale,
+  void train_micro_batch(const DeviceBatch<D>& batch, Losses losses, GradientScale scale,
                          octavo::Accumulation accumulation, octavo::NoHooks& hooks,
                          const Context<D>& context);
 #if !defined(OCTAVO_COMPILE_FAIL_FINISH_STEP)
   void finish_step(const Context<D>& context);
 #endif
   [[nodiscard]] const ScalingTable<D>& scaling() const;
-  void evaluate(Tokens tokens, Tokens targets, Losses losses, const Context<D>& context);
+  void evaluate(const DeviceBatch<D>& batch, Losses losses, const Context<D>& context);
   TensorView<T, 2, D> logits(Tokens tokens, BatchShape shape, Index begin, Index count,
                              const Context<D>& context);
   [[nodiscard]] const Manifest& manifest() const;

@@ -96,8 +96,9 @@ void expect_agreement(const std::string& file) {
 
   EXPECT_LE(support::relative_error(logits(session, golden), golden.logits), 1e-4);
   const octavo::StepResult result =
-      session.step(std::vector<std::int32_t>(golden.tokens.begin(), golden.tokens.end()),
-                   std::vector<std::int32_t>(golden.targets.begin(), golden.targets.end()), 0.0);
+      session.step({std::vector<std::int32_t>(golden.tokens.begin(), golden.tokens.end()),
+                    std::vector<std::int32_t>(golden.targets.begin(), golden.targets.end())},
+                   0.0);
   EXPECT_FALSE(result.skipped);
   EXPECT_NEAR(result.loss, golden.loss, 1e-5 * golden.loss);
   const reference::Weights gradients = support::gradients(session.model());

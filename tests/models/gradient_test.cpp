@@ -87,7 +87,7 @@ int compare_gradients(int samples, unsigned seed) {
   support::load_weights(session.model(), weights);
   const support::TokenBatch batch =
       support::make_batch(sequences * tokens, Config.vocabulary, seed + 1);
-  const octavo::StepResult result = session.step(batch.tokens, batch.targets, 0.0);
+  const octavo::StepResult result = session.step({batch.tokens, batch.targets}, 0.0);
   const reference::ReferenceConfig config = support::reference_config(Config);
   const std::vector<int> inputs(batch.tokens.begin(), batch.tokens.end());
   const std::vector<int> targets(batch.targets.begin(), batch.targets.end());

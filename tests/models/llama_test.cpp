@@ -82,8 +82,8 @@ void expect_invisible_padding() {
   Fp32Session<Config> plain(options, context);
   Fp32Session<Config> padded(options, context);
   set_padding(padded, 3.0f);
-  const octavo::StepResult a = plain.step(batch.tokens, batch.targets, 0.0);
-  const octavo::StepResult b = padded.step(batch.tokens, batch.targets, 0.0);
+  const octavo::StepResult a = plain.step({batch.tokens, batch.targets}, 0.0);
+  const octavo::StepResult b = padded.step({batch.tokens, batch.targets}, 0.0);
   EXPECT_NEAR(a.loss, std::log(96.0), 0.2) << "a fresh model knows nothing of 96 tokens";
   EXPECT_EQ(a.loss, b.loss);
   EXPECT_EQ(a.gradient_norm, b.gradient_norm);
@@ -101,7 +101,7 @@ TEST(Llama, PaddingStaysZeroWhileItTrains) {
   Fp32Session<support::small> session(options, context);
   for (unsigned i = 0; i < 3; ++i) {
     const TokenBatch batch = support::step_batch(options, i);
-    session.step(batch.tokens, batch.targets, 1e-2);
+    session.step({batch.tokens, batch.targets}, 1e-2);
   }
   visit_padding(session, [](float value, float) { ASSERT_EQ(value, 0.0f); });
 }
@@ -113,13 +113,13 @@ TEST(Llama, TokensBeyondTheVocabularyAreRefused) {
   for (const std::int32_t wrong : {-1, 96, 127}) {
     TokenBatch batch = support::step_batch(options, 0);
     batch.tokens[5] = wrong;
-    EXPECT_THROW(session.step(batch.tokens, batch.targets, 0.0), octavo::ConfigError);
+    EXPECT_THROW(session.step({batch.tokens, batch.targets}, 0.0), octavo::ConfigError);
   }
   TokenBatch batch = support::step_batch(options, 0);
   batch.targets[5] = 96;
-  EXPECT_THROW(session.step(batch.tokens, batch.targets, 0.0), octavo::ConfigError);
+  EXPECT_THROW(session.step({batch.tokens, batch.targets}, 0.0), octavo::ConfigError);
   batch.tokens.pop_back();
-  EXPECT_THROW(session.step(batch.tokens, batch.targets, 0.0), octavo::ShapeError);
+  EXPECT_THROW(session.step({batch.tokens, batch.targets}, 0.0), octavo::ShapeError);
 }
 
 TEST(Llama, TiedEmbeddingsHaveOneTable) {
@@ -170,8 +170,8 @@ TEST(Llama, TwoMicroBatchesEqualOneBatchOfBoth) {
   TokenBatch batch = support::step_batch(whole, 0);
   // Parts with unequal numbers of targets still weigh every target alike.
   std::fill(batch.targets.begin(), batch.targets.begin() + 20, -1);
-  const octavo::StepResult a = one.step(batch.tokens, batch.targets, 0.0);
-  const octavo::StepResult b = two.step(batch.tokens, batch.targets, 0.0);
+  const octavo::StepResult a = one.step({batch.tokens, batch.targets}, 0.0);
+  const octavo::StepResult b = two.step({batch.tokens, batch.targets}, 0.0);
   EXPECT_NEAR(a.loss, b.loss, 1e-6 * a.loss);
   EXPECT_NEAR(a.gradient_norm, b.gradient_norm, 1e-5 * a.gradient_norm);
   expect_close(support::gradients(one.model()), support::gradients(two.model()), 1e-5);
@@ -188,8 +188,8 @@ TEST(Llama, TiedGradientsAccumulateToo) {
     // New in each round: it has no gradients of a step before.
     Fp32Session<small_tied> one(whole, context);
     const TokenBatch batch = support::step_batch(whole, i);
-    one.step(batch.tokens, batch.targets, 0.0);
-    two.step(batch.tokens, batch.targets, 0.0);
+    one.step({batch.tokens, batch.targets}, 0.0);
+    two.step({batch.tokens, batch.targets}, 0.0);
     expect_close(support::gradients(one.model()), support::gradients(two.model()), 1e-5);
   }
 }
@@ -199,18 +199,18 @@ TEST(Llama, SizeOfTheHeadsChunksDoesNotMatter) {
   octavo::Context<octavo::Cpu> context{2};
   Fp32Session<support::small> one(whole, context);
   const TokenBatch batch = support::step_batch(whole, 0);
-  const octavo::StepResult expected = one.step(batch.tokens, batch.targets, 0.0);
-  const double loss = one.evaluate(batch.tokens, batch.targets).mean();
+  const octavo::StepResult expected = one.step({batch.tokens, batch.targets}, 0.0);
+  const double loss = one.evaluate({batch.tokens, batch.targets}).mean();
   EXPECT_EQ(one.head_chunks(), 1);
   for (const Index chunk : {1, 7, 48, 95}) {
     SCOPED_TRACE("chunk " + std::to_string(chunk));
     SessionOptions chunked = whole;
     chunked.model.head_chunk = chunk;
     Fp32Session<support::small> several(chunked, context);
-    const octavo::StepResult result = several.step(batch.tokens, batch.targets, 0.0);
+    const octavo::StepResult result = several.step({batch.tokens, batch.targets}, 0.0);
     EXPECT_EQ(several.head_chunks(), (96 + chunk - 1) / chunk);
     EXPECT_NEAR(result.loss, expected.loss, 1e-6 * expected.loss);
-    EXPECT_NEAR(several.evaluate(batch.tokens, batch.targets).mean(), loss, 1e-6 * loss);
+    EXPECT_NEAR(several.evaluate({batch.tokens, batch.targets}).mean(), loss, 1e-6 * loss);
     expect_close(support::gradients(one.model()), support::gradients(several.model()), 1e-5);
   }
 }
@@ -327,7 +327,7 @@ double loss_after_training(std::size_t optimizer_bytes_a_weight) {
   double loss = 0;
   for (unsigned i = 0; i < 25; ++i) {
     const TokenBatch batch = support::step_batch(options, i);
-    loss = session.step(batch.tokens, batch.targets, 3e-3).loss;
+    loss = session.step({batch.tokens, batch.targets}, 3e-3).loss;
   }
   return loss;
 }

@@ -46,7 +46,7 @@ class RecomputeTest : public testing::Test {
     Trace trace;
     for (unsigned i = 0; i < 4; ++i) {
       const support::TokenBatch batch = support::step_batch(options, i);
-      const octavo::StepResult result = session.step(batch.tokens, batch.targets, 3e-3);
+      const octavo::StepResult result = session.step({batch.tokens, batch.targets}, 3e-3);
       EXPECT_FALSE(result.skipped);
       trace.losses.push_back(result.loss);
       trace.norms.push_back(result.gradient_norm);
@@ -72,7 +72,7 @@ class RecomputeTest : public testing::Test {
     const support::TokenBatch batch = support::make_batch(48, support::small.vocabulary, 3);
     const float gradient_scale = 1.0f / 48.0f;
     octavo::NoHooks hooks;
-    model.train_micro_batch({batch.tokens.data(), {48}}, {batch.targets.data(), {48}},
+    model.train_micro_batch({{batch.tokens.data(), {48}}, {batch.targets.data(), {48}}},
                             {result.losses.data(), {48}}, {&gradient_scale, {1}}, {}, hooks,
                             context);
     model.visit(
@@ -95,7 +95,7 @@ class RecomputeTest : public testing::Test {
     const std::vector<std::byte> weights = support::weights(session);
     const support::TokenBatch batch = support::make_batch(48, support::small.vocabulary, 5);
     session.begin_evaluation();
-    EXPECT_GT(session.evaluate(batch.tokens, batch.targets).sum, 0.0);
+    EXPECT_GT(session.evaluate({batch.tokens, batch.targets}).sum, 0.0);
     std::vector<float> logits(static_cast<std::size_t>(support::small.vocabulary));
     session.next_token_logits(batch.tokens, logits);
     EXPECT_TRUE(has_same_history(session, state));

@@ -27,7 +27,7 @@ inline SessionOptions small_session(Index micro_batches) {
 inline StepResult take_step(TrainingSession& session, const SessionOptions& options,
                             unsigned number) {
   const ::support::TokenBatch batch = ::support::step_batch(options, number);
-  return session.step(batch.tokens, batch.targets, 3e-4);
+  return session.step({batch.tokens, batch.targets}, 3e-4);
 }
 
 /// The bits of all weights.

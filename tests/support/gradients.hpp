@@ -191,7 +191,7 @@ reference::Weights telling_gradients(const octavo::SessionOptions& options, cons
                                      octavo::Context<D>& context, unsigned seed = 3) {
   Session session(options, context);
   set_telling_weights(session.model(), seed, context);
-  session.step(batch.tokens, batch.targets, 0.0);
+  session.step({batch.tokens, batch.targets}, 0.0);
   return gradients_from_device(session.model(), context);
 }
 

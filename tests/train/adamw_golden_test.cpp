@@ -123,8 +123,9 @@ void expect_agreement(const std::string& file, Index micro_batches) {
     const double rate = schedule(golden).at(step);
     EXPECT_NEAR(rate, golden.learning_rates[index], 1e-6 * rate);
     const octavo::StepResult result =
-        session.step(std::span(golden.tokens).subspan(index * rows, rows),
-                     std::span(golden.targets).subspan(index * rows, rows), rate);
+        session.step({std::span(golden.tokens).subspan(index * rows, rows),
+                      std::span(golden.targets).subspan(index * rows, rows)},
+                     rate);
     EXPECT_FALSE(result.skipped);
     // The gradient answers an error of the weights, 1e-6 of them, with several times as much.
     EXPECT_NEAR(result.loss, golden.losses[index], 5e-6 * golden.losses[index]);

@@ -61,7 +61,7 @@ template <class AnySession>
 void take_first_step(AnySession& session) {
   shrink_gradients(session);
   const TokenBatch batch = support::step_batch(options(1), 0);
-  EXPECT_FALSE(session.step(batch.tokens, batch.targets, 0.0).skipped);
+  EXPECT_FALSE(session.step({batch.tokens, batch.targets}, 0.0).skipped);
 }
 
 // Scales of 1 make zero of nearly all of a gradient; the next cast of the block then sees none, and
@@ -97,7 +97,7 @@ TEST(Calibration, EveryMicroBatchAddsToHistoriesAndEveryStepToThoseOfWeights) {
     expect_no_history(session);
     for (unsigned step = 1; step <= 3; ++step) {
       const TokenBatch batch = support::step_batch(options(micro_batches), step);
-      session.step(batch.tokens, batch.targets, 1e-3);
+      session.step({batch.tokens, batch.targets}, 1e-3);
       visit_slots(session, [&](const std::string& name, const ScalingSlot& slot) {
         const bool weight = name.ends_with(".weight");
         const auto entries = step * (weight ? 1U : static_cast<unsigned>(micro_batches));
@@ -131,7 +131,7 @@ TEST(Calibration, StatisticsAreThoseOfOneStep) {
     Session session(options(micro_batches), context);
     for (unsigned step = 0; step < 2; ++step) {
       const TokenBatch batch = support::step_batch(options(micro_batches), step);
-      session.step(batch.tokens, batch.targets, 1e-3);
+      session.step({batch.tokens, batch.targets}, 1e-3);
       visit_slots(session, [&](const std::string& name, const ScalingSlot& slot) {
         constexpr std::uint64_t hidden = 128;
         const bool weight = name.ends_with(".weight");
@@ -163,13 +163,13 @@ TEST(Calibration, ASkippedFirstStepLeavesNoHistory) {
   Bf16& element = support::weight(session, "blocks.1.qkv.weight").data()[11];
   const Bf16 healthy = element;
   element = Bf16(std::numeric_limits<float>::quiet_NaN());
-  EXPECT_TRUE(session.step(batch.tokens, batch.targets, 1e-3).skipped);
+  EXPECT_TRUE(session.step({batch.tokens, batch.targets}, 1e-3).skipped);
   expect_no_history(session);
   EXPECT_EQ(nonfinite_casts(session, "blocks.1.qkv.weight"), 1U) << "the calibration's count too";
   element = healthy;
   Session untouched(options(1), context);
-  EXPECT_FALSE(session.step(batch.tokens, batch.targets, 1e-3).skipped);
-  untouched.step(batch.tokens, batch.targets, 1e-3);
+  EXPECT_FALSE(session.step({batch.tokens, batch.targets}, 1e-3).skipped);
+  untouched.step({batch.tokens, batch.targets}, 1e-3);
   EXPECT_TRUE(support::weights(session) == support::weights(untouched));
 }
 
@@ -181,11 +181,11 @@ TEST(Calibration, WeightsAreQuantisedAnewInEveryStep) {
   Tensorwise evaluated(options(1), context);
   const TokenBatch first = support::step_batch(options(1), 0);
   const TokenBatch second = support::step_batch(options(1), 1);
-  const double before = trained.step(first.tokens, first.targets, 1e-2).loss;
-  evaluated.step(first.tokens, first.targets, 1e-2);
+  const double before = trained.step({first.tokens, first.targets}, 1e-2).loss;
+  evaluated.step({first.tokens, first.targets}, 1e-2);
   evaluated.begin_evaluation();
-  const double loss = evaluated.evaluate(second.tokens, second.targets).mean();
-  EXPECT_NEAR(trained.step(second.tokens, second.targets, 0.0).loss, loss, 1e-9);
+  const double loss = evaluated.evaluate({second.tokens, second.targets}).mean();
+  EXPECT_NEAR(trained.step({second.tokens, second.targets}, 0.0).loss, loss, 1e-9);
   EXPECT_LT(loss, before - 0.1) << "the step moved nothing";
 }
 

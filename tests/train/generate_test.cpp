@@ -21,13 +21,9 @@ constexpr int vocabulary = 8;
 /// A model that likes the token after the last one it sees best, and notes what it was shown.
 class CountingModel final : public octavo::TrainingSession {
  public:
-  StepResult step(std::span<const std::int32_t>, std::span<const std::int32_t>, double) override {
-    return {};
-  }
+  StepResult step(const octavo::Batch&, double) override { return {}; }
   void begin_evaluation() override { ready_ = true; }
-  LossSum evaluate(std::span<const std::int32_t>, std::span<const std::int32_t>) override {
-    return {};
-  }
+  LossSum evaluate(const octavo::Batch&) override { return {}; }
   void next_token_logits(std::span<const std::int32_t> tokens, std::span<float> logits) override {
     EXPECT_TRUE(ready_) << "weights have to be quantised first";
     shown.emplace_back(tokens.begin(), tokens.end());

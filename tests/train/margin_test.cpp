@@ -22,7 +22,7 @@ double train(std::vector<octavo::OperandReport>* operands) {
   double loss = 0;
   for (unsigned i = 0; i < 40; ++i) {
     const support::TokenBatch batch = support::step_batch(options, i);
-    const octavo::StepResult result = session.step(batch.tokens, batch.targets, 3e-3);
+    const octavo::StepResult result = session.step({batch.tokens, batch.targets}, 3e-3);
     EXPECT_FALSE(result.skipped);
     if (i >= 35) loss += result.loss / 5;
   }

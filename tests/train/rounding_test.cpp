@@ -41,7 +41,7 @@ std::map<std::string, Roundings> roundings(Session& session, const octavo::Sessi
     std::fill_n(parameter.weight.data(), parameter.weight.size(), Bf16(initial));
   });
   const support::TokenBatch batch = support::step_batch(all, 0);
-  EXPECT_FALSE(session.step(batch.tokens, batch.targets, learning_rate).skipped);
+  EXPECT_FALSE(session.step({batch.tokens, batch.targets}, learning_rate).skipped);
   std::map<std::string, Roundings> result;
   session.model().visit([&](auto& parameter) {
     if (!parameter.is_matrix()) return;

@@ -63,8 +63,8 @@ TYPED_TEST(SessionOnCuda, FollowsTheCpu) {
     const TokenBatch batch = step_batch(small_session(1), 1000);
     cpu.begin_evaluation();
     cuda.begin_evaluation();
-    const double expected = cpu.evaluate(batch.tokens, batch.targets).mean();
-    const double evaluated = cuda.evaluate(batch.tokens, batch.targets).mean();
+    const double expected = cpu.evaluate({batch.tokens, batch.targets}).mean();
+    const double evaluated = cuda.evaluate({batch.tokens, batch.targets}).mean();
     EXPECT_NEAR(evaluated, expected, 1e-3 * expected);
     std::printf("  %s, %d micro-batches: loss within %.1e of the Cpu's, evaluation within %.1e\n",
                 cuda.precision().c_str(), static_cast<int>(micro_batches), worst,
@@ -166,7 +166,7 @@ TYPED_TEST(SessionOnCuda, AllGemmsArePreparedBeforeTheFirstStep) {
     for (unsigned i = 0; i < 3; ++i) this->step(session, options, i);
     const TokenBatch batch = step_batch(small_session(1), 1000);
     session.begin_evaluation();
-    session.evaluate(batch.tokens, batch.targets);
+    session.evaluate({batch.tokens, batch.targets});
     EXPECT_EQ(session.gemm_plan_summary().text(), chosen.text())
         << "the manifest announces other products than run";
     EXPECT_EQ(session.gemm_plans().size(), static_cast<std::size_t>(chosen.rehearsed));
@@ -239,8 +239,8 @@ TYPED_TEST(SessionOnCuda, OneRecordServesEveryNumberOfTargets) {
     TokenBatch batch = step_batch(options, i);
     for (std::size_t t = 0; t < batch.targets.size(); t += i + 1) batch.targets[t] = -1;
     if (i == 5) std::fill(batch.targets.begin(), batch.targets.end(), -1);
-    const StepResult expected = cpu.step(batch.tokens, batch.targets, 3e-4);
-    const StepResult result = cuda.step(batch.tokens, batch.targets, 3e-4);
+    const StepResult expected = cpu.step({batch.tokens, batch.targets}, 3e-4);
+    const StepResult result = cuda.step({batch.tokens, batch.targets}, 3e-4);
     ASSERT_NEAR(result.loss, expected.loss, 1e-3 * expected.loss) << "step " << i;
     ASSERT_NEAR(result.gradient_norm, expected.gradient_norm, 0.02 * expected.gradient_norm);
   }
@@ -260,10 +260,10 @@ TYPED_TEST(SessionOnCuda, AStepThatThrowsChangesNoBitOfThoseThatFollow) {
       if (i == failing) {
         session.model().faulty = true;
         const TokenBatch batch = step_batch(options, 99);
-        EXPECT_THROW(session.step(batch.tokens, batch.targets, 1e-2), ConfigError);
+        EXPECT_THROW(session.step({batch.tokens, batch.targets}, 1e-2), ConfigError);
       }
       const TokenBatch batch = step_batch(options, static_cast<unsigned>(i));
-      EXPECT_FALSE(session.step(batch.tokens, batch.targets, 1e-3).skipped);
+      EXPECT_FALSE(session.step({batch.tokens, batch.targets}, 1e-3).skipped);
     }
     return support::weight_bits(session, context);
   };
@@ -280,7 +280,7 @@ TYPED_TEST(SessionOnCuda, EvaluationTakesNoMemory) {
   const std::size_t before = free_bytes(context);
   const TokenBatch batch = step_batch(options, 1000);
   session.begin_evaluation();
-  session.evaluate(batch.tokens, batch.targets);
+  session.evaluate({batch.tokens, batch.targets});
   EXPECT_EQ(free_bytes(context), before);
   this->step(session, options, 3);
   EXPECT_EQ(free_bytes(context), before);

@@ -71,7 +71,7 @@ TYPED_TEST(SessionStateOnCuda, EvaluationAndGenerationBetweenStepsChangeNoBit) {
   const TokenBatch text = step_batch(small_session(1), 1000);
   const auto evaluated = this->trained(options, [&](auto& session, auto&, unsigned) {
     session.begin_evaluation();
-    EXPECT_GT(session.evaluate(text.tokens, text.targets).mean(), 0);
+    EXPECT_GT(session.evaluate({text.tokens, text.targets}).mean(), 0);
     GenerateOptions few;
     few.tokens = 3;
     EXPECT_EQ(generate(session, std::span(text.tokens).first(20), 64, few).size(), 3u);
@@ -231,7 +231,7 @@ TEST_F(SessionOnCudaInFp32, ARecordTakesEveryStepAsIfItWereEnqueued) {
          t += work.masked_every) {
       batch.targets[t] = -1;
     }
-    return session.step(batch.tokens, batch.targets, work.rate);
+    return session.step({batch.tokens, batch.targets}, work.rate);
   };
   Context<Cuda> context;
   Context<Cuda> another;
@@ -332,7 +332,7 @@ TEST_F(TiedSessionOnCuda, TakesAllItsPlansFromAFile) {
     for (unsigned i = 0; i < 3; ++i) run.push_back(take_step(session, options, i).loss);
     const TokenBatch batch = step_batch(small_session(1), 1000);
     session.begin_evaluation();
-    run.push_back(session.evaluate(batch.tokens, batch.targets).mean());
+    run.push_back(session.evaluate({batch.tokens, batch.targets}).mean());
     EXPECT_EQ(session.gemm_plan_summary().text(), chosen.text())
         << "the manifest announces other products than run";
     store_gemm_plans(file, session.gemm_plans());

@@ -25,7 +25,7 @@ class SessionTest : public testing::Test {
 
   static octavo::StepResult step(Session& session, unsigned number, double learning_rate = 3e-3) {
     const support::TokenBatch batch = support::step_batch(options(), number);
-    return session.step(batch.tokens, batch.targets, learning_rate);
+    return session.step({batch.tokens, batch.targets}, learning_rate);
   }
 
   static octavo::SessionOptions options() { return support::small_options(); }
@@ -120,7 +120,7 @@ TYPED_TEST_P(SessionTest, ManifestIsWhatRuns) {
   }
   const support::TokenBatch batch = support::step_batch(options, 0);
   for (int i = 0; i < 2; ++i) {
-    session.step(batch.tokens, batch.targets, 1e-3);
+    session.step({batch.tokens, batch.targets}, 1e-3);
     for (const octavo::GemmEntry& entry : entries) {
       const bool again = entry.pass == octavo::GemmPass::forward &&
                          entry.layer.find("gate_up") != std::string::npos;
@@ -164,7 +164,7 @@ TYPED_TEST_P(SessionTest, TrainingLearnsWhatTheTextHas) {
   const double learnt = reference_loss(session, unseen, this->options().batch);
   EXPECT_LT(learnt, 2.5);
   session.begin_evaluation();
-  EXPECT_NEAR(session.evaluate(unseen.tokens, unseen.targets).mean(), learnt, 0.01 * learnt);
+  EXPECT_NEAR(session.evaluate({unseen.tokens, unseen.targets}).mean(), learnt, 0.01 * learnt);
 }
 
 REGISTER_TYPED_TEST_SUITE_P(SessionTest, EqualSeedsAndAnyThreadsGiveEqualBits,

@@ -52,12 +52,14 @@ void expect_no_allocation() {
   const TokenBatch batch = support::step_batch(options, 0);
   const auto tokens = std::span(batch.tokens).first(batch.tokens.size() / 2);
   const auto targets = std::span(batch.targets).first(batch.targets.size() / 2);
-  session.step(batch.tokens, batch.targets, 1e-3);
-  EXPECT_EQ(support::count_allocations([&] { session.step(batch.tokens, batch.targets, 1e-3); }),
+  session.step({batch.tokens, batch.targets}, 1e-3);
+  EXPECT_EQ(support::count_allocations([&] {
+              session.step({batch.tokens, batch.targets}, 1e-3);
+            }),
             0U);
   EXPECT_EQ(support::count_allocations([&] {
               session.begin_evaluation();
-              session.evaluate(tokens, targets);
+              session.evaluate({tokens, targets});
             }),
             0U);
 }
@@ -96,7 +98,7 @@ void expect_hidden_infinity_is_noticed() {
   const std::vector<std::byte> weights = support::weights(session);
   const std::vector<std::byte> scaling = support::scaling_state(session);
   const TokenBatch batch = support::step_batch(options, 0);
-  const StepResult result = session.step(batch.tokens, batch.targets, 1e-3);
+  const StepResult result = session.step({batch.tokens, batch.targets}, 1e-3);
   EXPECT_TRUE(std::isfinite(result.loss));
   EXPECT_TRUE(std::isfinite(result.gradient_norm));
   EXPECT_TRUE(result.skipped);
@@ -104,7 +106,7 @@ void expect_hidden_infinity_is_noticed() {
   EXPECT_TRUE(scaling == support::scaling_state(session));
   EXPECT_EQ(nonfinite_operands(session), std::vector<std::string>{"blocks.1.qkv.input"});
   norm.data()[5] = Bf16(1.0f);
-  EXPECT_FALSE(session.step(batch.tokens, batch.targets, 1e-3).skipped);
+  EXPECT_FALSE(session.step({batch.tokens, batch.targets}, 1e-3).skipped);
   EXPECT_EQ(nonfinite_operands(session), std::vector<std::string>{});
 }
 
@@ -121,7 +123,7 @@ void expect_granularity(const std::string& of_inputs, const std::string& of_weig
   octavo::Context<octavo::Cpu> context{2};
   SmallSession<Precision> session(options, context);
   const TokenBatch batch = support::step_batch(options, 0);
-  session.step(batch.tokens, batch.targets, 1e-3);
+  session.step({batch.tokens, batch.targets}, 1e-3);
   for (const octavo::OperandReport& operand : session.operands()) {
     EXPECT_EQ(operand.granularity, operand.name.ends_with(".weight") ? of_weights : of_inputs);
     EXPECT_EQ(std::isnan(operand.scale), of_inputs != "tensor") << operand.name;
@@ -152,7 +154,7 @@ TEST(Session, TheFirstStepWithDelayedScalesKeepsItsGradients) {
   octavo::Context<octavo::Cpu> context{2};
   SmallSession<Fp8Recipe<octavo::Delayed>> session(options, context);
   const TokenBatch batch = support::step_batch(options, 0);
-  session.step(batch.tokens, batch.targets, 1e-3);
+  session.step({batch.tokens, batch.targets}, 1e-3);
   EXPECT_LT(flushed_gradients(session), 0.01);
 }
 
@@ -164,7 +166,7 @@ TEST(Session, AnEnormousLearningRateEndsInSkippedStepsNotInNaN) {
   for (unsigned i = 0; i < 6; ++i) {
     const TokenBatch batch = support::step_batch(options, i);
     const std::vector<std::byte> before = support::weights(session);
-    const StepResult result = session.step(batch.tokens, batch.targets, 1e30);
+    const StepResult result = session.step({batch.tokens, batch.targets}, 1e30);
     EXPECT_EQ(result.skipped, before == support::weights(session)) << "step " << i;
     skipped += result.skipped ? 1 : 0;
   }
@@ -200,7 +202,7 @@ TEST(Session, GradientsAreClippedToTheLargestNorm) {
     };
     collect(1.0);
     const TokenBatch batch = support::step_batch(options, 0);
-    *norm = session.step(batch.tokens, batch.targets, 1e4).gradient_norm;
+    *norm = session.step({batch.tokens, batch.targets}, 1e4).gradient_norm;
     collect(-1.0);
     return std::sqrt(std::inner_product(values.begin(), values.end(), values.begin(), 0.0));
   };
@@ -220,13 +222,13 @@ TEST(Session, IgnoredTargetsDoNotCount) {
   SmallSession<Fp32> session(options, context);
   TokenBatch batch = support::step_batch(options, 0);
   session.begin_evaluation();
-  const octavo::LossSum all = session.evaluate(batch.tokens, batch.targets);
+  const octavo::LossSum all = session.evaluate({batch.tokens, batch.targets});
   EXPECT_EQ(all.tokens, 96);
   double of_targets = 0;
   for (const std::size_t kept : {std::size_t{0}, std::size_t{47}, std::size_t{95}}) {
     std::vector<std::int32_t> one(batch.targets.size(), -1);
     one[kept] = batch.targets[kept];
-    const octavo::LossSum loss = session.evaluate(batch.tokens, one);
+    const octavo::LossSum loss = session.evaluate({batch.tokens, one});
     EXPECT_EQ(loss.tokens, 1);
     EXPECT_GT(loss.sum, 0.0);
     of_targets += loss.sum;
@@ -235,14 +237,14 @@ TEST(Session, IgnoredTargetsDoNotCount) {
   for (const std::size_t kept : {std::size_t{0}, std::size_t{47}, std::size_t{95}}) {
     three[kept] = batch.targets[kept];
   }
-  const octavo::LossSum loss = session.evaluate(batch.tokens, three);
+  const octavo::LossSum loss = session.evaluate({batch.tokens, three});
   EXPECT_EQ(loss.tokens, 3);
   EXPECT_NEAR(loss.sum, of_targets, 1e-5);
 
   const std::vector<std::int32_t> none(batch.targets.size(), -1);
-  EXPECT_EQ(session.evaluate(batch.tokens, none).tokens, 0);
-  EXPECT_EQ(session.evaluate(batch.tokens, none).mean(), 0.0);
-  const StepResult step = session.step(batch.tokens, none, 1e-3);
+  EXPECT_EQ(session.evaluate({batch.tokens, none}).tokens, 0);
+  EXPECT_EQ(session.evaluate({batch.tokens, none}).mean(), 0.0);
+  const StepResult step = session.step({batch.tokens, none}, 1e-3);
   EXPECT_EQ(step.loss, 0.0);
   EXPECT_EQ(step.gradient_norm, 0.0);
   EXPECT_FALSE(step.skipped);
@@ -254,8 +256,8 @@ TEST(Session, EvaluationGivesTheLossThatTrainingSees) {
   SmallSession<Fp8Recipe<octavo::Tensorwise>> session(options, context);
   const TokenBatch batch = support::step_batch(options, 0);
   session.begin_evaluation();
-  const double evaluated = session.evaluate(batch.tokens, batch.targets).mean();
-  EXPECT_NEAR(session.step(batch.tokens, batch.targets, 1e-3).loss, evaluated, 1e-9);
+  const double evaluated = session.evaluate({batch.tokens, batch.targets}).mean();
+  EXPECT_NEAR(session.step({batch.tokens, batch.targets}, 1e-3).loss, evaluated, 1e-9);
 }
 
 TEST(Session, SessionsOfOneContextDoNotDisturbEachOther) {
@@ -263,13 +265,13 @@ TEST(Session, SessionsOfOneContextDoNotDisturbEachOther) {
   const TokenBatch batch = support::step_batch(options, 0);
   octavo::Context<octavo::Cpu> context{2};
   SmallSession<Fp32> one(options, context);
-  const double expected = one.step(batch.tokens, batch.targets, 0.0).loss;
+  const double expected = one.step({batch.tokens, batch.targets}, 0.0).loss;
   {
     SessionOptions smaller = options;
     smaller.batch = {1, 16};
     SmallSession<Fp32> other(smaller, context);
   }
-  EXPECT_EQ(one.step(batch.tokens, batch.targets, 0.0).loss, expected);
+  EXPECT_EQ(one.step({batch.tokens, batch.targets}, 0.0).loss, expected);
 }
 
 }  // namespace session_test

@@ -32,7 +32,7 @@ Steps take_steps(TrainingSession& session, unsigned begin, unsigned count) {
   Steps steps;
   for (unsigned i = begin; i < begin + count; ++i) {
     const support::TokenBatch batch = support::step_batch(support::small_options(), i);
-    steps.losses.push_back(session.step(batch.tokens, batch.targets, 1e-3).loss);
+    steps.losses.push_back(session.step({batch.tokens, batch.targets}, 1e-3).loss);
   }
   steps.state = save_state_sync(session.state());
   return steps;
@@ -171,8 +171,8 @@ TYPED_TEST(State, WeightsThatAreSetAreUsed) {
   if (trained.model().scaling().has_histories()) return;  // the scales differ
   trained.begin_evaluation();
   other.begin_evaluation();
-  EXPECT_EQ(other.evaluate(batch.tokens, batch.targets).sum,
-            trained.evaluate(batch.tokens, batch.targets).sum);
+  EXPECT_EQ(other.evaluate({batch.tokens, batch.targets}).sum,
+            trained.evaluate({batch.tokens, batch.targets}).sum);
 }
 
 // Histories of other weights say nothing.

@@ -70,12 +70,13 @@ struct Own : If<OnCpu, Missing != Part::device_type>,
   void visit_runs(Visitor&&) requires(Missing != Part::visit_runs);
   template <class M>
   void quantize_weights(const Context<Cpu>&) requires(Missing != Part::quantize_weights);
-  void train_micro_batch(Tokens, Tokens, Losses, TensorView<const float, 1, Cpu>, Accumulation,
-                         NoHooks&,
+  void train_micro_batch(const DeviceBatch<Cpu>&, Losses, TensorView<const float, 1, Cpu>,
+                         Accumulation, NoHooks&,
                          const Context<Cpu>&) requires(Missing != Part::train_micro_batch);
   void finish_step(const Context<Cpu>&) requires(Missing != Part::finish_step);
   const ScalingTable<Cpu>& scaling() const requires(Missing != Part::scaling);
-  void evaluate(Tokens, Tokens, Losses, const Context<Cpu>&) requires(Missing != Part::evaluate);
+  void evaluate(const DeviceBatch<Cpu>&, Losses,
+                const Context<Cpu>&) requires(Missing != Part::evaluate);
   TensorView<Bf16, 2, Cpu> logits(Tokens, BatchShape, Index, Index,
                                   const Context<Cpu>&) requires(Missing != Part::logits);
   const Manifest& manifest() const requires(Missing != Part::manifest);

@@ -1,9 +1,11 @@
 /// @file
-/// Causal attention with grouped queries.
+/// Causal attention with grouped queries, within documents.
 #pragma once
 
 #include <octavo/kernels/rope.hpp>
 #include <octavo/tensor/tensor.hpp>
+
+#include <type_traits>
 
 namespace octavo {
 
@@ -12,6 +14,10 @@ struct AttentionShape {
   Index sequences = 0;
   Index tokens = 0;  ///< in a sequence
   HeadLayout heads;
+  Index most_documents = 0;  ///< see `BatchShape`
+  /// The shape is met once, such as that of a text that is being generated: not worth what a
+  /// library prepares for a shape.
+  bool once = false;
 
   [[nodiscard]] Index rows() const { return sequences * tokens; }
 };
@@ -33,6 +39,20 @@ void check_attention(const char* operation, const AttentionShape& shape, TensorV
                       shape.rows() * shape.heads.heads, " are needed");
 }
 
+/// Throws ShapeError unless the documents have the tables that the shape asks for.
+template <Device D>
+void check_documents(const char* operation, const AttentionShape& shape,
+                     const Documents<D>& documents) {
+  const Index most = shape.most_documents;
+  require<ShapeError>(documents.empty() == (most == 0), operation, ": documents are ",
+                      documents.empty() ? "not given" : "given", ", but most_documents is ", most,
+                      "; it is 0 where each sequence is one document");
+  if (most == 0) return;
+  check_shape(operation, "begins of documents", documents.begins, {most + 1});
+  check_shape(operation, "positions in documents", documents.positions, {shape.rows()});
+  check_shape(operation, "followers in documents", documents.followers, {shape.rows()});
+}
+
 }  // namespace detail
 
 /// The limits of a context's device for attention of format `T` and this shape, with what its
@@ -46,44 +66,51 @@ DeviceLimits<D> attention_limits(const AttentionShape& shape, const Context<D>& 
 }
 
 /// output = softmax(Q · Kᵀ / √head_dim) · V for each head, where a token sees itself and those
-/// before it in its sequence; `heads / kv_heads` neighbouring query heads share a KV head.
+/// before it in its document; `heads / kv_heads` neighbouring query heads share a KV head.
 /// @param qkv          [rows, heads.columns()], after RoPE
+/// @param documents    empty where each sequence is one
 /// @param output       [rows, heads · head_dim]
-/// @param log_sum_exp  [sequences, heads, tokens], kept for the backward
+/// @param log_sum_exp  [sequences, heads, tokens], kept for the backward; with documents
+///                     [rows, heads] on `Cuda`
 /// @return what ran, for the manifest: see `attention_implementation`
 /// @note enqueues; does not synchronise; uses `attention_workspace` bytes of the context's
 /// Source: Ainslie et al. 2023, arXiv 2305.13245; Dao 2023, arXiv 2307.08691.
 template <class T, Device D>
 const char* attention_forward(const AttentionShape& shape, TensorView<const T, 2, D> qkv,
+                              const std::type_identity_t<Documents<D>>& documents,
                               TensorView<T, 2, D> output, TensorView<float, 1, D> log_sum_exp,
                               const Context<D>& context) {
   detail::check_attention("attention_forward", shape, qkv, log_sum_exp.size());
+  detail::check_documents("attention_forward", shape, documents);
   check_shape("attention_forward", "output", output,
               {shape.rows(), shape.heads.heads * shape.heads.head_dim});
-  return attention_forward_body(shape, qkv, output, log_sum_exp, context);
+  return attention_forward_body(shape, qkv, documents, output, log_sum_exp, context);
 }
 
 /// The gradient of `qkv`.
 /// @param qkv              [rows, heads.columns()], after RoPE
+/// @param documents        of the forward
 /// @param output           [rows, heads · head_dim], of the forward
 /// @param output_gradient  [rows, heads · head_dim]
-/// @param log_sum_exp      [sequences, heads, tokens], of the forward
+/// @param log_sum_exp      of the forward
 /// @param qkv_gradient     [rows, heads.columns()]
 /// @return what ran, for the manifest: see `attention_implementation`
 /// @note enqueues; does not synchronise; uses `attention_workspace` bytes of the context's
 template <class T, Device D>
 const char* attention_backward(const AttentionShape& shape, TensorView<const T, 2, D> qkv,
+                               const std::type_identity_t<Documents<D>>& documents,
                                TensorView<const T, 2, D> output,
                                TensorView<const T, 2, D> output_gradient,
                                TensorView<const float, 1, D> log_sum_exp,
                                TensorView<T, 2, D> qkv_gradient, const Context<D>& context) {
   detail::check_attention("attention_backward", shape, qkv, log_sum_exp.size());
+  detail::check_documents("attention_backward", shape, documents);
   check_shape("attention_backward", "output", output,
               {shape.rows(), shape.heads.heads * shape.heads.head_dim});
   check_shape("attention_backward", "output_gradient", output_gradient, output.shape());
   check_shape("attention_backward", "qkv_gradient", qkv_gradient, qkv.shape());
-  return attention_backward_body(shape, qkv, output, output_gradient, log_sum_exp, qkv_gradient,
-                                 context);
+  return attention_backward_body(shape, qkv, documents, output, output_gradient, log_sum_exp,
+                                 qkv_gradient, context);
 }
 
 }  // namespace octavo

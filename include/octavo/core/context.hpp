@@ -27,7 +27,8 @@ struct DeviceLimits<Cpu> {
 struct CudnnAnswer {
   std::size_t forward = 0;   ///< bytes of workspace
   std::size_t backward = 0;  ///< bytes of workspace
-  std::string refusal;       ///< why it has no backward, where a deterministic one is asked for
+  std::string refusal;  ///< why it has no backward, a deterministic one where that is asked for
+  std::string forward_refusal;  ///< why it does not run the shape at all
 };
 
 /// Plans of the `Cuda` device depend on no property of a GPU, so that any machine can make them;

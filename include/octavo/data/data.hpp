@@ -3,6 +3,7 @@
 #pragma once
 
 #include <octavo/data/byte_tokenizer.hpp>
+#include <octavo/data/documents.hpp>
 #include <octavo/data/text.hpp>
 #include <octavo/data/token_stream.hpp>
 #include <octavo/data/utf8.hpp>

@@ -124,7 +124,7 @@ class GroupedQueryAttention {
   /// @param y         [tokens, hidden]
   template <class M>
   void forward(const Input& x, TensorView<const T, 2, D> residual, TensorView<T, 2, D> y,
-               BatchShape batch, const Positions& positions, const Saved& saved,
+               const BatchView<D>& batch, const Positions& positions, const Saved& saved,
                const Context<D>& context) {
     const Index tokens = batch.rows();
     const TensorView<T, 2, D> qkv{saved.qkv, {tokens, Shape.qkv_columns()}};
@@ -134,7 +134,7 @@ class GroupedQueryAttention {
     const auto attended = output_.template input<M>(saved.attended, tokens,
                                                     {.row_major = true, .transposed = M::saves});
     count(AttentionPass::forward, batch,
-          attention_forward(shape_of(batch), constant(rotated), attended.values,
+          attention_forward(shape_of(batch), constant(rotated), batch.documents, attended.values,
                             log_sum_exp(saved, tokens), context));
     quantize(attended, context);
     output_.forward(attended, residual, y, context);
@@ -145,7 +145,7 @@ class GroupedQueryAttention {
   /// @param x           the forward's input, as `backward_input` says
   /// @param x_gradient  [tokens, hidden]
   void backward(TensorView<T, 2, D> y_gradient, const Input& x, TensorView<T, 2, D> x_gradient,
-                BatchShape batch, const Positions& positions, const Saved& saved,
+                const BatchView<D>& batch, const Positions& positions, const Saved& saved,
                 const Scratch& scratch, bool accumulate, const Context<D>& context) {
     const Index tokens = batch.rows();
     auto y_memory = scratch.y_gradient;
@@ -163,7 +163,7 @@ class GroupedQueryAttention {
     const auto qkv_gradient = qkv_.output_gradient(scratch.qkv_gradient, tokens);
     const TensorView<const float, 1, D> sums = log_sum_exp(saved, tokens);
     count(AttentionPass::backward, batch,
-          attention_backward(shape_of(batch), rotated, constant(attended.values),
+          attention_backward(shape_of(batch), rotated, batch.documents, constant(attended.values),
                              constant(attended_gradient), sums, qkv_gradient.values, context));
     rotate_.backward(qkv, batch, positions, qkv_gradient, qkv_.bias_gradient(), context);
     qkv_.backward(qkv_gradient, x, x_gradient, accumulate, context);
@@ -179,35 +179,39 @@ class GroupedQueryAttention {
   }
 
  private:
-  static AttentionShape shape_of(BatchShape batch) {
-    return {batch.sequences, batch.tokens, Shape.head_layout()};
+  /// Others than the announced shape are met once.
+  AttentionShape shape_of(BatchShape batch) const {
+    return {batch.sequences, batch.tokens, Shape.head_layout(), batch.most_documents,
+            !announced(batch)};
   }
+  [[nodiscard]] bool announced(BatchShape batch) const { return batch == registry_.batch; }
 
   /// Enters both passes for the registry's batch into the manifest.
   void announce(const std::string& name, const LayerRegistry<D>& registry, bool recomputed) {
     registry_ = registry;
     const BatchShape batch = registry.batch;
-    const auto add = [&](AttentionPass pass, const char* pass_name, bool again,
-                         std::string fallback) {
+    const auto add = [&](AttentionPass pass, const char* pass_name, bool again) {
       entries_[static_cast<std::size_t>(pass)] = registry.manifest->add(
           AttentionEntry{name, pass_name,
-                         message(batch.sequences, " x ", batch.tokens, ", ", Shape.heads, "/",
-                                 Shape.kv_heads, " heads of ", Shape.head_dim),
+                         message(batch.sequences, " x ", batch.tokens, ", ", documents_text(batch),
+                                 Shape.heads, "/", Shape.kv_heads, " heads of ", Shape.head_dim),
                          FormatTraits<T>::name,
                          attention_implementation<T>(pass, shape_of(batch), registry.limits), again,
-                         0, std::move(fallback)});
+                         0, attention_fallback<T>(pass, shape_of(batch), registry.limits)});
     };
-    add(AttentionPass::forward, "forward", recomputed, {});
-    add(AttentionPass::backward, "backward", false,
-        attention_fallback<T>(shape_of(batch), registry.limits));
+    add(AttentionPass::forward, "forward", recomputed);
+    add(AttentionPass::backward, "backward", false);
+  }
+
+  static std::string documents_text(BatchShape batch) {
+    if (batch.most_documents == 0) return {};
+    return message("up to ", batch.most_documents, " documents, ");
   }
 
   /// Counts what ran. Other shapes, such as those of a text that is being generated, are not
   /// announced.
   void count(AttentionPass pass, BatchShape batch, const char* by) {
-    if (batch.sequences != registry_.batch.sequences || batch.tokens != registry_.batch.tokens) {
-      return;
-    }
+    if (!announced(batch)) return;
     registry_.manifest->attention(entries_[static_cast<std::size_t>(pass)]).count(by);
   }
 

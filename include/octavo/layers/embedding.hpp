@@ -25,16 +25,18 @@ class Embedding {
   /// @param tokens  [tokens]
   /// @param batch   how they divide into sequences, which does not matter here
   /// @param y       [tokens, Hidden]
-  void forward(TensorView<const std::int32_t, 1, D> tokens, [[maybe_unused]] BatchShape batch,
-               TensorView<T, 2, D> y, const Context<D>& context) const {
+  void forward(TensorView<const std::int32_t, 1, D> tokens,
+               [[maybe_unused]] const BatchView<D>& batch, TensorView<T, 2, D> y,
+               const Context<D>& context) const {
     const TensorView<const T, 2, D> table = weight_.weight;
     embedding_forward(tokens, table, y, context);
   }
 
   /// Adds to the table's gradient.
   /// @param y_gradient  [tokens, Hidden]
-  void backward(TensorView<const std::int32_t, 1, D> tokens, [[maybe_unused]] BatchShape batch,
-                TensorView<const T, 2, D> y_gradient, const Context<D>& context) const {
+  void backward(TensorView<const std::int32_t, 1, D> tokens,
+                [[maybe_unused]] const BatchView<D>& batch, TensorView<const T, 2, D> y_gradient,
+                const Context<D>& context) const {
     embedding_backward(tokens, y_gradient, weight_.gradient, context);
   }
 
@@ -64,8 +66,11 @@ class PositionEmbedding {
   /// @param tokens  [tokens]
   /// @param batch   of sequences of at most `Positions` tokens
   /// @param y       [tokens, Hidden]
-  void forward(TensorView<const std::int32_t, 1, D> tokens, BatchShape batch, TensorView<T, 2, D> y,
-               const Context<D>& context) const {
+  void forward(TensorView<const std::int32_t, 1, D> tokens, const BatchView<D>& batch,
+               TensorView<T, 2, D> y, const Context<D>& context) const {
+    require<ConfigError>(batch.documents.empty(),
+                         "learned positions follow sequences, but the batch says where documents "
+                         "begin; give batches without documents");
     const TensorView<const T, 2, D> table = tokens_.weight().weight;
     const TensorView<const T, 2, D> positions = positions_.weight;
     position_embedding_forward(tokens, table, positions, batch.tokens, y, context);
@@ -73,7 +78,7 @@ class PositionEmbedding {
 
   /// Adds to the tables' gradients.
   /// @param y_gradient  [tokens, Hidden]
-  void backward(TensorView<const std::int32_t, 1, D> tokens, BatchShape batch,
+  void backward(TensorView<const std::int32_t, 1, D> tokens, const BatchView<D>& batch,
                 TensorView<const T, 2, D> y_gradient, const Context<D>& context) const {
     tokens_.backward(tokens, batch, y_gradient, context);
     positions_backward(y_gradient, batch.tokens, positions_.gradient, context);

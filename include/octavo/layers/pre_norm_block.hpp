@@ -87,7 +87,7 @@ class PreNormBlock {
   /// @param x  [tokens, Hidden]
   /// @param y  [tokens, Hidden]; must not alias x
   template <class M, class Positions>
-  void forward(TensorView<const T, 2, D> x, TensorView<T, 2, D> y, BatchShape batch,
+  void forward(TensorView<const T, 2, D> x, TensorView<T, 2, D> y, const BatchView<D>& batch,
                const Positions& positions, const Context<D>& context) {
     for_each_place([&](auto i) {
       std::get<i>(branches_).template forward<M>(input_of(i, x), output_of(i, y), batch, positions,
@@ -100,9 +100,9 @@ class PreNormBlock {
   /// @param gradient    [tokens, Hidden]
   /// @param accumulate  whether gradients are added to what is there
   template <class Positions>
-  void backward(TensorView<const T, 2, D> x, TensorView<T, 2, D> gradient, BatchShape batch,
-                const Positions& positions, const Shared& shared, bool accumulate,
-                const Context<D>& context) {
+  void backward(TensorView<const T, 2, D> x, TensorView<T, 2, D> gradient,
+                const BatchView<D>& batch, const Positions& positions, const Shared& shared,
+                bool accumulate, const Context<D>& context) {
     const bool again = recompute_ == Recompute::block;
     if (!accumulate) run_.clear_vector_gradients(each_parameter(), context);
     for_each_place([&](auto i) {

@@ -68,7 +68,7 @@ class ResidualBranch {
   /// @param x  [tokens, Hidden]
   /// @param y  [tokens, Hidden]; must not alias x
   template <class M, class Positions>
-  void forward(TensorView<const T, 2, D> x, TensorView<T, 2, D> y, BatchShape batch,
+  void forward(TensorView<const T, 2, D> x, TensorView<T, 2, D> y, const BatchView<D>& batch,
                const Positions& positions, const Saved& saved, const Context<D>& context) {
     constexpr bool again = std::is_same_v<M, Mode::recompute>;
     const bool keeps = M::saves && (again || recompute_ < Recompute::norms);
@@ -83,9 +83,10 @@ class ResidualBranch {
   /// @param is_kept     whether norm(x) is there, in the copies that the part's backward reads
   /// @param accumulate  whether weights' gradients are added to what is there
   template <class Positions>
-  void backward(TensorView<const T, 2, D> x, TensorView<T, 2, D> gradient, BatchShape batch,
-                const Positions& positions, bool is_kept, const Saved& saved,
-                const Scratch& scratch, bool accumulate, const Context<D>& context) {
+  void backward(TensorView<const T, 2, D> x, TensorView<T, 2, D> gradient,
+                const BatchView<D>& batch, const Positions& positions, bool is_kept,
+                const Saved& saved, const Scratch& scratch, bool accumulate,
+                const Context<D>& context) {
     using Again = Mode::recompute;
     const Copies copies = part_.backward_input();
     const auto normalised = is_kept ? part_.template input<Again>(saved.part, batch.rows(), copies)

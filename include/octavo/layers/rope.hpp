@@ -2,21 +2,33 @@
 /// The RoPE layer: the table of rotations.
 #pragma once
 
+#include <octavo/kernels/embedding.hpp>
 #include <octavo/kernels/rope.hpp>
 #include <octavo/memory/arena.hpp>
+#include <octavo/tensor/batch.hpp>
 
 #include <cmath>
 #include <vector>
 
 namespace octavo {
 
+/// Rotations for the rows of a batch.
+template <Device D>
+struct Rotations {
+  TensorView<const float, 2, D> table;  ///< [positions, head_dim]: head_dim / 2 cosines, then sines
+  Index period = 0;                     ///< row r takes rotation r % period
+};
+
 /// Cosines and sines for every position of a sequence.
 template <Device D>
 class RoPE {
  public:
-  void take(Arena<D>& arena, Index tokens, Index head_dim) {
-    table_ = {arena.template take<float>(MemoryKind::activations, tokens * head_dim),
-              {tokens, head_dim}};
+  /// @param batch  the largest that there will be
+  void take(Arena<D>& arena, BatchShape batch, Index head_dim) {
+    constexpr auto kind = MemoryKind::activations;
+    table_ = {arena.template take<float>(kind, batch.tokens * head_dim), {batch.tokens, head_dim}};
+    if (batch.most_documents == 0) return;
+    rows_ = {arena.template take<float>(kind, batch.rows() * head_dim), {batch.rows(), head_dim}};
   }
 
   /// Fills the table.
@@ -37,11 +49,24 @@ class RoPE {
     copy_to_device(table_.data(), values.data(), table_.bytes(), context);
   }
 
-  /// [positions, head_dim]: head_dim / 2 cosines, then sines.
-  [[nodiscard]] TensorView<const float, 2, D> table() const { return table_; }
+  /// Gets ready for a batch's forward and backward: where documents begin in the midst of
+  /// sequences, every row gets the rotation of its position.
+  /// @note enqueues; does not synchronise
+  void place(const BatchView<D>& batch, const Context<D>& context) const {
+    if (batch.documents.empty()) return;
+    embedding_forward(batch.documents.positions, TensorView<const float, 2, D>(table_), rows_,
+                      context);
+  }
+
+  /// Those of the batch that was placed last, or of any one without documents.
+  [[nodiscard]] Rotations<D> rotations(const BatchView<D>& batch) const {
+    if (batch.documents.empty()) return {table_, batch.tokens};
+    return {rows_, batch.rows()};
+  }
 
  private:
-  TensorView<float, 2, D> table_;
+  TensorView<float, 2, D> table_;  ///< [tokens, head_dim]
+  TensorView<float, 2, D> rows_;   ///< [rows, head_dim]: of each row of the batch
 };
 
 }  // namespace octavo

@@ -25,21 +25,23 @@ class Rotation {
 
   /// @param qkv      [tokens, qkv_columns]
   /// @param rotated  [tokens, qkv_columns]; `qkv` itself if `in_place`
-  void forward(TensorView<const T, 2, D> qkv, BatchShape batch, const Positions& positions,
+  void forward(TensorView<const T, 2, D> qkv, const BatchView<D>& batch, const Positions& positions,
                TensorView<T, 2, D> rotated, const Context<D>& context) const {
-    rope_forward(qkv, Shape.head_layout(), QkNorm<const T, D>{}, positions.table(), batch.tokens,
-                 rotated, context);
+    const auto [angles, period] = positions.rotations(batch);
+    rope_forward(qkv, Shape.head_layout(), QkNorm<const T, D>{}, angles, period, rotated, context);
   }
 
   /// From the gradient of the rotated values, in `qkv_gradient.values`, to that of the projection,
   /// cast for its GEMMs.
   /// @param bias_gradient  of the projection, added to; empty without a bias
   template <class Gradient>
-  void backward(TensorView<const T, 2, D> qkv, BatchShape batch, const Positions& positions,
-                const Gradient& qkv_gradient, [[maybe_unused]] TensorView<G, 1, D> bias_gradient,
+  void backward(TensorView<const T, 2, D> qkv, const BatchView<D>& batch,
+                const Positions& positions, const Gradient& qkv_gradient,
+                [[maybe_unused]] TensorView<G, 1, D> bias_gradient,
                 const Context<D>& context) const {
+    const auto [angles, period] = positions.rotations(batch);
     rope_backward(qkv_gradient.values, Shape.head_layout(), qkv, QkNorm<const T, D>{},
-                  QkNorm<G, D>{}, positions.table(), batch.tokens, qkv_gradient, context);
+                  QkNorm<G, D>{}, angles, period, qkv_gradient, context);
   }
 
   template <class Visitor>
@@ -60,20 +62,21 @@ class NormalisedRotation {
     key_norm_.declare(name + ".key_norm.weight", 1, Shape.head_dim, Initial::ones());
   }
 
-  void forward(TensorView<const T, 2, D> qkv, BatchShape batch, const Positions& positions,
+  void forward(TensorView<const T, 2, D> qkv, const BatchView<D>& batch, const Positions& positions,
                TensorView<T, 2, D> rotated, const Context<D>& context) const {
-    rope_forward(qkv, Shape.head_layout(), weights(), positions.table(), batch.tokens, rotated,
-                 context);
+    const auto [angles, period] = positions.rotations(batch);
+    rope_forward(qkv, Shape.head_layout(), weights(), angles, period, rotated, context);
   }
 
   template <class Gradient>
-  void backward(TensorView<const T, 2, D> qkv, BatchShape batch, const Positions& positions,
-                const Gradient& qkv_gradient, TensorView<G, 1, D>,
+  void backward(TensorView<const T, 2, D> qkv, const BatchView<D>& batch,
+                const Positions& positions, const Gradient& qkv_gradient, TensorView<G, 1, D>,
                 const Context<D>& context) const {
     const QkNorm<G, D> gradients{query_norm_.gradient_vector(), key_norm_.gradient_vector(),
                                  Shape.norm_epsilon};
-    rope_backward(qkv_gradient.values, Shape.head_layout(), qkv, weights(), gradients,
-                  positions.table(), batch.tokens, qkv_gradient, context);
+    const auto [angles, period] = positions.rotations(batch);
+    rope_backward(qkv_gradient.values, Shape.head_layout(), qkv, weights(), gradients, angles,
+                  period, qkv_gradient, context);
   }
 
   template <class Visitor>
@@ -94,8 +97,9 @@ class NormalisedRotation {
 /// What blocks are given of positions where these are in the embedding: nothing.
 template <Device D>
 struct NoPositions {
-  void take(Arena<D>&, Index) {}
+  void take(Arena<D>&, BatchShape) {}
   void initialize(const Context<D>&) {}
+  void place(const BatchView<D>&, const Context<D>&) const {}
 };
 
 /// The projection is attended to as it is; positions are in the embedding: GPT-2's.
@@ -108,11 +112,11 @@ class NoRotation {
 
   void declare(const std::string&) {}
 
-  void forward(TensorView<const T, 2, D>, BatchShape, const Positions&, TensorView<T, 2, D>,
-               const Context<D>&) const {}
+  void forward(TensorView<const T, 2, D>, const BatchView<D>&, const Positions&,
+               TensorView<T, 2, D>, const Context<D>&) const {}
 
   template <class Gradient>
-  void backward(TensorView<const T, 2, D>, BatchShape, const Positions&,
+  void backward(TensorView<const T, 2, D>, const BatchView<D>&, const Positions&,
                 const Gradient& qkv_gradient, TensorView<G, 1, D> bias_gradient,
                 const Context<D>& context) const {
     if (bias_gradient.empty()) {

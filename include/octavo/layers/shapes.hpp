@@ -1,10 +1,11 @@
 /// @file
-/// Shapes that layers take as template arguments, and the shape of a batch.
+/// Shapes that layers take as template arguments.
 #pragma once
 
 #include <octavo/core/device.hpp>
 #include <octavo/kernels/initialize.hpp>
 #include <octavo/kernels/rope.hpp>
+#include <octavo/tensor/batch.hpp>
 
 namespace octavo {
 
@@ -28,14 +29,6 @@ struct BlockInitial {
   Initial inner{};  ///< linear layers that read the residual stream
   Initial outer{};  ///< linear layers that write to it
   float norm_epsilon = 1e-5f;
-};
-
-/// How the rows of a batch divide into sequences.
-struct BatchShape {
-  Index sequences = 0;
-  Index tokens = 0;  ///< in a sequence
-
-  [[nodiscard]] constexpr Index rows() const { return sequences * tokens; }
 };
 
 }  // namespace octavo

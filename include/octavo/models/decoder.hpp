@@ -50,6 +50,7 @@ class Decoder {
     require<ConfigError>(batch.tokens <= Family::longest_sequence, "the sequence length is ",
                          batch.tokens, ", but ", config.name.text(), " has positions for ",
                          Family::longest_sequence, " tokens; give at most as many");
+    check_most_documents(batch);
     constexpr Index chunk_elements = Index{1} << 28;
     if (options_.head_chunk == 0) {
       const Index fitting = chunk_elements / config.padded_vocabulary();
@@ -127,28 +128,26 @@ class Decoder {
   ///
   /// The runs of a forward are those of `visit_runs`, in its order; a tied table's weights are read
   /// by the head, too, and its gradients are final with the embedding's.
-  /// @param tokens          [rows]; rows are the batch's sequences one after another
-  /// @param targets         [rows]; below 0: ignored
+  /// @param batch           with documents if the model was laid out for a shape with documents
   /// @param losses          [rows], written
   /// @param gradient_scale  [1]: 1 / number of targets in the step
   /// @param hooks           called between the stages; see `NoHooks`
   /// @note enqueues; does not synchronise
   template <class Hooks>
-  void train_micro_batch(TensorView<const std::int32_t, 1, D> tokens,
-                         TensorView<const std::int32_t, 1, D> targets,
-                         TensorView<float, 1, D> losses,
+  void train_micro_batch(const DeviceBatch<D>& batch, TensorView<float, 1, D> losses,
                          TensorView<const float, 1, D> gradient_scale, Accumulation accumulation,
                          Hooks& hooks, const Context<D>& context) {
-    forward<Mode::train>(tokens, batch_, hooks, context);
+    const BatchView<D> rows{batch_, batch.documents};
+    forward<Mode::train>(batch.tokens, rows, hooks, context);
     hooks.before_forward(head_run_, context);
     const TensorView<T, 2, D> gradient = gradient_;
     fill_zero(gradient.data(), gradient.bytes(), context);
     const TensorView<const T, 2, D> last = stream(config.layers, batch_.rows());
     hooks.before_backward(head_run_, context);
-    head_.template loss<Mode::train>(last, targets, losses, gradient, head_weight().gradient,
+    head_.template loss<Mode::train>(last, batch.targets, losses, gradient, head_weight().gradient,
                                      gradient_scale, !accumulation.first, context);
     if (accumulation.last) hooks.gradients_final(head_run_, context);
-    backward(tokens, gradient, accumulation, hooks, context);
+    backward(batch.tokens, rows, gradient, accumulation, hooks, context);
     scaling_.update(OperandKind::input, context);
     scaling_.update(OperandKind::output_gradient, context);
   }
@@ -159,20 +158,20 @@ class Decoder {
   }
 
   /// The losses of a batch. Nothing that training depends on changes.
-  /// @param tokens   [rows]
-  /// @param targets  [rows]; below 0: ignored, with loss 0
-  /// @param losses   [rows], written
+  /// @param batch   as that of train_micro_batch; ignored targets have loss 0
+  /// @param losses  [rows], written
   /// @note enqueues; does not synchronise; `quantize_weights<Mode::evaluate>` must come before
-  void evaluate(TensorView<const std::int32_t, 1, D> tokens,
-                TensorView<const std::int32_t, 1, D> targets, TensorView<float, 1, D> losses,
+  void evaluate(const DeviceBatch<D>& batch, TensorView<float, 1, D> losses,
                 const Context<D>& context) {
     NoHooks hooks;
-    forward<Mode::evaluate>(tokens, batch_, hooks, context);
+    forward<Mode::evaluate>(batch.tokens, {batch_, batch.documents}, hooks, context);
     const TensorView<const T, 2, D> last = stream(config.layers, batch_.rows());
-    head_.template loss<Mode::evaluate>(last, targets, losses, gradient_, {}, {}, false, context);
+    head_.template loss<Mode::evaluate>(last, batch.targets, losses, gradient_, {}, {}, false,
+                                        context);
   }
 
-  /// The logits of `count` rows from `begin` on, for sequences of any length up to the batch's.
+  /// The logits of `count` rows from `begin` on, for sequences of any length up to the batch's,
+  /// each of them one document.
   /// @param tokens  [shape.rows()]
   /// @param count   at most `logits_rows()`
   /// @return        [count, padded vocabulary], in memory that the next operation overwrites
@@ -274,7 +273,7 @@ class Decoder {
   void take_activations(Arena<D>& arena) {
     constexpr auto kind = MemoryKind::activations;
     const Index rows = batch_.rows();
-    positions_.take(arena, batch_.tokens);
+    positions_.take(arena, batch_);
     for (auto& state : stream_) state = arena.template take<T>(kind, rows * config.hidden);
     gradient_ = {arena.template take<T>(kind, rows * config.hidden), {rows, config.hidden}};
     take_shared(
@@ -334,7 +333,7 @@ class Decoder {
   }
 
   static AttentionShape attention_shape(BatchShape batch) {
-    return {batch.sequences, batch.tokens, Family::heads};
+    return {batch.sequences, batch.tokens, Family::heads, batch.most_documents};
   }
 
   [[nodiscard]] std::size_t workspace_bytes(const DeviceLimits<D>& limits) const {
@@ -359,9 +358,10 @@ class Decoder {
   }
 
   template <class M, class Hooks>
-  void forward(TensorView<const std::int32_t, 1, D> tokens, BatchShape batch, Hooks& hooks,
+  void forward(TensorView<const std::int32_t, 1, D> tokens, const BatchView<D>& batch, Hooks& hooks,
                const Context<D>& context) {
     check_shape("Decoder", "tokens", tokens, {batch.rows()});
+    positions_.place(batch, context);
     hooks.before_forward(embedding_run_, context);
     embedding_.forward(tokens, batch, stream(0, batch.rows()), context);
     int layer = 0;
@@ -374,12 +374,13 @@ class Decoder {
   }
 
   template <class Hooks>
-  void backward(TensorView<const std::int32_t, 1, D> tokens, TensorView<T, 2, D> gradient,
-                Accumulation accumulation, Hooks& hooks, const Context<D>& context) {
+  void backward(TensorView<const std::int32_t, 1, D> tokens, const BatchView<D>& batch,
+                TensorView<T, 2, D> gradient, Accumulation accumulation, Hooks& hooks,
+                const Context<D>& context) {
     const bool accumulate = !accumulation.first;
     const auto one = [&](auto& block, auto& shared, int layer) {
       hooks.before_backward(block.run(), context);
-      block.backward(stream(layer, batch_.rows()), gradient, batch_, positions_, shared, accumulate,
+      block.backward(stream(layer, batch.rows()), gradient, batch, positions_, shared, accumulate,
                      context);
       if (accumulation.last) hooks.gradients_final(block.run(), context);
     };
@@ -391,7 +392,7 @@ class Decoder {
         if (&table != &head_weight()) table.clear_gradient(context);
       });
     }
-    embedding_.backward(tokens, batch_, gradient, context);
+    embedding_.backward(tokens, batch, gradient, context);
     if (accumulation.last) hooks.gradients_final(embedding_run_, context);
   }
 

@@ -32,7 +32,7 @@ inline double rope_frequency(const LlamaConfig& config, Index j) {
 template <LlamaConfig Config, Device D>
 class LlamaPositions : public RoPE<D> {
  public:
-  void take(Arena<D>& arena, Index tokens) { RoPE<D>::take(arena, tokens, Config.head_dim); }
+  void take(Arena<D>& arena, BatchShape batch) { RoPE<D>::take(arena, batch, Config.head_dim); }
   /// @note synchronises
   void initialize(const Context<D>& context) {
     this->fill([](Index j) { return rope_frequency(Config, j); }, context);

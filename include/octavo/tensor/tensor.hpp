@@ -1,7 +1,8 @@
 /// @file
-/// Views of dense and quantised tensors.
+/// Views of dense and quantised tensors, and of a batch's documents.
 #pragma once
 
+#include <octavo/tensor/batch.hpp>
 #include <octavo/tensor/operand.hpp>
 #include <octavo/tensor/quantized_view.hpp>
 #include <octavo/tensor/scaling_slot.hpp>

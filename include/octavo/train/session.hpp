@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <span>
 #include <string>
 #include <vector>
@@ -38,6 +39,8 @@ struct SessionParts {
                          "; give at least 1");
     tokens = {arena.template take<std::int32_t>(kind, all), {all}};
     targets = {arena.template take<std::int32_t>(kind, all), {all}};
+    const Index tables = document_table_elements(options.batch) * options.micro_batches;
+    document_tables = {arena.template take<std::int32_t>(kind, tables), {tables}};
     gradient_scale = {arena.template take<float>(kind, 1), {1}};
     losses = {arena.template take<float>(kind, rows), {rows}};
     status = {arena.template take<StepStatus>(kind, 1), {1}};
@@ -60,6 +63,8 @@ struct SessionParts {
   typename Ranks::template For<Model> ranks;
   TensorView<std::int32_t, 1, D> tokens;   ///< [micro_batches · rows]
   TensorView<std::int32_t, 1, D> targets;  ///< [micro_batches · rows]
+  /// [micro_batches · elements of a batch's tables]; see documents_over
+  TensorView<std::int32_t, 1, D> document_tables;
   TensorView<float, 1, D> gradient_scale;  ///< [1]: 1 / number of targets in the step
   TensorView<float, 1, D> losses;          ///< [rows]
   TensorView<StepStatus, 1, D> status;     ///< [1]
@@ -82,8 +87,9 @@ class ModelSession final : public TrainingSession {
         limits_(Model::limits(options.batch, context)),
         arena_(plan_memory<Model, Optimizer, Ranks>(options, limits_), context),
         parts_(arena_, options_, limits_),
-        staging_(parts_.tokens.bytes() + parts_.targets.bytes() + parts_.gradient_scale.bytes() +
-                     sizeof(AdamWStep),
+        document_tables_(static_cast<std::size_t>(parts_.document_tables.size())),
+        staging_(parts_.tokens.bytes() + parts_.targets.bytes() + parts_.document_tables.bytes() +
+                     parts_.gradient_scale.bytes() + sizeof(AdamWStep),
                  context),
         facts_(Model::facts()),
         must_calibrate_(parts_.model.scaling().has_histories() ? 1 : 0) {
@@ -97,15 +103,14 @@ class ModelSession final : public TrainingSession {
     choose_gemms();
   }
 
-  StepResult step(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets,
-                  double learning_rate) override {
-    check_tokens(tokens, targets, options_.micro_batches * rows());
+  StepResult step(const Batch& batch, double learning_rate) override {
+    check_batch(batch, options_.micro_batches);
     require<ConfigError>(learning_rate >= 0 && std::isfinite(static_cast<float>(learning_rate)),
                          "the learning rate is ", learning_rate,
                          "; give a number from 0 on that FP32 holds");
     parts_.model.bind(context_);
-    const Index counted = count_targets(targets);
-    copy_inputs(tokens, targets);
+    const Index counted = count_targets(batch.targets);
+    copy_batch(batch);
     copy_gradient_scale(counted);
     parts_.optimizer.prepare(learning_rate, staging_, context_);
     try {
@@ -132,17 +137,14 @@ class ModelSession final : public TrainingSession {
     parts_.model.template quantize_weights<Mode::evaluate>(context_);
   }
 
-  LossSum evaluate(std::span<const std::int32_t> tokens,
-                   std::span<const std::int32_t> targets) override {
-    check_tokens(tokens, targets, rows());
+  LossSum evaluate(const Batch& batch) override {
+    check_batch(batch, 1);
     parts_.model.bind(context_);
-    const auto device_tokens = parts_.tokens.rows(0, rows());
-    const auto device_targets = parts_.targets.rows(0, rows());
-    copy_inputs(tokens, targets);
+    copy_batch(batch);
     fill_zero(parts_.status.data(), parts_.status.bytes(), context_);
-    parts_.model.evaluate(device_tokens, device_targets, parts_.losses, context_);
+    parts_.model.evaluate(micro_batch(0), parts_.losses, context_);
     add_losses(losses(), parts_.status, context_);
-    return {read_status().loss_sum, count_targets(targets)};
+    return {read_status().loss_sum, count_targets(batch.targets)};
   }
 
   void next_token_logits(std::span<const std::int32_t> tokens, std::span<float> logits) override {
@@ -154,7 +156,7 @@ class ModelSession final : public TrainingSession {
     const Index padded = std::min(round_up(count, 16), options_.batch.tokens);
     const auto device_tokens = parts_.tokens.rows(0, padded);
     fill_zero(device_tokens.data(), device_tokens.bytes(), context_);
-    copy_inputs(tokens, {});
+    copy_tokens(tokens, {});
     const auto row = parts_.model.logits(device_tokens, {1, padded}, count - 1, 1, context_);
     std::vector<typename Model::T> values(logits.size());
     copy_to_host_sync(values.data(), row.data(), values.size() * sizeof(typename Model::T),
@@ -227,10 +229,25 @@ class ModelSession final : public TrainingSession {
   [[nodiscard]] TensorView<const StepStatus, 1, D> status() const { return parts_.status; }
 
   /// The device has read the inputs before: each call that copies some ends with a result from it.
-  void copy_inputs(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets) {
+  void copy_tokens(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets) {
     staging_.begin();
     staging_.copy(parts_.tokens.data(), tokens.data(), tokens.size_bytes(), context_);
     staging_.copy(parts_.targets.data(), targets.data(), targets.size_bytes(), context_);
+  }
+
+  /// Of as many micro-batches as the batch has. Where documents lie is on the device, too: one
+  /// record of the step serves all batches.
+  void copy_batch(const Batch& batch) {
+    const auto elements = static_cast<std::size_t>(document_table_elements(options_.batch));
+    const std::span<std::int32_t> tables(document_tables_);
+    std::size_t used = 0;
+    for (Index row = 0; elements != 0 && row < static_cast<Index>(batch.tokens.size());
+         row += rows(), used += elements) {
+      write_document_tables(batch.documents, row, options_.batch, tables.subspan(used, elements));
+    }
+    copy_tokens(batch.tokens, batch.targets);
+    staging_.copy(parts_.document_tables.data(), tables.data(), used * sizeof(std::int32_t),
+                  context_);
   }
 
   /// On the device, so that one record of the step serves every number of targets.
@@ -269,7 +286,7 @@ class ModelSession final : public TrainingSession {
     for (std::size_t i = 0; i < tokens.size(); ++i) {
       tokens[i] = static_cast<std::int32_t>(random_word({options_.seed, 0}, i) * vocabulary >> 32);
     }
-    copy_inputs(tokens, tokens);
+    copy_batch({tokens, tokens});
     copy_gradient_scale(count);
   }
 
@@ -286,11 +303,16 @@ class ModelSession final : public TrainingSession {
     }
   }
 
-  void train_micro_batch(Index number, Accumulation accumulation) {
+  [[nodiscard]] DeviceBatch<D> micro_batch(Index number) const {
     const Index begin = number * rows();
-    parts_.model.train_micro_batch(parts_.tokens.rows(begin, rows()),
-                                   parts_.targets.rows(begin, rows()), parts_.losses,
-                                   parts_.gradient_scale, accumulation, parts_.ranks, context_);
+    const Index tables = number * document_table_elements(options_.batch);
+    return {parts_.tokens.rows(begin, rows()), parts_.targets.rows(begin, rows()),
+            documents_over<D>(parts_.document_tables.data() + tables, options_.batch)};
+  }
+
+  void train_micro_batch(Index number, Accumulation accumulation) {
+    parts_.model.train_micro_batch(micro_batch(number), parts_.losses, parts_.gradient_scale,
+                                   accumulation, parts_.ranks, context_);
   }
 
   /// Everything between the step's inputs and its status, without synchronisation or allocation.
@@ -347,9 +369,10 @@ class ModelSession final : public TrainingSession {
   }
 
   /// @throws ShapeError   for a wrong number of tokens
-  /// @throws ConfigError  for a token outside of the vocabulary
-  void check_tokens(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets,
-                    Index expected) const {
+  /// @throws ConfigError  for a token outside of the vocabulary, or documents that cannot be
+  void check_batch(const Batch& batch, Index micro_batches) const {
+    const auto& [tokens, targets, documents] = batch;
+    const Index expected = micro_batches * rows();
     require<ShapeError>(
         tokens.size() == static_cast<std::size_t>(expected) && targets.size() == tokens.size(),
         "got ", tokens.size(), " tokens and ", targets.size(), " targets, but ", expected,
@@ -361,6 +384,24 @@ class ModelSession final : public TrainingSession {
           " lies outside of the vocabulary of ", facts_.vocabulary,
           "; use the tokenizer that the model was made for");
     }
+    check_documents(documents, expected);
+  }
+
+  void check_documents(std::span<const Index> documents, Index tokens) const {
+    require<ConfigError>(documents.empty() || options_.batch.most_documents > 0, "the batch has ",
+                         documents.size(),
+                         " places at which documents begin, but the session was made for batches "
+                         "without; set most_documents of its options' batch");
+    if (documents.empty()) return;
+    const Index outside = documents.front() < 0 ? documents.front() : documents.back();
+    require<ConfigError>(documents.front() >= 0 && documents.back() < tokens,
+                         "a document begins at token ", outside, ", but the batch has tokens 0 to ",
+                         tokens - 1);
+    const auto wrong =
+        std::adjacent_find(documents.begin(), documents.end(), std::greater_equal<>());
+    if (wrong == documents.end()) return;
+    throw ConfigError(message("documents begin at tokens ", wrong[0], " and then ", wrong[1],
+                              "; give ascending places, each once"));
   }
 
   SessionOptions options_;
@@ -368,6 +409,7 @@ class ModelSession final : public TrainingSession {
   DeviceLimits<D> limits_;
   Arena<D> arena_;
   detail::SessionParts<Model, Optimizer, Ranks> parts_;
+  std::vector<std::int32_t> document_tables_;  ///< on their way to the device
   Staging<D> staging_;
   Replay<D> replay_;
   ModelFacts facts_;

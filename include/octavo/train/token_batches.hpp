@@ -2,11 +2,13 @@
 /// The batches of a run: those of its steps, and those that it is evaluated on.
 #pragma once
 
+#include <octavo/data/documents.hpp>
 #include <octavo/data/token_stream.hpp>
 #include <octavo/train/training_session.hpp>
 
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -20,6 +22,10 @@ struct TokenBatchesOptions {
   /// Of one evaluation, at most.
   Index validation_batches = std::numeric_limits<Index>::max();
   std::uint64_t seed = 1;  ///< of the order of the steps' batches
+  /// The token that ends a document of the text: tokens then see those of their own document only,
+  /// and what follows a document's end is no target. The session's shape has to say how many
+  /// documents a micro-batch has at most. None: each sequence is one document.
+  std::optional<std::uint8_t> document_end{};
 };
 
 /// Tokens, parted into those of steps and those of evaluations, and the buffers of one step.
@@ -35,6 +41,8 @@ class TokenBatches {
         validation_(parts_.validation, {.sequences = options.batch.sequences,
                                         .sequence_length = options.batch.tokens,
                                         .max_batches = options.validation_batches}),
+        sequence_length_(options.batch.tokens),
+        document_end_(options.document_end),
         rows_(static_cast<std::size_t>(options.batch.rows())),
         tokens_(rows_ * static_cast<std::size_t>(options.micro_batches)),
         targets_(tokens_.size()) {}
@@ -42,7 +50,7 @@ class TokenBatches {
   /// One step on the batches that come next.
   StepResult step(TrainingSession& session, double learning_rate) {
     stream_.next(tokens_, targets_);
-    return session.step(tokens_, targets_, learning_rate);
+    return session.step(batch_of(tokens_, targets_), learning_rate);
   }
 
   /// The losses of all batches for evaluation.
@@ -53,7 +61,7 @@ class TokenBatches {
     LossSum total;
     for (Index batch = 0; batch < validation_.batches(); ++batch) {
       validation_.get(batch, tokens, targets);
-      const LossSum loss = session.evaluate(tokens, targets);
+      const LossSum loss = session.evaluate(batch_of(tokens, targets));
       total.sum += loss.sum;
       total.tokens += loss.tokens;
     }
@@ -66,12 +74,22 @@ class TokenBatches {
   [[nodiscard]] std::size_t validation_tokens() const { return parts_.validation.size(); }
 
  private:
+  Batch batch_of(std::span<const std::int32_t> tokens, std::span<std::int32_t> targets) {
+    if (document_end_.has_value()) {
+      find_documents(tokens, targets, sequence_length_, *document_end_, documents_);
+    }
+    return {tokens, targets, documents_};
+  }
+
   TokenSplit parts_;
   TokenStream stream_;
   ValidationSet validation_;
+  Index sequence_length_;
+  std::optional<std::uint8_t> document_end_;
   std::size_t rows_;
   std::vector<std::int32_t> tokens_;
   std::vector<std::int32_t> targets_;
+  std::vector<Index> documents_;
 };
 
 }  // namespace octavo

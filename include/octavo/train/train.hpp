@@ -2,6 +2,7 @@
 /// Training steps, runs, evaluation, generation, interruption.
 #pragma once
 
+#include <octavo/train/batch.hpp>
 #include <octavo/train/gemm_plan_file.hpp>
 #include <octavo/train/generate.hpp>
 #include <octavo/train/interrupt.hpp>

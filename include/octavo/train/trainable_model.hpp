@@ -73,11 +73,11 @@ concept HasQuantizeWeights = requires(M& model, const Context<D>& context) {
   model.template quantize_weights<Mode::evaluate>(context);
 };
 template <class M, class D = typename M::DeviceType>
-concept HasTrainMicroBatch = requires(M& model, TensorView<const std::int32_t, 1, D> tokens,
+concept HasTrainMicroBatch = requires(M& model, const DeviceBatch<D>& batch,
                                       TensorView<float, 1, D> losses,
                                       TensorView<const float, 1, D> gradient_scale, NoHooks& hooks,
                                       const Context<D>& context) {
-  model.train_micro_batch(tokens, tokens, losses, gradient_scale, Accumulation{}, hooks, context);
+  model.train_micro_batch(batch, losses, gradient_scale, Accumulation{}, hooks, context);
 };
 template <class M, class D = typename M::DeviceType>
 concept HasFinishStep = requires(M& model, const Context<D>& context) {
@@ -88,9 +88,9 @@ concept HasScaling = requires(const M& model) {
   { model.scaling() } -> std::same_as<const ScalingTable<D>&>;
 };
 template <class M, class D = typename M::DeviceType>
-concept HasEvaluate = requires(M& model, TensorView<const std::int32_t, 1, D> tokens,
+concept HasEvaluate = requires(M& model, const DeviceBatch<D>& batch,
                                TensorView<float, 1, D> losses, const Context<D>& context) {
-  model.evaluate(tokens, tokens, losses, context);
+  model.evaluate(batch, losses, context);
 };
 template <class M, class D = typename M::DeviceType>
 concept HasLogits = requires(M& model, TensorView<const std::int32_t, 1, D> tokens,
@@ -170,14 +170,14 @@ struct TrainableModelCheck<M> {
   static_assert(HasQuantizeWeights<M>,
                 "ModelSession: the model lacks quantize_weights<Mode>(const Context<D>&)");
   static_assert(HasTrainMicroBatch<M>,
-                "ModelSession: the model lacks train_micro_batch(tokens, targets, losses, "
-                "gradient_scale, accumulation, hooks, context) with Decoder's arguments");
+                "ModelSession: the model lacks train_micro_batch(batch, losses, gradient_scale, "
+                "accumulation, hooks, context) with Decoder's arguments");
   static_assert(HasFinishStep<M>, "ModelSession: the model lacks finish_step(const Context<D>&)");
   static_assert(HasScaling<M>,
                 "ModelSession: the model lacks `const ScalingTable<D>& scaling() const`");
   static_assert(HasEvaluate<M>,
-                "ModelSession: the model lacks evaluate(tokens, targets, losses, context) with "
-                "Decoder's arguments");
+                "ModelSession: the model lacks evaluate(batch, losses, context) with Decoder's "
+                "arguments");
   static_assert(HasLogits<M>,
                 "ModelSession: the model lacks logits(tokens, shape, begin, count, context) with "
                 "Decoder's arguments");

@@ -8,6 +8,7 @@
 #include <octavo/layers/scaling_table.hpp>
 #include <octavo/models/model.hpp>
 #include <octavo/optim/optim.hpp>
+#include <octavo/train/batch.hpp>
 #include <octavo/train/state.hpp>
 
 #include <cstdint>
@@ -19,7 +20,7 @@ namespace octavo {
 
 /// How a session works.
 struct SessionOptions {
-  BatchShape batch{};              ///< of one micro-batch
+  BatchShape batch{};              ///< of one micro-batch, and its documents at most
   Index micro_batches = 1;         ///< whose gradients make one step
   ModelOptions model{};            ///< recompute policy and head chunk
   AdamWSettings optimizer{};       ///< betas, epsilon, decay
@@ -51,23 +52,23 @@ class TrainingSession {
 
   /// One optimizer step. The first one with delayed scales runs its first micro-batch twice more,
   /// to fill their histories.
-  /// @param tokens         [micro_batches · rows]
-  /// @param targets        [micro_batches · rows]; below 0: ignored
+  /// @param batch          of micro_batches · rows tokens; documents only where the options' shape
+  ///                       says how many there are at most in a micro-batch
   /// @param learning_rate  at least 0, and finite in FP32
-  /// @throws ConfigError    for another learning rate
+  /// @throws ShapeError     for another number of tokens or targets
+  /// @throws ConfigError    for another learning rate, a token outside of the vocabulary, documents
+  ///                        out of order or more than the shape allows
   /// @throws ManifestError  if other GEMMs ran than the manifest says
   /// @note a step that throws changes no weight and no scale; the session can go on with the next
-  virtual StepResult step(std::span<const std::int32_t> tokens,
-                          std::span<const std::int32_t> targets, double learning_rate) = 0;
+  virtual StepResult step(const Batch& batch, double learning_rate) = 0;
 
   /// Gets ready for `evaluate` and `next_token_logits` with the weights as they are now.
   virtual void begin_evaluation() = 0;
 
   /// The losses of one batch.
-  /// @param tokens   [rows]
-  /// @param targets  [rows]; below 0: ignored
-  virtual LossSum evaluate(std::span<const std::int32_t> tokens,
-                           std::span<const std::int32_t> targets) = 0;
+  /// @param batch  of rows tokens
+  /// @throws ShapeError, ConfigError  as `step`
+  virtual LossSum evaluate(const Batch& batch) = 0;
 
   /// The logits of the token that follows `tokens`.
   /// @param tokens  at least 1 and at most a sequence

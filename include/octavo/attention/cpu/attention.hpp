@@ -1,5 +1,6 @@
 /// @file
-/// Causal attention on the `Cpu` device: blocks of queries against all keys before them.
+/// Causal attention on the `Cpu` device: each document alone, blocks of queries against all
+/// keys before them.
 #pragma once
 
 #include <octavo/attention/attention.hpp>
@@ -104,7 +105,7 @@ constexpr const char* attention_implementation(AttentionPass, const AttentionSha
 
 /// Nothing falls back on the `Cpu` device.
 template <class T>
-std::string attention_fallback(const AttentionShape&, const DeviceLimits<Cpu>&) {
+std::string attention_fallback(AttentionPass, const AttentionShape&, const DeviceLimits<Cpu>&) {
   return {};
 }
 
@@ -117,14 +118,43 @@ std::size_t attention_workspace(const AttentionShape& shape, const DeviceLimits<
 
 namespace detail {
 
-/// Calls `body(sequence, kv_head, scratch)` for every KV head, in parallel.
+/// The rows of one document.
+struct DocumentRows {
+  Index first = 0;   ///< row of the batch
+  Index tokens = 0;  ///< rows
+
+  /// Document `number` of a batch; sequence `number` where documents are not given.
+  DocumentRows(const AttentionShape& shape, const Documents<Cpu>& documents, Index number)
+      : first(number * shape.tokens), tokens(shape.tokens) {
+    if (documents.empty()) return;
+    const std::int32_t* begin = documents.begins.data() + number;
+    first = begin[0];
+    tokens = begin[1] - begin[0];
+  }
+};
+
+inline Index count_documents(const AttentionShape& shape, const Documents<Cpu>& documents) {
+  if (documents.empty()) return shape.sequences;
+  const std::int32_t* begins = documents.begins.data();
+  return std::lower_bound(begins, begins + shape.most_documents, shape.rows()) - begins;
+}
+
+/// Calls `body(document, kv_head, scratch)` for every KV head of every document, in parallel. Each
+/// is worked on as if it were alone, so that it has the bits that it has alone.
 template <class Body>
-void for_each_kv_head(const AttentionShape& shape, const Context<Cpu>& context, const Body& body) {
+void for_each_kv_head(const AttentionShape& shape, const Documents<Cpu>& documents,
+                      const Context<Cpu>& context, const Body& body) {
   auto* memory = workspace_of<float>(context, attention_workspace(shape, context), "attention");
-  parallel_for(shape.sequences * shape.heads.kv_heads, context, [&](Index i) {
+  const Index kv_heads = shape.heads.kv_heads;
+  parallel_for(count_documents(shape, documents) * kv_heads, context, [&](Index i) {
     AttentionScratch scratch(memory + thread_index() * AttentionScratch::floats(shape), shape);
-    body(i / shape.heads.kv_heads, i % shape.heads.kv_heads, scratch);
+    body(DocumentRows(shape, documents, i / kv_heads), i % kv_heads, scratch);
   });
+}
+
+/// Place of the log-sum-exp of a row's first head; that of the next is `shape.tokens` later.
+inline Index statistic_of(const AttentionShape& shape, Index row) {
+  return row / shape.tokens * shape.heads.heads * shape.tokens + row % shape.tokens;
 }
 
 }  // namespace detail
@@ -132,7 +162,7 @@ void for_each_kv_head(const AttentionShape& shape, const Context<Cpu>& context, 
 /// See attention_forward.
 template <class T>
 const char* attention_forward_body(const AttentionShape& shape, TensorView<const T, 2, Cpu> qkv,
-                                   TensorView<T, 2, Cpu> output,
+                                   const Documents<Cpu>& documents, TensorView<T, 2, Cpu> output,
                                    TensorView<float, 1, Cpu> log_sum_exp,
                                    const Context<Cpu>& context) {
   using detail::Transpose;
@@ -142,14 +172,16 @@ const char* attention_forward_body(const AttentionShape& shape, TensorView<const
   const Index stride = shape.heads.columns();
   const Index group = heads / kv_heads;
   const float scale = 1.0f / std::sqrt(static_cast<float>(dim));
-  detail::for_each_kv_head(shape, context, [&](Index s, Index kv, detail::AttentionScratch& w) {
-    const T* rows = qkv.data() + s * shape.tokens * stride;
-    detail::load_head(rows + (heads + kv) * dim, stride, shape.tokens, dim, w.keys);
-    detail::load_head(rows + (heads + kv_heads + kv) * dim, stride, shape.tokens, dim, w.values);
+  const auto one = [&](detail::DocumentRows document, Index kv, detail::AttentionScratch& w) {
+    const Index tokens = document.tokens;
+    const T* rows = qkv.row(document.first);
+    detail::load_head(rows + (heads + kv) * dim, stride, tokens, dim, w.keys);
+    detail::load_head(rows + (heads + kv_heads + kv) * dim, stride, tokens, dim, w.values);
     for (Index head = kv * group; head < (kv + 1) * group; ++head) {
-      float* sums = log_sum_exp.data() + (s * heads + head) * shape.tokens;
-      for (Index first = 0; first < shape.tokens; first += detail::attention_block) {
-        const Index count = std::min(detail::attention_block, shape.tokens - first);
+      float* sums =
+          log_sum_exp.data() + detail::statistic_of(shape, document.first) + head * shape.tokens;
+      for (Index first = 0; first < tokens; first += detail::attention_block) {
+        const Index count = std::min(detail::attention_block, tokens - first);
         const Index keys = first + count;
         detail::load_head(rows + first * stride + head * dim, stride, count, dim, w.queries);
         detail::sgemm({w.queries, dim, Transpose::no}, {w.keys, dim, Transpose::yes}, count, keys,
@@ -159,10 +191,11 @@ const char* attention_forward_body(const AttentionShape& shape, TensorView<const
         detail::sgemm({w.scores, keys, Transpose::no}, {w.values, dim, Transpose::no}, count, dim,
                       keys, 1.0f, false, w.outputs, dim);
         detail::store_head(w.outputs, heads * dim, count, dim,
-                           output.row(s * shape.tokens + first) + head * dim);
+                           output.row(document.first + first) + head * dim);
       }
     }
-  });
+  };
+  detail::for_each_kv_head(shape, documents, context, one);
   return attention_implementation<T>(AttentionPass::forward, shape, context);
 }
 
@@ -170,6 +203,7 @@ const char* attention_forward_body(const AttentionShape& shape, TensorView<const
 /// dS = P · (dO · Vᵀ − δ) / √head_dim, dQ = dS · K, dK = dSᵀ · Q.
 template <class T>
 const char* attention_backward_body(const AttentionShape& shape, TensorView<const T, 2, Cpu> qkv,
+                                    const Documents<Cpu>& documents,
                                     TensorView<const T, 2, Cpu> output,
                                     TensorView<const T, 2, Cpu> output_gradient,
                                     TensorView<const float, 1, Cpu> log_sum_exp,
@@ -182,20 +216,21 @@ const char* attention_backward_body(const AttentionShape& shape, TensorView<cons
   const Index stride = shape.heads.columns();
   const Index group = heads / kv_heads;
   const float scale = 1.0f / std::sqrt(static_cast<float>(dim));
-  detail::for_each_kv_head(shape, context, [&](Index s, Index kv, detail::AttentionScratch& w) {
-    const Index tokens = shape.tokens;
-    const T* rows = qkv.data() + s * tokens * stride;
-    T* gradients = qkv_gradient.data() + s * tokens * stride;
+  const auto one = [&](detail::DocumentRows document, Index kv, detail::AttentionScratch& w) {
+    const Index tokens = document.tokens;
+    const T* rows = qkv.row(document.first);
+    T* gradients = qkv_gradient.row(document.first);
     detail::load_head(rows + (heads + kv) * dim, stride, tokens, dim, w.keys);
     detail::load_head(rows + (heads + kv_heads + kv) * dim, stride, tokens, dim, w.values);
     std::fill(w.key_gradient, w.key_gradient + tokens * dim, 0.0f);
     std::fill(w.value_gradient, w.value_gradient + tokens * dim, 0.0f);
     for (Index head = kv * group; head < (kv + 1) * group; ++head) {
-      const float* sums = log_sum_exp.data() + (s * heads + head) * tokens;
+      const float* sums =
+          log_sum_exp.data() + detail::statistic_of(shape, document.first) + head * shape.tokens;
       for (Index first = 0; first < tokens; first += detail::attention_block) {
         const Index count = std::min(detail::attention_block, tokens - first);
         const Index keys = first + count;
-        const Index out_row = s * tokens + first;
+        const Index out_row = document.first + first;
         detail::load_head(rows + first * stride + head * dim, stride, count, dim, w.queries);
         detail::load_head(output_gradient.row(out_row) + head * dim, heads * dim, count, dim,
                           w.outputs);
@@ -225,7 +260,8 @@ const char* attention_backward_body(const AttentionShape& shape, TensorView<cons
     detail::store_head(w.key_gradient, stride, tokens, dim, gradients + (heads + kv) * dim);
     detail::store_head(w.value_gradient, stride, tokens, dim,
                        gradients + (heads + kv_heads + kv) * dim);
-  });
+  };
+  detail::for_each_kv_head(shape, documents, context, one);
   return attention_implementation<T>(AttentionPass::backward, shape, context);
 }
 

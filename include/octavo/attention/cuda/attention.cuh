@@ -7,7 +7,7 @@
 #include <octavo/attention/cuda/simple_attention.cuh>
 #include <octavo/attention/cuda/workspace.hpp>
 #if defined(OCTAVO_WITH_CUDNN)
-#include <octavo/attention/cuda/cudnn_attention.cuh>
+#include <octavo/attention/cuda/cudnn_documents.cuh>
 #endif
 
 #include <string_view>
@@ -23,7 +23,10 @@ inline DeviceLimits<Cuda> attention_limits_body(const AttentionShape& shape, boo
   DeviceLimits<Cuda> limits = context.limits();
   limits.cudnn = limits.cudnn && is_bf16;
 #if defined(OCTAVO_WITH_CUDNN)
-  if (limits.cudnn && shape.rows() > 0 && shape.tokens % cudnn_attention_multiple == 0) {
+  const bool asks =
+      is_bf16 && detail::attention_kernels<Bf16>(AttentionPass::forward, shape, limits) !=
+                     detail::AttentionKernels::octavo;
+  if (asks && shape.rows() > 0) {
     limits.cudnn_answer = context.state<detail::CudnnAttention>().ask(shape, limits.deterministic);
   }
 #endif
@@ -33,23 +36,25 @@ inline DeviceLimits<Cuda> attention_limits_body(const AttentionShape& shape, boo
 /// See attention_forward.
 template <class T>
 const char* attention_forward_body(const AttentionShape& shape, TensorView<const T, 2, Cuda> qkv,
-                                   TensorView<T, 2, Cuda> output,
+                                   const Documents<Cuda>& documents, TensorView<T, 2, Cuda> output,
                                    TensorView<float, 1, Cuda> log_sum_exp,
                                    const Context<Cuda>& context) {
   static_assert(std::is_same_v<T, Bf16> || std::is_same_v<T, float>,
                 "attention on Cuda works on bf16 or fp32; choose one of them");
-  const char* by = attention_implementation<T>(AttentionPass::forward, shape, context.limits());
+  const char* by = attention_implementation<T>(AttentionPass::forward, shape,
+                                               attention_limits<T>(shape, context));
   if constexpr (std::is_same_v<T, float>) {
-    detail::simple_attention_forward(shape, qkv, output, log_sum_exp, context);
+    detail::simple_attention_forward(shape, qkv, documents, output, log_sum_exp, context);
   } else {
 #if defined(OCTAVO_WITH_CUDNN)
     if (std::string_view(by) != "octavo") {
-      context.state<detail::CudnnAttention>().forward(shape, qkv.data(), output.data(),
-                                                      log_sum_exp.data(), context);
+      context.state<detail::CudnnAttention>().forward(
+          shape, detail::tell_cudnn_of_documents(shape, documents, context), qkv.data(),
+          output.data(), log_sum_exp.data(), context);
       return by;
     }
 #endif
-    detail::own_attention_forward(shape, qkv, output, log_sum_exp, context);
+    detail::own_attention_forward(shape, qkv, documents, output, log_sum_exp, context);
   }
   return by;
 }
@@ -57,6 +62,7 @@ const char* attention_forward_body(const AttentionShape& shape, TensorView<const
 /// See attention_backward.
 template <class T>
 const char* attention_backward_body(const AttentionShape& shape, TensorView<const T, 2, Cuda> qkv,
+                                    const Documents<Cuda>& documents,
                                     TensorView<const T, 2, Cuda> output,
                                     TensorView<const T, 2, Cuda> output_gradient,
                                     TensorView<const float, 1, Cuda> log_sum_exp,
@@ -67,19 +73,19 @@ const char* attention_backward_body(const AttentionShape& shape, TensorView<cons
   const char* by = attention_implementation<T>(AttentionPass::backward, shape,
                                                attention_limits<T>(shape, context));
   if constexpr (std::is_same_v<T, float>) {
-    detail::simple_attention_backward(shape, qkv, output, output_gradient, log_sum_exp,
+    detail::simple_attention_backward(shape, qkv, documents, output, output_gradient, log_sum_exp,
                                       qkv_gradient, context);
   } else {
 #if defined(OCTAVO_WITH_CUDNN)
     if (std::string_view(by) != "octavo") {
-      context.state<detail::CudnnAttention>().backward(shape, qkv.data(), output.data(),
-                                                       output_gradient.data(), log_sum_exp.data(),
-                                                       qkv_gradient.data(), context);
+      context.state<detail::CudnnAttention>().backward(
+          shape, detail::tell_cudnn_of_documents(shape, documents, context), qkv.data(),
+          output.data(), output_gradient.data(), log_sum_exp.data(), qkv_gradient.data(), context);
       return by;
     }
 #endif
-    detail::own_attention_backward(shape, qkv, output, output_gradient, log_sum_exp, qkv_gradient,
-                                   context);
+    detail::own_attention_backward(shape, qkv, documents, output, output_gradient, log_sum_exp,
+                                   qkv_gradient, context);
   }
   return by;
 }

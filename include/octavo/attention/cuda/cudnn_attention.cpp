@@ -1,5 +1,6 @@
 // The one translation unit that includes cuDNN's frontend; see cudnn_attention.cuh. Host code.
 #include <octavo/attention/cuda/cudnn_attention.cuh>
+#include <octavo/attention/cuda/workspace.hpp>
 
 #define CUDNN_FRONTEND_SKIP_JSON_LIB
 #include <cudnn.h>
@@ -32,7 +33,11 @@ enum TensorNumber : std::int64_t {
   output_gradients,
   query_gradients,
   key_gradients,
-  value_gradients
+  value_gradients,
+  document_lengths,
+  qkv_offsets,
+  output_offsets,
+  statistic_offsets
 };
 using Pointers = std::unordered_map<std::int64_t, void*>;
 
@@ -44,11 +49,11 @@ Work backward_work(bool deterministic) {
 }
 
 /// What decides on a plan.
-using PlanKey = std::tuple<Work, Index, Index, Index, Index, Index>;
+using PlanKey = std::tuple<Work, Index, Index, Index, Index, Index, Index>;
 
 PlanKey plan_key(const AttentionShape& shape, Work work) {
   const auto [heads, kv_heads, dim] = shape.heads;
-  return {work, shape.sequences, shape.tokens, heads, kv_heads, dim};
+  return {work, shape.sequences, shape.tokens, shape.most_documents, heads, kv_heads, dim};
 }
 
 struct Plan {
@@ -58,25 +63,33 @@ struct Plan {
 };
 
 std::string shape_text(const AttentionShape& shape) {
-  return message(shape.sequences, " sequences of ", shape.tokens, " tokens, ", shape.heads.heads,
-                 " heads and ", shape.heads.kv_heads, " KV heads of ", shape.heads.head_dim);
+  const std::string documents =
+      shape.most_documents == 0 ? "" : message("up to ", shape.most_documents, " documents, ");
+  return message(shape.sequences, " sequences of ", shape.tokens, " tokens, ", documents,
+                 shape.heads.heads, " heads and ", shape.heads.kv_heads, " KV heads of ",
+                 shape.heads.head_dim);
 }
 
 /// cuDNN's refusal of a shape.
 class Refusal : public ConfigError {
  public:
-  explicit Refusal(const std::string& reason)
-      : ConfigError(reason +
-                    "; choose another shape, or Octavo's own kernels: set_cudnn(false) of the "
-                    "context in a program, -DOCTAVO_CUDNN=OFF when it is built"),
-        reason_(reason) {}
-
-  /// What happened, without what to do.
-  [[nodiscard]] const std::string& reason() const { return reason_; }
-
- private:
-  std::string reason_;
+  using ConfigError::ConfigError;
 };
+
+/// Throws Refusal for a shape that this cuDNN, or its frontend beside it, is known to run wrong:
+/// before 9.16 the backward of lengths that are not in 64s gave NaN unless rows were hidden, and
+/// before 9.6 documents could not share KV heads.
+void check_version(const AttentionShape& shape) {
+  const std::size_t version = cudnnGetVersion();
+  const auto refuse = [&](std::size_t needed, const char* what) {
+    if (version >= needed) return;
+    throw Refusal(message("cuDNN ", version, " does not run ", what, "; ", needed, " does"));
+  };
+  if (shape.most_documents > 0) refuse(90600, "documents in both directions");
+  if (shape.most_documents == 0 && shape.tokens % 64 != 0) {
+    refuse(91600, "lengths that are no multiple of 64 in both directions");
+  }
+}
 
 /// Whether a call failed for a reason that is not the shape, so that it may succeed another time.
 bool is_failure(frontend::error_code_t code) {
@@ -99,86 +112,137 @@ void check_frontend(frontend::error_t status, const char* call, const AttentionS
   throw Refusal(text);
 }
 
-/// A tensor [sequences, heads, tokens, head_dim] in rows of `columns` values.
-Tensor_attributes head_tensor(const char* name, TensorNumber number, const AttentionShape& shape,
-                              Index heads, Index columns) {
-  const Index dim = shape.heads.head_dim;
-  return Tensor_attributes()
-      .set_name(name)
-      .set_uid(number)
-      .set_data_type(frontend::DataType_t::BFLOAT16)
-      .set_dim({shape.sequences, heads, shape.tokens, dim})
-      .set_stride({shape.tokens * columns, dim, columns, 1});
+/// What cuDNN takes for sequences: each document may be as long as a sequence.
+Index batch_of(const AttentionShape& shape) {
+  return shape.most_documents == 0 ? shape.sequences : shape.most_documents;
 }
-Tensor_attributes statistics_tensor(const AttentionShape& shape) {
+
+/// Tables of documents in a graph; null where each sequence is one.
+struct DocumentTensors {
+  Tensor lengths, qkv, output, statistics;
+
+  DocumentTensors(Graph& graph, const AttentionShape& shape) {
+    if (shape.most_documents == 0) return;
+    const auto table = [&](const char* name, TensorNumber number, Index elements,
+                           frontend::DataType_t type) {
+      return graph.tensor(Tensor_attributes()
+                              .set_name(name)
+                              .set_uid(number)
+                              .set_data_type(type)
+                              .set_dim({elements, 1, 1, 1})
+                              .set_stride({1, 1, 1, 1}));
+    };
+    const Index most = shape.most_documents;
+    lengths = table("lengths", document_lengths, most, frontend::DataType_t::INT32);
+    qkv = table("qkv_offsets", qkv_offsets, most + 1, frontend::DataType_t::INT64);
+    output = table("output_offsets", output_offsets, most + 1, frontend::DataType_t::INT64);
+    statistics =
+        table("statistic_offsets", statistic_offsets, most + 1, frontend::DataType_t::INT64);
+  }
+
+  /// Tells an operation of the documents, if there are any.
+  template <class Options>
+  void set(Options& options) const {
+    if (lengths == nullptr) return;
+    options.set_padding_mask(true).set_seq_len_q(lengths).set_seq_len_kv(lengths);
+  }
+};
+
+/// A tensor [sequences, heads, tokens, head_dim] in rows of `columns` values.
+/// @param offsets  of its documents, or null
+Tensor_attributes head_tensor(const char* name, TensorNumber number, const AttentionShape& shape,
+                              Index heads, Index columns, const Tensor& offsets) {
+  const Index dim = shape.heads.head_dim;
+  auto tensor = Tensor_attributes()
+                    .set_name(name)
+                    .set_uid(number)
+                    .set_data_type(frontend::DataType_t::BFLOAT16)
+                    .set_dim({batch_of(shape), heads, shape.tokens, dim})
+                    .set_stride({shape.tokens * columns, dim, columns, 1});
+  if (offsets != nullptr) tensor.set_ragged_offset(offsets);
+  return tensor;
+}
+/// [sequences, heads, tokens]; with documents [rows, heads].
+Tensor_attributes statistics_tensor(const AttentionShape& shape, const Tensor& offsets) {
   const Index heads = shape.heads.heads;
-  return Tensor_attributes()
-      .set_name("log_sum_exp")
-      .set_uid(log_sum_exps)
-      .set_data_type(frontend::DataType_t::FLOAT)
-      .set_dim({shape.sequences, heads, shape.tokens, 1})
-      .set_stride({heads * shape.tokens, shape.tokens, 1, 1});
+  auto tensor = Tensor_attributes()
+                    .set_name("log_sum_exp")
+                    .set_uid(log_sum_exps)
+                    .set_data_type(frontend::DataType_t::FLOAT)
+                    .set_dim({batch_of(shape), heads, shape.tokens, 1})
+                    .set_stride({heads * shape.tokens, shape.tokens, 1, 1});
+  if (offsets == nullptr) return tensor;
+  return tensor.set_stride({heads * shape.tokens, 1, heads, 1}).set_ragged_offset(offsets);
 }
 
 /// Gives a result of the graph its place in memory.
-void place_result(const Tensor& result, const Tensor_attributes& place) {
+void place_result(const Tensor& result, Tensor_attributes place) {
   result->set_output(true)
       .set_uid(place.get_uid())
       .set_data_type(place.get_data_type())
       .set_dim(place.get_dim())
       .set_stride(place.get_stride());
+  if (place.get_ragged_offset() != nullptr) result->set_ragged_offset(place.get_ragged_offset());
 }
 
 /// Queries, keys and values in their fused rows.
 struct FusedTensors {
   Tensor_attributes query, key, value;
 
-  FusedTensors(const AttentionShape& shape, const char* suffix, TensorNumber first)
-      : query(part(shape, message("Q", suffix), first, shape.heads.heads)),
-        key(part(shape, message("K", suffix), first + 1, shape.heads.kv_heads)),
-        value(part(shape, message("V", suffix), first + 2, shape.heads.kv_heads)) {}
+  FusedTensors(const AttentionShape& shape, const DocumentTensors& documents, const char* suffix,
+               TensorNumber first)
+      : query(part(shape, documents, message("Q", suffix), first, shape.heads.heads)),
+        key(part(shape, documents, message("K", suffix), first + 1, shape.heads.kv_heads)),
+        value(part(shape, documents, message("V", suffix), first + 2, shape.heads.kv_heads)) {}
 
  private:
-  static Tensor_attributes part(const AttentionShape& shape, const std::string& name,
-                                std::int64_t number, Index heads) {
+  static Tensor_attributes part(const AttentionShape& shape, const DocumentTensors& documents,
+                                const std::string& name, std::int64_t number, Index heads) {
     return head_tensor(name.c_str(), static_cast<TensorNumber>(number), shape, heads,
-                       shape.heads.columns());
+                       shape.heads.columns(), documents.qkv);
   }
 };
 
 /// The causal softmax of Q · Kᵀ / √head_dim times V, and its log-sum-exp.
 void describe_forward(Graph& graph, const AttentionShape& shape) {
-  const FusedTensors fused(shape, "", queries);
-  const auto options =
-      frontend::graph::SDPA_attributes()
-          .set_name("attention_forward")
-          .set_generate_stats(true)
-          .set_attn_scale(1.0f / std::sqrt(static_cast<float>(shape.heads.head_dim)))
-          .set_diagonal_alignment(frontend::DiagonalAlignment_t::TOP_LEFT)
-          .set_diagonal_band_right_bound(0);
+  const DocumentTensors documents(graph, shape);
+  const FusedTensors fused(shape, documents, "", queries);
+  auto options = frontend::graph::SDPA_attributes()
+                     .set_name("attention_forward")
+                     .set_generate_stats(true)
+                     .set_attn_scale(1.0f / std::sqrt(static_cast<float>(shape.heads.head_dim)))
+                     .set_diagonal_alignment(frontend::DiagonalAlignment_t::TOP_LEFT)
+                     .set_diagonal_band_right_bound(0);
+  documents.set(options);
   const auto [output, statistics] = graph.sdpa(graph.tensor(fused.query), graph.tensor(fused.key),
                                                graph.tensor(fused.value), options);
   place_result(output, head_tensor("O", outputs, shape, shape.heads.heads,
-                                   shape.heads.heads * shape.heads.head_dim));
-  place_result(statistics, statistics_tensor(shape));
+                                   shape.heads.heads * shape.heads.head_dim, documents.output));
+  place_result(statistics, statistics_tensor(shape, documents.statistics));
 }
 
 void describe_backward(Graph& graph, const AttentionShape& shape, bool deterministic) {
-  const FusedTensors fused(shape, "", queries);
-  const FusedTensors gradients(shape, "_gradient", query_gradients);
-  const Index columns = shape.heads.heads * shape.heads.head_dim;
-  const auto options =
-      frontend::graph::SDPA_backward_attributes()
-          .set_name("attention_backward")
-          .set_deterministic_algorithm(deterministic)
-          .set_attn_scale(1.0f / std::sqrt(static_cast<float>(shape.heads.head_dim)))
-          .set_diagonal_alignment(frontend::DiagonalAlignment_t::TOP_LEFT)
-          .set_diagonal_band_right_bound(0);
+  const DocumentTensors documents(graph, shape);
+  const FusedTensors fused(shape, documents, "", queries);
+  const FusedTensors gradients(shape, documents, "_gradient", query_gradients);
+  const auto output = [&](const char* name, TensorNumber number) {
+    const auto [heads, kv_heads, dim] = shape.heads;
+    return graph.tensor(head_tensor(name, number, shape, heads, heads * dim, documents.output));
+  };
+  auto options = frontend::graph::SDPA_backward_attributes()
+                     .set_name("attention_backward")
+                     .set_deterministic_algorithm(deterministic)
+                     .set_attn_scale(1.0f / std::sqrt(static_cast<float>(shape.heads.head_dim)))
+                     .set_diagonal_alignment(frontend::DiagonalAlignment_t::TOP_LEFT)
+                     .set_diagonal_band_right_bound(0);
+  documents.set(options);
+  if (shape.most_documents > 0) {
+    options.set_max_total_seq_len_q(shape.rows()).set_max_total_seq_len_kv(shape.rows());
+  }
   const auto [query, key, value] = graph.sdpa_backward(
       graph.tensor(fused.query), graph.tensor(fused.key), graph.tensor(fused.value),
-      graph.tensor(head_tensor("O", outputs, shape, shape.heads.heads, columns)),
-      graph.tensor(head_tensor("O_gradient", output_gradients, shape, shape.heads.heads, columns)),
-      graph.tensor(statistics_tensor(shape)), options);
+      output("O", outputs), output("O_gradient", output_gradients),
+      graph.tensor(statistics_tensor(shape, documents.statistics)), options);
   place_result(query, gradients.query);
   place_result(key, gradients.key);
   place_result(value, gradients.value);
@@ -195,6 +259,7 @@ struct CudnnAttention::Plans {
     const PlanKey key = plan_key(shape, work);
     const auto place = plans.find(key);
     if (place != plans.end()) return place->second;
+    check_version(shape);
     Plan made;
     made.graph.set_io_data_type(frontend::DataType_t::BFLOAT16)
         .set_intermediate_data_type(frontend::DataType_t::FLOAT)
@@ -216,16 +281,33 @@ struct CudnnAttention::Plans {
     return plans.emplace(key, std::move(made)).first->second;
   }
 
-  /// Enqueues a plan whose pointers are set.
+  /// The workspace of a plan, or why there is none.
+  std::size_t workspace(const AttentionShape& shape, Work work, std::string& refusal) {
+    const PlanKey key = plan_key(shape, work);
+    const auto known = refused.find(key);
+    if (known != refused.end()) {
+      refusal = known->second;
+      return 0;
+    }
+    try {
+      return plan(shape, work).workspace;
+    } catch (const Refusal& reason) {
+      refusal = refused.emplace(key, reason.what()).first->second;
+      return 0;
+    }
+  }
+
+  /// Enqueues a plan whose pointers are set, in the workspace that documents leave.
   void run(Plan& plan, const AttentionShape& shape, const Context<Cuda>& context) {
-    require<UsageError>(plan.workspace <= context.workspace().size(), "cuDNN's attention of ",
-                        shape_text(shape), " needs a workspace of ", plan.workspace,
-                        " bytes, but the context has ", context.workspace().size(),
-                        "; bind one of attention_workspace() bytes");
+    const std::size_t taken = cudnn_document_tables(shape);
+    require<UsageError>(taken + plan.workspace <= context.workspace().size(),
+                        "cuDNN's attention of ", shape_text(shape), " needs a workspace of ",
+                        taken + plan.workspace, " bytes, but the context has ",
+                        context.workspace().size(), "; bind one of attention_workspace() bytes");
     require<UsageError>(cudnnSetStream(handle, context.stream()) == CUDNN_STATUS_SUCCESS,
                         "cudnnSetStream failed; use the context on the thread that made it");
-    check_frontend(plan.graph.execute(handle, plan.pointers, context.workspace().data()), "execute",
-                   shape);
+    check_frontend(plan.graph.execute(handle, plan.pointers, context.workspace().data() + taken),
+                   "execute", shape);
   }
 };
 
@@ -243,6 +325,15 @@ void set_fused(Pointers& pointers, TensorNumber first, const AttentionShape& sha
   pointers[first + 2] = address(rows + (heads + kv_heads) * dim);
 }
 
+/// Sets the places of the documents' tables, if there are any.
+void set_documents(Pointers& pointers, const CudnnDocuments& documents) {
+  if (documents.lengths == nullptr) return;
+  pointers[document_lengths] = documents.lengths;
+  pointers[qkv_offsets] = documents.qkv_offsets;
+  pointers[output_offsets] = documents.output_offsets;
+  pointers[statistic_offsets] = documents.statistic_offsets;
+}
+
 }  // namespace
 
 CudnnAttention::CudnnAttention() : plans_(std::make_unique<Plans>()) {
@@ -257,19 +348,23 @@ CudnnAttention::~CudnnAttention() {
   cudnnDestroy(plans_->handle);
 }
 
-void CudnnAttention::forward(const AttentionShape& shape, const Bf16* qkv, Bf16* output,
-                             float* log_sum_exp, const Context<Cuda>& context) {
+void CudnnAttention::forward(const AttentionShape& shape, const CudnnDocuments& documents,
+                             const Bf16* qkv, Bf16* output, float* log_sum_exp,
+                             const Context<Cuda>& context) {
   Plan& plan = plans_->plan(shape, Work::forward);
+  set_documents(plan.pointers, documents);
   set_fused(plan.pointers, queries, shape, qkv);
   plan.pointers[outputs] = output;
   plan.pointers[log_sum_exps] = log_sum_exp;
   plans_->run(plan, shape, context);
 }
 
-void CudnnAttention::backward(const AttentionShape& shape, const Bf16* qkv, const Bf16* output,
-                              const Bf16* output_gradient, const float* log_sum_exp,
-                              Bf16* qkv_gradient, const Context<Cuda>& context) {
+void CudnnAttention::backward(const AttentionShape& shape, const CudnnDocuments& documents,
+                              const Bf16* qkv, const Bf16* output, const Bf16* output_gradient,
+                              const float* log_sum_exp, Bf16* qkv_gradient,
+                              const Context<Cuda>& context) {
   Plan& plan = plans_->plan(shape, backward_work(context.limits().deterministic));
+  set_documents(plan.pointers, documents);
   set_fused(plan.pointers, queries, shape, qkv);
   set_fused(plan.pointers, query_gradients, shape, qkv_gradient);
   plan.pointers[outputs] = address(output);
@@ -280,20 +375,9 @@ void CudnnAttention::backward(const AttentionShape& shape, const Bf16* qkv, cons
 
 CudnnAnswer CudnnAttention::ask(const AttentionShape& shape, bool deterministic) {
   CudnnAnswer answer;
-  answer.forward = plans_->plan(shape, Work::forward).workspace;
-  const Work work = backward_work(deterministic);
-  const auto refused = plans_->refused.find(plan_key(shape, work));
-  if (refused != plans_->refused.end()) {
-    answer.refusal = refused->second;
-    return answer;
-  }
-  try {
-    answer.backward = plans_->plan(shape, work).workspace;
-  } catch (const Refusal& refusal) {
-    if (!deterministic) throw;
-    answer.refusal = refusal.reason();
-    plans_->refused.emplace(plan_key(shape, work), answer.refusal);
-  }
+  answer.forward = plans_->workspace(shape, Work::forward, answer.forward_refusal);
+  if (!answer.forward_refusal.empty()) return answer;
+  answer.backward = plans_->workspace(shape, backward_work(deterministic), answer.refusal);
   return answer;
 }
 

@@ -22,13 +22,17 @@ inline constexpr int backward_rows = 64;
 /// What the kernels know of the tensors.
 struct AttentionGeometry {
   int sequences, tokens, heads, kv_heads, head_dim;
+  const std::int32_t* positions;  ///< of `Documents`; null where each sequence is one
+  const std::int32_t* followers;  ///< of `Documents`; null where each sequence is one
 
-  explicit AttentionGeometry(const AttentionShape& shape)
+  AttentionGeometry(const AttentionShape& shape, const Documents<Cuda>& documents)
       : sequences(static_cast<int>(shape.sequences)),
         tokens(static_cast<int>(shape.tokens)),
         heads(static_cast<int>(shape.heads.heads)),
         kv_heads(static_cast<int>(shape.heads.kv_heads)),
-        head_dim(static_cast<int>(shape.heads.head_dim)) {}
+        head_dim(static_cast<int>(shape.heads.head_dim)),
+        positions(documents.positions.data()),
+        followers(documents.followers.data()) {}
 
   [[nodiscard]] __host__ __device__ int group() const { return heads / kv_heads; }
   /// Values from one row of the fused queries, keys and values to the next.
@@ -48,9 +52,33 @@ struct AttentionGeometry {
   [[nodiscard]] __device__ Index output(int sequence, int token, int head) const {
     return (Index{sequence} * tokens + token) * output_stride() + Index{head} * head_dim;
   }
-  /// Place of a query's log-sum-exp or delta.
+  [[nodiscard]] __device__ bool has_documents() const { return positions != nullptr; }
+  /// Place of a query's log-sum-exp or delta. With documents it is where cuDNN has it, too.
+  template <bool documents>
   [[nodiscard]] __device__ Index statistic(int sequence, int token, int head) const {
-    return (Index{sequence} * heads + head) * tokens + token;
+    return documents ? (Index{sequence} * tokens + token) * heads + head
+                     : (Index{sequence} * heads + head) * tokens + token;
+  }
+  /// The first token that a token sees.
+  template <bool documents>
+  [[nodiscard]] __device__ int begin(int sequence, int token) const {
+    return documents ? token - positions[Index{sequence} * tokens + token] : 0;
+  }
+  /// The token after the last that sees a token.
+  template <bool documents>
+  [[nodiscard]] __device__ int end(int sequence, int token) const {
+    return documents ? token + 1 + followers[Index{sequence} * tokens + token] : tokens;
+  }
+  // The same for kernels that learn as they run whether there are documents.
+  [[nodiscard]] __device__ Index statistic(int sequence, int token, int head) const {
+    return has_documents() ? statistic<true>(sequence, token, head)
+                           : statistic<false>(sequence, token, head);
+  }
+  [[nodiscard]] __device__ int begin(int sequence, int token) const {
+    return has_documents() ? begin<true>(sequence, token) : 0;
+  }
+  [[nodiscard]] __device__ int end(int sequence, int token) const {
+    return has_documents() ? end<true>(sequence, token) : tokens;
   }
   [[nodiscard]] __device__ float scale() const { return rsqrtf(static_cast<float>(head_dim)); }
 };
@@ -116,6 +144,15 @@ __device__ inline void hide_later_keys(Accumulator& scores, int distance) {
   }
 }
 
+/// Sets scores of keys before the documents of the thread's two rows to −∞.
+/// @param before  keys before each row's document, from the thread's first column on
+__device__ inline void hide_earlier_keys(Accumulator& scores, const int (&before)[2]) {
+#pragma unroll
+  for (int i = 0; i < 32; ++i) {
+    if (i / 4 * 8 + i % 2 < before[i / 2 % 2]) scores.values[i] = -INFINITY;
+  }
+}
+
 /// What the forward knows of the thread's two rows so far; sums are over the thread's own columns.
 struct SoftmaxRows {
   float largest[2] = {-INFINITY, -INFINITY};
@@ -123,9 +160,10 @@ struct SoftmaxRows {
 };
 
 /// From scores to exp(scale · (score − largest)).
-/// @param scale    includes log2(e)
-/// @param factors  what sums so far have to be multiplied with
-template <int count>
+/// @tparam may_hide_all  a row may have seen no key yet; then its exponentials are 0
+/// @param scale          includes log2(e)
+/// @param factors        what sums so far have to be multiplied with
+template <bool may_hide_all, int count>
 __device__ void softmax_step(Accumulator (&scores)[count], float scale, SoftmaxRows& rows,
                              float (&factors)[2]) {
 #pragma unroll
@@ -137,9 +175,10 @@ __device__ void softmax_step(Accumulator (&scores)[count], float scale, SoftmaxR
     }
     largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 1));
     largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 2));
-    factors[h] = fast_exp2((rows.largest[h] - largest) * scale);
+    const float base = may_hide_all && largest == -INFINITY ? 0.0f : largest;
+    factors[h] = fast_exp2((rows.largest[h] - base) * scale);
     rows.largest[h] = largest;
-    const float shift = largest * scale;
+    const float shift = base * scale;
     float sum = 0.0f;
 #pragma unroll
     for (int i = 0; i < 32 * count; ++i) {
@@ -177,14 +216,18 @@ struct ForwardTiles {
 
 /// Each block of threads makes the outputs of 128 queries of one head, the longest rows first. The
 /// scores of the next keys are multiplied while the probabilities of these keys meet the values.
+/// @tparam documents  whether sequences are divided: keys before the first query's document are
+///                    not looked at
 /// Source: Shah et al. 2024, arXiv 2407.08608.
-template <int columns>
+template <int columns, bool documents>
 OCTAVO_KERNEL __launch_bounds__(attention_threads,
                                 1) void attention_forward_kernel(const Bf16* qkv, Bf16* output,
                                                                  float* log_sum_exp,
                                                                  AttentionGeometry geometry) {
   constexpr int key_products = forward_keys / product_side;
-  const auto [sequences, tokens, heads, kv_heads, dim] = geometry;
+  const int tokens = geometry.tokens;
+  const int heads = geometry.heads;
+  const int dim = geometry.head_dim;
   const ForwardTiles<columns> tiles;
   const ThreadPlace place;
   const int head = static_cast<int>(blockIdx.x) % heads;
@@ -193,6 +236,14 @@ OCTAVO_KERNEL __launch_bounds__(attention_threads,
   const int first = static_cast<int>(gridDim.y - 1 - blockIdx.y) * attention_rows;
   const int steps = (min(first + attention_rows, tokens) + forward_keys - 1) / forward_keys;
   const Index stride = geometry.stride();
+  const auto begin_of = [&](int row) {
+    return geometry.begin<documents>(sequence, min(first + row, tokens - 1));
+  };
+  const int start = begin_of(0) / forward_keys;  // the first step
+  const int begins[2] = {begin_of(place.row), begin_of(place.row + 8)};
+  // Of the warpgroup's rows; read from one lane, so that the compiler knows it is uniform.
+  const int latest_begin =
+      documents ? __shfl_sync(0xffffffffu, begin_of(place.group_row + product_side - 1), 0) : 0;
 
   const auto copy_keys = [&](int step) {
     if (step < steps) {
@@ -210,10 +261,10 @@ OCTAVO_KERNEL __launch_bounds__(attention_threads,
   };
   copy_tile<attention_threads>(tiles.queries(), qkv + geometry.query(sequence, first, head), stride,
                                tokens - first, dim);
-  copy_keys(0);
+  copy_keys(start);
   commit_copies();
-  copy_keys(1);
-  copy_values(0);
+  copy_keys(start + 1);
+  copy_values(start);
   commit_copies();
   wait_for_copies<1>();
 
@@ -243,16 +294,25 @@ OCTAVO_KERNEL __launch_bounds__(attention_threads,
         hide_later_keys(scores[n], distance - n * product_side);
       }
     }
-    softmax_step(scores, scale, rows, factors);
+    if constexpr (documents) {
+      if (step * forward_keys < latest_begin) {
+#pragma unroll
+        for (int n = 0; n < key_products; ++n) {
+          const int column = step * forward_keys + n * product_side + place.column;
+          hide_earlier_keys(scores[n], {begins[0] - column, begins[1] - column});
+        }
+      }
+    }
+    softmax_step<documents>(scores, scale, rows, factors);
   };
 
   set_zero(sums);
   begin_products(queries, scores);
-  start_step(0);
+  start_step(start);
   wait_for_products<0>(scores);
-  softmax(0);
+  softmax(start);
   to_fragments(scores, probabilities);
-  for (int step = 0; step + 1 < steps; ++step) {
+  for (int step = start; step + 1 < steps; ++step) {
     wait_for_copies<0>();
     copy_keys(step + 2);
     copy_values(step + 1);
@@ -286,7 +346,7 @@ OCTAVO_KERNEL __launch_bounds__(attention_threads,
     inverse[h] = 1.0f / sum;
     const int token = first + place.row + 8 * h;
     if (place.column == 0 && token < tokens) {
-      log_sum_exp[geometry.statistic(sequence, token, head)] =
+      log_sum_exp[geometry.statistic<documents>(sequence, token, head)] =
           rows.largest[h] * geometry.scale() + logf(sum);
     }
   }
@@ -378,16 +438,25 @@ __device__ inline void store_shared(std::uint32_t address, float value) {
 
 /// Each block of threads makes the gradients of 128 keys and values of one KV head, from all
 /// queries of the group's heads in a fixed order. Products are transposed: rows are keys.
-template <int columns>
+/// @tparam documents  whether sequences are divided: queries after the last key's document are not
+///                    looked at
+template <int columns, bool documents>
 OCTAVO_KERNEL __launch_bounds__(attention_threads, 1) void attention_key_gradient_kernel(
     AttentionBackwardArguments arguments, AttentionGeometry geometry) {
-  const auto [sequences, tokens, heads, kv_heads, dim] = geometry;
+  const int tokens = geometry.tokens;
+  const int kv_heads = geometry.kv_heads;
+  const int dim = geometry.head_dim;
   const BackwardTiles<columns> tiles;
   const ThreadPlace place;
   const int kv_head = static_cast<int>(blockIdx.x) % kv_heads;
   const int sequence = static_cast<int>(blockIdx.x) / kv_heads;
   const int first = static_cast<int>(blockIdx.y) * attention_rows;
-  const int steps_a_head = (tokens - first + backward_rows - 1) / backward_rows;
+  const auto end_of = [&](int row) {
+    return geometry.end<documents>(sequence, min(first + row, tokens - 1));
+  };
+  const int end = end_of(attention_rows - 1);  // of the queries that see one of the keys
+  const int ends[2] = {end_of(place.row), end_of(place.row + 8)};
+  const int steps_a_head = (end - first + backward_rows - 1) / backward_rows;
   const int steps = steps_a_head * geometry.group();
   const Index stride = geometry.stride();
 
@@ -415,7 +484,7 @@ OCTAVO_KERNEL __launch_bounds__(attention_threads, 1) void attention_key_gradien
     if (fetched > 1 || step >= steps) return 0.0f;
     const int query = query_of(step) + fetched_query;
     if (query >= tokens) return fetched == 0 ? INFINITY : 0.0f;
-    const Index from = geometry.statistic(sequence, query, head_of(step));
+    const Index from = geometry.statistic<documents>(sequence, query, head_of(step));
     return fetched == 0 ? arguments.log_sum_exp[from] * log2_e : arguments.delta[from];
   };
   const auto keep_statistic = [&](int step, float value) {
@@ -471,6 +540,7 @@ OCTAVO_KERNEL __launch_bounds__(attention_threads, 1) void attention_key_gradien
         float& value = scores[0].values[4 * j + i];
         value = fast_exp2(fmaf(value, scale, -(i % 2 == 0 ? sums.x : sums.y)));
         if (hides && distance + 8 * j + i % 2 < i / 2 * 8) value = 0.0f;
+        if (documents && query_of(step) + place.column + 8 * j + i % 2 >= ends[i / 2]) value = 0.0f;
       }
     }
     Fragment probabilities[4];
@@ -508,10 +578,13 @@ OCTAVO_KERNEL __launch_bounds__(attention_threads, 1) void attention_key_gradien
 }
 
 /// Each block of threads makes the gradients of 128 queries of one head, the longest rows first.
-template <int columns>
+/// @tparam documents  see attention_forward_kernel
+template <int columns, bool documents>
 OCTAVO_KERNEL __launch_bounds__(attention_threads, 1) void attention_query_gradient_kernel(
     AttentionBackwardArguments arguments, AttentionGeometry geometry) {
-  const auto [sequences, tokens, heads, kv_heads, dim] = geometry;
+  const int tokens = geometry.tokens;
+  const int heads = geometry.heads;
+  const int dim = geometry.head_dim;
   const BackwardTiles<columns> tiles;
   const ThreadPlace place;
   const int head = static_cast<int>(blockIdx.x) % heads;
@@ -520,6 +593,11 @@ OCTAVO_KERNEL __launch_bounds__(attention_threads, 1) void attention_query_gradi
   const int first = static_cast<int>(gridDim.y - 1 - blockIdx.y) * attention_rows;
   const int steps = (min(first + attention_rows, tokens) + backward_rows - 1) / backward_rows;
   const Index stride = geometry.stride();
+  const auto begin_of = [&](int row) {
+    return geometry.begin<documents>(sequence, min(first + row, tokens - 1));
+  };
+  const int start = begin_of(0) / backward_rows;  // the first step
+  const int begins[2] = {begin_of(place.row), begin_of(place.row + 8)};
 
   const auto copy_step = [&](int step) {
     if (step < steps) {
@@ -538,8 +616,8 @@ OCTAVO_KERNEL __launch_bounds__(attention_threads, 1) void attention_query_gradi
   copy_tile<attention_threads>(tiles.own(1),
                                arguments.output_gradient + geometry.output(sequence, first, head),
                                geometry.output_stride(), tokens - first, dim);
-  copy_step(0);
-  copy_step(1);
+  copy_step(start);
+  copy_step(start + 1);
   wait_for_copies<1>();
 
   Fragment queries[columns / product_depth];
@@ -554,15 +632,15 @@ OCTAVO_KERNEL __launch_bounds__(attention_threads, 1) void attention_query_gradi
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     const int token = min(first + place.row + 8 * h, tokens - 1);
-    const Index from = geometry.statistic(sequence, token, head);
+    const Index from = geometry.statistic<documents>(sequence, token, head);
     shift[h] = arguments.log_sum_exp[from] * log2_e;
     delta[h] = arguments.delta[from];
   }
   Accumulator query_sums[columns / panel_columns];
   set_zero(query_sums);
   const float scale = geometry.scale() * log2_e;
-  // Only the last steps have keys to hide; a branch between the start of a product and its end
-  // would let the compiler move the registers that it writes.
+  // Only the last steps have keys to hide, with documents all; a branch between the start of a
+  // product and its end would let the compiler move the registers that it writes.
   const auto advance = [&](int step, auto hides) {
     const auto keys = tiles.passing(0, step % 2);
     const auto values = tiles.passing(1, step % 2);
@@ -576,6 +654,10 @@ OCTAVO_KERNEL __launch_bounds__(attention_threads, 1) void attention_query_gradi
     wait_for_products<1>(scores);
     if constexpr (decltype(hides)::value) {
       hide_later_keys(scores[0], first + place.row - step * backward_rows - place.column);
+      if constexpr (documents) {
+        const int column = step * backward_rows + place.column;
+        hide_earlier_keys(scores[0], {begins[0] - column, begins[1] - column});
+      }
     }
 #pragma unroll
     for (int i = 0; i < 32; ++i) {
@@ -598,8 +680,10 @@ OCTAVO_KERNEL __launch_bounds__(attention_threads, 1) void attention_query_gradi
     copy_step(step + 2);
     wait_for_copies<1>();
   };
-  const int first_hiding = first / backward_rows;
-  for (int step = 0; step < first_hiding; ++step) advance(step, std::false_type());
+  const int first_hiding = documents ? start : first / backward_rows;
+  if constexpr (!documents) {
+    for (int step = 0; step < first_hiding; ++step) advance(step, std::false_type());
+  }
   for (int step = first_hiding; step < steps; ++step) advance(step, std::true_type());
   const float factors[2] = {geometry.scale(), geometry.scale()};
   store_tile(query_sums, factors, tiles.own(0), place.warp_row,
@@ -615,13 +699,21 @@ void launch_attention(void (*kernel)(Parameters...), int shared_bytes, Index x, 
          attention_threads, static_cast<std::size_t>(shared_bytes), context, arguments...);
 }
 
-/// Calls `body` with the number of columns that tiles need for this head_dim, as a type.
+/// Calls `body` with the number of columns that tiles need for this head_dim, and with whether
+/// there are documents, as types.
 template <class Body>
-void with_tile_columns(Index head_dim, const Body& body) {
+void with_attention_variant(Index head_dim, bool documents, const Body& body) {
+  const auto with_documents = [&](auto columns) {
+    if (documents) {
+      body(columns, std::true_type());
+    } else {
+      body(columns, std::false_type());
+    }
+  };
   if (head_dim <= 64) {
-    body(std::integral_constant<int, 64>());
+    with_documents(std::integral_constant<int, 64>());
   } else {
-    body(std::integral_constant<int, 128>());
+    with_documents(std::integral_constant<int, 128>());
   }
 }
 
@@ -632,21 +724,24 @@ inline float* attention_deltas(const AttentionShape& shape, const Context<Cuda>&
 
 /// See attention_forward.
 inline void own_attention_forward(const AttentionShape& shape, TensorView<const Bf16, 2, Cuda> qkv,
+                                  const Documents<Cuda>& documents,
                                   TensorView<Bf16, 2, Cuda> output,
                                   TensorView<float, 1, Cuda> log_sum_exp,
                                   const Context<Cuda>& context) {
   require_own_attention(shape, true);
-  with_tile_columns(shape.heads.head_dim, [&](auto tile_columns) {
+  const auto launch = [&](auto tile_columns, auto divided) {
     constexpr int columns = decltype(tile_columns)::value;
-    launch_attention(attention_forward_kernel<columns>, ForwardTiles<columns>::bytes,
-                     shape.heads.heads * shape.sequences, ceil_divide(shape.tokens, attention_rows),
-                     context, qkv.data(), output.data(), log_sum_exp.data(),
-                     AttentionGeometry(shape));
-  });
+    launch_attention(attention_forward_kernel<columns, decltype(divided)::value>,
+                     ForwardTiles<columns>::bytes, shape.heads.heads * shape.sequences,
+                     ceil_divide(shape.tokens, attention_rows), context, qkv.data(), output.data(),
+                     log_sum_exp.data(), AttentionGeometry(shape, documents));
+  };
+  with_attention_variant(shape.heads.head_dim, !documents.empty(), launch);
 }
 
 /// See attention_backward.
 inline void own_attention_backward(const AttentionShape& shape, TensorView<const Bf16, 2, Cuda> qkv,
+                                   const Documents<Cuda>& documents,
                                    TensorView<const Bf16, 2, Cuda> output,
                                    TensorView<const Bf16, 2, Cuda> output_gradient,
                                    TensorView<const float, 1, Cuda> log_sum_exp,
@@ -654,23 +749,25 @@ inline void own_attention_backward(const AttentionShape& shape, TensorView<const
                                    const Context<Cuda>& context) {
   require_own_attention(shape, true);
   float* delta = attention_deltas(shape, context);
-  const AttentionGeometry geometry(shape);
+  const AttentionGeometry geometry(shape, documents);
   const AttentionBackwardArguments arguments{qkv.data(), output_gradient.data(), log_sum_exp.data(),
                                              delta, qkv_gradient.data()};
   const Index tiles = ceil_divide(shape.tokens, attention_rows);
-  with_tile_columns(shape.heads.head_dim, [&](auto tile_columns) {
+  const auto launch = [&](auto tile_columns, auto divided) {
     constexpr int columns = decltype(tile_columns)::value;
+    constexpr bool in_documents = decltype(divided)::value;
     constexpr int bytes = BackwardTiles<columns>::bytes;
     constexpr int delta_threads = columns / 8;
     launch_attention(
         attention_delta_kernel<delta_threads>, 0,
         ceil_divide(shape.rows() * shape.heads.heads * delta_threads, attention_threads), 1,
         context, output.data(), output_gradient.data(), delta, geometry);
-    launch_attention(attention_key_gradient_kernel<columns>, bytes,
+    launch_attention(attention_key_gradient_kernel<columns, in_documents>, bytes,
                      shape.heads.kv_heads * shape.sequences, tiles, context, arguments, geometry);
-    launch_attention(attention_query_gradient_kernel<columns>, bytes,
+    launch_attention(attention_query_gradient_kernel<columns, in_documents>, bytes,
                      shape.heads.heads * shape.sequences, tiles, context, arguments, geometry);
-  });
+  };
+  with_attention_variant(shape.heads.head_dim, !documents.empty(), launch);
 }
 
 }  // namespace detail

@@ -89,10 +89,11 @@ OCTAVO_KERNEL void simple_attention_forward_kernel(SimpleForwardArguments argume
   const int kv_head = task.head / geometry.group();
   WarpRow query(qkv + geometry.query(task.sequence, task.token, task.head), dim);
   query.multiply(1.0f / sqrtf(static_cast<float>(dim)));
+  const int first = geometry.begin(task.sequence, task.token);
   WarpRow sums;
   float largest = -INFINITY;
   float sum = 0.0f;
-  for (int token = 0; token <= task.token; ++token) {
+  for (int token = first; token <= task.token; ++token) {
     const float score = dot(query, WarpRow(qkv + geometry.key(task.sequence, token, kv_head), dim));
     const float before = largest;
     largest = fmaxf(largest, score);
@@ -124,8 +125,9 @@ OCTAVO_KERNEL void simple_query_gradient_kernel(SimpleBackwardArguments argument
   const WarpRow gradient(output_gradient + out, dim);
   const float row_delta = dot(gradient, WarpRow(output + out, dim));
   const Index statistic = geometry.statistic(task.sequence, task.token, task.head);
+  const int first = geometry.begin(task.sequence, task.token);
   WarpRow sums;
-  for (int token = 0; token <= task.token; ++token) {
+  for (int token = first; token <= task.token; ++token) {
     const WarpRow key(qkv + geometry.key(task.sequence, token, kv_head), dim);
     const WarpRow value(qkv + geometry.value(task.sequence, token, kv_head), dim);
     const float probability = expf(dot(query, key) * scale - log_sum_exp[statistic]);
@@ -146,11 +148,12 @@ OCTAVO_KERNEL void simple_key_gradient_kernel(SimpleBackwardArguments arguments,
   const float scale = 1.0f / sqrtf(static_cast<float>(dim));
   const WarpRow key(qkv + geometry.key(task.sequence, task.token, task.head), dim);
   const WarpRow value(qkv + geometry.value(task.sequence, task.token, task.head), dim);
+  const int end = geometry.end(task.sequence, task.token);
   WarpRow key_sums;
   WarpRow value_sums;
   for (int i = 0; i < geometry.group(); ++i) {
     const int head = task.head * geometry.group() + i;
-    for (int token = task.token; token < geometry.tokens; ++token) {
+    for (int token = task.token; token < end; ++token) {
       const WarpRow query(qkv + geometry.query(task.sequence, token, head), dim);
       const WarpRow gradient(output_gradient + geometry.output(task.sequence, token, head), dim);
       const Index statistic = geometry.statistic(task.sequence, token, head);
@@ -166,43 +169,43 @@ OCTAVO_KERNEL void simple_key_gradient_kernel(SimpleBackwardArguments arguments,
 /// Launches one warp for each token of `heads` heads.
 template <class Arguments>
 void launch_simple_attention(void (*kernel)(Arguments, AttentionGeometry),
-                             const AttentionShape& shape, Index heads, const Arguments& arguments,
+                             const AttentionShape& shape, const Documents<Cuda>& documents,
+                             Index heads, const Arguments& arguments,
                              const Context<Cuda>& context) {
   require_own_attention(shape, false);
   launch("attention in FP32", kernel,
          ceil_divide(shape.rows() * heads * 32, simple_attention_threads), simple_attention_threads,
-         0, context, arguments, AttentionGeometry(shape));
+         0, context, arguments, AttentionGeometry(shape, documents));
 }
 
 /// See attention_forward.
 inline void simple_attention_forward(const AttentionShape& shape,
                                      TensorView<const float, 2, Cuda> qkv,
+                                     const Documents<Cuda>& documents,
                                      TensorView<float, 2, Cuda> output,
                                      TensorView<float, 1, Cuda> log_sum_exp,
                                      const Context<Cuda>& context) {
   const SimpleForwardArguments arguments{qkv.data(), output.data(), log_sum_exp.data()};
-  launch_simple_attention(simple_attention_forward_kernel<float>, shape, shape.heads.heads,
-                          arguments, context);
+  launch_simple_attention(simple_attention_forward_kernel<float>, shape, documents,
+                          shape.heads.heads, arguments, context);
 }
 
 /// See attention_backward.
-inline void simple_attention_backward(const AttentionShape& shape,
-                                      TensorView<const float, 2, Cuda> qkv,
-                                      TensorView<const float, 2, Cuda> output,
-                                      TensorView<const float, 2, Cuda> output_gradient,
-                                      TensorView<const float, 1, Cuda> log_sum_exp,
-                                      TensorView<float, 2, Cuda> qkv_gradient,
-                                      const Context<Cuda>& context) {
+inline void simple_attention_backward(
+    const AttentionShape& shape, TensorView<const float, 2, Cuda> qkv,
+    const Documents<Cuda>& documents, TensorView<const float, 2, Cuda> output,
+    TensorView<const float, 2, Cuda> output_gradient, TensorView<const float, 1, Cuda> log_sum_exp,
+    TensorView<float, 2, Cuda> qkv_gradient, const Context<Cuda>& context) {
   const SimpleBackwardArguments arguments{qkv.data(),
                                           output.data(),
                                           log_sum_exp.data(),
                                           output_gradient.data(),
                                           attention_deltas(shape, context),
                                           qkv_gradient.data()};
-  launch_simple_attention(simple_query_gradient_kernel<float>, shape, shape.heads.heads, arguments,
-                          context);
-  launch_simple_attention(simple_key_gradient_kernel<float>, shape, shape.heads.kv_heads, arguments,
-                          context);
+  launch_simple_attention(simple_query_gradient_kernel<float>, shape, documents, shape.heads.heads,
+                          arguments, context);
+  launch_simple_attention(simple_key_gradient_kernel<float>, shape, documents, shape.heads.kv_heads,
+                          arguments, context);
 }
 
 }  // namespace detail

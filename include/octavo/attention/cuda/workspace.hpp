@@ -7,13 +7,15 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdint>
 #include <string>
 #include <type_traits>
 
 namespace octavo {
 
-/// cuDNN runs sequences that are multiples of this many tokens.
-inline constexpr Index cudnn_attention_multiple = 64;
+/// cuDNN runs sequences of this many tokens and more: shorter ones leave most of a tile empty, and
+/// of a single token it has no backward.
+inline constexpr Index cudnn_attention_least = 64;
 
 namespace detail {
 
@@ -27,7 +29,7 @@ inline constexpr int attention_rows = 128;
 inline constexpr Index own_attention_tokens = Index{65535} * attention_rows;
 
 /// Throws ConfigError where the own kernels cannot run attention. Every model needs them, cuDNN or
-/// not: texts of every length are generated, of which cuDNN gets those in 64s.
+/// not: they run whatever is met once, such as a text that is being generated.
 inline void require_own_attention(const AttentionShape& shape, bool is_bf16) {
   const Index dim = shape.heads.head_dim;
   if (!is_bf16) {
@@ -53,15 +55,35 @@ inline std::size_t own_attention_workspace(const AttentionShape& shape) {
 /// and an FP32 accumulator of the queries' gradient, and where heads share KV heads, gradients of
 /// keys and values for each head. The forward needs none. A deterministic backward adds nothing up
 /// with atomics: it keeps the gradients of all scores, in BF16. Rows are counted as cuDNN's tiles
-/// of 128 cover them.
+/// of 128 cover them. With documents, gradients lie as far apart as fused rows do, those of each
+/// head as far as a fused row for every head of a group; heads that are no multiple of 16 wide, and
+/// the gradients of scores, are kept as if each document were as long as a sequence.
 /// @note what cuDNN asks for on a GPU counts in place of it: see attention_limits
 inline std::size_t cudnn_attention_workspace(const AttentionShape& shape, bool deterministic) {
+  const auto [heads, kv_heads, dim] = shape.heads;
+  const bool documents = shape.most_documents > 0;
   const Index tokens = round_up(shape.tokens, 128);
-  const Index rows = shape.sequences * tokens * shape.heads.heads;
-  const Index shared = shape.heads.heads == shape.heads.kv_heads ? 0 : 2;
-  const Index row = 4 + shape.heads.head_dim * (4 + 2 * shared) + (deterministic ? 2 * tokens : 0);
+  const Index longest = tokens * (documents ? shape.most_documents : shape.sequences);
+  const Index shared = heads == kv_heads ? 0 : 2;
+  Index bytes = longest * heads * (4 + dim * (4 + 2 * shared));
+  if (documents && dim % 16 == 0) {
+    bytes = round_up(shape.rows(), 128) *
+            (4 * heads + 4 * shape.heads.columns() * (1 + shared * heads / kv_heads));
+  }
+  if (deterministic) bytes += longest * heads * 2 * tokens;
   constexpr Index slack = Index{1} << 20;
-  return static_cast<std::size_t>(rows * row + slack);
+  return static_cast<std::size_t>(bytes + slack);
+}
+
+/// Bytes of one of the tables that tell cuDNN of documents, and of all four. They lie at the
+/// beginning of the workspace.
+inline std::size_t cudnn_document_table(const AttentionShape& shape) {
+  constexpr Index alignment = 256;
+  return static_cast<std::size_t>(
+      round_up((shape.most_documents + 1) * Index{sizeof(std::int64_t)}, alignment));
+}
+inline std::size_t cudnn_document_tables(const AttentionShape& shape) {
+  return shape.most_documents == 0 ? 0 : 4 * cudnn_document_table(shape);
 }
 
 /// Bytes of workspace that cuDNN asked for, or else what it needs at most.
@@ -77,17 +99,21 @@ inline std::size_t cudnn_workspace(AttentionPass pass, const AttentionShape& sha
 /// The kernels that attention can run through.
 enum class AttentionKernels { octavo, cudnn, cudnn_deterministic };
 
-/// Those that it does. cuDNN serves BF16, and sequences in 64s: it compiles a plan for each length,
-/// which lengths that are met once, such as those of a text that is being generated, do not repay.
+/// Those that it does. cuDNN serves BF16, and sequences that are long enough. It compiles a plan
+/// for each shape, which one that is met once does not repay.
 template <class T>
 AttentionKernels attention_kernels(AttentionPass pass, const AttentionShape& shape,
                                    const DeviceLimits<Cuda>& limits) {
-  const bool fits = shape.tokens % cudnn_attention_multiple == 0;
+  const bool fits = shape.tokens >= cudnn_attention_least && !shape.once;
   if (!std::is_same_v<T, Bf16> || !limits.cudnn || !fits) return AttentionKernels::octavo;
-  if (pass == AttentionPass::forward || !limits.deterministic) return AttentionKernels::cudnn;
-  const bool refused = limits.cudnn_answer && !limits.cudnn_answer->refusal.empty();
+  if (limits.cudnn_answer && !limits.cudnn_answer->forward_refusal.empty()) {
+    return AttentionKernels::octavo;
+  }
+  if (pass == AttentionPass::forward) return AttentionKernels::cudnn;
+  if (limits.cudnn_answer && !limits.cudnn_answer->refusal.empty()) return AttentionKernels::octavo;
+  if (!limits.deterministic) return AttentionKernels::cudnn;
   const bool small = cudnn_workspace(pass, shape, limits) <= limits.most_deterministic_workspace;
-  return small && !refused ? AttentionKernels::cudnn_deterministic : AttentionKernels::octavo;
+  return small ? AttentionKernels::cudnn_deterministic : AttentionKernels::octavo;
 }
 
 }  // namespace detail
@@ -106,17 +132,21 @@ const char* attention_implementation(AttentionPass pass, const AttentionShape& s
   return names[static_cast<std::size_t>(detail::attention_kernels<T>(pass, shape, limits))];
 }
 
-/// Why a deterministic backward runs in Octavo's own kernels where the forward runs through cuDNN;
-/// empty where it does not.
+/// Why a pass runs in Octavo's own kernels where cuDNN runs shapes like it; empty where it does
+/// not.
 /// @param limits  see attention_implementation
 template <class T = Bf16>
-std::string attention_fallback(const AttentionShape& shape, const DeviceLimits<Cuda>& limits) {
-  const auto kernels = [&](AttentionPass pass) {
-    return detail::attention_kernels<T>(pass, shape, limits);
-  };
-  if (kernels(AttentionPass::forward) == detail::AttentionKernels::octavo ||
-      kernels(AttentionPass::backward) != detail::AttentionKernels::octavo) {
+std::string attention_fallback(AttentionPass pass, const AttentionShape& shape,
+                               const DeviceLimits<Cuda>& limits) {
+  DeviceLimits<Cuda> willing;
+  willing.cudnn = limits.cudnn;
+  const auto octavo = detail::AttentionKernels::octavo;
+  if (detail::attention_kernels<T>(pass, shape, willing) == octavo ||
+      detail::attention_kernels<T>(pass, shape, limits) != octavo) {
     return {};
+  }
+  if (limits.cudnn_answer && !limits.cudnn_answer->forward_refusal.empty()) {
+    return limits.cudnn_answer->forward_refusal;
   }
   if (limits.cudnn_answer && !limits.cudnn_answer->refusal.empty()) {
     return limits.cudnn_answer->refusal;
@@ -133,7 +163,8 @@ std::size_t attention_workspace(const AttentionShape& shape, const DeviceLimits<
   std::size_t bytes = detail::own_attention_workspace(shape);
   for (const AttentionPass pass : {AttentionPass::forward, AttentionPass::backward}) {
     if (detail::attention_kernels<T>(pass, shape, limits) != detail::AttentionKernels::octavo) {
-      bytes = std::max(bytes, detail::cudnn_workspace(pass, shape, limits));
+      bytes = std::max(bytes, detail::cudnn_document_tables(shape) +
+                                  detail::cudnn_workspace(pass, shape, limits));
     }
   }
   return bytes;

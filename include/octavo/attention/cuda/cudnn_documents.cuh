@@ -1,0 +1,56 @@
+/// @file
+/// What cuDNN is told of documents: lengths and offsets, on the GPU, so that one recorded graph
+/// serves every batch.
+#pragma once
+
+#include <octavo/attention/cuda/cudnn_attention.cuh>
+#include <octavo/attention/cuda/workspace.hpp>
+
+#include <cstdint>
+
+namespace octavo::detail {
+
+/// Elements from one row of each tensor to the next.
+struct CudnnRowStrides {
+  std::int64_t qkv, output, statistics;
+};
+
+/// Writes the tables of all documents, of which those beyond the batch's have no rows. A template
+/// only because a plain one in a header would be defined in each file that includes it.
+template <class T>
+OCTAVO_KERNEL void cudnn_documents_kernel(const std::int32_t* begins, Index most,
+                                          CudnnRowStrides strides, CudnnDocuments tables) {
+  const Index i = Index{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (i > most) return;
+  const T begin = begins[i];
+  tables.qkv_offsets[i] = begin * strides.qkv;
+  tables.output_offsets[i] = begin * strides.output;
+  tables.statistic_offsets[i] = begin * strides.statistics;
+  if (i < most) tables.lengths[i] = begins[i + 1] - begins[i];
+}
+
+/// Writes the tables at the beginning of the context's workspace; enqueues. Nothing where there are
+/// no documents.
+/// @throws ConfigError  if the workspace is too small
+inline CudnnDocuments tell_cudnn_of_documents(const AttentionShape& shape,
+                                              const Documents<Cuda>& documents,
+                                              const Context<Cuda>& context) {
+  if (shape.most_documents == 0) return {};
+  auto* const memory =
+      workspace_of<std::byte>(context, cudnn_document_tables(shape), "attention of documents");
+  const std::size_t table = cudnn_document_table(shape);
+  const CudnnDocuments tables{reinterpret_cast<std::int32_t*>(memory),
+                              reinterpret_cast<std::int64_t*>(memory + table),
+                              reinterpret_cast<std::int64_t*>(memory + 2 * table),
+                              reinterpret_cast<std::int64_t*>(memory + 3 * table)};
+  const CudnnRowStrides strides{shape.heads.columns(), shape.heads.heads * shape.heads.head_dim,
+                                shape.heads.heads};
+  constexpr Index threads = 128;
+  const auto blocks = static_cast<unsigned>(ceil_divide(shape.most_documents + 1, threads));
+  cudnn_documents_kernel<std::int64_t><<<blocks, threads, 0, context.stream()>>>(
+      documents.begins.data(), shape.most_documents, strides, tables);
+  check(cudaGetLastError(), "the launch of cudnn_documents_kernel");
+  return tables;
+}
+
+}  // namespace octavo::detail

@@ -1,0 +1,42 @@
+/// @file
+/// Where documents begin in tokens that follow one another.
+#pragma once
+
+#include <octavo/core/device.hpp>
+#include <octavo/core/error.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace octavo {
+
+/// Finds the documents of whole sequences by the token that ends each, such as a tokenizer's end of
+/// text. What follows that token is another document's: its target becomes −1, which no loss
+/// counts.
+/// @param tokens           sequences one after another
+/// @param targets          of each token, changed
+/// @param sequence_length  tokens in a sequence
+/// @param document_end     the token that ends a document, and is its last
+/// @param begins           written: places in `tokens` at which documents begin, ascending, but for
+///                         the first of each sequence, which begins one in any case
+/// @throws ShapeError  if tokens are no whole sequences, or targets are more or fewer
+inline void find_documents(std::span<const std::int32_t> tokens, std::span<std::int32_t> targets,
+                           Index sequence_length, std::int32_t document_end,
+                           std::vector<Index>& begins) {
+  require<ShapeError>(targets.size() == tokens.size(), "find_documents: ", tokens.size(),
+                      " tokens have ", targets.size(), " targets; give one for each");
+  const auto length = static_cast<std::size_t>(sequence_length);
+  require<ShapeError>(sequence_length > 0 && tokens.size() % length == 0,
+                      "find_documents: ", tokens.size(), " tokens are no whole sequences of ",
+                      sequence_length);
+  begins.clear();
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    if (tokens[i] != document_end) continue;
+    targets[i] = -1;
+    if ((i + 1) % length != 0) begins.push_back(static_cast<Index>(i + 1));
+  }
+}
+
+}  // namespace octavo
