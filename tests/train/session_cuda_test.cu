@@ -11,7 +11,9 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <span>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 namespace octavo {
@@ -247,6 +249,62 @@ TYPED_TEST(SessionOnCuda, OneRecordServesEveryNumberOfTargets) {
   EXPECT_EQ(cuda.replays().runs, 1u);
   EXPECT_EQ(cuda.replays().recordings, 1u);
   EXPECT_EQ(cuda.replays().launches, steps - 1);
+}
+
+// Documents begin elsewhere, and are more or fewer, from step to step.
+TYPED_TEST(SessionOnCuda, OneRecordServesEveryDivisionIntoDocuments) {
+  SessionOptions options = small_session(2);
+  options.batch.most_documents = 20;
+  Context<Cuda> on_gpu;
+  Context<Cpu> on_cpu(support::few_threads);
+  Session<TypeParam, Cuda> cuda(options, on_gpu);
+  Session<TypeParam, Cpu> cpu(options, on_cpu);
+  constexpr unsigned steps = 8;
+  const auto begins_of = [](unsigned step) {
+    std::vector<Index> begins;
+    for (Index row = 7; step > 0 && row < 512; row += 30 + 11 * static_cast<Index>(step)) {
+      begins.push_back(row);
+    }
+    return begins;
+  };
+  for (unsigned i = 0; i < steps; ++i) {
+    const TokenBatch text = step_batch(options, i);
+    const std::vector<Index> begins = begins_of(i);
+    const Batch batch{text.tokens, text.targets, begins};
+    const StepResult expected = cpu.step(batch, 3e-4);
+    const StepResult result = cuda.step(batch, 3e-4);
+    ASSERT_NEAR(result.loss, expected.loss, 1e-3 * expected.loss) << "step " << i;
+    ASSERT_NEAR(result.gradient_norm, expected.gradient_norm, 0.02 * expected.gradient_norm);
+  }
+  EXPECT_EQ(cuda.replays().runs, 1u);
+  EXPECT_EQ(cuda.replays().recordings, 1u);
+  EXPECT_EQ(cuda.replays().launches, steps - 1);
+  const TokenBatch text = step_batch(small_session(1), 1000);
+  const std::vector<Index> begins = begins_of(3);
+  const Batch batch{text.tokens, text.targets, std::span(begins).first(3)};
+  cpu.begin_evaluation();
+  cuda.begin_evaluation();
+  const double expected = cpu.evaluate(batch).mean();
+  EXPECT_NEAR(cuda.evaluate(batch).mean(), expected, 1e-3 * expected);
+}
+
+// 400 tokens, which FP8 needs in 16s, in sequences of 100, which no tile of attention has.
+TYPED_TEST(SessionOnCuda, FollowsTheCpuInSequencesOfAnyLength) {
+  SessionOptions options = small_session(1);
+  options.batch = {4, 100};
+  Context<Cuda> on_gpu;
+  Context<Cpu> on_cpu(support::few_threads);
+  Session<TypeParam, Cuda> cuda(options, on_gpu);
+  Session<TypeParam, Cpu> cpu(options, on_cpu);
+  for (unsigned i = 0; i < 6; ++i) {
+    const StepResult expected = this->step(cpu, options, i);
+    const StepResult result = this->step(cuda, options, i);
+    ASSERT_NEAR(result.loss, expected.loss, 1e-3 * expected.loss) << "step " << i;
+    ASSERT_NEAR(result.gradient_norm, expected.gradient_norm, 0.02 * expected.gradient_norm);
+  }
+  const AttentionEntry& attention = cuda.manifest().attentions().front();
+  const bool by_cudnn = on_gpu.limits().cudnn && !std::is_same_v<TypeParam, Fp32>;
+  EXPECT_EQ(attention.expected, by_cudnn ? "cudnn" : "octavo") << attention.fallback;
 }
 
 TYPED_TEST(SessionOnCuda, AStepThatThrowsChangesNoBitOfThoseThatFollow) {

@@ -12,30 +12,29 @@
 
 namespace octavo {
 
-/// Finds the documents of whole sequences by the token that ends each, such as a tokenizer's end of
-/// text. What follows that token is another document's: its target becomes −1, which no loss
-/// counts.
-/// @param tokens           sequences one after another
+/// Finds the documents of sequences by the token that ends each, such as a tokenizer's end of text.
+/// What follows that token is another document's: its target becomes −1, which no loss counts.
+/// @param tokens           sequences one after another, of which the last may be shorter
 /// @param targets          of each token, changed
 /// @param sequence_length  tokens in a sequence
 /// @param document_end     the token that ends a document, and is its last
 /// @param begins           written: places in `tokens` at which documents begin, ascending, but for
 ///                         the first of each sequence, which begins one in any case
-/// @throws ShapeError  if tokens are no whole sequences, or targets are more or fewer
+/// @throws ShapeError  if targets are more or fewer than tokens, or sequences have none
 inline void find_documents(std::span<const std::int32_t> tokens, std::span<std::int32_t> targets,
                            Index sequence_length, std::int32_t document_end,
                            std::vector<Index>& begins) {
   require<ShapeError>(targets.size() == tokens.size(), "find_documents: ", tokens.size(),
                       " tokens have ", targets.size(), " targets; give one for each");
   const auto length = static_cast<std::size_t>(sequence_length);
-  require<ShapeError>(sequence_length > 0 && tokens.size() % length == 0,
-                      "find_documents: ", tokens.size(), " tokens are no whole sequences of ",
-                      sequence_length);
+  require<ShapeError>(sequence_length > 0, "find_documents: a sequence has ", sequence_length,
+                      " tokens; give at least 1");
   begins.clear();
   for (std::size_t i = 0; i < tokens.size(); ++i) {
     if (tokens[i] != document_end) continue;
     targets[i] = -1;
-    if ((i + 1) % length != 0) begins.push_back(static_cast<Index>(i + 1));
+    if ((i + 1) % length != 0 && i + 1 != tokens.size())
+      begins.push_back(static_cast<Index>(i + 1));
   }
 }
 

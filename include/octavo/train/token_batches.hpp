@@ -6,6 +6,7 @@
 #include <octavo/data/token_stream.hpp>
 #include <octavo/train/training_session.hpp>
 
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <optional>
@@ -50,7 +51,7 @@ class TokenBatches {
   /// One step on the batches that come next.
   StepResult step(TrainingSession& session, double learning_rate) {
     stream_.next(tokens_, targets_);
-    return session.step(batch_of(tokens_, targets_), learning_rate);
+    return session.step(divided(tokens_, targets_, tokens_.size()), learning_rate);
   }
 
   /// The losses of all batches for evaluation.
@@ -61,7 +62,9 @@ class TokenBatches {
     LossSum total;
     for (Index batch = 0; batch < validation_.batches(); ++batch) {
       validation_.get(batch, tokens, targets);
-      const LossSum loss = session.evaluate(batch_of(tokens, targets));
+      const auto left =
+          static_cast<std::size_t>(validation_.tokens()) - static_cast<std::size_t>(batch) * rows_;
+      const LossSum loss = session.evaluate(divided(tokens, targets, std::min(rows_, left)));
       total.sum += loss.sum;
       total.tokens += loss.tokens;
     }
@@ -74,9 +77,12 @@ class TokenBatches {
   [[nodiscard]] std::size_t validation_tokens() const { return parts_.validation.size(); }
 
  private:
-  Batch batch_of(std::span<const std::int32_t> tokens, std::span<std::int32_t> targets) {
+  /// @param count  tokens of the text; those behind them fill the batch, and divide nothing
+  Batch divided(std::span<const std::int32_t> tokens, std::span<std::int32_t> targets,
+                std::size_t count) {
     if (document_end_.has_value()) {
-      find_documents(tokens, targets, sequence_length_, *document_end_, documents_);
+      find_documents(tokens.first(count), targets.first(count), sequence_length_, *document_end_,
+                     documents_);
     }
     return {tokens, targets, documents_};
   }
