@@ -65,6 +65,9 @@ TEST(AttentionChoice, WorkspaceOfDocumentsIsComputed) {
   EXPECT_GE(workspace, rows + tables);
   EXPECT_LE(workspace, rows + tables + gib / 2);
   EXPECT_EQ(attention_workspace(documents, limits_with(false, false)), std::size_t{8192} * 32 * 4);
+  DeviceLimits<Cuda> asked = limits_with(true, false);
+  asked.cudnn_answer = CudnnAnswer{gib, 2 * gib, "", ""};
+  EXPECT_EQ(attention_workspace(documents, asked), 2 * gib + tables);
   // Heads that cuDNN lays out a document at a time.
   const AttentionShape narrow{1, 8192, {32, 8, 24}, 16};
   EXPECT_GE(attention_workspace(narrow, limits_with(true, false)),
