@@ -68,7 +68,7 @@ int main() {
       const auto odd = 1 + 2 * (static_cast<int>(i) / 32 + step) % 8;
       tokens[i] = static_cast<int>(i) % 32 * odd % 64, targets[i] = (tokens[i] + odd) % 64;
     }
-    loss = session.step(tokens, targets, 3e-3).loss;
+    loss = session.step({tokens, targets}, 3e-3).loss;
     if (step % 10 == 0) fmt::print("step {:>2} | loss {:.4f}\n", step, loss);
   }
   return loss < 1.5 ? 0 : 1;

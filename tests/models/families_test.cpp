@@ -71,7 +71,7 @@ class Families : public testing::Test {
     Trace trace;
     for (unsigned i = 0; i < 3; ++i) {
       const support::TokenBatch batch = support::step_batch(options, i);
-      const StepResult result = session.step(batch.tokens, batch.targets, 3e-3);
+      const StepResult result = session.step({batch.tokens, batch.targets}, 3e-3);
       EXPECT_FALSE(result.skipped);
       trace.losses.push_back(result.loss);
     }
@@ -114,12 +114,12 @@ TYPED_TEST(Families, TrainingLearnsWhatTheTextHas) {
   const support::TokenBatch unseen = support::step_batch(options, 1000);
   const auto loss = [&] {
     session.begin_evaluation();
-    return session.evaluate(unseen.tokens, unseen.targets).mean();
+    return session.evaluate({unseen.tokens, unseen.targets}).mean();
   };
   EXPECT_NEAR(loss(), std::log(96.0), 0.1);
   for (unsigned i = 0; i < 60; ++i) {
     const support::TokenBatch batch = support::step_batch(options, i);
-    EXPECT_FALSE(session.step(batch.tokens, batch.targets, 3e-3).skipped);
+    EXPECT_FALSE(session.step({batch.tokens, batch.targets}, 3e-3).skipped);
   }
   EXPECT_LT(loss(), 2.6);
 }
@@ -133,7 +133,7 @@ TYPED_TEST(Families, WhatTheManifestSaysRuns) {
   Trained session(options, context);
   ASSERT_EQ(session.manifest().entries().size(), 39U) << "3 blocks of 4 linear layers, the head";
   const support::TokenBatch batch = support::step_batch(options, 0);
-  session.step(batch.tokens, batch.targets, 1e-3);
+  session.step({batch.tokens, batch.targets}, 1e-3);
   EXPECT_NO_THROW(session.manifest().verify_step(1, 3));
   const bool is_gpt2 = std::is_same_v<TypeParam, Gpt2In<typename TypeParam::Precision>>;
   for (const GemmEntry& entry : session.manifest().entries()) {

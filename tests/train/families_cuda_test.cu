@@ -87,8 +87,8 @@ TYPED_TEST(FamiliesOnCuda, FollowTheCpu) {
     const TokenBatch batch = ::support::step_batch(support::small_session(1), 1000);
     cpu.begin_evaluation();
     cuda.begin_evaluation();
-    const double expected = cpu.evaluate(batch.tokens, batch.targets).mean();
-    EXPECT_NEAR(cuda.evaluate(batch.tokens, batch.targets).mean(), expected, 1e-3 * expected);
+    const double expected = cpu.evaluate({batch.tokens, batch.targets}).mean();
+    EXPECT_NEAR(cuda.evaluate({batch.tokens, batch.targets}).mean(), expected, 1e-3 * expected);
     EXPECT_EQ(cuda.replays().recordings, 1u);
   }
 }

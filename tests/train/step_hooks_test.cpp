@@ -80,7 +80,7 @@ void check_order() {
   ModelSession<Llama<Config, Bf16, Cpu>, AdamW<>, Diary> session(options, context);
   EXPECT_TRUE(session.ranks().lines.empty());
   const TokenBatch batch = support::step_batch(options, 0);
-  session.step(batch.tokens, batch.targets, 1e-3);
+  session.step({batch.tokens, batch.targets}, 1e-3);
   std::vector<std::string> expected = expected_lines(false);
   const std::vector<std::string> last = expected_lines(true);
   expected.insert(expected.end(), last.begin(), last.end());
@@ -106,8 +106,8 @@ TYPED_TEST(HooksOf, SeeFinalGradients) {
     ModelSession<Model> alone(options, context);
     for (unsigned i = 0; i < 2; ++i) {
       const TokenBatch batch = support::step_batch(options, i);
-      session.step(batch.tokens, batch.targets, 1e-3);
-      alone.step(batch.tokens, batch.targets, 1e-3);
+      session.step({batch.tokens, batch.targets}, 1e-3);
+      alone.step({batch.tokens, batch.targets}, 1e-3);
       std::vector<std::byte> copied;
       session.model().visit_runs([&](const auto& run, const auto& each) {
         const auto copy = session.ranks().copy_of(run);
@@ -146,26 +146,26 @@ TEST(StepSums, OfAllRanksDecide) {
   const TokenBatch batch = support::step_batch(options, 0);
   Context<Cpu> context{2};
   ModelSession<Model> alone(options, context);
-  const StepResult own = alone.step(batch.tokens, batch.targets, 1e-3);
+  const StepResult own = alone.step({batch.tokens, batch.targets}, 1e-3);
   ModelSession<Model, AdamW<>, BesideAnother> session(options, context);
   const std::vector<std::byte> before = support::weights(session);
 
   for (const double bad : {INFINITY, NAN}) {
     session.ranks().other = {};
     session.ranks().other.squared_norm = bad;
-    EXPECT_TRUE(session.step(batch.tokens, batch.targets, 1e-3).skipped) << bad;
+    EXPECT_TRUE(session.step({batch.tokens, batch.targets}, 1e-3).skipped) << bad;
     session.ranks().other = {};
     session.ranks().other.loss_sum = bad;
-    EXPECT_TRUE(session.step(batch.tokens, batch.targets, 1e-3).skipped) << bad;
+    EXPECT_TRUE(session.step({batch.tokens, batch.targets}, 1e-3).skipped) << bad;
   }
   session.ranks().other = {};
   session.ranks().other.nonfinite = 1;
-  EXPECT_TRUE(session.step(batch.tokens, batch.targets, 1e-3).skipped);
+  EXPECT_TRUE(session.step({batch.tokens, batch.targets}, 1e-3).skipped);
   EXPECT_TRUE(support::weights(session) == before);
 
   session.ranks().other = {};
   session.ranks().other.squared_norm = 9.0;
-  const StepResult both = session.step(batch.tokens, batch.targets, 1e-3);
+  const StepResult both = session.step({batch.tokens, batch.targets}, 1e-3);
   EXPECT_FALSE(both.skipped);
   EXPECT_NEAR(both.gradient_norm, std::sqrt(own.gradient_norm * own.gradient_norm + 9.0), 1e-5);
 }
