@@ -132,10 +132,11 @@ Trained train_once(BatchShape shape, std::span<const std::int32_t> tokens,
   if (!tables.empty()) octavo::write_document_tables(begins, 0, shape, tables);
   const float gradient_scale = 1.0f / 48.0f;
   Trained result{std::vector<float>(tokens.size()), {}};
+  octavo::NoHooks hooks;
   model.train_micro_batch({{tokens.data(), {shape.rows()}},
                            {targets.data(), {shape.rows()}},
                            octavo::documents_over<Cpu>(tables.data(), shape)},
-                          {result.losses.data(), {shape.rows()}}, {&gradient_scale, {1}}, true,
+                          {result.losses.data(), {shape.rows()}}, {&gradient_scale, {1}}, {}, hooks,
                           context);
   result.gradients = support::gradients(model);
   return result;
