@@ -27,8 +27,8 @@ TEST(Positions, ForwardAddsThePositionOfEachToken) {
   const auto positions = random_matrix<Bf16>(sequence + 3, hidden, 2);
   Matrix<Bf16> y(count, hidden);
   support::Workplace place;
-  position_embedding_forward(token_view(), table.input(), positions.input(), sequence, y.view(),
-                             place.context);
+  position_embedding_forward(token_view(), table.input(), positions.input(), {nullptr, sequence},
+                             y.view(), place.context);
   for (Index t = 0; t < count; ++t) {
     for (Index c = 0; c < hidden; ++c) {
       const double expected =
@@ -59,8 +59,8 @@ TEST(PositionsErrors, SequencesMustBeWholeAndHavePositions) {
   Matrix<float> y(count, hidden);
   support::Workplace place;
   for (const Index wrong : {Index{0}, Index{4}, sequence + 10}) {
-    EXPECT_THROW(position_embedding_forward(token_view(), table.input(), positions.input(), wrong,
-                                            y.view(), place.context),
+    EXPECT_THROW(position_embedding_forward(token_view(), table.input(), positions.input(),
+                                            {nullptr, wrong}, y.view(), place.context),
                  ShapeError);
     EXPECT_THROW(positions_backward(y.input(), wrong, positions.view(), place.context), ShapeError);
   }

@@ -116,10 +116,9 @@ struct Trained {
   reference::Weights gradients;
 };
 
-template <class Precision>
+template <class Model>
 Trained train_once(BatchShape shape, std::span<const std::int32_t> tokens,
                    std::span<const std::int32_t> targets, const Begins& begins) {
-  using Model = support::SmallModel<Precision>;
   octavo::Context<Cpu> context{2};
   octavo::Arena<Cpu> arena;
   { const Model measured(arena, shape, {}, context); }
@@ -143,19 +142,19 @@ Trained train_once(BatchShape shape, std::span<const std::int32_t> tokens,
 }
 
 /// Documents of 1, 16, 7, 20 and 4 tokens, two of which begin with a sequence.
-template <class Precision>
+template <class Model>
 void expect_uneven_documents_as_alone() {
   const Begins begins{0, 1, 17, 24, 44};
   const TokenBatch text = support::make_batch(48, support::small.vocabulary, 3);
-  const Trained all = train_once<Precision>({2, 24, 6}, text.tokens, text.targets, begins);
+  const Trained all = train_once<Model>({2, 24, 6}, text.tokens, text.targets, begins);
   reference::Weights sum;
   for (std::size_t i = 0; i < begins.size(); ++i) {
     const auto first = static_cast<std::size_t>(begins[i]);
     const std::size_t count =
         (i + 1 < begins.size() ? static_cast<std::size_t>(begins[i + 1]) : 48) - first;
-    const Trained alone = train_once<Precision>({1, static_cast<Index>(count)},
-                                                std::span(text.tokens).subspan(first, count),
-                                                std::span(text.targets).subspan(first, count), {});
+    const Trained alone = train_once<Model>({1, static_cast<Index>(count)},
+                                            std::span(text.tokens).subspan(first, count),
+                                            std::span(text.targets).subspan(first, count), {});
     for (std::size_t row = 0; row < count; ++row) {
       ASSERT_EQ(all.losses[first + row], alone.losses[row]) << "row " << first + row;
     }
@@ -166,14 +165,20 @@ void expect_uneven_documents_as_alone() {
     }
   }
   // What rows give to a weight's gradient is the same; their sum has another order.
-  EXPECT_TRUE(
-      support::beyond(support::distances(all.gradients, sum), support::gradient_bounds<Precision>())
-          .empty());
+  EXPECT_TRUE(support::beyond(support::distances(all.gradients, sum),
+                              support::gradient_bounds<typename Model::T>())
+                  .empty());
 }
 
 TEST(Documents, OfAnyLengthHaveTheLossesAndGradientsThatTheyHaveAlone) {
-  expect_uneven_documents_as_alone<Fp32>();
-  expect_uneven_documents_as_alone<Bf16>();
+  expect_uneven_documents_as_alone<support::SmallModel<Fp32>>();
+  expect_uneven_documents_as_alone<support::SmallModel<Bf16>>();
+}
+
+// Its positions are learned.
+TEST(Documents, OfAGpt2HaveThem) {
+  expect_uneven_documents_as_alone<octavo::Gpt2<octavo::gpt2_tiny, Fp32, Cpu>>();
+  expect_uneven_documents_as_alone<octavo::Gpt2<octavo::gpt2_tiny, Bf16, Cpu>>();
 }
 
 TEST(Documents, DoNotReachATextThatIsGenerated) {

@@ -2,6 +2,7 @@
 /// Token embeddings with learned positions.
 #pragma once
 
+#include <octavo/tensor/batch.hpp>
 #include <octavo/tensor/tensor.hpp>
 
 namespace octavo {
@@ -20,28 +21,30 @@ void check_positions(const char* operation, TensorView<T, 2, D> positions, Index
 
 }  // namespace detail
 
-/// y[t, :] = table[tokens[t], :] + positions[t mod sequence, :].
+/// y[t, :] = table[tokens[t], :] + positions[places(t), :].
 /// @param tokens     [tokens], each from 0 to the table's rows − 1; they run through one sequence
 ///                   after another
 /// @param table      [vocabulary, hidden]
-/// @param positions  [sequence or more, hidden]
-/// @param sequence   tokens in a sequence
+/// @param positions  [tokens of a sequence or more, hidden]
+/// @param places     of each token in its sequence, or in its document
 /// @param y          [tokens, hidden]
 /// @throws ShapeError  if shapes do not fit
 /// @note enqueues; does not synchronise
 template <class T, Device D>
 void position_embedding_forward(TensorView<const std::int32_t, 1, D> tokens,
                                 TensorView<const T, 2, D> table,
-                                TensorView<const T, 2, D> positions, Index sequence,
+                                TensorView<const T, 2, D> positions, RowPositions places,
                                 TensorView<T, 2, D> y, const Context<D>& context) {
   check_shape("position_embedding_forward", "y", y, {tokens.extent(0), table.extent(1)});
   check_shape("position_embedding_forward", "positions", positions,
               {positions.extent(0), table.extent(1)});
-  detail::check_positions("position_embedding_forward", positions, tokens.extent(0), sequence);
-  position_embedding_forward_body(tokens, table, positions, sequence, y, context);
+  detail::check_positions("position_embedding_forward", positions, tokens.extent(0), places.tokens);
+  position_embedding_forward_body(tokens, table, positions, places, y, context);
 }
 
 /// Adds the gradient of every position: the sum over the sequences, in FP32 and in a fixed order.
+/// Where documents begin in the midst of sequences, `embedding_backward` adds up by their
+/// positions.
 /// @param y_gradient          [tokens, hidden]
 /// @param sequence            tokens in a sequence
 /// @param positions_gradient  [sequence or more, hidden]

@@ -68,12 +68,9 @@ class PositionEmbedding {
   /// @param y       [tokens, Hidden]
   void forward(TensorView<const std::int32_t, 1, D> tokens, const BatchView<D>& batch,
                TensorView<T, 2, D> y, const Context<D>& context) const {
-    require<ConfigError>(batch.documents.empty(),
-                         "learned positions follow sequences, but the batch says where documents "
-                         "begin; give batches without documents");
     const TensorView<const T, 2, D> table = tokens_.weight().weight;
     const TensorView<const T, 2, D> positions = positions_.weight;
-    position_embedding_forward(tokens, table, positions, batch.tokens, y, context);
+    position_embedding_forward(tokens, table, positions, batch.positions(), y, context);
   }
 
   /// Adds to the tables' gradients.
@@ -81,7 +78,11 @@ class PositionEmbedding {
   void backward(TensorView<const std::int32_t, 1, D> tokens, const BatchView<D>& batch,
                 TensorView<const T, 2, D> y_gradient, const Context<D>& context) const {
     tokens_.backward(tokens, batch, y_gradient, context);
-    positions_backward(y_gradient, batch.tokens, positions_.gradient, context);
+    if (batch.documents.empty()) {
+      positions_backward(y_gradient, batch.tokens, positions_.gradient, context);
+    } else {
+      embedding_backward(batch.documents.positions, y_gradient, positions_.gradient, context);
+    }
   }
 
   /// The table of tokens.

@@ -11,11 +11,11 @@ namespace octavo {
 template <class T>
 void position_embedding_forward_body(TensorView<const std::int32_t, 1, Cpu> tokens,
                                      TensorView<const T, 2, Cpu> table,
-                                     TensorView<const T, 2, Cpu> positions, Index sequence,
+                                     TensorView<const T, 2, Cpu> positions, RowPositions places,
                                      TensorView<T, 2, Cpu> y, const Context<Cpu>& context) {
   parallel_for(tokens.extent(0), context, [&](Index t) {
     const T* token = table.row(tokens.data()[t]);
-    const T* position = positions.row(t % sequence);
+    const T* position = positions.row(places(t));
     T* row = y.row(t);
     for (Index c = 0; c < table.extent(1); ++c) {
       row[c] = T(static_cast<float>(token[c]) + static_cast<float>(position[c]));

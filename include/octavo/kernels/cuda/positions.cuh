@@ -12,9 +12,9 @@ namespace detail {
 template <bool Vectors, class T>
 OCTAVO_KERNEL void __launch_bounds__(elementwise_threads)
     position_embedding_kernel(const std::int32_t* tokens, const T* table, const T* positions,
-                              Index sequence, Index columns, T* y) {
+                              RowPositions places, Index columns, T* y) {
   const T* token = table + Index{tokens[blockIdx.x]} * columns;
-  const T* position = positions + Index{blockIdx.x} % sequence * columns;
+  const T* position = positions + places(Index{blockIdx.x}) * columns;
   T* target = y + Index{blockIdx.x} * columns;
   for (Index column = Index{threadIdx.x} * run_size; column < columns;
        column += Index{blockDim.x} * run_size) {
@@ -58,7 +58,7 @@ OCTAVO_KERNEL void __launch_bounds__(elementwise_threads)
 template <class T>
 void position_embedding_forward_body(TensorView<const std::int32_t, 1, Cuda> tokens,
                                      TensorView<const T, 2, Cuda> table,
-                                     TensorView<const T, 2, Cuda> positions, Index sequence,
+                                     TensorView<const T, 2, Cuda> positions, RowPositions places,
                                      TensorView<T, 2, Cuda> y, const Context<Cuda>& context) {
   const Index columns = table.extent(1);
   const bool vectors = detail::rows_are_vectors(columns, table.data(), positions.data(), y.data());
@@ -67,7 +67,7 @@ void position_embedding_forward_body(TensorView<const std::int32_t, 1, Cuda> tok
                  vectors ? detail::position_embedding_kernel<true, T>
                          : detail::position_embedding_kernel<false, T>,
                  tokens.extent(0), threads, 0, context, tokens.data(), table.data(),
-                 positions.data(), sequence, columns, y.data());
+                 positions.data(), places, columns, y.data());
 }
 
 /// See positions_backward.
