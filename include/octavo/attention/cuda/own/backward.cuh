@@ -1,0 +1,90 @@
+/// @file
+/// What the two kernels of own attention's backward share, and the one before them.
+#pragma once
+
+#include <octavo/attention/cuda/own/block.cuh>
+
+namespace octavo::detail {
+
+/// delta = Σ output · output_gradient of each query and head, eight columns a thread.
+/// @tparam threads  of each head: a power of two
+template <int threads>
+OCTAVO_KERNEL void attention_delta_kernel(const Bf16* output, const Bf16* output_gradient,
+                                          float* delta, AttentionGeometry geometry) {
+  const Index thread = Index{blockIdx.x} * blockDim.x + threadIdx.x;
+  const Index row = thread / threads / geometry.heads;
+  const int head = static_cast<int>(thread / threads % geometry.heads);
+  const int chunk = static_cast<int>(thread % threads);
+  const bool exists = row < Index{geometry.sequences} * geometry.tokens;
+  float sum = 0.0f;
+  if (exists && chunk * 8 < geometry.head_dim) {
+    const Index place =
+        row * geometry.output_stride() + Index{head} * geometry.head_dim + chunk * 8;
+    const uint4 a = *reinterpret_cast<const uint4*>(output + place);
+    const uint4 b = *reinterpret_cast<const uint4*>(output_gradient + place);
+    const std::uint32_t as[] = {a.x, a.y, a.z, a.w};
+    const std::uint32_t bs[] = {b.x, b.y, b.z, b.w};
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      sum = fmaf(__uint_as_float(as[i] << 16), __uint_as_float(bs[i] << 16), sum);
+      sum = fmaf(__uint_as_float(as[i] & 0xffff0000u), __uint_as_float(bs[i] & 0xffff0000u), sum);
+    }
+  }
+#pragma unroll
+  for (int distance = threads / 2; distance > 0; distance /= 2) {
+    sum += __shfl_xor_sync(0xffffffffu, sum, distance);
+  }
+  if (exists && chunk == 0) {
+    const int sequence = static_cast<int>(row / geometry.tokens);
+    delta[geometry.statistic(sequence, static_cast<int>(row % geometry.tokens), head)] = sum;
+  }
+}
+
+/// Tensors of the backward.
+struct AttentionBackwardArguments {
+  const Bf16* qkv;
+  const Bf16* output_gradient;
+  const float* log_sum_exp;
+  const float* delta;
+  Bf16* qkv_gradient;
+};
+
+/// Shared memory of the backward's two kernels: two tiles that stay, two stages of two tiles that
+/// pass by, and two stages of the log-sum-exps and deltas of queries that pass by.
+template <int columns>
+struct BackwardTiles {
+  using Own = SharedTile<attention_rows, columns>;
+  using Passing = SharedTile<backward_rows, columns>;
+  static constexpr int statistics = 2 * Own::bytes + 4 * Passing::bytes;
+  static constexpr int bytes =
+      statistics + 4 * backward_rows * static_cast<int>(sizeof(float)) + tile_alignment;
+
+  std::uint32_t base = shared_tiles();
+
+  [[nodiscard]] __device__ Own own(int which) const {
+    return {base + static_cast<std::uint32_t>(which * Own::bytes)};
+  }
+  [[nodiscard]] __device__ Passing passing(int which, int stage) const {
+    return {base +
+            static_cast<std::uint32_t>(2 * Own::bytes + (2 * stage + which) * Passing::bytes)};
+  }
+  /// Address of a passing query's statistic.
+  [[nodiscard]] __device__ std::uint32_t statistic(int which, int stage, int query) const {
+    return base + static_cast<std::uint32_t>(statistics +
+                                             ((2 * stage + which) * backward_rows + query) * 4);
+  }
+};
+
+__device__ inline float2 load_shared_pair(std::uint32_t address) {
+  float2 pair;
+  asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];"
+               : "=f"(pair.x), "=f"(pair.y)
+               : "r"(address)
+               : "memory");
+  return pair;
+}
+__device__ inline void store_shared(std::uint32_t address, float value) {
+  asm volatile("st.shared.f32 [%0], %1;" ::"r"(address), "f"(value) : "memory");
+}
+
+}  // namespace octavo::detail

@@ -1,0 +1,160 @@
+/// @file
+/// What the kernels of own attention share: where a thread stands, and products of tiles.
+#pragma once
+
+#include <octavo/attention/attention.hpp>
+#include <octavo/attention/cuda/tensor_core.cuh>
+#include <octavo/attention/cuda/workspace.hpp>
+
+#include <cmath>
+
+namespace octavo::detail {
+
+inline constexpr int attention_threads = attention_rows / product_side * warpgroup_threads;
+/// Keys that the forward works on at once.
+inline constexpr int forward_keys = 128;
+/// Rows of the other side that the backward works on at once.
+inline constexpr int backward_rows = 64;
+
+/// What the kernels know of the tensors.
+struct AttentionGeometry {
+  int sequences, tokens, heads, kv_heads, head_dim;
+  const std::int32_t* positions;  ///< of `Documents`; null where each sequence is one
+  const std::int32_t* followers;  ///< of `Documents`; null where each sequence is one
+
+  AttentionGeometry(const AttentionShape& shape, const Documents<Cuda>& documents)
+      : sequences(static_cast<int>(shape.sequences)),
+        tokens(static_cast<int>(shape.tokens)),
+        heads(static_cast<int>(shape.heads.heads)),
+        kv_heads(static_cast<int>(shape.heads.kv_heads)),
+        head_dim(static_cast<int>(shape.heads.head_dim)),
+        positions(documents.positions.data()),
+        followers(documents.followers.data()) {}
+
+  [[nodiscard]] __host__ __device__ int group() const { return heads / kv_heads; }
+  /// Values from one row of the fused queries, keys and values to the next.
+  [[nodiscard]] __device__ Index stride() const { return Index{heads + 2 * kv_heads} * head_dim; }
+  /// Values from one row of the output to the next.
+  [[nodiscard]] __device__ Index output_stride() const { return Index{heads} * head_dim; }
+  /// Places in fused rows.
+  [[nodiscard]] __device__ Index query(int sequence, int token, int head) const {
+    return (Index{sequence} * tokens + token) * stride() + Index{head} * head_dim;
+  }
+  [[nodiscard]] __device__ Index key(int sequence, int token, int kv_head) const {
+    return query(sequence, token, heads + kv_head);
+  }
+  [[nodiscard]] __device__ Index value(int sequence, int token, int kv_head) const {
+    return query(sequence, token, heads + kv_heads + kv_head);
+  }
+  [[nodiscard]] __device__ Index output(int sequence, int token, int head) const {
+    return (Index{sequence} * tokens + token) * output_stride() + Index{head} * head_dim;
+  }
+  [[nodiscard]] __device__ bool has_documents() const { return positions != nullptr; }
+  /// Place of a query's log-sum-exp or delta. With documents it is where cuDNN has it, too.
+  template <bool documents>
+  [[nodiscard]] __device__ Index statistic(int sequence, int token, int head) const {
+    return documents ? (Index{sequence} * tokens + token) * heads + head
+                     : (Index{sequence} * heads + head) * tokens + token;
+  }
+  /// The first token that a token sees.
+  template <bool documents>
+  [[nodiscard]] __device__ int begin(int sequence, int token) const {
+    return documents ? token - positions[Index{sequence} * tokens + token] : 0;
+  }
+  /// The token after the last that sees a token.
+  template <bool documents>
+  [[nodiscard]] __device__ int end(int sequence, int token) const {
+    return documents ? token + 1 + followers[Index{sequence} * tokens + token] : tokens;
+  }
+  // The same for kernels that learn as they run whether there are documents.
+  [[nodiscard]] __device__ Index statistic(int sequence, int token, int head) const {
+    return has_documents() ? statistic<true>(sequence, token, head)
+                           : statistic<false>(sequence, token, head);
+  }
+  [[nodiscard]] __device__ int begin(int sequence, int token) const {
+    return has_documents() ? begin<true>(sequence, token) : 0;
+  }
+  [[nodiscard]] __device__ int end(int sequence, int token) const {
+    return has_documents() ? end<true>(sequence, token) : tokens;
+  }
+  [[nodiscard]] __device__ float scale() const { return rsqrtf(static_cast<float>(head_dim)); }
+};
+
+/// Where a thread stands in its block, and which rows of accumulators it holds.
+struct ThreadPlace {
+  int warp_row = static_cast<int>(threadIdx.x) / 32 * 16;  ///< the warp's first row in the tile
+  int row = warp_row + static_cast<int>(threadIdx.x) % 32 / 4;  ///< the first of two, 8 apart
+  int column = static_cast<int>(threadIdx.x) % 4 * 2;           ///< the first of each pair
+  /// The warpgroup's first row; read from one lane, so that the compiler knows it is uniform.
+  int group_row =
+      __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / warpgroup_threads, 0) * product_side;
+};
+
+/// The block's dynamic shared memory from its first aligned place on.
+__device__ inline std::uint32_t shared_tiles() {
+  extern __shared__ unsigned char octavo_attention_memory[];
+  return (shared_address(octavo_attention_memory) + tile_alignment - 1) / tile_alignment *
+         tile_alignment;
+}
+
+/// Starts scores = a · bᵀ over all columns of b's rows `row` to `row + 63`.
+template <int rows, int columns>
+__device__ void start_scores(Accumulator& scores, const Fragment (&a)[columns / product_depth],
+                             SharedTile<rows, columns> b, int row) {
+#pragma unroll
+  for (int k = 0; k < columns / product_depth; ++k) {
+    multiply<false>(scores, a[k], b.descriptor(row, k * product_depth), k > 0);
+  }
+}
+
+/// Starts sums += a · b, where a's columns are b's rows from `row` on.
+template <int depth, int rows, int columns>
+__device__ void start_sums(Accumulator (&sums)[columns / panel_columns], const Fragment (&a)[depth],
+                           SharedTile<rows, columns> b, int row) {
+#pragma unroll
+  for (int k = 0; k < depth; ++k) {
+#pragma unroll
+    for (int panel = 0; panel < columns / panel_columns; ++panel) {
+      multiply<true>(sums[panel], a[k],
+                     b.descriptor(row + k * product_depth, panel * panel_columns), true);
+    }
+  }
+}
+
+template <int count>
+__device__ void set_zero(Accumulator (&sums)[count]) {
+#pragma unroll
+  for (Accumulator& one : sums) {
+#pragma unroll
+    for (float& value : one.values) value = 0.0f;
+  }
+}
+
+/// Sets scores of keys after their query to −∞. Rows are queries.
+/// @param distance  the thread's first query minus its first key
+__device__ inline void hide_later_keys(Accumulator& scores, int distance) {
+#pragma unroll
+  for (int i = 0; i < 32; ++i) {
+    const int column = i / 4 * 8 + i % 2;
+    const int row = i / 2 % 2 * 8;
+    if (column > distance + row) scores.values[i] = -INFINITY;
+  }
+}
+
+/// Sets scores of keys before the documents of the thread's two rows to −∞.
+/// @param before  keys before each row's document, from the thread's first column on
+__device__ inline void hide_earlier_keys(Accumulator& scores, const int (&before)[2]) {
+#pragma unroll
+  for (int i = 0; i < 32; ++i) {
+    if (i / 4 * 8 + i % 2 < before[i / 2 % 2]) scores.values[i] = -INFINITY;
+  }
+}
+
+/// Rounds probabilities to the first operand of the next product.
+template <int count>
+__device__ void to_fragments(const Accumulator (&sums)[count], Fragment (&fragments)[4 * count]) {
+#pragma unroll
+  for (int k = 0; k < 4 * count; ++k) fragments[k] = to_fragment(sums[k / 4], k % 4);
+}
+
+}  // namespace octavo::detail

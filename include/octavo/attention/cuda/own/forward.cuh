@@ -1,0 +1,204 @@
+/// @file
+/// The forward of own attention.
+#pragma once
+
+#include <octavo/attention/cuda/own/block.cuh>
+
+namespace octavo::detail {
+
+/// What the forward knows of the thread's two rows so far; sums are over the thread's own columns.
+struct SoftmaxRows {
+  float largest[2] = {-INFINITY, -INFINITY};
+  float sum[2] = {0.0f, 0.0f};
+};
+
+/// From scores to exp(scale · (score − largest)).
+/// @tparam may_hide_all  a row may have seen no key yet; then its exponentials are 0
+/// @param scale          includes log2(e)
+/// @param factors        what sums so far have to be multiplied with
+template <bool may_hide_all, int count>
+__device__ void softmax_step(Accumulator (&scores)[count], float scale, SoftmaxRows& rows,
+                             float (&factors)[2]) {
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    float largest = rows.largest[h];
+#pragma unroll
+    for (int i = 0; i < 32 * count; ++i) {
+      if (i / 2 % 2 == h) largest = fmaxf(largest, scores[i / 32].values[i % 32]);
+    }
+    largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 1));
+    largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 2));
+    const float base = may_hide_all && largest == -INFINITY ? 0.0f : largest;
+    factors[h] = fast_exp2((rows.largest[h] - base) * scale);
+    rows.largest[h] = largest;
+    const float shift = base * scale;
+    float sum = 0.0f;
+#pragma unroll
+    for (int i = 0; i < 32 * count; ++i) {
+      if (i / 2 % 2 != h) continue;
+      float& value = scores[i / 32].values[i % 32];
+      value = fast_exp2(fmaf(value, scale, -shift));
+      sum += value;
+    }
+    rows.sum[h] = rows.sum[h] * factors[h] + sum;
+  }
+}
+
+/// Shared memory of the forward: the queries, and two stages of keys and values.
+template <int columns>
+struct ForwardTiles {
+  using Queries = SharedTile<attention_rows, columns>;
+  using Keys = SharedTile<forward_keys, columns>;
+  static constexpr int bytes = Queries::bytes + 4 * Keys::bytes + tile_alignment;
+
+  std::uint32_t base = shared_tiles();
+
+  [[nodiscard]] __device__ Queries queries() const { return {base}; }
+  [[nodiscard]] __device__ Keys keys(int stage) const {
+    return {base + static_cast<std::uint32_t>(Queries::bytes + stage * Keys::bytes)};
+  }
+  [[nodiscard]] __device__ Keys values(int stage) const { return keys(2 + stage); }
+};
+
+/// Each block of threads makes the outputs of 128 queries of one head, the longest rows first. The
+/// scores of the next keys are multiplied while the probabilities of these keys meet the values.
+/// @tparam documents  whether sequences are divided: keys before the first query's document are
+///                    not looked at
+/// Source: Shah et al. 2024, arXiv 2407.08608.
+template <int columns, bool documents>
+OCTAVO_KERNEL __launch_bounds__(attention_threads,
+                                1) void attention_forward_kernel(const Bf16* qkv, Bf16* output,
+                                                                 float* log_sum_exp,
+                                                                 AttentionGeometry geometry) {
+  constexpr int key_products = forward_keys / product_side;
+  const int tokens = geometry.tokens;
+  const int heads = geometry.heads;
+  const int dim = geometry.head_dim;
+  const ForwardTiles<columns> tiles;
+  const ThreadPlace place;
+  const int head = static_cast<int>(blockIdx.x) % heads;
+  const int sequence = static_cast<int>(blockIdx.x) / heads;
+  const int kv_head = head / geometry.group();
+  const int first = static_cast<int>(gridDim.y - 1 - blockIdx.y) * attention_rows;
+  const int steps = (min(first + attention_rows, tokens) + forward_keys - 1) / forward_keys;
+  const Index stride = geometry.stride();
+  const auto begin_of = [&](int row) {
+    return geometry.begin<documents>(sequence, min(first + row, tokens - 1));
+  };
+  const int start = begin_of(0) / forward_keys;  // the first step
+  const int begins[2] = {begin_of(place.row), begin_of(place.row + 8)};
+  // Of the warpgroup's rows; read from one lane, so that the compiler knows it is uniform.
+  const int latest_begin =
+      documents ? __shfl_sync(0xffffffffu, begin_of(place.group_row + product_side - 1), 0) : 0;
+
+  const auto copy_keys = [&](int step) {
+    if (step < steps) {
+      copy_tile<attention_threads>(tiles.keys(step % 2),
+                                   qkv + geometry.key(sequence, step * forward_keys, kv_head),
+                                   stride, tokens - step * forward_keys, dim);
+    }
+  };
+  const auto copy_values = [&](int step) {
+    if (step < steps) {
+      copy_tile<attention_threads>(tiles.values(step % 2),
+                                   qkv + geometry.value(sequence, step * forward_keys, kv_head),
+                                   stride, tokens - step * forward_keys, dim);
+    }
+  };
+  copy_tile<attention_threads>(tiles.queries(), qkv + geometry.query(sequence, first, head), stride,
+                               tokens - first, dim);
+  copy_keys(start);
+  commit_copies();
+  copy_keys(start + 1);
+  copy_values(start);
+  commit_copies();
+  wait_for_copies<1>();
+
+  Fragment queries[columns / product_depth];
+#pragma unroll
+  for (int k = 0; k < columns / product_depth; ++k) {
+    queries[k] = load_fragment(tiles.queries(), place.warp_row, k);
+  }
+  Accumulator scores[key_products];
+  Accumulator sums[columns / panel_columns];
+  Fragment probabilities[4 * key_products];
+  SoftmaxRows rows;
+  float factors[2];
+  const float scale = geometry.scale() * log2_e;
+  const auto start_step = [&](int step) {
+#pragma unroll
+    for (int n = 0; n < key_products; ++n) {
+      start_scores(scores[n], queries, tiles.keys(step % 2), n * product_side);
+    }
+    commit_products();
+  };
+  const auto softmax = [&](int step) {
+    const int distance = first + place.row - step * forward_keys - place.column;
+    if ((step + 1) * forward_keys > first + place.group_row) {
+#pragma unroll
+      for (int n = 0; n < key_products; ++n) {
+        hide_later_keys(scores[n], distance - n * product_side);
+      }
+    }
+    if constexpr (documents) {
+      if (step * forward_keys < latest_begin) {
+#pragma unroll
+        for (int n = 0; n < key_products; ++n) {
+          const int column = step * forward_keys + n * product_side + place.column;
+          hide_earlier_keys(scores[n], {begins[0] - column, begins[1] - column});
+        }
+      }
+    }
+    softmax_step<documents>(scores, scale, rows, factors);
+  };
+
+  set_zero(sums);
+  begin_products(queries, scores);
+  start_step(start);
+  wait_for_products<0>(scores);
+  softmax(start);
+  to_fragments(scores, probabilities);
+  for (int step = start; step + 1 < steps; ++step) {
+    wait_for_copies<0>();
+    copy_keys(step + 2);
+    copy_values(step + 1);
+    commit_copies();
+    begin_products(queries, scores, probabilities, sums);
+    start_step(step + 1);
+    start_sums(sums, probabilities, tiles.values(step % 2), 0);
+    commit_products();
+    wait_for_products<1>(scores);
+    softmax(step + 1);
+    wait_for_products<0>(sums, probabilities);
+#pragma unroll
+    for (Accumulator& one : sums) {
+#pragma unroll
+      for (int i = 0; i < 32; ++i) one.values[i] *= factors[i / 2 % 2];
+    }
+    to_fragments(scores, probabilities);
+  }
+  wait_for_copies<0>();
+  begin_products(probabilities, sums);
+  start_sums(sums, probabilities, tiles.values((steps - 1) % 2), 0);
+  commit_products();
+  wait_for_products<0>(sums, probabilities);
+
+  float inverse[2];
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    float sum = rows.sum[h];
+    sum += __shfl_xor_sync(0xffffffffu, sum, 1);
+    sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+    inverse[h] = 1.0f / sum;
+    const int token = first + place.row + 8 * h;
+    if (place.column == 0 && token < tokens) {
+      log_sum_exp[geometry.statistic<documents>(sequence, token, head)] =
+          rows.largest[h] * geometry.scale() + logf(sum);
+    }
+  }
+  store_tile(sums, inverse, tiles.queries(), place.warp_row,
+             output + geometry.output(sequence, first, head), geometry.output_stride(),
+             tokens - first, dim);
+}
+
+}  // namespace octavo::detail

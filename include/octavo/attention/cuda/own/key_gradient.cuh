@@ -1,0 +1,150 @@
+/// @file
+/// The gradients of keys and values in own attention.
+#pragma once
+
+#include <octavo/attention/cuda/own/backward.cuh>
+
+namespace octavo::detail {
+
+/// Each block of threads makes the gradients of 128 keys and values of one KV head, from all
+/// queries of the group's heads in a fixed order. Products are transposed: rows are keys.
+/// @tparam documents  whether sequences are divided: queries after the last key's document are not
+///                    looked at
+template <int columns, bool documents>
+OCTAVO_KERNEL __launch_bounds__(attention_threads, 1) void attention_key_gradient_kernel(
+    AttentionBackwardArguments arguments, AttentionGeometry geometry) {
+  const int tokens = geometry.tokens;
+  const int kv_heads = geometry.kv_heads;
+  const int dim = geometry.head_dim;
+  const BackwardTiles<columns> tiles;
+  const ThreadPlace place;
+  const int kv_head = static_cast<int>(blockIdx.x) % kv_heads;
+  const int sequence = static_cast<int>(blockIdx.x) / kv_heads;
+  const int first = static_cast<int>(blockIdx.y) * attention_rows;
+  const auto end_of = [&](int row) {
+    return geometry.end<documents>(sequence, min(first + row, tokens - 1));
+  };
+  const int end = end_of(attention_rows - 1);  // of the queries that see one of the keys
+  const int ends[2] = {end_of(place.row), end_of(place.row + 8)};
+  const int steps_a_head = (end - first + backward_rows - 1) / backward_rows;
+  const int steps = steps_a_head * geometry.group();
+  const Index stride = geometry.stride();
+
+  const auto head_of = [&](int step) { return kv_head * geometry.group() + step / steps_a_head; };
+  const auto query_of = [&](int step) { return first + step % steps_a_head * backward_rows; };
+  const auto copy_step = [&](int step) {
+    if (step < steps) {
+      const int head = head_of(step);
+      const int query = query_of(step);
+      copy_tile<attention_threads>(tiles.passing(0, step % 2),
+                                   arguments.qkv + geometry.query(sequence, query, head), stride,
+                                   tokens - query, dim);
+      copy_tile<attention_threads>(
+          tiles.passing(1, step % 2),
+          arguments.output_gradient + geometry.output(sequence, query, head),
+          geometry.output_stride(), tokens - query, dim);
+    }
+    commit_copies();
+  };
+  // The first 64 threads fetch log-sum-exps, the next 64 deltas. A query beyond the sequence has
+  // probability 0 everywhere.
+  const int fetched = static_cast<int>(threadIdx.x) / backward_rows;
+  const int fetched_query = static_cast<int>(threadIdx.x) % backward_rows;
+  const auto fetch_statistic = [&](int step) {
+    if (fetched > 1 || step >= steps) return 0.0f;
+    const int query = query_of(step) + fetched_query;
+    if (query >= tokens) return fetched == 0 ? INFINITY : 0.0f;
+    const Index from = geometry.statistic<documents>(sequence, query, head_of(step));
+    return fetched == 0 ? arguments.log_sum_exp[from] * log2_e : arguments.delta[from];
+  };
+  const auto keep_statistic = [&](int step, float value) {
+    if (fetched <= 1) store_shared(tiles.statistic(fetched, step % 2, fetched_query), value);
+  };
+
+  copy_tile<attention_threads>(tiles.own(0), arguments.qkv + geometry.key(sequence, first, kv_head),
+                               stride, tokens - first, dim);
+  copy_tile<attention_threads>(tiles.own(1),
+                               arguments.qkv + geometry.value(sequence, first, kv_head), stride,
+                               tokens - first, dim);
+  copy_step(0);
+  keep_statistic(0, fetch_statistic(0));
+
+  Accumulator key_sums[columns / panel_columns];
+  Accumulator value_sums[columns / panel_columns];
+  set_zero(key_sums);
+  set_zero(value_sums);
+  const float scale = geometry.scale() * log2_e;
+  for (int step = 0; step < steps; ++step) {
+    const int stage = step % 2;
+    wait_for_copies<0>();
+    copy_step(step + 1);
+    const float statistic = fetch_statistic(step + 1);
+    const auto queries = tiles.passing(0, stage);
+    const auto output_gradients = tiles.passing(1, stage);
+
+    Accumulator scores[1];
+    Accumulator probability_gradients[1];
+    begin_products(scores, probability_gradients);
+#pragma unroll
+    for (int k = 0; k < columns; k += product_depth) {
+      multiply(scores[0], tiles.own(0).descriptor(place.group_row, k), queries.descriptor(0, k),
+               k > 0);
+    }
+    commit_products();
+#pragma unroll
+    for (int k = 0; k < columns; k += product_depth) {
+      multiply(probability_gradients[0], tiles.own(1).descriptor(place.group_row, k),
+               output_gradients.descriptor(0, k), k > 0);
+    }
+    commit_products();
+    wait_for_products<1>(scores);
+
+    // Query minus key, where that is a matter of the place in the tile.
+    const int distance = query_of(step) + place.column - first - place.row;
+    const bool hides = query_of(step) < first + place.group_row + product_side;
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+      const float2 sums = load_shared_pair(tiles.statistic(0, stage, 8 * j + place.column));
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        float& value = scores[0].values[4 * j + i];
+        value = fast_exp2(fmaf(value, scale, -(i % 2 == 0 ? sums.x : sums.y)));
+        if (hides && distance + 8 * j + i % 2 < i / 2 * 8) value = 0.0f;
+        if (documents && query_of(step) + place.column + 8 * j + i % 2 >= ends[i / 2]) value = 0.0f;
+      }
+    }
+    Fragment probabilities[4];
+    to_fragments(scores, probabilities);
+    begin_products(probabilities, value_sums);
+    start_sums(value_sums, probabilities, output_gradients, 0);
+    commit_products();
+    wait_for_products<1>(probability_gradients);
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+      const float2 deltas = load_shared_pair(tiles.statistic(1, stage, 8 * j + place.column));
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        float& value = probability_gradients[0].values[4 * j + i];
+        value = scores[0].values[4 * j + i] * (value - (i % 2 == 0 ? deltas.x : deltas.y));
+      }
+    }
+    Fragment score_gradients[4];
+    to_fragments(probability_gradients, score_gradients);
+    begin_products(score_gradients, key_sums);
+    start_sums(key_sums, score_gradients, queries, 0);
+    commit_products();
+    keep_statistic(step + 1, statistic);
+    wait_for_products<0>(value_sums, key_sums, probabilities, score_gradients);
+  }
+
+  const float factors[2] = {geometry.scale(), geometry.scale()};
+  const float ones[2] = {1.0f, 1.0f};
+  store_tile(key_sums, factors, tiles.own(0), place.warp_row,
+             arguments.qkv_gradient + geometry.key(sequence, first, kv_head), stride,
+             tokens - first, dim);
+  store_tile(value_sums, ones, tiles.own(1), place.warp_row,
+             arguments.qkv_gradient + geometry.value(sequence, first, kv_head), stride,
+             tokens - first, dim);
+}
+
+}  // namespace octavo::detail

@@ -1,0 +1,125 @@
+/// @file
+/// The gradients of queries in own attention.
+#pragma once
+
+#include <octavo/attention/cuda/own/backward.cuh>
+
+#include <type_traits>
+
+namespace octavo::detail {
+
+/// Each block of threads makes the gradients of 128 queries of one head, the longest rows first.
+/// @tparam documents  see attention_forward_kernel
+template <int columns, bool documents>
+OCTAVO_KERNEL __launch_bounds__(attention_threads, 1) void attention_query_gradient_kernel(
+    AttentionBackwardArguments arguments, AttentionGeometry geometry) {
+  const int tokens = geometry.tokens;
+  const int heads = geometry.heads;
+  const int dim = geometry.head_dim;
+  const BackwardTiles<columns> tiles;
+  const ThreadPlace place;
+  const int head = static_cast<int>(blockIdx.x) % heads;
+  const int sequence = static_cast<int>(blockIdx.x) / heads;
+  const int kv_head = head / geometry.group();
+  const int first = static_cast<int>(gridDim.y - 1 - blockIdx.y) * attention_rows;
+  const int steps = (min(first + attention_rows, tokens) + backward_rows - 1) / backward_rows;
+  const Index stride = geometry.stride();
+  const auto begin_of = [&](int row) {
+    return geometry.begin<documents>(sequence, min(first + row, tokens - 1));
+  };
+  const int start = begin_of(0) / backward_rows;  // the first step
+  const int begins[2] = {begin_of(place.row), begin_of(place.row + 8)};
+
+  const auto copy_step = [&](int step) {
+    if (step < steps) {
+      const int key = step * backward_rows;
+      copy_tile<attention_threads>(tiles.passing(0, step % 2),
+                                   arguments.qkv + geometry.key(sequence, key, kv_head), stride,
+                                   tokens - key, dim);
+      copy_tile<attention_threads>(tiles.passing(1, step % 2),
+                                   arguments.qkv + geometry.value(sequence, key, kv_head), stride,
+                                   tokens - key, dim);
+    }
+    commit_copies();
+  };
+  copy_tile<attention_threads>(tiles.own(0), arguments.qkv + geometry.query(sequence, first, head),
+                               stride, tokens - first, dim);
+  copy_tile<attention_threads>(tiles.own(1),
+                               arguments.output_gradient + geometry.output(sequence, first, head),
+                               geometry.output_stride(), tokens - first, dim);
+  copy_step(start);
+  copy_step(start + 1);
+  wait_for_copies<1>();
+
+  Fragment queries[columns / product_depth];
+  Fragment output_gradients[columns / product_depth];
+#pragma unroll
+  for (int k = 0; k < columns / product_depth; ++k) {
+    queries[k] = load_fragment(tiles.own(0), place.warp_row, k);
+    output_gradients[k] = load_fragment(tiles.own(1), place.warp_row, k);
+  }
+  float shift[2];  // of the scores, so that they become probabilities
+  float delta[2];
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const int token = min(first + place.row + 8 * h, tokens - 1);
+    const Index from = geometry.statistic<documents>(sequence, token, head);
+    shift[h] = arguments.log_sum_exp[from] * log2_e;
+    delta[h] = arguments.delta[from];
+  }
+  Accumulator query_sums[columns / panel_columns];
+  set_zero(query_sums);
+  const float scale = geometry.scale() * log2_e;
+  // Only the last steps have keys to hide, with documents all; a branch between the start of a
+  // product and its end would let the compiler move the registers that it writes.
+  const auto advance = [&](int step, auto hides) {
+    const auto keys = tiles.passing(0, step % 2);
+    const auto values = tiles.passing(1, step % 2);
+    Accumulator scores[1];
+    Accumulator probability_gradients[1];
+    begin_products(scores, probability_gradients, queries, output_gradients);
+    start_scores(scores[0], queries, keys, 0);
+    commit_products();
+    start_scores(probability_gradients[0], output_gradients, values, 0);
+    commit_products();
+    wait_for_products<1>(scores);
+    if constexpr (decltype(hides)::value) {
+      hide_later_keys(scores[0], first + place.row - step * backward_rows - place.column);
+      if constexpr (documents) {
+        const int column = step * backward_rows + place.column;
+        hide_earlier_keys(scores[0], {begins[0] - column, begins[1] - column});
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < 32; ++i) {
+      float& value = scores[0].values[i];
+      value = fast_exp2(fmaf(value, scale, -shift[i / 2 % 2]));
+    }
+    wait_for_products<0>(probability_gradients);
+#pragma unroll
+    for (int i = 0; i < 32; ++i) {
+      float& value = probability_gradients[0].values[i];
+      value = scores[0].values[i] * (value - delta[i / 2 % 2]);
+    }
+    Fragment score_gradients[4];
+    to_fragments(probability_gradients, score_gradients);
+    begin_products(score_gradients, query_sums);
+    start_sums(query_sums, score_gradients, keys, 0);
+    commit_products();
+    wait_for_products<0>(query_sums, score_gradients);
+    __syncthreads();
+    copy_step(step + 2);
+    wait_for_copies<1>();
+  };
+  const int first_hiding = documents ? start : first / backward_rows;
+  if constexpr (!documents) {
+    for (int step = 0; step < first_hiding; ++step) advance(step, std::false_type());
+  }
+  for (int step = first_hiding; step < steps; ++step) advance(step, std::true_type());
+  const float factors[2] = {geometry.scale(), geometry.scale()};
+  store_tile(query_sums, factors, tiles.own(0), place.warp_row,
+             arguments.qkv_gradient + geometry.query(sequence, first, head), stride, tokens - first,
+             dim);
+}
+
+}  // namespace octavo::detail
