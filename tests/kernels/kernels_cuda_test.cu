@@ -196,8 +196,8 @@ auto positions_on(Index sequences, Index sequence, Index columns) {
   const auto gradient =
       place.matrix(normal_values<float>((sequence + 2) * columns, 1.0f, 4), columns);
   const TensorView<T, 2, D> y{place.template make<T>(rows * columns), {rows, columns}};
-  position_embedding_forward(constant(place.vector(tokens)), table, positions, {nullptr, sequence}, y,
-                             place.context());
+  position_embedding_forward(constant(place.vector(tokens)), table, positions, {nullptr, sequence},
+                             y, place.context());
   positions_backward(dy, sequence, gradient, place.context());
   return std::pair(place.read(y), place.read(gradient));
 }
