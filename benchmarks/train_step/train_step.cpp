@@ -34,6 +34,7 @@ struct Options {
   std::string recompute = "none";
   std::string weight_copies = "kept";
   octavo::Index head_chunk = 0;
+  octavo::Index documents = 0;
   bool deterministic = false;
   bool masked_targets = false;
   std::string gemm_plans;
@@ -97,6 +98,9 @@ void declare(CLI::App& app, Options& options) {
   add("--weight-copies", options.weight_copies, "quantised copies of weights: kept or remade")
       ->check(CLI::IsMember(std::vector<std::string>{"kept", "remade"}));
   add("--head-chunk", options.head_chunk, "tokens whose logits exist at once; 0: chosen");
+  add("--documents", options.documents,
+      "documents in a sequence, all but the last of one length; 0: the sequence is one")
+      ->check(CLI::Range(0, 1 << 30));
   app.add_flag("--deterministic", options.deterministic, "the same bits in every run");
   app.add_flag("--masked-targets", options.masked_targets,
                "every step ignores some of its targets, and never as many as the one before");
@@ -114,7 +118,7 @@ Request request_of(const Options& options) {
     request.options.gemm_choice = octavo::GemmChoice::rehearsed;
   }
   octavo::SessionOptions& session = request.options;
-  session.batch = {options.batch, options.sequence_length};
+  session.batch = {options.batch, options.sequence_length, options.batch * options.documents};
   session.micro_batches = options.micro_batches;
   const auto* policy = std::find(recompute_names.begin(), recompute_names.end(), options.recompute);
   session.model.recompute = static_cast<octavo::Recompute>(policy - recompute_names.begin());
@@ -132,6 +136,17 @@ std::vector<std::int32_t> random_tokens(std::size_t count, octavo::Index vocabul
     tokens[i] = static_cast<std::int32_t>(word * static_cast<std::uint64_t>(vocabulary) >> 32);
   }
   return tokens;
+}
+
+/// Where documents begin in all sequences of a step.
+std::vector<octavo::Index> document_begins(const Options& options) {
+  std::vector<octavo::Index> begins;
+  for (octavo::Index i = 0; i < options.batch * options.micro_batches * options.documents; ++i) {
+    const octavo::Index place = i % options.documents;
+    begins.push_back(i / options.documents * options.sequence_length +
+                     place * (options.sequence_length / options.documents));
+  }
+  return begins;
 }
 
 Measurement measure(const Instance& instance, const Options& options) {
@@ -152,6 +167,7 @@ Measurement measure(const Instance& instance, const Options& options) {
   const auto count = static_cast<std::size_t>(options.tokens() * options.micro_batches);
   const auto tokens = random_tokens(count, session->facts().vocabulary, 1);
   const auto all_targets = random_tokens(count, session->facts().vocabulary, 2);
+  const auto begins = document_begins(options);
   for (int step = 1; step <= options.warmup + options.steps; ++step) {
     if (step == options.warmup + 1) result.warmup_seconds = seconds_since(start);
     auto targets = all_targets;
@@ -160,7 +176,7 @@ Measurement measure(const Instance& instance, const Options& options) {
       for (std::size_t i = 0; i < count; i += apart) targets[i] = -1;
     }
     const auto begin = Clock::now();
-    const octavo::StepResult done = session->step({tokens, targets}, learning_rate);
+    const octavo::StepResult done = session->step({tokens, targets, begins}, learning_rate);
     if (step > options.warmup) result.seconds.push_back(seconds_since(begin));
     result.losses.push_back(done.loss);
     octavo::require<octavo::ConfigError>(!done.skipped, "step ", step,
@@ -183,7 +199,7 @@ octavo::JsonLine json_of(const Options& options, const Measurement& measured,
   line.add("micro_batches", options.micro_batches).add("steps", options.steps);
   line.add("recompute", options.recompute);
   line.add("weight_copies", options.weight_copies);
-  line.add("masked_targets", options.masked_targets);
+  line.add("masked_targets", options.masked_targets).add("documents", options.documents);
   line.add("milliseconds", measured.milliseconds(options.micro_batches));
   line.add("fastest_milliseconds", 1e3 * *fastest / batches);
   line.add("slowest_milliseconds", 1e3 * *slowest / batches);
