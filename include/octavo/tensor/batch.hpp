@@ -51,9 +51,9 @@ template <Device D>
 struct BatchView : BatchShape {
   BatchView() = default;
   /// Each sequence is one document.
-  BatchView(BatchShape shape)  // NOLINT: a shape alone says all of it
-      : BatchShape{shape.sequences, shape.tokens, 0} {}
-  BatchView(BatchShape shape, const Documents<D>& where) : BatchShape(shape), documents(where) {}
+  BatchView(BatchShape batch)  // NOLINT: a shape alone says all of it
+      : BatchShape{batch.sequences, batch.tokens, 0} {}
+  BatchView(BatchShape batch, const Documents<D>& where) : BatchShape(batch), documents(where) {}
 
   /// For learned positions and their like; on `D`.
   [[nodiscard]] RowPositions positions() const { return {documents.positions.data(), tokens}; }
