@@ -1,0 +1,80 @@
+// A session's state belongs to no device: from Cpu to Cuda and back not a bit of it changes, and
+// every session goes on to the bit from it, on either device.
+#include <octavo/cuda.cuh>
+
+#include "kernels/cuda_support.cuh"
+#include "support/cuda_sessions.cuh"
+#include "support/small_model.hpp"
+
+#include <tuple>
+#include <vector>
+
+namespace octavo {
+namespace state_cuda_test {
+
+/// What ten steps say, and the state that they leave.
+struct Steps {
+  std::vector<double> losses;
+  SavedState state;
+
+  friend bool operator==(const Steps&, const Steps&) = default;
+};
+
+Steps ten_steps(TrainingSession& session, const SessionOptions& options) {
+  Steps steps;
+  for (unsigned i = 0; i < 10; ++i) {
+    steps.losses.push_back(support::take_step(session, options, 100 + i).loss);
+  }
+  steps.state = save_state_sync(session.state());
+  return steps;
+}
+
+template <class Case>
+class StateOnCuda : public support::OnGpu {
+ protected:
+  template <Device D>
+  using SessionOn = ModelSession<Llama<::support::small, std::tuple_element_t<0, Case>, D>,
+                                 std::tuple_element_t<1, Case>>;
+
+  /// The ten steps of a new session that took others before it was given `saved`.
+  template <Device D>
+  Steps go_on(const SavedState& saved, const SessionOptions& options, Context<D>& context) {
+    SessionOn<D> session(options, context);
+    for (unsigned i = 0; i < 2; ++i) support::take_step(session, options, 50 + i);
+    load_state(saved, session.state());
+    EXPECT_TRUE(save_state_sync(session.state()) == saved) << D::name;
+    return ten_steps(session, options);
+  }
+};
+
+using Narrow = AdamW<MasterWeights<Bf16>, Moments<Bf16>>;
+using Cases = testing::Types<
+    std::tuple<Fp32, AdamW<>>, std::tuple<Bf16, Narrow>, std::tuple<Fp8Recipe<Delayed>, AdamW<>>,
+    std::tuple<Fp8Recipe<Tensorwise>, AdamW<>>, std::tuple<Fp8Recipe<Blockwise>, Narrow>,
+    std::tuple<::support::MixedPrecision, AdamW<>>>;
+TYPED_TEST_SUITE(StateOnCuda, Cases);
+
+TYPED_TEST(StateOnCuda, GoesFromCpuToCudaAndBackToTheBit) {
+  const SessionOptions options = support::small_session(2);
+  Context<Cpu> on_cpu(support::few_threads);
+  Context<Cuda> on_gpu;
+  on_gpu.set_deterministic(true);
+  typename TestFixture::template SessionOn<Cpu> first(options, on_cpu);
+  for (unsigned i = 0; i < 3; ++i) support::take_step(first, options, i);
+  const SavedState saved = save_state_sync(first.state());
+
+  const Steps on_cuda = this->go_on(saved, options, on_gpu);
+  EXPECT_TRUE(this->go_on(saved, options, on_gpu) == on_cuda);
+  const Steps expected = ten_steps(first, options);
+  for (std::size_t i = 0; i < expected.losses.size(); ++i) {
+    EXPECT_NEAR(on_cuda.losses[i], expected.losses[i], 2e-3 * expected.losses[i]) << "step " << i;
+  }
+  EXPECT_TRUE(this->go_on(saved, options, on_cpu) == expected);
+
+  const Steps back = this->go_on(on_cuda.state, options, on_cpu);
+  EXPECT_TRUE(this->go_on(on_cuda.state, options, on_cpu) == back);
+  EXPECT_TRUE(this->go_on(back.state, options, on_gpu) == this->go_on(back.state, options, on_gpu));
+}
+
+}  // namespace state_cuda_test
+}  // namespace octavo
