@@ -40,3 +40,6 @@ set(OCTAVO_CUDA_PRESETS "llama_tiny;llama3_small;llama3_8b"
   CACHE STRING "Model presets that the trainer offers on Cuda")
 list(REMOVE_ITEM precisions fp32 mxfp8)
 set(OCTAVO_CUDA_PRECISIONS "${precisions}" CACHE STRING "Precisions that the trainer offers on Cuda")
+
+octavo_known_presets(presets)
+set(OCTAVO_PLAN_PRESETS "${presets}" CACHE STRING "Model presets that plan_memory knows")

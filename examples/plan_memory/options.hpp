@@ -33,18 +33,6 @@ struct Options {
   bool all = false;
 };
 
-inline std::vector<Plan> all_plans() {
-  std::vector<Plan> all;
-  for (const auto& of_preset :
-       {plans<octavo::llama_tiny>(), plans<octavo::llama3_small>(), plans<octavo::llama3_1b>(),
-        plans<octavo::llama3_8b>(), plans<octavo::llama3_70b>(), plans<octavo::qwen3_0_6b>(),
-        plans<octavo::qwen3_8b>(), plans<octavo::gpt2_tiny>(), plans<octavo::gpt2_124m>(),
-        plans<octavo::gpt2_1558m>()}) {
-    all.insert(all.end(), of_preset.begin(), of_preset.end());
-  }
-  return all;
-}
-
 /// The distinct names that `name_of(plan)` gives.
 template <class NameOf>
 std::vector<std::string> names(const std::vector<Plan>& plans, const NameOf& name_of) {

@@ -29,4 +29,7 @@ struct Plan {
 template <auto Config>
 std::vector<Plan> plans();
 
+/// The plans of all presets that the program was compiled with.
+std::vector<Plan> all_plans();
+
 }  // namespace planner

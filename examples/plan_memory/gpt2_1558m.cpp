@@ -1,3 +1,0 @@
-#include <plan_memory/measure.hpp>
-
-template std::vector<planner::Plan> planner::plans<octavo::gpt2_1558m>();
