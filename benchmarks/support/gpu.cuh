@@ -158,7 +158,7 @@ class Operands {
     const auto values = gpu.make<Bf16>(rows * columns);
     std::vector<Memory> memories(turns);
     for (std::size_t turn = 0; turn < turns; ++turn) memories[turn].values = values[turn];
-    std::vector<ScalingSlot*> slots(turns, nullptr);
+    std::vector<OperandScaling*> slots(turns, nullptr);
     if constexpr (QuantizedPrecision<P>) {
       using Format = typename Memory::Format;
       using Granularity = typename Memory::Granularity;
@@ -170,13 +170,13 @@ class Operands {
       const auto row_scales = gpu.make<Scale>(row_scale_count);
       const auto column_scales = gpu.make<Scale>(column_scale_count);
       scale_bytes_ = static_cast<double>(row_scale_count + column_scale_count) * sizeof(Scale);
-      slots = gpu.make<ScalingSlot>(1);
+      slots = gpu.make<OperandScaling>(1);
       for (std::size_t turn = 0; turn < turns; ++turn) {
         memories[turn].row_major = row_major[turn];
         memories[turn].transposed = transposed[turn];
         memories[turn].row_major_scales = row_scales[turn];
         memories[turn].transposed_scales = column_scales[turn];
-        ScalingSlot slot{};
+        OperandScaling slot{};
         slot.scale = FormatTraits<Format>::max / 2;  // nothing that is made here is beyond 2
         slot.scale_inverse = 1.0f / slot.scale;
         copy_to_device(slots[turn], &slot, sizeof(slot), gpu.context());

@@ -42,9 +42,7 @@ class Layer {
     octavo::quantize(x(), context_);
     octavo::quantize(w(), context_);
     octavo::quantize(y_gradient(), context_);
-    for (const Kind kind : {Kind::input, Kind::weight, Kind::output_gradient}) {
-      scaling_.update(kind, context_);
-    }
+    scaling_.update(context_);
   }
 
   /// y = x · Wᵀ, dx = dy · W, dW = dyᵀ · x.

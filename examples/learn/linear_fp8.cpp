@@ -48,8 +48,7 @@ std::vector<Values> run(int steps) {
     layer.forward(x, {}, y, context);
     layer.backward_input(dy, dx, context);
     layer.backward_weight(dy, x, weight.gradient, false, context);
-    for (auto group : {OperandKind::input, OperandKind::weight, OperandKind::output_gradient})
-      scaling.update(group, context);  // delayed scaling: the scales of the next step
+    scaling.update(context);  // delayed scaling: the scales of the next step
   }
   const auto read = [](auto view) {
     Values values;

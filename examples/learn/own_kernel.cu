@@ -49,7 +49,7 @@ bool is_right(Index rows, Index columns, const Context<Cuda>& context) {
   Arena<Cuda> arena({.peak = 6 * std::size_t(count) + (1 << 20)}, context);
   auto* values = arena.take<Bf16>(MemoryKind::activations, 2 * count + columns);
   auto* cast = arena.take<E4M3>(MemoryKind::activations, 2 * count);
-  auto* slot = arena.take<ScalingSlot>(MemoryKind::scaling, 1);
+  auto* slot = arena.take<OperandScaling>(MemoryKind::scaling, 1);
   const float scale = 8;  // in a model, the slot's history says
   copy_to_device(&slot->scale, &scale, sizeof(scale), context);
   copy_to_device(values, x.data(), 2 * x.size(), context);

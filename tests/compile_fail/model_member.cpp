@@ -1,5 +1,5 @@
 // expect NO_MODEL: ModelSession: the model must be a Decoder, such as Llama<config, precision,
-// expect FINISH_STEP: ModelSession: the model lacks finish_step(const Context<D>&)
+// expect SCALING: ModelSession: the model lacks `const ScalingTable<D>& scaling() const`
 // expect GEMM_ROWS: ModelSession: the model lacks GemmRows gemm_rows(Index micro_batches)
 // expect FACTS: ModelSession: the model lacks `static ModelFacts facts()`, its name and
 // expect SCALE_BY_VALUE: ModelSession: the model lacks train_micro_batch(batch, losses,
@@ -41,10 +41,9 @@ struct Own {
   void train_micro_batch(const DeviceBatch<D>& batch, Losses losses, GradientScale scale,
                          octavo::Accumulation accumulation, octavo::NoHooks& hooks,
                          const Context<D>& context);
-#if !defined(OCTAVO_COMPILE_FAIL_FINISH_STEP)
-  void finish_step(const Context<D>& context);
-#endif
+#if !defined(OCTAVO_COMPILE_FAIL_SCALING)
   [[nodiscard]] const ScalingTable<D>& scaling() const;
+#endif
   void evaluate(const DeviceBatch<D>& batch, Losses losses, const Context<D>& context);
   TensorView<T, 2, D> logits(Tokens tokens, BatchShape shape, Index begin, Index count,
                              const Context<D>& context);

@@ -189,7 +189,7 @@ class BlockwiseLayer {
     y_ = arena.template take<Bf16>(kind, shape_.tokens * shape_.out);
     dx_ = arena.template take<Bf16>(kind, shape_.tokens * shape_.in);
     dw_ = arena.template take<G>(kind, shape_.out * shape_.in);
-    slots_ = arena.template take<octavo::ScalingSlot>(octavo::MemoryKind::scaling, 3);
+    slots_ = arena.template take<octavo::OperandScaling>(octavo::MemoryKind::scaling, 3);
     workspace_ = arena.template take<std::byte>(octavo::MemoryKind::workspace,
                                                 static_cast<Index>(workspace_bytes()));
   }
@@ -241,7 +241,7 @@ class BlockwiseLayer {
   Bf16* y_ = nullptr;
   Bf16* dx_ = nullptr;
   G* dw_ = nullptr;
-  octavo::ScalingSlot* slots_ = nullptr;
+  octavo::OperandScaling* slots_ = nullptr;
   std::byte* workspace_ = nullptr;
   octavo::Arena<D> arena_;
 };

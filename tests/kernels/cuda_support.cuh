@@ -90,7 +90,7 @@ std::vector<T> normal_values(Index count, float deviation, unsigned seed) {
   return values;
 }
 
-inline auto members(const ScalingSlot& slot) {
+inline auto members(const OperandScaling& slot) {
   return std::tuple(float_bits(slot.scale), float_bits(slot.scale_inverse), slot.amax_bits,
                     slot.last_amax_bits, slot.position, slot.nonfinite, slot.elements,
                     slot.saturated, slot.flushed);
@@ -99,7 +99,7 @@ inline auto members(const ScalingSlot& slot) {
 /// What a quantised operand consists of, as bytes.
 struct OperandBytes {
   std::vector<std::uint8_t> row_major, row_scales, transposed, column_scales;
-  ScalingSlot slot;
+  OperandScaling slot;
 };
 
 /// A quantised operand with all its memory on one device.
@@ -119,12 +119,12 @@ class OperandPlace {
     memory_.transposed = place.template make_poisoned<Format>(rows_ * columns);
     memory_.row_major_scales = place.template make_poisoned<Scale>(row_scales());
     memory_.transposed_scales = place.template make_poisoned<Scale>(column_scales());
-    ScalingSlot before{};
+    OperandScaling before{};
     before.scale = scale;
     before.scale_inverse = 1.0f / scale;
     before.last_amax_bits = 7;
     before.saturated = 5;
-    slot_ = place.make(std::vector<ScalingSlot>{before});
+    slot_ = place.make(std::vector<OperandScaling>{before});
   }
 
   [[nodiscard]] Operand<P, Kind, D> operand(Copies copies = {}, bool record = true) const {
@@ -150,7 +150,7 @@ class OperandPlace {
   Index rows_;
   Index columns_;
   Memory memory_;
-  ScalingSlot* slot_ = nullptr;
+  OperandScaling* slot_ = nullptr;
 };
 
 inline void expect_same(const OperandBytes& expected, const OperandBytes& actual) {

@@ -6,6 +6,7 @@
 #include <array>
 #include <cstddef>
 #include <cstring>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -39,31 +40,27 @@ class DelayedScalingTraces : public testing::Test {
 
   struct Operand {
     std::size_t number;
-    OperandKind kind;
     const DelayedTrace* trace;
   };
 
   void observe(int row) {
     for (const Operand& operand : operands_)
-      table_.slot(operand.number)->amax_bits =
+      *table_.slot(operand.number).amax_bits =
           reference::bits_of(operand.trace->rows[static_cast<std::size_t>(row)].observed);
   }
 
-  /// Checks all operands of one kind against row `row`; −1 is the state before the first.
-  void check(OperandKind kind, int row) const {
+  /// Checks all operands against row `row`.
+  void check(int row) const {
     for (const Operand& operand : operands_) {
-      if (operand.kind != kind) continue;
-      const auto& rows = operand.trace->rows;
-      const float scale = row < 0 ? 1.0f : rows[static_cast<std::size_t>(row)].scale;
-      const int dropped = row < 0 ? 0 : rows[static_cast<std::size_t>(row)].dropped;
-      const ScalingSlot& slot = *table_.slot(operand.number);
+      const auto& expected = operand.trace->rows[static_cast<std::size_t>(row)];
+      const ScalingSlot slot = table_.slot(operand.number);
       const auto where = testing::Message() << operand.trace->format << " margin "
                                             << operand.trace->margin << " after row " << row;
-      EXPECT_EQ(reference::bits_of(slot.scale), reference::bits_of(scale)) << where;
-      EXPECT_EQ(slot.scale_inverse, 1.0f / scale) << where;
-      EXPECT_EQ(slot.nonfinite, static_cast<std::uint32_t>(dropped)) << where;
-      const float observed = row < 0 ? 0.0f : rows[static_cast<std::size_t>(row)].observed;
-      EXPECT_EQ(slot.last_amax_bits, reference::bits_of(observed)) << where;
+      EXPECT_EQ(reference::bits_of(slot.scaling->scale), reference::bits_of(expected.scale))
+          << where;
+      EXPECT_EQ(slot.scaling->scale_inverse, 1.0f / expected.scale) << where;
+      EXPECT_EQ(slot.statistics->nonfinite, static_cast<std::uint32_t>(expected.dropped)) << where;
+      EXPECT_EQ(slot.statistics->last_amax_bits, reference::bits_of(expected.observed)) << where;
     }
   }
 
@@ -91,10 +88,10 @@ class DelayedScalingTraces : public testing::Test {
   void add_pair() {
     const auto reduction =
         R == AmaxReduction::max ? DelayedReduction::max : DelayedReduction::most_recent;
-    operands_.push_back({table_.add<Recipe<R, M>, OperandKind::input>("x"), OperandKind::input,
-                         find("e4m3", reduction, M)});
-    operands_.push_back({table_.add<Recipe<R, M>, OperandKind::output_gradient>("x"),
-                         OperandKind::output_gradient, find("e5m2", reduction, M)});
+    operands_.push_back(
+        {table_.add<Recipe<R, M>, OperandKind::input>("x"), find("e4m3", reduction, M)});
+    operands_.push_back(
+        {table_.add<Recipe<R, M>, OperandKind::output_gradient>("x"), find("e5m2", reduction, M)});
   }
 };
 
@@ -102,32 +99,28 @@ TEST_F(DelayedScalingTraces, ScalesAndDropsAreTheReferencesBitForBit) {
   ASSERT_EQ(operands_.size(), reference::delayed_traces.size());
   for (int row = 0; row < reference::delayed_step_count; ++row) {
     observe(row);
-    table_.update(OperandKind::input, place_.context);
-    check(OperandKind::input, row);
-    check(OperandKind::output_gradient, row - 1);  // another group: not yet
-    table_.update(OperandKind::output_gradient, place_.context);
-    check(OperandKind::output_gradient, row);
+    table_.update(place_.context);
+    check(row);
     if (HasFailure()) break;
   }
 }
 
 TEST_F(DelayedScalingTraces, UpdateClearsTheAmaxSoThatItCountsOnce) {
   observe(2);
-  table_.update(OperandKind::input, place_.context);
+  table_.update(place_.context);
   for (const Operand& operand : operands_) {
-    const std::uint32_t amax = table_.slot(operand.number)->amax_bits;
-    EXPECT_EQ(amax, operand.kind == OperandKind::input ? 0u : reference::bits_of(3.0f));
+    EXPECT_EQ(*table_.slot(operand.number).amax_bits, 0u);
   }
 }
 
 TEST_F(DelayedScalingTraces, SnapshotComesBackOnlyIfTheStepIsSkipped) {
   observe(2);
-  table_.update(OperandKind::input, place_.context);
+  table_.update(place_.context);
   table_.snapshot(place_.context);
   const auto state = table_.state();
   const std::vector<std::byte> before(state.data(), state.data() + state.size());
   observe(9);
-  table_.update(OperandKind::input, place_.context);
+  table_.update(place_.context);
   const std::vector<std::byte> after(state.data(), state.data() + state.size());
   ASSERT_NE(before, after);
   StepStatus status{};
@@ -138,57 +131,72 @@ TEST_F(DelayedScalingTraces, SnapshotComesBackOnlyIfTheStepIsSkipped) {
   EXPECT_EQ(std::memcmp(state.data(), before.data(), before.size()), 0);
 }
 
+/// Moves the history of one operand.
+void update(OperandScaling& operand, ScalingRule rule, std::span<float> history) {
+  const support::Workplace place;
+  const ScalingSlot slot = &operand;
+  const ScalingArrays<Cpu> operands{
+      {slot.amax_bits, {1}}, {slot.scaling, {1}}, {slot.statistics, {1}}};
+  update_delayed_scales<Cpu>(operands, {&rule, {1}},
+                             {history.data(), {1, static_cast<Index>(history.size())}},
+                             place.context);
+}
+
 TEST(DelayedScalingHistory, HoldsTheNewestEntriesAndForgetsTheOldest) {
-  support::Workplace place;
-  std::array<ScalingSlot, 1> slots{};
-  slots[0].scale = slots[0].scale_inverse = 1.0f;
-  const std::array<ScalingRule, 1> rules{{{448.0f, 3, 0, 0, 0}}};
-  std::array<float, 5> history{};  // longer than this slot's
+  OperandScaling operand{};
+  operand.scale = operand.scale_inverse = 1.0f;
+  std::array<float, 5> history{};  // longer than this operand's
   for (const float amax : {7.0f, 1.0f, 2.0f, 4.0f}) {
-    slots[0].amax_bits = reference::bits_of(amax);
-    update_delayed_scales<Cpu>({slots.data(), {1}}, {rules.data(), {1}}, {history.data(), {1, 5}},
-                               OperandKind::input, place.context);
-    EXPECT_EQ(slots[0].scale, amax == 4.0f ? 112.0f : 64.0f) << amax;
+    operand.amax_bits = reference::bits_of(amax);
+    update(operand, {448.0f, 3, 0, 0}, history);
+    EXPECT_EQ(operand.scale, amax == 4.0f ? 112.0f : 64.0f) << amax;
   }
   std::sort(history.begin(), history.end());
   EXPECT_EQ(history, (std::array<float, 5>{0.0f, 0.0f, 1.0f, 2.0f, 4.0f}));
 }
 
 TEST(DelayedScalingPowerOfTwo, RoundsTheScaleDown) {
-  support::Workplace place;
-  std::array<ScalingSlot, 1> slots{};
-  const std::array<ScalingRule, 1> rules{{{448.0f, 1, 0, 1, 0}}};
+  OperandScaling operand{};
   std::array<float, 1> history{};
-  slots[0].amax_bits = reference::bits_of(3.0f);  // 448 / 3 = 149.33
-  update_delayed_scales<Cpu>({slots.data(), {1}}, {rules.data(), {1}}, {history.data(), {1, 1}},
-                             OperandKind::input, place.context);
-  EXPECT_EQ(slots[0].scale, 128.0f);
-  EXPECT_EQ(slots[0].scale_inverse, 0x1p-7f);
+  operand.amax_bits = reference::bits_of(3.0f);  // 448 / 3 = 149.33
+  update(operand, {448.0f, 1, 0, 1}, history);
+  EXPECT_EQ(operand.scale, 128.0f);
+  EXPECT_EQ(operand.scale_inverse, 0x1p-7f);
 }
 
 TEST(DelayedScalingErrors, ShapesMustAgree) {
-  support::Workplace place;
-  std::array<ScalingSlot, 2> slots{};
+  const support::Workplace place;
+  std::array<std::uint32_t, 2> amaxes{};
+  std::array<OperandScale, 2> scales{};
+  std::array<OperandStatistics, 2> statistics{};
   std::array<ScalingRule, 2> rules{};
   std::array<float, 2> history{};
-  EXPECT_THROW(
-      update_delayed_scales<Cpu>({slots.data(), {2}}, {rules.data(), {1}}, {history.data(), {2, 1}},
-                                 OperandKind::input, place.context),
-      ShapeError);
-  EXPECT_THROW(
-      update_delayed_scales<Cpu>({slots.data(), {2}}, {rules.data(), {2}}, {history.data(), {1, 2}},
-                                 OperandKind::input, place.context),
-      ShapeError);
+  const auto update = [&](Index scale_count, Index statistics_count, Index rule_count,
+                          Index history_rows) {
+    const ScalingArrays<Cpu> operands{{amaxes.data(), {2}},
+                                      {scales.data(), {scale_count}},
+                                      {statistics.data(), {statistics_count}}};
+    update_delayed_scales<Cpu>(operands, {rules.data(), {rule_count}},
+                               {history.data(), {history_rows, 2 / history_rows}}, place.context);
+  };
+  EXPECT_NO_THROW(update(2, 2, 2, 2));
+  EXPECT_THROW(update(1, 2, 2, 2), ShapeError);
+  EXPECT_THROW(update(2, 1, 2, 2), ShapeError);
+  EXPECT_THROW(update(2, 2, 1, 2), ShapeError);
+  EXPECT_THROW(update(2, 2, 2, 1), ShapeError);
 }
 
 TEST(ClearStatistics, ZeroesTheCountsAndNothingElse) {
-  support::Workplace place;
-  std::array<ScalingSlot, 1> slots{{{2.0f, 0.5f, 9u, 8u, 7u, 6u, 5u, 4u, 3u, 2u}}};
-  clear_statistics<Cpu>({slots.data(), {1}}, place.context);
-  EXPECT_EQ(slots[0].elements + slots[0].saturated + slots[0].flushed, 0u);
-  EXPECT_EQ(slots[0].scale, 2.0f);
-  EXPECT_EQ(slots[0].amax_bits, 9u);
-  EXPECT_EQ(slots[0].nonfinite, 6u);
+  const support::Workplace place;
+  std::array<OperandStatistics, 2> statistics{{{5u, 4u, 3u, 8u, 6u}, {5u, 4u, 3u, 7u, 9u}}};
+  clear_statistics<Cpu>({statistics.data(), {2}}, place.context);
+  for (const OperandStatistics& operand : statistics) {
+    EXPECT_EQ(operand.elements + operand.saturated + operand.flushed, 0u);
+  }
+  EXPECT_EQ(statistics[0].last_amax_bits, 8u);
+  EXPECT_EQ(statistics[0].nonfinite, 6u);
+  EXPECT_EQ(statistics[1].last_amax_bits, 7u);
+  EXPECT_EQ(statistics[1].nonfinite, 9u);
 }
 
 }  // namespace delayed_scaling_test

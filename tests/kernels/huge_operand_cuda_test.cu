@@ -84,7 +84,7 @@ struct Quantised {
   using Granularity = typename Memory::Granularity;
 
   Memory memory;
-  ScalingSlot* slot;
+  OperandScaling* slot;
 
   Quantised(Place<Cuda>& place, TensorView<Bf16, 2, Cuda> values, float scale) {
     memory.values = values.data();
@@ -92,10 +92,10 @@ struct Quantised {
     memory.transposed = place.make<Format>(count);
     memory.row_major_scales = place.make<Scale>(scale_count<Granularity>(rows, columns));
     memory.transposed_scales = place.make<Scale>(scale_count<Granularity>(columns, rows));
-    ScalingSlot before{};
+    OperandScaling before{};
     before.scale = scale;
     before.scale_inverse = 1.0f / scale;
-    slot = place.make(std::vector<ScalingSlot>{before});
+    slot = place.make(std::vector<OperandScaling>{before});
     quantize(memory.operand(rows, columns, slot, true, {}), place.context());
     place.context().synchronize();
   }
@@ -115,7 +115,7 @@ float largest_magnitude(Index first, Index stride, Index size) {
 template <class P>
 void expect_one_scale(const Place<Cuda>& place, const Quantised<P>& operand) {
   using Format = typename Quantised<P>::Format;
-  const ScalingSlot slot = one(place, operand.slot);
+  const OperandScaling slot = one(place, operand.slot);
   EXPECT_EQ(slot.elements, static_cast<std::uint64_t>(count));
   EXPECT_EQ(float_from_bits(slot.amax_bits), 0x1.fep4f);  // every pattern is there many times
   for (const Index i : positions(count)) {

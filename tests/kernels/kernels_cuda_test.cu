@@ -568,17 +568,17 @@ auto status_on(Index count, float max_norm, std::uint32_t nonfinite, float first
   Place<D> place(workspace);
   std::vector<float> losses = normal_values<float>(count, 1.0f, 1);
   losses[0] = first;
-  std::vector<ScalingSlot> slots(static_cast<std::size_t>(count) % 300 + 1);
-  for (ScalingSlot& slot : slots) slot.nonfinite = 3;
-  const auto before = constant(place.vector(slots));
-  slots.back().nonfinite += nonfinite;
+  std::vector<OperandStatistics> counts(static_cast<std::size_t>(count) % 300 + 1);
+  for (OperandStatistics& operand : counts) operand.nonfinite = 3;
+  const auto before = constant(place.vector(counts));
+  counts.back().nonfinite += nonfinite;
   const auto status = place.vector(std::vector<StepStatus>(1));
   add_losses(constant(place.vector(losses)), status, place.context());
   for (unsigned seed = 2; seed < 4; ++seed) {
     add_squared_norm(constant(place.vector(normal_values<G>(count, 1.0f, seed))), status,
                      place.context());
   }
-  add_nonfinite(constant(place.vector(slots)), before, status, place.context());
+  add_nonfinite(constant(place.vector(counts)), before, status, place.context());
   decide_step(max_norm, status, place.context());
   const auto saved = constant(place.vector(normal_values<Bf16>(count, 1.0f, 5)));
   const auto target = place.vector(normal_values<Bf16>(count, 1.0f, 6));

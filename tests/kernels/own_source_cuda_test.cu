@@ -99,7 +99,7 @@ TEST_F(OwnSourceOnCuda, ValuesWithoutMemoryAreRefused) {
   const auto x = support::normal_values<Bf16>(64, 3.0f, 1);
   OperandMemory<Fp8Recipe<Tensorwise>, OperandKind::input, Cuda> memory;
   memory.row_major = gpu.make<E4M3>(64);
-  const auto y = memory.operand(8, 8, gpu.make<ScalingSlot>(1), false, {true, false});
+  const auto y = memory.operand(8, 8, gpu.make<OperandScaling>(1), false, {true, false});
   try {
     kernels::produce("shifted", Shifted<Bf16>{gpu.make(x), 8}, y, gpu.context());
     FAIL() << "no error";

@@ -119,42 +119,48 @@ TEST_F(BlockScalesOnCuda, MxBlocksEqualTheCpuToTheBit) {
 
 // ---- scales of the past -------------------------------------------------------------------------
 
-/// Slots and histories after each of some updates.
+/// Scaling states and histories after each of some updates.
 template <Device D>
 auto updated_scales() {
   constexpr Index longest = 1100;
   std::vector<ScalingRule> rules;
   for (const std::int32_t length : {1024, 100, 33, 32, 1, 0}) {
     for (const std::int32_t most_recent : {0, 1}) {
-      rules.push_back({448.0f, length, most_recent, length % 2, 1});
+      rules.push_back({448.0f, length, most_recent, length % 2});
     }
   }
-  rules.push_back({448.0f, 1024, 0, 0, 2});  // of another group
   const auto count = static_cast<Index>(rules.size());
   Place<D> place;
   const auto device_rules = support::constant(place.vector(rules));
   std::vector<float> past = normal_values<float>(count * longest, 3.0f, 1);
   for (float& amax : past) amax = std::abs(amax);
   const auto history = place.matrix(past, longest);
-  std::vector<ScalingSlot> slots(rules.size(), ScalingSlot{});
+  std::vector<OperandScale> scales(rules.size());
   for (std::size_t i = 0; i < rules.size(); ++i) {
-    slots[i].scale = 3.0f;
+    scales[i].scale = 3.0f;
     // The largest entry of some histories is the one that the first update replaces.
     const auto entries = static_cast<std::uint32_t>(std::max(rules[i].history_length, 1));
-    slots[i].position = static_cast<std::uint32_t>(7 * i) % entries;
-    past[i * longest + slots[i].position] = 100.0f;
+    scales[i].position = static_cast<std::uint32_t>(7 * i) % entries;
+    past[i * longest + scales[i].position] = 100.0f;
   }
   copy_to_device(history.data(), past.data(), past.size() * sizeof(float), place.context());
-  std::vector<std::vector<decltype(support::members(slots[0]))>> all;
+  const ScalingArrays<D> operands{place.vector(std::vector<std::uint32_t>(rules.size())),
+                                  place.vector(scales),
+                                  place.vector(std::vector<OperandStatistics>(rules.size()))};
+  std::vector<std::vector<decltype(support::members(OperandScaling{}))>> all;
   std::vector<std::vector<float>> histories;
   for (const float amax : {0.5f, 200.0f, 0.0f, INFINITY, NAN, 1e-3f, 1e-30f}) {
-    for (ScalingSlot& slot : slots) slot.amax_bits = float_bits(amax);
-    const auto device_slots = place.vector(slots);
-    update_delayed_scales(device_slots, device_rules, history, static_cast<OperandKind>(1),
-                          place.context());
-    slots = place.read(device_slots);
+    const std::vector<std::uint32_t> amaxes(rules.size(), float_bits(amax));
+    copy_to_device(operands.amax_bits.data(), amaxes.data(), operands.amax_bits.bytes(),
+                   place.context());
+    update_delayed_scales(operands, device_rules, history, place.context());
+    const auto read_scales = place.read(operands.scales);
+    const auto read_statistics = place.read(operands.statistics);
+    const auto read_amaxes = place.read(operands.amax_bits);
     all.emplace_back();
-    for (const ScalingSlot& slot : slots) all.back().push_back(support::members(slot));
+    for (std::size_t i = 0; i < rules.size(); ++i) {
+      all.back().push_back(support::members({read_scales[i], read_statistics[i], read_amaxes[i]}));
+    }
     histories.push_back(place.read(history));
   }
   return std::pair(all, histories);

@@ -21,16 +21,16 @@ constexpr float nan = std::numeric_limits<float>::quiet_NaN();
 
 TensorView<StepStatus, 1, Cpu> view(StepStatus& status) { return {&status, {1}}; }
 
-/// Completes a status whose slots rose from `before` to `after` non-finite values.
+/// Completes a status whose operands' counts rose from `before` to `after` non-finite values.
 StepStatus finished(StepStatus status, float max_norm, std::uint32_t before = 0,
                     std::uint32_t after = 0) {
-  std::array<ScalingSlot, 3> slots{};
-  std::array<ScalingSlot, 3> old{};
-  old[0].nonfinite = slots[0].nonfinite = 9;
+  std::array<OperandStatistics, 3> now{};
+  std::array<OperandStatistics, 3> old{};
+  old[0].nonfinite = now[0].nonfinite = 9;
   old[2].nonfinite = before;
-  slots[2].nonfinite = after;
+  now[2].nonfinite = after;
   support::Workplace place;
-  add_nonfinite<Cpu>({slots.data(), {3}}, {old.data(), {3}}, view(status), place.context);
+  add_nonfinite<Cpu>({now.data(), {3}}, {old.data(), {3}}, view(status), place.context);
   decide_step(max_norm, view(status), place.context);
   return status;
 }

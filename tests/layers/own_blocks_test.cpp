@@ -145,10 +145,7 @@ std::vector<std::uint16_t> train(bool staged) {
     }
     std::memcpy(gradient.data(), states[blocks].data(), gradient.bytes());  // of Σ y² / 2
     for (std::size_t i = blocks; i-- > 0;) chain.all[i].backward(states[i], gradient, context);
-    for (const auto kind :
-         {OperandKind::input, OperandKind::weight, OperandKind::output_gradient}) {
-      scaling.update(kind, context);
-    }
+    scaling.update(context);
     visit([](auto& parameter) {
       for (Index i = 0; i < parameter.weight.size(); ++i) {
         Bf16& weight = parameter.weight.data()[i];

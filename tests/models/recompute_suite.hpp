@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <string>
 #include <vector>
@@ -102,16 +103,18 @@ class RecomputeTest : public testing::Test {
     EXPECT_TRUE(weights == support::weights(session));
   }
 
-  /// Tensorwise scaling writes the scale of the tensor at hand into the slot, and nothing reads it
+  /// Tensorwise scaling writes the scale of the tensor at hand into the state, and nothing reads it
   /// before the next tensor has set its own; every other field has to stay.
   static bool has_same_history(support::SmallSession<Precision>& session,
                                std::vector<std::byte> before) {
     std::vector<std::byte> after = support::scaling_state(session);
     if constexpr (std::is_same_v<Precision, octavo::Fp8Recipe<octavo::Tensorwise>>) {
-      for (std::size_t i = 0; i < session.model().scaling().size(); ++i) {
+      const auto& scaling = session.model().scaling();
+      for (std::size_t i = 0; i < scaling.size(); ++i) {
+        const auto* scales = reinterpret_cast<const std::byte*>(scaling.slot(i).scaling);
+        const auto begin = scales - scaling.state().data();
         for (auto* state : {&before, &after}) {
-          auto& slot = reinterpret_cast<octavo::ScalingSlot*>(state->data())[i];
-          slot.scale = slot.scale_inverse = 0;
+          std::fill_n(state->begin() + begin, sizeof(octavo::OperandScale), std::byte{});
         }
       }
     }

@@ -38,7 +38,7 @@ struct QuantizedOperand {
   std::vector<Format> transposed;
   std::vector<Scale> row_major_scales;
   std::vector<Scale> transposed_scales;
-  octavo::ScalingSlot slot{};
+  octavo::OperandScaling slot{};
   octavo::OperandMemory<P, Kind, Cpu> memory;
   octavo::Operand<P, Kind, Cpu> operand;
 

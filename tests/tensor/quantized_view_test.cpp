@@ -116,7 +116,7 @@ TEST(OperandMemory, OperandHasTheCopiesThatAreWanted) {
   std::array<E4M3, 6> transposed{};
   memory.row_major = row_major.data();
   memory.transposed = transposed.data();
-  ScalingSlot slot{};
+  OperandScaling slot{};
   const auto both = memory.operand(2, 3, &slot, true, {true, true});
   EXPECT_EQ(both.row_major.outer(), 2);
   EXPECT_EQ(both.row_major.inner(), 3);
@@ -131,8 +131,7 @@ TEST(OperandMemory, OperandHasTheCopiesThatAreWanted) {
   EXPECT_FALSE(one.record);
 }
 
-// cuBLASLt reads the slot's factors: their addresses must be multiples of 16.
-static_assert(alignof(ScalingSlot) % 16 == 0 && offsetof(ScalingSlot, scale_inverse) % 16 == 0);
-static_assert(offsetof(ScalingSlot, scale) % 16 == 0);
+// cuBLASLt reads the inverse of a scale where it lies: its address must be a multiple of 16.
+static_assert(alignof(OperandScale) % 16 == 0 && offsetof(OperandScale, scale_inverse) == 0);
 
 }  // namespace quantized_view_test

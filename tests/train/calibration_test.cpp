@@ -35,14 +35,14 @@ void visit_slots(Session& session, const Check& check) {
   const std::vector<OperandReport> operands = session.operands();
   ASSERT_EQ(operands.size(), 36U);
   for (std::size_t i = 0; i < operands.size(); ++i) {
-    check(operands[i].name, *session.model().scaling().slot(i));
+    check(operands[i].name, session.model().scaling().slot(i));
   }
 }
 
 void expect_no_history(Session& session) {
   visit_slots(session, [](const std::string& name, const ScalingSlot& slot) {
-    EXPECT_EQ(slot.position, 0U) << name;
-    EXPECT_EQ(slot.scale, 1.0f) << name;
+    EXPECT_EQ(slot.scaling->position, 0U) << name;
+    EXPECT_EQ(slot.scaling->scale, 1.0f) << name;
   });
 }
 
@@ -89,8 +89,8 @@ TEST(Calibration, TheFirstGradientsAreThoseOfBf16) {
   }
 }
 
-// Two entries of the calibration, then one a micro-batch; weights are cast once a step.
-TEST(Calibration, EveryMicroBatchAddsToHistoriesAndEveryStepToThoseOfWeights) {
+// Two entries of the calibration, then one a step, of however many micro-batches.
+TEST(Calibration, EveryStepAddsOnceToEveryHistory) {
   for (const Index micro_batches : {1, 2}) {
     octavo::Context<octavo::Cpu> context{2};
     Session session(options(micro_batches), context);
@@ -99,9 +99,7 @@ TEST(Calibration, EveryMicroBatchAddsToHistoriesAndEveryStepToThoseOfWeights) {
       const TokenBatch batch = support::step_batch(options(micro_batches), step);
       session.step({batch.tokens, batch.targets}, 1e-3);
       visit_slots(session, [&](const std::string& name, const ScalingSlot& slot) {
-        const bool weight = name.ends_with(".weight");
-        const auto entries = step * (weight ? 1U : static_cast<unsigned>(micro_batches));
-        EXPECT_EQ(slot.position, 2U + entries) << name << " after step " << step;
+        EXPECT_EQ(slot.scaling->position, 2U + step) << name << " after step " << step;
       });
     }
   }
@@ -113,14 +111,17 @@ void expect_reports_of_slots(Session& session) {
   std::uint64_t flushed = 0;
   for (std::size_t i = 0; i < operands.size(); ++i) {
     const OperandReport& operand = operands[i];
-    const ScalingSlot& slot = *session.model().scaling().slot(i);
-    const auto elements = static_cast<double>(slot.elements);
-    EXPECT_EQ(operand.amax, octavo::float_from_bits(slot.last_amax_bits)) << operand.name;
-    EXPECT_EQ(operand.scale, slot.scale) << operand.name;
-    EXPECT_EQ(operand.saturated, static_cast<double>(slot.saturated) / elements) << operand.name;
-    EXPECT_EQ(operand.flushed, static_cast<double>(slot.flushed) / elements) << operand.name;
+    const ScalingSlot slot = session.model().scaling().slot(i);
+    const auto elements = static_cast<double>(slot.statistics->elements);
+    EXPECT_EQ(operand.amax, octavo::float_from_bits(slot.statistics->last_amax_bits))
+        << operand.name;
+    EXPECT_EQ(operand.scale, slot.scaling->scale) << operand.name;
+    EXPECT_EQ(operand.saturated, static_cast<double>(slot.statistics->saturated) / elements)
+        << operand.name;
+    EXPECT_EQ(operand.flushed, static_cast<double>(slot.statistics->flushed) / elements)
+        << operand.name;
     EXPECT_EQ(operand.nonfinite, 0U) << operand.name;
-    flushed += slot.flushed;
+    flushed += slot.statistics->flushed;
   }
   EXPECT_GT(flushed, 0U);
 }
@@ -140,7 +141,7 @@ TEST(Calibration, StatisticsAreThoseOfOneStep) {
             name.find("qkv") != std::string::npos || name.find("gate_up") != std::string::npos;
         const std::uint64_t features = hidden * (wide && (weight || gradient) ? 2 : 1);
         const std::uint64_t rows = weight ? hidden : 8 * 48;
-        EXPECT_EQ(slot.elements, rows * features) << name << " in step " << step;
+        EXPECT_EQ(slot.statistics->elements, rows * features) << name << " in step " << step;
       });
       expect_reports_of_slots(session);
     }

@@ -1,8 +1,10 @@
 // Places between the stages of a step, what is done there, and what ranks add up.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <cstdint>
 #include <map>
 #include <string>
 #include <vector>
@@ -50,6 +52,11 @@ struct Diary {
       note("final: " + numbers_.at(&run));
     }
     void join(const Context<D>&) { note("join"); }
+    void maximum(TensorView<std::uint32_t, 1, D> amaxes, const Context<D>&) {
+      const bool are_new = std::all_of(amaxes.data(), amaxes.data() + amaxes.size(),
+                                       [](std::uint32_t bits) { return bits != 0; });
+      note(are_new ? "maximum" : "maximum after the update");
+    }
     void sum(TensorView<StepStatus, 1, D>, const Context<D>&) { note("sum"); }
 
     std::vector<std::string> lines;
@@ -72,24 +79,53 @@ std::vector<std::string> expected_lines(bool last_micro_batch) {
   return lines;
 }
 
-template <LlamaConfig Config>
-void check_order() {
+/// What stands in the diary of a step of two micro-batches.
+/// @param end  the lines after those of the stages
+std::vector<std::string> lines_of_step(const std::vector<std::string>& end) {
+  std::vector<std::string> lines = expected_lines(false);
+  for (const auto& more : {expected_lines(true), end}) {
+    lines.insert(lines.end(), more.begin(), more.end());
+  }
+  return lines;
+}
+
+template <class Model>
+void check_order(const std::vector<std::string>& before_first,
+                 const std::vector<std::string>& end) {
   SessionOptions options = support::small_options();
   options.micro_batches = 2;
   Context<Cpu> context{2};
-  ModelSession<Llama<Config, Bf16, Cpu>, AdamW<>, Diary> session(options, context);
+  ModelSession<Model, AdamW<>, Diary> session(options, context);
   EXPECT_TRUE(session.ranks().lines.empty());
-  const TokenBatch batch = support::step_batch(options, 0);
-  session.step({batch.tokens, batch.targets}, 1e-3);
-  std::vector<std::string> expected = expected_lines(false);
-  const std::vector<std::string> last = expected_lines(true);
-  expected.insert(expected.end(), last.begin(), last.end());
-  expected.insert(expected.end(), {"join", "sum"});
-  EXPECT_EQ(session.ranks().lines, expected);
+  std::vector<std::string> expected = before_first;
+  for (unsigned step = 0; step < 2; ++step) {
+    const TokenBatch batch = support::step_batch(options, step);
+    session.step({batch.tokens, batch.targets}, 1e-3);
+    const std::vector<std::string> lines = lines_of_step(end);
+    expected.insert(expected.end(), lines.begin(), lines.end());
+    EXPECT_EQ(session.ranks().lines, expected) << "step " << step;
+    session.ranks().lines.clear();
+    expected.clear();
+  }
 }
 
-TEST(StepHooks, AreCalledBetweenTheStages) { check_order<support::small>(); }
-TEST(StepHooks, OfATiedTableAreThose) { check_order<tied>(); }
+TEST(StepHooks, AreCalledBetweenTheStages) {
+  check_order<support::SmallModel<Bf16>>({}, {"join", "sum"});
+}
+TEST(StepHooks, OfATiedTableAreThose) { check_order<Llama<tied, Bf16, Cpu>>({}, {"join", "sum"}); }
+
+// Both passes of the calibration go through the step's micro-batches, and end in an update.
+TEST(StepHooks, MeetAmaxesBeforeHistoriesMove) {
+  std::vector<std::string> calibration;
+  for (int pass = 0; pass < 2; ++pass) {
+    for (int micro_batch = 0; micro_batch < 2; ++micro_batch) {
+      const std::vector<std::string> lines = expected_lines(false);
+      calibration.insert(calibration.end(), lines.begin(), lines.end());
+    }
+    calibration.emplace_back("maximum");
+  }
+  check_order<support::SmallModel<Fp8Recipe<Delayed>>>(calibration, {"join", "maximum", "sum"});
+}
 
 template <class Precision>
 class HooksOf : public testing::Test {};

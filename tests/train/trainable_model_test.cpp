@@ -26,7 +26,6 @@ enum class Part {
   visit_runs,
   quantize_weights,
   train_micro_batch,
-  finish_step,
   scaling,
   evaluate,
   logits,
@@ -73,7 +72,6 @@ struct Own : If<OnCpu, Missing != Part::device_type>,
   void train_micro_batch(const DeviceBatch<Cpu>&, Losses, TensorView<const float, 1, Cpu>,
                          Accumulation, NoHooks&,
                          const Context<Cpu>&) requires(Missing != Part::train_micro_batch);
-  void finish_step(const Context<Cpu>&) requires(Missing != Part::finish_step);
   const ScalingTable<Cpu>& scaling() const requires(Missing != Part::scaling);
   void evaluate(const DeviceBatch<Cpu>&, Losses,
                 const Context<Cpu>&) requires(Missing != Part::evaluate);
@@ -107,7 +105,6 @@ static_assert(!TrainableModel<Own<Part::bind>>);
 static_assert(!TrainableModel<Own<Part::visit_runs>>);
 static_assert(!TrainableModel<Own<Part::quantize_weights>>);
 static_assert(!TrainableModel<Own<Part::train_micro_batch>>);
-static_assert(!TrainableModel<Own<Part::finish_step>>);
 static_assert(!TrainableModel<Own<Part::scaling>>);
 static_assert(!TrainableModel<Own<Part::evaluate>>);
 static_assert(!TrainableModel<Own<Part::logits>>);

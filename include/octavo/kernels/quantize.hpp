@@ -36,30 +36,32 @@ void quantize(const Operand<P, Kind, D>& operand, const Context<D>& context) {
   }
 }
 
-/// Moves the amax that the slots of `group` recorded into their histories and makes the scales of
-/// the next cast: nothing moves for an amax of 0; an Inf or NaN is counted and dropped, so that it
-/// cannot freeze the scale for a whole history. Slots without a history only clear their amax.
-/// @param slots    [operands]
-/// @param rules    [operands]
-/// @param history  [operands, longest history]
+/// Moves the amaxes that casts recorded into the histories, and makes the scales of the next casts:
+/// nothing moves for an amax of 0; an Inf or NaN is counted and dropped, so that it cannot freeze
+/// the scale for a whole history. Operands without a history only clear their amax.
+/// @param operands  their scaling state
+/// @param rules     [operands]
+/// @param history   [operands, longest history]
 /// @note enqueues; does not synchronise
 template <Device D>
-void update_delayed_scales(TensorView<ScalingSlot, 1, D> slots,
+void update_delayed_scales(const ScalingArrays<D>& operands,
                            TensorView<const ScalingRule, 1, D> rules,
-                           TensorView<float, 2, D> history, OperandKind group,
-                           const Context<D>& context) {
-  check_shape("update_delayed_scales", "rules", rules, {slots.extent(0)});
-  require<ShapeError>(history.extent(0) == slots.extent(0),
+                           TensorView<float, 2, D> history, const Context<D>& context) {
+  check_shape("update_delayed_scales", "scales", operands.scales, {operands.size()});
+  check_shape("update_delayed_scales", "statistics", operands.statistics, {operands.size()});
+  check_shape("update_delayed_scales", "rules", rules, {operands.size()});
+  require<ShapeError>(history.extent(0) == operands.size(),
                       "update_delayed_scales: the history has ", history.extent(0), " rows for ",
-                      slots.extent(0), " slots; give each slot a row");
-  update_delayed_scales_body(slots, rules, history, group, context);
+                      operands.size(), " operands; give each operand a row");
+  update_delayed_scales_body(operands, rules, history, context);
 }
 
-/// Clears the statistics of all slots: elements, saturated, flushed.
+/// Clears what is counted a step: elements, saturated, flushed.
+/// @param statistics  [operands]
 /// @note enqueues; does not synchronise
 template <Device D>
-void clear_statistics(TensorView<ScalingSlot, 1, D> slots, const Context<D>& context) {
-  clear_statistics_body(slots, context);
+void clear_statistics(TensorView<OperandStatistics, 1, D> statistics, const Context<D>& context) {
+  clear_statistics_body(statistics, context);
 }
 
 }  // namespace octavo

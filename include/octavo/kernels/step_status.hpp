@@ -16,7 +16,7 @@ struct StepStatus {
 
   double squared_norm;     ///< Σ of squared gradients
   double loss_sum;         ///< Σ of the losses of all tokens
-  double nonfinite;        ///< Σ of casts that met an Inf or NaN
+  double nonfinite;        ///< Σ of operands whose casts met an Inf or NaN
   float gradient_norm;     ///< square root of `squared_norm`
   float clip_coefficient;  ///< factor for every gradient, at most 1
   std::uint32_t skip;      ///< 1: loss, gradient or an operand is not finite; nothing may change
@@ -43,17 +43,17 @@ void add_squared_norm(TensorView<const G, 1, D> gradient, TensorView<StepStatus,
   add_squared_norm_body(gradient, status, context);
 }
 
-/// Adds to `status.nonfinite` by how much the slots' counts rose.
-/// @param slots   [operands], after the step
+/// Adds to `status.nonfinite` by how much the operands' counts rose.
+/// @param after   [operands], after the step
 /// @param before  [operands], as they were before the step
 /// @param status  [1]
 /// @note enqueues; does not synchronise
 template <Device D>
-void add_nonfinite(TensorView<const ScalingSlot, 1, D> slots,
-                   TensorView<const ScalingSlot, 1, D> before, TensorView<StepStatus, 1, D> status,
-                   const Context<D>& context) {
-  check_shape("add_nonfinite", "before", before, {slots.extent(0)});
-  add_nonfinite_body(slots, before, status, context);
+void add_nonfinite(TensorView<const OperandStatistics, 1, D> after,
+                   TensorView<const OperandStatistics, 1, D> before,
+                   TensorView<StepStatus, 1, D> status, const Context<D>& context) {
+  check_shape("add_nonfinite", "before", before, {after.extent(0)});
+  add_nonfinite_body(after, before, status, context);
 }
 
 /// Decides from the sums: norm, clipping, and whether to skip. A step is skipped if its loss or its

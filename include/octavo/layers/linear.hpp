@@ -233,8 +233,8 @@ class Linear {
       return GemmScales::none;
     }
   }
-  [[nodiscard]] ScalingSlot* slot(std::size_t kind) const {
-    return quantized ? registry_.scaling->slot(slots_[kind]) : nullptr;
+  [[nodiscard]] ScalingSlot slot(std::size_t kind) const {
+    return quantized ? registry_.scaling->slot(slots_[kind]) : ScalingSlot();
   }
   [[nodiscard]] Operand<P, OperandKind::weight, D> weight_operand(bool record,
                                                                   Copies copies) const {

@@ -1,5 +1,5 @@
 /// @file
-/// The scaling state of all operands of a model, in one run of memory.
+/// The scaling state of all operands of a model, in packed arrays.
 #pragma once
 
 #include <octavo/kernels/quantize.hpp>
@@ -7,6 +7,7 @@
 #include <octavo/memory/arena.hpp>
 
 #include <algorithm>
+#include <array>
 #include <limits>
 #include <string>
 #include <vector>
@@ -22,11 +23,15 @@ struct OperandReport {
   float scale = 1;              ///< NaN where each block has its own
   double saturated = 0;         ///< share of values that were cut to the format's largest
   double flushed = 0;           ///< share of values that became zero
-  std::uint32_t nonfinite = 0;  ///< casts of the last step that met an Inf or NaN
+  std::uint32_t nonfinite = 0;  ///< 1: a cast of the last step met an Inf or NaN
 };
 
-/// Slots, rules and histories of every quantised operand. Linear layers add their operands while a
-/// model is laid out; the table then takes its memory.
+/// Amaxes, scales, statistics, rules and histories of every quantised operand. Linear layers add
+/// their operands while a model is laid out; the table then takes its memory.
+///
+/// Operands with histories stand first in its arrays, a kind after the other, in the order of
+/// `OperandKind`: amaxes that ranks need the largest of are one run, those of a kind are one, and
+/// so are those that are known once all forwards are done, of inputs and weights.
 template <Device D>
 class ScalingTable {
  public:
@@ -39,14 +44,14 @@ class ScalingTable {
   std::size_t add(const std::string& layer) {
     using S = typename PrecisionTraits<P>::ScalingType;
     using Format = OperandFormat<P, Kind>;
-    ScalingRule rule{FormatTraits<Format>::max, history_length<S>(), 0, 0,
-                     static_cast<std::int32_t>(Kind)};
+    ScalingRule rule{FormatTraits<Format>::max, history_length<S>(), 0, 0};
     if constexpr (detail::is_delayed<S>) {
       rule.target /= static_cast<float>(1 << S::margin);
       rule.most_recent = S::reduction == AmaxReduction::most_recent ? 1 : 0;
       rule.power_of_two = detail::rounding_of<S> == ScaleRounding::power_of_two ? 1 : 0;
     }
     rules_.push_back(rule);
+    kinds_.push_back(Kind);
     names_.push_back(layer + "." + name_of(Kind));
     formats_.push_back(FormatTraits<Format>::name);
     using Granularity = OperandGranularity<P, Kind>;
@@ -65,18 +70,20 @@ class ScalingTable {
 
   /// Takes the memory of all operands that were added.
   void take(Arena<D>& arena) {
+    place_operands();
     const auto count = static_cast<Index>(size());
     Index longest = 0;
     for (const ScalingRule& rule : rules_) longest = std::max(longest, Index{rule.history_length});
     device_rules_ = {arena.template take<ScalingRule>(MemoryKind::scaling, count), {count}};
-    const Index slot_bytes = count * static_cast<Index>(sizeof(ScalingSlot));
-    const Index bytes = slot_bytes + count * longest * static_cast<Index>(sizeof(float));
+    const Index history_begin = offsets().histories;
+    const Index bytes =
+        aligned(history_begin + count * longest * static_cast<Index>(sizeof(float)));
     state_ = {arena.template take<std::byte>(MemoryKind::scaling, bytes), {bytes}};
     snapshot_ = {arena.template take<std::byte>(MemoryKind::scaling, bytes), {bytes}};
-    slots_ = slots_in(state_);
-    seen_ = {arena.template take<ScalingSlot>(MemoryKind::scaling, count), {count}};
+    seen_ = {arena.template take<std::byte>(MemoryKind::scaling, history_begin), {history_begin}};
+    operands_ = arrays_in(state_);
     float* history =
-        state_.empty() ? nullptr : reinterpret_cast<float*>(state_.data() + slot_bytes);
+        state_.empty() ? nullptr : reinterpret_cast<float*>(state_.data() + history_begin);
     history_ = {history, {count, longest}};
   }
 
@@ -84,33 +91,44 @@ class ScalingTable {
   void initialize(const Context<D>& context) const {
     reset(context);
     snapshot(context);
-    copy_on_device(seen_.data(), slots_.data(), slots_.bytes(), context);
+    copy_on_device(seen_.data(), state_.data(), seen_.bytes(), context);
   }
 
   /// Sets scales to 1, histories to 0 and all counters to 0. The snapshot stays, so that
   /// `report_sync` still tells the last step's counts from those before.
   void reset(const Context<D>& context) const {
-    std::vector<ScalingSlot> slots(size());
-    for (ScalingSlot& slot : slots) {
-      slot = {};
-      slot.scale = slot.scale_inverse = 1.0f;
-    }
+    const std::vector<OperandScale> scales(size(), OperandScale{1.0f, 1.0f, 0, 0});
+    std::vector<ScalingRule> rules(size());
+    for (std::size_t i = 0; i < size(); ++i)
+      rules[static_cast<std::size_t>(places_[i])] = rules_[i];
     fill_zero(state_.data(), state_.bytes(), context);
-    copy_to_device(slots_.data(), slots.data(), slots.size() * sizeof(ScalingSlot), context);
-    copy_to_device(device_rules_.data(), rules_.data(), rules_.size() * sizeof(ScalingRule),
-                   context);
+    copy_to_device(operands_.scales.data(), scales.data(), operands_.scales.bytes(), context);
+    copy_to_device(device_rules_.data(), rules.data(), device_rules_.bytes(), context);
   }
 
-  /// The slot of operand `number`; null while measuring.
-  [[nodiscard]] ScalingSlot* slot(std::size_t number) const {
-    return slots_.empty() ? nullptr : slots_.data() + number;
+  /// Where the scaling state of operand `number` lies; nowhere while measuring.
+  [[nodiscard]] ScalingSlot slot(std::size_t number) const {
+    return operands_.empty() ? ScalingSlot() : operands_.slot(places_[number]);
   }
 
-  /// Moves recorded amax values into the histories of one kind of operand.
-  void update(OperandKind group, const Context<D>& context) const {
+  /// The amaxes that casts recorded since the last update, of all operands with histories: bits of
+  /// floats from 0 on, which sort as the floats do. Ranks take the largest of theirs before
+  /// `update` and then all make the same scales.
+  [[nodiscard]] TensorView<std::uint32_t, 1, D> amaxes() const {
+    return operands_.amax_bits.rows(0, kind_begins_[3]);
+  }
+  /// The part of them of one kind of operand.
+  [[nodiscard]] TensorView<std::uint32_t, 1, D> amaxes(OperandKind kind) const {
+    const auto k = static_cast<std::size_t>(kind);
+    return operands_.amax_bits.rows(kind_begins_[k], kind_begins_[k + 1] - kind_begins_[k]);
+  }
+
+  /// Moves recorded amaxes into the histories, once a step: a step's casts all have the same
+  /// scales.
+  void update(const Context<D>& context) const {
     if (size() == 0) return;
     const TensorView<const ScalingRule, 1, D> rules = device_rules_;
-    update_delayed_scales(slots_, rules, history_, group, context);
+    update_delayed_scales(operands_, rules, history_, context);
   }
 
   /// Keeps a copy of the state, for a step that may have to be skipped.
@@ -118,12 +136,12 @@ class ScalingTable {
     copy_on_device(snapshot_.data(), state_.data(), state_.bytes(), context);
   }
 
-  /// Adds what the step's casts met to `status`, and keeps what the slots hold for `report_sync`:
-  /// of a step that is skipped the slots themselves forget it.
+  /// Adds what the step's casts met to `status`, and keeps what scales and statistics are for
+  /// `report_sync`: of a step that is skipped the state itself forgets it.
   void add_nonfinite(TensorView<StepStatus, 1, D> status, const Context<D>& context) const {
-    copy_on_device(seen_.data(), slots_.data(), slots_.bytes(), context);
-    const TensorView<const ScalingSlot, 1, D> now = slots_;
-    const TensorView<const ScalingSlot, 1, D> before = slots_in(snapshot_);
+    copy_on_device(seen_.data(), state_.data(), seen_.bytes(), context);
+    const TensorView<const OperandStatistics, 1, D> now = operands_.statistics;
+    const TensorView<const OperandStatistics, 1, D> before = arrays_in(snapshot_).statistics;
     octavo::add_nonfinite(now, before, status, context);
   }
 
@@ -142,25 +160,29 @@ class ScalingTable {
 
   /// Starts a new count of saturated and flushed values.
   void clear_statistics(const Context<D>& context) const {
-    octavo::clear_statistics(slots_, context);
+    octavo::clear_statistics(operands_.statistics, context);
   }
 
   /// What the last finished step saw, also if it was skipped, by operand.
   /// @note synchronises
   [[nodiscard]] std::vector<OperandReport> report_sync(const Context<D>& context) const {
-    const std::vector<ScalingSlot> slots = slots_sync(seen_, context);
-    const std::vector<ScalingSlot> before = slots_sync(slots_in(snapshot_), context);
+    const ScalingArrays<D> seen = arrays_in(seen_);
+    const std::vector<OperandScale> scales = copy_sync(seen.scales, context);
+    const std::vector<OperandStatistics> statistics = copy_sync(seen.statistics, context);
+    const std::vector<OperandStatistics> before =
+        copy_sync(arrays_in(snapshot_).statistics, context);
     std::vector<OperandReport> reports;
-    for (std::size_t i = 0; i < slots.size(); ++i) {
-      const ScalingSlot& slot = slots[i];
-      const double elements = std::max(1.0, static_cast<double>(slot.elements));
+    for (std::size_t i = 0; i < size(); ++i) {
+      const auto place = static_cast<std::size_t>(places_[i]);
+      const OperandStatistics& met = statistics[place];
+      const double elements = std::max(1.0, static_cast<double>(met.elements));
       const bool per_tensor = granularities_[i] == "tensor";
       reports.push_back({names_[i], formats_[i], granularities_[i],
-                         float_from_bits(slot.last_amax_bits),
-                         per_tensor ? slot.scale : std::numeric_limits<float>::quiet_NaN(),
-                         static_cast<double>(slot.saturated) / elements,
-                         static_cast<double>(slot.flushed) / elements,
-                         slot.nonfinite - std::min(slot.nonfinite, before[i].nonfinite)});
+                         float_from_bits(met.last_amax_bits),
+                         per_tensor ? scales[place].scale : std::numeric_limits<float>::quiet_NaN(),
+                         static_cast<double>(met.saturated) / elements,
+                         static_cast<double>(met.flushed) / elements,
+                         met.nonfinite - std::min(met.nonfinite, before[place].nonfinite)});
     }
     return reports;
   }
@@ -173,40 +195,83 @@ class ScalingTable {
       const Index length = rules_[i].history_length;
       if (length == 0) continue;
       const std::string name = "scaling." + names_[i] + '.';
-      ScalingSlot* slot = slots_.data() + i;
-      visitor(name + "scale", TensorView<float, 1, D>(&slot->scale, {1}));
-      visitor(name + "scale_inverse", TensorView<float, 1, D>(&slot->scale_inverse, {1}));
-      visitor(name + "position", TensorView<std::uint32_t, 1, D>(&slot->position, {1}));
-      visitor(name + "history",
-              TensorView<float, 1, D>(history_.row(static_cast<Index>(i)), {length}));
+      OperandScale* scaling = slot(i).scaling;
+      visitor(name + "scale", TensorView<float, 1, D>(&scaling->scale, {1}));
+      visitor(name + "scale_inverse", TensorView<float, 1, D>(&scaling->scale_inverse, {1}));
+      visitor(name + "position", TensorView<std::uint32_t, 1, D>(&scaling->position, {1}));
+      visitor(name + "history", TensorView<float, 1, D>(history_.row(places_[i]), {length}));
     }
   }
 
-  /// The state that a checkpoint must hold: slots and histories.
+  /// All that steps change: amaxes, scales, statistics and histories.
   [[nodiscard]] TensorView<std::byte, 1, D> state() const { return state_; }
 
  private:
-  [[nodiscard]] TensorView<ScalingSlot, 1, D> slots_in(TensorView<std::byte, 1, D> bytes) const {
-    return {reinterpret_cast<ScalingSlot*>(bytes.data()), {static_cast<Index>(size())}};
+  static constexpr std::size_t kinds = 3;
+
+  /// Gives each operand its place: those with histories first, a kind after the other.
+  void place_operands() {
+    places_.assign(size(), 0);
+    Index next = 0;
+    const auto place = [&](const auto& is_next) {
+      for (std::size_t i = 0; i < size(); ++i) {
+        if (is_next(i)) places_[i] = next++;
+      }
+    };
+    for (std::size_t k = 0; k < kinds; ++k) {
+      place([&](std::size_t i) {
+        return rules_[i].history_length != 0 && kinds_[i] == static_cast<OperandKind>(k);
+      });
+      kind_begins_[k + 1] = next;
+    }
+    place([&](std::size_t i) { return rules_[i].history_length == 0; });
   }
 
-  [[nodiscard]] static std::vector<ScalingSlot> slots_sync(TensorView<ScalingSlot, 1, D> slots,
-                                                           const Context<D>& context) {
-    std::vector<ScalingSlot> result(static_cast<std::size_t>(slots.size()));
-    copy_to_host_sync(result.data(), slots.data(), result.size() * sizeof(ScalingSlot), context);
+  static constexpr Index aligned(Index bytes) {
+    return round_up(bytes, static_cast<Index>(alignof(OperandStatistics)));
+  }
+  /// Where the parts of the state begin, behind the amaxes.
+  struct Offsets {
+    Index scales, statistics, histories;
+  };
+  [[nodiscard]] Offsets offsets() const {
+    const auto count = static_cast<Index>(size());
+    const Index scales = aligned(count * static_cast<Index>(sizeof(std::uint32_t)));
+    const Index statistics = aligned(scales + count * static_cast<Index>(sizeof(OperandScale)));
+    return {scales, statistics, statistics + count * static_cast<Index>(sizeof(OperandStatistics))};
+  }
+  [[nodiscard]] ScalingArrays<D> arrays_in(TensorView<std::byte, 1, D> bytes) const {
+    if (bytes.empty()) return {};
+    const auto [scales, statistics, histories] = offsets();
+    const auto count = static_cast<Index>(size());
+    return {{reinterpret_cast<std::uint32_t*>(bytes.data()), {count}},
+            {reinterpret_cast<OperandScale*>(bytes.data() + scales), {count}},
+            {reinterpret_cast<OperandStatistics*>(bytes.data() + statistics), {count}}};
+  }
+
+  template <class T>
+  [[nodiscard]] static std::vector<T> copy_sync(TensorView<T, 1, D> view,
+                                                const Context<D>& context) {
+    std::vector<T> result(static_cast<std::size_t>(view.size()));
+    copy_to_host_sync(result.data(), view.data(), view.bytes(), context);
     return result;
   }
 
+  // Of each operand, by number.
   std::vector<ScalingRule> rules_;
+  std::vector<OperandKind> kinds_;
   std::vector<std::string> names_;
   std::vector<const char*> formats_;
   std::vector<std::string> granularities_;
+  std::vector<Index> places_;  ///< in the arrays on the device
+
   TensorView<ScalingRule, 1, D> device_rules_;
   TensorView<std::byte, 1, D> state_;
   TensorView<std::byte, 1, D> snapshot_;
-  TensorView<ScalingSlot, 1, D> slots_;
-  TensorView<ScalingSlot, 1, D> seen_;  ///< the slots at the end of the last step
-  TensorView<float, 2, D> history_;
+  TensorView<std::byte, 1, D> seen_;  ///< state without histories, at the end of the last step
+  ScalingArrays<D> operands_;         ///< in `state_`
+  TensorView<float, 2, D> history_;   ///< in `state_`
+  std::array<Index, kinds + 1> kind_begins_{};  ///< first places of kinds with histories; their end
 };
 
 }  // namespace octavo

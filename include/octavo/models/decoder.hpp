@@ -124,7 +124,8 @@ class Decoder {
   }
 
   /// Forward, loss and backward of one micro-batch. Weights' gradients are overwritten by the first
-  /// micro-batch of a step and added to by the others.
+  /// micro-batch of a step and added to by the others. Scales stay as they are: whoever ends a step
+  /// updates `scaling()`.
   ///
   /// The runs of a forward are those of `visit_runs`, in its order; a tied table's weights are read
   /// by the head, too, and its gradients are final with the embedding's.
@@ -148,13 +149,6 @@ class Decoder {
                                      gradient_scale, !accumulation.first, context);
     if (accumulation.last) hooks.gradients_final(head_run_, context);
     backward(batch.tokens, rows, gradient, accumulation, hooks, context);
-    scaling_.update(OperandKind::input, context);
-    scaling_.update(OperandKind::output_gradient, context);
-  }
-
-  /// Completes the scaling of a step: weights were quantised once.
-  void finish_step(const Context<D>& context) const {
-    scaling_.update(OperandKind::weight, context);
   }
 
   /// The losses of a batch. Nothing that training depends on changes.

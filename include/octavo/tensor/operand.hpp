@@ -52,7 +52,7 @@ struct Operand<P, Kind, D> {
   TensorView<typename PrecisionTraits<P>::Storage, 2, D> values;         ///< [rows, columns]
   QuantizedView<Format, Granularity, Layout::row_major, D> row_major;    ///< empty: not needed
   QuantizedView<Format, Granularity, Layout::transposed, D> transposed;  ///< empty: not needed
-  ScalingSlot* slot = nullptr;
+  ScalingSlot slot;
   /// Amax and statistics are recorded: true in the forward and backward of training, false in
   /// evaluation and recomputation.
   bool record = false;
@@ -83,7 +83,7 @@ struct OperandMemory {
 
   /// The operand for this many rows. `slot`, `record` and `copies` matter where the precision
   /// quantises.
-  [[nodiscard]] Operand<P, Kind, D> operand(Index rows, Index columns, ScalingSlot*, bool,
+  [[nodiscard]] Operand<P, Kind, D> operand(Index rows, Index columns, ScalingSlot, bool,
                                             Copies) const {
     return {{values, {rows, columns}}};
   }
@@ -141,12 +141,12 @@ struct OperandMemory<P, Kind, D> {
     take_row_major(arena, MemoryKind::activations, rows, columns);
   }
 
-  [[nodiscard]] Operand<P, Kind, D> operand(Index rows, Index columns, ScalingSlot* slot,
+  [[nodiscard]] Operand<P, Kind, D> operand(Index rows, Index columns, ScalingSlot slot,
                                             bool record, Copies copies) const {
     Scale* row_scales = row_major_scales;
     Scale* column_scales = transposed_scales;
     if constexpr (per_tensor) {
-      row_scales = slot == nullptr ? nullptr : &slot->scale_inverse;
+      row_scales = slot.scaling == nullptr ? nullptr : &slot.scaling->scale_inverse;
       column_scales = row_scales;
     }
     Operand<P, Kind, D> result;

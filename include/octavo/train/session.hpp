@@ -271,7 +271,7 @@ class ModelSession final : public TrainingSession {
       for (Index m = 0; m < std::min<Index>(micro_batches, 2); ++m) {
         train_micro_batch(m, {.first = m == 0, .last = false});
       }
-      parts_.model.finish_step(context_);
+      parts_.model.scaling().update(context_);
     };
     rehearse_gemms_sync(pass, context_);
     parts_.model.reset_counts();
@@ -293,14 +293,25 @@ class ModelSession final : public TrainingSession {
   /// Fills the histories of delayed scales before the first step, which would otherwise cast with
   /// scales of 1: in E5M2, that makes zero of nearly all of a gradient. The step overwrites all
   /// else that this writes. An amax is measured right once the casts before it have their scales,
-  /// and a gradient meets two casts in a block: hence two passes. Enqueues; does not synchronise.
+  /// and a gradient meets two casts in a block: hence two passes. They are over all of the step's
+  /// micro-batches, as its own is, so that scales do not depend on how its tokens are split.
+  /// Enqueues; does not synchronise.
   void calibrate() {
     constexpr int passes = 2;
     for (int pass = 0; pass < passes; ++pass) {
       parts_.model.template quantize_weights<Mode::train>(context_);
-      train_micro_batch(0, {.first = true, .last = false});
-      parts_.model.finish_step(context_);
+      for (Index m = 0; m < options_.micro_batches; ++m) {
+        train_micro_batch(m, {.first = m == 0, .last = false});
+      }
+      update_scaling();
     }
+  }
+
+  /// Moves the histories of delayed scales, alike on all ranks.
+  void update_scaling() {
+    const ScalingTable<D>& scaling = parts_.model.scaling();
+    if (scaling.has_histories()) parts_.ranks.maximum(scaling.amaxes(), context_);
+    scaling.update(context_);
   }
 
   [[nodiscard]] DeviceBatch<D> micro_batch(Index number) const {
@@ -329,9 +340,9 @@ class ModelSession final : public TrainingSession {
       train_micro_batch(m, {.first = m == 0, .last = m + 1 == options_.micro_batches});
       add_losses(losses(), parts_.status, context_);
     }
-    model.finish_step(context_);
     model.verify_step(options_.micro_batches);
     parts_.ranks.join(context_);
+    update_scaling();
     parts_.optimizer.add_squared_norms(parts_.status, context_);
     scaling.add_nonfinite(parts_.status, context_);
     parts_.ranks.sum(parts_.status, context_);

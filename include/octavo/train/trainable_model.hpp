@@ -80,10 +80,6 @@ concept HasTrainMicroBatch = requires(M& model, const DeviceBatch<D>& batch,
   model.train_micro_batch(batch, losses, gradient_scale, Accumulation{}, hooks, context);
 };
 template <class M, class D = typename M::DeviceType>
-concept HasFinishStep = requires(M& model, const Context<D>& context) {
-  model.finish_step(context);
-};
-template <class M, class D = typename M::DeviceType>
 concept HasScaling = requires(const M& model) {
   { model.scaling() } -> std::same_as<const ScalingTable<D>&>;
 };
@@ -121,7 +117,7 @@ concept HasHeadChunks = requires(const M& model) {
 /// - `static facts()`, `static precision()`, `static limits(batch, context)`;
 /// - a constructor `(Arena<D>&, BatchShape, ModelOptions, const DeviceLimits<D>&)`;
 /// - `gemm_rows`, `initialize`, `bind`, `visit_runs`;
-/// - `quantize_weights<Mode>`, `train_micro_batch`, `finish_step`, `scaling`;
+/// - `quantize_weights<Mode>`, `train_micro_batch`, `scaling`;
 /// - `evaluate`, `logits`;
 /// - `manifest`, `reset_counts`, `verify_step`, `head_chunks`.
 template <class M>
@@ -129,9 +125,8 @@ concept TrainableModel = detail::HasDeviceType<M> && detail::HasFormats<M> && de
     detail::HasPrecision<M> && detail::HasLimits<M> && detail::IsLaidOut<M> &&
     detail::HasGemmRows<M> && detail::HasInitialize<M> && detail::HasBind<M> &&
     detail::HasVisitRuns<M> && detail::HasQuantizeWeights<M> && detail::HasTrainMicroBatch<M> &&
-    detail::HasFinishStep<M> && detail::HasScaling<M> && detail::HasEvaluate<M> &&
-    detail::HasLogits<M> && detail::HasManifest<M> && detail::HasCounts<M> &&
-    detail::HasHeadChunks<M>;
+    detail::HasScaling<M> && detail::HasEvaluate<M> && detail::HasLogits<M> &&
+    detail::HasManifest<M> && detail::HasCounts<M> && detail::HasHeadChunks<M>;
 
 namespace detail {
 
@@ -172,7 +167,6 @@ struct TrainableModelCheck<M> {
   static_assert(HasTrainMicroBatch<M>,
                 "ModelSession: the model lacks train_micro_batch(batch, losses, gradient_scale, "
                 "accumulation, hooks, context) with Decoder's arguments");
-  static_assert(HasFinishStep<M>, "ModelSession: the model lacks finish_step(const Context<D>&)");
   static_assert(HasScaling<M>,
                 "ModelSession: the model lacks `const ScalingTable<D>& scaling() const`");
   static_assert(HasEvaluate<M>,

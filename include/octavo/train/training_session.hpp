@@ -50,7 +50,7 @@ class TrainingSession {
  public:
   virtual ~TrainingSession() = default;
 
-  /// One optimizer step. The first one with delayed scales runs its first micro-batch twice more,
+  /// One optimizer step. The first one with delayed scales runs its micro-batches twice more,
   /// to fill their histories.
   /// @param batch          of micro_batches · rows tokens; documents only where the options' shape
   ///                       says how many there are at most in a micro-batch

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <utility>
 
 namespace octavo {
 namespace detail {
@@ -157,37 +158,37 @@ void for_each_tile(TensorView<Storage, 2, Cpu> values, const Context<Cpu>& conte
   });
 }
 
-/// Sets the slot's scale from the tensor itself.
+/// Sets the operand's scale from the tensor itself.
 template <class S, class Format, class Storage>
-void set_current_scale(TensorView<Storage, 2, Cpu> values, ScalingSlot& slot,
+void set_current_scale(TensorView<Storage, 2, Cpu> values, OperandScale& scaling,
                        const Context<Cpu>& context) {
   std::uint32_t largest = 0;
   for_each_tile(values, context,
                 [&](const QuantizeTile& tile, Index, Index) { atomic_max(largest, tile.amax()); });
-  slot.scale = current_scale(FormatTraits<Format>::max, float_from_bits(largest),
-                             rounding_of<S> == ScaleRounding::power_of_two);
-  slot.scale_inverse = 1.0f / slot.scale;
+  scaling.scale = current_scale(FormatTraits<Format>::max, float_from_bits(largest),
+                                rounding_of<S> == ScaleRounding::power_of_two);
+  scaling.scale_inverse = 1.0f / scaling.scale;
 }
 
-/// One slot's update.
-inline void update_slot(ScalingSlot& slot, const ScalingRule& rule, float* history) {
-  const std::uint32_t bits = slot.amax_bits;
-  slot.amax_bits = 0;
-  slot.last_amax_bits = bits;
+/// One operand's update.
+inline void update_operand(const ScalingSlot& slot, const ScalingRule& rule, float* history) {
+  const std::uint32_t bits = std::exchange(*slot.amax_bits, 0u);
+  slot.statistics->last_amax_bits = bits;
   if (bits >= 0x7f800000u) {
-    ++slot.nonfinite;
+    ++slot.statistics->nonfinite;
     return;
   }
   if (rule.history_length == 0 || bits == 0) return;
+  OperandScale& scaling = *slot.scaling;
   const float amax = float_from_bits(bits);
-  history[slot.position] = amax;
-  slot.position = (slot.position + 1) % static_cast<std::uint32_t>(rule.history_length);
+  history[scaling.position] = amax;
+  scaling.position = (scaling.position + 1) % static_cast<std::uint32_t>(rule.history_length);
   float used = amax;
   for (int i = 0; i < rule.history_length && rule.most_recent == 0; ++i) {
     used = history[i] > used ? history[i] : used;
   }
-  slot.scale = delayed_scale(rule.target, used, slot.scale, rule.power_of_two != 0);
-  slot.scale_inverse = 1.0f / slot.scale;
+  scaling.scale = delayed_scale(rule.target, used, scaling.scale, rule.power_of_two != 0);
+  scaling.scale_inverse = 1.0f / scaling.scale;
 }
 
 }  // namespace detail
@@ -197,10 +198,10 @@ template <QuantizedPrecision P, OperandKind Kind>
 void quantize_body(const Operand<P, Kind, Cpu>& operand, const Context<Cpu>& context) {
   using S = typename PrecisionTraits<P>::ScalingType;
   using Format = OperandFormat<P, Kind>;
-  ScalingSlot& slot = *operand.slot;
+  OperandScale& scaling = *operand.slot.scaling;
   if constexpr (detail::is_tensorwise<S>) {
     if (!operand.scale_is_found) {
-      detail::set_current_scale<S, Format>(operand.values, slot, context);
+      detail::set_current_scale<S, Format>(operand.values, scaling, context);
     }
   }
   std::uint32_t amax = 0;
@@ -210,13 +211,13 @@ void quantize_body(const Operand<P, Kind, Cpu>& operand, const Context<Cpu>& con
       operand.values, context, [&](const detail::QuantizeTile& tile, Index row0, Index column0) {
         detail::CastStatistics counts;
         if (!operand.row_major.empty()) {
-          counts = detail::cast_tile<S>(tile, row0, column0, slot.scale, operand.row_major);
+          counts = detail::cast_tile<S>(tile, row0, column0, scaling.scale, operand.row_major);
         }
         if (!operand.transposed.empty()) {
           detail::QuantizeTile turned;
           turned.transpose_from(tile);
           const auto other =
-              detail::cast_tile<S>(turned, column0, row0, slot.scale, operand.transposed);
+              detail::cast_tile<S>(turned, column0, row0, scaling.scale, operand.transposed);
           if (operand.row_major.empty()) counts = other;
         }
         if (operand.record) {
@@ -226,29 +227,29 @@ void quantize_body(const Operand<P, Kind, Cpu>& operand, const Context<Cpu>& con
         }
       });
   if (!operand.record) return;
-  slot.amax_bits = std::max(slot.amax_bits, amax);
-  slot.elements += static_cast<std::uint64_t>(operand.values.size());
-  slot.saturated += saturated;
-  slot.flushed += flushed;
+  std::uint32_t& recorded = *operand.slot.amax_bits;
+  recorded = std::max(recorded, amax);
+  OperandStatistics& statistics = *operand.slot.statistics;
+  statistics.elements += static_cast<std::uint64_t>(operand.values.size());
+  statistics.saturated += saturated;
+  statistics.flushed += flushed;
 }
 
 /// See update_delayed_scales.
-inline void update_delayed_scales_body(TensorView<ScalingSlot, 1, Cpu> slots,
+inline void update_delayed_scales_body(const ScalingArrays<Cpu>& operands,
                                        TensorView<const ScalingRule, 1, Cpu> rules,
-                                       TensorView<float, 2, Cpu> history, OperandKind group,
-                                       const Context<Cpu>&) {
-  for (Index i = 0; i < slots.extent(0); ++i) {
-    const ScalingRule& rule = rules.data()[i];
-    if (rule.group != static_cast<std::int32_t>(group)) continue;
-    detail::update_slot(slots.data()[i], rule, history.row(i));
+                                       TensorView<float, 2, Cpu> history, const Context<Cpu>&) {
+  for (Index i = 0; i < operands.size(); ++i) {
+    detail::update_operand(operands.slot(i), rules.data()[i], history.row(i));
   }
 }
 
 /// See clear_statistics.
-inline void clear_statistics_body(TensorView<ScalingSlot, 1, Cpu> slots, const Context<Cpu>&) {
-  for (Index i = 0; i < slots.extent(0); ++i) {
-    ScalingSlot& slot = slots.data()[i];
-    slot.elements = slot.saturated = slot.flushed = 0;
+inline void clear_statistics_body(TensorView<OperandStatistics, 1, Cpu> statistics,
+                                  const Context<Cpu>&) {
+  for (Index i = 0; i < statistics.extent(0); ++i) {
+    OperandStatistics& operand = statistics.data()[i];
+    operand.elements = operand.saturated = operand.flushed = 0;
   }
 }
 

@@ -43,11 +43,11 @@ void add_squared_norm_body(TensorView<const G, 1, Cpu> gradient,
 }
 
 /// See add_nonfinite.
-inline void add_nonfinite_body(TensorView<const ScalingSlot, 1, Cpu> slots,
-                               TensorView<const ScalingSlot, 1, Cpu> before,
+inline void add_nonfinite_body(TensorView<const OperandStatistics, 1, Cpu> after,
+                               TensorView<const OperandStatistics, 1, Cpu> before,
                                TensorView<StepStatus, 1, Cpu> status, const Context<Cpu>&) {
-  for (Index i = 0; i < slots.extent(0); ++i) {
-    status.data()->nonfinite += slots.data()[i].nonfinite - before.data()[i].nonfinite;
+  for (Index i = 0; i < after.extent(0); ++i) {
+    status.data()->nonfinite += after.data()[i].nonfinite - before.data()[i].nonfinite;
   }
 }
 

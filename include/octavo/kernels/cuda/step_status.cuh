@@ -97,11 +97,11 @@ OCTAVO_KERNEL void __launch_bounds__(elementwise_threads, 4)
 /// Adds up by how much the counts rose, by one block.
 template <Device D>
 OCTAVO_KERNEL void __launch_bounds__(status_threads)
-    add_nonfinite_kernel(TensorView<const ScalingSlot, 1, D> slots, const ScalingSlot* before,
-                         StepStatus* status) {
+    add_nonfinite_kernel(TensorView<const OperandStatistics, 1, D> after,
+                         const OperandStatistics* before, StepStatus* status) {
   std::uint32_t nonfinite = 0;
-  for (Index i = threadIdx.x; i < slots.extent(0); i += status_threads) {
-    nonfinite += slots.data()[i].nonfinite - before[i].nonfinite;
+  for (Index i = threadIdx.x; i < after.extent(0); i += status_threads) {
+    nonfinite += after.data()[i].nonfinite - before[i].nonfinite;
   }
   nonfinite = block_sum(nonfinite);
   if (threadIdx.x == 0) status->nonfinite += nonfinite;
@@ -159,12 +159,12 @@ void add_squared_norm_body(TensorView<const G, 1, Cuda> gradient,
 }
 
 /// See add_nonfinite.
-inline void add_nonfinite_body(TensorView<const ScalingSlot, 1, Cuda> slots,
-                               TensorView<const ScalingSlot, 1, Cuda> before,
+inline void add_nonfinite_body(TensorView<const OperandStatistics, 1, Cuda> after,
+                               TensorView<const OperandStatistics, 1, Cuda> before,
                                TensorView<StepStatus, 1, Cuda> status,
                                const Context<Cuda>& context) {
   detail::launch("add_nonfinite", detail::add_nonfinite_kernel<Cuda>, 1, detail::status_threads, 0,
-                 context, slots, before.data(), status.data());
+                 context, after, before.data(), status.data());
 }
 
 /// See decide_step.

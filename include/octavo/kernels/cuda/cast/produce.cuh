@@ -21,7 +21,7 @@ bool must_find_scale(const Operand<P, Kind, Cuda>& operand) {
 template <QuantizedPrecision P, OperandKind Kind, class WriteValues>
 void cast_by_current_scale(const char* name, const Operand<P, Kind, Cuda>& operand,
                            const WriteValues& write_values, const Context<Cuda>& context) {
-  std::uint32_t* amax_bits = &operand.slot->found_amax_bits;
+  std::uint32_t* amax_bits = &operand.slot.scaling->found_amax_bits;
   fill_zero(amax_bits, sizeof(*amax_bits), context);
   write_values(amax_bits);
   const MatrixSource<Bf16> source{operand.values.data(), operand.values.extent(1)};

@@ -52,8 +52,8 @@ __device__ void tensor_cast_tile(const CastArguments<Format, PerTensor>& argumen
   __shared__ BlockTotals block_totals;
   auto* tiles = reinterpret_cast<ByteTile*>(tile_memory);
   const RowPosition position;
-  ScalingSlot& slot = *arguments.slot;
-  const float in_slot = FindsScale ? float_from_bits(slot.found_amax_bits) : slot.scale;
+  OperandScale& scaling = *arguments.slot.scaling;
+  const float in_slot = FindsScale ? float_from_bits(scaling.found_amax_bits) : scaling.scale;
   const auto prepare = [&] {
     // `in_slot` is read before the values, but nothing waits for it before they are on their way.
     if constexpr (FindsScale) {
@@ -95,8 +95,8 @@ __device__ void tensor_cast_tile(const CastArguments<Format, PerTensor>& argumen
   __syncthreads();
   if (arguments.record) add_to_slot(arguments, block_totals, place.is_first());
   if (FindsScale && place.is_first() && threadIdx.x == 0) {
-    slot.scale = prepare().scale;
-    slot.scale_inverse = __fdiv_rn(1.0f, slot.scale);
+    scaling.scale = prepare().scale;
+    scaling.scale_inverse = __fdiv_rn(1.0f, scaling.scale);
   }
   if (arguments.transposed.empty()) return;
   const ColumnPosition column;

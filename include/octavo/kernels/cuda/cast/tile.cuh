@@ -31,7 +31,7 @@ struct CastArguments {
   Index rows;
   Index columns;       ///< of all parts together
   Index part_columns;  ///< of one part
-  ScalingSlot* slot;
+  ScalingSlot slot;
   bool record;
   bool power_of_two;  ///< rounding of the scale that is found
 };
@@ -174,14 +174,15 @@ __device__ void add_to_slot(const CastArguments<Format, Granularity>& arguments,
   if (threadIdx.x >= 32) return;
   const CastTotals block = totals.sum();
   if (threadIdx.x != 0) return;
-  ScalingSlot& slot = *arguments.slot;
+  OperandStatistics& statistics = *arguments.slot.statistics;
   if (first_tile) {
-    add_to_counter(slot.elements, static_cast<std::uint64_t>(arguments.rows * arguments.columns));
+    add_to_counter(statistics.elements,
+                   static_cast<std::uint64_t>(arguments.rows * arguments.columns));
   }
-  atomicMax(&slot.amax_bits, block.amax_bits);
+  atomicMax(arguments.slot.amax_bits, block.amax_bits);
   if (arguments.row_major.empty() && arguments.transposed.empty()) return;
-  add_to_counter(slot.saturated, block.saturated);
-  add_to_counter(slot.flushed, block.flushed);
+  add_to_counter(statistics.saturated, block.saturated);
+  add_to_counter(statistics.flushed, block.flushed);
 }
 
 /// What is known of the tiles of copies that are written.
