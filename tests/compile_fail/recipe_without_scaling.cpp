@@ -1,4 +1,4 @@
-// expect: Fp8Recipe: the first argument must be a scaling: Delayed, Tensorwise, Blockwise
+// expect: Fp8Recipe: the first argument must be a scaling: Delayed, Tensorwise, Rowwise
 #include <octavo/octavo.hpp>
 
 using namespace octavo;

@@ -18,4 +18,16 @@ TEST(BlockwiseProducts, ScalesOfOtherBlocksWouldBeNoticed) {
   support::expect_mistakes_are_noticed<Blocks, Cpu>({144, 256, 384});
 }
 
+using Rows = Fp8Recipe<Rowwise>;
+
+TEST(RowwiseProducts, AreThoseOfTheirOperandsWithUnevenRows) {
+  support::expect_products<Rows, float, Cpu>({144, 272, 400});
+  support::expect_products<Fp8Recipe<RowwiseScaling<ScaleRounding::exact>, E4M3Only>, Bf16, Cpu>(
+      {144, 272, 400});
+}
+
+TEST(RowwiseProducts, ScalesOfOtherRowsWouldBeNoticed) {
+  support::expect_mistakes_are_noticed<Rows, Cpu>({144, 256, 384}, {support::Mistake::next_row});
+}
+
 }  // namespace blockwise_test

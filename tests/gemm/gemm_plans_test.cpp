@@ -336,6 +336,23 @@ TEST(GemmKeys, OfAModelInFp8WithMicroBatches) {
   EXPECT_EQ(keys_of<Fp8Recipe<Tensorwise>>(2, 96), sorted(expected));
 }
 
+TEST(GemmKeys, OfAModelInRowScales) {
+  std::vector<GemmKey> expected = head_keys();
+  constexpr auto row = GemmScales::row;
+  for (GemmKey key : {quantized(rows, qkv, hidden, e4m3, row, row),
+                      quantized(rows, hidden, hidden, e4m3, row, row, true)}) {
+    key.fast_accumulation = true;
+    expected.push_back(key);
+  }
+  for (const GemmKey& key : {quantized(rows, hidden, qkv, e5m2, row, row),
+                             quantized(rows, hidden, hidden, e5m2, row, row),
+                             quantized(qkv, hidden, rows, e5m2, row, row),
+                             quantized(hidden, hidden, rows, e5m2, row, row)}) {
+    expected.push_back(key);
+  }
+  EXPECT_EQ(keys_of<Fp8Recipe<Rowwise>>(1, 96), sorted(expected));
+}
+
 TEST(GemmKeys, OfAModelInBlockScales) {
   std::vector<GemmKey> expected = head_keys();
   constexpr auto row = GemmScales::rows_of_128, square = GemmScales::squares_of_128;

@@ -99,9 +99,10 @@ class QuantizedMatmul : public testing::Test {
     return result;
   }
 };
-using Precisions = testing::Types<Fp8Recipe<Delayed>, Fp8Recipe<Tensorwise>,
-                                  Fp8Recipe<Tensorwise, E4M3Only>, Fp8Recipe<Blockwise>, Mxfp8,
-                                  Fp8Recipe<support::BlocksOf64>, Fp8Recipe<support::RowsOf16>>;
+using Precisions =
+    testing::Types<Fp8Recipe<Delayed>, Fp8Recipe<Tensorwise>, Fp8Recipe<Tensorwise, E4M3Only>,
+                   Fp8Recipe<Rowwise>, Fp8Recipe<Blockwise>, Mxfp8, Fp8Recipe<support::BlocksOf64>,
+                   Fp8Recipe<support::RowsOf16>>;
 TYPED_TEST_SUITE(QuantizedMatmul, Precisions);
 
 TYPED_TEST(QuantizedMatmul, ForwardIsTheProductOfTheQuantisedOperands) {

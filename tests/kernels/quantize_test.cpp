@@ -129,6 +129,9 @@ using Cases = testing::Types<
     Case<Fp8Recipe<Tensorwise>, OperandKind::weight>,
     Case<Fp8Recipe<Tensorwise>, OperandKind::output_gradient>,
     Case<Fp8Recipe<TensorwiseScaling<ScaleRounding::power_of_two>>, OperandKind::input>,
+    Case<Fp8Recipe<Rowwise>, OperandKind::input>, Case<Fp8Recipe<Rowwise>, OperandKind::weight>,
+    Case<Fp8Recipe<RowwiseScaling<ScaleRounding::exact>>, OperandKind::input>,
+    Case<Fp8Recipe<RowwiseScaling<ScaleRounding::exact>>, OperandKind::output_gradient>,
     Case<Fp8Recipe<Blockwise>, OperandKind::input>, Case<Fp8Recipe<Blockwise>, OperandKind::weight>,
     Case<Fp8Recipe<BlockwiseScaling<ScaleRounding::exact>>, OperandKind::output_gradient>,
     Case<Fp8Recipe<BlockwiseScaling<ScaleRounding::exact>>, OperandKind::weight>,
@@ -256,6 +259,49 @@ TEST(QuantizeBlockwise, TransposedCopyHasScalesOfItsOwnBlocks) {
   }
 }
 
+TEST(QuantizeRowwise, EachCopyHasScalesOfItsOwnRows) {
+  // Row 1 and column 2 are large: each copy sees one of them in all of its rows.
+  Matrix<Bf16> values(160, 272, Bf16(1.0f));
+  for (Index c = 0; c < values.columns; ++c) values.at(1, c) = Bf16(2.0f);
+  for (Index r = 0; r < values.rows; ++r) values.at(r, 2) = Bf16(448.0f);
+  values.at(159, 271) = Bf16(4.0f);  // in the last tile alone
+  QuantizedOperand<Fp8Recipe<Rowwise>, OperandKind::input> operand(values);
+  support::Workplace place;
+  quantize(operand.operand, place.context);
+  for (const float inverse : operand.row_major_scales) EXPECT_EQ(inverse, 1.0f);
+  for (std::size_t c = 0; c < 272; ++c) {
+    const float inverse = c == 2 ? 1.0f : c == 271 ? 1.0f / 64 : 1.0f / 128;
+    EXPECT_EQ(operand.transposed_scales[c], inverse) << "column " << c;
+  }
+  EXPECT_EQ(operand.slot.scale, 1.0f) << "the slot has no scale for all";
+}
+
+// So forward and backward work on one weight, though its copies have other scales.
+TEST(QuantizeRowwise, BothCopiesRoundAlikeWhereScalesArePowersOfTwo) {
+  const Matrix<Bf16> values = support::random_matrix<Bf16>(65, 130, 3);
+  QuantizedOperand<Fp8Recipe<Rowwise>, OperandKind::weight> operand(values);
+  support::Workplace place;
+  quantize(operand.operand, place.context);
+  const auto value = [](E4M3 code, float inverse) { return static_cast<float>(code) * inverse; };
+  int compared = 0;
+  for (std::size_t r = 0; r < 65; ++r) {
+    for (std::size_t c = 0; c < 130; ++c) {
+      const float of_row = operand.row_major_scales[r];
+      const float of_column = operand.transposed_scales[c];
+      const float least = std::max(of_row, of_column) * 0x1p-6f;  // of E4M3's normal numbers
+      if (std::abs(values(static_cast<Index>(r), static_cast<Index>(c))) <
+          static_cast<double>(least)) {
+        continue;
+      }
+      ++compared;
+      ASSERT_EQ(value(operand.row_major[r * 130 + c], of_row),
+                value(operand.transposed[c * 65 + r], of_column))
+          << r << ", " << c;
+    }
+  }
+  EXPECT_GT(compared, 60 * 130);
+}
+
 template <OperandKind Kind>
 void check_every_amax(const reference::Format& format) {
   constexpr Index magnitudes = 0x7f80;  // of BF16, all finite ones
@@ -306,6 +352,8 @@ TEST(QuantizeSaturation, CurrentScalesCutNoFiniteValue) {
   expect_no_amax_saturates<Fp8Recipe<Tensorwise>, OperandKind::output_gradient>();
   expect_no_amax_saturates<Fp8Recipe<BlockwiseScaling<ScaleRounding::exact>>, OperandKind::input>();
   expect_no_amax_saturates<Fp8Recipe<Blockwise>, OperandKind::weight>();
+  expect_no_amax_saturates<Fp8Recipe<Rowwise>, OperandKind::output_gradient>();
+  expect_no_amax_saturates<Fp8Recipe<RowwiseScaling<ScaleRounding::exact>>, OperandKind::input>();
 }
 
 TEST(QuantizeSaturation, DelayedScalesCutWhatTheyDidNotForesee) {

@@ -15,6 +15,7 @@ using octavo::DelayedScaling;
 using octavo::Margin;
 using octavo::MxScaling;
 using octavo::OperandKind;
+using octavo::RowwiseScaling;
 using octavo::ScaleRounding;
 using octavo::TensorwiseScaling;
 
@@ -31,6 +32,12 @@ struct Definition<TensorwiseScaling<O>> {
   static constexpr Recipe recipe =
       O == ScaleRounding::exact ? Recipe::current : Recipe::current_power_of_two;
   static constexpr Block block(OperandKind) { return {}; }
+};
+template <ScaleRounding O>
+struct Definition<RowwiseScaling<O>> {
+  static constexpr Recipe recipe =
+      O == ScaleRounding::exact ? Recipe::current : Recipe::current_power_of_two;
+  static constexpr Block block(OperandKind) { return {1, 1 << 24}; }  // longer than any row
 };
 template <ScaleRounding O>
 struct Definition<BlockwiseScaling<O>> {

@@ -87,6 +87,7 @@ static_assert(LinearPrecision<Bf16> && !LinearPrecision<int>);
 static_assert(std::is_same_v<PrecisionTraits<Fp8>::ForwardFormat, E4M3>);
 static_assert(std::is_same_v<PrecisionTraits<Fp8>::BackwardFormat, E5M2>);
 static_assert(std::is_same_v<PrecisionTraits<Blocks>::BackwardFormat, E4M3>);
+static_assert(std::is_same_v<PrecisionTraits<Fp8Recipe<Rowwise>>::BackwardFormat, E5M2>);
 static_assert(std::is_same_v<PrecisionTraits<Mxfp8>::BackwardFormat, E4M3>);
 static_assert(std::is_same_v<PrecisionTraits<Fp8Recipe<Delayed, E4M3Only>>::BackwardFormat, E4M3>);
 
@@ -96,6 +97,7 @@ static_assert(history_length<Tensorwise>() == 0 && history_length<MxScaling>() =
 static_assert(Delayed::reduction == AmaxReduction::max && Delayed::margin == 0);
 static_assert(Delayed::rounding == ScaleRounding::exact);
 static_assert(Blockwise::rounding == ScaleRounding::power_of_two);
+static_assert(Rowwise::rounding == ScaleRounding::power_of_two && history_length<Rowwise>() == 0);
 
 // A policy needs all members; tests/compile_fail/policy_member.cpp holds what the compiler says.
 struct Own {};

@@ -21,6 +21,12 @@ TEST(ScaleLayout, PerTensorHasOne) {
   EXPECT_EQ(scale_index<PerTensor>(99, 299, 100, 300), 0);
 }
 
+TEST(ScaleLayout, ARowHasOneScale) {
+  EXPECT_EQ(scale_count<PerRow>(100, 300), 100);
+  EXPECT_EQ(scale_index<PerRow>(0, 299, 100, 300), 0);
+  EXPECT_EQ(scale_index<PerRow>(99, 0, 100, 300), 99);
+}
+
 TEST(ScaleLayout, Vec128RunsAlongTheRows) {
   // s[k_block * M + row]
   EXPECT_EQ(scale_count<Vec128>(100, 300), 300);
@@ -95,6 +101,8 @@ constexpr bool is_quantised_to = std::is_same_v<OperandFormat<P, Kind>, Format>&
 static_assert(is_quantised_to<Fp8Recipe<Delayed>, OperandKind::input, E4M3, PerTensor>);
 static_assert(is_quantised_to<Fp8Recipe<Delayed>, OperandKind::weight, E4M3, PerTensor>);
 static_assert(is_quantised_to<Fp8Recipe<Delayed>, OperandKind::output_gradient, E5M2, PerTensor>);
+static_assert(is_quantised_to<Fp8Recipe<Rowwise>, OperandKind::weight, E4M3, PerRow>);
+static_assert(is_quantised_to<Fp8Recipe<Rowwise>, OperandKind::output_gradient, E5M2, PerRow>);
 static_assert(is_quantised_to<Fp8Recipe<Blockwise>, OperandKind::input, E4M3, Vec128>);
 static_assert(is_quantised_to<Fp8Recipe<Blockwise>, OperandKind::weight, E4M3, Blk128>);
 static_assert(is_quantised_to<Fp8Recipe<Blockwise>, OperandKind::output_gradient, E4M3, Vec128>);
@@ -108,6 +116,15 @@ TEST(OperandMemory, TakesBothCopiesWithTheirScales) {
   EXPECT_EQ(arena.plan().peak, 30208u + 1280u);  // 30000 bytes and 300 scales, in runs of 256
   memory.take_transposed(arena, MemoryKind::activations, 100, 300);
   EXPECT_EQ(arena.plan().peak, 30208u + 1280u + 30208u + 1280u);  // 300 x 1 scales again
+}
+
+TEST(OperandMemory, TakesAScaleForEachRowOfEachCopy) {
+  OperandMemory<Fp8Recipe<Rowwise>, OperandKind::input, Cpu> memory;
+  Arena<Cpu> arena;
+  memory.take_row_major(arena, MemoryKind::activations, 100, 300);
+  EXPECT_EQ(arena.plan().peak, 30208u + 512u);  // 30000 bytes and 100 scales, in runs of 256
+  memory.take_transposed(arena, MemoryKind::activations, 100, 300);
+  EXPECT_EQ(arena.plan().peak, 30208u + 512u + 30208u + 1280u);  // 300 scales
 }
 
 TEST(OperandMemory, OperandHasTheCopiesThatAreWanted) {

@@ -27,7 +27,8 @@ template <class Precision>
 class Gradients : public testing::Test {};
 using Precisions =
     testing::Types<octavo::Fp32, octavo::Bf16, octavo::Fp8Recipe<octavo::Delayed>,
-                   octavo::Fp8Recipe<octavo::Tensorwise>, octavo::Fp8Recipe<octavo::Blockwise>>;
+                   octavo::Fp8Recipe<octavo::Tensorwise>, octavo::Fp8Recipe<octavo::Rowwise>,
+                   octavo::Fp8Recipe<octavo::Blockwise>>;
 TYPED_TEST_SUITE(Gradients, Precisions);
 
 TYPED_TEST(Gradients, AComparisonNamesTheTensorThatIsWrong) {

@@ -68,6 +68,7 @@ TEST(Session, AStepAndAnEvaluationAllocateNothing) {
   expect_no_allocation<Bf16>();
   expect_no_allocation<Fp8Recipe<octavo::Delayed>>();
   expect_no_allocation<Fp8Recipe<octavo::Tensorwise>>();
+  expect_no_allocation<Fp8Recipe<octavo::Rowwise>>();
   expect_no_allocation<Fp8Recipe<octavo::Blockwise>>();
 }
 
@@ -113,6 +114,7 @@ void expect_hidden_infinity_is_noticed() {
 TEST(Session, AnInfinityThatASaturatingCastHidesIsNoticed) {
   expect_hidden_infinity_is_noticed<Fp8Recipe<octavo::Delayed>>();
   expect_hidden_infinity_is_noticed<Fp8Recipe<octavo::Tensorwise>>();
+  expect_hidden_infinity_is_noticed<Fp8Recipe<octavo::Rowwise>>();
   expect_hidden_infinity_is_noticed<Fp8Recipe<octavo::Blockwise>>();
 }
 
@@ -133,6 +135,7 @@ void expect_granularity(const std::string& of_inputs, const std::string& of_weig
 // One scale of many would say nothing.
 TEST(Session, OnlyAScaleOfAWholeTensorIsReported) {
   expect_granularity<Fp8Recipe<octavo::Tensorwise>>("tensor", "tensor");
+  expect_granularity<Fp8Recipe<octavo::Rowwise>>("row", "row");
   expect_granularity<Fp8Recipe<octavo::Blockwise>>("1x128", "128x128");
   expect_granularity<octavo::Mxfp8>("1x32", "1x32");
 }

@@ -69,6 +69,12 @@ struct GemmRows {
 
 namespace detail {
 
+/// Whether the forward of operands with such scales accumulates fast, with about 14 bits: gradients
+/// would suffer from it, and cuBLASLt cannot where blocks have scales.
+constexpr bool accumulates_fast(GemmScales scales) {
+  return scales == GemmScales::tensor || scales == GemmScales::row;
+}
+
 /// The format of this name.
 /// @throws ConfigError  if the `Cuda` device has no GEMM of it
 inline GemmFormat gemm_format_named(std::string_view name) {
@@ -97,7 +103,8 @@ inline GemmKey gemm_key(const GemmEntry& entry, Index tokens, bool adds) {
   const bool weight_gradient = entry.pass == GemmPass::weight_gradient;
   key.transpose_a = !quantized && weight_gradient;
   key.transpose_b = quantized || forward;
-  key.fast_accumulation = forward && entry.scales_a == GemmScales::tensor;
+  key.fast_accumulation =
+      forward && accumulates_fast(entry.scales_a) && accumulates_fast(entry.scales_b);
   key.m = weight_gradient ? entry.out : tokens;
   key.n = forward ? entry.out : entry.in;
   key.k = forward ? entry.in : weight_gradient ? tokens : entry.out;

@@ -28,22 +28,24 @@ constexpr const char* name_of(GemmPass pass) {
 enum class GemmScales : std::uint8_t {
   none,
   tensor,
+  row,
   rows_of_32,
   rows_of_128,
   squares_of_128,
   other
 };
 
-/// The scales' name in files: the rows and columns that one covers.
+/// The scales' name in files: what one covers, or its rows and columns.
 constexpr const char* name_of(GemmScales scales) {
-  constexpr std::array names{"none", "tensor", "1x32", "1x128", "128x128", "other"};
+  constexpr std::array names{"none", "tensor", "row", "1x32", "1x128", "128x128", "other"};
   return names[static_cast<std::size_t>(scales)];
 }
 
 /// The scales of a granularity.
 template <class Granularity>
 inline constexpr GemmScales gemm_scales = [] {
-  if (Granularity::block_columns == 0) return GemmScales::tensor;
+  if (std::is_same_v<Granularity, PerTensor>) return GemmScales::tensor;
+  if (std::is_same_v<Granularity, PerRow>) return GemmScales::row;
   if (std::is_same_v<Granularity, PerBlock<1, 32, E8M0>>) return GemmScales::rows_of_32;
   if (std::is_same_v<Granularity, PerBlock<1, 128>>) return GemmScales::rows_of_128;
   if (std::is_same_v<Granularity, PerBlock<128, 128>>) return GemmScales::squares_of_128;

@@ -29,7 +29,8 @@ void check_gemm(const char* operation, Index m, Index n, Index k_a, Index k_b,
 }
 
 /// Whether a GEMM can take operands of these granularities together, as cuBLASLt can: both a scale
-/// a tensor, or blocks of one width and kind of scale, square for at most one of the two.
+/// a tensor, both one a row, or blocks of one width and kind of scale, square for at most one of
+/// the two.
 template <class Ga, class Gb>
 inline constexpr bool scales_match =
     std::is_same_v<typename Ga::Scale, typename Gb::Scale>&& Ga::block_columns ==
@@ -40,8 +41,8 @@ template <class Ga, class Gb>
 constexpr void check_scales() {
   static_assert(scales_match<Ga, Gb>,
                 "matmul: the scales of the operands do not fit together; quantise both by one "
-                "recipe: both PerTensor, both PerBlock<1, 32, E8M0>, or PerBlock<1, 128, float> "
-                "with the same or PerBlock<128, 128, float>");
+                "recipe: both PerTensor, both PerRow, both PerBlock<1, 32, E8M0>, or PerBlock<1, "
+                "128, float> with the same or PerBlock<128, 128, float>");
 }
 
 /// False, once `T` is known.

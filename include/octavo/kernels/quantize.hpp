@@ -9,10 +9,10 @@ namespace octavo {
 
 /// Casts `operand.values` to the row-major and the transposed copy, where the operand has them,
 /// with the scales that its precision asks for: the slot's scale (delayed), the tensor's own amax
-/// (tensorwise; written to the slot, unless `operand.scale_is_found`), or a scale a block. With
-/// `operand.record`, the slot's amax and statistics take in this tensor. An operand that is not
-/// quantised is left as it is. Values are rounded nearest-even and saturate; a block of zeros has
-/// scale 1 (MX: 2^-127).
+/// (tensorwise; written to the slot, unless `operand.scale_is_found`), the amax of each row of each
+/// copy (rowwise), or a scale a block. With `operand.record`, the slot's amax and statistics take
+/// in this tensor. An operand that is not quantised is left as it is. Values are rounded
+/// nearest-even and saturate; a row or a block of zeros has scale 1 (MX: 2^-127).
 /// @throws ShapeError  if the copies' shapes are not that of the values, or if the matrix is too
 ///                     large for the device: see `kernels/cuda/limits.hpp`
 /// @note enqueues; does not synchronise

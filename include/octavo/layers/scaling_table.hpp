@@ -18,13 +18,29 @@ namespace octavo {
 struct OperandReport {
   std::string name;  ///< such as "blocks.0.qkv.input"
   const char* format = "";
-  std::string granularity;  ///< what a scale covers: "tensor", or a block such as "1x128"
+  std::string granularity;  ///< what a scale covers: "tensor", "row", or a block such as "1x128"
   float amax = 0;
-  float scale = 1;              ///< NaN where each block has its own
+  float scale = 1;              ///< NaN where each row or block has its own
   double saturated = 0;         ///< share of values that were cut to the format's largest
   double flushed = 0;           ///< share of values that became zero
   std::uint32_t nonfinite = 0;  ///< 1: a cast of the last step met an Inf or NaN
 };
+
+namespace detail {
+
+/// What a scale covers, for people: see OperandReport.
+template <class Granularity>
+std::string granularity_name() {
+  if constexpr (std::is_same_v<Granularity, PerTensor>) {
+    return "tensor";
+  } else if constexpr (std::is_same_v<Granularity, PerRow>) {
+    return "row";
+  } else {
+    return message(Granularity::block_rows, 'x', Granularity::block_columns);
+  }
+}
+
+}  // namespace detail
 
 /// Amaxes, scales, statistics, rules and histories of every quantised operand. Linear layers add
 /// their operands while a model is laid out; the table then takes its memory.
@@ -54,10 +70,7 @@ class ScalingTable {
     kinds_.push_back(Kind);
     names_.push_back(layer + "." + name_of(Kind));
     formats_.push_back(FormatTraits<Format>::name);
-    using Granularity = OperandGranularity<P, Kind>;
-    granularities_.push_back(Granularity::block_columns == 0 ? "tensor"
-                                                             : message(Granularity::block_rows, 'x',
-                                                                       Granularity::block_columns));
+    granularities_.push_back(detail::granularity_name<OperandGranularity<P, Kind>>());
     return rules_.size() - 1;
   }
 

@@ -31,8 +31,9 @@ struct PrecisionCheck {
                 "std::string name() { return \"...\"; }`");
   static_assert(!quantizes || HasScalingType<P>,
                 "PrecisionTraits: ScalingType of a policy that quantises must be a scaling; write "
-                "`using ScalingType = Delayed;`, or Tensorwise, Blockwise, MxScaling, one of them "
-                "with parameters, or a type with the members that the concept Scaling names");
+                "`using ScalingType = Delayed;`, or Tensorwise, Rowwise, Blockwise, MxScaling, one "
+                "of them with parameters, or a type with the members that the concept Scaling "
+                "names");
   static_assert(!quantizes || HasForwardFormat<P>,
                 "PrecisionTraits: ForwardFormat, of a quantised policy's inputs and weights, must "
                 "be E4M3; write `using ForwardFormat = E4M3;`");

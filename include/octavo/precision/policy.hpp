@@ -38,7 +38,7 @@ struct DefaultFormats {
 };
 template <Scaling S>
 struct DefaultFormats<S> {
-  using type = std::conditional_t<is_per_tensor<S>, Hybrid, E4M3Only>;
+  using type = std::conditional_t<is_per_tensor<S> || is_per_row<S>, Hybrid, E4M3Only>;
 };
 template <class Formats>
 concept RecipeFormats = std::same_as<Formats, Hybrid> || std::same_as<Formats, E4M3Only>;
@@ -46,16 +46,17 @@ concept RecipeFormats = std::same_as<Formats, Hybrid> || std::same_as<Formats, E
 
 /// FP8 GEMMs in a linear layer: forward, input gradient and weight gradient. Weights and
 /// activations are stored as BF16 between GEMMs.
-/// @tparam S        `Delayed`, `Tensorwise`, `Blockwise`, one with other parameters, or a `Scaling`
-///                  of one's own
+/// @tparam S        `Delayed`, `Tensorwise`, `Rowwise`, `Blockwise`, one with other parameters, or
+/// a
+///                  `Scaling` of one's own
 /// @tparam Formats  `Hybrid` or `E4M3Only`; block scaling defaults to `E4M3Only`
 template <class S, class Formats = typename detail::DefaultFormats<S>::type>
 struct Fp8Recipe {
   static_assert(
       Scaling<S>,
-      "Fp8Recipe: the first argument must be a scaling: Delayed, Tensorwise, Blockwise, "
-      "one of them with parameters, such as DelayedScaling<16>, or a type with the members "
-      "that the concept Scaling names");
+      "Fp8Recipe: the first argument must be a scaling: Delayed, Tensorwise, Rowwise, "
+      "Blockwise, one of them with parameters, such as DelayedScaling<16>, or a type with the "
+      "members that the concept Scaling names");
   static_assert(!std::is_same_v<Formats, E5M2Only>,
                 "Fp8Recipe: pure E5M2 has too little precision forwards and no GEMM on any GPU; "
                 "choose Hybrid (E4M3 forwards, E5M2 backwards) or E4M3Only");

@@ -40,6 +40,17 @@ struct PerTensor {
   static constexpr int block_columns = 0;
 };
 
+/// A scale for each row, where a row runs along the reduced dimension: for each vector that a GEMM
+/// reduces. A copy and the transposed copy of a tensor have rows, and so scales, of their own.
+/// Stored as cuBLASLt's outer vectors, s[row].
+struct PerRow {
+  /// Of the GPUs on which cuBLASLt multiplies FP8 with such scales: Hopper's alone.
+  static constexpr Capabilities served_by{.least = 90, .most = 90};
+  using Scale = float;
+  static constexpr int block_rows = 1;
+  static constexpr int block_columns = std::numeric_limits<int>::max();  ///< as many as there are
+};
+
 /// A scale for each block of `Rows` × `Columns`, where columns run along the reduced dimension.
 /// FP32 scales of 1×n blocks are stored as cuBLASLt's VEC128, s[k_block · rows + row]; of n×n
 /// blocks as BLK128, s[row_block · round_up(k_blocks, 4) + k_block]; E8M0 scales row by row.
@@ -93,6 +104,19 @@ struct TensorwiseScaling {
   static constexpr ScaleRounding rounding = Rounding;
 };
 
+/// A scale for each row of each operand of a GEMM, made from the row's own amax. Powers of two,
+/// unless it says otherwise: then the two copies of a tensor, whose scales differ, round a value
+/// alike unless it is below the normal numbers of one, and all GEMMs work on one quantised tensor.
+/// Source: torchao's recipe "rowwise", which rounds its scales so, too.
+template <ScaleRounding Rounding = ScaleRounding::power_of_two>
+struct RowwiseScaling {
+  static constexpr const char* name = "rowwise";
+  using InputGranularity = PerRow;
+  using WeightGranularity = PerRow;
+  static constexpr int shape_multiple = 16;
+  static constexpr ScaleRounding rounding = Rounding;
+};
+
 /// Scales for 1×128 blocks of activations and gradients and 128×128 blocks of weights.
 /// Source: DeepSeek-V3 technical report, arXiv 2412.19437.
 template <ScaleRounding Rounding = ScaleRounding::power_of_two>
@@ -118,13 +142,15 @@ struct MxScaling {
 using Delayed = DelayedScaling<>;
 /// Current scaling without rounding.
 using Tensorwise = TensorwiseScaling<>;
+/// Current scaling a row, with power-of-two scales.
+using Rowwise = RowwiseScaling<>;
 /// Block scaling with power-of-two scales.
 using Blockwise = BlockwiseScaling<>;
 
 namespace detail {
 
 template <class G>
-inline constexpr bool is_granularity = std::is_same_v<G, PerTensor>;
+inline constexpr bool is_granularity = std::is_same_v<G, PerTensor> || std::is_same_v<G, PerRow>;
 template <int Rows, int Columns, class Scale>
 inline constexpr bool is_granularity<PerBlock<Rows, Columns, Scale>> = true;
 
@@ -150,6 +176,11 @@ template <class S>
 inline constexpr bool is_per_tensor = std::is_same_v<typename S::InputGranularity, PerTensor>&&
     std::is_same_v<typename S::WeightGranularity, PerTensor>;
 
+/// Whether one scale covers a row, of inputs and of weights.
+template <class S>
+inline constexpr bool is_per_row = std::is_same_v<typename S::InputGranularity, PerRow>&&
+    std::is_same_v<typename S::WeightGranularity, PerRow>;
+
 /// Whether scales come from the amax of earlier steps.
 template <class S>
 inline constexpr bool is_delayed = HasHistory<S>;
@@ -168,7 +199,7 @@ inline constexpr ScaleRounding rounding_of<S> = S::rounding;
 /// A way to find scales: one of those above, or a type of one's own with
 /// - `static constexpr const char* name`, such as "delayed";
 /// - `InputGranularity`, of inputs and gradients, and `WeightGranularity`: what one scale covers,
-///   both `PerTensor` or both `PerBlock`;
+///   both `PerTensor`, both `PerRow` or both `PerBlock`;
 /// - `static constexpr int shape_multiple`: what features must be multiples of;
 /// - `static constexpr ScaleRounding rounding`, if FP32 scales are not to be used as computed;
 /// - `history_length`, `reduction` and `margin`, as `DelayedScaling` has them, if scales of whole
@@ -180,6 +211,8 @@ concept Scaling = detail::HasGranularities<S> && requires {
   requires(S::shape_multiple > 0);
   requires std::is_same_v<typename S::InputGranularity, PerTensor>
   == std::is_same_v<typename S::WeightGranularity, PerTensor>;
+  requires std::is_same_v<typename S::InputGranularity, PerRow>
+  == std::is_same_v<typename S::WeightGranularity, PerRow>;
   requires(detail::is_per_tensor<S> || !detail::HasHistory<S>);
 };
 

@@ -56,8 +56,8 @@ struct Operand<P, Kind, D> {
   /// Amax and statistics are recorded: true in the forward and backward of training, false in
   /// evaluation and recomputation.
   bool record = false;
-  /// The slot holds the scale of these very values, so that current scaling need not find it again:
-  /// in recomputation, and where a weight is cast more than once.
+  /// The slot holds the scale of these very values, so that current scaling of a whole tensor need
+  /// not find it again: in recomputation, and where a weight is cast more than once.
   bool scale_is_found = false;
 };
 

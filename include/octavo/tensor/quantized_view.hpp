@@ -46,7 +46,7 @@ OCTAVO_HOST_DEVICE constexpr Index scale_index(Index row, Index column, Index ou
 
 /// A quantised matrix, contiguous along the dimension that a GEMM reduces.
 /// @tparam Format       `E4M3` or `E5M2`
-/// @tparam Granularity  what one scale covers: `PerTensor` or `PerBlock`
+/// @tparam Granularity  what one scale covers: `PerTensor`, `PerRow` or `PerBlock`
 /// @tparam L            `row_major`: [rows, columns] of the tensor; `transposed`: [columns, rows]
 template <class Format, class Granularity, Layout L, Device D>
 class QuantizedView {

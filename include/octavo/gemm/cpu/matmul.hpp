@@ -33,8 +33,8 @@ const float* widen(TensorView<const T, 2, Cpu> source, float*& workspace,
   }
 }
 
-/// Widens a quantised matrix. A tensor's single scale is left to the product; block scales are
-/// applied here.
+/// Widens a quantised matrix. A tensor's single scale is left to the product; scales of rows and
+/// blocks are applied here.
 template <class Format, class Granularity, Layout L>
 const float* widen(QuantizedView<Format, Granularity, L, Cpu> source, float*& workspace,
                    const Context<Cpu>& context) {
@@ -58,7 +58,7 @@ const float* widen(QuantizedView<Format, Granularity, L, Cpu> source, float*& wo
   return target;
 }
 
-/// The factor of a whole tensor; 1 for block scales.
+/// The factor of a whole tensor; 1 for scales of rows and blocks.
 template <class Format, class Granularity, Layout L>
 float tensor_scale_inverse(QuantizedView<Format, Granularity, L, Cpu> view) {
   if constexpr (Granularity::block_columns == 0) {

@@ -94,6 +94,13 @@ struct QuantizeTile {
   }
 };
 
+/// The factor to cast a row with.
+template <class S, class Format>
+float row_scale(float amax) {
+  return current_scale(FormatTraits<Format>::max, amax,
+                       rounding_of<S> == ScaleRounding::power_of_two);
+}
+
 /// The factor to cast a block with; its inverse goes to `scale_inverse`.
 template <class S, class Format, class Scale>
 float block_scale(float amax, Scale& scale_inverse) {
@@ -108,13 +115,15 @@ float block_scale(float amax, Scale& scale_inverse) {
   }
 }
 
-/// Casts the tile whose first element is (row0, column0) of `copy`.
+/// Casts the tile whose first element is (row0, column0) of `copy`. Where scales belong to rows,
+/// `find_row_amaxes` has run.
 template <class S, class Format, class Granularity, Layout L>
 CastStatistics cast_tile(const QuantizeTile& tile, Index row0, Index column0, float tensor_scale,
                          QuantizedView<Format, Granularity, L, Cpu> copy) {
-  constexpr bool per_tensor = Granularity::block_columns == 0;
+  constexpr bool per_tensor = std::is_same_v<Granularity, PerTensor>;
+  constexpr bool per_row = std::is_same_v<Granularity, PerRow>;
   constexpr Index height = per_tensor ? quantize_tile : Granularity::block_rows;
-  constexpr Index width = per_tensor ? quantize_tile : Granularity::block_columns;
+  constexpr Index width = per_tensor || per_row ? quantize_tile : Granularity::block_columns;
   static_assert(quantize_tile % height == 0 && quantize_tile % width == 0);
   CastStatistics total;
   for (Index top = 0; top < tile.rows; top += height) {
@@ -122,7 +131,9 @@ CastStatistics cast_tile(const QuantizeTile& tile, Index row0, Index column0, fl
     for (Index left = 0; left < tile.columns; left += width) {
       const Index count = std::min(width, tile.columns - left);
       float scale = tensor_scale;
-      if constexpr (!per_tensor) {
+      if constexpr (per_row) {
+        scale = row_scale<S, Format>(copy.scale_inverses()[row0 + top]);
+      } else if constexpr (!per_tensor) {
         std::uint32_t amax = 0;
         for (Index r = top; r < bottom; ++r) {
           amax = std::max(amax, amax_bits(tile.row(r) + left, count));
@@ -170,6 +181,53 @@ void set_current_scale(TensorView<Storage, 2, Cpu> values, OperandScale& scaling
   scaling.scale_inverse = 1.0f / scaling.scale;
 }
 
+/// Leaves the amax of each row of a copy where the inverse of its scale is to be.
+/// @param values  [rows, columns] of the tensor, which are the copy's, or its columns and rows
+template <class Storage, class Format, Layout L>
+void find_row_amaxes(TensorView<Storage, 2, Cpu> values, QuantizedView<Format, PerRow, L, Cpu> copy,
+                     const Context<Cpu>& context) {
+  parallel_for(ceil_divide(copy.outer(), quantize_tile), context, [&](Index strip) {
+    const Index begin = strip * quantize_tile;
+    std::array<std::uint32_t, quantize_tile> largest{};
+    QuantizeTile tile;
+    for (Index at = 0; at < copy.inner(); at += quantize_tile) {
+      if constexpr (L == Layout::row_major) {
+        tile.load(values, begin, at);
+      } else {
+        tile.load(values, at, begin);
+      }
+      for (Index r = 0; r < tile.rows; ++r) {
+        for (Index c = 0; c < tile.columns; ++c) {
+          std::uint32_t& amax = largest[static_cast<std::size_t>(L == Layout::row_major ? r : c)];
+          amax = std::max(amax, float_bits(tile.row(r)[c]) & 0x7fffffffu);
+        }
+      }
+    }
+    const Index end = std::min(begin + quantize_tile, copy.outer());
+    for (Index r = begin; r < end; ++r) {
+      copy.scale_inverses()[r] = float_from_bits(largest[static_cast<std::size_t>(r - begin)]);
+    }
+  });
+}
+
+/// Turns what `find_row_amaxes` left into the inverses of scales.
+template <class S, class Format, Layout L>
+void invert_row_scales(QuantizedView<Format, PerRow, L, Cpu> copy) {
+  for (Index r = 0; r < copy.outer(); ++r) {
+    float& inverse = copy.scale_inverses()[r];
+    inverse = 1.0f / row_scale<S, Format>(inverse);
+  }
+}
+
+/// Calls `body(copy)` for the copies that the operand has, if its scales belong to rows.
+template <class Operand, class Body>
+void for_each_copy_by_rows(const Operand& operand, const Body& body) {
+  if constexpr (std::is_same_v<typename Operand::Granularity, PerRow>) {
+    if (!operand.row_major.empty()) body(operand.row_major);
+    if (!operand.transposed.empty()) body(operand.transposed);
+  }
+}
+
 /// One operand's update.
 inline void update_operand(const ScalingSlot& slot, const ScalingRule& rule, float* history) {
   const std::uint32_t bits = std::exchange(*slot.amax_bits, 0u);
@@ -204,6 +262,8 @@ void quantize_body(const Operand<P, Kind, Cpu>& operand, const Context<Cpu>& con
       detail::set_current_scale<S, Format>(operand.values, scaling, context);
     }
   }
+  detail::for_each_copy_by_rows(
+      operand, [&](auto copy) { detail::find_row_amaxes(operand.values, copy, context); });
   std::uint32_t amax = 0;
   std::uint64_t saturated = 0;
   std::uint64_t flushed = 0;
@@ -226,6 +286,7 @@ void quantize_body(const Operand<P, Kind, Cpu>& operand, const Context<Cpu>& con
           std::atomic_ref(flushed).fetch_add(counts.flushed, std::memory_order_relaxed);
         }
       });
+  detail::for_each_copy_by_rows(operand, [](auto copy) { detail::invert_row_scales<S>(copy); });
   if (!operand.record) return;
   std::uint32_t& recorded = *operand.slot.amax_bits;
   recorded = std::max(recorded, amax);

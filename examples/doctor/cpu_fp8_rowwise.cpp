@@ -1,0 +1,4 @@
+#include <doctor/examine.hpp>
+
+template doctor::Findings doctor::examine<octavo::Fp8Recipe<octavo::Rowwise>, octavo::Cpu>(
+    octavo::Context<octavo::Cpu>&);
