@@ -64,6 +64,7 @@ int main(int count, char** words) {
     Gpu gpu;
     add<Bf16>(gpu);
     add<Fp8Recipe<Tensorwise>>(gpu);
+    add<Fp8Recipe<Rowwise>>(gpu);
     add<Fp8Recipe<Blockwise>>(gpu);
     const Machine machine = describe_machine();
     benchmark::AddCustomContext("card", machine.card);

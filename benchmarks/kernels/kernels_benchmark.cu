@@ -88,6 +88,7 @@ int main(int count, char** words) {
     lines_of_precision<Bf16>(table);
     lines_of_precision<Fp8Recipe<Delayed>>(table);
     lines_of_precision<Fp8Recipe<Tensorwise>>(table);
+    lines_of_precision<Fp8Recipe<Rowwise>>(table);
     lines_of_precision<Fp8Recipe<Blockwise>>(table);
     lines_of_precision<Mxfp8>(table);
     lines_of_all(table);

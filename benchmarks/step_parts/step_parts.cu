@@ -226,6 +226,7 @@ void run(const Options& options) {
   measure<Bf16>(gpu, rates, options);
   measure<Fp8Recipe<Delayed>>(gpu, rates, options);
   measure<Fp8Recipe<Tensorwise>>(gpu, rates, options);
+  measure<Fp8Recipe<Rowwise>>(gpu, rates, options);
   measure<Fp8Recipe<Blockwise>>(gpu, rates, options);
 }
 
@@ -235,8 +236,8 @@ int main(int count, char** words) {
   CLI::App app("Where the time of a training step goes.");
   Options options;
   app.add_option("--precision", options.precision, "only this one")
-      ->check(CLI::IsMember(
-          std::vector<std::string>{"bf16", "fp8-delayed", "fp8-tensorwise", "fp8-blockwise"}));
+      ->check(CLI::IsMember(std::vector<std::string>{"bf16", "fp8-delayed", "fp8-tensorwise",
+                                                     "fp8-rowwise", "fp8-blockwise"}));
   app.add_option("--steps", options.steps, "what train_step wrote with --json");
   app.add_option("--micro-batches", options.micro_batches, "micro-batches in a step")
       ->check(CLI::Range(1, 1 << 20))

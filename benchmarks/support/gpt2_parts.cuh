@@ -17,7 +17,7 @@ Part layer_norm_forward_part(Gpu& gpu) {
   const auto bias = gpu.make<Bf16>(gpt2_hidden);
   const auto statistics = gpu.make<float>(2 * gpt2_tokens);
   Part part{name_with<P>("layer_norm_forward"), gpt2_tokens, gpt2_hidden,
-            static_cast<double>(gpt2_tokens * gpt2_hidden * 2) + y.produced_bytes()};
+            y.produced_bytes(gpt2_tokens * gpt2_hidden * 2)};
   part.run = [=, &gpu](int turn) {
     const std::size_t i = at(turn);
     layer_norm_forward(input(x[i], gpt2_tokens, gpt2_hidden), input(weight[i], gpt2_hidden),
@@ -53,7 +53,7 @@ Part gelu_forward_part(Gpu& gpu) {
   const Operands<P, OperandKind::input> y(gpu, gpt2_tokens, gpt2_ffn);
   const auto x = gpu.make<Bf16>(gpt2_tokens * gpt2_ffn);
   Part part{name_with<P>("gelu_forward"), gpt2_tokens, gpt2_ffn,
-            static_cast<double>(gpt2_tokens * gpt2_ffn * 2) + y.produced_bytes()};
+            y.produced_bytes(gpt2_tokens * gpt2_ffn * 2)};
   part.run = [=, &gpu](int turn) {
     gelu_forward(input(x[at(turn)], gpt2_tokens, gpt2_ffn), y[turn], gpu.context());
   };
@@ -67,7 +67,7 @@ Part gelu_backward_part(Gpu& gpu) {
   const auto dy = gpu.make<Bf16>(gpt2_tokens * gpt2_ffn);
   const auto sums = gpu.make<Bf16>(gpt2_ffn);
   Part part{name_with<P>("gelu_backward"), gpt2_tokens, gpt2_ffn,
-            static_cast<double>(gpt2_tokens * gpt2_ffn * 4) + gradient.produced_bytes()};
+            gradient.produced_bytes(gpt2_tokens * gpt2_ffn * 4)};
   part.run = [=, &gpu](int turn) {
     const std::size_t i = at(turn);
     gelu_backward(input(dy[i], gpt2_tokens, gpt2_ffn), input(x[i], gpt2_tokens, gpt2_ffn),

@@ -192,10 +192,13 @@ class Operands {
     return operands_[static_cast<std::size_t>(turn)];
   }
 
-  /// Bytes that a producer must move for its result: the values, or two copies of half their bytes
-  /// and the copies' scales; and the values twice more where a scale waits for their amax.
-  [[nodiscard]] double produced_bytes() const {
-    return values_bytes_ * (waits_for_amax ? 3 : 1) + scale_bytes_;
+  /// Bytes that a producer must move: its inputs, and the values, or two copies of half their bytes
+  /// and the copies' scales. Where scales wait for an amax, the values twice more, or the inputs
+  /// once more for scales of rows.
+  /// @param inputs  bytes
+  [[nodiscard]] double produced_bytes(Index inputs) const {
+    return static_cast<double>(inputs) * (makes_twice ? 2 : 1) +
+           values_bytes_ * (waits_for_amax && !makes_twice ? 3 : 1) + scale_bytes_;
   }
   /// Bytes that `quantize` must move: the values are read, and read again after their amax.
   [[nodiscard]] double quantized_bytes() const {
@@ -204,9 +207,15 @@ class Operands {
 
  private:
   using Memory = OperandMemory<P, Kind, Cuda>;
+  static constexpr bool makes_twice = [] {
+    if constexpr (QuantizedPrecision<P>) {
+      return detail::is_per_row<typename PrecisionTraits<P>::ScalingType>;
+    }
+    return false;
+  }();
   static constexpr bool waits_for_amax = [] {
     if constexpr (QuantizedPrecision<P>) {
-      return detail::is_tensorwise<typename PrecisionTraits<P>::ScalingType>;
+      return makes_twice || detail::is_tensorwise<typename PrecisionTraits<P>::ScalingType>;
     }
     return false;
   }();

@@ -1,6 +1,6 @@
 // The kernels of a training step at the shapes of Llama-3-8B. Bytes are those that must move:
-// inputs read once, outputs and their scales written once, and the values twice where a scale waits
-// for their amax.
+// inputs read once, outputs and their scales written once, and the values twice, or the inputs once
+// more, where scales wait for an amax.
 #pragma once
 
 #include <support/gpu.cuh>
@@ -37,8 +37,7 @@ Part rms_norm_forward_part(Gpu& gpu, Index rows = tokens) {
   const auto x = gpu.make<Bf16>(rows * hidden);
   const auto weight = gpu.make<Bf16>(hidden);
   const auto inverse = gpu.make<float>(rows);
-  Part part{name_with<P>("rms_norm_forward"), rows, hidden,
-            static_cast<double>(rows * hidden * 2) + y.produced_bytes()};
+  Part part{name_with<P>("rms_norm_forward"), rows, hidden, y.produced_bytes(rows * hidden * 2)};
   part.run = [=, &gpu](int turn) {
     rms_norm_forward(input(x[at(turn)], rows, hidden), input(weight[at(turn)], hidden), 1e-5f,
                      y[turn], vector(inverse[at(turn)], rows), gpu.context());
@@ -69,8 +68,7 @@ template <class P>
 Part swiglu_forward_part(Gpu& gpu) {
   const Operands<P, OperandKind::input> y(gpu, tokens, ffn);
   const auto gate_up = gpu.make<Bf16>(tokens * 2 * ffn);
-  Part part{name_with<P>("swiglu_forward"), tokens, ffn,
-            static_cast<double>(tokens * ffn * 4) + y.produced_bytes()};
+  Part part{name_with<P>("swiglu_forward"), tokens, ffn, y.produced_bytes(tokens * ffn * 4)};
   part.run = [=, &gpu](int turn) {
     swiglu_forward(input(gate_up[at(turn)], tokens, 2 * ffn), y[turn], gpu.context());
   };
@@ -83,7 +81,7 @@ Part swiglu_backward_part(Gpu& gpu) {
   const auto gate_up = gpu.make<Bf16>(tokens * 2 * ffn);
   const auto dy = gpu.make<Bf16>(tokens * ffn);
   Part part{name_with<P>("swiglu_backward"), tokens, ffn,
-            static_cast<double>(tokens * ffn * 6) + gradient.produced_bytes()};
+            gradient.produced_bytes(tokens * ffn * 6)};
   part.run = [=, &gpu](int turn) {
     swiglu_backward(input(dy[at(turn)], tokens, ffn), input(gate_up[at(turn)], tokens, 2 * ffn),
                     gradient[turn], gpu.context());
@@ -115,7 +113,7 @@ Part rope_backward_part(Gpu& gpu) {
   const Operands<P, OperandKind::output_gradient> gradient(gpu, tokens, columns);
   const auto table = gpu.make<float>(tokens * heads.head_dim);
   Part part{name_with<P>("rope_backward"), tokens, columns,
-            static_cast<double>(tokens * columns * 2) + gradient.produced_bytes()};
+            gradient.produced_bytes(tokens * columns * 2)};
   part.run = [=, &gpu](int turn) {
     rope_backward(gradient[turn].values, heads, TensorView<const Bf16, 2, Cuda>{},
                   QkNorm<const Bf16, Cuda>{}, QkNorm<G, Cuda>{},

@@ -185,6 +185,7 @@ void print_speeds(Context<Cuda>& context) {
   };
   print("fp8 delayed", measure<octavo::Fp8Recipe<octavo::Delayed>>(context));
   print("fp8 tensorwise", measure<octavo::Fp8Recipe<octavo::Tensorwise>>(context));
+  print("fp8 rowwise", measure<octavo::Fp8Recipe<octavo::Rowwise>>(context));
   print("fp8 blockwise", measure<octavo::Fp8Recipe<octavo::Blockwise>>(context));
 }
 
@@ -199,6 +200,8 @@ void check_recipes(const std::vector<Reference>& references, Context<Cuda>& cont
     } else if (reference.recipe == "fp8 tensorwise") {
       compare<octavo::Fp8Recipe<octavo::Tensorwise>>(reference, fp8_tensor_core_sums, context,
                                                      report);
+    } else if (reference.recipe == "fp8 rowwise") {
+      compare<octavo::Fp8Recipe<octavo::Rowwise>>(reference, fp8_tensor_core_sums, context, report);
     } else if (reference.recipe == "fp8 blockwise") {
       compare<octavo::Fp8Recipe<octavo::Blockwise>>(reference, fp8_tensor_core_sums, context,
                                                     report);

@@ -383,7 +383,7 @@ for flag in threads data config model steps; do
 done
 refused "unknown flag without data" "did you mean 'data'" --dat text.txt
 refused "unknown preset" "llama_tiny" --data text.txt --model llama_huge
-refused "unknown precision" "fp8-tensorwise, fp8-blockwise" --data text.txt --precision fp4
+refused "unknown precision" "fp8-tensorwise, fp8-rowwise, fp8-blockwise" --data text.txt --precision fp4
 refused "unknown device" "cpu" --data text.txt --device tpu
 refused "unknown schedule" "--schedule: 'step' is none of cosine, linear, constant, wsd" \
   --data text.txt --schedule step

@@ -1,4 +1,5 @@
-// GEMMs in block scales on the Cuda device against FP64 products of the same operands.
+// GEMMs in scales of blocks and of rows on the Cuda device against FP64 products of the same
+// operands.
 #include <octavo/cuda.cuh>
 
 #include "gemm/blockwise_products.hpp"
@@ -8,6 +9,7 @@ namespace octavo {
 namespace blockwise_cuda_test {
 
 class BlockwiseProductsOnCuda : public support::OnGpu {};
+class RowwiseProductsOnCuda : public support::OnGpu {};
 
 using Blocks = Fp8Recipe<Blockwise>;
 
@@ -37,6 +39,28 @@ TEST_F(BlockwiseProductsOnCuda, AreThoseOfTheirOperandsWithTokensThatFillNoBlock
 
 TEST_F(BlockwiseProductsOnCuda, ScalesOfOtherBlocksWouldBeNoticed) {
   ::support::expect_mistakes_are_noticed<Blocks, Cuda>({256, 384, 512});
+}
+
+using Rows = Fp8Recipe<Rowwise>;
+using ExactRows = Fp8Recipe<RowwiseScaling<ScaleRounding::exact>, E4M3Only>;
+
+TEST_F(RowwiseProductsOnCuda, AreThoseOfTheirOperandsWithUnevenRows) {
+  for (const ::support::LayerShape shape : shapes) {
+    ::support::expect_products<Rows, Bf16, Cuda>(shape);
+    ::support::expect_products<Rows, float, Cuda>(shape);
+    ::support::expect_products<ExactRows, Bf16, Cuda>(shape);
+  }
+}
+
+// Tokens and features are multiples of 16, and no more.
+TEST_F(RowwiseProductsOnCuda, AreThoseOfTheirOperandsWithTokensThatFillNoTile) {
+  ::support::expect_products<Rows, Bf16, Cuda>({272, 400, 528});
+  ::support::expect_products<Rows, float, Cuda>({16, 272, 400});
+}
+
+TEST_F(RowwiseProductsOnCuda, ScalesOfOtherRowsWouldBeNoticed) {
+  ::support::expect_mistakes_are_noticed<Rows, Cuda>({256, 384, 512},
+                                                     {::support::Mistake::next_row});
 }
 
 }  // namespace blockwise_cuda_test

@@ -67,7 +67,7 @@ void compare() {
     Place<Cpu> cpu;
     const OperandPlace<P, OperandKind::input, Cpu> expected(cpu, shifted(x), columns, 0.37f);
     quantize(expected.operand(), cpu.context());
-    Place<Cuda> gpu;
+    Place<Cuda> gpu(row_amaxes_workspace(rows, columns));
     const OperandPlace<P, OperandKind::input, Cuda> found(gpu, x, columns, 0.37f);
     kernels::produce("shifted", Shifted<Bf16>{gpu.make(x), columns}, found.operand(),
                      gpu.context());
@@ -77,6 +77,7 @@ void compare() {
 
 TEST_F(OwnSourceOnCuda, IsCastByDelayedScalesToTheBit) { compare<Fp8Recipe<Delayed>>(); }
 TEST_F(OwnSourceOnCuda, IsCastByCurrentScalesToTheBit) { compare<Fp8Recipe<Tensorwise>>(); }
+TEST_F(OwnSourceOnCuda, IsCastByScalesOfRowsToTheBit) { compare<Fp8Recipe<Rowwise>>(); }
 TEST_F(OwnSourceOnCuda, IsCastByScalesOfBlocksToTheBit) {
   compare<Fp8Recipe<Blockwise>>();
   compare<Mxfp8>();
@@ -92,6 +93,15 @@ TEST_F(OwnSourceOnCuda, WritesDenseValues) {
     kernels::produce("shifted", Shifted<float>{gpu.make(x), columns}, y, gpu.context());
     EXPECT_EQ(shifted(x), gpu.read(y.values));
   }
+}
+
+TEST_F(OwnSourceOnCuda, ScalesOfRowsWithoutAWorkspaceAreRefused) {
+  Place<Cuda> gpu;
+  const auto x = support::normal_values<Bf16>(64, 3.0f, 1);
+  const OperandPlace<Fp8Recipe<Rowwise>, OperandKind::input, Cuda> y(gpu, x, 8, 1.0f);
+  EXPECT_THROW(
+      kernels::produce("shifted", Shifted<Bf16>{gpu.make(x), 8}, y.operand(), gpu.context()),
+      UsageError);
 }
 
 TEST_F(OwnSourceOnCuda, ValuesWithoutMemoryAreRefused) {

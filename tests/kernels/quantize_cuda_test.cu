@@ -12,6 +12,7 @@ using support::OperandPlace;
 using support::Place;
 
 class TensorScalesOnCuda : public support::OnGpu {};
+class RowScalesOnCuda : public support::OnGpu {};
 class BlockScalesOnCuda : public support::OnGpu {};
 class ScalesOnCuda : public support::OnGpu {};
 class ProducersOnCuda : public support::OnGpu {};
@@ -38,7 +39,7 @@ std::vector<Bf16> make_pattern(Pattern pattern, Index count, unsigned seed) {
 template <class P, OperandKind Kind, Device D>
 OperandBytes quantized_on(const std::vector<Bf16>& values, Index columns, float scale,
                           Copies copies, bool record, bool scale_is_found = false) {
-  Place<D> place;
+  Place<D> place(row_amaxes_workspace(static_cast<Index>(values.size()) / columns, columns));
   const OperandPlace<P, Kind, D> memory(place, values, columns, scale);
   auto operand = memory.operand(copies, record);
   operand.scale_is_found = scale_is_found;
@@ -74,6 +75,37 @@ TEST_F(TensorScalesOnCuda, AScaleThatIsFoundCastsAsOnTheCpuToTheBit) {
   compare_quantized<Fp8Recipe<Tensorwise>, OperandKind::output_gradient>(true);
 }
 
+using ExactRows = Fp8Recipe<RowwiseScaling<ScaleRounding::exact>>;
+
+TEST_F(RowScalesOnCuda, EqualTheCpuToTheBit) {
+  compare_quantized<Fp8Recipe<Rowwise>, OperandKind::input>();
+  compare_quantized<Fp8Recipe<Rowwise>, OperandKind::output_gradient>();
+  compare_quantized<ExactRows, OperandKind::weight>();
+}
+
+TEST_F(RowScalesOnCuda, AreFoundAgainWhereThoseOfTensorsAreNot) {
+  compare_quantized<Fp8Recipe<Rowwise>, OperandKind::input>(true);
+}
+
+// What was in the workspace, and the amaxes of another operand, leave no trace.
+TEST_F(RowScalesOnCuda, DoNotDependOnWhatWasCastBefore) {
+  using P = Fp8Recipe<Rowwise>;
+  constexpr Index rows = 144;
+  constexpr Index columns = 264;
+  const std::vector<Bf16> large = normal_values<Bf16>(rows * columns, 1e4f, 1);
+  const std::vector<Bf16> small = normal_values<Bf16>(rows * columns, 1e-4f, 2);
+  Place<Cuda> place;
+  const std::size_t bytes = row_amaxes_workspace(rows, columns);
+  place.context().bind_workspace(
+      {place.make_poisoned<std::byte>(static_cast<Index>(bytes)), bytes});
+  for (const auto& values : {large, small}) {
+    const OperandPlace<P, OperandKind::input, Cuda> memory(place, values, columns, 1.0f);
+    quantize(memory.operand(), place.context());
+    expect_same(quantized_on<P, OperandKind::input, Cpu>(values, columns, 1.0f, {}, true),
+                memory.read());
+  }
+}
+
 TEST_F(BlockScalesOnCuda, RowBlocksEqualTheCpuToTheBit) {
   compare_quantized<Fp8Recipe<Blockwise>, OperandKind::input>();
   compare_quantized<Fp8Recipe<Blockwise, Hybrid>, OperandKind::output_gradient>();
@@ -99,6 +131,12 @@ void compare_every_amax() {
   const std::vector<Bf16> values = every_amax(columns);
   expect_same(quantized_on<P, Kind, Cpu>(values, columns, 1.0f, {}, true),
               quantized_on<P, Kind, Cuda>(values, columns, 1.0f, {}, true));
+}
+
+TEST_F(RowScalesOnCuda, EveryAmaxHasTheScaleOfTheCpu) {
+  compare_every_amax<Fp8Recipe<Rowwise>, OperandKind::input>();
+  compare_every_amax<Fp8Recipe<Rowwise>, OperandKind::output_gradient>();
+  compare_every_amax<ExactRows, OperandKind::input>();
 }
 
 TEST_F(BlockScalesOnCuda, EveryAmaxHasTheScaleOfTheCpu) {
@@ -200,6 +238,7 @@ void compare_all_recipes(Index rows, Index columns, const Producer& producer) {
   compare_produced<Fp8Recipe<Delayed>, Kind>(rows, columns, producer);
   compare_produced<Fp8Recipe<Tensorwise>, Kind>(rows, columns, producer);
   compare_produced<Fp8Recipe<Tensorwise>, Kind>(rows, columns, producer, {}, false, true);
+  compare_produced<Fp8Recipe<Rowwise>, Kind>(rows, columns, producer);
   compare_produced<Fp8Recipe<Blockwise>, Kind>(rows, columns, producer);
   compare_produced<Mxfp8, Kind>(rows, columns, producer);
 }
@@ -270,18 +309,21 @@ TEST_F(ProducersOnCuda, RmsNormOfManyBandsCastsWhatItWouldWrite) {
     const RmsNormProducer producer(rows, columns);
     compare_produced<Fp8Recipe<Delayed>, OperandKind::input>(rows, columns, producer);
     compare_produced<Fp8Recipe<Tensorwise>, OperandKind::input>(rows, columns, producer);
+    compare_produced<Fp8Recipe<Rowwise>, OperandKind::input>(rows, columns, producer);
     producer.expect_equal_roots();
   }
 }
 
 TEST_F(ProducersOnCuda, RmsNormMakesWhatIsAskedFor) {
-  constexpr Copies copies[] = {{true, true}, {true, false}, {false, true}};
+  constexpr Copies copies[] = {{true, true}, {true, false}, {false, true}, {false, false}};
   for (const Copies wanted : copies) {
     for (const bool record : {true, false}) {
       // Rows of the row-major copy alone need not come in multiples of 16.
       for (const Index rows : {1, 72, 144, 256}) {
         const RmsNormProducer producer(rows, 1024);
         compare_produced<Fp8Recipe<Delayed>, OperandKind::input>(rows, 1024, producer, wanted,
+                                                                 record);
+        compare_produced<Fp8Recipe<Rowwise>, OperandKind::input>(rows, 1024, producer, wanted,
                                                                  record);
         producer.expect_equal_roots();
       }

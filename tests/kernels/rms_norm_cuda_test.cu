@@ -163,6 +163,10 @@ TEST_F(RmsNormBesideOthersOnCuda, DelayedCastsTheSame) {
   compare_beside_others<Fp8Recipe<Delayed>>();
 }
 
+TEST_F(RmsNormBesideOthersOnCuda, RowwiseCastsTheSame) {
+  compare_beside_others<Fp8Recipe<Rowwise>>();
+}
+
 TEST_F(RmsNormBesideOthersOnCuda, BlockwiseCastsTheSame) {
   compare_beside_others<Fp8Recipe<Blockwise>>();
 }

@@ -16,6 +16,7 @@ static_assert(std::is_same_v<PrecisionNamed<"fp32">, Fp32>);
 static_assert(std::is_same_v<PrecisionNamed<"bf16">, Bf16>);
 static_assert(std::is_same_v<PrecisionNamed<"fp8-delayed">, Fp8Recipe<Delayed>>);
 static_assert(std::is_same_v<PrecisionNamed<"fp8-tensorwise">, Fp8Recipe<Tensorwise>>);
+static_assert(std::is_same_v<PrecisionNamed<"fp8-rowwise">, Fp8Recipe<Rowwise>>);
 static_assert(std::is_same_v<PrecisionNamed<"fp8-blockwise">, Fp8Recipe<Blockwise>>);
 static_assert(std::is_same_v<PrecisionNamed<"fp8-delayed-bf16-edges">,
                              Layerwise<First<1, Bf16>, Fp8Recipe<Delayed>, Last<1, Bf16>>>);

@@ -60,9 +60,10 @@ class FamiliesOnCuda : public support::OnGpu {
   }
 };
 
-using All = testing::Types<Gpt2In<Fp32>, Gpt2In<Bf16>, Gpt2In<Fp8Recipe<Delayed>>,
-                           Gpt2In<Fp8Recipe<Tensorwise>>, Gpt2In<Fp8Recipe<Blockwise>>,
-                           Qwen3In<Bf16>, Qwen3In<Fp8Recipe<Delayed>>>;
+using All =
+    testing::Types<Gpt2In<Fp32>, Gpt2In<Bf16>, Gpt2In<Fp8Recipe<Delayed>>,
+                   Gpt2In<Fp8Recipe<Tensorwise>>, Gpt2In<Fp8Recipe<Rowwise>>,
+                   Gpt2In<Fp8Recipe<Blockwise>>, Qwen3In<Bf16>, Qwen3In<Fp8Recipe<Delayed>>>;
 TYPED_TEST_SUITE(FamiliesOnCuda, All);
 
 // One unit in the last place of every 16th weight, at the start, moves the norm of 20 steps on the

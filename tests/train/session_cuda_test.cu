@@ -42,8 +42,9 @@ class SessionOnCuda : public support::OnGpu {
   }
 };
 
-using Precisions = testing::Types<Fp32, Bf16, Fp8Recipe<Delayed>, Fp8Recipe<Tensorwise>,
-                                  Fp8Recipe<Blockwise>, ::support::MixedPrecision>;
+using Precisions =
+    testing::Types<Fp32, Bf16, Fp8Recipe<Delayed>, Fp8Recipe<Tensorwise>, Fp8Recipe<Rowwise>,
+                   Fp8Recipe<Blockwise>, ::support::MixedPrecision>;
 TYPED_TEST_SUITE(SessionOnCuda, Precisions);
 
 TYPED_TEST(SessionOnCuda, FollowsTheCpu) {

@@ -7,6 +7,11 @@
 
 namespace octavo {
 
+/// Bytes of workspace that quantising by a scale a row needs on any device.
+constexpr std::size_t row_amaxes_workspace(Index rows, Index columns) {
+  return static_cast<std::size_t>(rows + columns) * sizeof(std::uint32_t);
+}
+
 /// Casts `operand.values` to the row-major and the transposed copy, where the operand has them,
 /// with the scales that its precision asks for: the slot's scale (delayed), the tensor's own amax
 /// (tensorwise; written to the slot, unless `operand.scale_is_found`), the amax of each row of each
@@ -15,7 +20,8 @@ namespace octavo {
 /// nearest-even and saturate; a row or a block of zeros has scale 1 (MX: 2^-127).
 /// @throws ShapeError  if the copies' shapes are not that of the values, or if the matrix is too
 ///                     large for the device: see `kernels/cuda/limits.hpp`
-/// @note enqueues; does not synchronise
+/// @note enqueues; does not synchronise; for rowwise scaling, on `Cuda`, it and all that write
+///       operands use `row_amaxes_workspace` bytes of the context's, behind what else they use
 /// Source: Transformer Engine's delayed and current scaling; DeepSeek-V3; OCP MX.
 template <LinearPrecision P, OperandKind Kind, Device D>
 void quantize(const Operand<P, Kind, D>& operand, const Context<D>& context) {

@@ -341,7 +341,12 @@ class Decoder {
             std::array{gemm.out, gemm.in, tokens}}) {
         bytes = std::max(bytes, matmul_workspace(m, n, k, limits));
       }
-      if (gemm.bias) bytes = std::max(bytes, column_sums_workspace(rows, gemm.out));
+      Index of_cast = gemm.bias ? static_cast<Index>(column_sums_workspace(rows, gemm.out)) : 0;
+      if (gemm.scales_a == GemmScales::row) {
+        of_cast = round_up(of_cast, 256) +
+                  static_cast<Index>(row_amaxes_workspace(rows, std::max(gemm.in, gemm.out)));
+      }
+      bytes = std::max(bytes, static_cast<std::size_t>(of_cast));
     }
     return bytes;
   }

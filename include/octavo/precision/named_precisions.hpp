@@ -26,6 +26,7 @@ inline constexpr std::tuple named_precisions{
     NamedPrecision<Bf16>{"bf16"},
     NamedPrecision<Fp8Recipe<Delayed>>{"fp8-delayed"},
     NamedPrecision<Fp8Recipe<Tensorwise>>{"fp8-tensorwise"},
+    NamedPrecision<Fp8Recipe<Rowwise>>{"fp8-rowwise"},
     NamedPrecision<Fp8Recipe<Blockwise>>{"fp8-blockwise"},
     NamedPrecision<Layerwise<First<1, Bf16>, Fp8Recipe<Delayed>, Last<1, Bf16>>>{
         "fp8-delayed-bf16-edges"},

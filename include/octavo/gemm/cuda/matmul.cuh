@@ -56,8 +56,8 @@ GemmRun matmul_dense_body(TensorView<const T, 2, Cuda> a, bool transpose_a,
   return {FormatTraits<T>::name, FormatTraits<T>::name, detail::cublas_implementation};
 }
 
-/// result = a · bᵀ + addend + bias for quantised operands. Only the forward accumulates fast, with
-/// about 14 bits; gradients would suffer from it, and cuBLASLt cannot where blocks have scales.
+/// result = a · bᵀ + addend + bias for quantised operands. Only the forward accumulates fast: see
+/// accumulates_fast.
 template <class A, class B, class Ga, class Gb, Layout La, Layout Lb, class Y>
 GemmRun matmul_quantized_body(GemmPass pass, QuantizedView<A, Ga, La, Cuda> a,
                               QuantizedView<B, Gb, Lb, Cuda> b, const GemmOutput<Y, Cuda>& y,
@@ -69,8 +69,8 @@ GemmRun matmul_quantized_body(GemmPass pass, QuantizedView<A, Ga, La, Cuda> a,
   key.transpose_b = true;
   key.scales_a = detail::cublas_scales<Ga>();
   key.scales_b = detail::cublas_scales<Gb>();
-  key.fast_accumulation =
-      pass == GemmPass::forward && std::is_same_v<Ga, PerTensor> && std::is_same_v<Gb, PerTensor>;
+  key.fast_accumulation = pass == GemmPass::forward && detail::accumulates_fast(key.scales_a) &&
+                          detail::accumulates_fast(key.scales_b);
   detail::enqueue_product(key, a.data(), b.data(), {a.scale_inverses(), b.scale_inverses()}, y,
                           context);
   return {FormatTraits<A>::name, FormatTraits<B>::name, detail::cublas_implementation};

@@ -43,14 +43,16 @@ template <class Granularity>
 constexpr GemmScales cublas_scales() {
   static_assert(Granularity::served_by.hold(served_cuda_capability),
                 "matmul on Cuda: no GPU that this library serves multiplies such blocks, MX blocks "
-                "among them; choose Fp8Recipe<Delayed>, Fp8Recipe<Tensorwise> or "
-                "Fp8Recipe<Blockwise>, or run it on Cpu, which emulates it");
+                "among them; choose Fp8Recipe<Delayed>, Fp8Recipe<Tensorwise>, Fp8Recipe<Rowwise> "
+                "or Fp8Recipe<Blockwise>, or run it on Cpu, which emulates it");
   return gemm_scales<Granularity>;
 }
 
 /// cuBLASLt's name of what an operand's scales cover.
 constexpr cublasLtMatmulMatrixScale_t cublas_scale_mode(GemmScales scales) {
   switch (scales) {
+    case GemmScales::row:
+      return CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F;
     case GemmScales::rows_of_32:
       return CUBLASLT_MATMUL_MATRIX_SCALE_VEC32_UE8M0;
     case GemmScales::rows_of_128:

@@ -145,10 +145,24 @@ template <class Cast, class Format, class Granularity, class Source>
 OCTAVO_KERNEL void __launch_bounds__(quantize_threads, tiles_at_once<Cast::fit>)
     summing_cast_kernel(const CastArguments<Format, Granularity> arguments,
                         const SummingSource<Source> source, float* sums) {
-  const TilePlace place(gridDim.y - 1 - blockIdx.y, gridDim.x - 1 - blockIdx.x);
+  const TilePlace place = tile_of_block<Cast>();
   Cast::run(arguments, source, place);
   SummingSource<Source>::store(sums, place, arguments.columns);
 }
+
+/// Launches summing_cast_kernel.
+struct SummingLaunch {
+  float* sums;                  ///< [tiles from the first row to the last, columns]
+  std::size_t workspace_bytes;  ///< that they take
+
+  template <class Cast, class Format, class Granularity, class Source>
+  void launch_cast(const char* name, const CastArguments<Format, Granularity>& arguments,
+                   const Source& source, dim3 tiles, std::size_t shared_bytes,
+                   const Context<Cuda>& context) const {
+    launch(name, summing_cast_kernel<Cast, Format, Granularity, Source>, tiles, quantize_threads,
+           shared_bytes, context, arguments, SummingSource<Source>{source}, sums);
+  }
+};
 
 // ---- launches ----------------------------------------------------------------------------------
 
@@ -163,8 +177,8 @@ void produce_and_sum(const char* name, const Source& source, const Operand<P, Ki
   const Index rows = operand.values.extent(0);
   const Index columns = operand.values.extent(1);
   const Index pieces = ceil_divide(rows, column_sum_rows);
-  auto* sums = workspace_of<float>(
-      context, static_cast<std::size_t>(pieces * columns) * sizeof(float), name);
+  const std::size_t bytes = column_sums_workspace(rows, columns);
+  auto* sums = workspace_of<float>(context, bytes, name);
   const auto sum_values = [&](std::uint32_t* amax_bits) {
     if (rows == 0) return;
     const bool vectors = source.vectors() && rows_are_vectors(columns, operand.values.data());
@@ -178,16 +192,7 @@ void produce_and_sum(const char* name, const Source& source, const Operand<P, Ki
   };
   const auto sum_while_casting = [&] {
     if constexpr (QuantizedPrecision<P>) {
-      using S = typename PrecisionTraits<P>::ScalingType;
-      const SummingSource<Source> summing{source};
-      const auto arguments = cast_arguments(operand, 1);
-      with_tile_cast<S, false>(arguments, source.vectors(), [&]<class Cast>(Cast) {
-        launch(
-            name,
-            summing_cast_kernel<Cast, OperandFormat<P, Kind>, OperandGranularity<P, Kind>, Source>,
-            tile_grid(arguments), quantize_threads, Cast::shared_bytes, context, arguments, summing,
-            sums);
-      });
+      enqueue_cast<false>(name, source, operand, context, SummingLaunch{sums, bytes});
     }
   };
   write_operand(name, operand, sum_values, sum_while_casting, context);

@@ -1,26 +1,11 @@
 /// @file
-/// Casts of a tile by a scale a block of values, which is found from the tile itself.
+/// Casts of a tile by a scale a block of values, which is found from the tile itself, or by a scale
+/// a row of each copy, which is known.
 #pragma once
 
-#include <octavo/kernels/cuda/cast/tile.cuh>
+#include <octavo/kernels/cuda/cast/row_scales.cuh>
 
 namespace octavo::detail {
-
-/// The factor to cast a block with; its inverse goes to `scale_inverse`.
-template <class S, class Format, class Scale>
-__device__ float find_block_scale(std::uint32_t amax_bits, Scale& scale_inverse) {
-  constexpr float largest = FormatTraits<Format>::max;
-  const float amax = __uint_as_float(amax_bits);
-  if constexpr (std::is_same_v<Scale, E8M0>) {
-    scale_inverse = mx_scale_inverse(largest, amax);
-    return mx_scale(scale_inverse);
-  } else {
-    constexpr bool power_of_two = rounding_of<S> == ScaleRounding::power_of_two;
-    const float scale = current_scale(largest, amax, power_of_two);
-    scale_inverse = power_of_two ? power_of_two_inverse(scale) : __fdiv_rn(1.0f, scale);
-    return scale;
-  }
-}
 
 /// Finds the largest pairs of magnitudes of `Lanes` neighbouring threads. Each thread goes on with
 /// half of the pairs, as long as there are several, and ends with one, in `pairs[0]`: the first
@@ -80,6 +65,13 @@ __device__ bool find_block_scales(std::uint32_t (&pairs)[Count / 2], float (&sca
   return __any_sync(0xffffffffu, may_saturate) != 0;
 }
 
+/// Whether each row of a copy has one scale.
+template <class Granularity>
+inline constexpr bool is_row = std::is_same_v<Granularity, PerRow>;
+/// Whether blocks of scales lie within a row, so that a tile's threads find them.
+template <class Granularity>
+inline constexpr bool scales_lie_in_rows = Granularity::block_rows == 1 && !is_row<Granularity>;
+
 /// A factor to cast with.
 struct CastScale {
   float scale;
@@ -114,11 +106,13 @@ __device__ CastScale square_scale(const CastArguments<Format, Granularity>& argu
 /// Casts the thread's runs of a tile to the row-major copy.
 /// @param run         `run(round)` is the thread's run of a group
 /// @param tile_scale  of the tile; not used where blocks lie within a row
+/// @param row_scales  of the tile's rows; not used unless each has one
 template <class S, Fit F, class Format, class Granularity, class MakeRun>
 __device__ void cast_tile_rows(const CastArguments<Format, Granularity>& arguments, TilePlace place,
                                Index first_column, const MakeRun& run, CastScale tile_scale,
-                               CastTotals& totals) {
+                               const float* row_scales, CastTotals& totals) {
   using Scale = typename Granularity::Scale;
+  constexpr bool finds_scales = scales_lie_in_rows<Granularity>;
   constexpr int lanes = Granularity::block_columns / run_size;  // threads that share a block
   const auto& copy = arguments.row_major;
   const RowPosition position;
@@ -131,7 +125,7 @@ __device__ void cast_tile_rows(const CastArguments<Format, Granularity>& argumen
   const auto count = [&](int round) { return has_row(round) ? columns_inside : 0; };
   float scales[tile_rounds];
   bool may_saturate = tile_scale.may_saturate;
-  if constexpr (Granularity::block_rows == 1) {
+  if constexpr (finds_scales) {
     std::uint32_t pairs[tile_rounds / 2];
 #pragma unroll
     for (int i = 0; i < tile_rounds / 2; ++i) {
@@ -154,8 +148,10 @@ __device__ void cast_tile_rows(const CastArguments<Format, Granularity>& argumen
   Format* target = opaque(copy.data() + (place.row + position.row) * arguments.columns + column);
   const int stride = static_cast<int>(arguments.columns);
   const auto scale = [&](int round) {
-    if constexpr (Granularity::block_rows == 1) {
+    if constexpr (finds_scales) {
       return scales[round];
+    } else if constexpr (is_row<Granularity>) {
+      return row_scales[tile_row(round)];
     } else {
       return tile_scale.scale;
     }
@@ -171,13 +167,16 @@ __device__ void cast_tile_rows(const CastArguments<Format, Granularity>& argumen
 }
 
 /// Casts a tile to the transposed copy.
-/// @tparam Counts     whether to count, too
-/// @param tile_scale  of the tile; not used where blocks lie within a column
+/// @tparam Counts        whether to count, too
+/// @param tile_scale     of the tile; not used where blocks lie within a column
+/// @param column_scales  of the tile's columns; not used unless each has one
 template <class S, Fit F, bool Counts, class Format, class Granularity>
 __device__ void cast_tile_columns(const CastArguments<Format, Granularity>& arguments,
                                   TilePlace place, Index first_column, const ValueTile& tile,
-                                  float tile_scale, CastTotals& totals) {
+                                  float tile_scale, const float* column_scales,
+                                  CastTotals& totals) {
   using Scale = typename Granularity::Scale;
+  constexpr bool finds_scales = scales_lie_in_rows<Granularity>;
   constexpr int lanes = Granularity::block_columns / column_size;  // threads that share a block
   const auto& copy = arguments.transposed;
   const ColumnPosition position;
@@ -198,7 +197,7 @@ __device__ void cast_tile_columns(const CastArguments<Format, Granularity>& argu
     pairs[1] = larger_magnitudes(pairs[1], values[i].y);
   }
   float scales[4];
-  if constexpr (Granularity::block_rows == 1) {
+  if constexpr (finds_scales) {
     const Index block_row = row - position.group % lanes * column_size;
     const auto store = [&](int c, Scale inverse) {
       if (!inside(c, block_row)) return;
@@ -210,7 +209,9 @@ __device__ void cast_tile_columns(const CastArguments<Format, Granularity>& argu
   Format* target = opaque(copy.data() + column * arguments.rows + row);
 #pragma unroll
   for (int c = 0; c < 4; ++c) {
-    const float scale = Granularity::block_rows == 1 ? scales[c] : tile_scale;
+    const float scale = finds_scales          ? scales[c]
+                        : is_row<Granularity> ? column_scales[position.word * 4 + c]
+                                              : tile_scale;
     const auto value = [&](int i) {
       const std::uint32_t word = c < 2 ? values[i].x : values[i].y;
       return __uint_as_float(c % 2 == 0 ? word << 16 : word & 0xffff0000u);
@@ -244,21 +245,32 @@ __device__ void block_cast_tile(const CastArguments<Format, Granularity>& argume
   const RowPosition position;
   Run<Bf16> held[holds_rows ? tile_rounds : 1];
   std::uint32_t magnitudes = 0;
-  for_each_round<F>(
-      source, place, arguments.rows, arguments.part_columns, [] { return 0; },
-      [&](int round, int, const Produced<Bf16, Source::parts>& produced, int) {
-#pragma unroll
-        for (int part = 0; part < Source::parts; ++part) {
-          const Run<Bf16>& values = produced.parts[part];
-          if constexpr (is_square) magnitudes = larger_magnitudes(magnitudes, values);
-          tiles[part].run(round, position.row, position.run) =
-              make_uint4(values.words[0], values.words[1], values.words[2], values.words[3]);
-          if constexpr (holds_rows) held[round] = values;
-        }
-      });
-  if constexpr (!holds_rows) __syncthreads();
   CastScale scale{};
   CastTotals totals{};
+  const float* row_scales = nullptr;
+  const auto prepare = [&] {
+    if constexpr (is_row<Granularity>) {
+      scale.may_saturate = find_tile_scales<S, Source::parts>(arguments, place, totals);
+      row_scales = TileScales<Source::parts>::of_block().rows;
+    }
+    return 0;
+  };
+  for_each_round<F>(source, place, arguments.rows, arguments.part_columns, prepare,
+                    [&](int round, int, const Produced<Bf16, Source::parts>& produced, int) {
+#pragma unroll
+                      for (int part = 0; part < Source::parts; ++part) {
+                        const Run<Bf16>& values = produced.parts[part];
+                        if constexpr (is_square) magnitudes = larger_magnitudes(magnitudes, values);
+                        tiles[part].run(round, position.row, position.run) = make_uint4(
+                            values.words[0], values.words[1], values.words[2], values.words[3]);
+                        if constexpr (holds_rows) held[round] = values;
+                      }
+                    });
+  if constexpr (is_row<Granularity>) {
+    scale.may_saturate = __syncthreads_or(scale.may_saturate ? 1 : 0) != 0;
+  } else if constexpr (!holds_rows) {
+    __syncthreads();
+  }
   if constexpr (is_square) {
     scale = square_scale<S>(arguments, place, magnitudes);
     totals.amax_bits = magnitude_bits(magnitudes);
@@ -276,7 +288,7 @@ __device__ void block_cast_tile(const CastArguments<Format, Granularity>& argume
     };
     const Index first_column = part * arguments.part_columns;
     if (has_rows) {
-      cast_tile_rows<S, F>(arguments, place, first_column, run, scale, totals);
+      cast_tile_rows<S, F>(arguments, place, first_column, run, scale, row_scales, totals);
     } else if (arguments.transposed.empty()) {  // the amax is all that is wanted
 #pragma unroll
       for (int i = 0; i < tile_rounds; ++i) {
@@ -284,17 +296,21 @@ __device__ void block_cast_tile(const CastArguments<Format, Granularity>& argume
       }
     }
   }
-  if constexpr (holds_rows) __syncthreads();
+  if constexpr (holds_rows && !is_row<Granularity>) __syncthreads();
   if (!arguments.transposed.empty()) {
 #pragma unroll
     for (int part = 0; part < Source::parts; ++part) {
       const Index first_column = part * arguments.part_columns;
+      const float* column_scales = nullptr;
+      if constexpr (is_row<Granularity>) {
+        column_scales = TileScales<Source::parts>::of_block().columns[part];
+      }
       if (has_rows) {
         cast_tile_columns<S, F, false>(arguments, place, first_column, tiles[part], scale.scale,
-                                       totals);
+                                       column_scales, totals);
       } else {
         cast_tile_columns<S, F, true>(arguments, place, first_column, tiles[part], scale.scale,
-                                      totals);
+                                      column_scales, totals);
       }
     }
   }

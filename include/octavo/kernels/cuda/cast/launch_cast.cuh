@@ -14,6 +14,7 @@ namespace octavo::detail {
 template <class S, Fit F, bool FindsScale, class Format, class Granularity>
 struct TileCast {
   static constexpr Fit fit = F;
+  static constexpr bool last_tile_first = true;
   static constexpr bool one_scale = std::is_same_v<Granularity, PerTensor>;
   static constexpr std::size_t shared_bytes = one_scale ? sizeof(ByteTile) : sizeof(ValueTile);
 
@@ -33,16 +34,25 @@ struct TileCast {
 template <Fit F>
 inline constexpr int tiles_at_once = F == Fit::whole ? 4 : 3;
 
-/// Casts what the source makes, one tile a block. The last tile comes first: what wrote or read the
-/// values just before ended there, so that they may still be in L2.
+/// The tile of a block. A cast begins with the last: what wrote or read the values just before
+/// ended there, so that they may still be in L2.
+template <class Cast>
+__device__ TilePlace tile_of_block() {
+  return Cast::last_tile_first ? TilePlace(gridDim.y - 1 - blockIdx.y, gridDim.x - 1 - blockIdx.x)
+                               : TilePlace(blockIdx.y, blockIdx.x);
+}
+
+/// Casts what the source makes, one tile a block.
 template <class Cast, class Format, class Granularity, class Source>
 OCTAVO_KERNEL void __launch_bounds__(quantize_threads, tiles_at_once<Cast::fit>)
     cast_kernel(const CastArguments<Format, Granularity> arguments, const Source source) {
-  Cast::run(arguments, source, TilePlace(gridDim.y - 1 - blockIdx.y, gridDim.x - 1 - blockIdx.x));
+  Cast::run(arguments, source, tile_of_block<Cast>());
 }
 
 /// Launches cast_kernel.
 struct TileLaunch {
+  static constexpr std::size_t workspace_bytes = 0;
+
   /// @param tiles  see tile_grid
   template <class Cast, class Format, class Granularity, class Source>
   void launch_cast(const char* name, const CastArguments<Format, Granularity>& arguments,
@@ -70,33 +80,49 @@ auto cast_arguments(const Operand<P, Kind, Cuda>& operand, int parts) {
       columns / parts,   operand.slot,       operand.record,           scales_are_powers_of_two<S>};
 }
 
-/// Calls `body(cast)` with the TileCast for an operand of these arguments.
+/// Calls `body(fit)` with the operand's Fit as a constant.
 /// @param vectors  see find_fit
-template <class S, bool FindsScale, class Format, class Granularity, class Body>
-void with_tile_cast(const CastArguments<Format, Granularity>& arguments, bool vectors,
-                    const Body& body) {
+template <class Format, class Granularity, class Body>
+void with_fit(const CastArguments<Format, Granularity>& arguments, bool vectors, const Body& body) {
   switch (find_fit(arguments, vectors)) {
     case Fit::any:
-      return body(TileCast<S, Fit::any, FindsScale, Format, Granularity>{});
+      return body(std::integral_constant<Fit, Fit::any>{});
     case Fit::vectors:
-      return body(TileCast<S, Fit::vectors, FindsScale, Format, Granularity>{});
+      return body(std::integral_constant<Fit, Fit::vectors>{});
     case Fit::whole:
-      return body(TileCast<S, Fit::whole, FindsScale, Format, Granularity>{});
+      return body(std::integral_constant<Fit, Fit::whole>{});
   }
 }
 
-/// Enqueues the cast of what the source makes to the operand's copies.
+/// Enqueues the cast of what the source makes to the operand's copies. Where scales belong to rows,
+/// a pass that finds their amaxes comes first, in the context's workspace.
 /// @tparam FindsScale  see tensor_cast_tile
-/// @param tile_launch  launches a kernel whose blocks cast the tiles, as TileLaunch does
+/// @param tile_launch  launches a kernel whose blocks work on the tiles, as TileLaunch does, once:
+///                     for the first pass, where there are two, so that what it does beside the
+///                     source's values is done once. `workspace_bytes` of the context's are its own
 template <bool FindsScale, TileSource<Bf16> Source, QuantizedPrecision P, OperandKind Kind,
           class Launch = TileLaunch>
 void enqueue_cast(const char* name, const Source& source, const Operand<P, Kind, Cuda>& operand,
                   const Context<Cuda>& context, const Launch& tile_launch = {}) {
   using S = typename PrecisionTraits<P>::ScalingType;
-  const auto arguments = cast_arguments(operand, Source::parts);
-  with_tile_cast<S, FindsScale>(arguments, source.vectors(), [&]<class Cast>(Cast) {
-    tile_launch.template launch_cast<Cast>(name, arguments, source, tile_grid(arguments),
-                                           Source::parts * Cast::shared_bytes, context);
+  using Format = OperandFormat<P, Kind>;
+  using Granularity = OperandGranularity<P, Kind>;
+  auto arguments = cast_arguments(operand, Source::parts);
+  const auto enqueue = [&]<class Cast>(Cast, const auto& launcher) {
+    launcher.template launch_cast<Cast>(name, arguments, source, tile_grid(arguments),
+                                        Source::parts * Cast::shared_bytes, context);
+  };
+  const bool has_copies = !operand.row_major.empty() || !operand.transposed.empty();
+  with_fit(arguments, source.vectors(), [&](auto fit) {
+    constexpr TileCast<S, fit(), FindsScale, Format, Granularity> cast{};
+    if constexpr (is_per_row<S>) {
+      if (has_copies) {
+        arguments.amaxes = clear_row_amaxes(name, arguments, tile_launch.workspace_bytes, context);
+        enqueue(TileAmaxes<fit(), Format, Granularity>{}, tile_launch);
+        return enqueue(cast, TileLaunch{});
+      }
+    }
+    enqueue(cast, tile_launch);
   });
 }
 

@@ -29,10 +29,10 @@ void cast_by_current_scale(const char* name, const Operand<P, Kind, Cuda>& opera
 }
 
 /// True if no block of scales spans two parts of this many columns, so that each part can be cast
-/// apart from the others.
+/// apart from the others. Scales of tensors and of rows are known before the cast.
 template <class Granularity>
 bool blocks_lie_in_parts(int parts, Index part_columns) {
-  if constexpr (Granularity::block_columns == 0) {
+  if constexpr (std::is_same_v<Granularity, PerTensor> || std::is_same_v<Granularity, PerRow>) {
     return true;
   } else {
     return parts == 1 || part_columns % Granularity::block_columns == 0;
@@ -53,13 +53,11 @@ namespace kernels {
 
 /// Enqueues what writes an operand, in as few passes as its precision allows: the values alone
 /// (dense); the values, then the copies (current scaling, whose scale is known last); or the copies
-/// alone. Scales of other granularities that wait for values beyond a tile, such as one a row,
-/// belong here, beside current scaling.
+/// alone, where scales are one a row after a pass that finds their amaxes: see enqueue_cast.
 /// @param name          the operation, for messages of errors
 /// @param write_values  `write_values(amax_bits)` enqueues what writes the values and, unless it is
 ///                      null, raises `amax_bits`, 0 so far, to the bits of max |values|
-/// @param write_copies  `write_copies()` enqueues what writes the copies, with scales that do not
-///                      wait for the values
+/// @param write_copies  `write_copies()` enqueues what writes the copies without the values
 /// @throws ShapeError  for a matrix that is too large, and for values without memory
 template <LinearPrecision P, OperandKind Kind, class WriteValues, class WriteCopies>
 void write_operand(const char* name, const Operand<P, Kind, Cuda>& operand,

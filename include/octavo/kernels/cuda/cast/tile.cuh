@@ -23,6 +23,12 @@ inline constexpr int columns_a_tile = tile_side / column_size;
 /// All threads of a block together work along `column_size` rows at once, a group in each round.
 static_assert(tile_rounds == columns_a_tile && quantize_threads == column_size * tile_runs);
 
+/// FP32 bits of the largest magnitudes of the copies' rows, where scales belong to rows.
+struct RowAmaxes {
+  std::uint32_t* row_major = nullptr;   ///< [rows], or null: not wanted
+  std::uint32_t* transposed = nullptr;  ///< [columns], or null: not wanted
+};
+
 /// What kernels that cast tiles write.
 template <class Format, class Granularity>
 struct CastArguments {
@@ -34,6 +40,7 @@ struct CastArguments {
   ScalingSlot slot;
   bool record;
   bool power_of_two;  ///< rounding of the scale that is found
+  RowAmaxes amaxes{};
 };
 
 /// The first row and column of a tile; columns count within one part.

@@ -189,7 +189,8 @@ OCTAVO_KERNEL void __launch_bounds__(quantize_threads, norm_tiles_at_once)
 /// Launches rms_norm_cast_kernel.
 struct RmsNormLaunch {
   float epsilon;
-  float* inverse_rms;  ///< [rows]
+  float* inverse_rms;           ///< [rows]
+  std::size_t workspace_bytes;  ///< that the board takes
 
   template <class Cast, class Format, class Granularity>
   void launch_cast(const char* name, const CastArguments<Format, Granularity>& arguments,
@@ -204,8 +205,8 @@ struct RmsNormLaunch {
   }
 };
 
-/// Enqueues what normalises rows and writes an operand's copies, with scales that do not wait for
-/// the values. The context's workspace holds what blocks tell each other.
+/// Enqueues what normalises rows and writes an operand's copies without the values. The context's
+/// workspace holds what blocks tell each other; a second pass finds everything told.
 template <QuantizedPrecision P, OperandKind Kind>
 void enqueue_norm_cast(const char* name, TensorView<const Bf16, 2, Cuda> x,
                        TensorView<const Bf16, 1, Cuda> weight, float epsilon,
@@ -218,7 +219,7 @@ void enqueue_norm_cast(const char* name, TensorView<const Bf16, 2, Cuda> x,
         "cudaMemsetAsync");
   const RmsNormSource source{x.data(), weight.data(), RmsNormBoard(board), x.extent(0),
                              x.extent(1)};
-  enqueue_cast<false>(name, source, y, context, RmsNormLaunch{epsilon, inverse_rms.data()});
+  enqueue_cast<false>(name, source, y, context, RmsNormLaunch{epsilon, inverse_rms.data(), bytes});
 }
 
 }  // namespace octavo::detail

@@ -1,0 +1,189 @@
+/// @file
+/// Scales a row of each copy. A row of the transposed copy is a column of the matrix, and both are
+/// longer than a tile, so that a first pass over what the source makes finds the amaxes of rows and
+/// columns; the cast makes scales of them. What a source makes is not written in between: it is
+/// made twice, which moves fewer bytes, or as many where the source reads two matrices for one.
+#pragma once
+
+#include <octavo/kernels/cuda/cast/block_scale.cuh>
+#include <octavo/kernels/cuda/cast/tile.cuh>
+
+namespace octavo::detail {
+
+// ---- the first pass -----------------------------------------------------------------------------
+
+/// The magnitudes of one tile, in shared memory.
+template <int Parts>
+struct TileMagnitudes {
+  /// The largest that a thread met in a row, of all parts, as bits of BF16.
+  std::uint16_t of_rows[tile_side][tile_runs];
+  /// The largest that a thread met in each column of its run.
+  uint4 of_columns[Parts][column_size][tile_runs];
+
+  /// FP32 bits of the largest of a row.
+  [[nodiscard]] __device__ std::uint32_t row(int row) const {
+    static_assert(tile_runs == 16);
+    const auto* fours = reinterpret_cast<const uint4*>(of_rows[row]);
+    const auto largest = [](uint4 of) {
+      return __vmaxu2(__vmaxu2(of.x, of.y), __vmaxu2(of.z, of.w));
+    };
+    return magnitude_bits(__vmaxu2(largest(fours[0]), largest(fours[1])));
+  }
+  /// The largest of two neighbouring columns, as bits of BF16.
+  [[nodiscard]] __device__ std::uint32_t column_pair(int part, int pair) const {
+    std::uint32_t largest = 0;
+#pragma unroll
+    for (int i = 0; i < column_size; ++i) {
+      const auto* pairs = reinterpret_cast<const std::uint32_t*>(of_columns[part][i]);
+      largest = __vmaxu2(largest, pairs[pair]);
+    }
+    return largest;
+  }
+};
+
+/// Finds the magnitudes of what the source makes of a tile. The block must synchronise before they
+/// are read.
+template <Fit F, class Format, class Granularity, class Source>
+__device__ void find_tile_magnitudes(const CastArguments<Format, Granularity>& arguments,
+                                     const Source& source, TilePlace place,
+                                     TileMagnitudes<Source::parts>& magnitudes) {
+  const RowPosition position;
+  std::uint32_t columns[Source::parts][Run<Bf16>::words_a_run] = {};
+  for_each_round<F>(
+      source, place, arguments.rows, arguments.part_columns, [] { return 0; },
+      [&](int round, int, const Produced<Bf16, Source::parts>& produced, int) {
+        std::uint32_t of_row = 0;
+#pragma unroll
+        for (int part = 0; part < Source::parts; ++part) {
+#pragma unroll
+          for (int i = 0; i < Run<Bf16>::words_a_run; ++i) {
+            const std::uint32_t word = produced.parts[part].words[i];
+            of_row = larger_magnitudes(of_row, word);
+            columns[part][i] = larger_magnitudes(columns[part][i], word);
+          }
+        }
+        magnitudes.of_rows[position.row + round * column_size][position.run] =
+            static_cast<std::uint16_t>(magnitude_bits(of_row) >> 16);
+      });
+#pragma unroll
+  for (int part = 0; part < Source::parts; ++part) {
+    magnitudes.of_columns[part][position.row][position.run] =
+        make_uint4(columns[part][0], columns[part][1], columns[part][2], columns[part][3]);
+  }
+}
+
+/// Raises the amaxes of a tile's rows and columns, where they are wanted.
+template <Fit F, class Format, class Granularity, class Source>
+__device__ void raise_row_amaxes(const CastArguments<Format, Granularity>& arguments,
+                                 const Source& source, TilePlace place) {
+  __shared__ alignas(16) TileMagnitudes<Source::parts> magnitudes;
+  find_tile_magnitudes<F>(arguments, source, place, magnitudes);
+  __syncthreads();
+  const int thread = static_cast<int>(threadIdx.x);
+  const RowAmaxes& amaxes = arguments.amaxes;
+  if (thread < tile_side) {
+    const Index row = place.row + thread;
+    if (amaxes.row_major != nullptr && row < arguments.rows) {
+      atomicMax(amaxes.row_major + row, magnitudes.row(thread));
+    }
+    return;
+  }
+  if (amaxes.transposed == nullptr) return;
+  constexpr int pairs = tile_side / 2;
+  for (int i = thread - tile_side; i < Source::parts * pairs; i += quantize_threads - tile_side) {
+    const Index column = place.column + i % pairs * 2;
+    std::uint32_t* target = amaxes.transposed + i / pairs * arguments.part_columns + column;
+    const std::uint32_t pair = magnitudes.column_pair(i / pairs, i % pairs);
+    if (column < arguments.part_columns) atomicMax(target, pair << 16);
+    if (column + 1 < arguments.part_columns) atomicMax(target + 1, pair & 0xffff0000u);
+  }
+}
+
+/// The first pass, in place of a cast. It begins with the first tile, because the cast begins with
+/// the last.
+template <Fit F, class Format, class Granularity>
+struct TileAmaxes {
+  static constexpr Fit fit = F;
+  static constexpr bool last_tile_first = false;
+  static constexpr std::size_t shared_bytes = 0;
+
+  template <class Source>
+  __device__ static void run(const CastArguments<Format, Granularity>& arguments,
+                             const Source& source, TilePlace place) {
+    raise_row_amaxes<F>(arguments, source, place);
+  }
+};
+
+// ---- the cast -----------------------------------------------------------------------------------
+
+/// The factors to cast a tile with.
+template <int Parts>
+struct TileScales {
+  float rows[tile_side];
+  float columns[Parts][tile_side];
+
+  /// Those of the block, in shared memory.
+  __device__ static TileScales& of_block() {
+    __shared__ TileScales scales;
+    return scales;
+  }
+};
+
+/// Finds the scales of a tile's rows and columns, one or two a thread; the first tiles of a row and
+/// of a column write their inverses. The block must synchronise before they are read.
+/// @param totals  takes in the amaxes
+/// @return whether a row or a column of this thread may saturate
+template <class S, int Parts, class Format>
+__device__ bool find_tile_scales(const CastArguments<Format, PerRow>& arguments, TilePlace place,
+                                 CastTotals& totals) {
+  auto& scales = TileScales<Parts>::of_block();
+  bool may_saturate = false;
+  const auto find = [&](const auto& copy, const std::uint32_t* amaxes, Index row, bool writes) {
+    const std::uint32_t amax_bits = amaxes[row];
+    float inverse;
+    const float scale = find_block_scale<S, Format>(amax_bits, inverse);
+    if (writes) copy.scale_inverses()[row] = inverse;
+    totals.amax_bits = max(totals.amax_bits, amax_bits);
+    may_saturate |= saturates<Format>(float_from_bits(amax_bits), scale);
+    return scale;
+  };
+  const int i = static_cast<int>(threadIdx.x) % tile_side;
+  if (threadIdx.x < tile_side) {
+    const Index row = place.row + i;
+    const bool exists = !arguments.row_major.empty() && row < arguments.rows;
+    scales.rows[i] =
+        exists ? find(arguments.row_major, arguments.amaxes.row_major, row, place.column == 0)
+               : 1.0f;
+    return may_saturate;
+  }
+#pragma unroll
+  for (int part = 0; part < Parts; ++part) {
+    const Index column = place.column + i;
+    const bool exists = !arguments.transposed.empty() && column < arguments.part_columns;
+    scales.columns[part][i] = exists ? find(arguments.transposed, arguments.amaxes.transposed,
+                                            part * arguments.part_columns + column, place.row == 0)
+                                     : 1.0f;
+  }
+  return may_saturate;
+}
+
+// ---- the host -----------------------------------------------------------------------------------
+
+/// Memory for the amaxes of the rows of the copies that are written, set to 0, in the context's
+/// workspace.
+/// @param bytes_used  bytes at the workspace's beginning that hold something else
+template <class Format, class Granularity>
+RowAmaxes clear_row_amaxes(const char* name, const CastArguments<Format, Granularity>& arguments,
+                           std::size_t bytes_used, const Context<Cuda>& context) {
+  const auto begin = static_cast<std::size_t>(round_up(static_cast<Index>(bytes_used), 256));
+  const std::size_t bytes = row_amaxes_workspace(arguments.rows, arguments.columns);
+  auto* amaxes = reinterpret_cast<std::uint32_t*>(
+      workspace_of<std::byte>(context, begin + bytes, name) + begin);
+  fill_zero(amaxes, bytes, context);
+  RowAmaxes result;
+  if (!arguments.row_major.empty()) result.row_major = amaxes;
+  if (!arguments.transposed.empty()) result.transposed = amaxes + arguments.rows;
+  return result;
+}
+
+}  // namespace octavo::detail
