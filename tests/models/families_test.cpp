@@ -45,6 +45,8 @@ struct Qwen3In {
   using Model = Qwen3<small_qwen3, Q, Cpu>;
 };
 
+using HeadInFp8 = PrecisionNamed<"fp8-delayed-fp8-head">;
+
 /// What a run leaves behind, bit for bit.
 struct Trace {
   std::vector<double> losses;
@@ -82,11 +84,12 @@ class Families : public testing::Test {
   }
 };
 
-using All = testing::Types<Gpt2In<Fp32>, Gpt2In<Bf16>, Gpt2In<Fp8Recipe<Delayed>>,
-                           Gpt2In<Fp8Recipe<Tensorwise>>, Gpt2In<Fp8Recipe<Rowwise>>,
-                           Gpt2In<Fp8Recipe<Blockwise>>, Gpt2In<support::MixedPrecision>,
-                           Gpt2In<Mxfp8>, Qwen3In<Bf16>, Qwen3In<Fp8Recipe<Delayed>>,
-                           Qwen3In<Fp8Recipe<Tensorwise>>, Qwen3In<Fp8Recipe<Blockwise>>>;
+using All =
+    testing::Types<Gpt2In<Fp32>, Gpt2In<Bf16>, Gpt2In<Fp8Recipe<Delayed>>,
+                   Gpt2In<Fp8Recipe<Tensorwise>>, Gpt2In<Fp8Recipe<Rowwise>>, Gpt2In<HeadInFp8>,
+                   Gpt2In<Fp8Recipe<Blockwise>>, Gpt2In<support::MixedPrecision>, Gpt2In<Mxfp8>,
+                   Qwen3In<Bf16>, Qwen3In<Fp8Recipe<Delayed>>, Qwen3In<Fp8Recipe<Tensorwise>>,
+                   Qwen3In<Fp8Recipe<Blockwise>>>;
 TYPED_TEST_SUITE(Families, All);
 
 TYPED_TEST(Families, NoChoiceThatSavesMemoryChangesABit) {
@@ -161,6 +164,31 @@ TYPED_TEST(Families, EveryGradientIsNearThatOfFp32) {
     EXPECT_LE(one.error, most) << one.name;
     EXPECT_NEAR(one.factor, 1.0, most / 2) << one.name;
   }
+}
+
+// The table that it shares with the embedding has 96 rows, which are padded to 128.
+TEST(Gpt2, AHeadInFp8IsRowwiseBesideDelayedLayers) {
+  Context<Cpu> context{2};
+  const SessionOptions options = support::small_options();
+  ModelSession<Gpt2<small_gpt2, HeadInFp8, Cpu>> session(options, context);
+  const support::TokenBatch batch = support::step_batch(options, 0);
+  EXPECT_FALSE(session.step({batch.tokens, batch.targets}, 1e-3).skipped);
+  for (const GemmEntry& entry : session.manifest().entries()) {
+    const bool is_head = entry.layer == "head";
+    EXPECT_TRUE(entry.expected.is_fp8()) << entry.layer;
+    EXPECT_EQ(entry.precision, is_head ? "fp8 rowwise" : "fp8 delayed") << entry.layer;
+    EXPECT_EQ(entry.scales_a, is_head ? GemmScales::row : GemmScales::tensor) << entry.layer;
+    EXPECT_EQ(entry.scales_b, entry.scales_a) << entry.layer;
+  }
+  int of_head = 0;
+  for (const OperandReport& operand : session.operands()) {
+    const bool is_head = operand.name.starts_with("head.");
+    EXPECT_EQ(operand.granularity, is_head ? "row" : "tensor") << operand.name;
+    EXPECT_EQ(std::isnan(operand.scale), is_head) << operand.name;
+    EXPECT_GT(operand.amax, 0) << operand.name;
+    of_head += is_head ? 1 : 0;
+  }
+  EXPECT_EQ(of_head, 3);
 }
 
 TEST(Gpt2, InitialValuesAreGpt2s) {
