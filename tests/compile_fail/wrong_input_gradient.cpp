@@ -1,4 +1,4 @@
-// expect: matmul_input_gradient(dy, w, dx, context): dy and w must be two TensorView<const T, 2, D>
+// expect: matmul_input_gradient(dy, w, dx, context): dy and w must be two TensorView<T, 2, D>
 // expect: or dy a QuantizedView with Layout::row_major and w one with Layout::transposed
 #include <octavo/octavo.hpp>
 

@@ -1,4 +1,4 @@
-// expect: matmul_weight_gradient(dy, x, dw, context): dy and x must be two TensorView<const
+// expect: matmul_weight_gradient(dy, x, dw, context): dy and x must be two TensorView<T, 2, D>
 // expect: or two QuantizedView with Layout::transposed
 #include <octavo/octavo.hpp>
 

@@ -1,4 +1,4 @@
-// expect: matmul_forward(x, w, y, context): x and w must be two TensorView<const T, 2, D>
+// expect: matmul_forward(x, w, y, context): x and w must be two TensorView<T, 2, D>
 // expect: or x and w two QuantizedView with Layout::row_major
 #include <octavo/octavo.hpp>
 

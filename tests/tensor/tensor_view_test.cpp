@@ -58,6 +58,19 @@ TEST(TensorView, ConstIsAddedButNeverTakenAway) {
   static_assert(std::is_trivially_copyable_v<View>);
 }
 
+template <class T, Device D>
+Index rows_of(TensorView<const T, 2, D> x, TensorView<T, 1, D> y) {
+  static_assert(std::is_same_v<T, float>);
+  return x.extent(0) + y.extent(0);
+}
+
+TEST(TensorView, ViewsForWritingAreDeducedWhereViewsForReadingAreAskedFor) {
+  Numbers n;
+  const TensorView<float, 1, Cpu> row{n.values.data(), {4}};
+  EXPECT_EQ(rows_of(n.view, row), 10);
+  EXPECT_EQ(rows_of(TensorView<const float, 2, Cpu>(n.view), row), 10);
+}
+
 TEST(CheckShape, NamesOperationArgumentAndBothShapes) {
   Numbers n;
   EXPECT_NO_THROW(check_shape("op", "x", n.view, {6, 4}));

@@ -45,6 +45,14 @@ constexpr void check_scales() {
                 "128, float> with the same or PerBlock<128, 128, float>");
 }
 
+/// Whether a product has dense operands of one format. One that is for writing, too, converts; the
+/// call that takes anything would take it as it is.
+template <class A, class B, class Y>
+inline constexpr bool are_dense = false;
+template <class A, class B, class T, Device D>
+inline constexpr bool are_dense<TensorView<A, 2, D>, TensorView<B, 2, D>, GemmOutput<T, D>> =
+    std::is_same_v<std::remove_const_t<A>, std::remove_const_t<B>>;
+
 /// False, once `T` is known.
 template <class T>
 inline constexpr bool no_such_operands = false;
@@ -160,28 +168,32 @@ template <class Y, class X, class Gy, class Gx, class G, Device D>
 /// @{
 
 template <class X, class W, class Y, class C>
-[[nodiscard]] GemmRun matmul_forward(const X&, const W&, const Y&, const C&) {
+requires(!detail::are_dense<X, W, Y>) [[nodiscard]] GemmRun
+    matmul_forward(const X&, const W&, const Y&, const C&) {
   static_assert(detail::no_such_operands<X>,
-                "matmul_forward(x, w, y, context): x and w must be two TensorView<const T, 2, D> "
+                "matmul_forward(x, w, y, context): x and w must be two TensorView<T, 2, D> "
                 "and y a GemmOutput<T, D>, or x and w two QuantizedView with Layout::row_major; "
                 "the transposed copies are for the gradients");
   return {};
 }
 
 template <class X, class W, class Y, class C>
-[[nodiscard]] GemmRun matmul_input_gradient(const X&, const W&, const Y&, const C&) {
-  static_assert(detail::no_such_operands<X>,
-                "matmul_input_gradient(dy, w, dx, context): dy and w must be two TensorView<const "
-                "T, 2, D> and dx a GemmOutput<T, D>, or dy a QuantizedView with Layout::row_major "
-                "and w one with Layout::transposed");
+requires(!detail::are_dense<X, W, Y>) [[nodiscard]] GemmRun
+    matmul_input_gradient(const X&, const W&, const Y&, const C&) {
+  static_assert(
+      detail::no_such_operands<X>,
+      "matmul_input_gradient(dy, w, dx, context): dy and w must be two "
+      "TensorView<T, 2, D> and dx a GemmOutput<T, D>, or dy a QuantizedView with Layout::row_major "
+      "and w one with Layout::transposed");
   return {};
 }
 
 template <class X, class W, class Y, class C>
-[[nodiscard]] GemmRun matmul_weight_gradient(const X&, const W&, const Y&, const C&) {
+requires(!detail::are_dense<X, W, Y>) [[nodiscard]] GemmRun
+    matmul_weight_gradient(const X&, const W&, const Y&, const C&) {
   static_assert(detail::no_such_operands<X>,
-                "matmul_weight_gradient(dy, x, dw, context): dy and x must be two TensorView<const "
-                "T, 2, D>, or two QuantizedView with Layout::transposed");
+                "matmul_weight_gradient(dy, x, dw, context): dy and x must be two "
+                "TensorView<T, 2, D>, or two QuantizedView with Layout::transposed");
   return {};
 }
 

@@ -130,11 +130,11 @@ class GroupedQueryAttention {
     const TensorView<T, 2, D> qkv{saved.qkv, {tokens, Shape.qkv_columns()}};
     const TensorView<T, 2, D> rotated{saved.rotated, {tokens, Shape.qkv_columns()}};
     qkv_.forward(x, {}, qkv, context);
-    rotate_.forward(constant(qkv), batch, positions, rotated, context);
+    rotate_.forward(qkv, batch, positions, rotated, context);
     const auto attended = output_.template input<M>(saved.attended, tokens,
                                                     {.row_major = true, .transposed = M::saves});
     count(AttentionPass::forward, batch,
-          attention_forward(shape_of(batch), constant(rotated), batch.documents, attended.values,
+          attention_forward(shape_of(batch), rotated, batch.documents, attended.values,
                             log_sum_exp(saved, tokens), context));
     quantize(attended, context);
     output_.forward(attended, residual, y, context);
@@ -161,10 +161,10 @@ class GroupedQueryAttention {
     const TensorView<const T, 2, D> rotated{saved.rotated, {tokens, Shape.qkv_columns()}};
     const TensorView<const T, 2, D> qkv{saved.qkv, {tokens, Shape.qkv_columns()}};
     const auto qkv_gradient = qkv_.output_gradient(scratch.qkv_gradient, tokens);
-    const TensorView<const float, 1, D> sums = log_sum_exp(saved, tokens);
     count(AttentionPass::backward, batch,
-          attention_backward(shape_of(batch), rotated, batch.documents, constant(attended.values),
-                             constant(attended_gradient), sums, qkv_gradient.values, context));
+          attention_backward(shape_of(batch), rotated, batch.documents, attended.values,
+                             attended_gradient, log_sum_exp(saved, tokens), qkv_gradient.values,
+                             context));
     rotate_.backward(qkv, batch, positions, qkv_gradient, qkv_.bias_gradient(), context);
     qkv_.backward(qkv_gradient, x, x_gradient, accumulate, context);
   }
@@ -215,10 +215,6 @@ class GroupedQueryAttention {
     registry_.manifest->attention(entries_[static_cast<std::size_t>(pass)]).count(by);
   }
 
-  template <class E, int Rank>
-  static TensorView<const E, Rank, D> constant(TensorView<E, Rank, D> view) {
-    return view;
-  }
   static TensorView<float, 1, D> log_sum_exp(const Saved& saved, Index tokens) {
     return {saved.log_sum_exp, {tokens * Shape.heads}};
   }

@@ -28,8 +28,7 @@ class Embedding {
   void forward(TensorView<const std::int32_t, 1, D> tokens,
                [[maybe_unused]] const BatchView<D>& batch, TensorView<T, 2, D> y,
                const Context<D>& context) const {
-    const TensorView<const T, 2, D> table = weight_.weight;
-    embedding_forward(tokens, table, y, context);
+    embedding_forward(tokens, weight_.weight, y, context);
   }
 
   /// Adds to the table's gradient.
@@ -68,9 +67,8 @@ class PositionEmbedding {
   /// @param y       [tokens, Hidden]
   void forward(TensorView<const std::int32_t, 1, D> tokens, const BatchView<D>& batch,
                TensorView<T, 2, D> y, const Context<D>& context) const {
-    const TensorView<const T, 2, D> table = tokens_.weight().weight;
-    const TensorView<const T, 2, D> positions = positions_.weight;
-    position_embedding_forward(tokens, table, positions, batch.positions(), y, context);
+    position_embedding_forward(tokens, tokens_.weight().weight, positions_.weight,
+                               batch.positions(), y, context);
   }
 
   /// Adds to the tables' gradients.

@@ -171,8 +171,7 @@ class Linear {
     if constexpr (quantized) {
       count(GemmPass::forward, matmul_forward(x.row_major, weight.row_major, output, context));
     } else {
-      count(GemmPass::forward,
-            matmul_forward(constant(x.values), constant(weight.values), output, context));
+      count(GemmPass::forward, matmul_forward(x.values, weight.values, output, context));
     }
   }
 
@@ -187,7 +186,7 @@ class Linear {
             matmul_input_gradient(dy.row_major, weight.transposed, output, context));
     } else {
       count(GemmPass::input_gradient,
-            matmul_input_gradient(constant(dy.values), constant(weight.values), output, context));
+            matmul_input_gradient(dy.values, weight.values, output, context));
     }
   }
 
@@ -202,15 +201,11 @@ class Linear {
             matmul_weight_gradient(dy.transposed, x.transposed, output, context));
     } else {
       count(GemmPass::weight_gradient,
-            matmul_weight_gradient(constant(dy.values), constant(x.values), output, context));
+            matmul_weight_gradient(dy.values, x.values, output, context));
     }
   }
 
  private:
-  template <class E, int Rank>
-  static TensorView<const E, Rank, D> constant(TensorView<E, Rank, D> view) {
-    return view;
-  }
   static constexpr const char* forward_format() {
     if constexpr (quantized) {
       return FormatTraits<OperandFormat<P, OperandKind::input>>::name;

@@ -133,9 +133,8 @@ class MLP {
     down_.backward(dy, activated, activated_gradient, accumulate, context);
 
     const auto wide_gradient = up_.output_gradient(scratch.wide_gradient, tokens);
-    const TensorView<const T, 2, D> incoming = activated_gradient;
-    const TensorView<const T, 2, D> source = wide(saved, tokens);
-    Activation::backward(incoming, source, wide_gradient, up_.bias_gradient(), context);
+    Activation::backward(activated_gradient, wide(saved, tokens), wide_gradient,
+                         up_.bias_gradient(), context);
     up_.backward(wide_gradient, x, x_gradient, accumulate, context);
   }
 
@@ -156,8 +155,7 @@ class MLP {
   template <class M>
   auto activate(const Saved& saved, Index tokens, Copies copies, const Context<D>& context) const {
     const auto activated = down_.template input<M>(saved.activated, tokens, copies);
-    const TensorView<const T, 2, D> source = wide(saved, tokens);
-    Activation::forward(source, activated, context);
+    Activation::forward(wide(saved, tokens), activated, context);
     return activated;
   }
 

@@ -94,8 +94,7 @@ class ResidualBranch {
     const TensorView<T, 2, D> normalised_gradient{scratch.normalised_gradient, x.shape()};
     part_.backward(gradient, normalised, normalised_gradient, batch, positions, saved.part,
                    scratch.part, accumulate, context);
-    const TensorView<const T, 2, D> incoming = normalised_gradient;
-    norm_.backward(incoming, x, statistics(saved, x.extent(0)), gradient, context);
+    norm_.backward(normalised_gradient, x, statistics(saved, x.extent(0)), gradient, context);
   }
 
   template <class Visitor>

@@ -54,8 +54,7 @@ class RoPE {
   /// @note enqueues; does not synchronise
   void place(const BatchView<D>& batch, const Context<D>& context) const {
     if (batch.documents.empty()) return;
-    embedding_forward(batch.documents.positions, TensorView<const float, 2, D>(table_), rows_,
-                      context);
+    embedding_forward(batch.documents.positions, table_, rows_, context);
   }
 
   /// Those of the batch that was placed last, or of any one without documents.

@@ -93,7 +93,7 @@ struct AdamW<MasterWeights<MasterFormat>, Moments<MomentFormat>> {
         fill_zero(update.first_moment.data(), update.first_moment.bytes(), context);
         fill_zero(update.second_moment.data(), update.second_moment.bytes(), context);
         if constexpr (has_master) {
-          widen(TensorView<const W, 1, D>(update.weight), update.master, context);
+          widen(update.weight, update.master, context);
         }
       }
       steps_ = 0;
@@ -118,9 +118,8 @@ struct AdamW<MasterWeights<MasterFormat>, Moments<MomentFormat>> {
     /// Updates all weights, unless the status says to skip.
     /// @note enqueues; does not synchronise
     void step(TensorView<const StepStatus, 1, D> status, const Context<D>& context) const {
-      const TensorView<const AdamWStep, 1, D> now = step_;
       for (const Update& update : updates_) {
-        adamw_update(update, settings_, now, status, context);
+        adamw_update(update, settings_, step_, status, context);
       }
     }
 

@@ -11,26 +11,47 @@
 
 namespace octavo {
 
-/// A dense row-major tensor that is owned elsewhere. Trivially copyable; copies see one memory.
+/// A dense row-major tensor that is owned elsewhere. Trivially copyable; copies see one memory. A
+/// view for writing is one for reading, too: what takes `TensorView<const T, Rank, D>` takes both,
+/// and deduces `T` from either.
 /// @tparam T     element type; const for input
 /// @tparam Rank  number of dimensions
 template <class T, int Rank, Device D>
-class TensorView {
+class TensorView : public TensorView<const T, Rank, D> {
+  using Constant = TensorView<const T, Rank, D>;
+
  public:
   using Element = T;
+  using typename Constant::Shape;
+
+  constexpr TensorView() = default;
+  OCTAVO_HOST_DEVICE constexpr TensorView(T* data, Shape shape) : Constant(data, shape) {}
+
+  // The memory was given as one to write to.
+  [[nodiscard]] OCTAVO_HOST_DEVICE constexpr T* data() const {
+    return const_cast<T*>(Constant::data());
+  }
+  [[nodiscard]] OCTAVO_HOST_DEVICE constexpr T* row(Index row) const {
+    return const_cast<T*>(Constant::row(row));
+  }
+  [[nodiscard]] constexpr TensorView rows(Index begin, Index count) const {
+    const Constant part = Constant::rows(begin, count);
+    return {const_cast<T*>(part.data()), part.shape()};
+  }
+};
+
+/// A view for reading.
+template <class T, int Rank, Device D>
+class TensorView<const T, Rank, D> {
+ public:
+  using Element = const T;
   using Shape = Array<Index, static_cast<std::size_t>(Rank)>;
 
   constexpr TensorView() = default;
-  OCTAVO_HOST_DEVICE constexpr TensorView(T* data, Shape shape) : data_(data), shape_(shape) {}
+  OCTAVO_HOST_DEVICE constexpr TensorView(const T* data, Shape shape)
+      : data_(data), shape_(shape) {}
 
-  /// A view for reading, from one for writing.
-  template <class Other>
-  requires(std::is_const_v<T>&& std::same_as<const Other, T> &&
-           !std::is_const_v<Other>) OCTAVO_HOST_DEVICE
-      constexpr TensorView(const TensorView<Other, Rank, D>& other)
-      : data_(other.data()), shape_(other.shape()) {}
-
-  [[nodiscard]] OCTAVO_HOST_DEVICE constexpr T* data() const { return data_; }
+  [[nodiscard]] OCTAVO_HOST_DEVICE constexpr const T* data() const { return data_; }
   [[nodiscard]] OCTAVO_HOST_DEVICE constexpr const Shape& shape() const { return shape_; }
   [[nodiscard]] OCTAVO_HOST_DEVICE constexpr Index extent(int dimension) const {
     return shape_[static_cast<std::size_t>(dimension)];
@@ -46,7 +67,7 @@ class TensorView {
   [[nodiscard]] std::size_t bytes() const { return static_cast<std::size_t>(size()) * sizeof(T); }
 
   /// The first element of row `row`, where rows are the first dimension.
-  [[nodiscard]] OCTAVO_HOST_DEVICE constexpr T* row(Index row) const {
+  [[nodiscard]] OCTAVO_HOST_DEVICE constexpr const T* row(Index row) const {
     return data_ + row * (size() / shape_[0]);
   }
 
@@ -59,13 +80,13 @@ class TensorView {
   }
 
  private:
-  T* data_ = nullptr;
+  const T* data_ = nullptr;
   Shape shape_{};
 };
 
 /// "[8, 128]", for messages.
 template <class T, int Rank, Device D>
-std::string shape_text(TensorView<T, Rank, D> view) {
+std::string shape_text(TensorView<const T, Rank, D> view) {
   std::string text = "[";
   for (int i = 0; i < Rank; ++i) text += (i == 0 ? "" : ", ") + std::to_string(view.extent(i));
   return text + "]";
@@ -73,10 +94,10 @@ std::string shape_text(TensorView<T, Rank, D> view) {
 
 /// Throws ShapeError unless the view has this shape.
 template <class T, int Rank, Device D>
-void check_shape(const char* operation, const char* name, TensorView<T, Rank, D> view,
-                 const typename TensorView<T, Rank, D>::Shape& expected) {
+void check_shape(const char* operation, const char* name, TensorView<const T, Rank, D> view,
+                 const typename TensorView<const T, Rank, D>::Shape& expected) {
   if (view.shape() == expected) return;
-  const TensorView<T, Rank, D> wanted{view.data(), expected};
+  const TensorView<const T, Rank, D> wanted{view.data(), expected};
   throw ShapeError(message(operation, ": ", name, " has shape ", shape_text(view), " but ",
                            shape_text(wanted), " is needed"));
 }

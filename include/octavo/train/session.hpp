@@ -143,7 +143,7 @@ class ModelSession final : public TrainingSession {
     copy_batch(batch);
     fill_zero(parts_.status.data(), parts_.status.bytes(), context_);
     parts_.model.evaluate(micro_batch(0), parts_.losses, context_);
-    add_losses(losses(), parts_.status, context_);
+    add_losses(parts_.losses, parts_.status, context_);
     return {read_status().loss_sum, count_targets(batch.targets)};
   }
 
@@ -225,8 +225,6 @@ class ModelSession final : public TrainingSession {
   void for_each_parameter(const Body& body) {
     parts_.model.visit_runs([&](const auto&, const auto& each) { each(body); });
   }
-  [[nodiscard]] TensorView<const float, 1, D> losses() const { return parts_.losses; }
-  [[nodiscard]] TensorView<const StepStatus, 1, D> status() const { return parts_.status; }
 
   /// The device has read the inputs before: each call that copies some ends with a result from it.
   void copy_tokens(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets) {
@@ -338,7 +336,7 @@ class ModelSession final : public TrainingSession {
     model.template quantize_weights<Mode::train>(context_);
     for (Index m = 0; m < options_.micro_batches; ++m) {
       train_micro_batch(m, {.first = m == 0, .last = m + 1 == options_.micro_batches});
-      add_losses(losses(), parts_.status, context_);
+      add_losses(parts_.losses, parts_.status, context_);
     }
     model.verify_step(options_.micro_batches);
     parts_.ranks.join(context_);
@@ -347,8 +345,8 @@ class ModelSession final : public TrainingSession {
     scaling.add_nonfinite(parts_.status, context_);
     parts_.ranks.sum(parts_.status, context_);
     decide_step(options_.max_gradient_norm, parts_.status, context_);
-    parts_.optimizer.step(status(), context_);
-    scaling.restore_if_skipped(status(), context_);
+    parts_.optimizer.step(parts_.status, context_);
+    scaling.restore_if_skipped(parts_.status, context_);
   }
 
   /// What a step that threw has moved so far: before its weights changed, the scaling state only.
