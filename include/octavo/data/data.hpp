@@ -6,4 +6,3 @@
 #include <octavo/data/documents.hpp>
 #include <octavo/data/text.hpp>
 #include <octavo/data/token_stream.hpp>
-#include <octavo/data/utf8.hpp>

@@ -3,7 +3,7 @@
 #pragma once
 
 #include <octavo/core/error.hpp>
-#include <octavo/data/utf8.hpp>
+#include <octavo/core/utf8.hpp>
 
 #include <algorithm>
 #include <array>
@@ -261,7 +261,7 @@ class TextReader {
 /// @throws ConfigError  if `sources` is empty, or two of them give the same file
 /// @throws IoError      if a path is missing, neither a file nor a folder, or not readable; if a
 ///                      named file is empty, or a folder holds no text
-inline Text load_text(const std::vector<std::filesystem::path>& sources) {
+[[nodiscard]] inline Text load_text(const std::vector<std::filesystem::path>& sources) {
   require<ConfigError>(!sources.empty(), "no text is named; give at least one file or folder");
   detail::TextReader reader;
   for (const std::filesystem::path& source : sources) {
@@ -283,7 +283,8 @@ inline Text load_text(const std::vector<std::filesystem::path>& sources) {
 }
 
 /// The bytes that `load_text` reads.
-inline std::vector<std::uint8_t> read_text(const std::vector<std::filesystem::path>& sources) {
+[[nodiscard]] inline std::vector<std::uint8_t> read_text(
+    const std::vector<std::filesystem::path>& sources) {
   return load_text(sources).bytes;
 }
 

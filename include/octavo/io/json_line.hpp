@@ -2,7 +2,7 @@
 /// One JSON object on one line.
 #pragma once
 
-#include <octavo/data/utf8.hpp>
+#include <octavo/core/utf8.hpp>
 
 #include <array>
 #include <charconv>

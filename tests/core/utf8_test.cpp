@@ -1,4 +1,4 @@
-#include <octavo/data/utf8.hpp>
+#include <octavo/core/utf8.hpp>
 
 #include <gtest/gtest.h>
 
