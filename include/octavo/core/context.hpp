@@ -52,9 +52,10 @@ struct DeviceLimits<Cuda> {
   std::optional<CudnnAnswer> cudnn_answer{};
 };
 
-// What asks for OpenMP has one name with it and another without, so that files of both kinds may be
-// linked to one program. An operation that uses it is one function of that program all the same,
-// with threads or without as the linker chose: compile all files alike. Results do not differ.
+// A program may have files that are compiled with OpenMP and files that are not. The functions here
+// that differ between the two have a namespace for each, or the linker would keep either one's code
+// for both. Operations that call them, such as `quantize`, have one name in both kinds of files:
+// the linker keeps one, with threads or without. Results do not differ; compile all files alike.
 #if defined(_OPENMP)
 #define OCTAVO_LOOPS openmp_loops
 #else
@@ -89,7 +90,7 @@ inline int checked_threads(int threads) {
 /// Threads and workspace for operations on the `Cpu` device. Not copyable: operations that share
 /// a context share its workspace, so they must not run at the same time.
 template <>
-class Context<Cpu> {
+class Context<Cpu> : detail::FindsBodies {
  public:
   /// @param threads  number of threads for each operation; 0 takes all that OpenMP offers
   /// @throws ConfigError  for a negative number; for one above both 256 and the processors; for
@@ -117,7 +118,7 @@ class Context<Cpu> {
 /// The context's workspace, for an operation that needs `bytes` of it.
 /// @throws UsageError  if it is smaller
 template <class T, Device D>
-T* workspace_of(const Context<D>& context, std::size_t bytes, const char* operation) {
+[[nodiscard]] T* workspace_of(const Context<D>& context, std::size_t bytes, const char* operation) {
   require<UsageError>(context.workspace().size() >= bytes, operation, " needs a workspace of ",
                       bytes, " bytes, but the context has ", context.workspace().size(),
                       "; bind a larger one, such as a model's bind() does");

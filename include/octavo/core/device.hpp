@@ -37,6 +37,14 @@ struct DeviceNotIncluded {
                 "compiles (NAME.cu)");
 };
 
+namespace detail {
+
+/// A base of every context: an unqualified call with a context finds the bodies of operations,
+/// which stand in this namespace, because of it.
+struct FindsBodies {};
+
+}  // namespace detail
+
 /// What a launching function needs of its device: threads or a stream, and the workspace that
 /// kernels and GEMMs may use while they run. Specialised for each device.
 template <Device D>

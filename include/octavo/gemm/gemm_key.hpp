@@ -127,7 +127,8 @@ void for_each_use(const GemmEntry& entry, const GemmRows& rows, const Add& add) 
 
 /// Every product that training steps and evaluations of a model on the `Cuda` device run, once, in
 /// the order of the manifest.
-inline std::vector<GemmKey> gemm_keys(const Manifest& manifest, const GemmRows& rows) {
+[[nodiscard]] inline std::vector<GemmKey> gemm_keys(const Manifest& manifest,
+                                                    const GemmRows& rows) {
   std::vector<GemmKey> keys;
   for (const GemmEntry& entry : manifest.entries()) {
     detail::for_each_use(entry, rows, [&](Index tokens, bool adds) {

@@ -263,7 +263,7 @@ inline GemmPlanRecord read_record_line(std::string_view line, std::string_view f
 }  // namespace detail
 
 /// Records as the text of a file: a title, then a line for each.
-inline std::string gemm_plans_text(std::span<const GemmPlanRecord> records) {
+[[nodiscard]] inline std::string gemm_plans_text(std::span<const GemmPlanRecord> records) {
   std::ostringstream text;
   text << detail::gemm_plans_title << '\n';
   for (const GemmPlanRecord& record : records) {
@@ -277,7 +277,8 @@ inline std::string gemm_plans_text(std::span<const GemmPlanRecord> records) {
 /// The records of such a text; none for an empty one.
 /// @param file  its name, for messages
 /// @throws IoError  naming the file and the line that is not as it was written
-inline std::vector<GemmPlanRecord> read_gemm_plans(std::string_view text, std::string_view file) {
+[[nodiscard]] inline std::vector<GemmPlanRecord> read_gemm_plans(std::string_view text,
+                                                                 std::string_view file) {
   std::vector<GemmPlanRecord> records;
   for (std::size_t number = 1; !text.empty(); ++number) {
     const std::string_view line = text.substr(0, text.find('\n'));
@@ -294,8 +295,8 @@ inline std::vector<GemmPlanRecord> read_gemm_plans(std::string_view text, std::s
 }
 
 /// `known` with each record that `fresh` has, too, replaced, and its others added; sorted.
-inline std::vector<GemmPlanRecord> merged_gemm_plans(std::vector<GemmPlanRecord> known,
-                                                     std::span<const GemmPlanRecord> fresh) {
+[[nodiscard]] inline std::vector<GemmPlanRecord> merged_gemm_plans(
+    std::vector<GemmPlanRecord> known, std::span<const GemmPlanRecord> fresh) {
   for (const GemmPlanRecord& record : fresh) {
     std::erase_if(known, [&](const GemmPlanRecord& old) { return record.replaces(old); });
     known.push_back(record);
@@ -329,7 +330,7 @@ void rehearse_gemms_sync(const Pass& pass, const Context<D>& context) {
 /// How the algorithms of the products of the last `prepare_gemms` were chosen, and of those that
 /// were launched since and never announced.
 template <Device D>
-GemmPlanSummary gemm_plan_summary(const Context<D>& context) {
+[[nodiscard]] GemmPlanSummary gemm_plan_summary(const Context<D>& context) {
   return gemm_plan_summary_body(context);
 }
 
@@ -345,9 +346,11 @@ void take_gemm_plans(std::span<const GemmPlanRecord> records, const Context<D>& 
 /// The algorithms of a context's products, for later runs; not those of products that were never
 /// tried, which heuristics find again.
 template <Device D>
-std::vector<GemmPlanRecord> gemm_plans(const Context<D>& context) {
+[[nodiscard]] std::vector<GemmPlanRecord> gemm_plans(const Context<D>& context) {
   return gemm_plans_body(context);
 }
+
+namespace detail {
 
 /// @name The `Cpu` device has one algorithm: there is nothing to choose.
 /// @{
@@ -361,4 +364,5 @@ inline void take_gemm_plans_body(std::span<const GemmPlanRecord>, const Context<
 inline std::vector<GemmPlanRecord> gemm_plans_body(const Context<Cpu>&) { return {}; }
 /// @}
 
+}  // namespace detail
 }  // namespace octavo

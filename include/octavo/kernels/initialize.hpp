@@ -43,14 +43,6 @@ void initialize_values(TensorView<W, 1, D> weight, const InitialValues& values,
   initialize_values_body(weight, values, context);
 }
 
-/// See initialize_values.
-template <class W>
-void initialize_values_body(TensorView<W, 1, Cpu> weight, const InitialValues& values,
-                            const Context<Cpu>& context) {
-  parallel_for(weight.extent(0), context,
-               [&](Index i) { weight.data()[i] = W(initial_value(values, i)); });
-}
-
 /// Copies weights to wider ones: the masters that an optimizer starts from.
 /// @param weight  [elements]
 /// @param master  [elements], written
@@ -63,12 +55,6 @@ void widen(TensorView<const W, 1, D> weight, TensorView<float, 1, D> master,
   widen_body(weight, master, context);
 }
 
-/// See widen.
-template <class W>
-void widen_body(TensorView<const W, 1, Cpu> weight, TensorView<float, 1, Cpu> master,
-                const Context<Cpu>& context) {
-  parallel_for(weight.extent(0), context,
-               [&](Index i) { master.data()[i] = static_cast<float>(weight.data()[i]); });
-}
-
 }  // namespace octavo
+
+#include <octavo/kernels/cpu/initialize.hpp>

@@ -12,6 +12,7 @@
 #include <cmath>
 
 namespace octavo {
+
 namespace detail {
 
 /// Queries that are worked on together.
@@ -88,13 +89,13 @@ inline void row_log_sum_exp(const float* scores, Index leading, Index rows, Inde
   }
 }
 
-}  // namespace detail
-
 /// See attention_limits.
 inline DeviceLimits<Cpu> attention_limits_body(const AttentionShape&, bool,
                                                const Context<Cpu>& context) {
   return context;
 }
+
+}  // namespace detail
 
 /// What runs a pass of attention on the `Cpu` device.
 template <class T>
@@ -157,45 +158,41 @@ inline Index statistic_of(const AttentionShape& shape, Index row) {
   return row / shape.tokens * shape.heads.heads * shape.tokens + row % shape.tokens;
 }
 
-}  // namespace detail
-
 /// See attention_forward.
 template <class T>
 const char* attention_forward_body(const AttentionShape& shape, TensorView<const T, 2, Cpu> qkv,
                                    const Documents<Cpu>& documents, TensorView<T, 2, Cpu> output,
                                    TensorView<float, 1, Cpu> log_sum_exp,
                                    const Context<Cpu>& context) {
-  using detail::Transpose;
   const Index heads = shape.heads.heads;
   const Index kv_heads = shape.heads.kv_heads;
   const Index dim = shape.heads.head_dim;
   const Index stride = shape.heads.columns();
   const Index group = heads / kv_heads;
   const float scale = 1.0f / std::sqrt(static_cast<float>(dim));
-  const auto one = [&](detail::DocumentRows document, Index kv, detail::AttentionScratch& w) {
+  const auto one = [&](DocumentRows document, Index kv, AttentionScratch& w) {
     const Index tokens = document.tokens;
     const T* rows = qkv.row(document.first);
-    detail::load_head(rows + (heads + kv) * dim, stride, tokens, dim, w.keys);
-    detail::load_head(rows + (heads + kv_heads + kv) * dim, stride, tokens, dim, w.values);
+    load_head(rows + (heads + kv) * dim, stride, tokens, dim, w.keys);
+    load_head(rows + (heads + kv_heads + kv) * dim, stride, tokens, dim, w.values);
     for (Index head = kv * group; head < (kv + 1) * group; ++head) {
-      float* sums =
-          log_sum_exp.data() + detail::statistic_of(shape, document.first) + head * shape.tokens;
-      for (Index first = 0; first < tokens; first += detail::attention_block) {
-        const Index count = std::min(detail::attention_block, tokens - first);
+      float* sums = log_sum_exp.data() + statistic_of(shape, document.first) + head * shape.tokens;
+      for (Index first = 0; first < tokens; first += attention_block) {
+        const Index count = std::min(attention_block, tokens - first);
         const Index keys = first + count;
-        detail::load_head(rows + first * stride + head * dim, stride, count, dim, w.queries);
-        detail::sgemm({w.queries, dim, Transpose::no}, {w.keys, dim, Transpose::yes}, count, keys,
-                      dim, scale, false, w.scores, keys);
-        detail::row_log_sum_exp(w.scores, keys, count, first, sums + first);
-        detail::scores_to_probabilities(w.scores, keys, count, keys, first, sums + first);
-        detail::sgemm({w.scores, keys, Transpose::no}, {w.values, dim, Transpose::no}, count, dim,
-                      keys, 1.0f, false, w.outputs, dim);
-        detail::store_head(w.outputs, heads * dim, count, dim,
-                           output.row(document.first + first) + head * dim);
+        load_head(rows + first * stride + head * dim, stride, count, dim, w.queries);
+        sgemm({w.queries, dim, Transpose::no}, {w.keys, dim, Transpose::yes}, count, keys, dim,
+              scale, false, w.scores, keys);
+        row_log_sum_exp(w.scores, keys, count, first, sums + first);
+        scores_to_probabilities(w.scores, keys, count, keys, first, sums + first);
+        sgemm({w.scores, keys, Transpose::no}, {w.values, dim, Transpose::no}, count, dim, keys,
+              1.0f, false, w.outputs, dim);
+        store_head(w.outputs, heads * dim, count, dim,
+                   output.row(document.first + first) + head * dim);
       }
     }
   };
-  detail::for_each_kv_head(shape, documents, context, one);
+  for_each_kv_head(shape, documents, context, one);
   return attention_implementation<T>(AttentionPass::forward, shape, context);
 }
 
@@ -209,60 +206,59 @@ const char* attention_backward_body(const AttentionShape& shape, TensorView<cons
                                     TensorView<const float, 1, Cpu> log_sum_exp,
                                     TensorView<T, 2, Cpu> qkv_gradient,
                                     const Context<Cpu>& context) {
-  using detail::Transpose;
   const Index heads = shape.heads.heads;
   const Index kv_heads = shape.heads.kv_heads;
   const Index dim = shape.heads.head_dim;
   const Index stride = shape.heads.columns();
   const Index group = heads / kv_heads;
   const float scale = 1.0f / std::sqrt(static_cast<float>(dim));
-  const auto one = [&](detail::DocumentRows document, Index kv, detail::AttentionScratch& w) {
+  const auto one = [&](DocumentRows document, Index kv, AttentionScratch& w) {
     const Index tokens = document.tokens;
     const T* rows = qkv.row(document.first);
     T* gradients = qkv_gradient.row(document.first);
-    detail::load_head(rows + (heads + kv) * dim, stride, tokens, dim, w.keys);
-    detail::load_head(rows + (heads + kv_heads + kv) * dim, stride, tokens, dim, w.values);
+    load_head(rows + (heads + kv) * dim, stride, tokens, dim, w.keys);
+    load_head(rows + (heads + kv_heads + kv) * dim, stride, tokens, dim, w.values);
     std::fill(w.key_gradient, w.key_gradient + tokens * dim, 0.0f);
     std::fill(w.value_gradient, w.value_gradient + tokens * dim, 0.0f);
     for (Index head = kv * group; head < (kv + 1) * group; ++head) {
       const float* sums =
-          log_sum_exp.data() + detail::statistic_of(shape, document.first) + head * shape.tokens;
-      for (Index first = 0; first < tokens; first += detail::attention_block) {
-        const Index count = std::min(detail::attention_block, tokens - first);
+          log_sum_exp.data() + statistic_of(shape, document.first) + head * shape.tokens;
+      for (Index first = 0; first < tokens; first += attention_block) {
+        const Index count = std::min(attention_block, tokens - first);
         const Index keys = first + count;
         const Index out_row = document.first + first;
-        detail::load_head(rows + first * stride + head * dim, stride, count, dim, w.queries);
-        detail::load_head(output_gradient.row(out_row) + head * dim, heads * dim, count, dim,
-                          w.outputs);
-        detail::sgemm({w.queries, dim, Transpose::no}, {w.keys, dim, Transpose::yes}, count, keys,
-                      dim, scale, false, w.scores, keys);
-        detail::scores_to_probabilities(w.scores, keys, count, keys, first, sums + first);
-        detail::sgemm({w.scores, keys, Transpose::yes}, {w.outputs, dim, Transpose::no}, keys, dim,
-                      count, 1.0f, true, w.value_gradient, dim);
-        detail::sgemm({w.outputs, dim, Transpose::no}, {w.values, dim, Transpose::yes}, count, keys,
-                      dim, 1.0f, false, w.score_gradients, keys);
+        load_head(rows + first * stride + head * dim, stride, count, dim, w.queries);
+        load_head(output_gradient.row(out_row) + head * dim, heads * dim, count, dim, w.outputs);
+        sgemm({w.queries, dim, Transpose::no}, {w.keys, dim, Transpose::yes}, count, keys, dim,
+              scale, false, w.scores, keys);
+        scores_to_probabilities(w.scores, keys, count, keys, first, sums + first);
+        sgemm({w.scores, keys, Transpose::yes}, {w.outputs, dim, Transpose::no}, keys, dim, count,
+              1.0f, true, w.value_gradient, dim);
+        sgemm({w.outputs, dim, Transpose::no}, {w.values, dim, Transpose::yes}, count, keys, dim,
+              1.0f, false, w.score_gradients, keys);
         for (Index r = 0; r < count; ++r) {
           const T* o = output.row(out_row + r) + head * dim;
           const float* d_out = w.outputs + r * dim;
           const float delta =
-              detail::lane_sum(dim, [&](Index c) { return static_cast<float>(o[c]) * d_out[c]; });
+              lane_sum(dim, [&](Index c) { return static_cast<float>(o[c]) * d_out[c]; });
           const float* p = w.scores + r * keys;
           float* ds = w.score_gradients + r * keys;
           for (Index c = 0; c < keys; ++c) ds[c] = p[c] * (ds[c] - delta) * scale;
         }
-        detail::sgemm({w.score_gradients, keys, Transpose::yes}, {w.queries, dim, Transpose::no},
-                      keys, dim, count, 1.0f, true, w.key_gradient, dim);
-        detail::sgemm({w.score_gradients, keys, Transpose::no}, {w.keys, dim, Transpose::no}, count,
-                      dim, keys, 1.0f, false, w.outputs, dim);
-        detail::store_head(w.outputs, stride, count, dim, gradients + first * stride + head * dim);
+        sgemm({w.score_gradients, keys, Transpose::yes}, {w.queries, dim, Transpose::no}, keys, dim,
+              count, 1.0f, true, w.key_gradient, dim);
+        sgemm({w.score_gradients, keys, Transpose::no}, {w.keys, dim, Transpose::no}, count, dim,
+              keys, 1.0f, false, w.outputs, dim);
+        store_head(w.outputs, stride, count, dim, gradients + first * stride + head * dim);
       }
     }
-    detail::store_head(w.key_gradient, stride, tokens, dim, gradients + (heads + kv) * dim);
-    detail::store_head(w.value_gradient, stride, tokens, dim,
-                       gradients + (heads + kv_heads + kv) * dim);
+    store_head(w.key_gradient, stride, tokens, dim, gradients + (heads + kv) * dim);
+    store_head(w.value_gradient, stride, tokens, dim, gradients + (heads + kv_heads + kv) * dim);
   };
-  detail::for_each_kv_head(shape, documents, context, one);
+  for_each_kv_head(shape, documents, context, one);
   return attention_implementation<T>(AttentionPass::backward, shape, context);
 }
+
+}  // namespace detail
 
 }  // namespace octavo

@@ -13,21 +13,20 @@
 #include <string_view>
 #include <type_traits>
 
-namespace octavo {
+namespace octavo::detail {
 
 /// See attention_limits. Makes cuDNN's plans of the shape, which its first use would make else.
 /// @throws ConfigError  for a head_dim or a length that the own kernels do not run
 inline DeviceLimits<Cuda> attention_limits_body(const AttentionShape& shape, bool is_bf16,
                                                 const Context<Cuda>& context) {
-  detail::require_own_attention(shape, is_bf16);
+  require_own_attention(shape, is_bf16);
   DeviceLimits<Cuda> limits = context.limits();
   limits.cudnn = limits.cudnn && is_bf16;
 #if defined(OCTAVO_WITH_CUDNN)
-  const bool asks =
-      is_bf16 && detail::attention_kernels<Bf16>(AttentionPass::forward, shape, limits) !=
-                     detail::AttentionKernels::octavo;
+  const bool asks = is_bf16 && attention_kernels<Bf16>(AttentionPass::forward, shape, limits) !=
+                                   AttentionKernels::octavo;
   if (asks && shape.rows() > 0) {
-    limits.cudnn_answer = context.state<detail::CudnnAttention>().ask(shape, limits.deterministic);
+    limits.cudnn_answer = context.state<CudnnAttention>().ask(shape, limits.deterministic);
   }
 #endif
   return limits;
@@ -44,17 +43,17 @@ const char* attention_forward_body(const AttentionShape& shape, TensorView<const
   const char* by = attention_implementation<T>(AttentionPass::forward, shape,
                                                attention_limits<T>(shape, context));
   if constexpr (std::is_same_v<T, float>) {
-    detail::simple_attention_forward(shape, qkv, documents, output, log_sum_exp, context);
+    simple_attention_forward(shape, qkv, documents, output, log_sum_exp, context);
   } else {
 #if defined(OCTAVO_WITH_CUDNN)
     if (std::string_view(by) != "octavo") {
-      context.state<detail::CudnnAttention>().forward(
-          shape, detail::tell_cudnn_of_documents(shape, documents, context), qkv.data(),
-          output.data(), log_sum_exp.data(), context);
+      context.state<CudnnAttention>().forward(
+          shape, tell_cudnn_of_documents(shape, documents, context), qkv.data(), output.data(),
+          log_sum_exp.data(), context);
       return by;
     }
 #endif
-    detail::own_attention_forward(shape, qkv, documents, output, log_sum_exp, context);
+    own_attention_forward(shape, qkv, documents, output, log_sum_exp, context);
   }
   return by;
 }
@@ -73,21 +72,21 @@ const char* attention_backward_body(const AttentionShape& shape, TensorView<cons
   const char* by = attention_implementation<T>(AttentionPass::backward, shape,
                                                attention_limits<T>(shape, context));
   if constexpr (std::is_same_v<T, float>) {
-    detail::simple_attention_backward(shape, qkv, documents, output, output_gradient, log_sum_exp,
-                                      qkv_gradient, context);
+    simple_attention_backward(shape, qkv, documents, output, output_gradient, log_sum_exp,
+                              qkv_gradient, context);
   } else {
 #if defined(OCTAVO_WITH_CUDNN)
     if (std::string_view(by) != "octavo") {
-      context.state<detail::CudnnAttention>().backward(
-          shape, detail::tell_cudnn_of_documents(shape, documents, context), qkv.data(),
-          output.data(), output_gradient.data(), log_sum_exp.data(), qkv_gradient.data(), context);
+      context.state<CudnnAttention>().backward(
+          shape, tell_cudnn_of_documents(shape, documents, context), qkv.data(), output.data(),
+          output_gradient.data(), log_sum_exp.data(), qkv_gradient.data(), context);
       return by;
     }
 #endif
-    detail::own_attention_backward(shape, qkv, documents, output, output_gradient, log_sum_exp,
-                                   qkv_gradient, context);
+    own_attention_backward(shape, qkv, documents, output, output_gradient, log_sum_exp,
+                           qkv_gradient, context);
   }
   return by;
 }
 
-}  // namespace octavo
+}  // namespace octavo::detail

@@ -40,7 +40,7 @@ void check(cudaError_t status, const char* call, const Parts&... advice) {
 /// GPU or of several, by turns: an operation makes its context's GPU the thread's current one, and
 /// leaves it so.
 template <>
-class Context<Cuda> {
+class Context<Cuda> : detail::FindsBodies {
  public:
   /// @param gpu  index of the GPU, as CUDA counts them
   /// @throws CudaError    if there is no such GPU

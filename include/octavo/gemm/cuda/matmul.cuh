@@ -9,9 +9,7 @@
 
 #include <bit>
 
-namespace octavo {
-
-namespace detail {
+namespace octavo::detail {
 
 /// The largest power of two, up to 256, that all addresses are multiples of.
 template <class... Elements>
@@ -38,8 +36,6 @@ void enqueue_product(GemmKey key, const A* a, const B* b, const GemmVectors& sca
                                  {a, b, addend, y.result.data(), workspace}, context);
 }
 
-}  // namespace detail
-
 /// result = op(a) · op(b) + addend + bias for dense operands.
 template <class T, class Y>
 GemmRun matmul_dense_body(TensorView<const T, 2, Cuda> a, bool transpose_a,
@@ -52,8 +48,8 @@ GemmRun matmul_dense_body(TensorView<const T, 2, Cuda> a, bool transpose_a,
   key.k = a.extent(transpose_a ? 0 : 1);
   key.transpose_a = transpose_a;
   key.transpose_b = transpose_b;
-  detail::enqueue_product(key, a.data(), b.data(), {}, y, context);
-  return {FormatTraits<T>::name, FormatTraits<T>::name, detail::cublas_implementation};
+  enqueue_product(key, a.data(), b.data(), {}, y, context);
+  return {FormatTraits<T>::name, FormatTraits<T>::name, cublas_implementation};
 }
 
 /// result = a · bᵀ + addend + bias for quantised operands. Only the forward accumulates fast: see
@@ -67,13 +63,12 @@ GemmRun matmul_quantized_body(GemmPass pass, QuantizedView<A, Ga, La, Cuda> a,
   GemmKey key;
   key.k = a.inner();
   key.transpose_b = true;
-  key.scales_a = detail::cublas_scales<Ga>();
-  key.scales_b = detail::cublas_scales<Gb>();
-  key.fast_accumulation = pass == GemmPass::forward && detail::accumulates_fast(key.scales_a) &&
-                          detail::accumulates_fast(key.scales_b);
-  detail::enqueue_product(key, a.data(), b.data(), {a.scale_inverses(), b.scale_inverses()}, y,
-                          context);
-  return {FormatTraits<A>::name, FormatTraits<B>::name, detail::cublas_implementation};
+  key.scales_a = cublas_scales<Ga>();
+  key.scales_b = cublas_scales<Gb>();
+  key.fast_accumulation = pass == GemmPass::forward && accumulates_fast(key.scales_a) &&
+                          accumulates_fast(key.scales_b);
+  enqueue_product(key, a.data(), b.data(), {a.scale_inverses(), b.scale_inverses()}, y, context);
+  return {FormatTraits<A>::name, FormatTraits<B>::name, cublas_implementation};
 }
 
-}  // namespace octavo
+}  // namespace octavo::detail

@@ -19,8 +19,7 @@
 #include <utility>
 #include <vector>
 
-namespace octavo {
-namespace detail {
+namespace octavo::detail {
 
 /// A product with the algorithm that it runs with.
 struct GemmPlan {
@@ -291,34 +290,32 @@ class GemmPlans {
   std::vector<std::string> refused_;    ///< records, since then
 };
 
-}  // namespace detail
-
 /// See prepare_gemms.
 inline int prepare_gemms_body(std::span<const GemmKey> keys, GemmChoice choice,
                               const Context<Cuda>& context) {
-  return context.state<detail::GemmPlans>().prepare(keys, choice, context);
+  return context.state<GemmPlans>().prepare(keys, choice, context);
 }
 
 /// See rehearse_gemms_sync.
 template <class Pass>
 void rehearse_gemms_sync_body(const Pass& pass, const Context<Cuda>& context) {
-  context.state<detail::GemmPlans>().rehearse(pass, context);
+  context.state<GemmPlans>().rehearse(pass, context);
 }
 
 /// See gemm_plan_summary.
 inline GemmPlanSummary gemm_plan_summary_body(const Context<Cuda>& context) {
-  return context.state<detail::GemmPlans>().summary();
+  return context.state<GemmPlans>().summary();
 }
 
 /// See take_gemm_plans.
 inline void take_gemm_plans_body(std::span<const GemmPlanRecord> records,
                                  const Context<Cuda>& context) {
-  context.state<detail::GemmPlans>().take(records, context);
+  context.state<GemmPlans>().take(records, context);
 }
 
 /// See gemm_plans.
 inline std::vector<GemmPlanRecord> gemm_plans_body(const Context<Cuda>& context) {
-  return context.state<detail::GemmPlans>().records(context);
+  return context.state<GemmPlans>().records(context);
 }
 
-}  // namespace octavo
+}  // namespace octavo::detail

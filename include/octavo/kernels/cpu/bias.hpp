@@ -5,8 +5,7 @@
 #include <octavo/kernels/bias.hpp>
 #include <octavo/kernels/cpu/vector.hpp>
 
-namespace octavo {
-namespace detail {
+namespace octavo::detail {
 
 /// sums[c] += Σ over rows of values[r, c]: columns in parallel and rows in order, so that the sum's
 /// order is fixed.
@@ -31,14 +30,12 @@ void add_column_sums(TensorView<T, 2, Cpu> values, TensorView<G, 1, Cpu> sums,
   });
 }
 
-}  // namespace detail
-
 /// See bias_backward.
 template <LinearPrecision P, class G>
 void bias_backward_body(const Operand<P, OperandKind::output_gradient, Cpu>& y_gradient,
                         TensorView<G, 1, Cpu> bias_gradient, const Context<Cpu>& context) {
-  detail::add_column_sums(y_gradient.values, bias_gradient, context);
+  add_column_sums(y_gradient.values, bias_gradient, context);
   quantize(y_gradient, context);
 }
 
-}  // namespace octavo
+}  // namespace octavo::detail

@@ -10,7 +10,7 @@
 #include <cmath>
 #include <limits>
 
-namespace octavo {
+namespace octavo::detail {
 
 /// See cross_entropy.
 template <class T>
@@ -31,7 +31,7 @@ void cross_entropy_body(TensorView<T, 2, Cpu> logits,
       const float value = static_cast<float>(row[i]);
       largest = value > largest ? value : largest;
     }
-    const float sum = detail::lane_sum(
+    const float sum = lane_sum(
         vocabulary, [&](Index i) { return fast_exp(static_cast<float>(row[i]) - largest); });
     const float at_target = exists ? static_cast<float>(row[target]) : nan;
     losses.data()[t] = ignored ? 0.0f : std::log(sum) - (at_target - largest);
@@ -47,4 +47,4 @@ void cross_entropy_body(TensorView<T, 2, Cpu> logits,
   });
 }
 
-}  // namespace octavo
+}  // namespace octavo::detail

@@ -7,7 +7,7 @@
 
 #include <algorithm>
 
-namespace octavo {
+namespace octavo::detail {
 
 /// See embedding_forward.
 template <class T>
@@ -54,4 +54,4 @@ void embedding_backward_body(TensorView<const std::int32_t, 1, Cpu> tokens,
   });
 }
 
-}  // namespace octavo
+}  // namespace octavo::detail

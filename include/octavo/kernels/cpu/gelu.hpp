@@ -6,16 +6,13 @@
 #include <octavo/kernels/cpu/bias.hpp>
 #include <octavo/kernels/gelu.hpp>
 
-namespace octavo {
-namespace detail {
+namespace octavo::detail {
 
 /// (1 + tanh(z)) / 2 for z = √(2/π) · (x + 0.044715 · x³): the sigmoid of 2 · z.
 inline float gelu_gate(float x) {
   constexpr float twice_root = 1.5957691216f;  // 2 · √(2/π)
   return 1.0f / (1.0f + fast_exp(-twice_root * (x + 0.044715f * x * x * x)));
 }
-
-}  // namespace detail
 
 /// See gelu_forward.
 template <LinearPrecision P, OperandKind Kind, class T>
@@ -27,7 +24,7 @@ void gelu_forward_body(TensorView<const T, 2, Cpu> x, const Operand<P, Kind, Cpu
     T* result = y.values.row(t);
     for (Index i = 0; i < ffn; ++i) {
       const float value = static_cast<float>(row[i]);
-      result[i] = T(value * detail::gelu_gate(value));
+      result[i] = T(value * gelu_gate(value));
     }
   });
   quantize(y, context);
@@ -45,13 +42,13 @@ void gelu_backward_body(TensorView<const T, 2, Cpu> y_gradient, TensorView<const
     T* result = x_gradient.values.row(t);
     for (Index i = 0; i < ffn; ++i) {
       const float value = static_cast<float>(row[i]);
-      const float s = detail::gelu_gate(value);
+      const float s = gelu_gate(value);
       const float slope = 1.5957691216f + 0.2140644488f * value * value;  // 2 · dz/dx
       result[i] = T(static_cast<float>(dy[i]) * (s + value * s * (1.0f - s) * slope));
     }
   });
-  if (!bias_gradient.empty()) detail::add_column_sums(x_gradient.values, bias_gradient, context);
+  if (!bias_gradient.empty()) add_column_sums(x_gradient.values, bias_gradient, context);
   quantize(x_gradient, context);
 }
 
-}  // namespace octavo
+}  // namespace octavo::detail

@@ -7,7 +7,7 @@
 
 #include <cmath>
 
-namespace octavo {
+namespace octavo::detail {
 
 /// See layer_norm_forward.
 template <LinearPrecision P, OperandKind Kind, class T>
@@ -20,8 +20,8 @@ void layer_norm_forward_body(TensorView<const T, 2, Cpu> x, TensorView<const T, 
   parallel_for(x.extent(0), context, [&](Index t) {
     const T* row = x.row(t);
     const float mean =
-        detail::lane_sum(hidden, [&](Index i) { return static_cast<float>(row[i]); }) / count;
-    const float squares = detail::lane_sum(hidden, [&](Index i) {
+        lane_sum(hidden, [&](Index i) { return static_cast<float>(row[i]); }) / count;
+    const float squares = lane_sum(hidden, [&](Index i) {
       const float value = static_cast<float>(row[i]) - mean;
       return value * value;
     });
@@ -59,9 +59,9 @@ void layer_norm_backward_body(TensorView<const T, 2, Cpu> y_gradient, TensorView
     T* dx = x_gradient.row(t);
     const auto g = [&](Index i) { return static_cast<float>(dy[i]) * static_cast<float>(w[i]); };
     const auto count = static_cast<float>(hidden);
-    const float mean = detail::lane_sum(hidden, g) / count;
+    const float mean = lane_sum(hidden, g) / count;
     const float product =
-        detail::lane_sum(hidden, [&](Index i) { return g(i) * normalised(row, t, i); }) / count;
+        lane_sum(hidden, [&](Index i) { return g(i) * normalised(row, t, i); }) / count;
     const float inverse = statistics.data()[2 * t + 1];
     for (Index i = 0; i < hidden; ++i) {
       dx[i] =
@@ -92,4 +92,4 @@ void layer_norm_backward_body(TensorView<const T, 2, Cpu> y_gradient, TensorView
   });
 }
 
-}  // namespace octavo
+}  // namespace octavo::detail

@@ -5,7 +5,7 @@
 #include <octavo/core/context.hpp>
 #include <octavo/kernels/positions.hpp>
 
-namespace octavo {
+namespace octavo::detail {
 
 /// See position_embedding_forward.
 template <class T>
@@ -40,4 +40,4 @@ void positions_backward_body(TensorView<const T, 2, Cpu> y_gradient, Index seque
   });
 }
 
-}  // namespace octavo
+}  // namespace octavo::detail

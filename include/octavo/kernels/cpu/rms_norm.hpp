@@ -7,7 +7,7 @@
 
 #include <cmath>
 
-namespace octavo {
+namespace octavo::detail {
 
 /// See rms_norm_forward.
 template <LinearPrecision P, OperandKind Kind, class T>
@@ -17,7 +17,7 @@ void rms_norm_forward_body(TensorView<const T, 2, Cpu> x, TensorView<const T, 1,
   const Index hidden = x.extent(1);
   parallel_for(x.extent(0), context, [&](Index t) {
     const T* row = x.row(t);
-    const float squares = detail::lane_sum(hidden, [&](Index i) {
+    const float squares = lane_sum(hidden, [&](Index i) {
       const float value = static_cast<float>(row[i]);
       return value * value;
     });
@@ -46,7 +46,7 @@ void rms_norm_backward_body(TensorView<const T, 2, Cpu> y_gradient, TensorView<c
     const T* w = weight.data();
     T* dx = x_gradient.row(t);
     const float inverse = inverse_rms.data()[t];
-    const float dot = detail::lane_sum(hidden, [&](Index i) {
+    const float dot = lane_sum(hidden, [&](Index i) {
       return static_cast<float>(dy[i]) * static_cast<float>(w[i]) * static_cast<float>(row[i]);
     });
     const float mean = dot * inverse * inverse / static_cast<float>(hidden);
@@ -77,4 +77,4 @@ void rms_norm_backward_body(TensorView<const T, 2, Cpu> y_gradient, TensorView<c
   });
 }
 
-}  // namespace octavo
+}  // namespace octavo::detail

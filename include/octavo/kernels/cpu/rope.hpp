@@ -7,8 +7,7 @@
 
 #include <cmath>
 
-namespace octavo {
-namespace detail {
+namespace octavo::detail {
 
 /// Rotates one head by the angles whose cosines and sines are given; `sign` −1 rotates back.
 /// `source` and `target` may be the same.
@@ -68,8 +67,6 @@ void head_norm_weight_gradient(TensorView<const T, 2, Cpu> gradient,
   }
 }
 
-}  // namespace detail
-
 /// See rope_forward.
 template <class T>
 void rope_forward_body(TensorView<const T, 2, Cpu> qkv, HeadLayout layout,
@@ -83,14 +80,14 @@ void rope_forward_body(TensorView<const T, 2, Cpu> qkv, HeadLayout layout,
       T* result = rotated.row(t) + h * dim;
       if (norm.query.empty()) {
         const auto plain = [&](Index j) { return static_cast<float>(head[j]); };
-        detail::rotate_head(plain, result, dim / 2, angles, 1.0f);
+        rotate_head(plain, result, dim / 2, angles, 1.0f);
       } else {
-        const float inverse = detail::head_inverse_rms(head, dim, norm.epsilon);
+        const float inverse = head_inverse_rms(head, dim, norm.epsilon);
         const T* weight = (h < layout.heads ? norm.query : norm.key).data();
         const auto normalised = [&](Index j) {
           return static_cast<float>(head[j]) * inverse * static_cast<float>(weight[j]);
         };
-        detail::rotate_head(normalised, result, dim / 2, angles, 1.0f);
+        rotate_head(normalised, result, dim / 2, angles, 1.0f);
       }
     }
     if (rotated.data() == qkv.data()) return;
@@ -114,20 +111,20 @@ void rope_backward_body(TensorView<T, 2, Cpu> rotated_gradient, HeadLayout layou
     for (Index h = 0; h < rotated_heads; ++h) {
       T* head = rotated_gradient.row(t) + h * dim;
       const auto value = [&](Index j) { return static_cast<float>(head[j]); };
-      detail::rotate_head(value, head, dim / 2, angles, -1.0f);
+      rotate_head(value, head, dim / 2, angles, -1.0f);
     }
   });
   if (!norm.query.empty()) {
     const TensorView<const T, 2, Cpu> gradient = rotated_gradient;
-    detail::head_norm_weight_gradient(gradient, qkv, Index{0}, layout.heads, dim, norm.epsilon,
-                                      norm_gradient.query.data());
-    detail::head_norm_weight_gradient(gradient, qkv, layout.heads, layout.kv_heads, dim,
-                                      norm.epsilon, norm_gradient.key.data());
+    head_norm_weight_gradient(gradient, qkv, Index{0}, layout.heads, dim, norm.epsilon,
+                              norm_gradient.query.data());
+    head_norm_weight_gradient(gradient, qkv, layout.heads, layout.kv_heads, dim, norm.epsilon,
+                              norm_gradient.key.data());
     parallel_for(rotated_gradient.extent(0), context, [&](Index t) {
       for (Index h = 0; h < rotated_heads; ++h) {
         const T* weight = (h < layout.heads ? norm.query : norm.key).data();
-        detail::head_norm_backward(rotated_gradient.row(t) + h * dim, qkv.row(t) + h * dim, weight,
-                                   dim, norm.epsilon);
+        head_norm_backward(rotated_gradient.row(t) + h * dim, qkv.row(t) + h * dim, weight, dim,
+                           norm.epsilon);
       }
     });
   }
@@ -138,4 +135,4 @@ void rope_backward_body(TensorView<T, 2, Cpu> rotated_gradient, HeadLayout layou
   quantize(qkv_gradient, context);
 }
 
-}  // namespace octavo
+}  // namespace octavo::detail

@@ -5,7 +5,7 @@
 #include <octavo/core/math.hpp>
 #include <octavo/kernels/swiglu.hpp>
 
-namespace octavo {
+namespace octavo::detail {
 
 /// See swiglu_forward.
 template <LinearPrecision P, OperandKind Kind, class T>
@@ -49,4 +49,4 @@ void swiglu_backward_body(TensorView<const T, 2, Cpu> y_gradient,
   quantize(gate_up_gradient, context);
 }
 
-}  // namespace octavo
+}  // namespace octavo::detail

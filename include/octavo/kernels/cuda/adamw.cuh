@@ -5,8 +5,7 @@
 #include <octavo/kernels/adamw.hpp>
 #include <octavo/kernels/cuda/run.cuh>
 
-namespace octavo {
-namespace detail {
+namespace octavo::detail {
 
 /// A run's elements one by one.
 template <class T>
@@ -94,22 +93,18 @@ OCTAVO_KERNEL void __launch_bounds__(elementwise_threads, 4)
   }
 }
 
-}  // namespace detail
-
 /// See adamw_update.
 template <class W, class G, class M>
 void adamw_update_body(const AdamWParameter<W, G, M, Cuda>& parameter,
                        const AdamWSettings& settings, TensorView<const AdamWStep, 1, Cuda> step,
                        TensorView<const StepStatus, 1, Cuda> status, const Context<Cuda>& context) {
-  const bool vectors = detail::rows_are_vectors(
-      0, parameter.weight.data(), parameter.gradient.data(), parameter.master.data(),
-      parameter.first_moment.data(), parameter.second_moment.data());
-  const Index runs = ceil_divide(parameter.weight.extent(0), detail::run_size);
-  detail::launch(
-      "adamw_update",
-      vectors ? detail::adamw_kernel<true, W, G, M> : detail::adamw_kernel<false, W, G, M>,
-      ceil_divide(runs, detail::elementwise_threads), detail::elementwise_threads, 0, context,
-      parameter, settings, step.data(), status.data());
+  const bool vectors = rows_are_vectors(0, parameter.weight.data(), parameter.gradient.data(),
+                                        parameter.master.data(), parameter.first_moment.data(),
+                                        parameter.second_moment.data());
+  const Index runs = ceil_divide(parameter.weight.extent(0), run_size);
+  launch("adamw_update", vectors ? adamw_kernel<true, W, G, M> : adamw_kernel<false, W, G, M>,
+         ceil_divide(runs, elementwise_threads), elementwise_threads, 0, context, parameter,
+         settings, step.data(), status.data());
 }
 
-}  // namespace octavo
+}  // namespace octavo::detail

@@ -9,8 +9,7 @@
 #include <octavo/kernels/bias.hpp>
 #include <octavo/kernels/cuda/quantize.cuh>
 
-namespace octavo {
-namespace detail {
+namespace octavo::detail {
 
 // ---- of values that are read or written --------------------------------------------------------
 
@@ -206,18 +205,16 @@ inline void require_summed_rows(const char* operation, Index rows) {
                       "; take fewer tokens at once");
 }
 
-}  // namespace detail
-
 /// See bias_backward.
 template <LinearPrecision P, class G>
 void bias_backward_body(const Operand<P, OperandKind::output_gradient, Cuda>& y_gradient,
                         TensorView<G, 1, Cuda> bias_gradient, const Context<Cuda>& context) {
   using T = typename PrecisionTraits<P>::Storage;
   const Index columns = y_gradient.values.extent(1);
-  detail::require_operand_size<P>("bias_backward", y_gradient.values.extent(0), columns);
-  detail::require_summed_rows("bias_backward", y_gradient.values.extent(0));
-  const detail::MatrixSource<T> source{y_gradient.values.data(), columns};
-  detail::produce_and_sum<false>("bias_backward", source, y_gradient, bias_gradient, context);
+  require_operand_size<P>("bias_backward", y_gradient.values.extent(0), columns);
+  require_summed_rows("bias_backward", y_gradient.values.extent(0));
+  const MatrixSource<T> source{y_gradient.values.data(), columns};
+  produce_and_sum<false>("bias_backward", source, y_gradient, bias_gradient, context);
 }
 
-}  // namespace octavo
+}  // namespace octavo::detail

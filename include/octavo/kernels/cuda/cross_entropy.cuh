@@ -13,8 +13,7 @@
 
 #include <cmath>
 
-namespace octavo {
-namespace detail {
+namespace octavo::detail {
 
 /// Blocks that share a row, each with a slice of it.
 inline constexpr int row_slices = 4;
@@ -267,8 +266,6 @@ OCTAVO_KERNEL void __launch_bounds__(long_row_threads)
   }
 }
 
-}  // namespace detail
-
 /// See cross_entropy.
 template <class T>
 void cross_entropy_body(TensorView<T, 2, Cuda> logits,
@@ -279,24 +276,21 @@ void cross_entropy_body(TensorView<T, 2, Cuda> logits,
   constexpr const char* name = "cross_entropy";
   const Index rows = logits.extent(0);
   const Index padded = logits.extent(1);
-  const Index slice =
-      round_up(ceil_divide(vocabulary, detail::row_slices), Index{detail::run_size});
+  const Index slice = round_up(ceil_divide(vocabulary, row_slices), Index{run_size});
   const Index slice_bytes = slice * static_cast<Index>(sizeof(T));
-  if (!detail::rows_are_vectors(padded, logits.data()) ||
-      slice_bytes > detail::largest_slice_bytes) {
-    detail::launch(name, detail::cross_entropy_long_row_kernel<T>, rows, detail::long_row_threads,
-                   0, context, logits.data(), targets.data(), losses.data(), vocabulary, padded,
-                   gradient_scale.data());
+  if (!rows_are_vectors(padded, logits.data()) || slice_bytes > largest_slice_bytes) {
+    launch(name, cross_entropy_long_row_kernel<T>, rows, long_row_threads, 0, context,
+           logits.data(), targets.data(), losses.data(), vocabulary, padded, gradient_scale.data());
     return;
   }
-  const auto kernel = detail::cross_entropy_kernel<T>;
+  const auto kernel = cross_entropy_kernel<T>;
   context.make_current();
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
                              cudaSharedmemCarveoutMaxShared),
         "cudaFuncSetAttribute", " for the largest shared memory in ", name);
-  detail::launch(name, kernel, rows * detail::row_slices, detail::slice_threads,
-                 static_cast<std::size_t>(slice_bytes), context, logits.data(), targets.data(),
-                 losses.data(), vocabulary, padded, slice, gradient_scale.data());
+  launch(name, kernel, rows * row_slices, slice_threads, static_cast<std::size_t>(slice_bytes),
+         context, logits.data(), targets.data(), losses.data(), vocabulary, padded, slice,
+         gradient_scale.data());
 }
 
-}  // namespace octavo
+}  // namespace octavo::detail

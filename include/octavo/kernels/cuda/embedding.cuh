@@ -10,8 +10,7 @@
 
 #include <bit>
 
-namespace octavo {
-namespace detail {
+namespace octavo::detail {
 
 /// Threads of a block that works on one row.
 inline constexpr int embedding_threads = 256;
@@ -338,20 +337,17 @@ inline SortedTokens sort_tokens(TensorView<const std::int32_t, 1, Cuda> tokens, 
   return {sorted, sorted_positions, count};
 }
 
-}  // namespace detail
-
 /// See embedding_forward.
 template <class T>
 void embedding_forward_body(TensorView<const std::int32_t, 1, Cuda> tokens,
                             TensorView<const T, 2, Cuda> table, TensorView<T, 2, Cuda> y,
                             const Context<Cuda>& context) {
   const Index columns = table.extent(1);
-  const bool vectors = detail::rows_are_vectors(columns, table.data(), y.data());
-  detail::launch("embedding_forward",
-                 vectors ? detail::embedding_forward_kernel<true, T>
-                         : detail::embedding_forward_kernel<false, T>,
-                 tokens.extent(0), detail::embedding_threads, 0, context, tokens.data(),
-                 table.data(), columns, y.data());
+  const bool vectors = rows_are_vectors(columns, table.data(), y.data());
+  launch("embedding_forward",
+         vectors ? embedding_forward_kernel<true, T> : embedding_forward_kernel<false, T>,
+         tokens.extent(0), embedding_threads, 0, context, tokens.data(), table.data(), columns,
+         y.data());
 }
 
 /// See embedding_backward. Each row's sum is made in the order of the tokens, that of a frequent
@@ -363,20 +359,20 @@ void embedding_backward_body(TensorView<const std::int32_t, 1, Cuda> tokens,
   const Index columns = table_gradient.extent(1);
   const Index count = tokens.extent(0);
   if (count == 0) return;
-  const bool vectors = detail::rows_are_vectors(columns, y_gradient.data(), table_gradient.data());
+  const bool vectors = rows_are_vectors(columns, y_gradient.data(), table_gradient.data());
   const auto enqueue = [&](const auto& all) {
     using Tokens = std::remove_cvref_t<decltype(all)>;
-    detail::launch("embedding_backward",
-                   vectors ? detail::embedding_backward_kernel<true, Tokens, T, G>
-                           : detail::embedding_backward_kernel<false, Tokens, T, G>,
-                   count, detail::embedding_threads, all.shared_bytes(), context, all,
-                   y_gradient.data(), columns, table_gradient.data());
+    launch("embedding_backward",
+           vectors ? embedding_backward_kernel<true, Tokens, T, G>
+                   : embedding_backward_kernel<false, Tokens, T, G>,
+           count, embedding_threads, all.shared_bytes(), context, all, y_gradient.data(), columns,
+           table_gradient.data());
   };
-  if (count <= detail::UnsortedTokens::most) {
-    enqueue(detail::UnsortedTokens{tokens.data(), static_cast<int>(count)});
+  if (count <= UnsortedTokens::most) {
+    enqueue(UnsortedTokens{tokens.data(), static_cast<int>(count)});
   } else {
-    enqueue(detail::sort_tokens(tokens, table_gradient.extent(0), context));
+    enqueue(sort_tokens(tokens, table_gradient.extent(0), context));
   }
 }
 
-}  // namespace octavo
+}  // namespace octavo::detail

@@ -6,8 +6,7 @@
 #include <octavo/kernels/cuda/quantize.cuh>
 #include <octavo/kernels/gelu.hpp>
 
-namespace octavo {
-namespace detail {
+namespace octavo::detail {
 
 /// (1 + tanh(z)) / 2 for z = √(2/π) · (x + 0.044715 · x³): the sigmoid of 2 · z.
 __device__ inline float gelu_gate_of(float x) {
@@ -95,15 +94,13 @@ struct GeluGradientSource {
   }
 };
 
-}  // namespace detail
-
 /// See gelu_forward.
 template <LinearPrecision P, OperandKind Kind, class T>
 void gelu_forward_body(TensorView<const T, 2, Cuda> x, const Operand<P, Kind, Cuda>& y,
                        const Context<Cuda>& context) {
-  detail::require_operand_size<P>("gelu_forward", x.extent(0), x.extent(1));
-  const detail::GeluSource<T> source{x.data(), x.extent(1)};
-  detail::produce("gelu_forward", source, y, context);
+  require_operand_size<P>("gelu_forward", x.extent(0), x.extent(1));
+  const GeluSource<T> source{x.data(), x.extent(1)};
+  produce("gelu_forward", source, y, context);
 }
 
 /// See gelu_backward.
@@ -112,14 +109,14 @@ void gelu_backward_body(TensorView<const T, 2, Cuda> y_gradient, TensorView<cons
                         const Operand<P, Kind, Cuda>& x_gradient,
                         TensorView<G, 1, Cuda> bias_gradient, const Context<Cuda>& context) {
   constexpr const char* name = "gelu_backward";
-  detail::require_operand_size<P>(name, x.extent(0), x.extent(1));
-  const detail::GeluGradientSource<T> source{y_gradient.data(), x.data(), x.extent(1)};
+  require_operand_size<P>(name, x.extent(0), x.extent(1));
+  const GeluGradientSource<T> source{y_gradient.data(), x.data(), x.extent(1)};
   if (bias_gradient.empty()) {
-    detail::produce(name, source, x_gradient, context);
+    produce(name, source, x_gradient, context);
   } else {
-    detail::require_summed_rows(name, x.extent(0));
-    detail::produce_and_sum<true>(name, source, x_gradient, bias_gradient, context);
+    require_summed_rows(name, x.extent(0));
+    produce_and_sum<true>(name, source, x_gradient, bias_gradient, context);
   }
 }
 
-}  // namespace octavo
+}  // namespace octavo::detail

@@ -5,8 +5,7 @@
 #include <octavo/kernels/cuda/for_each.cuh>
 #include <octavo/kernels/initialize.hpp>
 
-namespace octavo {
-namespace detail {
+namespace octavo::detail {
 
 template <class W>
 struct Initialize {
@@ -22,14 +21,12 @@ struct Widen {
   __device__ void operator()(Index i) const { master[i] = static_cast<float>(weight[i]); }
 };
 
-}  // namespace detail
-
 /// See initialize_values.
 template <class W>
 void initialize_values_body(TensorView<W, 1, Cuda> weight, const InitialValues& values,
                             const Context<Cuda>& context) {
   kernels::for_each_index("initialize_values", weight.extent(0), context,
-                          detail::Initialize<W>{weight.data(), values});
+                          Initialize<W>{weight.data(), values});
 }
 
 /// See widen.
@@ -37,7 +34,7 @@ template <class W>
 void widen_body(TensorView<const W, 1, Cuda> weight, TensorView<float, 1, Cuda> master,
                 const Context<Cuda>& context) {
   kernels::for_each_index("widen", weight.extent(0), context,
-                          detail::Widen<W>{weight.data(), master.data()});
+                          Widen<W>{weight.data(), master.data()});
 }
 
-}  // namespace octavo
+}  // namespace octavo::detail

@@ -5,8 +5,7 @@
 #include <octavo/kernels/cuda/quantize.cuh>
 #include <octavo/kernels/layer_norm.hpp>
 
-namespace octavo {
-namespace detail {
+namespace octavo::detail {
 
 // ---- forward ------------------------------------------------------------------------------------
 
@@ -231,8 +230,6 @@ void enqueue_layer_norm(const char* name, const LayerNormArguments<T>& arguments
   }
 }
 
-}  // namespace detail
-
 /// See layer_norm_forward. Where the copies do not wait for the values' amax, the values are not
 /// written: the rows are read for their statistics, and again, from L2 if they fit there, to be
 /// cast.
@@ -242,22 +239,22 @@ void layer_norm_forward_body(TensorView<const T, 2, Cuda> x, TensorView<const T,
                              const Operand<P, Kind, Cuda>& y, TensorView<float, 1, Cuda> statistics,
                              const Context<Cuda>& context) {
   constexpr const char* name = "layer_norm_forward";
-  detail::require_operand_size<P>(name, x.extent(0), x.extent(1));
-  const detail::LayerNormArguments<T> arguments{x.data(),          weight.data(),   bias.data(),
-                                                statistics.data(), y.values.data(), x.extent(0),
-                                                x.extent(1),       epsilon};
+  require_operand_size<P>(name, x.extent(0), x.extent(1));
+  const LayerNormArguments<T> arguments{x.data(),          weight.data(),   bias.data(),
+                                        statistics.data(), y.values.data(), x.extent(0),
+                                        x.extent(1),       epsilon};
   const auto normalise = [&](std::uint32_t* amax_bits) {
-    detail::enqueue_layer_norm<true>(name, arguments, amax_bits, context);
+    enqueue_layer_norm<true>(name, arguments, amax_bits, context);
   };
   const auto cast = [&] {
     if constexpr (QuantizedPrecision<P>) {
-      detail::enqueue_layer_norm<false>(name, arguments, nullptr, context);
-      const detail::LayerNormSource source{x.data(),          weight.data(), bias.data(),
-                                           statistics.data(), x.extent(0),   x.extent(1)};
-      detail::enqueue_cast<false>(name, source, y, context);
+      enqueue_layer_norm<false>(name, arguments, nullptr, context);
+      const LayerNormSource source{x.data(),          weight.data(), bias.data(),
+                                   statistics.data(), x.extent(0),   x.extent(1)};
+      enqueue_cast<false>(name, source, y, context);
     }
   };
   kernels::write_operand(name, y, normalise, cast, context);
 }
 
-}  // namespace octavo
+}  // namespace octavo::detail

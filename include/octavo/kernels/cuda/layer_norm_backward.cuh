@@ -4,8 +4,7 @@
 
 #include <octavo/kernels/cuda/layer_norm.cuh>
 
-namespace octavo {
-namespace detail {
+namespace octavo::detail {
 
 /// Rows of sums of the parameters' gradients that layer_norm_backward makes at most: two blocks for
 /// each multiprocessor.
@@ -197,8 +196,6 @@ OCTAVO_KERNEL void __launch_bounds__(512)
   });
 }
 
-}  // namespace detail
-
 /// See layer_norm_backward. Uses the context's workspace for sums of the parameters' gradients.
 template <class T, class G>
 void layer_norm_backward_body(TensorView<const T, 2, Cuda> y_gradient,
@@ -210,35 +207,34 @@ void layer_norm_backward_body(TensorView<const T, 2, Cuda> y_gradient,
   constexpr const char* name = "layer_norm_backward";
   const Index rows = x.extent(0);
   const Index columns = x.extent(1);
-  detail::require_columns(name, columns, detail::most_layer_norm_columns);
-  const Index fitting = static_cast<Index>(detail::kernel_workspace_bytes / sizeof(float)) /
-                        std::max(Index{1}, 2 * columns);
-  const Index pieces = std::min(rows, std::clamp(fitting, Index{1}, detail::layer_norm_pieces));
+  require_columns(name, columns, most_layer_norm_columns);
+  const Index fitting =
+      static_cast<Index>(kernel_workspace_bytes / sizeof(float)) / std::max(Index{1}, 2 * columns);
+  const Index pieces = std::min(rows, std::clamp(fitting, Index{1}, layer_norm_pieces));
   auto* sums = workspace_of<float>(
       context, static_cast<std::size_t>(2 * pieces * columns) * sizeof(float), name);
-  const detail::LayerNormBackwardArguments<T> arguments{
+  const LayerNormBackwardArguments<T> arguments{
       y_gradient.data(),       x.data(), weight.data(), statistics.data(), x_gradient.data(), sums,
       sums + pieces * columns, rows,     columns};
-  const bool vectors = detail::rows_are_vectors(columns, y_gradient.data(), x.data(), weight.data(),
-                                                x_gradient.data());
+  const bool vectors =
+      rows_are_vectors(columns, y_gradient.data(), x.data(), weight.data(), x_gradient.data());
   const auto held = [&](auto* kernel, int warps) {
-    detail::launch(name, kernel, pieces, warps * 32, 0, context, arguments);
+    launch(name, kernel, pieces, warps * 32, 0, context, arguments);
   };
-  if (vectors && columns <= 3 * detail::warp_columns) {
-    held(detail::layer_norm_backward_held_kernel<3, T>, detail::backward_warps<3>);
-  } else if (vectors && columns <= 4 * detail::warp_columns) {
-    held(detail::layer_norm_backward_held_kernel<4, T>, detail::backward_warps<4>);
-  } else if (vectors && sizeof(T) == 2 && columns <= 7 * detail::warp_columns) {
-    held(detail::layer_norm_backward_held_kernel<7, T>, detail::backward_warps<7>);
+  if (vectors && columns <= 3 * warp_columns) {
+    held(layer_norm_backward_held_kernel<3, T>, backward_warps<3>);
+  } else if (vectors && columns <= 4 * warp_columns) {
+    held(layer_norm_backward_held_kernel<4, T>, backward_warps<4>);
+  } else if (vectors && sizeof(T) == 2 && columns <= 7 * warp_columns) {
+    held(layer_norm_backward_held_kernel<7, T>, backward_warps<7>);
   } else {
-    detail::launch(name,
-                   vectors ? detail::layer_norm_backward_kernel<true, T>
-                           : detail::layer_norm_backward_kernel<false, T>,
-                   pieces, detail::row_threads(columns),
-                   static_cast<std::size_t>(2 * columns) * sizeof(float), context, arguments);
+    launch(name,
+           vectors ? layer_norm_backward_kernel<true, T> : layer_norm_backward_kernel<false, T>,
+           pieces, row_threads(columns), static_cast<std::size_t>(2 * columns) * sizeof(float),
+           context, arguments);
   }
-  detail::add_rows(name, sums, pieces, columns, weight_gradient.data(), context);
-  detail::add_rows(name, sums + pieces * columns, pieces, columns, bias_gradient.data(), context);
+  add_rows(name, sums, pieces, columns, weight_gradient.data(), context);
+  add_rows(name, sums + pieces * columns, pieces, columns, bias_gradient.data(), context);
 }
 
-}  // namespace octavo
+}  // namespace octavo::detail

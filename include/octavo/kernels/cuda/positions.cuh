@@ -5,8 +5,7 @@
 #include <octavo/kernels/cuda/run.cuh>
 #include <octavo/kernels/positions.hpp>
 
-namespace octavo {
-namespace detail {
+namespace octavo::detail {
 
 /// Adds a row of the table and a position a block.
 template <bool Vectors, class T>
@@ -52,8 +51,6 @@ OCTAVO_KERNEL void __launch_bounds__(elementwise_threads)
   store_floats<Vectors>(target, count, result);
 }
 
-}  // namespace detail
-
 /// See position_embedding_forward.
 template <class T>
 void position_embedding_forward_body(TensorView<const std::int32_t, 1, Cuda> tokens,
@@ -61,13 +58,12 @@ void position_embedding_forward_body(TensorView<const std::int32_t, 1, Cuda> tok
                                      TensorView<const T, 2, Cuda> positions, RowPositions places,
                                      TensorView<T, 2, Cuda> y, const Context<Cuda>& context) {
   const Index columns = table.extent(1);
-  const bool vectors = detail::rows_are_vectors(columns, table.data(), positions.data(), y.data());
-  const int threads = std::min(detail::row_threads(columns), detail::elementwise_threads);
-  detail::launch("position_embedding_forward",
-                 vectors ? detail::position_embedding_kernel<true, T>
-                         : detail::position_embedding_kernel<false, T>,
-                 tokens.extent(0), threads, 0, context, tokens.data(), table.data(),
-                 positions.data(), places, columns, y.data());
+  const bool vectors = rows_are_vectors(columns, table.data(), positions.data(), y.data());
+  const int threads = std::min(row_threads(columns), elementwise_threads);
+  launch("position_embedding_forward",
+         vectors ? position_embedding_kernel<true, T> : position_embedding_kernel<false, T>,
+         tokens.extent(0), threads, 0, context, tokens.data(), table.data(), positions.data(),
+         places, columns, y.data());
 }
 
 /// See positions_backward.
@@ -76,15 +72,13 @@ void positions_backward_body(TensorView<const T, 2, Cuda> y_gradient, Index sequ
                              TensorView<G, 2, Cuda> positions_gradient,
                              const Context<Cuda>& context) {
   const Index columns = y_gradient.extent(1);
-  const bool vectors = detail::rows_are_vectors(columns, y_gradient.data()) &&
-                       detail::rows_are_vectors(columns, positions_gradient.data());
-  const Index threads = sequence * ceil_divide(columns, detail::run_size);
-  detail::launch("positions_backward",
-                 vectors ? detail::positions_backward_kernel<true, T, G>
-                         : detail::positions_backward_kernel<false, T, G>,
-                 ceil_divide(threads, Index{detail::elementwise_threads}),
-                 detail::elementwise_threads, 0, context, y_gradient.data(), y_gradient.extent(0),
-                 sequence, columns, positions_gradient.data());
+  const bool vectors = rows_are_vectors(columns, y_gradient.data()) &&
+                       rows_are_vectors(columns, positions_gradient.data());
+  const Index threads = sequence * ceil_divide(columns, run_size);
+  launch("positions_backward",
+         vectors ? positions_backward_kernel<true, T, G> : positions_backward_kernel<false, T, G>,
+         ceil_divide(threads, Index{elementwise_threads}), elementwise_threads, 0, context,
+         y_gradient.data(), y_gradient.extent(0), sequence, columns, positions_gradient.data());
 }
 
-}  // namespace octavo
+}  // namespace octavo::detail

@@ -7,7 +7,7 @@
 #include <octavo/kernels/cuda/rms_norm/cast.cuh>
 #include <octavo/kernels/rms_norm.hpp>
 
-namespace octavo {
+namespace octavo::detail {
 
 /// See rms_norm_forward. Where the copies do not wait for the values' amax, the values are not
 /// written: the rows are read for their root mean squares, and again, from L2, to be cast: see
@@ -17,22 +17,20 @@ void rms_norm_forward_body(TensorView<const T, 2, Cuda> x, TensorView<const T, 1
                            float epsilon, const Operand<P, Kind, Cuda>& y,
                            TensorView<float, 1, Cuda> inverse_rms, const Context<Cuda>& context) {
   constexpr const char* name = "rms_norm_forward";
-  detail::require_columns(name, x.extent(1), detail::most_norm_columns);
+  require_columns(name, x.extent(1), most_norm_columns);
   const auto write_values = [&](std::uint32_t* amax_bits) {
     T* values = y.values.data();
-    const bool vectors = detail::rows_are_vectors(x.extent(1), x.data(), weight.data(), values);
-    const Index segments = ceil_divide(x.extent(1), detail::segment_columns);
-    const Index warps =
-        std::clamp(ceil_divide(segments, detail::held_segments), Index{1}, detail::most_row_warps);
-    detail::launch(
-        name, vectors ? detail::rms_norm_kernel<true, T> : detail::rms_norm_kernel<false, T>,
-        x.extent(0), static_cast<int>(warps * 32),
-        static_cast<std::size_t>(segments) * 32 * sizeof(float), context, x.data(), weight.data(),
-        static_cast<int>(x.extent(1)), epsilon, inverse_rms.data(), values, amax_bits);
+    const bool vectors = rows_are_vectors(x.extent(1), x.data(), weight.data(), values);
+    const Index segments = ceil_divide(x.extent(1), segment_columns);
+    const Index warps = std::clamp(ceil_divide(segments, held_segments), Index{1}, most_row_warps);
+    launch(name, vectors ? rms_norm_kernel<true, T> : rms_norm_kernel<false, T>, x.extent(0),
+           static_cast<int>(warps * 32), static_cast<std::size_t>(segments) * 32 * sizeof(float),
+           context, x.data(), weight.data(), static_cast<int>(x.extent(1)), epsilon,
+           inverse_rms.data(), values, amax_bits);
   };
   const auto write_copies = [&] {
     if constexpr (QuantizedPrecision<P>) {
-      detail::enqueue_norm_cast(name, x, weight, epsilon, y, inverse_rms, context);
+      enqueue_norm_cast(name, x, weight, epsilon, y, inverse_rms, context);
     }
   };
   kernels::write_operand(name, y, write_values, write_copies, context);
@@ -48,33 +46,32 @@ void rms_norm_backward_body(TensorView<const T, 2, Cuda> y_gradient, TensorView<
   constexpr const char* name = "rms_norm_backward";
   const Index rows = x.extent(0);
   const Index columns = x.extent(1);
-  detail::require_columns(name, columns, detail::most_norm_backward_columns);
-  const Index fitting = static_cast<Index>(detail::kernel_workspace_bytes / sizeof(float)) /
-                        std::max(Index{1}, columns);
-  const Index most = std::clamp(fitting, Index{1}, detail::rms_norm_pieces);
+  require_columns(name, columns, most_norm_backward_columns);
+  const Index fitting =
+      static_cast<Index>(kernel_workspace_bytes / sizeof(float)) / std::max(Index{1}, columns);
+  const Index most = std::clamp(fitting, Index{1}, rms_norm_pieces);
   const Index pieces = std::min(rows, most);
   auto* sums = workspace_of<float>(
       context, static_cast<std::size_t>(pieces * columns) * sizeof(float), name);
-  const bool vectors = detail::rows_are_vectors(columns, y_gradient.data(), x.data(), weight.data(),
-                                                x_gradient.data());
-  const detail::RmsNormBackwardArguments<T> arguments{
+  const bool vectors =
+      rows_are_vectors(columns, y_gradient.data(), x.data(), weight.data(), x_gradient.data());
+  const RmsNormBackwardArguments<T> arguments{
       y_gradient.data(), x.data(), weight.data(), inverse_rms.data(),
       x_gradient.data(), sums,     rows,          columns};
   const auto enqueue = [&](auto* kernel, Index shared_floats) {
-    detail::launch(name, kernel, pieces, detail::row_threads(columns),
-                   static_cast<std::size_t>(shared_floats) * sizeof(float), context, arguments);
+    launch(name, kernel, pieces, row_threads(columns),
+           static_cast<std::size_t>(shared_floats) * sizeof(float), context, arguments);
   };
   constexpr int most_runs = sizeof(T) == 2 ? 2 : 1;  // that fit a thread's registers
-  if (vectors && columns <= detail::held_columns) {
-    enqueue(detail::rms_norm_backward_held_kernel<1, T>, 0);
-  } else if (vectors && columns <= most_runs * detail::held_columns) {
-    enqueue(detail::rms_norm_backward_held_kernel<most_runs, T>, 0);
+  if (vectors && columns <= held_columns) {
+    enqueue(rms_norm_backward_held_kernel<1, T>, 0);
+  } else if (vectors && columns <= most_runs * held_columns) {
+    enqueue(rms_norm_backward_held_kernel<most_runs, T>, 0);
   } else {
-    enqueue(vectors ? detail::rms_norm_backward_kernel<true, T>
-                    : detail::rms_norm_backward_kernel<false, T>,
-            round_up(columns, detail::run_size));
+    enqueue(vectors ? rms_norm_backward_kernel<true, T> : rms_norm_backward_kernel<false, T>,
+            round_up(columns, run_size));
   }
-  detail::add_rows(name, sums, pieces, columns, weight_gradient.data(), context);
+  add_rows(name, sums, pieces, columns, weight_gradient.data(), context);
 }
 
-}  // namespace octavo
+}  // namespace octavo::detail

@@ -6,7 +6,7 @@
 #include <octavo/kernels/cuda/rope/head_norm.cuh>
 #include <octavo/kernels/cuda/rope/rotate.cuh>
 
-namespace octavo {
+namespace octavo::detail {
 
 /// See rope_forward.
 template <class T>
@@ -16,17 +16,16 @@ void rope_forward_body(TensorView<const T, 2, Cuda> qkv, HeadLayout layout,
                        const Context<Cuda>& context) {
   constexpr const char* name = "rope_forward";
   const Index rows = qkv.extent(0);
-  detail::require_columns(name, layout.columns());
-  const detail::Rotation angles = detail::make_rotation(layout, rotation, sequence, 1.0f);
+  require_columns(name, layout.columns());
+  const Rotation angles = make_rotation(layout, rotation, sequence, 1.0f);
   if (norm.query.empty()) {
-    detail::enqueue_rotation(name, qkv.data(), rotated.data(), rows, angles, nullptr, context);
+    enqueue_rotation(name, qkv.data(), rotated.data(), rows, angles, nullptr, context);
     return;
   }
   const Index heads = rows * (layout.heads + 2 * layout.kv_heads);
-  detail::launch(name, detail::norm_rotate_kernel<T>, ceil_divide(heads, detail::head_warps),
-                 detail::elementwise_threads, 0, context, qkv.data(), rotated.data(), rows, angles,
-                 norm.query.data(), norm.key.data(), static_cast<std::uint32_t>(layout.heads),
-                 norm.epsilon);
+  launch(name, norm_rotate_kernel<T>, ceil_divide(heads, head_warps), elementwise_threads, 0,
+         context, qkv.data(), rotated.data(), rows, angles, norm.query.data(), norm.key.data(),
+         static_cast<std::uint32_t>(layout.heads), norm.epsilon);
 }
 
 /// See rope_backward. Without a normalisation, the copies of a quantised operand are cast from
@@ -41,23 +40,23 @@ void rope_backward_body(TensorView<T, 2, Cuda> rotated_gradient, HeadLayout layo
                         const Context<Cuda>& context) {
   constexpr const char* name = "rope_backward";
   const Index rows = rotated_gradient.extent(0);
-  detail::require_operand_size<P>(name, rows, layout.columns());
-  const detail::Rotation angles = detail::make_rotation(layout, rotation, sequence, -1.0f);
+  require_operand_size<P>(name, rows, layout.columns());
+  const Rotation angles = make_rotation(layout, rotation, sequence, -1.0f);
   T* values = qkv_gradient.values.data();
   const auto rotate = [&](std::uint32_t* amax_bits) {
-    detail::enqueue_rotation(name, static_cast<const T*>(rotated_gradient.data()), values, rows,
-                             angles, amax_bits, context);
+    enqueue_rotation(name, static_cast<const T*>(rotated_gradient.data()), values, rows, angles,
+                     amax_bits, context);
   };
   if (!norm.query.empty()) {
     rotate(nullptr);
-    detail::HeadNormArguments<T> arguments{
+    HeadNormArguments<T> arguments{
         values,       qkv.data(), norm.query.data(), nullptr,     rows, layout.columns(), 0,
         layout.heads, 0,          angles.head_dim,   norm.epsilon};
-    detail::enqueue_head_norm_backward(arguments, norm_gradient.query.data(), context);
+    enqueue_head_norm_backward(arguments, norm_gradient.query.data(), context);
     arguments.weight = norm.key.data();
     arguments.first_head = layout.heads;
     arguments.heads = layout.kv_heads;
-    detail::enqueue_head_norm_backward(arguments, norm_gradient.key.data(), context);
+    enqueue_head_norm_backward(arguments, norm_gradient.key.data(), context);
     quantize(qkv_gradient, context);
     return;
   }
@@ -65,17 +64,17 @@ void rope_backward_body(TensorView<T, 2, Cuda> rotated_gradient, HeadLayout layo
     if constexpr (QuantizedPrecision<P>) {
       // Two heads at once read their angles once, if no block of scales spans both.
       using Granularity = OperandGranularity<P, OperandKind::output_gradient>;
-      const detail::RotatedSource<T, 2> halves{rotated_gradient.data(), angles};
+      const RotatedSource<T, 2> halves{rotated_gradient.data(), angles};
       if (halves.vectors() && angles.all_heads % 2 == 0 &&
-          detail::blocks_lie_in_parts<Granularity>(2, layout.columns() / 2)) {
-        detail::enqueue_cast<false>(name, halves, qkv_gradient, context);
+          blocks_lie_in_parts<Granularity>(2, layout.columns() / 2)) {
+        enqueue_cast<false>(name, halves, qkv_gradient, context);
       } else {
-        const detail::RotatedSource<T, 1> whole{rotated_gradient.data(), angles};
-        detail::enqueue_cast<false>(name, whole, qkv_gradient, context);
+        const RotatedSource<T, 1> whole{rotated_gradient.data(), angles};
+        enqueue_cast<false>(name, whole, qkv_gradient, context);
       }
     }
   };
   kernels::write_operand(name, qkv_gradient, rotate, write_copies, context);
 }
 
-}  // namespace octavo
+}  // namespace octavo::detail

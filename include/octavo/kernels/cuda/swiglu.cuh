@@ -5,8 +5,7 @@
 #include <octavo/kernels/cuda/cast/produce.cuh>
 #include <octavo/kernels/swiglu.hpp>
 
-namespace octavo {
-namespace detail {
+namespace octavo::detail {
 
 /// 1 + e^−x.
 __device__ inline float one_plus_exp(float x) { return 1.0f + __expf(-x); }
@@ -107,15 +106,13 @@ struct SwigluGradientSource {
   }
 };
 
-}  // namespace detail
-
 /// See swiglu_forward.
 template <LinearPrecision P, OperandKind Kind, class T>
 void swiglu_forward_body(TensorView<const T, 2, Cuda> gate_up, const Operand<P, Kind, Cuda>& y,
                          const Context<Cuda>& context) {
   // The rows that are read are twice as long as those that are written.
-  detail::require_operand_size<P>("swiglu_forward", gate_up.extent(0), gate_up.extent(1));
-  const detail::SwigluSource<T> source{gate_up.data(), y.values.extent(1)};
+  require_operand_size<P>("swiglu_forward", gate_up.extent(0), gate_up.extent(1));
+  const SwigluSource<T> source{gate_up.data(), y.values.extent(1)};
   kernels::produce("swiglu_forward", source, y, context);
 }
 
@@ -125,10 +122,9 @@ void swiglu_backward_body(TensorView<const T, 2, Cuda> y_gradient,
                           TensorView<const T, 2, Cuda> gate_up,
                           const Operand<P, Kind, Cuda>& gate_up_gradient,
                           const Context<Cuda>& context) {
-  detail::require_operand_size<P>("swiglu_backward", gate_up.extent(0), gate_up.extent(1));
-  const detail::SwigluGradientSource<T> source{y_gradient.data(), gate_up.data(),
-                                               y_gradient.extent(1)};
+  require_operand_size<P>("swiglu_backward", gate_up.extent(0), gate_up.extent(1));
+  const SwigluGradientSource<T> source{y_gradient.data(), gate_up.data(), y_gradient.extent(1)};
   kernels::produce("swiglu_backward", source, gate_up_gradient, context);
 }
 
-}  // namespace octavo
+}  // namespace octavo::detail
