@@ -49,7 +49,7 @@ class Matrix {
     std::normal_distribution<float> normal;
     std::vector<Bf16> values(static_cast<std::size_t>(rows * columns));
     for (Bf16& value : values) value = Bf16(normal(random));
-    copy_to_device(buffer_.data(), values.data(), buffer_.size(), context);
+    copy_to_device_sync(buffer_.data(), values.data(), buffer_.size(), context);
   }
   [[nodiscard]] TensorView<Bf16, 2, Cuda> view() const { return view_; }
   [[nodiscard]] TensorView<const Bf16, 2, Cuda> constant() const { return view_; }
@@ -77,11 +77,12 @@ void measure(const AttentionShape& shape, bool cudnn, bool deterministic) {
   const TensorView<const float, 1, Cuda> constant_sums = log_sum_exp;
 
   const double forward = milliseconds(context, [&] {
-    attention_forward(shape, qkv.constant(), {}, output.view(), log_sum_exp, context);
+    (void)attention_forward(shape, qkv.constant(), {}, output.view(), log_sum_exp, context);
   });
   const double backward = milliseconds(context, [&] {
-    attention_backward(shape, qkv.constant(), {}, output.constant(), output_gradient.constant(),
-                       constant_sums, qkv_gradient.view(), context);
+    (void)attention_backward(shape, qkv.constant(), {}, output.constant(),
+                             output_gradient.constant(), constant_sums, qkv_gradient.view(),
+                             context);
   });
   const double product = static_cast<double>(shape.rows() * shape.tokens * out_columns);
   std::printf("%9lld %7lld %6lld/%-5lld %8lld  %-19s %9.3f %8.0f %10.3f %9.0f %9.2f\n",

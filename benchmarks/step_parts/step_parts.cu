@@ -94,20 +94,20 @@ Part attention_part(Gpu& gpu, bool backward) {
   part.operations = (backward ? 5.0 : 2.0) * static_cast<double>(tokens * tokens * columns);
   const auto forward = [=, &gpu](int turn) {
     const std::size_t i = at(turn);
-    attention_forward(attention_shape, input(qkv[i], tokens, heads.columns()), {},
-                      matrix(output[i], tokens, columns), vector(sums[i], tokens * heads.heads),
-                      gpu.context());
+    (void)attention_forward(attention_shape, input(qkv[i], tokens, heads.columns()), {},
+                            matrix(output[i], tokens, columns),
+                            vector(sums[i], tokens * heads.heads), gpu.context());
   };
   part.run = forward;
   if (!backward) return part;
   for (int turn = 0; turn < turns; ++turn) forward(turn);
   part.run = [=, &gpu](int turn) {
     const std::size_t i = at(turn);
-    attention_backward(attention_shape, input(qkv[i], tokens, heads.columns()), {},
-                       input(output[i], tokens, columns),
-                       input(output_gradient[i], tokens, columns),
-                       input(sums[i], tokens * heads.heads),
-                       matrix(gradient[i], tokens, heads.columns()), gpu.context());
+    (void)attention_backward(attention_shape, input(qkv[i], tokens, heads.columns()), {},
+                             input(output[i], tokens, columns),
+                             input(output_gradient[i], tokens, columns),
+                             input(sums[i], tokens * heads.heads),
+                             matrix(gradient[i], tokens, heads.columns()), gpu.context());
   };
   return part;
 }

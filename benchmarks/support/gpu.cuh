@@ -179,7 +179,7 @@ class Operands {
         OperandScaling slot{};
         slot.scale = FormatTraits<Format>::max / 2;  // nothing that is made here is beyond 2
         slot.scale_inverse = 1.0f / slot.scale;
-        copy_to_device(slots[turn], &slot, sizeof(slot), gpu.context());
+        copy_to_device_sync(slots[turn], &slot, sizeof(slot), gpu.context());
       }
     }
     for (std::size_t turn = 0; turn < turns; ++turn) {

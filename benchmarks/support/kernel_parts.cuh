@@ -132,7 +132,7 @@ inline std::vector<std::int32_t*> random_tokens(Gpu& gpu, Index count) {
     token = static_cast<std::int32_t>((state >> 8) % vocabulary);
   }
   for (std::int32_t* array : arrays) {
-    copy_to_device(array, host.data(), host.size() * sizeof(std::int32_t), gpu.context());
+    copy_to_device_sync(array, host.data(), host.size() * sizeof(std::int32_t), gpu.context());
   }
   return arrays;
 }
@@ -196,8 +196,8 @@ Part adamw_part(Gpu& gpu, const char* name, bool has_master) {
   StepStatus counted{};
   counted.clip_coefficient = 1.0f;
   for (std::size_t i = 0; i < turns; ++i) {
-    copy_to_device(steps[i], &step, sizeof(step), gpu.context());
-    copy_to_device(status[i], &counted, sizeof(counted), gpu.context());
+    copy_to_device_sync(steps[i], &step, sizeof(step), gpu.context());
+    copy_to_device_sync(status[i], &counted, sizeof(counted), gpu.context());
     fill_zero(second[i], static_cast<std::size_t>(count) * sizeof(M), gpu.context());
   }
   const Index weights = has_master ? 2 + 8 : 4;

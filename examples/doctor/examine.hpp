@@ -21,7 +21,8 @@ octavo::StepResult training_step(octavo::Context<D>& context) {
   }
   const auto tokens = std::span<const std::int32_t>(text).first(text.size() - 1);
   const auto targets = std::span<const std::int32_t>(text).last(text.size() - 1);
-  session.step({tokens, targets}, 0.0);
+  const octavo::StepResult first = session.step({tokens, targets}, 0.0);
+  if (first.skipped) return first;
   return session.step({tokens, targets}, 1e-3);
 }
 

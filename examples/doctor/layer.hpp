@@ -128,7 +128,7 @@ class Layer {
     }
     for (Index begin = 0; begin < count; begin += most) {
       const auto part = static_cast<std::size_t>(std::min(most, count - begin));
-      copy_to_device(target + begin, run.data(), part * sizeof(Bf16), context_);
+      copy_to_device_sync(target + begin, run.data(), part * sizeof(Bf16), context_);
     }
   }
 

@@ -23,7 +23,7 @@ std::vector<Values> run(int steps) {
   weight.take(arena, "linear.weight", features, features, Initial::normal(0.05f));
   weight.take_gradient(arena);
   Layer layer;
-  layer.enter("linear", {&scaling, &manifest});
+  layer.declare("linear", {&scaling, &manifest});
   layer.take_weight_copies(arena, weight);
   scaling.take(arena);
   const auto take = [&](auto operand) {

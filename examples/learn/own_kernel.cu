@@ -51,8 +51,8 @@ bool is_right(Index rows, Index columns, const Context<Cuda>& context) {
   auto* cast = arena.take<E4M3>(MemoryKind::activations, 2 * count);
   auto* slot = arena.take<OperandScaling>(MemoryKind::scaling, 1);
   const float scale = 8;  // in a model, the slot's history says
-  copy_to_device(&slot->scale, &scale, sizeof(scale), context);
-  copy_to_device(values, x.data(), 2 * x.size(), context);
+  copy_to_device_sync(&slot->scale, &scale, sizeof(scale), context);
+  copy_to_device_sync(values, x.data(), 2 * x.size(), context);
   OperandMemory<Fp8Recipe<Delayed>, OperandKind::input, Cuda> memory;  // not for y itself
   memory.row_major = cast, memory.transposed = cast + count;
   const auto y = memory.operand(rows, columns, slot, /*record=*/false, /*copies=*/{});

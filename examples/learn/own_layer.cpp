@@ -48,7 +48,7 @@ int main() {
   const auto visit = [&](auto v) { norm.visit(v), v(weight), scale.visit(v); };
   ParameterRun<float, float, Cpu> run;  // all weights side by side, all gradients too
   run.take_weights(arena, visit), run.take_gradients(arena, visit);
-  linear.enter("linear", {nullptr, &manifest});  // FP32 needs no scaling table
+  linear.declare("linear", {nullptr, &manifest});  // FP32 needs no scaling table
   linear.take_weight_copies(arena, weight), visit([&](auto& p) { initialize(p, {1, 0}, context); });
   for (unsigned i = 0; i < size; ++i)
     x.data()[i] = normal({1, 1}, i), dy.data()[i] = normal({1, 2}, i);

@@ -74,7 +74,7 @@ class Attention {
   /// Divides the rows anew, in the same memory.
   void divide(const std::vector<Index>& begins) {
     const std::vector<std::int32_t> tables = tables_of(begins);
-    copy_to_device(tables_, tables.data(), tables.size() * sizeof(std::int32_t), context());
+    copy_to_device_sync(tables_, tables.data(), tables.size() * sizeof(std::int32_t), context());
   }
 
   void run() {

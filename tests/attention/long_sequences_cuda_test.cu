@@ -298,9 +298,9 @@ void expect_workspace_suffices(const AttentionShape& shape, std::size_t bytes, b
   const auto gradient = matrix(columns);
   const Index statistics = shape.rows() * shape.heads.heads;
   const TensorView<float, 1, Cuda> log_sum_exp{place.make<float>(statistics), {statistics}};
-  attention_forward(shape, constant(qkv), {}, output, log_sum_exp, context);
-  attention_backward(shape, constant(qkv), {}, constant(output), constant(output_gradient),
-                     constant(log_sum_exp), gradient, context);
+  (void)attention_forward(shape, constant(qkv), {}, output, log_sum_exp, context);
+  (void)attention_backward(shape, constant(qkv), {}, constant(output), constant(output_gradient),
+                           constant(log_sum_exp), gradient, context);
   EXPECT_TRUE(place.read(memory + bytes, guard) == std::vector<std::byte>(guard, std::byte{0xff}));
 }
 
@@ -344,7 +344,7 @@ TEST_F(LongSequencesOfRopeOnCuda, RotateByTheAngleOfThePosition) {
   rope.take(measuring, {1, tokens}, layout.head_dim);
   Arena<Cuda> arena(measuring.plan(), context);
   rope.take(arena, {1, tokens}, layout.head_dim);
-  rope.fill(frequency, context);
+  rope.fill_sync(frequency, context);
   const auto table = rope.rotations(BatchShape{1, tokens}).table;
   const std::vector<Bf16> before = spread_values(tokens * layout.columns(), 2.0f, 3);
   const auto qkv = place.matrix(before, layout.columns());

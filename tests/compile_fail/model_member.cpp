@@ -32,7 +32,7 @@ struct Own {
 #if !defined(OCTAVO_COMPILE_FAIL_GEMM_ROWS)
   [[nodiscard]] GemmRows gemm_rows(Index micro_batches) const;
 #endif
-  void initialize(std::uint64_t seed, Context<D>& context);
+  void initialize_sync(std::uint64_t seed, Context<D>& context);
   void bind(Context<D>& context) const;
   template <class Visitor>
   void visit_runs(Visitor&&) {}

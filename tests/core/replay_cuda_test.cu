@@ -28,11 +28,11 @@ struct Sum {
   TensorView<StepStatus, 1, Cuda> status = place.vector(std::vector<StepStatus>{StepStatus{}});
 
   void add(float number) {
-    copy_to_device(step.data(), &number, sizeof(number), place.context());
+    copy_to_device_sync(step.data(), &number, sizeof(number), place.context());
     add_step(step, status, place.context());
   }
   void set_step(float number) {
-    copy_to_device(step.data(), &number, sizeof(number), place.context());
+    copy_to_device_sync(step.data(), &number, sizeof(number), place.context());
   }
   [[nodiscard]] double value() const { return place.read(status)[0].loss_sum; }
 };
@@ -161,9 +161,9 @@ TEST_F(ContextsOnTwoGpus, WorkByTurnsOnOneThread) {
   OnOneGpu first(0);
   OnOneGpu second(1);
   for (OnOneGpu* one : {&first, &second}) {
-    copy_to_device(one->floats(0), x.data(), x.size() * sizeof(float), one->context);
-    copy_to_device(one->floats(x.size()), weight.data(), weight.size() * sizeof(float),
-                   one->context);
+    copy_to_device_sync(one->floats(0), x.data(), x.size() * sizeof(float), one->context);
+    copy_to_device_sync(one->floats(x.size()), weight.data(), weight.size() * sizeof(float),
+                        one->context);
   }
   for (int i = 0; i < 3; ++i) {
     first.multiply();

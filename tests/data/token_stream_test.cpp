@@ -295,13 +295,13 @@ TEST(SplitValidation, GivesTheMinimum) {
 
 TEST(SplitValidation, RefusesWhatCannotWork) {
   const auto tokens = telling_tokens(100);
-  EXPECT_THROW(split_validation(tokens, 0.0, 2), ConfigError);
-  EXPECT_THROW(split_validation(tokens, 1.0, 2), ConfigError);
-  EXPECT_THROW(split_validation(tokens, -0.5, 2), ConfigError);
-  EXPECT_THROW(split_validation(tokens, std::nan(""), 2), ConfigError);
-  EXPECT_THROW(split_validation(tokens, 0.1, 100), ConfigError);
-  EXPECT_THROW(split_validation(tokens, 0.1, 1), ConfigError);
-  EXPECT_THROW(split_validation({}, 0.1, 2), ConfigError);
+  EXPECT_THROW((void)split_validation(tokens, 0.0, 2), ConfigError);
+  EXPECT_THROW((void)split_validation(tokens, 1.0, 2), ConfigError);
+  EXPECT_THROW((void)split_validation(tokens, -0.5, 2), ConfigError);
+  EXPECT_THROW((void)split_validation(tokens, std::nan(""), 2), ConfigError);
+  EXPECT_THROW((void)split_validation(tokens, 0.1, 100), ConfigError);
+  EXPECT_THROW((void)split_validation(tokens, 0.1, 1), ConfigError);
+  EXPECT_THROW((void)split_validation({}, 0.1, 2), ConfigError);
 }
 
 TEST(ValidationSet, CountsEachTokenOnceWhateverTheLength) {

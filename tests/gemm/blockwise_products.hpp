@@ -209,8 +209,8 @@ class BlockwiseLayer {
   template <class OperandMemory>
   void quantise(const OperandMemory& memory, int slot, Index rows, Index columns, unsigned seed) {
     const Matrix<Bf16> values = uneven_matrix(rows, columns, seed);
-    copy_to_device(memory.values, values.elements.data(), values.elements.size() * sizeof(Bf16),
-                   context_);
+    copy_to_device_sync(memory.values, values.elements.data(),
+                        values.elements.size() * sizeof(Bf16), context_);
     quantize(operand(memory, slot, rows, columns), context_);
   }
   template <class T>

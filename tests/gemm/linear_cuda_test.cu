@@ -54,7 +54,7 @@ std::vector<T> download(const T* source, Index count, const Context<D>& context)
 
 template <class T, Device D>
 void upload(T* target, const std::vector<T>& source, const Context<D>& context) {
-  copy_to_device(target, source.data(), source.size() * sizeof(T), context);
+  copy_to_device_sync(target, source.data(), source.size() * sizeof(T), context);
 }
 
 /// What a slot points to.
@@ -321,7 +321,7 @@ class Layer {
   using L = Linear<Fp8Recipe<Tensorwise>, in_features, out_features, G, D>;
 
   explicit Layer(Index tokens) : tokens_(tokens) {
-    linear_.enter("linear", {&scaling_, &manifest_});
+    linear_.declare("linear", {&scaling_, &manifest_});
     arena_ = make_arena(context_, [&](Arena<D>& arena) { take(arena); });
     context_.bind_workspace({workspace_, workspace_bytes()});
   }

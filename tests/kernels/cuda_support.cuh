@@ -41,13 +41,13 @@ class Place {
   T* make_poisoned(Index count) {
     T* memory = make<T>(count);
     const std::vector<unsigned char> ones(static_cast<std::size_t>(count) * sizeof(T), 0xff);
-    copy_to_device(memory, ones.data(), ones.size(), context_);
+    copy_to_device_sync(memory, ones.data(), ones.size(), context_);
     return memory;
   }
   template <class T>
   T* make(const std::vector<T>& values) {
     T* memory = make<T>(static_cast<Index>(values.size()));
-    copy_to_device(memory, values.data(), values.size() * sizeof(T), context_);
+    copy_to_device_sync(memory, values.data(), values.size() * sizeof(T), context_);
     return memory;
   }
   template <class T>

@@ -181,7 +181,7 @@ auto updated_scales() {
     scales[i].position = static_cast<std::uint32_t>(7 * i) % entries;
     past[i * longest + scales[i].position] = 100.0f;
   }
-  copy_to_device(history.data(), past.data(), past.size() * sizeof(float), place.context());
+  copy_to_device_sync(history.data(), past.data(), past.size() * sizeof(float), place.context());
   const ScalingArrays<D> operands{place.vector(std::vector<std::uint32_t>(rules.size())),
                                   place.vector(scales),
                                   place.vector(std::vector<OperandStatistics>(rules.size()))};
@@ -189,7 +189,7 @@ auto updated_scales() {
   std::vector<std::vector<float>> histories;
   for (const float amax : {0.5f, 200.0f, 0.0f, INFINITY, NAN, 1e-3f, 1e-30f}) {
     const std::vector<std::uint32_t> amaxes(rules.size(), float_bits(amax));
-    copy_to_device(operands.amax_bits.data(), amaxes.data(), operands.amax_bits.bytes(),
+    copy_to_device_sync(operands.amax_bits.data(), amaxes.data(), operands.amax_bits.bytes(),
                    place.context());
     update_delayed_scales(operands, device_rules, history, place.context());
     const auto read_scales = place.read(operands.scales);
@@ -421,7 +421,7 @@ TEST_F(ProducersOnCuda, BiasGradientCastsWhatIsThereAndSumsIt) {
     std::vector<std::vector<float>> found;
     const auto producer = [&, columns = columns](const auto& y, Place<Cuda>& place) {
       const auto sums = place.vector(std::vector<float>(static_cast<std::size_t>(columns), 0.5f));
-      copy_to_device(y.values.data(), values.data(), y.values.bytes(), place.context());
+      copy_to_device_sync(y.values.data(), values.data(), y.values.bytes(), place.context());
       bias_backward(y, sums, place.context());
       found.push_back(place.read(sums));
     };

@@ -42,8 +42,9 @@ struct OwnBlock {
   void take(Arena<Cpu>& arena, const std::string& name, LayerRegistry<Cpu> registry) {
     norm.declare(name + ".norm", 1e-5f);
     weight.declare(name + ".weight", features, features, Initial::normal(0.2f));
+    weight.is_overwritten = true;
     run.take_weights(arena, [this](const auto& visitor) { this->visit(visitor); });
-    projection.enter(name, registry);
+    projection.declare(name, registry);
     projection.take_weight_copies(arena, weight);
   }
   void take_memory(Arena<Cpu>& arena) {
@@ -66,15 +67,14 @@ struct OwnBlock {
   }
   /// Turns the gradient of y into that of x.
   void backward(ConstMatrix x, Matrix dy, const Context<Cpu>& context) {
-    norm.visit([&](auto& scale) { scale.clear_gradient(context); });
+    run.clear_gradients([this](const auto& visitor) { this->visit(visitor); }, context);
     gradient.values = dy.data();
     const auto operand = projection.output_gradient(gradient, tokens);
     quantize(operand, context);
     const auto kept = projection.template input<Mode::recompute>(input, tokens, {false, true});
     projection.backward_weight(operand, kept, weight.gradient, false, context);
     projection.backward_input(operand, input_gradient, context);
-    const ConstMatrix incoming = input_gradient;
-    norm.backward(incoming, x, inverse_rms, dy, context);
+    norm.backward(input_gradient, x, inverse_rms, dy, context);
   }
 
   ParameterRun<Bf16, Bf16, Cpu> run;

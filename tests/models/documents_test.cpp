@@ -124,7 +124,7 @@ Trained train_once(BatchShape shape, std::span<const std::int32_t> tokens,
   { const Model measured(arena, shape, {}, context); }
   arena = {arena.plan(), context};
   Model model(arena, shape, {}, context);
-  model.initialize(7, context);
+  model.initialize_sync(7, context);
   model.template quantize_weights<octavo::Mode::train>(context);
   std::vector<std::int32_t> tables(
       static_cast<std::size_t>(octavo::document_table_elements(shape)));
@@ -189,7 +189,7 @@ TEST(Documents, DoNotReachATextThatIsGenerated) {
   std::vector<float> expected(support::small.vocabulary);
   std::vector<float> logits(support::small.vocabulary);
   divided.begin_evaluation();
-  divided.evaluate({text.tokens, text.targets, Begins{3, 30}});
+  EXPECT_EQ(divided.evaluate({text.tokens, text.targets, Begins{3, 30}}).tokens, 48);
   plain.begin_evaluation();
   plain.next_token_logits(std::span(text.tokens).first(20), expected);
   divided.next_token_logits(std::span(text.tokens).first(20), logits);
@@ -211,7 +211,7 @@ std::string refusal(const Begins& begins, Index most = 3) {
   support::SmallSession<Bf16> session(options_of({2, 8, most}, 2), context);
   const TokenBatch text = support::make_batch(32, support::small.vocabulary, 5);
   try {
-    session.step({text.tokens, text.targets, begins}, 1e-3);
+    EXPECT_FALSE(session.step({text.tokens, text.targets, begins}, 1e-3).skipped);
   } catch (const octavo::ConfigError& error) {
     return error.what();
   }
@@ -242,7 +242,8 @@ TEST(Documents, ARefusedBatchLeavesNoTrace) {
   support::SmallSession<Bf16> session(options_of({2, 8, 3}), context);
   support::SmallSession<Bf16> other(options_of({2, 8, 3}), context);
   const TokenBatch text = support::make_batch(16, support::small.vocabulary, 5);
-  EXPECT_THROW(session.step({text.tokens, text.targets, Begins{3, 5}}, 1e-3), octavo::ConfigError);
+  EXPECT_THROW((void)session.step({text.tokens, text.targets, Begins{3, 5}}, 1e-3),
+               octavo::ConfigError);
   const Begins good{3};
   EXPECT_EQ(session.step({text.tokens, text.targets, good}, 1e-3).loss,
             other.step({text.tokens, text.targets, good}, 1e-3).loss);

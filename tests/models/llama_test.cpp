@@ -101,7 +101,7 @@ TEST(Llama, PaddingStaysZeroWhileItTrains) {
   Fp32Session<support::small> session(options, context);
   for (unsigned i = 0; i < 3; ++i) {
     const TokenBatch batch = support::step_batch(options, i);
-    session.step({batch.tokens, batch.targets}, 1e-2);
+    EXPECT_FALSE(session.step({batch.tokens, batch.targets}, 1e-2).skipped);
   }
   visit_padding(session, [](float value, float) { ASSERT_EQ(value, 0.0f); });
 }
@@ -113,13 +113,13 @@ TEST(Llama, TokensBeyondTheVocabularyAreRefused) {
   for (const std::int32_t wrong : {-1, 96, 127}) {
     TokenBatch batch = support::step_batch(options, 0);
     batch.tokens[5] = wrong;
-    EXPECT_THROW(session.step({batch.tokens, batch.targets}, 0.0), octavo::ConfigError);
+    EXPECT_THROW((void)session.step({batch.tokens, batch.targets}, 0.0), octavo::ConfigError);
   }
   TokenBatch batch = support::step_batch(options, 0);
   batch.targets[5] = 96;
-  EXPECT_THROW(session.step({batch.tokens, batch.targets}, 0.0), octavo::ConfigError);
+  EXPECT_THROW((void)session.step({batch.tokens, batch.targets}, 0.0), octavo::ConfigError);
   batch.tokens.pop_back();
-  EXPECT_THROW(session.step({batch.tokens, batch.targets}, 0.0), octavo::ShapeError);
+  EXPECT_THROW((void)session.step({batch.tokens, batch.targets}, 0.0), octavo::ShapeError);
 }
 
 TEST(Llama, TiedEmbeddingsHaveOneTable) {
@@ -188,8 +188,8 @@ TEST(Llama, TiedGradientsAccumulateToo) {
     // New in each round: it has no gradients of a step before.
     Fp32Session<small_tied> one(whole, context);
     const TokenBatch batch = support::step_batch(whole, i);
-    one.step({batch.tokens, batch.targets}, 0.0);
-    two.step({batch.tokens, batch.targets}, 0.0);
+    EXPECT_FALSE(one.step({batch.tokens, batch.targets}, 0.0).skipped);
+    EXPECT_FALSE(two.step({batch.tokens, batch.targets}, 0.0).skipped);
     expect_close(support::gradients(one.model()), support::gradients(two.model()), 1e-5);
   }
 }
@@ -362,18 +362,18 @@ TEST(LlamaBadInput, TokensThatAnFp8GemmCannotReduceAreRefusedAtTheStart) {
   using Delayed = support::SmallModel<octavo::Fp8Recipe<octavo::Delayed>>;
   SessionOptions options;
   options.batch = {1, 40};
-  EXPECT_THROW((octavo::plan_memory<Delayed, octavo::AdamW<>>(options, context)),
+  EXPECT_THROW((void)(octavo::plan_memory<Delayed, octavo::AdamW<>>(options, context)),
                octavo::ConfigError);
   EXPECT_NO_THROW(
-      (octavo::plan_memory<support::SmallModel<Bf16>, octavo::AdamW<>>(options, context)));
+      (void)(octavo::plan_memory<support::SmallModel<Bf16>, octavo::AdamW<>>(options, context)));
   options.batch = {2, 40};
-  EXPECT_NO_THROW((octavo::plan_memory<Delayed, octavo::AdamW<>>(options, context)));
+  EXPECT_NO_THROW((void)(octavo::plan_memory<Delayed, octavo::AdamW<>>(options, context)));
   options.model.head_chunk = 24;
-  EXPECT_NO_THROW((octavo::plan_memory<Delayed, octavo::AdamW<>>(options, context)));
+  EXPECT_NO_THROW((void)(octavo::plan_memory<Delayed, octavo::AdamW<>>(options, context)));
   using HeadInFp8 =
       support::SmallModel<octavo::Layerwise<octavo::Fp8Recipe<octavo::Delayed>,
                                             octavo::Head<octavo::Fp8Recipe<octavo::Delayed>>>>;
-  EXPECT_THROW((octavo::plan_memory<HeadInFp8, octavo::AdamW<>>(options, context)),
+  EXPECT_THROW((void)(octavo::plan_memory<HeadInFp8, octavo::AdamW<>>(options, context)),
                octavo::ConfigError);
 }
 

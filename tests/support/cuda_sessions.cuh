@@ -49,8 +49,8 @@ void set_weight_bits(AnySession& session, const std::vector<std::byte>& bytes,
                      const Context<Cuda>& context) {
   std::size_t begin = 0;
   session.model().visit([&](auto& parameter) {
-    copy_to_device(parameter.weight.data(), bytes.data() + begin, parameter.weight.bytes(),
-                   context);
+    copy_to_device_sync(parameter.weight.data(), bytes.data() + begin, parameter.weight.bytes(),
+                        context);
     begin += parameter.weight.bytes();
   });
 }

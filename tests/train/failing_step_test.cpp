@@ -31,7 +31,7 @@ State state_after_steps(int failing) {
     if (i == failing) {
       session.model().faulty = true;
       const support::TokenBatch batch = support::step_batch(options, 99);
-      EXPECT_THROW(session.step({batch.tokens, batch.targets}, 1e-2), octavo::ConfigError);
+      EXPECT_THROW((void)session.step({batch.tokens, batch.targets}, 1e-2), octavo::ConfigError);
     }
     const support::TokenBatch batch = support::step_batch(options, static_cast<unsigned>(i));
     EXPECT_FALSE(session.step({batch.tokens, batch.targets}, 1e-3).skipped);
@@ -61,7 +61,8 @@ TYPED_TEST(FailingStep, ALearningRateThatIsNoneChangesNothing) {
   const support::TokenBatch batch = support::step_batch(options, 0);
   const double infinity = std::numeric_limits<double>::infinity();
   for (const double rate : {-1e-3, std::nan(""), infinity, -infinity, 1e300}) {
-    EXPECT_THROW(session.step({batch.tokens, batch.targets}, rate), octavo::ConfigError) << rate;
+    EXPECT_THROW((void)session.step({batch.tokens, batch.targets}, rate), octavo::ConfigError)
+        << rate;
   }
   EXPECT_TRUE(State({support::weights(session), support::scaling_state(session)}) == before);
   EXPECT_FALSE(session.step({batch.tokens, batch.targets}, 0.0).skipped);

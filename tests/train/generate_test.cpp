@@ -99,12 +99,12 @@ TEST(Generate, TokensAreDrawnWithTheirProbability) {
 TEST(Generate, TheModelSeesTheLastTokensOfASequence) {
   CountingModel model;
   const std::array<std::int32_t, 6> long_prompt{1, 2, 3, 4, 5, 6};
-  octavo::generate(model, long_prompt, 4, {.tokens = 3, .temperature = 0});
+  (void)octavo::generate(model, long_prompt, 4, {.tokens = 3, .temperature = 0});
   const std::vector<std::vector<std::int32_t>> expected{{3, 4, 5, 6}, {4, 5, 6, 7}, {5, 6, 7, 0}};
   EXPECT_EQ(model.shown, expected);
 
   CountingModel other;
-  octavo::generate(other, prompt, 4, {.tokens = 3, .temperature = 0});
+  (void)octavo::generate(other, prompt, 4, {.tokens = 3, .temperature = 0});
   const std::vector<std::vector<std::int32_t>> growing{{3, 5}, {3, 5, 6}, {3, 5, 6, 7}};
   EXPECT_EQ(other.shown, growing);
 }

@@ -169,7 +169,7 @@ TYPED_TEST(SessionOnCuda, AllGemmsArePreparedBeforeTheFirstStep) {
     for (unsigned i = 0; i < 3; ++i) this->step(session, options, i);
     const TokenBatch batch = step_batch(small_session(1), 1000);
     session.begin_evaluation();
-    session.evaluate({batch.tokens, batch.targets});
+    (void)session.evaluate({batch.tokens, batch.targets});
     EXPECT_EQ(session.gemm_plan_summary().text(), chosen.text())
         << "the manifest announces other products than run";
     EXPECT_EQ(session.gemm_plans().size(), static_cast<std::size_t>(chosen.rehearsed));
@@ -319,7 +319,7 @@ TYPED_TEST(SessionOnCuda, AStepThatThrowsChangesNoBitOfThoseThatFollow) {
       if (i == failing) {
         session.model().faulty = true;
         const TokenBatch batch = step_batch(options, 99);
-        EXPECT_THROW(session.step({batch.tokens, batch.targets}, 1e-2), ConfigError);
+        EXPECT_THROW((void)session.step({batch.tokens, batch.targets}, 1e-2), ConfigError);
       }
       const TokenBatch batch = step_batch(options, static_cast<unsigned>(i));
       EXPECT_FALSE(session.step({batch.tokens, batch.targets}, 1e-3).skipped);
@@ -339,7 +339,7 @@ TYPED_TEST(SessionOnCuda, EvaluationTakesNoMemory) {
   const std::size_t before = free_bytes(context);
   const TokenBatch batch = step_batch(options, 1000);
   session.begin_evaluation();
-  session.evaluate({batch.tokens, batch.targets});
+  (void)session.evaluate({batch.tokens, batch.targets});
   EXPECT_EQ(free_bytes(context), before);
   this->step(session, options, 3);
   EXPECT_EQ(free_bytes(context), before);
@@ -359,9 +359,9 @@ TYPED_TEST(SessionOnCuda, SkipsAStepThatIsNotFinite) {
   T healthy{};
   const T poison = T(std::nanf(""));
   copy_to_host_sync(&healthy, poisoned, sizeof(T), context);
-  copy_to_device(poisoned, &poison, sizeof(T), context);
+  copy_to_device_sync(poisoned, &poison, sizeof(T), context);
   EXPECT_TRUE(this->step(session, options, 3).skipped);
-  copy_to_device(poisoned, &healthy, sizeof(T), context);
+  copy_to_device_sync(poisoned, &healthy, sizeof(T), context);
   EXPECT_FALSE(this->step(session, options, 4).skipped);
 }
 

@@ -52,14 +52,14 @@ void expect_no_allocation() {
   const TokenBatch batch = support::step_batch(options, 0);
   const auto tokens = std::span(batch.tokens).first(batch.tokens.size() / 2);
   const auto targets = std::span(batch.targets).first(batch.targets.size() / 2);
-  session.step({batch.tokens, batch.targets}, 1e-3);
+  EXPECT_FALSE(session.step({batch.tokens, batch.targets}, 1e-3).skipped);
   EXPECT_EQ(support::count_allocations([&] {
-              session.step({batch.tokens, batch.targets}, 1e-3);
+              EXPECT_FALSE(session.step({batch.tokens, batch.targets}, 1e-3).skipped);
             }),
             0U);
   EXPECT_EQ(support::count_allocations([&] {
               session.begin_evaluation();
-              session.evaluate({tokens, targets});
+              (void)session.evaluate({tokens, targets});
             }),
             0U);
 }
@@ -125,7 +125,7 @@ void expect_granularity(const std::string& of_inputs, const std::string& of_weig
   octavo::Context<octavo::Cpu> context{2};
   SmallSession<Precision> session(options, context);
   const TokenBatch batch = support::step_batch(options, 0);
-  session.step({batch.tokens, batch.targets}, 1e-3);
+  EXPECT_FALSE(session.step({batch.tokens, batch.targets}, 1e-3).skipped);
   for (const octavo::OperandReport& operand : session.operands()) {
     EXPECT_EQ(operand.granularity, operand.name.ends_with(".weight") ? of_weights : of_inputs);
     EXPECT_EQ(std::isnan(operand.scale), of_inputs != "tensor") << operand.name;
@@ -157,7 +157,7 @@ TEST(Session, TheFirstStepWithDelayedScalesKeepsItsGradients) {
   octavo::Context<octavo::Cpu> context{2};
   SmallSession<Fp8Recipe<octavo::Delayed>> session(options, context);
   const TokenBatch batch = support::step_batch(options, 0);
-  session.step({batch.tokens, batch.targets}, 1e-3);
+  EXPECT_FALSE(session.step({batch.tokens, batch.targets}, 1e-3).skipped);
   EXPECT_LT(flushed_gradients(session), 0.01);
 }
 

@@ -61,7 +61,7 @@ TYPED_TEST(State, AnotherSessionGoesOnToTheBit) {
     Context<Cpu> another(2);
     Session<TypeParam> second(options, another);
     take_steps(second, 77, 2);  // of which nothing may be left
-    load_state(saved, second.state());
+    load_state_sync(saved, second.state());
     EXPECT_TRUE(save_state_sync(second.state()) == saved);
     EXPECT_TRUE(take_steps(second, before, 10) == expected) << "after " << before << " steps";
   }
@@ -82,7 +82,7 @@ TYPED_TEST(State, NamesEveryPartOnce) {
 std::string refusal(const SavedState& saved, TrainingSession& session) {
   const SavedState before = save_state_sync(session.state());
   try {
-    load_state(saved, session.state());
+    load_state_sync(saved, session.state());
   } catch (const ConfigError& error) {
     EXPECT_TRUE(save_state_sync(session.state()) == before) << "something was written";
     return error.what();

@@ -63,7 +63,7 @@ struct Own : If<OnCpu, Missing != Part::device_type>,
   Own(Arena<Cpu>&, BatchShape, ModelOptions,
       const DeviceLimits<Cpu>&) requires(Missing != Part::constructor);
   GemmRows gemm_rows(Index) const requires(Missing != Part::gemm_rows);
-  void initialize(std::uint64_t, Context<Cpu>&) requires(Missing != Part::initialize);
+  void initialize_sync(std::uint64_t, Context<Cpu>&) requires(Missing != Part::initialize);
   void bind(Context<Cpu>&) const requires(Missing != Part::bind);
   template <class Visitor>
   void visit_runs(Visitor&&) requires(Missing != Part::visit_runs);

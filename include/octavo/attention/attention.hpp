@@ -61,7 +61,8 @@ void check_documents(const char* operation, const AttentionShape& shape,
 /// @throws ConfigError  if the device's kernels, or a library that the context's settings name, do
 ///                      not serve the shape
 template <class T, Device D>
-DeviceLimits<D> attention_limits(const AttentionShape& shape, const Context<D>& context) {
+[[nodiscard]] DeviceLimits<D> attention_limits(const AttentionShape& shape,
+                                               const Context<D>& context) {
   return attention_limits_body(shape, std::is_same_v<T, Bf16>, context);
 }
 
@@ -76,10 +77,12 @@ DeviceLimits<D> attention_limits(const AttentionShape& shape, const Context<D>& 
 /// @note enqueues; does not synchronise; uses `attention_workspace` bytes of the context's
 /// Source: Ainslie et al. 2023, arXiv 2305.13245; Dao 2023, arXiv 2307.08691.
 template <class T, Device D>
-const char* attention_forward(const AttentionShape& shape, TensorView<const T, 2, D> qkv,
-                              const std::type_identity_t<Documents<D>>& documents,
-                              TensorView<T, 2, D> output, TensorView<float, 1, D> log_sum_exp,
-                              const Context<D>& context) {
+[[nodiscard]] const char* attention_forward(const AttentionShape& shape,
+                                            TensorView<const T, 2, D> qkv,
+                                            const std::type_identity_t<Documents<D>>& documents,
+                                            TensorView<T, 2, D> output,
+                                            TensorView<float, 1, D> log_sum_exp,
+                                            const Context<D>& context) {
   detail::check_attention("attention_forward", shape, qkv, log_sum_exp.size());
   detail::check_documents("attention_forward", shape, documents);
   check_shape("attention_forward", "output", output,
@@ -97,12 +100,11 @@ const char* attention_forward(const AttentionShape& shape, TensorView<const T, 2
 /// @return what ran, for the manifest: see `attention_implementation`
 /// @note enqueues; does not synchronise; uses `attention_workspace` bytes of the context's
 template <class T, Device D>
-const char* attention_backward(const AttentionShape& shape, TensorView<const T, 2, D> qkv,
-                               const std::type_identity_t<Documents<D>>& documents,
-                               TensorView<const T, 2, D> output,
-                               TensorView<const T, 2, D> output_gradient,
-                               TensorView<const float, 1, D> log_sum_exp,
-                               TensorView<T, 2, D> qkv_gradient, const Context<D>& context) {
+[[nodiscard]] const char* attention_backward(
+    const AttentionShape& shape, TensorView<const T, 2, D> qkv,
+    const std::type_identity_t<Documents<D>>& documents, TensorView<const T, 2, D> output,
+    TensorView<const T, 2, D> output_gradient, TensorView<const float, 1, D> log_sum_exp,
+    TensorView<T, 2, D> qkv_gradient, const Context<D>& context) {
   detail::check_attention("attention_backward", shape, qkv, log_sum_exp.size());
   detail::check_documents("attention_backward", shape, documents);
   check_shape("attention_backward", "output", output,

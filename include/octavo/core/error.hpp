@@ -72,7 +72,7 @@ class CublasError : public Error {
 
 /// Joins values to one message: `message("batch is ", 0, "; give at least 1")`.
 template <class... Parts>
-std::string message(const Parts&... parts) {
+[[nodiscard]] std::string message(const Parts&... parts) {
   std::ostringstream text;
   (text << ... << parts);
   return text.str();

@@ -27,8 +27,8 @@ struct TokenSplit {
 /// @param fraction  of the tokens that are for validation, between 0 and 1
 /// @param minimum   number of tokens that validation gets even where `fraction` gives fewer
 /// @throws ConfigError  if `fraction` is out of range, or nothing would be left to train on
-inline TokenSplit split_validation(std::span<const std::uint8_t> tokens, double fraction = 0.1,
-                                   Index minimum = 2) {
+[[nodiscard]] inline TokenSplit split_validation(std::span<const std::uint8_t> tokens,
+                                                 double fraction = 0.1, Index minimum = 2) {
   require<ConfigError>(fraction > 0.0 && fraction < 1.0, "validation fraction is ", fraction,
                        "; give a number between 0 and 1, such as 0.1");
   require<ConfigError>(minimum >= 2, "minimum of validation tokens is ", minimum,

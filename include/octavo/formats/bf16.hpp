@@ -23,7 +23,8 @@ struct Bf16 {
   /// Rounds up or down with the probability that keeps the mean, saturating at the largest finite
   /// value; Inf and NaN stay what they are.
   /// @param random  the lower 16 bits are used
-  OCTAVO_HOST_DEVICE static constexpr Bf16 stochastic(float value, std::uint32_t random) {
+  [[nodiscard]] OCTAVO_HOST_DEVICE static constexpr Bf16 stochastic(float value,
+                                                                    std::uint32_t random) {
     if (!is_finite(value)) return Bf16(value);
     const std::uint32_t source = float_bits(value);
     const std::uint32_t rounded = source + (random & 0xffffu);

@@ -140,7 +140,8 @@ class GroupedQueryAttention {
     output_.forward(attended, residual, y, context);
   }
 
-  /// From the gradient of y to that of x; gradients of parameters on the way.
+  /// From the gradient of y to that of x; gradients of parameters on the way, as
+  /// PreNormBlock::backward says.
   /// @param y_gradient  [tokens, hidden]; stays as it is
   /// @param x           the forward's input, as `backward_input` says
   /// @param x_gradient  [tokens, hidden]
@@ -151,7 +152,7 @@ class GroupedQueryAttention {
     auto y_memory = scratch.y_gradient;
     y_memory.values = y_gradient.data();
     const auto dy = output_.output_gradient(y_memory, tokens);
-    output_.take_gradient(dy, context);
+    output_.cast_gradient(dy, context);
     const auto attended = output_.template input<Mode::recompute>(
         saved.attended, tokens, {.row_major = false, .transposed = true});
     const TensorView<T, 2, D> attended_gradient{scratch.attended_gradient,

@@ -25,7 +25,7 @@ class LanguageModelHead {
     chunk_ = chunk;
     vocabulary_ = vocabulary;
     norm_.declare("final_norm", epsilon);
-    projection_.enter("head", registry, {.is_head = true});
+    projection_.declare("head", registry, {.is_head = true});
   }
 
   /// @param weight  the projection's: its own, or the embedding's
@@ -55,7 +55,8 @@ class LanguageModelHead {
   [[nodiscard]] Index chunks(Index tokens) const { return ceil_divide(tokens, chunk_); }
   [[nodiscard]] Index chunk() const { return chunk_; }
 
-  /// The loss of every token and, in training, the gradient of x and of the weights.
+  /// The loss of every token and, in training, the gradient of x and of the weights: the norm's are
+  /// added to.
   /// @param x           [tokens, Hidden]
   /// @param targets     [tokens]; below 0: ignored
   /// @param losses      [tokens]
@@ -63,15 +64,12 @@ class LanguageModelHead {
   /// @param weight_gradient  [Padded, Hidden], the projection's; not used in evaluation
   /// @param gradient_scale  [1]: 1 / number of targets in the optimizer step; not used in
   /// evaluation
-  /// @param accumulate  whether weights' gradients are added to what is there
+  /// @param accumulate  whether `weight_gradient` is added to; else it is written over
   template <class M>
   void loss(TensorView<const T, 2, D> x, TensorView<const std::int32_t, 1, D> targets,
             TensorView<float, 1, D> losses, TensorView<T, 2, D> x_gradient,
             TensorView<G, 2, D> weight_gradient, TensorView<const float, 1, D> gradient_scale,
             bool accumulate, const Context<D>& context) {
-    if constexpr (M::saves) {
-      if (!accumulate) norm_.visit([&](auto& weight) { weight.clear_gradient(context); });
-    }
     for (Index begin = 0; begin < x.extent(0); begin += chunk_) {
       const Index count = std::min(chunk_, x.extent(0) - begin);
       const auto input = project<M>(x.rows(begin, count), context);
@@ -95,7 +93,7 @@ class LanguageModelHead {
   /// @param x  [tokens, Hidden]
   /// @return   [tokens, Padded]
   template <class M>
-  TensorView<T, 2, D> logits(TensorView<const T, 2, D> x, const Context<D>& context) {
+  [[nodiscard]] TensorView<T, 2, D> logits(TensorView<const T, 2, D> x, const Context<D>& context) {
     project<M>(x, context);
     return {logits_.values, {x.extent(0), Padded}};
   }

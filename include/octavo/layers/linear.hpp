@@ -4,49 +4,11 @@
 
 #include <octavo/gemm/gemm.hpp>
 #include <octavo/kernels/quantize.hpp>
+#include <octavo/layers/layer_registry.hpp>
 #include <octavo/layers/mode.hpp>
 #include <octavo/layers/parameter.hpp>
-#include <octavo/layers/scaling_table.hpp>
-#include <octavo/layers/shapes.hpp>
 
 namespace octavo {
-
-/// Memory for the quantised copy of one weight at a time, where copies are made for each GEMM and
-/// not kept. Layers first reserve what they need; then the memory is taken.
-template <Device D>
-class WeightStage {
- public:
-  WeightStage() = default;
-  WeightStage(const WeightStage&) = delete;  // layers point to it
-  WeightStage& operator=(const WeightStage&) = delete;
-
-  void reserve(Index element_bytes, Index scale_bytes) {
-    element_bytes_ = std::max(element_bytes_, element_bytes);
-    scale_bytes_ = std::max(scale_bytes_, scale_bytes);
-  }
-  void take(Arena<D>& arena) {
-    elements_ = arena.template take<std::byte>(MemoryKind::quantized_weights, element_bytes_);
-    scales_ = arena.template take<std::byte>(MemoryKind::quantized_weights, scale_bytes_);
-  }
-  [[nodiscard]] std::byte* elements() const { return elements_; }
-  [[nodiscard]] std::byte* scales() const { return scales_; }
-
- private:
-  Index element_bytes_ = 0;
-  Index scale_bytes_ = 0;
-  std::byte* elements_ = nullptr;
-  std::byte* scales_ = nullptr;
-};
-
-/// What linear layers share. It stays where it is, as the types see to, and outlives them.
-template <Device D>
-struct LayerRegistry {
-  ScalingTable<D>* scaling = nullptr;
-  Manifest* manifest = nullptr;
-  WeightStage<D>* stage = nullptr;  ///< null: layers keep the quantised copies of their weights
-  BatchShape batch{};               ///< of one micro-batch
-  DeviceLimits<D> limits{};
-};
 
 /// How a model uses a linear layer.
 struct LinearUse {
@@ -81,7 +43,7 @@ class Linear {
   Linear& operator=(Linear&&) noexcept = default;
 
   /// Enters the layer in the manifest and the scaling table.
-  void enter(const std::string& name, LayerRegistry<D> registry, LinearUse use = {}) {
+  void declare(const std::string& name, LayerRegistry<D> registry, LinearUse use = {}) {
     registry_ = registry;
     if constexpr (quantized) {
       slots_ = {registry.scaling->template add<P, OperandKind::input>(name),
@@ -141,7 +103,7 @@ class Linear {
   /// @param memory  of at least `tokens` rows
   template <class M>
   [[nodiscard]] Input input(const InputMemory& memory, Index tokens, Copies copies) const {
-    Input result = memory.operand(tokens, In, slot(0), M::records, copies);
+    Input result = memory.operand(tokens, In, slot(OperandKind::input), M::records, copies);
     if constexpr (quantized) result.scale_is_found = !M::finds_scales;
     return result;
   }
@@ -149,7 +111,7 @@ class Linear {
   /// The operand that the gradient of the layer's output is to be written to.
   [[nodiscard]] OutputGradient output_gradient(const OutputGradientMemory& memory,
                                                Index tokens) const {
-    return memory.operand(tokens, Out, slot(2), true, {true, true});
+    return memory.operand(tokens, Out, slot(OperandKind::output_gradient), true, {true, true});
   }
 
   /// y = x · Wᵀ + addend.
@@ -190,7 +152,8 @@ class Linear {
     }
   }
 
-  /// w_gradient = dyᵀ · x, added to what is there if `accumulate`.
+  /// w_gradient = dyᵀ · x, added to what is there if `accumulate`, else written over it: a product
+  /// that starts from nothing saves clearing a matrix.
   /// @param w_gradient  [Out, In], such as the weight's `gradient`
   void backward_weight(const OutputGradient& dy, const Input& x, TensorView<G, 2, D> w_gradient,
                        bool accumulate, const Context<D>& context) {
@@ -228,12 +191,13 @@ class Linear {
       return GemmScales::none;
     }
   }
-  [[nodiscard]] ScalingSlot slot(std::size_t kind) const {
-    return quantized ? registry_.scaling->slot(slots_[kind]) : ScalingSlot();
+  [[nodiscard]] ScalingSlot slot(OperandKind kind) const {
+    if (!quantized) return ScalingSlot();
+    return registry_.scaling->slot(slots_[static_cast<std::size_t>(kind)]);
   }
   [[nodiscard]] Operand<P, OperandKind::weight, D> weight_operand(bool record,
                                                                   Copies copies) const {
-    return copies_.operand(Out, In, slot(1), record, copies);
+    return copies_.operand(Out, In, slot(OperandKind::weight), record, copies);
   }
   /// The weight with the copies that a GEMM reads: those that are kept, or made now. Only the first
   /// cast of a weight records, and finds its scale.
@@ -243,8 +207,8 @@ class Linear {
       if (registry_.stage != nullptr) {
         WeightMemory staged = copies_;
         staged.place(registry_.stage->elements(), registry_.stage->scales());
-        auto operand =
-            staged.operand(Out, In, slot(1), std::exchange(records_next_, false), copies);
+        auto operand = staged.operand(Out, In, slot(OperandKind::weight),
+                                      std::exchange(records_next_, false), copies);
         operand.scale_is_found = std::exchange(scale_is_found_, true);
         quantize(operand, context);
         return operand;
@@ -260,8 +224,8 @@ class Linear {
   bool records_next_ = false;    ///< of the weight's next cast, where copies are made for each GEMM
   bool scale_is_found_ = false;  ///< since the weight was changed
   LayerRegistry<D> registry_;
-  std::array<std::size_t, 3> slots_{};
-  std::array<std::size_t, 3> entries_{};
+  std::array<std::size_t, 3> slots_{};    ///< in the scaling table, by `OperandKind`
+  std::array<std::size_t, 3> entries_{};  ///< in the manifest, by `GemmPass`
 };
 
 }  // namespace octavo

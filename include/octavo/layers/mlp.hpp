@@ -114,7 +114,8 @@ class MLP {
     down_.forward(activated, residual, y, context);
   }
 
-  /// From the gradient of y to that of x; gradients of parameters on the way.
+  /// From the gradient of y to that of x; gradients of parameters on the way, as
+  /// PreNormBlock::backward says.
   /// @param y_gradient  [tokens, hidden]; stays as it is
   /// @param x           the forward's input, as `backward_input` says
   /// @param x_gradient  [tokens, hidden]
@@ -128,7 +129,7 @@ class MLP {
     auto y_memory = scratch.y_gradient;
     y_memory.values = y_gradient.data();
     const auto dy = down_.output_gradient(y_memory, tokens);
-    down_.take_gradient(dy, context);
+    down_.cast_gradient(dy, context);
     const TensorView<T, 2, D> activated_gradient{scratch.activated_gradient, {tokens, Shape.ffn}};
     down_.backward(dy, activated, activated_gradient, accumulate, context);
 

@@ -22,6 +22,9 @@ struct Parameter {
   Initial initial{};             ///< what it starts from
   Index initialised_rows = 0;    ///< rows from here on pad the tensor and stay 0
   Index offset = 0;              ///< of the first element in its `ParameterRun`, if it is in one
+  /// The first GEMM of a step writes over the gradient, as that of a `Linear` does. Without, layers
+  /// add to it and the run clears it before: see `ParameterRun::clear_gradients`.
+  bool is_overwritten = false;
 
   Parameter() = default;
   Parameter(Parameter&&) noexcept = default;
@@ -54,12 +57,6 @@ struct Parameter {
   /// that it is made.
   void take_gradient(Arena<D>& arena) {
     gradient = {arena.template take<G>(MemoryKind::gradients, weight.size()), weight.shape()};
-  }
-
-  /// Zeroes the gradient.
-  /// @note enqueues; does not synchronise
-  void clear_gradient(const Context<D>& context) const {
-    fill_zero(gradient.data(), gradient.bytes(), context);
   }
 };
 

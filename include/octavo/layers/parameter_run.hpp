@@ -45,11 +45,12 @@ class ParameterRun {
     });
   }
 
-  /// Zeroes the gradients of vectors, to which backwards add; those of matrices are overwritten.
+  /// Zeroes the gradients that layers add to: all but those that a GEMM overwrites. Whoever owns
+  /// the run calls it before the run's backward of a step's first micro-batch; no layer does.
   /// Neighbours are zeroed at once.
   /// @note enqueues; does not synchronise
   template <class Each>
-  void clear_vector_gradients(const Each& each, const Context<D>& context) const {
+  void clear_gradients(const Each& each, const Context<D>& context) const {
     Index begin = 0;
     Index end = 0;
     const auto clear = [&] {
@@ -57,7 +58,7 @@ class ParameterRun {
                 context);
     };
     each([&](const Parameter<W, G, D>& parameter) {
-      if (parameter.is_matrix()) return;
+      if (parameter.is_overwritten) return;
       if (parameter.offset != end && end > begin) clear();
       if (parameter.offset != end) begin = parameter.offset;
       end = parameter.offset + round_up(parameter.weight.size(), alignment);

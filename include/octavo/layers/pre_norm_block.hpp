@@ -95,16 +95,16 @@ class PreNormBlock {
     });
   }
 
-  /// Turns the gradient of y into that of x, in place, and makes the parameters' gradients.
+  /// Turns the gradient of y into that of x, in place, and makes the parameters' gradients: those
+  /// of linear layers' weights are added to what is there if `accumulate`, else written over it; to
+  /// all others it adds.
   /// @param x           [tokens, Hidden], the forward's input
   /// @param gradient    [tokens, Hidden]
-  /// @param accumulate  whether gradients are added to what is there
   template <class Positions>
   void backward(TensorView<const T, 2, D> x, TensorView<T, 2, D> gradient,
                 const BatchView<D>& batch, const Positions& positions, const Shared& shared,
                 bool accumulate, const Context<D>& context) {
     const bool again = recompute_ == Recompute::block;
-    if (!accumulate) run_.clear_vector_gradients(each_parameter(), context);
     for_each_place([&](auto i) {
       if (!again || i == count - 1) return;
       std::get<i>(branches_).template forward<Mode::recompute>(

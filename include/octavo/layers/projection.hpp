@@ -28,9 +28,10 @@ class Projection {
   void declare(const std::string& name, LayerRegistry<D> registry, Initial initial,
                LinearUse use = {}) {
     weight_.declare(name + ".weight", Out, In, initial);
+    weight_.is_overwritten = true;
     if constexpr (Bias) bias_.declare(name + ".bias", 1, Out, Initial::zeros());
     use.bias = Bias;
-    layer_.enter(name, registry, use);
+    layer_.declare(name, registry, use);
   }
 
   void take_weight_copies(Arena<D>& arena) { layer_.take_weight_copies(arena, weight_); }
@@ -64,7 +65,7 @@ class Projection {
   }
 
   /// Casts a gradient of the output that has its values only, and makes the bias' gradient.
-  void take_gradient(const OutputGradient& dy, const Context<D>& context) const {
+  void cast_gradient(const OutputGradient& dy, const Context<D>& context) const {
     if constexpr (Bias) {
       bias_backward(dy, bias_.gradient_vector(), context);
     } else {
@@ -82,7 +83,8 @@ class Projection {
     }
   }
 
-  /// The weight's gradient, added to what is there if `accumulate`, and x_gradient = dy · W.
+  /// The weight's gradient, added to what is there if `accumulate`, else written over it, and
+  /// x_gradient = dy · W.
   /// @param x_gradient  [tokens, In]
   void backward(const OutputGradient& dy, const Input& x, TensorView<T, 2, D> x_gradient,
                 bool accumulate, const Context<D>& context) {

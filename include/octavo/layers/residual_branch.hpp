@@ -77,11 +77,11 @@ class ResidualBranch {
     part_.template forward<M>(normalised, x, y, batch, positions, saved.part, context);
   }
 
-  /// Turns the gradient of y into that of x, in place, and makes the parameters' gradients.
+  /// Turns the gradient of y into that of x, in place, and makes the parameters' gradients: see
+  /// PreNormBlock::backward.
   /// @param x           [tokens, Hidden], the forward's input
   /// @param gradient    [tokens, Hidden]
   /// @param is_kept     whether norm(x) is there, in the copies that the part's backward reads
-  /// @param accumulate  whether weights' gradients are added to what is there
   template <class Positions>
   void backward(TensorView<const T, 2, D> x, TensorView<T, 2, D> gradient,
                 const BatchView<D>& batch, const Positions& positions, bool is_kept,

@@ -31,11 +31,10 @@ class RoPE {
     rows_ = {arena.template take<float>(kind, batch.rows() * head_dim), {batch.rows(), head_dim}};
   }
 
-  /// Fills the table.
+  /// Fills the table; waits for it.
   /// @param frequency  `frequency(j)` is the angle by which pair j turns at each position
-  /// @note synchronises
   template <class Frequency>
-  void fill(const Frequency& frequency, const Context<D>& context) {
+  void fill_sync(const Frequency& frequency, const Context<D>& context) {
     const Index half = table_.extent(1) / 2;
     std::vector<float> values(static_cast<std::size_t>(table_.size()));
     for (Index position = 0; position < table_.extent(0); ++position) {
@@ -46,7 +45,7 @@ class RoPE {
         row[half + j] = static_cast<float>(std::sin(angle));
       }
     }
-    copy_to_device(table_.data(), values.data(), table_.bytes(), context);
+    copy_to_device_sync(table_.data(), values.data(), table_.bytes(), context);
   }
 
   /// Gets ready for a batch's forward and backward: where documents begin in the midst of

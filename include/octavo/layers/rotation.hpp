@@ -98,7 +98,7 @@ class NormalisedRotation {
 template <Device D>
 struct NoPositions {
   void take(Arena<D>&, BatchShape) {}
-  void initialize(const Context<D>&) {}
+  void initialize_sync(const Context<D>&) {}
   void place(const BatchView<D>&, const Context<D>&) const {}
 };
 

@@ -115,8 +115,8 @@ class ScalingTable {
     for (std::size_t i = 0; i < size(); ++i)
       rules[static_cast<std::size_t>(places_[i])] = rules_[i];
     fill_zero(state_.data(), state_.bytes(), context);
-    copy_to_device(operands_.scales.data(), scales.data(), operands_.scales.bytes(), context);
-    copy_to_device(device_rules_.data(), rules.data(), device_rules_.bytes(), context);
+    copy_to_device_sync(operands_.scales.data(), scales.data(), operands_.scales.bytes(), context);
+    copy_to_device_sync(device_rules_.data(), rules.data(), device_rules_.bytes(), context);
   }
 
   /// Where the scaling state of operand `number` lies; nowhere while measuring.

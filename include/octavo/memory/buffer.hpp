@@ -31,7 +31,7 @@ using OwnedBytes = std::unique_ptr<std::byte, Release>;
 /// `bytes` of the host, more than 0.
 /// @throws MemoryError  if the host has not that much memory left; two runs of bytes that were not
 ///                      written to yet may both be granted where there is memory for one
-inline OwnedBytes allocate(std::size_t bytes, const Context<Cpu>&) {
+[[nodiscard]] inline OwnedBytes allocate(std::size_t bytes, const Context<Cpu>&) {
   constexpr std::align_val_t alignment{allocation_alignment};
   const std::size_t available = available_host_memory();
   constexpr const char* advice =
@@ -77,9 +77,9 @@ class Buffer {
   std::size_t bytes_ = 0;
 };
 
-/// Copies `bytes` from the host to the device; the host memory may be reused on return.
-inline void copy_to_device(void* target, const void* source, std::size_t bytes,
-                           const Context<Cpu>&) {
+/// Copies `bytes` from the host to the device, after all that was enqueued; waits for it.
+inline void copy_to_device_sync(void* target, const void* source, std::size_t bytes,
+                                const Context<Cpu>&) {
   if (bytes != 0) std::memcpy(target, source, bytes);
 }
 
@@ -114,8 +114,8 @@ class Staging<Cpu> {
   /// All that was copied before has arrived: the context was synchronised since.
   void begin() {}
 
-  void copy(void* target, const void* source, std::size_t bytes, const Context<Cpu>& context) {
-    copy_to_device(target, source, bytes, context);
+  void copy(void* target, const void* source, std::size_t bytes, const Context<Cpu>&) {
+    if (bytes != 0) std::memcpy(target, source, bytes);
   }
 };
 

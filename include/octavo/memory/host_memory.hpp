@@ -77,7 +77,7 @@ inline std::size_t available_in_groups(const std::filesystem::path& root,
 /// Bytes that programs can still take without one of them being killed, as far as Linux says: the
 /// machine, and its control groups of version 2; else the largest number. Memory that was allocated
 /// and not written to yet counts as free.
-inline std::size_t available_host_memory() {
+[[nodiscard]] inline std::size_t available_host_memory() {
   return std::min(detail::available_in_machine(),
                   detail::available_in_groups("/sys/fs/cgroup", "/proc/self/cgroup"));
 }

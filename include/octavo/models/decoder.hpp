@@ -38,7 +38,7 @@ class Decoder {
     return attention_limits<T>(attention_shape(batch), context);
   }
 
-  /// Lays the model out in the arena. Writes nothing: see `initialize`.
+  /// Lays the model out in the arena. Writes nothing: see `initialize_sync`.
   /// @throws ConfigError  for a batch or sequence of 0, a sequence beyond the model's positions, or
   ///                      tokens that an FP8 GEMM cannot reduce
   Decoder(Arena<D>& arena, BatchShape batch, ModelOptions options, const DeviceLimits<D>& limits)
@@ -77,15 +77,14 @@ class Decoder {
 
   /// Sets every parameter and the scaling state to their initial values, and binds the context's
   /// workspace.
-  /// @note synchronises
-  void initialize(std::uint64_t seed, Context<D>& context) {
+  void initialize_sync(std::uint64_t seed, Context<D>& context) {
     bind(context);
     std::uint64_t stream = 0;
     visit([&](auto& parameter) {
       octavo::initialize(parameter, RandomStream{seed, stream++}, context);
     });
     scaling_.initialize(context);
-    positions_.initialize(context);
+    positions_.initialize_sync(context);
   }
 
   /// The tokens that a step's GEMMs work on.
@@ -123,9 +122,9 @@ class Decoder {
     head_.template quantize_weights<M>(context);
   }
 
-  /// Forward, loss and backward of one micro-batch. Weights' gradients are overwritten by the first
-  /// micro-batch of a step and added to by the others. Scales stay as they are: whoever ends a step
-  /// updates `scaling()`.
+  /// Forward, loss and backward of one micro-batch. The first of a step begins all gradients of
+  /// parameters anew, whatever is there; the others add to them. Scales stay as they are: whoever
+  /// ends a step updates `scaling()`.
   ///
   /// The runs of a forward are those of `visit_runs`, in its order; a tied table's weights are read
   /// by the head, too, and its gradients are final with the embedding's.
@@ -143,8 +142,8 @@ class Decoder {
     hooks.before_forward(head_run_, context);
     const TensorView<T, 2, D> gradient = gradient_;
     fill_zero(gradient.data(), gradient.bytes(), context);
-    const TensorView<const T, 2, D> last = stream(config.layers, batch_.rows());
-    hooks.before_backward(head_run_, context);
+    const TensorView<const T, 2, D> last = residual(config.layers, batch_.rows());
+    begin_backward(head_run_, each_of_head(), accumulation, hooks, context);
     head_.template loss<Mode::train>(last, batch.targets, losses, gradient, head_weight().gradient,
                                      gradient_scale, !accumulation.first, context);
     if (accumulation.last) hooks.gradients_final(head_run_, context);
@@ -159,7 +158,7 @@ class Decoder {
                 const Context<D>& context) {
     NoHooks hooks;
     forward<Mode::evaluate>(batch.tokens, {batch_, batch.documents}, hooks, context);
-    const TensorView<const T, 2, D> last = stream(config.layers, batch_.rows());
+    const TensorView<const T, 2, D> last = residual(config.layers, batch_.rows());
     head_.template loss<Mode::evaluate>(last, batch.targets, losses, gradient_, {}, {}, false,
                                         context);
   }
@@ -170,8 +169,9 @@ class Decoder {
   /// @param count   at most `logits_rows()`
   /// @return        [count, padded vocabulary], in memory that the next operation overwrites
   /// @note enqueues; does not synchronise; `quantize_weights<Mode::evaluate>` must come before
-  TensorView<T, 2, D> logits(TensorView<const std::int32_t, 1, D> tokens, BatchShape shape,
-                             Index begin, Index count, const Context<D>& context) {
+  [[nodiscard]] TensorView<T, 2, D> logits(TensorView<const std::int32_t, 1, D> tokens,
+                                           BatchShape shape, Index begin, Index count,
+                                           const Context<D>& context) {
     require<ShapeError>(shape.rows() <= batch_.rows() && shape.tokens <= batch_.tokens,
                         "logits: ", shape.sequences, " sequences of ", shape.tokens,
                         " tokens are more than the model was laid out for, ", batch_.sequences,
@@ -180,7 +180,7 @@ class Decoder {
                         logits_rows(), " that exist at once; ask for fewer");
     NoHooks hooks;
     forward<Mode::evaluate>(tokens, shape, hooks, context);
-    const TensorView<const T, 2, D> last = stream(config.layers, shape.rows());
+    const TensorView<const T, 2, D> last = residual(config.layers, shape.rows());
     return head_.template logits<Mode::evaluate>(last.rows(begin, count), context);
   }
 
@@ -233,6 +233,9 @@ class Decoder {
     const float residual = deviation / std::sqrt(2.0f * static_cast<float>(config.layers));
     const Initial initial = Initial::normal(deviation);
     embedding_.declare("embedding", config.padded_vocabulary(), config.vocabulary, initial);
+    if constexpr (config.tied_embeddings) {
+      embedding_.visit([&](auto& table) { table.is_overwritten = &table == &head_weight(); });
+    }
     embedding_run_.take_weights(arena, each_of_embedding());
     int layer = 0;
     for_each_block([&](auto& block, auto&) {
@@ -243,6 +246,7 @@ class Decoder {
     if constexpr (!config.tied_embeddings) {
       head_weight_.declare("head.weight", config.padded_vocabulary(), config.hidden, initial);
       head_weight_.initialised_rows = config.vocabulary;
+      head_weight_.is_overwritten = true;
     }
     head_run_.take_weights(arena, each_of_head());
     head_.take_weight_copies(arena, head_weight());
@@ -268,7 +272,7 @@ class Decoder {
     constexpr auto kind = MemoryKind::activations;
     const Index rows = batch_.rows();
     positions_.take(arena, batch_);
-    for (auto& state : stream_) state = arena.template take<T>(kind, rows * config.hidden);
+    for (auto& state : residual_) state = arena.template take<T>(kind, rows * config.hidden);
     gradient_ = {arena.template take<T>(kind, rows * config.hidden), {rows, config.hidden}};
     take_shared(
         arena, [&] { head_.take_scratch(arena); },
@@ -352,8 +356,8 @@ class Decoder {
   }
 
   /// The residual stream before block `layer`; after the last for `layer` = layers.
-  [[nodiscard]] TensorView<T, 2, D> stream(int layer, Index rows) const {
-    return {stream_[static_cast<std::size_t>(layer)], {rows, config.hidden}};
+  [[nodiscard]] TensorView<T, 2, D> residual(int layer, Index rows) const {
+    return {residual_[static_cast<std::size_t>(layer)], {rows, config.hidden}};
   }
 
   template <class M, class Hooks>
@@ -362,14 +366,21 @@ class Decoder {
     check_shape("Decoder", "tokens", tokens, {batch.rows()});
     positions_.place(batch, context);
     hooks.before_forward(embedding_run_, context);
-    embedding_.forward(tokens, batch, stream(0, batch.rows()), context);
+    embedding_.forward(tokens, batch, residual(0, batch.rows()), context);
     int layer = 0;
     for_each_block([&](auto& block, auto&) {
       hooks.before_forward(block.run(), context);
-      block.template forward<M>(stream(layer, batch.rows()), stream(layer + 1, batch.rows()), batch,
-                                positions_, context);
+      block.template forward<M>(residual(layer, batch.rows()), residual(layer + 1, batch.rows()),
+                                batch, positions_, context);
       ++layer;
     });
+  }
+
+  template <class Each, class Hooks>
+  static void begin_backward(const ParameterRun<T, G, D>& run, const Each& each,
+                             Accumulation accumulation, Hooks& hooks, const Context<D>& context) {
+    hooks.before_backward(run, context);
+    if (accumulation.first) run.clear_gradients(each, context);
   }
 
   template <class Hooks>
@@ -378,19 +389,14 @@ class Decoder {
                 const Context<D>& context) {
     const bool accumulate = !accumulation.first;
     const auto one = [&](auto& block, auto& shared, int layer) {
-      hooks.before_backward(block.run(), context);
-      block.backward(stream(layer, batch.rows()), gradient, batch, positions_, shared, accumulate,
+      const auto each = [&](const auto& body) { block.visit(body); };
+      begin_backward(block.run(), each, accumulation, hooks, context);
+      block.backward(residual(layer, batch.rows()), gradient, batch, positions_, shared, accumulate,
                      context);
       if (accumulation.last) hooks.gradients_final(block.run(), context);
     };
     for_each_block_reversed(one, std::make_index_sequence<std::tuple_size_v<SegmentTuple>>{});
-    hooks.before_backward(embedding_run_, context);
-    if (!accumulate) {
-      embedding_.visit([&](auto& table) {
-        // The head already overwrote the gradient of a tied table.
-        if (&table != &head_weight()) table.clear_gradient(context);
-      });
-    }
+    begin_backward(embedding_run_, each_of_embedding(), accumulation, hooks, context);
     embedding_.backward(tokens, batch, gradient, context);
     if (accumulation.last) hooks.gradients_final(embedding_run_, context);
   }
@@ -407,7 +413,7 @@ class Decoder {
   SegmentTuple segments_;
   HeadLayer head_;
   Parameter<T, G, D> head_weight_;
-  std::array<T*, static_cast<std::size_t>(config.layers) + 1> stream_{};
+  std::array<T*, static_cast<std::size_t>(config.layers) + 1> residual_{};
   TensorView<T, 2, D> gradient_;
   TensorView<std::byte, 1, D> workspace_;
 };

@@ -33,9 +33,8 @@ template <LlamaConfig Config, Device D>
 class LlamaPositions : public RoPE<D> {
  public:
   void take(Arena<D>& arena, BatchShape batch) { RoPE<D>::take(arena, batch, Config.head_dim); }
-  /// @note synchronises
-  void initialize(const Context<D>& context) {
-    this->fill([](Index j) { return rope_frequency(Config, j); }, context);
+  void initialize_sync(const Context<D>& context) {
+    this->fill_sync([](Index j) { return rope_frequency(Config, j); }, context);
   }
 };
 

@@ -8,8 +8,8 @@ namespace octavo {
 
 /// Which of a step's micro-batches this is: gradients add up over them.
 struct Accumulation {
-  bool first = true;  ///< gradients of weights are overwritten, not added to
-  bool last = true;   ///< gradients of weights are final once they are made
+  bool first = true;  ///< gradients of parameters begin anew
+  bool last = true;   ///< gradients of parameters are final once they are made
 };
 
 /// A step is a list of stages: the forward of each run of parameters, then their backwards in the

@@ -140,17 +140,17 @@ struct AdamW<MasterWeights<MasterFormat>, Moments<MomentFormat>> {
       visitor("optimizer.steps", steps_);
     }
 
-    /// Sets the master of parameter `name`, if there are masters.
+    /// Sets the master of parameter `name`, if there are masters; waits for it.
     /// @param name    of a parameter of the model
     /// @param values  as many as the parameter has elements
     /// @throws UsageError  if the model has no such parameter
-    void set_master(const std::string& name, std::span<const float> values,
-                    const Context<D>& context) const {
+    void set_master_sync(const std::string& name, std::span<const float> values,
+                         const Context<D>& context) const {
       if constexpr (has_master) {
         const auto place = std::find(names_.begin(), names_.end(), name);
         require<UsageError>(place != names_.end(), "the optimizer updates no parameter ", name);
         const Update& update = updates_[static_cast<std::size_t>(place - names_.begin())];
-        copy_to_device(update.master.data(), values.data(), values.size_bytes(), context);
+        copy_to_device_sync(update.master.data(), values.data(), values.size_bytes(), context);
       }
     }
 

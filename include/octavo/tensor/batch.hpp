@@ -87,14 +87,14 @@ struct DocumentTablePlaces {
 }  // namespace detail
 
 /// Elements of the tables of `Documents`; 0 for a shape without documents.
-constexpr Index document_table_elements(BatchShape shape) {
+[[nodiscard]] constexpr Index document_table_elements(BatchShape shape) {
   return shape.most_documents == 0 ? 0 : detail::DocumentTablePlaces(shape).elements;
 }
 
 /// The documents that `tables` says; empty for a shape without documents.
 /// @param tables  `document_table_elements(shape)` elements of `write_document_tables`, on `D`
 template <Device D>
-Documents<D> documents_over(const std::int32_t* tables, BatchShape shape) {
+[[nodiscard]] Documents<D> documents_over(const std::int32_t* tables, BatchShape shape) {
   if (shape.most_documents == 0) return {};
   const detail::DocumentTablePlaces places(shape);
   return {{tables, {shape.most_documents + 1}},

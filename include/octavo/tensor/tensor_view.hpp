@@ -11,13 +11,24 @@
 
 namespace octavo {
 
+template <class T, int Rank, Device D>
+class TensorView;
+
+namespace detail {
+
+/// The base of views for writing. An alias, because Doxygen takes the class for its own base.
+template <class T, int Rank, Device D>
+using ViewForReading = TensorView<const T, Rank, D>;
+
+}  // namespace detail
+
 /// A dense row-major tensor that is owned elsewhere. Trivially copyable; copies see one memory. A
 /// view for writing is one for reading, too: what takes `TensorView<const T, Rank, D>` takes both,
-/// and deduces `T` from either.
+/// and deduces `T` from either. That one has the members that both have.
 /// @tparam T     element type; const for input
 /// @tparam Rank  number of dimensions
 template <class T, int Rank, Device D>
-class TensorView : public TensorView<const T, Rank, D> {
+class TensorView : public detail::ViewForReading<T, Rank, D> {
   using Constant = TensorView<const T, Rank, D>;
 
  public:

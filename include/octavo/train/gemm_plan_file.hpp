@@ -38,7 +38,8 @@ inline std::string content_of(const std::filesystem::path& path) {
 
 /// The algorithms that earlier runs chose, of all cards and libraries; none if there is no file.
 /// @throws IoError  if the file cannot be read, or naming the line that is not as it was written
-inline std::vector<GemmPlanRecord> load_gemm_plans(const std::filesystem::path& path) {
+[[nodiscard]] inline std::vector<GemmPlanRecord> load_gemm_plans(
+    const std::filesystem::path& path) {
   return read_gemm_plans(detail::content_of(path), path.string());
 }
 

@@ -49,9 +49,10 @@ inline std::int32_t draw_token(std::span<const float> logits, double temperature
 /// @param sequence  tokens that the model can see at once
 /// @throws ConfigError  for an empty prompt, a negative or non-finite temperature, or a vocabulary
 ///                      that is not the model's or a part of it
-inline std::vector<std::int32_t> generate(TrainingSession& session,
-                                          std::span<const std::int32_t> prompt, Index sequence,
-                                          const GenerateOptions& options) {
+[[nodiscard]] inline std::vector<std::int32_t> generate(TrainingSession& session,
+                                                        std::span<const std::int32_t> prompt,
+                                                        Index sequence,
+                                                        const GenerateOptions& options) {
   require<ConfigError>(!prompt.empty(), "the prompt is empty; give at least one token");
   require<ConfigError>(std::isfinite(options.temperature) && options.temperature >= 0,
                        "the temperature is ", options.temperature, "; give 0 or more");

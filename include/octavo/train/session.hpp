@@ -18,8 +18,8 @@ namespace octavo {
 
 /// The memory that a session needs, computed without allocating it.
 template <class Model, class Optimizer, class Ranks = OneRank>
-MemoryPlan plan_memory(const SessionOptions& options,
-                       const DeviceLimits<typename Model::DeviceType>& limits);
+[[nodiscard]] MemoryPlan plan_memory(const SessionOptions& options,
+                                     const DeviceLimits<typename Model::DeviceType>& limits);
 
 namespace detail {
 
@@ -97,13 +97,13 @@ class ModelSession final : public TrainingSession {
     for_each_parameter([this](const auto& parameter) {
       facts_.parameters += parameter.initialised_rows * parameter.weight.extent(1);
     });
-    parts_.model.initialize(options.seed, context);
+    parts_.model.initialize_sync(options.seed, context);
     parts_.optimizer.initialize(context);
     parts_.ranks.start(context);
     choose_gemms();
   }
 
-  StepResult step(const Batch& batch, double learning_rate) override {
+  [[nodiscard]] StepResult step(const Batch& batch, double learning_rate) override {
     check_batch(batch, options_.micro_batches);
     require<ConfigError>(learning_rate >= 0 && std::isfinite(static_cast<float>(learning_rate)),
                          "the learning rate is ", learning_rate,
@@ -121,7 +121,7 @@ class ModelSession final : public TrainingSession {
       undo_step();
       throw;
     }
-    const StepStatus status = read_status();
+    const StepStatus status = read_status_sync();
     if (status.skip == 0) {
       parts_.optimizer.advance();
       must_calibrate_ = 0;
@@ -137,14 +137,14 @@ class ModelSession final : public TrainingSession {
     parts_.model.template quantize_weights<Mode::evaluate>(context_);
   }
 
-  LossSum evaluate(const Batch& batch) override {
+  [[nodiscard]] LossSum evaluate(const Batch& batch) override {
     check_batch(batch, 1);
     parts_.model.bind(context_);
     copy_batch(batch);
     fill_zero(parts_.status.data(), parts_.status.bytes(), context_);
     parts_.model.evaluate(micro_batch(0), parts_.losses, context_);
     add_losses(parts_.losses, parts_.status, context_);
-    return {read_status().loss_sum, count_targets(batch.targets)};
+    return {read_status_sync().loss_sum, count_targets(batch.targets)};
   }
 
   void next_token_logits(std::span<const std::int32_t> tokens, std::span<float> logits) override {
@@ -206,8 +206,9 @@ class ModelSession final : public TrainingSession {
       std::vector<float> all(static_cast<std::size_t>(parameter.weight.size()));
       std::copy(values.begin(), values.end(), all.begin());
       const std::vector<typename Model::T> rounded(all.begin(), all.end());
-      copy_to_device(parameter.weight.data(), rounded.data(), parameter.weight.bytes(), context_);
-      parts_.optimizer.set_master(name, all, context_);
+      copy_to_device_sync(parameter.weight.data(), rounded.data(), parameter.weight.bytes(),
+                          context_);
+      parts_.optimizer.set_master_sync(name, all, context_);
     });
     require<ConfigError>(found, "the model has no parameter ", name,
                          "; the manifest names its layers");
@@ -366,7 +367,7 @@ class ModelSession final : public TrainingSession {
     }
   }
 
-  StepStatus read_status() const {
+  StepStatus read_status_sync() const {
     StepStatus result{};
     copy_to_host_sync(&result, parts_.status.data(), sizeof(result), context_);
     return result;

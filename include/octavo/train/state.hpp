@@ -29,8 +29,8 @@ struct StateEntry {
   std::size_t bytes = 0;
   /// Copies it to `bytes` bytes of the host; waits for it.
   std::function<void(std::byte*)> read_sync;
-  /// Copies it from the host.
-  std::function<void(const std::byte*)> write;
+  /// Copies it from the host; waits for it.
+  std::function<void(const std::byte*)> write_sync;
 };
 
 namespace detail {
@@ -64,7 +64,7 @@ class StateCollector {
                           copy_to_host_sync(target, view.data(), view.bytes(), context);
                         },
                         [view, &context](const std::byte* source) {
-                          copy_to_device(view.data(), source, view.bytes(), context);
+                          copy_to_device_sync(view.data(), source, view.bytes(), context);
                         }});
   }
 
@@ -100,10 +100,9 @@ struct SavedEntry {
 /// A copy of a state on the host, by name. It belongs to no device.
 using SavedState = std::map<std::string, SavedEntry>;
 
-/// Copies a state to the host.
+/// Copies a state to the host, and waits for it.
 /// @param entries  such as a session's `state()`
-/// @note synchronises
-inline SavedState save_state_sync(std::span<const StateEntry> entries) {
+[[nodiscard]] inline SavedState save_state_sync(std::span<const StateEntry> entries) {
   SavedState saved;
   for (const StateEntry& entry : entries) {
     SavedEntry copy{entry.format, entry.shape, std::vector<std::byte>(entry.bytes)};
@@ -115,11 +114,11 @@ inline SavedState save_state_sync(std::span<const StateEntry> entries) {
   return saved;
 }
 
-/// Copies a saved state to where it belongs. The session that the entries are of then goes on as
-/// the one that was saved. Nothing is written unless all fits.
+/// Copies a saved state to where it belongs, and waits for it. The session that the entries are of
+/// then goes on as the one that was saved. Nothing is written unless all fits.
 /// @throws ConfigError  naming the first entry that the other side lacks, or that has another
 ///                      format, shape or number of bytes there
-inline void load_state(const SavedState& saved, std::span<const StateEntry> entries) {
+inline void load_state_sync(const SavedState& saved, std::span<const StateEntry> entries) {
   const auto text = [](const std::string& format, const std::vector<Index>& shape) {
     std::string result = format + " [";
     for (std::size_t i = 0; i < shape.size(); ++i) {
@@ -147,7 +146,7 @@ inline void load_state(const SavedState& saved, std::span<const StateEntry> entr
                               ", which is nothing of this session; it is of another model, recipe "
                               "or optimizer"));
   }
-  for (const StateEntry& entry : entries) entry.write(saved.at(entry.name).bytes.data());
+  for (const StateEntry& entry : entries) entry.write_sync(saved.at(entry.name).bytes.data());
 }
 
 }  // namespace octavo

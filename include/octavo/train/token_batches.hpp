@@ -49,13 +49,13 @@ class TokenBatches {
         targets_(tokens_.size()) {}
 
   /// One step on the batches that come next.
-  StepResult step(TrainingSession& session, double learning_rate) {
+  [[nodiscard]] StepResult step(TrainingSession& session, double learning_rate) {
     stream_.next(tokens_, targets_);
     return session.step(divided(tokens_, targets_, tokens_.size()), learning_rate);
   }
 
   /// The losses of all batches for evaluation.
-  LossSum evaluate(TrainingSession& session) {
+  [[nodiscard]] LossSum evaluate(TrainingSession& session) {
     session.begin_evaluation();
     const auto tokens = std::span(tokens_).first(rows_);
     const auto targets = std::span(targets_).first(rows_);

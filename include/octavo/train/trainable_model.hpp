@@ -52,7 +52,7 @@ concept HasGemmRows = requires(const M& model) {
 };
 template <class M, class D = typename M::DeviceType>
 concept HasInitialize = requires(M& model, Context<D>& context) {
-  model.initialize(std::uint64_t{}, context);
+  model.initialize_sync(std::uint64_t{}, context);
 };
 template <class M, class D = typename M::DeviceType>
 concept HasBind = requires(const M& model, Context<D>& context) {
@@ -116,7 +116,7 @@ concept HasHeadChunks = requires(const M& model) {
 /// - `DeviceType`, and the formats `T` of weights and `G` of their gradients;
 /// - `static facts()`, `static precision()`, `static limits(batch, context)`;
 /// - a constructor `(Arena<D>&, BatchShape, ModelOptions, const DeviceLimits<D>&)`;
-/// - `gemm_rows`, `initialize`, `bind`, `visit_runs`;
+/// - `gemm_rows`, `initialize_sync`, `bind`, `visit_runs`;
 /// - `quantize_weights<Mode>`, `train_micro_batch`, `scaling`;
 /// - `evaluate`, `logits`;
 /// - `manifest`, `reset_counts`, `verify_step`, `head_chunks`.
@@ -157,7 +157,7 @@ struct TrainableModelCheck<M> {
   static_assert(HasGemmRows<M>,
                 "ModelSession: the model lacks GemmRows gemm_rows(Index micro_batches)");
   static_assert(HasInitialize<M>,
-                "ModelSession: the model lacks initialize(std::uint64_t seed, Context<D>&)");
+                "ModelSession: the model lacks initialize_sync(std::uint64_t seed, Context<D>&)");
   static_assert(HasBind<M>, "ModelSession: the model lacks bind(Context<D>&) const");
   static_assert(HasVisitRuns<M>,
                 "ModelSession: the model lacks visit_runs(visitor), which calls visitor(run, each) "

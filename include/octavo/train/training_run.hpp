@@ -134,8 +134,8 @@ class TrainingRun {
 /// @tparam Batches  `TokenBatches`, or what has its `step`, `evaluate`, `epoch` and
 /// `tokens_in_step`
 template <class Batches>
-RunSummary train(TrainingSession& session, Batches& batches, const RunOptions& options,
-                 RunObserver& observer) {
+[[nodiscard]] RunSummary train(TrainingSession& session, Batches& batches,
+                               const RunOptions& options, RunObserver& observer) {
   require<ConfigError>(options.schedule.steps > 0, "the run has ", options.schedule.steps,
                        " steps; give at least 1");
   return detail::TrainingRun<Batches>(session, batches, options, observer).run();

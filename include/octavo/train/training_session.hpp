@@ -60,7 +60,7 @@ class TrainingSession {
   ///                        out of order or more than the shape allows
   /// @throws ManifestError  if other GEMMs ran than the manifest says
   /// @note a step that throws changes no weight and no scale; the session can go on with the next
-  virtual StepResult step(const Batch& batch, double learning_rate) = 0;
+  [[nodiscard]] virtual StepResult step(const Batch& batch, double learning_rate) = 0;
 
   /// Gets ready for `evaluate` and `next_token_logits` with the weights as they are now.
   virtual void begin_evaluation() = 0;
@@ -68,7 +68,7 @@ class TrainingSession {
   /// The losses of one batch.
   /// @param batch  of rows tokens
   /// @throws ShapeError, ConfigError  as `step`
-  virtual LossSum evaluate(const Batch& batch) = 0;
+  [[nodiscard]] virtual LossSum evaluate(const Batch& batch) = 0;
 
   /// The logits of the token that follows `tokens`.
   /// @param tokens  at least 1 and at most a sequence
@@ -95,7 +95,7 @@ class TrainingSession {
   /// All that the steps to come depend on, beside their inputs: weights, the optimizer's state, the
   /// scaling state. The random bits of rounding are functions of the seed and the number of steps.
   /// Algorithms of GEMMs belong to a card, not to a run: see `gemm_plans`. To be used while the
-  /// session lives; see `save_state_sync` and `load_state`.
+  /// session lives; see `save_state_sync` and `load_state_sync`.
   [[nodiscard]] virtual std::vector<StateEntry> state() = 0;
 
   /// Sets a parameter, and its FP32 master where there are such. Delayed scales are calibrated

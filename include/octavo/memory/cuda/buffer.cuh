@@ -10,7 +10,7 @@
 namespace octavo {
 
 /// Bytes of the GPU's memory that nobody has taken.
-inline std::size_t free_bytes(const Context<Cuda>& context) {
+[[nodiscard]] inline std::size_t free_bytes(const Context<Cuda>& context) {
   context.make_current();
   std::size_t free = 0;
   std::size_t total = 0;
@@ -21,7 +21,7 @@ inline std::size_t free_bytes(const Context<Cuda>& context) {
 /// `bytes` of a GPU's memory, more than 0. Allocating and freeing wait for the GPU: neither is for
 /// a step.
 /// @throws MemoryError  if the GPU has not that much memory left
-inline OwnedBytes allocate(std::size_t bytes, const Context<Cuda>& context) {
+[[nodiscard]] inline OwnedBytes allocate(std::size_t bytes, const Context<Cuda>& context) {
   context.make_current();
   void* memory = nullptr;
   check(cudaMalloc(&memory, bytes), "cudaMalloc", " for ", bytes, " bytes on GPU ", context.gpu(),
@@ -31,10 +31,10 @@ inline OwnedBytes allocate(std::size_t bytes, const Context<Cuda>& context) {
   return {static_cast<std::byte*>(memory), {[](std::byte* taken) { cudaFree(taken); }}};
 }
 
-/// Copies `bytes` from the host to the device; the host memory may be reused on return.
-/// @note waits for the copy, because pinned memory would otherwise be read late; not for a step
-inline void copy_to_device(void* target, const void* source, std::size_t bytes,
-                           const Context<Cuda>& context) {
+/// Copies `bytes` from the host to the device, after all that was enqueued; waits for it, because
+/// pinned memory would otherwise be read late. Not for a step: see Staging.
+inline void copy_to_device_sync(void* target, const void* source, std::size_t bytes,
+                                const Context<Cuda>& context) {
   if (bytes == 0) return;
   check(cudaMemcpyAsync(target, source, bytes, cudaMemcpyHostToDevice, context.stream()),
         "cudaMemcpyAsync to the device");

@@ -1,0 +1,50 @@
+/// @file
+/// What the linear layers of a model share.
+#pragma once
+
+#include <octavo/gemm/manifest.hpp>
+#include <octavo/layers/scaling_table.hpp>
+#include <octavo/tensor/batch.hpp>
+
+#include <algorithm>
+
+namespace octavo {
+
+/// Memory for the quantised copy of one weight at a time, where copies are made for each GEMM and
+/// not kept. Layers first reserve what they need; then the memory is taken.
+template <Device D>
+class WeightStage {
+ public:
+  WeightStage() = default;
+  WeightStage(const WeightStage&) = delete;  // layers point to it
+  WeightStage& operator=(const WeightStage&) = delete;
+
+  void reserve(Index element_bytes, Index scale_bytes) {
+    element_bytes_ = std::max(element_bytes_, element_bytes);
+    scale_bytes_ = std::max(scale_bytes_, scale_bytes);
+  }
+  void take(Arena<D>& arena) {
+    elements_ = arena.template take<std::byte>(MemoryKind::quantized_weights, element_bytes_);
+    scales_ = arena.template take<std::byte>(MemoryKind::quantized_weights, scale_bytes_);
+  }
+  [[nodiscard]] std::byte* elements() const { return elements_; }
+  [[nodiscard]] std::byte* scales() const { return scales_; }
+
+ private:
+  Index element_bytes_ = 0;
+  Index scale_bytes_ = 0;
+  std::byte* elements_ = nullptr;
+  std::byte* scales_ = nullptr;
+};
+
+/// What linear layers share. It stays where it is, as the types see to, and outlives them.
+template <Device D>
+struct LayerRegistry {
+  ScalingTable<D>* scaling = nullptr;
+  Manifest* manifest = nullptr;
+  WeightStage<D>* stage = nullptr;  ///< null: layers keep the quantised copies of their weights
+  BatchShape batch{};               ///< of one micro-batch
+  DeviceLimits<D> limits{};
+};
+
+}  // namespace octavo
