@@ -99,7 +99,7 @@ std::string fitting(const Options& options, const octavo::MemoryPlan& plan) {
 }
 
 void print_all_head(const Options& options) {
-  fmt::print("GiB\n\n{:<22} | {:<9} | {:<6} | {:<6} | {:<7}", "precision", "recompute", "copies",
+  fmt::print("GiB\n\n{:<23} | {:<9} | {:<6} | {:<6} | {:<7}", "precision", "recompute", "copies",
              "master", "moments");
   for (std::size_t kind = 0; kind < octavo::memory_kinds; ++kind) {
     fmt::print(" | {:>{}}", kind_name(kind), column_width(kind));
@@ -108,7 +108,7 @@ void print_all_head(const Options& options) {
 }
 
 void print_all_line(const Options& options, const octavo::MemoryPlan& plan) {
-  fmt::print("{:<22} | {:<9} | {:<6} | {:<6} | {:<7}", options.precision, options.recompute,
+  fmt::print("{:<23} | {:<9} | {:<6} | {:<6} | {:<7}", options.precision, options.recompute,
              options.weight_copies, has_masters(options) ? options.master_weights : "none",
              options.moments);
   for (std::size_t kind = 0; kind < octavo::memory_kinds; ++kind) {
@@ -139,7 +139,7 @@ void print_all(const CLI::App& app, const Options& asked, const std::vector<Plan
       }
     } catch (const octavo::ConfigError& error) {
       refusal = std::current_exception();
-      fmt::print("{:<22} | {}\n", options.precision, error.what());
+      fmt::print("{:<23} | {}\n", options.precision, error.what());
     }
   }
   if (!any) std::rethrow_exception(refusal);
