@@ -86,7 +86,6 @@ int train(octavo::TrainingSession& session, octavo::TokenBatches& batches, Repor
   const octavo::InterruptGuard interrupt(acknowledgement());
   const octavo::RunSummary summary = octavo::train(session, batches,
                                                    {.schedule = schedule(options),
-                                                    .micro_batches = options.micro_batches,
                                                     .evaluate_every = options.evaluate_every,
                                                     .operands_every = options.operands_every,
                                                     .max_skipped = options.max_skipped},

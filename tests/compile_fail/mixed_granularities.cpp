@@ -1,13 +1,22 @@
-// expect: Fp8Recipe: the first argument must be a scaling: Delayed, Tensorwise, Rowwise
+// expect: InputGranularity and WeightGranularity do not fit together
+// expect ROWS: InputGranularity and WeightGranularity do not fit together
+// expect SQUARE: InputGranularity and WeightGranularity do not fit together
 #include <octavo/octavo.hpp>
 
 struct Mixed {
   static constexpr const char* name = "mixed";
-  using InputGranularity = octavo::PerRow;
 #if defined(OCTAVO_COMPILE_FAIL_CONTROL)
-  using WeightGranularity = octavo::PerRow;
-#else
+  using InputGranularity = octavo::PerBlock<1, 64>;
+  using WeightGranularity = octavo::PerBlock<64, 64>;
+#elif defined(OCTAVO_COMPILE_FAIL_ROWS)
+  using InputGranularity = octavo::PerRow;
   using WeightGranularity = octavo::PerBlock<128, 128>;
+#elif defined(OCTAVO_COMPILE_FAIL_SQUARE)
+  using InputGranularity = octavo::PerBlock<64, 64>;
+  using WeightGranularity = octavo::PerBlock<1, 64>;
+#else
+  using InputGranularity = octavo::PerBlock<1, 128>;
+  using WeightGranularity = octavo::PerBlock<64, 64>;
 #endif
   static constexpr int shape_multiple = 128;
 };

@@ -228,7 +228,7 @@ std::vector<ScalingState> scaling_states() {
   table.template add<Fp8Recipe<Tensorwise>, OperandKind::input>("c");
   table.template add<ShortHistory, OperandKind::output_gradient>("d");
   const Arena<D> arena = make_arena(context, [&](Arena<D>& taken) { table.take(taken); });
-  table.reset(context);
+  table.reset_sync(context);
   std::mt19937 random(2);
   std::vector<ScalingState> states;
   for (int step = 0; step < 12; ++step) {
@@ -328,7 +328,7 @@ class Layer {
 
   void start(const StepInputs<G>& inputs) {
     poison(begin_, static_cast<std::size_t>(end_ - begin_), context_);
-    scaling_.reset(context_);
+    scaling_.reset_sync(context_);
     upload(weight_.weight.data(), inputs.weight, context_);
     upload(weight_.gradient.data(), inputs.gradient, context_);
     upload(input_.values, inputs.x, context_);

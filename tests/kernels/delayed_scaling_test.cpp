@@ -35,7 +35,7 @@ class DelayedScalingTraces : public testing::Test {
     table_.take(measuring);
     arena_ = Arena<Cpu>(measuring.plan(), place_.context);
     table_.take(arena_);
-    table_.reset(place_.context);
+    table_.reset_sync(place_.context);
   }
 
   struct Operand {

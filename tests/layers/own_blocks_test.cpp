@@ -129,7 +129,7 @@ std::vector<std::uint16_t> train(bool staged) {
   const std::size_t bytes = matmul_workspace(features, features, features, context);
   context.bind_workspace(
       {arena.take<std::byte>(MemoryKind::workspace, static_cast<Index>(bytes)), bytes});
-  scaling.reset(context);
+  scaling.reset_sync(context);
   const auto visit = [&](auto visitor) {
     for (auto& block : chain.all) block.visit(visitor);
   };

@@ -31,7 +31,7 @@ class PackedAmaxes : public testing::Test {
     EXPECT_EQ(table_.slot(0).amax_bits, nullptr);
     arena_ = Arena<Cpu>(measuring.plan(), place_.context);
     table_.take(arena_);
-    table_.initialize(place_.context);
+    table_.initialize_sync(place_.context);
   }
 
   template <class P>
@@ -126,7 +126,7 @@ TEST(PackedAmaxesOfNone, AreEmpty) {
   table.take(measuring);
   Arena<Cpu> arena(measuring.plan(), place.context);
   table.take(arena);
-  table.initialize(place.context);
+  table.initialize_sync(place.context);
   table.update(place.context);
   EXPECT_EQ(table.amaxes().size(), 0);
   EXPECT_EQ(table.amaxes(OperandKind::weight).size(), 0);

@@ -49,10 +49,10 @@ TEST(AdamW, BeginsAnewWhereItIsInitialised) {
   const Context<Cpu> context(1);
   Arena<Cpu> measuring;
   Model measured(measuring);
-  const Optimizer sized(measuring, measured, {});
+  const Optimizer sized(measuring, measured, {}, 1);
   Arena<Cpu> arena(measuring.plan(), context);
   Model model(arena);
-  Optimizer optimizer(arena, model, {});
+  Optimizer optimizer(arena, model, {}, 1);
   optimizer.initialize(context);
   EXPECT_EQ(optimizer.steps(), 0);
   optimizer.advance();

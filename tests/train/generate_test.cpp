@@ -34,6 +34,7 @@ class CountingModel final : public octavo::TrainingSession {
   const octavo::MemoryPlan& memory() const override { return memory_; }
   std::size_t allocated_bytes() const override { return 0; }
   const octavo::ModelFacts& facts() const override { return facts_; }
+  Index micro_batches() const override { return 1; }
   std::string precision() const override { return "none"; }
   std::string optimizer() const override { return "none"; }
   Index head_chunks() const override { return 1; }

@@ -190,6 +190,38 @@ TEST(SetWeight, MakesHistoriesBeMeasuredAnew) {
   EXPECT_EQ(must_calibrate(), std::vector<std::int64_t>{0});
 }
 
+// The scale of a weight that was set is that of a session which never had another.
+TEST(SetWeight, OldHistoriesAreForgotten) {
+  Context<Cpu> context(1);
+  using Model = SmallModel<Fp8Recipe<Delayed>>;
+  ModelSession<Model> trained(support::small_options(), context);
+  ModelSession<Model> fresh(support::small_options(), context);
+  take_steps(trained, 0, 3);
+  const std::vector<float> small(256 * 128, 1e-4f);
+  std::vector<float> scales;
+  for (ModelSession<Model>* session : {&trained, &fresh}) {
+    session->set_weight("blocks.1.qkv.weight", small);
+    take_steps(*session, 3, 1);
+    scales.push_back(
+        values<float>(save_state_sync(session->state()), "scaling.blocks.1.qkv.weight.scale")[0]);
+  }
+  EXPECT_GT(scales[0], 1e6f);
+  EXPECT_NEAR(scales[0], scales[1], 0.5f * scales[1]);
+}
+
+// Bits of stochastic rounding are those of the session that was saved, whatever the other's seed.
+TEST(StateOfAnotherSeed, RoundsAsTheSavedOneDoes) {
+  Context<Cpu> context(1);
+  SessionOptions options = support::small_options();
+  ModelSession<SmallModel<Bf16>, Narrow> first(options, context);
+  take_steps(first, 0, 1);
+  const SavedState saved = save_state_sync(first.state());
+  options.seed = 99;
+  ModelSession<SmallModel<Bf16>, Narrow> second(options, context);
+  load_state_sync(saved, second.state());
+  EXPECT_TRUE(take_steps(second, 1, 3) == take_steps(first, 1, 3));
+}
+
 TEST(StateErrors, WeightsThatThereAreNotAreNamed) {
   Context<Cpu> context(1);
   ModelSession<SmallModel<Bf16>> session(support::small_options(), context);

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "support/small_model.hpp"
@@ -52,6 +53,18 @@ TEST(TokenBatches, WhatFollowsADocumentsEndIsNoTarget) {
   EXPECT_NEAR(static_cast<double>(all.tokens - divided.tokens), static_cast<double>(ends), 1.0);
   EXPECT_NE(all.tokens % batch.rows(), 0) << "the last batch is to be filled with the end's token";
   EXPECT_FALSE(batches.step(session, 1e-3).skipped);
+}
+
+TEST(TokenBatches, MoreDocumentsThanTheShapeAllowsAreRefusedAtOnce) {
+  const std::vector<std::uint8_t> text = lines(200);
+  EXPECT_NO_THROW(TokenBatches(text, options_of({2, 8, 6})));
+  try {
+    const TokenBatches batches(text, options_of({2, 8, 5}));
+    ADD_FAILURE() << "five documents are enough";
+  } catch (const ConfigError& error) {
+    EXPECT_NE(std::string(error.what()).find("may have up to 6 documents"), std::string::npos)
+        << error.what();
+  }
 }
 
 // Against batches that the test divides itself, by the rule that a line is a document.

@@ -110,6 +110,20 @@ TEST(TrainingRun, GivesUpAfterStepsThatAreNotFinite) {
   EXPECT_FALSE(summary.operands.empty());
 }
 
+TEST(TrainingRun, OptionsThatEndNowhereAreRefused) {
+  Record record;
+  RunOptions options = eight_steps();
+  options.operands_every = 0;
+  EXPECT_THROW(run(options, record), ConfigError);
+  options = eight_steps();
+  options.max_skipped = 0;
+  EXPECT_THROW(run(options, record), ConfigError);
+  options = eight_steps();
+  options.evaluate_every = -1;
+  EXPECT_THROW(run(options, record), ConfigError);
+  EXPECT_TRUE(record.steps.empty());
+}
+
 TEST(TrainingRun, ASignalEndsItAfterTheStep) {
   const InterruptGuard guard;
   Record record;

@@ -5,6 +5,7 @@
 #include <octavo/core/device.hpp>
 #include <octavo/core/error.hpp>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -36,6 +37,21 @@ inline void find_documents(std::span<const std::int32_t> tokens, std::span<std::
     if ((i + 1) % length != 0 && i + 1 != tokens.size())
       begins.push_back(static_cast<Index>(i + 1));
   }
+}
+
+/// The most documents that any `sequence_length` tokens in a row have.
+/// @param document_end  the token that ends a document, and is its last
+template <class Token>
+Index most_documents_in(std::span<const Token> tokens, Index sequence_length, Token document_end) {
+  const auto inner = static_cast<std::size_t>(sequence_length - 1);  // whose end begins another
+  Index ends = 0;
+  Index most = 0;
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    if (tokens[i] == document_end) ++ends;
+    if (i >= inner && tokens[i - inner] == document_end) --ends;
+    most = std::max(most, ends);
+  }
+  return most + 1;
 }
 
 }  // namespace octavo

@@ -28,15 +28,6 @@ void check_gemm(const char* operation, Index m, Index n, Index k_a, Index k_b,
   if (!y.bias.empty()) check_shape(operation, "bias", y.bias, {n});
 }
 
-/// Whether a GEMM can take operands of these granularities together, as cuBLASLt can: both a scale
-/// a tensor, both one a row, or blocks of one width and kind of scale, square for at most one of
-/// the two.
-template <class Ga, class Gb>
-inline constexpr bool scales_match =
-    std::is_same_v<typename Ga::Scale, typename Gb::Scale>&& Ga::block_columns ==
-        Gb::block_columns &&
-    (Ga::block_rows <= 1 || Gb::block_rows <= 1);
-
 template <class Ga, class Gb>
 constexpr void check_scales() {
   static_assert(scales_match<Ga, Gb>,

@@ -16,7 +16,8 @@ struct AdamWStep {
   float learning_rate;
   float first_correction;   ///< 1 − beta1^t
   float second_correction;  ///< 1 − beta2^t
-  std::uint32_t step;       ///< t, from 1; also seeds stochastic rounding
+  std::uint32_t step;       ///< t, from 1
+  std::uint64_t seed = 0;   ///< of stochastic rounding, beside the step
 };
 
 /// What stays the same through a run.
@@ -25,7 +26,6 @@ struct AdamWSettings {
   float beta2 = 0.95f;
   float epsilon = 1e-8f;
   float weight_decay = 0.1f;  ///< applied to matrices only
-  std::uint64_t seed = 0;     ///< of stochastic rounding
 };
 
 namespace detail {
@@ -65,8 +65,7 @@ struct RoundingBits {
 /// What rounding the elements of the part from `rounding_run` · `run` on takes; nothing where `T`,
 /// the format that is rounded to, is FP32.
 template <class T, class Parameter>
-OCTAVO_HOST_DEVICE RoundingBits rounding_bits(const Parameter& parameter,
-                                              const AdamWSettings& settings, const AdamWStep& step,
+OCTAVO_HOST_DEVICE RoundingBits rounding_bits(const Parameter& parameter, const AdamWStep& step,
                                               Rounding rounding, Index run) {
   if constexpr (std::is_same_v<T, float>) {
     return {};
@@ -74,7 +73,7 @@ OCTAVO_HOST_DEVICE RoundingBits rounding_bits(const Parameter& parameter,
     const std::uint64_t use = parameter.random_stream * 4 + static_cast<std::uint64_t>(rounding);
     const Index place = parameter.first_element / rounding_run + run;
     return RoundingBits{
-        philox({settings.seed, (use << 32) | step.step}, static_cast<std::uint64_t>(place))};
+        philox({step.seed, (use << 32) | step.step}, static_cast<std::uint64_t>(place))};
   }
 }
 

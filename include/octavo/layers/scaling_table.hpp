@@ -101,15 +101,15 @@ class ScalingTable {
   }
 
   /// Gets ready for the first step.
-  void initialize(const Context<D>& context) const {
-    reset(context);
+  void initialize_sync(const Context<D>& context) const {
+    reset_sync(context);
     snapshot(context);
     copy_on_device(seen_.data(), state_.data(), seen_.bytes(), context);
   }
 
   /// Sets scales to 1, histories to 0 and all counters to 0. The snapshot stays, so that
   /// `report_sync` still tells the last step's counts from those before.
-  void reset(const Context<D>& context) const {
+  void reset_sync(const Context<D>& context) const {
     const std::vector<OperandScale> scales(size(), OperandScale{1.0f, 1.0f, 0, 0});
     std::vector<ScalingRule> rules(size());
     for (std::size_t i = 0; i < size(); ++i)

@@ -83,7 +83,7 @@ class Decoder {
     visit([&](auto& parameter) {
       octavo::initialize(parameter, RandomStream{seed, stream++}, context);
     });
-    scaling_.initialize(context);
+    scaling_.initialize_sync(context);
     positions_.initialize_sync(context);
   }
 

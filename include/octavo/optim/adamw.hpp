@@ -59,7 +59,9 @@ struct AdamW<MasterWeights<MasterFormat>, Moments<MomentFormat>> {
     }
 
     /// Lays the state out in the arena. Writes nothing: see `initialize`.
-    For(Arena<D>& arena, Model& model, const AdamWSettings& settings) : settings_(settings) {
+    /// @param seed  of stochastic rounding
+    For(Arena<D>& arena, Model& model, const AdamWSettings& settings, std::uint64_t seed)
+        : settings_(settings), seed_(static_cast<std::int64_t>(seed)) {
       constexpr auto kind = MemoryKind::optimizer;
       model.visit_runs([&](const ParameterRun<W, G, D>& run, const auto& each) {
         float* master = has_master ? arena.template take<float>(kind, run.size()) : nullptr;
@@ -106,7 +108,7 @@ struct AdamW<MasterWeights<MasterFormat>, Moments<MomentFormat>> {
           static_cast<float>(learning_rate),
           static_cast<float>(1.0 - std::pow(static_cast<double>(settings_.beta1), t)),
           static_cast<float>(1.0 - std::pow(static_cast<double>(settings_.beta2), t)),
-          static_cast<std::uint32_t>(steps_ + 1)};
+          static_cast<std::uint32_t>(steps_ + 1), static_cast<std::uint64_t>(seed_)};
       staging.copy(step_.data(), &step, sizeof(step), context);
     }
 
@@ -124,7 +126,7 @@ struct AdamW<MasterWeights<MasterFormat>, Moments<MomentFormat>> {
     }
 
     /// Calls `visitor(name, view)` for masters and moments, and `visitor(name, number)` for the
-    /// number of steps: all that the next steps depend on.
+    /// number of steps and the seed of rounding: all that the next steps depend on.
     template <class Visitor>
     void visit_state(Visitor& visitor) {
       for (std::size_t i = 0; i < updates_.size(); ++i) {
@@ -138,6 +140,7 @@ struct AdamW<MasterWeights<MasterFormat>, Moments<MomentFormat>> {
         show("second_moment", updates_[i].second_moment);
       }
       visitor("optimizer.steps", steps_);
+      visitor("optimizer.seed", seed_);
     }
 
     /// Sets the master of parameter `name`, if there are masters; waits for it.
@@ -167,6 +170,7 @@ struct AdamW<MasterWeights<MasterFormat>, Moments<MomentFormat>> {
     std::vector<typename TensorView<W, 2, D>::Shape> shapes_;  ///< of the parameters
     TensorView<AdamWStep, 1, D> step_;
     std::int64_t steps_ = 0;
+    std::int64_t seed_;
   };
 };
 

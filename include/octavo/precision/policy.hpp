@@ -47,13 +47,12 @@ concept RecipeFormats = std::same_as<Formats, Hybrid> || std::same_as<Formats, E
 /// FP8 GEMMs in a linear layer: forward, input gradient and weight gradient. Weights and
 /// activations are stored as BF16 between GEMMs.
 /// @tparam S        `Delayed`, `Tensorwise`, `Rowwise`, `Blockwise`, one with other parameters, or
-/// a
-///                  `Scaling` of one's own
+///                  a `Scaling` of one's own
 /// @tparam Formats  `Hybrid` or `E4M3Only`; block scaling defaults to `E4M3Only`
 template <class S, class Formats = typename detail::DefaultFormats<S>::type>
-struct Fp8Recipe {
+struct Fp8Recipe : detail::ScalingCheck<S> {
   static_assert(
-      Scaling<S>,
+      detail::HasScalingMembers<S>,
       "Fp8Recipe: the first argument must be a scaling: Delayed, Tensorwise, Rowwise, "
       "Blockwise, one of them with parameters, such as DelayedScaling<16>, or a type with the "
       "members that the concept Scaling names");

@@ -159,16 +159,42 @@ concept HasGranularities = requires {
   requires is_granularity<typename S::InputGranularity>;
   requires is_granularity<typename S::WeightGranularity>;
 };
+/// Whether products of operands with these scales can be: both have one scale a tensor, both one a
+/// row, or blocks of one width and kind of scale, square for at most one of the two.
+template <class Ga, class Gb>
+inline constexpr bool scales_match =
+    std::is_same_v<typename Ga::Scale, typename Gb::Scale>&& Ga::block_columns ==
+        Gb::block_columns &&
+    (Ga::block_rows <= 1 || Gb::block_rows <= 1);
+
+/// Whether inputs can be multiplied with weights and, as activations with their gradients, with
+/// each other.
+template <class S>
+inline constexpr bool granularities_match =
+    scales_match<typename S::InputGranularity, typename S::WeightGranularity>&&
+        scales_match<typename S::InputGranularity, typename S::InputGranularity>;
+
 template <class S>
 concept HasHistory = requires {
   typename std::integral_constant<int, S::history_length>;
   typename std::integral_constant<AmaxReduction, S::reduction>;
   typename std::integral_constant<int, S::margin>;
-  requires(S::history_length > 0);
+  requires(S::history_length > 0 && S::margin >= 0 && S::margin <= 16);
 };
+/// Whether a scaling names some of what a history takes; then it must name all.
+template <class S>
+concept MentionsHistory = requires {
+  S::history_length;
+}
+|| requires { S::reduction; }
+|| requires { S::margin; };
 template <class S>
 concept HasRounding = requires {
   typename std::integral_constant<ScaleRounding, S::rounding>;
+};
+template <class S>
+concept MentionsRounding = requires {
+  S::rounding;
 };
 
 /// Whether one scale covers both the inputs and the weights.
@@ -196,25 +222,57 @@ inline constexpr ScaleRounding rounding_of<S> = S::rounding;
 
 }  // namespace detail
 
-/// A way to find scales: one of those above, or a type of one's own with
-/// - `static constexpr const char* name`, such as "delayed";
-/// - `InputGranularity`, of inputs and gradients, and `WeightGranularity`: what one scale covers,
-///   both `PerTensor`, both `PerRow` or both `PerBlock`;
-/// - `static constexpr int shape_multiple`: what features must be multiples of;
-/// - `static constexpr ScaleRounding rounding`, if FP32 scales are not to be used as computed;
-/// - `history_length`, `reduction` and `margin`, as `DelayedScaling` has them, if scales of whole
-///   tensors come from the amax of earlier steps. Else they come from a tensor's own.
+namespace detail {
 template <class S>
-concept Scaling = detail::HasGranularities<S> && requires {
+concept HasScalingMembers = HasGranularities<S> && requires {
   { S::name } -> std::convertible_to<const char*>;
   typename std::integral_constant<int, S::shape_multiple>;
   requires(S::shape_multiple > 0);
-  requires std::is_same_v<typename S::InputGranularity, PerTensor>
-  == std::is_same_v<typename S::WeightGranularity, PerTensor>;
-  requires std::is_same_v<typename S::InputGranularity, PerRow>
-  == std::is_same_v<typename S::WeightGranularity, PerRow>;
-  requires(detail::is_per_tensor<S> || !detail::HasHistory<S>);
 };
+template <class S>
+concept HasWholeHistory = !MentionsHistory<S> || (HasHistory<S> && is_per_tensor<S>);
+template <class S>
+concept HasOneRounding = !MentionsRounding<S> || HasRounding<S>;
+}  // namespace detail
+
+/// A way to find scales: one of those above, or a type of one's own with
+/// - `static constexpr const char* name`, such as "delayed";
+/// - `InputGranularity`, of inputs and gradients, and `WeightGranularity`: what one scale covers,
+///   both `PerTensor`, both `PerRow`, or `PerBlock<1, n>` with the same or `PerBlock<n, n>`;
+/// - `static constexpr int shape_multiple`: what features must be multiples of;
+/// - `static constexpr ScaleRounding rounding`, if FP32 scales are not to be used as computed;
+/// - `history_length`, `reduction` and `margin`, all three, as `DelayedScaling` has them, if scales
+///   of whole tensors come from the amax of earlier steps. Else they come from a tensor's own.
+template <class S>
+concept Scaling = detail::HasScalingMembers<S> && detail::granularities_match<S> &&
+    detail::HasWholeHistory<S> && detail::HasOneRounding<S>;
+
+namespace detail {
+
+/// Whether a type checks its history itself.
+template <class S>
+inline constexpr bool is_delayed_scaling = false;
+template <int Length, AmaxReduction Reduction, Margin HeadRoom, ScaleRounding Rounding>
+inline constexpr bool is_delayed_scaling<DelayedScaling<Length, Reduction, HeadRoom, Rounding>> =
+    true;
+
+/// Says which rule a type with a scaling's members breaks.
+template <class S>
+struct ScalingCheck {};
+template <HasScalingMembers S>
+struct ScalingCheck<S> {
+  static_assert(granularities_match<S>,
+                "Fp8Recipe: the scaling's InputGranularity and WeightGranularity do not fit "
+                "together: make both PerTensor, both PerRow, or the inputs' PerBlock<1, n> and the "
+                "weights' the same or PerBlock<n, n>");
+  static_assert(HasWholeHistory<S> || is_delayed_scaling<S>,
+                "Fp8Recipe: a scaling with history_length, reduction or margin must have all "
+                "three, as DelayedScaling has them, a length above 0, a margin from 0 to 16, and "
+                "be PerTensor; without them, scales come from the tensor at hand");
+  static_assert(HasOneRounding<S>, "Fp8Recipe: the scaling's rounding must be a ScaleRounding");
+};
+
+}  // namespace detail
 
 /// The length of the amax history that `S` keeps for each operand; 0 for all but delayed scaling.
 template <Scaling S>

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -30,7 +31,7 @@ struct SessionParts {
 
   SessionParts(Arena<D>& arena, const SessionOptions& options, const DeviceLimits<D>& limits)
       : model(arena, options.batch, model_options(options), limits),
-        optimizer(arena, model, seeded(options)),
+        optimizer(arena, model, options.optimizer, options.seed),
         ranks(arena, model) {
     constexpr auto kind = MemoryKind::activations;
     const Index rows = options.batch.rows();
@@ -50,12 +51,6 @@ struct SessionParts {
     ModelOptions model = options.model;
     model.gradients_share_memory = options.micro_batches == 1;
     return model;
-  }
-
-  static AdamWSettings seeded(const SessionOptions& options) {
-    AdamWSettings settings = options.optimizer;
-    settings.seed = options.seed;
-    return settings;
   }
 
   Model model;
@@ -97,6 +92,7 @@ class ModelSession final : public TrainingSession {
     for_each_parameter([this](const auto& parameter) {
       facts_.parameters += parameter.initialised_rows * parameter.weight.extent(1);
     });
+    require_unique_names();
     parts_.model.initialize_sync(options.seed, context);
     parts_.optimizer.initialize(context);
     parts_.ranks.start(context);
@@ -126,7 +122,7 @@ class ModelSession final : public TrainingSession {
       parts_.optimizer.advance();
       must_calibrate_ = 0;
     } else if (must_calibrate_ != 0) {
-      parts_.model.scaling().reset(context_);
+      parts_.model.scaling().reset_sync(context_);
     }
     return {LossSum{status.loss_sum, counted}.mean(), static_cast<double>(status.gradient_norm),
             status.skip != 0};
@@ -151,6 +147,10 @@ class ModelSession final : public TrainingSession {
     const auto count = static_cast<Index>(tokens.size());
     require<ShapeError>(count > 0 && count <= options_.batch.tokens, "next_token_logits: got ",
                         count, " tokens; give 1 to ", options_.batch.tokens);
+    require<ShapeError>(static_cast<Index>(logits.size()) == facts_.vocabulary,
+                        "next_token_logits: got room for ", logits.size(),
+                        " logits; the model has ", facts_.vocabulary);
+    for (const std::int32_t token : tokens) require_token(token);
     parts_.model.bind(context_);
     // Later tokens change nothing for earlier ones; some GEMMs in FP8 need rows in sixteens.
     const Index padded = std::min(round_up(count, 16), options_.batch.tokens);
@@ -168,6 +168,7 @@ class ModelSession final : public TrainingSession {
   [[nodiscard]] const MemoryPlan& memory() const override { return arena_.plan(); }
   [[nodiscard]] std::size_t allocated_bytes() const override { return arena_.allocated(); }
   [[nodiscard]] const ModelFacts& facts() const override { return facts_; }
+  [[nodiscard]] Index micro_batches() const override { return options_.micro_batches; }
   [[nodiscard]] std::string precision() const override { return Model::precision(); }
   [[nodiscard]] std::string optimizer() const override {
     return decltype(parts_.optimizer)::name();
@@ -212,7 +213,9 @@ class ModelSession final : public TrainingSession {
     });
     require<ConfigError>(found, "the model has no parameter ", name,
                          "; the manifest names its layers");
-    if (parts_.model.scaling().has_histories()) must_calibrate_ = 1;
+    if (!parts_.model.scaling().has_histories() || must_calibrate_ != 0) return;
+    parts_.model.scaling().reset_sync(context_);  // old maxima would keep the new weight's scale
+    must_calibrate_ = 1;
   }
 
   /// The model, for tests and programs that know its type.
@@ -221,6 +224,17 @@ class ModelSession final : public TrainingSession {
   [[nodiscard]] auto& ranks() { return parts_.ranks; }
 
  private:
+  /// @throws UsageError  for a name that two parameters have, of which `set_weight` and a saved
+  ///                     state would know one
+  void require_unique_names() {
+    std::set<std::string> names;
+    for_each_parameter([&](const auto& parameter) {
+      require<UsageError>(names.insert(parameter.name).second, "two parameters of the model are ",
+                          "called ", parameter.name,
+                          "; give their branches or layers names of their own");
+    });
+  }
+
   [[nodiscard]] Index rows() const { return options_.batch.rows(); }
   template <class Body>
   void for_each_parameter(const Body& body) {
@@ -274,7 +288,7 @@ class ModelSession final : public TrainingSession {
     };
     rehearse_gemms_sync(pass, context_);
     parts_.model.reset_counts();
-    parts_.model.scaling().reset(context_);
+    parts_.model.scaling().reset_sync(context_);
   }
 
   /// Tokens that are as likely as any others, for as many micro-batches as a rehearsal runs.
@@ -357,7 +371,7 @@ class ModelSession final : public TrainingSession {
     try {
       parts_.ranks.join(context_);
       if (must_calibrate_ != 0) {
-        parts_.model.scaling().reset(context_);
+        parts_.model.scaling().reset_sync(context_);
       } else {
         parts_.model.scaling().restore(context_);
       }
@@ -376,6 +390,12 @@ class ModelSession final : public TrainingSession {
   static Index count_targets(std::span<const std::int32_t> targets) {
     return static_cast<Index>(
         std::count_if(targets.begin(), targets.end(), [](std::int32_t t) { return t >= 0; }));
+  }
+
+  void require_token(std::int32_t token) const {
+    require<ConfigError>(token >= 0 && token < facts_.vocabulary, "token ", token,
+                         " lies outside of the vocabulary of ", facts_.vocabulary,
+                         "; use the tokenizer that the model was made for");
   }
 
   /// @throws ShapeError   for a wrong number of tokens

@@ -33,7 +33,7 @@ struct TokenBatchesOptions {
 class TokenBatches {
  public:
   /// @param tokens  that outlive this
-  /// @throws ConfigError  if there are too few of them
+  /// @throws ConfigError  if there are too few of them, or more documents than the shape allows
   TokenBatches(std::span<const std::uint8_t> tokens, const TokenBatchesOptions& options)
       : parts_(split_validation(tokens, options.validation_fraction, options.batch.tokens + 1)),
         stream_(parts_.train, {.sequences = options.batch.sequences * options.micro_batches,
@@ -46,7 +46,9 @@ class TokenBatches {
         document_end_(options.document_end),
         rows_(static_cast<std::size_t>(options.batch.rows())),
         tokens_(rows_ * static_cast<std::size_t>(options.micro_batches)),
-        targets_(tokens_.size()) {}
+        targets_(tokens_.size()) {
+    if (document_end_.has_value()) require_room_for_documents(tokens, options.batch);
+  }
 
   /// One step on the batches that come next.
   [[nodiscard]] StepResult step(TrainingSession& session, double learning_rate) {
@@ -77,6 +79,16 @@ class TokenBatches {
   [[nodiscard]] std::size_t validation_tokens() const { return parts_.validation.size(); }
 
  private:
+  /// Every batch of the run has room for its documents, whichever sequences come together.
+  void require_room_for_documents(std::span<const std::uint8_t> tokens, BatchShape shape) const {
+    const Index needed = shape.sequences * most_documents_in(tokens, shape.tokens, *document_end_);
+    require<ConfigError>(needed <= shape.most_documents, "a batch of ", shape.sequences,
+                         " sequences of ", shape.tokens, " tokens may have up to ", needed,
+                         " documents of this text, but most_documents of its shape is ",
+                         shape.most_documents, "; set it to ", needed,
+                         ", here and for the session");
+  }
+
   /// @param count  tokens of the text; those behind them fill the batch, and divide nothing
   Batch divided(std::span<const std::int32_t> tokens, std::span<std::int32_t> targets,
                 std::size_t count) {

@@ -16,7 +16,6 @@ namespace octavo {
 /// The course of a run.
 struct RunOptions {
   Schedule schedule{};         ///< of the learning rate; its `steps` are those of the run
-  Index micro_batches = 1;     ///< of a step
   Index evaluate_every = 0;    ///< steps; 0: at the end only
   Index operands_every = 100;  ///< steps between records of all operands
   Index max_skipped = 10;      ///< steps in a row that are not finite end the run
@@ -100,7 +99,7 @@ class TrainingRun {
     record.tokens_per_second = batches_.tokens_in_step() / seconds;
     if (record.step == 1) {
       summary_.gemms =
-          session_.manifest().executed(static_cast<std::uint64_t>(options_.micro_batches));
+          session_.manifest().executed(static_cast<std::uint64_t>(session_.micro_batches()));
     }
     tally_.add(record);
     const Index steps = options_.schedule.steps;
@@ -138,6 +137,12 @@ template <class Batches>
                                const RunOptions& options, RunObserver& observer) {
   require<ConfigError>(options.schedule.steps > 0, "the run has ", options.schedule.steps,
                        " steps; give at least 1");
+  require<ConfigError>(options.operands_every > 0, "operands_every is ", options.operands_every,
+                       "; give at least 1 step");
+  require<ConfigError>(options.max_skipped > 0, "max_skipped is ", options.max_skipped,
+                       "; give at least 1 step");
+  require<ConfigError>(options.evaluate_every >= 0, "evaluate_every is ", options.evaluate_every,
+                       "; give a number of steps, or 0 for the end only");
   return detail::TrainingRun<Batches>(session, batches, options, observer).run();
 }
 

@@ -73,12 +73,16 @@ class TrainingSession {
   /// The logits of the token that follows `tokens`.
   /// @param tokens  at least 1 and at most a sequence
   /// @param logits  [vocabulary], written
+  /// @throws ShapeError   for another number of tokens or logits
+  /// @throws ConfigError  for a token outside of the vocabulary
   virtual void next_token_logits(std::span<const std::int32_t> tokens, std::span<float> logits) = 0;
 
   [[nodiscard]] virtual const Manifest& manifest() const = 0;
   [[nodiscard]] virtual const MemoryPlan& memory() const = 0;
   [[nodiscard]] virtual std::size_t allocated_bytes() const = 0;
   [[nodiscard]] virtual const ModelFacts& facts() const = 0;
+  /// In a step.
+  [[nodiscard]] virtual Index micro_batches() const = 0;
   [[nodiscard]] virtual std::string precision() const = 0;
   /// What updates the weights, and the formats of its state.
   [[nodiscard]] virtual std::string optimizer() const = 0;
@@ -93,13 +97,14 @@ class TrainingSession {
   [[nodiscard]] virtual std::vector<OperandReport> operands() = 0;
 
   /// All that the steps to come depend on, beside their inputs: weights, the optimizer's state, the
-  /// scaling state. The random bits of rounding are functions of the seed and the number of steps.
+  /// scaling state. The random bits of rounding are functions of the seed and the number of steps,
+  /// which are part of it.
   /// Algorithms of GEMMs belong to a card, not to a run: see `gemm_plans`. To be used while the
   /// session lives; see `save_state_sync` and `load_state_sync`.
   [[nodiscard]] virtual std::vector<StateEntry> state() = 0;
 
-  /// Sets a parameter, and its FP32 master where there are such. Delayed scales are calibrated
-  /// again before the next step.
+  /// Sets a parameter, and its FP32 master where there are such. Delayed scales forget their
+  /// histories and are calibrated again before the next step.
   /// @param name    such as "blocks.0.qkv.weight"
   /// @param values  [rows, columns] of the parameter, without the rows that pad it, which become 0
   /// @throws ConfigError  for a name that there is not, or another number of values

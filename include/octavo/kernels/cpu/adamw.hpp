@@ -22,8 +22,7 @@ void adamw_update_body(const AdamWParameter<W, G, M, Cpu>& parameter, const Adam
   W* weight = parameter.weight.data();
   const auto update = [&](Index begin, Index end) {
     const auto bits = [&](auto format, Rounding rounding) {
-      return rounding_bits<decltype(format)>(parameter, settings, now, rounding,
-                                             begin / rounding_run);
+      return rounding_bits<decltype(format)>(parameter, now, rounding, begin / rounding_run);
     };
     const RoundingBits first = bits(M{}, Rounding::first_moment);
     const RoundingBits second = bits(M{}, Rounding::second_moment);

@@ -55,7 +55,7 @@ __device__ void update_run(const AdamWParameter<W, G, M, Cuda>& parameter,
       to_elements(load_run<Vectors>(parameter.second_moment.data() + begin, count));
   static_assert(run_size == rounding_run);
   const auto bits = [&](auto format, Rounding rounding) {
-    return rounding_bits<decltype(format)>(parameter, settings, step, rounding, begin / run_size);
+    return rounding_bits<decltype(format)>(parameter, step, rounding, begin / run_size);
   };
   const RoundingBits first_bits = bits(M{}, Rounding::first_moment);
   const RoundingBits second_bits = bits(M{}, Rounding::second_moment);
