@@ -5,14 +5,15 @@ set -u
 source "$(dirname "${BASH_SOURCE[0]}")/../support/program.sh"
 
 run "a policy of one's own" 0
-grep -qxF "first 1 bf16, down bf16, fp8 delayed" out || fail "the policy has another name"
+own='fp8 delayed (history 16, most recent, margin 1)'
+grep -qxF "first 1 bf16, down bf16, $own" out || fail "the policy has another name"
 # gemms LINES PATTERN RECIPE
 gemms() {
   [ "$(grep -cE "^gemm \| $2 .*\| $3 +\| octavo loops$" out)" -eq "$1" ] || fail "$2 is not in $3"
 }
-gemms 27 '[a-z0-9_.]+' '(bf16|fp8 delayed)'
+gemms 27 '[a-z0-9_.]+' "(bf16|${own//[()]/.})"
 gemms 12 'blocks\.0\.[a-z_]+' bf16
-gemms 9 'blocks\.1\.(qkv|output|gate_up)' 'fp8 delayed'
+gemms 9 'blocks\.1\.(qkv|output|gate_up)' "${own//[()]/.}"
 gemms 3 'blocks\.1\.down' bf16
 gemms 3 head bf16
 [ "$(grep -c '^step ' out)" -eq 11 ] || fail "there are not eleven lines of steps"

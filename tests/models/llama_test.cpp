@@ -234,9 +234,10 @@ TEST(Llama, LogitsOfAPrefixDoNotDependOnWhatFollows) {
   EXPECT_EQ(prefix, batched);
   std::vector<float> next(prefix.size());
   std::vector<float> too_few(next.size() - 1);
-  EXPECT_THROW(session.next_token_logits(std::span(batch.tokens).first(20), too_few), ShapeError);
+  EXPECT_THROW(session.next_token_logits(std::span(batch.tokens).first(20), too_few),
+               octavo::ShapeError);
   const std::vector<std::int32_t> beyond{0, static_cast<std::int32_t>(next.size())};
-  EXPECT_THROW(session.next_token_logits(beyond, next), ConfigError);
+  EXPECT_THROW(session.next_token_logits(beyond, next), octavo::ConfigError);
   session.next_token_logits(std::span(batch.tokens).first(20), next);
   EXPECT_EQ(next, prefix);
 

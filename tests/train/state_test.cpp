@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstring>
+#include <limits>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -100,19 +101,32 @@ TEST(StateErrors, WhatDoesNotFitIsNamedAndNothingIsWritten) {
   const auto state = [](TrainingSession& session) { return save_state_sync(session.state()); };
   const std::string advice = "; it is of another model, recipe or optimizer";
   EXPECT_EQ(refusal(state(fp32), bf16),
-            "model.embedding.weight is fp32 [128, 128] in the saved "
-            "state, but bf16 [128, 128] here" +
-                advice);
+            "session.recipe is fp32 in the saved state, but bf16 here" + advice);
   EXPECT_EQ(refusal(state(bf16), delayed),
-            "the saved state has no scaling.blocks.0.qkv.input.scale" + advice);
-  EXPECT_EQ(
-      refusal(state(delayed), bf16),
-      "the saved state has scaling.blocks.0.down.input.history, which is nothing of this session" +
-          advice);
+            "session.recipe is bf16 in the saved state, but fp8 delayed here" + advice);
+  EXPECT_EQ(refusal(state(delayed), bf16),
+            "session.recipe is fp8 delayed in the saved state, but bf16 here" + advice);
   EXPECT_EQ(refusal(state(shorter), delayed),
-            "scaling.blocks.0.qkv.input.history is fp32 [16] in the saved state, but fp32 [1024] "
-            "here" +
+            "session.recipe is fp8 delayed (history 16, max, margin 0) in the saved state, but fp8 "
+            "delayed here" +
                 advice);
+  ModelSession<SmallModel<Fp8Recipe<Delayed, E4M3Only>>> narrow(options, context);
+  EXPECT_EQ(refusal(state(narrow), delayed),
+            "session.recipe is fp8 delayed (e4m3 only) in the saved state, but fp8 delayed here" +
+                advice);
+  SavedState without = state(bf16);
+  without.erase("model.embedding.weight");
+  EXPECT_EQ(refusal(without, bf16), "the saved state has no model.embedding.weight" + advice);
+  SavedState with = state(bf16);
+  with["model.other"] = with.at("model.embedding.weight");
+  EXPECT_EQ(refusal(with, bf16),
+            "the saved state has model.other, which is nothing of this session" + advice);
+  SavedState reshaped = state(bf16);
+  reshaped.at("model.embedding.weight").shape = {64, 256};
+  EXPECT_EQ(
+      refusal(reshaped, bf16),
+      "model.embedding.weight is bf16 [64, 256] in the saved state, but bf16 [128, 128] here" +
+          advice);
   SavedState cut = state(bf16);
   cut.at("model.embedding.weight").bytes.resize(1000);
   EXPECT_EQ(refusal(cut, bf16),
@@ -197,16 +211,51 @@ TEST(SetWeight, OldHistoriesAreForgotten) {
   ModelSession<Model> trained(support::small_options(), context);
   ModelSession<Model> fresh(support::small_options(), context);
   take_steps(trained, 0, 3);
-  const std::vector<float> small(256 * 128, 1e-4f);
+  const std::vector<float> weight(256 * 128, 1e-4f);
   std::vector<float> scales;
   for (ModelSession<Model>* session : {&trained, &fresh}) {
-    session->set_weight("blocks.1.qkv.weight", small);
+    session->set_weight("blocks.1.qkv.weight", weight);
     take_steps(*session, 3, 1);
     scales.push_back(
         values<float>(save_state_sync(session->state()), "scaling.blocks.1.qkv.weight.scale")[0]);
   }
   EXPECT_GT(scales[0], 1e6f);
   EXPECT_NEAR(scales[0], scales[1], 0.5f * scales[1]);
+}
+
+// Whoever forgets to begin an evaluation gets no casts of older weights.
+TEST(Evaluation, IsOfTheWeightsAsTheyAreNow) {
+  Context<Cpu> context(1);
+  const support::TokenBatch batch = support::step_batch(support::small_options(), 9);
+  std::vector<double> sums;
+  for (const bool begins : {true, false}) {
+    ModelSession<SmallModel<Fp8Recipe<Tensorwise>>> session(support::small_options(), context);
+    if (begins) session.begin_evaluation();
+    sums.push_back(session.evaluate({batch.tokens, batch.targets}).sum);
+    take_steps(session, 0, 2);
+    if (begins) session.begin_evaluation();
+    sums.push_back(session.evaluate({batch.tokens, batch.targets}).sum);
+    session.set_weight("final_norm.weight", std::vector<float>(128, 2.0f));
+    session.set_weight("blocks.1.qkv.weight", std::vector<float>(256 * 128, 0.01f));
+    if (begins) session.begin_evaluation();
+    sums.push_back(session.evaluate({batch.tokens, batch.targets}).sum);
+  }
+  for (std::size_t i = 0; i < 3; ++i) EXPECT_EQ(sums[i], sums[i + 3]) << i;
+}
+
+TEST(SessionOptions, WhatNoSessionCanBeMadeWithIsRefused) {
+  Context<Cpu> context(1);
+  const auto refuses = [&](auto change) {
+    SessionOptions options = support::small_options();
+    change(options);
+    EXPECT_THROW(ModelSession<SmallModel<Bf16>>(options, context), ConfigError);
+  };
+  refuses([](SessionOptions& options) { options.model.head_chunk = -3; });
+  refuses([](SessionOptions& options) { options.optimizer.beta1 = 1.5f; });
+  refuses([](SessionOptions& options) { options.optimizer.beta2 = 1.0f; });
+  refuses([](SessionOptions& options) { options.optimizer.epsilon = 0.0f; });
+  refuses([](SessionOptions& options) { options.optimizer.weight_decay = -0.1f; });
+  refuses([](SessionOptions& options) { options.max_gradient_norm = -1.0f; });
 }
 
 // Bits of stochastic rounding are those of the session that was saved, whatever the other's seed.
@@ -228,6 +277,9 @@ TEST(StateErrors, WeightsThatThereAreNotAreNamed) {
   const std::vector<float> some(128);
   EXPECT_THROW(session.set_weight("blocks.3.qkv.weight", some), ConfigError);
   EXPECT_THROW(session.set_weight("embedding.weight", some), ConfigError);
+  std::vector<float> broken = some;
+  broken[7] = std::numeric_limits<float>::quiet_NaN();
+  EXPECT_THROW(session.set_weight("final_norm.weight", broken), ConfigError);
   EXPECT_NO_THROW(session.set_weight("final_norm.weight", some));
 }
 

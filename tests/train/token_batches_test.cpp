@@ -97,7 +97,7 @@ TEST(TokenBatches, DocumentsReachTheSession) {
 TEST(TokenBatches, MoreDocumentsThanTheSessionAllowsAreAnError) {
   Context<Cpu> context{1};
   const std::vector<std::uint8_t> text = lines(400);
-  TokenBatches batches(text, options_of({1, 20, 3}));
+  TokenBatches batches(text, options_of({1, 20, 5}));
   support::SmallSession<Bf16> few(session_options({1, 20, 3}), context);
   EXPECT_THROW((void)batches.step(few, 1e-3), ConfigError);
   support::SmallSession<Bf16> none(session_options({1, 20}), context);

@@ -179,6 +179,33 @@ struct PrecisionTraits<Bf16> {
   static std::string name() { return "bf16"; }
 };
 
+namespace detail {
+
+/// What a recipe has beside the defaults of its scaling's name, such as " (history 16, max, margin
+/// 1)"; empty for those.
+template <Scaling S, RecipeFormats Formats>
+std::string recipe_details() {
+  std::string details;
+  const auto add = [&](const std::string& text) {
+    details += (details.empty() ? " (" : ", ") + text;
+  };
+  if constexpr (is_delayed<S> && !std::is_same_v<S, Delayed>) {
+    add(message("history ", S::history_length));
+    add(S::reduction == AmaxReduction::max ? "max" : "most recent");
+    add(message("margin ", S::margin));
+  }
+  if constexpr (HasRounding<S>) {
+    constexpr bool power_of_two = S::rounding == ScaleRounding::power_of_two;
+    if (power_of_two == is_per_tensor<S>) add(power_of_two ? "powers of two" : "exact scales");
+  }
+  if (!std::is_same_v<Formats, typename DefaultFormats<S>::type>) {
+    add(std::is_same_v<Formats, Hybrid> ? "e4m3 and e5m2" : "e4m3 only");
+  }
+  return details.empty() ? details : details + ')';
+}
+
+}  // namespace detail
+
 template <Scaling S, detail::RecipeFormats Formats>
 struct PrecisionTraits<Fp8Recipe<S, Formats>> {
   using Storage = Bf16;
@@ -188,7 +215,8 @@ struct PrecisionTraits<Fp8Recipe<S, Formats>> {
   using BackwardFormat = typename Formats::Backward;
   static constexpr int shape_multiple = S::shape_multiple;
   static std::string name() {
-    return std::is_same_v<S, MxScaling> ? "mxfp8" : std::string("fp8 ") + S::name;
+    return (std::is_same_v<S, MxScaling> ? "mxfp8" : std::string("fp8 ") + S::name) +
+           detail::recipe_details<S, Formats>();
   }
 };
 

@@ -77,7 +77,7 @@ class ModelSession final : public TrainingSession {
   using D = typename Model::DeviceType;
 
   ModelSession(const SessionOptions& options, Context<D>& context)
-      : options_(options),
+      : options_(checked(options)),
         context_(context),
         limits_(Model::limits(options.batch, context)),
         arena_(plan_memory<Model, Optimizer, Ranks>(options, limits_), context),
@@ -105,6 +105,7 @@ class ModelSession final : public TrainingSession {
                          "the learning rate is ", learning_rate,
                          "; give a number from 0 on that FP32 holds");
     parts_.model.bind(context_);
+    weights_may_have_moved_ = true;
     const Index counted = count_targets(batch.targets);
     copy_batch(batch);
     copy_gradient_scale(counted);
@@ -131,11 +132,12 @@ class ModelSession final : public TrainingSession {
   void begin_evaluation() override {
     parts_.model.bind(context_);
     parts_.model.template quantize_weights<Mode::evaluate>(context_);
+    weights_may_have_moved_ = false;
   }
 
   [[nodiscard]] LossSum evaluate(const Batch& batch) override {
     check_batch(batch, 1);
-    parts_.model.bind(context_);
+    get_ready_for_evaluation();
     copy_batch(batch);
     fill_zero(parts_.status.data(), parts_.status.bytes(), context_);
     parts_.model.evaluate(micro_batch(0), parts_.losses, context_);
@@ -151,7 +153,7 @@ class ModelSession final : public TrainingSession {
                         "next_token_logits: got room for ", logits.size(),
                         " logits; the model has ", facts_.vocabulary);
     for (const std::int32_t token : tokens) require_token(token);
-    parts_.model.bind(context_);
+    get_ready_for_evaluation();
     // Later tokens change nothing for earlier ones; some GEMMs in FP8 need rows in sixteens.
     const Index padded = std::min(round_up(count, 16), options_.batch.tokens);
     const auto device_tokens = parts_.tokens.rows(0, padded);
@@ -186,7 +188,9 @@ class ModelSession final : public TrainingSession {
   }
 
   [[nodiscard]] std::vector<StateEntry> state() override {
+    weights_may_have_moved_ = true;  // whoever asks may load another
     detail::StateCollector<D> collector(context_);
+    collector.say("session.recipe", Model::precision());
     for_each_parameter(
         [&](auto& parameter) { collector("model." + parameter.name, parameter.weight); });
     parts_.model.scaling().visit_state(collector);
@@ -196,6 +200,12 @@ class ModelSession final : public TrainingSession {
   }
 
   void set_weight(const std::string& name, std::span<const float> values) override {
+    const auto wrong = std::find_if(values.begin(), values.end(),
+                                    [](float value) { return !std::isfinite(value); });
+    require<ConfigError>(wrong == values.end(), name, " is given ",
+                         wrong == values.end() ? 0.0f : *wrong, " at element ",
+                         wrong - values.begin(), "; give finite numbers");
+    weights_may_have_moved_ = true;
     bool found = false;
     for_each_parameter([&](auto& parameter) {
       if (parameter.name != name) return;
@@ -203,7 +213,8 @@ class ModelSession final : public TrainingSession {
       const Index live = parameter.initialised_rows * parameter.weight.extent(1);
       require<ConfigError>(static_cast<Index>(values.size()) == live, name, " has ",
                            parameter.initialised_rows, " x ", parameter.weight.extent(1),
-                           " elements, but ", values.size(), " are given");
+                           " elements, but ", values.size(),
+                           " are given; give those, without rows that pad it");
       std::vector<float> all(static_cast<std::size_t>(parameter.weight.size()));
       std::copy(values.begin(), values.end(), all.begin());
       const std::vector<typename Model::T> rounded(all.begin(), all.end());
@@ -212,7 +223,8 @@ class ModelSession final : public TrainingSession {
       parts_.optimizer.set_master_sync(name, all, context_);
     });
     require<ConfigError>(found, "the model has no parameter ", name,
-                         "; the manifest names its layers");
+                         "; names are those of its state() without \"model.\", such as ",
+                         first_parameter());
     if (!parts_.model.scaling().has_histories() || must_calibrate_ != 0) return;
     parts_.model.scaling().reset_sync(context_);  // old maxima would keep the new weight's scale
     must_calibrate_ = 1;
@@ -392,6 +404,43 @@ class ModelSession final : public TrainingSession {
         std::count_if(targets.begin(), targets.end(), [](std::int32_t t) { return t >= 0; }));
   }
 
+  [[nodiscard]] std::string first_parameter() {
+    std::string first;
+    for_each_parameter([&](const auto& parameter) {
+      if (first.empty()) first = parameter.name;
+    });
+    return first;
+  }
+
+  /// Evaluation multiplies with casts of the weights as they are now.
+  void get_ready_for_evaluation() {
+    if (weights_may_have_moved_) {
+      begin_evaluation();
+    } else {
+      parts_.model.bind(context_);
+    }
+  }
+
+  /// @throws ConfigError  for what no session can be made with
+  static const SessionOptions& checked(const SessionOptions& options) {
+    const auto check = [](const char* name, auto value, bool good, const char* advice) {
+      require<ConfigError>(good, name, " is ", value, "; give ", advice);
+    };
+    const AdamWSettings& adamw = options.optimizer;
+    check("head_chunk", options.model.head_chunk, options.model.head_chunk >= 0,
+          "a number of tokens, or 0");
+    check("beta1", adamw.beta1, adamw.beta1 >= 0 && adamw.beta1 < 1, "a number from 0 to below 1");
+    check("beta2", adamw.beta2, adamw.beta2 >= 0 && adamw.beta2 < 1, "a number from 0 to below 1");
+    check("epsilon", adamw.epsilon, adamw.epsilon > 0 && std::isfinite(adamw.epsilon),
+          "a number above 0");
+    check("weight_decay", adamw.weight_decay,
+          adamw.weight_decay >= 0 && std::isfinite(adamw.weight_decay), "a number from 0 on");
+    check("max_gradient_norm", options.max_gradient_norm,
+          options.max_gradient_norm >= 0 && std::isfinite(options.max_gradient_norm),
+          "a number above 0, or 0 for no bound");
+    return options;
+  }
+
   void require_token(std::int32_t token) const {
     require<ConfigError>(token >= 0 && token < facts_.vocabulary, "token ", token,
                          " lies outside of the vocabulary of ", facts_.vocabulary,
@@ -443,7 +492,8 @@ class ModelSession final : public TrainingSession {
   Staging<D> staging_;
   Replay<D> replay_;
   ModelFacts facts_;
-  std::int64_t must_calibrate_;  ///< 1: before the next step, until one was not skipped
+  std::int64_t must_calibrate_;         ///< 1: before the next step, until one was not skipped
+  bool weights_may_have_moved_ = true;  ///< since they were quantised for evaluation
 };
 
 template <class Model, class Optimizer, class Ranks>

@@ -68,6 +68,11 @@ class StateCollector {
                         }});
   }
 
+  /// What must be the same on both sides: stands where others have their format, and has no bytes.
+  void say(const std::string& name, const std::string& text) {
+    entries_.push_back({name, text, {}, 0, [](std::byte*) {}, [](const std::byte*) {}});
+  }
+
   /// A number of the host, which the entry refers to.
   void operator()(const std::string& name, std::int64_t& number) {
     entries_.push_back(
@@ -120,6 +125,7 @@ using SavedState = std::map<std::string, SavedEntry>;
 ///                      format, shape or number of bytes there
 inline void load_state_sync(const SavedState& saved, std::span<const StateEntry> entries) {
   const auto text = [](const std::string& format, const std::vector<Index>& shape) {
+    if (shape.empty()) return format;
     std::string result = format + " [";
     for (std::size_t i = 0; i < shape.size(); ++i) {
       result += (i == 0 ? "" : ", ") + std::to_string(shape[i]);

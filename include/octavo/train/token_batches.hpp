@@ -82,8 +82,8 @@ class TokenBatches {
   /// Every batch of the run has room for its documents, whichever sequences come together.
   void require_room_for_documents(std::span<const std::uint8_t> tokens, BatchShape shape) const {
     const Index needed = shape.sequences * most_documents_in(tokens, shape.tokens, *document_end_);
-    require<ConfigError>(needed <= shape.most_documents, "a batch of ", shape.sequences,
-                         " sequences of ", shape.tokens, " tokens may have up to ", needed,
+    require<ConfigError>(needed <= shape.most_documents, "a batch of ", shape.sequences, " x ",
+                         shape.tokens, " tokens may have up to ", needed,
                          " documents of this text, but most_documents of its shape is ",
                          shape.most_documents, "; set it to ", needed,
                          ", here and for the session");
