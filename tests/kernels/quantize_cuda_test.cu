@@ -190,7 +190,7 @@ auto updated_scales() {
   for (const float amax : {0.5f, 200.0f, 0.0f, INFINITY, NAN, 1e-3f, 1e-30f}) {
     const std::vector<std::uint32_t> amaxes(rules.size(), float_bits(amax));
     copy_to_device_sync(operands.amax_bits.data(), amaxes.data(), operands.amax_bits.bytes(),
-                   place.context());
+                        place.context());
     update_delayed_scales(operands, device_rules, history, place.context());
     const auto read_scales = place.read(operands.scales);
     const auto read_statistics = place.read(operands.statistics);

@@ -65,8 +65,8 @@ GemmRun matmul_quantized_body(GemmPass pass, QuantizedView<A, Ga, La, Cuda> a,
   key.transpose_b = true;
   key.scales_a = cublas_scales<Ga>();
   key.scales_b = cublas_scales<Gb>();
-  key.fast_accumulation = pass == GemmPass::forward && accumulates_fast(key.scales_a) &&
-                          accumulates_fast(key.scales_b);
+  key.fast_accumulation =
+      pass == GemmPass::forward && accumulates_fast(key.scales_a) && accumulates_fast(key.scales_b);
   enqueue_product(key, a.data(), b.data(), {a.scale_inverses(), b.scale_inverses()}, y, context);
   return {FormatTraits<A>::name, FormatTraits<B>::name, cublas_implementation};
 }
