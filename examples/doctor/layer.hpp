@@ -31,7 +31,7 @@ class Layer {
     arena_ = octavo::Arena<D>(measuring.plan(), context);
     take(arena_);
     context_.bind_workspace({workspace_, workspace_bytes()});
-    scaling_.reset(context_);
+    scaling_.reset_sync(context_);
     fill(x_.values, tokens, in, 1.0f, 1);
     fill(w_.values, out, in, 0.05f, 2);
     fill(y_gradient_.values, tokens, out, 1e-4f, 3);
