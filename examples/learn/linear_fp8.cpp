@@ -39,7 +39,7 @@ std::vector<Values> run(int steps) {
   const std::size_t bytes = matmul_workspace(features, features, features, context);
   context.bind_workspace({arena.take<std::byte>(kind, static_cast<Index>(bytes)), bytes});
   initialize(weight, {1, 1}, context);
-  scaling.reset(context);
+  scaling.reset_sync(context);
   for (unsigned i = 0; i < tokens * features; ++i)  // gradients are small
     x.values.data()[i] = T(normal({1, 2}, i)), dy.values.data()[i] = T(1e-5f * normal({1, 3}, i));
   for (int step = 0; step < steps; ++step) {
