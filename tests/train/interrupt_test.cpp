@@ -26,6 +26,7 @@ TEST(InterruptGuard, StartsAnew) {
     const InterruptGuard guard;
     std::raise(SIGINT);
   }
+  EXPECT_EQ(InterruptGuard::received(), 0) << "what is not guarded is not interrupted";
   const InterruptGuard guard;
   EXPECT_EQ(InterruptGuard::received(), 0);
   std::raise(SIGINT);

@@ -34,11 +34,12 @@ class InterruptGuard {
   ~InterruptGuard() {
     ::sigaction(SIGINT, &previous_interrupt_, nullptr);
     ::sigaction(SIGTERM, &previous_terminate_, nullptr);
+    signal_number = 0;
   }
   InterruptGuard(const InterruptGuard&) = delete;
   InterruptGuard& operator=(const InterruptGuard&) = delete;
 
-  /// The signal that came, or 0.
+  /// The signal that came while the guard has lived, or 0; 0 without a guard.
   [[nodiscard]] static int received() { return signal_number; }
 
  private:
