@@ -92,6 +92,12 @@ TEST(AttentionDocuments, HaveTheBitsThatTheyHaveAlone) {
   expect_each_document_as_alone<Bf16>({3, 70, 210}, {0, 64, 70, 140, 141, 209});
 }
 
+TEST(AttentionDocuments, MayBeMany) {
+  std::vector<Index> begins;
+  for (Index i = 0; i < 64; ++i) begins.push_back(3 * i);
+  expect_each_document_as_alone<float>({1, 200, 64}, begins);
+}
+
 TEST(AttentionDocuments, OneADocumentHasTheBitsOfToday) {
   const auto qkv = random_matrix<Bf16>(210, heads.columns(), 3);
   const auto output_gradient = random_matrix<Bf16>(210, out_columns, 4);

@@ -278,21 +278,25 @@ TEST(AdamW, RoundingDoesNotDependOnThreadsOrOnWhatFollows) {
 }
 
 TEST(AdamW, PartsGiveTheBitsOfTheWhole) {
-  const auto run = [](const std::vector<Index>& cuts) {
+  const auto run = [](bool with_master, const std::vector<Index>& cuts) {
     Parameter<Bf16, float, Bf16> p(1003, Bf16(1.0f));
+    p.master = Matrix<float>(1, 1003, 1.0f);
     p.gradient = random_matrix<float>(1, 1003, 5);
     for (std::uint32_t t : {1u, 2u}) {
-      p.update(t, 1e-3f, false, 0.1f, 0.5f, false, 3, 1, cuts);
+      p.update(t, 1e-3f, with_master, 0.1f, 0.5f, false, 3, 1, cuts);
     }
     return p;
   };
-  const auto whole = run({});
-  for (const std::vector<Index>& cuts :
-       {std::vector<Index>{8}, {512}, {0, 256, 264, 1000}, {1000, 1003}}) {
-    const auto parts = run(cuts);
-    EXPECT_EQ(parts.weight.elements, whole.weight.elements);
-    EXPECT_EQ(parts.first.elements, whole.first.elements);
-    EXPECT_EQ(parts.second.elements, whole.second.elements);
+  for (const bool with_master : {false, true}) {
+    const auto whole = run(with_master, {});
+    for (const std::vector<Index>& cuts :
+         {std::vector<Index>{8}, {512}, {0, 256, 264, 1000}, {1000, 1003}}) {
+      const auto parts = run(with_master, cuts);
+      EXPECT_EQ(parts.weight.elements, whole.weight.elements) << with_master;
+      EXPECT_EQ(parts.master.elements, whole.master.elements) << with_master;
+      EXPECT_EQ(parts.first.elements, whole.first.elements) << with_master;
+      EXPECT_EQ(parts.second.elements, whole.second.elements) << with_master;
+    }
   }
 }
 

@@ -164,6 +164,27 @@ TEST(DelayedScalingPowerOfTwo, RoundsTheScaleDown) {
   EXPECT_EQ(operand.scale_inverse, 0x1p-7f);
 }
 
+TEST(DelayedScalingPowerOfTwo, IsWhatTheRecipeAsksTheTableFor) {
+  using Rounded =
+      Fp8Recipe<DelayedScaling<4, AmaxReduction::max, Margin{0}, ScaleRounding::power_of_two>,
+                Hybrid>;
+  support::Workplace place;
+  ScalingTable<Cpu> table;
+  const std::size_t rounded = table.add<Rounded, OperandKind::input>("x");
+  const std::size_t exact = table.add<Recipe<AmaxReduction::max, 0>, OperandKind::input>("y");
+  Arena<Cpu> measuring;
+  table.take(measuring);
+  Arena<Cpu> arena(measuring.plan(), place.context);
+  table.take(arena);
+  table.reset(place.context);
+  for (const std::size_t number : {rounded, exact}) {
+    table.slot(number)->amax_bits = reference::bits_of(3.0f);
+  }
+  table.update(OperandKind::input, place.context);
+  EXPECT_EQ(table.slot(rounded)->scale, 128.0f);
+  EXPECT_EQ(table.slot(exact)->scale, 448.0f / 3.0f);
+}
+
 TEST(DelayedScalingErrors, ShapesMustAgree) {
   const support::Workplace place;
   std::array<std::uint32_t, 2> amaxes{};

@@ -38,6 +38,30 @@ TEST(Positions, ForwardAddsThePositionOfEachToken) {
   }
 }
 
+// A sequence may take every position that there is.
+TEST(Positions, MayAllBeTaken) {
+  const auto table = random_matrix<float>(vocabulary, hidden, 1);
+  const auto positions = random_matrix<float>(sequence, hidden, 2);
+  Matrix<float> y(count, hidden);
+  support::Workplace place;
+  position_embedding_forward(token_view(), table.input(), positions.input(), {nullptr, sequence},
+                             y.view(), place.context);
+  Matrix<float> gradient(sequence, hidden);
+  positions_backward(y.input(), sequence, gradient.view(), place.context);
+  for (Index p = 0; p < sequence; ++p) {
+    for (Index c = 0; c < hidden; ++c) {
+      double sum = 0;
+      for (Index t = p; t < count; t += sequence) {
+        const double expected =
+            table(tokens[static_cast<std::size_t>(t)], c) + positions(t % sequence, c);
+        ASSERT_NEAR(y(t, c), expected, 1e-6) << t << ' ' << c;
+        sum += expected;
+      }
+      ASSERT_NEAR(gradient(p, c), sum, 1e-5) << p << ' ' << c;
+    }
+  }
+}
+
 TEST(Positions, BackwardAddsOverTheSequences) {
   const auto dy = random_matrix<Bf16>(count, hidden, 3);
   auto gradient = random_matrix<float>(sequence + 3, hidden, 4);

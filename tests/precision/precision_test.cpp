@@ -99,6 +99,22 @@ static_assert(Delayed::rounding == ScaleRounding::exact);
 static_assert(Blockwise::rounding == ScaleRounding::power_of_two);
 static_assert(Rowwise::rounding == ScaleRounding::power_of_two && history_length<Rowwise>() == 0);
 
+// Histories are of whole tensors, and one scale covers a tensor on both sides or on none.
+struct BlocksWithHistory : support::BlocksOf64 {
+  static constexpr int history_length = 4;
+  static constexpr auto reduction = AmaxReduction::max;
+  static constexpr int margin = 0;
+};
+struct BlocksOfWeightsAlone : support::BlocksOf64 {
+  using InputGranularity = PerTensor;
+};
+struct BlocksOfInputsAlone : support::BlocksOf64 {
+  using WeightGranularity = PerTensor;
+};
+static_assert(Scaling<support::BlocksOf64> && Scaling<support::FourSteps>);
+static_assert(!Scaling<BlocksWithHistory>);
+static_assert(!Scaling<BlocksOfWeightsAlone> && !Scaling<BlocksOfInputsAlone>);
+
 // A policy needs all members; tests/compile_fail/policy_member.cpp holds what the compiler says.
 struct Own {};
 struct Nameless {};

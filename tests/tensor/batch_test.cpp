@@ -51,6 +51,21 @@ TEST(DocumentTables, TheNumberOfRowsFillsTheRestOfTheBegins) {
   EXPECT_EQ(Tables::values(all.documents().followers), (Numbers{0, 0, 0}));
 }
 
+// A table of 64 documents has 65 places, and the next one begins behind them.
+TEST(DocumentTables, OfManyDocumentsDoNotOverlap) {
+  std::vector<Index> begins;
+  Numbers expected{0};
+  for (Index row = 1; row < 64; ++row) {
+    begins.push_back(row);
+    expected.push_back(static_cast<std::int32_t>(row));
+  }
+  expected.push_back(64);
+  const Tables tables({1, 64, 64}, begins);
+  EXPECT_EQ(Tables::values(tables.documents().begins), expected);
+  EXPECT_EQ(Tables::values(tables.documents().positions), Numbers(64, 0));
+  EXPECT_EQ(Tables::values(tables.documents().followers), Numbers(64, 0));
+}
+
 TEST(DocumentTables, AFirstRowOfASequenceMayBeListed) {
   EXPECT_EQ(Tables({2, 4, 4}, {0, 3, 4}).elements, Tables({2, 4, 4}, {3}).elements);
 }
