@@ -109,6 +109,40 @@ TEST(Documents, ThatAreWholeSequencesHaveTheBitsOfNone) {
   EXPECT_TRUE(listed == none);
 }
 
+// Against the sequences of one micro-batch; at a learning rate of 0, each step has the same
+// weights.
+TEST(Documents, OfEveryMicroBatchAreItsOwn) {
+  octavo::Context<Cpu> context{2};
+  support::SmallSession<Fp32> two(options_of({1, 48, 8}, 2), context);
+  support::SmallSession<Fp32> one(options_of({2, 48, 8}), context);
+  const TokenBatch text = support::make_batch(96, support::small.vocabulary, 6);
+  for (const Begins& begins : {Begins{5, 20, 53, 90}, Begins{40, 61}}) {
+    const octavo::StepResult parts = two.step({text.tokens, text.targets, begins}, 0.0);
+    const octavo::StepResult whole = one.step({text.tokens, text.targets, begins}, 0.0);
+    EXPECT_NEAR(parts.loss, whole.loss, 1e-9);
+    EXPECT_NEAR(parts.gradient_norm, whole.gradient_norm, 1e-5 * whole.gradient_norm);
+  }
+}
+
+// A step leaves places behind that are not those of the batch to evaluate.
+TEST(Documents, OfAnEvaluationAreNotThoseOfTheStepBefore) {
+  octavo::Context<Cpu> context{2};
+  const SessionOptions options = options_of({1, 48, 8}, 2);
+  support::SmallSession<Fp32> stepped(options, context);
+  support::SmallSession<Fp32> fresh(options, context);
+  const TokenBatch text = support::make_batch(96, support::small.vocabulary, 6);
+  stepped.step({text.tokens, text.targets, Begins{5, 20, 53, 90}}, 0.0);
+  const auto evaluate = [&](octavo::TrainingSession& session, const Begins& begins) {
+    session.begin_evaluation();
+    return session
+        .evaluate({std::span(text.tokens).first(48), std::span(text.targets).first(48), begins})
+        .sum;
+  };
+  const double divided = evaluate(stepped, {30});
+  EXPECT_EQ(divided, evaluate(fresh, {30}));
+  EXPECT_NE(divided, evaluate(fresh, {5}));
+}
+
 /// A model's losses and gradients of one micro-batch. Every target counts as much as in a batch of
 /// 48.
 struct Trained {

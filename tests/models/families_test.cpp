@@ -242,6 +242,19 @@ TEST(Presets, HaveThePublishedSizes) {
   EXPECT_EQ(llama3_8b.parameters(), 8'030'261'248);
   EXPECT_EQ(gpt2_124m.padded_vocabulary(), 50'304);
   EXPECT_EQ(qwen3_8b.padded_vocabulary(), 151'936);
+  EXPECT_EQ(gpt2_1558m.head_dim(), 64);
+}
+
+// A token is looked up in a table of its own, but multiplied by one that the head shares.
+TEST(Presets, KnowWhatATokenIsMultipliedBy) {
+  EXPECT_EQ(gpt2_124m.facts().multiplying, 124'439'808 - Index{1024} * 768);
+  EXPECT_EQ(gpt2_124m.facts().attention_columns, 12 * 768);
+  EXPECT_EQ(llama3_8b.facts().multiplying, 8'030'261'248 - Index{128'256} * 4096);
+  EXPECT_EQ(qwen3_0_6b.facts().multiplying, 596'049'920);
+  // 6 · (10 + 5 · 3)
+  constexpr Index sequence = 5;
+  const ModelFacts facts{.multiplying = 10, .attention_columns = 3};
+  EXPECT_EQ(facts.training_flops_per_token(sequence), 150.0);
 }
 
 }  // namespace families_test

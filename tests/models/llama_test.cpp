@@ -215,6 +215,22 @@ TEST(Llama, SizeOfTheHeadsChunksDoesNotMatter) {
   }
 }
 
+TEST(Llama, MoreLogitsThanExistAtOnceAreRefused) {
+  SessionOptions options = support::small_options();
+  options.model.head_chunk = 16;
+  octavo::Context<octavo::Cpu> context{2};
+  Fp32Session<support::small> session(options, context);
+  const TokenBatch batch = support::step_batch(options, 3);
+  session.begin_evaluation();
+  const auto logits = [&](octavo::BatchShape shape, Index count) {
+    session.model().logits({batch.tokens.data(), {shape.rows()}}, shape, 0, count, context);
+  };
+  EXPECT_EQ(session.model().logits_rows(), 16);
+  EXPECT_NO_THROW(logits({1, 48}, 16));
+  EXPECT_THROW(logits({1, 48}, 17), octavo::ShapeError);
+  EXPECT_THROW(logits({1, 96}, 1), octavo::ShapeError) << "sequences are of 48 tokens at most";
+}
+
 TEST(Llama, LogitsOfAPrefixDoNotDependOnWhatFollows) {
   const SessionOptions options = support::small_options();
   octavo::Context<octavo::Cpu> context{2};

@@ -69,4 +69,23 @@ TYPED_TEST(ParameterRuns, AreTheEmbeddingsEachBlocksAndTheHeads) {
   }
 }
 
+// Norms' gradients are added to, so they are zeroed: as wide as gradients are, not weights.
+TEST(ParameterRuns, OfWideGradientsBeginEachStepAtZero) {
+  using Model = Llama<small, Bf16, Cpu, float>;
+  for (const Index micro_batches : {1, 2}) {
+    SessionOptions options = support::small_options();
+    options.micro_batches = micro_batches;
+    Context<Cpu> context(1);
+    ModelSession<Model> session(options, context);
+    ModelSession<Model> fresh(options, context);
+    const support::TokenBatch first = support::step_batch(options, 0);
+    const support::TokenBatch second = support::step_batch(options, 1);
+    session.step({first.tokens, first.targets}, 0.0);
+    session.step({second.tokens, second.targets}, 0.0);
+    fresh.step({second.tokens, second.targets}, 0.0);
+    EXPECT_TRUE(support::weight_gradients(session) == support::weight_gradients(fresh))
+        << micro_batches;
+  }
+}
+
 }  // namespace parameter_runs_test
