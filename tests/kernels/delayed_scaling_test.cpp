@@ -176,13 +176,13 @@ TEST(DelayedScalingPowerOfTwo, IsWhatTheRecipeAsksTheTableFor) {
   table.take(measuring);
   Arena<Cpu> arena(measuring.plan(), place.context);
   table.take(arena);
-  table.reset(place.context);
+  table.reset_sync(place.context);
   for (const std::size_t number : {rounded, exact}) {
-    table.slot(number)->amax_bits = reference::bits_of(3.0f);
+    *table.slot(number).amax_bits = reference::bits_of(3.0f);
   }
-  table.update(OperandKind::input, place.context);
-  EXPECT_EQ(table.slot(rounded)->scale, 128.0f);
-  EXPECT_EQ(table.slot(exact)->scale, 448.0f / 3.0f);
+  table.update(place.context);
+  EXPECT_EQ(table.slot(rounded).scaling->scale, 128.0f);
+  EXPECT_EQ(table.slot(exact).scaling->scale, 448.0f / 3.0f);
 }
 
 TEST(DelayedScalingErrors, ShapesMustAgree) {
