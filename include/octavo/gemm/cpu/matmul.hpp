@@ -8,6 +8,7 @@
 #include <algorithm>
 
 namespace octavo {
+
 namespace detail {
 
 /// Sides of the result's tiles. Fixed, so that sums do not depend on the number of threads.
@@ -125,22 +126,19 @@ inline float* matmul_memory(Index m, Index n, Index k, const Context<Cpu>& conte
   return workspace_of<float>(context, matmul_workspace(m, n, k, context), "a matrix product");
 }
 
-}  // namespace detail
-
 /// result = op(a) · op(b) + addend + bias for dense operands.
 template <class T, class Y>
 GemmRun matmul_dense_body(TensorView<const T, 2, Cpu> a, bool transpose_a,
                           TensorView<const T, 2, Cpu> b, bool transpose_b,
                           const GemmOutput<Y, Cpu>& y, const Context<Cpu>& context) {
-  using detail::Transpose;
   const Index k = a.extent(transpose_a ? 0 : 1);
-  float* workspace = detail::matmul_memory(y.result.extent(0), y.result.extent(1), k, context);
-  const detail::SgemmOperand left{detail::widen(a, workspace, context), a.extent(1),
-                                  transpose_a ? Transpose::yes : Transpose::no};
-  const detail::SgemmOperand right{detail::widen(b, workspace, context), b.extent(1),
-                                   transpose_b ? Transpose::yes : Transpose::no};
-  detail::multiply_tiles(left, right, k, 1.0f, y, workspace, context);
-  return {FormatTraits<T>::name, FormatTraits<T>::name, detail::sgemm_implementation};
+  float* workspace = matmul_memory(y.result.extent(0), y.result.extent(1), k, context);
+  const SgemmOperand left{widen(a, workspace, context), a.extent(1),
+                          transpose_a ? Transpose::yes : Transpose::no};
+  const SgemmOperand right{widen(b, workspace, context), b.extent(1),
+                           transpose_b ? Transpose::yes : Transpose::no};
+  multiply_tiles(left, right, k, 1.0f, y, workspace, context);
+  return {FormatTraits<T>::name, FormatTraits<T>::name, sgemm_implementation};
 }
 
 /// result = a · bᵀ + addend + bias for quantised operands.
@@ -148,14 +146,15 @@ template <class A, class B, class Ga, class Gb, Layout La, Layout Lb, class Y>
 GemmRun matmul_quantized_body(GemmPass, QuantizedView<A, Ga, La, Cpu> a,
                               QuantizedView<B, Gb, Lb, Cpu> b, const GemmOutput<Y, Cpu>& y,
                               const Context<Cpu>& context) {
-  using detail::Transpose;
   const Index k = a.inner();
-  float* workspace = detail::matmul_memory(a.outer(), b.outer(), k, context);
-  const detail::SgemmOperand left{detail::widen(a, workspace, context), k, Transpose::no};
-  const detail::SgemmOperand right{detail::widen(b, workspace, context), k, Transpose::yes};
-  const float alpha = detail::tensor_scale_inverse(a) * detail::tensor_scale_inverse(b);
-  detail::multiply_tiles(left, right, k, alpha, y, workspace, context);
-  return {FormatTraits<A>::name, FormatTraits<B>::name, detail::sgemm_implementation};
+  float* workspace = matmul_memory(a.outer(), b.outer(), k, context);
+  const SgemmOperand left{widen(a, workspace, context), k, Transpose::no};
+  const SgemmOperand right{widen(b, workspace, context), k, Transpose::yes};
+  const float alpha = tensor_scale_inverse(a) * tensor_scale_inverse(b);
+  multiply_tiles(left, right, k, alpha, y, workspace, context);
+  return {FormatTraits<A>::name, FormatTraits<B>::name, sgemm_implementation};
 }
+
+}  // namespace detail
 
 }  // namespace octavo

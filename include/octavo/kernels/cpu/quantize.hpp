@@ -9,8 +9,7 @@
 #include <atomic>
 #include <utility>
 
-namespace octavo {
-namespace detail {
+namespace octavo::detail {
 
 /// Sides of the tiles that quantisation works in; a multiple of every block size.
 inline constexpr Index quantize_tile = 128;
@@ -249,44 +248,40 @@ inline void update_operand(const ScalingSlot& slot, const ScalingRule& rule, flo
   scaling.scale_inverse = 1.0f / scaling.scale;
 }
 
-}  // namespace detail
-
 /// See quantize.
 template <QuantizedPrecision P, OperandKind Kind>
 void quantize_body(const Operand<P, Kind, Cpu>& operand, const Context<Cpu>& context) {
   using S = typename PrecisionTraits<P>::ScalingType;
   using Format = OperandFormat<P, Kind>;
   OperandScale& scaling = *operand.slot.scaling;
-  if constexpr (detail::is_tensorwise<S>) {
+  if constexpr (is_tensorwise<S>) {
     if (!operand.scale_is_found) {
-      detail::set_current_scale<S, Format>(operand.values, scaling, context);
+      set_current_scale<S, Format>(operand.values, scaling, context);
     }
   }
-  detail::for_each_copy_by_rows(
-      operand, [&](auto copy) { detail::find_row_amaxes(operand.values, copy, context); });
+  for_each_copy_by_rows(operand,
+                        [&](auto copy) { find_row_amaxes(operand.values, copy, context); });
   std::uint32_t amax = 0;
   std::uint64_t saturated = 0;
   std::uint64_t flushed = 0;
-  detail::for_each_tile(
-      operand.values, context, [&](const detail::QuantizeTile& tile, Index row0, Index column0) {
-        detail::CastStatistics counts;
-        if (!operand.row_major.empty()) {
-          counts = detail::cast_tile<S>(tile, row0, column0, scaling.scale, operand.row_major);
-        }
-        if (!operand.transposed.empty()) {
-          detail::QuantizeTile turned;
-          turned.transpose_from(tile);
-          const auto other =
-              detail::cast_tile<S>(turned, column0, row0, scaling.scale, operand.transposed);
-          if (operand.row_major.empty()) counts = other;
-        }
-        if (operand.record) {
-          detail::atomic_max(amax, tile.amax());
-          std::atomic_ref(saturated).fetch_add(counts.saturated, std::memory_order_relaxed);
-          std::atomic_ref(flushed).fetch_add(counts.flushed, std::memory_order_relaxed);
-        }
-      });
-  detail::for_each_copy_by_rows(operand, [](auto copy) { detail::invert_row_scales<S>(copy); });
+  for_each_tile(operand.values, context, [&](const QuantizeTile& tile, Index row0, Index column0) {
+    CastStatistics counts;
+    if (!operand.row_major.empty()) {
+      counts = cast_tile<S>(tile, row0, column0, scaling.scale, operand.row_major);
+    }
+    if (!operand.transposed.empty()) {
+      QuantizeTile turned;
+      turned.transpose_from(tile);
+      const auto other = cast_tile<S>(turned, column0, row0, scaling.scale, operand.transposed);
+      if (operand.row_major.empty()) counts = other;
+    }
+    if (operand.record) {
+      atomic_max(amax, tile.amax());
+      std::atomic_ref(saturated).fetch_add(counts.saturated, std::memory_order_relaxed);
+      std::atomic_ref(flushed).fetch_add(counts.flushed, std::memory_order_relaxed);
+    }
+  });
+  for_each_copy_by_rows(operand, [](auto copy) { invert_row_scales<S>(copy); });
   if (!operand.record) return;
   std::uint32_t& recorded = *operand.slot.amax_bits;
   recorded = std::max(recorded, amax);
@@ -301,7 +296,7 @@ inline void update_delayed_scales_body(const ScalingArrays<Cpu>& operands,
                                        TensorView<const ScalingRule, 1, Cpu> rules,
                                        TensorView<float, 2, Cpu> history, const Context<Cpu>&) {
   for (Index i = 0; i < operands.size(); ++i) {
-    detail::update_operand(operands.slot(i), rules.data()[i], history.row(i));
+    update_operand(operands.slot(i), rules.data()[i], history.row(i));
   }
 }
 
@@ -314,4 +309,4 @@ inline void clear_statistics_body(TensorView<OperandStatistics, 1, Cpu> statisti
   }
 }
 
-}  // namespace octavo
+}  // namespace octavo::detail

@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <cmath>
 
-namespace octavo {
+namespace octavo::detail {
 
 /// See add_losses.
 inline void add_losses_body(TensorView<const float, 1, Cpu> losses,
@@ -29,13 +29,12 @@ void add_squared_norm_body(TensorView<const G, 1, Cpu> gradient,
     const Index begin = std::min(gradient.extent(0), piece * size);
     const Index end = std::min(gradient.extent(0), begin + size);
     double sum = 0;
-    for (Index run = begin; run < end; run += detail::elementwise_run) {
+    for (Index run = begin; run < end; run += elementwise_run) {
       const G* values = gradient.data() + run;
-      sum += static_cast<double>(
-          detail::lane_sum(std::min(detail::elementwise_run, end - run), [&](Index i) {
-            const float value = static_cast<float>(values[i]);
-            return value * value;
-          }));
+      sum += static_cast<double>(lane_sum(std::min(elementwise_run, end - run), [&](Index i) {
+        const float value = static_cast<float>(values[i]);
+        return value * value;
+      }));
     }
     sums[static_cast<std::size_t>(piece)] = sum;
   });
@@ -54,7 +53,7 @@ inline void add_nonfinite_body(TensorView<const OperandStatistics, 1, Cpu> after
 /// See decide_step.
 inline void decide_step_body(float max_norm, TensorView<StepStatus, 1, Cpu> status,
                              const Context<Cpu>&) {
-  detail::decide(*status.data(), std::sqrt(status.data()->squared_norm), max_norm);
+  decide(*status.data(), std::sqrt(status.data()->squared_norm), max_norm);
 }
 
 /// See restore_if_skipped.
@@ -66,4 +65,4 @@ inline void restore_if_skipped_body(TensorView<std::byte, 1, Cpu> target,
     copy_on_device(target.data(), source.data(), source.bytes(), context);
 }
 
-}  // namespace octavo
+}  // namespace octavo::detail

@@ -6,8 +6,7 @@
 #include <octavo/kernels/cuda/run.cuh>
 #include <octavo/kernels/quantize.hpp>
 
-namespace octavo {
-namespace detail {
+namespace octavo::detail {
 
 /// Threads of a block that works on an operand: one warp.
 inline constexpr int update_threads = 32;
@@ -53,23 +52,20 @@ struct ClearStatistics {
   }
 };
 
-}  // namespace detail
-
 /// See update_delayed_scales.
 inline void update_delayed_scales_body(const ScalingArrays<Cuda>& operands,
                                        TensorView<const ScalingRule, 1, Cuda> rules,
                                        TensorView<float, 2, Cuda> history,
                                        const Context<Cuda>& context) {
-  detail::launch("update_delayed_scales", detail::update_scales_kernel<Cuda>, operands.size(),
-                 detail::update_threads, 0, context, operands, rules.data(), history.data(),
-                 history.extent(1));
+  launch("update_delayed_scales", update_scales_kernel<Cuda>, operands.size(), update_threads, 0,
+         context, operands, rules.data(), history.data(), history.extent(1));
 }
 
 /// See clear_statistics.
 inline void clear_statistics_body(TensorView<OperandStatistics, 1, Cuda> statistics,
                                   const Context<Cuda>& context) {
   kernels::for_each_index("clear_statistics", statistics.extent(0), context,
-                          detail::ClearStatistics{statistics.data()});
+                          ClearStatistics{statistics.data()});
 }
 
-}  // namespace octavo
+}  // namespace octavo::detail

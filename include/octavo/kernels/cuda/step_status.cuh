@@ -9,8 +9,7 @@
 
 #include <cuda/atomic>
 
-namespace octavo {
-namespace detail {
+namespace octavo::detail {
 
 inline constexpr int status_threads = 1024;
 /// Blocks of add_squared_norm, at most: as many as a large GPU runs at once, so that few must
@@ -133,13 +132,11 @@ void enqueue_restore(std::byte* target, const std::byte* source, Index bytes,
       Restore<T>{reinterpret_cast<T*>(target), reinterpret_cast<const T*>(source), status});
 }
 
-}  // namespace detail
-
 /// See add_losses.
 inline void add_losses_body(TensorView<const float, 1, Cuda> losses,
                             TensorView<StepStatus, 1, Cuda> status, const Context<Cuda>& context) {
-  detail::launch("add_losses", detail::add_sum_kernel<float>, 1, detail::status_threads, 0, context,
-                 losses.data(), losses.extent(0), &status.data()->loss_sum);
+  launch("add_losses", add_sum_kernel<float>, 1, status_threads, 0, context, losses.data(),
+         losses.extent(0), &status.data()->loss_sum);
 }
 
 /// See add_squared_norm. Uses the context's workspace for the blocks' sums.
@@ -148,14 +145,13 @@ void add_squared_norm_body(TensorView<const G, 1, Cuda> gradient,
                            TensorView<StepStatus, 1, Cuda> status, const Context<Cuda>& context) {
   constexpr const char* name = "add_squared_norm";
   const Index count = gradient.extent(0);
-  const Index runs = detail::is_vector_aligned(gradient.data()) ? count / detail::run_size : 0;
+  const Index runs = is_vector_aligned(gradient.data()) ? count / run_size : 0;
   const Index blocks =
-      std::clamp(count / (detail::elementwise_threads * detail::norm_loads<G> * detail::run_size),
-                 Index{1}, detail::norm_blocks);
+      std::clamp(count / (elementwise_threads * norm_loads<G> * run_size), Index{1}, norm_blocks);
   auto* sums =
       workspace_of<double>(context, static_cast<std::size_t>(blocks) * sizeof(double), name);
-  detail::launch(name, detail::squares_kernel<G>, blocks, detail::elementwise_threads, 0, context,
-                 gradient.data(), count, runs, sums, status.data());
+  launch(name, squares_kernel<G>, blocks, elementwise_threads, 0, context, gradient.data(), count,
+         runs, sums, status.data());
 }
 
 /// See add_nonfinite.
@@ -163,15 +159,14 @@ inline void add_nonfinite_body(TensorView<const OperandStatistics, 1, Cuda> afte
                                TensorView<const OperandStatistics, 1, Cuda> before,
                                TensorView<StepStatus, 1, Cuda> status,
                                const Context<Cuda>& context) {
-  detail::launch("add_nonfinite", detail::add_nonfinite_kernel<Cuda>, 1, detail::status_threads, 0,
-                 context, after, before.data(), status.data());
+  launch("add_nonfinite", add_nonfinite_kernel<Cuda>, 1, status_threads, 0, context, after,
+         before.data(), status.data());
 }
 
 /// See decide_step.
 inline void decide_step_body(float max_norm, TensorView<StepStatus, 1, Cuda> status,
                              const Context<Cuda>& context) {
-  detail::launch("decide_step", detail::decide_step_kernel<Cuda>, 1, 1, 0, context, max_norm,
-                 status.data());
+  launch("decide_step", decide_step_kernel<Cuda>, 1, 1, 0, context, max_norm, status.data());
 }
 
 /// See restore_if_skipped.
@@ -180,12 +175,12 @@ inline void restore_if_skipped_body(TensorView<std::byte, 1, Cuda> target,
                                     TensorView<const StepStatus, 1, Cuda> status,
                                     const Context<Cuda>& context) {
   const Index bytes = target.extent(0);
-  if (bytes % static_cast<Index>(sizeof(uint4)) == 0 && detail::is_vector_aligned(target.data()) &&
-      detail::is_vector_aligned(source.data())) {
-    detail::enqueue_restore<uint4>(target.data(), source.data(), bytes, status.data(), context);
+  if (bytes % static_cast<Index>(sizeof(uint4)) == 0 && is_vector_aligned(target.data()) &&
+      is_vector_aligned(source.data())) {
+    enqueue_restore<uint4>(target.data(), source.data(), bytes, status.data(), context);
   } else {
-    detail::enqueue_restore<std::byte>(target.data(), source.data(), bytes, status.data(), context);
+    enqueue_restore<std::byte>(target.data(), source.data(), bytes, status.data(), context);
   }
 }
 
-}  // namespace octavo
+}  // namespace octavo::detail
