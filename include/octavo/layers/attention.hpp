@@ -53,13 +53,14 @@ class GroupedQueryAttention {
   };
 
   void declare(const std::string& name, LayerRegistry<D> registry, BlockInitial initial,
-               Recompute recompute) {
-    const bool recomputed = recompute == Recompute::block;
+               Recomputation recomputation) {
+    recomputation_ = recomputation;
+    const bool recomputed = recomputation.drops(Recompute::block);
     announce(name + ".attention", registry, recomputed);
     qkv_.declare(name + ".qkv", registry, initial.inner, {.recomputed = recomputed});
     rotate_.declare(name);
     output_.declare(name + ".output", registry, initial.outer,
-                    {.recomputed = recomputed, .adds = true});
+                    {.recomputed = recomputation.runs_forward_again(), .adds = true});
   }
 
   void take_weight_copies(Arena<D>& arena) {
@@ -116,7 +117,9 @@ class GroupedQueryAttention {
     return qkv_.template input<M>(saved.input, tokens, copies);
   }
   /// What of its input the backward reads.
-  [[nodiscard]] Copies backward_input() const { return {.row_major = false, .transposed = true}; }
+  [[nodiscard]] Copies backward_input() const {
+    return {.row_major = recomputation_.in_backward(Recompute::block), .transposed = true};
+  }
 
   /// y = residual + output(attention(rotation(qkv(x)))).
   /// @param x         [tokens, hidden]
@@ -126,17 +129,9 @@ class GroupedQueryAttention {
   void forward(const Input& x, TensorView<const T, 2, D> residual, TensorView<T, 2, D> y,
                const BatchView<D>& batch, const Positions& positions, const Saved& saved,
                const Context<D>& context) {
-    const Index tokens = batch.rows();
-    const TensorView<T, 2, D> qkv{saved.qkv, {tokens, Shape.qkv_columns()}};
-    const TensorView<T, 2, D> rotated{saved.rotated, {tokens, Shape.qkv_columns()}};
-    qkv_.forward(x, {}, qkv, context);
-    rotate_.forward(qkv, batch, positions, rotated, context);
-    const auto attended = output_.template input<M>(saved.attended, tokens,
+    const auto attended = output_.template input<M>(saved.attended, batch.rows(),
                                                     {.row_major = true, .transposed = M::saves});
-    count(AttentionPass::forward, batch,
-          attention_forward(shape_of(batch), rotated, batch.documents, attended.values,
-                            log_sum_exp(saved, tokens), context));
-    quantize(attended, context);
+    attend(x, attended, batch, positions, saved, context);
     output_.forward(attended, residual, y, context);
   }
 
@@ -155,6 +150,9 @@ class GroupedQueryAttention {
     output_.cast_gradient(dy, context);
     const auto attended = output_.template input<Mode::recompute>(
         saved.attended, tokens, {.row_major = false, .transposed = true});
+    if (recomputation_.in_backward(Recompute::block)) {
+      attend(x, attended, batch, positions, saved, context);
+    }
     const TensorView<T, 2, D> attended_gradient{scratch.attended_gradient,
                                                 {tokens, Shape.attention_columns()}};
     output_.backward(dy, attended, attended_gradient, accumulate, context);
@@ -180,6 +178,23 @@ class GroupedQueryAttention {
   }
 
  private:
+  /// attended = attention(rotation(qkv(x))), with what the backward needs on the way.
+  /// @param x         [tokens, hidden]
+  /// @param attended  [tokens, attention_columns]
+  void attend(const Input& x, const typename OutputProjection::Input& attended,
+              const BatchView<D>& batch, const Positions& positions, const Saved& saved,
+              const Context<D>& context) {
+    const Index tokens = batch.rows();
+    const TensorView<T, 2, D> qkv{saved.qkv, {tokens, Shape.qkv_columns()}};
+    const TensorView<T, 2, D> rotated{saved.rotated, {tokens, Shape.qkv_columns()}};
+    qkv_.forward(x, {}, qkv, context);
+    rotate_.forward(qkv, batch, positions, rotated, context);
+    count(AttentionPass::forward, batch,
+          attention_forward(shape_of(batch), rotated, batch.documents, attended.values,
+                            log_sum_exp(saved, tokens), context));
+    quantize(attended, context);
+  }
+
   /// Others than the announced shape are met once.
   AttentionShape shape_of(BatchShape batch) const {
     return {batch.sequences, batch.tokens, Shape.head_layout(), batch.most_documents,
@@ -219,6 +234,8 @@ class GroupedQueryAttention {
   static TensorView<float, 1, D> log_sum_exp(const Saved& saved, Index tokens) {
     return {saved.log_sum_exp, {tokens * Shape.heads}};
   }
+
+  Recomputation recomputation_;
   LayerRegistry<D> registry_;
   std::array<std::size_t, 2> entries_{};
   QkvProjection qkv_;

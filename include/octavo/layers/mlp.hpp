@@ -43,11 +43,12 @@ class MLP {
   };
 
   void declare(const std::string& name, LayerRegistry<D> registry, BlockInitial initial,
-               Recompute recompute) {
-    recompute_ = recompute;
+               Recomputation recomputation) {
+    recomputation_ = recomputation;
     up_.declare(name + "." + Activation::projection, registry, initial.inner,
-                {.recomputed = makes_again(Recompute::ffn)});
-    down_.declare(name + ".down", registry, initial.outer, {.adds = true});
+                {.recomputed = recomputation.drops(Recompute::ffn)});
+    down_.declare(name + ".down", registry, initial.outer,
+                  {.recomputed = recomputation.runs_forward_again(), .adds = true});
   }
 
   void take_weight_copies(Arena<D>& arena) {
@@ -97,7 +98,7 @@ class MLP {
   }
   /// What of its input the backward reads.
   [[nodiscard]] Copies backward_input() const {
-    return {.row_major = makes_again(Recompute::ffn), .transposed = true};
+    return {.row_major = recomputation_.in_backward(Recompute::ffn), .transposed = true};
   }
 
   /// y = residual + down(activation(projection(x))).
@@ -108,7 +109,8 @@ class MLP {
   void forward(const Input& x, TensorView<const T, 2, D> residual, TensorView<T, 2, D> y,
                BatchShape batch, const Positions&, const Saved& saved, const Context<D>& context) {
     up_.forward(x, {}, wide(saved, batch.rows()), context);
-    const bool keeps = M::saves && !makes_again(Recompute::swiglu);
+    constexpr bool again = std::is_same_v<M, Mode::recompute>;
+    const bool keeps = M::saves && (again || !recomputation_.drops(Recompute::swiglu));
     const auto activated =
         activate<M>(saved, batch.rows(), {.row_major = true, .transposed = keeps}, context);
     down_.forward(activated, residual, y, context);
@@ -124,7 +126,9 @@ class MLP {
                 BatchShape batch, const Positions&, const Saved& saved, const Scratch& scratch,
                 bool accumulate, const Context<D>& context) {
     const Index tokens = batch.rows();
-    if (makes_again(Recompute::ffn)) up_.forward(x, {}, wide(saved, tokens), context);
+    if (recomputation_.in_backward(Recompute::ffn)) {
+      up_.forward(x, {}, wide(saved, tokens), context);
+    }
     const auto activated = activated_again(saved, tokens, context);
     auto y_memory = scratch.y_gradient;
     y_memory.values = y_gradient.data();
@@ -148,10 +152,6 @@ class MLP {
   }
 
  private:
-  [[nodiscard]] bool makes_again(Recompute dropped_from) const {
-    return recompute_ >= dropped_from;
-  }
-
   /// The activation, from the projection.
   template <class M>
   auto activate(const Saved& saved, Index tokens, Copies copies, const Context<D>& context) const {
@@ -164,7 +164,7 @@ class MLP {
   auto activated_again(const Saved& saved, Index tokens, const Context<D>& context) const {
     using Again = Mode::recompute;
     constexpr Copies transposed{.row_major = false, .transposed = true};
-    return makes_again(Recompute::swiglu)
+    return recomputation_.in_backward(Recompute::swiglu)
                ? activate<Again>(saved, tokens, transposed, context)
                : down_.template input<Again>(saved.activated, tokens, transposed);
   }
@@ -173,7 +173,7 @@ class MLP {
     return {saved.wide, {tokens, wide_columns}};
   }
 
-  Recompute recompute_ = Recompute::none;
+  Recomputation recomputation_;
   UpProjection up_;
   DownProjection down_;
 };

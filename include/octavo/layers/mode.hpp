@@ -38,4 +38,26 @@ enum class Recompute {
   block,   ///< everything but the block's input
 };
 
+/// What a part of a block makes again: by the policy, and by its place.
+///
+/// Under `Recompute::block` a block first runs every branch but the last once more, whole, in
+/// `Mode::recompute`: the branch behind it reads its output. That saves what their backwards need.
+/// The last branch's output is not needed again, so the part's own backward makes what is missing.
+struct Recomputation {
+  Recompute policy = Recompute::none;
+  bool is_last = true;  ///< of the block's branches
+
+  /// Whether what is dropped from policy `from` on is made twice, by the block or by the part's
+  /// backward: what the manifest is told of the GEMMs that make it.
+  [[nodiscard]] constexpr bool drops(Recompute from) const { return policy >= from; }
+  /// Whether the block runs the part's forward once more, with the GEMM that ends it.
+  [[nodiscard]] constexpr bool runs_forward_again() const {
+    return policy == Recompute::block && !is_last;
+  }
+  /// Whether the part's backward has to make what is dropped from policy `from` on.
+  [[nodiscard]] constexpr bool in_backward(Recompute from) const {
+    return drops(from) && !runs_forward_again();
+  }
+};
+
 }  // namespace octavo

@@ -47,7 +47,10 @@ class PreNormBlock {
   void take(Arena<D>& arena, const std::string& name, LayerRegistry<D> registry,
             BlockInitial initial, Recompute recompute) {
     recompute_ = recompute;
-    for_each_branch([&](auto& branch) { branch.declare(name, registry, initial, recompute); });
+    for_each_place([&](auto i) {
+      const Recomputation of_branch{recompute, i == count - 1};
+      std::get<i>(branches_).declare(name, registry, initial, of_branch);
+    });
     run_.take_weights(arena, each_parameter());
     for_each_branch([&](auto& branch) { branch.take_weight_copies(arena); });
   }
@@ -104,17 +107,15 @@ class PreNormBlock {
   void backward(TensorView<const T, 2, D> x, TensorView<T, 2, D> gradient,
                 const BatchView<D>& batch, const Positions& positions, const Shared& shared,
                 bool accumulate, const Context<D>& context) {
-    const bool again = recompute_ == Recompute::block;
     for_each_place([&](auto i) {
-      if (!again || i == count - 1) return;
+      if (recompute_ != Recompute::block || i == count - 1) return;
       std::get<i>(branches_).template forward<Mode::recompute>(
           input_of(i, x), output_of(i, gradient), batch, positions, std::get<i>(saved_.branches),
           context);
     });
     for_each_place([&](auto from_the_end) {
       constexpr std::size_t i = count - 1 - from_the_end;
-      const bool is_kept = recompute_ < Recompute::norms || (again && i < count - 1);
-      std::get<i>(branches_).backward(input_of(i, x), gradient, batch, positions, is_kept,
+      std::get<i>(branches_).backward(input_of(i, x), gradient, batch, positions,
                                       std::get<i>(saved_.branches), std::get<i>(shared.scratch),
                                       accumulate, context);
     });

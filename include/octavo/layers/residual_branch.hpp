@@ -35,11 +35,11 @@ class ResidualBranch {
 
   /// @param block  the name of the block
   void declare(const std::string& block, LayerRegistry<D> registry, BlockInitial initial,
-               Recompute recompute) {
+               Recomputation recomputation) {
     const std::string prefix = Prefix.text();
-    recompute_ = recompute;
+    recomputation_ = recomputation;
     norm_.declare(block + '.' + NormName.text(), initial.norm_epsilon);
-    part_.declare(prefix.empty() ? block : block + '.' + prefix, registry, initial, recompute);
+    part_.declare(prefix.empty() ? block : block + '.' + prefix, registry, initial, recomputation);
   }
 
   void take_weight_copies(Arena<D>& arena) { part_.take_weight_copies(arena); }
@@ -71,7 +71,7 @@ class ResidualBranch {
   void forward(TensorView<const T, 2, D> x, TensorView<T, 2, D> y, const BatchView<D>& batch,
                const Positions& positions, const Saved& saved, const Context<D>& context) {
     constexpr bool again = std::is_same_v<M, Mode::recompute>;
-    const bool keeps = M::saves && (again || recompute_ < Recompute::norms);
+    const bool keeps = M::saves && (again || !recomputation_.drops(Recompute::norms));
     const auto normalised =
         normalise<M>(x, {.row_major = true, .transposed = keeps}, saved, context);
     part_.template forward<M>(normalised, x, y, batch, positions, saved.part, context);
@@ -81,16 +81,15 @@ class ResidualBranch {
   /// PreNormBlock::backward.
   /// @param x           [tokens, Hidden], the forward's input
   /// @param gradient    [tokens, Hidden]
-  /// @param is_kept     whether norm(x) is there, in the copies that the part's backward reads
   template <class Positions>
   void backward(TensorView<const T, 2, D> x, TensorView<T, 2, D> gradient,
-                const BatchView<D>& batch, const Positions& positions, bool is_kept,
-                const Saved& saved, const Scratch& scratch, bool accumulate,
-                const Context<D>& context) {
+                const BatchView<D>& batch, const Positions& positions, const Saved& saved,
+                const Scratch& scratch, bool accumulate, const Context<D>& context) {
     using Again = Mode::recompute;
     const Copies copies = part_.backward_input();
-    const auto normalised = is_kept ? part_.template input<Again>(saved.part, batch.rows(), copies)
-                                    : normalise<Again>(x, copies, saved, context);
+    const auto normalised = recomputation_.in_backward(Recompute::norms)
+                                ? normalise<Again>(x, copies, saved, context)
+                                : part_.template input<Again>(saved.part, batch.rows(), copies);
     const TensorView<T, 2, D> normalised_gradient{scratch.normalised_gradient, x.shape()};
     part_.backward(gradient, normalised, normalised_gradient, batch, positions, saved.part,
                    scratch.part, accumulate, context);
@@ -115,7 +114,7 @@ class ResidualBranch {
     return {saved.statistics, {Norm::statistics * tokens}};
   }
 
-  Recompute recompute_ = Recompute::none;
+  Recomputation recomputation_;
   Norm norm_;
   Part part_;
 };
