@@ -43,7 +43,7 @@ constexpr LlamaConfig shape{.name = "macaron",
 /// The parts of a Llama, but for the block: T, P and G are formats and precisions of one block.
 struct Macaron : LlamaFamily<shape> {
   template <class T, class P, class G, Device D>
-  using Mlp = MLP<LlamaFamily::shape, SquaredRelu, T, typename P::GateUpPrecision,
+  using Mlp = MLP<block_shape, SquaredRelu, T, typename P::GateUpPrecision,
                   typename P::DownPrecision, G, D>;
   /// y = x + part(norm(x)). Two names: what the norm's ends in, and what the part's layers begin
   /// with, where two parts have layers of one name.

@@ -19,10 +19,10 @@ struct Gpt2Family {
                 "Gpt2Config: hidden must be a multiple of heads; change one of them");
 
   static constexpr Gpt2Config config = Config;
-  static constexpr BlockShape shape{Config.hidden, Config.ffn(),      Config.heads,
-                                    Config.heads,  Config.head_dim(), Config.norm_epsilon,
-                                    true};
-  static constexpr HeadLayout heads = shape.head_layout();
+  static constexpr BlockShape block_shape{Config.hidden, Config.ffn(),      Config.heads,
+                                          Config.heads,  Config.head_dim(), Config.norm_epsilon,
+                                          true};
+  static constexpr HeadLayout heads = block_shape.head_layout();
   static constexpr Index longest_sequence = Config.positions;
 
   template <class T, class G, Device D>
@@ -33,10 +33,11 @@ struct Gpt2Family {
   using Norm = LayerNorm<T, Config.hidden, G, D>;
   template <class T, class P, class G, Device D>
   using Attention =
-      GroupedQueryAttention<shape, NoRotation<shape, T, G, D>, T, typename P::QkvPrecision,
-                            typename P::OutputPrecision, G, D>;
+      GroupedQueryAttention<block_shape, NoRotation<block_shape, T, G, D>, T,
+                            typename P::QkvPrecision, typename P::OutputPrecision, G, D>;
   template <class T, class P, class G, Device D>
-  using Mlp = MLP<shape, Gelu, T, typename P::GateUpPrecision, typename P::DownPrecision, G, D>;
+  using Mlp =
+      MLP<block_shape, Gelu, T, typename P::GateUpPrecision, typename P::DownPrecision, G, D>;
   template <class T, class P, class G, Device D>
   using Block = AttentionMlpBlock<T, Config.hidden, G, D, Norm<T, G, D>, Attention<T, P, G, D>,
                                   Mlp<T, P, G, D>>;

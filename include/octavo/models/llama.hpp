@@ -50,9 +50,9 @@ struct LlamaFamily {
                 "rope_theta must all be positive");
 
   static constexpr LlamaConfig config = Config;
-  static constexpr BlockShape shape{Config.hidden,   Config.ffn,      Config.heads,
-                                    Config.kv_heads, Config.head_dim, Config.norm_epsilon};
-  static constexpr HeadLayout heads = shape.head_layout();
+  static constexpr BlockShape block_shape{Config.hidden,   Config.ffn,      Config.heads,
+                                          Config.kv_heads, Config.head_dim, Config.norm_epsilon};
+  static constexpr HeadLayout heads = block_shape.head_layout();
   static constexpr Index longest_sequence = std::numeric_limits<Index>::max();
 
   template <class T, class G, Device D>
@@ -62,13 +62,14 @@ struct LlamaFamily {
   template <class T, class G, Device D>
   using Norm = RMSNorm<T, Config.hidden, G, D>;
   template <class T, class G, Device D>
-  using Rotate = std::conditional_t<Config.qk_norm, NormalisedRotation<shape, T, G, D>,
-                                    Rotation<shape, T, G, D>>;
+  using Rotate = std::conditional_t<Config.qk_norm, NormalisedRotation<block_shape, T, G, D>,
+                                    Rotation<block_shape, T, G, D>>;
   template <class T, class P, class G, Device D>
-  using Attention = GroupedQueryAttention<shape, Rotate<T, G, D>, T, typename P::QkvPrecision,
+  using Attention = GroupedQueryAttention<block_shape, Rotate<T, G, D>, T, typename P::QkvPrecision,
                                           typename P::OutputPrecision, G, D>;
   template <class T, class P, class G, Device D>
-  using Mlp = MLP<shape, SwiGlu, T, typename P::GateUpPrecision, typename P::DownPrecision, G, D>;
+  using Mlp =
+      MLP<block_shape, SwiGlu, T, typename P::GateUpPrecision, typename P::DownPrecision, G, D>;
   template <class T, class P, class G, Device D>
   using Block = AttentionMlpBlock<T, Config.hidden, G, D, Norm<T, G, D>, Attention<T, P, G, D>,
                                   Mlp<T, P, G, D>>;
