@@ -23,9 +23,11 @@ class GroupedQueryAttention {
   static_assert(Shape.heads % Shape.kv_heads == 0,
                 "GroupedQueryAttention: heads must be a multiple of kv_heads, so that each KV head "
                 "serves equally many query heads; change heads or kv_heads in the LlamaConfig");
-  static_assert(Shape.head_dim % 2 == 0,
-                "GroupedQueryAttention: head_dim must be even, because RoPE rotates pairs; change "
-                "head_dim in the LlamaConfig");
+  static_assert(
+      Shape.head_dim % 2 == 0,
+      "GroupedQueryAttention: head_dim must be even, because rotations and kernels take a "
+      "head's columns in pairs; change head_dim of a LlamaConfig, or hidden or heads of a "
+      "Gpt2Config, whose quotient it is");
   static_assert(!Shape.bias || Rotate::sums_bias,
                 "GroupedQueryAttention: this rotation's backward makes no gradient of a bias; "
                 "choose NoRotation, or a BlockShape without bias");

@@ -66,20 +66,20 @@ struct FeatureCheck {
   static constexpr bool fits = In % Multiple == 0 && Out % Multiple == 0;
   static_assert(
       fits,
-      "Linear: the input and output features must be multiples of what the precision asks for, "
-      "its shape_multiple and its scaling's; change the model's hidden, ffn or head sizes, or "
-      "write AllowFallback around the precision");
+      "Linear: the input and output features must be multiples of what the precision asks for: "
+      "its shape_multiple, its scaling's, and the columns of its scaling's blocks; change the "
+      "model's hidden, ffn or head sizes, or write AllowFallback around the precision");
 };
-template <class S, class Formats, int In, int Out>
-struct FeatureCheck<Fp8Recipe<S, Formats>, In, Out, 128> {
+template <ScaleRounding Rounding, class Formats, int In, int Out>
+struct FeatureCheck<Fp8Recipe<BlockwiseScaling<Rounding>, Formats>, In, Out, 128> {
   static_assert(
       In % 128 == 0 && Out % 128 == 0,
       "Fp8Recipe<Blockwise>: a linear layer's input and output features must be multiples "
       "of 128; change the model's hidden, ffn or head sizes, choose "
       "Fp8Recipe<Tensorwise>, or write AllowFallback<Fp8Recipe<Blockwise>>");
 };
-template <class S, class Formats, int In, int Out>
-struct FeatureCheck<Fp8Recipe<S, Formats>, In, Out, 32> {
+template <class Formats, int In, int Out>
+struct FeatureCheck<Fp8Recipe<MxScaling, Formats>, In, Out, 32> {
   static_assert(In % 32 == 0 && Out % 32 == 0,
                 "Mxfp8: a linear layer's input and output features must be multiples of 32; change "
                 "the model's hidden, ffn or head sizes, or write AllowFallback<Mxfp8>");

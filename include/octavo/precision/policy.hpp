@@ -229,13 +229,24 @@ struct PrecisionTraits<AllowFallback<P>> : PrecisionTraits<P> {
   }
 };
 
+namespace detail {
+/// What features must be multiples of, so that blocks of scales are whole.
+template <class Granularity>
+inline constexpr int block_multiple = 1;
+template <int Rows, int Columns, class Scale>
+inline constexpr int block_multiple<PerBlock<Rows, Columns, Scale>> = Columns;
+}  // namespace detail
+
 /// What the input and output features of a linear layer must be multiples of, so that `P` and its
 /// scaling can serve it.
 template <LinearPrecision P>
 constexpr int feature_multiple() {
   constexpr int own = PrecisionTraits<P>::shape_multiple;
   if constexpr (QuantizedPrecision<P>) {
-    return std::lcm(own, PrecisionTraits<P>::ScalingType::shape_multiple);
+    using S = typename PrecisionTraits<P>::ScalingType;
+    constexpr int blocks = std::lcm(detail::block_multiple<typename S::InputGranularity>,
+                                    detail::block_multiple<typename S::WeightGranularity>);
+    return std::lcm(std::lcm(own, S::shape_multiple), blocks);
   } else {
     return own;
   }
