@@ -59,7 +59,7 @@ TEST(Manifest, NamesTheGemmThatRanTooRarelyOrTooOften) {
   run(missing, 0, 1);
   run(missing, 1, 1);  // its recomputation is missing
   run(missing, 2, 1);
-  EXPECT_NE(complaint(missing, 1, 1).find("blocks.1.down forward ran 1 times"), std::string::npos)
+  EXPECT_NE(complaint(missing, 1, 1).find("blocks.1.down forward ran 1 time in"), std::string::npos)
       << complaint(missing, 1, 1);
   ThreeGemms extra;
   run(extra, 0, 2);
@@ -72,6 +72,18 @@ TEST(Manifest, NamesTheGemmThatRanTooRarelyOrTooOften) {
   run(chunks, 1, 2);
   run(chunks, 2, 1);  // one chunk of two
   EXPECT_NE(complaint(chunks, 1, 2).find("head wgrad"), std::string::npos);
+}
+
+TEST(Manifest, RefusesTwoLayersOfOneName) {
+  ThreeGemms manifest;
+  EXPECT_NO_THROW(manifest.add(make_entry("blocks.0.qkv", GemmPass::forward, fp8)));
+  try {
+    manifest.add(make_entry("blocks.1.down", GemmPass::forward, fp8));
+    FAIL() << "a second blocks.1.down is not refused";
+  } catch (const ConfigError& error) {
+    const std::string what = error.what();
+    EXPECT_EQ(what.find("two layers are called blocks.1.down; give each branch a prefix"), 0u) << what;
+  }
 }
 
 TEST(Manifest, CountRefusesAnotherFormatOrImplementation) {
@@ -147,6 +159,18 @@ TEST(Manifest, TextHasALineForEachGemm) {
   EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 3);
   for (const char* part : {"blocks.0.qkv ", "dgrad", "E5M2 x E4M3 -> bf16", "64 x 32", "loops"})
     EXPECT_NE(text.find(part), std::string::npos) << part << " is missing in\n" << text;
+}
+
+TEST(Manifest, ColumnsStandBelowEachOtherWhateverThePrecisionIsCalled) {
+  Manifest manifest;
+  GemmEntry entry = make_entry("blocks.0.qkv", GemmPass::forward, fp8);
+  manifest.add(entry);
+  entry.layer = "blocks.1.qkv";
+  entry.precision = "a precision with a long name";
+  manifest.add(entry);
+  const std::string text = manifest.text();
+  const std::size_t second = text.find('\n') + 1;
+  EXPECT_EQ(text.find("| loops"), text.find("| loops", second) - second) << text;
 }
 
 }  // namespace manifest_test

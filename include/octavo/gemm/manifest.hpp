@@ -134,7 +134,13 @@ class Manifest {
   Manifest& operator=(const Manifest&) = delete;
 
   /// Adds a GEMM and returns its number.
+  /// @throws ConfigError  if its layer's name is another's
   std::size_t add(GemmEntry entry) {
+    for (const GemmEntry& other : entries_) {
+      require<ConfigError>(other.pass != entry.pass || other.layer != entry.layer,
+                           "two layers are called ", entry.layer,
+                           "; give each branch a prefix");
+    }
     entries_.push_back(std::move(entry));
     return entries_.size() - 1;
   }
@@ -163,7 +169,8 @@ class Manifest {
     const auto check = [](const std::string& layer, const char* pass, std::uint64_t executed,
                           std::uint64_t wanted) {
       require<ManifestError>(executed == wanted, layer, " ", pass, " ran ", executed,
-                             " times in this step, but the manifest says ", wanted,
+                             executed == 1 ? " time" : " times",
+                             " in this step, but the manifest says ", wanted,
                              "; this is a fault in the library, please report it");
     };
     for (const GemmEntry& entry : entries_) {
@@ -188,7 +195,11 @@ class Manifest {
   /// One aligned line a GEMM, then one a pass of attention.
   [[nodiscard]] std::string text() const {
     std::size_t longest = 0;
-    for (const GemmEntry& entry : entries_) longest = std::max(longest, entry.layer.size());
+    std::size_t precision = 13;
+    for (const GemmEntry& entry : entries_) {
+      longest = std::max(longest, entry.layer.size());
+      precision = std::max(precision, entry.precision.size());
+    }
     std::ostringstream lines;
     const auto pad = [&lines](const std::string& word, std::size_t width) {
       lines << word << std::string(width > word.size() ? width - word.size() : 0, ' ');
@@ -200,7 +211,7 @@ class Manifest {
       pad(message("| ", entry.out, " x ", entry.in), 16);
       pad(message("| ", entry.expected.a, " x ", entry.expected.b, " -> ", entry.output_format),
           25);
-      pad("| " + entry.precision, 16);
+      pad("| " + entry.precision, precision + 3);
       lines << "| " << entry.expected.implementation << '\n';
     }
     for (const AttentionEntry& entry : attentions_) {

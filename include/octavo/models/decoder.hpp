@@ -43,8 +43,8 @@ class Decoder {
   ///                      tokens that an FP8 GEMM cannot reduce
   Decoder(Arena<D>& arena, BatchShape batch, ModelOptions options, const DeviceLimits<D>& limits)
       : batch_(batch), options_(options) {
-    require<ConfigError>(batch.sequences > 0, "the batch is ", batch.sequences,
-                         "; give at least 1 sequence");
+    require<ConfigError>(batch.sequences > 0, "sequences is ", batch.sequences,
+                         "; give at least 1 sequence a batch");
     require<ConfigError>(batch.tokens > 0, "the sequence length is ", batch.tokens,
                          "; give at least 1 token");
     require<ConfigError>(batch.tokens <= Family::longest_sequence, "the sequence length is ",
