@@ -4,6 +4,7 @@
 // expect FACTS: ModelSession: the model lacks `static ModelFacts facts()`, its name and
 // expect SCALE_BY_VALUE: ModelSession: the model lacks train_micro_batch(batch, losses,
 // gradient_scale,
+// expect EVALUATE_WITHOUT_HOOKS: ModelSession: the model lacks evaluate(batch, losses, hooks,
 #include <octavo/octavo.hpp>
 
 using namespace octavo;
@@ -37,16 +38,21 @@ struct Own {
   template <class Visitor>
   void visit_runs(Visitor&&) {}
   template <class M>
-  void quantize_weights(const Context<D>&) {}
+  void quantize_weights(octavo::NoHooks&, const Context<D>&) {}
   void train_micro_batch(const DeviceBatch<D>& batch, Losses losses, GradientScale scale,
                          octavo::Accumulation accumulation, octavo::NoHooks& hooks,
                          const Context<D>& context);
 #if !defined(OCTAVO_COMPILE_FAIL_SCALING)
   [[nodiscard]] const ScalingTable<D>& scaling() const;
 #endif
+#if defined(OCTAVO_COMPILE_FAIL_EVALUATE_WITHOUT_HOOKS)
   void evaluate(const DeviceBatch<D>& batch, Losses losses, const Context<D>& context);
+#else
+  void evaluate(const DeviceBatch<D>& batch, Losses losses, octavo::NoHooks& hooks,
+                const Context<D>& context);
+#endif
   TensorView<T, 2, D> logits(Tokens tokens, BatchShape shape, Index begin, Index count,
-                             const Context<D>& context);
+                             octavo::NoHooks& hooks, const Context<D>& context);
   [[nodiscard]] const Manifest& manifest() const;
   void reset_counts();
   void verify_step(Index micro_batches) const;

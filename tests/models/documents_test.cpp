@@ -159,13 +159,13 @@ Trained train_once(BatchShape shape, std::span<const std::int32_t> tokens,
   arena = {arena.plan(), context};
   Model model(arena, shape, {}, context);
   model.initialize_sync(7, context);
-  model.template quantize_weights<octavo::Mode::train>(context);
+  octavo::NoHooks hooks;
+  model.template quantize_weights<octavo::Mode::train>(hooks, context);
   std::vector<std::int32_t> tables(
       static_cast<std::size_t>(octavo::document_table_elements(shape)));
   if (!tables.empty()) octavo::write_document_tables(begins, 0, shape, tables);
   const float gradient_scale = 1.0f / 48.0f;
   Trained result{std::vector<float>(tokens.size()), {}};
-  octavo::NoHooks hooks;
   model.train_micro_batch({{tokens.data(), {shape.rows()}},
                            {targets.data(), {shape.rows()}},
                            octavo::documents_over<Cpu>(tables.data(), shape)},

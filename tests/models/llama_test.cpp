@@ -237,10 +237,11 @@ TEST(Llama, LogitsOfAPrefixDoNotDependOnWhatFollows) {
   Fp32Session<support::small> session(options, context);
   TokenBatch batch = support::step_batch(options, 3);
   session.begin_evaluation();
+  octavo::NoHooks hooks;
   const auto row = [&](Index sequences, Index length, Index index) {
     const octavo::TensorView<const std::int32_t, 1, octavo::Cpu> tokens{batch.tokens.data(),
                                                                         {sequences * length}};
-    const auto view = session.model().logits(tokens, {sequences, length}, index, 1, context);
+    const auto view = session.model().logits(tokens, {sequences, length}, index, 1, hooks, context);
     return std::vector<float>(view.data(), view.data() + support::small.vocabulary);
   };
   const std::vector<float> prefix = row(1, 20, 19);

@@ -69,10 +69,10 @@ class RecomputeTest : public testing::Test {
     arena = {arena.plan(), context};
     Model model(arena, shape, options, context);
     model.initialize_sync(7, context);
-    model.template quantize_weights<octavo::Mode::train>(context);
+    octavo::NoHooks hooks;
+    model.template quantize_weights<octavo::Mode::train>(hooks, context);
     const support::TokenBatch batch = support::make_batch(48, support::small.vocabulary, 3);
     const float gradient_scale = 1.0f / 48.0f;
-    octavo::NoHooks hooks;
     model.train_micro_batch({{batch.tokens.data(), {48}}, {batch.targets.data(), {48}}},
                             {result.losses.data(), {48}}, {&gradient_scale, {1}}, {}, hooks,
                             context);

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -40,12 +41,20 @@ struct Diary {
     }
 
     template <class Run>
+    void before_quantize(const Run& run, const Context<D>&) {
+      note("casts of " + numbers_.at(&run));
+    }
+    template <class Run>
     void before_forward(const Run& run, const Context<D>&) {
       note("forward of " + numbers_.at(&run));
     }
     template <class Run>
     void before_backward(const Run& run, const Context<D>&) {
       note("backward of " + numbers_.at(&run));
+    }
+    template <class Run>
+    void weights_read(const Run& run, const Context<D>&) {
+      note("read: " + numbers_.at(&run));
     }
     template <class Run>
     void gradients_final(const Run& run, const Context<D>&) {
@@ -69,62 +78,104 @@ struct Diary {
   };
 };
 
-std::vector<std::string> expected_lines(bool last_micro_batch) {
-  std::vector<std::string> lines{"forward of embedding", "forward of block 0", "forward of block 1",
-                                 "forward of block 2", "forward of head"};
-  for (const char* run : {"head", "block 2", "block 1", "block 0", "embedding"}) {
+using Lines = std::vector<std::string>;
+
+Lines operator+(Lines lines, const Lines& more) {
+  lines.insert(lines.end(), more.begin(), more.end());
+  return lines;
+}
+
+/// Of the forwards of embedding and blocks.
+const Lines forwards{"forward of embedding", "read: embedding",    "forward of block 0",
+                     "read: block 0",        "forward of block 1", "read: block 1",
+                     "forward of block 2",   "read: block 2"};
+
+/// Of the head's stage in training.
+Lines head_lines(bool is_tied) {
+  if (!is_tied) return {"forward of head", "backward of head", "read: head"};
+  return {"forward of embedding", "forward of head", "backward of head", "read: embedding",
+          "read: head"};
+}
+
+Lines expected_lines(bool is_tied, bool last_micro_batch) {
+  Lines lines = forwards + head_lines(is_tied);
+  if (last_micro_batch) lines.emplace_back("final: head");
+  for (const char* run : {"block 2", "block 1", "block 0", "embedding"}) {
     lines.push_back(std::string("backward of ") + run);
+    lines.push_back(std::string("read: ") + run);
     if (last_micro_batch) lines.push_back(std::string("final: ") + run);
   }
   return lines;
 }
 
 /// What stands in the diary of a step of two micro-batches.
-/// @param end  the lines after those of the stages
-std::vector<std::string> lines_of_step(const std::vector<std::string>& end) {
-  std::vector<std::string> lines = expected_lines(false);
-  for (const auto& more : {expected_lines(true), end}) {
-    lines.insert(lines.end(), more.begin(), more.end());
-  }
-  return lines;
-}
+struct ExpectedStep {
+  bool is_tied = false;
+  Lines casts{};        ///< of weights
+  Lines calibration{};  ///< before the first step
+  Lines end{};          ///< the lines after those of the stages
+};
 
 template <class Model>
-void check_order(const std::vector<std::string>& before_first,
-                 const std::vector<std::string>& end) {
+void check_order(const ExpectedStep& expected, WeightCopies weight_copies = WeightCopies::kept) {
   SessionOptions options = support::small_options();
   options.micro_batches = 2;
+  options.model.weight_copies = weight_copies;
   Context<Cpu> context{2};
   ModelSession<Model, AdamW<>, Diary> session(options, context);
-  EXPECT_TRUE(session.ranks().lines.empty());
-  std::vector<std::string> expected = before_first;
+  Lines& lines = session.ranks().lines;
+  EXPECT_EQ(lines, Lines());
+  Lines of_step = expected.casts + expected_lines(expected.is_tied, false) +
+                  expected_lines(expected.is_tied, true) + expected.end;
   for (unsigned step = 0; step < 2; ++step) {
     const TokenBatch batch = support::step_batch(options, step);
+    lines.clear();
     EXPECT_FALSE(session.step({batch.tokens, batch.targets}, 1e-3).skipped);
-    const std::vector<std::string> lines = lines_of_step(end);
-    expected.insert(expected.end(), lines.begin(), lines.end());
-    EXPECT_EQ(session.ranks().lines, expected) << "step " << step;
-    session.ranks().lines.clear();
-    expected.clear();
+    EXPECT_EQ(lines, step == 0 ? expected.calibration + of_step : of_step) << "step " << step;
   }
+
+  const TokenBatch batch = support::make_batch(96, support::small.vocabulary, 3);
+  lines.clear();
+  session.begin_evaluation();
+  EXPECT_EQ(lines, expected.casts);
+  Lines of_head = head_lines(expected.is_tied);
+  std::erase(of_head, "backward of head");
+  lines.clear();
+  (void)session.evaluate({batch.tokens, batch.targets});
+  EXPECT_EQ(lines, forwards + of_head);
+  lines.clear();
+  std::vector<float> logits(static_cast<std::size_t>(support::small.vocabulary));
+  session.next_token_logits(std::span(batch.tokens).first(20), logits);
+  EXPECT_EQ(lines, forwards + of_head);
 }
 
+const Lines casts_of_blocks{"casts of block 0", "read: block 0",    "casts of block 1",
+                            "read: block 1",    "casts of block 2", "read: block 2"};
+
 TEST(StepHooks, AreCalledBetweenTheStages) {
-  check_order<support::SmallModel<Bf16>>({}, {"join", "sum"});
+  check_order<support::SmallModel<Bf16>>({.end = {"join", "sum"}});
 }
-TEST(StepHooks, OfATiedTableAreThose) { check_order<Llama<tied, Bf16, Cpu>>({}, {"join", "sum"}); }
+TEST(StepHooks, OfATiedTableAreThose) {
+  check_order<Llama<tied, Bf16, Cpu>>({.is_tied = true, .end = {"join", "sum"}});
+}
+TEST(StepHooks, ComeBeforeCastsThatAreKept) {
+  check_order<support::SmallModel<Fp8Recipe<Tensorwise>>>(
+      {.casts = casts_of_blocks, .end = {"join", "sum"}});
+  check_order<support::SmallModel<Fp8Recipe<Tensorwise>>>({.end = {"join", "sum"}},
+                                                          WeightCopies::remade);
+}
+TEST(StepHooks, ComeBeforeCastsOfLayersThatHaveSome) {
+  check_order<support::SmallModel<Layerwise<First<1, Bf16>, Fp8Recipe<Tensorwise>>>>(
+      {.casts = {"casts of block 1", "read: block 1", "casts of block 2", "read: block 2"},
+       .end = {"join", "sum"}});
+}
 
 // Both passes of the calibration go through the step's micro-batches, and end in an update.
 TEST(StepHooks, MeetAmaxesBeforeHistoriesMove) {
-  std::vector<std::string> calibration;
-  for (int pass = 0; pass < 2; ++pass) {
-    for (int micro_batch = 0; micro_batch < 2; ++micro_batch) {
-      const std::vector<std::string> lines = expected_lines(false);
-      calibration.insert(calibration.end(), lines.begin(), lines.end());
-    }
-    calibration.emplace_back("maximum");
-  }
-  check_order<support::SmallModel<Fp8Recipe<Delayed>>>(calibration, {"join", "maximum", "sum"});
+  const Lines pass = casts_of_blocks + expected_lines(false, false) + expected_lines(false, false) +
+                     Lines{"maximum"};
+  check_order<support::SmallModel<Fp8Recipe<Delayed>>>(
+      {.casts = casts_of_blocks, .calibration = pass + pass, .end = {"join", "maximum", "sum"}});
 }
 
 template <class Precision>

@@ -68,14 +68,14 @@ struct Own : If<OnCpu, Missing != Part::device_type>,
   template <class Visitor>
   void visit_runs(Visitor&&) requires(Missing != Part::visit_runs);
   template <class M>
-  void quantize_weights(const Context<Cpu>&) requires(Missing != Part::quantize_weights);
+  void quantize_weights(NoHooks&, const Context<Cpu>&) requires(Missing != Part::quantize_weights);
   void train_micro_batch(const DeviceBatch<Cpu>&, Losses, TensorView<const float, 1, Cpu>,
                          Accumulation, NoHooks&,
                          const Context<Cpu>&) requires(Missing != Part::train_micro_batch);
   const ScalingTable<Cpu>& scaling() const requires(Missing != Part::scaling);
-  void evaluate(const DeviceBatch<Cpu>&, Losses,
+  void evaluate(const DeviceBatch<Cpu>&, Losses, NoHooks&,
                 const Context<Cpu>&) requires(Missing != Part::evaluate);
-  TensorView<Bf16, 2, Cpu> logits(Tokens, BatchShape, Index, Index,
+  TensorView<Bf16, 2, Cpu> logits(Tokens, BatchShape, Index, Index, NoHooks&,
                                   const Context<Cpu>&) requires(Missing != Part::logits);
   const Manifest& manifest() const requires(Missing != Part::manifest);
   void reset_counts() requires(Missing != Part::reset_counts);

@@ -115,19 +115,31 @@ class Decoder {
   }
 
   /// Quantises all weights: before a step's first micro-batch (`Mode::train`), and before an
-  /// evaluation (`Mode::evaluate`).
-  template <class M>
-  void quantize_weights(const Context<D>& context) {
-    for_each_block([&](auto& block, auto&) { block.template quantize_weights<M>(context); });
-    head_.template quantize_weights<M>(context);
+  /// evaluation (`Mode::evaluate`). Where copies are made for each GEMM, only says so to the
+  /// layers.
+  /// @param hooks  called for each run whose weights are cast; see `NoHooks`
+  template <class M, class Hooks>
+  void quantize_weights(Hooks& hooks, const Context<D>& context) {
+    const auto quantize = [&](auto& part, const ParameterRun<T, G, D>& run, bool is_quantized) {
+      const bool reads = is_quantized && options_.weight_copies == WeightCopies::kept;
+      if (reads) hooks.before_quantize(run, context);
+      part.template quantize_weights<M>(context);
+      if (reads) hooks.weights_read(run, context);
+    };
+    std::size_t layer = 0;
+    for_each_block(
+        [&](auto& block, auto&) { quantize(block, block.run(), is_quantized_[layer++]); });
+    quantize(head_, config.tied_embeddings ? embedding_run_ : head_run_,
+             HeadLayer::Projection::quantized);
   }
 
   /// Forward, loss and backward of one micro-batch. The first of a step begins all gradients of
   /// parameters anew, whatever is there; the others add to them. Scales stay as they are: whoever
   /// ends a step updates `scaling()`.
   ///
-  /// The runs of a forward are those of `visit_runs`, in its order; a tied table's weights are read
-  /// by the head, too, and its gradients are final with the embedding's.
+  /// The runs of a forward are those of `visit_runs`, in its order. A tied table's weights are read
+  /// by the head, too: `before_forward` comes again with the embedding's run, right before the
+  /// head's. Its gradients are final with the embedding's.
   /// @param batch           with documents if the model was laid out for a shape with documents
   /// @param losses          [rows], written
   /// @param gradient_scale  [1]: 1 / number of targets in the step
@@ -139,13 +151,14 @@ class Decoder {
                          Hooks& hooks, const Context<D>& context) {
     const BatchView<D> rows{batch_, batch.documents};
     forward<Mode::train>(batch.tokens, rows, hooks, context);
-    hooks.before_forward(head_run_, context);
+    before_head(hooks, context);
     const TensorView<T, 2, D> gradient = gradient_;
     fill_zero(gradient.data(), gradient.bytes(), context);
     const TensorView<const T, 2, D> last = residual(config.layers, batch_.rows());
     begin_backward(head_run_, each_of_head(), accumulation, hooks, context);
     head_.template loss<Mode::train>(last, batch.targets, losses, gradient, head_weight().gradient,
                                      gradient_scale, !accumulation.first, context);
+    after_head(hooks, context);
     if (accumulation.last) hooks.gradients_final(head_run_, context);
     backward(batch.tokens, rows, gradient, accumulation, hooks, context);
   }
@@ -153,24 +166,29 @@ class Decoder {
   /// The losses of a batch. Nothing that training depends on changes.
   /// @param batch   as that of train_micro_batch; ignored targets have loss 0
   /// @param losses  [rows], written
+  /// @param hooks   called between the stages; see `NoHooks`
   /// @note enqueues; does not synchronise; `quantize_weights<Mode::evaluate>` must come before
-  void evaluate(const DeviceBatch<D>& batch, TensorView<float, 1, D> losses,
+  template <class Hooks>
+  void evaluate(const DeviceBatch<D>& batch, TensorView<float, 1, D> losses, Hooks& hooks,
                 const Context<D>& context) {
-    NoHooks hooks;
     forward<Mode::evaluate>(batch.tokens, {batch_, batch.documents}, hooks, context);
     const TensorView<const T, 2, D> last = residual(config.layers, batch_.rows());
+    before_head(hooks, context);
     head_.template loss<Mode::evaluate>(last, batch.targets, losses, gradient_, {}, {}, false,
                                         context);
+    after_head(hooks, context);
   }
 
   /// The logits of `count` rows from `begin` on, for sequences of any length up to the batch's,
   /// each of them one document.
   /// @param tokens  [shape.rows()]
   /// @param count   at most `logits_rows()`
+  /// @param hooks   called between the stages; see `NoHooks`
   /// @return        [count, padded vocabulary], in memory that the next operation overwrites
   /// @note enqueues; does not synchronise; `quantize_weights<Mode::evaluate>` must come before
+  template <class Hooks>
   [[nodiscard]] TensorView<T, 2, D> logits(TensorView<const std::int32_t, 1, D> tokens,
-                                           BatchShape shape, Index begin, Index count,
+                                           BatchShape shape, Index begin, Index count, Hooks& hooks,
                                            const Context<D>& context) {
     require<ShapeError>(shape.rows() <= batch_.rows() && shape.tokens <= batch_.tokens,
                         "logits: ", shape.sequences, " sequences of ", shape.tokens,
@@ -178,10 +196,12 @@ class Decoder {
                         " of ", batch_.tokens);
     require<ShapeError>(count <= logits_rows(), "logits: ", count, " rows are more than the ",
                         logits_rows(), " that exist at once; ask for fewer");
-    NoHooks hooks;
     forward<Mode::evaluate>(tokens, shape, hooks, context);
     const TensorView<const T, 2, D> last = residual(config.layers, shape.rows());
-    return head_.template logits<Mode::evaluate>(last.rows(begin, count), context);
+    before_head(hooks, context);
+    const auto logits = head_.template logits<Mode::evaluate>(last.rows(begin, count), context);
+    after_head(hooks, context);
+    return logits;
   }
 
   /// Rows of logits that exist at once.
@@ -237,10 +257,12 @@ class Decoder {
       embedding_.visit([&](auto& table) { table.is_overwritten = &table == &head_weight(); });
     }
     embedding_run_.take_weights(arena, each_of_embedding());
-    int layer = 0;
+    std::size_t layer = 0;
     for_each_block([&](auto& block, auto&) {
-      block.take(arena, "blocks." + std::to_string(layer++), registry,
+      const std::size_t operands = scaling_.size();
+      block.take(arena, "blocks." + std::to_string(layer), registry,
                  {initial, Initial::normal(residual), config.norm_epsilon}, options_.recompute);
+      is_quantized_[layer++] = scaling_.size() != operands;
     });
     head_.declare(registry, options_.head_chunk, config.vocabulary, config.norm_epsilon);
     if constexpr (!config.tied_embeddings) {
@@ -367,13 +389,27 @@ class Decoder {
     positions_.place(batch, context);
     hooks.before_forward(embedding_run_, context);
     embedding_.forward(tokens, batch, residual(0, batch.rows()), context);
+    hooks.weights_read(embedding_run_, context);
     int layer = 0;
     for_each_block([&](auto& block, auto&) {
       hooks.before_forward(block.run(), context);
       block.template forward<M>(residual(layer, batch.rows()), residual(layer + 1, batch.rows()),
                                 batch, positions_, context);
+      hooks.weights_read(block.run(), context);
       ++layer;
     });
+  }
+
+  /// The head reads a tied table, too.
+  template <class Hooks>
+  void before_head(Hooks& hooks, const Context<D>& context) {
+    if constexpr (config.tied_embeddings) hooks.before_forward(embedding_run_, context);
+    hooks.before_forward(head_run_, context);
+  }
+  template <class Hooks>
+  void after_head(Hooks& hooks, const Context<D>& context) {
+    if constexpr (config.tied_embeddings) hooks.weights_read(embedding_run_, context);
+    hooks.weights_read(head_run_, context);
   }
 
   template <class Each, class Hooks>
@@ -393,11 +429,13 @@ class Decoder {
       begin_backward(block.run(), each, accumulation, hooks, context);
       block.backward(residual(layer, batch.rows()), gradient, batch, positions_, shared, accumulate,
                      context);
+      hooks.weights_read(block.run(), context);
       if (accumulation.last) hooks.gradients_final(block.run(), context);
     };
     for_each_block_reversed(one, std::make_index_sequence<std::tuple_size_v<SegmentTuple>>{});
     begin_backward(embedding_run_, each_of_embedding(), accumulation, hooks, context);
     embedding_.backward(tokens, batch, gradient, context);
+    hooks.weights_read(embedding_run_, context);
     if (accumulation.last) hooks.gradients_final(embedding_run_, context);
   }
 
@@ -411,6 +449,8 @@ class Decoder {
   typename Family::template Embedding<T, G, D> embedding_;
   typename Family::template Positions<D> positions_;
   SegmentTuple segments_;
+  /// Whether a block has layers that quantise.
+  std::array<bool, static_cast<std::size_t>(config.layers)> is_quantized_{};
   HeadLayer head_;
   Parameter<T, G, D> head_weight_;
   std::array<T*, static_cast<std::size_t>(config.layers) + 1> residual_{};

@@ -12,11 +12,23 @@ struct Accumulation {
   bool last = true;   ///< gradients of parameters are final once they are made
 };
 
-/// A step is a list of stages: the forward of each run of parameters, then their backwards in the
-/// reverse order. A model calls its hooks between them, with the run. They enqueue: on the context
-/// that they get, which orders the work with the stages', or on a lane beside it. These do nothing.
+/// A step is a list of stages: casts of the weights, the forward of each run of parameters, then
+/// their backwards in the reverse order. An evaluation and a text that is generated have the casts
+/// and the forwards. A model calls its hooks between the stages, with the run. They enqueue: on the
+/// context that they get, which orders the work with the stages', or on a lane beside it. These do
+/// nothing.
+///
+/// A model reads a run's weights between one of the first three hooks and `weights_read` with that
+/// run, and at no other time. So weights may be gathered in the ones and dropped in the other. Of
+/// two runs that a stage reads, both hooks come before it. What else uses weights are the session's
+/// initialisation, its state and `set_weight`, and the optimizer.
 struct NoHooks {
-  /// Before the first operation that reads the run's weights, in a forward.
+  /// Before the run's weights are cast to copies that are kept: once a step, in each pass of a
+  /// calibration, and once before an evaluation. Not called for runs of which no copies are kept.
+  template <class W, class G, Device D>
+  void before_quantize(const ParameterRun<W, G, D>&, const Context<D>&) {}
+
+  /// Before a forward that reads the run's weights.
   template <class W, class G, Device D>
   void before_forward(const ParameterRun<W, G, D>&, const Context<D>&) {}
 
@@ -24,8 +36,14 @@ struct NoHooks {
   template <class W, class G, Device D>
   void before_backward(const ParameterRun<W, G, D>&, const Context<D>&) {}
 
+  /// All that reads the run's weights in this stage has been enqueued. The head's forward and
+  /// backward in training are one stage, so this comes once after both of their hooks.
+  template <class W, class G, Device D>
+  void weights_read(const ParameterRun<W, G, D>&, const Context<D>&) {}
+
   /// All of the step's gradients of the run have been enqueued. They stay as they are until the
-  /// next step's first forward, which may overwrite them.
+  /// next forward, be it of a step, an evaluation or a text that is generated: it may overwrite
+  /// them, because gradients can share memory with activations.
   template <class W, class G, Device D>
   void gradients_final(const ParameterRun<W, G, D>&, const Context<D>&) {}
 };

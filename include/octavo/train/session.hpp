@@ -131,7 +131,7 @@ class ModelSession final : public TrainingSession {
 
   void begin_evaluation() override {
     parts_.model.bind(context_);
-    parts_.model.template quantize_weights<Mode::evaluate>(context_);
+    parts_.model.template quantize_weights<Mode::evaluate>(parts_.ranks, context_);
     weights_may_have_moved_ = false;
   }
 
@@ -140,7 +140,7 @@ class ModelSession final : public TrainingSession {
     get_ready_for_evaluation();
     copy_batch(batch);
     fill_zero(parts_.status.data(), parts_.status.bytes(), context_);
-    parts_.model.evaluate(micro_batch(0), parts_.losses, context_);
+    parts_.model.evaluate(micro_batch(0), parts_.losses, parts_.ranks, context_);
     add_losses(parts_.losses, parts_.status, context_);
     return {read_status_sync().loss_sum, count_targets(batch.targets)};
   }
@@ -159,7 +159,8 @@ class ModelSession final : public TrainingSession {
     const auto device_tokens = parts_.tokens.rows(0, padded);
     fill_zero(device_tokens.data(), device_tokens.bytes(), context_);
     copy_tokens(tokens, {});
-    const auto row = parts_.model.logits(device_tokens, {1, padded}, count - 1, 1, context_);
+    const auto row =
+        parts_.model.logits(device_tokens, {1, padded}, count - 1, 1, parts_.ranks, context_);
     std::vector<typename Model::T> values(logits.size());
     copy_to_host_sync(values.data(), row.data(), values.size() * sizeof(typename Model::T),
                       context_);
@@ -292,7 +293,7 @@ class ModelSession final : public TrainingSession {
     if (prepare_gemms(keys, options_.gemm_choice, context_) == 0) return;
     copy_random_inputs();
     const auto pass = [&] {
-      parts_.model.template quantize_weights<Mode::train>(context_);
+      parts_.model.template quantize_weights<Mode::train>(parts_.ranks, context_);
       for (Index m = 0; m < std::min<Index>(micro_batches, 2); ++m) {
         train_micro_batch(m, {.first = m == 0, .last = false});
       }
@@ -324,7 +325,7 @@ class ModelSession final : public TrainingSession {
   void calibrate() {
     constexpr int passes = 2;
     for (int pass = 0; pass < passes; ++pass) {
-      parts_.model.template quantize_weights<Mode::train>(context_);
+      parts_.model.template quantize_weights<Mode::train>(parts_.ranks, context_);
       for (Index m = 0; m < options_.micro_batches; ++m) {
         train_micro_batch(m, {.first = m == 0, .last = false});
       }
@@ -360,7 +361,7 @@ class ModelSession final : public TrainingSession {
     model.reset_counts();
     fill_zero(parts_.status.data(), parts_.status.bytes(), context_);
     scaling.clear_statistics(context_);
-    model.template quantize_weights<Mode::train>(context_);
+    model.template quantize_weights<Mode::train>(parts_.ranks, context_);
     for (Index m = 0; m < options_.micro_batches; ++m) {
       train_micro_batch(m, {.first = m == 0, .last = m + 1 == options_.micro_batches});
       add_losses(parts_.losses, parts_.status, context_);

@@ -68,9 +68,9 @@ concept HasVisitRuns = requires(M& model) {
   model.visit_runs(AnyVisitor());
 };
 template <class M, class D = typename M::DeviceType>
-concept HasQuantizeWeights = requires(M& model, const Context<D>& context) {
-  model.template quantize_weights<Mode::train>(context);
-  model.template quantize_weights<Mode::evaluate>(context);
+concept HasQuantizeWeights = requires(M& model, NoHooks& hooks, const Context<D>& context) {
+  model.template quantize_weights<Mode::train>(hooks, context);
+  model.template quantize_weights<Mode::evaluate>(hooks, context);
 };
 template <class M, class D = typename M::DeviceType>
 concept HasTrainMicroBatch = requires(M& model, const DeviceBatch<D>& batch,
@@ -85,14 +85,15 @@ concept HasScaling = requires(const M& model) {
 };
 template <class M, class D = typename M::DeviceType>
 concept HasEvaluate = requires(M& model, const DeviceBatch<D>& batch,
-                               TensorView<float, 1, D> losses, const Context<D>& context) {
-  model.evaluate(batch, losses, context);
+                               TensorView<float, 1, D> losses, NoHooks& hooks,
+                               const Context<D>& context) {
+  model.evaluate(batch, losses, hooks, context);
 };
 template <class M, class D = typename M::DeviceType>
-concept HasLogits = requires(M& model, TensorView<const std::int32_t, 1, D> tokens,
+concept HasLogits = requires(M& model, TensorView<const std::int32_t, 1, D> tokens, NoHooks& hooks,
                              const Context<D>& context) {
   {
-    model.logits(tokens, BatchShape{}, Index{}, Index{}, context)
+    model.logits(tokens, BatchShape{}, Index{}, Index{}, hooks, context)
     } -> std::convertible_to<TensorView<typename M::T, 2, D>>;
 };
 template <class M>
@@ -163,18 +164,19 @@ struct TrainableModelCheck<M> {
                 "ModelSession: the model lacks visit_runs(visitor), which calls visitor(run, each) "
                 "for every ParameterRun");
   static_assert(HasQuantizeWeights<M>,
-                "ModelSession: the model lacks quantize_weights<Mode>(const Context<D>&)");
+                "ModelSession: the model lacks quantize_weights<Mode>(hooks, context)");
   static_assert(HasTrainMicroBatch<M>,
                 "ModelSession: the model lacks train_micro_batch(batch, losses, gradient_scale, "
                 "accumulation, hooks, context) with Decoder's arguments");
   static_assert(HasScaling<M>,
                 "ModelSession: the model lacks `const ScalingTable<D>& scaling() const`");
-  static_assert(HasEvaluate<M>,
-                "ModelSession: the model lacks evaluate(batch, losses, context) with Decoder's "
-                "arguments");
+  static_assert(
+      HasEvaluate<M>,
+      "ModelSession: the model lacks evaluate(batch, losses, hooks, context) with Decoder's "
+      "arguments");
   static_assert(HasLogits<M>,
-                "ModelSession: the model lacks logits(tokens, shape, begin, count, context) with "
-                "Decoder's arguments");
+                "ModelSession: the model lacks logits(tokens, shape, begin, count, hooks, context) "
+                "with Decoder's arguments");
   static_assert(HasManifest<M>, "ModelSession: the model lacks `const Manifest& manifest() const`");
   static_assert(HasCounts<M>,
                 "ModelSession: the model lacks reset_counts() or verify_step(Index micro_batches), "
