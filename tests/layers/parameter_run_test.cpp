@@ -31,6 +31,17 @@ struct MadeRun {
     return gradient.size() - std::count(gradient.data(), gradient.data() + gradient.size(), 0.0f);
   }
 
+  /// Elements between parameters, and behind the last, that are not zero.
+  [[nodiscard]] Index left_between(TensorView<float, 1, Cpu> elements) const {
+    Index count = elements.size() - std::count(elements.data(), elements.data() + run.size(), 0.0f);
+    for (const auto& parameter : parameters) {
+      const float* begin = elements.data() + parameter.offset;
+      const Index size = parameter.weight.size();
+      count -= size - std::count(begin, begin + size, 0.0f);
+    }
+    return count;
+  }
+
   Context<Cpu> context{1};
   Arena<Cpu> arena{{.peak = 1 << 16}, context};
   std::vector<Parameter<float, float, Cpu>> parameters;
@@ -62,6 +73,26 @@ TEST(ParameterRun, LeavesWhatIsOverwrittenAlone) {
   made.run.clear_gradients(made.each(), made.context);
   EXPECT_EQ(made.left(0), 32);
   EXPECT_EQ(made.left(1), 16);
+}
+
+TEST(ParameterRun, HasZerosBetweenGradients) {
+  // Overwritten ones of 300, 256 and 8 elements, and one of 10 to which layers add.
+  MadeRun made({{3, 100}, {2, 128}, {1, 10}, {2, 4}});
+  for (const std::size_t i : {0U, 1U, 3U}) made.parameters[i].is_overwritten = true;
+  EXPECT_EQ(made.left_between(made.run.gradients()), 212 + 246 + 248);
+  made.run.clear_gradients(made.each(), made.context);
+  EXPECT_EQ(made.left_between(made.run.gradients()), 0);
+  EXPECT_EQ(made.left(0), 300);
+  EXPECT_EQ(made.left(1), 256);
+  EXPECT_EQ(made.left(2), 0);
+  EXPECT_EQ(made.left(3), 8);
+}
+
+TEST(ParameterRun, HasZerosBetweenWeights) {
+  MadeRun made({{3, 100}, {1, 10}});
+  std::fill_n(made.run.weights().data(), made.run.size(), 1.0f);
+  made.run.clear_weights(made.context);
+  EXPECT_EQ(made.left_between(made.run.weights()), 0);
 }
 
 }  // namespace parameter_run_test

@@ -9,7 +9,9 @@ namespace octavo {
 /// Parameters that are worked on together, such as those of a block. Their weights lie in one run
 /// of memory, their gradients in another, and so do masters and moments of an optimizer: an element
 /// has the same offset in each. So a part of a run is an offset and a length, whatever it is a part
-/// of.
+/// of. Elements between parameters, and behind the last, are zero, so that a norm or a sum over
+/// ranks may go over a whole run: those of weights from `clear_weights` on, those of gradients from
+/// the run's first backward of a step (`clear_gradients`) until something else uses their memory.
 ///
 /// `each` below calls what it is given for every parameter of the run, in a fixed order.
 /// @tparam W  format of the weights
@@ -45,9 +47,16 @@ class ParameterRun {
     });
   }
 
-  /// Zeroes the gradients that layers add to: all but those that a GEMM overwrites. Whoever owns
-  /// the run calls it before the run's backward of a step's first micro-batch; no layer does.
-  /// Neighbours are zeroed at once.
+  /// Zeroes the weights and what lies between them. Whoever owns the run calls it once, before
+  /// weights get their initial values.
+  /// @note enqueues; does not synchronise
+  void clear_weights(const Context<D>& context) const {
+    fill_zero(weights_.data(), weights_.bytes(), context);
+  }
+
+  /// Zeroes the gradients that layers add to, all but those that a GEMM overwrites, and what lies
+  /// between parameters. Whoever owns the run calls it before the run's backward of a step's first
+  /// micro-batch; no layer does. Neighbours are zeroed at once.
   /// @note enqueues; does not synchronise
   template <class Each>
   void clear_gradients(const Each& each, const Context<D>& context) const {
@@ -58,9 +67,10 @@ class ParameterRun {
                 context);
     };
     each([&](const Parameter<W, G, D>& parameter) {
-      if (parameter.is_overwritten) return;
-      if (parameter.offset != end && end > begin) clear();
-      if (parameter.offset != end) begin = parameter.offset;
+      const Index from =
+          parameter.offset + (parameter.is_overwritten ? parameter.weight.size() : 0);
+      if (from != end && end > begin) clear();
+      if (from != end) begin = from;
       end = parameter.offset + round_up(parameter.weight.size(), alignment);
     });
     if (end > begin) clear();

@@ -80,8 +80,11 @@ class Decoder {
   void initialize_sync(std::uint64_t seed, Context<D>& context) {
     bind(context);
     std::uint64_t stream = 0;
-    visit([&](auto& parameter) {
-      octavo::initialize(parameter, RandomStream{seed, stream++}, context);
+    visit_runs([&](const auto& run, const auto& each) {
+      run.clear_weights(context);
+      each([&](auto& parameter) {
+        octavo::initialize(parameter, RandomStream{seed, stream++}, context);
+      });
     });
     scaling_.initialize_sync(context);
     positions_.initialize_sync(context);
