@@ -11,10 +11,11 @@ namespace octavo {
 struct StepStatus {
   /// How many of the first members are sums. Whoever holds a part of the gradients, or of the
   /// tokens, adds up its own; one sum over all of them makes the whole's, and then all decide
-  /// alike.
+  /// alike. A gradient that several hold is one of them's own. By how many targets the sum of
+  /// losses is divided is no part of this: gradients are divided by it before there are sums.
   static constexpr Index sums = 3;
 
-  double squared_norm;     ///< Σ of squared gradients
+  double squared_norm;     ///< Σ of squared gradients, each counted once
   double loss_sum;         ///< Σ of the losses of all tokens
   double nonfinite;        ///< Σ of operands whose casts met an Inf or NaN
   float gradient_norm;     ///< square root of `squared_norm`

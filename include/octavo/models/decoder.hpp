@@ -145,7 +145,7 @@ class Decoder {
   /// head's. Its gradients are final with the embedding's.
   /// @param batch           with documents if the model was laid out for a shape with documents
   /// @param losses          [rows], written
-  /// @param gradient_scale  [1]: 1 / number of targets in the step
+  /// @param gradient_scale  [1]: 1 / number of targets in the step, of all ranks
   /// @param hooks           called between the stages; see `NoHooks`
   /// @note enqueues; does not synchronise
   template <class Hooks>

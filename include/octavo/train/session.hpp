@@ -60,7 +60,7 @@ struct SessionParts {
   TensorView<std::int32_t, 1, D> targets;  ///< [micro_batches · rows]
   /// [micro_batches · elements of a batch's tables]; see documents_over
   TensorView<std::int32_t, 1, D> document_tables;
-  TensorView<float, 1, D> gradient_scale;  ///< [1]: 1 / number of targets in the step
+  TensorView<float, 1, D> gradient_scale;  ///< [1]: 1 / number of targets in the step, of all ranks
   TensorView<float, 1, D> losses;          ///< [rows]
   TensorView<StepStatus, 1, D> status;     ///< [1]
 };
@@ -106,7 +106,7 @@ class ModelSession final : public TrainingSession {
                          "; give a number from 0 on that FP32 holds");
     parts_.model.bind(context_);
     weights_may_have_moved_ = true;
-    const Index counted = count_targets(batch.targets);
+    const Index counted = parts_.ranks.total_targets(count_targets(batch.targets));
     copy_batch(batch);
     copy_gradient_scale(counted);
     parts_.optimizer.prepare(learning_rate, staging_, context_);

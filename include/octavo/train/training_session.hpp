@@ -32,7 +32,7 @@ struct SessionOptions {
 
 /// What a training step did.
 struct StepResult {
-  double loss = 0;           ///< mean over the step's tokens
+  double loss = 0;           ///< mean over the step's targets, of all ranks
   double gradient_norm = 0;  ///< before clipping
   bool skipped = false;      ///< loss, gradients or an operand were not finite: nothing changed
 };
