@@ -177,4 +177,3 @@ TEST(BetweenParameters, WeightsAreZeroWhateverWasInTheMemory) {
 }
 
 }  // namespace parameter_runs_test
-
