@@ -82,7 +82,8 @@ TEST(Manifest, RefusesTwoLayersOfOneName) {
     FAIL() << "a second blocks.1.down is not refused";
   } catch (const ConfigError& error) {
     const std::string what = error.what();
-    EXPECT_EQ(what.find("two layers are called blocks.1.down; give each branch a prefix"), 0u) << what;
+    EXPECT_EQ(what.find("two layers are called blocks.1.down; give each branch a prefix"), 0u)
+        << what;
   }
 }
 

@@ -138,8 +138,7 @@ class Manifest {
   std::size_t add(GemmEntry entry) {
     for (const GemmEntry& other : entries_) {
       require<ConfigError>(other.pass != entry.pass || other.layer != entry.layer,
-                           "two layers are called ", entry.layer,
-                           "; give each branch a prefix");
+                           "two layers are called ", entry.layer, "; give each branch a prefix");
     }
     entries_.push_back(std::move(entry));
     return entries_.size() - 1;
