@@ -37,6 +37,16 @@ const std::string version = message(minor_version, '.', octavo::version_patch);
 
 TEST(Version, TextAndNumbersAgree) { EXPECT_EQ(octavo::version_string, version); }
 
+#define OCTAVO_TEXT_OF(name) #name
+#define OCTAVO_TEXT(macro) OCTAVO_TEXT_OF(macro)
+
+TEST(Version, NamespaceHasIt) {
+  const std::string name =
+      message('v', octavo::version_major, '_', octavo::version_minor, '_', octavo::version_patch);
+  EXPECT_EQ(std::string(OCTAVO_TEXT(OCTAVO_ABI)).substr(0, name.size()), name);
+  EXPECT_STREQ(octavo::OCTAVO_ABI::version_string, octavo::version_string);
+}
+
 TEST(Version, PackagesHaveIt) {
   const auto port = nlohmann::json::parse(content("packaging/vcpkg/ports/octavo/vcpkg.json"));
   EXPECT_EQ(port["version"], version);

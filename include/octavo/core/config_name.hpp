@@ -2,11 +2,13 @@
 /// Names as parts of template arguments.
 #pragma once
 
+#include <octavo/core/version.hpp>
+
 #include <cstddef>
 #include <cstdint>
 #include <string>
 
-namespace octavo {
+namespace octavo::inline OCTAVO_ABI {
 
 /// A name that can be part of a template argument: at most 31 characters, in words of eight. They
 /// are no array, because nvcc writes template arguments back as source, and cannot write arrays.

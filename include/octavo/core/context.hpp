@@ -16,7 +16,7 @@
 #include <omp.h>
 #endif
 
-namespace octavo {
+namespace octavo::inline OCTAVO_ABI {
 
 template <>
 struct DeviceLimits<Cpu> {

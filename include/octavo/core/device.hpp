@@ -2,10 +2,12 @@
 /// The devices that the library runs on, as types.
 #pragma once
 
+#include <octavo/core/version.hpp>
+
 #include <concepts>
 #include <cstdint>
 
-namespace octavo {
+namespace octavo::inline OCTAVO_ABI {
 
 /// Sizes and positions of elements.
 using Index = std::int64_t;

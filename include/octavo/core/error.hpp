@@ -3,11 +3,13 @@
 /// offending value, and what to do about it.
 #pragma once
 
+#include <octavo/core/version.hpp>
+
 #include <sstream>
 #include <stdexcept>
 #include <string>
 
-namespace octavo {
+namespace octavo::inline OCTAVO_ABI {
 
 /// Base of every exception that the library throws on purpose.
 class Error : public std::runtime_error {

@@ -2,6 +2,8 @@
 /// Marks for functions that also run on a GPU.
 #pragma once
 
+#include <octavo/core/version.hpp>
+
 #if __cplusplus < 202002L
 #error "Octavo needs C++20: compile with -std=c++20"
 #endif

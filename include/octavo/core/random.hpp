@@ -9,7 +9,7 @@
 #include <cmath>
 #include <cstdint>
 
-namespace octavo {
+namespace octavo::inline OCTAVO_ABI {
 
 /// Names one sequence of random numbers: a seed, and what draws from it.
 struct RandomStream {

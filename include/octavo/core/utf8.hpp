@@ -2,11 +2,13 @@
 /// Recognising valid UTF-8.
 #pragma once
 
+#include <octavo/core/version.hpp>
+
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
 
-namespace octavo {
+namespace octavo::inline OCTAVO_ABI {
 
 /// Number of bytes of the UTF-8 character that `text` begins with; 0 if `text` is empty or begins
 /// with none: a stray or missing continuation byte, an overlong form, a surrogate, or a code point

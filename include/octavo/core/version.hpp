@@ -1,8 +1,19 @@
 /// @file
-/// The library's version, as numbers and as text.
+/// The library's version, as numbers, as text and as the name of a namespace.
 #pragma once
 
-namespace octavo {
+// All that the library has stands in an inline namespace of this name, which nobody has to write:
+// octavo::Linear is octavo::v0_1_0::Linear. So a program may link files that were compiled
+// with two versions, or with cuDNN and without, and each keeps the functions that it was compiled
+// with; what such files would hand each other does not link. Forward declarations of the library's
+// names have no place in other files: include its headers.
+#if defined(OCTAVO_WITH_CUDNN)
+#define OCTAVO_ABI v0_1_0_cudnn
+#else
+#define OCTAVO_ABI v0_1_0
+#endif
+
+namespace octavo::inline OCTAVO_ABI {
 
 inline constexpr int version_major = 0;
 inline constexpr int version_minor = 1;

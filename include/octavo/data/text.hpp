@@ -24,7 +24,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-namespace octavo {
+namespace octavo::inline OCTAVO_ABI {
 
 /// A file that was read, or an entry of a folder that was not.
 struct TextFile {

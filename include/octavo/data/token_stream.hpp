@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-namespace octavo {
+namespace octavo::inline OCTAVO_ABI {
 
 /// The two parts of a text.
 struct TokenSplit {

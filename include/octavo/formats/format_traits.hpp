@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-namespace octavo {
+namespace octavo::inline OCTAVO_ABI {
 
 /// FP32 storage, accumulation and, as a precision policy, the reference.
 using Fp32 = float;

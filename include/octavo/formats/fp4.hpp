@@ -5,7 +5,7 @@
 
 #include <octavo/formats/small_float.hpp>
 
-namespace octavo {
+namespace octavo::inline OCTAVO_ABI {
 
 struct E2M1;
 

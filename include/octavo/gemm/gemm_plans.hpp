@@ -19,7 +19,7 @@
 #include <tuple>
 #include <vector>
 
-namespace octavo {
+namespace octavo::inline OCTAVO_ABI {
 
 /// How an algorithm is chosen.
 enum class GemmChoice : std::uint8_t {

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-namespace octavo {
+namespace octavo::inline OCTAVO_ABI {
 
 /// The three GEMMs of a linear layer.
 enum class GemmPass { forward, input_gradient, weight_gradient };

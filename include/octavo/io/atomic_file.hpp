@@ -15,7 +15,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-namespace octavo {
+namespace octavo::inline OCTAVO_ABI {
 
 namespace detail {
 

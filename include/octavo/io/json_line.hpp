@@ -15,7 +15,7 @@
 #include <type_traits>
 #include <vector>
 
-namespace octavo {
+namespace octavo::inline OCTAVO_ABI {
 
 namespace detail {
 

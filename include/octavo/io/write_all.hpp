@@ -2,6 +2,8 @@
 /// Writing to a file descriptor, checked.
 #pragma once
 
+#include <octavo/core/version.hpp>
+
 #include <cerrno>
 #include <cstddef>
 #include <string_view>
@@ -9,7 +11,7 @@
 #include <sys/types.h>
 #include <unistd.h>
 
-namespace octavo {
+namespace octavo::inline OCTAVO_ABI {
 
 /// How far a write came.
 struct WriteResult {

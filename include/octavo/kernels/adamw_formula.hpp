@@ -9,7 +9,7 @@
 #include <cmath>
 #include <type_traits>
 
-namespace octavo {
+namespace octavo::inline OCTAVO_ABI {
 
 /// What changes from step to step; lives on the device.
 struct AdamWStep {

@@ -4,7 +4,7 @@
 
 #include <octavo/kernels/quantize.hpp>
 
-namespace octavo {
+namespace octavo::inline OCTAVO_ABI {
 
 namespace detail {
 

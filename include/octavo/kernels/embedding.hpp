@@ -4,7 +4,7 @@
 
 #include <octavo/tensor/tensor.hpp>
 
-namespace octavo {
+namespace octavo::inline OCTAVO_ABI {
 
 /// y[t, :] = table[tokens[t], :].
 /// @param tokens  [tokens], each from 0 to the table's rows − 1

@@ -5,7 +5,7 @@
 #include <octavo/core/random.hpp>
 #include <octavo/tensor/tensor.hpp>
 
-namespace octavo {
+namespace octavo::inline OCTAVO_ABI {
 
 /// What a parameter starts from.
 struct Initial {

@@ -4,7 +4,7 @@
 
 #include <octavo/kernels/quantize.hpp>
 
-namespace octavo {
+namespace octavo::inline OCTAVO_ABI {
 
 /// y[t, :] = x[t, :] · r[t] · weight, with r[t] = 1 / sqrt(mean(x[t, :]²) + epsilon), and y
 /// quantised as its precision asks.

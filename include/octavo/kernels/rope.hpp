@@ -4,7 +4,7 @@
 
 #include <octavo/kernels/quantize.hpp>
 
-namespace octavo {
+namespace octavo::inline OCTAVO_ABI {
 
 /// The parts of one row of fused queries, keys and values: `heads` queries, then `kv_heads` keys,
 /// then `kv_heads` values, each of `head_dim` elements.

@@ -4,7 +4,7 @@
 
 #include <octavo/tensor/tensor.hpp>
 
-namespace octavo {
+namespace octavo::inline OCTAVO_ABI {
 
 /// What is known of a step once its gradients are complete. Lives on the device; the trainer reads
 /// it once a step.

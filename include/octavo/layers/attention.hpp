@@ -8,7 +8,7 @@
 #include <octavo/layers/rotation.hpp>
 #include <octavo/layers/shapes.hpp>
 
-namespace octavo {
+namespace octavo::inline OCTAVO_ABI {
 
 /// Fused projection to queries, keys and values, rotation, causal attention, output projection with
 /// the residual connection. A part of a `ResidualBranch`.

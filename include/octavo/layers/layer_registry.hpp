@@ -8,7 +8,7 @@
 
 #include <algorithm>
 
-namespace octavo {
+namespace octavo::inline OCTAVO_ABI {
 
 /// Memory for the quantised copy of one weight at a time, where copies are made for each GEMM and
 /// not kept. Layers first reserve what they need; then the memory is taken.

@@ -8,7 +8,7 @@
 #include <octavo/layers/mode.hpp>
 #include <octavo/layers/parameter.hpp>
 
-namespace octavo {
+namespace octavo::inline OCTAVO_ABI {
 
 /// How a model uses a linear layer.
 struct LinearUse {

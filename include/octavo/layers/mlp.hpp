@@ -7,7 +7,7 @@
 #include <octavo/layers/projection.hpp>
 #include <octavo/layers/shapes.hpp>
 
-namespace octavo {
+namespace octavo::inline OCTAVO_ABI {
 
 /// A projection to more features, an activation, and the down projection with the residual
 /// connection. A part of a `ResidualBranch`.

@@ -2,7 +2,9 @@
 /// Training, evaluation and recomputation as types.
 #pragma once
 
-namespace octavo {
+#include <octavo/core/version.hpp>
+
+namespace octavo::inline OCTAVO_ABI {
 
 /// What a forward pass is for. Evaluation cannot touch an amax history or save for a backward,
 /// because the type says so.

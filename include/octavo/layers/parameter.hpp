@@ -8,7 +8,7 @@
 
 #include <string>
 
-namespace octavo {
+namespace octavo::inline OCTAVO_ABI {
 
 /// A weight and its gradient; vectors have one row. Can be moved, but not copied: a gradient that
 /// is taken later would be missing in the copy.

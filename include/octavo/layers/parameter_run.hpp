@@ -4,7 +4,7 @@
 
 #include <octavo/layers/parameter.hpp>
 
-namespace octavo {
+namespace octavo::inline OCTAVO_ABI {
 
 /// Parameters that are worked on together, such as those of a block. Their weights lie in one run
 /// of memory, their gradients in another, and so do masters and moments of an optimizer: an element

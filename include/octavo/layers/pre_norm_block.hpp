@@ -9,7 +9,7 @@
 #include <tuple>
 #include <utility>
 
-namespace octavo {
+namespace octavo::inline OCTAVO_ABI {
 
 /// The precision of a block's four linear layers.
 template <class Qkv, class Output, class GateUp, class Down>

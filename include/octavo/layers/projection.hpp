@@ -5,7 +5,7 @@
 #include <octavo/kernels/bias.hpp>
 #include <octavo/layers/linear.hpp>
 
-namespace octavo {
+namespace octavo::inline OCTAVO_ABI {
 
 /// y = x · Wᵀ + bias, with parameters of its own.
 /// @tparam Precision  as `Linear` has it

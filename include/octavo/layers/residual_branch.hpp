@@ -9,7 +9,7 @@
 
 #include <string>
 
-namespace octavo {
+namespace octavo::inline OCTAVO_ABI {
 
 /// y = x + part(norm(x)).
 /// @tparam NormName  such as "attention_norm", which names of the norm's parameters end in

@@ -7,7 +7,7 @@
 #include <octavo/layers/rope.hpp>
 #include <octavo/layers/shapes.hpp>
 
-namespace octavo {
+namespace octavo::inline OCTAVO_ABI {
 
 /// Queries and keys are rotated by their position: Llama's. A rotation of one's own has the same
 /// members.

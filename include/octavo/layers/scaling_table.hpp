@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-namespace octavo {
+namespace octavo::inline OCTAVO_ABI {
 
 /// What people and metrics see of one operand.
 struct OperandReport {

@@ -7,7 +7,7 @@
 #include <octavo/kernels/rope.hpp>
 #include <octavo/tensor/batch.hpp>
 
-namespace octavo {
+namespace octavo::inline OCTAVO_ABI {
 
 /// The shape of a transformer block.
 struct BlockShape {

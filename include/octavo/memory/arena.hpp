@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <span>
 
-namespace octavo {
+namespace octavo::inline OCTAVO_ABI {
 
 /// What a piece of the arena is for.
 enum class MemoryKind {

@@ -2,6 +2,8 @@
 /// How much memory the host has left.
 #pragma once
 
+#include <octavo/core/version.hpp>
+
 #include <algorithm>
 #include <cstddef>
 #include <filesystem>
@@ -11,7 +13,7 @@
 #include <string>
 #include <string_view>
 
-namespace octavo {
+namespace octavo::inline OCTAVO_ABI {
 namespace detail {
 
 inline constexpr std::size_t unlimited_memory = std::numeric_limits<std::size_t>::max();

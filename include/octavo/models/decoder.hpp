@@ -11,7 +11,7 @@
 #include <functional>
 #include <string>
 
-namespace octavo {
+namespace octavo::inline OCTAVO_ABI {
 
 /// A decoder: an embedding, blocks along a residual stream, a norm and a head.
 ///

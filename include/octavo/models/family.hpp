@@ -17,7 +17,7 @@
 
 #include <type_traits>
 
-namespace octavo {
+namespace octavo::inline OCTAVO_ABI {
 
 namespace detail {
 

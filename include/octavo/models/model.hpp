@@ -7,7 +7,7 @@
 
 #include <string>
 
-namespace octavo {
+namespace octavo::inline OCTAVO_ABI {
 
 /// What becomes of the quantised copies of weights. Both ways give the same bits.
 enum class WeightCopies {

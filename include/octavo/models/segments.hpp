@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-namespace octavo::detail {
+namespace octavo::inline OCTAVO_ABI::detail {
 
 /// The precision of block `Layer`.
 template <class P, int Layer, int Layers>

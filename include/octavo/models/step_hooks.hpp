@@ -4,7 +4,7 @@
 
 #include <octavo/layers/parameter_run.hpp>
 
-namespace octavo {
+namespace octavo::inline OCTAVO_ABI {
 
 /// Which of a step's micro-batches this is: gradients add up over them.
 struct Accumulation {

@@ -13,7 +13,7 @@
 #include <type_traits>
 #include <vector>
 
-namespace octavo {
+namespace octavo::inline OCTAVO_ABI {
 
 /// The format of the weights that the optimizer updates: `Fp32` keeps a copy beside BF16 weights;
 /// `Bf16` updates the BF16 weights themselves, rounding stochastically.

@@ -4,7 +4,7 @@
 
 #include <octavo/precision/policy.hpp>
 
-namespace octavo {
+namespace octavo::inline OCTAVO_ABI {
 namespace detail {
 
 /// Refuses what is no precision, in one sentence that names what `PrecisionTraits<P>` lacks.

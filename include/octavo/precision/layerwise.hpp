@@ -9,7 +9,7 @@
 #include <cstddef>
 #include <string>
 
-namespace octavo {
+namespace octavo::inline OCTAVO_ABI {
 
 /// The linear layers of a Llama: the four of a block, and the head.
 enum class LinearRole { qkv, output, gate_up, down, head };

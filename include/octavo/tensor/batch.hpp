@@ -9,7 +9,7 @@
 #include <limits>
 #include <span>
 
-namespace octavo {
+namespace octavo::inline OCTAVO_ABI {
 
 /// How the rows of a batch divide into sequences, and in how many documents at most.
 struct BatchShape {

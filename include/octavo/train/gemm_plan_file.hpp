@@ -13,7 +13,7 @@
 #include <system_error>
 #include <vector>
 
-namespace octavo {
+namespace octavo::inline OCTAVO_ABI {
 namespace detail {
 
 /// The content of a file; empty if there is none.

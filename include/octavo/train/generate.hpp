@@ -10,7 +10,7 @@
 #include <span>
 #include <vector>
 
-namespace octavo {
+namespace octavo::inline OCTAVO_ABI {
 
 /// How the next token is drawn.
 struct GenerateOptions {

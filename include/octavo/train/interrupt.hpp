@@ -2,6 +2,8 @@
 /// Stopping a run between two steps, on Ctrl-C or by a scheduler.
 #pragma once
 
+#include <octavo/core/version.hpp>
+
 #include <atomic>
 #include <cerrno>
 #include <csignal>
@@ -12,7 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 
-namespace octavo {
+namespace octavo::inline OCTAVO_ABI {
 
 /// While one lives, SIGINT and SIGTERM are noted instead of ending the program. What comes within a
 /// second is the same wish: schedulers and terminals may send a signal more than once. One that

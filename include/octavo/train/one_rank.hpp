@@ -6,7 +6,7 @@
 #include <octavo/memory/arena.hpp>
 #include <octavo/models/step_hooks.hpp>
 
-namespace octavo {
+namespace octavo::inline OCTAVO_ABI {
 
 /// A session's way of training with others. `For<Model>` is the part of a session that does it; its
 /// members are all called for every step, and enqueue, but for `total_targets`. An own one derives

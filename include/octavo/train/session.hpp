@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-namespace octavo {
+namespace octavo::inline OCTAVO_ABI {
 
 /// The memory that a session needs, computed without allocating it.
 template <class Model, class Optimizer, class Ranks = OneRank>

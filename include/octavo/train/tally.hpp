@@ -9,7 +9,7 @@
 #include <numeric>
 #include <string>
 
-namespace octavo {
+namespace octavo::inline OCTAVO_ABI {
 
 /// One finished step.
 struct StepRecord {

@@ -13,7 +13,7 @@
 #include <span>
 #include <vector>
 
-namespace octavo {
+namespace octavo::inline OCTAVO_ABI {
 
 /// What batches a run has.
 struct TokenBatchesOptions {

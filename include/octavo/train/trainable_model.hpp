@@ -15,7 +15,7 @@
 #include <span>
 #include <string>
 
-namespace octavo {
+namespace octavo::inline OCTAVO_ABI {
 
 struct SessionOptions;
 template <class Model, class Optimizer, class Ranks>

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-namespace octavo {
+namespace octavo::inline OCTAVO_ABI {
 
 /// The course of a run.
 struct RunOptions {

@@ -16,7 +16,7 @@
 #include <string>
 #include <vector>
 
-namespace octavo {
+namespace octavo::inline OCTAVO_ABI {
 
 /// How a session works.
 struct SessionOptions {

@@ -11,7 +11,7 @@
 #include <algorithm>
 #include <cmath>
 
-namespace octavo {
+namespace octavo::inline OCTAVO_ABI {
 
 namespace detail {
 

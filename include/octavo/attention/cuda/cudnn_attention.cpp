@@ -15,7 +15,7 @@
 #include <unordered_map>
 #include <vector>
 
-namespace octavo::detail {
+namespace octavo::inline OCTAVO_ABI::detail {
 namespace {
 
 namespace frontend = cudnn_frontend;

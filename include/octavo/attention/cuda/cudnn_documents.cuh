@@ -8,7 +8,7 @@
 
 #include <cstdint>
 
-namespace octavo::detail {
+namespace octavo::inline OCTAVO_ABI::detail {
 
 /// Elements from one row of each tensor to the next.
 struct CudnnRowStrides {

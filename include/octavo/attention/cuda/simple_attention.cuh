@@ -5,7 +5,7 @@
 
 #include <octavo/attention/cuda/own_attention.cuh>
 
-namespace octavo {
+namespace octavo::inline OCTAVO_ABI {
 namespace detail {
 
 inline constexpr int simple_attention_threads = 128;

@@ -4,6 +4,8 @@
 /// GPU does.
 #pragma once
 
+#include <octavo/core/version.hpp>
+
 // Only where code for a GPU is compiled: the host's pass knows no architecture.
 #if defined(__CUDA_ARCH__) && !defined(__CUDA_ARCH_FEAT_SM90_ALL)
 #error \

@@ -8,7 +8,7 @@
 #include <memory>
 #include <type_traits>
 
-namespace octavo {
+namespace octavo::inline OCTAVO_ABI {
 
 /// See Lane. A recording of the main context's work takes in what is enqueued on the lane after a
 /// `fork`; it must be joined before the recording ends.

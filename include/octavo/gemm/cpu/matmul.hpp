@@ -7,7 +7,7 @@
 
 #include <algorithm>
 
-namespace octavo {
+namespace octavo::inline OCTAVO_ABI {
 
 namespace detail {
 

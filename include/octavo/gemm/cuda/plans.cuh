@@ -19,7 +19,7 @@
 #include <utility>
 #include <vector>
 
-namespace octavo::detail {
+namespace octavo::inline OCTAVO_ABI::detail {
 
 /// A product with the algorithm that it runs with.
 struct GemmPlan {

@@ -7,7 +7,7 @@
 
 #include <algorithm>
 
-namespace octavo::detail {
+namespace octavo::inline OCTAVO_ABI::detail {
 
 /// See adamw_update.
 template <class W, class G, class M>

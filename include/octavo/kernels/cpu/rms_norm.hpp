@@ -7,7 +7,7 @@
 
 #include <cmath>
 
-namespace octavo::detail {
+namespace octavo::inline OCTAVO_ABI::detail {
 
 /// See rms_norm_forward.
 template <LinearPrecision P, OperandKind Kind, class T>

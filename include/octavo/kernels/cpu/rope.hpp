@@ -7,7 +7,7 @@
 
 #include <cmath>
 
-namespace octavo::detail {
+namespace octavo::inline OCTAVO_ABI::detail {
 
 /// Rotates one head by the angles whose cosines and sines are given; `sign` −1 rotates back.
 /// `source` and `target` may be the same.

@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <cmath>
 
-namespace octavo::detail {
+namespace octavo::inline OCTAVO_ABI::detail {
 
 /// See add_losses.
 inline void add_losses_body(TensorView<const float, 1, Cpu> losses,

@@ -5,7 +5,7 @@
 #include <octavo/core/math.hpp>
 #include <octavo/kernels/swiglu.hpp>
 
-namespace octavo::detail {
+namespace octavo::inline OCTAVO_ABI::detail {
 
 /// See swiglu_forward.
 template <LinearPrecision P, OperandKind Kind, class T>

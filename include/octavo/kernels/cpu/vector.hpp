@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <array>
 
-namespace octavo::detail {
+namespace octavo::inline OCTAVO_ABI::detail {
 
 /// Elements that one piece of an elementwise loop covers.
 inline constexpr Index elementwise_run = 4096;

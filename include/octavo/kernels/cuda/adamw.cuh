@@ -5,7 +5,7 @@
 #include <octavo/kernels/adamw.hpp>
 #include <octavo/kernels/cuda/run.cuh>
 
-namespace octavo::detail {
+namespace octavo::inline OCTAVO_ABI::detail {
 
 /// A run's elements one by one.
 template <class T>

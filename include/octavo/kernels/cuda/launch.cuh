@@ -10,7 +10,7 @@
 #include <cstddef>
 #include <limits>
 
-namespace octavo::kernels {
+namespace octavo::inline OCTAVO_ABI::kernels {
 
 /// Threads of a block in elementwise kernels.
 inline constexpr int elementwise_threads = 256;
@@ -56,6 +56,6 @@ void launch(const char* name, void (*kernel)(Parameters...), Index blocks, int t
 
 }  // namespace octavo::kernels
 
-namespace octavo::detail {
+namespace octavo::inline OCTAVO_ABI::detail {
 using namespace kernels;
 }  // namespace octavo::detail

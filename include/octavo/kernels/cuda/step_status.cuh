@@ -9,7 +9,7 @@
 
 #include <cuda/atomic>
 
-namespace octavo::detail {
+namespace octavo::inline OCTAVO_ABI::detail {
 
 inline constexpr int status_threads = 1024;
 /// Blocks of add_squared_norm, at most: as many as a large GPU runs at once, so that few must

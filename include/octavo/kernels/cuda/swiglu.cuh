@@ -5,7 +5,7 @@
 #include <octavo/kernels/cuda/cast/produce.cuh>
 #include <octavo/kernels/swiglu.hpp>
 
-namespace octavo::detail {
+namespace octavo::inline OCTAVO_ABI::detail {
 
 /// 1 + e^−x.
 __device__ inline float one_plus_exp(float x) { return 1.0f + __expf(-x); }

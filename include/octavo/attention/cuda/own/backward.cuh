@@ -4,7 +4,7 @@
 
 #include <octavo/attention/cuda/own/block.cuh>
 
-namespace octavo::detail {
+namespace octavo::inline OCTAVO_ABI::detail {
 
 /// delta = Σ output · output_gradient of each query and head, eight columns a thread.
 /// @tparam threads  of each head: a power of two
