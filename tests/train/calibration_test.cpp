@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <limits>
 #include <string>
 #include <vector>
@@ -72,6 +73,25 @@ TEST(Calibration, TheFirstStepCastsWithScalesOfItsOwnValues) {
   take_first_step(session);
   for (const OperandReport& operand : session.operands()) {
     EXPECT_LT(operand.saturated, 1e-3) << operand.name;
+    EXPECT_LT(operand.flushed, 0.02) << operand.name;
+  }
+}
+
+// One block without histories does not speak for the others.
+TEST(Calibration, IsThereForTheBlocksThatNeedIt) {
+  using Mixed = octavo::Layerwise<octavo::First<1, octavo::Fp8Recipe<octavo::Tensorwise>>, Delayed>;
+  octavo::Context<octavo::Cpu> context{2};
+  support::SmallSession<Mixed> session(options(1), context);
+  const auto must_calibrate = [&] {
+    std::int64_t value = -1;
+    const octavo::SavedState state = octavo::save_state_sync(session.state());
+    std::memcpy(&value, state.at("session.must_calibrate").bytes.data(), sizeof(value));
+    return value;
+  };
+  EXPECT_EQ(must_calibrate(), 1);
+  take_first_step(session);
+  EXPECT_EQ(must_calibrate(), 0);
+  for (const OperandReport& operand : session.operands()) {
     EXPECT_LT(operand.flushed, 0.02) << operand.name;
   }
 }

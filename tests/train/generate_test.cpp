@@ -9,48 +9,31 @@
 #include <span>
 #include <vector>
 
+#include "support/session_stub.hpp"
+
 namespace generate_test {
 
 using octavo::GenerateOptions;
-using octavo::Index;
-using octavo::LossSum;
-using octavo::StepResult;
 
 constexpr int vocabulary = 8;
 
 /// A model that likes the token after the last one it sees best, and notes what it was shown.
-class CountingModel final : public octavo::TrainingSession {
+class CountingModel final : public support::SessionStub {
  public:
-  StepResult step(const octavo::Batch&, double) override { return {}; }
+  CountingModel() { facts_.vocabulary = vocabulary; }
+
   void begin_evaluation() override { ready_ = true; }
-  LossSum evaluate(const octavo::Batch&) override { return {}; }
   void next_token_logits(std::span<const std::int32_t> tokens, std::span<float> logits) override {
     EXPECT_TRUE(ready_) << "weights have to be quantised first";
     shown.emplace_back(tokens.begin(), tokens.end());
     for (std::size_t i = 0; i < logits.size(); ++i) logits[i] = 0.1f * static_cast<float>(i);
     logits[static_cast<std::size_t>((tokens.back() + 1) % vocabulary)] = 1.5f;
   }
-  const octavo::Manifest& manifest() const override { return manifest_; }
-  const octavo::MemoryPlan& memory() const override { return memory_; }
-  std::size_t allocated_bytes() const override { return 0; }
-  const octavo::ModelFacts& facts() const override { return facts_; }
-  Index micro_batches() const override { return 1; }
-  std::string precision() const override { return "none"; }
-  std::string optimizer() const override { return "none"; }
-  Index head_chunks() const override { return 1; }
-  const octavo::ReplayCounts& replays() const override { return replays_; }
-  std::vector<octavo::OperandReport> operands() override { return {}; }
-  std::vector<octavo::StateEntry> state() override { return {}; }
-  void set_weight(const std::string&, std::span<const float>) override {}
 
   std::vector<std::vector<std::int32_t>> shown;
 
  private:
   bool ready_ = false;
-  octavo::Manifest manifest_;
-  octavo::ReplayCounts replays_;
-  octavo::MemoryPlan memory_;
-  octavo::ModelFacts facts_{.vocabulary = vocabulary};
 };
 
 std::vector<std::int32_t> generated(std::span<const std::int32_t> prompt,

@@ -317,7 +317,7 @@ TYPED_TEST(SessionOnCuda, AStepThatThrowsChangesNoBitOfThoseThatFollow) {
     Faulty session(options, context);
     for (int i = 0; i < 4; ++i) {
       if (i == failing) {
-        session.model().faulty = true;
+        session.model().faulty_in = 1;
         const TokenBatch batch = step_batch(options, 99);
         EXPECT_THROW((void)session.step({batch.tokens, batch.targets}, 1e-2), ConfigError);
       }

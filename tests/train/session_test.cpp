@@ -277,4 +277,26 @@ TEST(Session, SessionsOfOneContextDoNotDisturbEachOther) {
   EXPECT_EQ(one.step({batch.tokens, batch.targets}, 0.0).loss, expected);
 }
 
+// The workspace that a context lends is the one of the session that asked last.
+TEST(Session, AnotherSessionMayBeMadeWithinAnEvaluation) {
+  const SessionOptions options = support::small_options();
+  const TokenBatch batch = support::step_batch(options, 0);
+  octavo::Context<octavo::Cpu> context{2};
+  SmallSession<Fp32> one(options, context);
+  one.begin_evaluation();
+  const double expected = one.evaluate({batch.tokens, batch.targets}).sum;
+  const auto prompt = std::span(batch.tokens).first(48);
+  std::vector<float> expected_logits(96);
+  std::vector<float> logits(96);
+  one.next_token_logits(prompt, expected_logits);
+
+  SessionOptions smaller = options;
+  smaller.batch = {1, 16};
+  const SmallSession<Fp32> other(smaller, context);
+  EXPECT_EQ(one.evaluate({batch.tokens, batch.targets}).sum, expected);
+  const SmallSession<Fp32> third(smaller, context);
+  one.next_token_logits(prompt, logits);
+  EXPECT_EQ(logits, expected_logits);
+}
+
 }  // namespace session_test

@@ -98,6 +98,10 @@ TEST(StateErrors, WhatDoesNotFitIsNamedAndNothingIsWritten) {
   ModelSession<SmallModel<Fp32>> fp32(options, context);
   ModelSession<SmallModel<Fp8Recipe<Delayed>>> delayed(options, context);
   ModelSession<SmallModel<Fp8Recipe<DelayedScaling<16>>>> shorter(options, context);
+  // Each has other values than those that are loaded, so that what is written shows.
+  take_steps(shorter, 0, 2);
+  take_steps(delayed, 5, 1);
+  take_steps(bf16, 3, 1);
   const auto state = [](TrainingSession& session) { return save_state_sync(session.state()); };
   const std::string advice = "; it is of another model, recipe or optimizer";
   EXPECT_EQ(refusal(state(fp32), bf16),
@@ -132,6 +136,15 @@ TEST(StateErrors, WhatDoesNotFitIsNamedAndNothingIsWritten) {
   EXPECT_EQ(refusal(cut, bf16),
             "model.embedding.weight has 1000 bytes in the saved state, but 32768 are needed; it is "
             "damaged, take another");
+}
+
+TEST(StateErrors, PartsOfOneNameAreRefused) {
+  Context<Cpu> context(1);
+  ModelSession<SmallModel<Bf16>> session(support::small_options(), context);
+  std::vector<StateEntry> entries = session.state();
+  EXPECT_NO_THROW(save_state_sync(entries));
+  entries.push_back(entries.front());
+  EXPECT_THROW(save_state_sync(entries), UsageError);
 }
 
 /// Elements of a saved entry.

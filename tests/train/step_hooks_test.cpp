@@ -5,12 +5,14 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "support/copied_gradients.hpp"
+#include "support/faulty_model.hpp"
 #include "support/small_model.hpp"
 
 namespace step_hooks_test {
@@ -178,6 +180,22 @@ TEST(StepHooks, MeetAmaxesBeforeHistoriesMove) {
       {.casts = casts_of_blocks, .calibration = pass + pass, .end = {"join", "maximum", "sum"}});
 }
 
+// A micro-batch that stands alone is a whole step's.
+static_assert(Accumulation{}.first && Accumulation{}.last);
+
+// Lanes beside the step are to be waited for, wherever it ended.
+TEST(StepHooks, AreJoinedAfterAStepThatThrew) {
+  const SessionOptions options = support::small_options();
+  Context<Cpu> context{2};
+  using Model = support::FaultyModel<support::SmallModel<Bf16>>;
+  ModelSession<Model, AdamW<>, Diary> session(options, context);
+  const TokenBatch batch = support::step_batch(options, 0);
+  session.model().faulty_in = 1;
+  EXPECT_THROW((void)session.step({batch.tokens, batch.targets}, 1e-3), ConfigError);
+  ASSERT_FALSE(session.ranks().lines.empty());
+  EXPECT_EQ(session.ranks().lines.back(), "join");
+}
+
 template <class Precision>
 class HooksOf : public testing::Test {};
 using Precisions = testing::Types<Fp32, Bf16, Fp8Recipe<Delayed>, Fp8Recipe<Blockwise>>;
@@ -218,12 +236,14 @@ struct BesideAnother {
 
     void sum(TensorView<StepStatus, 1, D> status, const Context<D>&) {
       static_assert(StepStatus::sums == 3);
+      seen = *status.data();
       status.data()->squared_norm += other.squared_norm;
       status.data()->loss_sum += other.loss_sum;
       status.data()->nonfinite += other.nonfinite;
     }
 
     StepStatus other{};
+    StepStatus seen{};  ///< this rank's own sums, of the last step
   };
 };
 
@@ -255,6 +275,26 @@ TEST(StepSums, OfAllRanksDecide) {
   const StepResult both = session.step({batch.tokens, batch.targets}, 1e-3);
   EXPECT_FALSE(both.skipped);
   EXPECT_NEAR(both.gradient_norm, std::sqrt(own.gradient_norm * own.gradient_norm + 9.0), 1e-5);
+}
+
+// What one rank met, all have to know.
+TEST(StepSums, AreThoseOfTheRank) {
+  using Model = support::SmallModel<Fp8Recipe<Tensorwise>>;
+  const SessionOptions options = support::small_options();
+  const TokenBatch batch = support::step_batch(options, 0);
+  Context<Cpu> context{2};
+  ModelSession<Model, AdamW<>, BesideAnother> session(options, context);
+  const StepStatus& seen = session.ranks().seen;
+  const StepResult result = session.step({batch.tokens, batch.targets}, 1e-3);
+  EXPECT_FALSE(result.skipped);
+  EXPECT_EQ(seen.nonfinite, 0.0);
+  EXPECT_NEAR(seen.loss_sum, 96.0 * result.loss, 1e-9 * seen.loss_sum);
+  EXPECT_NEAR(std::sqrt(seen.squared_norm), result.gradient_norm, 1e-6 * result.gradient_norm);
+
+  support::weight(session, "blocks.1.qkv.weight").data()[11] =
+      Bf16(std::numeric_limits<float>::quiet_NaN());
+  EXPECT_TRUE(session.step({batch.tokens, batch.targets}, 1e-3).skipped);
+  EXPECT_GT(seen.nonfinite, 0.0);
 }
 
 }  // namespace step_hooks_test

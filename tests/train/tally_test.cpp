@@ -14,9 +14,9 @@ using octavo::Tally;
 constexpr double infinite = std::numeric_limits<double>::infinity();
 constexpr double nan = std::numeric_limits<double>::quiet_NaN();
 
-void add(Tally& tally, double loss) {
+void add(Tally& tally, double loss, double milliseconds = 500) {
   StepRecord record;
-  record.milliseconds = 500;
+  record.milliseconds = milliseconds;
   record.result.loss = loss;
   record.result.skipped = !std::isfinite(loss);
   tally.add(record);
@@ -41,6 +41,17 @@ TEST(Tally, TheMeanLossIsThatOfStepsThatCounted) {
   EXPECT_TRUE(std::isnan(tally.train_loss()));
   for (const double loss : {3.0, nan, 2.0}) add(tally, loss);
   EXPECT_DOUBLE_EQ(tally.train_loss(), 2.5);
+}
+
+TEST(Tally, TheRateIsWithoutTheFirstStepWhereThereIsAnother) {
+  Tally alone(3);
+  add(alone, 3.0);
+  EXPECT_DOUBLE_EQ(alone.tokens_per_second(100), 200);
+  Tally tally(3);
+  add(tally, 3.0, 2000);
+  EXPECT_DOUBLE_EQ(tally.tokens_per_second(100), 50);
+  add(tally, 3.0);
+  EXPECT_DOUBLE_EQ(tally.tokens_per_second(100), 200);
 }
 
 TEST(Tally, WarnsOnceOfALossTwiceTheFirst) {

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "support/session_stub.hpp"
 #include "support/small_model.hpp"
 
 namespace token_batches_test {
@@ -67,21 +68,17 @@ TEST(TokenBatches, MoreDocumentsThanTheShapeAllowsAreRefusedAtOnce) {
   }
 }
 
-// Against batches that the test divides itself, by the rule that a line is a document.
-TEST(TokenBatches, DocumentsReachTheSession) {
-  Context<Cpu> context{1};
-  const BatchShape batch{1, 20, 5};
-  const std::vector<std::uint8_t> text = lines(411);
-  support::SmallSession<Bf16> session(session_options(batch), context);
-  TokenBatches batches(text, options_of(batch));
-  const LossSum loss = batches.evaluate(session);
+/// The losses of whole batches of one sequence of `length` tokens, from token `first` of the text
+/// on, which the test divides itself, by the rule that a line is a document.
+LossSum evaluate_lines(TrainingSession& session, const std::vector<std::uint8_t>& text,
+                       std::size_t first, std::size_t length) {
   LossSum expected;
   session.begin_evaluation();
-  for (std::size_t first = batches.training_tokens(); first + 20 < text.size(); first += 20) {
+  for (; first + length < text.size(); first += length) {
     std::vector<std::int32_t> tokens;
     std::vector<std::int32_t> targets;
     std::vector<Index> begins;
-    for (std::size_t i = first; i < first + 20; ++i) {
+    for (std::size_t i = first; i < first + length; ++i) {
       if (i % 5 == 0) begins.push_back(static_cast<Index>(i - first));
       tokens.push_back(text[i]);
       targets.push_back(i % 5 == 4 ? -1 : std::int32_t{text[i + 1]});
@@ -90,8 +87,70 @@ TEST(TokenBatches, DocumentsReachTheSession) {
     expected.sum += one.sum;
     expected.tokens += one.tokens;
   }
+  return expected;
+}
+
+TEST(TokenBatches, DocumentsReachTheSession) {
+  Context<Cpu> context{1};
+  const BatchShape batch{1, 20, 5};
+  const std::vector<std::uint8_t> text = lines(411);
+  support::SmallSession<Bf16> session(session_options(batch), context);
+  TokenBatches batches(text, options_of(batch));
+  const LossSum loss = batches.evaluate(session);
+  const LossSum expected = evaluate_lines(session, text, batches.training_tokens(), 20);
   EXPECT_EQ(loss.tokens, expected.tokens);
   EXPECT_EQ(loss.sum, expected.sum);
+}
+
+// A step moves the weights; their quantised copies are those of before until they are made anew.
+TEST(TokenBatches, AreEvaluatedWithTheWeightsAsTheyAre) {
+  Context<Cpu> context{1};
+  const BatchShape batch{1, 16, 5};
+  const std::vector<std::uint8_t> text = lines(330);
+  support::SmallSession<Fp8Recipe<Tensorwise>> session(session_options(batch), context);
+  TokenBatches batches(text, options_of(batch));
+  EXPECT_FALSE(batches.step(session, 1e-2).skipped);
+  const LossSum loss = batches.evaluate(session);
+  const LossSum expected = evaluate_lines(session, text, batches.training_tokens(), 16);
+  EXPECT_GT(expected.tokens, 16);
+  EXPECT_EQ(loss.tokens, expected.tokens);
+  EXPECT_EQ(loss.sum, expected.sum);
+}
+
+/// Keeps the batch of the last step.
+struct NotedBatch final : support::SessionStub {
+  StepResult step(const Batch& batch, double) override {
+    tokens.assign(batch.tokens.begin(), batch.tokens.end());
+    targets.assign(batch.targets.begin(), batch.targets.end());
+    documents.assign(batch.documents.begin(), batch.documents.end());
+    return {};
+  }
+
+  std::vector<std::int32_t> tokens, targets;
+  std::vector<Index> documents;
+};
+
+TEST(TokenBatches, EveryMicroBatchOfAStepIsDivided) {
+  TokenBatchesOptions options = options_of({2, 8, 8});
+  options.micro_batches = 2;
+  const std::vector<std::uint8_t> text = lines(400);
+  TokenBatches batches(text, options);
+  NotedBatch session;
+  batches.step(session, 1e-3);
+  ASSERT_EQ(session.tokens.size(), 32u);
+  std::vector<Index> begins;
+  for (std::size_t i = 0; i < 32; ++i) {
+    const bool ends_sequence = i % 8 == 7;
+    if (session.tokens[i] == 0) {
+      EXPECT_EQ(session.targets[i], -1) << i;
+      if (!ends_sequence) begins.push_back(static_cast<Index>(i) + 1);
+    } else if (!ends_sequence) {
+      EXPECT_EQ(session.targets[i], session.tokens[i + 1]) << i;
+    }
+  }
+  EXPECT_EQ(session.documents, begins);
+  ASSERT_FALSE(begins.empty());
+  EXPECT_GT(begins.back(), 16) << "the second micro-batch is to have a document's end";
 }
 
 TEST(TokenBatches, MoreDocumentsThanTheSessionAllowsAreAnError) {

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "support/session_stub.hpp"
 #include "support/small_model.hpp"
 
 namespace training_run_test {
@@ -73,6 +74,7 @@ TEST(TrainingRun, TellsOfEveryStepAndEvaluation) {
     EXPECT_EQ(step.step, i + 1);
     EXPECT_EQ(step.learning_rate, options.schedule.at(i + 1));
     EXPECT_EQ(step.last, i == 7);
+    EXPECT_GT(step.epoch, i == 0 ? 0.0 : record.steps[static_cast<std::size_t>(i) - 1].epoch);
     sum += step.result.loss;
   }
   EXPECT_EQ(record.evaluations, (std::vector<Index>{3, 6, 8}));
@@ -136,6 +138,17 @@ TEST(TrainingRun, ASignalEndsItAfterTheStep) {
   EXPECT_EQ(record.evaluations, std::vector<Index>{3});
 }
 
+TEST(TrainingRun, ASignalOfARunBeforeDoesNotEndIt) {
+  {
+    const InterruptGuard guard;
+    Record record;
+    record.signal_after = 2;
+    EXPECT_EQ(run(eight_steps(), record).steps, 3);
+  }
+  Record record;
+  EXPECT_EQ(run(eight_steps(), record).end(), "done");
+}
+
 TEST(TrainingRun, ASignalInTheLastStepStopsNothing) {
   const InterruptGuard guard;
   Record record;
@@ -143,6 +156,35 @@ TEST(TrainingRun, ASignalInTheLastStepStopsNothing) {
   const RunSummary summary = run(eight_steps(), record);
   EXPECT_EQ(summary.steps, 8);
   EXPECT_EQ(summary.end(), "done");
+}
+
+/// Batches of a run of which every second step is skipped; each is a quarter of an epoch.
+struct EverySecondSkipped {
+  StepResult step(TrainingSession&, double) {
+    ++steps;
+    return {2.0, 1.0, steps % 2 == 0};
+  }
+  LossSum evaluate(TrainingSession&) const { return {3.0, 1}; }
+  double epoch() const { return steps / 4.0; }
+  double tokens_in_step() const { return 100; }
+
+  int steps = 0;
+};
+
+TEST(TrainingRun, CountsAllStepsThatWereSkipped) {
+  Record record;
+  RunOptions options;
+  options.schedule = {.learning_rate = 1e-3, .steps = 5};
+  EverySecondSkipped batches;
+  support::SessionStub session;
+  const RunSummary summary = train(session, batches, options, record);
+  EXPECT_EQ(summary.steps, 5);
+  EXPECT_EQ(summary.skipped, 2);
+  EXPECT_FALSE(summary.gave_up);
+  ASSERT_EQ(record.steps.size(), 5u);
+  for (std::size_t i = 0; i < 5; ++i) {
+    EXPECT_EQ(record.steps[i].epoch, static_cast<double>(i + 1) / 4.0);
+  }
 }
 
 TEST(TrainingRunErrors, ARunWithoutStepsIsRefused) {

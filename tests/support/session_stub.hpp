@@ -1,0 +1,42 @@
+#pragma once
+
+#include <octavo/train/training_session.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace support {
+
+/// A session without a model, for tests of what uses sessions: they replace what they look at.
+class SessionStub : public octavo::TrainingSession {
+ public:
+  octavo::StepResult step(const octavo::Batch&, double) override { return {}; }
+  void begin_evaluation() override {}
+  octavo::LossSum evaluate(const octavo::Batch&) override { return {}; }
+  void next_token_logits(std::span<const std::int32_t>, std::span<float>) override {}
+  const octavo::Manifest& manifest() const override { return manifest_; }
+  const octavo::MemoryPlan& memory() const override { return memory_; }
+  std::size_t allocated_bytes() const override { return 0; }
+  const octavo::ModelFacts& facts() const override { return facts_; }
+  octavo::Index micro_batches() const override { return 1; }
+  std::string precision() const override { return "none"; }
+  std::string optimizer() const override { return "none"; }
+  octavo::Index head_chunks() const override { return 1; }
+  const octavo::ReplayCounts& replays() const override { return replays_; }
+  std::vector<octavo::OperandReport> operands() override { return {}; }
+  std::vector<octavo::StateEntry> state() override { return {}; }
+  void set_weight(const std::string&, std::span<const float>) override {}
+
+ protected:
+  octavo::ModelFacts facts_;
+
+ private:
+  octavo::Manifest manifest_;
+  octavo::ReplayCounts replays_;
+  octavo::MemoryPlan memory_;
+};
+
+}  // namespace support
