@@ -1,12 +1,16 @@
-// expect: Gpt2Config: hidden must be a multiple of heads
+// expect HEADS: Gpt2Config: hidden must be a multiple of heads
+// expect ODD_HEAD: GroupedQueryAttention: head_dim must be even
+// expect ODD_HEAD: or hidden or heads of a Gpt2Config
 #include <octavo/octavo.hpp>
 
 using namespace octavo;
 
-#if defined(OCTAVO_COMPILE_FAIL_CONTROL)
-constexpr int hidden = 128;
-#else
+#if defined(OCTAVO_COMPILE_FAIL_HEADS)
 constexpr int hidden = 130;
+#elif defined(OCTAVO_COMPILE_FAIL_ODD_HEAD)
+constexpr int hidden = 132;  // 4 heads of 33
+#else
+constexpr int hidden = 128;
 #endif
 
 constexpr Gpt2Config config{
