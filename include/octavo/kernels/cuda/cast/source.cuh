@@ -100,25 +100,25 @@ struct TileSourceCheck {
                 "TileSource: the source is copied to the GPU as it is; make it trivially copyable, "
                 "of pointers and numbers");
   static_assert(HasParts<S>,
-                "TileSource: the source lacks `static constexpr int parts = 1;`, the number of "
+                "TileSource: the source lacks 'static constexpr int parts = 1;', the number of "
                 "matrices that it makes beside each other");
   static_assert(HasRounds<S>,
-                "TileSource: the source lacks `static constexpr int rounds_in_flight = 4;`, the "
+                "TileSource: the source lacks 'static constexpr int rounds_in_flight = 4;', the "
                 "runs that a thread reads at once, which must be 1, 2, 4 or 8");
   static_assert(HasVectors<S>,
-                "TileSource: the source lacks `bool vectors() const`, which says whether rows can "
+                "TileSource: the source lacks 'bool vectors() const', which says whether rows can "
                 "be read in whole runs, as rows_are_vectors(columns, addresses...) does");
   static constexpr bool runs = HasRuns<S, true> && HasRuns<S, false>;
   static_assert(runs,
-                "TileSource: the source lacks `template <bool Vectors> __device__ Runs<Vectors> "
-                "runs(Index row, Index column) const`, whose return type must not be auto");
+                "TileSource: the source lacks 'template <bool Vectors> __device__ Runs<Vectors> "
+                "runs(Index row, Index column) const', whose return type must not be auto");
   static constexpr bool loads = HasLoad<S, true> && HasLoad<S, false>;
   static_assert(loads || !runs,
-                "TileSource: what the source's runs() gives lacks `load(int i, int count)`, which "
+                "TileSource: what the source's runs() gives lacks 'load(int i, int count)', which "
                 "reads for a run and whose return type must not be auto");
   static_assert(
       (HasMake<S, T, true> && HasMake<S, T, false>) || !loads || !HasParts<S>,
-      "TileSource: what the source's runs() gives lacks `make(int i, loaded)`, which "
+      "TileSource: what the source's runs() gives lacks 'make(int i, loaded)', which "
       "takes what load() gave and returns Produced<T, parts>, not auto, with the operand's "
       "format T, such as Produced<Bf16, 1>");
 };
