@@ -186,8 +186,8 @@ namespace detail {
 template <Scaling S, RecipeFormats Formats>
 std::string recipe_details() {
   std::string details;
-  const auto add = [&](const std::string& text) {
-    details += (details.empty() ? " (" : ", ") + text;
+  const auto add = [&](const std::string& one_more) {
+    details += (details.empty() ? " (" : ", ") + one_more;
   };
   if constexpr (is_delayed<S> && !std::is_same_v<S, Delayed>) {
     add(message("history ", S::history_length));
