@@ -223,7 +223,9 @@ TEST(Llama, MoreLogitsThanExistAtOnceAreRefused) {
   const TokenBatch batch = support::step_batch(options, 3);
   session.begin_evaluation();
   const auto logits = [&](octavo::BatchShape shape, Index count) {
-    session.model().logits({batch.tokens.data(), {shape.rows()}}, shape, 0, count, context);
+    octavo::NoHooks hooks;
+    (void)session.model().logits({batch.tokens.data(), {shape.rows()}}, shape, 0, count, hooks,
+                                 context);
   };
   EXPECT_EQ(session.model().logits_rows(), 16);
   EXPECT_NO_THROW(logits({1, 48}, 16));

@@ -83,9 +83,9 @@ TEST(ParameterRuns, OfWideGradientsBeginEachStepAtZero) {
     ModelSession<Model> fresh(options, context);
     const support::TokenBatch first = support::step_batch(options, 0);
     const support::TokenBatch second = support::step_batch(options, 1);
-    session.step({first.tokens, first.targets}, 0.0);
-    session.step({second.tokens, second.targets}, 0.0);
-    fresh.step({second.tokens, second.targets}, 0.0);
+    (void)session.step({first.tokens, first.targets}, 0.0);
+    (void)session.step({second.tokens, second.targets}, 0.0);
+    (void)fresh.step({second.tokens, second.targets}, 0.0);
     EXPECT_TRUE(support::weight_gradients(session) == support::weight_gradients(fresh))
         << micro_batches;
   }
