@@ -41,7 +41,7 @@ class StateOnCuda : public support::OnGpu {
   Steps go_on(const SavedState& saved, const SessionOptions& options, Context<D>& context) {
     SessionOn<D> session(options, context);
     for (unsigned i = 0; i < 2; ++i) support::take_step(session, options, 50 + i);
-    load_state(saved, session.state());
+    load_state_sync(saved, session.state());
     EXPECT_TRUE(save_state_sync(session.state()) == saved) << D::name;
     return ten_steps(session, options);
   }
