@@ -1,4 +1,8 @@
 // The one translation unit that includes cuDNN's frontend; see cudnn_attention.cuh. Host code.
+#if !defined(OCTAVO_WITH_CUDNN)
+#define OCTAVO_WITH_CUDNN 1  // as all files of the program: the namespace's name has it
+#endif
+
 #include <octavo/attention/cuda/cudnn_attention.cuh>
 #include <octavo/attention/cuda/workspace.hpp>
 
