@@ -136,7 +136,7 @@ TEST(TokenBatches, EveryMicroBatchOfAStepIsDivided) {
   const std::vector<std::uint8_t> text = lines(400);
   TokenBatches batches(text, options);
   NotedBatch session;
-  batches.step(session, 1e-3);
+  (void)batches.step(session, 1e-3);
   ASSERT_EQ(session.tokens.size(), 32u);
   std::vector<Index> begins;
   for (std::size_t i = 0; i < 32; ++i) {
