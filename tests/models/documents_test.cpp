@@ -263,7 +263,8 @@ TEST(Documents, ThatCannotBeAreNamed) {
   expect({3, 9, 9}, "begin at tokens 9 and then 9");
   expect({3, 9, 5}, "begin at tokens 9 and then 5");
   expect({20, 22}, "has 4 documents");
-  expect({3}, "has 1 places at which documents begin, but the session was made for batches without",
+  expect({3},
+         "the batch says where documents begin, but the session was made for batches that do not",
          0);
   octavo::Context<Cpu> context{1};
   EXPECT_THROW(support::SmallSession<Bf16>(options_of({2, 8, 1}), context), octavo::ConfigError);

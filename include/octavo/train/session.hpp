@@ -468,10 +468,9 @@ class ModelSession final : public TrainingSession {
   }
 
   void check_documents(std::span<const Index> documents, Index tokens) const {
-    require<ConfigError>(documents.empty() || options_.batch.most_documents > 0, "the batch has ",
-                         documents.size(),
-                         " places at which documents begin, but the session was made for batches "
-                         "without; set most_documents of its options' batch");
+    require<ConfigError>(documents.empty() || options_.batch.most_documents > 0, "the batch ",
+                         "says where documents begin, but the session was made for batches that do "
+                         "not; set most_documents of its options' batch");
     if (documents.empty()) return;
     const Index outside = documents.front() < 0 ? documents.front() : documents.back();
     require<ConfigError>(documents.front() >= 0 && documents.back() < tokens,

@@ -31,7 +31,7 @@ OCTAVO_KERNEL void cudnn_documents_kernel(const std::int32_t* begins, Index most
 
 /// Writes the tables at the beginning of the context's workspace; enqueues. Nothing where there are
 /// no documents.
-/// @throws ConfigError  if the workspace is too small
+/// @throws UsageError  if the workspace is too small
 inline CudnnDocuments tell_cudnn_of_documents(const AttentionShape& shape,
                                               const Documents<Cuda>& documents,
                                               const Context<Cuda>& context) {
