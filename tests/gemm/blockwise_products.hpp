@@ -103,7 +103,8 @@ double worst_share(const BlockProduct<T>& product, Mistake of_a = Mistake::none,
                    Mistake of_b = Mistake::none) {
   constexpr int step = 32;  // elements
   const int summed = std::max(128, std::min(product.a.block.columns, product.a.columns));
-  const double sums = (summed + step - 1) / step * 0x1p-13;
+  const int steps = (summed + step - 1) / step;
+  const double sums = steps * 0x1p-13;
   constexpr double rounding = std::is_same_v<T, float> ? 0x1p-23 : 0x1p-8;
   const auto values = [](const BlockMatrix& matrix, Mistake mistake) {
     std::vector<double> all;

@@ -47,7 +47,8 @@ class TokenBatches {
         rows_(static_cast<std::size_t>(options.batch.rows())),
         tokens_(rows_ * static_cast<std::size_t>(options.micro_batches)),
         targets_(tokens_.size()) {
-    if (document_end_.has_value()) require_room_for_documents(tokens, options.batch);
+    if (document_end_.has_value())
+      require_room_for_documents(tokens, options.batch, *document_end_);
   }
 
   /// One step on the batches that come next.
@@ -80,8 +81,9 @@ class TokenBatches {
 
  private:
   /// Every batch of the run has room for its documents, whichever sequences come together.
-  void require_room_for_documents(std::span<const std::uint8_t> tokens, BatchShape shape) const {
-    const Index needed = shape.sequences * most_documents_in(tokens, shape.tokens, *document_end_);
+  static void require_room_for_documents(std::span<const std::uint8_t> tokens, BatchShape shape,
+                                         std::uint8_t document_end) {
+    const Index needed = shape.sequences * most_documents_in(tokens, shape.tokens, document_end);
     require<ConfigError>(needed <= shape.most_documents, "a batch of ", shape.sequences, " x ",
                          shape.tokens, " tokens may have up to ", needed,
                          " documents of this text, but most_documents of its shape is ",
