@@ -52,7 +52,7 @@ struct Operand<P, Kind, D> {
   TensorView<typename PrecisionTraits<P>::Storage, 2, D> values;         ///< [rows, columns]
   QuantizedView<Format, Granularity, Layout::row_major, D> row_major;    ///< empty: not needed
   QuantizedView<Format, Granularity, Layout::transposed, D> transposed;  ///< empty: not needed
-  ScalingSlot slot;
+  ScalingSlot slot{};
   /// Amax and statistics are recorded: true in the forward and backward of training, false in
   /// evaluation and recomputation.
   bool record = false;
