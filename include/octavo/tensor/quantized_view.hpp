@@ -53,7 +53,6 @@ class QuantizedView {
  public:
   using Element = Format;
   using Scale = typename Granularity::Scale;
-  using ScaleGranularity = Granularity;
   static constexpr Layout layout = L;
 
   constexpr QuantizedView() = default;

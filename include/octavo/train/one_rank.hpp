@@ -42,8 +42,7 @@ struct OneRank {
     /// Makes each amax the largest of all ranks': bits of floats from 0 on, to be compared as
     /// integers, with those of Inf and NaN above all others. Called before histories move, at the
     /// end of a step and of each pass of calibration, where scales come from histories. Parts of
-    /// them are known earlier
-    /// (`ScalingTable::amaxes`), and may be made so on a lane.
+    /// them are known earlier (`ScalingTable::amaxes`), and may be made so on a lane.
     void maximum(TensorView<std::uint32_t, 1, D>, const Context<D>&) {}
 
     /// Adds the sums of the status up over all ranks: `StepStatus::sums` doubles. Losses and counts
