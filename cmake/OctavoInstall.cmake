@@ -29,6 +29,7 @@ install(FILES
   ${CMAKE_CURRENT_BINARY_DIR}/octavoConfigVersion.cmake
   cmake/octavoDependencies.cmake
   cmake/FindCudnnFrontend.cmake
+  cmake/FindNccl.cmake
   include/octavo/attention/cuda/cudnn_attention.cpp
   DESTINATION ${octavo_package})
 install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})

@@ -1,5 +1,6 @@
 # The library: octavo::octavo needs a C++20 compiler only; octavo::cuda adds the CUDA Toolkit, and is
-# there only where CUDA is enabled.
+# there only where CUDA is enabled; octavo::nccl and octavo::mpi add NCCL and MPI, where they
+# are wanted and found.
 
 set(octavo_scope GLOBAL)
 
@@ -26,5 +27,27 @@ if(OCTAVO_CUDA_ENABLED)
     message(FATAL_ERROR "OCTAVO_CUDNN is ON but ${octavo_missing}; or pass -DOCTAVO_CUDNN=OFF")
   else()
     message(STATUS "Octavo: attention through own kernels; ${octavo_missing}")
+  endif()
+  set(octavo_missing "OCTAVO_NCCL is OFF")
+  if(NOT OCTAVO_NCCL STREQUAL "OFF")
+    octavo_add_nccl(octavo_missing)
+  endif()
+  if(NOT octavo_missing)
+    message(STATUS "Octavo: several ranks on the Cuda device, through NCCL, ${Nccl_LIBRARY}")
+  elseif(OCTAVO_NCCL STREQUAL "ON")
+    message(FATAL_ERROR "OCTAVO_NCCL is ON but ${octavo_missing}; or pass -DOCTAVO_NCCL=OFF")
+  else()
+    message(STATUS "Octavo: one rank on the Cuda device; ${octavo_missing}")
+  endif()
+endif()
+
+if(OCTAVO_MPI STREQUAL "ON" OR (OCTAVO_MPI STREQUAL "AUTO" AND PROJECT_IS_TOP_LEVEL))
+  octavo_add_mpi(octavo_missing)
+  if(NOT octavo_missing)
+    message(STATUS "Octavo: several ranks on the Cpu device, through MPI")
+  elseif(OCTAVO_MPI STREQUAL "ON")
+    message(FATAL_ERROR "OCTAVO_MPI is ON but ${octavo_missing}; or pass -DOCTAVO_MPI=OFF")
+  else()
+    message(STATUS "Octavo: one rank on the Cpu device; ${octavo_missing}")
   endif()
 endif()

@@ -25,7 +25,11 @@ set(OCTAVO_SANITIZE "" CACHE STRING "Sanitizers for our own targets, such as add
 set(OCTAVO_CUDA AUTO CACHE STRING "The Cuda device: ON, OFF, or AUTO (where nvcc is found)")
 set(OCTAVO_CUDNN AUTO CACHE STRING
   "Attention of the Cuda device through cuDNN: ON, OFF, or AUTO (where it is found)")
-foreach(option IN ITEMS OCTAVO_CUDA OCTAVO_CUDNN)
+set(OCTAVO_MPI AUTO CACHE STRING "Several ranks on the Cpu device, through MPI: ON, OFF, or AUTO \
+(where Octavo is not in another project, and MPI is found)")
+set(OCTAVO_NCCL AUTO CACHE STRING
+  "Several ranks on the Cuda device, through NCCL: ON, OFF, or AUTO (where it is found)")
+foreach(option IN ITEMS OCTAVO_CUDA OCTAVO_CUDNN OCTAVO_MPI OCTAVO_NCCL)
   set_property(CACHE ${option} PROPERTY STRINGS AUTO ON OFF)
   if(NOT ${option} MATCHES "^(AUTO|ON|OFF)$")
     message(FATAL_ERROR "${option} is '${${option}}': it must be AUTO, ON or OFF")

@@ -1,6 +1,8 @@
 # find_package(octavo 0.1)                    defines octavo::octavo, for the Cpu device
 # find_package(octavo 0.1 COMPONENTS cuda)    octavo::cuda as well; attention in Octavo's own kernels
 # find_package(octavo 0.1 COMPONENTS cudnn)   octavo::cuda as well; attention through cuDNN
+# find_package(octavo 0.1 COMPONENTS nccl)    octavo::cuda and octavo::nccl, for several ranks on Cuda
+# find_package(octavo 0.1 COMPONENTS mpi)     octavo::mpi as well, for several ranks on the Cpu device
 
 include(${CMAKE_CURRENT_LIST_DIR}/octavoDependencies.cmake)
 if(NOT TARGET octavo::octavo)
@@ -16,8 +18,15 @@ foreach(octavo_component IN LISTS octavo_FIND_COMPONENTS)
     if(NOT octavo_missing)
       octavo_add_cudnn(octavo_missing ${CMAKE_CURRENT_LIST_DIR}/cudnn_attention.cpp)
     endif()
+  elseif(octavo_component STREQUAL "nccl")
+    octavo_add_cuda(octavo_missing)
+    if(NOT octavo_missing)
+      octavo_add_nccl(octavo_missing)
+    endif()
+  elseif(octavo_component STREQUAL "mpi")
+    octavo_add_mpi(octavo_missing)
   else()
-    set(octavo_missing "there is no such component; there are cuda and cudnn")
+    set(octavo_missing "there is no such component; there are cuda, cudnn, mpi and nccl")
   endif()
   if(octavo_missing)
     set(octavo_${octavo_component}_FOUND FALSE)

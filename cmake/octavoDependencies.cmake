@@ -64,6 +64,44 @@ function(octavo_add_cuda reason)
   target_compile_definitions(octavo::cuda INTERFACE OCTAVO_WITH_CUDA=1)
 endfunction()
 
+# octavo_add_mpi(REASON): defines octavo::mpi, for programs of several ranks on the Cpu device, or says
+# in REASON why it cannot.
+function(octavo_add_mpi reason)
+  set(${reason} "" PARENT_SCOPE)
+  if(TARGET octavo::mpi)
+    return()
+  endif()
+  # The C++ bindings are no part of MPI any more, and their library is not needed.
+  set(MPI_CXX_SKIP_MPICXX ON)
+  find_package(MPI QUIET COMPONENTS CXX)
+  if(NOT MPI_CXX_FOUND)
+    set(${reason} "MPI was not found: install the package libopenmpi-dev, or name its compiler with \
+-DMPI_CXX_COMPILER=" PARENT_SCOPE)
+    return()
+  endif()
+  add_library(octavo::mpi INTERFACE IMPORTED ${octavo_scope})
+  target_link_libraries(octavo::mpi INTERFACE octavo::octavo MPI::MPI_CXX)
+endfunction()
+
+# octavo_add_nccl(REASON): defines octavo::nccl, for programs of several ranks on the Cuda device, or
+# says in REASON why it cannot. octavo::cuda is there.
+function(octavo_add_nccl reason)
+  set(${reason} "" PARENT_SCOPE)
+  if(TARGET octavo::nccl)
+    return()
+  endif()
+  list(PREPEND CMAKE_MODULE_PATH ${CMAKE_CURRENT_FUNCTION_LIST_DIR})
+  find_package(Nccl MODULE QUIET)
+  if(NOT Nccl_FOUND)
+    set(${reason} "NCCL was not found: header ${Nccl_INCLUDE_DIR}, library ${Nccl_LIBRARY}; install \
+libnccl-dev or the Python package nvidia-nccl-cu13, or name its folder with -DNccl_ROOT=" PARENT_SCOPE)
+    return()
+  endif()
+  find_package(Threads REQUIRED)
+  add_library(octavo::nccl INTERFACE IMPORTED ${octavo_scope})
+  target_link_libraries(octavo::nccl INTERFACE octavo::cuda Nccl::Nccl Threads::Threads)
+endfunction()
+
 # octavo_add_cudnn(REASON SOURCE): lets octavo::cuda run attention through cuDNN, or says in REASON
 # why it cannot. The frontend takes half a minute to include, so one library, octavo::cudnn, holds the
 # one file that does.

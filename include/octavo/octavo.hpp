@@ -3,6 +3,7 @@
 #pragma once
 
 #include <octavo/attention/attention.hpp>
+#include <octavo/comm/comm.hpp>
 #include <octavo/core/version.hpp>
 #include <octavo/data/data.hpp>
 #include <octavo/formats/formats.hpp>

@@ -90,7 +90,7 @@ if [[ $way == headers ]]; then
 else
   if [[ $way == installed || $way == cudnn ]]; then
     install_octavo
-    refused "COMPONENTS;mpi" "component mpi: there is no such component"
+    refused "COMPONENTS;opencl" "component opencl: there is no such component"
     if [[ $device == cuda ]]; then
       refused "" "octavo::cuda but the target was not found"
     else
@@ -100,6 +100,17 @@ else
   if [[ $device == cuda ]]; then
     refused "$components" "CMAKE_CUDA_ARCHITECTURES has '90', and the kernels are made for 90a alone" 90
     refused "$components" "CMAKE_CUDA_ARCHITECTURES has 'native', and" native
+  fi
+  if [[ $way == installed && $device == octavo ]] && command -v mpicxx >/dev/null; then
+    # The component mpi: its program is only linked, because a rank is started by mpirun.
+    cp "$program" kept.cpp
+    printf '#include <%s>\n' octavo/comm/mpi_comm.hpp chrono >"$program"
+    echo "int main() { octavo::Mpi mpi(octavo::read_launch(), std::chrono::seconds(60)); }" >>"$program"
+    device=mpi
+    configure "COMPONENTS;mpi" || fail "the configuration with MPI: $(cat configure.log)"
+    cmake --build consumer --target program >build.log 2>&1 || fail "with MPI: $(cat build.log)"
+    device=octavo
+    mv kept.cpp "$program"
   fi
   configure "$components" || fail "the configuration: $(cat configure.log)"
   cmake --build consumer >build.log 2>&1 || fail "the build: $(cat build.log)"

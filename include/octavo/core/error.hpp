@@ -72,6 +72,12 @@ class CublasError : public Error {
   using Error::Error;
 };
 
+/// Ranks that train one model do not answer each other, or differ where they must be alike.
+class CommError : public Error {
+ public:
+  using Error::Error;
+};
+
 /// Joins values to one message: `message("batch is ", 0, "; give at least 1")`.
 template <class... Parts>
 [[nodiscard]] std::string message(const Parts&... parts) {

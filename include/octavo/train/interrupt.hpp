@@ -2,6 +2,7 @@
 /// Stopping a run between two steps, on Ctrl-C or by a scheduler.
 #pragma once
 
+#include <octavo/comm/wait_note.hpp>
 #include <octavo/core/version.hpp>
 
 #include <atomic>
@@ -16,7 +17,8 @@
 
 namespace octavo::inline OCTAVO_ABI {
 
-/// While one lives, SIGINT and SIGTERM are noted instead of ending the program. What comes within a
+/// While one lives, SIGINT and SIGTERM are noted instead of ending the program; what the process
+/// waits for then (`WaitNote`) is written to standard error. What comes within a
 /// second is the same wish: schedulers and terminals may send a signal more than once. One that
 /// comes later ends the program at once.
 class InterruptGuard {
@@ -55,6 +57,7 @@ class InterruptGuard {
     std::int64_t first = 0;
     if (first_time.compare_exchange_strong(first, time)) {
       signal_number = number;
+      WaitNote::write();
       acknowledge();
     } else if (time - first > repeats_nanoseconds) {
       std::signal(number, SIG_DFL);

@@ -1,0 +1,64 @@
+/// @file
+/// What ranks that train one model send each other.
+#pragma once
+
+#include <octavo/tensor/tensor_view.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace octavo::inline OCTAVO_ABI {
+
+/// The ranks that train one model, as one of them sees them. All ranks make the same calls in the
+/// same order. Nothing here adds numbers up: a sum's order, and so its bits, is the caller's.
+///
+/// An interface, because how a program was launched is known when it runs, and one that runs alone
+/// is the same program: the types of models, recipes and sharding say what is sent and in which
+/// format, this only carries bytes.
+///
+/// What takes a context enqueues; on the `Cpu` device that is to do it. `what` names the operation
+/// in errors, such as "weights of run 3"; it lives as long as the communicator.
+/// @throws CommError  naming ranks and operation, where others do not answer within the time that
+///                    the communicator was made with; whoever catches it ends the program
+template <Device D>
+class Communicator {
+ public:
+  Communicator() = default;
+  Communicator(const Communicator&) = delete;
+  Communicator& operator=(const Communicator&) = delete;
+  virtual ~Communicator() = default;
+
+  [[nodiscard]] virtual int rank() const = 0;
+  [[nodiscard]] virtual int size() const = 0;
+
+  /// Gives each rank the parts of all, in the order of ranks.
+  /// @param part   this rank's; may be its own place in `whole`
+  /// @param whole  [size() · part's bytes]
+  virtual void all_gather(TensorView<const std::byte, 1, D> part, TensorView<std::byte, 1, D> whole,
+                          const char* what, const Context<D>& context) = 0;
+
+  /// Sends the p-th part to rank p, and receives one from it.
+  /// @param parts     [size() · a part's bytes]
+  /// @param received  likewise, the parts from all ranks in their order; no part of `parts`
+  virtual void all_to_all(TensorView<const std::byte, 1, D> parts,
+                          TensorView<std::byte, 1, D> received, const char* what,
+                          const Context<D>& context) = 0;
+
+  /// Makes each value the largest of all ranks'.
+  virtual void all_reduce_max(TensorView<std::uint32_t, 1, D> values, const char* what,
+                              const Context<D>& context) = 0;
+
+  /// As all_gather, in the host's memory. Waits for the other ranks, not for the device.
+  virtual void all_gather_host_sync(std::span<const std::byte> part, std::span<std::byte> whole,
+                                    const char* what) = 0;
+
+  /// Waits until all that was enqueued on the context has run, operations of this among it.
+  /// @param what  what is waited for, such as "step"
+  virtual void wait_sync(const Context<D>& context, const char* what) {
+    (void)what;
+    context.synchronize();
+  }
+};
+
+}  // namespace octavo

@@ -1,0 +1,255 @@
+/// @file
+/// How a program was launched: which of how many ranks this process is.
+#pragma once
+
+#include <octavo/core/error.hpp>
+
+#include <array>
+#include <charconv>
+#include <cstddef>
+#include <cstdlib>
+#include <functional>
+#include <limits>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace octavo::inline OCTAVO_ABI {
+
+/// Who said which rank a process is.
+enum class Launcher { none, flags, torchrun, open_mpi, slurm, pmi };
+
+[[nodiscard]] constexpr const char* name_of(Launcher launcher) {
+  constexpr std::array names{"nobody", "flags", "torchrun", "Open MPI", "Slurm", "PMI"};
+  return names[static_cast<std::size_t>(launcher)];
+}
+
+/// What a program was told by its own flags, such as `--rank`; each comes before what the
+/// environment says. A rank needs the world's size, and the other way round.
+struct LaunchFlags {
+  std::optional<int> rank{};                    ///< `--rank`
+  std::optional<int> world_size{};              ///< `--world-size`
+  std::optional<int> local_rank{};              ///< `--local-rank`
+  std::optional<int> local_world_size{};        ///< `--local-world-size`
+  std::optional<std::string> master_address{};  ///< `--master-address`
+  std::optional<int> port{};                    ///< `--port`, of the rendezvous itself
+};
+
+/// Which of how many ranks a process is.
+struct Launch {
+  Launcher launcher = Launcher::none;
+  int rank = 0;
+  int size = 1;
+  std::optional<int>
+      local_rank{};  ///< among the ranks of its host; none: the launcher does not say
+  std::optional<int> local_size{};  ///< ranks of its host; none: the launcher does not say
+  std::string master_address{};     ///< host of rank 0; empty: the launcher does not say
+  /// Where rank 0 waits for the others (`Rendezvous`): as `--port` says, else 1000 above
+  /// MASTER_PORT, which torchrun's own agent may have taken (1000 below it, where there is no such
+  /// port above), else 30500.
+  int port = 30500;
+};
+
+/// Looks up a variable of the environment; null: it is not set.
+using EnvironmentLookup = std::function<const char*(const char*)>;
+
+namespace detail {
+
+/// The variables of one launcher. An entry that is null: the launcher has none for it.
+struct LaunchVariables {
+  Launcher launcher;
+  const char* rank;
+  const char* size;
+  const char* local_rank;
+  const char* local_size;
+};
+
+inline constexpr std::array<LaunchVariables, 4> launch_variables{{
+    {Launcher::torchrun, "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"},
+    {Launcher::open_mpi, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
+     "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"},
+    {Launcher::slurm, "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", nullptr},
+    {Launcher::pmi, "PMI_RANK", "PMI_SIZE", nullptr, nullptr},
+}};
+
+/// Reads what launchers say of a process.
+class LaunchReader {
+ public:
+  explicit LaunchReader(const EnvironmentLookup& lookup) : lookup_(lookup) {}
+
+  [[nodiscard]] Launch read(const LaunchFlags& flags) const {
+    Launch launch = of_flags(flags);
+    if (launch.launcher == Launcher::none) launch = of_environment();
+    if (launch.size == 1) launch.local_rank = 0, launch.local_size = 1;
+    set_meeting_place(flags, launch);
+    return launch;
+  }
+
+ private:
+  [[nodiscard]] std::optional<std::string> text(const char* variable) const {
+    const char* value = variable == nullptr ? nullptr : lookup_(variable);
+    return value == nullptr ? std::nullopt : std::optional<std::string>(value);
+  }
+
+  /// A number from `least` on; none: the variable is not set.
+  [[nodiscard]] std::optional<int> number(const char* variable, int least) const {
+    const std::optional<std::string> value = text(variable);
+    if (!value) return std::nullopt;
+    int result = 0;
+    const char* end = value->data() + value->size();
+    const auto [stop, error] = std::from_chars(value->data(), end, result);
+    require<ConfigError>(error == std::errc() && stop == end && result >= least, variable, " is '",
+                         *value, "'; a whole number from ", least,
+                         " on is needed: start with a launcher that sets it, or unset it");
+    return result;
+  }
+
+  /// "RANK=3", or "RANK is not set".
+  [[nodiscard]] std::string said(const char* variable) const {
+    const std::optional<std::string> value = text(variable);
+    return value ? message(variable, "=", *value) : message(variable, " is not set");
+  }
+  [[nodiscard]] std::string said(const LaunchVariables& of) const {
+    std::string all;
+    for (const char* variable : {of.rank, of.size, of.local_rank, of.local_size}) {
+      if (variable != nullptr) all += (all.empty() ? "" : ", ") + said(variable);
+    }
+    return all;
+  }
+
+  /// The set of a launcher, which is all there or not at all.
+  [[nodiscard]] std::optional<Launch> of_launcher(const LaunchVariables& of) const {
+    const std::optional<int> rank = number(of.rank, 0);
+    const std::optional<int> size = number(of.size, 1);
+    const std::optional<int> local_rank = number(of.local_rank, 0);
+    const std::optional<int> local_size = number(of.local_size, 1);
+    if (!rank && !size && !local_rank && !local_size) return std::nullopt;
+    // A job of Slurm's that srun did not start has a number of tasks, but is none of them.
+    if (of.launcher == Launcher::slurm && !rank && !local_rank) return std::nullopt;
+    require<ConfigError>(rank && size && (local_rank || of.local_rank == nullptr) &&
+                             (local_size || of.local_size == nullptr),
+                         "the variables of ", name_of(of.launcher), " are set in part: ", said(of),
+                         "; start with a launcher that sets all of them, or unset them");
+    require<ConfigError>(
+        *rank < *size && local_rank.value_or(0) <= *rank && local_size.value_or(1) <= *size &&
+            local_rank.value_or(0) < local_size.value_or(*size),
+        "the variables of ", name_of(of.launcher), " contradict each other: ", said(of),
+        "; a rank is below its size, and a host has no more ranks than the world");
+    return Launch{.launcher = of.launcher,
+                  .rank = *rank,
+                  .size = *size,
+                  .local_rank = local_rank,
+                  .local_size = local_size};
+  }
+
+  /// The innermost launcher's. Two that contradict each other, where the one is not known to run
+  /// inside the other, mean that one is left over from something else.
+  [[nodiscard]] Launch of_environment() const {
+    std::optional<Launch> first;
+    const LaunchVariables* from = nullptr;
+    for (const LaunchVariables& variables : launch_variables) {
+      const std::optional<Launch> next = of_launcher(variables);
+      if (!next) continue;
+      require<ConfigError>(
+          !first || (next->rank == first->rank && next->size == first->size),
+          "two launchers contradict each other: ", from == nullptr ? "" : said(*from), " and ",
+          said(variables), "; unset the variables of the one that did not start this program");
+      if (!first) {
+        first = next;
+        from = &variables;
+      }
+      if (runs_inside_others(next->launcher)) break;
+    }
+    return first.value_or(Launch{});
+  }
+
+  /// torchrun, where it was it that set the variables which bear its name, and mpirun in a job of
+  /// Slurm's: what is left in the table is then of whatever started them.
+  [[nodiscard]] bool runs_inside_others(Launcher launcher) const {
+    return launcher == Launcher::open_mpi ||
+           (launcher == Launcher::torchrun && text("TORCHELASTIC_RUN_ID").has_value());
+  }
+
+  [[nodiscard]] static Launch of_flags(const LaunchFlags& flags) {
+    const auto said = [](const char* flag, const std::optional<int>& value) {
+      return value ? message(flag, " ", *value) : message("no ", flag);
+    };
+    const std::string all =
+        message(said("--rank", flags.rank), ", ", said("--world-size", flags.world_size), ", ",
+                said("--local-rank", flags.local_rank), ", ",
+                said("--local-world-size", flags.local_world_size));
+    if (!flags.rank && !flags.world_size && !flags.local_rank && !flags.local_world_size) return {};
+    require<ConfigError>(flags.rank && flags.world_size, "the rank is given in part: ", all,
+                         "; give --rank and --world-size both, or let a launcher say them");
+    const int rank = *flags.rank;
+    const int size = *flags.world_size;
+    const int local_rank = flags.local_rank.value_or(0);
+    const int local_size = flags.local_world_size.value_or(size);
+    require<ConfigError>(0 <= rank && rank < size && 0 <= local_rank && local_rank <= rank &&
+                             local_rank < local_size && local_size <= size,
+                         "the flags contradict each other: ", all,
+                         "; a rank is from 0 on and below its size, and a host has no more ranks "
+                         "than the world");
+    return {.launcher = Launcher::flags,
+            .rank = rank,
+            .size = size,
+            .local_rank = flags.local_rank,
+            .local_size = flags.local_world_size};
+  }
+
+  void set_meeting_place(const LaunchFlags& flags, Launch& launch) const {
+    constexpr int most = 65535;
+    const std::optional<int> master_port = number("MASTER_PORT", 1);
+    require<ConfigError>(master_port.value_or(1) <= most, "MASTER_PORT is ",
+                         master_port.value_or(1), "; a port is at most ", most);
+    require<ConfigError>(!flags.port || (0 < *flags.port && *flags.port <= most), "--port is ",
+                         flags.port.value_or(0), "; a port is from 1 to ", most);
+    if (flags.port) {
+      launch.port = *flags.port;
+    } else if (master_port) {
+      launch.port = *master_port + (*master_port + 1000 <= most ? 1000 : -1000);
+    }
+    if (flags.master_address) {
+      launch.master_address = *flags.master_address;
+    } else if (const std::optional<std::string> address = text("MASTER_ADDR")) {
+      require<ConfigError>(!address->empty(), "MASTER_ADDR is empty; name the host of rank 0");
+      launch.master_address = *address;
+    } else if (launch.local_size == launch.size) {
+      launch.master_address = "127.0.0.1";
+    } else if (launch.launcher == Launcher::slurm) {
+      launch.master_address = first_host(text("SLURM_STEP_NODELIST").value_or(""));
+    }
+  }
+
+  /// "gpu07" of Slurm's "gpu[07-09,12],cpu1": by default it has rank 0.
+  [[nodiscard]] static std::string first_host(std::string_view nodes) {
+    const std::size_t end = nodes.find_first_of(",[");
+    std::string host(nodes.substr(0, end));
+    if (end == std::string_view::npos || nodes[end] == ',') return host;
+    const std::string_view range = nodes.substr(end + 1);
+    return host.append(range.substr(0, range.find_first_of("-,]")));
+  }
+
+  const EnvironmentLookup& lookup_;
+};
+
+}  // namespace detail
+
+/// Which rank this process is: as flags say, else torchrun's variables (RANK, WORLD_SIZE,
+/// LOCAL_RANK, LOCAL_WORLD_SIZE), else Open MPI's (OMPI_COMM_WORLD_…), else those of Slurm's srun
+/// (SLURM_PROCID, SLURM_NTASKS, SLURM_LOCALID), else PMI's (PMI_RANK, PMI_SIZE); where none is set,
+/// the only one. MASTER_ADDR and MASTER_PORT count with each of them.
+/// @param lookup  a variable's value, or null: such as `std::getenv`
+/// @throws ConfigError  naming variables and values: for a set that is there in part or contradicts
+///                      itself, and for two sets that contradict each other although neither's
+///                      launcher runs in the other's
+[[nodiscard]] inline Launch read_launch(const LaunchFlags& flags, const EnvironmentLookup& lookup) {
+  return detail::LaunchReader(lookup).read(flags);
+}
+
+/// The same, of this process's environment.
+[[nodiscard]] inline Launch read_launch(const LaunchFlags& flags = {}) {
+  return read_launch(flags, [](const char* variable) { return std::getenv(variable); });
+}
+
+}  // namespace octavo

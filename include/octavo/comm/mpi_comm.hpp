@@ -1,0 +1,158 @@
+/// @file
+/// Ranks on the `Cpu` device that send each other messages through MPI. Not part of octavo.hpp: a
+/// program that includes this needs MPI's headers and library.
+#pragma once
+
+#include <octavo/comm/communicator.hpp>
+#include <octavo/comm/mpi.hpp>
+#include <octavo/comm/mpi_exchange.hpp>
+#include <octavo/core/error.hpp>
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <thread>
+#include <vector>
+
+namespace octavo::inline OCTAVO_ABI {
+
+/// All ranks of an MPI program. Each operation is made of messages between every two of them, so
+/// that a rank which does not answer is known by its number; MPI's own collectives cannot say who
+/// is missing. For one thread, the one that made the `Mpi`.
+/// @throws CommError  from every operation, naming it and the ranks that did not take part within
+///                    the time-out of the `Mpi`, or with another number of bytes; the program then
+///                    has to end, for which leaving the block of the `Mpi` is enough
+class MpiComm final : public Communicator<Cpu> {
+ public:
+  /// All ranks call it together; a program may have several.
+  /// @param mpi              outlives this
+  /// @param largest_message  bytes; longer parts go in pieces
+  explicit MpiComm(Mpi& mpi, std::size_t largest_message = std::size_t{1} << 30)
+      : mpi_(mpi), route_(mpi.world_) {
+    require<ConfigError>(0 < largest_message && largest_message <= std::size_t{1} << 30,
+                         "messages of ", largest_message, " bytes: give 1 to ",
+                         std::size_t{1} << 30);
+    route_.largest_message = largest_message;
+    guarded([&] {
+      detail::MpiExchange start(mpi_.world_, "barrier", "start of a communicator", 0);
+      mpi_.meet(start);
+      duplicate();
+    });
+  }
+  ~MpiComm() override {
+    if (!mpi_.has_failed_) MPI_Comm_free(&route_.communicator);
+  }
+
+  [[nodiscard]] int rank() const override { return route_.rank; }
+  [[nodiscard]] int size() const override { return route_.size; }
+
+  void all_gather(TensorView<const std::byte, 1, Cpu> part, TensorView<std::byte, 1, Cpu> whole,
+                  const char* what, const Context<Cpu>&) override {
+    gather("all-gather", what, part.data(), part.bytes(), whole.data(), whole.bytes());
+  }
+
+  void all_to_all(TensorView<const std::byte, 1, Cpu> parts, TensorView<std::byte, 1, Cpu> received,
+                  const char* what, const Context<Cpu>&) override {
+    const std::size_t bytes = parts.bytes() / static_cast<std::size_t>(size());
+    require<ShapeError>(bytes * static_cast<std::size_t>(size()) == parts.bytes() &&
+                            received.bytes() == parts.bytes(),
+                        "all_to_all '", what, "': ", parts.bytes(), " bytes to send and ",
+                        received.bytes(), " to receive; both have to be ", size(),
+                        " parts of one size");
+    exchange(
+        "all-to-all", what, bytes, [&](int peer) { return at(parts.data(), peer, bytes); },
+        [&](int peer) { return at(received.data(), peer, bytes); });
+  }
+
+  void all_reduce_max(TensorView<std::uint32_t, 1, Cpu> values, const char* what,
+                      const Context<Cpu>&) override {
+    const auto* own = reinterpret_cast<const std::byte*>(values.data());
+    const auto count = static_cast<std::size_t>(values.size());
+    all_values_.resize(count * static_cast<std::size_t>(size()));
+    gather("maximum", what, own, values.bytes(), reinterpret_cast<std::byte*>(all_values_.data()),
+           all_values_.size() * sizeof(std::uint32_t));
+    for (std::size_t i = 0; i < all_values_.size(); ++i) {
+      std::uint32_t& value = values.data()[i % count];
+      value = std::max(value, all_values_[i]);
+    }
+  }
+
+  void all_gather_host_sync(std::span<const std::byte> part, std::span<std::byte> whole,
+                            const char* what) override {
+    gather("all-gather", what, part.data(), part.size(), whole.data(), whole.size());
+  }
+
+ private:
+  template <class Byte>
+  static Byte* at(Byte* data, int rank, std::size_t bytes) {
+    return data + static_cast<std::size_t>(rank) * bytes;
+  }
+
+  void gather(const char* kind, const char* what, const std::byte* part, std::size_t bytes,
+              std::byte* whole, std::size_t whole_bytes) {
+    require<ShapeError>(whole_bytes == bytes * static_cast<std::size_t>(size()), kind, " '", what,
+                        "': ", size(), " parts of ", bytes, " bytes do not make ", whole_bytes);
+    exchange(
+        kind, what, bytes, [&](int) { return part; },
+        [&](int peer) { return at(whole, peer, bytes); });
+  }
+
+  /// Sends `bytes` from `source(rank)` to each rank, and receives as many from it to
+  /// `target(rank)`.
+  template <class Source, class Target>
+  void exchange(const char* kind, const char* what, std::size_t bytes, const Source& source,
+                const Target& target) {
+    guarded([&] {
+      detail::MpiExchange exchange(route_, kind, what, ++operations_);
+      for (int peer = 0; peer < size(); ++peer) {
+        if (peer != rank()) exchange.receive(peer, target(peer), bytes);
+      }
+      // Each rank begins with its neighbour, so that not all send to rank 0 first.
+      for (int i = 1; i < size(); ++i) {
+        const int peer = (rank() + i) % size();
+        exchange.send(peer, source(peer), bytes);
+      }
+      if (bytes != 0 && target(rank()) != source(rank()))
+        std::memcpy(target(rank()), source(rank()), bytes);
+      exchange.wait();
+    });
+  }
+
+  template <class Operation>
+  void guarded(const Operation& operation) {
+    require<CommError>(!mpi_.has_failed_,
+                       "an operation between the ranks failed before; the "
+                       "program has to end");
+    try {
+      operation();
+    } catch (...) {
+      mpi_.has_failed_ = true;
+      throw;
+    }
+  }
+
+  /// A space of messages that no one else's get into.
+  void duplicate() {
+    using Clock = std::chrono::steady_clock;
+    MPI_Request request = MPI_REQUEST_NULL;
+    detail::check_mpi(MPI_Comm_idup(mpi_.world_.communicator, &route_.communicator, &request),
+                      "MPI_Comm_idup");
+    const Clock::time_point deadline = Clock::now() + route_.time_out;
+    for (int is_done = 0; is_done == 0;) {
+      detail::check_mpi(MPI_Test(&request, &is_done, MPI_STATUS_IGNORE), "MPI_Comm_idup");
+      require<CommError>(is_done != 0 || Clock::now() < deadline, "MPI_Comm_idup has not ended in ",
+                         detail::seconds_text(route_.time_out), "; a rank does not answer");
+      std::this_thread::yield();
+    }
+  }
+
+  Mpi& mpi_;
+  detail::MpiRoute route_;
+  std::uint64_t operations_ = 0;
+  std::vector<std::uint32_t> all_values_;
+};
+
+}  // namespace octavo

@@ -1,0 +1,267 @@
+/// @file
+/// Ranks find each other through rank 0, and hear of each other's ends.
+#pragma once
+
+#include <octavo/comm/launch.hpp>
+#include <octavo/comm/rank_names.hpp>
+#include <octavo/comm/rendezvous_server.hpp>
+#include <octavo/comm/socket.hpp>
+#include <octavo/comm/wait_note.hpp>
+#include <octavo/core/error.hpp>
+
+#include <array>
+#include <chrono>
+#include <condition_variable>
+#include <cstddef>
+#include <cstring>
+#include <exception>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <utility>
+
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+namespace octavo::inline OCTAVO_ABI {
+
+/// A connection of each rank with rank 0, for what is small and for knowing who is still there.
+/// Rank 0 listens at `Launch::port`; each rank says ten times a time-out, or once a second, from a
+/// thread of its own, that it is there, and what it did last. A rank whose connection closes or
+/// that is silent for a time-out, such as one that was stopped, is lost; all others are told so,
+/// and every call of theirs throws from then on.
+///
+/// Trusts the network: whoever can reach the port can take a rank's place before it does.
+class Rendezvous {
+ public:
+  /// Waits until all ranks are there.
+  /// @param time_out  for that, for each operation, and for a rank's silence
+  /// @throws ConfigError  if the launch does not say where rank 0 is
+  /// @throws CommError    naming the ranks that did not come; if rank 0 does not answer, or another
+  ///                      process has this rank
+  Rendezvous(const Launch& launch, std::chrono::milliseconds time_out)
+      : launch_(launch), time_out_(time_out) {
+    require<ConfigError>(time_out.count() > 0, "the time-out between ranks is ", time_out.count(),
+                         " ms; give more than 0");
+    require<ConfigError>(!launch.master_address.empty(), name_of(launch.launcher),
+                         " does not say the host of rank 0; set MASTER_ADDR for all ranks, such as "
+                         "by mpirun -x MASTER_ADDR=HOST");
+    if (launch.rank == 0)
+      server_.emplace(launch.master_address, launch.port, launch.size, time_out);
+    connect();
+    thread_ = detail::start_quiet_thread([this] { watch(); });
+    try {
+      const std::unique_lock<std::mutex> lock = wait_until([this] { return is_welcome_; }, "start");
+    } catch (...) {
+      leave("it could not begin");
+      throw;
+    }
+  }
+  Rendezvous(const Rendezvous&) = delete;
+  Rendezvous& operator=(const Rendezvous&) = delete;
+  /// Tells the others that this rank has come to its end, or, where an exception is on its way,
+  /// that it gives up. Rank 0 waits for all others to end, a time-out at most.
+  ~Rendezvous() {
+    leave(std::uncaught_exceptions() == 0 ? "" : "an exception ends the program");
+    WaitNote::clear();
+  }
+
+  [[nodiscard]] int rank() const { return launch_.rank; }
+  [[nodiscard]] int size() const { return launch_.size; }
+  [[nodiscard]] std::chrono::milliseconds time_out() const { return time_out_; }
+
+  /// What the other ranks are told if this one is lost.
+  /// @param kind  such as "all-gather"
+  /// @param what  such as "weights of run 3"
+  void set_operation(const char* kind, const char* what) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    operation_ = detail::operation_text(kind, what);
+  }
+
+  /// Gives each rank the parts of all, in the order of ranks: small ones, for they go through rank
+  /// 0. Waits for the others.
+  /// @throws ShapeError  if `whole` is not size() times as long as `part`
+  /// @throws CommError   naming ranks and operation
+  void all_gather_sync(std::span<const std::byte> part, std::span<std::byte> whole,
+                       const char* what) {
+    require<ShapeError>(whole.size() == part.size() * static_cast<std::size_t>(size()),
+                        "all-gather '", what, "': ", size(), " parts of ", part.size(),
+                        " bytes do not make ", whole.size());
+    require_all();
+    set_operation("all-gather", what);
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      std::string content;
+      detail::append_text(content, operation_);
+      content.append(reinterpret_cast<const char*>(part.data()), part.size());
+      stream_.put(detail::FrameKind::gather, content);
+      gathered_.reset();
+    }
+    wake();
+    const std::unique_lock<std::mutex> lock =
+        wait_until([this] { return gathered_.has_value(); }, what);
+    require<CommError>(gathered_->size() == whole.size(), "rank 0 sent ", gathered_->size(),
+                       " bytes in ", operation_, ", not ", whole.size());
+    if (!whole.empty()) std::memcpy(whole.data(), gathered_->data(), whole.size());
+  }
+
+  /// Why the run cannot go on, such as "rank 2 has been silent for 30 s, …"; empty: it can.
+  [[nodiscard]] std::string fault() const {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return fault_;
+  }
+
+  /// @throws CommError  if a rank is lost, naming it and what it did last
+  void require_all() const {
+    const std::string fault_found = fault();
+    require<CommError>(fault_found.empty(), fault_found);
+  }
+
+  /// Tells the others that this rank gives up, and why: they end with a message that says so.
+  void give_up(std::string_view reason) noexcept { leave(reason.empty() ? "no reason" : reason); }
+
+ private:
+  using Clock = detail::RankClock;
+
+  void connect() {
+    const Clock::time_point deadline = Clock::now() + time_out_;
+    const detail::Addresses addresses = detail::addresses_of(launch_.master_address, launch_.port);
+    for (;;) {
+      detail::Descriptor socket = detail::connect_to(addresses.get());
+      if (socket.get() >= 0) {
+        stream_ = detail::FrameStream(std::move(socket));
+        break;
+      }
+      require<CommError>(Clock::now() < deadline, "rank 0 does not answer at ",
+                         launch_.master_address, ":", launch_.port, " for ",
+                         detail::seconds_text(time_out_), " (", std::strerror(errno),
+                         "); see whether it was started, and MASTER_ADDR");
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    }
+    const detail::Hello hello{launch_.rank, launch_.size};
+    stream_.put(detail::FrameKind::hello, {reinterpret_cast<const char*>(&hello), sizeof hello});
+    heard_ = Clock::now();
+  }
+
+  /// The thread: sends and receives until this rank leaves.
+  void watch() {
+    Clock::time_point next_heartbeat = Clock::now();
+    short events = POLLIN;
+    for (bool stands = true;;) {
+      std::array<pollfd, 2> watched{{{wake_.get(), POLLIN, 0}, {stream_.descriptor(), events, 0}}};
+      ::poll(watched.data(), stands ? 2 : 1, 10);
+      const std::lock_guard<std::mutex> lock(mutex_);
+      std::uint64_t wakes = 0;
+      [[maybe_unused]] const ssize_t count = ::read(wake_.get(), &wakes, sizeof wakes);
+      const Clock::time_point now = Clock::now();
+      if (now >= next_heartbeat) {
+        stream_.put(detail::FrameKind::heartbeat, operation_);
+        next_heartbeat = now + detail::heartbeat_interval(time_out_);
+      }
+      if (stands && !exchange(now)) stands = false;
+      events = stream_.has_output() ? POLLIN | POLLOUT : POLLIN;
+      changed_.notify_all();
+      if (has_left_ && (!stands || !stream_.has_output() || now > left_ + time_out_)) return;
+    }
+  }
+
+  /// @return whether the connection stands
+  bool exchange(Clock::time_point now) {
+    try {
+      const bool takes = stream_.flush();
+      const bool gives = stream_.fill();
+      while (const std::optional<detail::Frame> frame = stream_.take()) take_frame(*frame);
+      if (!takes || !gives) fail("rank 0 has closed its connection, as a process does that ends");
+      if (now - heard_ > time_out_)
+        fail(message("rank 0 has been silent for ", detail::seconds_text(time_out_),
+                     ", as a stopped process is"));
+      return takes && gives;
+    } catch (const CommError&) {
+      fail(message("what answers at ", launch_.master_address, ":", launch_.port,
+                   " is no rank 0; give all ranks another --port"));
+      return false;
+    }
+  }
+
+  void take_frame(const detail::Frame& frame) {
+    heard_ = Clock::now();
+    switch (frame.kind) {
+      case detail::FrameKind::welcome:
+        is_welcome_ = true;
+        break;
+      case detail::FrameKind::gather:
+        gathered_ = frame.content;
+        break;
+      case detail::FrameKind::refusal:
+      case detail::FrameKind::fault:
+        fail(frame.content);
+        break;
+      default:
+        break;
+    }
+  }
+
+  /// The first reason is the one to tell; others follow from it.
+  void fail(const std::string& reason) {
+    if (fault_.empty()) fault_ = reason;
+  }
+
+  /// Waits for what the thread brings; rank 0 knows who is late, and says it after a time-out.
+  /// @return the lock under which it was brought
+  template <class Condition>
+  std::unique_lock<std::mutex> wait_until(const Condition& holds, const char* what) {
+    const Clock::time_point deadline = Clock::now() + time_out_ + time_out_ / 2;
+    std::unique_lock<std::mutex> lock(mutex_);
+    WaitNote::set(message("rank ", rank(), " waits for all ranks in '", what, "'"));
+    while (!holds() && fault_.empty()) {
+      require<CommError>(changed_.wait_until(lock, deadline) == std::cv_status::no_timeout,
+                         "rank 0 has not answered for ", detail::seconds_text(time_out_), " in '",
+                         what, "'");
+    }
+    if (!holds()) throw CommError(message(fault_, "; rank ", rank(), " waited in '", what, "'"));
+    WaitNote::set(message("rank ", rank(), " is past '", what, "'"));
+    return lock;
+  }
+
+  void wake() {
+    const std::uint64_t one = 1;
+    [[maybe_unused]] const ssize_t count = ::write(wake_.get(), &one, sizeof one);
+  }
+
+  void leave(std::string_view reason) noexcept {
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      if (has_left_) return;
+      has_left_ = true;
+      left_ = Clock::now();
+      stream_.put(detail::FrameKind::farewell, reason);
+    }
+    wake();
+    thread_.join();
+    stream_ = {};
+    server_.reset();
+  }
+
+  Launch launch_;
+  std::chrono::milliseconds time_out_;
+  std::optional<detail::RendezvousServer> server_;
+  detail::Descriptor wake_{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
+
+  mutable std::mutex mutex_;  // of all that follows but the thread
+  std::condition_variable changed_;
+  detail::FrameStream stream_;
+  std::string operation_{"nothing yet"};
+  std::string fault_;
+  std::optional<std::string> gathered_;
+  bool is_welcome_ = false;
+  bool has_left_ = false;
+  Clock::time_point left_;
+  Clock::time_point heard_;
+  std::thread thread_;
+};
+
+}  // namespace octavo

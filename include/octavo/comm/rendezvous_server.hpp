@@ -1,0 +1,318 @@
+/// @file
+/// The place at which ranks find each other, and where it is noticed that one is lost.
+#pragma once
+
+#include <octavo/comm/packed_text.hpp>
+#include <octavo/comm/rank_names.hpp>
+#include <octavo/comm/socket.hpp>
+#include <octavo/core/error.hpp>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <csignal>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <poll.h>
+#include <signal.h>
+#include <sys/socket.h>
+
+namespace octavo::inline OCTAVO_ABI::detail {
+
+using RankClock = std::chrono::steady_clock;
+
+/// How often a rank says that it is there.
+[[nodiscard]] inline std::chrono::milliseconds heartbeat_interval(
+    std::chrono::milliseconds time_out) {
+  return std::clamp(time_out / 10, std::chrono::milliseconds(10), std::chrono::milliseconds(1000));
+}
+
+/// Starts a thread that takes no signals: those are for the program's own.
+template <class Body>
+std::thread start_quiet_thread(Body body) {
+  sigset_t all;
+  sigset_t before;
+  ::sigfillset(&all);
+  ::pthread_sigmask(SIG_SETMASK, &all, &before);
+  std::thread thread(std::move(body));
+  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  return thread;
+}
+
+/// What a rank says first.
+struct Hello {
+  std::int32_t rank;
+  std::int32_t size;
+};
+
+/// Serves all ranks, rank 0 too, from a thread of its own in rank 0's process.
+class RendezvousServer {
+ public:
+  /// @throws CommError  if the port is taken
+  RendezvousServer(const std::string& host, int port, int ranks, std::chrono::milliseconds time_out)
+      : listener_(listen_at(host, port)),
+        port_(port),
+        time_out_(time_out),
+        seats_(static_cast<std::size_t>(ranks)),
+        thread_(start_quiet_thread([this] { serve(); })) {}
+  RendezvousServer(const RendezvousServer&) = delete;
+  RendezvousServer& operator=(const RendezvousServer&) = delete;
+  /// Waits until all ranks have come to their ends, or the time is over.
+  ~RendezvousServer() {
+    is_ending_ = true;
+    thread_.join();
+  }
+
+ private:
+  /// A rank's connection.
+  struct Seat {
+    enum class State { empty, taken, left };
+    State state = State::empty;
+    FrameStream stream{};
+    RankClock::time_point heard{};
+    std::string operation{"nothing yet"};
+  };
+  /// A connection that has not said whose it is.
+  struct Visitor {
+    FrameStream stream;
+    RankClock::time_point since;
+  };
+  /// The gathering under way.
+  struct Gathering {
+    std::string operation{};
+    std::vector<std::optional<std::string>> parts{};
+    std::size_t arrived = 0;
+    RankClock::time_point since{};
+  };
+
+  void serve() {
+    const RankClock::time_point start = RankClock::now();
+    std::optional<RankClock::time_point> end;
+    RankClock::time_point next_heartbeat = start;
+    for (;;) {
+      wait_for_input();
+      greet();
+      for (std::size_t rank = 0; rank < seats_.size(); ++rank) hear(static_cast<int>(rank));
+      const RankClock::time_point now = RankClock::now();
+      look_for_silence(now, start);
+      if (now >= next_heartbeat) {
+        tell_all(FrameKind::heartbeat, "");
+        next_heartbeat = now + heartbeat_interval(time_out_);
+      }
+      for (Seat& seat : seats_) {
+        if (seat.state == Seat::State::taken) (void)seat.stream.flush();  // `hear` sees the end
+      }
+      if (is_ending_ && !end) end = now + time_out_;
+      if (end && (now >= *end || nobody_is_there())) return;
+    }
+  }
+
+  void wait_for_input() {
+    std::vector<pollfd> watched{{listener_.get(), POLLIN, 0}};
+    const auto watch = [&](const FrameStream& stream) {
+      const int events = POLLIN | (stream.has_output() ? POLLOUT : 0);
+      watched.push_back({stream.descriptor(), static_cast<short>(events), 0});
+    };
+    for (const Seat& seat : seats_) {
+      if (seat.state == Seat::State::taken) watch(seat.stream);
+    }
+    for (const Visitor& visitor : visitors_) watch(visitor.stream);
+    ::poll(watched.data(), watched.size(), 10);
+  }
+
+  void greet() {
+    constexpr std::size_t most_visitors = 256;
+    while (visitors_.size() < most_visitors) {
+      Descriptor socket(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+      if (socket.get() < 0) break;
+      set_prompt(socket.get());
+      visitors_.push_back({FrameStream(std::move(socket)), RankClock::now()});
+    }
+    std::erase_if(visitors_, [this](Visitor& visitor) { return has_been_seen_to(visitor); });
+  }
+
+  /// Whether a visitor has taken a seat, or is none that can have one: a stranger, who may send
+  /// anything or nothing, gets no answer and delays nobody.
+  bool has_been_seen_to(Visitor& visitor) {
+    constexpr std::chrono::seconds patience(5);
+    try {
+      const bool stands = visitor.stream.fill();
+      const std::optional<Frame> frame = visitor.stream.take(sizeof(Hello));
+      if (!frame) return !stands || RankClock::now() - visitor.since > patience;
+      if (frame->kind != FrameKind::hello || frame->content.size() != sizeof(Hello)) return true;
+      Hello hello{};
+      std::memcpy(&hello, frame->content.data(), sizeof hello);
+      const std::string refusal = why_refused(hello);
+      if (refusal.empty()) {
+        seat(hello.rank, std::move(visitor.stream));
+      } else {
+        visitor.stream.put(FrameKind::refusal, refusal);
+        (void)visitor.stream.flush();
+      }
+    } catch (const CommError&) {
+    }
+    return true;
+  }
+
+  [[nodiscard]] std::string why_refused(const Hello& hello) const {
+    const int ranks = static_cast<int>(seats_.size());
+    if (hello.size != ranks || hello.rank < 0 || hello.rank >= ranks)
+      return message("rank ", hello.rank, " of ", hello.size, " comes to port ", port_,
+                     " of a run of ", ranks, " ranks; give each run a --port of its own");
+    const Seat& seat = seats_[static_cast<std::size_t>(hello.rank)];
+    if (seat.state != Seat::State::empty)
+      return message("there is a rank ", hello.rank, " of ", ranks, " already at port ", port_,
+                     "; give each process a rank of its own, and each run a --port of its own");
+    return "";
+  }
+
+  void seat(int rank, FrameStream stream) {
+    Seat& seat = seats_[static_cast<std::size_t>(rank)];
+    seat.stream = std::move(stream);
+    seat.heard = RankClock::now();
+    seat.state = Seat::State::taken;
+    if (!fault_.empty()) seat.stream.put(FrameKind::fault, fault_);
+    if (missing().empty() && fault_.empty()) {
+      has_begun_ = true;
+      tell_all(FrameKind::welcome, "");
+    }
+  }
+
+  void hear(int rank) {
+    Seat& seat = seats_[static_cast<std::size_t>(rank)];
+    if (seat.state != Seat::State::taken) return;
+    try {
+      const bool stands = seat.stream.fill();
+      while (std::optional<Frame> frame = seat.stream.take()) {
+        seat.heard = RankClock::now();
+        take_frame(rank, seat, *frame);
+      }
+      if (!stands && seat.state == Seat::State::taken)
+        lose(rank, "has closed its connection, as a process does that ends");
+    } catch (const CommError& error) {
+      lose(rank, message("sent what cannot be read: ", error.what()));
+    }
+  }
+
+  void take_frame(int rank, Seat& seat, const Frame& frame) {
+    std::string_view content = frame.content;
+    if (frame.kind == FrameKind::heartbeat) {
+      seat.operation = frame.content;
+    } else if (frame.kind == FrameKind::gather) {
+      const std::string_view operation = take_text(content);
+      seat.operation = operation;
+      gather(rank, operation, content);
+    } else if (frame.kind == FrameKind::farewell) {
+      if (frame.content.empty()) {
+        seat.state = Seat::State::left;
+      } else {
+        lose(rank, message("gave up: ", frame.content));
+      }
+    }
+  }
+
+  void gather(int rank, std::string_view operation, std::string_view part) {
+    if (gathering_.arrived == 0) {
+      gathering_ = {std::string(operation), {}, 0, RankClock::now()};
+      gathering_.parts.resize(seats_.size());
+    }
+    if (gathering_.operation != operation) {
+      declare(message("rank ", rank, " is in ", operation, " while others are in ",
+                      gathering_.operation,
+                      "; all ranks must make the same calls in the same order"));
+      return;
+    }
+    gathering_.parts[static_cast<std::size_t>(rank)] = part;
+    if (++gathering_.arrived < seats_.size()) return;
+    std::string whole;
+    for (std::size_t i = 0; i < seats_.size(); ++i) {
+      if (gathering_.parts[i]->size() != part.size()) {
+        declare(message("rank ", i, " gives ", gathering_.parts[i]->size(), " bytes to ", operation,
+                        " and rank ", rank, " ", part.size(), "; all must give as many"));
+        return;
+      }
+      whole += *gathering_.parts[i];
+    }
+    gathering_ = {};
+    tell_all(FrameKind::gather, whole);
+  }
+
+  void look_for_silence(RankClock::time_point now, RankClock::time_point start) {
+    for (std::size_t rank = 0; rank < seats_.size(); ++rank) {
+      const Seat& seat = seats_[rank];
+      if (seat.state == Seat::State::taken && now - seat.heard > time_out_)
+        lose(static_cast<int>(rank),
+             message("has been silent for ", seconds_text(time_out_), ", as a stopped process is"));
+    }
+    if (!has_begun_ && now - start > time_out_) {
+      const std::vector<int> absent = missing();
+      declare(message(rank_names(absent), " ", has_or_have(absent), " not come to port ", port_,
+                      " of rank 0's host within ", seconds_text(time_out_),
+                      "; see whether all were started, and can reach that host"));
+    }
+    if (gathering_.arrived != 0 && now - gathering_.since > time_out_) {
+      std::vector<int> silent;
+      for (std::size_t rank = 0; rank < seats_.size(); ++rank) {
+        if (!gathering_.parts[rank]) silent.push_back(static_cast<int>(rank));
+      }
+      declare(no_answer_text(silent, time_out_, gathering_.operation));
+    }
+  }
+
+  /// A rank will not be heard of again.
+  void lose(int rank, const std::string& how) {
+    Seat& seat = seats_[static_cast<std::size_t>(rank)];
+    seat.state = Seat::State::left;
+    seat.stream = {};
+    declare(message("rank ", rank, " ", how, "; its last operation was ", seat.operation));
+  }
+
+  /// Tells all ranks what is wrong; what follows from it is not told.
+  void declare(const std::string& fault) {
+    if (!fault_.empty()) return;
+    fault_ = fault;
+    gathering_ = {};
+    has_begun_ = true;
+    tell_all(FrameKind::fault, fault);
+  }
+
+  void tell_all(FrameKind kind, const std::string& content) {
+    for (Seat& seat : seats_) {
+      if (seat.state == Seat::State::taken) seat.stream.put(kind, content);
+    }
+  }
+
+  [[nodiscard]] std::vector<int> missing() const {
+    std::vector<int> ranks;
+    for (std::size_t rank = 0; rank < seats_.size(); ++rank) {
+      if (seats_[rank].state == Seat::State::empty) ranks.push_back(static_cast<int>(rank));
+    }
+    return ranks;
+  }
+  [[nodiscard]] bool nobody_is_there() const {
+    return std::none_of(seats_.begin(), seats_.end(),
+                        [](const Seat& seat) { return seat.state == Seat::State::taken; });
+  }
+
+  Descriptor listener_;
+  int port_;
+  std::chrono::milliseconds time_out_;
+  std::vector<Seat> seats_;
+  std::vector<Visitor> visitors_;
+  Gathering gathering_;
+  std::string fault_;
+  bool has_begun_ = false;
+  std::atomic<bool> is_ending_{false};
+  std::thread thread_;  // the last: it uses all others
+};
+
+}  // namespace octavo::inline OCTAVO_ABI::detail

@@ -1,0 +1,126 @@
+/// @file
+/// What ranks have to have in common, compared before they train.
+#pragma once
+
+#include <octavo/comm/communicator.hpp>
+#include <octavo/comm/packed_text.hpp>
+#include <octavo/comm/rank_names.hpp>
+#include <octavo/core/error.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace octavo::inline OCTAVO_ABI {
+
+/// Something that all ranks must agree on, such as {"model", "llama3_8b"}. A value may be long:
+/// what is reported is where values differ. Of a file, say its digest.
+struct RankFact {
+  std::string name;
+  std::string value;
+};
+
+namespace detail {
+
+/// Gives each rank the texts of all.
+template <class Ranks>
+std::vector<std::string> all_gather_texts(Ranks& communicator, const std::string& text,
+                                          const char* what) {
+  const auto ranks = static_cast<std::size_t>(communicator.size());
+  const std::uint64_t length = text.size();
+  std::vector<std::uint64_t> lengths(ranks);
+  communicator.all_gather_host_sync(std::as_bytes(std::span(&length, 1)),
+                                    std::as_writable_bytes(std::span(lengths)), what);
+  const std::uint64_t longest = *std::max_element(lengths.begin(), lengths.end());
+  std::string part = text;
+  part.resize(longest);
+  std::string whole(longest * ranks, '\0');
+  communicator.all_gather_host_sync(std::as_bytes(std::span(part)),
+                                    std::as_writable_bytes(std::span(whole)), what);
+  std::vector<std::string> texts;
+  for (std::size_t rank = 0; rank < ranks; ++rank) {
+    texts.push_back(whole.substr(rank * longest, lengths[rank]));
+  }
+  return texts;
+}
+
+/// Which ranks have which value of one fact.
+using RanksOfValues = std::map<std::string, std::vector<int>>;
+
+/// The place from which on values differ, in a few words.
+inline std::string difference_text(const std::string& value, std::size_t common) {
+  constexpr std::size_t before = 20;
+  constexpr std::size_t most = 100;
+  const std::size_t begin = common > before ? common - before : 0;
+  const std::string shown = value.substr(begin, most);
+  return message("'", begin > 0 ? "..." : "", shown,
+                 begin + shown.size() < value.size() ? "..." : "", "'");
+}
+
+/// "rank 2 has '8', ranks 0 and 1 have '4'".
+inline std::string values_text(const RanksOfValues& values) {
+  // Values are sorted: what the first and the last have in common, all have.
+  const std::string& first = values.begin()->first;
+  const std::string& last = values.rbegin()->first;
+  const auto [differs, there] = std::mismatch(first.begin(), first.end(), last.begin(), last.end());
+  const auto common = static_cast<std::size_t>(differs - first.begin());
+  std::vector<std::pair<std::vector<int>, std::string>> fewest_first;
+  for (const auto& [value, ranks] : values) {
+    fewest_first.emplace_back(ranks, difference_text(value, common));
+  }
+  std::stable_sort(fewest_first.begin(), fewest_first.end(),
+                   [](const auto& a, const auto& b) { return a.first.size() < b.first.size(); });
+  std::string text;
+  for (const auto& [ranks, value] : fewest_first) {
+    text +=
+        message(text.empty() ? "" : ", ", rank_names(ranks), " ", has_or_have(ranks), " ", value);
+  }
+  return text;
+}
+
+}  // namespace detail
+
+/// Compares what all ranks must agree on; all ranks call it together. Waits for them.
+/// @tparam Ranks  a `Communicator`, or what has its `size` and `all_gather_host_sync`
+/// @param facts   of this rank, each name once
+/// @throws CommError  on every rank, if any differ: with each fact that does, its values, and the
+///                    ranks that have them. A fact that a rank does not name counts as ''
+template <class Ranks>
+void require_same_on_all_ranks(Ranks& communicator, const std::vector<RankFact>& facts) {
+  std::string packed;
+  for (const RankFact& fact : facts) {
+    detail::append_text(packed, fact.name);
+    detail::append_text(packed, fact.value);
+  }
+  const std::vector<std::string> all =
+      detail::all_gather_texts(communicator, packed, "comparison of all ranks");
+  std::map<std::string, std::vector<std::string>> values_of;  // by name, then by rank
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    for (std::string_view rest = all[rank]; !rest.empty();) {
+      std::vector<std::string>& values = values_of[std::string(detail::take_text(rest))];
+      values.resize(all.size());
+      values[rank] = detail::take_text(rest);
+    }
+  }
+  std::string differences;
+  for (const auto& [name, values] : values_of) {
+    detail::RanksOfValues ranks;
+    for (std::size_t rank = 0; rank < all.size(); ++rank) {
+      ranks[values[rank]].push_back(static_cast<int>(rank));
+    }
+    if (ranks.size() > 1)
+      differences +=
+          message(differences.empty() ? "" : "; ", "in ", name, ": ", detail::values_text(ranks));
+  }
+  require<CommError>(differences.empty(), "the ranks differ ", differences,
+                     "; start all with the same program, flags and files");
+}
+
+}  // namespace octavo

@@ -1,0 +1,35 @@
+/// @file
+/// A rank without others.
+#pragma once
+
+#include <octavo/comm/communicator.hpp>
+#include <octavo/memory/buffer.hpp>
+
+#include <algorithm>
+
+namespace octavo::inline OCTAVO_ABI {
+
+/// The only rank: it has all parts already.
+template <Device D>
+class SelfComm final : public Communicator<D> {
+ public:
+  [[nodiscard]] int rank() const override { return 0; }
+  [[nodiscard]] int size() const override { return 1; }
+
+  void all_gather(TensorView<const std::byte, 1, D> part, TensorView<std::byte, 1, D> whole,
+                  const char*, const Context<D>& context) override {
+    if (part.data() != whole.data())
+      copy_on_device(whole.data(), part.data(), part.bytes(), context);
+  }
+  void all_to_all(TensorView<const std::byte, 1, D> parts, TensorView<std::byte, 1, D> received,
+                  const char*, const Context<D>& context) override {
+    copy_on_device(received.data(), parts.data(), parts.bytes(), context);
+  }
+  void all_reduce_max(TensorView<std::uint32_t, 1, D>, const char*, const Context<D>&) override {}
+  void all_gather_host_sync(std::span<const std::byte> part, std::span<std::byte> whole,
+                            const char*) override {
+    std::copy(part.begin(), part.end(), whole.begin());
+  }
+};
+
+}  // namespace octavo

@@ -1,0 +1,55 @@
+/// @file
+/// How ranks that train one model share the work: the formats that they send are types, their
+/// number is not.
+#pragma once
+
+#include <octavo/formats/formats.hpp>
+
+#include <type_traits>
+
+namespace octavo::inline OCTAVO_ABI {
+
+/// What of a model each of the ranks holds a part of; all else, each of them holds whole. Losses,
+/// weights and moments are the same, see `reduces_each_micro_batch`.
+/// Source: Rajbhandari et al. 2019, arXiv 1910.02054.
+enum class Zero {
+  optimizer = 1,  ///< the optimizer's state
+  gradients = 2,  ///< and gradients
+  weights = 3,    ///< and weights, which are gathered for each stage that reads them
+};
+
+/// The ranks, and the part of this one.
+struct Sharding {
+  int rank = 0;
+  int ranks = 1;
+  Zero zero = Zero::optimizer;
+  /// Gradients of each micro-batch are summed over ranks and then added up, in place of adding a
+  /// rank's own up first. `Zero::gradients` and `Zero::weights` always do so; with it,
+  /// `Zero::optimizer` has the bits of `Zero::gradients` at more than one micro-batch a step, too.
+  bool reduce_each_micro_batch = false;
+
+  [[nodiscard]] bool shards_weights() const { return ranks > 1 && zero >= Zero::weights; }
+  [[nodiscard]] bool reduces_each_micro_batch() const {
+    return ranks > 1 && (reduce_each_micro_batch || zero >= Zero::gradients);
+  }
+};
+
+/// The format that gradients travel in between ranks. What arrives is summed in FP32.
+/// - `ReduceIn<>`: as the model makes them, BF16 but in a model in FP32; the sum is rounded to that
+///   format, once.
+/// - `ReduceIn<Fp32>`: likewise, but the sum stays in FP32. Nothing is gained by sending BF16
+///   gradients in FP32, so they are not.
+/// - `ReduceIn<E4M3>`: in blocks of 128 with a scale each (`PackedPart`), 0.52 of BF16's bytes;
+///   each value is rounded once on its way, the sum once more.
+template <class Format = void>
+struct ReduceIn {
+  static_assert(std::is_void_v<Format> || std::is_same_v<Format, Fp32> ||
+                    std::is_same_v<Format, E4M3>,
+                "ReduceIn: choose ReduceIn<>, ReduceIn<Fp32> or ReduceIn<E4M3>");
+  static constexpr bool is_packed = std::is_same_v<Format, E4M3>;
+  /// What the sums of gradients in format `G` are kept in.
+  template <class G>
+  using Sum = std::conditional_t<std::is_same_v<Format, Fp32>, Fp32, G>;
+};
+
+}  // namespace octavo

@@ -1,0 +1,184 @@
+// Ranks under mpirun: what they send each other, and what happens to the others when one fails.
+#include "../support/child_process.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <map>
+#include <regex>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace mpi_comm_test {
+
+#if !defined(OCTAVO_TEST_MPIRUN)
+
+TEST(MpiComm, IsNotBuiltHere) { GTEST_SKIP() << "this build has no MPI"; }
+
+#else
+
+using ::testing::AssertionFailure;
+using ::testing::AssertionResult;
+using ::testing::AssertionSuccess;
+
+/// Waits in operations this long where a fault is awaited; other programs may use all processors.
+constexpr int time_out = 3;
+/// A run ends this many seconds after its time-out at the latest.
+constexpr int grace = 20;
+
+/// Runs mpi_ranks; whoever tests as root, and on fewer processors than ranks, may.
+ChildResult mpirun(int ranks, int seconds, const std::vector<std::string>& mode,
+                   const std::vector<std::string>& options = {}) {
+  std::vector<std::string> command{OCTAVO_TEST_MPIRUN, "-n", std::to_string(ranks)};
+  command.insert(command.end(), options.begin(), options.end());
+  command.emplace_back(OCTAVO_TEST_MPI_RANKS);
+  command.emplace_back(std::to_string(seconds * 1000));
+  command.insert(command.end(), mode.begin(), mode.end());
+  return run_child(command,
+                   {{"OMPI_ALLOW_RUN_AS_ROOT", "1"},
+                    {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"},
+                    {"OMPI_MCA_rmaps_base_oversubscribe", "1"},
+                    {"OMPI_MCA_hwloc_base_binding_policy", "none"},
+                    {"OMPI_MCA_mpi_yield_when_idle", "1"},
+                    {"OMPI_MCA_btl_base_warn_component_unused", "0"},
+                    {"OMP_NUM_THREADS", "1"},
+                    {"ASAN_OPTIONS", "detect_leaks=0"}},
+                   150);
+}
+
+/// Whether nothing is left of the processes that said their numbers.
+AssertionResult no_process_is_left(const ChildResult& result, int ranks) {
+  const std::regex line("pid (\\d+)\n");
+  std::vector<pid_t> pids;
+  for (std::sregex_iterator match(result.out.begin(), result.out.end(), line), end; match != end;
+       ++match) {
+    pids.push_back(std::stoi((*match)[1]));
+  }
+  if (static_cast<int>(pids.size()) != ranks)
+    return AssertionFailure() << pids.size() << " of " << ranks << " ranks said their number";
+  for (const pid_t pid : pids) {
+    // What mpirun has killed may take a moment to be gone.
+    for (int i = 0; ::kill(pid, 0) == 0; ++i) {
+      if (i == 200) return AssertionFailure() << "process " << pid << " is still there";
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+  }
+  return AssertionSuccess();
+}
+
+AssertionResult says(const ChildResult& result, const std::string& pattern) {
+  if (std::regex_search(result.err, std::regex(pattern))) return AssertionSuccess();
+  return AssertionFailure() << "stderr lacks '" << pattern << "':\n" << result.err;
+}
+
+/// Runs into the fault with three ranks, of which rank 1 has it.
+ChildResult fail_with(const std::string& mode, int seconds = time_out) {
+  ChildResult result = mpirun(3, seconds, {mode});
+  EXPECT_GT(result.exit_code, 0) << result.err;
+  EXPECT_LT(result.seconds, seconds + grace) << result.err;
+  EXPECT_TRUE(no_process_is_left(result, 3)) << result.out << result.err;
+  return result;
+}
+
+/// Longer than any of these programs takes where no rank waits for another in vain.
+constexpr int never = 100;
+
+const std::string weights = "the all-gather 'weights of run 3'";
+
+class MpiRanks : public ::testing::TestWithParam<int> {};
+
+TEST_P(MpiRanks, EveryOperationGivesEveryRankWhatItMust) {
+  const ChildResult result = mpirun(GetParam(), never, {"operations", "3000"});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  for (int rank = 0; rank < GetParam(); ++rank) {
+    EXPECT_NE(result.out.find("rank " + std::to_string(rank) + " is done"), std::string::npos);
+  }
+  EXPECT_TRUE(no_process_is_left(result, GetParam()));
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, MpiRanks, ::testing::Values(1, 2, 4));
+
+TEST(MpiFault, ARankIsKilled) {
+  const ChildResult result = fail_with("killed", never);
+  EXPECT_TRUE(says(result, "process rank 1 .* signal 9"));  // mpirun, which ends the others
+  EXPECT_TRUE(says(result, "rank [02] (waits for|is past) .*" + weights));
+}
+
+TEST(MpiFault, ARankIsKilledWhileSignalsAreNoted) {
+  const ChildResult result = fail_with("killed-with-guard", never);
+  EXPECT_TRUE(says(result, "process rank 1 .* signal 9"));
+  EXPECT_TRUE(says(result, "rank [02] (waits for|is past) .*" + weights));
+}
+
+TEST(MpiFault, ARankIsKilledAndTheLauncherDoesNotCare) {
+  // This mpirun's own exit code says nothing.
+  const ChildResult result = mpirun(3, time_out, {"killed"}, {"--enable-recovery"});
+  EXPECT_TRUE(says(result, "rank [02]: rank 1 has not answered for 3 s in " + weights));
+  EXPECT_TRUE(no_process_is_left(result, 3)) << result.out << result.err;
+}
+
+TEST(MpiFault, ARankIsStopped) {
+  const ChildResult result = fail_with("stopped");
+  EXPECT_TRUE(says(result, "rank [02]: rank 1 has not answered for 3 s in " + weights));
+}
+
+TEST(MpiFault, ARankIsStoppedAtTheEnd) {
+  const ChildResult result = fail_with("stopped-at-end");
+  EXPECT_TRUE(says(result,
+                   "rank [02]: rank 1 has not answered for 3 s in "
+                   "the barrier 'end of the run'"));
+}
+
+TEST(MpiFault, ARankIsLate) {
+  const ChildResult result = fail_with("absent");
+  EXPECT_TRUE(says(result,
+                   "rank [02]: rank 1 has not answered for 3 s in "
+                   "the barrier 'start of a communicator'"));
+}
+
+TEST(MpiFault, ARankThrows) {
+  const ChildResult result = fail_with("throws", never);
+  EXPECT_TRUE(says(result, "rank 1: the data ended"));
+  EXPECT_TRUE(says(result, "rank [02] (waits for|is past) "));
+  EXPECT_LT(result.seconds, never) << "the others waited";
+}
+
+TEST(MpiFault, ARankThrowsPastMpi) {
+  const ChildResult result = fail_with("throws-past-mpi", never);
+  EXPECT_TRUE(says(result, "rank 1: the program leaves MPI after an error"));
+  EXPECT_LT(result.seconds, never) << "the others waited";
+}
+
+TEST(MpiFault, ARankExits) {
+  const ChildResult result = fail_with("exits");
+  EXPECT_TRUE(says(result, "process rank 1|rank 1 has not answered"));
+}
+
+TEST(MpiFault, ARankCallsAnotherOperation) {
+  const ChildResult result = fail_with("calls-another");
+  EXPECT_TRUE(says(result, "rank [02]: rank 1 has not answered for 3 s in " + weights +
+                               "; rank 1 has sent messages of another operation|"
+                               "rank 1: ranks 0 and 2 have not answered for 3 s in "
+                               "the maximum 'amaxes'; ranks 0 and 2 have sent messages"));
+}
+
+TEST(MpiFault, ARankSendsLess) {
+  const ChildResult result = fail_with("sends-less");
+  EXPECT_TRUE(says(result, "rank [02]: rank 1 sent 100000 bytes in " + weights +
+                               ", and rank [02] "
+                               "waits for 300000|MPI failed between rank 1 and rank [02] in " +
+                               weights));
+}
+
+TEST(MpiFault, MpiSaysAnotherRankThanTheLaunch) {
+  const ChildResult result = mpirun(2, time_out, {"alone"});
+  EXPECT_EQ(result.exit_code, 3) << result.err;
+  EXPECT_TRUE(says(result, "MPI says rank [01] of 2, nobody says rank 0 of 1; start with mpirun"));
+}
+
+#endif
+
+}  // namespace mpi_comm_test

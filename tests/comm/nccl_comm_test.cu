@@ -1,0 +1,253 @@
+// Ranks of NCCL: alone on one GPU, and one process a GPU on all of them.
+#include "../support/on_gpu.cuh"
+#include "../support/rank_processes.hpp"
+
+#include <octavo/comm/cuda/nccl_comm.cuh>
+#include <octavo/core/cuda/replay.cuh>
+#include <octavo/memory/cuda/buffer.cuh>
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <csignal>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <unistd.h>
+
+namespace nccl_comm_test {
+
+using octavo::Buffer;
+using octavo::Context;
+using octavo::Cuda;
+using octavo::Index;
+using octavo::NcclComm;
+using octavo::TensorView;
+
+std::byte byte_of(int from, int to, std::size_t i) {
+  return static_cast<std::byte>(i * 7 + (i >> 8) * 11 + static_cast<std::size_t>(from * 131) +
+                                static_cast<std::size_t>(to * 37));
+}
+std::uint32_t value_of(int rank, std::size_t i) {
+  if (i == 0) return rank == 0 ? 0xffffffffu : 0u;
+  return static_cast<std::uint32_t>((i + static_cast<std::size_t>(rank) * 977) * 2654435761u);
+}
+
+/// Every operation with parts of so many bytes, enqueued and then twice as a recorded graph.
+class Operations {
+ public:
+  Operations(NcclComm& communicator, const Context<Cuda>& context, std::size_t bytes)
+      : communicator_(communicator),
+        context_(context),
+        bytes_(bytes),
+        ranks_(static_cast<std::size_t>(communicator.size())),
+        parts_(bytes * ranks_ + 1, context),
+        gathered_(bytes * ranks_ + 1, context),
+        exchanged_(bytes * ranks_ + 1, context),
+        values_(bytes * sizeof(std::uint32_t) + 1, context) {}
+
+  void check() {
+    octavo::Replay<Cuda> replay;
+    for (int run = 0; run < 3; ++run) {
+      fill();
+      replay.run(context_, [&] { enqueue(); });
+      communicator_.wait_sync(context_, "the test");
+      compare();
+    }
+    EXPECT_EQ(replay.counts().launches, 2);
+  }
+
+ private:
+  [[nodiscard]] TensorView<std::byte, 1, Cuda> view(const Buffer<Cuda>& buffer) const {
+    return {buffer.data(), {static_cast<Index>(bytes_ * ranks_)}};
+  }
+
+  void fill() {
+    std::vector<std::byte> parts(bytes_ * ranks_);
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      parts[i] = byte_of(communicator_.rank(), static_cast<int>(i / bytes_), i % bytes_);
+    }
+    std::vector<std::uint32_t> values(bytes_);
+    for (std::size_t i = 0; i < bytes_; ++i) values[i] = value_of(communicator_.rank(), i);
+    octavo::copy_to_device_sync(parts_.data(), parts.data(), parts.size(), context_);
+    octavo::copy_to_device_sync(values_.data(), values.data(), 4 * bytes_, context_);
+    octavo::fill_zero(gathered_.data(), parts.size(), context_);
+    octavo::fill_zero(exchanged_.data(), parts.size(), context_);
+  }
+
+  void enqueue() {
+    const TensorView<std::byte, 1, Cuda> part{parts_.data(), {static_cast<Index>(bytes_)}};
+    communicator_.all_gather(part, view(gathered_), "parts", context_);
+    communicator_.all_to_all(view(parts_), view(exchanged_), "parts", context_);
+    communicator_.all_reduce_max(
+        {reinterpret_cast<std::uint32_t*>(values_.data()), {static_cast<Index>(bytes_)}}, "amaxes",
+        context_);
+    // In its own place.
+    std::byte* own = gathered_.data() + static_cast<std::size_t>(communicator_.rank()) * bytes_;
+    communicator_.all_gather(TensorView<std::byte, 1, Cuda>{own, {static_cast<Index>(bytes_)}},
+                             view(gathered_), "parts", context_);
+  }
+
+  void compare() {
+    std::vector<std::byte> gathered(bytes_ * ranks_);
+    std::vector<std::byte> exchanged(bytes_ * ranks_);
+    std::vector<std::uint32_t> values(bytes_);
+    octavo::copy_to_host_sync(gathered.data(), gathered_.data(), gathered.size(), context_);
+    octavo::copy_to_host_sync(exchanged.data(), exchanged_.data(), exchanged.size(), context_);
+    octavo::copy_to_host_sync(values.data(), values_.data(), 4 * bytes_, context_);
+    for (std::size_t i = 0; i < gathered.size(); ++i) {
+      const int from = static_cast<int>(i / bytes_);
+      ASSERT_EQ(gathered[i], byte_of(from, 0, i % bytes_)) << i;
+      ASSERT_EQ(exchanged[i], byte_of(from, communicator_.rank(), i % bytes_)) << i;
+    }
+    for (std::size_t i = 0; i < bytes_; ++i) {
+      std::uint32_t largest = 0;
+      for (int rank = 0; rank < communicator_.size(); ++rank) {
+        largest = std::max(largest, value_of(rank, i));
+      }
+      ASSERT_EQ(values[i], largest) << i;
+    }
+  }
+
+  NcclComm& communicator_;
+  const Context<Cuda>& context_;
+  std::size_t bytes_;
+  std::size_t ranks_;
+  Buffer<Cuda> parts_;
+  Buffer<Cuda> gathered_;
+  Buffer<Cuda> exchanged_;
+  Buffer<Cuda> values_;
+};
+
+void check_operations(NcclComm& communicator, const Context<Cuda>& context) {
+  for (const std::size_t bytes : {0, 1, 3, 4096, 65537, 3'000'001}) {
+    Operations(communicator, context, bytes).check();
+  }
+  const std::uint64_t own = 40 + static_cast<std::uint64_t>(communicator.rank());
+  std::vector<std::uint64_t> all(static_cast<std::size_t>(communicator.size()));
+  communicator.all_gather_host_sync(std::as_bytes(std::span(&own, 1)),
+                                    std::as_writable_bytes(std::span(all)), "targets");
+  for (std::size_t rank = 0; rank < all.size(); ++rank) EXPECT_EQ(all[rank], 40 + rank);
+}
+
+TEST(NcclVersion, IsNamedAndJudged) {
+  EXPECT_EQ(octavo::nccl_version_text(22809), "2.28.9");
+  EXPECT_FALSE(octavo::nccl_corrupts_symmetric_groups(22807));
+  EXPECT_TRUE(octavo::nccl_corrupts_symmetric_groups(22803));
+  EXPECT_GE(octavo::checked_nccl_version() / 100, NCCL_VERSION_CODE / 100);
+}
+
+using NcclCommOnGpu = octavo::support::OnGpu;
+
+TEST_F(NcclCommOnGpu, OneRankHasAllParts) {
+  octavo::Rendezvous rendezvous(launch_of(0, 1, free_port()), std::chrono::seconds(60));
+  const Context<Cuda> context;
+  NcclComm communicator(rendezvous, context);
+  check_operations(communicator, context);
+  const TensorView<std::byte, 1, Cuda> three{nullptr, {3}};
+  const TensorView<std::byte, 1, Cuda> four{nullptr, {4}};
+  EXPECT_THROW(communicator.all_gather(three, four, "parts", context), octavo::ShapeError);
+  EXPECT_THROW(communicator.all_to_all(three, four, "parts", context), octavo::ShapeError);
+}
+
+/// Gathers in a recorded graph without an end, until rank 1 has its fault.
+void gather_on(NcclComm& communicator, const Context<Cuda>& context, const std::string& mode) {
+  std::thread fault;
+  if (communicator.rank() == 1) {
+    fault = std::thread([&mode] {
+      std::this_thread::sleep_for(std::chrono::seconds(2));
+      ::kill(::getpid(), mode == "stopped" ? SIGSTOP : SIGKILL);
+    });
+  }
+  const Index bytes = Index{1} << 24;
+  const Buffer<Cuda> part(static_cast<std::size_t>(bytes), context);
+  const Buffer<Cuda> whole(static_cast<std::size_t>(bytes * communicator.size()), context);
+  octavo::Replay<Cuda> replay;
+  for (;;) {
+    replay.run(context, [&] {
+      communicator.all_gather(TensorView<std::byte, 1, Cuda>{part.data(), {bytes}},
+                              {whole.data(), {bytes * communicator.size()}}, "weights of run 3",
+                              context);
+    });
+    communicator.wait_sync(context, "step 7");
+  }
+}
+
+/// A rank, in a process of its own; see run_on_gpus.
+TEST(NcclRank, DoesItsPart) {
+  const char* part = std::getenv("OCTAVO_TEST_NCCL_RANK");
+  if (part == nullptr) GTEST_SKIP() << "the other tests of this file start it";
+  std::istringstream words(part);
+  std::string mode;
+  int rank = 0;
+  int size = 0;
+  int port = 0;
+  words >> mode >> rank >> size >> port;
+  const std::chrono::seconds time_out(mode == "operations" ? 120 : 10);
+  octavo::Rendezvous rendezvous(launch_of(rank, size, port), time_out);
+  const Context<Cuda> context(rank);
+  NcclComm communicator(rendezvous, context);
+  if (mode == "operations") {
+    check_operations(communicator, context);
+    return;
+  }
+  try {
+    gather_on(communicator, context, mode);
+  } catch (const octavo::CommError& error) {
+    const std::string said = error.what();
+    EXPECT_NE(said.find("rank 1 has "), std::string::npos) << said;
+    EXPECT_NE(said.find("'step 7'"), std::string::npos) << said;
+  }
+}
+
+/// Starts this program anew for each rank, because a forked one cannot use CUDA.
+std::vector<RankEnd> run_on_gpus(const std::string& mode, int size, int but) {
+  const int port = free_port();
+  RankProcesses processes;
+  for (int rank = 0; rank < size; ++rank) {
+    processes.start([&] {
+      const std::string part = octavo::message(mode, ' ', rank, ' ', size, ' ', port);
+      ::setenv("OCTAVO_TEST_NCCL_RANK", part.c_str(), 1);
+      ::execl("/proc/self/exe", "nccl_rank", "--gtest_filter=NcclRank.*", "--gtest_brief=1",
+              static_cast<char*>(nullptr));
+      ::_exit(127);
+    });
+  }
+  return processes.wait(300, but);
+}
+
+class NcclCommOnGpus : public octavo::support::OnGpu {
+ protected:
+  void SetUp() override {
+    OnGpu::SetUp();
+    if (IsSkipped()) return;
+    octavo::check(cudaGetDeviceCount(&gpus_), "cudaGetDeviceCount");
+    if (gpus_ < 2) GTEST_SKIP() << "this machine has one GPU, and ranks take one each";
+  }
+
+  int gpus_ = 0;
+};
+
+TEST_F(NcclCommOnGpus, EveryOperationGivesEveryRankWhatItMust) {
+  for (int size = 2; size <= gpus_; ++size) {
+    for (const RankEnd& end : run_on_gpus("operations", size, -1)) EXPECT_EQ(end.exit_code, 0);
+  }
+}
+
+TEST_F(NcclCommOnGpus, ARankThatIsKilledOrStoppedIsNamedInTime) {
+  for (const char* mode : {"killed", "stopped"}) {
+    const std::vector<RankEnd> ends = run_on_gpus(mode, gpus_, 1);
+    for (std::size_t rank = 0; rank < ends.size(); ++rank) {
+      if (rank == 1) continue;
+      EXPECT_EQ(ends[rank].exit_code, 0) << mode << ", rank " << rank;
+      EXPECT_LT(ends[rank].seconds, 100) << mode << ", rank " << rank;
+    }
+  }
+}
+
+}  // namespace nccl_comm_test

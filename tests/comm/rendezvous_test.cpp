@@ -1,0 +1,334 @@
+// Ranks that meet through rank 0: what they give each other, and what they hear of each other's
+// ends. Each is a process.
+#include "../support/rank_processes.hpp"
+
+#include <octavo/comm/rendezvous.hpp>
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <csignal>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <arpa/inet.h>
+#include <sys/socket.h>
+
+namespace rendezvous_test {
+
+using octavo::message;
+using octavo::Rendezvous;
+using std::chrono::milliseconds;
+
+constexpr int ranks = 3;
+/// Processes may have to wait long for a processor.
+constexpr milliseconds time_out(2000);
+constexpr int limit = 60;
+constexpr milliseconds never(50'000);
+
+/// Gathers and compares, in parts of this many bytes.
+void gather(Rendezvous& rendezvous, std::size_t bytes, int number, const char* what) {
+  const auto size = static_cast<std::size_t>(rendezvous.size());
+  const auto value = [&](std::size_t rank, std::size_t i) {
+    return static_cast<std::byte>(rank * 131 + i * 7 + static_cast<std::size_t>(number) * 13);
+  };
+  std::vector<std::byte> part(bytes);
+  std::vector<std::byte> whole(bytes * size);
+  for (std::size_t i = 0; i < bytes; ++i) {
+    part[i] = value(static_cast<std::size_t>(rendezvous.rank()), i);
+  }
+  rendezvous.all_gather_sync(part, whole, what);
+  for (std::size_t i = 0; i < whole.size(); ++i) {
+    if (whole[i] != value(i / bytes, i % bytes))
+      throw std::runtime_error(message(what, " ", number, ": byte ", i, " of ", whole.size()));
+  }
+}
+
+void gather_on(Rendezvous& rendezvous) {
+  for (int i = 0;; ++i) gather(rendezvous, 16, i, "targets of a step");
+}
+
+void expect_said(const RankEnd& end, const std::string& text) {
+  EXPECT_EQ(end.exit_code, 3) << end.said;
+  EXPECT_NE(end.said.find(text), std::string::npos)
+      << "'" << end.said << "' lacks '" << text << "'";
+}
+
+TEST(Rendezvous, GathersPartsOfEverySizeInTheOrderOfRanks) {
+  for (const int size : {1, 2, 4}) {
+    const int port = free_port();
+    RankProcesses processes;
+    for (int rank = 0; rank < size; ++rank) {
+      processes.start([=] {
+        Rendezvous rendezvous(launch_of(rank, size, port), never);
+        for (const std::size_t bytes : {0, 1, 3, 128, 65'536, 3'000'001}) {
+          gather(rendezvous, bytes, 0, "parts");
+        }
+        for (int i = 0; i < 1000; ++i)
+          gather(rendezvous, static_cast<std::size_t>(i % 4), i, "many");
+      });
+    }
+    for (const RankEnd& end : processes.wait(limit)) EXPECT_EQ(end.exit_code, 0) << end.said;
+  }
+}
+
+/// Runs all ranks; rank 1 does what is given in place of gathering for ever.
+std::vector<RankEnd> with_rank_1(const std::function<void(Rendezvous&)>& body,
+                                 milliseconds patience = time_out, int faulty = 1) {
+  const int port = free_port();
+  RankProcesses processes;
+  for (int rank = 0; rank < ranks; ++rank) {
+    processes.start([&, rank] {
+      Rendezvous rendezvous(launch_of(rank, ranks, port), patience);
+      gather(rendezvous, 16, 0, "first");
+      if (rank == faulty) {
+        body(rendezvous);
+      } else {
+        gather_on(rendezvous);
+      }
+    });
+  }
+  const auto faulty_rank = static_cast<std::size_t>(faulty);
+  std::vector<RankEnd> ends = processes.wait(limit, faulty);
+  for (std::size_t rank = 0; rank < ends.size(); ++rank) {
+    if (rank == faulty_rank) continue;
+    EXPECT_LT(ends[rank].seconds, limit) << "rank " << rank;
+  }
+  return ends;
+}
+
+TEST(Rendezvous, ARankThatIsKilledIsNamedAtOnce) {
+  for (const int faulty : {0, 1, 2}) {
+    const std::vector<RankEnd> ends = with_rank_1(
+        [](Rendezvous& rendezvous) {
+          rendezvous.set_operation("all-to-all", "gradients of run 4");
+          std::this_thread::sleep_for(milliseconds(3000));  // a heartbeat has told it
+          ::raise(SIGKILL);
+        },
+        never, faulty);
+    for (int rank = 0; rank < ranks; ++rank) {
+      if (rank == faulty) continue;
+      const RankEnd& end = ends[static_cast<std::size_t>(rank)];
+      expect_said(end, message("rank ", faulty, " has closed its connection"));
+      expect_said(end, "waited in 'targets of a step'");
+      if (faulty != 0) expect_said(end, "last operation was the all-to-all 'gradients of run 4'");
+      EXPECT_LT(end.seconds, 40);
+    }
+  }
+}
+
+TEST(Rendezvous, ARankThatIsStoppedIsNamedAfterTheTimeOut) {
+  for (const int faulty : {0, 1}) {
+    const std::vector<RankEnd> ends = with_rank_1(
+        [](Rendezvous& rendezvous) {
+          gather(rendezvous, 16, 0, "targets of a step");
+          ::raise(SIGSTOP);
+        },
+        time_out, faulty);
+    for (int rank = 0; rank < ranks; ++rank) {
+      if (rank == faulty) continue;
+      const RankEnd& end = ends[static_cast<std::size_t>(rank)];
+      // Silence and a part that does not come are noticed at nearly the same time.
+      const bool is_silence = end.said.find("has been silent") != std::string::npos;
+      expect_said(end,
+                  message("rank ", faulty,
+                          is_silence ? " has been silent for 2 s" : " has not answered for 2 s"));
+      expect_said(end, "'targets of a step'");
+    }
+  }
+}
+
+TEST(Rendezvous, ARankThatIsAliveAndDoesNotTakePartIsNamed) {
+  const std::vector<RankEnd> ends =
+      with_rank_1([](Rendezvous&) { std::this_thread::sleep_for(std::chrono::hours(1)); });
+  for (const std::size_t rank : {0, 2}) {
+    expect_said(ends[rank],
+                "rank 1 has not answered for 2 s in the all-gather 'targets of a step'");
+  }
+}
+
+TEST(Rendezvous, ARankThatThrowsOrGivesUpIsNamedAtOnce) {
+  const std::vector<RankEnd> thrown =
+      with_rank_1([](Rendezvous&) { throw std::runtime_error("the data ended"); }, never);
+  const std::vector<RankEnd> given_up =
+      with_rank_1([](Rendezvous& rendezvous) { rendezvous.give_up("the data ended"); }, never);
+  for (const std::size_t rank : {0, 2}) {
+    expect_said(thrown[rank], "rank 1 gave up: an exception ends the program");
+    expect_said(given_up[rank],
+                "rank 1 gave up: the data ended; its last operation was the "
+                "all-gather 'first'");
+  }
+  expect_said(thrown[1], "the data ended");
+}
+
+TEST(Rendezvous, RanksInDifferentOperationsAreNamed) {
+  const std::vector<RankEnd> ends = with_rank_1(
+      [](Rendezvous& rendezvous) { gather(rendezvous, 16, 0, "something else"); }, never);
+  for (const RankEnd& end : ends) {
+    EXPECT_EQ(end.exit_code, 3);
+    EXPECT_NE(end.said.find("while others are in the all-gather"), std::string::npos) << end.said;
+  }
+  const std::vector<RankEnd> sizes = with_rank_1(
+      [](Rendezvous& rendezvous) { gather(rendezvous, 17, 0, "targets of a step"); }, never);
+  for (const RankEnd& end : sizes) {
+    EXPECT_NE(end.said.find("all must give as many"), std::string::npos) << end.said;
+  }
+}
+
+TEST(Rendezvous, ARankThatDoesNotComeIsNamed) {
+  const int port = free_port();
+  RankProcesses processes;
+  for (const int rank : {0, 2}) {
+    processes.start([=] { Rendezvous rendezvous(launch_of(rank, 4, port), time_out); });
+  }
+  for (const RankEnd& end : processes.wait(limit)) {
+    expect_said(
+        end, message("ranks 1 and 3 have not come to port ", port, " of rank 0's host within 2 s"));
+  }
+}
+
+TEST(Rendezvous, RankZeroThatDoesNotComeIsNamed) {
+  const int port = free_port();
+  RankProcesses processes;
+  processes.start([=] { Rendezvous rendezvous(launch_of(1, 2, port), time_out); });
+  expect_said(processes.wait(limit)[0],
+              message("rank 0 does not answer at 127.0.0.1:", port, " for 2 s"));
+}
+
+TEST(Rendezvous, ALateRankIsWaitedFor) {
+  const int port = free_port();
+  RankProcesses processes;
+  for (const int rank : {2, 0, 1}) {
+    processes.start([=] {
+      std::this_thread::sleep_for(milliseconds(700 * rank));
+      Rendezvous rendezvous(launch_of(rank, ranks, port), never);
+      gather(rendezvous, 4, 0, "parts");
+    });
+  }
+  for (const RankEnd& end : processes.wait(limit)) EXPECT_EQ(end.exit_code, 0) << end.said;
+}
+
+TEST(Rendezvous, ARankThatIsThereTwiceIsRefusedAndHarmsNobody) {
+  const int port = free_port();
+  RankProcesses processes;
+  for (const int rank : {0, 1, 1}) {
+    processes.start([=] {
+      Rendezvous rendezvous(launch_of(rank, 2, port), never);
+      for (int i = 0; i < 100; ++i) gather(rendezvous, 4, i, "parts");
+      std::this_thread::sleep_for(milliseconds(3000));  // while the other comes
+    });
+  }
+  const std::vector<RankEnd> ends = processes.wait(limit);
+  EXPECT_EQ(ends[0].exit_code, 0) << ends[0].said;
+  const bool is_the_second = ends[1].exit_code == 0;
+  EXPECT_EQ(ends[is_the_second ? 1 : 2].exit_code, 0);
+  expect_said(ends[is_the_second ? 2 : 1],
+              message("there is a rank 1 of 2 already at port ", port));
+}
+
+TEST(Rendezvous, ARankOfAnotherRunIsRefused) {
+  const int port = free_port();
+  RankProcesses processes;
+  for (const int rank : {0, 1}) {
+    processes.start([=] {
+      std::this_thread::sleep_for(milliseconds(rank * 1500));
+      Rendezvous rendezvous(launch_of(rank, 2, port), never);
+      gather(rendezvous, 4, 0, "parts");
+    });
+  }
+  processes.start([=] { Rendezvous rendezvous(launch_of(1, 4, port), never); });
+  const std::vector<RankEnd> ends = processes.wait(limit);
+  EXPECT_EQ(ends[0].exit_code, 0) << ends[0].said;
+  EXPECT_EQ(ends[1].exit_code, 0) << ends[1].said;
+  expect_said(ends[2], message("rank 1 of 4 comes to port ", port, " of a run of 2 ranks"));
+}
+
+TEST(Rendezvous, APortThatIsTakenIsNamed) {
+  const int port = free_port();
+  const octavo::detail::Descriptor taken = octavo::detail::listen_at("127.0.0.1", port);
+  try {
+    const Rendezvous rendezvous(launch_of(0, 2, port), time_out);
+    FAIL() << "took the port of another";
+  } catch (const octavo::CommError& error) {
+    EXPECT_NE(std::string(error.what()).find(message("rank 0 cannot listen at port ", port)),
+              std::string::npos)
+        << error.what();
+  }
+}
+
+/// Connects, sends, and leaves the connection open.
+int visit(int port, const std::string& garbage) {
+  const int socket = ::socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<std::uint16_t>(port));
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  for (int i = 0; i < 2000; ++i) {
+    if (::connect(socket, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0) break;
+    std::this_thread::sleep_for(milliseconds(5));
+  }
+  (void)::send(socket, garbage.data(), garbage.size(), MSG_NOSIGNAL);
+  return socket;
+}
+
+TEST(Rendezvous, StrangersHarmNobody) {
+  const int port = free_port();
+  RankProcesses processes;
+  for (int rank = 0; rank < ranks; ++rank) {
+    processes.start([=] {
+      if (rank == 1) std::this_thread::sleep_for(milliseconds(1000));
+      Rendezvous rendezvous(launch_of(rank, ranks, port), never);
+      for (int i = 0; i < 200; ++i) gather(rendezvous, 16, i, "parts");
+      std::this_thread::sleep_for(milliseconds(500));
+      gather(rendezvous, 16, 0, "parts");
+    });
+  }
+  std::vector<int> sockets;
+  const auto frame = [](std::uint32_t kind, std::uint64_t length, const std::string& content) {
+    const std::uint32_t magic = 0x3176634f;
+    std::string text(reinterpret_cast<const char*>(&magic), sizeof magic);
+    text.append(reinterpret_cast<const char*>(&kind), sizeof kind);
+    return text.append(reinterpret_cast<const char*>(&length), sizeof length).append(content);
+  };
+  // As a hello, and not as a heartbeat, this would be rank 1.
+  const std::string rank_1_of_3("\1\0\0\0\3\0\0\0", 8);
+  for (const std::string& garbage :
+       {std::string("GET / HTTP/1.1\r\n\r\n"), std::string(), std::string(1 << 20, 'x'),
+        std::string("O"), frame(0, ~std::uint64_t{0}, "x"), frame(0, 8, std::string(8, '\xff')),
+        frame(4, 8, std::string(8, '\0')), frame(3, 8, rank_1_of_3), frame(99, 0, ""),
+        frame(0, 7, "1234567")}) {
+    sockets.push_back(visit(port, garbage));
+  }
+  ::close(visit(port, "gone at once"));
+  for (const RankEnd& end : processes.wait(limit)) EXPECT_EQ(end.exit_code, 0) << end.said;
+  for (const int socket : sockets) ::close(socket);
+}
+
+TEST(Rendezvous, WhatIsNoRankZeroIsNamed) {
+  const int port = free_port();
+  const octavo::detail::Descriptor listener = octavo::detail::listen_at("127.0.0.1", port);
+  RankProcesses processes;
+  processes.start([=] { Rendezvous rendezvous(launch_of(1, 2, port), never); });
+  int stranger = -1;
+  while ((stranger = ::accept(listener.get(), nullptr, nullptr)) < 0) {
+    std::this_thread::sleep_for(milliseconds(5));
+  }
+  (void)::send(stranger, "SSH-2.0-OpenSSH\r\n", 17, MSG_NOSIGNAL);
+  expect_said(processes.wait(limit)[0],
+              message("what answers at 127.0.0.1:", port, " is no rank 0"));
+  ::close(stranger);
+}
+
+TEST(Rendezvous, ALaunchWithoutAnAddressIsRefused) {
+  octavo::Launch launch = launch_of(1, 2, 30500);
+  launch.master_address = "";
+  EXPECT_THROW(Rendezvous(launch, time_out), octavo::ConfigError);
+}
+
+}  // namespace rendezvous_test

@@ -1,0 +1,106 @@
+#pragma once
+
+#include <octavo/comm/comm.hpp>
+#include <octavo/memory/buffer.hpp>
+
+#include <algorithm>
+#include <barrier>
+#include <cstring>
+#include <thread>
+#include <vector>
+
+/// Ranks that are threads of one program.
+namespace support {
+
+/// Where ranks show each other what they send.
+struct ThreadRanks {
+  explicit ThreadRanks(int size) : all(size), sent(static_cast<std::size_t>(size)) {}
+
+  std::barrier<> all;
+  std::vector<const std::byte*> sent;  ///< by each of the ranks
+};
+
+/// On the `Cuda` device each operation waits for the rank's stream, so it cannot be recorded.
+template <octavo::Device D>
+class ThreadRank final : public octavo::Communicator<D> {
+ public:
+  using Context = octavo::Context<D>;
+  using Bytes = octavo::TensorView<std::byte, 1, D>;
+  using ConstBytes = octavo::TensorView<const std::byte, 1, D>;
+
+  ThreadRank(ThreadRanks& ranks, int rank) : ranks_(ranks), rank_(rank) {}
+
+  [[nodiscard]] int rank() const override { return rank_; }
+  [[nodiscard]] int size() const override { return static_cast<int>(ranks_.sent.size()); }
+
+  void all_gather(ConstBytes part, Bytes whole, const char*, const Context& context) override {
+    context.synchronize();
+    exchange(part.data(), [&](std::size_t rank, const std::byte* of_rank) {
+      std::byte* place = whole.data() + rank * part.bytes();
+      if (place != of_rank) copy_on_device(place, of_rank, part.bytes(), context);
+      context.synchronize();
+    });
+  }
+  void all_gather_host_sync(std::span<const std::byte> part, std::span<std::byte> whole,
+                            const char*) override {
+    exchange(part.data(), [&](std::size_t rank, const std::byte* of_rank) {
+      std::memcpy(whole.data() + rank * part.size(), of_rank, part.size());
+    });
+  }
+  void all_to_all(ConstBytes parts, Bytes received, const char*, const Context& context) override {
+    const std::size_t part = parts.bytes() / ranks_.sent.size();
+    context.synchronize();
+    exchange(parts.data(), [&](std::size_t rank, const std::byte* of_rank) {
+      copy_on_device(received.data() + rank * part,
+                     of_rank + static_cast<std::size_t>(rank_) * part, part, context);
+      context.synchronize();
+    });
+  }
+  void all_reduce_max(octavo::TensorView<std::uint32_t, 1, D> values, const char*,
+                      const Context& context) override {
+    std::vector<std::uint32_t> own(static_cast<std::size_t>(values.size()));
+    copy_to_host_sync(own.data(), values.data(), values.bytes(), context);
+    std::vector<std::uint32_t> largest = own;
+    exchange(reinterpret_cast<const std::byte*>(own.data()),
+             [&](std::size_t, const std::byte* of_rank) {
+               for (std::size_t i = 0; i < own.size(); ++i) {
+                 std::uint32_t value = 0;
+                 std::memcpy(&value, of_rank + i * sizeof(value), sizeof(value));
+                 largest[i] = std::max(largest[i], value);
+               }
+             });
+    copy_to_device_sync(values.data(), largest.data(), values.bytes(), context);
+  }
+
+ private:
+  /// Calls `take(rank, sent)` for what every rank sends.
+  template <class Take>
+  void exchange(const std::byte* sends, const Take& take) {
+    ranks_.sent[static_cast<std::size_t>(rank_)] = sends;
+    ranks_.all.arrive_and_wait();
+    for (std::size_t rank = 0; rank < ranks_.sent.size(); ++rank) take(rank, ranks_.sent[rank]);
+    ranks_.all.arrive_and_wait();
+  }
+
+  ThreadRanks& ranks_;
+  int rank_;
+};
+
+using ThreadComm = ThreadRank<octavo::Cpu>;
+
+/// Calls `body(communicator)` in a thread for each of the ranks, and waits. A rank that throws
+/// would leave the others waiting, so none may.
+template <octavo::Device D = octavo::Cpu, class Body>
+void on_ranks(int ranks, const Body& body) {
+  ThreadRanks meeting(ranks);
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < ranks; ++rank) {
+    threads.emplace_back([&, rank]() noexcept {
+      ThreadRank<D> communicator(meeting, rank);
+      body(communicator);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+}  // namespace support
