@@ -9,8 +9,10 @@
 #include <octavo/kernels/gelu.hpp>
 #include <octavo/kernels/initialize.hpp>
 #include <octavo/kernels/layer_norm.hpp>
+#include <octavo/kernels/packed_parts.hpp>
 #include <octavo/kernels/positions.hpp>
 #include <octavo/kernels/quantize.hpp>
+#include <octavo/kernels/rank_sums.hpp>
 #include <octavo/kernels/rms_norm.hpp>
 #include <octavo/kernels/rope.hpp>
 #include <octavo/kernels/step_status.hpp>

@@ -10,8 +10,10 @@
 #include <octavo/kernels/cuda/initialize.cuh>
 #include <octavo/kernels/cuda/layer_norm.cuh>
 #include <octavo/kernels/cuda/layer_norm_backward.cuh>
+#include <octavo/kernels/cuda/packed_parts.cuh>
 #include <octavo/kernels/cuda/positions.cuh>
 #include <octavo/kernels/cuda/quantize.cuh>
+#include <octavo/kernels/cuda/rank_sums.cuh>
 #include <octavo/kernels/cuda/rms_norm.cuh>
 #include <octavo/kernels/cuda/rope.cuh>
 #include <octavo/kernels/cuda/step_status.cuh>

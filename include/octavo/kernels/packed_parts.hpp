@@ -1,0 +1,69 @@
+/// @file
+/// Gradients in FP8 on their way between ranks: blocks of E4M3 values with a scale each.
+#pragma once
+
+#include <octavo/kernels/scale.hpp>
+#include <octavo/tensor/tensor.hpp>
+
+#include <cstdint>
+
+namespace octavo::inline OCTAVO_ABI {
+
+/// How a part of a run lies in bytes: its elements in E4M3, then an FP32 number for each
+/// `block` neighbours that they are multiplied by, then zeros up to the next multiple of 256.
+struct PackedPart {
+  static constexpr Index block = 128;
+  using Format = E4M3;
+
+  /// Bytes of a part.
+  /// @param elements  a multiple of `block`
+  [[nodiscard]] static constexpr Index bytes(Index elements) {
+    return round_up(elements + elements / block * Index{sizeof(float)}, 256);
+  }
+};
+
+/// Packs the part for each of the ranks. A block with an Inf or NaN becomes NaN.
+/// @param parts   [ranks, elements], elements in multiples of 128
+/// @param packed  [ranks, PackedPart::bytes(elements)]
+/// @note enqueues; does not synchronise
+template <class G, Device D>
+void pack_parts(TensorView<const G, 2, D> parts, TensorView<std::byte, 2, D> packed,
+                const Context<D>& context) {
+  require<ShapeError>(parts.extent(1) % PackedPart::block == 0, "pack_parts: parts of ",
+                      parts.extent(1), " elements; give a multiple of ", PackedPart::block);
+  check_shape("pack_parts", "packed", packed,
+              {parts.extent(0), PackedPart::bytes(parts.extent(1))});
+  pack_parts_body(parts, packed, context);
+}
+
+/// As sum_parts, of parts that are packed: each value is rounded to E4M3 once, on its way.
+/// @param packed  [ranks, PackedPart::bytes(elements)]
+/// @param sum     [elements]
+/// @note enqueues; does not synchronise
+template <class Sum, Device D>
+void sum_packed_parts(TensorView<const std::byte, 2, D> packed, TensorView<Sum, 1, D> sum,
+                      bool accumulate, const Context<D>& context) {
+  check_shape("sum_packed_parts", "packed", packed,
+              {packed.extent(0), PackedPart::bytes(sum.size())});
+  sum_packed_parts_body(packed, sum, accumulate, context);
+}
+
+namespace detail {
+
+/// A block's scale; its inverse, by which what was packed is multiplied, goes to `inverse`.
+/// @param amax_bits  the largest of the values' bits without signs
+OCTAVO_HOST_DEVICE inline float packed_scale(std::uint32_t amax_bits, float& inverse) {
+  constexpr float largest = FormatTraits<PackedPart::Format>::max;
+  const float amax = float_from_bits(amax_bits);
+  const float scale = current_scale(largest, amax, false);
+  constexpr std::uint32_t not_a_number = 0x7fc00000u;
+  inverse = !is_finite(amax) ? float_from_bits(not_a_number)
+            : scale == 1.0f  ? 1.0f
+                             : amax / largest;
+  return scale;
+}
+
+}  // namespace detail
+}  // namespace octavo
+
+#include <octavo/kernels/cpu/packed_parts.hpp>

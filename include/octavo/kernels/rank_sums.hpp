@@ -1,0 +1,49 @@
+/// @file
+/// Sums over what ranks sent each other, in the order of ranks.
+#pragma once
+
+#include <octavo/kernels/step_status.hpp>
+#include <octavo/tensor/tensor.hpp>
+
+namespace octavo::inline OCTAVO_ABI {
+
+/// sum[i] = Σ over ranks of parts[rank, i], plus sum[i] if `accumulate`: added in FP32, first what
+/// is there, then in the order of ranks, and rounded once.
+/// @param parts  [ranks, elements]
+/// @param sum    [elements]
+/// @note enqueues; does not synchronise
+template <class Part, class Sum, Device D>
+void sum_parts(TensorView<const Part, 2, D> parts, TensorView<Sum, 1, D> sum, bool accumulate,
+               const Context<D>& context) {
+  check_shape("sum_parts", "sum", sum, {parts.extent(1)});
+  if (sum.size() != 0) sum_parts_body(parts, sum, accumulate, context);
+}
+
+/// Sets the sums of the status to those of all ranks.
+/// @param of_ranks  [ranks, StepStatus::sums], the first members of each rank's status
+/// @param status    [1]
+/// @note enqueues; does not synchronise
+template <Device D>
+void sum_statuses(TensorView<const double, 2, D> of_ranks, TensorView<StepStatus, 1, D> status,
+                  const Context<D>& context) {
+  check_shape("sum_statuses", "of_ranks", of_ranks, {of_ranks.extent(0), StepStatus::sums});
+  sum_statuses_body(of_ranks, status, context);
+}
+
+namespace detail {
+
+/// The sums of all ranks, for every device.
+OCTAVO_HOST_DEVICE inline void set_sums(StepStatus& status, const double* of_ranks, Index ranks) {
+  double sums[StepStatus::sums] = {};
+  for (Index rank = 0; rank < ranks; ++rank) {
+    for (Index i = 0; i < StepStatus::sums; ++i) sums[i] += of_ranks[rank * StepStatus::sums + i];
+  }
+  status.squared_norm = sums[0];
+  status.loss_sum = sums[1];
+  status.nonfinite = sums[2];
+}
+
+}  // namespace detail
+}  // namespace octavo
+
+#include <octavo/kernels/cpu/rank_sums.hpp>
