@@ -3,8 +3,10 @@
 // expect GEMM_ROWS: ModelSession: the model lacks GemmRows gemm_rows(Index micro_batches)
 // expect FACTS: ModelSession: the model lacks `static ModelFacts facts()`, its name and
 // expect SCALE_BY_VALUE: ModelSession: the model lacks train_micro_batch(batch, losses,
-// gradient_scale,
+// expect SCALE_BY_VALUE: hooks, context) with Decoder's arguments, for hooks of any type
 // expect EVALUATE_WITHOUT_HOOKS: ModelSession: the model lacks evaluate(batch, losses, hooks,
+// expect EVALUATE_WITH_NO_HOOKS: ModelSession: the model lacks evaluate(batch, losses, hooks,
+// expect EVALUATE_WITH_NO_HOOKS: with Decoder's arguments, for hooks of any type
 #include <octavo/octavo.hpp>
 
 using namespace octavo;
@@ -33,26 +35,34 @@ struct Own {
 #if !defined(OCTAVO_COMPILE_FAIL_GEMM_ROWS)
   [[nodiscard]] GemmRows gemm_rows(Index micro_batches) const;
 #endif
-  void initialize_sync(std::uint64_t seed, Context<D>& context);
+  template <class Hooks>
+  void initialize_sync(std::uint64_t seed, Hooks& hooks, Context<D>& context);
   void bind(Context<D>& context) const;
   template <class Visitor>
   void visit_runs(Visitor&&) {}
-  template <class M>
-  void quantize_weights(octavo::NoHooks&, const Context<D>&) {}
+  template <class M, class Hooks>
+  void quantize_weights(Hooks&, const Context<D>&) {}
+  template <class Hooks>
   void train_micro_batch(const DeviceBatch<D>& batch, Losses losses, GradientScale scale,
-                         octavo::Accumulation accumulation, octavo::NoHooks& hooks,
+                         octavo::Accumulation accumulation, Hooks& hooks,
                          const Context<D>& context);
 #if !defined(OCTAVO_COMPILE_FAIL_SCALING)
   [[nodiscard]] const ScalingTable<D>& scaling() const;
 #endif
 #if defined(OCTAVO_COMPILE_FAIL_EVALUATE_WITHOUT_HOOKS)
   void evaluate(const DeviceBatch<D>& batch, Losses losses, const Context<D>& context);
-#else
+#elif defined(OCTAVO_COMPILE_FAIL_EVALUATE_WITH_NO_HOOKS)
+  // A session's ranks derive from NoHooks, so this would be called with the part that does nothing.
   void evaluate(const DeviceBatch<D>& batch, Losses losses, octavo::NoHooks& hooks,
                 const Context<D>& context);
+#else
+  template <class Hooks>
+  void evaluate(const DeviceBatch<D>& batch, Losses losses, Hooks& hooks,
+                const Context<D>& context);
 #endif
+  template <class Hooks>
   TensorView<T, 2, D> logits(Tokens tokens, BatchShape shape, Index begin, Index count,
-                             octavo::NoHooks& hooks, const Context<D>& context);
+                             Hooks& hooks, const Context<D>& context);
   [[nodiscard]] const Manifest& manifest() const;
   void reset_counts();
   void verify_step(Index micro_batches) const;

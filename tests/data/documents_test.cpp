@@ -2,7 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 namespace data_documents_test {
@@ -53,6 +56,24 @@ TEST(FindDocuments, AsksForSequencesOfTokensAndATargetForEach) {
   std::vector<Index> begins;
   EXPECT_THROW(find_documents(tokens, targets, 0, 0, begins), ShapeError);
   EXPECT_THROW(find_documents(tokens, fewer, 3, 0, begins), ShapeError);
+}
+
+// The number is that of the sequence with most, wherever sequences begin.
+TEST(MostDocuments, AreThoseThatFindDocumentsFinds) {
+  const std::vector<std::int32_t> text{0, 1, 1, 0, 2, 3, 0, 0, 4, 5, 6, 0, 0, 0, 8, 0, 9, 9, 0, 0};
+  for (std::size_t length = 1; length <= text.size(); ++length) {
+    std::size_t most = 0;
+    for (std::size_t first = 0; first + length <= text.size(); ++first) {
+      std::vector<std::int32_t> targets(length, 1);
+      std::vector<Index> begins;
+      const auto sequence = static_cast<Index>(length);
+      find_documents(std::span(text).subspan(first, length), targets, sequence, 0, begins);
+      most = std::max(most, begins.size() + 1);
+    }
+    const std::span<const std::int32_t> tokens(text);
+    EXPECT_EQ(most_documents_in(tokens, static_cast<Index>(length), 0), static_cast<Index>(most))
+        << length;
+  }
 }
 
 }  // namespace data_documents_test

@@ -158,8 +158,8 @@ Trained train_once(BatchShape shape, std::span<const std::int32_t> tokens,
   { const Model measured(arena, shape, {}, context); }
   arena = {arena.plan(), context};
   Model model(arena, shape, {}, context);
-  model.initialize_sync(7, context);
   octavo::NoHooks hooks;
+  model.initialize_sync(7, hooks, context);
   model.template quantize_weights<octavo::Mode::train>(hooks, context);
   std::vector<std::int32_t> tables(
       static_cast<std::size_t>(octavo::document_table_elements(shape)));

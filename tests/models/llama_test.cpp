@@ -255,8 +255,10 @@ TEST(Llama, LogitsOfAPrefixDoNotDependOnWhatFollows) {
   std::vector<float> too_few(next.size() - 1);
   EXPECT_THROW(session.next_token_logits(std::span(batch.tokens).first(20), too_few),
                octavo::ShapeError);
-  const std::vector<std::int32_t> beyond{0, static_cast<std::int32_t>(next.size())};
-  EXPECT_THROW(session.next_token_logits(beyond, next), octavo::ConfigError);
+  for (const std::int32_t wrong : {static_cast<std::int32_t>(next.size()), -1}) {
+    const std::vector<std::int32_t> beyond{0, wrong};
+    EXPECT_THROW(session.next_token_logits(beyond, next), octavo::ConfigError) << wrong;
+  }
   session.next_token_logits(std::span(batch.tokens).first(20), next);
   EXPECT_EQ(next, prefix);
 

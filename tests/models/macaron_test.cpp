@@ -72,6 +72,27 @@ TEST(Macaron, NoRecomputationChangesABit) {
   expect_equal_bits<Fp8Recipe<Delayed>>();
 }
 
+/// One in which both norms have one name.
+struct NormsOfOneName : Macaron {
+  template <class T, class P, class G, Device D>
+  using Block =
+      PreNormBlock<T, config.hidden, G, D, Branch<"norm", "", Attention<T, P, G, D>, T, G, D>,
+                   Branch<"norm", "", Mlp<T, P, G, D>, T, G, D>>;
+};
+
+// The manifest knows names of linear layers alone.
+TEST(Macaron, ParametersOfOneNameAreRefused) {
+  Context<Cpu> context{1};
+  try {
+    const ModelSession<Decoder<NormsOfOneName, Bf16, Cpu>> session(support::small_options(),
+                                                                   context);
+    ADD_FAILURE() << "a session was made";
+  } catch (const UsageError& error) {
+    EXPECT_NE(std::string(error.what()).find("blocks.0.norm.weight"), std::string::npos)
+        << error.what();
+  }
+}
+
 // Two branches have layers of one name, which what stands before it tells apart.
 TEST(Macaron, NamesEachParameterOnce) {
   Context<Cpu> context{1};

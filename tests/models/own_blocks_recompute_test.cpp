@@ -188,11 +188,11 @@ Trace train(ModelOptions options) {
   trace.bytes = static_cast<Index>(arena.plan().peak);
   arena = {arena.plan(), context};
   Model model(arena, batch, options, context);
-  model.initialize_sync(7, context);
+  NoHooks hooks;
+  model.initialize_sync(7, hooks, context);
   std::vector<std::int32_t> tokens(rows), targets(rows);
   std::vector<float> losses(rows);
   const float scale = 1.0f / static_cast<float>(rows);
-  NoHooks hooks;
   for (int step = 1; step <= 3; ++step) {
     for (std::size_t i = 0; i < rows; ++i) {
       tokens[i] = static_cast<int>(i * i) * step % 64;

@@ -123,7 +123,8 @@ struct BetweenGradients {
    public:
     using Run = ParameterRun<typename Model::T, typename Model::G, Cpu>;
 
-    For(Arena<Cpu>& arena, Model& model) : OneRank::For<Model>(arena, model), model_(model) {}
+    For(Arena<Cpu>& arena, Model& model, const Sharding& sharding)
+        : OneRank::For<Model>(arena, model, sharding), model_(model) {}
 
     void gradients_final(const Run& run, const Context<Cpu>&) {
       model_.visit_runs([&](const Run& one, const auto& each) {
@@ -170,7 +171,8 @@ TEST(BetweenParameters, WeightsAreZeroWhateverWasInTheMemory) {
   arena = {arena.plan(), context};
   std::memset(arena.memory().data(), 0xff, arena.memory().size());
   Model model(arena, shape, {}, {});
-  model.initialize_sync(7, context);
+  NoHooks hooks;
+  model.initialize_sync(7, hooks, context);
   model.visit_runs([&](const auto& run, const auto& each) {
     EXPECT_EQ(bytes_between(run, each, run.weights()), 0);
   });

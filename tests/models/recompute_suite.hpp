@@ -68,8 +68,8 @@ class RecomputeTest : public testing::Test {
     OneBatch result{std::vector<float>(48), {}, arena.plan().peak};
     arena = {arena.plan(), context};
     Model model(arena, shape, options, context);
-    model.initialize_sync(7, context);
     octavo::NoHooks hooks;
+    model.initialize_sync(7, hooks, context);
     model.template quantize_weights<octavo::Mode::train>(hooks, context);
     const support::TokenBatch batch = support::make_batch(48, support::small.vocabulary, 3);
     const float gradient_scale = 1.0f / 48.0f;

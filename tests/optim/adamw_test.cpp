@@ -1,6 +1,7 @@
 // What the optimizer of a model keeps, and says that it keeps.
 #include <octavo/layers/parameter.hpp>
 #include <octavo/optim/adamw.hpp>
+#include <octavo/train/one_rank.hpp>
 
 #include <gtest/gtest.h>
 
@@ -49,10 +50,12 @@ TEST(AdamW, BeginsAnewWhereItIsInitialised) {
   const Context<Cpu> context(1);
   Arena<Cpu> measuring;
   Model measured(measuring);
-  const Optimizer sized(measuring, measured, {}, 1);
+  const OneRank::For<Model> planned(measuring, measured, {});
+  const Optimizer sized(measuring, measured, planned, {}, 1);
   Arena<Cpu> arena(measuring.plan(), context);
   Model model(arena);
-  Optimizer optimizer(arena, model, {}, 1);
+  const OneRank::For<Model> alone(arena, model, {});
+  Optimizer optimizer(arena, model, alone, {}, 1);
   optimizer.initialize(context);
   EXPECT_EQ(optimizer.steps(), 0);
   optimizer.advance();

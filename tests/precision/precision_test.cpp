@@ -193,11 +193,46 @@ TEST(PrecisionName, IsWhatManifestsPrint) {
   EXPECT_EQ(precision_name<AllowFallback<Doubling>>(), "mx, stored as fp32 or fp32");
 }
 
+// Recipes that compute otherwise have another name: a state says by it what it is of.
+TEST(PrecisionName, SaysWhatIsNoDefault) {
+  using Most = DelayedScaling<16, AmaxReduction::most_recent, Margin{2}>;
+  EXPECT_EQ(precision_name<Fp8Recipe<Most>>(), "fp8 delayed (history 16, most recent, margin 2)");
+  using Rounded = DelayedScaling<1024, AmaxReduction::max, Margin{0}, ScaleRounding::power_of_two>;
+  EXPECT_EQ(precision_name<Fp8Recipe<Rounded>>(),
+            "fp8 delayed (history 1024, max, margin 0, powers of two)");
+  EXPECT_EQ(precision_name<Fp8Recipe<TensorwiseScaling<ScaleRounding::power_of_two>>>(),
+            "fp8 tensorwise (powers of two)");
+  EXPECT_EQ(precision_name<Fp8Recipe<RowwiseScaling<ScaleRounding::exact>>>(),
+            "fp8 rowwise (exact scales)");
+  EXPECT_EQ(precision_name<Fp8Recipe<BlockwiseScaling<ScaleRounding::exact>>>(),
+            "fp8 blockwise (exact scales)");
+  EXPECT_EQ(precision_name<Fp8Recipe<Rowwise>>(), "fp8 rowwise");
+  EXPECT_EQ((precision_name<Fp8Recipe<Blockwise, Hybrid>>()), "fp8 blockwise (e4m3 and e5m2)");
+  EXPECT_EQ((precision_name<Fp8Recipe<Rowwise, E4M3Only>>()), "fp8 rowwise (e4m3 only)");
+}
+
 TEST(PrecisionName, NamesThePartsOfLayerwise) {
   EXPECT_EQ(precision_name<Edges>(), "first 1 bf16, fp8 delayed, last 2 fp8 tensorwise");
   EXPECT_EQ(precision_name<FastHead>(), "fp8 delayed, head fp8 tensorwise");
   EXPECT_EQ(precision_name<Down>(), "first 1 bf16, down fp8 tensorwise, fp8 delayed");
   EXPECT_EQ(precision_name<WithOwn>(), "first 1 bf16, own, head own or bf16");
+}
+
+// One recipe has one name, by which a state is known.
+TEST(PrecisionName, DoesNotDependOnTheOrderOfParts) {
+  using OfDown = For<LinearRole::down, Current>;
+  using OfQkv = For<LinearRole::qkv, Bf16>;
+  const std::string name =
+      "first 1 bf16, qkv bf16, down fp8 tensorwise, fp8 delayed, last 2 bf16, head own";
+  EXPECT_EQ(
+      (precision_name<Layerwise<First<1, Bf16>, OfQkv, OfDown, Fp8, Last<2, Bf16>, Head<Own>>>()),
+      name);
+  EXPECT_EQ(
+      (precision_name<Layerwise<Head<Own>, Last<2, Bf16>, Fp8, OfDown, OfQkv, First<1, Bf16>>>()),
+      name);
+  EXPECT_EQ((precision_name<Layerwise<Fp8, OfDown, For<LinearRole::head, Own>, First<1, Bf16>,
+                                      Last<2, Bf16>, OfQkv>>()),
+            name);
 }
 
 TEST(LinearRole, HasTheFieldsNames) {

@@ -21,7 +21,8 @@ struct CopiedGradients {
     using Run = octavo::ParameterRun<typename Model::T, G, D>;
     using Copy = octavo::TensorView<G, 1, D>;
 
-    For(octavo::Arena<D>& arena, Model& model) : Base(arena, model) {
+    For(octavo::Arena<D>& arena, Model& model, const octavo::Sharding& sharding)
+        : Base(arena, model, sharding) {
       model.visit_runs([&](const Run& run, const auto&) {
         runs_.push_back(&run);
         copies_.push_back({arena.template take<G>(octavo::MemoryKind::gradients, run.size()),  //
@@ -29,7 +30,7 @@ struct CopiedGradients {
       });
     }
 
-    void start(const octavo::Context<D>& context) {
+    void start(const octavo::Context<D>& context, octavo::Communicator<D>&) {
       lane_ = std::make_unique<octavo::Lane<D>>(context);
     }
 

@@ -21,7 +21,8 @@ struct GatheredWeights {
     using Run = octavo::ParameterRun<T, typename Model::G, Cpu>;
     using Context = octavo::Context<Cpu>;
 
-    For(octavo::Arena<Cpu>& arena, Model& model) : Base(arena, model) {
+    For(octavo::Arena<Cpu>& arena, Model& model, const octavo::Sharding& sharding)
+        : Base(arena, model, sharding) {
       model.visit_runs([&](const Run& run, const auto&) { kept_[&run] = {}; });
     }
 

@@ -194,6 +194,28 @@ TEST(Calibration, ASkippedFirstStepLeavesNoHistory) {
   EXPECT_TRUE(support::weights(session) == support::weights(untouched));
 }
 
+// What docs/recipes.md advises for evaluations of weights that were set: scales are 1 until a step,
+// and one without a learning rate moves no weight.
+TEST(Calibration, AStepWithoutALearningRateIsEnough) {
+  octavo::Context<octavo::Cpu> context{2};
+  Session session(options(1), context);
+  take_first_step(session);
+  std::vector<float> values(256 * 128);
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    values[i] = 1e-4f * static_cast<float>(static_cast<int>(i % 37) - 18);
+  }
+  session.set_weight("blocks.1.qkv.weight", values);
+  expect_no_history(session);
+  const std::vector<std::byte> weights = support::weights(session);
+  const TokenBatch batch = support::step_batch(options(1), 1);
+  EXPECT_FALSE(session.step({batch.tokens, batch.targets}, 0.0).skipped);
+  EXPECT_TRUE(support::weights(session) == weights);
+  for (const OperandReport& operand : session.operands()) {
+    EXPECT_NE(operand.scale, 1.0f) << operand.name;
+    EXPECT_LT(operand.flushed, 0.03) << operand.name;
+  }
+}
+
 // What a step quantised before is not what it multiplies with.
 TEST(Calibration, WeightsAreQuantisedAnewInEveryStep) {
   using Tensorwise = support::SmallSession<octavo::Fp8Recipe<octavo::Tensorwise>>;

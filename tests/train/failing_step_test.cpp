@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstddef>
 #include <limits>
+#include <utility>
 #include <vector>
 
 #include "support/faulty_model.hpp"
@@ -19,6 +20,20 @@ struct State {
   friend bool operator==(const State&, const State&) = default;
 };
 
+/// Whose join throws once, when it is told to.
+struct FaultyRanks {
+  template <class Model>
+  struct For : octavo::OneRank::For<Model> {
+    using octavo::OneRank::For<Model>::For;
+
+    void join(const octavo::Context<octavo::Cpu>&) {
+      if (std::exchange(is_faulty, false)) throw octavo::UsageError("a join that throws");
+    }
+
+    bool is_faulty = false;
+  };
+};
+
 /// Three steps: what they leave, and the micro-batches of each, those of a calibration included.
 struct ThreeSteps {
   State state;
@@ -26,21 +41,28 @@ struct ThreeSteps {
 };
 
 /// Before step `failing`, if there is one, another step throws in its micro-batch `micro_batch`,
-/// counted from 1.
+/// counted from 1, and perhaps the first join of it does.
 template <class Precision>
-ThreeSteps take_three_steps(int failing = -1, int micro_batch = 0) {
+ThreeSteps take_three_steps(int failing = -1, int micro_batch = 0, bool faulty_join = false) {
   octavo::SessionOptions options = support::small_options();
   options.batch = {1, 16};
   options.micro_batches = 2;
   octavo::Context<octavo::Cpu> context{2};
-  octavo::ModelSession<support::FaultyModel<support::SmallModel<Precision>>> session(options,
-                                                                                     context);
+  using Model = support::FaultyModel<support::SmallModel<Precision>>;
+  octavo::ModelSession<Model, octavo::AdamW<>, FaultyRanks> session(options, context);
   std::vector<int> micro_batches;
   for (int i = 0; i < 3; ++i) {
     if (i == failing) {
       session.model().faulty_in = micro_batch;
+      session.ranks().is_faulty = faulty_join;
       const support::TokenBatch batch = support::step_batch(options, 99);
-      EXPECT_THROW((void)session.step({batch.tokens, batch.targets}, 1e-2), octavo::ConfigError);
+      const auto step = [&] { (void)session.step({batch.tokens, batch.targets}, 1e-2); };
+      if (micro_batch != 0) {
+        EXPECT_THROW(step(), octavo::ConfigError);
+      } else {
+        EXPECT_THROW(step(), octavo::UsageError);
+      }
+      EXPECT_FALSE(session.ranks().is_faulty) << "nothing was joined";
     }
     const int before = session.model().trained;
     const support::TokenBatch batch = support::step_batch(options, static_cast<unsigned>(i));
@@ -64,6 +86,18 @@ TYPED_TEST(FailingStep, ChangesNoBitOfTheStepsThatFollow) {
     ASSERT_GE(micro_batches, 2);
     for (int faulty = 1; faulty <= micro_batches; ++faulty) {
       EXPECT_TRUE(take_three_steps<TypeParam>(failing, faulty).state == undisturbed.state)
+          << "before step " << failing << ", in micro-batch " << faulty;
+    }
+  }
+}
+
+// What ends the lanes may be what broke: the step is taken back all the same, and its own error
+// told.
+TYPED_TEST(FailingStep, IsTakenBackThoughRanksCannotBeJoined) {
+  const State undisturbed = take_three_steps<TypeParam>().state;
+  for (const int failing : {0, 2}) {
+    for (const int faulty : {0, 1, 2}) {
+      EXPECT_TRUE(take_three_steps<TypeParam>(failing, faulty, true).state == undisturbed)
           << "before step " << failing << ", in micro-batch " << faulty;
     }
   }

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstring>
 #include <limits>
+#include <span>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -138,6 +139,27 @@ TEST(StateErrors, WhatDoesNotFitIsNamedAndNothingIsWritten) {
             "damaged, take another");
 }
 
+// Whatever is wrong, and however late it is found.
+TEST(StateErrors, NothingIsWrittenBeforeAllIsChecked) {
+  const SessionOptions options = support::small_options();
+  Context<Cpu> context(1);
+  ModelSession<SmallModel<Bf16>> saved(options, context);
+  ModelSession<SmallModel<Bf16>> session(options, context);
+  take_steps(saved, 0, 2);
+  const SavedState good = save_state_sync(saved.state());
+  ASSERT_FALSE(save_state_sync(session.state()) == good);
+  SavedState with = good;
+  with["zeal"] = {"int64", {}, {}};
+  EXPECT_NE(refusal(with, session), "it was loaded");
+  for (const StateEntry& entry : session.state()) {
+    if (entry.bytes == 0) continue;
+    SavedState cut = good;
+    cut.at(entry.name).bytes.pop_back();
+    EXPECT_NE(refusal(cut, session), "it was loaded") << entry.name;
+  }
+  EXPECT_EQ(refusal(good, session), "it was loaded");
+}
+
 TEST(StateErrors, PartsOfOneNameAreRefused) {
   Context<Cpu> context(1);
   ModelSession<SmallModel<Bf16>> session(support::small_options(), context);
@@ -256,19 +278,137 @@ TEST(Evaluation, IsOfTheWeightsAsTheyAreNow) {
   for (std::size_t i = 0; i < 3; ++i) EXPECT_EQ(sums[i], sums[i + 3]) << i;
 }
 
+/// A session's evaluation, and the logits of a prompt, without a call of begin_evaluation.
+std::vector<float> looked_at(TrainingSession& session) {
+  const support::TokenBatch batch = support::step_batch(support::small_options(), 9);
+  std::vector<float> values(static_cast<std::size_t>(small.vocabulary));
+  session.next_token_logits(std::span(batch.tokens).first(20), values);
+  values.push_back(static_cast<float>(session.evaluate({batch.tokens, batch.targets}).sum));
+  return values;
+}
+
+/// The same, where the logits come last.
+std::vector<float> looked_at_from_behind(TrainingSession& session) {
+  const support::TokenBatch batch = support::step_batch(support::small_options(), 9);
+  const auto sum = static_cast<float>(session.evaluate({batch.tokens, batch.targets}).sum);
+  std::vector<float> values(static_cast<std::size_t>(small.vocabulary));
+  session.next_token_logits(std::span(batch.tokens).first(20), values);
+  values.push_back(sum);
+  return values;
+}
+
+/// One step, and nothing of the session but that.
+void take_step(TrainingSession& session, unsigned number, double rate = 1e-2) {
+  const support::TokenBatch batch = support::step_batch(support::small_options(), number);
+  EXPECT_FALSE(session.step({batch.tokens, batch.targets}, rate).skipped);
+}
+
+template <class Precision>
+class EvaluationOf : public testing::Test {};
+using Evaluated = testing::Types<Fp8Recipe<Tensorwise>, Fp8Recipe<Delayed>, Fp8Recipe<Blockwise>>;
+TYPED_TEST_SUITE(EvaluationOf, Evaluated);
+
+// Each step moves the weights; casts of those before it are told by nothing else: no state is asked
+// for between.
+TYPED_TEST(EvaluationOf, EachStepIsOfItsWeights) {
+  Context<Cpu> context(1);
+  std::vector<std::vector<float>> expected;
+  for (const WeightCopies copies : {WeightCopies::kept, WeightCopies::remade}) {
+    SessionOptions options = support::small_options();
+    options.model.weight_copies = copies;
+    ModelSession<SmallModel<TypeParam>> told(options, context);
+    ModelSession<SmallModel<TypeParam>> session(options, context);
+    for (unsigned i = 0; i < 3; ++i) {
+      take_step(told, i);
+      take_step(session, i);
+      told.begin_evaluation();
+      const std::vector<float> values = looked_at(told);
+      EXPECT_EQ(i % 2 == 0 ? looked_at(session) : looked_at_from_behind(session), values) << i;
+      if (copies == WeightCopies::kept) expected.push_back(values);
+      EXPECT_EQ(values, expected[i]) << "copies that are made again differ from those that stay";
+    }
+  }
+}
+
+TYPED_TEST(EvaluationOf, AStateThatWasLoadedIsOfItsWeights) {
+  Context<Cpu> context(1);
+  ModelSession<SmallModel<TypeParam>> trained(support::small_options(), context);
+  for (unsigned i = 0; i < 3; ++i) take_step(trained, i);
+  const std::vector<float> expected = looked_at(trained);
+  const SavedState saved = save_state_sync(trained.state());
+  ModelSession<SmallModel<TypeParam>> session(support::small_options(), context);
+  take_step(session, 5);
+  const std::vector<StateEntry> entries = session.state();
+  EXPECT_NE(looked_at(session), expected);
+  load_state_sync(saved, entries);
+  EXPECT_EQ(looked_at(session), expected);
+}
+
+/// Throws before casts when it is told to.
+struct FaultyRanks {
+  template <class Model>
+  class For : public OneRank::For<Model> {
+   public:
+    using OneRank::For<Model>::For;
+
+    template <class Run>
+    void before_quantize(const Run&, const Context<Cpu>&) {
+      if (faulty_in != 0 && --faulty_in == 0) throw ConfigError("a fault that the test asked for");
+    }
+
+    int faulty_in = 0;
+  };
+};
+
+// What was cast before it threw is no reason to keep the rest.
+TEST(Evaluation, ThatThrewIsBegunAnew) {
+  Context<Cpu> context(1);
+  using Model = SmallModel<Fp8Recipe<Tensorwise>>;
+  ModelSession<Model> undisturbed(support::small_options(), context);
+  ModelSession<Model, AdamW<>, FaultyRanks> session(support::small_options(), context);
+  take_step(undisturbed, 0);
+  take_step(session, 0);
+  const support::TokenBatch batch = support::step_batch(support::small_options(), 9);
+  session.ranks().faulty_in = 2;
+  EXPECT_THROW((void)session.evaluate({batch.tokens, batch.targets}), ConfigError);
+  EXPECT_EQ(looked_at(session), looked_at(undisturbed));
+}
+
 TEST(SessionOptions, WhatNoSessionCanBeMadeWithIsRefused) {
   Context<Cpu> context(1);
-  const auto refuses = [&](auto change) {
+  const auto refuses = [&](const std::string& name, auto change) {
     SessionOptions options = support::small_options();
     change(options);
-    EXPECT_THROW(ModelSession<SmallModel<Bf16>>(options, context), ConfigError);
+    const auto expect_refusal = [&](const auto& make) {
+      try {
+        make();
+        ADD_FAILURE() << "a wrong " << name << " is taken";
+      } catch (const ConfigError& error) {
+        EXPECT_TRUE(std::string(error.what()).starts_with(name + " is ")) << error.what();
+      }
+    };
+    using Model = SmallModel<Bf16>;
+    expect_refusal([&] { ModelSession<Model>(options, context); });
+    expect_refusal(
+        [&] { (void)plan_memory<Model, AdamW<>>(options, Model::limits(options.batch, context)); });
   };
-  refuses([](SessionOptions& options) { options.model.head_chunk = -3; });
-  refuses([](SessionOptions& options) { options.optimizer.beta1 = 1.5f; });
-  refuses([](SessionOptions& options) { options.optimizer.beta2 = 1.0f; });
-  refuses([](SessionOptions& options) { options.optimizer.epsilon = 0.0f; });
-  refuses([](SessionOptions& options) { options.optimizer.weight_decay = -0.1f; });
-  refuses([](SessionOptions& options) { options.max_gradient_norm = -1.0f; });
+  constexpr float infinity = std::numeric_limits<float>::infinity();
+  constexpr float nan = std::numeric_limits<float>::quiet_NaN();
+  refuses("micro-batches", [](SessionOptions& options) { options.micro_batches = 0; });
+  refuses("head_chunk", [](SessionOptions& options) { options.model.head_chunk = -3; });
+  for (const float wrong : {-0.1f, 1.0f, 1.5f, nan}) {
+    refuses("beta1", [&](SessionOptions& options) { options.optimizer.beta1 = wrong; });
+    refuses("beta2", [&](SessionOptions& options) { options.optimizer.beta2 = wrong; });
+  }
+  for (const float wrong : {-1e-8f, 0.0f, infinity, nan}) {
+    refuses("epsilon", [&](SessionOptions& options) { options.optimizer.epsilon = wrong; });
+  }
+  for (const float wrong : {-0.1f, infinity, nan}) {
+    refuses("weight_decay",
+            [&](SessionOptions& options) { options.optimizer.weight_decay = wrong; });
+    refuses("max_gradient_norm",
+            [&](SessionOptions& options) { options.max_gradient_norm = wrong; });
+  }
 }
 
 // Bits of stochastic rounding are those of the session that was saved, whatever the other's seed.
@@ -290,10 +430,33 @@ TEST(StateErrors, WeightsThatThereAreNotAreNamed) {
   const std::vector<float> some(128);
   EXPECT_THROW(session.set_weight("blocks.3.qkv.weight", some), ConfigError);
   EXPECT_THROW(session.set_weight("embedding.weight", some), ConfigError);
-  std::vector<float> broken = some;
-  broken[7] = std::numeric_limits<float>::quiet_NaN();
-  EXPECT_THROW(session.set_weight("final_norm.weight", broken), ConfigError);
+  for (const float wrong :
+       {std::numeric_limits<float>::quiet_NaN(), -std::numeric_limits<float>::infinity()}) {
+    std::vector<float> broken = some;
+    broken[7] = wrong;
+    EXPECT_THROW(session.set_weight("final_norm.weight", broken), ConfigError);
+  }
   EXPECT_NO_THROW(session.set_weight("final_norm.weight", some));
+}
+
+// The largest numbers of FP32 are beyond BF16's.
+TEST(StateErrors, WeightsAreFiniteInTheirFormat) {
+  Context<Cpu> context(1);
+  ModelSession<SmallModel<Bf16>> narrow(support::small_options(), context);
+  ModelSession<SmallModel<Fp32>> wide(support::small_options(), context);
+  std::vector<float> values(128);
+  values[7] = 3.4e38f;
+  try {
+    narrow.set_weight("final_norm.weight", values);
+    ADD_FAILURE() << "an infinite weight was set";
+  } catch (const ConfigError& error) {
+    EXPECT_NE(std::string(error.what()).find("3.4e+38 at element 7"), std::string::npos)
+        << error.what();
+    EXPECT_NE(std::string(error.what()).find("bf16"), std::string::npos) << error.what();
+  }
+  EXPECT_NO_THROW(wide.set_weight("final_norm.weight", values));
+  values[7] = 3.38e38f;
+  EXPECT_NO_THROW(narrow.set_weight("final_norm.weight", values));
 }
 
 }  // namespace state_test

@@ -33,7 +33,8 @@ struct Diary {
    public:
     using D = typename Model::DeviceType;
 
-    For(Arena<D>& arena, Model& model) : OneRank::For<Model>(arena, model) {
+    For(Arena<D>& arena, Model& model, const Sharding& sharding)
+        : OneRank::For<Model>(arena, model, sharding) {
       model.visit_runs([&](const auto& run, const auto&) {
         const std::size_t number = numbers_.size();
         numbers_[&run] = number == 0 ? "embedding" : "block " + std::to_string(number - 1);
@@ -71,9 +72,13 @@ struct Diary {
     void sum(TensorView<StepStatus, 1, D>, const Context<D>&) { note("sum"); }
 
     std::vector<std::string> lines;
+    int faulty_in = 0;  ///< lines from now, the one that throws included; 0: none does
 
    private:
-    void note(const std::string& line) { lines.push_back(line); }
+    void note(const std::string& line) {
+      lines.push_back(line);
+      if (faulty_in != 0 && --faulty_in == 0) throw ConfigError("a fault that the test asked for");
+    }
 
     std::map<const void*, std::string> numbers_;
     const void* last_ = nullptr;
@@ -87,10 +92,18 @@ Lines operator+(Lines lines, const Lines& more) {
   return lines;
 }
 
-/// Of the forwards of embedding and blocks.
-const Lines forwards{"forward of embedding", "read: embedding",    "forward of block 0",
-                     "read: block 0",        "forward of block 1", "read: block 1",
-                     "forward of block 2",   "read: block 2"};
+/// Of the forwards of embedding and blocks, where the weights of some blocks are cast.
+Lines forwards(const std::vector<int>& cast_blocks = {}) {
+  Lines lines{"forward of embedding", "read: embedding"};
+  for (int i = 0; i < 3; ++i) {
+    const std::string block = "block " + std::to_string(i);
+    if (std::count(cast_blocks.begin(), cast_blocks.end(), i) != 0) {
+      lines = lines + Lines{"casts of " + block, "read: " + block};
+    }
+    lines = lines + Lines{"forward of " + block, "read: " + block};
+  }
+  return lines;
+}
 
 /// Of the head's stage in training.
 Lines head_lines(bool is_tied) {
@@ -99,8 +112,8 @@ Lines head_lines(bool is_tied) {
           "read: head"};
 }
 
-Lines expected_lines(bool is_tied, bool last_micro_batch) {
-  Lines lines = forwards + head_lines(is_tied);
+Lines expected_lines(bool is_tied, bool last_micro_batch, const std::vector<int>& cast_blocks) {
+  Lines lines = forwards(cast_blocks) + head_lines(is_tied);
   if (last_micro_batch) lines.emplace_back("final: head");
   for (const char* run : {"block 2", "block 1", "block 0", "embedding"}) {
     lines.push_back(std::string("backward of ") + run);
@@ -113,9 +126,9 @@ Lines expected_lines(bool is_tied, bool last_micro_batch) {
 /// What stands in the diary of a step of two micro-batches.
 struct ExpectedStep {
   bool is_tied = false;
-  Lines casts{};        ///< of weights
-  Lines calibration{};  ///< before the first step
-  Lines end{};          ///< the lines after those of the stages
+  std::vector<int> cast_blocks{};  ///< whose weights are, in the first micro-batch
+  Lines calibration{};             ///< before the first step
+  Lines end{};                     ///< the lines after those of the stages
 };
 
 template <class Model>
@@ -127,8 +140,8 @@ void check_order(const ExpectedStep& expected, WeightCopies weight_copies = Weig
   ModelSession<Model, AdamW<>, Diary> session(options, context);
   Lines& lines = session.ranks().lines;
   EXPECT_EQ(lines, Lines());
-  Lines of_step = expected.casts + expected_lines(expected.is_tied, false) +
-                  expected_lines(expected.is_tied, true) + expected.end;
+  const Lines of_step = expected_lines(expected.is_tied, false, expected.cast_blocks) +
+                        expected_lines(expected.is_tied, true, {}) + expected.end;
   for (unsigned step = 0; step < 2; ++step) {
     const TokenBatch batch = support::step_batch(options, step);
     lines.clear();
@@ -139,20 +152,16 @@ void check_order(const ExpectedStep& expected, WeightCopies weight_copies = Weig
   const TokenBatch batch = support::make_batch(96, support::small.vocabulary, 3);
   lines.clear();
   session.begin_evaluation();
-  EXPECT_EQ(lines, expected.casts);
   Lines of_head = head_lines(expected.is_tied);
   std::erase(of_head, "backward of head");
-  lines.clear();
+  of_head.emplace_back("join");
   (void)session.evaluate({batch.tokens, batch.targets});
-  EXPECT_EQ(lines, forwards + of_head);
+  EXPECT_EQ(lines, forwards(expected.cast_blocks) + of_head);
   lines.clear();
   std::vector<float> logits(static_cast<std::size_t>(support::small.vocabulary));
   session.next_token_logits(std::span(batch.tokens).first(20), logits);
-  EXPECT_EQ(lines, forwards + of_head);
+  EXPECT_EQ(lines, forwards() + of_head);
 }
-
-const Lines casts_of_blocks{"casts of block 0", "read: block 0",    "casts of block 1",
-                            "read: block 1",    "casts of block 2", "read: block 2"};
 
 TEST(StepHooks, AreCalledBetweenTheStages) {
   check_order<support::SmallModel<Bf16>>({.end = {"join", "sum"}});
@@ -162,22 +171,21 @@ TEST(StepHooks, OfATiedTableAreThose) {
 }
 TEST(StepHooks, ComeBeforeCastsThatAreKept) {
   check_order<support::SmallModel<Fp8Recipe<Tensorwise>>>(
-      {.casts = casts_of_blocks, .end = {"join", "sum"}});
+      {.cast_blocks = {0, 1, 2}, .end = {"join", "sum"}});
   check_order<support::SmallModel<Fp8Recipe<Tensorwise>>>({.end = {"join", "sum"}},
                                                           WeightCopies::remade);
 }
 TEST(StepHooks, ComeBeforeCastsOfLayersThatHaveSome) {
   check_order<support::SmallModel<Layerwise<First<1, Bf16>, Fp8Recipe<Tensorwise>>>>(
-      {.casts = {"casts of block 1", "read: block 1", "casts of block 2", "read: block 2"},
-       .end = {"join", "sum"}});
+      {.cast_blocks = {1, 2}, .end = {"join", "sum"}});
 }
 
 // Both passes of the calibration go through the step's micro-batches, and end in an update.
 TEST(StepHooks, MeetAmaxesBeforeHistoriesMove) {
-  const Lines pass = casts_of_blocks + expected_lines(false, false) + expected_lines(false, false) +
-                     Lines{"maximum"};
+  const Lines pass = expected_lines(false, false, {0, 1, 2}) + expected_lines(false, false, {}) +
+                     Lines{"join", "maximum"};
   check_order<support::SmallModel<Fp8Recipe<Delayed>>>(
-      {.casts = casts_of_blocks, .calibration = pass + pass, .end = {"join", "maximum", "sum"}});
+      {.cast_blocks = {0, 1, 2}, .calibration = pass + pass, .end = {"join", "maximum", "sum"}});
 }
 
 // A micro-batch that stands alone is a whole step's.
@@ -194,6 +202,31 @@ TEST(StepHooks, AreJoinedAfterAStepThatThrew) {
   EXPECT_THROW((void)session.step({batch.tokens, batch.targets}, 1e-3), ConfigError);
   ASSERT_FALSE(session.ranks().lines.empty());
   EXPECT_EQ(session.ranks().lines.back(), "join");
+}
+
+// Likewise, and what was read is of no use to the next one.
+TEST(StepHooks, AreJoinedAfterAnEvaluationThatThrew) {
+  const SessionOptions options = support::small_options();
+  Context<Cpu> context{2};
+  ModelSession<support::SmallModel<Bf16>, AdamW<>, Diary> session(options, context);
+  const TokenBatch batch = support::step_batch(options, 0);
+  std::vector<float> logits(static_cast<std::size_t>(support::small.vocabulary));
+  const auto evaluate = [&] { return session.evaluate({batch.tokens, batch.targets}).sum; };
+  const auto predict = [&] {
+    session.next_token_logits(std::span(batch.tokens).first(20), logits);
+    return logits;
+  };
+  const double sum = evaluate();
+  const std::vector<float> predicted = predict();
+
+  session.ranks().faulty_in = 3;
+  EXPECT_THROW((void)evaluate(), ConfigError);
+  EXPECT_EQ(session.ranks().lines.back(), "join");
+  EXPECT_EQ(evaluate(), sum);
+  session.ranks().faulty_in = 3;
+  EXPECT_THROW((void)predict(), ConfigError);
+  EXPECT_EQ(session.ranks().lines.back(), "join");
+  EXPECT_EQ(predict(), predicted);
 }
 
 template <class Precision>

@@ -2,6 +2,7 @@
 // that has the batches of both.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <barrier>
 #include <cmath>
@@ -32,7 +33,8 @@ struct OneOfTwo {
   template <class Model>
   class For : public OneRank::For<Model> {
    public:
-    For(Arena<Cpu>& arena, Model& model) : OneRank::For<Model>(arena, model) {
+    For(Arena<Cpu>& arena, Model& model, const Sharding& sharding)
+        : OneRank::For<Model>(arena, model, sharding) {
       model.visit_runs([&](const auto& run, const auto&) { runs_.push_back(&run); });
     }
 
@@ -84,8 +86,8 @@ struct Step {
 };
 
 template <class Session>
-Step take_step(Session& session, const TokenBatch& batch) {
-  Step step{session.step({batch.tokens, batch.targets}, 1e-3), {}, {}};
+Step take_step(Session& session, const TokenBatch& batch, double rate) {
+  Step step{session.step({batch.tokens, batch.targets}, rate), {}, {}};
   session.model().visit([&](const auto& parameter) {
     const auto append = [](auto& to, const auto& view) {
       to.insert(to.end(), view.data(), view.data() + view.size());
@@ -104,42 +106,59 @@ double distance(const std::vector<float>& a, const std::vector<float>& b) {
   return std::sqrt(sum);
 }
 
-TEST(TargetsOfRanks, AddUp) {
+/// The batch of rank `rank` in step `number`. One of the two has 48 targets, and the other 5 in the
+/// first step, 11 in the second.
+TokenBatch batch_of(std::size_t rank, unsigned number) {
+  TokenBatch batch = support::make_batch(48, support::small.vocabulary,
+                                         1 + static_cast<unsigned>(rank) + 2 * number);
+  const std::size_t few = number == 0 ? 5 : 11;
+  if (rank != number)
+    std::fill(batch.targets.begin() + static_cast<int>(few), batch.targets.end(), -1);
+  return batch;
+}
+
+/// Those of both ranks.
+TokenBatch batch_of_both(unsigned number) {
+  TokenBatch both = batch_of(0, number);
+  const TokenBatch other = batch_of(1, number);
+  both.tokens.insert(both.tokens.end(), other.tokens.begin(), other.tokens.end());
+  both.targets.insert(both.targets.end(), other.targets.begin(), other.targets.end());
+  return both;
+}
+
+TEST(TargetsOfRanks, AddUpInEveryStep) {
   SessionOptions options = support::small_options();
   options.batch = {1, 48};
-  std::array<TokenBatch, 2> batches{support::make_batch(48, support::small.vocabulary, 1),
-                                    support::make_batch(48, support::small.vocabulary, 2)};
-  for (std::size_t i = 5; i < 48; ++i) batches[1].targets[i] = -1;  // 48 targets, and 5
-
   Context<Cpu> context{1};
   Context<Cpu> another{1};
+  Context<Cpu> third{1};
   Meeting meeting;
   Ranked first(options, context);
   Ranked second(options, another);
   first.ranks().meeting = second.ranks().meeting = &meeting;
   second.ranks().number = 1;
-  Step of_second{};
-  std::thread beside([&] { of_second = take_step(second, batches[1]); });
-  const Step of_first = take_step(first, batches[0]);
-  beside.join();
-
-  TokenBatch both = batches[0];
-  both.tokens.insert(both.tokens.end(), batches[1].tokens.begin(), batches[1].tokens.end());
-  both.targets.insert(both.targets.end(), batches[1].targets.begin(), batches[1].targets.end());
   options.micro_batches = 2;
-  ModelSession<Model> session(options, context);
-  const Step whole = take_step(session, both);
 
-  const double norm = whole.result.gradient_norm;
-  EXPECT_GT(norm, 0.1);
-  for (const Step& step : {of_first, of_second}) {
-    EXPECT_FALSE(step.result.skipped);
-    EXPECT_NEAR(step.result.loss, whole.result.loss, 1e-9);
-    EXPECT_NEAR(step.result.gradient_norm, norm, 1e-5 * norm);
-    ASSERT_EQ(step.gradients.size(), whole.gradients.size());
-    EXPECT_LT(distance(step.gradients, whole.gradients), 1e-5 * norm);
+  for (const unsigned number : {0u, 1u}) {
+    const double rate = number == 0 ? 0.0 : 1e-3;  // the second starts from the same weights
+    Step of_second{};
+    std::thread beside([&] { of_second = take_step(second, batch_of(1, number), rate); });
+    const Step of_first = take_step(first, batch_of(0, number), rate);
+    beside.join();
+    ModelSession<Model> session(options, third);  // which has taken no step before
+    const Step whole = take_step(session, batch_of_both(number), rate);
+
+    const double norm = whole.result.gradient_norm;
+    EXPECT_GT(norm, 0.1);
+    for (const Step& step : {of_first, of_second}) {
+      EXPECT_FALSE(step.result.skipped);
+      EXPECT_NEAR(step.result.loss, whole.result.loss, 1e-9);
+      EXPECT_NEAR(step.result.gradient_norm, norm, 1e-5 * norm);
+      ASSERT_EQ(step.gradients.size(), whole.gradients.size());
+      EXPECT_LT(distance(step.gradients, whole.gradients), 1e-5 * norm);
+    }
+    EXPECT_EQ(of_first.weights, of_second.weights);
   }
-  EXPECT_EQ(of_first.weights, of_second.weights);
 }
 
 }  // namespace targets_of_ranks_test

@@ -68,6 +68,44 @@ TEST(TokenBatches, MoreDocumentsThanTheShapeAllowsAreRefusedAtOnce) {
   }
 }
 
+// Those that only evaluations have, too.
+TEST(TokenBatches, DocumentsOfTheValidationPartAreCounted) {
+  std::vector<std::uint8_t> text(200, 1);
+  for (std::size_t i = 185; i < 200; i += 2) text[i] = 0;
+  EXPECT_THROW(TokenBatches(text, options_of({1, 8, 1})), ConfigError);
+  EXPECT_NO_THROW(TokenBatches(text, options_of({1, 8, 5})));
+}
+
+/// Sees to it that an evaluation was begun since the last step.
+struct BegunEvaluations final : support::SessionStub {
+  StepResult step(const Batch&, double) override {
+    is_ready = false;
+    return {};
+  }
+  void begin_evaluation() override { is_ready = true; }
+  LossSum evaluate(const Batch&) override {
+    EXPECT_TRUE(is_ready) << "weights may have moved";
+    ++evaluated;
+    return {};
+  }
+
+  bool is_ready = false;
+  int evaluated = 0;
+};
+
+// Sessions are told that an evaluation begins, whether or not they would see for themselves.
+TEST(TokenBatches, BeginEveryEvaluation) {
+  const std::vector<std::uint8_t> text = lines(330);
+  TokenBatches batches(text, options_of({1, 16, 5}));
+  BegunEvaluations session;
+  for (int i = 1; i <= 2; ++i) {
+    (void)batches.step(session, 1e-3);
+    const int before = session.evaluated;
+    (void)batches.evaluate(session);
+    EXPECT_GT(session.evaluated, before + 1);
+  }
+}
+
 /// The losses of whole batches of one sequence of `length` tokens, from token `first` of the text
 /// on, which the test divides itself, by the rule that a line is a document.
 LossSum evaluate_lines(TrainingSession& session, const std::vector<std::uint8_t>& text,

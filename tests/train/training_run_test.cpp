@@ -87,6 +87,29 @@ TEST(TrainingRun, TellsOfEveryStepAndEvaluation) {
   EXPECT_TRUE(record.diverged.empty());
 }
 
+// GEMMs are counted of one micro-batch, however many a step has.
+TEST(TrainingRun, CountsTheGemmsOfOneMicroBatch) {
+  const std::vector<std::uint8_t> text = letters();
+  std::vector<GemmCount> counts;
+  for (const Index micro_batches : {1, 2}) {
+    SessionOptions session_options = support::small_options();
+    session_options.micro_batches = micro_batches;
+    Context<Cpu> context(1);
+    support::SmallSession<Fp8Recipe<Delayed>> session(session_options, context);
+    EXPECT_EQ(session.micro_batches(), micro_batches);
+    TokenBatches batches(
+        text,
+        {.batch = session_options.batch, .micro_batches = micro_batches, .validation_batches = 1});
+    Record record;
+    RunOptions options;
+    options.schedule = {.learning_rate = 1e-3, .steps = 1};
+    counts.push_back(train(session, batches, options, record).gemms);
+  }
+  EXPECT_GT(counts[0].fp8, 0u);
+  EXPECT_EQ(counts[1].fp8, counts[0].fp8);
+  EXPECT_EQ(counts[1].total, counts[0].total);
+}
+
 TEST(TrainingRun, EvaluatesAtTheEndOnlyIfAskedForNoMore) {
   Record record;
   RunOptions options = eight_steps();

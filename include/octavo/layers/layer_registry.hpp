@@ -45,6 +45,7 @@ struct LayerRegistry {
   WeightStage<D>* stage = nullptr;  ///< null: layers keep the quantised copies of their weights
   BatchShape batch{};               ///< of one micro-batch
   DeviceLimits<D> limits{};
+  Index run_multiple = allocation_alignment;  ///< see ModelOptions
 };
 
 }  // namespace octavo

@@ -6,6 +6,16 @@
 
 namespace octavo::inline OCTAVO_ABI {
 
+/// Neighbouring elements of a run, which one of the ranks updates: its shard, or all of them.
+/// @tparam W  format of the weights
+/// @tparam G  format of the gradients that they are updated with
+template <class W, class G, Device D>
+struct RunShard {
+  TensorView<W, 1, D> weights;          ///< [elements]
+  TensorView<const G, 1, D> gradients;  ///< [elements], of all ranks' targets
+  Index begin = 0;                      ///< the first one's place in the run
+};
+
 /// Parameters that are worked on together, such as those of a block. Their weights lie in one run
 /// of memory, their gradients in another, and so do masters and moments of an optimizer: an element
 /// has the same offset in each. So a part of a run is an offset and a length, whatever it is a part
@@ -24,14 +34,22 @@ class ParameterRun {
   static constexpr Index alignment = allocation_alignment;
 
   /// Takes the weights of parameters that were declared.
+  /// @param multiple  of elements that the run ends at: of `alignment`
+  /// @param lender    a run whose weights are never needed when this one's are, so that these can
+  ///                  take their memory if it is large enough; null: memory of their own
   template <class Each>
-  void take_weights(Arena<D>& arena, const Each& each) {
+  void take_weights(Arena<D>& arena, const Each& each, Index multiple = alignment,
+                    const ParameterRun* lender = nullptr) {
     Index size = 0;
     each([&](Parameter<W, G, D>& parameter) {
       parameter.offset = size;
       size += round_up(parameter.weight.size(), alignment);
     });
-    weights_ = {arena.template take<W>(MemoryKind::weights, size), {size}};
+    size = round_up(size, multiple);
+    const bool borrows = lender != nullptr && lender->size() >= size;
+    weights_ = {
+        borrows ? lender->weights_.data() : arena.template take<W>(MemoryKind::weights, size),
+        {size}};
     each([&](Parameter<W, G, D>& parameter) {
       parameter.weight = {part(weights_, parameter.offset), parameter.weight.shape()};
     });
@@ -73,6 +91,7 @@ class ParameterRun {
       if (from != end) begin = from;
       end = parameter.offset + round_up(parameter.weight.size(), alignment);
     });
+    end = size();
     if (end > begin) clear();
   }
 

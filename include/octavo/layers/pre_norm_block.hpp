@@ -44,14 +44,16 @@ class PreNormBlock {
   };
 
   /// Takes weights and their quantised copies.
+  /// @param lender  see ParameterRun::take_weights
   void take(Arena<D>& arena, const std::string& name, LayerRegistry<D> registry,
-            BlockInitial initial, Recompute recompute) {
+            BlockInitial initial, Recompute recompute,
+            const ParameterRun<T, G, D>* lender = nullptr) {
     recompute_ = recompute;
     for_each_place([&](auto i) {
       const Recomputation of_branch{recompute, i == count - 1};
       std::get<i>(branches_).declare(name, registry, initial, of_branch);
     });
-    run_.take_weights(arena, each_parameter());
+    run_.take_weights(arena, each_parameter(), registry.run_multiple, lender);
     for_each_branch([&](auto& branch) { branch.take_weight_copies(arena); });
   }
 

@@ -20,16 +20,17 @@ enum class MemoryKind {
   quantized_weights,
   activations,
   workspace,
+  communication,
 };
 
 /// Number of kinds above.
-inline constexpr std::size_t memory_kinds = 7;
+inline constexpr std::size_t memory_kinds = 8;
 
 /// The kind's name for people.
 constexpr const char* name_of(MemoryKind kind) {
   constexpr std::array<const char*, memory_kinds> names{
       "weights",           "gradients",   "optimizer", "scaling",
-      "quantised weights", "activations", "workspace"};
+      "quantised weights", "activations", "workspace", "communication"};
   return names[static_cast<std::size_t>(kind)];
 }
 

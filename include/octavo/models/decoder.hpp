@@ -10,6 +10,7 @@
 #include <array>
 #include <functional>
 #include <string>
+#include <utility>
 
 namespace octavo::inline OCTAVO_ABI {
 
@@ -77,7 +78,9 @@ class Decoder {
 
   /// Sets every parameter and the scaling state to their initial values, and binds the context's
   /// workspace.
-  void initialize_sync(std::uint64_t seed, Context<D>& context) {
+  /// @param hooks  whose `weights_written` is called for each run; see `NoHooks`
+  template <class Hooks>
+  void initialize_sync(std::uint64_t seed, Hooks& hooks, Context<D>& context) {
     bind(context);
     std::uint64_t stream = 0;
     visit_runs([&](const auto& run, const auto& each) {
@@ -85,6 +88,7 @@ class Decoder {
       each([&](auto& parameter) {
         octavo::initialize(parameter, RandomStream{seed, stream++}, context);
       });
+      hooks.weights_written(run, context);
     });
     scaling_.initialize_sync(context);
     positions_.initialize_sync(context);
@@ -117,23 +121,13 @@ class Decoder {
     visit_runs([&](const auto&, const auto& each) { each(visitor); });
   }
 
-  /// Quantises all weights: before a step's first micro-batch (`Mode::train`), and before an
-  /// evaluation (`Mode::evaluate`). Where copies are made for each GEMM, only says so to the
-  /// layers.
-  /// @param hooks  called for each run whose weights are cast; see `NoHooks`
+  /// All weights are to be quantised as they will be: before a step's first micro-batch
+  /// (`Mode::train`), and before an evaluation (`Mode::evaluate`). The next forward does so, each
+  /// run's right before it multiplies with them, so that weights that are on their way from other
+  /// ranks need not be there before. It must be of the same mode.
   template <class M, class Hooks>
-  void quantize_weights(Hooks& hooks, const Context<D>& context) {
-    const auto quantize = [&](auto& part, const ParameterRun<T, G, D>& run, bool is_quantized) {
-      const bool reads = is_quantized && options_.weight_copies == WeightCopies::kept;
-      if (reads) hooks.before_quantize(run, context);
-      part.template quantize_weights<M>(context);
-      if (reads) hooks.weights_read(run, context);
-    };
-    std::size_t layer = 0;
-    for_each_block(
-        [&](auto& block, auto&) { quantize(block, block.run(), is_quantized_[layer++]); });
-    quantize(head_, config.tied_embeddings ? embedding_run_ : head_run_,
-             HeadLayer::Projection::quantized);
+  void quantize_weights(Hooks&, const Context<D>&) {
+    must_quantize_.fill(true);
   }
 
   /// Forward, loss and backward of one micro-batch. The first of a step begins all gradients of
@@ -154,7 +148,7 @@ class Decoder {
                          Hooks& hooks, const Context<D>& context) {
     const BatchView<D> rows{batch_, batch.documents};
     forward<Mode::train>(batch.tokens, rows, hooks, context);
-    before_head(hooks, context);
+    before_head<Mode::train>(hooks, context);
     const TensorView<T, 2, D> gradient = gradient_;
     fill_zero(gradient.data(), gradient.bytes(), context);
     const TensorView<const T, 2, D> last = residual(config.layers, batch_.rows());
@@ -176,7 +170,7 @@ class Decoder {
                 const Context<D>& context) {
     forward<Mode::evaluate>(batch.tokens, {batch_, batch.documents}, hooks, context);
     const TensorView<const T, 2, D> last = residual(config.layers, batch_.rows());
-    before_head(hooks, context);
+    before_head<Mode::evaluate>(hooks, context);
     head_.template loss<Mode::evaluate>(last, batch.targets, losses, gradient_, {}, {}, false,
                                         context);
     after_head(hooks, context);
@@ -201,7 +195,7 @@ class Decoder {
                         logits_rows(), " that exist at once; ask for fewer");
     forward<Mode::evaluate>(tokens, shape, hooks, context);
     const TensorView<const T, 2, D> last = residual(config.layers, shape.rows());
-    before_head(hooks, context);
+    before_head<Mode::evaluate>(hooks, context);
     const auto logits = head_.template logits<Mode::evaluate>(last.rows(begin, count), context);
     after_head(hooks, context);
     return logits;
@@ -250,8 +244,12 @@ class Decoder {
 
   void take_parameters(Arena<D>& arena, const DeviceLimits<D>& limits) {
     const LayerRegistry<D> registry{
-        &scaling_, &manifest_,
-        options_.weight_copies == WeightCopies::remade ? &weight_stage_ : nullptr, batch_, limits};
+        &scaling_,
+        &manifest_,
+        options_.weight_copies == WeightCopies::remade ? &weight_stage_ : nullptr,
+        batch_,
+        limits,
+        options_.run_multiple};
     constexpr float deviation = 0.02f;
     const float residual = deviation / std::sqrt(2.0f * static_cast<float>(config.layers));
     const Initial initial = Initial::normal(deviation);
@@ -259,21 +257,27 @@ class Decoder {
     if constexpr (config.tied_embeddings) {
       embedding_.visit([&](auto& table) { table.is_overwritten = &table == &head_weight(); });
     }
-    embedding_run_.take_weights(arena, each_of_embedding());
     std::size_t layer = 0;
+    std::array<const ParameterRun<T, G, D>*, 2> lenders{};  // two before, and the one before
     for_each_block([&](auto& block, auto&) {
       const std::size_t operands = scaling_.size();
       block.take(arena, "blocks." + std::to_string(layer), registry,
-                 {initial, Initial::normal(residual), config.norm_epsilon}, options_.recompute);
+                 {initial, Initial::normal(residual), config.norm_epsilon}, options_.recompute,
+                 options_.weights_are_gathered ? lenders[0] : nullptr);
+      lenders = {lenders[1], &block.run()};
       is_quantized_[layer++] = scaling_.size() != operands;
     });
+    is_quantized_[layer] = HeadLayer::Projection::quantized;
     head_.declare(registry, options_.head_chunk, config.vocabulary, config.norm_epsilon);
     if constexpr (!config.tied_embeddings) {
       head_weight_.declare("head.weight", config.padded_vocabulary(), config.hidden, initial);
       head_weight_.initialised_rows = config.vocabulary;
       head_weight_.is_overwritten = true;
     }
-    head_run_.take_weights(arena, each_of_head());
+    head_run_.take_weights(arena, each_of_head(), options_.run_multiple);
+    const bool borrows = options_.weights_are_gathered && !config.tied_embeddings;
+    embedding_run_.take_weights(arena, each_of_embedding(), options_.run_multiple,
+                                borrows ? &head_run_ : nullptr);
     head_.take_weight_copies(arena, head_weight());
   }
 
@@ -385,6 +389,19 @@ class Decoder {
     return {residual_[static_cast<std::size_t>(layer)], {rows, config.hidden}};
   }
 
+  /// Quantises the weights of block `layer`, or of the head for `layer` = layers, if that is to be
+  /// done. Where copies are made for each GEMM, only says so to the layers.
+  template <class M, class Hooks>
+  void quantize_if_due(auto& part, int layer, const ParameterRun<T, G, D>& run, Hooks& hooks,
+                       const Context<D>& context) {
+    const auto place = static_cast<std::size_t>(layer);
+    if (!std::exchange(must_quantize_[place], false)) return;
+    const bool reads = is_quantized_[place] && options_.weight_copies == WeightCopies::kept;
+    if (reads) hooks.before_quantize(run, context);
+    part.template quantize_weights<M>(context);
+    if (reads) hooks.weights_read(run, context);
+  }
+
   template <class M, class Hooks>
   void forward(TensorView<const std::int32_t, 1, D> tokens, const BatchView<D>& batch, Hooks& hooks,
                const Context<D>& context) {
@@ -395,6 +412,7 @@ class Decoder {
     hooks.weights_read(embedding_run_, context);
     int layer = 0;
     for_each_block([&](auto& block, auto&) {
+      quantize_if_due<M>(block, layer, block.run(), hooks, context);
       hooks.before_forward(block.run(), context);
       block.template forward<M>(residual(layer, batch.rows()), residual(layer + 1, batch.rows()),
                                 batch, positions_, context);
@@ -404,8 +422,10 @@ class Decoder {
   }
 
   /// The head reads a tied table, too.
-  template <class Hooks>
+  template <class M, class Hooks>
   void before_head(Hooks& hooks, const Context<D>& context) {
+    quantize_if_due<M>(head_, config.layers, config.tied_embeddings ? embedding_run_ : head_run_,
+                       hooks, context);
     if constexpr (config.tied_embeddings) hooks.before_forward(embedding_run_, context);
     hooks.before_forward(head_run_, context);
   }
@@ -452,8 +472,9 @@ class Decoder {
   typename Family::template Embedding<T, G, D> embedding_;
   typename Family::template Positions<D> positions_;
   SegmentTuple segments_;
-  /// Whether a block has layers that quantise.
-  std::array<bool, static_cast<std::size_t>(config.layers)> is_quantized_{};
+  /// Whether a block, or behind the last one the head, has layers that quantise.
+  std::array<bool, static_cast<std::size_t>(config.layers) + 1> is_quantized_{};
+  std::array<bool, static_cast<std::size_t>(config.layers) + 1> must_quantize_{};
   HeadLayer head_;
   Parameter<T, G, D> head_weight_;
   std::array<T*, static_cast<std::size_t>(config.layers) + 1> residual_{};

@@ -12,19 +12,24 @@ struct Accumulation {
   bool last = true;   ///< gradients of parameters are final once they are made
 };
 
-/// A step is a list of stages: casts of the weights, the forward of each run of parameters, then
-/// their backwards in the reverse order. An evaluation and a text that is generated have the casts
-/// and the forwards. A model calls its hooks between the stages, with the run. They enqueue: on the
-/// context that they get, which orders the work with the stages', or on a lane beside it. These do
-/// nothing.
+/// A step is a list of stages: the forward of each run of parameters, with the cast of its weights
+/// before the first, then their backwards in the reverse order. An evaluation and a text that is
+/// generated have the casts and the forwards. A model calls its hooks between the stages, with the
+/// run. They enqueue: on the context that they get, which orders the work with the stages', or on a
+/// lane beside it. These do nothing.
 ///
 /// A model reads a run's weights between one of the first three hooks and `weights_read` with that
 /// run, and at no other time. So weights may be gathered in the ones and dropped in the other. Of
 /// two runs that a stage reads, both hooks come before it. What else uses weights are the session's
 /// initialisation, its state and `set_weight`, and the optimizer.
 struct NoHooks {
-  /// Before the run's weights are cast to copies that are kept: once a step, in each pass of a
-  /// calibration, and once before an evaluation. Not called for runs of which no copies are kept.
+  /// The run's weights have got their initial values, when a session is made.
+  template <class W, class G, Device D>
+  void weights_written(const ParameterRun<W, G, D>&, const Context<D>&) {}
+
+  /// Before the run's weights are cast to copies that are kept, right before its forward: once a
+  /// step, in each pass of a calibration, and once before an evaluation. Not called for runs of
+  /// which no copies are kept.
   template <class W, class G, Device D>
   void before_quantize(const ParameterRun<W, G, D>&, const Context<D>&) {}
 

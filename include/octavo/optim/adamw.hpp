@@ -39,13 +39,13 @@ struct AdamW;
 
 template <class MasterFormat, class MomentFormat>
 struct AdamW<MasterWeights<MasterFormat>, Moments<MomentFormat>> {
-  /// The optimizer of one model.
-  template <class Model>
+  /// The optimizer of one model, or of one rank's shards of it.
+  /// @tparam G  format of the gradients that it updates with
+  template <class Model, class G = typename Model::G>
   class For {
    public:
     using D = typename Model::DeviceType;
     using W = typename Model::T;
-    using G = typename Model::G;
     static constexpr bool has_master =
         std::is_same_v<MasterFormat, Fp32> && !std::is_same_v<W, float>;
 
@@ -59,30 +59,40 @@ struct AdamW<MasterWeights<MasterFormat>, Moments<MomentFormat>> {
     }
 
     /// Lays the state out in the arena. Writes nothing: see `initialize`.
-    /// @param seed  of stochastic rounding
-    For(Arena<D>& arena, Model& model, const AdamWSettings& settings, std::uint64_t seed)
+    /// @param ranks  whose `visit_shards` says what this rank updates; see `OneRank`
+    /// @param seed   of stochastic rounding
+    template <class Ranks>
+    For(Arena<D>& arena, Model& model, const Ranks& ranks, const AdamWSettings& settings,
+        std::uint64_t seed)
         : settings_(settings), seed_(static_cast<std::int64_t>(seed)) {
       constexpr auto kind = MemoryKind::optimizer;
-      model.visit_runs([&](const ParameterRun<W, G, D>& run, const auto& each) {
-        float* master = has_master ? arena.template take<float>(kind, run.size()) : nullptr;
-        auto* first_moment = arena.template take<MomentFormat>(kind, run.size());
-        auto* second_moment = arena.template take<MomentFormat>(kind, run.size());
-        each([&](const Parameter<W, G, D>& parameter) {
-          const auto part = [&](auto* state) {
-            return TensorView<std::remove_pointer_t<decltype(state)>, 1, D>{
-                state == nullptr ? nullptr : state + parameter.offset, {parameter.weight.size()}};
+      std::uint64_t number = 0;
+      ranks.visit_shards(model, [&](const RunShard<W, G, D>& shard, const auto& each) {
+        const Index size = shard.weights.size();
+        float* master = has_master ? arena.template take<float>(kind, size) : nullptr;
+        auto* first_moment = arena.template take<MomentFormat>(kind, size);
+        auto* second_moment = arena.template take<MomentFormat>(kind, size);
+        each([&](const auto& parameter) {
+          const Index begin = std::max(parameter.offset, shard.begin);
+          const Index end =
+              std::min(parameter.offset + parameter.weight.size(), shard.begin + size);
+          const std::uint64_t random_stream = number++;
+          if (begin >= end) return;
+          const auto part = [&](auto* of_shard) {
+            return TensorView<std::remove_pointer_t<decltype(of_shard)>, 1, D>{
+                of_shard == nullptr ? nullptr : of_shard + (begin - shard.begin), {end - begin}};
           };
           Update update;
-          update.weight = {parameter.weight.data(), {parameter.weight.size()}};
-          update.gradient = {parameter.gradient.data(), {parameter.weight.size()}};
+          update.weight = part(shard.weights.data());
+          update.gradient = part(shard.gradients.data());
           update.master = part(master);
           update.first_moment = part(first_moment);
           update.second_moment = part(second_moment);
           update.weight_decay = parameter.is_matrix() ? settings.weight_decay : 0.0f;
-          update.random_stream = static_cast<std::uint64_t>(updates_.size());
+          update.random_stream = random_stream;
+          update.first_element = begin - parameter.offset;
           updates_.push_back(update);
-          names_.push_back(parameter.name);
-          shapes_.push_back(parameter.weight.shape());
+          places_.push_back({parameter.name, parameter.weight.shape()});
         });
       });
       step_ = {arena.template take<AdamWStep>(kind, 1), {1}};
@@ -125,15 +135,22 @@ struct AdamW<MasterWeights<MasterFormat>, Moments<MomentFormat>> {
       }
     }
 
-    /// Calls `visitor(name, view)` for masters and moments, and `visitor(name, number)` for the
-    /// number of steps and the seed of rounding: all that the next steps depend on.
+    /// Calls `visitor(name, view)` for masters and moments of whole parameters, `visitor(name,
+    /// view, begin, shape)` for parts of them, from element `begin` of such a shape on, and
+    /// `visitor(name, number)` for the number of steps and the seed of rounding: all that the next
+    /// steps depend on.
     template <class Visitor>
     void visit_state(Visitor& visitor) {
       for (std::size_t i = 0; i < updates_.size(); ++i) {
         const auto show = [&](const char* kind, auto state) {
           using Element = std::remove_pointer_t<decltype(state.data())>;
-          visitor(message("optimizer.", kind, '.', names_[i]),
-                  TensorView<Element, 2, D>(state.data(), shapes_[i]));
+          const Place& place = places_[i];
+          const std::string name = message("optimizer.", kind, '.', place.parameter);
+          if (state.size() == place.shape[0] * place.shape[1]) {
+            visitor(name, TensorView<Element, 2, D>(state.data(), place.shape));
+          } else {
+            visitor(name, state, updates_[i].first_element, place.shape);
+          }
         };
         if constexpr (has_master) show("master", updates_[i].master);
         show("first_moment", updates_[i].first_moment);
@@ -143,17 +160,19 @@ struct AdamW<MasterWeights<MasterFormat>, Moments<MomentFormat>> {
       visitor("optimizer.seed", seed_);
     }
 
-    /// Sets the master of parameter `name`, if there are masters; waits for it.
+    /// Sets the master of parameter `name`, or this rank's part of it, if there are masters; waits
+    /// for it.
     /// @param name    of a parameter of the model
     /// @param values  as many as the parameter has elements
-    /// @throws UsageError  if the model has no such parameter
     void set_master_sync(const std::string& name, std::span<const float> values,
                          const Context<D>& context) const {
       if constexpr (has_master) {
-        const auto place = std::find(names_.begin(), names_.end(), name);
-        require<UsageError>(place != names_.end(), "the optimizer updates no parameter ", name);
-        const Update& update = updates_[static_cast<std::size_t>(place - names_.begin())];
-        copy_to_device_sync(update.master.data(), values.data(), values.size_bytes(), context);
+        for (std::size_t i = 0; i < updates_.size(); ++i) {
+          if (places_[i].parameter != name) continue;
+          const TensorView<float, 1, D> master = updates_[i].master;
+          copy_to_device_sync(master.data(), values.data() + updates_[i].first_element,
+                              master.bytes(), context);
+        }
       }
     }
 
@@ -165,9 +184,13 @@ struct AdamW<MasterWeights<MasterFormat>, Moments<MomentFormat>> {
     using Update = AdamWParameter<W, G, MomentFormat, D>;
 
     AdamWSettings settings_;
+    /// The parameter that an update is of.
+    struct Place {
+      std::string parameter;
+      typename TensorView<W, 2, D>::Shape shape;
+    };
     std::vector<Update> updates_;
-    std::vector<std::string> names_;                           ///< of the parameters
-    std::vector<typename TensorView<W, 2, D>::Shape> shapes_;  ///< of the parameters
+    std::vector<Place> places_;  ///< of the updates
     TensorView<AdamWStep, 1, D> step_;
     std::int64_t steps_ = 0;
     std::int64_t seed_;

@@ -5,9 +5,11 @@
 #include <octavo/core/error.hpp>
 #include <octavo/precision/layer_precision.hpp>
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <string>
+#include <utility>
 
 namespace octavo::inline OCTAVO_ABI {
 
@@ -38,8 +40,8 @@ template <LinearRole Role, class P>
 struct For {};
 
 /// A precision for each layer: one base policy, and exceptions `First`, `Last`, `For` and `Head`
-/// around it in any order, each at most once, `For` once a role. Where a model is laid out, a part
-/// that no linear layer would run in is refused, the base too.
+/// around it in any order, each at most once, `For` once a role. The order changes no name. Where a
+/// model is laid out, a part that no linear layer would run in is refused, the base too.
 template <class... Parts>
 struct Layerwise {};
 
@@ -55,6 +57,7 @@ struct PartTraits {
   static constexpr bool is_first = false;
   static constexpr bool is_last = false;
   static constexpr int blocks = 0;
+  static constexpr int place = 5;  ///< in a name
   static constexpr bool names(LinearRole) { return false; }
   static std::string name() { return PrecisionTraits<Precision>::name(); }
 };
@@ -67,6 +70,7 @@ struct PartTraits<First<N, P>> : ExceptionTraits<P> {
   static_assert(N > 0, "Layerwise: First<N, P> needs N > 0; leave it out where no block is meant");
   static constexpr bool is_first = true;
   static constexpr int blocks = N;
+  static constexpr int place = 0;
   static std::string name() { return message("first ", N, " ", PartTraits<P>::name()); }
 };
 template <int N, class P>
@@ -74,10 +78,12 @@ struct PartTraits<Last<N, P>> : ExceptionTraits<P> {
   static_assert(N > 0, "Layerwise: Last<N, P> needs N > 0; leave it out where no block is meant");
   static constexpr bool is_last = true;
   static constexpr int blocks = N;
+  static constexpr int place = 6;
   static std::string name() { return message("last ", N, " ", PartTraits<P>::name()); }
 };
 template <LinearRole Role, class P>
 struct PartTraits<For<Role, P>> : ExceptionTraits<P> {
+  static constexpr int place = Role == LinearRole::head ? 7 : 1 + static_cast<int>(Role);
   static constexpr bool names(LinearRole role) { return role == Role; }
   static std::string name() { return message(name_of(Role), " ", PartTraits<P>::name()); }
 };
@@ -208,9 +214,13 @@ struct ModelPrecisionTraits {
 template <class... Parts>
 struct ModelPrecisionTraits<Layerwise<Parts...>> {
   using Storage = typename PartsCheck<Parts...>::Storage;
+  /// Of a recipe, in whatever order its parts are written.
   static std::string name() {
+    std::array<std::pair<int, std::string>, sizeof...(Parts)> parts{
+        {{PartTraits<Parts>::place, PartTraits<Parts>::name()}...}};
+    std::sort(parts.begin(), parts.end());
     std::string text;
-    ((text += (text.empty() ? "" : ", ") + PartTraits<Parts>::name()), ...);
+    for (const auto& part : parts) text += (text.empty() ? "" : ", ") + part.second;
     return text;
   }
 };

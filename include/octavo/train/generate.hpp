@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -19,7 +20,7 @@ struct GenerateOptions {
   std::uint64_t seed = 1;
   /// Ids below it can be drawn, such as a tokenizer's; 0: all of the model's.
   Index vocabulary = 0;
-  bool (*stop)() = nullptr;  ///< asked before each token; if it says true, the text ends there
+  std::function<bool()> stop{};  ///< asked before each token; if it says true, the text ends there
 };
 
 namespace detail {
@@ -67,7 +68,7 @@ inline std::int32_t draw_token(std::span<const float> logits, double temperature
       options.vocabulary == 0 ? logits.size() : static_cast<std::size_t>(options.vocabulary);
   const RandomStream stream{options.seed, 0x73616d706c65u};
   for (Index i = 0; i < options.tokens; ++i) {
-    if (options.stop != nullptr && options.stop()) break;
+    if (options.stop && options.stop()) break;
     const std::size_t seen = std::min(text.size(), static_cast<std::size_t>(sequence));
     session.next_token_logits(std::span(text).last(seen), logits);
     const float random = uniform(random_word(stream, static_cast<std::uint64_t>(i)));

@@ -13,11 +13,13 @@
 #include <set>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace octavo::inline OCTAVO_ABI {
 
 /// The memory that a session needs, computed without allocating it.
+/// @throws ConfigError  for options that no session can be made with
 template <class Model, class Optimizer, class Ranks = OneRank>
 [[nodiscard]] MemoryPlan plan_memory(const SessionOptions& options,
                                      const DeviceLimits<typename Model::DeviceType>& limits);
@@ -31,13 +33,11 @@ struct SessionParts {
 
   SessionParts(Arena<D>& arena, const SessionOptions& options, const DeviceLimits<D>& limits)
       : model(arena, options.batch, model_options(options), limits),
-        optimizer(arena, model, options.optimizer, options.seed),
-        ranks(arena, model) {
+        ranks(arena, model, options.sharding),
+        optimizer(arena, model, ranks, options.optimizer, options.seed) {
     constexpr auto kind = MemoryKind::activations;
     const Index rows = options.batch.rows();
     const Index all = rows * options.micro_batches;
-    require<ConfigError>(options.micro_batches > 0, "micro-batches is ", options.micro_batches,
-                         "; give at least 1");
     tokens = {arena.template take<std::int32_t>(kind, all), {all}};
     targets = {arena.template take<std::int32_t>(kind, all), {all}};
     const Index tables = document_table_elements(options.batch) * options.micro_batches;
@@ -49,13 +49,17 @@ struct SessionParts {
 
   static ModelOptions model_options(const SessionOptions& options) {
     ModelOptions model = options.model;
-    model.gradients_share_memory = options.micro_batches == 1;
+    model.gradients_share_memory =
+        options.micro_batches == 1 || options.sharding.reduces_each_micro_batch();
+    model.weights_are_gathered = options.sharding.shards_weights();
+    model.run_multiple = options.sharding.ranks * Index{allocation_alignment};
     return model;
   }
 
+  using RanksOfModel = typename Ranks::template For<Model>;
   Model model;
-  typename Optimizer::template For<Model> optimizer;
-  typename Ranks::template For<Model> ranks;
+  RanksOfModel ranks;
+  typename Optimizer::template For<Model, typename RanksOfModel::Gradient> optimizer;
   TensorView<std::int32_t, 1, D> tokens;   ///< [micro_batches · rows]
   TensorView<std::int32_t, 1, D> targets;  ///< [micro_batches · rows]
   /// [micro_batches · elements of a batch's tables]; see documents_over
@@ -76,28 +80,15 @@ class ModelSession final : public TrainingSession {
  public:
   using D = typename Model::DeviceType;
 
+  /// A session that trains alone.
   ModelSession(const SessionOptions& options, Context<D>& context)
-      : options_(checked(options)),
-        context_(context),
-        limits_(Model::limits(options.batch, context)),
-        arena_(plan_memory<Model, Optimizer, Ranks>(options, limits_), context),
-        parts_(arena_, options_, limits_),
-        document_tables_(static_cast<std::size_t>(parts_.document_tables.size())),
-        staging_(parts_.tokens.bytes() + parts_.targets.bytes() + parts_.document_tables.bytes() +
-                     parts_.gradient_scale.bytes() + sizeof(AdamWStep),
-                 context),
-        facts_(Model::facts()),
-        must_calibrate_(parts_.model.scaling().has_histories() ? 1 : 0) {
-    facts_.parameters = 0;  // of blocks that the shape knows nothing of, too
-    for_each_parameter([this](const auto& parameter) {
-      facts_.parameters += parameter.initialised_rows * parameter.weight.extent(1);
-    });
-    require_unique_names();
-    parts_.model.initialize_sync(options.seed, context);
-    parts_.optimizer.initialize(context);
-    parts_.ranks.start(context);
-    choose_gemms();
-  }
+      : ModelSession(options, context, nullptr) {}
+
+  /// One of the ranks that train a model. All ranks make the same calls in the same order, with the
+  /// same options, which say for how many ranks memory was planned; each gives batches of its own.
+  /// @param communicator  outlives the session
+  ModelSession(const SessionOptions& options, Context<D>& context, Communicator<D>& communicator)
+      : ModelSession(options, context, &communicator) {}
 
   [[nodiscard]] StepResult step(const Batch& batch, double learning_rate) override {
     check_batch(batch, options_.micro_batches);
@@ -118,6 +109,7 @@ class ModelSession final : public TrainingSession {
       undo_step();
       throw;
     }
+    parts_.ranks.weights_moved();
     const StepStatus status = read_status_sync();
     if (status.skip == 0) {
       parts_.optimizer.advance();
@@ -138,11 +130,17 @@ class ModelSession final : public TrainingSession {
   [[nodiscard]] LossSum evaluate(const Batch& batch) override {
     check_batch(batch, 1);
     get_ready_for_evaluation();
-    copy_batch(batch);
-    fill_zero(parts_.status.data(), parts_.status.bytes(), context_);
-    parts_.model.evaluate(micro_batch(0), parts_.losses, parts_.ranks, context_);
-    add_losses(parts_.losses, parts_.status, context_);
-    return {read_status_sync().loss_sum, count_targets(batch.targets)};
+    try {
+      copy_batch(batch);
+      fill_zero(parts_.status.data(), parts_.status.bytes(), context_);
+      parts_.model.evaluate(micro_batch(0), parts_.losses, parts_.ranks, context_);
+      add_losses(parts_.losses, parts_.status, context_);
+      parts_.ranks.join(context_);
+      return {read_status_sync().loss_sum, count_targets(batch.targets)};
+    } catch (...) {
+      settle();
+      throw;
+    }
   }
 
   void next_token_logits(std::span<const std::int32_t> tokens, std::span<float> logits) override {
@@ -154,16 +152,23 @@ class ModelSession final : public TrainingSession {
                         " logits; the model has ", facts_.vocabulary);
     for (const std::int32_t token : tokens) require_token(token);
     get_ready_for_evaluation();
-    // Later tokens change nothing for earlier ones; some GEMMs in FP8 need rows in sixteens.
+    // Some GEMMs in FP8 need rows in sixteens. What follows a token changes nothing for it, but
+    // where a current scale is of a whole tensor, which the filler is part of.
     const Index padded = std::min(round_up(count, 16), options_.batch.tokens);
     const auto device_tokens = parts_.tokens.rows(0, padded);
-    fill_zero(device_tokens.data(), device_tokens.bytes(), context_);
-    copy_tokens(tokens, {});
-    const auto row =
-        parts_.model.logits(device_tokens, {1, padded}, count - 1, 1, parts_.ranks, context_);
     std::vector<typename Model::T> values(logits.size());
-    copy_to_host_sync(values.data(), row.data(), values.size() * sizeof(typename Model::T),
-                      context_);
+    try {
+      fill_zero(device_tokens.data(), device_tokens.bytes(), context_);
+      copy_tokens(tokens, {});
+      const auto row =
+          parts_.model.logits(device_tokens, {1, padded}, count - 1, 1, parts_.ranks, context_);
+      parts_.ranks.join(context_);
+      copy_to_host_sync(values.data(), row.data(), values.size() * sizeof(typename Model::T),
+                        context_);
+    } catch (...) {
+      settle();
+      throw;
+    }
     for (std::size_t i = 0; i < values.size(); ++i) logits[i] = static_cast<float>(values[i]);
   }
 
@@ -189,26 +194,53 @@ class ModelSession final : public TrainingSession {
   }
 
   [[nodiscard]] std::vector<StateEntry> state() override {
-    weights_may_have_moved_ = true;  // whoever asks may load another
+    parts_.ranks.gather_weights(context_);
     detail::StateCollector<D> collector(context_);
     collector.say("session.recipe", Model::precision());
-    for_each_parameter(
-        [&](auto& parameter) { collector("model." + parameter.name, parameter.weight); });
+    for_each_shard([&](const auto& parameter, const auto& weights, Index begin) {
+      const std::string name = "model." + parameter.name;
+      if (parts_.ranks.weights_are_whole()) {
+        collector(name, parameter.weight);
+      } else if (weights.size() != 0) {
+        collector(name, weights, begin, parameter.weight.shape());
+      }
+    });
     parts_.model.scaling().visit_state(collector);
     parts_.optimizer.visit_state(collector);
     collector("session.must_calibrate", must_calibrate_);
-    return collector.take();
+    std::vector<StateEntry> entries = collector.take();
+    for (StateEntry& entry : entries) {
+      entry.write_sync = [this, write = std::move(entry.write_sync)](const std::byte* source) {
+        note_new_state();
+        write(source);
+      };
+    }
+    return entries;
+  }
+
+  [[nodiscard]] LossSum sum_over_ranks(const LossSum& own) override {
+    LossSum total;
+    for (const LossSum& of_rank : of_all_ranks(own, "sums of losses")) {
+      total.sum += of_rank.sum;
+      total.tokens += of_rank.tokens;
+    }
+    return total;
+  }
+  [[nodiscard]] std::int64_t largest_over_ranks(std::int64_t own) override {
+    return std::ranges::max(of_all_ranks(own, "signals"));
   }
 
   void set_weight(const std::string& name, std::span<const float> values) override {
-    const auto wrong = std::find_if(values.begin(), values.end(),
-                                    [](float value) { return !std::isfinite(value); });
+    const auto wrong = std::find_if(values.begin(), values.end(), [](float value) {
+      return !std::isfinite(static_cast<float>(typename Model::T(value)));
+    });
     require<ConfigError>(wrong == values.end(), name, " is given ",
                          wrong == values.end() ? 0.0f : *wrong, " at element ",
-                         wrong - values.begin(), "; give finite numbers");
-    weights_may_have_moved_ = true;
+                         wrong - values.begin(), "; give numbers that are finite in ",
+                         FormatTraits<typename Model::T>::name, ", the weight's format");
+    note_new_state();
     bool found = false;
-    for_each_parameter([&](auto& parameter) {
+    for_each_shard([&](const auto& parameter, const auto& weights, Index begin) {
       if (parameter.name != name) return;
       found = true;
       const Index live = parameter.initialised_rows * parameter.weight.extent(1);
@@ -219,8 +251,12 @@ class ModelSession final : public TrainingSession {
       std::vector<float> all(static_cast<std::size_t>(parameter.weight.size()));
       std::copy(values.begin(), values.end(), all.begin());
       const std::vector<typename Model::T> rounded(all.begin(), all.end());
-      copy_to_device_sync(parameter.weight.data(), rounded.data(), parameter.weight.bytes(),
-                          context_);
+      if (parts_.ranks.weights_are_whole()) {
+        copy_to_device_sync(parameter.weight.data(), rounded.data(), parameter.weight.bytes(),
+                            context_);
+      } else {
+        copy_to_device_sync(weights.data(), rounded.data() + begin, weights.bytes(), context_);
+      }
       parts_.optimizer.set_master_sync(name, all, context_);
     });
     require<ConfigError>(found, "the model has no parameter ", name,
@@ -237,6 +273,31 @@ class ModelSession final : public TrainingSession {
   [[nodiscard]] auto& ranks() { return parts_.ranks; }
 
  private:
+  /// @param communicator  null: the session trains alone
+  ModelSession(const SessionOptions& options, Context<D>& context, Communicator<D>* communicator)
+      : ranks_(communicator == nullptr ? alone_ : *communicator),
+        options_(of_rank(options, ranks_)),
+        context_(context),
+        limits_(Model::limits(options.batch, context)),
+        arena_(plan_memory<Model, Optimizer, Ranks>(options_, limits_), context),
+        parts_(arena_, options_, limits_),
+        document_tables_(static_cast<std::size_t>(parts_.document_tables.size())),
+        staging_(parts_.tokens.bytes() + parts_.targets.bytes() + parts_.document_tables.bytes() +
+                     parts_.gradient_scale.bytes() + sizeof(AdamWStep),
+                 context),
+        facts_(Model::facts()),
+        must_calibrate_(parts_.model.scaling().has_histories() ? 1 : 0) {
+    facts_.parameters = 0;  // of blocks that the shape knows nothing of, too
+    for_each_parameter([this](const auto& parameter) {
+      facts_.parameters += parameter.initialised_rows * parameter.weight.extent(1);
+    });
+    require_unique_names();
+    parts_.ranks.start(context, ranks_);
+    parts_.model.initialize_sync(options.seed, parts_.ranks, context);
+    parts_.optimizer.initialize(context);
+    choose_gemms();
+  }
+
   /// @throws UsageError  for a name that two parameters have, of which `set_weight` and a saved
   ///                     state would know one
   void require_unique_names() {
@@ -249,12 +310,41 @@ class ModelSession final : public TrainingSession {
   }
 
   [[nodiscard]] Index rows() const { return options_.batch.rows(); }
+
+  /// Calls `body(parameter, weights, begin)` for every parameter, with what this rank updates of
+  /// it: elements from `begin` on.
+  template <class Body>
+  void for_each_shard(const Body& body) {
+    parts_.ranks.visit_shards(parts_.model, [&](const auto& shard, const auto& each) {
+      each([&](auto& parameter) {
+        const Index size = parameter.weight.size();
+        const Index begin = std::clamp(shard.begin - parameter.offset, Index{0}, size);
+        const Index end =
+            std::clamp(shard.begin + shard.weights.size() - parameter.offset, Index{0}, size);
+        auto weights = shard.weights.rows(0, end - begin);
+        if (end > begin) {
+          weights = shard.weights.rows(parameter.offset + begin - shard.begin, end - begin);
+        }
+        body(parameter, weights, begin);
+      });
+    });
+  }
+
+  /// What each of the ranks has, in their order.
+  template <class T>
+  [[nodiscard]] std::vector<T> of_all_ranks(const T& own, const char* what) {
+    std::vector<T> all(static_cast<std::size_t>(ranks_.size()));
+    ranks_.all_gather_host_sync(std::as_bytes(std::span(&own, 1)),
+                                std::as_writable_bytes(std::span(all)), what);
+    return all;
+  }
   template <class Body>
   void for_each_parameter(const Body& body) {
     parts_.model.visit_runs([&](const auto&, const auto& each) { each(body); });
   }
 
-  /// The device has read the inputs before: each call that copies some ends with a result from it.
+  /// The device has read the inputs before: each call that copies some ends with a result from it,
+  /// or settles if what it enqueues throws.
   void copy_tokens(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets) {
     staging_.begin();
     staging_.copy(parts_.tokens.data(), tokens.data(), tokens.size_bytes(), context_);
@@ -299,7 +389,9 @@ class ModelSession final : public TrainingSession {
       }
       parts_.model.scaling().update(context_);
     };
+    parts_.ranks.rehearse(true);
     rehearse_gemms_sync(pass, context_);
+    parts_.ranks.rehearse(false);
     parts_.model.reset_counts();
     parts_.model.scaling().reset_sync(context_);
   }
@@ -329,6 +421,7 @@ class ModelSession final : public TrainingSession {
       for (Index m = 0; m < options_.micro_batches; ++m) {
         train_micro_batch(m, {.first = m == 0, .last = false});
       }
+      parts_.ranks.join(context_);
       update_scaling();
     }
   }
@@ -359,11 +452,15 @@ class ModelSession final : public TrainingSession {
     Model& model = parts_.model;
     const ScalingTable<D>& scaling = model.scaling();
     model.reset_counts();
+    parts_.ranks.weights_moved();  // a record of the step gathers them, whatever was there before
     fill_zero(parts_.status.data(), parts_.status.bytes(), context_);
     scaling.clear_statistics(context_);
     model.template quantize_weights<Mode::train>(parts_.ranks, context_);
+    const bool each = options_.sharding.reduces_each_micro_batch();
     for (Index m = 0; m < options_.micro_batches; ++m) {
-      train_micro_batch(m, {.first = m == 0, .last = m + 1 == options_.micro_batches});
+      parts_.ranks.begin_micro_batch(m, context_);
+      train_micro_batch(m,
+                        {.first = each || m == 0, .last = each || m + 1 == options_.micro_batches});
       add_losses(parts_.losses, parts_.status, context_);
     }
     model.verify_step(options_.micro_batches);
@@ -377,24 +474,39 @@ class ModelSession final : public TrainingSession {
     scaling.restore_if_skipped(parts_.status, context_);
   }
 
-  /// What a step that threw has moved so far: before its weights changed, the scaling state only.
-  /// Waits until the device has read the step's inputs, so that others can be copied. The step's
-  /// error is the one to tell, not one of this.
+  /// After a call that threw: waits until the device has read its inputs, so that others can be
+  /// copied, and keeps no casts of an evaluation, of which some may be missing. The call's error is
+  /// the one to tell, not one of this.
+  void settle() noexcept {
+    weights_may_have_moved_ = true;
+    attempt([this] { parts_.ranks.join(context_); });
+    attempt([this] { context_.synchronize(); });
+  }
+
+  /// Takes back what a step that threw has moved: before its weights changed, the scaling state
+  /// only.
   void undo_step() noexcept {
-    try {
-      parts_.ranks.join(context_);
+    settle();
+    attempt([this] {
       if (must_calibrate_ != 0) {
         parts_.model.scaling().reset_sync(context_);
       } else {
         parts_.model.scaling().restore(context_);
       }
-      context_.synchronize();
+    });
+  }
+
+  template <class Action>
+  static void attempt(const Action& action) noexcept {
+    try {
+      action();
     } catch (...) {
       return;
     }
   }
 
   StepStatus read_status_sync() const {
+    ranks_.wait_sync(context_, "step");
     StepStatus result{};
     copy_to_host_sync(&result, parts_.status.data(), sizeof(result), context_);
     return result;
@@ -413,6 +525,12 @@ class ModelSession final : public TrainingSession {
     return first;
   }
 
+  /// What was cast or gathered before is not of what is about to be written.
+  void note_new_state() {
+    weights_may_have_moved_ = true;
+    parts_.ranks.weights_moved();
+  }
+
   /// Evaluation multiplies with casts of the weights as they are now.
   void get_ready_for_evaluation() {
     if (weights_may_have_moved_) {
@@ -422,23 +540,10 @@ class ModelSession final : public TrainingSession {
     }
   }
 
-  /// @throws ConfigError  for what no session can be made with
-  static const SessionOptions& checked(const SessionOptions& options) {
-    const auto check = [](const char* name, auto value, bool good, const char* advice) {
-      require<ConfigError>(good, name, " is ", value, "; give ", advice);
-    };
-    const AdamWSettings& adamw = options.optimizer;
-    check("head_chunk", options.model.head_chunk, options.model.head_chunk >= 0,
-          "a number of tokens, or 0");
-    check("beta1", adamw.beta1, adamw.beta1 >= 0 && adamw.beta1 < 1, "a number from 0 to below 1");
-    check("beta2", adamw.beta2, adamw.beta2 >= 0 && adamw.beta2 < 1, "a number from 0 to below 1");
-    check("epsilon", adamw.epsilon, adamw.epsilon > 0 && std::isfinite(adamw.epsilon),
-          "a number above 0");
-    check("weight_decay", adamw.weight_decay,
-          adamw.weight_decay >= 0 && std::isfinite(adamw.weight_decay), "a number from 0 on");
-    check("max_gradient_norm", options.max_gradient_norm,
-          options.max_gradient_norm >= 0 && std::isfinite(options.max_gradient_norm),
-          "a number above 0, or 0 for no bound");
+  /// The options of this rank.
+  static SessionOptions of_rank(SessionOptions options, const Communicator<D>& communicator) {
+    options.sharding.rank = communicator.rank();
+    options.sharding.ranks = communicator.size();
     return options;
   }
 
@@ -483,6 +588,8 @@ class ModelSession final : public TrainingSession {
                               "; give ascending places, each once"));
   }
 
+  SelfComm<D> alone_;
+  Communicator<D>& ranks_;
   SessionOptions options_;
   Context<D>& context_;
   DeviceLimits<D> limits_;
@@ -499,6 +606,7 @@ class ModelSession final : public TrainingSession {
 template <class Model, class Optimizer, class Ranks>
 MemoryPlan plan_memory(const SessionOptions& options,
                        const DeviceLimits<typename Model::DeviceType>& limits) {
+  detail::check_options(options);
   Arena<typename Model::DeviceType> arena;
   const detail::SessionParts<Model, Optimizer, Ranks> parts(arena, options, limits);
   return arena.plan();

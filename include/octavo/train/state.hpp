@@ -27,6 +27,10 @@ struct StateEntry {
   std::string format;        ///< of its elements: "fp32", "bf16", "uint32", "int64"
   std::vector<Index> shape;  ///< empty: one number
   std::size_t bytes = 0;
+  /// Of the whole tensor, where ranks hold a part each: `shape`, of one dimension, is then of this
+  /// rank's elements, which are those of the whole from `begin` on.
+  std::vector<Index> whole = {};
+  Index begin = 0;
   /// Copies it to `bytes` bytes of the host; waits for it.
   std::function<void(std::byte*)> read_sync;
   /// Copies it from the host; waits for it.
@@ -55,22 +59,20 @@ class StateCollector {
 
   template <class T, int Rank>
   void operator()(const std::string& name, TensorView<T, Rank, D> view) {
-    const Context<D>& context = context_;
-    entries_.push_back({name,
-                        state_format<T>(),
-                        {view.shape().begin(), view.shape().end()},
-                        view.bytes(),
-                        [view, &context](std::byte* target) {
-                          copy_to_host_sync(target, view.data(), view.bytes(), context);
-                        },
-                        [view, &context](const std::byte* source) {
-                          copy_to_device_sync(view.data(), source, view.bytes(), context);
-                        }});
+    const std::vector<Index> shape(view.shape().begin(), view.shape().end());
+    add(name, view, 0, shape);
+  }
+
+  /// This rank's part of a tensor: the elements from `begin` on of one of shape `whole`.
+  template <class T, class Shape>
+  void operator()(const std::string& name, TensorView<T, 1, D> part, Index begin,
+                  const Shape& whole) {
+    add(name, part, begin, {whole.begin(), whole.end()});
   }
 
   /// What must be the same on both sides: stands where others have their format, and has no bytes.
   void say(const std::string& name, const std::string& text) {
-    entries_.push_back({name, text, {}, 0, [](std::byte*) {}, [](const std::byte*) {}});
+    entries_.push_back({name, text, {}, 0, {}, 0, [](std::byte*) {}, [](const std::byte*) {}});
   }
 
   /// A number of the host, which the entry refers to.
@@ -80,6 +82,8 @@ class StateCollector {
          state_format<std::int64_t>(),
          {},
          sizeof(number),
+         {},
+         0,
          [&number](std::byte* target) { std::memcpy(target, &number, sizeof(number)); },
          [&number](const std::byte* source) { std::memcpy(&number, source, sizeof(number)); }});
   }
@@ -87,6 +91,24 @@ class StateCollector {
   [[nodiscard]] std::vector<StateEntry> take() { return std::move(entries_); }
 
  private:
+  template <class T, int Rank>
+  void add(const std::string& name, TensorView<T, Rank, D> view, Index begin,
+           std::vector<Index> whole) {
+    const Context<D>& context = context_;
+    entries_.push_back({name,
+                        state_format<T>(),
+                        {view.shape().begin(), view.shape().end()},
+                        view.bytes(),
+                        std::move(whole),
+                        begin,
+                        [view, &context](std::byte* target) {
+                          copy_to_host_sync(target, view.data(), view.bytes(), context);
+                        },
+                        [view, &context](const std::byte* source) {
+                          copy_to_device_sync(view.data(), source, view.bytes(), context);
+                        }});
+  }
+
   const Context<D>& context_;
   std::vector<StateEntry> entries_;
 };
@@ -98,6 +120,8 @@ struct SavedEntry {
   std::string format;
   std::vector<Index> shape;
   std::vector<std::byte> bytes;
+  std::vector<Index> whole = {};  ///< see StateEntry
+  Index begin = 0;
 
   friend bool operator==(const SavedEntry&, const SavedEntry&) = default;
 };
@@ -110,7 +134,8 @@ using SavedState = std::map<std::string, SavedEntry>;
 [[nodiscard]] inline SavedState save_state_sync(std::span<const StateEntry> entries) {
   SavedState saved;
   for (const StateEntry& entry : entries) {
-    SavedEntry copy{entry.format, entry.shape, std::vector<std::byte>(entry.bytes)};
+    SavedEntry copy{entry.format, entry.shape, std::vector<std::byte>(entry.bytes), entry.whole,
+                    entry.begin};
     entry.read_sync(copy.bytes.data());
     const bool is_new = saved.emplace(entry.name, std::move(copy)).second;
     require<UsageError>(is_new, "two parts of the state are called ", entry.name,
@@ -141,6 +166,11 @@ inline void load_state_sync(const SavedState& saved, std::span<const StateEntry>
                          " is ", text(copy.format, copy.shape), " in the saved state, but ",
                          text(entry.format, entry.shape),
                          " here; it is of another model, recipe or optimizer");
+    require<ConfigError>(copy.whole == entry.whole && copy.begin == entry.begin, entry.name,
+                         " is the part from element ", copy.begin, " on of ",
+                         text(copy.format, copy.whole), " in the saved state, but from ",
+                         entry.begin, " on of ", text(entry.format, entry.whole),
+                         " here; it is of another rank, or of another number of ranks");
     require<ConfigError>(copy.bytes.size() == entry.bytes, entry.name, " has ", copy.bytes.size(),
                          " bytes in the saved state, but ", entry.bytes,
                          " are needed; it is damaged, take another");

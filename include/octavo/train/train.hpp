@@ -3,6 +3,7 @@
 #pragma once
 
 #include <octavo/train/batch.hpp>
+#include <octavo/train/data_parallel.hpp>
 #include <octavo/train/gemm_plan_file.hpp>
 #include <octavo/train/generate.hpp>
 #include <octavo/train/interrupt.hpp>

@@ -103,8 +103,10 @@ class TrainingRun {
     }
     tally_.add(record);
     const Index steps = options_.schedule.steps;
-    // A signal in a run's last step stops nothing.
-    if (record.step < steps) summary_.signal = InterruptGuard::received();
+    // A signal in a run's last step stops nothing. Ranks stop together, whichever it came to.
+    if (record.step < steps) {
+      summary_.signal = static_cast<int>(session_.largest_over_ranks(InterruptGuard::received()));
+    }
     record.last = record.step == steps || summary_.signal != 0 || tally_.gave_up();
     const bool collect = record.step == 1 || record.last || record.result.skipped ||
                          record.step % options_.operands_every == 0;

@@ -3,6 +3,8 @@
 /// time hold.
 #pragma once
 
+#include <octavo/comm/sharding.hpp>
+#include <octavo/core/error.hpp>
 #include <octavo/core/replay.hpp>
 #include <octavo/gemm/gemm_plans.hpp>
 #include <octavo/layers/scaling_table.hpp>
@@ -11,6 +13,7 @@
 #include <octavo/train/batch.hpp>
 #include <octavo/train/state.hpp>
 
+#include <cmath>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -26,9 +29,35 @@ struct SessionOptions {
   AdamWSettings optimizer{};       ///< betas, epsilon, decay
   float max_gradient_norm = 1.0f;  ///< gradients are scaled down to it; 0: never
   std::uint64_t seed = 1;          ///< of the initial weights and of stochastic rounding
+  /// How ranks share the work, where there are several. `rank` and `ranks` are the communicator's.
+  Sharding sharding{};
   /// How algorithms of GEMMs are chosen on the `Cuda` device, where the context was given none.
   GemmChoice gemm_choice = GemmChoice::heuristic;
 };
+
+namespace detail {
+
+/// @throws ConfigError  for what no session can be made with
+inline void check_options(const SessionOptions& options) {
+  const auto check = [](const char* name, auto value, bool good, const char* advice) {
+    require<ConfigError>(good, name, " is ", value, "; give ", advice);
+  };
+  const AdamWSettings& adamw = options.optimizer;
+  check("micro-batches", options.micro_batches, options.micro_batches > 0, "at least 1");
+  check("head_chunk", options.model.head_chunk, options.model.head_chunk >= 0,
+        "a number of tokens, or 0");
+  check("beta1", adamw.beta1, adamw.beta1 >= 0 && adamw.beta1 < 1, "a number from 0 to below 1");
+  check("beta2", adamw.beta2, adamw.beta2 >= 0 && adamw.beta2 < 1, "a number from 0 to below 1");
+  check("epsilon", adamw.epsilon, adamw.epsilon > 0 && std::isfinite(adamw.epsilon),
+        "a number above 0");
+  check("weight_decay", adamw.weight_decay,
+        adamw.weight_decay >= 0 && std::isfinite(adamw.weight_decay), "a number from 0 on");
+  check("max_gradient_norm", options.max_gradient_norm,
+        options.max_gradient_norm >= 0 && std::isfinite(options.max_gradient_norm),
+        "a number above 0, or 0 for no bound");
+}
+
+}  // namespace detail
 
 /// What a training step did.
 struct StepResult {
@@ -62,15 +91,18 @@ class TrainingSession {
   /// @note a step that throws changes no weight and no scale; the session can go on with the next
   [[nodiscard]] virtual StepResult step(const Batch& batch, double learning_rate) = 0;
 
-  /// Gets ready for `evaluate` and `next_token_logits` with the weights as they are now.
+  /// Gets ready for `evaluate` and `next_token_logits` with the weights as they are now, and with
+  /// the scales that are there: delayed ones are 1 before a session's first step, and after
+  /// `set_weight` before the next one.
   virtual void begin_evaluation() = 0;
 
-  /// The losses of one batch.
+  /// The losses of one batch, of this rank's alone. All ranks call it equally often.
   /// @param batch  of rows tokens
   /// @throws ShapeError, ConfigError  as `step`
   [[nodiscard]] virtual LossSum evaluate(const Batch& batch) = 0;
 
-  /// The logits of the token that follows `tokens`.
+  /// The logits of the token that follows `tokens`. The model runs on up to 15 tokens more, as
+  /// filler: it changes nothing, but where current scales are of whole tensors.
   /// @param tokens  at least 1 and at most a sequence
   /// @param logits  [vocabulary], written
   /// @throws ShapeError   for another number of tokens or logits
@@ -96,18 +128,26 @@ class TrainingSession {
   /// Amax, scale and statistics of every quantised operand, of the last step.
   [[nodiscard]] virtual std::vector<OperandReport> operands() = 0;
 
-  /// All that the steps to come depend on, beside their inputs: weights, the optimizer's state, the
-  /// scaling state. The random bits of rounding are functions of the seed and the number of steps,
-  /// which are part of it.
+  /// All that the steps to come depend on, beside their inputs and the session's options: weights,
+  /// the optimizer's state, the scaling state. The random bits of rounding are functions of the
+  /// seed and the number of steps, which are part of it.
   /// Algorithms of GEMMs belong to a card, not to a run: see `gemm_plans`. To be used while the
-  /// session lives; see `save_state_sync` and `load_state_sync`.
+  /// session lives, and where ranks share weights read before the next step; see `save_state_sync`
+  /// and `load_state_sync`.
   [[nodiscard]] virtual std::vector<StateEntry> state() = 0;
 
+  /// The sum of all ranks', on each of them. All ranks call it; it waits for them.
+  [[nodiscard]] virtual LossSum sum_over_ranks(const LossSum& own) { return own; }
+  /// The largest of all ranks', likewise.
+  [[nodiscard]] virtual std::int64_t largest_over_ranks(std::int64_t own) { return own; }
+
   /// Sets a parameter, and its FP32 master where there are such. Delayed scales forget their
-  /// histories and are calibrated again before the next step.
+  /// histories: they are 1 until the next step calibrates them, in evaluations before it too.
   /// @param name    such as "blocks.0.qkv.weight"
-  /// @param values  [rows, columns] of the parameter, without the rows that pad it, which become 0
-  /// @throws ConfigError  for a name that there is not, or another number of values
+  /// @param values  [rows, columns] of the parameter, without the rows that pad it, which become 0;
+  ///                finite once they are rounded to the weight's format
+  /// @throws ConfigError  for a name that there is not, another number of values, or one that is
+  ///                      not finite
   virtual void set_weight(const std::string& name, std::span<const float> values) = 0;
 };
 

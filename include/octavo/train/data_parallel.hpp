@@ -1,0 +1,254 @@
+/// @file
+/// Ranks that train one model on batches of their own, and share the optimizer's work and state.
+#pragma once
+
+#include <octavo/core/lane.hpp>
+#include <octavo/kernels/packed_parts.hpp>
+#include <octavo/kernels/rank_sums.hpp>
+#include <octavo/train/one_rank.hpp>
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+#include <vector>
+
+namespace octavo::inline OCTAVO_ABI {
+
+/// Each rank has its own batches. Of every run of parameters it sums up the gradients of one part,
+/// its shard, updates the shard's weights, and gets those of the others before they are read:
+///
+/// - As soon as a run's gradients are final, each rank sends every other one that one's part of
+///   them, on a lane beside the backward, and sums what it got in FP32, in the order of ranks. So a
+///   sum is rounded once, and has the same bits however the ranks are connected.
+/// - Right before a stage reads a run's weights, and they are not there or have moved, the shards
+///   are gathered on the lane, one run ahead of the stages.
+///
+/// What ranks sum and decide is the same on all of them, so they stay in step without asking.
+/// @tparam Reduce  the format that gradients travel in: `ReduceIn<…>`
+template <class Reduce = ReduceIn<>>
+struct DataParallel {
+  /// See OneRank::For.
+  template <class Model>
+  class For : public OneRank::For<Model> {
+    using Base = OneRank::For<Model>;
+    using W = typename Model::T;
+    using G = typename Model::G;
+
+   public:
+    using D = typename Model::DeviceType;
+    using Gradient = typename Reduce::template Sum<G>;
+    using Run = ParameterRun<W, G, D>;
+
+    /// @throws UsageError  if the model's runs cannot be cut into equal shards
+    For(Arena<D>& arena, Model& model, const Sharding& sharding)
+        : Base(arena, model, sharding), sharding_(sharding) {
+      if (!shares()) return;
+      Index largest = 0;
+      model.visit_runs([&](const Run& run, const auto&) {
+        require<UsageError>(run.size() % (Run::alignment * sharding_.ranks) == 0, "a run of ",
+                            run.size(), " elements cannot be shared by ", sharding_.ranks,
+                            " ranks; lay it out with ModelOptions::run_multiple");
+        const Index size = run.size() / sharding_.ranks;
+        Shared shared{&run, shard_of(run.weights()), {}};
+        if (sharding_.shards_weights()) {
+          shared.weights = {arena.template take<W>(MemoryKind::weights, size), {size}};
+        }
+        shared.gradients = {arena.template take<Gradient>(MemoryKind::gradients, size), {size}};
+        runs_.push_back(shared);
+        largest = std::max(largest, run.size());
+      });
+      constexpr auto kind = MemoryKind::communication;
+      if constexpr (Reduce::is_packed) {
+        const Index bytes = sharding_.ranks * PackedPart::bytes(largest / sharding_.ranks);
+        packed_ = {arena.template take<std::byte>(kind, bytes), {bytes}};
+        received_ = {arena.template take<std::byte>(kind, bytes), {bytes}};
+      } else {
+        const Index bytes = largest * static_cast<Index>(sizeof(G));
+        received_ = {arena.template take<std::byte>(kind, bytes), {bytes}};
+      }
+      const Index sums = sharding_.ranks * StepStatus::sums;
+      sums_ = {arena.template take<double>(kind, sums), {sharding_.ranks, StepStatus::sums}};
+    }
+
+    void start(const Context<D>& context, Communicator<D>& ranks) {
+      ranks_ = &ranks;
+      if (shares()) lane_ = std::make_unique<Lane<D>>(context);
+    }
+
+    [[nodiscard]] bool weights_are_whole() const { return !sharding_.shards_weights(); }
+
+    template <class Visitor>
+    void visit_shards(Model& model, Visitor&& visitor) const {
+      std::size_t number = 0;
+      model.visit_runs([&](const Run& run, const auto& each) {
+        RunShard<W, Gradient, D> shard{
+            run.weights(), {}, run.size() / sharding_.ranks * sharding_.rank};
+        if (shares()) {
+          shard.weights = runs_[number].weights;
+          shard.gradients = runs_[number++].gradients;
+        } else if constexpr (std::is_same_v<Gradient, G>) {
+          shard.gradients = run.gradients();
+        }
+        visitor(shard, each);
+      });
+    }
+
+    [[nodiscard]] Index total_targets(Index local) {
+      std::vector<Index> all(static_cast<std::size_t>(sharding_.ranks));
+      ranks_->all_gather_host_sync(std::as_bytes(std::span(&local, 1)),
+                                   std::as_writable_bytes(std::span(all)), "numbers of targets");
+      Index total = 0;
+      for (const Index targets : all) total += targets;
+      return total;
+    }
+
+    void rehearse(bool rehearses) { rehearses_ = rehearses; }
+
+    void weights_moved() {
+      for (Shared& shared : runs_) shared.state = Weights::absent;
+    }
+    void gather_weights(const Context<D>&) {
+      if (!weights_are_whole()) return;
+      for (std::size_t i = 0; i < runs_.size(); ++i) gather(i, 1);
+    }
+    void begin_micro_batch(Index number, const Context<D>& context) {
+      accumulates_ = sharding_.reduces_each_micro_batch() && number > 0;
+      // Its forward overwrites gradients that may still be on their way.
+      if (accumulates_) join(context);
+    }
+
+    void weights_written(const Run& run, const Context<D>& context) {
+      if (weights_are_whole()) return;
+      const Shared& shared = runs_[number_of(run)];
+      copy_on_device(shared.weights.data(), shard_of(run.weights()).data(), shared.weights.bytes(),
+                     context);
+    }
+    void before_quantize(const Run& run, const Context<D>&) { gather(run, 1); }
+    void before_forward(const Run& run, const Context<D>&) { gather(run, 1); }
+    void before_backward(const Run& run, const Context<D>&) { gather(run, -1); }
+
+    void gradients_final(const Run& run, const Context<D>&) {
+      if (!shares() || rehearses_) return;
+      const Context<D>& beside = forked();
+      const Index ranks = sharding_.ranks;
+      const Index size = run.size() / ranks;
+      const TensorView<Gradient, 1, D> sum = runs_[number_of(run)].gradients;
+      const TensorView<const G, 2, D> parts{run.gradients().data(), {ranks, size}};
+      if constexpr (Reduce::is_packed) {
+        const typename TensorView<std::byte, 2, D>::Shape shape{ranks, PackedPart::bytes(size)};
+        const TensorView<std::byte, 2, D> packed{packed_.data(), shape};
+        pack_parts(parts, packed, beside);
+        const TensorView<const std::byte, 2, D> received{send(packed, beside), shape};
+        sum_packed_parts(received, sum, accumulates_, beside);
+      } else {
+        const auto* received = reinterpret_cast<const G*>(send(parts, beside));
+        sum_parts(TensorView<const G, 2, D>{received, {ranks, size}}, sum, accumulates_, beside);
+      }
+    }
+
+    void join(const Context<D>&) {
+      if (shares()) lane_->join();
+    }
+
+    void maximum(TensorView<std::uint32_t, 1, D> amaxes, const Context<D>& context) {
+      ranks_->all_reduce_max(amaxes, "amaxes", context);
+    }
+
+    void sum(TensorView<StepStatus, 1, D> status, const Context<D>& context) {
+      if (sharding_.ranks == 1) return;
+      constexpr Index bytes = StepStatus::sums * static_cast<Index>(sizeof(double));
+      const auto* own = reinterpret_cast<const std::byte*>(status.data());
+      ranks_->all_gather({own, {bytes}}, bytes_of(sums_), "sums of losses and squares", context);
+      const TensorView<const double, 2, D> all = sums_;
+      sum_statuses(all, status, context);
+    }
+
+   private:
+    enum class Weights { absent, coming, there };
+
+    /// A run of parameters whose work ranks share.
+    struct Shared {
+      const Run* run;
+      TensorView<W, 1, D> weights;           ///< [a shard], this rank's
+      TensorView<Gradient, 1, D> gradients;  ///< [a shard], summed over ranks
+      Weights state = Weights::absent;       ///< of those of all ranks, in the run's memory
+    };
+
+    /// Whether there is anything to send or to sum.
+    [[nodiscard]] bool shares() const {
+      return sharding_.ranks > 1 || !std::is_same_v<Gradient, G>;
+    }
+    template <class T>
+    [[nodiscard]] TensorView<T, 1, D> shard_of(TensorView<T, 1, D> run) const {
+      const Index size = run.size() / sharding_.ranks;
+      return run.rows(size * sharding_.rank, size);
+    }
+    template <class T, int Rank>
+    [[nodiscard]] static auto bytes_of(TensorView<T, Rank, D> view) {
+      using Byte = std::conditional_t<std::is_const_v<T>, const std::byte, std::byte>;
+      return TensorView<Byte, 1, D>{reinterpret_cast<Byte*>(view.data()),
+                                    {static_cast<Index>(view.bytes())}};
+    }
+    [[nodiscard]] std::size_t number_of(const Run& run) const {
+      const auto found = std::find_if(runs_.begin(), runs_.end(),
+                                      [&](const Shared& shared) { return shared.run == &run; });
+      return static_cast<std::size_t>(found - runs_.begin());
+    }
+    /// The lane, from what was enqueued so far on.
+    [[nodiscard]] const Context<D>& forked() const {
+      lane_->fork();
+      return lane_->context();
+    }
+
+    /// Sends each rank its part of gradients, and returns where the parts for this one arrive.
+    template <class T>
+    const std::byte* send(TensorView<T, 2, D> parts, const Context<D>& beside) {
+      const TensorView<const std::byte, 1, D> bytes = bytes_of(parts);
+      ranks_->all_to_all(bytes, received_.rows(0, bytes.size()), "gradients", beside);
+      return received_.data();
+    }
+
+    /// Has the run's weights, and sets those of the run that comes next on their way.
+    /// @param direction  1: of forwards; -1: of backwards
+    void gather(const Run& run, int direction) {
+      if (shares() && !rehearses_) gather(number_of(run), direction);
+    }
+    void gather(std::size_t number, int direction) {
+      enqueue_gather(number);
+      if (std::exchange(runs_[number].state, Weights::there) != Weights::there) lane_->join();
+      // A tied table is read once more at the end, where no run comes next.
+      const std::size_t before = std::exchange(last_, number);
+      const bool in_order = before <= number + 1 && number <= before + 1;
+      const std::size_t next = number + static_cast<std::size_t>(direction);
+      if (in_order && next < runs_.size() && memory_of(next) != memory_of(number)) {
+        enqueue_gather(next);
+      }
+    }
+    void enqueue_gather(std::size_t number) {
+      Shared& shared = runs_[number];
+      if (shared.state != Weights::absent) return;
+      for (std::size_t other = 0; other < runs_.size(); ++other) {
+        if (memory_of(other) == memory_of(number)) runs_[other].state = Weights::absent;
+      }
+      shared.state = Weights::coming;
+      const TensorView<const W, 1, D> own = shared.weights;
+      ranks_->all_gather(bytes_of(own), bytes_of(shared.run->weights()), "weights", forked());
+    }
+    [[nodiscard]] const W* memory_of(std::size_t number) const {
+      return runs_[number].run->weights().data();
+    }
+
+    Sharding sharding_;
+    Communicator<D>* ranks_ = nullptr;
+    std::unique_ptr<Lane<D>> lane_;
+    std::vector<Shared> runs_;  ///< in the order of forwards; empty where nothing is shared
+    std::size_t last_ = 0;      ///< the run that a stage asked for last
+    TensorView<std::byte, 1, D> packed_;    ///< [of the largest run], empty unless packed
+    TensorView<std::byte, 1, D> received_;  ///< [of the largest run], gradients from all ranks
+    TensorView<double, 2, D> sums_;         ///< [ranks, StepStatus::sums]
+    bool rehearses_ = false;
+    bool accumulates_ = false;  ///< on sums of the micro-batches before
+  };
+};
+
+}  // namespace octavo
