@@ -6,10 +6,16 @@
 // 128 + n stopped by signal n after finishing the step.
 #include <train_llama/data.hpp>
 #include <train_llama/options.hpp>
+#include <train_llama/ranks.hpp>
 #include <train_llama/report.hpp>
 #include <train_llama/run_folder.hpp>
 
+#include <cstdio>
+#include <functional>
 #include <new>
+#include <optional>
+#include <string>
+#include <string_view>
 
 namespace trainer {
 namespace {
@@ -36,13 +42,15 @@ void announce(const octavo::TrainingSession& session) {
 std::string sample(octavo::TrainingSession& session, const Options& options) {
   if (options.sample == 0) return {};
   const std::vector<std::int32_t> prompt = octavo::ByteTokenizer::encode("\n");
-  return octavo::ByteTokenizer::decode(
-      octavo::generate(session, prompt, options.sequence_length,
-                       {.tokens = options.sample,
-                        .temperature = options.temperature,
-                        .seed = options.seed,
-                        .vocabulary = octavo::ByteTokenizer::vocabulary,
-                        .stop = [] { return octavo::InterruptGuard::received() != 0; }}));
+  return octavo::ByteTokenizer::decode(octavo::generate(
+      session, prompt, options.sequence_length,
+      {.tokens = options.sample,
+       .temperature = options.temperature,
+       .seed = options.seed,
+       .vocabulary = octavo::ByteTokenizer::vocabulary,
+       .stop = [&] {
+         return session.largest_over_ranks(octavo::InterruptGuard::received()) != 0;
+       }}));
 }
 
 /// Says that the rate is still rising when the run ends.
@@ -82,8 +90,8 @@ std::string why_it_gave_up(const octavo::RunSummary& summary, const Report& repo
 
 /// Trains until the end, a signal or too many steps that are not finite; returns the exit code.
 int train(octavo::TrainingSession& session, octavo::TokenBatches& batches, Report& report,
-          const Options& options) {
-  const octavo::InterruptGuard interrupt(acknowledgement());
+          const Options& options, const Ranks& ranks) {
+  const octavo::InterruptGuard interrupt(ranks.is_first() ? acknowledgement() : "");
   const octavo::RunSummary summary = octavo::train(session, batches,
                                                    {.schedule = schedule(options),
                                                     .evaluate_every = options.evaluate_every,
@@ -92,54 +100,119 @@ int train(octavo::TrainingSession& session, octavo::TokenBatches& batches, Repor
                                                    report);
   report.end(summary, summary.gave_up ? "" : sample(session, options), session.allocated_bytes());
   if (summary.gave_up) {
-    fmt::print(stderr, "train_llama: {}\n", why_it_gave_up(summary, report, options));
+    if (ranks.is_first()) {
+      fmt::print(stderr, "train_llama: {}\n", why_it_gave_up(summary, report, options));
+    }
     return too_many_skipped;
   }
   return summary.signal == 0 ? success : by_signal + summary.signal;
 }
 
-int run(const CLI::App& app, const Options& options) {
+/// Everything that a run is made of, before it writes its first file.
+struct Setup {
   octavo::Text text;
   std::unique_ptr<octavo::TokenBatches> batches;
   std::shared_ptr<octavo::TrainingSession> session;
-  const Instance* instance = nullptr;
   std::filesystem::path folder;
+};
+
+/// What is wrong with the input; empty: nothing.
+std::string set_up(Setup& setup, const CLI::App& app, const Options& options,
+                   const Instance& instance, Ranks& ranks) {
+  try {
+    // Text and session may take minutes.
+    if (ranks.is_first()) {
+      require_free_out(options, detail::flags_file(app).file_with("out", options.out));
+    }
+    setup.text = load_text(options);
+    setup.batches =
+        std::make_unique<octavo::TokenBatches>(make_batches(setup.text, options, ranks));
+    SessionRequest request = session_request(options);
+    if (options.threads == 0) request.threads = ranks.threads();
+    if (app.count("--gpu") == 0) request.gpu = ranks.gpu();
+    request.ranks = ranks.communicator();
+    request.rendezvous = ranks.rendezvous();
+    request.options.sharding.ranks = options.ranks;
+    setup.session = instance.make(request);
+    if (ranks.is_first()) setup.folder = make_run_folder(options);
+  } catch (const std::bad_alloc&) {
+    return fmt::format(
+        "this machine has not the memory for {}",
+        setup.batches == nullptr
+            ? "the text and its batches; give less text, or a smaller --batch, --micro-batches or "
+              "--seq-len"
+            : "the session; see plan_memory for what it takes");
+  } catch (const octavo::CommError&) {
+    throw;
+  } catch (const octavo::Error& error) {
+    return programs::visible(error.what());
+  }
+  return {};
+}
+
+/// @throws CommError  naming ranks that were started with another program, flags or text
+void require_same(Ranks& ranks, const std::string& configuration, const Setup& setup) {
+  if (ranks.size() == 1) return;
+  const auto* bytes = reinterpret_cast<const char*>(setup.text.bytes.data());
+  const std::string_view text(bytes, setup.text.bytes.size());
+  octavo::require_same_on_all_ranks(
+      ranks, {{"octavo", octavo::version_string},
+              {"configuration", configuration},
+              {"model", setup.session->manifest().text()},
+              {"optimizer", setup.session->optimizer()},
+              {"text", octavo::message(text.size(), " bytes, hash ",
+                                       std::hash<std::string_view>{}(text))}});
+}
+
+/// Prints what the run is, and trains.
+int run(const Setup& setup, const Options& options, const Instance& instance, const Ranks& ranks,
+        const std::string& configuration) {
+  octavo::TrainingSession& session = *setup.session;
+  // From here on an error is one of the run: it may have written files.
+  Report report(options, setup.folder, configuration, session.precision(), ranks.is_first());
+  fmt::print("octavo {} | {} | {} on {} | {} parameters | {}\n{}", octavo::version_string,
+             instance.model, session.precision(), instance.device, session.facts().parameters,
+             session.optimizer(), configuration);
+  if (ranks.size() > 1) fmt::print("ranks | {}, ZeRO-{}\n", ranks.size(), options.zero);
+  fmt::print("run | {}\n", setup.folder.empty()
+                               ? "writes no files (--no-out)"
+                               : "kept in " + programs::visible(setup.folder.string()));
+  print_text(setup.text, *setup.batches);
+  if (ranks.is_first()) warn_of_warmup(options);
+  announce(session);
+  report.begin(session, instance, setup.text, *setup.batches);
+  if (!options.gemm_plans.empty() && ranks.is_first()) {
+    octavo::store_gemm_plans(options.gemm_plans, session.gemm_plans());
+  }
+  return train(session, *setup.batches, report, options, ranks);
+}
+
+int run(const CLI::App& app, Options& options) {
   const std::string configuration = app.config_to_str(true, false);
+  const Instance* instance = nullptr;
+  std::optional<Ranks> ranks;
   try {
     require_consistent(app, options);
     instance = &find_instance(app, options);
-    // Text and session may take minutes.
-    require_free_out(options, detail::flags_file(app).file_with("out", options.out));
-    text = load_text(options);
-    batches = std::make_unique<octavo::TokenBatches>(make_batches(text, options));
-    session = instance->make(session_request(options));
-    folder = make_run_folder(options);
-  } catch (const std::bad_alloc&) {
-    fmt::print(stderr, "train_llama: this machine has not the memory for {}\n",
-               batches == nullptr
-                   ? "the text and its batches; give less text, or a smaller --batch, "
-                     "--micro-batches or --seq-len"
-                   : "the session; see plan_memory for what it takes");
-    return bad_input;
+    ranks.emplace(options);
+    options.ranks = ranks->size();
   } catch (const octavo::Error& error) {
     fmt::print(stderr, "train_llama: {}\n", programs::visible(error.what()));
     return bad_input;
   }
-  // From here on an error is one of the run: it may have written files.
-  Report report(options, folder, configuration, session->precision());
-  fmt::print("octavo {} | {} | {} on {} | {} parameters | {}\n{}", octavo::version_string,
-             instance->model, session->precision(), instance->device, session->facts().parameters,
-             session->optimizer(), configuration);
-  fmt::print("run | {}\n", folder.empty() ? "writes no files (--no-out)"
-                                          : "kept in " + programs::visible(folder.string()));
-  print_text(text, *batches);
-  warn_of_warmup(options);
-  announce(*session);
-  report.begin(*session, *instance, text, *batches);
-  if (!options.gemm_plans.empty()) {
-    octavo::store_gemm_plans(options.gemm_plans, session->gemm_plans());
+  try {
+    Setup setup;
+    const std::string wrong = set_up(setup, app, options, *instance, *ranks);
+    if (!wrong.empty()) fmt::print(stderr, "{}{}\n", ranks->name(), wrong);
+    if (!ranks->all_are_well(wrong.empty())) return bad_input;
+    require_same(*ranks, configuration, setup);
+    // One rank speaks for all.
+    if (!ranks->is_first() && std::freopen("/dev/null", "w", stdout) == nullptr) return failure;
+    return run(setup, options, *instance, *ranks, configuration);
+  } catch (const std::exception& error) {
+    ranks->abort("train_llama: " + programs::text_of(error));
+    throw;
   }
-  return train(*session, *batches, report, options);
 }
 
 }  // namespace

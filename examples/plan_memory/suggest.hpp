@@ -178,8 +178,8 @@ inline void print_sharding(const octavo::MemoryPlan& plan, double card) {
   const double cards = std::ceil(divided / room);
   fmt::print(
       "  ESTIMATE: sharded over {:g} such GPUs it would need {:.1f} GiB on each ({:.1f} GiB of "
-      "weights, gradients and optimizer state divided, {:.1f} GiB whole); Octavo does not shard "
-      "yet\n",
+      "weights, gradients and optimizer state divided, {:.1f} GiB whole); see --zero of "
+      "train_llama\n",
       cards, divided / cards + whole, divided, whole);
 }
 

@@ -4,6 +4,7 @@
 #include <common/text.hpp>
 #include <octavo/octavo.hpp>
 #include <train_llama/options.hpp>
+#include <train_llama/ranks.hpp>
 
 #include <fmt/format.h>
 
@@ -19,7 +20,7 @@ inline bool has_room(std::size_t bytes, const Options& options) {
   const auto share =
       static_cast<octavo::Index>(options.validation_fraction * static_cast<double>(all));
   const octavo::Index train = all - std::max(share, options.sequence_length + 1);
-  return options.batch * options.micro_batches < train / options.sequence_length;
+  return options.batch * options.micro_batches * options.ranks < train / options.sequence_length;
 }
 
 /// Throws if the text is too short for the shape of a step.
@@ -30,7 +31,8 @@ inline void require_room(const octavo::Text& text, const Options& options) {
   const auto shape = [](const Options& of) {
     return octavo::message(
         "--batch ", of.batch, " --seq-len ", of.sequence_length,
-        of.micro_batches == 1 ? "" : octavo::message(" --micro-batches ", of.micro_batches));
+        of.micro_batches == 1 ? "" : octavo::message(" --micro-batches ", of.micro_batches),
+        of.ranks == 1 ? "" : octavo::message(" on ", of.ranks, " ranks"));
   };
   std::string name = text.read.front().path.string();
   if (text.read.size() > 1) name += octavo::message(" and ", text.read.size() - 1, " more");
@@ -63,10 +65,13 @@ inline octavo::Text load_text(const Options& options) {
 }
 
 /// Its batches.
-inline octavo::TokenBatches make_batches(const octavo::Text& text, const Options& options) {
+inline octavo::TokenBatches make_batches(const octavo::Text& text, const Options& options,
+                                         const Ranks& ranks) {
   return {text.bytes,
           {.batch = {options.batch, options.sequence_length},
            .micro_batches = options.micro_batches,
+           .rank = ranks.rank(),
+           .ranks = options.ranks,
            .validation_fraction = options.validation_fraction,
            .validation_batches = options.validation_batches,
            .seed = options.seed}};

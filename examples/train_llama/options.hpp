@@ -29,6 +29,10 @@ struct Options {
   std::string gemm_plans;
   octavo::Index head_chunk = 0;
 
+  int ranks = 1;  ///< that a launcher started
+  int zero = 1;
+  int comm_timeout = 600;
+
   std::vector<std::string> data;
   octavo::Index batch = 8;
   octavo::Index sequence_length = 128;
@@ -100,7 +104,8 @@ inline void declare(CLI::App& app, Options& options) {
   };
   add_for("--threads", options.threads, "threads of the cpu device; all unless said")
       ->check(not_negative_whole());
-  add_for("--gpu", options.gpu, "number of the GPU of the cuda device; 0 unless said")
+  add_for("--gpu", options.gpu,
+          "number of the GPU of the cuda device; that of the rank on its host unless said")
       ->check(not_negative_whole());
   app.add_flag("--deterministic", options.deterministic,
                "the cuda device gives the same bits in every run that gets the same --gemm-plans, "
@@ -112,11 +117,21 @@ inline void declare(CLI::App& app, Options& options) {
   add("--head-chunk", options.head_chunk, "tokens whose logits exist at once; 0: chosen", model)
       ->check(not_negative_whole());
 
+  const std::string ranks = "Ranks (mpirun and other launchers start them)";
+  add("--zero", options.zero,
+      "what each rank has a part of: 1 the optimizer's state, 2 and gradients, 3 and weights",
+      ranks)
+      ->check(CLI::Range(1, 3));
+  add("--comm-timeout", options.comm_timeout,
+      "seconds that ranks wait for each other before the run ends with an error", ranks)
+      ->check(at_least_one());
+
   const std::string data = "Data";
   add("--data", options.data, "text file or folder; required, may be given again", data);
-  add("--batch", options.batch, "sequences in a micro-batch", data)->check(at_least_one());
+  add("--batch", options.batch, "sequences in a micro-batch of a rank", data)
+      ->check(at_least_one());
   add("--seq-len", options.sequence_length, "tokens in a sequence", data)->check(at_least_one());
-  add("--micro-batches", options.micro_batches, "micro-batches in a step", data)
+  add("--micro-batches", options.micro_batches, "micro-batches in a step, of each rank", data)
       ->check(at_least_one());
   add("--validation-fraction", options.validation_fraction,
       "share of the text, at its end, that is kept for validation", data)
@@ -310,6 +325,8 @@ inline SessionRequest session_request(const Options& options) {
   session.optimizer.weight_decay = static_cast<float>(options.weight_decay);
   session.max_gradient_norm = static_cast<float>(options.clip);
   session.seed = options.seed;
+  session.sharding.zero = static_cast<octavo::Zero>(options.zero);
+  session.sharding.reduce_each_micro_batch = options.deterministic;
   return request;
 }
 

@@ -1,7 +1,11 @@
 // The models that the trainer was compiled with, one for each preset, precision and device.
 #pragma once
 
+#include <octavo/comm/rendezvous.hpp>
 #include <octavo/octavo.hpp>
+#if defined(__CUDACC__) && defined(OCTAVO_PROGRAM_HAS_NCCL)
+#include <octavo/comm/cuda/nccl_comm.cuh>
+#endif
 
 #include <memory>
 #include <string>
@@ -23,7 +27,9 @@ struct SessionRequest {
   int threads = 0;             ///< of the `Cpu` device; 0: all
   int gpu = 0;                 ///< of the `Cuda` device
   bool deterministic = false;  ///< the `Cuda` device gives the same bits in every run
-  std::vector<octavo::GemmPlanRecord> gemm_plans;  ///< algorithms that earlier runs chose
+  std::vector<octavo::GemmPlanRecord> gemm_plans;      ///< algorithms that earlier runs chose
+  octavo::Communicator<octavo::Cpu>* ranks = nullptr;  ///< of the `Cpu` device; null: one rank
+  octavo::Rendezvous* rendezvous = nullptr;            ///< of the `Cuda` device; null: one rank
 };
 
 /// One preset in one precision on one device.
@@ -73,7 +79,8 @@ StateFormats chosen_formats(const SessionRequest& request, const octavo::Context
   if constexpr (std::is_same_v<D, octavo::Cuda>) {
     const std::size_t needed = with_optimizer(wide, [&]<class Optimizer>() {
       const auto limits = Model::limits(request.options.batch, context);
-      return octavo::plan_memory<Model, Optimizer>(request.options, limits).peak;
+      return octavo::plan_memory<Model, Optimizer, octavo::DataParallel<>>(request.options, limits)
+          .peak;
     });
     if (needed + library_bytes > free_bytes(context)) return resolved(request.formats, "bf16");
   }
@@ -90,16 +97,30 @@ std::shared_ptr<octavo::TrainingSession> make_session(const SessionRequest& requ
   struct Owner {
     explicit Owner(int number) : context(number) {}
     octavo::Context<D> context;
+    std::unique_ptr<octavo::Communicator<D>> ranks;
     std::unique_ptr<octavo::TrainingSession> session;
   };
   const auto owner = std::make_shared<Owner>(on_gpu ? request.gpu : request.threads);
-  if constexpr (on_gpu) owner->context.set_deterministic(request.deterministic);
+  octavo::Communicator<D>* ranks = nullptr;
+  if constexpr (on_gpu) {
+    owner->context.set_deterministic(request.deterministic);
+#if defined(__CUDACC__) && defined(OCTAVO_PROGRAM_HAS_NCCL)
+    if (request.rendezvous != nullptr) {
+      owner->ranks = std::make_unique<octavo::NcclComm>(*request.rendezvous, owner->context);
+    }
+#endif
+    ranks = owner->ranks.get();
+  } else {
+    ranks = request.ranks;
+  }
   octavo::take_gemm_plans(request.gemm_plans, owner->context);
   const StateFormats formats = detail::chosen_formats<Model>(request, owner->context);
   owner->session = detail::with_optimizer(
       formats, [&]<class Optimizer>() -> std::unique_ptr<octavo::TrainingSession> {
-        return std::make_unique<octavo::ModelSession<Model, Optimizer>>(request.options,
-                                                                        owner->context);
+        using Session = octavo::ModelSession<Model, Optimizer, octavo::DataParallel<>>;
+        return ranks == nullptr
+                   ? std::make_unique<Session>(request.options, owner->context)
+                   : std::make_unique<Session>(request.options, owner->context, *ranks);
       });
   return {owner, owner->session.get()};
 }

@@ -24,8 +24,11 @@ class Report final : public octavo::RunObserver {
   /// @param folder  of config.toml and metrics.jsonl; empty: none
   /// @throws IoError  if they cannot be written
   Report(const Options& options, const std::filesystem::path& folder,
-         const std::string& configuration, std::string recipe)
-      : options_(options), recipe_(std::move(recipe)) {
+         const std::string& configuration, std::string recipe, bool is_first_rank)
+      : options_(options),
+        recipe_(std::move(recipe)),
+        is_first_rank_(is_first_rank),
+        terminal_(is_first_rank && ::isatty(STDERR_FILENO) != 0) {
     if (folder.empty()) return;
     octavo::write_file_atomically(folder / "config.toml", configuration);
     metrics_ = std::make_unique<octavo::MetricsFile>(folder / "metrics.jsonl");
@@ -104,6 +107,7 @@ class Report final : public octavo::RunObserver {
 
   /// Says that a run diverges, and what to do.
   void divergence(const octavo::StepRecord& record, double first_loss) override {
+    if (!is_first_rank_) return;
     clear_progress();
     fmt::print(stderr,
                "train_llama: warning: the loss is {:.4g} at step {}, {:.4g} at first: this run "
@@ -187,7 +191,8 @@ class Report final : public octavo::RunObserver {
   const Options& options_;
   std::string recipe_;
   std::unique_ptr<octavo::MetricsFile> metrics_;
-  bool terminal_ = ::isatty(STDERR_FILENO) != 0;
+  bool is_first_rank_;
+  bool terminal_;
   programs::StepTime step_time_;
   std::chrono::steady_clock::time_point last_step_ = std::chrono::steady_clock::now();
 };

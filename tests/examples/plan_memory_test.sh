@@ -149,7 +149,7 @@ run "auto beside a named format" 0 --model llama3_8b --card-memory 141 --moments
 grep -qF "AdamW with bf16 master weights and fp32 moments (auto" out || fail "not as named"
 run "a model for several cards" 0 --model llama3_70b --card-memory 80
 peak=$(sed -nE 's/^  nothing here fits: it needs ([0-9.]+) GiB.*/\1/p' out)
-estimate=$(sed -nE 's/^  ESTIMATE: sharded over ([0-9]+) such GPUs it would need ([0-9.]+) GiB .*\(([0-9.]+) GiB .* divided, ([0-9.]+) GiB whole.*Octavo does not shard yet$/\1 \2 \3 \4/p' out)
+estimate=$(sed -nE 's/^  ESTIMATE: sharded over ([0-9]+) such GPUs it would need ([0-9.]+) GiB .*\(([0-9.]+) GiB .* divided, ([0-9.]+) GiB whole.*see --zero of train_llama$/\1 \2 \3 \4/p' out)
 awk -v peak="$peak" '{n = $1; each = $2; divided = $3; whole = $4
   exit !(n > 1 && each <= 79 && (each - divided / n - whole) ^ 2 < 0.1 &&
          divided / (n - 1) + whole > 79 && (divided + whole - peak) ^ 2 < 0.1)}' <<<"$estimate" ||
@@ -173,11 +173,11 @@ refused "a sequence beyond the positions" "gpt2_124m has positions for 1024 toke
 run "the choices of one precision" 0 --all --precision fp8-delayed --model llama3_8b
 # README's figure for one card of 80 GB.
 awk -F'|' '{gsub(/ /, "")} $1 == "fp8-delayed" && $2 == "swiglu" && $3 == "remade" && $4 == "bf16" &&
-  $5 == "bf16" && $13 > 72.5 && $13 < 73.5 && $14 == "80141" {found = 1} END {exit !found}' out ||
+  $5 == "bf16" && $14 > 72.5 && $14 < 73.5 && $15 == "80141" {found = 1} END {exit !found}' out ||
   fail "no line has 73 GiB"
 run "the policies of one choice" 0 --all --precision fp8-delayed --weight-copies kept "${wide[@]}"
-awk -F'|' '/^fp8-delayed /{if (++lines > 1 && $13 + 0 >= first + 0) bad = 1
-  if (lines == 1) first = $13} END {exit bad || lines != 5}' out ||
+awk -F'|' '/^fp8-delayed /{if (++lines > 1 && $14 + 0 >= first + 0) bad = 1
+  if (lines == 1) first = $14} END {exit bad || lines != 5}' out ||
   fail "not five policies, or one with a peak that is not below that of none"
 run "all of a shape that FP8 cannot reduce" 0 --all --model llama_tiny --batch 3 --seq-len 5
 [ "$(grep -cF 'FP8 GEMMs need a multiple of 16' out)" -eq "$(grep -c '^fp8-' out)" ] && grep -q '^fp8-' out ||

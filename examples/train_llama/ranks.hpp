@@ -1,0 +1,120 @@
+// The ranks of a run: this process alone, or those that a launcher such as mpirun started.
+#pragma once
+
+#include <octavo/comm/rendezvous.hpp>
+#include <octavo/octavo.hpp>
+#include <train_llama/options.hpp>
+#if defined(OCTAVO_PROGRAM_HAS_MPI)
+#include <octavo/comm/mpi_comm.hpp>
+#endif
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <cstdio>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace trainer {
+
+/// What this process knows of the others. Where there are some, a rank that gives up ends all.
+class Ranks {
+ public:
+  /// @throws ConfigError  if what the launcher says contradicts itself, or the trainer was built
+  ///                      without what its device needs for several ranks
+  /// @throws CommError    if the others cannot be reached
+  explicit Ranks(const Options& options) : launch_(octavo::read_launch()) {
+    if (launch_.size == 1) return;
+    const auto time_out = std::chrono::seconds(options.comm_timeout);
+    const bool on_gpus = options.device == octavo::Cuda::name;
+    const auto lacks = [&](const char* library, const char* option) {
+      return octavo::message(octavo::name_of(launch_.launcher), " started ", launch_.size,
+                             " ranks, but this trainer was built without ", library,
+                             ", through which those of --device ", options.device,
+                             " exchange; build again with -D", option, "=ON");
+    };
+    if (on_gpus) {
+#if defined(OCTAVO_PROGRAM_HAS_NCCL)
+      rendezvous_.emplace(launch_, time_out);
+#else
+      throw octavo::ConfigError(lacks("NCCL", "OCTAVO_NCCL"));
+#endif
+    } else {
+#if defined(OCTAVO_PROGRAM_HAS_MPI)
+      mpi_.emplace(launch_, time_out);
+      communicator_ = std::make_unique<octavo::MpiComm>(*mpi_);
+#else
+      throw octavo::ConfigError(lacks("MPI", "OCTAVO_MPI"));
+#endif
+    }
+    (void)lacks;
+  }
+
+  [[nodiscard]] int rank() const { return launch_.rank; }
+  [[nodiscard]] int size() const { return launch_.size; }
+  /// Whether this is the rank that prints and writes files.
+  [[nodiscard]] bool is_first() const { return launch_.rank == 0; }
+  /// Of ranks on the `Cpu` device; else null.
+  [[nodiscard]] octavo::Communicator<octavo::Cpu>* communicator() { return communicator_.get(); }
+  /// Of ranks on the `Cuda` device; else null.
+  [[nodiscard]] octavo::Rendezvous* rendezvous() {
+    return rendezvous_.has_value() ? &*rendezvous_ : nullptr;
+  }
+  /// The GPU of this rank where --gpu says nothing.
+  [[nodiscard]] int gpu() const { return launch_.local_rank.value_or(0); }
+
+  /// Gives each rank the parts of all.
+  void all_gather_host_sync(std::span<const std::byte> part, std::span<std::byte> whole,
+                            const char* what) {
+    if (rendezvous_.has_value()) {
+      rendezvous_->all_gather_sync(part, whole, what);
+    } else if (communicator_ != nullptr) {
+      communicator_->all_gather_host_sync(part, whole, what);
+    } else {
+      std::ranges::copy(part, whole.begin());
+    }
+  }
+
+  /// Threads of this rank where --threads says nothing: its share of the host's.
+  [[nodiscard]] int threads() const {
+    const auto all = static_cast<int>(std::thread::hardware_concurrency());
+    return size() == 1 ? 0 : std::max(1, all / launch_.local_size.value_or(1));
+  }
+
+  /// Whether all ranks got so far without an error. They meet here.
+  [[nodiscard]] bool all_are_well(bool this_is_well) {
+    const auto own = static_cast<std::byte>(this_is_well);
+    std::vector<std::byte> all(static_cast<std::size_t>(size()));
+    all_gather_host_sync({&own, 1}, all, "set-up of the run");
+    return std::ranges::find(all, std::byte{0}) == all.end();
+  }
+
+  /// "train_llama: ", with the rank where there are several.
+  [[nodiscard]] std::string name() const {
+    return size() == 1 ? "train_llama: " : fmt::format("train_llama: rank {}: ", rank());
+  }
+
+  /// Ends the others with an error, and this rank too where MPI started it.
+  void abort(const std::string& reason) {
+#if defined(OCTAVO_PROGRAM_HAS_MPI)
+    if (mpi_.has_value()) mpi_->abort(reason);
+#endif
+    if (rendezvous_.has_value()) rendezvous_->give_up(reason);
+  }
+
+ private:
+  octavo::Launch launch_;
+#if defined(OCTAVO_PROGRAM_HAS_MPI)
+  std::optional<octavo::Mpi> mpi_;
+#endif
+  std::unique_ptr<octavo::Communicator<octavo::Cpu>> communicator_;
+  std::optional<octavo::Rendezvous> rendezvous_;
+};
+
+}  // namespace trainer

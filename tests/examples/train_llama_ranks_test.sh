@@ -1,0 +1,138 @@
+#!/usr/bin/env bash
+# Tests train_llama on several ranks: train_llama_ranks_test.sh PATH_TO_TRAIN_LLAMA PATH_TO_MPIRUN
+set -u
+
+mpirun=$(realpath "${2:?usage: $(basename "$0") PATH_TO_TRAIN_LLAMA PATH_TO_MPIRUN}")
+# shellcheck source=tests/support/program.sh
+source "$(dirname "${BASH_SOURCE[0]}")/../support/program.sh"
+
+# Whoever tests may be root, and have fewer processors than ranks.
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
+export OMPI_MCA_hwloc_base_binding_policy=none OMPI_MCA_mpi_yield_when_idle=1
+export OMPI_MCA_btl_base_warn_component_unused=0 OMP_NUM_THREADS=1
+
+# on_ranks NAME EXPECTED_EXIT_CODE RANKS ARGUMENT...
+on_ranks() {
+  case=$1
+  local expected=$2 ranks=$3 code=0
+  shift 3
+  timeout 120 "$mpirun" -n "$ranks" "$program" "$@" >out 2>err || code=$?
+  [ "$code" -eq "$expected" ] || fail "exit code $code, expected $expected"
+}
+
+python3 - <<'PYTHON'
+import random
+random.seed(1)
+words = "the a small large model trains learns number step loss eight bits scale of and in".split()
+with open("text.txt", "w") as file:
+    file.write(" ".join(random.choice(words) for _ in range(8000)))
+PYTHON
+base=(--data text.txt --seq-len 32 --batch 2 --validation-batches 5 --evaluate-every 20
+  --learning-rate 5e-4 --threads 1)
+
+# --- losses are those of one rank ------------------------------------------------------------
+for precision in fp32 fp8-delayed; do
+  steps=(--precision "$precision" --steps 50 --sample 0)
+  run "one rank in $precision" 0 "${base[@]}" "${steps[@]}" --micro-batches 4 --out "$precision-1-1"
+  for zero in 1 2 3; do
+    on_ranks "two ranks in $precision, ZeRO-$zero" 0 2 "${base[@]}" "${steps[@]}" --micro-batches 2 \
+      --zero "$zero" --out "$precision-2-$zero"
+    [ "$(grep -c '^step ' out)" -eq 50 ] || fail "not one rank prints the steps"
+    on_ranks "four ranks in $precision, ZeRO-$zero" 0 4 "${base[@]}" "${steps[@]}" \
+      --micro-batches 1 --zero "$zero" --out "$precision-4-$zero"
+  done
+done
+case="losses of ranks"
+python3 - <<'PYTHON' 2>>err || fail "they differ from one rank's"
+import glob, json
+def losses(folder):
+    lines = [json.loads(line) for line in open(f"{folder}/metrics.jsonl")]
+    return [line["loss"] for line in lines if line["event"] in ("step", "evaluation")]
+def memory(folder):
+    return [json.loads(line) for line in open(f"{folder}/metrics.jsonl")][-1]["peak_bytes"]
+worst = {}
+for precision, allowed in (("fp32", 1e-6), ("fp8-delayed", 2e-3)):
+    one = losses(f"{precision}-1-1")
+    assert len(one) == 53, len(one)
+    assert one[-1] < 0.9 * one[0], one
+    for folder in sorted(glob.glob(f"{precision}-[24]-*")):
+        several = losses(folder)
+        assert len(several) == len(one), folder
+        difference = max(abs(a - b) / a for a, b in zip(one, several))
+        print(f"{folder}: losses differ by {difference:.1e} at most, {allowed:.0e} allowed")
+        assert difference <= allowed, folder
+    # With one micro-batch a rank, what is sharded changes no bit.
+    for zero in (2, 3):
+        assert losses(f"{precision}-4-{zero}") == losses(f"{precision}-4-1"), (precision, zero)
+    assert memory(f"{precision}-4-3") < memory(f"{precision}-4-1") < memory(f"{precision}-1-1")
+PYTHON
+
+# --- a text on all ranks ---------------------------------------------------------------------
+on_ranks "a sample of two ranks" 0 2 "${base[@]}" --precision fp8-delayed --steps 2 --zero 3 \
+  --sample 12 --no-out
+
+# --- errors ----------------------------------------------------------------------------------
+on_ranks "too little text for all ranks" 2 4 "${base[@]}" --steps 1 --micro-batches 200 --no-out
+grep -qF "on 4 ranks" err || fail "it is not said for how many ranks"
+on_ranks "a ZeRO stage that there is not" 2 2 "${base[@]}" --steps 1 --zero 4 --no-out
+case="ranks with other flags"
+code=0
+timeout 60 "$mpirun" -n 1 "$program" "${base[@]}" --steps 2 --no-out \
+  : -n 1 "$program" "${base[@]}" --steps 3 --no-out >out 2>err || code=$?
+[ "$code" -ne 0 ] || fail "they train"
+grep -qF "the ranks differ in configuration: rank 0 has" err || fail "it is not said which differ"
+
+# --- faults and signals ----------------------------------------------------------------------
+# began: waits until the run in `out` has printed a step
+began() {
+  for ((i = 0; i < 300; ++i)); do
+    grep -q '^step 2 ' out && return
+    sleep 0.1
+  done
+  fail "no step in 30 s"
+}
+long=("${base[@]}" --precision fp8-delayed --steps 100000 --no-out --comm-timeout 3)
+# ranks_of PID: the processes of its ranks, the first one first
+ranks_of() {
+  local status pid rank
+  for status in /proc/[0-9]*/status; do
+    grep -q "^PPid:[[:space:]]*$1\$" "$status" 2>/dev/null || continue
+    pid=${status#/proc/}
+    pid=${pid%/status}
+    rank=$(tr '\0' '\n' 2>/dev/null <"/proc/$pid/environ" | sed -n 's/^OMPI_COMM_WORLD_RANK=//p')
+    [ -n "$rank" ] && echo "$rank $pid"
+  done | sort -n | cut -d' ' -f2
+}
+for signal in STOP KILL; do
+  case="a rank gets SIG$signal"
+  "$mpirun" -n 2 "$program" "${long[@]}" >out 2>err &
+  run=$!
+  began
+  mapfile -t pids < <(ranks_of "$run")
+  [ "${#pids[@]}" -eq 2 ] || fail "found ${#pids[@]} ranks"
+  kill "-$signal" "${pids[1]}"
+  SECONDS=0
+  code=0
+  wait "$run" || code=$?
+  [ "$code" -ne 0 ] || fail "exit code 0"
+  [ "$SECONDS" -le 30 ] || fail "the run ended after $SECONDS s"
+  grep -qE "rank 1|for rank 1" err || fail "it is not said which rank"
+  # mpirun does not wait for those that it kills.
+  for pid in "${pids[@]}"; do
+    for ((i = 0; i < 100; ++i)); do
+      [ -e "/proc/$pid" ] || break
+      sleep 0.1
+    done
+    [ ! -e "/proc/$pid" ] || { fail "process $pid is left"; kill -KILL "$pid"; }
+  done
+done
+
+case="SIGTERM to mpirun"
+"$mpirun" -n 2 "$program" "${long[@]}" >out 2>err &
+run=$!
+began
+kill -TERM "$run"
+wait "$run" && fail "exit code 0"
+grep -q "^evaluation" out || grep -q "stopping after this step" err || fail "nothing was noted"
+
+finish
