@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <initializer_list>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -67,7 +68,8 @@ TEST(Rendezvous, GathersPartsOfEverySizeInTheOrderOfRanks) {
     for (int rank = 0; rank < size; ++rank) {
       processes.start([=] {
         Rendezvous rendezvous(launch_of(rank, size, port), never);
-        for (const std::size_t bytes : {0, 1, 3, 128, 65'536, 3'000'001}) {
+        for (const std::size_t bytes :
+             std::initializer_list<std::size_t>{0, 1, 3, 128, 65'536, 3'000'001}) {
           gather(rendezvous, bytes, 0, "parts");
         }
         for (int i = 0; i < 1000; ++i)
@@ -147,7 +149,7 @@ TEST(Rendezvous, ARankThatIsStoppedIsNamedAfterTheTimeOut) {
 TEST(Rendezvous, ARankThatIsAliveAndDoesNotTakePartIsNamed) {
   const std::vector<RankEnd> ends =
       with_rank_1([](Rendezvous&) { std::this_thread::sleep_for(std::chrono::hours(1)); });
-  for (const std::size_t rank : {0, 2}) {
+  for (const std::size_t rank : std::initializer_list<std::size_t>{0, 2}) {
     expect_said(ends[rank],
                 "rank 1 has not answered for 2 s in the all-gather 'targets of a step'");
   }
@@ -158,7 +160,7 @@ TEST(Rendezvous, ARankThatThrowsOrGivesUpIsNamedAtOnce) {
       with_rank_1([](Rendezvous&) { throw std::runtime_error("the data ended"); }, never);
   const std::vector<RankEnd> given_up =
       with_rank_1([](Rendezvous& rendezvous) { rendezvous.give_up("the data ended"); }, never);
-  for (const std::size_t rank : {0, 2}) {
+  for (const std::size_t rank : std::initializer_list<std::size_t>{0, 2}) {
     expect_said(thrown[rank], "rank 1 gave up: an exception ends the program");
     expect_said(given_up[rank],
                 "rank 1 gave up: the data ended; its last operation was the "

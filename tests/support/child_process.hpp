@@ -41,6 +41,7 @@ inline ChildResult run_child(const std::vector<std::string>& command,
     for (const auto& ends : pipes) ::close(ends[0]), ::close(ends[1]);
     for (const auto& [name, value] : environment) ::setenv(name.c_str(), value.c_str(), 1);
     std::vector<char*> arguments;
+    arguments.reserve(command.size() + 1);
     for (const std::string& part : command) arguments.push_back(const_cast<char*>(part.c_str()));
     arguments.push_back(nullptr);
     ::execvp(arguments[0], arguments.data());

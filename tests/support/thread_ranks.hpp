@@ -94,6 +94,7 @@ template <octavo::Device D = octavo::Cpu, class Body>
 void on_ranks(int ranks, const Body& body) {
   ThreadRanks meeting(ranks);
   std::vector<std::thread> threads;
+  threads.reserve(static_cast<std::size_t>(ranks));
   for (int rank = 0; rank < ranks; ++rank) {
     threads.emplace_back([&, rank]() noexcept {
       ThreadRank<D> communicator(meeting, rank);

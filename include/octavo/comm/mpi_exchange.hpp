@@ -158,6 +158,7 @@ class MpiExchange {
 
   [[nodiscard]] std::vector<int> silent_ranks() const {
     std::vector<int> ranks;
+    ranks.reserve(messages_.size());
     for (const Message& message : messages_) ranks.push_back(message.peer);
     std::sort(ranks.begin(), ranks.end());
     ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
