@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "support/small_model.hpp"
+#include "support/test_types.hpp"
 
 namespace parameter_runs_test {
 
@@ -48,7 +49,7 @@ std::vector<Run> runs_of(Model& model) {
 
 template <class Precision>
 class ParameterRuns : public testing::Test {};
-using Precisions = testing::Types<Bf16, Fp8Recipe<Delayed>, support::MixedPrecision>;
+using Precisions = support::TestTypes<Bf16, Fp8Recipe<Delayed>, support::MixedPrecision>;
 TYPED_TEST_SUITE(ParameterRuns, Precisions);
 
 TYPED_TEST(ParameterRuns, AreTheEmbeddingsEachBlocksAndTheHeads) {
@@ -126,7 +127,7 @@ struct BetweenGradients {
     For(Arena<Cpu>& arena, Model& model, const Sharding& sharding)
         : OneRank::For<Model>(arena, model, sharding), model_(model) {}
 
-    void gradients_final(const Run& run, const Context<Cpu>&) {
+    void gradients_final(const Run& run, const Context<Cpu>&) override {
       model_.visit_runs([&](const Run& one, const auto& each) {
         if (&one != &run) return;
         ++looked_at;
@@ -171,7 +172,7 @@ TEST(BetweenParameters, WeightsAreZeroWhateverWasInTheMemory) {
   arena = {arena.plan(), context};
   std::memset(arena.memory().data(), 0xff, arena.memory().size());
   Model model(arena, shape, {}, {});
-  NoHooks hooks;
+  HooksOf<Model> hooks;
   model.initialize_sync(7, hooks, context);
   model.visit_runs([&](const auto& run, const auto& each) {
     EXPECT_EQ(bytes_between(run, each, run.weights()), 0);

@@ -34,13 +34,13 @@ struct CopiedGradients {
       lane_ = std::make_unique<octavo::Lane<D>>(context);
     }
 
-    void gradients_final(const Run& run, const octavo::Context<D>&) {
+    void gradients_final(const Run& run, const octavo::Context<D>&) override {
       lane_->fork();
       copy_on_device(copy_of(run).data(), run.gradients().data(), run.gradients().bytes(),
                      lane_->context());
     }
 
-    void join(const octavo::Context<D>&) { lane_->join(); }
+    void join(const octavo::Context<D>&) override { lane_->join(); }
 
     /// [run.size()]
     [[nodiscard]] Copy copy_of(const Run& run) const {

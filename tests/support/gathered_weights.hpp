@@ -26,13 +26,15 @@ struct GatheredWeights {
       model.visit_runs([&](const Run& run, const auto&) { kept_[&run] = {}; });
     }
 
-    void before_quantize(const Run& run, const Context&) { gather(run); }
-    void before_forward(const Run& run, const Context&) { gather(run); }
-    void before_backward(const Run& run, const Context&) { gather(run); }
-    void weights_read(const Run& run, const Context&) { drop(run); }
+    void before_quantize(const Run& run, const Context&) override { gather(run); }
+    void before_forward(const Run& run, const Context&) override { gather(run); }
+    void before_backward(const Run& run, const Context&) override { gather(run); }
+    void weights_read(const Run& run, const Context&) override { drop(run); }
 
     /// The optimizer comes next.
-    void sum(octavo::TensorView<octavo::StepStatus, 1, Cpu>, const Context&) { gather_all(); }
+    void sum(octavo::TensorView<octavo::StepStatus, 1, Cpu>, const Context&) override {
+      gather_all();
+    }
 
     /// For the optimizer, and for whoever looks at the weights.
     void gather_all() {

@@ -31,7 +31,7 @@ struct OneOfTwo {
   struct For : OneRank::For<Model> {
     using OneRank::For<Model>::For;
 
-    void maximum(TensorView<std::uint32_t, 1, Cpu> amaxes, const Context<Cpu>&) {
+    void maximum(TensorView<std::uint32_t, 1, Cpu> amaxes, const Context<Cpu>&) override {
       if (meeting == nullptr) return;
       meeting->amaxes[number] = amaxes;
       meeting->both.arrive_and_wait();

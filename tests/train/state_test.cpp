@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "support/small_model.hpp"
+#include "support/test_types.hpp"
 
 namespace state_test {
 
@@ -43,12 +44,11 @@ Steps take_steps(TrainingSession& session, unsigned begin, unsigned count) {
 template <class Case>
 class State : public testing::Test {};
 using Narrow = AdamW<MasterWeights<Bf16>, Moments<Bf16>>;
-using Cases =
-    testing::Types<std::tuple<Fp32, AdamW<>>, std::tuple<Bf16, AdamW<>>, std::tuple<Bf16, Narrow>,
-                   std::tuple<Fp8Recipe<Delayed>, AdamW<>>, std::tuple<Fp8Recipe<Delayed>, Narrow>,
-                   std::tuple<Fp8Recipe<Tensorwise>, AdamW<>>,
-                   std::tuple<Fp8Recipe<Blockwise>, Narrow>,
-                   std::tuple<support::MixedPrecision, AdamW<>>>;
+using Cases = support::TestTypes<
+    std::tuple<Fp32, AdamW<>>, std::tuple<Bf16, AdamW<>>, std::tuple<Bf16, Narrow>,
+    std::tuple<Fp8Recipe<Delayed>, AdamW<>>, std::tuple<Fp8Recipe<Delayed>, Narrow>,
+    std::tuple<Fp8Recipe<Tensorwise>, AdamW<>>, std::tuple<Fp8Recipe<Blockwise>, Narrow>,
+    std::tuple<support::MixedPrecision, AdamW<>>>;
 TYPED_TEST_SUITE(State, Cases);
 
 TYPED_TEST(State, AnotherSessionGoesOnToTheBit) {
@@ -305,7 +305,8 @@ void take_step(TrainingSession& session, unsigned number, double rate = 1e-2) {
 
 template <class Precision>
 class EvaluationOf : public testing::Test {};
-using Evaluated = testing::Types<Fp8Recipe<Tensorwise>, Fp8Recipe<Delayed>, Fp8Recipe<Blockwise>>;
+using Evaluated =
+    support::TestTypes<Fp8Recipe<Tensorwise>, Fp8Recipe<Delayed>, Fp8Recipe<Blockwise>>;
 TYPED_TEST_SUITE(EvaluationOf, Evaluated);
 
 // Each step moves the weights; casts of those before it are told by nothing else: no state is asked
@@ -351,8 +352,8 @@ struct FaultyRanks {
    public:
     using OneRank::For<Model>::For;
 
-    template <class Run>
-    void before_quantize(const Run&, const Context<Cpu>&) {
+    void before_quantize(const typename octavo::HooksOf<Model>::Run&,
+                         const Context<Cpu>&) override {
       if (faulty_in != 0 && --faulty_in == 0) throw ConfigError("a fault that the test asked for");
     }
 

@@ -14,6 +14,7 @@
 #include "support/copied_gradients.hpp"
 #include "support/faulty_model.hpp"
 #include "support/small_model.hpp"
+#include "support/test_types.hpp"
 
 namespace step_hooks_test {
 
@@ -32,6 +33,7 @@ struct Diary {
   class For : public OneRank::For<Model> {
    public:
     using D = typename Model::DeviceType;
+    using Run = typename HooksOf<Model>::Run;
 
     For(Arena<D>& arena, Model& model, const Sharding& sharding)
         : OneRank::For<Model>(arena, model, sharding) {
@@ -43,33 +45,28 @@ struct Diary {
       numbers_[last_] = "head";
     }
 
-    template <class Run>
-    void before_quantize(const Run& run, const Context<D>&) {
+    void before_quantize(const Run& run, const Context<D>&) override {
       note("casts of " + numbers_.at(&run));
     }
-    template <class Run>
-    void before_forward(const Run& run, const Context<D>&) {
+    void before_forward(const Run& run, const Context<D>&) override {
       note("forward of " + numbers_.at(&run));
     }
-    template <class Run>
-    void before_backward(const Run& run, const Context<D>&) {
+    void before_backward(const Run& run, const Context<D>&) override {
       note("backward of " + numbers_.at(&run));
     }
-    template <class Run>
-    void weights_read(const Run& run, const Context<D>&) {
+    void weights_read(const Run& run, const Context<D>&) override {
       note("read: " + numbers_.at(&run));
     }
-    template <class Run>
-    void gradients_final(const Run& run, const Context<D>&) {
+    void gradients_final(const Run& run, const Context<D>&) override {
       note("final: " + numbers_.at(&run));
     }
-    void join(const Context<D>&) { note("join"); }
-    void maximum(TensorView<std::uint32_t, 1, D> amaxes, const Context<D>&) {
+    void join(const Context<D>&) override { note("join"); }
+    void maximum(TensorView<std::uint32_t, 1, D> amaxes, const Context<D>&) override {
       const bool are_new = std::all_of(amaxes.data(), amaxes.data() + amaxes.size(),
                                        [](std::uint32_t bits) { return bits != 0; });
       note(are_new ? "maximum" : "maximum after the update");
     }
-    void sum(TensorView<StepStatus, 1, D>, const Context<D>&) { note("sum"); }
+    void sum(TensorView<StepStatus, 1, D>, const Context<D>&) override { note("sum"); }
 
     std::vector<std::string> lines;
     int faulty_in = 0;  ///< lines from now, the one that throws included; 0: none does
@@ -231,7 +228,7 @@ TEST(StepHooks, AreJoinedAfterAnEvaluationThatThrew) {
 
 template <class Precision>
 class HooksOf : public testing::Test {};
-using Precisions = testing::Types<Fp32, Bf16, Fp8Recipe<Delayed>, Fp8Recipe<Blockwise>>;
+using Precisions = support::TestTypes<Fp32, Bf16, Fp8Recipe<Delayed>, Fp8Recipe<Blockwise>>;
 TYPED_TEST_SUITE(HooksOf, Precisions);
 
 TYPED_TEST(HooksOf, SeeFinalGradients) {
@@ -267,7 +264,7 @@ struct BesideAnother {
     using Base = OneRank::For<Model>;
     using Base::Base;
 
-    void sum(TensorView<StepStatus, 1, D> status, const Context<D>&) {
+    void sum(TensorView<StepStatus, 1, D> status, const Context<D>&) override {
       static_assert(StepStatus::sums == 3);
       seen = *status.data();
       status.data()->squared_norm += other.squared_norm;

@@ -38,11 +38,11 @@ struct OneOfTwo {
       model.visit_runs([&](const auto& run, const auto&) { runs_.push_back(&run); });
     }
 
-    [[nodiscard]] Index total_targets(Index local) {
+    [[nodiscard]] Index total_targets(Index local) override {
       const auto& all = exchange(meeting->targets, local);
       return all[0] + all[1];
     }
-    void join(const Context<Cpu>&) {
+    void join(const Context<Cpu>&) override {
       std::vector<float> own;
       for (const auto* run : runs_) {
         own.insert(own.end(), run->gradients().data(), run->gradients().data() + run->size());
@@ -56,7 +56,7 @@ struct OneOfTwo {
       }
     }
     /// The norm is that of all gradients already.
-    void sum(TensorView<StepStatus, 1, Cpu> status, const Context<Cpu>&) {
+    void sum(TensorView<StepStatus, 1, Cpu> status, const Context<Cpu>&) override {
       const auto& all = exchange(meeting->losses, status.data()->loss_sum);
       status.data()->loss_sum = all[0] + all[1];
     }

@@ -29,6 +29,7 @@ class Decoder {
   using T = StorageOf<Precision>;
   using G = Gradient;
   using DeviceType = D;
+  using Hooks = StepHooks<T, G, D>;
   static constexpr auto config = Family::config;
   using HeadPrecision = PrecisionOf<Precision, 0, config.layers, LinearRole::head>;
 
@@ -78,8 +79,7 @@ class Decoder {
 
   /// Sets every parameter and the scaling state to their initial values, and binds the context's
   /// workspace.
-  /// @param hooks  whose `weights_written` is called for each run; see `NoHooks`
-  template <class Hooks>
+  /// @param hooks  whose `weights_written` is called for each run; see `StepHooks`
   void initialize_sync(std::uint64_t seed, Hooks& hooks, Context<D>& context) {
     bind(context);
     std::uint64_t stream = 0;
@@ -125,7 +125,7 @@ class Decoder {
   /// (`Mode::train`), and before an evaluation (`Mode::evaluate`). The next forward does so, each
   /// run's right before it multiplies with them, so that weights that are on their way from other
   /// ranks need not be there before. It must be of the same mode.
-  template <class M, class Hooks>
+  template <class M>
   void quantize_weights(Hooks&, const Context<D>&) {
     must_quantize_.fill(true);
   }
@@ -140,9 +140,8 @@ class Decoder {
   /// @param batch           with documents if the model was laid out for a shape with documents
   /// @param losses          [rows], written
   /// @param gradient_scale  [1]: 1 / number of targets in the step, of all ranks
-  /// @param hooks           called between the stages; see `NoHooks`
+  /// @param hooks           called between the stages; see `StepHooks`
   /// @note enqueues; does not synchronise
-  template <class Hooks>
   void train_micro_batch(const DeviceBatch<D>& batch, TensorView<float, 1, D> losses,
                          TensorView<const float, 1, D> gradient_scale, Accumulation accumulation,
                          Hooks& hooks, const Context<D>& context) {
@@ -163,9 +162,8 @@ class Decoder {
   /// The losses of a batch. Nothing that training depends on changes.
   /// @param batch   as that of train_micro_batch; ignored targets have loss 0
   /// @param losses  [rows], written
-  /// @param hooks   called between the stages; see `NoHooks`
+  /// @param hooks   called between the stages; see `StepHooks`
   /// @note enqueues; does not synchronise; `quantize_weights<Mode::evaluate>` must come before
-  template <class Hooks>
   void evaluate(const DeviceBatch<D>& batch, TensorView<float, 1, D> losses, Hooks& hooks,
                 const Context<D>& context) {
     forward<Mode::evaluate>(batch.tokens, {batch_, batch.documents}, hooks, context);
@@ -180,10 +178,9 @@ class Decoder {
   /// each of them one document.
   /// @param tokens  [shape.rows()]
   /// @param count   at most `logits_rows()`
-  /// @param hooks   called between the stages; see `NoHooks`
+  /// @param hooks   called between the stages; see `StepHooks`
   /// @return        [count, padded vocabulary], in memory that the next operation overwrites
   /// @note enqueues; does not synchronise; `quantize_weights<Mode::evaluate>` must come before
-  template <class Hooks>
   [[nodiscard]] TensorView<T, 2, D> logits(TensorView<const std::int32_t, 1, D> tokens,
                                            BatchShape shape, Index begin, Index count, Hooks& hooks,
                                            const Context<D>& context) {
@@ -391,7 +388,7 @@ class Decoder {
 
   /// Quantises the weights of block `layer`, or of the head for `layer` = layers, if that is to be
   /// done. Where copies are made for each GEMM, only says so to the layers.
-  template <class M, class Hooks>
+  template <class M>
   void quantize_if_due(auto& part, int layer, const ParameterRun<T, G, D>& run, Hooks& hooks,
                        const Context<D>& context) {
     const auto place = static_cast<std::size_t>(layer);
@@ -402,7 +399,7 @@ class Decoder {
     if (reads) hooks.weights_read(run, context);
   }
 
-  template <class M, class Hooks>
+  template <class M>
   void forward(TensorView<const std::int32_t, 1, D> tokens, const BatchView<D>& batch, Hooks& hooks,
                const Context<D>& context) {
     check_shape("Decoder", "tokens", tokens, {batch.rows()});
@@ -422,27 +419,25 @@ class Decoder {
   }
 
   /// The head reads a tied table, too.
-  template <class M, class Hooks>
+  template <class M>
   void before_head(Hooks& hooks, const Context<D>& context) {
     quantize_if_due<M>(head_, config.layers, config.tied_embeddings ? embedding_run_ : head_run_,
                        hooks, context);
     if constexpr (config.tied_embeddings) hooks.before_forward(embedding_run_, context);
     hooks.before_forward(head_run_, context);
   }
-  template <class Hooks>
   void after_head(Hooks& hooks, const Context<D>& context) {
     if constexpr (config.tied_embeddings) hooks.weights_read(embedding_run_, context);
     hooks.weights_read(head_run_, context);
   }
 
-  template <class Each, class Hooks>
+  template <class Each>
   static void begin_backward(const ParameterRun<T, G, D>& run, const Each& each,
                              Accumulation accumulation, Hooks& hooks, const Context<D>& context) {
     hooks.before_backward(run, context);
     if (accumulation.first) run.clear_gradients(each, context);
   }
 
-  template <class Hooks>
   void backward(TensorView<const std::int32_t, 1, D> tokens, const BatchView<D>& batch,
                 TensorView<T, 2, D> gradient, Accumulation accumulation, Hooks& hooks,
                 const Context<D>& context) {

@@ -24,7 +24,7 @@ struct ModelOptions {
   /// Gradients of weights share memory with the activations of later layers, which are dead by
   /// then. Only where each micro-batch begins them anew, which sessions take care of.
   bool gradients_share_memory = false;
-  /// Weights are there only while a stage reads them (see `NoHooks`), so that runs of parameters
+  /// Weights are there only while a stage reads them (see `StepHooks`), so that runs of parameters
   /// share memory: two of blocks are there at a time, and one of the embedding and the head.
   bool weights_are_gathered = false;
   /// Elements of a run of parameters are a multiple of this, so that ranks have shards of one size.

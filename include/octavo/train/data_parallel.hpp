@@ -75,7 +75,7 @@ struct DataParallel {
       if (shares()) lane_ = std::make_unique<Lane<D>>(context);
     }
 
-    [[nodiscard]] bool weights_are_whole() const { return !sharding_.shards_weights(); }
+    [[nodiscard]] bool weights_are_whole() const override { return !sharding_.shards_weights(); }
 
     template <class Visitor>
     void visit_shards(Model& model, Visitor&& visitor) const {
@@ -93,7 +93,7 @@ struct DataParallel {
       });
     }
 
-    [[nodiscard]] Index total_targets(Index local) {
+    [[nodiscard]] Index total_targets(Index local) override {
       std::vector<Index> all(static_cast<std::size_t>(sharding_.ranks));
       ranks_->all_gather_host_sync(std::as_bytes(std::span(&local, 1)),
                                    std::as_writable_bytes(std::span(all)), "numbers of targets");
@@ -102,32 +102,32 @@ struct DataParallel {
       return total;
     }
 
-    void rehearse(bool rehearses) { rehearses_ = rehearses; }
+    void rehearse(bool rehearses) override { rehearses_ = rehearses; }
 
-    void weights_moved() {
+    void weights_moved() override {
       for (Shared& shared : runs_) shared.state = Weights::absent;
     }
-    void gather_weights(const Context<D>&) {
+    void gather_weights(const Context<D>&) override {
       if (!weights_are_whole()) return;
       for (std::size_t i = 0; i < runs_.size(); ++i) gather(i, 1);
     }
-    void begin_micro_batch(Index number, const Context<D>& context) {
+    void begin_micro_batch(Index number, const Context<D>& context) override {
       accumulates_ = sharding_.reduces_each_micro_batch() && number > 0;
       // Its forward overwrites gradients that may still be on their way.
       if (accumulates_) join(context);
     }
 
-    void weights_written(const Run& run, const Context<D>& context) {
+    void weights_written(const Run& run, const Context<D>& context) override {
       if (weights_are_whole()) return;
       const Shared& shared = runs_[number_of(run)];
       copy_on_device(shared.weights.data(), shard_of(run.weights()).data(), shared.weights.bytes(),
                      context);
     }
-    void before_quantize(const Run& run, const Context<D>&) { gather(run, 1); }
-    void before_forward(const Run& run, const Context<D>&) { gather(run, 1); }
-    void before_backward(const Run& run, const Context<D>&) { gather(run, -1); }
+    void before_quantize(const Run& run, const Context<D>&) override { gather(run, 1); }
+    void before_forward(const Run& run, const Context<D>&) override { gather(run, 1); }
+    void before_backward(const Run& run, const Context<D>&) override { gather(run, -1); }
 
-    void gradients_final(const Run& run, const Context<D>&) {
+    void gradients_final(const Run& run, const Context<D>&) override {
       if (!shares() || rehearses_) return;
       const Context<D>& beside = forked();
       const Index ranks = sharding_.ranks;
@@ -146,15 +146,15 @@ struct DataParallel {
       }
     }
 
-    void join(const Context<D>&) {
+    void join(const Context<D>&) override {
       if (shares()) lane_->join();
     }
 
-    void maximum(TensorView<std::uint32_t, 1, D> amaxes, const Context<D>& context) {
+    void maximum(TensorView<std::uint32_t, 1, D> amaxes, const Context<D>& context) override {
       ranks_->all_reduce_max(amaxes, "amaxes", context);
     }
 
-    void sum(TensorView<StepStatus, 1, D> status, const Context<D>& context) {
+    void sum(TensorView<StepStatus, 1, D> status, const Context<D>& context) override {
       if (sharding_.ranks == 1) return;
       constexpr Index bytes = StepStatus::sums * static_cast<Index>(sizeof(double));
       const auto* own = reinterpret_cast<const std::byte*>(status.data());
