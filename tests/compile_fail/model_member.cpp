@@ -36,8 +36,7 @@ struct Own {
 #endif
   void initialize_sync(std::uint64_t seed, Hooks& hooks, Context<D>& context);
   void bind(Context<D>& context) const;
-  template <class Visitor>
-  void visit_runs(Visitor&&) {}
+  [[nodiscard]] const ModelRuns<T, G, D>& runs() const;
   template <class M>
   void quantize_weights(Hooks&, const Context<D>&) {}
   void train_micro_batch(const DeviceBatch<D>& batch, Losses losses, GradientScale scale,

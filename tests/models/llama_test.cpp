@@ -139,9 +139,9 @@ std::size_t bytes_of_early_gradients(const SessionOptions& options) {
   Fp32Session<support::small> session(options, context);
   std::size_t bytes = 0;
   int number = 0;
-  session.model().visit_runs([&](const auto& run, const auto&) {
-    if (number++ < support::small.layers) bytes += run.gradients().bytes();
-  });
+  for (const auto& in : session.model().runs()) {
+    if (number++ < support::small.layers) bytes += in.run->gradients().bytes();
+  }
   return bytes;
 }
 

@@ -23,9 +23,9 @@ struct State {
 
 /// Whose join throws once, when it is told to.
 struct FaultyRanks {
-  template <class Model>
-  struct For : octavo::OneRank::For<Model> {
-    using octavo::OneRank::For<Model>::For;
+  template <class W, class G, octavo::Device D>
+  struct For : octavo::OneRank::For<W, G, D> {
+    using octavo::OneRank::For<W, G, D>::For;
 
     void join(const octavo::Context<octavo::Cpu>&) override {
       if (std::exchange(is_faulty, false)) throw octavo::UsageError("a join that throws");

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "support/small_model.hpp"
+#include "support/test_types.hpp"
 
 namespace gathered_weights_test {
 

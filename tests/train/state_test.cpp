@@ -347,13 +347,12 @@ TYPED_TEST(EvaluationOf, AStateThatWasLoadedIsOfItsWeights) {
 
 /// Throws before casts when it is told to.
 struct FaultyRanks {
-  template <class Model>
-  class For : public OneRank::For<Model> {
+  template <class W, class G, Device D>
+  class For : public OneRank::For<W, G, D> {
    public:
-    using OneRank::For<Model>::For;
+    using OneRank::For<W, G, D>::For;
 
-    void before_quantize(const typename octavo::HooksOf<Model>::Run&,
-                         const Context<Cpu>&) override {
+    void before_quantize(const ParameterRun<W, G, D>&, const Context<D>&) override {
       if (faulty_in != 0 && --faulty_in == 0) throw ConfigError("a fault that the test asked for");
     }
 

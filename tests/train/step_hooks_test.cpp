@@ -29,20 +29,18 @@ constexpr LlamaConfig tied = [] {
 
 /// Writes down what it is called for.
 struct Diary {
-  template <class Model>
-  class For : public OneRank::For<Model> {
+  template <class W, class G, Device D>
+  class For : public OneRank::For<W, G, D> {
    public:
-    using D = typename Model::DeviceType;
-    using Run = typename HooksOf<Model>::Run;
+    using Run = ParameterRun<W, G, D>;
 
-    For(Arena<D>& arena, Model& model, const Sharding& sharding)
-        : OneRank::For<Model>(arena, model, sharding) {
-      model.visit_runs([&](const auto& run, const auto&) {
+    For(Arena<D>& arena, const ModelRuns<W, G, D>& runs, const Sharding& sharding)
+        : OneRank::For<W, G, D>(arena, runs, sharding) {
+      for (const ModelRun<W, G, D>& in : runs) {
         const std::size_t number = numbers_.size();
-        numbers_[&run] = number == 0 ? "embedding" : "block " + std::to_string(number - 1);
-        last_ = &run;
-      });
-      numbers_[last_] = "head";
+        numbers_[in.run] = number == 0 ? "embedding" : "block " + std::to_string(number - 1);
+      }
+      numbers_[runs.back().run] = "head";
     }
 
     void before_quantize(const Run& run, const Context<D>&) override {
@@ -78,7 +76,6 @@ struct Diary {
     }
 
     std::map<const void*, std::string> numbers_;
-    const void* last_ = nullptr;
   };
 };
 
@@ -244,12 +241,12 @@ TYPED_TEST(HooksOf, SeeFinalGradients) {
       EXPECT_FALSE(session.step({batch.tokens, batch.targets}, 1e-3).skipped);
       EXPECT_FALSE(alone.step({batch.tokens, batch.targets}, 1e-3).skipped);
       std::vector<std::byte> copied;
-      session.model().visit_runs([&](const auto& run, const auto& each) {
-        const auto copy = session.ranks().copy_of(run);
-        each([&](const auto& parameter) {
-          support::append_bytes(copied, copy.rows(parameter.offset, parameter.weight.size()));
-        });
-      });
+      for (const auto& [run, parameters] : session.model().runs()) {
+        const auto copy = session.ranks().copy_of(*run);
+        for (const auto* parameter : parameters) {
+          support::append_bytes(copied, copy.rows(parameter->offset, parameter->weight.size()));
+        }
+      }
       EXPECT_TRUE(copied == support::weight_gradients(alone)) << micro_batches << ", step " << i;
     }
     EXPECT_TRUE(support::weights(session) == support::weights(alone));
@@ -258,10 +255,9 @@ TYPED_TEST(HooksOf, SeeFinalGradients) {
 
 /// Beside another rank, which has other sums.
 struct BesideAnother {
-  template <class Model>
-  struct For : OneRank::For<Model> {
-    using D = typename Model::DeviceType;
-    using Base = OneRank::For<Model>;
+  template <class W, class G, Device D>
+  struct For : OneRank::For<W, G, D> {
+    using Base = OneRank::For<W, G, D>;
     using Base::Base;
 
     void sum(TensorView<StepStatus, 1, D> status, const Context<D>&) override {

@@ -23,7 +23,7 @@ enum class Part {
   gemm_rows,
   initialize,
   bind,
-  visit_runs,
+  runs,
   quantize_weights,
   train_micro_batch,
   scaling,
@@ -66,8 +66,7 @@ struct Own : If<OnCpu, Missing != Part::device_type>,
   GemmRows gemm_rows(Index) const requires(Missing != Part::gemm_rows);
   void initialize_sync(std::uint64_t, Hooks&, Context<Cpu>&) requires(Missing != Part::initialize);
   void bind(Context<Cpu>&) const requires(Missing != Part::bind);
-  template <class Visitor>
-  void visit_runs(Visitor&&) requires(Missing != Part::visit_runs);
+  const ModelRuns<Bf16, float, Cpu>& runs() const requires(Missing != Part::runs);
   template <class M>
   void quantize_weights(Hooks&, const Context<Cpu>&) requires(Missing != Part::quantize_weights);
   void train_micro_batch(const DeviceBatch<Cpu>&, Losses, TensorView<const float, 1, Cpu>,
@@ -103,7 +102,7 @@ static_assert(!TrainableModel<Own<Part::constructor>>);
 static_assert(!TrainableModel<Own<Part::gemm_rows>>);
 static_assert(!TrainableModel<Own<Part::initialize>>);
 static_assert(!TrainableModel<Own<Part::bind>>);
-static_assert(!TrainableModel<Own<Part::visit_runs>>);
+static_assert(!TrainableModel<Own<Part::runs>>);
 static_assert(!TrainableModel<Own<Part::quantize_weights>>);
 static_assert(!TrainableModel<Own<Part::train_micro_batch>>);
 static_assert(!TrainableModel<Own<Part::scaling>>);

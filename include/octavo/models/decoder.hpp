@@ -83,13 +83,13 @@ class Decoder {
   void initialize_sync(std::uint64_t seed, Hooks& hooks, Context<D>& context) {
     bind(context);
     std::uint64_t stream = 0;
-    visit_runs([&](const auto& run, const auto& each) {
-      run.clear_weights(context);
-      each([&](auto& parameter) {
-        octavo::initialize(parameter, RandomStream{seed, stream++}, context);
-      });
-      hooks.weights_written(run, context);
-    });
+    for (const ModelRun<T, G, D>& in : runs_) {
+      in.run->clear_weights(context);
+      for (const Parameter<T, G, D>* parameter : in.parameters) {
+        octavo::initialize(*parameter, RandomStream{seed, stream++}, context);
+      }
+      hooks.weights_written(*in.run, context);
+    }
     scaling_.initialize_sync(context);
     positions_.initialize_sync(context);
   }
@@ -104,21 +104,15 @@ class Decoder {
     context.bind_workspace({workspace_.data(), workspace_.bytes()});
   }
 
-  /// Calls `visitor(run, each)` for every run of parameters: the embedding's, each block's, the
-  /// head's. `each(body)` calls `body(parameter)` for those of the run, in a fixed order.
-  template <class Visitor>
-  void visit_runs(Visitor&& visitor) {
-    visitor(embedding_run_, each_of_embedding());
-    for_each_block([&](auto& block, auto&) {
-      visitor(block.run(), [&](const auto& body) { block.visit(body); });
-    });
-    visitor(head_run_, each_of_head());
-  }
+  /// Every run of parameters: the embedding's, each block's, the head's.
+  [[nodiscard]] const ModelRuns<T, G, D>& runs() const { return runs_; }
 
   /// Calls `visitor(parameter)` for every parameter, in a fixed order.
   template <class Visitor>
   void visit(Visitor&& visitor) {
-    visit_runs([&](const auto&, const auto& each) { each(visitor); });
+    for (const ModelRun<T, G, D>& in : runs_) {
+      for (Parameter<T, G, D>* parameter : in.parameters) visitor(*parameter);
+    }
   }
 
   /// All weights are to be quantised as they will be: before a step's first micro-batch
@@ -134,7 +128,7 @@ class Decoder {
   /// parameters anew, whatever is there; the others add to them. Scales stay as they are: whoever
   /// ends a step updates `scaling()`.
   ///
-  /// The runs of a forward are those of `visit_runs`, in its order. A tied table's weights are read
+  /// The runs of a forward are those of `runs`, in their order. A tied table's weights are read
   /// by the head, too: `before_forward` comes again with the embedding's run, right before the
   /// head's. Its gradients are final with the embedding's.
   /// @param batch           with documents if the model was laid out for a shape with documents
@@ -276,6 +270,20 @@ class Decoder {
     embedding_run_.take_weights(arena, each_of_embedding(), options_.run_multiple,
                                 borrows ? &head_run_ : nullptr);
     head_.take_weight_copies(arena, head_weight());
+    list_runs();
+  }
+
+  void list_runs() {
+    const auto add = [this](const ParameterRun<T, G, D>& run, const auto& each) {
+      ModelRun<T, G, D>& in = runs_.emplace_back();
+      in.run = &run;
+      each([&in](Parameter<T, G, D>& parameter) { in.parameters.push_back(&parameter); });
+    };
+    add(embedding_run_, each_of_embedding());
+    for_each_block([&](auto& block, auto&) {
+      add(block.run(), [&](const auto& body) { block.visit(body); });
+    });
+    add(head_run_, each_of_head());
   }
 
   /// The weight of the head's projection.
@@ -464,6 +472,7 @@ class Decoder {
   WeightStage<D> weight_stage_;
   ParameterRun<T, G, D> embedding_run_;
   ParameterRun<T, G, D> head_run_;
+  ModelRuns<T, G, D> runs_;
   typename Family::template Embedding<T, G, D> embedding_;
   typename Family::template Positions<D> positions_;
   SegmentTuple segments_;

@@ -28,23 +28,21 @@ namespace octavo::inline OCTAVO_ABI {
 template <class Reduce = ReduceIn<>>
 struct DataParallel {
   /// See OneRank::For.
-  template <class Model>
-  class For : public OneRank::For<Model> {
-    using Base = OneRank::For<Model>;
-    using W = typename Model::T;
-    using G = typename Model::G;
+  template <class W, class G, Device D>
+  class For : public OneRank::For<W, G, D> {
+    using Base = OneRank::For<W, G, D>;
 
    public:
-    using D = typename Model::DeviceType;
     using Gradient = typename Reduce::template Sum<G>;
     using Run = ParameterRun<W, G, D>;
 
     /// @throws UsageError  if the model's runs cannot be cut into equal shards
-    For(Arena<D>& arena, Model& model, const Sharding& sharding)
-        : Base(arena, model, sharding), sharding_(sharding) {
+    For(Arena<D>& arena, const ModelRuns<W, G, D>& runs, const Sharding& sharding)
+        : Base(arena, runs, sharding), sharding_(sharding) {
       if (!shares()) return;
       Index largest = 0;
-      model.visit_runs([&](const Run& run, const auto&) {
+      for (const ModelRun<W, G, D>& in : runs) {
+        const Run& run = *in.run;
         require<UsageError>(run.size() % (Run::alignment * sharding_.ranks) == 0, "a run of ",
                             run.size(), " elements cannot be shared by ", sharding_.ranks,
                             " ranks; lay it out with ModelOptions::run_multiple");
@@ -56,7 +54,7 @@ struct DataParallel {
         shared.gradients = {arena.template take<Gradient>(MemoryKind::gradients, size), {size}};
         runs_.push_back(shared);
         largest = std::max(largest, run.size());
-      });
+      }
       constexpr auto kind = MemoryKind::communication;
       if constexpr (Reduce::is_packed) {
         const Index bytes = sharding_.ranks * PackedPart::bytes(largest / sharding_.ranks);
@@ -77,20 +75,17 @@ struct DataParallel {
 
     [[nodiscard]] bool weights_are_whole() const override { return !sharding_.shards_weights(); }
 
-    template <class Visitor>
-    void visit_shards(Model& model, Visitor&& visitor) const {
-      std::size_t number = 0;
-      model.visit_runs([&](const Run& run, const auto& each) {
-        RunShard<W, Gradient, D> shard{
-            run.weights(), {}, run.size() / sharding_.ranks * sharding_.rank};
-        if (shares()) {
-          shard.weights = runs_[number].weights;
-          shard.gradients = runs_[number++].gradients;
-        } else if constexpr (std::is_same_v<Gradient, G>) {
-          shard.gradients = run.gradients();
-        }
-        visitor(shard, each);
-      });
+    [[nodiscard]] std::vector<RunShard<W, Gradient, D>> shards() const {
+      if constexpr (std::is_same_v<Gradient, G>) {
+        if (!shares()) return Base::shards();
+      }
+      std::vector<RunShard<W, Gradient, D>> result;
+      const ModelRuns<W, G, D>& runs = Base::runs();
+      for (std::size_t i = 0; i < runs.size(); ++i) {
+        const Index begin = runs[i].run->size() / sharding_.ranks * sharding_.rank;
+        result.push_back({runs_[i].weights, runs_[i].gradients, begin, runs[i].places()});
+      }
+      return result;
     }
 
     [[nodiscard]] Index total_targets(Index local) override {

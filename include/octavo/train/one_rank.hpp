@@ -73,7 +73,8 @@ class RankWork {
   virtual void sum(TensorView<StepStatus, 1, D>, const Context<D>&) {}
 };
 
-/// A session's way of training with others. `For<Model>` is the part of a session that does it. An
+/// A session's way of training with others. `For<W, G, D>` is the part, of weights in W and
+/// gradients in G, of a session that does it. An
 /// own one derives from this one's and replaces what it needs: examples are in `tests/support` and
 /// `tests/train`.
 ///
@@ -84,15 +85,15 @@ class RankWork {
 /// wants that of all adds both members of `LossSum` up.
 struct OneRank {
   /// Hooks between the stages (`StepHooks`), and what ends the backward of a step (`RankWork`).
-  template <class Model>
-  class For : public HooksOf<Model>, public RankWork<typename Model::DeviceType> {
+  template <class W, class G, Device D>
+  class For : public StepHooks<W, G, D>, public RankWork<D> {
    public:
-    using D = typename Model::DeviceType;
     /// The format of the gradients that the optimizer updates with.
-    using Gradient = typename Model::G;
+    using Gradient = G;
 
     /// Takes memory. Also called when memory is only planned, without a device.
-    For(Arena<D>&, Model&, const Sharding&) {}
+    /// @param runs  the model's, which outlive this
+    For(Arena<D>&, const ModelRuns<W, G, D>& runs, const Sharding&) : runs_(&runs) {}
 
     /// Called once, before any hook, with the session's context and ranks, which outlive this.
     /// @throws UsageError  if there are others
@@ -101,14 +102,21 @@ struct OneRank {
                           ranks.size(), " ranks; give it DataParallel<> as its third type");
     }
 
-    /// Calls `visitor(RunShard, each)` for what this rank updates of every run of parameters, also
-    /// where that is nothing; `each` is that of `visit_runs`.
-    template <class Visitor>
-    void visit_shards(Model& model, Visitor&& visitor) const {
-      model.visit_runs([&](const auto& run, const auto& each) {
-        visitor(RunShard<typename Model::T, Gradient, D>{run.weights(), run.gradients(), 0}, each);
-      });
+    /// What this rank updates of every run of parameters, in their order, also where that is
+    /// nothing.
+    [[nodiscard]] std::vector<RunShard<W, Gradient, D>> shards() const {
+      std::vector<RunShard<W, Gradient, D>> result;
+      for (const ModelRun<W, G, D>& in : *runs_) {
+        result.push_back({in.run->weights(), in.run->gradients(), 0, in.places()});
+      }
+      return result;
     }
+
+   protected:
+    [[nodiscard]] const ModelRuns<W, G, D>& runs() const { return *runs_; }
+
+   private:
+    const ModelRuns<W, G, D>* runs_;
   };
 };
 

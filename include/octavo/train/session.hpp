@@ -29,8 +29,8 @@ struct SessionParts {
 
   SessionParts(Arena<D>& arena, const SessionOptions& options, const DeviceLimits<D>& limits)
       : model(arena, options.batch, model_options(options), limits),
-        ranks(arena, model, options.sharding),
-        optimizer(arena, model, ranks, options.optimizer, options.seed),
+        ranks(arena, model.runs(), options.sharding),
+        optimizer(arena, ranks.shards(), options.optimizer, options.seed),
         buffers(arena, options) {}
 
   static ModelOptions model_options(const SessionOptions& options) {
@@ -42,10 +42,11 @@ struct SessionParts {
     return model;
   }
 
-  using RanksOfModel = typename Ranks::template For<Model>;
+  using W = typename Model::T;
+  using RanksOfModel = typename Ranks::template For<W, typename Model::G, D>;
   Model model;
   RanksOfModel ranks;
-  typename Optimizer::template For<Model, typename RanksOfModel::Gradient> optimizer;
+  typename Optimizer::template For<W, typename RanksOfModel::Gradient, D> optimizer;
   SessionBuffers<D> buffers;
 };
 
@@ -116,12 +117,12 @@ class ModelSession final : public detail::SessionCore<typename Model::DeviceType
              Model::facts()),
         parts_(this->arena(), options, limits) {
     std::vector<detail::ParameterFacts> parameters;
-    parts_.model.visit_runs([&](const auto&, const auto& each) {
-      each([&](const auto& parameter) {
+    for (const auto& in : parts_.model.runs()) {
+      for (const auto* parameter : in.parameters) {
         parameters.push_back(
-            {parameter.name, parameter.initialised_rows * parameter.weight.extent(1)});
-      });
-    });
+            {parameter->name, parameter->initialised_rows * parameter->weight.extent(1)});
+      }
+    }
     this->start(parts_.buffers, std::move(parameters));
     parts_.ranks.start(context, this->communicator());
     parts_.model.initialize_sync(options.seed, parts_.ranks, context);
@@ -140,19 +141,17 @@ class ModelSession final : public detail::SessionCore<typename Model::DeviceType
   /// it: elements from `begin` on.
   template <class Body>
   void for_each_shard(const Body& body) {
-    parts_.ranks.visit_shards(parts_.model, [&](const auto& shard, const auto& each) {
-      each([&](auto& parameter) {
-        const Index size = parameter.weight.size();
-        const Index begin = std::clamp(shard.begin - parameter.offset, Index{0}, size);
-        const Index end =
-            std::clamp(shard.begin + shard.weights.size() - parameter.offset, Index{0}, size);
-        auto weights = shard.weights.rows(0, end - begin);
-        if (end > begin) {
-          weights = shard.weights.rows(parameter.offset + begin - shard.begin, end - begin);
-        }
-        body(parameter, weights, begin);
-      });
-    });
+    const auto shards = parts_.ranks.shards();
+    const auto& runs = parts_.model.runs();
+    for (std::size_t i = 0; i < runs.size(); ++i) {
+      for (std::size_t j = 0; j < runs[i].parameters.size(); ++j) {
+        const ParameterPlace& place = shards[i].parameters[j];
+        const auto part = shards[i].part_of(place);
+        body(*runs[i].parameters[j],
+             shards[i].weights.rows(shards[i].place_of(place, part), part.end - part.begin),
+             part.begin);
+      }
+    }
   }
 
   /// Sets a parameter, or what this rank updates of it.

@@ -58,14 +58,11 @@ template <class M, class D = typename M::DeviceType>
 concept HasBind = requires(const M& model, Context<D>& context) {
   model.bind(context);
 };
-/// A visitor of anything. Not a lambda, which nvcc 13 does not take in a requirement.
-struct AnyVisitor {
-  template <class... Arguments>
-  void operator()(Arguments&&...) const {}
-};
 template <class M>
-concept HasVisitRuns = requires(M& model) {
-  model.visit_runs(AnyVisitor());
+concept HasRuns = requires(const M& model) {
+  {
+    model.runs()
+    } -> std::same_as<const ModelRuns<typename M::T, typename M::G, typename M::DeviceType>&>;
 };
 template <class M, class D = typename M::DeviceType>
 concept HasQuantizeWeights = requires(M& model, HooksOf<M>& hooks, const Context<D>& context) {
@@ -117,7 +114,7 @@ concept HasHeadChunks = requires(const M& model) {
 /// - `DeviceType`, and the formats `T` of weights and `G` of their gradients;
 /// - `static facts()`, `static precision()`, `static limits(batch, context)`;
 /// - a constructor `(Arena<D>&, BatchShape, ModelOptions, const DeviceLimits<D>&)`;
-/// - `gemm_rows`, `initialize_sync`, `bind`, `visit_runs`;
+/// - `gemm_rows`, `initialize_sync`, `bind`, `runs`;
 /// - `quantize_weights<Mode>`, `train_micro_batch`, `scaling`;
 /// - `evaluate`, `logits`;
 /// - `manifest`, `reset_counts`, `verify_step`, `head_chunks`.
@@ -125,7 +122,7 @@ template <class M>
 concept TrainableModel = detail::HasDeviceType<M> && detail::HasFormats<M> && detail::HasFacts<M> &&
     detail::HasPrecision<M> && detail::HasLimits<M> && detail::IsLaidOut<M> &&
     detail::HasGemmRows<M> && detail::HasInitialize<M> && detail::HasBind<M> &&
-    detail::HasVisitRuns<M> && detail::HasQuantizeWeights<M> && detail::HasTrainMicroBatch<M> &&
+    detail::HasRuns<M> && detail::HasQuantizeWeights<M> && detail::HasTrainMicroBatch<M> &&
     detail::HasScaling<M> && detail::HasEvaluate<M> && detail::HasLogits<M> &&
     detail::HasManifest<M> && detail::HasCounts<M> && detail::HasHeadChunks<M>;
 
@@ -161,9 +158,9 @@ struct TrainableModelCheck<M> {
                 "ModelSession: the model lacks initialize_sync(std::uint64_t seed, "
                 "HooksOf<Model>&, Context<D>&)");
   static_assert(HasBind<M>, "ModelSession: the model lacks bind(Context<D>&) const");
-  static_assert(HasVisitRuns<M>,
-                "ModelSession: the model lacks visit_runs(visitor), which calls visitor(run, each) "
-                "for every ParameterRun");
+  static_assert(HasRuns<M>,
+                "ModelSession: the model lacks `const ModelRuns<T, G, D>& runs() const`, its "
+                "ParameterRuns and what lies in them");
   static_assert(HasQuantizeWeights<M>,
                 "ModelSession: the model lacks quantize_weights<Mode>(HooksOf<Model>&, "
                 "context)");
