@@ -106,9 +106,9 @@ class ParameterRun {
 
 /// Where a parameter lies in its run.
 struct ParameterPlace {
-  std::string name{};            ///< such as "blocks.0.qkv.weight"
+  std::string name{};       ///< such as "blocks.0.qkv.weight"
   Array<Index, 2> shape{};  ///< rows, columns; vectors have one row
-  Index offset = 0;              ///< of the first element in the run
+  Index offset = 0;         ///< of the first element in the run
 
   [[nodiscard]] Index size() const { return shape[0] * shape[1]; }
   [[nodiscard]] bool is_matrix() const { return shape[0] > 1; }
