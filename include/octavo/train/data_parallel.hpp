@@ -27,17 +27,17 @@ namespace octavo::inline OCTAVO_ABI {
 /// @tparam Reduce  the format that gradients travel in: `ReduceIn<…>`
 template <class Reduce = ReduceIn<>>
 struct DataParallel {
-  /// See OneRank::For.
+  /// See OneRank::Memory.
   template <class W, class G, Device D>
-  class For : public OneRank::For<W, G, D> {
-    using Base = OneRank::For<W, G, D>;
+  class Memory : public OneRank::Memory<W, G, D> {
+    using Base = OneRank::Memory<W, G, D>;
 
    public:
     using Gradient = typename Reduce::template Sum<G>;
     using Run = ParameterRun<W, G, D>;
 
     /// @throws UsageError  if the model's runs cannot be cut into equal shards
-    For(Arena<D>& arena, const ModelRuns<W, G, D>& runs, const Sharding& sharding)
+    Memory(Arena<D>& arena, const ModelRuns<W, G, D>& runs, const Sharding& sharding)
         : Base(arena, runs, sharding), sharding_(sharding) {
       if (!shares()) return;
       Index largest = 0;
@@ -68,13 +68,6 @@ struct DataParallel {
       sums_ = {arena.template take<double>(kind, sums), {sharding_.ranks, StepStatus::sums}};
     }
 
-    void start(const Context<D>& context, Communicator<D>& ranks) {
-      ranks_ = &ranks;
-      if (shares()) lane_ = std::make_unique<Lane<D>>(context);
-    }
-
-    [[nodiscard]] bool weights_are_whole() const override { return !sharding_.shards_weights(); }
-
     [[nodiscard]] std::vector<RunShard<W, Gradient, D>> shards() const {
       if constexpr (std::is_same_v<Gradient, G>) {
         if (!shares()) return Base::shards();
@@ -87,6 +80,59 @@ struct DataParallel {
       }
       return result;
     }
+
+   protected:
+    enum class Weights { absent, coming, there };
+
+    /// A run of parameters whose work ranks share.
+    struct Shared {
+      const Run* run;
+      TensorView<W, 1, D> weights;           ///< [a shard], this rank's
+      TensorView<Gradient, 1, D> gradients;  ///< [a shard], summed over ranks
+      Weights state = Weights::absent;       ///< of those of all ranks, in the run's memory
+    };
+
+    /// Whether there is anything to send or to sum.
+    [[nodiscard]] bool shares() const {
+      return sharding_.ranks > 1 || !std::is_same_v<Gradient, G>;
+    }
+    template <class T>
+    [[nodiscard]] TensorView<T, 1, D> shard_of(TensorView<T, 1, D> run) const {
+      const Index size = run.size() / sharding_.ranks;
+      return run.rows(size * sharding_.rank, size);
+    }
+    Sharding sharding_;
+    std::vector<Shared> runs_;  ///< in the order of forwards; empty where nothing is shared
+    TensorView<std::byte, 1, D> packed_;    ///< [of the largest run], empty unless packed
+    TensorView<std::byte, 1, D> received_;  ///< [of the largest run], gradients from all ranks
+    TensorView<double, 2, D> sums_;         ///< [ranks, StepStatus::sums]
+  };
+
+  /// See OneRank::For.
+  template <class W, class G, Device D>
+  class For : public Memory<W, G, D>, public StepHooks<W, G, D>, public RankWork<D> {
+    using Base = Memory<W, G, D>;
+    using Base::packed_;
+    using Base::received_;
+    using Base::runs_;
+    using Base::shard_of;
+    using Base::sharding_;
+    using Base::shares;
+    using Base::sums_;
+    using typename Base::Shared;
+    using typename Base::Weights;
+
+   public:
+    using Base::Base;
+    using typename Base::Gradient;
+    using typename Base::Run;
+
+    void start(const Context<D>& context, Communicator<D>& ranks) {
+      ranks_ = &ranks;
+      if (shares()) lane_ = std::make_unique<Lane<D>>(context);
+    }
+
+    [[nodiscard]] bool weights_are_whole() const override { return !sharding_.shards_weights(); }
 
     [[nodiscard]] Index total_targets(Index local) override {
       std::vector<Index> all(static_cast<std::size_t>(sharding_.ranks));
@@ -159,25 +205,6 @@ struct DataParallel {
     }
 
    private:
-    enum class Weights { absent, coming, there };
-
-    /// A run of parameters whose work ranks share.
-    struct Shared {
-      const Run* run;
-      TensorView<W, 1, D> weights;           ///< [a shard], this rank's
-      TensorView<Gradient, 1, D> gradients;  ///< [a shard], summed over ranks
-      Weights state = Weights::absent;       ///< of those of all ranks, in the run's memory
-    };
-
-    /// Whether there is anything to send or to sum.
-    [[nodiscard]] bool shares() const {
-      return sharding_.ranks > 1 || !std::is_same_v<Gradient, G>;
-    }
-    template <class T>
-    [[nodiscard]] TensorView<T, 1, D> shard_of(TensorView<T, 1, D> run) const {
-      const Index size = run.size() / sharding_.ranks;
-      return run.rows(size * sharding_.rank, size);
-    }
     template <class T, int Rank>
     [[nodiscard]] static auto bytes_of(TensorView<T, Rank, D> view) {
       using Byte = std::conditional_t<std::is_const_v<T>, const std::byte, std::byte>;
@@ -233,14 +260,9 @@ struct DataParallel {
       return runs_[number].run->weights().data();
     }
 
-    Sharding sharding_;
     Communicator<D>* ranks_ = nullptr;
     std::unique_ptr<Lane<D>> lane_;
-    std::vector<Shared> runs_;  ///< in the order of forwards; empty where nothing is shared
-    std::size_t last_ = 0;      ///< the run that a stage asked for last
-    TensorView<std::byte, 1, D> packed_;    ///< [of the largest run], empty unless packed
-    TensorView<std::byte, 1, D> received_;  ///< [of the largest run], gradients from all ranks
-    TensorView<double, 2, D> sums_;         ///< [ranks, StepStatus::sums]
+    std::size_t last_ = 0;  ///< the run that a stage asked for last
     bool rehearses_ = false;
     bool accumulates_ = false;  ///< on sums of the micro-batches before
   };

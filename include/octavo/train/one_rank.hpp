@@ -84,23 +84,17 @@ class RankWork {
 /// average them. An evaluation calls the hooks, and gives the sum of this rank's losses: whoever
 /// wants that of all adds both members of `LossSum` up.
 struct OneRank {
-  /// Hooks between the stages (`StepHooks`), and what ends the backward of a step (`RankWork`).
+  /// What ranks take of memory, and which of it is whose: all that a plan needs, so that one for
+  /// `Cuda` can be made where no code for it is. An own way of training without a `Memory` is
+  /// planned by its `For`.
   template <class W, class G, Device D>
-  class For : public StepHooks<W, G, D>, public RankWork<D> {
+  class Memory {
    public:
     /// The format of the gradients that the optimizer updates with.
     using Gradient = G;
 
-    /// Takes memory. Also called when memory is only planned, without a device.
     /// @param runs  the model's, which outlive this
-    For(Arena<D>&, const ModelRuns<W, G, D>& runs, const Sharding&) : runs_(&runs) {}
-
-    /// Called once, before any hook, with the session's context and ranks, which outlive this.
-    /// @throws UsageError  if there are others
-    void start(const Context<D>&, Communicator<D>& ranks) {
-      require<UsageError>(ranks.size() == 1, "a session of OneRank is given a communicator of ",
-                          ranks.size(), " ranks; give it DataParallel<> as its third type");
-    }
+    Memory(Arena<D>&, const ModelRuns<W, G, D>& runs, const Sharding&) : runs_(&runs) {}
 
     /// What this rank updates of every run of parameters, in their order, also where that is
     /// nothing.
@@ -117,6 +111,20 @@ struct OneRank {
 
    private:
     const ModelRuns<W, G, D>* runs_;
+  };
+
+  /// Hooks between the stages (`StepHooks`), and what ends the backward of a step (`RankWork`).
+  template <class W, class G, Device D>
+  class For : public Memory<W, G, D>, public StepHooks<W, G, D>, public RankWork<D> {
+   public:
+    using Memory<W, G, D>::Memory;
+
+    /// Called once, before any hook, with the session's context and ranks, which outlive this.
+    /// @throws UsageError  if there are others
+    void start(const Context<D>&, Communicator<D>& ranks) {
+      require<UsageError>(ranks.size() == 1, "a session of OneRank is given a communicator of ",
+                          ranks.size(), " ranks; give it DataParallel<> as its third type");
+    }
   };
 };
 

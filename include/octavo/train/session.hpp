@@ -23,7 +23,8 @@ template <class Model, class Optimizer, class Ranks = OneRank>
 namespace detail {
 
 /// Everything that lives in the arena, in the order that it is taken.
-template <class Model, class Optimizer, class Ranks>
+/// @tparam RanksPart  what `Ranks` is for the model, or the memory of it
+template <class Model, class Optimizer, class RanksPart>
 struct SessionParts {
   using D = typename Model::DeviceType;
 
@@ -42,12 +43,21 @@ struct SessionParts {
     return model;
   }
 
-  using W = typename Model::T;
-  using RanksOfModel = typename Ranks::template For<W, typename Model::G, D>;
   Model model;
-  RanksOfModel ranks;
-  typename Optimizer::template For<W, typename RanksOfModel::Gradient, D> optimizer;
+  RanksPart ranks;
+  typename Optimizer::template For<typename Model::T, typename RanksPart::Gradient, D> optimizer;
   SessionBuffers<D> buffers;
+};
+
+/// What stands for ranks in a plan.
+template <class Ranks, class W, class G, Device D>
+struct PlannedRanks {
+  using Type = typename Ranks::template For<W, G, D>;
+};
+template <class Ranks, class W, class G, Device D>
+requires requires { typename Ranks::template Memory<W, G, D>; }
+struct PlannedRanks<Ranks, W, G, D> {
+  using Type = typename Ranks::template Memory<W, G, D>;
 };
 
 }  // namespace detail
@@ -109,6 +119,7 @@ class ModelSession final : public detail::SessionCore<typename Model::DeviceType
  private:
   using Core = detail::SessionCore<D>;
   using T = typename Model::T;
+  using RanksPart = typename Ranks::template For<T, typename Model::G, D>;
   using Evaluates = typename Core::Evaluates;
 
   ModelSession(const SessionOptions& options, Context<D>& context, Communicator<D>* communicator,
@@ -230,7 +241,7 @@ class ModelSession final : public detail::SessionCore<typename Model::DeviceType
     parts_.optimizer.visit_state(collector);
   }
 
-  detail::SessionParts<Model, Optimizer, Ranks> parts_;
+  detail::SessionParts<Model, Optimizer, RanksPart> parts_;
 };
 
 template <class Model, class Optimizer, class Ranks>
@@ -238,7 +249,9 @@ MemoryPlan plan_memory(const SessionOptions& options,
                        const DeviceLimits<typename Model::DeviceType>& limits) {
   detail::check_options(options);
   Arena<typename Model::DeviceType> arena;
-  const detail::SessionParts<Model, Optimizer, Ranks> parts(arena, options, limits);
+  using RanksPart = typename detail::PlannedRanks<Ranks, typename Model::T, typename Model::G,
+                                                  typename Model::DeviceType>::Type;
+  const detail::SessionParts<Model, Optimizer, RanksPart> parts(arena, options, limits);
   return arena.plan();
 }
 
