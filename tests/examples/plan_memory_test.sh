@@ -170,6 +170,8 @@ grep -q "more GPUs would not help" out || fail "they would not"
 ranks=(--model llama3_8b --precision bf16 "${wide[@]}" --micro-batches 2)
 run "one rank" 0 "${ranks[@]}"
 whole_optimizer=$(bytes optimizer) whole_weights=$(bytes weights) whole_gradients=$(bytes gradients)
+block=$((2 * (4096 * (6144 + 4096 + 3 * 14336) + 2 * 4096)))
+at_once=$((2 * block + 2 * (128256 * 4096 + 4096)))
 # near WHAT BYTES WANTED: no more above it than padding
 near() { is "$1" "$2 >= $3 && $2 < $3 + 2000000"; }
 for zero in 1 2 3; do
@@ -180,12 +182,11 @@ for zero in 1 2 3; do
   case $zero in
     # A rank's sums beside the gradients of all, or those of micro-batches only.
     1) near "gradients" "$(bytes gradients)" "whole_gradients + whole_gradients / 4" ;;
-    *) is "gradients" "$(bytes gradients) < whole_gradients" ;;
+    # Its part, two blocks, and the larger of embedding and head.
+    *) near "gradients" "$(bytes gradients)" "whole_gradients / 4 + at_once" ;;
   esac
   if ((zero == 3)); then
-    # Its part, two blocks, and the larger of embedding and head.
-    block=$((2 * (4096 * (6144 + 4096 + 3 * 14336) + 2 * 4096)))
-    near "weights" "$(bytes weights)" "whole_weights / 4 + 2 * block + 2 * (128256 * 4096 + 4096)"
+    near "weights" "$(bytes weights)" "whole_weights / 4 + at_once"
   else
     near "weights" "$(bytes weights)" "whole_weights"
   fi

@@ -102,8 +102,8 @@ Lines forwards(const std::vector<int>& cast_blocks = {}) {
 /// Of the head's stage in training.
 Lines head_lines(bool is_tied) {
   if (!is_tied) return {"forward of head", "backward of head", "read: head"};
-  return {"forward of embedding", "forward of head", "backward of head", "read: embedding",
-          "read: head"};
+  return {"forward of embedding",  "forward of head", "backward of head",
+          "backward of embedding", "read: embedding", "read: head"};
 }
 
 Lines expected_lines(bool is_tied, bool last_micro_batch, const std::vector<int>& cast_blocks) {

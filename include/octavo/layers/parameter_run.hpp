@@ -51,9 +51,14 @@ class ParameterRun {
 
   /// Takes the gradients: on their own, because they may share memory with what is dead by the time
   /// that they are made.
+  /// @param lender  a run whose gradients are never needed when this one's are, as in
+  /// `take_weights`
   template <class Each>
-  void take_gradients(Arena<D>& arena, const Each& each) {
-    gradients_ = {arena.template take<G>(MemoryKind::gradients, size()), {size()}};
+  void take_gradients(Arena<D>& arena, const Each& each, const ParameterRun* lender = nullptr) {
+    const bool borrows = lender != nullptr && lender->size() >= size();
+    gradients_ = {
+        borrows ? lender->gradients_.data() : arena.template take<G>(MemoryKind::gradients, size()),
+        {size()}};
     each([&](Parameter<W, G, D>& parameter) {
       parameter.gradient = {part(gradients_, parameter.offset), parameter.weight.shape()};
     });

@@ -129,8 +129,9 @@ class Decoder {
   /// ends a step updates `scaling()`.
   ///
   /// The runs of a forward are those of `runs`, in their order. A tied table's weights are read
-  /// by the head, too: `before_forward` comes again with the embedding's run, right before the
-  /// head's. Its gradients are final with the embedding's.
+  /// by the head, too, which begins its gradient: `before_forward` comes again with the embedding's
+  /// run, right before the head's, and `before_backward` once more, right after. The gradient is
+  /// final with the embedding's.
   /// @param batch           with documents if the model was laid out for a shape with documents
   /// @param losses          [rows], written
   /// @param gradient_scale  [1]: 1 / number of targets in the step, of all ranks
@@ -146,6 +147,7 @@ class Decoder {
     fill_zero(gradient.data(), gradient.bytes(), context);
     const TensorView<const T, 2, D> last = residual(config.layers, batch_.rows());
     begin_backward(head_run_, each_of_head(), accumulation, hooks, context);
+    if constexpr (config.tied_embeddings) hooks.before_backward(embedding_run_, context);
     head_.template loss<Mode::train>(last, batch.targets, losses, gradient, head_weight().gradient,
                                      gradient_scale, !accumulation.first, context);
     after_head(hooks, context);
@@ -329,9 +331,16 @@ class Decoder {
   }
 
   void take_gradients(Arena<D>& arena) {
-    embedding_run_.take_gradients(arena, each_of_embedding());
-    for_each_block([&](auto& block, auto&) { block.take_gradients(arena); });
+    const bool borrows = options_.gradients_are_sent;
     head_run_.take_gradients(arena, each_of_head());
+    // The head is the first to make a tied table's gradient, and the embedding the last.
+    const bool is_dead = borrows && !config.tied_embeddings;
+    embedding_run_.take_gradients(arena, each_of_embedding(), is_dead ? &head_run_ : nullptr);
+    std::array<const ParameterRun<T, G, D>*, 2> lenders{};  // two before, and the one before
+    for_each_block([&](auto& block, auto&) {
+      block.take_gradients(arena, borrows ? lenders[0] : nullptr);
+      lenders = {lenders[1], &block.run()};
+    });
   }
 
   /// What a block saved is dead when the block before it, or the embedding, makes its gradients.

@@ -45,7 +45,9 @@ class StepHooks {
   /// Before a forward that reads the run's weights.
   virtual void before_forward(const Run&, const Context<D>&) {}
 
-  /// Before the first operation of the run's backward, which may read its weights.
+  /// Before the first operation of the run's backward, which may read its weights and writes its
+  /// gradients. Runs may share the memory of gradients (`ModelOptions::gradients_are_sent`): those
+  /// of others that lie there are dead then.
   virtual void before_backward(const Run&, const Context<D>&) {}
 
   /// All that reads the run's weights in this stage has been enqueued. The head's forward and

@@ -82,14 +82,11 @@ struct DataParallel {
     }
 
    protected:
-    enum class Weights { absent, coming, there };
-
     /// A run of parameters whose work ranks share.
     struct Shared {
       const Run* run;
       TensorView<W, 1, D> weights;           ///< [a shard], this rank's
       TensorView<Gradient, 1, D> gradients;  ///< [a shard], summed over ranks
-      Weights state = Weights::absent;       ///< of those of all ranks, in the run's memory
     };
 
     /// Whether there is anything to send or to sum.
@@ -120,7 +117,6 @@ struct DataParallel {
     using Base::shares;
     using Base::sums_;
     using typename Base::Shared;
-    using typename Base::Weights;
 
    public:
     using Base::Base;
@@ -129,7 +125,9 @@ struct DataParallel {
 
     void start(const Context<D>& context, Communicator<D>& ranks) {
       ranks_ = &ranks;
-      if (shares()) lane_ = std::make_unique<Lane<D>>(context);
+      if (!shares()) return;
+      lane_ = std::make_unique<Lane<D>>(context);
+      progress_ = std::vector<Progress>(runs_.size());
     }
 
     [[nodiscard]] bool weights_are_whole() const override { return !sharding_.shards_weights(); }
@@ -146,7 +144,7 @@ struct DataParallel {
     void rehearse(bool rehearses) override { rehearses_ = rehearses; }
 
     void weights_moved() override {
-      for (Shared& shared : runs_) shared.state = Weights::absent;
+      for (Progress& progress : progress_) progress.weights = Weights::absent;
     }
     void gather_weights(const Context<D>&) override {
       if (!weights_are_whole()) return;
@@ -154,8 +152,8 @@ struct DataParallel {
     }
     void begin_micro_batch(Index number, const Context<D>& context) override {
       accumulates_ = sharding_.reduces_each_micro_batch() && number > 0;
-      // Its forward overwrites gradients that may still be on their way.
-      if (accumulates_) join(context);
+      // Where gradients lie over activations, its forward overwrites some that are on their way.
+      if (accumulates_ && !sharding_.shards_gradients()) join(context);
     }
 
     void weights_written(const Run& run, const Context<D>& context) override {
@@ -166,7 +164,13 @@ struct DataParallel {
     }
     void before_quantize(const Run& run, const Context<D>&) override { gather(run, 1); }
     void before_forward(const Run& run, const Context<D>&) override { gather(run, 1); }
-    void before_backward(const Run& run, const Context<D>&) override { gather(run, -1); }
+    void before_backward(const Run& run, const Context<D>&) override {
+      gather(run, -1);
+      for (std::size_t i = 0; i < runs_.size(); ++i) {
+        const bool is_here = runs_[i].run->gradients().data() == run.gradients().data();
+        if (is_here && std::exchange(progress_[i].sends, false)) lane_->wait(progress_[i].sent);
+      }
+    }
 
     void gradients_final(const Run& run, const Context<D>&) override {
       if (!shares() || rehearses_) return;
@@ -185,10 +189,18 @@ struct DataParallel {
         const auto* received = reinterpret_cast<const G*>(send(parts, beside));
         sum_parts(TensorView<const G, 2, D>{received, {ranks, size}}, sum, accumulates_, beside);
       }
+      Progress& progress = progress_[number_of(run)];
+      lane_->mark(progress.sent);
+      progress.sends = true;
     }
 
     void join(const Context<D>&) override {
-      if (shares()) lane_->join();
+      if (!shares()) return;
+      lane_->join();
+      for (Progress& progress : progress_) {
+        progress.sends = false;
+        if (progress.weights == Weights::coming) progress.weights = Weights::there;
+      }
     }
 
     void maximum(TensorView<std::uint32_t, 1, D> amaxes, const Context<D>& context) override {
@@ -205,6 +217,16 @@ struct DataParallel {
     }
 
    private:
+    enum class Weights { absent, coming, there };
+
+    /// What of a run is on its way.
+    struct Progress {
+      Weights weights = Weights::absent;  ///< those of all ranks, in the run's memory
+      bool sends = false;                 ///< gradients, which nobody may overwrite
+      typename Lane<D>::Mark gathered{};  ///< behind weights that are coming
+      typename Lane<D>::Mark sent{};      ///< behind gradients
+    };
+
     template <class T, int Rank>
     [[nodiscard]] static auto bytes_of(TensorView<T, Rank, D> view) {
       using Byte = std::conditional_t<std::is_const_v<T>, const std::byte, std::byte>;
@@ -237,24 +259,30 @@ struct DataParallel {
     }
     void gather(std::size_t number, int direction) {
       enqueue_gather(number);
-      if (std::exchange(runs_[number].state, Weights::there) != Weights::there) lane_->join();
-      // A tied table is read once more at the end, where no run comes next.
-      const std::size_t before = std::exchange(last_, number);
-      const bool in_order = before <= number + 1 && number <= before + 1;
+      Progress& progress = progress_[number];
+      const bool was_there = progress.weights == Weights::there;
+      if (!was_there) lane_->wait(progress.gathered);
+      progress.weights = Weights::there;
+      const bool in_order = last_ <= number + 1 && number <= last_ + 1;
+      // A tied table is read between other runs, too: what comes next is told by those.
+      if (was_there && !in_order) return;
+      last_ = number;
       const std::size_t next = number + static_cast<std::size_t>(direction);
       if (in_order && next < runs_.size() && memory_of(next) != memory_of(number)) {
         enqueue_gather(next);
       }
     }
     void enqueue_gather(std::size_t number) {
-      Shared& shared = runs_[number];
-      if (shared.state != Weights::absent) return;
+      Progress& progress = progress_[number];
+      if (progress.weights != Weights::absent) return;
       for (std::size_t other = 0; other < runs_.size(); ++other) {
-        if (memory_of(other) == memory_of(number)) runs_[other].state = Weights::absent;
+        if (memory_of(other) == memory_of(number)) progress_[other].weights = Weights::absent;
       }
-      shared.state = Weights::coming;
-      const TensorView<const W, 1, D> own = shared.weights;
-      ranks_->all_gather(bytes_of(own), bytes_of(shared.run->weights()), "weights", forked());
+      progress.weights = Weights::coming;
+      const TensorView<const W, 1, D> own = runs_[number].weights;
+      ranks_->all_gather(bytes_of(own), bytes_of(runs_[number].run->weights()), "weights",
+                         forked());
+      lane_->mark(progress.gathered);
     }
     [[nodiscard]] const W* memory_of(std::size_t number) const {
       return runs_[number].run->weights().data();
@@ -262,7 +290,8 @@ struct DataParallel {
 
     Communicator<D>* ranks_ = nullptr;
     std::unique_ptr<Lane<D>> lane_;
-    std::size_t last_ = 0;  ///< the run that a stage asked for last
+    std::vector<Progress> progress_;  ///< of the runs
+    std::size_t last_ = 0;            ///< the run that a stage asked for last
     bool rehearses_ = false;
     bool accumulates_ = false;  ///< on sums of the micro-batches before
   };

@@ -36,8 +36,10 @@ struct SessionParts {
 
   static ModelOptions model_options(const SessionOptions& options) {
     ModelOptions model = options.model;
+    model.gradients_are_sent = options.sharding.shards_gradients();
     model.gradients_share_memory =
-        options.micro_batches == 1 || options.sharding.reduces_each_micro_batch();
+        !model.gradients_are_sent &&
+        (options.micro_batches == 1 || options.sharding.reduces_each_micro_batch());
     model.weights_are_gathered = options.sharding.shards_weights();
     model.run_multiple = options.sharding.ranks * Index{allocation_alignment};
     return model;
