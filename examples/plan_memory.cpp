@@ -33,7 +33,9 @@ void print_head(const Options& options, const octavo::ModelFacts& facts) {
   fmt::print("{}: {} parameters, on {}, {} micro-batch{} of {} x {} tokens, {} tokens a step\n",
              options.model, facts.parameters, options.device, options.micro_batches,
              options.micro_batches == 1 ? "" : "es", options.batch, options.sequence_length,
-             options.batch * options.sequence_length * options.micro_batches);
+             options.batch * options.sequence_length * options.micro_batches * options.world);
+  if (options.world == 1) return;
+  fmt::print("each of {} ranks that train together, ZeRO-{}\n", options.world, options.zero);
 }
 
 void print_plan(const Options& options, const octavo::MemoryPlan& plan, const char* remark) {
@@ -74,7 +76,14 @@ void print_card(const Planner& planner, const Options& asked, double card) {
   const std::string changes = planner.difference(options, least);
   fmt::print("  nothing here fits: it needs {:.1f} GiB{}{}\n", gib(smallest.peak),
              changes.empty() ? "" : " even with", changes);
-  print_sharding(smallest, card);
+  if (const auto more = planner.on_more_cards(options, card)) {
+    fmt::print("  several would hold it, with{}: {:.1f} GiB on each\n",
+               planner.difference(options, *more), gib(planner.plan(*more).peak));
+  } else {
+    fmt::print(
+        "  more GPUs would not help: activations and workspace, which each has for itself, are too "
+        "large; make the batch or the sequence shorter\n");
+  }
 }
 
 void print_one(const Planner& planner, const Options& asked) {
@@ -87,6 +96,7 @@ void print_one(const Planner& planner, const Options& asked) {
   if (asked.device != "cuda") return;
   for (const double card : asked.card_memory) print_card(planner, asked, card);
   fmt::print("\nOf each GPU {:g} GiB are left to CUDA itself.\n", cuda_gib);
+  print_prediction(options, planner.time(options));
 }
 
 /// Which of the cards the plan fits, such as "80 141".

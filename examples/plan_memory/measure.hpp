@@ -15,11 +15,12 @@ octavo::MemoryPlan plan_with(const Request& request,
                              const octavo::DeviceLimits<typename Model::DeviceType>& limits) {
   using octavo::AdamW;
   using octavo::Moments;
+  using Ranks = octavo::DataParallel<>;  // of one rank: a session that trains alone
+  using Narrow = AdamW<Master, Moments<octavo::Bf16>>;
+  using Wide = AdamW<Master, Moments<octavo::Fp32>>;
   return request.moments == "bf16"
-             ? octavo::plan_memory<Model, AdamW<Master, Moments<octavo::Bf16>>>(request.session,
-                                                                                limits)
-             : octavo::plan_memory<Model, AdamW<Master, Moments<octavo::Fp32>>>(request.session,
-                                                                                limits);
+             ? octavo::plan_memory<Model, Narrow, Ranks>(request.session, limits)
+             : octavo::plan_memory<Model, Wide, Ranks>(request.session, limits);
 }
 
 /// The plan of a training session.
@@ -56,13 +57,28 @@ octavo::MemoryPlan make(const Request& request) {
   }
 }
 
+/// The products of a model, on the `Cuda` device.
+template <auto Config, class Precision>
+std::vector<octavo::GemmEntry> gemms(const Request& request) {
+  if constexpr (Config.feature_divisor() % shape_multiple<Precision> == 0 &&
+                octavo::runs_on<Precision, octavo::Cuda>) {
+    octavo::Arena<octavo::Cuda> arena;
+    const octavo::PresetModel<Config, Precision, octavo::Cuda> model(
+        arena, request.session.batch, request.session.model, request.cuda);
+    return model.manifest().entries();
+  } else {
+    return {};
+  }
+}
+
 }  // namespace detail
 
 template <auto Config>
 std::vector<Plan> plans() {
   const auto in = [](auto... named) {
-    return std::vector<Plan>{
-        {Config.facts(), named.name, detail::make<Config, typename decltype(named)::Precision>}...};
+    return std::vector<Plan>{{Config.facts(), named.name,
+                              detail::make<Config, typename decltype(named)::Precision>,
+                              detail::gemms<Config, typename decltype(named)::Precision>}...};
   };
   return std::apply(in, octavo::named_precisions);
 }

@@ -13,6 +13,9 @@ namespace planner {
 
 using octavo::Index;
 
+/// The largest number of ranks that is planned for.
+inline constexpr int most_ranks = 65'536;
+
 struct Options {
   std::string model = "llama3_8b";
   std::string precision = "fp8-delayed";
@@ -29,6 +32,8 @@ struct Options {
   Index micro_batches = 1;
   std::string master_weights = "auto";
   std::string moments = "auto";
+  int world = 1;
+  int zero = 1;
   std::vector<double> card_memory{80, 141};
   bool all = false;
 };
@@ -65,6 +70,11 @@ inline void declare(CLI::App& app, Options& options, const std::vector<Plan>& pl
   add("--batch", options.batch, "sequences in a micro-batch")->check(at_least_one());
   add("--seq-len", options.sequence_length, "tokens in a sequence")->check(at_least_one());
   add("--micro-batches", options.micro_batches, "micro-batches in a step")->check(at_least_one());
+  add("--world", options.world, "ranks that train together; the plan is of one of them")
+      ->check(at_least_one());
+  add("--zero", options.zero,
+      "what each rank has a part of: 1 the optimizer's state, 2 and gradients, 3 and weights")
+      ->check(CLI::Range(1, 3));
   add("--head-chunk", options.head_chunk, "tokens whose logits exist at once; 0: chosen")
       ->check(not_negative_whole());
   add("--master-weights", options.master_weights,
@@ -88,6 +98,8 @@ inline void declare(CLI::App& app, Options& options, const std::vector<Plan>& pl
 /// Throws if flags that each are right do not go together.
 /// @throws ConfigError  saying what to change
 inline void require_consistent(const CLI::App& app, const Options& options) {
+  octavo::require<octavo::ConfigError>(options.world <= most_ranks, "--world is ", options.world,
+                                       "; give at most ", most_ranks);
   octavo::require<octavo::ConfigError>(!options.cudnn || !options.own_attention,
                                        "--with-cudnn and --own-attention exclude each other; give "
                                        "one");
@@ -109,6 +121,8 @@ inline Request request_of(const Options& options) {
   request.session.model = {.recompute = programs::recompute_named(options.recompute),
                            .head_chunk = options.head_chunk,
                            .weight_copies = programs::weight_copies_named(options.weight_copies)};
+  request.session.sharding = {.ranks = options.world,
+                              .zero = static_cast<octavo::Zero>(options.zero)};
   request.device = options.device;
   request.master_weights = options.master_weights;
   request.moments = options.moments;

@@ -23,6 +23,8 @@ struct Plan {
   octavo::ModelFacts facts;
   std::string precision;
   octavo::MemoryPlan (*make)(const Request&);
+  /// What the model's manifest announces on `Cuda`.
+  std::vector<octavo::GemmEntry> (*gemms)(const Request&);
 };
 
 /// The plans of one preset in every precision. One translation unit for each preset makes them.

@@ -2,10 +2,11 @@
 #pragma once
 
 #include <plan_memory/options.hpp>
+#include <plan_memory/predict.hpp>
 
 #include <fmt/format.h>
 
-#include <cmath>
+#include <algorithm>
 #include <optional>
 #include <string>
 #include <vector>
@@ -31,6 +32,10 @@ class Planner {
 
   [[nodiscard]] octavo::MemoryPlan plan(const Options& options) const {
     return plan_.make(request_of(options));
+  }
+
+  [[nodiscard]] Prediction time(const Options& options) const {
+    return predict(options, plan_.facts, plan_.gemms(request_of(options)), plan(options));
   }
 
   /// `auto` replaced as the trainer does it: FP32 where the card has memory for it.
@@ -97,6 +102,17 @@ class Planner {
     });
   }
 
+  /// The fewest cards that would do, in powers of two, with all that ranks can share and the choice
+  /// that needs least; nothing where no number is enough.
+  [[nodiscard]] std::optional<Options> on_more_cards(const Options& options, double card) const {
+    Options more = least(options);
+    more.zero = 3;
+    for (more.world = std::max(2, options.world); more.world <= most_ranks; more.world *= 2) {
+      if (left_on(card, plan(more)) >= 0) return more;
+    }
+    return std::nullopt;
+  }
+
   /// The flags by which `other` differs, as one would write them.
   [[nodiscard]] std::string difference(const Options& asked, const Options& other) const {
     std::string flags;
@@ -109,6 +125,8 @@ class Planner {
     add("--weight-copies", asked.weight_copies, other.weight_copies);
     add("--batch", asked.batch, other.batch);
     add("--micro-batches", asked.micro_batches, other.micro_batches);
+    add("--world", asked.world, other.world);
+    add("--zero", asked.zero, other.zero);
     return flags;
   }
 
@@ -155,32 +173,6 @@ inline std::string state_text(const Options& asked, const Options& resolved) {
 inline const char* state_remark(const Options& asked) {
   if (asked.master_weights != "auto" && asked.moments != "auto") return "";
   return asked.device == "cuda" ? " (auto, on the largest of these GPUs)" : " (auto)";
-}
-
-/// An estimate for several cards. What belongs to parameters is divided among them; everything
-/// else, and the whole of one block's weights while it is at work, each has for itself.
-inline void print_sharding(const octavo::MemoryPlan& plan, double card) {
-  using octavo::MemoryKind;
-  double divided = 0;
-  for (const MemoryKind kind : {MemoryKind::weights, MemoryKind::gradients, MemoryKind::optimizer,
-                                MemoryKind::quantized_weights}) {
-    divided += static_cast<double>(plan.bytes(kind)) / bytes_in_gib;
-  }
-  const double whole = static_cast<double>(plan.peak) / bytes_in_gib - divided;
-  const double room = card - cuda_gib - whole;
-  if (room <= 0) {
-    fmt::print(
-        "  sharding would not help: {:.1f} GiB are activations and workspace, which each GPU has "
-        "for itself; make the batch or the sequence shorter\n",
-        whole);
-    return;
-  }
-  const double cards = std::ceil(divided / room);
-  fmt::print(
-      "  ESTIMATE: sharded over {:g} such GPUs it would need {:.1f} GiB on each ({:.1f} GiB of "
-      "weights, gradients and optimizer state divided, {:.1f} GiB whole); see --zero of "
-      "train_llama\n",
-      cards, divided / cards + whole, divided, whole);
 }
 
 }  // namespace planner

@@ -34,13 +34,14 @@ struct SessionRequest {
 
 /// One preset in one precision on one device.
 struct Instance {
+  int number;  ///< in the order that the build lists them
   std::string model;
   std::string precision;
   std::string device;
   std::shared_ptr<octavo::TrainingSession> (*make)(const SessionRequest&);
 };
 
-/// All instances; each translation unit of an instance adds its own.
+/// All instances in order; each translation unit of an instance adds its own.
 inline std::vector<Instance>& instances() {
   static std::vector<Instance> all;
   return all;
@@ -127,7 +128,11 @@ std::shared_ptr<octavo::TrainingSession> make_session(const SessionRequest& requ
 
 /// Adds an instance at program start.
 struct Registration {
-  explicit Registration(Instance instance) { instances().push_back(std::move(instance)); }
+  explicit Registration(Instance instance) {
+    const auto comes_later = [&](const Instance& other) { return other.number > instance.number; };
+    const auto place = std::find_if(instances().begin(), instances().end(), comes_later);
+    instances().insert(place, std::move(instance));
+  }
 };
 
 }  // namespace trainer

@@ -3,10 +3,8 @@
 // expect GEMM_ROWS: ModelSession: the model lacks GemmRows gemm_rows(Index micro_batches)
 // expect FACTS: ModelSession: the model lacks `static ModelFacts facts()`, its name and
 // expect SCALE_BY_VALUE: ModelSession: the model lacks train_micro_batch(batch, losses,
-// expect SCALE_BY_VALUE: hooks, context) with Decoder's arguments, for hooks of any type
+// expect SCALE_BY_VALUE: hooks, context) with Decoder's arguments
 // expect EVALUATE_WITHOUT_HOOKS: ModelSession: the model lacks evaluate(batch, losses, hooks,
-// expect EVALUATE_WITH_NO_HOOKS: ModelSession: the model lacks evaluate(batch, losses, hooks,
-// expect EVALUATE_WITH_NO_HOOKS: with Decoder's arguments, for hooks of any type
 #include <octavo/octavo.hpp>
 
 using namespace octavo;
@@ -25,6 +23,7 @@ struct Own {
   using DeviceType = D;
   using T = Bf16;
   using G = Bf16;
+  using Hooks = StepHooks<T, G, D>;
 #if !defined(OCTAVO_COMPILE_FAIL_FACTS)
   static ModelFacts facts();
 #endif
@@ -35,14 +34,11 @@ struct Own {
 #if !defined(OCTAVO_COMPILE_FAIL_GEMM_ROWS)
   [[nodiscard]] GemmRows gemm_rows(Index micro_batches) const;
 #endif
-  template <class Hooks>
   void initialize_sync(std::uint64_t seed, Hooks& hooks, Context<D>& context);
   void bind(Context<D>& context) const;
-  template <class Visitor>
-  void visit_runs(Visitor&&) {}
-  template <class M, class Hooks>
+  [[nodiscard]] const ModelRuns<T, G, D>& runs() const;
+  template <class M>
   void quantize_weights(Hooks&, const Context<D>&) {}
-  template <class Hooks>
   void train_micro_batch(const DeviceBatch<D>& batch, Losses losses, GradientScale scale,
                          octavo::Accumulation accumulation, Hooks& hooks,
                          const Context<D>& context);
@@ -51,16 +47,10 @@ struct Own {
 #endif
 #if defined(OCTAVO_COMPILE_FAIL_EVALUATE_WITHOUT_HOOKS)
   void evaluate(const DeviceBatch<D>& batch, Losses losses, const Context<D>& context);
-#elif defined(OCTAVO_COMPILE_FAIL_EVALUATE_WITH_NO_HOOKS)
-  // A session's ranks derive from NoHooks, so this would be called with the part that does nothing.
-  void evaluate(const DeviceBatch<D>& batch, Losses losses, octavo::NoHooks& hooks,
-                const Context<D>& context);
 #else
-  template <class Hooks>
   void evaluate(const DeviceBatch<D>& batch, Losses losses, Hooks& hooks,
                 const Context<D>& context);
 #endif
-  template <class Hooks>
   TensorView<T, 2, D> logits(Tokens tokens, BatchShape shape, Index begin, Index count,
                              Hooks& hooks, const Context<D>& context);
   [[nodiscard]] const Manifest& manifest() const;

@@ -10,6 +10,7 @@
 #include "gemm/matmul_reference.hpp"
 #include "kernels/recipe_definition.hpp"
 #include "support/quantized_operand.hpp"
+#include "support/test_types.hpp"
 
 namespace matmul_test {
 
@@ -100,9 +101,9 @@ class QuantizedMatmul : public testing::Test {
   }
 };
 using Precisions =
-    testing::Types<Fp8Recipe<Delayed>, Fp8Recipe<Tensorwise>, Fp8Recipe<Tensorwise, E4M3Only>,
-                   Fp8Recipe<Rowwise>, Fp8Recipe<Blockwise>, Mxfp8, Fp8Recipe<support::BlocksOf64>,
-                   Fp8Recipe<support::RowsOf16>>;
+    support::TestTypes<Fp8Recipe<Delayed>, Fp8Recipe<Tensorwise>, Fp8Recipe<Tensorwise, E4M3Only>,
+                       Fp8Recipe<Rowwise>, Fp8Recipe<Blockwise>, Mxfp8,
+                       Fp8Recipe<support::BlocksOf64>, Fp8Recipe<support::RowsOf16>>;
 TYPED_TEST_SUITE(QuantizedMatmul, Precisions);
 
 TYPED_TEST(QuantizedMatmul, ForwardIsTheProductOfTheQuantisedOperands) {

@@ -12,6 +12,7 @@
 
 #include "kernels/recipe_definition.hpp"
 #include "support/quantized_operand.hpp"
+#include "support/test_types.hpp"
 
 namespace quantize_test {
 
@@ -123,7 +124,7 @@ class Quantize : public testing::Test {
   }
 };
 
-using Cases = testing::Types<
+using Cases = support::TestTypes<
     Case<Fp8Recipe<Delayed>, OperandKind::input>,
     Case<Fp8Recipe<Delayed>, OperandKind::output_gradient>,
     Case<Fp8Recipe<Tensorwise>, OperandKind::weight>,

@@ -158,7 +158,7 @@ Trained train_once(BatchShape shape, std::span<const std::int32_t> tokens,
   { const Model measured(arena, shape, {}, context); }
   arena = {arena.plan(), context};
   Model model(arena, shape, {}, context);
-  octavo::NoHooks hooks;
+  octavo::HooksOf<Model> hooks;
   model.initialize_sync(7, hooks, context);
   model.template quantize_weights<octavo::Mode::train>(hooks, context);
   std::vector<std::int32_t> tables(

@@ -13,6 +13,7 @@
 #include "support/gradients.hpp"
 #include "support/llama_weights.hpp"
 #include "support/small_model.hpp"
+#include "support/test_types.hpp"
 
 namespace families_test {
 
@@ -85,11 +86,11 @@ class Families : public testing::Test {
 };
 
 using All =
-    testing::Types<Gpt2In<Fp32>, Gpt2In<Bf16>, Gpt2In<Fp8Recipe<Delayed>>,
-                   Gpt2In<Fp8Recipe<Tensorwise>>, Gpt2In<Fp8Recipe<Rowwise>>, Gpt2In<HeadInFp8>,
-                   Gpt2In<Fp8Recipe<Blockwise>>, Gpt2In<support::MixedPrecision>, Gpt2In<Mxfp8>,
-                   Qwen3In<Bf16>, Qwen3In<Fp8Recipe<Delayed>>, Qwen3In<Fp8Recipe<Tensorwise>>,
-                   Qwen3In<Fp8Recipe<Blockwise>>>;
+    support::TestTypes<Gpt2In<Fp32>, Gpt2In<Bf16>, Gpt2In<Fp8Recipe<Delayed>>,
+                       Gpt2In<Fp8Recipe<Tensorwise>>, Gpt2In<Fp8Recipe<Rowwise>>, Gpt2In<HeadInFp8>,
+                       Gpt2In<Fp8Recipe<Blockwise>>, Gpt2In<support::MixedPrecision>, Gpt2In<Mxfp8>,
+                       Qwen3In<Bf16>, Qwen3In<Fp8Recipe<Delayed>>, Qwen3In<Fp8Recipe<Tensorwise>>,
+                       Qwen3In<Fp8Recipe<Blockwise>>>;
 TYPED_TEST_SUITE(Families, All);
 
 TYPED_TEST(Families, NoChoiceThatSavesMemoryChangesABit) {

@@ -139,9 +139,9 @@ std::size_t bytes_of_early_gradients(const SessionOptions& options) {
   Fp32Session<support::small> session(options, context);
   std::size_t bytes = 0;
   int number = 0;
-  session.model().visit_runs([&](const auto& run, const auto&) {
-    if (number++ < support::small.layers) bytes += run.gradients().bytes();
-  });
+  for (const auto& in : session.model().runs()) {
+    if (number++ < support::small.layers) bytes += in.run->gradients().bytes();
+  }
   return bytes;
 }
 
@@ -223,7 +223,7 @@ TEST(Llama, MoreLogitsThanExistAtOnceAreRefused) {
   const TokenBatch batch = support::step_batch(options, 3);
   session.begin_evaluation();
   const auto logits = [&](octavo::BatchShape shape, Index count) {
-    octavo::NoHooks hooks;
+    octavo::StepHooks<float, float, octavo::Cpu> hooks;
     (void)session.model().logits({batch.tokens.data(), {shape.rows()}}, shape, 0, count, hooks,
                                  context);
   };
@@ -239,7 +239,7 @@ TEST(Llama, LogitsOfAPrefixDoNotDependOnWhatFollows) {
   Fp32Session<support::small> session(options, context);
   TokenBatch batch = support::step_batch(options, 3);
   session.begin_evaluation();
-  octavo::NoHooks hooks;
+  octavo::StepHooks<float, float, octavo::Cpu> hooks;
   const auto row = [&](Index sequences, Index length, Index index) {
     const octavo::TensorView<const std::int32_t, 1, octavo::Cpu> tokens{batch.tokens.data(),
                                                                         {sequences * length}};

@@ -9,6 +9,8 @@
 #include <tuple>
 #include <vector>
 
+#include "support/test_types.hpp"
+
 /// Blocks of other orders than the families' recompute as those do.
 namespace own_blocks_recompute_test {
 
@@ -188,7 +190,7 @@ Trace train(ModelOptions options) {
   trace.bytes = static_cast<Index>(arena.plan().peak);
   arena = {arena.plan(), context};
   Model model(arena, batch, options, context);
-  NoHooks hooks;
+  HooksOf<Model> hooks;
   model.initialize_sync(7, hooks, context);
   std::vector<std::int32_t> tokens(rows), targets(rows);
   std::vector<float> losses(rows);
@@ -215,11 +217,11 @@ template <class Case>
 class OwnBlocksRecompute : public testing::Test {};
 using Fp8 = Fp8Recipe<Delayed>;
 using Cases =
-    testing::Types<std::tuple<Reversed, Bf16>, std::tuple<Reversed, Fp8>, std::tuple<Macaron, Bf16>,
-                   std::tuple<Macaron, Fp8>, std::tuple<AttentionTwice, Bf16>,
-                   std::tuple<AttentionTwice, Fp8>, std::tuple<Reversed, Fp8Recipe<Tensorwise>>,
-                   std::tuple<Parallel, Bf16>, std::tuple<Parallel, Fp8>,
-                   std::tuple<ParallelFirst, Fp8>>;
+    support::TestTypes<std::tuple<Reversed, Bf16>, std::tuple<Reversed, Fp8>,
+                       std::tuple<Macaron, Bf16>, std::tuple<Macaron, Fp8>,
+                       std::tuple<AttentionTwice, Bf16>, std::tuple<AttentionTwice, Fp8>,
+                       std::tuple<Reversed, Fp8Recipe<Tensorwise>>, std::tuple<Parallel, Bf16>,
+                       std::tuple<Parallel, Fp8>, std::tuple<ParallelFirst, Fp8>>;
 TYPED_TEST_SUITE(OwnBlocksRecompute, Cases);
 
 TYPED_TEST(OwnBlocksRecompute, NoPolicyChangesABit) {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "support/small_model.hpp"
+#include "support/test_types.hpp"
 
 namespace parameter_runs_test {
 
@@ -27,28 +28,29 @@ struct Run {
 template <class Model>
 std::vector<Run> runs_of(Model& model) {
   std::vector<Run> runs;
-  model.visit_runs([&](const auto& run, const auto& each) {
+  for (const auto& [of_model, parameters] : model.runs()) {
+    const auto& run = *of_model;
     Run& found = runs.emplace_back();
     found.size = run.size();
     EXPECT_EQ(run.gradients().size(), run.size());
     Index end = 0;
-    each([&](const auto& parameter) {
-      found.names.push_back(parameter.name);
-      found.elements += parameter.weight.size();
-      EXPECT_GE(parameter.offset, end) << parameter.name;
-      EXPECT_EQ(parameter.offset % run.alignment, 0) << parameter.name;
-      EXPECT_EQ(parameter.weight.data(), run.weights().data() + parameter.offset);
-      EXPECT_EQ(parameter.gradient.data(), run.gradients().data() + parameter.offset);
-      end = parameter.offset + parameter.weight.size();
-    });
+    for (const auto* parameter : parameters) {
+      found.names.push_back(parameter->name);
+      found.elements += parameter->weight.size();
+      EXPECT_GE(parameter->offset, end) << parameter->name;
+      EXPECT_EQ(parameter->offset % run.alignment, 0) << parameter->name;
+      EXPECT_EQ(parameter->weight.data(), run.weights().data() + parameter->offset);
+      EXPECT_EQ(parameter->gradient.data(), run.gradients().data() + parameter->offset);
+      end = parameter->offset + parameter->weight.size();
+    }
     EXPECT_LE(end, run.size());
-  });
+  }
   return runs;
 }
 
 template <class Precision>
 class ParameterRuns : public testing::Test {};
-using Precisions = testing::Types<Bf16, Fp8Recipe<Delayed>, support::MixedPrecision>;
+using Precisions = support::TestTypes<Bf16, Fp8Recipe<Delayed>, support::MixedPrecision>;
 TYPED_TEST_SUITE(ParameterRuns, Precisions);
 
 TYPED_TEST(ParameterRuns, AreTheEmbeddingsEachBlocksAndTheHeads) {
@@ -104,40 +106,34 @@ constexpr LlamaConfig odd{.name = "odd",
                           .qk_norm = true};
 
 /// Bytes between parameters, and behind the last, that are not zero.
-template <class Run, class Each, class View>
-Index bytes_between(const Run& run, const Each& each, const View& view) {
+template <class In, class View>
+Index bytes_between(const In& in, const View& view) {
   std::vector<std::byte> bytes(view.bytes());
   std::memcpy(bytes.data(), view.data(), view.bytes());
-  const std::size_t element = bytes.size() / static_cast<std::size_t>(run.size());
-  each([&](const auto& parameter) {
-    std::memset(bytes.data() + static_cast<std::size_t>(parameter.offset) * element, 0,
-                static_cast<std::size_t>(parameter.weight.size()) * element);
-  });
+  const std::size_t element = bytes.size() / static_cast<std::size_t>(in.run->size());
+  for (const auto* parameter : in.parameters) {
+    std::memset(bytes.data() + static_cast<std::size_t>(parameter->offset) * element, 0,
+                static_cast<std::size_t>(parameter->weight.size()) * element);
+  }
   return static_cast<Index>(bytes.size()) - std::count(bytes.begin(), bytes.end(), std::byte{0});
 }
 
 /// Looks at a run's gradients when they are final.
 struct BetweenGradients {
-  template <class Model>
-  class For : public OneRank::For<Model> {
+  template <class W, class G, Device D>
+  class For : public OneRank::For<W, G, D> {
    public:
-    using Run = ParameterRun<typename Model::T, typename Model::G, Cpu>;
+    using OneRank::For<W, G, D>::For;
 
-    For(Arena<Cpu>& arena, Model& model, const Sharding& sharding)
-        : OneRank::For<Model>(arena, model, sharding), model_(model) {}
-
-    void gradients_final(const Run& run, const Context<Cpu>&) {
-      model_.visit_runs([&](const Run& one, const auto& each) {
-        if (&one != &run) return;
+    void gradients_final(const ParameterRun<W, G, D>& run, const Context<D>&) override {
+      for (const ModelRun<W, G, D>& in : this->runs()) {
+        if (in.run != &run) continue;
         ++looked_at;
-        EXPECT_EQ(bytes_between(one, each, one.gradients()), 0) << "run " << looked_at;
-      });
+        EXPECT_EQ(bytes_between(in, run.gradients()), 0) << "run " << looked_at;
+      }
     }
 
     int looked_at = 0;
-
-   private:
-    Model& model_;
   };
 };
 
@@ -149,10 +145,10 @@ TEST(BetweenParameters, GradientsAreZeroWhenTheyAreFinal) {
     Context<Cpu> context(1);
     ModelSession<Model, AdamW<>, BetweenGradients> session(options, context);
     Index between = 0;
-    session.model().visit_runs([&](const auto& run, const auto& each) {
-      std::fill_n(run.gradients().data(), run.size(), Bf16(NAN));
-      between += bytes_between(run, each, run.gradients());
-    });
+    for (const auto& in : session.model().runs()) {
+      std::fill_n(in.run->gradients().data(), in.run->size(), Bf16(NAN));
+      between += bytes_between(in, in.run->gradients());
+    }
     EXPECT_GT(between, 0) << "the test needs a shape that leaves some";
     for (unsigned i = 0; i < 2; ++i) {
       const support::TokenBatch batch = support::step_batch(options, i);
@@ -171,11 +167,9 @@ TEST(BetweenParameters, WeightsAreZeroWhateverWasInTheMemory) {
   arena = {arena.plan(), context};
   std::memset(arena.memory().data(), 0xff, arena.memory().size());
   Model model(arena, shape, {}, {});
-  NoHooks hooks;
+  HooksOf<Model> hooks;
   model.initialize_sync(7, hooks, context);
-  model.visit_runs([&](const auto& run, const auto& each) {
-    EXPECT_EQ(bytes_between(run, each, run.weights()), 0);
-  });
+  for (const auto& in : model.runs()) EXPECT_EQ(bytes_between(in, in.run->weights()), 0);
 }
 
 }  // namespace parameter_runs_test

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "support/small_model.hpp"
+#include "support/test_types.hpp"
 
 /// Tests of every precision: what is recomputed and evaluated leaves no trace. Included by a file
 /// for each group of precisions, so that they compile side by side.
@@ -68,7 +69,7 @@ class RecomputeTest : public testing::Test {
     OneBatch result{std::vector<float>(48), {}, arena.plan().peak};
     arena = {arena.plan(), context};
     Model model(arena, shape, options, context);
-    octavo::NoHooks hooks;
+    octavo::HooksOf<Model> hooks;
     model.initialize_sync(7, hooks, context);
     model.template quantize_weights<octavo::Mode::train>(hooks, context);
     const support::TokenBatch batch = support::make_batch(48, support::small.vocabulary, 3);

@@ -1,11 +1,11 @@
 // What the optimizer of a model keeps, and says that it keeps.
-#include <octavo/layers/parameter.hpp>
+#include <octavo/layers/parameter_run.hpp>
 #include <octavo/optim/adamw.hpp>
-#include <octavo/train/one_rank.hpp>
 
 #include <gtest/gtest.h>
 
 #include <string>
+#include <vector>
 
 namespace adamw_test {
 
@@ -24,9 +24,10 @@ struct OneMatrix {
     run.take_weights(arena, each);
     run.take_gradients(arena, each);
   }
-  template <class Visitor>
-  void visit_runs(const Visitor& visitor) {
-    visitor(run, [this](const auto& body) { body(matrix); });
+  /// All of it.
+  [[nodiscard]] std::vector<octavo::RunShard<T, G, Cpu>> shards() {
+    const octavo::ModelRun<T, G, Cpu> whole{&run, {&matrix}};
+    return {{run.weights(), run.gradients(), 0, whole.places()}};
   }
 
   ParameterRun<T, G, Cpu> run;
@@ -35,7 +36,7 @@ struct OneMatrix {
 
 template <class Master, class Moment, class Weight>
 std::string name() {
-  return AdamW<MasterWeights<Master>, Moments<Moment>>::template For<OneMatrix<Weight>>::name();
+  return AdamW<MasterWeights<Master>, Moments<Moment>>::template For<Weight, Weight, Cpu>::name();
 }
 
 TEST(AdamW, NamesTheFormatsOfItsState) {
@@ -46,16 +47,14 @@ TEST(AdamW, NamesTheFormatsOfItsState) {
 
 TEST(AdamW, BeginsAnewWhereItIsInitialised) {
   using Model = OneMatrix<Bf16>;
-  using Optimizer = AdamW<>::For<Model>;
+  using Optimizer = AdamW<>::For<Bf16, Bf16, Cpu>;
   const Context<Cpu> context(1);
   Arena<Cpu> measuring;
   Model measured(measuring);
-  const OneRank::For<Model> planned(measuring, measured, {});
-  const Optimizer sized(measuring, measured, planned, {}, 1);
+  const Optimizer sized(measuring, measured.shards(), {}, 1);
   Arena<Cpu> arena(measuring.plan(), context);
   Model model(arena);
-  const OneRank::For<Model> alone(arena, model, {});
-  Optimizer optimizer(arena, model, alone, {}, 1);
+  Optimizer optimizer(arena, model.shards(), {}, 1);
   optimizer.initialize(context);
   EXPECT_EQ(optimizer.steps(), 0);
   optimizer.advance();

@@ -12,35 +12,34 @@ namespace support {
 
 /// Copies the gradients of each run as soon as they are final, on a lane beside the backward.
 struct CopiedGradients {
-  template <class Model>
-  class For : public octavo::OneRank::For<Model> {
+  template <class W, class G, octavo::Device D>
+  class For : public octavo::OneRank::For<W, G, D> {
    public:
-    using Base = octavo::OneRank::For<Model>;
-    using G = typename Model::G;
-    using D = typename Model::DeviceType;
-    using Run = octavo::ParameterRun<typename Model::T, G, D>;
+    using Base = octavo::OneRank::For<W, G, D>;
+    using Run = octavo::ParameterRun<W, G, D>;
     using Copy = octavo::TensorView<G, 1, D>;
 
-    For(octavo::Arena<D>& arena, Model& model, const octavo::Sharding& sharding)
-        : Base(arena, model, sharding) {
-      model.visit_runs([&](const Run& run, const auto&) {
-        runs_.push_back(&run);
-        copies_.push_back({arena.template take<G>(octavo::MemoryKind::gradients, run.size()),  //
-                           {run.size()}});
-      });
+    For(octavo::Arena<D>& arena, const octavo::ModelRuns<W, G, D>& runs,
+        const octavo::Sharding& sharding)
+        : Base(arena, runs, sharding) {
+      for (const octavo::ModelRun<W, G, D>& in : runs) {
+        const octavo::Index size = in.run->size();
+        runs_.push_back(in.run);
+        copies_.push_back({arena.template take<G>(octavo::MemoryKind::gradients, size), {size}});
+      }
     }
 
     void start(const octavo::Context<D>& context, octavo::Communicator<D>&) {
       lane_ = std::make_unique<octavo::Lane<D>>(context);
     }
 
-    void gradients_final(const Run& run, const octavo::Context<D>&) {
+    void gradients_final(const Run& run, const octavo::Context<D>&) override {
       lane_->fork();
       copy_on_device(copy_of(run).data(), run.gradients().data(), run.gradients().bytes(),
                      lane_->context());
     }
 
-    void join(const octavo::Context<D>&) { lane_->join(); }
+    void join(const octavo::Context<D>&) override { lane_->join(); }
 
     /// [run.size()]
     [[nodiscard]] Copy copy_of(const Run& run) const {

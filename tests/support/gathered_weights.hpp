@@ -12,27 +12,28 @@ namespace support {
 /// Weights exist between the hooks that a model reads them between, and while the optimizer works;
 /// NaN is in their place else. On the `Cpu` device.
 struct GatheredWeights {
-  template <class Model>
-  class For : public octavo::OneRank::For<Model> {
+  template <class T, class G, octavo::Device D>
+  class For : public octavo::OneRank::For<T, G, D> {
    public:
-    using Base = octavo::OneRank::For<Model>;
-    using Cpu = octavo::Cpu;
-    using T = typename Model::T;
-    using Run = octavo::ParameterRun<T, typename Model::G, Cpu>;
-    using Context = octavo::Context<Cpu>;
+    using Base = octavo::OneRank::For<T, G, D>;
+    using Run = octavo::ParameterRun<T, G, D>;
+    using Context = octavo::Context<D>;
 
-    For(octavo::Arena<Cpu>& arena, Model& model, const octavo::Sharding& sharding)
-        : Base(arena, model, sharding) {
-      model.visit_runs([&](const Run& run, const auto&) { kept_[&run] = {}; });
+    For(octavo::Arena<D>& arena, const octavo::ModelRuns<T, G, D>& runs,
+        const octavo::Sharding& sharding)
+        : Base(arena, runs, sharding) {
+      for (const octavo::ModelRun<T, G, D>& in : runs) kept_[in.run] = {};
     }
 
-    void before_quantize(const Run& run, const Context&) { gather(run); }
-    void before_forward(const Run& run, const Context&) { gather(run); }
-    void before_backward(const Run& run, const Context&) { gather(run); }
-    void weights_read(const Run& run, const Context&) { drop(run); }
+    void before_quantize(const Run& run, const Context&) override { gather(run); }
+    void before_forward(const Run& run, const Context&) override { gather(run); }
+    void before_backward(const Run& run, const Context&) override { gather(run); }
+    void weights_read(const Run& run, const Context&) override { drop(run); }
 
     /// The optimizer comes next.
-    void sum(octavo::TensorView<octavo::StepStatus, 1, Cpu>, const Context&) { gather_all(); }
+    void sum(octavo::TensorView<octavo::StepStatus, 1, D>, const Context&) override {
+      gather_all();
+    }
 
     /// For the optimizer, and for whoever looks at the weights.
     void gather_all() {

@@ -27,11 +27,11 @@ struct Meeting {
 
 /// One of two ranks; alone until it has a meeting.
 struct OneOfTwo {
-  template <class Model>
-  struct For : OneRank::For<Model> {
-    using OneRank::For<Model>::For;
+  template <class W, class G, Device D>
+  struct For : OneRank::For<W, G, D> {
+    using OneRank::For<W, G, D>::For;
 
-    void maximum(TensorView<std::uint32_t, 1, Cpu> amaxes, const Context<Cpu>&) {
+    void maximum(TensorView<std::uint32_t, 1, Cpu> amaxes, const Context<Cpu>&) override {
       if (meeting == nullptr) return;
       meeting->amaxes[number] = amaxes;
       meeting->both.arrive_and_wait();

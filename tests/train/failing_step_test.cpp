@@ -10,6 +10,7 @@
 
 #include "support/faulty_model.hpp"
 #include "support/small_model.hpp"
+#include "support/test_types.hpp"
 
 namespace failing_step_test {
 
@@ -22,11 +23,11 @@ struct State {
 
 /// Whose join throws once, when it is told to.
 struct FaultyRanks {
-  template <class Model>
-  struct For : octavo::OneRank::For<Model> {
-    using octavo::OneRank::For<Model>::For;
+  template <class W, class G, octavo::Device D>
+  struct For : octavo::OneRank::For<W, G, D> {
+    using octavo::OneRank::For<W, G, D>::For;
 
-    void join(const octavo::Context<octavo::Cpu>&) {
+    void join(const octavo::Context<octavo::Cpu>&) override {
       if (std::exchange(is_faulty, false)) throw octavo::UsageError("a join that throws");
     }
 
@@ -75,8 +76,8 @@ ThreeSteps take_three_steps(int failing = -1, int micro_batch = 0, bool faulty_j
 template <class Precision>
 class FailingStep : public testing::Test {};
 using Precisions =
-    testing::Types<octavo::Bf16, octavo::Fp8Recipe<octavo::Delayed>,
-                   octavo::Fp8Recipe<octavo::Tensorwise>, octavo::Fp8Recipe<octavo::Blockwise>>;
+    support::TestTypes<octavo::Bf16, octavo::Fp8Recipe<octavo::Delayed>,
+                       octavo::Fp8Recipe<octavo::Tensorwise>, octavo::Fp8Recipe<octavo::Blockwise>>;
 TYPED_TEST_SUITE(FailingStep, Precisions);
 
 TYPED_TEST(FailingStep, ChangesNoBitOfTheStepsThatFollow) {

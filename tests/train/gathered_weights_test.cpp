@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "support/small_model.hpp"
+#include "support/test_types.hpp"
 
 namespace gathered_weights_test {
 
@@ -61,10 +62,11 @@ struct Case {
 template <class Of>
 class GatheredWeights : public testing::Test {};
 using HeadInFp8 = Layerwise<Fp8Recipe<Tensorwise>, Head<Fp8Recipe<Delayed>>>;
-using Cases = testing::Types<Case<Fp32, false>, Case<Fp32, true>,  //
-                             Case<Fp8Recipe<Tensorwise>, false>, Case<Fp8Recipe<Tensorwise>, true>,
-                             Case<Fp8Recipe<Delayed>, false>, Case<Fp8Recipe<Delayed>, true>,
-                             Case<HeadInFp8, false>, Case<HeadInFp8, true>>;
+using Cases =
+    support::TestTypes<Case<Fp32, false>, Case<Fp32, true>,  //
+                       Case<Fp8Recipe<Tensorwise>, false>, Case<Fp8Recipe<Tensorwise>, true>,
+                       Case<Fp8Recipe<Delayed>, false>, Case<Fp8Recipe<Delayed>, true>,
+                       Case<HeadInFp8, false>, Case<HeadInFp8, true>>;
 TYPED_TEST_SUITE(GatheredWeights, Cases);
 
 TYPED_TEST(GatheredWeights, HaveTheBitsOfThoseThatStay) {

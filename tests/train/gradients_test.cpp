@@ -8,6 +8,7 @@
 
 #include "support/gradients.hpp"
 #include "support/small_model.hpp"
+#include "support/test_types.hpp"
 
 namespace gradients_test {
 
@@ -26,9 +27,9 @@ Weights gradients(octavo::Index micro_batches, unsigned seed = 3) {
 template <class Precision>
 class Gradients : public testing::Test {};
 using Precisions =
-    testing::Types<octavo::Fp32, octavo::Bf16, octavo::Fp8Recipe<octavo::Delayed>,
-                   octavo::Fp8Recipe<octavo::Tensorwise>, octavo::Fp8Recipe<octavo::Rowwise>,
-                   octavo::Fp8Recipe<octavo::Blockwise>>;
+    support::TestTypes<octavo::Fp32, octavo::Bf16, octavo::Fp8Recipe<octavo::Delayed>,
+                       octavo::Fp8Recipe<octavo::Tensorwise>, octavo::Fp8Recipe<octavo::Rowwise>,
+                       octavo::Fp8Recipe<octavo::Blockwise>>;
 TYPED_TEST_SUITE(Gradients, Precisions);
 
 TYPED_TEST(Gradients, AComparisonNamesTheTensorThatIsWrong) {

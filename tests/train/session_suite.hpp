@@ -13,6 +13,7 @@
 #include "support/llama_weights.hpp"
 #include "support/own_scalings.hpp"
 #include "support/small_model.hpp"
+#include "support/test_types.hpp"
 
 /// Tests of a training session in every precision. Included by a file for each group of
 /// precisions, so that they compile side by side.

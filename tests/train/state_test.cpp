@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "support/small_model.hpp"
+#include "support/test_types.hpp"
 
 namespace state_test {
 
@@ -43,12 +44,11 @@ Steps take_steps(TrainingSession& session, unsigned begin, unsigned count) {
 template <class Case>
 class State : public testing::Test {};
 using Narrow = AdamW<MasterWeights<Bf16>, Moments<Bf16>>;
-using Cases =
-    testing::Types<std::tuple<Fp32, AdamW<>>, std::tuple<Bf16, AdamW<>>, std::tuple<Bf16, Narrow>,
-                   std::tuple<Fp8Recipe<Delayed>, AdamW<>>, std::tuple<Fp8Recipe<Delayed>, Narrow>,
-                   std::tuple<Fp8Recipe<Tensorwise>, AdamW<>>,
-                   std::tuple<Fp8Recipe<Blockwise>, Narrow>,
-                   std::tuple<support::MixedPrecision, AdamW<>>>;
+using Cases = support::TestTypes<
+    std::tuple<Fp32, AdamW<>>, std::tuple<Bf16, AdamW<>>, std::tuple<Bf16, Narrow>,
+    std::tuple<Fp8Recipe<Delayed>, AdamW<>>, std::tuple<Fp8Recipe<Delayed>, Narrow>,
+    std::tuple<Fp8Recipe<Tensorwise>, AdamW<>>, std::tuple<Fp8Recipe<Blockwise>, Narrow>,
+    std::tuple<support::MixedPrecision, AdamW<>>>;
 TYPED_TEST_SUITE(State, Cases);
 
 TYPED_TEST(State, AnotherSessionGoesOnToTheBit) {
@@ -305,7 +305,8 @@ void take_step(TrainingSession& session, unsigned number, double rate = 1e-2) {
 
 template <class Precision>
 class EvaluationOf : public testing::Test {};
-using Evaluated = testing::Types<Fp8Recipe<Tensorwise>, Fp8Recipe<Delayed>, Fp8Recipe<Blockwise>>;
+using Evaluated =
+    support::TestTypes<Fp8Recipe<Tensorwise>, Fp8Recipe<Delayed>, Fp8Recipe<Blockwise>>;
 TYPED_TEST_SUITE(EvaluationOf, Evaluated);
 
 // Each step moves the weights; casts of those before it are told by nothing else: no state is asked
@@ -346,13 +347,12 @@ TYPED_TEST(EvaluationOf, AStateThatWasLoadedIsOfItsWeights) {
 
 /// Throws before casts when it is told to.
 struct FaultyRanks {
-  template <class Model>
-  class For : public OneRank::For<Model> {
+  template <class W, class G, Device D>
+  class For : public OneRank::For<W, G, D> {
    public:
-    using OneRank::For<Model>::For;
+    using OneRank::For<W, G, D>::For;
 
-    template <class Run>
-    void before_quantize(const Run&, const Context<Cpu>&) {
+    void before_quantize(const ParameterRun<W, G, D>&, const Context<D>&) override {
       if (faulty_in != 0 && --faulty_in == 0) throw ConfigError("a fault that the test asked for");
     }
 

@@ -28,12 +28,12 @@ void append(std::vector<std::byte>& bytes, TensorView<T, 1, Cuda> view,
 template <class Session>
 std::vector<std::byte> gradient_bits(Session& session, bool copied, const Context<Cuda>& context) {
   std::vector<std::byte> bytes;
-  session.model().visit_runs([&](const auto& run, const auto& each) {
-    const auto gradients = copied ? session.ranks().copy_of(run) : run.gradients();
-    each([&](const auto& parameter) {
-      append(bytes, gradients.rows(parameter.offset, parameter.weight.size()), context);
-    });
-  });
+  for (const auto& [run, parameters] : session.model().runs()) {
+    const auto gradients = copied ? session.ranks().copy_of(*run) : run->gradients();
+    for (const auto* parameter : parameters) {
+      append(bytes, gradients.rows(parameter->offset, parameter->weight.size()), context);
+    }
+  }
   return bytes;
 }
 

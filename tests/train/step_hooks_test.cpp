@@ -14,6 +14,7 @@
 #include "support/copied_gradients.hpp"
 #include "support/faulty_model.hpp"
 #include "support/small_model.hpp"
+#include "support/test_types.hpp"
 
 namespace step_hooks_test {
 
@@ -28,48 +29,42 @@ constexpr LlamaConfig tied = [] {
 
 /// Writes down what it is called for.
 struct Diary {
-  template <class Model>
-  class For : public OneRank::For<Model> {
+  template <class W, class G, Device D>
+  class For : public OneRank::For<W, G, D> {
    public:
-    using D = typename Model::DeviceType;
+    using Run = ParameterRun<W, G, D>;
 
-    For(Arena<D>& arena, Model& model, const Sharding& sharding)
-        : OneRank::For<Model>(arena, model, sharding) {
-      model.visit_runs([&](const auto& run, const auto&) {
+    For(Arena<D>& arena, const ModelRuns<W, G, D>& runs, const Sharding& sharding)
+        : OneRank::For<W, G, D>(arena, runs, sharding) {
+      for (const ModelRun<W, G, D>& in : runs) {
         const std::size_t number = numbers_.size();
-        numbers_[&run] = number == 0 ? "embedding" : "block " + std::to_string(number - 1);
-        last_ = &run;
-      });
-      numbers_[last_] = "head";
+        numbers_[in.run] = number == 0 ? "embedding" : "block " + std::to_string(number - 1);
+      }
+      numbers_[runs.back().run] = "head";
     }
 
-    template <class Run>
-    void before_quantize(const Run& run, const Context<D>&) {
+    void before_quantize(const Run& run, const Context<D>&) override {
       note("casts of " + numbers_.at(&run));
     }
-    template <class Run>
-    void before_forward(const Run& run, const Context<D>&) {
+    void before_forward(const Run& run, const Context<D>&) override {
       note("forward of " + numbers_.at(&run));
     }
-    template <class Run>
-    void before_backward(const Run& run, const Context<D>&) {
+    void before_backward(const Run& run, const Context<D>&) override {
       note("backward of " + numbers_.at(&run));
     }
-    template <class Run>
-    void weights_read(const Run& run, const Context<D>&) {
+    void weights_read(const Run& run, const Context<D>&) override {
       note("read: " + numbers_.at(&run));
     }
-    template <class Run>
-    void gradients_final(const Run& run, const Context<D>&) {
+    void gradients_final(const Run& run, const Context<D>&) override {
       note("final: " + numbers_.at(&run));
     }
-    void join(const Context<D>&) { note("join"); }
-    void maximum(TensorView<std::uint32_t, 1, D> amaxes, const Context<D>&) {
+    void join(const Context<D>&) override { note("join"); }
+    void maximum(TensorView<std::uint32_t, 1, D> amaxes, const Context<D>&) override {
       const bool are_new = std::all_of(amaxes.data(), amaxes.data() + amaxes.size(),
                                        [](std::uint32_t bits) { return bits != 0; });
       note(are_new ? "maximum" : "maximum after the update");
     }
-    void sum(TensorView<StepStatus, 1, D>, const Context<D>&) { note("sum"); }
+    void sum(TensorView<StepStatus, 1, D>, const Context<D>&) override { note("sum"); }
 
     std::vector<std::string> lines;
     int faulty_in = 0;  ///< lines from now, the one that throws included; 0: none does
@@ -81,7 +76,6 @@ struct Diary {
     }
 
     std::map<const void*, std::string> numbers_;
-    const void* last_ = nullptr;
   };
 };
 
@@ -108,8 +102,8 @@ Lines forwards(const std::vector<int>& cast_blocks = {}) {
 /// Of the head's stage in training.
 Lines head_lines(bool is_tied) {
   if (!is_tied) return {"forward of head", "backward of head", "read: head"};
-  return {"forward of embedding", "forward of head", "backward of head", "read: embedding",
-          "read: head"};
+  return {"forward of embedding",  "forward of head", "backward of head",
+          "backward of embedding", "read: embedding", "read: head"};
 }
 
 Lines expected_lines(bool is_tied, bool last_micro_batch, const std::vector<int>& cast_blocks) {
@@ -231,7 +225,7 @@ TEST(StepHooks, AreJoinedAfterAnEvaluationThatThrew) {
 
 template <class Precision>
 class HooksOf : public testing::Test {};
-using Precisions = testing::Types<Fp32, Bf16, Fp8Recipe<Delayed>, Fp8Recipe<Blockwise>>;
+using Precisions = support::TestTypes<Fp32, Bf16, Fp8Recipe<Delayed>, Fp8Recipe<Blockwise>>;
 TYPED_TEST_SUITE(HooksOf, Precisions);
 
 TYPED_TEST(HooksOf, SeeFinalGradients) {
@@ -247,12 +241,12 @@ TYPED_TEST(HooksOf, SeeFinalGradients) {
       EXPECT_FALSE(session.step({batch.tokens, batch.targets}, 1e-3).skipped);
       EXPECT_FALSE(alone.step({batch.tokens, batch.targets}, 1e-3).skipped);
       std::vector<std::byte> copied;
-      session.model().visit_runs([&](const auto& run, const auto& each) {
-        const auto copy = session.ranks().copy_of(run);
-        each([&](const auto& parameter) {
-          support::append_bytes(copied, copy.rows(parameter.offset, parameter.weight.size()));
-        });
-      });
+      for (const auto& [run, parameters] : session.model().runs()) {
+        const auto copy = session.ranks().copy_of(*run);
+        for (const auto* parameter : parameters) {
+          support::append_bytes(copied, copy.rows(parameter->offset, parameter->weight.size()));
+        }
+      }
       EXPECT_TRUE(copied == support::weight_gradients(alone)) << micro_batches << ", step " << i;
     }
     EXPECT_TRUE(support::weights(session) == support::weights(alone));
@@ -261,13 +255,12 @@ TYPED_TEST(HooksOf, SeeFinalGradients) {
 
 /// Beside another rank, which has other sums.
 struct BesideAnother {
-  template <class Model>
-  struct For : OneRank::For<Model> {
-    using D = typename Model::DeviceType;
-    using Base = OneRank::For<Model>;
+  template <class W, class G, Device D>
+  struct For : OneRank::For<W, G, D> {
+    using Base = OneRank::For<W, G, D>;
     using Base::Base;
 
-    void sum(TensorView<StepStatus, 1, D> status, const Context<D>&) {
+    void sum(TensorView<StepStatus, 1, D> status, const Context<D>&) override {
       static_assert(StepStatus::sums == 3);
       seen = *status.data();
       status.data()->squared_norm += other.squared_norm;

@@ -30,33 +30,30 @@ struct Meeting {
 
 /// One of two ranks which add up all gradients, so that both hold those of all.
 struct OneOfTwo {
-  template <class Model>
-  class For : public OneRank::For<Model> {
+  template <class W, class G, Device D>
+  class For : public OneRank::For<W, G, D> {
    public:
-    For(Arena<Cpu>& arena, Model& model, const Sharding& sharding)
-        : OneRank::For<Model>(arena, model, sharding) {
-      model.visit_runs([&](const auto& run, const auto&) { runs_.push_back(&run); });
-    }
+    using OneRank::For<W, G, D>::For;
 
-    [[nodiscard]] Index total_targets(Index local) {
+    [[nodiscard]] Index total_targets(Index local) override {
       const auto& all = exchange(meeting->targets, local);
       return all[0] + all[1];
     }
-    void join(const Context<Cpu>&) {
+    void join(const Context<Cpu>&) override {
       std::vector<float> own;
-      for (const auto* run : runs_) {
+      for (const auto& [run, parameters] : this->runs()) {
         own.insert(own.end(), run->gradients().data(), run->gradients().data() + run->size());
       }
       const auto& all = exchange(meeting->gradients, own);
       std::size_t next = 0;
-      for (const auto* run : runs_) {
+      for (const auto& [run, parameters] : this->runs()) {
         for (Index i = 0; i < run->size(); ++i, ++next) {
           run->gradients().data()[i] = all[0][next] + all[1][next];
         }
       }
     }
     /// The norm is that of all gradients already.
-    void sum(TensorView<StepStatus, 1, Cpu> status, const Context<Cpu>&) {
+    void sum(TensorView<StepStatus, 1, Cpu> status, const Context<Cpu>&) override {
       const auto& all = exchange(meeting->losses, status.data()->loss_sum);
       status.data()->loss_sum = all[0] + all[1];
     }
@@ -73,8 +70,6 @@ struct OneOfTwo {
       meeting->both.arrive_and_wait();
       return place;
     }
-
-    std::vector<const ParameterRun<float, float, Cpu>*> runs_;
   };
 };
 

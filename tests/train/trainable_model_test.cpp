@@ -23,7 +23,7 @@ enum class Part {
   gemm_rows,
   initialize,
   bind,
-  visit_runs,
+  runs,
   quantize_weights,
   train_micro_batch,
   scaling,
@@ -56,6 +56,7 @@ struct Own : If<OnCpu, Missing != Part::device_type>,
              If<Facts, Missing != Part::facts> {
   using Tokens = TensorView<const std::int32_t, 1, Cpu>;
   using Losses = TensorView<float, 1, Cpu>;
+  using Hooks = StepHooks<Bf16, float, Cpu>;
 
   static std::string precision() requires(Missing != Part::precision);
   static DeviceLimits<Cpu> limits(BatchShape,
@@ -63,22 +64,17 @@ struct Own : If<OnCpu, Missing != Part::device_type>,
   Own(Arena<Cpu>&, BatchShape, ModelOptions,
       const DeviceLimits<Cpu>&) requires(Missing != Part::constructor);
   GemmRows gemm_rows(Index) const requires(Missing != Part::gemm_rows);
-  template <class Hooks>
   void initialize_sync(std::uint64_t, Hooks&, Context<Cpu>&) requires(Missing != Part::initialize);
   void bind(Context<Cpu>&) const requires(Missing != Part::bind);
-  template <class Visitor>
-  void visit_runs(Visitor&&) requires(Missing != Part::visit_runs);
-  template <class M, class Hooks>
+  const ModelRuns<Bf16, float, Cpu>& runs() const requires(Missing != Part::runs);
+  template <class M>
   void quantize_weights(Hooks&, const Context<Cpu>&) requires(Missing != Part::quantize_weights);
-  template <class Hooks>
   void train_micro_batch(const DeviceBatch<Cpu>&, Losses, TensorView<const float, 1, Cpu>,
                          Accumulation, Hooks&,
                          const Context<Cpu>&) requires(Missing != Part::train_micro_batch);
   const ScalingTable<Cpu>& scaling() const requires(Missing != Part::scaling);
-  template <class Hooks>
   void evaluate(const DeviceBatch<Cpu>&, Losses, Hooks&,
                 const Context<Cpu>&) requires(Missing != Part::evaluate);
-  template <class Hooks>
   TensorView<Bf16, 2, Cpu> logits(Tokens, BatchShape, Index, Index, Hooks&,
                                   const Context<Cpu>&) requires(Missing != Part::logits);
   const Manifest& manifest() const requires(Missing != Part::manifest);
@@ -106,7 +102,7 @@ static_assert(!TrainableModel<Own<Part::constructor>>);
 static_assert(!TrainableModel<Own<Part::gemm_rows>>);
 static_assert(!TrainableModel<Own<Part::initialize>>);
 static_assert(!TrainableModel<Own<Part::bind>>);
-static_assert(!TrainableModel<Own<Part::visit_runs>>);
+static_assert(!TrainableModel<Own<Part::runs>>);
 static_assert(!TrainableModel<Own<Part::quantize_weights>>);
 static_assert(!TrainableModel<Own<Part::train_micro_batch>>);
 static_assert(!TrainableModel<Own<Part::scaling>>);
@@ -116,36 +112,5 @@ static_assert(!TrainableModel<Own<Part::manifest>>);
 static_assert(!TrainableModel<Own<Part::reset_counts>>);
 static_assert(!TrainableModel<Own<Part::verify_step>>);
 static_assert(!TrainableModel<Own<Part::head_chunks>>);
-
-// What ranks do hangs on their hooks: a member that takes NoHooks& would be called without it.
-using Complete = Own<Part::none>;
-struct InitializedWithNoHooks : Complete {
-  using Complete::Complete;
-  void initialize_sync(std::uint64_t, NoHooks&, Context<Cpu>&);
-};
-struct QuantizedWithNoHooks : Complete {
-  using Complete::Complete;
-  template <class M>
-  void quantize_weights(NoHooks&, const Context<Cpu>&);
-};
-struct TrainedWithNoHooks : Complete {
-  using Complete::Complete;
-  void train_micro_batch(const DeviceBatch<Cpu>&, Losses, TensorView<const float, 1, Cpu>,
-                         Accumulation, NoHooks&, const Context<Cpu>&);
-};
-struct EvaluatedWithNoHooks : Complete {
-  using Complete::Complete;
-  void evaluate(const DeviceBatch<Cpu>&, Losses, NoHooks&, const Context<Cpu>&);
-};
-struct LogitsWithNoHooks : Complete {
-  using Complete::Complete;
-  TensorView<Bf16, 2, Cpu> logits(Tokens, BatchShape, Index, Index, NoHooks&, const Context<Cpu>&);
-};
-static_assert(TrainableModel<Complete>);
-static_assert(!TrainableModel<InitializedWithNoHooks>);
-static_assert(!TrainableModel<QuantizedWithNoHooks>);
-static_assert(!TrainableModel<TrainedWithNoHooks>);
-static_assert(!TrainableModel<EvaluatedWithNoHooks>);
-static_assert(!TrainableModel<LogitsWithNoHooks>);
 
 }  // namespace trainable_model_test

@@ -29,8 +29,9 @@ struct Sharding {
   bool reduce_each_micro_batch = false;
 
   [[nodiscard]] bool shards_weights() const { return ranks > 1 && zero >= Zero::weights; }
+  [[nodiscard]] bool shards_gradients() const { return ranks > 1 && zero >= Zero::gradients; }
   [[nodiscard]] bool reduces_each_micro_batch() const {
-    return ranks > 1 && (reduce_each_micro_batch || zero >= Zero::gradients);
+    return shards_gradients() || (ranks > 1 && reduce_each_micro_batch);
   }
 };
 

@@ -5,9 +5,13 @@
 
 #include <octavo/core/version.hpp>
 
-#include <sstream>
+#include <array>
+#include <charconv>
+#include <concepts>
+#include <span>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 
 namespace octavo::inline OCTAVO_ABI {
 
@@ -78,18 +82,86 @@ class CommError : public Error {
   using Error::Error;
 };
 
-/// Joins values to one message: `message("batch is ", 0, "; give at least 1")`.
+namespace detail {
+
+/// A part of a message: text, a number, or a character. Not templates of what the parts are, so
+/// that a check costs a call and no code of its own.
+class MessagePart {
+ public:
+  // Implicit, so that a message is a list of what it says.
+  MessagePart(std::string_view text) : kind_(Kind::text), text_(text) {}
+  MessagePart(const std::string& text) : MessagePart(std::string_view(text)) {}
+  MessagePart(const char* text) : MessagePart(std::string_view(text)) {}
+  MessagePart(char letter) : kind_(Kind::letter), letter_(letter) {}
+  MessagePart(double number) : kind_(Kind::real), real_(number) {}
+  template <std::integral T>
+  MessagePart(T number) : MessagePart(static_cast<long long>(number)) {}
+  MessagePart(long long number) : kind_(Kind::whole), whole_(number) {}
+  MessagePart(unsigned long number) : MessagePart(static_cast<unsigned long long>(number)) {}
+  MessagePart(unsigned long long number) : kind_(Kind::natural), natural_(number) {}
+
+  void append_to(std::string& message) const {
+    switch (kind_) {
+      case Kind::text:
+        message += text_;
+        break;
+      case Kind::letter:
+        message += letter_;
+        break;
+      case Kind::real:
+        append_real(message);
+        break;
+      case Kind::whole:
+        message += std::to_string(whole_);
+        break;
+      case Kind::natural:
+        message += std::to_string(natural_);
+        break;
+    }
+  }
+
+ private:
+  enum class Kind : unsigned char { text, letter, real, whole, natural };
+
+  /// Six significant digits, as a stream has it.
+  void append_real(std::string& message) const {
+    std::array<char, 32> digits{};
+    const auto end = std::to_chars(digits.data(), digits.data() + digits.size(), real_,
+                                   std::chars_format::general, 6);
+    message.append(digits.data(), end.ptr);
+  }
+
+  Kind kind_;
+  union {
+    std::string_view text_;
+    char letter_;
+    double real_;
+    long long whole_;
+    unsigned long long natural_;
+  };
+};
+
+[[nodiscard]] inline std::string join(std::span<const MessagePart> parts) {
+  std::string message;
+  for (const MessagePart& part : parts) part.append_to(message);
+  return message;
+}
+
+}  // namespace detail
+
+/// Joins text, characters and numbers to one message: `message("batch is ", 0, "; give at least
+/// 1")`.
 template <class... Parts>
 [[nodiscard]] std::string message(const Parts&... parts) {
-  std::ostringstream text;
-  (text << ... << parts);
-  return text.str();
+  const std::array<detail::MessagePart, sizeof...(Parts)> all{detail::MessagePart(parts)...};
+  return detail::join(all);
 }
 
 /// Throws `E` with the joined parts unless `condition` holds.
 template <class E, class... Parts>
 void require(bool condition, const Parts&... parts) {
-  if (!condition) throw E(message(parts...));
+  if (!condition) [[unlikely]]
+    throw E(message(parts...));
 }
 
 }  // namespace octavo

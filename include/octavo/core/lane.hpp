@@ -27,6 +27,14 @@ class Lane<Cpu> {
   /// What the main context is given from now on begins after all that was enqueued on the lane.
   void join() const {}
 
+  /// A place in the lane's work. Movable.
+  class Mark {};
+  /// Puts the mark behind all that was enqueued on the lane so far.
+  void mark(Mark&) const {}
+  /// What the main context is given from now on begins after what stood before the mark. The mark
+  /// has been put, in the same recording if there is one.
+  void wait(const Mark&) const {}
+
  private:
   Context<Cpu> context_;
 };

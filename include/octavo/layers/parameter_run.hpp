@@ -4,17 +4,11 @@
 
 #include <octavo/layers/parameter.hpp>
 
-namespace octavo::inline OCTAVO_ABI {
+#include <algorithm>
+#include <string>
+#include <vector>
 
-/// Neighbouring elements of a run, which one of the ranks updates: its shard, or all of them.
-/// @tparam W  format of the weights
-/// @tparam G  format of the gradients that they are updated with
-template <class W, class G, Device D>
-struct RunShard {
-  TensorView<W, 1, D> weights;          ///< [elements]
-  TensorView<const G, 1, D> gradients;  ///< [elements], of all ranks' targets
-  Index begin = 0;                      ///< the first one's place in the run
-};
+namespace octavo::inline OCTAVO_ABI {
 
 /// Parameters that are worked on together, such as those of a block. Their weights lie in one run
 /// of memory, their gradients in another, and so do masters and moments of an optimizer: an element
@@ -57,9 +51,14 @@ class ParameterRun {
 
   /// Takes the gradients: on their own, because they may share memory with what is dead by the time
   /// that they are made.
+  /// @param lender  a run whose gradients are never needed when this one's are, as in
+  /// `take_weights`
   template <class Each>
-  void take_gradients(Arena<D>& arena, const Each& each) {
-    gradients_ = {arena.template take<G>(MemoryKind::gradients, size()), {size()}};
+  void take_gradients(Arena<D>& arena, const Each& each, const ParameterRun* lender = nullptr) {
+    const bool borrows = lender != nullptr && lender->size() >= size();
+    gradients_ = {
+        borrows ? lender->gradients_.data() : arena.template take<G>(MemoryKind::gradients, size()),
+        {size()}};
     each([&](Parameter<W, G, D>& parameter) {
       parameter.gradient = {part(gradients_, parameter.offset), parameter.weight.shape()};
     });
@@ -109,5 +108,62 @@ class ParameterRun {
   TensorView<W, 1, D> weights_;
   TensorView<G, 1, D> gradients_;
 };
+
+/// Where a parameter lies in its run.
+struct ParameterPlace {
+  std::string name{};       ///< such as "blocks.0.qkv.weight"
+  Array<Index, 2> shape{};  ///< rows, columns; vectors have one row
+  Index offset = 0;         ///< of the first element in the run
+
+  [[nodiscard]] Index size() const { return shape[0] * shape[1]; }
+  [[nodiscard]] bool is_matrix() const { return shape[0] > 1; }
+};
+
+/// Neighbouring elements of a run, which one of the ranks updates: its shard, or all of them.
+/// @tparam W  format of the weights
+/// @tparam G  format of the gradients that they are updated with
+template <class W, class G, Device D>
+struct RunShard {
+  TensorView<W, 1, D> weights;               ///< [elements]
+  TensorView<const G, 1, D> gradients;       ///< [elements], of all ranks' targets
+  Index begin = 0;                           ///< the first one's place in the run
+  std::vector<ParameterPlace> parameters{};  ///< of the whole run
+
+  /// The elements of a parameter that the shard has, from `begin` to before `end` of the
+  /// parameter's; none where both are equal.
+  struct Part {
+    Index begin = 0;
+    Index end = 0;
+  };
+  [[nodiscard]] Part part_of(const ParameterPlace& parameter) const {
+    const Index first = begin - parameter.offset;
+    return {std::clamp(first, Index{0}, parameter.size()),
+            std::clamp(first + weights.size(), Index{0}, parameter.size())};
+  }
+  /// A part's place in what has the shard's elements: its weights, gradients, or an optimizer's.
+  [[nodiscard]] Index place_of(const ParameterPlace& parameter, const Part& part) const {
+    return part.begin == part.end ? 0 : parameter.offset + part.begin - begin;
+  }
+};
+
+/// A run of a model, and the parameters that lie in it, in their order.
+template <class W, class G, Device D>
+struct ModelRun {
+  const ParameterRun<W, G, D>* run = nullptr;
+  std::vector<Parameter<W, G, D>*> parameters{};
+
+  [[nodiscard]] std::vector<ParameterPlace> places() const {
+    std::vector<ParameterPlace> result;
+    result.reserve(parameters.size());
+    for (const Parameter<W, G, D>* parameter : parameters) {
+      result.push_back({parameter->name, parameter->weight.shape(), parameter->offset});
+    }
+    return result;
+  }
+};
+
+/// All runs of a model: the embedding's, each block's, the head's.
+template <class W, class G, Device D>
+using ModelRuns = std::vector<ModelRun<W, G, D>>;
 
 }  // namespace octavo

@@ -57,7 +57,10 @@ class PreNormBlock {
     for_each_branch([&](auto& branch) { branch.take_weight_copies(arena); });
   }
 
-  void take_gradients(Arena<D>& arena) { run_.take_gradients(arena, each_parameter()); }
+  /// @param lender  see ParameterRun::take_gradients
+  void take_gradients(Arena<D>& arena, const ParameterRun<T, G, D>* lender = nullptr) {
+    run_.take_gradients(arena, each_parameter(), lender);
+  }
 
   /// Takes what blocks share.
   static void take_shared(Arena<D>& arena, Shared& shared, Index tokens, Recompute recompute) {

@@ -29,6 +29,7 @@ class Decoder {
   using T = StorageOf<Precision>;
   using G = Gradient;
   using DeviceType = D;
+  using Hooks = StepHooks<T, G, D>;
   static constexpr auto config = Family::config;
   using HeadPrecision = PrecisionOf<Precision, 0, config.layers, LinearRole::head>;
 
@@ -78,18 +79,17 @@ class Decoder {
 
   /// Sets every parameter and the scaling state to their initial values, and binds the context's
   /// workspace.
-  /// @param hooks  whose `weights_written` is called for each run; see `NoHooks`
-  template <class Hooks>
+  /// @param hooks  whose `weights_written` is called for each run; see `StepHooks`
   void initialize_sync(std::uint64_t seed, Hooks& hooks, Context<D>& context) {
     bind(context);
     std::uint64_t stream = 0;
-    visit_runs([&](const auto& run, const auto& each) {
-      run.clear_weights(context);
-      each([&](auto& parameter) {
-        octavo::initialize(parameter, RandomStream{seed, stream++}, context);
-      });
-      hooks.weights_written(run, context);
-    });
+    for (const ModelRun<T, G, D>& in : runs_) {
+      in.run->clear_weights(context);
+      for (const Parameter<T, G, D>* parameter : in.parameters) {
+        octavo::initialize(*parameter, RandomStream{seed, stream++}, context);
+      }
+      hooks.weights_written(*in.run, context);
+    }
     scaling_.initialize_sync(context);
     positions_.initialize_sync(context);
   }
@@ -104,28 +104,22 @@ class Decoder {
     context.bind_workspace({workspace_.data(), workspace_.bytes()});
   }
 
-  /// Calls `visitor(run, each)` for every run of parameters: the embedding's, each block's, the
-  /// head's. `each(body)` calls `body(parameter)` for those of the run, in a fixed order.
-  template <class Visitor>
-  void visit_runs(Visitor&& visitor) {
-    visitor(embedding_run_, each_of_embedding());
-    for_each_block([&](auto& block, auto&) {
-      visitor(block.run(), [&](const auto& body) { block.visit(body); });
-    });
-    visitor(head_run_, each_of_head());
-  }
+  /// Every run of parameters: the embedding's, each block's, the head's.
+  [[nodiscard]] const ModelRuns<T, G, D>& runs() const { return runs_; }
 
   /// Calls `visitor(parameter)` for every parameter, in a fixed order.
   template <class Visitor>
   void visit(Visitor&& visitor) {
-    visit_runs([&](const auto&, const auto& each) { each(visitor); });
+    for (const ModelRun<T, G, D>& in : runs_) {
+      for (Parameter<T, G, D>* parameter : in.parameters) visitor(*parameter);
+    }
   }
 
   /// All weights are to be quantised as they will be: before a step's first micro-batch
   /// (`Mode::train`), and before an evaluation (`Mode::evaluate`). The next forward does so, each
   /// run's right before it multiplies with them, so that weights that are on their way from other
   /// ranks need not be there before. It must be of the same mode.
-  template <class M, class Hooks>
+  template <class M>
   void quantize_weights(Hooks&, const Context<D>&) {
     must_quantize_.fill(true);
   }
@@ -134,15 +128,15 @@ class Decoder {
   /// parameters anew, whatever is there; the others add to them. Scales stay as they are: whoever
   /// ends a step updates `scaling()`.
   ///
-  /// The runs of a forward are those of `visit_runs`, in its order. A tied table's weights are read
-  /// by the head, too: `before_forward` comes again with the embedding's run, right before the
-  /// head's. Its gradients are final with the embedding's.
+  /// The runs of a forward are those of `runs`, in their order. A tied table's weights are read
+  /// by the head, too, which begins its gradient: `before_forward` comes again with the embedding's
+  /// run, right before the head's, and `before_backward` once more, right after. The gradient is
+  /// final with the embedding's.
   /// @param batch           with documents if the model was laid out for a shape with documents
   /// @param losses          [rows], written
   /// @param gradient_scale  [1]: 1 / number of targets in the step, of all ranks
-  /// @param hooks           called between the stages; see `NoHooks`
+  /// @param hooks           called between the stages; see `StepHooks`
   /// @note enqueues; does not synchronise
-  template <class Hooks>
   void train_micro_batch(const DeviceBatch<D>& batch, TensorView<float, 1, D> losses,
                          TensorView<const float, 1, D> gradient_scale, Accumulation accumulation,
                          Hooks& hooks, const Context<D>& context) {
@@ -153,6 +147,7 @@ class Decoder {
     fill_zero(gradient.data(), gradient.bytes(), context);
     const TensorView<const T, 2, D> last = residual(config.layers, batch_.rows());
     begin_backward(head_run_, each_of_head(), accumulation, hooks, context);
+    if constexpr (config.tied_embeddings) hooks.before_backward(embedding_run_, context);
     head_.template loss<Mode::train>(last, batch.targets, losses, gradient, head_weight().gradient,
                                      gradient_scale, !accumulation.first, context);
     after_head(hooks, context);
@@ -163,9 +158,8 @@ class Decoder {
   /// The losses of a batch. Nothing that training depends on changes.
   /// @param batch   as that of train_micro_batch; ignored targets have loss 0
   /// @param losses  [rows], written
-  /// @param hooks   called between the stages; see `NoHooks`
+  /// @param hooks   called between the stages; see `StepHooks`
   /// @note enqueues; does not synchronise; `quantize_weights<Mode::evaluate>` must come before
-  template <class Hooks>
   void evaluate(const DeviceBatch<D>& batch, TensorView<float, 1, D> losses, Hooks& hooks,
                 const Context<D>& context) {
     forward<Mode::evaluate>(batch.tokens, {batch_, batch.documents}, hooks, context);
@@ -180,10 +174,9 @@ class Decoder {
   /// each of them one document.
   /// @param tokens  [shape.rows()]
   /// @param count   at most `logits_rows()`
-  /// @param hooks   called between the stages; see `NoHooks`
+  /// @param hooks   called between the stages; see `StepHooks`
   /// @return        [count, padded vocabulary], in memory that the next operation overwrites
   /// @note enqueues; does not synchronise; `quantize_weights<Mode::evaluate>` must come before
-  template <class Hooks>
   [[nodiscard]] TensorView<T, 2, D> logits(TensorView<const std::int32_t, 1, D> tokens,
                                            BatchShape shape, Index begin, Index count, Hooks& hooks,
                                            const Context<D>& context) {
@@ -279,6 +272,20 @@ class Decoder {
     embedding_run_.take_weights(arena, each_of_embedding(), options_.run_multiple,
                                 borrows ? &head_run_ : nullptr);
     head_.take_weight_copies(arena, head_weight());
+    list_runs();
+  }
+
+  void list_runs() {
+    const auto add = [this](const ParameterRun<T, G, D>& run, const auto& each) {
+      ModelRun<T, G, D>& in = runs_.emplace_back();
+      in.run = &run;
+      each([&in](Parameter<T, G, D>& parameter) { in.parameters.push_back(&parameter); });
+    };
+    add(embedding_run_, each_of_embedding());
+    for_each_block([&](auto& block, auto&) {
+      add(block.run(), [&](const auto& body) { block.visit(body); });
+    });
+    add(head_run_, each_of_head());
   }
 
   /// The weight of the head's projection.
@@ -324,9 +331,16 @@ class Decoder {
   }
 
   void take_gradients(Arena<D>& arena) {
-    embedding_run_.take_gradients(arena, each_of_embedding());
-    for_each_block([&](auto& block, auto&) { block.take_gradients(arena); });
+    const bool borrows = options_.gradients_are_sent;
     head_run_.take_gradients(arena, each_of_head());
+    // The head is the first to make a tied table's gradient, and the embedding the last.
+    const bool is_dead = borrows && !config.tied_embeddings;
+    embedding_run_.take_gradients(arena, each_of_embedding(), is_dead ? &head_run_ : nullptr);
+    std::array<const ParameterRun<T, G, D>*, 2> lenders{};  // two before, and the one before
+    for_each_block([&](auto& block, auto&) {
+      block.take_gradients(arena, borrows ? lenders[0] : nullptr);
+      lenders = {lenders[1], &block.run()};
+    });
   }
 
   /// What a block saved is dead when the block before it, or the embedding, makes its gradients.
@@ -391,7 +405,7 @@ class Decoder {
 
   /// Quantises the weights of block `layer`, or of the head for `layer` = layers, if that is to be
   /// done. Where copies are made for each GEMM, only says so to the layers.
-  template <class M, class Hooks>
+  template <class M>
   void quantize_if_due(auto& part, int layer, const ParameterRun<T, G, D>& run, Hooks& hooks,
                        const Context<D>& context) {
     const auto place = static_cast<std::size_t>(layer);
@@ -402,7 +416,7 @@ class Decoder {
     if (reads) hooks.weights_read(run, context);
   }
 
-  template <class M, class Hooks>
+  template <class M>
   void forward(TensorView<const std::int32_t, 1, D> tokens, const BatchView<D>& batch, Hooks& hooks,
                const Context<D>& context) {
     check_shape("Decoder", "tokens", tokens, {batch.rows()});
@@ -422,27 +436,25 @@ class Decoder {
   }
 
   /// The head reads a tied table, too.
-  template <class M, class Hooks>
+  template <class M>
   void before_head(Hooks& hooks, const Context<D>& context) {
     quantize_if_due<M>(head_, config.layers, config.tied_embeddings ? embedding_run_ : head_run_,
                        hooks, context);
     if constexpr (config.tied_embeddings) hooks.before_forward(embedding_run_, context);
     hooks.before_forward(head_run_, context);
   }
-  template <class Hooks>
   void after_head(Hooks& hooks, const Context<D>& context) {
     if constexpr (config.tied_embeddings) hooks.weights_read(embedding_run_, context);
     hooks.weights_read(head_run_, context);
   }
 
-  template <class Each, class Hooks>
+  template <class Each>
   static void begin_backward(const ParameterRun<T, G, D>& run, const Each& each,
                              Accumulation accumulation, Hooks& hooks, const Context<D>& context) {
     hooks.before_backward(run, context);
     if (accumulation.first) run.clear_gradients(each, context);
   }
 
-  template <class Hooks>
   void backward(TensorView<const std::int32_t, 1, D> tokens, const BatchView<D>& batch,
                 TensorView<T, 2, D> gradient, Accumulation accumulation, Hooks& hooks,
                 const Context<D>& context) {
@@ -469,6 +481,7 @@ class Decoder {
   WeightStage<D> weight_stage_;
   ParameterRun<T, G, D> embedding_run_;
   ParameterRun<T, G, D> head_run_;
+  ModelRuns<T, G, D> runs_;
   typename Family::template Embedding<T, G, D> embedding_;
   typename Family::template Positions<D> positions_;
   SegmentTuple segments_;

@@ -24,9 +24,13 @@ struct ModelOptions {
   /// Gradients of weights share memory with the activations of later layers, which are dead by
   /// then. Only where each micro-batch begins them anew, which sessions take care of.
   bool gradients_share_memory = false;
-  /// Weights are there only while a stage reads them (see `NoHooks`), so that runs of parameters
+  /// Weights are there only while a stage reads them (see `StepHooks`), so that runs of parameters
   /// share memory: two of blocks are there at a time, and one of the embedding and the head.
   bool weights_are_gathered = false;
+  /// Gradients are there from a run's backward until it is its memory's turn again (see
+  /// `StepHooks::before_backward`), so that runs of parameters share memory as those of
+  /// `weights_are_gathered` do.
+  bool gradients_are_sent = false;
   /// Elements of a run of parameters are a multiple of this, so that ranks have shards of one size.
   Index run_multiple = allocation_alignment;
 };

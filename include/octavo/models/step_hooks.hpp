@@ -22,35 +22,46 @@ struct Accumulation {
 /// run, and at no other time. So weights may be gathered in the ones and dropped in the other. Of
 /// two runs that a stage reads, both hooks come before it. What else uses weights are the session's
 /// initialisation, its state and `set_weight`, and the optimizer.
-struct NoHooks {
+/// @tparam W  format of the weights
+/// @tparam G  format of their gradients
+template <class W, class G, Device D>
+class StepHooks {
+ public:
+  using Run = ParameterRun<W, G, D>;
+
+  StepHooks() = default;
+  StepHooks(const StepHooks&) = delete;
+  StepHooks& operator=(const StepHooks&) = delete;
+  virtual ~StepHooks() = default;
+
   /// The run's weights have got their initial values, when a session is made.
-  template <class W, class G, Device D>
-  void weights_written(const ParameterRun<W, G, D>&, const Context<D>&) {}
+  virtual void weights_written(const Run&, const Context<D>&) {}
 
   /// Before the run's weights are cast to copies that are kept, right before its forward: once a
   /// step, in each pass of a calibration, and once before an evaluation. Not called for runs of
   /// which no copies are kept.
-  template <class W, class G, Device D>
-  void before_quantize(const ParameterRun<W, G, D>&, const Context<D>&) {}
+  virtual void before_quantize(const Run&, const Context<D>&) {}
 
   /// Before a forward that reads the run's weights.
-  template <class W, class G, Device D>
-  void before_forward(const ParameterRun<W, G, D>&, const Context<D>&) {}
+  virtual void before_forward(const Run&, const Context<D>&) {}
 
-  /// Before the first operation of the run's backward, which may read its weights.
-  template <class W, class G, Device D>
-  void before_backward(const ParameterRun<W, G, D>&, const Context<D>&) {}
+  /// Before the first operation of the run's backward, which may read its weights and writes its
+  /// gradients. Runs may share the memory of gradients (`ModelOptions::gradients_are_sent`): those
+  /// of others that lie there are dead then.
+  virtual void before_backward(const Run&, const Context<D>&) {}
 
   /// All that reads the run's weights in this stage has been enqueued. The head's forward and
   /// backward in training are one stage, so this comes once after both of their hooks.
-  template <class W, class G, Device D>
-  void weights_read(const ParameterRun<W, G, D>&, const Context<D>&) {}
+  virtual void weights_read(const Run&, const Context<D>&) {}
 
   /// All of the step's gradients of the run have been enqueued. They stay as they are until the
   /// next forward, be it of a step, an evaluation or a text that is generated: it may overwrite
   /// them, because gradients can share memory with activations.
-  template <class W, class G, Device D>
-  void gradients_final(const ParameterRun<W, G, D>&, const Context<D>&) {}
+  virtual void gradients_final(const Run&, const Context<D>&) {}
 };
+
+/// The hooks that a model takes.
+template <class Model>
+using HooksOf = StepHooks<typename Model::T, typename Model::G, typename Model::DeviceType>;
 
 }  // namespace octavo

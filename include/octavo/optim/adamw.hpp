@@ -40,12 +40,11 @@ struct AdamW;
 template <class MasterFormat, class MomentFormat>
 struct AdamW<MasterWeights<MasterFormat>, Moments<MomentFormat>> {
   /// The optimizer of one model, or of one rank's shards of it.
+  /// @tparam W  format of the weights
   /// @tparam G  format of the gradients that it updates with
-  template <class Model, class G = typename Model::G>
+  template <class W, class G, Device D>
   class For {
    public:
-    using D = typename Model::DeviceType;
-    using W = typename Model::T;
     static constexpr bool has_master =
         std::is_same_v<MasterFormat, Fp32> && !std::is_same_v<W, float>;
 
@@ -59,28 +58,27 @@ struct AdamW<MasterWeights<MasterFormat>, Moments<MomentFormat>> {
     }
 
     /// Lays the state out in the arena. Writes nothing: see `initialize`.
-    /// @param ranks  whose `visit_shards` says what this rank updates; see `OneRank`
-    /// @param seed   of stochastic rounding
-    template <class Ranks>
-    For(Arena<D>& arena, Model& model, const Ranks& ranks, const AdamWSettings& settings,
-        std::uint64_t seed)
+    /// @param shards  what this rank updates
+    /// @param seed    of stochastic rounding
+    For(Arena<D>& arena, const std::vector<RunShard<W, G, D>>& shards,
+        const AdamWSettings& settings, std::uint64_t seed)
         : settings_(settings), seed_(static_cast<std::int64_t>(seed)) {
       constexpr auto kind = MemoryKind::optimizer;
       std::uint64_t number = 0;
-      ranks.visit_shards(model, [&](const RunShard<W, G, D>& shard, const auto& each) {
+      for (const RunShard<W, G, D>& shard : shards) {
         const Index size = shard.weights.size();
         float* master = has_master ? arena.template take<float>(kind, size) : nullptr;
         auto* first_moment = arena.template take<MomentFormat>(kind, size);
         auto* second_moment = arena.template take<MomentFormat>(kind, size);
-        each([&](const auto& parameter) {
-          const Index begin = std::max(parameter.offset, shard.begin);
-          const Index end =
-              std::min(parameter.offset + parameter.weight.size(), shard.begin + size);
+        for (const ParameterPlace& parameter : shard.parameters) {
+          const auto [begin, end] = shard.part_of(parameter);
           const std::uint64_t random_stream = number++;
-          if (begin >= end) return;
-          const auto part = [&](auto* of_shard) {
+          if (begin == end) continue;
+          const Index place = shard.place_of(parameter, {begin, end});
+          const Index length = end - begin;
+          const auto part = [place, length](auto* of_shard) {
             return TensorView<std::remove_pointer_t<decltype(of_shard)>, 1, D>{
-                of_shard == nullptr ? nullptr : of_shard + (begin - shard.begin), {end - begin}};
+                of_shard == nullptr ? nullptr : of_shard + place, {length}};
           };
           Update update;
           update.weight = part(shard.weights.data());
@@ -90,11 +88,11 @@ struct AdamW<MasterWeights<MasterFormat>, Moments<MomentFormat>> {
           update.second_moment = part(second_moment);
           update.weight_decay = parameter.is_matrix() ? settings.weight_decay : 0.0f;
           update.random_stream = random_stream;
-          update.first_element = begin - parameter.offset;
+          update.first_element = begin;
           updates_.push_back(update);
-          places_.push_back({parameter.name, parameter.weight.shape()});
-        });
-      });
+          parameters_.push_back(parameter);
+        }
+      }
       step_ = {arena.template take<AdamWStep>(kind, 1), {1}};
     }
 
@@ -144,12 +142,12 @@ struct AdamW<MasterWeights<MasterFormat>, Moments<MomentFormat>> {
       for (std::size_t i = 0; i < updates_.size(); ++i) {
         const auto show = [&](const char* kind, auto state) {
           using Element = std::remove_pointer_t<decltype(state.data())>;
-          const Place& place = places_[i];
-          const std::string name = message("optimizer.", kind, '.', place.parameter);
-          if (state.size() == place.shape[0] * place.shape[1]) {
-            visitor(name, TensorView<Element, 2, D>(state.data(), place.shape));
+          const ParameterPlace& parameter = parameters_[i];
+          const std::string name = message("optimizer.", kind, '.', parameter.name);
+          if (state.size() == parameter.size()) {
+            visitor(name, TensorView<Element, 2, D>(state.data(), parameter.shape));
           } else {
-            visitor(name, state, updates_[i].first_element, place.shape);
+            visitor(name, state, updates_[i].first_element, parameter.shape);
           }
         };
         if constexpr (has_master) show("master", updates_[i].master);
@@ -168,7 +166,7 @@ struct AdamW<MasterWeights<MasterFormat>, Moments<MomentFormat>> {
                          const Context<D>& context) const {
       if constexpr (has_master) {
         for (std::size_t i = 0; i < updates_.size(); ++i) {
-          if (places_[i].parameter != name) continue;
+          if (parameters_[i].name != name) continue;
           const TensorView<float, 1, D> master = updates_[i].master;
           copy_to_device_sync(master.data(), values.data() + updates_[i].first_element,
                               master.bytes(), context);
@@ -184,13 +182,8 @@ struct AdamW<MasterWeights<MasterFormat>, Moments<MomentFormat>> {
     using Update = AdamWParameter<W, G, MomentFormat, D>;
 
     AdamWSettings settings_;
-    /// The parameter that an update is of.
-    struct Place {
-      std::string parameter;
-      typename TensorView<W, 2, D>::Shape shape;
-    };
     std::vector<Update> updates_;
-    std::vector<Place> places_;  ///< of the updates
+    std::vector<ParameterPlace> parameters_;  ///< that the updates are of
     TensorView<AdamWStep, 1, D> step_;
     std::int64_t steps_ = 0;
     std::int64_t seed_;

@@ -27,24 +27,22 @@ namespace octavo::inline OCTAVO_ABI {
 /// @tparam Reduce  the format that gradients travel in: `ReduceIn<…>`
 template <class Reduce = ReduceIn<>>
 struct DataParallel {
-  /// See OneRank::For.
-  template <class Model>
-  class For : public OneRank::For<Model> {
-    using Base = OneRank::For<Model>;
-    using W = typename Model::T;
-    using G = typename Model::G;
+  /// See OneRank::Memory.
+  template <class W, class G, Device D>
+  class Memory : public OneRank::Memory<W, G, D> {
+    using Base = OneRank::Memory<W, G, D>;
 
    public:
-    using D = typename Model::DeviceType;
     using Gradient = typename Reduce::template Sum<G>;
     using Run = ParameterRun<W, G, D>;
 
     /// @throws UsageError  if the model's runs cannot be cut into equal shards
-    For(Arena<D>& arena, Model& model, const Sharding& sharding)
-        : Base(arena, model, sharding), sharding_(sharding) {
+    Memory(Arena<D>& arena, const ModelRuns<W, G, D>& runs, const Sharding& sharding)
+        : Base(arena, runs, sharding), sharding_(sharding) {
       if (!shares()) return;
       Index largest = 0;
-      model.visit_runs([&](const Run& run, const auto&) {
+      for (const ModelRun<W, G, D>& in : runs) {
+        const Run& run = *in.run;
         require<UsageError>(run.size() % (Run::alignment * sharding_.ranks) == 0, "a run of ",
                             run.size(), " elements cannot be shared by ", sharding_.ranks,
                             " ranks; lay it out with ModelOptions::run_multiple");
@@ -56,7 +54,7 @@ struct DataParallel {
         shared.gradients = {arena.template take<Gradient>(MemoryKind::gradients, size), {size}};
         runs_.push_back(shared);
         largest = std::max(largest, run.size());
-      });
+      }
       constexpr auto kind = MemoryKind::communication;
       if constexpr (Reduce::is_packed) {
         const Index bytes = sharding_.ranks * PackedPart::bytes(largest / sharding_.ranks);
@@ -70,30 +68,71 @@ struct DataParallel {
       sums_ = {arena.template take<double>(kind, sums), {sharding_.ranks, StepStatus::sums}};
     }
 
+    [[nodiscard]] std::vector<RunShard<W, Gradient, D>> shards() const {
+      if constexpr (std::is_same_v<Gradient, G>) {
+        if (!shares()) return Base::shards();
+      }
+      std::vector<RunShard<W, Gradient, D>> result;
+      const ModelRuns<W, G, D>& runs = Base::runs();
+      for (std::size_t i = 0; i < runs.size(); ++i) {
+        const Index begin = runs[i].run->size() / sharding_.ranks * sharding_.rank;
+        result.push_back({runs_[i].weights, runs_[i].gradients, begin, runs[i].places()});
+      }
+      return result;
+    }
+
+   protected:
+    /// A run of parameters whose work ranks share.
+    struct Shared {
+      const Run* run;
+      TensorView<W, 1, D> weights;           ///< [a shard], this rank's
+      TensorView<Gradient, 1, D> gradients;  ///< [a shard], summed over ranks
+    };
+
+    /// Whether there is anything to send or to sum.
+    [[nodiscard]] bool shares() const {
+      return sharding_.ranks > 1 || !std::is_same_v<Gradient, G>;
+    }
+    template <class T>
+    [[nodiscard]] TensorView<T, 1, D> shard_of(TensorView<T, 1, D> run) const {
+      const Index size = run.size() / sharding_.ranks;
+      return run.rows(size * sharding_.rank, size);
+    }
+    Sharding sharding_;
+    std::vector<Shared> runs_;  ///< in the order of forwards; empty where nothing is shared
+    TensorView<std::byte, 1, D> packed_;    ///< [of the largest run], empty unless packed
+    TensorView<std::byte, 1, D> received_;  ///< [of the largest run], gradients from all ranks
+    TensorView<double, 2, D> sums_;         ///< [ranks, StepStatus::sums]
+  };
+
+  /// See OneRank::For.
+  template <class W, class G, Device D>
+  class For : public Memory<W, G, D>, public StepHooks<W, G, D>, public RankWork<D> {
+    using Base = Memory<W, G, D>;
+    using Base::packed_;
+    using Base::received_;
+    using Base::runs_;
+    using Base::shard_of;
+    using Base::sharding_;
+    using Base::shares;
+    using Base::sums_;
+    using typename Base::Shared;
+
+   public:
+    using Base::Base;
+    using typename Base::Gradient;
+    using typename Base::Run;
+
     void start(const Context<D>& context, Communicator<D>& ranks) {
       ranks_ = &ranks;
-      if (shares()) lane_ = std::make_unique<Lane<D>>(context);
+      if (!shares()) return;
+      lane_ = std::make_unique<Lane<D>>(context);
+      progress_ = std::vector<Progress>(runs_.size());
     }
 
-    [[nodiscard]] bool weights_are_whole() const { return !sharding_.shards_weights(); }
+    [[nodiscard]] bool weights_are_whole() const override { return !sharding_.shards_weights(); }
 
-    template <class Visitor>
-    void visit_shards(Model& model, Visitor&& visitor) const {
-      std::size_t number = 0;
-      model.visit_runs([&](const Run& run, const auto& each) {
-        RunShard<W, Gradient, D> shard{
-            run.weights(), {}, run.size() / sharding_.ranks * sharding_.rank};
-        if (shares()) {
-          shard.weights = runs_[number].weights;
-          shard.gradients = runs_[number++].gradients;
-        } else if constexpr (std::is_same_v<Gradient, G>) {
-          shard.gradients = run.gradients();
-        }
-        visitor(shard, each);
-      });
-    }
-
-    [[nodiscard]] Index total_targets(Index local) {
+    [[nodiscard]] Index total_targets(Index local) override {
       std::vector<Index> all(static_cast<std::size_t>(sharding_.ranks));
       ranks_->all_gather_host_sync(std::as_bytes(std::span(&local, 1)),
                                    std::as_writable_bytes(std::span(all)), "numbers of targets");
@@ -102,32 +141,38 @@ struct DataParallel {
       return total;
     }
 
-    void rehearse(bool rehearses) { rehearses_ = rehearses; }
+    void rehearse(bool rehearses) override { rehearses_ = rehearses; }
 
-    void weights_moved() {
-      for (Shared& shared : runs_) shared.state = Weights::absent;
+    void weights_moved() override {
+      for (Progress& progress : progress_) progress.weights = Weights::absent;
     }
-    void gather_weights(const Context<D>&) {
+    void gather_weights(const Context<D>&) override {
       if (!weights_are_whole()) return;
       for (std::size_t i = 0; i < runs_.size(); ++i) gather(i, 1);
     }
-    void begin_micro_batch(Index number, const Context<D>& context) {
+    void begin_micro_batch(Index number, const Context<D>& context) override {
       accumulates_ = sharding_.reduces_each_micro_batch() && number > 0;
-      // Its forward overwrites gradients that may still be on their way.
-      if (accumulates_) join(context);
+      // Where gradients lie over activations, its forward overwrites some that are on their way.
+      if (accumulates_ && !sharding_.shards_gradients()) join(context);
     }
 
-    void weights_written(const Run& run, const Context<D>& context) {
+    void weights_written(const Run& run, const Context<D>& context) override {
       if (weights_are_whole()) return;
       const Shared& shared = runs_[number_of(run)];
       copy_on_device(shared.weights.data(), shard_of(run.weights()).data(), shared.weights.bytes(),
                      context);
     }
-    void before_quantize(const Run& run, const Context<D>&) { gather(run, 1); }
-    void before_forward(const Run& run, const Context<D>&) { gather(run, 1); }
-    void before_backward(const Run& run, const Context<D>&) { gather(run, -1); }
+    void before_quantize(const Run& run, const Context<D>&) override { gather(run, 1); }
+    void before_forward(const Run& run, const Context<D>&) override { gather(run, 1); }
+    void before_backward(const Run& run, const Context<D>&) override {
+      gather(run, -1);
+      for (std::size_t i = 0; i < runs_.size(); ++i) {
+        const bool is_here = runs_[i].run->gradients().data() == run.gradients().data();
+        if (is_here && std::exchange(progress_[i].sends, false)) lane_->wait(progress_[i].sent);
+      }
+    }
 
-    void gradients_final(const Run& run, const Context<D>&) {
+    void gradients_final(const Run& run, const Context<D>&) override {
       if (!shares() || rehearses_) return;
       const Context<D>& beside = forked();
       const Index ranks = sharding_.ranks;
@@ -144,17 +189,25 @@ struct DataParallel {
         const auto* received = reinterpret_cast<const G*>(send(parts, beside));
         sum_parts(TensorView<const G, 2, D>{received, {ranks, size}}, sum, accumulates_, beside);
       }
+      Progress& progress = progress_[number_of(run)];
+      lane_->mark(progress.sent);
+      progress.sends = true;
     }
 
-    void join(const Context<D>&) {
-      if (shares()) lane_->join();
+    void join(const Context<D>&) override {
+      if (!shares()) return;
+      lane_->join();
+      for (Progress& progress : progress_) {
+        progress.sends = false;
+        if (progress.weights == Weights::coming) progress.weights = Weights::there;
+      }
     }
 
-    void maximum(TensorView<std::uint32_t, 1, D> amaxes, const Context<D>& context) {
+    void maximum(TensorView<std::uint32_t, 1, D> amaxes, const Context<D>& context) override {
       ranks_->all_reduce_max(amaxes, "amaxes", context);
     }
 
-    void sum(TensorView<StepStatus, 1, D> status, const Context<D>& context) {
+    void sum(TensorView<StepStatus, 1, D> status, const Context<D>& context) override {
       if (sharding_.ranks == 1) return;
       constexpr Index bytes = StepStatus::sums * static_cast<Index>(sizeof(double));
       const auto* own = reinterpret_cast<const std::byte*>(status.data());
@@ -166,23 +219,14 @@ struct DataParallel {
    private:
     enum class Weights { absent, coming, there };
 
-    /// A run of parameters whose work ranks share.
-    struct Shared {
-      const Run* run;
-      TensorView<W, 1, D> weights;           ///< [a shard], this rank's
-      TensorView<Gradient, 1, D> gradients;  ///< [a shard], summed over ranks
-      Weights state = Weights::absent;       ///< of those of all ranks, in the run's memory
+    /// What of a run is on its way.
+    struct Progress {
+      Weights weights = Weights::absent;  ///< those of all ranks, in the run's memory
+      bool sends = false;                 ///< gradients, which nobody may overwrite
+      typename Lane<D>::Mark gathered{};  ///< behind weights that are coming
+      typename Lane<D>::Mark sent{};      ///< behind gradients
     };
 
-    /// Whether there is anything to send or to sum.
-    [[nodiscard]] bool shares() const {
-      return sharding_.ranks > 1 || !std::is_same_v<Gradient, G>;
-    }
-    template <class T>
-    [[nodiscard]] TensorView<T, 1, D> shard_of(TensorView<T, 1, D> run) const {
-      const Index size = run.size() / sharding_.ranks;
-      return run.rows(size * sharding_.rank, size);
-    }
     template <class T, int Rank>
     [[nodiscard]] static auto bytes_of(TensorView<T, Rank, D> view) {
       using Byte = std::conditional_t<std::is_const_v<T>, const std::byte, std::byte>;
@@ -215,37 +259,39 @@ struct DataParallel {
     }
     void gather(std::size_t number, int direction) {
       enqueue_gather(number);
-      if (std::exchange(runs_[number].state, Weights::there) != Weights::there) lane_->join();
-      // A tied table is read once more at the end, where no run comes next.
-      const std::size_t before = std::exchange(last_, number);
-      const bool in_order = before <= number + 1 && number <= before + 1;
+      Progress& progress = progress_[number];
+      const bool was_there = progress.weights == Weights::there;
+      if (!was_there) lane_->wait(progress.gathered);
+      progress.weights = Weights::there;
+      const bool in_order = last_ <= number + 1 && number <= last_ + 1;
+      // A tied table is read between other runs, too: what comes next is told by those.
+      if (was_there && !in_order) return;
+      last_ = number;
       const std::size_t next = number + static_cast<std::size_t>(direction);
       if (in_order && next < runs_.size() && memory_of(next) != memory_of(number)) {
         enqueue_gather(next);
       }
     }
     void enqueue_gather(std::size_t number) {
-      Shared& shared = runs_[number];
-      if (shared.state != Weights::absent) return;
+      Progress& progress = progress_[number];
+      if (progress.weights != Weights::absent) return;
       for (std::size_t other = 0; other < runs_.size(); ++other) {
-        if (memory_of(other) == memory_of(number)) runs_[other].state = Weights::absent;
+        if (memory_of(other) == memory_of(number)) progress_[other].weights = Weights::absent;
       }
-      shared.state = Weights::coming;
-      const TensorView<const W, 1, D> own = shared.weights;
-      ranks_->all_gather(bytes_of(own), bytes_of(shared.run->weights()), "weights", forked());
+      progress.weights = Weights::coming;
+      const TensorView<const W, 1, D> own = runs_[number].weights;
+      ranks_->all_gather(bytes_of(own), bytes_of(runs_[number].run->weights()), "weights",
+                         forked());
+      lane_->mark(progress.gathered);
     }
     [[nodiscard]] const W* memory_of(std::size_t number) const {
       return runs_[number].run->weights().data();
     }
 
-    Sharding sharding_;
     Communicator<D>* ranks_ = nullptr;
     std::unique_ptr<Lane<D>> lane_;
-    std::vector<Shared> runs_;  ///< in the order of forwards; empty where nothing is shared
-    std::size_t last_ = 0;      ///< the run that a stage asked for last
-    TensorView<std::byte, 1, D> packed_;    ///< [of the largest run], empty unless packed
-    TensorView<std::byte, 1, D> received_;  ///< [of the largest run], gradients from all ranks
-    TensorView<double, 2, D> sums_;         ///< [ranks, StepStatus::sums]
+    std::vector<Progress> progress_;  ///< of the runs
+    std::size_t last_ = 0;            ///< the run that a stage asked for last
     bool rehearses_ = false;
     bool accumulates_ = false;  ///< on sums of the micro-batches before
   };

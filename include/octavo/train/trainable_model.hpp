@@ -50,43 +50,30 @@ template <class M>
 concept HasGemmRows = requires(const M& model) {
   { model.gemm_rows(Index{}) } -> std::same_as<GemmRows>;
 };
-/// Hooks that do not convert to `NoHooks&`. Those of ranks do, so that a model which takes that
-/// would call what does nothing in their place.
-struct AnyHooks : private NoHooks {
-  using NoHooks::before_backward;
-  using NoHooks::before_forward;
-  using NoHooks::before_quantize;
-  using NoHooks::gradients_final;
-  using NoHooks::weights_read;
-  using NoHooks::weights_written;
-};
 template <class M, class D = typename M::DeviceType>
-concept HasInitialize = requires(M& model, AnyHooks& hooks, Context<D>& context) {
+concept HasInitialize = requires(M& model, HooksOf<M>& hooks, Context<D>& context) {
   model.initialize_sync(std::uint64_t{}, hooks, context);
 };
 template <class M, class D = typename M::DeviceType>
 concept HasBind = requires(const M& model, Context<D>& context) {
   model.bind(context);
 };
-/// A visitor of anything. Not a lambda, which nvcc 13 does not take in a requirement.
-struct AnyVisitor {
-  template <class... Arguments>
-  void operator()(Arguments&&...) const {}
-};
 template <class M>
-concept HasVisitRuns = requires(M& model) {
-  model.visit_runs(AnyVisitor());
+concept HasRuns = requires(const M& model) {
+  {
+    model.runs()
+    } -> std::same_as<const ModelRuns<typename M::T, typename M::G, typename M::DeviceType>&>;
 };
 template <class M, class D = typename M::DeviceType>
-concept HasQuantizeWeights = requires(M& model, AnyHooks& hooks, const Context<D>& context) {
+concept HasQuantizeWeights = requires(M& model, HooksOf<M>& hooks, const Context<D>& context) {
   model.template quantize_weights<Mode::train>(hooks, context);
   model.template quantize_weights<Mode::evaluate>(hooks, context);
 };
 template <class M, class D = typename M::DeviceType>
 concept HasTrainMicroBatch = requires(M& model, const DeviceBatch<D>& batch,
                                       TensorView<float, 1, D> losses,
-                                      TensorView<const float, 1, D> gradient_scale, AnyHooks& hooks,
-                                      const Context<D>& context) {
+                                      TensorView<const float, 1, D> gradient_scale,
+                                      HooksOf<M>& hooks, const Context<D>& context) {
   model.train_micro_batch(batch, losses, gradient_scale, Accumulation{}, hooks, context);
 };
 template <class M, class D = typename M::DeviceType>
@@ -95,13 +82,13 @@ concept HasScaling = requires(const M& model) {
 };
 template <class M, class D = typename M::DeviceType>
 concept HasEvaluate = requires(M& model, const DeviceBatch<D>& batch,
-                               TensorView<float, 1, D> losses, AnyHooks& hooks,
+                               TensorView<float, 1, D> losses, HooksOf<M>& hooks,
                                const Context<D>& context) {
   model.evaluate(batch, losses, hooks, context);
 };
 template <class M, class D = typename M::DeviceType>
-concept HasLogits = requires(M& model, TensorView<const std::int32_t, 1, D> tokens, AnyHooks& hooks,
-                             const Context<D>& context) {
+concept HasLogits = requires(M& model, TensorView<const std::int32_t, 1, D> tokens,
+                             HooksOf<M>& hooks, const Context<D>& context) {
   {
     model.logits(tokens, BatchShape{}, Index{}, Index{}, hooks, context)
     } -> std::convertible_to<TensorView<typename M::T, 2, D>>;
@@ -123,12 +110,11 @@ concept HasHeadChunks = requires(const M& model) {
 }  // namespace detail
 
 /// A model that a `ModelSession` trains: a `Decoder`, or a class with the members that it has, each
-/// with the meaning that `Decoder` documents. Those that are given hooks are templates, as hooks
-/// are of any type.
+/// with the meaning that `Decoder` documents. Hooks are a `HooksOf<Model>&`.
 /// - `DeviceType`, and the formats `T` of weights and `G` of their gradients;
 /// - `static facts()`, `static precision()`, `static limits(batch, context)`;
 /// - a constructor `(Arena<D>&, BatchShape, ModelOptions, const DeviceLimits<D>&)`;
-/// - `gemm_rows`, `initialize_sync`, `bind`, `visit_runs`;
+/// - `gemm_rows`, `initialize_sync`, `bind`, `runs`;
 /// - `quantize_weights<Mode>`, `train_micro_batch`, `scaling`;
 /// - `evaluate`, `logits`;
 /// - `manifest`, `reset_counts`, `verify_step`, `head_chunks`.
@@ -136,7 +122,7 @@ template <class M>
 concept TrainableModel = detail::HasDeviceType<M> && detail::HasFormats<M> && detail::HasFacts<M> &&
     detail::HasPrecision<M> && detail::HasLimits<M> && detail::IsLaidOut<M> &&
     detail::HasGemmRows<M> && detail::HasInitialize<M> && detail::HasBind<M> &&
-    detail::HasVisitRuns<M> && detail::HasQuantizeWeights<M> && detail::HasTrainMicroBatch<M> &&
+    detail::HasRuns<M> && detail::HasQuantizeWeights<M> && detail::HasTrainMicroBatch<M> &&
     detail::HasScaling<M> && detail::HasEvaluate<M> && detail::HasLogits<M> &&
     detail::HasManifest<M> && detail::HasCounts<M> && detail::HasHeadChunks<M>;
 
@@ -169,27 +155,27 @@ struct TrainableModelCheck<M> {
   static_assert(HasGemmRows<M>,
                 "ModelSession: the model lacks GemmRows gemm_rows(Index micro_batches)");
   static_assert(HasInitialize<M>,
-                "ModelSession: the model lacks initialize_sync(std::uint64_t seed, hooks, "
-                "Context<D>&) for hooks of any type");
+                "ModelSession: the model lacks initialize_sync(std::uint64_t seed, "
+                "HooksOf<Model>&, Context<D>&)");
   static_assert(HasBind<M>, "ModelSession: the model lacks bind(Context<D>&) const");
-  static_assert(HasVisitRuns<M>,
-                "ModelSession: the model lacks visit_runs(visitor), which calls visitor(run, each) "
-                "for every ParameterRun");
+  static_assert(HasRuns<M>,
+                "ModelSession: the model lacks `const ModelRuns<T, G, D>& runs() const`, its "
+                "ParameterRuns and what lies in them");
   static_assert(HasQuantizeWeights<M>,
-                "ModelSession: the model lacks quantize_weights<Mode>(hooks, context) for hooks of "
-                "any type");
+                "ModelSession: the model lacks quantize_weights<Mode>(HooksOf<Model>&, "
+                "context)");
   static_assert(HasTrainMicroBatch<M>,
                 "ModelSession: the model lacks train_micro_batch(batch, losses, gradient_scale, "
-                "accumulation, hooks, context) with Decoder's arguments, for hooks of any type");
+                "accumulation, hooks, context) with Decoder's arguments");
   static_assert(HasScaling<M>,
                 "ModelSession: the model lacks `const ScalingTable<D>& scaling() const`");
   static_assert(
       HasEvaluate<M>,
       "ModelSession: the model lacks evaluate(batch, losses, hooks, context) with Decoder's "
-      "arguments, for hooks of any type");
+      "arguments");
   static_assert(HasLogits<M>,
                 "ModelSession: the model lacks logits(tokens, shape, begin, count, hooks, context) "
-                "with Decoder's arguments, for hooks of any type");
+                "with Decoder's arguments");
   static_assert(HasManifest<M>, "ModelSession: the model lacks `const Manifest& manifest() const`");
   static_assert(HasCounts<M>,
                 "ModelSession: the model lacks reset_counts() or verify_step(Index micro_batches), "

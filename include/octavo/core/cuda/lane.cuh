@@ -37,6 +37,23 @@ class Lane<Cuda> {
   };
   using Event = std::unique_ptr<std::remove_pointer_t<cudaEvent_t>, Destroy>;
 
+ public:
+  /// See Lane<Cpu>.
+  class Mark {
+    friend class Lane;
+    Event event_;
+  };
+  /// See Lane<Cpu>.
+  void mark(Mark& mark) const {
+    if (mark.event_ == nullptr) mark.event_ = new_event();
+    check(cudaEventRecord(mark.event_.get(), context_.stream()), "cudaEventRecord");
+  }
+  /// See Lane<Cpu>.
+  void wait(const Mark& mark) const {
+    check(cudaStreamWaitEvent(main_.stream(), mark.event_.get(), 0), "cudaStreamWaitEvent");
+  }
+
+ private:
   static Event new_event() {
     cudaEvent_t event = nullptr;
     check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "cudaEventCreateWithFlags");

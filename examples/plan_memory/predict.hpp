@@ -1,0 +1,123 @@
+// What a step should take on H200 cards: work over the rates that were measured there.
+#pragma once
+
+#include <plan_memory/options.hpp>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+namespace planner {
+
+/// What one H200 does inside of a step, and what links carry; medians of
+/// `benchmarks/results/step_parts-h200.md` and, of links, of NCCL between four cards.
+struct Rates {
+  double bf16_products = 685e12;        ///< operations a second
+  double fp8_products = 1260e12;        ///< scales of tensors
+  double fp8_row_products = 1170e12;    ///< scales of rows
+  double fp8_block_products = 1150e12;  ///< scales of blocks, forward and dgrad
+  double fp8_block_wgrad = 940e12;      ///< scales of blocks, the weights' gradients
+  double attention_forward = 560e12;    ///< causal operations a second
+  double attention_backward = 480e12;
+  double memory = 4.1e12;          ///< bytes a second, read and written
+  double between_kernels = 1.015;  ///< what is not in any part
+  /// Seconds for an element that goes into or comes out of a linear layer: norms, RoPE,
+  /// activations, casts.
+  double bf16_passes = 1.28e-12;
+  double fp8_passes = 1.65e-12;            ///< casts in the pass that makes the values
+  double current_scale_passes = 2.25e-12;  ///< the amax comes first
+  double node_link = 290e9;                ///< bytes a second of each card to all others of a host
+  double network = 45e9;  ///< and of each card to other hosts, of a 400 Gbit/s port
+  int cards_of_a_node = 8;
+  /// By how much collectives slow the products that they run beside.
+  double beside = 0.18;
+};
+
+/// Seconds of a step on each of the cards, by what takes them.
+struct Prediction {
+  double products = 0;
+  double attention = 0;
+  double passes = 0;
+  double optimizer = 0;
+  double communication = 0;  ///< that is exposed, or slows down what it is beside
+
+  [[nodiscard]] double step() const {
+    return products + attention + passes + optimizer + communication;
+  }
+};
+
+/// The rate of one product.
+inline double rate_of(const octavo::GemmEntry& gemm, const Rates& rates) {
+  using octavo::GemmScales;
+  if (!gemm.expected.is_fp8()) return rates.bf16_products;
+  if (gemm.scales_a == GemmScales::tensor) return rates.fp8_products;
+  if (gemm.scales_a == GemmScales::row) return rates.fp8_row_products;
+  return gemm.pass == octavo::GemmPass::weight_gradient ? rates.fp8_block_wgrad
+                                                        : rates.fp8_block_products;
+}
+
+/// @param gemms  that the model's manifest announces
+/// @param plan   of the memory, which says what the optimizer and ranks move
+inline Prediction predict(const Options& options, const octavo::ModelFacts& facts,
+                          const std::vector<octavo::GemmEntry>& gemms,
+                          const octavo::MemoryPlan& plan, const Rates& rates = {}) {
+  const auto sequence = static_cast<double>(options.sequence_length);
+  const double tokens = static_cast<double>(options.batch) * sequence;
+  const auto micro_batches = static_cast<double>(options.micro_batches);
+  const bool current = options.precision.find("tensorwise") != std::string::npos;
+  Prediction result;
+  for (const octavo::GemmEntry& gemm : gemms) {
+    const auto out = static_cast<double>(gemm.out);
+    const auto in = static_cast<double>(gemm.in);
+    const double times = gemm.recomputed ? 2 : 1;
+    result.products += times * 2 * tokens * out * in / rate_of(gemm, rates);
+    if (gemm.pass != octavo::GemmPass::forward || gemm.is_head) continue;
+    const double fp8 = current ? rates.current_scale_passes : rates.fp8_passes;
+    result.passes +=
+        times * tokens * (out + in) * (gemm.expected.is_fp8() ? fp8 : rates.bf16_passes);
+  }
+  const double causal = tokens * sequence * static_cast<double>(facts.attention_columns);
+  const double forwards = options.recompute == "block" ? 2 : 1;
+  result.attention =
+      forwards * 2 * causal / rates.attention_forward + 5 * causal / rates.attention_backward;
+  for (double* part : {&result.products, &result.attention, &result.passes}) {
+    *part *= micro_batches * rates.between_kernels;
+  }
+  // State and weights are read and written, gradients read twice; casts of weights are written.
+  const double parameters = 2 * static_cast<double>(facts.parameters);
+  result.optimizer =
+      (2 * static_cast<double>(plan.bytes(octavo::MemoryKind::optimizer)) +
+       4 * parameters / options.world +
+       static_cast<double>(plan.bytes(octavo::MemoryKind::quantized_weights)) + parameters) /
+      rates.memory;
+  if (options.world == 1) return result;
+  const double ranks = options.world;
+  const double link = options.world <= rates.cards_of_a_node ? rates.node_link : rates.network;
+  const double sent = parameters * (ranks - 1) / ranks / link;  // of all weights, or of gradients
+  const double reductions = options.zero == 1 ? 1 : micro_batches;
+  const double gathers = options.zero == 3 ? 2 * micro_batches : 1;
+  const double compute = result.products + result.attention + result.passes;
+  const double under_forward = options.zero == 3 ? compute : compute / 3 / micro_batches;
+  const double under_backward = options.zero == 1 ? compute * 2 / 3 / micro_batches : compute;
+  for (const auto& [time, cover] :
+       {std::pair{reductions * sent, under_backward}, std::pair{gathers * sent, under_forward}}) {
+    result.communication += std::max(0.0, time - cover) + rates.beside * std::min(time, cover);
+  }
+  return result;
+}
+
+inline void print_prediction(const Options& options, const Prediction& time) {
+  const auto ms = [](double seconds) { return 1000 * seconds; };
+  const double tokens = static_cast<double>(options.batch) *
+                        static_cast<double>(options.sequence_length * options.micro_batches);
+  fmt::print(
+      "\nPREDICTION for {}: {:.0f} ms a step, {:.0f} tokens/s a GPU\n"
+      "  products {:.0f} ms, attention {:.0f}, norms, activations and casts {:.0f}, optimizer "
+      "{:.0f}, communication {:.0f}\n",
+      options.world == 1 ? std::string("an H200") : fmt::format("{} H200", options.world),
+      ms(time.step()), tokens / time.step(), ms(time.products), ms(time.attention), ms(time.passes),
+      ms(time.optimizer), ms(time.communication));
+}
+
+}  // namespace planner

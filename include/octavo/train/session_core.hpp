@@ -1,0 +1,403 @@
+/// @file
+/// What a session does whatever its model is: inputs, the order of a step, evaluation, and what
+/// happens when something throws.
+#pragma once
+
+#include <octavo/comm/comm.hpp>
+#include <octavo/core/random.hpp>
+#include <octavo/memory/arena.hpp>
+#include <octavo/models/step_hooks.hpp>
+#include <octavo/train/one_rank.hpp>
+#include <octavo/train/session_inputs.hpp>
+#include <octavo/train/training_session.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace octavo::inline OCTAVO_ABI::detail {
+
+/// Names a parameter and says how many elements a user sees of it.
+struct ParameterFacts {
+  std::string name;
+  Index elements = 0;  ///< without rows that pad
+};
+
+/// A session without the types of its model, its optimizer and what its ranks do, so that most of a
+/// session is compiled once. `ModelSession` is the rest.
+template <Device D>
+class SessionCore : public TrainingSession {
+ public:
+  [[nodiscard]] StepResult step(const Batch& batch, double learning_rate) override {
+    check_batch(batch, options_.micro_batches, options_.batch, facts_.vocabulary);
+    require<ConfigError>(learning_rate >= 0 && std::isfinite(static_cast<float>(learning_rate)),
+                         "the learning rate is ", learning_rate,
+                         "; give a number from 0 on that FP32 holds");
+    bind();
+    weights_may_have_moved_ = true;
+    const Index counted = rank_work().total_targets(count_targets(batch.targets));
+    inputs_->copy_batch(batch, context_);
+    inputs_->copy_gradient_scale(counted, context_);
+    prepare_update(learning_rate, inputs_->staging());
+    try {
+      if (must_calibrate_ != 0) calibrate();
+      scaling().snapshot(context_);
+      replay_.run(context_, [this] { enqueue_step(); });
+    } catch (...) {
+      undo_step();
+      throw;
+    }
+    rank_work().weights_moved();
+    const StepStatus status = read_status_sync();
+    if (status.skip == 0) {
+      count_update();
+      must_calibrate_ = 0;
+    } else if (must_calibrate_ != 0) {
+      scaling().reset_sync(context_);
+    }
+    return {LossSum{status.loss_sum, counted}.mean(), static_cast<double>(status.gradient_norm),
+            status.skip != 0};
+  }
+
+  void begin_evaluation() override {
+    bind();
+    quantize_weights(Evaluates{true});
+    weights_may_have_moved_ = false;
+  }
+
+  [[nodiscard]] LossSum evaluate(const Batch& batch) override {
+    check_batch(batch, 1, options_.batch, facts_.vocabulary);
+    get_ready_for_evaluation();
+    try {
+      inputs_->copy_batch(batch, context_);
+      fill_zero(buffers_.status.data(), buffers_.status.bytes(), context_);
+      evaluate_losses(inputs_->micro_batch(0));
+      add_losses(buffers_.losses, buffers_.status, context_);
+      rank_work().join(context_);
+      return {read_status_sync().loss_sum, count_targets(batch.targets)};
+    } catch (...) {
+      settle();
+      throw;
+    }
+  }
+
+  void next_token_logits(std::span<const std::int32_t> tokens, std::span<float> logits) override {
+    const auto count = static_cast<Index>(tokens.size());
+    require<ShapeError>(count > 0 && count <= options_.batch.tokens, "next_token_logits: got ",
+                        count, " tokens; give 1 to ", options_.batch.tokens);
+    require<ShapeError>(static_cast<Index>(logits.size()) == facts_.vocabulary,
+                        "next_token_logits: got room for ", logits.size(),
+                        " logits; the model has ", facts_.vocabulary);
+    for (const std::int32_t token : tokens) check_token(token, facts_.vocabulary);
+    get_ready_for_evaluation();
+    // Some GEMMs in FP8 need rows in sixteens. What follows a token changes nothing for it, but
+    // where a current scale is of a whole tensor, which the filler is part of.
+    const Index padded = std::min(round_up(count, 16), options_.batch.tokens);
+    const auto device_tokens = buffers_.tokens.rows(0, padded);
+    try {
+      fill_zero(device_tokens.data(), device_tokens.bytes(), context_);
+      inputs_->copy_tokens(tokens, {}, context_);
+      read_logits_sync(device_tokens, count - 1, logits);
+    } catch (...) {
+      settle();
+      throw;
+    }
+  }
+
+  [[nodiscard]] const MemoryPlan& memory() const override { return arena_.plan(); }
+  [[nodiscard]] std::size_t allocated_bytes() const override { return arena_.allocated(); }
+  [[nodiscard]] const ModelFacts& facts() const override { return facts_; }
+  [[nodiscard]] Index micro_batches() const override { return options_.micro_batches; }
+  [[nodiscard]] const ReplayCounts& replays() const override { return replay_.counts(); }
+  [[nodiscard]] std::vector<GemmPlanRecord> gemm_plans() const override {
+    return octavo::gemm_plans(context_);
+  }
+  [[nodiscard]] GemmPlanSummary gemm_plan_summary() const override {
+    return octavo::gemm_plan_summary(context_);
+  }
+  [[nodiscard]] std::vector<OperandReport> operands() override {
+    return scaling().report_sync(context_);
+  }
+
+  [[nodiscard]] std::vector<StateEntry> state() override {
+    rank_work().gather_weights(context_);
+    StateCollector<D> collector(context_);
+    collector.say("session.recipe", precision());
+    visit_weights(collector);
+    scaling().visit_state(collector);
+    visit_optimizer(collector);
+    collector("session.must_calibrate", must_calibrate_);
+    std::vector<StateEntry> entries = collector.take();
+    for (StateEntry& entry : entries) {
+      entry.write_sync = [this, write = std::move(entry.write_sync)](const std::byte* source) {
+        note_new_state();
+        write(source);
+      };
+    }
+    return entries;
+  }
+
+  [[nodiscard]] LossSum sum_over_ranks(const LossSum& own) override {
+    LossSum total;
+    for (const LossSum& of_rank : of_all_ranks(own, "sums of losses")) {
+      total.sum += of_rank.sum;
+      total.tokens += of_rank.tokens;
+    }
+    return total;
+  }
+  [[nodiscard]] std::int64_t largest_over_ranks(std::int64_t own) override {
+    return std::ranges::max(of_all_ranks(own, "signals"));
+  }
+
+ protected:
+  /// Whether weights are quantised for an evaluation, or to train with.
+  struct Evaluates {
+    bool value;
+  };
+
+  /// @param communicator  null: the session trains alone
+  SessionCore(const SessionOptions& options, Context<D>& context, Communicator<D>* communicator,
+              const MemoryPlan& plan, ModelFacts facts)
+      : communicator_(communicator == nullptr ? alone_ : *communicator),
+        options_(options),
+        context_(context),
+        arena_(plan, context),
+        facts_(std::move(facts)) {}
+
+  /// Ends a session's construction, once its parts have their memory.
+  /// @param parameters  of blocks that the shape knows nothing of, too
+  /// @throws UsageError  for a name that two parameters have, of which `set_weight` and a saved
+  ///                     state would know one
+  void start(const SessionBuffers<D>& buffers, std::vector<ParameterFacts> parameters) {
+    buffers_ = buffers;
+    inputs_.emplace(buffers, options_.batch, context_);
+    must_calibrate_ = scaling().has_histories() ? 1 : 0;
+    parameters_ = std::move(parameters);
+    facts_.parameters = 0;
+    std::vector<std::string> names;
+    names.reserve(parameters_.size());
+    for (const ParameterFacts& parameter : parameters_) {
+      facts_.parameters += parameter.elements;
+      names.push_back(parameter.name);
+    }
+    std::sort(names.begin(), names.end());
+    const auto twice = std::adjacent_find(names.begin(), names.end());
+    require<UsageError>(twice == names.end(), "two parameters of the model are called ",
+                        twice == names.end() ? "" : *twice,
+                        "; give their branches or layers names of their own");
+  }
+
+  /// Chooses the algorithms of all GEMMs that the manifest announces, before the first step. Those
+  /// that are to be tried are, in micro-batches of random tokens: between the kernels, on the
+  /// operands and under the load of a step. Of these micro-batches nothing is left: a step
+  /// overwrites all that they write but the scaling state, which is as new afterwards.
+  void choose_gemms() {
+    const Index micro_batches = options_.micro_batches;
+    const std::vector<GemmKey> keys = gemm_keys(manifest(), gemm_rows());
+    if (prepare_gemms(keys, options_.gemm_choice, context_) == 0) return;
+    copy_random_inputs();
+    const auto pass = [&] {
+      quantize_weights(Evaluates{false});
+      for (Index m = 0; m < std::min<Index>(micro_batches, 2); ++m) {
+        train(m, {.first = m == 0, .last = false});
+      }
+      scaling().update(context_);
+    };
+    rank_work().rehearse(true);
+    rehearse_gemms_sync(pass, context_);
+    rank_work().rehearse(false);
+    reset_counts();
+    scaling().reset_sync(context_);
+  }
+
+  /// What was cast or gathered before is not of what is about to be written.
+  void note_new_state() {
+    weights_may_have_moved_ = true;
+    rank_work().weights_moved();
+  }
+
+  /// After a weight was set: old maxima would keep the new weight's scale.
+  void forget_histories() {
+    if (!scaling().has_histories() || must_calibrate_ != 0) return;
+    scaling().reset_sync(context_);
+    must_calibrate_ = 1;
+  }
+
+  [[nodiscard]] const SessionOptions& options() const { return options_; }
+  [[nodiscard]] Context<D>& context() const { return context_; }
+  [[nodiscard]] Communicator<D>& communicator() const { return communicator_; }
+  [[nodiscard]] Arena<D>& arena() { return arena_; }
+  [[nodiscard]] const SessionBuffers<D>& buffers() const { return buffers_; }
+  [[nodiscard]] const std::vector<ParameterFacts>& parameters() const { return parameters_; }
+
+ private:
+  /// What the parts of a session do; all enqueue but where their names say `_sync`.
+  virtual void bind() = 0;
+  virtual void quantize_weights(Evaluates evaluates) = 0;
+  virtual void train_micro_batch(const DeviceBatch<D>& batch, Accumulation accumulation) = 0;
+  virtual void evaluate_losses(const DeviceBatch<D>& batch) = 0;
+  /// The logits of one row of a sequence, to the host.
+  virtual void read_logits_sync(TensorView<const std::int32_t, 1, D> tokens, Index row,
+                                std::span<float> logits) = 0;
+  [[nodiscard]] virtual const ScalingTable<D>& scaling() const = 0;
+  [[nodiscard]] virtual GemmRows gemm_rows() const = 0;
+  virtual void reset_counts() = 0;
+  virtual void verify_step() const = 0;
+  [[nodiscard]] virtual RankWork<D>& rank_work() = 0;
+  virtual void prepare_update(double learning_rate, Staging<D>& staging) = 0;
+  virtual void add_squared_norms() = 0;
+  virtual void update_weights() = 0;
+  virtual void count_update() = 0;
+  virtual void visit_weights(StateCollector<D>& collector) = 0;
+  virtual void visit_optimizer(StateCollector<D>& collector) = 0;
+
+  [[nodiscard]] Index rows() const { return options_.batch.rows(); }
+
+  /// What each of the ranks has, in their order.
+  template <class T>
+  [[nodiscard]] std::vector<T> of_all_ranks(const T& own, const char* what) {
+    std::vector<T> all(static_cast<std::size_t>(communicator_.size()));
+    communicator_.all_gather_host_sync(std::as_bytes(std::span(&own, 1)),
+                                       std::as_writable_bytes(std::span(all)), what);
+    return all;
+  }
+
+  /// Tokens that are as likely as any others, for as many micro-batches as a rehearsal runs.
+  void copy_random_inputs() {
+    const auto vocabulary = static_cast<std::uint64_t>(facts_.vocabulary);
+    const Index count = rows() * std::min<Index>(options_.micro_batches, 2);
+    std::vector<std::int32_t> tokens(static_cast<std::size_t>(count));
+    for (std::size_t i = 0; i < tokens.size(); ++i) {
+      tokens[i] = static_cast<std::int32_t>(random_word({options_.seed, 0}, i) * vocabulary >> 32);
+    }
+    inputs_->copy_batch({tokens, tokens}, context_);
+    inputs_->copy_gradient_scale(count, context_);
+  }
+
+  /// Fills the histories of delayed scales before the first step, which would otherwise cast with
+  /// scales of 1: in E5M2, that makes zero of nearly all of a gradient. The step overwrites all
+  /// else that this writes. An amax is measured right once the casts before it have their scales,
+  /// and a gradient meets two casts in a block: hence two passes. They are over all of the step's
+  /// micro-batches, as its own is, so that scales do not depend on how its tokens are split.
+  /// Enqueues; does not synchronise.
+  void calibrate() {
+    constexpr int passes = 2;
+    for (int pass = 0; pass < passes; ++pass) {
+      quantize_weights(Evaluates{false});
+      for (Index m = 0; m < options_.micro_batches; ++m) {
+        train(m, {.first = m == 0, .last = false});
+      }
+      rank_work().join(context_);
+      update_scaling();
+    }
+  }
+
+  /// Moves the histories of delayed scales, alike on all ranks.
+  void update_scaling() {
+    if (scaling().has_histories()) rank_work().maximum(scaling().amaxes(), context_);
+    scaling().update(context_);
+  }
+
+  void train(Index number, Accumulation accumulation) {
+    train_micro_batch(inputs_->micro_batch(number), accumulation);
+  }
+
+  /// Everything between the step's inputs and its status, without synchronisation or allocation.
+  /// Nothing here depends on the host's values, so that one record of it serves every step.
+  /// @throws ManifestError  before the weights change, if other GEMMs ran than the manifest says
+  void enqueue_step() {
+    RankWork<D>& ranks = rank_work();
+    const TensorView<StepStatus, 1, D> status = buffers_.status;
+    reset_counts();
+    ranks.weights_moved();  // a record of the step gathers them, whatever was there before
+    fill_zero(status.data(), status.bytes(), context_);
+    scaling().clear_statistics(context_);
+    quantize_weights(Evaluates{false});
+    const bool each = options_.sharding.reduces_each_micro_batch();
+    for (Index m = 0; m < options_.micro_batches; ++m) {
+      ranks.begin_micro_batch(m, context_);
+      train(m, {.first = each || m == 0, .last = each || m + 1 == options_.micro_batches});
+      add_losses(buffers_.losses, status, context_);
+    }
+    verify_step();
+    ranks.join(context_);
+    update_scaling();
+    add_squared_norms();
+    scaling().add_nonfinite(status, context_);
+    ranks.sum(status, context_);
+    decide_step(options_.max_gradient_norm, status, context_);
+    update_weights();
+    scaling().restore_if_skipped(status, context_);
+  }
+
+  /// After a call that threw: waits until the device has read its inputs, so that others can be
+  /// copied, and keeps no casts of an evaluation, of which some may be missing. The call's error is
+  /// the one to tell, not one of this.
+  void settle() noexcept {
+    weights_may_have_moved_ = true;
+    attempt([this] { rank_work().join(context_); });
+    attempt([this] { context_.synchronize(); });
+  }
+
+  /// Takes back what a step that threw has moved: before its weights changed, the scaling state
+  /// only.
+  void undo_step() noexcept {
+    settle();
+    attempt([this] {
+      if (must_calibrate_ != 0) {
+        scaling().reset_sync(context_);
+      } else {
+        scaling().restore(context_);
+      }
+    });
+  }
+
+  template <class Action>
+  static void attempt(const Action& action) noexcept {
+    try {
+      action();
+    } catch (...) {
+      return;
+    }
+  }
+
+  StepStatus read_status_sync() const {
+    communicator_.wait_sync(context_, "step");
+    StepStatus result{};
+    copy_to_host_sync(&result, buffers_.status.data(), sizeof(result), context_);
+    return result;
+  }
+
+  static Index count_targets(std::span<const std::int32_t> targets) {
+    return static_cast<Index>(
+        std::count_if(targets.begin(), targets.end(), [](std::int32_t t) { return t >= 0; }));
+  }
+
+  /// Evaluation multiplies with casts of the weights as they are now.
+  void get_ready_for_evaluation() {
+    if (weights_may_have_moved_) {
+      begin_evaluation();
+    } else {
+      bind();
+    }
+  }
+
+  SelfComm<D> alone_;
+  Communicator<D>& communicator_;
+  SessionOptions options_;
+  Context<D>& context_;
+  Arena<D> arena_;
+  ModelFacts facts_;
+  SessionBuffers<D> buffers_;
+  std::vector<ParameterFacts> parameters_;
+  std::optional<SessionInputs<D>> inputs_;
+  Replay<D> replay_;
+  std::int64_t must_calibrate_ = 0;     ///< 1: before the next step, until one was not skipped
+  bool weights_may_have_moved_ = true;  ///< since they were quantised for evaluation
+};
+
+}  // namespace octavo::inline OCTAVO_ABI::detail

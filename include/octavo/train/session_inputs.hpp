@@ -1,0 +1,148 @@
+/// @file
+/// What a session is given for a step: its checks, and its way to the device.
+#pragma once
+
+#include <octavo/core/error.hpp>
+#include <octavo/kernels/adamw.hpp>
+#include <octavo/kernels/step_status.hpp>
+#include <octavo/memory/arena.hpp>
+#include <octavo/memory/buffer.hpp>
+#include <octavo/tensor/batch.hpp>
+#include <octavo/train/batch.hpp>
+#include <octavo/train/training_session.hpp>
+
+#include <algorithm>
+#include <functional>
+#include <span>
+#include <vector>
+
+namespace octavo::inline OCTAVO_ABI::detail {
+
+inline void check_token(std::int32_t token, Index vocabulary) {
+  require<ConfigError>(token >= 0 && token < vocabulary, "token ", token,
+                       " lies outside of the vocabulary of ", vocabulary,
+                       "; use the tokenizer that the model was made for");
+}
+
+inline void check_documents(std::span<const Index> documents, Index tokens, BatchShape shape) {
+  require<ConfigError>(documents.empty() || shape.most_documents > 0, "the batch ",
+                       "says where documents begin, but the session was made for batches that do "
+                       "not; set most_documents of its options' batch");
+  if (documents.empty()) return;
+  const Index outside = documents.front() < 0 ? documents.front() : documents.back();
+  require<ConfigError>(documents.front() >= 0 && documents.back() < tokens,
+                       "a document begins at token ", outside, ", but the batch has tokens 0 to ",
+                       tokens - 1);
+  const auto wrong = std::adjacent_find(documents.begin(), documents.end(), std::greater_equal<>());
+  if (wrong == documents.end()) return;
+  throw ConfigError(message("documents begin at tokens ", wrong[0], " and then ", wrong[1],
+                            "; give ascending places, each once"));
+}
+
+/// @throws ShapeError   for a wrong number of tokens
+/// @throws ConfigError  for a token outside of the vocabulary, or documents that cannot be
+inline void check_batch(const Batch& batch, Index micro_batches, BatchShape shape,
+                        Index vocabulary) {
+  const auto& [tokens, targets, documents] = batch;
+  const Index expected = micro_batches * shape.rows();
+  require<ShapeError>(
+      tokens.size() == static_cast<std::size_t>(expected) && targets.size() == tokens.size(),
+      "got ", tokens.size(), " tokens and ", targets.size(), " targets, but ", expected,
+      " of each are needed");
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    require<ConfigError>(tokens[i] >= 0 && tokens[i] < vocabulary && targets[i] < vocabulary,
+                         "token ", tokens[i], " or target ", targets[i], " at position ", i,
+                         " lies outside of the vocabulary of ", vocabulary,
+                         "; use the tokenizer that the model was made for");
+  }
+  check_documents(documents, expected, shape);
+}
+
+/// What a session's steps and evaluations read and write beside its model.
+template <Device D>
+struct SessionBuffers {
+  SessionBuffers() = default;
+  SessionBuffers(Arena<D>& arena, const SessionOptions& options) {
+    constexpr auto kind = MemoryKind::activations;
+    const Index rows = options.batch.rows();
+    const Index all = rows * options.micro_batches;
+    tokens = {arena.template take<std::int32_t>(kind, all), {all}};
+    targets = {arena.template take<std::int32_t>(kind, all), {all}};
+    const Index tables = document_table_elements(options.batch) * options.micro_batches;
+    document_tables = {arena.template take<std::int32_t>(kind, tables), {tables}};
+    gradient_scale = {arena.template take<float>(kind, 1), {1}};
+    losses = {arena.template take<float>(kind, rows), {rows}};
+    status = {arena.template take<StepStatus>(kind, 1), {1}};
+  }
+
+  [[nodiscard]] std::size_t staged_bytes() const {
+    return tokens.bytes() + targets.bytes() + document_tables.bytes() + gradient_scale.bytes() +
+           sizeof(AdamWStep);
+  }
+
+  TensorView<std::int32_t, 1, D> tokens;   ///< [micro_batches · rows]
+  TensorView<std::int32_t, 1, D> targets;  ///< [micro_batches · rows]
+  /// [micro_batches · elements of a batch's tables]; see documents_over
+  TensorView<std::int32_t, 1, D> document_tables;
+  TensorView<float, 1, D> gradient_scale;  ///< [1]: 1 / number of targets in the step, of all ranks
+  TensorView<float, 1, D> losses;          ///< [rows]
+  TensorView<StepStatus, 1, D> status;     ///< [1]
+};
+
+/// Brings batches to the device. It has read those before: each call of a session that copies some
+/// ends with a result from the device, or waits if what it enqueues throws.
+template <Device D>
+class SessionInputs {
+ public:
+  SessionInputs(const SessionBuffers<D>& buffers, BatchShape shape, const Context<D>& context)
+      : buffers_(buffers),
+        shape_(shape),
+        document_tables_(static_cast<std::size_t>(buffers.document_tables.size())),
+        staging_(buffers.staged_bytes(), context) {}
+
+  void copy_tokens(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets,
+                   const Context<D>& context) {
+    staging_.begin();
+    staging_.copy(buffers_.tokens.data(), tokens.data(), tokens.size_bytes(), context);
+    staging_.copy(buffers_.targets.data(), targets.data(), targets.size_bytes(), context);
+  }
+
+  /// Of as many micro-batches as the batch has. Where documents lie is on the device, too: one
+  /// record of the step serves all batches.
+  void copy_batch(const Batch& batch, const Context<D>& context) {
+    const auto elements = static_cast<std::size_t>(document_table_elements(shape_));
+    const std::span<std::int32_t> tables(document_tables_);
+    std::size_t used = 0;
+    for (Index row = 0; elements != 0 && row < static_cast<Index>(batch.tokens.size());
+         row += shape_.rows(), used += elements) {
+      write_document_tables(batch.documents, row, shape_, tables.subspan(used, elements));
+    }
+    copy_tokens(batch.tokens, batch.targets, context);
+    staging_.copy(buffers_.document_tables.data(), tables.data(), used * sizeof(std::int32_t),
+                  context);
+  }
+
+  /// On the device, so that one record of the step serves every number of targets.
+  void copy_gradient_scale(Index targets, const Context<D>& context) {
+    const float scale = 1.0f / static_cast<float>(std::max<Index>(1, targets));
+    staging_.copy(buffers_.gradient_scale.data(), &scale, sizeof(scale), context);
+  }
+
+  [[nodiscard]] DeviceBatch<D> micro_batch(Index number) const {
+    const Index begin = number * shape_.rows();
+    const Index tables = number * document_table_elements(shape_);
+    return {buffers_.tokens.rows(begin, shape_.rows()), buffers_.targets.rows(begin, shape_.rows()),
+            documents_over<D>(buffers_.document_tables.data() + tables, shape_)};
+  }
+
+  /// For what else goes to the device with a step's inputs.
+  [[nodiscard]] Staging<D>& staging() { return staging_; }
+
+ private:
+  SessionBuffers<D> buffers_;
+  BatchShape shape_;
+  std::vector<std::int32_t> document_tables_;  ///< on their way to the device
+  Staging<D> staging_;
+};
+
+}  // namespace octavo::inline OCTAVO_ABI::detail

@@ -1,0 +1,59 @@
+#include <octavo/core/error.hpp>
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <sstream>
+#include <string>
+#include <string_view>
+
+namespace {
+
+using octavo::message;
+
+template <class... Parts>
+std::string streamed(const Parts&... parts) {
+  std::ostringstream text;
+  (text << ... << parts);
+  return text.str();
+}
+
+TEST(Message, WritesWholeNumbersAsAStreamDoes) {
+  const auto same = [](auto number) { EXPECT_EQ(message(number), streamed(number)); };
+  same(0), same(-7), same(true), same(false);
+  same(std::numeric_limits<int>::min());
+  same(std::numeric_limits<std::int64_t>::min()), same(std::numeric_limits<std::int64_t>::max());
+  same(std::numeric_limits<std::uint64_t>::max()), same(std::numeric_limits<std::size_t>::max());
+  same(std::numeric_limits<long long>::max()), same(std::uint16_t{65535});
+  EXPECT_EQ(message(std::int8_t{65}), "65") << "small numbers are no characters";
+}
+
+TEST(Message, WritesRealNumbersAsAStreamDoes) {
+  for (const double number : {0.0, -0.0, 1.0, -2.5, 0.1, 1.0 / 3, 123456.0, 1234567.0, 1e-5, 0.0001,
+                              6.02e23, -1e300, 5e-324, double{INFINITY}, double{NAN}}) {
+    EXPECT_EQ(message(number), streamed(number));
+    const auto single = static_cast<float>(number);
+    EXPECT_EQ(message(single), streamed(single));
+  }
+}
+
+TEST(Message, JoinsTextOfEveryKind) {
+  const std::string name = "blocks.0";
+  EXPECT_EQ(message("the ", name, std::string_view(" has "), 3, 'x', 4.5f, "!"),
+            "the blocks.0 has 3x4.5!");
+}
+
+TEST(Require, ThrowsTheJoinedPartsUnlessTheConditionHolds) {
+  EXPECT_NO_THROW(octavo::require<octavo::ConfigError>(true, "never"));
+  try {
+    octavo::require<octavo::ConfigError>(false, "batch is ", 0, "; give at least ", 1);
+    FAIL() << "did not throw";
+  } catch (const octavo::ConfigError& error) {
+    EXPECT_STREQ(error.what(), "batch is 0; give at least 1");
+  }
+}
+
+}  // namespace

@@ -1,0 +1,27 @@
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstddef>
+#include <tuple>
+
+namespace support {
+
+/// The types that a suite runs with. Builds with OCTAVO_TEST_FEW_TYPES, which look for misuse of
+/// memory or at how code is written, take the first and the last only: numbers are the others'
+/// task.
+#ifdef OCTAVO_TEST_FEW_TYPES
+template <class... All>
+struct FewTypes {
+  using Tuple = std::tuple<All...>;
+  using Types = testing::Types<std::tuple_element_t<0, Tuple>,
+                               std::tuple_element_t<sizeof...(All) - 1, Tuple>>;
+};
+template <class... All>
+using TestTypes = typename FewTypes<All...>::Types;
+#else
+template <class... All>
+using TestTypes = testing::Types<All...>;
+#endif
+
+}  // namespace support
