@@ -33,6 +33,13 @@ namespace detail {
 /// Neighbouring elements whose bits for one rounding come from one call of `philox`.
 inline constexpr int rounding_run = 8;
 
+/// Neighbouring elements of a parameter whose moments share a scale, where moments have scales.
+inline constexpr int moment_group = 128;
+
+/// Whether moments in this format have scales.
+template <class Moment>
+inline constexpr bool has_moment_scales = std::is_same_v<Moment, EightBit>;
+
 /// Rounds the result of a computation to a storage format: FP32 as it is, BF16 as
 /// `Bf16::stochastic` does, but without its branches, which would cost more than the update. What
 /// is not below the largest BF16 number loses its lower bits: it stays finite, Inf or a quiet NaN.
@@ -61,6 +68,13 @@ struct RoundingBits {
     return words[static_cast<std::size_t>(i / 2)] >> (i % 2 * 16);
   }
 };
+
+/// The bits for the second moment, where both moments are rounded to `EightBit` with the bits of
+/// the first: their bytes the other way round. Each is rounded with 16 random bits, and whether it
+/// goes up depends on the upper 8 of them but in one case of 256: so nearly not on the other.
+OCTAVO_HOST_DEVICE inline std::uint32_t swapped_bytes(std::uint32_t bits) {
+  return ((bits & 0x00ff00ffu) << 8) | ((bits >> 8) & 0x00ff00ffu);
+}
 
 /// What rounding the elements of the part from `rounding_run` · `run` on takes; nothing where `T`,
 /// the format that is rounded to, is FP32.

@@ -23,16 +23,17 @@ struct MasterWeights {
                 "MasterWeights: choose MasterWeights<Fp32> or MasterWeights<Bf16>");
 };
 
-/// The format of the optimizer's moments: `Fp32`, or `Bf16` with stochastic rounding.
+/// The format of the optimizer's moments: `Fp32`, or `Bf16` or `EightBit` with stochastic rounding.
 template <class Format>
 struct Moments {
-  static_assert(std::is_same_v<Format, Fp32> || std::is_same_v<Format, Bf16>,
-                "Moments: choose Moments<Fp32> or Moments<Bf16>");
+  static_assert(std::is_same_v<Format, Fp32> || std::is_same_v<Format, Bf16> ||
+                    std::is_same_v<Format, EightBit>,
+                "Moments: choose Moments<Fp32>, Moments<Bf16> or Moments<EightBit>");
 };
 
 /// AdamW's state and update.
 /// @tparam Master  `MasterWeights<Fp32>` or `MasterWeights<Bf16>`
-/// @tparam Moment  `Moments<Fp32>` or `Moments<Bf16>`
+/// @tparam Moment  `Moments<Fp32>`, `Moments<Bf16>` or `Moments<EightBit>`
 /// Source: Loshchilov and Hutter 2017, arXiv 1711.05101.
 template <class Master = MasterWeights<Fp32>, class Moment = Moments<Fp32>>
 struct AdamW;
@@ -48,6 +49,7 @@ struct AdamW<MasterWeights<MasterFormat>, Moments<MomentFormat>> {
     using W = typename Model::T;
     static constexpr bool has_master =
         std::is_same_v<MasterFormat, Fp32> && !std::is_same_v<W, float>;
+    static constexpr bool has_scales = detail::has_moment_scales<MomentFormat>;
 
     /// What it keeps, such as "AdamW with fp32 master weights and fp32 moments". Weights in FP32
     /// have no masters, whatever `Master` is: "AdamW with fp32 weights and fp32 moments".
@@ -72,15 +74,20 @@ struct AdamW<MasterWeights<MasterFormat>, Moments<MomentFormat>> {
         float* master = has_master ? arena.template take<float>(kind, size) : nullptr;
         auto* first_moment = arena.template take<MomentFormat>(kind, size);
         auto* second_moment = arena.template take<MomentFormat>(kind, size);
+        const Index groups = ceil_divide(size, detail::moment_group);
+        E8M0* first_scale = has_scales ? arena.template take<E8M0>(kind, groups) : nullptr;
+        E8M0* second_scale = has_scales ? arena.template take<E8M0>(kind, groups) : nullptr;
         each([&](const auto& parameter) {
           const Index begin = std::max(parameter.offset, shard.begin);
           const Index end =
               std::min(parameter.offset + parameter.weight.size(), shard.begin + size);
           const std::uint64_t random_stream = number++;
           if (begin >= end) return;
-          const auto part = [&](auto* of_shard) {
+          // Parameters and shards begin with a group: at multiples of ParameterRun::alignment.
+          const auto part = [&](auto* of_shard, Index group = 1) {
             return TensorView<std::remove_pointer_t<decltype(of_shard)>, 1, D>{
-                of_shard == nullptr ? nullptr : of_shard + (begin - shard.begin), {end - begin}};
+                of_shard == nullptr ? nullptr : of_shard + (begin - shard.begin) / group,
+                {ceil_divide(end - begin, group)}};
           };
           Update update;
           update.weight = part(shard.weights.data());
@@ -88,6 +95,10 @@ struct AdamW<MasterWeights<MasterFormat>, Moments<MomentFormat>> {
           update.master = part(master);
           update.first_moment = part(first_moment);
           update.second_moment = part(second_moment);
+          if constexpr (has_scales) {
+            update.first_scale = part(first_scale, detail::moment_group);
+            update.second_scale = part(second_scale, detail::moment_group);
+          }
           update.weight_decay = parameter.is_matrix() ? settings.weight_decay : 0.0f;
           update.random_stream = random_stream;
           update.first_element = begin - parameter.offset;
@@ -104,6 +115,8 @@ struct AdamW<MasterWeights<MasterFormat>, Moments<MomentFormat>> {
       for (const Update& update : updates_) {
         fill_zero(update.first_moment.data(), update.first_moment.bytes(), context);
         fill_zero(update.second_moment.data(), update.second_moment.bytes(), context);
+        fill_zero(update.first_scale.data(), update.first_scale.bytes(), context);
+        fill_zero(update.second_scale.data(), update.second_scale.bytes(), context);
         if constexpr (has_master) {
           widen(update.weight, update.master, context);
         }
@@ -135,26 +148,36 @@ struct AdamW<MasterWeights<MasterFormat>, Moments<MomentFormat>> {
       }
     }
 
-    /// Calls `visitor(name, view)` for masters and moments of whole parameters, `visitor(name,
-    /// view, begin, shape)` for parts of them, from element `begin` of such a shape on, and
-    /// `visitor(name, number)` for the number of steps and the seed of rounding: all that the next
-    /// steps depend on.
+    /// Calls `visitor(name, view)` for masters, moments and their scales of whole parameters,
+    /// `visitor(name, view, begin, shape)` for parts of them, from element `begin` of such a shape
+    /// on, and `visitor(name, number)` for the number of steps and the seed of rounding: all that
+    /// the next steps depend on.
     template <class Visitor>
     void visit_state(Visitor& visitor) {
       for (std::size_t i = 0; i < updates_.size(); ++i) {
-        const auto show = [&](const char* kind, auto state) {
-          using Element = std::remove_pointer_t<decltype(state.data())>;
-          const Place& place = places_[i];
+        const Update& update = updates_[i];
+        const Place& place = places_[i];
+        const auto show = [&]<class T, std::size_t Rank>(
+                              const char* kind, TensorView<T, 1, D> state,
+                              const Array<Index, Rank>& whole, Index begin) {
           const std::string name = message("optimizer.", kind, '.', place.parameter);
-          if (state.size() == place.shape[0] * place.shape[1]) {
-            visitor(name, TensorView<Element, 2, D>(state.data(), place.shape));
+          const TensorView<T, Rank, D> all(state.data(), whole);
+          if (state.size() == all.size()) {
+            visitor(name, all);
           } else {
-            visitor(name, state, updates_[i].first_element, place.shape);
+            visitor(name, state, begin, whole);
           }
         };
-        if constexpr (has_master) show("master", updates_[i].master);
-        show("first_moment", updates_[i].first_moment);
-        show("second_moment", updates_[i].second_moment);
+        if constexpr (has_master) show("master", update.master, place.shape, update.first_element);
+        show("first_moment", update.first_moment, place.shape, update.first_element);
+        show("second_moment", update.second_moment, place.shape, update.first_element);
+        if constexpr (has_scales) {
+          const Index first = update.first_element / detail::moment_group;
+          const Array<Index, 1> groups{
+              ceil_divide(place.shape[0] * place.shape[1], detail::moment_group)};
+          show("first_moment_scale", update.first_scale, groups, first);
+          show("second_moment_scale", update.second_scale, groups, first);
+        }
       }
       visitor("optimizer.steps", steps_);
       visitor("optimizer.seed", seed_);
