@@ -14,7 +14,7 @@
 
 namespace trainer {
 
-/// Formats of the optimizer's state: "fp32", "bf16", or "auto".
+/// Formats of the optimizer's state: "fp32", "bf16", of moments "8bit", or "auto".
 struct StateFormats {
   std::string master_weights = "auto";
   std::string moments = "auto";
@@ -52,13 +52,13 @@ namespace detail {
 template <class F>
 auto with_optimizer(const StateFormats& formats, const F& f) {
   using namespace octavo;
-  const bool narrow_moments = formats.moments == "bf16";
-  if (formats.master_weights == "bf16") {
-    return narrow_moments ? f.template operator()<AdamW<MasterWeights<Bf16>, Moments<Bf16>>>()
-                          : f.template operator()<AdamW<MasterWeights<Bf16>, Moments<Fp32>>>();
-  }
-  return narrow_moments ? f.template operator()<AdamW<MasterWeights<Fp32>, Moments<Bf16>>>()
-                        : f.template operator()<AdamW<MasterWeights<Fp32>, Moments<Fp32>>>();
+  const auto with_moments = [&]<class Master>(Master) {
+    if (formats.moments == "8bit") return f.template operator()<AdamW<Master, Moments<EightBit>>>();
+    if (formats.moments == "bf16") return f.template operator()<AdamW<Master, Moments<Bf16>>>();
+    return f.template operator()<AdamW<Master, Moments<Fp32>>>();
+  };
+  return formats.master_weights == "bf16" ? with_moments(MasterWeights<Bf16>{})
+                                          : with_moments(MasterWeights<Fp32>{});
 }
 
 /// The formats with "auto" replaced.

@@ -4,6 +4,8 @@
 
 #include <octavo/formats/e8m0.hpp>
 
+#include <cmath>
+
 namespace octavo::inline OCTAVO_ABI {
 
 /// An element of a moment in 8 bits. It stands for a level times the scale of its group, a power of
@@ -22,6 +24,11 @@ namespace octavo::inline OCTAVO_ABI {
 struct EightBit {
   std::uint8_t bits = 0;
 
+  /// The code in the upper 8 bits of a word.
+  OCTAVO_HOST_DEVICE static constexpr EightBit upper(std::uint32_t word) {
+    return {static_cast<std::uint8_t>(word >> 24)};
+  }
+
   friend constexpr bool operator==(EightBit, EightBit) = default;  ///< Compares bits.
 };
 
@@ -33,29 +40,28 @@ struct FormatTraits<EightBit> {
 
 namespace detail {
 
-/// Levels of one moment: see EightBit.
+/// The levels of one moment: see EightBit.
 /// @tparam Segments  in each of which sixteen levels are evenly spaced
 template <int Segments>
 struct CompandedLevels {
-  /// Mantissa bits of FP32 beyond those of the levels.
-  static constexpr int shift = 19;
   static constexpr std::uint32_t largest_code = Segments * 16 - 1;
   static constexpr float largest = 31.0f * static_cast<float>(1 << (Segments - 1)) - 16.0f;
+  /// Bits of FP32's mantissa behind those of a level.
+  static constexpr int shift = 19;
 
   /// The smallest power of two whose product with the largest level is at least `amax`, but at
-  /// least 2^-127, and at most one with which that product is finite. So what is greater, Inf and
-  /// NaN saturate.
+  /// least 2^-127, and at most one with which that product is finite: what is above it saturates.
   /// @param amax  of the group, from 0 on
   OCTAVO_HOST_DEVICE static constexpr E8M0 scale(float amax) {
     constexpr std::uint32_t mantissa = float_bits(largest) & 0x7fffffu;
     constexpr int exponent = static_cast<int>(float_bits(largest) >> 23) - 127;
+    constexpr int most = 254 - exponent;
     const std::uint32_t rounded_up = (float_bits(amax) + (0x7fffffu - mantissa)) >> 23;
     const int bits = static_cast<int>(rounded_up) - exponent;
-    constexpr int most = 254 - exponent;
     return E8M0::from_bits(static_cast<std::uint8_t>(bits < 0 ? 0 : bits > most ? most : bits));
   }
 
-  /// FP32's bits of 16 · scale: where the levels of the first segment would be without the offset.
+  /// FP32's bits of 16 · scale, the offset: levels with it are floats of 4 bits of mantissa.
   OCTAVO_HOST_DEVICE static constexpr std::uint32_t offset_bits(E8M0 scale) {
     return (static_cast<std::uint32_t>(scale.bits) + 4u) << 23;
   }
@@ -65,24 +71,25 @@ struct CompandedLevels {
     return float_from_bits((code << shift) + offset) - float_from_bits(offset);
   }
 
-  /// Rounds |value| to one of its two neighbours with the probability that keeps the mean, to 2^-17
-  /// of a step.
-  /// @param random  the lower 16 bits are used
-  OCTAVO_HOST_DEVICE static constexpr std::uint32_t encode(float value, E8M0 scale,
+  /// One of the two codes beside a magnitude, each with the probability that keeps the mean.
+  /// @param least   what the code stands for at least, as FP32's bits above those of the offset
+  /// @param random  24 random bits
+  /// @return        the code, in the upper 8 bits
+  OCTAVO_HOST_DEVICE static constexpr std::uint32_t encode(float magnitude, E8M0 scale,
+                                                           std::uint32_t least,
                                                            std::uint32_t random) {
+    constexpr std::uint32_t most = largest_code << shift;
     const std::uint32_t offset = offset_bits(scale);
-    const float magnitude = float_from_bits(float_bits(value) & 0x7fffffffu);
-    // Random bits in the upper 16 of the 19 that are dropped, in the middle of what the rest spans.
-    const std::uint32_t added = ((random << 3) & 0x7fff8u) | 4u;
-    const std::uint32_t sum = float_bits(magnitude + float_from_bits(offset)) - offset + added;
-    const std::uint32_t code = sum >> shift;
-    return code < largest_code ? code : largest_code;
+    const std::uint32_t above = float_bits(magnitude + float_from_bits(offset)) - offset;
+    const std::uint32_t raised = above > least ? above : least;
+    const std::uint32_t kept = raised < most ? raised : most;
+    return (kept << (24 - shift)) + random;
   }
 };
 
 }  // namespace detail
 
-/// Codes of the first moment.
+/// The codes of a first moment.
 struct FirstMomentCode {
   using Levels = detail::CompandedLevels<8>;
 
@@ -90,28 +97,31 @@ struct FirstMomentCode {
     const std::uint32_t sign = static_cast<std::uint32_t>(code.bits & 0x80u) << 24;
     return float_from_bits(sign | float_bits(Levels::decode(code.bits & 0x7fu, scale)));
   }
-  /// @param random  the lower 16 bits are used
-  OCTAVO_HOST_DEVICE static constexpr EightBit encode(float value, E8M0 scale,
-                                                      std::uint32_t random) {
-    const std::uint32_t sign = (float_bits(value) >> 24) & 0x80u;
-    return {static_cast<std::uint8_t>(sign | Levels::encode(value, scale, random))};
+  /// Inf and NaN saturate.
+  /// @param random  24 random bits
+  /// @return        the code, in the upper 8 bits
+  OCTAVO_HOST_DEVICE static std::uint32_t encode(float value, E8M0 scale, std::uint32_t random) {
+    return (float_bits(value) & 0x80000000u) | Levels::encode(fabsf(value), scale, 0, random);
   }
 };
 
-/// Codes of the second moment. What is not zero does not become zero: an update divides by its
-/// root. Below one scale, 2^-20 of the group's largest, it becomes that, and its weight moves less.
+/// The codes of a second moment. From 2^-130 on it does not become zero, because an update divides
+/// by its root: below one scale, 2^-20 of the group's largest, it becomes that.
 struct SecondMomentCode {
   using Levels = detail::CompandedLevels<16>;
 
   OCTAVO_HOST_DEVICE static constexpr float decode(EightBit code, E8M0 scale) {
     return Levels::decode(code.bits, scale);
   }
+  /// Inf and NaN saturate.
   /// @param value   from 0 on
-  /// @param random  the lower 16 bits are used
-  OCTAVO_HOST_DEVICE static constexpr EightBit encode(float value, E8M0 scale,
-                                                      std::uint32_t random) {
-    const std::uint32_t code = Levels::encode(value, scale, random);
-    return {static_cast<std::uint8_t>(code == 0 && value > 0.0f ? 1u : code)};
+  /// @param random  24 random bits
+  /// @return        the code, in the upper 8 bits
+  OCTAVO_HOST_DEVICE static constexpr std::uint32_t encode(float value, E8M0 scale,
+                                                           std::uint32_t random) {
+    constexpr std::uint32_t one = 1u << Levels::shift;  // also the bits of 2^-130
+    const std::uint32_t bits = float_bits(value);
+    return Levels::encode(value, scale, bits < one ? bits : one, random);
   }
 };
 

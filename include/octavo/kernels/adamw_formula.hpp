@@ -59,6 +59,18 @@ OCTAVO_HOST_DEVICE T round_stochastic(float value, std::uint32_t random) {
 /// What is rounded stochastically.
 enum class Rounding : std::uint64_t { first_moment, second_moment, weight };
 
+/// 24 bits of a word: byte `top`, the byte below it, and the one below that; the uppermost is the
+/// one below the lowest.
+OCTAVO_HOST_DEVICE inline std::uint32_t three_bytes(std::uint32_t word, int top) {
+#if defined(__CUDA_ARCH__)
+  const int selector = 0x4000 | top << 8 | (top + 3) % 4 << 4 | (top + 2) % 4;
+  return __byte_perm(word, 0, static_cast<unsigned>(selector));
+#else
+  const int left = 24 - 8 * top;
+  return (word << left | word >> (32 - left) % 32) >> 8;
+#endif
+}
+
 /// The random bits for one rounding of `rounding_run` neighbouring elements.
 struct RoundingBits {
   Array<std::uint32_t, 4> words;
@@ -67,14 +79,16 @@ struct RoundingBits {
   OCTAVO_HOST_DEVICE std::uint32_t operator[](int i) const {
     return words[static_cast<std::size_t>(i / 2)] >> (i % 2 * 16);
   }
-};
 
-/// The bits for the second moment, where both moments are rounded to `EightBit` with the bits of
-/// the first: their bytes the other way round. Each is rounded with 16 random bits, and whether it
-/// goes up depends on the upper 8 of them but in one case of 256: so nearly not on the other.
-OCTAVO_HOST_DEVICE inline std::uint32_t swapped_bytes(std::uint32_t bits) {
-  return ((bits & 0x00ff00ffu) << 8) | ((bits >> 8) & 0x00ff00ffu);
-}
+  /// The 24 bits for a moment's i-th element in `EightBit`. Both moments take theirs from the words
+  /// of the first: each of the four bytes of a word is the upper one for a moment of one of its two
+  /// elements. What depends on the bits below is one rounding in 256, so they are nearly
+  /// independent of each other.
+  OCTAVO_HOST_DEVICE std::uint32_t of_moment(Rounding moment, int i) const {
+    const int top = i % 2 * 2 + (moment == Rounding::first_moment ? 1 : 0);
+    return three_bytes(words[static_cast<std::size_t>(i / 2)], top);
+  }
+};
 
 /// What rounding the elements of the part from `rounding_run` · `run` on takes; nothing where `T`,
 /// the format that is rounded to, is FP32.
@@ -104,20 +118,22 @@ OCTAVO_HOST_DEVICE inline AdamWFactors adamw_factors(const AdamWSettings& settin
                                                      const AdamWStep& step, float decay) {
   return {settings.beta1,
           settings.beta2,
-          settings.epsilon,
+          fmaxf(settings.epsilon, FormatTraits<Fp32>::min_normal),
           1.0f - step.learning_rate * decay,
           step.learning_rate / step.first_correction,
           1.0f / step.second_correction};
 }
 
-/// m / (√v + epsilon) for v ≥ 0. `Cuda` takes the hardware's square root and reciprocal, which
-/// are off by 2^-22 at most and flush subnormal v: exact ones would take a third of the update's
-/// instructions.
+/// m / (√v + epsilon) for v ≥ 0 and an epsilon that is no subnormal number. `Cuda` takes the
+/// hardware's square root and reciprocal, which are off by 2^-22 at most and flush subnormal v:
+/// exact ones would take a third of the update's instructions.
 OCTAVO_HOST_DEVICE inline float moment_ratio(float m, float v, float epsilon) {
 #if defined(__CUDA_ARCH__)
   float root;
+  float inverse;
   asm("sqrt.approx.ftz.f32 %0, %1;" : "=f"(root) : "f"(v));
-  return __fdividef(m, root + epsilon);
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(root + epsilon));
+  return m * inverse;
 #else
   return m / (sqrtf(v) + epsilon);
 #endif

@@ -6,6 +6,7 @@
 #include <octavo/kernels/cpu/vector.hpp>
 
 #include <algorithm>
+#include <cmath>
 #include <span>
 
 namespace octavo::inline OCTAVO_ABI::detail {
@@ -41,11 +42,11 @@ void update_run(const AdamWParameter<W, G, Moment, Cpu>& parameter, const AdamWN
   }
 }
 
-/// The largest magnitude of a group, or a NaN: floats from 0 on sort as their bits do.
+/// The largest magnitude of a group, but for NaN.
 inline float group_amax(std::span<const float> group) {
-  std::uint32_t largest = 0;
-  for (const float value : group) largest = std::max(largest, float_bits(value) & 0x7fffffffu);
-  return float_from_bits(largest);
+  float largest = 0;
+  for (const float value : group) largest = std::max(largest, std::abs(value));
+  return largest;
 }
 
 /// Updates the elements from `begin` to `end`, whose moments share a scale each.
@@ -76,8 +77,10 @@ void update_group(const AdamWParameter<W, G, EightBit, Cpu>& parameter, const Ad
       bits = rounding_bits<EightBit>(parameter, now.step, Rounding::first_moment,
                                      (begin + i) / rounding_run);
     }
-    first[i] = FirstMomentCode::encode(m[i], first_scale, bits[e]);
-    second[i] = SecondMomentCode::encode(v[i], second_scale, swapped_bytes(bits[e]));
+    first[i] = EightBit::upper(
+        FirstMomentCode::encode(m[i], first_scale, bits.of_moment(Rounding::first_moment, e)));
+    second[i] = EightBit::upper(
+        SecondMomentCode::encode(v[i], second_scale, bits.of_moment(Rounding::second_moment, e)));
   }
 }
 
