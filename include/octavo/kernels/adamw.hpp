@@ -59,9 +59,9 @@ template <class W, class G, class Moment, Device D>
                       parameter.weight.size());
   constexpr Index multiple = detail::adamw_multiple<Moment>;
   const bool is_whole = count % multiple == 0 || begin + count == parameter.weight.size();
-  require<ShapeError>(begin % multiple == 0 && is_whole, "part_of: elements ", begin, " to ",
-                      begin + count, " are wanted; begin and end at multiples of ", multiple,
-                      ", whose elements are rounded together");
+  require<ShapeError>(count == 0 || (begin % multiple == 0 && is_whole), "part_of: elements ",
+                      begin, " to ", begin + count, " are wanted; begin and end at multiples of ",
+                      multiple, ", whose elements are rounded together");
   const auto cut = [&](auto& view) {
     if (!view.empty()) view = view.rows(begin, count);
   };

@@ -31,6 +31,171 @@ struct Moments {
                 "Moments: choose Moments<Fp32>, Moments<Bf16> or Moments<EightBit>");
 };
 
+/// What an AdamW keeps of a model and does with it. Whether it keeps master weights is no type, so
+/// that it is compiled once for a format of moments.
+template <class Model, class G, class MomentFormat>
+class AdamWOfModel {
+ public:
+  using D = typename Model::DeviceType;
+  using W = typename Model::T;
+  static constexpr bool has_scales = detail::has_moment_scales<MomentFormat>;
+
+  /// Lays the state out in the arena. Writes nothing: see `initialize`.
+  /// @param ranks       whose `visit_shards` says what this rank updates; see `OneRank`
+  /// @param seed        of stochastic rounding
+  /// @param has_master  it keeps master weights in FP32, beside weights that are not
+  template <class Ranks>
+  AdamWOfModel(Arena<D>& arena, Model& model, const Ranks& ranks, const AdamWSettings& settings,
+               std::uint64_t seed, bool has_master)
+      : settings_(settings), seed_(static_cast<std::int64_t>(seed)), has_master_(has_master) {
+    constexpr auto kind = MemoryKind::optimizer;
+    std::uint64_t number = 0;
+    ranks.visit_shards(model, [&](const RunShard<W, G, D>& shard, const auto& each) {
+      const Index size = shard.weights.size();
+      float* master = has_master ? arena.template take<float>(kind, size) : nullptr;
+      auto* first_moment = arena.template take<MomentFormat>(kind, size);
+      auto* second_moment = arena.template take<MomentFormat>(kind, size);
+      const Index groups = ceil_divide(size, detail::moment_group);
+      E8M0* first_scale = has_scales ? arena.template take<E8M0>(kind, groups) : nullptr;
+      E8M0* second_scale = has_scales ? arena.template take<E8M0>(kind, groups) : nullptr;
+      each([&](const auto& parameter) {
+        const Index begin = std::max(parameter.offset, shard.begin);
+        const Index end = std::min(parameter.offset + parameter.weight.size(), shard.begin + size);
+        const std::uint64_t random_stream = number++;
+        if (begin >= end) return;
+        // Parameters and shards begin with a group: at multiples of ParameterRun::alignment.
+        const auto part = [&](auto* of_shard, Index group = 1) {
+          return TensorView<std::remove_pointer_t<decltype(of_shard)>, 1, D>{
+              of_shard == nullptr ? nullptr : of_shard + (begin - shard.begin) / group,
+              {ceil_divide(end - begin, group)}};
+        };
+        Update update;
+        update.weight = part(shard.weights.data());
+        update.gradient = part(shard.gradients.data());
+        update.master = part(master);
+        update.first_moment = part(first_moment);
+        update.second_moment = part(second_moment);
+        if constexpr (has_scales) {
+          update.first_scale = part(first_scale, detail::moment_group);
+          update.second_scale = part(second_scale, detail::moment_group);
+        }
+        update.weight_decay = parameter.is_matrix() ? settings.weight_decay : 0.0f;
+        update.random_stream = random_stream;
+        update.first_element = begin - parameter.offset;
+        updates_.push_back(update);
+        places_.push_back({parameter.name, parameter.weight.shape()});
+      });
+    });
+    step_ = {arena.template take<AdamWStep>(kind, 1), {1}};
+  }
+
+  /// Zeroes the moments and copies the weights to the masters.
+  /// @note enqueues; does not synchronise
+  void initialize(const Context<D>& context) {
+    for (const Update& update : updates_) {
+      fill_zero(update.first_moment.data(), update.first_moment.bytes(), context);
+      fill_zero(update.second_moment.data(), update.second_moment.bytes(), context);
+      fill_zero(update.first_scale.data(), update.first_scale.bytes(), context);
+      fill_zero(update.second_scale.data(), update.second_scale.bytes(), context);
+      if (has_master_) widen(update.weight, update.master, context);
+    }
+    steps_ = 0;
+  }
+
+  /// Sets what the next `step` uses. Outside of a captured graph.
+  void prepare(double learning_rate, Staging<D>& staging, const Context<D>& context) {
+    const double t = static_cast<double>(steps_ + 1);
+    const AdamWStep step{
+        static_cast<float>(learning_rate),
+        static_cast<float>(1.0 - std::pow(static_cast<double>(settings_.beta1), t)),
+        static_cast<float>(1.0 - std::pow(static_cast<double>(settings_.beta2), t)),
+        static_cast<std::uint32_t>(steps_ + 1), static_cast<std::uint64_t>(seed_)};
+    staging.copy(step_.data(), &step, sizeof(step), context);
+  }
+
+  /// Adds all gradients to the status' squared norm.
+  void add_squared_norms(TensorView<StepStatus, 1, D> status, const Context<D>& context) const {
+    for (const Update& update : updates_) add_squared_norm(update.gradient, status, context);
+  }
+
+  /// Updates all weights, unless the status says to skip.
+  /// @note enqueues; does not synchronise
+  void step(TensorView<const StepStatus, 1, D> status, const Context<D>& context) const {
+    for (const Update& update : updates_) {
+      adamw_update(update, settings_, step_, status, context);
+    }
+  }
+
+  /// Calls `visitor(name, view)` for masters, moments and their scales of whole parameters,
+  /// `visitor(name, view, begin, shape)` for parts of them, from element `begin` of such a shape
+  /// on, and `visitor(name, number)` for the number of steps and the seed of rounding: all that
+  /// the next steps depend on.
+  template <class Visitor>
+  void visit_state(Visitor& visitor) {
+    for (std::size_t i = 0; i < updates_.size(); ++i) {
+      const Update& update = updates_[i];
+      const Place& place = places_[i];
+      const auto show = [&]<class T, std::size_t Rank>(const char* kind, TensorView<T, 1, D> state,
+                                                       const Array<Index, Rank>& whole,
+                                                       Index begin) {
+        const std::string name = message("optimizer.", kind, '.', place.parameter);
+        const TensorView<T, Rank, D> all(state.data(), whole);
+        if (state.size() == all.size()) {
+          visitor(name, all);
+        } else {
+          visitor(name, state, begin, whole);
+        }
+      };
+      if (has_master_) show("master", update.master, place.shape, update.first_element);
+      show("first_moment", update.first_moment, place.shape, update.first_element);
+      show("second_moment", update.second_moment, place.shape, update.first_element);
+      if constexpr (has_scales) {
+        const Index first = update.first_element / detail::moment_group;
+        const Array<Index, 1> groups{
+            ceil_divide(place.shape[0] * place.shape[1], detail::moment_group)};
+        show("first_moment_scale", update.first_scale, groups, first);
+        show("second_moment_scale", update.second_scale, groups, first);
+      }
+    }
+    visitor("optimizer.steps", steps_);
+    visitor("optimizer.seed", seed_);
+  }
+
+  /// Sets the master of parameter `name`, or this rank's part of it, if there are masters; waits
+  /// for it.
+  /// @param name    of a parameter of the model
+  /// @param values  as many as the parameter has elements
+  void set_master_sync(const std::string& name, std::span<const float> values,
+                       const Context<D>& context) const {
+    for (std::size_t i = 0; has_master_ && i < updates_.size(); ++i) {
+      if (places_[i].parameter != name) continue;
+      const TensorView<float, 1, D> master = updates_[i].master;
+      copy_to_device_sync(master.data(), values.data() + updates_[i].first_element, master.bytes(),
+                          context);
+    }
+  }
+
+  /// Counts a step that was not skipped.
+  void advance() { ++steps_; }
+  [[nodiscard]] std::int64_t steps() const { return steps_; }
+
+ private:
+  using Update = AdamWParameter<W, G, MomentFormat, D>;
+
+  AdamWSettings settings_;
+  /// The parameter that an update is of.
+  struct Place {
+    std::string parameter;
+    typename TensorView<W, 2, D>::Shape shape;
+  };
+  std::vector<Update> updates_;
+  std::vector<Place> places_;  ///< of the updates
+  TensorView<AdamWStep, 1, D> step_;
+  std::int64_t steps_ = 0;
+  std::int64_t seed_;
+  bool has_master_;
+};
+
 /// AdamW's state and update.
 /// @tparam Master  `MasterWeights<Fp32>` or `MasterWeights<Bf16>`
 /// @tparam Moment  `Moments<Fp32>`, `Moments<Bf16>` or `Moments<EightBit>`
@@ -43,13 +208,14 @@ struct AdamW<MasterWeights<MasterFormat>, Moments<MomentFormat>> {
   /// The optimizer of one model, or of one rank's shards of it.
   /// @tparam G  format of the gradients that it updates with
   template <class Model, class G = typename Model::G>
-  class For {
+  class For : public AdamWOfModel<Model, G, MomentFormat> {
+    using Base = AdamWOfModel<Model, G, MomentFormat>;
+
    public:
-    using D = typename Model::DeviceType;
-    using W = typename Model::T;
+    using typename Base::D;
+    using typename Base::W;
     static constexpr bool has_master =
         std::is_same_v<MasterFormat, Fp32> && !std::is_same_v<W, float>;
-    static constexpr bool has_scales = detail::has_moment_scales<MomentFormat>;
 
     /// What it keeps, such as "AdamW with fp32 master weights and fp32 moments". Weights in FP32
     /// have no masters, whatever `Master` is: "AdamW with fp32 weights and fp32 moments".
@@ -60,163 +226,11 @@ struct AdamW<MasterWeights<MasterFormat>, Moments<MomentFormat>> {
       return message("AdamW with ", weights, " and ", FormatTraits<MomentFormat>::name, " moments");
     }
 
-    /// Lays the state out in the arena. Writes nothing: see `initialize`.
-    /// @param ranks  whose `visit_shards` says what this rank updates; see `OneRank`
-    /// @param seed   of stochastic rounding
+    /// See AdamWOfModel.
     template <class Ranks>
     For(Arena<D>& arena, Model& model, const Ranks& ranks, const AdamWSettings& settings,
         std::uint64_t seed)
-        : settings_(settings), seed_(static_cast<std::int64_t>(seed)) {
-      constexpr auto kind = MemoryKind::optimizer;
-      std::uint64_t number = 0;
-      ranks.visit_shards(model, [&](const RunShard<W, G, D>& shard, const auto& each) {
-        const Index size = shard.weights.size();
-        float* master = has_master ? arena.template take<float>(kind, size) : nullptr;
-        auto* first_moment = arena.template take<MomentFormat>(kind, size);
-        auto* second_moment = arena.template take<MomentFormat>(kind, size);
-        const Index groups = ceil_divide(size, detail::moment_group);
-        E8M0* first_scale = has_scales ? arena.template take<E8M0>(kind, groups) : nullptr;
-        E8M0* second_scale = has_scales ? arena.template take<E8M0>(kind, groups) : nullptr;
-        each([&](const auto& parameter) {
-          const Index begin = std::max(parameter.offset, shard.begin);
-          const Index end =
-              std::min(parameter.offset + parameter.weight.size(), shard.begin + size);
-          const std::uint64_t random_stream = number++;
-          if (begin >= end) return;
-          // Parameters and shards begin with a group: at multiples of ParameterRun::alignment.
-          const auto part = [&](auto* of_shard, Index group = 1) {
-            return TensorView<std::remove_pointer_t<decltype(of_shard)>, 1, D>{
-                of_shard == nullptr ? nullptr : of_shard + (begin - shard.begin) / group,
-                {ceil_divide(end - begin, group)}};
-          };
-          Update update;
-          update.weight = part(shard.weights.data());
-          update.gradient = part(shard.gradients.data());
-          update.master = part(master);
-          update.first_moment = part(first_moment);
-          update.second_moment = part(second_moment);
-          if constexpr (has_scales) {
-            update.first_scale = part(first_scale, detail::moment_group);
-            update.second_scale = part(second_scale, detail::moment_group);
-          }
-          update.weight_decay = parameter.is_matrix() ? settings.weight_decay : 0.0f;
-          update.random_stream = random_stream;
-          update.first_element = begin - parameter.offset;
-          updates_.push_back(update);
-          places_.push_back({parameter.name, parameter.weight.shape()});
-        });
-      });
-      step_ = {arena.template take<AdamWStep>(kind, 1), {1}};
-    }
-
-    /// Zeroes the moments and copies the weights to the masters.
-    /// @note enqueues; does not synchronise
-    void initialize(const Context<D>& context) {
-      for (const Update& update : updates_) {
-        fill_zero(update.first_moment.data(), update.first_moment.bytes(), context);
-        fill_zero(update.second_moment.data(), update.second_moment.bytes(), context);
-        fill_zero(update.first_scale.data(), update.first_scale.bytes(), context);
-        fill_zero(update.second_scale.data(), update.second_scale.bytes(), context);
-        if constexpr (has_master) {
-          widen(update.weight, update.master, context);
-        }
-      }
-      steps_ = 0;
-    }
-
-    /// Sets what the next `step` uses. Outside of a captured graph.
-    void prepare(double learning_rate, Staging<D>& staging, const Context<D>& context) {
-      const double t = static_cast<double>(steps_ + 1);
-      const AdamWStep step{
-          static_cast<float>(learning_rate),
-          static_cast<float>(1.0 - std::pow(static_cast<double>(settings_.beta1), t)),
-          static_cast<float>(1.0 - std::pow(static_cast<double>(settings_.beta2), t)),
-          static_cast<std::uint32_t>(steps_ + 1), static_cast<std::uint64_t>(seed_)};
-      staging.copy(step_.data(), &step, sizeof(step), context);
-    }
-
-    /// Adds all gradients to the status' squared norm.
-    void add_squared_norms(TensorView<StepStatus, 1, D> status, const Context<D>& context) const {
-      for (const Update& update : updates_) add_squared_norm(update.gradient, status, context);
-    }
-
-    /// Updates all weights, unless the status says to skip.
-    /// @note enqueues; does not synchronise
-    void step(TensorView<const StepStatus, 1, D> status, const Context<D>& context) const {
-      for (const Update& update : updates_) {
-        adamw_update(update, settings_, step_, status, context);
-      }
-    }
-
-    /// Calls `visitor(name, view)` for masters, moments and their scales of whole parameters,
-    /// `visitor(name, view, begin, shape)` for parts of them, from element `begin` of such a shape
-    /// on, and `visitor(name, number)` for the number of steps and the seed of rounding: all that
-    /// the next steps depend on.
-    template <class Visitor>
-    void visit_state(Visitor& visitor) {
-      for (std::size_t i = 0; i < updates_.size(); ++i) {
-        const Update& update = updates_[i];
-        const Place& place = places_[i];
-        const auto show = [&]<class T, std::size_t Rank>(
-                              const char* kind, TensorView<T, 1, D> state,
-                              const Array<Index, Rank>& whole, Index begin) {
-          const std::string name = message("optimizer.", kind, '.', place.parameter);
-          const TensorView<T, Rank, D> all(state.data(), whole);
-          if (state.size() == all.size()) {
-            visitor(name, all);
-          } else {
-            visitor(name, state, begin, whole);
-          }
-        };
-        if constexpr (has_master) show("master", update.master, place.shape, update.first_element);
-        show("first_moment", update.first_moment, place.shape, update.first_element);
-        show("second_moment", update.second_moment, place.shape, update.first_element);
-        if constexpr (has_scales) {
-          const Index first = update.first_element / detail::moment_group;
-          const Array<Index, 1> groups{
-              ceil_divide(place.shape[0] * place.shape[1], detail::moment_group)};
-          show("first_moment_scale", update.first_scale, groups, first);
-          show("second_moment_scale", update.second_scale, groups, first);
-        }
-      }
-      visitor("optimizer.steps", steps_);
-      visitor("optimizer.seed", seed_);
-    }
-
-    /// Sets the master of parameter `name`, or this rank's part of it, if there are masters; waits
-    /// for it.
-    /// @param name    of a parameter of the model
-    /// @param values  as many as the parameter has elements
-    void set_master_sync(const std::string& name, std::span<const float> values,
-                         const Context<D>& context) const {
-      if constexpr (has_master) {
-        for (std::size_t i = 0; i < updates_.size(); ++i) {
-          if (places_[i].parameter != name) continue;
-          const TensorView<float, 1, D> master = updates_[i].master;
-          copy_to_device_sync(master.data(), values.data() + updates_[i].first_element,
-                              master.bytes(), context);
-        }
-      }
-    }
-
-    /// Counts a step that was not skipped.
-    void advance() { ++steps_; }
-    [[nodiscard]] std::int64_t steps() const { return steps_; }
-
-   private:
-    using Update = AdamWParameter<W, G, MomentFormat, D>;
-
-    AdamWSettings settings_;
-    /// The parameter that an update is of.
-    struct Place {
-      std::string parameter;
-      typename TensorView<W, 2, D>::Shape shape;
-    };
-    std::vector<Update> updates_;
-    std::vector<Place> places_;  ///< of the updates
-    TensorView<AdamWStep, 1, D> step_;
-    std::int64_t steps_ = 0;
-    std::int64_t seed_;
+        : Base(arena, model, ranks, settings, seed, has_master) {}
   };
 };
 
