@@ -164,7 +164,8 @@ inline void declare(CLI::App& app, Options& options) {
       training)
       ->check(one_of(master_choices));
   add("--moments", options.formats.moments,
-      "fp32; bf16 or 8bit, rounded stochastically; auto: fp32 where the GPU has memory for it, else "
+      "fp32; bf16 or 8bit, rounded stochastically; auto: fp32 where the GPU has memory for it, "
+      "else "
       "bf16",
       training)
       ->check(one_of(moment_choices));
