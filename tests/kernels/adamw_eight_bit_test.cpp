@@ -56,30 +56,35 @@ struct State {
     return {elements.data(), {static_cast<Index>(elements.size())}};
   }
 
+  AdamWParameter<W, float, EightBit, Cpu> parameter() {
+    AdamWParameter<W, float, EightBit, Cpu> result;
+    result.weight = view(weight);
+    result.gradient = gradient.flat_input();
+    if (!master.empty()) result.master = view(master);
+    result.first_moment = view(first);
+    result.second_moment = view(second);
+    result.first_scale = view(first_scale);
+    result.second_scale = view(second_scale);
+    return result;
+  }
+
   void update(const Step& step) {
     const AdamWStep now = step.on_device();
     StepStatus status{};
     status.clip_coefficient = step.clip;
     status.skip = step.skip ? 1 : 0;
-    AdamWParameter<W, float, EightBit, Cpu> parameter;
-    parameter.weight = view(weight);
-    parameter.gradient = gradient.flat_input();
-    if (!master.empty()) parameter.master = view(master);
-    parameter.first_moment = view(first);
-    parameter.second_moment = view(second);
-    parameter.first_scale = view(first_scale);
-    parameter.second_scale = view(second_scale);
-    parameter.weight_decay = step.decay;
-    parameter.random_stream = step.stream;
+    AdamWParameter<W, float, EightBit, Cpu> whole = parameter();
+    whole.weight_decay = step.decay;
+    whole.random_stream = step.stream;
     const support::Workplace place(step.threads);
     Index begin = 0;
     const auto update_until = [&](Index end) {
-      adamw_update<W, float, EightBit, Cpu>(part_of(parameter, begin, end - begin), settings,
+      adamw_update<W, float, EightBit, Cpu>(part_of(whole, begin, end - begin), settings,
                                             {&now, {1}}, {&status, {1}}, place.context);
       begin = end;
     };
     for (const Index cut : step.cuts) update_until(cut);
-    update_until(parameter.weight.size());
+    update_until(whole.weight.size());
   }
 
   friend bool operator==(const State& a, const State& b) {
@@ -379,7 +384,10 @@ TEST(AdamWEightBitErrors, GroupsAreNotCutAndHaveTheirScales) {
   for (const std::vector<Index>& cuts : {std::vector<Index>{8}, {64}, {120, 128}, {128, 248}}) {
     EXPECT_THROW(state.update({.cuts = cuts}), ShapeError) << cuts[0];
   }
+  EXPECT_THROW((void)part_of(state.parameter(), 0, 100), ShapeError);
+  EXPECT_NO_THROW((void)part_of(state.parameter(), 128, 256));
   EXPECT_NO_THROW(state.update({.cuts = {128, 256}}));
+
   state.first_scale.pop_back();
   EXPECT_THROW(state.update({}), ShapeError);
   state.first_scale.emplace_back();
