@@ -56,8 +56,10 @@ class AdamWOfModel {
       auto* first_moment = arena.template take<MomentFormat>(kind, size);
       auto* second_moment = arena.template take<MomentFormat>(kind, size);
       const Index groups = ceil_divide(size, detail::moment_group);
-      E8M0* first_scale = has_scales ? arena.template take<E8M0>(kind, groups) : nullptr;
-      E8M0* second_scale = has_scales ? arena.template take<E8M0>(kind, groups) : nullptr;
+      [[maybe_unused]] E8M0* first_scale =
+          has_scales ? arena.template take<E8M0>(kind, groups) : nullptr;
+      [[maybe_unused]] E8M0* second_scale =
+          has_scales ? arena.template take<E8M0>(kind, groups) : nullptr;
       each([&](const auto& parameter) {
         const Index begin = std::max(parameter.offset, shard.begin);
         const Index end = std::min(parameter.offset + parameter.weight.size(), shard.begin + size);
