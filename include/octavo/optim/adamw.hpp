@@ -31,22 +31,22 @@ struct Moments {
                 "Moments: choose Moments<Fp32>, Moments<Bf16> or Moments<EightBit>");
 };
 
-/// What an AdamW keeps of a model and does with it. Whether it keeps master weights is no type, so
-/// that it is compiled once for a format of moments.
-template <class Model, class G, class MomentFormat>
-class AdamWOfModel {
+/// What an AdamW keeps and does. Whether it keeps master weights is no type, so that it is compiled
+/// once for both.
+/// @tparam W  format of the weights
+/// @tparam G  format of the gradients that it updates with
+template <class W, class G, class MomentFormat, Device D>
+class AdamWState {
  public:
-  using D = typename Model::DeviceType;
-  using W = typename Model::T;
   static constexpr bool has_scales = detail::has_moment_scales<MomentFormat>;
 
   /// Lays the state out in the arena. Writes nothing: see `initialize`.
   /// @param ranks       whose `visit_shards` says what this rank updates; see `OneRank`
   /// @param seed        of stochastic rounding
   /// @param has_master  it keeps master weights in FP32, beside weights that are not
-  template <class Ranks>
-  AdamWOfModel(Arena<D>& arena, Model& model, const Ranks& ranks, const AdamWSettings& settings,
-               std::uint64_t seed, bool has_master)
+  template <class Model, class Ranks>
+  AdamWState(Arena<D>& arena, Model& model, const Ranks& ranks, const AdamWSettings& settings,
+             std::uint64_t seed, bool has_master)
       : settings_(settings), seed_(static_cast<std::int64_t>(seed)), has_master_(has_master) {
     constexpr auto kind = MemoryKind::optimizer;
     std::uint64_t number = 0;
@@ -210,12 +210,10 @@ struct AdamW<MasterWeights<MasterFormat>, Moments<MomentFormat>> {
   /// The optimizer of one model, or of one rank's shards of it.
   /// @tparam G  format of the gradients that it updates with
   template <class Model, class G = typename Model::G>
-  class For : public AdamWOfModel<Model, G, MomentFormat> {
-    using Base = AdamWOfModel<Model, G, MomentFormat>;
-
+  class For : public AdamWState<typename Model::T, G, MomentFormat, typename Model::DeviceType> {
    public:
-    using typename Base::D;
-    using typename Base::W;
+    using D = typename Model::DeviceType;
+    using W = typename Model::T;
     static constexpr bool has_master =
         std::is_same_v<MasterFormat, Fp32> && !std::is_same_v<W, float>;
 
@@ -228,11 +226,11 @@ struct AdamW<MasterWeights<MasterFormat>, Moments<MomentFormat>> {
       return message("AdamW with ", weights, " and ", FormatTraits<MomentFormat>::name, " moments");
     }
 
-    /// See AdamWOfModel.
+    /// See AdamWState.
     template <class Ranks>
     For(Arena<D>& arena, Model& model, const Ranks& ranks, const AdamWSettings& settings,
         std::uint64_t seed)
-        : Base(arena, model, ranks, settings, seed, has_master) {}
+        : AdamWState<W, G, MomentFormat, D>(arena, model, ranks, settings, seed, has_master) {}
   };
 };
 
