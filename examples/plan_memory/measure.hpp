@@ -15,11 +15,14 @@ octavo::MemoryPlan plan_with(const Request& request,
                              const octavo::DeviceLimits<typename Model::DeviceType>& limits) {
   using octavo::AdamW;
   using octavo::Moments;
-  return request.moments == "bf16"
-             ? octavo::plan_memory<Model, AdamW<Master, Moments<octavo::Bf16>>>(request.session,
-                                                                                limits)
-             : octavo::plan_memory<Model, AdamW<Master, Moments<octavo::Fp32>>>(request.session,
-                                                                                limits);
+  const octavo::SessionOptions& session = request.session;
+  if (request.moments == "8bit") {
+    return octavo::plan_memory<Model, AdamW<Master, Moments<octavo::EightBit>>>(session, limits);
+  }
+  if (request.moments == "bf16") {
+    return octavo::plan_memory<Model, AdamW<Master, Moments<octavo::Bf16>>>(session, limits);
+  }
+  return octavo::plan_memory<Model, AdamW<Master, Moments<octavo::Fp32>>>(session, limits);
 }
 
 /// The plan of a training session.
