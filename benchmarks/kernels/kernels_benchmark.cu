@@ -74,6 +74,8 @@ void lines_of_all(Table& table) {
   adamw("adamw_update, all bf16", false, Bf16{}, Bf16{});
   adamw("adamw_update, fp32 master", true, float{}, float{});
   adamw("adamw_update, bf16 gradient", true, Bf16{}, float{});
+  adamw("adamw_update, 8-bit moments", false, Bf16{}, EightBit{});
+  adamw("adamw_update, fp32 master, 8-bit", true, Bf16{}, EightBit{});
   table.line("add_squared_norm, bf16",
              [](Gpu& g) { return squared_norm_part<Bf16>(g, "add_squared_norm, bf16"); });
   table.line("add_squared_norm, fp32",

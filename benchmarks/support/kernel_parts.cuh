@@ -189,6 +189,9 @@ Part adamw_part(Gpu& gpu, const char* name, bool has_master) {
   const auto gradient = gpu.make<G>(count);
   const auto first = gpu.make<M>(count);
   const auto second = gpu.make<M>(count);
+  const Index groups = detail::has_moment_scales<M> ? count / detail::moment_group : 0;
+  const auto first_scale = gpu.make<E8M0>(groups);
+  const auto second_scale = gpu.make<E8M0>(groups);
   const auto master = gpu.make<float>(has_master ? count : 0);
   const auto status = gpu.make<StepStatus>(1);
   const auto steps = gpu.make<AdamWStep>(1);
@@ -202,7 +205,8 @@ Part adamw_part(Gpu& gpu, const char* name, bool has_master) {
   }
   const Index weights = has_master ? 2 + 8 : 4;
   Part part{name, hidden, ffn,
-            static_cast<double>(count * (weights + Index{sizeof(G)} + 4 * Index{sizeof(M)}))};
+            static_cast<double>(count * (weights + Index{sizeof(G)} + 4 * Index{sizeof(M)}) +
+                                4 * groups)};
   part.run = [=, &gpu](int turn) {
     const std::size_t i = at(turn);
     AdamWParameter<Bf16, G, M, Cuda> parameter;
@@ -211,6 +215,8 @@ Part adamw_part(Gpu& gpu, const char* name, bool has_master) {
     if (has_master) parameter.master = vector(master[i], count);
     parameter.first_moment = vector(first[i], count);
     parameter.second_moment = vector(second[i], count);
+    parameter.first_scale = vector(first_scale[i], groups);
+    parameter.second_scale = vector(second_scale[i], groups);
     adamw_update(parameter, AdamWSettings{}, input(steps[i], 1), input(status[i], 1),
                  gpu.context());
   };

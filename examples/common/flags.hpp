@@ -105,7 +105,8 @@ inline std::string joined(const std::vector<std::string>& words) {
 
 inline const std::vector<std::string> recompute_names{"none", "norms", "swiglu", "ffn", "block"};
 /// Formats of the optimizer's state.
-inline const std::vector<std::string> state_choices{"auto", "fp32", "bf16"};
+inline const std::vector<std::string> master_choices{"auto", "fp32", "bf16"};
+inline const std::vector<std::string> moment_choices{"auto", "fp32", "bf16", "8bit"};
 
 inline const std::vector<std::string> weight_copies_names{"kept", "remade"};
 

@@ -16,11 +16,15 @@ octavo::MemoryPlan plan_with(const Request& request,
   using octavo::AdamW;
   using octavo::Moments;
   using Ranks = octavo::DataParallel<>;  // of one rank: a session that trains alone
-  using Narrow = AdamW<Master, Moments<octavo::Bf16>>;
-  using Wide = AdamW<Master, Moments<octavo::Fp32>>;
-  return request.moments == "bf16"
-             ? octavo::plan_memory<Model, Narrow, Ranks>(request.session, limits)
-             : octavo::plan_memory<Model, Wide, Ranks>(request.session, limits);
+  const octavo::SessionOptions& session = request.session;
+  if (request.moments == "8bit") {
+    return octavo::plan_memory<Model, AdamW<Master, Moments<octavo::EightBit>>, Ranks>(session,
+                                                                                       limits);
+  }
+  if (request.moments == "bf16") {
+    return octavo::plan_memory<Model, AdamW<Master, Moments<octavo::Bf16>>, Ranks>(session, limits);
+  }
+  return octavo::plan_memory<Model, AdamW<Master, Moments<octavo::Fp32>>, Ranks>(session, limits);
 }
 
 /// The plan of a training session.

@@ -79,8 +79,8 @@ inline void declare(CLI::App& app, Options& options, const std::vector<Plan>& pl
       ->check(not_negative_whole());
   add("--master-weights", options.master_weights,
       "fp32; bf16: none beside the BF16 weights; auto: fp32 where the GPU has memory for it")
-      ->check(one_of(state_choices));
-  choose("--moments", options.moments, "of AdamW, as --master-weights", state_choices);
+      ->check(one_of(master_choices));
+  choose("--moments", options.moments, "of AdamW, as --master-weights or smaller", moment_choices);
   app.add_flag("--with-cudnn", options.cudnn, "attention on cuda may run through cuDNN");
   app.add_flag("--own-attention", options.own_attention,
                "attention on cuda runs in own kernels (default)");

@@ -162,10 +162,13 @@ inline void declare(CLI::App& app, Options& options) {
       "where "
       "the GPU has memory for it",
       training)
-      ->check(one_of(state_choices));
+      ->check(one_of(master_choices));
   add("--moments", options.formats.moments,
-      "fp32; bf16 rounded stochastically; auto: fp32 where the GPU has memory for it", training)
-      ->check(one_of(state_choices));
+      "fp32; bf16 or 8bit, rounded stochastically; auto: fp32 where the GPU has memory for it, "
+      "else "
+      "bf16",
+      training)
+      ->check(one_of(moment_choices));
   add("--seed", options.seed, "of weights, batches and samples", training)
       ->check(not_negative_whole());
   add("--max-skipped", options.max_skipped,

@@ -14,7 +14,7 @@
 
 namespace trainer {
 
-/// Formats of the optimizer's state: "fp32", "bf16", or "auto".
+/// Formats of the optimizer's state: "fp32", "bf16", of moments "8bit", or "auto".
 struct StateFormats {
   std::string master_weights = "auto";
   std::string moments = "auto";
@@ -49,17 +49,20 @@ inline std::vector<Instance>& instances() {
 
 namespace detail {
 
-/// Calls `f` with the optimizer of these formats, as `f.template operator()<Optimizer>()`.
-template <class F>
+/// Calls `f` with the optimizer of these formats, as `f.template operator()<Optimizer>()`. Weights
+/// in FP32 have no masters.
+template <class Model, class F>
 auto with_optimizer(const StateFormats& formats, const F& f) {
   using namespace octavo;
-  const bool narrow_moments = formats.moments == "bf16";
-  if (formats.master_weights == "bf16") {
-    return narrow_moments ? f.template operator()<AdamW<MasterWeights<Bf16>, Moments<Bf16>>>()
-                          : f.template operator()<AdamW<MasterWeights<Bf16>, Moments<Fp32>>>();
+  const auto with_moments = [&]<class Master>(Master) {
+    if (formats.moments == "8bit") return f.template operator()<AdamW<Master, Moments<EightBit>>>();
+    if (formats.moments == "bf16") return f.template operator()<AdamW<Master, Moments<Bf16>>>();
+    return f.template operator()<AdamW<Master, Moments<Fp32>>>();
+  };
+  if constexpr (!std::is_same_v<typename Model::T, float>) {
+    if (formats.master_weights == "bf16") return with_moments(MasterWeights<Bf16>{});
   }
-  return narrow_moments ? f.template operator()<AdamW<MasterWeights<Fp32>, Moments<Bf16>>>()
-                        : f.template operator()<AdamW<MasterWeights<Fp32>, Moments<Fp32>>>();
+  return with_moments(MasterWeights<Fp32>{});
 }
 
 /// The formats with "auto" replaced.
@@ -78,7 +81,7 @@ template <class Model, octavo::Device D>
 StateFormats chosen_formats(const SessionRequest& request, const octavo::Context<D>& context) {
   StateFormats wide = resolved(request.formats, "fp32");
   if constexpr (std::is_same_v<D, octavo::Cuda>) {
-    const std::size_t needed = with_optimizer(wide, [&]<class Optimizer>() {
+    const std::size_t needed = with_optimizer<Model>(wide, [&]<class Optimizer>() {
       const auto limits = Model::limits(request.options.batch, context);
       return octavo::plan_memory<Model, Optimizer, octavo::DataParallel<>>(request.options, limits)
           .peak;
@@ -116,7 +119,7 @@ std::shared_ptr<octavo::TrainingSession> make_session(const SessionRequest& requ
   }
   octavo::take_gemm_plans(request.gemm_plans, owner->context);
   const StateFormats formats = detail::chosen_formats<Model>(request, owner->context);
-  owner->session = detail::with_optimizer(
+  owner->session = detail::with_optimizer<Model>(
       formats, [&]<class Optimizer>() -> std::unique_ptr<octavo::TrainingSession> {
         using Session = octavo::ModelSession<Model, Optimizer, octavo::DataParallel<>>;
         return ranks == nullptr

@@ -1,4 +1,4 @@
-// expect: Moments: choose Moments<Fp32> or Moments<Bf16>
+// expect: Moments: choose Moments<Fp32>, Moments<Bf16> or Moments<EightBit>
 #include <octavo/octavo.hpp>
 
 using namespace octavo;

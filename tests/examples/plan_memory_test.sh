@@ -31,7 +31,7 @@ if [ -x "$trainer" ]; then
       0) shape=(--batch 2 --seq-len 32 --threads 2) ;;
       1) shape=(--batch 4 --seq-len 16 --recompute block --moments bf16 --threads 2) ;;
       2) shape=(--batch 1 --seq-len 64 --recompute norms --micro-batches 3 --threads 2) ;;
-      3) shape=(--batch 2 --seq-len 32 --head-chunk 32 --master-weights bf16 --threads 2) ;;
+      3) shape=(--batch 2 --seq-len 32 --head-chunk 32 --master-weights bf16 --moments 8bit --threads 2) ;;
       4) shape=(--batch 3 --seq-len 16 --recompute ffn --threads 1) ;;
     esac
     rm -rf trained
@@ -88,6 +88,10 @@ run "own attention's workspace" 0 --precision bf16 --own-attention "${wide[@]}"
 is "workspace" "$(bytes workspace) == bf16_workspace"
 run "smaller state" 0 --precision bf16 --master-weights bf16 --moments bf16
 is "optimizer" "$(bytes optimizer) >= 4 * parameters && $(bytes optimizer) < 4 * parameters + 1000000"
+run "smallest state" 0 --precision bf16 --master-weights bf16 --moments 8bit
+# Two codes a parameter, and two scales for each 128.
+least=$((2 * parameters + 2 * parameters / 128))
+is "optimizer" "$(bytes optimizer) >= least && $(bytes optimizer) < least + 1000000"
 grep -qF "on cuda, 1 micro-batch of 1 x 8192 tokens" out || fail "not one micro-batch"
 run "two micro-batches" 0 --precision bf16 --micro-batches 2
 grep -qF "on cuda, 2 micro-batches of 1 x 8192 tokens" out || fail "not two micro-batches"

@@ -160,6 +160,10 @@ wide = Run("the optimizer of FP32 weights", precision="fp32", master_weights="bf
 check(wide.head["optimizer"] == "AdamW with fp32 weights and fp32 moments", wide.head)
 moments = Run("--moments", moments="bf16")
 check(moments.head["optimizer"] == "AdamW with fp32 master weights and bf16 moments", moments.head)
+eight = Run("--moments in 8 bits", moments="8bit")
+eight.same_until(base, 1)
+check(eight.head["optimizer"] == "AdamW with fp32 master weights and 8-bit moments", eight.head)
+check(eight.end["peak_bytes"] < moments.end["peak_bytes"] - 1.9 * base.head["parameters"], "peak")
 
 # --- the seed --------------------------------------------------------------------------------
 check(Run("--seed 1", seed=1).column("loss") == base.column("loss"), "the seed is not 1 unless said")

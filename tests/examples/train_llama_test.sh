@@ -389,7 +389,7 @@ refused "unknown schedule" "--schedule: 'step' is none of cosine, linear, consta
   --data text.txt --schedule step
 refused "a misspelt policy" "--recompute: 'bock' is none of none, norms, swiglu, ffn, block; did you mean 'block'?" \
   --data text.txt --recompute bock
-refused "a word in capitals" "--moments: 'BF16' is none of auto, fp32, bf16; did you mean 'bf16'?" \
+refused "a word in capitals" "--moments: 'BF16' is none of auto, fp32, bf16, 8bit; did you mean 'bf16'?" \
   --data text.txt --moments BF16
 refused "copies that are misspelt" "did you mean 'remade'?" --data text.txt --weight-copies Remad
 refused "masters that are misspelt" "--master-weights: 'fp16' is none of" --data text.txt \

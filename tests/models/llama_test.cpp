@@ -343,13 +343,13 @@ TEST(MemoryPlan, CountsByKind) {
 }
 
 template <class Optimizer>
-double loss_after_training(std::size_t optimizer_bytes_a_weight) {
+double loss_after_training(double optimizer_bytes_a_weight) {
   const SessionOptions options = support::small_options();
   octavo::Context<octavo::Cpu> context{2};
   support::SmallSession<Bf16, Optimizer> session(options, context);
   const double weights = static_cast<double>(session.memory().bytes(MemoryKind::weights)) / 2.0;
   EXPECT_NEAR(static_cast<double>(session.memory().bytes(MemoryKind::optimizer)) / weights,
-              static_cast<double>(optimizer_bytes_a_weight), 0.01);
+              optimizer_bytes_a_weight, 0.01);
   double loss = 0;
   for (unsigned i = 0; i < 25; ++i) {
     const TokenBatch batch = support::step_batch(options, i);
@@ -365,6 +365,31 @@ TEST(AdamWState, EveryFormatTrains) {
   EXPECT_NEAR((loss_after_training<AdamW<MasterWeights<Fp32>, Moments<Bf16>>>(8)), full, 0.1);
   EXPECT_NEAR((loss_after_training<AdamW<MasterWeights<Bf16>, Moments<Fp32>>>(8)), full, 0.1);
   EXPECT_NEAR((loss_after_training<AdamW<MasterWeights<Bf16>, Moments<Bf16>>>(4)), full, 0.1);
+  using EightBit = AdamW<MasterWeights<Fp32>, Moments<octavo::EightBit>>;
+  EXPECT_NEAR(loss_after_training<EightBit>(4 + 2 + 2.0 / 128), full, 0.1);
+}
+
+/// The mean loss of a training's last steps.
+template <class Optimizer>
+double mean_loss() {
+  constexpr unsigned steps = 100;
+  const SessionOptions options = support::small_options();
+  octavo::Context<octavo::Cpu> context{2};
+  support::SmallSession<Bf16, Optimizer> session(options, context);
+  double sum = 0;
+  for (unsigned i = 0; i < steps; ++i) {
+    const TokenBatch batch = support::step_batch(options, i);
+    const double loss = session.step({batch.tokens, batch.targets}, 1e-3).loss;
+    if (i >= steps / 2) sum += loss;
+  }
+  return sum / (steps / 2);
+}
+
+TEST(AdamWState, MomentsInEightBitsTrainAsThoseInFp32) {
+  using octavo::AdamW;
+  const double full = mean_loss<AdamW<MasterWeights<Fp32>, Moments<Fp32>>>();
+  const double eight = mean_loss<AdamW<MasterWeights<Fp32>, Moments<octavo::EightBit>>>();
+  EXPECT_NEAR(eight, full, 1e-3 * full);
 }
 
 TEST(LlamaBadInput, EmptyBatchesAreRefused) {

@@ -4,7 +4,10 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdint>
+#include <map>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 namespace adamw_test {
@@ -43,6 +46,7 @@ TEST(AdamW, NamesTheFormatsOfItsState) {
   EXPECT_EQ((name<Fp32, Bf16, Bf16>()), "AdamW with fp32 master weights and bf16 moments");
   EXPECT_EQ((name<Bf16, Fp32, Bf16>()), "AdamW with bf16 master weights and fp32 moments");
   EXPECT_EQ((name<Bf16, Bf16, Fp32>()), "AdamW with fp32 weights and bf16 moments");
+  EXPECT_EQ((name<Bf16, EightBit, Bf16>()), "AdamW with bf16 master weights and 8-bit moments");
 }
 
 TEST(AdamW, BeginsAnewWhereItIsInitialised) {
@@ -62,6 +66,93 @@ TEST(AdamW, BeginsAnewWhereItIsInitialised) {
   EXPECT_EQ(optimizer.steps(), 2);
   optimizer.initialize(context);
   EXPECT_EQ(optimizer.steps(), 0);
+}
+
+/// A model of a matrix and a vector, neither of which ends with a group of moments.
+struct TwoParameters {
+  using T = Bf16;
+  using G = Bf16;
+
+  [[nodiscard]] auto each() {
+    return [this](const auto& body) {
+      body(matrix);
+      body(vector);
+    };
+  }
+  explicit TwoParameters(Arena<Cpu>& arena) {
+    matrix.declare("matrix", 5, 200, octavo::Initial::ones());
+    vector.declare("vector", 1, 300, octavo::Initial::ones());
+    run.take_weights(arena, each());
+    run.take_gradients(arena, each());
+  }
+  /// What one of some ranks updates.
+  [[nodiscard]] RunShard<T, G, Cpu> shard(Index rank, Index ranks) {
+    const ModelRun<T, G, Cpu> whole{&run, {&matrix, &vector}};
+    const Index size = run.size() / ranks;
+    return {run.weights().rows(rank * size, size), run.gradients().rows(rank * size, size),
+            rank * size, whole.places()};
+  }
+
+  ParameterRun<T, G, Cpu> run;
+  Parameter<T, G, Cpu> matrix;
+  Parameter<T, G, Cpu> vector;
+};
+
+/// What is kept of each parameter, as bytes by name: parts in the order in which they are shown.
+struct Kept {
+  template <class View>
+  void operator()(const std::string& name, View view) {
+    const auto* begin = reinterpret_cast<const unsigned char*>(view.data());
+    bytes[name].insert(bytes[name].end(), begin, begin + view.bytes());
+  }
+  template <class View, class Shape>
+  void operator()(const std::string& name, View part, Index begin, const Shape&) {
+    using Element = std::remove_pointer_t<decltype(part.data())>;
+    EXPECT_EQ(begin * static_cast<Index>(sizeof(Element)), static_cast<Index>(bytes[name].size()));
+    (*this)(name, part);
+  }
+  void operator()(const std::string&, std::int64_t) {}
+
+  std::map<std::string, std::vector<unsigned char>> bytes;
+};
+
+/// What ranks keep, and the weights, after three steps.
+std::map<std::string, std::vector<unsigned char>> kept_by(Index ranks) {
+  using Optimizer = AdamW<MasterWeights<Fp32>, Moments<EightBit>>::For<Bf16, Bf16, Cpu>;
+  const Context<Cpu> context(1);
+  Kept kept;
+  for (Index rank = 0; rank < ranks; ++rank) {
+    Arena<Cpu> measuring;
+    TwoParameters measured(measuring);
+    const Optimizer sized(measuring, {measured.shard(rank, ranks)}, {}, 1);
+    Arena<Cpu> arena(measuring.plan(), context);
+    TwoParameters model(arena);
+    model.run.clear_weights(context);
+    Optimizer optimizer(arena, {model.shard(rank, ranks)}, {}, 1);
+    optimizer.initialize(context);
+    Staging<Cpu> staging(sizeof(AdamWStep), context);
+    StepStatus status{};
+    status.clip_coefficient = 1.0f;
+    for (int step = 0; step < 3; ++step) {
+      for (Index i = 0; i < model.run.size(); ++i) {
+        model.run.gradients().data()[i] = Bf16(static_cast<float>((7 * i + step) % 13 - 6));
+      }
+      optimizer.prepare(0.1, staging, context);
+      optimizer.step({&status, {1}}, context);
+      optimizer.advance();
+    }
+    optimizer.visit_state(kept);
+    kept("weights", model.shard(rank, ranks).weights);
+  }
+  return kept.bytes;
+}
+
+TEST(AdamW, ShardsOfMomentsInEightBitsHaveTheBitsOfTheWhole) {
+  const auto whole = kept_by(1);
+  EXPECT_EQ(whole.at("optimizer.first_moment_scale.matrix").size(), 8U);  // ⌈1000 / 128⌉
+  EXPECT_EQ(whole.at("optimizer.second_moment_scale.vector").size(), 3U);
+  EXPECT_EQ(kept_by(2), whole);
+  EXPECT_EQ(kept_by(3), whole);
 }
 
 }  // namespace adamw_test

@@ -48,9 +48,10 @@ class StateOnCuda : public support::OnGpu {
 };
 
 using Narrow = AdamW<MasterWeights<Bf16>, Moments<Bf16>>;
+using Narrowest = AdamW<MasterWeights<Bf16>, Moments<EightBit>>;
 using Cases = testing::Types<
     std::tuple<Fp32, AdamW<>>, std::tuple<Bf16, Narrow>, std::tuple<Fp8Recipe<Delayed>, AdamW<>>,
-    std::tuple<Fp8Recipe<Tensorwise>, AdamW<>>, std::tuple<Fp8Recipe<Blockwise>, Narrow>,
+    std::tuple<Fp8Recipe<Tensorwise>, AdamW<>>, std::tuple<Fp8Recipe<Blockwise>, Narrowest>,
     std::tuple<::support::MixedPrecision, AdamW<>>>;
 TYPED_TEST_SUITE(StateOnCuda, Cases);
 

@@ -44,10 +44,11 @@ Steps take_steps(TrainingSession& session, unsigned begin, unsigned count) {
 template <class Case>
 class State : public testing::Test {};
 using Narrow = AdamW<MasterWeights<Bf16>, Moments<Bf16>>;
+using Narrowest = AdamW<MasterWeights<Bf16>, Moments<EightBit>>;
 using Cases = support::TestTypes<
     std::tuple<Fp32, AdamW<>>, std::tuple<Bf16, AdamW<>>, std::tuple<Bf16, Narrow>,
     std::tuple<Fp8Recipe<Delayed>, AdamW<>>, std::tuple<Fp8Recipe<Delayed>, Narrow>,
-    std::tuple<Fp8Recipe<Tensorwise>, AdamW<>>, std::tuple<Fp8Recipe<Blockwise>, Narrow>,
+    std::tuple<Fp8Recipe<Tensorwise>, AdamW<>>, std::tuple<Fp8Recipe<Blockwise>, Narrowest>,
     std::tuple<support::MixedPrecision, AdamW<>>>;
 TYPED_TEST_SUITE(State, Cases);
 
@@ -78,6 +79,20 @@ TYPED_TEST(State, NamesEveryPartOnce) {
   EXPECT_EQ(saved.at("optimizer.first_moment.blocks.1.qkv.weight").shape, weight.shape);
   EXPECT_EQ(saved.at("optimizer.steps").format, "int64");
   EXPECT_TRUE(saved.at("optimizer.steps").shape.empty());
+}
+
+TEST(StateInEightBits, HasCodesOfWholeParametersAndAScaleForEachOf128) {
+  Context<Cpu> context(1);
+  Session<std::tuple<Fp8Recipe<Blockwise>, Narrowest>> session(support::small_options(), context);
+  const SavedState saved = save_state_sync(session.state());
+  for (const std::string moment : {"first_moment", "second_moment"}) {
+    const SavedEntry& codes = saved.at("optimizer." + moment + ".blocks.1.qkv.weight");
+    EXPECT_EQ(codes.format, "8-bit");
+    EXPECT_EQ(codes.shape, (std::vector<Index>{256, 128}));
+    const SavedEntry& scales = saved.at("optimizer." + moment + "_scale.blocks.1.qkv.weight");
+    EXPECT_EQ(scales.format, "E8M0");
+    EXPECT_EQ(scales.shape, std::vector<Index>{256});
+  }
 }
 
 /// The error of loading `saved` into a session.

@@ -10,7 +10,7 @@ namespace octavo::inline OCTAVO_ABI {
 /// One parameter, or a part of it, and its optimizer state.
 /// @tparam W       format of the weight
 /// @tparam G       format of the gradient
-/// @tparam Moment  format of the moments: `Fp32`, or `Bf16` with stochastic rounding
+/// @tparam Moment  format of the moments: `Fp32`, or `Bf16` or `EightBit` with stochastic rounding
 template <class W, class G, class Moment, Device D>
 struct AdamWParameter {
   TensorView<W, 1, D> weight;          ///< [elements]
@@ -20,24 +20,36 @@ struct AdamWParameter {
   TensorView<float, 1, D> master;
   TensorView<Moment, 1, D> first_moment;   ///< [elements]
   TensorView<Moment, 1, D> second_moment;  ///< [elements]
+  /// [⌈elements / 128⌉], of 128 neighbouring elements each; empty unless moments are `EightBit`
+  TensorView<E8M0, 1, D> first_scale;
+  TensorView<E8M0, 1, D> second_scale;  ///< likewise
   float weight_decay = 0;
   std::uint64_t random_stream = 0;  ///< differs between parameters
-  Index first_element = 0;          ///< that a part begins with: a multiple of 8
+  Index first_element = 0;          ///< that a part begins with: see part_of
 };
 
 namespace detail {
+
+/// What parts of a parameter begin at multiples of: elements that are rounded together.
+template <class Moment>
+inline constexpr Index adamw_multiple = has_moment_scales<Moment> ? moment_group : rounding_run;
 
 template <class W, class G, class Moment, Device D>
 void check_adamw(const AdamWParameter<W, G, Moment, D>& parameter) {
   check_shape("adamw_update", "gradient", parameter.gradient, parameter.weight.shape());
   check_shape("adamw_update", "first moment", parameter.first_moment, parameter.weight.shape());
   check_shape("adamw_update", "second moment", parameter.second_moment, parameter.weight.shape());
+  const Index groups =
+      has_moment_scales<Moment> ? ceil_divide(parameter.weight.size(), moment_group) : 0;
+  check_shape("adamw_update", "first scale", parameter.first_scale, {groups});
+  check_shape("adamw_update", "second scale", parameter.second_scale, {groups});
 }
 
 }  // namespace detail
 
 /// The elements from `begin` on of a parameter or a part of one, such as the shard of a rank.
-/// @param begin  a multiple of 8
+/// @param begin  a multiple of 8, with moments in `EightBit` of 128
+/// @param count  likewise, or all that are left
 template <class W, class G, class Moment, Device D>
 [[nodiscard]] AdamWParameter<W, G, Moment, D> part_of(AdamWParameter<W, G, Moment, D> parameter,
                                                       Index begin, Index count) {
@@ -45,6 +57,11 @@ template <class W, class G, class Moment, Device D>
   require<ShapeError>(begin >= 0 && count >= 0 && begin + count <= parameter.weight.size(),
                       "part_of: elements ", begin, " to ", begin + count, " are wanted of ",
                       parameter.weight.size());
+  constexpr Index multiple = detail::adamw_multiple<Moment>;
+  const bool is_whole = count % multiple == 0 || begin + count == parameter.weight.size();
+  require<ShapeError>(count == 0 || (begin % multiple == 0 && is_whole), "part_of: elements ",
+                      begin, " to ", begin + count, " are wanted; begin and end at multiples of ",
+                      multiple, ", whose elements are rounded together");
   const auto cut = [&](auto& view) {
     if (!view.empty()) view = view.rows(begin, count);
   };
@@ -53,6 +70,12 @@ template <class W, class G, class Moment, Device D>
   cut(parameter.master);
   cut(parameter.first_moment);
   cut(parameter.second_moment);
+  if constexpr (detail::has_moment_scales<Moment>) {
+    const Index first = begin / detail::moment_group;
+    const Index groups = ceil_divide(count, detail::moment_group);
+    parameter.first_scale = parameter.first_scale.rows(first, groups);
+    parameter.second_scale = parameter.second_scale.rows(first, groups);
+  }
   parameter.first_element += begin;
   return parameter;
 }
@@ -65,7 +88,8 @@ template <class W, class G, class Moment, Device D>
 /// and on what is rounded, alone: parts are updated to the bits of the whole. Philox gives 128 bits
 /// at once, which eight neighbours share: element i takes half i mod 2, the lower first, of word (i
 /// mod 8) / 2 at position i / 8 of the stream (4 · `random_stream` + r) · 2^32 + step; r is 0 for
-/// the first moment, 1 for the second, 2 for the weight.
+/// the first moment, 1 for the second, 2 for the weight. Moments in `EightBit` take the same bits,
+/// of the first: the second one with its two bytes the other way round.
 /// @param step    [1]
 /// @param status  [1]
 /// @note enqueues; does not synchronise
@@ -76,9 +100,9 @@ void adamw_update(const AdamWParameter<W, G, Moment, D>& parameter, const AdamWS
                   const Context<D>& context) {
   detail::check_adamw(parameter);
   if (parameter.weight.size() == 0) return;
-  require<ShapeError>(parameter.first_element % detail::rounding_run == 0,
+  require<ShapeError>(parameter.first_element % detail::adamw_multiple<Moment> == 0,
                       "adamw_update: a part begins with element ", parameter.first_element,
-                      "; give a multiple of ", detail::rounding_run);
+                      "; give a multiple of ", detail::adamw_multiple<Moment>);
   adamw_update_body(parameter, settings, step, status, context);
 }
 

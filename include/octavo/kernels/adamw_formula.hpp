@@ -33,6 +33,13 @@ namespace detail {
 /// Neighbouring elements whose bits for one rounding come from one call of `philox`.
 inline constexpr int rounding_run = 8;
 
+/// Neighbouring elements of a parameter whose moments share a scale, where moments have scales.
+inline constexpr int moment_group = 128;
+
+/// Whether moments in this format have scales.
+template <class Moment>
+inline constexpr bool has_moment_scales = std::is_same_v<Moment, EightBit>;
+
 /// Rounds the result of a computation to a storage format: FP32 as it is, BF16 as
 /// `Bf16::stochastic` does, but without its branches, which would cost more than the update. What
 /// is not below the largest BF16 number loses its lower bits: it stays finite, Inf or a quiet NaN.
@@ -52,6 +59,18 @@ OCTAVO_HOST_DEVICE T round_stochastic(float value, std::uint32_t random) {
 /// What is rounded stochastically.
 enum class Rounding : std::uint64_t { first_moment, second_moment, weight };
 
+/// 24 bits of a word: byte `top`, the byte below it, and the one below that; the uppermost is the
+/// one below the lowest.
+OCTAVO_HOST_DEVICE inline std::uint32_t three_bytes(std::uint32_t word, int top) {
+#if defined(__CUDA_ARCH__)
+  const int selector = 0x4000 | top << 8 | (top + 3) % 4 << 4 | (top + 2) % 4;
+  return __byte_perm(word, 0, static_cast<unsigned>(selector));
+#else
+  const int left = 24 - 8 * top;
+  return (word << left | word >> (32 - left) % 32) >> 8;
+#endif
+}
+
 /// The random bits for one rounding of `rounding_run` neighbouring elements.
 struct RoundingBits {
   Array<std::uint32_t, 4> words;
@@ -59,6 +78,15 @@ struct RoundingBits {
   /// @return the bits of the run's i-th element in the lower 16, others above
   OCTAVO_HOST_DEVICE std::uint32_t operator[](int i) const {
     return words[static_cast<std::size_t>(i / 2)] >> (i % 2 * 16);
+  }
+
+  /// The 24 bits for a moment's i-th element in `EightBit`. Both moments take theirs from the words
+  /// of the first: each of the four bytes of a word is the upper one for a moment of one of its two
+  /// elements. What depends on the bits below is one rounding in 256, so they are nearly
+  /// independent of each other.
+  OCTAVO_HOST_DEVICE std::uint32_t of_moment(Rounding moment, int i) const {
+    const int top = i % 2 * 2 + (moment == Rounding::first_moment ? 1 : 0);
+    return three_bytes(words[static_cast<std::size_t>(i / 2)], top);
   }
 };
 
@@ -90,20 +118,22 @@ OCTAVO_HOST_DEVICE inline AdamWFactors adamw_factors(const AdamWSettings& settin
                                                      const AdamWStep& step, float decay) {
   return {settings.beta1,
           settings.beta2,
-          settings.epsilon,
+          fmaxf(settings.epsilon, FormatTraits<Fp32>::min_normal),
           1.0f - step.learning_rate * decay,
           step.learning_rate / step.first_correction,
           1.0f / step.second_correction};
 }
 
-/// m / (√v + epsilon) for v ≥ 0. `Cuda` takes the hardware's square root and reciprocal, which
-/// are off by 2^-22 at most and flush subnormal v: exact ones would take a third of the update's
-/// instructions.
+/// m / (√v + epsilon) for v ≥ 0 and an epsilon that is no subnormal number. `Cuda` takes the
+/// hardware's square root and reciprocal, which are off by 2^-22 at most and flush subnormal v:
+/// exact ones would take a third of the update's instructions.
 OCTAVO_HOST_DEVICE inline float moment_ratio(float m, float v, float epsilon) {
 #if defined(__CUDA_ARCH__)
   float root;
+  float inverse;
   asm("sqrt.approx.ftz.f32 %0, %1;" : "=f"(root) : "f"(v));
-  return __fdividef(m, root + epsilon);
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(root + epsilon));
+  return m * inverse;
 #else
   return m / (sqrtf(v) + epsilon);
 #endif

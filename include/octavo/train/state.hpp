@@ -23,8 +23,8 @@ namespace octavo::inline OCTAVO_ABI {
 
 /// One piece of a session's state: a tensor on its device, or a number of the host.
 struct StateEntry {
-  std::string name;          ///< such as "model.blocks.0.qkv.weight" or "optimizer.steps"
-  std::string format;        ///< of its elements: "fp32", "bf16", "uint32", "int64"
+  std::string name;    ///< such as "model.blocks.0.qkv.weight" or "optimizer.steps"
+  std::string format;  ///< of its elements: "fp32", "bf16", "8-bit", "E8M0", "uint32", "int64"
   std::vector<Index> shape;  ///< empty: one number
   std::size_t bytes = 0;
   /// Of the whole tensor, where ranks hold a part each: `shape`, of one dimension, is then of this
@@ -94,19 +94,27 @@ class StateCollector {
   template <class T, int Rank>
   void add(const std::string& name, TensorView<T, Rank, D> view, Index begin,
            std::vector<Index> whole) {
+    add_bytes({name,
+               state_format<T>(),
+               {view.shape().begin(), view.shape().end()},
+               view.bytes(),
+               std::move(whole),
+               begin,
+               {},
+               {}},
+              view.data());
+  }
+  /// @param data  where on the device the entry's bytes are
+  void add_bytes(StateEntry entry, void* data) {
     const Context<D>& context = context_;
-    entries_.push_back({name,
-                        state_format<T>(),
-                        {view.shape().begin(), view.shape().end()},
-                        view.bytes(),
-                        std::move(whole),
-                        begin,
-                        [view, &context](std::byte* target) {
-                          copy_to_host_sync(target, view.data(), view.bytes(), context);
-                        },
-                        [view, &context](const std::byte* source) {
-                          copy_to_device_sync(view.data(), source, view.bytes(), context);
-                        }});
+    const std::size_t bytes = entry.bytes;
+    entry.read_sync = [data, bytes, &context](std::byte* target) {
+      copy_to_host_sync(target, data, bytes, context);
+    };
+    entry.write_sync = [data, bytes, &context](const std::byte* source) {
+      copy_to_device_sync(data, source, bytes, context);
+    };
+    entries_.push_back(std::move(entry));
   }
 
   const Context<D>& context_;

@@ -41,13 +41,18 @@ __device__ std::uint32_t element_bits(T element) {
 }
 
 /// The first `count` elements from `source`, then zeros; all of a run if `count` is larger.
-/// @tparam Vectors  `source` is aligned to 16 bytes, and `count` is a multiple of `run_size`
+/// @tparam Vectors  `source` is aligned to the run's bytes, 16 at most, and `count` is a multiple
+///                  of `run_size`
 template <bool Vectors, class T>
 __device__ Run<T> load_run(const T* source, Index count) {
   Run<T> run{};
   if constexpr (Vectors) {
-    static_assert(Run<T>::words_a_run % 4 == 0);
-    if (count > 0) {
+    if (count <= 0) return run;
+    if constexpr (Run<T>::words_a_run == 2) {
+      const uint2 vector = *reinterpret_cast<const uint2*>(source);
+      run.words[0] = vector.x;
+      run.words[1] = vector.y;
+    } else {
 #pragma unroll
       for (int i = 0; i < Run<T>::words_a_run; i += 4) {
         const uint4 vector = reinterpret_cast<const uint4*>(source)[i / 4];

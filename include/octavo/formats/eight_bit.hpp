@@ -1,0 +1,128 @@
+/// @file
+/// Eight bits for an element of an optimizer's moments: codes in groups that share a scale.
+#pragma once
+
+#include <octavo/formats/e8m0.hpp>
+
+#include <cmath>
+
+namespace octavo::inline OCTAVO_ABI {
+
+/// An element of a moment in 8 bits. It stands for a level times the scale of its group, a power of
+/// two. Levels grow as those of a floating-point format with 4 bits of mantissa do, but for an
+/// offset that makes them evenly spaced near 0:
+///
+///     level(k) = (16 + k mod 16) · 2^⌊k / 16⌋ − 16  =  0, 1, 2, …, 16, 18, 20, …, 48, 52, …
+///
+/// - The first moment has a sign, bit 7, and k from 0 to 127: levels up to 3952.
+/// - The second has no sign and k from 0 to 255: levels up to 1015792, because its range is that
+///   of the first one's squares.
+///
+/// From level 16 on the step to the next one is 1/8 of a level or less, and 1/16 from 512 on. See
+/// `FirstMomentCode` and `SecondMomentCode`.
+/// Source: ITU-T G.711's mu-law, whose segments are these, but for half a step.
+struct EightBit {
+  std::uint8_t bits = 0;
+
+  /// The code in the upper 8 bits of a word.
+  OCTAVO_HOST_DEVICE static constexpr EightBit upper(std::uint32_t word) {
+    return {static_cast<std::uint8_t>(word >> 24)};
+  }
+
+  friend constexpr bool operator==(EightBit, EightBit) = default;  ///< Compares bits.
+};
+
+/// Of the format as a whole there is only its name: what bits stand for depends on the moment.
+template <>
+struct FormatTraits<EightBit> {
+  static constexpr const char* name = "8-bit";
+};
+
+namespace detail {
+
+/// The levels of one moment: see EightBit.
+/// @tparam Segments  in each of which sixteen levels are evenly spaced
+template <int Segments>
+struct CompandedLevels {
+  static constexpr std::uint32_t largest_code = Segments * 16 - 1;
+  static constexpr float largest = 31.0f * static_cast<float>(1 << (Segments - 1)) - 16.0f;
+  /// Bits of FP32's mantissa behind those of a level.
+  static constexpr int shift = 19;
+
+  /// The smallest power of two whose product with the largest level is at least `amax`, but at
+  /// least 2^-127, and at most one with which that product is finite: what is above it saturates.
+  /// @param amax  of the group, from 0 on
+  OCTAVO_HOST_DEVICE static constexpr E8M0 scale(float amax) {
+    constexpr std::uint32_t mantissa = float_bits(largest) & 0x7fffffu;
+    constexpr int exponent = static_cast<int>(float_bits(largest) >> 23) - 127;
+    constexpr int most = 254 - exponent;
+    const std::uint32_t rounded_up = (float_bits(amax) + (0x7fffffu - mantissa)) >> 23;
+    const int bits = static_cast<int>(rounded_up) - exponent;
+    return E8M0::from_bits(static_cast<std::uint8_t>(bits < 0 ? 0 : bits > most ? most : bits));
+  }
+
+  /// FP32's bits of 16 · scale, the offset: levels with it are floats of 4 bits of mantissa.
+  OCTAVO_HOST_DEVICE static constexpr std::uint32_t offset_bits(E8M0 scale) {
+    return (static_cast<std::uint32_t>(scale.bits) + 4u) << 23;
+  }
+
+  OCTAVO_HOST_DEVICE static constexpr float decode(std::uint32_t code, E8M0 scale) {
+    const std::uint32_t offset = offset_bits(scale);
+    return float_from_bits((code << shift) + offset) - float_from_bits(offset);
+  }
+
+  /// One of the two codes beside a magnitude, each with the probability that keeps the mean.
+  /// @param least   what the code stands for at least, as FP32's bits above those of the offset
+  /// @param random  24 random bits
+  /// @return        the code, in the upper 8 bits
+  OCTAVO_HOST_DEVICE static constexpr std::uint32_t encode(float magnitude, E8M0 scale,
+                                                           std::uint32_t least,
+                                                           std::uint32_t random) {
+    constexpr std::uint32_t most = largest_code << shift;
+    const std::uint32_t offset = offset_bits(scale);
+    const std::uint32_t above = float_bits(magnitude + float_from_bits(offset)) - offset;
+    const std::uint32_t raised = above > least ? above : least;
+    const std::uint32_t kept = raised < most ? raised : most;
+    return (kept << (24 - shift)) + random;
+  }
+};
+
+}  // namespace detail
+
+/// The codes of a first moment.
+struct FirstMomentCode {
+  using Levels = detail::CompandedLevels<8>;
+
+  OCTAVO_HOST_DEVICE static constexpr float decode(EightBit code, E8M0 scale) {
+    const std::uint32_t sign = static_cast<std::uint32_t>(code.bits & 0x80u) << 24;
+    return float_from_bits(sign | float_bits(Levels::decode(code.bits & 0x7fu, scale)));
+  }
+  /// Inf and NaN saturate.
+  /// @param random  24 random bits
+  /// @return        the code, in the upper 8 bits
+  OCTAVO_HOST_DEVICE static std::uint32_t encode(float value, E8M0 scale, std::uint32_t random) {
+    return (float_bits(value) & 0x80000000u) | Levels::encode(fabsf(value), scale, 0, random);
+  }
+};
+
+/// The codes of a second moment. From 2^-130 on it does not become zero, because an update divides
+/// by its root: below one scale, 2^-20 of the group's largest, it becomes that.
+struct SecondMomentCode {
+  using Levels = detail::CompandedLevels<16>;
+
+  OCTAVO_HOST_DEVICE static constexpr float decode(EightBit code, E8M0 scale) {
+    return Levels::decode(code.bits, scale);
+  }
+  /// Inf and NaN saturate.
+  /// @param value   from 0 on
+  /// @param random  24 random bits
+  /// @return        the code, in the upper 8 bits
+  OCTAVO_HOST_DEVICE static constexpr std::uint32_t encode(float value, E8M0 scale,
+                                                           std::uint32_t random) {
+    constexpr std::uint32_t one = 1u << Levels::shift;  // also the bits of 2^-130
+    const std::uint32_t bits = float_bits(value);
+    return Levels::encode(value, scale, bits < one ? bits : one, random);
+  }
+};
+
+}  // namespace octavo
