@@ -32,6 +32,7 @@ struct Options {
   int ranks = 1;  ///< that a launcher started
   int zero = 1;
   int comm_timeout = 600;
+  octavo::Index check_replicas = 0;
 
   std::vector<std::string> data;
   octavo::Index batch = 8;
@@ -125,6 +126,9 @@ inline void declare(CLI::App& app, Options& options) {
   add("--comm-timeout", options.comm_timeout,
       "seconds that ranks wait for each other before the run ends with an error", ranks)
       ->check(at_least_one());
+  add("--check-replicas", options.check_replicas,
+      "steps between comparisons of the weights that all ranks hold; 0: never", ranks)
+      ->check(not_negative_whole());
 
   const std::string data = "Data";
   add("--data", options.data, "text file or folder; required, may be given again", data);
@@ -325,6 +329,7 @@ inline SessionRequest session_request(const Options& options) {
   session.optimizer.weight_decay = static_cast<float>(options.weight_decay);
   session.max_gradient_norm = static_cast<float>(options.clip);
   session.seed = options.seed;
+  session.check_replicas = options.check_replicas;
   session.sharding.zero = static_cast<octavo::Zero>(options.zero);
   session.sharding.reduce_each_micro_batch = options.deterministic;
   return request;

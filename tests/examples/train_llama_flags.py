@@ -85,7 +85,7 @@ base = Run("the base")
 # --- what is not said ------------------------------------------------------------------------
 # The defaults that docs/trainer.md names, but for those that every run here sets.
 defaults = {"model": "llama_tiny", "device": "cpu", "recompute": "none", "weight-copies": "kept",
-            "deterministic": False, "head-chunk": 0, "zero": 1, "comm-timeout": 600,
+            "deterministic": False, "head-chunk": 0, "zero": 1, "comm-timeout": 600, "check-replicas": 0,
             "micro-batches": 1, "validation-fraction": 0.1,
             "schedule": "cosine", "final-fraction": 0.1, "decay-fraction": 0.2, "weight-decay": 0.1,
             "beta1": 0.9, "beta2": 0.95, "epsilon": 1e-8, "clip": 1, "master-weights": "auto",
@@ -287,6 +287,14 @@ for most in (2, 5):
         if line["skipped"]:
             check(any(operand["nonfinite"] > 0 for operand in line["operands"]),
                   "no operand of step", line["step"], "says why")
+
+compared = Run("--check-replicas", check_replicas=3, steps=7)
+check([line["step"] for line in compared.steps if "weights_hash" in line] == [3, 6], "hashes")
+hashes = [line.get("weights_hash") for line in compared.steps]
+check(hashes[2] != hashes[5], "weights that do not move", hashes)
+# The weights that a step reads are those of the steps before.
+check(Run("--check-replicas", check_replicas=3, steps=7).column("loss") == compared.column("loss"),
+      "another loss")
 
 # --- on a GPU --------------------------------------------------------------------------------
 

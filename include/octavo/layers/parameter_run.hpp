@@ -4,7 +4,40 @@
 
 #include <octavo/layers/parameter.hpp>
 
+#include <algorithm>
+#include <string>
+#include <vector>
+
 namespace octavo::inline OCTAVO_ABI {
+
+namespace detail {
+
+/// See run_name.
+/// @param names  of the run's parameters
+[[nodiscard]] inline std::string name_of_run(const std::vector<std::string>& names) {
+  if (names.empty()) return "no parameters";
+  const std::string& first = names.front();
+  if (names.size() == 1) return first;
+  std::size_t common = first.size();
+  for (const std::string& name : names) {
+    const auto differs = std::mismatch(first.begin(), first.end(), name.begin(), name.end()).first;
+    common = std::min(common, static_cast<std::size_t>(differs - first.begin()));
+  }
+  const std::size_t dot = common == 0 ? std::string::npos : first.rfind('.', common - 1);
+  return dot == std::string::npos ? first + " to " + names.back() : first.substr(0, dot);
+}
+
+}  // namespace detail
+
+/// What a run's parameters are called together: what their names begin with up to a dot, such as
+/// "blocks.3", a single one's name, or "norm.weight to head.weight".
+/// @param each  that of `visit_runs`
+template <class Each>
+[[nodiscard]] std::string run_name(const Each& each) {
+  std::vector<std::string> names;
+  each([&](const auto& parameter) { names.push_back(parameter.name); });
+  return detail::name_of_run(names);
+}
 
 /// Neighbouring elements of a run, which one of the ranks updates: its shard, or all of them.
 /// @tparam W  format of the weights

@@ -4,6 +4,7 @@
 
 #include <octavo/core/random.hpp>
 #include <octavo/train/one_rank.hpp>
+#include <octavo/train/replica_check.hpp>
 #include <octavo/train/trainable_model.hpp>
 #include <octavo/train/training_session.hpp>
 
@@ -34,7 +35,8 @@ struct SessionParts {
   SessionParts(Arena<D>& arena, const SessionOptions& options, const DeviceLimits<D>& limits)
       : model(arena, options.batch, model_options(options), limits),
         ranks(arena, model, options.sharding),
-        optimizer(arena, model, ranks, options.optimizer, options.seed) {
+        optimizer(arena, model, ranks, options.optimizer, options.seed),
+        replicas(arena, model, options.check_replicas) {
     constexpr auto kind = MemoryKind::activations;
     const Index rows = options.batch.rows();
     const Index all = rows * options.micro_batches;
@@ -60,6 +62,7 @@ struct SessionParts {
   Model model;
   RanksOfModel ranks;
   typename Optimizer::template For<Model, typename RanksOfModel::Gradient> optimizer;
+  ReplicaCheck<Model> replicas;
   TensorView<std::int32_t, 1, D> tokens;   ///< [micro_batches · rows]
   TensorView<std::int32_t, 1, D> targets;  ///< [micro_batches · rows]
   /// [micro_batches · elements of a batch's tables]; see documents_over
@@ -101,10 +104,15 @@ class ModelSession final : public TrainingSession {
     copy_batch(batch);
     copy_gradient_scale(counted);
     parts_.optimizer.prepare(learning_rate, staging_, context_);
+    const bool compares = parts_.replicas.begin_step();
     try {
       if (must_calibrate_ != 0) calibrate();
       parts_.model.scaling().snapshot(context_);
-      replay_.run(context_, [this] { enqueue_step(); });
+      if (compares) {
+        replay_.run_once([this] { enqueue_step(true); });
+      } else {
+        replay_.run(context_, [this] { enqueue_step(false); });
+      }
     } catch (...) {
       undo_step();
       throw;
@@ -117,8 +125,10 @@ class ModelSession final : public TrainingSession {
     } else if (must_calibrate_ != 0) {
       parts_.model.scaling().reset_sync(context_);
     }
-    return {LossSum{status.loss_sum, counted}.mean(), static_cast<double>(status.gradient_norm),
-            status.skip != 0};
+    StepResult result{LossSum{status.loss_sum, counted}.mean(),
+                      static_cast<double>(status.gradient_norm), status.skip != 0};
+    if (compares) result.weights_hash = parts_.replicas.compare_sync(ranks_, context_);
+    return result;
   }
 
   void begin_evaluation() override {
@@ -447,8 +457,9 @@ class ModelSession final : public TrainingSession {
 
   /// Everything between the step's inputs and its status, without synchronisation or allocation.
   /// Nothing here depends on the host's values, so that one record of it serves every step.
+  /// @param compares  the weights are hashed, too
   /// @throws ManifestError  before the weights change, if other GEMMs ran than the manifest says
-  void enqueue_step() {
+  void enqueue_step(bool compares) {
     Model& model = parts_.model;
     const ScalingTable<D>& scaling = model.scaling();
     model.reset_counts();
@@ -465,6 +476,7 @@ class ModelSession final : public TrainingSession {
     }
     model.verify_step(options_.micro_batches);
     parts_.ranks.join(context_);
+    if (compares) parts_.replicas.enqueue(model, context_);
     update_scaling();
     parts_.optimizer.add_squared_norms(parts_.status, context_);
     scaling.add_nonfinite(parts_.status, context_);

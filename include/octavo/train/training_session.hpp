@@ -15,6 +15,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -33,6 +34,9 @@ struct SessionOptions {
   Sharding sharding{};
   /// How algorithms of GEMMs are chosen on the `Cuda` device, where the context was given none.
   GemmChoice gemm_choice = GemmChoice::heuristic;
+  /// Every so many steps ranks compare the weights that each of them holds whole (`ReplicaCheck`);
+  /// 0: never. Not with `Zero::weights`, with which they hold parts.
+  Index check_replicas = 0;
 };
 
 namespace detail {
@@ -44,6 +48,11 @@ inline void check_options(const SessionOptions& options) {
   };
   const AdamWSettings& adamw = options.optimizer;
   check("micro-batches", options.micro_batches, options.micro_batches > 0, "at least 1");
+  check("check-replicas", options.check_replicas, options.check_replicas >= 0,
+        "a number of steps, or 0 for never");
+  check("check-replicas", options.check_replicas,
+        options.check_replicas == 0 || !options.sharding.shards_weights(),
+        "0, or ZeRO-1 or ZeRO-2: with ZeRO-3 no two ranks hold the same weights");
   check("head_chunk", options.model.head_chunk, options.model.head_chunk >= 0,
         "a number of tokens, or 0");
   check("beta1", adamw.beta1, adamw.beta1 >= 0 && adamw.beta1 < 1, "a number from 0 to below 1");
@@ -64,6 +73,8 @@ struct StepResult {
   double loss = 0;           ///< mean over the step's targets, of all ranks
   double gradient_norm = 0;  ///< before clipping
   bool skipped = false;      ///< loss, gradients or an operand were not finite: nothing changed
+  /// Of the weights that the step read, where ranks compared them.
+  std::optional<std::uint64_t> weights_hash{};
 };
 
 /// Sum of losses and number of tokens of an evaluation.
@@ -88,6 +99,8 @@ class TrainingSession {
   /// @throws ConfigError    for another learning rate, a token outside of the vocabulary, documents
   ///                        out of order or more than the shape allows
   /// @throws ManifestError  if other GEMMs ran than the manifest says
+  /// @throws CommError      if ranks compared weights (`SessionOptions::check_replicas`), and some
+  ///                        differ; the program has to end
   /// @note a step that throws changes no weight and no scale; the session can go on with the next
   [[nodiscard]] virtual StepResult step(const Batch& batch, double learning_rate) = 0;
 
