@@ -63,6 +63,8 @@ struct Options {
   octavo::Index operands_every = 50;
   octavo::Index sample = 200;
   double temperature = 0.8;
+  std::string timeline;
+  octavo::Index timeline_steps = 3;
 };
 
 namespace detail {
@@ -191,6 +193,11 @@ inline void declare(CLI::App& app, Options& options) {
   add("--sample", options.sample, "tokens to generate at the end", output)
       ->check(not_negative_whole());
   add("--temperature", options.temperature, "of the sample", output)->check(not_negative());
+  add("--timeline", options.timeline,
+      "file for chrome://tracing and ui.perfetto.dev: what steps spend their time on; empty: none",
+      output);
+  add("--timeline-steps", options.timeline_steps, "steps in it, from the second on", output)
+      ->check(at_least_one());
   app.set_config("--config", "", "TOML file with any of these choices")->group(output);
   app.config_formatter(std::make_shared<FlagsFile>(app));
 }

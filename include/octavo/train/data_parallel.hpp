@@ -94,7 +94,9 @@ struct DataParallel {
     }
 
     [[nodiscard]] Index total_targets(Index local) {
+      if (sharding_.ranks == 1) return local;
       std::vector<Index> all(static_cast<std::size_t>(sharding_.ranks));
+      const auto span = this->timeline_->host_communication("numbers of targets");
       ranks_->all_gather_host_sync(std::as_bytes(std::span(&local, 1)),
                                    std::as_writable_bytes(std::span(all)), "numbers of targets");
       Index total = 0;
@@ -130,6 +132,7 @@ struct DataParallel {
     void gradients_final(const Run& run, const Context<D>&) {
       if (!shares() || rehearses_) return;
       const Context<D>& beside = forked();
+      const auto span = this->timeline_->communication("lane", "reduce", &run, beside);
       const Index ranks = sharding_.ranks;
       const Index size = run.size() / ranks;
       const TensorView<Gradient, 1, D> sum = runs_[number_of(run)].gradients;
@@ -151,11 +154,14 @@ struct DataParallel {
     }
 
     void maximum(TensorView<std::uint32_t, 1, D> amaxes, const Context<D>& context) {
+      if (sharding_.ranks == 1) return;
+      const auto span = this->timeline_->communication("stages", "amaxes", nullptr, context);
       ranks_->all_reduce_max(amaxes, "amaxes", context);
     }
 
     void sum(TensorView<StepStatus, 1, D> status, const Context<D>& context) {
       if (sharding_.ranks == 1) return;
+      const auto span = this->timeline_->communication("stages", "sums", nullptr, context);
       constexpr Index bytes = StepStatus::sums * static_cast<Index>(sizeof(double));
       const auto* own = reinterpret_cast<const std::byte*>(status.data());
       ranks_->all_gather({own, {bytes}}, bytes_of(sums_), "sums of losses and squares", context);
@@ -232,7 +238,9 @@ struct DataParallel {
       }
       shared.state = Weights::coming;
       const TensorView<const W, 1, D> own = shared.weights;
-      ranks_->all_gather(bytes_of(own), bytes_of(shared.run->weights()), "weights", forked());
+      const Context<D>& beside = forked();
+      const auto span = this->timeline_->communication("lane", "gather", shared.run, beside);
+      ranks_->all_gather(bytes_of(own), bytes_of(shared.run->weights()), "weights", beside);
     }
     [[nodiscard]] const W* memory_of(std::size_t number) const {
       return runs_[number].run->weights().data();

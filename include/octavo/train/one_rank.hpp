@@ -3,6 +3,7 @@
 #pragma once
 
 #include <octavo/comm/comm.hpp>
+#include <octavo/core/timeline.hpp>
 #include <octavo/kernels/step_status.hpp>
 #include <octavo/memory/arena.hpp>
 #include <octavo/models/step_hooks.hpp>
@@ -43,6 +44,10 @@ struct OneRank {
       require<UsageError>(ranks.size() == 1, "a session of OneRank is given a communicator of ",
                           ranks.size(), " ranks; give it DataParallel<> as its third type");
     }
+
+    /// Called once, before `start`: where operations between ranks report when they run.
+    /// @param timeline  outlives this
+    void report_to(Timeline<D>& timeline) { timeline_ = &timeline; }
 
     /// Calls `visitor(RunShard, each)` for what this rank updates of every run of parameters, also
     /// where that is nothing; `each` is that of `visit_runs`.
@@ -98,6 +103,9 @@ struct OneRank {
     /// once: ranks that update with shards add the norms up, ranks that all hold the gradients of
     /// all (because `join` or a hook added them up) leave the norm as it is.
     void sum(TensorView<StepStatus, 1, D>, const Context<D>&) {}
+
+   protected:
+    Timeline<D>* timeline_ = nullptr;
   };
 };
 

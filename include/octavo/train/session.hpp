@@ -5,6 +5,7 @@
 #include <octavo/core/random.hpp>
 #include <octavo/train/one_rank.hpp>
 #include <octavo/train/replica_check.hpp>
+#include <octavo/train/stage_hooks.hpp>
 #include <octavo/train/trainable_model.hpp>
 #include <octavo/train/training_session.hpp>
 
@@ -99,6 +100,7 @@ class ModelSession final : public TrainingSession {
                          "the learning rate is ", learning_rate,
                          "; give a number from 0 on that FP32 holds");
     parts_.model.bind(context_);
+    timeline_.begin_step_sync(context_);
     weights_may_have_moved_ = true;
     const Index counted = parts_.ranks.total_targets(count_targets(batch.targets));
     copy_batch(batch);
@@ -108,8 +110,8 @@ class ModelSession final : public TrainingSession {
     try {
       if (must_calibrate_ != 0) calibrate();
       parts_.model.scaling().snapshot(context_);
-      if (compares) {
-        replay_.run_once([this] { enqueue_step(true); });
+      if (compares || timeline_.is_on()) {
+        replay_.run_once([this, compares] { enqueue_step(compares); });
       } else {
         replay_.run(context_, [this] { enqueue_step(false); });
       }
@@ -119,6 +121,7 @@ class ModelSession final : public TrainingSession {
     }
     parts_.ranks.weights_moved();
     const StepStatus status = read_status_sync();
+    timeline_.end_step_sync(context_);
     if (status.skip == 0) {
       parts_.optimizer.advance();
       must_calibrate_ = 0;
@@ -240,6 +243,13 @@ class ModelSession final : public TrainingSession {
     return std::ranges::max(of_all_ranks(own, "signals"));
   }
 
+  void begin_timeline_sync() override {
+    // Ranks leave the exchange at nearly the same time: each sets its clock by it.
+    (void)of_all_ranks(char{}, "begin of a timeline");
+    timeline_.begin();
+  }
+  [[nodiscard]] std::vector<TimelineSpan> end_timeline() override { return timeline_.end(); }
+
   void set_weight(const std::string& name, std::span<const float> values) override {
     const auto wrong = std::find_if(values.begin(), values.end(), [](float value) {
       return !std::isfinite(static_cast<float>(typename Model::T(value)));
@@ -302,6 +312,9 @@ class ModelSession final : public TrainingSession {
       facts_.parameters += parameter.initialised_rows * parameter.weight.extent(1);
     });
     require_unique_names();
+    parts_.model.visit_runs(
+        [this](const auto& run, const auto& each) { timeline_.set_name(&run, run_name(each)); });
+    parts_.ranks.report_to(timeline_);
     parts_.ranks.start(context, ranks_);
     parts_.model.initialize_sync(options.seed, parts_.ranks, context);
     parts_.optimizer.initialize(context);
@@ -451,8 +464,10 @@ class ModelSession final : public TrainingSession {
   }
 
   void train_micro_batch(Index number, Accumulation accumulation) {
+    timeline_.begin_phase("forward", context_);
     parts_.model.train_micro_batch(micro_batch(number), parts_.losses, parts_.gradient_scale,
-                                   accumulation, parts_.ranks, context_);
+                                   accumulation, stages_, context_);
+    timeline_.end_phase(context_);
   }
 
   /// Everything between the step's inputs and its status, without synchronisation or allocation.
@@ -478,12 +493,16 @@ class ModelSession final : public TrainingSession {
     parts_.ranks.join(context_);
     if (compares) parts_.replicas.enqueue(model, context_);
     update_scaling();
+    timeline_.begin_stage("gradient norm", nullptr, context_);
     parts_.optimizer.add_squared_norms(parts_.status, context_);
     scaling.add_nonfinite(parts_.status, context_);
+    timeline_.end_stage(context_);
     parts_.ranks.sum(parts_.status, context_);
+    timeline_.begin_stage("optimizer", nullptr, context_);
     decide_step(options_.max_gradient_norm, parts_.status, context_);
     parts_.optimizer.step(parts_.status, context_);
     scaling.restore_if_skipped(parts_.status, context_);
+    timeline_.end_stage(context_);
   }
 
   /// After a call that threw: waits until the device has read its inputs, so that others can be
@@ -607,6 +626,9 @@ class ModelSession final : public TrainingSession {
   DeviceLimits<D> limits_;
   Arena<D> arena_;
   detail::SessionParts<Model, Optimizer, Ranks> parts_;
+  Timeline<D> timeline_;
+  StageHooks<typename detail::SessionParts<Model, Optimizer, Ranks>::RanksOfModel, D> stages_{
+      parts_.ranks, timeline_};
   std::vector<std::int32_t> document_tables_;  ///< on their way to the device
   Staging<D> staging_;
   Replay<D> replay_;

@@ -9,6 +9,7 @@
 #include <octavo/train/interrupt.hpp>
 #include <octavo/train/replica_check.hpp>
 #include <octavo/train/session.hpp>
+#include <octavo/train/stage_hooks.hpp>
 #include <octavo/train/state.hpp>
 #include <octavo/train/tally.hpp>
 #include <octavo/train/token_batches.hpp>

@@ -6,6 +6,7 @@
 #include <octavo/comm/sharding.hpp>
 #include <octavo/core/error.hpp>
 #include <octavo/core/replay.hpp>
+#include <octavo/core/timeline.hpp>
 #include <octavo/gemm/gemm_plans.hpp>
 #include <octavo/layers/scaling_table.hpp>
 #include <octavo/models/model.hpp>
@@ -153,6 +154,14 @@ class TrainingSession {
   [[nodiscard]] virtual LossSum sum_over_ranks(const LossSum& own) { return own; }
   /// The largest of all ranks', likewise.
   [[nodiscard]] virtual std::int64_t largest_over_ranks(std::int64_t own) { return own; }
+
+  /// Steps are timed from the next one on (`Timeline`), on the `Cuda` device without their record.
+  /// All ranks call it; it waits for them.
+  virtual void begin_timeline_sync() {}
+  /// Steps are timed no more.
+  /// @return what the steps since then spent their time on; µs from nearly the same time on on all
+  ///         ranks
+  [[nodiscard]] virtual std::vector<TimelineSpan> end_timeline() { return {}; }
 
   /// Sets a parameter, and its FP32 master where there are such. Delayed scales forget their
   /// histories: they are 1 until the next step calibrates them, in evaluations before it too.
