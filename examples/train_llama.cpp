@@ -9,6 +9,7 @@
 #include <train_llama/ranks.hpp>
 #include <train_llama/report.hpp>
 #include <train_llama/run_folder.hpp>
+#include <train_llama/timeline.hpp>
 
 #include <cstdio>
 #include <functional>
@@ -123,6 +124,7 @@ std::string set_up(Setup& setup, const CLI::App& app, const Options& options,
     // Text and session may take minutes.
     if (ranks.is_first()) {
       require_free_out(options, detail::flags_file(app).file_with("out", options.out));
+      require_timeline_folder(options);
     }
     setup.text = load_text(options);
     setup.batches =
@@ -165,11 +167,13 @@ void require_same(Ranks& ranks, const std::string& configuration, const Setup& s
 }
 
 /// Prints what the run is, and trains.
-int run(const Setup& setup, const Options& options, const Instance& instance, const Ranks& ranks,
+int run(const Setup& setup, const Options& options, const Instance& instance, Ranks& ranks,
         const std::string& configuration) {
   octavo::TrainingSession& session = *setup.session;
   // From here on an error is one of the run: it may have written files.
-  Report report(options, setup.folder, configuration, session.precision(), ranks.is_first());
+  TimelineFile timeline(options, session, ranks);
+  Report report(options, setup.folder, configuration, session.precision(), timeline,
+                ranks.is_first());
   fmt::print("octavo {} | {} | {} on {} | {} parameters | {}\n{}", octavo::version_string,
              instance.model, session.precision(), instance.device, session.facts().parameters,
              session.optimizer(), configuration);
@@ -184,6 +188,7 @@ int run(const Setup& setup, const Options& options, const Instance& instance, co
   if (!options.gemm_plans.empty() && ranks.is_first()) {
     octavo::store_gemm_plans(options.gemm_plans, session.gemm_plans());
   }
+  timeline.after_step(0, false);
   return train(session, *setup.batches, report, options, ranks);
 }
 

@@ -80,6 +80,7 @@ void lines_of_all(Table& table) {
              [](Gpu& g) { return squared_norm_part<Bf16>(g, "add_squared_norm, bf16"); });
   table.line("add_squared_norm, fp32",
              [](Gpu& g) { return squared_norm_part<float>(g, "add_squared_norm, fp32"); });
+  table.line("hash_bytes", hash_part);
 }
 
 }  // namespace

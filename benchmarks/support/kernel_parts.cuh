@@ -236,4 +236,17 @@ Part squared_norm_part(Gpu& gpu, const char* name) {
   return part;
 }
 
+inline Part hash_part(Gpu& gpu) {
+  constexpr Index count = hidden * ffn;
+  const auto weight = gpu.make<Bf16>(count);
+  const auto hash = gpu.make<std::uint64_t>(1);
+  Part part{"hash_bytes", hidden, ffn, static_cast<double>(count * Index{sizeof(Bf16)})};
+  part.run = [=, &gpu](int turn) {
+    const std::size_t i = at(turn);
+    hash_bytes(input(reinterpret_cast<std::byte*>(weight[i]), count * Index{sizeof(Bf16)}),
+               vector(hash[i], 1), gpu.context());
+  };
+  return part;
+}
+
 }  // namespace benchmarks

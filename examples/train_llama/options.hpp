@@ -32,6 +32,7 @@ struct Options {
   int ranks = 1;  ///< that a launcher started
   int zero = 1;
   int comm_timeout = 600;
+  octavo::Index check_replicas = 0;
 
   std::vector<std::string> data;
   octavo::Index batch = 8;
@@ -62,6 +63,8 @@ struct Options {
   octavo::Index operands_every = 50;
   octavo::Index sample = 200;
   double temperature = 0.8;
+  std::string timeline;
+  octavo::Index timeline_steps = 3;
 };
 
 namespace detail {
@@ -125,6 +128,9 @@ inline void declare(CLI::App& app, Options& options) {
   add("--comm-timeout", options.comm_timeout,
       "seconds that ranks wait for each other before the run ends with an error", ranks)
       ->check(at_least_one());
+  add("--check-replicas", options.check_replicas,
+      "steps between comparisons of the weights that all ranks hold; 0: never", ranks)
+      ->check(not_negative_whole());
 
   const std::string data = "Data";
   add("--data", options.data, "text file or folder; required, may be given again", data);
@@ -190,6 +196,11 @@ inline void declare(CLI::App& app, Options& options) {
   add("--sample", options.sample, "tokens to generate at the end", output)
       ->check(not_negative_whole());
   add("--temperature", options.temperature, "of the sample", output)->check(not_negative());
+  add("--timeline", options.timeline,
+      "file for chrome://tracing and ui.perfetto.dev: what steps spend their time on; empty: none",
+      output);
+  add("--timeline-steps", options.timeline_steps, "steps in it, from the second on", output)
+      ->check(at_least_one());
   app.set_config("--config", "", "TOML file with any of these choices")->group(output);
   app.config_formatter(std::make_shared<FlagsFile>(app));
 }
@@ -328,6 +339,7 @@ inline SessionRequest session_request(const Options& options) {
   session.optimizer.weight_decay = static_cast<float>(options.weight_decay);
   session.max_gradient_norm = static_cast<float>(options.clip);
   session.seed = options.seed;
+  session.check_replicas = options.check_replicas;
   session.sharding.zero = static_cast<octavo::Zero>(options.zero);
   session.sharding.reduce_each_micro_batch = options.deterministic;
   return request;

@@ -5,6 +5,7 @@
 #include <common/text.hpp>
 #include <octavo/octavo.hpp>
 #include <train_llama/options.hpp>
+#include <train_llama/timeline.hpp>
 
 #include <fmt/format.h>
 
@@ -24,9 +25,11 @@ class Report final : public octavo::RunObserver {
   /// @param folder  of config.toml and metrics.jsonl; empty: none
   /// @throws IoError  if they cannot be written
   Report(const Options& options, const std::filesystem::path& folder,
-         const std::string& configuration, std::string recipe, bool is_first_rank)
+         const std::string& configuration, std::string recipe, TimelineFile& timeline,
+         bool is_first_rank)
       : options_(options),
         recipe_(std::move(recipe)),
+        timeline_(timeline),
         is_first_rank_(is_first_rank),
         terminal_(is_first_rank && ::isatty(STDERR_FILENO) != 0) {
     if (folder.empty()) return;
@@ -67,6 +70,7 @@ class Report final : public octavo::RunObserver {
 
   void step(const octavo::StepRecord& record,
             const std::vector<octavo::OperandReport>& operands) override {
+    timeline_.after_step(record.step, record.last);
     const bool shown = record.step == 1 || record.last || record.step % options_.log_every == 0;
     if (shown || record.result.skipped) {
       clear_progress();
@@ -90,6 +94,9 @@ class Report final : public octavo::RunObserver {
         .add("milliseconds", record.milliseconds)
         .add("tokens_per_second", record.tokens_per_second)
         .add("skipped", record.result.skipped);
+    if (record.result.weights_hash.has_value()) {
+      line.add("weights_hash", fmt::format("{:016x}", *record.result.weights_hash));
+    }
     if (!operands.empty()) line.add("operands", operand_lines(operands));
     write(line);
   }
@@ -126,6 +133,7 @@ class Report final : public octavo::RunObserver {
         summary.steps == 1 ? "" : " after the first", summary.train_loss, summary.validation_loss,
         summary.gemms.fp8, summary.gemms.total, summary.skipped,
         static_cast<double>(peak_bytes) / (1024.0 * 1024.0));
+    print_timeline();
     if (!sample.empty()) {
       fmt::print("\n{}\n", programs::visible(sample, programs::LineBreaks::keep));
     }
@@ -146,6 +154,26 @@ class Report final : public octavo::RunObserver {
   }
 
  private:
+  void print_timeline() {
+    const auto& timeline = timeline_.result();
+    if (!timeline.has_value()) return;
+    const octavo::TimelineFigures& figures = timeline->figures;
+    fmt::print(
+        "exposed communication {:.2f} ms of {:.1f} ms a step (rank {}, the most of all; steps {} "
+        "to {}) | {}\n",
+        figures.exposed_milliseconds, figures.step_milliseconds, timeline->rank,
+        timeline->first_step, timeline->first_step + figures.steps - 1,
+        programs::visible(options_.timeline));
+    write(octavo::JsonLine{}
+              .add("event", "timeline")
+              .add("file", options_.timeline)
+              .add("first_step", timeline->first_step)
+              .add("steps", figures.steps)
+              .add("rank", timeline->rank)
+              .add("milliseconds", figures.step_milliseconds)
+              .add("exposed_communication_milliseconds", figures.exposed_milliseconds));
+  }
+
   static std::vector<octavo::JsonLine> operand_lines(
       const std::vector<octavo::OperandReport>& operands) {
     std::vector<octavo::JsonLine> lines;
@@ -190,6 +218,7 @@ class Report final : public octavo::RunObserver {
 
   const Options& options_;
   std::string recipe_;
+  TimelineFile& timeline_;
   std::unique_ptr<octavo::MetricsFile> metrics_;
   bool is_first_rank_;
   bool terminal_;

@@ -10,6 +10,7 @@
 #include <octavo/core/cuda/context.cuh>
 #include <octavo/core/cuda/lane.cuh>
 #include <octavo/core/cuda/replay.cuh>
+#include <octavo/core/cuda/timeline.cuh>
 #include <octavo/gemm/cuda/matmul.cuh>
 #include <octavo/kernels/cuda/kernels.cuh>
 #include <octavo/memory/cuda/buffer.cuh>

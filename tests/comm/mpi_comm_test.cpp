@@ -1,16 +1,17 @@
 // Ranks under mpirun: what they send each other, and what happens to the others when one fails.
-#include "../support/child_process.hpp"
-
 #include <gtest/gtest.h>
 
 #include <cerrno>
 #include <chrono>
 #include <csignal>
-#include <map>
 #include <regex>
 #include <string>
 #include <thread>
 #include <vector>
+
+#if defined(OCTAVO_TEST_MPIRUN)
+#include "../support/mpirun.hpp"
+#endif
 
 namespace mpi_comm_test {
 
@@ -29,24 +30,12 @@ constexpr int time_out = 3;
 /// A run ends this many seconds after its time-out at the latest.
 constexpr int grace = 20;
 
-/// Runs mpi_ranks; whoever tests as root, and on fewer processors than ranks, may.
+/// Runs mpi_ranks.
 ChildResult mpirun(int ranks, int seconds, const std::vector<std::string>& mode,
                    const std::vector<std::string>& options = {}) {
-  std::vector<std::string> command{OCTAVO_TEST_MPIRUN, "-n", std::to_string(ranks)};
-  command.insert(command.end(), options.begin(), options.end());
-  command.emplace_back(OCTAVO_TEST_MPI_RANKS);
-  command.emplace_back(std::to_string(seconds * 1000));
-  command.insert(command.end(), mode.begin(), mode.end());
-  return run_child(command,
-                   {{"OMPI_ALLOW_RUN_AS_ROOT", "1"},
-                    {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"},
-                    {"OMPI_MCA_rmaps_base_oversubscribe", "1"},
-                    {"OMPI_MCA_hwloc_base_binding_policy", "none"},
-                    {"OMPI_MCA_mpi_yield_when_idle", "1"},
-                    {"OMPI_MCA_btl_base_warn_component_unused", "0"},
-                    {"OMP_NUM_THREADS", "1"},
-                    {"ASAN_OPTIONS", "detect_leaks=0"}},
-                   150);
+  std::vector<std::string> program{OCTAVO_TEST_MPI_RANKS, std::to_string(seconds * 1000)};
+  program.insert(program.end(), mode.begin(), mode.end());
+  return run_mpirun(ranks, program, options);
 }
 
 /// Whether nothing is left of the processes that said their numbers.

@@ -146,6 +146,27 @@ TEST(Rendezvous, ARankThatIsStoppedIsNamedAfterTheTimeOut) {
   }
 }
 
+// Ranks that gather nothing, because they wait for their GPUs, only look whether all are there.
+TEST(Rendezvous, RankZeroThatFallsSilentIsNoticedByRanksThatAskItForNothing) {
+  const int port = free_port();
+  RankProcesses processes;
+  for (int rank = 0; rank < ranks; ++rank) {
+    processes.start([=] {
+      Rendezvous rendezvous(launch_of(rank, ranks, port), time_out);
+      gather(rendezvous, 16, 0, "first");
+      if (rank == 0) ::raise(SIGSTOP);
+      for (;;) {
+        rendezvous.require_all();
+        std::this_thread::sleep_for(milliseconds(5));
+      }
+    });
+  }
+  const std::vector<RankEnd> ends = processes.wait(15, 0);
+  for (const std::size_t rank : {1, 2}) {
+    expect_said(ends[rank], "rank 0 has been silent for 2 s, as a stopped process is");
+  }
+}
+
 TEST(Rendezvous, ARankThatIsAliveAndDoesNotTakePartIsNamed) {
   const std::vector<RankEnd> ends =
       with_rank_1([](Rendezvous&) { std::this_thread::sleep_for(std::chrono::hours(1)); });

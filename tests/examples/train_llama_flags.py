@@ -85,12 +85,13 @@ base = Run("the base")
 # --- what is not said ------------------------------------------------------------------------
 # The defaults that docs/trainer.md names, but for those that every run here sets.
 defaults = {"model": "llama_tiny", "device": "cpu", "recompute": "none", "weight-copies": "kept",
-            "deterministic": False, "head-chunk": 0, "zero": 1, "comm-timeout": 600,
+            "deterministic": False, "head-chunk": 0, "zero": 1, "comm-timeout": 600, "check-replicas": 0,
             "micro-batches": 1, "validation-fraction": 0.1,
             "schedule": "cosine", "final-fraction": 0.1, "decay-fraction": 0.2, "weight-decay": 0.1,
             "beta1": 0.9, "beta2": 0.95, "epsilon": 1e-8, "clip": 1, "master-weights": "auto",
             "moments": "auto", "seed": 1, "max-skipped": 10, "no-out": False, "log-every": 1,
-            "evaluate-every": 100, "operands-every": 50, "temperature": 0.8}
+            "evaluate-every": 100, "operands-every": 50, "temperature": 0.8,
+            "timeline-steps": 3}
 case = "the defaults"
 with open(base.flags["out"] + "/config.toml", encoding="utf-8") as file:
     saved = dict(line.rstrip("\n").split(" = ", 1) for line in file)
@@ -291,6 +292,36 @@ for most in (2, 5):
         if line["skipped"]:
             check(any(operand["nonfinite"] > 0 for operand in line["operands"]),
                   "no operand of step", line["step"], "says why")
+
+compared = Run("--check-replicas", check_replicas=3, steps=7)
+check([line["step"] for line in compared.steps if "weights_hash" in line] == [3, 6], "hashes")
+hashes = [line.get("weights_hash") for line in compared.steps]
+check(hashes[2] != hashes[5], "weights that do not move", hashes)
+# The weights that a step reads are those of the steps before.
+check(Run("--check-replicas", check_replicas=3, steps=7).column("loss") == compared.column("loss"),
+      "another loss")
+
+for steps, asked, timed in ((6, 2, [2, 3]), (4, 9, [2, 3, 4]), (1, 3, [1])):
+    run = Run("--timeline", timeline="timeline.json", timeline_steps=asked, steps=steps)
+    events = [event for event in json.load(open("timeline.json"))["traceEvents"]
+              if event["ph"] == "X"]
+    whole = [event for event in events if event["name"] == "step"]
+    check(len(whole) == len(timed), "steps", whole)
+    check({event["pid"] for event in events} == {0}, "other ranks")
+    line = run.of("timeline")[0]
+    check([line["first_step"] + i for i in range(line["steps"])] == timed, line)
+    check(line["exposed_communication_milliseconds"] == 0, "one rank communicates", line)
+    check(near(line["milliseconds"], sum(event["dur"] for event in whole) / len(whole) / 1000, 1e-6),
+          line)
+    for event in whole:
+        parts = [part for part in events if part["cat"] == "compute"
+                 and event["ts"] <= part["ts"] <= event["ts"] + event["dur"]]
+        names = [part["name"] for part in parts]
+        for name in ("forward blocks.0", "backward blocks.0", "optimizer"):
+            check(names.count(name) == 1, name, names)
+        check(sum(part["dur"] for part in parts) > 0.8 * event["dur"], "time without a stage")
+    os.remove("timeline.json")
+check(not base.of("timeline"), "a timeline that was not asked for")
 
 # --- on a GPU --------------------------------------------------------------------------------
 

@@ -71,6 +71,42 @@ PYTHON
 on_ranks "a sample of two ranks" 0 2 "${base[@]}" --precision fp8-delayed --steps 2 --zero 3 \
   --sample 12 --no-out
 
+# --- the timeline ----------------------------------------------------------------------------
+on_ranks "a timeline of two ranks" 0 2 "${base[@]}" --precision fp8-delayed --steps 4 --sample 0 \
+  --timeline trace.json --timeline-steps 2 --out timeline --check-replicas 2
+grep -qE "^exposed communication [0-9.]+ ms of [0-9.]+ ms a step \(rank [01], .* steps 2 to 3\)" out ||
+  fail "exposed communication is not printed"
+python3 - <<'PYTHON' 2>>err || fail "the timeline is not that of the run"
+import json
+events = [event for event in json.load(open("trace.json"))["traceEvents"] if event["ph"] == "X"]
+line, = [line for line in map(json.loads, open("timeline/metrics.jsonl"))
+         if line["event"] == "timeline"]
+def within(part, whole):
+    return whole["ts"] <= part["ts"] and part["ts"] + part["dur"] <= whole["ts"] + whole["dur"]
+exposed = {}
+for rank in (0, 1):
+    own = [event for event in events if event["pid"] == rank]
+    def named(name):
+        return [event for event in own if event["name"] == name]
+    assert len(named("step")) == 2, rank
+    for step in named("step"):
+        backward, = [event for event in named("backward") if within(event, step)]
+        reduces = [event for event in own
+                   if event["name"].startswith("reduce blocks.") and within(event, step)]
+        blocks = {event["name"].removeprefix("forward ") for event in own
+                  if event["name"].startswith("forward blocks.")}
+        assert {event["name"].removeprefix("reduce ") for event in reduces} == blocks
+        assert all(within(event, backward) for event in reduces), reduces
+    # On the cpu device nothing runs beside an operation between ranks.
+    exposed[rank] = sum(event["dur"] for event in own if event["cat"] == "communication") / 2e3
+worst = max(exposed, key=exposed.get)
+assert line["rank"] == worst, (line, exposed)
+found = line["exposed_communication_milliseconds"]
+assert abs(found - exposed[worst]) < 1e-6 * found and found > 0, (line, exposed)
+PYTHON
+on_ranks "a timeline in no folder" 2 2 "${base[@]}" --steps 1 --no-out --timeline nowhere/trace.json
+grep -qF "give a file in a folder that is there" err || fail "it is not said what to give"
+
 # --- errors ----------------------------------------------------------------------------------
 on_ranks "too little text for all ranks" 2 4 "${base[@]}" --steps 1 --micro-batches 200 --no-out
 grep -qF "on 4 ranks" err || fail "it is not said for how many ranks"
@@ -105,6 +141,7 @@ ranks_of() {
 }
 for signal in STOP KILL; do
   case="a rank gets SIG$signal"
+  : >out  # that of the run before has steps
   "$mpirun" -n 2 "$program" "${long[@]}" >out 2>err &
   run=$!
   began
@@ -128,6 +165,7 @@ for signal in STOP KILL; do
 done
 
 case="SIGTERM to mpirun"
+: >out
 "$mpirun" -n 2 "$program" "${long[@]}" >out 2>err &
 run=$!
 began

@@ -64,6 +64,11 @@ TEST(JsonLine, NestsArraysOfObjects) {
   EXPECT_EQ(JsonLine{}.add("operands", std::vector<JsonLine>{}).str(), R"({"operands":[]})");
 }
 
+TEST(JsonLine, HoldsObjects) {
+  EXPECT_EQ(JsonLine{}.add("args", JsonLine{}.add("name", "lane")).add("pid", 1).str(),
+            R"({"args":{"name":"lane"},"pid":1})");
+}
+
 TEST(JsonLine, HoldsArraysOfNumbers) {
   const std::vector<double> losses{1.5, 0.1, std::numeric_limits<double>::quiet_NaN()};
   EXPECT_EQ(JsonLine{}.add("losses", losses).add("last", 1).str(),

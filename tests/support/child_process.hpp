@@ -1,6 +1,8 @@
 // Another program, run to its end, and what it said.
 #pragma once
 
+#include "end_with_parent.hpp"
+
 #include <octavo/core/error.hpp>
 
 #include <array>
@@ -24,7 +26,9 @@ struct ChildResult {
   std::string err;
 };
 
-/// Runs a program in a process group of its own, of which nothing is left afterwards.
+/// Runs a program in a process group of its own, of which nothing is left afterwards; where the
+/// test ends before, the program gets SIGTERM, on which a launcher such as mpirun ends what it
+/// started.
 /// @param limit  seconds, after which it is killed
 inline ChildResult run_child(const std::vector<std::string>& command,
                              const std::map<std::string, std::string>& environment, int limit) {
@@ -32,9 +36,11 @@ inline ChildResult run_child(const std::vector<std::string>& command,
   std::array<std::array<int, 2>, 2> pipes{};
   for (auto& ends : pipes) octavo::require<octavo::IoError>(::pipe(ends.data()) == 0, "pipe");
   const Clock::time_point start = Clock::now();
+  const pid_t parent = ::getpid();
   const pid_t child = ::fork();
   octavo::require<octavo::IoError>(child >= 0, "fork");
   if (child == 0) {
+    end_with_parent(parent, SIGTERM);
     ::setpgid(0, 0);
     ::dup2(pipes[0][1], STDOUT_FILENO);
     ::dup2(pipes[1][1], STDERR_FILENO);

@@ -1,6 +1,8 @@
 // Ranks that are processes of the test's own making, and what became of them.
 #pragma once
 
+#include "end_with_parent.hpp"
+
 #include <octavo/comm/launch.hpp>
 #include <octavo/core/error.hpp>
 
@@ -67,9 +69,11 @@ class RankProcesses {
   void start(const Body& body) {
     Process process;
     process.said.reset(std::tmpfile());
+    const pid_t parent = ::getpid();
     process.pid = ::fork();
     octavo::require<octavo::IoError>(process.pid >= 0, "fork");
     if (process.pid == 0) {
+      end_with_parent(parent, SIGKILL);
       int code = 0;
       try {
         body();

@@ -86,4 +86,24 @@ TEST(DataParallelOnOneGpu, OneRankWithSumsOfItsOwnIsRecorded) {
   EXPECT_EQ(session.replays().launches, 4u);
 }
 
+// Steps that compare weights are enqueued as they are; those between launch the record.
+TEST(DataParallelOnOneGpu, StepsThatHashWeightsHaveTheBitsOfOthers) {
+  if (const std::string reason = support::why_no_gpu(); !reason.empty()) GTEST_SKIP() << reason;
+  Context<Cuda> context(0);
+  context.set_deterministic(true);
+  SessionOptions options = support::small_session(1);
+  support::Session<Bf16, Cuda> plain(options, context);
+  options.check_replicas = 3;
+  support::Session<Bf16, Cuda> hashed(options, context);
+  for (unsigned step = 0; step < 6; ++step) {
+    const StepResult result = support::take_step(hashed, options, step);
+    EXPECT_EQ(result.loss, support::take_step(plain, options, step).loss) << "step " << step;
+    EXPECT_EQ(result.weights_hash.has_value(), step % 3 == 2) << "step " << step;
+  }
+  EXPECT_TRUE(support::weight_bits(hashed, context) == support::weight_bits(plain, context));
+  EXPECT_EQ(hashed.replays().runs, 3u);
+  EXPECT_EQ(hashed.replays().recordings, 1u);
+  EXPECT_EQ(hashed.replays().launches, 3u);
+}
+
 }  // namespace octavo::data_parallel_cuda_test

@@ -27,9 +27,8 @@ struct RankFact {
   std::string value;
 };
 
-namespace detail {
-
-/// Gives each rank the texts of all.
+/// Gives each rank the texts of all, in the order of ranks. Waits for them.
+/// @tparam Ranks  a `Communicator`, or what has its `size` and `all_gather_host_sync`
 template <class Ranks>
 std::vector<std::string> all_gather_texts(Ranks& communicator, const std::string& text,
                                           const char* what) {
@@ -50,6 +49,8 @@ std::vector<std::string> all_gather_texts(Ranks& communicator, const std::string
   }
   return texts;
 }
+
+namespace detail {
 
 /// Which ranks have which value of one fact.
 using RanksOfValues = std::map<std::string, std::vector<int>>;
@@ -100,7 +101,7 @@ void require_same_on_all_ranks(Ranks& communicator, const std::vector<RankFact>&
     detail::append_text(packed, fact.value);
   }
   const std::vector<std::string> all =
-      detail::all_gather_texts(communicator, packed, "comparison of all ranks");
+      all_gather_texts(communicator, packed, "comparison of all ranks");
   std::map<std::string, std::vector<std::string>> values_of;  // by name, then by rank
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
     for (std::string_view rest = all[rank]; !rest.empty();) {

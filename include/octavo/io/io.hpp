@@ -5,4 +5,5 @@
 #include <octavo/io/atomic_file.hpp>
 #include <octavo/io/json_line.hpp>
 #include <octavo/io/metrics_file.hpp>
+#include <octavo/io/trace_file.hpp>
 #include <octavo/io/write_all.hpp>

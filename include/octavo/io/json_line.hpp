@@ -51,6 +51,13 @@ class JsonLine {
     return *this;
   }
 
+  /// An object.
+  JsonLine& add(std::string_view key, const JsonLine& value) {
+    add_key(key);
+    text_ += value.str();
+    return *this;
+  }
+
   /// An array of objects.
   JsonLine& add(std::string_view key, std::span<const JsonLine> values) {
     return add_array(key, values, [this](const JsonLine& value) { text_ += value.str(); });

@@ -7,6 +7,7 @@
 #include <octavo/kernels/cross_entropy.hpp>
 #include <octavo/kernels/embedding.hpp>
 #include <octavo/kernels/gelu.hpp>
+#include <octavo/kernels/hash.hpp>
 #include <octavo/kernels/initialize.hpp>
 #include <octavo/kernels/layer_norm.hpp>
 #include <octavo/kernels/packed_parts.hpp>

@@ -10,6 +10,25 @@
 
 namespace octavo::inline OCTAVO_ABI {
 
+namespace detail {
+
+/// See ModelRun::name.
+/// @param names  of the run's parameters
+[[nodiscard]] inline std::string name_of_run(const std::vector<std::string>& names) {
+  if (names.empty()) return "no parameters";
+  const std::string& first = names.front();
+  if (names.size() == 1) return first;
+  std::size_t common = first.size();
+  for (const std::string& name : names) {
+    const auto differs = std::mismatch(first.begin(), first.end(), name.begin(), name.end()).first;
+    common = std::min(common, static_cast<std::size_t>(differs - first.begin()));
+  }
+  const std::size_t dot = common == 0 ? std::string::npos : first.rfind('.', common - 1);
+  return dot == std::string::npos ? first + " to " + names.back() : first.substr(0, dot);
+}
+
+}  // namespace detail
+
 /// Parameters that are worked on together, such as those of a block. Their weights lie in one run
 /// of memory, their gradients in another, and so do masters and moments of an optimizer: an element
 /// has the same offset in each. So a part of a run is an offset and a length, whatever it is a part
@@ -151,6 +170,15 @@ template <class W, class G, Device D>
 struct ModelRun {
   const ParameterRun<W, G, D>* run = nullptr;
   std::vector<Parameter<W, G, D>*> parameters{};
+
+  /// What the parameters are called together: what their names begin with up to a dot, such as
+  /// "blocks.3", a single one's name, or "norm.weight to head.weight".
+  [[nodiscard]] std::string name() const {
+    std::vector<std::string> names;
+    names.reserve(parameters.size());
+    for (const Parameter<W, G, D>* parameter : parameters) names.push_back(parameter->name);
+    return detail::name_of_run(names);
+  }
 
   [[nodiscard]] std::vector<ParameterPlace> places() const {
     std::vector<ParameterPlace> result;

@@ -133,7 +133,9 @@ struct DataParallel {
     [[nodiscard]] bool weights_are_whole() const override { return !sharding_.shards_weights(); }
 
     [[nodiscard]] Index total_targets(Index local) override {
+      if (sharding_.ranks == 1) return local;
       std::vector<Index> all(static_cast<std::size_t>(sharding_.ranks));
+      const auto span = this->timeline().host_communication("numbers of targets");
       ranks_->all_gather_host_sync(std::as_bytes(std::span(&local, 1)),
                                    std::as_writable_bytes(std::span(all)), "numbers of targets");
       Index total = 0;
@@ -175,6 +177,7 @@ struct DataParallel {
     void gradients_final(const Run& run, const Context<D>&) override {
       if (!shares() || rehearses_) return;
       const Context<D>& beside = forked();
+      const auto span = this->timeline().communication("lane", "reduce", &run, beside);
       const Index ranks = sharding_.ranks;
       const Index size = run.size() / ranks;
       const TensorView<Gradient, 1, D> sum = runs_[number_of(run)].gradients;
@@ -204,11 +207,14 @@ struct DataParallel {
     }
 
     void maximum(TensorView<std::uint32_t, 1, D> amaxes, const Context<D>& context) override {
+      if (sharding_.ranks == 1) return;
+      const auto span = this->timeline().communication("stages", "amaxes", nullptr, context);
       ranks_->all_reduce_max(amaxes, "amaxes", context);
     }
 
     void sum(TensorView<StepStatus, 1, D> status, const Context<D>& context) override {
       if (sharding_.ranks == 1) return;
+      const auto span = this->timeline().communication("stages", "sums", nullptr, context);
       constexpr Index bytes = StepStatus::sums * static_cast<Index>(sizeof(double));
       const auto* own = reinterpret_cast<const std::byte*>(status.data());
       ranks_->all_gather({own, {bytes}}, bytes_of(sums_), "sums of losses and squares", context);
@@ -279,9 +285,11 @@ struct DataParallel {
         if (memory_of(other) == memory_of(number)) progress_[other].weights = Weights::absent;
       }
       progress.weights = Weights::coming;
+      const Run& run = *runs_[number].run;
       const TensorView<const W, 1, D> own = runs_[number].weights;
-      ranks_->all_gather(bytes_of(own), bytes_of(runs_[number].run->weights()), "weights",
-                         forked());
+      const Context<D>& beside = forked();
+      const auto span = this->timeline().communication("lane", "gather", &run, beside);
+      ranks_->all_gather(bytes_of(own), bytes_of(run.weights()), "weights", beside);
       lane_->mark(progress.gathered);
     }
     [[nodiscard]] const W* memory_of(std::size_t number) const {

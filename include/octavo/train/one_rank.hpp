@@ -3,6 +3,7 @@
 #pragma once
 
 #include <octavo/comm/comm.hpp>
+#include <octavo/core/timeline.hpp>
 #include <octavo/kernels/step_status.hpp>
 #include <octavo/memory/arena.hpp>
 #include <octavo/models/step_hooks.hpp>
@@ -25,6 +26,10 @@ class RankWork {
   RankWork(const RankWork&) = delete;
   RankWork& operator=(const RankWork&) = delete;
   virtual ~RankWork() = default;
+
+  /// Called once, before any other member: where operations between ranks report when they run.
+  /// @param timeline  outlives this
+  void report_to(Timeline<D>& timeline) { timeline_ = &timeline; }
 
   /// Whether all of the weights lie in the model's runs while no step is taken. Else each rank
   /// has its shards.
@@ -71,6 +76,12 @@ class RankWork {
   /// once: ranks that update with shards add the norms up, ranks that all hold the gradients of
   /// all (because `join` or a hook added them up) leave the norm as it is.
   virtual void sum(TensorView<StepStatus, 1, D>, const Context<D>&) {}
+
+ protected:
+  [[nodiscard]] Timeline<D>& timeline() const { return *timeline_; }
+
+ private:
+  Timeline<D>* timeline_ = nullptr;
 };
 
 /// A session's way of training with others. `For<W, G, D>` is the part, of weights in W and

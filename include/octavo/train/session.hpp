@@ -3,6 +3,7 @@
 #pragma once
 
 #include <octavo/train/session_core.hpp>
+#include <octavo/train/stage_hooks.hpp>
 #include <octavo/train/trainable_model.hpp>
 
 #include <algorithm>
@@ -32,6 +33,7 @@ struct SessionParts {
       : model(arena, options.batch, model_options(options), limits),
         ranks(arena, model.runs(), options.sharding),
         optimizer(arena, ranks.shards(), options.optimizer, options.seed),
+        replicas(arena, model.runs(), options.check_replicas),
         buffers(arena, options) {}
 
   static ModelOptions model_options(const SessionOptions& options) {
@@ -48,6 +50,7 @@ struct SessionParts {
   Model model;
   RanksPart ranks;
   typename Optimizer::template For<typename Model::T, typename RanksPart::Gradient, D> optimizer;
+  ReplicaCheck<D> replicas;
   SessionBuffers<D> buffers;
 };
 
@@ -131,12 +134,13 @@ class ModelSession final : public detail::SessionCore<typename Model::DeviceType
         parts_(this->arena(), options, limits) {
     std::vector<detail::ParameterFacts> parameters;
     for (const auto& in : parts_.model.runs()) {
+      this->timeline().set_name(in.run, in.name());
       for (const auto* parameter : in.parameters) {
         parameters.push_back(
             {parameter->name, parameter->initialised_rows * parameter->weight.extent(1)});
       }
     }
-    this->start(parts_.buffers, std::move(parameters));
+    this->start(parts_.buffers, parts_.replicas, std::move(parameters));
     parts_.ranks.start(context, this->communicator());
     parts_.model.initialize_sync(options.seed, parts_.ranks, context);
     parts_.optimizer.initialize(context);
@@ -199,7 +203,7 @@ class ModelSession final : public detail::SessionCore<typename Model::DeviceType
   void train_micro_batch(const DeviceBatch<D>& batch, Accumulation accumulation) override {
     const detail::SessionBuffers<D>& buffers = parts_.buffers;
     parts_.model.train_micro_batch(batch, buffers.losses, buffers.gradient_scale, accumulation,
-                                   parts_.ranks, this->context());
+                                   stages_, this->context());
   }
   void evaluate_losses(const DeviceBatch<D>& batch) override {
     parts_.model.evaluate(batch, parts_.buffers.losses, parts_.ranks, this->context());
@@ -244,6 +248,7 @@ class ModelSession final : public detail::SessionCore<typename Model::DeviceType
   }
 
   detail::SessionParts<Model, Optimizer, RanksPart> parts_;
+  StageHooks<T, typename Model::G, D> stages_{parts_.ranks, this->timeline()};
 };
 
 template <class Model, class Optimizer, class Ranks>

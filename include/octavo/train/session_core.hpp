@@ -8,6 +8,7 @@
 #include <octavo/memory/arena.hpp>
 #include <octavo/models/step_hooks.hpp>
 #include <octavo/train/one_rank.hpp>
+#include <octavo/train/replica_check.hpp>
 #include <octavo/train/session_inputs.hpp>
 #include <octavo/train/training_session.hpp>
 
@@ -38,29 +39,38 @@ class SessionCore : public TrainingSession {
                          "the learning rate is ", learning_rate,
                          "; give a number from 0 on that FP32 holds");
     bind();
+    timeline_.begin_step_sync(context_);
     weights_may_have_moved_ = true;
     const Index counted = rank_work().total_targets(count_targets(batch.targets));
     inputs_->copy_batch(batch, context_);
     inputs_->copy_gradient_scale(counted, context_);
     prepare_update(learning_rate, inputs_->staging());
+    const bool compares = replicas_->begin_step();
     try {
       if (must_calibrate_ != 0) calibrate();
       scaling().snapshot(context_);
-      replay_.run(context_, [this] { enqueue_step(); });
+      if (compares || timeline_.is_on()) {
+        replay_.run_once([this, compares] { enqueue_step(compares); });
+      } else {
+        replay_.run(context_, [this] { enqueue_step(false); });
+      }
     } catch (...) {
       undo_step();
       throw;
     }
     rank_work().weights_moved();
     const StepStatus status = read_status_sync();
+    timeline_.end_step_sync(context_);
     if (status.skip == 0) {
       count_update();
       must_calibrate_ = 0;
     } else if (must_calibrate_ != 0) {
       scaling().reset_sync(context_);
     }
-    return {LossSum{status.loss_sum, counted}.mean(), static_cast<double>(status.gradient_norm),
-            status.skip != 0};
+    StepResult result{LossSum{status.loss_sum, counted}.mean(),
+                      static_cast<double>(status.gradient_norm), status.skip != 0};
+    if (compares) result.weights_hash = replicas_->compare_sync(communicator_, context_);
+    return result;
   }
 
   void begin_evaluation() override {
@@ -153,6 +163,13 @@ class SessionCore : public TrainingSession {
     return std::ranges::max(of_all_ranks(own, "signals"));
   }
 
+  void begin_timeline_sync() override {
+    // Ranks leave the exchange at nearly the same time: each sets its clock by it.
+    (void)of_all_ranks(char{}, "begin of a timeline");
+    timeline_.begin();
+  }
+  [[nodiscard]] std::vector<TimelineSpan> end_timeline() override { return timeline_.end(); }
+
  protected:
   /// Whether weights are quantised for an evaluation, or to train with.
   struct Evaluates {
@@ -172,8 +189,11 @@ class SessionCore : public TrainingSession {
   /// @param parameters  of blocks that the shape knows nothing of, too
   /// @throws UsageError  for a name that two parameters have, of which `set_weight` and a saved
   ///                     state would know one
-  void start(const SessionBuffers<D>& buffers, std::vector<ParameterFacts> parameters) {
+  void start(const SessionBuffers<D>& buffers, ReplicaCheck<D>& replicas,
+             std::vector<ParameterFacts> parameters) {
     buffers_ = buffers;
+    replicas_ = &replicas;
+    rank_work().report_to(timeline_);
     inputs_.emplace(buffers, options_.batch, context_);
     must_calibrate_ = scaling().has_histories() ? 1 : 0;
     parameters_ = std::move(parameters);
@@ -231,7 +251,7 @@ class SessionCore : public TrainingSession {
   [[nodiscard]] Context<D>& context() const { return context_; }
   [[nodiscard]] Communicator<D>& communicator() const { return communicator_; }
   [[nodiscard]] Arena<D>& arena() { return arena_; }
-  [[nodiscard]] const SessionBuffers<D>& buffers() const { return buffers_; }
+  [[nodiscard]] Timeline<D>& timeline() { return timeline_; }
   [[nodiscard]] const std::vector<ParameterFacts>& parameters() const { return parameters_; }
 
  private:
@@ -303,13 +323,16 @@ class SessionCore : public TrainingSession {
   }
 
   void train(Index number, Accumulation accumulation) {
+    timeline_.begin_phase("forward", context_);
     train_micro_batch(inputs_->micro_batch(number), accumulation);
+    timeline_.end_phase(context_);
   }
 
   /// Everything between the step's inputs and its status, without synchronisation or allocation.
   /// Nothing here depends on the host's values, so that one record of it serves every step.
+  /// @param compares  the weights are hashed, too
   /// @throws ManifestError  before the weights change, if other GEMMs ran than the manifest says
-  void enqueue_step() {
+  void enqueue_step(bool compares) {
     RankWork<D>& ranks = rank_work();
     const TensorView<StepStatus, 1, D> status = buffers_.status;
     reset_counts();
@@ -325,13 +348,18 @@ class SessionCore : public TrainingSession {
     }
     verify_step();
     ranks.join(context_);
+    if (compares) replicas_->enqueue(context_);
     update_scaling();
+    timeline_.begin_stage("gradient norm", nullptr, context_);
     add_squared_norms();
     scaling().add_nonfinite(status, context_);
+    timeline_.end_stage(context_);
     ranks.sum(status, context_);
+    timeline_.begin_stage("optimizer", nullptr, context_);
     decide_step(options_.max_gradient_norm, status, context_);
     update_weights();
     scaling().restore_if_skipped(status, context_);
+    timeline_.end_stage(context_);
   }
 
   /// After a call that threw: waits until the device has read its inputs, so that others can be
@@ -392,7 +420,9 @@ class SessionCore : public TrainingSession {
   Context<D>& context_;
   Arena<D> arena_;
   ModelFacts facts_;
+  Timeline<D> timeline_;
   SessionBuffers<D> buffers_;
+  ReplicaCheck<D>* replicas_ = nullptr;
   std::vector<ParameterFacts> parameters_;
   std::optional<SessionInputs<D>> inputs_;
   Replay<D> replay_;

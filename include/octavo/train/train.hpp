@@ -7,7 +7,9 @@
 #include <octavo/train/gemm_plan_file.hpp>
 #include <octavo/train/generate.hpp>
 #include <octavo/train/interrupt.hpp>
+#include <octavo/train/replica_check.hpp>
 #include <octavo/train/session.hpp>
+#include <octavo/train/stage_hooks.hpp>
 #include <octavo/train/state.hpp>
 #include <octavo/train/tally.hpp>
 #include <octavo/train/token_batches.hpp>

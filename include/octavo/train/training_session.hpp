@@ -6,6 +6,7 @@
 #include <octavo/comm/sharding.hpp>
 #include <octavo/core/error.hpp>
 #include <octavo/core/replay.hpp>
+#include <octavo/core/timeline.hpp>
 #include <octavo/gemm/gemm_plans.hpp>
 #include <octavo/layers/scaling_table.hpp>
 #include <octavo/models/model.hpp>
@@ -15,6 +16,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -33,6 +35,9 @@ struct SessionOptions {
   Sharding sharding{};
   /// How algorithms of GEMMs are chosen on the `Cuda` device, where the context was given none.
   GemmChoice gemm_choice = GemmChoice::heuristic;
+  /// Every so many steps ranks compare the weights that each of them holds whole (`ReplicaCheck`);
+  /// 0: never. Not with `Zero::weights`, with which they hold parts.
+  Index check_replicas = 0;
 };
 
 namespace detail {
@@ -44,6 +49,11 @@ inline void check_options(const SessionOptions& options) {
   };
   const AdamWSettings& adamw = options.optimizer;
   check("micro-batches", options.micro_batches, options.micro_batches > 0, "at least 1");
+  check("check-replicas", options.check_replicas, options.check_replicas >= 0,
+        "a number of steps, or 0 for never");
+  check("check-replicas", options.check_replicas,
+        options.check_replicas == 0 || !options.sharding.shards_weights(),
+        "0, or ZeRO-1 or ZeRO-2: with ZeRO-3 no two ranks hold the same weights");
   check("head_chunk", options.model.head_chunk, options.model.head_chunk >= 0,
         "a number of tokens, or 0");
   check("beta1", adamw.beta1, adamw.beta1 >= 0 && adamw.beta1 < 1, "a number from 0 to below 1");
@@ -64,6 +74,8 @@ struct StepResult {
   double loss = 0;           ///< mean over the step's targets, of all ranks
   double gradient_norm = 0;  ///< before clipping
   bool skipped = false;      ///< loss, gradients or an operand were not finite: nothing changed
+  /// Of the weights that the step read, where ranks compared them.
+  std::optional<std::uint64_t> weights_hash{};
 };
 
 /// Sum of losses and number of tokens of an evaluation.
@@ -88,6 +100,8 @@ class TrainingSession {
   /// @throws ConfigError    for another learning rate, a token outside of the vocabulary, documents
   ///                        out of order or more than the shape allows
   /// @throws ManifestError  if other GEMMs ran than the manifest says
+  /// @throws CommError      if ranks compared weights (`SessionOptions::check_replicas`), and some
+  ///                        differ; the program has to end
   /// @note a step that throws changes no weight and no scale; the session can go on with the next
   [[nodiscard]] virtual StepResult step(const Batch& batch, double learning_rate) = 0;
 
@@ -140,6 +154,14 @@ class TrainingSession {
   [[nodiscard]] virtual LossSum sum_over_ranks(const LossSum& own) { return own; }
   /// The largest of all ranks', likewise.
   [[nodiscard]] virtual std::int64_t largest_over_ranks(std::int64_t own) { return own; }
+
+  /// Steps are timed from the next one on (`Timeline`), on the `Cuda` device without their record.
+  /// All ranks call it; it waits for them.
+  virtual void begin_timeline_sync() {}
+  /// Steps are timed no more.
+  /// @return what the steps since then spent their time on; µs from nearly the same time on on all
+  ///         ranks
+  [[nodiscard]] virtual std::vector<TimelineSpan> end_timeline() { return {}; }
 
   /// Sets a parameter, and its FP32 master where there are such. Delayed scales forget their
   /// histories: they are 1 until the next step calibrates them, in evaluations before it too.

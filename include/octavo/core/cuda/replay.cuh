@@ -21,8 +21,7 @@ class Replay<Cuda> {
   template <class Body>
   void run(const Context<Cuda>& context, const Body& body) {
     if (counts_.runs == 0) {
-      body();
-      ++counts_.runs;
+      run_once(body);
       return;
     }
     if (graph_ == nullptr) {
@@ -31,6 +30,13 @@ class Replay<Cuda> {
     }
     check(cudaGraphLaunch(graph_.get(), context.stream()), "cudaGraphLaunch");
     ++counts_.launches;
+  }
+
+  /// See Replay<Cpu>.
+  template <class Body>
+  void run_once(const Body& body) {
+    body();
+    ++counts_.runs;
   }
 
   [[nodiscard]] const ReplayCounts& counts() const { return counts_; }

@@ -8,6 +8,7 @@
 #include <octavo/kernels/cuda/cross_entropy.cuh>
 #include <octavo/kernels/cuda/embedding.cuh>
 #include <octavo/kernels/cuda/gelu.cuh>
+#include <octavo/kernels/cuda/hash.cuh>
 #include <octavo/kernels/cuda/initialize.cuh>
 #include <octavo/kernels/cuda/layer_norm.cuh>
 #include <octavo/kernels/cuda/layer_norm_backward.cuh>

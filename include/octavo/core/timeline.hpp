@@ -1,0 +1,271 @@
+/// @file
+/// What a step spends its time on: stages, work on lanes, and operations between ranks.
+#pragma once
+
+#include <octavo/core/context.hpp>
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+namespace octavo::inline OCTAVO_ABI {
+
+/// What a span of time is.
+enum class SpanKind {
+  step,           ///< a whole step
+  phase,          ///< of stages: the forward or the backward of a micro-batch
+  compute,        ///< a stage
+  communication,  ///< an operation between ranks, with what packs and sums up for it
+};
+
+[[nodiscard]] constexpr const char* name_of(SpanKind kind) {
+  constexpr const char* names[]{"step", "phase", "compute", "communication"};
+  return names[static_cast<int>(kind)];
+}
+
+/// A span of time.
+struct TimelineSpan {
+  SpanKind kind = SpanKind::compute;
+  const char* track = "";  ///< "stages", "lane" or "host": one after the other, or one in another
+  std::string name;        ///< such as "forward blocks.3"
+  double begin = 0;        ///< µs since the timeline began
+  double end = 0;          ///< likewise
+};
+
+/// What a timeline comes to.
+struct TimelineFigures {
+  Index steps = 0;
+  double step_milliseconds = 0;     ///< a step, on average
+  double exposed_milliseconds = 0;  ///< a step, in which it communicates and computes nothing
+};
+
+/// Communication that runs beside a stage costs no time; what is left is exposed.
+[[nodiscard]] inline TimelineFigures figures_of(std::span<const TimelineSpan> spans) {
+  struct Change {
+    double time;
+    SpanKind kind;
+    int by;  ///< 1: one more of them runs; −1: one less
+  };
+  std::vector<Change> changes;
+  for (const TimelineSpan& span : spans) {
+    changes.push_back({span.begin, span.kind, 1});
+    changes.push_back({span.end, span.kind, -1});
+  }
+  std::ranges::sort(changes, {}, &Change::time);
+  int running[4]{};
+  TimelineFigures figures;
+  double before = 0;
+  for (const Change& change : changes) {
+    const auto runs = [&](SpanKind kind) { return running[static_cast<int>(kind)] > 0; };
+    const double milliseconds = (change.time - before) / 1000;
+    if (runs(SpanKind::step)) {
+      figures.step_milliseconds += milliseconds;
+      if (runs(SpanKind::communication) && !runs(SpanKind::compute)) {
+        figures.exposed_milliseconds += milliseconds;
+      }
+    }
+    before = change.time;
+    running[static_cast<int>(change.kind)] += change.by;
+    if (change.kind == SpanKind::step && change.by > 0) ++figures.steps;
+  }
+  if (figures.steps == 0) return figures;
+  figures.step_milliseconds /= static_cast<double>(figures.steps);
+  figures.exposed_milliseconds /= static_cast<double>(figures.steps);
+  return figures;
+}
+
+namespace detail {
+
+/// Microseconds of the host's clock, which all processes of a host share.
+[[nodiscard]] inline double host_microseconds() {
+  return std::chrono::duration<double, std::micro>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+/// When a context has come to a place in its work. Specialised for each device: `begin_sync` before
+/// the first mark of a step; `mark` where the work enqueued so far ends, `host_mark` now;
+/// `microseconds_sync` of a mark, on the host's clock. Ranges are for profilers.
+template <Device D>
+class TimelineClock;
+
+/// The `Cpu` device has done what it was given.
+template <>
+class TimelineClock<Cpu> {
+ public:
+  using Mark = double;
+
+  void begin_sync(const Context<Cpu>&) {}
+  [[nodiscard]] Mark mark(const Context<Cpu>&) { return host_microseconds(); }
+  [[nodiscard]] Mark host_mark() const { return host_microseconds(); }
+  [[nodiscard]] double microseconds_sync(Mark mark) const { return mark; }
+
+  static void begin_range(const std::string&) {}
+  static void end_range() {}
+};
+
+}  // namespace detail
+
+/// Times the steps between `begin` and `end`. Whatever of a step takes time reports to it; while it
+/// is off, which it is at first, that costs a comparison each.
+///
+/// On the `Cuda` device spans begin and end with events on the streams that run the work, so a step
+/// that is timed is enqueued by the host: one that is launched from its record has no events.
+template <Device D>
+class Timeline {
+ public:
+  /// Ends a span where it is left.
+  class Scope {
+   public:
+    Scope(Timeline* timeline, std::size_t span, const Context<D>* context)
+        : timeline_(timeline), span_(span), context_(context) {}
+    Scope(const Scope&) = delete;
+    Scope& operator=(const Scope&) = delete;
+    ~Scope() {
+      if (timeline_ != nullptr) timeline_->close(span_, context_);
+    }
+
+   private:
+    Timeline* timeline_;  ///< null: it was off
+    std::size_t span_;
+    const Context<D>* context_;
+  };
+
+  /// What stages that work on something are called by, such as "blocks.3" of a run of parameters.
+  void set_name(const void* something, std::string name) { names_[something] = std::move(name); }
+
+  /// Steps are timed from the next one on.
+  void begin() {
+    is_on_ = true;
+    zero_ = detail::host_microseconds();
+    spans_.clear();
+  }
+  /// Steps are timed no more.
+  /// @return the spans of those that were
+  std::vector<TimelineSpan> end() {
+    is_on_ = false;
+    is_in_step_ = false;
+    return std::exchange(spans_, {});
+  }
+  /// Whether steps are timed.
+  [[nodiscard]] bool is_on() const { return is_on_; }
+
+  /// A step begins. Waits for the context.
+  void begin_step_sync(const Context<D>& context) {
+    if (!is_on_) return;
+    clock_.begin_sync(context);
+    is_in_step_ = true;
+    open_.clear();
+    phase_ = stage_ = none;
+    step_ = open(SpanKind::step, "stages", "step", &context);
+  }
+  /// A step ends, once all of it has run.
+  void end_step_sync(const Context<D>& context) {
+    if (!is_in_step_) return;
+    end_phase(context);
+    close(step_, &context);
+    is_in_step_ = false;
+    for (Open& span : open_) {
+      span.span.begin = clock_.microseconds_sync(span.begin) - zero_;
+      span.span.end = clock_.microseconds_sync(span.end) - zero_;
+      spans_.push_back(std::move(span.span));
+    }
+  }
+
+  /// A phase begins with what is enqueued next, and the one before ends.
+  void begin_phase(const char* name, const Context<D>& context) {
+    if (!is_in_step_) return;
+    end_phase(context);
+    phase_ = open(SpanKind::phase, "stages", name, &context);
+    phase_name_ = name;
+  }
+  /// As begin_phase, but where the phase runs already.
+  void enter_phase(const char* name, const Context<D>& context) {
+    if (is_in_step_ && (phase_ == none || phase_name_ != name)) begin_phase(name, context);
+  }
+  void end_phase(const Context<D>& context) {
+    if (!is_in_step_) return;
+    end_stage(context);
+    if (phase_ != none) close(std::exchange(phase_, none), &context);
+  }
+
+  /// A stage begins, and the one before ends.
+  /// @param something  that it works on, or null; see set_name
+  void begin_stage(const char* name, const void* something, const Context<D>& context) {
+    if (!is_in_step_) return;
+    end_stage(context);
+    stage_ = open(SpanKind::compute, "stages", full_name(name, something), &context);
+  }
+  void end_stage(const Context<D>& context) {
+    if (is_in_step_ && stage_ != none) close(std::exchange(stage_, none), &context);
+  }
+
+  /// An operation between ranks on a context, and what is enqueued there for it, until the scope
+  /// ends.
+  [[nodiscard]] Scope communication(const char* track, const char* name, const void* something,
+                                    const Context<D>& context) {
+    return scope(track, name, something, &context);
+  }
+  /// An operation between ranks that the host waits for.
+  [[nodiscard]] Scope host_communication(const char* name) {
+    return scope("host", name, nullptr, nullptr);
+  }
+
+ private:
+  using Clock = detail::TimelineClock<D>;
+  using Mark = typename Clock::Mark;
+  static constexpr std::size_t none = ~std::size_t{0};
+
+  struct Open {
+    TimelineSpan span;
+    Mark begin;
+    Mark end;
+  };
+
+  [[nodiscard]] Scope scope(const char* track, const char* name, const void* something,
+                            const Context<D>* context) {
+    if (!is_in_step_) return {nullptr, none, nullptr};
+    return {this, open(SpanKind::communication, track, full_name(name, something), context),
+            context};
+  }
+
+  [[nodiscard]] std::string full_name(const char* name, const void* something) const {
+    const auto found = names_.find(something);
+    return found == names_.end() ? name : message(name, " ", found->second);
+  }
+
+  /// @param context  null: on the host
+  std::size_t open(SpanKind kind, const char* track, std::string name, const Context<D>* context) {
+    Clock::begin_range(name);
+    const Mark now = mark(context);
+    open_.push_back({{.kind = kind, .track = track, .name = std::move(name)}, now, now});
+    return open_.size() - 1;
+  }
+  void close(std::size_t span, const Context<D>* context) {
+    if (span >= open_.size()) return;  // the step threw, and another has begun
+    open_[span].end = mark(context);
+    Clock::end_range();
+  }
+  [[nodiscard]] Mark mark(const Context<D>* context) {
+    return context == nullptr ? clock_.host_mark() : clock_.mark(*context);
+  }
+
+  Clock clock_;
+  std::unordered_map<const void*, std::string> names_;
+  bool is_on_ = false;
+  bool is_in_step_ = false;
+  double zero_ = 0;          ///< of the host's clock, when the timeline began
+  std::vector<Open> open_;   ///< spans of the step that runs, also those that ended
+  std::size_t step_ = none;  ///< in `open_`, as the next two
+  std::size_t phase_ = none;
+  std::size_t stage_ = none;
+  const char* phase_name_ = "";
+  std::vector<TimelineSpan> spans_;  ///< of the steps before
+};
+
+}  // namespace octavo

@@ -1,0 +1,62 @@
+/// @file
+/// Timelines as a file that chrome://tracing and ui.perfetto.dev show.
+#pragma once
+
+#include <octavo/core/timeline.hpp>
+#include <octavo/io/json_line.hpp>
+
+#include <algorithm>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace octavo::inline OCTAVO_ABI {
+
+/// The events of one rank: a process with a thread for each track, in lines.
+/// Source: "Trace Event Format", Google, complete events ("X") and metadata ("M"), times in µs.
+[[nodiscard]] inline std::string trace_events(int rank, std::span<const TimelineSpan> spans) {
+  std::string text;
+  const auto add = [&text](const JsonLine& event) {
+    text += (text.empty() ? "" : ",\n") + event.str();
+  };
+  const auto name = [&](const char* what, int thread, std::string_view value) {
+    add(JsonLine{}
+            .add("ph", "M")
+            .add("name", what)
+            .add("pid", rank)
+            .add("tid", thread)
+            .add("args", JsonLine{}.add("name", value)));
+  };
+  name("process_name", 0, message("rank ", rank));
+  std::vector<std::string_view> tracks;
+  for (const TimelineSpan& span : spans) {
+    const auto found = std::ranges::find(tracks, span.track);
+    const auto thread = static_cast<int>(found - tracks.begin());
+    if (found == tracks.end()) {
+      tracks.emplace_back(span.track);
+      name("thread_name", thread, span.track);
+    }
+    add(JsonLine{}
+            .add("ph", "X")
+            .add("name", span.name)
+            .add("cat", name_of(span.kind))
+            .add("pid", rank)
+            .add("tid", thread)
+            .add("ts", span.begin)
+            .add("dur", span.end - span.begin));
+  }
+  return text;
+}
+
+/// The whole file.
+/// @param events  of each of the ranks
+[[nodiscard]] inline std::string trace_text(std::span<const std::string> events) {
+  std::string text = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[";
+  for (const std::string& of_rank : events) {
+    text += (&of_rank == events.data() ? "\n" : ",\n") + of_rank;
+  }
+  return text + "\n]}\n";
+}
+
+}  // namespace octavo

@@ -1,0 +1,41 @@
+/// @file
+/// Hashes of memory, by which ranks see whether they hold the same.
+#pragma once
+
+#include <octavo/tensor/tensor.hpp>
+
+#include <cstdint>
+
+namespace octavo::inline OCTAVO_ABI {
+
+/// hash[0] = Σ over the 64-bit words of mixed(word, place), modulo 2^64: in whatever order words
+/// are read, it is the same. Other bits in one word always give another hash; other bits in several
+/// do but for one of 2^64 times.
+/// @param bytes  in multiples of 16, aligned to 16
+/// @param hash   [1], written
+/// @note enqueues; does not synchronise
+template <Device D>
+void hash_bytes(TensorView<const std::byte, 1, D> bytes, TensorView<std::uint64_t, 1, D> hash,
+                const Context<D>& context) {
+  require<ShapeError>(bytes.size() % 16 == 0, "hash_bytes: ", bytes.size(),
+                      " bytes; give a multiple of 16");
+  check_shape("hash_bytes", "hash", hash, {1});
+  hash_bytes_body(bytes, hash, context);
+}
+
+namespace detail {
+
+/// One to one for each place.
+/// Source: the finalizer of splitmix64, Steele et al., OOPSLA 2014, on the word plus its place in
+/// steps of the golden ratio.
+OCTAVO_HOST_DEVICE constexpr std::uint64_t mixed_word(std::uint64_t word, Index place) {
+  std::uint64_t z = word + (static_cast<std::uint64_t>(place) + 1) * 0x9e3779b97f4a7c15u;
+  z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+  z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+  return z ^ z >> 31;
+}
+
+}  // namespace detail
+}  // namespace octavo
+
+#include <octavo/kernels/cpu/hash.hpp>

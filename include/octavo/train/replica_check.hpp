@@ -1,0 +1,127 @@
+/// @file
+/// Whether ranks that hold the same weights hold the same bits.
+#pragma once
+
+#include <octavo/comm/communicator.hpp>
+#include <octavo/comm/rank_names.hpp>
+#include <octavo/core/error.hpp>
+#include <octavo/kernels/hash.hpp>
+#include <octavo/layers/parameter_run.hpp>
+#include <octavo/memory/arena.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace octavo::inline OCTAVO_ABI {
+
+namespace detail {
+
+/// The ranks that do not have what most of them have; all, where no value is that of most.
+[[nodiscard]] inline std::vector<int> ranks_that_differ(const std::vector<std::uint64_t>& of_rank) {
+  std::map<std::uint64_t, std::size_t> counts;
+  for (const std::uint64_t value : of_rank) ++counts[value];
+  std::vector<int> others;
+  for (std::size_t rank = 0; rank < of_rank.size(); ++rank) {
+    if (2 * counts[of_rank[rank]] <= of_rank.size()) others.push_back(static_cast<int>(rank));
+  }
+  return others;
+}
+
+/// @param hashes  [ranks, runs]
+/// @param names   of the runs
+/// @param step    that read the weights
+/// @throws CommError  naming the first run that differs and the ranks, if any do
+inline void require_equal_replicas(std::span<const std::uint64_t> hashes,
+                                   const std::vector<std::string>& names, Index step) {
+  const std::size_t ranks = hashes.size() / names.size();
+  std::string first;
+  std::size_t more = 0;
+  for (std::size_t run = 0; run < names.size(); ++run) {
+    std::vector<std::uint64_t> of_rank;
+    for (std::size_t rank = 0; rank < ranks; ++rank) {
+      of_rank.push_back(hashes[rank * names.size() + run]);
+    }
+    if (std::ranges::count(of_rank, of_rank[0]) == std::ssize(of_rank)) continue;
+    if (!first.empty()) {
+      ++more;
+      continue;
+    }
+    const std::vector<int> others = ranks_that_differ(of_rank);
+    const bool is_majority = others.size() < ranks;
+    first = message("in step ", step, " ", rank_names(others), " read other weights of '",
+                    names[run], is_majority ? "' than most ranks" : "', each its own");
+  }
+  if (first.empty()) return;
+  throw CommError(message(
+      first, more == 0 ? "" : message(", and so in ", more, " more runs of parameters"),
+      "; the memory of that GPU or host, or what brings weights to it, is faulty: take it out, and "
+      "go on from a state that was saved before"));
+}
+
+}  // namespace detail
+
+/// Compares the weights that every rank holds whole, bit by bit through hashes: those that a step
+/// has read, after its backward and before its optimizer's step. What ranks hold in shards nobody
+/// else has: masters, moments, and with `Zero::weights` weights, too.
+template <Device D>
+class ReplicaCheck {
+ public:
+  /// Takes memory, unless `every` is 0.
+  /// @param every  steps between comparisons; 0: there are none
+  template <class W, class G>
+  ReplicaCheck(Arena<D>& arena, const ModelRuns<W, G, D>& runs, Index every) : every_(every) {
+    if (every == 0) return;
+    for (const ModelRun<W, G, D>& in : runs) {
+      names_.push_back(in.name());
+      const TensorView<W, 1, D> weights = in.run->weights();
+      weights_.push_back({reinterpret_cast<const std::byte*>(weights.data()),
+                          {static_cast<Index>(weights.bytes())}});
+    }
+    const auto count = static_cast<Index>(names_.size());
+    hashes_ = {arena.template take<std::uint64_t>(MemoryKind::communication, count), {count}};
+  }
+
+  /// Counts a step.
+  /// @return whether its weights are to be compared
+  [[nodiscard]] bool begin_step() { return every_ != 0 && ++step_ % every_ == 0; }
+
+  /// Hashes each run's weights as they are now.
+  /// @note enqueues; does not synchronise
+  void enqueue(const Context<D>& context) const {
+    Index number = 0;
+    for (const TensorView<const std::byte, 1, D>& weights : weights_) {
+      hash_bytes(weights, hashes_.rows(number++, 1), context);
+    }
+  }
+
+  /// Compares what was hashed with the other ranks'; all ranks call it.
+  /// @return a hash of all weights
+  /// @throws CommError  on every rank, if any differ: naming the ranks, the run and the step
+  std::uint64_t compare_sync(Communicator<D>& ranks, const Context<D>& context) const {
+    std::vector<std::uint64_t> own(names_.size());
+    copy_to_host_sync(own.data(), hashes_.data(), hashes_.bytes(), context);
+    std::vector<std::uint64_t> all(own.size() * static_cast<std::size_t>(ranks.size()));
+    ranks.all_gather_host_sync(std::as_bytes(std::span(own)),
+                               std::as_writable_bytes(std::span(all)), "hashes of weights");
+    detail::require_equal_replicas(all, names_, step_);
+    std::uint64_t total = 0;
+    for (std::size_t run = 0; run < own.size(); ++run) {
+      total += detail::mixed_word(own[run], static_cast<Index>(run));
+    }
+    return total;
+  }
+
+ private:
+  Index every_;
+  Index step_ = 0;
+  std::vector<std::string> names_;  ///< of the runs
+  std::vector<TensorView<const std::byte, 1, D>> weights_;
+  TensorView<std::uint64_t, 1, D> hashes_{};  ///< [runs]
+};
+
+}  // namespace octavo

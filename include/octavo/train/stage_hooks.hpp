@@ -1,0 +1,52 @@
+/// @file
+/// The stages of a step, for its timeline.
+#pragma once
+
+#include <octavo/core/timeline.hpp>
+#include <octavo/models/step_hooks.hpp>
+
+namespace octavo::inline OCTAVO_ABI {
+
+/// Hooks that tell a timeline when stages begin and end, and call others: what those enqueue before
+/// a stage and behind a backward is no part of one.
+template <class W, class G, Device D>
+class StageHooks final : public StepHooks<W, G, D> {
+ public:
+  using Run = ParameterRun<W, G, D>;
+
+  StageHooks(StepHooks<W, G, D>& hooks, Timeline<D>& timeline)
+      : hooks_(hooks), timeline_(timeline) {}
+
+  void weights_written(const Run& run, const Context<D>& context) override {
+    hooks_.weights_written(run, context);
+  }
+  void before_quantize(const Run& run, const Context<D>& context) override {
+    timeline_.end_stage(context);
+    hooks_.before_quantize(run, context);
+    timeline_.begin_stage("cast", &run, context);
+  }
+  void before_forward(const Run& run, const Context<D>& context) override {
+    timeline_.end_stage(context);
+    hooks_.before_forward(run, context);
+    timeline_.begin_stage("forward", &run, context);
+  }
+  void before_backward(const Run& run, const Context<D>& context) override {
+    timeline_.enter_phase("backward", context);
+    timeline_.end_stage(context);
+    hooks_.before_backward(run, context);
+    timeline_.begin_stage("backward", &run, context);
+  }
+  void weights_read(const Run& run, const Context<D>& context) override {
+    hooks_.weights_read(run, context);
+  }
+  void gradients_final(const Run& run, const Context<D>& context) override {
+    timeline_.end_stage(context);
+    hooks_.gradients_final(run, context);
+  }
+
+ private:
+  StepHooks<W, G, D>& hooks_;
+  Timeline<D>& timeline_;
+};
+
+}  // namespace octavo

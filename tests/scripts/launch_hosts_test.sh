@@ -1,0 +1,90 @@
+#!/usr/bin/env bash
+# scripts/launch-hosts and scripts/train.sbatch start what they are asked to, with stand-ins for ssh, mpirun
+# and srun: launch_hosts_test.sh
+set -u
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+scratch=$(mktemp -d) || exit 1
+trap 'rm -rf "$scratch"' EXIT
+cd "$scratch" || exit 1
+
+failures=0
+fail() {
+  echo "FAILED: $case: $*" >&2
+  cat out >&2
+  failures=$((failures + 1))
+}
+# Prints what it was given, a word a line, and the variables that ranks would get.
+mkdir bin
+for name in mpirun srun; do
+  printf '#!/bin/sh\nprintf "%%s\\n" "$@"\nenv | grep -E "^(MASTER|OMP_)" | sort\n' >"bin/$name"
+done
+# The host called other has another program, and the one called gone does not answer.
+cat >bin/agent <<'AGENT'
+#!/bin/sh
+case $1 in
+  gone) echo "no route to host"; exit 255 ;;
+  other) echo "0123 program" ;;
+  *) sh -c "$2" ;;
+esac
+AGENT
+printf '#!/bin/sh\n' >program
+chmod +x bin/* program
+unset MASTER_ADDR MASTER_PORT
+export PATH=$scratch/bin:$PATH OCTAVO_LAUNCH_AGENT=$scratch/bin/agent OMP_NUM_THREADS=3
+
+# launch NAME EXPECTED_EXIT_CODE ARGUMENT...
+launch() {
+  case=$1
+  local expected=$2 code=0
+  shift 2
+  "$root/scripts/launch-hosts" "$@" >out 2>&1 || code=$?
+  [ "$code" -eq "$expected" ] || fail "exit code $code, expected $expected"
+}
+says() {
+  grep -qF -- "$1" out || fail "it does not say: $1"
+}
+# words WORD...: they stand in `out` one after the other
+words() {
+  tr '\n' ' ' <out | grep -qF -- "$* " || fail "it has not: $*"
+}
+
+launch "hosts and ranks" 0 a:2,b,c:8 -x OWN=1 -m --mca -m btl_tcp_if_include -m eth0 ./program --data "two words"
+words -n 11 -H a:2,b:1,c:8
+words --mca plm_rsh_agent "$scratch/bin/agent"
+words -x OWN=1
+words -x MASTER_ADDR
+words -x OMP_NUM_THREADS
+words --mca btl_tcp_if_include eth0 "$scratch/program" --data two words
+says MASTER_ADDR=a
+[ "$(grep -c '^two words$' out)" -eq 1 ] || fail "an argument is two"
+MASTER_ADDR=m launch "an address that is set" 0 a,b ./program
+says MASTER_ADDR=m
+launch "a variable that is given" 0 a,b -x OMP_NUM_THREADS=7 ./program
+words -x OMP_NUM_THREADS=7
+[ "$(grep -c '^OMP_NUM_THREADS$' out)" -eq 0 ] || fail "it is given twice"
+
+launch "another program on a host" 2 a,other ./program
+says "other: $scratch/program is not this host's"
+launch "a host that does not answer" 2 a,gone ./program
+says "gone: no route to host"
+launch "no ranks" 2 a:0 ./program
+says "'a:0' is no HOST or HOST:RANKS"
+launch "no program" 2 a
+says "name the program"
+launch "a program that there is not" 2 a ./nowhere
+says "./nowhere: there is no such program"
+launch "no hosts" 2 -x A ./program
+says "the hosts come first"
+
+case="the batch script"
+export SLURM_JOB_ID=4711 SLURM_CPUS_PER_TASK=5 OCTAVO_PROGRAM=./program
+bash "$root/scripts/train.sbatch" --device cuda --data "two words" >out 2>&1 || fail "exit code $?"
+words --kill-on-bad-exit=1 --cpus-per-task=5 ./program --device cuda --data two words
+says MASTER_PORT=24711
+says OMP_NUM_THREADS=5
+grep -q pmix out && fail "ranks on GPUs need no PMIx"
+bash "$root/scripts/train.sbatch" --data text >out 2>&1 || fail "exit code $?"
+words --mpi=pmix --kill-on-bad-exit=1
+
+[ "$failures" -eq 0 ] || { echo "$failures failures" >&2; exit 1; }
+echo "launch-hosts: all tests passed"
