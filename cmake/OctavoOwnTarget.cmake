@@ -1,5 +1,6 @@
 # octavo_own_target(TARGET [OPTIMISATION...]): the flags of our own programs, tests and benchmarks.
-# Unless the build type is Debug they are compiled with -O3, or with what is given in its place.
+# Unless the build type is Debug they are compiled with OCTAVO_OPTIMISATION, or with what is given in
+# its place.
 #
 # Without math errno and traps the compiler vectorises loops; results stay the same, unlike under
 # -ffast-math.
@@ -12,7 +13,7 @@ function(octavo_own_target target)
   elseif(ARGN)
     set(optimisation ${ARGN})
   else()
-    set(optimisation -O3)
+    set(optimisation ${OCTAVO_OPTIMISATION})
   endif()
   list(APPEND flags ${optimisation})
   if(OCTAVO_ARCH)

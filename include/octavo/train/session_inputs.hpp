@@ -94,9 +94,9 @@ struct SessionBuffers {
 template <Device D>
 class SessionInputs {
  public:
-  SessionInputs(const SessionBuffers<D>& buffers, BatchShape shape, const Context<D>& context)
+  SessionInputs(const SessionBuffers<D>& buffers, BatchShape batch_shape, const Context<D>& context)
       : buffers_(buffers),
-        shape_(shape),
+        shape_(batch_shape),
         document_tables_(static_cast<std::size_t>(buffers.document_tables.size())),
         staging_(buffers.staged_bytes(), context) {}
 

@@ -59,7 +59,7 @@ concept HasBind = requires(const M& model, Context<D>& context) {
   model.bind(context);
 };
 template <class M>
-concept HasRuns = requires(const M& model) {
+concept HasModelRuns = requires(const M& model) {
   {
     model.runs()
     } -> std::same_as<const ModelRuns<typename M::T, typename M::G, typename M::DeviceType>&>;
@@ -122,7 +122,7 @@ template <class M>
 concept TrainableModel = detail::HasDeviceType<M> && detail::HasFormats<M> && detail::HasFacts<M> &&
     detail::HasPrecision<M> && detail::HasLimits<M> && detail::IsLaidOut<M> &&
     detail::HasGemmRows<M> && detail::HasInitialize<M> && detail::HasBind<M> &&
-    detail::HasRuns<M> && detail::HasQuantizeWeights<M> && detail::HasTrainMicroBatch<M> &&
+    detail::HasModelRuns<M> && detail::HasQuantizeWeights<M> && detail::HasTrainMicroBatch<M> &&
     detail::HasScaling<M> && detail::HasEvaluate<M> && detail::HasLogits<M> &&
     detail::HasManifest<M> && detail::HasCounts<M> && detail::HasHeadChunks<M>;
 
@@ -158,7 +158,7 @@ struct TrainableModelCheck<M> {
                 "ModelSession: the model lacks initialize_sync(std::uint64_t seed, "
                 "HooksOf<Model>&, Context<D>&)");
   static_assert(HasBind<M>, "ModelSession: the model lacks bind(Context<D>&) const");
-  static_assert(HasRuns<M>,
+  static_assert(HasModelRuns<M>,
                 "ModelSession: the model lacks `const ModelRuns<T, G, D>& runs() const`, its "
                 "ParameterRuns and what lies in them");
   static_assert(HasQuantizeWeights<M>,
