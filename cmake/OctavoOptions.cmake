@@ -21,7 +21,7 @@ set(OCTAVO_OPTIMISATION "-O3" CACHE STRING "Optimisation of our own programs, bu
 # Compilers warn of different things: errors are for those that scripts/check names.
 option(OCTAVO_WERROR "Warnings in our own targets are errors" OFF)
 option(OCTAVO_TEST_EACH_SOURCE "One test program a source file, as scripts/mutate builds them" OFF)
-option(OCTAVO_TEST_FEW_TYPES "Suites of tests run with two of their types: for sanitizers and clang-tidy")
+option(OCTAVO_TEST_FEW_TYPES "Suites of tests run with two of their types: for sanitizers, clang-tidy and nvcc where no GPU is")
 set(OCTAVO_SANITIZE "" CACHE STRING "Sanitizers for our own targets, such as address,undefined")
 
 set(OCTAVO_CUDA AUTO CACHE STRING "The Cuda device: ON, OFF, or AUTO (where nvcc is found)")

@@ -8,8 +8,8 @@
 namespace support {
 
 /// The types that a suite runs with. Builds with OCTAVO_TEST_FEW_TYPES, which look for misuse of
-/// memory or at how code is written, take the first and the last only: numbers are the others'
-/// task.
+/// memory, at how code is written, or whether nvcc takes it, have the first and the last only:
+/// numbers are the others' task. So suites differ in what stands there.
 #ifdef OCTAVO_TEST_FEW_TYPES
 template <class... All>
 struct FewTypes {

@@ -7,6 +7,7 @@
 #include "support/faulty_model.hpp"
 #include "support/gradients.hpp"
 #include "support/small_model.hpp"
+#include "support/test_types.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -43,8 +44,8 @@ class SessionOnCuda : public support::OnGpu {
 };
 
 using Precisions =
-    testing::Types<Fp32, Bf16, Fp8Recipe<Delayed>, Fp8Recipe<Tensorwise>, Fp8Recipe<Rowwise>,
-                   Fp8Recipe<Blockwise>, ::support::MixedPrecision>;
+    ::support::TestTypes<Fp8Recipe<Rowwise>, Fp32, Bf16, Fp8Recipe<Delayed>, Fp8Recipe<Tensorwise>,
+                         ::support::MixedPrecision, Fp8Recipe<Blockwise>>;
 TYPED_TEST_SUITE(SessionOnCuda, Precisions);
 
 TYPED_TEST(SessionOnCuda, FollowsTheCpu) {

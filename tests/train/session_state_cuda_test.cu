@@ -6,6 +6,7 @@
 #include "support/cuda_sessions.cuh"
 #include "support/gradients.hpp"
 #include "support/temporary_folder.hpp"
+#include "support/test_types.hpp"
 
 #include <cmath>
 #include <cstdio>
@@ -62,7 +63,7 @@ class SessionStateOnCuda : public support::OnGpu {
   }
 };
 
-using Precisions = testing::Types<Bf16, Fp8Recipe<Delayed>, Fp8Recipe<Blockwise>>;
+using Precisions = ::support::TestTypes<Bf16, Fp8Recipe<Delayed>, Fp8Recipe<Blockwise>>;
 TYPED_TEST_SUITE(SessionStateOnCuda, Precisions);
 
 // Before the first step, before the second, which is recorded, and before one that is replayed.

@@ -5,6 +5,7 @@
 #include "kernels/cuda_support.cuh"
 #include "support/cuda_sessions.cuh"
 #include "support/small_model.hpp"
+#include "support/test_types.hpp"
 
 #include <tuple>
 #include <vector>
@@ -49,7 +50,7 @@ class StateOnCuda : public support::OnGpu {
 
 using Narrow = AdamW<MasterWeights<Bf16>, Moments<Bf16>>;
 using Narrowest = AdamW<MasterWeights<Bf16>, Moments<EightBit>>;
-using Cases = testing::Types<
+using Cases = ::support::TestTypes<
     std::tuple<Fp32, AdamW<>>, std::tuple<Bf16, Narrow>, std::tuple<Fp8Recipe<Delayed>, AdamW<>>,
     std::tuple<Fp8Recipe<Tensorwise>, AdamW<>>, std::tuple<Fp8Recipe<Blockwise>, Narrowest>,
     std::tuple<::support::MixedPrecision, AdamW<>>>;
