@@ -49,5 +49,8 @@ set(OCTAVO_CUDA_PRESETS "llama_tiny;llama3_small;llama3_8b"
 list(REMOVE_ITEM precisions fp32 mxfp8)
 set(OCTAVO_CUDA_PRECISIONS "${precisions}" CACHE STRING "Precisions that the trainer offers on Cuda")
 
+set(OCTAVO_TENSOR_PARALLEL "" CACHE STRING "What the trainer offers with --tensor-parallel, of its \
+presets and precisions: PRESET:PRECISION:DEGREE, such as llama_tiny:fp32:2")
+
 octavo_known_presets(presets)
 set(OCTAVO_PLAN_PRESETS "${presets}" CACHE STRING "Model presets that plan_memory knows")

@@ -177,7 +177,12 @@ int run(const Setup& setup, const Options& options, const Instance& instance, Ra
   fmt::print("octavo {} | {} | {} on {} | {} parameters | {}\n{}", octavo::version_string,
              instance.model, session.precision(), instance.device, session.facts().parameters,
              session.optimizer(), configuration);
-  if (ranks.size() > 1) fmt::print("ranks | {}, ZeRO-{}\n", ranks.size(), options.zero);
+  if (options.tensor_parallel > 1) {
+    fmt::print("ranks | {}, of which {} share each layer, ZeRO-{}\n", ranks.size(),
+               options.tensor_parallel, options.zero);
+  } else if (ranks.size() > 1) {
+    fmt::print("ranks | {}, ZeRO-{}\n", ranks.size(), options.zero);
+  }
   fmt::print("run | {}\n", setup.folder.empty()
                                ? "writes no files (--no-out)"
                                : "kept in " + programs::visible(setup.folder.string()));
@@ -192,6 +197,16 @@ int run(const Setup& setup, const Options& options, const Instance& instance, Ra
   return train(session, *setup.batches, report, options, ranks);
 }
 
+/// Groups of ranks that share each layer.
+/// @throws ConfigError  if ranks do not divide into such
+int groups_of(const Ranks& ranks, const Options& options) {
+  octavo::require<octavo::ConfigError>(
+      ranks.size() % options.tensor_parallel == 0, "--tensor-parallel ", options.tensor_parallel,
+      ": so many ranks share each layer, but there are ", ranks.size(),
+      "; start a multiple, such as with mpirun -n ", options.tensor_parallel);
+  return ranks.size() / options.tensor_parallel;
+}
+
 int run(const CLI::App& app, Options& options) {
   const std::string configuration = app.config_to_str(true, false);
   const Instance* instance = nullptr;
@@ -200,7 +215,7 @@ int run(const CLI::App& app, Options& options) {
     require_consistent(app, options);
     instance = &find_instance(app, options);
     ranks.emplace(options);
-    options.ranks = ranks->size();
+    options.ranks = groups_of(*ranks, options);
   } catch (const octavo::Error& error) {
     fmt::print(stderr, "train_llama: {}\n", programs::visible(error.what()));
     return bad_input;

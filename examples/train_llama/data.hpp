@@ -70,7 +70,7 @@ inline octavo::TokenBatches make_batches(const octavo::Text& text, const Options
   return {text.bytes,
           {.batch = {options.batch, options.sequence_length},
            .micro_batches = options.micro_batches,
-           .rank = ranks.rank(),
+           .rank = ranks.rank() / options.tensor_parallel,
            .ranks = options.ranks,
            .validation_fraction = options.validation_fraction,
            .validation_batches = options.validation_batches,

@@ -29,7 +29,8 @@ struct Options {
   std::string gemm_plans;
   octavo::Index head_chunk = 0;
 
-  int ranks = 1;  ///< that a launcher started
+  int ranks = 1;  ///< that a launcher started; groups of them where they share layers
+  int tensor_parallel = 1;
   int zero = 1;
   int comm_timeout = 600;
   octavo::Index check_replicas = 0;
@@ -125,6 +126,9 @@ inline void declare(CLI::App& app, Options& options) {
       "what each rank has a part of: 1 the optimizer's state, 2 and gradients, 3 and weights",
       ranks)
       ->check(CLI::Range(1, 3));
+  add("--tensor-parallel", options.tensor_parallel,
+      "ranks that share each layer, neighbours; --zero is then among their groups", ranks)
+      ->check(at_least_one());
   add("--comm-timeout", options.comm_timeout,
       "seconds that ranks wait for each other before the run ends with an error", ranks)
       ->check(at_least_one());
@@ -297,12 +301,20 @@ inline const Instance& find_instance(const CLI::App& app, const Options& options
       app, {"--model", &Instance::model, options.model, programs::preset_names()}, options.device);
   detail::require_compiled(
       app, {"--precision", &Instance::precision, options.precision, precisions}, options.device);
+  bool is_compiled = false;
   for (const Instance& instance : instances()) {
     if (instance.model == options.model && instance.precision == options.precision &&
         instance.device == options.device) {
-      return instance;
+      is_compiled = true;
+      if (instance.tensor_parallel == options.tensor_parallel) return instance;
     }
   }
+  octavo::require<octavo::ConfigError>(
+      !is_compiled, "model ", options.model, " in ", options.precision, " on ", options.device,
+      " is not compiled in for --tensor-parallel ", options.tensor_parallel, "; ",
+      detail::build_again(options.device,
+                          octavo::message("-DOCTAVO_TENSOR_PARALLEL=", options.model, ":",
+                                          options.precision, ":", options.tensor_parallel)));
   octavo::require<octavo::ConfigError>(
       options.device != "cuda" || options.precision != "mxfp8",
       "no GPU that Octavo serves multiplies the blocks of mxfp8; choose --precision fp8-blockwise, "

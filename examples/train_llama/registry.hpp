@@ -32,13 +32,14 @@ struct SessionRequest {
   octavo::Rendezvous* rendezvous = nullptr;            ///< of the `Cuda` device; null: one rank
 };
 
-/// One preset in one precision on one device.
+/// One preset in one precision on one device, of layers that so many ranks share.
 struct Instance {
   int number;  ///< in the order that the build lists them
   std::string model;
   std::string precision;
   std::string device;
   std::shared_ptr<octavo::TrainingSession> (*make)(const SessionRequest&);
+  int tensor_parallel = 1;
 };
 
 /// All instances in order; each translation unit of an instance adds its own.

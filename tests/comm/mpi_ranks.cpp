@@ -76,8 +76,10 @@ class Guarded {
 /// Every operation with parts of so many bytes, against the formulas.
 class Operations {
  public:
-  Operations(MpiComm& communicator, const octavo::Context<Cpu>& context)
-      : communicator_(communicator), context_(context) {}
+  /// @param number  of the operation before the first: it changes what is sent
+  Operations(octavo::Communicator<Cpu>& communicator, const octavo::Context<Cpu>& context,
+             int number = 0)
+      : communicator_(communicator), context_(context), number_(number) {}
 
   void check(std::size_t bytes) {
     gathers(bytes, false);
@@ -155,10 +157,24 @@ class Operations {
     expect(values[count] == 77, "maximum wrote beside its memory");
   }
 
-  MpiComm& communicator_;
+  octavo::Communicator<Cpu>& communicator_;
   const octavo::Context<Cpu>& context_;
-  int number_ = 0;
+  int number_;
 };
+
+/// Groups of neighbours, and of every second rank; each group sends something of its own.
+void groups(MpiComm& communicator, const octavo::Context<Cpu>& context) {
+  for (const bool are_neighbours : {true, false}) {
+    const int rank = communicator.rank();
+    const int size = communicator.size();
+    const int number = are_neighbours ? rank / 2 : rank % 2;
+    const auto group = communicator.split(number);
+    expect(group->size() == (are_neighbours ? 2 : size / 2), "a group of ", group->size());
+    expect(group->rank() == (are_neighbours ? rank % 2 : rank / 2), "rank ", group->rank());
+    Operations each(*group, context, 1000 * number);
+    for (int i = 0; i < 100; ++i) each.check(static_cast<std::size_t>(i % 7 * 300));
+  }
+}
 
 void operations(Mpi& mpi, const octavo::Context<Cpu>& context, int repeats) {
   MpiComm whole_messages(mpi);
@@ -174,6 +190,7 @@ void operations(Mpi& mpi, const octavo::Context<Cpu>& context, int repeats) {
   large.check(3'000'001);
   Operations repeated(whole_messages, context);
   for (int i = 0; i < repeats; ++i) repeated.check(static_cast<std::size_t>(i % 5));
+  if (mpi.size() % 2 == 0) groups(whole_messages, context);
   // A mistake of the program is told on every rank, and harms nothing.
   std::vector<std::byte> bytes(7);
   const TensorView<std::byte, 1, Cpu> part{bytes.data(), {3}};

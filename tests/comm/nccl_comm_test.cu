@@ -41,7 +41,8 @@ std::uint32_t value_of(int rank, std::size_t i) {
 /// Every operation with parts of so many bytes, enqueued and then twice as a recorded graph.
 class Operations {
  public:
-  Operations(NcclComm& communicator, const Context<Cuda>& context, std::size_t bytes)
+  Operations(octavo::Communicator<Cuda>& communicator, const Context<Cuda>& context,
+             std::size_t bytes)
       : communicator_(communicator),
         context_(context),
         bytes_(bytes),
@@ -114,7 +115,7 @@ class Operations {
     }
   }
 
-  NcclComm& communicator_;
+  octavo::Communicator<Cuda>& communicator_;
   const Context<Cuda>& context_;
   std::size_t bytes_;
   std::size_t ranks_;
@@ -124,7 +125,7 @@ class Operations {
   Buffer<Cuda> values_;
 };
 
-void check_operations(NcclComm& communicator, const Context<Cuda>& context) {
+void check_operations(octavo::Communicator<Cuda>& communicator, const Context<Cuda>& context) {
   for (const std::size_t bytes : {0, 1, 3, 4096, 65537, 3'000'001}) {
     Operations(communicator, context, bytes).check();
   }
@@ -133,6 +134,24 @@ void check_operations(NcclComm& communicator, const Context<Cuda>& context) {
   communicator.all_gather_host_sync(std::as_bytes(std::span(&own, 1)),
                                     std::as_writable_bytes(std::span(all)), "targets");
   for (std::size_t rank = 0; rank < all.size(); ++rank) EXPECT_EQ(all[rank], 40 + rank);
+}
+
+/// Groups of neighbours, and of every second rank.
+void check_groups(NcclComm& communicator, const Context<Cuda>& context) {
+  for (const bool are_neighbours : {true, false}) {
+    const int rank = communicator.rank();
+    const auto group = communicator.split(are_neighbours ? rank / 2 : rank % 2);
+    EXPECT_EQ(group->size(), are_neighbours ? 2 : communicator.size() / 2);
+    EXPECT_EQ(group->rank(), are_neighbours ? rank % 2 : rank / 2);
+    check_operations(*group, context);
+    std::vector<int> members(static_cast<std::size_t>(group->size()));
+    group->all_gather_host_sync(std::as_bytes(std::span(&rank, 1)),
+                                std::as_writable_bytes(std::span(members)), "members");
+    for (std::size_t i = 0; i < members.size(); ++i) {
+      const int place = static_cast<int>(i);
+      EXPECT_EQ(members[i], are_neighbours ? rank / 2 * 2 + place : rank % 2 + 2 * place);
+    }
+  }
 }
 
 TEST(NcclVersion, IsNamedAndJudged) {
@@ -194,6 +213,7 @@ TEST(NcclRank, DoesItsPart) {
   NcclComm communicator(rendezvous, context);
   if (mode == "operations") {
     check_operations(communicator, context);
+    if (size % 2 == 0) check_groups(communicator, context);
     return;
   }
   try {

@@ -30,7 +30,7 @@ PYTHON
 base=(--data text.txt --seq-len 32 --batch 2 --validation-batches 5 --evaluate-every 20
   --learning-rate 5e-4 --threads 1)
 
-# --- losses are those of one rank ------------------------------------------------------------
+# --- losses are those of one rank: of groups that share each layer, too ------------------------------------------------------------
 for precision in fp32 fp8-delayed; do
   steps=(--precision "$precision" --steps 50 --sample 0)
   run "one rank in $precision" 0 "${base[@]}" "${steps[@]}" --micro-batches 4 --out "$precision-1-1"
@@ -40,6 +40,15 @@ for precision in fp32 fp8-delayed; do
     [ "$(grep -c '^step ' out)" -eq 50 ] || fail "not one rank prints the steps"
     on_ranks "four ranks in $precision, ZeRO-$zero" 0 4 "${base[@]}" "${steps[@]}" \
       --micro-batches 1 --zero "$zero" --out "$precision-4-$zero"
+  done
+  parallel=(--tensor-parallel 2)
+  on_ranks "two ranks that share layers, in $precision" 0 2 "${base[@]}" "${steps[@]}" \
+    --micro-batches 4 "${parallel[@]}" --out "$precision-shared-1"
+  for zero in 1 2 3; do
+    on_ranks "two such groups in $precision, ZeRO-$zero" 0 4 "${base[@]}" "${steps[@]}" \
+      --micro-batches 2 --zero "$zero" "${parallel[@]}" --check-replicas $((zero < 3 ? 20 : 0)) \
+      --out "$precision-shared-4-$zero"
+    grep -qF "ranks | 4, of which 2 share each layer, ZeRO-$zero" out || fail "it is not said"
   done
 done
 case="losses of ranks"
@@ -55,7 +64,9 @@ for precision, allowed in (("fp32", 1e-6), ("fp8-delayed", 2e-3)):
     one = losses(f"{precision}-1-1")
     assert len(one) == 53, len(one)
     assert one[-1] < 0.9 * one[0], one
-    for folder in sorted(glob.glob(f"{precision}-[24]-*")):
+    folders = glob.glob(f"{precision}-[24]-*") + glob.glob(f"{precision}-shared-*")
+    assert len(folders) == 10, folders
+    for folder in sorted(folders):
         several = losses(folder)
         assert len(several) == len(one), folder
         difference = max(abs(a - b) / a for a, b in zip(one, several))
@@ -70,6 +81,8 @@ PYTHON
 # --- a text on all ranks ---------------------------------------------------------------------
 on_ranks "a sample of two ranks" 0 2 "${base[@]}" --precision fp8-delayed --steps 2 --zero 3 \
   --sample 12 --no-out
+on_ranks "a sample of two ranks that share layers" 0 2 "${base[@]}" --precision fp8-delayed \
+  --steps 2 --tensor-parallel 2 --sample 12 --no-out
 
 # --- the timeline ----------------------------------------------------------------------------
 on_ranks "a timeline of two ranks" 0 2 "${base[@]}" --precision fp8-delayed --steps 4 --sample 0 \
@@ -110,6 +123,11 @@ grep -qF "give a file in a folder that is there" err || fail "it is not said wha
 # --- errors ----------------------------------------------------------------------------------
 on_ranks "too little text for all ranks" 2 4 "${base[@]}" --steps 1 --micro-batches 200 --no-out
 grep -qF "on 4 ranks" err || fail "it is not said for how many ranks"
+on_ranks "ranks that are no groups" 2 3 "${base[@]}" --steps 1 --tensor-parallel 2 --no-out
+grep -qF -- "--tensor-parallel 2: so many ranks share each layer, but there are 3" err ||
+  fail "it is not said of how many"
+on_ranks "a degree that is not compiled in" 2 4 "${base[@]}" --steps 1 --tensor-parallel 4 --no-out
+grep -qF -- "-DOCTAVO_TENSOR_PARALLEL=llama_tiny:fp8-delayed:4" err || fail "it is not said how to build it"
 on_ranks "a ZeRO stage that there is not" 2 2 "${base[@]}" --steps 1 --zero 4 --no-out
 case="ranks with other flags"
 code=0
@@ -140,6 +158,7 @@ ranks_of() {
   done | sort -n | cut -d' ' -f2
 }
 for signal in STOP KILL; do
+  rm -f out err  # of the run before: `began` must not read them
   case="a rank gets SIG$signal"
   : >out  # that of the run before has steps
   "$mpirun" -n 2 "$program" "${long[@]}" >out 2>err &
@@ -164,6 +183,7 @@ for signal in STOP KILL; do
   done
 done
 
+rm -f out err
 case="SIGTERM to mpirun"
 : >out
 "$mpirun" -n 2 "$program" "${long[@]}" >out 2>err &

@@ -32,6 +32,11 @@ refused "The preset 'lama_tiny' is not known: choose llama_tiny, llama3_small, l
 refused "The precision 'bf17' is not known: choose fp32, bf16," -DOCTAVO_PRESETS=llama_tiny \
   -DOCTAVO_PRECISIONS=bf17
 configure '-DOCTAVO_PRESETS=llama_tiny;llama3_70b' '-DOCTAVO_PRECISIONS=bf16' || fail "presets of the library"
+refused "OCTAVO_TENSOR_PARALLEL has 'llama_tiny:2': write PRESET:PRECISION:DEGREE" \
+  -DOCTAVO_TENSOR_PARALLEL=llama_tiny:2
+refused "has 'llama3_8b:bf16:2', but its preset or precision is none that the trainer offers" \
+  -DOCTAVO_PRESETS=llama_tiny '-DOCTAVO_TENSOR_PARALLEL=llama_tiny:bf16:2;llama3_8b:bf16:2'
+configure -DOCTAVO_TENSOR_PARALLEL= || fail "no model that ranks share"
 cat >>"$scratch/octavo/include/octavo/models/llama_config.hpp" <<'EOF'
 namespace octavo {
 inline constexpr LlamaConfig own_model{.name = "own_model", .layers = 2};

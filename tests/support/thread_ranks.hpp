@@ -6,7 +6,11 @@
 #include <algorithm>
 #include <barrier>
 #include <cstring>
+#include <map>
+#include <memory>
+#include <mutex>
 #include <thread>
+#include <utility>
 #include <vector>
 
 /// Ranks that are threads of one program.
@@ -18,6 +22,9 @@ struct ThreadRanks {
 
   std::barrier<> all;
   std::vector<const std::byte*> sent;  ///< by each of the ranks
+  std::mutex splitting;
+  /// By the number of the split and of the group.
+  std::map<std::pair<int, int>, std::shared_ptr<ThreadRanks>> groups;
 };
 
 /// On the `Cuda` device each operation waits for the rank's stream, so it cannot be recorded.
@@ -29,6 +36,8 @@ class ThreadRank final : public octavo::Communicator<D> {
   using ConstBytes = octavo::TensorView<const std::byte, 1, D>;
 
   ThreadRank(ThreadRanks& ranks, int rank) : ranks_(ranks), rank_(rank) {}
+  ThreadRank(std::shared_ptr<ThreadRanks> ranks, int rank)
+      : owned_(std::move(ranks)), ranks_(*owned_), rank_(rank) {}
 
   [[nodiscard]] int rank() const override { return rank_; }
   [[nodiscard]] int size() const override { return static_cast<int>(ranks_.sent.size()); }
@@ -72,6 +81,17 @@ class ThreadRank final : public octavo::Communicator<D> {
     copy_to_device_sync(values.data(), largest.data(), values.bytes(), context);
   }
 
+  [[nodiscard]] std::unique_ptr<octavo::Communicator<D>> split(int group) override {
+    const std::vector<int> members = this->ranks_of_group(group);
+    const auto place = std::find(members.begin(), members.end(), rank_) - members.begin();
+    const std::lock_guard lock(ranks_.splitting);
+    auto& of_group = ranks_.groups[{splits_++, group}];
+    if (of_group == nullptr) {
+      of_group = std::make_shared<ThreadRanks>(static_cast<int>(members.size()));
+    }
+    return std::make_unique<ThreadRank>(of_group, static_cast<int>(place));
+  }
+
  private:
   /// Calls `take(rank, sent)` for what every rank sends.
   template <class Take>
@@ -82,8 +102,10 @@ class ThreadRank final : public octavo::Communicator<D> {
     ranks_.all.arrive_and_wait();
   }
 
+  std::shared_ptr<ThreadRanks> owned_;  ///< of a group
   ThreadRanks& ranks_;
   int rank_;
+  int splits_ = 0;
 };
 
 using ThreadComm = ThreadRank<octavo::Cpu>;

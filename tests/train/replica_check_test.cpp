@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <exception>
 #include <filesystem>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -68,6 +69,9 @@ class FaultyLink final : public Communicator<Cpu> {
   void all_gather_host_sync(std::span<const std::byte> part, std::span<std::byte> whole,
                             const char* what) override {
     ranks_.all_gather_host_sync(part, whole, what);
+  }
+  [[nodiscard]] std::unique_ptr<Communicator<Cpu>> split(int group) override {
+    return ranks_.split(group);
   }
 
  private:
@@ -156,7 +160,7 @@ TEST(ReplicaCheck, OtherStepsAreNotCompared) {
 TEST(ReplicaCheck, ManyRunsThatDifferAreCounted) {
   const std::vector<std::uint64_t> hashes{1, 2, 3, 4, 1, 2, 9, 9, 1, 7, 8, 9};
   try {
-    octavo::detail::require_equal_replicas(hashes, {"a", "b", "c", "d"}, 5);
+    octavo::detail::require_equal_replicas(hashes, {"a", "b", "c", "d"}, 1, 5);
     FAIL() << "nothing was said";
   } catch (const CommError& error) {
     EXPECT_TRUE(std::string_view(error.what())

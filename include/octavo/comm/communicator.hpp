@@ -6,7 +6,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
+#include <vector>
 
 namespace octavo::inline OCTAVO_ABI {
 
@@ -53,11 +55,31 @@ class Communicator {
   virtual void all_gather_host_sync(std::span<const std::byte> part, std::span<std::byte> whole,
                                     const char* what) = 0;
 
+  /// Divides the ranks: those that give the same number get a communicator of their own, with their
+  /// order in this one. All ranks of the program call it together, and the result's
+  /// `all_gather_host_sync`, too, in all groups, with parts of one size.
+  /// @param group  from 0 on
+  /// @return       which this one outlives
+  [[nodiscard]] virtual std::unique_ptr<Communicator> split(int group) = 0;
+
   /// Waits until all that was enqueued on the context has run, operations of this among it.
   /// @param what  what is waited for, such as "step"
   virtual void wait_sync(const Context<D>& context, const char* what) {
     (void)what;
     context.synchronize();
+  }
+
+ protected:
+  /// The ranks that gave the same number as this one, ascending.
+  [[nodiscard]] std::vector<int> ranks_of_group(int group) {
+    std::vector<int> groups(static_cast<std::size_t>(size()));
+    all_gather_host_sync(std::as_bytes(std::span(&group, 1)),
+                         std::as_writable_bytes(std::span(groups)), "groups of ranks");
+    std::vector<int> members;
+    for (int other = 0; other < size(); ++other) {
+      if (groups[static_cast<std::size_t>(other)] == group) members.push_back(other);
+    }
+    return members;
   }
 };
 

@@ -13,8 +13,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <memory>
 #include <span>
 #include <thread>
+#include <utility>
 #include <vector>
 
 namespace octavo::inline OCTAVO_ABI {
@@ -36,6 +38,8 @@ class MpiComm final : public Communicator<Cpu> {
                          "messages of ", largest_message, " bytes: give 1 to ",
                          std::size_t{1} << 30);
     route_.largest_message = largest_message;
+    for (int member = 0; member < route_.size; ++member) members_.push_back(member);
+    rank_ = route_.rank;
     guarded([&] {
       detail::MpiExchange start(mpi_.world_, "barrier", "start of a communicator", 0);
       mpi_.meet(start);
@@ -46,8 +50,8 @@ class MpiComm final : public Communicator<Cpu> {
     if (!mpi_.has_failed_) MPI_Comm_free(&route_.communicator);
   }
 
-  [[nodiscard]] int rank() const override { return route_.rank; }
-  [[nodiscard]] int size() const override { return route_.size; }
+  [[nodiscard]] int rank() const override { return rank_; }
+  [[nodiscard]] int size() const override { return static_cast<int>(members_.size()); }
 
   void all_gather(TensorView<const std::byte, 1, Cpu> part, TensorView<std::byte, 1, Cpu> whole,
                   const char* what, const Context<Cpu>&) override {
@@ -85,7 +89,21 @@ class MpiComm final : public Communicator<Cpu> {
     gather("all-gather", what, part.data(), part.size(), whole.data(), whole.size());
   }
 
+  [[nodiscard]] std::unique_ptr<Communicator<Cpu>> split(int group) override {
+    std::vector<int> members = ranks_of_group(group);
+    const auto own = std::find(members.begin(), members.end(), rank());
+    const auto place = static_cast<int>(own - members.begin());
+    for (int& member : members) member = members_[static_cast<std::size_t>(member)];
+    return std::unique_ptr<Communicator<Cpu>>(new MpiComm(*this, std::move(members), place));
+  }
+
  private:
+  /// Some of another one's ranks. All of its ranks make one at the same time.
+  MpiComm(const MpiComm& whole, std::vector<int> members, int rank)
+      : mpi_(whole.mpi_), route_(whole.route_), members_(std::move(members)), rank_(rank) {
+    guarded([&] { duplicate(); });
+  }
+
   template <class Byte>
   static Byte* at(Byte* data, int rank, std::size_t bytes) {
     return data + static_cast<std::size_t>(rank) * bytes;
@@ -107,13 +125,14 @@ class MpiComm final : public Communicator<Cpu> {
                 const Target& target) {
     guarded([&] {
       detail::MpiExchange exchange(route_, kind, what, ++operations_);
+      const auto rank_of = [&](int peer) { return members_[static_cast<std::size_t>(peer)]; };
       for (int peer = 0; peer < size(); ++peer) {
-        if (peer != rank()) exchange.receive(peer, target(peer), bytes);
+        if (peer != rank()) exchange.receive(rank_of(peer), target(peer), bytes);
       }
       // Each rank begins with its neighbour, so that not all send to rank 0 first.
       for (int i = 1; i < size(); ++i) {
         const int peer = (rank() + i) % size();
-        exchange.send(peer, source(peer), bytes);
+        exchange.send(rank_of(peer), source(peer), bytes);
       }
       if (bytes != 0 && target(rank()) != source(rank()))
         std::memcpy(target(rank()), source(rank()), bytes);
@@ -150,7 +169,9 @@ class MpiComm final : public Communicator<Cpu> {
   }
 
   Mpi& mpi_;
-  detail::MpiRoute route_;
+  detail::MpiRoute route_;    ///< of all ranks of the program
+  std::vector<int> members_;  ///< their numbers of this one's ranks
+  int rank_ = 0;              ///< of this process among these
   std::uint64_t operations_ = 0;
   std::vector<std::uint32_t> all_values_;
 };

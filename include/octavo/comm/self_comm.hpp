@@ -30,6 +30,9 @@ class SelfComm final : public Communicator<D> {
                             const char*) override {
     std::copy(part.begin(), part.end(), whole.begin());
   }
+  [[nodiscard]] std::unique_ptr<Communicator<D>> split(int) override {
+    return std::make_unique<SelfComm>();
+  }
 };
 
 }  // namespace octavo

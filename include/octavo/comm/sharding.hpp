@@ -3,6 +3,7 @@
 /// number is not.
 #pragma once
 
+#include <octavo/core/error.hpp>
 #include <octavo/formats/formats.hpp>
 
 #include <type_traits>
@@ -18,10 +19,13 @@ enum class Zero {
   weights = 3,    ///< and weights, which are gathered for each stage that reads them
 };
 
-/// The ranks, and the part of this one.
+/// The ranks, and the part of this one. Where ranks share a model's layers (`TensorParallel`),
+/// `rank` and `ranks` are of those that have the same part of the layers.
 struct Sharding {
   int rank = 0;
   int ranks = 1;
+  int tensor_ranks = 1;  ///< that share the layers
+  int tensor_place = 0;  ///< of this rank among them
   Zero zero = Zero::optimizer;
   /// Gradients of each micro-batch are summed over ranks and then added up, in place of adding a
   /// rank's own up first. `Zero::gradients` and `Zero::weights` always do so; with it,
@@ -34,6 +38,20 @@ struct Sharding {
     return shards_gradients() || (ranks > 1 && reduce_each_micro_batch);
   }
 };
+
+/// As `sharding`, of one of the ranks.
+/// @param degree  ranks that share each layer
+/// @throws ConfigError  if ranks do not divide into groups of so many
+[[nodiscard]] inline Sharding sharding_of_rank(Sharding sharding, int rank, int ranks, int degree) {
+  require<ConfigError>(ranks % degree == 0, "the model is TensorParallel<", degree, ">: ", degree,
+                       " ranks share its layers, but there are ", ranks, "; start a multiple of ",
+                       degree);
+  sharding.rank = rank / degree;
+  sharding.ranks = ranks / degree;
+  sharding.tensor_ranks = degree;
+  sharding.tensor_place = rank % degree;
+  return sharding;
+}
 
 /// The format that gradients travel in between ranks. What arrives is summed in FP32.
 /// - `ReduceIn<>`: as the model makes them, BF16 but in a model in FP32; the sum is rounded to that

@@ -6,8 +6,8 @@
 
 namespace octavo::inline OCTAVO_ABI {
 
-/// y[t, :] = table[tokens[t], :].
-/// @param tokens  [tokens], each from 0 to the table's rows − 1
+/// y[t, :] = table[tokens[t], :]; 0 for a token below 0.
+/// @param tokens  [tokens], each below the table's rows
 /// @param table   [vocabulary, hidden]
 /// @param y       [tokens, hidden]
 /// @note enqueues; does not synchronise
@@ -28,7 +28,7 @@ constexpr std::size_t embedding_workspace(Index tokens) {
 }
 
 /// Adds each token's gradient to its row; the sum over a token's occurrences is made in FP32 and in
-/// a fixed order.
+/// a fixed order. A token below 0 is passed over.
 /// @param tokens          [tokens]
 /// @param y_gradient      [tokens, hidden]
 /// @param table_gradient  [vocabulary, hidden]

@@ -23,10 +23,12 @@ struct InitialValues {
   Initial initial{};
   Index live = 0;            ///< elements from here on pad the tensor and are 0
   RandomStream stream = {};  ///< of the normal numbers
+  Index first = 0;           ///< the first element's position, where these are a part of a tensor
 };
 
-/// The initial value of the element at `position`.
-OCTAVO_HOST_DEVICE inline float initial_value(const InitialValues& values, Index position) {
+/// The initial value of element `i`.
+OCTAVO_HOST_DEVICE inline float initial_value(const InitialValues& values, Index i) {
+  const Index position = values.first + i;
   if (position >= values.live || values.initial.kind == Initial::Kind::zeros) return 0.0f;
   if (values.initial.kind == Initial::Kind::ones) return 1.0f;
   return values.initial.deviation * normal(values.stream, static_cast<std::uint64_t>(position));

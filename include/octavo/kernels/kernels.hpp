@@ -18,3 +18,4 @@
 #include <octavo/kernels/rope.hpp>
 #include <octavo/kernels/step_status.hpp>
 #include <octavo/kernels/swiglu.hpp>
+#include <octavo/kernels/vocabulary_parallel.hpp>

@@ -7,6 +7,7 @@
 #include <octavo/layers/projection.hpp>
 #include <octavo/layers/rotation.hpp>
 #include <octavo/layers/shapes.hpp>
+#include <octavo/tensor/partial_view.hpp>
 
 namespace octavo::inline OCTAVO_ABI {
 
@@ -32,6 +33,13 @@ class GroupedQueryAttention {
                 "GroupedQueryAttention: this rotation's backward makes no gradient of a bias; "
                 "choose NoRotation, or a BlockShape without bias");
 
+  static_assert(!Shape.bias || Shape.tensor_parallel == 1,
+                "GroupedQueryAttention: ranks that share a layer cannot share its bias; choose "
+                "TensorParallel<1>, or a BlockShape without bias");
+
+  /// What the products that end the forward and the backward give: with ranks that share the layer,
+  /// terms of a sum over them.
+  using Product = ProductView<Shape.tensor_parallel, T, 2, D>;
   using QkvProjection = Projection<Qkv, Shape.hidden, Shape.qkv_columns(), Shape.bias, G, D>;
   using OutputProjection =
       Projection<Output, Shape.attention_columns(), Shape.hidden, Shape.bias, G, D>;
@@ -61,8 +69,16 @@ class GroupedQueryAttention {
     announce(name + ".attention", registry, recomputed);
     qkv_.declare(name + ".qkv", registry, initial.inner, {.recomputed = recomputed});
     rotate_.declare(name);
-    output_.declare(name + ".output", registry, initial.outer,
-                    {.recomputed = recomputation.runs_forward_again(), .adds = true});
+    output_.declare(
+        name + ".output", registry, initial.outer,
+        {.recomputed = recomputation.runs_forward_again(), .adds = Shape.tensor_parallel == 1});
+    if constexpr (Shape.tensor_parallel > 1) {
+      constexpr int degree = Shape.tensor_parallel;
+      const Index keys = Shape.kv_heads * Shape.head_dim;
+      qkv_.set_part(
+          ParameterPart::rows(degree, registry.place, {Shape.attention_columns(), keys, keys}));
+      output_.set_part(ParameterPart::columns(degree, registry.place, Shape.hidden));
+    }
   }
 
   void take_weight_copies(Arena<D>& arena) {
@@ -125,16 +141,16 @@ class GroupedQueryAttention {
 
   /// y = residual + output(attention(rotation(qkv(x)))).
   /// @param x         [tokens, hidden]
-  /// @param residual  [tokens, hidden]
+  /// @param residual  [tokens, hidden]; empty for terms
   /// @param y         [tokens, hidden]
   template <class M>
-  void forward(const Input& x, TensorView<const T, 2, D> residual, TensorView<T, 2, D> y,
+  void forward(const Input& x, TensorView<const T, 2, D> residual, Product y,
                const BatchView<D>& batch, const Positions& positions, const Saved& saved,
                const Context<D>& context) {
     const auto attended = output_.template input<M>(saved.attended, batch.rows(),
                                                     {.row_major = true, .transposed = M::saves});
     attend(x, attended, batch, positions, saved, context);
-    output_.forward(attended, residual, y, context);
+    output_.forward(attended, residual, terms_of(y), context);
   }
 
   /// From the gradient of y to that of x; gradients of parameters on the way, as
@@ -142,7 +158,7 @@ class GroupedQueryAttention {
   /// @param y_gradient  [tokens, hidden]; stays as it is
   /// @param x           the forward's input, as `backward_input` says
   /// @param x_gradient  [tokens, hidden]
-  void backward(TensorView<T, 2, D> y_gradient, const Input& x, TensorView<T, 2, D> x_gradient,
+  void backward(TensorView<T, 2, D> y_gradient, const Input& x, Product x_gradient,
                 const BatchView<D>& batch, const Positions& positions, const Saved& saved,
                 const Scratch& scratch, bool accumulate, const Context<D>& context) {
     const Index tokens = batch.rows();
@@ -167,7 +183,7 @@ class GroupedQueryAttention {
                              attended_gradient, log_sum_exp(saved, tokens), qkv_gradient.values,
                              context));
     rotate_.backward(qkv, batch, positions, qkv_gradient, qkv_.bias_gradient(), context);
-    qkv_.backward(qkv_gradient, x, x_gradient, accumulate, context);
+    qkv_.backward(qkv_gradient, x, terms_of(x_gradient), accumulate, context);
   }
 
   template <class Visitor>

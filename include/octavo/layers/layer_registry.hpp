@@ -37,6 +37,9 @@ class WeightStage {
   std::byte* scales_ = nullptr;
 };
 
+template <Device D>
+class TensorGroup;
+
 /// What linear layers share. It stays where it is, as the types see to, and outlives them.
 template <Device D>
 struct LayerRegistry {
@@ -46,6 +49,8 @@ struct LayerRegistry {
   BatchShape batch{};               ///< of one micro-batch
   DeviceLimits<D> limits{};
   Index run_multiple = allocation_alignment;  ///< see ModelOptions
+  TensorGroup<D>* group = nullptr;            ///< ranks that share the layers; null: none
+  int place = 0;                              ///< of this rank among them
 };
 
 }  // namespace octavo

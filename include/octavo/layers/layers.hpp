@@ -8,6 +8,9 @@
 #include <octavo/layers/layer_norm.hpp>
 #include <octavo/layers/linear.hpp>
 #include <octavo/layers/mlp.hpp>
+#include <octavo/layers/parallel_branch.hpp>
+#include <octavo/layers/parallel_embedding.hpp>
+#include <octavo/layers/parallel_head.hpp>
 #include <octavo/layers/pre_norm_block.hpp>
 #include <octavo/layers/projection.hpp>
 #include <octavo/layers/residual_branch.hpp>

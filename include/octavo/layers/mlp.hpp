@@ -6,6 +6,7 @@
 #include <octavo/layers/mode.hpp>
 #include <octavo/layers/projection.hpp>
 #include <octavo/layers/shapes.hpp>
+#include <octavo/tensor/partial_view.hpp>
 
 namespace octavo::inline OCTAVO_ABI {
 
@@ -20,6 +21,9 @@ template <BlockShape Shape, class Activation, class T, class Up, class Down, cla
 class MLP {
  public:
   static constexpr int wide_columns = Activation::inputs * Shape.ffn;
+  /// What the products that end the forward and the backward give: with ranks that share the layer,
+  /// terms of a sum over them.
+  using Product = ProductView<Shape.tensor_parallel, T, 2, D>;
   using UpProjection = Projection<Up, Shape.hidden, wide_columns, Shape.bias, G, D>;
   using DownProjection = Projection<Down, Shape.ffn, Shape.hidden, Shape.bias, G, D>;
   using Input = typename UpProjection::Input;
@@ -27,6 +31,9 @@ class MLP {
   static_assert(!Shape.bias || Activation::sums_bias,
                 "MLP: this activation's backward makes no gradient of a bias; choose Gelu, or a "
                 "BlockShape without bias");
+  static_assert(!Shape.bias || Shape.tensor_parallel == 1,
+                "MLP: ranks that share a layer cannot share its bias; choose TensorParallel<1>, or "
+                "a BlockShape without bias");
 
   /// What the backward needs, for all tokens of a batch.
   struct Saved {
@@ -47,8 +54,16 @@ class MLP {
     recomputation_ = recomputation;
     up_.declare(name + "." + Activation::projection, registry, initial.inner,
                 {.recomputed = recomputation.drops(Recompute::ffn)});
-    down_.declare(name + ".down", registry, initial.outer,
-                  {.recomputed = recomputation.runs_forward_again(), .adds = true});
+    down_.declare(
+        name + ".down", registry, initial.outer,
+        {.recomputed = recomputation.runs_forward_again(), .adds = Shape.tensor_parallel == 1});
+    if constexpr (Shape.tensor_parallel > 1) {
+      constexpr int degree = Shape.tensor_parallel;
+      constexpr Index second = Activation::inputs == 2 ? Shape.ffn : 0;
+      static_assert(Activation::inputs <= 2, "MLP: an activation of one or two inputs is divided");
+      up_.set_part(ParameterPart::rows(degree, registry.place, {Shape.ffn, second, 0}));
+      down_.set_part(ParameterPart::columns(degree, registry.place, Shape.hidden));
+    }
   }
 
   void take_weight_copies(Arena<D>& arena) {
@@ -103,17 +118,17 @@ class MLP {
 
   /// y = residual + down(activation(projection(x))).
   /// @param x         [tokens, hidden]
-  /// @param residual  [tokens, hidden]
+  /// @param residual  [tokens, hidden]; empty for terms
   /// @param y         [tokens, hidden]
   template <class M, class Positions>
-  void forward(const Input& x, TensorView<const T, 2, D> residual, TensorView<T, 2, D> y,
-               BatchShape batch, const Positions&, const Saved& saved, const Context<D>& context) {
+  void forward(const Input& x, TensorView<const T, 2, D> residual, Product y, BatchShape batch,
+               const Positions&, const Saved& saved, const Context<D>& context) {
     up_.forward(x, {}, wide(saved, batch.rows()), context);
     constexpr bool again = std::is_same_v<M, Mode::recompute>;
     const bool keeps = M::saves && (again || !recomputation_.drops(Recompute::swiglu));
     const auto activated =
         activate<M>(saved, batch.rows(), {.row_major = true, .transposed = keeps}, context);
-    down_.forward(activated, residual, y, context);
+    down_.forward(activated, residual, terms_of(y), context);
   }
 
   /// From the gradient of y to that of x; gradients of parameters on the way, as
@@ -122,7 +137,7 @@ class MLP {
   /// @param x           the forward's input, as `backward_input` says
   /// @param x_gradient  [tokens, hidden]
   template <class Positions>
-  void backward(TensorView<T, 2, D> y_gradient, const Input& x, TensorView<T, 2, D> x_gradient,
+  void backward(TensorView<T, 2, D> y_gradient, const Input& x, Product x_gradient,
                 BatchShape batch, const Positions&, const Saved& saved, const Scratch& scratch,
                 bool accumulate, const Context<D>& context) {
     const Index tokens = batch.rows();
@@ -140,7 +155,7 @@ class MLP {
     const auto wide_gradient = up_.output_gradient(scratch.wide_gradient, tokens);
     Activation::backward(activated_gradient, wide(saved, tokens), wide_gradient,
                          up_.bias_gradient(), context);
-    up_.backward(wide_gradient, x, x_gradient, accumulate, context);
+    up_.backward(wide_gradient, x, terms_of(x_gradient), accumulate, context);
   }
 
   template <class Visitor>

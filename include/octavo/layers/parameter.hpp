@@ -3,6 +3,7 @@
 #pragma once
 
 #include <octavo/kernels/initialize.hpp>
+#include <octavo/layers/parameter_part.hpp>
 #include <octavo/memory/arena.hpp>
 #include <octavo/tensor/tensor_view.hpp>
 
@@ -21,7 +22,10 @@ struct Parameter {
   TensorView<G, 2, D> gradient;  ///< [rows, columns]
   Initial initial{};             ///< what it starts from
   Index initialised_rows = 0;    ///< rows from here on pad the tensor and stay 0
+  ParameterPart part{};          ///< that this rank has, where ranks share layers
   Index offset = 0;              ///< of the first element in its `ParameterRun`, if it is in one
+  /// Its gradient counts in the norm: of a parameter that several ranks have, it is one's.
+  bool is_counted = true;
   /// The first GEMM of a step writes over the gradient, as that of a `Linear` does. Without, layers
   /// add to it and the run clears it before: see `ParameterRun::clear_gradients`.
   bool is_overwritten = false;
@@ -30,6 +34,11 @@ struct Parameter {
   Parameter(Parameter&&) noexcept = default;
   Parameter& operator=(Parameter&&) noexcept = default;
 
+  /// Elements of the whole parameter, without rows that pad it.
+  [[nodiscard]] Index whole_size() const {
+    const auto whole = part.whole_shape(weight.shape());
+    return (part.is_whole() ? initialised_rows : part.live_rows) * whole[1];
+  }
   [[nodiscard]] bool is_matrix() const { return weight.extent(0) > 1; }
   [[nodiscard]] TensorView<const W, 1, D> vector() const {
     return {weight.data(), {weight.size()}};
@@ -60,14 +69,19 @@ struct Parameter {
   }
 };
 
-/// Sets the weight to its initial values.
+/// Sets the weight to its initial values; a part has those of its place in the whole.
 /// @note enqueues; does not synchronise
 template <class W, class G, Device D>
 void initialize(const Parameter<W, G, D>& parameter, RandomStream stream,
                 const Context<D>& context) {
   const TensorView<W, 1, D> elements{parameter.weight.data(), {parameter.weight.size()}};
   const Index live = parameter.initialised_rows * parameter.weight.extent(1);
-  initialize_values(elements, {parameter.initial, live, stream}, context);
+  parameter.part.for_each_stripe(
+      parameter.weight.shape(), [&](Index begin, Index whole_begin, Index count) {
+        const Index end = whole_begin + std::clamp(live - begin, Index{0}, count);
+        initialize_values(elements.rows(begin, count),
+                          {parameter.initial, end, stream, whole_begin}, context);
+      });
 }
 
 }  // namespace octavo

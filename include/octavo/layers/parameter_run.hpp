@@ -133,6 +133,7 @@ struct ParameterPlace {
   std::string name{};       ///< such as "blocks.0.qkv.weight"
   Array<Index, 2> shape{};  ///< rows, columns; vectors have one row
   Index offset = 0;         ///< of the first element in the run
+  bool is_counted = true;   ///< see Parameter
 
   [[nodiscard]] Index size() const { return shape[0] * shape[1]; }
   [[nodiscard]] bool is_matrix() const { return shape[0] > 1; }
@@ -184,7 +185,8 @@ struct ModelRun {
     std::vector<ParameterPlace> result;
     result.reserve(parameters.size());
     for (const Parameter<W, G, D>* parameter : parameters) {
-      result.push_back({parameter->name, parameter->weight.shape(), parameter->offset});
+      result.push_back(
+          {parameter->name, parameter->weight.shape(), parameter->offset, parameter->is_counted});
     }
     return result;
   }

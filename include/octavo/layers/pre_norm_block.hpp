@@ -2,9 +2,11 @@
 /// One block of a decoder: branches one after another along the residual stream.
 #pragma once
 
+#include <octavo/comm/tensor_parallel.hpp>
 #include <octavo/layers/parameter_run.hpp>
 #include <octavo/layers/residual_branch.hpp>
 
+#include <algorithm>
 #include <array>
 #include <tuple>
 #include <utility>
@@ -28,6 +30,10 @@ struct BlockPrecision {
 template <class T, int Hidden, class G, Device D, class... Branches>
 class PreNormBlock {
   static constexpr std::size_t count = sizeof...(Branches);
+  /// Ranks that have a share of the residual stream's rows each.
+  static constexpr Index degree = std::max({tensor_degree<Branches>...});
+  static_assert(((tensor_degree<Branches> == degree) && ...),
+                "PreNormBlock: all branches of a block must be shared by as many ranks");
 
  public:
   /// What the backward needs. Parts that the recompute policy drops point to memory that the
@@ -68,7 +74,7 @@ class PreNormBlock {
                shared.saved.branches);
     take_saved_where(arena, shared.saved, tokens,
                      [&](Recompute dropped_from) { return recompute >= dropped_from; });
-    T* gradient = arena.template take<T>(MemoryKind::activations, tokens * Hidden);
+    T* gradient = arena.template take<T>(MemoryKind::activations, tokens / degree * Hidden);
     const auto take_scratch = [&]<class Branch>(std::type_identity<Branch>, auto& scratch) {
       scratch.normalised_gradient = gradient;
       return [&] { Branch::take_scratch(arena, scratch, tokens); };
@@ -142,7 +148,7 @@ class PreNormBlock {
                saved.branches);
     if (!wanted(Recompute::block)) return;
     for (T*& state : saved.between) {
-      state = arena.template take<T>(MemoryKind::activations, tokens * Hidden);
+      state = arena.template take<T>(MemoryKind::activations, tokens / degree * Hidden);
     }
   }
 

@@ -34,6 +34,9 @@ class Projection {
     layer_.declare(name, registry, use);
   }
 
+  /// Says which part of the whole weight this rank has.
+  void set_part(const ParameterPart& part) { weight_.part = part; }
+
   void take_weight_copies(Arena<D>& arena) { layer_.take_weight_copies(arena, weight_); }
 
   template <class M>

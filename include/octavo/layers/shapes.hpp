@@ -18,6 +18,8 @@ struct BlockShape {
   int head_dim = 0;
   float norm_epsilon = 1e-5f;
   bool bias = false;  ///< linear layers have biases
+  /// Ranks that share each layer: `ffn`, `heads` and `kv_heads` are then those of one of them.
+  int tensor_parallel = 1;
 
   [[nodiscard]] constexpr int qkv_columns() const { return (heads + 2 * kv_heads) * head_dim; }
   [[nodiscard]] constexpr int attention_columns() const { return heads * head_dim; }

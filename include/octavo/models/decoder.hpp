@@ -31,6 +31,8 @@ class Decoder {
   using DeviceType = D;
   using Hooks = StepHooks<T, G, D>;
   static constexpr auto config = Family::config;
+  /// Ranks that share its layers; see TensorParallel.
+  static constexpr int tensor_parallel = tensor_degree<Family>;
   using HeadPrecision = PrecisionOf<Precision, 0, config.layers, LinearRole::head>;
 
   /// The limits of the device at hand for this model: what its libraries say of its attention, for
@@ -59,6 +61,7 @@ class Decoder {
       options_.head_chunk = std::max(Index{128}, fitting / 128 * 128);
     }
     options_.head_chunk = std::min(options_.head_chunk, batch.rows());
+    if constexpr (tensor_parallel > 1) divide_rows(arena);
     take_parameters(arena, limits);
     check_reduced_tokens();
     scaling_.take(arena);
@@ -93,6 +96,9 @@ class Decoder {
     scaling_.initialize_sync(context);
     positions_.initialize_sync(context);
   }
+
+  /// The ranks that share its layers: they join before the model is initialised.
+  [[nodiscard]] TensorGroup<D>& tensor_group() requires(tensor_parallel > 1) { return group_; }
 
   /// The tokens that a step's GEMMs work on.
   [[nodiscard]] GemmRows gemm_rows(Index micro_batches) const {
@@ -186,10 +192,19 @@ class Decoder {
                         " of ", batch_.tokens);
     require<ShapeError>(count <= logits_rows(), "logits: ", count, " rows are more than the ",
                         logits_rows(), " that exist at once; ask for fewer");
+    require<ShapeError>(shape.rows() % tensor_parallel == 0, "logits: ", shape.rows(),
+                        " tokens cannot be divided among ", tensor_parallel,
+                        " ranks; give a multiple of them");
     forward<Mode::evaluate>(tokens, shape, hooks, context);
     const TensorView<const T, 2, D> last = residual(config.layers, shape.rows());
     before_head<Mode::evaluate>(hooks, context);
-    const auto logits = head_.template logits<Mode::evaluate>(last.rows(begin, count), context);
+    const auto logits = [&] {
+      if constexpr (tensor_parallel > 1) {
+        return head_.template logits<Mode::evaluate>(last, begin, count, context);
+      } else {
+        return head_.template logits<Mode::evaluate>(last.rows(begin, count), context);
+      }
+    }();
     after_head(hooks, context);
     return logits;
   }
@@ -212,8 +227,17 @@ class Decoder {
 
  private:
   using SegmentTuple = detail::Segments<Family, T, Precision, G, D>;
-  using HeadLayer = LanguageModelHead<T, HeadPrecision, typename Family::template Norm<T, G, D>,
-                                      config.hidden, config.padded_vocabulary(), G, D>;
+  /// Rows of the embedding and the head, of this rank.
+  static constexpr int vocabulary_rows =
+      tensor_parallel == 1
+          ? config.padded_vocabulary()
+          : static_cast<int>(round_up(config.vocabulary, 128 * tensor_parallel)) / tensor_parallel;
+  using FinalNorm = typename Family::template Norm<T, G, D>;
+  using HeadLayer = std::conditional_t<
+      tensor_parallel == 1,
+      LanguageModelHead<T, HeadPrecision, FinalNorm, config.hidden, vocabulary_rows, G, D>,
+      ParallelHead<T, HeadPrecision, FinalNorm, config.hidden, vocabulary_rows, G, D,
+                   tensor_parallel>>;
 
   /// Calls `body(block, shared)` for every block in order.
   template <class Body>
@@ -235,18 +259,49 @@ class Decoder {
     (in_segment(std::get<sizeof...(I) - 1 - I>(segments_)), ...);
   }
 
+  /// Of a residual stream with so many rows, those that this rank has.
+  static constexpr Index own_rows(Index rows) { return rows / tensor_parallel; }
+
+  /// Which part of the embedding and of the head this rank has.
+  [[nodiscard]] ParameterPart vocabulary_part() const {
+    auto part =
+        ParameterPart::rows(tensor_parallel, options_.tensor_place, {vocabulary_rows, 0, 0});
+    part.live_rows = config.vocabulary;
+    return part;
+  }
+  /// Rows of it that are not padding.
+  [[nodiscard]] Index live_vocabulary_rows() const {
+    const Index first = Index{vocabulary_rows} * options_.tensor_place;
+    return std::clamp(config.vocabulary - first, Index{0}, Index{vocabulary_rows});
+  }
+
+  /// Gets ready to exchange rows with the ranks that share the layers.
+  /// @throws ConfigError  if they cannot have as many rows each
+  void divide_rows(Arena<D>& arena) {
+    require<ConfigError>(batch_.rows() % tensor_parallel == 0, "the batch has ", batch_.sequences,
+                         " x ", batch_.tokens, " = ", batch_.rows(), " tokens, but the ",
+                         tensor_parallel, " ranks of TensorParallel<", tensor_parallel,
+                         "> have as many each; give a batch of a multiple of them");
+    options_.head_chunk = round_up(options_.head_chunk, tensor_parallel);
+    group_.take(arena, batch_.rows() * config.hidden * static_cast<Index>(sizeof(T)));
+    embedding_.share(arena, group_, vocabulary_part(), batch_.rows());
+    head_weight_.part = vocabulary_part();
+  }
+
   void take_parameters(Arena<D>& arena, const DeviceLimits<D>& limits) {
-    const LayerRegistry<D> registry{
+    LayerRegistry<D> registry{
         &scaling_,
         &manifest_,
         options_.weight_copies == WeightCopies::remade ? &weight_stage_ : nullptr,
         batch_,
         limits,
         options_.run_multiple};
+    if constexpr (tensor_parallel > 1) registry.group = &group_;
+    registry.place = options_.tensor_place;
     constexpr float deviation = 0.02f;
     const float residual = deviation / std::sqrt(2.0f * static_cast<float>(config.layers));
     const Initial initial = Initial::normal(deviation);
-    embedding_.declare("embedding", config.padded_vocabulary(), config.vocabulary, initial);
+    embedding_.declare("embedding", vocabulary_rows, live_vocabulary_rows(), initial);
     if constexpr (config.tied_embeddings) {
       embedding_.visit([&](auto& table) { table.is_overwritten = &table == &head_weight(); });
     }
@@ -263,8 +318,8 @@ class Decoder {
     is_quantized_[layer] = HeadLayer::Projection::quantized;
     head_.declare(registry, options_.head_chunk, config.vocabulary, config.norm_epsilon);
     if constexpr (!config.tied_embeddings) {
-      head_weight_.declare("head.weight", config.padded_vocabulary(), config.hidden, initial);
-      head_weight_.initialised_rows = config.vocabulary;
+      head_weight_.declare("head.weight", vocabulary_rows, config.hidden, initial);
+      head_weight_.initialised_rows = live_vocabulary_rows();
       head_weight_.is_overwritten = true;
     }
     head_run_.take_weights(arena, each_of_head(), options_.run_multiple);
@@ -273,6 +328,11 @@ class Decoder {
                                 borrows ? &head_run_ : nullptr);
     head_.take_weight_copies(arena, head_weight());
     list_runs();
+    if constexpr (tensor_parallel > 1) {
+      visit([&](Parameter<T, G, D>& parameter) {
+        parameter.is_counted = !parameter.part.is_whole() || options_.tensor_place == 0;
+      });
+    }
   }
 
   void list_runs() {
@@ -308,8 +368,9 @@ class Decoder {
     constexpr auto kind = MemoryKind::activations;
     const Index rows = batch_.rows();
     positions_.take(arena, batch_);
-    for (auto& state : residual_) state = arena.template take<T>(kind, rows * config.hidden);
-    gradient_ = {arena.template take<T>(kind, rows * config.hidden), {rows, config.hidden}};
+    const Index own = own_rows(rows);
+    for (auto& state : residual_) state = arena.template take<T>(kind, own * config.hidden);
+    gradient_ = {arena.template take<T>(kind, own * config.hidden), {own, config.hidden}};
     take_shared(
         arena, [&] { head_.take_scratch(arena); },
         std::make_index_sequence<std::tuple_size_v<SegmentTuple>>{});
@@ -398,9 +459,11 @@ class Decoder {
     return bytes;
   }
 
-  /// The residual stream before block `layer`; after the last for `layer` = layers.
+  /// This rank's rows of the residual stream before block `layer`; after the last for `layer` =
+  /// layers.
+  /// @param rows  of all ranks
   [[nodiscard]] TensorView<T, 2, D> residual(int layer, Index rows) const {
-    return {residual_[static_cast<std::size_t>(layer)], {rows, config.hidden}};
+    return {residual_[static_cast<std::size_t>(layer)], {own_rows(rows), config.hidden}};
   }
 
   /// Quantises the weights of block `layer`, or of the head for `layer` = layers, if that is to be
@@ -474,8 +537,11 @@ class Decoder {
     if (accumulation.last) hooks.gradients_final(embedding_run_, context);
   }
 
+  struct NoGroup {};
+
   BatchShape batch_;
   ModelOptions options_;
+  std::conditional_t<tensor_parallel == 1, NoGroup, TensorGroup<D>> group_;
   Manifest manifest_;
   ScalingTable<D> scaling_;
   WeightStage<D> weight_stage_;

@@ -9,7 +9,9 @@
 /// - `Embedding<T, G, D>`: of tokens, with their positions where these are learned;
 /// - `Positions<D>`: what blocks are given of positions;
 /// - `Norm<T, G, D>`: of the last norm;
-/// - `Block<T, P, G, D>`: a block in the precisions of the `BlockPrecision` P.
+/// - `Block<T, P, G, D>`: a block in the precisions of the `BlockPrecision` P;
+/// - where several ranks share the layers, `tensor_parallel`: how many. Its parts are then those of
+///   one rank, as in `ParallelLlamaFamily`.
 #pragma once
 
 #include <octavo/models/gpt2.hpp>
@@ -23,16 +25,18 @@ namespace detail {
 
 /// The model of a preset. Overloads, because nvcc 13 takes partial specialisations for values of
 /// different types as one.
-template <LlamaConfig Config, class Precision, Device D, class Gradient>
-std::type_identity<Llama<Config, Precision, D, Gradient>> model_of();
-template <Gpt2Config Config, class Precision, Device D, class Gradient>
-std::type_identity<Gpt2<Config, Precision, D, Gradient>> model_of();
+template <LlamaConfig Config, class Precision, Device D, class Gradient, class Parallel>
+std::type_identity<Llama<Config, Precision, D, Gradient, Parallel>> model_of();
+template <Gpt2Config Config, class Precision, Device D, class Gradient, class Parallel>
+std::type_identity<Gpt2<Config, Precision, D, Gradient, Parallel>> model_of();
 
 }  // namespace detail
 
 /// The model of a preset: `PresetModel<llama3_8b, Bf16, Cpu>` is `Llama<llama3_8b, Bf16, Cpu>`, and
 /// `PresetModel<gpt2_124m, Bf16, Cpu>` is `Gpt2<gpt2_124m, Bf16, Cpu>`.
-template <auto Config, class Precision, Device D, class Gradient = StorageOf<Precision>>
-using PresetModel = typename decltype(detail::model_of<Config, Precision, D, Gradient>())::type;
+template <auto Config, class Precision, Device D, class Gradient = StorageOf<Precision>,
+          class Parallel = TensorParallel<1>>
+using PresetModel =
+    typename decltype(detail::model_of<Config, Precision, D, Gradient, Parallel>())::type;
 
 }  // namespace octavo

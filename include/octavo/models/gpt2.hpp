@@ -44,9 +44,13 @@ struct Gpt2Family {
 };
 
 /// A GPT-2, such as `Gpt2<gpt2_124m, Fp8Recipe<Delayed>, Cuda>`.
-template <Gpt2Config Config, class Precision, Device D, class Gradient = StorageOf<Precision>>
+template <Gpt2Config Config, class Precision, Device D, class Gradient = StorageOf<Precision>,
+          class Parallel = TensorParallel<1>>
 class Gpt2 : public Decoder<Gpt2Family<Config>, Precision, D, Gradient> {
  public:
+  static_assert(Parallel::degree == 1,
+                "Gpt2: its layers cannot be shared by ranks, because biases and learned positions "
+                "are not divided; choose TensorParallel<1>, and DataParallel for several ranks");
   using Decoder<Gpt2Family<Config>, Precision, D, Gradient>::Decoder;
 };
 

@@ -75,16 +75,74 @@ struct LlamaFamily {
                                   Mlp<T, P, G, D>>;
 };
 
+/// The parts of a Llama whose layers are shared by `Degree` ranks: those of one of them.
+template <LlamaConfig Config, int Degree>
+struct ParallelLlamaFamily : LlamaFamily<Config> {
+  static constexpr bool has_whole_heads =
+      Config.heads % Degree == 0 && Config.kv_heads % Degree == 0;
+  static constexpr bool fits = has_whole_heads && Config.ffn % Degree == 0;
+  static_assert(has_whole_heads,
+                "TensorParallel: heads and kv_heads of the LlamaConfig must be multiples of the "
+                "degree, so that each rank has whole heads; choose a smaller TensorParallel");
+  static_assert(!has_whole_heads || fits,
+                "TensorParallel: ffn of the LlamaConfig must be a multiple of the degree; choose a "
+                "smaller TensorParallel");
+
+  static constexpr int tensor_parallel = Degree;
+  /// Of one rank; of all where they do not fit, so that nothing else is refused.
+  static constexpr int divisor = fits ? Degree : 1;
+  static constexpr BlockShape block_shape{.hidden = Config.hidden,
+                                          .ffn = Config.ffn / divisor,
+                                          .heads = Config.heads / divisor,
+                                          .kv_heads = Config.kv_heads / divisor,
+                                          .head_dim = Config.head_dim,
+                                          .norm_epsilon = Config.norm_epsilon,
+                                          .tensor_parallel = Degree};
+  static constexpr HeadLayout heads = block_shape.head_layout();
+
+  template <class T, class G, Device D>
+  using Embedding = ParallelEmbedding<T, Config.hidden, G, D>;
+  template <class T, class G, Device D>
+  using Norm = RMSNorm<T, Config.hidden, G, D>;
+  template <class T, class G, Device D>
+  using Rotate = std::conditional_t<Config.qk_norm, NormalisedRotation<block_shape, T, G, D>,
+                                    Rotation<block_shape, T, G, D>>;
+  template <class T, class P, class G, Device D>
+  using Attention = GroupedQueryAttention<block_shape, Rotate<T, G, D>, T, typename P::QkvPrecision,
+                                          typename P::OutputPrecision, G, D>;
+  template <class T, class P, class G, Device D>
+  using Mlp =
+      MLP<block_shape, SwiGlu, T, typename P::GateUpPrecision, typename P::DownPrecision, G, D>;
+  template <class T, class P, class G, Device D>
+  using Block = PreNormBlock<
+      T, Config.hidden, G, D,
+      ParallelBranch<"attention_norm", "", Norm<T, G, D>, Attention<T, P, G, D>, T, Config.hidden,
+                     D, Degree>,
+      ParallelBranch<"mlp_norm", "", Norm<T, G, D>, Mlp<T, P, G, D>, T, Config.hidden, D, Degree>>;
+};
+
+namespace detail {
+
+template <LlamaConfig Config, int Degree>
+using LlamaFamilyOf =
+    std::conditional_t<Degree == 1, LlamaFamily<Config>, ParallelLlamaFamily<Config, Degree>>;
+
+}  // namespace detail
+
 /// A Llama, such as `Llama<llama3_8b, Fp8Recipe<Delayed>, Cuda>`. A class, because nvcc 13 cannot
 /// spell the configuration of an alias.
-template <LlamaConfig Config, class Precision, Device D, class Gradient = StorageOf<Precision>>
-class Llama : public Decoder<LlamaFamily<Config>, Precision, D, Gradient> {
+/// @tparam Parallel  how many ranks share each layer, such as `TensorParallel<2>`
+template <LlamaConfig Config, class Precision, Device D, class Gradient = StorageOf<Precision>,
+          class Parallel = TensorParallel<1>>
+class Llama
+    : public Decoder<detail::LlamaFamilyOf<Config, Parallel::degree>, Precision, D, Gradient> {
  public:
-  using Decoder<LlamaFamily<Config>, Precision, D, Gradient>::Decoder;
+  using Decoder<detail::LlamaFamilyOf<Config, Parallel::degree>, Precision, D, Gradient>::Decoder;
 };
 
 /// A Qwen3, such as `Qwen3<qwen3_8b, Fp8Recipe<Delayed>, Cuda>`: a Llama with `qk_norm`.
-template <LlamaConfig Config, class Precision, Device D, class Gradient = StorageOf<Precision>>
-requires(Config.qk_norm) using Qwen3 = Llama<Config, Precision, D, Gradient>;
+template <LlamaConfig Config, class Precision, Device D, class Gradient = StorageOf<Precision>,
+          class Parallel = TensorParallel<1>>
+requires(Config.qk_norm) using Qwen3 = Llama<Config, Precision, D, Gradient, Parallel>;
 
 }  // namespace octavo

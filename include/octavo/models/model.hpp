@@ -33,6 +33,8 @@ struct ModelOptions {
   bool gradients_are_sent = false;
   /// Elements of a run of parameters are a multiple of this, so that ranks have shards of one size.
   Index run_multiple = allocation_alignment;
+  /// Of this rank in the group that shares the model's layers; see TensorParallel.
+  int tensor_place = 0;
 };
 
 /// What programs tell of a model.

@@ -115,9 +115,11 @@ class AdamWState {
     staging.copy(step_.data(), &step, sizeof(step), context);
   }
 
-  /// Adds all gradients to the status' squared norm.
+  /// Adds all gradients that count to the status' squared norm.
   void add_squared_norms(TensorView<StepStatus, 1, D> status, const Context<D>& context) const {
-    for (const Update& update : updates_) add_squared_norm(update.gradient, status, context);
+    for (std::size_t i = 0; i < updates_.size(); ++i) {
+      if (parameters_[i].is_counted) add_squared_norm(updates_[i].gradient, status, context);
+    }
   }
 
   /// Updates all weights, unless the status says to skip.

@@ -4,6 +4,7 @@
 
 #include <octavo/tensor/batch.hpp>
 #include <octavo/tensor/operand.hpp>
+#include <octavo/tensor/partial_view.hpp>
 #include <octavo/tensor/quantized_view.hpp>
 #include <octavo/tensor/scaling_slot.hpp>
 #include <octavo/tensor/tensor_view.hpp>

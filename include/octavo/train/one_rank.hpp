@@ -7,6 +7,7 @@
 #include <octavo/kernels/step_status.hpp>
 #include <octavo/memory/arena.hpp>
 #include <octavo/models/step_hooks.hpp>
+#include <octavo/train/batch.hpp>
 
 namespace octavo::inline OCTAVO_ABI {
 
@@ -49,6 +50,11 @@ class RankWork {
 
   /// A micro-batch begins, the step's first with number 0.
   virtual void begin_micro_batch(Index, const Context<D>&) {}
+
+  /// Ranks that are to have the same batch compare theirs, before a step and an evaluation. The
+  /// host waits for them.
+  /// @throws UsageError  on all of them, if some have others
+  virtual void compare(const Batch&) {}
 
   /// How many targets count in a step on all ranks. Called before anything of the step is
   /// enqueued, by the host, which may wait for the other ranks. A rank whose batch or learning

@@ -34,24 +34,29 @@ namespace detail {
 
 /// @param hashes  [ranks, runs]
 /// @param names   of the runs
+/// @param degree  neighbours that have different parts of the weights
 /// @param step    that read the weights
 /// @throws CommError  naming the first run that differs and the ranks, if any do
 inline void require_equal_replicas(std::span<const std::uint64_t> hashes,
-                                   const std::vector<std::string>& names, Index step) {
-  const std::size_t ranks = hashes.size() / names.size();
+                                   const std::vector<std::string>& names, int degree, Index step) {
+  const auto places = static_cast<std::size_t>(degree);
+  const std::size_t ranks = hashes.size() / names.size() / places;
   std::string first;
   std::size_t more = 0;
-  for (std::size_t run = 0; run < names.size(); ++run) {
+  for (std::size_t i = 0; i < names.size() * places; ++i) {
+    const std::size_t run = i / places;
+    const std::size_t place = i % places;
     std::vector<std::uint64_t> of_rank;
     for (std::size_t rank = 0; rank < ranks; ++rank) {
-      of_rank.push_back(hashes[rank * names.size() + run]);
+      of_rank.push_back(hashes[(rank * places + place) * names.size() + run]);
     }
     if (std::ranges::count(of_rank, of_rank[0]) == std::ssize(of_rank)) continue;
     if (!first.empty()) {
       ++more;
       continue;
     }
-    const std::vector<int> others = ranks_that_differ(of_rank);
+    std::vector<int> others = ranks_that_differ(of_rank);
+    for (int& other : others) other = other * degree + static_cast<int>(place);
     const bool is_majority = others.size() < ranks;
     first = message("in step ", step, " ", rank_names(others), " read other weights of '",
                     names[run], is_majority ? "' than most ranks" : "', each its own");
@@ -100,15 +105,16 @@ class ReplicaCheck {
   }
 
   /// Compares what was hashed with the other ranks'; all ranks call it.
+  /// @param degree  neighbours that share the model's layers, and have different weights
   /// @return a hash of all weights
   /// @throws CommError  on every rank, if any differ: naming the ranks, the run and the step
-  std::uint64_t compare_sync(Communicator<D>& ranks, const Context<D>& context) const {
+  std::uint64_t compare_sync(Communicator<D>& ranks, int degree, const Context<D>& context) const {
     std::vector<std::uint64_t> own(names_.size());
     copy_to_host_sync(own.data(), hashes_.data(), hashes_.bytes(), context);
     std::vector<std::uint64_t> all(own.size() * static_cast<std::size_t>(ranks.size()));
     ranks.all_gather_host_sync(std::as_bytes(std::span(own)),
                                std::as_writable_bytes(std::span(all)), "hashes of weights");
-    detail::require_equal_replicas(all, names_, step_);
+    detail::require_equal_replicas(all, names_, degree, step_);
     std::uint64_t total = 0;
     for (std::size_t run = 0; run < own.size(); ++run) {
       total += detail::mixed_word(own[run], static_cast<Index>(run));

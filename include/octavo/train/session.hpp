@@ -4,6 +4,7 @@
 
 #include <octavo/train/session_core.hpp>
 #include <octavo/train/stage_hooks.hpp>
+#include <octavo/train/tensor_groups.hpp>
 #include <octavo/train/trainable_model.hpp>
 
 #include <algorithm>
@@ -44,6 +45,7 @@ struct SessionParts {
         (options.micro_batches == 1 || options.sharding.reduces_each_micro_batch());
     model.weights_are_gathered = options.sharding.shards_weights();
     model.run_multiple = options.sharding.ranks * Index{allocation_alignment};
+    model.tensor_place = options.sharding.tensor_place;
     return model;
   }
 
@@ -124,7 +126,8 @@ class ModelSession final : public detail::SessionCore<typename Model::DeviceType
  private:
   using Core = detail::SessionCore<D>;
   using T = typename Model::T;
-  using RanksPart = typename Ranks::template For<T, typename Model::G, D>;
+  using RanksPart = detail::RanksInGroups<tensor_degree<Model>, T, typename Model::G, D,
+                                          typename Ranks::template For<T, typename Model::G, D>>;
   using Evaluates = typename Core::Evaluates;
 
   ModelSession(const SessionOptions& options, Context<D>& context, Communicator<D>* communicator,
@@ -136,21 +139,21 @@ class ModelSession final : public detail::SessionCore<typename Model::DeviceType
     for (const auto& in : parts_.model.runs()) {
       this->timeline().set_name(in.run, in.name());
       for (const auto* parameter : in.parameters) {
-        parameters.push_back(
-            {parameter->name, parameter->initialised_rows * parameter->weight.extent(1)});
+        parameters.push_back({parameter->name, parameter->whole_size(), parameter->part});
       }
     }
     this->start(parts_.buffers, parts_.replicas, std::move(parameters));
     parts_.ranks.start(context, this->communicator());
+    if constexpr (tensor_degree<Model> != 1) parts_.ranks.share(parts_.model.tensor_group());
     parts_.model.initialize_sync(options.seed, parts_.ranks, context);
     parts_.optimizer.initialize(context);
     this->choose_gemms();
   }
 
   /// The options of this rank.
+  /// @throws ConfigError  if ranks do not divide into groups that share the model's layers
   static SessionOptions of_rank(SessionOptions options, int rank, int ranks) {
-    options.sharding.rank = rank;
-    options.sharding.ranks = ranks;
+    options.sharding = sharding_of_rank(options.sharding, rank, ranks, tensor_degree<Model>);
     return options;
   }
 
@@ -174,13 +177,16 @@ class ModelSession final : public detail::SessionCore<typename Model::DeviceType
   /// Sets a parameter, or what this rank updates of it.
   void set_parameter(const auto& parameter, const auto& weights, Index begin,
                      std::span<const float> values) {
-    const Index live = parameter.initialised_rows * parameter.weight.extent(1);
+    const auto whole = parameter.part.whole_shape(parameter.weight.shape());
+    const Index live = parameter.whole_size();
     require<ConfigError>(static_cast<Index>(values.size()) == live, parameter.name, " has ",
-                         parameter.initialised_rows, " x ", parameter.weight.extent(1),
-                         " elements, but ", values.size(),
+                         live / whole[1], " x ", whole[1], " elements, but ", values.size(),
                          " are given; give those, without rows that pad it");
-    std::vector<float> all(static_cast<std::size_t>(parameter.weight.size()));
+    std::vector<float> all(static_cast<std::size_t>(whole[0] * whole[1]));
     std::copy(values.begin(), values.end(), all.begin());
+    if (!parameter.part.is_whole()) {
+      all = parameter.part.of(std::span<const float>(all), parameter.weight.shape());
+    }
     const std::vector<T> rounded(all.begin(), all.end());
     Context<D>& context = this->context();
     if (parts_.ranks.weights_are_whole()) {
@@ -256,8 +262,11 @@ MemoryPlan plan_memory(const SessionOptions& options,
                        const DeviceLimits<typename Model::DeviceType>& limits) {
   detail::check_options(options);
   Arena<typename Model::DeviceType> arena;
-  using RanksPart = typename detail::PlannedRanks<Ranks, typename Model::T, typename Model::G,
-                                                  typename Model::DeviceType>::Type;
+  using W = typename Model::T;
+  using G = typename Model::G;
+  using D = typename Model::DeviceType;
+  using RanksPart = detail::MemoryInGroups<tensor_degree<Model>, W, G, D,
+                                           typename detail::PlannedRanks<Ranks, W, G, D>::Type>;
   const detail::SessionParts<Model, Optimizer, RanksPart> parts(arena, options, limits);
   return arena.plan();
 }

@@ -25,7 +25,8 @@ namespace octavo::inline OCTAVO_ABI::detail {
 /// Names a parameter and says how many elements a user sees of it.
 struct ParameterFacts {
   std::string name;
-  Index elements = 0;  ///< without rows that pad
+  Index elements = 0;    ///< of the whole, without rows that pad
+  ParameterPart part{};  ///< that this rank has
 };
 
 /// A session without the types of its model, its optimizer and what its ranks do, so that most of a
@@ -41,6 +42,7 @@ class SessionCore : public TrainingSession {
     bind();
     timeline_.begin_step_sync(context_);
     weights_may_have_moved_ = true;
+    rank_work().compare(batch);
     const Index counted = rank_work().total_targets(count_targets(batch.targets));
     inputs_->copy_batch(batch, context_);
     inputs_->copy_gradient_scale(counted, context_);
@@ -69,7 +71,9 @@ class SessionCore : public TrainingSession {
     }
     StepResult result{LossSum{status.loss_sum, counted}.mean(),
                       static_cast<double>(status.gradient_norm), status.skip != 0};
-    if (compares) result.weights_hash = replicas_->compare_sync(communicator_, context_);
+    if (compares)
+      result.weights_hash =
+          replicas_->compare_sync(communicator_, options_.sharding.tensor_ranks, context_);
     return result;
   }
 
@@ -81,6 +85,7 @@ class SessionCore : public TrainingSession {
 
   [[nodiscard]] LossSum evaluate(const Batch& batch) override {
     check_batch(batch, 1, options_.batch, facts_.vocabulary);
+    rank_work().compare(batch);
     get_ready_for_evaluation();
     try {
       inputs_->copy_batch(batch, context_);
@@ -142,6 +147,7 @@ class SessionCore : public TrainingSession {
     visit_optimizer(collector);
     collector("session.must_calibrate", must_calibrate_);
     std::vector<StateEntry> entries = collector.take();
+    if (options_.sharding.tensor_ranks > 1) note_parts(entries);
     for (StateEntry& entry : entries) {
       entry.write_sync = [this, write = std::move(entry.write_sync)](const std::byte* source) {
         note_new_state();
@@ -153,9 +159,11 @@ class SessionCore : public TrainingSession {
 
   [[nodiscard]] LossSum sum_over_ranks(const LossSum& own) override {
     LossSum total;
-    for (const LossSum& of_rank : of_all_ranks(own, "sums of losses")) {
-      total.sum += of_rank.sum;
-      total.tokens += of_rank.tokens;
+    const std::vector<LossSum> all = of_all_ranks(own, "sums of losses");
+    const auto degree = static_cast<std::size_t>(options_.sharding.tensor_ranks);
+    for (std::size_t rank = 0; rank < all.size(); rank += degree) {
+      total.sum += all[rank].sum;
+      total.tokens += all[rank].tokens;
     }
     return total;
   }
@@ -360,6 +368,18 @@ class SessionCore : public TrainingSession {
     update_weights();
     scaling().restore_if_skipped(status, context_);
     timeline_.end_stage(context_);
+  }
+
+  /// Says of each entry which part of a parameter it is of.
+  void note_parts(std::vector<StateEntry>& entries) const {
+    for (const ParameterFacts& parameter : parameters_) {
+      for (StateEntry& entry : entries) {
+        const bool is_of =
+            entry.name == "model." + parameter.name ||
+            (entry.name.starts_with("optimizer.") && entry.name.ends_with("." + parameter.name));
+        if (is_of) entry.part = parameter.part;
+      }
+    }
   }
 
   /// After a call that threw: waits until the device has read its inputs, so that others can be

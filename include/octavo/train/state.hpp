@@ -5,6 +5,7 @@
 
 #include <octavo/core/context.hpp>
 #include <octavo/formats/formats.hpp>
+#include <octavo/layers/parameter_part.hpp>
 #include <octavo/memory/buffer.hpp>
 #include <octavo/tensor/tensor_view.hpp>
 
@@ -31,6 +32,9 @@ struct StateEntry {
   /// rank's elements, which are those of the whole from `begin` on.
   std::vector<Index> whole = {};
   Index begin = 0;
+  /// Which part of a parameter, or of its optimizer's state, the tensor is, where ranks share the
+  /// layers: what stands above is of that part.
+  ParameterPart part = {};
   /// Copies it to `bytes` bytes of the host; waits for it.
   std::function<void(std::byte*)> read_sync;
   /// Copies it from the host; waits for it.
@@ -72,7 +76,7 @@ class StateCollector {
 
   /// What must be the same on both sides: stands where others have their format, and has no bytes.
   void say(const std::string& name, const std::string& text) {
-    entries_.push_back({name, text, {}, 0, {}, 0, [](std::byte*) {}, [](const std::byte*) {}});
+    entries_.push_back({name, text, {}, 0, {}, 0, {}, [](std::byte*) {}, [](const std::byte*) {}});
   }
 
   /// A number of the host, which the entry refers to.
@@ -84,6 +88,7 @@ class StateCollector {
          sizeof(number),
          {},
          0,
+         {},
          [&number](std::byte* target) { std::memcpy(target, &number, sizeof(number)); },
          [&number](const std::byte* source) { std::memcpy(&number, source, sizeof(number)); }});
   }
@@ -100,6 +105,7 @@ class StateCollector {
                view.bytes(),
                std::move(whole),
                begin,
+               {},
                {},
                {}},
               view.data());
@@ -130,6 +136,7 @@ struct SavedEntry {
   std::vector<std::byte> bytes;
   std::vector<Index> whole = {};  ///< see StateEntry
   Index begin = 0;
+  ParameterPart part = {};
 
   friend bool operator==(const SavedEntry&, const SavedEntry&) = default;
 };
@@ -142,8 +149,8 @@ using SavedState = std::map<std::string, SavedEntry>;
 [[nodiscard]] inline SavedState save_state_sync(std::span<const StateEntry> entries) {
   SavedState saved;
   for (const StateEntry& entry : entries) {
-    SavedEntry copy{entry.format, entry.shape, std::vector<std::byte>(entry.bytes), entry.whole,
-                    entry.begin};
+    SavedEntry copy{entry.format, entry.shape, std::vector<std::byte>(entry.bytes),
+                    entry.whole,  entry.begin, entry.part};
     entry.read_sync(copy.bytes.data());
     const bool is_new = saved.emplace(entry.name, std::move(copy)).second;
     require<UsageError>(is_new, "two parts of the state are called ", entry.name,
@@ -179,6 +186,10 @@ inline void load_state_sync(const SavedState& saved, std::span<const StateEntry>
                          text(copy.format, copy.whole), " in the saved state, but from ",
                          entry.begin, " on of ", text(entry.format, entry.whole),
                          " here; it is of another rank, or of another number of ranks");
+    require<ConfigError>(copy.part == entry.part, entry.name, " is part ", copy.part.place, " of ",
+                         copy.part.degree, " in the saved state, but part ", entry.part.place,
+                         " of ", entry.part.degree,
+                         " here; it is of another rank, or of another TensorParallel");
     require<ConfigError>(copy.bytes.size() == entry.bytes, entry.name, " has ", copy.bytes.size(),
                          " bytes in the saved state, but ", entry.bytes,
                          " are needed; it is damaged, take another");

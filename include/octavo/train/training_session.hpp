@@ -31,7 +31,8 @@ struct SessionOptions {
   AdamWSettings optimizer{};       ///< betas, epsilon, decay
   float max_gradient_norm = 1.0f;  ///< gradients are scaled down to it; 0: never
   std::uint64_t seed = 1;          ///< of the initial weights and of stochastic rounding
-  /// How ranks share the work, where there are several. `rank` and `ranks` are the communicator's.
+  /// How ranks share the work, where there are several. A session has `rank`, `ranks` and
+  /// `tensor_place` from its communicator; plans say them.
   Sharding sharding{};
   /// How algorithms of GEMMs are chosen on the `Cuda` device, where the context was given none.
   GemmChoice gemm_choice = GemmChoice::heuristic;

@@ -12,6 +12,7 @@
 
 #include <nccl.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -19,9 +20,11 @@
 #include <exception>
 #include <future>
 #include <iostream>
+#include <memory>
 #include <span>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 namespace octavo::inline OCTAVO_ABI {
@@ -66,27 +69,19 @@ class NcclComm final : public Communicator<Cuda> {
   /// @param rendezvous  outlives this
   /// @param context     of the GPU that this rank's operations are to run on
   NcclComm(Rendezvous& rendezvous, const Context<Cuda>& context)
-      : rendezvous_(rendezvous), gpu_(context.gpu()) {
+      : rendezvous_(rendezvous), gpu_(context.gpu()), whole_(*this), rank_(rendezvous.rank()) {
     // NVLink multicast is off, whatever the environment says: NCCL finds it by what the driver
     // claims, and where the fabric is set up for it in part, as in virtual machines with some of a
     // host's GPUs, making its groups fails or hangs. Gathers and exchanges gain little by it.
     ::setenv("NCCL_NVLS_ENABLE", "0", 1);
     ::setenv("NCCL_COMM_BLOCKING", "0", 1);  // the environment's word goes before that of `config`
     version_ = checked_nccl_version();
-    const ncclUniqueId id = agree_on_id();
-    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-    config.blocking = 0;
+    for (int member = 0; member < rendezvous_.size(); ++member) members_.push_back(member);
     context.make_current();
-    rendezvous_.set_operation("start", "of NCCL");
-    try {
-      settle(ncclCommInitRankConfig(&communicator_, size(), id, rank(), &config), "start",
-             "of NCCL");
-    } catch (...) {
-      abort();
-      throw;
-    }
+    begin();
   }
   ~NcclComm() override {
+    std::erase(whole_.all_, this);
     if (communicator_ == nullptr) return;
     if (std::uncaught_exceptions() != 0) {
       abort();
@@ -99,8 +94,8 @@ class NcclComm final : public Communicator<Cuda> {
     }
   }
 
-  [[nodiscard]] int rank() const override { return rendezvous_.rank(); }
-  [[nodiscard]] int size() const override { return rendezvous_.size(); }
+  [[nodiscard]] int rank() const override { return rank_; }
+  [[nodiscard]] int size() const override { return static_cast<int>(members_.size()); }
   /// Of the library, such as 22809.
   [[nodiscard]] int version() const { return version_; }
 
@@ -136,15 +131,30 @@ class NcclComm final : public Communicator<Cuda> {
     });
   }
 
-  /// Goes through rank 0's host, not through the GPUs.
+  /// Goes through rank 0's host, not through the GPUs; of a group's, too: all groups gather at
+  /// once.
   void all_gather_host_sync(std::span<const std::byte> part, std::span<std::byte> whole,
                             const char* what) override {
+    std::vector<std::byte> of_all(part.size() * static_cast<std::size_t>(rendezvous_.size()));
     try {
-      rendezvous_.all_gather_sync(part, whole, what);
+      rendezvous_.all_gather_sync(part, of_all, what);
     } catch (const CommError&) {
       abort();
       throw;
     }
+    for (std::size_t i = 0; i < members_.size(); ++i) {
+      const std::size_t begin = static_cast<std::size_t>(members_[i]) * part.size();
+      std::copy_n(of_all.begin() + static_cast<std::ptrdiff_t>(begin), part.size(),
+                  whole.begin() + static_cast<std::ptrdiff_t>(i * part.size()));
+    }
+  }
+
+  [[nodiscard]] std::unique_ptr<Communicator<Cuda>> split(int group) override {
+    std::vector<int> members = ranks_of_group(group);
+    const auto own = std::find(members.begin(), members.end(), rank());
+    const auto place = static_cast<int>(own - members.begin());
+    for (int& member : members) member = members_[static_cast<std::size_t>(member)];
+    return std::unique_ptr<Communicator<Cuda>>(new NcclComm(*this, std::move(members), place));
   }
 
   /// Waits until all that was enqueued on the context has run; to be called in place of
@@ -170,12 +180,40 @@ class NcclComm final : public Communicator<Cuda> {
  private:
   using Clock = std::chrono::steady_clock;
 
+  /// Some of another one's ranks. All of its ranks make one at the same time.
+  NcclComm(NcclComm& other, std::vector<int> members, int rank)
+      : rendezvous_(other.rendezvous_),
+        gpu_(other.gpu_),
+        whole_(other.whole_),
+        members_(std::move(members)),
+        rank_(rank),
+        version_(other.version_) {
+    check(cudaSetDevice(gpu_), "cudaSetDevice");
+    begin();
+  }
+
+  void begin() {
+    const ncclUniqueId id = agree_on_id();
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.blocking = 0;
+    rendezvous_.set_operation("start", "of NCCL");
+    whole_.all_.push_back(this);
+    try {
+      settle(ncclCommInitRankConfig(&communicator_, size(), id, rank(), &config), "start",
+             "of NCCL");
+    } catch (...) {
+      abort();
+      std::erase(whole_.all_, this);
+      throw;
+    }
+  }
+
   /// What is looked at while something is awaited.
   class Watch {
    public:
     Watch(NcclComm& communicator, const char* kind, const char* what)
         : communicator_(communicator), operation_(detail::operation_text(kind, what)) {
-      WaitNote::set(message("rank ", communicator.rank(), " is in ", operation_));
+      WaitNote::set(message("rank ", communicator.rendezvous_.rank(), " is in ", operation_));
     }
 
     /// Throws if the other ranks or NCCL failed, or the time is over; then waits for a moment.
@@ -204,7 +242,7 @@ class NcclComm final : public Communicator<Cuda> {
 
   [[nodiscard]] std::size_t ranks() const { return static_cast<std::size_t>(size()); }
 
-  /// Rank 0's id, and one version for all.
+  /// The id that the first of the ranks made, and one version for all.
   [[nodiscard]] ncclUniqueId agree_on_id() const {
     struct Offer {
       ncclUniqueId id;
@@ -212,22 +250,22 @@ class NcclComm final : public Communicator<Cuda> {
     };
     Offer offer{};
     offer.version = version_;
-    if (rank() == 0) {
+    if (rank_ == 0) {
       const ncclResult_t status = ncclGetUniqueId(&offer.id);
       require<CommError>(status == ncclSuccess,
                          "ncclGetUniqueId failed: ", ncclGetErrorString(status), " (",
                          ncclGetLastError(nullptr), "); NCCL_DEBUG=INFO says more");
     }
-    std::vector<Offer> offers(ranks());
+    std::vector<Offer> offers(static_cast<std::size_t>(rendezvous_.size()));
     rendezvous_.all_gather_sync(std::as_bytes(std::span(&offer, 1)),
                                 std::as_writable_bytes(std::span(offers)), "start of NCCL");
-    for (int other = 0; other < size(); ++other) {
+    for (int other = 0; other < rendezvous_.size(); ++other) {
       const int version = offers[static_cast<std::size_t>(other)].version;
       require<CommError>(version == offers[0].version, "rank 0 has NCCL ",
                          nccl_version_text(offers[0].version), " and rank ", other, " has ",
                          nccl_version_text(version), "; give all ranks the same library");
     }
-    return offers[0].id;
+    return offers[static_cast<std::size_t>(members_[0])].id;
   }
 
   void require_begun() const {
@@ -274,15 +312,18 @@ class NcclComm final : public Communicator<Cuda> {
 
   void require_sound(const std::string& operation) {
     const std::string fault = rendezvous_.fault();
-    if (!fault.empty()) fail(message(fault, "; rank ", rank(), " was in ", operation));
-    ncclResult_t status = ncclSuccess;
-    const ncclResult_t asked = ncclCommGetAsyncError(communicator_, &status);
-    if (asked != ncclSuccess) status = asked;
-    if (status != ncclSuccess && status != ncclInProgress) fail(nccl_text(status, operation));
+    if (!fault.empty()) fail(message(fault, "; rank ", rendezvous_.rank(), " was in ", operation));
+    for (const NcclComm* each : whole_.all_) {
+      if (each->communicator_ == nullptr) continue;  // it is being made
+      ncclResult_t status = ncclSuccess;
+      const ncclResult_t asked = ncclCommGetAsyncError(each->communicator_, &status);
+      if (asked != ncclSuccess) status = asked;
+      if (status != ncclSuccess && status != ncclInProgress) fail(nccl_text(status, operation));
+    }
   }
 
   [[nodiscard]] std::string nccl_text(ncclResult_t status, const std::string& operation) const {
-    return message("NCCL failed on rank ", rank(), " in ", operation, ": ",
+    return message("NCCL failed on rank ", rendezvous_.rank(), " in ", operation, ": ",
                    ncclGetErrorString(status), " (", ncclGetLastError(communicator_),
                    "); another rank may have ended, and NCCL_DEBUG=INFO says more");
   }
@@ -292,8 +333,13 @@ class NcclComm final : public Communicator<Cuda> {
     throw CommError(reason);
   }
 
-  /// Lets go of what waits on the GPU for other ranks; all ranks have to, so they are told.
+  /// Lets go of what waits on the GPU for other ranks, of groups and of all; all ranks have to, so
+  /// they are told.
   void abort() noexcept {
+    for (NcclComm* each : whole_.all_) each->abort_own();
+    abort_own();
+  }
+  void abort_own() noexcept {
     ncclComm_t communicator = communicator_;
     communicator_ = nullptr;
     if (communicator == nullptr) return;
@@ -316,6 +362,10 @@ class NcclComm final : public Communicator<Cuda> {
 
   Rendezvous& rendezvous_;
   int gpu_;
+  NcclComm& whole_;             ///< of all ranks of the program
+  std::vector<NcclComm*> all_;  ///< of `whole_`: itself and its groups
+  std::vector<int> members_;    ///< numbers of this one's ranks in the rendezvous
+  int rank_;                    ///< of this process among these
   int version_ = 0;
   ncclComm_t communicator_ = nullptr;  ///< null: none, or aborted
 };

@@ -15,8 +15,13 @@ void embedding_forward_body(TensorView<const std::int32_t, 1, Cpu> tokens,
                             TensorView<const T, 2, Cpu> table, TensorView<T, 2, Cpu> y,
                             const Context<Cpu>& context) {
   parallel_for(tokens.extent(0), context, [&](Index t) {
-    const T* row = table.row(tokens.data()[t]);
-    std::copy(row, row + table.extent(1), y.row(t));
+    const Index columns = table.extent(1);
+    const Index token = tokens.data()[t];
+    if (token < 0) {
+      std::fill(y.row(t), y.row(t) + columns, T(0.0f));
+    } else {
+      std::copy(table.row(token), table.row(token) + columns, y.row(t));
+    }
   });
 }
 
@@ -46,6 +51,7 @@ void embedding_backward_body(TensorView<const std::int32_t, 1, Cpu> tokens,
           sums[static_cast<std::size_t>(i)] += static_cast<float>(row[i]);
         }
       }
+      if (token < 0) continue;
       G* target = table_gradient.row(token) + begin;
       for (Index i = 0; i < columns; ++i) {
         target[i] = G(static_cast<float>(target[i]) + sums[static_cast<std::size_t>(i)]);

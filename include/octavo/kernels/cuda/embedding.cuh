@@ -49,16 +49,18 @@ __device__ void load_runs(Run<T> (&runs)[runs_at_once], const T* row, Index colu
   }
 }
 
-/// Copies a row of the table a block.
+/// Copies a row of the table a block, or zeros for a token below 0.
 template <bool Vectors, class T>
 OCTAVO_KERNEL void __launch_bounds__(embedding_threads)
     embedding_forward_kernel(const std::int32_t* tokens, const T* table, Index columns, T* y) {
-  const T* source = table + Index{tokens[blockIdx.x]} * columns;
+  const std::int32_t token = tokens[blockIdx.x];
+  const T* source = table + Index{token} * columns;
+  const Index end = token < 0 ? 0 : columns;
   T* target = y + Index{blockIdx.x} * columns;
   for (Index column = Index{threadIdx.x} * run_size; column < columns;
        column += runs_at_once * embedding_stride) {
     Run<T> runs[runs_at_once];
-    load_runs<Vectors>(runs, source, column, columns);
+    load_runs<Vectors>(runs, source, column, end);
 #pragma unroll
     for (int i = 0; i < runs_at_once; ++i) {
       const Index at = column + i * embedding_stride;
@@ -286,6 +288,7 @@ OCTAVO_KERNEL void __launch_bounds__(embedding_threads, 3)
     embedding_backward_kernel(const Tokens tokens, const T* y_gradient, Index columns,
                               G* table_gradient) {
   const Occurrence own = tokens.own();
+  if (own.token < 0) return;
   G* target = table_gradient + Index{own.token} * columns;
   const T* source = y_gradient + own.position * columns;
   Index column = Index{threadIdx.x} * run_size;

@@ -20,3 +20,4 @@
 #include <octavo/kernels/cuda/rope.cuh>
 #include <octavo/kernels/cuda/step_status.cuh>
 #include <octavo/kernels/cuda/swiglu.cuh>
+#include <octavo/kernels/cuda/vocabulary_parallel.cuh>

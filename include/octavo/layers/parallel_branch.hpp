@@ -1,0 +1,150 @@
+/// @file
+/// A half of a transformer block that several ranks share.
+#pragma once
+
+#include <octavo/comm/tensor_parallel.hpp>
+#include <octavo/core/config_name.hpp>
+#include <octavo/kernels/quantize.hpp>
+#include <octavo/layers/layer_registry.hpp>
+#include <octavo/layers/mode.hpp>
+#include <octavo/layers/shapes.hpp>
+#include <octavo/layers/tensor_group.hpp>
+
+#include <string>
+
+namespace octavo::inline OCTAVO_ABI {
+
+/// As `ResidualBranch`, y = x + part(norm(x)), of which each rank of a tensor-parallel group has
+/// its share: of the residual stream a share of the rows, of the part one of the features. So
+///
+/// - rows are normalised where they are, and gathered before the part, which casts all of them:
+/// what
+///   is whole has the same bits, amax and scale on each rank;
+/// - the part ends in terms of a sum over the ranks, of which each gets its rows.
+///
+/// The backward is the mirror image. Normalised rows are kept as they were gathered; from
+/// `Recompute::norms` on they are made and gathered again.
+/// @tparam Degree  ranks that share it; the other parameters are those of `ResidualBranch`
+/// Source: Korthikanti et al. 2022, arXiv 2205.05198.
+template <ConfigName NormName, ConfigName Prefix, class Norm, class Part, class T, int Hidden,
+          Device D, int Degree>
+class ParallelBranch {
+ public:
+  static constexpr int tensor_parallel = Degree;
+
+  /// See ResidualBranch::Saved.
+  struct Saved {
+    typename Part::Saved part;
+    float* statistics = nullptr;  ///< [Norm::statistics · own rows]
+  };
+
+  /// See ResidualBranch::Scratch.
+  struct Scratch {
+    typename Part::Scratch part;
+    T* normalised_gradient = nullptr;  ///< [own rows, Hidden]
+  };
+
+  /// @param block  the name of the block
+  void declare(const std::string& block, LayerRegistry<D> registry, BlockInitial initial,
+               Recomputation recomputation) {
+    const std::string prefix = Prefix.text();
+    recomputation_ = recomputation;
+    group_ = registry.group;
+    norm_.declare(block + '.' + NormName.text(), initial.norm_epsilon);
+    part_.declare(prefix.empty() ? block : block + '.' + prefix, registry, initial, recomputation);
+  }
+
+  void take_weight_copies(Arena<D>& arena) { part_.take_weight_copies(arena); }
+
+  /// See ResidualBranch::take_saved.
+  /// @param tokens  of all ranks
+  template <class Wanted>
+  static void take_saved(Arena<D>& arena, Saved& saved, Index tokens, const Wanted& wanted) {
+    Part::take_saved(arena, saved.part, tokens, wanted);
+    if (!wanted(Recompute::block)) return;
+    saved.statistics =
+        arena.template take<float>(MemoryKind::activations, Norm::statistics * tokens / Degree);
+  }
+  static void take_shared(Arena<D>& arena, Saved& saved, Index tokens) {
+    Part::take_shared(arena, saved.part, tokens);
+  }
+  static void take_scratch(Arena<D>& arena, Scratch& scratch, Index tokens) {
+    Part::take_scratch(arena, scratch.part, tokens);
+  }
+
+  template <class M>
+  void quantize_weights(const Context<D>& context) {
+    part_.template quantize_weights<M>(context);
+  }
+
+  /// @param x      [own rows, Hidden]
+  /// @param y      [own rows, Hidden]; must not alias x
+  /// @param batch  of all rows
+  template <class M, class Positions>
+  void forward(TensorView<const T, 2, D> x, TensorView<T, 2, D> y, const BatchView<D>& batch,
+               const Positions& positions, const Saved& saved, const Context<D>& context) {
+    constexpr bool again = std::is_same_v<M, Mode::recompute>;
+    const bool keeps = M::saves && (again || !recomputation_.drops(Recompute::norms));
+    const auto normalised =
+        normalise<M>(x, {.row_major = true, .transposed = keeps}, batch, saved, context);
+    const PartialView<T, 2, D> terms = group_->template terms<T>(batch.rows(), Hidden);
+    part_.template forward<M>(normalised, {}, terms, batch, positions, saved.part, context);
+    copy_on_device(y.data(), x.data(), x.bytes(), context);
+    group_->sum_rows(terms, y, true, "sums of a layer's results", context);
+  }
+
+  /// Turns the gradient of y into that of x, in place, and makes the parameters' gradients: see
+  /// PreNormBlock::backward. The norm's are those of this rank's rows.
+  /// @param x         [own rows, Hidden], the forward's input
+  /// @param gradient  [own rows, Hidden]
+  template <class Positions>
+  void backward(TensorView<const T, 2, D> x, TensorView<T, 2, D> gradient,
+                const BatchView<D>& batch, const Positions& positions, const Saved& saved,
+                const Scratch& scratch, bool accumulate, const Context<D>& context) {
+    using Again = Mode::recompute;
+    const Index rows = batch.rows();
+    const Copies copies = part_.backward_input();
+    const auto normalised = recomputation_.in_backward(Recompute::norms)
+                                ? normalise<Again>(x, copies, batch, saved, context)
+                                : part_.template input<Again>(saved.part, rows, copies);
+    const TensorView<T, 2, D> y_gradient = group_->template gathered<T>(rows, Hidden);
+    const TensorView<const T, 2, D> own = gradient;
+    group_->gather_rows(own, y_gradient, "gradients of a layer's results", context);
+    const PartialView<T, 2, D> terms = group_->template terms<T>(rows, Hidden);
+    part_.backward(y_gradient, normalised, terms, batch, positions, saved.part, scratch.part,
+                   accumulate, context);
+    const TensorView<T, 2, D> normalised_gradient{scratch.normalised_gradient, x.shape()};
+    group_->sum_rows(terms, normalised_gradient, false, "sums of a layer's gradients", context);
+    norm_.backward(normalised_gradient, x, statistics(saved, x.extent(0)), gradient, context);
+  }
+
+  template <class Visitor>
+  void visit(Visitor&& visitor) {
+    norm_.visit(visitor);
+    part_.visit(visitor);
+  }
+
+ private:
+  /// The normalised rows of all ranks, cast as the part's precision asks.
+  template <class M>
+  auto normalise(TensorView<const T, 2, D> x, Copies copies, const BatchView<D>& batch,
+                 const Saved& saved, const Context<D>& context) const {
+    const auto normalised = part_.template input<M>(saved.part, batch.rows(), copies);
+    const Operand<T, OperandKind::input, D> own{group_->own_rows(normalised.values)};
+    norm_.forward(x, own, statistics(saved, x.extent(0)), context);
+    const TensorView<const T, 2, D> own_values = own.values;
+    group_->gather_rows(own_values, normalised.values, "rows of a layer's input", context);
+    quantize(normalised, context);
+    return normalised;
+  }
+  static TensorView<float, 1, D> statistics(const Saved& saved, Index tokens) {
+    return {saved.statistics, {Norm::statistics * tokens}};
+  }
+
+  Recomputation recomputation_;
+  TensorGroup<D>* group_ = nullptr;
+  Norm norm_;
+  Part part_;
+};
+
+}  // namespace octavo

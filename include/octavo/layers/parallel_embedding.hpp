@@ -1,0 +1,71 @@
+/// @file
+/// The table of token embeddings where ranks have a part of the vocabulary each.
+#pragma once
+
+#include <octavo/kernels/vocabulary_parallel.hpp>
+#include <octavo/layers/embedding.hpp>
+#include <octavo/layers/tensor_group.hpp>
+
+namespace octavo::inline OCTAVO_ABI {
+
+/// As `Embedding`, of which each rank has some rows of the table. A rank's look-up gives zeros for
+/// the tokens of others, so the sum over ranks is the embedding, to the bit; each rank gets its
+/// rows.
+template <class T, int Hidden, class G, Device D>
+class ParallelEmbedding {
+ public:
+  /// @param rows        of this rank's part of the table
+  /// @param vocabulary  real ones of them
+  void declare(const std::string& name, Index rows, Index vocabulary, Initial initial) {
+    table_.declare(name, rows, vocabulary, initial);
+  }
+
+  /// Says which part of the table this rank has, and takes memory for a batch's tokens.
+  void share(Arena<D>& arena, const TensorGroup<D>& group, const ParameterPart& part,
+             Index tokens) {
+    table_.visit([&](auto& table) { table.part = part; });
+    group_ = &group;
+    first_ = part.place * part.groups[0];
+    local_ = arena.template take<std::int32_t>(MemoryKind::activations, tokens);
+  }
+
+  /// @param tokens  [tokens]
+  /// @param y       [own rows, Hidden]
+  void forward(TensorView<const std::int32_t, 1, D> tokens, const BatchView<D>& batch,
+               TensorView<T, 2, D> y, const Context<D>& context) const {
+    const PartialView<T, 2, D> terms = group_->template terms<T>(tokens.extent(0), Hidden);
+    table_.forward(local(tokens, context), batch, terms.terms(), context);
+    group_->sum_rows(terms, y, false, "rows of the embedding", context);
+  }
+
+  /// Adds to the table's gradient.
+  /// @param y_gradient  [own rows, Hidden]
+  void backward(TensorView<const std::int32_t, 1, D> tokens, const BatchView<D>& batch,
+                TensorView<const T, 2, D> y_gradient, const Context<D>& context) const {
+    const TensorView<T, 2, D> all = group_->template gathered<T>(tokens.extent(0), Hidden);
+    group_->gather_rows(y_gradient, all, "gradients of the embedding", context);
+    table_.backward(local(tokens, context), batch, all, context);
+  }
+
+  [[nodiscard]] const Parameter<T, G, D>& weight() const { return table_.weight(); }
+
+  template <class Visitor>
+  void visit(Visitor&& visitor) {
+    table_.visit(visitor);
+  }
+
+ private:
+  [[nodiscard]] TensorView<const std::int32_t, 1, D> local(
+      TensorView<const std::int32_t, 1, D> tokens, const Context<D>& context) const {
+    const TensorView<std::int32_t, 1, D> rows{local_, tokens.shape()};
+    local_tokens(tokens, first_, weight().weight.extent(0), rows, context);
+    return rows;
+  }
+
+  Embedding<T, Hidden, G, D> table_;
+  const TensorGroup<D>* group_ = nullptr;
+  Index first_ = 0;
+  std::int32_t* local_ = nullptr;  ///< [tokens]
+};
+
+}  // namespace octavo

@@ -1,0 +1,80 @@
+/// @file
+/// Which part of a parameter a rank has whose layers are shared.
+#pragma once
+
+#include <octavo/core/context.hpp>
+
+#include <array>
+#include <cstddef>
+#include <span>
+#include <vector>
+
+namespace octavo::inline OCTAVO_ABI {
+
+/// The part of a parameter, [rows, columns] of the whole, that one of the ranks of a
+/// tensor-parallel group has: an equal share of each of up to three groups of rows, such as
+/// queries, keys and values, or of the columns. All of it unless said.
+struct ParameterPart {
+  int degree = 1;  ///< ranks that have a part each; 1: it is the whole
+  int place = 0;   ///< of this rank among them
+  std::array<Index, 3>
+      groups{};         ///< rows that this rank has of each group; all 0: columns are divided
+  Index live_rows = 0;  ///< of the whole; those behind pad it
+
+  /// A share of the columns.
+  static constexpr ParameterPart columns(int degree, int place, Index rows) {
+    return {degree, place, {}, rows};
+  }
+  /// A share of each group of rows.
+  static constexpr ParameterPart rows(int degree, int place, std::array<Index, 3> groups) {
+    return {degree, place, groups, degree * (groups[0] + groups[1] + groups[2])};
+  }
+
+  [[nodiscard]] constexpr bool is_whole() const { return degree == 1; }
+  [[nodiscard]] constexpr bool divides_columns() const { return groups[0] == 0; }
+
+  /// Rows and columns of the whole.
+  /// @param shape  of this rank's part
+  template <class Shape>
+  [[nodiscard]] constexpr Shape whole_shape(const Shape& shape) const {
+    return divides_columns() ? Shape{shape[0], shape[1] * degree}
+                             : Shape{shape[0] * degree, shape[1]};
+  }
+
+  /// Calls `body(begin, whole_begin, count)` for runs of neighbouring elements, in order: where one
+  /// begins in the part, and in the whole.
+  template <class Shape, class Body>
+  void for_each_stripe(const Shape& shape, const Body& body) const {
+    const Index columns = shape[1];
+    if (is_whole()) return body(Index{0}, Index{0}, shape[0] * columns);
+    if (divides_columns()) {
+      for (Index row = 0; row < shape[0]; ++row) {
+        body(row * columns, (row * degree + place) * columns, columns);
+      }
+      return;
+    }
+    Index before = 0;
+    for (const Index rows : groups) {
+      if (rows == 0) break;
+      body(before * columns, (before * degree + place * rows) * columns, rows * columns);
+      before += rows;
+    }
+  }
+
+  /// This rank's elements of all of the whole's.
+  template <class Element, class Shape>
+  [[nodiscard]] std::vector<Element> of(std::span<const Element> whole, const Shape& shape) const {
+    std::vector<Element> part(static_cast<std::size_t>(shape[0] * shape[1]));
+    for_each_stripe(shape, [&](Index begin, Index whole_begin, Index count) {
+      for (Index i = 0; i < count; ++i) {
+        part[static_cast<std::size_t>(begin + i)] =
+            whole[static_cast<std::size_t>(whole_begin + i)];
+      }
+    });
+    return part;
+  }
+
+  friend bool operator==(const ParameterPart&, const ParameterPart&) = default;
+};
+
+}  // namespace octavo

@@ -1,0 +1,114 @@
+/// @file
+/// What the ranks that share a model's layers give each other.
+#pragma once
+
+#include <octavo/comm/communicator.hpp>
+#include <octavo/kernels/rank_sums.hpp>
+#include <octavo/memory/arena.hpp>
+#include <octavo/tensor/partial_view.hpp>
+
+namespace octavo::inline OCTAVO_ABI {
+
+/// The ranks that share the layers of a model, as one of them sees them, and the memory through
+/// which they exchange rows. Between layers each rank has a share of the rows, within them it has
+/// all rows of its share of the features:
+///
+/// - `gather_rows` gives each rank the rows of all, in the order of ranks, so that they have the
+///   same bits on each;
+/// - `sum_rows` gives each rank the sums of its rows over the terms of all. An exchange and a sum
+/// of
+///   one's own in FP32, in the order of ranks, with one rounding: whoever gathers them afterwards
+///   has the bits that the others have.
+///
+/// One exchange at a time: the memory is the same for all layers.
+template <Device D>
+class TensorGroup {
+ public:
+  TensorGroup() = default;
+  TensorGroup(const TensorGroup&) = delete;  // layers point to it
+  TensorGroup& operator=(const TensorGroup&) = delete;
+
+  /// Takes memory for the rows of a batch.
+  /// @param bytes  of all of a batch's rows
+  void take(Arena<D>& arena, Index bytes) {
+    terms_ = arena.template take<std::byte>(MemoryKind::communication, bytes);
+    gathered_ = arena.template take<std::byte>(MemoryKind::communication, bytes);
+  }
+
+  /// Comes before the first exchange.
+  /// @param ranks  of the group; outlives this
+  void join(Communicator<D>& ranks) { ranks_ = &ranks; }
+  /// Ranks run different numbers of passes from now on, so they exchange nothing: what comes out is
+  /// of one's own rows and terms alone.
+  void rehearse(bool rehearses) { rehearses_ = rehearses; }
+
+  [[nodiscard]] int rank() const { return ranks_->rank(); }
+  [[nodiscard]] int size() const { return ranks_->size(); }
+
+  /// Memory for gathered rows, until the next `sum_rows` or `gather_rows` to it.
+  template <class T>
+  [[nodiscard]] TensorView<T, 2, D> gathered(Index rows, Index columns) const {
+    return {reinterpret_cast<T*>(gathered_), {rows, columns}};
+  }
+  /// Memory for this rank's terms, until the next that are written.
+  template <class T>
+  [[nodiscard]] PartialView<T, 2, D> terms(Index rows, Index columns) const {
+    return PartialView<T, 2, D>(TensorView<T, 2, D>{reinterpret_cast<T*>(terms_), {rows, columns}});
+  }
+
+  /// This rank's rows of all.
+  template <class T>
+  [[nodiscard]] TensorView<T, 2, D> own_rows(TensorView<T, 2, D> all) const {
+    const Index rows = all.extent(0) / size();
+    return all.rows(rows * rank(), rows);
+  }
+
+  /// Gives each rank the rows of all.
+  /// @param own  [rows, columns]; may be this rank's place in `all`
+  /// @param all  [size() · rows, columns]
+  /// @param what  see Communicator
+  template <class T>
+  void gather_rows(TensorView<const T, 2, D> own, TensorView<T, 2, D> all, const char* what,
+                   const Context<D>& context) const {
+    check_shape("gather_rows", "all", all, {own.extent(0) * size(), own.extent(1)});
+    if (rehearses_) {
+      const TensorView<T, 2, D> place = own_rows(all);
+      if (place.data() != own.data()) {
+        copy_on_device(place.data(), own.data(), own.bytes(), context);
+      }
+      return;
+    }
+    ranks_->all_gather(bytes_of<const std::byte>(own), bytes_of<std::byte>(all), what, context);
+  }
+
+  /// sum = Σ over ranks of this rank's rows of their terms, plus sum if `accumulate`.
+  /// @param terms  [size() · rows, columns]
+  /// @param sum    [rows, columns]
+  template <class T>
+  void sum_rows(PartialView<T, 2, D> terms, TensorView<T, 2, D> sum, bool accumulate,
+                const char* what, const Context<D>& context) const {
+    const TensorView<T, 2, D> own = terms.terms();
+    check_shape("sum_rows", "terms", own, {sum.extent(0) * size(), sum.extent(1)});
+    const TensorView<T, 2, D> all = gathered<T>(size(), sum.size());
+    if (rehearses_) {
+      copy_on_device(all.data(), own.data(), own.bytes(), context);
+    } else {
+      ranks_->all_to_all(bytes_of<const std::byte>(own), bytes_of<std::byte>(all), what, context);
+    }
+    const TensorView<const T, 2, D> parts = all;
+    sum_parts(parts, TensorView<T, 1, D>{sum.data(), {sum.size()}}, accumulate, context);
+  }
+
+ private:
+  template <class Byte, class T, int Rank>
+  static TensorView<Byte, 1, D> bytes_of(TensorView<T, Rank, D> view) {
+    return {reinterpret_cast<Byte*>(view.data()), {static_cast<Index>(view.bytes())}};
+  }
+
+  Communicator<D>* ranks_ = nullptr;
+  std::byte* terms_ = nullptr;
+  std::byte* gathered_ = nullptr;
+  bool rehearses_ = false;
+};
+
+}  // namespace octavo

@@ -1,0 +1,201 @@
+/// @file
+/// What ranks do together whose model's layers are shared by groups of them.
+#pragma once
+
+#include <octavo/comm/rank_names.hpp>
+#include <octavo/comm/tensor_parallel.hpp>
+#include <octavo/kernels/rank_sums.hpp>
+#include <octavo/layers/tensor_group.hpp>
+#include <octavo/train/batch.hpp>
+#include <octavo/train/one_rank.hpp>
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+namespace octavo::inline OCTAVO_ABI {
+
+/// The memory of `InTensorGroups`, for plans.
+/// @tparam Base  `Memory` or `For` of the ranks with the same place in their groups
+template <int Degree, class W, class G, Device D, class Base>
+class TensorGroupsMemory : public Base {
+ public:
+  TensorGroupsMemory(Arena<D>& arena, const ModelRuns<W, G, D>& runs, const Sharding& sharding)
+      : Base(arena, runs, sharding), place_(sharding.tensor_place) {
+    Index largest = 0;
+    for (const ModelRun<W, G, D>& in : runs) {
+      WholeParameters& whole = whole_.emplace_back();
+      whole.run = in.run;
+      for (const Parameter<W, G, D>* parameter : in.parameters) {
+        if (!parameter->part.is_whole()) continue;
+        whole.pieces.push_back({parameter->offset, parameter->weight.size()});
+        whole.elements += parameter->weight.size();
+      }
+      largest = std::max(largest, whole.elements);
+    }
+    constexpr auto kind = MemoryKind::communication;
+    own_ = {arena.template take<G>(kind, largest), {largest}};
+    of_group_ = {arena.template take<G>(kind, Degree * largest), {Degree * largest}};
+    const Index ranks = Index{sharding.ranks} * Degree;
+    all_sums_ = {arena.template take<double>(kind, ranks * StepStatus::sums),
+                 {ranks, StepStatus::sums}};
+  }
+
+ protected:
+  /// The parameters of a run that each rank has whole.
+  struct WholeParameters {
+    struct Piece {
+      Index offset, size;
+    };
+    const ParameterRun<W, G, D>* run = nullptr;
+    std::vector<Piece> pieces{};
+    Index elements = 0;
+  };
+
+  int place_;                           ///< in its group
+  std::vector<WholeParameters> whole_;  ///< of each run
+  TensorView<G, 1, D> own_;             ///< [elements that are whole, of the run with most]
+  TensorView<G, 1, D> of_group_;        ///< [Degree · that]
+  TensorView<double, 2, D> all_sums_;   ///< [all ranks, StepStatus::sums]
+};
+
+/// `Base`, of `OneRank` or `DataParallel<>`, among the ranks with the same place in their groups,
+/// which have the same part of the layers; and what groups need beside:
+///
+/// - the model is given its group;
+/// - gradients of parameters that each rank has whole, those of norms, are of a rank's rows or
+///   heads: they are summed over the group before `Base` is given them;
+/// - scales are made from the amaxes of all ranks. What is whole on a group's ranks has the same
+///   bits there, so this changes nothing for it; shards of weights and of activations have the
+///   scale of the whole, as on one rank. So the scaling state is the same on all ranks;
+/// - losses are the same on all of a group's ranks, and count once. So does each squared gradient.
+/// @tparam Degree  ranks that share the layers
+template <int Degree, class W, class G, Device D, class Base>
+class InTensorGroups final : public TensorGroupsMemory<Degree, W, G, D, Base> {
+  using Memory = TensorGroupsMemory<Degree, W, G, D, Base>;
+  using Memory::all_sums_;
+  using Memory::of_group_;
+  using Memory::own_;
+  using Memory::place_;
+  using Memory::whole_;
+
+ public:
+  using Memory::Memory;
+  using Run = ParameterRun<W, G, D>;
+
+  /// See OneRank::For.
+  void start(const Context<D>& context, Communicator<D>& ranks) {
+    all_ = &ranks;
+    group_ = ranks.split(ranks.rank() / Degree);
+    same_place_ = ranks.split(place_);
+    Base::start(context, *same_place_);
+  }
+  /// Gives the model its group; comes after `start`.
+  void share(TensorGroup<D>& rows) {
+    rows_ = &rows;
+    rows_->join(*group_);
+  }
+
+  void rehearse(bool rehearses) override {
+    rehearses_ = rehearses;
+    rows_->rehearse(rehearses);
+    Base::rehearse(rehearses);
+  }
+
+  void compare(const Batch& batch) override {
+    std::uint64_t hash = 14695981039346656037u;  // FNV-1a
+    const auto add = [&](const auto& numbers) {
+      for (const auto number : numbers) {
+        hash = (hash ^ static_cast<std::uint64_t>(number)) * 1099511628211u;
+      }
+    };
+    add(batch.tokens);
+    add(batch.targets);
+    add(batch.documents);
+    std::vector<std::uint64_t> all(static_cast<std::size_t>(Degree));
+    const auto span = this->timeline().host_communication("hashes of batches");
+    group_->all_gather_host_sync(std::as_bytes(std::span(&hash, 1)),
+                                 std::as_writable_bytes(std::span(all)), "hashes of batches");
+    const int first = all_->rank() - place_;
+    std::vector<int> others;
+    for (int place = 0; place < Degree; ++place) {
+      if (all[static_cast<std::size_t>(place)] != all[0]) others.push_back(first + place);
+    }
+    require<UsageError>(others.empty(), "ranks ", first, " to ", first + Degree - 1,
+                        " share the model's layers, but ", detail::rank_names(others), " ",
+                        detail::has_or_have(others), " another batch than rank ", first,
+                        "; give all of them the same");
+  }
+
+  void gradients_final(const Run& run, const Context<D>& context) override {
+    if (!rehearses_) sum_whole_parameters(run, context);
+    Base::gradients_final(run, context);
+  }
+
+  void maximum(TensorView<std::uint32_t, 1, D> amaxes, const Context<D>& context) override {
+    const auto span = this->timeline().communication("stages", "amaxes", nullptr, context);
+    all_->all_reduce_max(amaxes, "amaxes", context);
+  }
+
+  void sum(TensorView<StepStatus, 1, D> status, const Context<D>& context) override {
+    const auto span = this->timeline().communication("stages", "sums", nullptr, context);
+    if (place_ != 0) fill_zero(&status.data()->loss_sum, sizeof(double), context);
+    constexpr Index bytes = StepStatus::sums * static_cast<Index>(sizeof(double));
+    const TensorView<std::byte, 1, D> all{reinterpret_cast<std::byte*>(all_sums_.data()),
+                                          {static_cast<Index>(all_sums_.bytes())}};
+    all_->all_gather({reinterpret_cast<const std::byte*>(status.data()), {bytes}}, all,
+                     "sums of losses and squares", context);
+    const TensorView<const double, 2, D> of_ranks = all_sums_;
+    sum_statuses(of_ranks, status, context);
+  }
+
+ private:
+  /// Sums the gradients of a run's parameters that each rank has whole over the group, in the order
+  /// of ranks.
+  void sum_whole_parameters(const Run& run, const Context<D>& context) {
+    const auto found = std::find_if(whole_.begin(), whole_.end(),
+                                    [&](const auto& whole) { return whole.run == &run; });
+    if (found->elements == 0) return;
+    const auto span = this->timeline().communication("stages", "norms", &run, context);
+    const TensorView<G, 1, D> own = own_.rows(0, found->elements);
+    const auto for_each_piece = [&](const auto& body) {
+      Index begin = 0;
+      for (const auto& piece : found->pieces) {
+        body(own.rows(begin, piece.size), run.gradients().rows(piece.offset, piece.size));
+        begin += piece.size;
+      }
+    };
+    for_each_piece([&](auto packed, auto gradient) {
+      copy_on_device(packed.data(), gradient.data(), gradient.bytes(), context);
+    });
+    const auto bytes = static_cast<Index>(own.bytes());
+    group_->all_gather({reinterpret_cast<const std::byte*>(own.data()), {bytes}},
+                       {reinterpret_cast<std::byte*>(of_group_.data()), {Degree * bytes}},
+                       "gradients of norms", context);
+    sum_parts(TensorView<const G, 2, D>{of_group_.data(), {Degree, own.size()}}, own, false,
+              context);
+    for_each_piece([&](auto packed, auto gradient) {
+      copy_on_device(gradient.data(), packed.data(), gradient.bytes(), context);
+    });
+  }
+
+  Communicator<D>* all_ = nullptr;
+  std::unique_ptr<Communicator<D>> group_;
+  std::unique_ptr<Communicator<D>> same_place_;
+  TensorGroup<D>* rows_ = nullptr;  ///< the model's
+  bool rehearses_ = false;
+};
+
+namespace detail {
+
+/// What stands for ranks in a session, and in a plan, of a model whose layers `Degree` share.
+template <int Degree, class W, class G, Device D, class Base>
+using RanksInGroups = std::conditional_t<Degree == 1, Base, InTensorGroups<Degree, W, G, D, Base>>;
+template <int Degree, class W, class G, Device D, class Base>
+using MemoryInGroups =
+    std::conditional_t<Degree == 1, Base, TensorGroupsMemory<Degree, W, G, D, Base>>;
+
+}  // namespace detail
+}  // namespace octavo
