@@ -102,13 +102,15 @@ class Planner {
     });
   }
 
-  /// The fewest cards that would do, in powers of two, with all that ranks can share and the choice
-  /// that needs least; nothing where no number is enough.
+  /// The fewest cards that would do, in powers of two, with all that ranks can share, and the first
+  /// choice that fits them; nothing where no number is enough.
   [[nodiscard]] std::optional<Options> on_more_cards(const Options& options, double card) const {
-    Options more = least(options);
+    Options more = options;
     more.zero = 3;
     for (more.world = std::max(2, options.world); more.world <= most_ranks; more.world *= 2) {
-      if (left_on(card, plan(more)) >= 0) return more;
+      for (const Options& choice : choices(more)) {
+        if (left_on(card, plan(choice)) >= 0) return choice;
+      }
     }
     return std::nullopt;
   }
