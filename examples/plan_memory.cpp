@@ -96,7 +96,7 @@ void print_one(const Planner& planner, const Options& asked) {
   if (asked.device != "cuda") return;
   for (const double card : asked.card_memory) print_card(planner, asked, card);
   fmt::print("\nOf each GPU {:g} GiB are left to CUDA itself.\n", cuda_gib);
-  print_prediction(options, planner.time(options));
+  if (has_masters(options)) print_prediction(options, planner.time(options));
 }
 
 /// Which of the cards the plan fits, such as "80 141".

@@ -117,26 +117,35 @@ struct Setup {
   std::filesystem::path folder;
 };
 
-/// What is wrong with the input; empty: nothing.
-std::string set_up(Setup& setup, const CLI::App& app, const Options& options,
-                   const Instance& instance, Ranks& ranks) {
+/// The text and its batches. Each rank makes them for itself.
+void read_text(Setup& setup, const CLI::App& app, const Options& options, const Ranks& ranks) {
+  // Text and session may take minutes.
+  if (ranks.is_first()) {
+    require_free_out(options, detail::flags_file(app).file_with("out", options.out));
+    require_timeline_folder(options);
+  }
+  setup.text = load_text(options);
+  setup.batches = std::make_unique<octavo::TokenBatches>(make_batches(setup.text, options, ranks));
+}
+
+/// The session, which ranks make together.
+void make_session(Setup& setup, const CLI::App& app, const Options& options,
+                  const Instance& instance, Ranks& ranks) {
+  SessionRequest request = session_request(options);
+  if (options.threads == 0) request.threads = ranks.threads();
+  if (app.count("--gpu") == 0) request.gpu = ranks.gpu();
+  request.ranks = ranks.communicator();
+  request.rendezvous = ranks.rendezvous();
+  request.options.sharding.ranks = options.ranks;
+  setup.session = instance.make(request);
+  if (ranks.is_first()) setup.folder = make_run_folder(options);
+}
+
+/// What a part of the set-up says is wrong with the input; empty: nothing.
+template <class Part>
+std::string wrong_in(const Setup& setup, const Part& part) {
   try {
-    // Text and session may take minutes.
-    if (ranks.is_first()) {
-      require_free_out(options, detail::flags_file(app).file_with("out", options.out));
-      require_timeline_folder(options);
-    }
-    setup.text = load_text(options);
-    setup.batches =
-        std::make_unique<octavo::TokenBatches>(make_batches(setup.text, options, ranks));
-    SessionRequest request = session_request(options);
-    if (options.threads == 0) request.threads = ranks.threads();
-    if (app.count("--gpu") == 0) request.gpu = ranks.gpu();
-    request.ranks = ranks.communicator();
-    request.rendezvous = ranks.rendezvous();
-    request.options.sharding.ranks = options.ranks;
-    setup.session = instance.make(request);
-    if (ranks.is_first()) setup.folder = make_run_folder(options);
+    part();
   } catch (const std::bad_alloc&) {
     return fmt::format(
         "this machine has not the memory for {}",
@@ -222,9 +231,16 @@ int run(const CLI::App& app, Options& options) {
   }
   try {
     Setup setup;
-    const std::string wrong = set_up(setup, app, options, *instance, *ranks);
-    if (!wrong.empty()) fmt::print(stderr, "{}{}\n", ranks->name(), wrong);
-    if (!ranks->all_are_well(wrong.empty())) return bad_input;
+    // Ranks go on together or not at all.
+    const auto are_well_after = [&](const auto& part) {
+      const std::string wrong = wrong_in(setup, part);
+      if (!wrong.empty()) fmt::print(stderr, "{}{}\n", ranks->name(), wrong);
+      return ranks->all_are_well(wrong.empty());
+    };
+    if (!are_well_after([&] { read_text(setup, app, options, *ranks); })) return bad_input;
+    if (!are_well_after([&] { make_session(setup, app, options, *instance, *ranks); })) {
+      return bad_input;
+    }
     require_same(*ranks, configuration, setup);
     // One rank speaks for all.
     if (!ranks->is_first() && std::freopen("/dev/null", "w", stdout) == nullptr) return failure;

@@ -122,7 +122,8 @@ inline Request request_of(const Options& options) {
                            .head_chunk = options.head_chunk,
                            .weight_copies = programs::weight_copies_named(options.weight_copies)};
   request.session.sharding = {.ranks = options.world,
-                              .zero = static_cast<octavo::Zero>(options.zero)};
+                              .zero = static_cast<octavo::Zero>(options.zero),
+                              .reduce_each_micro_batch = options.deterministic};
   request.device = options.device;
   request.master_weights = options.master_weights;
   request.moments = options.moments;

@@ -14,12 +14,15 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdio>
+#include <cstdlib>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <thread>
 #include <vector>
+
+#include <sched.h>
 
 namespace trainer {
 
@@ -67,7 +70,13 @@ class Ranks {
     return rendezvous_.has_value() ? &*rendezvous_ : nullptr;
   }
   /// The GPU of this rank where --gpu says nothing.
-  [[nodiscard]] int gpu() const { return launch_.local_rank.value_or(0); }
+  /// @throws ConfigError  if the launcher does not say which rank of its host this is
+  [[nodiscard]] int gpu() const {
+    octavo::require<octavo::ConfigError>(
+        size() == 1 || launch_.local_rank.has_value() || rendezvous_ == std::nullopt,
+        "the launcher does not say which of its host's ranks this is; give each rank its --gpu");
+    return launch_.local_rank.value_or(0);
+  }
 
   /// Gives each rank the parts of all.
   void all_gather_host_sync(std::span<const std::byte> part, std::span<std::byte> whole,
@@ -81,10 +90,15 @@ class Ranks {
     }
   }
 
-  /// Threads of this rank where --threads says nothing: its share of the host's.
+  /// Threads of this rank where --threads says nothing: what OMP_NUM_THREADS says, else the
+  /// processors that the launcher has bound it to, else its share of the host's. 0: all.
   [[nodiscard]] int threads() const {
+    if (size() == 1 || std::getenv("OMP_NUM_THREADS") != nullptr) return 0;
     const auto all = static_cast<int>(std::thread::hardware_concurrency());
-    return size() == 1 ? 0 : std::max(1, all / launch_.local_size.value_or(1));
+    cpu_set_t bound{};
+    const bool is_known = ::sched_getaffinity(0, sizeof(bound), &bound) == 0;
+    if (is_known && CPU_COUNT(&bound) < all) return CPU_COUNT(&bound);
+    return std::max(1, all / launch_.local_size.value_or(size()));
   }
 
   /// Whether all ranks got so far without an error. They meet here.

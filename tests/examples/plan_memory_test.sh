@@ -195,6 +195,11 @@ for zero in 1 2 3; do
     near "weights" "$(bytes weights)" "whole_weights"
   fi
 done
+# Ranks whose results are the same in every run sum each micro-batch's gradients, as the trainer's do.
+run "ranks" 0 "${ranks[@]}" --world 4
+whole=$(bytes peak)
+run "ranks that are deterministic" 0 "${ranks[@]}" --world 4 --deterministic
+is "peak" "$(bytes peak) < whole"
 refused "no ranks" "is no whole number from 1" --world 0
 refused "more ranks than there can be" "give at most 65536" --world 65537
 refused "an unknown stage" "--zero" --zero 4
@@ -260,7 +265,7 @@ run "all of a shape that FP8 cannot reduce" 0 --all --model llama_tiny --batch 3
 run "help" 0 --help
 for choices in "preset: llama_tiny, llama3_small" "of the linear layers: fp32, bf16, fp8-delayed" \
   "where it is to train: cpu, cuda" "what the backward makes again: none, norms, swiglu, ffn, block" \
-  "quantised copies of weights: kept, remade" "as --master-weights: auto, fp32, bf16"; do
+  "quantised copies of weights: kept, remade" "as --master-weights or smaller: auto, fp32, bf16, 8bit"; do
   grep -qF -- "$choices" out || fail "it does not say: $choices"
 done
 

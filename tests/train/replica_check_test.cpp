@@ -149,7 +149,8 @@ TEST(ReplicaCheck, EveryRunIsCompared) {
 
 TEST(ReplicaCheck, OfTwoRanksBothAreNamed) {
   expect_said(said_by(2, {.rank = 1, .step = 2, .run = 1}),
-              "in step 2 ranks 0 and 1 read other weights of 'blocks.0', each its own; ");
+              "in step 2 ranks 0 and 1 read other weights of 'blocks.0', and no more than half of "
+              "all agree; ");
 }
 
 // What a rank got wrong in a step between is gathered anew in the next.

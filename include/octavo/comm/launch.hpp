@@ -221,13 +221,20 @@ class LaunchReader {
     }
   }
 
-  /// "gpu07" of Slurm's "gpu[07-09,12],cpu1": by default it has rank 0.
+  /// "gpu07-ib" of Slurm's "gpu[07-09,12]-ib,cpu1": by default it has rank 0.
   [[nodiscard]] static std::string first_host(std::string_view nodes) {
-    const std::size_t end = nodes.find_first_of(",[");
-    std::string host(nodes.substr(0, end));
-    if (end == std::string_view::npos || nodes[end] == ',') return host;
-    const std::string_view range = nodes.substr(end + 1);
-    return host.append(range.substr(0, range.find_first_of("-,]")));
+    std::string host;
+    while (!nodes.empty() && nodes.front() != ',') {
+      if (nodes.front() == '[') {
+        nodes.remove_prefix(1);
+        host += nodes.substr(0, nodes.find_first_of("-,]"));
+        nodes.remove_prefix(std::min(nodes.find(']'), nodes.size() - 1) + 1);
+      } else {
+        host += nodes.front();
+        nodes.remove_prefix(1);
+      }
+    }
+    return host;
   }
 
   const EnvironmentLookup& lookup_;

@@ -158,6 +158,7 @@ class Timeline {
   /// A step begins. Waits for the context.
   void begin_step_sync(const Context<D>& context) {
     if (!is_on_) return;
+    abandon();
     clock_.begin_sync(context);
     is_in_step_ = true;
     open_.clear();
@@ -175,6 +176,16 @@ class Timeline {
       span.span.end = clock_.microseconds_sync(span.end) - zero_;
       spans_.push_back(std::move(span.span));
     }
+  }
+
+  /// A step that threw has no end, and is not in the timeline.
+  void abandon() {
+    if (!is_in_step_) return;
+    for (const Open& span : open_) {
+      if (span.is_open) Clock::end_range();
+    }
+    open_.clear();
+    is_in_step_ = false;
   }
 
   /// A phase begins with what is enqueued next, and the one before ends.
@@ -225,6 +236,7 @@ class Timeline {
     TimelineSpan span;
     Mark begin;
     Mark end;
+    bool is_open = true;
   };
 
   [[nodiscard]] Scope scope(const char* track, const char* name, const void* something,
@@ -249,6 +261,7 @@ class Timeline {
   void close(std::size_t span, const Context<D>* context) {
     if (span >= open_.size()) return;  // the step threw, and another has begun
     open_[span].end = mark(context);
+    open_[span].is_open = false;
     Clock::end_range();
   }
   [[nodiscard]] Mark mark(const Context<D>* context) {

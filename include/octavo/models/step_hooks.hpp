@@ -56,7 +56,9 @@ class StepHooks {
 
   /// All of the step's gradients of the run have been enqueued. They stay as they are until the
   /// next forward, be it of a step, an evaluation or a text that is generated: it may overwrite
-  /// them, because gradients can share memory with activations.
+  /// them, because gradients can share memory with activations. With
+  /// `ModelOptions::gradients_are_sent` only until `before_backward` of a run that shares their
+  /// memory, in the same backward.
   virtual void gradients_final(const Run&, const Context<D>&) {}
 };
 

@@ -15,11 +15,12 @@ namespace octavo::inline OCTAVO_ABI {
 /// nothing.
 ///
 /// The members enqueue, but for `total_targets`. The host calls those of a step whenever it
-/// enqueues the step: on `Cpu` every time, on `Cuda` for the first step and for the second, which
-/// is recorded. Later steps launch the record: what was enqueued runs again, on what is in the
-/// device's memory by then, but what a member counted or chose on the host stays as it was. Only
-/// `total_targets` and `weights_moved` are called for every step on both; evaluations and
-/// calibrations are enqueued each time.
+/// enqueues the step: on `Cpu` every time, on `Cuda` for the first step, for the second, which is
+/// recorded, and for those that are timed or whose weights are compared. Other steps launch the
+/// record: what was enqueued runs again, on what is in the device's memory by then, but what a
+/// member counted or chose on the host stays as it was. Only `compare`, `total_targets` and
+/// `weights_moved` are called for every step on both; evaluations and calibrations are enqueued
+/// each time.
 template <Device D>
 class RankWork {
  public:
@@ -64,7 +65,8 @@ class RankWork {
   [[nodiscard]] virtual Index total_targets(Index local) { return local; }
 
   /// What the context is given from now on comes after all that the hooks set going, and sees
-  /// the gradients and whatever hooks made of them. Called once the stages of a step, of a pass
+  /// the gradients, as far as their memory is not another run's by then, and whatever hooks made of
+  /// them. Called once the stages of a step, of a pass
   /// of calibration, of an evaluation or of a text's logits are enqueued, and after such a call
   /// threw between its inputs and its result: not where these were refused, or `total_targets`
   /// threw.

@@ -58,8 +58,9 @@ inline void require_equal_replicas(std::span<const std::uint64_t> hashes,
     std::vector<int> others = ranks_that_differ(of_rank);
     for (int& other : others) other = other * degree + static_cast<int>(place);
     const bool is_majority = others.size() < ranks;
-    first = message("in step ", step, " ", rank_names(others), " read other weights of '",
-                    names[run], is_majority ? "' than most ranks" : "', each its own");
+    first =
+        message("in step ", step, " ", rank_names(others), " read other weights of '", names[run],
+                is_majority ? "' than most ranks" : "', and no more than half of all agree");
   }
   if (first.empty()) return;
   throw CommError(message(

@@ -90,6 +90,10 @@ class ModelSession final : public detail::SessionCore<typename Model::DeviceType
       : ModelSession(of_rank(options, communicator.rank(), communicator.size()), context,
                      &communicator, Model::limits(options.batch, context)) {}
 
+  ModelSession(const ModelSession&) = delete;
+  ModelSession& operator=(const ModelSession&) = delete;
+  ~ModelSession() override { this->drop_record(); }
+
   [[nodiscard]] const Manifest& manifest() const override { return parts_.model.manifest(); }
   [[nodiscard]] std::string precision() const override { return Model::precision(); }
   [[nodiscard]] std::string optimizer() const override {
@@ -221,6 +225,7 @@ class ModelSession final : public detail::SessionCore<typename Model::DeviceType
     const auto result =
         parts_.model.logits(tokens, {1, tokens.size()}, row, 1, parts_.ranks, context);
     parts_.ranks.join(context);
+    this->communicator().wait_sync(context, "logits");
     copy_to_host_sync(values.data(), result.data(), values.size() * sizeof(T), context);
     for (std::size_t i = 0; i < values.size(); ++i) logits[i] = static_cast<float>(values[i]);
   }

@@ -52,9 +52,9 @@ class SessionCore : public TrainingSession {
       if (must_calibrate_ != 0) calibrate();
       scaling().snapshot(context_);
       if (compares || timeline_.is_on()) {
-        replay_.run_once([this, compares] { enqueue_step(compares); });
+        replay_->run_once([this, compares] { enqueue_step(compares); });
       } else {
-        replay_.run(context_, [this] { enqueue_step(false); });
+        replay_->run(context_, [this] { enqueue_step(false); });
       }
     } catch (...) {
       undo_step();
@@ -127,7 +127,7 @@ class SessionCore : public TrainingSession {
   [[nodiscard]] std::size_t allocated_bytes() const override { return arena_.allocated(); }
   [[nodiscard]] const ModelFacts& facts() const override { return facts_; }
   [[nodiscard]] Index micro_batches() const override { return options_.micro_batches; }
-  [[nodiscard]] const ReplayCounts& replays() const override { return replay_.counts(); }
+  [[nodiscard]] const ReplayCounts& replays() const override { return replay_->counts(); }
   [[nodiscard]] std::vector<GemmPlanRecord> gemm_plans() const override {
     return octavo::gemm_plans(context_);
   }
@@ -140,6 +140,7 @@ class SessionCore : public TrainingSession {
 
   [[nodiscard]] std::vector<StateEntry> state() override {
     rank_work().gather_weights(context_);
+    communicator_.wait_sync(context_, "weights of a state");
     StateCollector<D> collector(context_);
     collector.say("session.recipe", precision());
     visit_weights(collector);
@@ -247,6 +248,10 @@ class SessionCore : public TrainingSession {
     weights_may_have_moved_ = true;
     rank_work().weights_moved();
   }
+
+  /// Forgets the record of the step, which operations between ranks are in: before the session's
+  /// parts and their communicators go.
+  void drop_record() { replay_.reset(); }
 
   /// After a weight was set: old maxima would keep the new weight's scale.
   void forget_histories() {
@@ -388,7 +393,9 @@ class SessionCore : public TrainingSession {
   void settle() noexcept {
     weights_may_have_moved_ = true;
     attempt([this] { rank_work().join(context_); });
-    attempt([this] { context_.synchronize(); });
+    attempt([this] { communicator_.wait_sync(context_, "end of what threw"); });
+    attempt([this] { rank_work().weights_moved(); });  // a recording that threw gathered none
+    timeline_.abandon();
   }
 
   /// Takes back what a step that threw has moved: before its weights changed, the scaling state
@@ -445,7 +452,7 @@ class SessionCore : public TrainingSession {
   ReplicaCheck<D>* replicas_ = nullptr;
   std::vector<ParameterFacts> parameters_;
   std::optional<SessionInputs<D>> inputs_;
-  Replay<D> replay_;
+  std::optional<Replay<D>> replay_{std::in_place};
   std::int64_t must_calibrate_ = 0;     ///< 1: before the next step, until one was not skipped
   bool weights_may_have_moved_ = true;  ///< since they were quantised for evaluation
 };

@@ -5,6 +5,8 @@
 #include <octavo/core/timeline.hpp>
 #include <octavo/models/step_hooks.hpp>
 
+#include <utility>
+
 namespace octavo::inline OCTAVO_ABI {
 
 /// Hooks that tell a timeline when stages begin and end, and call others: what those enqueue before
@@ -32,11 +34,16 @@ class StageHooks final : public StepHooks<W, G, D> {
   }
   void before_backward(const Run& run, const Context<D>& context) override {
     timeline_.enter_phase("backward", context);
+    if (std::exchange(reads_, true)) {  // a tied table is part of the head's stage
+      hooks_.before_backward(run, context);
+      return;
+    }
     timeline_.end_stage(context);
     hooks_.before_backward(run, context);
     timeline_.begin_stage("backward", &run, context);
   }
   void weights_read(const Run& run, const Context<D>& context) override {
+    reads_ = false;
     hooks_.weights_read(run, context);
   }
   void gradients_final(const Run& run, const Context<D>& context) override {
@@ -47,6 +54,7 @@ class StageHooks final : public StepHooks<W, G, D> {
  private:
   StepHooks<W, G, D>& hooks_;
   Timeline<D>& timeline_;
+  bool reads_ = false;  ///< weights in a backward that has begun
 };
 
 }  // namespace octavo

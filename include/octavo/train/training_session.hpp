@@ -103,7 +103,8 @@ class TrainingSession {
   /// @throws ManifestError  if other GEMMs ran than the manifest says
   /// @throws CommError      if ranks compared weights (`SessionOptions::check_replicas`), and some
   ///                        differ; the program has to end
-  /// @note a step that throws changes no weight and no scale; the session can go on with the next
+  /// @note a step that throws changes no weight and no scale, and the session can go on with the
+  ///       next: but for a CommError, after which weights may have moved, and nothing can go on
   [[nodiscard]] virtual StepResult step(const Batch& batch, double learning_rate) = 0;
 
   /// Gets ready for `evaluate` and `next_token_logits` with the weights as they are now, and with
