@@ -191,6 +191,10 @@ TEST(Launch, TheMastersAddressIsSaidOrFollows) {
   EXPECT_EQ(launch_in(with(slurm, "SLURM_STEP_NODELIST", "a-1,b2")).master_address, "a-1");
   EXPECT_EQ(launch_in(with(slurm, "SLURM_STEP_NODELIST", "n[3,5]")).master_address, "n3");
   EXPECT_EQ(launch_in(with(slurm, "SLURM_STEP_NODELIST", "alone")).master_address, "alone");
+  EXPECT_EQ(launch_in(with(slurm, "SLURM_STEP_NODELIST", "gpu[1-2]-ib,b")).master_address,
+            "gpu1-ib");
+  EXPECT_EQ(launch_in(with(slurm, "SLURM_STEP_NODELIST", "rack[1-2]node[01-04],c")).master_address,
+            "rack1node01");
   EXPECT_TRUE(says(refusal(with(torchrun, "MASTER_ADDR", "")), {"MASTER_ADDR is empty"}));
 }
 

@@ -119,6 +119,10 @@ assert abs(found - exposed[worst]) < 1e-6 * found and found > 0, (line, exposed)
 PYTHON
 on_ranks "a timeline in no folder" 2 2 "${base[@]}" --steps 1 --no-out --timeline nowhere/trace.json
 grep -qF "give a file in a folder that is there" err || fail "it is not said what to give"
+# Only rank 0 looks; the others must not begin what all do together.
+on_ranks "a timeline in no folder, of ranks that share layers" 2 2 "${base[@]}" --steps 1 --no-out \
+  --precision fp32 --tensor-parallel 2 --timeline nowhere/trace.json
+[ "$(grep -c '^train_llama: ' err)" -eq 1 ] || fail "not one rank's error"
 
 # --- errors ----------------------------------------------------------------------------------
 on_ranks "too little text for all ranks" 2 4 "${base[@]}" --steps 1 --micro-batches 200 --no-out
