@@ -162,7 +162,7 @@ TEST(Rendezvous, RankZeroThatFallsSilentIsNoticedByRanksThatAskItForNothing) {
     });
   }
   const std::vector<RankEnd> ends = processes.wait(15, 0);
-  for (const std::size_t rank : {1, 2}) {
+  for (const std::size_t rank : std::initializer_list<std::size_t>{1, 2}) {
     expect_said(ends[rank], "rank 0 has been silent for 2 s, as a stopped process is");
   }
 }

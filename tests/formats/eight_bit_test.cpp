@@ -19,6 +19,7 @@ using octavo::SecondMomentCode;
 /// The levels of the codes 0 to `count` - 1, by the definition.
 std::vector<double> levels(int count) {
   std::vector<double> result;
+  result.reserve(static_cast<std::size_t>(count));
   for (int k = 0; k < count; ++k) {
     result.push_back((16.0 + k % 16) * std::pow(2.0, std::floor(k / 16.0)) - 16.0);
   }

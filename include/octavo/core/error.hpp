@@ -89,9 +89,9 @@ namespace detail {
 class MessagePart {
  public:
   // Implicit, so that a message is a list of what it says.
-  MessagePart(std::string_view text) : kind_(Kind::text), text_(text) {}
-  MessagePart(const std::string& text) : MessagePart(std::string_view(text)) {}
-  MessagePart(const char* text) : MessagePart(std::string_view(text)) {}
+  MessagePart(std::string_view text) : text_(text) {}
+  MessagePart(const std::string& text) : text_(text) {}
+  MessagePart(const char* text) : text_(text) {}
   MessagePart(char letter) : kind_(Kind::letter), letter_(letter) {}
   MessagePart(double number) : kind_(Kind::real), real_(number) {}
   template <std::integral T>
@@ -131,14 +131,12 @@ class MessagePart {
     message.append(digits.data(), end.ptr);
   }
 
-  Kind kind_;
-  union {
-    std::string_view text_;
-    char letter_;
-    double real_;
-    long long whole_;
-    unsigned long long natural_;
-  };
+  Kind kind_ = Kind::text;
+  char letter_ = 0;
+  std::string_view text_{};
+  double real_ = 0;
+  long long whole_ = 0;
+  unsigned long long natural_ = 0;
 };
 
 [[nodiscard]] inline std::string join(std::span<const MessagePart> parts) {
