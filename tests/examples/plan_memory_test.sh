@@ -4,6 +4,7 @@
 # shellcheck disable=SC2034  # conditions in quotes use the variables
 set -u
 
+root=$(realpath "$(dirname "${BASH_SOURCE[0]}")/../..")
 # shellcheck source=tests/support/program.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../support/program.sh"
 trainer=$(dirname "$program")/train_llama
@@ -207,7 +208,7 @@ refused "an unknown stage" "--zero" --zero 4
 # --- what a step should take -----------------------------------------------------------------
 # predicted: milliseconds of the last run's step
 predicted() { sed -nE 's/^PREDICTION for .*: ([0-9]+) ms a step, .*/\1/p' out; }
-results=$(dirname "${BASH_SOURCE[0]}")/../../benchmarks/results/train_step-h200.md
+results=$root/benchmarks/results/train_step-h200.md
 # Of one card, within 4 % of what was measured: milliseconds of a micro-batch with its share of the
 # optimizer, in the first tables of each model.
 compared=0
