@@ -10,8 +10,9 @@
 
 namespace planner {
 
-/// What one H200 does inside of a step, and what links carry; medians of
-/// `benchmarks/results/step_parts-h200.md` and, of links, of NCCL between four cards.
+/// What one H200 does inside of a step, about the medians of
+/// `benchmarks/results/step_parts-h200.md`; what links carry, and what collectives cost the
+/// products beside them, is assumed: no step of several cards has been measured.
 struct Rates {
   double bf16_products = 685e12;        ///< operations a second
   double fp8_products = 1260e12;        ///< scales of tensors

@@ -31,7 +31,7 @@ namespace octavo::inline OCTAVO_ABI::detail {
   return message(static_cast<double>(time.count()) / 1000.0, " s");
 }
 
-/// "the all-gather 'weights of run 3'".
+/// "the all-gather 'weights'".
 [[nodiscard]] inline std::string operation_text(const char* kind, const char* what) {
   return message("the ", kind, " '", what, "'");
 }
