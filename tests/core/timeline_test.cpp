@@ -120,4 +120,17 @@ TEST(Timeline, AStepThatThrewLeavesNothing) {
   EXPECT_EQ(figures_of(spans).steps, 1);
 }
 
+// What an evaluation reports then is of no step.
+TEST(Timeline, AStepThatIsAbandonedIsNone) {
+  Context<Cpu> context(1);
+  Timeline<Cpu> timeline;
+  timeline.begin();
+  timeline.begin_step_sync(context);
+  timeline.begin_stage("forward", nullptr, context);
+  timeline.abandon();
+  timeline.begin_stage("forward", nullptr, context);
+  timeline.end_step_sync(context);
+  EXPECT_TRUE(timeline.end().empty());
+}
+
 }  // namespace timeline_test
