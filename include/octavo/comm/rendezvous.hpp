@@ -182,7 +182,7 @@ class Rendezvous {
       return takes && gives;
     } catch (const CommError&) {
       fail(message("what answers at ", launch_.master_address, ":", launch_.port,
-                   " is no rank 0; give all ranks another --port"));
+                   " is no rank 0; give all ranks another MASTER_PORT"));
       return false;
     }
   }

@@ -167,11 +167,12 @@ class RendezvousServer {
     const int ranks = static_cast<int>(seats_.size());
     if (hello.size != ranks || hello.rank < 0 || hello.rank >= ranks)
       return message("rank ", hello.rank, " of ", hello.size, " comes to port ", port_,
-                     " of a run of ", ranks, " ranks; give each run a --port of its own");
+                     " of a run of ", ranks, " ranks; give each run a MASTER_PORT of its own");
     const Seat& seat = seats_[static_cast<std::size_t>(hello.rank)];
     if (seat.state != Seat::State::empty)
-      return message("there is a rank ", hello.rank, " of ", ranks, " already at port ", port_,
-                     "; give each process a rank of its own, and each run a --port of its own");
+      return message(
+          "there is a rank ", hello.rank, " of ", ranks, " already at port ", port_,
+          "; give each process a rank of its own, and each run a MASTER_PORT of its own");
     return "";
   }
 

@@ -110,7 +110,7 @@ inline Descriptor listen_at(const std::string& host, int port) {
                      "port ",
                      port, ": ", std::strerror(errno),
                      "; another run may be using it: "
-                     "give all ranks another --port, or another MASTER_PORT");
+                     "give all ranks another MASTER_PORT");
   return socket;
 }
 
