@@ -54,3 +54,5 @@ presets and precisions: PRESET:PRECISION:DEGREE, such as llama_tiny:fp32:2")
 
 octavo_known_presets(presets)
 set(OCTAVO_PLAN_PRESETS "${presets}" CACHE STRING "Model presets that plan_memory knows")
+set(OCTAVO_PLAN_TENSOR_PARALLEL "llama3_8b:fp8-delayed:2;llama3_70b:fp8-delayed:8" CACHE STRING
+  "What plan_memory knows of these presets with --tensor-parallel: PRESET:PRECISION:DEGREE")

@@ -33,9 +33,13 @@ void print_head(const Options& options, const octavo::ModelFacts& facts) {
   fmt::print("{}: {} parameters, on {}, {} micro-batch{} of {} x {} tokens, {} tokens a step\n",
              options.model, facts.parameters, options.device, options.micro_batches,
              options.micro_batches == 1 ? "" : "es", options.batch, options.sequence_length,
-             options.batch * options.sequence_length * options.micro_batches * options.world);
+             options.batch * options.sequence_length * options.micro_batches * options.groups());
   if (options.world == 1) return;
-  fmt::print("each of {} ranks that train together, ZeRO-{}\n", options.world, options.zero);
+  fmt::print("each of {} ranks that train together, ", options.world);
+  if (options.tensor_parallel > 1) {
+    fmt::print("of which {} share each layer, ", options.tensor_parallel);
+  }
+  fmt::print("ZeRO-{}\n", options.zero);
 }
 
 void print_plan(const Options& options, const octavo::MemoryPlan& plan, const char* remark) {
@@ -135,10 +139,16 @@ void print_all_line(const Options& options, const octavo::MemoryPlan& plan) {
 void print_all(const CLI::App& app, const Options& asked, const std::vector<Plan>& plans) {
   std::exception_ptr refusal;
   bool any = false;
+  const bool one_precision = app.count("--precision") > 0;
+  const auto is_asked = [&](const Plan& plan) {
+    return asked.model == plan.facts.name && asked.tensor_parallel == plan.tensor_parallel &&
+           (!one_precision || plan.precision == asked.precision);
+  };
+  const auto first = std::find_if(plans.begin(), plans.end(), is_asked);
+  print_head(asked, first != plans.end() ? first->facts : find_plan(asked, plans).facts);
   print_all_head(asked);
   for (const Plan& plan : plans) {
-    if (asked.model != plan.facts.name) continue;
-    if (app.count("--precision") > 0 && plan.precision != asked.precision) continue;
+    if (!is_asked(plan)) continue;
     Options options = asked;
     options.precision = plan.precision;
     const Planner planner(app, plan);
@@ -156,14 +166,10 @@ void print_all(const CLI::App& app, const Options& asked, const std::vector<Plan
 }
 
 void run(const CLI::App& app, const Options& options, const std::vector<Plan>& plans) {
-  const auto chosen = std::find_if(plans.begin(), plans.end(), [&](const Plan& plan) {
-    return options.model == plan.facts.name && plan.precision == options.precision;
-  });
   if (options.all) {
-    print_head(options, chosen->facts);
     print_all(app, options, plans);
   } else {
-    print_one(Planner(app, *chosen), options);
+    print_one(Planner(app, find_plan(options, plans)), options);
   }
 }
 
@@ -178,7 +184,7 @@ int main(int argc, char** argv) {
   planner::declare(app, options, plans);
   if (const auto code = programs::parse(app, argc, argv)) return *code;
   try {
-    planner::require_consistent(app, options);
+    planner::make_consistent(app, options);
     planner::run(app, options, plans);
     programs::flush_output();
   } catch (const octavo::IoError& error) {

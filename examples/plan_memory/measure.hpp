@@ -6,6 +6,8 @@
 #include <octavo/octavo.hpp>
 #include <plan_memory/plan.hpp>
 
+#include <numeric>
+
 namespace planner {
 
 namespace detail {
@@ -43,17 +45,21 @@ inline constexpr int shape_multiple = 1;
 template <octavo::LinearPrecision Precision>
 inline constexpr int shape_multiple<Precision> = octavo::PrecisionTraits<Precision>::shape_multiple;
 
-template <auto Config, class Precision>
+/// The model that `Degree` ranks share.
+template <auto Config, class Precision, octavo::Device D, int Degree>
+using SharedModel = octavo::PresetModel<Config, Precision, D, octavo::StorageOf<Precision>,
+                                        octavo::TensorParallel<Degree>>;
+
+template <auto Config, class Precision, int Degree>
 octavo::MemoryPlan make(const Request& request) {
-  using octavo::PresetModel;
   if constexpr (Config.feature_divisor() % shape_multiple<Precision> != 0) {
     throw octavo::ConfigError(
         octavo::message("its layers' features are no multiples of ", shape_multiple<Precision>,
                         ", as these blocks ask: choose --precision fp8-tensorwise"));
   } else if (request.device == "cpu") {
-    return plan<PresetModel<Config, Precision, octavo::Cpu>>(request, request.cpu);
+    return plan<SharedModel<Config, Precision, octavo::Cpu, Degree>>(request, request.cpu);
   } else if constexpr (octavo::runs_on<Precision, octavo::Cuda>) {
-    return plan<PresetModel<Config, Precision, octavo::Cuda>>(request, request.cuda);
+    return plan<SharedModel<Config, Precision, octavo::Cuda, Degree>>(request, request.cuda);
   } else {
     throw octavo::ConfigError(
         "no GPU that this library serves multiplies these blocks: choose --precision "
@@ -61,13 +67,13 @@ octavo::MemoryPlan make(const Request& request) {
   }
 }
 
-/// The products of a model, on the `Cuda` device.
-template <auto Config, class Precision>
+/// The products of a model, on the `Cuda` device; where ranks share it, of one of them.
+template <auto Config, class Precision, int Degree>
 std::vector<octavo::GemmEntry> gemms(const Request& request) {
   if constexpr (Config.feature_divisor() % shape_multiple<Precision> == 0 &&
                 octavo::runs_on<Precision, octavo::Cuda>) {
     octavo::Arena<octavo::Cuda> arena;
-    const octavo::PresetModel<Config, Precision, octavo::Cuda> model(
+    const SharedModel<Config, Precision, octavo::Cuda, Degree> model(
         arena, request.session.batch, request.session.model, request.cuda);
     return model.manifest().entries();
   } else {
@@ -75,14 +81,32 @@ std::vector<octavo::GemmEntry> gemms(const Request& request) {
   }
 }
 
+template <auto Config>
+SharedShape shared_shape() {
+  SharedShape shape{Config.layers, Config.hidden};
+  if constexpr (requires { Config.kv_heads; }) {
+    shape.divisor = std::gcd(std::gcd(Config.heads, Config.kv_heads), Config.ffn);
+  }
+  return shape;
+}
+
 }  // namespace detail
+
+template <auto Config, class Precision, int Degree>
+Plan shared_plan(const std::string& precision) {
+  return {Config.facts(),
+          detail::shared_shape<Config>(),
+          precision,
+          Degree,
+          detail::make<Config, Precision, Degree>,
+          detail::gemms<Config, Precision, Degree>};
+}
 
 template <auto Config>
 std::vector<Plan> plans() {
   const auto in = [](auto... named) {
-    return std::vector<Plan>{{Config.facts(), named.name,
-                              detail::make<Config, typename decltype(named)::Precision>,
-                              detail::gemms<Config, typename decltype(named)::Precision>}...};
+    return std::vector<Plan>{
+        shared_plan<Config, typename decltype(named)::Precision, 1>(named.name)...};
   };
   return std::apply(in, octavo::named_precisions);
 }

@@ -32,8 +32,12 @@ struct Options {
   Index micro_batches = 1;
   std::string master_weights = "auto";
   std::string moments = "auto";
-  int world = 1;
+  int world = 1;  ///< as many as share the layers unless said
+  int tensor_parallel = 1;
   int zero = 1;
+
+  /// Groups of ranks that share the layers; ranks, where none do.
+  [[nodiscard]] int groups() const { return world / tensor_parallel; }
   std::vector<double> card_memory{80, 141};
   bool all = false;
 };
@@ -75,6 +79,9 @@ inline void declare(CLI::App& app, Options& options, const std::vector<Plan>& pl
   add("--zero", options.zero,
       "what each rank has a part of: 1 the optimizer's state, 2 and gradients, 3 and weights")
       ->check(CLI::Range(1, 3));
+  add("--tensor-parallel", options.tensor_parallel,
+      "of these ranks, as many share each layer; --zero is then among their groups")
+      ->check(at_least_one());
   add("--head-chunk", options.head_chunk, "tokens whose logits exist at once; 0: chosen")
       ->check(not_negative_whole());
   add("--master-weights", options.master_weights,
@@ -95,17 +102,45 @@ inline void declare(CLI::App& app, Options& options, const std::vector<Plan>& pl
                "what is named stays fixed");
 }
 
-/// Throws if flags that each are right do not go together.
+/// Throws if flags that each are right do not go together. Ranks that were not said are those that
+/// share the layers.
 /// @throws ConfigError  saying what to change
-inline void require_consistent(const CLI::App& app, const Options& options) {
+inline void make_consistent(const CLI::App& app, Options& options) {
+  if (app.count("--world") == 0) options.world = options.tensor_parallel;
   octavo::require<octavo::ConfigError>(options.world <= most_ranks, "--world is ", options.world,
                                        "; give at most ", most_ranks);
+  octavo::require<octavo::ConfigError>(
+      options.world % options.tensor_parallel == 0, "--tensor-parallel ", options.tensor_parallel,
+      ": so many ranks share each layer, but --world is ", options.world, "; give a multiple");
   octavo::require<octavo::ConfigError>(!options.cudnn || !options.own_attention,
                                        "--with-cudnn and --own-attention exclude each other; give "
                                        "one");
   programs::require_device(app, options.device, octavo::Cpu::name, {"--threads"});
   programs::require_device(app, options.device, octavo::Cuda::name,
                            {"--with-cudnn", "--own-attention", "--deterministic", "--card-memory"});
+}
+
+/// The plan that the options name.
+/// @throws ConfigError  saying how it can be compiled in, if it was not
+inline const Plan& find_plan(const Options& options, const std::vector<Plan>& plans) {
+  const Plan* alone = nullptr;
+  for (const Plan& plan : plans) {
+    if (plan.facts.name != options.model || plan.precision != options.precision) continue;
+    if (plan.tensor_parallel == options.tensor_parallel) return plan;
+    if (plan.tensor_parallel == 1) alone = &plan;
+  }
+  const int degree = options.tensor_parallel;
+  const int divisor = alone->shape.divisor;
+  octavo::require<octavo::ConfigError>(
+      divisor % degree == 0, "--tensor-parallel ", degree, ": the layers of ", options.model,
+      divisor == 1 ? " are not shared"
+                   : octavo::message(" can be shared by ", divisor, " ranks or a divisor of it"));
+  throw octavo::ConfigError(octavo::message(
+      "model ", options.model, " in ", options.precision, " is not compiled in for ",
+      "--tensor-parallel ", degree,
+      "; build again: cmake BUILD_FOLDER -DOCTAVO_PLAN_TENSOR_PARALLEL=", options.model, ":",
+      options.precision, ":", degree,
+      " && cmake --build BUILD_FOLDER --target plan_memory (quickstart's is build/quickstart)"));
 }
 
 inline Request request_of(const Options& options) {
@@ -121,9 +156,10 @@ inline Request request_of(const Options& options) {
   request.session.model = {.recompute = programs::recompute_named(options.recompute),
                            .head_chunk = options.head_chunk,
                            .weight_copies = programs::weight_copies_named(options.weight_copies)};
-  request.session.sharding = {.ranks = options.world,
-                              .zero = static_cast<octavo::Zero>(options.zero),
-                              .reduce_each_micro_batch = options.deterministic};
+  request.session.sharding =
+      octavo::sharding_of_rank({.zero = static_cast<octavo::Zero>(options.zero),
+                                .reduce_each_micro_batch = options.deterministic},
+                               0, options.world, options.tensor_parallel);
   request.device = options.device;
   request.master_weights = options.master_weights;
   request.moments = options.moments;

@@ -18,10 +18,19 @@ struct Request {
   octavo::DeviceLimits<octavo::Cuda> cuda;
 };
 
-/// One preset in one precision.
+/// What of a model's shape counts where ranks share its layers.
+struct SharedShape {
+  octavo::Index layers = 0;
+  octavo::Index hidden = 0;
+  int divisor = 1;  ///< a multiple of each degree that can share the layers; 1: they are not shared
+};
+
+/// One preset in one precision, of layers that so many ranks share.
 struct Plan {
   octavo::ModelFacts facts;
+  SharedShape shape;
   std::string precision;
+  int tensor_parallel = 1;
   octavo::MemoryPlan (*make)(const Request&);
   /// What the model's manifest announces on `Cuda`.
   std::vector<octavo::GemmEntry> (*gemms)(const Request&);
@@ -30,6 +39,11 @@ struct Plan {
 /// The plans of one preset in every precision. One translation unit for each preset makes them.
 template <auto Config>
 std::vector<Plan> plans();
+
+/// The plan of one preset in the precision of that name, of layers that `Degree` ranks share;
+/// likewise.
+template <auto Config, class Precision, int Degree>
+Plan shared_plan(const std::string& precision);
 
 /// The plans of all presets that the program was compiled with.
 std::vector<Plan> all_plans();

@@ -41,12 +41,31 @@ struct Prediction {
   double attention = 0;
   double passes = 0;
   double optimizer = 0;
+  double rows = 0;           ///< exchanges between layers, which all else waits for
   double communication = 0;  ///< that is exposed, or slows down what it is beside
 
   [[nodiscard]] double step() const {
-    return products + attention + passes + optimizer + communication;
+    return products + attention + passes + optimizer + rows + communication;
   }
 };
+
+/// How often the ranks that share the layers of a decoder gather or sum the rows of a micro-batch:
+/// before and after each half of a block, forward and backward, and for the embedding and the head.
+/// Normalised rows that are made again are gathered again, and a block's first half that is run
+/// again is summed again.
+inline octavo::Index row_exchanges(octavo::Index layers, octavo::Recompute recompute) {
+  octavo::Index of_block = 8;
+  if (recompute != octavo::Recompute::none) of_block += 2;
+  if (recompute == octavo::Recompute::block) of_block += 1;
+  return 4 + layers * of_block;
+}
+
+/// What each rank sends in one of them, and receives.
+inline double row_exchange_bytes(octavo::Index tokens, octavo::Index hidden, int degree,
+                                 std::size_t element) {
+  return static_cast<double>(tokens * hidden) * static_cast<double>(element) * (degree - 1) /
+         degree;
+}
 
 /// The rate of one product.
 inline double rate_of(const octavo::GemmEntry& gemm, const Rates& rates) {
@@ -58,11 +77,13 @@ inline double rate_of(const octavo::GemmEntry& gemm, const Rates& rates) {
                                                         : rates.fp8_block_products;
 }
 
-/// @param gemms  that the model's manifest announces
-/// @param plan   of the memory, which says what the optimizer and ranks move
-inline Prediction predict(const Options& options, const octavo::ModelFacts& facts,
+/// @param of      the model
+/// @param gemms   that its manifest announces, those of a rank
+/// @param memory  which says what the optimizer moves
+inline Prediction predict(const Options& options, const Plan& of,
                           const std::vector<octavo::GemmEntry>& gemms,
-                          const octavo::MemoryPlan& plan, const Rates& rates = {}) {
+                          const octavo::MemoryPlan& memory, const Rates& rates = {}) {
+  const double degree = options.tensor_parallel;
   const auto sequence = static_cast<double>(options.sequence_length);
   const double tokens = static_cast<double>(options.batch) * sequence;
   const auto micro_batches = static_cast<double>(options.micro_batches);
@@ -78,7 +99,8 @@ inline Prediction predict(const Options& options, const octavo::ModelFacts& fact
     result.passes +=
         times * tokens * (out + in) * (gemm.expected.is_fp8() ? fp8 : rates.bf16_passes);
   }
-  const double causal = tokens * sequence * static_cast<double>(facts.attention_columns);
+  const double causal =
+      tokens * sequence * static_cast<double>(of.facts.attention_columns) / degree;
   const double forwards = options.recompute == "block" ? 2 : 1;
   result.attention =
       forwards * 2 * causal / rates.attention_forward + 5 * causal / rates.attention_backward;
@@ -86,14 +108,22 @@ inline Prediction predict(const Options& options, const octavo::ModelFacts& fact
     *part *= micro_batches * rates.between_kernels;
   }
   // State and weights are read and written, gradients read twice; casts of weights are written.
-  const double parameters = 2 * static_cast<double>(facts.parameters);
+  const double parameters = 2 * static_cast<double>(of.facts.parameters) / degree;
+  const double ranks = options.groups();
   result.optimizer =
-      (2 * static_cast<double>(plan.bytes(octavo::MemoryKind::optimizer)) +
-       4 * parameters / options.world +
-       static_cast<double>(plan.bytes(octavo::MemoryKind::quantized_weights)) + parameters) /
+      (2 * static_cast<double>(memory.bytes(octavo::MemoryKind::optimizer)) +
+       4 * parameters / ranks +
+       static_cast<double>(memory.bytes(octavo::MemoryKind::quantized_weights)) + parameters) /
       rates.memory;
-  if (options.world == 1) return result;
-  const double ranks = options.world;
+  const double group_link =
+      options.tensor_parallel <= rates.cards_of_a_node ? rates.node_link : rates.network;
+  const octavo::Index exchanges =
+      row_exchanges(of.shape.layers, programs::recompute_named(options.recompute));
+  result.rows = micro_batches * static_cast<double>(exchanges) *
+                row_exchange_bytes(options.batch * options.sequence_length, of.shape.hidden,
+                                   options.tensor_parallel, sizeof(octavo::Bf16)) /
+                group_link;
+  if (options.groups() == 1) return result;
   const double link = options.world <= rates.cards_of_a_node ? rates.node_link : rates.network;
   const double sent = parameters * (ranks - 1) / ranks / link;  // of all weights, or of gradients
   const double reductions = options.zero == 1 ? 1 : micro_batches;
@@ -111,14 +141,18 @@ inline Prediction predict(const Options& options, const octavo::ModelFacts& fact
 inline void print_prediction(const Options& options, const Prediction& time) {
   const auto ms = [](double seconds) { return 1000 * seconds; };
   const double tokens = static_cast<double>(options.batch) *
-                        static_cast<double>(options.sequence_length * options.micro_batches);
+                        static_cast<double>(options.sequence_length * options.micro_batches) /
+                        options.tensor_parallel;
   fmt::print(
       "\nPREDICTION for {}: {:.0f} ms a step, {:.0f} tokens/s a GPU\n"
       "  products {:.0f} ms, attention {:.0f}, norms, activations and casts {:.0f}, optimizer "
-      "{:.0f}, communication {:.0f}\n",
+      "{:.0f}, {}communication {:.0f}\n",
       options.world == 1 ? std::string("an H200") : fmt::format("{} H200", options.world),
       ms(time.step()), tokens / time.step(), ms(time.products), ms(time.attention), ms(time.passes),
-      ms(time.optimizer), ms(time.communication));
+      ms(time.optimizer),
+      options.tensor_parallel == 1 ? ""
+                                   : fmt::format("rows between layers {:.0f}, ", ms(time.rows)),
+      ms(time.communication));
 }
 
 }  // namespace planner

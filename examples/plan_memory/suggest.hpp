@@ -35,7 +35,7 @@ class Planner {
   }
 
   [[nodiscard]] Prediction time(const Options& options) const {
-    return predict(options, plan_.facts, plan_.gemms(request_of(options)), plan(options));
+    return predict(options, plan_, plan_.gemms(request_of(options)), plan(options));
   }
 
   /// `auto` replaced as the trainer does it: FP32 where the card has memory for it.

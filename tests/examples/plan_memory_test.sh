@@ -202,6 +202,32 @@ whole=$(bytes peak)
 run "ranks that are deterministic" 0 "${ranks[@]}" --world 4 --deterministic
 is "peak" "$(bytes peak) < whole"
 refused "no ranks" "is no whole number from 1" --world 0
+# Of layers that 8 ranks share each has an eighth, and beside it whole norms and its padded vocabulary.
+shared=(--model llama3_70b --precision fp8-delayed --tensor-parallel 8 "${wide[@]}" --micro-batches 2)
+run "one rank of 70B" 0 --model llama3_70b --precision fp8-delayed "${wide[@]}" --micro-batches 2
+whole_optimizer=$(bytes optimizer) whole_weights=$(bytes weights)
+run "one of 8 that share its layers" 0 "${shared[@]}"
+grep -qF "each of 8 ranks that train together, of which 8 share each layer, ZeRO-1" out || fail "no ranks"
+grep -qF ", 16384 tokens a step" out || fail "not the tokens of one group"
+beside=$((2 * 8192 * (161 * 7 / 8 + 2 * 128)))
+is "weights" "$(bytes weights) > whole_weights / 8 && $(bytes weights) < whole_weights / 8 + beside"
+is "optimizer" "$(bytes optimizer) > whole_optimizer / 8 && $(bytes optimizer) < whole_optimizer / 8 + 6 * beside"
+shared_weights=$(bytes weights)
+run "one of 2 groups of 8" 0 "${shared[@]}" --world 16 --zero 3
+grep -qF ", 32768 tokens a step" out || fail "not the tokens of two groups"
+is "weights" "$(bytes weights) < shared_weights * 6 / 10"
+is "optimizer" "$(bytes optimizer) < whole_optimizer / 16 + 6 * beside"
+run "every choice of layers that are shared" 0 --all --model llama3_70b --tensor-parallel 8
+[ "$(grep -c '^fp8-delayed' out)" -eq 20 ] || fail "not 20 choices"
+refused "a degree that was not compiled in" \
+  "cmake BUILD_FOLDER -DOCTAVO_PLAN_TENSOR_PARALLEL=llama3_70b:bf16:4 && cmake" \
+  --model llama3_70b --precision bf16 --tensor-parallel 4
+refused "a degree of which every choice was not" "TENSOR_PARALLEL=llama3_70b:fp8-delayed:4 " \
+  --model llama3_70b --tensor-parallel 4 --all
+refused "heads that cannot be divided" "can be shared by 8 ranks or a divisor of it" \
+  --model llama3_70b --tensor-parallel 16
+refused "a GPT-2 whose layers are to be shared" "are not shared" --model gpt2_124m --tensor-parallel 2
+refused "ranks that are no groups" "give a multiple" --model llama3_70b --tensor-parallel 8 --world 12
 refused "more ranks than there can be" "give at most 65536" --world 65537
 refused "an unknown stage" "--zero" --zero 4
 
@@ -235,6 +261,23 @@ run "gathers of each micro-batch take time" 0 --model llama3_8b --micro-batches 
 is "time" "$(predicted) > four"
 run "so do other hosts" 0 --model llama3_8b --micro-batches 4 --world 1024
 is "time" "$(predicted) > four"
+
+# Exchanges of rows: 4, and 8 of each of 80 blocks, 11 where they are recomputed; in each a rank sends
+# 7 of 8 rows of 2 bytes an element, at 290 GB/s.
+run "attention of one rank" 0 --model llama3_70b --micro-batches 3 --recompute block
+whole_attention=$(sed -nE 's/^  products .* attention ([0-9]+), .*/\1/p' out)
+while read -r policy exchanges; do
+  run "rows between layers, $policy" 0 --model llama3_70b --tensor-parallel 8 --micro-batches 3 --recompute "$policy"
+  want=$((3 * exchanges * (8192 * 8192 * 2 * 7 / 8) / 290000))
+  mapfile -t parts < <(sed -nE 's/^  products //p' out | grep -oE '[0-9]+')
+  [ "${#parts[@]}" -eq 6 ] || fail "not six parts: ${parts[*]}"
+  is "rows in microseconds" "1000 * parts[4] - want < 501 && want - 1000 * parts[4] < 501"
+  sum=0
+  for part in "${parts[@]}"; do sum=$((sum + part)); done
+  is "sum of the parts" "sum - $(predicted) < 4 && $(predicted) - sum < 4"
+  is "attention" "8 * parts[1] < whole_attention * 11 / 10"
+done <<<"none $((4 + 80 * 8))
+block $((4 + 80 * 11))"
 
 # --- every choice at once --------------------------------------------------------------------
 for model in llama_tiny llama3_small llama3_8b llama3_70b; do

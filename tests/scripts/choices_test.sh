@@ -37,6 +37,10 @@ refused "OCTAVO_TENSOR_PARALLEL has 'llama_tiny:2': write PRESET:PRECISION:DEGRE
 refused "has 'llama3_8b:bf16:2', but its preset or precision is none that the trainer offers" \
   -DOCTAVO_PRESETS=llama_tiny '-DOCTAVO_TENSOR_PARALLEL=llama_tiny:bf16:2;llama3_8b:bf16:2'
 configure -DOCTAVO_TENSOR_PARALLEL= || fail "no model that ranks share"
+refused "OCTAVO_PLAN_TENSOR_PARALLEL has 'llama_tiny:2': write PRESET:PRECISION:DEGREE" \
+  -DOCTAVO_PLAN_TENSOR_PARALLEL=llama_tiny:2
+refused "The precision 'bf17' is not known" -DOCTAVO_PLAN_TENSOR_PARALLEL=llama_tiny:bf17:2
+configure -DOCTAVO_PLAN_TENSOR_PARALLEL=llama_tiny:bf16:2 || fail "a plan of a model that ranks share"
 cat >>"$scratch/octavo/include/octavo/models/llama_config.hpp" <<'EOF'
 namespace octavo {
 inline constexpr LlamaConfig own_model{.name = "own_model", .layers = 2};
