@@ -34,6 +34,7 @@ void print_head(const Options& options, const octavo::ModelFacts& facts) {
              options.model, facts.parameters, options.device, options.micro_batches,
              options.micro_batches == 1 ? "" : "es", options.batch, options.sequence_length,
              options.batch * options.sequence_length * options.micro_batches * options.groups());
+  if (options.offload == "optimizer") fmt::print("the optimizer's state in the host's memory\n");
   if (options.world == 1) return;
   fmt::print("each of {} ranks that train together, ", options.world);
   if (options.tensor_parallel > 1) {
@@ -53,6 +54,7 @@ void print_plan(const Options& options, const octavo::MemoryPlan& plan, const ch
     line(kind_name(kind), plan.by_kind[kind]);
   }
   line("peak", plan.peak);
+  if (plan.host > 0) line("host, beside", plan.host);
   fmt::print(
       "\nAll is allocated once; the kinds are those at the peak, and what is never in use at once "
       "shares memory.\nEvaluation and generation run inside of the training's memory.\n");

@@ -33,6 +33,10 @@ void announce(const octavo::TrainingSession& session) {
   }
   fmt::print("memory | {:<17} | {:>10.2f} MiB, allocated once\n", "peak",
              static_cast<double>(memory.peak) / (1024.0 * 1024.0));
+  if (memory.host > 0) {
+    fmt::print("memory | {:<17} | {:>10.2f} MiB, beside\n", "of the host",
+               static_cast<double>(memory.host) / (1024.0 * 1024.0));
+  }
   fmt::print("{}", session.manifest().text());
   const std::string plans = session.gemm_plan_summary().text();
   if (!plans.empty()) fmt::print("gemm plans: {}\n", plans);
@@ -99,7 +103,8 @@ int train(octavo::TrainingSession& session, octavo::TokenBatches& batches, Repor
                                                     .operands_every = options.operands_every,
                                                     .max_skipped = options.max_skipped},
                                                    report);
-  report.end(summary, summary.gave_up ? "" : sample(session, options), session.allocated_bytes());
+  report.end(summary, summary.gave_up ? "" : sample(session, options), session.allocated_bytes(),
+             session.allocated_host_bytes());
   if (summary.gave_up) {
     if (ranks.is_first()) {
       fmt::print(stderr, "train_llama: {}\n", why_it_gave_up(summary, report, options));

@@ -108,6 +108,9 @@ inline const std::vector<std::string> recompute_names{"none", "norms", "swiglu",
 inline const std::vector<std::string> master_choices{"auto", "fp32", "bf16"};
 inline const std::vector<std::string> moment_choices{"auto", "fp32", "bf16", "8bit"};
 
+/// What lives in the host's memory.
+inline const std::vector<std::string> offload_names{"none", "optimizer"};
+
 inline const std::vector<std::string> weight_copies_names{"kept", "remade"};
 
 inline octavo::WeightCopies weight_copies_named(const std::string& name) {

@@ -32,6 +32,7 @@ struct Options {
   Index micro_batches = 1;
   std::string master_weights = "auto";
   std::string moments = "auto";
+  std::string offload = "none";
   int world = 1;  ///< as many as share the layers unless said
   int tensor_parallel = 1;
   int zero = 1;
@@ -88,6 +89,7 @@ inline void declare(CLI::App& app, Options& options, const std::vector<Plan>& pl
       "fp32; bf16: none beside the BF16 weights; auto: fp32 where the GPU has memory for it")
       ->check(one_of(master_choices));
   choose("--moments", options.moments, "of AdamW, as --master-weights or smaller", moment_choices);
+  choose("--offload", options.offload, "what lives in the host's memory", offload_names);
   app.add_flag("--with-cudnn", options.cudnn, "attention on cuda may run through cuDNN");
   app.add_flag("--own-attention", options.own_attention,
                "attention on cuda runs in own kernels (default)");
@@ -160,6 +162,7 @@ inline Request request_of(const Options& options) {
       octavo::sharding_of_rank({.zero = static_cast<octavo::Zero>(options.zero),
                                 .reduce_each_micro_batch = options.deterministic},
                                0, options.world, options.tensor_parallel);
+  request.session.offload.optimizer = options.offload == "optimizer";
   request.device = options.device;
   request.master_weights = options.master_weights;
   request.moments = options.moments;

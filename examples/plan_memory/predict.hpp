@@ -29,7 +29,8 @@ struct Rates {
   double fp8_passes = 1.65e-12;            ///< casts in the pass that makes the values
   double current_scale_passes = 2.25e-12;  ///< the amax comes first
   double node_link = 290e9;                ///< bytes a second of each card to all others of a host
-  double network = 45e9;  ///< and of each card to other hosts, of a 400 Gbit/s port
+  double network = 45e9;    ///< and of each card to other hosts, of a 400 Gbit/s port
+  double host_link = 45e9;  ///< and to and from its host's memory at once, in each direction
   int cards_of_a_node = 8;
   /// By how much collectives slow the products that they run beside.
   double beside = 0.18;
@@ -110,11 +111,14 @@ inline Prediction predict(const Options& options, const Plan& of,
   // State and weights are read and written, gradients read twice; casts of weights are written.
   const double parameters = 2 * static_cast<double>(of.facts.parameters) / degree;
   const double ranks = options.groups();
-  result.optimizer =
-      (2 * static_cast<double>(memory.bytes(octavo::MemoryKind::optimizer)) +
+  const auto host = static_cast<double>(memory.host);
+  const double update =
+      (2 * (static_cast<double>(memory.bytes(octavo::MemoryKind::optimizer)) + host) +
        4 * parameters / ranks +
        static_cast<double>(memory.bytes(octavo::MemoryKind::quantized_weights)) + parameters) /
       rates.memory;
+  // What lives in the host's memory passes both ways at once, under which the rest is hidden.
+  result.optimizer = std::max(update, host / rates.host_link);
   const double group_link =
       options.tensor_parallel <= rates.cards_of_a_node ? rates.node_link : rates.network;
   const octavo::Index exchanges =

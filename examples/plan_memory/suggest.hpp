@@ -74,7 +74,7 @@ class Planner {
 
   /// The first choice that fits the card: of those with this batch and state, then with smaller
   /// state, then with the batch cut in halves: as twice the micro-batches, or else in a smaller
-  /// step.
+  /// step; then with this state in the host's memory.
   [[nodiscard]] std::optional<Options> suggest(const Options& asked, double card) const {
     Options narrow = asked;
     narrow.master_weights = narrow.moments = "bf16";
@@ -85,6 +85,7 @@ class Planner {
       candidates.back().micro_batches *= asked.batch / cut.batch;
       candidates.push_back(cut);
     }
+    candidates.push_back(with_least_offload(asked));
     for (const Options& candidate : candidates) {
       if (!can_run(candidate)) continue;
       for (const Options& choice : choices(candidate)) {
@@ -96,7 +97,7 @@ class Planner {
 
   /// The choice that needs least.
   [[nodiscard]] Options least(const Options& options) const {
-    const std::vector<Options> all = choices(options);
+    const std::vector<Options> all = choices(with_least_offload(options));
     return *std::min_element(all.begin(), all.end(), [&](const Options& a, const Options& b) {
       return plan(a).peak < plan(b).peak;
     });
@@ -123,6 +124,7 @@ class Planner {
     };
     add("--master-weights", asked.master_weights, other.master_weights);
     add("--moments", asked.moments, other.moments);
+    add("--offload", asked.offload, other.offload);
     add("--recompute", asked.recompute, other.recompute);
     add("--weight-copies", asked.weight_copies, other.weight_copies);
     add("--batch", asked.batch, other.batch);
@@ -141,6 +143,12 @@ class Planner {
     } catch (const octavo::ConfigError&) {
       return false;
     }
+  }
+
+  /// With what can live in the host's memory there, unless the command line says otherwise.
+  [[nodiscard]] Options with_least_offload(Options options) const {
+    if (app_.count("--offload") == 0) options.offload = programs::offload_names.back();
+    return options;
   }
 
   static Options with_state(Options options, const std::string& state) {

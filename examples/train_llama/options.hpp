@@ -54,6 +54,7 @@ struct Options {
   double epsilon = 1e-8;
   double clip = 1.0;
   StateFormats formats;
+  std::string offload = "none";
   std::uint64_t seed = 1;
   octavo::Index max_skipped = 10;
 
@@ -179,6 +180,10 @@ inline void declare(CLI::App& app, Options& options) {
       "bf16",
       training)
       ->check(one_of(moment_choices));
+  add("--offload", options.offload,
+      "what lives in the host's memory: none; optimizer: masters and moments, which changes no bit",
+      training)
+      ->check(one_of(offload_names));
   add("--seed", options.seed, "of weights, batches and samples", training)
       ->check(not_negative_whole());
   add("--max-skipped", options.max_skipped,
@@ -349,6 +354,7 @@ inline SessionRequest session_request(const Options& options) {
   session.optimizer.beta2 = static_cast<float>(options.beta2);
   session.optimizer.epsilon = static_cast<float>(options.epsilon);
   session.optimizer.weight_decay = static_cast<float>(options.weight_decay);
+  session.offload.optimizer = options.offload == "optimizer";
   session.max_gradient_norm = static_cast<float>(options.clip);
   session.seed = options.seed;
   session.check_replicas = options.check_replicas;

@@ -123,8 +123,11 @@ class Report final : public octavo::RunObserver {
                record.result.loss, record.step, first_loss, record.learning_rate);
   }
 
-  /// @param sample  text that the model made, or nothing
-  void end(const octavo::RunSummary& summary, const std::string& sample, std::size_t peak_bytes) {
+  /// @param sample      text that the model made, or nothing
+  /// @param peak_bytes  that the session allocated on its device
+  /// @param host_bytes  and beside, of the host's memory
+  void end(const octavo::RunSummary& summary, const std::string& sample, std::size_t peak_bytes,
+           std::size_t host_bytes) {
     clear_progress();
     fmt::print(
         "\n{} step{} in {:.1f} s | {:.0f} tok/s{} | train loss {:.4f} | validation loss {:.4f} | "
@@ -150,6 +153,7 @@ class Report final : public octavo::RunObserver {
               .add("gemms_fp8", summary.gemms.fp8)
               .add("gemms_total", summary.gemms.total)
               .add("peak_bytes", peak_bytes)
+              .add("host_bytes", host_bytes)
               .add("sample", sample));
   }
 

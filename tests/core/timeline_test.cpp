@@ -27,19 +27,16 @@ TEST(TimelineFigures, CommunicationUnderAStageCostsNothing) {
 }
 
 // Two steps. In the first, an operation begins under a stage and outlasts it by 2 ms, and another
-// runs at the same time for the last one of these: time counts once. A phase is no stage. In the
-// second, an operation lies half before the step: 1.5 ms of it are in it, of which a stage covers
-// 1 ms.
+// runs at the same time for the last one of these: time counts once. A phase is no stage, and a
+// copy no communication. In the second, an operation lies half before the step: 1.5 ms of it are in
+// it, of which a stage covers 1 ms.
 TEST(TimelineFigures, WhatNoStageCoversIsExposed) {
-  const std::vector<TimelineSpan> spans{span(step, 1000, 11'000),
-                                        span(phase, 1000, 11'000),
-                                        span(compute, 2000, 5000),
-                                        span(communication, 4000, 7000),
-                                        span(communication, 6000, 7000),
-                                        span(compute, 7000, 11'000),
-                                        span(communication, 13'500, 16'500),
-                                        span(step, 15'000, 21'000),
-                                        span(compute, 15'500, 21'000)};
+  const std::vector<TimelineSpan> spans{
+      span(step, 1000, 11'000),        span(phase, 1000, 11'000),
+      span(compute, 2000, 5000),       span(communication, 4000, 7000),
+      span(communication, 6000, 7000), span(compute, 7000, 11'000),
+      span(copy, 2500, 6500),          span(communication, 13'500, 16'500),
+      span(step, 15'000, 21'000),      span(compute, 15'500, 21'000)};
   const TimelineFigures figures = figures_of(spans);
   EXPECT_EQ(figures.steps, 2);
   EXPECT_DOUBLE_EQ(figures.step_milliseconds, (10.0 + 6.0) / 2);
@@ -51,7 +48,7 @@ TEST(TimelineFigures, OfNothingAreNothing) {
   EXPECT_EQ(figures_of({}).exposed_milliseconds, 0);
 }
 
-/// A step of two stages and two operations.
+/// A step of two stages, two operations and a copy.
 void report_step(Timeline<Cpu>& timeline, const int& block, const Context<Cpu>& context) {
   timeline.begin_step_sync(context);
   { const auto scope = timeline.host_communication("targets"); }
@@ -62,6 +59,7 @@ void report_step(Timeline<Cpu>& timeline, const int& block, const Context<Cpu>& 
   timeline.begin_stage("backward", &block, context);
   timeline.end_stage(context);
   { const auto scope = timeline.communication("lane", "reduce", &block, context); }
+  { const auto scope = timeline.copy("to host", "store", context); }
   timeline.end_phase(context);
   timeline.begin_stage("optimizer", nullptr, context);
   timeline.end_stage(context);
@@ -89,6 +87,7 @@ TEST(Timeline, HasWhatStepsReportWhileItIsOn) {
       {.kind = phase, .track = "stages", .name = "backward"},
       {.kind = compute, .track = "stages", .name = "backward blocks.0"},
       {.kind = communication, .track = "lane", .name = "reduce blocks.0"},
+      {.kind = copy, .track = "to host", .name = "store"},
       {.kind = compute, .track = "stages", .name = "optimizer"}};
   ASSERT_EQ(spans.size(), 2 * expected.size());
   for (std::size_t i = 0; i < spans.size(); ++i) {
@@ -102,8 +101,8 @@ TEST(Timeline, HasWhatStepsReportWhileItIsOn) {
   }
   EXPECT_LE(spans[3].end, spans[4].begin) << "a phase ends with its stages";
   EXPECT_GE(spans[4].end, spans[6].end);
-  EXPECT_GE(spans[0].end, spans[7].end);
-  EXPECT_GE(spans[8].begin, spans[0].end);
+  EXPECT_GE(spans[0].end, spans[8].end);
+  EXPECT_GE(spans[9].begin, spans[0].end);
 }
 
 TEST(Timeline, AStepThatThrewLeavesNothing) {
@@ -116,7 +115,7 @@ TEST(Timeline, AStepThatThrewLeavesNothing) {
   const int block = 0;
   report_step(timeline, block, context);
   const std::vector<TimelineSpan> spans = timeline.end();
-  EXPECT_EQ(spans.size(), 8u);
+  EXPECT_EQ(spans.size(), 9u);
   EXPECT_EQ(figures_of(spans).steps, 1);
 }
 

@@ -33,7 +33,7 @@ if [ -x "$trainer" ]; then
       1) shape=(--batch 4 --seq-len 16 --recompute block --moments bf16 --threads 2) ;;
       2) shape=(--batch 1 --seq-len 64 --recompute norms --micro-batches 3 --threads 2) ;;
       3) shape=(--batch 2 --seq-len 32 --head-chunk 32 --master-weights bf16 --moments 8bit --threads 2) ;;
-      4) shape=(--batch 3 --seq-len 16 --recompute ffn --threads 1) ;;
+      4) shape=(--batch 3 --seq-len 16 --recompute ffn --offload optimizer --threads 1) ;;
     esac
     rm -rf trained
     case="the trainer in $precision, ${shape[*]}"
@@ -43,6 +43,9 @@ if [ -x "$trainer" ]; then
     run "the plan of $precision, ${shape[*]}" 0 --model llama_tiny --device cpu \
       --precision "$precision" "${shape[@]}"
     [ "$(bytes peak)" = "${allocated:-none}" ] || fail "the trainer allocated $allocated bytes"
+    on_host=$(sed -n 's/.*"host_bytes":\([0-9]*\).*/\1/p' trained/metrics.jsonl)
+    planned=$(bytes 'host, beside')
+    [ "${planned:-0}" = "${on_host:-none}" ] || fail "the trainer allocated $on_host bytes of the host"
   done < <("$trainer" --help | grep -A1 -e '--precision' | tail -n 1 | tr -d ' ' |
     tr ',' '\n')
   [ "$number" -ge 1 ] || { case=trainer && fail "its --help names no precision"; }
@@ -87,6 +90,13 @@ run "cuDNN's deterministic workspace" 0 --precision bf16 --with-cudnn --determin
 is "workspace" "$(bytes workspace) == cudnn_workspace + 2 * 32 * 8192 * 8192"
 run "own attention's workspace" 0 --precision bf16 --own-attention "${wide[@]}"
 is "workspace" "$(bytes workspace) == bf16_workspace"
+bf16_optimizer=$(bytes optimizer) bf16_peak=$(bytes peak)
+run "state in the host's memory" 0 --precision bf16 --offload optimizer "${wide[@]}"
+grep -qF "the optimizer's state in the host's memory" out || fail "it is not said"
+# Three buffers of 8 Mi elements; a number of the step stays on the device, too.
+is "optimizer" "$(bytes optimizer) == 3 * 12 * 8 * 1024 * 1024 + 256"
+is "host" "$(bytes 'host, beside') == bf16_optimizer - 256"
+is "peak" "$(bytes peak) == bf16_peak - bf16_optimizer + $(bytes optimizer)"
 run "smaller state" 0 --precision bf16 --master-weights bf16 --moments bf16
 is "optimizer" "$(bytes optimizer) >= 4 * parameters && $(bytes optimizer) < 4 * parameters + 1000000"
 run "smallest state" 0 --precision bf16 --master-weights bf16 --moments 8bit
@@ -152,6 +162,8 @@ run "auto where it does not" 0 --model llama3_8b --precision bf16 --card-memory 
 grep -qF "AdamW with bf16 master weights and bf16 moments (auto" out || fail "not BF16"
 run "auto beside a named format" 0 --model llama3_8b --card-memory 141 --moments fp32
 grep -qF "AdamW with bf16 master weights and fp32 moments (auto" out || fail "not as named"
+run "a card that nothing else fits" 0 --model llama3_8b --batch 1 --card-memory 38 --recompute block
+suggested | grep -qF -- "--offload optimizer" || fail "no state in the host's memory: $(suggested)"
 run "a model for several cards" 0 --model llama3_70b --card-memory 80
 grep -q "^  nothing here fits: it needs" out || fail "it fits"
 read -ra words < <(sed -nE 's/^  several would hold it, with(.*): [0-9.]+ GiB on each$/\1/p' out)
@@ -254,6 +266,12 @@ run "the time of one" 0 --model llama3_8b --micro-batches 4
 is "time" "longer < 2 * $(predicted) && longer > 19 * $(predicted) / 10"
 run "recomputing takes time" 0 --model llama3_8b --micro-batches 4 --recompute block
 is "time" "$(predicted) * 2 > longer"
+run "state that crosses the bus takes time" 0 --model llama3_8b --micro-batches 4 --offload optimizer \
+  --master-weights fp32 --moments fp32
+# At 45 GB/s in each direction.
+crossing=$(($(bytes 'host, beside') / 45000000))
+of_optimizer=$(sed -nE 's/^  products .* optimizer ([0-9]+), .*/\1/p' out)
+is "milliseconds" "of_optimizer - crossing <= 1 && crossing - of_optimizer <= 1"
 run "ranks share the optimizer" 0 --model llama3_8b --micro-batches 4 --world 4
 grep -qE "^  products [0-9]+ ms, .*, communication [1-9][0-9]*$" out || fail "no communication"
 four=$(predicted)

@@ -90,7 +90,7 @@ defaults = {"model": "llama_tiny", "device": "cpu", "recompute": "none", "weight
             "micro-batches": 1, "validation-fraction": 0.1,
             "schedule": "cosine", "final-fraction": 0.1, "decay-fraction": 0.2, "weight-decay": 0.1,
             "beta1": 0.9, "beta2": 0.95, "epsilon": 1e-8, "clip": 1, "master-weights": "auto",
-            "moments": "auto", "seed": 1, "max-skipped": 10, "no-out": False, "log-every": 1,
+            "moments": "auto", "offload": "none", "seed": 1, "max-skipped": 10, "no-out": False, "log-every": 1,
             "evaluate-every": 100, "operands-every": 50, "temperature": 0.8,
             "timeline-steps": 3}
 case = "the defaults"
@@ -166,6 +166,14 @@ eight = Run("--moments in 8 bits", moments="8bit")
 eight.same_until(base, 1)
 check(eight.head["optimizer"] == "AdamW with fp32 master weights and 8-bit moments", eight.head)
 check(eight.end["peak_bytes"] < moments.end["peak_bytes"] - 1.9 * base.head["parameters"], "peak")
+
+away = Run("--offload", offload="optimizer")
+check(away.column("loss") == base.column("loss"), "another loss", away.column("loss"))
+check(away.end["validation_loss"] == base.end["validation_loss"], "another validation loss")
+check(away.end["peak_bytes"] < base.end["peak_bytes"], "peak")
+state = 12 * base.head["parameters"]
+check(base.end["host_bytes"] == 0 and state <= away.end["host_bytes"] < 1.01 * state, "host", away.end)
+check(b"memory | of the host " in away.out and b"of the host" not in base.out, "memory is not printed")
 
 # --- the seed --------------------------------------------------------------------------------
 check(Run("--seed 1", seed=1).column("loss") == base.column("loss"), "the seed is not 1 unless said")

@@ -71,6 +71,31 @@ TEST(Arena, TheRealArenaTakesExactlyThePlan) {
   EXPECT_EQ(arena.plan().by_kind, plan.by_kind);
 }
 
+TEST(Arena, TakesExactlyThePlanOfTheHostsMemoryToo) {
+  const auto take = [](Arena<Cpu>& arena) {
+    std::vector<std::byte*> pieces{arena.take_on_host<std::byte>(300)};
+    arena.overlay([&] { pieces.push_back(arena.take_on_host<std::byte>(1)); },
+                  [&] { arena.take<std::byte>(MemoryKind::workspace, 1000); });
+    return pieces;
+  };
+  Arena<Cpu> measuring;
+  EXPECT_EQ(take(measuring), std::vector<std::byte*>(2));
+  MemoryPlan plan = measuring.plan();
+  EXPECT_EQ(plan.host, 512U + 256U);
+  EXPECT_EQ(plan.peak, 1024U);
+  const Context<Cpu> context(1);
+  Arena<Cpu> arena(plan, context);
+  const std::vector<std::byte*> pieces = take(arena);
+  EXPECT_EQ(pieces[1] - pieces[0], 512);
+  EXPECT_EQ(reinterpret_cast<std::uintptr_t>(pieces[0]) % allocation_alignment, 0U);
+  EXPECT_EQ(arena.plan().host, plan.host);
+  EXPECT_EQ(arena.allocated_on_host(), plan.host);
+  EXPECT_EQ(arena.allocated(), plan.peak);
+  plan.host -= 1;
+  Arena<Cpu> small(plan, context);
+  EXPECT_THROW(take(small), UsageError);
+}
+
 TEST(Arena, KindsSumToThePeak) {
   const MemoryPlan plan = measured_plan();
   EXPECT_EQ(std::accumulate(plan.by_kind.begin(), plan.by_kind.end(), std::size_t{0}), plan.peak);
@@ -164,6 +189,10 @@ TEST(Buffer, SaysWhatTheHostDoesNotHave) {
   };
   EXPECT_TRUE(refused([&] { Buffer<Cpu>(absurd, context); }));
   EXPECT_TRUE(refused([&] { Arena<Cpu>({.peak = absurd}, context); }));
+  const std::string of_host =
+      refusal_of_absurd_memory([&] { Arena<Cpu>({.host = absurd}, context); });
+  EXPECT_NE(of_host.find("not 1152921504606846976; take BF16 or 8-bit moments"), std::string::npos)
+      << of_host;
   // What is refused leaves nothing behind.
   EXPECT_EQ(Buffer<Cpu>(1000, context).size(), 1000u);
 }

@@ -21,17 +21,19 @@ enum class SpanKind {
   phase,          ///< of stages: the forward or the backward of a micro-batch
   compute,        ///< a stage
   communication,  ///< an operation between ranks, with what packs and sums up for it
+  copy,           ///< between the host's memory and the device's
 };
 
 [[nodiscard]] constexpr const char* name_of(SpanKind kind) {
-  constexpr const char* names[]{"step", "phase", "compute", "communication"};
+  constexpr const char* names[]{"step", "phase", "compute", "communication", "copy"};
   return names[static_cast<int>(kind)];
 }
 
 /// A span of time.
 struct TimelineSpan {
   SpanKind kind = SpanKind::compute;
-  const char* track = "";  ///< "stages", "lane" or "host": one after the other, or one in another
+  const char* track = "";  ///< "stages", "lane", "to device", "to host" or "host": one after the
+                           ///< other, or one in another
   std::string name;        ///< such as "forward blocks.3"
   double begin = 0;        ///< µs since the timeline began
   double end = 0;          ///< likewise
@@ -57,7 +59,7 @@ struct TimelineFigures {
     changes.push_back({span.end, span.kind, -1});
   }
   std::ranges::sort(changes, {}, &Change::time);
-  int running[4]{};
+  int running[5]{};
   TimelineFigures figures;
   double before = 0;
   for (const Change& change : changes) {
@@ -220,11 +222,15 @@ class Timeline {
   /// ends.
   [[nodiscard]] Scope communication(const char* track, const char* name, const void* something,
                                     const Context<D>& context) {
-    return scope(track, name, something, &context);
+    return scope(SpanKind::communication, track, name, something, &context);
   }
   /// An operation between ranks that the host waits for.
   [[nodiscard]] Scope host_communication(const char* name) {
-    return scope("host", name, nullptr, nullptr);
+    return scope(SpanKind::communication, "host", name, nullptr, nullptr);
+  }
+  /// A copy between the host's memory and the device's.
+  [[nodiscard]] Scope copy(const char* track, const char* name, const Context<D>& context) {
+    return scope(SpanKind::copy, track, name, nullptr, &context);
   }
 
  private:
@@ -239,11 +245,10 @@ class Timeline {
     bool is_open = true;
   };
 
-  [[nodiscard]] Scope scope(const char* track, const char* name, const void* something,
-                            const Context<D>* context) {
+  [[nodiscard]] Scope scope(SpanKind kind, const char* track, const char* name,
+                            const void* something, const Context<D>* context) {
     if (!is_in_step_) return {nullptr, none, nullptr};
-    return {this, open(SpanKind::communication, track, full_name(name, something), context),
-            context};
+    return {this, open(kind, track, full_name(name, something), context), context};
   }
 
   [[nodiscard]] std::string full_name(const char* name, const void* something) const {

@@ -34,17 +34,19 @@ constexpr const char* name_of(MemoryKind kind) {
   return names[static_cast<std::size_t>(kind)];
 }
 
-/// Bytes that a program needs, in all and by kind, at its peak.
+/// Bytes of its device that a program needs, in all and by kind, at its peak.
 struct MemoryPlan {
   std::size_t peak = 0;                             ///< bytes in all, alignment included
   std::array<std::size_t, memory_kinds> by_kind{};  ///< bytes by `MemoryKind`; they sum to `peak`
+  std::size_t host = 0;  ///< bytes of the host's memory beside, alignment included
 
   [[nodiscard]] std::size_t bytes(MemoryKind kind) const {
     return by_kind[static_cast<std::size_t>(kind)];
   }
 };
 
-/// Hands out one run of memory piece by piece. A measuring arena has no memory: building a model
+/// Hands out one run of a device's memory piece by piece, and one of the host's to what lives there
+/// in its place. A measuring arena has no memory: building a model
 /// on it computes the `MemoryPlan` of that model without allocating, and the same code then takes
 /// the real memory.
 template <Device D>
@@ -52,8 +54,11 @@ class Arena {
  public:
   /// A measuring arena: `take` returns null and only counts.
   Arena() = default;
-  /// An arena of `plan.peak` bytes, allocated at once.
-  Arena(const MemoryPlan& plan, const Context<D>& context) : buffer_(plan.peak, context) {}
+  /// An arena of `plan.peak` bytes, and `plan.host` of the host's, allocated at once.
+  Arena(const MemoryPlan& plan, const Context<D>& context)
+      : buffer_(plan.peak, context), on_host_(plan.host) {
+    if (on_host_ != 0) host_ = allocate_on_host(on_host_, context);
+  }
 
   /// True if there is no memory behind this arena.
   [[nodiscard]] bool measuring() const { return buffer_.data() == nullptr; }
@@ -62,17 +67,29 @@ class Arena {
   /// @throws UsageError  if the arena is smaller than what is taken from it
   template <class T>
   T* take(MemoryKind kind, Index count) {
-    const std::size_t bytes = static_cast<std::size_t>(
-        round_up(count * static_cast<Index>(sizeof(T)), Index{allocation_alignment}));
+    const std::size_t bytes = aligned_bytes<T>(count);
     const std::size_t begin = used_;
     used_ += bytes;
     now_[static_cast<std::size_t>(kind)] += bytes;
-    if (used_ > plan_.peak) plan_ = {used_, now_};
+    if (used_ > plan_.peak) plan_ = {used_, now_, plan_.host};
     if (measuring()) return nullptr;
     require<UsageError>(used_ <= buffer_.size(), "the arena holds ", buffer_.size(), " bytes but ",
                         used_,
                         " are needed; make it from the MemoryPlan of the same model and batch");
     return reinterpret_cast<T*>(buffer_.data() + begin);
+  }
+
+  /// As `take`, of the host's memory: what copies of the device reach while it does other work. It
+  /// is of no kind, and not overlaid.
+  template <class T>
+  T* take_on_host(Index count) {
+    const std::size_t begin = plan_.host;
+    plan_.host += aligned_bytes<T>(count);
+    if (measuring()) return nullptr;
+    require<UsageError>(plan_.host <= on_host_, "the arena holds ", on_host_,
+                        " bytes of the host's memory but ", plan_.host,
+                        " are needed; make it from the MemoryPlan of the same model and options");
+    return reinterpret_cast<T*>(host_.get() + begin);
   }
 
   /// Runs `alternatives` one after another over the same memory: only one of them is in use at any
@@ -103,11 +120,21 @@ class Arena {
   /// All of the memory, for what wants some before anything is written to it.
   [[nodiscard]] std::span<std::byte> memory() const { return {buffer_.data(), buffer_.size()}; }
 
-  /// Bytes that were really allocated.
+  /// Bytes of the device that were really allocated.
   [[nodiscard]] std::size_t allocated() const { return buffer_.size(); }
+  /// And of the host.
+  [[nodiscard]] std::size_t allocated_on_host() const { return on_host_; }
 
  private:
-  Buffer<D> buffer_;
+  template <class T>
+  static std::size_t aligned_bytes(Index count) {
+    return static_cast<std::size_t>(
+        round_up(count * static_cast<Index>(sizeof(T)), Index{allocation_alignment}));
+  }
+
+  OwnedBytes host_;
+  Buffer<D> buffer_;  ///< freed first, which waits for copies between both
+  std::size_t on_host_ = 0;
   std::size_t used_ = 0;
   std::array<std::size_t, memory_kinds> now_{};
   MemoryPlan plan_;

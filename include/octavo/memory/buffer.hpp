@@ -28,18 +28,23 @@ struct Release {
 /// Bytes of some device that free themselves.
 using OwnedBytes = std::unique_ptr<std::byte, Release>;
 
-/// `bytes` of the host, more than 0.
-/// @throws MemoryError  if the host has not that much memory left; two runs of bytes that were not
-///                      written to yet may both be granted where there is memory for one
-[[nodiscard]] inline OwnedBytes allocate(std::size_t bytes, const Context<Cpu>&) {
-  constexpr std::align_val_t alignment{allocation_alignment};
+namespace detail {
+
+/// What to do where the host's memory does not hold what was moved there.
+inline constexpr const char* offload_advice =
+    "; take BF16 or 8-bit moments, share the optimizer's state with more ranks, or leave it on the "
+    "device: plan_memory says what each needs";
+
+/// @throws MemoryError  if the host has not that much memory left
+inline void require_host_memory(std::size_t bytes, const char* advice) {
   const std::size_t available = available_host_memory();
-  constexpr const char* advice =
-      "; take a smaller batch or shorter sequences, or recompute more: plan_memory --device cpu "
-      "says "
-      "what each needs";
   require<MemoryError>(bytes <= available, "the host has ", available,
                        " bytes of memory left, not ", bytes, advice);
+}
+
+inline OwnedBytes allocate_plain(std::size_t bytes, const char* advice) {
+  constexpr std::align_val_t alignment{allocation_alignment};
+  require_host_memory(bytes, advice);
   void* taken = nullptr;
   try {
     taken = ::operator new(bytes, alignment);
@@ -49,6 +54,24 @@ using OwnedBytes = std::unique_ptr<std::byte, Release>;
   }
   return {static_cast<std::byte*>(taken),
           {[](std::byte* memory) { ::operator delete (memory, std::align_val_t{alignment}); }}};
+}
+
+}  // namespace detail
+
+/// `bytes` of the host, more than 0.
+/// @throws MemoryError  if the host has not that much memory left; two runs of bytes that were not
+///                      written to yet may both be granted where there is memory for one
+[[nodiscard]] inline OwnedBytes allocate(std::size_t bytes, const Context<Cpu>&) {
+  return detail::allocate_plain(
+      bytes,
+      "; take a smaller batch or shorter sequences, or recompute more: plan_memory --device cpu "
+      "says what each needs");
+}
+
+/// `bytes` of the host, more than 0, which a device's copies reach while it does other work.
+/// @throws MemoryError  see `allocate`
+[[nodiscard]] inline OwnedBytes allocate_on_host(std::size_t bytes, const Context<Cpu>&) {
+  return detail::allocate_plain(bytes, detail::offload_advice);
 }
 
 /// Owns a run of bytes on a device. Move-only.
@@ -86,6 +109,17 @@ inline void copy_to_device_sync(void* target, const void* source, std::size_t by
 /// Copies `bytes` from the device to the host, after all that was enqueued; waits for it.
 inline void copy_to_host_sync(void* target, const void* source, std::size_t bytes,
                               const Context<Cpu>&) {
+  if (bytes != 0) std::memcpy(target, source, bytes);
+}
+
+/// Copies `bytes` from memory of `allocate_on_host` to the device.
+inline void copy_to_device(void* target, const void* source, std::size_t bytes,
+                           const Context<Cpu>&) {
+  if (bytes != 0) std::memcpy(target, source, bytes);
+}
+
+/// Copies `bytes` from the device to memory of `allocate_on_host`.
+inline void copy_to_host(void* target, const void* source, std::size_t bytes, const Context<Cpu>&) {
   if (bytes != 0) std::memcpy(target, source, bytes);
 }
 

@@ -2,12 +2,17 @@
 /// AdamW for a whole model; its state's formats are types.
 #pragma once
 
-#include <octavo/kernels/adamw.hpp>
+#include <octavo/core/lane.hpp>
+#include <octavo/core/timeline.hpp>
 #include <octavo/kernels/initialize.hpp>
 #include <octavo/layers/parameter_run.hpp>
+#include <octavo/optim/adamw_arrays.hpp>
+#include <octavo/optim/offload.hpp>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <memory>
 #include <span>
 #include <string>
 #include <type_traits>
@@ -31,8 +36,8 @@ struct Moments {
                 "Moments: choose Moments<Fp32>, Moments<Bf16> or Moments<EightBit>");
 };
 
-/// What an AdamW keeps and does. Whether it keeps master weights is no type, so that it is compiled
-/// once for both.
+/// What an AdamW keeps and does. Whether it keeps master weights, and where its state lives, are no
+/// types, so that it is compiled once.
 /// @tparam W  format of the weights
 /// @tparam G  format of the gradients that it updates with
 template <class W, class G, class MomentFormat, Device D>
@@ -45,62 +50,55 @@ class AdamWState {
   /// @param seed        of stochastic rounding
   /// @param has_master  it keeps master weights in FP32, beside weights that are not
   AdamWState(Arena<D>& arena, const std::vector<RunShard<W, G, D>>& shards,
-             const AdamWSettings& settings, std::uint64_t seed, bool has_master)
-      : settings_(settings), seed_(static_cast<std::int64_t>(seed)), has_master_(has_master) {
-    constexpr auto kind = MemoryKind::optimizer;
-    std::uint64_t number = 0;
-    for (const RunShard<W, G, D>& shard : shards) {
-      const Index size = shard.weights.size();
-      float* master = has_master ? arena.template take<float>(kind, size) : nullptr;
-      auto* first_moment = arena.template take<MomentFormat>(kind, size);
-      auto* second_moment = arena.template take<MomentFormat>(kind, size);
-      const Index groups = ceil_divide(size, detail::moment_group);
-      [[maybe_unused]] E8M0* first_scale =
-          has_scales ? arena.template take<E8M0>(kind, groups) : nullptr;
-      [[maybe_unused]] E8M0* second_scale =
-          has_scales ? arena.template take<E8M0>(kind, groups) : nullptr;
-      for (const ParameterPlace& parameter : shard.parameters) {
-        const auto [begin, end] = shard.part_of(parameter);
-        const std::uint64_t random_stream = number++;
-        if (begin == end) continue;
-        // Parameters and shards begin with a group: at multiples of ParameterRun::alignment.
-        const Index place = shard.place_of(parameter, {begin, end});
-        const Index length = end - begin;
-        const auto part = [place, length](auto* of_shard, Index group = 1) {
-          return TensorView<std::remove_pointer_t<decltype(of_shard)>, 1, D>{
-              of_shard == nullptr ? nullptr : of_shard + place / group,
-              {ceil_divide(length, group)}};
-        };
-        Update update;
-        update.weight = part(shard.weights.data());
-        update.gradient = part(shard.gradients.data());
-        update.master = part(master);
-        update.first_moment = part(first_moment);
-        update.second_moment = part(second_moment);
-        if constexpr (has_scales) {
-          update.first_scale = part(first_scale, detail::moment_group);
-          update.second_scale = part(second_scale, detail::moment_group);
-        }
-        update.weight_decay = parameter.is_matrix() ? settings.weight_decay : 0.0f;
-        update.random_stream = random_stream;
-        update.first_element = begin;
-        updates_.push_back(update);
-        parameters_.push_back(parameter);
-      }
+             const AdamWSettings& settings, std::uint64_t seed, const Offload& offload,
+             bool has_master)
+      : settings_(settings),
+        seed_(static_cast<std::int64_t>(seed)),
+        is_on_host_(offload.optimizer),
+        has_master_(has_master) {
+    const auto on_device = [&]<class T>(Index count) {
+      return arena.template take<T>(MemoryKind::optimizer, count);
+    };
+    const auto on_host = [&]<class T>(Index count) {
+      return arena.template take_on_host<T>(count);
+    };
+    Index most = 0;  // elements of a chunk
+    for (const Shard& shard : shards) most = std::max(most, shard.weights.size());
+    std::array<OnDevice, detail::offload_buffers> buffers;
+    if (is_on_host_) {
+      most = std::min(most, offload.chunk);
+      for (OnDevice& buffer : buffers) buffer = OnDevice(most, has_master, on_device);
     }
-    step_ = {arena.template take<AdamWStep>(kind, 1), {1}};
+    std::uint64_t random_stream = 0;  // of the shard's first parameter
+    for (const Shard& shard : shards) {
+      const Index size = shard.weights.size();
+      const OnDevice state = is_on_host_ ? OnDevice() : OnDevice(size, has_master, on_device);
+      const OnHost host = is_on_host_ ? OnHost(size, has_master, on_host) : OnHost();
+      list_parts(shard, state, host);
+      for (Index begin = 0; begin < size; begin += most) {
+        const Index count = std::min(most, size - begin);
+        const OnDevice& from = is_on_host_ ? buffers[chunks_.size() % buffers.size()] : state;
+        add_chunk(part_of_shard(shard, begin, count), from.part(0, count), host.part(begin, count),
+                  random_stream);
+      }
+      random_stream += shard.parameters.size();
+    }
+    step_ = {arena.template take<AdamWStep>(MemoryKind::optimizer, 1), {1}};
   }
 
   /// Zeroes the moments and copies the weights to the masters.
+  /// @param context  outlives this
   /// @note enqueues; does not synchronise
   void initialize(const Context<D>& context) {
-    for (const Update& update : updates_) {
-      fill_zero(update.first_moment.data(), update.first_moment.bytes(), context);
-      fill_zero(update.second_moment.data(), update.second_moment.bytes(), context);
-      fill_zero(update.first_scale.data(), update.first_scale.bytes(), context);
-      fill_zero(update.second_scale.data(), update.second_scale.bytes(), context);
-      if (has_master_) widen(update.weight, update.master, context);
-    }
+    if (is_on_host_ && lanes_ == nullptr) lanes_ = std::make_shared<Lanes>(context);
+    Timeline<D> untimed;
+    for_each_chunk(false, untimed, [&](const Chunk& chunk) {
+      chunk.on_device.each(
+          [&](const auto& array) { fill_zero(array.data(), array.bytes(), context); });
+      for (const Update& update : chunk.updates) {
+        if (has_master_) widen(update.weight, update.master, context);
+      }
+    });
     steps_ = 0;
   }
 
@@ -117,47 +115,36 @@ class AdamWState {
 
   /// Adds all gradients that count to the status' squared norm.
   void add_squared_norms(TensorView<StepStatus, 1, D> status, const Context<D>& context) const {
-    for (std::size_t i = 0; i < updates_.size(); ++i) {
-      if (parameters_[i].is_counted) add_squared_norm(updates_[i].gradient, status, context);
+    for (const Part& part : parts_) {
+      if (part.parameter.is_counted) add_squared_norm(part.gradient, status, context);
     }
   }
 
-  /// Updates all weights, unless the status says to skip.
+  /// Updates all weights, unless the status says to skip. State in the host's memory passes through
+  /// the device's in any case.
+  /// @param timeline  that copies report to
   /// @note enqueues; does not synchronise
-  void step(TensorView<const StepStatus, 1, D> status, const Context<D>& context) const {
-    for (const Update& update : updates_) {
-      adamw_update(update, settings_, step_, status, context);
-    }
+  void step(TensorView<const StepStatus, 1, D> status, Timeline<D>& timeline,
+            const Context<D>& context) const {
+    for_each_chunk(true, timeline, [&](const Chunk& chunk) {
+      for (const Update& update : chunk.updates) {
+        adamw_update(update, settings_, step_, status, context);
+      }
+    });
   }
 
   /// Calls `visitor(name, view)` for masters, moments and their scales of whole parameters,
   /// `visitor(name, view, begin, shape)` for parts of them, from element `begin` of such a shape
   /// on, and `visitor(name, number)` for the number of steps and the seed of rounding: all that
-  /// the next steps depend on.
+  /// the next steps depend on. Views are of the device, or of `Cpu` where the state is in the
+  /// host's memory.
   template <class Visitor>
   void visit_state(Visitor& visitor) {
-    for (std::size_t i = 0; i < updates_.size(); ++i) {
-      const Update& update = updates_[i];
-      const ParameterPlace& parameter = parameters_[i];
-      const auto show = [&]<class T, std::size_t Rank>(const char* kind, TensorView<T, 1, D> state,
-                                                       const Array<Index, Rank>& whole,
-                                                       Index begin) {
-        const std::string name = message("optimizer.", kind, '.', parameter.name);
-        const TensorView<T, Rank, D> all(state.data(), whole);
-        if (state.size() == all.size()) {
-          visitor(name, all);
-        } else {
-          visitor(name, state, begin, whole);
-        }
-      };
-      if (has_master_) show("master", update.master, parameter.shape, update.first_element);
-      show("first_moment", update.first_moment, parameter.shape, update.first_element);
-      show("second_moment", update.second_moment, parameter.shape, update.first_element);
-      if constexpr (has_scales) {
-        const Index first = update.first_element / detail::moment_group;
-        const Array<Index, 1> groups{ceil_divide(parameter.size(), detail::moment_group)};
-        show("first_moment_scale", update.first_scale, groups, first);
-        show("second_moment_scale", update.second_scale, groups, first);
+    for (const Part& part : parts_) {
+      if (is_on_host_) {
+        visit_part(visitor, part, part.on_host);
+      } else {
+        visit_part(visitor, part, part.on_device);
       }
     }
     visitor("optimizer.steps", steps_);
@@ -170,11 +157,16 @@ class AdamWState {
   /// @param values  as many as the parameter has elements
   void set_master_sync(const std::string& name, std::span<const float> values,
                        const Context<D>& context) const {
-    for (std::size_t i = 0; has_master_ && i < updates_.size(); ++i) {
-      if (parameters_[i].name != name) continue;
-      const TensorView<float, 1, D> master = updates_[i].master;
-      copy_to_device_sync(master.data(), values.data() + updates_[i].first_element, master.bytes(),
-                          context);
+    for (const Part& part : parts_) {
+      if (!has_master_ || part.parameter.name != name) continue;
+      const float* from = values.data() + part.begin;
+      if (is_on_host_) {
+        context.synchronize();
+        std::copy_n(from, part.on_host.master.size(), part.on_host.master.data());
+      } else {
+        const TensorView<float, 1, D> master = part.on_device.master;
+        copy_to_device_sync(master.data(), from, master.bytes(), context);
+      }
     }
   }
 
@@ -184,14 +176,134 @@ class AdamWState {
 
  private:
   using Update = AdamWParameter<W, G, MomentFormat, D>;
+  using Shard = RunShard<W, G, D>;
+  using OnDevice = detail::AdamWArrays<MomentFormat, D>;
+  using OnHost = detail::AdamWArrays<MomentFormat, Cpu>;
+  using Lanes = detail::OffloadLanes<Lane<D>>;
+
+  /// What this rank has of a parameter, and where its state lives: one of both is empty.
+  struct Part {
+    ParameterPlace parameter;
+    Index begin;  ///< the first element
+    TensorView<const G, 1, D> gradient;
+    OnDevice on_device;
+    OnHost on_host;
+  };
+
+  /// Neighbouring elements that are updated together: of a shard all, or those whose state is on
+  /// the device at a time.
+  struct Chunk {
+    OnDevice on_device;  ///< theirs, or a buffer that others have by turns
+    OnHost on_host;      ///< empty where the state stays on the device
+    std::vector<Update> updates{};
+  };
+
+  static Shard part_of_shard(const Shard& shard, Index begin, Index count) {
+    return {shard.weights.rows(begin, count), shard.gradients.rows(begin, count),
+            shard.begin + begin, shard.parameters};
+  }
+
+  void list_parts(const Shard& shard, const OnDevice& on_device, const OnHost& on_host) {
+    for (const ParameterPlace& parameter : shard.parameters) {
+      const auto [begin, end] = shard.part_of(parameter);
+      if (begin == end) continue;
+      // Parameters and shards begin with a group: at multiples of ParameterRun::alignment.
+      const Index place = shard.place_of(parameter, {begin, end});
+      const Index count = end - begin;
+      parts_.push_back({parameter, begin, shard.gradients.rows(place, count),
+                        on_device.part(place, count), on_host.part(place, count)});
+    }
+  }
+
+  /// @param random_stream  of the first parameter, whether the chunk has some of it or not
+  void add_chunk(const Shard& chunk, const OnDevice& on_device, const OnHost& on_host,
+                 std::uint64_t random_stream) {
+    chunks_.push_back({on_device, on_host});
+    for (const ParameterPlace& parameter : chunk.parameters) {
+      const std::uint64_t stream = random_stream++;
+      const auto [begin, end] = chunk.part_of(parameter);
+      if (begin == end) continue;
+      const Index place = chunk.place_of(parameter, {begin, end});
+      const OnDevice state = on_device.part(place, end - begin);
+      chunks_.back().updates.push_back(
+          {.weight = chunk.weights.rows(place, end - begin),
+           .gradient = chunk.gradients.rows(place, end - begin),
+           .master = state.master,
+           .first_moment = state.first_moment,
+           .second_moment = state.second_moment,
+           .first_scale = state.first_scale,
+           .second_scale = state.second_scale,
+           .weight_decay = parameter.is_matrix() ? settings_.weight_decay : 0.0f,
+           .random_stream = stream,
+           .first_element = begin});
+    }
+  }
+
+  /// Calls `body(chunk)` for each, with its state on the device.
+  /// @param reads  what the state was; else only what it becomes counts
+  template <class Body>
+  void for_each_chunk(bool reads, Timeline<D>& timeline, const Body& body) const {
+    if (!is_on_host_) {
+      for (const Chunk& chunk : chunks_) body(chunk);
+      return;
+    }
+    const auto fetch = [&](std::size_t i) {
+      const Context<D>& lane = lanes_->to_device.context();
+      const auto span = timeline.copy("to device", "fetch", lane);
+      chunks_[i].on_device.each(
+          [&](const auto& array, const auto& of_host) {
+            copy_to_device(array.data(), of_host.data(), array.bytes(), lane);
+          },
+          chunks_[i].on_host);
+    };
+    const auto store = [&](std::size_t i) {
+      const Context<D>& lane = lanes_->to_host.context();
+      const auto span = timeline.copy("to host", "store", lane);
+      chunks_[i].on_device.each(
+          [&](const auto& array, const auto& of_host) {
+            copy_to_host(of_host.data(), array.data(), array.bytes(), lane);
+          },
+          chunks_[i].on_host);
+    };
+    detail::pass_through_device(
+        *lanes_, chunks_.size(), reads, fetch, [&](std::size_t i) { body(chunks_[i]); }, store);
+  }
+
+  template <class Visitor, Device Where>
+  void visit_part(Visitor& visitor, const Part& part,
+                  const detail::AdamWArrays<MomentFormat, Where>& state) {
+    const auto show = [&]<class T, std::size_t Rank>(const char* kind,
+                                                     TensorView<T, 1, Where> array,
+                                                     const Array<Index, Rank>& whole, Index begin) {
+      const std::string name = message("optimizer.", kind, '.', part.parameter.name);
+      const TensorView<T, Rank, Where> all(array.data(), whole);
+      if (array.size() == all.size()) {
+        visitor(name, all);
+      } else {
+        visitor(name, array, begin, whole);
+      }
+    };
+    const ParameterPlace& parameter = part.parameter;
+    if (has_master_) show("master", state.master, parameter.shape, part.begin);
+    show("first_moment", state.first_moment, parameter.shape, part.begin);
+    show("second_moment", state.second_moment, parameter.shape, part.begin);
+    if constexpr (has_scales) {
+      const Index first = part.begin / detail::moment_group;
+      const Array<Index, 1> groups{ceil_divide(parameter.size(), detail::moment_group)};
+      show("first_moment_scale", state.first_scale, groups, first);
+      show("second_moment_scale", state.second_scale, groups, first);
+    }
+  }
 
   AdamWSettings settings_;
-  std::vector<Update> updates_;
-  std::vector<ParameterPlace> parameters_;  ///< that the updates are of
+  std::vector<Part> parts_;    ///< of all parameters
+  std::vector<Chunk> chunks_;  ///< of all shards
   TensorView<AdamWStep, 1, D> step_;
   std::int64_t steps_ = 0;
   std::int64_t seed_;
+  bool is_on_host_;
   bool has_master_;
+  std::shared_ptr<Lanes> lanes_;  ///< shared, so that a plan needs no lanes of its device
 };
 
 /// AdamW's state and update.
@@ -223,8 +335,8 @@ struct AdamW<MasterWeights<MasterFormat>, Moments<MomentFormat>> {
 
     /// See AdamWState.
     For(Arena<D>& arena, const std::vector<RunShard<W, G, D>>& shards,
-        const AdamWSettings& settings, std::uint64_t seed)
-        : AdamWState<W, G, MomentFormat, D>(arena, shards, settings, seed, has_master) {}
+        const AdamWSettings& settings, std::uint64_t seed, const Offload& offload = {})
+        : AdamWState<W, G, MomentFormat, D>(arena, shards, settings, seed, offload, has_master) {}
   };
 };
 

@@ -33,7 +33,7 @@ struct SessionParts {
   SessionParts(Arena<D>& arena, const SessionOptions& options, const DeviceLimits<D>& limits)
       : model(arena, options.batch, model_options(options), limits),
         ranks(arena, model.runs(), options.sharding),
-        optimizer(arena, ranks.shards(), options.optimizer, options.seed),
+        optimizer(arena, ranks.shards(), options.optimizer, options.seed, options.offload),
         replicas(arena, model.runs(), options.check_replicas),
         buffers(arena, options) {}
 
@@ -242,7 +242,9 @@ class ModelSession final : public detail::SessionCore<typename Model::DeviceType
   void add_squared_norms() override {
     parts_.optimizer.add_squared_norms(parts_.buffers.status, this->context());
   }
-  void update_weights() override { parts_.optimizer.step(parts_.buffers.status, this->context()); }
+  void update_weights() override {
+    parts_.optimizer.step(parts_.buffers.status, this->timeline(), this->context());
+  }
   void count_update() override { parts_.optimizer.advance(); }
   void visit_weights(detail::StateCollector<D>& collector) override {
     for_each_shard([&](const auto& parameter, const auto& weights, Index begin) {

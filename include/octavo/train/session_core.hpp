@@ -125,6 +125,9 @@ class SessionCore : public TrainingSession {
 
   [[nodiscard]] const MemoryPlan& memory() const override { return arena_.plan(); }
   [[nodiscard]] std::size_t allocated_bytes() const override { return arena_.allocated(); }
+  [[nodiscard]] std::size_t allocated_host_bytes() const override {
+    return arena_.allocated_on_host();
+  }
   [[nodiscard]] const ModelFacts& facts() const override { return facts_; }
   [[nodiscard]] Index micro_batches() const override { return options_.micro_batches; }
   [[nodiscard]] const ReplayCounts& replays() const override { return replay_->counts(); }

@@ -61,15 +61,16 @@ class StateCollector {
  public:
   explicit StateCollector(const Context<D>& context) : context_(context) {}
 
-  template <class T, int Rank>
-  void operator()(const std::string& name, TensorView<T, Rank, D> view) {
+  /// @tparam Where  the device, or `Cpu` for what lives in the host's memory
+  template <class T, int Rank, Device Where>
+  void operator()(const std::string& name, TensorView<T, Rank, Where> view) {
     const std::vector<Index> shape(view.shape().begin(), view.shape().end());
     add(name, view, 0, shape);
   }
 
   /// This rank's part of a tensor: the elements from `begin` on of one of shape `whole`.
-  template <class T, class Shape>
-  void operator()(const std::string& name, TensorView<T, 1, D> part, Index begin,
+  template <class T, Device Where, class Shape>
+  void operator()(const std::string& name, TensorView<T, 1, Where> part, Index begin,
                   const Shape& whole) {
     add(name, part, begin, {whole.begin(), whole.end()});
   }
@@ -96,19 +97,24 @@ class StateCollector {
   [[nodiscard]] std::vector<StateEntry> take() { return std::move(entries_); }
 
  private:
-  template <class T, int Rank>
-  void add(const std::string& name, TensorView<T, Rank, D> view, Index begin,
+  template <class T, int Rank, Device Where>
+  void add(const std::string& name, TensorView<T, Rank, Where> view, Index begin,
            std::vector<Index> whole) {
-    add_bytes({name,
-               state_format<T>(),
-               {view.shape().begin(), view.shape().end()},
-               view.bytes(),
-               std::move(whole),
-               begin,
-               {},
-               {},
-               {}},
-              view.data());
+    constexpr bool is_on_host = std::is_same_v<Where, Cpu> && !std::is_same_v<D, Cpu>;
+    StateEntry entry{name,
+                     state_format<T>(),
+                     {view.shape().begin(), view.shape().end()},
+                     view.bytes(),
+                     std::move(whole),
+                     begin,
+                     {},
+                     {},
+                     {}};
+    if constexpr (is_on_host) {
+      add_bytes_of_host(std::move(entry), view.data());
+    } else {
+      add_bytes(std::move(entry), view.data());
+    }
   }
   /// @param data  where on the device the entry's bytes are
   void add_bytes(StateEntry entry, void* data) {
@@ -119,6 +125,20 @@ class StateCollector {
     };
     entry.write_sync = [data, bytes, &context](const std::byte* source) {
       copy_to_device_sync(data, source, bytes, context);
+    };
+    entries_.push_back(std::move(entry));
+  }
+  /// @param data  where in the host's memory they are, once the device has done what it was given
+  void add_bytes_of_host(StateEntry entry, void* data) {
+    const Context<D>& context = context_;
+    const std::size_t bytes = entry.bytes;
+    entry.read_sync = [data, bytes, &context](std::byte* target) {
+      context.synchronize();
+      if (bytes != 0) std::memcpy(target, data, bytes);
+    };
+    entry.write_sync = [data, bytes, &context](const std::byte* source) {
+      context.synchronize();
+      if (bytes != 0) std::memcpy(data, source, bytes);
     };
     entries_.push_back(std::move(entry));
   }

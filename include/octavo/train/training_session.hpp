@@ -29,6 +29,7 @@ struct SessionOptions {
   Index micro_batches = 1;         ///< whose gradients make one step
   ModelOptions model{};            ///< recompute policy and head chunk
   AdamWSettings optimizer{};       ///< betas, epsilon, decay
+  Offload offload{};               ///< whether its state lives in the host's memory
   float max_gradient_norm = 1.0f;  ///< gradients are scaled down to it; 0: never
   std::uint64_t seed = 1;          ///< of the initial weights and of stochastic rounding
   /// How ranks share the work, where there are several. A session has `rank`, `ranks` and
@@ -55,6 +56,9 @@ inline void check_options(const SessionOptions& options) {
   check("check-replicas", options.check_replicas,
         options.check_replicas == 0 || !options.sharding.shards_weights(),
         "0, or ZeRO-1 or ZeRO-2: with ZeRO-3 no two ranks hold the same weights");
+  check("offload chunk", options.offload.chunk,
+        options.offload.chunk > 0 && options.offload.chunk % Offload::multiple == 0,
+        message("a multiple of ", Offload::multiple, " elements").c_str());
   check("head_chunk", options.model.head_chunk, options.model.head_chunk >= 0,
         "a number of tokens, or 0");
   check("beta1", adamw.beta1, adamw.beta1 >= 0 && adamw.beta1 < 1, "a number from 0 to below 1");
@@ -128,6 +132,8 @@ class TrainingSession {
   [[nodiscard]] virtual const Manifest& manifest() const = 0;
   [[nodiscard]] virtual const MemoryPlan& memory() const = 0;
   [[nodiscard]] virtual std::size_t allocated_bytes() const = 0;
+  /// Of the host's memory, beside its device's.
+  [[nodiscard]] virtual std::size_t allocated_host_bytes() const { return 0; }
   [[nodiscard]] virtual const ModelFacts& facts() const = 0;
   /// In a step.
   [[nodiscard]] virtual Index micro_batches() const = 0;

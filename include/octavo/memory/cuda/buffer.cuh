@@ -31,6 +31,37 @@ namespace octavo::inline OCTAVO_ABI {
   return {static_cast<std::byte*>(memory), {[](std::byte* taken) { cudaFree(taken); }}};
 }
 
+/// `bytes` of the host's memory, more than 0, pinned: the GPU's copies reach it while it works.
+/// Takes a while, because every page is pinned.
+/// @throws MemoryError  if the host has not that much memory left, or does not let it be pinned
+[[nodiscard]] inline OwnedBytes allocate_on_host(std::size_t bytes, const Context<Cuda>& context) {
+  detail::require_host_memory(bytes, detail::offload_advice);
+  context.make_current();
+  void* memory = nullptr;
+  check(cudaMallocHost(&memory, bytes), "cudaMallocHost", " for ", bytes,
+        " bytes of pinned memory, of which the host says that it has ", available_host_memory(),
+        " left", detail::offload_advice);
+  return {static_cast<std::byte*>(memory), {[](std::byte* taken) { cudaFreeHost(taken); }}};
+}
+
+/// Copies `bytes` from memory of `allocate_on_host` to the device.
+/// @note enqueues; does not synchronise
+inline void copy_to_device(void* target, const void* source, std::size_t bytes,
+                           const Context<Cuda>& context) {
+  if (bytes == 0) return;
+  check(cudaMemcpyAsync(target, source, bytes, cudaMemcpyHostToDevice, context.stream()),
+        "cudaMemcpyAsync to the device");
+}
+
+/// Copies `bytes` from the device to memory of `allocate_on_host`.
+/// @note enqueues; does not synchronise
+inline void copy_to_host(void* target, const void* source, std::size_t bytes,
+                         const Context<Cuda>& context) {
+  if (bytes == 0) return;
+  check(cudaMemcpyAsync(target, source, bytes, cudaMemcpyDeviceToHost, context.stream()),
+        "cudaMemcpyAsync to the host");
+}
+
 /// Copies `bytes` from the host to the device, after all that was enqueued; waits for it, because
 /// pinned memory would otherwise be read late. Not for a step: see Staging.
 inline void copy_to_device_sync(void* target, const void* source, std::size_t bytes,

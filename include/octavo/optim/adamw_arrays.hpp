@@ -1,0 +1,62 @@
+/// @file
+/// What AdamW keeps of neighbouring elements.
+#pragma once
+
+#include <octavo/kernels/adamw.hpp>
+
+#include <type_traits>
+
+namespace octavo::inline OCTAVO_ABI::detail {
+
+/// Masters, moments and their scales of neighbouring elements of a run of parameters.
+/// @tparam Where  the device that has them
+template <class Moment, Device Where>
+struct AdamWArrays {
+  TensorView<float, 1, Where> master;          ///< [elements]; none: of no elements
+  TensorView<Moment, 1, Where> first_moment;   ///< [elements]
+  TensorView<Moment, 1, Where> second_moment;  ///< [elements]
+  TensorView<E8M0, 1, Where> first_scale;   ///< [⌈elements / 128⌉] or none, see AdamWParameter
+  TensorView<E8M0, 1, Where> second_scale;  ///< likewise
+
+  AdamWArrays() = default;
+  /// @param take  gives memory, as `take.template operator()<T>(count)`
+  template <class Take>
+  AdamWArrays(Index size, bool has_master, const Take& take) {
+    const auto of = [&]<class T>(TensorView<T, 1, Where>& view, Index count) {
+      view = {take.template operator()<T>(count), {count}};
+    };
+    if (has_master) of(master, size);
+    of(first_moment, size);
+    of(second_moment, size);
+    if constexpr (has_moment_scales<Moment>) {
+      of(first_scale, ceil_divide(size, moment_group));
+      of(second_scale, ceil_divide(size, moment_group));
+    }
+  }
+
+  /// The elements from `begin` on, a multiple of 128.
+  [[nodiscard]] AdamWArrays part(Index begin, Index count) const {
+    AdamWArrays result = *this;
+    const auto cut = [&](auto& view, Index group) {
+      if (view.size() != 0) view = view.rows(begin / group, ceil_divide(count, group));
+    };
+    cut(result.master, 1);
+    cut(result.first_moment, 1);
+    cut(result.second_moment, 1);
+    cut(result.first_scale, moment_group);
+    cut(result.second_scale, moment_group);
+    return result;
+  }
+
+  /// Calls `body(array)` for each, and `body(array, same of other)` where others are given.
+  template <class Body, class... Others>
+  void each(const Body& body, const Others&... others) const {
+    body(master, others.master...);
+    body(first_moment, others.first_moment...);
+    body(second_moment, others.second_moment...);
+    body(first_scale, others.first_scale...);
+    body(second_scale, others.second_scale...);
+  }
+};
+
+}  // namespace octavo::detail
