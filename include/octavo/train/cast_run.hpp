@@ -20,9 +20,9 @@ namespace detail {
 /// @throws ConfigError  if weights are to travel in FP8, and none do
 inline void require_casts(bool has_some) {
   require<ConfigError>(has_some,
-                       "GatherIn<E4M3>: no block of the model has weights that FP8 would bring in "
-                       "fewer bytes; give its linear layers a recipe with one scale a tensor, "
-                       "Delayed or Tensorwise, or choose GatherIn<>");
+                       "weights are to travel in FP8, but the model has no block of which that "
+                       "would be fewer bytes; give its linear layers a recipe with one scale a "
+                       "tensor, delayed or tensorwise, or gather weights as they are stored");
 }
 
 }  // namespace detail

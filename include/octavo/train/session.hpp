@@ -101,6 +101,15 @@ class ModelSession final : public detail::SessionCore<typename Model::DeviceType
     return decltype(parts_.optimizer)::name();
   }
   [[nodiscard]] Index head_chunks() const override { return parts_.model.head_chunks(); }
+  [[nodiscard]] Index parameters_gathered_in_fp8() const override {
+    Index parameters = 0;
+    for (const auto& in : parts_.model.runs()) {
+      for (const auto* parameter : in.parameters) {
+        if (parameter->has_codes()) parameters += parameter->whole_size();
+      }
+    }
+    return parameters;
+  }
 
   void set_weight(const std::string& name, std::span<const float> values) override {
     const auto wrong = std::find_if(values.begin(), values.end(), [](float value) {

@@ -129,6 +129,8 @@ class TrainingSession {
   [[nodiscard]] virtual const MemoryPlan& memory() const = 0;
   [[nodiscard]] virtual std::size_t allocated_bytes() const = 0;
   [[nodiscard]] virtual const ModelFacts& facts() const = 0;
+  /// Of `facts().parameters`, those that ranks send each other in FP8 (`GatherIn`).
+  [[nodiscard]] virtual Index parameters_gathered_in_fp8() const { return 0; }
   /// In a step.
   [[nodiscard]] virtual Index micro_batches() const = 0;
   [[nodiscard]] virtual std::string precision() const = 0;
