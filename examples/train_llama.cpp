@@ -197,6 +197,10 @@ int run(const Setup& setup, const Options& options, const Instance& instance, Ra
   } else if (ranks.size() > 1) {
     fmt::print("ranks | {}, ZeRO-{}\n", ranks.size(), options.zero);
   }
+  if (options.gather == "fp8") {
+    fmt::print("gather | {} of {} parameters in FP8, all others as they are stored\n",
+               session.parameters_gathered_in_fp8(), session.facts().parameters);
+  }
   fmt::print("run | {}\n", setup.folder.empty()
                                ? "writes no files (--no-out)"
                                : "kept in " + programs::visible(setup.folder.string()));

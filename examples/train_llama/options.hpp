@@ -32,6 +32,7 @@ struct Options {
   int ranks = 1;  ///< that a launcher started; groups of them where they share layers
   int tensor_parallel = 1;
   int zero = 1;
+  std::string gather = "stored";
   int comm_timeout = 600;
   octavo::Index check_replicas = 0;
 
@@ -127,6 +128,11 @@ inline void declare(CLI::App& app, Options& options) {
       "what each rank has a part of: 1 the optimizer's state, 2 and gradients, 3 and weights",
       ranks)
       ->check(CLI::Range(1, 3));
+  add("--gather", options.gather,
+      "how weights travel: stored, as they are stored, or fp8: those that are multiplied with in "
+      "FP8 by one scale are cast before, to the same bits",
+      ranks)
+      ->check(CLI::IsMember({"stored", "fp8"}));
   add("--tensor-parallel", options.tensor_parallel,
       "ranks that share each layer, neighbours; --zero is then among their groups", ranks)
       ->check(at_least_one());
@@ -359,6 +365,7 @@ inline SessionRequest session_request(const Options& options) {
   session.seed = options.seed;
   session.check_replicas = options.check_replicas;
   session.sharding.zero = static_cast<octavo::Zero>(options.zero);
+  request.gathers_fp8 = options.gather == "fp8";
   session.sharding.reduce_each_micro_batch = options.deterministic;
   return request;
 }

@@ -26,6 +26,7 @@ struct SessionRequest {
   StateFormats formats;
   int threads = 0;             ///< of the `Cpu` device; 0: all
   int gpu = 0;                 ///< of the `Cuda` device
+  bool gathers_fp8 = false;    ///< weights travel in FP8 where they are multiplied with so
   bool deterministic = false;  ///< the `Cuda` device gives the same bits in every run
   std::vector<octavo::GemmPlanRecord> gemm_plans;      ///< algorithms that earlier runs chose
   octavo::Communicator<octavo::Cpu>* ranks = nullptr;  ///< of the `Cpu` device; null: one rank
@@ -66,6 +67,16 @@ auto with_optimizer(const StateFormats& formats, const F& f) {
   return with_moments(MasterWeights<Fp32>{});
 }
 
+/// Calls `f` with what ranks do together, as `f.template operator()<Ranks>()`.
+template <class F>
+auto with_ranks(const SessionRequest& request, const F& f) {
+  using namespace octavo;
+  if (request.gathers_fp8) {
+    return f.template operator()<DataParallel<ReduceIn<>, GatherIn<E4M3>>>();
+  }
+  return f.template operator()<DataParallel<>>();
+}
+
 /// The formats with "auto" replaced.
 inline StateFormats resolved(const StateFormats& formats, const char* replacement) {
   const auto choose = [&](const std::string& format) {
@@ -84,8 +95,9 @@ StateFormats chosen_formats(const SessionRequest& request, const octavo::Context
   if constexpr (std::is_same_v<D, octavo::Cuda>) {
     const std::size_t needed = with_optimizer<Model>(wide, [&]<class Optimizer>() {
       const auto limits = Model::limits(request.options.batch, context);
-      return octavo::plan_memory<Model, Optimizer, octavo::DataParallel<>>(request.options, limits)
-          .peak;
+      return with_ranks(request, [&]<class Ranks>() {
+        return octavo::plan_memory<Model, Optimizer, Ranks>(request.options, limits).peak;
+      });
     });
     if (needed + library_bytes > free_bytes(context)) return resolved(request.formats, "bf16");
   }
@@ -122,10 +134,13 @@ std::shared_ptr<octavo::TrainingSession> make_session(const SessionRequest& requ
   const StateFormats formats = detail::chosen_formats<Model>(request, owner->context);
   owner->session = detail::with_optimizer<Model>(
       formats, [&]<class Optimizer>() -> std::unique_ptr<octavo::TrainingSession> {
-        using Session = octavo::ModelSession<Model, Optimizer, octavo::DataParallel<>>;
-        return ranks == nullptr
-                   ? std::make_unique<Session>(request.options, owner->context)
-                   : std::make_unique<Session>(request.options, owner->context, *ranks);
+        return detail::with_ranks(
+            request, [&]<class Ranks>() -> std::unique_ptr<octavo::TrainingSession> {
+              using Session = octavo::ModelSession<Model, Optimizer, Ranks>;
+              return ranks == nullptr
+                         ? std::make_unique<Session>(request.options, owner->context)
+                         : std::make_unique<Session>(request.options, owner->context, *ranks);
+            });
       });
   return {owner, owner->session.get()};
 }

@@ -91,8 +91,56 @@ TEST(ParameterRun, HasZerosBetweenGradients) {
 TEST(ParameterRun, HasZerosBetweenWeights) {
   MadeRun made({{3, 100}, {1, 10}});
   std::fill_n(made.run.weights().data(), made.run.size(), 1.0f);
-  made.run.clear_weights(made.context);
+  clear_weights(RunPart<float, Cpu>{made.run.weights()}, made.context);
   EXPECT_EQ(made.left_between(made.run.weights()), 0);
+}
+
+/// A vector, and a matrix that a linear layer casts, which two ranks have shards of.
+struct CastRun {
+  CastRun(Index vector, bool gathered, const CastRun* lender = nullptr) {
+    parameters[0].declare("norm", 1, vector, Initial::ones());
+    parameters[1].declare("weight", 8, 128, Initial::ones());
+    parameters[1].operand = 0;
+    const auto each = [this](const auto& body) {
+      std::for_each(parameters.begin(), parameters.end(), body);
+    };
+    const RunLayout layout{.multiple = 2 * 256, .codes = true, .gathered = gathered};
+    run.take_weights(arena, each, layout, lender == nullptr ? nullptr : &lender->run);
+  }
+
+  Context<Cpu> context{1};
+  Arena<Cpu> arena{{.peak = 1 << 14}, context};
+  std::array<Parameter<Bf16, Bf16, Cpu>, 2> parameters;
+  ParameterRun<Bf16, Bf16, Cpu> run;
+};
+
+TEST(ParameterRun, HasCodesAtTheOffsetsOfWeights) {
+  const CastRun made(100, false);
+  EXPECT_EQ(made.run.codes().size(), made.run.size());
+  EXPECT_EQ(made.parameters[1].codes.data(), made.run.codes().data() + made.parameters[1].offset);
+  EXPECT_EQ(made.parameters[1].codes.shape(), made.parameters[1].weight.shape());
+  for (const auto& parameter : made.parameters) {
+    EXPECT_EQ(parameter.weight.data(), made.run.weights().data() + parameter.offset);
+  }
+  EXPECT_FALSE(made.parameters[0].has_codes());
+}
+
+TEST(ParameterRun, HasNoCodesWhereTheyAreNoFewerBytes) {
+  // One rank of the two sends all of the vector, for which the other has to send as much.
+  const CastRun made(800, false);
+  EXPECT_FALSE(made.run.has_codes());
+  EXPECT_FALSE(made.parameters[1].has_codes());
+}
+
+TEST(ParameterRun, LendsCodesWhereNobodyHoldsTheirWeights) {
+  const CastRun lender(100, true);
+  EXPECT_TRUE(lender.run.weights().empty());
+  EXPECT_TRUE(lender.parameters[1].weight.empty());
+  EXPECT_FALSE(lender.parameters[0].weight.empty());
+  const CastRun borrower(100, true, &lender);
+  EXPECT_EQ(borrower.run.codes().data(), lender.run.codes().data());
+  EXPECT_EQ(borrower.parameters[0].weight.data(), lender.parameters[0].weight.data());
+  EXPECT_EQ(borrower.arena.plan().peak, 0u);
 }
 
 }  // namespace parameter_run_test

@@ -127,7 +127,7 @@ std::map<std::string, std::vector<unsigned char>> kept_by(Index ranks) {
     const Optimizer sized(measuring, {measured.shard(rank, ranks)}, {}, 1);
     Arena<Cpu> arena(measuring.plan(), context);
     TwoParameters model(arena);
-    model.run.clear_weights(context);
+    clear_weights(RunPart<Bf16, Cpu>{model.run.weights()}, context);
     Optimizer optimizer(arena, {model.shard(rank, ranks)}, {}, 1);
     optimizer.initialize(context);
     Timeline<Cpu> untimed;

@@ -14,7 +14,7 @@ struct Outcome {
   double validation = 0;
 };
 
-template <class Precision, class Reduce, Device D>
+template <class Precision, class Reduce, class Gather, Device D>
 std::vector<Outcome> train(int ranks, Zero zero) {
   std::vector<Outcome> outcomes(static_cast<std::size_t>(ranks));
   ::support::on_ranks<D>(ranks, [&](auto& communicator) {
@@ -23,8 +23,8 @@ std::vector<Outcome> train(int ranks, Zero zero) {
     options.batch = {2, 64};
     options.micro_batches = 4 / ranks;
     options.sharding.zero = zero;
-    ModelSession<Llama<::support::small, Precision, D>, AdamW<>, DataParallel<Reduce>> session(
-        options, context, communicator);
+    ModelSession<Llama<::support::small, Precision, D>, AdamW<>, DataParallel<Reduce, Gather>>
+        session(options, context, communicator);
     const auto rank = static_cast<unsigned>(communicator.rank());
     ::support::TokenBatch batch;
     for (unsigned m = 0; m < 4 / static_cast<unsigned>(ranks); ++m) {
@@ -45,10 +45,10 @@ class DataParallelOnCuda : public support::OnGpu, public testing::WithParamInter
 INSTANTIATE_TEST_SUITE_P(Stages, DataParallelOnCuda,
                          testing::Values(Zero::optimizer, Zero::gradients, Zero::weights));
 
-template <class Precision, class Reduce>
+template <class Precision, class Reduce, class Gather = GatherIn<>>
 void compare(Zero zero, double allowed) {
-  const Outcome one = train<Precision, Reduce, Cpu>(1, zero)[0];
-  const auto outcomes = train<Precision, Reduce, Cuda>(2, zero);
+  const Outcome one = train<Precision, Reduce, GatherIn<>, Cpu>(1, zero)[0];
+  const auto outcomes = train<Precision, Reduce, Gather, Cuda>(2, zero);
   for (const Outcome& outcome : outcomes) {
     EXPECT_FALSE(outcome.step.skipped);
     EXPECT_NEAR(outcome.step.loss, one.step.loss, allowed * one.step.loss);
@@ -67,6 +67,11 @@ TEST_P(DataParallelOnCuda, TwoRanksTakeTheStepOfOneOnTheCpu) {
 TEST_P(DataParallelOnCuda, GradientsTravelInOtherFormats) {
   compare<Bf16, ReduceIn<Fp32>>(GetParam(), 2e-3);
   compare<Bf16, ReduceIn<E4M3>>(GetParam(), 4e-3);
+}
+
+TEST_P(DataParallelOnCuda, WeightsTravelInFp8) {
+  using Precision = Layerwise<First<1, Fp8Recipe<Tensorwise>>, Fp8Recipe<Delayed>>;
+  compare<Precision, ReduceIn<>, GatherIn<E4M3>>(GetParam(), 5e-3);
 }
 
 /// Sums in FP32 of one rank: recorded and launched like any step.

@@ -47,8 +47,8 @@ constexpr LlamaConfig tied{.name = "tied",
 template <class Precision, int Degree>
 using Model = Llama<std::is_same_v<Precision, Fp32> ? config : tied, Precision, Cpu,
                     StorageOf<Precision>, TensorParallel<Degree>>;
-template <class Precision, int Degree>
-using Session = ModelSession<Model<Precision, Degree>, AdamW<>, DataParallel<>>;
+template <class Precision, int Degree, class Gather = GatherIn<>>
+using Session = ModelSession<Model<Precision, Degree>, AdamW<>, DataParallel<ReduceIn<>, Gather>>;
 
 constexpr Index sequence = 32;
 
@@ -116,13 +116,13 @@ void put_together(Values& wholes, auto& session, const Of& of) {
 }
 
 /// Trains; the outcomes of all ranks.
-template <class Precision, int Degree>
+template <class Precision, int Degree, class Gather = GatherIn<>>
 std::vector<Outcome> train(const Setting& setting) {
   const int ranks = setting.groups * Degree;
   std::vector<Outcome> outcomes(static_cast<std::size_t>(ranks));
   support::on_ranks(ranks, [&](support::ThreadComm& communicator) {
     Context<Cpu> context{1};
-    Session<Precision, Degree> session(options_of(setting), context, communicator);
+    Session<Precision, Degree, Gather> session(options_of(setting), context, communicator);
     Outcome& outcome = outcomes[static_cast<std::size_t>(communicator.rank())];
     for (unsigned step = 0; step < setting.steps; ++step) {
       const TokenBatch batch = part_of_step(setting, communicator.rank() / Degree, step);
@@ -237,6 +237,21 @@ Values parameters_after(unsigned steps, const Of& of) {
     put_together(values, session, of);
   });
   return values;
+}
+
+TEST(TensorParallel, WeightsOfGroupsCanTravelInFp8) {
+  using Precision = Fp8Recipe<Delayed>;
+  for (const Zero zero : {Zero::optimizer, Zero::weights}) {
+    const Setting setting{.groups = 2, .zero = zero, .micro_batches = 2};
+    const auto stored = train<Precision, 2>(setting);
+    const auto cast = train<Precision, 2, GatherIn<E4M3>>(setting);
+    for (std::size_t rank = 0; rank < stored.size(); ++rank) {
+      EXPECT_EQ(cast[rank].losses, stored[rank].losses);
+      EXPECT_EQ(cast[rank].norms, stored[rank].norms);
+      EXPECT_EQ(cast[rank].logits, stored[rank].logits);
+      EXPECT_TRUE(cast[rank].state == stored[rank].state);
+    }
+  }
 }
 
 TEST(TensorParallel, StartsFromTheWeightsOfOneRank) {

@@ -71,4 +71,18 @@ struct ReduceIn {
   using Sum = std::conditional_t<std::is_same_v<Format, Fp32>, Fp32, G>;
 };
 
+/// The format that weights travel in between ranks. Losses, weights and moments are the same.
+/// - `GatherIn<>`: as they are stored, BF16 but in a model in FP32.
+/// - `GatherIn<E4M3>`: those of blocks that linear layers multiply with in FP8 and by one scale a
+///   tensor travel cast: each rank casts its shard once a step, by the scale of the whole, and the
+///   others make their transposed copies of what they get. All other weights travel as they are
+///   stored: those of the embedding, the head and norms, biases, and what has scales of rows or
+///   blocks.
+template <class Format = void>
+struct GatherIn {
+  static_assert(std::is_void_v<Format> || std::is_same_v<Format, E4M3>,
+                "GatherIn: choose GatherIn<> or GatherIn<E4M3>");
+  static constexpr bool is_cast = std::is_same_v<Format, E4M3>;
+};
+
 }  // namespace octavo

@@ -19,3 +19,4 @@
 #include <octavo/kernels/step_status.hpp>
 #include <octavo/kernels/swiglu.hpp>
 #include <octavo/kernels/vocabulary_parallel.hpp>
+#include <octavo/kernels/weight_codes.hpp>

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <octavo/gemm/manifest.hpp>
+#include <octavo/layers/parameter_run.hpp>
 #include <octavo/layers/scaling_table.hpp>
 #include <octavo/tensor/batch.hpp>
 
@@ -48,9 +49,9 @@ struct LayerRegistry {
   WeightStage<D>* stage = nullptr;  ///< null: layers keep the quantised copies of their weights
   BatchShape batch{};               ///< of one micro-batch
   DeviceLimits<D> limits{};
-  Index run_multiple = allocation_alignment;  ///< see ModelOptions
-  TensorGroup<D>* group = nullptr;            ///< ranks that share the layers; null: none
-  int place = 0;                              ///< of this rank among them
+  RunLayout layout{};               ///< of each block's parameters
+  TensorGroup<D>* group = nullptr;  ///< ranks that share the layers; null: none
+  int place = 0;                    ///< of this rank among them
 };
 
 }  // namespace octavo

@@ -4,6 +4,7 @@
 
 #include <octavo/gemm/gemm.hpp>
 #include <octavo/kernels/quantize.hpp>
+#include <octavo/kernels/weight_codes.hpp>
 #include <octavo/layers/layer_registry.hpp>
 #include <octavo/layers/mode.hpp>
 #include <octavo/layers/parameter.hpp>
@@ -73,10 +74,30 @@ class Linear {
         add(GemmPass::weight_gradient, backward, forward, FormatTraits<G>::name, false, dy, x)};
   }
 
-  /// Takes the memory of the weight's quantised copies, or reserves it on the stage.
+  /// The weight's number in the scaling table, if the layer casts it from BF16 by one scale; else
+  /// below 0. Once declared.
+  [[nodiscard]] Index weight_by_one_scale() const {
+    return by_one_scale ? static_cast<Index>(slots_[weight_place]) : -1;
+  }
+
+  /// Takes the memory of the weight's quantised copies, or reserves it on the stage. Where ranks
+  /// cast the weight, the row-major copy is what they send.
   /// @param weight  whose memory the layer reads from now on
   void take_weight_copies(Arena<D>& arena, const Weight& weight) {
     copies_.values = weight.weight.data();
+    if constexpr (by_one_scale) {
+      has_codes_ = weight.has_codes();
+      if (has_codes_) {
+        registry_.scaling->let_ranks_cast(slots_[weight_place]);
+        copies_.row_major = weight.codes.data();
+        if (registry_.stage == nullptr) {
+          copies_.take_transposed(arena, MemoryKind::quantized_weights, Out, In);
+        } else {
+          registry_.stage->reserve(WeightMemory::element_bytes(Out, In), 0);
+        }
+        return;
+      }
+    }
     if (registry_.stage == nullptr) {
       copies_.take_row_major(arena, MemoryKind::quantized_weights, Out, In);
       copies_.take_transposed(arena, MemoryKind::quantized_weights, Out, In);
@@ -88,10 +109,12 @@ class Linear {
   }
 
   /// Quantises the weight: once an optimizer step, and before an evaluation. Where copies are made
-  /// for each GEMM, the next forward does and records.
+  /// for each GEMM, the next forward does and records. What ranks have cast is transposed.
   template <class M>
   void quantize_weight(const Context<D>& context) {
-    if (registry_.stage == nullptr) {
+    if (has_codes_) {
+      if (registry_.stage == nullptr) transpose(weight_operand(false, {true, true}), context);
+    } else if (registry_.stage == nullptr) {
       quantize(weight_operand(M::records, {true, true}), context);
     } else {
       records_next_ = M::records;
@@ -169,6 +192,16 @@ class Linear {
   }
 
  private:
+  static constexpr auto weight_place = static_cast<std::size_t>(OperandKind::weight);
+  /// Whether the weight is cast from BF16 by one scale.
+  static constexpr bool by_one_scale = [] {
+    if constexpr (quantized && std::is_same_v<T, Bf16>) {
+      return std::is_same_v<OperandGranularity<P, OperandKind::weight>, PerTensor>;
+    } else {
+      return false;
+    }
+  }();
+
   static constexpr const char* forward_format() {
     if constexpr (quantized) {
       return FormatTraits<OperandFormat<P, OperandKind::input>>::name;
@@ -207,6 +240,12 @@ class Linear {
       if (registry_.stage != nullptr) {
         WeightMemory staged = copies_;
         staged.place(registry_.stage->elements(), registry_.stage->scales());
+        if (has_codes_) {
+          staged.row_major = copies_.row_major;
+          const auto operand = staged.operand(Out, In, slot(OperandKind::weight), false, {});
+          if (copies.transposed) transpose(operand, context);
+          return operand;
+        }
         auto operand = staged.operand(Out, In, slot(OperandKind::weight),
                                       std::exchange(records_next_, false), copies);
         operand.scale_is_found = std::exchange(scale_is_found_, true);
@@ -216,11 +255,17 @@ class Linear {
     }
     return weight_operand(false, copies);
   }
+  /// Makes the transposed copy of what ranks have cast.
+  static void transpose(const Operand<P, OperandKind::weight, D>& weight,
+                        const Context<D>& context) {
+    if constexpr (by_one_scale) transpose_codes(weight.row_major, weight.transposed, context);
+  }
   void count(GemmPass pass, const GemmRun& run) {
     registry_.manifest->entry(entries_[static_cast<std::size_t>(pass)]).count(run);
   }
 
   WeightMemory copies_;
+  bool has_codes_ = false;       ///< ranks cast the weight
   bool records_next_ = false;    ///< of the weight's next cast, where copies are made for each GEMM
   bool scale_is_found_ = false;  ///< since the weight was changed
   LayerRegistry<D> registry_;

@@ -24,6 +24,12 @@ struct Parameter {
   Index initialised_rows = 0;    ///< rows from here on pad the tensor and stay 0
   ParameterPart part{};          ///< that this rank has, where ranks share layers
   Index offset = 0;              ///< of the first element in its `ParameterRun`, if it is in one
+  /// Its number among the operands of the scaling table, where a linear layer casts all of it from
+  /// BF16 by one scale; else below 0.
+  Index operand = -1;
+  /// [rows, columns], its FP8 values where ranks cast it, in its run: see `RunLayout::codes`; else
+  /// empty, and of no size.
+  TensorView<E4M3, 2, D> codes;
   /// Its gradient counts in the norm: of a parameter that several ranks have, it is one's.
   bool is_counted = true;
   /// The first GEMM of a step writes over the gradient, as that of a `Linear` does. Without, layers
@@ -40,6 +46,8 @@ struct Parameter {
     return (part.is_whole() ? initialised_rows : part.live_rows) * whole[1];
   }
   [[nodiscard]] bool is_matrix() const { return weight.extent(0) > 1; }
+  /// Whether ranks cast it: also where there is no memory yet.
+  [[nodiscard]] bool has_codes() const { return codes.size() != 0; }
   [[nodiscard]] TensorView<const W, 1, D> vector() const {
     return {weight.data(), {weight.size()}};
   }
@@ -69,19 +77,32 @@ struct Parameter {
   }
 };
 
-/// Sets the weight to its initial values; a part has those of its place in the whole.
+/// Sets neighbouring elements of a weight to their initial values; a part has those of its place in
+/// the whole.
+/// @param elements  of this rank's weight, from its element `first` on
+/// @note enqueues; does not synchronise
+template <class W, class G, Device D>
+void initialize(const Parameter<W, G, D>& parameter, TensorView<W, 1, D> elements, Index first,
+                RandomStream stream, const Context<D>& context) {
+  const Index live = parameter.initialised_rows * parameter.weight.extent(1);
+  parameter.part.for_each_stripe(
+      parameter.weight.shape(), [&](Index begin, Index whole_begin, Index count) {
+        const Index from = std::clamp(first, begin, begin + count);
+        const Index to = std::clamp(first + elements.size(), begin, begin + count);
+        if (from == to) return;
+        const Index end = whole_begin + std::clamp(live - begin, Index{0}, count);
+        initialize_values(elements.rows(from - first, to - from),
+                          {parameter.initial, end, stream, whole_begin + from - begin}, context);
+      });
+}
+
+/// Sets the weight to its initial values.
 /// @note enqueues; does not synchronise
 template <class W, class G, Device D>
 void initialize(const Parameter<W, G, D>& parameter, RandomStream stream,
                 const Context<D>& context) {
   const TensorView<W, 1, D> elements{parameter.weight.data(), {parameter.weight.size()}};
-  const Index live = parameter.initialised_rows * parameter.weight.extent(1);
-  parameter.part.for_each_stripe(
-      parameter.weight.shape(), [&](Index begin, Index whole_begin, Index count) {
-        const Index end = whole_begin + std::clamp(live - begin, Index{0}, count);
-        initialize_values(elements.rows(begin, count),
-                          {parameter.initial, end, stream, whole_begin}, context);
-      });
+  initialize(parameter, elements, 0, stream, context);
 }
 
 }  // namespace octavo

@@ -29,6 +29,45 @@ namespace detail {
 
 }  // namespace detail
 
+/// How the weights of a run lie in memory.
+struct RunLayout {
+  /// Of elements that the run ends at: of `ParameterRun::alignment` for each rank that has a shard.
+  Index multiple = allocation_alignment;
+  /// Weights that a linear layer casts by one scale (`Parameter::operand`) are cast by ranks, each
+  /// its shard, which send each other FP8 values. Runs of which that sends no fewer bytes are left
+  /// as they are.
+  bool codes = false;
+  bool gathered = false;     ///< see ModelOptions::weights_are_gathered
+  bool keeps_codes = false;  ///< for a whole step, also where weights are gathered for a stage
+};
+
+/// Neighbouring weights of a run.
+template <class W, Device D>
+struct RunPart {
+  TensorView<W, 1, D> weights;  ///< [elements]
+  Index begin = 0;              ///< the first one's place in the run
+};
+
+/// Zeroes weights and what lies between them, before they get their initial values.
+/// @note enqueues; does not synchronise
+template <class W, Device D>
+void clear_weights(const RunPart<W, D>& part, const Context<D>& context) {
+  fill_zero(part.weights.data(), part.weights.bytes(), context);
+}
+
+/// Sets what the part has of a parameter of its run to the initial values.
+/// @note enqueues; does not synchronise
+template <class W, class G, Device D>
+void initialize(const Parameter<W, G, D>& parameter, const RunPart<W, D>& part, RandomStream stream,
+                const Context<D>& context) {
+  const Index end = parameter.offset + parameter.weight.size();
+  const Index from = std::clamp(part.begin, parameter.offset, end);
+  const Index to = std::clamp(part.begin + part.weights.size(), parameter.offset, end);
+  if (from == to) return;
+  initialize(parameter, part.weights.rows(from - part.begin, to - from), from - parameter.offset,
+             stream, context);
+}
+
 /// Parameters that are worked on together, such as those of a block. Their weights lie in one run
 /// of memory, their gradients in another, and so do masters and moments of an optimizer: an element
 /// has the same offset in each. So a part of a run is an offset and a length, whatever it is a part
@@ -47,23 +86,36 @@ class ParameterRun {
   static constexpr Index alignment = allocation_alignment;
 
   /// Takes the weights of parameters that were declared.
-  /// @param multiple  of elements that the run ends at: of `alignment`
-  /// @param lender    a run whose weights are never needed when this one's are, so that these can
-  ///                  take their memory if it is large enough; null: memory of their own
+  /// @param lender  a run whose weights are never needed when this one's are, so that these can
+  /// take
+  ///                their memory if it is large enough; null: memory of their own
   template <class Each>
-  void take_weights(Arena<D>& arena, const Each& each, Index multiple = alignment,
+  void take_weights(Arena<D>& arena, const Each& each, const RunLayout& layout = {},
                     const ParameterRun* lender = nullptr) {
     Index size = 0;
     each([&](Parameter<W, G, D>& parameter) {
       parameter.offset = size;
-      size += round_up(parameter.weight.size(), alignment);
+      size += room_for(parameter);
     });
-    size = round_up(size, multiple);
-    const bool borrows = lender != nullptr && lender->size() >= size;
-    weights_ = {
-        borrows ? lender->weights_.data() : arena.template take<W>(MemoryKind::weights, size),
-        {size}};
+    size = round_up(size, layout.multiple);
+    const bool has_codes = layout.codes && codes_are_fewer_bytes(each, size, layout.multiple);
+    is_whole_ = !has_codes || !layout.gathered;
+    weights_ = {nullptr, {size}};
+    if (is_whole_) {
+      weights_ = take(arena, MemoryKind::weights, size,
+                      lender == nullptr || !lender->is_whole_ ? nullptr : &lender->weights_);
+    }
+    if (has_codes) {
+      const bool lends = lender != nullptr && !layout.keeps_codes && lender->codes_.size() >= size;
+      codes_ = take(arena, MemoryKind::quantized_weights, size, lends ? &lender->codes_ : nullptr);
+      if (!is_whole_) take_rest(arena, each, lends ? lender : nullptr);
+    }
     each([&](Parameter<W, G, D>& parameter) {
+      if (has_codes && parameter.operand >= 0) {
+        parameter.codes = {part(codes_, parameter.offset), parameter.weight.shape()};
+      } else if (!is_whole_) {
+        return;
+      }
       parameter.weight = {part(weights_, parameter.offset), parameter.weight.shape()};
     });
   }
@@ -83,13 +135,6 @@ class ParameterRun {
     });
   }
 
-  /// Zeroes the weights and what lies between them. Whoever owns the run calls it once, before
-  /// weights get their initial values.
-  /// @note enqueues; does not synchronise
-  void clear_weights(const Context<D>& context) const {
-    fill_zero(weights_.data(), weights_.bytes(), context);
-  }
-
   /// Zeroes the gradients that layers add to, all but those that a GEMM overwrites, and what lies
   /// between parameters. Whoever owns the run calls it before the run's backward of a step's first
   /// micro-batch; no layer does. Neighbours are zeroed at once.
@@ -107,7 +152,7 @@ class ParameterRun {
           parameter.offset + (parameter.is_overwritten ? parameter.weight.size() : 0);
       if (from != end && end > begin) clear();
       if (from != end) begin = from;
-      end = parameter.offset + round_up(parameter.weight.size(), alignment);
+      end = parameter.offset + room_for(parameter);
     });
     end = size();
     if (end > begin) clear();
@@ -115,10 +160,66 @@ class ParameterRun {
 
   /// Elements, those between parameters included.
   [[nodiscard]] Index size() const { return weights_.size(); }
-  [[nodiscard]] TensorView<W, 1, D> weights() const { return weights_; }      ///< [size()]
+  /// [size()]; without memory where stages read FP8 values, and ranks hold shards.
+  [[nodiscard]] TensorView<W, 1, D> weights() const { return weights_; }
   [[nodiscard]] TensorView<G, 1, D> gradients() const { return gradients_; }  ///< [size()]
+  /// [size()], FP8 values at the offsets of weights; empty unless some are cast by ranks.
+  [[nodiscard]] TensorView<E4M3, 1, D> codes() const { return codes_; }
+  [[nodiscard]] bool has_codes() const { return codes_.size() != 0; }
 
  private:
+  [[nodiscard]] static Index room_for(const Parameter<W, G, D>& parameter) {
+    return round_up(parameter.weight.size(), alignment);
+  }
+
+  /// Takes memory, or that of a lender which has as much.
+  template <class T>
+  static TensorView<T, 1, D> take(Arena<D>& arena, MemoryKind kind, Index size,
+                                  const TensorView<T, 1, D>* lent) {
+    const bool borrows = lent != nullptr && lent->size() >= size;
+    return {borrows ? lent->data() : arena.template take<T>(kind, size), {size}};
+  }
+
+  /// Whether a rank that sends its shard's FP8 values, and as they are as many others as the rank
+  /// with most has, sends fewer bytes than with its weights.
+  template <class Each>
+  static bool codes_are_fewer_bytes(const Each& each, Index size, Index multiple) {
+    const Index shard = size / (multiple / alignment);
+    bool has_some = false;
+    each([&](Parameter<W, G, D>& parameter) { has_some = has_some || parameter.operand >= 0; });
+    Index most = 0;
+    for (Index begin = 0; begin < size; begin += shard) {
+      Index others = 0;
+      each([&](Parameter<W, G, D>& parameter) {
+        if (parameter.operand >= 0) return;
+        const Index end = parameter.offset + room_for(parameter);
+        others += std::clamp(end, begin, begin + shard) -
+                  std::clamp(parameter.offset, begin, begin + shard);
+      });
+      most = std::max(most, others);
+    }
+    constexpr auto bytes = static_cast<Index>(sizeof(W));
+    return has_some && shard + most * bytes < shard * bytes;
+  }
+
+  /// Takes the weights that are not cast, where nothing holds the run's.
+  template <class Each>
+  void take_rest(Arena<D>& arena, const Each& each, const ParameterRun* lender) {
+    Index size = 0;
+    const auto for_each_other = [&](const auto& body) {
+      each([&](Parameter<W, G, D>& parameter) {
+        if (parameter.operand < 0) body(parameter);
+      });
+    };
+    for_each_other([&](Parameter<W, G, D>& parameter) { size += room_for(parameter); });
+    rest_ = take(arena, MemoryKind::weights, size, lender == nullptr ? nullptr : &lender->rest_);
+    size = 0;
+    for_each_other([&](Parameter<W, G, D>& parameter) {
+      parameter.weight = {part(rest_, size), parameter.weight.shape()};
+      size += room_for(parameter);
+    });
+  }
+
   template <class T>
   static T* part(TensorView<T, 1, D> run, Index offset) {
     return run.data() == nullptr ? nullptr : run.data() + offset;
@@ -126,6 +227,9 @@ class ParameterRun {
 
   TensorView<W, 1, D> weights_;
   TensorView<G, 1, D> gradients_;
+  TensorView<E4M3, 1, D> codes_;
+  TensorView<W, 1, D> rest_;  ///< of weights that are not cast, where `weights_` has no memory
+  bool is_whole_ = true;      ///< `weights_` has memory
 };
 
 /// Where a parameter lies in its run.

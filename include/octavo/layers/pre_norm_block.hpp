@@ -59,7 +59,7 @@ class PreNormBlock {
       const Recomputation of_branch{recompute, i == count - 1};
       std::get<i>(branches_).declare(name, registry, initial, of_branch);
     });
-    run_.take_weights(arena, each_parameter(), registry.run_multiple, lender);
+    run_.take_weights(arena, each_parameter(), registry.layout, lender);
     for_each_branch([&](auto& branch) { branch.take_weight_copies(arena); });
   }
 

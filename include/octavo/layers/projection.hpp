@@ -32,6 +32,7 @@ class Projection {
     if constexpr (Bias) bias_.declare(name + ".bias", 1, Out, Initial::zeros());
     use.bias = Bias;
     layer_.declare(name, registry, use);
+    weight_.operand = layer_.weight_by_one_scale();
   }
 
   /// Says which part of the whole weight this rank has.

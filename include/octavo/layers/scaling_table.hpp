@@ -4,6 +4,7 @@
 
 #include <octavo/kernels/quantize.hpp>
 #include <octavo/kernels/step_status.hpp>
+#include <octavo/kernels/weight_codes.hpp>
 #include <octavo/memory/arena.hpp>
 
 #include <algorithm>
@@ -47,7 +48,8 @@ std::string granularity_name() {
 ///
 /// Operands with histories stand first in its arrays, a kind after the other, in the order of
 /// `OperandKind`: amaxes that ranks need the largest of are one run, those of a kind are one, and
-/// so are those that are known once all forwards are done, of inputs and weights.
+/// so are those that are known once all forwards are done, of inputs and weights. Behind them stand
+/// weights that ranks cast by a scale of their own amax, which they need the largest of earlier.
 template <Device D>
 class ScalingTable {
  public:
@@ -61,18 +63,22 @@ class ScalingTable {
     using S = typename PrecisionTraits<P>::ScalingType;
     using Format = OperandFormat<P, Kind>;
     ScalingRule rule{FormatTraits<Format>::max, history_length<S>(), 0, 0};
+    rule.power_of_two = detail::rounding_of<S> == ScaleRounding::power_of_two ? 1 : 0;
     if constexpr (detail::is_delayed<S>) {
       rule.target /= static_cast<float>(1 << S::margin);
       rule.most_recent = S::reduction == AmaxReduction::most_recent ? 1 : 0;
-      rule.power_of_two = detail::rounding_of<S> == ScaleRounding::power_of_two ? 1 : 0;
     }
     rules_.push_back(rule);
     kinds_.push_back(Kind);
+    are_cast_by_ranks_.push_back(false);
     names_.push_back(layer + "." + name_of(Kind));
     formats_.push_back(FormatTraits<Format>::name);
     granularities_.push_back(detail::granularity_name<OperandGranularity<P, Kind>>());
     return rules_.size() - 1;
   }
+
+  /// Says that ranks cast a weight which has one scale, each its shard. Comes before `take`.
+  void let_ranks_cast(std::size_t number) { are_cast_by_ranks_[number] = true; }
 
   [[nodiscard]] std::size_t size() const { return rules_.size(); }
   /// Whether scales of some operands come from histories.
@@ -98,6 +104,8 @@ class ScalingTable {
     float* history =
         state_.empty() ? nullptr : reinterpret_cast<float*>(state_.data() + history_begin);
     history_ = {history, {count, longest}};
+    found_ = {arena.template take<std::uint32_t>(MemoryKind::scaling, found_count_),
+              {found_count_}};
   }
 
   /// Gets ready for the first step.
@@ -134,6 +142,27 @@ class ScalingTable {
   [[nodiscard]] TensorView<std::uint32_t, 1, D> amaxes(OperandKind kind) const {
     const auto k = static_cast<std::size_t>(kind);
     return operands_.amax_bits.rows(kind_begins_[k], kind_begins_[k + 1] - kind_begins_[k]);
+  }
+
+  /// Of weights that ranks cast and whose scales are not from histories, the amaxes of the values
+  /// as they are now. Each rank finds those of its shards (`found_amax`); they take the largest of
+  /// theirs, and make the scales of it: `set_found_scales`.
+  [[nodiscard]] TensorView<std::uint32_t, 1, D> found_amaxes() const { return found_; }
+  /// That of operand `number`, [1]; of no size if its scale is from a history.
+  [[nodiscard]] TensorView<std::uint32_t, 1, D> found_amax(std::size_t number) const {
+    const Index place = places_[number] - kind_begins_[kinds];
+    return place < 0 ? TensorView<std::uint32_t, 1, D>() : found_.rows(place, 1);
+  }
+  /// @param record  the amaxes are recorded, as casts do in training
+  void set_found_scales(bool record, const Context<D>& context) const {
+    if (found_count_ == 0) return;
+    const Index begin = kind_begins_[kinds];
+    const ScalingArrays<D> operands{operands_.amax_bits.rows(begin, found_count_),
+                                    operands_.scales.rows(begin, found_count_),
+                                    operands_.statistics.rows(begin, found_count_)};
+    const TensorView<const std::uint32_t, 1, D> found = found_;
+    const TensorView<const ScalingRule, 1, D> rules = device_rules_.rows(begin, found_count_);
+    set_current_scales(found, operands, rules, record, context);
   }
 
   /// Moves recorded amaxes into the histories, once a step: a step's casts all have the same
@@ -237,7 +266,12 @@ class ScalingTable {
       });
       kind_begins_[k + 1] = next;
     }
-    place([&](std::size_t i) { return rules_[i].history_length == 0; });
+    const auto is_found = [&](std::size_t i) {
+      return rules_[i].history_length == 0 && are_cast_by_ranks_[i];
+    };
+    place(is_found);
+    found_count_ = next - kind_begins_[kinds];
+    place([&](std::size_t i) { return rules_[i].history_length == 0 && !is_found(i); });
   }
 
   static constexpr Index aligned(Index bytes) {
@@ -276,14 +310,17 @@ class ScalingTable {
   std::vector<std::string> names_;
   std::vector<const char*> formats_;
   std::vector<std::string> granularities_;
+  std::vector<bool> are_cast_by_ranks_;
   std::vector<Index> places_;  ///< in the arrays on the device
 
   TensorView<ScalingRule, 1, D> device_rules_;
   TensorView<std::byte, 1, D> state_;
   TensorView<std::byte, 1, D> snapshot_;
-  TensorView<std::byte, 1, D> seen_;  ///< state without histories, at the end of the last step
-  ScalingArrays<D> operands_;         ///< in `state_`
-  TensorView<float, 2, D> history_;   ///< in `state_`
+  TensorView<std::byte, 1, D> seen_;       ///< state without histories, at the end of the last step
+  ScalingArrays<D> operands_;              ///< in `state_`
+  TensorView<float, 2, D> history_;        ///< in `state_`
+  TensorView<std::uint32_t, 1, D> found_;  ///< see found_amaxes
+  Index found_count_ = 0;                  ///< of them, behind the kinds with histories
   std::array<Index, kinds + 1> kind_begins_{};  ///< first places of kinds with histories; their end
 };
 

@@ -82,16 +82,21 @@ class Decoder {
 
   /// Sets every parameter and the scaling state to their initial values, and binds the context's
   /// workspace.
-  /// @param hooks  whose `weights_written` is called for each run; see `StepHooks`
+  /// @param hooks  whose `held_weights` says which of each run's; see `StepHooks`
   void initialize_sync(std::uint64_t seed, Hooks& hooks, Context<D>& context) {
     bind(context);
     std::uint64_t stream = 0;
     for (const ModelRun<T, G, D>& in : runs_) {
-      in.run->clear_weights(context);
+      const RunPart<T, D> held = hooks.held_weights(*in.run);
+      clear_weights(held, context);
       for (const Parameter<T, G, D>* parameter : in.parameters) {
-        octavo::initialize(*parameter, RandomStream{seed, stream++}, context);
+        const RandomStream of_parameter{seed, stream++};
+        octavo::initialize(*parameter, held, of_parameter, context);
+        // What stages read until others come, in a rehearsal.
+        const bool is_apart = in.run->weights().empty() && !parameter->has_codes();
+        if (is_apart) octavo::initialize(*parameter, of_parameter, context);
       }
-      hooks.weights_written(*in.run, context);
+      if (in.run->has_codes()) fill_zero(in.run->codes().data(), in.run->codes().bytes(), context);
     }
     scaling_.initialize_sync(context);
     positions_.initialize_sync(context);
@@ -295,7 +300,10 @@ class Decoder {
         options_.weight_copies == WeightCopies::remade ? &weight_stage_ : nullptr,
         batch_,
         limits,
-        options_.run_multiple};
+        {.multiple = options_.run_multiple,
+         .codes = options_.weights_come_as_codes,
+         .gathered = options_.weights_are_gathered,
+         .keeps_codes = options_.weight_copies == WeightCopies::kept}};
     if constexpr (tensor_parallel > 1) registry.group = &group_;
     registry.place = options_.tensor_place;
     constexpr float deviation = 0.02f;
@@ -322,10 +330,10 @@ class Decoder {
       head_weight_.initialised_rows = live_vocabulary_rows();
       head_weight_.is_overwritten = true;
     }
-    head_run_.take_weights(arena, each_of_head(), options_.run_multiple);
+    const RunLayout layout{.multiple = options_.run_multiple};
+    head_run_.take_weights(arena, each_of_head(), layout);
     const bool borrows = options_.weights_are_gathered && !config.tied_embeddings;
-    embedding_run_.take_weights(arena, each_of_embedding(), options_.run_multiple,
-                                borrows ? &head_run_ : nullptr);
+    embedding_run_.take_weights(arena, each_of_embedding(), layout, borrows ? &head_run_ : nullptr);
     head_.take_weight_copies(arena, head_weight());
     list_runs();
     if constexpr (tensor_parallel > 1) {

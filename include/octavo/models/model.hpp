@@ -31,6 +31,9 @@ struct ModelOptions {
   /// `StepHooks::before_backward`), so that runs of parameters share memory as those of
   /// `weights_are_gathered` do.
   bool gradients_are_sent = false;
+  /// Weights of blocks that linear layers cast by one scale are cast by the ranks, each its shard,
+  /// and come as FP8 values: see `ParameterRun::codes`.
+  bool weights_come_as_codes = false;
   /// Elements of a run of parameters are a multiple of this, so that ranks have shards of one size.
   Index run_multiple = allocation_alignment;
   /// Of this rank in the group that shares the model's layers; see TensorParallel.

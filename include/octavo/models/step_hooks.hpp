@@ -34,12 +34,15 @@ class StepHooks {
   StepHooks& operator=(const StepHooks&) = delete;
   virtual ~StepHooks() = default;
 
-  /// The run's weights have got their initial values, when a session is made.
-  virtual void weights_written(const Run&, const Context<D>&) {}
+  /// Which of the run's weights get their initial values here, when a session is made: all, unless
+  /// ranks hold parts.
+  [[nodiscard]] virtual RunPart<W, D> held_weights(const Run& run) const {
+    return {run.weights(), 0};
+  }
 
-  /// Before the run's weights are cast to copies that are kept, right before its forward: once a
-  /// step, in each pass of a calibration, and once before an evaluation. Not called for runs of
-  /// which no copies are kept.
+  /// Before the run's weights are cast to copies that are kept, or those transposed that ranks have
+  /// cast, right before its forward: once a step, in each pass of a calibration, and once before an
+  /// evaluation. Not called for runs of which no copies are kept.
   virtual void before_quantize(const Run&, const Context<D>&) {}
 
   /// Before a forward that reads the run's weights.

@@ -5,6 +5,7 @@
 #include <octavo/core/lane.hpp>
 #include <octavo/kernels/packed_parts.hpp>
 #include <octavo/kernels/rank_sums.hpp>
+#include <octavo/train/cast_run.hpp>
 #include <octavo/train/one_rank.hpp>
 
 #include <algorithm>
@@ -21,11 +22,13 @@ namespace octavo::inline OCTAVO_ABI {
 ///   them, on a lane beside the backward, and sums what it got in FP32, in the order of ranks. So a
 ///   sum is rounded once, and has the same bits however the ranks are connected.
 /// - Right before a stage reads a run's weights, and they are not there or have moved, the shards
-///   are gathered on the lane, one run ahead of the stages.
+///   are gathered on the lane, one run ahead of the stages. With `GatherIn<E4M3>` each rank casts
+///   its shards before that, once a step: the amaxes that scales are made of are one reduction.
 ///
 /// What ranks sum and decide is the same on all of them, so they stay in step without asking.
 /// @tparam Reduce  the format that gradients travel in: `ReduceIn<…>`
-template <class Reduce = ReduceIn<>>
+/// @tparam Gather  the format that weights travel in: `GatherIn<…>`
+template <class Reduce = ReduceIn<>, class Gather = GatherIn<>>
 struct DataParallel {
   /// See OneRank::Memory.
   template <class W, class G, Device D>
@@ -35,27 +38,38 @@ struct DataParallel {
    public:
     using Gradient = typename Reduce::template Sum<G>;
     using Run = ParameterRun<W, G, D>;
+    static constexpr bool casts_weights = Gather::is_cast;
 
-    /// @throws UsageError  if the model's runs cannot be cut into equal shards
+    /// @throws UsageError   if the model's runs cannot be cut into equal shards
+    /// @throws ConfigError  if weights are to travel in FP8, and none of the model's can
     Memory(Arena<D>& arena, const ModelRuns<W, G, D>& runs, const Sharding& sharding)
         : Base(arena, runs, sharding), sharding_(sharding) {
       if (!shares()) return;
       Index largest = 0;
+      Index rest = -1;
       for (const ModelRun<W, G, D>& in : runs) {
         const Run& run = *in.run;
         require<UsageError>(run.size() % (Run::alignment * sharding_.ranks) == 0, "a run of ",
                             run.size(), " elements cannot be shared by ", sharding_.ranks,
                             " ranks; lay it out with ModelOptions::run_multiple");
         const Index size = run.size() / sharding_.ranks;
-        Shared shared{&run, shard_of(run.weights()), {}};
+        Shared shared{&run, shard_of(run.weights()), {}, {}};
         if (sharding_.shards_weights()) {
           shared.weights = {arena.template take<W>(MemoryKind::weights, size), {size}};
+        }
+        if (run.has_codes()) {
+          shared.cast = {in, shared.weights, take_codes(arena, run), sharding_};
+          rest = std::max(rest, shared.cast.rest_size());
         }
         shared.gradients = {arena.template take<Gradient>(MemoryKind::gradients, size), {size}};
         runs_.push_back(shared);
         largest = std::max(largest, run.size());
       }
       constexpr auto kind = MemoryKind::communication;
+      if (casts_weights && sharding_.ranks > 1) {
+        detail::require_casts(rest >= 0);
+        rest_ = {arena.template take<W>(kind, rest), {rest}};
+      }
       if constexpr (Reduce::is_packed) {
         const Index bytes = sharding_.ranks * PackedPart::bytes(largest / sharding_.ranks);
         packed_ = {arena.template take<std::byte>(kind, bytes), {bytes}};
@@ -87,6 +101,7 @@ struct DataParallel {
       const Run* run;
       TensorView<W, 1, D> weights;           ///< [a shard], this rank's
       TensorView<Gradient, 1, D> gradients;  ///< [a shard], summed over ranks
+      CastRun<W, G, D> cast;                 ///< empty: weights travel as they are
     };
 
     /// Whether there is anything to send or to sum.
@@ -98,8 +113,16 @@ struct DataParallel {
       const Index size = run.size() / sharding_.ranks;
       return run.rows(size * sharding_.rank, size);
     }
+    /// FP8 values of this rank's shard.
+    [[nodiscard]] TensorView<E4M3, 1, D> take_codes(Arena<D>& arena, const Run& run) const {
+      const TensorView<E4M3, 1, D> shard = shard_of(run.codes());
+      if (!sharding_.shards_weights()) return shard;
+      return {arena.template take<E4M3>(MemoryKind::quantized_weights, shard.size()),
+              shard.shape()};
+    }
     Sharding sharding_;
     std::vector<Shared> runs_;  ///< in the order of forwards; empty where nothing is shared
+    TensorView<W, 1, D> rest_;  ///< of weights that travel beside FP8 values
     TensorView<std::byte, 1, D> packed_;    ///< [of the largest run], empty unless packed
     TensorView<std::byte, 1, D> received_;  ///< [of the largest run], gradients from all ranks
     TensorView<double, 2, D> sums_;         ///< [ranks, StepStatus::sums]
@@ -111,6 +134,7 @@ struct DataParallel {
     using Base = Memory<W, G, D>;
     using Base::packed_;
     using Base::received_;
+    using Base::rest_;
     using Base::runs_;
     using Base::shard_of;
     using Base::sharding_;
@@ -143,14 +167,49 @@ struct DataParallel {
       return total;
     }
 
-    void rehearse(bool rehearses) override { rehearses_ = rehearses; }
+    void rehearse(bool rehearses) override {
+      rehearses_ = rehearses;
+      weights_moved();
+    }
 
     void weights_moved() override {
       for (Progress& progress : progress_) progress.weights = Weights::absent;
     }
     void gather_weights(const Context<D>&) override {
       if (!weights_are_whole()) return;
-      for (std::size_t i = 0; i < runs_.size(); ++i) gather(i, 1);
+      for (std::size_t i = 0; i < runs_.size(); ++i) {
+        if (runs_[i].cast.empty()) {
+          gather(i, 1);
+        } else {  // stages have its FP8 values only
+          gather_values(runs_[i], forked());
+          lane_->join();
+        }
+      }
+    }
+
+    void cast_weights(const ScalingTable<D>& scaling, bool records,
+                      const Context<D>& context) override {
+      if constexpr (Base::casts_weights && std::is_same_v<W, Bf16>) {
+        const auto for_each_cast = [&](const auto& body) {
+          for (std::size_t i = 0; i < runs_.size(); ++i) {
+            if (!runs_[i].cast.empty()) body(runs_[i].cast, progress_[i]);
+          }
+        };
+        if (const TensorView<std::uint32_t, 1, D> amaxes = scaling.found_amaxes();
+            amaxes.size() != 0) {
+          fill_zero(amaxes.data(), amaxes.bytes(), context);
+          for_each_cast([&](const auto& cast, Progress&) { cast.find_amaxes(scaling, context); });
+          if (!rehearses_) {
+            const auto span = this->timeline().communication("stages", "amaxes", nullptr, context);
+            ranks_->all_reduce_max(amaxes, "amaxes of weights", context);
+          }
+          scaling.set_found_scales(records, context);
+        }
+        for_each_cast([&](const auto& cast, Progress& progress) {
+          cast.cast(scaling, records, context);
+          progress.weights = Weights::absent;
+        });
+      }
     }
     void begin_micro_batch(Index number, const Context<D>& context) override {
       accumulates_ = sharding_.reduces_each_micro_batch() && number > 0;
@@ -158,11 +217,10 @@ struct DataParallel {
       if (accumulates_ && !sharding_.shards_gradients()) join(context);
     }
 
-    void weights_written(const Run& run, const Context<D>& context) override {
-      if (weights_are_whole()) return;
-      const Shared& shared = runs_[number_of(run)];
-      copy_on_device(shared.weights.data(), shard_of(run.weights()).data(), shared.weights.bytes(),
-                     context);
+    [[nodiscard]] RunPart<W, D> held_weights(const Run& run) const override {
+      if (weights_are_whole()) return {run.weights(), 0};
+      const TensorView<W, 1, D> shard = runs_[number_of(run)].weights;
+      return {shard, sharding_.rank * shard.size()};
     }
     void before_quantize(const Run& run, const Context<D>&) override { gather(run, 1); }
     void before_forward(const Run& run, const Context<D>&) override { gather(run, 1); }
@@ -261,9 +319,10 @@ struct DataParallel {
     /// Has the run's weights, and sets those of the run that comes next on their way.
     /// @param direction  1: of forwards; -1: of backwards
     void gather(const Run& run, int direction) {
-      if (shares() && !rehearses_) gather(number_of(run), direction);
+      if (shares()) gather(number_of(run), direction);
     }
     void gather(std::size_t number, int direction) {
+      if (is_there_anyhow(number)) return;
       enqueue_gather(number);
       Progress& progress = progress_[number];
       const bool was_there = progress.weights == Weights::there;
@@ -280,20 +339,46 @@ struct DataParallel {
     }
     void enqueue_gather(std::size_t number) {
       Progress& progress = progress_[number];
-      if (progress.weights != Weights::absent) return;
+      if (progress.weights != Weights::absent || is_there_anyhow(number)) return;
       for (std::size_t other = 0; other < runs_.size(); ++other) {
         if (memory_of(other) == memory_of(number)) progress_[other].weights = Weights::absent;
       }
       progress.weights = Weights::coming;
-      const Run& run = *runs_[number].run;
-      const TensorView<const W, 1, D> own = runs_[number].weights;
+      const Shared& shared = runs_[number];
       const Context<D>& beside = forked();
-      const auto span = this->timeline().communication("lane", "gather", &run, beside);
-      ranks_->all_gather(bytes_of(own), bytes_of(run.weights()), "weights", beside);
+      if (shared.cast.empty()) {
+        gather_values(shared, beside);
+      } else {
+        const auto span = this->timeline().communication("lane", "gather", shared.run, beside);
+        const auto all_gather = [&](auto part, auto whole, const char* what) {
+          gather_bytes(bytes_of(part), bytes_of(whole), what, beside);
+        };
+        shared.cast.gather_codes(all_gather);
+        if (!rehearses_) shared.cast.gather_rest(rest_, all_gather, beside);
+      }
       lane_->mark(progress.gathered);
     }
-    [[nodiscard]] const W* memory_of(std::size_t number) const {
-      return runs_[number].run->weights().data();
+    void gather_values(const Shared& shared, const Context<D>& beside) {
+      const auto span = this->timeline().communication("lane", "gather", shared.run, beside);
+      gather_bytes(bytes_of(shared.weights), bytes_of(shared.run->weights()), "weights", beside);
+    }
+    /// In a rehearsal, this rank's part stands for those of all.
+    void gather_bytes(TensorView<const std::byte, 1, D> part, TensorView<std::byte, 1, D> whole,
+                      const char* what, const Context<D>& beside) {
+      if (!rehearses_) return ranks_->all_gather(part, whole, what, beside);
+      for (std::byte* place = whole.data(); place != whole.data() + whole.size();
+           place += part.size()) {
+        if (place != part.data()) copy_on_device(place, part.data(), part.bytes(), beside);
+      }
+    }
+    /// A rehearsal works with the initial weights where the rank has all of them.
+    [[nodiscard]] bool is_there_anyhow(std::size_t number) const {
+      return rehearses_ && runs_[number].cast.empty() && weights_are_whole();
+    }
+    [[nodiscard]] const void* memory_of(std::size_t number) const {
+      const Run& run = *runs_[number].run;
+      if (run.has_codes()) return run.codes().data();
+      return run.weights().data();
     }
 
     Communicator<D>* ranks_ = nullptr;

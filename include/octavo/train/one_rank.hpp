@@ -5,6 +5,7 @@
 #include <octavo/comm/comm.hpp>
 #include <octavo/core/timeline.hpp>
 #include <octavo/kernels/step_status.hpp>
+#include <octavo/layers/scaling_table.hpp>
 #include <octavo/memory/arena.hpp>
 #include <octavo/models/step_hooks.hpp>
 #include <octavo/train/batch.hpp>
@@ -44,6 +45,12 @@ class RankWork {
   /// Weights are no longer what the hooks saw: the optimizer has updated what this rank updates
   /// of them, some are about to be set or loaded, or a recording of the step begins.
   virtual void weights_moved() {}
+
+  /// All weights are about to be cast, once a step, in each pass of a calibration and before an
+  /// evaluation: what ranks cast of them (`ModelOptions::weights_come_as_codes`), they cast now.
+  /// @param scaling  the model's
+  /// @param records  the casts are those of a step
+  virtual void cast_weights(const ScalingTable<D>&, bool, const Context<D>&) {}
 
   /// All weights are read or written by others than stages, where they are whole. All ranks call
   /// it; it enqueues.
@@ -111,6 +118,8 @@ struct OneRank {
    public:
     /// The format of the gradients that the optimizer updates with.
     using Gradient = G;
+    /// Ranks cast weights and send each other FP8 values: see ModelOptions::weights_come_as_codes.
+    static constexpr bool casts_weights = false;
 
     /// @param runs  the model's, which outlive this
     Memory(Arena<D>&, const ModelRuns<W, G, D>& runs, const Sharding&) : runs_(&runs) {}

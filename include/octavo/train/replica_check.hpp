@@ -82,11 +82,23 @@ class ReplicaCheck {
   template <class W, class G>
   ReplicaCheck(Arena<D>& arena, const ModelRuns<W, G, D>& runs, Index every) : every_(every) {
     if (every == 0) return;
-    for (const ModelRun<W, G, D>& in : runs) {
-      names_.push_back(in.name());
-      const TensorView<W, 1, D> weights = in.run->weights();
+    const auto add = [this](std::string name, auto weights) {
+      names_.push_back(std::move(name));
       weights_.push_back({reinterpret_cast<const std::byte*>(weights.data()),
                           {static_cast<Index>(weights.bytes())}});
+    };
+    for (const ModelRun<W, G, D>& in : runs) {
+      if (!in.run->has_codes()) {
+        add(in.name(), in.run->weights());
+        continue;
+      }
+      // Of weights that ranks cast, what others have of this rank's are FP8 values.
+      add(in.name(), in.run->codes());
+      for (const Parameter<W, G, D>* parameter : in.parameters) {
+        if (parameter->has_codes()) continue;
+        const Index room = round_up(parameter->weight.size(), ParameterRun<W, G, D>::alignment);
+        add(parameter->name, in.run->weights().rows(parameter->offset, room));
+      }
     }
     const auto count = static_cast<Index>(names_.size());
     hashes_ = {arena.template take<std::uint64_t>(MemoryKind::communication, count), {count}};

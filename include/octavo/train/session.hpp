@@ -44,6 +44,7 @@ struct SessionParts {
         !model.gradients_are_sent &&
         (options.micro_batches == 1 || options.sharding.reduces_each_micro_batch());
     model.weights_are_gathered = options.sharding.shards_weights();
+    model.weights_come_as_codes = RanksPart::casts_weights && options.sharding.ranks > 1;
     model.run_multiple = options.sharding.ranks * Index{allocation_alignment};
     model.tensor_place = options.sharding.tensor_place;
     return model;
@@ -100,6 +101,15 @@ class ModelSession final : public detail::SessionCore<typename Model::DeviceType
     return decltype(parts_.optimizer)::name();
   }
   [[nodiscard]] Index head_chunks() const override { return parts_.model.head_chunks(); }
+  [[nodiscard]] Index parameters_gathered_in_fp8() const override {
+    Index parameters = 0;
+    for (const auto& in : parts_.model.runs()) {
+      for (const auto* parameter : in.parameters) {
+        if (parameter->has_codes()) parameters += parameter->whole_size();
+      }
+    }
+    return parameters;
+  }
 
   void set_weight(const std::string& name, std::span<const float> values) override {
     const auto wrong = std::find_if(values.begin(), values.end(), [](float value) {
@@ -204,6 +214,7 @@ class ModelSession final : public detail::SessionCore<typename Model::DeviceType
 
   void bind() override { parts_.model.bind(this->context()); }
   void quantize_weights(Evaluates evaluates) override {
+    parts_.ranks.cast_weights(parts_.model.scaling(), !evaluates.value, this->context());
     if (evaluates.value) {
       parts_.model.template quantize_weights<Mode::evaluate>(parts_.ranks, this->context());
     } else {

@@ -19,8 +19,8 @@ class StageHooks final : public StepHooks<W, G, D> {
   StageHooks(StepHooks<W, G, D>& hooks, Timeline<D>& timeline)
       : hooks_(hooks), timeline_(timeline) {}
 
-  void weights_written(const Run& run, const Context<D>& context) override {
-    hooks_.weights_written(run, context);
+  [[nodiscard]] RunPart<W, D> held_weights(const Run& run) const override {
+    return hooks_.held_weights(run);
   }
   void before_quantize(const Run& run, const Context<D>& context) override {
     timeline_.end_stage(context);

@@ -135,6 +135,8 @@ class TrainingSession {
   /// Of the host's memory, beside its device's.
   [[nodiscard]] virtual std::size_t allocated_host_bytes() const { return 0; }
   [[nodiscard]] virtual const ModelFacts& facts() const = 0;
+  /// Of `facts().parameters`, those that ranks send each other in FP8 (`GatherIn`).
+  [[nodiscard]] virtual Index parameters_gathered_in_fp8() const { return 0; }
   /// In a step.
   [[nodiscard]] virtual Index micro_batches() const = 0;
   [[nodiscard]] virtual std::string precision() const = 0;

@@ -21,3 +21,4 @@
 #include <octavo/kernels/cuda/step_status.cuh>
 #include <octavo/kernels/cuda/swiglu.cuh>
 #include <octavo/kernels/cuda/vocabulary_parallel.cuh>
+#include <octavo/kernels/cuda/weight_codes.cuh>

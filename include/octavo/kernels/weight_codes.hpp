@@ -1,0 +1,74 @@
+/// @file
+/// Weights that ranks cast in parts: one scale from the amaxes of all, and transposed copies of the
+/// FP8 values that arrive.
+#pragma once
+
+#include <octavo/kernels/scale.hpp>
+#include <octavo/tensor/tensor.hpp>
+
+#include <cstdint>
+
+namespace octavo::inline OCTAVO_ABI {
+
+/// Raises `amax_bits` to the bits of max |values|; those of Inf and NaN are above all others.
+/// @param values     [elements]
+/// @param amax_bits  [1]
+/// @note enqueues; does not synchronise
+template <class T, Device D>
+void raise_amax(TensorView<const T, 1, D> values, TensorView<std::uint32_t, 1, D> amax_bits,
+                const Context<D>& context) {
+  check_shape("raise_amax", "amax_bits", amax_bits, {1});
+  raise_amax_body(values, amax_bits, context);
+}
+
+/// Sets the scales of current scaling from amaxes that were found elsewhere, to the bits that
+/// `quantize` makes of a tensor with that amax.
+/// @param found      [operands], bits of their amaxes
+/// @param operands   their scaling state, of which scales are written
+/// @param rules      [operands]
+/// @param record     the slots' amaxes take in what was found
+/// @note enqueues; does not synchronise
+template <Device D>
+void set_current_scales(TensorView<const std::uint32_t, 1, D> found,
+                        const ScalingArrays<D>& operands, TensorView<const ScalingRule, 1, D> rules,
+                        bool record, const Context<D>& context) {
+  check_shape("set_current_scales", "found", found, {operands.size()});
+  check_shape("set_current_scales", "scales", operands.scales, {operands.size()});
+  check_shape("set_current_scales", "rules", rules, {operands.size()});
+  set_current_scales_body(found, operands, rules, record, context);
+}
+
+/// Writes the transposed copy of a matrix that was cast by one scale.
+/// @param codes       [rows, columns]
+/// @param transposed  [columns, rows], written
+/// @throws ShapeError  if the one has not the shape of the other, turned
+/// @note enqueues; does not synchronise
+template <class Format, Device D>
+void transpose_codes(const QuantizedView<Format, PerTensor, Layout::row_major, D>& codes,
+                     const QuantizedView<Format, PerTensor, Layout::transposed, D>& transposed,
+                     const Context<D>& context) {
+  require<ShapeError>(codes.outer() == transposed.inner() && codes.inner() == transposed.outer(),
+                      "transpose_codes: a copy of [", transposed.outer(), ", ", transposed.inner(),
+                      "] is to be written from [", codes.outer(), ", ", codes.inner(),
+                      "]; give it as many rows as that has columns");
+  if (codes.outer() == 0 || codes.inner() == 0) return;
+  transpose_codes_body(codes, transposed, context);
+}
+
+namespace detail {
+
+/// One operand's current scale, for every device.
+OCTAVO_HOST_DEVICE inline void set_scale_of(OperandScale& scaling, const ScalingRule& rule,
+                                            std::uint32_t amax_bits) {
+  scaling.scale = current_scale(rule.target, float_from_bits(amax_bits), rule.power_of_two != 0);
+#if defined(__CUDA_ARCH__)
+  scaling.scale_inverse = __fdiv_rn(1.0f, scaling.scale);
+#else
+  scaling.scale_inverse = 1.0f / scaling.scale;
+#endif
+}
+
+}  // namespace detail
+}  // namespace octavo
+
+#include <octavo/kernels/cpu/weight_codes.hpp>

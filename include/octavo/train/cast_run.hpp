@@ -1,0 +1,141 @@
+/// @file
+/// A run of parameters whose weights ranks cast, each its shard, before they send them.
+#pragma once
+
+#include <octavo/comm/sharding.hpp>
+#include <octavo/kernels/quantize.hpp>
+#include <octavo/kernels/weight_codes.hpp>
+#include <octavo/layers/parameter_run.hpp>
+#include <octavo/layers/scaling_table.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <numeric>
+#include <vector>
+
+namespace octavo::inline OCTAVO_ABI {
+
+namespace detail {
+
+/// @throws ConfigError  if weights are to travel in FP8, and none do
+inline void require_casts(bool has_some) {
+  require<ConfigError>(has_some,
+                       "weights are to travel in FP8, but the model has no block of which that "
+                       "would be fewer bytes; give its linear layers a recipe with one scale a "
+                       "tensor, delayed or tensorwise, or gather weights as they are stored");
+}
+
+}  // namespace detail
+
+/// What this rank casts of a run, and how that and all others travel: FP8 values at the offsets of
+/// weights, one byte each, and beside them, packed, what is not cast. Of no parts for a run without
+/// codes.
+template <class W, class G, Device D>
+class CastRun {
+ public:
+  CastRun() = default;
+  /// @param shard  of the run's weights, this rank's
+  /// @param codes  of its FP8 values, likewise
+  CastRun(const ModelRun<W, G, D>& in, TensorView<W, 1, D> shard, TensorView<E4M3, 1, D> codes,
+          const Sharding& sharding)
+      : run_(in.run), shard_(shard), codes_(codes), rank_(sharding.rank), ranks_(sharding.ranks) {
+    std::vector<Index> sent(static_cast<std::size_t>(ranks_));
+    for (const Parameter<W, G, D>* parameter : in.parameters) {
+      const Index begin = parameter->offset;
+      const Index end = begin + parameter->weight.size();
+      for (Index rank = begin / shard.size(); rank * shard.size() < end; ++rank) {
+        const Index from = std::max(begin, rank * shard.size());
+        const Index size = std::min(end, (rank + 1) * shard.size()) - from;
+        Index& place = sent[static_cast<std::size_t>(rank)];
+        const Part part{parameter, rank, from - begin, size, from - rank * shard.size(), place};
+        if (!parameter->has_codes()) {
+          place += round_up(size, ParameterRun<W, G, D>::alignment);
+          rest_.push_back(part);
+        } else if (rank == rank_) {
+          casts_.push_back(part);
+        }
+      }
+    }
+    rest_size_ = *std::max_element(sent.begin(), sent.end());
+  }
+
+  [[nodiscard]] bool empty() const { return run_ == nullptr; }
+  /// Elements that are not cast and go to all ranks, with what fills each rank's up to as many.
+  [[nodiscard]] Index rest_size() const { return rest_size_ * ranks_; }
+
+  /// Raises the amaxes that scales are made of to those of this rank's values.
+  void find_amaxes(const ScalingTable<D>& scaling, const Context<D>& context) const {
+    for (const Part& part : casts_) {
+      const auto amax = scaling.found_amax(static_cast<std::size_t>(part.parameter->operand));
+      if (amax.size() != 0) {
+        raise_amax<W>(shard_.rows(part.in_shard, part.size), amax, context);
+      }
+    }
+  }
+
+  /// Casts this rank's shard by the scales that are there.
+  void cast(const ScalingTable<D>& scaling, bool records, const Context<D>& context) const {
+    for (const Part& part : casts_) {
+      // One scale is of all elements, so that any shape will do, and any recipe that is given one.
+      const Index columns = std::gcd(part.size, ParameterRun<W, G, D>::alignment);
+      const Index rows = part.size / columns;
+      Operand<Fp8Recipe<Delayed>, OperandKind::weight, D> operand;
+      operand.slot = scaling.slot(static_cast<std::size_t>(part.parameter->operand));
+      operand.record = records;
+      operand.values = {shard_.rows(part.in_shard, part.size).data(), {rows, columns}};
+      operand.row_major = {codes_.rows(part.in_shard, part.size).data(),
+                           &operand.slot.scaling->scale_inverse, rows, columns};
+      quantize(operand, context);
+    }
+  }
+
+  /// Brings FP8 values of all ranks to the run's.
+  /// @param all_gather  `all_gather(part, whole, what)` gives each rank the parts of all
+  template <class AllGather>
+  void gather_codes(const AllGather& all_gather) const {
+    all_gather(codes_, run_->codes(), "FP8 weights");
+  }
+  /// Brings what is not cast to its parameters.
+  /// @param memory  [at least rest_size()], overwritten
+  template <class AllGather>
+  void gather_rest(TensorView<W, 1, D> memory, const AllGather& all_gather,
+                   const Context<D>& context) const {
+    if (rest_size_ == 0) return;
+    const auto packed = [&](const Part& part) {
+      return memory.rows(part.rank * rest_size_ + part.place, part.size);
+    };
+    for (const Part& part : rest_) {
+      if (part.rank != rank_) continue;
+      copy_on_device(packed(part).data(), shard_.rows(part.in_shard, part.size).data(),
+                     packed(part).bytes(), context);
+    }
+    all_gather(memory.rows(rank_ * rest_size_, rest_size_), memory.rows(0, rest_size()),
+               "weights beside FP8 ones");
+    for (const Part& part : rest_) {
+      copy_on_device(part.parameter->weight.data() + part.begin, packed(part).data(),
+                     packed(part).bytes(), context);
+    }
+  }
+
+ private:
+  /// Neighbouring elements of a parameter that lie in the shard of one rank.
+  struct Part {
+    const Parameter<W, G, D>* parameter;
+    Index rank;      ///< whose shard it is
+    Index begin;     ///< in the parameter
+    Index size;      ///< elements
+    Index in_shard;  ///< where they begin in the shard
+    Index place;     ///< where, among those of the rank that are not cast
+  };
+
+  const ParameterRun<W, G, D>* run_ = nullptr;
+  TensorView<W, 1, D> shard_;
+  TensorView<E4M3, 1, D> codes_;
+  Index rank_ = 0;
+  Index ranks_ = 1;
+  std::vector<Part> casts_;  ///< of this rank
+  std::vector<Part> rest_;   ///< what is not cast, of all ranks
+  Index rest_size_ = 0;      ///< elements of the rank with most
+};
+
+}  // namespace octavo

@@ -1,0 +1,94 @@
+// Casts of weights in parts on the Cuda device are those of the Cpu.
+#include "cuda_support.cuh"
+
+namespace octavo::weight_codes_cuda_test {
+
+using support::Place;
+
+class WeightCodesOnCuda : public support::OnGpu {};
+
+template <Device D>
+std::uint32_t raised(const std::vector<Bf16>& values, Index first) {
+  Place<D> place;
+  const TensorView<Bf16, 1, D> all = place.vector(values);
+  std::uint32_t* amax = place.make(std::vector<std::uint32_t>{float_bits(0.5f)});
+  raise_amax(support::constant(all.rows(first, all.size() - first)),
+             TensorView<std::uint32_t, 1, D>{amax, {1}}, place.context());
+  return place.read(amax, 1)[0];
+}
+
+TEST_F(WeightCodesOnCuda, AmaxesAreTheCpus) {
+  for (const Index size : {2, 9, 4096, 300001}) {
+    auto values = support::normal_values<Bf16>(size, 1.0f, 3);
+    for (const Index first : {0, 1}) {
+      EXPECT_EQ(raised<Cuda>(values, first), raised<Cpu>(values, first)) << size;
+    }
+    values.back() = Bf16(std::numeric_limits<float>::quiet_NaN());
+    EXPECT_EQ(raised<Cuda>(values, 0), raised<Cpu>(values, 0));
+  }
+}
+
+/// Scales and recorded amaxes after set_current_scales.
+template <Device D>
+std::vector<std::uint32_t> scales(const std::vector<float>& amaxes, bool power_of_two) {
+  Place<D> place;
+  const auto count = static_cast<Index>(amaxes.size());
+  std::vector<std::uint32_t> found;
+  for (const float amax : amaxes) found.push_back(float_bits(amax));
+  const ScalingArrays<D> operands{
+      place.vector(std::vector<std::uint32_t>(amaxes.size(), float_bits(1.0f))),
+      place.vector(std::vector<OperandScale>(amaxes.size(), OperandScale{7, 7, 7, 7})),
+      place.vector(std::vector<OperandStatistics>(amaxes.size()))};
+  const std::vector<ScalingRule> rules(amaxes.size(),
+                                       ScalingRule{448.0f, 0, 0, power_of_two ? 1 : 0});
+  set_current_scales(support::constant(place.vector(found)), operands,
+                     support::constant(place.vector(rules)), true, place.context());
+  std::vector<std::uint32_t> bits = place.read(operands.amax_bits);
+  for (const OperandScale& scale : place.read(operands.scales)) {
+    bits.insert(bits.end(), {float_bits(scale.scale), float_bits(scale.scale_inverse)});
+  }
+  EXPECT_EQ(bits.size(), static_cast<std::size_t>(3 * count));
+  return bits;
+}
+
+TEST_F(WeightCodesOnCuda, ScalesAreTheCpus) {
+  const std::vector<float> amaxes{
+      0.0f, 1e-38f, 0.0123f, 3.0f, 448.0f, 5e4f, std::numeric_limits<float>::infinity()};
+  for (const bool power_of_two : {false, true}) {
+    EXPECT_EQ(scales<Cuda>(amaxes, power_of_two), scales<Cpu>(amaxes, power_of_two));
+  }
+}
+
+template <Device D>
+std::vector<std::uint8_t> turned(const std::vector<E4M3>& codes, Index rows, Index columns,
+                                 Index begin) {
+  Place<D> place;
+  E4M3* target = place.template make_poisoned<E4M3>(rows * columns);
+  transpose_codes(
+      QuantizedView<E4M3, PerTensor, Layout::row_major, D>{place.make(codes) + begin, nullptr, rows,
+                                                           columns},
+      QuantizedView<E4M3, PerTensor, Layout::transposed, D>{target, nullptr, columns, rows},
+      place.context());
+  std::vector<std::uint8_t> bytes;
+  for (const E4M3 code : place.read(target, rows * columns)) bytes.push_back(code.bits);
+  return bytes;
+}
+
+TEST_F(WeightCodesOnCuda, TransposedCopiesAreTheCpus) {
+  // Whole tiles, whole vectors, and neither.
+  for (const auto& [rows, columns, begin] : {std::array<Index, 3>{256, 384, 0},
+                                             {16, 48, 0},
+                                             {144, 272, 0},
+                                             {128, 128, 1},
+                                             {33, 130, 0},
+                                             {1, 7, 0}}) {
+    std::vector<E4M3> codes(static_cast<std::size_t>(begin + rows * columns));
+    for (std::size_t i = 0; i < codes.size(); ++i) {
+      codes[i].bits = static_cast<std::uint8_t>(i * 37 % 251);
+    }
+    EXPECT_EQ(turned<Cuda>(codes, rows, columns, begin), turned<Cpu>(codes, rows, columns, begin))
+        << rows << " x " << columns;
+  }
+}
+
+}  // namespace octavo::weight_codes_cuda_test

@@ -1,0 +1,277 @@
+// Weights that ranks cast before they send them: every loss, weight and scale has the bits of ranks
+// that send weights as they are stored and all cast them.
+#include <octavo/train/data_parallel.hpp>
+
+#include <gtest/gtest.h>
+
+#include <cstddef>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "support/small_model.hpp"
+#include "support/thread_ranks.hpp"
+
+namespace cast_weights_test {
+
+using namespace octavo;
+using support::TokenBatch;
+
+/// Blocks whose weights cannot travel in FP8, can with scales from histories, and with current
+/// ones.
+using Precision = Layerwise<First<1, Bf16>, Fp8Recipe<Delayed>, Last<1, Fp8Recipe<Tensorwise>>>;
+constexpr LlamaConfig shape = [] {
+  LlamaConfig deep = support::small;
+  deep.layers = 4;  // so that blocks lend each other memory
+  return deep;
+}();
+constexpr std::size_t fp8_blocks = 3;
+using Model = Llama<shape, Precision, Cpu>;
+template <class Gather>
+using Session = ModelSession<Model, AdamW<>, DataParallel<ReduceIn<>, Gather>>;
+
+struct Setting {
+  int ranks = 2;
+  Zero zero = Zero::optimizer;
+  WeightCopies copies = WeightCopies::kept;
+  Index check_replicas = 0;
+};
+
+SessionOptions options_of(const Setting& setting) {
+  SessionOptions options = support::small_options();
+  options.batch = {1, 16};
+  options.micro_batches = 2;
+  options.model.weight_copies = setting.copies;
+  options.sharding.zero = setting.zero;
+  options.check_replicas = setting.check_replicas;
+  return options;
+}
+
+/// Counts what a rank sends in all-gathers, and may turn a bit of what it gets.
+class WatchedLink final : public Communicator<Cpu> {
+ public:
+  struct Sent {
+    std::size_t calls = 0;
+    Index bytes = 0;
+  };
+
+  explicit WatchedLink(Communicator<Cpu>& ranks) : ranks_(ranks) {}
+
+  std::map<std::string, Sent> sent;  ///< by what it is called
+  std::string faulty;                ///< what arrives with a wrong bit
+
+  [[nodiscard]] int rank() const override { return ranks_.rank(); }
+  [[nodiscard]] int size() const override { return ranks_.size(); }
+  void all_gather(TensorView<const std::byte, 1, Cpu> part, TensorView<std::byte, 1, Cpu> whole,
+                  const char* what, const Context<Cpu>& context) override {
+    ranks_.all_gather(part, whole, what, context);
+    ++sent[what].calls;
+    sent[what].bytes += part.size();
+    if (faulty == what) whole.data()[0] ^= std::byte{0x10};  // of rank 0's, where a norm begins
+  }
+  void all_to_all(TensorView<const std::byte, 1, Cpu> parts, TensorView<std::byte, 1, Cpu> received,
+                  const char* what, const Context<Cpu>& context) override {
+    ranks_.all_to_all(parts, received, what, context);
+  }
+  void all_reduce_max(TensorView<std::uint32_t, 1, Cpu> values, const char* what,
+                      const Context<Cpu>& context) override {
+    ++sent[what].calls;
+    ranks_.all_reduce_max(values, what, context);
+  }
+  void all_gather_host_sync(std::span<const std::byte> part, std::span<std::byte> whole,
+                            const char* what) override {
+    ranks_.all_gather_host_sync(part, whole, what);
+  }
+  [[nodiscard]] std::unique_ptr<Communicator<Cpu>> split(int group) override {
+    return ranks_.split(group);
+  }
+
+ private:
+  Communicator<Cpu>& ranks_;
+};
+
+template <class Gather>
+StepResult take_step(Session<Gather>& session, int rank, unsigned step) {
+  const TokenBatch batch =
+      support::make_batch(32, shape.vocabulary, 100 * step + static_cast<unsigned>(rank));
+  return session.step({batch.tokens, batch.targets}, 3e-3);
+}
+
+template <class Gather>
+double validate(Session<Gather>& session) {
+  const TokenBatch batch = support::make_batch(16, shape.vocabulary, 7);
+  return session.evaluate({batch.tokens, batch.targets}).mean();
+}
+
+/// What one rank knows of a run.
+struct Outcome {
+  std::vector<double> numbers;
+  SavedState state;
+  std::vector<float> amaxes;
+  bool operator==(const Outcome&) const = default;
+};
+
+/// Trains with evaluations on the way.
+template <class Gather>
+std::vector<Outcome> train(const Setting& setting) {
+  std::vector<Outcome> outcomes(static_cast<std::size_t>(setting.ranks));
+  support::on_ranks(setting.ranks, [&](support::ThreadComm& ranks) {
+    Context<Cpu> context{1};
+    Session<Gather> session(options_of(setting), context, ranks);
+    Outcome& outcome = outcomes[static_cast<std::size_t>(ranks.rank())];
+    outcome.numbers.push_back(validate(session));
+    for (unsigned step = 0; step < 2; ++step) {
+      const StepResult result = take_step(session, ranks.rank(), step);
+      EXPECT_FALSE(result.skipped);
+      outcome.numbers.insert(outcome.numbers.end(), {result.loss, result.gradient_norm});
+      if (step == 0) outcome.numbers.push_back(validate(session));
+    }
+    for (const OperandReport& operand : session.operands()) outcome.amaxes.push_back(operand.amax);
+    outcome.numbers.push_back(validate(session));
+    outcome.state = save_state_sync(session.state());
+  });
+  return outcomes;
+}
+
+TEST(CastWeights, HaveTheBitsOfThoseThatAreCastWhereTheyAreRead) {
+  for (const Zero zero : {Zero::optimizer, Zero::gradients, Zero::weights}) {
+    for (const int ranks : {2, 4}) {
+      const auto expected = train<GatherIn<>>({.ranks = ranks, .zero = zero});
+      EXPECT_NE(expected[0].numbers.back(), expected[0].numbers.front());
+      for (const WeightCopies copies : {WeightCopies::kept, WeightCopies::remade}) {
+        if (ranks == 4 && (copies == WeightCopies::remade) != (zero == Zero::weights)) continue;
+        const auto cast = train<GatherIn<E4M3>>({.ranks = ranks, .zero = zero, .copies = copies});
+        EXPECT_TRUE(cast == expected)
+            << ranks << " ranks, ZeRO-" << static_cast<int>(zero)
+            << (copies == WeightCopies::kept ? ", kept copies" : ", copies made for each GEMM");
+      }
+    }
+  }
+}
+
+/// What rank 0 sends in a step after the first.
+template <class Gather>
+std::map<std::string, WatchedLink::Sent> sent_in_a_step(const Setting& setting) {
+  std::map<std::string, WatchedLink::Sent> sent;
+  support::on_ranks(setting.ranks, [&](support::ThreadComm& ranks) {
+    Context<Cpu> context{1};
+    WatchedLink link(ranks);
+    Session<Gather> session(options_of(setting), context, link);
+    (void)take_step(session, ranks.rank(), 0);
+    link.sent.clear();
+    (void)take_step(session, ranks.rank(), 1);
+    if (ranks.rank() == 0) sent = link.sent;
+  });
+  return sent;
+}
+
+TEST(CastWeights, TravelInHalfTheBytes) {
+  for (const Setting& setting : {Setting{.ranks = 4, .zero = Zero::gradients},
+                                 Setting{.zero = Zero::weights, .copies = WeightCopies::remade}}) {
+    auto stored = sent_in_a_step<GatherIn<>>(setting);
+    auto cast = sent_in_a_step<GatherIn<E4M3>>(setting);
+    EXPECT_EQ(stored.count("FP8 weights"), 0u);
+    EXPECT_GT(cast["FP8 weights"].bytes, 0);
+    EXPECT_LT(20 * cast["weights beside FP8 ones"].bytes, cast["FP8 weights"].bytes);
+    const Index saved = stored["weights"].bytes - cast["weights"].bytes;
+    if (setting.zero == Zero::weights) {  // what blocks of other kinds lend them is gathered again
+      EXPECT_GE(saved, 2 * cast["FP8 weights"].bytes);
+    } else {
+      EXPECT_EQ(saved, 2 * cast["FP8 weights"].bytes);
+    }
+  }
+}
+
+TEST(CastWeights, TravelOnceAStepWhereTheyAreKept) {
+  for (const Zero zero : {Zero::optimizer, Zero::weights}) {
+    auto sent = sent_in_a_step<GatherIn<E4M3>>({.zero = zero});
+    EXPECT_EQ(sent["FP8 weights"].calls, fp8_blocks);
+    EXPECT_EQ(sent["weights beside FP8 ones"].calls, fp8_blocks);
+    // The amaxes of all weights are one reduction, and those that histories take in another.
+    EXPECT_EQ(sent["amaxes of weights"].calls, 1u);
+    EXPECT_EQ(sent["amaxes"].calls, 1u);
+  }
+}
+
+TEST(CastWeights, GoOnFromASavedState) {
+  for (const Zero zero : {Zero::optimizer, Zero::weights}) {
+    std::vector<std::vector<double>> expected(2), resumed(2);
+    const auto go_on = [](auto& session, int rank) {
+      std::vector<double> losses;
+      for (unsigned step = 1; step < 4; ++step) {
+        losses.push_back(take_step(session, rank, step).loss);
+      }
+      return losses;
+    };
+    support::on_ranks(2, [&](support::ThreadComm& ranks) {
+      Context<Cpu> context{1};
+      const auto rank = static_cast<std::size_t>(ranks.rank());
+      SessionOptions options = options_of({.zero = zero});
+      Session<GatherIn<E4M3>> session(options, context, ranks);
+      (void)take_step(session, ranks.rank(), 0);
+      const SavedState saved = save_state_sync(session.state());
+      expected[rank] = go_on(session, ranks.rank());
+      options.seed = 99;
+      Session<GatherIn<E4M3>> other(options, context, ranks);
+      const double before = validate(other);
+      load_state_sync(saved, other.state());
+      EXPECT_NE(validate(other), before);
+      resumed[rank] = go_on(other, ranks.rank());
+    });
+    EXPECT_EQ(resumed, expected);  // an evaluation before leaves no amax
+  }
+}
+
+TEST(CastWeights, AreComparedAmongRanks) {
+  for (const char* faulty : {"", "FP8 weights", "weights beside FP8 ones"}) {
+    std::vector<std::string> errors(4);
+    support::on_ranks(4, [&](support::ThreadComm& ranks) {
+      Context<Cpu> context{1};
+      WatchedLink link(ranks);
+      Session<GatherIn<E4M3>> session(options_of({.ranks = 4, .check_replicas = 2}), context, link);
+      (void)take_step(session, ranks.rank(), 0);
+      if (ranks.rank() == 2) link.faulty = faulty;
+      try {
+        EXPECT_TRUE(take_step(session, ranks.rank(), 1).weights_hash.has_value());
+      } catch (const CommError& error) {
+        errors[static_cast<std::size_t>(ranks.rank())] = error.what();
+      }
+    });
+    for (const std::string& error : errors) {
+      const bool tells = error.find("rank 2 read other weights of 'blocks.1") != std::string::npos;
+      EXPECT_EQ(tells, *faulty != '\0') << error;
+    }
+  }
+}
+
+TEST(CastWeights, TakeTheMemoryOfWhatIsGathered) {
+  using Whole = support::SmallModel<Fp8Recipe<Delayed>>;
+  SessionOptions options = options_of({.zero = Zero::weights, .copies = WeightCopies::remade});
+  options.sharding.ranks = 8;
+  const Context<Cpu> context{1};
+  const auto stored = plan_memory<Whole, AdamW<>, DataParallel<>>(options, context);
+  const auto cast =
+      plan_memory<Whole, AdamW<>, DataParallel<ReduceIn<>, GatherIn<E4M3>>>(options, context);
+  EXPECT_LT(cast.peak, stored.peak);
+  // Two blocks are there at a time.
+  const Index block = 128 * (256 + 128 + 2 * 128 + 128);
+  EXPECT_LT(cast.bytes(MemoryKind::weights) + 2 * 2 * static_cast<std::size_t>(block),
+            stored.bytes(MemoryKind::weights) + 4096);
+}
+
+TEST(CastWeights, AreRefusedWhereNoneCanBe) {
+  SessionOptions options = options_of({});
+  options.sharding.ranks = 2;
+  const Context<Cpu> context{1};
+  const auto plan = [&] {
+    using Ranks = DataParallel<ReduceIn<>, GatherIn<E4M3>>;
+    return plan_memory<support::SmallModel<Bf16>, AdamW<>, Ranks>(options, context).peak;
+  };
+  EXPECT_THROW((void)plan(), ConfigError);
+  options.sharding.ranks = 1;
+  EXPECT_GT(plan(), 0u);
+}
+
+}  // namespace cast_weights_test
