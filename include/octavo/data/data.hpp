@@ -5,4 +5,6 @@
 #include <octavo/data/byte_tokenizer.hpp>
 #include <octavo/data/documents.hpp>
 #include <octavo/data/text.hpp>
+#include <octavo/data/token_file.hpp>
 #include <octavo/data/token_stream.hpp>
+#include <octavo/data/validation_set.hpp>
