@@ -37,6 +37,9 @@ class TokenFile final : public TokenSource {
   }
 
   [[nodiscard]] Index size() const override { return layout_.count; }
+  [[nodiscard]] std::uint64_t bytes() const { return file_.size(); }
+  /// The same for every path to the file.
+  [[nodiscard]] detail::FileIdentity identity() const { return file_.identity(); }
 
   void read(Index first, std::span<std::int32_t> tokens) const override {
     switch (layout_.type) {

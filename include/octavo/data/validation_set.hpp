@@ -44,6 +44,20 @@ struct TokenSplit {
   return {tokens.part(0, count - validation), tokens.part(count - validation, validation)};
 }
 
+/// Splits off the ends of shares, each as `split_validation` does, and joins them.
+/// @param shares  changed: what is left to train on
+/// @throws ConfigError  if the fraction is out of range, or nothing of a share would be left
+[[nodiscard]] inline Tokens split_off_validation(std::vector<TokenShare>& shares, double fraction,
+                                                 Index minimum) {
+  std::vector<Tokens> ends;
+  for (TokenShare& share : shares) {
+    TokenSplit split = split_validation(share.tokens, fraction, minimum);
+    share.tokens = std::move(split.train);
+    ends.push_back(std::move(split.validation));
+  }
+  return joined(std::move(ends));
+}
+
 /// Settings of a `ValidationSet`.
 struct ValidationOptions {
   Index sequences = 1;          ///< windows in a batch
