@@ -77,9 +77,13 @@ class OpenFile {
                      static_cast<off_t>(offset + done));
     });
     if (count == target.size()) return;
-    reading_failed(path_, message("it ends at byte ", offset + count, ", but had ", size(),
-                                  " bytes when it was opened; write it anew, and leave it alone "
-                                  "while it is read"));
+    struct stat now = status_;
+    (void)::fstat(descriptor_, &now);
+    reading_failed(
+        path_, message("bytes ", offset, " to ", offset + target.size(), " are wanted, but it has ",
+                       now.st_size, " bytes now, and had ", size(),
+                       " when it was opened; write it anew, and leave it alone "
+                       "while it is read"));
   }
 
  private:
