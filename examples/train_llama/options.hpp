@@ -146,9 +146,12 @@ inline void declare(CLI::App& app, Options& options) {
       "all "
       "or none with a weight, as in code.bin:0.3",
       data);
-  add("--validation-data", options.validation_data,
-      "files for validation, named as those of --data; then --validation-fraction is not used",
-      data);
+  // Without defaults, which config.toml could not tell from choices.
+  app.add_option(
+         "--validation-data", options.validation_data,
+         "files for validation, named as those of --data; then --validation-fraction is not "
+         "used")
+      ->group(data);
   app.add_option("--document-end", options.document_end,
                  "token that ends a document: tokens see those of their own document only; each "
                  "sequence is one unless said")

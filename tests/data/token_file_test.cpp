@@ -13,6 +13,8 @@
 #include <system_error>
 #include <vector>
 
+#include <sys/resource.h>
+
 #include "support/temporary_folder.hpp"
 
 namespace token_file_test {
@@ -144,7 +146,7 @@ TEST_F(TokenFiles, AnyPartIsReadByItself) {
 
 TEST_F(TokenFiles, JoinedAreOneAfterAnother) {
   const Tokens a = open_token_file(write("a.bin", bytes_of({1, 2, 3}, 2)), vocabulary);
-  const Tokens b = open_token_file(write("b.bin", bytes_of({4}, 2)), vocabulary);
+  const Tokens b = open_token_file(write("b.bin", bytes_of(4, 2)), vocabulary);
   const Tokens c = open_token_file(write("c.bin", bytes_of({5, 6, 7, 8}, 2)), vocabulary);
   const Tokens all = joined({a, b, c});
   ASSERT_EQ(all.size(), 8);
@@ -278,6 +280,23 @@ TEST_F(TokenFiles, AFileThatIsCutOffWhileItIsOpenIsAnError) {
               std::string::npos)
         << text;
   }
+}
+
+TEST_F(TokenFiles, MoreThanMayBeOpenAreAnErrorThatSaysSo) {
+  const fs::path path = write("train.bin", bytes_of(seven, 2));
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit few{20, before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &few), 0);
+  std::vector<Tokens> open;
+  std::string error;
+  try {
+    for (int i = 0; i < 30; ++i) open.push_back(open_token_file(path, vocabulary));
+  } catch (const IoError& caught) {
+    error = caught.what();
+  }
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_NE(error.find("raise the limit of open files (ulimit -n)"), std::string::npos) << error;
 }
 
 TEST_F(TokenFiles, MoreTokensThan32BitsCount) {

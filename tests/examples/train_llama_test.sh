@@ -264,8 +264,8 @@ refused "training data for validation" "llm_c.bin is named already" --data llm_c
   --validation-data llm_c.bin
 refused "text and tokens" "text and token files are named" --data llm_c.bin text.txt
 refused "a weight and none" "has a weight and one has none" --data llm_c.bin:0.5 shard_1.bin
-refused "a share without a batch" "shard_1.bin has 1000 tokens, but a batch of 64" --batch 64 \
-  --seq-len 32 --data llm_c.bin:0.5 --data shard_1.bin:0.5 --validation-data for_validation.bin
+refused "a share without a batch" "shard_1.bin has 1000 tokens, but a batch of 128" --batch 16 \
+  --micro-batches 8 --seq-len 32 --data llm_c.bin:0.5 --data shard_1.bin:0.5 --validation-data for_validation.bin
 refused "a file under one batch" "few.bin: has 30 tokens, but a batch needs 33" --seq-len 32 \
   --batch 1 --data llm_c.bin few.bin
 refused "a document's end without documents" "--most-documents belong together" --data text.txt \

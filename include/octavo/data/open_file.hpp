@@ -30,10 +30,12 @@ namespace detail {
 /// @param error  errno
 [[noreturn]] inline void reading_failed(const std::filesystem::path& path, int error) {
   const bool forbidden = error == EACCES || error == EPERM;
-  reading_failed(path, message(std::strerror(error),
-                               forbidden ? "; give yourself the right to read it (chmod u+r, of a "
-                                           "folder u+rx), or name another"
-                                         : ""));
+  const char* const advice =
+      forbidden
+          ? "; give yourself the right to read it (chmod u+r, of a folder u+rx), or name another"
+      : error == EMFILE ? "; each token file stays open: raise the limit of open files (ulimit -n)"
+                        : "";
+  reading_failed(path, message(std::strerror(error), advice));
 }
 
 /// What is the same for every path to one file: links of both kinds among them.
