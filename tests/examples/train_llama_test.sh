@@ -253,8 +253,8 @@ metrics mixture/metrics.jsonl '
 head, end = lines[0], of("summary")[0]
 assert (head["training_tokens"], head["validation_tokens"], head["files"]) == (5000, 400, 4), head
 assert end["sample"] == "", "tokens that are no bytes were written as text"'
-run "what a mixture was" 0 --config mixture/config.toml --out again
-metrics again/metrics.jsonl '
+run "what a mixture was" 0 --config mixture/config.toml --out mixture_again
+metrics mixture_again/metrics.jsonl '
 assert (lines[0]["training_tokens"], lines[0]["validation_tokens"]) == (5000, 400), lines[0]'
 run "JSON Lines, with documents" 0 "${tiny[@]:2}" --data lines.jsonl --document-end 0 \
   --most-documents 4 --no-out
@@ -264,8 +264,8 @@ refused "training data for validation" "llm_c.bin is named already" --data llm_c
   --validation-data llm_c.bin
 refused "text and tokens" "text and token files are named" --data llm_c.bin text.txt
 refused "a weight and none" "has a weight and one has none" --data llm_c.bin:0.5 shard_1.bin
-refused "a share without a batch" "shard_1.bin has 1000 tokens, but a batch of 128" --batch 16 \
-  --micro-batches 8 --seq-len 32 --data llm_c.bin:0.5 --data shard_1.bin:0.5 --validation-data for_validation.bin
+refused "a share without a batch" "shard_1.bin has 900 tokens, but a batch of 128" --batch 16 \
+  --micro-batches 8 --seq-len 32 --data llm_c.bin:0.5 --data shard_1.bin:0.5
 refused "a file under one batch" "few.bin: has 30 tokens, but a batch needs 33" --seq-len 32 \
   --batch 1 --data llm_c.bin few.bin
 refused "a document's end without documents" "--most-documents belong together" --data text.txt \
