@@ -12,11 +12,9 @@
 #include <train_llama/timeline.hpp>
 
 #include <cstdio>
-#include <functional>
 #include <new>
 #include <optional>
 #include <string>
-#include <string_view>
 
 namespace trainer {
 namespace {
@@ -43,9 +41,9 @@ void announce(const octavo::TrainingSession& session) {
   programs::flush_output();
 }
 
-/// Text from the trained model; a signal ends it early.
-std::string sample(octavo::TrainingSession& session, const Options& options) {
-  if (options.sample == 0) return {};
+/// Text from the trained model; a signal ends it early. None of a model whose tokens are no bytes.
+std::string sample(octavo::TrainingSession& session, const Options& options, bool is_text) {
+  if (options.sample == 0 || !is_text) return {};
   const std::vector<std::int32_t> prompt = octavo::ByteTokenizer::encode("\n");
   return octavo::ByteTokenizer::decode(octavo::generate(
       session, prompt, options.sequence_length,
@@ -93,18 +91,26 @@ std::string why_it_gave_up(const octavo::RunSummary& summary, const Report& repo
       ". Lower --learning-rate or raise --warmup");
 }
 
+/// Everything that a run is made of, before it writes its first file.
+struct Setup {
+  octavo::Data data;
+  std::unique_ptr<octavo::TokenBatches> batches;
+  std::shared_ptr<octavo::TrainingSession> session;
+  std::filesystem::path folder;
+};
+
 /// Trains until the end, a signal or too many steps that are not finite; returns the exit code.
-int train(octavo::TrainingSession& session, octavo::TokenBatches& batches, Report& report,
-          const Options& options, const Ranks& ranks) {
+int train(const Setup& setup, Report& report, const Options& options, const Ranks& ranks) {
+  octavo::TrainingSession& session = *setup.session;
   const octavo::InterruptGuard interrupt(ranks.is_first() ? acknowledgement() : "");
-  const octavo::RunSummary summary = octavo::train(session, batches,
+  const octavo::RunSummary summary = octavo::train(session, *setup.batches,
                                                    {.schedule = schedule(options),
                                                     .evaluate_every = options.evaluate_every,
                                                     .operands_every = options.operands_every,
                                                     .max_skipped = options.max_skipped},
                                                    report);
-  report.end(summary, summary.gave_up ? "" : sample(session, options), session.allocated_bytes(),
-             session.allocated_host_bytes());
+  report.end(summary, summary.gave_up ? "" : sample(session, options, setup.data.is_text),
+             session.allocated_bytes(), session.allocated_host_bytes());
   if (summary.gave_up) {
     if (ranks.is_first()) {
       fmt::print(stderr, "train_llama: {}\n", why_it_gave_up(summary, report, options));
@@ -114,23 +120,16 @@ int train(octavo::TrainingSession& session, octavo::TokenBatches& batches, Repor
   return summary.signal == 0 ? success : by_signal + summary.signal;
 }
 
-/// Everything that a run is made of, before it writes its first file.
-struct Setup {
-  octavo::Text text;
-  std::unique_ptr<octavo::TokenBatches> batches;
-  std::shared_ptr<octavo::TrainingSession> session;
-  std::filesystem::path folder;
-};
-
-/// The text and its batches. Each rank makes them for itself.
-void read_text(Setup& setup, const CLI::App& app, const Options& options, const Ranks& ranks) {
+/// The data and its batches. Each rank makes them for itself.
+void read_data(Setup& setup, const CLI::App& app, const Options& options, const Instance& instance,
+               const Ranks& ranks) {
   // Text and session may take minutes.
   if (ranks.is_first()) {
     require_free_out(options, detail::flags_file(app).file_with("out", options.out));
     require_timeline_folder(options);
   }
-  setup.text = load_text(options);
-  setup.batches = std::make_unique<octavo::TokenBatches>(make_batches(setup.text, options, ranks));
+  setup.data = load_data(options, instance.vocabulary);
+  setup.batches = std::make_unique<octavo::TokenBatches>(make_batches(setup.data, options, ranks));
 }
 
 /// The session, which ranks make together.
@@ -169,15 +168,13 @@ std::string wrong_in(const Setup& setup, const Part& part) {
 /// @throws CommError  naming ranks that were started with another program, flags or text
 void require_same(Ranks& ranks, const std::string& configuration, const Setup& setup) {
   if (ranks.size() == 1) return;
-  const auto* bytes = reinterpret_cast<const char*>(setup.text.bytes.data());
-  const std::string_view text(bytes, setup.text.bytes.size());
   octavo::require_same_on_all_ranks(
       ranks, {{"octavo", octavo::version_string},
               {"configuration", configuration},
               {"model", setup.session->manifest().text()},
               {"optimizer", setup.session->optimizer()},
-              {"text", octavo::message(text.size(), " bytes, hash ",
-                                       std::hash<std::string_view>{}(text))}});
+              {"data", octavo::message(setup.batches->training_tokens(), " tokens, hash ",
+                                       setup.batches->hash())}});
 }
 
 /// Prints what the run is, and trains.
@@ -204,15 +201,15 @@ int run(const Setup& setup, const Options& options, const Instance& instance, Ra
   fmt::print("run | {}\n", setup.folder.empty()
                                ? "writes no files (--no-out)"
                                : "kept in " + programs::visible(setup.folder.string()));
-  print_text(setup.text, *setup.batches);
+  print_data(setup.data, *setup.batches);
   if (ranks.is_first()) warn_of_warmup(options);
   announce(session);
-  report.begin(session, instance, setup.text, *setup.batches);
+  report.begin(session, instance, setup.data, *setup.batches);
   if (!options.gemm_plans.empty() && ranks.is_first()) {
     octavo::store_gemm_plans(options.gemm_plans, session.gemm_plans());
   }
   timeline.after_step(0, false);
-  return train(session, *setup.batches, report, options, ranks);
+  return train(setup, report, options, ranks);
 }
 
 /// Groups of ranks that share each layer.
@@ -246,7 +243,8 @@ int run(const CLI::App& app, Options& options) {
       if (!wrong.empty()) fmt::print(stderr, "{}{}\n", ranks->name(), wrong);
       return ranks->all_are_well(wrong.empty());
     };
-    if (!are_well_after([&] { read_text(setup, app, options, *ranks); })) return bad_input;
+    if (!are_well_after([&] { read_data(setup, app, options, *instance, *ranks); }))
+      return bad_input;
     if (!are_well_after([&] { make_session(setup, app, options, *instance, *ranks); })) {
       return bad_input;
     }

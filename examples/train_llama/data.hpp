@@ -1,4 +1,4 @@
-// The text of a run: what is read of it, and its batches.
+// The data of a run: what is read of it, and its batches.
 #pragma once
 
 #include <common/text.hpp>
@@ -9,38 +9,42 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstddef>
+#include <cstdint>
 #include <string>
 #include <vector>
 
 namespace trainer {
 
-/// Whether so many bytes are enough for validation and for the steps.
-inline bool has_room(std::size_t bytes, const Options& options) {
-  const auto all = static_cast<octavo::Index>(bytes);
+/// Whether so many tokens of --data are enough for the steps, and for validation where nothing else
+/// is named for it.
+inline bool has_room(octavo::Index all, const Options& options) {
   const auto share =
       static_cast<octavo::Index>(options.validation_fraction * static_cast<double>(all));
-  const octavo::Index train = all - std::max(share, options.sequence_length + 1);
+  octavo::Index train = all;
+  if (options.validation_data.empty()) train -= std::max(share, options.sequence_length + 1);
   return options.batch * options.micro_batches * options.ranks < train / options.sequence_length;
 }
 
-/// Throws if the text is too short for the shape of a step.
-/// @throws ConfigError  naming the text and flags that would do: the longest sequences, in as many
-///                      tokens as every precision can reduce
-inline void require_room(const octavo::Text& text, const Options& options) {
-  if (has_room(text.bytes.size(), options)) return;
+/// Throws if the data is too short for the shape of a step.
+/// @throws ConfigError  naming it and flags that would do: the longest sequences, in as many tokens
+///                      as every precision can reduce
+inline void require_room(const octavo::Data& data, const Options& options) {
+  if (data.train.size() > 1) return;  // each share has room of its own, or the stream says so
+  const octavo::Index tokens = data.train.front().tokens.size();
+  if (has_room(tokens, options)) return;
   const auto shape = [](const Options& of) {
     return octavo::message(
         "--batch ", of.batch, " --seq-len ", of.sequence_length,
         of.micro_batches == 1 ? "" : octavo::message(" --micro-batches ", of.micro_batches),
         of.ranks == 1 ? "" : octavo::message(" on ", of.ranks, " ranks"));
   };
-  std::string name = text.read.front().path.string();
-  if (text.read.size() > 1) name += octavo::message(" and ", text.read.size() - 1, " more");
+  std::string name = data.read.front().path.string();
+  if (data.read.size() > 1) name += octavo::message(" and ", data.read.size() - 1, " more");
   const auto fitting = [&](Options other) {
     constexpr octavo::Index multiple = 32;
-    const auto most = static_cast<octavo::Index>(text.bytes.size());
-    other.sequence_length = std::min(other.sequence_length, most) / multiple * multiple;
-    while (other.sequence_length > 0 && !has_room(text.bytes.size(), other)) {
+    other.sequence_length = std::min(other.sequence_length, tokens) / multiple * multiple;
+    while (other.sequence_length > 0 && !has_room(tokens, other)) {
       other.sequence_length -= multiple;
     }
     return other;
@@ -52,29 +56,42 @@ inline void require_room(const octavo::Text& text, const Options& options) {
     less = fitting(less);
   }
   throw octavo::ConfigError(octavo::message(
-      name, ": ", text.bytes.size(), " bytes are too few for ", shape(options),
+      name, ": ", tokens, data.is_text ? " bytes" : " tokens", " are too few for ", shape(options),
       " and validation; give more text", less.sequence_length == 0 ? "" : ", or " + shape(less)));
 }
 
-/// The text of a run.
+/// The data of a run.
 /// @throws ConfigError  if it is too short, with what would do
-inline octavo::Text load_text(const Options& options) {
-  octavo::Text text = octavo::load_text({options.data.begin(), options.data.end()});
-  require_room(text, options);
-  return text;
+inline octavo::Data load_data(const Options& options, octavo::Index vocabulary) {
+  octavo::DataRequest request;
+  request.train = options.data;
+  request.validation = options.validation_data;
+  request.vocabulary = vocabulary;
+  request.least_tokens = options.batch * options.sequence_length + 1;
+  if (options.document_end >= 0 && options.document_end < octavo::ByteTokenizer::vocabulary) {
+    request.between = static_cast<std::uint8_t>(options.document_end);
+  }
+  octavo::Data data = octavo::load_data(request);
+  require_room(data, options);
+  if (options.validation_data.empty()) {
+    data.validation = octavo::split_off_validation(data.train, options.validation_fraction,
+                                                   options.sequence_length + 1);
+  }
+  return data;
 }
 
 /// Its batches.
-inline octavo::TokenBatches make_batches(const octavo::Text& text, const Options& options,
+inline octavo::TokenBatches make_batches(const octavo::Data& data, const Options& options,
                                          const Ranks& ranks) {
-  return {text.bytes,
-          {.batch = {options.batch, options.sequence_length},
-           .micro_batches = options.micro_batches,
-           .rank = ranks.rank() / options.tensor_parallel,
-           .ranks = options.ranks,
-           .validation_fraction = options.validation_fraction,
-           .validation_batches = options.validation_batches,
-           .seed = options.seed}};
+  octavo::TokenBatchesOptions batches;
+  batches.batch = {options.batch, options.sequence_length, options.most_documents};
+  batches.micro_batches = options.micro_batches;
+  batches.rank = ranks.rank() / options.tensor_parallel;
+  batches.ranks = options.ranks;
+  batches.validation_batches = options.validation_batches;
+  batches.seed = options.seed;
+  if (options.document_end >= 0) batches.document_end = options.document_end;
+  return {data.train, data.validation, batches};
 }
 
 /// Prints how much of which files was read, or skipped and why: the first of them by name.
@@ -94,9 +111,15 @@ inline void print_files(const char* what, const char* one, const char* many,
 }
 
 /// Prints what the run is going to read.
-inline void print_text(const octavo::Text& text, const octavo::TokenBatches& batches) {
-  print_files("read", "file", "files", text.read);
-  if (!text.skipped.empty()) print_files("SKIPPED", "entry", "entries", text.skipped);
+inline void print_data(const octavo::Data& data, const octavo::TokenBatches& batches) {
+  print_files("read", "file", "files", data.read);
+  if (!data.skipped.empty()) print_files("SKIPPED", "entry", "entries", data.skipped);
+  if (data.train.size() > 1) {
+    for (const octavo::TokenShare& share : data.train) {
+      fmt::print("text |   share of weight {:g} | {} tokens of {}\n", share.weight,
+                 share.tokens.size(), programs::visible(share.name));
+    }
+  }
   fmt::print("text | {} tokens to train on, {} for validation\n", batches.training_tokens(),
              batches.validation_tokens());
 }

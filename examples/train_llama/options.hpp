@@ -7,6 +7,7 @@
 #include <octavo/octavo.hpp>
 #include <train_llama/registry.hpp>
 
+#include <cstdint>
 #include <filesystem>
 #include <limits>
 #include <memory>
@@ -37,6 +38,9 @@ struct Options {
   octavo::Index check_replicas = 0;
 
   std::vector<std::string> data;
+  std::vector<std::string> validation_data;
+  std::int32_t document_end = -1;  ///< none
+  octavo::Index most_documents = 0;
   octavo::Index batch = 8;
   octavo::Index sequence_length = 128;
   octavo::Index micro_batches = 1;
@@ -144,14 +148,32 @@ inline void declare(CLI::App& app, Options& options) {
       ->check(not_negative_whole());
 
   const std::string data = "Data";
-  add("--data", options.data, "text file or folder; required, may be given again", data);
+  add("--data", options.data,
+      "text, JSON Lines or token file, folder of text, or pattern; required, may be given again; "
+      "all "
+      "or none with a weight, as in code.bin:0.3",
+      data);
+  // Without defaults, which config.toml could not tell from choices.
+  app.add_option(
+         "--validation-data", options.validation_data,
+         "files for validation, named as those of --data; then --validation-fraction is not "
+         "used")
+      ->group(data);
+  app.add_option("--document-end", options.document_end,
+                 "token that ends a document: tokens see those of their own document only; each "
+                 "sequence is one unless said")
+      ->group(data)
+      ->check(not_negative_whole());
+  add("--most-documents", options.most_documents,
+      "documents in a micro-batch, at most; with --document-end", data)
+      ->check(not_negative_whole());
   add("--batch", options.batch, "sequences in a micro-batch of a rank", data)
       ->check(at_least_one());
   add("--seq-len", options.sequence_length, "tokens in a sequence", data)->check(at_least_one());
   add("--micro-batches", options.micro_batches, "micro-batches in a step, of each rank", data)
       ->check(at_least_one());
   add("--validation-fraction", options.validation_fraction,
-      "share of the text, at its end, that is kept for validation", data)
+      "share of --data, at its end, that is kept for validation", data)
       ->check(share_above_zero());
   add("--validation-batches", options.validation_batches, "batches in an evaluation, at most", data)
       ->check(at_least_one());
@@ -286,6 +308,10 @@ inline void require_compiled(const CLI::App& app, const Choice& choice, const st
 inline void require_consistent(const CLI::App& app, const Options& options) {
   octavo::require<octavo::ConfigError>(!options.data.empty(),
                                        "--data is required: name a text file or a folder of them");
+  octavo::require<octavo::ConfigError>(
+      (options.document_end >= 0) == (options.most_documents > 0), "--document-end and ",
+      "--most-documents belong together: which token ends a document, and how many documents a "
+      "micro-batch of --batch sequences has at most; give both");
   octavo::require<octavo::ConfigError>(options.out.empty() || !options.no_out,
                                        "--out names a folder and --no-out wants none; give one");
   // Of a device that there is not no flag can be wrong.
@@ -351,7 +377,7 @@ inline SessionRequest session_request(const Options& options) {
   }
   request.formats = options.formats;
   octavo::SessionOptions& session = request.options;
-  session.batch = {options.batch, options.sequence_length};
+  session.batch = {options.batch, options.sequence_length, options.most_documents};
   session.micro_batches = options.micro_batches;
   session.model.recompute = programs::recompute_named(options.recompute);
   session.model.weight_copies = programs::weight_copies_named(options.weight_copies);

@@ -43,7 +43,7 @@ class Report final : public octavo::RunObserver {
   }
 
   void begin(const octavo::TrainingSession& session, const Instance& instance,
-             const octavo::Text& text, const octavo::TokenBatches& batches) {
+             const octavo::Data& data, const octavo::TokenBatches& batches) {
     const octavo::GemmCount gemms =
         session.manifest().planned(static_cast<std::uint64_t>(session.head_chunks()));
     write(octavo::JsonLine{}
@@ -61,8 +61,8 @@ class Report final : public octavo::RunObserver {
               .add("steps", options_.steps)
               .add("training_tokens", batches.training_tokens())
               .add("validation_tokens", batches.validation_tokens())
-              .add("files", text.read.size())
-              .add("skipped_files", text.skipped.size())
+              .add("files", data.read.size())
+              .add("skipped_files", data.skipped.size())
               .add("gemms_fp8", gemms.fp8)
               .add("gemms_total", gemms.total)
               .add("version", octavo::version_string));

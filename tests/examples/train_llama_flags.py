@@ -87,7 +87,7 @@ base = Run("the base")
 defaults = {"model": "llama_tiny", "device": "cpu", "recompute": "none", "weight-copies": "kept",
             "deterministic": False, "head-chunk": 0, "zero": 1, "gather": "stored", "tensor-parallel": 1,
             "comm-timeout": 600, "check-replicas": 0,
-            "micro-batches": 1, "validation-fraction": 0.1,
+            "micro-batches": 1, "most-documents": 0, "validation-fraction": 0.1,
             "schedule": "cosine", "final-fraction": 0.1, "decay-fraction": 0.2, "weight-decay": 0.1,
             "beta1": 0.9, "beta2": 0.95, "epsilon": 1e-8, "clip": 1, "master-weights": "auto",
             "moments": "auto", "offload": "none", "seed": 1, "max-skipped": 10, "no-out": False, "log-every": 1,

@@ -227,6 +227,54 @@ refused "a file and its folder" "texts: its texts/a.txt is named already" --data
 refused "a file by a link and its folder" "is the same file as alias/a.txt" --data alias/a.txt --data texts
 refused "a folder twice" "is the same file as texts/a.txt" --data texts --data alias
 
+# --- token files -----------------------------------------------------------------------------
+python3 - <<'PYTHON'
+import random, struct
+random.seed(3)
+def tokens(count):
+    return struct.pack(f"<{count}H", *(random.randrange(256) for _ in range(count)))
+open("llm_c.bin", "wb").write(struct.pack("<3i1012x", 20240520, 1, 3000) + tokens(3000))
+for name in ("shard_1.bin", "shard_2.bin"):
+    open(name, "wb").write(tokens(1000))
+open("for_validation.bin", "wb").write(tokens(400))
+open("few.bin", "wb").write(tokens(30))
+open("other.bin", "wb").write(struct.pack("<2000H", *[300] * 2000))
+open("lines.jsonl", "w").write('{"text": "a line, as texts are"}\n' * 100)
+PYTHON
+one_step=(--seq-len 32 --batch 1 --steps 1 --warmup 0 --precision bf16 --threads 1
+  --validation-batches 1)
+run "a mixture of token files" 0 "${one_step[@]}" --data llm_c.bin:0.75 --data 'shard_*.bin:0.25' \
+  --validation-data for_validation.bin --out mixture
+for line in "read 4 files, 11824 bytes" "  shard_2.bin | 2000 bytes" \
+  "  share of weight 0.25 | 2000 tokens of shard_*.bin" "5000 tokens to train on, 400 for validation"; do
+  grep -qxF "text | $line" out || fail "no line: text | $line"
+done
+metrics mixture/metrics.jsonl '
+head, end = lines[0], of("summary")[0]
+assert (head["training_tokens"], head["validation_tokens"], head["files"]) == (5000, 400, 4), head
+assert end["sample"] == "", "tokens that are no bytes were written as text"'
+run "what a mixture was" 0 --config mixture/config.toml --out mixture_again
+metrics mixture_again/metrics.jsonl '
+assert (lines[0]["training_tokens"], lines[0]["validation_tokens"]) == (5000, 400), lines[0]'
+run "JSON Lines, with documents" 0 "${tiny[@]:2}" --data lines.jsonl --document-end 0 \
+  --most-documents 4 --no-out
+grep -qxF "text | 1890 tokens to train on, 209 for validation" out || fail "not the texts of the lines"
+refused "a pattern without files" "absent_*.bin: the pattern matches no file" --data 'absent_*.bin'
+refused "training data for validation" "llm_c.bin is named already" --data llm_c.bin \
+  --validation-data llm_c.bin
+refused "text and tokens" "text and token files are named" --data llm_c.bin text.txt
+refused "a weight and none" "has a weight and one has none" --data llm_c.bin:0.5 shard_1.bin
+refused "a share without a batch" "shard_1.bin has 900 tokens, but a batch of 128" --batch 16 \
+  --micro-batches 8 --seq-len 32 --data llm_c.bin:0.5 --data shard_1.bin:0.5
+refused "a file under one batch" "few.bin: has 30 tokens, but a batch needs 33" --seq-len 32 \
+  --batch 1 --data llm_c.bin few.bin
+refused "a document's end without documents" "--most-documents belong together" --data text.txt \
+  --document-end 10
+case="a token outside of the vocabulary"
+run "$case" 1 "${one_step[@]}" --data other.bin --no-out
+err_is_one_line_with "other.bin: the token at byte"
+err_is_one_line_with "is 300, outside of the vocabulary of 256"
+
 # --- on a terminal ---------------------------------------------------------------------------
 case="the progress line"
 python3 - "$program" >out 2>err <<'PYTHON' || fail "the progress line is not as it should be"

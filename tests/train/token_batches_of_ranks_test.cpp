@@ -85,4 +85,54 @@ TEST(TokenBatchesOfRanks, EvaluationsAreCalledEquallyOftenAndCountEachTargetOnce
   EXPECT_EQ(total.tokens, whole.tokens);
 }
 
+/// What all ranks together are given in a step.
+std::vector<std::int32_t> step_of(std::vector<TokenBatches>& parts) {
+  Recorder all;
+  for (TokenBatches& part : parts) (void)part.step(all, 0);
+  return all.steps;
+}
+
+/// So many ranks that share four micro-batches, a mixture of two texts.
+std::vector<TokenBatches> ranks_of(const std::vector<std::uint8_t>& bytes, int ranks) {
+  std::vector<TokenBatches> parts;
+  const Tokens tokens(bytes);
+  const std::vector<TokenShare> shares{{"a", tokens.part(0, 1200), 0.8},
+                                       {"b", tokens.part(1200, 500), 0.2}};
+  for (int rank = 0; rank < ranks; ++rank)
+    parts.emplace_back(shares, tokens.part(1700, 300), options_of(rank, ranks, 4 / ranks));
+  return parts;
+}
+
+// The state that one rank saves serves any number of ranks.
+TEST(TokenBatchesOfRanks, GoOnAtAnyNumberOfRanks) {
+  const auto bytes = text();
+  auto whole = ranks_of(bytes, 1);
+  SavedState saved;
+  for (int step = 0; step < 60; ++step) {
+    auto parts = ranks_of(bytes, 1 << step % 3);
+    if (step != 0)
+      for (TokenBatches& part : parts) load_state_sync(saved, part.state());
+    EXPECT_EQ(step_of(parts), step_of(whole)) << step;
+    saved = save_state_sync(parts.front().state());
+    for (TokenBatches& part : parts) EXPECT_EQ(save_state_sync(part.state()), saved);
+    EXPECT_EQ(parts.back().epoch(), whole.front().epoch());
+  }
+}
+
+TEST(TokenBatchesOfRanks, GoOnWithTheirOwnTokensOnly) {
+  auto bytes = text();
+  auto parts = ranks_of(bytes, 1);
+  (void)step_of(parts);
+  const SavedState saved = save_state_sync(parts.front().state());
+  const std::uint64_t hash = parts.front().hash();
+  EXPECT_EQ(ranks_of(bytes, 2).back().hash(), hash);
+  bytes[300] ^= 1;
+  auto other = ranks_of(bytes, 1);
+  EXPECT_THROW(load_state_sync(saved, other.front().state()), ConfigError);
+  EXPECT_NE(other.front().hash(), hash);
+  bytes[300] ^= 1;
+  bytes[1999] ^= 1;
+  EXPECT_NE(ranks_of(bytes, 1).front().hash(), hash) << "validation counts, too";
+}
+
 }  // namespace token_batches_of_ranks_test

@@ -3,6 +3,10 @@
 #pragma once
 
 #include <octavo/data/byte_tokenizer.hpp>
+#include <octavo/data/data_files.hpp>
 #include <octavo/data/documents.hpp>
+#include <octavo/data/read_ahead.hpp>
 #include <octavo/data/text.hpp>
+#include <octavo/data/token_file.hpp>
 #include <octavo/data/token_stream.hpp>
+#include <octavo/data/validation_set.hpp>

@@ -3,14 +3,21 @@
 #pragma once
 
 #include <octavo/data/documents.hpp>
+#include <octavo/data/read_ahead.hpp>
 #include <octavo/data/token_stream.hpp>
+#include <octavo/data/validation_set.hpp>
+#include <octavo/train/state.hpp>
 #include <octavo/train/training_session.hpp>
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <limits>
+#include <memory>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 namespace octavo::inline OCTAVO_ABI {
@@ -21,51 +28,67 @@ struct TokenBatchesOptions {
   Index micro_batches = 1;           ///< of one step, of this rank
   int rank = 0;                      ///< this one of
   int ranks = 1;                     ///< so many, which have the same text and options
-  double validation_fraction = 0.1;  ///< of the tokens, at their end; at least a sequence
+  double validation_fraction = 0.1;  ///< of a text, at its end; at least a sequence
   /// Of one evaluation, at most.
   Index validation_batches = std::numeric_limits<Index>::max();
   std::uint64_t seed = 1;  ///< of the order of the steps' batches
   /// The token that ends a document of the text: tokens then see those of their own document only,
   /// and what follows a document's end is no target. The session's shape has to say how many
   /// documents a micro-batch has at most. None: each sequence is one document.
-  std::optional<std::uint8_t> document_end{};
+  std::optional<std::int32_t> document_end{};
 };
 
 /// Tokens, parted into those of steps and those of evaluations, and the buffers of one step. Ranks
 /// share both: a step's batches are those that one rank with as many micro-batches as all have
-/// would take, and each rank takes its neighbouring ones.
+/// would take, and each rank takes its neighbouring ones. While a step runs, a thread reads the
+/// batches of the next one.
 class TokenBatches {
  public:
-  /// @param tokens  that outlive this
-  /// @throws ConfigError  if there are too few of them, or more documents than the shape allows
-  TokenBatches(std::span<const std::uint8_t> tokens, const TokenBatchesOptions& options)
-      : parts_(split_validation(tokens, options.validation_fraction, options.batch.tokens + 1)),
-        stream_(parts_.train,
-                {.sequences = options.batch.sequences * options.micro_batches * options.ranks,
-                 .sequence_length = options.batch.tokens,
-                 .seed = options.seed}),
-        validation_(parts_.validation, {.sequences = options.batch.sequences,
-                                        .sequence_length = options.batch.tokens,
-                                        .max_batches = options.validation_batches}),
+  /// @param text  that outlives this; its end is for validation
+  /// @throws ConfigError  if there are too few tokens, or more documents than the shape allows
+  TokenBatches(std::span<const std::uint8_t> text, const TokenBatchesOptions& options)
+      : TokenBatches(split_validation(text, options.validation_fraction, options.batch.tokens + 1),
+                     options) {
+    if (document_end_.has_value()) require_room_for_documents(text, options.batch, *document_end_);
+  }
+
+  /// @throws ConfigError  if there are too few tokens
+  TokenBatches(const TokenSplit& split, const TokenBatchesOptions& options)
+      : TokenBatches({{"the text", split.train}}, split.validation, options) {}
+
+  /// Whether a batch has more documents than the shape allows turns out when it comes: the session
+  /// refuses it.
+  /// @param train  shares of what steps train on
+  /// @throws ConfigError  if there are too few tokens
+  TokenBatches(std::vector<TokenShare> train, const Tokens& validation,
+               const TokenBatchesOptions& options)
+      : training_tokens_(tokens_of(train)),
+        validation_tokens_(validation.size()),
+        validation_(validation, {.sequences = options.batch.sequences,
+                                 .sequence_length = options.batch.tokens,
+                                 .max_batches = options.validation_batches}),
         sequence_length_(options.batch.tokens),
         document_end_(options.document_end),
-        rows_(static_cast<std::size_t>(options.batch.rows())),
-        own_(rows_ * static_cast<std::size_t>(options.micro_batches)),
         rank_(options.rank),
         ranks_(options.ranks),
-        tokens_(own_ * static_cast<std::size_t>(options.ranks)),
+        tokens_(static_cast<std::size_t>(options.batch.rows())),
         targets_(tokens_.size()) {
-    if (document_end_.has_value())
-      require_room_for_documents(tokens, options.batch, *document_end_);
+    const Index own = options.batch.sequences * options.micro_batches;
+    TokenStream stream(std::move(train), {.sequences = own * options.ranks,
+                                          .sequence_length = options.batch.tokens,
+                                          .seed = options.seed});
+    detail::WordHash hash;
+    hash.add(stream.position().source);
+    hash.add(validation.hash());
+    hash_ = hash.value();
+    reader_ = std::make_unique<ReadAhead>(std::move(stream), own * options.rank, own);
   }
 
   /// One step on the batches that come next.
+  /// @throws IoError  if they cannot be read, or have tokens outside of the vocabulary
   [[nodiscard]] StepResult step(TrainingSession& session, double learning_rate) {
-    stream_.next(tokens_, targets_);
-    const std::size_t begin = own_ * static_cast<std::size_t>(rank_);
-    return session.step(divided(std::span(tokens_).subspan(begin, own_),
-                                std::span(targets_).subspan(begin, own_), own_),
-                        learning_rate);
+    ReadAhead::Read& read = reader_->next();
+    return session.step(divided(read.tokens, read.targets, read.tokens.size()), learning_rate);
   }
 
   /// The losses of all batches for evaluation, of all ranks. Ranks take turns with batches; those
@@ -73,32 +96,76 @@ class TokenBatches {
   /// all take part in.
   [[nodiscard]] LossSum evaluate(TrainingSession& session) {
     session.begin_evaluation();
-    const auto tokens = std::span(tokens_).first(rows_);
-    const auto targets = std::span(targets_).first(rows_);
+    const std::size_t rows = tokens_.size();
     LossSum total;
     for (Index first = 0; first < validation_.batches(); first += ranks_) {
       const Index batch = std::min(first + rank_, validation_.batches() - 1);
-      validation_.get(batch, tokens, targets);
-      if (first + rank_ != batch) std::ranges::fill(targets, ValidationSet::ignored_target);
+      validation_.get(batch, tokens_, targets_);
+      if (first + rank_ != batch) std::ranges::fill(targets_, ValidationSet::ignored_target);
       const auto left =
-          static_cast<std::size_t>(validation_.tokens()) - static_cast<std::size_t>(batch) * rows_;
-      const LossSum loss = session.evaluate(divided(tokens, targets, std::min(rows_, left)));
+          static_cast<std::size_t>(validation_.tokens()) - static_cast<std::size_t>(batch) * rows;
+      const LossSum loss = session.evaluate(divided(tokens_, targets_, std::min(rows, left)));
       total.sum += loss.sum;
       total.tokens += loss.tokens;
     }
     return session.sum_over_ranks(total);
   }
 
-  [[nodiscard]] double epoch() const { return stream_.epoch(); }
-  [[nodiscard]] double tokens_in_step() const { return static_cast<double>(tokens_.size()); }
-  [[nodiscard]] std::size_t training_tokens() const { return parts_.train.size(); }
-  [[nodiscard]] std::size_t validation_tokens() const { return parts_.validation.size(); }
+  [[nodiscard]] double epoch() const { return reader_->current().epoch; }
+  [[nodiscard]] double tokens_in_step() const {
+    return static_cast<double>(reader_->current().tokens.size()) * ranks_;
+  }
+  [[nodiscard]] std::size_t training_tokens() const {
+    return static_cast<std::size_t>(training_tokens_);
+  }
+  [[nodiscard]] std::size_t validation_tokens() const {
+    return static_cast<std::size_t>(validation_tokens_);
+  }
+  /// Of all tokens and of what decides their order: equal on ranks that train together.
+  [[nodiscard]] std::uint64_t hash() const { return hash_; }
+
+  /// Where the run stands in its tokens, behind the last step, as a part of its state: the same on
+  /// all ranks, however many they are. Loaded with other tokens, weights, seed or sequence length
+  /// it is an error. The entries point into this.
+  [[nodiscard]] std::vector<StateEntry> state() {
+    StateEntry source;
+    source.name = "data.source";
+    source.format = message("tokens of hash ", reader_->current().position.source);
+    source.read_sync = [](std::byte*) {};
+    source.write_sync = [](const std::byte*) {};
+    const TokenPosition& now = reader_->current().position;
+    StateEntry position;
+    position.name = "data.position";
+    position.format = "int64";
+    position.shape = {static_cast<Index>(now.shares.size()), 3};
+    position.bytes = now.shares.size() * sizeof(TokenPosition::Share);
+    position.read_sync = [this](std::byte* target) {
+      const auto& shares = reader_->current().position.shares;
+      std::memcpy(target, shares.data(), shares.size() * sizeof(TokenPosition::Share));
+    };
+    position.write_sync = [this](const std::byte* bytes) {
+      TokenPosition place = reader_->current().position;
+      std::memcpy(place.shares.data(), bytes, place.shares.size() * sizeof(TokenPosition::Share));
+      reader_->restore(place);
+    };
+    return {std::move(source), std::move(position)};
+  }
 
  private:
+  static_assert(sizeof(TokenPosition::Share) == 3 * sizeof(std::int64_t));
+
+  static Index tokens_of(const std::vector<TokenShare>& shares) {
+    Index tokens = 0;
+    for (const TokenShare& share : shares) tokens += share.tokens.size();
+    return tokens;
+  }
+
   /// Every batch of the run has room for its documents, whichever sequences come together.
-  static void require_room_for_documents(std::span<const std::uint8_t> tokens, BatchShape shape,
-                                         std::uint8_t document_end) {
-    const Index needed = shape.sequences * most_documents_in(tokens, shape.tokens, document_end);
+  static void require_room_for_documents(std::span<const std::uint8_t> text, BatchShape shape,
+                                         std::int32_t document_end) {
+    const auto end = static_cast<std::uint8_t>(document_end);
+    if (end != document_end) return;  // no byte: no document ends
+    const Index needed = shape.sequences * most_documents_in(text, shape.tokens, end);
     require<ConfigError>(needed <= shape.most_documents, "a batch of ", shape.sequences, " x ",
                          shape.tokens, " tokens may have up to ", needed,
                          " documents of this text, but most_documents of its shape is ",
@@ -116,17 +183,17 @@ class TokenBatches {
     return {tokens, targets, documents_};
   }
 
-  TokenSplit parts_;
-  TokenStream stream_;
+  Index training_tokens_;
+  Index validation_tokens_;
   ValidationSet validation_;
   Index sequence_length_;
-  std::optional<std::uint8_t> document_end_;
-  std::size_t rows_;
-  std::size_t own_;  ///< tokens of this rank in a step
+  std::optional<std::int32_t> document_end_;
   int rank_;
   int ranks_;
-  std::vector<std::int32_t> tokens_;
-  std::vector<std::int32_t> targets_;
+  std::uint64_t hash_ = 0;
+  std::unique_ptr<ReadAhead> reader_;
+  std::vector<std::int32_t> tokens_;   ///< of a batch for evaluation
+  std::vector<std::int32_t> targets_;  ///< of a batch for evaluation
   std::vector<Index> documents_;
 };
 

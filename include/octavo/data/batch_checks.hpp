@@ -1,0 +1,34 @@
+/// @file
+/// What all makers of batches ask of their callers.
+#pragma once
+
+#include <octavo/core/device.hpp>
+#include <octavo/core/error.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+
+namespace octavo::inline OCTAVO_ABI {
+
+namespace detail {
+
+inline void require_batch_shape(Index sequences, Index sequence_length) {
+  require<ConfigError>(sequences >= 1, "sequences is ", sequences, "; give at least 1");
+  require<ConfigError>(sequence_length >= 1, "sequence length is ", sequence_length,
+                       "; give at least 1");
+  // A batch of more tokens could not be counted, let alone allocated.
+  require<ConfigError>(sequences <= std::numeric_limits<std::int32_t>::max() / sequence_length,
+                       "a batch of ", sequences, " sequences of ", sequence_length,
+                       " tokens is too large; lower the batch or the sequence length");
+}
+
+inline void require_batch_room(std::size_t inputs, std::size_t targets, Index needed) {
+  require<ShapeError>(static_cast<Index>(inputs) == needed && static_cast<Index>(targets) == needed,
+                      "room for ", inputs, " inputs and ", targets, " targets; a batch has ",
+                      needed, " of each (sequences * sequence length)");
+}
+
+}  // namespace detail
+
+}  // namespace octavo

@@ -1,0 +1,192 @@
+/// @file
+/// From names of files, folders and patterns to the tokens of a run.
+#pragma once
+
+#include <octavo/core/error.hpp>
+#include <octavo/data/seen_files.hpp>
+#include <octavo/data/text.hpp>
+#include <octavo/data/token_file.hpp>
+#include <octavo/data/tokens.hpp>
+
+#include <algorithm>
+#include <charconv>
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <string>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include <glob.h>
+
+namespace octavo::inline OCTAVO_ABI {
+
+/// What a run is to read.
+struct DataRequest {
+  /// Files, folders of text and patterns such as "data/*.bin"; all with a weight behind a colon,
+  /// such as "code.bin:0.3", or none. Names with weights are shares of their own, in the order
+  /// here; without, all are one share, one after another.
+  std::vector<std::string> train{};
+  /// The same without weights; empty: none.
+  std::vector<std::string> validation{};
+  Index vocabulary = 256;     ///< tokens of files are below it
+  Index least_tokens = 2;     ///< a token file of fewer is refused
+  std::uint8_t between = 10;  ///< the byte between texts
+};
+
+/// What a run reads.
+struct Data {
+  std::vector<TokenShare> train;
+  Tokens validation;              ///< none where no files were named for it
+  bool is_text = false;           ///< tokens are the bytes of texts
+  std::vector<TextFile> read;     ///< in order
+  std::vector<TextFile> skipped;  ///< what folders and patterns gave beside; a folder stands once
+};
+
+namespace detail {
+
+struct WeightedName {
+  std::string name;
+  std::optional<double> weight;
+};
+
+/// Parts a weight off a name, unless there is a file of the whole name.
+inline WeightedName weighted_name(const std::string& text) {
+  const std::size_t colon = text.rfind(':');
+  std::error_code ignored;
+  if (colon == std::string::npos || std::filesystem::exists(text, ignored)) return {text, {}};
+  double weight = 0;
+  const char* end = text.data() + text.size();
+  const auto parsed = std::from_chars(text.data() + colon + 1, end, weight);
+  if (parsed.ec != std::errc() || parsed.ptr != end) return {text, {}};
+  return {text.substr(0, colon), weight};
+}
+
+/// What a pattern matches, sorted by path.
+inline std::vector<std::filesystem::path> matches_of(const std::string& pattern) {
+  glob_t found{};
+  const int status = ::glob(pattern.c_str(), GLOB_NOSORT, nullptr, &found);
+  std::vector<std::filesystem::path> paths;
+  if (status == 0) paths.assign(found.gl_pathv, found.gl_pathv + found.gl_pathc);
+  ::globfree(&found);
+  require<IoError>(status == 0 || status == GLOB_NOMATCH, pattern,
+                   ": the pattern cannot be followed; check the folders that it names");
+  require<IoError>(!paths.empty(), pattern,
+                   ": the pattern matches no file; check the path, and that its files are there");
+  std::sort(paths.begin(), paths.end());
+  return paths;
+}
+
+/// Opens what a request names.
+class DataLoader {
+ public:
+  explicit DataLoader(const DataRequest& request) : request_(request) {}
+
+  Data load() {
+    std::vector<std::string> names;
+    for (const std::string& name : request_.train) {
+      const WeightedName weighted = weighted_name(name);
+      require<ConfigError>(
+          weighted.weight.has_value() == weighted_name(request_.train.front()).weight.has_value(),
+          "one of '", request_.train.front(), "' and '", name,
+          "' has a weight and one has none; give all of them one, or none");
+      if (weighted.weight.has_value()) {
+        data_.train.push_back({weighted.name, tokens_of({weighted.name}), *weighted.weight});
+      } else {
+        names.push_back(name);
+      }
+    }
+    if (!names.empty()) data_.train.push_back({title_of(names), tokens_of(names)});
+    require<ConfigError>(!data_.train.empty(),
+                         "no text is named; give at least one file or folder");
+    if (!request_.validation.empty()) data_.validation = tokens_of(request_.validation);
+    return std::move(data_);
+  }
+
+ private:
+  static std::string title_of(const std::vector<std::string>& names) {
+    return names.size() == 1 ? names.front()
+                             : message(names.front(), " and ", names.size() - 1, " more");
+  }
+
+  /// The tokens of all that is named, one after another.
+  Tokens tokens_of(const std::vector<std::string>& names) {
+    TextReader texts(seen_, request_.between);
+    std::vector<Tokens> files;
+    for (const std::string& name : names) {
+      seen_.begin_source();
+      std::error_code ignored;
+      if (std::filesystem::exists(name, ignored) ||
+          name.find_first_of("*?[") == std::string::npos) {
+        if (is_folder(name)) {
+          texts.add_folder(name);
+        } else {
+          add_file(name, {}, texts, files);
+        }
+        continue;
+      }
+      for (const std::filesystem::path& path : matches_of(name)) {
+        if (std::filesystem::is_directory(path, ignored)) {
+          data_.skipped.push_back({path, 0, "a folder that a pattern matches"});
+        } else {
+          add_file(path, {name, true}, texts, files);
+        }
+      }
+    }
+    Text text = texts.read();
+    require_one_kind(!text.read.empty(), !files.empty(), title_of(names));
+    data_.read.insert(data_.read.end(), text.read.begin(), text.read.end());
+    data_.skipped.insert(data_.skipped.end(), text.skipped.begin(), text.skipped.end());
+    return files.empty() ? Tokens::owning(std::move(text.bytes)) : joined(std::move(files));
+  }
+
+  void add_file(const std::filesystem::path& path, const FileGroup& group, TextReader& texts,
+                std::vector<Tokens>& files) {
+    (void)is_folder(path);  // it is a file that is there
+    const auto layout = find_token_layout(path);
+    if (!layout.has_value()) return texts.add_file(path, group);
+    const auto file = std::make_shared<TokenFile>(*layout, request_.vocabulary);
+    TextFile note{layout->path, file->bytes(), seen_.add(file->identity(), path, group)};
+    const bool is_new = note.remark.empty();
+    (is_new ? data_.read : data_.skipped).push_back(std::move(note));
+    if (!is_new) return;
+    require<IoError>(file->size() >= request_.least_tokens, layout->path.string(), ": has ",
+                     file->size(), " tokens, but a batch needs ", request_.least_tokens,
+                     "; leave it out, or lower the batch or the sequence length");
+    files.emplace_back(file);
+  }
+
+  /// Tokens of a text are its bytes, those of files are whatever their tokenizer made.
+  void require_one_kind(bool has_text, bool has_files, const std::string& title) {
+    const bool is_first = !data_.is_text && !is_files_;
+    require<ConfigError>(
+        !(has_text && has_files) && (is_first || (has_text ? data_.is_text : is_files_)), title,
+        ": text and token files are named, whose tokens are not alike; "
+        "name one or the other");
+    data_.is_text = has_text;
+    is_files_ = has_files;
+  }
+
+  const DataRequest& request_;
+  SeenFiles seen_;
+  Data data_;
+  bool is_files_ = false;
+};
+
+}  // namespace detail
+
+/// Finds and opens the data of a run. Text is read whole, as `load_text` does; token files (see
+/// `find_token_layout`) are opened, and read when batches are made.
+/// @throws ConfigError  if nothing is named, something twice, in training and in validation among
+///                      it, text and token files together, or some names with weights and some not
+/// @throws IoError      naming the file, if it cannot be read or is not as its format says; if a
+///                      pattern matches none
+[[nodiscard]] inline Data load_data(const DataRequest& request) {
+  return detail::DataLoader(request).load();
+}
+
+}  // namespace octavo

@@ -1,0 +1,219 @@
+/// @file
+/// How files of tokens are laid out: those of Megatron-LM, llm.c and nanoGPT, told apart by their
+/// headers.
+#pragma once
+
+#include <octavo/core/device.hpp>
+#include <octavo/data/open_file.hpp>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <filesystem>
+#include <limits>
+#include <optional>
+#include <span>
+#include <system_error>
+
+namespace octavo::inline OCTAVO_ABI {
+
+static_assert(std::endian::native == std::endian::little,
+              "token files are little-endian; read them on such a processor");
+
+/// What a token is stored as; the numbers are Megatron's, but for the last.
+enum class TokenType : std::uint8_t { u8 = 1, i8 = 2, i16 = 3, i32 = 4, i64 = 5, u16 = 8, u32 = 9 };
+
+/// Bytes of a token.
+[[nodiscard]] constexpr std::size_t width_of(TokenType type) {
+  switch (type) {
+    case TokenType::u8:
+    case TokenType::i8:
+      return 1;
+    case TokenType::i16:
+    case TokenType::u16:
+      return 2;
+    case TokenType::i64:
+      return 8;
+    default:
+      return 4;
+  }
+}
+
+/// Where tokens lie in a file.
+struct TokenLayout {
+  std::filesystem::path path;     ///< that holds the tokens
+  std::filesystem::path said_by;  ///< that says so; another where there is an index
+  TokenType type = TokenType::u16;
+  std::uint64_t begin = 0;  ///< byte of the first token
+  Index count = 0;          ///< tokens
+};
+
+namespace detail {
+
+/// The value at byte `offset`; wherever it lies.
+template <class T>
+T value_at(const OpenFile& file, std::uint64_t offset) {
+  std::array<std::byte, sizeof(T)> bytes;
+  file.read_at(offset, bytes);
+  return std::bit_cast<T>(bytes);
+}
+
+/// Reads an array of a file piece by piece.
+/// @param see  is called with place and value of each
+template <class T, class See>
+void for_each_value(const OpenFile& file, std::uint64_t offset, std::uint64_t count,
+                    const See& see) {
+  std::array<T, 2048> values;
+  for (std::uint64_t first = 0; first < count; first += values.size()) {
+    const auto part =
+        std::span(values).first(std::min<std::uint64_t>(values.size(), count - first));
+    file.read_at(offset + first * sizeof(T), std::as_writable_bytes(part));
+    for (std::size_t i = 0; i < part.size(); ++i) see(first + i, part[i]);
+  }
+}
+
+inline constexpr std::array<char, 9> megatron_magic{'M', 'M', 'I', 'D', 'I', 'D', 'X', '\0', '\0'};
+inline constexpr std::uint64_t megatron_header_bytes = 34;
+
+inline bool begins_as_megatron_index(const OpenFile& file) {
+  return file.size() >= megatron_magic.size() &&
+         value_at<std::array<char, 9>>(file, 0) == megatron_magic;
+}
+
+/// The parts of an index of Megatron: their places are sums, which are checked to be within it.
+struct MegatronIndex {
+  TokenType type;
+  std::uint64_t sequences;
+  std::uint64_t documents;
+};
+
+inline MegatronIndex megatron_header(const OpenFile& file) {
+  const auto refuse = [&](const auto&... what) {
+    throw IoError(message(file.path().string(), what...));
+  };
+  if (!begins_as_megatron_index(file)) refuse(": no index of Megatron: byte 0 begins no MMIDIDX");
+  if (file.size() < megatron_header_bytes)
+    refuse(": has ", file.size(), " bytes, but an index's header ", megatron_header_bytes,
+           "; write it anew");
+  const auto version = value_at<std::uint64_t>(file, 9);
+  if (version != 1) refuse(": its version, at byte 9, is ", version, "; 1 can be read");
+  const auto code = value_at<std::uint8_t>(file, 17);
+  const bool is_whole = (code >= 1 && code <= 5) || code == 8;
+  if (!is_whole)
+    refuse(": the type of its tokens, at byte 17, is ", static_cast<int>(code),
+           "; whole numbers can be read: 1 to 5 and 8");
+  const MegatronIndex index{static_cast<TokenType>(code), value_at<std::uint64_t>(file, 18),
+                            value_at<std::uint64_t>(file, 26)};
+  const std::uint64_t most = file.size();  // beyond it, products could be too large to hold
+  if (index.sequences > most || index.documents > most ||
+      megatron_header_bytes + 12 * index.sequences + 8 * index.documents != file.size())
+    refuse(": has ", file.size(), " bytes, but ", index.sequences, " sequences (byte 18) and ",
+           index.documents, " documents (byte 26) take others; write it anew");
+  return index;
+}
+
+/// @throws IoError  unless sequences follow each other and documents are runs of them
+inline TokenLayout megatron_layout(const std::filesystem::path& path) {
+  const OpenFile file(path);
+  const MegatronIndex index = megatron_header(file);
+  const auto refuse = [&](const char* what, std::uint64_t offset, std::int64_t value) {
+    throw IoError(message(path.string(), ": ", what, ", at byte ", offset, ", is ", value,
+                          "; write it anew"));
+  };
+  const auto width = static_cast<std::int64_t>(width_of(index.type));
+  const std::uint64_t lengths = megatron_header_bytes;
+  const std::uint64_t pointers = lengths + 4 * index.sequences;
+  const std::uint64_t documents = pointers + 8 * index.sequences;
+  std::int64_t end = 0;  // byte of the tokens at which the next sequence begins
+  std::uint64_t chunk = 0;
+  std::array<std::int64_t, 2048> begins;
+  for_each_value<std::int32_t>(
+      file, lengths, index.sequences, [&](std::uint64_t i, std::int32_t length) {
+        if (i % begins.size() == 0) {
+          chunk = std::min<std::uint64_t>(begins.size(), index.sequences - i);
+          file.read_at(pointers + 8 * i, std::as_writable_bytes(std::span(begins).first(chunk)));
+        }
+        if (length < 0) refuse("the length of a sequence", lengths + 4 * i, length);
+        if (begins[i % begins.size()] != end)
+          refuse("the place of a sequence, which is not where the one before ends",
+                 pointers + 8 * i, begins[i % begins.size()]);
+        end += length * width;
+      });
+  std::int64_t last = 0;
+  for_each_value<std::int64_t>(
+      file, documents, index.documents, [&](std::uint64_t i, std::int64_t at) {
+        const bool fits = i == 0 ? at == 0 : at >= last;
+        const bool ends =
+            i + 1 != index.documents || at == static_cast<std::int64_t>(index.sequences);
+        if (!fits || !ends) refuse("the first sequence of a document", documents + 8 * i, at);
+        last = at;
+      });
+  std::filesystem::path tokens = path;
+  return {tokens.replace_extension(".bin"), path, index.type, 0, end / width};
+}
+
+inline constexpr std::int32_t llm_c_gpt2 = 20240520;
+inline constexpr std::int32_t llm_c_llama3 = 20240801;
+inline constexpr std::uint64_t llm_c_header_bytes = 1024;
+
+/// Looks like a date of 2024, as what llm.c writes begins with. Tokens of GPT-2 without a header
+/// cannot begin so: the first would be above 50256.
+inline bool looks_like_llm_c(std::int32_t magic) { return magic >= 20240101 && magic <= 20241231; }
+
+inline TokenLayout llm_c_layout(const OpenFile& file) {
+  const std::string name = file.path().string();
+  require<IoError>(file.size() >= llm_c_header_bytes, name, ": has ", file.size(),
+                   " bytes, but a header of llm.c ", llm_c_header_bytes, "; write it anew");
+  const auto magic = value_at<std::int32_t>(file, 0);
+  const auto version = value_at<std::int32_t>(file, 4);
+  const auto count = value_at<std::int32_t>(file, 8);
+  const bool is_gpt2 = magic == llm_c_gpt2;
+  const std::int32_t expected = is_gpt2 ? 1 : 7;
+  require<IoError>(version == expected, name, ": its version, at byte 4, is ", version,
+                   "; of files of ", magic, " version ", expected, " can be read");
+  require<IoError>(count >= 0, name, ": its number of tokens, at byte 8, is ", count,
+                   "; write it anew, in several files if they are 2^31 or more");
+  return {file.path(), file.path(), is_gpt2 ? TokenType::u16 : TokenType::u32, llm_c_header_bytes,
+          count};
+}
+
+inline TokenLayout raw_layout(const OpenFile& file) {
+  require<IoError>(file.size() % 2 == 0, file.path().string(), ": has ", file.size(),
+                   " bytes, but without a header each token is 2 bytes; write it anew");
+  return {file.path(), file.path(), TokenType::u16, 0, static_cast<Index>(file.size() / 2)};
+}
+
+}  // namespace detail
+
+/// Finds out what kind of token file `path` is, by its header:
+/// - Megatron-LM: tokens in NAME.bin, an index in NAME.idx that begins with MMIDIDX; either names
+///   both. Types of whole numbers; sequences must follow each other without a gap.
+/// - llm.c: a header of 1024 bytes that begins with 20240520 (GPT-2, 16 bits a token) or 20240801
+///   (Llama 3, 32 bits).
+/// - nanoGPT: 16 bits a token and no header, so the name has to end in .bin.
+/// @returns nothing for a file that is none of these
+/// @throws IoError  naming file and byte, if a header is damaged, or of a version or type that
+///                  cannot be read
+[[nodiscard]] inline std::optional<TokenLayout> find_token_layout(
+    const std::filesystem::path& path) {
+  const detail::OpenFile file(path);
+  const bool is_bin = path.extension() == ".bin";
+  if (path.extension() == ".idx") return detail::megatron_layout(path);
+  std::filesystem::path index = path;
+  std::error_code ignored;
+  if (is_bin && std::filesystem::exists(index.replace_extension(".idx"), ignored))
+    return detail::megatron_layout(index);
+  const auto magic = file.size() < 4 ? 0 : detail::value_at<std::int32_t>(file, 0);
+  if (magic == detail::llm_c_gpt2 || magic == detail::llm_c_llama3)
+    return detail::llm_c_layout(file);
+  if (!is_bin) return std::nullopt;
+  require<IoError>(!detail::looks_like_llm_c(magic), path.string(), ": begins with ", magic,
+                   ", as no token file of llm.c does (", detail::llm_c_gpt2, " of GPT-2, ",
+                   detail::llm_c_llama3, " of Llama 3); name a file of tokens");
+  return detail::raw_layout(file);
+}
+
+}  // namespace octavo

@@ -1,0 +1,125 @@
+/// @file
+/// Tokens that a model is evaluated on.
+#pragma once
+
+#include <octavo/core/device.hpp>
+#include <octavo/core/error.hpp>
+#include <octavo/data/batch_checks.hpp>
+#include <octavo/data/tokens.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <utility>
+#include <vector>
+
+namespace octavo::inline OCTAVO_ABI {
+
+/// The two parts of tokens.
+struct TokenSplit {
+  Tokens train;
+  Tokens validation;
+};
+
+/// Splits off the end of a text for validation.
+/// @param fraction  of the tokens that are for validation, between 0 and 1
+/// @param minimum   number of tokens that validation gets even where `fraction` gives fewer
+/// @throws ConfigError  if `fraction` is out of range, or nothing would be left to train on
+[[nodiscard]] inline TokenSplit split_validation(const Tokens& tokens, double fraction = 0.1,
+                                                 Index minimum = 2) {
+  require<ConfigError>(fraction > 0.0 && fraction < 1.0, "validation fraction is ", fraction,
+                       "; give a number between 0 and 1, such as 0.1");
+  require<ConfigError>(minimum >= 2, "minimum of validation tokens is ", minimum,
+                       "; give at least 2, an input and its target");
+  const Index count = tokens.size();
+  const auto share = static_cast<Index>(std::floor(fraction * static_cast<double>(count)));
+  const Index validation = std::max(share, minimum);
+  require<ConfigError>(validation < count, "the text has ", count, " tokens and validation needs ",
+                       validation,
+                       " of them, which leaves none to train on; give more text, or lower the "
+                       "sequence length");
+  return {tokens.part(0, count - validation), tokens.part(count - validation, validation)};
+}
+
+/// Splits off the ends of shares, each as `split_validation` does, and joins them.
+/// @param shares  changed: what is left to train on
+/// @throws ConfigError  if the fraction is out of range, or nothing of a share would be left
+[[nodiscard]] inline Tokens split_off_validation(std::vector<TokenShare>& shares, double fraction,
+                                                 Index minimum) {
+  std::vector<Tokens> ends;
+  for (TokenShare& share : shares) {
+    TokenSplit split = split_validation(share.tokens, fraction, minimum);
+    share.tokens = std::move(split.train);
+    ends.push_back(std::move(split.validation));
+  }
+  return joined(std::move(ends));
+}
+
+/// Settings of a `ValidationSet`.
+struct ValidationOptions {
+  Index sequences = 1;          ///< windows in a batch
+  Index sequence_length = 128;  ///< tokens in a window
+  Index max_batches = std::numeric_limits<Index>::max();
+};
+
+/// The same batches in every evaluation: windows in the order of the text, without overlap. Each
+/// token but the first is a target once, unless `max_batches` ends the set before. What the last
+/// batch has too much of is input 0 with target −1, which no loss counts.
+class ValidationSet {
+ public:
+  static constexpr std::int32_t ignored_target = -1;
+
+  /// @throws ConfigError  if an option is out of range, or there are fewer than two tokens
+  ValidationSet(Tokens tokens, ValidationOptions options)
+      : tokens_(std::move(tokens)), options_(options) {
+    detail::require_batch_shape(options.sequences, options.sequence_length);
+    require<ConfigError>(options.max_batches >= 1, "max_batches is ", options.max_batches,
+                         "; give at least 1");
+    require<ConfigError>(tokens_.size() >= 2, "the validation text has ", tokens_.size(),
+                         " tokens, but an input and its target need 2; give more text, or raise "
+                         "the validation fraction");
+    read_.resize(static_cast<std::size_t>(batch_tokens()) + 1);
+  }
+
+  [[nodiscard]] Index batches() const {
+    const Index targets = tokens_.size() - 1;
+    return std::min(options_.max_batches, (targets + batch_tokens() - 1) / batch_tokens());
+  }
+
+  /// Targets of all batches that a loss counts.
+  [[nodiscard]] Index tokens() const {
+    return std::min(tokens_.size() - 1, batches() * batch_tokens());
+  }
+
+  /// Fills batch `batch`, 0 ≤ batch < batches().
+  /// @param inputs   [sequences, sequence_length]
+  /// @param targets  [sequences, sequence_length]; −1 where there is none
+  /// @throws ShapeError  if there is no such batch, or a span has another size
+  /// @throws IoError     if tokens cannot be read or are outside of the vocabulary
+  void get(Index batch, std::span<std::int32_t> inputs, std::span<std::int32_t> targets) {
+    require<ShapeError>(batch >= 0 && batch < batches(), "batch ", batch, " of a set of ",
+                        batches(), "; batches count from 0");
+    detail::require_batch_room(inputs.size(), targets.size(), batch_tokens());
+    const Index first = batch * batch_tokens();
+    const auto count =
+        static_cast<std::size_t>(std::min(batch_tokens() + 1, tokens_.size() - first));
+    tokens_.read(first, std::span(read_).first(count));
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+      const bool counts = i + 1 < count;
+      inputs[i] = counts ? read_[i] : 0;
+      targets[i] = counts ? read_[i + 1] : ignored_target;
+    }
+  }
+
+ private:
+  [[nodiscard]] Index batch_tokens() const { return options_.sequences * options_.sequence_length; }
+
+  Tokens tokens_;
+  ValidationOptions options_;
+  std::vector<std::int32_t> read_;  ///< of a batch, and the target of its last token
+};
+
+}  // namespace octavo
