@@ -52,6 +52,13 @@ class JsonLine {
     return *this;
   }
 
+  /// `null`.
+  JsonLine& add(std::string_view key, std::nullptr_t) {
+    add_key(key);
+    text_ += "null";
+    return *this;
+  }
+
   /// An object.
   JsonLine& add(std::string_view key, const JsonLine& value) {
     add_key(key);

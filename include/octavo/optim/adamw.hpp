@@ -164,17 +164,21 @@ class AdamWState {
     visitor("optimizer.seed", seed_);
   }
 
-  /// Sets the master of parameter `name`, or this rank's part of it, if there are masters; waits
-  /// for it.
+  /// Sets elements of the master of parameter `name`, those that this rank has, if there are
+  /// masters; waits for it.
   /// @param name    of a parameter of the model
-  /// @param values  as many as the parameter has elements
-  void set_master_sync(const std::string& name, std::span<const float> values,
+  /// @param begin   of the first value in the parameter
+  void set_master_sync(const std::string& name, Index begin, std::span<const float> values,
                        const Context<D>& context) const {
     for (std::size_t i = 0; has_master_ && i < updates_.size(); ++i) {
       if (parameters_[i].name != name) continue;
       const TensorView<float, 1, D> master = updates_[i].master;
-      copy_to_device_sync(master.data(), values.data() + updates_[i].first_element, master.bytes(),
-                          context);
+      const Index first = updates_[i].first_element;
+      const Index from = std::max(begin, first);
+      const Index to = std::min(begin + static_cast<Index>(values.size()), first + master.size());
+      if (from >= to) continue;
+      copy_to_device_sync(master.data() + from - first, values.data() + from - begin,
+                          static_cast<std::size_t>(to - from) * sizeof(float), context);
     }
   }
 
