@@ -89,9 +89,23 @@ std::string why_it_gave_up(const octavo::RunSummary& summary, const Report& repo
       ". Lower --learning-rate or raise --warmup");
 }
 
+/// Writes the weights as --save-hf asks for. All ranks call it.
+void save_weights(octavo::TrainingSession& session, const Options& options,
+                  const Instance& instance, const Ranks& ranks) {
+  if (options.save_hf.empty()) return;
+  octavo::ModelDescription model = instance.shape;
+  if (model.positions == 0) model.positions = options.sequence_length;
+  if (!options.load_hf.empty()) {
+    model =
+        octavo::read_hugging_face_config(std::filesystem::path(options.load_hf) / "config.json");
+  }
+  octavo::save_hugging_face(session, model, options.save_hf, {}, ranks.is_first());
+  fmt::print("weights | written to {}\n", programs::visible(options.save_hf));
+}
+
 /// Trains until the end, a signal or too many steps that are not finite; returns the exit code.
 int train(octavo::TrainingSession& session, octavo::TokenBatches& batches, Report& report,
-          const Options& options, const Ranks& ranks) {
+          const Options& options, const Instance& instance, const Ranks& ranks) {
   const octavo::InterruptGuard interrupt(ranks.is_first() ? acknowledgement() : "");
   const octavo::RunSummary summary = octavo::train(session, batches,
                                                    {.schedule = schedule(options),
@@ -99,6 +113,7 @@ int train(octavo::TrainingSession& session, octavo::TokenBatches& batches, Repor
                                                     .operands_every = options.operands_every,
                                                     .max_skipped = options.max_skipped},
                                                    report);
+  if (!summary.gave_up) save_weights(session, options, instance, ranks);
   report.end(summary, summary.gave_up ? "" : sample(session, options), session.allocated_bytes());
   if (summary.gave_up) {
     if (ranks.is_first()) {
@@ -123,6 +138,7 @@ void read_text(Setup& setup, const CLI::App& app, const Options& options, const 
   if (ranks.is_first()) {
     require_free_out(options, detail::flags_file(app).file_with("out", options.out));
     require_timeline_folder(options);
+    if (!options.save_hf.empty()) octavo::HuggingFaceWriter::require_free(options.save_hf);
   }
   setup.text = load_text(options);
   setup.batches = std::make_unique<octavo::TokenBatches>(make_batches(setup.text, options, ranks));
@@ -138,6 +154,9 @@ void make_session(Setup& setup, const CLI::App& app, const Options& options,
   request.rendezvous = ranks.rendezvous();
   request.options.sharding.ranks = options.ranks;
   setup.session = instance.make(request);
+  if (!options.load_hf.empty()) {
+    octavo::load_hugging_face(*setup.session, instance.shape, options.load_hf);
+  }
   if (ranks.is_first()) setup.folder = make_run_folder(options);
 }
 
@@ -203,7 +222,7 @@ int run(const Setup& setup, const Options& options, const Instance& instance, Ra
     octavo::store_gemm_plans(options.gemm_plans, session.gemm_plans());
   }
   timeline.after_step(0, false);
-  return train(session, *setup.batches, report, options, ranks);
+  return train(session, *setup.batches, report, options, instance, ranks);
 }
 
 /// Groups of ranks that share each layer.
@@ -222,6 +241,7 @@ int run(const CLI::App& app, Options& options) {
   std::optional<Ranks> ranks;
   try {
     require_consistent(app, options);
+    find_preset_of_folder(app, options);
     instance = &find_instance(app, options);
     ranks.emplace(options);
     options.ranks = groups_of(*ranks, options);

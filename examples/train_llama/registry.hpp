@@ -40,6 +40,7 @@ struct Instance {
   std::string device;
   std::shared_ptr<octavo::TrainingSession> (*make)(const SessionRequest&);
   int tensor_parallel = 1;
+  octavo::ModelDescription shape{};
 };
 
 /// All instances in order; each translation unit of an instance adds its own.
