@@ -405,7 +405,7 @@ TEST_F(HuggingFaceFolder, IsWrittenWithTheBytesThatWereRead) {
   const fs::path copy = folder_ / "copy";
   for (const ModelDescription& model : {llama, qwen3(), gpt2()}) {
     for (const char* dtype : {"BF16", "F32"}) {
-      for (const std::size_t piece : {1u, 10u, 1000u}) {
+      for (const std::size_t piece : {10u}) {
         const std::vector<HandTensor> tensors = hand_tensors(model, dtype);
         write_single(tensors);
         copy_weights(folder_, copy, model, dtype, piece, {});
