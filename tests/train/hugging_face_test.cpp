@@ -33,7 +33,8 @@ constexpr LlamaConfig config{.name = "wide",
                              .kv_heads = 1,
                              .head_dim = 64,
                              .vocabulary = 8500,
-                             .rope_theta = 10000.0f};
+                             .rope_theta = 10000.0f,
+                             .tied_embeddings = true};
 static_assert(config.vocabulary * config.hidden > octavo::detail::weights_at_once);
 
 using Model = Llama<config, Bf16, Cpu>;
@@ -132,7 +133,6 @@ TEST_F(HuggingFace, WeightsAndMastersAreThoseOfTheFolder) {
   };
   const std::string attention = "model.layers.0.self_attn.";
   check("embedding.weight", {"model.embed_tokens.weight"});
-  check("head.weight", {"lm_head.weight"});
   check("blocks.0.qkv.weight",
         {attention + "q_proj.weight", attention + "k_proj.weight", attention + "v_proj.weight"});
   check("blocks.0.gate_up.weight",
@@ -218,6 +218,22 @@ TEST_F(HuggingFace, NothingIsSetFromAFolderThatIsNotWhole) {
   expect_refused<ConfigError>("has no tensor");
   std::filesystem::remove(there_ / "config.json");
   expect_refused<IoError>("config.json: cannot be read");
+}
+
+TEST_F(HuggingFace, AModelThatIsNotTheSessionsIsAMistake) {
+  Context<Cpu> context{1};
+  Session session(options_of(), context);
+  ModelDescription smaller = description_of(config);
+  smaller.vocabulary = 8499;
+  ModelDescription longer = description_of(config);
+  longer.layers = 2;
+  ModelDescription untied = description_of(config);
+  untied.tied_embeddings = false;
+  for (const ModelDescription& other : {smaller, longer, untied}) {
+    EXPECT_THROW(load_hugging_face(session, other, there_), UsageError);
+    EXPECT_THROW(save_hugging_face(session, other, here_), UsageError);
+  }
+  EXPECT_EQ(entries(), 0);
 }
 
 TEST_F(HuggingFace, AWeightThatIsNotFiniteIsNamed) {
