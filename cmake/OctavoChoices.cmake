@@ -26,6 +26,11 @@ endfunction()
 # octavo_model_of(PRESET OUTPUT): the class template of the preset's model, such as Llama. nvcc 13
 # cannot spell what PresetModel is, where it is named outside of a template.
 function(octavo_model_of preset output)
+  get_property(added GLOBAL PROPERTY octavo_model_family_${preset})
+  if(added)
+    set(${output} ${added} PARENT_SCOPE)
+    return()
+  endif()
   foreach(family IN LISTS octavo_families)
     octavo_presets_of(${family} known)
     if(preset IN_LIST known)

@@ -28,6 +28,7 @@ install(FILES
   cmake/octavoConfig.cmake
   ${CMAKE_CURRENT_BINARY_DIR}/octavoConfigVersion.cmake
   cmake/octavoDependencies.cmake
+  cmake/OctavoAddModel.cmake
   cmake/FindCudnnFrontend.cmake
   cmake/FindNccl.cmake
   include/octavo/attention/cuda/cudnn_attention.cpp

@@ -49,6 +49,9 @@ set(OCTAVO_CUDA_PRESETS "llama_tiny;llama3_small;llama3_8b"
 list(REMOVE_ITEM precisions fp32 mxfp8)
 set(OCTAVO_CUDA_PRECISIONS "${precisions}" CACHE STRING "Precisions that the trainer offers on Cuda")
 
+set(OCTAVO_MODELS "" CACHE STRING "Models that the trainer offers beside its presets, each of the \
+shape of a Hugging Face folder: NAME:FOLDER")
+
 set(OCTAVO_TENSOR_PARALLEL "" CACHE STRING "What the trainer offers with --tensor-parallel, of its \
 presets and precisions: PRESET:PRECISION:DEGREE, such as llama_tiny:fp32:2")
 

@@ -3,8 +3,10 @@
 # find_package(octavo 0.1 COMPONENTS cudnn)   octavo::cuda as well; attention through cuDNN
 # find_package(octavo 0.1 COMPONENTS nccl)    octavo::cuda and octavo::nccl, for several ranks on Cuda
 # find_package(octavo 0.1 COMPONENTS mpi)     octavo::mpi as well, for several ranks on the Cpu device
+# octavo_add_model(NAME my_model CONFIG config.json)  octavo::my_model: a preset of that shape
 
 include(${CMAKE_CURRENT_LIST_DIR}/octavoDependencies.cmake)
+include(${CMAKE_CURRENT_LIST_DIR}/OctavoAddModel.cmake)
 if(NOT TARGET octavo::octavo)
   include(${CMAKE_CURRENT_LIST_DIR}/octavoTargets.cmake)
   octavo_add_requirements(octavo::octavo)

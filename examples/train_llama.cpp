@@ -99,8 +99,23 @@ struct Setup {
   std::filesystem::path folder;
 };
 
+/// Writes the weights as --save-hf asks for. All ranks call it.
+void save_weights(octavo::TrainingSession& session, const Options& options,
+                  const Instance& instance, const Ranks& ranks) {
+  if (options.save_hf.empty()) return;
+  octavo::ModelDescription model = instance.shape;
+  if (model.positions == 0) model.positions = options.sequence_length;
+  if (!options.load_hf.empty()) {
+    model =
+        octavo::read_hugging_face_config(std::filesystem::path(options.load_hf) / "config.json");
+  }
+  octavo::save_hugging_face(session, model, options.save_hf, {}, ranks.is_first());
+  fmt::print("weights | written to {}\n", programs::visible(options.save_hf));
+}
+
 /// Trains until the end, a signal or too many steps that are not finite; returns the exit code.
-int train(const Setup& setup, Report& report, const Options& options, const Ranks& ranks) {
+int train(const Setup& setup, Report& report, const Options& options, const Instance& instance,
+          const Ranks& ranks) {
   octavo::TrainingSession& session = *setup.session;
   const octavo::InterruptGuard interrupt(ranks.is_first() ? acknowledgement() : "");
   const octavo::RunSummary summary = octavo::train(session, *setup.batches,
@@ -109,6 +124,7 @@ int train(const Setup& setup, Report& report, const Options& options, const Rank
                                                     .operands_every = options.operands_every,
                                                     .max_skipped = options.max_skipped},
                                                    report);
+  if (!summary.gave_up) save_weights(session, options, instance, ranks);
   report.end(summary, summary.gave_up ? "" : sample(session, options, setup.data.is_text),
              session.allocated_bytes(), session.allocated_host_bytes());
   if (summary.gave_up) {
@@ -127,8 +143,9 @@ void read_data(Setup& setup, const CLI::App& app, const Options& options, const 
   if (ranks.is_first()) {
     require_free_out(options, detail::flags_file(app).file_with("out", options.out));
     require_timeline_folder(options);
+    if (!options.save_hf.empty()) octavo::HuggingFaceWriter::require_free(options.save_hf);
   }
-  setup.data = load_data(options, instance.vocabulary);
+  setup.data = load_data(options, instance.shape.vocabulary);
   setup.batches = std::make_unique<octavo::TokenBatches>(make_batches(setup.data, options, ranks));
 }
 
@@ -142,6 +159,9 @@ void make_session(Setup& setup, const CLI::App& app, const Options& options,
   request.rendezvous = ranks.rendezvous();
   request.options.sharding.ranks = options.ranks;
   setup.session = instance.make(request);
+  if (!options.load_hf.empty()) {
+    octavo::load_hugging_face(*setup.session, instance.shape, options.load_hf);
+  }
   if (ranks.is_first()) setup.folder = make_run_folder(options);
 }
 
@@ -209,7 +229,7 @@ int run(const Setup& setup, const Options& options, const Instance& instance, Ra
     octavo::store_gemm_plans(options.gemm_plans, session.gemm_plans());
   }
   timeline.after_step(0, false);
-  return train(setup, report, options, ranks);
+  return train(setup, report, options, instance, ranks);
 }
 
 /// Groups of ranks that share each layer.
@@ -228,6 +248,7 @@ int run(const CLI::App& app, Options& options) {
   std::optional<Ranks> ranks;
   try {
     require_consistent(app, options);
+    find_preset_of_folder(app, options);
     instance = &find_instance(app, options);
     ranks.emplace(options);
     options.ranks = groups_of(*ranks, options);

@@ -1,20 +1,34 @@
 // The presets of the library, by name.
 #pragma once
 
-#include <octavo/models/gpt2_config.hpp>
-#include <octavo/models/llama_config.hpp>
+#include <octavo/models/model_description.hpp>
 
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace programs {
 
-inline std::vector<std::string> preset_names() {
+/// A name, and what stands behind it.
+struct NamedShape {
+  std::string name;
+  octavo::ModelDescription shape;
+};
+
+inline std::vector<NamedShape> presets() {
   using namespace octavo;
-  std::vector<std::string> names;
-  const auto add = [&](const auto&... configs) { (names.push_back(configs.name.text()), ...); };
+  std::vector<NamedShape> all;
+  const auto add = [&](const auto&... configs) {
+    (all.push_back({configs.name.text(), description_of(configs)}), ...);
+  };
   add(llama_tiny, llama3_small, llama3_1b, llama3_8b, llama3_70b, qwen3_0_6b, qwen3_8b, gpt2_tiny,
       gpt2_124m, gpt2_1558m);
+  return all;
+}
+
+inline std::vector<std::string> preset_names() {
+  std::vector<std::string> names;
+  for (NamedShape& preset : presets()) names.push_back(std::move(preset.name));
   return names;
 }
 

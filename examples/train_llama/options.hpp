@@ -20,6 +20,8 @@ namespace trainer {
 /// Every choice of a run.
 struct Options {
   std::string model = "llama_tiny";
+  std::string
+      load_hf;  ///< the folder of --model hf:FOLDER, once `model` is the preset of its shape
   std::string precision = "fp8-delayed";
   std::string device = "cpu";
   std::string recompute = "none";
@@ -65,6 +67,7 @@ struct Options {
 
   std::string out;
   bool no_out = false;
+  std::string save_hf;
   octavo::Index log_every = 1;
   octavo::Index evaluate_every = 100;
   octavo::Index operands_every = 50;
@@ -97,7 +100,10 @@ inline void declare(CLI::App& app, Options& options) {
     return app.add_option(name, value, text)->group(group)->capture_default_str();
   };
   const std::string model = "Model";
-  add("--model", options.model, "preset: " + joined(detail::compiled(&Instance::model)), model);
+  add("--model", options.model,
+      "preset: " + joined(detail::compiled(&Instance::model)) +
+          "; or hf:FOLDER: the one of that Hugging Face model's shape, and its weights",
+      model);
   add("--precision", options.precision, joined(detail::compiled(&Instance::precision)), model);
   add("--device", options.device, joined(detail::compiled(&Instance::device)), model);
   add("--recompute", options.recompute, "what the backward makes again: " + joined(recompute_names),
@@ -222,6 +228,9 @@ inline void declare(CLI::App& app, Options& options) {
   add("--out", options.out,
       "folder for config.toml and metrics.jsonl; empty: runs/DATE-TIME-MODEL-PRECISION", output);
   app.add_flag("--no-out", options.no_out, "write no files")->group(output);
+  add("--save-hf", options.save_hf,
+      "new folder for the trained weights, as Hugging Face's transformers opens them; empty: none",
+      output);
   add("--log-every", options.log_every, "steps between printed lines", output)
       ->check(at_least_one());
   add("--evaluate-every", options.evaluate_every, "steps between evaluations; 0: at the end only",
@@ -314,6 +323,11 @@ inline void require_consistent(const CLI::App& app, const Options& options) {
       "micro-batch of --batch sequences has at most; give both");
   octavo::require<octavo::ConfigError>(options.out.empty() || !options.no_out,
                                        "--out names a folder and --no-out wants none; give one");
+  octavo::require<octavo::ConfigError>(
+      options.save_hf.empty() || options.tensor_parallel == 1, "--save-hf with --tensor-parallel ",
+      options.tensor_parallel,
+      ": ranks have parts of layers, which are not put together; leave "
+      "one of them out");
   // Of a device that there is not no flag can be wrong.
   const std::vector<std::string> devices{octavo::Cpu::name, octavo::Cuda::name};
   if (std::find(devices.begin(), devices.end(), options.device) == devices.end()) {
@@ -324,6 +338,35 @@ inline void require_consistent(const CLI::App& app, const Options& options) {
   programs::require_device(app, options.device, octavo::Cpu::name, {"--threads"}, place_of);
   programs::require_device(app, options.device, octavo::Cuda::name, {"--gpu", "--gemm-plans"},
                            place_of);
+}
+
+/// Where the weights come from, if --model names a Hugging Face folder: finds the preset of its
+/// shape, which `options.model` becomes.
+/// @throws ConfigError, IoError  if its config.json cannot be read, or no preset has its shape
+inline void find_preset_of_folder(const CLI::App& app, Options& options) {
+  constexpr std::string_view prefix = "hf:";
+  if (!options.model.starts_with(prefix)) return;
+  options.load_hf = options.model.substr(prefix.size());
+  const octavo::ModelDescription shape =
+      octavo::read_hugging_face_config(std::filesystem::path(options.load_hf) / "config.json");
+  const auto fits = [&](const octavo::ModelDescription& other) {
+    return octavo::differences(shape, other).empty();
+  };
+  for (const Instance& instance : instances()) {
+    if (!fits(instance.shape)) continue;
+    options.model = instance.model;
+    return;
+  }
+  const bool on_gpu = options.device == octavo::Cuda::name;
+  std::string build = "-DOCTAVO_MODELS=my_model:" +
+                      std::filesystem::absolute(options.load_hf).lexically_normal().string();
+  for (const programs::NamedShape& preset : programs::presets()) {
+    if (fits(preset.shape)) build = detail::build_option(options.device, "--model", preset.name);
+  }
+  throw octavo::ConfigError(octavo::message(detail::place_of(app, "--model"), "--model ", prefix,
+                                            options.load_hf,
+                                            ": no preset that is compiled in has its shape; ",
+                                            detail::build_again(on_gpu ? "cuda" : "cpu", build)));
 }
 
 /// The instance that the options name.

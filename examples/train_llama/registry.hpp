@@ -41,7 +41,7 @@ struct Instance {
   std::string device;
   std::shared_ptr<octavo::TrainingSession> (*make)(const SessionRequest&);
   int tensor_parallel = 1;
-  octavo::Index vocabulary = 0;  ///< tokens are below it
+  octavo::ModelDescription shape{};
 };
 
 /// All instances in order; each translation unit of an instance adds its own.

@@ -332,6 +332,35 @@ for steps, asked, timed in ((6, 2, [2, 3]), (4, 9, [2, 3, 4]), (1, 3, [1])):
     os.remove("timeline.json")
 check(not base.of("timeline"), "a timeline that was not asked for")
 
+# --- Hugging Face folders --------------------------------------------------------------------
+
+
+def tensors(folder):
+    """The tensors of a safetensors file, by name: their format, shape and bytes."""
+    with open(folder + "/model.safetensors", "rb") as file:
+        header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+        data = file.read()
+    return {name: (entry["dtype"], entry["shape"], data[slice(*entry["data_offsets"])])
+            for name, entry in header.items() if name != "__metadata__"}
+
+
+saved = Run("--save-hf", save_hf="hf/saved", steps=8)
+check(saved.column("loss") == Run("no --save-hf", steps=8).column("loss"), "another loss")
+with open("hf/saved/config.json", encoding="utf-8") as file:
+    config = json.load(file)
+check(config["model_type"] == "llama" and config["hidden_size"] == 128 and
+      config["max_position_embeddings"] == 16, config)
+check(tensors("hf/saved")["model.embed_tokens.weight"][:2] == ("BF16", [256, 128]), "the embedding")
+# Weights that hardly move are those that were saved, whatever the seed.
+loaded = Run("--model hf:", model="hf:hf/saved", seed=2, steps=1, learning_rate=1e-12, weight_decay=0,
+             seq_len=8, save_hf="hf/again")
+check(loaded.head["model"] == "llama_tiny", loaded.head)
+check(tensors("hf/again") == tensors("hf/saved"), "other weights")
+with open("hf/again/config.json", encoding="utf-8") as file:
+    check(json.load(file) == config, "another configuration")
+longer = Run("--model hf:", model="hf:hf/saved", steps=1, learning_rate=1e-12)
+check(longer.end["validation_loss"] == saved.end["validation_loss"], "another loss")
+
 # --- on a GPU --------------------------------------------------------------------------------
 
 

@@ -418,6 +418,15 @@ refused "evaluate-every -1" "evaluate-every" --data text.txt --evaluate-every=-1
 refused "a preset that is not compiled in" "-DOCTAVO_PRESETS=llama3_70b" --data text.txt \
   --model llama3_70b
 refused "a preset that is misspelt" "did you mean 'llama3_8b'" --data text.txt --model llama3_8
+mkdir -p shape full
+cp "$here/../golden/hugging_face/llama.5.json" shape/config.json
+touch full/file
+refused "a folder of another shape" "-DOCTAVO_MODELS=my_model:$PWD/shape && cmake --build" \
+  --data text.txt --model hf:shape
+sed -e 's/llama"/mistral"/' shape/config.json >full/config.json
+refused "a folder of another family" "model_type is mistral" --data text.txt --model hf:full
+refused "a folder that there is not" "none/config.json: cannot be read" --data text.txt --model hf:none
+refused "a folder that is not empty" "full: is there already" "${small[@]}" --save-hf full
 refused "a flag twice" "--steps is given 2 times; give it once" --data text.txt --steps 2 --steps 30
 for flag in lr resume dtype checkpoint; do
   refused "unknown flag --$flag" "unknown option '$flag'; see --help" --data text.txt "--$flag" 1

@@ -76,6 +76,13 @@ TEST(JsonLine, HoldsArraysOfNumbers) {
   EXPECT_EQ(JsonLine{}.add("losses", std::vector<double>{}).str(), R"({"losses":[]})");
 }
 
+TEST(JsonLine, HoldsArraysOfWholeNumbersAndStrings) {
+  const std::vector<std::int64_t> offsets{0, 5'000'000'000, -1};
+  const std::vector<std::string> names{"a\"b", ""};
+  EXPECT_EQ(JsonLine{}.add("offsets", offsets).add("names", names).str(),
+            R"({"offsets":[0,5000000000,-1],"names":["a\"b",""]})");
+}
+
 TEST(JsonLine, EscapesWhatStringsMustNotHold) {
   EXPECT_EQ(JsonLine{}.add("t", std::string_view("\"\\\n\t\0\x1f\x7f/", 8)).str(),
             "{\"t\":\"\\\"\\\\\\u000a\\u0009\\u0000\\u001f\x7f/\"}");

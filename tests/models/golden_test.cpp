@@ -1,4 +1,6 @@
 // The library under FP32 against what PyTorch and Hugging Face transformers computed.
+#include <octavo/train/hugging_face.hpp>
+
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -10,8 +12,10 @@
 
 #include "support/golden.hpp"
 #include "support/golden_agreement.hpp"
+#include "support/hugging_face_folder.hpp"
 #include "support/llama_weights.hpp"
 #include "support/small_model.hpp"
+#include "support/temporary_folder.hpp"
 
 namespace golden_test {
 
@@ -83,8 +87,35 @@ std::vector<double> logits(octavo::ModelSession<Model>& session, const Golden& g
   return all;
 }
 
+/// A session gets the weights from a folder of Hugging Face's names and layouts, too.
+template <auto Config, class Session>
+void expect_loaded(Session& expected, const Golden& golden, const std::filesystem::path& folder) {
+  octavo::Context<octavo::Cpu> context{1};
+  octavo::SessionOptions options;
+  options.batch = {golden.batch, golden.sequence_length};
+  Session session(options, context);
+  support::write_hugging_face_folder(
+      folder, octavo::description_of(Config),
+      support::hugging_face_tensors(session.model(), "F32",
+                                    [&](const std::string& name, octavo::Index) {
+                                      const std::vector<double>& values = golden.weights.at(name);
+                                      return std::vector<float>(values.begin(), values.end());
+                                    }));
+  octavo::load_hugging_face(session, octavo::description_of(Config), folder);
+  EXPECT_TRUE(support::weights(session) == support::weights(expected));
+  octavo::save_hugging_face(session, octavo::description_of(Config), folder / "again");
+  const auto bytes = [](const std::filesystem::path& in) {
+    std::ostringstream text;
+    text << std::ifstream(in / "model.safetensors", std::ios::binary).rdbuf();
+    return support::tensor_bytes(text.str());
+  };
+  EXPECT_TRUE(bytes(folder / "again") == bytes(folder));
+}
+
+class GoldenFile : public support::TemporaryFolder {};
+
 template <auto Config>
-void expect_agreement(const std::string& file) {
+void expect_agreement(const std::string& file, const std::filesystem::path& folder) {
   using Model = octavo::PresetModel<Config, octavo::Fp32, octavo::Cpu>;
   const Golden golden = reference::read_golden(reference::golden_path(file));
   expect_shape(Config, golden.config);
@@ -93,6 +124,8 @@ void expect_agreement(const std::string& file) {
   options.batch = {golden.batch, golden.sequence_length};
   octavo::ModelSession<Model> session(options, context);
   support::load_weights(session.model(), golden.weights);
+
+  expect_loaded<Config>(session, golden, folder);
 
   EXPECT_LE(support::relative_error(logits(session, golden), golden.logits), 1e-4);
   const octavo::StepResult result =
@@ -112,16 +145,16 @@ void expect_agreement(const std::string& file) {
   EXPECT_NEAR(result.gradient_norm, std::sqrt(squared_norm), 1e-4 * std::sqrt(squared_norm));
 }
 
-TEST(Golden, LlamaWithScaledRopeAndGroupedQueries) {
-  expect_agreement<llama_small>("llama_small.golden");
+TEST_F(GoldenFile, LlamaWithScaledRopeAndGroupedQueries) {
+  expect_agreement<llama_small>("llama_small.golden", folder_);
 }
 
-TEST(Golden, Gpt2WithLayerNormBiasesAndLearnedPositions) {
-  expect_agreement<gpt2_small>("gpt2_small.golden");
+TEST_F(GoldenFile, Gpt2WithLayerNormBiasesAndLearnedPositions) {
+  expect_agreement<gpt2_small>("gpt2_small.golden", folder_);
 }
 
-TEST(Golden, Qwen3WithNormalisedQueriesAndTiedEmbeddings) {
-  expect_agreement<qwen3_small>("qwen3_small.golden");
+TEST_F(GoldenFile, Qwen3WithNormalisedQueriesAndTiedEmbeddings) {
+  expect_agreement<qwen3_small>("qwen3_small.golden", folder_);
 }
 
 }  // namespace golden_test

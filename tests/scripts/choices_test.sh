@@ -41,6 +41,24 @@ refused "OCTAVO_PLAN_TENSOR_PARALLEL has 'llama_tiny:2': write PRESET:PRECISION:
   -DOCTAVO_PLAN_TENSOR_PARALLEL=llama_tiny:2
 refused "The precision 'bf17' is not known" -DOCTAVO_PLAN_TENSOR_PARALLEL=llama_tiny:bf17:2
 configure -DOCTAVO_PLAN_TENSOR_PARALLEL=llama_tiny:bf16:2 || fail "a plan of a model that ranks share"
+refused "OCTAVO_MODELS has 'mine': write NAME:FOLDER" -DOCTAVO_MODELS=mine
+refused "there is no $scratch/none" -DOCTAVO_MODELS="mine:$scratch/none"
+refused "there is a preset llama_tiny: choose another name" -DOCTAVO_MODELS="llama_tiny:$scratch/none"
+mkdir "$scratch/mine"
+# config_refused TEXT FROM TO: of a configuration with FROM replaced
+config_refused() {
+  sed "s/$2/$3/" "$root/tests/golden/hugging_face/llama_scaled.5.json" >"$scratch/mine/config.json"
+  refused "octavo_add_model: $scratch/mine/config.json$1" -DOCTAVO_MODELS="mine:$scratch/mine"
+}
+config_refused ": rope_type is yarn, which" '"llama3"' '"yarn"'
+config_refused ": model_type is mistral, which" '"llama"' '"mistral"'
+config_refused ": hidden_act is gelu, which" '"silu"' '"gelu"'
+config_refused ": attention_bias is ON, which" '"attention_bias": false' '"attention_bias": true'
+config_refused ": hidden_size is missing" '"hidden_size"' '"hidden"'
+config_refused " is no JSON" '"hidden_size"' '"hidden'
+cp "$root/tests/golden/hugging_face/llama_scaled.5.json" "$scratch/mine/config.json"
+configure -DOCTAVO_MODELS="mine:$scratch/mine" || fail "a model of a Hugging Face folder"
+configure -DOCTAVO_MODELS= || fail "no model of a folder"
 cat >>"$scratch/octavo/include/octavo/models/llama_config.hpp" <<'EOF'
 namespace octavo {
 inline constexpr LlamaConfig own_model{.name = "own_model", .layers = 2};

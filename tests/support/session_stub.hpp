@@ -29,6 +29,9 @@ class SessionStub : public octavo::TrainingSession {
   std::vector<octavo::OperandReport> operands() override { return {}; }
   std::vector<octavo::StateEntry> state() override { return {}; }
   void set_weight(const std::string&, std::span<const float>) override {}
+  void set_weight(const std::string&, const octavo::WeightSource&) override {}
+  std::vector<octavo::WeightInfo> weights() const override { return {}; }
+  void read_weights_sync(const octavo::WeightSink&) override {}
 
  protected:
   octavo::ModelFacts facts_;

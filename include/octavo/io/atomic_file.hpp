@@ -6,13 +6,18 @@
 #include <octavo/io/write_all.hpp>
 
 #include <cerrno>
+#include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <filesystem>
+#include <span>
 #include <string>
 #include <string_view>
 #include <system_error>
+#include <utility>
 
 #include <fcntl.h>
+#include <sys/types.h>
 #include <unistd.h>
 
 namespace octavo::inline OCTAVO_ABI {
@@ -22,15 +27,6 @@ namespace detail {
 [[noreturn]] inline void writing_failed(const std::filesystem::path& path, int error) {
   throw IoError(message(path.string(), ": cannot be written: ", std::strerror(error),
                         "; check the path, its permissions and the room on the disk"));
-}
-
-/// Writes `content` and closes; returns 0 only once all is on the disk, otherwise errno.
-inline int write_and_close(int descriptor, std::string_view content) {
-  int error = write_all(descriptor, content).error;
-  // What is no file on a disk, such as a pipe, cannot be synchronised and says EINVAL.
-  if (error == 0 && ::fsync(descriptor) != 0 && errno != EINVAL) error = errno;
-  if (::close(descriptor) != 0 && error == 0) error = errno;
-  return error;
 }
 
 /// Makes a rename in `folder` survive a power cut, where the folder can be opened at all.
@@ -43,7 +39,7 @@ inline void synchronise_folder(const std::filesystem::path& folder) {
 
 /// A new file with a name of its own.
 struct TemporaryFile {
-  std::filesystem::path path;
+  std::filesystem::path path{};
   int descriptor = -1;  ///< −1 if none could be created; errno tells why
 };
 
@@ -60,33 +56,77 @@ inline TemporaryFile create_temporary(const std::filesystem::path& folder) {
 
 }  // namespace detail
 
-/// Writes `content` to a temporary file beside `path`, and renames it to `path` once it is on the
-/// disk. A failure leaves what was at `path` as it was, and no temporary file. A link to a file
-/// stays: what it points to is replaced. A device or pipe (/dev/stdout) cannot be replaced and is
-/// written directly.
+/// A file that is there whole or not at all: what is written goes to a temporary file beside it,
+/// which `commit` renames once it is on the disk. Without a commit, and after a failure, what was
+/// at the path is as it was, and there is no temporary file. A link to a file stays: what it points
+/// to is replaced. A device or pipe (/dev/stdout) cannot be replaced and is written directly.
+///
+/// All members throw an IoError that names the file and the system's reason.
+class AtomicFile {
+ public:
+  explicit AtomicFile(std::filesystem::path path) : path_(std::move(path)) {
+    std::error_code ignored;
+    const std::filesystem::file_status status = std::filesystem::status(path_, ignored);
+    if (std::filesystem::is_directory(status)) detail::writing_failed(path_, EISDIR);
+    if (std::filesystem::is_other(status)) {
+      file_.descriptor = ::open(path_.c_str(), O_WRONLY | O_CLOEXEC);
+    } else {
+      target_ = std::filesystem::exists(status) ? std::filesystem::canonical(path_)
+                                                : std::filesystem::absolute(path_);
+      file_ = detail::create_temporary(target_.parent_path());
+    }
+    if (file_.descriptor < 0) detail::writing_failed(path_, errno);
+  }
+  AtomicFile(const AtomicFile&) = delete;
+  AtomicFile& operator=(const AtomicFile&) = delete;
+  ~AtomicFile() {
+    if (file_.descriptor >= 0) ::close(file_.descriptor);
+    if (!file_.path.empty()) ::unlink(file_.path.c_str());
+  }
+
+  /// Appends to what was written so far.
+  void write(std::string_view content) {
+    const int error = write_all(file_.descriptor, content).error;
+    if (error != 0) detail::writing_failed(path_, error);
+  }
+
+  /// Writes to the place from byte `offset` on, and leaves that of `write` where it is.
+  void write_at(std::uint64_t offset, std::span<const std::byte> content) {
+    while (!content.empty()) {
+      const ssize_t count =
+          ::pwrite(file_.descriptor, content.data(), content.size(), static_cast<off_t>(offset));
+      if (count < 0 && errno == EINTR) continue;
+      if (count <= 0) detail::writing_failed(path_, count < 0 ? errno : EIO);
+      content = content.subspan(static_cast<std::size_t>(count));
+      offset += static_cast<std::uint64_t>(count);
+    }
+  }
+
+  /// Puts the file in its place. The last call.
+  void commit() {
+    // What is no file on a disk, such as a pipe, cannot be synchronised and says EINVAL.
+    int error = ::fsync(file_.descriptor) != 0 && errno != EINVAL ? errno : 0;
+    if (::close(std::exchange(file_.descriptor, -1)) != 0 && error == 0) error = errno;
+    if (error == 0 && !target_.empty()) {
+      if (::rename(file_.path.c_str(), target_.c_str()) != 0) error = errno;
+    }
+    if (error != 0) detail::writing_failed(path_, error);
+    file_.path.clear();
+    if (!target_.empty()) detail::synchronise_folder(target_.parent_path());
+  }
+
+ private:
+  std::filesystem::path path_;
+  std::filesystem::path target_;  ///< without links; empty: the file is written directly
+  detail::TemporaryFile file_;
+};
+
+/// Writes a file whole or not at all; see AtomicFile.
 /// @throws IoError  naming the file and the system's reason
 inline void write_file_atomically(const std::filesystem::path& path, std::string_view content) {
-  std::error_code ignored;
-  const std::filesystem::file_status status = std::filesystem::status(path, ignored);
-  if (std::filesystem::is_directory(status)) detail::writing_failed(path, EISDIR);
-  if (std::filesystem::is_other(status)) {
-    const int descriptor = ::open(path.c_str(), O_WRONLY | O_CLOEXEC);
-    const int error = descriptor < 0 ? errno : detail::write_and_close(descriptor, content);
-    if (error != 0) detail::writing_failed(path, error);
-    return;
-  }
-  const std::filesystem::path target = std::filesystem::exists(status)
-                                           ? std::filesystem::canonical(path)
-                                           : std::filesystem::absolute(path);
-  const detail::TemporaryFile temporary = detail::create_temporary(target.parent_path());
-  if (temporary.descriptor < 0) detail::writing_failed(path, errno);
-  int error = detail::write_and_close(temporary.descriptor, content);
-  if (error == 0 && ::rename(temporary.path.c_str(), target.c_str()) != 0) error = errno;
-  if (error != 0) {
-    ::unlink(temporary.path.c_str());
-    detail::writing_failed(path, error);
-  }
-  detail::synchronise_folder(target.parent_path());
+  AtomicFile file(path);
+  file.write(content);
+  file.commit();
 }
 
 }  // namespace octavo

@@ -1,9 +1,16 @@
 /// @file
-/// The files that a run writes.
+/// The files that a run reads and writes.
 #pragma once
 
 #include <octavo/io/atomic_file.hpp>
+#include <octavo/io/float_elements.hpp>
+#include <octavo/io/hugging_face_config.hpp>
+#include <octavo/io/hugging_face_weights.hpp>
+#include <octavo/io/hugging_face_writer.hpp>
 #include <octavo/io/json_line.hpp>
+#include <octavo/io/json_reader.hpp>
 #include <octavo/io/metrics_file.hpp>
+#include <octavo/io/safetensors.hpp>
+#include <octavo/io/text_file.hpp>
 #include <octavo/io/trace_file.hpp>
 #include <octavo/io/write_all.hpp>

@@ -9,6 +9,7 @@
 #include <cmath>
 #include <concepts>
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <string>
 #include <string_view>
@@ -51,6 +52,13 @@ class JsonLine {
     return *this;
   }
 
+  /// `null`.
+  JsonLine& add(std::string_view key, std::nullptr_t) {
+    add_key(key);
+    text_ += "null";
+    return *this;
+  }
+
   /// An object.
   JsonLine& add(std::string_view key, const JsonLine& value) {
     add_key(key);
@@ -66,6 +74,16 @@ class JsonLine {
   /// An array of numbers, each as `add` writes one.
   JsonLine& add(std::string_view key, std::span<const double> values) {
     return add_array(key, values, [this](double value) { add_number(value); });
+  }
+
+  /// An array of whole numbers.
+  JsonLine& add(std::string_view key, std::span<const std::int64_t> values) {
+    return add_array(key, values, [this](std::int64_t value) { add_number(value); });
+  }
+
+  /// An array of strings.
+  JsonLine& add(std::string_view key, std::span<const std::string> values) {
+    return add_array(key, values, [this](const std::string& value) { add_string(value); });
   }
 
   /// The object, without a newline.

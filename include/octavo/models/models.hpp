@@ -6,7 +6,9 @@
 #include <octavo/models/family.hpp>
 #include <octavo/models/gpt2.hpp>
 #include <octavo/models/gpt2_config.hpp>
+#include <octavo/models/hugging_face_tensors.hpp>
 #include <octavo/models/llama.hpp>
 #include <octavo/models/llama_config.hpp>
 #include <octavo/models/model.hpp>
+#include <octavo/models/model_description.hpp>
 #include <octavo/models/step_hooks.hpp>

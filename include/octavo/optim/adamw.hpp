@@ -151,21 +151,25 @@ class AdamWState {
     visitor("optimizer.seed", seed_);
   }
 
-  /// Sets the master of parameter `name`, or this rank's part of it, if there are masters; waits
-  /// for it.
+  /// Sets elements of the master of parameter `name`, those that this rank has, if there are
+  /// masters; waits for it.
   /// @param name    of a parameter of the model
-  /// @param values  as many as the parameter has elements
-  void set_master_sync(const std::string& name, std::span<const float> values,
+  /// @param begin   of the first value in the parameter
+  void set_master_sync(const std::string& name, Index begin, std::span<const float> values,
                        const Context<D>& context) const {
     for (const Part& part : parts_) {
       if (!has_master_ || part.parameter.name != name) continue;
-      const float* from = values.data() + part.begin;
+      const Index size = is_on_host_ ? part.on_host.master.size() : part.on_device.master.size();
+      const Index from = std::max(begin, part.begin);
+      const Index to = std::min(begin + static_cast<Index>(values.size()), part.begin + size);
+      if (from >= to) continue;
+      const float* source = values.data() + (from - begin);
       if (is_on_host_) {
         context.synchronize();
-        std::copy_n(from, part.on_host.master.size(), part.on_host.master.data());
+        std::copy_n(source, to - from, part.on_host.master.data() + (from - part.begin));
       } else {
-        const TensorView<float, 1, D> master = part.on_device.master;
-        copy_to_device_sync(master.data(), from, master.bytes(), context);
+        copy_to_device_sync(part.on_device.master.data() + (from - part.begin), source,
+                            static_cast<std::size_t>(to - from) * sizeof(float), context);
       }
     }
   }

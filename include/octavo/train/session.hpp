@@ -112,19 +112,30 @@ class ModelSession final : public detail::SessionCore<typename Model::DeviceType
   }
 
   void set_weight(const std::string& name, std::span<const float> values) override {
-    const auto wrong = std::find_if(values.begin(), values.end(), [](float value) {
-      return !std::isfinite(static_cast<float>(T(value)));
-    });
-    require<ConfigError>(wrong == values.end(), name, " is given ",
-                         wrong == values.end() ? 0.0f : *wrong, " at element ",
-                         wrong - values.begin(), "; give numbers that are finite in ",
-                         FormatTraits<T>::name, ", the weight's format");
+    for (const WeightInfo& weight : this->weights()) {
+      if (weight.name != name) continue;
+      const auto given = static_cast<Index>(values.size());
+      require<ConfigError>(given == weight.rows * weight.columns, name, " has ", weight.rows, " x ",
+                           weight.columns, " elements, but ", given,
+                           " are given; give those, without rows that pad it");
+    }
+    check_finite(name, 0, values);
+    set_weight(name, WeightSource([values](Index begin, std::span<float> piece) {
+                 std::copy_n(values.begin() + begin, piece.size(), piece.begin());
+               }));
+  }
+
+  void set_weight(const std::string& name, const WeightSource& source) override {
     this->note_new_state();
     bool found = false;
     for_each_shard([&](const auto& parameter, const auto& weights, Index begin) {
       if (parameter.name != name) return;
       found = true;
-      set_parameter(parameter, weights, begin, values);
+      if (parts_.ranks.weights_are_whole()) {
+        set_elements(parameter, parameter.weight.data(), 0, parameter.weight.size(), source);
+      } else {
+        set_elements(parameter, weights.data(), begin, weights.size(), source);
+      }
     });
     require<ConfigError>(found, "the model has no parameter ", name,
                          "; names are those of its state() without \"model.\", such as ",
@@ -153,7 +164,9 @@ class ModelSession final : public detail::SessionCore<typename Model::DeviceType
     for (const auto& in : parts_.model.runs()) {
       this->timeline().set_name(in.run, in.name());
       for (const auto* parameter : in.parameters) {
-        parameters.push_back({parameter->name, parameter->whole_size(), parameter->part});
+        parameters.push_back({parameter->name, parameter->whole_size(), parameter->part,
+                              parameter->part.whole_shape(parameter->weight.shape())[1],
+                              FormatTraits<T>::name});
       }
     }
     this->start(parts_.buffers, parts_.replicas, std::move(parameters));
@@ -188,28 +201,66 @@ class ModelSession final : public detail::SessionCore<typename Model::DeviceType
     }
   }
 
-  /// Sets a parameter, or what this rank updates of it.
-  void set_parameter(const auto& parameter, const auto& weights, Index begin,
-                     std::span<const float> values) {
-    const auto whole = parameter.part.whole_shape(parameter.weight.shape());
-    const Index live = parameter.whole_size();
-    require<ConfigError>(static_cast<Index>(values.size()) == live, parameter.name, " has ",
-                         live / whole[1], " x ", whole[1], " elements, but ", values.size(),
-                         " are given; give those, without rows that pad it");
-    std::vector<float> all(static_cast<std::size_t>(whole[0] * whole[1]));
-    std::copy(values.begin(), values.end(), all.begin());
-    if (!parameter.part.is_whole()) {
-      all = parameter.part.of(std::span<const float>(all), parameter.weight.shape());
+  /// @throws ConfigError  naming the first value that is not finite in the weights' format
+  static void check_finite(const std::string& name, Index begin, std::span<const float> values) {
+    const auto wrong = std::find_if(values.begin(), values.end(), [](float value) {
+      return !std::isfinite(static_cast<float>(T(value)));
+    });
+    require<ConfigError>(wrong == values.end(), name, " is given ",
+                         wrong == values.end() ? 0.0f : *wrong, " at element ",
+                         begin + (wrong - values.begin()), "; give numbers that are finite in ",
+                         FormatTraits<T>::name, ", the weight's format");
+  }
+
+  /// Sets elements of this rank's part of a parameter, and their masters.
+  /// @param elements  where they are on the device
+  /// @param begin     of the first in the part
+  void set_elements(const auto& parameter, T* elements, Index begin, Index count,
+                    const WeightSource& source) {
+    const Index at_once = std::min(count, detail::weights_at_once);
+    std::vector<float> values(static_cast<std::size_t>(at_once));
+    std::vector<T> rounded(values.size());
+    for (Index done = 0; done < count; done += at_once) {
+      const auto size = static_cast<std::size_t>(std::min(at_once, count - done));
+      const std::span<float> piece(values.data(), size);
+      detail::take_elements(parameter.part, parameter.weight.shape(), parameter.whole_size(),
+                            source, begin + done, piece);
+      check_finite(parameter.name, begin + done, piece);
+      std::transform(piece.begin(), piece.end(), rounded.begin(),
+                     [](float value) { return T(value); });
+      copy_to_device_sync(elements + done, rounded.data(), size * sizeof(T), this->context());
+      parts_.optimizer.set_master_sync(parameter.name, begin + done, piece, this->context());
     }
-    const std::vector<T> rounded(all.begin(), all.end());
+  }
+
+  /// Each run's weights are read as a stage reads them, so they may be gathered for it.
+  void give_weights_sync(const WeightSink& sink) override {
     Context<D>& context = this->context();
-    if (parts_.ranks.weights_are_whole()) {
-      copy_to_device_sync(parameter.weight.data(), rounded.data(), parameter.weight.bytes(),
-                          context);
-    } else {
-      copy_to_device_sync(weights.data(), rounded.data() + begin, weights.bytes(), context);
+    std::vector<T> piece;
+    std::vector<float> values;
+    auto info = this->weights();
+    auto next = info.begin();
+    for (const auto& in : parts_.model.runs()) {
+      parts_.ranks.before_forward(*in.run, context);
+      this->communicator().wait_sync(context, "weights that are read");
+      for (const auto* parameter : in.parameters) {
+        const WeightInfo& weight = *next++;
+        const Index size = sink == nullptr ? 0 : weight.rows * weight.columns;
+        for (Index begin = 0; begin < size; begin += detail::weights_at_once) {
+          const Index count = std::min(size - begin, detail::weights_at_once);
+          piece.resize(static_cast<std::size_t>(count));
+          copy_to_host_sync(piece.data(), parameter->weight.data() + begin,
+                            piece.size() * sizeof(T), context);
+          values.resize(piece.size());
+          std::transform(piece.begin(), piece.end(), values.begin(),
+                         [](T value) { return static_cast<float>(value); });
+          sink(weight, begin, values);
+        }
+      }
+      parts_.ranks.weights_read(*in.run, context);
     }
-    parts_.optimizer.set_master_sync(parameter.name, all, context);
+    parts_.ranks.join(context);
+    this->communicator().wait_sync(context, "weights that are read");
   }
 
   void bind() override { parts_.model.bind(this->context()); }

@@ -27,6 +27,8 @@ struct ParameterFacts {
   std::string name;
   Index elements = 0;    ///< of the whole, without rows that pad
   ParameterPart part{};  ///< that this rank has
+  Index columns = 0;     ///< of the whole
+  std::string format{};  ///< of its weight
 };
 
 /// A session without the types of its model, its optimizer and what its ranks do, so that most of a
@@ -161,6 +163,28 @@ class SessionCore : public TrainingSession {
     return entries;
   }
 
+  [[nodiscard]] std::vector<WeightInfo> weights() const override {
+    std::vector<WeightInfo> all;
+    for (const ParameterFacts& parameter : parameters_) {
+      const Index columns = parameter.columns;
+      all.push_back({parameter.name, parameter.format, parameter.elements / columns, columns});
+    }
+    return all;
+  }
+
+  void read_weights_sync(const WeightSink& sink) override {
+    require<ConfigError>(options_.sharding.tensor_ranks == 1, "the weights are those of ",
+                         options_.sharding.tensor_ranks,
+                         " ranks that share each layer, which are not put together; read them in "
+                         "a run without tensor parallelism");
+    try {
+      give_weights_sync(sink);
+    } catch (...) {
+      settle();
+      throw;
+    }
+  }
+
   [[nodiscard]] LossSum sum_over_ranks(const LossSum& own) override {
     LossSum total;
     const std::vector<LossSum> all = of_all_ranks(own, "sums of losses");
@@ -289,6 +313,7 @@ class SessionCore : public TrainingSession {
   virtual void update_weights() = 0;
   virtual void count_update() = 0;
   virtual void visit_weights(StateCollector<D>& collector) = 0;
+  virtual void give_weights_sync(const WeightSink& sink) = 0;
   virtual void visit_optimizer(StateCollector<D>& collector) = 0;
 
   [[nodiscard]] Index rows() const { return options_.batch.rows(); }

@@ -6,6 +6,7 @@
 #include <octavo/train/data_parallel.hpp>
 #include <octavo/train/gemm_plan_file.hpp>
 #include <octavo/train/generate.hpp>
+#include <octavo/train/hugging_face.hpp>
 #include <octavo/train/interrupt.hpp>
 #include <octavo/train/replica_check.hpp>
 #include <octavo/train/session.hpp>
@@ -16,3 +17,4 @@
 #include <octavo/train/trainable_model.hpp>
 #include <octavo/train/training_run.hpp>
 #include <octavo/train/training_session.hpp>
+#include <octavo/train/weights.hpp>

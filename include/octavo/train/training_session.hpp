@@ -13,6 +13,7 @@
 #include <octavo/optim/optim.hpp>
 #include <octavo/train/batch.hpp>
 #include <octavo/train/state.hpp>
+#include <octavo/train/weights.hpp>
 
 #include <cmath>
 #include <cstdint>
@@ -181,6 +182,21 @@ class TrainingSession {
   /// @throws ConfigError  for a name that there is not, another number of values, or one that is
   ///                      not finite
   virtual void set_weight(const std::string& name, std::span<const float> values) = 0;
+
+  /// As above, of a parameter that needs not be in memory as a whole.
+  /// @param source  asked for the elements that this rank has, a piece at a time
+  /// @throws ConfigError  for a name that there is not, or a value that is not finite; the pieces
+  ///                      before it are set
+  virtual void set_weight(const std::string& name, const WeightSource& source) = 0;
+
+  /// Every parameter, in the order of `read_weights_sync`.
+  [[nodiscard]] virtual std::vector<WeightInfo> weights() const = 0;
+
+  /// Gives all weights to `sink`, a piece at a time. All ranks call it, together have what each has
+  /// a part of, and wait for it.
+  /// @param sink  empty: this rank helps the others only
+  /// @throws ConfigError  if ranks share the layers
+  virtual void read_weights_sync(const WeightSink& sink) = 0;
 };
 
 }  // namespace octavo

@@ -1,0 +1,161 @@
+# octavo_add_model(NAME my_model CONFIG config.json): the shape that a config.json of a Hugging Face
+# Llama, Qwen3 or GPT-2 describes, as the preset octavo::my_model in <octavo_models/my_model.hpp>, for
+# what links octavo::my_model. CONFIG may be the folder that has it.
+
+# octavo_config_value(OUTPUT OTHERWISE KEY...): a value of the caller's `text`, or what a missing one
+# means; REQUIRED: an error.
+function(octavo_config_value output otherwise)
+  string(JSON type ERROR_VARIABLE missing TYPE "${text}" ${ARGN})
+  if(NOT missing AND NOT type STREQUAL "NULL")
+    string(JSON value GET "${text}" ${ARGN})
+  elseif(otherwise STREQUAL "REQUIRED")
+    list(JOIN ARGN "." key)
+    message(FATAL_ERROR "octavo_add_model: ${config}: ${key} is missing")
+  else()
+    set(value "${otherwise}")
+  endif()
+  set(${output} "${value}" PARENT_SCOPE)
+endfunction()
+
+# octavo_config_serves(KEY VALUE...): the key has one of these, or is missing.
+function(octavo_config_serves key)
+  octavo_config_value(value "${ARGV1}" ${key})
+  if(NOT value IN_LIST ARGN)
+    message(FATAL_ERROR "octavo_add_model: ${config}: ${key} is ${value}, which Octavo's models do "
+      "not serve; they have ${ARGV1}")
+  endif()
+endfunction()
+
+# octavo_config_rope(OUTPUT): the positions of a Llama, as members of a LlamaConfig.
+function(octavo_config_rope output)
+  set(scaling rope_scaling)
+  octavo_config_value(newer "" rope_parameters)
+  octavo_config_value(theta 10000 rope_theta)
+  if(newer)
+    set(scaling rope_parameters)
+    octavo_config_value(theta "${theta}" rope_parameters rope_theta)
+  endif()
+  octavo_config_value(kind default ${scaling} type)
+  octavo_config_value(kind "${kind}" ${scaling} rope_type)
+  set(members ".rope_theta = static_cast<float>(${theta})")
+  if(kind STREQUAL "llama3")
+    octavo_config_value(factor REQUIRED ${scaling} factor)
+    octavo_config_value(low REQUIRED ${scaling} low_freq_factor)
+    octavo_config_value(high REQUIRED ${scaling} high_freq_factor)
+    octavo_config_value(length REQUIRED ${scaling} original_max_position_embeddings)
+    string(APPEND members ",\n    .rope_scaling = {.kind = RopeKind::llama3"
+      ", .factor = static_cast<float>(${factor})"
+      ", .low_frequency_factor = static_cast<float>(${low})"
+      ", .high_frequency_factor = static_cast<float>(${high})"
+      ", .original_length = ${length}}")
+  elseif(NOT kind STREQUAL "default")
+    message(FATAL_ERROR "octavo_add_model: ${config}: rope_type is ${kind}, which Octavo's models do "
+      "not serve; they have default and llama3")
+  endif()
+  set(${output} "${members}" PARENT_SCOPE)
+endfunction()
+
+# octavo_config_llama(OUTPUT): the members of a LlamaConfig.
+function(octavo_config_llama output)
+  octavo_config_serves(hidden_act silu swish)
+  octavo_config_serves(attention_bias OFF)
+  octavo_config_serves(mlp_bias OFF)
+  octavo_config_serves(use_sliding_window OFF)
+  octavo_config_value(layers REQUIRED num_hidden_layers)
+  octavo_config_value(hidden REQUIRED hidden_size)
+  octavo_config_value(ffn REQUIRED intermediate_size)
+  octavo_config_value(heads REQUIRED num_attention_heads)
+  octavo_config_value(kv_heads ${heads} num_key_value_heads)
+  math(EXPR head_dim "${hidden} / ${heads}")
+  set(qk_norm false)
+  if(model_type STREQUAL "qwen3")
+    set(head_dim 128)
+    set(qk_norm true)
+  endif()
+  octavo_config_value(head_dim ${head_dim} head_dim)
+  octavo_config_value(epsilon 1e-6 rms_norm_eps)
+  octavo_config_value(tied OFF tie_word_embeddings)
+  string(REPLACE "ON" "true" tied ${tied})
+  string(REPLACE "OFF" "false" tied ${tied})
+  octavo_config_rope(rope)
+  string(CONCAT members
+    "    .layers = ${layers},\n    .hidden = ${hidden},\n    .ffn = ${ffn},\n"
+    "    .heads = ${heads},\n    .kv_heads = ${kv_heads},\n    .head_dim = ${head_dim},\n"
+    "    .vocabulary = ${vocabulary},\n    .norm_epsilon = static_cast<float>(${epsilon}),\n"
+    "    ${rope},\n    .tied_embeddings = ${tied},\n    .qk_norm = ${qk_norm}")
+  set(${output} "${members}" PARENT_SCOPE)
+endfunction()
+
+# octavo_config_gpt2(OUTPUT): the members of a Gpt2Config.
+function(octavo_config_gpt2 output)
+  octavo_config_value(layers REQUIRED n_layer)
+  octavo_config_value(hidden REQUIRED n_embd)
+  octavo_config_value(heads REQUIRED n_head)
+  octavo_config_value(positions REQUIRED n_positions)
+  octavo_config_value(epsilon 1e-5 layer_norm_epsilon)
+  math(EXPR ffn "4 * ${hidden}")
+  octavo_config_serves(n_inner ${ffn})
+  octavo_config_serves(activation_function gelu_new gelu_pytorch_tanh)
+  octavo_config_serves(tie_word_embeddings ON)
+  octavo_config_serves(scale_attn_weights ON)
+  octavo_config_serves(scale_attn_by_inverse_layer_idx OFF)
+  string(CONCAT members
+    "    .layers = ${layers},\n    .hidden = ${hidden},\n    .heads = ${heads},\n"
+    "    .vocabulary = ${vocabulary},\n    .positions = ${positions},\n"
+    "    .norm_epsilon = static_cast<float>(${epsilon})")
+  set(${output} "${members}" PARENT_SCOPE)
+endfunction()
+
+function(octavo_add_model)
+  cmake_parse_arguments(PARSE_ARGV 0 arg "" "NAME;CONFIG" "")
+  if(NOT arg_NAME MATCHES "^[a-z_][a-z0-9_]*$" OR arg_UNPARSED_ARGUMENTS OR NOT arg_CONFIG)
+    message(FATAL_ERROR "octavo_add_model: write octavo_add_model(NAME my_model CONFIG config.json), "
+      "with a name of small letters, digits and _; this is '${ARGN}'")
+  endif()
+  cmake_path(ABSOLUTE_PATH arg_CONFIG NORMALIZE OUTPUT_VARIABLE config)
+  if(IS_DIRECTORY ${config})
+    cmake_path(APPEND config config.json)
+  endif()
+  if(NOT EXISTS ${config})
+    message(FATAL_ERROR "octavo_add_model: there is no ${config}")
+  endif()
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${config})
+  file(READ ${config} text)
+  string(JSON type ERROR_VARIABLE error TYPE "${text}")
+  if(error)
+    message(FATAL_ERROR "octavo_add_model: ${config} is no JSON: ${error}")
+  endif()
+  octavo_config_value(model_type REQUIRED model_type)
+  octavo_config_value(vocabulary REQUIRED vocab_size)
+  if(model_type MATCHES "^(llama|qwen3)$")
+    set(family Llama)
+    octavo_config_llama(members)
+  elseif(model_type STREQUAL "gpt2")
+    set(family Gpt2)
+    octavo_config_gpt2(members)
+  else()
+    message(FATAL_ERROR "octavo_add_model: ${config}: model_type is ${model_type}, which Octavo does "
+      "not serve; it serves llama, qwen3 and gpt2")
+  endif()
+  string(TOLOWER ${family} header)
+  set(folder ${CMAKE_CURRENT_BINARY_DIR}/${arg_NAME}_include)
+  file(CONFIGURE OUTPUT ${folder}/octavo_models/${arg_NAME}.hpp @ONLY CONTENT
+"// Generated by octavo_add_model from a Hugging Face config.json.
+#pragma once
+
+#include <octavo/models/${header}_config.hpp>
+
+namespace octavo::inline OCTAVO_ABI {
+
+inline constexpr ${family}Config ${arg_NAME}{
+    .name = \"${arg_NAME}\",
+${members}};
+
+}  // namespace octavo
+")
+  add_library(octavo_model_${arg_NAME} INTERFACE)
+  add_library(octavo::${arg_NAME} ALIAS octavo_model_${arg_NAME})
+  target_include_directories(octavo_model_${arg_NAME} INTERFACE ${folder})
+  target_link_libraries(octavo_model_${arg_NAME} INTERFACE octavo::octavo)
+  set_property(GLOBAL PROPERTY octavo_model_family_${arg_NAME} ${family})
+endfunction()

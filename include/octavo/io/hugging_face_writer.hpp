@@ -1,0 +1,188 @@
+/// @file
+/// A Hugging Face folder with a model's weights.
+#pragma once
+
+#include <octavo/io/float_elements.hpp>
+#include <octavo/io/hugging_face_config.hpp>
+#include <octavo/io/safetensors.hpp>
+#include <octavo/models/hugging_face_tensors.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include <unistd.h>
+
+namespace octavo::inline OCTAVO_ABI {
+
+/// How a Hugging Face folder is written.
+struct HuggingFaceOptions {
+  std::uint64_t shard_bytes = 5'000'000'000;  ///< of the tensors in a file, at most
+};
+
+/// A Hugging Face folder that is being written: config.json and weights. It appears with `commit`,
+/// whole; without, there is nothing.
+class HuggingFaceWriter {
+ public:
+  /// @param folder  that there is not yet, or that is empty
+  /// @param dtype   of all tensors: "F32" or "BF16"
+  /// @throws IoError  if the folder has files, or cannot be written
+  HuggingFaceWriter(const std::filesystem::path& folder, const ModelDescription& model,
+                    std::string dtype, const HuggingFaceOptions& options = {})
+      : folder_(folder), dtype_(std::move(dtype)) {
+    require_free(folder);
+    target_ = std::filesystem::absolute(folder).lexically_normal();
+    if (!target_.has_filename()) target_ = target_.parent_path();
+    std::error_code error;
+    std::filesystem::create_directories(target_.parent_path(), error);
+    work_ =
+        target_.parent_path() / message(".octavo-", ::getpid(), '-', target_.filename().string());
+    std::filesystem::remove_all(work_, error);
+    if (!std::filesystem::create_directory(work_, error)) {
+      throw IoError(message(folder.string(), ": cannot be written: ", error.message()));
+    }
+    try {
+      divide(model, options);
+      write_file_atomically(work_ / "config.json",
+                            hugging_face_config(model, dtype_ == "BF16" ? "bfloat16" : "float32"));
+    } catch (...) {
+      discard();
+      throw;
+    }
+  }
+  HuggingFaceWriter(const HuggingFaceWriter&) = delete;
+  HuggingFaceWriter& operator=(const HuggingFaceWriter&) = delete;
+  ~HuggingFaceWriter() { discard(); }
+
+  /// @throws IoError  if something stands at the path already
+  static void require_free(const std::filesystem::path& folder) {
+    std::error_code error;
+    const bool is_free =
+        !std::filesystem::exists(folder, error) ||
+        (std::filesystem::is_directory(folder, error) && std::filesystem::is_empty(folder, error));
+    require<IoError>(is_free && !error, folder.string(),
+                     ": is there already; name a folder that is not, or is empty");
+  }
+
+  /// Writes elements of a parameter, row-major, from `begin` on. Each has to come once.
+  void write(const std::string& parameter, Index begin, std::span<const float> values) {
+    const auto found = parameters_.find(parameter);
+    require<ConfigError>(found != parameters_.end(), "a Hugging Face model of this family has no ",
+                         parameter, "; a model of one's own cannot be written as one");
+    for (const Target& target : found->second) {
+      const detail::TensorPiece piece = detail::piece_of(target.tensor, begin, values.size());
+      if (piece.count > 0) write(target, piece, values.subspan(piece.place));
+    }
+  }
+
+  /// Puts the folder in its place. The last call.
+  void commit() {
+    for (auto& file : files_) file->commit();
+    files_.clear();
+    if (!index_.empty()) write_file_atomically(work_ / "model.safetensors.index.json", index_);
+    std::error_code error;
+    std::filesystem::rename(work_, target_, error);
+    require<IoError>(!error, folder_.string(), ": cannot be written: ", error.message());
+    detail::synchronise_folder(target_.parent_path());
+    work_.clear();
+  }
+
+ private:
+  struct Target {
+    HuggingFaceTensor tensor;
+    SafetensorsWriter* file;
+  };
+
+  /// Divides the tensors among files, and begins these.
+  void divide(const ModelDescription& model, const HuggingFaceOptions& options) {
+    const std::vector<HuggingFaceTensor> tensors = hugging_face_tensors(model);
+    const std::uint64_t size = safetensors_bits(dtype_) / 8;
+    std::vector<std::vector<SafetensorsEntry>> shards(1);
+    std::vector<std::size_t> shard_of_tensor;
+    std::uint64_t in_shard = 0;
+    std::uint64_t total = 0;
+    for (const HuggingFaceTensor& tensor : tensors) {
+      const auto bytes = static_cast<std::uint64_t>(tensor.rows * tensor.columns) * size;
+      if (in_shard > 0 && in_shard + bytes > options.shard_bytes) {
+        shards.emplace_back();
+        in_shard = 0;
+      }
+      in_shard += bytes;
+      total += bytes;
+      shards.back().push_back({tensor.name, dtype_, tensor.shape()});
+      shard_of_tensor.push_back(shards.size() - 1);
+    }
+    std::vector<std::string> names;
+    for (std::size_t i = 0; i < shards.size(); ++i) {
+      names.push_back(shards.size() == 1 ? "model.safetensors" : shard_name(i, shards.size()));
+      files_.push_back(std::make_unique<SafetensorsWriter>(work_ / names[i], std::move(shards[i])));
+    }
+    std::map<std::string, std::string> map;
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+      map[tensors[i].name] = names[shard_of_tensor[i]];
+      parameters_[tensors[i].parameter].push_back({tensors[i], files_[shard_of_tensor[i]].get()});
+    }
+    if (names.size() == 1) return;
+    JsonLine weight_map;
+    for (const auto& [tensor, file] : map) weight_map.add(tensor, file);
+    index_ = JsonLine{}
+                 .add("metadata", JsonLine{}.add("total_size", total))
+                 .add("weight_map", weight_map)
+                 .str() +
+             "\n";
+  }
+
+  /// "model-00001-of-00004.safetensors".
+  static std::string shard_name(std::size_t number, std::size_t count) {
+    const auto five = [](std::size_t value) {
+      const std::string digits = message(value);
+      return std::string(digits.size() < 5 ? 5 - digits.size() : 0, '0') + digits;
+    };
+    return "model-" + five(number + 1) + "-of-" + five(count) + ".safetensors";
+  }
+
+  void write(const Target& target, const detail::TensorPiece& piece,
+             std::span<const float> values) const {
+    const std::uint64_t size = safetensors_bits(dtype_) / 8;
+    std::vector<std::byte> bytes;
+    std::vector<float> column;
+    detail::for_each_stored(target.tensor, piece, [&](Index begin, Index count, Index place) {
+      const auto elements = static_cast<std::size_t>(count);
+      std::span<const float> given = values.first(elements);
+      if (target.tensor.is_transposed) {
+        column.resize(elements);
+        for (std::size_t i = 0; i < elements; ++i) {
+          column[i] = values[static_cast<std::size_t>(place) +
+                             i * static_cast<std::size_t>(target.tensor.columns)];
+        }
+        given = column;
+      }
+      bytes.resize(elements * size);
+      from_floats(dtype_, given, bytes);
+      target.file->write(target.tensor.name, static_cast<std::uint64_t>(begin) * size, bytes);
+    });
+  }
+
+  void discard() noexcept {
+    files_.clear();
+    std::error_code ignored;
+    if (!work_.empty()) std::filesystem::remove_all(work_, ignored);
+  }
+
+  std::filesystem::path folder_;
+  std::string dtype_;
+  std::filesystem::path target_;
+  std::filesystem::path work_;  ///< beside the target; empty once it is there
+  std::vector<std::unique_ptr<SafetensorsWriter>> files_;
+  std::map<std::string, std::vector<Target>> parameters_;
+  std::string index_;
+};
+
+}  // namespace octavo

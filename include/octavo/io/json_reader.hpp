@@ -1,0 +1,288 @@
+/// @file
+/// Reading JSON that others wrote, strictly.
+#pragma once
+
+#include <octavo/core/error.hpp>
+#include <octavo/core/utf8.hpp>
+
+#include <algorithm>
+#include <charconv>
+#include <cstddef>
+#include <cstdint>
+#include <set>
+#include <string>
+#include <string_view>
+#include <utility>
+
+namespace octavo::inline OCTAVO_ABI {
+
+/// Reads a JSON text from its begin to its end, value by value, without a copy of it:
+///
+///     JsonReader json(text, "config.json");
+///     json.object([&](const std::string& key) {
+///       if (key == "hidden_size") hidden = json.natural(); else json.skip();
+///     });
+///     json.end();
+///
+/// Whatever the text is, it ends with an IoError that names its place and the byte, or with values
+/// that the text has: no key twice in an object, valid UTF-8, a bounded depth.
+/// Source: RFC 8259.
+class JsonReader {
+ public:
+  enum class Kind { object, array, string, number, boolean, null };
+
+  /// Objects and arrays in each other, at most.
+  static constexpr int deepest = 32;
+
+  /// @param text    outlives the reader
+  /// @param place   where it is from, such as a file's path
+  /// @param offset  of its first byte there
+  JsonReader(std::string_view text, std::string place, std::size_t offset = 0)
+      : text_(text), place_(std::move(place)), offset_(offset) {}
+
+  /// What comes next.
+  [[nodiscard]] Kind peek() {
+    switch (next()) {
+      case '{':
+        return Kind::object;
+      case '[':
+        return Kind::array;
+      case '"':
+        return Kind::string;
+      case 't':
+      case 'f':
+        return Kind::boolean;
+      case 'n':
+        return Kind::null;
+      default:
+        return Kind::number;
+    }
+  }
+
+  /// Reads an object. `member(key)` reads the value of each key.
+  template <class Member>
+  void object(const Member& member) {
+    open('{', "an object");
+    std::set<std::string> keys;
+    for (bool more = !closes('}'); more; more = goes_on('}')) {
+      const std::size_t begin = (next(), at_);
+      const std::string key = string();
+      if (!keys.insert(key).second) fail(begin, message("the key ", key, " stands there twice"));
+      if (next() != ':') fail(at_, "a ':' is missing");
+      ++at_;
+      member(key);
+    }
+    --depth_;
+  }
+
+  /// Reads an array. `element()` reads each element.
+  template <class Element>
+  void array(const Element& element) {
+    open('[', "an array");
+    for (bool more = !closes(']'); more; more = goes_on(']')) element();
+    --depth_;
+  }
+
+  [[nodiscard]] std::string string() {
+    if (next() != '"') fail(at_, "a string is expected");
+    const std::size_t begin = at_++;
+    std::string value;
+    while (byte() != '"') {
+      const std::size_t length = utf8_length(text_.substr(at_));
+      if (at_ >= text_.size()) fail(begin, "the string does not end");
+      if (length == 0) fail(at_, "the bytes are no valid UTF-8");
+      if (length == 1 && static_cast<unsigned char>(byte()) < 0x20) {
+        fail(at_, "a control character stands in a string");
+      }
+      if (byte() == '\\') {
+        append_escaped(value);
+      } else {
+        value += text_.substr(at_, length);
+        at_ += length;
+      }
+    }
+    ++at_;
+    return value;
+  }
+
+  /// A whole number from 0 on.
+  [[nodiscard]] std::int64_t natural() {
+    const std::string_view digits = number_text();
+    std::int64_t value = 0;
+    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
+    if (error != std::errc{} || end != digits.data() + digits.size() || digits.front() == '-') {
+      fail(at_ - digits.size(), message(digits, " is no whole number from 0 to 2^63 - 1"));
+    }
+    return value;
+  }
+
+  [[nodiscard]] double number() {
+    const std::string_view digits = number_text();
+    double value = 0;
+    if (std::from_chars(digits.data(), digits.data() + digits.size(), value).ec != std::errc{}) {
+      fail(at_ - digits.size(), message(digits, " is beyond what a double holds"));
+    }
+    return value;
+  }
+
+  [[nodiscard]] bool boolean() {
+    if (takes("true")) return true;
+    if (!takes("false")) fail(at_, "true or false is expected");
+    return false;
+  }
+
+  /// Reads a `null`, if one comes next.
+  [[nodiscard]] bool null() { return takes("null"); }
+
+  /// Reads a value, whatever it is.
+  void skip() {
+    switch (peek()) {
+      case Kind::object:
+        return object([this](const std::string&) { skip(); });
+      case Kind::array:
+        return array([this] { skip(); });
+      case Kind::string:
+        return static_cast<void>(string());
+      case Kind::boolean:
+        return static_cast<void>(boolean());
+      case Kind::null:
+        if (!null()) fail(at_, "a value is expected");
+        return;
+      case Kind::number:
+        return static_cast<void>(number_text());
+    }
+  }
+
+  /// Nothing but space may follow.
+  void end() {
+    space();
+    if (at_ != text_.size()) fail(at_, "the text goes on after its value");
+  }
+
+  /// @throws IoError  that says what is wrong with what was read last
+  [[noreturn]] void fail(const std::string& what) const { fail(at_, what); }
+
+ private:
+  [[noreturn]] void fail(std::size_t at, const std::string& what) const {
+    throw IoError(message(place_, ": at byte ", offset_ + at, ": ", what,
+                          "; it is damaged, or no JSON: get it again"));
+  }
+
+  [[nodiscard]] char byte() const { return at_ < text_.size() ? text_[at_] : '\0'; }
+  void space() {
+    while (byte() == ' ' || byte() == '\t' || byte() == '\n' || byte() == '\r') ++at_;
+  }
+  /// The byte that the next value, or what stands between values, begins with.
+  char next() {
+    space();
+    if (at_ == text_.size()) fail(at_, "the text ends early");
+    return text_[at_];
+  }
+  bool takes(std::string_view word) {
+    space();
+    if (!text_.substr(at_).starts_with(word)) return false;
+    at_ += word.size();
+    return true;
+  }
+
+  void open(char bracket, const char* what) {
+    if (next() != bracket) fail(at_, message(what, " is expected"));
+    if (++depth_ > deepest) {
+      fail(at_, message("values are nested more than ", deepest, " deep"));
+    }
+    ++at_;
+  }
+  bool closes(char bracket) {
+    if (next() != bracket) return false;
+    ++at_;
+    return true;
+  }
+  bool goes_on(char bracket) {
+    if (closes(bracket)) return false;
+    if (byte() != ',') fail(at_, message("a ',' or '", bracket, "' is missing"));
+    ++at_;
+    return true;
+  }
+
+  void digits() {
+    if (byte() < '0' || byte() > '9') fail(at_, "a value is expected");
+    while (byte() >= '0' && byte() <= '9') ++at_;
+  }
+  std::string_view number_text() {
+    next();
+    const std::size_t begin = at_;
+    if (byte() == '-') ++at_;
+    if (byte() == '0') {
+      ++at_;
+    } else {
+      digits();
+    }
+    if (byte() == '.') {
+      ++at_;
+      digits();
+    }
+    if (byte() == 'e' || byte() == 'E') {
+      ++at_;
+      if (byte() == '+' || byte() == '-') ++at_;
+      digits();
+    }
+    return text_.substr(begin, at_ - begin);
+  }
+
+  /// Four hexadecimal digits.
+  std::uint32_t code_unit() {
+    std::uint32_t code = 0;
+    const std::string_view four = text_.substr(std::min(at_, text_.size()), 4);
+    const auto [end, error] = std::from_chars(four.data(), four.data() + four.size(), code, 16);
+    if (four.size() != 4 || error != std::errc{} || end != four.data() + 4) {
+      fail(at_, "four hexadecimal digits are expected");
+    }
+    at_ += 4;
+    return code;
+  }
+  void append_escaped(std::string& value) {
+    constexpr std::string_view letters = "\"\\/bfnrt";
+    constexpr std::string_view meanings = "\"\\/\b\f\n\r\t";
+    const std::size_t begin = at_++;
+    const std::size_t found = at_ < text_.size() ? letters.find(byte()) : std::string_view::npos;
+    if (found != std::string_view::npos) {
+      ++at_;
+      value += meanings[found];
+      return;
+    }
+    if (byte() != 'u') fail(begin, "no such escape");
+    ++at_;
+    std::uint32_t code = code_unit();
+    if (code >= 0xd800 && code < 0xdc00 && text_.substr(at_).starts_with("\\u")) {
+      at_ += 2;
+      const std::uint32_t low = code_unit();
+      if (low < 0xdc00 || low > 0xdfff) fail(begin, "half of a surrogate pair");
+      code = 0x10000 + ((code - 0xd800) << 10) + (low - 0xdc00);
+    }
+    if (code >= 0xd800 && code <= 0xdfff) fail(begin, "half of a surrogate pair");
+    append_utf8(value, code);
+  }
+  static void append_utf8(std::string& value, std::uint32_t code) {
+    const auto add = [&value](std::uint32_t bits) { value += static_cast<char>(bits); };
+    if (code < 0x80) return add(code);
+    if (code < 0x800) {
+      add(0xc0 | code >> 6);
+    } else if (code < 0x10000) {
+      add(0xe0 | code >> 12);
+      add(0x80 | (code >> 6 & 0x3f));
+    } else {
+      add(0xf0 | code >> 18);
+      add(0x80 | (code >> 12 & 0x3f));
+      add(0x80 | (code >> 6 & 0x3f));
+    }
+    add(0x80 | (code & 0x3f));
+  }
+
+  std::string_view text_;
+  std::string place_;
+  std::size_t offset_;
+  std::size_t at_ = 0;
+  int depth_ = 0;
+};
+
+}  // namespace octavo

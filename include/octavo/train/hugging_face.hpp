@@ -1,0 +1,94 @@
+/// @file
+/// A session's weights from a Hugging Face folder, and to one.
+#pragma once
+
+#include <octavo/io/hugging_face_weights.hpp>
+#include <octavo/io/hugging_face_writer.hpp>
+#include <octavo/train/training_session.hpp>
+
+#include <cstddef>
+#include <filesystem>
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace octavo::inline OCTAVO_ABI {
+
+namespace detail {
+
+/// @throws UsageError  naming a parameter that the session's model and this one have not alike
+inline void require_parameters_of(const TrainingSession& session, const ModelDescription& model) {
+  std::map<std::string, Index> elements;
+  for (const HuggingFaceTensor& tensor : hugging_face_tensors(model)) {
+    elements[tensor.parameter] += tensor.rows * tensor.columns;
+  }
+  const auto differ = [&](const std::string& name) {
+    throw UsageError(message("a session of ", session.facts().name, " has another ", name,
+                             " than the model that is named, ",
+                             model_family_names[static_cast<std::size_t>(model.family)],
+                             "; name its own, such as description_of(llama3_8b); models of other "
+                             "parts have no Hugging Face names"));
+  };
+  for (const WeightInfo& weight : session.weights()) {
+    const auto found = elements.find(weight.name);
+    if (found == elements.end() || found->second != weight.rows * weight.columns) {
+      differ(weight.name);
+    }
+    elements.erase(found);
+  }
+  if (!elements.empty()) differ(elements.begin()->first);
+}
+
+}  // namespace detail
+
+/// Sets all weights of a session, and their masters, to those of a Hugging Face folder. Files are
+/// read a piece at a time, and by each rank what it has; nothing is set before config.json and the
+/// headers of all files were found right. With several ranks each of them calls it.
+/// @param session  of a model that is `model`, such as `description_of(llama3_8b)`
+/// @throws UsageError   if the session's model is another one
+/// @throws ConfigError  if config.json is of another model, naming each difference; tensors are
+///                      missing, too many or misshapen; or a weight is not finite: then those
+///                      before it are set
+/// @throws IoError      for files that are missing, damaged or cannot be read
+inline void load_hugging_face(TrainingSession& session, const ModelDescription& model,
+                              const std::filesystem::path& folder) {
+  detail::require_parameters_of(session, model);
+  const std::filesystem::path config = folder / "config.json";
+  const std::vector<std::string> differing = differences(read_hugging_face_config(config), model);
+  std::string text;
+  for (const std::string& difference : differing) text += (text.empty() ? "" : "; ") + difference;
+  require<ConfigError>(differing.empty(), config.string(), ": is of another model than ",
+                       session.facts().name, ": ", text);
+  const HuggingFaceWeights weights(folder, model);
+  for (const WeightInfo& weight : session.weights()) {
+    session.set_weight(weight.name, [&](Index begin, std::span<float> values) {
+      weights.read(weight.name, begin, values);
+    });
+  }
+}
+
+/// Writes the weights of a session as a Hugging Face folder that transformers opens: config.json
+/// and model.safetensors, or several files and their index. Weights have the format that the
+/// session stores them in. The folder appears whole or not at all. With several ranks all of them
+/// call it, and one writes.
+/// @param model   that the session's is, and the tokens and positions that config.json is to say
+/// @param writes  whether this rank writes the folder
+/// @throws IoError      if the folder has files already, or cannot be written
+/// @throws UsageError   if the session's model is another one
+/// @throws ConfigError  if ranks share its layers
+inline void save_hugging_face(TrainingSession& session, const ModelDescription& model,
+                              const std::filesystem::path& folder,
+                              const HuggingFaceOptions& options = {}, bool writes = true) {
+  detail::require_parameters_of(session, model);
+  if (!writes) return session.read_weights_sync({});
+  const std::string format = session.weights().front().format;
+  HuggingFaceWriter writer(folder, model, format == "bf16" ? "BF16" : "F32", options);
+  session.read_weights_sync(
+      [&](const WeightInfo& weight, Index begin, std::span<const float> values) {
+        writer.write(weight.name, begin, values);
+      });
+  writer.commit();
+}
+
+}  // namespace octavo

@@ -1,0 +1,53 @@
+/// @file
+/// Weights on their way into a session and out of it, piece by piece.
+#pragma once
+
+#include <octavo/layers/parameter_part.hpp>
+
+#include <algorithm>
+#include <functional>
+#include <span>
+#include <string>
+
+namespace octavo::inline OCTAVO_ABI {
+
+/// A parameter as others see it: whole, and without rows that pad it.
+struct WeightInfo {
+  std::string name;    ///< such as "blocks.0.qkv.weight"
+  std::string format;  ///< of its elements: "fp32" or "bf16"
+  Index rows = 0;      ///< vectors have one
+  Index columns = 0;
+};
+
+/// Gives elements of a parameter, row-major: `values` are those from `begin` on.
+using WeightSource = std::function<void(Index begin, std::span<float> values)>;
+
+/// Takes them; pieces of one parameter come in their order.
+using WeightSink =
+    std::function<void(const WeightInfo& weight, Index begin, std::span<const float> values)>;
+
+namespace detail {
+
+/// Elements that are on their way at once: 4 MiB of floats.
+inline constexpr Index weights_at_once = Index{1} << 20;
+
+/// Has a source give elements of a part of a parameter; those that pad it become 0.
+/// @param shape   of the part
+/// @param live    elements of the whole that pad nothing
+/// @param begin   of the first value in the part
+inline void take_elements(const ParameterPart& part, const Array<Index, 2>& shape, Index live,
+                          const WeightSource& source, Index begin, std::span<float> values) {
+  std::fill(values.begin(), values.end(), 0.0f);
+  const Index end = begin + static_cast<Index>(values.size());
+  part.for_each_stripe(shape, [&](Index stripe, Index whole, Index count) {
+    const Index from = std::max(stripe, begin);
+    const Index first = whole + from - stripe;
+    const Index wanted = std::min(std::min(stripe + count, end) - from, live - first);
+    if (wanted <= 0) return;
+    source(first, values.subspan(static_cast<std::size_t>(from - begin),
+                                 static_cast<std::size_t>(wanted)));
+  });
+}
+
+}  // namespace detail
+}  // namespace octavo
