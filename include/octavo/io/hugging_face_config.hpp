@@ -2,8 +2,8 @@
 /// The config.json of a Hugging Face model.
 #pragma once
 
+#include <octavo/core/json_reader.hpp>
 #include <octavo/io/json_line.hpp>
-#include <octavo/io/json_reader.hpp>
 #include <octavo/io/text_file.hpp>
 #include <octavo/models/model_description.hpp>
 

@@ -8,7 +8,6 @@
 #include <octavo/io/hugging_face_weights.hpp>
 #include <octavo/io/hugging_face_writer.hpp>
 #include <octavo/io/json_line.hpp>
-#include <octavo/io/json_reader.hpp>
 #include <octavo/io/metrics_file.hpp>
 #include <octavo/io/safetensors.hpp>
 #include <octavo/io/text_file.hpp>

@@ -6,9 +6,9 @@
 #pragma once
 
 #include <octavo/core/context.hpp>
+#include <octavo/core/json_reader.hpp>
 #include <octavo/io/atomic_file.hpp>
 #include <octavo/io/json_line.hpp>
-#include <octavo/io/json_reader.hpp>
 
 #include <algorithm>
 #include <array>

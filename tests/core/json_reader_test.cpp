@@ -1,5 +1,5 @@
 // The reader takes what is JSON and nothing else; nlohmann/json is the oracle.
-#include <octavo/io/json_reader.hpp>
+#include <octavo/core/json_reader.hpp>
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
