@@ -31,6 +31,7 @@ install(FILES
   cmake/OctavoAddModel.cmake
   cmake/FindCudnnFrontend.cmake
   cmake/FindNccl.cmake
+  cmake/FindPcre2.cmake
   include/octavo/attention/cuda/cudnn_attention.cpp
   DESTINATION ${octavo_package})
 install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})

@@ -1,6 +1,6 @@
 # The library: octavo::octavo needs a C++20 compiler only; octavo::cuda adds the CUDA Toolkit, and is
-# there only where CUDA is enabled; octavo::nccl and octavo::mpi add NCCL and MPI, where they
-# are wanted and found.
+# there only where CUDA is enabled; octavo::nccl, octavo::mpi and octavo::pcre2 add NCCL, MPI and
+# PCRE2, where they are wanted and found.
 
 set(octavo_scope GLOBAL)
 
@@ -49,5 +49,16 @@ if(OCTAVO_MPI STREQUAL "ON" OR (OCTAVO_MPI STREQUAL "AUTO" AND PROJECT_IS_TOP_LE
     message(FATAL_ERROR "OCTAVO_MPI is ON but ${octavo_missing}; or pass -DOCTAVO_MPI=OFF")
   else()
     message(STATUS "Octavo: one rank on the Cpu device; ${octavo_missing}")
+  endif()
+endif()
+
+if(OCTAVO_PCRE2 STREQUAL "ON" OR (OCTAVO_PCRE2 STREQUAL "AUTO" AND PROJECT_IS_TOP_LEVEL))
+  octavo_add_pcre2(octavo_missing)
+  if(NOT octavo_missing)
+    message(STATUS "Octavo: tokenizers from files, through PCRE2")
+  elseif(OCTAVO_PCRE2 STREQUAL "ON")
+    message(FATAL_ERROR "OCTAVO_PCRE2 is ON but ${octavo_missing}; or pass -DOCTAVO_PCRE2=OFF")
+  else()
+    message(STATUS "Octavo: bytes are the only tokens; ${octavo_missing}")
   endif()
 endif()

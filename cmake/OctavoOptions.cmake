@@ -31,7 +31,9 @@ set(OCTAVO_MPI AUTO CACHE STRING "Several ranks on the Cpu device, through MPI: 
 (where Octavo is not in another project, and MPI is found)")
 set(OCTAVO_NCCL AUTO CACHE STRING
   "Several ranks on the Cuda device, through NCCL: ON, OFF, or AUTO (where it is found)")
-foreach(option IN ITEMS OCTAVO_CUDA OCTAVO_CUDNN OCTAVO_MPI OCTAVO_NCCL)
+set(OCTAVO_PCRE2 AUTO CACHE STRING "Tokenizers from files, through PCRE2: ON, OFF, or AUTO \
+(where Octavo is not in another project, and PCRE2 is found)")
+foreach(option IN ITEMS OCTAVO_CUDA OCTAVO_CUDNN OCTAVO_MPI OCTAVO_NCCL OCTAVO_PCRE2)
   set_property(CACHE ${option} PROPERTY STRINGS AUTO ON OFF)
   if(NOT ${option} MATCHES "^(AUTO|ON|OFF)$")
     message(FATAL_ERROR "${option} is '${${option}}': it must be AUTO, ON or OFF")

@@ -83,6 +83,24 @@ function(octavo_add_mpi reason)
   target_link_libraries(octavo::mpi INTERFACE octavo::octavo MPI::MPI_CXX)
 endfunction()
 
+# octavo_add_pcre2(REASON): defines octavo::pcre2, for programs that read tokenizers from files, or says
+# in REASON why it cannot.
+function(octavo_add_pcre2 reason)
+  set(${reason} "" PARENT_SCOPE)
+  if(TARGET octavo::pcre2)
+    return()
+  endif()
+  list(PREPEND CMAKE_MODULE_PATH ${CMAKE_CURRENT_FUNCTION_LIST_DIR})
+  find_package(Pcre2 MODULE QUIET)
+  if(NOT Pcre2_FOUND)
+    set(${reason} "PCRE2 was not found: header ${Pcre2_INCLUDE_DIR}, library ${Pcre2_LIBRARY}; install \
+libpcre2-dev, or name its folder with -DPcre2_ROOT=" PARENT_SCOPE)
+    return()
+  endif()
+  add_library(octavo::pcre2 INTERFACE IMPORTED ${octavo_scope})
+  target_link_libraries(octavo::pcre2 INTERFACE octavo::octavo Pcre2::Pcre2)
+endfunction()
+
 # octavo_add_nccl(REASON): defines octavo::nccl, for programs of several ranks on the Cuda device, or
 # says in REASON why it cannot. octavo::cuda is there.
 function(octavo_add_nccl reason)

@@ -44,16 +44,17 @@ void announce(const octavo::TrainingSession& session) {
 /// Text from the trained model; a signal ends it early. None of a model whose tokens are no bytes.
 std::string sample(octavo::TrainingSession& session, const Options& options, bool is_text) {
   if (options.sample == 0 || !is_text) return {};
-  const std::vector<std::int32_t> prompt = octavo::ByteTokenizer::encode("\n");
-  return octavo::ByteTokenizer::decode(octavo::generate(
-      session, prompt, options.sequence_length,
-      {.tokens = options.sample,
-       .temperature = options.temperature,
-       .seed = options.seed,
-       .vocabulary = octavo::ByteTokenizer::vocabulary,
-       .stop = [&] {
-         return session.largest_over_ranks(octavo::InterruptGuard::received()) != 0;
-       }}));
+  const octavo::ByteTokenizer tokenizer;
+  const std::vector<std::int32_t> prompt = tokenizer.encode("\n");
+  return tokenizer.decode(octavo::generate(session, prompt, options.sequence_length,
+                                           {.tokens = options.sample,
+                                            .temperature = options.temperature,
+                                            .seed = options.seed,
+                                            .vocabulary = octavo::ByteTokenizer::vocabulary,
+                                            .stop = [&] {
+                                              return session.largest_over_ranks(
+                                                         octavo::InterruptGuard::received()) != 0;
+                                            }}));
 }
 
 /// Says that the rate is still rising when the run ends.

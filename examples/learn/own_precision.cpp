@@ -52,7 +52,7 @@ int main() {
                  result.gradient_norm);
     }
   }
-  const auto prompt = ByteTokenizer::encode("The rain in ");
+  const auto prompt = ByteTokenizer().encode("The rain in ");
   const auto sample = generate(session, prompt, batch.tokens, {.tokens = 60, .temperature = 0.3});
-  fmt::print("\nThe rain in {}\n", ByteTokenizer::decode(sample));
+  fmt::print("\nThe rain in {}\n", ByteTokenizer().decode(sample));
 }

@@ -2,9 +2,9 @@
 /// The tokenizer without a vocabulary file: a token is a byte.
 #pragma once
 
-#include <octavo/core/device.hpp>
-#include <octavo/core/error.hpp>
+#include <octavo/data/tokenizer.hpp>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -15,24 +15,42 @@
 namespace octavo::inline OCTAVO_ABI {
 
 /// Tokens are the bytes of the text, 0 to 255, so every text can be encoded and none gets shorter.
-struct ByteTokenizer {
+class ByteTokenizer final : public Tokenizer {
+ public:
   static constexpr Index vocabulary = 256;
 
-  [[nodiscard]] static std::vector<std::int32_t> encode(std::string_view text) {
-    std::vector<std::int32_t> tokens;
-    tokens.reserve(text.size());
-    for (const char byte : text) tokens.push_back(static_cast<std::uint8_t>(byte));
+  [[nodiscard]] Index vocabulary_size() const override { return vocabulary; }
+  [[nodiscard]] const SpecialTokens& special_tokens() const override {
+    static const SpecialTokens none;
+    return none;
+  }
+
+  [[nodiscard]] std::vector<std::int32_t> encode(
+      std::string_view text, std::span<const std::string> allowed = {}) const override {
+    for (const std::string& name : allowed) (void)special_token(name);
+    std::vector<std::int32_t> tokens(text.size());
+    std::transform(text.begin(), text.end(), tokens.begin(),
+                   [](char byte) { return static_cast<std::uint8_t>(byte); });
     return tokens;
   }
 
-  /// @throws ConfigError  if a token is no byte
-  [[nodiscard]] static std::string decode(std::span<const std::int32_t> tokens) {
+  [[nodiscard]] std::vector<std::vector<std::int32_t>> encode_all(
+      std::span<const std::string_view> texts, const Context<Cpu>& context,
+      std::span<const std::string> allowed = {}) const override {
+    for (const std::string& name : allowed) (void)special_token(name);
+    std::vector<std::vector<std::int32_t>> tokens(texts.size());
+    parallel_for(static_cast<Index>(texts.size()), context, [&](Index i) {
+      const auto place = static_cast<std::size_t>(i);
+      tokens[place] = encode(texts[place]);
+    });
+    return tokens;
+  }
+
+  [[nodiscard]] std::string decode(std::span<const std::int32_t> tokens) const override {
     std::string text;
     text.reserve(tokens.size());
     for (std::size_t i = 0; i < tokens.size(); ++i) {
-      require<ConfigError>(tokens[i] >= 0 && tokens[i] < vocabulary, "token ", tokens[i],
-                           " at position ", i,
-                           " is no byte; decode only what a model of vocabulary 256 gave");
+      if (tokens[i] < 0 || tokens[i] >= vocabulary) detail::refuse_token(tokens[i], i, vocabulary);
       text.push_back(static_cast<char>(static_cast<std::uint8_t>(tokens[i])));
     }
     return text;

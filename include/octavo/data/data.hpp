@@ -9,4 +9,5 @@
 #include <octavo/data/text.hpp>
 #include <octavo/data/token_file.hpp>
 #include <octavo/data/token_stream.hpp>
+#include <octavo/data/tokenizer.hpp>
 #include <octavo/data/validation_set.hpp>

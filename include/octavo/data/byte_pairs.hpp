@@ -1,0 +1,245 @@
+/// @file
+/// Byte pair encoding: which tokens the bytes of a word become.
+#pragma once
+
+#include <octavo/core/device.hpp>
+#include <octavo/core/error.hpp>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+namespace octavo::inline OCTAVO_ABI {
+
+namespace detail {
+
+/// What two neighbouring tokens merge to, and how early: a lower rank goes before.
+struct PairMerge {
+  std::int32_t rank = std::numeric_limits<std::int32_t>::max();
+  std::int32_t token = -1;
+
+  [[nodiscard]] bool exists() const { return token >= 0; }
+};
+
+/// A hash table from pairs of tokens to their merges.
+class PairMerges {
+ public:
+  /// @param count  of pairs that will be added, at most
+  explicit PairMerges(std::size_t count = 0)
+      : slots_(std::bit_ceil(2 * count + 2)), mask_(slots_.size() - 1) {}
+
+  /// @returns false, and changes nothing, where the pair is there
+  bool add(std::int32_t left, std::int32_t right, PairMerge merge) {
+    const std::uint64_t key = key_of(left, right);
+    std::size_t at = place_of(key);
+    while (slots_[at].merge.exists()) {
+      if (slots_[at].key == key) return false;
+      at = (at + 1) & mask_;
+    }
+    slots_[at] = {key, merge};
+    return true;
+  }
+
+  [[nodiscard]] PairMerge find(std::int32_t left, std::int32_t right) const {
+    const std::uint64_t key = key_of(left, right);
+    std::size_t at = place_of(key);
+    while (slots_[at].merge.exists() && slots_[at].key != key) at = (at + 1) & mask_;
+    return slots_[at].merge;
+  }
+
+ private:
+  struct Slot {
+    std::uint64_t key = 0;
+    PairMerge merge;
+  };
+
+  static std::uint64_t key_of(std::int32_t left, std::int32_t right) {
+    return (std::uint64_t{static_cast<std::uint32_t>(left)} << 32) |
+           static_cast<std::uint32_t>(right);
+  }
+  [[nodiscard]] std::size_t place_of(std::uint64_t key) const {
+    const std::uint64_t mixed = (key ^ (key >> 32)) * 0x9e3779b97f4a7c15u;
+    return static_cast<std::size_t>(mixed >> 32) & mask_;
+  }
+
+  std::vector<Slot> slots_;
+  std::size_t mask_;
+};
+
+/// Lets a map of strings be searched without making one.
+struct TextHash {
+  using is_transparent = void;
+  std::size_t operator()(std::string_view text) const {
+    return std::hash<std::string_view>{}(text);
+  }
+};
+using TokenMap = std::unordered_map<std::string, std::int32_t, TextHash, std::equal_to<>>;
+
+/// The tokens of a vocabulary and how they merge.
+struct BytePairs {
+  std::vector<std::string> bytes;               ///< of each token
+  std::array<std::int32_t, 256> byte_tokens{};  ///< the token of each byte
+  PairMerges merges;
+  TokenMap whole_words;  ///< that become one token whatever merges say
+};
+
+/// Merges words, each until no two neighbours merge: always the pair of the lowest rank, of several
+/// the leftmost. Remembers short words; what it remembers changes no token.
+/// Source: Sennrich, Haddow, Birch: Neural Machine Translation of Rare Words with Subword Units.
+class WordEncoder {
+ public:
+  /// @param pairs  outlives the encoder
+  /// @param bytes  that it will encode, more or less: decides how many words it remembers
+  WordEncoder(const BytePairs& pairs, std::size_t bytes)
+      : pairs_(pairs),
+        seen_(std::bit_ceil(std::clamp<std::size_t>(bytes / 16, 1, std::size_t{1} << 15))) {}
+
+  /// Appends the tokens of a word.
+  /// @throws ConfigError  if it has 2^31 bytes or more
+  void encode(std::string_view word, std::vector<std::int32_t>& tokens) {
+    if (word.size() > longest_seen) return encode_anew(word, tokens);
+    SeenWord& seen = seen_[place_of(word)];
+    if (seen.count > 0 && word == std::string_view(seen.bytes.data(), seen.length)) {
+      tokens.insert(tokens.end(), seen.tokens.begin(), seen.tokens.begin() + seen.count);
+      return;
+    }
+    const std::size_t before = tokens.size();
+    encode_anew(word, tokens);
+    const std::size_t count = tokens.size() - before;
+    if (count > most_seen) return;
+    seen.length = static_cast<std::uint8_t>(word.size());
+    seen.count = static_cast<std::uint8_t>(count);
+    std::copy(word.begin(), word.end(), seen.bytes.begin());
+    std::copy_n(tokens.begin() + static_cast<std::ptrdiff_t>(before), count, seen.tokens.begin());
+  }
+
+ private:
+  static constexpr std::size_t longest_seen = 30;
+  static constexpr std::size_t most_seen = 8;
+  static constexpr std::size_t short_word = 64;
+  static constexpr std::int32_t none = -1;
+
+  /// A word and its tokens, in one line of a processor's cache.
+  struct alignas(64) SeenWord {
+    std::uint8_t length = 0;
+    std::uint8_t count = 0;
+    std::array<char, longest_seen> bytes{};
+    std::array<std::int32_t, most_seen> tokens{};
+  };
+
+  /// A token of a word while it is merged.
+  struct Part {
+    std::int32_t token = 0;
+    std::int32_t before = none;  ///< its neighbours
+    std::int32_t behind = none;
+    PairMerge merge{};  ///< with the one behind it
+  };
+
+  [[nodiscard]] std::size_t place_of(std::string_view word) const {
+    std::uint64_t hash = word.size();
+    for (std::size_t at = 0; at < word.size(); at += 8) {
+      std::uint64_t bytes = 0;
+      const std::size_t count = std::min<std::size_t>(8, word.size() - at);
+      for (std::size_t i = 0; i < count; ++i)
+        bytes = (bytes << 8) | static_cast<std::uint8_t>(word[at + i]);
+      hash = (hash ^ bytes) * 0x9e3779b97f4a7c15u;
+      hash ^= hash >> 32;
+    }
+    return static_cast<std::size_t>(hash) & (seen_.size() - 1);
+  }
+
+  void encode_anew(std::string_view word, std::vector<std::int32_t>& tokens) {
+    const auto whole = pairs_.whole_words.find(word);
+    if (whole != pairs_.whole_words.end()) return tokens.push_back(whole->second);
+    require<ConfigError>(word.size() <= std::numeric_limits<std::int32_t>::max(), "a word has ",
+                         word.size(), " bytes, of at most 2^31 - 1; cut the text");
+    parts_.resize(word.size());
+    for (std::size_t i = 0; i < word.size(); ++i)
+      parts_[i].token = pairs_.byte_tokens[static_cast<std::uint8_t>(word[i])];
+    if (word.size() <= short_word) {
+      merge_short();
+    } else {
+      merge_long();
+    }
+    for (const Part& part : parts_) {
+      if (part.token != none) tokens.push_back(part.token);
+    }
+  }
+
+  /// Looks at all pairs for each merge.
+  void merge_short() {
+    const auto look_up = [this](std::size_t i) {
+      parts_[i].merge = i + 1 < parts_.size()
+                            ? pairs_.merges.find(parts_[i].token, parts_[i + 1].token)
+                            : PairMerge{};
+    };
+    for (std::size_t i = 0; i < parts_.size(); ++i) look_up(i);
+    for (;;) {
+      const auto first = std::min_element(
+          parts_.begin(), parts_.end(),
+          [](const Part& a, const Part& b) { return a.merge.rank < b.merge.rank; });
+      if (first == parts_.end() || !first->merge.exists()) return;
+      first->token = first->merge.token;
+      const auto place = static_cast<std::size_t>(first - parts_.begin());
+      parts_.erase(first + 1);
+      look_up(place);
+      if (place > 0) look_up(place - 1);
+    }
+  }
+
+  /// Keeps the pairs in a heap, those that are no more among them.
+  void merge_long() {
+    heap_.clear();
+    const auto count = static_cast<std::int32_t>(parts_.size());
+    for (std::int32_t i = 0; i < count; ++i) {
+      part(i).before = i - 1;
+      part(i).behind = i + 1 < count ? i + 1 : none;
+    }
+    for (std::int32_t i = 0; i < count; ++i) look_up(i);
+    while (!heap_.empty()) {
+      std::pop_heap(heap_.begin(), heap_.end(), std::greater<>{});
+      const auto [rank, place] = heap_.back();
+      heap_.pop_back();
+      Part& left = part(place);
+      // Of another rank, the pair has merged with others since; a part that is gone has no merge.
+      if (!left.merge.exists() || left.merge.rank != rank) continue;
+      Part& right = part(left.behind);
+      left.token = left.merge.token;
+      left.behind = right.behind;
+      if (left.behind != none) part(left.behind).before = place;
+      right.token = none;
+      right.merge = {};
+      look_up(place);
+      if (left.before != none) look_up(left.before);
+    }
+  }
+
+  [[nodiscard]] Part& part(std::int32_t place) { return parts_[static_cast<std::size_t>(place)]; }
+
+  void look_up(std::int32_t place) {
+    Part& left = part(place);
+    left.merge =
+        left.behind == none ? PairMerge{} : pairs_.merges.find(left.token, part(left.behind).token);
+    if (!left.merge.exists()) return;
+    heap_.emplace_back(left.merge.rank, place);
+    std::push_heap(heap_.begin(), heap_.end(), std::greater<>{});
+  }
+
+  const BytePairs& pairs_;
+  std::vector<SeenWord> seen_;
+  std::vector<Part> parts_;
+  std::vector<std::pair<std::int32_t, std::int32_t>> heap_;  ///< rank and place, the lowest first
+};
+
+}  // namespace detail
+
+}  // namespace octavo

@@ -1,0 +1,184 @@
+/// @file
+/// Regular expressions that cut text into words, as tokenizers' files write them. The one header
+/// that includes PCRE2: whoever includes it, or a header that does, links octavo::pcre2.
+#pragma once
+
+#if !defined(PCRE2_CODE_UNIT_WIDTH)
+#define PCRE2_CODE_UNIT_WIDTH 8
+#endif
+#include <octavo/core/error.hpp>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include <pcre2.h>
+
+namespace octavo::inline OCTAVO_ABI {
+
+namespace detail {
+
+[[nodiscard]] inline std::string pcre2_reason(int code) {
+  std::array<PCRE2_UCHAR8, 256> text{};
+  pcre2_get_error_message_8(code, text.data(), text.size());
+  return reinterpret_cast<const char*>(text.data());
+}
+
+/// Writes a regular expression of Rust's fancy-regex or of Oniguruma as PCRE2 means it. What these
+/// take for different things is refused.
+class PatternSyntax {
+ public:
+  /// @throws IoError  with `place` and the byte of what is refused
+  PatternSyntax(std::string_view pattern, const std::string& place)
+      : pattern_(pattern), place_(place) {
+    while (at_ < pattern_.size()) step();
+    if (in_class_) fail("a class is not closed");
+  }
+
+  [[nodiscard]] const std::string& text() const { return text_; }
+
+ private:
+  /// Unicode's property White_Space. PCRE2's \s has U+180E beside.
+  static constexpr std::string_view spaces =
+      "\\x09-\\x0d\\x20\\x85\\xa0\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}"
+      "\\x{3000}";
+
+  [[noreturn]] void fail(std::string_view what) const {
+    throw IoError(message(place_, ": byte ", at_, " of the pattern '", pattern_, "': ", what,
+                          "; this pattern cannot be used"));
+  }
+  [[nodiscard]] char letter(std::size_t ahead = 0) const {
+    return at_ + ahead < pattern_.size() ? pattern_[at_ + ahead] : '\0';
+  }
+
+  void step() {
+    const char first = letter();
+    if (first == '\\') return escape();
+    if (in_class_) {
+      if (first == '[') fail("a class in a class is not known");
+      if (first == '&' && letter(1) == '&') fail("the intersection of classes is not known");
+      if (first == ']') in_class_ = false;
+    } else if (first == '[') {
+      in_class_ = true;
+      text_ += first;
+      ++at_;
+      if (letter() == '^') copy();
+      if (letter() == ']') fail("an empty class is not known");
+      return;
+    } else if (first == '^' || first == '$') {
+      fail("the begin and the end of lines are not known");
+    } else if (first == '(' && letter(1) == '?') {
+      constexpr std::string_view known = ":i!=<>";
+      if (known.find(letter(2)) == std::string_view::npos) fail("this group is not known");
+    }
+    copy();
+  }
+
+  void copy() { text_ += pattern_[at_++]; }
+
+  void escape() {
+    constexpr std::string_view letters = "pPdDrnt";
+    const char kind = letter(1);
+    if (kind == 's') {
+      text_ += in_class_ ? std::string(spaces) : message('[', spaces, ']');
+    } else if (kind == 'S') {
+      text_ += in_class_ ? "\\S\\x{180e}" : message("[^", spaces, ']');
+    } else {
+      const bool is_letter = (kind >= 'a' && kind <= 'z') || (kind >= 'A' && kind <= 'Z') ||
+                             (kind >= '0' && kind <= '9') || kind == '\0';
+      if (is_letter && letters.find(kind) == std::string_view::npos)
+        fail("this escape is not known");
+      text_ += {'\\', kind};
+    }
+    at_ += 2;
+  }
+
+  std::string_view pattern_;
+  const std::string& place_;
+  std::string text_;
+  std::size_t at_ = 0;
+  bool in_class_ = false;
+};
+
+template <auto free>
+struct FreeWith {
+  template <class T>
+  void operator()(T* object) const {
+    free(object);
+  }
+};
+
+/// Bytes from `begin` to before `end`.
+struct ByteRange {
+  std::size_t begin = 0;
+  std::size_t end = 0;
+};
+
+/// A regular expression that finds words.
+class SplitPattern {
+ public:
+  /// @param place  where it is from, for messages
+  /// @throws IoError  if it is none, or of a kind that is not known
+  SplitPattern(std::string_view pattern, const std::string& place) {
+    const std::string text = PatternSyntax(pattern, place).text();
+    int code = 0;
+    std::size_t offset = 0;
+    code_.reset(pcre2_compile_8(reinterpret_cast<PCRE2_SPTR8>(text.data()), text.size(),
+                                PCRE2_UTF | PCRE2_UCP, &code, &offset, nullptr));
+    require<IoError>(code_ != nullptr, place, ": the pattern '", pattern,
+                     "' cannot be compiled: ", pcre2_reason(code));
+    // Where there is no JIT, the interpreter finds the same.
+    (void)pcre2_jit_compile_8(code_.get(), PCRE2_JIT_COMPLETE);
+  }
+
+ private:
+  friend class SplitMatcher;
+  std::unique_ptr<pcre2_code_8, FreeWith<pcre2_code_free_8>> code_;
+};
+
+/// Finds the matches of a pattern, in one thread.
+class SplitMatcher {
+ public:
+  /// @param pattern  outlives the matcher
+  explicit SplitMatcher(const SplitPattern& pattern)
+      : code_(pattern.code_.get()),
+        data_(pcre2_match_data_create_8(1, nullptr)),
+        context_(pcre2_match_context_create_8(nullptr)),
+        stack_(pcre2_jit_stack_create_8(std::size_t{1} << 15, std::size_t{1} << 26, nullptr)) {
+    require<MemoryError>(data_ != nullptr && context_ != nullptr,
+                         "no memory for a pattern's match; free some");
+    pcre2_set_match_limit_8(context_.get(), UINT32_MAX);
+    pcre2_jit_stack_assign_8(context_.get(), nullptr, stack_.get());
+  }
+
+  /// Finds the first match that begins at `from` or later and is not empty: the same whatever
+  /// else was searched for before.
+  /// @param subject  valid UTF-8
+  /// @returns whether there is one
+  /// @throws ConfigError  if the search takes more memory than it may
+  bool find(std::string_view subject, std::size_t from, ByteRange& match) {
+    const int code =
+        pcre2_match_8(code_, reinterpret_cast<PCRE2_SPTR8>(subject.data()), subject.size(), from,
+                      PCRE2_NO_UTF_CHECK | PCRE2_NOTEMPTY, data_.get(), context_.get());
+    if (code == PCRE2_ERROR_NOMATCH) return false;
+    require<ConfigError>(code >= 0, "the tokenizer's pattern fails at byte ", from,
+                         " of a text of ", subject.size(), ": ", pcre2_reason(code),
+                         "; cut the text");
+    const PCRE2_SIZE* places = pcre2_get_ovector_pointer_8(data_.get());
+    match = {places[0], places[1]};
+    return true;
+  }
+
+ private:
+  const pcre2_code_8* code_;
+  std::unique_ptr<pcre2_match_data_8, FreeWith<pcre2_match_data_free_8>> data_;
+  std::unique_ptr<pcre2_match_context_8, FreeWith<pcre2_match_context_free_8>> context_;
+  std::unique_ptr<pcre2_jit_stack_8, FreeWith<pcre2_jit_stack_free_8>> stack_;
+};
+
+}  // namespace detail
+
+}  // namespace octavo

@@ -1,0 +1,195 @@
+/// @file
+/// Tokenizers in files of tiktoken, such as Llama 3's tokenizer.model. Needs PCRE2: see
+/// split_pattern.hpp.
+#pragma once
+
+#include <octavo/data/byte_pair_tokenizer.hpp>
+#include <octavo/data/open_file.hpp>
+
+#include <charconv>
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace octavo::inline OCTAVO_ABI {
+
+/// What a file of tiktoken leaves to those who read it.
+struct TiktokenOptions {
+  std::string pattern;                      ///< that cuts text into words
+  std::vector<std::string> special_tokens;  ///< behind the file's tokens, in order
+};
+
+/// Those of Llama 3, 3.1, 3.2 and 3.3.
+/// Source: models/llama3/tokenizer.py of the package llama-models.
+[[nodiscard]] inline TiktokenOptions llama3_tiktoken() {
+  TiktokenOptions options{
+      .pattern =
+          "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}|"
+          " ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+",
+      .special_tokens = {"<|begin_of_text|>", "<|end_of_text|>", "<|reserved_special_token_0|>",
+                         "<|reserved_special_token_1|>", "<|finetune_right_pad_id|>", "<|step_id|>",
+                         "<|start_header_id|>", "<|end_header_id|>", "<|eom_id|>", "<|eot_id|>",
+                         "<|python_tag|>", "<|image|>"}};
+  constexpr std::size_t count = 256;
+  for (int i = 2; options.special_tokens.size() < count; ++i)
+    options.special_tokens.push_back(message("<|reserved_special_token_", i, "|>"));
+  return options;
+}
+
+namespace detail {
+
+/// The bytes of a file that is read whole.
+[[nodiscard]] inline std::string read_tokenizer_file(const std::filesystem::path& path) {
+  constexpr std::uint64_t most = 1 << 28;
+  OpenFile file(path);
+  require<IoError>(file.size() <= most, path.string(), ": has ", file.size(),
+                   " bytes, and a tokenizer's file ", most, " at most; name another");
+  std::string bytes(file.size(), '\0');
+  file.read_at(0, std::as_writable_bytes(std::span(bytes)));
+  return bytes;
+}
+
+/// @throws IoError  if a byte has no token
+inline void require_byte_tokens(const BytePairs& pairs, const std::filesystem::path& path) {
+  for (std::size_t byte = 0; byte < pairs.byte_tokens.size(); ++byte)
+    require<IoError>(pairs.byte_tokens[byte] >= 0, path.string(), ": the byte ", byte,
+                     " has no token; take a tokenizer that has all 256");
+}
+
+/// Reads lines of a token's bytes in base 64, a space and its rank, which go up from 0.
+class TiktokenReader {
+ public:
+  TiktokenReader(const std::filesystem::path& path, std::string_view text)
+      : path_(path), text_(text) {}
+
+  BytePairs read() {
+    pairs_.byte_tokens.fill(-1);
+    while (!text_.empty()) {
+      const std::size_t end = text_.find('\n');
+      if (end == std::string_view::npos) fail("the file ends within the line");
+      line(text_.substr(0, end));
+      text_.remove_prefix(end + 1);
+    }
+    require_byte_tokens(pairs_, path_);
+    find_pairs();
+    return std::move(pairs_);
+  }
+
+ private:
+  [[noreturn]] void fail(std::string_view what) const {
+    throw IoError(message(path_.string(), ": line ", pairs_.bytes.size() + 1, ": ", what,
+                          "; each line is a token in base 64, a space and its rank: get the file "
+                          "again"));
+  }
+
+  void line(std::string_view line) {
+    const std::size_t space = line.find(' ');
+    if (space == std::string_view::npos) fail("there is no space");
+    const std::string_view digits = line.substr(space + 1);
+    std::size_t rank = 0;
+    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), rank);
+    if (error != std::errc{} || end != digits.data() + digits.size() || digits != message(rank))
+      fail(message("the rank '", digits, "' is no whole number"));
+    if (rank != pairs_.bytes.size())
+      fail(message("the rank is ", rank, " in place of ", pairs_.bytes.size(),
+                   ", and ranks go up from 0 by 1"));
+    pairs_.bytes.push_back(decoded(line.substr(0, space)));
+    const std::string& bytes = pairs_.bytes.back();
+    if (bytes.size() == 1)
+      pairs_.byte_tokens[static_cast<std::uint8_t>(bytes.front())] =
+          static_cast<std::int32_t>(rank);
+  }
+
+  /// RFC 4648, with padding and no bits beyond the last byte.
+  [[nodiscard]] std::string decoded(std::string_view text) const {
+    constexpr std::string_view letters =
+        "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    std::string_view digits = text;
+    while (digits.ends_with('=') && text.size() - digits.size() < 2) digits.remove_suffix(1);
+    std::string bytes;
+    std::uint32_t bits = 0;
+    std::size_t count = 0;
+    for (const char digit : digits) {
+      const std::size_t value = letters.find(digit);
+      if (value == std::string_view::npos) fail(message("'", text, "' is no base 64"));
+      bits = (bits << 6 | static_cast<std::uint32_t>(value)) & 0xffffu;
+      count += 6;
+      if (count < 8) continue;
+      count -= 8;
+      bytes += static_cast<char>(static_cast<std::uint8_t>(bits >> count));
+    }
+    if (text.size() % 4 != 0 || bytes.empty() || (bits & ((1u << count) - 1)) != 0)
+      fail(message("'", text, "' is no whole base 64"));
+    return bytes;
+  }
+
+  /// Two tokens merge where the bytes of both are a token, whose rank is that of the merge.
+  void find_pairs() {
+    TokenMap& words = pairs_.whole_words;
+    words.reserve(pairs_.bytes.size());
+    for (std::size_t i = 0; i < pairs_.bytes.size(); ++i) {
+      const auto [place, is_new] = words.emplace(pairs_.bytes[i], static_cast<std::int32_t>(i));
+      require<IoError>(is_new, path_.string(), ": line ", i + 1, ": its token is that of line ",
+                       place->second + 1, ", too; get the file again");
+    }
+    std::vector<std::pair<std::int32_t, std::int32_t>> found;
+    std::vector<std::int32_t> results;
+    for (std::size_t i = 0; i < pairs_.bytes.size(); ++i) {
+      const std::string_view bytes = pairs_.bytes[i];
+      for (std::size_t cut = 1; cut < bytes.size(); ++cut) {
+        const auto left = words.find(bytes.substr(0, cut));
+        if (left == words.end()) continue;
+        const auto right = words.find(bytes.substr(cut));
+        if (right == words.end()) continue;
+        found.emplace_back(left->second, right->second);
+        results.push_back(static_cast<std::int32_t>(i));
+      }
+    }
+    pairs_.merges = PairMerges(found.size());
+    for (std::size_t i = 0; i < found.size(); ++i)
+      pairs_.merges.add(found[i].first, found[i].second, {results[i], results[i]});
+  }
+
+  const std::filesystem::path& path_;
+  std::string_view text_;
+  BytePairs pairs_;
+};
+
+}  // namespace detail
+
+/// Reads a tokenizer of a file of tiktoken.
+/// @throws IoError  naming file and line, if it cannot be read, has a line that is not as it should
+///                  be, a rank or a token twice, or no token for a byte
+[[nodiscard]] inline BytePairTokenizer load_tiktoken(const std::filesystem::path& path,
+                                                     const TiktokenOptions& options) {
+  const std::string text = detail::read_tokenizer_file(path);
+  detail::BytePairModel model;
+  model.pairs = detail::TiktokenReader(path, text).read();
+  model.patterns.emplace_back(options.pattern, "TiktokenOptions");
+  for (const std::string& name : options.special_tokens) {
+    require<ConfigError>(!name.empty(), "a special token has no name; give it one");
+    model.added.push_back({name, static_cast<std::int32_t>(model.pairs.bytes.size())});
+    model.pairs.bytes.push_back(name);
+  }
+  return BytePairTokenizer(std::move(model));
+}
+
+/// Reads Llama 3's tokenizer.model.
+/// @throws IoError  as `load_tiktoken` does, and if the file has another number of tokens
+[[nodiscard]] inline BytePairTokenizer load_llama3_tokenizer(const std::filesystem::path& path) {
+  constexpr Index tokens = 128'000;
+  const TiktokenOptions options = llama3_tiktoken();
+  BytePairTokenizer tokenizer = load_tiktoken(path, options);
+  const Index count =
+      tokenizer.vocabulary_size() - static_cast<Index>(options.special_tokens.size());
+  require<IoError>(count == tokens, path.string(), ": has ", count, " lines, and Llama 3's file ",
+                   tokens, "; it is cut off, or another model's: name its tokenizer.json");
+  return tokenizer;
+}
+
+}  // namespace octavo

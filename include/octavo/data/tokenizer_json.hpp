@@ -1,0 +1,402 @@
+/// @file
+/// Tokenizers in Hugging Face's tokenizer.json. Needs PCRE2: see split_pattern.hpp.
+#pragma once
+
+#include <octavo/core/json_reader.hpp>
+#include <octavo/core/utf8.hpp>
+#include <octavo/data/byte_pair_tokenizer.hpp>
+#include <octavo/data/tiktoken_file.hpp>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <limits>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace octavo::inline OCTAVO_ABI {
+
+namespace detail {
+
+/// The bytes that a character of GPT-2's alphabet stands for: printable ones for themselves as
+/// Latin-1, the other 68 in the order of their values for U+0100 and so on.
+/// Source: bytes_to_unicode in GPT-2's encoder.py.
+class ByteAlphabet {
+ public:
+  ByteAlphabet() {
+    bytes_.fill(-1);
+    std::size_t next = 256;
+    for (int byte = 0; byte < 256; ++byte) {
+      const bool is_itself =
+          (byte >= 0x21 && byte <= 0x7e) || (byte >= 0xa1 && byte <= 0xac) || byte >= 0xae;
+      bytes_[is_itself ? static_cast<std::size_t>(byte) : next++] = byte;
+    }
+  }
+
+  /// @param text  valid UTF-8
+  /// @returns whether all characters are of the alphabet
+  bool decode(std::string_view text, std::string& bytes) const {
+    bytes.clear();
+    while (!text.empty()) {
+      const std::size_t length = utf8_length(text);
+      const auto first = static_cast<std::uint8_t>(text[0]);
+      std::size_t code = first;
+      if (length == 2) code = (first & 0x1fu) << 6 | (static_cast<std::uint8_t>(text[1]) & 0x3fu);
+      if (length > 2 || code >= bytes_.size() || bytes_[code] < 0) return false;
+      bytes += static_cast<char>(static_cast<std::uint8_t>(bytes_[code]));
+      text.remove_prefix(length);
+    }
+    return true;
+  }
+
+ private:
+  std::array<int, 256 + 68> bytes_{};
+};
+
+/// Reads a tokenizer.json. Whatever is not known is refused, and nothing passed over, but for what
+/// puts special tokens around a text (post_processor), because `encode` puts none.
+class TokenizerJsonReader {
+ public:
+  TokenizerJsonReader(const std::filesystem::path& path, std::string_view text)
+      : path_(path), json_(text, path.string()) {}
+
+  BytePairModel read() {
+    bool has_model = false;
+    json_.object([&](const std::string& key) {
+      if (key == "version") {
+        require_text("version", "1.0");
+      } else if (key == "truncation" || key == "padding") {
+        require_null(key);
+      } else if (key == "added_tokens") {
+        json_.array([this] { added_token(); });
+      } else if (key == "normalizer") {
+        normalizer();
+      } else if (key == "pre_tokenizer") {
+        pre_tokenizer();
+      } else if (key == "post_processor") {
+        post_processor();
+      } else if (key == "decoder") {
+        decoder();
+      } else if (key == "model") {
+        model();
+        has_model = true;
+      } else {
+        unknown(key);
+      }
+    });
+    json_.end();
+    if (!has_model) refuse("it has no model");
+    if (!has_byte_level_)
+      refuse("its pre_tokenizer does not end in ByteLevel; only byte-level BPE can be read");
+    make_tokens();
+    return std::move(model_);
+  }
+
+ private:
+  [[noreturn]] void refuse(std::string_view what) const {
+    throw IoError(message(path_.string(), ": ", what));
+  }
+  [[noreturn]] void unknown(std::string_view what) const {
+    json_.fail(message("'", what, "' is not known; this tokenizer cannot be read"));
+  }
+  void require_null(std::string_view what) {
+    if (!json_.null()) json_.fail(message(what, " is not known, but for null"));
+  }
+  void require_boolean(std::string_view what, bool expected) {
+    if (json_.boolean() != expected)
+      json_.fail(message(what, " is not known, but for ", expected ? "true" : "false"));
+  }
+  void require_text(std::string_view what, std::string_view expected) {
+    if (json_.string() != expected) json_.fail(message(what, " is not known, but for ", expected));
+  }
+  /// null or an empty text.
+  void require_nothing(std::string_view what) {
+    if (!json_.null() && !json_.string().empty())
+      json_.fail(message(what, " is not known, but for null"));
+  }
+  std::int32_t token() {
+    const std::int64_t value = json_.natural();
+    if (value > std::numeric_limits<std::int32_t>::max() / 2)
+      json_.fail(message("the token ", value, " is too large"));
+    return static_cast<std::int32_t>(value);
+  }
+
+  void added_token() {
+    AddedToken added;
+    bool has_token = false;
+    json_.object([&](const std::string& key) {
+      if (key == "id") {
+        added.token = token();
+        has_token = true;
+      } else if (key == "content") {
+        added.text = json_.string();
+      } else if (key == "special") {
+        added.is_special = json_.boolean();
+      } else if (key == "normalized") {
+        added.is_normalised = json_.boolean();
+      } else if (key == "lstrip" || key == "rstrip" || key == "single_word") {
+        require_boolean(key, false);
+      } else {
+        unknown(key);
+      }
+    });
+    if (!has_token || added.text.empty()) json_.fail("an added token needs an id and a content");
+    model_.added.push_back(std::move(added));
+  }
+
+  /// An object with the member "type", which comes first.
+  template <class Member>
+  void typed(const Member& member) {
+    std::string type;
+    json_.object([&](const std::string& key) {
+      if (key == "type") {
+        type = json_.string();
+        return;
+      }
+      if (type.empty()) json_.fail("the type has to come first");
+      member(type, key);
+    });
+    member(type, "");
+  }
+
+  void normalizer() {
+    if (json_.null()) return;
+    typed([this](const std::string& type, const std::string& key) {
+      if (type == "NFC" && key.empty()) {
+        model_.wants_nfc = true;
+      } else if (type == "Sequence" && key == "normalizers") {
+        json_.array([this] { normalizer(); });
+      } else if (type != "Sequence" || !key.empty()) {
+        unknown(message("normalizer ", type, ' ', key));
+      }
+    });
+  }
+
+  void pre_tokenizer() {
+    if (json_.null()) return;
+    if (has_byte_level_) json_.fail("a pre_tokenizer behind ByteLevel is not known");
+    std::string pattern;
+    bool splits = true;
+    typed([&](const std::string& type, const std::string& key) {
+      if (type == "Sequence" && key == "pretokenizers") {
+        json_.array([this] { pre_tokenizer(); });
+      } else if (type == "ByteLevel") {
+        byte_level(key, splits);
+      } else if (type == "Digits") {
+        if (key == "individual_digits")
+          splits = json_.boolean();
+        else if (key.empty())
+          add_pattern(splits ? "\\p{N}" : "\\p{N}+");
+        else
+          unknown(key);
+      } else if (type == "Split") {
+        split(key, pattern);
+      } else if (type != "Sequence" || !key.empty()) {
+        unknown(message("pre_tokenizer ", type, ' ', key));
+      }
+    });
+  }
+
+  void byte_level(const std::string& key, bool& splits) {
+    if (key == "add_prefix_space") {
+      require_boolean(key, false);
+    } else if (key == "trim_offsets") {
+      (void)json_.boolean();  // of places in the text, not of tokens
+    } else if (key == "use_regex") {
+      splits = json_.boolean();
+    } else if (key.empty()) {
+      has_byte_level_ = true;
+      // Source: GPT-2's encoder.py.
+      if (splits)
+        add_pattern(
+            "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+");
+    } else {
+      unknown(key);
+    }
+  }
+
+  void split(const std::string& key, std::string& pattern) {
+    if (key == "pattern") {
+      json_.object([&](const std::string& kind) {
+        if (kind != "Regex") unknown(message("pattern ", kind));
+        pattern = json_.string();
+      });
+    } else if (key == "behavior") {
+      require_text(key, "Isolated");
+    } else if (key == "invert") {
+      (void)json_.boolean();  // pieces are the same where each is kept
+    } else if (key.empty()) {
+      if (pattern.empty()) json_.fail("Split has no pattern");
+      add_pattern(pattern);
+    } else {
+      unknown(key);
+    }
+  }
+
+  void add_pattern(std::string_view pattern) {
+    model_.patterns.emplace_back(pattern, path_.string());
+  }
+
+  void post_processor() {
+    if (json_.null()) return;
+    typed([this](const std::string& type, const std::string& key) {
+      if (type == "Sequence" && key == "processors") {
+        json_.array([this] { post_processor(); });
+      } else if (type == "ByteLevel" || type == "TemplateProcessing") {
+        if (!key.empty()) json_.skip();
+      } else if (type != "Sequence" || !key.empty()) {
+        unknown(message("post_processor ", type, ' ', key));
+      }
+    });
+  }
+
+  void decoder() {
+    typed([this](const std::string& type, const std::string& key) {
+      if (type != "ByteLevel") unknown(message("decoder ", type));
+      if (!key.empty()) (void)json_.boolean();  // as pre_tokenizer they would matter
+    });
+  }
+
+  void model() {
+    json_.object([this](const std::string& key) {
+      if (key == "type") {
+        require_text("a model of another type", "BPE");
+      } else if (key == "vocab") {
+        json_.object([this](const std::string& text) { vocabulary_.emplace_back(text, token()); });
+      } else if (key == "merges") {
+        json_.array([this] { merge(); });
+      } else if (key == "ignore_merges") {
+        ignores_merges_ = json_.boolean();
+      } else if (key == "byte_fallback") {
+        require_boolean(key, false);
+      } else if (key == "dropout") {
+        require_null(key);
+      } else if (key == "unk_token" || key == "fuse_unk") {
+        json_.skip();  // every byte has a token
+      } else if (key == "continuing_subword_prefix" || key == "end_of_word_suffix") {
+        require_nothing(key);
+      } else {
+        unknown(key);
+      }
+    });
+  }
+
+  /// "a b" or ["a", "b"].
+  void merge() {
+    std::array<std::string, 2> pair;
+    if (json_.peek() == JsonReader::Kind::array) {
+      std::size_t count = 0;
+      json_.array([&] {
+        if (count == 2) json_.fail("a merge has more than two tokens");
+        pair[count++] = json_.string();
+      });
+    } else {
+      const std::string text = json_.string();
+      const std::size_t space = text.find(' ');
+      if (space == std::string::npos || text.find(' ', space + 1) != std::string::npos)
+        json_.fail(message("the merge '", text, "' is not two tokens with a space between"));
+      pair = {text.substr(0, space), text.substr(space + 1)};
+    }
+    if (pair[0].empty() || pair[1].empty()) json_.fail("a merge has fewer than two tokens");
+    merges_.push_back(std::move(pair));
+  }
+
+  void make_tokens() {
+    const std::size_t most = vocabulary_.size() + model_.added.size();
+    std::vector<bool> is_there(most);
+    std::size_t end = 0;
+    BytePairs& pairs = model_.pairs;
+    pairs.bytes.resize(most);
+    pairs.byte_tokens.fill(-1);
+    const auto take = [&](std::int32_t token, const std::string& text) -> std::string& {
+      const auto place = static_cast<std::size_t>(token);
+      if (place >= most)
+        refuse(message("the token ", token, " of '", text, "' is beyond the ", most,
+                       " that there are; tokens go up from 0 by 1"));
+      is_there[place] = true;
+      end = std::max(end, place + 1);
+      return pairs.bytes[place];
+    };
+    TokenMap known;
+    for (const auto& [text, token] : vocabulary_) {
+      std::string& bytes = take(token, text);
+      if (!bytes.empty()) refuse(message("the token ", token, " stands twice in the vocabulary"));
+      if (text.empty()) refuse(message("the token ", token, " is of no text"));
+      known.emplace(text, token);
+      const bool is_of_bytes = alphabet_.decode(text, bytes);
+      if (!is_of_bytes) bytes = text;
+      if (is_of_bytes && bytes.size() == 1)
+        pairs.byte_tokens[static_cast<std::uint8_t>(bytes[0])] = token;
+      if (is_of_bytes && ignores_merges_) pairs.whole_words.emplace(bytes, token);
+    }
+    for (const AddedToken& added : model_.added) {
+      std::string& bytes = take(added.token, added.text);
+      const auto of_vocabulary = known.find(added.text);
+      const bool is_new = bytes.empty() && of_vocabulary == known.end();
+      if (!is_new && (of_vocabulary == known.end() || of_vocabulary->second != added.token))
+        refuse(message("the added token ", added.token, ", '", added.text,
+                       "', is another one in the vocabulary, or stands twice"));
+      known.emplace(added.text, added.token);
+      bytes = added.text;
+    }
+    for (std::size_t i = 0; i < end; ++i)
+      if (!is_there[i]) refuse(message("there is no token ", i, "; tokens go up from 0 by 1"));
+    pairs.bytes.resize(end);
+    require_byte_tokens(pairs, path_);
+    make_merges(known);
+  }
+
+  void make_merges(const TokenMap& known) {
+    model_.pairs.merges = PairMerges(merges_.size());
+    for (std::size_t i = 0; i < merges_.size(); ++i) {
+      const auto& [left, right] = merges_[i];
+      const auto token_of = [&](const std::string& text) {
+        const auto found = known.find(text);
+        if (found == known.end())
+          refuse(message("merge ", i, ", of '", left, "' and '", right, "': '", text,
+                         "' is no token of the vocabulary"));
+        return found->second;
+      };
+      const PairMerge merge{static_cast<std::int32_t>(i), token_of(left + right)};
+      if (!model_.pairs.merges.add(token_of(left), token_of(right), merge))
+        refuse(message("merge ", i, ", of '", left, "' and '", right, "', stands twice"));
+    }
+  }
+
+  const std::filesystem::path& path_;
+  JsonReader json_;
+  ByteAlphabet alphabet_;
+  BytePairModel model_;
+  bool has_byte_level_ = false;
+  bool ignores_merges_ = false;
+  std::vector<std::pair<std::string, std::int32_t>> vocabulary_;
+  std::vector<std::array<std::string, 2>> merges_;
+};
+
+}  // namespace detail
+
+/// Reads a tokenizer.json of byte-level BPE, as of GPT-2, Llama 3, Qwen and SmolLM2.
+/// @param form  of the texts that will be encoded; nfc: a normaliser NFC has nothing to do
+/// @throws IoError  naming the file, and the byte where there is one, if it cannot be read, is no
+///                  such JSON, has parts that are not known or contradict each other, or no token
+///                  for a byte
+[[nodiscard]] inline BytePairTokenizer load_tokenizer_json(const std::filesystem::path& path,
+                                                           TextForm form = TextForm::any) {
+  const std::string text = detail::read_tokenizer_file(path);
+  detail::BytePairModel model = detail::TokenizerJsonReader(path, text).read();
+  if (form == TextForm::nfc) model.wants_nfc = false;
+  return BytePairTokenizer(std::move(model));
+}
+
+/// Reads a tokenizer.json where the name ends in .json, else Llama 3's tokenizer.model.
+/// @throws IoError  as `load_tokenizer_json` and `load_llama3_tokenizer` do
+[[nodiscard]] inline BytePairTokenizer load_tokenizer(const std::filesystem::path& path,
+                                                      TextForm form = TextForm::any) {
+  return path.extension() == ".json" ? load_tokenizer_json(path, form)
+                                     : load_llama3_tokenizer(path);
+}
+
+}  // namespace octavo

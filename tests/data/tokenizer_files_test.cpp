@@ -1,0 +1,347 @@
+// Tokenizers from files: tokens against those of the packages tokenizers and tiktoken
+// (tests/golden/make_tokenizers.py), merges against a plain search, and files that are refused.
+#include <octavo/data/tokenizer_json.hpp>
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <map>
+#include <random>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "support/temporary_folder.hpp"
+
+namespace tokenizer_files_test {
+
+namespace fs = std::filesystem;
+using namespace octavo;
+using json = nlohmann::ordered_json;
+using Tokens = std::vector<std::int32_t>;
+
+const fs::path golden = "tests/golden/tokenizers";
+const std::vector<std::string> both{"<|begin|>", "<|end|>"};
+
+json read_json(const fs::path& path) { return json::parse(std::ifstream(path)); }
+
+BytePairTokenizer load(const std::string& name) {
+  if (name != "tiktoken") return load_tokenizer_json(golden / (name + ".json"), TextForm::nfc);
+  return load_tiktoken(golden / "tiny.tiktoken",
+                       {read_json(golden / "expected.json")["pattern"], both});
+}
+
+/// What an error says, or "".
+template <class E>
+std::string error_of(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const E& error) {
+    return error.what();
+  }
+  return "";
+}
+
+bool has(const std::string& text, std::string_view part) {
+  return text.find(part) != std::string::npos;
+}
+
+class Golden : public testing::TestWithParam<const char*> {};
+
+TEST_P(Golden, TokensAreThoseOfOtherPackages) {
+  const json expected = read_json(golden / "expected.json");
+  const BytePairTokenizer tokenizer = load(GetParam());
+  const auto texts = expected["texts"].get<std::vector<std::string>>();
+  const std::vector<std::string_view> views(texts.begin(), texts.end());
+  const Context<Cpu> context(2);
+  const auto as_text = expected["tokens"][GetParam()]["text"].get<std::vector<Tokens>>();
+  const auto as_special = expected["tokens"][GetParam()]["special"].get<std::vector<Tokens>>();
+  EXPECT_NE(as_text, as_special);
+  EXPECT_EQ(tokenizer.encode_all(views, context), as_text);
+  EXPECT_EQ(tokenizer.encode_all(views, context, both), as_special);
+  for (std::size_t i = 0; i < texts.size(); ++i) {
+    EXPECT_EQ(tokenizer.encode(texts[i]), as_text[i]) << texts[i];
+    EXPECT_EQ(tokenizer.encode(texts[i], both), as_special[i]) << texts[i];
+    EXPECT_EQ(tokenizer.decode(as_text[i]), texts[i]);
+    EXPECT_EQ(tokenizer.decode(as_special[i]), texts[i]);
+  }
+}
+
+TEST_P(Golden, KnowsItsSpecialTokensByName) {
+  const BytePairTokenizer tokenizer = load(GetParam());
+  ASSERT_EQ(tokenizer.special_tokens().size(), both.size());
+  for (const std::string& name : both) {
+    const std::int32_t token = tokenizer.special_token(name);
+    EXPECT_LT(token, tokenizer.vocabulary_size());
+    EXPECT_EQ(tokenizer.decode(Tokens{token}), name);
+    EXPECT_EQ(tokenizer.encode(name + "a" + name, std::vector{name}),
+              (Tokens{token, tokenizer.encode("a")[0], token}));
+  }
+  const auto only_begin = tokenizer.encode(both[0] + both[1], std::vector{both[0]});
+  EXPECT_EQ(only_begin.front(), tokenizer.special_token(both[0]));
+  EXPECT_GT(only_begin.size(), both.size());
+  EXPECT_TRUE(has(error_of<ConfigError>([&] { (void)tokenizer.special_token("<|no|>"); }),
+                  "no special token '<|no|>'; it has <|begin|>, <|end|>"));
+  EXPECT_THROW((void)tokenizer.encode("a", std::vector<std::string>{"<|no|>"}), ConfigError);
+}
+
+INSTANTIATE_TEST_SUITE_P(Tokenizers, Golden,
+                         testing::Values("gpt2", "llama3", "qwen", "smollm2", "tiktoken"),
+                         [](const auto& test) { return std::string(test.param); });
+
+std::string random_text(std::size_t bytes, std::string_view letters, std::uint32_t seed) {
+  std::mt19937 random(seed);
+  std::string text(bytes, '\0');
+  for (char& letter : text) letter = letters[random() % letters.size()];
+  return text;
+}
+
+TEST(BytePairTokenizer, AnyBytesComeBack) {
+  std::string bytes;
+  for (int byte = 0; byte < 256; ++byte) bytes += static_cast<char>(byte);
+  const std::string text = random_text(20'000, bytes, 1) + std::string(300, '\xff') + "end\xc3";
+  for (const char* name : {"gpt2", "llama3", "qwen", "smollm2", "tiktoken"}) {
+    const BytePairTokenizer tokenizer = load(name);
+    EXPECT_EQ(tokenizer.decode(tokenizer.encode(text)), text) << name;
+  }
+}
+
+TEST(BytePairTokenizer, LongTextsAreCutWithoutATrace) {
+  const BytePairTokenizer tokenizer = load("llama3");
+  const std::string words = random_text(400'000, "ab  't\n1the", 2);
+  const std::vector<std::string> texts{
+      words,
+      words.substr(0, 200'000) + both[0] + words.substr(0, 300'000) + "\xff\xfe" + words,
+      random_text(700'000, "aeh", 3),             // one word
+      std::string(600'000, ' ') + "x",            // one word but for its end
+      random_text(500'000, "\xe2\x82\xac 1", 4),  // characters and parts of them
+      "short",
+      ""};
+  const std::vector<std::string_view> views(texts.begin(), texts.end());
+  std::vector<Tokens> expected;
+  for (const std::string& text : texts) expected.push_back(tokenizer.encode(text, both));
+  for (const int threads : {1, 3}) {
+    EXPECT_EQ(tokenizer.encode_all(views, Context<Cpu>(threads), both), expected) << threads;
+  }
+}
+
+/// Merges the pair of the lowest rank until there is none, as the paper has it.
+Tokens merged(std::vector<std::string> parts,
+              const std::map<std::pair<std::string, std::string>, int>& ranks,
+              const std::map<std::string, std::int32_t>& vocabulary) {
+  for (;;) {
+    std::size_t best = 0;
+    int rank = -1;
+    for (std::size_t i = 0; i + 1 < parts.size(); ++i) {
+      const auto found = ranks.find({parts[i], parts[i + 1]});
+      if (found == ranks.end() || (rank >= 0 && found->second >= rank)) continue;
+      rank = found->second;
+      best = i;
+    }
+    if (rank < 0) break;
+    parts[best] += parts[best + 1];
+    parts.erase(parts.begin() + static_cast<std::ptrdiff_t>(best) + 1);
+  }
+  Tokens tokens;
+  for (const std::string& part : parts) tokens.push_back(vocabulary.at(part));
+  return tokens;
+}
+
+TEST(BytePairTokenizer, MergesAsAPlainSearchDoes) {
+  const json model = read_json(golden / "smollm2.json")["model"];
+  const auto vocabulary = model["vocab"].get<std::map<std::string, std::int32_t>>();
+  std::map<std::pair<std::string, std::string>, int> ranks;
+  for (const auto& pair : model["merges"])
+    ranks.emplace(std::pair<std::string, std::string>(pair[0], pair[1]), ranks.size());
+  const BytePairTokenizer tokenizer = load("smollm2");
+  for (std::size_t length = 1; length < 200; length += length < 70 ? 1 : 13) {
+    const std::string word = random_text(length, "aeinrst", static_cast<std::uint32_t>(length));
+    std::vector<std::string> letters;
+    for (const char letter : word) letters.emplace_back(1, letter);
+    EXPECT_EQ(tokenizer.encode(word), merged(letters, ranks, vocabulary)) << word;
+  }
+}
+
+TEST(BytePairTokenizer, RefusesTokensBeyondItsVocabulary) {
+  const BytePairTokenizer tokenizer = load("gpt2");
+  const auto end = static_cast<std::int32_t>(tokenizer.vocabulary_size());
+  EXPECT_TRUE(has(error_of<ConfigError>([&] {
+                    (void)tokenizer.decode(Tokens{0, end});
+                  }),
+                  "at position 1"));
+  EXPECT_THROW((void)tokenizer.decode(Tokens{-1}), ConfigError);
+}
+
+TEST(BytePairTokenizer, TextThatNfcMayChangeIsRefused) {
+  const BytePairTokenizer qwen = load_tokenizer_json(golden / "qwen.json");
+  const std::string settled = "gr\u00fcn \u041c\u044b \u4f60\u597d \uc548 \U0001f600";
+  EXPECT_EQ(qwen.encode(settled), load("qwen").encode(settled));
+  const std::string error = error_of<ConfigError>([&] { (void)qwen.encode("abcu\u0308"); });
+  EXPECT_TRUE(has(error, "NFC") && has(error, "at byte 4")) << error;
+  EXPECT_THROW((void)qwen.encode("\u2126"), ConfigError);  // Ohm, which NFC writes as Omega
+}
+
+class Files : public support::TemporaryFolder {
+ protected:
+  std::string tiktoken_error(const std::string& content) {
+    std::ofstream(folder_ / "tiny.tiktoken", std::ios::binary) << content;
+    const std::string error = error_of<IoError>([&] {
+      (void)load_tiktoken(folder_ / "tiny.tiktoken", {"\\s+|\\S+", both});
+    });
+    EXPECT_TRUE(error.empty() || has(error, "tiny.tiktoken")) << error;
+    return error;
+  }
+
+  /// What is said of gpt2.json after a change.
+  std::string json_error(const std::function<void(json&)>& change) {
+    json layout = read_json(golden / "gpt2.json");
+    change(layout);
+    return text_error(layout.dump());
+  }
+  std::string text_error(const std::string& content) {
+    std::ofstream(folder_ / "tokenizer.json", std::ios::binary) << content;
+    const std::string error =
+        error_of<IoError>([&] { (void)load_tokenizer(folder_ / "tokenizer.json"); });
+    EXPECT_TRUE(error.empty() || has(error, "tokenizer.json")) << error;
+    return error;
+  }
+};
+
+TEST_F(Files, DamagedLinesOfTiktokenAreNamed) {
+  const std::string good = content(golden / "tiny.tiktoken");
+  std::vector<std::string> lines;
+  for (std::size_t at = 0; at < good.size(); at = good.find('\n', at) + 1)
+    lines.push_back(good.substr(at, good.find('\n', at) + 1 - at));
+  const auto with = [&](std::size_t line, const std::string& text) {
+    std::string all;
+    for (std::size_t i = 0; i < lines.size(); ++i) all += i == line ? text : lines[i];
+    return all;
+  };
+  EXPECT_EQ(tiktoken_error(good), "");
+  EXPECT_TRUE(has(tiktoken_error(good.substr(0, good.size() - 1)), "ends within the line"));
+  EXPECT_TRUE(has(tiktoken_error(with(7, "")), "line 8: the rank is 8 in place of 7"));
+  EXPECT_TRUE(has(tiktoken_error(with(7, lines[7] + lines[7])), "line 9: the rank is 7"));
+  EXPECT_TRUE(has(tiktoken_error(with(7, lines[6].substr(0, 4) + " 7\n")),
+                  "line 8: its token is that of line 7, too"));
+  EXPECT_TRUE(has(tiktoken_error(with(7, "YQ= 7\n")), "line 8"));
+  EXPECT_TRUE(has(tiktoken_error(with(7, "Y!== 7\n")), "line 8"));
+  EXPECT_TRUE(has(tiktoken_error(with(7, "YR== 7\n")), "no whole base 64"));
+  EXPECT_TRUE(has(tiktoken_error(with(7, " 7\n")), "line 8"));
+  EXPECT_TRUE(has(tiktoken_error(with(7, "YWFhYWE=\n")), "there is no space"));
+  for (const char* rank : {"", "-7", "07", "7 ", "0x7", "99999999999999999999"})
+    EXPECT_TRUE(has(tiktoken_error(with(7, message("YWFhYWE= ", rank, '\n'))), "line 8")) << rank;
+  EXPECT_TRUE(has(tiktoken_error(with(0, "YWFhYWE= 0\n")), "has no token"));
+  EXPECT_TRUE(has(tiktoken_error(""), "has no token"));
+  EXPECT_TRUE(has(error_of<IoError>([&] { (void)load_tokenizer(golden / "tiny.tiktoken"); }),
+                  "Llama 3's file 128000"));
+  EXPECT_THROW((void)load_tokenizer(folder_ / "absent.model"), IoError);
+}
+
+TEST_F(Files, UnknownPartsOfJsonAreNamed) {
+  EXPECT_EQ(json_error([](json&) {}), "");
+  const auto refused = [this](const char* pointer, const json& value, const char* said) {
+    const std::string error =
+        json_error([&](json& layout) { layout[json::json_pointer(pointer)] = value; });
+    EXPECT_TRUE(has(error, said)) << pointer << ": '" << error << "'";
+  };
+  refused("/version", "2.0", "version");
+  refused("/truncation", json::object(), "truncation");
+  refused("/novelty", 1, "'novelty' is not known");
+  refused("/model/type", "Unigram", "BPE");
+  refused("/model/novelty", 1, "'novelty' is not known");
+  refused("/model/dropout", 0.1, "dropout");
+  refused("/model/byte_fallback", true, "byte_fallback");
+  refused("/model/continuing_subword_prefix", "##", "continuing_subword_prefix");
+  refused("/model/end_of_word_suffix", "</w>", "end_of_word_suffix");
+  refused("/normalizer", {{"type", "Lowercase"}}, "normalizer Lowercase");
+  refused("/pre_tokenizer", {{"type", "Metaspace"}}, "pre_tokenizer Metaspace");
+  refused("/pre_tokenizer", nullptr, "does not end in ByteLevel");
+  refused("/pre_tokenizer/add_prefix_space", true, "add_prefix_space");
+  refused("/pre_tokenizer/novelty", true, "'novelty' is not known");
+  refused("/post_processor", {{"type", "BertProcessing"}}, "post_processor BertProcessing");
+  refused("/decoder", {{"type", "WordPiece"}}, "decoder WordPiece");
+  refused("/added_tokens/0/lstrip", true, "lstrip");
+  refused("/added_tokens/0/content", "", "an id and a content");
+}
+
+TEST_F(Files, PatternsThatMeanSomethingElseAreRefused) {
+  const auto error_of_split = [this](const json& pattern, const char* behavior = "Isolated") {
+    return json_error([&](json& all) {
+      const json split = {
+          {"type", "Split"}, {"pattern", pattern}, {"behavior", behavior}, {"invert", false}};
+      const json pieces = json::array({split, {{"type", "ByteLevel"}, {"use_regex", false}}});
+      all["pre_tokenizer"] = {{"type", "Sequence"}, {"pretokenizers", pieces}};
+    });
+  };
+  const auto error_of_pattern = [&](const char* regex) {
+    return error_of_split({{"Regex", regex}});
+  };
+  EXPECT_TRUE(has(error_of_pattern("\\s+|[^\\s&&a]"), "byte 8 of the pattern"));
+  for (const char* bad : {"^a", "a$", "\\w+", "\\b", "[[a]]", "[a", "(?m:a)", "(a", "[]a]", "a\\"})
+    EXPECT_NE(error_of_pattern(bad), "") << bad;
+  EXPECT_EQ(error_of_pattern("\\p{L}+|[\\S]|\\s"), "");
+  EXPECT_TRUE(has(error_of_split({{"Regex", "a"}}, "Removed"), "behavior"));
+  EXPECT_TRUE(has(error_of_split({{"String", "a"}}), "pattern String"));
+}
+
+TEST_F(Files, ContradictionsOfJsonAreNamed) {
+  EXPECT_TRUE(has(json_error([](json& all) { all["model"]["vocab"].erase("A"); }), "no token"));
+  EXPECT_TRUE(has(json_error([](json& all) { all["model"]["vocab"]["A"] = 5; }), "twice"));
+  EXPECT_TRUE(has(json_error([](json& all) { all["model"]["vocab"]["A"] = 100'000; }), "beyond"));
+  EXPECT_TRUE(has(json_error([](json& all) { all["model"]["vocab"]["A"] = 1.5; }), "at byte"));
+  EXPECT_TRUE(has(json_error([](json& all) { all["added_tokens"][0]["id"] = 7; }), "another one"));
+  const auto merges = [this](const json& value) {
+    return json_error([&](json& all) { all["model"]["merges"][3] = value; });
+  };
+  EXPECT_TRUE(has(merges("a b c"), "at byte"));
+  EXPECT_TRUE(has(merges("ab"), "at byte"));
+  EXPECT_TRUE(has(merges({"a", "b", "c"}), "at byte"));
+  EXPECT_TRUE(has(merges(json::array({"a"})), "at byte"));
+  EXPECT_TRUE(has(merges("zz qq"), "merge 3"));
+  EXPECT_TRUE(
+      has(json_error([](json& all) { all["model"]["merges"][3] = all["model"]["merges"][2]; }),
+          "merge 3"));
+  EXPECT_TRUE(has(json_error([](json& all) { all.erase("model"); }), "no model"));
+}
+
+TEST_F(Files, WhatIsNoJsonIsRefused) {
+  const std::string good = content(golden / "gpt2.json");
+  for (std::size_t end = 0; end + 1 < good.size(); end += 97)
+    EXPECT_NE(text_error(good.substr(0, end)), "") << end;
+  EXPECT_TRUE(has(text_error("{\"model\":" + std::string(100'000, '[')), "nested"));
+  EXPECT_TRUE(has(text_error(good + "x"), "at byte"));
+}
+
+/// All tokens of one and two bytes, and as many of three as are missing.
+TEST_F(Files, SpecialTokensOfLlama3StandBehindTheFile) {
+  constexpr std::string_view letters =
+      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  std::string text;
+  for (std::uint32_t i = 0; i < 128'000; ++i) {
+    const std::uint32_t bytes = i < 256 ? i << 16 : i < 65'792 ? (i - 256) << 8 : i;
+    std::string token;
+    for (const int shift : {18, 12, 6, 0}) token += letters[bytes >> shift & 63];
+    if (i < 65'792) token[3] = '=';
+    if (i < 256) token[2] = '=';
+    text += message(token, ' ', i, '\n');
+  }
+  std::ofstream(folder_ / "tokenizer.model") << text;
+  const BytePairTokenizer tokenizer = load_tokenizer(folder_ / "tokenizer.model");
+  EXPECT_EQ(tokenizer.vocabulary_size(), 128'256);
+  EXPECT_EQ(tokenizer.special_token("<|begin_of_text|>"), 128'000);
+  EXPECT_EQ(tokenizer.special_token("<|end_of_text|>"), 128'001);
+  EXPECT_EQ(tokenizer.special_token("<|start_header_id|>"), 128'006);
+  EXPECT_EQ(tokenizer.special_token("<|end_header_id|>"), 128'007);
+  EXPECT_EQ(tokenizer.special_token("<|eot_id|>"), 128'009);
+  EXPECT_EQ(tokenizer.special_token("<|reserved_special_token_245|>"), 128'255);
+  EXPECT_EQ(tokenizer.encode("ab"), Tokens{256 + ('a' << 8) + 'b'});
+}
+
+}  // namespace tokenizer_files_test
