@@ -311,11 +311,25 @@ TEST_F(Files, ContradictionsOfJsonAreNamed) {
   EXPECT_TRUE(has(json_error([](json& all) { all.erase("model"); }), "no model"));
 }
 
+TEST_F(Files, BytesWithoutATokenAreRefusedInTexts) {
+  EXPECT_EQ(json_error([](json& all) {
+              json anew;  // the letter is the byte 4
+              for (const auto& [text, token] : all["model"]["vocab"].items())
+                anew[text == "\u0104" ? "zzzz" : text] = token;
+              all["model"]["vocab"] = anew;
+            }),
+            "");
+  const BytePairTokenizer tokenizer = load_tokenizer(folder_ / "tokenizer.json");
+  EXPECT_EQ(tokenizer.encode("ab\x05"), load("gpt2").encode("ab\x05"));
+  const std::string error = error_of<ConfigError>([&] { (void)tokenizer.encode("ab\x04"); });
+  EXPECT_TRUE(has(error, "the byte 4, which stands at byte 2")) << error;
+}
+
 TEST_F(Files, WhatIsNoJsonIsRefused) {
   const std::string good = content(golden / "gpt2.json");
   for (std::size_t end = 0; end + 1 < good.size(); end += 97)
     EXPECT_NE(text_error(good.substr(0, end)), "") << end;
-  EXPECT_TRUE(has(text_error("{\"model\":" + std::string(100'000, '[')), "nested"));
+  EXPECT_TRUE(has(text_error("{\"model\":{\"unk_token\":" + std::string(100'000, '[')), "nested"));
   EXPECT_TRUE(has(text_error(good + "x"), "at byte"));
 }
 

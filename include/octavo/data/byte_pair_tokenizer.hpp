@@ -11,9 +11,11 @@
 #include <octavo/data/tokenizer.hpp>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <exception>
 #include <mutex>
 #include <optional>
@@ -44,31 +46,68 @@ struct WordBegin {
   std::size_t tokens = 0;
 };
 
+/// The first byte from `from` to before `until` that begins no character of UTF-8; there is none:
+/// the end of a character at `until` or behind it.
+/// @param from  no character begins before it and ends behind it
+[[nodiscard]] inline std::size_t utf8_until(std::string_view text, std::size_t from,
+                                            std::size_t until) {
+  constexpr std::uint64_t high_bits = 0x8080808080808080u;
+  std::uint64_t eight = 0;
+  while (from < until) {
+    while (from + sizeof eight <= until) {
+      std::memcpy(&eight, text.data() + from, sizeof eight);
+      if ((eight & high_bits) != 0) break;
+      from += sizeof eight;
+    }
+    if (from >= until) break;
+    const std::size_t length = utf8_length(text.substr(from));
+    if (length == 0) break;
+    from += length;
+  }
+  return from;
+}
+
+/// Text of which a part is encoded.
+struct TextPart {
+  std::string_view text{};
+  std::size_t from = 0;
+  std::size_t until = 0;
+  std::size_t utf8_end =
+      0;  ///< the first byte from `until` on that begins no character, or the end
+};
+
 /// Encodes text of one model in one thread.
 class TextEncoder {
  public:
   /// @param model  outlives the encoder
   /// @param bytes  that it will encode, more or less
   TextEncoder(const BytePairModel& model, std::size_t bytes)
-      : checks_nfc_(model.wants_nfc), words_(model.pairs, bytes) {
+      : checks_nfc_(model.wants_nfc),
+        byte_tokens_(model.pairs.byte_tokens),
+        has_all_bytes_(std::find(byte_tokens_.begin(), byte_tokens_.end(), -1) ==
+                       byte_tokens_.end()),
+        words_(model.pairs, bytes) {
     matchers_.reserve(model.patterns.size());
     for (const SplitPattern& pattern : model.patterns) matchers_.emplace_back(pattern);
   }
 
-  /// Appends the tokens of words from `from` on, until one ends at `until` or behind. What they are
-  /// depends on the text from `from` on and on nothing before it.
+  /// Appends the tokens of words from `part.from` on, until one ends at `part.until` or behind.
+  /// What they are depends on the text from there on and on nothing before it.
   /// @param begins  where it is not sure that a word begins at `from`: gets the places at which
   ///                words began, the first few; a word that goes on far behind `until` is left
   /// @returns  where the last ended
-  std::size_t encode(std::string_view text, std::size_t from, std::size_t until,
-                     std::vector<std::int32_t>& tokens, std::vector<WordBegin>* begins = nullptr) {
+  std::size_t encode(const TextPart& part, std::vector<std::int32_t>& tokens,
+                     std::vector<WordBegin>* begins = nullptr) {
+    const auto [text, start, until, utf8_end] = part;
+    std::size_t from = start;
+    if (!has_all_bytes_) require_tokens(text, from, until);
     while (from < until) {
-      std::size_t end = from;
-      while (const std::size_t length = utf8_length(text.substr(end))) end += length;
+      std::size_t end = utf8_until(text, from, until);
       if (end > from) {
+        if (end >= until) end = utf8_end;
         if (checks_nfc_) require_nfc(text, from, std::min(end, until));
-        const std::size_t begin =
-            std::exchange(from, split(0, text.substr(0, end), from, until, tokens, begins));
+        const std::size_t begin = std::exchange(
+            from, split(0, text.substr(0, end), from, std::min(until, end), tokens, begins));
         if (from == begin) break;
         continue;
       }
@@ -94,6 +133,15 @@ class TextEncoder {
                    const std::vector<std::int32_t>& tokens) {
     if (begins != nullptr && begins->size() < most_begins)
       begins->push_back({place, tokens.size()});
+  }
+
+  void require_tokens(std::string_view text, std::size_t from, std::size_t until) const {
+    for (std::size_t place = from; place < until; ++place) {
+      const auto byte = static_cast<std::uint8_t>(text[place]);
+      require<ConfigError>(byte_tokens_[byte] >= 0, "the tokenizer has no token for the byte ",
+                           byte, ", which stands at byte ", place,
+                           " of the text; take it out of the text");
+    }
   }
 
   static void require_nfc(std::string_view text, std::size_t from, std::size_t until) {
@@ -130,6 +178,8 @@ class TextEncoder {
   }
 
   bool checks_nfc_;
+  const std::array<std::int32_t, 256>& byte_tokens_;
+  bool has_all_bytes_;
   std::vector<SplitMatcher> matchers_;
   WordEncoder words_;
 };
@@ -151,7 +201,8 @@ class BytePairTokenizer final : public Tokenizer {
   }
   [[nodiscard]] const SpecialTokens& special_tokens() const override { return special_; }
 
-  /// @throws ConfigError  too, if the tokenizer normalises text and this text may not be in NFC
+  /// @throws ConfigError  too, if the tokenizer normalises text and this text may not be in NFC, or
+  ///                      has no token for a byte of it
   [[nodiscard]] std::vector<std::int32_t> encode(
       std::string_view text, std::span<const std::string> allowed = {}) const override {
     const Finders finders = finders_of(allowed);
@@ -161,7 +212,8 @@ class BytePairTokenizer final : public Tokenizer {
       if (segment.token.has_value()) {
         tokens.push_back(*segment.token);
       } else {
-        encoder.encode(segment.text, 0, segment.text.size(), tokens);
+        const std::size_t size = segment.text.size();
+        encoder.encode({segment.text, 0, size, size}, tokens);
       }
     }
     return tokens;
@@ -180,11 +232,12 @@ class BytePairTokenizer final : public Tokenizer {
       for (const Segment& segment : segments_of(text, finders)) cut(segment, parts);
     }
     first_parts.push_back(parts.size());
+    find_utf8_ends(parts);
     in_parallel(parts.size(), context, [&](std::size_t i, detail::TextEncoder& encoder) {
       Part& part = parts[i];
       if (!part.token.has_value())
-        part.end = encoder.encode(part.text, part.from, part.until, part.tokens,
-                                  part.from == 0 ? nullptr : &part.begins);
+        part.end =
+            encoder.encode(part.text, part.tokens, part.text.from == 0 ? nullptr : &part.begins);
     });
     std::vector<std::vector<std::int32_t>> tokens(texts.size());
     in_parallel(texts.size(), context, [&](std::size_t i, detail::TextEncoder& encoder) {
@@ -215,10 +268,8 @@ class BytePairTokenizer final : public Tokenizer {
 
   /// Of a segment what one thread encodes.
   struct Part {
-    std::string_view text{};  ///< the segment's
+    detail::TextPart text{};
     std::optional<std::int32_t> token{};
-    std::size_t from = 0;
-    std::size_t until = 0;
     std::vector<std::int32_t> tokens{};
     std::vector<detail::WordBegin> begins{};
     std::size_t end = 0;
@@ -272,8 +323,17 @@ class BytePairTokenizer final : public Tokenizer {
         while (until < text.size() && (static_cast<std::uint8_t>(text[until]) & 0xc0u) == 0x80u)
           ++until;
       }
-      parts.push_back({.text = text, .from = from, .until = until});
+      parts.push_back({.text = {text, from, until, text.size()}});
       from = until;
+    }
+  }
+
+  static void find_utf8_ends(std::span<Part> parts) {
+    for (std::size_t i = parts.size(); i-- > 1;) {
+      const detail::TextPart& text = parts[i].text;
+      if (text.from == 0) continue;
+      const std::size_t end = detail::utf8_until(text.text, text.from, text.until);
+      parts[i - 1].text.utf8_end = end < text.until ? end : text.utf8_end;
     }
   }
 
@@ -287,7 +347,7 @@ class BytePairTokenizer final : public Tokenizer {
         tokens.push_back(*part.token);
         continue;
       }
-      if (part.from == 0) {
+      if (part.text.from == 0) {
         tokens.insert(tokens.end(), part.tokens.begin(), part.tokens.end());
         end = part.end;
         continue;
@@ -299,7 +359,9 @@ class BytePairTokenizer final : public Tokenizer {
         tokens.insert(tokens.end(), first, part.tokens.end());
         end = part.end;
       }
-      end = encoder.encode(part.text, end, part.until, tokens);
+      detail::TextPart rest = part.text;
+      rest.from = end;
+      end = encoder.encode(rest, tokens);
     }
     return tokens;
   }

@@ -87,7 +87,7 @@ using TokenMap = std::unordered_map<std::string, std::int32_t, TextHash, std::eq
 /// The tokens of a vocabulary and how they merge.
 struct BytePairs {
   std::vector<std::string> bytes;               ///< of each token
-  std::array<std::int32_t, 256> byte_tokens{};  ///< the token of each byte
+  std::array<std::int32_t, 256> byte_tokens{};  ///< the token of each byte; −1: it has none
   PairMerges merges;
   TokenMap whole_words;  ///< that become one token whatever merges say
 };
@@ -103,7 +103,7 @@ class WordEncoder {
       : pairs_(pairs),
         seen_(std::bit_ceil(std::clamp<std::size_t>(bytes / 16, 1, std::size_t{1} << 15))) {}
 
-  /// Appends the tokens of a word.
+  /// Appends the tokens of a word, whose bytes all have one.
   /// @throws ConfigError  if it has 2^31 bytes or more
   void encode(std::string_view word, std::vector<std::int32_t>& tokens) {
     if (word.size() > longest_seen) return encode_anew(word, tokens);

@@ -54,13 +54,6 @@ namespace detail {
   return bytes;
 }
 
-/// @throws IoError  if a byte has no token
-inline void require_byte_tokens(const BytePairs& pairs, const std::filesystem::path& path) {
-  for (std::size_t byte = 0; byte < pairs.byte_tokens.size(); ++byte)
-    require<IoError>(pairs.byte_tokens[byte] >= 0, path.string(), ": the byte ", byte,
-                     " has no token; take a tokenizer that has all 256");
-}
-
 /// Reads lines of a token's bytes in base 64, a space and its rank, which go up from 0.
 class TiktokenReader {
  public:
@@ -75,8 +68,10 @@ class TiktokenReader {
       line(text_.substr(0, end));
       text_.remove_prefix(end + 1);
     }
-    require_byte_tokens(pairs_, path_);
     find_pairs();
+    for (std::size_t byte = 0; byte < pairs_.byte_tokens.size(); ++byte)
+      require<IoError>(pairs_.byte_tokens[byte] >= 0, path_.string(), ": the byte ", byte,
+                       " has no token; get the file again");
     return std::move(pairs_);
   }
 

@@ -16,7 +16,7 @@
 
 namespace octavo::inline OCTAVO_ABI {
 
-/// Encodes any bytes, valid UTF-8 or not, and decodes them to what they were. Its functions may be
+/// Encodes bytes, valid UTF-8 or not, and decodes them to what they were. Its functions may be
 /// called by several threads at a time.
 class Tokenizer {
  public:
@@ -33,7 +33,7 @@ class Tokenizer {
   /// The tokens of a text, without any before or behind it.
   /// @param allowed  names of the special tokens that become these tokens where the text has them;
   ///                 names of others are text like any other
-  /// @throws ConfigError  if there is no special token of a name
+  /// @throws ConfigError  if there is no special token of a name, or the text cannot be encoded
   [[nodiscard]] virtual std::vector<std::int32_t> encode(
       std::string_view text, std::span<const std::string> allowed = {}) const = 0;
 

@@ -275,7 +275,7 @@ class TokenizerJsonReader {
       } else if (key == "dropout") {
         require_null(key);
       } else if (key == "unk_token" || key == "fuse_unk") {
-        json_.skip();  // every byte has a token
+        json_.skip();  // a byte without a token is refused when a text has it
       } else if (key == "continuing_subword_prefix" || key == "end_of_word_suffix") {
         require_nothing(key);
       } else {
@@ -345,7 +345,6 @@ class TokenizerJsonReader {
     for (std::size_t i = 0; i < end; ++i)
       if (!is_there[i]) refuse(message("there is no token ", i, "; tokens go up from 0 by 1"));
     pairs.bytes.resize(end);
-    require_byte_tokens(pairs, path_);
     make_merges(known);
   }
 
@@ -381,8 +380,7 @@ class TokenizerJsonReader {
 /// Reads a tokenizer.json of byte-level BPE, as of GPT-2, Llama 3, Qwen and SmolLM2.
 /// @param form  of the texts that will be encoded; nfc: a normaliser NFC has nothing to do
 /// @throws IoError  naming the file, and the byte where there is one, if it cannot be read, is no
-///                  such JSON, has parts that are not known or contradict each other, or no token
-///                  for a byte
+///                  such JSON, or has parts that are not known or contradict each other
 [[nodiscard]] inline BytePairTokenizer load_tokenizer_json(const std::filesystem::path& path,
                                                            TextForm form = TextForm::any) {
   const std::string text = detail::read_tokenizer_file(path);

@@ -11,5 +11,6 @@
 #include <octavo/io/metrics_file.hpp>
 #include <octavo/io/safetensors.hpp>
 #include <octavo/io/text_file.hpp>
+#include <octavo/io/token_file_writer.hpp>
 #include <octavo/io/trace_file.hpp>
 #include <octavo/io/write_all.hpp>

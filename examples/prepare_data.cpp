@@ -1,0 +1,217 @@
+/// @file
+/// Turns text into files of tokens that the trainer reads:
+///
+///     prepare_data TEXT.txt DOCUMENTS.jsonl --tokenizer tokenizer.json --out data/train.bin
+///
+/// Exit codes: 0 done, 1 a file cannot be read or written, 2 an option or a text cannot be used, 3
+/// stopped by a signal. Unless it is 0 there is no output.
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <exception>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <unistd.h>
+
+#include <fmt/format.h>
+
+#include <octavo/data/byte_tokenizer.hpp>
+#include <octavo/io/token_file_writer.hpp>
+#include <octavo/train/interrupt.hpp>
+#if defined(OCTAVO_PROGRAM_HAS_PCRE2)
+#include <octavo/data/tokenizer_json.hpp>
+#endif
+
+#include <common/flags.hpp>
+#include <common/progress.hpp>
+#include <common/text.hpp>
+#include "prepare_data/documents.hpp"
+
+namespace prepare_data {
+namespace {
+
+struct Options {
+  std::vector<std::string> inputs;
+  std::string out;
+  std::string tokenizer = "bytes";
+  std::string format = "llm.c";
+  std::string begin = "none";
+  std::string end = "auto";
+  std::string key = "text";
+  bool special = false;
+  bool text_is_nfc = false;
+  int threads = 0;
+};
+
+const std::vector<std::string> formats{"llm.c", "megatron"};
+
+void declare(CLI::App& app, Options& options) {
+  app.add_option("TEXT", options.inputs,
+                 "files: each is a document, but of a .jsonl file each line's object is one")
+      ->required();
+  app.add_option("--out", options.out, "file of tokens to write")->required();
+  app.add_option("--tokenizer", options.tokenizer,
+                 "bytes, a tokenizer.json of byte-level BPE, or Llama 3's tokenizer.model")
+      ->capture_default_str();
+  app.add_option("--format", options.format,
+                 "llm.c, or megatron: an index beside it knows the documents")
+      ->check(programs::one_of(formats))
+      ->capture_default_str();
+  app.add_option("--begin", options.begin, "special token before each document, or none")
+      ->capture_default_str();
+  app.add_option("--end", options.end,
+                 "special token behind each document, or none; auto: the tokenizer's end of text, "
+                 "of bytes a newline")
+      ->capture_default_str();
+  app.add_option("--key", options.key, "member of .jsonl objects that is the text")
+      ->capture_default_str();
+  app.add_flag("--special", options.special,
+               "names of special tokens in texts become these tokens");
+  app.add_flag("--text-is-nfc", options.text_is_nfc,
+               "texts are in Unicode's form NFC, for tokenizers that want it");
+  app.add_option("--threads", options.threads, "0: all")
+      ->check(programs::not_negative_whole())
+      ->capture_default_str();
+}
+
+std::unique_ptr<octavo::Tokenizer> open_tokenizer(const Options& options) {
+  if (options.tokenizer == "bytes") return std::make_unique<octavo::ByteTokenizer>();
+#if defined(OCTAVO_PROGRAM_HAS_PCRE2)
+  return std::make_unique<octavo::BytePairTokenizer>(octavo::load_tokenizer(
+      options.tokenizer, options.text_is_nfc ? octavo::TextForm::nfc : octavo::TextForm::any));
+#else
+  throw octavo::ConfigError(
+      "this program was built without PCRE2, and knows --tokenizer bytes only; install "
+      "libpcre2-dev and build it anew");
+#endif
+}
+
+/// The tokens that --begin or --end puts around a document: none or one.
+std::vector<std::int32_t> mark_of(const octavo::Tokenizer& tokenizer, const std::string& name) {
+  if (name == "none") return {};
+  if (name != "auto") return {tokenizer.special_token(name)};
+  const auto& special = tokenizer.special_tokens();
+  for (const char* known : {"<|end_of_text|>", "<|endoftext|>"}) {
+    if (special.contains(known)) return {tokenizer.special_token(known)};
+  }
+  octavo::require<octavo::ConfigError>(
+      special.empty() && tokenizer.vocabulary_size() == octavo::ByteTokenizer::vocabulary,
+      "--end auto: the tokenizer has neither <|end_of_text|> nor <|endoftext|>; name the token "
+      "that ends a document, or none");
+  return tokenizer.encode("\n");
+}
+
+/// A line that stays in place, on a terminal only.
+class Progress {
+ public:
+  explicit Progress(std::uint64_t bytes) : bytes_(std::max<std::uint64_t>(1, bytes)) {}
+
+  void show(std::uint64_t done, octavo::Index tokens) {
+    const auto now = std::chrono::steady_clock::now();
+    batch_time_.add(std::chrono::duration<double>(now - last_).count());
+    last_ = now;
+    ++batches_;
+    if (!terminal_) return;
+    const double share = static_cast<double>(done) / static_cast<double>(bytes_);
+    const auto full = static_cast<std::size_t>(30 * std::min(share, 1.0));
+    const double left = batches_ * (1 / std::max(share, 1e-9) - 1);
+    fmt::print(stderr, "\r\033[K[{}{}] {:.0f} % | {} | {} left", std::string(full, '='),
+               std::string(30 - full, ' '), 100 * share,
+               programs::counted(static_cast<std::uint64_t>(tokens), "token"),
+               programs::duration_text(batch_time_.left(left)));
+    std::fflush(stderr);
+  }
+  void clear() const {
+    if (!terminal_) return;
+    fmt::print(stderr, "\r\033[K");
+    std::fflush(stderr);
+  }
+
+ private:
+  std::uint64_t bytes_;
+  bool terminal_ = ::isatty(STDERR_FILENO) != 0;
+  std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
+  programs::StepTime batch_time_;
+  double batches_ = 0;
+};
+
+/// @returns the exit code
+int run(const Options& options) {
+  constexpr std::size_t batch_bytes = std::size_t{1} << 25;
+  constexpr int stopped = 3;
+  const octavo::Context<octavo::Cpu> context(options.threads);
+  const auto tokenizer = open_tokenizer(options);
+  const std::vector<std::int32_t> begin = mark_of(*tokenizer, options.begin);
+  const std::vector<std::int32_t> end = mark_of(*tokenizer, options.end);
+  std::vector<std::string> allowed;
+  if (options.special) {
+    for (const auto& [name, token] : tokenizer->special_tokens()) allowed.push_back(name);
+  }
+  Documents documents({options.inputs.begin(), options.inputs.end()}, options.key);
+  octavo::TokenFileWriter writer(
+      options.out,
+      options.format == "llm.c" ? octavo::TokenFileKind::llm_c : octavo::TokenFileKind::megatron,
+      tokenizer->vocabulary_size());
+  const octavo::InterruptGuard guard;
+  const auto start = std::chrono::steady_clock::now();
+  Progress progress(documents.total_bytes());
+  std::uint64_t count = 0;
+  for (;;) {
+    const std::vector<std::string> texts = documents.next(batch_bytes);
+    if (texts.empty()) break;
+    const std::vector<std::string_view> views(texts.begin(), texts.end());
+    for (std::vector<std::int32_t>& tokens : tokenizer->encode_all(views, context, allowed)) {
+      tokens.insert(tokens.begin(), begin.begin(), begin.end());
+      tokens.insert(tokens.end(), end.begin(), end.end());
+      writer.add(tokens);
+    }
+    count += texts.size();
+    progress.show(documents.read_bytes(), writer.tokens());
+    if (octavo::InterruptGuard::received() == 0) continue;
+    progress.clear();
+    fmt::print(stderr, "prepare_data: stopped; nothing is written\n");
+    return stopped;
+  }
+  progress.clear();
+  octavo::require<octavo::ConfigError>(writer.tokens() > 0, "the files hold no token; name others");
+  writer.commit();
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+  fmt::print("{} of {} to {} of a vocabulary of {} in {:.1f} s: {}\n",
+             programs::counted(documents.read_bytes(), "byte"),
+             programs::counted(count, "document"),
+             programs::counted(static_cast<std::uint64_t>(writer.tokens()), "token"),
+             programs::grouped(static_cast<std::uint64_t>(tokenizer->vocabulary_size())),
+             seconds.count(), programs::visible(options.out));
+  programs::flush_output();
+  return 0;
+}
+
+}  // namespace
+}  // namespace prepare_data
+
+int main(int argc, char** argv) {
+  CLI::App app("Turns text into files of tokens that the trainer reads.", "prepare_data");
+  prepare_data::Options options;
+  prepare_data::declare(app, options);
+  if (const auto code = programs::parse(app, argc, argv)) return *code;
+  try {
+    return prepare_data::run(options);
+  } catch (const octavo::IoError& error) {
+    fmt::print(stderr, "prepare_data: {}\n", programs::text_of(error));
+    return 1;
+  } catch (const octavo::Error& error) {
+    fmt::print(stderr, "prepare_data: {}\n", programs::visible(error.what()));
+    return 2;
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "prepare_data: {}\n", programs::text_of(error));
+    return 1;
+  }
+}

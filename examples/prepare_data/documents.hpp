@@ -1,0 +1,142 @@
+// The documents of files of text and of JSON Lines.
+#pragma once
+
+#include <octavo/core/error.hpp>
+#include <octavo/core/json_reader.hpp>
+#include <octavo/data/open_file.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace prepare_data {
+
+/// Reads documents one after another: a file is one, but of a file of JSON Lines (.jsonl) each
+/// line, an object with a text.
+class Documents {
+ public:
+  /// @param files  at least one
+  /// @param key    of the text in an object
+  /// @throws IoError  if a file cannot be opened, or is none
+  Documents(std::vector<std::filesystem::path> files, std::string key)
+      : files_(std::move(files)), key_(std::move(key)) {
+    for (const std::filesystem::path& path : files_) {
+      octavo::require<octavo::IoError>(std::filesystem::is_regular_file(path), path.string(),
+                                       ": is no file that is there; name files of text or of "
+                                       "JSON Lines");
+      total_bytes_ += octavo::detail::OpenFile(path).size();
+    }
+  }
+
+  /// Bytes of all files.
+  [[nodiscard]] std::uint64_t total_bytes() const { return total_bytes_; }
+  /// Bytes of documents that were read.
+  [[nodiscard]] std::uint64_t read_bytes() const { return read_bytes_; }
+
+  /// The next documents, of about `bytes` together; none where there are no more.
+  /// @throws IoError  naming file and byte of what cannot be read
+  [[nodiscard]] std::vector<std::string> next(std::size_t bytes) {
+    std::vector<std::string> documents;
+    for (std::size_t sum = 0; sum < bytes;) {
+      std::optional<std::string> document = next();
+      if (!document.has_value()) break;
+      sum += document->size() + 1;
+      documents.push_back(std::move(*document));
+    }
+    return documents;
+  }
+
+ private:
+  static constexpr std::size_t piece_bytes = std::size_t{1} << 22;
+
+  std::optional<std::string> next() {
+    for (;;) {
+      if (file_ == nullptr) {
+        if (next_file_ == files_.size()) return std::nullopt;
+        file_ = std::make_unique<octavo::detail::OpenFile>(files_[next_file_++]);
+        buffer_.clear();
+        buffer_begin_ = 0;
+        at_ = 0;
+        line_ = 0;
+      }
+      if (file_->path().extension() != ".jsonl") return whole_file();
+      const std::optional<std::string_view> line = next_line();
+      if (!line.has_value()) {
+        file_.reset();
+      } else if (line->find_first_not_of(" \t\r") != std::string_view::npos) {
+        return text_of(*line);
+      }
+    }
+  }
+
+  std::string whole_file() {
+    std::string text(file_->size(), '\0');
+    file_->read_at(0, std::as_writable_bytes(std::span(text)));
+    read_bytes_ += text.size();
+    file_.reset();
+    return text;
+  }
+
+  /// Without its end.
+  std::optional<std::string_view> next_line() {
+    std::size_t end = buffer_.find('\n', at_);
+    while (end == std::string::npos) {
+      buffer_.erase(0, at_);
+      buffer_begin_ += at_;
+      at_ = 0;
+      const std::size_t searched = buffer_.size();
+      const std::uint64_t place = buffer_begin_ + searched;
+      const std::size_t piece = std::min<std::uint64_t>(piece_bytes, file_->size() - place);
+      if (piece == 0) break;
+      buffer_.resize(searched + piece);
+      file_->read_at(place, std::as_writable_bytes(std::span(buffer_).subspan(searched)));
+      end = buffer_.find('\n', searched);
+    }
+    if (at_ == buffer_.size()) return std::nullopt;
+    const std::size_t begin = at_;
+    end = std::min(end, buffer_.size());
+    at_ = std::min(end + 1, buffer_.size());
+    read_bytes_ += at_ - begin;
+    ++line_;
+    line_begin_ = buffer_begin_ + begin;
+    return std::string_view(buffer_).substr(begin, end - begin);
+  }
+
+  std::string text_of(std::string_view line) {
+    octavo::JsonReader json(line, octavo::message(file_->path().string(), ": line ", line_),
+                            line_begin_);
+    std::optional<std::string> text;
+    json.object([&](const std::string& key) {
+      if (key == key_) {
+        text = json.string();
+      } else {
+        json.skip();
+      }
+    });
+    json.end();
+    if (!text.has_value()) json.fail(octavo::message("the object has no string '", key_, "'"));
+    return std::move(*text);
+  }
+
+  std::vector<std::filesystem::path> files_;
+  std::string key_;
+  std::uint64_t total_bytes_ = 0;
+  std::uint64_t read_bytes_ = 0;
+  std::size_t next_file_ = 0;
+  std::unique_ptr<octavo::detail::OpenFile> file_;
+  std::string buffer_;              ///< a piece of the file
+  std::uint64_t buffer_begin_ = 0;  ///< its place there
+  std::size_t at_ = 0;              ///< the next line's place in it
+  std::uint64_t line_begin_ = 0;    ///< of the line read last, in the file
+  std::int64_t line_ = 0;           ///< its number
+};
+
+}  // namespace prepare_data

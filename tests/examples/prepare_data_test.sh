@@ -1,0 +1,81 @@
+#!/usr/bin/env bash
+# Tests prepare_data through its command line: prepare_data_test.sh PATH_TO_PREPARE_DATA
+set -u
+golden=$(realpath "$(dirname "${BASH_SOURCE[0]}")/../golden/tokenizers")
+# shellcheck source=tests/support/program.sh
+source "$(dirname "${BASH_SOURCE[0]}")/../support/program.sh"
+
+# tokens FILE WIDTH: the tokens behind a header of llm.c
+tokens() { od -An -v -t "u$2" -j 1024 -w1000000 "$1" | tr -s ' ' | sed 's/^ //'; }
+no_rest() { [ -z "$(find . -name '.octavo-*')" ] || fail "a temporary file is left"; }
+
+printf 'ab' >a.txt
+printf 'c' >b.txt
+run "bytes" 0 a.txt b.txt --out bytes.bin
+[ "$(tokens bytes.bin 2)" = "97 98 10 99 10" ] || fail "the tokens are $(tokens bytes.bin 2)"
+[ "$(od -An -t d4 -N 12 bytes.bin | tr -s ' ')" = " 20240520 1 5" ] || fail "the header is wrong"
+grep -qF "3 bytes of 2 documents to 5 tokens of a vocabulary of 256" out || fail "figures are wrong"
+no_rest
+
+cp bytes.bin kept
+run "a file that is there" 1 a.txt --out bytes.bin
+err_is_one_line_with "bytes.bin: is there already"
+cmp -s bytes.bin kept || fail "it was changed"
+
+run "no such text" 1 absent.txt --out x.bin
+err_is_one_line_with "absent.txt"
+: >empty.txt
+run "no token at all" 2 empty.txt --end none --out x.bin
+err_is_one_line_with "no token"
+
+printf '{"text":"ab","id":[1,{}]}\n\n{"id":2,"text":"c\\n"}' >lines.jsonl
+run "JSON Lines" 0 lines.jsonl --out lines.bin --end none
+[ "$(tokens lines.bin 2)" = "97 98 99 10" ] || fail "the tokens are $(tokens lines.bin 2)"
+printf '{"text":"ab"}\n{"text":"c"\n' >broken.jsonl
+run "a broken line" 1 broken.jsonl --out broken.bin
+err_is_one_line_with "broken.jsonl: line 2: at byte 25"
+printf '{"text":"ab"}\n{"title":"c"}\n' >other.jsonl
+run "no text in an object" 1 other.jsonl --out other.bin
+err_is_one_line_with "other.jsonl: line 2"
+[ ! -e broken.bin ] && [ ! -e other.bin ] || fail "a file was written"
+printf '{"title":"ab","text":1}\n' >title.jsonl
+run "another key" 0 title.jsonl --key title --out title.bin --end none
+[ "$(tokens title.bin 2)" = "97 98" ] || fail "the tokens are $(tokens title.bin 2)"
+no_rest
+
+run "Megatron" 0 a.txt b.txt --out both.idx --format megatron
+[ "$(od -An -t u2 both.bin | tr -s ' ')" = " 97 98 10 99 10" ] || fail "the tokens are wrong"
+[ "$(head -c 7 both.idx)" = MMIDIDX ] || fail "the index is wrong"
+run "an unknown format" 2 a.txt --out x.bin --format tfrecord
+
+# A text longer than what is read at once, of lines.
+for i in $(seq 1 2000); do printf '{"text":"%0*d"}\n' 5000 "$i"; done >long.jsonl
+run "long lines" 0 long.jsonl --out long.bin --end none
+[ "$(stat -c %s long.bin)" -eq $((1024 + 2 * 5000 * 2000)) ] || fail "the size is $(stat -c %s long.bin)"
+
+case="a tokenizer"
+"$program" a.txt --tokenizer "$golden/gpt2.json" --end none --out gpt2.bin >out 2>err
+if ! grep -qF "built without PCRE2" err; then
+  python3 - "$golden/expected.json" <<'EOF' || fail "the texts could not be made"
+import json, sys
+expected = json.load(open(sys.argv[1]))
+with open("texts.jsonl", "w") as file:
+    for text in expected["texts"]:
+        file.write(json.dumps({"text": text}) + "\n")
+for kind, name in (("text", "as_text"), ("special", "as_special")):
+    documents = expected["tokens"]["gpt2"][kind]
+    with open(name, "w") as file:  # <|begin|> is 0, <|end|> is 1
+        print(*(token for tokens in documents for token in [0, *tokens, 1]), file=file)
+EOF
+  marks=(--tokenizer "$golden/gpt2.json" --begin "<|begin|>" --end "<|end|>")
+  run "documents" 0 texts.jsonl "${marks[@]}" --out as_text.bin --threads 2
+  [ "$(tokens as_text.bin 2)" = "$(cat as_text)" ] || fail "the tokens are not those expected"
+  run "special tokens" 0 texts.jsonl "${marks[@]}" --special --out as_special.bin
+  [ "$(tokens as_special.bin 2)" = "$(cat as_special)" ] || fail "the tokens are not those expected"
+  run "no end of text" 2 a.txt --tokenizer "$golden/gpt2.json" --out x.bin
+  err_is_one_line_with "--end auto"
+  run "an unknown token" 2 a.txt --tokenizer "$golden/gpt2.json" --end "<|no|>" --out x.bin
+  err_is_one_line_with "no special token '<|no|>'"
+fi
+[ ! -e x.bin ] || fail "x.bin was written"
+finish
