@@ -112,6 +112,17 @@ else
     device=octavo
     mv kept.cpp "$program"
   fi
+  if [[ $way == installed && $device == octavo ]] && command -v pcre2-config >/dev/null; then
+    # The component pcre2: its program is only linked, because it would want a file.
+    cp "$program" kept.cpp
+    echo '#include <octavo/data/tokenizer_json.hpp>' >"$program"
+    echo 'int main(int, char** names) { (void)octavo::load_tokenizer(names[0]); }' >>"$program"
+    device=pcre2
+    configure "COMPONENTS;pcre2" || fail "the configuration with PCRE2: $(cat configure.log)"
+    cmake --build consumer --target program >build.log 2>&1 || fail "with PCRE2: $(cat build.log)"
+    device=octavo
+    mv kept.cpp "$program"
+  fi
   configure "$components" || fail "the configuration: $(cat configure.log)"
   cmake --build consumer >build.log 2>&1 || fail "the build: $(cat build.log)"
   expected="octavo $version, 2 threads"
