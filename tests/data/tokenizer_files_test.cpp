@@ -122,6 +122,7 @@ TEST(BytePairTokenizer, LongTextsAreCutWithoutATrace) {
       random_text(700'000, "aeh", 3),             // one word
       std::string(600'000, ' ') + "x",            // one word but for its end
       random_text(500'000, "\xe2\x82\xac 1", 4),  // characters and parts of them
+      random_text(400'000, "0123456789", 5),      // words of three digits from the text's begin on
       "short",
       ""};
   const std::vector<std::string_view> views(texts.begin(), texts.end());
@@ -323,6 +324,21 @@ TEST_F(Files, BytesWithoutATokenAreRefusedInTexts) {
   EXPECT_EQ(tokenizer.encode("ab\x05"), load("gpt2").encode("ab\x05"));
   const std::string error = error_of<ConfigError>([&] { (void)tokenizer.encode("ab\x04"); });
   EXPECT_TRUE(has(error, "the byte 4, which stands at byte 2")) << error;
+}
+
+TEST_F(Files, TheLongestAddedTokenIsFound) {
+  const auto end = static_cast<std::int32_t>(load("gpt2").vocabulary_size());
+  EXPECT_EQ(json_error([&](json& all) {
+              json longer = all["added_tokens"][1];
+              longer["id"] = end;
+              longer["content"] = both[1] + both[1];
+              all["added_tokens"].push_back(longer);
+            }),
+            "");
+  const BytePairTokenizer tokenizer = load_tokenizer(folder_ / "tokenizer.json");
+  const std::vector<std::string> allowed{both[1], both[1] + both[1]};
+  EXPECT_EQ(tokenizer.encode(both[1] + both[1] + both[1], allowed),
+            (Tokens{end, tokenizer.special_token(both[1])}));
 }
 
 TEST_F(Files, WhatIsNoJsonIsRefused) {
