@@ -351,7 +351,8 @@ class TokenizerJsonReader {
   void make_merges(const TokenMap& known) {
     model_.pairs.merges = PairMerges(merges_.size());
     for (std::size_t i = 0; i < merges_.size(); ++i) {
-      const auto& [left, right] = merges_[i];
+      const std::string& left = merges_[i][0];
+      const std::string& right = merges_[i][1];
       const auto token_of = [&](const std::string& text) {
         const auto found = known.find(text);
         if (found == known.end())
