@@ -3,7 +3,7 @@
 #pragma once
 
 #include <octavo/core/json_reader.hpp>
-#include <octavo/core/utf8.hpp>
+#include <octavo/data/byte_alphabet.hpp>
 #include <octavo/data/byte_pair_tokenizer.hpp>
 #include <octavo/data/tiktoken_file.hpp>
 
@@ -20,41 +20,6 @@
 namespace octavo::inline OCTAVO_ABI {
 
 namespace detail {
-
-/// The bytes that a character of GPT-2's alphabet stands for: printable ones for themselves as
-/// Latin-1, the other 68 in the order of their values for U+0100 and so on.
-/// Source: bytes_to_unicode in GPT-2's encoder.py.
-class ByteAlphabet {
- public:
-  ByteAlphabet() {
-    bytes_.fill(-1);
-    std::size_t next = 256;
-    for (int byte = 0; byte < 256; ++byte) {
-      const bool is_itself =
-          (byte >= 0x21 && byte <= 0x7e) || (byte >= 0xa1 && byte <= 0xac) || byte >= 0xae;
-      bytes_[is_itself ? static_cast<std::size_t>(byte) : next++] = byte;
-    }
-  }
-
-  /// @param text  valid UTF-8
-  /// @returns whether all characters are of the alphabet
-  bool decode(std::string_view text, std::string& bytes) const {
-    bytes.clear();
-    while (!text.empty()) {
-      const std::size_t length = utf8_length(text);
-      const auto first = static_cast<std::uint8_t>(text[0]);
-      std::size_t code = first;
-      if (length == 2) code = (first & 0x1fu) << 6 | (static_cast<std::uint8_t>(text[1]) & 0x3fu);
-      if (length > 2 || code >= bytes_.size() || bytes_[code] < 0) return false;
-      bytes += static_cast<char>(static_cast<std::uint8_t>(bytes_[code]));
-      text.remove_prefix(length);
-    }
-    return true;
-  }
-
- private:
-  std::array<int, 256 + 68> bytes_{};
-};
 
 /// Reads a tokenizer.json. Whatever is not known is refused, and nothing passed over, but for what
 /// puts special tokens around a text (post_processor), because `encode` puts none.
