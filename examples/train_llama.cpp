@@ -3,7 +3,8 @@
 //   train_llama --data shakespeare.txt --precision fp8-delayed --steps 500 --out runs/delayed
 //
 // Exit codes: 0 done, 1 an error while running, 2 bad input, 3 too many non-finite steps in a row,
-// 128 + n stopped by signal n after finishing the step.
+// 4 the last checkpoint could not be saved, 128 + n stopped by signal n after finishing the step.
+#include <train_llama/checkpoints.hpp>
 #include <train_llama/data.hpp>
 #include <train_llama/options.hpp>
 #include <train_llama/ranks.hpp>
@@ -19,7 +20,14 @@
 namespace trainer {
 namespace {
 
-enum ExitCode { success = 0, failure = 1, bad_input = 2, too_many_skipped = 3, by_signal = 128 };
+enum ExitCode {
+  success = 0,
+  failure = 1,
+  bad_input = 2,
+  too_many_skipped = 3,
+  not_saved = 4,
+  by_signal = 128
+};
 
 /// Prints what is going to run: the memory and every GEMM.
 void announce(const octavo::TrainingSession& session) {
@@ -98,6 +106,12 @@ struct Setup {
   std::unique_ptr<octavo::TokenBatches> batches;
   std::shared_ptr<octavo::TrainingSession> session;
   std::filesystem::path folder;
+  std::filesystem::path resume_from;  ///< empty: the run begins
+  std::optional<octavo::Tally> tally;
+  Report* report = nullptr;  ///< null: what becomes of checkpoints is not reported yet
+  std::unique_ptr<octavo::Checkpoints> checkpoints;  ///< null: the run is not saved
+  std::unique_ptr<octavo::FolderLock> lock;          ///< of one that goes on without being saved
+  octavo::CheckpointManifest resumed;
 };
 
 /// Writes the weights as --save-hf asks for. All ranks call it.
@@ -115,7 +129,7 @@ void save_weights(octavo::TrainingSession& session, const Options& options,
 }
 
 /// Trains until the end, a signal or too many steps that are not finite; returns the exit code.
-int train(const Setup& setup, Report& report, const Options& options, const Instance& instance,
+int train(Setup& setup, Report& report, const Options& options, const Instance& instance,
           const Ranks& ranks) {
   octavo::TrainingSession& session = *setup.session;
   const octavo::InterruptGuard interrupt(ranks.is_first() ? acknowledgement() : "");
@@ -124,7 +138,7 @@ int train(const Setup& setup, Report& report, const Options& options, const Inst
                                                     .evaluate_every = options.evaluate_every,
                                                     .operands_every = options.operands_every,
                                                     .max_skipped = options.max_skipped},
-                                                   report);
+                                                   report, *setup.tally, setup.checkpoints.get());
   if (!summary.gave_up) save_weights(session, options, instance, ranks);
   report.end(summary, summary.gave_up ? "" : sample(session, options, setup.data.is_text),
              session.allocated_bytes(), session.allocated_host_bytes());
@@ -134,7 +148,16 @@ int train(const Setup& setup, Report& report, const Options& options, const Inst
     }
     return too_many_skipped;
   }
+  if (!summary.is_saved) return not_saved;
   return summary.signal == 0 ? success : by_signal + summary.signal;
+}
+
+/// Whether a run that goes on adds to the files of the one that was saved.
+bool goes_on_in_its_folder(const std::filesystem::path& resume_from, const Options& options) {
+  namespace fs = std::filesystem;
+  if (resume_from.empty() || options.out.empty()) return false;
+  return fs::weakly_canonical(resume_from).parent_path() ==
+         fs::weakly_canonical(fs::path(options.out) / detail::checkpoints_name);
 }
 
 /// The data and its batches. Each rank makes them for itself.
@@ -142,7 +165,10 @@ void read_data(Setup& setup, const CLI::App& app, const Options& options, const 
                const Ranks& ranks) {
   // Text and session may take minutes.
   if (ranks.is_first()) {
-    require_free_out(options, detail::flags_file(app).file_with("out", options.out));
+    setup.resume_from = checkpoint_to_resume(options);
+    if (!goes_on_in_its_folder(setup.resume_from, options)) {
+      require_free_out(options, detail::flags_file(app).file_with("out", options.out));
+    }
     require_timeline_folder(options);
     if (!options.save_hf.empty()) octavo::HuggingFaceWriter::require_free(options.save_hf);
   }
@@ -160,10 +186,32 @@ void make_session(Setup& setup, const CLI::App& app, const Options& options,
   request.rendezvous = ranks.rendezvous();
   request.options.sharding.ranks = options.ranks;
   setup.session = instance.make(request);
-  if (!options.load_hf.empty()) {
+  if (!options.load_hf.empty() && setup.resume_from.empty()) {
     octavo::load_hugging_face(*setup.session, instance.shape, options.load_hf);
   }
   if (ranks.is_first()) setup.folder = make_run_folder(options);
+}
+
+/// Takes the folder of checkpoints, and goes on from one. All ranks do it together.
+void make_checkpoints(Setup& setup, const Options& options, const Ranks& ranks) {
+  setup.tally.emplace(options.max_skipped);
+  const std::filesystem::path folder = setup.folder / detail::checkpoints_name;
+  if (options.checkpoint_every != 0) {
+    setup.checkpoints = std::make_unique<octavo::Checkpoints>(
+        octavo::CheckpointOptions{folder, options.checkpoint_every, options.keep}, *setup.session,
+        [&setup, first = ranks.is_first()](const octavo::CheckpointRecord& record) {
+          if (setup.report != nullptr) {
+            setup.report->checkpoint(record);
+          } else if (first) {
+            Report::print_trouble(record);
+          }
+        });
+  } else if (ranks.is_first() && goes_on_in_its_folder(setup.resume_from, options)) {
+    setup.lock = std::make_unique<octavo::FolderLock>(folder);
+  }
+  if (setup.resume_from.empty()) return;
+  setup.resumed = octavo::resume(setup.resume_from, *setup.session, *setup.batches, *setup.tally,
+                                 setup.checkpoints.get());
 }
 
 /// What a part of the set-up says is wrong with the input; empty: nothing.
@@ -199,13 +247,16 @@ void require_same(Ranks& ranks, const std::string& configuration, const Setup& s
 }
 
 /// Prints what the run is, and trains.
-int run(const Setup& setup, const Options& options, const Instance& instance, Ranks& ranks,
+int run(Setup& setup, const Options& options, const Instance& instance, Ranks& ranks,
         const std::string& configuration) {
   octavo::TrainingSession& session = *setup.session;
   // From here on an error is one of the run: it may have written files.
   TimelineFile timeline(options, session, ranks);
-  Report report(options, setup.folder, configuration, session.precision(), timeline,
-                ranks.is_first());
+  using Lines = octavo::MetricsFile::Lines;
+  const bool goes_on = goes_on_in_its_folder(setup.resume_from, options);
+  Report report(options, setup.folder, goes_on ? Lines::kept : Lines::removed, configuration,
+                session.precision(), timeline, ranks.is_first());
+  setup.report = &report;
   fmt::print("octavo {} | {} | {} on {} | {} parameters | {}\n{}", octavo::version_string,
              instance.model, session.precision(), instance.device, session.facts().parameters,
              session.optimizer(), configuration);
@@ -229,7 +280,8 @@ int run(const Setup& setup, const Options& options, const Instance& instance, Ra
   if (!options.gemm_plans.empty() && ranks.is_first()) {
     octavo::store_gemm_plans(options.gemm_plans, session.gemm_plans());
   }
-  timeline.after_step(0, false);
+  if (!setup.resume_from.empty()) report.resumed(setup.resume_from, setup.resumed);
+  timeline.begin(setup.tally->steps());
   return train(setup, report, options, instance, ranks);
 }
 
@@ -248,6 +300,11 @@ int run(const CLI::App& app, Options& options) {
   const Instance* instance = nullptr;
   std::optional<Ranks> ranks;
   try {
+    if (options.list_checkpoints) {
+      print_checkpoints(options);
+      return success;
+    }
+    complete_resume(options);
     require_consistent(app, options);
     find_preset_of_folder(app, options);
     instance = &find_instance(app, options);
@@ -260,17 +317,25 @@ int run(const CLI::App& app, Options& options) {
   try {
     Setup setup;
     // Ranks go on together or not at all.
-    const auto are_well_after = [&](const auto& part) {
+    const auto are_well_after = [&](const auto& part, bool one_speaks_for_all = false) {
       const std::string wrong = wrong_in(setup, part);
-      if (!wrong.empty()) fmt::print(stderr, "{}{}\n", ranks->name(), wrong);
+      if (!wrong.empty() && (ranks->is_first() || !one_speaks_for_all)) {
+        fmt::print(stderr, "{}{}\n", ranks->name(), wrong);
+      }
       return ranks->all_are_well(wrong.empty());
     };
     if (!are_well_after([&] { read_data(setup, app, options, *instance, *ranks); }))
       return bad_input;
+    // What rank 0 has found counts, behind a letter that is there even without it.
+    setup.resume_from = octavo::all_gather_texts(*ranks, '+' + setup.resume_from.string(),
+                                                 "checkpoint to resume from")
+                            .front()
+                            .substr(1);
     if (!are_well_after([&] { make_session(setup, app, options, *instance, *ranks); })) {
       return bad_input;
     }
     require_same(*ranks, configuration, setup);
+    if (!are_well_after([&] { make_checkpoints(setup, options, *ranks); }, true)) return bad_input;
     // One rank speaks for all.
     if (!ranks->is_first() && std::freopen("/dev/null", "w", stdout) == nullptr) return failure;
     return run(setup, options, *instance, *ranks, configuration);

@@ -82,6 +82,7 @@ inline CLI::Validator whole_number(int least) {
       "");
 }
 inline CLI::Validator at_least_one() { return whole_number(1); }
+inline CLI::Validator at_least_two() { return whole_number(2); }
 inline CLI::Validator not_negative_whole() { return whole_number(0); }
 inline CLI::Validator above_zero() {
   return finite_number("is no number above 0", [](double v) { return v > 0; });

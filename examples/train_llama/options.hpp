@@ -75,6 +75,11 @@ struct Options {
   double temperature = 0.8;
   std::string timeline;
   octavo::Index timeline_steps = 3;
+
+  octavo::Index checkpoint_every = 0;
+  octavo::CheckpointsToKeep keep;
+  std::string resume;
+  bool list_checkpoints = false;
 };
 
 namespace detail {
@@ -247,6 +252,29 @@ inline void declare(CLI::App& app, Options& options) {
       output);
   add("--timeline-steps", options.timeline_steps, "steps in it, from the second on", output)
       ->check(at_least_one());
+
+  const std::string checkpoints = "Checkpoints";
+  add("--checkpoint-every", options.checkpoint_every,
+      "steps between checkpoints; there is one at the end and at a signal, too; 0: none at all",
+      checkpoints)
+      ->check(not_negative_whole());
+  add("--keep-last", options.keep.last, "newest checkpoints that stay, at least 2", checkpoints)
+      ->check(at_least_two());
+  add("--keep-every", options.keep.every,
+      "checkpoints of steps that this divides stay, too; 0: none", checkpoints)
+      ->check(not_negative_whole());
+  app.add_flag("--keep-best", options.keep.best,
+               "the checkpoint with the smallest validation loss stays, too")
+      ->group(checkpoints);
+  // A run's config.toml has it only where it was given.
+  app.add_option("--resume", options.resume,
+                 "go on from a checkpoint: latest, that of --out; auto, likewise, or begin where "
+                 "there is none; or the path of one")
+      ->group(checkpoints);
+  app.add_flag("--list-checkpoints", options.list_checkpoints,
+               "print the checkpoints of --out, and train nothing")
+      ->group(checkpoints)
+      ->configurable(false);
   app.set_config("--config", "", "TOML file with any of these choices")->group(output);
   app.config_formatter(std::make_shared<FlagsFile>(app));
 }

@@ -23,10 +23,11 @@ namespace trainer {
 class Report final : public octavo::RunObserver {
  public:
   /// @param folder  of config.toml and metrics.jsonl; empty: none
+  /// @param before  what becomes of the metrics that are there
   /// @throws IoError  if they cannot be written
   Report(const Options& options, const std::filesystem::path& folder,
-         const std::string& configuration, std::string recipe, TimelineFile& timeline,
-         bool is_first_rank)
+         octavo::MetricsFile::Lines before, const std::string& configuration, std::string recipe,
+         TimelineFile& timeline, bool is_first_rank)
       : options_(options),
         recipe_(std::move(recipe)),
         timeline_(timeline),
@@ -34,7 +35,7 @@ class Report final : public octavo::RunObserver {
         terminal_(is_first_rank && ::isatty(STDERR_FILENO) != 0) {
     if (folder.empty()) return;
     octavo::write_file_atomically(folder / "config.toml", configuration);
-    metrics_ = std::make_unique<octavo::MetricsFile>(folder / "metrics.jsonl");
+    metrics_ = std::make_unique<octavo::MetricsFile>(folder / "metrics.jsonl", before);
   }
 
   /// Where metrics are written, or "".
@@ -68,10 +69,61 @@ class Report final : public octavo::RunObserver {
               .add("version", octavo::version_string));
   }
 
+  /// Of a run that goes on.
+  void resumed(const std::filesystem::path& path, const octavo::CheckpointManifest& manifest) {
+    first_step_ = manifest.step + 1;
+    fmt::print("resumed | after step {}, from {}\n", manifest.step,
+               programs::visible(path.string()));
+    write(octavo::JsonLine{}
+              .add("event", "resumed")
+              .add("step", manifest.step)
+              .add("checkpoint", path.string())
+              .add("ranks", manifest.ranks)
+              .add("version", manifest.version));
+  }
+
+  /// What became of a checkpoint.
+  void checkpoint(const octavo::CheckpointRecord& record) {
+    if (!is_first_rank_) return;
+    clear_progress();
+    if (!record.warning.empty() || !record.error.empty()) {
+      print_trouble(record);
+    } else {
+      fmt::print(
+          "checkpoint | step {} | {:.1f} MiB | waited {:.2f} s, written after {:.2f} s | {}\n",
+          record.step, static_cast<double>(record.bytes) / (1024.0 * 1024.0), record.blocked,
+          record.seconds, programs::visible(record.path.string()));
+      programs::flush_output();
+    }
+    if (!record.warning.empty()) return;
+    write(octavo::JsonLine{}
+              .add("event", "checkpoint")
+              .add("step", record.step)
+              .add("path", record.path.string())
+              .add("bytes", record.bytes)
+              .add("waited_seconds", record.blocked)
+              .add("seconds", record.seconds)
+              .add("error", record.error));
+  }
+
+  /// Of a checkpoint, on stderr.
+  static void print_trouble(const octavo::CheckpointRecord& record) {
+    const std::string path = programs::visible(record.path.string());
+    if (record.error.empty()) {
+      fmt::print(stderr, "train_llama: warning: {}: {}\n", path, programs::visible(record.warning));
+    } else {
+      fmt::print(stderr,
+                 "train_llama: warning: NOT SAVED at step {}: {}. The run goes on, and the "
+                 "checkpoints before are as they were\n",
+                 record.step, programs::visible(record.error));
+    }
+  }
+
   void step(const octavo::StepRecord& record,
             const std::vector<octavo::OperandReport>& operands) override {
     timeline_.after_step(record.step, record.last);
-    const bool shown = record.step == 1 || record.last || record.step % options_.log_every == 0;
+    const bool shown =
+        record.step == first_step_ || record.last || record.step % options_.log_every == 0;
     if (shown || record.result.skipped) {
       clear_progress();
       fmt::print(
@@ -226,6 +278,7 @@ class Report final : public octavo::RunObserver {
   std::unique_ptr<octavo::MetricsFile> metrics_;
   bool is_first_rank_;
   bool terminal_;
+  octavo::Index first_step_ = 1;  ///< of this process
   programs::StepTime step_time_;
   std::chrono::steady_clock::time_point last_step_ = std::chrono::steady_clock::now();
 };

@@ -41,12 +41,20 @@ class TimelineFile {
   TimelineFile(const Options& options, octavo::TrainingSession& session, Ranks& ranks)
       : options_(options), session_(session), ranks_(ranks) {}
 
-  /// To be called before the first step, with 0, and after each.
+  /// To be called once, before `after_step`.
+  /// @param done  steps that the run has taken before it was resumed; 0: it begins
+  void begin(octavo::Index done) {
+    const octavo::Index steps = options_.steps - done;
+    first_step_ = done + (steps == 1 ? 1 : 2);
+    after_step(done, steps <= 0);
+  }
+
+  /// To be called after each step.
   /// @param is_last  no step comes after this one
   void after_step(octavo::Index step, bool is_last) {
     if (options_.timeline.empty() || result_.has_value()) return;
-    if (is_begun_ && (is_last || step + 1 == first_step() + options_.timeline_steps)) write();
-    if (!is_begun_ && !is_last && step + 1 == first_step()) {
+    if (is_begun_ && (is_last || step + 1 == first_step_ + options_.timeline_steps)) write();
+    if (!is_begun_ && !is_last && step + 1 == first_step_) {
       session_.begin_timeline_sync();
       is_begun_ = true;
     }
@@ -56,9 +64,6 @@ class TimelineFile {
   [[nodiscard]] const std::optional<Result>& result() const { return result_; }
 
  private:
-  /// The first step of a run gets everything ready: it is like no other.
-  [[nodiscard]] octavo::Index first_step() const { return options_.steps == 1 ? 1 : 2; }
-
   void write() {
     const std::vector<octavo::TimelineSpan> spans = session_.end_timeline();
     const octavo::TimelineFigures own = octavo::figures_of(spans);
@@ -67,7 +72,7 @@ class TimelineFile {
                                 std::as_writable_bytes(std::span(all)), "figures of a timeline");
     const auto worst =
         std::ranges::max_element(all, {}, &octavo::TimelineFigures::exposed_milliseconds);
-    result_ = {first_step(), static_cast<int>(worst - all.begin()), *worst};
+    result_ = {first_step_, static_cast<int>(worst - all.begin()), *worst};
     const std::vector<std::string> events = octavo::all_gather_texts(
         ranks_, octavo::trace_events(ranks_.rank(), spans), "spans of a timeline");
     if (ranks_.is_first()) {
@@ -78,6 +83,7 @@ class TimelineFile {
   const Options& options_;
   octavo::TrainingSession& session_;
   Ranks& ranks_;
+  octavo::Index first_step_ = 2;  ///< the one before gets everything ready: it is like no other
   bool is_begun_ = false;
   std::optional<Result> result_;
 };

@@ -92,13 +92,51 @@ defaults = {"model": "llama_tiny", "device": "cpu", "recompute": "none", "weight
             "beta1": 0.9, "beta2": 0.95, "epsilon": 1e-8, "clip": 1, "master-weights": "auto",
             "moments": "auto", "offload": "none", "seed": 1, "max-skipped": 10, "no-out": False, "log-every": 1,
             "evaluate-every": 100, "operands-every": 50, "temperature": 0.8,
-            "timeline-steps": 3}
+            "timeline-steps": 3, "checkpoint-every": 0, "keep-last": 2, "keep-every": 0,
+            "keep-best": False}
 case = "the defaults"
 with open(base.flags["out"] + "/config.toml", encoding="utf-8") as file:
     saved = dict(line.rstrip("\n").split(" = ", 1) for line in file)
 for key, value in defaults.items():
     check(key in saved and json.loads(saved[key]) == value, key, saved.get(key))
 check(set(saved) == {*defaults, *base.flags}, "other choices", set(saved) ^ {*defaults, *base.flags})
+
+# --- checkpoints -----------------------------------------------------------------------------
+
+
+def listed(folder, *more):
+    """The rows of --list-checkpoints: step, validation loss and name."""
+    global case
+    case = "--list-checkpoints"
+    done = subprocess.run([program, "--list-checkpoints", "--out", folder, *more],
+                          capture_output=True, text=True, timeout=60, check=False)
+    check(done.returncode == 0 and done.stderr == "", done)
+    rows = [[cell.strip() for cell in line.split("|")] for line in done.stdout.splitlines()]
+    if len(rows) > 1:
+        check(len({line.rindex("|") for line in done.stdout.splitlines()}) == 1, "is no table",
+              done.stdout)
+    return [(int(row[0]), row[3], row[-1]) for row in rows[1:]]
+
+
+check(listed(base.flags["out"]) == [], "the base has checkpoints")
+saved_run = Run("--checkpoint-every", steps=9, evaluate_every=2, checkpoint_every=2)
+check([row[0] for row in listed(saved_run.flags["out"])] == [8, 9], listed(saved_run.flags["out"]))
+losses = {e["step"]: f"{e['loss']:.4f}" for e in saved_run.evaluations}
+check([row[1] for row in listed(saved_run.flags["out"])] == [losses[8], losses[9]], losses)
+events = saved_run.of("checkpoint")
+check([e["step"] for e in events] == [2, 4, 6, 8, 9], events)
+check(all(e["error"] == "" and e["bytes"] > 0 for e in events), events)
+run = Run("--keep-last", steps=9, checkpoint_every=2, keep_last=3)
+check([row[0] for row in listed(run.flags["out"])] == [6, 8, 9], listed(run.flags["out"]))
+run = Run("--keep-every", steps=9, checkpoint_every=2, keep_every=4)
+check([row[0] for row in listed(run.flags["out"])] == [4, 8, 9], listed(run.flags["out"]))
+# A rate that destroys what the first steps learn.
+run = Run("--keep-best", steps=9, evaluate_every=1, checkpoint_every=1, keep_best="true",
+          learning_rate=0.3)
+best = min(run.evaluations, key=lambda e: e["loss"])["step"]
+check([row[0] for row in listed(run.flags["out"])] == sorted({best, 8, 9}), best,
+      listed(run.flags["out"]))
+check(best < 8, "the best is among the last", best)
 
 # --- the rate --------------------------------------------------------------------------------
 

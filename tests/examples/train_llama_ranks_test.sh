@@ -205,4 +205,43 @@ kill -TERM "$run"
 wait "$run" && fail "exit code 0"
 grep -q "^evaluation" out || grep -q "stopping after this step" err || fail "nothing was noted"
 
+# --- ranks go on from a checkpoint, and others do ----------------------------------------------
+saved=("${base[@]}" --precision fp8-delayed --sample 0 --checkpoint-every 4 --keep-last 9)
+for shared in 1 2; do
+  parallel=(--tensor-parallel "$shared")
+  on_ranks "four ranks that are saved, $shared sharing layers" 0 4 "${saved[@]}" "${parallel[@]}" \
+    --micro-batches 2 --steps 10 --out "saved-$shared"
+  for zero in 1 3; do
+    on_ranks "four ranks go on with ZeRO-$zero, $shared sharing layers" 0 4 "${saved[@]}" \
+      "${parallel[@]}" --micro-batches 2 --zero "$zero" --steps 10 --out "on-$shared-$zero" \
+      --resume "saved-$shared/checkpoints/step-00000008"
+  done
+  on_ranks "two ranks go on, $shared sharing layers" 0 2 "${saved[@]}" "${parallel[@]}" \
+    --micro-batches 4 --steps 10 --out "on-$shared-2" \
+    --resume "saved-$shared/checkpoints/step-00000008"
+done
+case="losses of ranks that go on"
+python3 - <<'PYTHON' 2>>err || fail "they are others"
+import json
+def losses(folder):
+    lines = [json.loads(line) for line in open(f"{folder}/metrics.jsonl")]
+    return {line["step"]: line["loss"] for line in lines if line["event"] == "step"}
+for shared in (1, 2):
+    whole = losses(f"saved-{shared}")
+    for others in ("1", "3", "2"):
+        on = losses(f"on-{shared}-{others}")
+        assert sorted(on) == [9, 10], on
+        for step, loss in on.items():
+            # As many ranks have the same bits.
+            allowed = 1e-3 if others == "2" else 0 if others == "1" else 1e-4
+            assert abs(loss - whole[step]) <= allowed * loss, (shared, others, step, loss, whole[step])
+PYTHON
+on_ranks "ranks that share layers otherwise" 2 2 "${saved[@]}" --tensor-parallel 2 --steps 10 \
+  --out other --resume saved-1
+grep -qF "its number of ranks that share each layer is 1, but that of this run is 2" err ||
+  fail "it is not said what differs"
+on_ranks "the folder of another number of ranks" 0 2 "${saved[@]}" --micro-batches 4 --steps 12 \
+  --out saved-1 --resume auto
+grep -q "^resumed | after step 10, from saved-1/checkpoints/step-00000010$" out || fail "it does not go on"
+
 finish

@@ -428,7 +428,7 @@ refused "a folder of another family" "model_type is mistral" --data text.txt --m
 refused "a folder that there is not" "none/config.json: cannot be read" --data text.txt --model hf:none
 refused "a folder that is not empty" "full: is there already" "${small[@]}" --save-hf full
 refused "a flag twice" "--steps is given 2 times; give it once" --data text.txt --steps 2 --steps 30
-for flag in lr resume dtype checkpoint; do
+for flag in lr load dtype checkpoint; do
   refused "unknown flag --$flag" "unknown option '$flag'; see --help" --data text.txt "--$flag" 1
 done
 for flag in threads data config model steps; do
@@ -664,6 +664,88 @@ PYTHON
 case="the last step of an interrupted run is printed"
 stopped_after 1 --sample 0 --steps 1000 --log-every 500 >out
 [ "$(cat out)" = "143 True True signal 15" ] || fail "$(cat out)"
+# --- going on from a checkpoint --------------------------------------------------------------
+# stopped_by SIGNAL FLAG...: sends the signal once step 4 is printed; prints the exit code
+stopped_by() {
+  python3 - "$program" "$@" <<'PYTHON' 2>err
+import signal, subprocess, sys
+program, name, *flags = sys.argv[1:]
+run = subprocess.Popen([program, *flags], stdout=subprocess.PIPE, text=True)
+for line in run.stdout:
+    if line.startswith("step 4 "):
+        run.send_signal(getattr(signal, "SIG" + name))
+print(run.wait(timeout=60) - getattr(signal, "SIG" + name))
+PYTHON
+}
+shorter=(--data text.txt --seq-len 32 --batch 2 --validation-batches 2 --evaluate-every 0
+  --operands-every 2 --threads 2 --warmup 1 --sample 0)
+saved=("${shorter[@]}" --steps 30 --checkpoint-every 3)
+run "a run that is saved" 0 "${saved[@]}" --out whole
+grep -qE '^checkpoint \| step 3 \| [0-9.]+ MiB \| ' out || fail "the checkpoint is not told of"
+for signal in USR1 TERM; do
+  case="a run that SIG$signal stops, and that goes on"
+  rm -rf cut
+  [ "$(stopped_by "$signal" "${saved[@]}" --out cut)" = 128 ] || fail "the exit code is another"
+  run "going on" 0 "${saved[@]}" --out cut --resume latest
+  grep -qE '^resumed \| after step [0-9]+, from cut/checkpoints/step-[0-9]{8}$' out ||
+    fail "it does not say that it goes on"
+  metrics cut/metrics.jsonl '
+whole = [json.loads(line) for line in open("whole/metrics.jsonl")]
+names = ("loss", "gradient_norm", "learning_rate", "epoch", "skipped")
+steps = lambda all: {line["step"]: [line[name] for name in names] for line in all
+                     if line["event"] == "step"}
+assert steps(lines) == steps(whole), (steps(lines), steps(whole))
+resumed = of("resumed")[0]["step"]
+assert 4 <= resumed < 30, resumed
+assert [line["event"] for line in lines].index("resumed") > 4
+for name in ("end", "steps", "train_loss", "validation_loss", "skipped"):
+    assert lines[-1][name] == whole[-1][name], name
+'
+done
+cp -r whole damaged
+python3 - <<'PYTHON'
+import glob
+name = sorted(glob.glob("damaged/checkpoints/*"))[-1] + "/rank-00000.safetensors"
+data = bytearray(open(name, "rb").read())
+data[len(data) // 2] ^= 4
+open(name, "wb").write(data)
+PYTHON
+run "a flipped bit" 2 "${saved[@]}" --out damaged --resume latest
+err_is_one_line_with "damaged/checkpoints/step-00000030/rank-00000.safetensors: has "
+run "nothing to go on from" 2 "${saved[@]}" --out absent --resume latest
+err_is_one_line_with "absent/checkpoints has no whole checkpoint; give --resume auto"
+[ -e absent ] && fail "a folder was made"
+run "nothing to go on from, and a beginning" 0 "${shorter[@]}" --steps 1 --out fresh --resume auto
+run "a run that was done, again" 0 "${saved[@]}" --out whole --resume auto
+grep -q '^step ' out && fail "a step was taken"
+run "a named checkpoint, in a new folder" 0 "${shorter[@]}" --steps 28 --out branch \
+  --resume whole/checkpoints/step-00000027
+metrics branch/metrics.jsonl 'assert [s["step"] for s in of("step")] == [28], lines'
+run "a named checkpoint that is not the newest" 2 "${saved[@]}" \
+  --resume whole/checkpoints/step-00000027
+err_is_one_line_with "is not the newest checkpoint of the run: step-00000030 is"
+run "another recipe" 2 "${saved[@]}" --out whole --resume latest --precision bf16
+err_is_one_line_with "its recipe is fp8 delayed, but that of this run is bf16"
+run "another seed" 2 "${saved[@]}" --out whole --resume latest --seed 2
+err_is_one_line_with "data.source is "
+run "--resume latest without --out" 2 "${saved[@]}" --resume latest
+err_is_one_line_with "--resume latest goes on in the folder that --out names"
+run "checkpoints without files" 2 "${saved[@]}" --no-out
+err_is_one_line_with "--checkpoint-every wants checkpoints"
+run "--keep-last 1" 2 "${saved[@]}" --out few --keep-last 1
+err_is_one_line_with "--keep-last"
+if mkdir disk && mount -t tmpfs -o size=2m tmpfs disk 2>/dev/null; then
+  run "a disk without room" 4 "${saved[@]}" --out disk/run
+  grep -qF "NOT SAVED at step 3: " err || fail "it is not said that nothing is saved"
+  grep -qF "GiB are free on the disk" err || fail "it is not said why"
+  [ "$(grep -c '^step ' out)" -eq 30 ] || fail "the run did not go on"
+  umount disk
+  rmdir disk
+else
+  rmdir disk 2>/dev/null
+  echo "skipped: a disk without room (mounting needs privileges)"
+fi
+
 case="a signal in the last step"
 stopped_after 1 --sample 0 --steps 2 >out
 [ "$(cat out)" = "0 True True done" ] || fail "$(cat out)"

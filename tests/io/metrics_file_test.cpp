@@ -68,6 +68,19 @@ TEST_F(MetricsFile, EmptiesWhatWasThere) {
   EXPECT_EQ(content(path), "{}\n");
 }
 
+TEST_F(MetricsFile, GoesOnBehindTheLastWholeLine) {
+  const std::filesystem::path path = folder_ / "metrics.jsonl";
+  for (const std::string before : {"", "{}\n", "{}\n{\"step\":1}\n"}) {
+    for (const std::string cut : {"", "{\"st", "{"}) {
+      std::ofstream(path, std::ios::trunc) << before << cut;
+      octavo::MetricsFile file(path, octavo::MetricsFile::Lines::kept);
+      EXPECT_EQ(content(path), before);
+      file.write(JsonLine{}.add("step", 2));
+      EXPECT_EQ(content(path), before + "{\"step\":2}\n");
+    }
+  }
+}
+
 TEST_F(MetricsFile, NeedsItsFolder) {
   const std::filesystem::path path = folder_ / "missing" / "metrics.jsonl";
   try {

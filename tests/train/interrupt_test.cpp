@@ -21,6 +21,12 @@ TEST(InterruptGuard, NotesASignal) {
   EXPECT_EQ(InterruptGuard::received(), SIGTERM);
 }
 
+TEST(InterruptGuard, NotesThatOfASchedulerThatWarns) {
+  const InterruptGuard guard;
+  std::raise(SIGUSR1);
+  EXPECT_EQ(InterruptGuard::received(), SIGUSR1);
+}
+
 TEST(InterruptGuard, StartsAnew) {
   {
     const InterruptGuard guard;
@@ -72,6 +78,7 @@ TEST(InterruptGuard, AcknowledgesTheFirstSignalOnly) {
 TEST(InterruptGuardDeathTest, LeavesSignalsAsTheyWere) {
   { const InterruptGuard guard; }
   EXPECT_EXIT(std::raise(SIGTERM), KilledBySignal(SIGTERM), "");
+  EXPECT_EXIT(std::raise(SIGUSR1), KilledBySignal(SIGUSR1), "");
 }
 
 }  // namespace interrupt_test

@@ -54,6 +54,31 @@ TEST(Tally, TheRateIsWithoutTheFirstStepWhereThereIsAnother) {
   EXPECT_DOUBLE_EQ(tally.tokens_per_second(100), 200);
 }
 
+TEST(Tally, GoesOnFromItsState) {
+  Tally first(4);
+  for (int i = 0; i < 23; ++i) add(first, 3.0 - 0.1 * i);
+  for (const double loss : {nan, 7.0, nan, nan}) add(first, loss);
+  EXPECT_TRUE(first.diverges());
+  Tally second(4);
+  add(second, 1.0);  // of which nothing may be left but its time
+  octavo::load_state_sync(octavo::save_state_sync(first.state()), second.state());
+  EXPECT_EQ(second.steps(), 27);
+  EXPECT_EQ(second.skipped(), 3);
+  EXPECT_EQ(second.skipped_in_a_row(), 2);
+  EXPECT_EQ(second.train_loss(), first.train_loss());
+  EXPECT_EQ(second.first_loss(), 3.0);
+  EXPECT_FALSE(second.diverges()) << "it was said before";
+  add(first, 2.0);
+  add(second, 2.0);
+  EXPECT_EQ(second.train_loss(), first.train_loss());
+  EXPECT_EQ(second.timed_steps(), 2);
+  EXPECT_EQ(second.seconds(), 1.0);
+  // One that is as new has no loss.
+  octavo::load_state_sync(octavo::save_state_sync(Tally(4).state()), second.state());
+  EXPECT_TRUE(std::isnan(second.train_loss()));
+  EXPECT_EQ(Tally(4).tokens_per_second(100), 0.0);
+}
+
 TEST(Tally, WarnsOnceOfALossTwiceTheFirst) {
   Tally tally(3);
   for (const double loss : {3.0, 5.9, 4.0, 5.9}) {

@@ -6,11 +6,14 @@
 #include <cmath>
 #include <csignal>
 #include <cstdint>
+#include <filesystem>
 #include <string>
 #include <vector>
 
 #include "support/session_stub.hpp"
 #include "support/small_model.hpp"
+#include "support/state_stub.hpp"
+#include "support/temporary_folder.hpp"
 
 namespace training_run_test {
 
@@ -185,13 +188,15 @@ TEST(TrainingRun, ASignalInTheLastStepStopsNothing) {
 struct EverySecondSkipped {
   StepResult step(TrainingSession&, double) {
     ++steps;
-    return {2.0, 1.0, steps % 2 == 0};
+    return {2.0, 1.0, steps % skipped_every == 0};
   }
   LossSum evaluate(TrainingSession&) const { return {3.0, 1}; }
-  double epoch() const { return steps / 4.0; }
+  double epoch() const { return static_cast<double>(steps) / 4.0; }
   double tokens_in_step() const { return 100; }
+  std::vector<StateEntry> state() { return {number_entry("data.steps", steps)}; }
 
-  int steps = 0;
+  std::int64_t steps = 0;
+  std::int64_t skipped_every = 2;
 };
 
 TEST(TrainingRun, CountsAllStepsThatWereSkipped) {
@@ -208,6 +213,80 @@ TEST(TrainingRun, CountsAllStepsThatWereSkipped) {
   for (std::size_t i = 0; i < 5; ++i) {
     EXPECT_EQ(record.steps[i].epoch, static_cast<double>(i + 1) / 4.0);
   }
+}
+
+class SavedRun : public support::TemporaryFolder {
+ protected:
+  /// The steps that were saved, or were to be.
+  RunSummary run_saved(EverySecondSkipped& batches, Index steps, Record& record,
+                       const std::filesystem::path& resume_from = {}) {
+    support::StateStub session;
+    Checkpoints checkpoints({.folder = folder_, .every = 3, .keep = {.last = 10}}, session,
+                            [&](const CheckpointRecord& saved) {
+                              (saved.error.empty() ? saved_ : failed_).push_back(saved.step);
+                              session.fail(saved.step == fails_after);
+                            });
+    session.fail(fails_after == 0);
+    Tally tally(2);
+    if (!resume_from.empty()) resume(resume_from, session, batches, tally, &checkpoints);
+    RunOptions options;
+    options.schedule = {.learning_rate = 1e-3, .steps = steps};
+    options.evaluate_every = 2;
+    options.max_skipped = 2;
+    return train(session, batches, options, record, tally, &checkpoints);
+  }
+
+  Index fails_after = -1;
+  std::vector<Index> saved_;
+  std::vector<Index> failed_;
+};
+
+TEST_F(SavedRun, IsSavedWhenItIsDueAndAtItsEnd) {
+  Record record;
+  EverySecondSkipped batches;
+  EXPECT_TRUE(run_saved(batches, 8, record).is_saved);
+  EXPECT_EQ(saved_, (std::vector<Index>{3, 6, 8}));
+  std::vector<bool> evaluated;
+  for (const ListedCheckpoint& one : list_checkpoints(folder_)) {
+    evaluated.push_back(one.manifest->validation_loss == 3.0);
+  }
+  EXPECT_EQ(evaluated, (std::vector<bool>{false, true, true}));
+  // One that is done takes no step, and is not saved again.
+  Record again;
+  EverySecondSkipped other;
+  const RunSummary summary = run_saved(other, 8, again, folder_ / "step-00000008");
+  EXPECT_TRUE(again.steps.empty());
+  EXPECT_EQ(again.evaluations, std::vector<Index>{8});
+  EXPECT_EQ(other.steps, 8);
+  EXPECT_EQ(summary.steps, 8);
+  EXPECT_EQ(summary.end(), "done");
+  EXPECT_EQ(saved_.size(), 3u);
+}
+
+TEST_F(SavedRun, GoesOnAfterASaveThatFails) {
+  Record record;
+  EverySecondSkipped batches;
+  fails_after = 3;
+  EXPECT_TRUE(run_saved(batches, 9, record).is_saved);
+  EXPECT_EQ(saved_, (std::vector<Index>{3, 9}));
+  EXPECT_EQ(failed_, std::vector<Index>{6});
+  EXPECT_EQ(record.steps.size(), 9u);
+}
+
+TEST_F(SavedRun, SaysThatItsLastSaveFailed) {
+  Record record;
+  EverySecondSkipped batches;
+  fails_after = 6;
+  EXPECT_FALSE(run_saved(batches, 8, record).is_saved);
+  EXPECT_EQ(failed_, std::vector<Index>{8});
+}
+
+TEST_F(SavedRun, ThatGivesUpIsAsItWasSavedBefore) {
+  Record record;
+  EverySecondSkipped batches;
+  batches.skipped_every = 1;
+  EXPECT_TRUE(run_saved(batches, 8, record).gave_up);
+  EXPECT_TRUE(saved_.empty());
 }
 
 TEST(TrainingRunErrors, ARunWithoutStepsIsRefused) {

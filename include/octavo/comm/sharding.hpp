@@ -32,6 +32,9 @@ struct Sharding {
   /// `Zero::optimizer` has the bits of `Zero::gradients` at more than one micro-batch a step, too.
   bool reduce_each_micro_batch = false;
 
+  /// Of all ranks.
+  [[nodiscard]] int world_size() const { return ranks * tensor_ranks; }
+  [[nodiscard]] int world_rank() const { return rank * tensor_ranks + tensor_place; }
   [[nodiscard]] bool shards_weights() const { return ranks > 1 && zero >= Zero::weights; }
   [[nodiscard]] bool shards_gradients() const { return ranks > 1 && zero >= Zero::gradients; }
   [[nodiscard]] bool reduces_each_micro_batch() const {

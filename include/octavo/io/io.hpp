@@ -3,7 +3,10 @@
 #pragma once
 
 #include <octavo/io/atomic_file.hpp>
+#include <octavo/io/crc32c.hpp>
+#include <octavo/io/file_digest.hpp>
 #include <octavo/io/float_elements.hpp>
+#include <octavo/io/folder.hpp>
 #include <octavo/io/hugging_face_config.hpp>
 #include <octavo/io/hugging_face_weights.hpp>
 #include <octavo/io/hugging_face_writer.hpp>

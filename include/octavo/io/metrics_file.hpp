@@ -13,6 +13,7 @@
 #include <utility>
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <sys/types.h>
 #include <unistd.h>
 
@@ -22,14 +23,22 @@ namespace octavo::inline OCTAVO_ABI {
 /// one. When the disk is full the file keeps every line that was complete.
 class MetricsFile {
  public:
-  /// Creates the file, or empties what is there. Its folder must exist.
+  /// What becomes of lines that are there.
+  enum class Lines { removed, kept };
+
+  /// Creates the file, or opens the one that is there. Its folder must exist.
+  /// @param before  if they are kept, what follows the last whole line is not
   /// @throws IoError  if the file cannot be opened
-  explicit MetricsFile(std::filesystem::path path)
+  explicit MetricsFile(std::filesystem::path path, Lines before = Lines::removed)
       : path_(std::move(path)),
         descriptor_(
-            ::open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0666)) {
-    require<IoError>(descriptor_ >= 0, path_.string(),
-                     ": cannot be created: ", std::strerror(errno),
+            ::open(path_.c_str(),
+                   O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC | (before == Lines::kept ? 0 : O_TRUNC),
+                   0666)) {
+    const bool is_ready = descriptor_ >= 0 && find_end();
+    const int error = errno;
+    if (!is_ready && descriptor_ >= 0) ::close(descriptor_);
+    require<IoError>(is_ready, path_.string(), ": cannot be created: ", std::strerror(error),
                      "; check that its folder exists and can be written");
   }
   MetricsFile(const MetricsFile&) = delete;
@@ -54,6 +63,19 @@ class MetricsFile {
   [[nodiscard]] const std::filesystem::path& path() const { return path_; }
 
  private:
+  /// Cuts off what a run that was killed or met a full disk may have left of a line.
+  bool find_end() {
+    struct stat status {};
+    if (::fstat(descriptor_, &status) != 0) return false;
+    if (!S_ISREG(status.st_mode)) return true;
+    char last = '\n';
+    for (complete_ = status.st_size; complete_ > 0; --complete_) {
+      if (::pread(descriptor_, &last, 1, complete_ - 1) != 1) return false;
+      if (last == '\n') break;
+    }
+    return complete_ == status.st_size || ::ftruncate(descriptor_, complete_) == 0;
+  }
+
   std::filesystem::path path_;
   int descriptor_;
   off_t complete_ = 0;  ///< bytes of the lines that are complete

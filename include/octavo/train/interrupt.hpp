@@ -17,10 +17,10 @@
 
 namespace octavo::inline OCTAVO_ABI {
 
-/// While one lives, SIGINT and SIGTERM are noted instead of ending the program; what the process
-/// waits for then (`WaitNote`) is written to standard error. What comes within a
-/// second is the same wish: schedulers and terminals may send a signal more than once. One that
-/// comes later ends the program at once.
+/// While one lives, SIGINT, SIGTERM and SIGUSR1 are noted instead of ending the program; what the
+/// process waits for then (`WaitNote`) is written to standard error. What comes within a second is
+/// the same wish: schedulers and terminals may send a signal more than once. One that comes later
+/// ends the program at once.
 class InterruptGuard {
  public:
   /// @param acknowledgement  written to standard error when a signal is first noted; it has to live
@@ -34,10 +34,12 @@ class InterruptGuard {
     action.sa_flags = SA_RESTART;
     ::sigaction(SIGINT, &action, &previous_interrupt_);
     ::sigaction(SIGTERM, &action, &previous_terminate_);
+    ::sigaction(SIGUSR1, &action, &previous_user_);
   }
   ~InterruptGuard() {
     ::sigaction(SIGINT, &previous_interrupt_, nullptr);
     ::sigaction(SIGTERM, &previous_terminate_, nullptr);
+    ::sigaction(SIGUSR1, &previous_user_, nullptr);
     signal_number = 0;
   }
   InterruptGuard(const InterruptGuard&) = delete;
@@ -82,6 +84,7 @@ class InterruptGuard {
 
   struct sigaction previous_interrupt_ {};
   struct sigaction previous_terminate_ {};
+  struct sigaction previous_user_ {};
 };
 
 }  // namespace octavo

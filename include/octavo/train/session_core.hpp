@@ -198,6 +198,11 @@ class SessionCore : public TrainingSession {
   [[nodiscard]] std::int64_t largest_over_ranks(std::int64_t own) override {
     return std::ranges::max(of_all_ranks(own, "signals"));
   }
+  [[nodiscard]] std::vector<std::string> texts_of_ranks(const std::string& own,
+                                                        const char* what) override {
+    return all_gather_texts(communicator_, own, what);
+  }
+  [[nodiscard]] Sharding sharding() const override { return options_.sharding; }
 
   void begin_timeline_sync() override {
     // Ranks leave the exchange at nearly the same time: each sets its clock by it.

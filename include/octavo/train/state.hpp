@@ -41,6 +41,30 @@ struct StateEntry {
   std::function<void(const std::byte*)> write_sync;
 };
 
+/// A number of the host, which the entry refers to.
+[[nodiscard]] inline StateEntry number_entry(const std::string& name, std::int64_t& number) {
+  StateEntry entry;
+  entry.name = name;
+  entry.format = "int64";
+  entry.bytes = sizeof(number);
+  entry.read_sync = [&number](std::byte* target) { std::memcpy(target, &number, sizeof(number)); };
+  entry.write_sync = [&number](const std::byte* source) {
+    std::memcpy(&number, source, sizeof(number));
+  };
+  return entry;
+}
+
+/// What must be the same on both sides: `text` stands where others have their format, and the entry
+/// has no bytes.
+[[nodiscard]] inline StateEntry text_entry(const std::string& name, const std::string& text) {
+  StateEntry entry;
+  entry.name = name;
+  entry.format = text;
+  entry.read_sync = [](std::byte*) {};
+  entry.write_sync = [](const std::byte*) {};
+  return entry;
+}
+
 namespace detail {
 
 /// The name of what elements of a state are stored as.
@@ -75,23 +99,14 @@ class StateCollector {
     add(name, part, begin, {whole.begin(), whole.end()});
   }
 
-  /// What must be the same on both sides: stands where others have their format, and has no bytes.
+  /// What must be the same on both sides; see `text_entry`.
   void say(const std::string& name, const std::string& text) {
-    entries_.push_back({name, text, {}, 0, {}, 0, {}, [](std::byte*) {}, [](const std::byte*) {}});
+    entries_.push_back(text_entry(name, text));
   }
 
   /// A number of the host, which the entry refers to.
   void operator()(const std::string& name, std::int64_t& number) {
-    entries_.push_back(
-        {name,
-         state_format<std::int64_t>(),
-         {},
-         sizeof(number),
-         {},
-         0,
-         {},
-         [&number](std::byte* target) { std::memcpy(target, &number, sizeof(number)); },
-         [&number](const std::byte* source) { std::memcpy(&number, source, sizeof(number)); }});
+    entries_.push_back(number_entry(name, number));
   }
 
   [[nodiscard]] std::vector<StateEntry> take() { return std::move(entries_); }

@@ -4,10 +4,14 @@
 
 #include <octavo/train/training_session.hpp>
 
+#include <algorithm>
 #include <cmath>
+#include <cstddef>
+#include <cstring>
 #include <deque>
 #include <numeric>
-#include <string>
+#include <utility>
+#include <vector>
 
 namespace octavo::inline OCTAVO_ABI {
 
@@ -29,8 +33,9 @@ class Tally {
 
   void add(const StepRecord& record) {
     ++steps_;
+    ++timed_steps_;
     seconds_ += record.milliseconds / 1000.0;
-    if (steps_ == 1) first_seconds_ = seconds_;
+    if (timed_steps_ == 1) first_seconds_ = seconds_;
     if (record.result.skipped) {
       ++skipped_;
       ++skipped_in_a_row_;
@@ -39,20 +44,23 @@ class Tally {
     skipped_in_a_row_ = 0;
     if (std::isnan(first_loss_)) first_loss_ = record.result.loss;
     recent_.push_back(record.result.loss);
-    if (recent_.size() > 20) recent_.pop_front();
+    if (recent_.size() > most_recent) recent_.pop_front();
   }
 
   [[nodiscard]] Index steps() const { return steps_; }
   [[nodiscard]] Index skipped() const { return skipped_; }
   [[nodiscard]] Index skipped_in_a_row() const { return skipped_in_a_row_; }
   [[nodiscard]] bool gave_up() const { return skipped_in_a_row_ >= max_skipped_; }
+  /// Of the steps since the run began, or was resumed.
   [[nodiscard]] double seconds() const { return seconds_; }
+  [[nodiscard]] Index timed_steps() const { return timed_steps_; }
 
-  /// Without the first step, which also gets everything ready; with it where there is no other.
+  /// Likewise, without the first of these steps, which also gets everything ready; with it where
+  /// there is no other; 0 without a step.
   [[nodiscard]] double tokens_per_second(double tokens_in_step) const {
-    return steps_ > 1
-               ? tokens_in_step * static_cast<double>(steps_ - 1) / (seconds_ - first_seconds_)
-               : tokens_in_step / seconds_;
+    if (timed_steps_ == 0) return 0;
+    if (timed_steps_ == 1) return tokens_in_step / seconds_;
+    return tokens_in_step * static_cast<double>(timed_steps_ - 1) / (seconds_ - first_seconds_);
   }
 
   /// Mean of the last 20 steps that were not skipped.
@@ -64,21 +72,50 @@ class Tally {
 
   /// Once, when a loss is twice the first: no training that goes well has such a loss.
   [[nodiscard]] bool diverges() {
-    if (warned_ || recent_.empty() || !(recent_.back() > 2 * first_loss_)) return false;
-    warned_ = true;
+    if (warned_ != 0 || recent_.empty() || !(recent_.back() > 2 * first_loss_)) return false;
+    warned_ = 1;
     return true;
   }
   [[nodiscard]] double first_loss() const { return first_loss_; }
 
+  /// What a run that is resumed goes on with: all but times. The entries point into this.
+  [[nodiscard]] std::vector<StateEntry> state() {
+    StateEntry losses;
+    losses.name = "run.losses";
+    losses.format = "fp64";
+    losses.shape = losses.whole = {1 + most_recent};
+    losses.bytes = (1 + most_recent) * sizeof(double);
+    losses.read_sync = [this](std::byte* target) {
+      std::vector<double> values{first_loss_};
+      values.insert(values.end(), recent_.begin(), recent_.end());
+      values.resize(1 + most_recent, std::nan(""));
+      std::memcpy(target, values.data(), values.size() * sizeof(double));
+    };
+    losses.write_sync = [this](const std::byte* source) {
+      std::vector<double> values(1 + most_recent);
+      std::memcpy(values.data(), source, values.size() * sizeof(double));
+      first_loss_ = values.front();
+      recent_.assign(values.begin() + 1,
+                     std::find_if(values.begin() + 1, values.end(),
+                                  [](double value) { return std::isnan(value); }));
+    };
+    return {number_entry("run.steps", steps_), number_entry("run.skipped", skipped_),
+            number_entry("run.skipped_in_a_row", skipped_in_a_row_),
+            number_entry("run.warned", warned_), std::move(losses)};
+  }
+
  private:
+  static constexpr Index most_recent = 20;  ///< losses
+
   Index max_skipped_;
   Index steps_ = 0;
+  Index timed_steps_ = 0;
   Index skipped_ = 0;
   Index skipped_in_a_row_ = 0;
   double seconds_ = 0;
   double first_seconds_ = 0;
   double first_loss_ = std::nan("");
-  bool warned_ = false;
+  Index warned_ = 0;  ///< 1: of a loss that is twice the first
   std::deque<double> recent_;
 };
 

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <octavo/train/batch.hpp>
+#include <octavo/train/checkpoint_load.hpp>
+#include <octavo/train/checkpoints.hpp>
 #include <octavo/train/data_parallel.hpp>
 #include <octavo/train/gemm_plan_file.hpp>
 #include <octavo/train/generate.hpp>

@@ -3,12 +3,16 @@
 #pragma once
 
 #include <octavo/optim/schedule.hpp>
+#include <octavo/train/checkpoints.hpp>
 #include <octavo/train/interrupt.hpp>
 #include <octavo/train/tally.hpp>
 #include <octavo/train/token_batches.hpp>
 
 #include <chrono>
+#include <filesystem>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace octavo::inline OCTAVO_ABI {
@@ -28,10 +32,11 @@ struct RunSummary {
   double train_loss = 0;         ///< mean of the last 20 steps that were not skipped
   double validation_loss = 0;    ///< at the end
   double tokens_per_second = 0;  ///< without the first step, where there is another
-  double seconds = 0;            ///< of all steps
-  GemmCount gemms{};             ///< of one micro-batch of the first step, as they were counted
+  double seconds = 0;            ///< of all steps since the run began, or was resumed
+  GemmCount gemms{};             ///< of one micro-batch of its first step, as they were counted
   bool gave_up = false;          ///< after `max_skipped` steps that were not finite
   int signal = 0;                ///< that ended it before its last step, or 0
+  bool is_saved = true;          ///< as far as it was to be: its last save did not fail
   /// As they were recorded last: after a run that gave up, with the Inf and NaN that they met.
   std::vector<OperandReport> operands{};
 
@@ -56,23 +61,36 @@ class RunObserver {
 
 namespace detail {
 
+/// What a run has to go on with beside its session's state: the batches' and the tally's.
+template <class Batches>
+std::vector<StateEntry> run_state(Batches& batches, Tally& tally) {
+  std::vector<StateEntry> entries = batches.state();
+  for (StateEntry& entry : tally.state()) entries.push_back(std::move(entry));
+  return entries;
+}
+
 /// A run, step by step.
 template <class Batches>
 class TrainingRun {
  public:
+  /// @param checkpoints  null: the run is not saved
   TrainingRun(TrainingSession& session, Batches& batches, const RunOptions& options,
-              RunObserver& observer)
+              RunObserver& observer, Tally& tally, Checkpoints* checkpoints)
       : session_(session),
         batches_(batches),
         options_(options),
         observer_(observer),
-        tally_(options.max_skipped) {}
+        tally_(tally),
+        checkpoints_(checkpoints) {}
 
   RunSummary run() {
-    while (!step()) {
+    while (tally_.steps() < options_.schedule.steps && !step()) {
     }
+    // Who sent the signal may not wait for an evaluation.
+    if (summary_.signal != 0) save_to_the_end(std::nullopt);
     const LossSum validation = batches_.evaluate(session_);
     observer_.evaluation(tally_.steps(), validation);
+    if (summary_.signal == 0) save_to_the_end(validation.mean());
     summary_.steps = tally_.steps();
     summary_.skipped = tally_.skipped();
     summary_.train_loss = tally_.train_loss();
@@ -97,34 +115,58 @@ class TrainingRun {
     record.epoch = batches_.epoch();
     record.milliseconds = seconds * 1000.0;
     record.tokens_per_second = batches_.tokens_in_step() / seconds;
-    if (record.step == 1) {
+    tally_.add(record);
+    const bool is_first = tally_.timed_steps() == 1;
+    if (is_first) {
       summary_.gemms =
           session_.manifest().executed(static_cast<std::uint64_t>(session_.micro_batches()));
     }
-    tally_.add(record);
     const Index steps = options_.schedule.steps;
     // A signal in a run's last step stops nothing. Ranks stop together, whichever it came to.
     if (record.step < steps) {
       summary_.signal = static_cast<int>(session_.largest_over_ranks(InterruptGuard::received()));
     }
     record.last = record.step == steps || summary_.signal != 0 || tally_.gave_up();
-    const bool collect = record.step == 1 || record.last || record.result.skipped ||
+    const bool collect = is_first || record.last || record.result.skipped ||
                          record.step % options_.operands_every == 0;
     if (collect) summary_.operands = session_.operands();
     observer_.step(record, collect ? summary_.operands : std::vector<OperandReport>{});
     if (tally_.diverges()) observer_.divergence(record, tally_.first_loss());
-    if (!record.last && options_.evaluate_every != 0 &&
-        record.step % options_.evaluate_every == 0) {
-      observer_.evaluation(record.step, batches_.evaluate(session_));
-    }
+    if (!record.last) evaluate_and_save(record.step);
     return record.last;
+  }
+
+  /// What is due between two steps.
+  void evaluate_and_save(Index step) {
+    std::optional<double> validation_loss;
+    if (options_.evaluate_every != 0 && step % options_.evaluate_every == 0) {
+      const LossSum loss = batches_.evaluate(session_);
+      observer_.evaluation(step, loss);
+      validation_loss = loss.mean();
+    }
+    if (checkpoints_ == nullptr) return;
+    checkpoints_->after_step();
+    if (checkpoints_->is_due(step)) save(validation_loss);
+  }
+
+  void save(std::optional<double> validation_loss) {
+    checkpoints_->save(tally_.steps(), run_state(batches_, tally_), validation_loss);
+  }
+
+  /// After too many steps that were not finite there is nothing new to save.
+  void save_to_the_end(std::optional<double> validation_loss) {
+    if (checkpoints_ == nullptr) return;
+    if (!tally_.gave_up()) save(validation_loss);
+    checkpoints_->finish();
+    summary_.is_saved = !checkpoints_->failed();
   }
 
   TrainingSession& session_;
   Batches& batches_;
   const RunOptions& options_;
   RunObserver& observer_;
-  Tally tally_;
+  Tally& tally_;
+  Checkpoints* checkpoints_;
   RunSummary summary_;
 };
 
@@ -132,11 +174,16 @@ class TrainingRun {
 
 /// Trains until the last step, until too many steps in a row were not finite, or until a signal
 /// comes while an `InterruptGuard` lives; then evaluates the model.
-/// @tparam Batches  `TokenBatches`, or what has its `step`, `evaluate`, `epoch` and
+/// @tparam Batches     `TokenBatches`, or what has its `step`, `evaluate`, `epoch`,
 /// `tokens_in_step`
+///                     and `state`
+/// @param tally        of the steps before: a new one's, or what `resume` made of it
+/// @param checkpoints  that are saved when they are due, at the end, and when a signal comes; null:
+///                     none
 template <class Batches>
 [[nodiscard]] RunSummary train(TrainingSession& session, Batches& batches,
-                               const RunOptions& options, RunObserver& observer) {
+                               const RunOptions& options, RunObserver& observer, Tally& tally,
+                               Checkpoints* checkpoints) {
   require<ConfigError>(options.schedule.steps > 0, "the run has ", options.schedule.steps,
                        " steps; give at least 1");
   require<ConfigError>(options.operands_every > 0, "operands_every is ", options.operands_every,
@@ -145,7 +192,26 @@ template <class Batches>
                        "; give at least 1 step");
   require<ConfigError>(options.evaluate_every >= 0, "evaluate_every is ", options.evaluate_every,
                        "; give a number of steps, or 0 for the end only");
-  return detail::TrainingRun<Batches>(session, batches, options, observer).run();
+  return detail::TrainingRun<Batches>(session, batches, options, observer, tally, checkpoints)
+      .run();
+}
+
+/// A whole run, which is not saved.
+template <class Batches>
+[[nodiscard]] RunSummary train(TrainingSession& session, Batches& batches,
+                               const RunOptions& options, RunObserver& observer) {
+  Tally tally(options.max_skipped);
+  return train(session, batches, options, observer, tally, nullptr);
+}
+
+/// Makes session, batches and tally go on from a checkpoint of a run, see `load_checkpoint`.
+/// @param checkpoints  of the run that goes on; null: none are saved
+template <class Batches>
+CheckpointManifest resume(const std::filesystem::path& path, TrainingSession& session,
+                          Batches& batches, Tally& tally, Checkpoints* checkpoints) {
+  std::vector<StateEntry> more = detail::run_state(batches, tally);
+  return checkpoints == nullptr ? load_checkpoint(path, session, std::move(more))
+                                : checkpoints->resume(path, std::move(more));
 }
 
 }  // namespace octavo

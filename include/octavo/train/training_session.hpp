@@ -165,6 +165,15 @@ class TrainingSession {
   [[nodiscard]] virtual LossSum sum_over_ranks(const LossSum& own) { return own; }
   /// The largest of all ranks', likewise.
   [[nodiscard]] virtual std::int64_t largest_over_ranks(std::int64_t own) { return own; }
+  /// What each of the ranks gives, in their order, likewise.
+  /// @param what  names the exchange in errors; lives as long as the program
+  [[nodiscard]] virtual std::vector<std::string> texts_of_ranks(const std::string& own,
+                                                                const char* what) {
+    (void)what;
+    return {own};
+  }
+  /// How ranks share the work, and which of them this is.
+  [[nodiscard]] virtual Sharding sharding() const { return {}; }
 
   /// Steps are timed from the next one on (`Timeline`), on the `Cuda` device without their record.
   /// All ranks call it; it waits for them.

@@ -1,0 +1,116 @@
+/// @file
+/// Folders that appear whole or not at all, that one process has for itself, and the room on their
+/// disk.
+#pragma once
+
+#include <octavo/core/error.hpp>
+
+#include <cerrno>
+#include <cstdint>
+#include <cstring>
+#include <filesystem>
+#include <string>
+#include <system_error>
+#include <utility>
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+namespace octavo::inline OCTAVO_ABI {
+
+namespace detail {
+
+/// @throws IoError  saying what cannot be done with the path, and why: errno
+[[noreturn]] inline void folder_failed(const std::filesystem::path& path, const char* what) {
+  throw IoError(message(path.string(), ": cannot be ", what, ": ", std::strerror(errno),
+                        "; check the path, its permissions and the room on the disk"));
+}
+
+}  // namespace detail
+
+/// Waits until the names in a folder are on the disk.
+/// @throws IoError  if the system does not say that they are
+inline void synchronise_names(const std::filesystem::path& folder) {
+  const int descriptor = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (descriptor < 0) detail::folder_failed(folder, "opened");
+  const bool is_synchronised = ::fsync(descriptor) == 0;
+  const int error = errno;
+  const bool is_closed = ::close(descriptor) == 0;
+  if (!is_synchronised) errno = error;
+  if (!is_synchronised || !is_closed) detail::folder_failed(folder, "brought to the disk");
+}
+
+/// Makes a folder that is not there yet; the one above it is.
+/// @throws IoError  naming it, and the system's reason
+inline void make_new_folder(const std::filesystem::path& folder) {
+  if (::mkdir(folder.c_str(), 0777) != 0) detail::folder_failed(folder, "made");
+}
+
+/// Gives a folder its name, which is not taken, once all in it is on the disk: whoever finds the
+/// name finds all of it, even after a power cut.
+/// @param written  whose files are on the disk already; beside `folder`
+/// @throws IoError  then there is nothing of that name
+inline void commit_folder(const std::filesystem::path& written,
+                          const std::filesystem::path& folder) {
+  synchronise_names(written);
+  if (::rename(written.c_str(), folder.c_str()) != 0) detail::folder_failed(folder, "made");
+  try {
+    synchronise_names(folder.parent_path());
+  } catch (const IoError&) {
+    (void)::rename(folder.c_str(), written.c_str());
+    throw;
+  }
+}
+
+/// Removes a folder that has its name: first the name, so that no part of it is taken for all.
+/// @param discarded  a name beside it, which is not taken
+/// @throws IoError  naming it, and the system's reason
+inline void remove_committed_folder(const std::filesystem::path& folder,
+                                    const std::filesystem::path& discarded) {
+  if (::rename(folder.c_str(), discarded.c_str()) != 0) detail::folder_failed(folder, "removed");
+  std::error_code error;
+  std::filesystem::remove_all(discarded, error);
+  require<IoError>(!error, discarded.string(), ": cannot be removed: ", error.message(),
+                   "; remove it by hand");
+}
+
+/// Bytes that a process without privileges may still write to the disk of a folder.
+/// @throws IoError  if the system does not say
+[[nodiscard]] inline std::uint64_t free_disk_bytes(const std::filesystem::path& folder) {
+  struct statvfs disk {};
+  if (::statvfs(folder.c_str(), &disk) != 0) detail::folder_failed(folder, "asked for its room");
+  return std::uint64_t{disk.f_bavail} * std::uint64_t{disk.f_frsize};
+}
+
+/// A folder that one process at a time works in. Ends with the process, however it ends.
+class FolderLock {
+ public:
+  /// @throws ConfigError  if another process has it
+  /// @throws IoError      if nothing can be written there, or the disk has no locks
+  explicit FolderLock(const std::filesystem::path& folder) {
+    const std::filesystem::path path = folder / ".lock";
+    descriptor_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    if (descriptor_ < 0) detail::folder_failed(path, "written");
+    if (::flock(descriptor_, LOCK_EX | LOCK_NB) == 0) return;
+    const int error = errno;
+    ::close(std::exchange(descriptor_, -1));
+    require<ConfigError>(error != EWOULDBLOCK, folder.string(),
+                         ": another run is writing there; wait for its end, or choose another "
+                         "folder");
+    errno = error;
+    detail::folder_failed(path, "locked");
+  }
+  FolderLock(const FolderLock&) = delete;
+  FolderLock& operator=(const FolderLock&) = delete;
+  ~FolderLock() {
+    if (descriptor_ >= 0) ::close(descriptor_);
+  }
+
+ private:
+  int descriptor_ = -1;
+};
+
+}  // namespace octavo

@@ -1,0 +1,219 @@
+/// @file
+/// Entries of a state in a safetensors file.
+#pragma once
+
+#include <octavo/io/file_digest.hpp>
+#include <octavo/io/json_line.hpp>
+#include <octavo/io/json_reader.hpp>
+#include <octavo/io/safetensors.hpp>
+#include <octavo/train/state.hpp>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace octavo::inline OCTAVO_ABI::detail {
+
+/// Elements of a shape; 1 of a number's.
+inline Index elements_of(const std::vector<Index>& shape) {
+  Index count = 1;
+  for (const Index extent : shape) count *= extent;
+  return count;
+}
+
+/// How a file says what an entry's elements are. What safetensors has no name for is bytes.
+inline SafetensorsEntry tensor_of(const StateEntry& entry) {
+  static const std::map<std::string, std::string> dtypes{
+      {"fp32", "F32"}, {"bf16", "BF16"}, {"fp64", "F64"}, {"uint32", "U32"}, {"int64", "I64"}};
+  const auto found = dtypes.find(entry.format);
+  SafetensorsEntry tensor{.name = entry.name,
+                          .dtype = found == dtypes.end() ? "U8" : found->second,
+                          .shape = entry.shape};
+  if (safetensors_bytes(entry.name, tensor) != entry.bytes) {
+    tensor.dtype = "U8";
+    tensor.shape = {static_cast<Index>(entry.bytes)};
+  }
+  return tensor;
+}
+
+/// What a tensor does not say of its entry.
+inline std::string description_of(const StateEntry& entry) {
+  const ParameterPart& part = entry.part;
+  const std::array<Index, 6> numbers{part.degree,    part.place,     part.groups[0],
+                                     part.groups[1], part.groups[2], part.live_rows};
+  return JsonLine{}
+      .add("format", entry.format)
+      .add("shape", std::span<const Index>(entry.shape))
+      .add("whole", std::span<const Index>(entry.whole))
+      .add("begin", entry.begin)
+      .add("part", std::span<const Index>(numbers))
+      .str();
+}
+
+/// An entry without what reads and writes it.
+inline StateEntry described_entry(const std::string& name, const std::string& description,
+                                  const std::string& place) {
+  StateEntry entry;
+  entry.name = name;
+  JsonReader json(description, place + ": " + name);
+  const auto numbers = [&] {
+    std::vector<Index> result;
+    json.array([&] { result.push_back(json.natural()); });
+    return result;
+  };
+  json.object([&](const std::string& key) {
+    if (key == "format") {
+      entry.format = json.string();
+    } else if (key == "shape") {
+      entry.shape = numbers();
+    } else if (key == "whole") {
+      entry.whole = numbers();
+    } else if (key == "begin") {
+      entry.begin = json.natural();
+    } else if (key == "part") {
+      const std::vector<Index> part = numbers();
+      if (part.size() != 6) json.fail("a part of other than 6 numbers");
+      entry.part = {static_cast<int>(part[0]),
+                    static_cast<int>(part[1]),
+                    {part[2], part[3], part[4]},
+                    part[5]};
+    } else {
+      json.skip();
+    }
+  });
+  json.end();
+  return entry;
+}
+
+/// What stands in a file's metadata before the name of an entry.
+inline constexpr const char* entry_key = "octavo.entry.";
+
+/// Copies of entries on the host, all in one piece of memory, which the next copies take again.
+class StateCopy {
+ public:
+  /// Copies entries, and waits for it.
+  /// @throws std::bad_alloc  if the host has not the memory
+  void take_sync(std::vector<StateEntry> entries) {
+    entries_ = std::move(entries);
+    std::size_t size = 0;
+    for (const StateEntry& entry : entries_) size += entry.bytes;
+    if (size > size_) {
+      memory_.reset();
+      size_ = 0;
+      memory_ = std::make_unique_for_overwrite<std::byte[]>(size);
+      size_ = size;
+    }
+    places_.clear();
+    std::size_t place = 0;
+    for (const StateEntry& entry : entries_) {
+      entry.read_sync(memory_.get() + place);
+      places_[entry.name] = {memory_.get() + place, entry.bytes};
+      place += entry.bytes;
+    }
+    require<UsageError>(places_.size() == entries_.size(),
+                        "two parts of the state have one name; name each parameter and layer once");
+  }
+
+  [[nodiscard]] const std::vector<StateEntry>& entries() const { return entries_; }
+  [[nodiscard]] std::span<const std::byte> bytes(const std::string& name) const {
+    return places_.at(name);
+  }
+  /// The few whole numbers among them, those of one entry as NAME.0, NAME.1 and so on.
+  [[nodiscard]] std::map<std::string, std::int64_t> numbers() const {
+    constexpr std::size_t most = 64;
+    std::map<std::string, std::int64_t> result;
+    for (const StateEntry& entry : entries_) {
+      const std::size_t count = entry.bytes / sizeof(std::int64_t);
+      if (entry.format != "int64" || count > most) continue;
+      for (std::size_t i = 0; i < count; ++i) {
+        const std::string name = entry.shape.empty() ? entry.name : message(entry.name, '.', i);
+        std::memcpy(&result[name], bytes(entry.name).data() + i * sizeof(std::int64_t),
+                    sizeof(std::int64_t));
+      }
+    }
+    return result;
+  }
+
+ private:
+  std::vector<StateEntry> entries_;
+  std::map<std::string, std::span<const std::byte>> places_;
+  std::unique_ptr<std::byte[]> memory_;
+  std::size_t size_ = 0;
+};
+
+/// Writes a state to a file. The checksum is of the bytes in memory, not of what the disk made of
+/// them.
+/// @throws IoError  naming the file and the system's reason
+inline FileDigest write_state_file(const std::filesystem::path& path, const StateCopy& state) {
+  std::vector<SafetensorsEntry> tensors;
+  std::map<std::string, std::string> metadata{{"format", "pt"}};
+  for (const StateEntry& entry : state.entries()) {
+    metadata[entry_key + entry.name] = description_of(entry);
+    if (entry.bytes != 0) tensors.push_back(tensor_of(entry));
+  }
+  SafetensorsWriter writer(path, tensors, metadata);
+  for (const SafetensorsEntry& tensor : tensors) {
+    writer.write(tensor.name, 0, state.bytes(tensor.name));
+  }
+  writer.commit();
+  const SafetensorsFile written(path);
+  const auto& in_order = written.tensors();
+  FileDigest digest = digest_of_file(path, in_order.empty() ? ~std::uint64_t{0}  //
+                                                            : in_order.front().begin);
+  for (const SafetensorsEntry& tensor : in_order) {
+    const std::span<const std::byte> bytes = state.bytes(tensor.name);
+    digest.bytes += bytes.size();
+    digest.checksum = crc32c(bytes, digest.checksum);
+  }
+  return digest;
+}
+
+/// "rank-00003.safetensors".
+inline std::string file_name_of_rank(int rank) {
+  const std::string number = std::to_string(rank);
+  return "rank-" + std::string(number.size() < 5 ? 5 - number.size() : 0, '0') + number +
+         ".safetensors";
+}
+
+/// The entries of a file, without what reads and writes them.
+class StateFile {
+ public:
+  /// @throws IoError  naming the file, if it is none that `write_state_file` wrote
+  explicit StateFile(const std::filesystem::path& path) : file_(path) {
+    std::map<std::string, const SafetensorsEntry*> tensors;
+    for (const SafetensorsEntry& tensor : file_.tensors()) tensors[tensor.name] = &tensor;
+    const std::string key = entry_key;
+    for (const auto& [name, description] : file_.metadata()) {
+      if (!name.starts_with(key)) continue;
+      StateEntry entry = described_entry(name.substr(key.size()), description, path.string());
+      const auto found = tensors.find(entry.name);
+      tensors_.push_back(found == tensors.end() ? nullptr : found->second);
+      entry.bytes = found == tensors.end() ? 0 : found->second->bytes();
+      entries_.push_back(std::move(entry));
+    }
+  }
+
+  [[nodiscard]] const std::vector<StateEntry>& entries() const { return entries_; }
+
+  /// Reads bytes of an entry.
+  /// @param number  of the entry
+  /// @throws IoError  naming the file, if it cannot be read
+  void read(std::size_t number, std::uint64_t begin, std::span<std::byte> bytes) const {
+    if (!bytes.empty()) file_.read(*tensors_[number], begin, bytes);
+  }
+
+ private:
+  SafetensorsFile file_;
+  std::vector<StateEntry> entries_;
+  std::vector<const SafetensorsEntry*> tensors_;  ///< of each entry; null: it has no bytes
+};
+
+}  // namespace octavo::inline OCTAVO_ABI::detail

@@ -1,0 +1,171 @@
+/// @file
+/// What a checkpoint says of itself.
+#pragma once
+
+#include <octavo/core/device.hpp>
+#include <octavo/io/crc32c.hpp>
+#include <octavo/io/file_digest.hpp>
+#include <octavo/io/json_line.hpp>
+#include <octavo/io/json_reader.hpp>
+#include <octavo/io/text_file.hpp>
+#include <octavo/train/training_session.hpp>
+
+#include <charconv>
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace octavo::inline OCTAVO_ABI {
+
+/// One of the files that hold a checkpoint's state.
+struct CheckpointFile {
+  std::string name;  ///< in the checkpoint's folder, such as "rank-00000.safetensors"
+  FileDigest digest{};
+};
+
+/// What a checkpoint says of itself, in its `manifest.json`.
+struct CheckpointManifest {
+  Index step = 0;         ///< after which it was saved
+  std::int64_t time = 0;  ///< of saving, s since 1970
+  std::string version{};  ///< of Octavo
+  std::string model{}, recipe{}, optimizer{};
+  int ranks = 1;                                  ///< all of them
+  int tensor_ranks = 1;                           ///< that share each layer
+  int zero = 1;                                   ///< 1 to 3
+  std::optional<double> validation_loss{};        ///< of these weights, where they were evaluated
+  std::map<std::string, std::int64_t> numbers{};  ///< of the host, such as "optimizer.steps"
+  std::vector<CheckpointFile> files{};
+
+  [[nodiscard]] std::uint64_t bytes() const {
+    std::uint64_t sum = 0;
+    for (const CheckpointFile& file : files) sum += file.digest.bytes;
+    return sum;
+  }
+};
+
+namespace detail {
+
+/// The version of what stands in the folder of a checkpoint.
+inline constexpr std::int64_t checkpoint_format = 1;
+inline constexpr const char* manifest_name = "manifest.json";
+
+inline std::string checksum_text(std::uint32_t checksum) {
+  constexpr std::string_view digits = "0123456789abcdef";
+  std::string text;
+  for (int shift = 28; shift >= 0; shift -= 4) text += digits[checksum >> shift & 0xf];
+  return text;
+}
+
+/// What ends a manifest whose text begins so: the checksum of that.
+inline std::string manifest_end(std::string_view begin) {
+  return ",\"crc32c\":\"" + checksum_text(crc32c(std::as_bytes(std::span(begin)))) + "\"}\n";
+}
+
+/// What a manifest says of a file.
+inline JsonLine line_of(const CheckpointFile& file) {
+  return JsonLine{}
+      .add("name", file.name)
+      .add("bytes", file.digest.bytes)
+      .add("crc32c", checksum_text(file.digest.checksum));
+}
+
+inline std::string manifest_text(const CheckpointManifest& manifest) {
+  JsonLine numbers;
+  for (const auto& [name, number] : manifest.numbers) numbers.add(name, number);
+  std::vector<JsonLine> files;
+  for (const CheckpointFile& file : manifest.files) files.push_back(line_of(file));
+  JsonLine line;
+  line.add("format", checkpoint_format)
+      .add("octavo", manifest.version)
+      .add("step", manifest.step)
+      .add("time", manifest.time)
+      .add("model", manifest.model)
+      .add("recipe", manifest.recipe)
+      .add("optimizer", manifest.optimizer)
+      .add("ranks", manifest.ranks)
+      .add("tensor_parallel", manifest.tensor_ranks)
+      .add("zero", manifest.zero);
+  if (manifest.validation_loss.has_value()) {
+    line.add("validation_loss", *manifest.validation_loss);
+  }
+  line.add("numbers", numbers).add("files", std::span<const JsonLine>(files));
+  std::string text = line.str();
+  text.pop_back();
+  return text + manifest_end(text);
+}
+
+inline CheckpointFile read_manifest_file(JsonReader& json) {
+  CheckpointFile file;
+  json.object([&](const std::string& key) {
+    if (key == "name") {
+      file.name = json.string();
+    } else if (key == "bytes") {
+      file.digest.bytes = static_cast<std::uint64_t>(json.natural());
+    } else if (key == "crc32c") {
+      const std::string digits = json.string();
+      std::from_chars(digits.data(), digits.data() + digits.size(), file.digest.checksum, 16);
+    } else {
+      json.skip();
+    }
+  });
+  if (std::filesystem::path(file.name).filename() != file.name) {
+    json.fail(file.name + " is no name of a file in this folder");
+  }
+  return file;
+}
+
+/// @throws IoError  naming the file, if there is none, it is damaged, or of a later format
+inline CheckpointManifest read_manifest(const std::filesystem::path& folder) {
+  const std::filesystem::path path = folder / manifest_name;
+  const std::string text = read_text_file(path);
+  const std::string_view all = text;
+  const std::size_t end = manifest_end("").size();
+  require<IoError>(all.size() >= end && all.substr(all.size() - end) ==
+                                            manifest_end(all.substr(0, all.size() - end)),
+                   path.string(),
+                   ": its checksum is another: it is damaged; take another "
+                   "checkpoint");
+  CheckpointManifest manifest;
+  JsonReader json(all, path.string());
+  const std::map<std::string_view, std::string*> texts{{"octavo", &manifest.version},
+                                                       {"model", &manifest.model},
+                                                       {"recipe", &manifest.recipe},
+                                                       {"optimizer", &manifest.optimizer}};
+  const std::map<std::string_view, int*> counts{{"ranks", &manifest.ranks},
+                                                {"tensor_parallel", &manifest.tensor_ranks},
+                                                {"zero", &manifest.zero}};
+  std::int64_t format = 0;
+  json.object([&](const std::string& key) {
+    if (const auto of_text = texts.find(key); of_text != texts.end()) {
+      *of_text->second = json.string();
+    } else if (const auto count = counts.find(key); count != counts.end()) {
+      *count->second = static_cast<int>(json.natural());
+    } else if (key == "format") {
+      format = json.natural();
+    } else if (key == "step") {
+      manifest.step = json.natural();
+    } else if (key == "time") {
+      manifest.time = json.natural();
+    } else if (key == "validation_loss") {
+      manifest.validation_loss = json.number();
+    } else if (key == "files") {
+      json.array([&] { manifest.files.push_back(read_manifest_file(json)); });
+    } else {
+      json.skip();
+    }
+  });
+  json.end();
+  require<IoError>(format == checkpoint_format, path.string(), ": is of format ", format,
+                   ", but this program reads format ", checkpoint_format,
+                   "; take the version of Octavo that wrote it, ", manifest.version);
+  return manifest;
+}
+
+}  // namespace detail
+}  // namespace octavo

@@ -1,0 +1,128 @@
+/// @file
+/// The state of a checkpoint, put together for whatever ranks a session has.
+#pragma once
+
+#include <octavo/train/checkpoint_file.hpp>
+#include <octavo/train/checkpoint_manifest.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace octavo::inline OCTAVO_ABI::detail {
+
+/// "bf16 [64, 256]".
+inline std::string entry_text(const StateEntry& entry) {
+  if (entry.whole.empty()) return entry.format;
+  std::string text = entry.format + " [";
+  for (std::size_t i = 0; i < entry.whole.size(); ++i) {
+    text += (i == 0 ? "" : ", ") + std::to_string(entry.whole[i]);
+  }
+  return text + "]";
+}
+
+/// What the files of a checkpoint have of each entry. Ranks that shared the work wrote a part each,
+/// and the ranks of a session need others: a part is made of those that it overlaps.
+class CheckpointPieces {
+ public:
+  /// Reads what files say of their entries, not the entries.
+  /// @throws IoError  naming the file that is not what a checkpoint has
+  CheckpointPieces(const std::filesystem::path& folder, const CheckpointManifest& manifest) {
+    for (const CheckpointFile& file : manifest.files) {
+      files_.push_back(std::make_unique<StateFile>(folder / file.name));
+      const std::vector<StateEntry>& entries = files_.back()->entries();
+      for (std::size_t i = 0; i < entries.size(); ++i) {
+        pieces_[entries[i].name].push_back({files_.back().get(), i, &entries[i]});
+      }
+    }
+  }
+
+  /// Every name once, sorted: the same on all ranks.
+  [[nodiscard]] std::vector<std::string> names() const {
+    std::vector<std::string> result;
+    for (const auto& [name, pieces] : pieces_) result.push_back(name);
+    return result;
+  }
+
+  /// @throws ConfigError  if the checkpoint has not all of an entry, or in another format or shape
+  void require_has(const StateEntry& wanted) const { (void)copies(wanted); }
+
+  /// Reads an entry, and writes it to where it belongs.
+  /// @param memory  for its bytes, made larger where that is needed
+  /// @throws IoError  naming the file, if it cannot be read
+  void load_sync(const StateEntry& wanted, std::vector<std::byte>& memory) const {
+    if (memory.size() < wanted.bytes) memory.resize(wanted.bytes);
+    for (const Copy& copy : copies(wanted)) {
+      copy.from->file->read(copy.from->number, copy.begin,
+                            std::span(memory).subspan(copy.to, copy.bytes));
+    }
+    wanted.write_sync(memory.data());
+  }
+
+ private:
+  /// What one of the files has of an entry.
+  struct Piece {
+    const StateFile* file;
+    std::size_t number;
+    const StateEntry* entry;
+  };
+  /// Bytes of a piece, and their place in what is wanted.
+  struct Copy {
+    const Piece* from;
+    std::uint64_t begin;
+    std::size_t to;
+    std::size_t bytes;
+  };
+
+  [[nodiscard]] std::vector<Copy> copies(const StateEntry& wanted) const {
+    const bool is_of_data = wanted.name.starts_with("data.");
+    const char* advice =
+        is_of_data ? "; the text, or what its batches are made with, has changed since: resume "
+                     "with what the run had"
+                   : "; it is of another model, recipe or optimizer";
+    const auto found = pieces_.find(wanted.name);
+    require<ConfigError>(found != pieces_.end(), "the checkpoint has no ", wanted.name, advice);
+    std::vector<const Piece*> parts;
+    for (const Piece& piece : found->second) {
+      const StateEntry& entry = *piece.entry;
+      require<ConfigError>(entry.format == wanted.format && entry.whole == wanted.whole,
+                           wanted.name, " is ", entry_text(entry), " in the checkpoint, but ",
+                           entry_text(wanted), " here", advice);
+      if (entry.part == wanted.part) parts.push_back(&piece);
+    }
+    const auto begin_of = [](const Piece* piece) { return piece->entry->begin; };
+    std::ranges::sort(parts, {}, begin_of);
+    const Index end = wanted.begin + elements_of(wanted.shape);
+    std::vector<Copy> result;
+    Index at = wanted.begin;
+    for (const Piece* piece : parts) {
+      const StateEntry& entry = *piece->entry;
+      const Index count = elements_of(entry.shape);
+      const Index last = std::min(end, entry.begin + count);
+      if (entry.bytes == 0 || entry.begin > at || last <= at) continue;
+      const std::uint64_t element = entry.bytes / static_cast<std::uint64_t>(count);
+      const auto bytes_of = [element](Index elements) {
+        return static_cast<std::size_t>(element * static_cast<std::uint64_t>(elements));
+      };
+      result.push_back(
+          {piece, bytes_of(at - entry.begin), bytes_of(at - wanted.begin), bytes_of(last - at)});
+      at = last;
+    }
+    const std::size_t bytes = result.empty() ? 0 : result.back().to + result.back().bytes;
+    require<ConfigError>((at == end || wanted.bytes == 0) && bytes == wanted.bytes, wanted.name,
+                         ": of its elements ", wanted.begin, " to ", end,
+                         " the checkpoint has none from ", at,
+                         " on; a file is missing in it: take another checkpoint");
+    return result;
+  }
+
+  std::vector<std::unique_ptr<StateFile>> files_;
+  std::map<std::string, std::vector<Piece>> pieces_;
+};
+
+}  // namespace octavo::inline OCTAVO_ABI::detail

@@ -1,0 +1,345 @@
+/// @file
+/// Saving a run while it goes on.
+#pragma once
+
+#include <octavo/io/atomic_file.hpp>
+#include <octavo/train/checkpoint_folder.hpp>
+#include <octavo/train/checkpoint_load.hpp>
+#include <octavo/train/checkpoint_share.hpp>
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <ctime>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+namespace octavo::inline OCTAVO_ABI {
+
+/// Where and how often a run is saved.
+struct CheckpointOptions {
+  std::filesystem::path folder{};  ///< of all checkpoints, such as RUN/checkpoints; rank 0's counts
+  Index every = 0;                 ///< steps; 0: never but where a program says so
+  CheckpointsToKeep keep{};
+};
+
+/// What became of a save.
+struct CheckpointRecord {
+  Index step = 0;
+  std::filesystem::path path{};
+  std::uint64_t bytes = 0;
+  double blocked = 0;     ///< seconds that the run waited for it, on this rank
+  double seconds = 0;     ///< from its begin to its end, on this rank
+  std::string error{};    ///< empty: it is there, whole
+  std::string warning{};  ///< such as an older one that could not be removed
+};
+
+/// The checkpoints of a run. A save copies the state to the host and writes it on a thread of each
+/// rank while the run goes on; at the first end of a step at which all ranks have written, one
+/// rename makes it a checkpoint. One rank that fails fails the save of all: then the run goes on,
+/// and the checkpoints before stay as they are. All ranks make the same calls in the same order.
+class Checkpoints {
+ public:
+  using Tell = std::function<void(const CheckpointRecord&)>;
+
+  /// Makes the folder, takes it for this run alone, and removes what saves that were cut off have
+  /// left in it.
+  /// @param session  outlives this
+  /// @param tell     is called with what became of each save
+  /// @throws ConfigError  on all ranks, for options that cannot be, or if another run has the
+  /// folder
+  /// @throws IoError      on rank 0, if nothing can be written there; ConfigError on others
+  Checkpoints(CheckpointOptions options, TrainingSession& session, Tell tell)
+      : options_(std::move(options)), session_(session), tell_(std::move(tell)) {
+    require<ConfigError>(options_.every >= 0 && options_.keep.every >= 0, "checkpoints every ",
+                         options_.every, " steps, and kept every ", options_.keep.every,
+                         "; give numbers of steps from 0 on");
+    require<ConfigError>(options_.keep.last >= 2, "the last ", options_.keep.last,
+                         " checkpoints are to be kept; give at least 2: a disk may fail while one "
+                         "is read");
+    const auto texts = detail::all_or_none(session_, "folder of checkpoints", [&] {
+      return is_first() ? take_folder() : std::string();
+    });
+    options_.folder = texts.front();
+  }
+  Checkpoints(const Checkpoints&) = delete;
+  Checkpoints& operator=(const Checkpoints&) = delete;
+  ~Checkpoints() { join(); }
+
+  [[nodiscard]] const CheckpointOptions& options() const { return options_; }
+  /// Whether a step is one of those that are saved.
+  [[nodiscard]] bool is_due(Index step) const {
+    return options_.every != 0 && step % options_.every == 0;
+  }
+  /// Whether the last save that came to its end failed.
+  [[nodiscard]] bool failed() const { return failed_; }
+
+  /// Makes the session go on from a checkpoint, see `load_checkpoint`; the run's own has to be its
+  /// newest one.
+  CheckpointManifest resume(const std::filesystem::path& path, std::vector<StateEntry> more = {}) {
+    const auto texts = detail::all_or_none(session_, "checkpoint to resume from", [&] {
+      return is_first() ? require_newest(path) : std::string();
+    });
+    CheckpointManifest manifest = load_checkpoint(path, session_, std::move(more));
+    if (!texts.front().empty()) saved_step_ = manifest.step;
+    return manifest;
+  }
+
+  /// Begins to save, once the one before has come to its end. The state is copied when it returns.
+  /// A step that was saved last is not saved again.
+  /// @param step             that the session has taken last
+  /// @param more             to be saved beside the session's state
+  /// @param validation_loss  of the weights as they are, where it is known
+  void save(Index step, std::vector<StateEntry> more = {},
+            std::optional<double> validation_loss = std::nullopt) {
+    finish();
+    if (step == saved_step_) return;
+    begin_ = Clock::now();
+    record_ = {.step = step, .path = options_.folder / detail::checkpoint_name(step)};
+    loss_ = validation_loss;
+    file_ = {detail::file_name_of_rank(session_.sharding().world_rank())};
+    written_ = options_.folder / detail::temporary_name(step, "tmp");
+    std::vector<StateEntry> entries = own_entries(std::move(more));
+    record_.bytes = share_->bytes;
+    error_.clear();
+    if (!in_step("begin of a checkpoint",
+                 [&] { return is_first() ? make_place() : std::string(); })) {
+      return;
+    }
+    written_ = texts_.front();
+    is_pending_ = true;
+    is_written_ = false;
+    try {
+      copy_.take_sync(std::move(entries));
+      thread_ = std::thread([this] { write(); });
+    } catch (const CommError&) {
+      throw;
+    } catch (const std::exception& error) {
+      error_ = error.what();
+      is_written_ = true;
+    }
+    record_.blocked = seconds_since(begin_);
+  }
+
+  /// Makes a checkpoint of what was saved, if all ranks have written it by now. To be called after
+  /// each step.
+  void after_step() {
+    if (is_pending_ && session_.largest_over_ranks(is_written_ ? 0 : 1) == 0) commit();
+  }
+
+  /// Waits for the save that was begun, if there is one, and makes a checkpoint of it.
+  void finish() {
+    if (is_pending_) commit();
+    join();
+    if (!prune_error_.empty()) {
+      tell_({.step = record_.step,
+             .path = record_.path,
+             .warning = std::exchange(prune_error_, std::string())});
+    }
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  [[nodiscard]] bool is_first() const { return session_.sharding().world_rank() == 0; }
+  static double seconds_since(Clock::time_point begin) {
+    return std::chrono::duration<double>(Clock::now() - begin).count();
+  }
+  void join() {
+    if (thread_.joinable()) thread_.join();
+  }
+
+  /// @return  the folder's path from the root on
+  std::string take_folder() {
+    const std::filesystem::path folder = std::filesystem::absolute(options_.folder);
+    std::error_code error;
+    std::filesystem::create_directories(folder, error);
+    require<IoError>(!error, folder.string(), ": cannot be made: ", error.message(),
+                     "; choose another folder for the run");
+    lock_ = std::make_unique<FolderLock>(folder);
+    synchronise_names(folder.parent_path());
+    for (const ListedCheckpoint& one : list_checkpoints(folder)) {
+      if (!one.path.filename().string().starts_with('.')) continue;
+      std::filesystem::remove_all(one.path);
+      tell_({.step = one.step, .path = one.path, .warning = "was " + one.problem + ": removed"});
+    }
+    return folder.string();
+  }
+
+  /// @return  "" for a checkpoint that is not of this folder
+  std::string require_newest(const std::filesystem::path& path) const {
+    const std::filesystem::path own = std::filesystem::weakly_canonical(path);
+    if (own.parent_path() != std::filesystem::weakly_canonical(options_.folder)) return {};
+    const std::filesystem::path newest = newest_checkpoint(options_.folder, [](const auto&) {});
+    require<ConfigError>(newest.filename() == own.filename(), path.string(),
+                         " is not the newest checkpoint of the run: ", newest.filename().string(),
+                         " is; choose another folder for a run that goes on from an older one");
+    return own.string();
+  }
+
+  /// This rank's share of the state.
+  std::vector<StateEntry> own_entries(std::vector<StateEntry> more) {
+    std::vector<StateEntry> all = session_.state();
+    for (StateEntry& entry : more) all.push_back(std::move(entry));
+    if (share_ == nullptr) share_ = std::make_unique<detail::CheckpointShare>(all, session_);
+    require<UsageError>(all.size() == share_->writes.size(), "the state has ", all.size(),
+                        " entries, but had ", share_->writes.size(),
+                        " when it was saved first; save the same");
+    std::vector<StateEntry> own;
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      if (share_->writes[i]) own.push_back(std::move(all[i]));
+    }
+    return own;
+  }
+
+  /// Makes the folder that ranks write to.
+  /// @return  its path
+  std::string make_place() {
+    const std::uint64_t room = free_disk_bytes(options_.folder);
+    constexpr double gib = 1024.0 * 1024.0 * 1024.0;
+    require<IoError>(room > share_->bytes, options_.folder.string(), ": a checkpoint takes ",
+                     static_cast<double>(share_->bytes) / gib, " GiB, but ",
+                     static_cast<double>(room) / gib,
+                     " GiB are free on the disk; make room there, or keep fewer checkpoints");
+    if (std::filesystem::exists(record_.path)) {
+      require<IoError>(!detail::look_at_checkpoint(record_.path).manifest.has_value(),
+                       record_.path.string(),
+                       ": is there already; resume from the newest checkpoint, or choose another "
+                       "folder for the run");
+      remove_committed_folder(record_.path,
+                              options_.folder / detail::temporary_name(record_.step, "old"));
+    }
+    make_new_folder(written_);
+    return written_.string();
+  }
+
+  /// On the thread.
+  void write() {
+    try {
+      require<IoError>(std::filesystem::exists(written_), written_.string(),
+                       ": rank 0 has made it, but it is not there for this rank; keep the run on a "
+                       "disk that all hosts see");
+      if (!copy_.entries().empty()) {
+        file_.digest = detail::write_state_file(written_ / file_.name, copy_);
+      }
+    } catch (const std::exception& error) {
+      error_ = error.what();
+    }
+    is_written_ = true;
+  }
+
+  /// What this rank does of a part of the save, and whether it went well on all ranks. Else the
+  /// save has failed.
+  bool in_step(const char* what, const std::function<std::string()>& part) {
+    try {
+      texts_ = detail::all_or_none(session_, what, part);
+      return true;
+    } catch (const CommError&) {
+      throw;
+    } catch (const std::exception& error) {
+      record_.error = error.what();
+    }
+    is_pending_ = false;
+    failed_ = true;
+    std::error_code ignored;
+    if (is_first()) std::filesystem::remove_all(written_, ignored);
+    end();
+    return false;
+  }
+
+  void end() {
+    record_.seconds = seconds_since(begin_);
+    tell_(record_);
+  }
+
+  /// All ranks have written, or failed to.
+  void commit() {
+    const auto begin = Clock::now();
+    join();
+    const bool is_written = in_step("files of a checkpoint", [&] {
+      require<IoError>(error_.empty(), error_);
+      return copy_.entries().empty() ? std::string() : detail::line_of(file_).str();
+    });
+    if (!is_written) return;
+    if (!in_step("commit of a checkpoint", [&] {
+          if (is_first()) write_manifest();
+          return std::string();
+        })) {
+      return;
+    }
+    is_pending_ = false;
+    failed_ = false;
+    saved_step_ = record_.step;
+    record_.blocked += seconds_since(begin);
+    if (is_first()) thread_ = std::thread([this] { prune(); });
+    end();
+  }
+
+  void write_manifest() {
+    const Sharding ranks = session_.sharding();
+    CheckpointManifest manifest{.step = record_.step,
+                                .time = static_cast<std::int64_t>(std::time(nullptr)),
+                                .version = version_string,
+                                .model = session_.facts().name,
+                                .recipe = session_.precision(),
+                                .optimizer = session_.optimizer(),
+                                .ranks = ranks.world_size(),
+                                .tensor_ranks = ranks.tensor_ranks,
+                                .zero = static_cast<int>(ranks.zero),
+                                .validation_loss = loss_,
+                                .numbers = copy_.numbers()};
+    for (const std::string& text : texts_) {
+      if (text.empty()) continue;
+      JsonReader json(text, "a rank's file");
+      manifest.files.push_back(detail::read_manifest_file(json));
+    }
+    write_file_atomically(written_ / detail::manifest_name, detail::manifest_text(manifest));
+    commit_folder(written_, record_.path);
+  }
+
+  /// On the thread, once the new checkpoint is there.
+  void prune() {
+    try {
+      std::vector<ListedCheckpoint> whole = list_checkpoints(options_.folder);
+      std::erase_if(whole, [](const ListedCheckpoint& one) { return !one.manifest.has_value(); });
+      for (const std::filesystem::path& path : detail::superfluous(whole, options_.keep)) {
+        const Index step = detail::step_in(path.filename().string()).value_or(0);
+        remove_committed_folder(path, options_.folder / detail::temporary_name(step, "old"));
+      }
+    } catch (const std::exception& error) {
+      prune_error_ = error.what();
+    }
+  }
+
+  CheckpointOptions options_;
+  TrainingSession& session_;
+  Tell tell_;
+  std::unique_ptr<FolderLock> lock_;                ///< of rank 0
+  std::unique_ptr<detail::CheckpointShare> share_;  ///< from the first save on
+  std::vector<std::string> texts_;                  ///< that ranks exchanged last
+  Index saved_step_ = -1;
+  bool failed_ = false;
+
+  // Of the save that was begun last.
+  bool is_pending_ = false;
+  Clock::time_point begin_;
+  CheckpointRecord record_;
+  std::optional<double> loss_;
+  std::filesystem::path written_;  ///< where ranks write
+  detail::StateCopy copy_;
+  std::thread thread_;
+  std::atomic<bool> is_written_{false};
+  CheckpointFile file_;  ///< of this rank, when it is written
+  std::string error_;    ///< of this rank
+  std::string prune_error_;
+};
+
+}  // namespace octavo

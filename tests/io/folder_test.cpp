@@ -1,0 +1,78 @@
+// Folders that appear whole, that one has alone, and digests of files.
+#include <octavo/io/file_digest.hpp>
+#include <octavo/io/folder.hpp>
+
+#include <gtest/gtest.h>
+
+#include <cstddef>
+#include <filesystem>
+#include <fstream>
+#include <random>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "support/temporary_folder.hpp"
+
+namespace folder_test {
+
+namespace fs = std::filesystem;
+using namespace octavo;
+
+class Folder : public support::TemporaryFolder {};
+
+TEST_F(Folder, GetsItsNameWithAllThatIsInIt) {
+  make_new_folder(folder_ / "written");
+  EXPECT_THROW(make_new_folder(folder_ / "written"), IoError);
+  std::ofstream(folder_ / "written" / "file") << "text";
+  commit_folder(folder_ / "written", folder_ / "whole");
+  EXPECT_EQ(content(folder_ / "whole" / "file"), "text");
+  EXPECT_FALSE(fs::exists(folder_ / "written"));
+  // Nothing takes the place of what is there.
+  make_new_folder(folder_ / "written");
+  EXPECT_THROW(commit_folder(folder_ / "written", folder_ / "whole"), IoError);
+  EXPECT_EQ(content(folder_ / "whole" / "file"), "text");
+  remove_committed_folder(folder_ / "whole", folder_ / "discarded");
+  EXPECT_EQ(entries(), 1) << "what is left is the one that got no name";
+  EXPECT_THROW(remove_committed_folder(folder_ / "whole", folder_ / "discarded"), IoError);
+}
+
+TEST_F(Folder, IsLockedByOneAtATime) {
+  {
+    const FolderLock lock(folder_);
+    try {
+      const FolderLock another(folder_);
+      ADD_FAILURE() << "two have it";
+    } catch (const ConfigError& error) {
+      EXPECT_NE(std::string_view(error.what()).find(folder_.string()), std::string_view::npos);
+    }
+  }
+  EXPECT_NO_THROW(FolderLock{folder_});
+  EXPECT_THROW(FolderLock{folder_ / "absent"}, IoError);
+}
+
+TEST_F(Folder, KnowsTheRoomOnItsDisk) {
+  EXPECT_THROW((void)free_disk_bytes(folder_ / "absent"), IoError);
+  if (!mount_small_disk()) GTEST_SKIP() << "mounting a disk needs privileges";
+  EXPECT_EQ(free_disk_bytes(folder_), 64u * 1024u);
+  std::ofstream(folder_ / "file") << std::string(16 * 1024, 'x');
+  EXPECT_EQ(free_disk_bytes(folder_), 48u * 1024u);
+}
+
+TEST_F(Folder, DigestsAreThoseOfAllBytes) {
+  std::mt19937 random(1);
+  std::string text((std::size_t{5} << 19) + 11, '\0');
+  for (char& character : text) character = static_cast<char>(random());
+  std::ofstream(folder_ / "file", std::ios::binary) << text;
+  const auto expected = [&](std::size_t count) {
+    return FileDigest{count, crc32c(std::as_bytes(std::span(text).first(count)))};
+  };
+  EXPECT_EQ(digest_of_file(folder_ / "file"), expected(text.size()));
+  EXPECT_EQ(digest_of_file(folder_ / "file", 1234), expected(1234));
+  EXPECT_EQ(digest_of_file(folder_ / "file", std::size_t{3} << 19), expected(std::size_t{3} << 19));
+  EXPECT_THROW((void)digest_of_file(folder_ / "absent"), IoError);
+  EXPECT_THROW((void)digest_of_file(folder_), IoError);
+}
+
+}  // namespace folder_test

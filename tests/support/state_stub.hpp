@@ -1,0 +1,139 @@
+#pragma once
+
+#include <octavo/comm/same_on_all_ranks.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "session_stub.hpp"
+#include "thread_ranks.hpp"
+
+namespace support {
+
+/// A session that is nothing but a state, perhaps a rank's part of it: for each entry, bytes that
+/// follow from its name, their place in the whole and the number of the step.
+class StateStub : public SessionStub {
+ public:
+  /// Elements of FP32 weights and of 8-bit moments.
+  static constexpr octavo::Index elements = 1024;
+
+  /// @param ranks  null: the only one
+  explicit StateStub(ThreadComm* ranks = nullptr, int tensor_ranks = 1)
+      : ranks_(ranks),
+        sharding_(octavo::sharding_of_rank({}, ranks == nullptr ? 0 : ranks->rank(),
+                                           ranks == nullptr ? 1 : ranks->size(), tensor_ranks)) {
+    facts_.name = "stub";
+    const octavo::Index share = elements / sharding_.ranks;
+    const octavo::Index begin = share * sharding_.rank;
+    add("model.weight", "fp32", 4, {32, elements / 32}, {32, elements / 32}, 0);
+    if (sharding_.ranks == 1) {
+      add("optimizer.moment.weight", "8-bit", 1, {32, elements / 32}, {32, elements / 32}, 0);
+    } else {
+      add("optimizer.moment.weight", "8-bit", 1, {share}, {32, elements / 32}, begin);
+    }
+    add("norm.weight", "bf16", 2, {16}, {16}, 0);
+    if (tensor_ranks > 1) {
+      const int place = sharding_.tensor_place;
+      entries_[0].part = octavo::ParameterPart::columns(tensor_ranks, place, 32);
+      entries_[1].part = entries_[0].part;
+    }
+    add("optimizer.steps", "int64", 8, {}, {}, 0);
+    set(0);
+  }
+
+  /// Makes all bytes those of a step.
+  void set(std::int64_t step) {
+    for (std::size_t i = 0; i < entries_.size(); ++i) memory_[i] = expected(i, step);
+  }
+  /// The step whose bytes these are; −1: of none, or of several.
+  [[nodiscard]] std::int64_t step_of_state() const {
+    std::int64_t step = 0;
+    std::memcpy(&step, memory_.back().data(), sizeof(step));
+    for (std::size_t i = 0; i < entries_.size(); ++i) {
+      if (memory_[i] != expected(i, step)) return -1;
+    }
+    return step;
+  }
+
+  std::vector<octavo::StateEntry> state() override {
+    std::vector<octavo::StateEntry> entries = entries_;
+    for (std::size_t i = 0; i < entries.size(); ++i) {
+      auto& memory = memory_[i];
+      entries[i].read_sync = [this, &memory](std::byte* target) {
+        octavo::require<octavo::IoError>(!fails_, "the state cannot be read");
+        std::memcpy(target, memory.data(), memory.size());
+      };
+      entries[i].write_sync = [&memory](const std::byte* source) {
+        std::memcpy(memory.data(), source, memory.size());
+      };
+    }
+    return entries;
+  }
+  std::string precision() const override { return recipe; }
+  std::string optimizer() const override { return optimizer_name; }
+  std::vector<std::string> texts_of_ranks(const std::string& own, const char* what) override {
+    return ranks_ == nullptr ? std::vector{own} : octavo::all_gather_texts(*ranks_, own, what);
+  }
+  std::int64_t largest_over_ranks(std::int64_t own) override {
+    std::int64_t largest = own;
+    for (const std::string& text : texts_of_ranks(std::to_string(own), "largest")) {
+      largest = std::max(largest, std::int64_t{std::stoll(text)});
+    }
+    return largest;
+  }
+  octavo::Sharding sharding() const override { return sharding_; }
+
+  void fail(bool fails) { fails_ = fails; }
+  void set_model(const std::string& name) { facts_.name = name; }
+
+  std::string recipe = "fp8 of a stub";
+  std::string optimizer_name = "AdamW of a stub";
+
+ private:
+  void add(const std::string& name, const std::string& format, std::size_t size,
+           const std::vector<octavo::Index>& shape, const std::vector<octavo::Index>& whole,
+           octavo::Index begin) {
+    octavo::StateEntry entry;
+    entry.name = name;
+    entry.format = format;
+    entry.shape = shape;
+    entry.whole = whole;
+    entry.begin = begin;
+    entry.bytes = size;
+    for (const octavo::Index extent : shape) entry.bytes *= static_cast<std::size_t>(extent);
+    entries_.push_back(entry);
+    memory_.emplace_back();
+  }
+
+  [[nodiscard]] std::vector<std::byte> expected(std::size_t number, std::int64_t step) const {
+    const octavo::StateEntry& entry = entries_[number];
+    std::vector<std::byte> bytes(entry.bytes);
+    if (entry.shape.empty()) {
+      std::memcpy(bytes.data(), &step, sizeof(step));
+      return bytes;
+    }
+    std::size_t count = 1;
+    for (const octavo::Index extent : entry.shape) count *= static_cast<std::size_t>(extent);
+    const std::size_t first = static_cast<std::size_t>(entry.begin) * (entry.bytes / count);
+    const auto place = static_cast<std::size_t>(entry.part.place);
+    for (std::size_t i = 0; i < bytes.size(); ++i) {
+      const std::size_t value = (first + i) * 31 + number * 7 + place * 101;
+      bytes[i] = static_cast<std::byte>((value ^ value >> 8) + static_cast<std::size_t>(step) * 13);
+    }
+    return bytes;
+  }
+
+  ThreadComm* ranks_;
+  octavo::Sharding sharding_;
+  std::vector<octavo::StateEntry> entries_;
+  std::vector<std::vector<std::byte>> memory_;
+  bool fails_ = false;
+};
+
+}  // namespace support
