@@ -2,7 +2,9 @@
 /// The files that a run reads and writes.
 #pragma once
 
+#include <octavo/io/appended_file.hpp>
 #include <octavo/io/atomic_file.hpp>
+#include <octavo/io/event_file.hpp>
 #include <octavo/io/float_elements.hpp>
 #include <octavo/io/hugging_face_config.hpp>
 #include <octavo/io/hugging_face_weights.hpp>

@@ -1,0 +1,89 @@
+/// @file
+/// The checksum of files: CRC-32C, which finds every single flipped bit, and every burst of up to
+/// 32.
+#pragma once
+
+#include <octavo/core/version.hpp>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+
+namespace octavo::inline OCTAVO_ABI {
+
+namespace detail {
+
+/// `crc32c_tables[k][b]`: what byte b, followed by k bytes of 0, makes of a register of 0.
+using Crc32cTables = std::array<std::array<std::uint32_t, 256>, 8>;
+inline constexpr Crc32cTables crc32c_tables = [] {
+  constexpr std::uint32_t polynomial = 0x82f63b78;  // Castagnoli's, lowest bit first
+  Crc32cTables tables{};
+  for (std::uint32_t byte = 0; byte < 256; ++byte) {
+    std::uint32_t value = byte;
+    for (int bit = 0; bit < 8; ++bit) value = value >> 1 ^ ((value & 1) != 0 ? polynomial : 0);
+    tables[0][byte] = value;
+  }
+  for (std::size_t byte = 0; byte < 256; ++byte) {
+    for (std::size_t k = 1; k < tables.size(); ++k) {
+      const std::uint32_t before = tables[k - 1][byte];
+      tables[k][byte] = before >> 8 ^ tables[0][before & 0xff];
+    }
+  }
+  return tables;
+}();
+
+/// Moves the register on over bytes, on any processor. A word is read as the machine has it:
+/// little-endian, as all formats here are.
+/// Source: Kounavis and Berry 2005, "A systematic approach to building high performance,
+/// software-based, CRC generators".
+inline std::uint32_t crc32c_by_tables(std::uint32_t value, std::span<const std::byte> bytes) {
+  const Crc32cTables& tables = crc32c_tables;
+  for (; bytes.size() >= 8; bytes = bytes.subspan(8)) {
+    std::uint64_t word = 0;
+    std::memcpy(&word, bytes.data(), 8);
+    word ^= value;
+    value = 0;
+    for (std::size_t k = 0; k < 8; ++k) value ^= tables[7 - k][word >> (8 * k) & 0xff];
+  }
+  for (const std::byte byte : bytes) {
+    value = value >> 8 ^ tables[0][(value ^ std::to_integer<std::uint32_t>(byte)) & 0xff];
+  }
+  return value;
+}
+
+#if defined(__x86_64__) && defined(__GNUC__)
+/// Whether the processor has an instruction for it.
+inline bool has_crc32c_instruction() { return __builtin_cpu_supports("sse4.2") != 0; }
+
+/// As `crc32c_by_tables`, several times as fast, with the instruction.
+inline std::uint32_t crc32c_by_instruction(std::uint32_t value, std::span<const std::byte> bytes) {
+  std::uint64_t wide = value;
+  for (; bytes.size() >= 8; bytes = bytes.subspan(8)) {
+    std::uint64_t word = 0;
+    std::memcpy(&word, bytes.data(), 8);
+    __asm__("crc32q %1, %0" : "+r"(wide) : "rm"(word));
+  }
+  return crc32c_by_tables(static_cast<std::uint32_t>(wide), bytes);
+}
+#else
+inline bool has_crc32c_instruction() { return false; }
+inline std::uint32_t crc32c_by_instruction(std::uint32_t value, std::span<const std::byte> bytes) {
+  return crc32c_by_tables(value, bytes);
+}
+#endif
+
+}  // namespace detail
+
+/// CRC-32C of bytes: 0xe3069283 of "123456789". The same on every processor.
+/// @param before  that of the bytes that stand before these; 0 for none
+/// Source: RFC 3720, B.4.
+[[nodiscard]] inline std::uint32_t crc32c(std::span<const std::byte> bytes,
+                                          std::uint32_t before = 0) {
+  static const bool has_instruction = detail::has_crc32c_instruction();
+  return ~(has_instruction ? detail::crc32c_by_instruction(~before, bytes)
+                           : detail::crc32c_by_tables(~before, bytes));
+}
+
+}  // namespace octavo
