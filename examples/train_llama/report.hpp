@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 
 #include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <filesystem>
 #include <memory>
@@ -19,10 +20,10 @@
 
 namespace trainer {
 
-/// Prints to the terminal and writes metrics.jsonl.
+/// Prints to the terminal, and writes metrics.jsonl and what TensorBoard reads.
 class Report final : public octavo::RunObserver {
  public:
-  /// @param folder  of config.toml and metrics.jsonl; empty: none
+  /// @param folder  of config.toml, metrics.jsonl and the events; empty: none
   /// @param before  what becomes of the metrics that are there
   /// @throws IoError  if they cannot be written
   Report(const Options& options, const std::filesystem::path& folder,
@@ -36,6 +37,8 @@ class Report final : public octavo::RunObserver {
     if (folder.empty()) return;
     octavo::write_file_atomically(folder / "config.toml", configuration);
     metrics_ = std::make_unique<octavo::MetricsFile>(folder / "metrics.jsonl", before);
+    events_ = std::make_unique<octavo::EventFile>(folder);
+    events_->write(0, octavo::EventSummary{}.add_text("config", "```\n" + configuration + "```"));
   }
 
   /// Where metrics are written, or "".
@@ -151,6 +154,8 @@ class Report final : public octavo::RunObserver {
     }
     if (!operands.empty()) line.add("operands", operand_lines(operands));
     write(line);
+    write_events(record, operands);
+    if (!record.result.skipped) warn_of(operands, record.step);
   }
 
   void evaluation(octavo::Index step, const octavo::LossSum& loss) override {
@@ -162,6 +167,9 @@ class Report final : public octavo::RunObserver {
               .add("step", step)
               .add("loss", loss.mean())
               .add("tokens", loss.tokens));
+    if (events_ != nullptr) {
+      events_->write(step, octavo::EventSummary{}.add_scalar("validation/loss", loss.mean()));
+    }
   }
 
   /// Says that a run diverges, and what to do.
@@ -248,6 +256,41 @@ class Report final : public octavo::RunObserver {
     return lines;
   }
 
+  /// What TensorBoard shows of a step.
+  void write_events(const octavo::StepRecord& record,
+                    const std::vector<octavo::OperandReport>& operands) {
+    if (events_ == nullptr) return;
+    octavo::EventSummary summary;
+    summary.add_scalar("train/loss", record.result.loss)
+        .add_scalar("train/learning_rate", record.learning_rate)
+        .add_scalar("train/gradient_norm", record.result.gradient_norm)
+        .add_scalar("train/skipped", record.result.skipped ? 1 : 0)
+        .add_scalar("speed/milliseconds", record.milliseconds)
+        .add_scalar("speed/tokens_per_second", record.tokens_per_second);
+    std::vector<double> amaxes;
+    for (const octavo::OperandReport& operand : operands) {
+      summary.add_scalar("amax/" + operand.name, operand.amax)
+          .add_scalar("saturated/" + operand.name, operand.saturated)
+          .add_scalar("flushed/" + operand.name, operand.flushed);
+      if (operand.amax > 0) amaxes.push_back(std::log2(static_cast<double>(operand.amax)));
+    }
+    if (!amaxes.empty()) summary.add_histogram("operands/log2_amax", std::move(amaxes));
+    events_->write(record.step, summary);
+  }
+
+  /// Names operands that their format no longer suits.
+  void warn_of(const std::vector<octavo::OperandReport>& operands, octavo::Index step) {
+    if (operands.empty()) return;
+    for (const std::string& trouble : health_.examine(operands)) {
+      if (!is_first_rank_) continue;
+      clear_progress();
+      fmt::print(stderr,
+                 "train_llama: warning: at step {}, {}. If the loss suffers, give such layers BF16 "
+                 "(Layerwise, as in --precision fp8-delayed-bf16-edges)\n",
+                 step, trouble);
+    }
+  }
+
   void write(const octavo::JsonLine& line) {
     if (metrics_ != nullptr) metrics_->write(line);
   }
@@ -276,6 +319,8 @@ class Report final : public octavo::RunObserver {
   std::string recipe_;
   TimelineFile& timeline_;
   std::unique_ptr<octavo::MetricsFile> metrics_;
+  std::unique_ptr<octavo::EventFile> events_;
+  octavo::OperandHealth health_;
   bool is_first_rank_;
   bool terminal_;
   octavo::Index first_step_ = 1;  ///< of this process

@@ -51,6 +51,58 @@ run "a run" 0 "${base[@]}" --batch 2 --steps 4 --warmup 4 --sample 12 --out run
   fail "not four step lines"
 [ "$(grep -c '^gemm | ' out)" -eq 51 ] || fail "not one line for each of 51 GEMMs"
 grep -qF "48 of 51 GEMMs in FP8" out || fail "no count of GEMMs in FP8"
+case="what TensorBoard reads is what is recorded"
+python3 - <<'PYTHON' 2>>err || fail "it is not"
+import glob, json, struct
+
+def fields(data):
+    found, at = {}, 0
+    def varint():
+        nonlocal at
+        value = shift = 0
+        while True:
+            byte = data[at]
+            at, value, shift = at + 1, value | (byte & 127) << shift, shift + 7
+            if byte < 128:
+                return value
+    while at < len(data):
+        key = varint()
+        kind = key & 7
+        if kind == 0:
+            value = varint()
+        else:
+            size = {1: 8, 2: None, 5: 4}[kind]
+            size = varint() if size is None else size
+            value = data[at:at + size]
+            at += size
+        found.setdefault(key >> 3, []).append(value)
+    return found
+
+(path,) = glob.glob("run/events.out.tfevents.*")
+data, scalars = open(path, "rb").read(), {}
+while data:
+    (length,) = struct.unpack("<Q", data[:8])
+    event, data = fields(data[12:12 + length]), data[16 + length:]
+    for summary in event.get(5, []):
+        for value in map(fields, fields(summary)[1]):
+            if 2 in value:
+                tag, number = value[1][0].decode(), struct.unpack("<f", value[2][0])[0]
+                scalars[tag, event.get(2, [0])[0]] = number
+single = lambda number: struct.unpack("<f", struct.pack("<f", number))[0]
+wanted = {}
+for line in map(json.loads, open("run/metrics.jsonl")):
+    if line["event"] == "step":
+        for name in ("loss", "learning_rate", "gradient_norm", "skipped"):
+            wanted["train/" + name, line["step"]] = single(float(line[name]))
+        for name in ("milliseconds", "tokens_per_second"):
+            wanted["speed/" + name, line["step"]] = single(line[name])
+        for operand in line.get("operands", []):
+            for name in ("amax", "saturated", "flushed"):
+                wanted[name + "/" + operand["name"], line["step"]] = single(operand[name])
+    if line["event"] == "evaluation":
+        wanted["validation/loss", line["step"]] = single(line["loss"])
+assert len(wanted) > 100 and scalars == wanted, [key for key in wanted if scalars.get(key) != wanted[key]][:9]
+PYTHON
 case="what is printed is what is recorded"
 python3 - <<'PYTHON' 2>>err || fail "it is not"
 import json

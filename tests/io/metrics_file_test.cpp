@@ -122,7 +122,7 @@ TEST_F(MetricsFile, AFileSizeLimitKeepsTheCompleteLines) {
   const std::string error = fill(file, 1000);
   ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &before), 0);
   std::signal(SIGXFSZ, handler);
-  EXPECT_TRUE(contains(error, "cannot be written: File too large; the lines before are kept"))
+  EXPECT_TRUE(contains(error, "cannot be written: File too large; what was there before is kept"))
       << error;
   EXPECT_EQ(lines_, 9);
   EXPECT_EQ(content(folder_ / "metrics.jsonl"), expected());

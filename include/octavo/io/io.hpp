@@ -2,8 +2,10 @@
 /// The files that a run reads and writes.
 #pragma once
 
+#include <octavo/io/appended_file.hpp>
 #include <octavo/io/atomic_file.hpp>
 #include <octavo/io/crc32c.hpp>
+#include <octavo/io/event_file.hpp>
 #include <octavo/io/file_digest.hpp>
 #include <octavo/io/float_elements.hpp>
 #include <octavo/io/folder.hpp>

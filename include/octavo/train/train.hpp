@@ -10,6 +10,7 @@
 #include <octavo/train/generate.hpp>
 #include <octavo/train/hugging_face.hpp>
 #include <octavo/train/interrupt.hpp>
+#include <octavo/train/operand_health.hpp>
 #include <octavo/train/replica_check.hpp>
 #include <octavo/train/session.hpp>
 #include <octavo/train/stage_hooks.hpp>

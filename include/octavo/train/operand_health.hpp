@@ -1,0 +1,101 @@
+/// @file
+/// Which quantised operands are in trouble, from what is recorded of them.
+#pragma once
+
+#include <octavo/layers/scaling_table.hpp>
+
+#include <cmath>
+#include <cstddef>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace octavo::inline OCTAVO_ABI {
+
+/// Looks at the records of a run's operands, one after another, and names each operand that a
+/// format no longer suits: once for each kind of trouble.
+class OperandHealth {
+ public:
+  /// Shares of values from which on a warning is worth it.
+  static constexpr double most_saturated = 0.01;
+  static constexpr double most_flushed = 0.5;
+  /// By what factor an amax may leave where it mostly was, either way.
+  static constexpr double largest_drift = 32;
+  /// Records of an operand before its amax has a place that it can leave.
+  static constexpr int settled = 4;
+
+  /// @param operands  the same operands in the same order with every call; of a step that was not
+  ///                  skipped
+  /// @return what is new since the last call, a sentence each; empty: nothing
+  [[nodiscard]] std::vector<std::string> examine(const std::vector<OperandReport>& operands) {
+    histories_.resize(operands.size());
+    Trouble saturated{"saturated"};
+    Trouble flushed{"flushed"};
+    Trouble drifting{"drifting"};
+    for (std::size_t i = 0; i < operands.size(); ++i) {
+      const OperandReport& operand = operands[i];
+      History& history = histories_[i];
+      if (operand.saturated > most_saturated && !std::exchange(history.saturated, true)) {
+        saturated.add(operand.name,
+                      message(percent(operand.saturated),
+                              " of its values were cut to the largest of ", operand.format));
+      }
+      if (operand.flushed > most_flushed && !std::exchange(history.flushed, true)) {
+        flushed.add(operand.name, message(percent(operand.flushed),
+                                          " of its values became zero in ", operand.format));
+      }
+      if (!(operand.amax > 0) || !std::isfinite(operand.amax)) continue;
+      const double place = std::log2(static_cast<double>(operand.amax));
+      const double away = place - history.mean_log2_amax;
+      if (history.records >= settled && std::abs(away) > std::log2(largest_drift) &&
+          !std::exchange(history.drifted, true)) {
+        drifting.add(
+            operand.name,
+            message("its amax is ", operand.amax, ", ", std::exp2(std::abs(away)),
+                    away > 0 ? " times what it mostly was" : " times smaller than it was"));
+      }
+      // The mean follows: gradients shrink as a model learns.
+      history.mean_log2_amax += history.records == 0 ? place : away / 4;
+      ++history.records;
+    }
+    std::vector<std::string> sentences;
+    for (const Trouble* trouble : {&saturated, &flushed, &drifting}) {
+      if (trouble->count > 0) sentences.push_back(trouble->text());
+    }
+    return sentences;
+  }
+
+ private:
+  struct History {
+    double mean_log2_amax = 0;
+    int records = 0;
+    bool saturated = false;
+    bool flushed = false;
+    bool drifted = false;
+  };
+
+  /// One kind of trouble, of the operands that are new to it.
+  struct Trouble {
+    explicit Trouble(std::string_view what) : kind(what) {}
+
+    void add(const std::string& name, const std::string& what) {
+      if (count++ == 0) first = message(name, ": ", what);
+    }
+    [[nodiscard]] std::string text() const {
+      return count == 1
+                 ? first
+                 : message(first, "; ", count - 1, " more ", count == 2 ? "is " : "are ", kind);
+    }
+
+    std::string_view kind;
+    std::string first{};
+    std::size_t count = 0;
+  };
+
+  static std::string percent(double share) { return message(100 * share, " %"); }
+
+  std::vector<History> histories_;
+};
+
+}  // namespace octavo

@@ -1,0 +1,71 @@
+#include <octavo/train/operand_health.hpp>
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+namespace operand_health_test {
+
+using octavo::OperandHealth;
+using octavo::OperandReport;
+
+OperandReport operand(const std::string& name, float amax, double saturated = 0,
+                      double flushed = 0) {
+  OperandReport report{};
+  report.name = name;
+  report.format = "E4M3";
+  report.amax = amax;
+  report.saturated = saturated;
+  report.flushed = flushed;
+  return report;
+}
+
+TEST(OperandHealth, IsSilentWhileAmaxesMoveSlowly) {
+  OperandHealth health;
+  float amax = 1000;
+  for (int record = 0; record < 40; ++record) {
+    EXPECT_TRUE(health.examine({operand("a", amax, 0.001, 0.2)}).empty()) << record;
+    amax *= 0.5f;
+  }
+}
+
+TEST(OperandHealth, NamesASaturatedOperandOnce) {
+  OperandHealth health;
+  const std::vector<OperandReport> operands{operand("a", 1),
+                                            operand("blocks.3.qkv.input", 1, 0.02)};
+  EXPECT_EQ(health.examine(operands),
+            std::vector<std::string>{
+                "blocks.3.qkv.input: 2 % of its values were cut to the largest of E4M3"});
+  EXPECT_TRUE(health.examine(operands).empty());
+}
+
+TEST(OperandHealth, CountsThoseThatMeetTheSameTrouble) {
+  OperandHealth health;
+  EXPECT_EQ(
+      health.examine({operand("a", 1, 0, 0.75), operand("b", 1, 0, 0.9), operand("c", 1, 0, 0.6)}),
+      std::vector<std::string>{"a: 75 % of its values became zero in E4M3; 2 more are flushed"});
+  EXPECT_EQ(health.examine({operand("a", 1), operand("b", 1), operand("c", 1, 0.5)}).size(), 1u);
+}
+
+TEST(OperandHealth, NamesAnAmaxThatLeavesItsPlace) {
+  for (const float factor : {64.0f, 1.0f / 64.0f}) {
+    OperandHealth health;
+    for (int record = 0; record < OperandHealth::settled; ++record) {
+      EXPECT_TRUE(health.examine({operand("a", 2)}).empty());
+    }
+    const auto sentences = health.examine({operand("a", 2 * factor)});
+    ASSERT_EQ(sentences.size(), 1u);
+    EXPECT_EQ(sentences[0], factor > 1 ? "a: its amax is 128, 64 times what it mostly was"
+                                       : "a: its amax is 0.03125, 64 times smaller than it was");
+  }
+}
+
+TEST(OperandHealth, AnAmaxOfZeroOrNoneHasNoPlace) {
+  OperandHealth health;
+  for (int record = 0; record < 10; ++record) {
+    EXPECT_TRUE(health.examine({operand("a", record % 2 == 0 ? 0.0f : 3.0f)}).empty());
+  }
+}
+
+}  // namespace operand_health_test
