@@ -13,6 +13,7 @@
 #include <train_llama/timeline.hpp>
 
 #include <cstdio>
+#include <map>
 #include <new>
 #include <optional>
 #include <string>
@@ -235,13 +236,27 @@ std::string wrong_in(const Setup& setup, const Part& part) {
 }
 
 /// @throws CommError  naming ranks that were started with another program, flags or text
-void require_same(Ranks& ranks, const std::string& configuration, const Setup& setup) {
+void require_same(Ranks& ranks, const std::string& configuration, const Setup& setup,
+                  const Options& options) {
   if (ranks.size() == 1) return;
+  std::string weights;  // of the folder, which each rank reads for itself
+  if (!options.load_hf.empty()) {
+    std::map<std::string, octavo::FileDigest> files;
+    for (const auto& entry : std::filesystem::directory_iterator(options.load_hf)) {
+      if (entry.path().extension() != ".safetensors") continue;
+      files[entry.path().filename().string()] = octavo::digest_of_file(entry.path());
+    }
+    for (const auto& [name, digest] : files) {
+      weights +=
+          octavo::message(name, ": ", digest.bytes, " bytes, CRC-32C ", digest.checksum, ' ');
+    }
+  }
   octavo::require_same_on_all_ranks(
       ranks, {{"octavo", octavo::version_string},
               {"configuration", configuration},
               {"model", setup.session->manifest().text()},
               {"optimizer", setup.session->optimizer()},
+              {"weights", weights},
               {"data", octavo::message(setup.batches->training_tokens(), " tokens, hash ",
                                        setup.batches->hash())}});
 }
@@ -334,7 +349,7 @@ int run(const CLI::App& app, Options& options) {
     if (!are_well_after([&] { make_session(setup, app, options, *instance, *ranks); })) {
       return bad_input;
     }
-    require_same(*ranks, configuration, setup);
+    require_same(*ranks, configuration, setup, options);
     if (!are_well_after([&] { make_checkpoints(setup, options, *ranks); }, true)) return bad_input;
     // One rank speaks for all.
     if (!ranks->is_first() && std::freopen("/dev/null", "w", stdout) == nullptr) return failure;

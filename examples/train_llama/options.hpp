@@ -356,6 +356,11 @@ inline void require_consistent(const CLI::App& app, const Options& options) {
       options.tensor_parallel,
       ": ranks have parts of layers, which are not put together; leave "
       "one of them out");
+  octavo::require<octavo::ConfigError>(
+      options.save_hf.empty() || options.gather != "fp8" || options.zero != 3,
+      "--save-hf with --gather fp8 and --zero 3: the weights are nowhere whole; gather them "
+      "stored, "
+      "or train with --zero 1 or 2");
   // Of a device that there is not no flag can be wrong.
   const std::vector<std::string> devices{octavo::Cpu::name, octavo::Cuda::name};
   if (std::find(devices.begin(), devices.end(), options.device) == devices.end()) {

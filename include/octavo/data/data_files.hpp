@@ -69,7 +69,7 @@ inline WeightedName weighted_name(const std::string& text) {
 /// What a pattern matches, sorted by path.
 inline std::vector<std::filesystem::path> matches_of(const std::string& pattern) {
   glob_t found{};
-  const int status = ::glob(pattern.c_str(), GLOB_NOSORT, nullptr, &found);
+  const int status = ::glob(pattern.c_str(), GLOB_NOSORT | GLOB_ERR, nullptr, &found);
   std::vector<std::filesystem::path> paths;
   if (status == 0) paths.assign(found.gl_pathv, found.gl_pathv + found.gl_pathc);
   ::globfree(&found);

@@ -101,6 +101,7 @@ class TextReader {
     const std::size_t before = text_.read.size();
     for (const std::filesystem::path& path : files_below(folder)) {
       TextFile file = examined(path);
+      file.is_json_lines = path.extension() == ".jsonl";
       if (file.remark.empty()) file.remark = seen_.add(last_, path, {folder, false});
       (file.remark.empty() ? text_.read : text_.skipped).push_back(std::move(file));
     }

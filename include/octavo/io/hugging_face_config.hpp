@@ -10,6 +10,7 @@
 #include <cmath>
 #include <cstddef>
 #include <filesystem>
+#include <limits>
 #include <map>
 #include <optional>
 #include <string>
@@ -88,6 +89,8 @@ class JsonFields {
   void require_all(const std::string& key, std::string_view wanted) const {
     const Field* field = find(key);
     if (field == nullptr) return;
+    require<ConfigError>(field->kind == JsonReader::Kind::array, place_, ": ", key,
+                         " must be an array");
     for (const Field& element : field->elements) {
       require<ConfigError>(element.text == wanted, place_, ": ", key, " has ", element.text,
                            ", which Octavo's models do not serve; they have ", wanted);
@@ -178,8 +181,10 @@ inline RopeScaling rope_scaling_of(const JsonFields& fields, const std::string& 
   scaling.factor = fields.positive(prefix + "factor");
   scaling.low_frequency_factor = fields.positive(prefix + "low_freq_factor");
   scaling.high_frequency_factor = fields.positive(prefix + "high_freq_factor");
-  scaling.original_length =
-      static_cast<int>(fields.natural(prefix + "original_max_position_embeddings"));
+  const Index length = fields.natural(prefix + "original_max_position_embeddings");
+  require<ConfigError>(length <= std::numeric_limits<int>::max(), fields.place(), ": ", prefix,
+                       "original_max_position_embeddings is ", length, ", which is no length");
+  scaling.original_length = static_cast<int>(length);
   require<ConfigError>(scaling.low_frequency_factor < scaling.high_frequency_factor, fields.place(),
                        ": ", prefix, "low_freq_factor must be below ", "high_freq_factor");
   return scaling;

@@ -38,7 +38,7 @@ class HuggingFaceWriter {
                     std::string dtype, const HuggingFaceOptions& options = {})
       : folder_(folder), dtype_(std::move(dtype)) {
     require_free(folder);
-    target_ = std::filesystem::absolute(folder).lexically_normal();
+    target_ = std::filesystem::weakly_canonical(std::filesystem::absolute(folder));
     if (!target_.has_filename()) target_ = target_.parent_path();
     std::error_code error;
     std::filesystem::create_directories(target_.parent_path(), error);
@@ -89,9 +89,10 @@ class HuggingFaceWriter {
     if (!index_.empty()) write_file_atomically(work_ / "model.safetensors.index.json", index_);
     std::error_code error;
     std::filesystem::rename(work_, target_, error);
-    require<IoError>(!error, folder_.string(), ": cannot be written: ", error.message());
+    const std::string written = std::exchange(work_, {}).string();  // whole files stay in any case
+    require<IoError>(!error, folder_.string(), ": cannot be written: ", error.message(),
+                     "; the weights are in ", written);
     detail::synchronise_folder(target_.parent_path());
-    work_.clear();
   }
 
  private:

@@ -42,7 +42,11 @@ class TokenFileWriter {
         kind_(kind),
         vocabulary_(vocabulary),
         type_(type_of(kind, vocabulary)) {
-    if (kind == TokenFileKind::megatron) path_.replace_extension(".bin");
+    if (kind == TokenFileKind::megatron) {
+      const std::filesystem::path ending = path_.extension();
+      if (ending == ".bin" || ending == ".idx") path_.replace_extension();
+      path_ += ".bin";
+    }
     std::filesystem::path index = path_;
     index.replace_extension(".idx");
     // Whoever reads NAME.bin takes NAME.idx for its index.

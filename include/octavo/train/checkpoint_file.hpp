@@ -2,9 +2,9 @@
 /// Entries of a state in a safetensors file.
 #pragma once
 
+#include <octavo/core/json_reader.hpp>
 #include <octavo/io/file_digest.hpp>
 #include <octavo/io/json_line.hpp>
-#include <octavo/io/json_reader.hpp>
 #include <octavo/io/safetensors.hpp>
 #include <octavo/train/state.hpp>
 

@@ -3,14 +3,15 @@
 #pragma once
 
 #include <octavo/core/device.hpp>
+#include <octavo/core/json_reader.hpp>
 #include <octavo/io/crc32c.hpp>
 #include <octavo/io/file_digest.hpp>
 #include <octavo/io/json_line.hpp>
-#include <octavo/io/json_reader.hpp>
 #include <octavo/io/text_file.hpp>
 #include <octavo/train/training_session.hpp>
 
 #include <charconv>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -91,7 +92,8 @@ inline std::string manifest_text(const CheckpointManifest& manifest) {
       .add("ranks", manifest.ranks)
       .add("tensor_parallel", manifest.tensor_ranks)
       .add("zero", manifest.zero);
-  if (manifest.validation_loss.has_value()) {
+  // A loss that is not finite has no number in JSON.
+  if (manifest.validation_loss.has_value() && std::isfinite(*manifest.validation_loss)) {
     line.add("validation_loss", *manifest.validation_loss);
   }
   line.add("numbers", numbers).add("files", std::span<const JsonLine>(files));

@@ -106,6 +106,12 @@ class CheckpointPieces {
       const Index last = std::min(end, entry.begin + count);
       if (entry.bytes == 0 || entry.begin > at || last <= at) continue;
       const std::uint64_t element = entry.bytes / static_cast<std::uint64_t>(count);
+      const std::uint64_t wanted_element =
+          wanted.bytes / static_cast<std::uint64_t>(elements_of(wanted.shape));
+      require<IoError>(
+          element == wanted_element && entry.bytes == element * static_cast<std::uint64_t>(count),
+          wanted.name, ": its elements have ", element, " bytes in the checkpoint, but ",
+          wanted_element, " here; it is damaged, take another checkpoint");
       const auto bytes_of = [element](Index elements) {
         return static_cast<std::size_t>(element * static_cast<std::uint64_t>(elements));
       };

@@ -310,6 +310,11 @@ class Checkpoints {
     try {
       std::vector<ListedCheckpoint> whole = list_checkpoints(options_.folder);
       std::erase_if(whole, [](const ListedCheckpoint& one) { return !one.manifest.has_value(); });
+      const auto is_new = [&](const ListedCheckpoint& one) { return one.step == record_.step; };
+      const auto added = std::ranges::find_if(whole, is_new);
+      if (added == whole.end()) return;
+      // What it replaces goes once the disk gives back what it was given.
+      detail::verify_files(*added->manifest, added->path, Sharding{});
       for (const std::filesystem::path& path : detail::superfluous(whole, options_.keep)) {
         const Index step = detail::step_in(path.filename().string()).value_or(0);
         remove_committed_folder(path, options_.folder / detail::temporary_name(step, "old"));

@@ -47,9 +47,8 @@ class RankWork {
   virtual void weights_moved() {}
 
   /// All weights are about to be cast, once a step, in each pass of a calibration and before an
-  /// evaluation: what ranks cast of them (`ModelOptions::weights_come_as_codes`), they cast now.
-  /// @param scaling  the model's
-  /// @param records  the casts are those of a step
+  /// evaluation: what ranks cast of them (`ModelOptions::weights_come_as_codes`), they cast now, by
+  /// the model's scales. The flag says that the casts are those of a step, which records them.
   virtual void cast_weights(const ScalingTable<D>&, bool, const Context<D>&) {}
 
   /// All weights are read or written by others than stages, where they are whole. All ranks call

@@ -131,6 +131,7 @@ class ModelSession final : public detail::SessionCore<typename Model::DeviceType
     for_each_shard([&](const auto& parameter, const auto& weights, Index begin) {
       if (parameter.name != name) return;
       found = true;
+      this->forget_histories();  // also where a piece is refused
       if (parts_.ranks.weights_are_whole()) {
         set_elements(parameter, parameter.weight.data(), 0, parameter.weight.size(), source);
       } else {
@@ -140,7 +141,6 @@ class ModelSession final : public detail::SessionCore<typename Model::DeviceType
     require<ConfigError>(found, "the model has no parameter ", name,
                          "; names are those of its state() without \"model.\", such as ",
                          this->parameters().front().name);
-    this->forget_histories();
   }
 
   /// The model, for tests and programs that know its type.
@@ -240,7 +240,13 @@ class ModelSession final : public detail::SessionCore<typename Model::DeviceType
     std::vector<float> values;
     auto info = this->weights();
     auto next = info.begin();
+    parts_.ranks.gather_weights(context);  // stages may be given FP8 values only
     for (const auto& in : parts_.model.runs()) {
+      require<ConfigError>(
+          !in.run->has_codes() || parts_.ranks.weights_are_whole(),
+          "weights that travel in FP8 and are held in shards are nowhere whole, so "
+          "they cannot be read; gather them as they are stored, or train with "
+          "ZeRO-1 or ZeRO-2");
       parts_.ranks.before_forward(*in.run, context);
       this->communicator().wait_sync(context, "weights that are read");
       for (const auto* parameter : in.parameters) {
