@@ -171,6 +171,7 @@ TEST_F(DataFiles, JsonLinesAreTheirTexts) {
   EXPECT_EQ(text_of({path}), expected);
   EXPECT_EQ(text_of({write("b.txt", "before"), path, write("c.txt", "behind")}),
             "before\n" + expected + "\nbehind");
+  EXPECT_EQ(text_of({folder_.string()}), expected + "\nbefore\nbehind");  // a.jsonl, b.txt, c.txt
   const Data data = load_data({.train = {path}, .between = 0});
   const std::string text = text_of(data.train.front().tokens);
   EXPECT_EQ(text.size(), expected.size());

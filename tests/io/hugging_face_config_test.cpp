@@ -174,6 +174,8 @@ TEST_F(HuggingFaceConfig, RefusesWhatNoModelServes) {
   expect_refused(changed("qwen3.5", {{"use_sliding_window", true}}), "use_sliding_window is true");
   expect_refused(changed("qwen3.5", {{"layer_types", {"full_attention", "sliding_attention"}}}),
                  "layer_types has sliding_attention");
+  expect_refused(changed("qwen3.5", {{"layer_types", "sliding_attention"}}),
+                 "layer_types must be an array");
   expect_refused(changed("gpt2.5", {{"activation_function", "gelu"}}),
                  "activation_function is gelu");
   expect_refused(changed("gpt2.5", {{"scale_attn_weights", false}}), "scale_attn_weights is false");

@@ -60,6 +60,13 @@ TEST_F(TokenFileWriterTest, WritesHeaderAndTokensOfLlmC) {
   }
 }
 
+TEST_F(TokenFileWriterTest, KeepsTheNameOfAVersion) {
+  write("web-1.0", TokenFileKind::megatron, 100, {{1, 2}});
+  write("web-1.1", TokenFileKind::megatron, 100, {{3}});
+  EXPECT_EQ(read("web-1.0.bin", 100), (std::vector<std::int32_t>{1, 2}));
+  EXPECT_EQ(read("web-1.1.bin", 100), (std::vector<std::int32_t>{3}));
+}
+
 TEST_F(TokenFileWriterTest, WritesTokensAndIndexOfMegatron) {
   struct Case {
     Index vocabulary;

@@ -55,6 +55,7 @@ config_refused ": model_type is mistral, which" '"llama"' '"mistral"'
 config_refused ": hidden_act is gelu, which" '"silu"' '"gelu"'
 config_refused ": attention_bias is ON, which" '"attention_bias": false' '"attention_bias": true'
 config_refused ": hidden_size is missing" '"hidden_size"' '"hidden"'
+config_refused ": hidden_act is no number and no word" '"silu"' '"}; int injected = f(); {"'
 config_refused " is no JSON" '"hidden_size"' '"hidden'
 cp "$root/tests/golden/hugging_face/llama_scaled.5.json" "$scratch/mine/config.json"
 configure -DOCTAVO_MODELS="mine:$scratch/mine" || fail "a model of a Hugging Face folder"
