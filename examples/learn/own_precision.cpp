@@ -42,12 +42,12 @@ int main() {
   TokenStream stream(bytes, {.sequences = batch.sequences, .sequence_length = batch.tokens});
   std::vector<std::int32_t> tokens(static_cast<std::size_t>(batch.rows()));
   std::vector<std::int32_t> targets(tokens.size());
-  constexpr int steps = 200;
+  constexpr int steps = 400;
   const Schedule schedule{.learning_rate = 1e-2, .warmup_steps = 10, .steps = steps};
   for (int step = 1; step <= steps; ++step) {
     stream.next(tokens, targets);
     const StepResult result = session.step({tokens, targets}, schedule.at(step));
-    if (step == 1 || step % 20 == 0) {
+    if (step == 1 || step % 40 == 0) {
       fmt::print("step {:>3} | loss {:.4f} | norm {:.3f}\n", step, result.loss,
                  result.gradient_norm);
     }

@@ -480,7 +480,7 @@ refused "a folder of another family" "model_type is mistral" --data text.txt --m
 refused "a folder that there is not" "none/config.json: cannot be read" --data text.txt --model hf:none
 refused "a folder that is not empty" "full: is there already" "${small[@]}" --save-hf full
 refused "a flag twice" "--steps is given 2 times; give it once" --data text.txt --steps 2 --steps 30
-for flag in lr load dtype checkpoint; do
+for flag in lr load dtype ckpt; do
   refused "unknown flag --$flag" "unknown option '$flag'; see --help" --data text.txt "--$flag" 1
 done
 for flag in threads data config model steps; do
@@ -811,7 +811,7 @@ if mount -t tmpfs -o size=32k none disk 2>/dev/null; then
   run "a full disk" 1 "${base[@]}" --batch 1 --sample 0 --steps 400 --out disk/run
   err_has_reason() { grep -qF "No space left on device" err || fail "the reason is not told"; }
   err_has_reason
-  grep -qF "disk/run/metrics.jsonl" err || fail "the file is not named"
+  grep -qE "disk/run/(metrics\.jsonl|events\.out)" err || fail "the file is not named"
   metrics disk/run/metrics.jsonl 'assert len(lines) >= 2 and lines[0]["event"] == "run"'
   umount disk
 else

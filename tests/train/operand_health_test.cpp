@@ -21,6 +21,15 @@ OperandReport operand(const std::string& name, float amax, double saturated = 0,
   return report;
 }
 
+/// Records that nobody is told of: those of a run's first steps.
+OperandHealth settled(const std::vector<OperandReport>& operands) {
+  OperandHealth health;
+  for (int record = 0; record < OperandHealth::settled; ++record) {
+    EXPECT_TRUE(health.examine(operands).empty()) << record;
+  }
+  return health;
+}
+
 TEST(OperandHealth, IsSilentWhileAmaxesMoveSlowly) {
   OperandHealth health;
   float amax = 1000;
@@ -31,9 +40,9 @@ TEST(OperandHealth, IsSilentWhileAmaxesMoveSlowly) {
 }
 
 TEST(OperandHealth, NamesASaturatedOperandOnce) {
-  OperandHealth health;
   const std::vector<OperandReport> operands{operand("a", 1),
                                             operand("blocks.3.qkv.input", 1, 0.02)};
+  OperandHealth health = settled(operands);
   EXPECT_EQ(health.examine(operands),
             std::vector<std::string>{
                 "blocks.3.qkv.input: 2 % of its values were cut to the largest of E4M3"});
@@ -41,7 +50,7 @@ TEST(OperandHealth, NamesASaturatedOperandOnce) {
 }
 
 TEST(OperandHealth, CountsThoseThatMeetTheSameTrouble) {
-  OperandHealth health;
+  OperandHealth health = settled({operand("a", 1), operand("b", 1), operand("c", 1)});
   EXPECT_EQ(
       health.examine({operand("a", 1, 0, 0.75), operand("b", 1, 0, 0.9), operand("c", 1, 0, 0.6)}),
       std::vector<std::string>{"a: 75 % of its values became zero in E4M3; 2 more are flushed"});
@@ -50,10 +59,7 @@ TEST(OperandHealth, CountsThoseThatMeetTheSameTrouble) {
 
 TEST(OperandHealth, NamesAnAmaxThatLeavesItsPlace) {
   for (const float factor : {64.0f, 1.0f / 64.0f}) {
-    OperandHealth health;
-    for (int record = 0; record < OperandHealth::settled; ++record) {
-      EXPECT_TRUE(health.examine({operand("a", 2)}).empty());
-    }
+    OperandHealth health = settled({operand("a", 2)});
     const auto sentences = health.examine({operand("a", 2 * factor)});
     ASSERT_EQ(sentences.size(), 1u);
     EXPECT_EQ(sentences[0], factor > 1 ? "a: its amax is 128, 64 times what it mostly was"

@@ -203,7 +203,9 @@ class HuggingFaceWeights {
 
   static void read(const Source& source, const detail::TensorPiece& piece,
                    std::span<float> values) {
-    const auto& [file, entry] = source.stored;
+    // No structured binding: clang 16 with OpenMP cannot capture one.
+    const SafetensorsFile* file = source.stored.file;
+    const SafetensorsEntry* entry = source.stored.entry;
     const std::uint64_t size = safetensors_bits(entry->dtype) / 8;
     std::vector<std::byte> bytes;
     std::vector<float> column;

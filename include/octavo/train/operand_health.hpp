@@ -22,7 +22,8 @@ class OperandHealth {
   static constexpr double most_flushed = 0.5;
   /// By what factor an amax may leave where it mostly was, either way.
   static constexpr double largest_drift = 32;
-  /// Records of an operand before its amax has a place that it can leave.
+  /// Records of an operand before one is judged: scales follow the first steps, in which amaxes
+  /// move most, and an amax needs a place that it can leave.
   static constexpr int settled = 4;
 
   /// @param operands  the same operands in the same order with every call; of a step that was not
@@ -36,19 +37,21 @@ class OperandHealth {
     for (std::size_t i = 0; i < operands.size(); ++i) {
       const OperandReport& operand = operands[i];
       History& history = histories_[i];
-      if (operand.saturated > most_saturated && !std::exchange(history.saturated, true)) {
+      const bool is_judged = history.records++ >= settled;
+      if (is_judged && operand.saturated > most_saturated &&
+          !std::exchange(history.saturated, true)) {
         saturated.add(operand.name,
                       message(percent(operand.saturated),
                               " of its values were cut to the largest of ", operand.format));
       }
-      if (operand.flushed > most_flushed && !std::exchange(history.flushed, true)) {
+      if (is_judged && operand.flushed > most_flushed && !std::exchange(history.flushed, true)) {
         flushed.add(operand.name, message(percent(operand.flushed),
                                           " of its values became zero in ", operand.format));
       }
       if (!(operand.amax > 0) || !std::isfinite(operand.amax)) continue;
       const double place = std::log2(static_cast<double>(operand.amax));
-      const double away = place - history.mean_log2_amax;
-      if (history.records >= settled && std::abs(away) > std::log2(largest_drift) &&
+      const double away = history.places == 0 ? 0 : place - history.mean_log2_amax;
+      if (history.places >= settled && std::abs(away) > std::log2(largest_drift) &&
           !std::exchange(history.drifted, true)) {
         drifting.add(
             operand.name,
@@ -56,8 +59,8 @@ class OperandHealth {
                     away > 0 ? " times what it mostly was" : " times smaller than it was"));
       }
       // The mean follows: gradients shrink as a model learns.
-      history.mean_log2_amax += history.records == 0 ? place : away / 4;
-      ++history.records;
+      history.mean_log2_amax += history.places == 0 ? place : away / 4;
+      ++history.places;
     }
     std::vector<std::string> sentences;
     for (const Trouble* trouble : {&saturated, &flushed, &drifting}) {
@@ -70,6 +73,7 @@ class OperandHealth {
   struct History {
     double mean_log2_amax = 0;
     int records = 0;
+    int places = 0;  ///< records of an amax above zero
     bool saturated = false;
     bool flushed = false;
     bool drifted = false;

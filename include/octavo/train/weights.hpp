@@ -2,6 +2,7 @@
 /// Weights on their way into a session and out of it, piece by piece.
 #pragma once
 
+#include <octavo/core/array.hpp>
 #include <octavo/layers/parameter_part.hpp>
 
 #include <algorithm>
