@@ -78,10 +78,10 @@ inline void complete_resume(Options& options) {
 inline std::filesystem::path checkpoint_to_resume(const Options& options) {
   if (options.resume.empty()) return {};
   const bool in_run = options.resume == "latest" || options.resume == "auto";
-  const std::filesystem::path named = in_run ? options.out : options.resume;
+  std::filesystem::path named = in_run ? options.out : options.resume;
   if (detail::is_checkpoint(named)) return named;
   const std::filesystem::path folder = named / detail::checkpoints_name;
-  const std::filesystem::path newest =
+  std::filesystem::path newest =
       octavo::newest_checkpoint(folder, [](const octavo::ListedCheckpoint& skipped) {
         fmt::print(stderr, "train_llama: warning: {} is no whole checkpoint, and is skipped: {}\n",
                    programs::visible(skipped.path.string()), programs::visible(skipped.problem));

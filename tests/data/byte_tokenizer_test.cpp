@@ -28,6 +28,7 @@ TEST(ByteTokenizer, EveryByteSurvivesTheRoundTrip) {
 TEST(ByteTokenizer, EncodesTextsSideBySide) {
   const std::vector<std::string_view> texts{"one", "", "three", "four"};
   std::vector<std::vector<std::int32_t>> expected;
+  expected.reserve(texts.size());
   for (const std::string_view text : texts) expected.push_back(tokenizer.encode(text));
   EXPECT_EQ(tokenizer.encode_all(texts, octavo::Context<octavo::Cpu>(3)), expected);
 }

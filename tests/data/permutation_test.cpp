@@ -49,7 +49,7 @@ TEST(Permutation, EveryPlaceHasEveryNumberAsOften) {
   }
   EXPECT_EQ(counts.size(), 36u);
   // Six standard deviations of a count of 1000.
-  for (const auto& [pair, count] : counts) EXPECT_NEAR(count, orders / 6, 175);
+  for (const auto& [pair, count] : counts) EXPECT_NEAR(count, orders / 6.0, 175);
 }
 
 // Neighbours come from everywhere: runs do not survive.

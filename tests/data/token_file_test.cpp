@@ -42,7 +42,7 @@ std::string llm_c_header(std::int64_t magic, std::int64_t version, std::int64_t 
 }
 
 /// An index of Megatron of these lengths, pointers and documents.
-struct Index_ {
+struct MegatronIndex {
   std::string magic = std::string("MMIDIDX\0\0", 9);
   std::int64_t version = 1;
   std::int64_t type = 8;
@@ -59,7 +59,7 @@ struct Index_ {
 };
 
 /// Seven tokens of 16 bits in three sequences, two documents.
-Index_ good_index() {
+MegatronIndex good_index() {
   return {.lengths = {3, 0, 4}, .pointers = {0, 6, 6}, .documents = {0, 2, 3}};
 }
 const std::vector<std::int64_t> seven{5, 0, 255, 256, 40000, 1, 2};
@@ -92,7 +92,7 @@ class TokenFiles : public support::TemporaryFolder {
     }
   }
 
-  fs::path write_megatron(const Index_& index, const std::string& tokens) const {
+  fs::path write_megatron(const MegatronIndex& index, const std::string& tokens) const {
     write("m.bin", tokens);
     return write("m.idx", index.bytes());
   }
@@ -117,7 +117,7 @@ TEST_F(TokenFiles, OfMegatronInEveryWholeType) {
   const std::vector<int> widths{0, 1, 1, 2, 4, 8, 0, 0, 2};
   for (const std::int64_t type : {1, 2, 3, 4, 5, 8}) {
     const int width = widths[static_cast<std::size_t>(type)];
-    Index_ index = good_index();
+    MegatronIndex index = good_index();
     index.type = type;
     index.pointers = {0, 3 * width, 3 * width};
     const fs::path path = write_megatron(index, bytes_of(small, width));
@@ -168,7 +168,7 @@ TEST_F(TokenFiles, ATokenOutsideOfTheVocabularyIsNamedWithItsPlace) {
   const fs::path path = write("gpt2.bin", llm_c_header(20240520, 1, 7) + bytes_of(tokens, 2));
   EXPECT_EQ(tokens_of(path, 40001), seven);
   refused(path, "the token at byte 1032 is 40000, outside of the vocabulary of 40000", 40000);
-  Index_ index = good_index();
+  MegatronIndex index = good_index();
   index.type = 3;
   tokens[6] = -2;
   tokens[4] = 4;
@@ -220,27 +220,27 @@ TEST_F(TokenFiles, FilesWithoutAHeaderThatAreWrong) {
 TEST_F(TokenFiles, IndicesOfMegatronThatAreWrong) {
   const std::string tokens = bytes_of(seven, 2);
   const auto refuse = [&](const auto& change, std::string_view part) {
-    Index_ index = good_index();
+    MegatronIndex index = good_index();
     change(index);
     refused(write_megatron(index, tokens), part);
   };
   EXPECT_EQ(tokens_of(write_megatron(good_index(), tokens)), seven);
-  refuse([](Index_& index) { index.magic[3] = 'X'; }, "byte 0 begins no MMIDIDX");
-  refuse([](Index_& index) { index.version = 2; }, "its version, at byte 9, is 2");
+  refuse([](MegatronIndex& index) { index.magic[3] = 'X'; }, "byte 0 begins no MMIDIDX");
+  refuse([](MegatronIndex& index) { index.version = 2; }, "its version, at byte 9, is 2");
   for (const std::int64_t type : {0, 6, 7, 9, 255}) {
-    refuse([&](Index_& index) { index.type = type; },
+    refuse([&](MegatronIndex& index) { index.type = type; },
            "the type of its tokens, at byte 17, is " + std::to_string(type));
   }
-  refuse([](Index_& index) { index.pointers[1] = 1000; }, "at byte 54, is 1000");
-  refuse([](Index_& index) { index.pointers[0] = -2; }, "at byte 46, is -2");
-  refuse([](Index_& index) { index.lengths[1] = -1; },
+  refuse([](MegatronIndex& index) { index.pointers[1] = 1000; }, "at byte 54, is 1000");
+  refuse([](MegatronIndex& index) { index.pointers[0] = -2; }, "at byte 46, is -2");
+  refuse([](MegatronIndex& index) { index.lengths[1] = -1; },
          "the length of a sequence, at byte 38, is -1");
-  refuse([](Index_& index) { index.documents[2] = 4; },
+  refuse([](MegatronIndex& index) { index.documents[2] = 4; },
          "the first sequence of a document, at byte 86, is 4");
-  refuse([](Index_& index) { index.documents[2] = 2; }, "at byte 86, is 2");
-  refuse([](Index_& index) { index.documents[0] = 1; }, "at byte 70, is 1");
-  refuse([](Index_& index) { index.documents = {0, 3, 2, 3}; }, "at byte 86, is 2");
-  refuse([](Index_& index) { index.lengths.push_back(1); },
+  refuse([](MegatronIndex& index) { index.documents[2] = 2; }, "at byte 86, is 2");
+  refuse([](MegatronIndex& index) { index.documents[0] = 1; }, "at byte 70, is 1");
+  refuse([](MegatronIndex& index) { index.documents = {0, 3, 2, 3}; }, "at byte 86, is 2");
+  refuse([](MegatronIndex& index) { index.lengths.push_back(1); },
          "has 98 bytes, but 4 sequences (byte 18)");
 }
 

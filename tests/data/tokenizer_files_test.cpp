@@ -81,7 +81,7 @@ TEST_P(Golden, KnowsItsSpecialTokensByName) {
     const std::int32_t token = tokenizer.special_token(name);
     EXPECT_LT(token, tokenizer.vocabulary_size());
     EXPECT_EQ(tokenizer.decode(Tokens{token}), name);
-    EXPECT_EQ(tokenizer.encode(name + "a" + name, std::vector{name}),
+    EXPECT_EQ(tokenizer.encode(octavo::message(name, "a", name), std::vector{name}),
               (Tokens{token, tokenizer.encode("a")[0], token}));
   }
   const auto only_begin = tokenizer.encode(both[0] + both[1], std::vector{both[0]});
@@ -127,6 +127,7 @@ TEST(BytePairTokenizer, LongTextsAreCutWithoutATrace) {
       ""};
   const std::vector<std::string_view> views(texts.begin(), texts.end());
   std::vector<Tokens> expected;
+  expected.reserve(texts.size());
   for (const std::string& text : texts) expected.push_back(tokenizer.encode(text, both));
   for (const int threads : {1, 3}) {
     EXPECT_EQ(tokenizer.encode_all(views, Context<Cpu>(threads), both), expected) << threads;
@@ -193,7 +194,7 @@ class Files : public support::TemporaryFolder {
  protected:
   std::string tiktoken_error(const std::string& content) {
     std::ofstream(folder_ / "tiny.tiktoken", std::ios::binary) << content;
-    const std::string error = error_of<IoError>([&] {
+    std::string error = error_of<IoError>([&] {
       (void)load_tiktoken(folder_ / "tiny.tiktoken", {"\\s+|\\S+", both});
     });
     EXPECT_TRUE(error.empty() || has(error, "tiny.tiktoken")) << error;
@@ -208,7 +209,7 @@ class Files : public support::TemporaryFolder {
   }
   std::string text_error(const std::string& content) {
     std::ofstream(folder_ / "tokenizer.json", std::ios::binary) << content;
-    const std::string error =
+    std::string error =
         error_of<IoError>([&] { (void)load_tokenizer(folder_ / "tokenizer.json"); });
     EXPECT_TRUE(error.empty() || has(error, "tokenizer.json")) << error;
     return error;

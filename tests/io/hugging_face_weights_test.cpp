@@ -150,8 +150,8 @@ class HuggingFaceFolder : public support::TemporaryFolder {
   /// Two files and their index, which says of each tensor what `file_of` says.
   void write_sharded(
       const std::vector<HandTensor>& tensors,
-      const std::function<std::string(const std::string&, std::string)>& file_of =
-          [](const std::string&, std::string file) { return file; }) {
+      const std::function<std::string(const std::string&, const std::string&)>& file_of =
+          [](const std::string&, const std::string& file) { return file; }) {
     std::vector<HandTensor> parts[2];
     nlohmann::json map = nlohmann::json::object();
     for (std::size_t i = 0; i < tensors.size(); ++i) {
@@ -249,9 +249,10 @@ TEST_F(HuggingFaceFolder, GivesGpt2sLinearLayersTransposed) {
   for (const auto& [ours, other] : linear) {
     for (const bool is_weight : {true, false}) {
       const std::string kind = is_weight ? ".weight" : ".bias";
-      const std::vector<float> expected = rows_of(gpt2(), {layer + other + kind}, is_weight);
+      const std::vector<float> expected = rows_of(gpt2(), {message(layer, other, kind)}, is_weight);
       for (const std::size_t piece : {1u, 5u, 6u, 16u, 1000u}) {
-        EXPECT_EQ(parameter(weights, "blocks.0." + ours + kind, expected.size(), piece), expected)
+        EXPECT_EQ(parameter(weights, message("blocks.0.", ours, kind), expected.size(), piece),
+                  expected)
             << ours << kind << piece;
       }
     }
@@ -287,20 +288,21 @@ TEST_F(HuggingFaceFolder, ShardsAreOneModel) {
 TEST_F(HuggingFaceFolder, RefusesAnIndexThatLeavesTheFolder) {
   fs::create_directory(folder_ / "sub");
   for (const char* file : {"../a.safetensors", "/etc/passwd", "sub/a.safetensors", "..", ".", ""}) {
-    write_sharded(hand_tensors(llama, "BF16"), [&](const std::string& name, std::string usual) {
-      return name == "lm_head.weight" ? file : usual;
-    });
+    write_sharded(hand_tensors(llama, "BF16"),
+                  [&](const std::string& name, const std::string& usual) {
+                    return name == "lm_head.weight" ? std::string(file) : usual;
+                  });
     expect_refused<IoError>(llama, "which is no file in its folder");
   }
 }
 
 TEST_F(HuggingFaceFolder, RefusesAnIndexThatIsNotTrue) {
   const auto tensors = hand_tensors(llama, "BF16");
-  write_sharded(tensors, [](const std::string& name, std::string usual) {
-    return name == "lm_head.weight" ? "c.safetensors" : usual;
+  write_sharded(tensors, [](const std::string& name, const std::string& usual) {
+    return name == "lm_head.weight" ? std::string("c.safetensors") : usual;
   });
   expect_refused<IoError>(llama, "c.safetensors: cannot be read: No such file");
-  write_sharded(tensors, [](const std::string& name, std::string usual) {
+  write_sharded(tensors, [](const std::string& name, const std::string& usual) {
     if (name != "lm_head.weight") return usual;
     return std::string(usual == "a.safetensors" ? "b.safetensors" : "a.safetensors");
   });

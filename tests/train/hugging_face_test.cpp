@@ -70,7 +70,7 @@ class HuggingFace : public support::TemporaryFolder {
   std::vector<HandTensor> write_folder(const std::string& dtype) {
     Context<Cpu> context{1};
     Session session(options_of(), context);
-    const auto tensors = support::hugging_face_tensors(
+    auto tensors = support::hugging_face_tensors(
         session.model(), dtype,
         [&](const std::string& name, Index count) { return values_of(name, count, dtype); });
     support::write_hugging_face_folder(there_, description_of(config), tensors);

@@ -98,6 +98,7 @@ std::vector<TokenBatches> ranks_of(const std::vector<std::uint8_t>& bytes, int r
   const Tokens tokens(bytes);
   const std::vector<TokenShare> shares{{"a", tokens.part(0, 1200), 0.8},
                                        {"b", tokens.part(1200, 500), 0.2}};
+  parts.reserve(static_cast<std::size_t>(ranks));
   for (int rank = 0; rank < ranks; ++rank)
     parts.emplace_back(shares, tokens.part(1700, 300), options_of(rank, ranks, 4 / ranks));
   return parts;

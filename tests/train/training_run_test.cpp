@@ -224,9 +224,9 @@ class SavedRun : public support::TemporaryFolder {
     Checkpoints checkpoints({.folder = folder_, .every = 3, .keep = {.last = 10}}, session,
                             [&](const CheckpointRecord& saved) {
                               (saved.error.empty() ? saved_ : failed_).push_back(saved.step);
-                              session.fail(saved.step == fails_after);
+                              session.fail(saved.step == fails_after_);
                             });
-    session.fail(fails_after == 0);
+    session.fail(fails_after_ == 0);
     Tally tally(2);
     if (!resume_from.empty()) resume(resume_from, session, batches, tally, &checkpoints);
     RunOptions options;
@@ -236,7 +236,7 @@ class SavedRun : public support::TemporaryFolder {
     return train(session, batches, options, record, tally, &checkpoints);
   }
 
-  Index fails_after = -1;
+  Index fails_after_ = -1;
   std::vector<Index> saved_;
   std::vector<Index> failed_;
 };
@@ -266,7 +266,7 @@ TEST_F(SavedRun, IsSavedWhenItIsDueAndAtItsEnd) {
 TEST_F(SavedRun, GoesOnAfterASaveThatFails) {
   Record record;
   EverySecondSkipped batches;
-  fails_after = 3;
+  fails_after_ = 3;
   EXPECT_TRUE(run_saved(batches, 9, record).is_saved);
   EXPECT_EQ(saved_, (std::vector<Index>{3, 9}));
   EXPECT_EQ(failed_, std::vector<Index>{6});
@@ -276,7 +276,7 @@ TEST_F(SavedRun, GoesOnAfterASaveThatFails) {
 TEST_F(SavedRun, SaysThatItsLastSaveFailed) {
   Record record;
   EverySecondSkipped batches;
-  fails_after = 6;
+  fails_after_ = 6;
   EXPECT_FALSE(run_saved(batches, 8, record).is_saved);
   EXPECT_EQ(failed_, std::vector<Index>{8});
 }

@@ -85,7 +85,7 @@ class TokenFile final : public TokenSource {
       for (std::size_t i = 0; i < count; ++i) {
         Token token{};
         std::memcpy(&token, raw.data() + i * sizeof(Token), sizeof(Token));
-        const auto value = static_cast<std::int64_t>(token);
+        const std::int64_t value{token};
         if (value < 0 || value >= vocabulary_) refuse(value, offset + i * sizeof(Token));
         tokens[i] = static_cast<std::int32_t>(value);
       }

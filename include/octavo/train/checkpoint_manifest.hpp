@@ -80,6 +80,7 @@ inline std::string manifest_text(const CheckpointManifest& manifest) {
   JsonLine numbers;
   for (const auto& [name, number] : manifest.numbers) numbers.add(name, number);
   std::vector<JsonLine> files;
+  files.reserve(manifest.files.size());
   for (const CheckpointFile& file : manifest.files) files.push_back(line_of(file));
   JsonLine line;
   line.add("format", checkpoint_format)

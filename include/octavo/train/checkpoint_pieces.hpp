@@ -45,6 +45,7 @@ class CheckpointPieces {
   /// Every name once, sorted: the same on all ranks.
   [[nodiscard]] std::vector<std::string> names() const {
     std::vector<std::string> result;
+    result.reserve(pieces_.size());
     for (const auto& [name, pieces] : pieces_) result.push_back(name);
     return result;
   }
