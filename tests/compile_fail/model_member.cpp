@@ -10,7 +10,7 @@
 using namespace octavo;
 
 using D = Cpu;
-using Tokens = TensorView<const std::int32_t, 1, D>;
+using TokenView = TensorView<const std::int32_t, 1, D>;
 using Losses = TensorView<float, 1, D>;
 #if defined(OCTAVO_COMPILE_FAIL_SCALE_BY_VALUE)
 using GradientScale = float;
@@ -51,7 +51,7 @@ struct Own {
   void evaluate(const DeviceBatch<D>& batch, Losses losses, Hooks& hooks,
                 const Context<D>& context);
 #endif
-  TensorView<T, 2, D> logits(Tokens tokens, BatchShape shape, Index begin, Index count,
+  TensorView<T, 2, D> logits(TokenView tokens, BatchShape shape, Index begin, Index count,
                              Hooks& hooks, const Context<D>& context);
   [[nodiscard]] const Manifest& manifest() const;
   void reset_counts();
