@@ -66,9 +66,13 @@ struct CompandedLevels {
     return (static_cast<std::uint32_t>(scale.bits) + 4u) << 23;
   }
 
-  OCTAVO_HOST_DEVICE static constexpr float decode(std::uint32_t code, E8M0 scale) {
+  /// What the code in a byte of a word stands for.
+  /// @param word  of which other bytes are zero
+  OCTAVO_HOST_DEVICE static constexpr float decode(std::uint32_t word, int byte, E8M0 scale) {
     const std::uint32_t offset = offset_bits(scale);
-    return float_from_bits((code << shift) + offset) - float_from_bits(offset);
+    const int left = shift - 8 * byte;
+    const std::uint32_t code = left < 0 ? word >> -left : word << left;
+    return float_from_bits(code + offset) - float_from_bits(offset);
   }
 
   /// One of the two codes beside a magnitude, each with the probability that keeps the mean.
@@ -94,8 +98,13 @@ struct FirstMomentCode {
   using Levels = detail::CompandedLevels<8>;
 
   OCTAVO_HOST_DEVICE static constexpr float decode(EightBit code, E8M0 scale) {
-    const std::uint32_t sign = static_cast<std::uint32_t>(code.bits & 0x80u) << 24;
-    return float_from_bits(sign | float_bits(Levels::decode(code.bits & 0x7fu, scale)));
+    return decode(code.bits, 0, scale);
+  }
+  /// The code in a byte, 0 to 3, of a word of four.
+  OCTAVO_HOST_DEVICE static constexpr float decode(std::uint32_t word, int byte, E8M0 scale) {
+    const std::uint32_t sign = word << (24 - 8 * byte) & 0x80000000u;
+    return float_from_bits(sign |
+                           float_bits(Levels::decode(word & 0x7fu << 8 * byte, byte, scale)));
   }
   /// Inf and NaN saturate.
   /// @param random  24 random bits
@@ -111,7 +120,11 @@ struct SecondMomentCode {
   using Levels = detail::CompandedLevels<16>;
 
   OCTAVO_HOST_DEVICE static constexpr float decode(EightBit code, E8M0 scale) {
-    return Levels::decode(code.bits, scale);
+    return decode(code.bits, 0, scale);
+  }
+  /// The code in a byte, 0 to 3, of a word of four.
+  OCTAVO_HOST_DEVICE static constexpr float decode(std::uint32_t word, int byte, E8M0 scale) {
+    return Levels::decode(word & 0xffu << 8 * byte, byte, scale);
   }
   /// Inf and NaN saturate.
   /// @param value   from 0 on

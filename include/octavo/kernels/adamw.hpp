@@ -88,8 +88,8 @@ template <class W, class G, class Moment, Device D>
 /// and on what is rounded, alone: parts are updated to the bits of the whole. Philox gives 128 bits
 /// at once, which eight neighbours share: element i takes half i mod 2, the lower first, of word (i
 /// mod 8) / 2 at position i / 8 of the stream (4 · `random_stream` + r) · 2^32 + step; r is 0 for
-/// the first moment, 1 for the second, 2 for the weight. Moments in `EightBit` take the same bits,
-/// of the first: the second one with its two bytes the other way round.
+/// the first moment, 1 for the second, 2 for the weight. With moments in `EightBit` all three take
+/// products of the words of r = 0, at position 8 · (i / 128) + i / 8 mod 8: see SharedRoundingBits.
 /// @param step    [1]
 /// @param status  [1]
 /// @note enqueues; does not synchronise

@@ -51,25 +51,14 @@ OCTAVO_HOST_DEVICE T round_stochastic(float value, std::uint32_t random) {
   } else {
     static_assert(std::is_same_v<T, Bf16>, "adamw_update: weights and moments are Fp32 or Bf16");
     constexpr float largest = 0x1.fep127f;
-    const std::uint32_t added = fabsf(value) < largest ? random & 0xffffu : 0u;
-    return Bf16::from_bits(static_cast<std::uint16_t>((float_bits(value) + added) >> 16));
+    const std::uint32_t bits = float_bits(value);
+    const std::uint32_t sum = bits + (random & 0xffffu);
+    return Bf16::from_bits(static_cast<std::uint16_t>((fabsf(value) < largest ? sum : bits) >> 16));
   }
 }
 
 /// What is rounded stochastically.
 enum class Rounding : std::uint64_t { first_moment, second_moment, weight };
-
-/// 24 bits of a word: byte `top`, the byte below it, and the one below that; the uppermost is the
-/// one below the lowest.
-OCTAVO_HOST_DEVICE inline std::uint32_t three_bytes(std::uint32_t word, int top) {
-#if defined(__CUDA_ARCH__)
-  const int selector = 0x4000 | top << 8 | (top + 3) % 4 << 4 | (top + 2) % 4;
-  return __byte_perm(word, 0, static_cast<unsigned>(selector));
-#else
-  const int left = 24 - 8 * top;
-  return (word << left | word >> (32 - left) % 32) >> 8;
-#endif
-}
 
 /// The random bits for one rounding of `rounding_run` neighbouring elements.
 struct RoundingBits {
@@ -79,16 +68,16 @@ struct RoundingBits {
   OCTAVO_HOST_DEVICE std::uint32_t operator[](int i) const {
     return words[static_cast<std::size_t>(i / 2)] >> (i % 2 * 16);
   }
-
-  /// The 24 bits for a moment's i-th element in `EightBit`. Both moments take theirs from the words
-  /// of the first: each of the four bytes of a word is the upper one for a moment of one of its two
-  /// elements. What depends on the bits below is one rounding in 256, so they are nearly
-  /// independent of each other.
-  OCTAVO_HOST_DEVICE std::uint32_t of_moment(Rounding moment, int i) const {
-    const int top = i % 2 * 2 + (moment == Rounding::first_moment ? 1 : 0);
-    return three_bytes(words[static_cast<std::size_t>(i / 2)], top);
-  }
 };
+
+/// The words of `philox` at a place of a parameter's stream.
+template <class Parameter>
+OCTAVO_HOST_DEVICE Array<std::uint32_t, 4> rounding_words(const Parameter& parameter,
+                                                          const AdamWStep& step, Rounding rounding,
+                                                          Index place) {
+  const std::uint64_t use = parameter.random_stream * 4 + static_cast<std::uint64_t>(rounding);
+  return philox({step.seed, (use << 32) | step.step}, static_cast<std::uint64_t>(place));
+}
 
 /// What rounding the elements of the part from `rounding_run` · `run` on takes; nothing where `T`,
 /// the format that is rounded to, is FP32.
@@ -98,45 +87,78 @@ OCTAVO_HOST_DEVICE RoundingBits rounding_bits(const Parameter& parameter, const 
   if constexpr (std::is_same_v<T, float>) {
     return {};
   } else {
-    const std::uint64_t use = parameter.random_stream * 4 + static_cast<std::uint64_t>(rounding);
-    const Index place = parameter.first_element / rounding_run + run;
-    return RoundingBits{
-        philox({step.seed, (use << 32) | step.step}, static_cast<std::uint64_t>(place))};
+    const Index first = parameter.first_element / rounding_run;
+    return RoundingBits{rounding_words(parameter, step, rounding, first + run)};
   }
 }
 
-/// What the update of every element takes from the settings and the step. The corrections of the
-/// moments are multiplied by: two divisions a step, not two an element.
+/// The random bits for all that is rounded of sixteen elements whose moments are `EightBit`: runs c
+/// and c + 8 of the sixteen of a group. Four neighbours share a word, and what is rounded of them
+/// takes the upper bits of its products with odd factors: they depend on the whole word, and any
+/// two of them are as good as independent. A product costs less than its share of another call of
+/// `philox`.
+struct SharedRoundingBits {
+  static constexpr Index calls_a_group = 8;
+
+  Array<std::uint32_t, 4> words;
+
+  /// @param half  0: of run c, 1: of run c + 8
+  /// @param i     element of the run
+  /// @return      a word whose upper bits are to be taken
+  OCTAVO_HOST_DEVICE std::uint32_t of(Rounding rounding, int half, int i) const {
+    constexpr std::uint32_t factors[4][3] = {{0x00000001u, 0x9E3779B1u, 0x85EBCA77u},
+                                             {0xC2B2AE3Du, 0x27D4EB2Fu, 0x165667B1u},
+                                             {0xD2511F53u, 0xCD9E8D57u, 0xBB67AE85u},
+                                             {0xA511E9B3u, 0x8DA6B343u, 0xD8163841u}};
+    return words[static_cast<std::size_t>(2 * half + i / 4)] *
+           factors[i % 4][static_cast<int>(rounding)];
+  }
+};
+
+/// @param call  of the elements of the part from 128 · ⌊call / 8⌋ on
+template <class Parameter>
+OCTAVO_HOST_DEVICE SharedRoundingBits shared_rounding_bits(const Parameter& parameter,
+                                                           const AdamWStep& step, Index call) {
+  const Index first = parameter.first_element / moment_group * SharedRoundingBits::calls_a_group;
+  return {rounding_words(parameter, step, Rounding::first_moment, first + call)};
+}
+
+/// 1 / x and √x of x ≥ 0. `Cuda` takes what the hardware has, which is off by 2^-22 at most and
+/// flushes subnormal numbers: exact ones would take a third of the update's instructions.
+OCTAVO_HOST_DEVICE inline float inverse(float x) {
+#if defined(__CUDA_ARCH__)
+  float result;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
+  return result;
+#else
+  return 1.0f / x;
+#endif
+}
+OCTAVO_HOST_DEVICE inline float square_root(float x) {
+#if defined(__CUDA_ARCH__)
+  float result;
+  asm("sqrt.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
+  return result;
+#else
+  return sqrtf(x);
+#endif
+}
+
+/// What the update of every element takes from the settings and the step. With c the corrections,
+/// (m / c1) / (√(v / c2) + epsilon) = (√c2 / c1) · m / (√v + √c2 · epsilon).
 struct AdamWFactors {
-  float beta1, beta2, epsilon;
-  float kept;               ///< of a weight: 1 − lr · decay
-  float step_size;          ///< lr / first correction
-  float second_correction;  ///< its inverse
+  float beta1, beta2;
+  float kept;       ///< of a weight: 1 − lr · decay
+  float step_size;  ///< lr · √c2 / c1
+  float epsilon;    ///< √c2 · epsilon, a normal number
 };
 
 OCTAVO_HOST_DEVICE inline AdamWFactors adamw_factors(const AdamWSettings& settings,
                                                      const AdamWStep& step, float decay) {
-  return {settings.beta1,
-          settings.beta2,
-          fmaxf(settings.epsilon, FormatTraits<Fp32>::min_normal),
-          1.0f - step.learning_rate * decay,
-          step.learning_rate / step.first_correction,
-          1.0f / step.second_correction};
-}
-
-/// m / (√v + epsilon) for v ≥ 0 and an epsilon that is no subnormal number. `Cuda` takes the
-/// hardware's square root and reciprocal, which are off by 2^-22 at most and flush subnormal v:
-/// exact ones would take a third of the update's instructions.
-OCTAVO_HOST_DEVICE inline float moment_ratio(float m, float v, float epsilon) {
-#if defined(__CUDA_ARCH__)
-  float root;
-  float inverse;
-  asm("sqrt.approx.ftz.f32 %0, %1;" : "=f"(root) : "f"(v));
-  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(root + epsilon));
-  return m * inverse;
-#else
-  return m / (sqrtf(v) + epsilon);
-#endif
+  const float root = square_root(step.second_correction);
+  return {settings.beta1, settings.beta2, 1.0f - step.learning_rate * decay,
+          step.learning_rate * root * inverse(step.first_correction),
+          fmaxf(settings.epsilon * root, FormatTraits<Fp32>::min_normal)};
 }
 
 /// The update of one element, for every device.
@@ -150,7 +172,7 @@ OCTAVO_HOST_DEVICE float adamw_element(float weight, float gradient, Moment& fir
       factors.beta2 * static_cast<float>(second) + (1.0f - factors.beta2) * gradient * gradient;
   first = round_stochastic<Moment>(m, first_bits);
   second = round_stochastic<Moment>(v, second_bits);
-  const float ratio = moment_ratio(m, v * factors.second_correction, factors.epsilon);
+  const float ratio = m * inverse(square_root(v) + factors.epsilon);
   return weight * factors.kept - factors.step_size * ratio;
 }
 

@@ -18,28 +18,40 @@ struct AdamWNow {
   float clip;
 };
 
-/// Updates the elements from `begin` to `end`, which share the bits of a rounding.
+/// Updates the elements from `begin` to `end`.
 /// @param first, second  their moments, which are rounded to `M`
+/// @param bits           (rounding, i): the random bits for the i-th of them
 template <class W, class G, class Moment, class M>
 void update_run(const AdamWParameter<W, G, Moment, Cpu>& parameter, const AdamWNow& now,
-                Index begin, Index end, M* first, M* second) {
+                Index begin, Index end, M* first, M* second, auto&& bits) {
   float* master = parameter.master.data();
   W* weight = parameter.weight.data();
-  const auto bits = [&](auto format, Rounding rounding) {
-    return rounding_bits<decltype(format)>(parameter, now.step, rounding, begin / rounding_run);
-  };
-  const RoundingBits first_bits = bits(M{}, Rounding::first_moment);
-  const RoundingBits second_bits = bits(M{}, Rounding::second_moment);
-  const RoundingBits rest = master != nullptr ? RoundingBits{} : bits(W{}, Rounding::weight);
   for (Index i = begin; i < end; ++i) {
-    const int e = static_cast<int>(i - begin);
+    const Index e = i - begin;
     const float old = master != nullptr ? master[i] : static_cast<float>(weight[i]);
-    const float updated =
-        adamw_element(old, static_cast<float>(parameter.gradient.data()[i]) * now.clip, first[e],
-                      second[e], now.factors, first_bits[e], second_bits[e]);
+    const float updated = adamw_element(
+        old, static_cast<float>(parameter.gradient.data()[i]) * now.clip, first[e], second[e],
+        now.factors, bits(Rounding::first_moment, e), bits(Rounding::second_moment, e));
     if (master != nullptr) master[i] = updated;
-    weight[i] = master != nullptr ? W(updated) : round_stochastic<W>(updated, rest[e]);
+    weight[i] =
+        master != nullptr ? W(updated) : round_stochastic<W>(updated, bits(Rounding::weight, e));
   }
+}
+
+/// Likewise, a run of elements that share the bits of a rounding.
+template <class W, class G, class M>
+void update_run(const AdamWParameter<W, G, M, Cpu>& parameter, const AdamWNow& now, Index begin,
+                Index end) {
+  const Index run = begin / rounding_run;
+  const bool has_master = parameter.master.data() != nullptr;
+  const RoundingBits bits[] = {
+      rounding_bits<M>(parameter, now.step, Rounding::first_moment, run),
+      rounding_bits<M>(parameter, now.step, Rounding::second_moment, run),
+      has_master ? RoundingBits{} : rounding_bits<W>(parameter, now.step, Rounding::weight, run)};
+  update_run(parameter, now, begin, end, parameter.first_moment.data() + begin,
+             parameter.second_moment.data() + begin, [&](Rounding rounding, Index i) {
+               return bits[static_cast<int>(rounding)][static_cast<int>(i)];
+             });
 }
 
 /// The largest magnitude of a group, but for NaN.
@@ -64,23 +76,27 @@ void update_group(const AdamWParameter<W, G, EightBit, Cpu>& parameter, const Ad
     m[i] = FirstMomentCode::decode(first[i], first_scale);
     v[i] = SecondMomentCode::decode(second[i], second_scale);
   }
-  for (Index i = 0; i < count; i += rounding_run) {
-    update_run(parameter, now, begin + i, std::min(begin + i + rounding_run, end), m + i, v + i);
+  SharedRoundingBits calls[SharedRoundingBits::calls_a_group];
+  for (Index c = 0; c < SharedRoundingBits::calls_a_group; ++c) {
+    calls[c] = shared_rounding_bits(parameter, now.step,
+                                    begin / moment_group * SharedRoundingBits::calls_a_group + c);
   }
+  const auto random = [&](Rounding rounding, Index i) {
+    const Index run = i / rounding_run;
+    return calls[run % SharedRoundingBits::calls_a_group].of(
+        rounding, static_cast<int>(run / SharedRoundingBits::calls_a_group),
+        static_cast<int>(i % rounding_run));
+  };
+  update_run(parameter, now, begin, end, m, v,
+             [&](Rounding rounding, Index i) { return random(rounding, i) >> 16; });
   const auto size = static_cast<std::size_t>(count);
   first_scale = FirstMomentCode::Levels::scale(group_amax({m, size}));
   second_scale = SecondMomentCode::Levels::scale(group_amax({v, size}));
-  RoundingBits bits{};
   for (Index i = 0; i < count; ++i) {
-    const int e = static_cast<int>(i % rounding_run);
-    if (e == 0) {
-      bits = rounding_bits<EightBit>(parameter, now.step, Rounding::first_moment,
-                                     (begin + i) / rounding_run);
-    }
     first[i] = EightBit::upper(
-        FirstMomentCode::encode(m[i], first_scale, bits.of_moment(Rounding::first_moment, e)));
+        FirstMomentCode::encode(m[i], first_scale, random(Rounding::first_moment, i) >> 8));
     second[i] = EightBit::upper(
-        SecondMomentCode::encode(v[i], second_scale, bits.of_moment(Rounding::second_moment, e)));
+        SecondMomentCode::encode(v[i], second_scale, random(Rounding::second_moment, i) >> 8));
   }
 }
 
@@ -98,8 +114,7 @@ void adamw_update_body(const AdamWParameter<W, G, M, Cpu>& parameter, const Adam
       if constexpr (has_moment_scales<M>) {
         update_group(parameter, now, at, behind);
       } else {
-        update_run(parameter, now, at, behind, parameter.first_moment.data() + at,
-                   parameter.second_moment.data() + at);
+        update_run(parameter, now, at, behind);
       }
     }
   });

@@ -40,8 +40,9 @@ __device__ inline Run<EightBit> upper_bytes(const std::uint32_t (&words)[run_siz
 
 /// Some threads a group, which load its elements once: they hold its new moments until they know
 /// the largest of them.
-/// @tparam Vectors  arrays are aligned, and their elements are in whole runs
-template <bool Vectors, class W, class G>
+/// @tparam Vectors    arrays are aligned, and their elements are in whole runs
+/// @tparam HasMaster  there are master weights
+template <bool Vectors, bool HasMaster, class W, class G>
 OCTAVO_KERNEL void __launch_bounds__(elementwise_threads, 3)
     adamw_eight_bit_kernel(const AdamWParameter<W, G, EightBit, Cuda> parameter,
                            const AdamWSettings settings, const AdamWStep* step,
@@ -53,7 +54,6 @@ OCTAVO_KERNEL void __launch_bounds__(elementwise_threads, 3)
     return group * moment_group + (r * group_threads + lane) * run_size;
   };
   const auto count_from = [&](Index begin) { return parameter.weight.extent(0) - begin; };
-  const bool has_master = parameter.master.data() != nullptr;
   const float clip = status->clip_coefficient;
   // Threads behind the last element work on zeros: others of their warp wait for them.
   const bool is_live = count_from(group * moment_group) > 0;
@@ -71,26 +71,23 @@ OCTAVO_KERNEL void __launch_bounds__(elementwise_threads, 3)
   for (int r = 0; r < runs_a_thread; ++r) {
     const Index begin = begin_of(r);
     const Index count = count_from(begin);
-    old[r] = has_master ? load_floats<Vectors>(parameter.master.data() + begin, count)
-                        : load_floats<Vectors>(parameter.weight.data() + begin, count);
+    if constexpr (HasMaster) {
+      old[r] = load_floats<Vectors>(parameter.master.data() + begin, count);
+    } else {
+      old[r] = load_floats<Vectors>(parameter.weight.data() + begin, count);
+    }
     gradient[r] = load_floats<Vectors>(parameter.gradient.data() + begin, count);
-    const auto first = to_elements(load_run<Vectors>(parameter.first_moment.data() + begin, count));
-    const auto second =
-        to_elements(load_run<Vectors>(parameter.second_moment.data() + begin, count));
+    const auto first = load_run<Vectors>(parameter.first_moment.data() + begin, count);
+    const auto second = load_run<Vectors>(parameter.second_moment.data() + begin, count);
 #pragma unroll
     for (int i = 0; i < run_size; ++i) {
-      m[r].values[i] = FirstMomentCode::decode(first.values[i], first_scale);
-      v[r].values[i] = SecondMomentCode::decode(second.values[i], second_scale);
+      m[r].values[i] = FirstMomentCode::decode(first.words[i / 4], i % 4, first_scale);
+      v[r].values[i] = SecondMomentCode::decode(second.words[i / 4], i % 4, second_scale);
     }
   }
-  RoundingBits weight_bits[runs_a_thread];
-  RoundingBits moment_bits[runs_a_thread];
-#pragma unroll
-  for (int r = 0; r < runs_a_thread; ++r) {
-    const Index run = begin_of(r) / run_size;
-    moment_bits[r] = rounding_bits<EightBit>(parameter, *step, Rounding::first_moment, run);
-    if (!has_master) weight_bits[r] = rounding_bits<W>(parameter, *step, Rounding::weight, run);
-  }
+  static_assert(group_threads == SharedRoundingBits::calls_a_group && runs_a_thread == 2);
+  const auto bits =
+      shared_rounding_bits(parameter, *step, group * SharedRoundingBits::calls_a_group + lane);
   const AdamWFactors factors = adamw_factors(settings, *step, parameter.weight_decay);
 #pragma unroll
   for (int r = 0; r < runs_a_thread; ++r) {
@@ -102,10 +99,11 @@ OCTAVO_KERNEL void __launch_bounds__(elementwise_threads, 3)
     for (int i = 0; i < run_size; ++i) {
       updated.values[i] = adamw_element(old[r].values[i], gradient[r].values[i] * clip,
                                         m[r].values[i], v[r].values[i], factors, 0, 0);
-      rounded.values[i] = has_master ? W(updated.values[i])
-                                     : round_stochastic<W>(updated.values[i], weight_bits[r][i]);
+      rounded.values[i] =
+          HasMaster ? W(updated.values[i])
+                    : round_stochastic<W>(updated.values[i], bits.of(Rounding::weight, r, i) >> 16);
     }
-    if (has_master) store_floats<Vectors>(parameter.master.data() + begin, count, updated);
+    if constexpr (HasMaster) store_floats<Vectors>(parameter.master.data() + begin, count, updated);
     store_run<Vectors>(parameter.weight.data() + begin, count, to_run(rounded));
   }
   first_scale = FirstMomentCode::Levels::scale(group_amax(m));
@@ -119,9 +117,9 @@ OCTAVO_KERNEL void __launch_bounds__(elementwise_threads, 3)
 #pragma unroll
     for (int i = 0; i < run_size; ++i) {
       first[i] = FirstMomentCode::encode(m[r].values[i], first_scale,
-                                         moment_bits[r].of_moment(Rounding::first_moment, i));
+                                         bits.of(Rounding::first_moment, r, i) >> 8);
       second[i] = SecondMomentCode::encode(v[r].values[i], second_scale,
-                                           moment_bits[r].of_moment(Rounding::second_moment, i));
+                                           bits.of(Rounding::second_moment, r, i) >> 8);
     }
     store_run<Vectors>(parameter.first_moment.data() + begin, count, upper_bytes(first));
     store_run<Vectors>(parameter.second_moment.data() + begin, count, upper_bytes(second));
@@ -142,10 +140,17 @@ void adamw_update_body(const AdamWParameter<W, G, EightBit, Cuda>& parameter,
                                         parameter.master.data(), parameter.first_moment.data(),
                                         parameter.second_moment.data());
   const Index threads = ceil_divide(size, moment_group) * group_threads;
-  launch("adamw_update",
-         vectors ? adamw_eight_bit_kernel<true, W, G> : adamw_eight_bit_kernel<false, W, G>,
-         ceil_divide(threads, elementwise_threads), elementwise_threads, 0, context, parameter,
-         settings, step.data(), status.data());
+  const auto start = [&](auto kernel) {
+    launch("adamw_update", kernel, ceil_divide(threads, elementwise_threads), elementwise_threads,
+           0, context, parameter, settings, step.data(), status.data());
+  };
+  if (parameter.master.empty()) {
+    start(vectors ? adamw_eight_bit_kernel<true, false, W, G>
+                  : adamw_eight_bit_kernel<false, false, W, G>);
+  } else {
+    start(vectors ? adamw_eight_bit_kernel<true, true, W, G>
+                  : adamw_eight_bit_kernel<false, true, W, G>);
+  }
 }
 
 }  // namespace octavo::detail
