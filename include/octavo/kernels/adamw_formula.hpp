@@ -120,8 +120,7 @@ template <class Parameter>
 OCTAVO_HOST_DEVICE SharedRoundingBits shared_rounding_bits(const Parameter& parameter,
                                                            const AdamWStep& step, Index call) {
   const Index first = parameter.first_element / moment_group * SharedRoundingBits::calls_a_group;
-  return SharedRoundingBits{
-      rounding_words(parameter, step, Rounding::first_moment, first + call)};
+  return SharedRoundingBits{rounding_words(parameter, step, Rounding::first_moment, first + call)};
 }
 
 /// 1 / x and √x of x ≥ 0. `Cuda` takes what the hardware has, which is off by 2^-22 at most and
