@@ -7,10 +7,12 @@
 #else
 
 #include <octavo/attention/cuda/attention.cuh>
+#include <octavo/attention/cuda/cached_attention.cuh>
 #include <octavo/core/cuda/context.cuh>
 #include <octavo/core/cuda/lane.cuh>
 #include <octavo/core/cuda/replay.cuh>
 #include <octavo/core/cuda/timeline.cuh>
+#include <octavo/gemm/cuda/few_rows.cuh>
 #include <octavo/gemm/cuda/matmul.cuh>
 #include <octavo/kernels/cuda/kernels.cuh>
 #include <octavo/memory/cuda/buffer.cuh>

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <octavo/attention/attention.hpp>
+#include <octavo/attention/cached_attention.hpp>
 #include <octavo/comm/comm.hpp>
 #include <octavo/core/version.hpp>
 #include <octavo/data/data.hpp>

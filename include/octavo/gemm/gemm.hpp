@@ -2,6 +2,7 @@
 /// Matrix products, their manifest and their algorithms.
 #pragma once
 
+#include <octavo/gemm/few_rows.hpp>
 #include <octavo/gemm/gemm_key.hpp>
 #include <octavo/gemm/gemm_plans.hpp>
 #include <octavo/gemm/manifest.hpp>

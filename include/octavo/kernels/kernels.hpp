@@ -9,6 +9,7 @@
 #include <octavo/kernels/gelu.hpp>
 #include <octavo/kernels/hash.hpp>
 #include <octavo/kernels/initialize.hpp>
+#include <octavo/kernels/key_value_cache.hpp>
 #include <octavo/kernels/layer_norm.hpp>
 #include <octavo/kernels/packed_parts.hpp>
 #include <octavo/kernels/positions.hpp>

@@ -18,33 +18,48 @@ namespace detail {
 /// Queries that are worked on together.
 inline constexpr Index attention_block = 64;
 
-/// FP32 scratch of one thread: K, V and their gradients, and one block of queries.
-struct AttentionScratch {
-  float* keys;             ///< [tokens, head_dim]
-  float* values;           ///< [tokens, head_dim]
+/// FP32 scratch of one thread's forward: K, V, and one block of queries.
+struct ForwardScratch {
+  float* keys;     ///< [tokens, head_dim]
+  float* values;   ///< [tokens, head_dim]
+  float* queries;  ///< [block, head_dim]
+  float* outputs;  ///< [block, head_dim]
+  float* scores;   ///< [block, tokens]
+
+  /// @param rows  of queries; `attention_block` of them at most are worked on together
+  static Index floats(Index tokens, Index dim, Index rows) {
+    const Index block = std::min(rows, attention_block);
+    return 2 * tokens * dim + 2 * block * dim + block * tokens;
+  }
+
+  ForwardScratch(float* memory, Index tokens, Index dim, Index rows) {
+    const Index block = std::min(rows, attention_block);
+    keys = memory;
+    values = keys + tokens * dim;
+    queries = values + tokens * dim;
+    outputs = queries + block * dim;
+    scores = outputs + block * dim;
+  }
+};
+
+/// FP32 scratch of one thread: the forward's, and gradients.
+struct AttentionScratch : ForwardScratch {
   float* key_gradient;     ///< [tokens, head_dim]
   float* value_gradient;   ///< [tokens, head_dim]
-  float* queries;          ///< [attention_block, head_dim]
-  float* outputs;          ///< [attention_block, head_dim]
-  float* scores;           ///< [attention_block, tokens]
   float* score_gradients;  ///< [attention_block, tokens]
 
   static Index floats(const AttentionShape& shape) {
     const Index dim = shape.heads.head_dim;
-    return 4 * shape.tokens * dim + 2 * attention_block * dim + 2 * attention_block * shape.tokens;
+    return ForwardScratch::floats(shape.tokens, dim, attention_block) + 2 * shape.tokens * dim +
+           attention_block * shape.tokens;
   }
 
-  AttentionScratch(float* memory, const AttentionShape& shape) {
+  AttentionScratch(float* memory, const AttentionShape& shape)
+      : ForwardScratch(memory, shape.tokens, shape.heads.head_dim, attention_block) {
     const Index whole = shape.tokens * shape.heads.head_dim;
-    const Index block = attention_block * shape.heads.head_dim;
-    keys = memory;
-    values = keys + whole;
-    key_gradient = values + whole;
+    key_gradient = scores + attention_block * shape.tokens;
     value_gradient = key_gradient + whole;
-    queries = value_gradient + whole;
-    outputs = queries + block;
-    scores = outputs + block;
-    score_gradients = scores + attention_block * shape.tokens;
+    score_gradients = value_gradient + whole;
   }
 };
 
@@ -87,6 +102,26 @@ inline void row_log_sum_exp(const float* scores, Index leading, Index rows, Inde
     const float sum = lane_sum(visible, [&](Index c) { return fast_exp(row[c] - largest); });
     log_sum_exp[r] = largest + std::log(sum);
   }
+}
+
+/// The outputs of up to `attention_block` neighbouring queries of one head, of which the first sees
+/// `before` + 1 of the loaded keys. An output does not depend on which other queries there are.
+/// @param queries      of the first; the next is `stride` elements later
+/// @param log_sum_exp  [count], written
+/// @param output       of the first; the next is `output_stride` elements later
+template <class T>
+void attend(const T* queries, Index stride, Index before, Index count, Index dim,
+            const ForwardScratch& w, float* log_sum_exp, T* output, Index output_stride) {
+  const float scale = 1.0f / std::sqrt(static_cast<float>(dim));
+  const Index keys = before + count;
+  load_head(queries, stride, count, dim, w.queries);
+  sgemm({w.queries, dim, Transpose::no}, {w.keys, dim, Transpose::yes}, count, keys, dim, scale,
+        false, w.scores, keys);
+  row_log_sum_exp(w.scores, keys, count, before, log_sum_exp);
+  scores_to_probabilities(w.scores, keys, count, keys, before, log_sum_exp);
+  sgemm({w.scores, keys, Transpose::no}, {w.values, dim, Transpose::no}, count, dim, keys, 1.0f,
+        false, w.outputs, dim);
+  store_head(w.outputs, output_stride, count, dim, output);
 }
 
 /// See attention_limits.
@@ -169,7 +204,6 @@ const char* attention_forward_body(const AttentionShape& shape, TensorView<const
   const Index dim = shape.heads.head_dim;
   const Index stride = shape.heads.columns();
   const Index group = heads / kv_heads;
-  const float scale = 1.0f / std::sqrt(static_cast<float>(dim));
   const auto one = [&](DocumentRows document, Index kv, AttentionScratch& w) {
     const Index tokens = document.tokens;
     const T* rows = qkv.row(document.first);
@@ -178,17 +212,9 @@ const char* attention_forward_body(const AttentionShape& shape, TensorView<const
     for (Index head = kv * group; head < (kv + 1) * group; ++head) {
       float* sums = log_sum_exp.data() + statistic_of(shape, document.first) + head * shape.tokens;
       for (Index first = 0; first < tokens; first += attention_block) {
-        const Index count = std::min(attention_block, tokens - first);
-        const Index keys = first + count;
-        load_head(rows + first * stride + head * dim, stride, count, dim, w.queries);
-        sgemm({w.queries, dim, Transpose::no}, {w.keys, dim, Transpose::yes}, count, keys, dim,
-              scale, false, w.scores, keys);
-        row_log_sum_exp(w.scores, keys, count, first, sums + first);
-        scores_to_probabilities(w.scores, keys, count, keys, first, sums + first);
-        sgemm({w.scores, keys, Transpose::no}, {w.values, dim, Transpose::no}, count, dim, keys,
-              1.0f, false, w.outputs, dim);
-        store_head(w.outputs, heads * dim, count, dim,
-                   output.row(document.first + first) + head * dim);
+        attend(rows + first * stride + head * dim, stride, first,
+               std::min(attention_block, tokens - first), dim, w, sums + first,
+               output.row(document.first + first) + head * dim, heads * dim);
       }
     }
   };

@@ -15,6 +15,32 @@ namespace detail {
 inline constexpr Index matmul_tile_rows = 128;
 inline constexpr Index matmul_tile_columns = 128;
 
+/// Widens a row of a dense matrix to FP32.
+template <class T>
+void widen_row(TensorView<const T, 2, Cpu> source, Index row, float* target) {
+  const Index columns = source.extent(1);
+  const T* from = source.data() + row * columns;
+  for (Index c = 0; c < columns; ++c) target[c] = static_cast<float>(from[c]);
+}
+
+/// Widens a row of a quantised matrix. A tensor's single scale is left to the product; scales of
+/// rows and blocks are applied here.
+template <class Format, class Granularity, Layout L>
+void widen_row(QuantizedView<Format, Granularity, L, Cpu> source, Index row, float* target) {
+  constexpr Index block = Granularity::block_columns;
+  const Format* from = source.data() + row * source.inner();
+  const Index width = block == 0 ? source.inner() : block;
+  for (Index begin = 0; begin < source.inner(); begin += width) {
+    const Index end = std::min(begin + width, source.inner());
+    float scale = 1.0f;
+    if constexpr (block != 0) {
+      scale = static_cast<float>(source.scale_inverses()[scale_index<Granularity>(
+          row, begin, source.outer(), source.inner())]);
+    }
+    for (Index c = begin; c < end; ++c) target[c] = static_cast<float>(from[c]) * scale;
+  }
+}
+
 /// Widens a dense matrix to FP32; an FP32 matrix is used where it is.
 template <class T>
 const float* widen(TensorView<const T, 2, Cpu> source, float*& workspace,
@@ -26,36 +52,20 @@ const float* widen(TensorView<const T, 2, Cpu> source, float*& workspace,
   } else {
     float* target = std::exchange(workspace, workspace + round_up(source.size(), 64));
     const Index columns = source.extent(1);
-    parallel_for(source.extent(0), context, [&](Index r) {
-      const T* row = source.data() + r * columns;
-      for (Index c = 0; c < columns; ++c) target[r * columns + c] = static_cast<float>(row[c]);
-    });
+    parallel_for(source.extent(0), context,
+                 [&](Index r) { widen_row(source, r, target + r * columns); });
     return target;
   }
 }
 
-/// Widens a quantised matrix. A tensor's single scale is left to the product; scales of rows and
-/// blocks are applied here.
+/// Widens a quantised matrix: see widen_row.
 template <class Format, class Granularity, Layout L>
 const float* widen(QuantizedView<Format, Granularity, L, Cpu> source, float*& workspace,
                    const Context<Cpu>& context) {
   float* target =
       std::exchange(workspace, workspace + round_up(source.outer() * source.inner(), 64));
-  constexpr Index block = Granularity::block_columns;
-  parallel_for(source.outer(), context, [&](Index r) {
-    const Format* row = source.data() + r * source.inner();
-    float* wide = target + r * source.inner();
-    const Index width = block == 0 ? source.inner() : block;
-    for (Index begin = 0; begin < source.inner(); begin += width) {
-      const Index end = std::min(begin + width, source.inner());
-      float scale = 1.0f;
-      if constexpr (block != 0) {
-        scale = static_cast<float>(source.scale_inverses()[scale_index<Granularity>(
-            r, begin, source.outer(), source.inner())]);
-      }
-      for (Index c = begin; c < end; ++c) wide[c] = static_cast<float>(row[c]) * scale;
-    }
-  });
+  parallel_for(source.outer(), context,
+               [&](Index r) { widen_row(source, r, target + r * source.inner()); });
   return target;
 }
 
@@ -66,6 +76,29 @@ float tensor_scale_inverse(QuantizedView<Format, Granularity, L, Cpu> view) {
     return *view.scale_inverses();
   } else {
     return 1.0f;
+  }
+}
+
+/// Writes round(tile + addend + bias) to rows and columns of a product's result.
+/// @param tile  [rows, matmul_tile_columns], overwritten
+template <class T>
+void store_tile(float* tile, Index row0, Index rows, Index column0, Index columns,
+                const GemmOutput<T, Cpu>& y) {
+  const Index n = y.result.extent(1);
+  for (Index r = 0; r < rows; ++r) {
+    const Index at = (row0 + r) * n + column0;
+    float* sums = tile + r * matmul_tile_columns;
+    if (!y.bias.empty()) {
+      const T* bias = y.bias.data() + column0;
+      for (Index c = 0; c < columns; ++c) sums[c] += static_cast<float>(bias[c]);
+    }
+    T* result = y.result.data() + at;
+    if (y.addend.empty()) {
+      for (Index c = 0; c < columns; ++c) result[c] = T(sums[c]);
+    } else {
+      const T* addend = y.addend.data() + at;
+      for (Index c = 0; c < columns; ++c) result[c] = T(sums[c] + static_cast<float>(addend[c]));
+    }
   }
 }
 
@@ -85,21 +118,7 @@ void multiply_tiles(const SgemmOperand& a, const SgemmOperand& b, Index k, float
     const SgemmOperand a_rows{a.data + row0 * a.down(), a.leading, a.transpose};
     const SgemmOperand b_columns{b.data + column0 * b.across(), b.leading, b.transpose};
     sgemm(a_rows, b_columns, rows, columns, k, alpha, false, tile, matmul_tile_columns);
-    for (Index r = 0; r < rows; ++r) {
-      const Index at = (row0 + r) * n + column0;
-      float* sums = tile + r * matmul_tile_columns;
-      if (!y.bias.empty()) {
-        const T* bias = y.bias.data() + column0;
-        for (Index c = 0; c < columns; ++c) sums[c] += static_cast<float>(bias[c]);
-      }
-      T* result = y.result.data() + at;
-      if (y.addend.empty()) {
-        for (Index c = 0; c < columns; ++c) result[c] = T(sums[c]);
-      } else {
-        const T* addend = y.addend.data() + at;
-        for (Index c = 0; c < columns; ++c) result[c] = T(sums[c] + static_cast<float>(addend[c]));
-      }
-    }
+    store_tile(tile, row0, rows, column0, columns, y);
   });
 }
 

@@ -33,6 +33,24 @@ float head_inverse_rms(const T* head, Index head_dim, float epsilon) {
   return 1.0f / std::sqrt(squares / static_cast<float>(head_dim) + epsilon);
 }
 
+/// Normalises one head, unless `weight` is null, and rotates it. `head` and `target` may be the
+/// same.
+/// @param angles  of its position: head_dim / 2 cosines, then sines
+template <class T>
+void rotate_normalised_head(const T* head, T* target, const T* weight, float epsilon, Index dim,
+                            const float* angles) {
+  if (weight == nullptr) {
+    const auto plain = [&](Index j) { return static_cast<float>(head[j]); };
+    rotate_head(plain, target, dim / 2, angles, 1.0f);
+  } else {
+    const float inverse = head_inverse_rms(head, dim, epsilon);
+    const auto normalised = [&](Index j) {
+      return static_cast<float>(head[j]) * inverse * static_cast<float>(weight[j]);
+    };
+    rotate_head(normalised, target, dim / 2, angles, 1.0f);
+  }
+}
+
 /// Turns the gradient of normalised heads into that of the heads, in place.
 template <class T>
 void head_norm_backward(T* gradient, const T* head, const T* weight, Index head_dim,
@@ -76,19 +94,9 @@ void rope_forward_body(TensorView<const T, 2, Cpu> qkv, HeadLayout layout,
   parallel_for(qkv.extent(0), context, [&](Index t) {
     const float* angles = rotation.row(t % sequence);
     for (Index h = 0; h < layout.heads + layout.kv_heads; ++h) {
-      const T* head = qkv.row(t) + h * dim;
-      T* result = rotated.row(t) + h * dim;
-      if (norm.query.empty()) {
-        const auto plain = [&](Index j) { return static_cast<float>(head[j]); };
-        rotate_head(plain, result, dim / 2, angles, 1.0f);
-      } else {
-        const float inverse = head_inverse_rms(head, dim, norm.epsilon);
-        const T* weight = (h < layout.heads ? norm.query : norm.key).data();
-        const auto normalised = [&](Index j) {
-          return static_cast<float>(head[j]) * inverse * static_cast<float>(weight[j]);
-        };
-        rotate_head(normalised, result, dim / 2, angles, 1.0f);
-      }
+      const T* weight = (h < layout.heads ? norm.query : norm.key).data();
+      rotate_normalised_head(qkv.row(t) + h * dim, rotated.row(t) + h * dim, weight, norm.epsilon,
+                             dim, angles);
     }
     if (rotated.data() == qkv.data()) return;
     const Index values = (layout.heads + layout.kv_heads) * dim;

@@ -10,6 +10,7 @@
 #include <octavo/kernels/cuda/gelu.cuh>
 #include <octavo/kernels/cuda/hash.cuh>
 #include <octavo/kernels/cuda/initialize.cuh>
+#include <octavo/kernels/cuda/key_value_cache.cuh>
 #include <octavo/kernels/cuda/layer_norm.cuh>
 #include <octavo/kernels/cuda/layer_norm_backward.cuh>
 #include <octavo/kernels/cuda/packed_parts.cuh>

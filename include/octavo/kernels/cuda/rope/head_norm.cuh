@@ -22,6 +22,32 @@ __device__ float warp_inverse_rms(const T* head, std::uint32_t head_dim, float e
   return 1.0f / sqrtf(warp_sum(squares) / static_cast<float>(head_dim) + epsilon);
 }
 
+/// Normalises one head, unless `weight` is null, and rotates it, by one warp. `source` and `target`
+/// may be the same.
+/// @param angles  of its position: the cosines, then the sines
+template <class T>
+__device__ void warp_rotate(const T* source, T* target, const T* weight, float epsilon,
+                            std::uint32_t head_dim, const float* angles) {
+  const std::uint32_t half = head_dim / 2;
+  const float inverse = weight == nullptr ? 1.0f : warp_inverse_rms(source, head_dim, epsilon);
+  const auto normalised = [&](std::uint32_t j) {
+    const float value = static_cast<float>(source[j]);
+    return weight == nullptr ? value : value * inverse * static_cast<float>(weight[j]);
+  };
+  for (std::uint32_t j = threadIdx.x % 32; j < half; j += 32) {
+    const float first = normalised(j);
+    const float second = normalised(j + half);
+    target[j] = T(rotated(first, angles[j], -angles[half + j], second));
+    target[j + half] = T(rotated(second, angles[j], angles[half + j], first));
+  }
+}
+
+/// Copies one head, by one warp.
+template <class T>
+__device__ void warp_copy(const T* source, T* target, std::uint32_t head_dim) {
+  for (std::uint32_t j = threadIdx.x % 32; j < head_dim; j += 32) target[j] = source[j];
+}
+
 /// Normalises and rotates one head a warp; heads from `rotated_heads` on are copied.
 template <class T>
 OCTAVO_KERNEL void __launch_bounds__(elementwise_threads)
@@ -33,24 +59,11 @@ OCTAVO_KERNEL void __launch_bounds__(elementwise_threads)
   if (row >= rows) return;
   const auto head = static_cast<std::uint32_t>(warp % rotation.all_heads);
   const Index place = row * rotation.columns() + Index{head} * rotation.head_dim;
-  const std::uint32_t lane = threadIdx.x % 32;
   if (head >= rotation.rotated_heads) {
-    for (std::uint32_t j = lane; j < rotation.head_dim; j += 32)
-      target[place + j] = source[place + j];
-    return;
-  }
-  const T* weight = head < query_heads ? query_weight : key_weight;
-  const float inverse = warp_inverse_rms(source + place, rotation.head_dim, epsilon);
-  const std::uint32_t half = rotation.half();
-  const float* angles = rotation.angles(row);
-  const auto normalised = [&](std::uint32_t j) {
-    return static_cast<float>(source[place + j]) * inverse * static_cast<float>(weight[j]);
-  };
-  for (std::uint32_t j = lane; j < half; j += 32) {
-    const float first = normalised(j);
-    const float second = normalised(j + half);
-    target[place + j] = T(rotated(first, angles[j], -angles[half + j], second));
-    target[place + j + half] = T(rotated(second, angles[j], angles[half + j], first));
+    warp_copy(source + place, target + place, rotation.head_dim);
+  } else {
+    warp_rotate(source + place, target + place, head < query_heads ? query_weight : key_weight,
+                epsilon, rotation.head_dim, rotation.angles(row));
   }
 }
 

@@ -1,0 +1,53 @@
+/// @file
+/// How attention to kept keys and values is divided on the `Cuda` device, and its workspace. Needs
+/// no CUDA, so that any machine can plan memory.
+#pragma once
+
+#include <octavo/attention/cached_attention.hpp>
+
+#include <algorithm>
+
+namespace octavo::inline OCTAVO_ABI {
+
+namespace detail {
+
+/// Query rows, of neighbouring heads and then of neighbouring rows, that share what a block reads.
+inline constexpr Index cached_queries = 4;
+/// Keys that a part has at least; parts have multiples of it.
+inline constexpr Index least_split_keys = 64;
+inline constexpr Index most_splits = 64;
+/// Blocks that keep the multiprocessors of an H200 busy.
+inline constexpr Index cached_attention_blocks = 528;
+
+/// The blocks of one launch. They do not depend on positions: each block reads them and works on
+/// its part of the keys that there are by then.
+struct CacheSplits {
+  Index tiles;   ///< of query rows, for each KV head
+  Index splits;  ///< parts of the keys
+
+  CacheSplits(HeadLayout layout, Index rows, Index capacity)
+      : tiles(ceil_divide(rows * (layout.heads / layout.kv_heads), cached_queries)) {
+    const Index wanted =
+        ceil_divide(cached_attention_blocks, std::max<Index>(tiles * layout.kv_heads, 1));
+    splits = std::clamp<Index>(std::min(wanted, ceil_divide(capacity, least_split_keys)), 1,
+                               most_splits);
+  }
+};
+
+/// Keys of each part, of which the last has fewer and those behind it none.
+OCTAVO_HOST_DEVICE constexpr Index keys_of_split(Index keys, Index splits) {
+  return round_up(ceil_divide(keys, splits), least_split_keys);
+}
+
+}  // namespace detail
+
+/// Bytes of workspace that `cached_attention` of so many rows needs, in any format: the output of
+/// each part, with its largest score and its sum of exponentials.
+inline std::size_t cached_attention_workspace(HeadLayout layout, Index rows, Index capacity,
+                                              const DeviceLimits<Cuda>&) {
+  const Index splits = detail::CacheSplits(layout, rows, capacity).splits;
+  const Index floats = splits == 1 ? 0 : rows * layout.heads * splits * (layout.head_dim + 2);
+  return static_cast<std::size_t>(floats) * sizeof(float);
+}
+
+}  // namespace octavo

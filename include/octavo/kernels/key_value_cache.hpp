@@ -1,0 +1,66 @@
+/// @file
+/// Keys and values that decoding keeps, and how rows join them.
+#pragma once
+
+#include <octavo/kernels/rope.hpp>
+
+#include <cstdint>
+
+namespace octavo::inline OCTAVO_ABI {
+
+/// The rotated keys and the values of one layer, a row for each position of one sequence.
+template <class T, Device D>
+struct KeyValueCache {
+  TensorView<T, 2, D> keys;    ///< [capacity, kv_heads · head_dim]
+  TensorView<T, 2, D> values;  ///< [capacity, kv_heads · head_dim]
+
+  [[nodiscard]] Index capacity() const { return keys.extent(0); }
+};
+
+namespace detail {
+
+/// Throws ShapeError unless a cache of such heads has room for the new rows.
+template <class T, Device D>
+void check_cache(const char* operation, TensorView<const T, 2, D> qkv, HeadLayout layout,
+                 TensorView<const std::int32_t, 1, D> positions, const KeyValueCache<T, D>& cache) {
+  const Index rows = qkv.extent(0);
+  const Index columns = layout.kv_heads * layout.head_dim;
+  check_shape(operation, "qkv", qkv, {rows, layout.columns()});
+  check_shape(operation, "positions", positions, {rows});
+  check_shape(operation, "keys of the cache", cache.keys, {cache.capacity(), columns});
+  check_shape(operation, "values of the cache", cache.values, {cache.capacity(), columns});
+  require<ShapeError>(rows <= cache.capacity(), operation, ": there are ", rows,
+                      " new rows, but the cache has ", cache.capacity(),
+                      "; take fewer rows or a larger cache");
+}
+
+}  // namespace detail
+
+/// Rotates the queries of new rows where they are, and writes their keys, rotated, and their values
+/// to the cache, each row at its position. An element has the bits that `rope_forward` makes.
+/// @param qkv        [rows, layout.columns()]; its queries are overwritten, its keys and values
+///                   stay as they are
+/// @param norm       empty, or the weights of the normalisation before the rotation
+/// @param rotation   [capacity or more, head_dim], see `rope_forward`; empty: nothing is rotated or
+///                   normalised, such as rows that `rope_forward` has rotated before
+/// @param positions  [rows]: of each row, in the device's memory, so that a recorded graph serves
+///                   every step; all different, from 0 to capacity − 1
+/// @throws ShapeError  if shapes do not fit; on `Cpu` for a position outside the cache, too, which
+///                     `Cuda` neither rotates nor writes
+/// @note enqueues; does not synchronise
+template <class T, Device D>
+void append_to_cache(TensorView<T, 2, D> qkv, HeadLayout layout,
+                     const std::type_identity_t<QkNorm<const T, D>>& norm,
+                     const std::type_identity_t<TensorView<const float, 2, D>>& rotation,
+                     TensorView<const std::int32_t, 1, D> positions,
+                     const KeyValueCache<T, D>& cache, const Context<D>& context) {
+  detail::check_cache<T, D>("append_to_cache", qkv, layout, positions, cache);
+  if (!rotation.empty()) {
+    detail::check_rope("append_to_cache", layout, norm, rotation, cache.capacity());
+  }
+  append_to_cache_body(qkv, layout, norm, rotation, positions, cache, context);
+}
+
+}  // namespace octavo
+
+#include <octavo/kernels/cpu/key_value_cache.hpp>

@@ -1,0 +1,161 @@
+// Products of a few rows on the Cuda device against the Cpu device: every number of rows, sizes in
+// whole vectors and not, addresses that are no multiple of a vector.
+#include "kernels/cuda_support.cuh"
+
+#include <octavo/gemm/cuda/few_rows.cuh>
+
+#include <cmath>
+
+namespace octavo {
+namespace few_rows_cuda_test {
+
+using support::constant;
+using support::normal_values;
+using support::OnGpu;
+using support::Place;
+
+struct Case {
+  Index rows, out, in;
+  bool adds = false;
+  bool biased = false;
+  Index offset = 0;  ///< elements that the weight lies behind the beginning of its memory
+};
+
+std::string text_of(const Case& at) {
+  return message(at.rows, " x ", at.out, " x ", at.in, ", offset ", at.offset);
+}
+
+template <class T>
+double value(T element) {
+  return static_cast<double>(static_cast<float>(element));
+}
+
+/// A bound for each result: rows of FP32 sums whose order differs.
+template <class T>
+std::vector<double> bounds(const Case& at, const std::vector<T>& x,
+                           const std::vector<double>& weight) {
+  std::vector<double> result;
+  for (Index row = 0; row < at.rows; ++row) {
+    for (Index out = 0; out < at.out; ++out) {
+      double magnitude = 0;
+      for (Index c = 0; c < at.in; ++c) {
+        magnitude += std::abs(value(x[static_cast<std::size_t>(row * at.in + c)]) *
+                              weight[static_cast<std::size_t>(out * at.in + c)]);
+      }
+      result.push_back(1e-6 * magnitude);
+    }
+  }
+  return result;
+}
+
+/// Runs a product on a device.
+/// @param weight  makes the weight: (place)
+template <class T, class Y, Device D, class Weight>
+std::vector<Y> product(const Case& at, const std::vector<T>& x, const Weight& weight) {
+  Context<D> limits;
+  Place<D> place(few_rows_workspace(at.in, limits));
+  const auto addend = constant(place.matrix(normal_values<Y>(at.rows * at.out, 1.0f, 3), at.out));
+  const auto bias = constant(place.vector(normal_values<Y>(at.out, 1.0f, 4)));
+  GemmOutput<Y, D> y{
+      {place.template make_poisoned<Y>(at.rows * at.out), {at.rows, at.out}}, {}, {}};
+  if (at.adds) y.addend = addend;
+  if (at.biased) y.bias = bias;
+  const auto rows = constant(place.matrix(x, at.in));
+  const GemmRun run = few_rows_forward(rows, weight(place), y, place.context());
+  EXPECT_STREQ(run.implementation, few_rows_implementation(D{}));
+  return place.read(y.result);
+}
+
+constexpr Case cases[] = {{1, 576, 576},
+                          {1, 1, 8},
+                          {2, 960, 576, true},
+                          {3, 1025, 1536, true, true},
+                          {4, 64, 4096, false, true},
+                          {5, 130, 48},
+                          {7, 33, 512, true},
+                          {8, 257, 1040, true, true},
+                          {1, 77, 37, true, true},
+                          {1, 40, 24},
+                          {6, 19, 301},
+                          {8, 3, 1},
+                          {1, 131, 256, false, true, 3},
+                          {4, 131, 256, false, false, 8}};
+
+template <class T, class Y>
+void compare_dense() {
+  for (const Case& at : cases) {
+    SCOPED_TRACE(text_of(at));
+    const auto x = normal_values<T>(at.rows * at.in, 1.0f, 1);
+    const auto elements = normal_values<T>(at.offset + at.out * at.in, 1.0f, 2);
+    const auto weight = [&]<Device D>(Place<D>& place) {
+      return TensorView<const T, 2, D>{place.make(elements) + at.offset, {at.out, at.in}};
+    };
+    std::vector<double> values;
+    for (auto element = elements.begin() + at.offset; element != elements.end(); ++element) {
+      values.push_back(value(*element));
+    }
+    support::expect_close(product<T, Y, Cpu>(at, x, weight), product<T, Y, Cuda>(at, x, weight),
+                          bounds(at, x, values));
+  }
+}
+
+template <class T, class Y, class W, class Granularity>
+void compare_quantized() {
+  using Scale = typename Granularity::Scale;
+  for (const Case& at : cases) {
+    SCOPED_TRACE(text_of(at));
+    const auto x = normal_values<T>(at.rows * at.in, 1.0f, 1);
+    const auto codes = normal_values<W>(at.offset + at.out * at.in, 30.0f, 2);
+    const auto numbers = normal_values<float>(scale_count<Granularity>(at.out, at.in), 1.0f, 5);
+    std::vector<Scale> scales;
+    for (const float number : numbers) scales.push_back(Scale(0.1f + std::abs(number)));
+    const auto weight = [&]<Device D>(Place<D>& place) {
+      return QuantizedView<W, Granularity, Layout::row_major, D>{place.make(codes) + at.offset,
+                                                                 place.make(scales), at.out, at.in};
+    };
+    std::vector<double> values;
+    for (Index row = 0; row < at.out; ++row) {
+      for (Index column = 0; column < at.in; ++column) {
+        const Index scale = scale_index<Granularity>(row, column, at.out, at.in);
+        values.push_back(value(codes[static_cast<std::size_t>(at.offset + row * at.in + column)]) *
+                         value(scales[static_cast<std::size_t>(scale)]));
+      }
+    }
+    support::expect_close(product<T, Y, Cpu>(at, x, weight), product<T, Y, Cuda>(at, x, weight),
+                          bounds(at, x, values));
+  }
+}
+
+class FewRowsOnCuda : public OnGpu {};
+
+TEST_F(FewRowsOnCuda, DenseWeightsAreWhatTheCpuMultiplies) {
+  compare_dense<Bf16, Bf16>();
+  compare_dense<Bf16, float>();
+  compare_dense<float, float>();
+}
+
+TEST_F(FewRowsOnCuda, QuantizedWeightsAreWhatTheCpuMultiplies) {
+  compare_quantized<Bf16, Bf16, E4M3, PerTensor>();
+  compare_quantized<Bf16, float, E4M3, PerRow>();
+  compare_quantized<Bf16, Bf16, E4M3, PerBlock<128, 128>>();
+  compare_quantized<Bf16, Bf16, E5M2, PerBlock<1, 32, E8M0>>();
+}
+
+// What is left of a recorded step's addend is its result: the residual stream grows where it is.
+TEST_F(FewRowsOnCuda, TheResultMayBeTheAddend) {
+  const Case at{3, 576, 576, true};
+  const auto x = normal_values<Bf16>(at.rows * at.in, 1.0f, 1);
+  const auto elements = normal_values<Bf16>(at.out * at.in, 1.0f, 2);
+  const auto weight = [&]<Device D>(Place<D>& place) {
+    return constant(place.matrix(elements, at.in));
+  };
+  const auto expected = product<Bf16, Bf16, Cuda>(at, x, weight);
+  Place<Cuda> place;
+  const auto result = place.matrix(normal_values<Bf16>(at.rows * at.out, 1.0f, 3), at.out);
+  (void)few_rows_forward(constant(place.matrix(x, at.in)), weight(place),
+                         GemmOutput<Bf16, Cuda>{result, constant(result), {}}, place.context());
+  EXPECT_EQ(place.read(result), expected);
+}
+
+}  // namespace few_rows_cuda_test
+}  // namespace octavo

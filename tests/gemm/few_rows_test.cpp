@@ -1,0 +1,153 @@
+// Products of a few rows: against FP64, and against the product of many rows, of which they have
+// the bits.
+#include <octavo/gemm/few_rows.hpp>
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "gemm/matmul_reference.hpp"
+#include "support/matrix.hpp"
+
+namespace few_rows_test {
+
+using namespace octavo;
+using reference::Product;
+using support::bytes_of;
+using support::Matrix;
+using support::random_matrix;
+
+struct Sizes {
+  Index rows, out, in;
+};
+constexpr Sizes sizes[] = {{1, 1, 1}, {1, 130, 301}, {3, 17, 5}, {8, 129, 32}};
+
+/// Runs a product with every choice of addend and bias.
+template <class Y, class Run>
+void check_epilogues(const Sizes& at, const Product& product, const Run& run) {
+  const auto addend = random_matrix<Y>(at.rows, at.out, 3);
+  const auto bias = random_matrix<Y>(1, at.out, 4);
+  for (const bool adds : {false, true}) {
+    for (const bool biased : {false, true}) {
+      Matrix<Y> result(at.rows, at.out, Y(77.0f));
+      support::Workplace place(2);
+      place.bind(few_rows_workspace(at.in, place.context));
+      GemmOutput<Y, Cpu> y{result.view(), {}, {}};
+      if (adds) y.addend = addend.input();
+      if (biased) y.bias = bias.flat_input();
+      run(y, place.context);
+      product.check(result, adds ? &addend : nullptr, biased ? &bias : nullptr);
+    }
+  }
+}
+
+template <class T>
+void check_dense() {
+  for (const Sizes& at : sizes) {
+    SCOPED_TRACE(testing::Message() << at.rows << " x " << at.out << " x " << at.in);
+    const auto x = random_matrix<T>(at.rows, at.in, 1);
+    const auto w = random_matrix<T>(at.out, at.in, 2);
+    const Product product(at.rows, at.out, at.in, x, w);
+    const auto run = [&](const auto& y, const auto& context) {
+      const GemmRun ran = few_rows_forward(x.input(), w.input(), y, context);
+      EXPECT_STREQ(ran.b, FormatTraits<T>::name);
+    };
+    check_epilogues<T>(at, product, run);
+    check_epilogues<float>(at, product, run);
+  }
+}
+
+TEST(FewRows, DenseWeightsAreTheProduct) {
+  check_dense<Bf16>();
+  check_dense<float>();
+}
+
+TEST(FewRows, HaveTheBitsOfManyRows) {
+  const Index out = 150;
+  const Index in = 300;
+  const auto x = random_matrix<Bf16>(20, in, 1);
+  const auto w = random_matrix<Bf16>(out, in, 2);
+  const auto addend = random_matrix<Bf16>(20, out, 3);
+  const auto bias = random_matrix<Bf16>(1, out, 4);
+  Matrix<Bf16> many(20, out);
+  support::Workplace place(2);
+  place.bind(std::max(matmul_workspace(20, out, in, place.context),
+                      few_rows_workspace(in, place.context)));
+  (void)matmul_forward(x.input(), w.input(),
+                       GemmOutput<Bf16, Cpu>{many.view(), addend.input(), bias.flat_input()},
+                       place.context);
+  for (const Index rows : {Index{1}, most_few_rows}) {
+    Matrix<Bf16> few(rows, out);
+    (void)few_rows_forward(
+        x.input().rows(5, rows), w.input(),
+        GemmOutput<Bf16, Cpu>{few.view(), addend.input().rows(5, rows), bias.flat_input()},
+        place.context);
+    const auto begin = many.elements.begin() + 5 * out;
+    EXPECT_EQ(bytes_of(few.elements), bytes_of(std::vector<Bf16>(begin, begin + rows * out)));
+  }
+}
+
+/// A weight of random codes, and what they stand for.
+template <class W, class Granularity>
+struct Weight {
+  Weight(Index out, Index in)
+      : codes(random_matrix<W>(out, in, 5, 30.0f)),
+        scales(1, scale_count<Granularity>(out, in), typename Granularity::Scale(0.0f)) {
+    std::mt19937 random(6);
+    std::uniform_real_distribution<float> scale(0.01f, 4.0f);
+    for (auto& one : scales.elements) one = typename Granularity::Scale(scale(random));
+  }
+  [[nodiscard]] QuantizedView<W, Granularity, Layout::row_major, Cpu> view() {
+    return {codes.elements.data(), scales.elements.data(), codes.rows, codes.columns};
+  }
+  double operator()(Index row, Index column) const {
+    return codes(row, column) *
+           scales(0, scale_index<Granularity>(row, column, codes.rows, codes.columns));
+  }
+
+  Matrix<W> codes;
+  Matrix<typename Granularity::Scale> scales;
+};
+
+template <class T, class W, class Granularity>
+void check_quantized() {
+  for (const Sizes& at : {Sizes{1, 130, 301}, Sizes{8, 17, 144}}) {
+    const auto x = random_matrix<T>(at.rows, at.in, 1);
+    Weight<W, Granularity> w(at.out, at.in);
+    const Product product(at.rows, at.out, at.in, x, w);
+    check_epilogues<T>(at, product, [&](const auto& y, const auto& context) {
+      const GemmRun ran = few_rows_forward(x.input(), w.view(), y, context);
+      EXPECT_STREQ(ran.a, FormatTraits<T>::name);
+      EXPECT_STREQ(ran.b, FormatTraits<W>::name);
+    });
+  }
+}
+
+TEST(FewRows, QuantizedWeightsAreTheProductOfWhatTheyStandFor) {
+  check_quantized<Bf16, E4M3, PerTensor>();
+  check_quantized<Bf16, E4M3, PerRow>();
+  check_quantized<Bf16, E4M3, PerBlock<128, 128>>();
+  check_quantized<float, E5M2, PerBlock<1, 32, E8M0>>();
+}
+
+TEST(FewRows, NameWhatDoesNotFit) {
+  const auto message_of = [](Index rows, Index in) {
+    const Matrix<Bf16> x(rows, 4), w(5, in);
+    Matrix<Bf16> y(rows, 5);
+    support::Workplace place(1);
+    place.bind(few_rows_workspace(4, place.context));
+    try {
+      (void)few_rows_forward(x.input(), w.input(), GemmOutput<Bf16, Cpu>{y.view(), {}, {}},
+                             place.context);
+    } catch (const ShapeError& error) {
+      return std::string(error.what());
+    }
+    return std::string("nothing");
+  };
+  EXPECT_EQ(message_of(8, 4), "nothing");
+  EXPECT_NE(message_of(9, 4).find("9 rows"), std::string::npos);
+  EXPECT_NE(message_of(1, 3).find("4 and 3"), std::string::npos);
+}
+
+}  // namespace few_rows_test
