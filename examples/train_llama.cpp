@@ -168,7 +168,7 @@ void read_data(Setup& setup, const CLI::App& app, const Options& options, const 
   if (ranks.is_first()) {
     setup.resume_from = checkpoint_to_resume(options);
     if (!goes_on_in_its_folder(setup.resume_from, options)) {
-      require_free_out(options, detail::flags_file(app).file_with("out", options.out));
+      require_free_out(options, detail::flags_file(app)->file_with("out", options.out));
     }
     require_timeline_folder(options);
     if (!options.save_hf.empty()) octavo::HuggingFaceWriter::require_free(options.save_hf);
@@ -181,10 +181,7 @@ void read_data(Setup& setup, const CLI::App& app, const Options& options, const 
 void make_session(Setup& setup, const CLI::App& app, const Options& options,
                   const Instance& instance, Ranks& ranks) {
   SessionRequest request = session_request(options);
-  if (options.threads == 0) request.threads = ranks.threads();
-  if (app.count("--gpu") == 0) request.gpu = ranks.gpu();
-  request.ranks = ranks.communicator();
-  request.rendezvous = ranks.rendezvous();
+  ranks.join(request, app.count("--gpu") != 0);
   request.options.sharding.ranks = options.ranks;
   setup.session = instance.make(request);
   if (!options.load_hf.empty() && setup.resume_from.empty()) {
@@ -300,16 +297,6 @@ int run(Setup& setup, const Options& options, const Instance& instance, Ranks& r
   return train(setup, report, options, instance, ranks);
 }
 
-/// Groups of ranks that share each layer.
-/// @throws ConfigError  if ranks do not divide into such
-int groups_of(const Ranks& ranks, const Options& options) {
-  octavo::require<octavo::ConfigError>(
-      ranks.size() % options.tensor_parallel == 0, "--tensor-parallel ", options.tensor_parallel,
-      ": so many ranks share each layer, but there are ", ranks.size(),
-      "; start a multiple, such as with mpirun -n ", options.tensor_parallel);
-  return ranks.size() / options.tensor_parallel;
-}
-
 int run(const CLI::App& app, Options& options) {
   const std::string configuration = app.config_to_str(true, false);
   const Instance* instance = nullptr;
@@ -323,8 +310,8 @@ int run(const CLI::App& app, Options& options) {
     require_consistent(app, options);
     find_preset_of_folder(app, options);
     instance = &find_instance(app, options);
-    ranks.emplace(options);
-    options.ranks = groups_of(*ranks, options);
+    ranks.emplace(options, "train_llama");
+    options.ranks = ranks->groups(options.tensor_parallel);
   } catch (const octavo::Error& error) {
     fmt::print(stderr, "train_llama: {}\n", programs::visible(error.what()));
     return bad_input;
