@@ -311,13 +311,13 @@ octavo::JsonLine evaluate_choices(Setup& setup, const Options& options, bool is_
 }
 
 void print(const std::vector<Metric>& table) {
-  std::vector<std::vector<std::string>> rows{{"task", "metric", "value", "standard error"}};
+  std::vector<std::vector<std::string>> rows{{"task", "metric", "value"}};
   for (const Metric& metric : table) {
     const bool is_count = metric.name == "tokens" || metric.name == "questions";
     rows.push_back(
         {metric.task, metric.name,
-         is_count ? fmt::format("{:.0f}", metric.value) : fmt::format("{:.6f}", metric.value),
-         metric.error.has_value() ? fmt::format("{:.6f}", *metric.error) : ""});
+         (is_count ? fmt::format("{:.0f}", metric.value) : fmt::format("{:.6f}", metric.value)) +
+             (metric.error.has_value() ? fmt::format(" ± {:.6f}", *metric.error) : "")});
   }
   trainer::detail::print_table(rows);
 }
