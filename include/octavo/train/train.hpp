@@ -3,6 +3,7 @@
 #pragma once
 
 #include <octavo/train/batch.hpp>
+#include <octavo/train/chat_batches.hpp>
 #include <octavo/train/checkpoint_load.hpp>
 #include <octavo/train/checkpoint_weights.hpp>
 #include <octavo/train/checkpoints.hpp>
