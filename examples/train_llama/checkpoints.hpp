@@ -87,12 +87,13 @@ inline std::filesystem::path checkpoint_in(const std::filesystem::path& named,
 }
 
 /// The checkpoint that the run goes on from, or "". What is no whole one is warned of.
+/// @param program  for messages
 /// @throws ConfigError  if --resume finds none
-inline std::filesystem::path checkpoint_to_resume(const Options& options) {
+inline std::filesystem::path checkpoint_to_resume(const Options& options, const char* program) {
   if (options.resume.empty()) return {};
   const bool in_run = options.resume == "latest" || options.resume == "auto";
   const std::filesystem::path named = in_run ? options.out : options.resume;
-  std::filesystem::path newest = checkpoint_in(named, "train_llama");
+  std::filesystem::path newest = checkpoint_in(named, program);
   octavo::require<octavo::ConfigError>(
       !newest.empty() || options.resume == "auto", "--resume ", options.resume, ": ",
       (named / detail::checkpoints_name).string(),

@@ -14,6 +14,20 @@
 
 namespace trainer {
 
+inline constexpr const char* data_group = "Data";
+
+/// The chats of a run that is trained on such.
+struct ChatOptions {
+  std::vector<std::string> files;
+  std::vector<std::string> validation_files;
+  std::string chat_template;
+  std::string tokenizer;  ///< empty: that of the folder of --model hf:FOLDER
+  bool text_is_nfc = false;
+  std::string too_long = "cut";
+  octavo::Index most_in_sequence = 32;
+  octavo::Index epochs = 0;  ///< 0: as many as the steps take
+};
+
 /// Every choice of a run.
 struct Options : ModelChoice {
   std::string recompute = "none";
@@ -30,6 +44,7 @@ struct Options : ModelChoice {
   std::vector<std::string> data;
   std::vector<std::string> validation_data;
   std::int32_t document_end = -1;  ///< none
+  ChatOptions chats;
   octavo::Index most_documents = 0;
   octavo::Index batch = 8;
   octavo::Index sequence_length = 128;
@@ -71,7 +86,8 @@ struct Options : ModelChoice {
 };
 
 /// Declares every flag on `app`; values go to `options`.
-inline void declare(CLI::App& app, Options& options) {
+/// @param declare_data  declares those that name the data
+inline void declare(CLI::App& app, Options& options, void (*declare_data)(CLI::App&, Options&)) {
   using namespace programs;
   const auto add = [&app](const std::string& name, auto& value, const std::string& text,
                           const std::string& group) {
@@ -115,33 +131,15 @@ inline void declare(CLI::App& app, Options& options) {
       "steps between comparisons of the weights that all ranks hold; 0: never", ranks)
       ->check(not_negative_whole());
 
-  const std::string data = "Data";
-  add("--data", options.data,
-      "text, JSON Lines or token file, folder of text, or pattern; required, may be given again; "
-      "all "
-      "or none with a weight, as in code.bin:0.3",
-      data);
-  // Without defaults, which config.toml could not tell from choices.
-  app.add_option(
-         "--validation-data", options.validation_data,
-         "files for validation, named as those of --data; then --validation-fraction is not "
-         "used")
-      ->group(data);
-  app.add_option("--document-end", options.document_end,
-                 "token that ends a document: tokens see those of their own document only; each "
-                 "sequence is one unless said")
-      ->group(data)
-      ->check(not_negative_whole());
-  add("--most-documents", options.most_documents,
-      "documents in a micro-batch, at most; with --document-end", data)
-      ->check(not_negative_whole());
+  const std::string data = data_group;
+  declare_data(app, options);
   add("--batch", options.batch, "sequences in a micro-batch of a rank", data)
       ->check(at_least_one());
   add("--seq-len", options.sequence_length, "tokens in a sequence", data)->check(at_least_one());
   add("--micro-batches", options.micro_batches, "micro-batches in a step, of each rank", data)
       ->check(at_least_one());
   add("--validation-fraction", options.validation_fraction,
-      "share of --data, at its end, that is kept for validation", data)
+      "share of the data, at its end, that is kept for validation", data)
       ->check(share_above_zero());
   add("--validation-batches", options.validation_batches, "batches in an evaluation, at most", data)
       ->check(at_least_one());
@@ -239,12 +237,6 @@ inline void declare(CLI::App& app, Options& options) {
 /// Throws if flags that each are right do not go together.
 /// @throws ConfigError  saying what to change
 inline void require_consistent(const CLI::App& app, const Options& options) {
-  octavo::require<octavo::ConfigError>(!options.data.empty(),
-                                       "--data is required: name a text file or a folder of them");
-  octavo::require<octavo::ConfigError>(
-      (options.document_end >= 0) == (options.most_documents > 0), "--document-end and ",
-      "--most-documents belong together: which token ends a document, and how many documents a "
-      "micro-batch of --batch sequences has at most; give both");
   octavo::require<octavo::ConfigError>(options.out.empty() || !options.no_out,
                                        "--out names a folder and --no-out wants none; give one");
   octavo::require<octavo::ConfigError>(

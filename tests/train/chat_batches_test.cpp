@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <set>
+#include <span>
 #include <vector>
 
 #include "support/session_stub.hpp"
@@ -26,7 +27,8 @@ class Recorder final : public support::SessionStub {
     return {};
   }
   void begin_evaluation() override { ++begun; }
-  LossSum evaluate(const Batch& batch) override {
+  using TrainingSession::evaluate;
+  LossSum evaluate(const Batch& batch, std::span<float>) override {
     EXPECT_EQ(batch.tokens.size(), 24u);
     LossSum sum;
     for (const std::int32_t target : batch.targets) {
@@ -148,10 +150,17 @@ TEST(ChatBatches, EvaluationsCountEachTargetOnceAndAreCalledEquallyOften) {
   }
   EXPECT_EQ(total.sum, whole.sum);
   EXPECT_EQ(total.tokens, whole.tokens);
-  Recorder few;
-  ChatBatches limited = batches(0, 1, 1, 2);
-  EXPECT_LT(limited.evaluate(few).tokens, whole.tokens);
-  EXPECT_EQ(few.evaluations, 2);
+  const auto limited = [](int ranks) {
+    Index tokens = 0;
+    for (int rank = 0; rank < ranks; ++rank) {
+      Recorder few;
+      tokens += batches(rank, ranks, 1, 2).evaluate(few).tokens;
+      EXPECT_EQ(few.evaluations, (2 + ranks - 1) / ranks);
+    }
+    return tokens;
+  };
+  EXPECT_LT(limited(1), whole.tokens);
+  EXPECT_EQ(limited(4), limited(1));
 }
 
 TEST(ChatBatches, GoOnAtAnyNumberOfRanks) {

@@ -99,6 +99,8 @@ class ChatBatches {
   }
   /// Sequences that the first epoch packs its chats into.
   [[nodiscard]] Index sequences() const { return stream_.sequences_of(1); }
+  /// Of a micro-batch.
+  [[nodiscard]] const BatchShape& shape() const { return options_.batch; }
   [[nodiscard]] const Chats& train() const { return chats_->train; }
   [[nodiscard]] const Chats& validation() const { return chats_->validation; }
   /// Of all chats and of what decides their order: equal on ranks that train together.
