@@ -26,13 +26,11 @@
 #include <octavo/data/byte_tokenizer.hpp>
 #include <octavo/io/token_file_writer.hpp>
 #include <octavo/train/interrupt.hpp>
-#if defined(OCTAVO_PROGRAM_HAS_PCRE2)
-#include <octavo/data/tokenizer_json.hpp>
-#endif
 
 #include <common/flags.hpp>
 #include <common/progress.hpp>
 #include <common/text.hpp>
+#include <common/tokenizer.hpp>
 #include "prepare_data/documents.hpp"
 
 namespace prepare_data {
@@ -80,18 +78,6 @@ void declare(CLI::App& app, Options& options) {
   app.add_option("--threads", options.threads, "0: all")
       ->check(programs::not_negative_whole())
       ->capture_default_str();
-}
-
-std::unique_ptr<octavo::Tokenizer> open_tokenizer(const Options& options) {
-  if (options.tokenizer == "bytes") return std::make_unique<octavo::ByteTokenizer>();
-#if defined(OCTAVO_PROGRAM_HAS_PCRE2)
-  return std::make_unique<octavo::BytePairTokenizer>(octavo::load_tokenizer(
-      options.tokenizer, options.text_is_nfc ? octavo::TextForm::nfc : octavo::TextForm::any));
-#else
-  throw octavo::ConfigError(
-      "this program was built without PCRE2, and knows --tokenizer bytes only; install "
-      "libpcre2-dev and build it anew");
-#endif
 }
 
 /// The tokens that --begin or --end puts around a document: none or one.
@@ -148,7 +134,7 @@ int run(const Options& options) {
   constexpr std::size_t batch_bytes = std::size_t{1} << 25;
   constexpr int stopped = 3;
   const octavo::Context<octavo::Cpu> context(options.threads);
-  const auto tokenizer = open_tokenizer(options);
+  const auto tokenizer = programs::open_tokenizer(options.tokenizer, options.text_is_nfc);
   const std::vector<std::int32_t> begin = mark_of(*tokenizer, options.begin);
   const std::vector<std::int32_t> end = mark_of(*tokenizer, options.end);
   std::vector<std::string> allowed;

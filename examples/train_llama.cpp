@@ -1,12 +1,13 @@
-// Trains a Llama on text, in the precision that is asked for.
+// The trainers: train_llama trains a Llama on text, finetune_llama on chats, in the precision that
+// is asked for. What they differ in is `trainer::program()`.
 //
 //   train_llama --data shakespeare.txt --precision fp8-delayed --steps 500 --out runs/delayed
 //
 // Exit codes: 0 done, 1 an error while running, 2 bad input, 3 too many non-finite steps in a row,
 // 4 the last checkpoint could not be saved, 128 + n stopped by signal n after finishing the step.
 #include <train_llama/checkpoints.hpp>
-#include <train_llama/data.hpp>
 #include <train_llama/options.hpp>
+#include <train_llama/program.hpp>
 #include <train_llama/ranks.hpp>
 #include <train_llama/report.hpp>
 #include <train_llama/run_folder.hpp>
@@ -50,36 +51,21 @@ void announce(const octavo::TrainingSession& session) {
   programs::flush_output();
 }
 
-/// Text from the trained model; a signal ends it early. None of a model whose tokens are no bytes.
-std::string sample(octavo::TrainingSession& session, const Options& options, bool is_text) {
-  if (options.sample == 0 || !is_text) return {};
-  const octavo::ByteTokenizer tokenizer;
-  const std::vector<std::int32_t> prompt = tokenizer.encode("\n");
-  return tokenizer.decode(octavo::generate(session, prompt, options.sequence_length,
-                                           {.tokens = options.sample,
-                                            .temperature = options.temperature,
-                                            .seed = options.seed,
-                                            .vocabulary = octavo::ByteTokenizer::vocabulary,
-                                            .stop = [&] {
-                                              return session.largest_over_ranks(
-                                                         octavo::InterruptGuard::received()) != 0;
-                                            }}));
-}
-
 /// Says that the rate is still rising when the run ends.
 void warn_of_warmup(const Options& options) {
   if (options.warmup <= options.steps) return;
-  fmt::print(stderr,
-             "train_llama: warning: --warmup {} is beyond --steps {}: the learning rate never "
-             "reaches {:g}\n",
-             options.warmup, options.steps, options.learning_rate);
+  fmt::print(
+      stderr,
+      "{}: warning: --warmup {} is beyond --steps {}: the learning rate never reaches {:g}\n",
+      program().name, options.warmup, options.steps, options.learning_rate);
 }
 
 /// What a signal is answered with; on a terminal below the progress line.
 const char* acknowledgement() {
-  constexpr const char* text =
-      "\ntrain_llama: stopping after this step; another signal, a second later, ends it at once\n";
-  return ::isatty(STDERR_FILENO) != 0 ? text : text + 1;
+  static const std::string text = octavo::message(
+      ::isatty(STDERR_FILENO) != 0 ? "\n" : "", program().name,
+      ": stopping after this step; another signal, a second later, ends it at once\n");
+  return text.c_str();
 }
 
 /// What to look at and to change, in one line.
@@ -103,8 +89,7 @@ std::string why_it_gave_up(const octavo::RunSummary& summary, const Report& repo
 
 /// Everything that a run is made of, before it writes its first file.
 struct Setup {
-  octavo::Data data;
-  std::unique_ptr<octavo::TokenBatches> batches;
+  std::unique_ptr<RunData> data;
   std::shared_ptr<octavo::TrainingSession> session;
   std::filesystem::path folder;
   std::filesystem::path resume_from;  ///< empty: the run begins
@@ -134,18 +119,19 @@ int train(Setup& setup, Report& report, const Options& options, const Instance& 
           const Ranks& ranks) {
   octavo::TrainingSession& session = *setup.session;
   const octavo::InterruptGuard interrupt(ranks.is_first() ? acknowledgement() : "");
-  const octavo::RunSummary summary = octavo::train(session, *setup.batches,
+  const octavo::RunSummary summary = octavo::train(session, *setup.data,
                                                    {.schedule = schedule(options),
                                                     .evaluate_every = options.evaluate_every,
                                                     .operands_every = options.operands_every,
                                                     .max_skipped = options.max_skipped},
                                                    report, *setup.tally, setup.checkpoints.get());
   if (!summary.gave_up) save_weights(session, options, instance, ranks);
-  report.end(summary, summary.gave_up ? "" : sample(session, options, setup.data.is_text),
+  report.end(summary,
+             summary.gave_up || options.sample == 0 ? "" : setup.data->sample(session, options),
              session.allocated_bytes(), session.allocated_host_bytes());
   if (summary.gave_up) {
     if (ranks.is_first()) {
-      fmt::print(stderr, "train_llama: {}\n", why_it_gave_up(summary, report, options));
+      fmt::print(stderr, "{}: {}\n", program().name, why_it_gave_up(summary, report, options));
     }
     return too_many_skipped;
   }
@@ -162,29 +148,25 @@ bool goes_on_in_its_folder(const std::filesystem::path& resume_from, const Optio
 }
 
 /// The data and its batches. Each rank makes them for itself.
-void read_data(Setup& setup, const CLI::App& app, const Options& options, const Instance& instance,
+void read_data(Setup& setup, const CLI::App& app, Options& options, const Instance& instance,
                const Ranks& ranks) {
   // Text and session may take minutes.
   if (ranks.is_first()) {
-    setup.resume_from = checkpoint_to_resume(options);
+    setup.resume_from = checkpoint_to_resume(options, program().name);
     if (!goes_on_in_its_folder(setup.resume_from, options)) {
-      require_free_out(options, detail::flags_file(app).file_with("out", options.out));
+      require_free_out(options, detail::flags_file(app)->file_with("out", options.out));
     }
     require_timeline_folder(options);
     if (!options.save_hf.empty()) octavo::HuggingFaceWriter::require_free(options.save_hf);
   }
-  setup.data = load_data(options, instance.shape.vocabulary);
-  setup.batches = std::make_unique<octavo::TokenBatches>(make_batches(setup.data, options, ranks));
+  setup.data = program().read(options, instance, ranks);
 }
 
 /// The session, which ranks make together.
 void make_session(Setup& setup, const CLI::App& app, const Options& options,
                   const Instance& instance, Ranks& ranks) {
   SessionRequest request = session_request(options);
-  if (options.threads == 0) request.threads = ranks.threads();
-  if (app.count("--gpu") == 0) request.gpu = ranks.gpu();
-  request.ranks = ranks.communicator();
-  request.rendezvous = ranks.rendezvous();
+  ranks.join(request, app.count("--gpu") != 0);
   request.options.sharding.ranks = options.ranks;
   setup.session = instance.make(request);
   if (!options.load_hf.empty() && setup.resume_from.empty()) {
@@ -211,7 +193,7 @@ void make_checkpoints(Setup& setup, const Options& options, const Ranks& ranks) 
     setup.lock = std::make_unique<octavo::FolderLock>(folder);
   }
   if (setup.resume_from.empty()) return;
-  setup.resumed = octavo::resume(setup.resume_from, *setup.session, *setup.batches, *setup.tally,
+  setup.resumed = octavo::resume(setup.resume_from, *setup.session, *setup.data, *setup.tally,
                                  setup.checkpoints.get());
 }
 
@@ -223,7 +205,7 @@ std::string wrong_in(const Setup& setup, const Part& part) {
   } catch (const std::bad_alloc&) {
     return fmt::format(
         "this machine has not the memory for {}",
-        setup.batches == nullptr
+        setup.data == nullptr
             ? "the text and its batches; give less text, or a smaller --batch, --micro-batches or "
               "--seq-len"
             : "the session; see plan_memory for what it takes");
@@ -257,8 +239,8 @@ void require_same(Ranks& ranks, const std::string& configuration, const Setup& s
               {"model", setup.session->manifest().text()},
               {"optimizer", setup.session->optimizer()},
               {"weights", weights},
-              {"data", octavo::message(setup.batches->training_tokens(), " tokens, hash ",
-                                       setup.batches->hash())}});
+              {"data", octavo::message(setup.data->training_tokens(), " tokens, hash ",
+                                       setup.data->hash())}});
 }
 
 /// Prints what the run is, and trains.
@@ -288,26 +270,16 @@ int run(Setup& setup, const Options& options, const Instance& instance, Ranks& r
   fmt::print("run | {}\n", setup.folder.empty()
                                ? "writes no files (--no-out)"
                                : "kept in " + programs::visible(setup.folder.string()));
-  print_data(setup.data, *setup.batches);
+  setup.data->print();
   if (ranks.is_first()) warn_of_warmup(options);
   announce(session);
-  report.begin(session, instance, setup.data, *setup.batches);
+  report.begin(session, instance, *setup.data);
   if (!options.gemm_plans.empty() && ranks.is_first()) {
     octavo::store_gemm_plans(options.gemm_plans, session.gemm_plans());
   }
   if (!setup.resume_from.empty()) report.resumed(setup.resume_from, setup.resumed);
   timeline.begin(setup.tally->steps());
   return train(setup, report, options, instance, ranks);
-}
-
-/// Groups of ranks that share each layer.
-/// @throws ConfigError  if ranks do not divide into such
-int groups_of(const Ranks& ranks, const Options& options) {
-  octavo::require<octavo::ConfigError>(
-      ranks.size() % options.tensor_parallel == 0, "--tensor-parallel ", options.tensor_parallel,
-      ": so many ranks share each layer, but there are ", ranks.size(),
-      "; start a multiple, such as with mpirun -n ", options.tensor_parallel);
-  return ranks.size() / options.tensor_parallel;
 }
 
 int run(const CLI::App& app, Options& options) {
@@ -321,12 +293,13 @@ int run(const CLI::App& app, Options& options) {
     }
     complete_resume(options);
     require_consistent(app, options);
+    program().require_data(options);
     find_preset_of_folder(app, options);
     instance = &find_instance(app, options);
-    ranks.emplace(options);
-    options.ranks = groups_of(*ranks, options);
+    ranks.emplace(options, program().name);
+    options.ranks = ranks->groups(options.tensor_parallel);
   } catch (const octavo::Error& error) {
-    fmt::print(stderr, "train_llama: {}\n", programs::visible(error.what()));
+    fmt::print(stderr, "{}: {}\n", program().name, programs::visible(error.what()));
     return bad_input;
   }
   try {
@@ -355,7 +328,7 @@ int run(const CLI::App& app, Options& options) {
     if (!ranks->is_first() && std::freopen("/dev/null", "w", stdout) == nullptr) return failure;
     return run(setup, options, *instance, *ranks, configuration);
   } catch (const std::exception& error) {
-    ranks->abort("train_llama: " + programs::text_of(error));
+    ranks->abort(octavo::message(program().name, ": ", programs::text_of(error)));
     throw;
   }
 }
@@ -364,15 +337,16 @@ int run(const CLI::App& app, Options& options) {
 }  // namespace trainer
 
 int main(int argc, char** argv) {
-  CLI::App app("Trains a Llama on text, in the precision that is asked for.", "train_llama");
+  const trainer::Program& program = trainer::program();
+  CLI::App app(program.description, program.name);
   trainer::Options options;
-  trainer::declare(app, options);
+  trainer::declare(app, options, program.declare_data);
   if (const auto code = programs::parse(app, argc, argv)) return *code;
   try {
     return trainer::run(app, options);
   } catch (const std::exception& error) {
     // A terminal shows the progress line there.
-    fmt::print(stderr, "{}train_llama: {}\n", ::isatty(STDERR_FILENO) != 0 ? "\n" : "",
+    fmt::print(stderr, "{}{}: {}\n", ::isatty(STDERR_FILENO) != 0 ? "\n" : "", program.name,
                programs::text_of(error));
     return trainer::failure;
   }

@@ -73,22 +73,30 @@ inline void complete_resume(Options& options) {
       (detail::is_checkpoint(trimmed) ? trimmed.parent_path().parent_path() : trimmed).string();
 }
 
-/// The checkpoint that the run goes on from, or "". What is no whole one is warned of.
-/// @throws ConfigError  if --resume finds none
-inline std::filesystem::path checkpoint_to_resume(const Options& options) {
-  if (options.resume.empty()) return {};
-  const bool in_run = options.resume == "latest" || options.resume == "auto";
-  std::filesystem::path named = in_run ? options.out : options.resume;
+/// The checkpoint that a path names: it, or the newest whole one of a run's folder, or "". What is
+/// no whole one is warned of.
+/// @param program  for messages
+inline std::filesystem::path checkpoint_in(const std::filesystem::path& named,
+                                           const char* program) {
   if (detail::is_checkpoint(named)) return named;
-  const std::filesystem::path folder = named / detail::checkpoints_name;
-  std::filesystem::path newest =
-      octavo::newest_checkpoint(folder, [](const octavo::ListedCheckpoint& skipped) {
-        fmt::print(stderr, "train_llama: warning: {} is no whole checkpoint, and is skipped: {}\n",
+  return octavo::newest_checkpoint(
+      named / detail::checkpoints_name, [program](const octavo::ListedCheckpoint& skipped) {
+        fmt::print(stderr, "{}: warning: {} is no whole checkpoint, and is skipped: {}\n", program,
                    programs::visible(skipped.path.string()), programs::visible(skipped.problem));
       });
+}
+
+/// The checkpoint that the run goes on from, or "". What is no whole one is warned of.
+/// @param program  for messages
+/// @throws ConfigError  if --resume finds none
+inline std::filesystem::path checkpoint_to_resume(const Options& options, const char* program) {
+  if (options.resume.empty()) return {};
+  const bool in_run = options.resume == "latest" || options.resume == "auto";
+  const std::filesystem::path named = in_run ? options.out : options.resume;
+  std::filesystem::path newest = checkpoint_in(named, program);
   octavo::require<octavo::ConfigError>(
       !newest.empty() || options.resume == "auto", "--resume ", options.resume, ": ",
-      folder.string(),
+      (named / detail::checkpoints_name).string(),
       " has no whole checkpoint; give --resume auto to begin then, or another folder");
   return newest;
 }

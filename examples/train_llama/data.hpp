@@ -1,10 +1,9 @@
-// The data of a run: what is read of it, and its batches.
+// Text and token files as the data of a run: their flags, what is read, and its batches.
 #pragma once
 
 #include <common/text.hpp>
 #include <octavo/octavo.hpp>
-#include <train_llama/options.hpp>
-#include <train_llama/ranks.hpp>
+#include <train_llama/program.hpp>
 
 #include <fmt/format.h>
 
@@ -12,9 +11,45 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace trainer {
+
+/// Declares the flags that name text.
+inline void declare_text(CLI::App& app, Options& options) {
+  app.add_option("--data", options.data,
+                 "text, JSON Lines or token file, folder of text, or pattern; required, may be "
+                 "given again; all or none with a weight, as in code.bin:0.3")
+      ->group(data_group)
+      ->capture_default_str();
+  // Without defaults, which config.toml could not tell from choices.
+  app.add_option(
+         "--validation-data", options.validation_data,
+         "files for validation, named as those of --data; then --validation-fraction is not "
+         "used")
+      ->group(data_group);
+  app.add_option("--document-end", options.document_end,
+                 "token that ends a document: tokens see those of their own document only; each "
+                 "sequence is one unless said")
+      ->group(data_group)
+      ->check(programs::not_negative_whole());
+  app.add_option("--most-documents", options.most_documents,
+                 "documents in a micro-batch, at most; with --document-end")
+      ->group(data_group)
+      ->capture_default_str()
+      ->check(programs::not_negative_whole());
+}
+
+/// @throws ConfigError  saying what to change of these flags
+inline void require_text(const Options& options) {
+  octavo::require<octavo::ConfigError>(!options.data.empty(),
+                                       "--data is required: name a text file or a folder of them");
+  octavo::require<octavo::ConfigError>(
+      (options.document_end >= 0) == (options.most_documents > 0), "--document-end and ",
+      "--most-documents belong together: which token ends a document, and how many documents a "
+      "micro-batch of --batch sequences has at most; give both");
+}
 
 /// Whether so many tokens of --data are enough for the steps, and for validation where nothing else
 /// is named for it.
@@ -110,18 +145,53 @@ inline void print_files(const char* what, const char* one, const char* many,
   if (files.size() > named) fmt::print("text |   and {} more\n", files.size() - named);
 }
 
-/// Prints what the run is going to read.
-inline void print_data(const octavo::Data& data, const octavo::TokenBatches& batches) {
-  print_files("read", "file", "files", data.read);
-  if (!data.skipped.empty()) print_files("SKIPPED", "entry", "entries", data.skipped);
-  if (data.train.size() > 1) {
-    for (const octavo::TokenShare& share : data.train) {
-      fmt::print("text |   share of weight {:g} | {} tokens of {}\n", share.weight,
-                 share.tokens.size(), programs::visible(share.name));
-    }
+/// A run's text, and its batches.
+class TextData final : public RunDataOf<octavo::TokenBatches> {
+ public:
+  TextData(octavo::Data data, const Options& options, const Ranks& ranks)
+      : RunDataOf(make_batches(data, options, ranks)), data_(std::move(data)) {}
+
+  [[nodiscard]] std::size_t training_tokens() const override { return batches_.training_tokens(); }
+  [[nodiscard]] std::size_t validation_tokens() const override {
+    return batches_.validation_tokens();
   }
-  fmt::print("text | {} tokens to train on, {} for validation\n", batches.training_tokens(),
-             batches.validation_tokens());
-}
+
+  void print() const override {
+    print_files("read", "file", "files", data_.read);
+    if (!data_.skipped.empty()) print_files("SKIPPED", "entry", "entries", data_.skipped);
+    if (data_.train.size() > 1) {
+      for (const octavo::TokenShare& share : data_.train) {
+        fmt::print("text |   share of weight {:g} | {} tokens of {}\n", share.weight,
+                   share.tokens.size(), programs::visible(share.name));
+      }
+    }
+    fmt::print("text | {} tokens to train on, {} for validation\n", training_tokens(),
+               validation_tokens());
+  }
+
+  void describe(octavo::JsonLine& line) const override {
+    line.add("files", data_.read.size()).add("skipped_files", data_.skipped.size());
+  }
+
+  /// None of a model whose tokens are no bytes.
+  [[nodiscard]] std::string sample(octavo::TrainingSession& session,
+                                   const Options& options) const override {
+    if (!data_.is_text) return {};
+    const octavo::ByteTokenizer tokenizer;
+    const std::vector<std::int32_t> prompt = tokenizer.encode("\n");
+    return tokenizer.decode(octavo::generate(session, prompt, options.sequence_length,
+                                             {.tokens = options.sample,
+                                              .temperature = options.temperature,
+                                              .seed = options.seed,
+                                              .vocabulary = octavo::ByteTokenizer::vocabulary,
+                                              .stop = [&] {
+                                                return session.largest_over_ranks(
+                                                           octavo::InterruptGuard::received()) != 0;
+                                              }}));
+  }
+
+ private:
+  octavo::Data data_;
+};
 
 }  // namespace trainer

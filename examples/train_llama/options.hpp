@@ -3,45 +3,48 @@
 
 #include <CLI/CLI.hpp>
 #include <common/flags_file.hpp>
-#include <common/presets.hpp>
 #include <octavo/octavo.hpp>
-#include <train_llama/registry.hpp>
+#include <train_llama/model_choice.hpp>
 
+#include <algorithm>
 #include <cstdint>
-#include <filesystem>
-#include <limits>
 #include <memory>
 #include <string>
-#include <tuple>
 #include <vector>
 
 namespace trainer {
 
+inline constexpr const char* data_group = "Data";
+
+/// The chats of a run that is trained on such.
+struct ChatOptions {
+  std::vector<std::string> files;
+  std::vector<std::string> validation_files;
+  std::string chat_template;
+  std::string tokenizer;  ///< empty: that of the folder of --model hf:FOLDER
+  bool text_is_nfc = false;
+  std::string too_long = "cut";
+  octavo::Index most_in_sequence = 32;
+  octavo::Index epochs = 0;  ///< 0: as many as the steps take
+};
+
 /// Every choice of a run.
-struct Options {
-  std::string model = "llama_tiny";
-  std::string
-      load_hf;  ///< the folder of --model hf:FOLDER, once `model` is the preset of its shape
-  std::string precision = "fp8-delayed";
-  std::string device = "cpu";
+struct Options : ModelChoice {
   std::string recompute = "none";
   std::string weight_copies = "kept";
-  int threads = 0;
-  int gpu = 0;
   bool deterministic = false;
   std::string gemm_plans;
   octavo::Index head_chunk = 0;
 
   int ranks = 1;  ///< that a launcher started; groups of them where they share layers
-  int tensor_parallel = 1;
   int zero = 1;
   std::string gather = "stored";
-  int comm_timeout = 600;
   octavo::Index check_replicas = 0;
 
   std::vector<std::string> data;
   std::vector<std::string> validation_data;
   std::int32_t document_end = -1;  ///< none
+  ChatOptions chats;
   octavo::Index most_documents = 0;
   octavo::Index batch = 8;
   octavo::Index sequence_length = 128;
@@ -82,35 +85,16 @@ struct Options {
   bool list_checkpoints = false;
 };
 
-namespace detail {
-
-/// The distinct values of a field of all instances.
-inline std::vector<std::string> compiled(std::string Instance::*field) {
-  std::vector<std::string> values;
-  for (const Instance& instance : instances()) {
-    if (std::find(values.begin(), values.end(), instance.*field) == values.end()) {
-      values.push_back(instance.*field);
-    }
-  }
-  return values;
-}
-
-}  // namespace detail
-
 /// Declares every flag on `app`; values go to `options`.
-inline void declare(CLI::App& app, Options& options) {
+/// @param declare_data  declares those that name the data
+inline void declare(CLI::App& app, Options& options, void (*declare_data)(CLI::App&, Options&)) {
   using namespace programs;
   const auto add = [&app](const std::string& name, auto& value, const std::string& text,
                           const std::string& group) {
     return app.add_option(name, value, text)->group(group)->capture_default_str();
   };
-  const std::string model = "Model";
-  add("--model", options.model,
-      "preset: " + joined(detail::compiled(&Instance::model)) +
-          "; or hf:FOLDER: the one of that Hugging Face model's shape, and its weights",
-      model);
-  add("--precision", options.precision, joined(detail::compiled(&Instance::precision)), model);
-  add("--device", options.device, joined(detail::compiled(&Instance::device)), model);
+  declare_model(app, options);
+  const std::string model = model_group;
   add("--recompute", options.recompute, "what the backward makes again: " + joined(recompute_names),
       model)
       ->check(one_of(recompute_names));
@@ -119,26 +103,21 @@ inline void declare(CLI::App& app, Options& options) {
           " for each GEMM, which saves 2 bytes a parameter",
       model)
       ->check(one_of(weight_copies_names));
-  // Without a default, which would stand in every run's config.toml and not fit the other device.
-  const auto add_for = [&](const std::string& name, auto& value, const std::string& text) {
-    return app.add_option(name, value, text)->group(model);
-  };
-  add_for("--threads", options.threads, "threads of the cpu device; all unless said")
-      ->check(not_negative_whole());
-  add_for("--gpu", options.gpu,
-          "number of the GPU of the cuda device; that of the rank on its host unless said")
-      ->check(not_negative_whole());
   app.add_flag("--deterministic", options.deterministic,
                "the cuda device gives the same bits in every run that gets the same --gemm-plans, "
                "at some cost of speed; the cpu device always does")
       ->group(model);
-  add_for("--gemm-plans", options.gemm_plans,
-          "file of GEMM algorithms of the cuda device: those in it are taken, and those that it "
-          "lacks are chosen in a rehearsal and added; by heuristics unless said");
+  // Without a default, which would stand in every run's config.toml and not fit the other device.
+  app.add_option(
+         "--gemm-plans", options.gemm_plans,
+         "file of GEMM algorithms of the cuda device: those in it are taken, and those that it "
+         "lacks are chosen in a rehearsal and added; by heuristics unless said")
+      ->group(model);
   add("--head-chunk", options.head_chunk, "tokens whose logits exist at once; 0: chosen", model)
       ->check(not_negative_whole());
 
-  const std::string ranks = "Ranks (mpirun and other launchers start them)";
+  const std::string ranks = ranks_group;
+  declare_ranks(app, options);
   add("--zero", options.zero,
       "what each rank has a part of: 1 the optimizer's state, 2 and gradients, 3 and weights",
       ranks)
@@ -148,43 +127,19 @@ inline void declare(CLI::App& app, Options& options) {
       "FP8 by one scale are cast before, to the same bits",
       ranks)
       ->check(CLI::IsMember({"stored", "fp8"}));
-  add("--tensor-parallel", options.tensor_parallel,
-      "ranks that share each layer, neighbours; --zero is then among their groups", ranks)
-      ->check(at_least_one());
-  add("--comm-timeout", options.comm_timeout,
-      "seconds that ranks wait for each other before the run ends with an error", ranks)
-      ->check(at_least_one());
   add("--check-replicas", options.check_replicas,
       "steps between comparisons of the weights that all ranks hold; 0: never", ranks)
       ->check(not_negative_whole());
 
-  const std::string data = "Data";
-  add("--data", options.data,
-      "text, JSON Lines or token file, folder of text, or pattern; required, may be given again; "
-      "all "
-      "or none with a weight, as in code.bin:0.3",
-      data);
-  // Without defaults, which config.toml could not tell from choices.
-  app.add_option(
-         "--validation-data", options.validation_data,
-         "files for validation, named as those of --data; then --validation-fraction is not "
-         "used")
-      ->group(data);
-  app.add_option("--document-end", options.document_end,
-                 "token that ends a document: tokens see those of their own document only; each "
-                 "sequence is one unless said")
-      ->group(data)
-      ->check(not_negative_whole());
-  add("--most-documents", options.most_documents,
-      "documents in a micro-batch, at most; with --document-end", data)
-      ->check(not_negative_whole());
+  const std::string data = data_group;
+  declare_data(app, options);
   add("--batch", options.batch, "sequences in a micro-batch of a rank", data)
       ->check(at_least_one());
   add("--seq-len", options.sequence_length, "tokens in a sequence", data)->check(at_least_one());
   add("--micro-batches", options.micro_batches, "micro-batches in a step, of each rank", data)
       ->check(at_least_one());
   add("--validation-fraction", options.validation_fraction,
-      "share of --data, at its end, that is kept for validation", data)
+      "share of the data, at its end, that is kept for validation", data)
       ->check(share_above_zero());
   add("--validation-batches", options.validation_batches, "batches in an evaluation, at most", data)
       ->check(at_least_one());
@@ -279,76 +234,9 @@ inline void declare(CLI::App& app, Options& options) {
   app.config_formatter(std::make_shared<FlagsFile>(app));
 }
 
-namespace detail {
-
-/// The file that --config names.
-inline const programs::FlagsFile& flags_file(const CLI::App& app) {
-  return dynamic_cast<const programs::FlagsFile&>(*app.get_config_formatter());
-}
-
-/// Where a flag was given its value: "c.toml:3: ", or "" for the command line.
-inline std::string place_of(const CLI::App& app, const std::string& flag) {
-  const CLI::Option* option = app.get_option(flag);
-  if (option->count() == 0) return "";
-  return flags_file(app).place_of(option->get_single_name(), option->results().back());
-}
-
-/// The words of `all` that one of the flags can have, whether they were compiled in or not.
-struct Choice {
-  const char* flag;
-  std::string Instance::*field;
-  const std::string& value;
-  std::vector<std::string> all;
-};
-
-/// How to build the trainer with what it lacks.
-inline std::string build_again(const std::string& device, const std::string& options) {
-  const std::string folder = device == "cuda" ? "build/quickstart-cuda" : "build/quickstart";
-  return "build again: cmake BUILD_FOLDER " + options +
-         " && cmake --build BUILD_FOLDER (quickstart's is " + folder + ")";
-}
-
-/// "-DNAME=value", with CUDA in the option's name for the `cuda` device.
-inline std::string build_option(const std::string& device, const std::string& flag,
-                                const std::string& value) {
-  if (flag == "--device") return "-DOCTAVO_CUDA=ON";
-  return std::string(device == "cuda" ? "-DOCTAVO_CUDA_" : "-DOCTAVO_") +
-         (flag == "--model" ? "PRESETS=" : "PRECISIONS=") + value;
-}
-
-/// @throws ConfigError  if no instance has the choice
-inline void require_compiled(const CLI::App& app, const Choice& choice, const std::string& device) {
-  const std::vector<std::string> here = compiled(choice.field);
-  const auto among = [](const std::vector<std::string>& names, const std::string& name) {
-    return std::find(names.begin(), names.end(), name) != names.end();
-  };
-  if (among(here, choice.value)) return;
-  const std::string flag = choice.flag;
-  const bool exists = among(choice.all, choice.value);
-  const std::string meant = exists ? choice.value : programs::nearest(choice.value, choice.all);
-  const std::string place = place_of(app, flag);
-  std::string text = place.empty() ? flag + ": " : place + programs::without_dashes(flag) + ": ";
-  if (!exists) text += programs::none_of(choice.value, here, choice.all);
-  if (exists || (!meant.empty() && !among(here, meant))) {
-    const std::string& wanted = flag == "--device" ? meant : device;
-    text += octavo::message(exists ? "" : " ", "'", meant,
-                            "' is not compiled in, only: ", programs::joined(here), "; ",
-                            build_again(wanted, build_option(wanted, flag, meant)));
-  }
-  throw octavo::ConfigError(text);
-}
-
-}  // namespace detail
-
 /// Throws if flags that each are right do not go together.
 /// @throws ConfigError  saying what to change
 inline void require_consistent(const CLI::App& app, const Options& options) {
-  octavo::require<octavo::ConfigError>(!options.data.empty(),
-                                       "--data is required: name a text file or a folder of them");
-  octavo::require<octavo::ConfigError>(
-      (options.document_end >= 0) == (options.most_documents > 0), "--document-end and ",
-      "--most-documents belong together: which token ends a document, and how many documents a "
-      "micro-batch of --batch sequences has at most; give both");
   octavo::require<octavo::ConfigError>(options.out.empty() || !options.no_out,
                                        "--out names a folder and --no-out wants none; give one");
   octavo::require<octavo::ConfigError>(
@@ -361,84 +249,9 @@ inline void require_consistent(const CLI::App& app, const Options& options) {
       "--save-hf with --gather fp8 and --zero 3: the weights are nowhere whole; gather them "
       "stored, "
       "or train with --zero 1 or 2");
-  // Of a device that there is not no flag can be wrong.
-  const std::vector<std::string> devices{octavo::Cpu::name, octavo::Cuda::name};
-  if (std::find(devices.begin(), devices.end(), options.device) == devices.end()) {
-    detail::require_compiled(app, {"--device", &Instance::device, options.device, devices},
-                             options.device);
-  }
-  const auto place_of = [&](const char* flag) { return detail::place_of(app, flag); };
-  programs::require_device(app, options.device, octavo::Cpu::name, {"--threads"}, place_of);
-  programs::require_device(app, options.device, octavo::Cuda::name, {"--gpu", "--gemm-plans"},
-                           place_of);
-}
-
-/// Where the weights come from, if --model names a Hugging Face folder: finds the preset of its
-/// shape, which `options.model` becomes.
-/// @throws ConfigError, IoError  if its config.json cannot be read, or no preset has its shape
-inline void find_preset_of_folder(const CLI::App& app, Options& options) {
-  constexpr std::string_view prefix = "hf:";
-  if (!options.model.starts_with(prefix)) return;
-  options.load_hf = options.model.substr(prefix.size());
-  const octavo::ModelDescription shape =
-      octavo::read_hugging_face_config(std::filesystem::path(options.load_hf) / "config.json");
-  const auto fits = [&](const octavo::ModelDescription& other) {
-    return octavo::differences(shape, other).empty();
-  };
-  for (const Instance& instance : instances()) {
-    if (!fits(instance.shape)) continue;
-    options.model = instance.model;
-    return;
-  }
-  const bool on_gpu = options.device == octavo::Cuda::name;
-  std::string build = "-DOCTAVO_MODELS=my_model:" +
-                      std::filesystem::absolute(options.load_hf).lexically_normal().string();
-  for (const programs::NamedShape& preset : programs::presets()) {
-    if (fits(preset.shape)) build = detail::build_option(options.device, "--model", preset.name);
-  }
-  throw octavo::ConfigError(octavo::message(detail::place_of(app, "--model"), "--model ", prefix,
-                                            options.load_hf,
-                                            ": no preset that is compiled in has its shape; ",
-                                            detail::build_again(on_gpu ? "cuda" : "cpu", build)));
-}
-
-/// The instance that the options name.
-/// @throws ConfigError  saying what was compiled in, and how the rest can be
-inline const Instance& find_instance(const CLI::App& app, const Options& options) {
-  std::vector<std::string> precisions;
-  std::apply([&](auto... named) { (precisions.emplace_back(named.name), ...); },
-             octavo::named_precisions);
-  detail::require_compiled(app, {"--device", &Instance::device, options.device, {"cpu", "cuda"}},
-                           options.device);
-  detail::require_compiled(
-      app, {"--model", &Instance::model, options.model, programs::preset_names()}, options.device);
-  detail::require_compiled(
-      app, {"--precision", &Instance::precision, options.precision, precisions}, options.device);
-  bool is_compiled = false;
-  for (const Instance& instance : instances()) {
-    if (instance.model == options.model && instance.precision == options.precision &&
-        instance.device == options.device) {
-      is_compiled = true;
-      if (instance.tensor_parallel == options.tensor_parallel) return instance;
-    }
-  }
-  octavo::require<octavo::ConfigError>(
-      !is_compiled, "model ", options.model, " in ", options.precision, " on ", options.device,
-      " is not compiled in for --tensor-parallel ", options.tensor_parallel, "; ",
-      detail::build_again(options.device,
-                          octavo::message("-DOCTAVO_TENSOR_PARALLEL=", options.model, ":",
-                                          options.precision, ":", options.tensor_parallel)));
-  octavo::require<octavo::ConfigError>(
-      options.device != "cuda" || options.precision != "mxfp8",
-      "no GPU that Octavo serves multiplies the blocks of mxfp8; choose --precision fp8-blockwise, "
-      "or --device cpu");
-  throw octavo::ConfigError(octavo::message(
-      "model ", options.model, " in ", options.precision, " on ", options.device,
-      " is not compiled in; ",
-      detail::build_again(
-          options.device,
-          detail::build_option(options.device, "--model", options.model) + " " +
-              detail::build_option(options.device, "--precision", options.precision))));
+  require_device_flags(app, options);
+  programs::require_device(app, options.device, octavo::Cuda::name, {"--gemm-plans"},
+                           [&](const char* flag) { return detail::place_of(app, flag); });
 }
 
 /// What the session is made from.

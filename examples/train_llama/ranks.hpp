@@ -3,7 +3,7 @@
 
 #include <octavo/comm/rendezvous.hpp>
 #include <octavo/octavo.hpp>
-#include <train_llama/options.hpp>
+#include <train_llama/model_choice.hpp>
 #if defined(OCTAVO_PROGRAM_HAS_MPI)
 #include <octavo/comm/mpi_comm.hpp>
 #endif
@@ -20,6 +20,7 @@
 #include <span>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include <sched.h>
@@ -29,16 +30,18 @@ namespace trainer {
 /// What this process knows of the others. Where there are some, a rank that gives up ends all.
 class Ranks {
  public:
-  /// @throws ConfigError  if what the launcher says contradicts itself, or the trainer was built
+  /// @param program  for messages
+  /// @throws ConfigError  if what the launcher says contradicts itself, or the program was built
   ///                      without what its device needs for several ranks
   /// @throws CommError    if the others cannot be reached
-  explicit Ranks(const Options& options) : launch_(octavo::read_launch()) {
+  Ranks(const ModelChoice& options, std::string program)
+      : program_(std::move(program)), launch_(octavo::read_launch()) {
     if (launch_.size == 1) return;
     const auto time_out = std::chrono::seconds(options.comm_timeout);
     const bool on_gpus = options.device == octavo::Cuda::name;
     const auto lacks = [&](const char* library, const char* option) {
       return octavo::message(octavo::name_of(launch_.launcher), " started ", launch_.size,
-                             " ranks, but this trainer was built without ", library,
+                             " ranks, but ", program_, " was built without ", library,
                              ", through which those of --device ", options.device,
                              " exchange; build again with -D", option, "=ON");
     };
@@ -109,9 +112,28 @@ class Ranks {
     return std::ranges::find(all, std::byte{0}) == all.end();
   }
 
-  /// "train_llama: ", with the rank where there are several.
+  /// The program's name and ": ", with the rank where there are several.
   [[nodiscard]] std::string name() const {
-    return size() == 1 ? "train_llama: " : fmt::format("train_llama: rank {}: ", rank());
+    return size() == 1 ? program_ + ": " : fmt::format("{}: rank {}: ", program_, rank());
+  }
+
+  /// Groups of ranks that share each layer.
+  /// @throws ConfigError  if ranks do not divide into such
+  [[nodiscard]] int groups(int tensor_parallel) const {
+    octavo::require<octavo::ConfigError>(
+        size() % tensor_parallel == 0, "--tensor-parallel ", tensor_parallel,
+        ": so many ranks share each layer, but there are ", size(),
+        "; start a multiple, such as with mpirun -n ", tensor_parallel);
+    return size() / tensor_parallel;
+  }
+
+  /// Has a session be one of these ranks.
+  /// @param gpu_is_chosen  by --gpu
+  void join(SessionRequest& request, bool gpu_is_chosen) {
+    if (request.threads == 0) request.threads = threads();
+    if (!gpu_is_chosen) request.gpu = gpu();
+    request.ranks = communicator();
+    request.rendezvous = rendezvous();
   }
 
   /// Ends the others with an error, and this rank too where MPI started it.
@@ -123,6 +145,7 @@ class Ranks {
   }
 
  private:
+  std::string program_;
   octavo::Launch launch_;
 #if defined(OCTAVO_PROGRAM_HAS_MPI)
   std::optional<octavo::Mpi> mpi_;

@@ -42,6 +42,7 @@ struct Instance {
   std::shared_ptr<octavo::TrainingSession> (*make)(const SessionRequest&);
   int tensor_parallel = 1;
   octavo::ModelDescription shape{};
+  std::string recipe{};  ///< the precision's name, as checkpoints have it
 };
 
 /// All instances in order; each translation unit of an instance adds its own.

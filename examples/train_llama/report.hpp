@@ -4,7 +4,7 @@
 #include <common/progress.hpp>
 #include <common/text.hpp>
 #include <octavo/octavo.hpp>
-#include <train_llama/options.hpp>
+#include <train_llama/program.hpp>
 #include <train_llama/timeline.hpp>
 
 #include <fmt/format.h>
@@ -47,29 +47,29 @@ class Report final : public octavo::RunObserver {
   }
 
   void begin(const octavo::TrainingSession& session, const Instance& instance,
-             const octavo::Data& data, const octavo::TokenBatches& batches) {
+             const RunData& data) {
     const octavo::GemmCount gemms =
         session.manifest().planned(static_cast<std::uint64_t>(session.head_chunks()));
-    write(octavo::JsonLine{}
-              .add("event", "run")
-              .add("model", instance.model)
-              .add("precision", instance.precision)
-              .add("recipe", recipe_)
-              .add("device", instance.device)
-              .add("optimizer", session.optimizer())
-              .add("parameters", session.facts().parameters)
-              .add("seed", options_.seed)
-              .add("batch", options_.batch)
-              .add("sequence_length", options_.sequence_length)
-              .add("micro_batches", options_.micro_batches)
-              .add("steps", options_.steps)
-              .add("training_tokens", batches.training_tokens())
-              .add("validation_tokens", batches.validation_tokens())
-              .add("files", data.read.size())
-              .add("skipped_files", data.skipped.size())
-              .add("gemms_fp8", gemms.fp8)
-              .add("gemms_total", gemms.total)
-              .add("version", octavo::version_string));
+    octavo::JsonLine line;
+    line.add("event", "run")
+        .add("model", instance.model)
+        .add("precision", instance.precision)
+        .add("recipe", recipe_)
+        .add("device", instance.device)
+        .add("optimizer", session.optimizer())
+        .add("parameters", session.facts().parameters)
+        .add("seed", options_.seed)
+        .add("batch", options_.batch)
+        .add("sequence_length", options_.sequence_length)
+        .add("micro_batches", options_.micro_batches)
+        .add("steps", options_.steps)
+        .add("training_tokens", data.training_tokens())
+        .add("validation_tokens", data.validation_tokens());
+    data.describe(line);
+    line.add("gemms_fp8", gemms.fp8)
+        .add("gemms_total", gemms.total)
+        .add("version", octavo::version_string);
+    write(line);
   }
 
   /// Of a run that goes on.
@@ -113,12 +113,13 @@ class Report final : public octavo::RunObserver {
   static void print_trouble(const octavo::CheckpointRecord& record) {
     const std::string path = programs::visible(record.path.string());
     if (record.error.empty()) {
-      fmt::print(stderr, "train_llama: warning: {}: {}\n", path, programs::visible(record.warning));
+      fmt::print(stderr, "{}: warning: {}: {}\n", program().name, path,
+                 programs::visible(record.warning));
     } else {
       fmt::print(stderr,
-                 "train_llama: warning: NOT SAVED at step {}: {}. The run goes on, and the "
-                 "checkpoints before are as they were\n",
-                 record.step, programs::visible(record.error));
+                 "{}: warning: NOT SAVED at step {}: {}. The run goes on, and the checkpoints "
+                 "before are as they were\n",
+                 program().name, record.step, programs::visible(record.error));
     }
   }
 
@@ -177,10 +178,10 @@ class Report final : public octavo::RunObserver {
     if (!is_first_rank_) return;
     clear_progress();
     fmt::print(stderr,
-               "train_llama: warning: the loss is {:.4g} at step {}, {:.4g} at first: this run "
+               "{}: warning: the loss is {:.4g} at step {}, {:.4g} at first: this run "
                "diverges. Stop it with Ctrl-C, and lower --learning-rate ({:.2e} at this step) or "
                "raise --warmup\n",
-               record.result.loss, record.step, first_loss, record.learning_rate);
+               program().name, record.result.loss, record.step, first_loss, record.learning_rate);
   }
 
   /// @param sample      text that the model made, or nothing
@@ -285,9 +286,9 @@ class Report final : public octavo::RunObserver {
       if (!is_first_rank_) continue;
       clear_progress();
       fmt::print(stderr,
-                 "train_llama: warning: at step {}, {}. If the loss suffers, give such layers BF16 "
+                 "{}: warning: at step {}, {}. If the loss suffers, give such layers BF16 "
                  "(Layerwise, as in --precision fp8-delayed-bf16-edges)\n",
-                 step, trouble);
+                 program().name, step, trouble);
     }
   }
 

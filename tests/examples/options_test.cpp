@@ -1,4 +1,5 @@
 // What the trainer's flags ask of a session, where only a GPU could show it in a run.
+#include <train_llama/data.hpp>
 #include <train_llama/options.hpp>
 
 #include <gtest/gtest.h>
@@ -17,7 +18,7 @@ trainer::SessionRequest request(const std::vector<std::string>& flags,
                                 const std::string& device = "cuda") {
   CLI::App app;
   trainer::Options options;
-  trainer::declare(app, options);
+  trainer::declare(app, options, trainer::declare_text);
   std::vector<std::string> words(flags.rbegin(), flags.rend());  // CLI11 begins at the back
   words.insert(words.end(), {"--device=" + device, "--data=text.txt"});
   app.parse(words);

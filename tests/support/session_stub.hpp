@@ -15,7 +15,8 @@ class SessionStub : public octavo::TrainingSession {
  public:
   octavo::StepResult step(const octavo::Batch&, double) override { return {}; }
   void begin_evaluation() override {}
-  octavo::LossSum evaluate(const octavo::Batch&) override { return {}; }
+  using octavo::TrainingSession::evaluate;
+  octavo::LossSum evaluate(const octavo::Batch&, std::span<float>) override { return {}; }
   void next_token_logits(std::span<const std::int32_t>, std::span<float>) override {}
   const octavo::Manifest& manifest() const override { return manifest_; }
   const octavo::MemoryPlan& memory() const override { return memory_; }

@@ -19,7 +19,7 @@ class Recorder final : public support::SessionStub {
     steps.insert(steps.end(), batch.tokens.begin(), batch.tokens.end());
     return {};
   }
-  LossSum evaluate(const Batch& batch) override {
+  LossSum evaluate(const Batch& batch, std::span<float>) override {
     LossSum sum;
     for (const std::int32_t target : batch.targets) {
       if (target < 0) continue;

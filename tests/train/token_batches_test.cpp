@@ -83,7 +83,7 @@ struct BegunEvaluations final : support::SessionStub {
     return {};
   }
   void begin_evaluation() override { is_ready = true; }
-  LossSum evaluate(const Batch&) override {
+  LossSum evaluate(const Batch&, std::span<float>) override {
     EXPECT_TRUE(is_ready) << "weights may have moved";
     ++evaluated;
     return {};

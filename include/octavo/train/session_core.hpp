@@ -85,8 +85,11 @@ class SessionCore : public TrainingSession {
     weights_may_have_moved_ = false;
   }
 
-  [[nodiscard]] LossSum evaluate(const Batch& batch) override {
+  using TrainingSession::evaluate;
+  [[nodiscard]] LossSum evaluate(const Batch& batch, std::span<float> losses) override {
     check_batch(batch, 1, options_.batch, facts_.vocabulary);
+    require<ShapeError>(losses.empty() || static_cast<Index>(losses.size()) == rows(),
+                        "evaluate: got room for ", losses.size(), " losses; a batch has ", rows());
     rank_work().compare(batch);
     get_ready_for_evaluation();
     try {
@@ -95,7 +98,9 @@ class SessionCore : public TrainingSession {
       evaluate_losses(inputs_->micro_batch(0));
       add_losses(buffers_.losses, buffers_.status, context_);
       rank_work().join(context_);
-      return {read_status_sync().loss_sum, count_targets(batch.targets)};
+      const LossSum sum{read_status_sync().loss_sum, count_targets(batch.targets)};
+      copy_to_host_sync(losses.data(), buffers_.losses.data(), losses.size_bytes(), context_);
+      return sum;
     } catch (...) {
       settle();
       throw;
@@ -125,6 +130,7 @@ class SessionCore : public TrainingSession {
     }
   }
 
+  [[nodiscard]] bool must_calibrate() const override { return must_calibrate_ != 0; }
   [[nodiscard]] const MemoryPlan& memory() const override { return arena_.plan(); }
   [[nodiscard]] std::size_t allocated_bytes() const override { return arena_.allocated(); }
   [[nodiscard]] std::size_t allocated_host_bytes() const override {

@@ -6,6 +6,7 @@
 #include <octavo/data/read_ahead.hpp>
 #include <octavo/data/token_stream.hpp>
 #include <octavo/data/validation_set.hpp>
+#include <octavo/train/evaluation_batches.hpp>
 #include <octavo/train/state.hpp>
 #include <octavo/train/training_session.hpp>
 
@@ -64,15 +65,14 @@ class TokenBatches {
                const TokenBatchesOptions& options)
       : training_tokens_(tokens_of(train)),
         validation_tokens_(validation.size()),
-        validation_(validation, {.sequences = options.batch.sequences,
-                                 .sequence_length = options.batch.tokens,
-                                 .max_batches = options.validation_batches}),
+        evaluation_(validation, {.batch = options.batch,
+                                 .rank = options.rank,
+                                 .ranks = options.ranks,
+                                 .batches = options.validation_batches,
+                                 .document_end = options.document_end}),
         sequence_length_(options.batch.tokens),
         document_end_(options.document_end),
-        rank_(options.rank),
-        ranks_(options.ranks),
-        tokens_(static_cast<std::size_t>(options.batch.rows())),
-        targets_(tokens_.size()) {
+        ranks_(options.ranks) {
     const Index own = options.batch.sequences * options.micro_batches;
     TokenStream stream(std::move(train), {.sequences = own * options.ranks,
                                           .sequence_length = options.batch.tokens,
@@ -88,28 +88,14 @@ class TokenBatches {
   /// @throws IoError  if they cannot be read, or have tokens outside of the vocabulary
   [[nodiscard]] StepResult step(TrainingSession& session, double learning_rate) {
     ReadAhead::Read& read = reader_->next();
-    return session.step(divided(read.tokens, read.targets, read.tokens.size()), learning_rate);
+    if (document_end_.has_value()) {
+      find_documents(read.tokens, read.targets, sequence_length_, *document_end_, documents_);
+    }
+    return session.step({read.tokens, read.targets, documents_}, learning_rate);
   }
 
-  /// The losses of all batches for evaluation, of all ranks. Ranks take turns with batches; those
-  /// that there is none left for evaluate one without targets, because each evaluation is one that
-  /// all take part in.
-  [[nodiscard]] LossSum evaluate(TrainingSession& session) {
-    session.begin_evaluation();
-    const std::size_t rows = tokens_.size();
-    LossSum total;
-    for (Index first = 0; first < validation_.batches(); first += ranks_) {
-      const Index batch = std::min(first + rank_, validation_.batches() - 1);
-      validation_.get(batch, tokens_, targets_);
-      if (first + rank_ != batch) std::ranges::fill(targets_, ValidationSet::ignored_target);
-      const auto left =
-          static_cast<std::size_t>(validation_.tokens()) - static_cast<std::size_t>(batch) * rows;
-      const LossSum loss = session.evaluate(divided(tokens_, targets_, std::min(rows, left)));
-      total.sum += loss.sum;
-      total.tokens += loss.tokens;
-    }
-    return session.sum_over_ranks(total);
-  }
+  /// The losses of all batches for evaluation, of all ranks; see `EvaluationBatches`.
+  [[nodiscard]] LossSum evaluate(TrainingSession& session) { return evaluation_.evaluate(session); }
 
   [[nodiscard]] double epoch() const { return reader_->current().epoch; }
   [[nodiscard]] double tokens_in_step() const {
@@ -173,27 +159,14 @@ class TokenBatches {
                          ", here and for the session");
   }
 
-  /// @param count  tokens of the text; those behind them fill the batch, and divide nothing
-  Batch divided(std::span<const std::int32_t> tokens, std::span<std::int32_t> targets,
-                std::size_t count) {
-    if (document_end_.has_value()) {
-      find_documents(tokens.first(count), targets.first(count), sequence_length_, *document_end_,
-                     documents_);
-    }
-    return {tokens, targets, documents_};
-  }
-
   Index training_tokens_;
   Index validation_tokens_;
-  ValidationSet validation_;
+  EvaluationBatches evaluation_;
   Index sequence_length_;
   std::optional<std::int32_t> document_end_;
-  int rank_;
   int ranks_;
   std::uint64_t hash_ = 0;
   std::unique_ptr<ReadAhead> reader_;
-  std::vector<std::int32_t> tokens_;   ///< of a batch for evaluation
-  std::vector<std::int32_t> targets_;  ///< of a batch for evaluation
   std::vector<Index> documents_;
 };
 

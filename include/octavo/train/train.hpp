@@ -3,9 +3,12 @@
 #pragma once
 
 #include <octavo/train/batch.hpp>
+#include <octavo/train/chat_batches.hpp>
 #include <octavo/train/checkpoint_load.hpp>
+#include <octavo/train/checkpoint_weights.hpp>
 #include <octavo/train/checkpoints.hpp>
 #include <octavo/train/data_parallel.hpp>
+#include <octavo/train/evaluation_batches.hpp>
 #include <octavo/train/gemm_plan_file.hpp>
 #include <octavo/train/generate.hpp>
 #include <octavo/train/hugging_face.hpp>

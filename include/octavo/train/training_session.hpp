@@ -120,7 +120,15 @@ class TrainingSession {
   /// The losses of one batch, of this rank's alone. All ranks call it equally often.
   /// @param batch  of rows tokens
   /// @throws ShapeError, ConfigError  as `step`
-  [[nodiscard]] virtual LossSum evaluate(const Batch& batch) = 0;
+  [[nodiscard]] LossSum evaluate(const Batch& batch) { return evaluate(batch, {}); }
+
+  /// As above, and the loss of each target.
+  /// @param losses  [rows], written: in nats, 0 where the target is ignored; empty: not wanted
+  /// @throws ShapeError  for another number of losses
+  [[nodiscard]] virtual LossSum evaluate(const Batch& batch, std::span<float> losses) = 0;
+
+  /// Whether delayed scales have no histories yet, and are 1 until a step calibrates them.
+  [[nodiscard]] virtual bool must_calibrate() const { return false; }
 
   /// The logits of the token that follows `tokens`. The model runs on up to 15 tokens more, as
   /// filler: it changes nothing, but where current scales are of whole tensors.

@@ -1,0 +1,32 @@
+// The tokenizer that a flag names.
+#pragma once
+
+#include <octavo/data/byte_tokenizer.hpp>
+#if defined(OCTAVO_PROGRAM_HAS_PCRE2)
+#include <octavo/data/tokenizer_json.hpp>
+#endif
+
+#include <memory>
+#include <string>
+
+namespace programs {
+
+/// @param name         "bytes", or a file: tokenizer.json or tokenizer.model
+/// @param text_is_nfc  texts are in Unicode's form NFC
+/// @throws IoError      for a file that is no tokenizer
+/// @throws ConfigError  for a file, in a program without PCRE2
+inline std::unique_ptr<octavo::Tokenizer> open_tokenizer(const std::string& name,
+                                                         bool text_is_nfc) {
+  if (name == "bytes") return std::make_unique<octavo::ByteTokenizer>();
+#if defined(OCTAVO_PROGRAM_HAS_PCRE2)
+  return std::make_unique<octavo::BytePairTokenizer>(
+      octavo::load_tokenizer(name, text_is_nfc ? octavo::TextForm::nfc : octavo::TextForm::any));
+#else
+  (void)text_is_nfc;
+  throw octavo::ConfigError(
+      "this program was built without PCRE2, and knows --tokenizer bytes only; install "
+      "libpcre2-dev and build it anew");
+#endif
+}
+
+}  // namespace programs

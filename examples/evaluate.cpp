@@ -1,0 +1,419 @@
+// How well a model predicts a text, and how many of HellaSwag's questions it answers.
+//
+//   evaluate --model hf:downloads/Llama-3.2-1B --precision bf16 --data text.txt --hellaswag val.bin
+//
+// Exit codes: 0 done, 1 an error while running, 2 bad input.
+#include <common/progress.hpp>
+#include <common/tokenizer.hpp>
+#include <evaluate/choices.hpp>
+#include <evaluate/hellaswag.hpp>
+#include <evaluate/text.hpp>
+#include <train_llama/checkpoints.hpp>
+#include <train_llama/ranks.hpp>
+
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <numbers>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <unistd.h>
+
+namespace evaluate {
+namespace {
+
+enum ExitCode { success = 0, failure = 1, bad_input = 2 };
+
+struct Options : trainer::ModelChoice {
+  std::string checkpoint;
+  std::vector<std::string> data;
+  std::string hellaswag;
+  std::string tokenizer;
+  std::int32_t document_end = -1;
+  Index most_documents = 0;
+  Index batch = 1;
+  Index sequence_length = 1024;
+  Index batches = 0;
+  std::string json;
+};
+
+void declare(CLI::App& app, Options& options) {
+  using namespace programs;
+  options.precision = "bf16";
+  trainer::declare_model(app, options);
+  app.add_option("--checkpoint", options.checkpoint,
+                 "of a run, or its folder: the newest in it; in the run's precision unless "
+                 "--precision is given")
+      ->group(trainer::model_group);
+  trainer::declare_ranks(app, options);
+  const std::string group = "Evaluation";
+  const auto add = [&](const std::string& name, auto& value, const std::string& text) {
+    return app.add_option(name, value, text)->group(group);
+  };
+  add("--data", options.data,
+      "text, JSON Lines or token file, folder of text, or pattern, whose loss is measured; may be "
+      "given again");
+  add("--hellaswag", options.hellaswag,
+      "questions: llm.c's file, or JSON Lines (.jsonl) with ctx, endings and label");
+  add("--tokenizer", options.tokenizer,
+      "bytes, tokenizer.json or tokenizer.model; unless said tokenizer.json of an hf: folder, else "
+      "bytes");
+  add("--document-end", options.document_end,
+      "token that ends a document of --data: tokens see those of their own document only")
+      ->check(not_negative_whole());
+  add("--most-documents", options.most_documents,
+      "documents in a batch of --data, at most; with --document-end")
+      ->check(not_negative_whole());
+  add("--batch", options.batch, "sequences that a rank works on at once")
+      ->check(at_least_one())
+      ->capture_default_str();
+  add("--seq-len", options.sequence_length, "tokens in a sequence")
+      ->check(at_least_one())
+      ->capture_default_str();
+  add("--batches", options.batches, "batches of --data, at most; 0: all")
+      ->check(not_negative_whole())
+      ->capture_default_str();
+  add("--json", options.json, "file for the results");
+}
+
+/// A row of the table.
+struct Metric {
+  std::string task, name;
+  double value = 0;
+  std::optional<double> error{};  ///< standard error
+};
+
+/// A line that stays in place, on a terminal only.
+class Progress {
+ public:
+  Progress(const char* task, bool is_shown) : task_(task), is_shown_(is_shown) {}
+  Progress(const Progress&) = delete;
+  Progress& operator=(const Progress&) = delete;
+  ~Progress() {
+    if (is_shown_) fmt::print(stderr, "\r\033[K");
+  }
+  void operator()(Index done, Index all) {
+    const auto now = std::chrono::steady_clock::now();
+    time_.add(std::chrono::duration<double>(now - last_).count());
+    last_ = now;
+    if (!is_shown_) return;
+    fmt::print(stderr, "\r\033[K{} | batch {} of {} | {} left", task_, done, all,
+               programs::duration_text(time_.left(static_cast<double>(all - done))));
+    std::fflush(stderr);
+  }
+
+ private:
+  const char* task_;
+  bool is_shown_;
+  programs::StepTime time_;
+  std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
+};
+
+double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+/// Model and precision of the run that a checkpoint is of.
+/// @return its path
+std::filesystem::path take_checkpoint(const CLI::App& app, Options& options) {
+  if (options.checkpoint.empty()) return {};
+  octavo::require<octavo::ConfigError>(
+      app.count("--model") == 0,
+      "--checkpoint says which model it is of, and --model does, too; give one");
+  std::filesystem::path path = trainer::checkpoint_in(options.checkpoint, "evaluate");
+  octavo::require<octavo::ConfigError>(!path.empty(), "--checkpoint ", options.checkpoint,
+                                       " is no whole checkpoint, and has none in its folder ",
+                                       trainer::detail::checkpoints_name,
+                                       "; name one, or the folder of a run");
+  const octavo::CheckpointManifest manifest = octavo::detail::read_manifest(path);
+  options.model = manifest.model;
+  if (app.count("--precision") != 0) return path;
+  for (const trainer::Instance& instance : trainer::instances()) {
+    if (instance.model == manifest.model && instance.recipe == manifest.recipe) {
+      options.precision = instance.precision;
+      return path;
+    }
+  }
+  throw octavo::ConfigError(
+      octavo::message(path.string(), ": no model that is compiled in is a ", manifest.model, " in ",
+                      manifest.recipe, "; give --precision, of ",
+                      programs::joined(trainer::detail::compiled(&trainer::Instance::precision)),
+                      ", or build again with it"));
+}
+
+/// What is evaluated, and on what.
+struct Setup {
+  std::filesystem::path checkpoint;
+  std::unique_ptr<octavo::Tokenizer> tokenizer;
+  std::string tokenizer_name;
+  octavo::Data data;
+  std::optional<EvaluatedText> text;
+  std::vector<Choice> choices;
+  octavo::BatchShape shape;
+  std::shared_ptr<octavo::TrainingSession> session;
+  std::optional<octavo::EvaluationBatches> text_batches;
+  std::optional<ChoiceBatches> choice_batches;
+};
+
+void require_consistent(const Options& options) {
+  octavo::require<octavo::ConfigError>(!options.data.empty() || !options.hellaswag.empty(),
+                                       "nothing is to be evaluated; give --data or --hellaswag");
+  octavo::require<octavo::ConfigError>(
+      (options.document_end >= 0) == (options.most_documents > 0), "--document-end and ",
+      "--most-documents belong together: which token ends a document, and how many documents a "
+      "batch has at most; give both");
+  octavo::require<octavo::ConfigError>(
+      options.json.empty() || !std::filesystem::is_directory(options.json), "--json ", options.json,
+      " is a folder; name a file");
+}
+
+void read_inputs(Setup& setup, const Options& options, const trainer::Instance& instance) {
+  const octavo::Context<octavo::Cpu> context(options.threads);
+  setup.tokenizer_name = options.tokenizer;
+  if (options.tokenizer.empty()) {
+    const auto own = std::filesystem::path(options.load_hf) / "tokenizer.json";
+    const bool is_there = !options.load_hf.empty() && std::filesystem::exists(own);
+    setup.tokenizer_name = is_there ? own.string() : "bytes";
+  }
+  const Index vocabulary = instance.shape.vocabulary;
+  const bool has_lines = std::filesystem::path(options.hellaswag).extension() == ".jsonl";
+  if (!options.data.empty()) {
+    octavo::DataRequest request;
+    request.train = options.data;
+    request.vocabulary = vocabulary;
+    setup.data = octavo::load_data(request);
+  }
+  // Token files need none.
+  if (setup.data.is_text || has_lines) {
+    setup.tokenizer = programs::open_tokenizer(setup.tokenizer_name, false);
+  } else {
+    setup.tokenizer = std::make_unique<octavo::ByteTokenizer>();
+    setup.tokenizer_name.clear();
+  }
+  if (!options.data.empty())
+    setup.text = evaluated_text(setup.data, *setup.tokenizer, vocabulary, context);
+  if (options.hellaswag.empty()) return;
+  setup.choices = has_lines ? read_hellaswag_lines(options.hellaswag, *setup.tokenizer, vocabulary)
+                            : read_hellaswag(options.hellaswag, vocabulary);
+}
+
+/// What the session is made from: the smallest optimizer that there is, which does nothing.
+trainer::SessionRequest session_request(const Options& options, octavo::BatchShape shape) {
+  trainer::SessionRequest request;
+  request.threads = options.threads;
+  request.gpu = options.gpu;
+  request.formats = {"bf16", "8bit"};
+  request.options.batch = shape;
+  request.options.model.recompute = octavo::Recompute::block;
+  return request;
+}
+
+void make_session(Setup& setup, const CLI::App& app, const Options& options,
+                  const trainer::Instance& instance, trainer::Ranks& ranks) {
+  const int groups = ranks.groups(options.tensor_parallel);
+  const int group = ranks.rank() / options.tensor_parallel;
+  setup.shape = {options.batch, options.sequence_length, options.most_documents};
+  if (!setup.choices.empty()) {
+    setup.shape.most_documents = std::max(setup.shape.most_documents, most_choices(setup.shape));
+    setup.choice_batches.emplace(setup.choices, setup.shape, group, groups);
+  }
+  if (setup.text.has_value()) {
+    octavo::EvaluationOptions batches{.batch = setup.shape, .rank = group, .ranks = groups};
+    if (options.batches > 0) batches.batches = options.batches;
+    if (options.document_end >= 0) batches.document_end = options.document_end;
+    setup.text_batches.emplace(setup.text->tokens, batches);
+  }
+  trainer::SessionRequest request = session_request(options, setup.shape);
+  ranks.join(request, app.count("--gpu") != 0);
+  request.options.sharding.ranks = groups;
+  setup.session = instance.make(request);
+  if (!setup.checkpoint.empty()) {
+    (void)octavo::load_checkpoint_weights(setup.checkpoint, *setup.session);
+  } else if (!options.load_hf.empty()) {
+    octavo::load_hugging_face(*setup.session, instance.shape, options.load_hf);
+  }
+}
+
+/// A step of rate 0 moves scales and no weight.
+/// @return whether there was something to do
+bool calibrate(Setup& setup) {
+  if (!setup.session->must_calibrate()) return false;
+  const octavo::Batch batch =
+      setup.text_batches.has_value() ? setup.text_batches->get(0) : setup.choice_batches->first();
+  octavo::require<octavo::ConfigError>(
+      !setup.session->step(batch, 0.0).skipped,
+      "scales cannot be calibrated: the first batch gave an Inf or NaN; choose another precision");
+  return true;
+}
+
+octavo::JsonLine evaluate_text(Setup& setup, const Options& options, bool is_shown,
+                               std::vector<Metric>& table) {
+  const auto start = std::chrono::steady_clock::now();
+  octavo::LossSum loss;
+  {
+    Progress progress("perplexity", is_shown);
+    loss = setup.text_batches->evaluate(*setup.session, std::ref(progress));
+  }
+  std::vector<std::string> files;
+  for (const octavo::TextFile& file : setup.data.read) files.push_back(file.path.string());
+  table.push_back({"perplexity", "tokens", static_cast<double>(loss.tokens)});
+  table.push_back({"perplexity", "loss (nats a token)", loss.mean()});
+  table.push_back({"perplexity", "perplexity", std::exp(loss.mean())});
+  octavo::JsonLine line;
+  line.add("files", std::span<const std::string>(files))
+      .add("tokens", loss.tokens)
+      .add("sequence_length", options.sequence_length)
+      .add("loss", loss.mean())
+      .add("perplexity", std::exp(loss.mean()));
+  // Of all bytes, those of the tokens that were predicted.
+  if (setup.text->bytes.has_value()) {
+    const double share =
+        static_cast<double>(loss.tokens) / static_cast<double>(setup.text->tokens.size());
+    const double bits =
+        loss.sum / (std::numbers::ln2 * share * static_cast<double>(*setup.text->bytes));
+    table.push_back({"perplexity", "bits a byte", bits});
+    line.add("bits_per_byte", bits);
+  }
+  line.add("seconds", seconds_since(start));
+  return line;
+}
+
+octavo::JsonLine evaluate_choices(Setup& setup, const Options& options, bool is_shown,
+                                  std::vector<Metric>& table) {
+  const auto start = std::chrono::steady_clock::now();
+  ChoiceScore score;
+  {
+    Progress progress("hellaswag", is_shown);
+    score = setup.choice_batches->evaluate(*setup.session, std::ref(progress));
+  }
+  const auto questions = static_cast<double>(score.questions);
+  octavo::JsonLine line;
+  line.add("file", options.hellaswag).add("questions", score.questions);
+  table.push_back({"hellaswag", "questions", questions});
+  const auto add = [&](const char* name, const char* key, Index right) {
+    const double share = static_cast<double>(right) / questions;
+    const double error = questions > 1 ? std::sqrt(share * (1 - share) / (questions - 1)) : 0.0;
+    table.push_back({"hellaswag", name, share, error});
+    line.add(key, share);
+  };
+  add("accuracy", "accuracy", score.by_sum);
+  add("accuracy, by tokens", "accuracy_by_tokens", score.by_tokens);
+  if (score.has_characters) {
+    add("accuracy, by characters", "accuracy_by_characters", score.by_characters);
+  }
+  line.add("seconds", seconds_since(start));
+  return line;
+}
+
+void print(const std::vector<Metric>& table) {
+  std::vector<std::vector<std::string>> rows{{"task", "metric", "value"}};
+  for (const Metric& metric : table) {
+    const bool is_count = metric.name == "tokens" || metric.name == "questions";
+    rows.push_back(
+        {metric.task, metric.name,
+         (is_count ? fmt::format("{:.0f}", metric.value) : fmt::format("{:.6f}", metric.value)) +
+             (metric.error.has_value() ? fmt::format(" ± {:.6f}", *metric.error) : "")});
+  }
+  trainer::detail::print_table(rows);
+}
+
+int run(Setup& setup, const Options& options, const trainer::Instance& instance,
+        trainer::Ranks& ranks) {
+  octavo::TrainingSession& session = *setup.session;
+  const std::string weights = !setup.checkpoint.empty() ? setup.checkpoint.string()
+                              : options.load_hf.empty() ? "the initial ones of its seed"
+                                                        : options.load_hf;
+  fmt::print("octavo {} | {} | {} on {} | {} parameters | weights: {}\n", octavo::version_string,
+             instance.model, session.precision(), instance.device, session.facts().parameters,
+             programs::visible(weights));
+  if (!setup.tokenizer_name.empty()) {
+    fmt::print("tokenizer | {}\n", programs::visible(setup.tokenizer_name));
+  }
+  if (calibrate(setup)) {
+    fmt::print("scales | delayed ones were calibrated on the first batch\n");
+  }
+  const bool is_shown = ranks.is_first() && ::isatty(STDERR_FILENO) != 0;
+  std::vector<Metric> table;
+  octavo::JsonLine results;
+  results.add("octavo", octavo::version_string)
+      .add("model", instance.model)
+      .add("weights", weights)
+      .add("precision", options.precision)
+      .add("recipe", session.precision())
+      .add("device", instance.device)
+      .add("ranks", ranks.size());
+  if (setup.text_batches.has_value()) {
+    results.add("perplexity", evaluate_text(setup, options, is_shown, table));
+  }
+  if (setup.choice_batches.has_value()) {
+    results.add("hellaswag", evaluate_choices(setup, options, is_shown, table));
+  }
+  print(table);
+  programs::flush_output();
+  if (ranks.is_first() && !options.json.empty()) {
+    octavo::write_file_atomically(options.json, results.str() + '\n');
+  }
+  return success;
+}
+
+int run(const CLI::App& app, Options& options) {
+  Setup setup;
+  const trainer::Instance* instance = nullptr;
+  std::optional<trainer::Ranks> ranks;
+  try {
+    require_consistent(options);
+    trainer::require_device_flags(app, options);
+    setup.checkpoint = take_checkpoint(app, options);
+    trainer::find_preset_of_folder(app, options);
+    instance = &trainer::find_instance(app, options);
+    ranks.emplace(options, "evaluate");
+    (void)ranks->groups(options.tensor_parallel);
+  } catch (const octavo::Error& error) {
+    fmt::print(stderr, "evaluate: {}\n", programs::visible(error.what()));
+    return bad_input;
+  }
+  try {
+    const auto are_well_after = [&](const auto& part) {
+      std::string wrong;
+      try {
+        part();
+      } catch (const octavo::CommError&) {
+        throw;
+      } catch (const octavo::Error& error) {
+        wrong = programs::visible(error.what());
+      }
+      if (!wrong.empty()) fmt::print(stderr, "{}{}\n", ranks->name(), wrong);
+      return ranks->all_are_well(wrong.empty());
+    };
+    if (!are_well_after([&] { read_inputs(setup, options, *instance); })) return bad_input;
+    if (!are_well_after([&] { make_session(setup, app, options, *instance, *ranks); }))
+      return bad_input;
+    // One rank speaks for all.
+    if (!ranks->is_first() && std::freopen("/dev/null", "w", stdout) == nullptr) return failure;
+    return run(setup, options, *instance, *ranks);
+  } catch (const std::exception& error) {
+    ranks->abort("evaluate: " + programs::text_of(error));
+    throw;
+  }
+}
+
+}  // namespace
+}  // namespace evaluate
+
+int main(int argc, char** argv) {
+  CLI::App app("Measures how well a model predicts text and answers questions.", "evaluate");
+  evaluate::Options options;
+  evaluate::declare(app, options);
+  if (const auto code = programs::parse(app, argc, argv)) return *code;
+  try {
+    return evaluate::run(app, options);
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "evaluate: {}\n", programs::text_of(error));
+    return evaluate::failure;
+  }
+}

@@ -1,0 +1,220 @@
+// Questions of several endings, and which of them a model finds likeliest.
+#pragma once
+
+#include <octavo/octavo.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace evaluate {
+
+using octavo::Index;
+
+/// One ending of a question.
+struct Ending {
+  std::vector<std::int32_t> tokens;
+  Index characters = 0;  ///< of its text; 0: unknown
+};
+
+/// A text that goes on in several ways, of which one is right.
+struct Choice {
+  std::string place;  ///< for messages: the file and where in it
+  std::vector<std::int32_t> context;
+  std::vector<Ending> endings;
+  std::size_t label = 0;  ///< the right one
+};
+
+/// How many questions were answered rightly, by the ending whose tokens have the least loss: the
+/// sum of all (the accuracy of lm-eval and of llm.c's reference), the mean of a token (what llm.c
+/// calls normalised), the mean of a character (what lm-eval calls normalised).
+struct ChoiceScore {
+  Index questions = 0;
+  Index by_sum = 0;
+  Index by_tokens = 0;
+  Index by_characters = 0;
+  bool has_characters = true;  ///< of all endings
+};
+
+namespace detail {
+
+/// Where the losses of an ending are in a batch.
+struct EndingPlace {
+  std::size_t choice, ending;
+  std::size_t first;  ///< row that predicts its first token
+};
+
+/// Endings side by side, each with its context as a document.
+struct PackedBatch {
+  std::vector<std::int32_t> tokens;
+  std::vector<std::int32_t> targets;
+  std::vector<Index> documents;
+  std::vector<EndingPlace> endings;
+};
+
+/// Fills batches with documents, sequence by sequence.
+class Packer {
+ public:
+  explicit Packer(octavo::BatchShape shape) : shape_(shape) {}
+
+  /// @throws ConfigError  if the question and its ending are longer than a sequence
+  void add(const Choice& choice, std::size_t number, std::size_t ending) {
+    std::vector<std::int32_t> text = choice.context;
+    const std::vector<std::int32_t>& end = choice.endings[ending].tokens;
+    text.insert(text.end(), end.begin(), end.end());
+    const auto rows = static_cast<Index>(text.size()) - 1;
+    octavo::require<octavo::ConfigError>(rows <= shape_.tokens, choice.place, ": has ", rows + 1,
+                                         " tokens with an ending, but a sequence has ",
+                                         shape_.tokens, "; raise --seq-len");
+    if (batches_.empty() || !has_room(rows)) begin_batch();
+    // The rest of a sequence is too short.
+    if (at_ % shape_.tokens + rows > shape_.tokens) at_ = (at_ / shape_.tokens + 1) * shape_.tokens;
+    PackedBatch& batch = batches_.back();
+    const auto begin = static_cast<std::size_t>(at_);
+    batch.documents.push_back(at_);
+    std::copy(text.begin(), text.end() - 1, batch.tokens.begin() + at_);
+    const std::size_t first = choice.context.size() - 1;
+    std::copy(end.begin(), end.end(),
+              batch.targets.begin() + static_cast<std::ptrdiff_t>(begin + first));
+    batch.endings.push_back({number, ending, begin + first});
+    at_ += rows;
+  }
+
+  [[nodiscard]] std::vector<PackedBatch> take() { return std::move(batches_); }
+
+ private:
+  /// Whether a document fits the batch, counting those that begin with the sequences behind it.
+  [[nodiscard]] bool has_room(Index rows) const {
+    const Index sequence = at_ / shape_.tokens;
+    const bool fits_here = at_ % shape_.tokens + rows <= shape_.tokens;
+    const Index own = fits_here ? sequence : sequence + 1;
+    const auto documents = static_cast<Index>(batches_.back().documents.size());
+    return own < shape_.sequences &&
+           documents + 1 + shape_.sequences - 1 - own <= shape_.most_documents;
+  }
+  void begin_batch() {
+    const auto rows = static_cast<std::size_t>(shape_.rows());
+    batches_.push_back(
+        {std::vector<std::int32_t>(rows, 0), std::vector<std::int32_t>(rows, -1), {}, {}});
+    at_ = 0;
+  }
+
+  octavo::BatchShape shape_;
+  std::vector<PackedBatch> batches_;
+  Index at_ = 0;  ///< the next free row
+};
+
+}  // namespace detail
+
+/// Documents in a batch of which few are shorter than 32 tokens.
+inline Index most_choices(octavo::BatchShape shape) {
+  return std::max(shape.sequences, shape.rows() / 32);
+}
+
+/// Asks a model the questions of one rank.
+class ChoiceBatches {
+ public:
+  /// @param choices  of all ranks; outlive this
+  /// @param rank     this one of
+  /// @param ranks    so many, which take turns with questions
+  /// @throws ConfigError  naming a question that is longer than a sequence
+  ChoiceBatches(std::span<const Choice> choices, octavo::BatchShape shape, int rank, int ranks)
+      : shape_(shape), choices_(choices) {
+    detail::Packer packer(shape);
+    for (std::size_t i = static_cast<std::size_t>(rank); i < choices.size();
+         i += static_cast<std::size_t>(ranks)) {
+      for (std::size_t ending = 0; ending < choices[i].endings.size(); ++ending) {
+        packer.add(choices[i], i, ending);
+      }
+      own_.push_back(i);
+    }
+    batches_ = packer.take();
+    // One to evaluate when all own ones are done.
+    const auto rows = static_cast<std::size_t>(shape.rows());
+    batches_.push_back(
+        {std::vector<std::int32_t>(rows, 0), std::vector<std::int32_t>(rows, -1), {}, {}});
+  }
+
+  /// The first batch, such as to calibrate with.
+  [[nodiscard]] octavo::Batch first() const { return batch_of(batches_.front()); }
+
+  /// The score of all ranks' questions. All ranks call it together.
+  /// @param progress  is told after each batch of the number of them done, of all that there are
+  [[nodiscard]] ChoiceScore evaluate(octavo::TrainingSession& session,
+                                     const std::function<void(Index, Index)>& progress = {}) const {
+    session.begin_evaluation();
+    std::vector<std::vector<double>> losses(choices_.size());
+    for (const std::size_t choice : own_) losses[choice].resize(choices_[choice].endings.size());
+    std::vector<float> of_batch(static_cast<std::size_t>(shape_.rows()));
+    const Index count = session.largest_over_ranks(static_cast<Index>(batches_.size()) - 1);
+    for (Index i = 0; i < count; ++i) {
+      const detail::PackedBatch& batch =
+          batches_[std::min(static_cast<std::size_t>(i), batches_.size() - 1)];
+      (void)session.evaluate(batch_of(batch), of_batch);
+      for (const detail::EndingPlace& place : batch.endings) {
+        const std::size_t tokens = choices_[place.choice].endings[place.ending].tokens.size();
+        for (std::size_t row = place.first; row < place.first + tokens; ++row) {
+          losses[place.choice][place.ending] += static_cast<double>(of_batch[row]);
+        }
+      }
+      if (progress) progress(i + 1, count);
+    }
+    return sum_over_ranks(session, own_score(losses));
+  }
+
+ private:
+  static octavo::Batch batch_of(const detail::PackedBatch& batch) {
+    return {batch.tokens, batch.targets, batch.documents};
+  }
+
+  /// Whether the right ending has the least loss for its size; of equal ones the first wins.
+  template <class Size>
+  static bool is_right(const Choice& choice, const std::vector<double>& losses, const Size& size) {
+    std::size_t best = 0;
+    const auto mean = [&](std::size_t i) {
+      return losses[i] / static_cast<double>(size(choice.endings[i]));
+    };
+    for (std::size_t i = 1; i < losses.size(); ++i) {
+      if (mean(i) < mean(best)) best = i;
+    }
+    return best == choice.label;
+  }
+
+  [[nodiscard]] ChoiceScore own_score(const std::vector<std::vector<double>>& losses) const {
+    ChoiceScore score;
+    for (const std::size_t i : own_) {
+      const Choice& choice = choices_[i];
+      ++score.questions;
+      score.by_sum += is_right(choice, losses[i], [](const Ending&) { return 1; });
+      score.by_tokens +=
+          is_right(choice, losses[i], [](const Ending& ending) { return ending.tokens.size(); });
+      for (const Ending& ending : choice.endings) score.has_characters &= ending.characters > 0;
+      if (!score.has_characters) continue;
+      score.by_characters +=
+          is_right(choice, losses[i], [](const Ending& ending) { return ending.characters; });
+    }
+    return score;
+  }
+
+  static ChoiceScore sum_over_ranks(octavo::TrainingSession& session, ChoiceScore score) {
+    const auto sum = [&](Index& number) { number = session.sum_over_ranks({0, number}).tokens; };
+    sum(score.questions);
+    sum(score.by_sum);
+    sum(score.by_tokens);
+    sum(score.by_characters);
+    score.has_characters = session.largest_over_ranks(score.has_characters ? 0 : 1) == 0;
+    return score;
+  }
+
+  octavo::BatchShape shape_;
+  std::span<const Choice> choices_;
+  std::vector<std::size_t> own_;
+  std::vector<detail::PackedBatch> batches_;
+};
+
+}  // namespace evaluate

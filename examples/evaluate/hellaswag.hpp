@@ -1,0 +1,238 @@
+// Files of HellaSwag: that of llm.c, and JSON Lines.
+#pragma once
+
+#include <common/text.hpp>
+#include <evaluate/choices.hpp>
+#include <octavo/octavo.hpp>
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace evaluate {
+
+namespace detail {
+
+inline constexpr std::int32_t hellaswag_magic = 20240522;
+
+/// Reads the examples of a file of llm.c, which are 16-bit numbers behind a header of 1024 bytes:
+/// 65535, bytes of the example, its number, label, number of endings, tokens of the context, these,
+/// and of each ending how many tokens it has, and these.
+/// Source: llm.c, dev/data/data_common.py
+class HellaSwagFile {
+ public:
+  HellaSwagFile(const std::filesystem::path& path, Index vocabulary)
+      : path_(path), vocabulary_(vocabulary) {
+    const octavo::detail::OpenFile file(path);
+    constexpr std::uint64_t header_bytes = 1024;
+    if (file.size() < header_bytes) {
+      refuse(0, octavo::message("the file has ", file.size(), " bytes, but a header of llm.c ",
+                                header_bytes));
+    }
+    std::array<std::int32_t, 3> header{};
+    file.read_at(0, std::as_writable_bytes(std::span(header)));
+    if (header[0] != hellaswag_magic)
+      refuse(0, octavo::message("the file begins with ", header[0], ", and not with ",
+                                hellaswag_magic));
+    if (header[1] != 1) refuse(4, octavo::message("the version is ", header[1], "; 1 can be read"));
+    if (header[2] <= 0) refuse(8, octavo::message("there are ", header[2], " examples"));
+    if (file.size() % 2 != 0) refuse(file.size() - 1, "half of a 16-bit number ends the file");
+    count_ = static_cast<std::size_t>(header[2]);
+    numbers_.resize((file.size() - header_bytes) / 2);
+    file.read_at(header_bytes, std::as_writable_bytes(std::span(numbers_)));
+  }
+
+  std::vector<Choice> read() {
+    std::vector<Choice> choices;
+    for (std::size_t i = 0; i < count_; ++i) choices.push_back(example(i));
+    if (at_ != numbers_.size())
+      refuse(place(), octavo::message("the file goes on after ", count_, " examples"));
+    return choices;
+  }
+
+ private:
+  [[noreturn]] void refuse(std::uint64_t byte, const std::string& what) const {
+    throw octavo::IoError(octavo::message(path_.string(), ": at byte ", byte, ": ", what,
+                                          "; give a file of llm.c's hellaswag.py, or JSON Lines "
+                                          "whose name ends in .jsonl"));
+  }
+  [[nodiscard]] std::uint64_t place() const { return 1024 + 2 * std::uint64_t{at_}; }
+
+  std::uint16_t next(const char* what) {
+    if (at_ == numbers_.size()) refuse(place(), octavo::message("the file ends before ", what));
+    return numbers_[at_++];
+  }
+  void expect(std::uint16_t number, const char* what) {
+    const std::uint16_t found = next(what);
+    if (found == number) return;
+    --at_;
+    refuse(place(), octavo::message(what, " is ", found, ", and not ", number));
+  }
+
+  std::vector<std::int32_t> tokens(const char* what) {
+    const std::size_t count = next(what);
+    if (count == 0 || count > numbers_.size() - at_) {
+      --at_;
+      refuse(place(), octavo::message("the number of tokens of ", what, " is ", count));
+    }
+    std::vector<std::int32_t> result;
+    for (std::size_t i = 0; i < count; ++i) {
+      const std::uint16_t token = next(what);
+      if (token >= vocabulary_) {
+        --at_;
+        refuse(place(), octavo::message("the token ", token,
+                                        " is outside of the model's "
+                                        "vocabulary of ",
+                                        vocabulary_));
+      }
+      result.push_back(token);
+    }
+    return result;
+  }
+
+  Choice example(std::size_t number) {
+    const std::size_t begin = at_;
+    Choice choice;
+    choice.place = octavo::message(path_.string(), ": example ", number, ", at byte ", place());
+    expect(0xffff, "what begins an example");
+    const std::uint16_t bytes = next("the size of an example");
+    expect(static_cast<std::uint16_t>(number), "the number of an example");
+    choice.label = next("a label");
+    const std::uint16_t endings = next("the number of endings");
+    if (choice.label >= endings) {
+      at_ -= 2;
+      refuse(place(), octavo::message("the label is ", choice.label, " of ", endings, " endings"));
+    }
+    choice.context = tokens("a context");
+    for (std::uint16_t i = 0; i < endings; ++i) choice.endings.push_back({tokens("an ending")});
+    if (2 * (at_ - begin) != bytes) {
+      const std::size_t found = 2 * (at_ - begin);
+      at_ = begin + 1;
+      refuse(place(), octavo::message("the size of an example is ", bytes, ", but it has ", found,
+                                      " bytes"));
+    }
+    return choice;
+  }
+
+  std::filesystem::path path_;
+  Index vocabulary_;
+  std::size_t count_ = 0;
+  std::vector<std::uint16_t> numbers_;
+  std::size_t at_ = 0;
+};
+
+/// The texts of a line.
+struct ChoiceTexts {
+  std::string context;
+  std::vector<std::string> endings;
+  std::size_t label = 0;
+};
+
+/// @param place   of the line, for messages
+/// @param offset  of its first byte in the file
+inline ChoiceTexts texts_of_line(std::string_view line, const std::string& place,
+                                 std::size_t offset) {
+  octavo::JsonReader json(line, place, offset);
+  std::optional<std::string> context;
+  std::optional<std::int64_t> label;
+  ChoiceTexts texts;
+  json.object([&](const std::string& key) {
+    if (key == "ctx") {
+      context = json.string();
+    } else if (key == "endings") {
+      json.array([&] { texts.endings.push_back(json.string()); });
+    } else if (key == "label") {
+      // Some copies have it as a string.
+      if (json.peek() == octavo::JsonReader::Kind::string) {
+        const std::string digit = json.string();
+        if (digit.size() != 1 || digit[0] < '0' || digit[0] > '9')
+          json.fail(octavo::message("the label '", digit, "' is no number"));
+        label = digit[0] - '0';
+      } else {
+        label = json.natural();
+      }
+    } else {
+      json.skip();
+    }
+  });
+  json.end();
+  if (!context.has_value() || !label.has_value())
+    json.fail("the object lacks 'ctx', 'endings' or 'label'");
+  if (texts.endings.size() < 2 || *label >= static_cast<std::int64_t>(texts.endings.size()))
+    json.fail(octavo::message("the label is ", *label, " of ", texts.endings.size(), " endings"));
+  texts.context = std::move(*context);
+  texts.label = static_cast<std::size_t>(*label);
+  return texts;
+}
+
+/// The tokens of a question: a space stands between context and ending.
+inline Choice encoded(ChoiceTexts texts, const octavo::Tokenizer& tokenizer, Index vocabulary,
+                      std::string place) {
+  Choice choice;
+  choice.place = std::move(place);
+  choice.label = texts.label;
+  // Spaces belong to the words behind them.
+  const std::size_t end = texts.context.find_last_not_of(' ') + 1;
+  const std::string space = texts.context.substr(end) + ' ';
+  const auto encode = [&](const std::string& text) {
+    std::vector<std::int32_t> tokens = tokenizer.encode(text);
+    const auto wrong =
+        std::ranges::find_if(tokens, [&](auto token) { return token >= vocabulary; });
+    octavo::require<octavo::ConfigError>(
+        wrong == tokens.end(), choice.place, ": the tokenizer's token ",
+        wrong == tokens.end() ? 0 : *wrong, " is outside of the model's vocabulary of ", vocabulary,
+        "; give the tokenizer that the model was made for");
+    return tokens;
+  };
+  choice.context = encode(texts.context.substr(0, end));
+  octavo::require<octavo::ConfigError>(!choice.context.empty(), choice.place,
+                                       ": the context is empty; give a text to go on from");
+  for (const std::string& ending : texts.endings) {
+    octavo::require<octavo::ConfigError>(!ending.empty(), choice.place, ": an ending is empty");
+    choice.endings.push_back(
+        {encode(space + ending), static_cast<Index>(programs::code_points(ending))});
+  }
+  return choice;
+}
+
+}  // namespace detail
+
+/// The questions of a file of llm.c.
+/// @throws IoError  naming file and byte of what is not as llm.c writes it, or of a token that is
+///                  outside of the vocabulary
+inline std::vector<Choice> read_hellaswag(const std::filesystem::path& path, Index vocabulary) {
+  return detail::HellaSwagFile(path, vocabulary).read();
+}
+
+/// The questions of a file of JSON Lines: on each an object with a string `ctx`, an array `endings`
+/// of strings, and `label`, the number of the right one.
+/// @throws IoError      naming file, line and byte of what is no such object
+/// @throws ConfigError  naming the line of a text that cannot be used
+inline std::vector<Choice> read_hellaswag_lines(const std::filesystem::path& path,
+                                                const octavo::Tokenizer& tokenizer,
+                                                Index vocabulary) {
+  const std::string text = octavo::read_text_file(path, std::size_t{1} << 30);
+  std::vector<Choice> choices;
+  std::int64_t number = 0;
+  for (std::size_t begin = 0; begin < text.size();) {
+    const std::size_t end = std::min(text.find('\n', begin), text.size());
+    const std::string_view line = std::string_view(text).substr(begin, end - begin);
+    const std::string place = octavo::message(path.string(), ": line ", ++number);
+    if (line.find_first_not_of(" \t\r") != std::string_view::npos) {
+      choices.push_back(
+          detail::encoded(detail::texts_of_line(line, place, begin), tokenizer, vocabulary, place));
+    }
+    begin = end + 1;
+  }
+  octavo::require<octavo::IoError>(!choices.empty(), path.string(), ": has no question");
+  return choices;
+}
+
+}  // namespace evaluate

@@ -1,0 +1,81 @@
+// The tokens whose loss is asked for.
+#pragma once
+
+#include <octavo/octavo.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace evaluate {
+
+/// What a model is to predict.
+struct EvaluatedText {
+  octavo::Tokens tokens;
+  std::optional<octavo::Index> bytes{};  ///< of text that they stand for, where that is known
+};
+
+namespace detail {
+
+/// Tokens of a text that was encoded.
+class EncodedTokens final : public octavo::TokenSource {
+ public:
+  explicit EncodedTokens(std::vector<std::int32_t> tokens) : tokens_(std::move(tokens)) {}
+
+  [[nodiscard]] octavo::Index size() const override {
+    return static_cast<octavo::Index>(tokens_.size());
+  }
+  void read(octavo::Index first, std::span<std::int32_t> tokens) const override {
+    std::copy_n(tokens_.begin() + first, tokens.size(), tokens.begin());
+  }
+  [[nodiscard]] std::uint64_t hash(octavo::Index first, octavo::Index count) const override {
+    octavo::detail::WordHash hash;
+    for (octavo::Index i = first; i < first + count; ++i)
+      hash.add(static_cast<std::uint64_t>(tokens_[static_cast<std::size_t>(i)]));
+    return hash.value();
+  }
+
+ private:
+  std::vector<std::int32_t> tokens_;
+};
+
+}  // namespace detail
+
+/// Text or token files, as the trainer's --data names them.
+/// @param data        what was found under the names
+/// @param tokenizer   of text
+/// @param vocabulary  of the model
+/// @throws ConfigError  if the text cannot be encoded, or has tokens that the model does not know
+inline EvaluatedText evaluated_text(const octavo::Data& data, const octavo::Tokenizer& tokenizer,
+                                    octavo::Index vocabulary,
+                                    const octavo::Context<octavo::Cpu>& context) {
+  std::vector<octavo::Tokens> parts;
+  for (const octavo::TokenShare& share : data.train) parts.push_back(share.tokens);
+  EvaluatedText result{octavo::joined(std::move(parts))};
+  if (!data.is_text) return result;
+  const octavo::Index bytes = result.tokens.size();
+  result.bytes = bytes;
+  std::vector<std::int32_t> values(static_cast<std::size_t>(bytes));
+  result.tokens.read(0, values);
+  const std::string text(values.begin(), values.end());
+  const std::string_view view = text;
+  std::vector<std::int32_t> tokens =
+      std::move(tokenizer.encode_all(std::span(&view, 1), context).front());
+  const auto largest = std::ranges::max_element(tokens);
+  octavo::require<octavo::ConfigError>(largest == tokens.end() || *largest < vocabulary,
+                                       data.train.front().name, ": the tokenizer's token ",
+                                       largest == tokens.end() ? 0 : *largest,
+                                       " is outside of the model's vocabulary of ", vocabulary,
+                                       "; give the tokenizer that the model was made for");
+  result.tokens = octavo::Tokens(std::make_shared<detail::EncodedTokens>(std::move(tokens)));
+  return result;
+}
+
+}  // namespace evaluate

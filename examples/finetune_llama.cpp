@@ -1,0 +1,204 @@
+// Trains a Llama on chats, of which the loss counts what the assistant says: the trainer of
+// train_llama on other data.
+//
+//   finetune_llama --model hf:downloads/SmolLM2-135M-Instruct --chats chats.jsonl
+//                  --chat-template smollm2 --precision bf16 --epochs 2 --save-hf tuned
+#include <common/text.hpp>
+#include <common/tokenizer.hpp>
+#include <train_llama/program.hpp>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace trainer {
+namespace {
+
+const std::vector<std::string> too_long_names{"cut", "drop"};
+
+void declare_chats(CLI::App& app, Options& options) {
+  using namespace programs;
+  options.learning_rate = 2e-5;
+  ChatOptions& chats = options.chats;
+  const auto add = [&app](const std::string& name, auto& value, const std::string& text) {
+    return app.add_option(name, value, text)->group(data_group);
+  };
+  // Without defaults, which config.toml could not tell from choices.
+  add("--chats", chats.files, "files of JSON Lines, a chat a line; required, may be given again");
+  add("--validation-chats", chats.validation_files,
+      "files for validation; then --validation-fraction is not used");
+  add("--chat-template", chats.chat_template,
+      "what stands around messages: " +
+          joined({octavo::chat_template_names.begin(), octavo::chat_template_names.end()}) +
+          ", or a .json file; required");
+  add("--tokenizer", chats.tokenizer,
+      "bytes, a tokenizer.json of byte-level BPE, or Llama 3's tokenizer.model; of --model "
+      "hf:FOLDER that in the folder unless said");
+  add("--epochs", chats.epochs, "times that each chat is trained on; --steps is not used then")
+      ->check(at_least_one());
+  app.add_flag("--text-is-nfc", chats.text_is_nfc,
+               "texts are in Unicode's form NFC, for tokenizers that want it")
+      ->group(data_group);
+  add("--long-chats", chats.too_long,
+      "what becomes of chats of more than --seq-len tokens: " + joined(too_long_names))
+      ->capture_default_str()
+      ->check(one_of(too_long_names));
+  add("--most-chats", chats.most_in_sequence, "chats in a sequence, at most")
+      ->capture_default_str()
+      ->check(at_least_one());
+}
+
+void require_chats(const Options& options) {
+  octavo::require<octavo::ConfigError>(
+      !options.chats.files.empty(),
+      "--chats is required: name a file of JSON Lines, a chat a line");
+  octavo::require<octavo::ConfigError>(
+      !options.chats.chat_template.empty(),
+      "--chat-template is required: name that which the model knows, such as llama3");
+}
+
+/// Named, or that of the folder of --model hf:FOLDER.
+std::unique_ptr<octavo::Tokenizer> tokenizer_of(const Options& options) {
+  std::string name = options.chats.tokenizer;
+  if (name.empty()) {
+    octavo::require<octavo::ConfigError>(!options.load_hf.empty(),
+                                         "--tokenizer is required: that of the model; only --model "
+                                         "hf:FOLDER has one of its own");
+    name = (std::filesystem::path(options.load_hf) / "tokenizer.json").string();
+  }
+  return programs::open_tokenizer(name, options.chats.text_is_nfc);
+}
+
+/// What is said of chats that were read.
+struct ChatFacts {
+  std::vector<octavo::ChatData::File> files;
+  octavo::Index cut = 0;
+  octavo::Index dropped = 0;
+};
+
+/// A run's chats, and their batches.
+class ChatRun final : public RunDataOf<octavo::ChatBatches> {
+ public:
+  ChatRun(octavo::ChatBatches batches, ChatFacts facts,
+          std::unique_ptr<octavo::Tokenizer> tokenizer, std::int32_t end_of_turn)
+      : RunDataOf(std::move(batches)),
+        facts_(std::move(facts)),
+        tokenizer_(std::move(tokenizer)),
+        end_of_turn_(end_of_turn) {}
+
+  [[nodiscard]] std::size_t training_tokens() const override {
+    return static_cast<std::size_t>(batches_.train().tokens());
+  }
+  [[nodiscard]] std::size_t validation_tokens() const override {
+    return static_cast<std::size_t>(batches_.validation().tokens());
+  }
+
+  void print() const override {
+    for (const octavo::ChatData::File& file : facts_.files) {
+      fmt::print("chats | {} of {}\n", file.chats, programs::visible(file.path.string()));
+    }
+    const auto print_part = [](const char* what, const octavo::Chats& chats) {
+      fmt::print("chats | {} {}: {} tokens, {} of them said by the assistant\n", chats.size(), what,
+                 chats.tokens(), chats.targets());
+    };
+    print_part("to train on", batches_.train());
+    print_part("for validation", batches_.validation());
+    if (facts_.cut > 0) fmt::print("chats | {} longer than --seq-len, CUT\n", facts_.cut);
+    if (facts_.dropped > 0) {
+      fmt::print("chats | {} longer than --seq-len, DROPPED\n", facts_.dropped);
+    }
+    const double room =
+        static_cast<double>(batches_.sequences()) * static_cast<double>(batches_.shape().tokens);
+    fmt::print("chats | packed into {} sequences, {:.1f} % full\n", batches_.sequences(),
+               100 * static_cast<double>(batches_.train().tokens()) / room);
+  }
+
+  void describe(octavo::JsonLine& line) const override {
+    line.add("files", facts_.files.size())
+        .add("chats", batches_.train().size())
+        .add("validation_chats", batches_.validation().size())
+        .add("cut_chats", facts_.cut)
+        .add("dropped_chats", facts_.dropped)
+        .add("training_targets", batches_.train().targets());
+  }
+
+  /// The begin of the first chat for validation, and what the model answers.
+  [[nodiscard]] std::string sample(octavo::TrainingSession& session,
+                                   const Options& options) const override {
+    const octavo::Chats& chats = batches_.validation();
+    std::vector<std::int32_t> text(static_cast<std::size_t>(chats.length(0)));
+    std::vector<std::int32_t> targets(text.size());
+    chats.read(0, text, targets);
+    const auto first = std::ranges::find_if(targets, [](auto target) { return target >= 0; });
+    text.resize(static_cast<std::size_t>(first - targets.begin()) + 1);
+    octavo::GenerateOptions one{
+        .tokens = 1,
+        .temperature = options.temperature,
+        .seed = options.seed,
+        .vocabulary = std::min(tokenizer_->vocabulary_size(), session.facts().vocabulary)};
+    for (octavo::Index i = 0; i < options.sample; ++i, ++one.seed) {
+      if (session.largest_over_ranks(octavo::InterruptGuard::received()) != 0) break;
+      text.push_back(octavo::generate(session, text, options.sequence_length, one).front());
+      if (text.back() == end_of_turn_) break;
+    }
+    return tokenizer_->decode(text);
+  }
+
+ private:
+  ChatFacts facts_;
+  std::unique_ptr<octavo::Tokenizer> tokenizer_;
+  std::int32_t end_of_turn_;
+};
+
+std::unique_ptr<RunData> read_chats(Options& options, const Instance& instance,
+                                    const Ranks& ranks) {
+  auto tokenizer = tokenizer_of(options);
+  const octavo::ChatEncoder encoder(octavo::chat_template(options.chats.chat_template), *tokenizer);
+  const octavo::Context<octavo::Cpu> context(options.threads != 0 ? options.threads
+                                                                  : ranks.threads());
+  octavo::ChatRequest request;
+  request.train = options.chats.files;
+  request.validation = options.chats.validation_files;
+  request.validation_fraction = options.validation_fraction;
+  request.longest = options.sequence_length;
+  request.long_chats =
+      options.chats.too_long == "drop" ? octavo::LongChats::drop : octavo::LongChats::cut;
+  request.vocabulary = instance.shape.vocabulary;
+  octavo::ChatData data = octavo::load_chats(request, encoder, context);
+  options.most_documents =
+      options.batch * std::min(options.chats.most_in_sequence, options.sequence_length);
+  octavo::ChatBatchesOptions batches;
+  batches.batch = {options.batch, options.sequence_length, options.most_documents};
+  batches.micro_batches = options.micro_batches;
+  batches.rank = ranks.rank() / options.tensor_parallel;
+  batches.ranks = options.ranks;
+  batches.validation_batches = options.validation_batches;
+  batches.seed = options.seed;
+  batches.filler = encoder.end_of_turn();
+  octavo::ChatBatches made(std::move(data.train), std::move(data.validation), batches);
+  if (options.chats.epochs != 0) options.steps = made.steps_of(options.chats.epochs);
+  return std::make_unique<ChatRun>(std::move(made),
+                                   ChatFacts{std::move(data.files), data.cut, data.dropped},
+                                   std::move(tokenizer), encoder.end_of_turn());
+}
+
+}  // namespace
+
+const Program& program() {
+  static const Program chats{
+      .name = "finetune_llama",
+      .description = "Trains a Llama on chats, in the precision that is asked for.",
+      .declare_data = declare_chats,
+      .require_data = require_chats,
+      .read = read_chats};
+  return chats;
+}
+
+}  // namespace trainer

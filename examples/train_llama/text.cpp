@@ -1,0 +1,20 @@
+// train_llama: the trainer on text and token files.
+#include <train_llama/data.hpp>
+
+namespace trainer {
+
+const Program& program() {
+  static const Program text{
+      .name = "train_llama",
+      .description = "Trains a Llama on text, in the precision that is asked for.",
+      .declare_data = declare_text,
+      .require_data = require_text,
+      .read = [](Options& options, const Instance& instance,
+                 const Ranks& ranks) -> std::unique_ptr<RunData> {
+        return std::make_unique<TextData>(load_data(options, instance.shape.vocabulary), options,
+                                          ranks);
+      }};
+  return text;
+}
+
+}  // namespace trainer

@@ -1,0 +1,206 @@
+/// @file
+/// Chats packed into sequences: shuffled and resumable.
+#pragma once
+
+#include <octavo/core/device.hpp>
+#include <octavo/core/error.hpp>
+#include <octavo/core/random.hpp>
+#include <octavo/data/batch_checks.hpp>
+#include <octavo/data/chats.hpp>
+#include <octavo/data/permutation.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+namespace octavo::inline OCTAVO_ABI {
+
+/// What chats are packed into.
+struct ChatSequences {
+  Index length = 0;      ///< tokens
+  Index most_chats = 1;  ///< in one
+  /// The token that fills a sequence behind its last chat: an input whose target is ignored.
+  std::int32_t filler = 0;
+};
+
+/// Chats in sequences, each whole in one. Each goes into the fullest sequence that has room for it.
+class PackedChats {
+ public:
+  /// @param chats  of at most `sequences.length` tokens each; outlive this
+  /// @param order  of random numbers, by which chats come; none: as they stand
+  /// @throws ConfigError  if there is no chat, or a chat has no room in a sequence
+  PackedChats(const Chats& chats, const ChatSequences& sequences,
+              std::optional<RandomStream> order = {})
+      : chats_(&chats), form_(sequences) {
+    require<ConfigError>(chats.size() > 0, "there are no chats to pack; give some");
+    require<ConfigError>(sequences.most_chats >= 1, "most chats of a sequence is ",
+                         sequences.most_chats, "; give at least 1");
+    std::multimap<Index, std::size_t> rooms;  // of the sequences that may take one more
+    for (Index place = 0; place < chats.size(); ++place) {
+      const Index chat = order.has_value() ? Permutation(chats.size(), *order)(place) : place;
+      const Index tokens = chats.length(chat);
+      require<ConfigError>(tokens <= sequences.length, "a chat has ", tokens,
+                           " tokens, and a sequence ", sequences.length,
+                           "; cut the chat, or make sequences longer");
+      const auto fullest = rooms.lower_bound(tokens);
+      Index room = sequences.length;
+      std::size_t sequence = packed_.size();
+      if (fullest == rooms.end()) {
+        packed_.emplace_back();
+      } else {
+        room = fullest->first;
+        sequence = fullest->second;
+        rooms.erase(fullest);
+      }
+      packed_[sequence].push_back(chat);
+      if (static_cast<Index>(packed_[sequence].size()) < sequences.most_chats)
+        rooms.emplace(room - tokens, sequence);
+    }
+  }
+
+  /// Number of sequences.
+  [[nodiscard]] Index size() const { return static_cast<Index>(packed_.size()); }
+
+  /// Fills a sequence of a batch.
+  /// @param place      of its first token in the batch
+  /// @param inputs     of the batch
+  /// @param targets    of the batch; −1 where the assistant says nothing
+  /// @param documents  gets the places in the batch at which chats begin, but for the first
+  void fill(Index sequence, std::size_t place, std::span<std::int32_t> inputs,
+            std::span<std::int32_t> targets, std::vector<Index>& documents) const {
+    const auto length = static_cast<std::size_t>(form_.length);
+    std::size_t at = 0;
+    for (const Index chat : packed_[static_cast<std::size_t>(sequence)]) {
+      if (at != 0) documents.push_back(static_cast<Index>(place + at));
+      const auto tokens = static_cast<std::size_t>(chats_->length(chat));
+      chats_->read(chat, inputs.subspan(place + at, tokens), targets.subspan(place + at, tokens));
+      at += tokens;
+    }
+    fill_rest(place + at, length - at, inputs, targets);
+  }
+
+  /// Fills a sequence without a chat.
+  void fill_empty(std::size_t place, std::span<std::int32_t> inputs,
+                  std::span<std::int32_t> targets) const {
+    fill_rest(place, static_cast<std::size_t>(form_.length), inputs, targets);
+  }
+
+ private:
+  void fill_rest(std::size_t place, std::size_t count, std::span<std::int32_t> inputs,
+                 std::span<std::int32_t> targets) const {
+    std::ranges::fill(inputs.subspan(place, count), form_.filler);
+    std::ranges::fill(targets.subspan(place, count), -1);
+  }
+
+  const Chats* chats_;
+  ChatSequences form_;
+  std::vector<std::vector<Index>> packed_;  ///< of each sequence its chats
+};
+
+/// Where a stream of chats stands.
+struct ChatPosition {
+  std::int64_t epoch = 0;
+  std::int64_t sequence = 0;  ///< sequences of this epoch that were handed out
+
+  friend bool operator==(const ChatPosition&, const ChatPosition&) = default;
+};
+
+/// An endless stream of batches of chats. Each epoch has every chat once, packed anew in another
+/// random order, which is computed. Sequences that do not fill a batch are not dropped: the batch
+/// takes the rest from the next epoch. What the stream yields depends on the chats, what they are
+/// packed into and the seed only, not on the number of sequences in a batch.
+class ChatStream {
+ public:
+  /// @param chats      outlive this
+  /// @param sequences  in a batch
+  /// @throws ConfigError  as `PackedChats` does, or if there are no sequences in a batch
+  ChatStream(const Chats& chats, const ChatSequences& form, Index sequences, std::uint64_t seed)
+      : chats_(chats), form_(form), sequences_(sequences), seed_(seed), packed_(packed(0)) {
+    detail::require_batch_shape(sequences, form.length);
+    detail::WordHash hash;
+    hash.add(chats.hash());
+    hash.add(static_cast<std::uint64_t>(form.length));
+    hash.add(static_cast<std::uint64_t>(form.most_chats));
+    hash.add(static_cast<std::uint64_t>(form.filler));
+    hash.add(seed);
+    hash_ = hash.value();
+  }
+
+  /// Fills a part of the next batch, and passes over the rest: `count` sequences from `first` on.
+  /// @param inputs     [count, length]
+  /// @param targets    [count, length]; −1 where the assistant says nothing
+  /// @param documents  becomes the places in `inputs` at which chats begin, ascending, but for the
+  ///                   first of each sequence
+  /// @throws ShapeError  if a span has another size, or a batch no such sequences
+  void next(std::span<std::int32_t> inputs, std::span<std::int32_t> targets,
+            std::vector<Index>& documents, Index first, Index count) {
+    require<ShapeError>(first >= 0 && count >= 0 && first <= sequences_ - count, "sequences ",
+                        first, " to ", first + count, " of a batch of ", sequences_);
+    detail::require_batch_room(inputs.size(), targets.size(), count * form_.length);
+    documents.clear();
+    for (Index i = 0; i < sequences_; ++i) {
+      if (position_.sequence == packed_.size()) begin_epoch(position_.epoch + 1);
+      const Index sequence = position_.sequence++;
+      if (i < first || i >= first + count) continue;
+      const auto place = static_cast<std::size_t>((i - first) * form_.length);
+      packed_.fill(sequence, place, inputs, targets, documents);
+    }
+  }
+
+  /// Sequences of the first epochs together.
+  [[nodiscard]] Index sequences_of(Index epochs) const {
+    Index all = 0;
+    for (Index epoch = 0; epoch < epochs; ++epoch) all += packed(epoch).size();
+    return all;
+  }
+
+  /// Epochs that were handed out; 1.5 is the middle of the second.
+  [[nodiscard]] double epoch() const {
+    return static_cast<double>(position_.epoch) +
+           static_cast<double>(position_.sequence) / static_cast<double>(packed_.size());
+  }
+
+  [[nodiscard]] const ChatPosition& position() const { return position_; }
+  /// Of all that decides what the stream yields.
+  [[nodiscard]] std::uint64_t hash() const { return hash_; }
+
+  /// Continues where a stream of the same hash stood.
+  /// @throws ConfigError  if none can stand there; nothing changes then
+  void restore(const ChatPosition& position) {
+    require<ConfigError>(position.epoch >= 0, "the state says epoch ", position.epoch,
+                         " of the chats; the state is damaged, take an older one");
+    PackedChats packed = this->packed(position.epoch);
+    require<ConfigError>(position.sequence >= 0 && position.sequence <= packed.size(),
+                         "the state says sequence ", position.sequence, " of epoch ",
+                         position.epoch, " of the chats, which has ", packed.size(),
+                         "; the state is damaged, take an older one");
+    packed_ = std::move(packed);
+    position_ = position;
+  }
+
+ private:
+  [[nodiscard]] PackedChats packed(std::int64_t epoch) const {
+    // "chats" in ASCII keeps the order apart from whatever else draws from the same seed.
+    return {chats_, form_,
+            RandomStream{seed_, 0x6368617473000000u + static_cast<std::uint64_t>(epoch)}};
+  }
+  void begin_epoch(std::int64_t epoch) {
+    packed_ = packed(epoch);
+    position_ = {epoch, 0};
+  }
+
+  const Chats& chats_;
+  ChatSequences form_;
+  Index sequences_;
+  std::uint64_t seed_;
+  PackedChats packed_;  ///< of this epoch
+  ChatPosition position_;
+  std::uint64_t hash_ = 0;
+};
+
+}  // namespace octavo

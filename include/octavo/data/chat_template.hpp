@@ -1,0 +1,188 @@
+/// @file
+/// How a model is shown who says what in a chat.
+#pragma once
+
+#include <octavo/core/error.hpp>
+#include <octavo/core/json_reader.hpp>
+#include <octavo/data/open_file.hpp>
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace octavo::inline OCTAVO_ABI {
+
+/// What one of a chat says.
+struct ChatMessage {
+  std::string role;  ///< "system", "user" or "assistant"
+  std::string content;
+};
+
+/// What stands around a message of one role.
+struct ChatTurn {
+  std::string before;
+  std::string end;  ///< of the assistant's: the token at which it stops
+};
+
+/// A chat's text: `begin`, and for each message the turn of its role around its content, and
+/// `behind`.
+struct ChatTemplate {
+  std::string name;
+  std::string begin{};
+  std::map<std::string, ChatTurn, std::less<>> turns{};  ///< of each role; an assistant is needed
+  std::string behind{};                                  ///< each turn
+  /// What a system message says before a chat that does not begin with one.
+  std::optional<std::string> default_system{};
+  bool trims_content = false;  ///< white space around contents is taken away
+  /// Names of the tokenizer's special tokens that become these tokens where the strings above have
+  /// them. In contents they are text like any other.
+  std::vector<std::string> special_tokens{};
+};
+
+namespace detail {
+
+inline constexpr std::array chat_roles{"system", "user", "assistant"};
+
+/// Source: https://github.com/openai/openai-python/blob/release-v0.28.0/chatml.md
+inline ChatTemplate chatml(std::string name, std::optional<std::string> default_system) {
+  ChatTemplate result{.name = std::move(name),
+                      .behind = "\n",
+                      .default_system = std::move(default_system),
+                      .special_tokens = {"<|im_start|>", "<|im_end|>"}};
+  for (const std::string role : chat_roles)
+    result.turns[role] = {"<|im_start|>" + role + "\n", "<|im_end|>"};
+  return result;
+}
+
+/// Source: the chat_template in tokenizer_config.json of Meta-Llama-3-8B-Instruct.
+inline ChatTemplate llama3_chat() {
+  ChatTemplate result{.name = "llama3",
+                      .begin = "<|begin_of_text|>",
+                      .trims_content = true,
+                      .special_tokens = {"<|begin_of_text|>", "<|start_header_id|>",
+                                         "<|end_header_id|>", "<|eot_id|>"}};
+  for (const std::string role : chat_roles)
+    result.turns[role] = {"<|start_header_id|>" + role + "<|end_header_id|>\n\n", "<|eot_id|>"};
+  return result;
+}
+
+/// Reads a template from JSON.
+class ChatTemplateReader {
+ public:
+  ChatTemplateReader(const std::filesystem::path& path, std::string_view text)
+      : json_(text, path.string()) {
+    template_.name = path.string();
+  }
+
+  ChatTemplate read() {
+    json_.object([this](const std::string& key) {
+      if (key == "begin") {
+        template_.begin = json_.string();
+      } else if (key == "behind") {
+        template_.behind = json_.string();
+      } else if (key == "default_system") {
+        template_.default_system = json_.string();
+      } else if (key == "trims_content") {
+        template_.trims_content = json_.boolean();
+      } else if (key == "special_tokens") {
+        json_.array([this] { special_token(); });
+      } else if (std::find(chat_roles.begin(), chat_roles.end(), key) != chat_roles.end()) {
+        turn(template_.turns[key]);
+      } else {
+        unknown(key);
+      }
+    });
+    json_.end();
+    if (!template_.turns.contains("assistant")) json_.fail("it has no turn of the assistant");
+    if (template_.default_system.has_value() && !template_.turns.contains("system"))
+      json_.fail("it has a default_system, but no turn of the system");
+    return std::move(template_);
+  }
+
+ private:
+  [[noreturn]] void unknown(const std::string& key) const {
+    json_.fail(message("'", key, "' is no part of a chat template"));
+  }
+
+  void special_token() {
+    template_.special_tokens.push_back(json_.string());
+    if (template_.special_tokens.back().empty()) json_.fail("a special token has no name");
+  }
+
+  void turn(ChatTurn& turn) {
+    json_.object([&](const std::string& key) {
+      if (key != "before" && key != "end") unknown(key);
+      (key == "end" ? turn.end : turn.before) = json_.string();
+    });
+  }
+
+  JsonReader json_;
+  ChatTemplate template_;
+};
+
+/// Without white space around it. Source: Python's str.strip().
+inline std::string_view stripped(std::string_view text) {
+  constexpr std::array<std::string_view, 29> spaces{
+      "\t",     "\n",     "\v",     "\f",     "\r",     "\x1c",   "\x1d",   "\x1e",
+      "\x1f",   " ",      "\u0085", "\u00a0", "\u1680", "\u2000", "\u2001", "\u2002",
+      "\u2003", "\u2004", "\u2005", "\u2006", "\u2007", "\u2008", "\u2009", "\u200a",
+      "\u2028", "\u2029", "\u202f", "\u205f", "\u3000"};
+  const auto space_at = [&](const auto& is_there) {
+    const auto* found = std::find_if(spaces.begin(), spaces.end(), is_there);
+    return found == spaces.end() ? std::size_t{0} : found->size();
+  };
+  while (const std::size_t length = space_at([&](auto space) { return text.starts_with(space); }))
+    text.remove_prefix(length);
+  while (const std::size_t length = space_at([&](auto space) { return text.ends_with(space); }))
+    text.remove_suffix(length);
+  return text;
+}
+
+}  // namespace detail
+
+/// Names that `chat_template` knows.
+inline constexpr std::array chat_template_names{"chatml", "smollm2", "qwen2.5", "llama3"};
+
+/// The chat template of a name, or that of a file of JSON:
+/// - `chatml`: no default system message, as Qwen3 without tools and without thinking
+/// - `smollm2`, `qwen2.5`: ChatML with the default system messages of those models
+/// - `llama3`: that of Llama 3; later ones (3.1 on) put dates into the system message, and are
+/// others
+/// - a name with .json at its end: a file of an object with members as those of `ChatTemplate`, but
+///   for turns `system`, `user` and `assistant`, each `{"before": "...", "end": "..."}`
+/// @throws ConfigError  if there is none of this name
+/// @throws IoError      naming file and byte, if it cannot be read or has other members
+[[nodiscard]] inline ChatTemplate chat_template(const std::string& name) {
+  if (name == "chatml") return detail::chatml(name, {});
+  if (name == "llama3") return detail::llama3_chat();
+  if (name == "smollm2") {
+    return detail::chatml(name,
+                          "You are a helpful AI assistant named SmolLM, trained by Hugging Face");
+  }
+  if (name == "qwen2.5") {
+    return detail::chatml(name,
+                          "You are Qwen, created by Alibaba Cloud. You are a helpful assistant.");
+  }
+  std::string known;
+  for (const char* one : chat_template_names) known += message(one, ", ");
+  require<ConfigError>(name.ends_with(".json"), "there is no chat template '", name, "', only ",
+                       known, "or a file whose name ends in .json");
+  constexpr std::uint64_t most = 1 << 20;
+  const detail::OpenFile file(name);
+  require<IoError>(file.size() <= most, name, ": has ", file.size(), " bytes, and a chat template ",
+                   most, " at most; name another file");
+  std::string text(file.size(), '\0');
+  file.read_at(0, std::as_writable_bytes(std::span(text)));
+  return detail::ChatTemplateReader(name, text).read();
+}
+
+}  // namespace octavo

@@ -1,0 +1,189 @@
+/// @file
+/// From chats to tokens, and which of them the assistant says.
+#pragma once
+
+#include <octavo/core/context.hpp>
+#include <octavo/core/device.hpp>
+#include <octavo/core/error.hpp>
+#include <octavo/data/chat_template.hpp>
+#include <octavo/data/tokenizer.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace octavo::inline OCTAVO_ABI {
+
+/// What a chat is encoded to.
+struct ChatTokens {
+  std::vector<std::int32_t> tokens{};
+  /// Of each token the next one, where the assistant says that or ends its turn with it; else −1,
+  /// which no loss counts.
+  std::vector<std::int32_t> targets{};
+};
+
+/// Encodes chats by a template, to the tokens that `apply_chat_template` of transformers gives, but
+/// - names of special tokens in a message are text, so that no message can end a turn;
+/// - what the assistant says is encoded apart from what stands before it, as it is when a model
+///   answers. That makes a difference only where it begins with white space.
+class ChatEncoder {
+ public:
+  /// @param tokenizer  outlives this
+  /// @throws ConfigError  if the tokenizer lacks a special token of the template, or the end of the
+  ///                      assistant's turn is not one token
+  ChatEncoder(ChatTemplate chat_template, const Tokenizer& tokenizer)
+      : template_(std::move(chat_template)), tokenizer_(tokenizer) {
+    for (const std::string& name : template_.special_tokens) (void)tokenizer.special_token(name);
+    const std::string& end = turn_of("assistant").end;
+    Pieces pieces;
+    add_mark(end, pieces);
+    const std::vector<std::int32_t> tokens = encoded(pieces).tokens;
+    require<ConfigError>(tokens.size() == 1, "chat template ", template_.name,
+                         ": the assistant's turn ends in '", end, "', which is ", tokens.size(),
+                         " tokens of this tokenizer; give it an end of one token, with which a "
+                         "model can stop");
+    end_of_turn_ = tokens.front();
+  }
+
+  /// The token with which the assistant ends its turn.
+  [[nodiscard]] std::int32_t end_of_turn() const { return end_of_turn_; }
+
+  /// @throws ConfigError  if the chat has no message or one of a role that the template does not
+  ///                      know, or a text cannot be encoded
+  [[nodiscard]] ChatTokens encode(std::span<const ChatMessage> chat) const {
+    return encoded(pieces_of(chat));
+  }
+
+  /// The tokens of a chat, and of what stands before the assistant's next message.
+  /// @throws ConfigError  as `encode` does
+  [[nodiscard]] std::vector<std::int32_t> encode_prompt(std::span<const ChatMessage> chat) const {
+    Pieces pieces = pieces_of(chat);
+    add_mark(turn_of("assistant").before, pieces);
+    return encoded(pieces).tokens;
+  }
+
+  /// Each chat as `encode` gives it, whatever the number of threads.
+  /// @throws ConfigError  as `encode` does
+  [[nodiscard]] std::vector<ChatTokens> encode_all(std::span<const std::vector<ChatMessage>> chats,
+                                                   const Context<Cpu>& context) const {
+    std::vector<Pieces> all;
+    for (const auto& chat : chats) all.push_back(pieces_of(chat));
+    std::vector<std::string_view> texts;
+    for (const Pieces& pieces : all) {
+      for (const Piece& piece : pieces)
+        if (piece.is_text()) texts.push_back(piece.text);
+    }
+    const auto tokens = tokenizer_.encode_all(texts, context);
+    std::vector<ChatTokens> result;
+    std::size_t next = 0;
+    for (const Pieces& pieces : all) result.push_back(joined(pieces, tokens, next));
+    return result;
+  }
+
+ private:
+  /// Text that is encoded as a whole, or a token.
+  struct Piece {
+    std::string text{};
+    std::int32_t token = -1;
+    bool is_said = false;  ///< by the assistant
+
+    [[nodiscard]] bool is_text() const { return token < 0; }
+  };
+  using Pieces = std::vector<Piece>;
+
+  [[nodiscard]] const ChatTurn& turn_of(const std::string& role) const {
+    const auto turn = template_.turns.find(role);
+    if (turn != template_.turns.end()) return turn->second;
+    std::string known;
+    for (const auto& [name, of_name] : template_.turns) known += message(" '", name, "'");
+    throw ConfigError(message("a message is of the role '", role, "', and chat template ",
+                              template_.name, " knows only", known));
+  }
+
+  static void add_text(std::string_view text, bool is_said, Pieces& pieces) {
+    if (text.empty()) return;
+    if (pieces.empty() || !pieces.back().is_text() || pieces.back().is_said != is_said)
+      pieces.push_back({.is_said = is_said});
+    pieces.back().text += text;
+  }
+
+  /// Adds a string of the template, with special tokens in it.
+  void add_mark(std::string_view mark, Pieces& pieces) const {
+    for (;;) {
+      std::size_t begin = mark.size();
+      std::string_view first;
+      for (const std::string& name : template_.special_tokens) {
+        const std::size_t place = mark.find(name);
+        if (place > begin || place == std::string_view::npos) continue;
+        if (place == begin && name.size() < first.size()) continue;
+        begin = place;
+        first = name;
+      }
+      add_text(mark.substr(0, begin), false, pieces);
+      if (first.empty()) return;
+      pieces.push_back({.token = tokenizer_.special_token(first)});
+      mark.remove_prefix(begin + first.size());
+    }
+  }
+
+  void add_message(const std::string& role, std::string_view content, Pieces& pieces) const {
+    const ChatTurn& turn = turn_of(role);
+    const bool is_said = role == "assistant";
+    add_mark(turn.before, pieces);
+    add_text(template_.trims_content ? detail::stripped(content) : content, is_said, pieces);
+    if (is_said) {
+      pieces.push_back({.token = end_of_turn_, .is_said = true});
+    } else {
+      add_mark(turn.end, pieces);
+    }
+    add_mark(template_.behind, pieces);
+  }
+
+  [[nodiscard]] Pieces pieces_of(std::span<const ChatMessage> chat) const {
+    require<ConfigError>(!chat.empty(), "a chat has no message; give it one");
+    Pieces pieces;
+    add_mark(template_.begin, pieces);
+    if (template_.default_system.has_value() && chat.front().role != "system")
+      add_message("system", *template_.default_system, pieces);
+    for (const ChatMessage& message : chat) add_message(message.role, message.content, pieces);
+    return pieces;
+  }
+
+  [[nodiscard]] ChatTokens encoded(const Pieces& pieces) const {
+    std::vector<std::vector<std::int32_t>> tokens;
+    for (const Piece& piece : pieces)
+      if (piece.is_text()) tokens.push_back(tokenizer_.encode(piece.text));
+    std::size_t next = 0;
+    return joined(pieces, tokens, next);
+  }
+
+  /// @param texts  tokens of texts, those of these pieces from `next` on; moved behind them
+  static ChatTokens joined(const Pieces& pieces, std::span<const std::vector<std::int32_t>> texts,
+                           std::size_t& next) {
+    ChatTokens result;
+    const auto add = [&result](std::int32_t token, bool is_said) {
+      if (!result.targets.empty()) result.targets.back() = is_said ? token : -1;
+      result.tokens.push_back(token);
+      result.targets.push_back(-1);
+    };
+    for (const Piece& piece : pieces) {
+      if (!piece.is_text()) {
+        add(piece.token, piece.is_said);
+        continue;
+      }
+      for (const std::int32_t token : texts[next]) add(token, piece.is_said);
+      ++next;
+    }
+    return result;
+  }
+
+  ChatTemplate template_;
+  const Tokenizer& tokenizer_;
+  std::int32_t end_of_turn_ = -1;
+};
+
+}  // namespace octavo

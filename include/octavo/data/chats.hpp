@@ -1,0 +1,298 @@
+/// @file
+/// Chats of files, as tokens.
+#pragma once
+
+#include <octavo/core/context.hpp>
+#include <octavo/core/device.hpp>
+#include <octavo/core/error.hpp>
+#include <octavo/core/json_reader.hpp>
+#include <octavo/data/chat_tokens.hpp>
+#include <octavo/data/open_file.hpp>
+#include <octavo/data/seen_files.hpp>
+#include <octavo/data/tokens.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace octavo::inline OCTAVO_ABI {
+
+/// The tokens of chats, and which of them are targets.
+class Chats {
+ public:
+  [[nodiscard]] Index size() const { return static_cast<Index>(begins_.size()) - 1; }
+  /// Of all chats.
+  [[nodiscard]] Index tokens() const { return begins_.back(); }
+  /// Of all chats, those that a loss counts.
+  [[nodiscard]] Index targets() const {
+    return static_cast<Index>(std::count(is_said_.begin(), is_said_.end(), true));
+  }
+  /// Tokens of one chat.
+  [[nodiscard]] Index length(Index chat) const { return begin(chat + 1) - begin(chat); }
+
+  /// Adds one behind the others.
+  void add(const ChatTokens& chat) {
+    tokens_.insert(tokens_.end(), chat.tokens.begin(), chat.tokens.end());
+    is_said_.push_back(false);
+    for (std::size_t i = 0; i + 1 < chat.targets.size(); ++i)
+      is_said_.push_back(chat.targets[i] >= 0);
+    begins_.push_back(static_cast<Index>(tokens_.size()));
+  }
+
+  /// Copies a chat.
+  /// @param tokens   [length(chat)]
+  /// @param targets  [length(chat)]: the next token where the assistant says it, else −1
+  void read(Index chat, std::span<std::int32_t> tokens, std::span<std::int32_t> targets) const {
+    const auto first = static_cast<std::size_t>(begin(chat));
+    const auto count = static_cast<std::size_t>(length(chat));
+    for (std::size_t i = 0; i < count; ++i) {
+      tokens[i] = tokens_[first + i];
+      const bool is_target = i + 1 < count && is_said_[first + i + 1];
+      targets[i] = is_target ? tokens_[first + i + 1] : -1;
+    }
+  }
+
+  /// Takes chats off the end.
+  [[nodiscard]] Chats split_off(Index count) {
+    Chats last;
+    const Index rest = size() - count;
+    const auto first = static_cast<std::ptrdiff_t>(begin(rest));
+    last.tokens_.assign(tokens_.begin() + first, tokens_.end());
+    last.is_said_.assign(is_said_.begin() + first, is_said_.end());
+    for (Index chat = rest; chat < size(); ++chat)
+      last.begins_.push_back(begin(chat + 1) - begin(rest));
+    tokens_.resize(static_cast<std::size_t>(first));
+    is_said_.resize(static_cast<std::size_t>(first));
+    begins_.resize(static_cast<std::size_t>(rest) + 1);
+    return last;
+  }
+
+  /// Differs where chats, their order or their targets do.
+  [[nodiscard]] std::uint64_t hash() const {
+    detail::WordHash hash;
+    for (const Index begin : begins_) hash.add(static_cast<std::uint64_t>(begin));
+    for (std::size_t i = 0; i < tokens_.size(); ++i)
+      hash.add(static_cast<std::uint64_t>(tokens_[i]) << 1 | (is_said_[i] ? 1u : 0u));
+    return hash.value();
+  }
+
+ private:
+  [[nodiscard]] Index begin(Index chat) const { return begins_[static_cast<std::size_t>(chat)]; }
+
+  std::vector<std::int32_t> tokens_;
+  std::vector<bool> is_said_;     ///< of each token, by the assistant
+  std::vector<Index> begins_{0};  ///< of each chat, and the end of the last
+};
+
+/// What becomes of a chat of more tokens than a sequence has.
+enum class LongChats { cut, drop };
+
+/// Which chats are wanted.
+struct ChatRequest {
+  std::vector<std::string> train;       ///< files of JSON Lines, one chat a line
+  std::vector<std::string> validation;  ///< likewise; none: the end of what is there to train on
+  double validation_fraction = 0.1;     ///< of the chats then, at least one
+  Index longest = 0;                    ///< tokens of a chat, at most: those of a sequence
+  LongChats long_chats = LongChats::cut;
+  Index vocabulary = 0;  ///< of the model: tokens are below it
+};
+
+/// Chats that were read.
+struct ChatData {
+  struct File {
+    std::filesystem::path path;
+    Index chats = 0;
+  };
+
+  Chats train;
+  Chats validation;
+  std::vector<File> files;
+  Index cut = 0;      ///< chats that lost their end
+  Index dropped = 0;  ///< chats that were too long: all, or those whose begin has no target
+};
+
+namespace detail {
+
+/// Reads a chat of a line: `{"messages": [{"role": …, "content": …}]}`, or as ShareGPT has them
+/// `{"conversations": [{"from": "human", "value": …}]}`. Other members are passed over.
+class ChatLineReader {
+ public:
+  ChatLineReader(std::string_view line, std::string place, std::size_t offset)
+      : json_(line, std::move(place), offset) {}
+
+  /// @throws IoError  naming the place of what is no chat
+  std::vector<ChatMessage> read() {
+    bool is_there = false;
+    json_.object([&](const std::string& key) {
+      const bool is_share_gpt = key == "conversations";
+      if (!is_share_gpt && key != "messages") return json_.skip();
+      if (is_there) json_.fail("messages and conversations stand there both; leave one out");
+      is_there = true;
+      json_.array(
+          [&] { message(is_share_gpt ? "from" : "role", is_share_gpt ? "value" : "content"); });
+    });
+    json_.end();
+    if (!is_there) json_.fail("the object has no messages, and no conversations");
+    return std::move(chat_);
+  }
+
+ private:
+  void message(const char* role, const char* content) {
+    ChatMessage& message = chat_.emplace_back();
+    bool has_role = false;
+    bool has_content = false;
+    json_.object([&](const std::string& key) {
+      if (key == role) {
+        message.role = json_.string();
+        has_role = true;
+      } else if (key == content) {
+        message.content = json_.string();
+        has_content = true;
+      } else {
+        json_.skip();
+      }
+    });
+    if (!has_role || !has_content)
+      json_.fail(octavo::message("a message has no ", has_role ? content : role));
+    if (message.role == "human") message.role = "user";
+    if (message.role == "gpt") message.role = "assistant";
+  }
+
+  JsonReader json_;
+  std::vector<ChatMessage> chat_;
+};
+
+/// Reads files of chats and encodes them.
+class ChatLoader {
+ public:
+  ChatLoader(const ChatRequest& request, const ChatEncoder& encoder, const Context<Cpu>& context)
+      : request_(request), encoder_(encoder), context_(context) {}
+
+  ChatData load() {
+    require<ConfigError>(!request_.train.empty(), "no chats are named; name a file of them");
+    for (const std::string& path : request_.train) read(path, data_.train);
+    for (const std::string& path : request_.validation) read(path, data_.validation);
+    if (request_.validation.empty()) split();
+    for (const Chats* chats : {&data_.train, &data_.validation}) {
+      require<ConfigError>(chats->size() > 0, "there is no chat for ",
+                           chats == &data_.train ? "training" : "validation", ": ", data_.dropped,
+                           " were longer than a sequence of ", request_.longest,
+                           " tokens; make sequences longer, or give more chats");
+    }
+    return std::move(data_);
+  }
+
+ private:
+  void split() {
+    const double fraction = request_.validation_fraction;
+    require<ConfigError>(fraction > 0.0 && fraction < 1.0, "validation fraction is ", fraction,
+                         "; give a number between 0 and 1, such as 0.1");
+    const Index all = data_.train.size();
+    const auto share = static_cast<Index>(std::floor(fraction * static_cast<double>(all)));
+    data_.validation = data_.train.split_off(std::min(all, std::max<Index>(share, 1)));
+  }
+
+  void read(const std::filesystem::path& path, Chats& chats) {
+    const OpenFile file(path);
+    seen_.begin_source();
+    (void)seen_.add(file.identity(), path, {});
+    std::string text(file.size(), '\0');
+    file.read_at(0, std::as_writable_bytes(std::span(text)));
+    Index count = 0;
+    std::size_t begin = 0;
+    for (Index line = 1; begin < text.size(); ++line) {
+      const std::size_t end = std::min(text.find('\n', begin), text.size());
+      const std::string_view bytes(text.data() + begin, end - begin);
+      if (bytes.find_first_not_of(" \t\r") != std::string_view::npos) {
+        places_.push_back(message(path.string(), ": line ", line));
+        read_.push_back(ChatLineReader(bytes, places_.back(), begin).read());
+        ++count;
+        if (read_.size() == together) encode(chats);
+      }
+      begin = end + 1;
+    }
+    encode(chats);
+    require<IoError>(count > 0, path.string(), ": has no chat; give one JSON object a line");
+    data_.files.push_back({path, count});
+  }
+
+  /// Encodes the chats that were read.
+  void encode(Chats& chats) {
+    std::vector<ChatTokens> encoded;
+    try {
+      encoded = encoder_.encode_all(read_, context_);
+    } catch (const ConfigError&) {
+      throw_with_place();
+      throw;
+    }
+    for (std::size_t i = 0; i < encoded.size(); ++i) add(std::move(encoded[i]), places_[i], chats);
+    read_.clear();
+    places_.clear();
+  }
+
+  void throw_with_place() const {
+    for (std::size_t i = 0; i < read_.size(); ++i) {
+      try {
+        (void)encoder_.encode(read_[i]);
+      } catch (const ConfigError& error) {
+        throw ConfigError(message(places_[i], ": ", error.what()));
+      }
+    }
+  }
+
+  void add(ChatTokens chat, const std::string& place, Chats& chats) {
+    const auto has_target = [&chat] {
+      return std::any_of(chat.targets.begin(), chat.targets.end(),
+                         [](std::int32_t target) { return target >= 0; });
+    };
+    require<ConfigError>(has_target(), place,
+                         ": the assistant says nothing in this chat, so nothing can be learnt of "
+                         "it; take it out");
+    for (const std::int32_t token : chat.tokens) {
+      require<ConfigError>(token < request_.vocabulary, place, ": has token ", token,
+                           ", which lies outside of the model's vocabulary of ",
+                           request_.vocabulary, "; use the tokenizer that the model was made for");
+    }
+    if (static_cast<Index>(chat.tokens.size()) > request_.longest) {
+      chat.tokens.resize(static_cast<std::size_t>(request_.longest));
+      chat.targets.resize(chat.tokens.size());
+      chat.targets.back() = -1;
+      const bool stays = request_.long_chats == LongChats::cut && has_target();
+      ++(stays ? data_.cut : data_.dropped);
+      if (!stays) return;
+    }
+    chats.add(chat);
+  }
+
+  static constexpr std::size_t together = 4096;  ///< chats that are encoded at once
+
+  const ChatRequest& request_;
+  const ChatEncoder& encoder_;
+  const Context<Cpu>& context_;
+  ChatData data_;
+  SeenFiles seen_;
+  std::vector<std::vector<ChatMessage>> read_;
+  std::vector<std::string> places_;  ///< of those
+};
+
+}  // namespace detail
+
+/// Reads the chats of a run, and encodes them.
+/// @throws IoError      naming file, line and byte of what cannot be read or is no chat
+/// @throws ConfigError  naming file and line of a chat that cannot be encoded, in which the
+/// assistant
+///                      says nothing, or which has tokens outside of the vocabulary; if a file is
+///                      named twice, or no chat is left
+[[nodiscard]] inline ChatData load_chats(const ChatRequest& request, const ChatEncoder& encoder,
+                                         const Context<Cpu>& context) {
+  return detail::ChatLoader(request, encoder, context).load();
+}
+
+}  // namespace octavo

@@ -1,0 +1,83 @@
+/// @file
+/// The batches that a model is evaluated on, the same in every evaluation.
+#pragma once
+
+#include <octavo/data/documents.hpp>
+#include <octavo/data/validation_set.hpp>
+#include <octavo/train/training_session.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <optional>
+#include <utility>
+#include <vector>
+
+namespace octavo::inline OCTAVO_ABI {
+
+/// What batches an evaluation has.
+struct EvaluationOptions {
+  BatchShape batch{};
+  int rank = 0;   ///< this one of
+  int ranks = 1;  ///< so many, which have the same tokens and options
+  Index batches = std::numeric_limits<Index>::max();  ///< at most
+  /// The token that ends a document: tokens see those of their own document only, and what follows
+  /// a document's end is no target. None: each sequence is one document.
+  std::optional<std::int32_t> document_end{};
+};
+
+/// Windows of tokens in their order, without overlap, and the buffers of one batch. Ranks take
+/// turns with batches.
+class EvaluationBatches {
+ public:
+  /// @throws ConfigError  if there are fewer than two tokens
+  EvaluationBatches(Tokens tokens, const EvaluationOptions& options)
+      : set_(std::move(tokens), {.sequences = options.batch.sequences,
+                                 .sequence_length = options.batch.tokens,
+                                 .max_batches = options.batches}),
+        options_(options),
+        tokens_(static_cast<std::size_t>(options.batch.rows())),
+        targets_(tokens_.size()) {}
+
+  /// The losses of all batches, of all ranks. Those ranks that there is no batch left for evaluate
+  /// one without targets, because each evaluation is one that all take part in.
+  /// @param progress  is told after each turn of batches done, of all that there are
+  [[nodiscard]] LossSum evaluate(TrainingSession& session,
+                                 const std::function<void(Index, Index)>& progress = {}) {
+    session.begin_evaluation();
+    LossSum total;
+    for (Index first = 0; first < set_.batches(); first += options_.ranks) {
+      const LossSum loss = session.evaluate(get(first + options_.rank));
+      total.sum += loss.sum;
+      total.tokens += loss.tokens;
+      if (progress) progress(std::min(first + options_.ranks, set_.batches()), set_.batches());
+    }
+    return session.sum_over_ranks(total);
+  }
+
+  /// A batch, in buffers that the next call overwrites; from the last on without targets.
+  [[nodiscard]] Batch get(Index number) {
+    const Index batch = std::min(number, set_.batches() - 1);
+    set_.get(batch, tokens_, targets_);
+    if (number != batch) std::ranges::fill(targets_, ValidationSet::ignored_target);
+    const auto left =
+        static_cast<std::size_t>(set_.tokens()) - static_cast<std::size_t>(batch) * tokens_.size();
+    if (options_.document_end.has_value()) {
+      const std::size_t count = std::min(tokens_.size(), left);
+      find_documents(std::span(tokens_).first(count), std::span(targets_).first(count),
+                     options_.batch.tokens, *options_.document_end, documents_);
+    }
+    return {tokens_, targets_, documents_};
+  }
+
+ private:
+  ValidationSet set_;
+  EvaluationOptions options_;
+  std::vector<std::int32_t> tokens_;
+  std::vector<std::int32_t> targets_;
+  std::vector<Index> documents_;
+};
+
+}  // namespace octavo

@@ -1,0 +1,151 @@
+#!/usr/bin/env bash
+# Tests evaluate through its command line: evaluate_test.sh PATH_TO_EVALUATE
+# train_llama, beside it, makes the checkpoint that it reads.
+set -u
+here=$(dirname "$(realpath "${BASH_SOURCE[0]}")")
+# shellcheck source=tests/support/program.sh
+source "$here/../support/program.sh"
+trainer=$(dirname "$program")/train_llama
+
+# check CODE: runs Python on the results; `results` is the file that --json named
+check() { python3 -c "
+import json
+results = lambda name: json.load(open(name))
+$1" 2>>err || fail "check: $1"; }
+
+python3 - <<'PYTHON'
+import json, random, struct
+random.seed(1)
+words = "the a small large model trains learns number step loss eight bits scale of and in".split()
+text = lambda count: " ".join(random.choice(words) for _ in range(count))
+for name, count in (("train.txt", 2000), ("held_out.txt", 60)):
+    with open(name, "w") as file:
+        file.write(text(count))
+tokens = open("held_out.txt", "rb").read()
+with open("held_out.bin", "wb") as file:
+    file.write(struct.pack("<256i", 20240520, 1, len(tokens), *[0] * 253))
+    file.write(struct.pack(f"<{len(tokens)}H", *tokens))
+questions = [{"ctx": text(3), "endings": [text(1 + i % 3) for i in range(4)],
+              "label": random.randrange(4)} for _ in range(23)]
+with open("questions.jsonl", "w") as file:
+    for question in questions:
+        file.write(json.dumps(question) + "\n")
+with open("questions.bin", "wb") as file:
+    file.write(struct.pack("<256i", 20240522, 1, len(questions), 0, *[0] * 252))
+    for number, question in enumerate(questions):
+        numbers = [number, question["label"], 4]
+        for part in [question["ctx"]] + [" " + ending for ending in question["endings"]]:
+            numbers += [len(part), *part.encode()]
+        numbers = [65535, 2 * (len(numbers) + 2), *numbers]
+        file.write(struct.pack(f"<{len(numbers)}H", *numbers))
+PYTHON
+shape=(--batch 2 --seq-len 64 --threads 1)
+
+run "text" 0 --precision fp32 --data held_out.txt "${shape[@]}" --json text.json
+grep -qF "perplexity | loss (nats a token) |" out || fail "no loss in the table"
+grep -qF "tokenizer | bytes" out || fail "the tokenizer is not said"
+check '
+import math, os
+text = results("text.json")
+assert text["precision"] == "fp32" and text["device"] == "cpu" and "hellaswag" not in text
+one = text["perplexity"]
+assert one["tokens"] == os.path.getsize("held_out.txt") - 1 and one["files"] == ["held_out.txt"]
+assert math.isclose(one["perplexity"], math.exp(one["loss"]))
+assert math.isclose(one["bits_per_byte"], one["loss"] / math.log(2))
+assert 5 < one["loss"] < 6  # of 256 bytes, untrained
+'
+run "a token file" 0 --precision fp32 --data held_out.bin "${shape[@]}" --json tokens.json
+check 'assert results("tokens.json")["perplexity"]["loss"] == results("text.json")["perplexity"]["loss"]
+assert "bits_per_byte" not in results("tokens.json")["perplexity"]'
+run "some batches" 0 --precision fp32 --data held_out.txt "${shape[@]}" --batches 2 --json some.json
+check 'assert results("some.json")["perplexity"]["tokens"] == 256'
+
+run "questions of both kinds" 0 --precision fp32 --hellaswag questions.jsonl "${shape[@]}" --json lines.json
+grep -qE "hellaswag \| accuracy, by characters \| 0\.[0-9]{6}" out || fail "no accuracy by characters"
+run "questions of llm.c" 0 --precision fp32 --hellaswag questions.bin "${shape[@]}" --json llm_c.json
+check '
+lines, llm_c = results("lines.json")["hellaswag"], results("llm_c.json")["hellaswag"]
+assert lines["questions"] == llm_c["questions"] == 23
+assert lines["accuracy"] == llm_c["accuracy"] and 0 < lines["accuracy"] < 1
+assert lines["accuracy_by_tokens"] == llm_c["accuracy_by_tokens"]
+assert 0 <= lines["accuracy_by_characters"] <= 1 and "accuracy_by_characters" not in llm_c
+'
+run "delayed scales" 0 --precision fp8-delayed --data held_out.txt --hellaswag questions.bin "${shape[@]}" \
+  --json delayed.json
+grep -qF "delayed ones were calibrated" out || fail "it is not said"
+check '
+import math
+delayed = results("delayed.json")
+assert math.isclose(delayed["perplexity"]["loss"], results("text.json")["perplexity"]["loss"], rel_tol=0.01)
+assert delayed["hellaswag"]["questions"] == 23
+'
+
+case="a checkpoint"
+for precision in fp32 fp8-delayed; do
+  "$trainer" --data train.txt --validation-data held_out.txt --precision "$precision" --batch 2 --seq-len 64 \
+    --steps 4 --warmup 1 --sample 0 --threads 1 --checkpoint-every 2 --out "run-$precision" >out 2>err ||
+    fail "train_llama could not train"
+  run "the checkpoint of a run in $precision" 0 --checkpoint "run-$precision" --data held_out.txt \
+    "${shape[@]}" --json checkpoint.json
+  check "
+losses = [json.loads(line) for line in open('run-$precision/metrics.jsonl')]
+loss = [line['loss'] for line in losses if line['event'] == 'evaluation'][-1]
+assert results('checkpoint.json')['perplexity']['loss'] == loss
+assert results('checkpoint.json')['precision'] == '$precision'
+assert loss < results('text.json')['perplexity']['loss'] - 0.1"
+done
+run "a checkpoint in another precision" 0 --checkpoint run-fp8-delayed/checkpoints/step-00000004 \
+  --precision fp32 --data held_out.txt "${shape[@]}" --json wide.json
+check '
+import math
+wide, own = results("wide.json"), results("checkpoint.json")
+assert wide["recipe"] == "fp32"
+assert wide["perplexity"]["loss"] != own["perplexity"]["loss"]
+assert math.isclose(wide["perplexity"]["loss"], own["perplexity"]["loss"], rel_tol=0.01)
+'
+
+# refused NAME TEXT ARGUMENT...
+refused() {
+  local text=$2 name=$1
+  shift 2
+  run "$name" 2 --threads 1 "$@"
+  err_is_one_line_with "$text"
+}
+refused "nothing to do" "give --data or --hellaswag"
+refused "two models" "which model it is of" --model llama_tiny --checkpoint run-fp32 --data held_out.txt
+refused "no checkpoint" "is no whole checkpoint" --checkpoint absent --data held_out.txt
+refused "no file" "absent.txt" --data absent.txt
+refused "a model that is not compiled in" "'nothing'" --model nothing --data held_out.txt
+head -c 1500 questions.bin >cut.bin
+refused "a file that is cut off" "cut.bin: at byte 14" --hellaswag cut.bin --precision fp32
+refused "no questions" "held_out.bin: at byte 0: the file begins with 20240520" --hellaswag held_out.bin --precision fp32
+printf '{"ctx": "a"\n' >broken.jsonl
+refused "a broken line" "broken.jsonl: line 1: at byte" --hellaswag broken.jsonl --precision fp32
+refused "a short sequence" "raise --seq-len" --hellaswag questions.bin --precision fp32 --seq-len 16
+refused "half of documents" "--most-documents belong together" --data held_out.txt --document-end 10
+python3 -c "
+import struct
+open('wrong.bin', 'wb').write(struct.pack('<256i', 20240520, 1, 300, *[0] * 253) + struct.pack('<300H', *[1] * 299, 256))"
+run "a token outside of the vocabulary" 1 --data wrong.bin --precision fp32 "${shape[@]}"
+err_is_one_line_with "wrong.bin: the token at byte 1622 is 256"
+
+if mpirun=$(command -v mpirun); then
+  export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
+  export OMPI_MCA_hwloc_base_binding_policy=none OMPI_MCA_mpi_yield_when_idle=1
+  export OMPI_MCA_btl_base_warn_component_unused=0 OMP_NUM_THREADS=1
+  case="two ranks"
+  if timeout 60 "$mpirun" -n 2 "$program" --precision fp32 --data held_out.txt --hellaswag questions.jsonl \
+    "${shape[@]}" --json ranks.json >out 2>err; then
+    check '
+import math
+ranks, one, lines = results("ranks.json"), results("text.json")["perplexity"], results("lines.json")["hellaswag"]
+assert ranks["ranks"] == 2 and ranks["perplexity"]["tokens"] == one["tokens"]
+assert math.isclose(ranks["perplexity"]["loss"], one["loss"], rel_tol=1e-12)
+for key in ("questions", "accuracy", "accuracy_by_tokens", "accuracy_by_characters"):
+    assert ranks["hellaswag"][key] == lines[key], key
+'
+  else
+    grep -qF "was built without MPI" err || fail "it ended with an error"
+  fi
+fi
+finish

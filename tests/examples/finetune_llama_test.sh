@@ -1,0 +1,118 @@
+#!/usr/bin/env bash
+# Tests finetune_llama through its command line: finetune_llama_test.sh PATH_TO_FINETUNE_LLAMA
+set -u
+
+here=$(dirname "$(realpath "${BASH_SOURCE[0]}")")
+# shellcheck source=tests/support/program.sh
+source "$(dirname "${BASH_SOURCE[0]}")/../support/program.sh"
+
+# refused NAME TEXT ARGUMENT...: exit code 2, one line on stderr that has TEXT
+refused() {
+  local text=$2 code=0
+  case=$1
+  shift 2
+  timeout 10 "$program" "$@" --no-out >out 2>err || code=$?
+  [ "$code" -eq 2 ] || fail "exit code $code, expected 2"
+  err_is_one_line_with "$text"
+}
+
+python3 - <<'PYTHON'
+import json, random
+random.seed(1)
+def chat(i, many=1):
+    said = random.choice(["red", "blue", "green"])
+    return {"messages": [{"role": "user", "content": f"Say {said}!"},
+                         {"role": "assistant", "content": " ".join([said] * many)}]}
+with open("chats.jsonl", "w") as file:
+    for i in range(60):
+        file.write(json.dumps(chat(i)) + "\n")
+with open("held_out.jsonl", "w") as file:
+    for i in range(5):
+        file.write(json.dumps(chat(i)) + "\n")
+with open("long.jsonl", "w") as file:
+    file.write(json.dumps(chat(0, 40)) + "\n" + json.dumps({"messages": [
+        {"role": "user", "content": "x" * 80}, {"role": "assistant", "content": "y"}]}) + "\n")
+with open("bad.jsonl", "w") as file:
+    file.write(json.dumps(chat(0)) + "\n{\"messages\": [{\"role\": \"user\"}]}\n")
+json.dump({"user": {"before": "Q: ", "end": "\n"},
+           "assistant": {"before": "A: ", "end": "\x03"}, "behind": "\n"}, open("own.json", "w"))
+PYTHON
+model=(--model llama_tiny --precision fp32 --tokenizer bytes --seq-len 64 --batch 2 --threads 1)
+base=("${model[@]}" --chat-template own.json)
+data=(--chats chats.jsonl --validation-chats held_out.jsonl)
+
+# --- a run -----------------------------------------------------------------------------------
+whole=("${base[@]}" "${data[@]}" --epochs 2 --learning-rate 3e-3 --warmup 2 --temperature 0
+  --evaluate-every 5 --checkpoint-every 7 --keep-last 9)
+run "a run" 0 "${whole[@]}" --sample 12 --out whole
+[ -s err ] && fail "there was something on stderr"
+grep -qF "chats | 60 of chats.jsonl" out || fail "the file is not named"
+grep -qE '^chats \| 60 to train on: [0-9]+ tokens, [0-9]+ of them said by the assistant$' out ||
+  fail "no count of what is said"
+python3 - <<'PYTHON' 2>>err || fail "metrics"
+import json
+lines = [json.loads(line) for line in open("whole/metrics.jsonl")]
+run, = (line for line in lines if line["event"] == "run")
+chats = [json.loads(line)["messages"] for line in open("chats.jsonl")]
+held_out = [json.loads(line)["messages"] for line in open("held_out.jsonl")]
+said = lambda chats: sum(len(chat[1]["content"]) + 1 for chat in chats)
+tokens = lambda chats: sum(len("Q: \n\nA: \3\n" + chat[0]["content"] + chat[1]["content"]) for chat in chats)
+assert run["chats"] == 60 and run["validation_chats"] == 5 and run["files"] == 2, run
+assert run["training_tokens"] == tokens(chats) and run["validation_tokens"] == tokens(held_out), run
+assert run["training_targets"] == said(chats), (run, said(chats))
+assert run["cut_chats"] == run["dropped_chats"] == 0, run
+steps = [line for line in lines if line["event"] == "step"]
+assert len(steps) == run["steps"], (len(steps), run["steps"])
+assert 2 <= steps[-1]["epoch"] < 2.2 and steps[-2]["epoch"] < 2, steps[-1]
+evaluations = [line for line in lines if line["event"] == "evaluation"]
+assert all(line["tokens"] == said(held_out) for line in evaluations), evaluations
+# Of a uniform guess among bytes the loss is log(256); what is asked for is learnt soon.
+assert evaluations[-1]["loss"] < 0.7 * evaluations[0]["loss"] and steps[0]["loss"] > 5, evaluations
+sample = lines[-1]["sample"]
+question = "Q: " + held_out[0][0]["content"] + "\n\nA: "
+assert sample.startswith(question) and len(sample) > len(question), sample
+PYTHON
+
+# --- going on --------------------------------------------------------------------------------
+before=whole/checkpoints/step-00000014 # near the end of an epoch
+run "going on" 0 "${whole[@]}" --sample 0 --out again --resume "$before"
+grep -qF "resumed | after step 14, from $before" out || fail "it is not said"
+python3 - <<'PYTHON' 2>>err || fail "it is another run"
+import json
+def steps(path):
+    lines = [json.loads(line) for line in open(path)]
+    return [(line["step"], line["loss"], line["epoch"]) for line in lines if line["event"] == "step"]
+whole, again = steps("whole/metrics.jsonl"), steps("again/metrics.jsonl")
+assert again == whole[14:] and again[0][2] < 1.2, again
+PYTHON
+refused "other chats" "data.source" "${base[@]}" --chats held_out.jsonl --epochs 2 --resume "$before"
+
+# --- chats that are too long -----------------------------------------------------------------
+few=(--validation-chats held_out.jsonl --steps 1 --sample 0 --no-out)
+run "chats that are cut" 0 "${base[@]}" --chats long.jsonl "${few[@]}"
+grep -qF "chats | 1 longer than --seq-len, CUT" out || fail "it is not said"
+grep -qF "chats | 1 longer than --seq-len, DROPPED" out || fail "the one without a target stays"
+refused "chats that are dropped" "there is no chat for training: 2 were longer" "${base[@]}" \
+  --chats long.jsonl --validation-chats held_out.jsonl --long-chats drop
+run "a chat in a sequence" 0 "${base[@]}" --chats chats.jsonl "${few[@]}" --most-chats 1
+grep -qF "packed into 60 sequences" out || fail "more than one"
+
+# --- what is refused -------------------------------------------------------------------------
+refused "no chats" "--chats is required" --chat-template chatml
+refused "no template" "--chat-template is required" --chats chats.jsonl
+refused "no tokenizer" "--tokenizer is required" --model llama_tiny --precision fp32 \
+  --chats chats.jsonl --chat-template own.json
+refused "an unknown template" "there is no chat template 'llama2'" "${model[@]}" "${data[@]}" \
+  --chat-template llama2
+refused "a tokenizer without the template's tokens" "no special token '<|im_start|>'" \
+  "${model[@]}" "${data[@]}" --chat-template chatml
+refused "a line that is no chat" "bad.jsonl: line 2: at byte" "${base[@]}" --chats bad.jsonl
+refused "a file that is not there" "absent.jsonl: cannot be read" "${base[@]}" --chats absent.jsonl
+refused "a file twice" "named already" "${base[@]}" --chats chats.jsonl \
+  --validation-chats chats.jsonl
+if ldd "$program" | grep -q pcre2; then
+  refused "a tokenizer of more tokens than the model" "outside of the model's vocabulary of 256" \
+    --model llama_tiny --precision fp32 --chats chats.jsonl --chat-template chatml \
+    --tokenizer "$here/../golden/chats/chatml.json"
+fi
+finish

@@ -1,0 +1,104 @@
+#!/usr/bin/env python3
+"""Writes the folder chats beside this file.
+
+Two of the small tokenizers beside it with the special tokens of chats; expected.json has chats and
+what transformers' apply_chat_template makes of them by the templates of models: the text, its tokens,
+which of them the assistant says, and the tokens of a prompt for its next message.
+"""
+
+import json
+from pathlib import Path
+
+from transformers import PreTrainedTokenizerFast
+
+FOLDER = Path(__file__).parent / "chats"
+TOKENIZERS = Path(__file__).parent / "tokenizers"
+
+# The same strings as the models' templates, but with generation marks around what is learnt.
+CHATML = """{% for message in messages %}DEFAULT{{'<|im_start|>' + message['role'] + '\\n'}}{% if \
+message['role'] == 'assistant' %}{% generation %}{{message['content'] + '<|im_end|>'}}{% endgeneration %}\
+{% else %}{{message['content'] + '<|im_end|>'}}{% endif %}{{'\\n'}}{% endfor %}\
+{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"""
+LLAMA3 = """{% for message in messages %}{% if loop.index0 == 0 %}{{ bos_token }}{% endif %}\
+{{'<|start_header_id|>' + message['role'] + '<|end_header_id|>\\n\\n'}}{% if message['role'] == \
+'assistant' %}{% generation %}{{message['content'] | trim + '<|eot_id|>'}}{% endgeneration %}\
+{% else %}{{message['content'] | trim + '<|eot_id|>'}}{% endif %}{% endfor %}\
+{% if add_generation_prompt %}{{ '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}{% endif %}"""
+DEFAULT = """{% if loop.first and messages[0]['role'] != 'system' %}{{ '<|im_start|>system\\nTEXT<|im_end|>\
+\\n' }}{% endif %}"""
+SMOLLM2 = "You are a helpful AI assistant named SmolLM, trained by Hugging Face"
+QWEN25 = "You are Qwen, created by Alibaba Cloud. You are a helpful assistant."
+
+
+def chatml(default):
+    return CHATML.replace("DEFAULT", default and DEFAULT.replace("TEXT", default))
+
+
+# Name: its tokenizer, template, and the published template where that is another string.
+TEMPLATES = {
+    "chatml": ("chatml", chatml(""), None),
+    "smollm2": ("chatml", chatml(SMOLLM2), """{% for message in messages %}{% if loop.first and \
+messages[0]['role'] != 'system' %}{{ '<|im_start|>system
+You are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>
+' }}{% endif %}{{'<|im_start|>' + message['role'] + '
+' + message['content'] + '<|im_end|>' + '
+'}}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant
+' }}{% endif %}"""),
+    "qwen2.5": ("chatml", chatml(QWEN25), None),
+    "llama3": ("llama3", LLAMA3, """{% set loop_messages = messages %}{% for message in loop_messages %}\
+{% set content = '<|start_header_id|>' + message['role'] + '<|end_header_id|>\\n\\n'+ message['content'] | \
+trim + '<|eot_id|>' %}{% if loop.index0 == 0 %}{% set content = bos_token + content %}{% endif %}\
+{{ content }}{% endfor %}{% if add_generation_prompt %}{{ '<|start_header_id|>assistant<|end_header_id|>\
+\\n\\n' }}{% endif %}"""),
+}
+SPECIAL = {"chatml": ["<|im_start|>", "<|im_end|>"],
+           "llama3": ["<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"]}
+BASE = {"chatml": "smollm2", "llama3": "llama3"}
+
+
+def chat(*messages):
+    return [{"role": role, "content": content} for role, content in messages]
+
+
+CHATS = [
+    chat(("user", "Where is the rain?"), ("assistant", "In Spain, mainly in the plain.")),
+    chat(("system", "You speak plain."), ("user", "  The grain?\n\n"), ("assistant", "In the train. \n"),
+         ("user", "\n\n\nReally\u2003\u3000"), ("assistant", "It doesn't.\n\n\tNo!\u00a0")),
+    chat(("user", "\n x"), ("user", ""), ("assistant", ""), ("assistant", "1234 a\u0301"),
+         ("system", "\u2028plain\u0085 \x1c")),
+    chat(("system", "   "), ("user", "\u0421\u044a\u0435\u0448\u044c")),
+]
+
+
+def make(name):
+    base, template, published = TEMPLATES[name]
+    layout = json.loads((TOKENIZERS / f"{BASE[base]}.json").read_text())
+    layout["post_processor"] = None
+    path = FOLDER / f"{base}.json"
+    tokenizer = PreTrainedTokenizerFast(tokenizer_file=str(TOKENIZERS / f"{BASE[base]}.json"))
+    tokenizer.add_special_tokens({"additional_special_tokens": SPECIAL[base]})
+    if base == "llama3":
+        tokenizer.bos_token = "<|begin_of_text|>"
+    path.write_text(json.dumps(json.loads(tokenizer.backend_tokenizer.to_str()), separators=(",", ":")) + "\n")
+    result = []
+    for messages in CHATS:
+        def apply(template, **kind):
+            return tokenizer.apply_chat_template(messages, chat_template=template, **kind)
+        text = apply(template, tokenize=False)
+        assert text == apply(published or template, tokenize=False)
+        prompt = apply(template, tokenize=False, add_generation_prompt=True)
+        assert prompt == apply(published or template, tokenize=False, add_generation_prompt=True)
+        encoded = apply(template, return_dict=True, return_assistant_tokens_mask=True)
+        result.append({"text": text, "tokens": encoded["input_ids"], "said": encoded["assistant_masks"],
+                       "prompt": apply(template, add_generation_prompt=True, return_dict=True)["input_ids"]})
+    return {"tokenizer": base, "chats": result}
+
+
+def main():
+    FOLDER.mkdir(exist_ok=True)
+    expected = {"chats": CHATS, "templates": {name: make(name) for name in TEMPLATES}}
+    (FOLDER / "expected.json").write_text(json.dumps(expected, separators=(",", ":")) + "\n")
+
+
+if __name__ == "__main__":
+    main()
