@@ -138,16 +138,17 @@ class ChatRun final : public RunDataOf<octavo::ChatBatches> {
     chats.read(0, text, targets);
     const auto first = std::ranges::find_if(targets, [](auto target) { return target >= 0; });
     text.resize(static_cast<std::size_t>(first - targets.begin()) + 1);
-    octavo::GenerateOptions one{
-        .tokens = 1,
-        .temperature = options.temperature,
-        .seed = options.seed,
-        .vocabulary = std::min(tokenizer_->vocabulary_size(), session.facts().vocabulary)};
-    for (octavo::Index i = 0; i < options.sample; ++i, ++one.seed) {
-      if (session.largest_over_ranks(octavo::InterruptGuard::received()) != 0) break;
-      text.push_back(octavo::generate(session, text, options.sequence_length, one).front());
-      if (text.back() == end_of_turn_) break;
-    }
+    const std::vector<std::int32_t> answer = octavo::generate(
+        session, text, options.sequence_length,
+        {.tokens = options.sample,
+         .sampling = {.temperature = options.temperature},
+         .seed = options.seed,
+         .vocabulary = std::min(tokenizer_->vocabulary_size(), session.facts().vocabulary),
+         .stop_tokens = {end_of_turn_},
+         .stop = [&] {
+           return session.largest_over_ranks(octavo::InterruptGuard::received()) != 0;
+         }});
+    text.insert(text.end(), answer.begin(), answer.end());
     return tokenizer_->decode(text);
   }
 

@@ -53,6 +53,7 @@ int main() {
     }
   }
   const auto prompt = ByteTokenizer().encode("The rain in ");
-  const auto sample = generate(session, prompt, batch.tokens, {.tokens = 60, .temperature = 0.3});
+  const auto sample =
+      generate(session, prompt, batch.tokens, {.tokens = 60, .sampling = {.temperature = 0.3}});
   fmt::print("\nThe rain in {}\n", ByteTokenizer().decode(sample));
 }

@@ -181,7 +181,7 @@ class TextData final : public RunDataOf<octavo::TokenBatches> {
     const std::vector<std::int32_t> prompt = tokenizer.encode("\n");
     return tokenizer.decode(octavo::generate(session, prompt, options.sequence_length,
                                              {.tokens = options.sample,
-                                              .temperature = options.temperature,
+                                              .sampling = {.temperature = options.temperature},
                                               .seed = options.seed,
                                               .vocabulary = octavo::ByteTokenizer::vocabulary,
                                               .stop = [&] {

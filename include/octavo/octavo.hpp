@@ -9,6 +9,7 @@
 #include <octavo/data/data.hpp>
 #include <octavo/formats/formats.hpp>
 #include <octavo/gemm/gemm.hpp>
+#include <octavo/inference/inference.hpp>
 #include <octavo/io/io.hpp>
 #include <octavo/kernels/kernels.hpp>
 #include <octavo/layers/layers.hpp>

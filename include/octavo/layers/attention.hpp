@@ -3,6 +3,7 @@
 #pragma once
 
 #include <octavo/attention/attention.hpp>
+#include <octavo/attention/cached_attention.hpp>
 #include <octavo/layers/mode.hpp>
 #include <octavo/layers/projection.hpp>
 #include <octavo/layers/rotation.hpp>
@@ -123,6 +124,17 @@ class GroupedQueryAttention {
         });
   }
 
+  /// Takes the keys and values of a text that is generated.
+  /// @param longest  its tokens, at most
+  void take_cache(Arena<D>& arena, Index longest) {
+    constexpr Index columns = Index{Shape.kv_heads} * Shape.head_dim;
+    const auto take = [&]() -> TensorView<T, 2, D> {
+      return {arena.template take<T>(MemoryKind::activations, longest * columns),
+              {longest, columns}};
+    };
+    cache_ = {take(), take()};
+  }
+
   template <class M>
   void quantize_weights(const Context<D>& context) {
     qkv_.template quantize_weight<M>(context);
@@ -149,7 +161,11 @@ class GroupedQueryAttention {
                const Context<D>& context) {
     const auto attended = output_.template input<M>(saved.attended, batch.rows(),
                                                     {.row_major = true, .transposed = M::saves});
-    attend(x, attended, batch, positions, saved, context);
+    if constexpr (std::is_same_v<M, Mode::generate>) {
+      attend_to_cache(x, attended, batch, positions, saved, context);
+    } else {
+      attend(x, attended, batch, positions, saved, context);
+    }
     output_.forward(attended, residual, terms_of(y), context);
   }
 
@@ -213,6 +229,18 @@ class GroupedQueryAttention {
     quantize(attended, context);
   }
 
+  /// As `attend`, for tokens that go on with a text whose keys and values are cached.
+  void attend_to_cache(const Input& x, const typename OutputProjection::Input& attended,
+                       const BatchView<D>& batch, const Positions& positions, const Saved& saved,
+                       const Context<D>& context) {
+    const TensorView<T, 2, D> qkv{saved.qkv, {batch.rows(), Shape.qkv_columns()}};
+    qkv_.forward(x, {}, qkv, context);
+    rotate_.append(qkv, batch, positions, cache_, context);
+    const TensorView<const T, 2, D> rotated = qkv;
+    cached_attention(rotated, Shape.head_layout(), batch.documents.positions, cache_,
+                     attended.values, context);
+  }
+
   /// Others than the announced shape are met once.
   AttentionShape shape_of(BatchShape batch) const {
     return {batch.sequences, batch.tokens, Shape.head_layout(), batch.most_documents,
@@ -223,6 +251,7 @@ class GroupedQueryAttention {
   /// Enters both passes for the registry's batch into the manifest.
   void announce(const std::string& name, const LayerRegistry<D>& registry, bool recomputed) {
     registry_ = registry;
+    if (registry.manifest == nullptr) return;
     const BatchShape batch = registry.batch;
     const auto add = [&](AttentionPass pass, const char* pass_name, bool again) {
       entries_[static_cast<std::size_t>(pass)] = registry.manifest->add(
@@ -256,6 +285,7 @@ class GroupedQueryAttention {
   Recomputation recomputation_;
   LayerRegistry<D> registry_;
   std::array<std::size_t, 2> entries_{};
+  KeyValueCache<T, D> cache_;
   QkvProjection qkv_;
   Rotate rotate_;
   OutputProjection output_;

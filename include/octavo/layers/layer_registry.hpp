@@ -45,7 +45,7 @@ class TensorGroup;
 template <Device D>
 struct LayerRegistry {
   ScalingTable<D>* scaling = nullptr;
-  Manifest* manifest = nullptr;
+  Manifest* manifest = nullptr;     ///< null: layers that are not trained announce nothing
   WeightStage<D>* stage = nullptr;  ///< null: layers keep the quantised copies of their weights
   BatchShape batch{};               ///< of one micro-batch
   DeviceLimits<D> limits{};

@@ -36,6 +36,8 @@ class Linear {
   using WeightMemory = OperandMemory<P, OperandKind::weight, D>;
   using OutputGradientMemory = OperandMemory<P, OperandKind::output_gradient, D>;
   static constexpr bool quantized = QuantizedPrecision<P>;
+  /// Whether the weight itself is not kept, but its cast: see Linear<Inference<…>>.
+  static constexpr bool keeps_fp8 = false;
 
   static_assert(sizeof(detail::LayerCheck<P, In, Out, D>) > 0);  // which says what does not fit
 
@@ -274,3 +276,5 @@ class Linear {
 };
 
 }  // namespace octavo
+
+#include <octavo/layers/inference_linear.hpp>

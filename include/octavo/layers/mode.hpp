@@ -7,7 +7,7 @@
 namespace octavo::inline OCTAVO_ABI {
 
 /// What a forward pass is for. Evaluation cannot touch an amax history or save for a backward,
-/// because the type says so.
+/// because the type says so; and nothing but generation knows a text's earlier tokens.
 struct Mode {
   /// Saves what the backward needs; records amax and statistics.
   struct train {
@@ -27,6 +27,13 @@ struct Mode {
     static constexpr bool saves = true;
     static constexpr bool records = false;
     static constexpr bool finds_scales = false;
+  };
+  /// Saves and records nothing; attends to the keys and values of earlier tokens, which are cached,
+  /// and caches those of its own.
+  struct generate {
+    static constexpr bool saves = false;
+    static constexpr bool records = false;
+    static constexpr bool finds_scales = true;
   };
 };
 

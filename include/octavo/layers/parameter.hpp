@@ -30,6 +30,9 @@ struct Parameter {
   /// [rows, columns], its FP8 values where ranks cast it, in its run: see `RunLayout::codes`; else
   /// empty, and of no size.
   TensorView<E4M3, 2, D> codes;
+  /// Nothing is kept of it but what its linear layer casts: it has no memory in its run, and passes
+  /// through a `WeightStage` on its way to the layer, behind `offset` elements.
+  bool is_cast_only = false;
   /// Its gradient counts in the norm: of a parameter that several ranks have, it is one's.
   bool is_counted = true;
   /// The first GEMM of a step writes over the gradient, as that of a `Linear` does. Without, layers

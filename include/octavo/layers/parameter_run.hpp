@@ -93,9 +93,11 @@ class ParameterRun {
   void take_weights(Arena<D>& arena, const Each& each, const RunLayout& layout = {},
                     const ParameterRun* lender = nullptr) {
     Index size = 0;
+    Index staged = 0;
     each([&](Parameter<W, G, D>& parameter) {
-      parameter.offset = size;
-      size += room_for(parameter);
+      Index& end = parameter.is_cast_only ? staged : size;
+      parameter.offset = end;
+      end += room_for(parameter);
     });
     size = round_up(size, layout.multiple);
     const bool has_codes = layout.codes && codes_are_fewer_bytes(each, size, layout.multiple);
@@ -111,6 +113,7 @@ class ParameterRun {
       if (!is_whole_) take_rest(arena, each, lends ? lender : nullptr);
     }
     each([&](Parameter<W, G, D>& parameter) {
+      if (parameter.is_cast_only) return;
       if (has_codes && parameter.operand >= 0) {
         parameter.codes = {part(codes_, parameter.offset), parameter.weight.shape()};
       } else if (!is_whole_) {

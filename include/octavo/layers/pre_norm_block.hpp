@@ -86,6 +86,20 @@ class PreNormBlock {
         shared.scratch);
   }
 
+  /// Takes what blocks share that are never trained: nothing is kept for a backward.
+  static void take_inference(Arena<D>& arena, Shared& shared, Index tokens) {
+    std::apply([&](auto&... saved) { (Branches::take_shared(arena, saved, tokens), ...); },
+               shared.saved.branches);
+    take_saved_where(arena, shared.saved, tokens, [](Recompute) { return true; });
+  }
+
+  /// Takes what this block keeps of a text: its cache.
+  /// @param longest  tokens of the text, at most
+  void take_cache(Arena<D>& arena, const Shared& shared, Index longest) {
+    saved_ = shared.saved;
+    for_each_branch([&](auto& branch) { branch.take_cache(arena, longest); });
+  }
+
   /// Takes what this block keeps for the backward.
   void take_saved(Arena<D>& arena, const Shared& shared, Index tokens) {
     saved_ = shared.saved;

@@ -44,6 +44,11 @@ class ResidualBranch {
 
   void take_weight_copies(Arena<D>& arena) { part_.take_weight_copies(arena); }
 
+  /// Takes what the part keeps of a text, if it keeps something.
+  void take_cache(Arena<D>& arena, Index longest) {
+    if constexpr (requires { part_.take_cache(arena, longest); }) part_.take_cache(arena, longest);
+  }
+
   /// Takes the parts of `saved` that `wanted` names by the first policy that drops them.
   template <class Wanted>
   static void take_saved(Arena<D>& arena, Saved& saved, Index tokens, const Wanted& wanted) {

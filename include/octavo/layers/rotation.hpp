@@ -3,6 +3,7 @@
 #pragma once
 
 #include <octavo/kernels/bias.hpp>
+#include <octavo/kernels/key_value_cache.hpp>
 #include <octavo/layers/parameter.hpp>
 #include <octavo/layers/rope.hpp>
 #include <octavo/layers/shapes.hpp>
@@ -29,6 +30,15 @@ class Rotation {
                TensorView<T, 2, D> rotated, const Context<D>& context) const {
     const auto [angles, period] = positions.rotations(batch);
     rope_forward(qkv, Shape.head_layout(), QkNorm<const T, D>{}, angles, period, rotated, context);
+  }
+
+  /// Rotates the queries of tokens that go on with a text, where they are, and caches their keys,
+  /// rotated, and their values.
+  /// @param qkv  [tokens, qkv_columns]
+  void append(TensorView<T, 2, D> qkv, const BatchView<D>& batch, const Positions& positions,
+              const KeyValueCache<T, D>& cache, const Context<D>& context) const {
+    append_to_cache(qkv, Shape.head_layout(), {}, positions.rotations(batch).table,
+                    batch.documents.positions, cache, context);
   }
 
   /// From the gradient of the rotated values, in `qkv_gradient.values`, to that of the projection,
@@ -66,6 +76,12 @@ class NormalisedRotation {
                TensorView<T, 2, D> rotated, const Context<D>& context) const {
     const auto [angles, period] = positions.rotations(batch);
     rope_forward(qkv, Shape.head_layout(), weights(), angles, period, rotated, context);
+  }
+
+  void append(TensorView<T, 2, D> qkv, const BatchView<D>& batch, const Positions& positions,
+              const KeyValueCache<T, D>& cache, const Context<D>& context) const {
+    append_to_cache(qkv, Shape.head_layout(), weights(), positions.rotations(batch).table,
+                    batch.documents.positions, cache, context);
   }
 
   template <class Gradient>
@@ -114,6 +130,11 @@ class NoRotation {
 
   void forward(TensorView<const T, 2, D>, const BatchView<D>&, const Positions&,
                TensorView<T, 2, D>, const Context<D>&) const {}
+
+  void append(TensorView<T, 2, D> qkv, const BatchView<D>& batch, const Positions&,
+              const KeyValueCache<T, D>& cache, const Context<D>& context) const {
+    append_to_cache(qkv, Shape.head_layout(), {}, {}, batch.documents.positions, cache, context);
+  }
 
   template <class Gradient>
   void backward(TensorView<const T, 2, D>, const BatchView<D>&, const Positions&,

@@ -30,7 +30,16 @@ std::type_identity<Llama<Config, Precision, D, Gradient, Parallel>> model_of();
 template <Gpt2Config Config, class Precision, Device D, class Gradient, class Parallel>
 std::type_identity<Gpt2<Config, Precision, D, Gradient, Parallel>> model_of();
 
+template <LlamaConfig Config>
+std::type_identity<LlamaFamily<Config>> family_of();
+template <Gpt2Config Config>
+std::type_identity<Gpt2Family<Config>> family_of();
+
 }  // namespace detail
+
+/// The family of a preset: `PresetFamily<llama3_8b>` is `LlamaFamily<llama3_8b>`.
+template <auto Config>
+using PresetFamily = typename decltype(detail::family_of<Config>())::type;
 
 /// The model of a preset: `PresetModel<llama3_8b, Bf16, Cpu>` is `Llama<llama3_8b, Bf16, Cpu>`, and
 /// `PresetModel<gpt2_124m, Bf16, Cpu>` is `Gpt2<gpt2_124m, Bf16, Cpu>`.

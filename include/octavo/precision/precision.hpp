@@ -2,6 +2,7 @@
 /// Precision policies and recipes.
 #pragma once
 
+#include <octavo/precision/inference.hpp>
 #include <octavo/precision/layer_precision.hpp>
 #include <octavo/precision/layerwise.hpp>
 #include <octavo/precision/named_precisions.hpp>

@@ -23,8 +23,9 @@ struct BatchShape {
   friend constexpr bool operator==(const BatchShape&, const BatchShape&) = default;
 };
 
-/// Where documents lie in the rows of a batch, on a device; empty where each sequence is one. It
-/// differs from batch to batch, so it lies in the device's memory, in tables of fixed sizes.
+/// Where documents lie in the rows of a batch, on a device; empty where each sequence is one, or
+/// goes on with one, and then has positions at most. It differs from batch to batch, so it lies in
+/// the device's memory, in tables of fixed sizes.
 template <Device D>
 struct Documents {
   /// [most documents + 1]: the first rows of all documents, in order; where documents are fewer,
@@ -54,6 +55,10 @@ struct BatchView : BatchShape {
   BatchView(BatchShape batch)  // NOLINT: a shape alone says all of it
       : BatchShape{batch.sequences, batch.tokens, 0} {}
   BatchView(BatchShape batch, const Documents<D>& where) : BatchShape(batch), documents(where) {}
+  /// Tokens that go on with a text, of which others came before.
+  /// @param positions  [tokens]: of each in the text, on the device
+  explicit BatchView(TensorView<const std::int32_t, 1, D> positions)
+      : BatchShape{1, positions.extent(0), 0}, documents{{}, positions, {}} {}
 
   /// For learned positions and their like; on `D`.
   [[nodiscard]] RowPositions positions() const { return {documents.positions.data(), tokens}; }

@@ -17,8 +17,10 @@ namespace octavo::inline OCTAVO_ABI {
 
 namespace detail {
 
+/// @tparam Session  such as TrainingSession
 /// @throws UsageError  naming a parameter that the session's model and this one have not alike
-inline void require_parameters_of(const TrainingSession& session, const ModelDescription& model) {
+template <class Session>
+void require_parameters_of(const Session& session, const ModelDescription& model) {
   std::map<std::string, Index> elements;
   for (const HuggingFaceTensor& tensor : hugging_face_tensors(model)) {
     elements[tensor.parameter] += tensor.rows * tensor.columns;
@@ -40,6 +42,21 @@ inline void require_parameters_of(const TrainingSession& session, const ModelDes
   if (!elements.empty()) differ(elements.begin()->first);
 }
 
+/// The weights of a folder, once all that says what they are is found right: see
+/// `load_hugging_face`.
+template <class Session>
+HuggingFaceWeights open_weights(const Session& session, const ModelDescription& model,
+                                const std::filesystem::path& folder) {
+  require_parameters_of(session, model);
+  const std::filesystem::path config = folder / "config.json";
+  const std::vector<std::string> differing = differences(read_hugging_face_config(config), model);
+  std::string text;
+  for (const std::string& difference : differing) text += (text.empty() ? "" : "; ") + difference;
+  require<ConfigError>(differing.empty(), config.string(), ": is of another model than ",
+                       session.facts().name, ": ", text);
+  return {folder, model};
+}
+
 }  // namespace detail
 
 /// Sets all weights of a session, and their masters, to those of a Hugging Face folder. Files are
@@ -53,14 +70,7 @@ inline void require_parameters_of(const TrainingSession& session, const ModelDes
 /// @throws IoError      for files that are missing, damaged or cannot be read
 inline void load_hugging_face(TrainingSession& session, const ModelDescription& model,
                               const std::filesystem::path& folder) {
-  detail::require_parameters_of(session, model);
-  const std::filesystem::path config = folder / "config.json";
-  const std::vector<std::string> differing = differences(read_hugging_face_config(config), model);
-  std::string text;
-  for (const std::string& difference : differing) text += (text.empty() ? "" : "; ") + difference;
-  require<ConfigError>(differing.empty(), config.string(), ": is of another model than ",
-                       session.facts().name, ": ", text);
-  const HuggingFaceWeights weights(folder, model);
+  const HuggingFaceWeights weights = detail::open_weights(session, model, folder);
   for (const WeightInfo& weight : session.weights()) {
     session.set_weight(weight.name, [&](Index begin, std::span<float> values) {
       weights.read(weight.name, begin, values);

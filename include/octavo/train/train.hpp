@@ -1,5 +1,5 @@
 /// @file
-/// Training steps, runs, evaluation, generation, interruption.
+/// Training steps, runs, evaluation, interruption.
 #pragma once
 
 #include <octavo/train/batch.hpp>
@@ -10,7 +10,6 @@
 #include <octavo/train/data_parallel.hpp>
 #include <octavo/train/evaluation_batches.hpp>
 #include <octavo/train/gemm_plan_file.hpp>
-#include <octavo/train/generate.hpp>
 #include <octavo/train/hugging_face.hpp>
 #include <octavo/train/interrupt.hpp>
 #include <octavo/train/operand_health.hpp>

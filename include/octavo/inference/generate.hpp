@@ -1,0 +1,107 @@
+/// @file
+/// Text from a model, one token after another.
+#pragma once
+
+#include <octavo/core/random.hpp>
+#include <octavo/inference/sampling.hpp>
+#include <octavo/inference/text_model.hpp>
+#include <octavo/train/training_session.hpp>
+
+#include <algorithm>
+#include <functional>
+#include <limits>
+#include <span>
+#include <vector>
+
+namespace octavo::inline OCTAVO_ABI {
+
+/// How a text goes on.
+struct GenerateOptions {
+  Index tokens = 200;  ///< to draw, at most
+  SamplingOptions sampling{};
+  std::uint64_t seed = 1;
+  /// Ids below it can be drawn, such as a tokenizer's; 0: all of the model's.
+  Index vocabulary = 0;
+  /// Tokens that end the text, such as that of an end of text; they are no part of it.
+  std::vector<std::int32_t> stop_tokens{};
+  std::function<bool()> stop{};  ///< asked before each token; if it says true, the text ends there
+  std::function<void(std::int32_t)> take{};  ///< given each token of the text when it is drawn
+};
+
+/// Goes on with the model's text by a prompt and by tokens that are drawn, until there are enough
+/// or one stops it, or the model has no room for more. The same seed draws the same tokens from the
+/// same logits, whatever was drawn before. All but the last token are then part of the model's
+/// text.
+/// @param prompt  at least one token
+/// @return the tokens that were drawn, without the one that stopped it
+/// @throws ConfigError  for an empty prompt or one without room, sampling that means nothing, or a
+///                      vocabulary that is not the model's or a part of it
+inline std::vector<std::int32_t> generate(TextModel& model, std::span<const std::int32_t> prompt,
+                                          const GenerateOptions& options) {
+  require<ConfigError>(!prompt.empty(), "the prompt is empty; give at least one token");
+  const Index vocabulary = model.facts().vocabulary;
+  require<ConfigError>(options.vocabulary >= 0 && options.vocabulary <= vocabulary, "ids below ",
+                       options.vocabulary, " are to be drawn, of ", vocabulary, "; give 1 to ",
+                       vocabulary, ", or 0 for all");
+  Sampler sampler(options.sampling);
+  std::vector<float> logits(static_cast<std::size_t>(vocabulary));
+  const auto drawn = std::span(logits).first(
+      options.vocabulary == 0 ? logits.size() : static_cast<std::size_t>(options.vocabulary));
+  constexpr std::uint64_t sampling_stream = 0x73616d706c65u;
+  const RandomStream stream{options.seed, sampling_stream};
+  std::vector<std::int32_t> text;
+  for (Index i = 0; i < options.tokens; ++i) {
+    if (options.stop && options.stop()) break;
+    if (i > 0 && model.length() == model.longest()) break;
+    model.append(i == 0 ? prompt : std::span<const std::int32_t>(text).last(1), logits);
+    const float random = uniform(random_word(stream, static_cast<std::uint64_t>(i)));
+    const std::int32_t token = sampler.draw(drawn, static_cast<double>(random));
+    if (std::ranges::find(options.stop_tokens, token) != options.stop_tokens.end()) break;
+    text.push_back(token);
+    if (options.take) options.take(token);
+  }
+  return text;
+}
+
+/// The text of a model that is being trained, in its layout and precision of training: nothing is
+/// cached, and the model sees at most one sequence of the last tokens.
+class TrainingText final : public TextModel {
+ public:
+  /// @param session   outlives this
+  /// @param sequence  tokens that the model sees at once
+  TrainingText(TrainingSession& session, Index sequence) : session_(session), sequence_(sequence) {
+    session.begin_evaluation();
+  }
+
+  [[nodiscard]] const ModelFacts& facts() const override { return session_.facts(); }
+  [[nodiscard]] Index length() const override { return static_cast<Index>(text_.size()); }
+  [[nodiscard]] Index longest() const override { return std::numeric_limits<Index>::max(); }
+
+  void truncate(Index length) override {
+    detail::check_truncated(length, this->length());
+    text_.resize(static_cast<std::size_t>(length));
+  }
+  void append(std::span<const std::int32_t> tokens, std::span<float> logits) override {
+    detail::check_appended(*this, tokens, logits.size());
+    text_.insert(text_.end(), tokens.begin(), tokens.end());
+    const std::size_t seen = std::min(text_.size(), static_cast<std::size_t>(sequence_));
+    session_.next_token_logits(std::span(text_).last(seen), logits);
+  }
+
+ private:
+  TrainingSession& session_;
+  Index sequence_;
+  std::vector<std::int32_t> text_;
+};
+
+/// Goes on with `prompt` by a session's weights as they are: see `TrainingText`. Ranks call it
+/// together.
+[[nodiscard]] inline std::vector<std::int32_t> generate(TrainingSession& session,
+                                                        std::span<const std::int32_t> prompt,
+                                                        Index sequence,
+                                                        const GenerateOptions& options) {
+  TrainingText text(session, sequence);
+  return generate(text, prompt, options);
+}
+
+}  // namespace octavo

@@ -1,0 +1,24 @@
+/// @file
+/// An inference's weights from a Hugging Face folder.
+#pragma once
+
+#include <octavo/inference/session.hpp>
+#include <octavo/train/hugging_face.hpp>
+
+#include <filesystem>
+
+namespace octavo::inline OCTAVO_ABI {
+
+/// Sets all weights of an inference to those of a Hugging Face folder, which is read a piece at a
+/// time. Nothing is set before config.json and the headers of all files were found right.
+/// @param model  that the inference's is, such as `description_of(llama3_8b)`
+/// @throws UsageError, ConfigError, IoError  as `load_hugging_face` of a TrainingSession
+inline void load_hugging_face(Inferring& session, const ModelDescription& model,
+                              const std::filesystem::path& folder) {
+  const HuggingFaceWeights weights = detail::open_weights(session, model, folder);
+  session.load_sync([&](const WeightInfo& weight, Index begin, std::span<float> values) {
+    weights.read(weight.name, begin, values);
+  });
+}
+
+}  // namespace octavo

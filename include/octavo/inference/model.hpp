@@ -1,0 +1,247 @@
+/// @file
+/// A decoder that is not trained: weights, and the cache of one text.
+#pragma once
+
+#include <octavo/models/decoder.hpp>
+#include <octavo/precision/inference.hpp>
+
+#include <algorithm>
+#include <array>
+#include <string>
+#include <utility>
+
+namespace octavo::inline OCTAVO_ABI {
+
+/// What an inference has memory for.
+struct InferenceShape {
+  Index longest = 0;  ///< tokens of a text, at most
+  /// Tokens that are worked on together, at most: those of a prompt, a piece after the other.
+  Index piece = 256;
+};
+
+/// A decoder of the same parts as a `Decoder`, which only infers: weights as `Inference<Precision>`
+/// keeps them, no gradients, no optimizer, and the keys and values of one text. Lives in an
+/// `Arena`. Not copyable or movable, because its layers point to what it shares.
+/// @tparam Family     as `Decoder` has it, of one rank
+/// @tparam Precision  that the weights are kept for: see `Inference`
+template <class Family, class Precision, Device D>
+class InferenceModel {
+ public:
+  using T = StorageOf<Precision>;
+  using DeviceType = D;
+  static constexpr auto config = Family::config;
+  static_assert(tensor_degree<Family> == 1,
+                "InferenceModel: ranks cannot share the layers of an inference; name a family of "
+                "one rank, such as LlamaFamily<config>");
+
+  /// Lays the model out in the arena. Writes nothing: see `fill_weights`.
+  /// @throws ConfigError  for no tokens, or more than the model has positions for
+  InferenceModel(Arena<D>& arena, InferenceShape shape, const DeviceLimits<D>& limits)
+      : shape_(shape) {
+    require<ConfigError>(shape.longest > 0, "the longest text has ", shape.longest,
+                         " tokens; give at least 1");
+    require<ConfigError>(shape.longest <= Family::longest_sequence, "the longest text has ",
+                         shape.longest, " tokens, but ", config.name.text(), " has positions for ",
+                         Family::longest_sequence, "; give at most as many");
+    require<ConfigError>(shape.piece > 0, "a piece of a prompt has ", shape.piece,
+                         " tokens; give at least 1");
+    shape_.piece = std::min(shape.piece, shape.longest);
+    take_parameters(arena, limits);
+    arena.overlay([&] { stage_.take(arena); }, [&] { take_activations(arena); });
+    const auto bytes = static_cast<Index>(workspace_bytes(limits));
+    workspace_ = {arena.template take<std::byte>(MemoryKind::workspace, bytes), {bytes}};
+  }
+  InferenceModel(const InferenceModel&) = delete;
+  InferenceModel& operator=(const InferenceModel&) = delete;
+
+  [[nodiscard]] static std::string precision() { return precision_name<Precision>(); }
+  [[nodiscard]] static ModelFacts facts() { return config.facts(); }
+  [[nodiscard]] InferenceShape shape() const { return shape_; }
+
+  /// Gives the context the workspace that this model's operations need.
+  void bind(Context<D>& context) const {
+    context.bind_workspace({workspace_.data(), workspace_.bytes()});
+  }
+
+  /// Calls `fill(parameter)` for every parameter, in the order of a `Decoder`'s; then its `weight`
+  /// has memory to write to. What is kept in FP8 is cast once the parameters of a block are there.
+  /// The text that is cached is lost.
+  template <class Fill>
+  void fill_weights(const Fill& fill, const Context<D>& context) {
+    const auto fill_staged = [&](Parameter<T, T, D>& parameter) {
+      if (!parameter.is_cast_only) return fill(parameter);
+      T* staged = reinterpret_cast<T*>(stage_.elements()) + parameter.offset;
+      parameter.weight = {staged, parameter.weight.shape()};
+      fill(parameter);
+      parameter.weight = {nullptr, parameter.weight.shape()};
+    };
+    embedding_.visit(fill_staged);
+    for_each_block([&](auto& block, auto&) {
+      block.visit(fill_staged);
+      block.template quantize_weights<Mode::generate>(context);
+    });
+    each_of_head()(fill_staged);
+    head_.template quantize_weights<Mode::generate>(context);
+    positions_.initialize_sync(context);  // where weights were staged
+  }
+
+  /// Calls `visitor(parameter)` for every parameter, in the order of `fill_weights`.
+  template <class Visitor>
+  void visit(const Visitor& visitor) {
+    embedding_.visit(visitor);
+    for_each_block([&](auto& block, auto&) { block.visit(visitor); });
+    each_of_head()(visitor);
+  }
+
+  /// Bytes of all weights that a token is multiplied with.
+  [[nodiscard]] std::size_t multiplied_bytes() {
+    std::size_t bytes = 0;
+    const auto add = [&](const Parameter<T, T, D>& parameter) {
+      bytes += static_cast<std::size_t>(parameter.weight.size()) *
+               (parameter.is_cast_only ? sizeof(E4M3) : sizeof(T));
+    };
+    for_each_block([&](auto& block, auto&) { block.visit(add); });
+    each_of_head()(add);
+    if constexpr (config.tied_embeddings) {
+      bytes += static_cast<std::size_t>(embedding_.weight().weight.size()) *
+               (Head::Projection::keeps_fp8 ? sizeof(E4M3) : sizeof(T));
+    }
+    return bytes;
+  }
+
+  /// Goes on with the text by tokens, at most a piece of them: caches their keys and values.
+  /// @param tokens     [tokens]
+  /// @param positions  [tokens]: of each in the text, one after another, below `shape().longest`;
+  ///                   earlier ones are cached. Read on the device, so a record of this serves all
+  ///                   positions
+  /// @note enqueues; does not synchronise
+  void extend(TensorView<const std::int32_t, 1, D> tokens,
+              TensorView<const std::int32_t, 1, D> positions, const Context<D>& context) {
+    check_shape("InferenceModel", "positions", positions, {tokens.extent(0)});
+    require<ShapeError>(tokens.extent(0) <= shape_.piece, "a text is to go on by ",
+                        tokens.extent(0), " tokens at once, but the model has memory for ",
+                        shape_.piece, "; give fewer");
+    const BatchView<D> batch(positions);
+    embedding_.forward(tokens, batch, residual(0, batch.rows()), context);
+    std::size_t layer = 0;
+    for_each_block([&](auto& block, auto&) {
+      block.template forward<Mode::generate>(residual(layer, batch.rows()),
+                                             residual(layer + 1, batch.rows()), batch, positions_,
+                                             context);
+      ++layer;
+    });
+  }
+
+  /// The logits of the token behind the last one of the last `extend`, which was by `tokens`.
+  /// @return  [1, padded vocabulary], in memory that the next call overwrites
+  /// @note enqueues; does not synchronise
+  [[nodiscard]] TensorView<T, 2, D> next_logits(Index tokens, const Context<D>& context) {
+    const TensorView<const T, 2, D> last =
+        residual(static_cast<std::size_t>(config.layers), tokens);
+    return head_.template logits<Mode::generate>(last.rows(tokens - 1, 1), context);
+  }
+
+ private:
+  using P = Inference<Precision>;
+  using SegmentTuple = detail::Segments<Family, T, P, T, D>;
+  using HeadPrecision = PrecisionOf<P, 0, config.layers, LinearRole::head>;
+  using Head = LanguageModelHead<T, HeadPrecision, typename Family::template Norm<T, T, D>,
+                                 config.hidden, config.padded_vocabulary(), T, D>;
+
+  template <class Body>
+  void for_each_block(const Body& body) {
+    const auto in_segment = [&](auto& segment) {
+      for (auto& block : segment.blocks) body(block, segment.shared);
+    };
+    std::apply([&](auto&... segment) { (in_segment(segment), ...); }, segments_);
+  }
+
+  [[nodiscard]] auto each_of_head() {
+    return [this](const auto& body) {
+      head_.visit(body);
+      if constexpr (!config.tied_embeddings) body(head_weight_);
+    };
+  }
+
+  void take_parameters(Arena<D>& arena, const DeviceLimits<D>& limits) {
+    LayerRegistry<D> registry;
+    registry.stage = &stage_;
+    registry.limits = limits;
+    // Of weights that nobody reads or learns: for programs that measure. As a Decoder's.
+    const float deviation = 0.02f;
+    const Initial initial = Initial::normal(deviation);
+    const Initial outer =
+        Initial::normal(deviation / std::sqrt(2.0f * static_cast<float>(config.layers)));
+    embedding_.declare("embedding", config.padded_vocabulary(), config.vocabulary, initial);
+    embedding_run_.take_weights(arena, [this](const auto& body) { this->embedding_.visit(body); });
+    int layer = 0;
+    for_each_block([&](auto& block, auto&) {
+      block.take(arena, "blocks." + std::to_string(layer++), registry,
+                 {initial, outer, config.norm_epsilon}, Recompute::block);
+    });
+    head_.declare(registry, 1, config.vocabulary, config.norm_epsilon);
+    if constexpr (!config.tied_embeddings) {
+      head_weight_.declare("head.weight", config.padded_vocabulary(), config.hidden, initial);
+      head_weight_.initialised_rows = config.vocabulary;
+      head_weight_.is_cast_only = Head::Projection::keeps_fp8;
+    }
+    head_run_.take_weights(arena, each_of_head());
+    if constexpr (config.tied_embeddings) {
+      head_.take_weight_copies(arena, embedding_.weight());
+    } else {
+      head_.take_weight_copies(arena, head_weight_);
+    }
+  }
+
+  void take_activations(Arena<D>& arena) {
+    constexpr auto kind = MemoryKind::activations;
+    const Index rows = shape_.piece;
+    positions_.take(arena, {1, shape_.longest});
+    for (T*& state : residual_) state = arena.template take<T>(kind, rows * config.hidden);
+    const auto take_shared = [&](auto& segment) {
+      return [&] {
+        std::remove_reference_t<decltype(segment)>::Block::take_inference(arena, segment.shared,
+                                                                          rows);
+      };
+    };
+    std::apply(
+        [&](auto&... segment) {
+          arena.overlay([&] { head_.take_scratch(arena); }, take_shared(segment)...);
+        },
+        segments_);
+    for_each_block(
+        [&](auto& block, auto& shared) { block.take_cache(arena, shared, shape_.longest); });
+  }
+
+  [[nodiscard]] std::size_t workspace_bytes(const DeviceLimits<D>& limits) {
+    std::size_t bytes =
+        cached_attention_workspace(Family::heads, shape_.piece, shape_.longest, limits);
+    visit([&](const Parameter<T, T, D>& parameter) {
+      if (!parameter.is_matrix()) return;
+      const Index out = parameter.weight.extent(0);
+      const Index in = parameter.weight.extent(1);
+      bytes = std::max({bytes, matmul_workspace(shape_.piece, out, in, limits),
+                        few_rows_workspace(in, limits), row_amaxes_workspace(out, in)});
+    });
+    return bytes;
+  }
+
+  /// The residual stream before block `layer`; one of two takes the other's place.
+  [[nodiscard]] TensorView<T, 2, D> residual(std::size_t layer, Index rows) const {
+    return {residual_[layer % 2], {rows, config.hidden}};
+  }
+
+  InferenceShape shape_;
+  WeightStage<D> stage_;
+  ParameterRun<T, T, D> embedding_run_;
+  ParameterRun<T, T, D> head_run_;
+  typename Family::template Embedding<T, T, D> embedding_;
+  typename Family::template Positions<D> positions_;
+  SegmentTuple segments_;
+  Head head_;
+  Parameter<T, T, D> head_weight_;
+  std::array<T*, 2> residual_{};
+  TensorView<std::byte, 1, D> workspace_;
+};
+
+}  // namespace octavo

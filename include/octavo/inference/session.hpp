@@ -1,0 +1,233 @@
+/// @file
+/// A model that infers, its memory, and one text.
+#pragma once
+
+#include <octavo/core/replay.hpp>
+#include <octavo/inference/model.hpp>
+#include <octavo/inference/text_model.hpp>
+#include <octavo/train/weights.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace octavo::inline OCTAVO_ABI {
+
+/// Gives elements of a model's parameters: `values` are those of `weight` from `begin` on.
+using ModelWeights =
+    std::function<void(const WeightInfo& weight, Index begin, std::span<float> values)>;
+
+/// An inference of some model: what programs that choose model and precision at run time hold.
+class Inferring : public TextModel {
+ public:
+  /// Every parameter, in the order in which `load_sync` asks for them.
+  [[nodiscard]] virtual std::vector<WeightInfo> weights() const = 0;
+  /// Sets all weights, which are 0 before; the text is forgotten. A piece at a time is asked for.
+  /// @throws ConfigError  naming a weight that is not finite once it is rounded to its format;
+  /// those
+  ///                      before it are set
+  virtual void load_sync(const ModelWeights& source) = 0;
+  /// Sets all weights to what a training session of the model begins with, likewise.
+  virtual void initialize_sync(std::uint64_t seed) = 0;
+
+  [[nodiscard]] virtual std::string precision() const = 0;
+  [[nodiscard]] virtual const MemoryPlan& memory() const = 0;
+  /// Bytes that the step by one token reads: weights that multiply, and the cache of a text of
+  /// `length` tokens.
+  [[nodiscard]] virtual std::size_t bytes_of_step(Index length) const = 0;
+  /// How often the step by one token was enqueued, recorded, and launched from its record.
+  [[nodiscard]] virtual const ReplayCounts& replays() const = 0;
+};
+
+namespace detail {
+
+/// What an inference has in its arena.
+template <class Family, class Precision, Device D>
+struct InferenceParts {
+  using T = StorageOf<Precision>;
+
+  InferenceParts(Arena<D>& arena, InferenceShape shape, const DeviceLimits<D>& limits)
+      : model(arena, shape, limits) {
+    const Index elements = 2 * model.shape().piece;
+    inputs = {arena.template take<std::int32_t>(MemoryKind::activations, elements), {elements}};
+    logits = arena.template take_on_host<T>(decltype(model)::config.vocabulary);
+  }
+
+  InferenceModel<Family, Precision, D> model;
+  TensorView<std::int32_t, 1, D> inputs;  ///< [2 · piece]: tokens of a piece, then their positions
+  T* logits;                              ///< [vocabulary], on their way to the host
+};
+
+}  // namespace detail
+
+/// The memory that an inference needs, computed without allocating it.
+/// @throws ConfigError  for a shape that none can have
+template <class Family, class Precision, Device D>
+[[nodiscard]] MemoryPlan plan_inference(InferenceShape shape, const DeviceLimits<D>& limits) {
+  Arena<D> arena;
+  const detail::InferenceParts<Family, Precision, D> parts(arena, shape, limits);
+  return arena.plan();
+}
+
+/// The inference of one model: its weights, and a text whose keys and values are cached, so that a
+/// token costs what reading the weights once and the cache costs. All memory is allocated when it
+/// is made. On `Cuda` the step by one token is recorded, and launched as a graph.
+/// @tparam Family     such as `LlamaFamily<llama3_8b>`; see `PresetFamily`
+/// @tparam Precision  as a `Decoder` has it; what it is here, `Inference` says
+template <class Family, class Precision, Device D>
+class InferenceSession final : public Inferring {
+ public:
+  using Model = InferenceModel<Family, Precision, D>;
+  using T = typename Model::T;
+
+  /// @param context  outlives the session
+  /// @throws ConfigError  for a shape that it cannot have
+  InferenceSession(InferenceShape shape, Context<D>& context)
+      : context_(context),
+        arena_(plan_inference<Family, Precision, D>(shape, context), context),
+        parts_(arena_, shape, context),
+        facts_(Model::facts()),
+        staging_(parts_.inputs.bytes(), context) {
+    fill([&](const Parameter<T, T, D>& parameter) {
+      weights_.push_back(info(parameter));
+      fill_zero(parameter.weight.data(), parameter.weight.bytes(), context);
+    });
+    multiplied_bytes_ = parts_.model.multiplied_bytes();
+  }
+
+  [[nodiscard]] const ModelFacts& facts() const override { return facts_; }
+  [[nodiscard]] Index length() const override { return length_; }
+  [[nodiscard]] Index longest() const override { return parts_.model.shape().longest; }
+  [[nodiscard]] std::string precision() const override { return Model::precision(); }
+  [[nodiscard]] const MemoryPlan& memory() const override { return arena_.plan(); }
+  [[nodiscard]] const ReplayCounts& replays() const override { return replay_.counts(); }
+
+  void truncate(Index length) override {
+    detail::check_truncated(length, length_);
+    length_ = length;
+  }
+
+  void append(std::span<const std::int32_t> tokens, std::span<float> logits) override {
+    detail::check_appended(*this, tokens, logits.size());
+    parts_.model.bind(context_);
+    const auto piece = static_cast<std::size_t>(parts_.model.shape().piece);
+    while (tokens.size() > piece) {
+      copy_inputs(tokens.first(piece));
+      extend(static_cast<Index>(piece));
+      context_.synchronize();  // the next piece is copied to the same place
+      length_ += static_cast<Index>(piece);
+      tokens = tokens.subspan(piece);
+    }
+    const auto count = static_cast<Index>(tokens.size());
+    copy_inputs(tokens);
+    const auto last = [&] {
+      extend(count);
+      const auto result = parts_.model.next_logits(count, context_);
+      copy_to_host(parts_.logits, result.data(), logits.size() * sizeof(T), context_);
+    };
+    if (count == 1) {
+      replay_.run(context_, last);
+    } else {
+      last();
+    }
+    context_.synchronize();
+    length_ += count;
+    for (std::size_t i = 0; i < logits.size(); ++i) {
+      logits[i] = static_cast<float>(parts_.logits[i]);
+    }
+  }
+
+  [[nodiscard]] std::vector<WeightInfo> weights() const override { return weights_; }
+
+  void load_sync(const ModelWeights& source) override {
+    std::vector<float> values;
+    std::vector<T> rounded;
+    fill([&](const Parameter<T, T, D>& parameter) {
+      const WeightInfo weight = info(parameter);
+      const WeightSource of_weight = [&](Index begin, std::span<float> piece) {
+        source(weight, begin, piece);
+      };
+      const Index size = parameter.weight.size();
+      for (Index begin = 0; begin < size; begin += detail::weights_at_once) {
+        values.resize(static_cast<std::size_t>(std::min(size - begin, detail::weights_at_once)));
+        detail::take_elements(parameter.part, parameter.weight.shape(), parameter.whole_size(),
+                              of_weight, begin, values);
+        rounded.resize(values.size());
+        std::transform(values.begin(), values.end(), rounded.begin(),
+                       [](float value) { return T(value); });
+        check_finite(weight.name, begin, rounded);
+        copy_to_device_sync(parameter.weight.data() + begin, rounded.data(),
+                            rounded.size() * sizeof(T), context_);
+      }
+    });
+  }
+
+  void initialize_sync(std::uint64_t seed) override {
+    std::uint64_t stream = 0;
+    fill([&](const Parameter<T, T, D>& parameter) {
+      octavo::initialize(parameter, RandomStream{seed, stream++}, context_);
+    });
+  }
+
+  [[nodiscard]] std::size_t bytes_of_step(Index length) const override {
+    constexpr Index of_token = 2 * Model::config.layers * Family::heads.kv_heads *
+                               Family::heads.head_dim * static_cast<Index>(sizeof(T));
+    return multiplied_bytes_ + static_cast<std::size_t>(length * of_token);
+  }
+
+ private:
+  static WeightInfo info(const Parameter<T, T, D>& parameter) {
+    const Index columns = parameter.weight.extent(1);
+    return {parameter.name, FormatTraits<T>::name, parameter.whole_size() / columns, columns};
+  }
+
+  static void check_finite(const std::string& name, Index begin, std::span<const T> values) {
+    const auto wrong = std::find_if(values.begin(), values.end(), [](T value) {
+      return !std::isfinite(static_cast<float>(value));
+    });
+    require<ConfigError>(wrong == values.end(), name, " is given ",
+                         wrong == values.end() ? 0.0f : static_cast<float>(*wrong), " at element ",
+                         begin + (wrong - values.begin()), "; give numbers that are finite in ",
+                         FormatTraits<T>::name, ", the weight's format");
+  }
+
+  /// Sets every parameter by `set(parameter)`, and forgets the text.
+  template <class Set>
+  void fill(const Set& set) {
+    length_ = 0;
+    parts_.model.bind(context_);
+    parts_.model.fill_weights(set, context_);
+    context_.synchronize();
+  }
+
+  /// Brings the tokens of a piece, and their positions behind them, to the device.
+  void copy_inputs(std::span<const std::int32_t> tokens) {
+    input_.assign(tokens.begin(), tokens.end());
+    for (std::size_t i = 0; i < tokens.size(); ++i) {
+      input_.push_back(static_cast<std::int32_t>(length_) + static_cast<std::int32_t>(i));
+    }
+    staging_.begin();
+    staging_.copy(parts_.inputs.data(), input_.data(), input_.size() * sizeof(std::int32_t),
+                  context_);
+  }
+
+  void extend(Index count) {
+    parts_.model.extend(parts_.inputs.rows(0, count), parts_.inputs.rows(count, count), context_);
+  }
+
+  Context<D>& context_;
+  Arena<D> arena_;
+  detail::InferenceParts<Family, Precision, D> parts_;
+  ModelFacts facts_;
+  std::vector<WeightInfo> weights_;
+  std::size_t multiplied_bytes_ = 0;
+  Staging<D> staging_;
+  Replay<D> replay_;
+  std::vector<std::int32_t> input_;  ///< on its way to the device
+  Index length_ = 0;
+};
+
+}  // namespace octavo

@@ -1,0 +1,130 @@
+/// @file
+/// A linear layer that is not trained: y = x · Wᵀ, with the weight as it is kept.
+#pragma once
+
+#include <octavo/layers/linear.hpp>
+
+namespace octavo::inline OCTAVO_ABI {
+
+/// A linear layer without gradients. It has one copy of its weight: that of the parameter, or, in
+/// FP8, its own, in whose place the parameter has no memory. Moves like any other.
+template <class Wanted, int In, int Out, class G, Device D>
+class Linear<Inference<Wanted>, In, Out, G, D> {
+ public:
+  using P = Inference<Wanted>;
+  using T = typename PrecisionTraits<P>::Storage;
+  using Weight = Parameter<T, G, D>;
+  using Input = Operand<P, OperandKind::input, D>;
+  using OutputGradient = Operand<P, OperandKind::output_gradient, D>;
+  using InputMemory = OperandMemory<P, OperandKind::input, D>;
+  using OutputGradientMemory = OperandMemory<P, OperandKind::output_gradient, D>;
+  /// Of its input.
+  static constexpr bool quantized = false;
+  /// Whether the weight is kept in FP8.
+  static constexpr bool keeps_fp8 = QuantizedPrecision<PrecisionForLayer<Wanted, In, Out, D>>;
+
+  static_assert(sizeof(detail::LayerCheck<PrecisionForLayer<Wanted, In, Out, D>, In, Out, D>) > 0);
+
+  Linear() = default;
+  Linear(Linear&&) noexcept = default;
+  Linear& operator=(Linear&&) noexcept = default;
+
+  void declare(const std::string&, LayerRegistry<D> registry, LinearUse = {}) {
+    stage_ = registry.stage;
+  }
+
+  [[nodiscard]] static constexpr Index weight_by_one_scale() { return -1; }
+
+  /// Takes the memory of the weight in FP8, and reserves that of what it is cast from.
+  void take_weight_copies(Arena<D>& arena, const Weight& weight) {
+    if constexpr (keeps_fp8) {
+      kept_.take_row_major(arena, MemoryKind::quantized_weights, Out, In);
+      scaling_ = arena.template take<OperandScaling>(MemoryKind::scaling, 1);
+      is_staged_ = weight.is_cast_only;
+      offset_ = weight.offset;
+      if (is_staged_) {
+        const Index end = offset_ + weight.weight.size();
+        stage_->reserve(end * static_cast<Index>(sizeof(T)), 0);
+        return;
+      }
+    }
+    values_ = weight.weight.data();
+  }
+
+  /// Casts the weight that is kept in FP8: once, when all of its values are where they are staged.
+  template <class M>
+  void quantize_weight(const Context<D>& context) {
+    if constexpr (keeps_fp8) {
+      auto weight = kept();
+      fill_zero(scaling_, sizeof(OperandScaling), context);
+      const T* from =
+          is_staged_ ? reinterpret_cast<const T*>(stage_->elements()) + offset_ : values_;
+      weight.values = {const_cast<T*>(from), {Out, In}};
+      quantize(weight, context);
+    } else {
+      (void)context;
+    }
+  }
+
+  /// The operand that the layer's input is to be written to.
+  template <class M>
+  [[nodiscard]] Input input(const InputMemory& memory, Index tokens, Copies copies) const {
+    return memory.operand(tokens, In, {}, false, copies);
+  }
+
+  /// y = x · Wᵀ + addend.
+  /// @param addend  [tokens, Out]; empty: nothing is added
+  /// @param y       [tokens, Out]
+  void forward(const Input& x, TensorView<const T, 2, D> addend, TensorView<T, 2, D> y,
+               const Context<D>& context) {
+    forward(x, addend, {}, y, context);
+  }
+
+  /// y = x · Wᵀ + addend + bias. Few tokens are multiplied in the time that reading the weight
+  /// takes; of many, a weight in FP8 is multiplied with as few at a time.
+  /// @param addend  [tokens, Out]; empty: nothing is added
+  /// @param bias    [Out]; empty: there is none
+  /// @param y       [tokens, Out]
+  void forward(const Input& x, TensorView<const T, 2, D> addend, TensorView<const T, 1, D> bias,
+               TensorView<T, 2, D> y, const Context<D>& context) {
+    const TensorView<const T, 2, D> rows = x.values;
+    if constexpr (keeps_fp8) {
+      const auto weight = kept().row_major;
+      for (Index begin = 0; begin < rows.extent(0); begin += most_few_rows) {
+        const Index count = std::min(most_few_rows, rows.extent(0) - begin);
+        const auto added = addend.empty() ? addend : addend.rows(begin, count);
+        (void)few_rows_forward(rows.rows(begin, count), weight,
+                               GemmOutput<T, D>{y.rows(begin, count), added, bias}, context);
+      }
+    } else {
+      const TensorView<const T, 2, D> weight{values_, {Out, In}};
+      const GemmOutput<T, D> output{y, addend, bias};
+      if (rows.extent(0) <= most_few_rows) {
+        (void)few_rows_forward(rows, weight, output, context);
+      } else {
+        (void)matmul_forward(rows, weight, output, context);
+      }
+    }
+  }
+
+ private:
+  using Cast = typename detail::KeptWeight<PrecisionForLayer<Wanted, In, Out, D>>::Cast;
+  struct Nothing {};
+  using KeptMemory = std::conditional_t<
+      keeps_fp8, OperandMemory<std::conditional_t<keeps_fp8, Cast, Bf16>, OperandKind::weight, D>,
+      Nothing>;
+
+  [[nodiscard]] auto kept() const {
+    return kept_.operand(Out, In, ScalingSlot(scaling_), false,
+                         {.row_major = true, .transposed = false});
+  }
+
+  const T* values_ = nullptr;
+  WeightStage<D>* stage_ = nullptr;
+  KeptMemory kept_;
+  OperandScaling* scaling_ = nullptr;  ///< of the weight in FP8
+  bool is_staged_ = false;             ///< the weight is cast from what is staged
+  Index offset_ = 0;                   ///< of it there
+};
+
+}  // namespace octavo

@@ -1,0 +1,156 @@
+// Which tokens are drawn, and how often: against probabilities that are computed otherwise.
+#include <gtest/gtest.h>
+#include <octavo/inference/sampling.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <limits>
+#include <numeric>
+#include <vector>
+
+namespace sampling_test {
+
+using octavo::Sampler;
+using octavo::SamplingOptions;
+
+/// The shares of the tokens among draws at evenly spaced numbers.
+std::vector<double> shares(const std::vector<float>& logits, const SamplingOptions& options,
+                           int draws = 20000) {
+  Sampler sampler(options);
+  std::vector<double> result(logits.size());
+  for (int i = 0; i < draws; ++i) {
+    const auto token = static_cast<std::size_t>(sampler.draw(logits, (i + 0.5) / draws));
+    result.at(token) += 1.0 / draws;
+  }
+  return result;
+}
+
+/// The probabilities, by a sort of all tokens.
+std::vector<double> probabilities(const std::vector<float>& logits,
+                                  const SamplingOptions& options) {
+  std::vector<std::size_t> order(logits.size());
+  std::iota(order.begin(), order.end(), 0U);
+  std::stable_sort(order.begin(), order.end(),
+                   [&](std::size_t a, std::size_t b) { return logits[a] > logits[b]; });
+  std::vector<double> result(logits.size());
+  const auto normalise = [&] {
+    const double total = std::accumulate(result.begin(), result.end(), 0.0);
+    for (double& probability : result) probability /= total;
+  };
+  for (std::size_t i = 0; i < logits.size(); ++i) {
+    result[i] = std::exp(static_cast<double>(logits[i]) / options.temperature);
+  }
+  if (options.top_k != 0) {
+    for (auto rank = static_cast<std::size_t>(options.top_k); rank < order.size(); ++rank) {
+      result[order[rank]] = 0;
+    }
+  }
+  normalise();
+  double sum = 0;
+  for (const std::size_t token : order) {
+    if (sum >= options.top_p) result[token] = 0;
+    sum += result[token];
+  }
+  normalise();
+  return result;
+}
+
+const std::vector<float> logits{0.3f, 2.0f, -1.0f, 1.5f, 2.0f, 0.9f, -4.0f, 1.1f, 1.5f, -0.2f};
+
+TEST(Sampling, SharesAreTheProbabilities) {
+  const std::vector<SamplingOptions> cases{
+      {.temperature = 1},
+      {.temperature = 0.5},
+      {.temperature = 3},
+      {.temperature = 1, .top_k = 3},
+      {.temperature = 0.7, .top_k = 100},
+      {.temperature = 1, .top_p = 0.6},
+      {.temperature = 2, .top_p = 0.95},
+      {.temperature = 1, .top_k = 5, .top_p = 0.7},
+      {.temperature = 1, .top_k = 5, .top_p = 1},
+  };
+  for (const SamplingOptions& options : cases) {
+    const auto expected = probabilities(logits, options);
+    const auto drawn = shares(logits, options);
+    for (std::size_t i = 0; i < logits.size(); ++i) {
+      // An interval's share of evenly spaced numbers is its length to one of them.
+      EXPECT_NEAR(drawn[i], expected[i], 1.1 / 20000)
+          << "token " << i << ", temperature " << options.temperature << ", top-k " << options.top_k
+          << ", top-p " << options.top_p;
+      EXPECT_TRUE(expected[i] > 0 || drawn[i] == 0) << "token " << i;
+    }
+  }
+}
+
+// Of many tokens most are too unlikely to be sorted.
+TEST(Sampling, ANucleusOfManyTokensIsThatOfASort) {
+  std::vector<float> many(5000);
+  for (std::size_t i = 0; i < many.size(); ++i) {
+    many[i] = static_cast<float>(8 * std::sin(1.7 * static_cast<double>(i * i % 977)));
+  }
+  for (const double top_p : {0.1, 0.9, 0.999}) {
+    const SamplingOptions options{.temperature = 1, .top_p = top_p};
+    const auto expected = probabilities(many, options);
+    constexpr int draws = 1000;
+    const auto drawn = shares(many, options, draws);
+    for (std::size_t i = 0; i < many.size(); ++i) {
+      ASSERT_NEAR(drawn[i], expected[i], 1.1 / draws) << i << ", top-p " << top_p;
+    }
+  }
+}
+
+TEST(Sampling, OfEquallyLikelyTokensTheLowestComeFirst) {
+  EXPECT_EQ(Sampler({.temperature = 0}).draw(logits, 0.99), 1);
+  const auto first = [](const SamplingOptions& options) {
+    std::vector<std::size_t> drawn;
+    const auto all = shares(logits, options);
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      if (all[i] > 0) drawn.push_back(i);
+    }
+    return drawn;
+  };
+  using Tokens = std::vector<std::size_t>;
+  EXPECT_EQ(first({.temperature = 1, .top_k = 1}), (Tokens{1}));
+  EXPECT_EQ(first({.temperature = 1, .top_k = 3}), (Tokens{1, 3, 4}));
+  EXPECT_EQ(first({.temperature = 1, .top_p = 1e-9}), (Tokens{1}));
+  const std::vector<float> equal(8, 0.5f);
+  EXPECT_EQ(Sampler({.temperature = 0}).draw(equal, 0.9), 0);
+  // Half of eight equal tokens are exactly four of them.
+  EXPECT_EQ(Sampler({.temperature = 1, .top_p = 0.5}).draw(equal, 0.999), 3);
+}
+
+TEST(Sampling, EveryNumberDrawsATokenThatCanBe) {
+  constexpr float never = -std::numeric_limits<float>::infinity();
+  const std::vector<float> some{never, 1, never, 0, never};
+  const double last = std::nextafter(1.0, 0.0);
+  for (const double temperature : {1e-300, 1.0, 1e300}) {
+    EXPECT_EQ(Sampler({.temperature = temperature}).draw(some, 0), 1);
+  }
+  EXPECT_EQ(Sampler({.temperature = 1e-300}).draw(some, last), 1);
+  EXPECT_EQ(Sampler({.temperature = 1}).draw(some, last), 3);
+  EXPECT_EQ(Sampler({.temperature = 1, .top_k = 5}).draw(some, last), 3);
+  EXPECT_EQ(Sampler({.temperature = 1e300}).draw(some, 0.6), 3) << "all that can be are as likely";
+  EXPECT_EQ(Sampler({.temperature = 1}).draw(std::vector<float>{4}, last), 0);
+}
+
+TEST(Sampling, WhatMeansNothingIsRefused) {
+  constexpr double nan = std::numeric_limits<double>::quiet_NaN();
+  constexpr double infinity = std::numeric_limits<double>::infinity();
+  for (const double wrong : {-0.1, nan, infinity}) {
+    EXPECT_THROW(Sampler({.temperature = wrong}), octavo::ConfigError);
+  }
+  for (const double wrong : {0.0, -1.0, 1.1, nan}) {
+    EXPECT_THROW(Sampler({.top_p = wrong}), octavo::ConfigError);
+  }
+  EXPECT_THROW(Sampler({.top_k = -1}), octavo::ConfigError);
+  const auto nan_logit = std::numeric_limits<float>::quiet_NaN();
+  const auto large = std::numeric_limits<float>::infinity();
+  for (const auto& wrong : {std::vector<float>{0, nan_logit}, std::vector<float>{nan_logit, 0},
+                            std::vector<float>{0, large}, std::vector<float>{-large, -large}}) {
+    EXPECT_THROW((void)Sampler({}).draw(wrong, 0.5), octavo::ConfigError);
+    EXPECT_THROW((void)Sampler({.temperature = 0}).draw(wrong, 0.5), octavo::ConfigError);
+  }
+}
+
+}  // namespace sampling_test
