@@ -118,34 +118,6 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-/// Model and precision of the run that a checkpoint is of.
-/// @return its path
-std::filesystem::path take_checkpoint(const CLI::App& app, Options& options) {
-  if (options.checkpoint.empty()) return {};
-  octavo::require<octavo::ConfigError>(
-      app.count("--model") == 0,
-      "--checkpoint says which model it is of, and --model does, too; give one");
-  std::filesystem::path path = trainer::checkpoint_in(options.checkpoint, "evaluate");
-  octavo::require<octavo::ConfigError>(!path.empty(), "--checkpoint ", options.checkpoint,
-                                       " is no whole checkpoint, and has none in its folder ",
-                                       trainer::detail::checkpoints_name,
-                                       "; name one, or the folder of a run");
-  const octavo::CheckpointManifest manifest = octavo::detail::read_manifest(path);
-  options.model = manifest.model;
-  if (app.count("--precision") != 0) return path;
-  for (const trainer::Instance& instance : trainer::instances()) {
-    if (instance.model == manifest.model && instance.recipe == manifest.recipe) {
-      options.precision = instance.precision;
-      return path;
-    }
-  }
-  throw octavo::ConfigError(
-      octavo::message(path.string(), ": no model that is compiled in is a ", manifest.model, " in ",
-                      manifest.recipe, "; give --precision, of ",
-                      programs::joined(trainer::detail::compiled(&trainer::Instance::precision)),
-                      ", or build again with it"));
-}
-
 /// What is evaluated, and on what.
 struct Setup {
   std::filesystem::path checkpoint;
@@ -368,7 +340,7 @@ int run(const CLI::App& app, Options& options) {
   try {
     require_consistent(options);
     trainer::require_device_flags(app, options);
-    setup.checkpoint = take_checkpoint(app, options);
+    setup.checkpoint = trainer::take_checkpoint(app, options.checkpoint, options, "evaluate");
     trainer::find_preset_of_folder(app, options);
     instance = &trainer::find_instance(app, options);
     ranks.emplace(options, "evaluate");

@@ -86,6 +86,34 @@ inline std::filesystem::path checkpoint_in(const std::filesystem::path& named,
       });
 }
 
+/// The checkpoint that --checkpoint names, or "" if it names none; `choice` becomes the model of
+/// its run, in the run's precision unless --precision says another.
+/// @throws ConfigError  if there is none, --model names a model too, or none of it is compiled in
+inline std::filesystem::path take_checkpoint(const CLI::App& app, const std::string& named,
+                                             ModelChoice& choice, const char* program) {
+  if (named.empty()) return {};
+  octavo::require<octavo::ConfigError>(
+      app.count("--model") == 0,
+      "--checkpoint says which model it is of, and --model does, too; give one");
+  std::filesystem::path path = checkpoint_in(named, program);
+  octavo::require<octavo::ConfigError>(
+      !path.empty(), "--checkpoint ", named, " is no whole checkpoint, and has none in its folder ",
+      detail::checkpoints_name, "; name one, or the folder of a run");
+  const octavo::CheckpointManifest manifest = octavo::detail::read_manifest(path);
+  choice.model = manifest.model;
+  if (app.count("--precision") != 0) return path;
+  for (const Instance& instance : instances()) {
+    if (instance.model == manifest.model && instance.recipe == manifest.recipe) {
+      choice.precision = instance.precision;
+      return path;
+    }
+  }
+  throw octavo::ConfigError(octavo::message(
+      path.string(), ": no model that is compiled in is a ", manifest.model, " in ",
+      manifest.recipe, "; give --precision, of ",
+      programs::joined(detail::compiled(&Instance::precision)), ", or build again with it"));
+}
+
 /// The checkpoint that the run goes on from, or "". What is no whole one is warned of.
 /// @param program  for messages
 /// @throws ConfigError  if --resume finds none

@@ -33,6 +33,14 @@ struct SessionRequest {
   octavo::Rendezvous* rendezvous = nullptr;            ///< of the `Cuda` device; null: one rank
 };
 
+/// Everything that an inference is made from.
+struct InferenceRequest {
+  octavo::InferenceShape shape;
+  int threads = 0;  ///< of the `Cpu` device; 0: all
+  int gpu = 0;      ///< of the `Cuda` device
+};
+using MakeInference = std::shared_ptr<octavo::Inferring> (*)(const InferenceRequest&);
+
 /// One preset in one precision on one device, of layers that so many ranks share.
 struct Instance {
   int number;  ///< in the order that the build lists them
@@ -42,7 +50,8 @@ struct Instance {
   std::shared_ptr<octavo::TrainingSession> (*make)(const SessionRequest&);
   int tensor_parallel = 1;
   octavo::ModelDescription shape{};
-  std::string recipe{};  ///< the precision's name, as checkpoints have it
+  std::string recipe{};           ///< the precision's name, as checkpoints have it
+  MakeInference infer = nullptr;  ///< null for layers that ranks share
 };
 
 /// All instances in order; each translation unit of an instance adds its own.
@@ -145,6 +154,28 @@ std::shared_ptr<octavo::TrainingSession> make_session(const SessionRequest& requ
             });
       });
   return {owner, owner->session.get()};
+}
+
+/// Makes an inference of a preset, and its context.
+template <class Family, class Precision, octavo::Device D>
+std::shared_ptr<octavo::Inferring> make_inference(const InferenceRequest& request) {
+  struct Owner {
+    explicit Owner(int number) : context(number) {}
+    octavo::Context<D> context;
+    std::unique_ptr<octavo::Inferring> session;
+  };
+  const bool on_gpu = std::is_same_v<D, octavo::Cuda>;
+  const auto owner = std::make_shared<Owner>(on_gpu ? request.gpu : request.threads);
+  owner->session = std::make_unique<octavo::InferenceSession<Family, Precision, D>>(request.shape,
+                                                                                    owner->context);
+  return {owner, owner->session.get()};
+}
+
+/// `make_inference`, if ranks do not share the layers.
+template <class Family, class Precision, octavo::Device D, int Degree>
+constexpr MakeInference inference_maker() {
+  if constexpr (Degree == 1) return make_inference<Family, Precision, D>;
+  return nullptr;
 }
 
 /// Adds an instance at program start.

@@ -214,8 +214,11 @@ class InferenceModel {
   }
 
   [[nodiscard]] std::size_t workspace_bytes(const DeviceLimits<D>& limits) {
-    std::size_t bytes =
-        cached_attention_workspace(Family::heads, shape_.piece, shape_.longest, limits);
+    std::size_t bytes = 0;
+    for (Index rows = 1; rows <= shape_.piece; ++rows) {
+      bytes =
+          std::max(bytes, cached_attention_workspace(Family::heads, rows, shape_.longest, limits));
+    }
     visit([&](const Parameter<T, T, D>& parameter) {
       if (!parameter.is_matrix()) return;
       const Index out = parameter.weight.extent(0);

@@ -1,0 +1,123 @@
+#!/usr/bin/env bash
+# Tests generate through its command line: generate_test.sh PATH_TO_GENERATE
+set -u
+# shellcheck source=tests/support/program.sh
+source "$(dirname "${BASH_SOURCE[0]}")/../support/program.sh"
+
+# A llama_tiny of bytes that counts: the likeliest byte is the one after the last. Blocks add
+# nothing, and the head's row of a byte is the embedding of the one before it.
+python3 - <<'PY' || exit 1
+import json, os, random, struct
+random.seed(1)
+layers, hidden, ffn, heads, kv_heads, head_dim, vocabulary = 4, 128, 384, 4, 2, 32, 256
+table = [[random.choice((-1.0, 1.0)) for _ in range(hidden)] for _ in range(vocabulary)]
+tensors = {"model.embed_tokens.weight": table, "model.norm.weight": [0.1] * hidden,
+           "lm_head.weight": table[-1:] + table[:-1]}
+zeros = lambda rows, columns: [[0.0] * columns] * rows
+for i in range(layers):
+    p = f"model.layers.{i}."
+    tensors[p + "input_layernorm.weight"] = tensors[p + "post_attention_layernorm.weight"] = [1.0] * hidden
+    for name, rows, columns in (
+            ("self_attn.q_proj", heads * head_dim, hidden), ("self_attn.k_proj", kv_heads * head_dim, hidden),
+            ("self_attn.v_proj", kv_heads * head_dim, hidden), ("self_attn.o_proj", hidden, heads * head_dim),
+            ("mlp.gate_proj", ffn, hidden), ("mlp.up_proj", ffn, hidden), ("mlp.down_proj", hidden, ffn)):
+        tensors[p + name + ".weight"] = zeros(rows, columns)
+header, data = {}, b""
+for name, values in tensors.items():
+    matrix = isinstance(values[0], list)
+    shape = [len(values), len(values[0])] if matrix else [len(values)]
+    flat = [v for row in values for v in row] if matrix else values
+    piece = struct.pack(f"<{len(flat)}f", *flat)
+    header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [len(data), len(data) + len(piece)]}
+    data += piece
+config = {"model_type": "llama", "num_hidden_layers": layers, "hidden_size": hidden,
+          "intermediate_size": ffn, "num_attention_heads": heads, "num_key_value_heads": kv_heads,
+          "head_dim": head_dim, "vocab_size": vocabulary, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
+          "hidden_act": "silu", "tie_word_embeddings": False, "bos_token_id": 1}
+text = json.dumps(header).encode()
+text += b" " * (-len(text) % 8)
+for folder, end in (("counts", None), ("ends", ord("h"))):
+    os.mkdir(folder)
+    open(folder + "/model.safetensors", "wb").write(struct.pack("<Q", len(text)) + text + data)
+    json.dump(dict(config, eos_token_id=end), open(folder + "/config.json", "w"))
+PY
+
+out_is() { [ "$(cat out)" = "$1" ] || fail "the text is $(cat out), not $1"; }
+greedy=(--model hf:counts --temperature 0)
+
+run "the likeliest" 0 "${greedy[@]}" --prompt abc --max-tokens 5
+out_is "abcdefgh"
+grep -qE "^seed [0-9]+ \| prompt of 3 tokens in .* \| 5 tokens, .* tokens/s" err || fail "no summary"
+run "weights in FP8" 0 "${greedy[@]}" --precision fp8-rowwise --prompt abc --max-tokens 5
+out_is "abcdefgh"
+run "standard input" 0 "${greedy[@]}" --prompt - --max-tokens 2 <<<"w"
+case="standard input"; [ "$(head -c 2 out)" = "w" ] || fail "the text is $(cat out)"
+run "the model's end of text" 0 --model hf:ends --temperature 0 --prompt abc
+out_is "abcdefg"
+run "a text that stops it" 0 "${greedy[@]}" --prompt abc --stop zz --stop fgh
+out_is "abcde"
+run "one token to choose from" 0 --model hf:counts --temperature 9 --top-k 1 --prompt abc --max-tokens 4
+out_is "abcdefg"
+run "the likeliest nucleus" 0 --model hf:counts --temperature 1 --top-p 1e-6 --prompt abc --max-tokens 4
+out_is "abcdefg"
+run "whole characters only" 0 "${greedy[@]}" --prompt '}' --max-tokens 6
+out_is '}~\x7F'$'\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd'
+
+hot=(--model hf:counts --temperature 50 --prompt abc --max-tokens 30)
+run "a seed" 0 "${hot[@]}" --seed 7
+grep -q "^seed 7 |" err || fail "the seed is not printed"
+mv out seven
+run "the same seed" 0 "${hot[@]}" --seed 7
+cmp -s out seven || fail "it gives another text"
+run "another seed" 0 "${hot[@]}" --seed 8
+cmp -s out seven && fail "it gives the same text"
+run "no seed" 0 "${hot[@]}"
+seed=$(sed -n 's/^seed \([0-9]*\) .*/\1/p' err)
+mv out drawn
+run "the seed that was drawn" 0 "${hot[@]}" --seed "$seed"
+cmp -s out drawn || fail "it gives another text"
+
+printf '{"behind":"\\n","user":{"before":"u","end":"."},"assistant":{"before":"a","end":"h"}}' >turns.json
+run "a question" 0 "${greedy[@]}" --chat turns.json --prompt why
+out_is "bcdefg"
+run "a chat" 0 "${greedy[@]}" --chat turns.json <<<$'why\n\nand now'
+out_is $'bcdefg\nbcdefg'
+# Of the second prompt, "uwhy.\nabcdefgh\nuand now.\na", all up to the last letter of the answer is cached.
+grep -qF "prompt of 14 tokens" err || fail "the chat so far is read again"
+
+run "a context" 0 "${greedy[@]}" --prompt abc --context 5
+out_is "abcdef"
+run "a context that is too short" 2 "${greedy[@]}" --prompt abc --context 2
+err_is_one_line_with() { grep -qF -- "$1" err || fail "stderr does not have: $1"; }
+err_is_one_line_with "there is room for 2"
+run "no prompt" 2 "${greedy[@]}"
+err_is_one_line_with "--prompt is empty"
+run "a preset" 2 --model llama_tiny --prompt abc
+err_is_one_line_with "a preset has no weights"
+run "no such folder" 2 --model hf:absent --prompt abc
+err_is_one_line_with "absent/config.json"
+run "no such template" 2 "${greedy[@]}" --chat absent --prompt abc
+err_is_one_line_with "there is no chat template 'absent'"
+run "no such tokenizer" 2 "${greedy[@]}" --tokenizer absent.json --prompt abc
+err_is_one_line_with "absent.json"
+run "a system without a chat" 2 "${greedy[@]}" --system be --prompt abc
+err_is_one_line_with "--system is for a chat"
+run "a probability of 0" 2 "${greedy[@]}" --top-p 0 --prompt abc
+err_is_one_line_with "--top-p"
+
+# A checkpoint has the weights that its run's folder has.
+case="a checkpoint"
+trainer=$(dirname "$program")/train_llama
+if [ -x "$trainer" ]; then
+  printf 'the cat sat on the mat. %.0s' {1..200} >text.txt
+  "$trainer" --data text.txt --model llama_tiny --precision fp32 --steps 3 --batch 1 --seq-len 32 --sample 0 \
+    --checkpoint-every 3 --out run --save-hf saved >out 2>err || fail "the trainer"
+  run "a saved folder" 0 --model hf:saved --precision fp32 --prompt the --temperature 0 --max-tokens 20
+  mv out expected
+  run "the folder of a run" 0 --checkpoint run --prompt the --temperature 0 --max-tokens 20
+  cmp -s out expected || fail "it gives another text"
+  grep -qF "weights in fp32" err || fail "it has another precision"
+  run "a checkpoint and a model" 2 --checkpoint run --model llama_tiny --prompt the
+  err_is_one_line_with "give one"
+fi
+finish
