@@ -82,8 +82,8 @@ run "a question" 0 "${greedy[@]}" --chat turns.json --prompt why
 out_is "bcdefg"
 run "a chat" 0 "${greedy[@]}" --chat turns.json <<<$'why\n\nand now'
 out_is $'bcdefg\nbcdefg'
-# Of the second prompt, "uwhy.\nabcdefgh\nuand now.\na", all up to the last letter of the answer is cached.
-grep -qF "prompt of 14 tokens" err || fail "the chat so far is read again"
+# Of the second prompt, "uwhy.\nabcdefgh\nuand now.\na", all up to the g is cached: the rest has 13 bytes.
+grep -qF "prompt of 13 tokens" err || fail "the chat so far is read again"
 
 run "a context" 0 "${greedy[@]}" --prompt abc --context 5
 out_is "abcdef"
