@@ -129,6 +129,29 @@ class Progress {
   double batches_ = 0;
 };
 
+/// The tokens of documents.
+/// @throws ConfigError  naming file and line of the first that cannot be encoded, and why
+std::vector<std::vector<std::int32_t>> encoded(const octavo::Tokenizer& tokenizer,
+                                               const std::vector<Document>& documents,
+                                               const octavo::Context<octavo::Cpu>& context,
+                                               const std::vector<std::string>& allowed) {
+  std::vector<std::string_view> texts;
+  texts.reserve(documents.size());
+  for (const Document& document : documents) texts.emplace_back(document.text);
+  try {
+    return tokenizer.encode_all(texts, context, allowed);
+  } catch (const octavo::ConfigError&) {
+    for (const Document& document : documents) {
+      try {
+        (void)tokenizer.encode(document.text, allowed);
+      } catch (const octavo::ConfigError& error) {
+        throw octavo::ConfigError(octavo::message(document.place, ": ", error.what()));
+      }
+    }
+    throw;
+  }
+}
+
 /// @returns the exit code
 int run(const Options& options) {
   constexpr std::size_t batch_bytes = std::size_t{1} << 25;
@@ -151,15 +174,14 @@ int run(const Options& options) {
   Progress progress(documents.total_bytes());
   std::uint64_t count = 0;
   for (;;) {
-    const std::vector<std::string> texts = documents.next(batch_bytes);
-    if (texts.empty()) break;
-    const std::vector<std::string_view> views(texts.begin(), texts.end());
-    for (std::vector<std::int32_t>& tokens : tokenizer->encode_all(views, context, allowed)) {
+    const std::vector<Document> read = documents.next(batch_bytes);
+    if (read.empty()) break;
+    for (std::vector<std::int32_t>& tokens : encoded(*tokenizer, read, context, allowed)) {
       tokens.insert(tokens.begin(), begin.begin(), begin.end());
       tokens.insert(tokens.end(), end.begin(), end.end());
       writer.add(tokens);
     }
-    count += texts.size();
+    count += read.size();
     progress.show(documents.read_bytes(), writer.tokens());
     if (octavo::InterruptGuard::received() == 0) continue;
     progress.clear();

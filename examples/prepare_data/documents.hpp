@@ -2,7 +2,7 @@
 #pragma once
 
 #include <octavo/core/error.hpp>
-#include <octavo/core/json_reader.hpp>
+#include <octavo/data/json_texts.hpp>
 #include <octavo/data/open_file.hpp>
 
 #include <algorithm>
@@ -18,6 +18,11 @@
 #include <vector>
 
 namespace prepare_data {
+
+struct Document {
+  std::string text;
+  std::string place;  ///< for messages: its file, and its line where it is one
+};
 
 /// Reads documents one after another: a file is one, but of a file of JSON Lines (.jsonl) each
 /// line, an object with a text.
@@ -43,12 +48,12 @@ class Documents {
 
   /// The next documents, of about `bytes` together; none where there are no more.
   /// @throws IoError  naming file and byte of what cannot be read
-  [[nodiscard]] std::vector<std::string> next(std::size_t bytes) {
-    std::vector<std::string> documents;
+  [[nodiscard]] std::vector<Document> next(std::size_t bytes) {
+    std::vector<Document> documents;
     for (std::size_t sum = 0; sum < bytes;) {
-      std::optional<std::string> document = next();
+      std::optional<Document> document = next();
       if (!document.has_value()) break;
-      sum += document->size() + 1;
+      sum += document->text.size() + 1;
       documents.push_back(std::move(*document));
     }
     return documents;
@@ -57,7 +62,7 @@ class Documents {
  private:
   static constexpr std::size_t piece_bytes = std::size_t{1} << 22;
 
-  std::optional<std::string> next() {
+  std::optional<Document> next() {
     for (;;) {
       if (file_ == nullptr) {
         if (next_file_ == files_.size()) return std::nullopt;
@@ -68,25 +73,25 @@ class Documents {
         line_ = 0;
       }
       if (file_->path().extension() != ".jsonl") return whole_file();
-      const std::optional<std::string_view> line = next_line();
+      const auto line = next_line();
       if (!line.has_value()) {
         file_.reset();
-      } else if (line->find_first_not_of(" \t\r") != std::string_view::npos) {
-        return text_of(*line);
+      } else if (!line->is_blank()) {
+        return Document{octavo::detail::json_text(*line, key_), line->place()};
       }
     }
   }
 
-  std::string whole_file() {
+  Document whole_file() {
     std::string text(file_->size(), '\0');
     file_->read_at(0, std::as_writable_bytes(std::span(text)));
     read_bytes_ += text.size();
+    std::string place = file_->path().string();
     file_.reset();
-    return text;
+    return {std::move(text), std::move(place)};
   }
 
-  /// Without its end.
-  std::optional<std::string_view> next_line() {
+  std::optional<octavo::detail::FileLine> next_line() {
     std::size_t end = buffer_.find('\n', at_);
     while (end == std::string::npos) {
       buffer_.erase(0, at_);
@@ -105,25 +110,8 @@ class Documents {
     end = std::min(end, buffer_.size());
     at_ = std::min(end + 1, buffer_.size());
     read_bytes_ += at_ - begin;
-    ++line_;
-    line_begin_ = buffer_begin_ + begin;
-    return std::string_view(buffer_).substr(begin, end - begin);
-  }
-
-  std::string text_of(std::string_view line) {
-    octavo::JsonReader json(line, octavo::message(file_->path().string(), ": line ", line_),
-                            line_begin_);
-    std::optional<std::string> text;
-    json.object([&](const std::string& key) {
-      if (key == key_) {
-        text = json.string();
-      } else {
-        json.skip();
-      }
-    });
-    json.end();
-    if (!text.has_value()) json.fail(octavo::message("the object has no string '", key_, "'"));
-    return std::move(*text);
+    return octavo::detail::FileLine{file_->path(), ++line_, buffer_begin_ + begin,
+                                    std::string_view(buffer_).substr(begin, end - begin)};
   }
 
   std::vector<std::filesystem::path> files_;
@@ -135,8 +123,7 @@ class Documents {
   std::string buffer_;              ///< a piece of the file
   std::uint64_t buffer_begin_ = 0;  ///< its place there
   std::size_t at_ = 0;              ///< the next line's place in it
-  std::uint64_t line_begin_ = 0;    ///< of the line read last, in the file
-  std::int64_t line_ = 0;           ///< its number
+  std::int64_t line_ = 0;           ///< the number of the line read last
 };
 
 }  // namespace prepare_data

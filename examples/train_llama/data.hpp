@@ -139,7 +139,8 @@ inline void print_files(const char* what, const char* one, const char* many,
              bytes);
   for (std::size_t i = 0; i < std::min(files.size(), named); ++i) {
     const octavo::TextFile& file = files[i];
-    fmt::print("text |   {} | {} bytes{}\n", programs::visible(file.path.string()), file.bytes,
+    fmt::print("text |   {} | {} bytes{}{}\n", programs::visible(file.path.string()), file.bytes,
+               file.format.empty() ? "" : " | " + file.format,
                file.remark.empty() ? "" : " | " + programs::visible(file.remark));
   }
   if (files.size() > named) fmt::print("text |   and {} more\n", files.size() - named);

@@ -183,27 +183,18 @@ TEST_F(DataFiles, WhatIsNoJsonLineIsNamedWithItsPlace) {
   const auto refuse = [&](const std::string& line, const std::string& part) {
     refused<IoError>({.train = {write("a.jsonl", first + line)}}, part);
   };
-  const std::string at = "a.jsonl: line 2, byte ";
-  refuse("text", at + "17: an object should begin here");
-  refuse("{\"a\": 1}", at + "25: the object that ends here has no \"text\"");
-  refuse("{\"text\": 1}", at + "26: a string should begin here");
-  refuse("{\"text\": \"a\", \"text\": \"b\"}", "stands twice");
-  refuse("{\"text\": \"a", at + "28: a string is not closed");
-  refuse("{\"text\": \"a\nb\"}", "a string is not closed");
-  refuse("{\"text\": \"a\"", "'}' or ',' should stand here");
-  refuse("{\"text\": \"a\",}", "a value should follow the comma");
-  refuse("{\"text\": \"a\"} {}", "more than one value on the line");
-  refuse("{\"text\": \"\\x\"}", "no such escape");
-  refuse("{\"text\": \"\\ud800\"}", "half of a surrogate pair stands alone");
-  refuse("{\"text\": \"\\udc00\"}", "half of a surrogate pair stands alone");
-  refuse("{\"text\": \"\\ud800\\u0041\"}", "half of a surrogate pair stands alone");
-  refuse("{\"text\": \"\\u00g0\"}", "four digits of base 16");
-  refuse("{\"text\": \"gr\xfc\xdf\"}", "this is not UTF-8");
-  refuse("{\"a\": 01, \"text\": \"a\"}", "should stand here");
-  refuse("{\"a\": 1., \"text\": \"a\"}", "a digit should stand here");
-  refuse("{\"a\": truth, \"text\": \"a\"}", "true, false or null");
-  refuse("{\"a\": [1,], \"text\": \"a\"}", "a value should follow the comma");
-  refuse("{\"a\": " + std::string(100000, '[') + "}", "nested too deeply");
+  const std::string at = "a.jsonl: line 2: at byte ";
+  refuse("text", at + "17: an object is expected");
+  refuse("{\"a\": 1}", "a.jsonl: line 2: the object has no \"text\"");
+  refuse("{\"a\": {\"text\": \"b\"}}", "a.jsonl: line 2: the object has no \"text\"");
+  refuse("{\"text\": 1}", at + "26: a string is expected");
+  refuse("{\"text\": \"a\", \"text\": \"b\"}", "stands there twice");
+  refuse("{\"text\": \"a", at + "26: the string does not end");
+  refuse("{\"text\": \"a\nb\"}", at + "26: the string does not end");
+  refuse("{\"text\": \"a\"} {}", at + "31: the text goes on after its value");
+  refuse("{\"text\": \"gr\xfc\xdf\"}", at + "29: the bytes are no valid UTF-8");
+  refuse("{\"a\": [1,], \"text\": \"a\"}", at + "26: a value is expected");
+  refuse("{\"a\": " + std::string(100000, '[') + "}", "nested more than");
 }
 
 }  // namespace data_files_test

@@ -112,6 +112,27 @@ TEST_F(TokenFiles, OfNanoGpt) {
   EXPECT_EQ(tokens_of(write("one.bin", bytes_of(7, 2))), (std::vector<std::int64_t>{7}));
 }
 
+TEST_F(TokenFiles, OfMegatronWithoutItsIndexAreNotReadAsOthers) {
+  std::vector<std::int64_t> many;
+  for (std::int64_t i = 0; i < 100; ++i) many.push_back(100'000 + 700 * i);
+  for (const int width : {4, 8})
+    refused(write("m.bin", bytes_of(many, width)), "put Megatron's index beside it", 200'000);
+  // Of 16 bits, tokens are the same with the index and without.
+  const std::vector<std::int64_t> narrow(many.size(), 1000);
+  EXPECT_EQ(tokens_of(write("n.bin", bytes_of(narrow, 2))), narrow);
+  const std::vector<std::int64_t> small(many.size(), 1);
+  EXPECT_EQ(tokens_of(write("s.bin", bytes_of(small, 2))), small);
+}
+
+TEST_F(TokenFiles, SayWhoseTheyAre) {
+  const auto program_of = [](const fs::path& path) {
+    return std::string(find_token_layout(path)->program);
+  };
+  EXPECT_EQ(program_of(write_megatron(good_index(), bytes_of(seven, 2))), "Megatron");
+  EXPECT_EQ(program_of(write("a.bin", llm_c_header(20240520, 1, 7))), "llm.c");
+  EXPECT_EQ(program_of(write("b.bin", bytes_of(seven, 2))), "nanoGPT (no header)");
+}
+
 TEST_F(TokenFiles, OfMegatronInEveryWholeType) {
   const std::vector<std::int64_t> small{5, 0, 127, 100, 40, 1, 2};
   const std::vector<int> widths{0, 1, 1, 2, 4, 8, 0, 0, 2};

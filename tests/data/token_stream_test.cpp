@@ -502,8 +502,30 @@ TEST(ValidationSet, EndsAtTheMostBatches) {
   EXPECT_EQ(set.batches(), 3);
   EXPECT_EQ(set.tokens(), 48);
   Batch batch(16);
+  // 125 windows of 8, of which six are taken: 0, 20, 41, 62, 83 and 104.
+  set.get(1, batch.inputs, batch.targets);
+  for (std::size_t i = 0; i < 16; ++i) {
+    const std::size_t place = (i < 8 ? 41u : 62u) * 8 + i % 8;
+    EXPECT_EQ(batch.inputs[i], tokens[place]) << i;
+    EXPECT_EQ(batch.targets[i], tokens[place + 1]) << i;
+  }
   EXPECT_THROW(set.get(3, batch.inputs, batch.targets), ShapeError);
   EXPECT_THROW(set.get(-1, batch.inputs, batch.targets), ShapeError);
+}
+
+TEST(ValidationSet, TakesOfEachShareInProportion) {
+  // Shares of 300 and 100 tokens, told apart by their tokens.
+  const std::vector<std::uint8_t> first(300, 1);
+  const std::vector<std::uint8_t> second(100, 2);
+  ValidationSet set(octavo::joined({octavo::Tokens(first), octavo::Tokens(second)}),
+                    {.sequences = 4, .sequence_length = 5, .max_batches = 2});
+  Index of_second = 0;
+  for (Index index = 0; index < set.batches(); ++index) {
+    Batch batch(20);
+    set.get(index, batch.inputs, batch.targets);
+    of_second += std::count(batch.inputs.begin(), batch.inputs.end(), 2);
+  }
+  EXPECT_EQ(of_second, set.tokens() / 4);
 }
 
 TEST(ValidationSet, RefusesWhatCannotWork) {

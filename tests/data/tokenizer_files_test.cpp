@@ -288,7 +288,20 @@ TEST_F(Files, PatternsThatMeanSomethingElseAreRefused) {
   EXPECT_TRUE(has(error_of_pattern("\\s+|[^\\s&&a]"), "byte 8 of the pattern"));
   for (const char* bad : {"^a", "a$", "\\w+", "\\b", "[[a]]", "[a", "(?m:a)", "(a", "[]a]", "a\\"})
     EXPECT_NE(error_of_pattern(bad), "") << bad;
-  EXPECT_EQ(error_of_pattern("\\p{L}+|[\\S]|\\s"), "");
+  // What PCRE2, Oniguruma and Rust's regular expressions take for different things.
+  for (const char* bad : {"\\p{Han}",  "\\P{Greek}+",  "\\p{L&}",
+                          "\\p{^L}",   "\\p{}",        "\\p",
+                          "\\p{L Lu}", "(?i:\\p{Lu})", "(?i:(a|[\\p{Ll}]))",
+                          "a{1,2}+",   "a{2}+",        "a{2}?",
+                          "a{,2}",     "a{",           "a{x}",
+                          "(?<=a)b",   "(?<!a)b",      "(?<name>a)",
+                          "(?i)a",     "(*UTF)a",      "[a--b]",
+                          "[a~~b]",    "\\<a"})
+    EXPECT_NE(error_of_pattern(bad), "") << bad;
+  EXPECT_TRUE(has(error_of_pattern("a|(?<=b)c"), "byte 2 of the pattern"));
+  for (const char* good : {"\\p{L}+|[\\S]|\\s", "\\pN|\\P{Lu}", "(?i:'s)\\p{Lu}",
+                           "(?i:(a))(?=\\p{Ll})", "a{1,2}?", "a{2,}", "a++(?>b)(?!c)"})
+    EXPECT_EQ(error_of_pattern(good), "") << good;
   EXPECT_TRUE(has(error_of_split({{"Regex", "a"}}, "Removed"), "behavior"));
   EXPECT_TRUE(has(error_of_split({{"String", "a"}}), "pattern String"));
 }

@@ -9,6 +9,7 @@
 #include <charconv>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <set>
 #include <string>
 #include <string_view>
@@ -88,30 +89,34 @@ class JsonReader {
     const std::size_t begin = at_++;
     std::string value;
     while (byte() != '"') {
+      const std::size_t plain = at_;
+      while (is_plain(byte())) ++at_;
+      value += text_.substr(plain, at_ - plain);
+      if (at_ > plain) continue;
       const std::size_t length = utf8_length(text_.substr(at_));
       if (at_ >= text_.size()) fail(begin, "the string does not end");
       if (length == 0) fail(at_, "the bytes are no valid UTF-8");
-      if (length == 1 && static_cast<unsigned char>(byte()) < 0x20) {
-        fail(at_, "a control character stands in a string");
-      }
       if (byte() == '\\') {
         append_escaped(value);
-      } else {
+      } else if (length > 1) {
         value += text_.substr(at_, length);
         at_ += length;
+      } else {
+        fail(at_, "a control character stands in a string");
       }
     }
     ++at_;
     return value;
   }
 
-  /// A whole number from 0 on.
-  [[nodiscard]] std::int64_t natural() {
+  /// A whole number from 0 to `most`.
+  [[nodiscard]] std::int64_t natural(std::int64_t most = std::numeric_limits<std::int64_t>::max()) {
     const std::string_view digits = number_text();
     std::int64_t value = 0;
     const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
-    if (error != std::errc{} || end != digits.data() + digits.size() || digits.front() == '-') {
-      fail(at_ - digits.size(), message(digits, " is no whole number from 0 to 2^63 - 1"));
+    if (error != std::errc{} || end != digits.data() + digits.size() || digits.front() == '-' ||
+        value > most) {
+      fail(at_ - digits.size(), message(digits, " is no whole number from 0 to ", most));
     }
     return value;
   }
@@ -168,6 +173,11 @@ class JsonReader {
                           "; it is damaged, or no JSON: get it again"));
   }
 
+  /// Of ASCII, and stands for itself in a string.
+  static bool is_plain(char letter) {
+    const auto code = static_cast<unsigned char>(letter);
+    return code >= 0x20 && code < 0x80 && letter != '"' && letter != '\\';
+  }
   [[nodiscard]] char byte() const { return at_ < text_.size() ? text_[at_] : '\0'; }
   void space() {
     while (byte() == ' ' || byte() == '\t' || byte() == '\n' || byte() == '\r') ++at_;

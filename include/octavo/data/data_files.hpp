@@ -151,6 +151,9 @@ class DataLoader {
     if (!layout.has_value()) return texts.add_file(path, group);
     const auto file = std::make_shared<TokenFile>(*layout, request_.vocabulary);
     TextFile note{layout->path, file->bytes(), seen_.add(file->identity(), path, group)};
+    const std::size_t width = width_of(layout->type);
+    note.format =
+        message(layout->program, ", ", width, width == 1 ? " byte" : " bytes", " a token");
     const bool is_new = note.remark.empty();
     (is_new ? data_.read : data_.skipped).push_back(std::move(note));
     if (!is_new) return;

@@ -1,5 +1,5 @@
 /// @file
-/// A file that is open for reading.
+/// Reading files: a part, or the whole.
 #pragma once
 
 #include <octavo/core/error.hpp>
@@ -62,6 +62,7 @@ class OpenFile {
   [[nodiscard]] const std::filesystem::path& path() const { return path_; }
   /// In bytes, when it was opened.
   [[nodiscard]] std::uint64_t size() const { return static_cast<std::uint64_t>(status_.st_size); }
+  [[nodiscard]] bool is_regular() const { return S_ISREG(status_.st_mode); }
   [[nodiscard]] FileIdentity identity() const { return {status_.st_dev, status_.st_ino}; }
 
   /// Reads the next bytes until `target` is full or the file ends; returns how many came.
@@ -108,5 +109,19 @@ class OpenFile {
 };
 
 }  // namespace detail
+
+/// The bytes of a file that is read whole, such as a configuration.
+/// @param most  bytes that it may have
+/// @throws IoError  naming the file, if it cannot be read or is larger
+[[nodiscard]] inline std::string read_text_file(const std::filesystem::path& path,
+                                                std::uint64_t most = 100'000'000) {
+  const detail::OpenFile file(path);
+  if (!file.is_regular()) detail::reading_failed(path, "it is no file");
+  if (file.size() > most)
+    detail::reading_failed(path, message("it has ", file.size(), " bytes, of at most ", most));
+  std::string text(file.size(), '\0');
+  file.read_at(0, std::as_writable_bytes(std::span(text)));
+  return text;
+}
 
 }  // namespace octavo

@@ -8,12 +8,14 @@
 #endif
 #include <octavo/core/error.hpp>
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include <pcre2.h>
 
@@ -59,7 +61,9 @@ class PatternSyntax {
     if (first == '\\') return escape();
     if (in_class_) {
       if (first == '[') fail("a class in a class is not known");
-      if (first == '&' && letter(1) == '&') fail("the intersection of classes is not known");
+      constexpr std::string_view operators = "&-~";
+      if (operators.find(first) != std::string_view::npos && letter(1) == first)
+        fail("what is made of two classes is not known");
       if (first == ']') in_class_ = false;
     } else if (first == '[') {
       in_class_ = true;
@@ -70,11 +74,52 @@ class PatternSyntax {
       return;
     } else if (first == '^' || first == '$') {
       fail("the begin and the end of lines are not known");
-    } else if (first == '(' && letter(1) == '?') {
-      constexpr std::string_view known = ":i!=<>";
-      if (known.find(letter(2)) == std::string_view::npos) fail("this group is not known");
+    } else if (first == '(') {
+      open_group();
+    } else if (first == ')' && caseless_.size() > 1) {
+      caseless_.pop_back();
+    } else if (first == '{') {
+      return repetition();
     }
     copy();
+  }
+
+  /// A look-behind is refused: text is searched from places on at which pieces of it begin.
+  void open_group() {
+    const std::string_view rest = pattern_.substr(at_ + 1);
+    const bool ignores_case = rest.starts_with("?i:");
+    if (rest.starts_with('*')) fail("this group is not known");
+    if (rest.starts_with('?') && !ignores_case) {
+      if (rest.starts_with("?<=") || rest.starts_with("?<!")) fail("a look-behind is not known");
+      constexpr std::string_view known = ":!=>";
+      if (known.find(letter(2)) == std::string_view::npos) fail("this group is not known");
+    }
+    caseless_.push_back(caseless_.back() || ignores_case);
+  }
+
+  /// {n}, {n,} or {n,m}. What stands behind them is another thing in each syntax: {n,m}+ is
+  /// possessive or repeats, {n}? is lazy or optional.
+  void repetition() {
+    const std::size_t begin = at_;
+    copy();
+    const auto digits = [this] {
+      const std::size_t first = at_;
+      while (letter() >= '0' && letter() <= '9') copy();
+      return at_ > first;
+    };
+    const bool has_least = digits();
+    const bool is_range = letter() == ',';
+    if (is_range) {
+      copy();
+      (void)digits();
+    }
+    if (!has_least || letter() != '}') {
+      at_ = begin;
+      fail("a { that begins no {n}, {n,} or {n,m} is not known");
+    }
+    copy();
+    if (letter() == '+') fail("a + behind } is not known");
+    if (letter() == '?' && !is_range) fail("a ? behind {n} is not known");
   }
 
   void copy() { text_ += pattern_[at_++]; }
@@ -87,13 +132,30 @@ class PatternSyntax {
     } else if (kind == 'S') {
       text_ += in_class_ ? "\\S\\x{180e}" : message("[^", spaces, ']');
     } else {
+      if (kind == 'p' || kind == 'P') property();
       const bool is_letter = (kind >= 'a' && kind <= 'z') || (kind >= 'A' && kind <= 'Z') ||
                              (kind >= '0' && kind <= '9') || kind == '\0';
-      if (is_letter && letters.find(kind) == std::string_view::npos)
+      if ((is_letter && letters.find(kind) == std::string_view::npos) || kind == '<' || kind == '>')
         fail("this escape is not known");
       text_ += {'\\', kind};
     }
     at_ += 2;
+  }
+
+  /// Only general categories are the same everywhere: of a script, PCRE2 takes the extensions.
+  void property() const {
+    constexpr std::string_view categories =
+        " L Lu Ll Lt Lm Lo M Mn Mc Me N Nd Nl No P Pc Pd Ps Pe Pi Pf Po S Sm Sc Sk So Z Zs Zl Zp "
+        "C Cc Cf Co Cn ";
+    const bool has_braces = letter(2) == '{';
+    const std::string_view rest = pattern_.substr(std::min(at_ + 3, pattern_.size()));
+    const std::string_view name =
+        has_braces ? rest.substr(0, rest.find('}')) : pattern_.substr(at_).substr(2, 1);
+    const bool is_known = !name.empty() && name.find(' ') == std::string_view::npos &&
+                          categories.find(message(' ', name, ' ')) != std::string_view::npos;
+    if (!is_known) fail("a property that is no general category is not known");
+    if (caseless_.back() && (name == "Lu" || name == "Ll" || name == "Lt"))
+      fail("a case where cases are ignored is not known");
   }
 
   std::string_view pattern_;
@@ -101,6 +163,7 @@ class PatternSyntax {
   std::string text_;
   std::size_t at_ = 0;
   bool in_class_ = false;
+  std::vector<bool> caseless_{false};  ///< of the groups that are open
 };
 
 template <auto free>

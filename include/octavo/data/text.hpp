@@ -30,6 +30,7 @@ struct TextFile {
   /// given it; else empty.
   std::string remark;
   bool is_json_lines = false;  ///< of a file that was read: the texts of its lines were
+  std::string format{};        ///< of a file of tokens, such as "llm.c, 2 bytes a token"
 };
 
 /// Text, and where it comes from.
@@ -123,7 +124,7 @@ class TextReader {
       const auto bytes = std::span(text_.bytes).subspan(begin);
       read_whole(file, bytes);
       if (file.is_json_lines)
-        text_.bytes.resize(begin + JsonTexts(file.path, bytes).read(between_));
+        text_.bytes.resize(begin + keep_json_texts(file.path, bytes, between_));
     }
     return std::move(text_);
   }

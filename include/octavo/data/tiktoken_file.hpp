@@ -10,7 +10,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
-#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -43,16 +42,8 @@ struct TiktokenOptions {
 
 namespace detail {
 
-/// The bytes of a file that is read whole.
-[[nodiscard]] inline std::string read_tokenizer_file(const std::filesystem::path& path) {
-  constexpr std::uint64_t most = 1 << 28;
-  OpenFile file(path);
-  require<IoError>(file.size() <= most, path.string(), ": has ", file.size(),
-                   " bytes, and a tokenizer's file ", most, " at most; name another");
-  std::string bytes(file.size(), '\0');
-  file.read_at(0, std::as_writable_bytes(std::span(bytes)));
-  return bytes;
-}
+/// A tokenizer's file has at most.
+inline constexpr std::uint64_t most_tokenizer_bytes = 1 << 28;
 
 /// Reads lines of a token's bytes in base 64, a space and its rank, which go up from 0.
 class TiktokenReader {
@@ -76,6 +67,9 @@ class TiktokenReader {
   }
 
  private:
+  /// Every way to cut a token in two is tried, which takes the square of its length.
+  static constexpr std::size_t longest_token = 1024;
+
   [[noreturn]] void fail(std::string_view what) const {
     throw IoError(message(path_.string(), ": line ", pairs_.bytes.size() + 1, ": ", what,
                           "; each line is a token in base 64, a space and its rank: get the file "
@@ -95,6 +89,8 @@ class TiktokenReader {
                    ", and ranks go up from 0 by 1"));
     pairs_.bytes.push_back(decoded(line.substr(0, space)));
     const std::string& bytes = pairs_.bytes.back();
+    if (bytes.size() > longest_token)
+      fail(message("the token has ", bytes.size(), " bytes, of at most ", longest_token));
     if (bytes.size() == 1)
       pairs_.byte_tokens[static_cast<std::uint8_t>(bytes.front())] =
           static_cast<std::int32_t>(rank);
@@ -162,7 +158,7 @@ class TiktokenReader {
 ///                  be, a rank or a token twice, or no token for a byte
 [[nodiscard]] inline BytePairTokenizer load_tiktoken(const std::filesystem::path& path,
                                                      const TiktokenOptions& options) {
-  const std::string text = detail::read_tokenizer_file(path);
+  const std::string text = read_text_file(path, detail::most_tokenizer_bytes);
   detail::BytePairModel model;
   model.pairs = detail::TiktokenReader(path, text).read();
   model.patterns.emplace_back(options.pattern, "TiktokenOptions");

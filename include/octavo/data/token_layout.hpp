@@ -47,8 +47,9 @@ struct TokenLayout {
   std::filesystem::path path;     ///< that holds the tokens
   std::filesystem::path said_by;  ///< that says so; another where there is an index
   TokenType type = TokenType::u16;
-  std::uint64_t begin = 0;  ///< byte of the first token
-  Index count = 0;          ///< tokens
+  std::uint64_t begin = 0;   ///< byte of the first token
+  Index count = 0;           ///< tokens
+  const char* program = "";  ///< whose format it is
 };
 
 namespace detail {
@@ -152,7 +153,7 @@ inline TokenLayout megatron_layout(const std::filesystem::path& path) {
         last = at;
       });
   std::filesystem::path tokens = path;
-  return {tokens.replace_extension(".bin"), path, index.type, 0, end / width};
+  return {tokens.replace_extension(".bin"), path, index.type, 0, end / width, "Megatron"};
 }
 
 inline constexpr std::int32_t llm_c_gpt2 = 20240520;
@@ -176,14 +177,34 @@ inline TokenLayout llm_c_layout(const OpenFile& file) {
                    "; of files of ", magic, " version ", expected, " can be read");
   require<IoError>(count >= 0, name, ": its number of tokens, at byte 8, is ", count,
                    "; write it anew, in several files if they are 2^31 or more");
-  return {file.path(), file.path(), is_gpt2 ? TokenType::u16 : TokenType::u32, llm_c_header_bytes,
-          count};
+  return {file.path(),        file.path(), is_gpt2 ? TokenType::u16 : TokenType::u32,
+          llm_c_header_bytes, count,       "llm.c"};
+}
+
+/// Whether tokens of 16 bits look like halves of wider ones: each second is below 4, as the upper
+/// half of a token below 2^18 is, and not all others are.
+inline bool are_halves(const OpenFile& file) {
+  constexpr std::uint64_t fewest = 32;
+  constexpr std::uint64_t most = 4096;
+  if (file.size() / 2 < fewest) return false;
+  bool are_small = true;
+  bool others_are = true;
+  for_each_value<std::uint16_t>(file, 0, std::min(file.size() / 2, most),
+                                [&](std::uint64_t i, std::uint16_t token) {
+                                  if (token >= 4) (i % 2 == 1 ? are_small : others_are) = false;
+                                });
+  return are_small && !others_are;
 }
 
 inline TokenLayout raw_layout(const OpenFile& file) {
   require<IoError>(file.size() % 2 == 0, file.path().string(), ": has ", file.size(),
                    " bytes, but without a header each token is 2 bytes; write it anew");
-  return {file.path(), file.path(), TokenType::u16, 0, static_cast<Index>(file.size() / 2)};
+  require<IoError>(!are_halves(file), file.path().string(),
+                   ": without a header each token is 2 bytes, but these look like tokens of 4 or "
+                   "8; put Megatron's index beside it, of the same name with .idx, or write it "
+                   "with a header");
+  return {file.path(),          file.path(), TokenType::u16, 0, static_cast<Index>(file.size() / 2),
+          "nanoGPT (no header)"};
 }
 
 }  // namespace detail
@@ -193,7 +214,8 @@ inline TokenLayout raw_layout(const OpenFile& file) {
 ///   both. Types of whole numbers; sequences must follow each other without a gap.
 /// - llm.c: a header of 1024 bytes that begins with 20240520 (GPT-2, 16 bits a token) or 20240801
 ///   (Llama 3, 32 bits).
-/// - nanoGPT: 16 bits a token and no header, so the name has to end in .bin.
+/// - nanoGPT: 16 bits a token and no header, so the name has to end in .bin. What looks like
+///   tokens of Megatron whose index is missing is refused.
 /// @returns nothing for a file that is none of these
 /// @throws IoError  naming file and byte, if a header is damaged, or of a version or type that
 ///                  cannot be read

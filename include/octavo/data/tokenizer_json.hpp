@@ -83,10 +83,7 @@ class TokenizerJsonReader {
       json_.fail(message(what, " is not known, but for null"));
   }
   std::int32_t token() {
-    const std::int64_t value = json_.natural();
-    if (value > std::numeric_limits<std::int32_t>::max() / 2)
-      json_.fail(message("the token ", value, " is too large"));
-    return static_cast<std::int32_t>(value);
+    return static_cast<std::int32_t>(json_.natural(std::numeric_limits<std::int32_t>::max() / 2));
   }
 
   void added_token() {
@@ -349,7 +346,7 @@ class TokenizerJsonReader {
 ///                  such JSON, or has parts that are not known or contradict each other
 [[nodiscard]] inline BytePairTokenizer load_tokenizer_json(const std::filesystem::path& path,
                                                            TextForm form = TextForm::any) {
-  const std::string text = detail::read_tokenizer_file(path);
+  const std::string text = read_text_file(path, detail::most_tokenizer_bytes);
   detail::BytePairModel model = detail::TokenizerJsonReader(path, text).read();
   if (form == TextForm::nfc) model.wants_nfc = false;
   return BytePairTokenizer(std::move(model));

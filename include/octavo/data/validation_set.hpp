@@ -2,7 +2,7 @@
 /// Tokens that a model is evaluated on.
 #pragma once
 
-#include <octavo/core/device.hpp>
+#include <octavo/core/context.hpp>
 #include <octavo/core/error.hpp>
 #include <octavo/data/batch_checks.hpp>
 #include <octavo/data/tokens.hpp>
@@ -66,8 +66,9 @@ struct ValidationOptions {
 };
 
 /// The same batches in every evaluation: windows in the order of the text, without overlap. Each
-/// token but the first is a target once, unless `max_batches` ends the set before. What the last
-/// batch has too much of is input 0 with target −1, which no loss counts.
+/// token but the first is a target once; where `max_batches` is fewer than that takes, windows lie
+/// at equal distances, so that each part of the text has its share of them. What the last batch has
+/// too much of is input 0 with target −1, which no loss counts.
 class ValidationSet {
  public:
   static constexpr std::int32_t ignored_target = -1;
@@ -81,12 +82,11 @@ class ValidationSet {
     require<ConfigError>(tokens_.size() >= 2, "the validation text has ", tokens_.size(),
                          " tokens, but an input and its target need 2; give more text, or raise "
                          "the validation fraction");
-    read_.resize(static_cast<std::size_t>(batch_tokens()) + 1);
+    read_.resize(static_cast<std::size_t>(options.sequence_length) + 1);
   }
 
   [[nodiscard]] Index batches() const {
-    const Index targets = tokens_.size() - 1;
-    return std::min(options_.max_batches, (targets + batch_tokens() - 1) / batch_tokens());
+    return std::min(options_.max_batches, ceil_divide(tokens_.size() - 1, batch_tokens()));
   }
 
   /// Targets of all batches that a loss counts.
@@ -103,10 +103,27 @@ class ValidationSet {
     require<ShapeError>(batch >= 0 && batch < batches(), "batch ", batch, " of a set of ",
                         batches(), "; batches count from 0");
     detail::require_batch_room(inputs.size(), targets.size(), batch_tokens());
-    const Index first = batch * batch_tokens();
-    const auto count =
-        static_cast<std::size_t>(std::min(batch_tokens() + 1, tokens_.size() - first));
-    tokens_.read(first, std::span(read_).first(count));
+    const auto length = static_cast<std::size_t>(options_.sequence_length);
+    for (Index sequence = 0; sequence < options_.sequences; ++sequence) {
+      get_window(place_of(batch * options_.sequences + sequence), inputs.first(length),
+                 targets.first(length));
+      inputs = inputs.subspan(length);
+      targets = targets.subspan(length);
+    }
+  }
+
+ private:
+  /// The first token of a window.
+  [[nodiscard]] Index place_of(Index window) const {
+    const Index all = ceil_divide(tokens_.size() - 1, options_.sequence_length);
+    const Index taken = batches() * options_.sequences;
+    return (taken < all ? window * all / taken : window) * options_.sequence_length;
+  }
+
+  void get_window(Index first, std::span<std::int32_t> inputs, std::span<std::int32_t> targets) {
+    const Index left = std::max<Index>(0, tokens_.size() - first);
+    const auto count = static_cast<std::size_t>(std::min(options_.sequence_length + 1, left));
+    if (count > 0) tokens_.read(first, std::span(read_).first(count));
     for (std::size_t i = 0; i < inputs.size(); ++i) {
       const bool counts = i + 1 < count;
       inputs[i] = counts ? read_[i] : 0;
@@ -114,12 +131,11 @@ class ValidationSet {
     }
   }
 
- private:
   [[nodiscard]] Index batch_tokens() const { return options_.sequences * options_.sequence_length; }
 
   Tokens tokens_;
   ValidationOptions options_;
-  std::vector<std::int32_t> read_;  ///< of a batch, and the target of its last token
+  std::vector<std::int32_t> read_;  ///< of a window, and the target of its last token
 };
 
 }  // namespace octavo

@@ -3,12 +3,13 @@
 #pragma once
 
 #include <octavo/core/json_reader.hpp>
+#include <octavo/data/open_file.hpp>
 #include <octavo/io/json_line.hpp>
-#include <octavo/io/text_file.hpp>
 #include <octavo/models/model_description.hpp>
 
 #include <cmath>
 #include <cstddef>
+#include <cstdint>
 #include <filesystem>
 #include <limits>
 #include <map>
@@ -21,6 +22,9 @@
 namespace octavo::inline OCTAVO_ABI {
 
 namespace detail {
+
+/// A configuration has at most; what is read of it takes some hundred bytes a value.
+inline constexpr std::uint64_t most_config_bytes = 1'000'000;
 
 /// The keys and values of a JSON object; those of objects in it are called "outer.inner".
 class JsonFields {
@@ -43,8 +47,9 @@ class JsonFields {
     const Field* field = found(key, otherwise.has_value());
     if (field == nullptr) return *otherwise;
     const auto value = static_cast<float>(field->number);
-    require<ConfigError>(field->kind == JsonReader::Kind::number && value > 0, place_, ": ", key,
-                         " must be a number above 0");
+    require<ConfigError>(
+        field->kind == JsonReader::Kind::number && value > 0 && std::isfinite(value), place_, ": ",
+        key, " must be a number above 0 that an FP32 holds");
     return value;
   }
   [[nodiscard]] std::string word(const std::string& key,
@@ -100,6 +105,8 @@ class JsonFields {
   [[nodiscard]] const std::string& place() const { return place_; }
 
  private:
+  static constexpr std::size_t longest_key = 256;
+
   struct Field {
     JsonReader::Kind kind = JsonReader::Kind::null;
     std::string text{};
@@ -126,6 +133,9 @@ class JsonFields {
 
   void read_object(JsonReader& json, const std::string& prefix) {
     json.object([&](const std::string& key) {
+      // Keys of inner objects repeat those of outer ones.
+      if (prefix.size() + key.size() > longest_key)
+        json.fail(message("a key has more than ", longest_key, " bytes, with those around it"));
       Field field = read(json, prefix + key);
       fields_[prefix + key] = std::move(field);
     });
@@ -256,7 +266,7 @@ inline void read_gpt2(const JsonFields& fields, ModelDescription& model) {
 /// @throws ConfigError  naming the key that is missing, or has a value that no model here serves:
 ///                      another family, activation or scaling of positions, a bias, quantisation
 [[nodiscard]] inline ModelDescription read_hugging_face_config(const std::filesystem::path& path) {
-  const detail::JsonFields fields(read_text_file(path), path.string());
+  const detail::JsonFields fields(read_text_file(path, detail::most_config_bytes), path.string());
   ModelDescription model;
   const std::string type = fields.word("model_type");
   const auto* family = std::find(model_family_names.begin(), model_family_names.end(), type);

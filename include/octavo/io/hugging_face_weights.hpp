@@ -2,9 +2,9 @@
 /// The weights of a Hugging Face folder.
 #pragma once
 
+#include <octavo/data/open_file.hpp>
 #include <octavo/io/float_elements.hpp>
 #include <octavo/io/safetensors.hpp>
-#include <octavo/io/text_file.hpp>
 #include <octavo/models/hugging_face_tensors.hpp>
 
 #include <algorithm>

@@ -15,7 +15,6 @@
 #include <octavo/io/json_line.hpp>
 #include <octavo/io/metrics_file.hpp>
 #include <octavo/io/safetensors.hpp>
-#include <octavo/io/text_file.hpp>
 #include <octavo/io/token_file_writer.hpp>
 #include <octavo/io/trace_file.hpp>
 #include <octavo/io/write_all.hpp>

@@ -4,17 +4,17 @@
 
 #include <octavo/core/device.hpp>
 #include <octavo/core/json_reader.hpp>
+#include <octavo/data/open_file.hpp>
 #include <octavo/io/crc32c.hpp>
 #include <octavo/io/file_digest.hpp>
 #include <octavo/io/json_line.hpp>
-#include <octavo/io/text_file.hpp>
-#include <octavo/train/training_session.hpp>
 
 #include <charconv>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <limits>
 #include <map>
 #include <optional>
 #include <span>
@@ -113,12 +113,17 @@ inline CheckpointFile read_manifest_file(JsonReader& json) {
     } else if (key == "crc32c") {
       const std::string digits = json.string();
       std::from_chars(digits.data(), digits.data() + digits.size(), file.digest.checksum, 16);
+      if (checksum_text(file.digest.checksum) != digits)
+        json.fail(message("'", digits, "' is no checksum of eight hexadecimal digits"));
     } else {
       json.skip();
     }
   });
-  if (std::filesystem::path(file.name).filename() != file.name) {
-    json.fail(file.name + " is no name of a file in this folder");
+  const bool is_name = !file.name.empty() && file.name != "." && file.name != ".." &&
+                       file.name.find('/') == std::string::npos &&
+                       file.name.find('\0') == std::string::npos;
+  if (!is_name) {
+    json.fail("'" + file.name + "' is no name of a file in this folder");
   }
   return file;
 }
@@ -148,7 +153,7 @@ inline CheckpointManifest read_manifest(const std::filesystem::path& folder) {
     if (const auto of_text = texts.find(key); of_text != texts.end()) {
       *of_text->second = json.string();
     } else if (const auto count = counts.find(key); count != counts.end()) {
-      *count->second = static_cast<int>(json.natural());
+      *count->second = static_cast<int>(json.natural(std::numeric_limits<int>::max()));
     } else if (key == "format") {
       format = json.natural();
     } else if (key == "step") {
