@@ -2,6 +2,7 @@
 /// Every layer.
 #pragma once
 
+#include <octavo/layers/adapter.hpp>
 #include <octavo/layers/attention.hpp>
 #include <octavo/layers/embedding.hpp>
 #include <octavo/layers/head.hpp>

@@ -3,11 +3,13 @@
 #pragma once
 
 #include <octavo/kernels/bias.hpp>
+#include <octavo/layers/adapter.hpp>
 #include <octavo/layers/linear.hpp>
 
 namespace octavo::inline OCTAVO_ABI {
 
-/// y = x · Wᵀ + bias, with parameters of its own.
+/// y = x · Wᵀ + bias, with parameters of its own; in precision `Lora<…>` they are frozen, and there
+/// are adapters beside them.
 /// @tparam Precision  as `Linear` has it
 /// @tparam Bias       whether there is a bias
 /// @tparam G          format of the parameters' gradients
@@ -21,8 +23,13 @@ class Projection {
   using OutputGradient = typename Layer::OutputGradient;
   using OutputGradientMemory = typename Layer::OutputGradientMemory;
   static constexpr bool quantized = Layer::quantized;
+  static constexpr bool frozen = Layer::frozen;
   static constexpr int in = In;
   static constexpr int out = Out;
+
+  static_assert(
+      !frozen || !Bias,
+      "Lora: layers with biases have no adapters; choose a model without, such as a Llama");
 
   /// Declares its parameters, and enters the layer in the manifest and the scaling table.
   void declare(const std::string& name, LayerRegistry<D> registry, Initial initial,
@@ -33,6 +40,7 @@ class Projection {
     use.bias = Bias;
     layer_.declare(name, registry, use);
     weight_.operand = layer_.weight_by_one_scale();
+    if constexpr (frozen) adapter_.declare(name, registry, use, In, Out);
   }
 
   /// Says which part of the whole weight this rank has.
@@ -66,6 +74,7 @@ class Projection {
     } else {
       layer_.forward(x, addend, y, context);
     }
+    if constexpr (frozen) adapter_.forward(x.values, y, context);
   }
 
   /// Casts a gradient of the output that has its values only, and makes the bias' gradient.
@@ -87,13 +96,18 @@ class Projection {
     }
   }
 
-  /// The weight's gradient, added to what is there if `accumulate`, else written over it, and
-  /// x_gradient = dy · W.
+  /// The gradient of the weight, or of adapters, added to what is there if `accumulate`, else
+  /// written over it, and x_gradient = dy · W.
   /// @param x_gradient  [tokens, In]
   void backward(const OutputGradient& dy, const Input& x, TensorView<T, 2, D> x_gradient,
                 bool accumulate, const Context<D>& context) {
-    layer_.backward_weight(dy, x, weight_.gradient, accumulate, context);
+    if constexpr (!frozen) {
+      layer_.backward_weight(dy, x, weight_.gradient, accumulate, context);
+    }
     layer_.backward_input(dy, x_gradient, context);
+    if constexpr (frozen) {
+      adapter_.backward(dy.values, x.values, x_gradient, accumulate, context);
+    }
   }
 
   template <class Visitor>
@@ -104,13 +118,19 @@ class Projection {
   void visit_bias(Visitor&& visitor) {
     if constexpr (Bias) visitor(bias_);
   }
+  template <class Visitor>
+  void visit_adapter(Visitor&& visitor) {
+    if constexpr (frozen) adapter_.visit(visitor);
+  }
 
  private:
   struct NoBias {};
+  struct NoAdapter {};
 
   Layer layer_;
   Parameter<T, G, D> weight_;
   std::conditional_t<Bias, Parameter<T, G, D>, NoBias> bias_;
+  std::conditional_t<frozen, Adapter<T, G, D>, NoAdapter> adapter_;
 };
 
 }  // namespace octavo
