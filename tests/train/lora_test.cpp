@@ -190,7 +190,10 @@ TYPED_TEST(LoraIn, FrozenLayersMultiplyAsTrainedOnesDo) {
        {static_cast<TrainingSession*>(&plain), static_cast<TrainingSession*>(&frozen)}) {
     train(*session, 0, 1, 0.0);  // makes delayed scales
   }
-  EXPECT_EQ(evaluate(frozen), evaluate(plain));
+  // Delayed scales remember passes in which the others' weights were cast by other scales.
+  const double bound = std::is_same_v<TypeParam, Fp8Recipe<Delayed>> ? 1e-3 : 0.0;
+  const double expected = evaluate(plain);
+  EXPECT_NEAR(evaluate(frozen), expected, bound * expected);
 }
 
 TYPED_TEST(LoraIn, AdaptersLearnAndNothingElseMoves) {

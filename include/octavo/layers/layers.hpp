@@ -8,6 +8,7 @@
 #include <octavo/layers/head.hpp>
 #include <octavo/layers/layer_norm.hpp>
 #include <octavo/layers/linear.hpp>
+#include <octavo/layers/lora_options.hpp>
 #include <octavo/layers/mlp.hpp>
 #include <octavo/layers/parallel_branch.hpp>
 #include <octavo/layers/parallel_embedding.hpp>

@@ -2,6 +2,7 @@
 /// Training steps, runs, evaluation, generation, interruption.
 #pragma once
 
+#include <octavo/train/adapters.hpp>
 #include <octavo/train/batch.hpp>
 #include <octavo/train/checkpoint_load.hpp>
 #include <octavo/train/checkpoints.hpp>
