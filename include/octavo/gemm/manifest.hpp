@@ -78,8 +78,9 @@ struct GemmEntry {
   int recomputed = 0;         ///< how often the forward runs once more in the backward
   bool is_head = false;       ///< runs once for each chunk of tokens
   std::uint64_t executed = 0;
-  bool adds = false;  ///< the forward adds the residual stream
-  bool bias = false;  ///< the forward adds the layer's bias
+  bool adds = false;        ///< it adds to what is there: a forward the residual stream
+  bool bias = false;        ///< the forward adds the layer's bias
+  bool overwrites = false;  ///< the weight's gradient is never added to what is there
   GemmScales scales_a = GemmScales::none;
   GemmScales scales_b = GemmScales::none;
 

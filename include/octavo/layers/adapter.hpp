@@ -140,6 +140,7 @@ class Adapter {
       entry.output_format = pass == GemmPass::weight_gradient ? FormatTraits<G>::name : format;
       entry.recomputed = again;
       entry.adds = adds;
+      entry.overwrites = !is_a;  // its gradient is of the spread B
       this->entry(matrix, pass) = registry_.manifest->add(std::move(entry));
     };
     const int again = use.recomputed ? 1 : 0;
