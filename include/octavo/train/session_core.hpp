@@ -287,8 +287,8 @@ class SessionCore : public TrainingSession {
 
   /// What was cast or gathered before is not of what is about to be written.
   void note_new_state() {
-    weights_may_have_moved_ = true;
     frozen_are_cast_ = false;
+    weights_may_have_moved_ = true;
     rank_work().weights_moved();
   }
 
@@ -459,12 +459,12 @@ class SessionCore : public TrainingSession {
   void undo_step() noexcept {
     settle();
     attempt([this] {
-      frozen_are_cast_ = false;  // the casts may be what threw
       if (must_calibrate_ != 0) {
         scaling().reset_sync(context_);
       } else {
         scaling().restore(context_);
       }
+      frozen_are_cast_ = false;  // their casts may be what threw
     });
   }
 
