@@ -1,5 +1,5 @@
 // expect: Lora: ranks cannot share layers that have adapters; choose TensorParallel<1>
-// expect GPT2: Lora: layers with biases have no adapters; choose a model without, such as a Llama
+// expect GPT2: Lora: a GPT-2 has no adapters, because its LayerNorms cannot be frozen
 #include <octavo/octavo.hpp>
 
 using namespace octavo;

@@ -27,10 +27,6 @@ class Projection {
   static constexpr int in = In;
   static constexpr int out = Out;
 
-  static_assert(
-      !frozen || !Bias,
-      "Lora: layers with biases have no adapters; choose a model without, such as a Llama");
-
   /// Declares its parameters, and enters the layer in the manifest and the scaling table.
   void declare(const std::string& name, LayerRegistry<D> registry, Initial initial,
                LinearUse use = {}) {
@@ -79,7 +75,7 @@ class Projection {
 
   /// Casts a gradient of the output that has its values only, and makes the bias' gradient.
   void cast_gradient(const OutputGradient& dy, const Context<D>& context) const {
-    if constexpr (Bias) {
+    if constexpr (Bias && !frozen) {
       bias_backward(dy, bias_.gradient_vector(), context);
     } else {
       quantize(dy, context);
@@ -87,9 +83,9 @@ class Projection {
   }
 
   /// Where what makes a cast gradient of the output is to add the bias' gradient; empty without a
-  /// bias.
+  /// bias that is trained.
   [[nodiscard]] TensorView<G, 1, D> bias_gradient() const {
-    if constexpr (Bias) {
+    if constexpr (Bias && !frozen) {
       return bias_.gradient_vector();
     } else {
       return {};

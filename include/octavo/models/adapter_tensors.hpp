@@ -27,8 +27,7 @@ struct AdaptedTensor {
 [[nodiscard]] inline std::vector<AdaptedTensor> adapted_tensors(const ModelDescription& model,
                                                                 const LoraOptions& options) {
   require<ConfigError>(model.family != ModelFamily::gpt2,
-                       "a GPT-2 has no adapters, because its layers have biases; choose a Llama or "
-                       "a Qwen3");
+                       "a GPT-2 has no adapters; choose a Llama or a Qwen3");
   constexpr std::string_view ending = ".weight";
   const std::vector<std::string> targets = options.target_names();
   std::map<std::string, Index> adapters;  // that a parameter has, so far
