@@ -119,7 +119,7 @@ void for_each_use(const GemmEntry& entry, const GemmRows& rows, const Add& add) 
   const Index rest = rows.rows % tokens;  // of the head's last chunk; earlier chunks were full
   const bool repeated = rows.micro_batches > 1 || rows.rows / tokens > 1;
   add(tokens, entry.adds);
-  if (weight_gradient && repeated) add(tokens, true);
+  if (weight_gradient && repeated && !entry.overwrites) add(tokens, true);
   if (rest > 0) add(rest, entry.adds || weight_gradient);
 }
 

@@ -75,17 +75,18 @@ struct GemmEntry {
   GemmRun expected;
   std::string precision;      ///< such as "fp8 delayed"
   std::string output_format;  ///< format of the result
-  bool recomputed = false;    ///< the forward runs once more in the backward
+  int recomputed = 0;         ///< how often the forward runs once more in the backward
   bool is_head = false;       ///< runs once for each chunk of tokens
   std::uint64_t executed = 0;
-  bool adds = false;  ///< the forward adds the residual stream
-  bool bias = false;  ///< the forward adds the layer's bias
+  bool adds = false;        ///< it adds to what is there: a forward the residual stream
+  bool bias = false;        ///< the forward adds the layer's bias
+  bool overwrites = false;  ///< the weight's gradient is never added to what is there
   GemmScales scales_a = GemmScales::none;
   GemmScales scales_b = GemmScales::none;
 
   /// Executions in a micro-batch of training, as announced.
   [[nodiscard]] std::uint64_t planned(std::uint64_t head_chunks) const {
-    return (is_head ? head_chunks : 1) * (recomputed ? 2 : 1);
+    return (is_head ? head_chunks : 1) * static_cast<std::uint64_t>(1 + recomputed);
   }
 
   /// Counts a GEMM that ran.

@@ -14,6 +14,8 @@
 #include <octavo/io/hugging_face_writer.hpp>
 #include <octavo/io/json_line.hpp>
 #include <octavo/io/metrics_file.hpp>
+#include <octavo/io/peft_adapters.hpp>
+#include <octavo/io/peft_config.hpp>
 #include <octavo/io/safetensors.hpp>
 #include <octavo/io/token_file_writer.hpp>
 #include <octavo/io/trace_file.hpp>

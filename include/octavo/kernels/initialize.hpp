@@ -9,20 +9,22 @@ namespace octavo::inline OCTAVO_ABI {
 
 /// What a parameter starts from.
 struct Initial {
-  enum class Kind : std::uint8_t { zeros, ones, normal };
+  enum class Kind : std::uint8_t { zeros, ones, normal, uniform };
   Kind kind = Kind::zeros;
-  float deviation = 0;  ///< standard deviation of normal numbers
+  float deviation = 0;  ///< standard deviation of normal numbers; bound of uniform ones
 
   static constexpr Initial zeros() { return {}; }
   static constexpr Initial ones() { return {Kind::ones, 0}; }
   static constexpr Initial normal(float deviation) { return {Kind::normal, deviation}; }
+  /// From -bound to below bound.
+  static constexpr Initial uniform(float bound) { return {Kind::uniform, bound}; }
 };
 
 /// The initial values of a tensor.
 struct InitialValues {
   Initial initial{};
   Index live = 0;            ///< elements from here on pad the tensor and are 0
-  RandomStream stream = {};  ///< of the normal numbers
+  RandomStream stream = {};  ///< of random numbers
   Index first = 0;           ///< the first element's position, where these are a part of a tensor
 };
 
@@ -31,7 +33,11 @@ OCTAVO_HOST_DEVICE inline float initial_value(const InitialValues& values, Index
   const Index position = values.first + i;
   if (position >= values.live || values.initial.kind == Initial::Kind::zeros) return 0.0f;
   if (values.initial.kind == Initial::Kind::ones) return 1.0f;
-  return values.initial.deviation * normal(values.stream, static_cast<std::uint64_t>(position));
+  const auto place = static_cast<std::uint64_t>(position);
+  if (values.initial.kind == Initial::Kind::uniform) {
+    return values.initial.deviation * (2.0f * uniform(random_word(values.stream, place)) - 1.0f);
+  }
+  return values.initial.deviation * normal(values.stream, place);
 }
 
 /// Sets a parameter to its initial values. They depend on seed, stream and position alone: devices

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <octavo/kernels/adamw.hpp>
+#include <octavo/kernels/adapter.hpp>
 #include <octavo/kernels/bias.hpp>
 #include <octavo/kernels/cross_entropy.hpp>
 #include <octavo/kernels/embedding.hpp>

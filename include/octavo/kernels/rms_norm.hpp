@@ -26,7 +26,8 @@ void rms_norm_forward(TensorView<const T, 2, D> x, TensorView<const T, 1, D> wei
   rms_norm_forward_body(x, weight, epsilon, y, inverse_rms, context);
 }
 
-/// Adds the gradient of x to `x_gradient` and that of the weight to `weight_gradient`.
+/// Adds the gradient of x to `x_gradient` and that of the weight to `weight_gradient`, unless that
+/// is empty, because the weight is frozen.
 /// @param y_gradient       [tokens, hidden]
 /// @param x                [tokens, hidden]
 /// @param weight           [hidden]
@@ -45,7 +46,9 @@ void rms_norm_backward(TensorView<const T, 2, D> y_gradient, TensorView<const T,
   check_shape("rms_norm_backward", "weight", weight, {x.extent(1)});
   check_shape("rms_norm_backward", "inverse_rms", inverse_rms, {x.extent(0)});
   check_shape("rms_norm_backward", "x_gradient", x_gradient, x.shape());
-  check_shape("rms_norm_backward", "weight_gradient", weight_gradient, {x.extent(1)});
+  if (!weight_gradient.empty()) {
+    check_shape("rms_norm_backward", "weight_gradient", weight_gradient, {x.extent(1)});
+  }
   rms_norm_backward_body(y_gradient, x, weight, inverse_rms, x_gradient, weight_gradient, context);
 }
 

@@ -72,7 +72,7 @@ void rope_forward(TensorView<const T, 2, D> qkv, HeadLayout layout, const QkNorm
 /// The gradient of `rope_forward`'s input, as an operand for the backward GEMMs.
 /// @param rotated_gradient  [tokens, layout.columns()]; overwritten
 /// @param qkv               [tokens, layout.columns()]; the forward's input; read only with `norm`
-/// @param norm_gradient     added to; empty where `norm` is
+/// @param norm_gradient     added to; empty where `norm` is, and where its weights are frozen
 /// @param qkv_gradient      [tokens, layout.columns()]; its values may be `rotated_gradient`
 /// @throws ShapeError  if shapes do not fit, or for a matrix that is too large for the device: see
 ///                     `kernels/cuda/limits.hpp`

@@ -68,14 +68,19 @@ class GroupedQueryAttention {
     recomputation_ = recomputation;
     const bool recomputed = recomputation.drops(Recompute::block);
     announce(name + ".attention", registry, recomputed);
-    qkv_.declare(name + ".qkv", registry, initial.inner, {.recomputed = recomputed});
+    constexpr Index keys = Shape.kv_heads * Shape.head_dim;
+    qkv_.declare(name + ".qkv", registry, initial.inner,
+                 {.recomputed = recomputed,
+                  .parts = {{{LoraTarget::q_proj, Shape.attention_columns()},
+                             {LoraTarget::k_proj, keys},
+                             {LoraTarget::v_proj, keys}}}});
     rotate_.declare(name);
-    output_.declare(
-        name + ".output", registry, initial.outer,
-        {.recomputed = recomputation.runs_forward_again(), .adds = Shape.tensor_parallel == 1});
+    output_.declare(name + ".output", registry, initial.outer,
+                    {.recomputed = recomputation.runs_forward_again(),
+                     .adds = Shape.tensor_parallel == 1,
+                     .parts = {{{LoraTarget::o_proj, Shape.hidden}}}});
     if constexpr (Shape.tensor_parallel > 1) {
       constexpr int degree = Shape.tensor_parallel;
-      const Index keys = Shape.kv_heads * Shape.head_dim;
       qkv_.set_part(
           ParameterPart::rows(degree, registry.place, {Shape.attention_columns(), keys, keys}));
       output_.set_part(ParameterPart::columns(degree, registry.place, Shape.hidden));
@@ -209,6 +214,11 @@ class GroupedQueryAttention {
     output_.visit_weight(visitor);
     qkv_.visit_bias(visitor);
     output_.visit_bias(visitor);
+  }
+  template <class Visitor>
+  void visit_adapters(Visitor&& visitor) {
+    qkv_.visit_adapter(visitor);
+    output_.visit_adapter(visitor);
   }
 
  private:

@@ -25,7 +25,7 @@ class LanguageModelHead {
     chunk_ = chunk;
     vocabulary_ = vocabulary;
     norm_.declare("final_norm", epsilon);
-    projection_.declare("head", registry, {.is_head = true});
+    projection_.declare("head", registry, {.is_head = true, .tokens = chunk});
   }
 
   /// @param weight  the projection's: its own, or the embedding's
@@ -56,7 +56,7 @@ class LanguageModelHead {
   [[nodiscard]] Index chunk() const { return chunk_; }
 
   /// The loss of every token and, in training, the gradient of x and of the weights: the norm's are
-  /// added to.
+  /// added to. Of a frozen head there are none.
   /// @param x           [tokens, Hidden]
   /// @param targets     [tokens]; below 0: ignored
   /// @param losses      [tokens]
@@ -79,8 +79,10 @@ class LanguageModelHead {
                     context);
       if constexpr (M::saves) {
         quantize(logits, context);
-        projection_.backward_weight(logits, input, weight_gradient, accumulate || begin > 0,
-                                    context);
+        if constexpr (!Projection::frozen) {
+          projection_.backward_weight(logits, input, weight_gradient, accumulate || begin > 0,
+                                      context);
+        }
         const TensorView<T, 2, D> gradient{input_gradient_, {count, Hidden}};
         projection_.backward_input(logits, gradient, context);
         norm_.backward(gradient, x.rows(begin, count), statistics(count),

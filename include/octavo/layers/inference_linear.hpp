@@ -22,6 +22,7 @@ class Linear<Inference<Wanted>, In, Out, G, D> {
   static constexpr bool quantized = false;
   /// Whether the weight is kept in FP8.
   static constexpr bool keeps_fp8 = QuantizedPrecision<PrecisionForLayer<Wanted, In, Out, D>>;
+  static constexpr bool frozen = false;  ///< nothing is trained at all
 
   static_assert(sizeof(detail::LayerCheck<PrecisionForLayer<Wanted, In, Out, D>, In, Out, D>) > 0);
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <octavo/gemm/manifest.hpp>
+#include <octavo/layers/lora_options.hpp>
 #include <octavo/layers/parameter_run.hpp>
 #include <octavo/layers/scaling_table.hpp>
 #include <octavo/tensor/batch.hpp>
@@ -38,6 +39,26 @@ class WeightStage {
   std::byte* scales_ = nullptr;
 };
 
+/// Memory that one operation at a time works in: casts of a frozen layer's operands, what adapters
+/// multiply between. Layers first reserve what they need; then the memory is taken.
+template <Device D>
+class LayerScratch {
+ public:
+  LayerScratch() = default;
+  LayerScratch(const LayerScratch&) = delete;  // layers point to it
+  LayerScratch& operator=(const LayerScratch&) = delete;
+
+  void reserve(Index bytes) { bytes_ = std::max(bytes_, bytes); }
+  void take(Arena<D>& arena) {
+    if (bytes_ != 0) data_ = arena.template take<std::byte>(MemoryKind::activations, bytes_);
+  }
+  [[nodiscard]] std::byte* data() const { return data_; }
+
+ private:
+  Index bytes_ = 0;
+  std::byte* data_ = nullptr;
+};
+
 template <Device D>
 class TensorGroup;
 
@@ -49,9 +70,11 @@ struct LayerRegistry {
   WeightStage<D>* stage = nullptr;  ///< null: layers keep the quantised copies of their weights
   BatchShape batch{};               ///< of one micro-batch
   DeviceLimits<D> limits{};
-  RunLayout layout{};               ///< of each block's parameters
-  TensorGroup<D>* group = nullptr;  ///< ranks that share the layers; null: none
-  int place = 0;                    ///< of this rank among them
+  RunLayout layout{};                  ///< of each block's parameters
+  TensorGroup<D>* group = nullptr;     ///< ranks that share the layers; null: none
+  int place = 0;                       ///< of this rank among them
+  LayerScratch<D>* scratch = nullptr;  ///< of frozen layers and adapters
+  LoraOptions lora{};                  ///< of adapters
 };
 
 }  // namespace octavo

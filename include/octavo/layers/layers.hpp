@@ -2,11 +2,13 @@
 /// Every layer.
 #pragma once
 
+#include <octavo/layers/adapter.hpp>
 #include <octavo/layers/attention.hpp>
 #include <octavo/layers/embedding.hpp>
 #include <octavo/layers/head.hpp>
 #include <octavo/layers/layer_norm.hpp>
 #include <octavo/layers/linear.hpp>
+#include <octavo/layers/lora_options.hpp>
 #include <octavo/layers/mlp.hpp>
 #include <octavo/layers/parallel_branch.hpp>
 #include <octavo/layers/parallel_embedding.hpp>

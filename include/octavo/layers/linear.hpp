@@ -11,35 +11,54 @@
 
 namespace octavo::inline OCTAVO_ABI {
 
+/// Rows of a linear layer's weight that may have an adapter of their own.
+struct LinearPart {
+  LoraTarget target{};
+  Index rows = 0;  ///< 0: there is none
+};
+
 /// How a model uses a linear layer.
 struct LinearUse {
   bool recomputed = false;  ///< the forward GEMM runs once more in the backward
   bool is_head = false;     ///< it works through the tokens in chunks
   bool adds = false;        ///< the forward adds to its result, such as the residual stream
   bool bias = false;        ///< the forward adds a bias
+  Index tokens = 0;         ///< that it works on at once; 0: those of a micro-batch
+  std::array<LinearPart, 3> parts{};  ///< of its rows, in order
 };
 
 /// A linear layer, `In` features to `Out`. Can be moved, also between its calls, but not copied: a
 /// copy would count and record as the same layer.
-/// @tparam Precision  `Fp32`, `Bf16`, `Fp8Recipe<…>`, `Mxfp8`, or `AllowFallback` of one
+///
+/// In precision `Lora<…>` its weight is frozen: it has no gradient, and its quantised copies are
+/// made when it has been set. Operands come as values, which the layer casts right before its
+/// GEMMs.
+/// @tparam Precision  `Fp32`, `Bf16`, `Fp8Recipe<…>`, `Mxfp8`, `AllowFallback` or `Lora` of one
 /// @tparam G          format of the weight's gradient
 template <class Precision, int In, int Out, class G, Device D>
 class Linear {
  public:
   /// The precision that it runs in; differs from `Precision` only for `AllowFallback`.
   using P = PrecisionForLayer<Precision, In, Out, D>;
+  /// That of its GEMMs.
+  using Base = BasePrecision<P>;
+  using WeightPrecision =
+      std::conditional_t<is_lora<P>, typename detail::FrozenWeight<Base>::type, Base>;
   using T = typename PrecisionTraits<P>::Storage;
   using Weight = Parameter<T, G, D>;
   using Input = Operand<P, OperandKind::input, D>;
   using OutputGradient = Operand<P, OperandKind::output_gradient, D>;
   using InputMemory = OperandMemory<P, OperandKind::input, D>;
-  using WeightMemory = OperandMemory<P, OperandKind::weight, D>;
+  using WeightMemory = OperandMemory<WeightPrecision, OperandKind::weight, D>;
   using OutputGradientMemory = OperandMemory<P, OperandKind::output_gradient, D>;
+  /// Whether others write quantised copies of its operands.
   static constexpr bool quantized = QuantizedPrecision<P>;
   /// Whether the weight itself is not kept, but its cast: see Linear<Inference<…>>.
   static constexpr bool keeps_fp8 = false;
+  /// Whether its weight is not trained.
+  static constexpr bool frozen = is_lora<P>;
 
-  static_assert(sizeof(detail::LayerCheck<P, In, Out, D>) > 0);  // which says what does not fit
+  static_assert(sizeof(detail::LayerCheck<Base, In, Out, D>) > 0);  // which says what does not fit
 
   Linear() = default;
   Linear(Linear&&) noexcept = default;
@@ -48,15 +67,20 @@ class Linear {
   /// Enters the layer in the manifest and the scaling table.
   void declare(const std::string& name, LayerRegistry<D> registry, LinearUse use = {}) {
     registry_ = registry;
-    if constexpr (quantized) {
-      slots_ = {registry.scaling->template add<P, OperandKind::input>(name),
-                registry.scaling->template add<P, OperandKind::weight>(name),
-                registry.scaling->template add<P, OperandKind::output_gradient>(name)};
+    if constexpr (multiplies_quantized) {
+      slots_ = {registry.scaling->template add<Base, OperandKind::input>(name),
+                registry.scaling->template add<WeightPrecision, OperandKind::weight>(name),
+                registry.scaling->template add<Base, OperandKind::output_gradient>(name)};
+    }
+    if constexpr (frozen && multiplies_quantized) {
+      const Index tokens = use.tokens == 0 ? registry.batch.rows() : use.tokens;
+      registry.scratch->reserve(cast_bytes<OperandKind::input>(tokens, In));
+      registry.scratch->reserve(cast_bytes<OperandKind::output_gradient>(tokens, Out));
     }
     const char* forward = forward_format();
     const char* backward = backward_format();
-    const char* by = gemm_implementation<P>(D{});
-    const std::string precision = PrecisionTraits<P>::name();
+    const char* by = gemm_implementation<Base>(D{});
+    const std::string precision = PrecisionTraits<Base>::name();
     const GemmScales x = scales<OperandKind::input>();
     const GemmScales w = scales<OperandKind::weight>();
     const GemmScales dy = scales<OperandKind::output_gradient>();
@@ -70,10 +94,12 @@ class Linear {
       return registry.manifest->add(std::move(entry));
     };
     const char* stored = FormatTraits<T>::name;
-    entries_ = {
-        add(GemmPass::forward, forward, forward, stored, use.recomputed, x, w),
-        add(GemmPass::input_gradient, backward, forward, stored, false, dy, w),
-        add(GemmPass::weight_gradient, backward, forward, FormatTraits<G>::name, false, dy, x)};
+    entries_[0] = add(GemmPass::forward, forward, forward, stored, use.recomputed, x, w);
+    entries_[1] = add(GemmPass::input_gradient, backward, forward, stored, false, dy, w);
+    if constexpr (!frozen) {
+      entries_[2] =
+          add(GemmPass::weight_gradient, backward, forward, FormatTraits<G>::name, false, dy, x);
+    }
   }
 
   /// The weight's number in the scaling table, if the layer casts it from BF16 by one scale; else
@@ -103,21 +129,25 @@ class Linear {
     if (registry_.stage == nullptr) {
       copies_.take_row_major(arena, MemoryKind::quantized_weights, Out, In);
       copies_.take_transposed(arena, MemoryKind::quantized_weights, Out, In);
-    } else if constexpr (quantized) {
+    } else if constexpr (multiplies_quantized) {
       registry_.stage->reserve(
           WeightMemory::element_bytes(Out, In),
           std::max(WeightMemory::scale_bytes(Out, In), WeightMemory::scale_bytes(In, Out)));
     }
   }
 
-  /// Quantises the weight: once an optimizer step, and before an evaluation. Where copies are made
-  /// for each GEMM, the next forward does and records. What ranks have cast is transposed.
+  /// Quantises the weight: once an optimizer step, and before an evaluation; a frozen one whenever
+  /// it has been set. Where copies are made for each GEMM, the next forward does and records, and
+  /// of a frozen weight only the scale is found here. What ranks have cast is transposed.
   template <class M>
   void quantize_weight(const Context<D>& context) {
     if (has_codes_) {
       if (registry_.stage == nullptr) transpose(weight_operand(false, {true, true}), context);
     } else if (registry_.stage == nullptr) {
       quantize(weight_operand(M::records, {true, true}), context);
+    } else if constexpr (frozen) {
+      scale_is_found_ = false;
+      (void)ready_weight({.row_major = true, .transposed = false}, context);
     } else {
       records_next_ = M::records;
       scale_is_found_ = false;
@@ -129,14 +159,20 @@ class Linear {
   template <class M>
   [[nodiscard]] Input input(const InputMemory& memory, Index tokens, Copies copies) const {
     Input result = memory.operand(tokens, In, slot(OperandKind::input), M::records, copies);
-    if constexpr (quantized) result.scale_is_found = !M::finds_scales;
+    if constexpr (quantized || frozen) {
+      result.record = M::records;
+      result.scale_is_found = !M::finds_scales;
+    }
     return result;
   }
 
   /// The operand that the gradient of the layer's output is to be written to.
   [[nodiscard]] OutputGradient output_gradient(const OutputGradientMemory& memory,
                                                Index tokens) const {
-    return memory.operand(tokens, Out, slot(OperandKind::output_gradient), true, {true, true});
+    OutputGradient result =
+        memory.operand(tokens, Out, slot(OperandKind::output_gradient), true, {true, true});
+    if constexpr (frozen) result.record = true;
+    return result;
   }
 
   /// y = x · Wᵀ + addend.
@@ -155,8 +191,9 @@ class Linear {
                TensorView<T, 2, D> y, const Context<D>& context) {
     const GemmOutput<T, D> output{y, addend, bias};
     const auto weight = ready_weight({.row_major = true, .transposed = false}, context);
-    if constexpr (quantized) {
-      count(GemmPass::forward, matmul_forward(x.row_major, weight.row_major, output, context));
+    if constexpr (multiplies_quantized) {
+      const auto& cast = ready(x, context);
+      count(GemmPass::forward, matmul_forward(cast.row_major, weight.row_major, output, context));
     } else {
       count(GemmPass::forward, matmul_forward(x.values, weight.values, output, context));
     }
@@ -168,9 +205,10 @@ class Linear {
                       const Context<D>& context) {
     const GemmOutput<T, D> output{x_gradient, {}};
     const auto weight = ready_weight({.row_major = false, .transposed = true}, context);
-    if constexpr (quantized) {
+    if constexpr (multiplies_quantized) {
+      const auto& cast = ready(dy, context);
       count(GemmPass::input_gradient,
-            matmul_input_gradient(dy.row_major, weight.transposed, output, context));
+            matmul_input_gradient(cast.row_major, weight.transposed, output, context));
     } else {
       count(GemmPass::input_gradient,
             matmul_input_gradient(dy.values, weight.values, output, context));
@@ -181,7 +219,7 @@ class Linear {
   /// that starts from nothing saves clearing a matrix.
   /// @param w_gradient  [Out, In], such as the weight's `gradient`
   void backward_weight(const OutputGradient& dy, const Input& x, TensorView<G, 2, D> w_gradient,
-                       bool accumulate, const Context<D>& context) {
+                       bool accumulate, const Context<D>& context) requires(!frozen) {
     GemmOutput<G, D> output{w_gradient, {}};
     if (accumulate) output.addend = w_gradient;
     if constexpr (quantized) {
@@ -195,9 +233,10 @@ class Linear {
 
  private:
   static constexpr auto weight_place = static_cast<std::size_t>(OperandKind::weight);
+  static constexpr bool multiplies_quantized = QuantizedPrecision<Base>;
   /// Whether the weight is cast from BF16 by one scale.
   static constexpr bool by_one_scale = [] {
-    if constexpr (quantized && std::is_same_v<T, Bf16>) {
+    if constexpr (quantized && std::is_same_v<T, Bf16>) {  // ranks cast no frozen weight
       return std::is_same_v<OperandGranularity<P, OperandKind::weight>, PerTensor>;
     } else {
       return false;
@@ -205,40 +244,39 @@ class Linear {
   }();
 
   static constexpr const char* forward_format() {
-    if constexpr (quantized) {
-      return FormatTraits<OperandFormat<P, OperandKind::input>>::name;
+    if constexpr (multiplies_quantized) {
+      return FormatTraits<OperandFormat<Base, OperandKind::input>>::name;
     } else {
       return FormatTraits<T>::name;
     }
   }
   static constexpr const char* backward_format() {
-    if constexpr (quantized) {
-      return FormatTraits<OperandFormat<P, OperandKind::output_gradient>>::name;
+    if constexpr (multiplies_quantized) {
+      return FormatTraits<OperandFormat<Base, OperandKind::output_gradient>>::name;
     } else {
       return FormatTraits<T>::name;
     }
   }
   template <OperandKind Kind>
   static constexpr GemmScales scales() {
-    if constexpr (quantized) {
-      return gemm_scales<typename OperandMemory<P, Kind, D>::Granularity>;
+    if constexpr (multiplies_quantized) {
+      return gemm_scales<typename OperandMemory<Base, Kind, D>::Granularity>;
     } else {
       return GemmScales::none;
     }
   }
   [[nodiscard]] ScalingSlot slot(OperandKind kind) const {
-    if (!quantized) return ScalingSlot();
+    if (!multiplies_quantized) return ScalingSlot();
     return registry_.scaling->slot(slots_[static_cast<std::size_t>(kind)]);
   }
-  [[nodiscard]] Operand<P, OperandKind::weight, D> weight_operand(bool record,
-                                                                  Copies copies) const {
+  using WeightOperand = Operand<WeightPrecision, OperandKind::weight, D>;
+  [[nodiscard]] WeightOperand weight_operand(bool record, Copies copies) const {
     return copies_.operand(Out, In, slot(OperandKind::weight), record, copies);
   }
   /// The weight with the copies that a GEMM reads: those that are kept, or made now. Only the first
   /// cast of a weight records, and finds its scale.
-  [[nodiscard]] Operand<P, OperandKind::weight, D> ready_weight(Copies copies,
-                                                                const Context<D>& context) {
-    if constexpr (quantized) {
+  [[nodiscard]] WeightOperand ready_weight(Copies copies, const Context<D>& context) {
+    if constexpr (multiplies_quantized) {
       if (registry_.stage != nullptr) {
         WeightMemory staged = copies_;
         staged.place(registry_.stage->elements(), registry_.stage->scales());
@@ -257,9 +295,37 @@ class Linear {
     }
     return weight_operand(false, copies);
   }
+  /// Bytes of the scratch that the cast of an operand takes.
+  template <OperandKind Kind>
+  static constexpr Index cast_bytes(Index tokens, Index columns) {
+    using Memory = OperandMemory<Base, Kind, D>;
+    return round_up(Memory::element_bytes(tokens, columns), Index{allocation_alignment}) +
+           Memory::scale_bytes(tokens, columns);
+  }
+  /// An operand as a GEMM reads it: as it is, or a frozen layer's cast to the scratch.
+  template <LinearPrecision Given, OperandKind Kind>
+  [[nodiscard]] decltype(auto) ready(const Operand<Given, Kind, D>& operand,
+                                     const Context<D>& context) const {
+    if constexpr (frozen) {
+      const Index rows = operand.values.extent(0);
+      const Index columns = operand.values.extent(1);
+      using Memory = OperandMemory<Base, Kind, D>;
+      Memory memory;
+      memory.values = operand.values.data();
+      std::byte* elements = registry_.scratch->data();
+      memory.place(elements, elements + round_up(Memory::element_bytes(rows, columns),
+                                                 Index{allocation_alignment}));
+      auto cast = memory.operand(rows, columns, slot(Kind), operand.record,
+                                 {.row_major = true, .transposed = false});
+      cast.scale_is_found = operand.scale_is_found;
+      quantize(cast, context);
+      return cast;
+    } else {
+      return (operand);
+    }
+  }
   /// Makes the transposed copy of what ranks have cast.
-  static void transpose(const Operand<P, OperandKind::weight, D>& weight,
-                        const Context<D>& context) {
+  static void transpose(const WeightOperand& weight, const Context<D>& context) {
     if constexpr (by_one_scale) transpose_codes(weight.row_major, weight.transposed, context);
   }
   void count(GemmPass pass, const GemmRun& run) {

@@ -52,11 +52,16 @@ class MLP {
   void declare(const std::string& name, LayerRegistry<D> registry, BlockInitial initial,
                Recomputation recomputation) {
     recomputation_ = recomputation;
+    // The last half is what the first is the gate of.
+    constexpr bool gated = Activation::inputs == 2;
     up_.declare(name + "." + Activation::projection, registry, initial.inner,
-                {.recomputed = recomputation.drops(Recompute::ffn)});
-    down_.declare(
-        name + ".down", registry, initial.outer,
-        {.recomputed = recomputation.runs_forward_again(), .adds = Shape.tensor_parallel == 1});
+                {.recomputed = recomputation.drops(Recompute::ffn),
+                 .parts = {{{LoraTarget::gate_proj, gated ? Shape.ffn : 0},
+                            {LoraTarget::up_proj, Shape.ffn}}}});
+    down_.declare(name + ".down", registry, initial.outer,
+                  {.recomputed = recomputation.runs_forward_again(),
+                   .adds = Shape.tensor_parallel == 1,
+                   .parts = {{{LoraTarget::down_proj, Shape.hidden}}}});
     if constexpr (Shape.tensor_parallel > 1) {
       constexpr int degree = Shape.tensor_parallel;
       constexpr Index second = Activation::inputs == 2 ? Shape.ffn : 0;
@@ -164,6 +169,11 @@ class MLP {
     down_.visit_weight(visitor);
     up_.visit_bias(visitor);
     down_.visit_bias(visitor);
+  }
+  template <class Visitor>
+  void visit_adapters(Visitor&& visitor) {
+    up_.visit_adapter(visitor);
+    down_.visit_adapter(visitor);
   }
 
  private:

@@ -38,6 +38,10 @@ struct Parameter {
   /// The first GEMM of a step writes over the gradient, as that of a `Linear` does. Without, layers
   /// add to it and the run clears it before: see `ParameterRun::clear_gradients`.
   bool is_overwritten = false;
+  /// It belongs to an adapter beside a frozen layer, and not to the model itself.
+  bool is_adapter = false;
+  /// It is not trained: it has no gradient. Its run says so.
+  bool is_frozen = false;
 
   Parameter() = default;
   Parameter(Parameter&&) noexcept = default;

@@ -39,6 +39,7 @@ struct RunLayout {
   bool codes = false;
   bool gathered = false;     ///< see ModelOptions::weights_are_gathered
   bool keeps_codes = false;  ///< for a whole step, also where weights are gathered for a stage
+  bool frozen = false;       ///< its parameters are not trained
 };
 
 /// Neighbouring weights of a run.
@@ -94,7 +95,9 @@ class ParameterRun {
                     const ParameterRun* lender = nullptr) {
     Index size = 0;
     Index staged = 0;
+    is_frozen_ = layout.frozen;
     each([&](Parameter<W, G, D>& parameter) {
+      parameter.is_frozen = layout.frozen;
       Index& end = parameter.is_cast_only ? staged : size;
       parameter.offset = end;
       end += room_for(parameter);
@@ -165,10 +168,13 @@ class ParameterRun {
   [[nodiscard]] Index size() const { return weights_.size(); }
   /// [size()]; without memory where stages read FP8 values, and ranks hold shards.
   [[nodiscard]] TensorView<W, 1, D> weights() const { return weights_; }
-  [[nodiscard]] TensorView<G, 1, D> gradients() const { return gradients_; }  ///< [size()]
+  /// [size()]; empty, and of no size, where it is frozen.
+  [[nodiscard]] TensorView<G, 1, D> gradients() const { return gradients_; }
   /// [size()], FP8 values at the offsets of weights; empty unless some are cast by ranks.
   [[nodiscard]] TensorView<E4M3, 1, D> codes() const { return codes_; }
   [[nodiscard]] bool has_codes() const { return codes_.size() != 0; }
+  /// Whether its parameters are not trained: they have no gradients, and no optimizer's state.
+  [[nodiscard]] bool is_frozen() const { return is_frozen_; }
 
  private:
   [[nodiscard]] static Index room_for(const Parameter<W, G, D>& parameter) {
@@ -233,6 +239,7 @@ class ParameterRun {
   TensorView<E4M3, 1, D> codes_;
   TensorView<W, 1, D> rest_;  ///< of weights that are not cast, where `weights_` has no memory
   bool is_whole_ = true;      ///< `weights_` has memory
+  bool is_frozen_ = false;
 };
 
 /// Where a parameter lies in its run.
@@ -252,7 +259,8 @@ struct ParameterPlace {
 template <class W, class G, Device D>
 struct RunShard {
   TensorView<W, 1, D> weights;               ///< [elements]
-  TensorView<const G, 1, D> gradients;       ///< [elements], of all ranks' targets
+  TensorView<const G, 1, D> gradients;       ///< [elements], of all ranks' targets; of no size
+                                             ///< where the run is frozen
   Index begin = 0;                           ///< the first one's place in the run
   std::vector<ParameterPlace> parameters{};  ///< of the whole run
 

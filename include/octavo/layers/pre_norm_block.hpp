@@ -153,6 +153,11 @@ class PreNormBlock {
   void visit(Visitor&& visitor) {
     for_each_branch([&](auto& branch) { branch.visit(visitor); });
   }
+  /// Calls `visitor(parameter)` for those of adapters, which are in no run of the block.
+  template <class Visitor>
+  void visit_adapters(Visitor&& visitor) {
+    for_each_branch([&](auto& branch) { branch.visit_adapters(visitor); });
+  }
 
  private:
   /// Takes the parts of `saved` that `wanted` names by the first policy that drops them.

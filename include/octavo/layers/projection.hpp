@@ -3,11 +3,13 @@
 #pragma once
 
 #include <octavo/kernels/bias.hpp>
+#include <octavo/layers/adapter.hpp>
 #include <octavo/layers/linear.hpp>
 
 namespace octavo::inline OCTAVO_ABI {
 
-/// y = x · Wᵀ + bias, with parameters of its own.
+/// y = x · Wᵀ + bias, with parameters of its own; in precision `Lora<…>` they are frozen, and there
+/// are adapters beside them.
 /// @tparam Precision  as `Linear` has it
 /// @tparam Bias       whether there is a bias
 /// @tparam G          format of the parameters' gradients
@@ -21,6 +23,7 @@ class Projection {
   using OutputGradient = typename Layer::OutputGradient;
   using OutputGradientMemory = typename Layer::OutputGradientMemory;
   static constexpr bool quantized = Layer::quantized;
+  static constexpr bool frozen = Layer::frozen;
   static constexpr int in = In;
   static constexpr int out = Out;
 
@@ -34,6 +37,7 @@ class Projection {
     use.bias = Bias;
     layer_.declare(name, registry, use);
     weight_.operand = layer_.weight_by_one_scale();
+    if constexpr (frozen) adapter_.declare(name, registry, use, In, Out);
   }
 
   /// Says which part of the whole weight this rank has.
@@ -67,11 +71,12 @@ class Projection {
     } else {
       layer_.forward(x, addend, y, context);
     }
+    if constexpr (frozen) adapter_.forward(x.values, y, context);
   }
 
   /// Casts a gradient of the output that has its values only, and makes the bias' gradient.
   void cast_gradient(const OutputGradient& dy, const Context<D>& context) const {
-    if constexpr (Bias) {
+    if constexpr (Bias && !frozen) {
       bias_backward(dy, bias_.gradient_vector(), context);
     } else {
       quantize(dy, context);
@@ -79,22 +84,27 @@ class Projection {
   }
 
   /// Where what makes a cast gradient of the output is to add the bias' gradient; empty without a
-  /// bias.
+  /// bias that is trained.
   [[nodiscard]] TensorView<G, 1, D> bias_gradient() const {
-    if constexpr (Bias) {
+    if constexpr (Bias && !frozen) {
       return bias_.gradient_vector();
     } else {
       return {};
     }
   }
 
-  /// The weight's gradient, added to what is there if `accumulate`, else written over it, and
-  /// x_gradient = dy · W.
+  /// The gradient of the weight, or of adapters, added to what is there if `accumulate`, else
+  /// written over it, and x_gradient = dy · W.
   /// @param x_gradient  [tokens, In]
   void backward(const OutputGradient& dy, const Input& x, TensorView<T, 2, D> x_gradient,
                 bool accumulate, const Context<D>& context) {
-    layer_.backward_weight(dy, x, weight_.gradient, accumulate, context);
+    if constexpr (!frozen) {
+      layer_.backward_weight(dy, x, weight_.gradient, accumulate, context);
+    }
     layer_.backward_input(dy, x_gradient, context);
+    if constexpr (frozen) {
+      adapter_.backward(dy.values, x.values, x_gradient, accumulate, context);
+    }
   }
 
   template <class Visitor>
@@ -105,13 +115,19 @@ class Projection {
   void visit_bias(Visitor&& visitor) {
     if constexpr (Bias) visitor(bias_);
   }
+  template <class Visitor>
+  void visit_adapter(Visitor&& visitor) {
+    if constexpr (frozen) adapter_.visit(visitor);
+  }
 
  private:
   struct NoBias {};
+  struct NoAdapter {};
 
   Layer layer_;
   Parameter<T, G, D> weight_;
   std::conditional_t<Bias, Parameter<T, G, D>, NoBias> bias_;
+  std::conditional_t<frozen, Adapter<T, G, D>, NoAdapter> adapter_;
 };
 
 }  // namespace octavo

@@ -106,6 +106,11 @@ class ResidualBranch {
     norm_.visit(visitor);
     part_.visit(visitor);
   }
+  /// Those of frozen layers: see Lora.
+  template <class Visitor>
+  void visit_adapters(Visitor&& visitor) {
+    part_.visit_adapters(visitor);
+  }
 
  private:
   template <class M>

@@ -34,6 +34,11 @@ class Decoder {
   /// Ranks that share its layers; see TensorParallel.
   static constexpr int tensor_parallel = tensor_degree<Family>;
   using HeadPrecision = PrecisionOf<Precision, 0, config.layers, LinearRole::head>;
+  /// Whether nothing but adapters is trained: see Lora.
+  static constexpr bool is_frozen = is_lora<Precision>;
+  static_assert(!is_frozen || tensor_parallel == 1,
+                "Lora: ranks cannot share layers that have adapters; choose TensorParallel<1>, and "
+                "DataParallel for several ranks");
 
   /// The limits of the device at hand for this model: what its libraries say of its attention, for
   /// plans and layouts that hold when it runs.
@@ -61,11 +66,16 @@ class Decoder {
       options_.head_chunk = std::max(Index{128}, fitting / 128 * 128);
     }
     options_.head_chunk = std::min(options_.head_chunk, batch.rows());
+    if constexpr (is_frozen) {
+      detail::check_lora(options_.lora);
+      options_.gradients_share_memory = false;  // those of adapters are small
+    }
     if constexpr (tensor_parallel > 1) divide_rows(arena);
     take_parameters(arena, limits);
     check_reduced_tokens();
     scaling_.take(arena);
     weight_stage_.take(arena);
+    scratch_.take(arena);
     if (!options_.gradients_share_memory) take_gradients(arena);
     take_activations(arena);
     const auto bytes = static_cast<Index>(workspace_bytes(limits));
@@ -86,11 +96,12 @@ class Decoder {
   void initialize_sync(std::uint64_t seed, Hooks& hooks, Context<D>& context) {
     bind(context);
     std::uint64_t stream = 0;
+    std::uint64_t of_adapters = std::uint64_t{1} << 32;  // so that the others have theirs
     for (const ModelRun<T, G, D>& in : runs_) {
       const RunPart<T, D> held = hooks.held_weights(*in.run);
       clear_weights(held, context);
       for (const Parameter<T, G, D>* parameter : in.parameters) {
-        const RandomStream of_parameter{seed, stream++};
+        const RandomStream of_parameter{seed, parameter->is_adapter ? of_adapters++ : stream++};
         octavo::initialize(*parameter, held, of_parameter, context);
         // What stages read until others come, in a rehearsal.
         const bool is_apart = in.run->weights().empty() && !parameter->has_codes();
@@ -115,7 +126,7 @@ class Decoder {
     context.bind_workspace({workspace_.data(), workspace_.bytes()});
   }
 
-  /// Every run of parameters: the embedding's, each block's, the head's.
+  /// Every run of parameters: that of all adapters, the embedding's, each block's, the head's.
   [[nodiscard]] const ModelRuns<T, G, D>& runs() const { return runs_; }
 
   /// Calls `visitor(parameter)` for every parameter, in a fixed order.
@@ -132,7 +143,20 @@ class Decoder {
   /// ranks need not be there before. It must be of the same mode.
   template <class M>
   void quantize_weights(Hooks&, const Context<D>&) {
-    must_quantize_.fill(true);
+    must_quantize_.fill(!is_frozen);
+  }
+
+  /// Quantises frozen weights: before they are first used, and when they have been set.
+  void cast_frozen_weights(Hooks& hooks, const Context<D>& context) requires(is_frozen) {
+    std::size_t place = 0;
+    const auto cast = [&](auto& part, const ParameterRun<T, G, D>& run) {
+      if (!is_quantized_[place++]) return;
+      hooks.before_quantize(run, context);
+      part.template quantize_weights<Mode::train>(context);
+      hooks.weights_read(run, context);
+    };
+    for_each_block([&](auto& block, auto&) { cast(block, block.run()); });
+    cast(head_, config.tied_embeddings ? embedding_run_ : head_run_);
   }
 
   /// Forward, loss and backward of one micro-batch. The first of a step begins all gradients of
@@ -158,11 +182,14 @@ class Decoder {
     fill_zero(gradient.data(), gradient.bytes(), context);
     const TensorView<const T, 2, D> last = residual(config.layers, batch_.rows());
     begin_backward(head_run_, each_of_head(), accumulation, hooks, context);
+    if constexpr (is_frozen) {
+      begin_backward(adapter_run_, each_of_adapters(), accumulation, hooks, context);
+    }
     if constexpr (config.tied_embeddings) hooks.before_backward(embedding_run_, context);
     head_.template loss<Mode::train>(last, batch.targets, losses, gradient, head_weight().gradient,
                                      gradient_scale, !accumulation.first, context);
     after_head(hooks, context);
-    if (accumulation.last) hooks.gradients_final(head_run_, context);
+    end_backward(head_run_, accumulation, hooks, context);
     backward(batch.tokens, rows, gradient, accumulation, hooks, context);
   }
 
@@ -303,7 +330,10 @@ class Decoder {
         {.multiple = options_.run_multiple,
          .codes = options_.weights_come_as_codes,
          .gathered = options_.weights_are_gathered,
-         .keeps_codes = options_.weight_copies == WeightCopies::kept}};
+         .keeps_codes = options_.weight_copies == WeightCopies::kept,
+         .frozen = is_frozen}};
+    registry.scratch = &scratch_;
+    registry.lora = options_.lora;
     if constexpr (tensor_parallel > 1) registry.group = &group_;
     registry.place = options_.tensor_place;
     constexpr float deviation = 0.02f;
@@ -323,14 +353,18 @@ class Decoder {
       lenders = {lenders[1], &block.run()};
       is_quantized_[layer++] = scaling_.size() != operands;
     });
-    is_quantized_[layer] = HeadLayer::Projection::quantized;
+    const std::size_t operands = scaling_.size();
     head_.declare(registry, options_.head_chunk, config.vocabulary, config.norm_epsilon);
+    is_quantized_[layer] = scaling_.size() != operands;
     if constexpr (!config.tied_embeddings) {
       head_weight_.declare("head.weight", vocabulary_rows, config.hidden, initial);
       head_weight_.initialised_rows = live_vocabulary_rows();
       head_weight_.is_overwritten = true;
     }
-    const RunLayout layout{.multiple = options_.run_multiple};
+    const RunLayout layout{.multiple = options_.run_multiple, .frozen = is_frozen};
+    if constexpr (is_frozen) {
+      adapter_run_.take_weights(arena, each_of_adapters(), {.multiple = options_.run_multiple});
+    }
     head_run_.take_weights(arena, each_of_head(), layout);
     const bool borrows = options_.weights_are_gathered && !config.tied_embeddings;
     embedding_run_.take_weights(arena, each_of_embedding(), layout, borrows ? &head_run_ : nullptr);
@@ -349,6 +383,7 @@ class Decoder {
       in.run = &run;
       each([&in](Parameter<T, G, D>& parameter) { in.parameters.push_back(&parameter); });
     };
+    if constexpr (is_frozen) add(adapter_run_, each_of_adapters());
     add(embedding_run_, each_of_embedding());
     for_each_block([&](auto& block, auto&) {
       add(block.run(), [&](const auto& body) { block.visit(body); });
@@ -367,7 +402,7 @@ class Decoder {
                          batch_.sequences, " x ", batch_.tokens, " = ", batch_.rows(),
                          " tokens, but FP8 GEMMs need a multiple of 16; change the batch or the "
                          "sequence length");
-    require<ConfigError>(!HeadLayer::Projection::quantized || options_.head_chunk % 16 == 0,
+    require<ConfigError>(!is_quantized_.back() || options_.head_chunk % 16 == 0,
                          "the head chunk is ", options_.head_chunk,
                          " tokens, but a head in FP8 needs a multiple of 16; change it");
   }
@@ -399,7 +434,15 @@ class Decoder {
     };
   }
 
+  /// Adapters of all blocks, which are one run: they are few.
+  [[nodiscard]] auto each_of_adapters() {
+    return [this](const auto& body) {
+      for_each_block([&](auto& block, auto&) { block.visit_adapters(body); });
+    };
+  }
+
   void take_gradients(Arena<D>& arena) {
+    if constexpr (is_frozen) return adapter_run_.take_gradients(arena, each_of_adapters());
     const bool borrows = options_.gradients_are_sent;
     head_run_.take_gradients(arena, each_of_head());
     // The head is the first to make a tied table's gradient, and the embedding the last.
@@ -492,6 +535,7 @@ class Decoder {
                const Context<D>& context) {
     check_shape("Decoder", "tokens", tokens, {batch.rows()});
     positions_.place(batch, context);
+    if constexpr (is_frozen) hooks.before_forward(adapter_run_, context);
     hooks.before_forward(embedding_run_, context);
     embedding_.forward(tokens, batch, residual(0, batch.rows()), context);
     hooks.weights_read(embedding_run_, context);
@@ -504,6 +548,7 @@ class Decoder {
       hooks.weights_read(block.run(), context);
       ++layer;
     });
+    if constexpr (is_frozen) hooks.weights_read(adapter_run_, context);
   }
 
   /// The head reads a tied table, too.
@@ -523,7 +568,11 @@ class Decoder {
   static void begin_backward(const ParameterRun<T, G, D>& run, const Each& each,
                              Accumulation accumulation, Hooks& hooks, const Context<D>& context) {
     hooks.before_backward(run, context);
-    if (accumulation.first) run.clear_gradients(each, context);
+    if (accumulation.first && !run.is_frozen()) run.clear_gradients(each, context);
+  }
+  static void end_backward(const ParameterRun<T, G, D>& run, Accumulation accumulation,
+                           Hooks& hooks, const Context<D>& context) {
+    if (accumulation.last && !run.is_frozen()) hooks.gradients_final(run, context);
   }
 
   void backward(TensorView<const std::int32_t, 1, D> tokens, const BatchView<D>& batch,
@@ -536,13 +585,18 @@ class Decoder {
       block.backward(residual(layer, batch.rows()), gradient, batch, positions_, shared, accumulate,
                      context);
       hooks.weights_read(block.run(), context);
-      if (accumulation.last) hooks.gradients_final(block.run(), context);
+      end_backward(block.run(), accumulation, hooks, context);
     };
     for_each_block_reversed(one, std::make_index_sequence<std::tuple_size_v<SegmentTuple>>{});
+    if constexpr (is_frozen) {
+      hooks.weights_read(adapter_run_, context);
+      end_backward(adapter_run_, accumulation, hooks, context);
+      return;
+    }
     begin_backward(embedding_run_, each_of_embedding(), accumulation, hooks, context);
     embedding_.backward(tokens, batch, gradient, context);
     hooks.weights_read(embedding_run_, context);
-    if (accumulation.last) hooks.gradients_final(embedding_run_, context);
+    end_backward(embedding_run_, accumulation, hooks, context);
   }
 
   struct NoGroup {};
@@ -553,6 +607,8 @@ class Decoder {
   Manifest manifest_;
   ScalingTable<D> scaling_;
   WeightStage<D> weight_stage_;
+  LayerScratch<D> scratch_;
+  ParameterRun<T, G, D> adapter_run_;
   ParameterRun<T, G, D> embedding_run_;
   ParameterRun<T, G, D> head_run_;
   ModelRuns<T, G, D> runs_;

@@ -51,6 +51,9 @@ class Gpt2 : public Decoder<Gpt2Family<Config>, Precision, D, Gradient> {
   static_assert(Parallel::degree == 1,
                 "Gpt2: its layers cannot be shared by ranks, because biases and learned positions "
                 "are not divided; choose TensorParallel<1>, and DataParallel for several ranks");
+  static_assert(!is_lora<Precision>,
+                "Lora: a GPT-2 has no adapters, because its LayerNorms cannot be frozen; choose a "
+                "Llama or a Qwen3");
   using Decoder<Gpt2Family<Config>, Precision, D, Gradient>::Decoder;
 };
 

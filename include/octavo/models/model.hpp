@@ -2,6 +2,7 @@
 /// What sessions and programs know of every model.
 #pragma once
 
+#include <octavo/layers/lora_options.hpp>
 #include <octavo/layers/mode.hpp>
 #include <octavo/layers/shapes.hpp>
 
@@ -38,21 +39,27 @@ struct ModelOptions {
   Index run_multiple = allocation_alignment;
   /// Of this rank in the group that shares the model's layers; see TensorParallel.
   int tensor_place = 0;
+  /// The adapters of a model in precision `Lora<…>`; others have none.
+  LoraOptions lora{};
 };
 
 /// What programs tell of a model.
 struct ModelFacts {
   std::string name{};           ///< of the shape, such as "llama3_8b"
   Index vocabulary = 0;         ///< tokens are from 0 to it
-  Index parameters = 0;         ///< trained values, without padding
+  Index parameters = 0;         ///< without padding
+  Index frozen = 0;             ///< of these, those that are not trained
   Index multiplying = 0;        ///< of these, those that each token is multiplied by
   Index attention_columns = 0;  ///< of all blocks together
 
-  /// Floating-point operations of one training token: 6 for each weight that multiplies, and causal
-  /// attention over a sequence of this many tokens.
+  /// Floating-point operations of one training token: 6 for each weight that multiplies, of which a
+  /// frozen one has 4, and causal attention over a sequence of this many tokens.
   [[nodiscard]] double training_flops_per_token(Index sequence) const {
-    return 6.0 * static_cast<double>(multiplying) +
-           6.0 * static_cast<double>(sequence) * static_cast<double>(attention_columns);
+    const double attention =
+        6.0 * static_cast<double>(sequence) * static_cast<double>(attention_columns);
+    const auto weights = static_cast<double>(multiplying);
+    if (frozen == 0) return 6.0 * weights + attention;
+    return 4.0 * weights + 6.0 * static_cast<double>(parameters - frozen) + attention;
   }
 };
 

@@ -2,6 +2,7 @@
 /// Every model.
 #pragma once
 
+#include <octavo/models/adapter_tensors.hpp>
 #include <octavo/models/decoder.hpp>
 #include <octavo/models/family.hpp>
 #include <octavo/models/gpt2.hpp>

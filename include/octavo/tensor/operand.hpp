@@ -42,6 +42,14 @@ struct Operand {
   TensorView<typename PrecisionTraits<P>::Storage, 2, D> values;  ///< [rows, columns]
 };
 
+/// An operand of a frozen layer, which casts it where its precision quantises.
+template <class P, OperandKind Kind, Device D>
+struct Operand<Lora<P>, Kind, D> {
+  TensorView<typename PrecisionTraits<P>::Storage, 2, D> values;  ///< [rows, columns]
+  bool record = false;          ///< for the layer's cast, as below
+  bool scale_is_found = false;  ///< likewise
+};
+
 /// A GEMM operand and its quantised copies. A producer writes `values` and calls `quantize`, or
 /// writes the copies itself where that saves bytes.
 template <QuantizedPrecision P, OperandKind Kind, Device D>

@@ -61,9 +61,11 @@ struct DataParallel {
           shared.cast = {in, shared.weights, take_codes(arena, run), sharding_};
           rest = std::max(rest, shared.cast.rest_size());
         }
-        shared.gradients = {arena.template take<Gradient>(MemoryKind::gradients, size), {size}};
+        if (!run.is_frozen()) {
+          shared.gradients = {arena.template take<Gradient>(MemoryKind::gradients, size), {size}};
+          largest = std::max(largest, run.size());
+        }
         runs_.push_back(shared);
-        largest = std::max(largest, run.size());
       }
       constexpr auto kind = MemoryKind::communication;
       if (casts_weights && sharding_.ranks > 1) {
@@ -100,7 +102,7 @@ struct DataParallel {
     struct Shared {
       const Run* run;
       TensorView<W, 1, D> weights;           ///< [a shard], this rank's
-      TensorView<Gradient, 1, D> gradients;  ///< [a shard], summed over ranks
+      TensorView<Gradient, 1, D> gradients;  ///< [a shard], summed over ranks; none if frozen
       CastRun<W, G, D> cast;                 ///< empty: weights travel as they are
     };
 
@@ -371,9 +373,11 @@ struct DataParallel {
         if (place != part.data()) copy_on_device(place, part.data(), part.bytes(), beside);
       }
     }
-    /// A rehearsal works with the initial weights where the rank has all of them.
+    /// Frozen weights do not move, and a rehearsal works with the initial ones, where the rank has
+    /// all of them.
     [[nodiscard]] bool is_there_anyhow(std::size_t number) const {
-      return rehearses_ && runs_[number].cast.empty() && weights_are_whole();
+      const Shared& shared = runs_[number];
+      return (rehearses_ || shared.run->is_frozen()) && shared.cast.empty() && weights_are_whole();
     }
     [[nodiscard]] const void* memory_of(std::size_t number) const {
       const Run& run = *runs_[number].run;

@@ -4,11 +4,13 @@
 
 #include <octavo/io/hugging_face_weights.hpp>
 #include <octavo/io/hugging_face_writer.hpp>
+#include <octavo/train/merged_adapters.hpp>
 #include <octavo/train/training_session.hpp>
 
 #include <cstddef>
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -33,6 +35,7 @@ void require_parameters_of(const Session& session, const ModelDescription& model
                              "parts have no Hugging Face names"));
   };
   for (const WeightInfo& weight : session.weights()) {
+    if (weight.is_adapter) continue;
     const auto found = elements.find(weight.name);
     if (found == elements.end() || found->second != weight.rows * weight.columns) {
       differ(weight.name);
@@ -59,9 +62,10 @@ HuggingFaceWeights open_weights(const Session& session, const ModelDescription& 
 
 }  // namespace detail
 
-/// Sets all weights of a session, and their masters, to those of a Hugging Face folder. Files are
-/// read a piece at a time, and by each rank what it has; nothing is set before config.json and the
-/// headers of all files were found right. With several ranks each of them calls it.
+/// Sets all weights of a session but adapters, and their masters, to those of a Hugging Face
+/// folder. Files are read a piece at a time, and by each rank what it has; nothing is set before
+/// config.json and the headers of all files were found right. With several ranks each of them calls
+/// it.
 /// @param session  of a model that is `model`, such as `description_of(llama3_8b)`
 /// @throws UsageError   if the session's model is another one
 /// @throws ConfigError  if config.json is of another model, naming each difference; tensors are
@@ -72,6 +76,7 @@ inline void load_hugging_face(TrainingSession& session, const ModelDescription& 
                               const std::filesystem::path& folder) {
   const HuggingFaceWeights weights = detail::open_weights(session, model, folder);
   for (const WeightInfo& weight : session.weights()) {
+    if (weight.is_adapter) continue;
     session.set_weight(weight.name, [&](Index begin, std::span<float> values) {
       weights.read(weight.name, begin, values);
     });
@@ -80,7 +85,8 @@ inline void load_hugging_face(TrainingSession& session, const ModelDescription& 
 
 /// Writes the weights of a session as a Hugging Face folder that transformers opens: config.json
 /// and model.safetensors, or several files and their index. Weights have the format that the
-/// session stores them in. The folder appears whole or not at all. With several ranks all of them
+/// session stores them in; those beside which there are adapters are W + alpha / rank · B · A,
+/// rounded once. The folder appears whole or not at all. With several ranks all of them
 /// call it, and one writes.
 /// @param model   that the session's is, and the tokens and positions that config.json is to say
 /// @param writes  whether this rank writes the folder
@@ -94,9 +100,17 @@ inline void save_hugging_face(TrainingSession& session, const ModelDescription& 
   if (!writes) return session.read_weights_sync({});
   const std::string format = session.weights().front().format;
   HuggingFaceWriter writer(folder, model, format == "bf16" ? "BF16" : "F32", options);
+  const std::optional<LoraOptions> lora = session.lora();
+  std::optional<detail::MergedAdapters> adapters;
+  if (lora.has_value()) adapters.emplace(model, *lora);
+  std::vector<float> merged;
   session.read_weights_sync(
       [&](const WeightInfo& weight, Index begin, std::span<const float> values) {
-        writer.write(weight.name, begin, values);
+        if (!adapters.has_value()) return writer.write(weight.name, begin, values);
+        if (weight.is_adapter) return adapters->take(weight.name, values);  // before the others
+        merged.assign(values.begin(), values.end());
+        adapters->merge(weight.name, begin, merged);
+        writer.write(weight.name, begin, merged);
       });
   writer.commit();
 }

@@ -33,7 +33,7 @@ struct SessionParts {
   SessionParts(Arena<D>& arena, const SessionOptions& options, const DeviceLimits<D>& limits)
       : model(arena, options.batch, model_options(options), limits),
         ranks(arena, model.runs(), options.sharding),
-        optimizer(arena, ranks.shards(), options.optimizer, options.seed, options.offload),
+        optimizer(arena, trained(ranks.shards()), options.optimizer, options.seed, options.offload),
         replicas(arena, model.runs(), options.check_replicas),
         buffers(arena, options) {}
 
@@ -48,6 +48,13 @@ struct SessionParts {
     model.run_multiple = options.sharding.ranks * Index{allocation_alignment};
     model.tensor_place = options.sharding.tensor_place;
     return model;
+  }
+
+  /// The shards of runs that are not frozen.
+  template <class Shards>
+  static Shards trained(Shards shards) {
+    std::erase_if(shards, [](const auto& shard) { return shard.gradients.size() == 0; });
+    return shards;
   }
 
   Model model;
@@ -101,6 +108,10 @@ class ModelSession final : public detail::SessionCore<typename Model::DeviceType
     return decltype(parts_.optimizer)::name();
   }
   [[nodiscard]] Index head_chunks() const override { return parts_.model.head_chunks(); }
+  [[nodiscard]] std::optional<LoraOptions> lora() const override {
+    if constexpr (detail::HasFrozenWeights<Model>) return this->options().model.lora;
+    return {};
+  }
   [[nodiscard]] Index parameters_gathered_in_fp8() const override {
     Index parameters = 0;
     for (const auto& in : parts_.model.runs()) {
@@ -166,7 +177,7 @@ class ModelSession final : public detail::SessionCore<typename Model::DeviceType
       for (const auto* parameter : in.parameters) {
         parameters.push_back({parameter->name, parameter->whole_size(), parameter->part,
                               parameter->part.whole_shape(parameter->weight.shape())[1],
-                              FormatTraits<T>::name});
+                              FormatTraits<T>::name, parameter->is_adapter, parameter->is_frozen});
       }
     }
     this->start(parts_.buffers, parts_.replicas, std::move(parameters));
@@ -278,6 +289,11 @@ class ModelSession final : public detail::SessionCore<typename Model::DeviceType
       parts_.model.template quantize_weights<Mode::train>(parts_.ranks, this->context());
     }
   }
+  void cast_frozen_weights() override {
+    if constexpr (detail::HasFrozenWeights<Model>) {
+      parts_.model.cast_frozen_weights(parts_.ranks, this->context());
+    }
+  }
   void train_micro_batch(const DeviceBatch<D>& batch, Accumulation accumulation) override {
     const detail::SessionBuffers<D>& buffers = parts_.buffers;
     parts_.model.train_micro_batch(batch, buffers.losses, buffers.gradient_scale, accumulation,
@@ -316,6 +332,7 @@ class ModelSession final : public detail::SessionCore<typename Model::DeviceType
   void count_update() override { parts_.optimizer.advance(); }
   void visit_weights(detail::StateCollector<D>& collector) override {
     for_each_shard([&](const auto& parameter, const auto& weights, Index begin) {
+      if (parameter.is_frozen) return;
       const std::string name = "model." + parameter.name;
       if (parts_.ranks.weights_are_whole()) {
         collector(name, parameter.weight);

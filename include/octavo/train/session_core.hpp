@@ -29,6 +29,8 @@ struct ParameterFacts {
   ParameterPart part{};  ///< that this rank has
   Index columns = 0;     ///< of the whole
   std::string format{};  ///< of its weight
+  bool is_adapter = false;
+  bool is_frozen = false;
 };
 
 /// A session without the types of its model, its optimizer and what its ranks do, so that most of a
@@ -51,6 +53,7 @@ class SessionCore : public TrainingSession {
     prepare_update(learning_rate, inputs_->staging());
     const bool compares = replicas_->begin_step();
     try {
+      cast_frozen_if_due();
       if (must_calibrate_ != 0) calibrate();
       scaling().snapshot(context_);
       if (compares || timeline_.is_on()) {
@@ -69,7 +72,7 @@ class SessionCore : public TrainingSession {
       count_update();
       must_calibrate_ = 0;
     } else if (must_calibrate_ != 0) {
-      scaling().reset_sync(context_);
+      reset_scaling_sync();
     }
     StepResult result{LossSum{status.loss_sum, counted}.mean(),
                       static_cast<double>(status.gradient_norm), status.skip != 0};
@@ -81,6 +84,7 @@ class SessionCore : public TrainingSession {
 
   void begin_evaluation() override {
     bind();
+    cast_frozen_if_due();
     quantize_weights(Evaluates{true});
     weights_may_have_moved_ = false;
   }
@@ -154,6 +158,9 @@ class SessionCore : public TrainingSession {
     communicator_.wait_sync(context_, "weights of a state");
     StateCollector<D> collector(context_);
     collector.say("session.recipe", precision());
+    if (const std::optional<LoraOptions> adapters = lora()) {
+      collector.say("session.lora", adapters->text());
+    }
     visit_weights(collector);
     scaling().visit_state(collector);
     visit_optimizer(collector);
@@ -173,7 +180,8 @@ class SessionCore : public TrainingSession {
     std::vector<WeightInfo> all;
     for (const ParameterFacts& parameter : parameters_) {
       const Index columns = parameter.columns;
-      all.push_back({parameter.name, parameter.format, parameter.elements / columns, columns});
+      all.push_back({parameter.name, parameter.format, parameter.elements / columns, columns,
+                     parameter.is_adapter});
     }
     return all;
   }
@@ -244,11 +252,12 @@ class SessionCore : public TrainingSession {
     inputs_.emplace(buffers, options_.batch, context_);
     must_calibrate_ = scaling().has_histories() ? 1 : 0;
     parameters_ = std::move(parameters);
-    facts_.parameters = 0;
+    facts_.parameters = facts_.frozen = 0;
     std::vector<std::string> names;
     names.reserve(parameters_.size());
     for (const ParameterFacts& parameter : parameters_) {
       facts_.parameters += parameter.elements;
+      if (parameter.is_frozen) facts_.frozen += parameter.elements;
       names.push_back(parameter.name);
     }
     std::sort(names.begin(), names.end());
@@ -267,6 +276,7 @@ class SessionCore : public TrainingSession {
     const std::vector<GemmKey> keys = gemm_keys(manifest(), gemm_rows());
     if (prepare_gemms(keys, options_.gemm_choice, context_) == 0) return;
     copy_random_inputs();
+    cast_frozen_if_due();
     const auto pass = [&] {
       quantize_weights(Evaluates{false});
       for (Index m = 0; m < std::min<Index>(micro_batches, 2); ++m) {
@@ -278,11 +288,12 @@ class SessionCore : public TrainingSession {
     rehearse_gemms_sync(pass, context_);
     rank_work().rehearse(false);
     reset_counts();
-    scaling().reset_sync(context_);
+    reset_scaling_sync();
   }
 
   /// What was cast or gathered before is not of what is about to be written.
   void note_new_state() {
+    frozen_are_cast_ = false;
     weights_may_have_moved_ = true;
     rank_work().weights_moved();
   }
@@ -294,7 +305,7 @@ class SessionCore : public TrainingSession {
   /// After a weight was set: old maxima would keep the new weight's scale.
   void forget_histories() {
     if (!scaling().has_histories() || must_calibrate_ != 0) return;
-    scaling().reset_sync(context_);
+    reset_scaling_sync();
     must_calibrate_ = 1;
   }
 
@@ -309,6 +320,7 @@ class SessionCore : public TrainingSession {
   /// What the parts of a session do; all enqueue but where their names say `_sync`.
   virtual void bind() = 0;
   virtual void quantize_weights(Evaluates evaluates) = 0;
+  virtual void cast_frozen_weights() {}
   virtual void train_micro_batch(const DeviceBatch<D>& batch, Accumulation accumulation) = 0;
   virtual void evaluate_losses(const DeviceBatch<D>& batch) = 0;
   /// The logits of one row of a sequence, to the host.
@@ -336,6 +348,17 @@ class SessionCore : public TrainingSession {
     communicator_.all_gather_host_sync(std::as_bytes(std::span(&own, 1)),
                                        std::as_writable_bytes(std::span(all)), what);
     return all;
+  }
+
+  /// Frozen weights are cast when they have been set, and not in steps: a record of the step has no
+  /// casts of them.
+  void cast_frozen_if_due() {
+    if (!std::exchange(frozen_are_cast_, true)) cast_frozen_weights();
+  }
+  /// Scales are 1 afterwards, also those that frozen weights were cast by.
+  void reset_scaling_sync() {
+    scaling().reset_sync(context_);
+    frozen_are_cast_ = false;
   }
 
   /// Tokens that are as likely as any others, for as many micro-batches as a rehearsal runs.
@@ -447,6 +470,7 @@ class SessionCore : public TrainingSession {
       } else {
         scaling().restore(context_);
       }
+      frozen_are_cast_ = false;  // their casts may be what threw
     });
   }
 
@@ -494,6 +518,7 @@ class SessionCore : public TrainingSession {
   std::optional<Replay<D>> replay_{std::in_place};
   std::int64_t must_calibrate_ = 0;     ///< 1: before the next step, until one was not skipped
   bool weights_may_have_moved_ = true;  ///< since they were quantised for evaluation
+  bool frozen_are_cast_ = false;
 };
 
 }  // namespace octavo::inline OCTAVO_ABI::detail

@@ -2,6 +2,7 @@
 /// Training steps, runs, evaluation, interruption.
 #pragma once
 
+#include <octavo/train/adapters.hpp>
 #include <octavo/train/batch.hpp>
 #include <octavo/train/chat_batches.hpp>
 #include <octavo/train/checkpoint_load.hpp>

@@ -102,6 +102,11 @@ concept HasCounts = requires(M& model) {
   model.reset_counts();
   model.verify_step(Index{});
 };
+/// Whether a model has weights that are not trained, as a `Decoder` of `Lora<…>` has.
+template <class M, class D = typename M::DeviceType>
+concept HasFrozenWeights = requires(M& model, HooksOf<M>& hooks, const Context<D>& context) {
+  model.cast_frozen_weights(hooks, context);
+};
 template <class M>
 concept HasHeadChunks = requires(const M& model) {
   { model.head_chunks() } -> std::convertible_to<Index>;

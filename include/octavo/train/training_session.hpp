@@ -162,11 +162,11 @@ class TrainingSession {
   [[nodiscard]] virtual std::vector<OperandReport> operands() = 0;
 
   /// All that the steps to come depend on, beside their inputs and the session's options: weights,
-  /// the optimizer's state, the scaling state. The random bits of rounding are functions of the
-  /// seed and the number of steps, which are part of it.
-  /// Algorithms of GEMMs belong to a card, not to a run: see `gemm_plans`. To be used while the
-  /// session lives, and where ranks share weights read before the next step; see `save_state_sync`
-  /// and `load_state_sync`.
+  /// but for frozen ones, the optimizer's state, the scaling state. The random bits of rounding are
+  /// functions of the seed and the number of steps, which are part of it. Algorithms of GEMMs
+  /// belong to a card, not to a run: see `gemm_plans`. To be used while the session lives, and
+  /// where ranks share weights read before the next step; see `save_state_sync` and
+  /// `load_state_sync`.
   [[nodiscard]] virtual std::vector<StateEntry> state() = 0;
 
   /// The sum of all ranks', on each of them. All ranks call it; it waits for them.
@@ -206,7 +206,10 @@ class TrainingSession {
   ///                      before it are set
   virtual void set_weight(const std::string& name, const WeightSource& source) = 0;
 
-  /// Every parameter, in the order of `read_weights_sync`.
+  /// The adapters of a model of which nothing else is trained; none: all of it is.
+  [[nodiscard]] virtual std::optional<LoraOptions> lora() const { return {}; }
+
+  /// Every parameter, in the order of `read_weights_sync`: those of adapters come first.
   [[nodiscard]] virtual std::vector<WeightInfo> weights() const = 0;
 
   /// Gives all weights to `sink`, a piece at a time. All ranks call it, together have what each has

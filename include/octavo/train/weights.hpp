@@ -18,6 +18,7 @@ struct WeightInfo {
   std::string format;  ///< of its elements: "fp32" or "bf16"
   Index rows = 0;      ///< vectors have one
   Index columns = 0;
+  bool is_adapter = false;  ///< see Lora
 };
 
 /// Gives elements of a parameter, row-major: `values` are those from `begin` on.

@@ -55,6 +55,7 @@ void rms_norm_backward_body(TensorView<const T, 2, Cpu> y_gradient, TensorView<c
       dx[i] = T(static_cast<float>(dx[i]) + inverse * (g - static_cast<float>(row[i]) * mean));
     }
   });
+  if (weight_gradient.empty()) return;
   // Columns in parallel and tokens in order, so that the sum's order is fixed.
   constexpr Index width = 64;
   parallel_for(ceil_divide(hidden, width), context, [&](Index piece) {

@@ -124,10 +124,12 @@ void rope_backward_body(TensorView<T, 2, Cpu> rotated_gradient, HeadLayout layou
   });
   if (!norm.query.empty()) {
     const TensorView<const T, 2, Cpu> gradient = rotated_gradient;
-    head_norm_weight_gradient(gradient, qkv, Index{0}, layout.heads, dim, norm.epsilon,
-                              norm_gradient.query.data());
-    head_norm_weight_gradient(gradient, qkv, layout.heads, layout.kv_heads, dim, norm.epsilon,
-                              norm_gradient.key.data());
+    if (!norm_gradient.query.empty()) {
+      head_norm_weight_gradient(gradient, qkv, Index{0}, layout.heads, dim, norm.epsilon,
+                                norm_gradient.query.data());
+      head_norm_weight_gradient(gradient, qkv, layout.heads, layout.kv_heads, dim, norm.epsilon,
+                                norm_gradient.key.data());
+    }
     parallel_for(rotated_gradient.extent(0), context, [&](Index t) {
       for (Index h = 0; h < rotated_heads; ++h) {
         const T* weight = (h < layout.heads ? norm.query : norm.key).data();

@@ -4,6 +4,7 @@
 
 #include <octavo/kernels/cuda/adamw.cuh>
 #include <octavo/kernels/cuda/adamw_eight_bit.cuh>
+#include <octavo/kernels/cuda/adapter.cuh>
 #include <octavo/kernels/cuda/bias.cuh>
 #include <octavo/kernels/cuda/cross_entropy.cuh>
 #include <octavo/kernels/cuda/embedding.cuh>

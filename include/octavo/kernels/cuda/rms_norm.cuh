@@ -71,6 +71,7 @@ void rms_norm_backward_body(TensorView<const T, 2, Cuda> y_gradient, TensorView<
     enqueue(vectors ? rms_norm_backward_kernel<true, T> : rms_norm_backward_kernel<false, T>,
             round_up(columns, run_size));
   }
+  if (weight_gradient.empty()) return;
   add_rows(name, sums, pieces, columns, weight_gradient.data(), context);
 }
 

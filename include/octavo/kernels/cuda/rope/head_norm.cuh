@@ -122,6 +122,7 @@ OCTAVO_KERNEL void __launch_bounds__(elementwise_threads)
 }
 
 /// Enqueues the backward of the normalisation of some heads.
+/// @param weight_gradient  null: the weight is frozen
 template <class T, class G>
 void enqueue_head_norm_backward(HeadNormArguments<T> arguments, G* weight_gradient,
                                 const Context<Cuda>& context) {
@@ -134,6 +135,7 @@ void enqueue_head_norm_backward(HeadNormArguments<T> arguments, G* weight_gradie
       workspace_of<float>(context, static_cast<std::size_t>(pieces * dim) * sizeof(float), name);
   launch(name, head_norm_backward_kernel<T>, pieces, elementwise_threads,
          static_cast<std::size_t>(head_warps * dim) * sizeof(float), context, arguments);
+  if (weight_gradient == nullptr) return;
   add_rows(name, arguments.weight_sums, pieces, dim, weight_gradient, context);
 }
 

@@ -1,0 +1,164 @@
+/// @file
+/// The adapter_config.json of adapters as PEFT saves them.
+#pragma once
+
+#include <octavo/core/json_reader.hpp>
+#include <octavo/io/json_line.hpp>
+#include <octavo/io/text_file.hpp>
+#include <octavo/layers/lora_options.hpp>
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+#include <set>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace octavo::inline OCTAVO_ABI {
+
+/// What an adapter_config.json says.
+struct PeftConfig {
+  LoraOptions lora{};
+  std::string base_model{};  ///< the folder or name of the model that the adapters are for; or none
+};
+
+namespace detail {
+
+/// Keys that say nothing of what adapters compute.
+inline constexpr std::array<std::string_view, 10> idle_peft_keys{
+    "auto_mapping", "inference_mode", "lora_dropout", "loftq_config",      "megatron_core",
+    "peft_version", "revision",       "task_type",    "qalora_group_size", "runtime_config"};
+/// Ways of starting, by `init_lora_weights`, that leave the model's weights as they are.
+inline constexpr std::array<std::string_view, 3> idle_peft_starts{"gaussian", "orthogonal", "eva"};
+
+/// Reads a value that switches something on unless it is null, false or has nothing in it.
+/// @return  whether it switches nothing on
+inline bool reads_nothing(JsonReader& json) {
+  bool is_nothing = true;
+  switch (json.peek()) {
+    case JsonReader::Kind::null:
+      json.skip();
+      break;
+    case JsonReader::Kind::boolean:
+      is_nothing = !json.boolean();
+      break;
+    case JsonReader::Kind::array:
+      json.array([&] {
+        is_nothing = false;
+        json.skip();
+      });
+      break;
+    case JsonReader::Kind::object:
+      json.object([&](const std::string&) {
+        is_nothing = false;
+        json.skip();
+      });
+      break;
+    default:
+      is_nothing = false;
+      json.skip();
+  }
+  return is_nothing;
+}
+
+/// Layers' names: an array of them, or "all-linear".
+inline std::vector<std::string> read_target_modules(JsonReader& json) {
+  std::vector<std::string> names;
+  if (json.peek() == JsonReader::Kind::array) {
+    json.array([&] { names.push_back(json.string()); });
+  } else {
+    names.push_back(json.string());
+  }
+  return names;
+}
+
+}  // namespace detail
+
+/// Reads an adapter_config.json.
+/// @throws IoError      if the file cannot be read, or is no JSON
+/// @throws ConfigError  naming the key that is missing, or asks for what Octavo's adapters do not
+///                      have: another kind of adapter than LoRA, DoRA, biases, ranks by layer,
+///                      other layers; also a key that is not known, unless its value switches
+///                      nothing on
+[[nodiscard]] inline PeftConfig read_peft_config(const std::filesystem::path& path) {
+  const std::string text = read_text_file(path);
+  JsonReader json(text, path.string());
+  PeftConfig config;
+  std::set<std::string> seen;
+  const auto refuse = [&](const std::string& key, const std::string& why) {
+    throw ConfigError(message(path.string(), ": ", key, " ", why));
+  };
+  const auto require_word = [&](const std::string& key, std::string_view wanted) {
+    const std::string word = json.string();
+    if (word != wanted) {
+      refuse(key,
+             message("is ", word, ", which Octavo's adapters do not serve; they have ", wanted));
+    }
+  };
+  json.object([&](const std::string& key) {
+    seen.insert(key);
+    if (key == "r") {
+      config.lora.rank = json.natural();
+    } else if (key == "lora_alpha") {
+      config.lora.alpha = static_cast<float>(json.number());
+    } else if (key == "target_modules") {
+      set_lora_targets(config.lora, detail::read_target_modules(json));
+    } else if (key == "base_model_name_or_path") {
+      if (json.peek() == JsonReader::Kind::null) return json.skip();
+      config.base_model = json.string();
+    } else if (key == "peft_type") {
+      require_word(key, "LORA");
+    } else if (key == "bias") {
+      require_word(key, "none");
+    } else if (key == "init_lora_weights") {
+      if (json.peek() != JsonReader::Kind::string) return json.skip();
+      const std::string start = json.string();
+      if (std::ranges::count(detail::idle_peft_starts, start) == 0) {
+        refuse(key, "is " + start +
+                        ", which changes the model's weights, too; save the adapters "
+                        "so that they are for the weights as they were");
+      }
+    } else if (std::ranges::count(detail::idle_peft_keys, key) != 0) {
+      json.skip();
+    } else if (!detail::reads_nothing(json)) {
+      refuse(key, "is set, which Octavo's adapters do not serve");
+    }
+  });
+  json.end();
+  for (const char* key : {"peft_type", "r", "lora_alpha", "target_modules"}) {
+    if (!seen.contains(key)) refuse(key, "is missing");
+  }
+  try {
+    detail::check_lora(config.lora);
+  } catch (const ConfigError& error) {
+    throw ConfigError(message(path.string(), ": ", error.what()));
+  }
+  return config;
+}
+
+/// The adapter_config.json of adapters, as PEFT reads it.
+[[nodiscard]] inline std::string peft_config(const PeftConfig& config) {
+  const std::vector<std::string> targets = config.lora.target_names();
+  JsonLine text;
+  text.add("peft_type", "LORA").add("task_type", "CAUSAL_LM");
+  if (config.base_model.empty()) {
+    text.add("base_model_name_or_path", nullptr);
+  } else {
+    text.add("base_model_name_or_path", config.base_model);
+  }
+  text.add("r", config.lora.rank)
+      .add("lora_alpha", config.lora.alpha)
+      .add("target_modules", std::span<const std::string>(targets))
+      .add("bias", "none")
+      .add("lora_dropout", 0.0)
+      .add("fan_in_fan_out", false)
+      .add("init_lora_weights", true)
+      .add("use_dora", false)
+      .add("use_rslora", false)
+      .add("inference_mode", true);
+  return text.str() + "\n";
+}
+
+}  // namespace octavo

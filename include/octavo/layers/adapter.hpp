@@ -1,0 +1,187 @@
+/// @file
+/// Low-rank adapters beside a frozen linear layer.
+#pragma once
+
+#include <octavo/gemm/gemm.hpp>
+#include <octavo/kernels/adapter.hpp>
+#include <octavo/layers/linear.hpp>
+
+#include <cmath>
+#include <string>
+
+namespace octavo::inline OCTAVO_ABI {
+
+/// y += scale · x · Aᵀ · Bᵀ in each part of a fused layer's result that has an adapter, and the
+/// gradients. What all of them multiply between is made again in the backward, in memory that every
+/// layer of the model shares, so an adapter keeps nothing but its parameters.
+/// @tparam T  format of parameters, activations and GEMMs
+/// @tparam G  format of the parameters' gradients
+template <class T, class G, Device D>
+class Adapter {
+ public:
+  /// Declares the parameters of the parts that `LayerRegistry::lora` names, and enters their GEMMs
+  /// in the manifest: those of "NAME.lora_A" and of "NAME.lora_B".
+  void declare(const std::string& name, const LayerRegistry<D>& registry, const LinearUse& use,
+               Index in, Index out) {
+    registry_ = registry;
+    in_ = in;
+    out_ = out;
+    const LoraOptions& lora = registry.lora;
+    Index begin = 0;
+    for (const LinearPart& part : use.parts) {
+      if (part.rows != 0 && lora.has(part.target)) {
+        layout_.parts[static_cast<std::size_t>(layout_.count++)] = {begin, part.rows};
+      }
+      begin += part.rows;
+    }
+    if (layout_.count == 0) return;
+    layout_.rank = lora.rank;
+    layout_.scale = lora.scale();
+    layout_.width = round_up(layout_.count * lora.rank, Index{8});  // 16 bytes, for tensor cores
+    // As PEFT: Kaiming's uniform numbers with a = √5, and zeros.
+    const float bound = 1.0f / std::sqrt(static_cast<float>(in));
+    a_.declare(name + ".lora_A", layout_.width, in, Initial::uniform(bound));
+    a_.initialised_rows = layout_.count * lora.rank;
+    b_.declare(name + ".lora_B", layout_.rows(), lora.rank, Initial::zeros());
+    for (Parameter<T, G, D>* parameter : {&a_, &b_}) {
+      parameter->is_adapter = true;
+      parameter->is_overwritten = true;
+    }
+    announce(name, use);
+    const auto [reduced, gradient, spread, bytes] = places(registry.batch.rows());
+    registry.scratch->reserve(bytes);
+  }
+
+  /// @param x  [tokens, in]
+  /// @param y  [tokens, out], added to
+  void forward(TensorView<const T, 2, D> x, TensorView<T, 2, D> y, const Context<D>& context) {
+    if (layout_.count == 0) return;
+    const TensorView<const T, 2, D> reduced = reduce(x, context);
+    const TensorView<const T, 2, D> spread = spread_b(x.extent(0), context);
+    const GemmOutput<T, D> output{y, y};
+    count(Matrix::b, GemmPass::forward, matmul_forward(reduced, spread, output, context));
+  }
+
+  /// Gradients of the parameters, added to what is there if `accumulate`, else written over it; and
+  /// what the adapters add to the gradient of x.
+  /// @param y_gradient  [tokens, out]
+  /// @param x           [tokens, in]
+  /// @param x_gradient  [tokens, in], added to
+  void backward(TensorView<const T, 2, D> y_gradient, TensorView<const T, 2, D> x,
+                TensorView<T, 2, D> x_gradient, bool accumulate, const Context<D>& context) {
+    if (layout_.count == 0) return;
+    const Index tokens = x.extent(0);
+    const TensorView<const T, 2, D> reduced = reduce(x, context);
+    const TensorView<G, 2, D> spread_gradient{at<G>(places(tokens).spread), {out_, layout_.width}};
+    const GemmOutput<G, D> of_b{spread_gradient, {}};
+    count(Matrix::b, GemmPass::weight_gradient,
+          matmul_weight_gradient(y_gradient, reduced, of_b, context));
+    stack_adapter_gradients(TensorView<const G, 2, D>(spread_gradient), layout_, b_.gradient,
+                            accumulate, context);
+
+    const TensorView<T, 2, D> gradient{at<T>(places(tokens).gradient), {tokens, layout_.width}};
+    const TensorView<const T, 2, D> spread = spread_b(tokens, context);
+    const GemmOutput<T, D> of_reduced{gradient, {}};
+    count(Matrix::b, GemmPass::input_gradient,
+          matmul_input_gradient(y_gradient, spread, of_reduced, context));
+    const TensorView<const T, 2, D> reduced_gradient = gradient;
+    GemmOutput<G, D> of_a{a_.gradient, {}};
+    if (accumulate) of_a.addend = a_.gradient;
+    count(Matrix::a, GemmPass::weight_gradient,
+          matmul_weight_gradient(reduced_gradient, x, of_a, context));
+    const TensorView<const T, 2, D> a = a_.weight;
+    const GemmOutput<T, D> of_x{x_gradient, x_gradient};
+    count(Matrix::a, GemmPass::input_gradient,
+          matmul_input_gradient(reduced_gradient, a, of_x, context));
+  }
+
+  template <class Visitor>
+  void visit(Visitor&& visitor) {
+    if (layout_.count == 0) return;
+    visitor(a_);
+    visitor(b_);
+  }
+
+ private:
+  enum class Matrix { a, b };
+
+  /// Where in the scratch things lie, in bytes, and all that it takes.
+  struct Places {
+    Index reduced;   ///< [tokens, width] of T: x · Aᵀ
+    Index gradient;  ///< [tokens, width] of T: its gradient
+    Index spread;    ///< [out, width]: the spread B, of T, or its gradient, of G
+    Index bytes;
+  };
+  [[nodiscard]] Places places(Index tokens) const {
+    constexpr Index alignment{allocation_alignment};
+    const Index reduced =
+        round_up(tokens * layout_.width * static_cast<Index>(sizeof(T)), alignment);
+    constexpr auto larger = static_cast<Index>(std::max(sizeof(T), sizeof(G)));
+    return {0, reduced, 2 * reduced, 2 * reduced + out_ * layout_.width * larger};
+  }
+  template <class Element>
+  [[nodiscard]] Element* at(Index place) const {
+    return reinterpret_cast<Element*>(registry_.scratch->data() + place);
+  }
+
+  void announce(const std::string& name, const LinearUse& use) {
+    using P = T;  // the format is the precision
+    const char* by = gemm_implementation<P>(D{});
+    const char* format = FormatTraits<T>::name;
+    const auto add = [&](Matrix matrix, GemmPass pass, bool adds, int again) {
+      const bool is_a = matrix == Matrix::a;
+      GemmEntry entry;
+      entry.layer = name + (is_a ? ".lora_A" : ".lora_B");
+      entry.pass = pass;
+      entry.out = is_a ? layout_.width : out_;
+      entry.in = is_a ? in_ : layout_.width;
+      entry.expected = {format, format, by};
+      entry.precision = PrecisionTraits<P>::name();
+      entry.output_format = pass == GemmPass::weight_gradient ? FormatTraits<G>::name : format;
+      entry.recomputed = again;
+      entry.adds = adds;
+      entry.overwrites = !is_a;  // its gradient is of the spread B
+      this->entry(matrix, pass) = registry_.manifest->add(std::move(entry));
+    };
+    const int again = use.recomputed ? 1 : 0;
+    add(Matrix::a, GemmPass::forward, false, again + 1);
+    add(Matrix::a, GemmPass::input_gradient, true, 0);
+    add(Matrix::a, GemmPass::weight_gradient, false, 0);
+    add(Matrix::b, GemmPass::forward, true, again);
+    add(Matrix::b, GemmPass::input_gradient, false, 0);
+    add(Matrix::b, GemmPass::weight_gradient, false, 0);
+  }
+  [[nodiscard]] std::size_t& entry(Matrix matrix, GemmPass pass) {
+    return entries_[static_cast<std::size_t>(matrix)][static_cast<std::size_t>(pass)];
+  }
+  void count(Matrix matrix, GemmPass pass, const GemmRun& run) {
+    registry_.manifest->entry(entry(matrix, pass)).count(run);
+  }
+
+  /// x · Aᵀ, in the scratch.
+  [[nodiscard]] TensorView<const T, 2, D> reduce(TensorView<const T, 2, D> x,
+                                                 const Context<D>& context) {
+    const TensorView<T, 2, D> reduced{at<T>(places(x.extent(0)).reduced),
+                                      {x.extent(0), layout_.width}};
+    const TensorView<const T, 2, D> a = a_.weight;
+    const GemmOutput<T, D> output{reduced, {}};
+    count(Matrix::a, GemmPass::forward, matmul_forward(x, a, output, context));
+    return reduced;
+  }
+  /// The spread B, in the scratch.
+  [[nodiscard]] TensorView<const T, 2, D> spread_b(Index tokens, const Context<D>& context) const {
+    const TensorView<T, 2, D> spread{at<T>(places(tokens).spread), {out_, layout_.width}};
+    spread_adapters(TensorView<const T, 2, D>(b_.weight), layout_, spread, context);
+    return spread;
+  }
+
+  LayerRegistry<D> registry_;
+  AdapterLayout layout_;
+  Index in_ = 0;
+  Index out_ = 0;
+  Parameter<T, G, D> a_;                                 ///< [width, in]
+  Parameter<T, G, D> b_;                                 ///< [Σ rows, rank]
+  std::array<std::array<std::size_t, 3>, 2> entries_{};  ///< in the manifest
+};
+
+}  // namespace octavo

@@ -1,0 +1,55 @@
+/// @file
+/// The tensors of a model's adapters as PEFT names and lays them out.
+#pragma once
+
+#include <octavo/layers/lora_options.hpp>
+#include <octavo/models/hugging_face_tensors.hpp>
+
+#include <algorithm>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace octavo::inline OCTAVO_ABI {
+
+/// A tensor of a Hugging Face model that has an adapter: W + scale · B · A.
+struct AdaptedTensor {
+  HuggingFaceTensor weight;  ///< [out, in], such as "model.layers.0.self_attn.q_proj.weight"
+  HuggingFaceTensor a;       ///< [rank, in], of the parameter "blocks.0.qkv.lora_A"
+  HuggingFaceTensor b;       ///< [out, rank], of the parameter "blocks.0.qkv.lora_B"
+};
+
+/// All of them, in the order of layers. An adapter's name in a file is that of its layer, after
+/// "base_model.model." and before ".lora_A.weight" or ".lora_B.weight".
+/// Source: PEFT, utils/save_and_load.py and tuners/lora/layer.py.
+/// @throws ConfigError  for a model whose layers have no adapters
+[[nodiscard]] inline std::vector<AdaptedTensor> adapted_tensors(const ModelDescription& model,
+                                                                const LoraOptions& options) {
+  require<ConfigError>(model.family != ModelFamily::gpt2,
+                       "a GPT-2 has no adapters; choose a Llama or a Qwen3");
+  constexpr std::string_view ending = ".weight";
+  const std::vector<std::string> targets = options.target_names();
+  std::map<std::string, Index> adapters;  // that a parameter has, so far
+  std::map<std::string, Index> rows;      // of their B
+  std::vector<AdaptedTensor> all;
+  for (const HuggingFaceTensor& weight : hugging_face_tensors(model)) {
+    const std::string layer = weight.name.substr(0, weight.name.size() - ending.size());
+    const auto is_of_layer = [&](const std::string& target) {
+      return layer.ends_with("." + target);
+    };
+    if (std::none_of(targets.begin(), targets.end(), is_of_layer)) continue;
+    const std::string parameter =
+        weight.parameter.substr(0, weight.parameter.size() - ending.size());
+    const std::string name = "base_model.model." + layer;
+    all.push_back({weight,
+                   {name + ".lora_A.weight", parameter + ".lora_A",
+                    adapters[parameter]++ * options.rank, options.rank, weight.columns},
+                   {name + ".lora_B.weight", parameter + ".lora_B", rows[parameter], weight.rows,
+                    options.rank}});
+    rows[parameter] += weight.rows;
+  }
+  return all;
+}
+
+}  // namespace octavo

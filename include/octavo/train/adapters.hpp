@@ -1,0 +1,74 @@
+/// @file
+/// A session's adapters from a folder of PEFT, to one, and into the weights that they stand beside.
+#pragma once
+
+#include <octavo/io/peft_adapters.hpp>
+#include <octavo/train/hugging_face.hpp>
+
+#include <filesystem>
+#include <span>
+#include <string>
+
+namespace octavo::inline OCTAVO_ABI {
+
+namespace detail {
+
+/// The session's adapters.
+/// @throws UsageError  if it has none, or its model is another one
+inline LoraOptions require_adapters(const TrainingSession& session, const ModelDescription& model) {
+  const std::optional<LoraOptions> lora = session.lora();
+  require<UsageError>(lora.has_value(), "a session in precision ", session.precision(),
+                      " has no adapters; make it of a model in precision Lora<…>");
+  require_parameters_of(session, model);
+  return *lora;
+}
+
+}  // namespace detail
+
+/// Sets all adapters of a session, and their masters, to those of a folder that PEFT, or
+/// `save_adapters`, has written. Nothing is set before the folder was found right. With several
+/// ranks each of them calls it.
+/// @param session  of a model that is `model`, such as `description_of(llama3_8b)`
+/// @throws UsageError   if the session has no adapters, or its model is another one
+/// @throws ConfigError  for adapters of another rank, alpha or of other layers than the session's,
+///                      or that Octavo does not serve: see PeftAdapters; or a value that is not
+///                      finite: then parameters before it are set
+/// @throws IoError      for files that are missing, damaged or cannot be read
+inline void load_adapters(TrainingSession& session, const ModelDescription& model,
+                          const std::filesystem::path& folder) {
+  const LoraOptions lora = detail::require_adapters(session, model);
+  const PeftAdapters adapters(folder, model);
+  const LoraOptions& there = adapters.config().lora;
+  require<ConfigError>(there == lora, folder.string(), ": its adapters are of ", there.text(),
+                       ", but the session's of ", lora.text(), "; make the session with the same");
+  for (const WeightInfo& weight : session.weights()) {
+    if (!weight.is_adapter) continue;
+    session.set_weight(weight.name, [&](Index begin, std::span<float> values) {
+      adapters.read(weight.name, begin, values);
+    });
+  }
+}
+
+/// Writes the adapters of a session as a folder that PEFT opens: adapter_config.json and
+/// adapter_model.safetensors, in the format that the session stores them in. The folder appears
+/// whole or not at all. With several ranks all of them call it, and one writes. For a plain Hugging
+/// Face folder with the adapters in its weights, see save_hugging_face.
+/// @param base_model  the folder or name of the model that they are for, for PEFT; may be empty
+/// @param writes      whether this rank writes the folder
+/// @throws UsageError  if the session has no adapters, or its model is another one
+/// @throws IoError     if the folder has files already, or cannot be written
+inline void save_adapters(TrainingSession& session, const ModelDescription& model,
+                          const std::filesystem::path& folder, const std::string& base_model = {},
+                          bool writes = true) {
+  const LoraOptions lora = detail::require_adapters(session, model);
+  if (!writes) return session.read_weights_sync({});
+  const std::string format = session.weights().front().format;
+  PeftWriter writer(folder, model, {lora, base_model}, format == "bf16" ? "BF16" : "F32");
+  session.read_weights_sync(
+      [&](const WeightInfo& weight, Index begin, std::span<const float> values) {
+        if (weight.is_adapter) writer.write(weight.name, begin, values);
+      });
+  writer.commit();
+}
+
+}  // namespace octavo
