@@ -469,8 +469,8 @@ class SessionCore : public TrainingSession {
   /// Takes back what a step that threw has moved: before its weights changed, the scaling state
   /// only.
   void undo_step() noexcept {
-    settle();
     wait_for_reading();
+    settle();
     attempt([this] {
       if (must_calibrate_ != 0) {
         scaling().reset_sync(context_);
