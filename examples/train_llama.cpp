@@ -320,6 +320,10 @@ int run(const CLI::App& app, Options& options) {
       return success;
     }
     complete_resume(options);
+    if (!options.export_hf.empty()) {
+      export_weights(options);
+      return success;
+    }
     require_consistent(app, options);
     find_preset_of_folder(app, options);
     instance = &find_instance(app, options);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <octavo/train/batch.hpp>
+#include <octavo/train/checkpoint_export.hpp>
 #include <octavo/train/checkpoint_load.hpp>
 #include <octavo/train/checkpoints.hpp>
 #include <octavo/train/data_parallel.hpp>
