@@ -111,7 +111,7 @@ double loss(TrainingSession& session) {
 
 TEST_F(HuggingFace, WeightsAndMastersAreThoseOfTheFolder) {
   write_folder("F32");
-  Context<Cpu> context{1};
+  Context<Cpu> context{2};
   Session session(options_of(), context);
   load_hugging_face(session, description_of(config), there_);
   const auto check = [&](const std::string& parameter, const std::vector<std::string>& tensors) {

@@ -20,7 +20,8 @@ struct WeightInfo {
   Index columns = 0;
 };
 
-/// Gives elements of a parameter, row-major: `values` are those from `begin` on.
+/// Gives elements of a parameter, row-major: `values` are those from `begin` on. Several threads
+/// call it at a time.
 using WeightSource = std::function<void(Index begin, std::span<float> values)>;
 
 /// Takes them; pieces of one parameter come in their order.
