@@ -292,6 +292,10 @@ int run(const CLI::App& app, Options& options) {
       return success;
     }
     complete_resume(options);
+    if (!options.export_hf.empty()) {
+      export_weights(options);
+      return success;
+    }
     require_consistent(app, options);
     program().require_data(options);
     find_preset_of_folder(app, options);

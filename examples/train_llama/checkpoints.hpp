@@ -12,6 +12,7 @@
 #include <cstdio>
 #include <ctime>
 #include <filesystem>
+#include <fstream>
 #include <string>
 #include <system_error>
 #include <vector>
@@ -159,6 +160,61 @@ inline void print_checkpoints(const Options& options) {
                     std::to_string(manifest.ranks), std::to_string(manifest.zero), name});
   }
   detail::print_table(rows);
+}
+
+namespace detail {
+
+/// What a run's config.toml says of a flag; "" where it says nothing.
+inline std::string said_in(const std::filesystem::path& config, const std::string& flag) {
+  std::ifstream file(config);
+  if (!file) return {};
+  for (const CLI::ConfigItem& item : CLI::ConfigTOML().from_config(file)) {
+    if (item.name == flag && !item.inputs.empty()) return item.inputs.front();
+  }
+  return {};
+}
+
+}  // namespace detail
+
+/// The model of a checkpoint, with the tokens and positions that its run's config.toml says.
+/// @throws ConfigError  if there is no preset of its name
+inline octavo::ModelDescription model_of_checkpoint(const std::filesystem::path& checkpoint,
+                                                    const std::string& name) {
+  const std::filesystem::path config = checkpoint.parent_path().parent_path() / "config.toml";
+  std::vector<programs::NamedShape> known = programs::presets();
+  for (const Instance& instance : instances()) known.push_back({instance.model, instance.shape});
+  const auto found = std::ranges::find(known, name, &programs::NamedShape::name);
+  octavo::require<octavo::ConfigError>(
+      found != known.end(), checkpoint.string(), ": is of the model ", name,
+      ", which this program does not know; take the one that trained it");
+  octavo::ModelDescription model = found->shape;
+  const std::string loaded = detail::said_in(config, "model");
+  const std::filesystem::path hf_config =
+      std::filesystem::path(loaded.starts_with("hf:") ? loaded.substr(3) : "") / "config.json";
+  if (loaded.starts_with("hf:") && std::filesystem::exists(hf_config)) {
+    return octavo::read_hugging_face_config(hf_config);
+  }
+  const std::string length = detail::said_in(config, "seq-len");
+  if (model.positions == 0 && !length.empty()) model.positions = std::stoll(length);
+  return model;
+}
+
+/// Writes the weights of the checkpoint that --resume names, as --export-hf asks for.
+/// @throws ConfigError, IoError  if there is none, or it cannot be read, or the folder not written
+inline void export_weights(const Options& options) {
+  octavo::require<octavo::ConfigError>(
+      !options.resume.empty(),
+      "--export-hf is of the checkpoint that --resume names; give its path, or that of its run");
+  std::filesystem::path checkpoint =
+      std::filesystem::absolute(checkpoint_to_resume(options)).lexically_normal();
+  if (checkpoint.filename().empty()) checkpoint = checkpoint.parent_path();
+  const octavo::ListedCheckpoint found = octavo::detail::look_at_checkpoint(checkpoint);
+  octavo::require<octavo::IoError>(found.manifest.has_value(), checkpoint.string(),
+                                   " is no whole checkpoint: ", found.problem);
+  octavo::export_checkpoint(checkpoint, model_of_checkpoint(checkpoint, found.manifest->model),
+                            options.export_hf);
+  fmt::print("weights of step {} | written to {}\n", found.manifest->step,
+             programs::visible(options.export_hf));
 }
 
 }  // namespace trainer

@@ -83,6 +83,7 @@ struct Options : ModelChoice {
   octavo::CheckpointsToKeep keep;
   std::string resume;
   bool list_checkpoints = false;
+  std::string export_hf;
 };
 
 /// Declares every flag on `app`; values go to `options`.
@@ -228,6 +229,11 @@ inline void declare(CLI::App& app, Options& options, void (*declare_data)(CLI::A
       ->group(checkpoints);
   app.add_flag("--list-checkpoints", options.list_checkpoints,
                "print the checkpoints of --out, and train nothing")
+      ->group(checkpoints)
+      ->configurable(false);
+  app.add_option("--export-hf", options.export_hf,
+                 "new folder for the weights of the checkpoint that --resume names, as "
+                 "transformers opens them; trains nothing")
       ->group(checkpoints)
       ->configurable(false);
   app.set_config("--config", "", "TOML file with any of these choices")->group(output);

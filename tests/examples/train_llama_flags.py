@@ -9,6 +9,7 @@ import json
 import math
 import os
 import random
+import shutil
 import subprocess
 import sys
 import time
@@ -398,6 +399,25 @@ with open("hf/again/config.json", encoding="utf-8") as file:
     check(json.load(file) == config, "another configuration")
 longer = Run("--model hf:", model="hf:hf/saved", steps=1, learning_rate=1e-12)
 check(longer.end["validation_loss"] == saved.end["validation_loss"], "another loss")
+
+checkpoints = Run("--export-hf", save_hf="hf/end", steps=8, checkpoint_every=4)
+for resume in (checkpoints.flags["out"], checkpoints.flags["out"] + "/checkpoints/step-00000008/"):
+    case = "--export-hf of " + resume
+    shutil.rmtree("hf/exported", ignore_errors=True)
+    done = subprocess.run([program, "--export-hf", "hf/exported", "--resume", resume],
+                          capture_output=True, text=True, timeout=60, check=False)
+    check(done.returncode == 0 and done.stderr == "" and "of step 8" in done.stdout, done)
+    check(tensors("hf/exported") == tensors("hf/end"), "other weights")
+    with open("hf/exported/config.json", encoding="utf-8") as file, \
+            open("hf/end/config.json", encoding="utf-8") as end:
+        check(file.read() == end.read(), "another configuration")
+for arguments, said in ((["--export-hf", "hf/new"], "--resume names"),
+                        (["--export-hf", "hf/new", "--resume", "none"], "has no whole checkpoint"),
+                        (["--export-hf", "hf/exported", "--resume", checkpoints.flags["out"]],
+                         "is there already")):
+    done = subprocess.run([program, *arguments], capture_output=True, text=True, timeout=60,
+                          check=False)
+    check(done.returncode == 2 and said in done.stderr and not os.path.exists("hf/new"), done)
 
 # --- on a GPU --------------------------------------------------------------------------------
 

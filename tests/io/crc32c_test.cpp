@@ -74,4 +74,17 @@ TEST(Crc32c, IsTheRemainderByThePolynomial) {
   }
 }
 
+TEST(Crc32c, OfTwoPartsIsThatOfBoth) {
+  std::mt19937 random(4);
+  std::vector<std::byte> bytes(3000);
+  for (std::byte& byte : bytes) byte = static_cast<std::byte>(random());
+  const std::span<const std::byte> all = bytes;
+  for (const std::size_t cut : {0u, 1u, 7u, 1024u, 2047u, 2999u, 3000u}) {
+    EXPECT_EQ(
+        octavo::crc32c_of_both(crc32c(all.first(cut)), crc32c(all.subspan(cut)), all.size() - cut),
+        by_division(bytes))
+        << cut;
+  }
+}
+
 }  // namespace crc32c_test

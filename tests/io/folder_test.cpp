@@ -7,7 +7,6 @@
 #include <cstddef>
 #include <filesystem>
 #include <fstream>
-#include <random>
 #include <span>
 #include <string>
 #include <string_view>
@@ -61,16 +60,17 @@ TEST_F(Folder, KnowsTheRoomOnItsDisk) {
 }
 
 TEST_F(Folder, DigestsAreThoseOfAllBytes) {
-  std::mt19937 random(1);
-  std::string text((std::size_t{5} << 19) + 11, '\0');
-  for (char& character : text) character = static_cast<char>(random());
-  std::ofstream(folder_ / "file", std::ios::binary) << text;
-  const auto expected = [&](std::size_t count) {
-    return FileDigest{count, crc32c(std::as_bytes(std::span(text).first(count)))};
-  };
-  EXPECT_EQ(digest_of_file(folder_ / "file"), expected(text.size()));
-  EXPECT_EQ(digest_of_file(folder_ / "file", 1234), expected(1234));
-  EXPECT_EQ(digest_of_file(folder_ / "file", std::size_t{3} << 19), expected(std::size_t{3} << 19));
+  std::string text((std::size_t{5} << 22) + 11, '\0');
+  for (std::size_t i = 0; i < text.size(); ++i) text[i] = static_cast<char>(i * 2654435761u >> 13);
+  for (const std::size_t size :
+       {text.size(), std::size_t{1} << 24, std::size_t{7}, std::size_t{0}}) {
+    std::ofstream(folder_ / "file", std::ios::binary) << text.substr(0, size);
+    const FileDigest expected{size, crc32c(std::as_bytes(std::span(text).first(size)))};
+    EXPECT_EQ(digest_of_file(folder_ / "file"), expected);
+    for (const int threads : {2, 3}) {
+      EXPECT_EQ(digest_of_file(folder_ / "file", Context<Cpu>(threads)), expected) << threads;
+    }
+  }
   EXPECT_THROW((void)digest_of_file(folder_ / "absent"), IoError);
   EXPECT_THROW((void)digest_of_file(folder_), IoError);
 }

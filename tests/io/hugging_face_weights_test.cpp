@@ -478,6 +478,19 @@ TEST_F(HuggingFaceFolder, IsWrittenWholeOrNotAtAll) {
   EXPECT_EQ(entries(), 1);
 }
 
+TEST_F(HuggingFaceFolder, WhatCannotBeWrittenIsSaidBefore) {
+  std::ofstream(folder_ / "file") << "x";
+  EXPECT_THROW(HuggingFaceWriter::require_free(folder_ / "file" / "a" / "b"), IoError);
+  EXPECT_THROW(HuggingFaceWriter::require_free("/proc/octavo/a"), IoError);
+  EXPECT_NO_THROW(HuggingFaceWriter::require_free(folder_ / "a" / "b"));
+  EXPECT_EQ(entries(), 1) << "a trial was left";
+  std::filesystem::remove(folder_ / "file");
+  EXPECT_NO_THROW(HuggingFaceWriter::require_free(folder_));
+  if (!mount_small_disk()) GTEST_SKIP() << "this user may not mount a small disk";
+  EXPECT_THROW(HuggingFaceWriter::require_free(folder_), IoError);
+  EXPECT_NO_THROW(HuggingFaceWriter::require_free(folder_ / "a"));
+}
+
 TEST_F(HuggingFaceFolder, AFullDiskLeavesNothing) {
   if (!mount_small_disk()) GTEST_SKIP() << "this user may not mount a small disk";
   ModelDescription large = llama;

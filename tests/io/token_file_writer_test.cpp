@@ -104,6 +104,16 @@ TEST_F(TokenFileWriterTest, LeavesNothingWithoutACommit) {
   EXPECT_EQ(entries(), 0);
 }
 
+TEST_F(TokenFileWriterTest, LeavesNothingOfAPairWithoutTheOther) {
+  {
+    TokenFileWriter writer(folder_ / "a", TokenFileKind::megatron, 10);
+    writer.add(std::vector<std::int32_t>{1, 2});
+    std::filesystem::create_directory(folder_ / "a.bin");  // of which no file can take the place
+    EXPECT_THROW(writer.commit(), IoError);
+  }
+  EXPECT_EQ(entries(), 1);
+}
+
 TEST_F(TokenFileWriterTest, ReplacesNoFile) {
   std::ofstream(folder_ / "a.idx") << "index";
   std::ofstream(folder_ / "b.bin") << "tokens";

@@ -3,6 +3,7 @@
 #include <octavo/comm/same_on_all_ranks.hpp>
 
 #include <algorithm>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -49,6 +50,7 @@ class StateStub : public SessionStub {
 
   /// Makes all bytes those of a step.
   void set(std::int64_t step) {
+    is_reading_.wait(true);
     for (std::size_t i = 0; i < entries_.size(); ++i) memory_[i] = expected(i, step);
   }
   /// The step whose bytes these are; −1: of none, or of several.
@@ -69,12 +71,34 @@ class StateStub : public SessionStub {
         octavo::require<octavo::IoError>(!fails_, "the state cannot be read");
         std::memcpy(target, memory.data(), memory.size());
       };
+      if (!entries[i].shape.empty()) {
+        entries[i].read_beside = [this, &memory](std::byte* target) {
+          octavo::require<octavo::IoError>(!fails_, "the state cannot be read");
+          octavo::require<octavo::UsageError>(is_reading_, "it is read, but nobody waits for that");
+          std::memcpy(target, memory.data(), memory.size());
+        };
+      }
       entries[i].write_sync = [&memory](const std::byte* source) {
         std::memcpy(memory.data(), source, memory.size());
       };
     }
     return entries;
   }
+  void begin_reading() override {
+    is_reading_ = true;
+    ++readings_;
+  }
+  void end_reading() override {
+    is_reading_ = false;
+    is_reading_.notify_all();
+  }
+  octavo::OwnedBytes allocate_for_reading(std::size_t bytes) override {
+    octavo::require<octavo::MemoryError>(!has_little_memory_, "no memory");
+    return SessionStub::allocate_for_reading(bytes);
+  }
+  /// How often `begin_reading` was called.
+  [[nodiscard]] int readings() const { return readings_; }
+
   std::string precision() const override { return recipe; }
   std::string optimizer() const override { return optimizer_name; }
   std::vector<std::string> texts_of_ranks(const std::string& own, const char* what) override {
@@ -90,6 +114,7 @@ class StateStub : public SessionStub {
   octavo::Sharding sharding() const override { return sharding_; }
 
   void fail(bool fails) { fails_ = fails; }
+  void take_memory_away() { has_little_memory_ = true; }
   void set_model(const std::string& name) { facts_.name = name; }
 
   std::string recipe = "fp8 of a stub";
@@ -134,6 +159,9 @@ class StateStub : public SessionStub {
   std::vector<octavo::StateEntry> entries_;
   std::vector<std::vector<std::byte>> memory_;
   bool fails_ = false;
+  bool has_little_memory_ = false;
+  std::atomic<bool> is_reading_{false};
+  int readings_ = 0;
 };
 
 }  // namespace support

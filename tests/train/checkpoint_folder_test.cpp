@@ -12,6 +12,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <random>
 #include <string>
 #include <thread>
@@ -179,6 +180,33 @@ TEST_F(Checkpoint, HasTheStateOfTheMomentThatItWasAskedFor) {
   EXPECT_EQ(records.size(), 1u) << "what is there was saved again";
 }
 
+// Ranks decide alike: steps of some must not differ from those of others.
+TEST_F(Checkpoint, WithoutMemoryForACopyTheRunWaits) {
+  for (const int poor : {-1, 1}) {
+    const fs::path folder = folder_ / std::to_string(poor);
+    support::on_ranks(2, [&](support::ThreadComm& communicator) {
+      StateStub session(&communicator);
+      if (communicator.rank() == poor) session.take_memory_away();
+      Records records;
+      Checkpoints checkpoints({.folder = folder}, session, to(records));
+      session.set(5);
+      checkpoints.save(5);
+      session.set(6);
+      checkpoints.finish();
+      EXPECT_EQ(session.readings(), poor < 0 ? 1 : 0);
+      EXPECT_EQ(records.back().error, "");
+      const std::string warning = records.front().warning;
+      EXPECT_EQ(contains(warning, "rank 1: the host has "), poor == 1) << warning;
+      EXPECT_EQ(contains(warning, "the run waits until each checkpoint is written"), poor == 1);
+    });
+    support::on_ranks(1, [&](support::ThreadComm& communicator) {
+      StateStub session(&communicator);
+      load_checkpoint(folder / "step-00000005", session);
+      EXPECT_EQ(session.step_of_state(), 5);
+    });
+  }
+}
+
 TEST_F(Checkpoint, OldOnesGoAsItWasAsked) {
   save_steps({10, 20, 30, 40, 50, 60});
   EXPECT_EQ(steps_there(), (std::vector<Index>{50, 60}));
@@ -267,6 +295,30 @@ TEST_F(Checkpoint, EveryFlippedBitIsFound) {
     std::ofstream(file, std::ios::binary) << good;
   }
   EXPECT_EQ(refusal(newest(), session), "it was loaded");
+}
+
+// As someone could make one, with checksums that fit.
+TEST_F(Checkpoint, ShapesThatCannotBeCountedAreRefused) {
+  const auto read = [&](const std::string& shape, const std::string& whole,
+                        const std::string& begin) -> std::string {
+    const std::string description = "{\"format\":\"fp32\",\"shape\":" + shape +
+                                    ",\"whole\":" + whole + ",\"begin\":" + begin + "}";
+    SafetensorsWriter writer(folder_ / "file", {}, {{"octavo.entry.weight", description}});
+    writer.commit();
+    try {
+      const detail::StateFile file(folder_ / "file");
+      return file.entries().front().name;
+    } catch (const IoError& error) {
+      return error.what();
+    }
+  };
+  EXPECT_EQ(read("[2,3]", "[4,3]", "6"), "weight");
+  const std::string most = std::to_string(std::numeric_limits<Index>::max());
+  for (const std::string& said :
+       {read("[" + most + ",3]", "[4,3]", "0"), read("[2,3]", "[3," + most + "]", "0"),
+        read("[2,3]", "[4,3]", most)}) {
+    EXPECT_TRUE(contains(said, "weight: ") && contains(said, "than can be counted")) << said;
+  }
 }
 
 TEST_F(Checkpoint, ATruncatedOrMissingFileIsFound) {

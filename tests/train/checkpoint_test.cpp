@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <csignal>
 #include <cstddef>
 #include <cstdint>
@@ -12,7 +13,9 @@
 #include <filesystem>
 #include <map>
 #include <string>
+#include <thread>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "support/small_model.hpp"
@@ -245,6 +248,69 @@ TEST_F(CheckpointOfRanks, OfAnotherTextIsRefused) {
     EXPECT_NE(std::string(error.what()).find("data.source is tokens of hash"), std::string::npos);
   }
   EXPECT_TRUE(save_state_sync(session.state()) == before);
+}
+
+/// What entries say that another thread may read, and the state after three more steps.
+struct Read {
+  std::map<std::string, std::vector<std::byte>> bytes;
+  SavedState end;
+};
+
+/// Two ranks, one of which is looked at.
+/// @param reads   another thread begins to read the state a while after the next call has begun
+/// @param loads   that call loads another state, else it is a step
+std::vector<Read> read_while_ranks_go_on(Zero zero, bool reads, bool loads) {
+  std::vector<Read> all(2);
+  support::on_ranks(2, [&, text = letters()](support::ThreadComm& communicator) {
+    const SessionOptions options = options_of(2, zero);
+    Context<Cpu> context(1);
+    Session session(options, context, communicator);
+    TokenBatches batches(text, {.batch = options.batch,
+                                .micro_batches = options.micro_batches,
+                                .rank = communicator.rank(),
+                                .ranks = 2});
+    const SavedState first = save_state_sync(session.state());
+    (void)batches.step(session, 1e-3);
+    const std::vector<StateEntry> entries = session.state();
+    Read& read = all[static_cast<std::size_t>(communicator.rank())];
+    std::thread reader;
+    if (reads) {
+      session.begin_reading();
+      reader = std::thread([&] {
+        std::this_thread::sleep_for(std::chrono::milliseconds(80));  // several steps
+        for (const StateEntry& entry : entries) {
+          if (!entry.read_beside) continue;
+          auto& bytes = read.bytes[entry.name];
+          bytes.resize(entry.bytes);
+          entry.read_beside(bytes.data());
+        }
+        session.end_reading();
+      });
+    } else {
+      for (const auto& [name, entry] : save_state_sync(entries)) read.bytes[name] = entry.bytes;
+    }
+    if (loads) load_state_sync(first, session.state());
+    for (int step = 0; step < 3; ++step) (void)batches.step(session, 1e-3);
+    if (reads) reader.join();
+    read.end = save_state_sync(session.state());
+  });
+  return all;
+}
+
+TEST(StateThatIsRead, IsThatOfTheMomentAndChangesNoStep) {
+  for (const auto& [zero, loads] :
+       {std::pair(Zero::optimizer, false), std::pair(Zero::optimizer, true),
+        std::pair(Zero::weights, false)}) {
+    const std::vector<Read> expected = read_while_ranks_go_on(zero, false, loads);
+    const std::vector<Read> read = read_while_ranks_go_on(zero, true, loads);
+    for (std::size_t rank = 0; rank < 2; ++rank) {
+      EXPECT_GT(read[rank].bytes.size(), 10u);
+      for (const auto& [name, bytes] : read[rank].bytes) {
+        EXPECT_TRUE(bytes == expected[rank].bytes.at(name)) << name;
+      }
+      EXPECT_TRUE(read[rank].end == expected[rank].end) << "loads: " << loads;
+    }
+  }
 }
 
 }  // namespace checkpoint_test

@@ -1,5 +1,7 @@
 // Weights of a Hugging Face folder are those of the session, on however many ranks, and come back
 // with the bytes that they had.
+#include <octavo/train/checkpoint_export.hpp>
+#include <octavo/train/checkpoints.hpp>
 #include <octavo/train/data_parallel.hpp>
 #include <octavo/train/hugging_face.hpp>
 
@@ -9,6 +11,8 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <map>
 #include <string>
 #include <string_view>
@@ -107,7 +111,7 @@ double loss(TrainingSession& session) {
 
 TEST_F(HuggingFace, WeightsAndMastersAreThoseOfTheFolder) {
   write_folder("F32");
-  Context<Cpu> context{1};
+  Context<Cpu> context{2};
   Session session(options_of(), context);
   load_hugging_face(session, description_of(config), there_);
   const auto check = [&](const std::string& parameter, const std::vector<std::string>& tensors) {
@@ -196,6 +200,46 @@ TEST_P(HuggingFaceOfRanks, EachRankTakesWhatItHasAndOneWritesAll) {
   EXPECT_TRUE(support::tensor_bytes(content(here_ / "0" / "model.safetensors")) == expected);
   EXPECT_TRUE(support::tensor_bytes(content(here_ / "1" / "model.safetensors")) == expected);
   EXPECT_FALSE(support::tensor_bytes(content(here_ / "2" / "model.safetensors")) == expected);
+}
+
+TEST_P(HuggingFaceOfRanks, ACheckpointExportsWhatTheSessionWouldSave) {
+  const auto path = folder_ / "checkpoints" / "step-00000002";
+  support::on_ranks(2, [&](support::ThreadComm& communicator) {
+    Context<Cpu> context{1};
+    Session session(options_of(GetParam()), context, communicator);
+    for (unsigned step = 0; step < 2; ++step) {
+      const support::TokenBatch batch = support::make_batch(16, config.vocabulary, step);
+      (void)session.step({batch.tokens, batch.targets}, 1e-2);
+    }
+    Checkpoints checkpoints({.folder = path.parent_path()}, session, [](const auto&) {});
+    checkpoints.save(2);
+    checkpoints.finish();
+    save_hugging_face(session, description_of(config), here_, {}, communicator.rank() == 0);
+  });
+  export_checkpoint(path, description_of(config), folder_ / "exported");
+  for (const char* name : {"model.safetensors", "config.json"}) {
+    EXPECT_TRUE(content(folder_ / "exported" / name) == content(here_ / name)) << name;
+  }
+  const auto refused = [&](const ModelDescription& model) -> std::string {
+    try {
+      export_checkpoint(path, model, folder_ / "refused");
+    } catch (const Error& error) {
+      EXPECT_FALSE(std::filesystem::exists(folder_ / "refused"));
+      return error.what();
+    }
+    return "it was exported";
+  };
+  ModelDescription other = description_of(config);
+  other.vocabulary = 9000;
+  EXPECT_NE(refused(other).find("embedding.weight has "), std::string::npos) << refused(other);
+  other = description_of(config);
+  other.tied_embeddings = false;
+  EXPECT_NE(refused(other).find("has no head.weight"), std::string::npos) << refused(other);
+  const auto file = path / "rank-00001.safetensors";
+  std::string damaged = content(file);
+  damaged.back() = static_cast<char>(damaged.back() ^ 1);
+  std::ofstream(file, std::ios::binary) << damaged;
+  EXPECT_NE(refused(description_of(config)).find("rank-00001"), std::string::npos);
 }
 
 TEST_F(HuggingFace, AnotherModelIsRefusedWithEachDifference) {

@@ -7,6 +7,9 @@
 #include "support/small_model.hpp"
 #include "support/test_types.hpp"
 
+#include <chrono>
+#include <cstddef>
+#include <thread>
 #include <tuple>
 #include <vector>
 
@@ -76,6 +79,54 @@ TYPED_TEST(StateOnCuda, GoesFromCpuToCudaAndBackToTheBit) {
   const Steps back = this->go_on(on_cuda.state, options, on_cpu);
   EXPECT_TRUE(this->go_on(on_cuda.state, options, on_cpu) == back);
   EXPECT_TRUE(this->go_on(back.state, options, on_gpu) == this->go_on(back.state, options, on_gpu));
+}
+
+// Another thread reads it to pinned memory, between steps that are launched from their record.
+TYPED_TEST(StateOnCuda, IsReadWhileStepsGoOnAndChangesNone) {
+  const SessionOptions options = support::small_session(2);
+  Context<Cuda> context;
+  context.set_deterministic(true);
+  typename TestFixture::template SessionOn<Cuda> session(options, context);
+  typename TestFixture::template SessionOn<Cuda> unread(options, context);
+  unsigned step = 0;
+  const auto take_steps = [&](TrainingSession& taken, unsigned count) {
+    for (unsigned i = 0; i < count; ++i) support::take_step(taken, options, step + i);
+  };
+  for (const unsigned before : {1u, 4u}) {
+    take_steps(session, before);
+    take_steps(unread, before);
+    step += before;
+    const SavedState expected = save_state_sync(unread.state());
+    const std::vector<StateEntry> entries = session.state();
+    std::size_t size = 0;
+    for (const StateEntry& entry : entries) size += entry.read_beside ? entry.bytes : 0;
+    const OwnedBytes memory = session.allocate_for_reading(size);
+    session.begin_reading();
+    std::thread reader([&] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));  // several steps
+      std::size_t place = 0;
+      for (const StateEntry& entry : entries) {
+        if (!entry.read_beside) continue;
+        entry.read_beside(memory.get() + place);
+        place += entry.bytes;
+      }
+      session.end_reading();
+    });
+    take_steps(session, 3);
+    reader.join();
+    take_steps(unread, 3);
+    step += 3;
+    std::size_t place = 0;
+    for (const StateEntry& entry : entries) {
+      if (!entry.read_beside) continue;
+      const std::vector<std::byte> read(memory.get() + place, memory.get() + place + entry.bytes);
+      EXPECT_TRUE(read == expected.at(entry.name).bytes) << entry.name;
+      place += entry.bytes;
+    }
+    EXPECT_TRUE(save_state_sync(session.state()) == save_state_sync(unread.state()));
+  }
+  EXPECT_EQ(session.replays().recordings, 1u);
+  EXPECT_EQ(session.replays().launches + 2, unread.replays().launches);
 }
 
 }  // namespace state_cuda_test

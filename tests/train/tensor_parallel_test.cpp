@@ -1,5 +1,8 @@
 // Ranks that share a model's layers train as one that has all of them.
+#include <octavo/train/checkpoint_export.hpp>
+#include <octavo/train/checkpoints.hpp>
 #include <octavo/train/data_parallel.hpp>
+#include <octavo/train/hugging_face.hpp>
 
 #include <gtest/gtest.h>
 
@@ -14,6 +17,7 @@
 #include <vector>
 
 #include "support/small_model.hpp"
+#include "support/temporary_folder.hpp"
 #include "support/thread_ranks.hpp"
 
 namespace tensor_parallel_test {
@@ -355,6 +359,32 @@ TEST(TensorParallel, TakesWholeWeightsAndSaysWhichPartARankHas) {
     EXPECT_THROW(load_state_sync(other, session.state()), ConfigError);
     load_state_sync(state, session.state());
   });
+}
+
+class TensorParallelExport : public support::TemporaryFolder {};
+
+TEST_F(TensorParallelExport, OfACheckpointHasWholeWeights) {
+  const ModelDescription model = description_of(config);
+  support::on_ranks(1, [&](support::ThreadComm& communicator) {
+    Context<Cpu> context{1};
+    Session<Fp32, 1> session(options_of({}), context, communicator);
+    save_hugging_face(session, model, folder_ / "whole");
+  });
+  for (const Setting& setting :
+       {Setting{}, Setting{.groups = 2, .zero = Zero::weights, .micro_batches = 2}}) {
+    const auto folder = folder_ / std::to_string(setting.groups);
+    support::on_ranks(2 * setting.groups, [&](support::ThreadComm& communicator) {
+      Context<Cpu> context{1};
+      Session<Fp32, 2> session(options_of(setting), context, communicator);
+      Checkpoints checkpoints({.folder = folder}, session, [](const CheckpointRecord&) {});
+      checkpoints.save(0);
+      checkpoints.finish();
+    });
+    export_checkpoint(folder / "step-00000000", model, folder / "exported");
+    for (const char* name : {"model.safetensors", "config.json"}) {
+      EXPECT_TRUE(content(folder / "exported" / name) == content(folder_ / "whole" / name));
+    }
+  }
 }
 
 TEST(TensorParallel, ARankTakesLessMemory) {

@@ -86,4 +86,30 @@ inline std::uint32_t crc32c_by_instruction(std::uint32_t value, std::span<const 
                            : detail::crc32c_by_tables(~before, bytes));
 }
 
+/// CRC-32C of bytes that stand before others, from those of both parts.
+/// @param bytes  how many the second part has
+[[nodiscard]] inline std::uint32_t crc32c_of_both(std::uint32_t first, std::uint32_t second,
+                                                  std::uint64_t bytes) {
+  // A register that meets a byte of 0 becomes a sum of what each of its bits becomes: a matrix,
+  // which is squared for twice as many.
+  using Matrix = std::array<std::uint32_t, 32>;
+  const auto times = [](const Matrix& matrix, std::uint32_t value) {
+    std::uint32_t sum = 0;
+    for (std::size_t bit = 0; bit < 32; ++bit) sum ^= (value >> bit & 1) != 0 ? matrix[bit] : 0;
+    return sum;
+  };
+  Matrix matrix{};
+  for (std::size_t bit = 0; bit < 32; ++bit) {
+    const std::uint32_t value = std::uint32_t{1} << bit;
+    matrix[bit] = value >> 8 ^ detail::crc32c_tables[0][value & 0xff];
+  }
+  for (; bytes != 0; bytes >>= 1) {
+    if ((bytes & 1) != 0) first = times(matrix, first);
+    Matrix square{};
+    for (std::size_t bit = 0; bit < 32; ++bit) square[bit] = times(matrix, matrix[bit]);
+    matrix = square;
+  }
+  return first ^ second;
+}
+
 }  // namespace octavo

@@ -2,14 +2,17 @@
 /// Length and checksum of a file.
 #pragma once
 
+#include <octavo/core/context.hpp>
 #include <octavo/core/error.hpp>
 #include <octavo/io/crc32c.hpp>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <filesystem>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -27,28 +30,60 @@ struct FileDigest {
   friend bool operator==(const FileDigest&, const FileDigest&) = default;
 };
 
-/// Reads a file from its begin on.
-/// @param most  bytes that are read at most
+namespace detail {
+
+/// Reads bytes of a file, a block at a time.
+/// @return  of what there is of them; an errno instead, if they cannot be read
+struct FilePart {
+  FileDigest digest{};
+  int error = 0;
+
+  FilePart() = default;
+  FilePart(int descriptor, std::uint64_t begin, std::uint64_t size) {
+    constexpr std::size_t block = std::size_t{1} << 18;  // is in the cache still when it is summed
+    const auto bytes = std::make_unique_for_overwrite<std::byte[]>(block);
+    while (digest.bytes < size) {
+      const std::uint64_t left = std::min<std::uint64_t>(block, size - digest.bytes);
+      const ssize_t count =
+          ::pread(descriptor, bytes.get(), left, static_cast<off_t>(begin + digest.bytes));
+      if (count < 0 && errno == EINTR) continue;
+      if (count < 0) error = errno;
+      if (count <= 0) return;
+      const std::span part(bytes.get(), static_cast<std::size_t>(count));
+      digest.bytes += part.size();
+      digest.checksum = crc32c(part, digest.checksum);
+    }
+  }
+};
+
+}  // namespace detail
+
+/// Reads a file whole.
+/// @param context  whose threads read parts of it
 /// @throws IoError  naming the file and the system's reason
 [[nodiscard]] inline FileDigest digest_of_file(const std::filesystem::path& path,
-                                               std::uint64_t most = ~std::uint64_t{0}) {
-  constexpr std::size_t block = std::size_t{1} << 20;
-  FileDigest digest;
+                                               const Context<Cpu>& context = Context<Cpu>(1)) {
+  constexpr std::uint64_t part_bytes = std::uint64_t{1} << 23;
   const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  std::vector<std::byte> bytes(block);
-  ssize_t count = descriptor < 0 ? -1 : 1;
-  while (count != 0 && descriptor >= 0 && digest.bytes < most) {
-    const std::uint64_t left = most - digest.bytes;
-    count = ::read(descriptor, bytes.data(), left < block ? left : block);
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0) break;
-    const auto part = std::span(bytes).first(static_cast<std::size_t>(count));
-    digest.bytes += part.size();
-    digest.checksum = crc32c(part, digest.checksum);
+  int error = descriptor < 0 ? errno : 0;
+  FileDigest digest;
+  std::vector<detail::FilePart> parts(static_cast<std::size_t>(context.threads()));
+  // What is read is what there is, whatever the size was said to be: until a part ends early.
+  for (bool is_whole = error == 0; is_whole;) {
+    parallel_for(static_cast<Index>(parts.size()), context, [&](Index i) {
+      const std::uint64_t begin = digest.bytes + static_cast<std::uint64_t>(i) * part_bytes;
+      parts[static_cast<std::size_t>(i)] = detail::FilePart(descriptor, begin, part_bytes);
+    });
+    for (const detail::FilePart& part : parts) {
+      if (!is_whole) break;
+      error = part.error;
+      digest.checksum = crc32c_of_both(digest.checksum, part.digest.checksum, part.digest.bytes);
+      digest.bytes += part.digest.bytes;
+      is_whole = error == 0 && part.digest.bytes == part_bytes;
+    }
   }
-  const int error = errno;
   if (descriptor >= 0) ::close(descriptor);
-  require<IoError>(count >= 0, path.string(), ": cannot be read: ", std::strerror(error));
+  require<IoError>(error == 0, path.string(), ": cannot be read: ", std::strerror(error));
   return digest;
 }
 

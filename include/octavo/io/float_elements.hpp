@@ -44,12 +44,15 @@ inline void to_floats(std::string_view dtype, std::span<const std::byte> bytes,
     std::memcpy(values.data(), bytes.data(), bytes.size());
     return;
   }
-  const bool is_half = dtype == "F16";
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    std::uint16_t word = 0;
-    std::memcpy(&word, bytes.data() + 2 * i, sizeof word);
-    values[i] = is_half ? half_value(word) : static_cast<float>(Bf16::from_bits(word));
-  }
+  const auto of_words = [&](const auto& value_of) {
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      std::uint16_t word = 0;
+      std::memcpy(&word, bytes.data() + 2 * i, sizeof word);
+      values[i] = value_of(word);
+    }
+  };
+  if (dtype == "F16") return of_words(half_value);
+  of_words([](std::uint16_t word) { return static_cast<float>(Bf16::from_bits(word)); });
 }
 
 /// Floats as little-endian elements.

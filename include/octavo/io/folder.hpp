@@ -77,6 +77,18 @@ inline void remove_committed_folder(const std::filesystem::path& folder,
                    "; remove it by hand");
 }
 
+namespace detail {
+
+/// Whether a disk, or a folder from elsewhere, is mounted at a path; false where the system does
+/// not say.
+inline bool is_mount_point(const std::filesystem::path& path) {
+  struct statx status {};
+  if (::statx(AT_FDCWD, path.c_str(), 0, 0, &status) != 0) return false;
+  return (status.stx_attributes_mask & status.stx_attributes & STATX_ATTR_MOUNT_ROOT) != 0;
+}
+
+}  // namespace detail
+
 /// Bytes that a process without privileges may still write to the disk of a folder.
 /// @throws IoError  if the system does not say
 [[nodiscard]] inline std::uint64_t free_disk_bytes(const std::filesystem::path& folder) {

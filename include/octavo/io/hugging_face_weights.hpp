@@ -207,11 +207,12 @@ class HuggingFaceWeights {
     const SafetensorsFile* file = source.stored.file;
     const SafetensorsEntry* entry = source.stored.entry;
     const std::uint64_t size = safetensors_bits(entry->dtype) / 8;
-    std::vector<std::byte> bytes;
+    const std::size_t most = static_cast<std::size_t>(piece.count) * size;
+    const auto memory = std::make_unique_for_overwrite<std::byte[]>(most);
     std::vector<float> column;
     detail::for_each_stored(source.tensor, piece, [&](Index begin, Index count, Index place) {
       const auto elements = static_cast<std::size_t>(count);
-      bytes.resize(elements * size);
+      const std::span<std::byte> bytes(memory.get(), elements * size);
       file->read(*entry, static_cast<std::uint64_t>(begin) * size, bytes);
       if (!source.tensor.is_transposed)
         return to_floats(entry->dtype, bytes, values.first(elements));

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <octavo/io/float_elements.hpp>
+#include <octavo/io/folder.hpp>
 #include <octavo/io/hugging_face_config.hpp>
 #include <octavo/io/safetensors.hpp>
 #include <octavo/models/hugging_face_tensors.hpp>
@@ -33,17 +34,15 @@ class HuggingFaceWriter {
  public:
   /// @param folder  that there is not yet, or that is empty
   /// @param dtype   of all tensors: "F32" or "BF16"
-  /// @throws IoError  if the folder has files, or cannot be written
+  /// @throws IoError  see `require_free`
   HuggingFaceWriter(const std::filesystem::path& folder, const ModelDescription& model,
                     std::string dtype, const HuggingFaceOptions& options = {})
       : folder_(folder), dtype_(std::move(dtype)) {
     require_free(folder);
-    target_ = std::filesystem::weakly_canonical(std::filesystem::absolute(folder));
-    if (!target_.has_filename()) target_ = target_.parent_path();
+    target_ = target_of(folder);
     std::error_code error;
     std::filesystem::create_directories(target_.parent_path(), error);
-    work_ =
-        target_.parent_path() / message(".octavo-", ::getpid(), '-', target_.filename().string());
+    work_ = work_of(target_);
     std::filesystem::remove_all(work_, error);
     if (!std::filesystem::create_directory(work_, error)) {
       throw IoError(message(folder.string(), ": cannot be written: ", error.message()));
@@ -61,14 +60,27 @@ class HuggingFaceWriter {
   HuggingFaceWriter& operator=(const HuggingFaceWriter&) = delete;
   ~HuggingFaceWriter() { discard(); }
 
-  /// @throws IoError  if something stands at the path already
+  /// Tries whether a folder can be put at a path, and leaves nothing there.
+  /// @throws IoError  if something stands at the path already, or nothing can be put there
   static void require_free(const std::filesystem::path& folder) {
     std::error_code error;
-    const bool is_free =
-        !std::filesystem::exists(folder, error) ||
-        (std::filesystem::is_directory(folder, error) && std::filesystem::is_empty(folder, error));
+    const bool is_there = std::filesystem::exists(folder, error);
+    const bool is_free = !is_there || (std::filesystem::is_directory(folder, error) &&
+                                       std::filesystem::is_empty(folder, error));
     require<IoError>(is_free && !error, folder.string(),
                      ": is there already; name a folder that is not, or is empty");
+    const std::filesystem::path target = target_of(folder);
+    require<IoError>(!is_there || !detail::is_mount_point(target), folder.string(),
+                     ": is where a disk is mounted, and cannot be replaced; name a folder in it");
+    std::filesystem::path above = target.parent_path();
+    while (!std::filesystem::exists(above, error) && above != above.parent_path()) {
+      above = above.parent_path();
+    }
+    const std::filesystem::path trial = work_of(above / target.filename());
+    std::filesystem::remove_all(trial, error);
+    require<IoError>(std::filesystem::create_directory(trial, error), folder.string(),
+                     ": cannot be written: ", error.message());
+    std::filesystem::remove(trial, error);
   }
 
   /// Writes elements of a parameter, row-major, from `begin` on. Each has to come once.
@@ -96,6 +108,16 @@ class HuggingFaceWriter {
   }
 
  private:
+  static std::filesystem::path target_of(const std::filesystem::path& folder) {
+    std::filesystem::path target =
+        std::filesystem::weakly_canonical(std::filesystem::absolute(folder));
+    return target.has_filename() ? target : target.parent_path();
+  }
+  /// Where the folder is written, beside the target.
+  static std::filesystem::path work_of(const std::filesystem::path& target) {
+    return target.parent_path() / message(".octavo-", ::getpid(), '-', target.filename().string());
+  }
+
   struct Target {
     HuggingFaceTensor tensor;
     SafetensorsWriter* file;

@@ -286,14 +286,20 @@ class SafetensorsWriter {
     for (int byte = 0; byte < 8; ++byte) {
       prefix += static_cast<char>(static_cast<std::uint64_t>(text.size()) >> (8 * byte) & 0xff);
     }
-    file_.write(prefix + text);
+    header_ = prefix + text;
+    file_.write(header_);
     for (SafetensorsEntry& entry : tensors_) {
-      entry.begin += prefix.size() + text.size();
-      entry.end += prefix.size() + text.size();
+      entry.begin += header_.size();
+      entry.end += header_.size();
       const bool is_new = places_.emplace(entry.name, Place{&entry, entry.bytes()}).second;
       require<UsageError>(is_new, path.string(), ": two tensors are called ", entry.name);
     }
   }
+
+  /// All that stands before the first tensor.
+  [[nodiscard]] const std::string& header() const { return header_; }
+  /// In the order of their bytes.
+  [[nodiscard]] const std::vector<SafetensorsEntry>& tensors() const { return tensors_; }
 
   /// Writes bytes of a tensor, from its byte `begin` on. Each byte of it has to come once.
   /// @throws UsageError  for a tensor that there is not, or bytes beyond its end
@@ -326,6 +332,7 @@ class SafetensorsWriter {
   std::filesystem::path path_;
   std::vector<SafetensorsEntry> tensors_;
   std::map<std::string, Place> places_;
+  std::string header_;
   AtomicFile file_;
 };
 

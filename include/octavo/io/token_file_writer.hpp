@@ -47,8 +47,7 @@ class TokenFileWriter {
       if (ending == ".bin" || ending == ".idx") path_.replace_extension();
       path_ += ".bin";
     }
-    std::filesystem::path index = path_;
-    index.replace_extension(".idx");
+    const std::filesystem::path index = index_path();
     // Whoever reads NAME.bin takes NAME.idx for its index.
     require_absent(path_);
     require_absent(index);
@@ -103,7 +102,13 @@ class TokenFileWriter {
       // First the index: without it tokens would be taken for those of nanoGPT.
       index_->commit();
     }
-    tokens_->commit();
+    try {
+      tokens_->commit();
+    } catch (...) {
+      std::error_code ignored;
+      if (index_.has_value()) std::filesystem::remove(index_path(), ignored);
+      throw;
+    }
   }
 
  private:
@@ -112,6 +117,11 @@ class TokenFileWriter {
   static TokenType type_of(TokenFileKind kind, Index vocabulary) {
     if (kind == TokenFileKind::llm_c) return vocabulary <= 65'536 ? TokenType::u16 : TokenType::u32;
     return vocabulary < 65'500 ? TokenType::u16 : TokenType::i32;
+  }
+
+  [[nodiscard]] std::filesystem::path index_path() const {
+    std::filesystem::path index = path_;
+    return index.replace_extension(".idx");
   }
 
   static void require_absent(const std::filesystem::path& path) {

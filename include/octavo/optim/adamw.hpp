@@ -152,11 +152,13 @@ class AdamWState {
   }
 
   /// Sets elements of the master of parameter `name`, those that this rank has, if there are
-  /// masters; waits for it.
+  /// masters.
   /// @param name    of a parameter of the model
   /// @param begin   of the first value in the parameter
-  void set_master_sync(const std::string& name, Index begin, std::span<const float> values,
-                       const Context<D>& context) const {
+  /// @param values  in memory of `allocate_on_host`, which stay until the context has run
+  /// @note enqueues; does not synchronise but where the state is in the host's memory
+  void set_master(const std::string& name, Index begin, std::span<const float> values,
+                  const Context<D>& context) const {
     for (const Part& part : parts_) {
       if (!has_master_ || part.parameter.name != name) continue;
       const Index size = is_on_host_ ? part.on_host.master.size() : part.on_device.master.size();
@@ -168,8 +170,8 @@ class AdamWState {
         context.synchronize();
         std::copy_n(source, to - from, part.on_host.master.data() + (from - part.begin));
       } else {
-        copy_to_device_sync(part.on_device.master.data() + (from - part.begin), source,
-                            static_cast<std::size_t>(to - from) * sizeof(float), context);
+        copy_to_device(part.on_device.master.data() + (from - part.begin), source,
+                       static_cast<std::size_t>(to - from) * sizeof(float), context);
       }
     }
   }

@@ -8,13 +8,16 @@
 #include <octavo/io/safetensors.hpp>
 #include <octavo/train/state.hpp>
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <filesystem>
+#include <limits>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -22,12 +25,18 @@
 
 namespace octavo::inline OCTAVO_ABI::detail {
 
-/// Elements of a shape; 1 of a number's.
-inline Index elements_of(const std::vector<Index>& shape) {
+/// Elements of a shape; 1 of a number's. None: more than can be counted.
+inline std::optional<Index> counted_elements(const std::vector<Index>& shape) {
   Index count = 1;
-  for (const Index extent : shape) count *= extent;
+  for (const Index extent : shape) {
+    if (extent != 0 && count > std::numeric_limits<Index>::max() / extent) return std::nullopt;
+    count *= extent;
+  }
   return count;
 }
+
+/// Elements of the shape of an entry that is in memory, or that `described_entry` let through.
+inline Index elements_of(const std::vector<Index>& shape) { return *counted_elements(shape); }
 
 /// How a file says what an entry's elements are. What safetensors has no name for is bytes.
 inline SafetensorsEntry tensor_of(const StateEntry& entry) {
@@ -90,52 +99,86 @@ inline StateEntry described_entry(const std::string& name, const std::string& de
     }
   });
   json.end();
+  const std::optional<Index> count = counted_elements(entry.shape);
+  const bool can_be = count.has_value() && counted_elements(entry.whole).has_value() &&
+                      entry.begin <= std::numeric_limits<Index>::max() - *count;
+  if (!can_be) json.fail("more elements than can be counted");
   return entry;
 }
 
 /// What stands in a file's metadata before the name of an entry.
 inline constexpr const char* entry_key = "octavo.entry.";
 
-/// Copies of entries on the host, all in one piece of memory, which the next copies take again.
+/// The bytes of entries, on their way to a file: copies of all, or what is read when it is written.
 class StateCopy {
  public:
-  /// Copies entries, and waits for it.
-  /// @throws std::bad_alloc  if the host has not the memory
+  /// Memory of `TrainingSession::allocate_for_reading` for those that can be read beside steps, of
+  /// which each copy takes as much as it needs. None: they are read when they are written.
+  void give_memory(OwnedBytes memory, std::size_t size) {
+    memory_ = std::move(memory);
+    size_ = size;
+    is_beside_ = true;
+  }
+  /// Whether there is such memory.
+  [[nodiscard]] bool is_beside() const { return is_beside_; }
+
+  /// Copies what cannot be read beside steps, and waits for it.
   void take_sync(std::vector<StateEntry> entries) {
     entries_ = std::move(entries);
-    std::size_t size = 0;
-    for (const StateEntry& entry : entries_) size += entry.bytes;
-    if (size > size_) {
-      memory_.reset();
-      size_ = 0;
-      memory_ = std::make_unique_for_overwrite<std::byte[]>(size);
-      size_ = size;
-    }
     places_.clear();
+    std::size_t size = 0;
+    for (const StateEntry& entry : entries_) size += entry.read_beside ? 0 : entry.bytes;
+    at_once_.resize(size);
     std::size_t place = 0;
-    for (const StateEntry& entry : entries_) {
-      entry.read_sync(memory_.get() + place);
-      places_[entry.name] = {memory_.get() + place, entry.bytes};
+    for (std::size_t i = 0; i < entries_.size(); ++i) {
+      const StateEntry& entry = entries_[i];
+      Place& at = places_[entry.name];
+      at.number = i;
+      if (entry.read_beside) continue;
+      at.bytes = std::span(at_once_).subspan(place, entry.bytes);
+      entry.read_sync(at.bytes.data());
       place += entry.bytes;
     }
     require<UsageError>(places_.size() == entries_.size(),
                         "two parts of the state have one name; name each parameter and layer once");
   }
 
-  [[nodiscard]] const std::vector<StateEntry>& entries() const { return entries_; }
-  [[nodiscard]] std::span<const std::byte> bytes(const std::string& name) const {
-    return places_.at(name);
+  /// Begins to copy the rest, on a thread of its own, see `StateEntry::read_beside`.
+  void read_beside() {
+    std::size_t place = 0;
+    for (const StateEntry& entry : entries_) {
+      if (!entry.read_beside) continue;
+      require<UsageError>(entry.bytes <= size_ - place, "the state has more bytes than the ", size_,
+                          " that it had at first; save the same");
+      places_.at(entry.name).bytes = {memory_.get() + place, entry.bytes};
+      entry.read_beside(memory_.get() + place);
+      place += entry.bytes;
+    }
   }
+
+  [[nodiscard]] const std::vector<StateEntry>& entries() const { return entries_; }
+  /// Of an entry; until the next one is asked for.
+  [[nodiscard]] std::span<const std::byte> bytes(const std::string& name) {
+    const Place& place = places_.at(name);
+    const StateEntry& entry = entries_[place.number];
+    if (is_beside_ || !entry.read_beside) return place.bytes;
+    if (one_.size() < entry.bytes) one_.resize(entry.bytes);
+    entry.read_sync(one_.data());
+    return std::span(one_).first(entry.bytes);
+  }
+  /// Gives back the memory that entries were read to one by one.
+  void clear() { one_ = {}; }
+
   /// The few whole numbers among them, those of one entry as NAME.0, NAME.1 and so on.
   [[nodiscard]] std::map<std::string, std::int64_t> numbers() const {
     constexpr std::size_t most = 64;
     std::map<std::string, std::int64_t> result;
     for (const StateEntry& entry : entries_) {
       const std::size_t count = entry.bytes / sizeof(std::int64_t);
-      if (entry.format != "int64" || count > most) continue;
+      if (entry.format != "int64" || count > most || entry.read_beside) continue;
       for (std::size_t i = 0; i < count; ++i) {
         const std::string name = entry.shape.empty() ? entry.name : message(entry.name, '.', i);
-        std::memcpy(&result[name], bytes(entry.name).data() + i * sizeof(std::int64_t),
+        std::memcpy(&result[name], places_.at(entry.name).bytes.data() + i * sizeof(std::int64_t),
                     sizeof(std::int64_t));
       }
     }
@@ -143,36 +186,47 @@ class StateCopy {
   }
 
  private:
+  struct Place {
+    std::size_t number = 0;  ///< of the entry
+    std::span<std::byte> bytes{};
+  };
+
   std::vector<StateEntry> entries_;
-  std::map<std::string, std::span<const std::byte>> places_;
-  std::unique_ptr<std::byte[]> memory_;
+  std::map<std::string, Place> places_;
+  std::vector<std::byte> at_once_;
+  bool is_beside_ = false;
+  OwnedBytes memory_;
   std::size_t size_ = 0;
+  std::vector<std::byte> one_;  ///< the entry that is being written
 };
 
 /// Writes a state to a file. The checksum is of the bytes in memory, not of what the disk made of
 /// them.
 /// @throws IoError  naming the file and the system's reason
-inline FileDigest write_state_file(const std::filesystem::path& path, const StateCopy& state) {
+inline FileDigest write_state_file(const std::filesystem::path& path, StateCopy& state) {
   std::vector<SafetensorsEntry> tensors;
   std::map<std::string, std::string> metadata{{"format", "pt"}};
   for (const StateEntry& entry : state.entries()) {
     metadata[entry_key + entry.name] = description_of(entry);
     if (entry.bytes != 0) tensors.push_back(tensor_of(entry));
   }
-  SafetensorsWriter writer(path, tensors, metadata);
-  for (const SafetensorsEntry& tensor : tensors) {
-    writer.write(tensor.name, 0, state.bytes(tensor.name));
-  }
-  writer.commit();
-  const SafetensorsFile written(path);
-  const auto& in_order = written.tensors();
-  FileDigest digest = digest_of_file(path, in_order.empty() ? ~std::uint64_t{0}  //
-                                                            : in_order.front().begin);
-  for (const SafetensorsEntry& tensor : in_order) {
-    const std::span<const std::byte> bytes = state.bytes(tensor.name);
+  SafetensorsWriter writer(path, std::move(tensors), metadata);
+  FileDigest digest;
+  const auto add = [&](std::span<const std::byte> bytes) {
     digest.bytes += bytes.size();
     digest.checksum = crc32c(bytes, digest.checksum);
+  };
+  add(std::as_bytes(std::span(writer.header())));
+  constexpr std::size_t most = std::size_t{1} << 20;  // is in the cache still when it is written
+  for (const SafetensorsEntry& tensor : writer.tensors()) {
+    const std::span<const std::byte> bytes = state.bytes(tensor.name);
+    for (std::size_t at = 0; at < bytes.size(); at += most) {
+      const auto piece = bytes.subspan(at, std::min(most, bytes.size() - at));
+      add(piece);
+      writer.write(tensor.name, at, piece);
+    }
   }
+  writer.commit();
   return digest;
 }
 

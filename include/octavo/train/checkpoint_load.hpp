@@ -61,14 +61,15 @@ inline void require_fits(const CheckpointManifest& manifest, const std::filesyst
 }
 
 /// Reads every so-many-th file whole.
+/// @param context  whose threads do
 /// @throws IoError  naming one that is not as it was written
 inline void verify_files(const CheckpointManifest& manifest, const std::filesystem::path& path,
-                         const Sharding& ranks) {
+                         const Sharding& ranks, const Context<Cpu>& context) {
   const auto every = static_cast<std::size_t>(ranks.world_size());
   for (auto i = static_cast<std::size_t>(ranks.world_rank()); i < manifest.files.size();
        i += every) {
     const CheckpointFile& file = manifest.files[i];
-    const FileDigest found = digest_of_file(path / file.name);
+    const FileDigest found = digest_of_file(path / file.name, context);
     require<IoError>(found == file.digest, (path / file.name).string(), ": has ", found.bytes,
                      " bytes of checksum ", checksum_text(found.checksum),
                      ", but was written with ", file.digest.bytes, " of ",
@@ -105,7 +106,7 @@ inline CheckpointManifest load_checkpoint(const std::filesystem::path& path,
                      " is no whole checkpoint: ", found.problem);
     manifest = std::move(*found.manifest);
     detail::require_fits(manifest, folder, session);
-    detail::verify_files(manifest, folder, session.sharding());
+    detail::verify_files(manifest, folder, session.sharding(), Context<Cpu>(0));
     pieces.emplace(folder, manifest);
     for (const StateEntry& entry : wanted) pieces->require_has(entry);
     names = pieces->names();

@@ -11,7 +11,9 @@
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace octavo::inline OCTAVO_ABI::detail {
@@ -53,15 +55,41 @@ class CheckpointPieces {
   /// @throws ConfigError  if the checkpoint has not all of an entry, or in another format or shape
   void require_has(const StateEntry& wanted) const { (void)copies(wanted); }
 
+  /// What there is of a name, whole: an entry, or one for each part that ranks had who shared the
+  /// layers. Without what reads and writes it.
+  [[nodiscard]] std::vector<StateEntry> parts(const std::string& name) const {
+    std::vector<StateEntry> result;
+    const auto found = pieces_.find(name);
+    if (found == pieces_.end()) return result;
+    for (const Piece& piece : found->second) {
+      StateEntry entry = *piece.entry;
+      const auto count = static_cast<std::size_t>(elements_of(entry.shape));
+      const auto has_part = [&](const StateEntry& other) { return other.part == entry.part; };
+      if (count == 0 || std::ranges::any_of(result, has_part)) continue;
+      entry.bytes = entry.bytes / count * static_cast<std::size_t>(elements_of(entry.whole));
+      entry.shape = entry.whole;
+      entry.begin = 0;
+      result.push_back(std::move(entry));
+    }
+    return result;
+  }
+
+  /// Reads an entry.
+  /// @param bytes  as many as it has
+  /// @throws ConfigError  see `require_has`
+  /// @throws IoError      naming the file, if it cannot be read
+  void read(const StateEntry& wanted, std::span<std::byte> bytes) const {
+    for (const Copy& copy : copies(wanted)) {
+      copy.from->file->read(copy.from->number, copy.begin, bytes.subspan(copy.to, copy.bytes));
+    }
+  }
+
   /// Reads an entry, and writes it to where it belongs.
   /// @param memory  for its bytes, made larger where that is needed
   /// @throws IoError  naming the file, if it cannot be read
   void load_sync(const StateEntry& wanted, std::vector<std::byte>& memory) const {
     if (memory.size() < wanted.bytes) memory.resize(wanted.bytes);
-    for (const Copy& copy : copies(wanted)) {
-      copy.from->file->read(copy.from->number, copy.begin,
-                            std::span(memory).subspan(copy.to, copy.bytes));
-    }
+    read(wanted, std::span(memory).first(wanted.bytes));
     wanted.write_sync(memory.data());
   }
 

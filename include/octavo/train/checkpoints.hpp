@@ -5,9 +5,9 @@
 #include <octavo/io/atomic_file.hpp>
 #include <octavo/train/checkpoint_folder.hpp>
 #include <octavo/train/checkpoint_load.hpp>
-#include <octavo/train/checkpoint_share.hpp>
+#include <octavo/train/checkpoint_writer.hpp>
 
-#include <atomic>
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -42,23 +42,25 @@ struct CheckpointRecord {
   std::string warning{};  ///< such as an older one that could not be removed
 };
 
-/// The checkpoints of a run. A save copies the state to the host and writes it on a thread of each
-/// rank while the run goes on; at the first end of a step at which all ranks have written, one
-/// rename makes it a checkpoint. One rank that fails fails the save of all: then the run goes on,
-/// and the checkpoints before stay as they are. All ranks make the same calls in the same order.
+/// The checkpoints of a run. While it goes on, a thread of each rank copies the state to the host
+/// and writes it: the next step waits for the copy before it changes the state. At the first end of
+/// a step at which all ranks have written, one rename makes it a checkpoint. One rank that fails
+/// fails the save of all: then the run goes on, and the checkpoints before stay as they are. All
+/// ranks make the same calls in the same order. Where the host has not the memory for the copy, the
+/// run waits until the state is written.
 class Checkpoints {
  public:
   using Tell = std::function<void(const CheckpointRecord&)>;
 
-  /// Makes the folder, takes it for this run alone, and removes what saves that were cut off have
-  /// left in it.
+  /// Makes the folder, takes it for this run alone, removes what saves that were cut off have
+  /// left in it, and takes the host's memory for copies of the state.
   /// @param session  outlives this
   /// @param tell     is called with what became of each save
   /// @throws ConfigError  on all ranks, for options that cannot be, or if another run has the
   /// folder
   /// @throws IoError      on rank 0, if nothing can be written there; ConfigError on others
   Checkpoints(CheckpointOptions options, TrainingSession& session, Tell tell)
-      : options_(std::move(options)), session_(session), tell_(std::move(tell)) {
+      : options_(std::move(options)), session_(session), tell_(std::move(tell)), writer_(session) {
     require<ConfigError>(options_.every >= 0 && options_.keep.every >= 0, "checkpoints every ",
                          options_.every, " steps, and kept every ", options_.keep.every,
                          "; give numbers of steps from 0 on");
@@ -69,6 +71,10 @@ class Checkpoints {
       return is_first() ? take_folder() : std::string();
     });
     options_.folder = texts.front();
+    const std::string refusal = writer_.take_memory();
+    if (refusal.empty()) return;
+    tell_({.path = options_.folder,
+           .warning = refusal + ": the run waits until each checkpoint is written"});
   }
   Checkpoints(const Checkpoints&) = delete;
   Checkpoints& operator=(const Checkpoints&) = delete;
@@ -93,7 +99,8 @@ class Checkpoints {
     return manifest;
   }
 
-  /// Begins to save, once the one before has come to its end. The state is copied when it returns.
+  /// Begins to save, once the one before has come to its end: the state as it is now, whatever
+  /// steps come next. Where an entry of `more` is not read beside steps, it is read at once.
   /// A step that was saved last is not saved again.
   /// @param step             that the session has taken last
   /// @param more             to be saved beside the session's state
@@ -105,34 +112,23 @@ class Checkpoints {
     begin_ = Clock::now();
     record_ = {.step = step, .path = options_.folder / detail::checkpoint_name(step)};
     loss_ = validation_loss;
-    file_ = {detail::file_name_of_rank(session_.sharding().world_rank())};
     written_ = options_.folder / detail::temporary_name(step, "tmp");
     std::vector<StateEntry> entries = own_entries(std::move(more));
     record_.bytes = share_->bytes;
-    error_.clear();
     if (!in_step("begin of a checkpoint",
                  [&] { return is_first() ? make_place() : std::string(); })) {
       return;
     }
     written_ = texts_.front();
     is_pending_ = true;
-    is_written_ = false;
-    try {
-      copy_.take_sync(std::move(entries));
-      thread_ = std::thread([this] { write(); });
-    } catch (const CommError&) {
-      throw;
-    } catch (const std::exception& error) {
-      error_ = error.what();
-      is_written_ = true;
-    }
+    writer_.begin(written_ / own_file(), std::move(entries));
     record_.blocked = seconds_since(begin_);
   }
 
   /// Makes a checkpoint of what was saved, if all ranks have written it by now. To be called after
   /// each step.
   void after_step() {
-    if (is_pending_ && session_.largest_over_ranks(is_written_ ? 0 : 1) == 0) commit();
+    if (is_pending_ && session_.largest_over_ranks(writer_.is_done() ? 0 : 1) == 0) commit();
   }
 
   /// Waits for the save that was begun, if there is one, and makes a checkpoint of it.
@@ -154,7 +150,12 @@ class Checkpoints {
     return std::chrono::duration<double>(Clock::now() - begin).count();
   }
   void join() {
-    if (thread_.joinable()) thread_.join();
+    writer_.join();
+    if (pruner_.joinable()) pruner_.join();
+  }
+  /// The name of what this rank writes.
+  [[nodiscard]] std::string own_file() const {
+    return detail::file_name_of_rank(session_.sharding().world_rank());
   }
 
   /// @return  the folder's path from the root on
@@ -221,21 +222,6 @@ class Checkpoints {
     return written_.string();
   }
 
-  /// On the thread.
-  void write() {
-    try {
-      require<IoError>(std::filesystem::exists(written_), written_.string(),
-                       ": rank 0 has made it, but it is not there for this rank; keep the run on a "
-                       "disk that all hosts see");
-      if (!copy_.entries().empty()) {
-        file_.digest = detail::write_state_file(written_ / file_.name, copy_);
-      }
-    } catch (const std::exception& error) {
-      error_ = error.what();
-    }
-    is_written_ = true;
-  }
-
   /// What this rank does of a part of the save, and whether it went well on all ranks. Else the
   /// save has failed.
   bool in_step(const char* what, const std::function<std::string()>& part) {
@@ -265,8 +251,8 @@ class Checkpoints {
     const auto begin = Clock::now();
     join();
     const bool is_written = in_step("files of a checkpoint", [&] {
-      require<IoError>(error_.empty(), error_);
-      return copy_.entries().empty() ? std::string() : detail::line_of(file_).str();
+      const CheckpointFile file{own_file(), writer_.digest()};
+      return writer_.has_entries() ? detail::line_of(file).str() : std::string();
     });
     if (!is_written) return;
     if (!in_step("commit of a checkpoint", [&] {
@@ -279,7 +265,7 @@ class Checkpoints {
     failed_ = false;
     saved_step_ = record_.step;
     record_.blocked += seconds_since(begin);
-    if (is_first()) thread_ = std::thread([this] { prune(); });
+    if (is_first()) pruner_ = std::thread([this] { prune(); });
     end();
   }
 
@@ -295,7 +281,7 @@ class Checkpoints {
                                 .tensor_ranks = ranks.tensor_ranks,
                                 .zero = static_cast<int>(ranks.zero),
                                 .validation_loss = loss_,
-                                .numbers = copy_.numbers()};
+                                .numbers = writer_.numbers()};
     for (const std::string& text : texts_) {
       if (text.empty()) continue;
       JsonReader json(text, "a rank's file");
@@ -314,7 +300,7 @@ class Checkpoints {
       const auto added = std::ranges::find_if(whole, is_new);
       if (added == whole.end()) return;
       // What it replaces goes once the disk gives back what it was given.
-      detail::verify_files(*added->manifest, added->path, Sharding{});
+      detail::verify_files(*added->manifest, added->path, Sharding{}, Context<Cpu>(1));
       for (const std::filesystem::path& path : detail::superfluous(whole, options_.keep)) {
         const Index step = detail::step_in(path.filename().string()).value_or(0);
         remove_committed_folder(path, options_.folder / detail::temporary_name(step, "old"));
@@ -339,11 +325,8 @@ class Checkpoints {
   CheckpointRecord record_;
   std::optional<double> loss_;
   std::filesystem::path written_;  ///< where ranks write
-  detail::StateCopy copy_;
-  std::thread thread_;
-  std::atomic<bool> is_written_{false};
-  CheckpointFile file_;  ///< of this rank, when it is written
-  std::string error_;    ///< of this rank
+  detail::CheckpointWriter writer_;
+  std::thread pruner_;
   std::string prune_error_;
 };
 

@@ -6,11 +6,14 @@
 #include <octavo/train/stage_hooks.hpp>
 #include <octavo/train/tensor_groups.hpp>
 #include <octavo/train/trainable_model.hpp>
+#include <octavo/train/weight_upload.hpp>
 
 #include <algorithm>
 #include <cmath>
+#include <memory>
 #include <span>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -228,19 +231,34 @@ class ModelSession final : public detail::SessionCore<typename Model::DeviceType
   /// @param begin     of the first in the part
   void set_elements(const auto& parameter, T* elements, Index begin, Index count,
                     const WeightSource& source) {
-    const Index at_once = std::min(count, detail::weights_at_once);
-    std::vector<float> values(static_cast<std::size_t>(at_once));
-    std::vector<T> rounded(values.size());
-    for (Index done = 0; done < count; done += at_once) {
-      const auto size = static_cast<std::size_t>(std::min(at_once, count - done));
-      const std::span<float> piece(values.data(), size);
-      detail::take_elements(parameter.part, parameter.weight.shape(), parameter.whole_size(),
-                            source, begin + done, piece);
-      check_finite(parameter.name, begin + done, piece);
-      std::transform(piece.begin(), piece.end(), rounded.begin(),
-                     [](float value) { return T(value); });
-      copy_to_device_sync(elements + done, rounded.data(), size * sizeof(T), this->context());
-      parts_.optimizer.set_master_sync(parameter.name, begin + done, piece, this->context());
+    const Context<D>& context = this->context();
+    if (upload_ == nullptr) upload_ = std::make_unique<Upload>(context, host_threads(context));
+    using Piece = typename Upload::Piece;
+    upload_->run_sync(
+        count,
+        [&](const Piece& piece) {
+          detail::take_elements(parameter.part, parameter.weight.shape(), parameter.whole_size(),
+                                source, begin + piece.begin, piece.values);
+          bool is_finite = true;
+          for (std::size_t i = 0; i < piece.values.size(); ++i) {
+            piece.rounded[i] = T(piece.values[i]);
+            const auto value = static_cast<float>(piece.rounded[i]);
+            is_finite &= value - value == 0;
+          }
+          if (!is_finite) check_finite(parameter.name, begin + piece.begin, piece.values);
+        },
+        [&](const Piece& piece) {
+          copy_to_device(elements + piece.begin, piece.rounded.data(), piece.rounded.size_bytes(),
+                         context);
+          parts_.optimizer.set_master(parameter.name, begin + piece.begin, piece.values, context);
+        });
+  }
+  /// Threads for work on the host.
+  static int host_threads(const Context<D>& context) {
+    if constexpr (std::is_same_v<D, Cpu>) {
+      return context.threads();
+    } else {
+      return Context<Cpu>(0).threads();
     }
   }
 
@@ -321,6 +339,7 @@ class ModelSession final : public detail::SessionCore<typename Model::DeviceType
   void verify_step() const override { parts_.model.verify_step(this->options().micro_batches); }
   [[nodiscard]] RankWork<D>& rank_work() override { return parts_.ranks; }
   void prepare_update(double learning_rate, Staging<D>& staging) override {
+    upload_.reset();
     parts_.optimizer.prepare(learning_rate, staging, this->context());
   }
   void add_squared_norms() override {
@@ -345,7 +364,10 @@ class ModelSession final : public detail::SessionCore<typename Model::DeviceType
     parts_.optimizer.visit_state(collector);
   }
 
+  using Upload = detail::WeightUpload<T, D>;
+
   detail::SessionParts<Model, Optimizer, RanksPart> parts_;
+  std::unique_ptr<Upload> upload_;  ///< from the first weight that is set on, until a step
   StageHooks<T, typename Model::G, D> stages_{parts_.ranks, this->timeline()};
 };
 

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <octavo/comm/comm.hpp>
+#include <octavo/core/lane.hpp>
 #include <octavo/core/random.hpp>
 #include <octavo/memory/arena.hpp>
 #include <octavo/models/step_hooks.hpp>
@@ -13,7 +14,9 @@
 #include <octavo/train/training_session.hpp>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -52,14 +55,18 @@ class SessionCore : public TrainingSession {
     inputs_->copy_gradient_scale(counted, context_);
     prepare_update(learning_rate, inputs_->staging());
     const bool compares = replicas_->begin_step();
+    const bool was_read = std::exchange(was_read_, false);
     try {
       cast_frozen_if_due();
-      if (must_calibrate_ != 0) calibrate();
+      if (must_calibrate_ != 0) {
+        wait_for_reading();
+        calibrate();
+      }
       scaling().snapshot(context_);
-      if (compares || timeline_.is_on()) {
-        replay_->run_once([this, compares] { enqueue_step(compares); });
+      if (compares || timeline_.is_on() || was_read) {
+        replay_->run_once([&] { enqueue_step(compares, was_read); });
       } else {
-        replay_->run(context_, [this] { enqueue_step(false); });
+        replay_->run(context_, [this] { enqueue_step(false, false); });
       }
     } catch (...) {
       undo_step();
@@ -156,7 +163,8 @@ class SessionCore : public TrainingSession {
   [[nodiscard]] std::vector<StateEntry> state() override {
     rank_work().gather_weights(context_);
     communicator_.wait_sync(context_, "weights of a state");
-    StateCollector<D> collector(context_);
+    if (beside_ == nullptr) beside_ = std::make_unique<Lane<D>>(context_);
+    StateCollector<D> collector(context_, beside_->context());
     collector.say("session.recipe", precision());
     if (const std::optional<LoraOptions> adapters = lora()) {
       collector.say("session.lora", adapters->text());
@@ -174,6 +182,25 @@ class SessionCore : public TrainingSession {
       };
     }
     return entries;
+  }
+
+  void begin_reading() override {
+    beside_->fork();
+    is_reading_ = true;
+    was_read_ = true;
+  }
+  void end_reading() override {
+    struct AtTheEnd {
+      std::atomic<bool>& is_reading;
+      ~AtTheEnd() {
+        is_reading = false;
+        is_reading.notify_all();
+      }
+    } const at_the_end{is_reading_};
+    beside_->context().synchronize();
+  }
+  [[nodiscard]] OwnedBytes allocate_for_reading(std::size_t bytes) override {
+    return allocate_on_host(bytes, context_);
   }
 
   [[nodiscard]] std::vector<WeightInfo> weights() const override {
@@ -293,6 +320,7 @@ class SessionCore : public TrainingSession {
 
   /// What was cast or gathered before is not of what is about to be written.
   void note_new_state() {
+    wait_for_reading();
     frozen_are_cast_ = false;
     weights_may_have_moved_ = true;
     rank_work().weights_moved();
@@ -353,7 +381,10 @@ class SessionCore : public TrainingSession {
   /// Frozen weights are cast when they have been set, and not in steps: a record of the step has no
   /// casts of them.
   void cast_frozen_if_due() {
-    if (!std::exchange(frozen_are_cast_, true)) cast_frozen_weights();
+    if (frozen_are_cast_) return;
+    wait_for_reading();
+    cast_frozen_weights();
+    frozen_are_cast_ = true;
   }
   /// Scales are 1 afterwards, also those that frozen weights were cast by.
   void reset_scaling_sync() {
@@ -406,12 +437,15 @@ class SessionCore : public TrainingSession {
   /// Everything between the step's inputs and its status, without synchronisation or allocation.
   /// Nothing here depends on the host's values, so that one record of it serves every step.
   /// @param compares  the weights are hashed, too
+  /// @param was_read  the state has been read since the last step, by a thread that may still do
   /// @throws ManifestError  before the weights change, if other GEMMs ran than the manifest says
-  void enqueue_step(bool compares) {
+  void enqueue_step(bool compares, bool was_read) {
     RankWork<D>& ranks = rank_work();
     const TensorView<StepStatus, 1, D> status = buffers_.status;
     reset_counts();
-    ranks.weights_moved();  // a record of the step gathers them, whatever was there before
+    // A record of the step gathers weights, whatever was there before. Those that are being read
+    // are there, and nobody writes them.
+    if (!was_read) ranks.weights_moved();
     fill_zero(status.data(), status.bytes(), context_);
     scaling().clear_statistics(context_);
     quantize_weights(Evaluates{false});
@@ -424,6 +458,7 @@ class SessionCore : public TrainingSession {
     verify_step();
     ranks.join(context_);
     if (compares) replicas_->enqueue(context_);
+    if (was_read) wait_for_reading();
     update_scaling();
     timeline_.begin_stage("gradient norm", nullptr, context_);
     add_squared_norms();
@@ -436,6 +471,9 @@ class SessionCore : public TrainingSession {
     scaling().restore_if_skipped(status, context_);
     timeline_.end_stage(context_);
   }
+
+  /// Waits until no other thread reads the state, which is about to change.
+  void wait_for_reading() const noexcept { is_reading_.wait(true); }
 
   /// Says of each entry which part of a parameter it is of.
   void note_parts(std::vector<StateEntry>& entries) const {
@@ -463,6 +501,7 @@ class SessionCore : public TrainingSession {
   /// Takes back what a step that threw has moved: before its weights changed, the scaling state
   /// only.
   void undo_step() noexcept {
+    wait_for_reading();
     settle();
     attempt([this] {
       if (must_calibrate_ != 0) {
@@ -516,6 +555,9 @@ class SessionCore : public TrainingSession {
   std::vector<ParameterFacts> parameters_;
   std::optional<SessionInputs<D>> inputs_;
   std::optional<Replay<D>> replay_{std::in_place};
+  std::unique_ptr<Lane<D>> beside_;  ///< for threads that read the state; from the first one on
+  std::atomic<bool> is_reading_{false};
+  bool was_read_ = false;               ///< since the last step, on all ranks alike
   std::int64_t must_calibrate_ = 0;     ///< 1: before the next step, until one was not skipped
   bool weights_may_have_moved_ = true;  ///< since they were quantised for evaluation
   bool frozen_are_cast_ = false;

@@ -9,6 +9,7 @@
 #include <octavo/memory/buffer.hpp>
 #include <octavo/tensor/tensor_view.hpp>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -39,6 +40,9 @@ struct StateEntry {
   std::function<void(std::byte*)> read_sync;
   /// Copies it from the host; waits for it.
   std::function<void(const std::byte*)> write_sync;
+  /// Begins to copy it, on any one thread, between the session's `begin_reading` and `end_reading`;
+  /// the target is of `allocate_for_reading`. None: only the thread of the session can read it.
+  std::function<void(std::byte*)> read_beside = nullptr;
 };
 
 /// A number of the host, which the entry refers to.
@@ -79,11 +83,16 @@ std::string state_format() {
   }
 }
 
-/// Collects what is shown to it; the context must outlive the entries' use.
+/// Bytes of a copy beside a session's work: others of the device stand behind one of them at most.
+inline constexpr std::size_t bytes_read_at_once = std::size_t{64} << 20;
+
+/// Collects what is shown to it; the contexts must outlive the entries' use.
 template <Device D>
 class StateCollector {
  public:
-  explicit StateCollector(const Context<D>& context) : context_(context) {}
+  /// @param beside  for `read_beside`
+  StateCollector(const Context<D>& context, const Context<D>& beside)
+      : context_(context), beside_(beside) {}
 
   /// @tparam Where  the device, or `Cpu` for what lives in the host's memory
   template <class T, int Rank, Device Where>
@@ -141,6 +150,12 @@ class StateCollector {
     entry.write_sync = [data, bytes, &context](const std::byte* source) {
       copy_to_device_sync(data, source, bytes, context);
     };
+    entry.read_beside = [data, bytes, &beside = beside_](std::byte* target) {
+      const auto* source = static_cast<const std::byte*>(data);
+      for (std::size_t at = 0; at < bytes; at += bytes_read_at_once) {
+        copy_to_host(target + at, source + at, std::min(bytes_read_at_once, bytes - at), beside);
+      }
+    };
     entries_.push_back(std::move(entry));
   }
   /// @param data  where in the host's memory they are, once the device has done what it was given
@@ -155,10 +170,14 @@ class StateCollector {
       context.synchronize();
       if (bytes != 0) std::memcpy(data, source, bytes);
     };
+    entry.read_beside = [data, bytes](std::byte* target) {
+      if (bytes != 0) std::memcpy(target, data, bytes);
+    };
     entries_.push_back(std::move(entry));
   }
 
   const Context<D>& context_;
+  const Context<D>& beside_;
   std::vector<StateEntry> entries_;
 };
 

@@ -5,6 +5,7 @@
 #include <octavo/train/adapters.hpp>
 #include <octavo/train/batch.hpp>
 #include <octavo/train/chat_batches.hpp>
+#include <octavo/train/checkpoint_export.hpp>
 #include <octavo/train/checkpoint_load.hpp>
 #include <octavo/train/checkpoint_weights.hpp>
 #include <octavo/train/checkpoints.hpp>

@@ -169,6 +169,21 @@ class TrainingSession {
   /// `load_state_sync`.
   [[nodiscard]] virtual std::vector<StateEntry> state() = 0;
 
+  /// Entries of the last `state()` may be read by another thread (`StateEntry::read_beside`) from
+  /// here to `end_reading`. Steps go on, and wait before they change what is being read; so does
+  /// whatever else writes it. All ranks call it.
+  virtual void begin_reading() {}
+  /// Waits for all that was begun to be read; called once for each `begin_reading`, by that thread.
+  /// @throws CudaError  if some of it cannot be read; nothing waits for it any more
+  virtual void end_reading() {}
+  /// Memory of the host that is read to fastest: on the `Cuda` device it is pinned, which takes a
+  /// while.
+  /// @param bytes  more than 0
+  /// @throws MemoryError  if the host has not that much memory left
+  [[nodiscard]] virtual OwnedBytes allocate_for_reading(std::size_t bytes) {
+    return allocate_on_host(bytes, Context<Cpu>(1));
+  }
+
   /// The sum of all ranks', on each of them. All ranks call it; it waits for them.
   [[nodiscard]] virtual LossSum sum_over_ranks(const LossSum& own) { return own; }
   /// The largest of all ranks', likewise.

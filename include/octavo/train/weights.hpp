@@ -21,7 +21,8 @@ struct WeightInfo {
   bool is_adapter = false;  ///< see Lora
 };
 
-/// Gives elements of a parameter, row-major: `values` are those from `begin` on.
+/// Gives elements of a parameter, row-major: `values` are those from `begin` on. Several threads
+/// call it at a time.
 using WeightSource = std::function<void(Index begin, std::span<float> values)>;
 
 /// Takes them; pieces of one parameter come in their order.

@@ -1,0 +1,120 @@
+/// @file
+/// The weights of a checkpoint as a Hugging Face folder, without a session.
+#pragma once
+
+#include <octavo/io/float_elements.hpp>
+#include <octavo/io/hugging_face_writer.hpp>
+#include <octavo/train/checkpoint_load.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace octavo::inline OCTAVO_ABI {
+
+namespace detail {
+
+/// What `export_checkpoint` reads, held to what a model has.
+class CheckpointWeights {
+ public:
+  CheckpointWeights(const std::filesystem::path& folder, const CheckpointManifest& manifest,
+                    const ModelDescription& model)
+      : folder_(folder), bytes_(manifest.bytes()), pieces_(folder, manifest) {
+    for (const HuggingFaceTensor& tensor : hugging_face_tensors(model)) {
+      elements_[tensor.parameter] += tensor.rows * tensor.columns;
+    }
+    for (const auto& [parameter, elements] : elements_) check(parameter, elements);
+  }
+
+  /// As safetensors calls it.
+  [[nodiscard]] const char* dtype() const { return format_ == "bf16" ? "BF16" : "F32"; }
+
+  /// Gives every weight to the writer, a parameter at a time.
+  void write_to(HuggingFaceWriter& writer) const {
+    std::vector<std::byte> bytes;
+    std::vector<float> values;
+    for (const auto& [parameter, elements] : elements_) {
+      for (const StateEntry& part : pieces_.parts("model." + parameter)) {
+        bytes.resize(part.bytes);
+        pieces_.read(part, bytes);
+        const std::size_t size = part.bytes / static_cast<std::size_t>(elements_of(part.shape));
+        const auto copy = [&](Index begin, Index whole_begin, Index count) {
+          for (Index done = 0; done < count; done += weights_at_once) {
+            values.resize(static_cast<std::size_t>(std::min(count - done, weights_at_once)));
+            const auto place = static_cast<std::size_t>(begin + done) * size;
+            to_floats(dtype(), std::span(bytes).subspan(place, values.size() * size), values);
+            writer.write(parameter, whole_begin + done, values);
+          }
+        };
+        part.part.for_each_stripe(matrix_of(part), copy);
+      }
+    }
+  }
+
+ private:
+  static Array<Index, 2> matrix_of(const StateEntry& part) {
+    const Index columns = part.shape.size() == 2 ? part.shape[1] : elements_of(part.shape);
+    return {columns == 0 ? 0 : elements_of(part.shape) / columns, columns};
+  }
+
+  /// @throws ConfigError  unless all of a parameter is there
+  void check(const std::string& parameter, Index elements) {
+    const std::vector<StateEntry> parts = pieces_.parts("model." + parameter);
+    const auto advice = "; name the checkpoint's own model";
+    require<ConfigError>(!parts.empty(), folder_.string(), ": has no ", parameter, advice);
+    Index found = 0;
+    for (const StateEntry& part : parts) {
+      if (format_.empty()) format_ = part.format;
+      require<ConfigError>(part.format == format_ && (format_ == "bf16" || format_ == "fp32"),
+                           folder_.string(), ": ", parameter, " is in ", part.format,
+                           "; weights are exported that are all in bf16, or all in fp32");
+      // Before anything is made that has so many elements.
+      require<ConfigError>(static_cast<std::uint64_t>(elements_of(part.shape)) <= bytes_,
+                           folder_.string(), ": ", parameter, " has not all of its elements");
+      require<ConfigError>(part.part.degree == static_cast<int>(parts.size()), folder_.string(),
+                           ": has ", parts.size(), " of the ", part.part.degree, " parts of ",
+                           parameter, "; take another checkpoint");
+      pieces_.require_has(part);
+      found += elements_of(part.shape);
+    }
+    // What pads the last rows is more.
+    require<ConfigError>(found >= elements, folder_.string(), ": ", parameter, " has ", found,
+                         " elements, but ", elements, " are needed", advice);
+  }
+
+  std::filesystem::path folder_;
+  std::uint64_t bytes_;
+  CheckpointPieces pieces_;
+  std::map<std::string, Index> elements_;  ///< of each parameter, without those that pad it
+  std::string format_;
+};
+
+}  // namespace detail
+
+/// Writes the weights of a checkpoint, of whatever ranks, as a Hugging Face folder: what
+/// `save_hugging_face` writes of a session that goes on from it. It needs no session and no GPU.
+/// The checkpoint is read whole and held to its checksums before.
+/// @param model   that the checkpoint's is, and the tokens and positions that config.json is to say
+/// @throws IoError      if the checkpoint is not whole, the folder has files already, or cannot be
+///                      written
+/// @throws ConfigError  if the checkpoint is of another model
+inline void export_checkpoint(const std::filesystem::path& checkpoint,
+                              const ModelDescription& model, const std::filesystem::path& folder,
+                              const HuggingFaceOptions& options = {}) {
+  HuggingFaceWriter::require_free(folder);
+  const ListedCheckpoint found = detail::look_at_checkpoint(checkpoint);
+  require<IoError>(found.manifest.has_value(), checkpoint.string(),
+                   " is no whole checkpoint: ", found.problem);
+  detail::verify_files(*found.manifest, checkpoint, Sharding{}, Context<Cpu>(0));
+  const detail::CheckpointWeights weights(checkpoint, *found.manifest, model);
+  HuggingFaceWriter writer(folder, model, weights.dtype(), options);
+  weights.write_to(writer);
+  writer.commit();
+}
+
+}  // namespace octavo

@@ -1,0 +1,133 @@
+/// @file
+/// What one rank does of a save while steps go on.
+#pragma once
+
+#include <octavo/train/checkpoint_share.hpp>
+
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <filesystem>
+#include <map>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+namespace octavo::inline OCTAVO_ABI::detail {
+
+/// Copies what a rank has to save and writes it, on a thread of its own: the next step waits for
+/// the copy before it changes the state. Where the host has not the memory for the copy, entries
+/// are read and written one by one, and the caller waits. Nothing here has a part in what ranks do
+/// together but `take_memory`.
+class CheckpointWriter {
+ public:
+  /// @param session  outlives this
+  explicit CheckpointWriter(TrainingSession& session) : session_(session) {}
+  CheckpointWriter(const CheckpointWriter&) = delete;
+  CheckpointWriter& operator=(const CheckpointWriter&) = delete;
+  ~CheckpointWriter() { join(); }
+
+  /// Takes memory for a copy of this rank's share of the session's state. All ranks have it, or
+  /// none.
+  /// @return  why there is none, or ""
+  std::string take_memory() {
+    const std::vector<StateEntry> all = session_.state();
+    const CheckpointShare share(all, session_);
+    std::size_t size = 0;
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      if (share.writes[i] && all[i].read_beside) size += all[i].bytes;
+    }
+    OwnedBytes memory;
+    std::string refusal;
+    try {
+      if (size != 0) memory = session_.allocate_for_reading(size);
+    } catch (const MemoryError&) {
+      refusal = message("the host has ", available_host_memory(),
+                        " bytes of memory left, but a copy of the state takes ", size);
+    }
+    const auto texts = session_.texts_of_ranks(refusal, "memory of checkpoints");
+    for (std::size_t rank = 0; rank < texts.size(); ++rank) {
+      if (!texts[rank].empty()) return message("rank ", rank, ": ", texts[rank]);
+    }
+    copy_.give_memory(std::move(memory), size);
+    return {};
+  }
+
+  /// Begins to write entries as they are now to a file; what fails is told by `digest`. All ranks
+  /// call it, also those that have nothing to write.
+  void begin(const std::filesystem::path& file, std::vector<StateEntry> entries) {
+    file_ = file;
+    error_.clear();
+    is_done_ = false;
+    if (!copy_.is_beside()) {
+      attempt([&] { copy_.take_sync(std::move(entries)); });
+      return write();
+    }
+    // First, and on all ranks: their steps differ by it, also where what comes now fails.
+    session_.begin_reading();
+    attempt([&] {
+      copy_.take_sync(std::move(entries));
+      thread_ = std::thread([this] {
+        attempt([this] { copy_.read_beside(); });
+        attempt([this] { session_.end_reading(); });
+        write();
+      });
+    });
+    if (thread_.joinable()) return;
+    attempt([this] { session_.end_reading(); });
+    is_done_ = true;
+  }
+
+  /// Whether all is written, or has failed.
+  [[nodiscard]] bool is_done() const { return is_done_; }
+  void join() {
+    if (thread_.joinable()) thread_.join();
+  }
+  /// Whether there was anything to write.
+  [[nodiscard]] bool has_entries() const { return !copy_.entries().empty(); }
+  /// Of what was written; to be called after `join`.
+  /// @throws IoError  saying what failed
+  [[nodiscard]] FileDigest digest() const {
+    require<IoError>(error_.empty(), error_);
+    return digest_;
+  }
+  /// See StateCopy.
+  [[nodiscard]] std::map<std::string, std::int64_t> numbers() const { return copy_.numbers(); }
+
+ private:
+  /// Keeps the first error.
+  template <class Part>
+  void attempt(const Part& part) {
+    try {
+      part();
+    } catch (const std::exception& error) {
+      if (error_.empty()) error_ = error.what();
+    }
+  }
+
+  void write() {
+    if (error_.empty()) {
+      attempt([this] {
+        const std::filesystem::path folder = file_.parent_path();
+        require<IoError>(std::filesystem::exists(folder), folder.string(),
+                         ": rank 0 has made it, but it is not there for this rank; keep the run on "
+                         "a disk that all hosts see");
+        if (has_entries()) digest_ = write_state_file(file_, copy_);
+      });
+    }
+    is_done_ = true;
+  }
+
+  TrainingSession& session_;
+  StateCopy copy_;
+  std::filesystem::path file_;
+  std::thread thread_;
+  std::atomic<bool> is_done_{false};
+  FileDigest digest_;
+  std::string error_;
+};
+
+}  // namespace octavo::inline OCTAVO_ABI::detail

@@ -1,0 +1,93 @@
+/// @file
+/// Weights on their way from the host into a session.
+#pragma once
+
+#include <octavo/memory/buffer.hpp>
+#include <octavo/train/weights.hpp>
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+namespace octavo::inline OCTAVO_ABI::detail {
+
+/// Threads that make weights ready, at most: so many take more than a bus brings to a device.
+inline constexpr int most_weight_threads = 16;
+
+/// Brings floats to the device, and what they are rounded to: threads make pieces ready while those
+/// before them are copied.
+/// @tparam T  format of the weights
+template <class T, Device D>
+class WeightUpload {
+ public:
+  /// A piece that is ready, in memory that a device's copies reach.
+  struct Piece {
+    Index begin = 0;
+    std::span<float> values;
+    std::span<T> rounded;
+  };
+
+  /// @param context  outlives this
+  /// @param threads  that make pieces ready
+  WeightUpload(const Context<D>& context, int threads)
+      : context_(context), host_(std::min(threads, most_weight_threads)) {
+    constexpr std::size_t bytes = static_cast<std::size_t>(weights_at_once);
+    const auto count = static_cast<std::size_t>(2 * host_.threads());
+    memory_ = allocate_on_host(count * bytes * (sizeof(float) + sizeof(T)), context);
+    auto* values = reinterpret_cast<float*>(memory_.get());
+    auto* rounded = reinterpret_cast<T*>(values + count * bytes);
+    for (std::size_t i = 0; i < count; ++i) {
+      slots_.push_back({0, {values + i * bytes, bytes}, {rounded + i * bytes, bytes}});
+    }
+  }
+
+  /// Calls `make` for pieces of `count` elements, on several threads at a time, and then `copy`, in
+  /// order, which enqueues. When it returns all has arrived.
+  /// @throws  what the first `make` that failed threw; pieces before it have been copied
+  void run_sync(Index count, const std::function<void(const Piece&)>& make,
+                const std::function<void(const Piece&)>& copy) {
+    const Index pieces = ceil_divide(count, weights_at_once);
+    const Index at_once = host_.threads();
+    std::vector<std::exception_ptr> errors(static_cast<std::size_t>(at_once));
+    for (Index first = 0; first < pieces; first += at_once) {
+      // The other slots are on their way meanwhile.
+      const Index slot = first / at_once % 2 * at_once;
+      const Index ready = std::min(at_once, pieces - first);
+      const auto piece = [&](Index i) {
+        const Index begin = (first + i) * weights_at_once;
+        const auto size = static_cast<std::size_t>(std::min(weights_at_once, count - begin));
+        const Piece& all = slots_[static_cast<std::size_t>(slot + i)];
+        return Piece{begin, all.values.first(size), all.rounded.first(size)};
+      };
+      parallel_for(ready, host_, [&](Index i) {
+        try {
+          make(piece(i));
+        } catch (...) {
+          errors[static_cast<std::size_t>(i)] = std::current_exception();
+        }
+      });
+      context_.synchronize();
+      for (Index i = 0; i < ready; ++i) {
+        if (const auto& error = errors[static_cast<std::size_t>(i)]; error != nullptr) {
+          context_.synchronize();
+          std::rethrow_exception(error);
+        }
+        copy(piece(i));
+      }
+    }
+    context_.synchronize();
+  }
+
+ private:
+  const Context<D>& context_;
+  Context<Cpu> host_;
+  OwnedBytes memory_;
+  std::vector<Piece> slots_;  ///< two for each thread
+};
+
+}  // namespace octavo::inline OCTAVO_ABI::detail
