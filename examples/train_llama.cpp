@@ -211,8 +211,9 @@ void make_checkpoints(Setup& setup, const Options& options, const Ranks& ranks) 
     setup.lock = std::make_unique<octavo::FolderLock>(folder);
   }
   if (setup.resume_from.empty()) return;
-  setup.resumed = octavo::resume(setup.resume_from, *setup.session, *setup.batches, *setup.tally,
-                                 setup.checkpoints.get());
+  setup.resumed = octavo::resume(
+      setup.resume_from, *setup.session, *setup.batches, *setup.tally, setup.checkpoints.get(),
+      options.convert ? octavo::OtherRecipes::converted : octavo::OtherRecipes::refused);
 }
 
 /// What a part of the set-up says is wrong with the input; empty: nothing.
@@ -295,7 +296,7 @@ int run(Setup& setup, const Options& options, const Instance& instance, Ranks& r
   if (!options.gemm_plans.empty() && ranks.is_first()) {
     octavo::store_gemm_plans(options.gemm_plans, session.gemm_plans());
   }
-  if (!setup.resume_from.empty()) report.resumed(setup.resume_from, setup.resumed);
+  if (!setup.resume_from.empty()) report.resumed(setup.resume_from, setup.resumed, session);
   timeline.begin(setup.tally->steps());
   return train(setup, report, options, instance, ranks);
 }

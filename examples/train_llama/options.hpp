@@ -79,6 +79,7 @@ struct Options {
   octavo::Index checkpoint_every = 0;
   octavo::CheckpointsToKeep keep;
   std::string resume;
+  bool convert = false;
   bool list_checkpoints = false;
 };
 
@@ -271,6 +272,11 @@ inline void declare(CLI::App& app, Options& options) {
                  "go on from a checkpoint: latest, that of --out; auto, likewise, or begin where "
                  "there is none; or the path of one")
       ->group(checkpoints);
+  app.add_flag("--convert", options.convert,
+               "with --resume: a checkpoint of another --precision, --master-weights or --moments "
+               "is converted, and what becomes of its state is told")
+      ->group(checkpoints)
+      ->configurable(false);
   app.add_flag("--list-checkpoints", options.list_checkpoints,
                "print the checkpoints of --out, and train nothing")
       ->group(checkpoints)

@@ -73,16 +73,30 @@ class Report final : public octavo::RunObserver {
   }
 
   /// Of a run that goes on.
-  void resumed(const std::filesystem::path& path, const octavo::CheckpointManifest& manifest) {
+  void resumed(const std::filesystem::path& path, const octavo::CheckpointManifest& manifest,
+               const octavo::TrainingSession& session) {
     first_step_ = manifest.step + 1;
     fmt::print("resumed | after step {}, from {}\n", manifest.step,
                programs::visible(path.string()));
-    write(octavo::JsonLine{}
-              .add("event", "resumed")
-              .add("step", manifest.step)
-              .add("checkpoint", path.string())
-              .add("ranks", manifest.ranks)
-              .add("version", manifest.version));
+    octavo::JsonLine line;
+    line.add("event", "resumed")
+        .add("step", manifest.step)
+        .add("checkpoint", path.string())
+        .add("ranks", manifest.ranks)
+        .add("version", manifest.version);
+    const bool is_converted =
+        manifest.recipe != session.precision() || manifest.optimizer != session.optimizer();
+    if (is_converted) {
+      const octavo::StateConversion& conversion = manifest.conversions.back();
+      fmt::print("CONVERTED | from {}, {}\nCONVERTED | to {}, {}\n", manifest.recipe,
+                 manifest.optimizer, session.precision(), session.optimizer());
+      for (const std::string& change : conversion.changes) {
+        fmt::print("CONVERTED | {}\n", programs::visible(change));
+      }
+      fmt::print("CONVERTED | all else, such as steps and the position in the text: taken over\n");
+      line.add("converted", octavo::detail::line_of(conversion));
+    }
+    write(line);
   }
 
   /// What became of a checkpoint.

@@ -53,16 +53,19 @@ class CheckpointPieces {
   /// @throws ConfigError  if the checkpoint has not all of an entry, or in another format or shape
   void require_has(const StateEntry& wanted) const { (void)copies(wanted); }
 
-  /// Reads an entry, and writes it to where it belongs.
-  /// @param memory  for its bytes, made larger where that is needed
+  /// What one of the files says of an entry; null: none has it.
+  [[nodiscard]] const StateEntry* find(const std::string& name) const {
+    const auto found = pieces_.find(name);
+    return found == pieces_.end() ? nullptr : found->second.front().entry;
+  }
+
+  /// Reads an entry, or neighbouring elements of it.
+  /// @param bytes  `wanted.bytes` of them
   /// @throws IoError  naming the file, if it cannot be read
-  void load_sync(const StateEntry& wanted, std::vector<std::byte>& memory) const {
-    if (memory.size() < wanted.bytes) memory.resize(wanted.bytes);
+  void read(const StateEntry& wanted, std::span<std::byte> bytes) const {
     for (const Copy& copy : copies(wanted)) {
-      copy.from->file->read(copy.from->number, copy.begin,
-                            std::span(memory).subspan(copy.to, copy.bytes));
+      copy.from->file->read(copy.from->number, copy.begin, bytes.subspan(copy.to, copy.bytes));
     }
-    wanted.write_sync(memory.data());
   }
 
  private:

@@ -84,11 +84,13 @@ class Checkpoints {
 
   /// Makes the session go on from a checkpoint, see `load_checkpoint`; the run's own has to be its
   /// newest one.
-  CheckpointManifest resume(const std::filesystem::path& path, std::vector<StateEntry> more = {}) {
+  CheckpointManifest resume(const std::filesystem::path& path, std::vector<StateEntry> more = {},
+                            OtherRecipes others = OtherRecipes::refused) {
     const auto texts = detail::all_or_none(session_, "checkpoint to resume from", [&] {
       return is_first() ? require_newest(path) : std::string();
     });
-    CheckpointManifest manifest = load_checkpoint(path, session_, std::move(more));
+    CheckpointManifest manifest = load_checkpoint(path, session_, std::move(more), others);
+    conversions_ = manifest.conversions;
     if (!texts.front().empty()) saved_step_ = manifest.step;
     return manifest;
   }
@@ -295,7 +297,8 @@ class Checkpoints {
                                 .tensor_ranks = ranks.tensor_ranks,
                                 .zero = static_cast<int>(ranks.zero),
                                 .validation_loss = loss_,
-                                .numbers = copy_.numbers()};
+                                .numbers = copy_.numbers(),
+                                .conversions = conversions_};
     for (const std::string& text : texts_) {
       if (text.empty()) continue;
       JsonReader json(text, "a rank's file");
@@ -332,6 +335,7 @@ class Checkpoints {
   std::vector<std::string> texts_;                  ///< that ranks exchanged last
   Index saved_step_ = -1;
   bool failed_ = false;
+  std::vector<StateConversion> conversions_;  ///< of the run so far
 
   // Of the save that was begun last.
   bool is_pending_ = false;

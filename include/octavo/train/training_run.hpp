@@ -208,10 +208,11 @@ template <class Batches>
 /// @param checkpoints  of the run that goes on; null: none are saved
 template <class Batches>
 CheckpointManifest resume(const std::filesystem::path& path, TrainingSession& session,
-                          Batches& batches, Tally& tally, Checkpoints* checkpoints) {
+                          Batches& batches, Tally& tally, Checkpoints* checkpoints,
+                          OtherRecipes others = OtherRecipes::refused) {
   std::vector<StateEntry> more = detail::run_state(batches, tally);
-  return checkpoints == nullptr ? load_checkpoint(path, session, std::move(more))
-                                : checkpoints->resume(path, std::move(more));
+  return checkpoints == nullptr ? load_checkpoint(path, session, std::move(more), others)
+                                : checkpoints->resume(path, std::move(more), others);
 }
 
 }  // namespace octavo
