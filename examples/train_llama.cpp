@@ -3,7 +3,8 @@
 //   train_llama --data shakespeare.txt --precision fp8-delayed --steps 500 --out runs/delayed
 //
 // Exit codes: 0 done, 1 an error while running, 2 bad input, 3 too many non-finite steps in a row,
-// 4 the last checkpoint could not be saved, 128 + n stopped by signal n after finishing the step.
+// 4 the last checkpoint could not be saved, 5 stopped before a spike, 128 + n stopped by signal n
+// after finishing the step.
 #include <train_llama/checkpoints.hpp>
 #include <train_llama/data.hpp>
 #include <train_llama/options.hpp>
@@ -27,6 +28,7 @@ enum ExitCode {
   bad_input = 2,
   too_many_skipped = 3,
   not_saved = 4,
+  spike = 5,
   by_signal = 128
 };
 
@@ -96,7 +98,8 @@ std::string why_it_gave_up(const octavo::RunSummary& summary, const Report& repo
   }
   const std::string file = report.metrics_file();
   return octavo::message(
-      options.max_skipped, " steps in a row were not finite, and changed nothing", where,
+      options.max_skipped, " steps in a row were not finite",
+      options.on_spike == "skip" ? " or spikes" : "", ", and changed nothing", where,
       file.empty() ? "" : "; see the skipped steps in " + programs::visible(file),
       ". Lower --learning-rate or raise --warmup");
 }
@@ -138,7 +141,8 @@ int train(Setup& setup, Report& report, const Options& options, const Instance& 
                                                    {.schedule = schedule(options),
                                                     .evaluate_every = options.evaluate_every,
                                                     .operands_every = options.operands_every,
-                                                    .max_skipped = options.max_skipped},
+                                                    .max_skipped = options.max_skipped,
+                                                    .spikes = spike_options(options)},
                                                    report, *setup.tally, setup.checkpoints.get());
   if (!summary.gave_up) save_weights(session, options, instance, ranks);
   report.end(summary, summary.gave_up ? "" : sample(session, options, setup.data.is_text),
@@ -150,6 +154,7 @@ int train(Setup& setup, Report& report, const Options& options, const Instance& 
     return too_many_skipped;
   }
   if (!summary.is_saved) return not_saved;
+  if (summary.spiked) return spike;
   return summary.signal == 0 ? success : by_signal + summary.signal;
 }
 

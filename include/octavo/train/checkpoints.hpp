@@ -95,6 +95,19 @@ class Checkpoints {
     return manifest;
   }
 
+  /// The newest checkpoint of the folder, once the save that was begun has come to its end; empty:
+  /// there is none. The same on all ranks.
+  [[nodiscard]] std::filesystem::path newest_sync() {
+    finish();
+    return detail::all_or_none(
+               session_, "newest checkpoint",
+               [&] {
+                 return is_first() ? newest_checkpoint(options_.folder, [](const auto&) {}).string()
+                                   : std::string();
+               })
+        .front();
+  }
+
   /// Begins to save, once the one before has come to its end. The state is copied when it returns.
   /// A step that was saved last is not saved again.
   /// @param step             that the session has taken last

@@ -14,6 +14,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <optional>
 #include <span>
 #include <string>
@@ -48,6 +49,9 @@ class SessionCore : public TrainingSession {
     const Index counted = rank_work().total_targets(count_targets(batch.targets));
     inputs_->copy_batch(batch, context_);
     inputs_->copy_gradient_scale(counted, context_);
+    inputs_->copy_limits(
+        {loss_limit_ * static_cast<double>(std::max<Index>(1, counted)), gradient_norm_limit_},
+        context_);
     prepare_update(learning_rate, inputs_->staging());
     const bool compares = replicas_->begin_step();
     try {
@@ -73,10 +77,16 @@ class SessionCore : public TrainingSession {
     }
     StepResult result{LossSum{status.loss_sum, counted}.mean(),
                       static_cast<double>(status.gradient_norm), status.skip != 0};
+    result.is_above_limits = status.skip == StepStatus::skip_above_limits;
     if (compares)
       result.weights_hash =
           replicas_->compare_sync(communicator_, options_.sharding.tensor_ranks, context_);
     return result;
+  }
+
+  void limit_steps(double loss, double gradient_norm) override {
+    loss_limit_ = loss;
+    gradient_norm_limit_ = gradient_norm;
   }
 
   void begin_evaluation() override {
@@ -381,6 +391,7 @@ class SessionCore : public TrainingSession {
   void enqueue_step(bool compares) {
     RankWork<D>& ranks = rank_work();
     const TensorView<StepStatus, 1, D> status = buffers_.status;
+    const TensorView<const StepLimits, 1, D> limits = buffers_.limits;
     reset_counts();
     ranks.weights_moved();  // a record of the step gathers them, whatever was there before
     fill_zero(status.data(), status.bytes(), context_);
@@ -402,7 +413,7 @@ class SessionCore : public TrainingSession {
     timeline_.end_stage(context_);
     ranks.sum(status, context_);
     timeline_.begin_stage("optimizer", nullptr, context_);
-    decide_step(options_.max_gradient_norm, status, context_);
+    decide_step(options_.max_gradient_norm, limits, status, context_);
     update_weights();
     scaling().restore_if_skipped(status, context_);
     timeline_.end_stage(context_);
@@ -486,6 +497,8 @@ class SessionCore : public TrainingSession {
   std::vector<ParameterFacts> parameters_;
   std::optional<SessionInputs<D>> inputs_;
   std::optional<Replay<D>> replay_{std::in_place};
+  double loss_limit_ = std::numeric_limits<double>::infinity();  ///< of a step's mean
+  double gradient_norm_limit_ = std::numeric_limits<double>::infinity();
   std::int64_t must_calibrate_ = 0;     ///< 1: before the next step, until one was not skipped
   bool weights_may_have_moved_ = true;  ///< since they were quantised for evaluation
 };
