@@ -3,6 +3,7 @@
 #pragma once
 
 #include <octavo/io/atomic_file.hpp>
+#include <octavo/train/all_or_none.hpp>
 #include <octavo/train/checkpoint_folder.hpp>
 #include <octavo/train/checkpoint_load.hpp>
 #include <octavo/train/checkpoint_share.hpp>
