@@ -4,7 +4,8 @@
 //   train_llama --data shakespeare.txt --precision fp8-delayed --steps 500 --out runs/delayed
 //
 // Exit codes: 0 done, 1 an error while running, 2 bad input, 3 too many non-finite steps in a row,
-// 4 the last checkpoint could not be saved, 128 + n stopped by signal n after finishing the step.
+// 4 the last checkpoint could not be saved, 5 stopped before a spike, 128 + n stopped by signal n
+// after finishing the step.
 #include <train_llama/checkpoints.hpp>
 #include <train_llama/options.hpp>
 #include <train_llama/program.hpp>
@@ -28,6 +29,7 @@ enum ExitCode {
   bad_input = 2,
   too_many_skipped = 3,
   not_saved = 4,
+  spike = 5,
   by_signal = 128
 };
 
@@ -82,7 +84,8 @@ std::string why_it_gave_up(const octavo::RunSummary& summary, const Report& repo
   }
   const std::string file = report.metrics_file();
   return octavo::message(
-      options.max_skipped, " steps in a row were not finite, and changed nothing", where,
+      options.max_skipped, " steps in a row were not finite",
+      options.on_spike == "skip" ? " or spikes" : "", ", and changed nothing", where,
       file.empty() ? "" : "; see the skipped steps in " + programs::visible(file),
       ". Lower --learning-rate or raise --warmup");
 }
@@ -123,7 +126,8 @@ int train(Setup& setup, Report& report, const Options& options, const Instance& 
                                                    {.schedule = schedule(options),
                                                     .evaluate_every = options.evaluate_every,
                                                     .operands_every = options.operands_every,
-                                                    .max_skipped = options.max_skipped},
+                                                    .max_skipped = options.max_skipped,
+                                                    .spikes = spike_options(options)},
                                                    report, *setup.tally, setup.checkpoints.get());
   if (!summary.gave_up) save_weights(session, options, instance, ranks);
   report.end(summary,
@@ -136,6 +140,7 @@ int train(Setup& setup, Report& report, const Options& options, const Instance& 
     return too_many_skipped;
   }
   if (!summary.is_saved) return not_saved;
+  if (summary.spiked) return spike;
   return summary.signal == 0 ? success : by_signal + summary.signal;
 }
 
@@ -193,8 +198,9 @@ void make_checkpoints(Setup& setup, const Options& options, const Ranks& ranks) 
     setup.lock = std::make_unique<octavo::FolderLock>(folder);
   }
   if (setup.resume_from.empty()) return;
-  setup.resumed = octavo::resume(setup.resume_from, *setup.session, *setup.data, *setup.tally,
-                                 setup.checkpoints.get());
+  setup.resumed = octavo::resume(
+      setup.resume_from, *setup.session, *setup.data, *setup.tally, setup.checkpoints.get(),
+      options.convert ? octavo::OtherRecipes::converted : octavo::OtherRecipes::refused);
 }
 
 /// What a part of the set-up says is wrong with the input; empty: nothing.
@@ -277,7 +283,7 @@ int run(Setup& setup, const Options& options, const Instance& instance, Ranks& r
   if (!options.gemm_plans.empty() && ranks.is_first()) {
     octavo::store_gemm_plans(options.gemm_plans, session.gemm_plans());
   }
-  if (!setup.resume_from.empty()) report.resumed(setup.resume_from, setup.resumed);
+  if (!setup.resume_from.empty()) report.resumed(setup.resume_from, setup.resumed, session);
   timeline.begin(setup.tally->steps());
   return train(setup, report, options, instance, ranks);
 }

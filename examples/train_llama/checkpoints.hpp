@@ -62,6 +62,9 @@ inline void complete_resume(Options& options) {
       !options.no_out || options.checkpoint_every == 0,
       "--checkpoint-every wants checkpoints in the run's folder, and --no-out wants none; give "
       "one");
+  octavo::require<octavo::ConfigError>(
+      !options.convert || !options.resume.empty(),
+      "--convert is about the checkpoint that a run goes on from; give --resume, too");
   if (options.resume.empty()) return;
   const bool is_named = options.resume != "latest" && options.resume != "auto";
   octavo::require<octavo::ConfigError>(

@@ -67,6 +67,8 @@ struct Options : ModelChoice {
   std::string offload = "none";
   std::uint64_t seed = 1;
   octavo::Index max_skipped = 10;
+  std::string on_spike = "off";
+  octavo::SpikeOptions spikes;
 
   std::string out;
   bool no_out = false;
@@ -82,6 +84,7 @@ struct Options : ModelChoice {
   octavo::Index checkpoint_every = 0;
   octavo::CheckpointsToKeep keep;
   std::string resume;
+  bool convert = false;
   bool list_checkpoints = false;
   std::string export_hf;
 };
@@ -182,7 +185,23 @@ inline void declare(CLI::App& app, Options& options, void (*declare_data)(CLI::A
   add("--seed", options.seed, "of weights, batches and samples", training)
       ->check(not_negative_whole());
   add("--max-skipped", options.max_skipped,
-      "non-finite steps in a row after which the run stops with exit code 3", training)
+      "skipped steps in a row after which the run stops with exit code 3", training)
+      ->check(at_least_one());
+  static const std::vector<std::string> on_spike_choices(octavo::on_spike_names.begin(),
+                                                         octavo::on_spike_names.end());
+  add("--on-spike", options.on_spike,
+      "what is done about a step whose loss or gradient norm is far above those before: " +
+          joined(on_spike_choices) +
+          "; stop ends with exit code 5, rollback goes back to the last checkpoint",
+      training)
+      ->check(one_of(on_spike_choices));
+  add("--spike-threshold", options.spikes.threshold,
+      "standard deviations above the median from which on it is a spike", training)
+      ->check(above_zero());
+  add("--spike-window", options.spikes.window, "steps before it that the median is of", training)
+      ->check(at_least_two());
+  add("--max-rollbacks", options.spikes.max_rollbacks,
+      "of --on-spike rollback: the spike behind them stops the run", training)
       ->check(at_least_one());
 
   const std::string output = "Output";
@@ -227,6 +246,11 @@ inline void declare(CLI::App& app, Options& options, void (*declare_data)(CLI::A
                  "go on from a checkpoint: latest, that of --out; auto, likewise, or begin where "
                  "there is none; or the path of one")
       ->group(checkpoints);
+  app.add_flag("--convert", options.convert,
+               "with --resume: a checkpoint of another --precision, --master-weights or --moments "
+               "is converted, and what becomes of its state is told")
+      ->group(checkpoints)
+      ->configurable(false);
   app.add_flag("--list-checkpoints", options.list_checkpoints,
                "print the checkpoints of --out, and train nothing")
       ->group(checkpoints)
@@ -243,6 +267,12 @@ inline void declare(CLI::App& app, Options& options, void (*declare_data)(CLI::A
 /// Throws if flags that each are right do not go together.
 /// @throws ConfigError  saying what to change
 inline void require_consistent(const CLI::App& app, const Options& options) {
+  octavo::require<octavo::ConfigError>(
+      options.on_spike != "rollback" || options.checkpoint_every != 0,
+      "--on-spike rollback goes back to a checkpoint; give --checkpoint-every, too");
+  octavo::require<octavo::ConfigError>(
+      options.spikes.window <= octavo::Tally::most_recent, "--spike-window ", options.spikes.window,
+      ": so many steps are not kept; give at most ", octavo::Tally::most_recent);
   octavo::require<octavo::ConfigError>(options.out.empty() || !options.no_out,
                                        "--out names a folder and --no-out wants none; give one");
   octavo::require<octavo::ConfigError>(
@@ -289,6 +319,15 @@ inline SessionRequest session_request(const Options& options) {
   request.gathers_fp8 = options.gather == "fp8";
   session.sharding.reduce_each_micro_batch = options.deterministic;
   return request;
+}
+
+/// What is done about spikes.
+inline octavo::SpikeOptions spike_options(const Options& options) {
+  const auto& names = octavo::on_spike_names;
+  octavo::SpikeOptions spikes = options.spikes;
+  spikes.action =
+      static_cast<octavo::OnSpike>(std::ranges::find(names, options.on_spike) - names.begin());
+  return spikes;
 }
 
 /// The learning rate of every step.

@@ -73,16 +73,30 @@ class Report final : public octavo::RunObserver {
   }
 
   /// Of a run that goes on.
-  void resumed(const std::filesystem::path& path, const octavo::CheckpointManifest& manifest) {
+  void resumed(const std::filesystem::path& path, const octavo::CheckpointManifest& manifest,
+               const octavo::TrainingSession& session) {
     first_step_ = manifest.step + 1;
     fmt::print("resumed | after step {}, from {}\n", manifest.step,
                programs::visible(path.string()));
-    write(octavo::JsonLine{}
-              .add("event", "resumed")
-              .add("step", manifest.step)
-              .add("checkpoint", path.string())
-              .add("ranks", manifest.ranks)
-              .add("version", manifest.version));
+    octavo::JsonLine line;
+    line.add("event", "resumed")
+        .add("step", manifest.step)
+        .add("checkpoint", path.string())
+        .add("ranks", manifest.ranks)
+        .add("version", manifest.version);
+    const bool is_converted =
+        manifest.recipe != session.precision() || manifest.optimizer != session.optimizer();
+    if (is_converted) {
+      const octavo::StateConversion& conversion = manifest.conversions.back();
+      fmt::print("CONVERTED | from {}, {}\nCONVERTED | to {}, {}\n", manifest.recipe,
+                 manifest.optimizer, session.precision(), session.optimizer());
+      for (const std::string& change : conversion.changes) {
+        fmt::print("CONVERTED | {}\n", programs::visible(change));
+      }
+      fmt::print("CONVERTED | all else, such as steps and the position in the text: taken over\n");
+      line.add("converted", octavo::detail::line_of(conversion));
+    }
+    write(line);
   }
 
   /// What became of a checkpoint.
@@ -136,7 +150,9 @@ class Report final : public octavo::RunObserver {
           "| {}{}\n",
           record.step, record.epoch, record.result.loss, record.learning_rate,
           record.result.gradient_norm, record.milliseconds, record.tokens_per_second, recipe_,
-          record.result.skipped ? " | SKIPPED: not finite, nothing changed" : "");
+          record.result.is_above_limits ? " | SKIPPED: a spike, nothing changed"
+          : record.result.skipped       ? " | SKIPPED: not finite, nothing changed"
+                                        : "");
       programs::flush_output();
     }
     progress(record);
@@ -171,6 +187,37 @@ class Report final : public octavo::RunObserver {
     if (events_ != nullptr) {
       events_->write(step, octavo::EventSummary{}.add_scalar("validation/loss", loss.mean()));
     }
+  }
+
+  /// Says what was a spike, and what is done about it.
+  void spike(const octavo::SpikeRecord& record) override {
+    const bool goes_back = record.action == octavo::OnSpike::rollback;
+    const auto action = static_cast<std::size_t>(record.action);
+    if (is_first_rank_) {
+      clear_progress();
+      fmt::print(
+          stderr,
+          "train_llama: warning: SPIKE at step {}: loss {:.4g} (limit {:.4g}), gradient norm "
+          "{:.4g} (limit {:.4g}): {}{}{}\n",
+          record.step, record.loss, record.loss_limit, record.gradient_norm,
+          record.gradient_norm_limit, octavo::on_spike_names[action],
+          goes_back
+              ? octavo::message(" to step ", record.resumed_step, ", number ", record.rollbacks,
+                                " of ", options_.spikes.max_rollbacks, " at most")
+              : "",
+          record.reason.empty() ? "" : ", because " + record.reason);
+    }
+    octavo::JsonLine line;
+    line.add("event", "spike")
+        .add("step", record.step)
+        .add("loss", record.loss)
+        .add("loss_limit", record.loss_limit)
+        .add("gradient_norm", record.gradient_norm)
+        .add("gradient_norm_limit", record.gradient_norm_limit)
+        .add("action", octavo::on_spike_names[action])
+        .add("reason", record.reason);
+    if (goes_back) line.add("resumed_step", record.resumed_step);
+    write(line.add("rollbacks", record.rollbacks));
   }
 
   /// Says that a run diverges, and what to do.

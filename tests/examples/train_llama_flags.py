@@ -10,6 +10,7 @@ import math
 import os
 import random
 import shutil
+import statistics
 import subprocess
 import sys
 import time
@@ -48,7 +49,7 @@ class Run:
         done = subprocess.run(command, capture_output=True, timeout=60, check=False)
         self.wall = time.monotonic() - begin
         self.code, self.out = done.returncode, done.stdout
-        assert self.code in (0, 3), f"{name}: exit code {self.code}: {done.stderr.decode()}"
+        assert self.code in (0, 3, 5), f"{name}: exit code {self.code}: {done.stderr.decode()}"
         with open(self.flags["out"] + "/metrics.jsonl", encoding="utf-8") as file:
             self.lines = [json.loads(line) for line in file]
         self.head, self.end = self.lines[0], self.lines[-1]
@@ -91,7 +92,8 @@ defaults = {"model": "llama_tiny", "device": "cpu", "recompute": "none", "weight
             "micro-batches": 1, "most-documents": 0, "validation-fraction": 0.1,
             "schedule": "cosine", "final-fraction": 0.1, "decay-fraction": 0.2, "weight-decay": 0.1,
             "beta1": 0.9, "beta2": 0.95, "epsilon": 1e-8, "clip": 1, "master-weights": "auto",
-            "moments": "auto", "offload": "none", "seed": 1, "max-skipped": 10, "no-out": False, "log-every": 1,
+            "moments": "auto", "offload": "none", "seed": 1, "max-skipped": 10,
+            "on-spike": "off", "spike-threshold": 8, "spike-window": 50, "max-rollbacks": 3, "no-out": False, "log-every": 1,
             "evaluate-every": 100, "operands-every": 50, "temperature": 0.8,
             "timeline-steps": 3, "checkpoint-every": 0, "keep-last": 2, "keep-every": 0,
             "keep-best": False}
@@ -101,6 +103,35 @@ with open(base.flags["out"] + "/config.toml", encoding="utf-8") as file:
 for key, value in defaults.items():
     check(key in saved and json.loads(saved[key]) == value, key, saved.get(key))
 check(set(saved) == {*defaults, *base.flags}, "other choices", set(saved) ^ {*defaults, *base.flags})
+
+# --- spikes ----------------------------------------------------------------------------------
+def limit(values, threshold):
+    """Median and median absolute deviation, as docs/trainer.md has them."""
+    median = statistics.median(values)
+    sigma = 1.4826 * statistics.median(abs(value - median) for value in values)
+    return median + threshold * max(sigma, 0.02 * abs(median))
+
+
+run = Run("--on-spike skip", steps=14, on_spike="skip", spike_threshold=0.01, spike_window=3,
+          max_skipped=14)
+applied = []
+spikes = {event["step"]: event for event in run.of("spike")}
+for step in run.steps:
+    values = [(line["loss"], line["gradient_norm"]) for line in applied[-3:]]
+    limits = [limit(column, 0.01) for column in zip(*values)] if len(values) == 3 else [math.inf] * 2
+    is_spike = step["loss"] > limits[0] or step["gradient_norm"] > limits[1]
+    check(step["skipped"] == is_spike == (step["step"] in spikes), step, limits)
+    if is_spike:
+        check(near(spikes[step["step"]]["loss_limit"], limits[0]), spikes[step["step"]])
+    else:
+        applied.append(step)
+check(len(spikes) > 1, "there are no spikes")
+run = Run("--max-rollbacks", steps=60, on_spike="rollback", spike_threshold=0.001, spike_window=3,
+          checkpoint_every=2, max_rollbacks=1)
+check(run.code == 5 and run.end["end"] == "spike", run.code, run.end)
+check([event["action"] for event in run.of("spike")] == ["rollback", "stop"], run.of("spike"))
+run = Run("--on-spike stop", steps=60, on_spike="stop", spike_threshold=0.001, spike_window=3)
+check(run.code == 5 and run.end["steps"] == run.steps[-1]["step"] - 1, run.code, run.end)
 
 # --- checkpoints -----------------------------------------------------------------------------
 

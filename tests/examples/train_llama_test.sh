@@ -778,6 +778,22 @@ run "a named checkpoint that is not the newest" 2 "${saved[@]}" \
 err_is_one_line_with "is not the newest checkpoint of the run: step-00000030 is"
 run "another recipe" 2 "${saved[@]}" --out whole --resume latest --precision bf16
 err_is_one_line_with "its recipe is fp8 delayed, but that of this run is bf16"
+run "another recipe, converted" 0 "${saved[@]}" --steps 32 --precision bf16 --moments 8bit \
+  --resume whole/checkpoints/step-00000030 --out converted --convert
+grep -q "^CONVERTED | to bf16, AdamW with fp32 master weights and 8-bit moments$" out ||
+  fail "it is not said what it becomes"
+metrics converted/metrics.jsonl '
+told = of("resumed")[0]["converted"]
+assert told["step"] == 30 and told["recipe"] == "fp8 delayed", told
+assert any(change.endswith("first moments: made of fp32 first moments, rounded to 8-bit")
+           for change in told["changes"]), told
+assert [s["step"] for s in of("step")] == [31, 32]
+assert of("step")[0]["loss"] < 1.5 * json.loads(open("whole/metrics.jsonl").readlines()[-1])["train_loss"]
+manifest = json.load(open("converted/checkpoints/step-00000032/manifest.json"))
+assert manifest["recipe"] == "bf16" and manifest["conversions"] == [told], manifest
+'
+run "--convert without --resume" 2 "${saved[@]}" --out few --convert
+err_is_one_line_with "give --resume, too"
 run "another seed" 2 "${saved[@]}" --out whole --resume latest --seed 2
 err_is_one_line_with "data.source is "
 run "--resume latest without --out" 2 "${saved[@]}" --resume latest

@@ -579,7 +579,8 @@ auto status_on(Index count, float max_norm, std::uint32_t nonfinite, float first
                      place.context());
   }
   add_nonfinite(constant(place.vector(counts)), before, status, place.context());
-  decide_step(max_norm, status, place.context());
+  const StepLimits limits{.loss_sum = 1e9, .gradient_norm = 1.0};
+  decide_step(max_norm, constant(place.vector(std::vector{limits})), status, place.context());
   const auto saved = constant(place.vector(normal_values<Bf16>(count, 1.0f, 5)));
   const auto target = place.vector(normal_values<Bf16>(count, 1.0f, 6));
   const auto bytes = [&](auto view) {

@@ -23,7 +23,7 @@ TensorView<StepStatus, 1, Cpu> view(StepStatus& status) { return {&status, {1}};
 
 /// Completes a status whose operands' counts rose from `before` to `after` non-finite values.
 StepStatus finished(StepStatus status, float max_norm, std::uint32_t before = 0,
-                    std::uint32_t after = 0) {
+                    std::uint32_t after = 0, const StepLimits& limits = {}) {
   std::array<OperandStatistics, 3> now{};
   std::array<OperandStatistics, 3> old{};
   old[0].nonfinite = now[0].nonfinite = 9;
@@ -31,7 +31,7 @@ StepStatus finished(StepStatus status, float max_norm, std::uint32_t before = 0,
   now[2].nonfinite = after;
   support::Workplace place;
   add_nonfinite<Cpu>({now.data(), {3}}, {old.data(), {3}}, view(status), place.context);
-  decide_step(max_norm, view(status), place.context);
+  decide_step<Cpu>(max_norm, {&limits, {1}}, view(status), place.context);
   return status;
 }
 
@@ -95,6 +95,20 @@ TEST(StepStatus, SkipsWhatIsNotFinite) {
     const auto value = static_cast<double>(bad);
     EXPECT_EQ(finished(with(std::abs(value), 1.0), 1.0f).skip, 1u) << bad;
     EXPECT_EQ(finished(with(25.0, value), 1.0f).skip, 1u) << bad;
+  }
+}
+
+TEST(StepStatus, SkipsWhatIsAboveItsLimits) {
+  const auto skip = [](const StepStatus& status, const StepLimits& limits) {
+    return finished(status, 1.0f, 0, 0, limits).skip;
+  };
+  EXPECT_EQ(skip(with(25.0, 3.0), {.loss_sum = 3.0, .gradient_norm = 5.0}), 0u);
+  EXPECT_EQ(skip(with(25.0, 3.0), {.loss_sum = 2.99}), StepStatus::skip_above_limits);
+  EXPECT_EQ(skip(with(25.0, 3.0), {.gradient_norm = 4.99}), StepStatus::skip_above_limits);
+  EXPECT_EQ(skip(with(25.0, 3.0), {}), 0u);
+  for (const float bad : {infinity, nan}) {
+    EXPECT_EQ(skip(with(static_cast<double>(bad), 3.0), {.loss_sum = 1.0, .gradient_norm = 1.0}),
+              StepStatus::skip_not_finite);
   }
 }
 

@@ -194,6 +194,11 @@ TEST_P(HuggingFaceOfRanks, EachRankTakesWhatItHasAndOneWritesAll) {
         if (step == 0) of_run.push_back(loss(session));
       }
       if (!writes) losses[saves ? 0 : 1] = of_run;
+      // What one rank cannot write is an error of all of them.
+      if (saves) {
+        EXPECT_THROW(save_hugging_face(session, description_of(config), here_ / "0", {}, writes),
+                     Error);
+      }
     }
   });
   EXPECT_EQ(losses[0], losses[1]);

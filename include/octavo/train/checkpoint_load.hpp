@@ -2,15 +2,16 @@
 /// Going on from a checkpoint.
 #pragma once
 
+#include <octavo/train/all_or_none.hpp>
+#include <octavo/train/checkpoint_conversion.hpp>
 #include <octavo/train/checkpoint_folder.hpp>
-#include <octavo/train/checkpoint_pieces.hpp>
 #include <octavo/train/training_session.hpp>
 
 #include <cstddef>
-#include <exception>
 #include <filesystem>
-#include <functional>
 #include <iterator>
+#include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <utility>
@@ -18,46 +19,33 @@
 
 namespace octavo::inline OCTAVO_ABI {
 
+/// What becomes of a checkpoint of another recipe, or of other formats of the optimizer's state.
+enum class OtherRecipes {
+  refused,
+  converted  ///< weights, masters and moments to the formats here; scales begin anew
+};
+
 namespace detail {
 
-/// Ranks go on together: each does its part, and if one fails, all throw.
-/// @param part  what this rank does; gives a text for the others
-/// @return      the texts of all, in the order of ranks
-/// @throws      what `part` threw; ConfigError, naming the rank, where only another's threw
-inline std::vector<std::string> all_or_none(TrainingSession& session, const char* what,
-                                            const std::function<std::string()>& part) {
-  std::string text;
-  std::exception_ptr own;
-  try {
-    text = '+' + part();
-  } catch (const CommError&) {
-    throw;
-  } catch (const std::exception& error) {
-    text = std::string("-") + error.what();
-    own = std::current_exception();
-  }
-  std::vector<std::string> texts = session.texts_of_ranks(text, what);
-  if (own != nullptr) std::rethrow_exception(own);
-  for (std::size_t rank = 0; rank < texts.size(); ++rank) {
-    const bool is_well = texts[rank].starts_with('+');
-    texts[rank].erase(0, 1);
-    require<ConfigError>(is_well, "rank ", rank, ": ", texts[rank]);
-  }
-  return texts;
-}
-
+/// @return whether the checkpoint is to be converted
 /// @throws ConfigError  naming what of the run is another
-inline void require_fits(const CheckpointManifest& manifest, const std::filesystem::path& path,
-                         const TrainingSession& session) {
-  const auto same = [&](const char* what, const auto& saved, const auto& here) {
+inline bool require_fits(const CheckpointManifest& manifest, const std::filesystem::path& path,
+                         const TrainingSession& session, OtherRecipes others) {
+  const auto same = [&](const char* what, const auto& saved, const auto& here,
+                        const char* advice = "") {
     require<ConfigError>(saved == here, path.string(), ": its ", what, " is ", saved,
-                         ", but that of this run is ", here, "; resume with the same");
+                         ", but that of this run is ", here, "; resume with the same", advice);
   };
   same("model", manifest.model, session.facts().name);
-  same("recipe", manifest.recipe, session.precision());
-  same("optimizer", manifest.optimizer, session.optimizer());
   same("number of ranks that share each layer", manifest.tensor_ranks,
        session.sharding().tensor_ranks);
+  if (others == OtherRecipes::converted) {
+    return manifest.recipe != session.precision() || manifest.optimizer != session.optimizer();
+  }
+  const char* advice = ", or have it converted (OtherRecipes::converted, --convert)";
+  same("recipe", manifest.recipe, session.precision(), advice);
+  same("optimizer", manifest.optimizer, session.optimizer(), advice);
+  return false;
 }
 
 /// Reads every so-many-th file whole.
@@ -78,19 +66,49 @@ inline void verify_files(const CheckpointManifest& manifest, const std::filesyst
   }
 }
 
+/// How often each text stands in lines of "text\tname", the names being different ones.
+inline std::vector<std::string> counted(const std::vector<std::string>& texts) {
+  std::set<std::string> lines;
+  for (const std::string& text : texts) {
+    for (std::size_t at = 0; at < text.size();) {
+      const std::size_t end = text.find('\n', at);
+      lines.insert(text.substr(at, end - at));
+      at = end + 1;
+    }
+  }
+  std::vector<std::string> result;
+  for (auto line = lines.begin(); line != lines.end();) {
+    const std::string text = line->substr(0, line->find('\t'));
+    Index count = 0;
+    for (; line != lines.end() && line->starts_with(text + '\t'); ++line) ++count;
+    result.push_back(message(count, ' ', text));
+  }
+  return result;
+}
+
 }  // namespace detail
 
 /// Makes a session go on as the one that saved a checkpoint: to the bit, whatever numbers of ranks
 /// and stages of ZeRO the two have. Every file is read whole and held to its checksum before
 /// anything is written into the session. All ranks call it together.
-/// @param path  of the checkpoint; that of rank 0 counts
-/// @param more  what the program has saved beside the session's state
+///
+/// A checkpoint of another recipe or optimizer can be converted: each weight is what it was, or is
+/// made of its FP32 master, if that is there and the formats differ; masters are those that there
+/// were, else the weights; moments are rounded to the nearest number of their format. In another
+/// recipe, scales and histories begin anew, and the next step calibrates them. The same recipe with
+/// another optimizer goes on with them.
+/// @param path    of the checkpoint; that of rank 0 counts
+/// @param more    what the program has saved beside the session's state
+/// @param others  whether it may be one of another recipe or optimizer
+/// @return  what the checkpoint says of itself; the last of its conversions is this one, if its
+///          recipe or optimizer is another
 /// @throws ConfigError  for a checkpoint of another model, recipe, optimizer or tensor-parallel
 ///                      degree, naming what is another; nothing is written then
 /// @throws IoError      for one that is not whole, naming the file; likewise
 inline CheckpointManifest load_checkpoint(const std::filesystem::path& path,
                                           TrainingSession& session,
-                                          std::vector<StateEntry> more = {}) {
+                                          std::vector<StateEntry> more = {},
+                                          OtherRecipes others = OtherRecipes::refused) {
   const std::string place = std::filesystem::absolute(path).string();
   const std::filesystem::path folder =
       session.texts_of_ranks(place, "path of a checkpoint").front();
@@ -99,16 +117,20 @@ inline CheckpointManifest load_checkpoint(const std::filesystem::path& path,
                 std::make_move_iterator(more.end()));
   CheckpointManifest manifest;
   std::optional<detail::CheckpointPieces> pieces;
+  std::optional<detail::CheckpointConversion> conversion;
   std::vector<std::string> names;
   const std::vector<std::string> known = detail::all_or_none(session, "check of a checkpoint", [&] {
     ListedCheckpoint found = detail::look_at_checkpoint(folder);
     require<IoError>(found.manifest.has_value(), folder.string(),
                      " is no whole checkpoint: ", found.problem);
     manifest = std::move(*found.manifest);
-    detail::require_fits(manifest, folder, session);
+    const bool converts = detail::require_fits(manifest, folder, session, others);
     detail::verify_files(manifest, folder, session.sharding(), Context<Cpu>(0));
     pieces.emplace(folder, manifest);
-    for (const StateEntry& entry : wanted) pieces->require_has(entry);
+    if (converts) conversion.emplace(*pieces, manifest.recipe == session.precision(), wanted);
+    for (const StateEntry& entry : wanted) {
+      if (!conversion || !conversion->makes(entry)) pieces->require_has(entry);
+    }
     names = pieces->names();
     std::string is_known(names.size(), '0');
     for (std::size_t i = 0; i < names.size(); ++i) {
@@ -117,16 +139,34 @@ inline CheckpointManifest load_checkpoint(const std::filesystem::path& path,
     }
     return is_known;
   });
+  std::string changes;  // a line each: what, and to which parameter or operand
   for (std::size_t i = 0; i < names.size(); ++i) {
     const auto knows = [i](const std::string& text) { return text.at(i) == '1'; };
-    require<ConfigError>(std::ranges::any_of(known, knows), folder.string(), ": has ", names[i],
+    if (std::ranges::any_of(known, knows)) continue;
+    require<ConfigError>(conversion && detail::CheckpointConversion::drops(names[i]),
+                         folder.string(), ": has ", names[i],
                          ", which is nothing of this run; it is of another program");
+    changes += detail::CheckpointConversion::dropped_text(names[i]);
   }
-  detail::all_or_none(session, "load of a checkpoint", [&] {
+  const auto texts = detail::all_or_none(session, "load of a checkpoint", [&] {
     std::vector<std::byte> memory;
-    for (const StateEntry& entry : wanted) pieces->load_sync(entry, memory);
-    return std::string();
+    for (const StateEntry& entry : wanted) {
+      if (memory.size() < entry.bytes) memory.resize(entry.bytes);
+      const std::span<std::byte> bytes(memory.data(), entry.bytes);
+      if (conversion && conversion->makes(entry)) {
+        conversion->make(entry, bytes);
+      } else {
+        pieces->read(entry, bytes);
+      }
+      entry.write_sync(bytes.data());
+      if (conversion) changes += conversion->text(entry);
+    }
+    return changes;
   });
+  if (conversion) {
+    manifest.conversions.push_back(
+        {manifest.step, manifest.recipe, manifest.optimizer, detail::counted(texts)});
+  }
   return manifest;
 }
 

@@ -30,6 +30,13 @@ struct CheckpointFile {
   FileDigest digest{};
 };
 
+/// That a run went on in another recipe, or with other formats of its optimizer's state.
+struct StateConversion {
+  Index step = 0;                      ///< of the checkpoint that it went on from
+  std::string recipe{}, optimizer{};   ///< that this was saved with
+  std::vector<std::string> changes{};  ///< what became of its state, kind by kind
+};
+
 /// What a checkpoint says of itself, in its `manifest.json`.
 struct CheckpointManifest {
   Index step = 0;         ///< after which it was saved
@@ -42,6 +49,7 @@ struct CheckpointManifest {
   std::optional<double> validation_loss{};        ///< of these weights, where they were evaluated
   std::map<std::string, std::int64_t> numbers{};  ///< of the host, such as "optimizer.steps"
   std::vector<CheckpointFile> files{};
+  std::vector<StateConversion> conversions{};  ///< of the run so far, in their order
 
   [[nodiscard]] std::uint64_t bytes() const {
     std::uint64_t sum = 0;
@@ -76,6 +84,14 @@ inline JsonLine line_of(const CheckpointFile& file) {
       .add("crc32c", checksum_text(file.digest.checksum));
 }
 
+inline JsonLine line_of(const StateConversion& conversion) {
+  return JsonLine{}
+      .add("step", conversion.step)
+      .add("recipe", conversion.recipe)
+      .add("optimizer", conversion.optimizer)
+      .add("changes", std::span<const std::string>(conversion.changes));
+}
+
 inline std::string manifest_text(const CheckpointManifest& manifest) {
   JsonLine numbers;
   for (const auto& [name, number] : manifest.numbers) numbers.add(name, number);
@@ -98,6 +114,9 @@ inline std::string manifest_text(const CheckpointManifest& manifest) {
     line.add("validation_loss", *manifest.validation_loss);
   }
   line.add("numbers", numbers).add("files", std::span<const JsonLine>(files));
+  std::vector<JsonLine> conversions;
+  for (const StateConversion& one : manifest.conversions) conversions.push_back(line_of(one));
+  if (!conversions.empty()) line.add("conversions", std::span<const JsonLine>(conversions));
   std::string text = line.str();
   text.pop_back();
   return text + manifest_end(text);
@@ -126,6 +145,24 @@ inline CheckpointFile read_manifest_file(JsonReader& json) {
     json.fail("'" + file.name + "' is no name of a file in this folder");
   }
   return file;
+}
+
+inline StateConversion read_conversion(JsonReader& json) {
+  StateConversion conversion;
+  json.object([&](const std::string& key) {
+    if (key == "step") {
+      conversion.step = json.natural();
+    } else if (key == "recipe") {
+      conversion.recipe = json.string();
+    } else if (key == "optimizer") {
+      conversion.optimizer = json.string();
+    } else if (key == "changes") {
+      json.array([&] { conversion.changes.push_back(json.string()); });
+    } else {
+      json.skip();
+    }
+  });
+  return conversion;
 }
 
 /// @throws IoError  naming the file, if there is none, it is damaged, or of a later format
@@ -164,6 +201,8 @@ inline CheckpointManifest read_manifest(const std::filesystem::path& folder) {
       manifest.validation_loss = json.number();
     } else if (key == "files") {
       json.array([&] { manifest.files.push_back(read_manifest_file(json)); });
+    } else if (key == "conversions") {
+      json.array([&] { manifest.conversions.push_back(read_conversion(json)); });
     } else {
       json.skip();
     }

@@ -55,6 +55,12 @@ class CheckpointPieces {
   /// @throws ConfigError  if the checkpoint has not all of an entry, or in another format or shape
   void require_has(const StateEntry& wanted) const { (void)copies(wanted); }
 
+  /// What one of the files says of an entry; null: none has it.
+  [[nodiscard]] const StateEntry* find(const std::string& name) const {
+    const auto found = pieces_.find(name);
+    return found == pieces_.end() ? nullptr : found->second.front().entry;
+  }
+
   /// What there is of a name, whole: an entry, or one for each part that ranks had who shared the
   /// layers. Without what reads and writes it.
   [[nodiscard]] std::vector<StateEntry> parts(const std::string& name) const {
@@ -74,8 +80,8 @@ class CheckpointPieces {
     return result;
   }
 
-  /// Reads an entry.
-  /// @param bytes  as many as it has
+  /// Reads an entry, or neighbouring elements of it.
+  /// @param bytes  `wanted.bytes` of them
   /// @throws ConfigError  see `require_has`
   /// @throws IoError      naming the file, if it cannot be read
   void read(const StateEntry& wanted, std::span<std::byte> bytes) const {

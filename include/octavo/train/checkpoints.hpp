@@ -3,6 +3,7 @@
 #pragma once
 
 #include <octavo/io/atomic_file.hpp>
+#include <octavo/train/all_or_none.hpp>
 #include <octavo/train/checkpoint_folder.hpp>
 #include <octavo/train/checkpoint_load.hpp>
 #include <octavo/train/checkpoint_writer.hpp>
@@ -90,13 +91,28 @@ class Checkpoints {
 
   /// Makes the session go on from a checkpoint, see `load_checkpoint`; the run's own has to be its
   /// newest one.
-  CheckpointManifest resume(const std::filesystem::path& path, std::vector<StateEntry> more = {}) {
+  CheckpointManifest resume(const std::filesystem::path& path, std::vector<StateEntry> more = {},
+                            OtherRecipes others = OtherRecipes::refused) {
     const auto texts = detail::all_or_none(session_, "checkpoint to resume from", [&] {
       return is_first() ? require_newest(path) : std::string();
     });
-    CheckpointManifest manifest = load_checkpoint(path, session_, std::move(more));
+    CheckpointManifest manifest = load_checkpoint(path, session_, std::move(more), others);
+    conversions_ = manifest.conversions;
     if (!texts.front().empty()) saved_step_ = manifest.step;
     return manifest;
+  }
+
+  /// The newest checkpoint of the folder, once the save that was begun has come to its end; empty:
+  /// there is none. The same on all ranks.
+  [[nodiscard]] std::filesystem::path newest_sync() {
+    finish();
+    return detail::all_or_none(
+               session_, "newest checkpoint",
+               [&] {
+                 return is_first() ? newest_checkpoint(options_.folder, [](const auto&) {}).string()
+                                   : std::string();
+               })
+        .front();
   }
 
   /// Begins to save, once the one before has come to its end: the state as it is now, whatever
@@ -281,7 +297,8 @@ class Checkpoints {
                                 .tensor_ranks = ranks.tensor_ranks,
                                 .zero = static_cast<int>(ranks.zero),
                                 .validation_loss = loss_,
-                                .numbers = writer_.numbers()};
+                                .numbers = writer_.numbers(),
+                                .conversions = conversions_};
     for (const std::string& text : texts_) {
       if (text.empty()) continue;
       JsonReader json(text, "a rank's file");
@@ -318,6 +335,7 @@ class Checkpoints {
   std::vector<std::string> texts_;                  ///< that ranks exchanged last
   Index saved_step_ = -1;
   bool failed_ = false;
+  std::vector<StateConversion> conversions_;  ///< of the run so far
 
   // Of the save that was begun last.
   bool is_pending_ = false;

@@ -4,10 +4,12 @@
 
 #include <octavo/io/hugging_face_weights.hpp>
 #include <octavo/io/hugging_face_writer.hpp>
+#include <octavo/train/all_or_none.hpp>
 #include <octavo/train/merged_adapters.hpp>
 #include <octavo/train/training_session.hpp>
 
 #include <cstddef>
+#include <exception>
 #include <filesystem>
 #include <map>
 #include <optional>
@@ -90,29 +92,48 @@ inline void load_hugging_face(TrainingSession& session, const ModelDescription& 
 /// call it, and one writes.
 /// @param model   that the session's is, and the tokens and positions that config.json is to say
 /// @param writes  whether this rank writes the folder
-/// @throws IoError      if the folder has files already, or cannot be written
+/// @throws IoError      if the folder has files already, or cannot be written; on ranks that do not
+///                      write ConfigError
 /// @throws UsageError   if the session's model is another one
 /// @throws ConfigError  if ranks share its layers
 inline void save_hugging_face(TrainingSession& session, const ModelDescription& model,
                               const std::filesystem::path& folder,
                               const HuggingFaceOptions& options = {}, bool writes = true) {
-  detail::require_parameters_of(session, model);
-  if (!writes) return session.read_weights_sync({});
-  const std::string format = session.weights().front().format;
-  HuggingFaceWriter writer(folder, model, format == "bf16" ? "BF16" : "F32", options);
-  const std::optional<LoraOptions> lora = session.lora();
+  std::optional<HuggingFaceWriter> writer;
   std::optional<detail::MergedAdapters> adapters;
-  if (lora.has_value()) adapters.emplace(model, *lora);
+  detail::all_or_none(session, "begin of written weights", [&] {
+    detail::require_parameters_of(session, model);
+    const std::string format = session.weights().front().format;
+    const std::optional<LoraOptions> lora = session.lora();
+    if (writes) writer.emplace(folder, model, format == "bf16" ? "BF16" : "F32", options);
+    if (writes && lora.has_value()) adapters.emplace(model, *lora);
+    return std::string();
+  });
   std::vector<float> merged;
-  session.read_weights_sync(
-      [&](const WeightInfo& weight, Index begin, std::span<const float> values) {
-        if (!adapters.has_value()) return writer.write(weight.name, begin, values);
-        if (weight.is_adapter) return adapters->take(weight.name, values);  // before the others
-        merged.assign(values.begin(), values.end());
-        adapters->merge(weight.name, begin, merged);
-        writer.write(weight.name, begin, merged);
-      });
-  writer.commit();
+  const auto write = [&](const WeightInfo& weight, Index begin, std::span<const float> values) {
+    if (!adapters.has_value()) return writer->write(weight.name, begin, values);
+    if (weight.is_adapter) return adapters->take(weight.name, values);  // before the others
+    merged.assign(values.begin(), values.end());
+    adapters->merge(weight.name, begin, merged);
+    writer->write(weight.name, begin, merged);
+  };
+  // A rank whose disk fails helps the others until all have come to the end.
+  std::exception_ptr failure;
+  const auto try_to_write = [&](const WeightInfo& weight, Index begin,
+                                std::span<const float> values) {
+    if (failure != nullptr) return;
+    try {
+      write(weight, begin, values);
+    } catch (...) {
+      failure = std::current_exception();
+    }
+  };
+  session.read_weights_sync(writes ? WeightSink(try_to_write) : WeightSink());
+  detail::all_or_none(session, "end of written weights", [&] {
+    if (failure != nullptr) std::rethrow_exception(failure);
+    if (writes) writer->commit();
+    return std::string();
+  });
 }
 
 }  // namespace octavo

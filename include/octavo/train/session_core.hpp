@@ -16,6 +16,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
@@ -53,6 +54,9 @@ class SessionCore : public TrainingSession {
     const Index counted = rank_work().total_targets(count_targets(batch.targets));
     inputs_->copy_batch(batch, context_);
     inputs_->copy_gradient_scale(counted, context_);
+    inputs_->copy_limits(
+        {loss_limit_ * static_cast<double>(std::max<Index>(1, counted)), gradient_norm_limit_},
+        context_);
     prepare_update(learning_rate, inputs_->staging());
     const bool compares = replicas_->begin_step();
     const bool was_read = std::exchange(was_read_, false);
@@ -83,10 +87,16 @@ class SessionCore : public TrainingSession {
     }
     StepResult result{LossSum{status.loss_sum, counted}.mean(),
                       static_cast<double>(status.gradient_norm), status.skip != 0};
+    result.is_above_limits = status.skip == StepStatus::skip_above_limits;
     if (compares)
       result.weights_hash =
           replicas_->compare_sync(communicator_, options_.sharding.tensor_ranks, context_);
     return result;
+  }
+
+  void limit_steps(double loss, double gradient_norm) override {
+    loss_limit_ = loss;
+    gradient_norm_limit_ = gradient_norm;
   }
 
   void begin_evaluation() override {
@@ -442,6 +452,7 @@ class SessionCore : public TrainingSession {
   void enqueue_step(bool compares, bool was_read) {
     RankWork<D>& ranks = rank_work();
     const TensorView<StepStatus, 1, D> status = buffers_.status;
+    const TensorView<const StepLimits, 1, D> limits = buffers_.limits;
     reset_counts();
     // A record of the step gathers weights, whatever was there before. Those that are being read
     // are there, and nobody writes them.
@@ -466,7 +477,7 @@ class SessionCore : public TrainingSession {
     timeline_.end_stage(context_);
     ranks.sum(status, context_);
     timeline_.begin_stage("optimizer", nullptr, context_);
-    decide_step(options_.max_gradient_norm, status, context_);
+    decide_step(options_.max_gradient_norm, limits, status, context_);
     update_weights();
     scaling().restore_if_skipped(status, context_);
     timeline_.end_stage(context_);
@@ -557,7 +568,9 @@ class SessionCore : public TrainingSession {
   std::optional<Replay<D>> replay_{std::in_place};
   std::unique_ptr<Lane<D>> beside_;  ///< for threads that read the state; from the first one on
   std::atomic<bool> is_reading_{false};
-  bool was_read_ = false;               ///< since the last step, on all ranks alike
+  bool was_read_ = false;  ///< since the last step, on all ranks alike
+  double loss_limit_ = std::numeric_limits<double>::infinity();  ///< of a step's mean
+  double gradient_norm_limit_ = std::numeric_limits<double>::infinity();
   std::int64_t must_calibrate_ = 0;     ///< 1: before the next step, until one was not skipped
   bool weights_may_have_moved_ = true;  ///< since they were quantised for evaluation
   bool frozen_are_cast_ = false;

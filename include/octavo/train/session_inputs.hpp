@@ -73,11 +73,12 @@ struct SessionBuffers {
     gradient_scale = {arena.template take<float>(kind, 1), {1}};
     losses = {arena.template take<float>(kind, rows), {rows}};
     status = {arena.template take<StepStatus>(kind, 1), {1}};
+    limits = {arena.template take<StepLimits>(kind, 1), {1}};
   }
 
   [[nodiscard]] std::size_t staged_bytes() const {
     return tokens.bytes() + targets.bytes() + document_tables.bytes() + gradient_scale.bytes() +
-           sizeof(AdamWStep);
+           limits.bytes() + sizeof(AdamWStep);
   }
 
   TensorView<std::int32_t, 1, D> tokens;   ///< [micro_batches · rows]
@@ -87,6 +88,7 @@ struct SessionBuffers {
   TensorView<float, 1, D> gradient_scale;  ///< [1]: 1 / number of targets in the step, of all ranks
   TensorView<float, 1, D> losses;          ///< [rows]
   TensorView<StepStatus, 1, D> status;     ///< [1]
+  TensorView<StepLimits, 1, D> limits;     ///< [1]
 };
 
 /// Brings batches to the device. It has read those before: each call of a session that copies some
@@ -126,6 +128,11 @@ class SessionInputs {
   void copy_gradient_scale(Index targets, const Context<D>& context) {
     const float scale = 1.0f / static_cast<float>(std::max<Index>(1, targets));
     staging_.copy(buffers_.gradient_scale.data(), &scale, sizeof(scale), context);
+  }
+
+  /// Likewise.
+  void copy_limits(const StepLimits& limits, const Context<D>& context) {
+    staging_.copy(buffers_.limits.data(), &limits, sizeof(limits), context);
   }
 
   [[nodiscard]] DeviceBatch<D> micro_batch(Index number) const {

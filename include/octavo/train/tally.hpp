@@ -9,7 +9,6 @@
 #include <cstddef>
 #include <cstring>
 #include <deque>
-#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -43,7 +42,7 @@ class Tally {
     }
     skipped_in_a_row_ = 0;
     if (std::isnan(first_loss_)) first_loss_ = record.result.loss;
-    recent_.push_back(record.result.loss);
+    recent_.push_back({record.result.loss, record.result.gradient_norm});
     if (recent_.size() > most_recent) recent_.pop_front();
   }
 
@@ -65,14 +64,29 @@ class Tally {
 
   /// Mean of the last 20 steps that were not skipped.
   [[nodiscard]] double train_loss() const {
-    return recent_.empty() ? std::nan("")
-                           : std::accumulate(recent_.begin(), recent_.end(), 0.0) /
-                                 static_cast<double>(recent_.size());
+    const std::size_t count = std::min<std::size_t>(20, recent_.size());
+    double sum = 0;
+    for (std::size_t i = recent_.size() - count; i < recent_.size(); ++i) sum += recent_[i].loss;
+    return count == 0 ? std::nan("") : sum / static_cast<double>(count);
   }
+
+  /// Of the last steps that were not skipped: how many are known, 1024 at most.
+  static constexpr Index most_recent = 1024;
+  struct Applied {
+    double loss;
+    double gradient_norm;
+  };
+  [[nodiscard]] const std::deque<Applied>& recent() const { return recent_; }
+
+  /// How often the run went back to a checkpoint after a spike.
+  [[nodiscard]] Index rollbacks() const { return rollbacks_; }
+  /// To be called when its state is that of the checkpoint.
+  /// @param number  of times by now
+  void note_rollbacks(Index number) { rollbacks_ = number; }
 
   /// Once, when a loss is twice the first: no training that goes well has such a loss.
   [[nodiscard]] bool diverges() {
-    if (warned_ != 0 || recent_.empty() || !(recent_.back() > 2 * first_loss_)) return false;
+    if (warned_ != 0 || recent_.empty() || !(recent_.back().loss > 2 * first_loss_)) return false;
     warned_ = 1;
     return true;
   }
@@ -83,30 +97,31 @@ class Tally {
     StateEntry losses;
     losses.name = "run.losses";
     losses.format = "fp64";
-    losses.shape = losses.whole = {1 + most_recent};
-    losses.bytes = (1 + most_recent) * sizeof(double);
+    losses.shape = losses.whole = {1 + most_recent, 2};
+    losses.bytes = (1 + most_recent) * sizeof(Applied);
     losses.read_sync = [this](std::byte* target) {
-      std::vector<double> values{first_loss_};
+      std::vector<Applied> values{{first_loss_, 0}};
       values.insert(values.end(), recent_.begin(), recent_.end());
-      values.resize(1 + most_recent, std::nan(""));
-      std::memcpy(target, values.data(), values.size() * sizeof(double));
+      values.resize(1 + most_recent, {std::nan(""), 0});
+      std::memcpy(target, values.data(), values.size() * sizeof(Applied));
     };
     losses.write_sync = [this](const std::byte* source) {
-      std::vector<double> values(1 + most_recent);
-      std::memcpy(values.data(), source, values.size() * sizeof(double));
-      first_loss_ = values.front();
+      std::vector<Applied> values(1 + most_recent);
+      std::memcpy(values.data(), source, values.size() * sizeof(Applied));
+      first_loss_ = values.front().loss;
       recent_.assign(values.begin() + 1,
                      std::find_if(values.begin() + 1, values.end(),
-                                  [](double value) { return std::isnan(value); }));
+                                  [](const Applied& one) { return std::isnan(one.loss); }));
     };
-    return {number_entry("run.steps", steps_), number_entry("run.skipped", skipped_),
+    return {number_entry("run.steps", steps_),
+            number_entry("run.skipped", skipped_),
             number_entry("run.skipped_in_a_row", skipped_in_a_row_),
-            number_entry("run.warned", warned_), std::move(losses)};
+            number_entry("run.warned", warned_),
+            number_entry("run.rollbacks", rollbacks_),
+            std::move(losses)};
   }
 
  private:
-  static constexpr Index most_recent = 20;  ///< losses
-
   Index max_skipped_;
   Index steps_ = 0;
   Index timed_steps_ = 0;
@@ -116,7 +131,8 @@ class Tally {
   double first_seconds_ = 0;
   double first_loss_ = std::nan("");
   Index warned_ = 0;  ///< 1: of a loss that is twice the first
-  std::deque<double> recent_;
+  Index rollbacks_ = 0;
+  std::deque<Applied> recent_;
 };
 
 }  // namespace octavo

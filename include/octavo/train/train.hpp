@@ -17,6 +17,7 @@
 #include <octavo/train/operand_health.hpp>
 #include <octavo/train/replica_check.hpp>
 #include <octavo/train/session.hpp>
+#include <octavo/train/spikes.hpp>
 #include <octavo/train/stage_hooks.hpp>
 #include <octavo/train/state.hpp>
 #include <octavo/train/tally.hpp>

@@ -5,10 +5,12 @@
 #include <octavo/optim/schedule.hpp>
 #include <octavo/train/checkpoints.hpp>
 #include <octavo/train/interrupt.hpp>
+#include <octavo/train/spikes.hpp>
 #include <octavo/train/tally.hpp>
 #include <octavo/train/token_batches.hpp>
 
 #include <chrono>
+#include <cstddef>
 #include <filesystem>
 #include <optional>
 #include <string>
@@ -22,7 +24,8 @@ struct RunOptions {
   Schedule schedule{};         ///< of the learning rate; its `steps` are those of the run
   Index evaluate_every = 0;    ///< steps; 0: at the end only
   Index operands_every = 100;  ///< steps between records of all operands
-  Index max_skipped = 10;      ///< steps in a row that are not finite end the run
+  Index max_skipped = 10;      ///< steps in a row that are skipped end the run
+  SpikeOptions spikes{};
 };
 
 /// How a run ended.
@@ -34,14 +37,19 @@ struct RunSummary {
   double tokens_per_second = 0;  ///< without the first step, where there is another
   double seconds = 0;            ///< of all steps since the run began, or was resumed
   GemmCount gemms{};             ///< of one micro-batch of its first step, as they were counted
-  bool gave_up = false;          ///< after `max_skipped` steps that were not finite
+  Index rollbacks = 0;           ///< to checkpoints, after spikes
+  bool gave_up = false;          ///< after `max_skipped` steps that were skipped
+  bool spiked = false;           ///< it stopped before a spike; `steps` are those before it
   int signal = 0;                ///< that ended it before its last step, or 0
   bool is_saved = true;          ///< as far as it was to be: its last save did not fail
   /// As they were recorded last: after a run that gave up, with the Inf and NaN that they met.
   std::vector<OperandReport> operands{};
 
   [[nodiscard]] std::string end() const {
-    return gave_up ? "not finite" : signal != 0 ? message("signal ", signal) : "done";
+    return gave_up       ? "not finite"
+           : spiked      ? "spike"
+           : signal != 0 ? message("signal ", signal)
+                         : "done";
   }
 };
 
@@ -55,6 +63,8 @@ class RunObserver {
   virtual void step(const StepRecord& record, const std::vector<OperandReport>& operands) = 0;
   /// @param step  after which the model was evaluated
   virtual void evaluation(Index step, const LossSum& loss) = 0;
+  /// Behind the record of a step that was a spike, with what is done about it.
+  virtual void spike(const SpikeRecord& record) { (void)record; }
   /// Once, when a loss is twice the first.
   virtual void divergence(const StepRecord& record, double first_loss) = 0;
 };
@@ -86,6 +96,8 @@ class TrainingRun {
   RunSummary run() {
     while (tally_.steps() < options_.schedule.steps && !step()) {
     }
+    const SpikeLimits none;
+    session_.limit_steps(none.loss, none.gradient_norm);
     // Who sent the signal may not wait for an evaluation.
     if (summary_.signal != 0) save_to_the_end(std::nullopt);
     const LossSum validation = batches_.evaluate(session_);
@@ -93,6 +105,7 @@ class TrainingRun {
     if (summary_.signal == 0) save_to_the_end(validation.mean());
     summary_.steps = tally_.steps();
     summary_.skipped = tally_.skipped();
+    summary_.rollbacks = tally_.rollbacks();
     summary_.train_loss = tally_.train_loss();
     summary_.validation_loss = validation.mean();
     summary_.tokens_per_second = tally_.tokens_per_second(batches_.tokens_in_step());
@@ -109,6 +122,9 @@ class TrainingRun {
     StepRecord record;
     record.step = tally_.steps() + 1;
     record.learning_rate = options_.schedule.at(record.step);
+    const SpikeLimits limits(options_.spikes, tally_);
+    session_.limit_steps(limits.loss, limits.gradient_norm);
+    if (may_go_back()) before_ = save_state_sync(run_state(batches_, tally_));
     const auto begin = Clock::now();
     record.result = batches_.step(session_, record.learning_rate);
     const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
@@ -126,14 +142,62 @@ class TrainingRun {
     if (record.step < steps) {
       summary_.signal = static_cast<int>(session_.largest_over_ranks(InterruptGuard::received()));
     }
-    record.last = record.step == steps || summary_.signal != 0 || tally_.gave_up();
+    const bool is_spike = record.result.is_above_limits;
+    const SpikeRecord spike = is_spike ? answer_spike(record, limits) : SpikeRecord{};
+    const bool is_done = record.step == steps && spike.action != OnSpike::rollback;
+    record.last = is_done || summary_.signal != 0 || summary_.spiked || tally_.gave_up();
     const bool collect = is_first || record.last || record.result.skipped ||
                          record.step % options_.operands_every == 0;
     if (collect) summary_.operands = session_.operands();
     observer_.step(record, collect ? summary_.operands : std::vector<OperandReport>{});
+    if (is_spike) observer_.spike(spike);
     if (tally_.diverges()) observer_.divergence(record, tally_.first_loss());
-    if (!record.last) evaluate_and_save(record.step);
+    if (!record.last && spike.action != OnSpike::rollback) evaluate_and_save(record.step);
     return record.last;
+  }
+
+  /// Whether the run may have to be as it was before a step.
+  [[nodiscard]] bool may_go_back() const {
+    return options_.spikes.action == OnSpike::stop || options_.spikes.action == OnSpike::rollback;
+  }
+
+  /// Brings the run to where it goes on. The session is as it was before the step: it skipped it.
+  SpikeRecord answer_spike(const StepRecord& record, const SpikeLimits& limits) {
+    SpikeRecord spike{.step = record.step,
+                      .loss = record.result.loss,
+                      .loss_limit = limits.loss,
+                      .gradient_norm = record.result.gradient_norm,
+                      .gradient_norm_limit = limits.gradient_norm,
+                      .action = options_.spikes.action,
+                      .rollbacks = tally_.rollbacks()};
+    if (spike.action == OnSpike::rollback && summary_.signal == 0) roll_back(spike);
+    const bool stays = spike.action == OnSpike::skip || spike.resumed_step != 0;
+    if (stays) return spike;
+    // A run that goes on later meets the spike again.
+    spike.action = OnSpike::stop;
+    load_state_sync(before_, run_state(batches_, tally_));
+    summary_.spiked = summary_.signal == 0;
+    return spike;
+  }
+
+  /// Goes back to the newest checkpoint, if there is one and it may: the batches stay behind the
+  /// spike.
+  void roll_back(SpikeRecord& spike) {
+    if (spike.rollbacks == options_.spikes.max_rollbacks) {
+      spike.reason = message("the run went back ", spike.rollbacks, " times before");
+      return;
+    }
+    const std::filesystem::path path = checkpoints_->newest_sync();
+    if (path.empty()) {
+      spike.reason = "there is no checkpoint yet to go back to";
+      return;
+    }
+    std::vector<StateEntry> more = run_state(batches_, tally_);
+    for (StateEntry& entry : more) {
+      if (entry.name.starts_with("data.")) entry.write_sync = [](const std::byte*) {};
+    }
+    spike.resumed_step = checkpoints_->resume(path, std::move(more)).step;
+    tally_.note_rollbacks(++spike.rollbacks);
   }
 
   /// What is due between two steps.
@@ -167,13 +231,14 @@ class TrainingRun {
   RunObserver& observer_;
   Tally& tally_;
   Checkpoints* checkpoints_;
+  SavedState before_;  ///< of batches and tally before a step, where the run may have to go back
   RunSummary summary_;
 };
 
 }  // namespace detail
 
-/// Trains until the last step, until too many steps in a row were not finite, or until a signal
-/// comes while an `InterruptGuard` lives; then evaluates the model.
+/// Trains until the last step, until too many steps in a row were skipped, until a spike that is to
+/// stop it, or until a signal comes while an `InterruptGuard` lives; then evaluates the model.
 /// @tparam Batches     `TokenBatches`, or what has its `step`, `evaluate`, `epoch`,
 /// `tokens_in_step`
 ///                     and `state`
@@ -192,6 +257,7 @@ template <class Batches>
                        "; give at least 1 step");
   require<ConfigError>(options.evaluate_every >= 0, "evaluate_every is ", options.evaluate_every,
                        "; give a number of steps, or 0 for the end only");
+  detail::check_spike_options(options.spikes, checkpoints != nullptr);
   return detail::TrainingRun<Batches>(session, batches, options, observer, tally, checkpoints)
       .run();
 }
@@ -208,10 +274,11 @@ template <class Batches>
 /// @param checkpoints  of the run that goes on; null: none are saved
 template <class Batches>
 CheckpointManifest resume(const std::filesystem::path& path, TrainingSession& session,
-                          Batches& batches, Tally& tally, Checkpoints* checkpoints) {
+                          Batches& batches, Tally& tally, Checkpoints* checkpoints,
+                          OtherRecipes others = OtherRecipes::refused) {
   std::vector<StateEntry> more = detail::run_state(batches, tally);
-  return checkpoints == nullptr ? load_checkpoint(path, session, std::move(more))
-                                : checkpoints->resume(path, std::move(more));
+  return checkpoints == nullptr ? load_checkpoint(path, session, std::move(more), others)
+                                : checkpoints->resume(path, std::move(more), others);
 }
 
 }  // namespace octavo

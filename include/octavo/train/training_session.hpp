@@ -79,9 +79,11 @@ inline void check_options(const SessionOptions& options) {
 struct StepResult {
   double loss = 0;           ///< mean over the step's targets, of all ranks
   double gradient_norm = 0;  ///< before clipping
-  bool skipped = false;      ///< loss, gradients or an operand were not finite: nothing changed
+  /// Nothing changed: loss, gradients or an operand were not finite, or above the limits.
+  bool skipped = false;
   /// Of the weights that the step read, where ranks compared them.
   std::optional<std::uint64_t> weights_hash{};
+  bool is_above_limits = false;  ///< skipped though all was finite, see `limit_steps`
 };
 
 /// Sum of losses and number of tokens of an evaluation.
@@ -111,6 +113,15 @@ class TrainingSession {
   /// @note a step that throws changes no weight and no scale, and the session can go on with the
   ///       next: but for a CommError, after which weights may have moved, and nothing can go on
   [[nodiscard]] virtual StepResult step(const Batch& batch, double learning_rate) = 0;
+
+  /// From the next step on, one whose loss or gradient norm is above is skipped, as one that is not
+  /// finite: on the device, by what all ranks have alike. Infinities, as in a new session: none is.
+  /// @param loss           mean over a step's targets
+  /// @param gradient_norm  before clipping
+  virtual void limit_steps(double loss, double gradient_norm) {
+    (void)loss;
+    (void)gradient_norm;
+  }
 
   /// Gets ready for `evaluate` and `next_token_logits` with the weights as they are now, and with
   /// the scales that are there: delayed ones are 1 before a session's first step, and after

@@ -108,8 +108,9 @@ OCTAVO_KERNEL void __launch_bounds__(status_threads)
 
 /// Decides, by one thread.
 template <Device D>
-OCTAVO_KERNEL void decide_step_kernel(float max_norm, StepStatus* status) {
-  decide(*status, sqrt(status->squared_norm), max_norm);
+OCTAVO_KERNEL void decide_step_kernel(float max_norm, const StepLimits* limits,
+                                      StepStatus* status) {
+  decide(*status, sqrt(status->squared_norm), max_norm, *limits);
 }
 
 /// Copies if the step is skipped.
@@ -164,9 +165,10 @@ inline void add_nonfinite_body(TensorView<const OperandStatistics, 1, Cuda> afte
 }
 
 /// See decide_step.
-inline void decide_step_body(float max_norm, TensorView<StepStatus, 1, Cuda> status,
-                             const Context<Cuda>& context) {
-  launch("decide_step", decide_step_kernel<Cuda>, 1, 1, 0, context, max_norm, status.data());
+inline void decide_step_body(float max_norm, TensorView<const StepLimits, 1, Cuda> limits,
+                             TensorView<StepStatus, 1, Cuda> status, const Context<Cuda>& context) {
+  launch("decide_step", decide_step_kernel<Cuda>, 1, 1, 0, context, max_norm, limits.data(),
+         status.data());
 }
 
 /// See restore_if_skipped.

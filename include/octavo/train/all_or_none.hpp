@@ -1,0 +1,41 @@
+/// @file
+/// What ranks do together or not at all.
+#pragma once
+
+#include <octavo/train/training_session.hpp>
+
+#include <cstddef>
+#include <exception>
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace octavo::inline OCTAVO_ABI::detail {
+
+/// Ranks go on together: each does its part, and if one fails, all throw.
+/// @param part  what this rank does; gives a text for the others
+/// @return      the texts of all, in the order of ranks
+/// @throws      what `part` threw; ConfigError, naming the rank, where only another's threw
+inline std::vector<std::string> all_or_none(TrainingSession& session, const char* what,
+                                            const std::function<std::string()>& part) {
+  std::string text;
+  std::exception_ptr own;
+  try {
+    text = '+' + part();
+  } catch (const CommError&) {
+    throw;
+  } catch (const std::exception& error) {
+    text = std::string("-") + error.what();
+    own = std::current_exception();
+  }
+  std::vector<std::string> texts = session.texts_of_ranks(text, what);
+  if (own != nullptr) std::rethrow_exception(own);
+  for (std::size_t rank = 0; rank < texts.size(); ++rank) {
+    const bool is_well = texts[rank].starts_with('+');
+    texts[rank].erase(0, 1);
+    require<ConfigError>(is_well, "rank ", rank, ": ", texts[rank]);
+  }
+  return texts;
+}
+
+}  // namespace octavo::inline OCTAVO_ABI::detail

@@ -1,0 +1,101 @@
+/// @file
+/// Steps whose loss or gradients are far above those before, and what a run does about them.
+#pragma once
+
+#include <octavo/core/error.hpp>
+#include <octavo/train/tally.hpp>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstddef>
+#include <limits>
+#include <string>
+#include <vector>
+
+namespace octavo::inline OCTAVO_ABI {
+
+/// What a run does about a spike: a step whose loss or gradient norm is above the limits that
+/// follow from the steps before. In any case the spike itself changes nothing.
+enum class OnSpike {
+  off,       ///< there are no limits
+  stop,      ///< ends, and saves the state from before the spike
+  skip,      ///< goes on with the next batch
+  rollback,  ///< goes back to the last checkpoint, and on with the batches behind the spike
+};
+inline constexpr std::array<const char*, 4> on_spike_names{"off", "stop", "skip", "rollback"};
+
+struct SpikeOptions {
+  OnSpike action = OnSpike::off;
+  double threshold = 8;     ///< deviations above the median
+  Index window = 50;        ///< steps that the median is of; before there are so many, no limits
+  Index max_rollbacks = 3;  ///< of a run; the spike behind them stops it
+};
+
+/// What a run did about a spike.
+struct SpikeRecord {
+  Index step = 0;
+  double loss = 0, loss_limit = 0;
+  double gradient_norm = 0, gradient_norm_limit = 0;
+  OnSpike action = OnSpike::off;  ///< what was done: `stop` also where nothing is to go back to
+  Index resumed_step = 0;         ///< of a rollback: the step of the checkpoint
+  Index rollbacks = 0;            ///< of the run by now
+  std::string reason{};           ///< of a stop that was to be a rollback
+};
+
+/// The largest value that is no spike: median + threshold · σ of the values before, where σ
+/// is 1.4826 times their median absolute deviation from the median, and 2 % of the median at least.
+/// Source: Rousseeuw and Croux 1993, Alternatives to the Median Absolute Deviation: the factor
+/// makes it the standard deviation of a normal distribution.
+/// @param values  at least 1
+[[nodiscard]] inline double spike_limit(std::vector<double> values, double threshold) {
+  const auto median_of = [](std::vector<double>& all) {
+    std::ranges::sort(all);
+    const std::size_t half = all.size() / 2;
+    return all.size() % 2 == 1 ? all[half] : (all[half - 1] + all[half]) / 2;
+  };
+  const double median = median_of(values);
+  for (double& value : values) value = std::abs(value - median);
+  const double sigma = std::max(1.4826 * median_of(values), 0.02 * std::abs(median));
+  return median + threshold * sigma;
+}
+
+namespace detail {
+
+/// @throws ConfigError  for options that cannot be
+inline void check_spike_options(const SpikeOptions& options, bool is_saved) {
+  if (options.action == OnSpike::off) return;
+  require<ConfigError>(options.threshold > 0 && std::isfinite(options.threshold),
+                       "the threshold of spikes is ", options.threshold, "; give a number above 0");
+  require<ConfigError>(options.window >= 2 && options.window <= Tally::most_recent,
+                       "the window of spikes is ", options.window, " steps; give 2 to ",
+                       Tally::most_recent);
+  require<ConfigError>(options.max_rollbacks >= 1, "rollbacks after spikes are ",
+                       options.max_rollbacks, " at most; give at least 1");
+  require<ConfigError>(options.action != OnSpike::rollback || is_saved,
+                       "a run that goes back to a checkpoint after a spike has to save some; give "
+                       "--checkpoint-every, or another --on-spike");
+}
+
+/// The limits of a run's next step; infinities while too few steps were taken.
+struct SpikeLimits {
+  double loss = std::numeric_limits<double>::infinity();
+  double gradient_norm = std::numeric_limits<double>::infinity();
+
+  SpikeLimits() = default;
+  SpikeLimits(const SpikeOptions& options, const Tally& tally) {
+    const auto window = static_cast<std::size_t>(options.window);
+    const auto& recent = tally.recent();
+    if (options.action == OnSpike::off || recent.size() < window) return;
+    std::vector<double> losses, norms;
+    for (std::size_t i = recent.size() - window; i < recent.size(); ++i) {
+      losses.push_back(recent[i].loss);
+      norms.push_back(recent[i].gradient_norm);
+    }
+    loss = spike_limit(std::move(losses), options.threshold);
+    gradient_norm = spike_limit(std::move(norms), options.threshold);
+  }
+};
+
+}  // namespace detail
+}  // namespace octavo
