@@ -299,7 +299,7 @@ int run(const CLI::App& app, Options& options) {
     }
     complete_resume(options);
     if (!options.export_hf.empty()) {
-      export_weights(options);
+      export_weights(options, program().name);
       return success;
     }
     require_consistent(app, options);

@@ -204,12 +204,12 @@ inline octavo::ModelDescription model_of_checkpoint(const std::filesystem::path&
 
 /// Writes the weights of the checkpoint that --resume names, as --export-hf asks for.
 /// @throws ConfigError, IoError  if there is none, or it cannot be read, or the folder not written
-inline void export_weights(const Options& options) {
+inline void export_weights(const Options& options, const char* program) {
   octavo::require<octavo::ConfigError>(
       !options.resume.empty(),
       "--export-hf is of the checkpoint that --resume names; give its path, or that of its run");
   std::filesystem::path checkpoint =
-      std::filesystem::absolute(checkpoint_to_resume(options)).lexically_normal();
+      std::filesystem::absolute(checkpoint_to_resume(options, program)).lexically_normal();
   if (checkpoint.filename().empty()) checkpoint = checkpoint.parent_path();
   const octavo::ListedCheckpoint found = octavo::detail::look_at_checkpoint(checkpoint);
   octavo::require<octavo::IoError>(found.manifest.has_value(), checkpoint.string(),

@@ -195,17 +195,16 @@ class Report final : public octavo::RunObserver {
     const auto action = static_cast<std::size_t>(record.action);
     if (is_first_rank_) {
       clear_progress();
-      fmt::print(
-          stderr,
-          "train_llama: warning: SPIKE at step {}: loss {:.4g} (limit {:.4g}), gradient norm "
-          "{:.4g} (limit {:.4g}): {}{}{}\n",
-          record.step, record.loss, record.loss_limit, record.gradient_norm,
-          record.gradient_norm_limit, octavo::on_spike_names[action],
-          goes_back
-              ? octavo::message(" to step ", record.resumed_step, ", number ", record.rollbacks,
-                                " of ", options_.spikes.max_rollbacks, " at most")
-              : "",
-          record.reason.empty() ? "" : ", because " + record.reason);
+      fmt::print(stderr,
+                 "{}: warning: SPIKE at step {}: loss {:.4g} (limit {:.4g}), gradient norm "
+                 "{:.4g} (limit {:.4g}): {}{}{}\n",
+                 program().name, record.step, record.loss, record.loss_limit, record.gradient_norm,
+                 record.gradient_norm_limit, octavo::on_spike_names[action],
+                 goes_back ? octavo::message(" to step ", record.resumed_step, ", number ",
+                                             record.rollbacks, " of ",
+                                             options_.spikes.max_rollbacks, " at most")
+                           : "",
+                 record.reason.empty() ? "" : ", because " + record.reason);
     }
     octavo::JsonLine line;
     line.add("event", "spike")

@@ -23,7 +23,7 @@ inline void load_checkpoint_weights(const std::filesystem::path& path, Inferring
   require<ConfigError>(manifest.tensor_ranks == 1, path.string(), ": its weights are those of ",
                        manifest.tensor_ranks,
                        " ranks that share each layer, which are not put together");
-  detail::verify_files(manifest, path, {});
+  detail::verify_files(manifest, path, {}, Context<Cpu>(0));
   const detail::CheckpointWeights saved(path, manifest);
   for (const WeightInfo& weight : session.weights()) saved.require_has(weight);
   session.load_sync([&](const WeightInfo& weight, Index begin, std::span<float> values) {

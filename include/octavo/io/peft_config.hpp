@@ -3,8 +3,8 @@
 #pragma once
 
 #include <octavo/core/json_reader.hpp>
+#include <octavo/data/open_file.hpp>
 #include <octavo/io/json_line.hpp>
-#include <octavo/io/text_file.hpp>
 #include <octavo/layers/lora_options.hpp>
 
 #include <algorithm>

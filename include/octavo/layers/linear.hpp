@@ -53,7 +53,7 @@ class Linear {
   using OutputGradientMemory = OperandMemory<P, OperandKind::output_gradient, D>;
   /// Whether others write quantised copies of its operands.
   static constexpr bool quantized = QuantizedPrecision<P>;
-  /// Whether the weight itself is not kept, but its cast: see Linear<Inference<…>>.
+  /// Whether the weight itself is not kept, but its cast: see inference_linear.hpp.
   static constexpr bool keeps_fp8 = false;
   /// Whether its weight is not trained.
   static constexpr bool frozen = is_lora<P>;

@@ -20,10 +20,10 @@ namespace octavo::inline OCTAVO_ABI {
 namespace detail {
 
 /// What `export_checkpoint` reads, held to what a model has.
-class CheckpointWeights {
+class ExportedWeights {
  public:
-  CheckpointWeights(const std::filesystem::path& folder, const CheckpointManifest& manifest,
-                    const ModelDescription& model)
+  ExportedWeights(const std::filesystem::path& folder, const CheckpointManifest& manifest,
+                  const ModelDescription& model)
       : folder_(folder), bytes_(manifest.bytes()), pieces_(folder, manifest) {
     for (const HuggingFaceTensor& tensor : hugging_face_tensors(model)) {
       elements_[tensor.parameter] += tensor.rows * tensor.columns;
@@ -111,7 +111,7 @@ inline void export_checkpoint(const std::filesystem::path& checkpoint,
   require<IoError>(found.manifest.has_value(), checkpoint.string(),
                    " is no whole checkpoint: ", found.problem);
   detail::verify_files(*found.manifest, checkpoint, Sharding{}, Context<Cpu>(0));
-  const detail::CheckpointWeights weights(checkpoint, *found.manifest, model);
+  const detail::ExportedWeights weights(checkpoint, *found.manifest, model);
   HuggingFaceWriter writer(folder, model, weights.dtype(), options);
   weights.write_to(writer);
   writer.commit();

@@ -137,7 +137,7 @@ inline CheckpointManifest load_checkpoint_weights(const std::filesystem::path& p
     require<ConfigError>(manifest.tensor_ranks == 1, folder.string(), ": its weights are those of ",
                          manifest.tensor_ranks,
                          " ranks that share each layer, which are not put together");
-    detail::verify_files(manifest, folder, session.sharding());
+    detail::verify_files(manifest, folder, session.sharding(), Context<Cpu>(0));
     saved = std::make_unique<detail::CheckpointWeights>(folder, manifest);
     for (const WeightInfo& weight : session.weights()) saved->require_has(weight);
     return std::string();
