@@ -66,9 +66,17 @@ TYPED_TEST(AdaptersOnCuda, AreSpreadAsOnTheCpu) {
   expect_same(spread<Cuda, TypeParam>(), spread<Cpu, TypeParam>());
 }
 
+/// In FP32 the sum of a product and what was there is rounded once or twice; in BF16 that is too
+/// little to be seen with these values.
 TYPED_TEST(AdaptersOnCuda, HaveTheCpusGradients) {
-  for (const bool accumulate : {false, true}) {
-    expect_same(gradient<Cuda, TypeParam>(accumulate), gradient<Cpu, TypeParam>(accumulate));
+  expect_same(gradient<Cuda, TypeParam>(false), gradient<Cpu, TypeParam>(false));
+  const auto found = gradient<Cuda, TypeParam>(true);
+  const auto expected = gradient<Cpu, TypeParam>(true);
+  if (!std::is_same_v<TypeParam, float>) return expect_same(found, expected);
+  ASSERT_EQ(found.size(), expected.size());
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    const auto value = static_cast<float>(expected[i]);
+    EXPECT_NEAR(static_cast<float>(found[i]), value, 0x1p-22f * (1.0f + std::abs(value))) << i;
   }
 }
 

@@ -201,7 +201,7 @@ TEST_F(SessionOnCudaInFp32, TextIsTheCpus) {
   Context<Cuda> on_gpu;
   Context<Cpu> on_cpu(support::few_threads);
   for (const double temperature : {0.0, 0.8}) {
-    drawn.temperature = temperature;
+    drawn.sampling.temperature = temperature;
     EXPECT_EQ(generated(on_gpu), generated(on_cpu)) << "temperature " << temperature;
   }
 }
