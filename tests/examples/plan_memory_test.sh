@@ -46,7 +46,7 @@ if [ -x "$trainer" ]; then
     on_host=$(sed -n 's/.*"host_bytes":\([0-9]*\).*/\1/p' trained/metrics.jsonl)
     planned=$(bytes 'host, beside')
     [ "${planned:-0}" = "${on_host:-none}" ] || fail "the trainer allocated $on_host bytes of the host"
-  done < <("$trainer" --help | grep -A1 -e '--precision' | tail -n 1 | tr -d ' ' |
+  done < <("$trainer" --help | grep -A1 -e '^ *--precision' | tail -n 1 | tr -d ' ' |
     tr ',' '\n')
   [ "$number" -ge 1 ] || { case=trainer && fail "its --help names no precision"; }
 else

@@ -778,7 +778,7 @@ run "a named checkpoint that is not the newest" 2 "${saved[@]}" \
 err_is_one_line_with "is not the newest checkpoint of the run: step-00000030 is"
 run "another recipe" 2 "${saved[@]}" --out whole --resume latest --precision bf16
 err_is_one_line_with "its recipe is fp8 delayed, but that of this run is bf16"
-run "another recipe, converted" 0 "${saved[@]}" --steps 32 --precision bf16 --moments 8bit \
+run "another recipe, converted" 0 "${shorter[@]}" --steps 32 --checkpoint-every 3 --precision bf16 --moments 8bit \
   --resume whole/checkpoints/step-00000030 --out converted --convert
 grep -q "^CONVERTED | to bf16, AdamW with fp32 master weights and 8-bit moments$" out ||
   fail "it is not said what it becomes"

@@ -135,12 +135,15 @@ std::vector<Outcome> train(const Setting& setting) {
       outcome.losses.push_back(result.loss);
       outcome.norms.push_back(result.gradient_norm);
     }
+    for (unsigned seed = 4; seed < 8; ++seed) {
+      const TokenBatch seen = support::make_batch(sequence, config.vocabulary, seed);
+      const LossSum own = session.evaluate({seen.tokens, seen.targets});
+      const LossSum all = session.sum_over_ranks(own);
+      EXPECT_EQ(own.tokens, sequence);
+      EXPECT_EQ(all.tokens, sequence * setting.groups);
+      outcome.validation += all.mean() / 4;
+    }
     const TokenBatch batch = support::make_batch(sequence, config.vocabulary, 7);
-    const LossSum own = session.evaluate({batch.tokens, batch.targets});
-    const LossSum all = session.sum_over_ranks(own);
-    EXPECT_EQ(own.tokens, sequence);
-    EXPECT_EQ(all.tokens, sequence * setting.groups);
-    outcome.validation = all.mean();
     outcome.logits.resize(config.vocabulary);
     session.next_token_logits(std::span(batch.tokens).first(21), outcome.logits);
     outcome.parameters = session.facts().parameters;

@@ -140,6 +140,10 @@ class PatternSyntax {
       text_ += {'\\', kind};
     }
     at_ += 2;
+    if ((kind == 'p' || kind == 'P') && letter() == '{') {
+      while (letter() != '}') copy();
+      copy();
+    }
   }
 
   /// Only general categories are the same everywhere: of a script, PCRE2 takes the extensions.

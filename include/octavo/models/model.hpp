@@ -48,9 +48,9 @@ struct ModelFacts {
   std::string name{};           ///< of the shape, such as "llama3_8b"
   Index vocabulary = 0;         ///< tokens are from 0 to it
   Index parameters = 0;         ///< without padding
-  Index frozen = 0;             ///< of these, those that are not trained
   Index multiplying = 0;        ///< of these, those that each token is multiplied by
   Index attention_columns = 0;  ///< of all blocks together
+  Index frozen = 0;             ///< of the parameters, those that are not trained
 
   /// Floating-point operations of one training token: 6 for each weight that multiplies, of which a
   /// frozen one has 4, and causal attention over a sequence of this many tokens.

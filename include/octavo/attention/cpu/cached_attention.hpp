@@ -22,7 +22,10 @@ void cached_attention_body(TensorView<const T, 2, Cpu> qkv, HeadLayout layout,
                            TensorView<const std::int32_t, 1, Cpu> positions,
                            const KeyValueCache<T, Cpu>& cache, TensorView<T, 2, Cpu> output,
                            const Context<Cpu>& context) {
-  const auto [heads, kv_heads, dim] = layout;
+  // OpenMP's functions of clang 16 and older cannot have structured bindings.
+  const Index heads = layout.heads;
+  const Index kv_heads = layout.kv_heads;
+  const Index dim = layout.head_dim;
   const Index rows = qkv.extent(0);
   const Index before = positions.data()[0];
   check_cache_positions("cached_attention", positions, cache.capacity());
