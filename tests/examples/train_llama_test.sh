@@ -297,7 +297,7 @@ one_step=(--seq-len 32 --batch 1 --steps 1 --warmup 0 --precision bf16 --threads
   --validation-batches 1)
 run "a mixture of token files" 0 "${one_step[@]}" --data llm_c.bin:0.75 --data 'shard_*.bin:0.25' \
   --validation-data for_validation.bin --out mixture
-for line in "read 4 files, 11824 bytes" "  shard_2.bin | 2000 bytes" \
+for line in "read 4 files, 11824 bytes" "  shard_2.bin | 2000 bytes | nanoGPT (no header), 2 bytes a token" \
   "  share of weight 0.25 | 2000 tokens of shard_*.bin" "5000 tokens to train on, 400 for validation"; do
   grep -qxF "text | $line" out || fail "no line: text | $line"
 done
