@@ -41,14 +41,17 @@ __device__ Run<T> to_run(const Elements<T>& elements) {
 }
 
 /// Updates the run of elements that begins at `begin`.
-template <bool Vectors, class W, class G, class M>
+template <bool Vectors, bool HasMaster, class W, class G, class M>
 __device__ void update_run(const AdamWParameter<W, G, M, Cuda>& parameter,
                            const AdamWSettings& settings, const AdamWStep& step, float clip,
                            Index begin) {
-  const Index count = parameter.weight.extent(0) - begin;
-  const bool has_master = parameter.master.data() != nullptr;
-  const Floats old = has_master ? load_floats<Vectors>(parameter.master.data() + begin, count)
-                                : load_floats<Vectors>(parameter.weight.data() + begin, count);
+  const Index count = Vectors ? Index{run_size} : parameter.weight.extent(0) - begin;
+  Floats old;
+  if constexpr (HasMaster) {
+    old = load_floats<Vectors>(parameter.master.data() + begin, count);
+  } else {
+    old = load_floats<Vectors>(parameter.weight.data() + begin, count);
+  }
   const Floats gradient = load_floats<Vectors>(parameter.gradient.data() + begin, count);
   Elements<M> first = to_elements(load_run<Vectors>(parameter.first_moment.data() + begin, count));
   Elements<M> second =
@@ -59,7 +62,7 @@ __device__ void update_run(const AdamWParameter<W, G, M, Cuda>& parameter,
   };
   const RoundingBits first_bits = bits(M{}, Rounding::first_moment);
   const RoundingBits second_bits = bits(M{}, Rounding::second_moment);
-  const RoundingBits weight_bits = has_master ? RoundingBits{} : bits(W{}, Rounding::weight);
+  const RoundingBits weight_bits = HasMaster ? RoundingBits{} : bits(W{}, Rounding::weight);
   const AdamWFactors factors = adamw_factors(settings, step, parameter.weight_decay);
   Floats updated;
   Elements<W> rounded;
@@ -68,16 +71,16 @@ __device__ void update_run(const AdamWParameter<W, G, M, Cuda>& parameter,
     updated.values[i] = adamw_element(old.values[i], gradient.values[i] * clip, first.values[i],
                                       second.values[i], factors, first_bits[i], second_bits[i]);
     rounded.values[i] =
-        has_master ? W(updated.values[i]) : round_stochastic<W>(updated.values[i], weight_bits[i]);
+        HasMaster ? W(updated.values[i]) : round_stochastic<W>(updated.values[i], weight_bits[i]);
   }
   store_run<Vectors>(parameter.first_moment.data() + begin, count, to_run(first));
   store_run<Vectors>(parameter.second_moment.data() + begin, count, to_run(second));
-  if (has_master) store_floats<Vectors>(parameter.master.data() + begin, count, updated);
+  if constexpr (HasMaster) store_floats<Vectors>(parameter.master.data() + begin, count, updated);
   store_run<Vectors>(parameter.weight.data() + begin, count, to_run(rounded));
 }
 
 /// One run of elements a thread.
-template <bool Vectors, class W, class G, class M>
+template <bool Vectors, bool HasMaster, class W, class G, class M>
 OCTAVO_KERNEL void __launch_bounds__(elementwise_threads, 4)
     adamw_kernel(const AdamWParameter<W, G, M, Cuda> parameter, const AdamWSettings settings,
                  const AdamWStep* step, const StepStatus* status) {
@@ -87,9 +90,9 @@ OCTAVO_KERNEL void __launch_bounds__(elementwise_threads, 4)
   if (count <= 0) return;
   const float clip = status->clip_coefficient;
   if (Vectors && count >= run_size) {
-    update_run<true>(parameter, settings, *step, clip, begin);
+    update_run<true, HasMaster>(parameter, settings, *step, clip, begin);
   } else {
-    update_run<false>(parameter, settings, *step, clip, begin);
+    update_run<false, HasMaster>(parameter, settings, *step, clip, begin);
   }
 }
 
@@ -102,9 +105,15 @@ void adamw_update_body(const AdamWParameter<W, G, M, Cuda>& parameter,
                                         parameter.master.data(), parameter.first_moment.data(),
                                         parameter.second_moment.data());
   const Index runs = ceil_divide(parameter.weight.extent(0), run_size);
-  launch("adamw_update", vectors ? adamw_kernel<true, W, G, M> : adamw_kernel<false, W, G, M>,
-         ceil_divide(runs, elementwise_threads), elementwise_threads, 0, context, parameter,
-         settings, step.data(), status.data());
+  const auto start = [&](auto kernel) {
+    launch("adamw_update", kernel, ceil_divide(runs, elementwise_threads), elementwise_threads, 0,
+           context, parameter, settings, step.data(), status.data());
+  };
+  if (parameter.master.empty()) {
+    start(vectors ? adamw_kernel<true, false, W, G, M> : adamw_kernel<false, false, W, G, M>);
+  } else {
+    start(vectors ? adamw_kernel<true, true, W, G, M> : adamw_kernel<false, true, W, G, M>);
+  }
 }
 
 }  // namespace octavo::detail
