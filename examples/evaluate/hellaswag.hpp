@@ -173,8 +173,8 @@ inline ChoiceTexts texts_of_line(std::string_view line, const std::string& place
 }
 
 /// The tokens of a question: a space stands between context and ending.
-inline Choice encoded(ChoiceTexts texts, const octavo::Tokenizer& tokenizer, Index vocabulary,
-                      std::string place) {
+inline Choice encoded(const ChoiceTexts& texts, const octavo::Tokenizer& tokenizer,
+                      Index vocabulary, std::string place) {
   Choice choice;
   choice.place = std::move(place);
   choice.label = texts.label;

@@ -37,9 +37,9 @@ class Ranks {
   Ranks(const ModelChoice& options, std::string program)
       : program_(std::move(program)), launch_(octavo::read_launch()) {
     if (launch_.size == 1) return;
-    const auto time_out = std::chrono::seconds(options.comm_timeout);
+    [[maybe_unused]] const auto time_out = std::chrono::seconds(options.comm_timeout);
     const bool on_gpus = options.device == octavo::Cuda::name;
-    const auto lacks = [&](const char* library, const char* option) {
+    [[maybe_unused]] const auto lacks = [&](const char* library, const char* option) {
       return octavo::message(octavo::name_of(launch_.launcher), " started ", launch_.size,
                              " ranks, but ", program_, " was built without ", library,
                              ", through which those of --device ", options.device,
@@ -59,7 +59,6 @@ class Ranks {
       throw octavo::ConfigError(lacks("MPI", "OCTAVO_MPI"));
 #endif
     }
-    (void)lacks;
   }
 
   [[nodiscard]] int rank() const { return launch_.rank; }

@@ -72,7 +72,8 @@ TEST(ChatTokens, AreThoseOfTransformers) {
       for (std::size_t next = 1; next < tokens.size(); ++next)
         if (chat["said"][next] == 1) targets[next - 1] = tokens[next];
       const ChatTokens encoded = encoder.encode(chats[i]);
-      EXPECT_EQ(tokenizer.decode(encoded.tokens), chat["text"]) << name << ' ' << i;
+      EXPECT_EQ(tokenizer.decode(encoded.tokens), chat["text"].get<std::string>())
+          << name << ' ' << i;
       EXPECT_EQ(encoded.tokens, tokens) << name << ' ' << i;
       EXPECT_EQ(encoded.targets, targets) << name << ' ' << i;
       EXPECT_EQ(encoder.encode_prompt(chats[i]), Ids(chat["prompt"])) << name << ' ' << i;
@@ -132,7 +133,8 @@ TEST_F(TemplateFile, SaysWhatStandsAroundMessages) {
   const std::string text = "<S:plain>U:hi.>A:yo\3>";
   EXPECT_EQ(tokenizer.decode(encoded.tokens), text);
   Ids targets(text.size(), -1);
-  for (std::size_t i = text.find("yo\3"); i <= text.find('\3'); ++i) targets[i - 1] = text[i];
+  for (std::size_t i = text.find("yo\3"); i <= text.find('\3'); ++i)
+    targets[i - 1] = static_cast<unsigned char>(text[i]);
   EXPECT_EQ(encoded.targets, targets);
   EXPECT_EQ(tokenizer.decode(encoder.encode_prompt(chat)), "<S:plain>U:hi.>A:yo\3>A:");
 }

@@ -194,14 +194,14 @@ class HellaSwag : public support::TemporaryFolder {
       numbers[begin + 1] = static_cast<std::uint16_t>(2 * (numbers.size() - begin));
     }
     change(numbers);
-    const std::filesystem::path path = folder_ / "val.bin";
+    std::filesystem::path path = folder_ / "val.bin";
     std::ofstream file(path, std::ios::binary);
     file.write(reinterpret_cast<const char*>(numbers.data()),
                static_cast<std::streamsize>(2 * numbers.size()));
     return path;
   }
   std::filesystem::path write_lines(const std::string& text) {
-    const std::filesystem::path path = folder_ / "val.jsonl";
+    std::filesystem::path path = folder_ / "val.jsonl";
     std::ofstream(path) << text;
     return path;
   }

@@ -124,7 +124,8 @@ struct Case {
     const bool is_of_block = name.starts_with("blocks.") && name.ends_with(".weight") &&
                              name.find("norm") == std::string::npos;
     if (is_of_block) return name.starts_with("blocks.0.") ? Block0 : Block1;
-    return name == "head.weight" ? OfHead : Kept::as_stored;
+    if (name == "head.weight") return OfHead;
+    return Kept::as_stored;
   }
 };
 
@@ -254,7 +255,7 @@ TYPED_TEST(InferenceOf, ATextInPiecesHasTheLogitsOfTheWhole) {
   const auto expected =
       WholeText<typename TypeParam::Whole>(this->kept_weights(session)).logits(this->text_);
   std::size_t length = 0;
-  for (const std::size_t count : {37, 3, 1, 1, 1, 1, 1, 2, 1}) {
+  for (const std::size_t count : {37u, 3u, 1u, 1u, 1u, 1u, 1u, 2u, 1u}) {
     length += count;
     EXPECT_EQ(this->append(session, count), expected[length - 1]) << "after " << length;
   }

@@ -263,7 +263,7 @@ TEST_F(Converted, EveryPairIsWhatIsMadeByHand) {
     const std::filesystem::path folder = folder_ / from;
     const State state = train_and_save(first, 1, Zero::optimizer, folder);
     for (const auto& [to, second] : makers()) {
-      SCOPED_TRACE(from + " to " + to);
+      SCOPED_TRACE(message(from, " to ", to));
       const Loaded loaded = load(second, 1, Zero::optimizer, folder / "step-00000002");
       if (from == to) {
         EXPECT_TRUE(loaded.state == state);

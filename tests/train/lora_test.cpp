@@ -72,7 +72,9 @@ void expect_gradients_of_the_formula(const SessionOptions& options) {
   };
   EXPECT_NEAR(loss, loss_of_formula(), 1e-5);
   ASSERT_EQ(gradients.size(), 2 * support::adapter_places(tiny, lora).size());
-  for (auto& [name, values] : adapters) {
+  for (auto& adapter : adapters) {
+    const std::string& name = adapter.first;
+    auto& values = adapter.second;
     double largest = 0;
     for (const double gradient : gradients.at(name)) {
       largest = std::max(largest, std::abs(gradient));

@@ -71,6 +71,7 @@ class ChatEncoder {
   [[nodiscard]] std::vector<ChatTokens> encode_all(std::span<const std::vector<ChatMessage>> chats,
                                                    const Context<Cpu>& context) const {
     std::vector<Pieces> all;
+    all.reserve(chats.size());
     for (const auto& chat : chats) all.push_back(pieces_of(chat));
     std::vector<std::string_view> texts;
     for (const Pieces& pieces : all) {

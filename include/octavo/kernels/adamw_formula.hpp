@@ -110,8 +110,8 @@ struct SharedRoundingBits {
                                              {0xC2B2AE3Du, 0x27D4EB2Fu, 0x165667B1u},
                                              {0xD2511F53u, 0xCD9E8D57u, 0xBB67AE85u},
                                              {0xA511E9B3u, 0x8DA6B343u, 0xD8163841u}};
-    return words[static_cast<std::size_t>(2 * half + i / 4)] *
-           factors[i % 4][static_cast<int>(rounding)];
+    const int word = 2 * half + i / 4;
+    return words[static_cast<std::size_t>(word)] * factors[i % 4][static_cast<int>(rounding)];
   }
 };
 

@@ -437,7 +437,7 @@ class Decoder {
   /// Adapters of all blocks, which are one run: they are few.
   [[nodiscard]] auto each_of_adapters() {
     return [this](const auto& body) {
-      for_each_block([&](auto& block, auto&) { block.visit_adapters(body); });
+      this->for_each_block([&](auto& block, auto&) { block.visit_adapters(body); });
     };
   }
 

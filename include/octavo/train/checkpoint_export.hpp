@@ -38,7 +38,8 @@ class ExportedWeights {
   void write_to(HuggingFaceWriter& writer) const {
     std::vector<std::byte> bytes;
     std::vector<float> values;
-    for (const auto& [parameter, elements] : elements_) {
+    for (const auto& entry : elements_) {
+      const std::string& parameter = entry.first;
       for (const StateEntry& part : pieces_.parts("model." + parameter)) {
         bytes.resize(part.bytes);
         pieces_.read(part, bytes);

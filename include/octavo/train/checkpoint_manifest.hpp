@@ -115,6 +115,7 @@ inline std::string manifest_text(const CheckpointManifest& manifest) {
   }
   line.add("numbers", numbers).add("files", std::span<const JsonLine>(files));
   std::vector<JsonLine> conversions;
+  conversions.reserve(manifest.conversions.size());
   for (const StateConversion& one : manifest.conversions) conversions.push_back(line_of(one));
   if (!conversions.empty()) line.add("conversions", std::span<const JsonLine>(conversions));
   std::string text = line.str();

@@ -37,7 +37,8 @@ class WeightUpload {
   WeightUpload(const Context<D>& context, int threads)
       : context_(context), host_(std::min(threads, most_weight_threads)) {
     constexpr std::size_t bytes = static_cast<std::size_t>(weights_at_once);
-    const auto count = static_cast<std::size_t>(2 * host_.threads());
+    const int slots = 2 * host_.threads();
+    const auto count = static_cast<std::size_t>(slots);
     memory_ = allocate_on_host(count * bytes * (sizeof(float) + sizeof(T)), context);
     auto* values = reinterpret_cast<float*>(memory_.get());
     auto* rounded = reinterpret_cast<T*>(values + count * bytes);
