@@ -232,6 +232,7 @@ octavo::JsonLine evaluate_text(Setup& setup, const Options& options, bool is_sho
     loss = setup.text_batches->evaluate(*setup.session, std::ref(progress));
   }
   std::vector<std::string> files;
+  files.reserve(setup.data.read.size());
   for (const octavo::TextFile& file : setup.data.read) files.push_back(file.path.string());
   table.push_back({"perplexity", "tokens", static_cast<double>(loss.tokens)});
   table.push_back({"perplexity", "loss (nats a token)", loss.mean()});

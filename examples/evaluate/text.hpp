@@ -57,6 +57,7 @@ inline EvaluatedText evaluated_text(const octavo::Data& data, const octavo::Toke
                                     octavo::Index vocabulary,
                                     const octavo::Context<octavo::Cpu>& context) {
   std::vector<octavo::Tokens> parts;
+  parts.reserve(data.train.size());
   for (const octavo::TokenShare& share : data.train) parts.push_back(share.tokens);
   EvaluatedText result{octavo::joined(std::move(parts))};
   if (!data.is_text) return result;

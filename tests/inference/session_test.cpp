@@ -123,7 +123,8 @@ struct Case {
   static Kept kept(const std::string& name) {
     const bool is_of_block = name.starts_with("blocks.") && name.ends_with(".weight") &&
                              name.find("norm") == std::string::npos;
-    if (is_of_block) return name.starts_with("blocks.0.") ? Block0 : Block1;
+    if (is_of_block && name.starts_with("blocks.0.")) return Block0;
+    if (is_of_block) return Block1;
     if (name == "head.weight") return OfHead;
     return Kept::as_stored;
   }

@@ -115,6 +115,7 @@ TEST(ChatBatches, SayWhereChatsBegin) {
 TEST(ChatBatches, StepsAreThoseOfOneRankInTheOrderOfRanks) {
   ChatBatches all = batches();
   std::vector<ChatBatches> parts;
+  parts.reserve(3);
   for (int rank = 0; rank < 3; ++rank) parts.push_back(batches(rank, 3, 2));
   for (int step = 0; step < 5; ++step) {
     Recorder one;
@@ -169,6 +170,7 @@ TEST(ChatBatches, GoOnAtAnyNumberOfRanks) {
   for (int step = 0; step < 20; ++step) {
     const int ranks = 1 << step % 3;
     std::vector<ChatBatches> parts;
+    parts.reserve(static_cast<std::size_t>(ranks));
     for (int rank = 0; rank < ranks; ++rank) parts.push_back(batches(rank, ranks, 4 / ranks));
     Recorder expected;
     Recorder found;

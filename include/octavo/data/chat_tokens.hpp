@@ -80,6 +80,7 @@ class ChatEncoder {
     }
     const auto tokens = tokenizer_.encode_all(texts, context);
     std::vector<ChatTokens> result;
+    result.reserve(all.size());
     std::size_t next = 0;
     for (const Pieces& pieces : all) result.push_back(joined(pieces, tokens, next));
     return result;
