@@ -89,7 +89,8 @@ TEST(Sampling, ANucleusOfManyTokensIsThatOfASort) {
   for (std::size_t i = 0; i < many.size(); ++i) {
     many[i] = static_cast<float>(8 * std::sin(1.7 * static_cast<double>(i * i % 977)));
   }
-  for (const double top_p : {0.1, 0.9, 0.999}) {
+  std::fill(many.begin() + 1000, many.begin() + 2100, -std::numeric_limits<float>::infinity());
+  for (const double top_p : {0.1, 0.9, 0.999, 1.0}) {
     const SamplingOptions options{.temperature = 1, .top_p = top_p};
     const auto expected = probabilities(many, options);
     constexpr int draws = 1000;
@@ -132,6 +133,31 @@ TEST(Sampling, EveryNumberDrawsATokenThatCanBe) {
   EXPECT_EQ(Sampler({.temperature = 1, .top_k = 5}).draw(some, last), 3);
   EXPECT_EQ(Sampler({.temperature = 1e300}).draw(some, 0.6), 3) << "all that can be are as likely";
   EXPECT_EQ(Sampler({.temperature = 1}).draw(std::vector<float>{4}, last), 0);
+}
+
+// Sums are of parts of the tokens; none of them draws one that cannot be.
+TEST(Sampling, TheLastOfManyTokensIsTheLastThatCanBe) {
+  constexpr float never = -std::numeric_limits<float>::infinity();
+  std::vector<float> many(5000, never);
+  std::fill(many.begin() + 7, many.begin() + 3003, 0.25f);
+  Sampler sampler({.temperature = 1});
+  EXPECT_EQ(sampler.draw(many, 0), 7);
+  EXPECT_EQ(sampler.draw(many, std::nextafter(1.0, 0.0)), 3002);
+  EXPECT_EQ(sampler.draw(many, 2000.5 / 2996), 2007);
+  EXPECT_EQ(Sampler({.temperature = 0}).draw(many, 0.5), 7);
+  many[4999] = 0.5f;
+  EXPECT_EQ(Sampler({.temperature = 0}).draw(many, 0.5), 4999);
+}
+
+TEST(Sampling, OneWrongLogitIsNoticedWhereverItIs) {
+  const std::vector<float> equal(40, 1.0f);
+  for (std::size_t i = 0; i < equal.size(); ++i) {
+    std::vector<float> wrong = equal;
+    wrong[i] = std::numeric_limits<float>::quiet_NaN();
+    EXPECT_THROW((void)Sampler({}).draw(wrong, 0.5), octavo::ConfigError) << i;
+    wrong[i] = std::numeric_limits<float>::infinity();
+    EXPECT_THROW((void)Sampler({}).draw(wrong, 0.5), octavo::ConfigError) << i;
+  }
 }
 
 TEST(Sampling, WhatMeansNothingIsRefused) {

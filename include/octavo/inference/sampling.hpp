@@ -7,10 +7,13 @@
 #include <octavo/core/math.hpp>
 
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <numeric>
 #include <span>
 #include <vector>
 
@@ -48,11 +51,7 @@ class Sampler {
     const auto likeliest = std::find(logits.begin(), logits.end(), largest) - logits.begin();
     if (options_.temperature == 0) return static_cast<std::int32_t>(likeliest);
     double total = weigh(logits, largest);
-    if (options_.top_k == 0 && options_.top_p == 1) {
-      return pick(weights_.size(), random * total, [&](std::size_t i) {
-        return Candidate{static_cast<std::int32_t>(i), weights_[i]};
-      });
-    }
+    if (options_.top_k == 0 && options_.top_p == 1) return pick_of_all(random * total);
     total = limit(total);
     return pick(candidates_.size(), random * total, [&](std::size_t i) { return candidates_[i]; });
   }
@@ -62,58 +61,128 @@ class Sampler {
     std::int32_t token;
     float weight;  ///< its probability over the likeliest's
   };
+  struct Bucket {
+    Index count = 0;
+    double sum = 0;
+  };
   static bool comes_first(const Candidate& a, const Candidate& b) {
     return a.weight != b.weight ? a.weight > b.weight : a.token < b.token;
   }
 
-  static float find_largest(std::span<const float> logits) {
-    float largest = logits[0];
-    bool are_numbers = true;
-    for (const float logit : logits) {
-      largest = logit > largest ? logit : largest;
-      are_numbers = are_numbers && logit == logit;
+  /// Elements that are worked on side by side, in vectors where the compiler has them. What they
+  /// sum up does not depend on it.
+  static constexpr std::size_t lanes = 16;
+  /// Elements that have a sum of their own.
+  static constexpr std::size_t block = 1024;
+
+  /// Calls `body(lane, i)` for each i from `begin` to below `end`.
+  template <class Body>
+  static void for_each_lane(std::size_t begin, std::size_t end, const Body& body) {
+    for (; begin + lanes <= end; begin += lanes) {
+      for (std::size_t lane = 0; lane < lanes; ++lane) body(lane, begin + lane);
     }
-    require<ConfigError>(are_numbers && std::isfinite(largest),
-                         "the model's logits are not finite: its weights are damaged, or too large "
-                         "for their format; take others");
-    return largest;
+    for (std::size_t i = begin; i < end; ++i) body(i - begin, i);
   }
 
-  /// Sets `weights_`; returns their sum.
+  static float find_largest(std::span<const float> logits) {
+    std::array<float, lanes> largest;
+    largest.fill(logits[0]);
+    std::array<std::uint32_t, lanes> wrong{};
+    for_each_lane(0, logits.size(), [&](std::size_t lane, std::size_t i) {
+      largest[lane] = logits[i] > largest[lane] ? logits[i] : largest[lane];
+      wrong[lane] |= static_cast<std::uint32_t>(logits[i] != logits[i]);
+    });
+    const float all = *std::max_element(largest.begin(), largest.end());
+    const bool are_numbers = std::all_of(wrong.begin(), wrong.end(), [](auto one) { return !one; });
+    require<ConfigError>(are_numbers && std::isfinite(all),
+                         "the model's logits are not finite: its weights are damaged, or too large "
+                         "for their format; take others");
+    return all;
+  }
+
+  /// Sets `weights_` and the sums of their blocks; returns the sum of all.
   double weigh(std::span<const float> logits, float largest) {
     weights_.resize(logits.size());
     const auto factor = static_cast<float>(1 / options_.temperature);
     constexpr float never = -std::numeric_limits<float>::infinity();
-    for (std::size_t i = 0; i < logits.size(); ++i) {
-      const float weight = fast_exp((logits[i] - largest) * factor);
-      // Where the factor is 0 or infinite, these would be NaN.
-      weights_[i] = logits[i] == largest ? 1.0f : logits[i] == never ? 0.0f : weight;
-    }
+    sums_.clear();
     double total = 0;
-    for (const float weight : weights_) total += static_cast<double>(weight);
+    for (std::size_t begin = 0; begin < logits.size(); begin += block) {
+      std::array<double, lanes> sums{};
+      const std::size_t end = std::min(begin + block, logits.size());
+      for_each_lane(begin, end, [&](std::size_t lane, std::size_t i) {
+        const float weight = fast_exp((logits[i] - largest) * factor);
+        // Where the factor is 0 or infinite, these would be NaN.
+        weights_[i] = logits[i] == largest ? 1.0f : logits[i] == never ? 0.0f : weight;
+        sums[lane] += static_cast<double>(weights_[i]);
+      });
+      sums_.push_back(std::accumulate(sums.begin(), sums.end(), 0.0));
+      total += sums_.back();
+    }
     return total;
+  }
+
+  /// `pick` of all tokens: the block is found first.
+  [[nodiscard]] std::int32_t pick_of_all(double left) const {
+    std::size_t found = 0;
+    double left_of_found = std::numeric_limits<double>::infinity();
+    for (std::size_t i = 0; i < sums_.size(); ++i) {
+      if (sums_[i] == 0) continue;
+      found = i;
+      if (left < sums_[i]) {
+        left_of_found = left;
+        break;
+      }
+      left -= sums_[i];
+    }
+    const std::size_t first = found * block;
+    return pick(std::min(block, weights_.size() - first), left_of_found, [&](std::size_t i) {
+      return Candidate{static_cast<std::int32_t>(first + i), weights_[first + i]};
+    });
+  }
+
+  /// At most the least weight that the limits leave, and not much less: one pass instead of sorting
+  /// all. Weights that agree in their upper bits are taken together.
+  float least_weight(double total) {
+    constexpr int lower_bits = 19;
+    const auto bucket_of = [](float weight) {
+      return std::bit_cast<std::uint32_t>(weight) >> lower_bits;
+    };
+    buckets_.assign(bucket_of(1.0f) + 1, {});
+    for (const float weight : weights_) {
+      Bucket& bucket = buckets_[bucket_of(weight)];
+      ++bucket.count;
+      bucket.sum += static_cast<double>(weight);
+    }
+    constexpr double rounding = 1 + 1e-9;
+    Bucket larger;
+    auto last = static_cast<std::uint32_t>(buckets_.size());
+    while (last > 0) {
+      --last;
+      larger.count += buckets_[last].count;
+      larger.sum += buckets_[last].sum;
+      if (options_.top_k == 0 ? larger.sum >= rounding * options_.top_p * total
+                              : larger.count >= options_.top_k) {
+        break;
+      }
+    }
+    return std::bit_cast<float>(last << lower_bits);
   }
 
   /// Sets `candidates_` to the tokens that the limits leave; returns the sum of their weights.
   double limit(double total) {
-    const auto all = weights_.size();
-    const auto most =
-        options_.top_k == 0 ? all : std::min(all, static_cast<std::size_t>(options_.top_k));
-    // Without a number of tokens, what is too unlikely for `top_p` together is passed over.
-    const double least = most < all ? 0 : (1 - options_.top_p) * total / static_cast<double>(all);
+    const float least = least_weight(total);
     candidates_.clear();
-    for (std::size_t i = 0; i < all; ++i) {
-      if (static_cast<double>(weights_[i]) < least) continue;
+    for (std::size_t i = 0; i < weights_.size(); ++i) {
+      if (weights_[i] == 0 || weights_[i] < least) continue;
       candidates_.push_back({static_cast<std::int32_t>(i), weights_[i]});
     }
-    if (most < candidates_.size()) {
-      const auto end = candidates_.begin() + static_cast<std::ptrdiff_t>(most);
-      std::nth_element(candidates_.begin(), end, candidates_.end(), comes_first);
-      candidates_.erase(end, candidates_.end());
+    std::sort(candidates_.begin(), candidates_.end(), comes_first);
+    if (options_.top_k != 0) {
+      candidates_.resize(std::min(candidates_.size(), static_cast<std::size_t>(options_.top_k)));
       total = 0;
       for (const Candidate& candidate : candidates_) total += static_cast<double>(candidate.weight);
     }
-    std::sort(candidates_.begin(), candidates_.end(), comes_first);
     double sum = 0;
     std::size_t count = 0;
     while (count < candidates_.size() && (count == 0 || sum < options_.top_p * total)) {
@@ -139,7 +208,9 @@ class Sampler {
   }
 
   SamplingOptions options_;
-  std::vector<float> weights_;  ///< of all tokens: probabilities over the likeliest's
+  std::vector<float> weights_;   ///< of all tokens: probabilities over the likeliest's
+  std::vector<double> sums_;     ///< of each block of them
+  std::vector<Bucket> buckets_;  ///< of tokens that are about as likely
   std::vector<Candidate> candidates_;
 };
 
