@@ -157,5 +157,31 @@ TEST_F(FewRowsOnCuda, TheResultMayBeTheAddend) {
   EXPECT_EQ(place.read(result), expected);
 }
 
+// Each product begins to read its weight while the one before it, whose result it multiplies, runs.
+TEST_F(FewRowsOnCuda, ReadingWeightsAheadChangesNoBit) {
+  constexpr Index size = 1536;
+  constexpr int products = 200;
+  const auto elements = normal_values<Bf16>(size * size, 0.02f, 2);
+  const auto run = [&](bool ahead) {
+    Place<Cuda> place;
+    const auto weight = constant(place.matrix(elements, size));
+    const auto stream = place.matrix(normal_values<Bf16>(size, 1.0f, 1), size);
+    const auto branch = place.matrix(std::vector<Bf16>(size), size);
+    for (int i = 0; i < products; ++i) {
+      const bool grows = i % 2 == 1;
+      const auto x = constant(grows ? branch : stream);
+      const GemmOutput<Bf16, Cuda> y{
+          grows ? stream : branch, grows ? constant(stream) : x.rows(0, 0), {}};
+      (void)few_rows_forward(x, weight, y, place.context(),
+                             ahead ? WeightReads::ahead : WeightReads::in_order);
+      if (!ahead) place.context().synchronize();
+    }
+    return place.read(stream);
+  };
+  const auto expected = run(false);
+  EXPECT_EQ(run(true), expected);
+  EXPECT_NE(expected, normal_values<Bf16>(size, 1.0f, 1));
+}
+
 }  // namespace few_rows_cuda_test
 }  // namespace octavo

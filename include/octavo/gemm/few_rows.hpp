@@ -9,6 +9,12 @@ namespace octavo::inline OCTAVO_ABI {
 /// Rows that `few_rows_forward` multiplies at most.
 inline constexpr Index most_few_rows = 8;
 
+/// When a weight may be read.
+enum class WeightReads {
+  in_order,  ///< after all that was enqueued before, like everything else
+  ahead,     ///< before that has ended too: nothing that was enqueued and has not ended writes it
+};
+
 namespace detail {
 
 inline void check_few_rows(Index rows) {
@@ -25,6 +31,7 @@ inline void check_few_rows(Index rows) {
 /// @param w  [out, in]; any size and, on `Cuda`, any alignment, but whole vectors of 16 bytes are
 ///           what is fast
 /// @param y  [rows, out]
+/// @param reads  of the weight
 /// @return what ran, for the manifest
 /// @throws ShapeError  if shapes do not fit, or for too many rows
 /// @note enqueues; does not synchronise; uses `few_rows_workspace` bytes of the context's. Sums
@@ -32,12 +39,13 @@ inline void check_few_rows(Index rows) {
 template <class T, class Y, Device D>
 [[nodiscard]] GemmRun few_rows_forward(TensorView<const T, 2, D> x,
                                        std::type_identity_t<TensorView<const T, 2, D>> w,
-                                       const GemmOutput<Y, D>& y, const Context<D>& context) {
+                                       const GemmOutput<Y, D>& y, const Context<D>& context,
+                                       WeightReads reads = WeightReads::in_order) {
   static_assert(std::is_same_v<Y, T> || std::is_same_v<Y, float>,
                 "few_rows_forward: the result must have the format of x or be fp32");
   detail::check_gemm("few_rows_forward", x.extent(0), w.extent(0), x.extent(1), w.extent(1), y);
   detail::check_few_rows(x.extent(0));
-  few_rows_dense_body(x, w, y, context);
+  few_rows_dense_body(x, w, y, reads, context);
   return {FormatTraits<T>::name, FormatTraits<T>::name, few_rows_implementation(D{})};
 }
 
@@ -48,12 +56,13 @@ template <class T, class Y, Device D>
 template <class T, class W, class Granularity, class Y, Device D>
 [[nodiscard]] GemmRun few_rows_forward(TensorView<const T, 2, D> x,
                                        QuantizedView<W, Granularity, Layout::row_major, D> w,
-                                       const GemmOutput<Y, D>& y, const Context<D>& context) {
+                                       const GemmOutput<Y, D>& y, const Context<D>& context,
+                                       WeightReads reads = WeightReads::in_order) {
   static_assert(std::is_same_v<Y, T> || std::is_same_v<Y, float>,
                 "few_rows_forward: the result must have the format of x or be fp32");
   detail::check_gemm("few_rows_forward", x.extent(0), w.outer(), x.extent(1), w.inner(), y);
   detail::check_few_rows(x.extent(0));
-  few_rows_quantized_body(x, w, y, context);
+  few_rows_quantized_body(x, w, y, reads, context);
   return {FormatTraits<T>::name, FormatTraits<W>::name, few_rows_implementation(D{})};
 }
 

@@ -27,6 +27,16 @@ struct SamplingOptions {
   double top_p = 1;
 };
 
+namespace detail {
+
+/// Logits that are worked on side by side, in vectors where the compiler has them. What they sum up
+/// to does not depend on it.
+inline constexpr std::size_t logit_lanes = 16;
+/// Logits that have a sum of their own.
+inline constexpr std::size_t logit_block = 1024;
+
+}  // namespace detail
+
 /// Draws tokens. Of equally likely ones the lowest comes first: with temperature 0, and where a
 /// limit has room for some of them only.
 class Sampler {
@@ -69,25 +79,19 @@ class Sampler {
     return a.weight != b.weight ? a.weight > b.weight : a.token < b.token;
   }
 
-  /// Elements that are worked on side by side, in vectors where the compiler has them. What they
-  /// sum up does not depend on it.
-  static constexpr std::size_t lanes = 16;
-  /// Elements that have a sum of their own.
-  static constexpr std::size_t block = 1024;
-
   /// Calls `body(lane, i)` for each i from `begin` to below `end`.
   template <class Body>
   static void for_each_lane(std::size_t begin, std::size_t end, const Body& body) {
-    for (; begin + lanes <= end; begin += lanes) {
-      for (std::size_t lane = 0; lane < lanes; ++lane) body(lane, begin + lane);
+    for (; begin + detail::logit_lanes <= end; begin += detail::logit_lanes) {
+      for (std::size_t lane = 0; lane < detail::logit_lanes; ++lane) body(lane, begin + lane);
     }
     for (std::size_t i = begin; i < end; ++i) body(i - begin, i);
   }
 
   static float find_largest(std::span<const float> logits) {
-    std::array<float, lanes> largest;
+    std::array<float, detail::logit_lanes> largest;
     largest.fill(logits[0]);
-    std::array<std::uint32_t, lanes> wrong{};
+    std::array<std::uint32_t, detail::logit_lanes> wrong{};
     for_each_lane(0, logits.size(), [&](std::size_t lane, std::size_t i) {
       largest[lane] = logits[i] > largest[lane] ? logits[i] : largest[lane];
       wrong[lane] |= static_cast<std::uint32_t>(logits[i] != logits[i]);
@@ -107,9 +111,9 @@ class Sampler {
     constexpr float never = -std::numeric_limits<float>::infinity();
     sums_.clear();
     double total = 0;
-    for (std::size_t begin = 0; begin < logits.size(); begin += block) {
-      std::array<double, lanes> sums{};
-      const std::size_t end = std::min(begin + block, logits.size());
+    for (std::size_t begin = 0; begin < logits.size(); begin += detail::logit_block) {
+      std::array<double, detail::logit_lanes> sums{};
+      const std::size_t end = std::min(begin + detail::logit_block, logits.size());
       for_each_lane(begin, end, [&](std::size_t lane, std::size_t i) {
         const float weight = fast_exp((logits[i] - largest) * factor);
         // Where the factor is 0 or infinite, these would be NaN.
@@ -135,10 +139,11 @@ class Sampler {
       }
       left -= sums_[i];
     }
-    const std::size_t first = found * block;
-    return pick(std::min(block, weights_.size() - first), left_of_found, [&](std::size_t i) {
-      return Candidate{static_cast<std::int32_t>(first + i), weights_[first + i]};
-    });
+    const std::size_t first = found * detail::logit_block;
+    return pick(std::min(detail::logit_block, weights_.size() - first), left_of_found,
+                [&](std::size_t i) {
+                  return Candidate{static_cast<std::int32_t>(first + i), weights_[first + i]};
+                });
   }
 
   /// At most the least weight that the limits leave, and not much less: one pass instead of sorting

@@ -95,13 +95,14 @@ class Linear<Inference<Wanted>, In, Out, G, D> {
         const Index count = std::min(most_few_rows, rows.extent(0) - begin);
         const auto added = addend.empty() ? addend : addend.rows(begin, count);
         (void)few_rows_forward(rows.rows(begin, count), weight,
-                               GemmOutput<T, D>{y.rows(begin, count), added, bias}, context);
+                               GemmOutput<T, D>{y.rows(begin, count), added, bias}, context,
+                               WeightReads::ahead);
       }
     } else {
       const TensorView<const T, 2, D> weight{values_, {Out, In}};
       const GemmOutput<T, D> output{y, addend, bias};
       if (rows.extent(0) <= most_few_rows) {
-        (void)few_rows_forward(rows, weight, output, context);
+        (void)few_rows_forward(rows, weight, output, context, WeightReads::ahead);
       } else {
         (void)matmul_forward(rows, weight, output, context);
       }

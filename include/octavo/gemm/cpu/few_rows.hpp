@@ -45,7 +45,7 @@ void multiply_few_rows(TensorView<const T, 2, Cpu> x, float alpha, const WidenWe
 /// See few_rows_forward.
 template <class T, class Y>
 void few_rows_dense_body(TensorView<const T, 2, Cpu> x, TensorView<const T, 2, Cpu> w,
-                         const GemmOutput<Y, Cpu>& y, const Context<Cpu>& context) {
+                         const GemmOutput<Y, Cpu>& y, WeightReads, const Context<Cpu>& context) {
   const auto widen_weight = [&](Index row, float* target) { widen_row(w, row, target); };
   multiply_few_rows(x, 1.0f, widen_weight, y, context);
 }
@@ -53,7 +53,8 @@ void few_rows_dense_body(TensorView<const T, 2, Cpu> x, TensorView<const T, 2, C
 template <class T, class W, class Granularity, class Y>
 void few_rows_quantized_body(TensorView<const T, 2, Cpu> x,
                              QuantizedView<W, Granularity, Layout::row_major, Cpu> w,
-                             const GemmOutput<Y, Cpu>& y, const Context<Cpu>& context) {
+                             const GemmOutput<Y, Cpu>& y, WeightReads,
+                             const Context<Cpu>& context) {
   const auto widen_weight = [&](Index row, float* target) { widen_row(w, row, target); };
   multiply_few_rows(x, tensor_scale_inverse(w), widen_weight, y, context);
 }

@@ -78,6 +78,7 @@ struct FewRowsArguments {
   const Y* bias;        ///< [n], or null
   Index n;
   int k, rows;
+  bool reads_ahead;  ///< of the weight
 };
 
 /// Of dense weights.
@@ -105,7 +106,9 @@ OCTAVO_KERNEL void __launch_bounds__(few_rows_threads, 2)
   constexpr int outputs = few_rows_outputs;
   constexpr int step = 32 * Weights::elements;
   constexpr int in_flight = 64 / static_cast<int>(sizeof(Weights));
-  const auto& [x, w, scales, result, addend, bias, n, k, rows] = arguments;
+  constexpr int x_in_flight = Rows <= 2 ? in_flight : 1;
+  const auto& [x, w, scales, result, addend, bias, n, k, rows, reads_ahead] = arguments;
+  let_next_begin();
   const Index first = global_thread() / 32 * outputs;
   if (first >= n) return;
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -116,9 +119,8 @@ OCTAVO_KERNEL void __launch_bounds__(few_rows_threads, 2)
     weight_rows[o] = min(first + o, n - 1);
     weights[o] = w + weight_rows[o] * k;
   }
-  float sums[outputs][Rows] = {};
-  for (int begin = lane * Weights::elements; begin < k; begin += in_flight * step) {
-    Weights loaded[in_flight][outputs];
+  Weights loaded[in_flight][outputs];
+  const auto load = [&](int begin) {
 #pragma unroll
     for (int i = 0; i < in_flight; ++i) {
       const int column = begin + i * step;
@@ -127,68 +129,95 @@ OCTAVO_KERNEL void __launch_bounds__(few_rows_threads, 2)
         loaded[i][o] = Weights::template load<Vectors>(weights[o] + column, k - column);
       }
     }
+  };
+  int begin = lane * Weights::elements;
+  if (!reads_ahead) wait_for_previous();
+  load(begin);
+  wait_for_previous();
+  // The output of this lane, and what is added to it.
+  const Index out = first + lane / Rows;
+  const int out_row = lane % Rows;
+  const bool has_output = lane < outputs * Rows && out_row < rows && out < n;
+  float added = 0.0f;
+  if (has_output) {
+    if (addend != nullptr) added += static_cast<float>(addend[out_row * n + out]);
+    if (bias != nullptr) added += static_cast<float>(bias[out]);
+  }
+  float sums[outputs][Rows] = {};
+  while (begin < k) {
 #pragma unroll
-    for (int i = 0; i < in_flight; ++i) {
-      const int column = begin + i * step;
-      if (column >= k) break;
-      float factors[outputs];
+    for (int i = 0; i < in_flight; i += x_in_flight) {
+      Run<T> x_runs[x_in_flight][Weights::parts][Rows];
 #pragma unroll
-      for (int o = 0; o < outputs; ++o) {
-        factors[o] = 1.0f;
-        if constexpr (scales_parts<Granularity>) {
-          factors[o] =
-              static_cast<float>(scales[scale_index<Granularity>(weight_rows[o], column, n, k)]);
+      for (int j = 0; j < x_in_flight; ++j) {
+#pragma unroll
+        for (int part = 0; part < Weights::parts; ++part) {
+          const int place = begin + (i + j) * step + part * run_size;
+#pragma unroll
+          for (int row = 0; row < Rows; ++row) {
+            x_runs[j][part][row] =
+                load_run<Vectors>(x + Index{min(row, rows - 1)} * k + place, k - place);
+          }
         }
       }
 #pragma unroll
-      for (int part = 0; part < Weights::parts; ++part) {
-        const int place = column + part * run_size;
-        Floats wide[outputs];
+      for (int j = 0; j < x_in_flight; ++j) {
+        const int column = begin + (i + j) * step;
+        if (column >= k) break;
+        float factors[outputs];
 #pragma unroll
         for (int o = 0; o < outputs; ++o) {
-          wide[o] = weight_floats(loaded[i][o].runs[part]);
+          factors[o] = 1.0f;
           if constexpr (scales_parts<Granularity>) {
-#pragma unroll
-            for (float& value : wide[o].values) value *= factors[o];
+            factors[o] =
+                static_cast<float>(scales[scale_index<Granularity>(weight_rows[o], column, n, k)]);
           }
         }
 #pragma unroll
-        for (int row = 0; row < Rows; ++row) {
-          const Floats values =
-              load_floats<Vectors>(x + Index{min(row, rows - 1)} * k + place, k - place);
+        for (int part = 0; part < Weights::parts; ++part) {
+          Floats wide[outputs];
 #pragma unroll
           for (int o = 0; o < outputs; ++o) {
+            wide[o] = weight_floats(loaded[i + j][o].runs[part]);
+            if constexpr (scales_parts<Granularity>) {
 #pragma unroll
-            for (int j = 0; j < run_size; ++j) {
-              sums[o][row] = fmaf(values.values[j], wide[o].values[j], sums[o][row]);
+              for (float& value : wide[o].values) value *= factors[o];
+            }
+          }
+#pragma unroll
+          for (int row = 0; row < Rows; ++row) {
+            const Floats values = to_floats(x_runs[j][part][row]);
+#pragma unroll
+            for (int o = 0; o < outputs; ++o) {
+#pragma unroll
+              for (int e = 0; e < run_size; ++e) {
+                sums[o][row] = fmaf(values.values[e], wide[o].values[e], sums[o][row]);
+              }
             }
           }
         }
       }
     }
+    begin += in_flight * step;
+    if (begin < k) load(begin);
   }
-  float mine = 0.0f;  // of output lane / Rows and row lane % Rows
+  float mine = 0.0f;
 #pragma unroll
   for (int i = 0; i < outputs * Rows; ++i) {
     const float total = warp_sum(sums[i / Rows][i % Rows]);
     if (lane == i) mine = total;
   }
-  const Index column = first + lane / Rows;
-  const int row = lane % Rows;
-  if (lane >= outputs * Rows || row >= rows || column >= n) return;
+  if (!has_output) return;
   if constexpr (std::is_same_v<Granularity, PerTensor>) mine *= scales[0];
-  if constexpr (std::is_same_v<Granularity, PerRow>) mine *= scales[column];
-  if (bias != nullptr) mine += static_cast<float>(bias[column]);
-  const Index place = row * n + column;
-  if (addend != nullptr) mine += static_cast<float>(addend[place]);
-  result[place] = Y(mine);
+  if constexpr (std::is_same_v<Granularity, PerRow>) mine *= scales[out];
+  result[out_row * n + out] = Y(mine + added);
 }
 
 /// Enqueues the product. What is not in whole vectors takes one kernel for any number of rows.
 template <class Granularity, class T, class W, class Y>
 void enqueue_few_rows(TensorView<const T, 2, Cuda> x, const W* w,
                       const typename Granularity::Scale* scales, const GemmOutput<Y, Cuda>& y,
-                      const Context<Cuda>& context) {
+                      WeightReads reads, const Context<Cuda>& context) {
   constexpr const char* name = "few_rows_forward";
   const Index rows = x.extent(0);
   const Index k = x.extent(1);
@@ -208,31 +237,36 @@ void enqueue_few_rows(TensorView<const T, 2, Cuda> x, const W* w,
   constexpr Index wanted_blocks = 264;
   const Index warps = ceil_divide(n, few_rows_outputs);
   const Index block_warps = std::clamp<Index>(warps / wanted_blocks, 1, few_rows_threads / 32);
-  const FewRowsArguments<T, W, typename Granularity::Scale, Y> arguments{x.data(),
-                                                                         w,
-                                                                         scales,
-                                                                         y.result.data(),
-                                                                         y.addend.data(),
-                                                                         y.bias.data(),
-                                                                         n,
-                                                                         static_cast<int>(k),
-                                                                         static_cast<int>(rows)};
-  launch(name, kernel, ceil_divide(warps, block_warps), static_cast<int>(32 * block_warps), 0,
-         context, arguments);
+  const FewRowsArguments<T, W, typename Granularity::Scale, Y> arguments{
+      x.data(),
+      w,
+      scales,
+      y.result.data(),
+      y.addend.data(),
+      y.bias.data(),
+      n,
+      static_cast<int>(k),
+      static_cast<int>(rows),
+      reads == WeightReads::ahead};
+  launch_ahead(name, kernel, dim3(static_cast<unsigned>(ceil_divide(warps, block_warps))),
+               static_cast<int>(32 * block_warps), context, arguments);
 }
 
 /// See few_rows_forward.
 template <class T, class Y>
 void few_rows_dense_body(TensorView<const T, 2, Cuda> x, TensorView<const T, 2, Cuda> w,
-                         const GemmOutput<Y, Cuda>& y, const Context<Cuda>& context) {
-  enqueue_few_rows<NoScales>(x, w.data(), nullptr, y, context);
+                         const GemmOutput<Y, Cuda>& y, WeightReads reads,
+                         const Context<Cuda>& context) {
+  enqueue_few_rows<NoScales>(x, w.data(), nullptr, y, reads, context);
 }
 
 template <class T, class W, class Granularity, class Y>
 void few_rows_quantized_body(TensorView<const T, 2, Cuda> x,
                              QuantizedView<W, Granularity, Layout::row_major, Cuda> w,
-                             const GemmOutput<Y, Cuda>& y, const Context<Cuda>& context) {
-  enqueue_few_rows<Granularity>(x, static_cast<const W*>(w.data()), w.scale_inverses(), y, context);
+                             const GemmOutput<Y, Cuda>& y, WeightReads reads,
+                             const Context<Cuda>& context) {
+  enqueue_few_rows<Granularity>(x, static_cast<const W*>(w.data()), w.scale_inverses(), y, reads,
+                                context);
 }
 
 }  // namespace octavo::detail

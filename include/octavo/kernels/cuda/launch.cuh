@@ -21,6 +21,14 @@ inline constexpr std::size_t kernel_workspace_bytes = std::size_t{16} << 20;
 /// Position of the calling thread among all threads of the launch.
 __device__ inline Index global_thread() { return Index{blockIdx.x} * blockDim.x + threadIdx.x; }
 
+/// Lets the kernel that `launch_ahead` enqueues next begin as soon as all blocks of this one called
+/// this or ended.
+__device__ inline void let_next_begin() { cudaTriggerProgrammaticLaunchCompletion(); }
+
+/// Waits for what was enqueued before this kernel, and sees what it wrote; at once where the kernel
+/// was not enqueued by `launch_ahead`.
+__device__ inline void wait_for_previous() { cudaGridDependencySynchronize(); }
+
 /// Lets blocks of a kernel have this much dynamic shared memory.
 template <class Kernel>
 void allow_shared_bytes(const char* name, Kernel* kernel, std::size_t shared_bytes) {
@@ -52,6 +60,25 @@ void launch(const char* name, void (*kernel)(Parameters...), Index blocks, int t
                       " can be launched at once; split the tensor");
   launch(name, kernel, dim3(static_cast<unsigned>(blocks)), threads, shared_bytes, context,
          arguments...);
+}
+
+/// Enqueues a kernel that may begin before what was enqueued before it ends, so that neither its
+/// launch nor its first reads cost time. It calls `wait_for_previous` before it touches what others
+/// write, or writes what others read. Programmatic dependent launch, of CUDA's programming guide.
+template <class... Parameters, class... Arguments>
+void launch_ahead(const char* name, void (*kernel)(Parameters...), dim3 blocks, int threads,
+                  const Context<Cuda>& context, const Arguments&... arguments) {
+  cudaLaunchAttribute ahead{};
+  ahead.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  ahead.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = blocks;
+  config.blockDim = dim3(static_cast<unsigned>(threads));
+  config.stream = context.stream();
+  config.attrs = &ahead;
+  config.numAttrs = 1;
+  check(cudaLaunchKernelEx(&config, kernel, Parameters(arguments)...), "cudaLaunchKernelEx", " in ",
+        name);
 }
 
 }  // namespace octavo::kernels

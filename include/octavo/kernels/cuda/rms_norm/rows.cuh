@@ -79,6 +79,7 @@ OCTAVO_KERNEL void __launch_bounds__(most_row_warps * 32, sizeof(T) == 2 ? 5 : 2
     rms_norm_kernel(const T* x, const T* weight, int columns, float epsilon, float* inverse_rms,
                     T* y, std::uint32_t* amax_bits) {
   extern __shared__ float segment_squares[];  // [segments, 32]
+  let_next_begin();
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const int warps = static_cast<int>(blockDim.x) / 32;
