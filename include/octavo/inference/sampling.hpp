@@ -7,11 +7,11 @@
 #include <octavo/core/math.hpp>
 
 #include <algorithm>
-#include <array>
 #include <bit>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <limits>
 #include <numeric>
 #include <span>
@@ -89,15 +89,15 @@ class Sampler {
   }
 
   static float find_largest(std::span<const float> logits) {
-    std::array<float, detail::logit_lanes> largest;
-    largest.fill(logits[0]);
-    std::array<std::uint32_t, detail::logit_lanes> wrong{};
+    float largest[detail::logit_lanes];
+    std::fill(std::begin(largest), std::end(largest), logits[0]);
+    std::uint32_t wrong[detail::logit_lanes] = {};
     for_each_lane(0, logits.size(), [&](std::size_t lane, std::size_t i) {
       largest[lane] = logits[i] > largest[lane] ? logits[i] : largest[lane];
       wrong[lane] |= static_cast<std::uint32_t>(logits[i] != logits[i]);
     });
-    const float all = *std::max_element(largest.begin(), largest.end());
-    const bool are_numbers = std::all_of(wrong.begin(), wrong.end(), [](auto one) { return !one; });
+    const float all = *std::max_element(std::begin(largest), std::end(largest));
+    const bool are_numbers = std::accumulate(std::begin(wrong), std::end(wrong), 0u) == 0;
     require<ConfigError>(are_numbers && std::isfinite(all),
                          "the model's logits are not finite: its weights are damaged, or too large "
                          "for their format; take others");
@@ -112,7 +112,7 @@ class Sampler {
     sums_.clear();
     double total = 0;
     for (std::size_t begin = 0; begin < logits.size(); begin += detail::logit_block) {
-      std::array<double, detail::logit_lanes> sums{};
+      double sums[detail::logit_lanes] = {};
       const std::size_t end = std::min(begin + detail::logit_block, logits.size());
       for_each_lane(begin, end, [&](std::size_t lane, std::size_t i) {
         const float weight = fast_exp((logits[i] - largest) * factor);
@@ -120,7 +120,7 @@ class Sampler {
         weights_[i] = logits[i] == largest ? 1.0f : logits[i] == never ? 0.0f : weight;
         sums[lane] += static_cast<double>(weights_[i]);
       });
-      sums_.push_back(std::accumulate(sums.begin(), sums.end(), 0.0));
+      sums_.push_back(std::accumulate(std::begin(sums), std::end(sums), 0.0));
       total += sums_.back();
     }
     return total;
