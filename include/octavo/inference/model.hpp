@@ -166,6 +166,7 @@ class InferenceModel {
   void take_parameters(Arena<D>& arena, const DeviceLimits<D>& limits) {
     LayerRegistry<D> registry;
     registry.stage = &stage_;
+    registry.scratch = &scratch_;
     registry.limits = limits;
     // Of weights that nobody reads or learns: for programs that measure. As a Decoder's.
     const float deviation = 0.02f;
@@ -179,6 +180,7 @@ class InferenceModel {
       block.take(arena, "blocks." + std::to_string(layer++), registry,
                  {initial, outer, config.norm_epsilon}, Recompute::block);
     });
+    registry.scratch = nullptr;  // the head sees one token
     head_.declare(registry, 1, config.vocabulary, config.norm_epsilon);
     if constexpr (!config.tied_embeddings) {
       head_weight_.declare("head.weight", config.padded_vocabulary(), config.hidden, initial);
@@ -196,6 +198,7 @@ class InferenceModel {
   void take_activations(Arena<D>& arena) {
     constexpr auto kind = MemoryKind::activations;
     const Index rows = shape_.piece;
+    scratch_.take(arena);
     positions_.take(arena, {1, shape_.longest});
     for (T*& state : residual_) state = arena.template take<T>(kind, rows * config.hidden);
     const auto take_shared = [&](auto& segment) {
@@ -236,6 +239,7 @@ class InferenceModel {
 
   InferenceShape shape_;
   WeightStage<D> stage_;
+  LayerScratch<D> scratch_;
   ParameterRun<T, T, D> embedding_run_;
   ParameterRun<T, T, D> head_run_;
   typename Family::template Embedding<T, T, D> embedding_;

@@ -6,6 +6,7 @@
 #include <octavo/kernels/adapter.hpp>
 #include <octavo/kernels/bias.hpp>
 #include <octavo/kernels/cross_entropy.hpp>
+#include <octavo/kernels/dequantize.hpp>
 #include <octavo/kernels/embedding.hpp>
 #include <octavo/kernels/gelu.hpp>
 #include <octavo/kernels/hash.hpp>

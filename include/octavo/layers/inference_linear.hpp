@@ -2,6 +2,7 @@
 /// A linear layer that is not trained: y = x · Wᵀ, with the weight as it is kept.
 #pragma once
 
+#include <octavo/kernels/dequantize.hpp>
 #include <octavo/layers/linear.hpp>
 
 namespace octavo::inline OCTAVO_ABI {
@@ -32,6 +33,7 @@ class Linear<Inference<Wanted>, In, Out, G, D> {
 
   void declare(const std::string&, LayerRegistry<D> registry, LinearUse = {}) {
     stage_ = registry.stage;
+    scratch_ = registry.scratch;
   }
 
   [[nodiscard]] static constexpr Index weight_by_one_scale() { return -1; }
@@ -46,6 +48,9 @@ class Linear<Inference<Wanted>, In, Out, G, D> {
       if (is_staged_) {
         const Index end = offset_ + weight.weight.size();
         stage_->reserve(end * static_cast<Index>(sizeof(T)), 0);
+        if (widens && scratch_ != nullptr) {
+          scratch_->reserve(weight.weight.size() * static_cast<Index>(sizeof(T)));
+        }
         return;
       }
     }
@@ -82,7 +87,7 @@ class Linear<Inference<Wanted>, In, Out, G, D> {
   }
 
   /// y = x · Wᵀ + addend + bias. Few tokens are multiplied in the time that reading the weight
-  /// takes; of many, a weight in FP8 is multiplied with as few at a time.
+  /// takes. For many, a weight in FP8 is widened first on `Cuda`, and rounded to T with its scale.
   /// @param addend  [tokens, Out]; empty: nothing is added
   /// @param bias    [Out]; empty: there is none
   /// @param y       [tokens, Out]
@@ -91,6 +96,15 @@ class Linear<Inference<Wanted>, In, Out, G, D> {
     const TensorView<const T, 2, D> rows = x.values;
     if constexpr (keeps_fp8) {
       const auto weight = kept().row_major;
+      if constexpr (widens) {
+        if (scratch_ != nullptr && is_staged_ && rows.extent(0) > most_narrow_rows) {
+          const TensorView<T, 2, D> wide{reinterpret_cast<T*>(scratch_->data()), {Out, In}};
+          dequantize(weight, wide, context);
+          (void)matmul_forward(rows, TensorView<const T, 2, D>(wide),
+                               GemmOutput<T, D>{y, addend, bias}, context);
+          return;
+        }
+      }
       for (Index begin = 0; begin < rows.extent(0); begin += most_few_rows) {
         const Index count = std::min(most_few_rows, rows.extent(0) - begin);
         const auto added = addend.empty() ? addend : addend.rows(begin, count);
@@ -110,6 +124,10 @@ class Linear<Inference<Wanted>, In, Out, G, D> {
   }
 
  private:
+  /// On `Cpu` products of few rows widen weights as they go, as fast as those of many.
+  static constexpr bool widens = keeps_fp8 && std::is_same_v<D, Cuda>;
+  /// Rows for which widening a weight is not worth its time.
+  static constexpr Index most_narrow_rows = 2 * most_few_rows;
   using Cast = typename detail::KeptWeight<PrecisionForLayer<Wanted, In, Out, D>>::Cast;
   struct Nothing {};
   using KeptMemory = std::conditional_t<
@@ -123,6 +141,7 @@ class Linear<Inference<Wanted>, In, Out, G, D> {
 
   const T* values_ = nullptr;
   WeightStage<D>* stage_ = nullptr;
+  LayerScratch<D>* scratch_ = nullptr;  ///< for a widened weight; null: there are never many rows
   KeptMemory kept_;
   OperandScaling* scaling_ = nullptr;  ///< of the weight in FP8
   bool is_staged_ = false;             ///< the weight is cast from what is staged

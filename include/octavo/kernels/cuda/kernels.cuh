@@ -7,6 +7,7 @@
 #include <octavo/kernels/cuda/adapter.cuh>
 #include <octavo/kernels/cuda/bias.cuh>
 #include <octavo/kernels/cuda/cross_entropy.cuh>
+#include <octavo/kernels/cuda/dequantize.cuh>
 #include <octavo/kernels/cuda/embedding.cuh>
 #include <octavo/kernels/cuda/gelu.cuh>
 #include <octavo/kernels/cuda/hash.cuh>

@@ -33,4 +33,23 @@ __device__ Run<Format> cast_run(const Run<Bf16>& run, float scale, CastTotals& t
   return result;
 }
 
+/// A run of weights, kept in FP8 or not, as it is. Every FP8 number is an FP16 number.
+template <class W>
+__device__ Floats weight_floats(const Run<W>& run) {
+  if constexpr (sizeof(W) == 1) {
+    Floats result;
+#pragma unroll
+    for (int i = 0; i < run_size / 2; ++i) {
+      const auto pair = static_cast<__nv_fp8x2_storage_t>(run.words[i / 2] >> (i % 2 * 16));
+      const __half2 halves(__nv_cvt_fp8x2_to_halfraw2(pair, cuda_fp8_kind<W>));
+      const float2 values = __half22float2(halves);
+      result.values[2 * i] = values.x;
+      result.values[2 * i + 1] = values.y;
+    }
+    return result;
+  } else {
+    return to_floats(run);
+  }
+}
+
 }  // namespace octavo::detail

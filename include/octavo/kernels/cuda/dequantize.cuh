@@ -1,0 +1,53 @@
+/// @file
+/// Values of a quantised matrix on the `Cuda` device.
+#pragma once
+
+#include <octavo/kernels/cuda/cast/convert.cuh>
+#include <octavo/kernels/cuda/for_each.cuh>
+#include <octavo/kernels/cuda/limits.hpp>
+#include <octavo/kernels/dequantize.hpp>
+
+namespace octavo::inline OCTAVO_ABI::detail {
+
+/// Writes one run of neighbours in a row.
+template <bool Vectors, class W, class Granularity, class T>
+struct DequantizeRun {
+  const W* source;
+  const typename Granularity::Scale* scales;
+  T* values;
+  Index rows, columns, runs;  ///< runs of a row
+
+  __device__ void operator()(Index i) const {
+    const Index row = i / runs;
+    const Index column = i % runs * run_size;
+    const Index place = row * columns + column;
+    Floats result = weight_floats(load_run<Vectors>(source + place, columns - column));
+    // A run lies in one block: they have 16 columns at least.
+    const auto scale =
+        static_cast<float>(scales[scale_index<Granularity>(row, column, rows, columns)]);
+#pragma unroll
+    for (float& value : result.values) value *= scale;
+    store_floats<Vectors>(values + place, columns - column, result);
+  }
+};
+
+/// See dequantize.
+template <class W, class Granularity, class T>
+void dequantize_body(QuantizedView<W, Granularity, Layout::row_major, Cuda> source,
+                     TensorView<T, 2, Cuda> values, const Context<Cuda>& context) {
+  const Index rows = source.outer();
+  const Index columns = source.inner();
+  const Index runs = ceil_divide(columns, run_size);
+  const auto enqueue = [&]<bool Vectors>(std::bool_constant<Vectors>) {
+    const DequantizeRun<Vectors, W, Granularity, T> body{
+        source.data(), source.scale_inverses(), values.data(), rows, columns, runs};
+    for_each_index("dequantize", rows * runs, context, body);
+  };
+  if (rows_are_vectors(columns, source.data(), values.data())) {
+    enqueue(std::true_type{});
+  } else {
+    enqueue(std::false_type{});
+  }
+}
+
+}  // namespace octavo::detail

@@ -1,0 +1,51 @@
+// Values of quantised matrices on the Cuda device are those of the Cpu, to the bit.
+#include "cuda_support.cuh"
+
+namespace octavo::dequantize_cuda_test {
+
+using support::normal_values;
+using support::Place;
+
+struct Sizes {
+  Index rows, columns,
+      offset;  ///< elements that the codes lie behind the beginning of their memory
+};
+
+template <class W, class Granularity, class T, Device D>
+std::vector<T> values_of(const Sizes& at) {
+  using Scale = typename Granularity::Scale;
+  Place<D> place;
+  const auto codes = normal_values<W>(at.offset + at.rows * at.columns, 30.0f, 1);
+  std::vector<Scale> scales;
+  for (const float number :
+       normal_values<float>(scale_count<Granularity>(at.rows, at.columns), 1.0f, 2)) {
+    scales.push_back(Scale(0.1f + std::abs(number)));
+  }
+  const Index size = at.rows * at.columns;
+  const TensorView<T, 2, D> values{place.template make_poisoned<T>(size), {at.rows, at.columns}};
+  dequantize(
+      QuantizedView<W, Granularity, Layout::row_major, D>{place.make(codes) + at.offset,
+                                                          place.make(scales), at.rows, at.columns},
+      values, place.context());
+  return place.read(values);
+}
+
+class DequantizeOnCuda : public support::OnGpu {};
+
+template <class W, class Granularity, class T>
+void check() {
+  for (const Sizes& at :
+       {Sizes{576, 1536, 0}, Sizes{130, 147, 0}, Sizes{33, 512, 3}, Sizes{1, 8, 0}}) {
+    EXPECT_EQ((values_of<W, Granularity, T, Cuda>(at)), (values_of<W, Granularity, T, Cpu>(at)))
+        << at.rows << " x " << at.columns;
+  }
+}
+
+TEST_F(DequantizeOnCuda, IsThatOfTheCpu) {
+  check<E4M3, PerTensor, Bf16>();
+  check<E4M3, PerRow, float>();
+  check<E4M3, PerBlock<128, 128>, Bf16>();
+  check<E5M2, PerBlock<1, 32, E8M0>, Bf16>();
+}
+
+}  // namespace octavo::dequantize_cuda_test
