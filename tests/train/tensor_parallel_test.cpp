@@ -1,5 +1,6 @@
 // Ranks that share a model's layers train as one that has all of them.
 #include <octavo/train/checkpoint_export.hpp>
+#include <octavo/train/checkpoint_weights.hpp>
 #include <octavo/train/checkpoints.hpp>
 #include <octavo/train/data_parallel.hpp>
 #include <octavo/train/hugging_face.hpp>
@@ -387,6 +388,16 @@ TEST_F(TensorParallelExport, OfACheckpointHasWholeWeights) {
     for (const char* name : {"model.safetensors", "config.json"}) {
       EXPECT_TRUE(content(folder / "exported" / name) == content(folder_ / "whole" / name));
     }
+    support::on_ranks(1, [&](support::ThreadComm& communicator) {
+      Context<Cpu> context{1};
+      SessionOptions options = options_of({});
+      Session<Fp32, 1> of_run(options, context, communicator);
+      options.seed += 1;
+      Session<Fp32, 1> other(options, context, communicator);
+      EXPECT_FALSE(support::weights(other) == support::weights(of_run));
+      (void)load_checkpoint_weights(folder / "step-00000000", other);
+      EXPECT_TRUE(support::weights(other) == support::weights(of_run));
+    });
   }
 }
 

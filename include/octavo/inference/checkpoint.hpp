@@ -11,7 +11,7 @@ namespace octavo::inline OCTAVO_ABI {
 
 /// Sets all weights of an inference to those of a checkpoint: of the run's FP32 masters, where it
 /// had such. Every file is held to its checksum before anything is set.
-/// @throws ConfigError  for a checkpoint of another model, or of ranks that shared layers
+/// @throws ConfigError  for a checkpoint of another model
 /// @throws IoError      for one that is not whole, naming the file
 inline void load_checkpoint_weights(const std::filesystem::path& path, Inferring& session) {
   const ListedCheckpoint found = detail::look_at_checkpoint(path);
@@ -20,11 +20,8 @@ inline void load_checkpoint_weights(const std::filesystem::path& path, Inferring
   const CheckpointManifest& manifest = *found.manifest;
   require<ConfigError>(manifest.model == session.facts().name, path.string(), ": its model is ",
                        manifest.model, ", but that of the inference is ", session.facts().name);
-  require<ConfigError>(manifest.tensor_ranks == 1, path.string(), ": its weights are those of ",
-                       manifest.tensor_ranks,
-                       " ranks that share each layer, which are not put together");
   detail::verify_files(manifest, path, {}, Context<Cpu>(0));
-  const detail::CheckpointWeights saved(path, manifest);
+  detail::CheckpointWeights saved(path, manifest);
   for (const WeightInfo& weight : session.weights()) saved.require_has(weight);
   session.load_sync([&](const WeightInfo& weight, Index begin, std::span<float> values) {
     saved.read(weight.name, begin, values);

@@ -58,11 +58,6 @@ class ExportedWeights {
   }
 
  private:
-  static Array<Index, 2> matrix_of(const StateEntry& part) {
-    const Index columns = part.shape.size() == 2 ? part.shape[1] : elements_of(part.shape);
-    return {columns == 0 ? 0 : elements_of(part.shape) / columns, columns};
-  }
-
   /// @throws ConfigError  unless all of a parameter is there
   void check(const std::string& parameter, Index elements) {
     const std::vector<StateEntry> parts = pieces_.parts("model." + parameter);

@@ -28,6 +28,12 @@ inline std::string entry_text(const StateEntry& entry) {
   return text + "]";
 }
 
+/// Rows and columns of an entry that is whole.
+inline Array<Index, 2> matrix_of(const StateEntry& entry) {
+  const Index columns = entry.shape.size() == 2 ? entry.shape[1] : elements_of(entry.shape);
+  return {columns == 0 ? 0 : elements_of(entry.shape) / columns, columns};
+}
+
 /// What the files of a checkpoint have of each entry. Ranks that shared the work wrote a part each,
 /// and the ranks of a session need others: a part is made of those that it overlaps.
 class CheckpointPieces {
