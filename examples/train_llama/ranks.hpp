@@ -71,15 +71,6 @@ class Ranks {
   [[nodiscard]] octavo::Rendezvous* rendezvous() {
     return rendezvous_.has_value() ? &*rendezvous_ : nullptr;
   }
-  /// The GPU of this rank where --gpu says nothing.
-  /// @throws ConfigError  if the launcher does not say which rank of its host this is
-  [[nodiscard]] int gpu() const {
-    octavo::require<octavo::ConfigError>(
-        size() == 1 || launch_.local_rank.has_value() || rendezvous_ == std::nullopt,
-        "the launcher does not say which of its host's ranks this is; give each rank its --gpu");
-    return launch_.local_rank.value_or(0);
-  }
-
   /// Gives each rank the parts of all.
   void all_gather_host_sync(std::span<const std::byte> part, std::span<std::byte> whole,
                             const char* what) {
@@ -128,9 +119,16 @@ class Ranks {
 
   /// Has a session be one of these ranks.
   /// @param gpu_is_chosen  by --gpu
+  /// @throws ConfigError  if the launcher does not say which rank of its host this is, and GPUs are
+  ///                      to be had
   void join(SessionRequest& request, bool gpu_is_chosen) {
     if (request.threads == 0) request.threads = threads();
-    if (!gpu_is_chosen) request.gpu = gpu();
+    if (!gpu_is_chosen && rendezvous_.has_value()) {
+      octavo::require<octavo::ConfigError>(
+          launch_.local_rank.has_value(),
+          "the launcher does not say which of its host's ranks this is; give each rank its --gpu");
+      request.local_rank = launch_.local_rank;
+    }
     request.ranks = communicator();
     request.rendezvous = rendezvous();
   }

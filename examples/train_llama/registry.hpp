@@ -8,6 +8,7 @@
 #endif
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <type_traits>
 #include <vector>
@@ -24,8 +25,10 @@ struct StateFormats {
 struct SessionRequest {
   octavo::SessionOptions options;
   StateFormats formats;
-  int threads = 0;             ///< of the `Cpu` device; 0: all
-  int gpu = 0;                 ///< of the `Cuda` device
+  int threads = 0;  ///< of the `Cpu` device; 0: all
+  int gpu = 0;      ///< of the `Cuda` device
+  /// Among the ranks of its host; then it has the GPU that the launcher meant for it.
+  std::optional<int> local_rank{};
   bool gathers_fp8 = false;    ///< weights travel in FP8 where they are multiplied with so
   bool deterministic = false;  ///< the `Cuda` device gives the same bits in every run
   std::vector<octavo::GemmPlanRecord> gemm_plans;      ///< algorithms that earlier runs chose
@@ -99,6 +102,15 @@ inline StateFormats resolved(const StateFormats& formats, const char* replacemen
 /// Bytes of a GPU's memory that CUDA and its libraries take beside a session.
 inline constexpr std::size_t library_bytes = std::size_t{1} << 30;
 
+inline int gpu_of(const SessionRequest& request) {
+#if defined(__CUDACC__)
+  if (request.local_rank.has_value()) {
+    return octavo::gpu_of_local_rank(*request.local_rank, octavo::visible_gpus());
+  }
+#endif
+  return request.gpu;
+}
+
 /// FP32 state where "auto" is asked for and the session fits with it, and BF16 where not.
 template <class Model, octavo::Device D>
 StateFormats chosen_formats(const SessionRequest& request, const octavo::Context<D>& context) {
@@ -128,7 +140,7 @@ std::shared_ptr<octavo::TrainingSession> make_session(const SessionRequest& requ
     std::unique_ptr<octavo::Communicator<D>> ranks;
     std::unique_ptr<octavo::TrainingSession> session;
   };
-  const auto owner = std::make_shared<Owner>(on_gpu ? request.gpu : request.threads);
+  const auto owner = std::make_shared<Owner>(on_gpu ? detail::gpu_of(request) : request.threads);
   octavo::Communicator<D>* ranks = nullptr;
   if constexpr (on_gpu) {
     owner->context.set_deterministic(request.deterministic);

@@ -198,4 +198,15 @@ TEST(Launch, TheMastersAddressIsSaidOrFollows) {
   EXPECT_TRUE(says(refusal(with(torchrun, "MASTER_ADDR", "")), {"MASTER_ADDR is empty"}));
 }
 
+TEST(Launch, ARankHasTheGpuOfItsNumberOrTheOnlyOne) {
+  for (int rank = 0; rank < 4; ++rank) EXPECT_EQ(octavo::gpu_of_local_rank(rank, 4), rank);
+  for (int rank = 0; rank < 4; ++rank) EXPECT_EQ(octavo::gpu_of_local_rank(rank, 1), 0);
+  try {
+    (void)octavo::gpu_of_local_rank(2, 2);
+    ADD_FAILURE();
+  } catch (const octavo::ConfigError& error) {
+    EXPECT_TRUE(says(error.what(), {"rank 2 of its host", "sees 2 GPUs"}));
+  }
+}
+
 }  // namespace launch_test

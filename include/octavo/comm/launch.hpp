@@ -50,6 +50,20 @@ struct Launch {
   int port = 30500;
 };
 
+/// The GPU of a rank that was not told one: that of its number among the ranks of its host, or the
+/// only one that it sees, as where a launcher shows each rank its own.
+/// @param local_rank  among the ranks of its host
+/// @param visible     GPUs that this process sees
+/// @throws ConfigError  if it sees too few
+[[nodiscard]] inline int gpu_of_local_rank(int local_rank, int visible) {
+  if (visible == 1) return 0;
+  require<ConfigError>(local_rank < visible, "this is rank ", local_rank,
+                       " of its host, which sees ", visible,
+                       " GPUs; start at most as many ranks on a host, or show each rank the "
+                       "GPU that it is to have (CUDA_VISIBLE_DEVICES)");
+  return local_rank;
+}
+
 /// Looks up a variable of the environment; null: it is not set.
 using EnvironmentLookup = std::function<const char*(const char*)>;
 

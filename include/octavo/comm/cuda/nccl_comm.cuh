@@ -68,6 +68,7 @@ class NcclComm final : public Communicator<Cuda> {
   /// All ranks call it together.
   /// @param rendezvous  outlives this
   /// @param context     of the GPU that this rank's operations are to run on
+  /// @throws ConfigError  naming ranks that have the same GPU
   NcclComm(Rendezvous& rendezvous, const Context<Cuda>& context)
       : rendezvous_(rendezvous), gpu_(context.gpu()), whole_(*this), rank_(rendezvous.rank()) {
     // NVLink multicast is off, whatever the environment says: NCCL finds it by what the driver
@@ -78,6 +79,7 @@ class NcclComm final : public Communicator<Cuda> {
     version_ = checked_nccl_version();
     for (int member = 0; member < rendezvous_.size(); ++member) members_.push_back(member);
     context.make_current();
+    require_gpus_of_their_own();
     begin();
   }
   ~NcclComm() override {
@@ -178,6 +180,25 @@ class NcclComm final : public Communicator<Cuda> {
   }
 
  private:
+  void require_gpus_of_their_own() {
+    cudaDeviceProp card{};
+    check(cudaGetDeviceProperties(&card, gpu_), "cudaGetDeviceProperties");
+    const auto own = std::as_bytes(std::span(card.uuid.bytes));
+    std::vector<std::byte> all(own.size() * ranks());
+    rendezvous_.all_gather_sync(own, all, "GPUs");
+    const auto of = [&](std::size_t rank) {
+      return std::span(all).subspan(rank * own.size(), own.size());
+    };
+    for (std::size_t rank = 1; rank < ranks(); ++rank) {
+      for (std::size_t other = 0; other < rank; ++other) {
+        require<ConfigError>(!std::ranges::equal(of(rank), of(other)), "ranks ", other, " and ",
+                             rank,
+                             " have the same GPU; give each its own, by --gpu or "
+                             "CUDA_VISIBLE_DEVICES, or start fewer ranks on a host");
+      }
+    }
+  }
+
   using Clock = std::chrono::steady_clock;
 
   /// Some of another one's ranks. All of its ranks make one at the same time.

@@ -34,6 +34,15 @@ void check(cudaError_t status, const char* call, const Parts&... advice) {
   throw CudaError(what, status);
 }
 
+/// GPUs that this process sees.
+/// @throws CudaError  if it sees none
+[[nodiscard]] inline int visible_gpus() {
+  int count = 0;
+  check(cudaGetDeviceCount(&count), "cudaGetDeviceCount",
+        "; see nvidia-smi and CUDA_VISIBLE_DEVICES");
+  return count;
+}
+
 /// A stream of one GPU, and the workspace of the operations on it. All that is launched with one
 /// context runs in the order of the launches. Not copyable, and for one thread at a time:
 /// operations that share a context share its workspace. A thread may use several contexts, of one
