@@ -2,6 +2,7 @@
 /// A decoder whose family, shape, precision and device are types.
 #pragma once
 
+#include <octavo/gemm/gemm_key.hpp>
 #include <octavo/layers/layers.hpp>
 #include <octavo/models/model.hpp>
 #include <octavo/models/segments.hpp>

@@ -3,7 +3,8 @@
 /// happens when something throws.
 #pragma once
 
-#include <octavo/comm/comm.hpp>
+#include <octavo/comm/all_gather_texts.hpp>
+#include <octavo/comm/self_comm.hpp>
 #include <octavo/core/lane.hpp>
 #include <octavo/core/random.hpp>
 #include <octavo/memory/arena.hpp>
