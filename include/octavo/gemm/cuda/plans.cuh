@@ -4,7 +4,7 @@
 
 #include <octavo/core/cuda/replay.cuh>
 #include <octavo/gemm/cuda/trial.cuh>
-#include <octavo/gemm/gemm_planning.hpp>
+#include <octavo/gemm/gemm_plans.hpp>
 
 #include <algorithm>
 #include <array>
