@@ -3,6 +3,13 @@
 //   evaluate --model hf:downloads/Llama-3.2-1B --precision bf16 --data text.txt --hellaswag val.bin
 //
 // Exit codes: 0 done, 1 an error while running, 2 bad input.
+#include <octavo/data/data.hpp>
+#include <octavo/inference/checkpoint.hpp>
+#include <octavo/inference/hugging_face.hpp>
+#include <octavo/io/atomic_file.hpp>
+#include <octavo/io/json_line.hpp>
+#include <octavo/train/evaluation_batches.hpp>
+
 #include <common/progress.hpp>
 #include <common/tokenizer.hpp>
 #include <evaluate/choices.hpp>

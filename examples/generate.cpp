@@ -5,6 +5,9 @@
 // Exit codes: 0 done, 1 an error while running, 2 bad input, 128 + n stopped by signal n.
 #include <common/tokenizer.hpp>
 #include <octavo/data/chat_tokens.hpp>
+#include <octavo/inference/inference.hpp>
+#include <octavo/io/hugging_face_config.hpp>
+#include <octavo/train/interrupt.hpp>
 #include <train_llama/checkpoints.hpp>
 
 #include <algorithm>

@@ -6,6 +6,11 @@
 // Exit codes: 0 done, 1 an error while running, 2 bad input, 3 too many non-finite steps in a row,
 // 4 the last checkpoint could not be saved, 5 stopped before a spike, 128 + n stopped by signal n
 // after finishing the step.
+#include <octavo/comm/same_on_all_ranks.hpp>
+#include <octavo/io/file_digest.hpp>
+#include <octavo/io/folder.hpp>
+#include <octavo/train/train.hpp>
+
 #include <train_llama/checkpoints.hpp>
 #include <train_llama/options.hpp>
 #include <train_llama/program.hpp>

@@ -3,6 +3,9 @@
 // says where files are written; a folder of the disk that a run would use.
 #pragma once
 
+#include <octavo/train/checkpoints.hpp>
+#include <octavo/train/hugging_face.hpp>
+
 #include <benchmark/benchmark.h>
 
 #include <chrono>

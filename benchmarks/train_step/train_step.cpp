@@ -7,6 +7,9 @@
 // Prints one line, and with --json appends it to a file as one JSON object; benchmarks/peers/
 // torch_llama.py prints the same of PyTorch. Exit codes: 0 done, 1 an error while running, 2 bad
 // input.
+#include <octavo/io/json_line.hpp>
+#include <octavo/train/gemm_plan_file.hpp>
+
 #include <support/machine.hpp>
 #include <train_step/registry.hpp>
 

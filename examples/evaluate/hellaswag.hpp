@@ -3,6 +3,9 @@
 
 #include <common/text.hpp>
 #include <evaluate/choices.hpp>
+#include <octavo/core/json_reader.hpp>
+#include <octavo/data/open_file.hpp>
+#include <octavo/data/tokenizer.hpp>
 #include <octavo/octavo.hpp>
 
 #include <algorithm>

@@ -1,6 +1,8 @@
 // The tokens whose loss is asked for.
 #pragma once
 
+#include <octavo/data/data_files.hpp>
+#include <octavo/data/tokenizer.hpp>
 #include <octavo/octavo.hpp>
 
 #include <algorithm>

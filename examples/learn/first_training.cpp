@@ -1,3 +1,4 @@
+#include <octavo/data/data.hpp>
 #include <octavo/octavo.hpp>
 
 #include <cstdio>

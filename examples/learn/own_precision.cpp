@@ -3,6 +3,8 @@
 // The policy is a type; the manifest that the model prints before training shows where each GEMM
 // runs, and every step is checked against it.
 #include <fmt/format.h>
+#include <octavo/data/data.hpp>
+#include <octavo/inference/generate.hpp>
 #include <octavo/octavo.hpp>
 
 #include <string_view>

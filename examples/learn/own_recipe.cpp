@@ -3,6 +3,7 @@
 // How scales are found and what they cover is a type. No GPU multiplies blocks of 64, so on Cuda
 // this recipe does not compile; the Cpu device emulates it, to see what it would do to a training.
 #include <fmt/format.h>
+#include <octavo/data/data.hpp>
 #include <octavo/octavo.hpp>
 
 #include <string_view>

@@ -3,6 +3,8 @@
 
 #include <common/text.hpp>
 #include <octavo/octavo.hpp>
+#include <octavo/train/checkpoint_export.hpp>
+#include <octavo/train/checkpoint_folder.hpp>
 #include <train_llama/options.hpp>
 #include <train_llama/ranks.hpp>
 

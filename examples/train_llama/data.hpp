@@ -2,7 +2,12 @@
 #pragma once
 
 #include <common/text.hpp>
+#include <octavo/data/data.hpp>
+#include <octavo/inference/generate.hpp>
+#include <octavo/io/json_line.hpp>
 #include <octavo/octavo.hpp>
+#include <octavo/train/interrupt.hpp>
+#include <octavo/train/token_batches.hpp>
 #include <train_llama/program.hpp>
 
 #include <fmt/format.h>

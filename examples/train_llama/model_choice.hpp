@@ -4,6 +4,7 @@
 #include <CLI/CLI.hpp>
 #include <common/flags_file.hpp>
 #include <common/presets.hpp>
+#include <octavo/io/hugging_face_config.hpp>
 #include <octavo/octavo.hpp>
 #include <train_llama/registry.hpp>
 

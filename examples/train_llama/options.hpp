@@ -4,6 +4,10 @@
 #include <CLI/CLI.hpp>
 #include <common/flags_file.hpp>
 #include <octavo/octavo.hpp>
+#include <octavo/train/checkpoint_folder.hpp>
+#include <octavo/train/gemm_plan_file.hpp>
+#include <octavo/train/spikes.hpp>
+#include <octavo/train/tally.hpp>
 #include <train_llama/model_choice.hpp>
 
 #include <algorithm>

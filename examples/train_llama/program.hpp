@@ -2,6 +2,7 @@
 // chats.
 #pragma once
 
+#include <octavo/io/json_line.hpp>
 #include <octavo/octavo.hpp>
 #include <train_llama/options.hpp>
 #include <train_llama/ranks.hpp>

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <octavo/comm/rendezvous.hpp>
+#include <octavo/inference/session.hpp>
 #include <octavo/octavo.hpp>
 #if defined(__CUDACC__) && defined(OCTAVO_PROGRAM_HAS_NCCL)
 #include <octavo/comm/cuda/nccl_comm.cuh>

@@ -3,7 +3,11 @@
 
 #include <common/progress.hpp>
 #include <common/text.hpp>
+#include <octavo/io/event_file.hpp>
+#include <octavo/io/metrics_file.hpp>
 #include <octavo/octavo.hpp>
+#include <octavo/train/operand_health.hpp>
+#include <octavo/train/training_run.hpp>
 #include <train_llama/program.hpp>
 #include <train_llama/timeline.hpp>
 

@@ -1,6 +1,8 @@
 // What some steps of a run spend their time on, as a file.
 #pragma once
 
+#include <octavo/io/atomic_file.hpp>
+#include <octavo/io/trace_file.hpp>
 #include <octavo/octavo.hpp>
 #include <train_llama/options.hpp>
 #include <train_llama/ranks.hpp>

@@ -1,5 +1,5 @@
 /// @file
-/// The whole library for both devices; in files that nvcc compiles.
+/// What models are made of and trained with, for both devices; in files that nvcc compiles.
 #pragma once
 
 #if !defined(__CUDACC__)

@@ -1,16 +1,16 @@
 /// @file
-/// The whole library for the `Cpu` device; programs for `Cuda` include `octavo/cuda.cuh` instead.
+/// What models are made of and trained with, for the `Cpu` device; programs for `Cuda` include
+/// `octavo/cuda.cuh` instead. What not every program has use for, it includes beside this: a header
+/// of its own, or a room's, which has all of the room: `octavo/data/data.hpp` for texts and tokens,
+/// `octavo/train/train.hpp` for what reads and writes files while it trains, with data and files,
+/// `octavo/inference/inference.hpp` for generating text.
 #pragma once
 
 #include <octavo/attention/attention.hpp>
 #include <octavo/attention/cached_attention.hpp>
-#include <octavo/comm/comm.hpp>
 #include <octavo/core/version.hpp>
-#include <octavo/data/data.hpp>
 #include <octavo/formats/formats.hpp>
 #include <octavo/gemm/gemm.hpp>
-#include <octavo/inference/inference.hpp>
-#include <octavo/io/io.hpp>
 #include <octavo/kernels/kernels.hpp>
 #include <octavo/layers/layers.hpp>
 #include <octavo/memory/arena.hpp>
@@ -18,4 +18,6 @@
 #include <octavo/optim/optim.hpp>
 #include <octavo/precision/precision.hpp>
 #include <octavo/tensor/tensor.hpp>
-#include <octavo/train/train.hpp>
+#include <octavo/train/data_parallel.hpp>
+#include <octavo/train/session.hpp>
+#include <octavo/train/state.hpp>

@@ -1,4 +1,6 @@
 // Questions of several endings: their files, and which ending a model finds likeliest.
+#include <octavo/data/byte_tokenizer.hpp>
+
 #include <evaluate/choices.hpp>
 #include <evaluate/hellaswag.hpp>
 

@@ -1,6 +1,7 @@
 // The Cuda device's texts are the Cpu's, and its steps are launched from one record.
 #include <gtest/gtest.h>
 #include <octavo/cuda.cuh>
+#include <octavo/inference/session.hpp>
 
 #include <algorithm>
 #include <cmath>

@@ -1,5 +1,7 @@
 // GPT-2 and Qwen3 in every precision: what a family has, no policy, mode or number of threads
 // changes.
+#include <octavo/precision/named_precisions.hpp>
+
 #include <gtest/gtest.h>
 
 #include <cmath>

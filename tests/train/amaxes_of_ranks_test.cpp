@@ -1,5 +1,7 @@
 // Ranks that take the largest of their amaxes have the scales of one session that saw all of their
 // batches; and scales do not depend on how a step's tokens are split.
+#include <octavo/train/state.hpp>
+
 #include <gtest/gtest.h>
 
 #include <algorithm>

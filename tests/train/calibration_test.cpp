@@ -1,4 +1,6 @@
 // The state of delayed scales in a session: what a first step starts from, and what each adds.
+#include <octavo/train/state.hpp>
+
 #include <gtest/gtest.h>
 
 #include <cstddef>

@@ -1,6 +1,7 @@
 // Weights that ranks cast before they send them: every loss, weight and scale has the bits of ranks
 // that send weights as they are stored and all cast them.
 #include <octavo/train/data_parallel.hpp>
+#include <octavo/train/state.hpp>
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,7 @@
 // Ranks that share the optimizer's work, and perhaps gradients, train as one does on all of their
 // batches.
 #include <octavo/train/data_parallel.hpp>
+#include <octavo/train/state.hpp>
 
 #include <gtest/gtest.h>
 

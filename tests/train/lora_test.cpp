@@ -2,6 +2,7 @@
 // precision of the frozen layers, and on however many ranks.
 #include <octavo/train/data_parallel.hpp>
 #include <octavo/train/session.hpp>
+#include <octavo/train/state.hpp>
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,6 @@
 // Where an optimizer's state lives changes no bit of a training, but what memory it takes.
 #include <octavo/train/data_parallel.hpp>
+#include <octavo/train/state.hpp>
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,7 @@
 // A session goes on to the bit from the state that another one had, and weights that are set reach
 // their masters.
+#include <octavo/train/state.hpp>
+
 #include <gtest/gtest.h>
 
 #include <cstddef>

@@ -1,4 +1,5 @@
 // What the steps of a run add up to.
+#include <octavo/train/state.hpp>
 #include <octavo/train/tally.hpp>
 
 #include <gtest/gtest.h>

@@ -2,6 +2,7 @@
 /// Ranks that train one model.
 #pragma once
 
+#include <octavo/comm/all_gather_texts.hpp>
 #include <octavo/comm/communicator.hpp>
 #include <octavo/comm/launch.hpp>
 #include <octavo/comm/same_on_all_ranks.hpp>

@@ -3,12 +3,13 @@
 #pragma once
 
 #include <octavo/core/error.hpp>
-#include <octavo/precision/precision.hpp>
+#include <octavo/precision/policy.hpp>
 #include <octavo/tensor/operand.hpp>
 
 #include <array>
 #include <cstdint>
 #include <cstring>
+#include <sstream>
 #include <string>
 #include <vector>
 

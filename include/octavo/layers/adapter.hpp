@@ -2,7 +2,8 @@
 /// Low-rank adapters beside a frozen linear layer.
 #pragma once
 
-#include <octavo/gemm/gemm.hpp>
+#include <octavo/gemm/manifest.hpp>
+#include <octavo/gemm/matmul.hpp>
 #include <octavo/kernels/adapter.hpp>
 #include <octavo/layers/linear.hpp>
 

@@ -2,8 +2,10 @@
 /// A linear layer that is not trained: y = x · Wᵀ, with the weight as it is kept.
 #pragma once
 
+#include <octavo/gemm/few_rows.hpp>
 #include <octavo/kernels/dequantize.hpp>
 #include <octavo/layers/linear.hpp>
+#include <octavo/precision/inference.hpp>
 
 namespace octavo::inline OCTAVO_ABI {
 

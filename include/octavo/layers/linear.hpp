@@ -2,12 +2,14 @@
 /// A linear layer: y = x · Wᵀ and its gradients, in the precision that its type names.
 #pragma once
 
-#include <octavo/gemm/gemm.hpp>
+#include <octavo/gemm/manifest.hpp>
+#include <octavo/gemm/matmul.hpp>
 #include <octavo/kernels/quantize.hpp>
 #include <octavo/kernels/weight_codes.hpp>
 #include <octavo/layers/layer_registry.hpp>
 #include <octavo/layers/mode.hpp>
 #include <octavo/layers/parameter.hpp>
+#include <octavo/precision/lora.hpp>
 
 namespace octavo::inline OCTAVO_ABI {
 

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <filesystem>
 #include <fstream>
 #include <limits>
 #include <optional>
@@ -19,7 +18,7 @@ namespace detail {
 inline constexpr std::size_t unlimited_memory = std::numeric_limits<std::size_t>::max();
 
 /// The number that a file consists of; none for "max", and where there is no file.
-inline std::optional<std::size_t> number_in_file(const std::filesystem::path& path) {
+inline std::optional<std::size_t> number_in_file(const std::string& path) {
   std::size_t number = 0;
   if (std::ifstream(path) >> number) return number;
   return std::nullopt;
@@ -42,12 +41,12 @@ inline std::size_t available_in_machine() {
 
 /// What a control group can give. Of what it uses, the kernel gives files' contents back.
 /// Source: memory.max, memory.current and memory.stat of Linux's control groups, version 2.
-inline std::size_t available_in_group(const std::filesystem::path& group) {
-  const auto most = number_in_file(group / "memory.max");
-  const auto used = number_in_file(group / "memory.current");
+inline std::size_t available_in_group(const std::string& group) {
+  const auto most = number_in_file(group + "/memory.max");
+  const auto used = number_in_file(group + "/memory.current");
   if (!most || !used) return unlimited_memory;
   std::size_t of_files = 0;
-  std::ifstream statistics(group / "memory.stat");
+  std::ifstream statistics(group + "/memory.stat");
   std::size_t bytes = 0;
   for (std::string name; statistics >> name >> bytes;) {
     if (name == "active_file" || name == "inactive_file") of_files += bytes;
@@ -58,17 +57,17 @@ inline std::size_t available_in_group(const std::filesystem::path& group) {
 /// What the group that `membership` names, and the groups that it is in, can give.
 /// @param root        of the tree of groups
 /// @param membership  a file such as /proc/self/cgroup
-inline std::size_t available_in_groups(const std::filesystem::path& root,
-                                       const std::filesystem::path& membership) {
+inline std::size_t available_in_groups(const std::string& root, const std::string& membership) {
   std::size_t available = available_in_group(root);
   std::ifstream file(membership);
   for (std::string line; std::getline(file, line);) {
     constexpr std::string_view version_2 = "0::/";
     if (!line.starts_with(version_2)) continue;
-    std::filesystem::path group = root;
-    for (const auto& part : std::filesystem::path(line.substr(version_2.size()))) {
-      group /= part;
-      available = std::min(available, available_in_group(group));
+    // The group's name, and what stands in it before each slash.
+    const std::string group = line.substr(version_2.size() - 1);
+    for (std::size_t end = 0; end < group.size();) {
+      end = std::min(group.find('/', end + 1), group.size());
+      available = std::min(available, available_in_group(root + group.substr(0, end)));
     }
   }
   return available;

@@ -2,13 +2,14 @@
 /// A decoder whose family, shape, precision and device are types.
 #pragma once
 
+#include <octavo/gemm/gemm_key.hpp>
 #include <octavo/layers/layers.hpp>
 #include <octavo/models/model.hpp>
 #include <octavo/models/segments.hpp>
 #include <octavo/models/step_hooks.hpp>
 
+#include <algorithm>
 #include <array>
-#include <functional>
 #include <string>
 #include <utility>
 
@@ -309,87 +310,11 @@ class Decoder {
 
   /// Gets ready to exchange rows with the ranks that share the layers.
   /// @throws ConfigError  if they cannot have as many rows each
-  void divide_rows(Arena<D>& arena) {
-    require<ConfigError>(batch_.rows() % tensor_parallel == 0, "the batch has ", batch_.sequences,
-                         " x ", batch_.tokens, " = ", batch_.rows(), " tokens, but the ",
-                         tensor_parallel, " ranks of TensorParallel<", tensor_parallel,
-                         "> have as many each; give a batch of a multiple of them");
-    options_.head_chunk = round_up(options_.head_chunk, tensor_parallel);
-    group_.take(arena, batch_.rows() * config.hidden * static_cast<Index>(sizeof(T)));
-    embedding_.share(arena, group_, vocabulary_part(), batch_.rows());
-    head_weight_.part = vocabulary_part();
-  }
+  void divide_rows(Arena<D>& arena);
 
-  void take_parameters(Arena<D>& arena, const DeviceLimits<D>& limits) {
-    LayerRegistry<D> registry{
-        &scaling_,
-        &manifest_,
-        options_.weight_copies == WeightCopies::remade ? &weight_stage_ : nullptr,
-        batch_,
-        limits,
-        {.multiple = options_.run_multiple,
-         .codes = options_.weights_come_as_codes,
-         .gathered = options_.weights_are_gathered,
-         .keeps_codes = options_.weight_copies == WeightCopies::kept,
-         .frozen = is_frozen}};
-    registry.scratch = &scratch_;
-    registry.lora = options_.lora;
-    if constexpr (tensor_parallel > 1) registry.group = &group_;
-    registry.place = options_.tensor_place;
-    constexpr float deviation = 0.02f;
-    const float residual = deviation / std::sqrt(2.0f * static_cast<float>(config.layers));
-    const Initial initial = Initial::normal(deviation);
-    embedding_.declare("embedding", vocabulary_rows, live_vocabulary_rows(), initial);
-    if constexpr (config.tied_embeddings) {
-      embedding_.visit([&](auto& table) { table.is_overwritten = &table == &head_weight(); });
-    }
-    std::size_t layer = 0;
-    std::array<const ParameterRun<T, G, D>*, 2> lenders{};  // two before, and the one before
-    for_each_block([&](auto& block, auto&) {
-      const std::size_t operands = scaling_.size();
-      block.take(arena, "blocks." + std::to_string(layer), registry,
-                 {initial, Initial::normal(residual), config.norm_epsilon}, options_.recompute,
-                 options_.weights_are_gathered ? lenders[0] : nullptr);
-      lenders = {lenders[1], &block.run()};
-      is_quantized_[layer++] = scaling_.size() != operands;
-    });
-    const std::size_t operands = scaling_.size();
-    head_.declare(registry, options_.head_chunk, config.vocabulary, config.norm_epsilon);
-    is_quantized_[layer] = scaling_.size() != operands;
-    if constexpr (!config.tied_embeddings) {
-      head_weight_.declare("head.weight", vocabulary_rows, config.hidden, initial);
-      head_weight_.initialised_rows = live_vocabulary_rows();
-      head_weight_.is_overwritten = true;
-    }
-    const RunLayout layout{.multiple = options_.run_multiple, .frozen = is_frozen};
-    if constexpr (is_frozen) {
-      adapter_run_.take_weights(arena, each_of_adapters(), {.multiple = options_.run_multiple});
-    }
-    head_run_.take_weights(arena, each_of_head(), layout);
-    const bool borrows = options_.weights_are_gathered && !config.tied_embeddings;
-    embedding_run_.take_weights(arena, each_of_embedding(), layout, borrows ? &head_run_ : nullptr);
-    head_.take_weight_copies(arena, head_weight());
-    list_runs();
-    if constexpr (tensor_parallel > 1) {
-      visit([&](Parameter<T, G, D>& parameter) {
-        parameter.is_counted = !parameter.part.is_whole() || options_.tensor_place == 0;
-      });
-    }
-  }
+  void take_parameters(Arena<D>& arena, const DeviceLimits<D>& limits);
 
-  void list_runs() {
-    const auto add = [this](const ParameterRun<T, G, D>& run, const auto& each) {
-      ModelRun<T, G, D>& in = runs_.emplace_back();
-      in.run = &run;
-      each([&in](Parameter<T, G, D>& parameter) { in.parameters.push_back(&parameter); });
-    };
-    if constexpr (is_frozen) add(adapter_run_, each_of_adapters());
-    add(embedding_run_, each_of_embedding());
-    for_each_block([&](auto& block, auto&) {
-      add(block.run(), [&](const auto& body) { block.visit(body); });
-    });
-    add(head_run_, each_of_head());
-  }
+  void list_runs();
 
   /// The weight of the head's projection.
   [[nodiscard]] const Parameter<T, G, D>& head_weight() const {
@@ -397,32 +322,9 @@ class Decoder {
   }
 
   /// The GEMMs of weights' gradients reduce over tokens, in FP8 16 at a time.
-  void check_reduced_tokens() const {
-    require<ConfigError>(scaling_.size() == 0 || batch_.rows() % 16 == 0, "the batch has ",
-                         batch_.sequences, " x ", batch_.tokens, " = ", batch_.rows(),
-                         " tokens, but FP8 GEMMs need a multiple of 16; change the batch or the "
-                         "sequence length");
-    require<ConfigError>(!is_quantized_.back() || options_.head_chunk % 16 == 0,
-                         "the head chunk is ", options_.head_chunk,
-                         " tokens, but a head in FP8 needs a multiple of 16; change it");
-  }
+  void check_reduced_tokens() const;
 
-  void take_activations(Arena<D>& arena) {
-    constexpr auto kind = MemoryKind::activations;
-    const Index rows = batch_.rows();
-    positions_.take(arena, batch_);
-    const Index own = own_rows(rows);
-    for (auto& state : residual_) state = arena.template take<T>(kind, own * config.hidden);
-    gradient_ = {arena.template take<T>(kind, own * config.hidden), {own, config.hidden}};
-    take_shared(
-        arena, [&] { head_.take_scratch(arena); },
-        std::make_index_sequence<std::tuple_size_v<SegmentTuple>>{});
-    if (options_.gradients_share_memory) {
-      take_saved_and_gradients(arena);
-    } else {
-      for_each_block([&](auto& block, auto& shared) { block.take_saved(arena, shared, rows); });
-    }
-  }
+  void take_activations(Arena<D>& arena);
 
   [[nodiscard]] auto each_of_embedding() {
     return [this](const auto& body) { embedding_.visit(body); };
@@ -441,37 +343,10 @@ class Decoder {
     };
   }
 
-  void take_gradients(Arena<D>& arena) {
-    if constexpr (is_frozen) return adapter_run_.take_gradients(arena, each_of_adapters());
-    const bool borrows = options_.gradients_are_sent;
-    head_run_.take_gradients(arena, each_of_head());
-    // The head is the first to make a tied table's gradient, and the embedding the last.
-    const bool is_dead = borrows && !config.tied_embeddings;
-    embedding_run_.take_gradients(arena, each_of_embedding(), is_dead ? &head_run_ : nullptr);
-    std::array<const ParameterRun<T, G, D>*, 2> lenders{};  // two before, and the one before
-    for_each_block([&](auto& block, auto&) {
-      block.take_gradients(arena, borrows ? lenders[0] : nullptr);
-      lenders = {lenders[1], &block.run()};
-    });
-  }
+  void take_gradients(Arena<D>& arena);
 
   /// What a block saved is dead when the block before it, or the embedding, makes its gradients.
-  void take_saved_and_gradients(Arena<D>& arena) {
-    const Index rows = batch_.rows();
-    const auto take_embeddings = [&] { embedding_run_.take_gradients(arena, each_of_embedding()); };
-    std::function<void()> take_previous = [] {};
-    if constexpr (config.tied_embeddings) {
-      take_embeddings();  // the head is the first to make it
-    } else {
-      take_previous = take_embeddings;
-    }
-    head_run_.take_gradients(arena, each_of_head());
-    for_each_block([&](auto& block, auto& shared) {
-      arena.overlay([&] { block.take_saved(arena, shared, rows); }, take_previous);
-      take_previous = [&arena, &block] { block.take_gradients(arena); };
-    });
-    take_previous();
-  }
+  void take_saved_and_gradients(Arena<D>& arena);
 
   /// Only one segment, or the head, is at work at any time.
   template <class HeadScratch, std::size_t... I>
@@ -489,26 +364,7 @@ class Decoder {
     return {batch.sequences, batch.tokens, Family::heads, batch.most_documents};
   }
 
-  [[nodiscard]] std::size_t workspace_bytes(const DeviceLimits<D>& limits) const {
-    const Index rows = batch_.rows();
-    std::size_t bytes = std::max(embedding_workspace(rows),
-                                 attention_workspace<T>(attention_shape(batch_), limits));
-    for (const GemmEntry& gemm : manifest_.entries()) {
-      const Index tokens = gemm.is_head ? options_.head_chunk : rows;
-      for (const auto& [m, n, k] :
-           {std::array{tokens, gemm.out, gemm.in}, std::array{tokens, gemm.in, gemm.out},
-            std::array{gemm.out, gemm.in, tokens}}) {
-        bytes = std::max(bytes, matmul_workspace(m, n, k, limits));
-      }
-      Index of_cast = gemm.bias ? static_cast<Index>(column_sums_workspace(rows, gemm.out)) : 0;
-      if (gemm.scales_a == GemmScales::row) {
-        of_cast = round_up(of_cast, 256) +
-                  static_cast<Index>(row_amaxes_workspace(rows, std::max(gemm.in, gemm.out)));
-      }
-      bytes = std::max(bytes, static_cast<std::size_t>(of_cast));
-    }
-    return bytes;
-  }
+  [[nodiscard]] std::size_t workspace_bytes(const DeviceLimits<D>& limits) const;
 
   /// This rank's rows of the residual stream before block `layer`; after the last for `layer` =
   /// layers.
@@ -626,3 +482,5 @@ class Decoder {
 };
 
 }  // namespace octavo
+
+#include <octavo/models/decoder_layout.hpp>

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <octavo/layers/pre_norm_block.hpp>
+#include <octavo/precision/layerwise.hpp>
 
 #include <cstddef>
 #include <tuple>

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <octavo/memory/arena.hpp>
+#include <octavo/precision/lora.hpp>
 #include <octavo/tensor/quantized_view.hpp>
 #include <octavo/tensor/scaling_slot.hpp>
 

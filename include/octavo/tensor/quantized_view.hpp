@@ -3,7 +3,7 @@
 /// operand, scale or transpose does not compile.
 #pragma once
 
-#include <octavo/precision/precision.hpp>
+#include <octavo/precision/policy.hpp>
 #include <octavo/tensor/tensor_view.hpp>
 
 namespace octavo::inline OCTAVO_ABI {

@@ -2,7 +2,8 @@
 /// What the ranks that train one model do together, and what it is for one rank: nothing.
 #pragma once
 
-#include <octavo/comm/comm.hpp>
+#include <octavo/comm/communicator.hpp>
+#include <octavo/comm/sharding.hpp>
 #include <octavo/core/timeline.hpp>
 #include <octavo/kernels/step_status.hpp>
 #include <octavo/layers/scaling_table.hpp>

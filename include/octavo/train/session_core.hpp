@@ -3,9 +3,9 @@
 /// happens when something throws.
 #pragma once
 
-#include <octavo/comm/comm.hpp>
+#include <octavo/comm/all_gather_texts.hpp>
+#include <octavo/comm/self_comm.hpp>
 #include <octavo/core/lane.hpp>
-#include <octavo/core/random.hpp>
 #include <octavo/memory/arena.hpp>
 #include <octavo/models/step_hooks.hpp>
 #include <octavo/train/one_rank.hpp>
@@ -308,25 +308,7 @@ class SessionCore : public TrainingSession {
   /// that are to be tried are, in micro-batches of random tokens: between the kernels, on the
   /// operands and under the load of a step. Of these micro-batches nothing is left: a step
   /// overwrites all that they write but the scaling state, which is as new afterwards.
-  void choose_gemms() {
-    const Index micro_batches = options_.micro_batches;
-    const std::vector<GemmKey> keys = gemm_keys(manifest(), gemm_rows());
-    if (prepare_gemms(keys, options_.gemm_choice, context_) == 0) return;
-    copy_random_inputs();
-    cast_frozen_if_due();
-    const auto pass = [&] {
-      quantize_weights(Evaluates{false});
-      for (Index m = 0; m < std::min<Index>(micro_batches, 2); ++m) {
-        train(m, {.first = m == 0, .last = false});
-      }
-      scaling().update(context_);
-    };
-    rank_work().rehearse(true);
-    rehearse_gemms_sync(pass, context_);
-    rank_work().rehearse(false);
-    reset_counts();
-    reset_scaling_sync();
-  }
+  void choose_gemms();
 
   /// What was cast or gathered before is not of what is about to be written.
   void note_new_state() {
@@ -403,16 +385,7 @@ class SessionCore : public TrainingSession {
   }
 
   /// Tokens that are as likely as any others, for as many micro-batches as a rehearsal runs.
-  void copy_random_inputs() {
-    const auto vocabulary = static_cast<std::uint64_t>(facts_.vocabulary);
-    const Index count = rows() * std::min<Index>(options_.micro_batches, 2);
-    std::vector<std::int32_t> tokens(static_cast<std::size_t>(count));
-    for (std::size_t i = 0; i < tokens.size(); ++i) {
-      tokens[i] = static_cast<std::int32_t>(random_word({options_.seed, 0}, i) * vocabulary >> 32);
-    }
-    inputs_->copy_batch({tokens, tokens}, context_);
-    inputs_->copy_gradient_scale(count, context_);
-  }
+  void copy_random_inputs();
 
   /// Fills the histories of delayed scales before the first step, which would otherwise cast with
   /// scales of 1: in E5M2, that makes zero of nearly all of a gradient. The step overwrites all
@@ -420,17 +393,7 @@ class SessionCore : public TrainingSession {
   /// and a gradient meets two casts in a block: hence two passes. They are over all of the step's
   /// micro-batches, as its own is, so that scales do not depend on how its tokens are split.
   /// Enqueues; does not synchronise.
-  void calibrate() {
-    constexpr int passes = 2;
-    for (int pass = 0; pass < passes; ++pass) {
-      quantize_weights(Evaluates{false});
-      for (Index m = 0; m < options_.micro_batches; ++m) {
-        train(m, {.first = m == 0, .last = false});
-      }
-      rank_work().join(context_);
-      update_scaling();
-    }
-  }
+  void calibrate();
 
   /// Moves the histories of delayed scales, alike on all ranks.
   void update_scaling() {
@@ -449,39 +412,7 @@ class SessionCore : public TrainingSession {
   /// @param compares  the weights are hashed, too
   /// @param was_read  the state has been read since the last step, by a thread that may still do
   /// @throws ManifestError  before the weights change, if other GEMMs ran than the manifest says
-  void enqueue_step(bool compares, bool was_read) {
-    RankWork<D>& ranks = rank_work();
-    const TensorView<StepStatus, 1, D> status = buffers_.status;
-    const TensorView<const StepLimits, 1, D> limits = buffers_.limits;
-    reset_counts();
-    // A record of the step gathers weights, whatever was there before. Those that are being read
-    // are there, and nobody writes them.
-    if (!was_read) ranks.weights_moved();
-    fill_zero(status.data(), status.bytes(), context_);
-    scaling().clear_statistics(context_);
-    quantize_weights(Evaluates{false});
-    const bool each = options_.sharding.reduces_each_micro_batch();
-    for (Index m = 0; m < options_.micro_batches; ++m) {
-      ranks.begin_micro_batch(m, context_);
-      train(m, {.first = each || m == 0, .last = each || m + 1 == options_.micro_batches});
-      add_losses(buffers_.losses, status, context_);
-    }
-    verify_step();
-    ranks.join(context_);
-    if (compares) replicas_->enqueue(context_);
-    if (was_read) wait_for_reading();
-    update_scaling();
-    timeline_.begin_stage("gradient norm", nullptr, context_);
-    add_squared_norms();
-    scaling().add_nonfinite(status, context_);
-    timeline_.end_stage(context_);
-    ranks.sum(status, context_);
-    timeline_.begin_stage("optimizer", nullptr, context_);
-    decide_step(options_.max_gradient_norm, limits, status, context_);
-    update_weights();
-    scaling().restore_if_skipped(status, context_);
-    timeline_.end_stage(context_);
-  }
+  void enqueue_step(bool compares, bool was_read);
 
   /// Waits until no other thread reads the state, which is about to change.
   void wait_for_reading() const noexcept { is_reading_.wait(true); }
@@ -501,28 +432,11 @@ class SessionCore : public TrainingSession {
   /// After a call that threw: waits until the device has read its inputs, so that others can be
   /// copied, and keeps no casts of an evaluation, of which some may be missing. The call's error is
   /// the one to tell, not one of this.
-  void settle() noexcept {
-    weights_may_have_moved_ = true;
-    attempt([this] { rank_work().join(context_); });
-    attempt([this] { communicator_.wait_sync(context_, "end of what threw"); });
-    attempt([this] { rank_work().weights_moved(); });  // a recording that threw gathered none
-    timeline_.abandon();
-  }
+  void settle() noexcept;
 
   /// Takes back what a step that threw has moved: before its weights changed, the scaling state
   /// only.
-  void undo_step() noexcept {
-    wait_for_reading();
-    settle();
-    attempt([this] {
-      if (must_calibrate_ != 0) {
-        scaling().reset_sync(context_);
-      } else {
-        scaling().restore(context_);
-      }
-      frozen_are_cast_ = false;  // their casts may be what threw
-    });
-  }
+  void undo_step() noexcept;
 
   template <class Action>
   static void attempt(const Action& action) noexcept {
@@ -577,3 +491,5 @@ class SessionCore : public TrainingSession {
 };
 
 }  // namespace octavo::inline OCTAVO_ABI::detail
+
+#include <octavo/train/session_step.hpp>

@@ -2,7 +2,7 @@
 /// What a session asks of a model, and what the compiler says where a member is missing.
 #pragma once
 
-#include <octavo/gemm/gemm_plans.hpp>
+#include <octavo/gemm/gemm_planning.hpp>
 #include <octavo/layers/mode.hpp>
 #include <octavo/layers/scaling_table.hpp>
 #include <octavo/memory/arena.hpp>

@@ -7,12 +7,12 @@
 #include <octavo/core/error.hpp>
 #include <octavo/core/replay.hpp>
 #include <octavo/core/timeline.hpp>
-#include <octavo/gemm/gemm_plans.hpp>
+#include <octavo/gemm/gemm_planning.hpp>
 #include <octavo/layers/scaling_table.hpp>
 #include <octavo/models/model.hpp>
 #include <octavo/optim/optim.hpp>
 #include <octavo/train/batch.hpp>
-#include <octavo/train/state.hpp>
+#include <octavo/train/state_entry.hpp>
 #include <octavo/train/weights.hpp>
 
 #include <cmath>

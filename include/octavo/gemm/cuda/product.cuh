@@ -5,7 +5,7 @@
 #include <octavo/core/cuda/context.cuh>
 #include <octavo/gemm/cuda/limits.hpp>
 #include <octavo/gemm/gemm_key.hpp>
-#include <octavo/precision/precision.hpp>
+#include <octavo/precision/policy.hpp>
 
 #include <cublasLt.h>
 

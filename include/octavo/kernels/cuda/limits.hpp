@@ -4,7 +4,7 @@
 #pragma once
 
 #include <octavo/core/context.hpp>
-#include <octavo/precision/precision.hpp>
+#include <octavo/precision/policy.hpp>
 
 namespace octavo::inline OCTAVO_ABI::detail {
 

@@ -1,0 +1,118 @@
+/// @file
+/// What a session enqueues for a step and before the first one, and what it does where one throws.
+#pragma once
+
+#include <octavo/core/random.hpp>
+#include <octavo/train/session_core.hpp>
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+namespace octavo::inline OCTAVO_ABI::detail {
+
+template <Device D>
+void SessionCore<D>::choose_gemms() {
+  const Index micro_batches = options_.micro_batches;
+  const std::vector<GemmKey> keys = gemm_keys(manifest(), gemm_rows());
+  if (prepare_gemms(keys, options_.gemm_choice, context_) == 0) return;
+  copy_random_inputs();
+  cast_frozen_if_due();
+  const auto pass = [&] {
+    quantize_weights(Evaluates{false});
+    for (Index m = 0; m < std::min<Index>(micro_batches, 2); ++m) {
+      train(m, {.first = m == 0, .last = false});
+    }
+    scaling().update(context_);
+  };
+  rank_work().rehearse(true);
+  rehearse_gemms_sync(pass, context_);
+  rank_work().rehearse(false);
+  reset_counts();
+  reset_scaling_sync();
+}
+
+template <Device D>
+void SessionCore<D>::copy_random_inputs() {
+  const auto vocabulary = static_cast<std::uint64_t>(facts_.vocabulary);
+  const Index count = rows() * std::min<Index>(options_.micro_batches, 2);
+  std::vector<std::int32_t> tokens(static_cast<std::size_t>(count));
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    tokens[i] = static_cast<std::int32_t>(random_word({options_.seed, 0}, i) * vocabulary >> 32);
+  }
+  inputs_->copy_batch({tokens, tokens}, context_);
+  inputs_->copy_gradient_scale(count, context_);
+}
+
+template <Device D>
+void SessionCore<D>::calibrate() {
+  constexpr int passes = 2;
+  for (int pass = 0; pass < passes; ++pass) {
+    quantize_weights(Evaluates{false});
+    for (Index m = 0; m < options_.micro_batches; ++m) {
+      train(m, {.first = m == 0, .last = false});
+    }
+    rank_work().join(context_);
+    update_scaling();
+  }
+}
+
+template <Device D>
+void SessionCore<D>::enqueue_step(bool compares, bool was_read) {
+  RankWork<D>& ranks = rank_work();
+  const TensorView<StepStatus, 1, D> status = buffers_.status;
+  const TensorView<const StepLimits, 1, D> limits = buffers_.limits;
+  reset_counts();
+  // A record of the step gathers weights, whatever was there before. Those that are being read
+  // are there, and nobody writes them.
+  if (!was_read) ranks.weights_moved();
+  fill_zero(status.data(), status.bytes(), context_);
+  scaling().clear_statistics(context_);
+  quantize_weights(Evaluates{false});
+  const bool each = options_.sharding.reduces_each_micro_batch();
+  for (Index m = 0; m < options_.micro_batches; ++m) {
+    ranks.begin_micro_batch(m, context_);
+    train(m, {.first = each || m == 0, .last = each || m + 1 == options_.micro_batches});
+    add_losses(buffers_.losses, status, context_);
+  }
+  verify_step();
+  ranks.join(context_);
+  if (compares) replicas_->enqueue(context_);
+  if (was_read) wait_for_reading();
+  update_scaling();
+  timeline_.begin_stage("gradient norm", nullptr, context_);
+  add_squared_norms();
+  scaling().add_nonfinite(status, context_);
+  timeline_.end_stage(context_);
+  ranks.sum(status, context_);
+  timeline_.begin_stage("optimizer", nullptr, context_);
+  decide_step(options_.max_gradient_norm, limits, status, context_);
+  update_weights();
+  scaling().restore_if_skipped(status, context_);
+  timeline_.end_stage(context_);
+}
+
+template <Device D>
+void SessionCore<D>::settle() noexcept {
+  weights_may_have_moved_ = true;
+  attempt([this] { rank_work().join(context_); });
+  attempt([this] { communicator_.wait_sync(context_, "end of what threw"); });
+  attempt([this] { rank_work().weights_moved(); });  // a recording that threw gathered none
+  timeline_.abandon();
+}
+
+template <Device D>
+void SessionCore<D>::undo_step() noexcept {
+  wait_for_reading();
+  settle();
+  attempt([this] {
+    if (must_calibrate_ != 0) {
+      scaling().reset_sync(context_);
+    } else {
+      scaling().restore(context_);
+    }
+    frozen_are_cast_ = false;  // their casts may be what threw
+  });
+}
+
+}  // namespace octavo::inline OCTAVO_ABI::detail

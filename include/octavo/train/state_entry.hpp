@@ -1,0 +1,184 @@
+/// @file
+/// The pieces of what a training run consists of, each with a name.
+#pragma once
+
+#include <octavo/core/context.hpp>
+#include <octavo/formats/formats.hpp>
+#include <octavo/layers/parameter_part.hpp>
+#include <octavo/memory/buffer.hpp>
+#include <octavo/tensor/tensor_view.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <span>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace octavo::inline OCTAVO_ABI {
+
+/// One piece of a session's state: a tensor on its device, or a number of the host.
+struct StateEntry {
+  std::string name;    ///< such as "model.blocks.0.qkv.weight" or "optimizer.steps"
+  std::string format;  ///< of its elements: "fp32", "bf16", "8-bit", "E8M0", "uint32", "int64"
+  std::vector<Index> shape;  ///< empty: one number
+  std::size_t bytes = 0;
+  /// Of the whole tensor, where ranks hold a part each: `shape`, of one dimension, is then of this
+  /// rank's elements, which are those of the whole from `begin` on.
+  std::vector<Index> whole = {};
+  Index begin = 0;
+  /// Which part of a parameter, or of its optimizer's state, the tensor is, where ranks share the
+  /// layers: what stands above is of that part.
+  ParameterPart part = {};
+  /// Copies it to `bytes` bytes of the host; waits for it.
+  std::function<void(std::byte*)> read_sync;
+  /// Copies it from the host; waits for it.
+  std::function<void(const std::byte*)> write_sync;
+  /// Begins to copy it, on any one thread, between the session's `begin_reading` and `end_reading`;
+  /// the target is of `allocate_for_reading`. None: only the thread of the session can read it.
+  std::function<void(std::byte*)> read_beside = nullptr;
+};
+
+/// A number of the host, which the entry refers to.
+[[nodiscard]] inline StateEntry number_entry(const std::string& name, std::int64_t& number) {
+  StateEntry entry;
+  entry.name = name;
+  entry.format = "int64";
+  entry.bytes = sizeof(number);
+  entry.read_sync = [&number](std::byte* target) { std::memcpy(target, &number, sizeof(number)); };
+  entry.write_sync = [&number](const std::byte* source) {
+    std::memcpy(&number, source, sizeof(number));
+  };
+  return entry;
+}
+
+/// What must be the same on both sides: `text` stands where others have their format, and the entry
+/// has no bytes.
+[[nodiscard]] inline StateEntry text_entry(const std::string& name, const std::string& text) {
+  StateEntry entry;
+  entry.name = name;
+  entry.format = text;
+  entry.read_sync = [](std::byte*) {};
+  entry.write_sync = [](const std::byte*) {};
+  return entry;
+}
+
+namespace detail {
+
+/// The name of what elements of a state are stored as.
+template <class T>
+std::string state_format() {
+  if constexpr (std::is_same_v<T, std::uint32_t>) {
+    return "uint32";
+  } else if constexpr (std::is_same_v<T, std::int64_t>) {
+    return "int64";
+  } else {
+    return FormatTraits<T>::name;
+  }
+}
+
+/// Bytes of a copy beside a session's work: others of the device stand behind one of them at most.
+inline constexpr std::size_t bytes_read_at_once = std::size_t{64} << 20;
+
+/// Collects what is shown to it; the contexts must outlive the entries' use.
+template <Device D>
+class StateCollector {
+ public:
+  /// @param beside  for `read_beside`
+  StateCollector(const Context<D>& context, const Context<D>& beside)
+      : context_(context), beside_(beside) {}
+
+  /// @tparam Where  the device, or `Cpu` for what lives in the host's memory
+  template <class T, int Rank, Device Where>
+  void operator()(const std::string& name, TensorView<T, Rank, Where> view) {
+    const std::vector<Index> shape(view.shape().begin(), view.shape().end());
+    add(name, view, 0, shape);
+  }
+
+  /// This rank's part of a tensor: the elements from `begin` on of one of shape `whole`.
+  template <class T, Device Where, class Shape>
+  void operator()(const std::string& name, TensorView<T, 1, Where> part, Index begin,
+                  const Shape& whole) {
+    add(name, part, begin, {whole.begin(), whole.end()});
+  }
+
+  /// What must be the same on both sides; see `text_entry`.
+  void say(const std::string& name, const std::string& text) {
+    entries_.push_back(text_entry(name, text));
+  }
+
+  /// A number of the host, which the entry refers to.
+  void operator()(const std::string& name, std::int64_t& number) {
+    entries_.push_back(number_entry(name, number));
+  }
+
+  [[nodiscard]] std::vector<StateEntry> take() { return std::move(entries_); }
+
+ private:
+  template <class T, int Rank, Device Where>
+  void add(const std::string& name, TensorView<T, Rank, Where> view, Index begin,
+           std::vector<Index> whole) {
+    constexpr bool is_on_host = std::is_same_v<Where, Cpu> && !std::is_same_v<D, Cpu>;
+    StateEntry entry{name,
+                     state_format<T>(),
+                     {view.shape().begin(), view.shape().end()},
+                     view.bytes(),
+                     std::move(whole),
+                     begin,
+                     {},
+                     {},
+                     {}};
+    if constexpr (is_on_host) {
+      add_bytes_of_host(std::move(entry), view.data());
+    } else {
+      add_bytes(std::move(entry), view.data());
+    }
+  }
+  /// @param data  where on the device the entry's bytes are
+  void add_bytes(StateEntry entry, void* data) {
+    const Context<D>& context = context_;
+    const std::size_t bytes = entry.bytes;
+    entry.read_sync = [data, bytes, &context](std::byte* target) {
+      copy_to_host_sync(target, data, bytes, context);
+    };
+    entry.write_sync = [data, bytes, &context](const std::byte* source) {
+      copy_to_device_sync(data, source, bytes, context);
+    };
+    entry.read_beside = [data, bytes, &beside = beside_](std::byte* target) {
+      const auto* source = static_cast<const std::byte*>(data);
+      for (std::size_t at = 0; at < bytes; at += bytes_read_at_once) {
+        copy_to_host(target + at, source + at, std::min(bytes_read_at_once, bytes - at), beside);
+      }
+    };
+    entries_.push_back(std::move(entry));
+  }
+  /// @param data  where in the host's memory they are, once the device has done what it was given
+  void add_bytes_of_host(StateEntry entry, void* data) {
+    const Context<D>& context = context_;
+    const std::size_t bytes = entry.bytes;
+    entry.read_sync = [data, bytes, &context](std::byte* target) {
+      context.synchronize();
+      if (bytes != 0) std::memcpy(target, data, bytes);
+    };
+    entry.write_sync = [data, bytes, &context](const std::byte* source) {
+      context.synchronize();
+      if (bytes != 0) std::memcpy(data, source, bytes);
+    };
+    entry.read_beside = [data, bytes](std::byte* target) {
+      if (bytes != 0) std::memcpy(target, data, bytes);
+    };
+    entries_.push_back(std::move(entry));
+  }
+
+  const Context<D>& context_;
+  const Context<D>& beside_;
+  std::vector<StateEntry> entries_;
+};
+
+}  // namespace detail
+
+}  // namespace octavo
