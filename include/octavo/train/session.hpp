@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -359,6 +360,13 @@ class ModelSession final : public detail::SessionCore<typename Model::DeviceType
         collector(name, weights, begin, parameter.weight.shape());
       }
     });
+  }
+  void visit_updated_weights(
+      const std::function<void(TensorView<const std::byte, 1, D>)>& visit) override {
+    for (const auto& shard : parts_.ranks.shards()) {
+      visit({reinterpret_cast<const std::byte*>(shard.weights.data()),
+             {static_cast<Index>(shard.weights.bytes())}});
+    }
   }
   void visit_optimizer(detail::StateCollector<D>& collector) override {
     parts_.optimizer.visit_state(collector);
