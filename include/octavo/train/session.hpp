@@ -38,7 +38,7 @@ struct SessionParts {
       : model(arena, options.batch, model_options(options), limits),
         ranks(arena, model.runs(), options.sharding),
         optimizer(arena, trained(ranks.shards()), options.optimizer, options.seed, options.offload),
-        replicas(arena, model.runs(), options.check_replicas),
+        replicas(arena, model.runs(), model.scaling(), options.check_replicas),
         buffers(arena, options) {}
 
   static ModelOptions model_options(const SessionOptions& options) {
