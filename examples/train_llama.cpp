@@ -4,8 +4,8 @@
 //   train_llama --data shakespeare.txt --precision fp8-delayed --steps 500 --out runs/delayed
 //
 // Exit codes: 0 done, 1 an error while running, 2 bad input, 3 too many non-finite steps in a row,
-// 4 the last checkpoint could not be saved, 5 stopped before a spike, 128 + n stopped by signal n
-// after finishing the step.
+// 4 the last checkpoint could not be saved, 5 stopped before a spike, 6 a replayed step was not the
+// same again, 128 + n stopped by signal n after finishing the step.
 #include <octavo/comm/same_on_all_ranks.hpp>
 #include <octavo/io/file_digest.hpp>
 #include <octavo/io/folder.hpp>
@@ -15,6 +15,7 @@
 #include <train_llama/options.hpp>
 #include <train_llama/program.hpp>
 #include <train_llama/ranks.hpp>
+#include <train_llama/replay.hpp>
 #include <train_llama/report.hpp>
 #include <train_llama/run_folder.hpp>
 #include <train_llama/timeline.hpp>
@@ -35,6 +36,7 @@ enum ExitCode {
   too_many_skipped = 3,
   not_saved = 4,
   spike = 5,
+  not_repeated = 6,
   by_signal = 128
 };
 
@@ -127,12 +129,7 @@ int train(Setup& setup, Report& report, const Options& options, const Instance& 
           const Ranks& ranks) {
   octavo::TrainingSession& session = *setup.session;
   const octavo::InterruptGuard interrupt(ranks.is_first() ? acknowledgement() : "");
-  const octavo::RunSummary summary = octavo::train(session, *setup.data,
-                                                   {.schedule = schedule(options),
-                                                    .evaluate_every = options.evaluate_every,
-                                                    .operands_every = options.operands_every,
-                                                    .max_skipped = options.max_skipped,
-                                                    .spikes = spike_options(options)},
+  const octavo::RunSummary summary = octavo::train(session, *setup.data, run_options(options),
                                                    report, *setup.tally, setup.checkpoints.get());
   if (!summary.gave_up) save_weights(session, options, instance, ranks);
   report.end(summary,
@@ -161,7 +158,9 @@ bool goes_on_in_its_folder(const std::filesystem::path& resume_from, const Optio
 void read_data(Setup& setup, const CLI::App& app, Options& options, const Instance& instance,
                const Ranks& ranks) {
   // Text and session may take minutes.
-  if (ranks.is_first()) {
+  if (ranks.is_first() && options.replay_step != 0) {
+    setup.resume_from = checkpoint_to_replay_from(options, program().name);
+  } else if (ranks.is_first()) {
     setup.resume_from = checkpoint_to_resume(options, program().name);
     if (!goes_on_in_its_folder(setup.resume_from, options)) {
       require_free_out(options, detail::flags_file(app)->file_with("out", options.out));
@@ -182,14 +181,16 @@ void make_session(Setup& setup, const CLI::App& app, const Options& options,
   if (!options.load_hf.empty() && setup.resume_from.empty()) {
     octavo::load_hugging_face(*setup.session, instance.shape, options.load_hf);
   }
-  if (ranks.is_first()) setup.folder = make_run_folder(options);
+  if (ranks.is_first() && options.replay_step == 0) setup.folder = make_run_folder(options);
 }
 
 /// Takes the folder of checkpoints, and goes on from one. All ranks do it together.
 void make_checkpoints(Setup& setup, const Options& options, const Ranks& ranks) {
   setup.tally.emplace(options.max_skipped);
   const std::filesystem::path folder = setup.folder / detail::checkpoints_name;
-  if (options.checkpoint_every != 0) {
+  if (options.replay_step != 0) {
+    // It only reads those that are there.
+  } else if (options.checkpoint_every != 0) {
     setup.checkpoints = std::make_unique<octavo::Checkpoints>(
         octavo::CheckpointOptions{folder, options.checkpoint_every, options.keep}, *setup.session,
         [&setup, first = ranks.is_first()](const octavo::CheckpointRecord& record) {
@@ -341,6 +342,11 @@ int run(const CLI::App& app, Options& options) {
     if (!are_well_after([&] { make_checkpoints(setup, options, *ranks); }, true)) return bad_input;
     // One rank speaks for all.
     if (!ranks->is_first() && std::freopen("/dev/null", "w", stdout) == nullptr) return failure;
+    if (options.replay_step != 0) {
+      const bool is_repeated =
+          replay(*setup.session, *setup.data, *setup.tally, setup.resume_from, options, *instance);
+      return is_repeated ? success : not_repeated;
+    }
     return run(setup, options, *instance, *ranks, configuration);
   } catch (const std::exception& error) {
     ranks->abort(octavo::message(program().name, ": ", programs::text_of(error)));

@@ -35,6 +35,9 @@ inline char32_t next_code_point(std::string_view text, std::size_t& position) {
   return code;
 }
 
+/// A hash as files and messages have it.
+inline std::string hash_text(std::uint64_t hash) { return fmt::format("{:016x}", hash); }
+
 inline void append_utf8(std::string& out, char32_t code) {
   const auto put = [&](char32_t byte) {
     out += static_cast<char>(static_cast<unsigned char>(byte));

@@ -135,6 +135,33 @@ inline std::filesystem::path checkpoint_to_resume(const Options& options, const 
   return newest;
 }
 
+/// The checkpoint that --replay-step begins from: the newest whole one before the step in the run's
+/// folder, else the one whose path --resume gives, or "".
+/// @throws ConfigError  if that is none, or not of a step before
+inline std::filesystem::path checkpoint_to_replay_from(const Options& options,
+                                                       const char* program) {
+  std::filesystem::path found;
+  if (!options.out.empty()) {
+    const auto all =
+        octavo::list_checkpoints(std::filesystem::path(options.out) / detail::checkpoints_name);
+    for (const octavo::ListedCheckpoint& one : all) {  // newest last
+      if (one.manifest.has_value() && one.step < options.replay_step) found = one.path;
+    }
+  }
+  const bool is_named =
+      !options.resume.empty() && options.resume != "latest" && options.resume != "auto";
+  if (!found.empty() || !is_named) return found;
+  found = checkpoint_in(options.resume, program);
+  octavo::require<octavo::ConfigError>(!found.empty(), "--resume ", options.resume,
+                                       ": is no whole checkpoint, and has none; name another");
+  const octavo::Index step = octavo::detail::read_manifest(found).step;
+  octavo::require<octavo::ConfigError>(step < options.replay_step, found.string(), " is of step ",
+                                       step, ", and --replay-step ", options.replay_step,
+                                       " wants one before it; name an older one, or the run's "
+                                       "folder with --out");
+  return found;
+}
+
 /// Prints what there is in the folder of a run.
 /// @throws ConfigError  if the command line names none
 inline void print_checkpoints(const Options& options) {

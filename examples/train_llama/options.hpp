@@ -80,6 +80,7 @@ struct Options : ModelChoice {
   octavo::Index log_every = 1;
   octavo::Index evaluate_every = 100;
   octavo::Index operands_every = 50;
+  octavo::Index hash_every = 0;
   octavo::Index sample = 200;
   double temperature = 0.8;
   std::string timeline;
@@ -91,6 +92,9 @@ struct Options : ModelChoice {
   bool convert = false;
   bool list_checkpoints = false;
   std::string export_hf;
+
+  octavo::Index replay_step = 0;  ///< 0: the run is trained
+  octavo::Index replays = 2;
 };
 
 /// Declares every flag on `app`; values go to `options`.
@@ -223,6 +227,9 @@ inline void declare(CLI::App& app, Options& options, void (*declare_data)(CLI::A
   add("--operands-every", options.operands_every, "steps between records of every operand's scale",
       output)
       ->check(at_least_one());
+  add("--hash-every", options.hash_every,
+      "steps between records of a hash of all weights, by which runs are compared; 0: none", output)
+      ->check(not_negative_whole());
   add("--sample", options.sample, "tokens to generate at the end", output)
       ->check(not_negative_whole());
   add("--temperature", options.temperature, "of the sample", output)->check(not_negative());
@@ -264,6 +271,16 @@ inline void declare(CLI::App& app, Options& options, void (*declare_data)(CLI::A
                  "transformers opens them; trains nothing")
       ->group(checkpoints)
       ->configurable(false);
+  app.add_option("--replay-step", options.replay_step,
+                 "take this step of the run in --out several times from one state, say whether "
+                 "its bits are always the same, and write nothing")
+      ->group(checkpoints)
+      ->configurable(false)
+      ->check(at_least_one());
+  app.add_option("--replays", options.replays, "how often --replay-step takes it")
+      ->group(checkpoints)
+      ->configurable(false)
+      ->check(at_least_two());
   app.set_config("--config", "", "TOML file with any of these choices")->group(output);
   app.config_formatter(std::make_shared<FlagsFile>(app));
 }
@@ -289,6 +306,11 @@ inline void require_consistent(const CLI::App& app, const Options& options) {
       "--save-hf with --gather fp8 and --zero 3: the weights are nowhere whole; gather them "
       "stored, "
       "or train with --zero 1 or 2");
+  octavo::require<octavo::ConfigError>(options.replay_step <= options.steps, "--replay-step ",
+                                       options.replay_step, ": the run has ", options.steps,
+                                       " steps; give one of them");
+  octavo::require<octavo::ConfigError>(options.replay_step != 0 || app.count("--replays") == 0,
+                                       "--replays is about --replay-step; give it, too");
   require_device_flags(app, options);
   programs::require_device(app, options.device, octavo::Cuda::name, {"--gemm-plans"},
                            [&](const char* flag) { return detail::place_of(app, flag); });
@@ -344,6 +366,16 @@ inline octavo::Schedule schedule(const Options& options) {
           .warmup_steps = options.warmup,
           .steps = options.steps,
           .decay_fraction = options.decay_fraction};
+}
+
+/// The course of the run.
+inline octavo::RunOptions run_options(const Options& options) {
+  return {.schedule = schedule(options),
+          .evaluate_every = options.evaluate_every,
+          .operands_every = options.operands_every,
+          .max_skipped = options.max_skipped,
+          .hash_every = options.hash_every,
+          .spikes = spike_options(options)};
 }
 
 }  // namespace trainer

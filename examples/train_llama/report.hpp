@@ -170,8 +170,8 @@ class Report final : public octavo::RunObserver {
         .add("milliseconds", record.milliseconds)
         .add("tokens_per_second", record.tokens_per_second)
         .add("skipped", record.result.skipped);
-    if (record.result.weights_hash.has_value()) {
-      line.add("weights_hash", fmt::format("{:016x}", *record.result.weights_hash));
+    if (record.weights_hash.has_value()) {
+      line.add("weights_hash", programs::hash_text(*record.weights_hash));
     }
     if (!operands.empty()) line.add("operands", operand_lines(operands));
     write(line);

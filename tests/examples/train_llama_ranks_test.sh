@@ -244,4 +244,25 @@ on_ranks "the folder of another number of ranks" 0 2 "${saved[@]}" --micro-batch
   --out saved-1 --resume auto
 grep -q "^resumed | after step 10, from saved-1/checkpoints/step-00000010$" out || fail "it does not go on"
 
+# --- a step of ranks, replayed -------------------------------------------------------------------
+for zero in 1 3; do
+  on_ranks "two ranks that record hashes, ZeRO-$zero" 0 2 "${saved[@]}" --zero "$zero" --steps 6 \
+    --hash-every 3 --out "hashed-$zero"
+  on_ranks "a step of theirs, replayed" 0 2 --config "hashed-$zero/config.toml" --replay-step 6
+  grep -qF ", from hashed-$zero/checkpoints/step-00000004" out || fail "it does not begin there"
+  grep -qE "^equal: the step is repeatable, and as it was recorded; " out || fail "it is not equal"
+done
+case="hashes of stages"
+python3 - <<'PYTHON' 2>>err || fail "they differ"
+import json
+def hashes(zero):
+    return {line["step"]: line["weights_hash"]
+            for line in map(json.loads, open(f"hashed-{zero}/metrics.jsonl"))
+            if "weights_hash" in line}
+assert sorted(hashes(1)) == [3, 6] and hashes(1) == hashes(3), (hashes(1), hashes(3))
+PYTHON
+on_ranks "replicas of what nobody else has" 2 2 "${base[@]}" --precision fp8-delayed --sample 0 --zero 3 \
+  --steps 6 --check-replicas 2 --no-out
+grep -qF "check-replicas is 2; give 0, or ZeRO-1 or ZeRO-2" err || fail "it is not said"
+
 finish

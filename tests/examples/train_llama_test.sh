@@ -814,6 +814,80 @@ else
   echo "skipped: a disk without room (mounting needs privileges)"
 fi
 
+# --- a step that is replayed -----------------------------------------------------------------
+run "a run that records hashes" 0 "${shorter[@]}" --steps 8 --checkpoint-every 3 --hash-every 2 \
+  --out hashed
+metrics hashed/metrics.jsonl '
+hashes = {s["step"]: s["weights_hash"] for s in of("step") if "weights_hash" in s}
+assert sorted(hashes) == [2, 4, 6, 8] and len(set(hashes.values())) == 4, hashes
+assert all(len(text) == 16 and int(text, 16) for text in hashes.values()), hashes
+'
+files_of() { find "$1" -type f -exec sha256sum {} + | sort; }
+# replayed NAME EXPECTED_EXIT_CODE RUN STEP ARGUMENT...: of a run, whose files stay as they are
+replayed() {
+  files_of "$3" >files
+  run "$1" "$2" --config hashed/config.toml --out "$3" --replay-step "$4" "${@:5}"
+  files_of "$3" | cmp -s files - || fail "files of the run are others"
+}
+for replay in "2 2 from the run's begin" "8 3 from hashed/checkpoints/step-00000006"; do
+  read -r step times from <<<"$replay"
+  replayed "step $step, replayed" 0 hashed "$step" --replays "$times"
+  grep -qxF "replay | step $step, $times times, of llama_tiny in fp8 delayed on cpu, $from" out ||
+    fail "it does not say what it replays"
+  grep -qE "^equal: the step is repeatable, and as it was recorded; " out || fail "it is not equal"
+  python3 - "$step" "$times" <<'PYTHON' 2>>err || fail "the table is another"
+import json, sys
+step, times = map(int, sys.argv[1:])
+rows = [[cell.strip() for cell in line.split(" | ")] for line in open("out")]
+rows = [row for row in rows if len(row) == 5]
+recorded = [line for line in map(json.loads, open("hashed/metrics.jsonl"))
+            if line["event"] == "step" and line["step"] == step][0]
+assert [row[0] for row in rows] == ["replay", "recorded", *map(str, range(1, times + 1))], rows
+for row in rows[1:]:
+    assert [float(row[1]), float(row[2]), row[3]] == [
+        recorded["loss"], recorded["gradient_norm"], recorded["weights_hash"]], row
+assert len({row[4] for row in rows[2:]}) == 1 and int(rows[2][4], 16), rows
+PYTHON
+done
+# recorded FOLDER CODE: a copy of the run whose records `lines` are changed by Python
+recorded() {
+  rm -rf "$1"
+  cp -r hashed "$1"
+  python3 - "$1/metrics.jsonl" "$2" <<'PYTHON'
+import json, sys
+lines = [json.loads(line) for line in open(sys.argv[1])]
+step = {line["step"]: line for line in lines if line["event"] == "step"}
+exec(sys.argv[2])
+open(sys.argv[1], "w").writelines(json.dumps(line, separators=(",", ":")) + "\n" for line in lines)
+PYTHON
+}
+recorded other 'step[7]["loss"] += 1e-15'
+replayed "a step behind one that was recorded otherwise" 6 other 8
+grep -qF "equal: the step is repeatable, but from step 7 on the run has recorded something else" out ||
+  fail "it is not said since when"
+replayed "a step before it" 0 other 6
+recorded other 'step[8]["weights_hash"] = step[6]["weights_hash"]'
+replayed "a step with another hash" 6 other 8
+grep -qF "but from step 8 on the run has recorded something else" out || fail "it is not said"
+spike='{"event": "spike", "step": 7, "resumed_step": 6}'
+recorded other "lines.insert(lines.index(step[8]), $spike); step[8]['loss'] = 1.0"
+replayed "a step behind a spike that the run went back from" 0 other 8
+grep -qF "nothing is recorded that it could be compared with" out || fail "it is compared"
+recorded other "lines[1:1] = [$spike]; step[8]['loss'] = 1.0"
+replayed "a step behind a checkpoint behind that" 6 other 8
+recorded other 'del lines[1:]'
+replayed "a step that was not recorded" 0 other 8
+rm -r other/checkpoints
+replayed "a step of a run whose checkpoint is elsewhere" 0 other 8 --resume hashed/checkpoints/step-00000006
+grep -qF ", from hashed/checkpoints/step-00000006" out || fail "it does not begin there"
+run "a step before all that is named" 2 --config hashed/config.toml --out other --replay-step 6 \
+  --resume hashed/checkpoints/step-00000006
+err_is_one_line_with "is of step 6, and --replay-step 6 wants one before it"
+run "a step behind the run's last" 2 --config hashed/config.toml --replay-step 9
+err_is_one_line_with "--replay-step 9: the run has 8 steps"
+run "--replays without --replay-step" 2 "${saved[@]}" --out few --replays 3
+err_is_one_line_with "--replays is about --replay-step; give it, too"
+
 case="a signal in the last step"
 stopped_after 1 --sample 0 --steps 2 >out
 [ "$(cat out)" = "0 True True done" ] || fail "$(cat out)"

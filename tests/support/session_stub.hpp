@@ -28,6 +28,7 @@ class SessionStub : public octavo::TrainingSession {
   octavo::Index head_chunks() const override { return 1; }
   const octavo::ReplayCounts& replays() const override { return replays_; }
   std::vector<octavo::OperandReport> operands() override { return {}; }
+  std::uint64_t hash_weights_sync() override { return 0; }
   std::vector<octavo::StateEntry> state() override { return {}; }
   void set_weight(const std::string&, std::span<const float>) override {}
   void set_weight(const std::string&, const octavo::WeightSource&) override {}

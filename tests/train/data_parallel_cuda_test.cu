@@ -103,7 +103,6 @@ TEST(DataParallelOnOneGpu, StepsThatHashWeightsHaveTheBitsOfOthers) {
   for (unsigned step = 0; step < 6; ++step) {
     const StepResult result = support::take_step(hashed, options, step);
     EXPECT_EQ(result.loss, support::take_step(plain, options, step).loss) << "step " << step;
-    EXPECT_EQ(result.weights_hash.has_value(), step % 3 == 2) << "step " << step;
   }
   EXPECT_TRUE(support::weight_bits(hashed, context) == support::weight_bits(plain, context));
   EXPECT_EQ(hashed.replays().runs, 3u);

@@ -328,6 +328,42 @@ TEST(TensorParallel, DocumentsReachOverTheRowsOfRanks) {
   }
 }
 
+// Of columns, and of groups of rows; with ZeRO-3 a rank has a shard of its part.
+TEST(TensorParallel, NamesTheElementOfTheWholeThatIsNotFinite) {
+  for (const Zero zero : {Zero::optimizer, Zero::weights}) {
+    const Setting setting{.groups = 2, .zero = zero, .micro_batches = 2};
+    support::on_ranks(4, [&](support::ThreadComm& communicator) {
+      Context<Cpu> context{1};
+      Session<Fp32, 2> session(options_of(setting), context, communicator);
+      for (const char* name : {"blocks.1.output.weight", "blocks.1.qkv.weight"}) {
+        const auto part = support::weight(session, name);
+        const auto size = static_cast<Index>(2 * part.size());
+        for (const Index wrong : {Index{3}, size / 2 + 1, size - 2}) {
+          const WeightSource source = [&](Index begin, std::span<float> values) {
+            for (std::size_t i = 0; i < values.size(); ++i) {
+              const bool is_wrong = begin + static_cast<Index>(i) == wrong;
+              values[i] = is_wrong ? std::numeric_limits<float>::infinity() : 0.5f;
+            }
+          };
+          std::string said;
+          try {
+            session.set_weight(name, source);
+          } catch (const ConfigError& error) {
+            said = error.what();
+          }
+          bool is_told = false;
+          for (const std::string& text : session.texts_of_ranks(said, "errors")) {
+            is_told = is_told || !text.empty();
+            const std::string wanted = message(name, " is given inf at element ", wrong, "; ");
+            EXPECT_EQ(text.substr(0, wanted.size()), text.empty() ? "" : wanted);
+          }
+          EXPECT_TRUE(is_told) << name << ' ' << wrong;
+        }
+      }
+    });
+  }
+}
+
 TEST(TensorParallel, TakesWholeWeightsAndSaysWhichPartARankHas) {
   const Index columns = config.heads * config.head_dim;
   std::vector<float> output(static_cast<std::size_t>(config.hidden * columns));

@@ -61,6 +61,17 @@ struct ParameterPart {
     }
   }
 
+  /// Where an element of the part is in the whole.
+  /// @param shape  of the part
+  template <class Shape>
+  [[nodiscard]] Index place_in_whole(const Shape& shape, Index element) const {
+    Index found = element;
+    for_each_stripe(shape, [&](Index begin, Index whole_begin, Index count) {
+      if (element >= begin && element < begin + count) found = whole_begin + element - begin;
+    });
+    return found;
+  }
+
   /// This rank's elements of all of the whole's.
   template <class Element, class Shape>
   [[nodiscard]] std::vector<Element> of(std::span<const Element> whole, const Shape& shape) const {

@@ -7,6 +7,7 @@
 #include <octavo/core/error.hpp>
 #include <octavo/kernels/hash.hpp>
 #include <octavo/layers/parameter_run.hpp>
+#include <octavo/layers/scaling_table.hpp>
 #include <octavo/memory/arena.hpp>
 
 #include <algorithm>
@@ -78,9 +79,12 @@ template <Device D>
 class ReplicaCheck {
  public:
   /// Takes memory, unless `every` is 0.
+  /// @param scaling  the model's
   /// @param every  steps between comparisons; 0: there are none
   template <class W, class G>
-  ReplicaCheck(Arena<D>& arena, const ModelRuns<W, G, D>& runs, Index every) : every_(every) {
+  ReplicaCheck(Arena<D>& arena, const ModelRuns<W, G, D>& runs, const ScalingTable<D>& scaling,
+               Index every)
+      : every_(every) {
     if (every == 0) return;
     const auto add = [this](std::string name, auto weights) {
       names_.push_back(std::move(name));
@@ -92,10 +96,16 @@ class ReplicaCheck {
         add(in.name(), in.run->weights());
         continue;
       }
-      // Of weights that ranks cast, what others have of this rank's are FP8 values.
+      // Of weights that ranks cast, what others have of this rank's are FP8 values; by which scales
+      // they were cast, each makes for itself.
       add(in.name(), in.run->codes());
       for (const Parameter<W, G, D>* parameter : in.parameters) {
-        if (parameter->has_codes()) continue;
+        if (parameter->has_codes()) {
+          const auto number = static_cast<std::size_t>(parameter->operand);
+          add("scale of " + parameter->name,
+              TensorView<OperandScale, 1, D>(scaling.slot(number).scaling, {1}));
+          continue;
+        }
         const Index room = round_up(parameter->weight.size(), ParameterRun<W, G, D>::alignment);
         add(parameter->name, in.run->weights().rows(parameter->offset, room));
       }
@@ -119,20 +129,14 @@ class ReplicaCheck {
 
   /// Compares what was hashed with the other ranks'; all ranks call it.
   /// @param degree  neighbours that share the model's layers, and have different weights
-  /// @return a hash of all weights
   /// @throws CommError  on every rank, if any differ: naming the ranks, the run and the step
-  std::uint64_t compare_sync(Communicator<D>& ranks, int degree, const Context<D>& context) const {
+  void compare_sync(Communicator<D>& ranks, int degree, const Context<D>& context) const {
     std::vector<std::uint64_t> own(names_.size());
     copy_to_host_sync(own.data(), hashes_.data(), hashes_.bytes(), context);
     std::vector<std::uint64_t> all(own.size() * static_cast<std::size_t>(ranks.size()));
     ranks.all_gather_host_sync(std::as_bytes(std::span(own)),
                                std::as_writable_bytes(std::span(all)), "hashes of weights");
     detail::require_equal_replicas(all, names_, degree, step_);
-    std::uint64_t total = 0;
-    for (std::size_t run = 0; run < own.size(); ++run) {
-      total += detail::mixed_word(own[run], static_cast<Index>(run));
-    }
-    return total;
   }
 
  private:

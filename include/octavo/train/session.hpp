@@ -9,7 +9,7 @@
 #include <octavo/train/weight_upload.hpp>
 
 #include <algorithm>
-#include <cmath>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -37,7 +37,7 @@ struct SessionParts {
       : model(arena, options.batch, model_options(options), limits),
         ranks(arena, model.runs(), options.sharding),
         optimizer(arena, trained(ranks.shards()), options.optimizer, options.seed, options.offload),
-        replicas(arena, model.runs(), options.check_replicas),
+        replicas(arena, model.runs(), model.scaling(), options.check_replicas),
         buffers(arena, options) {}
 
   static ModelOptions model_options(const SessionOptions& options) {
@@ -133,7 +133,7 @@ class ModelSession final : public detail::SessionCore<typename Model::DeviceType
                            weight.columns, " elements, but ", given,
                            " are given; give those, without rows that pad it");
     }
-    check_finite(name, 0, values);
+    detail::require_finite<T>(name, values, [](Index element) { return element; });
     set_weight(name, WeightSource([values](Index begin, std::span<float> piece) {
                  std::copy_n(values.begin() + begin, piece.size(), piece.begin());
                }));
@@ -215,17 +215,6 @@ class ModelSession final : public detail::SessionCore<typename Model::DeviceType
     }
   }
 
-  /// @throws ConfigError  naming the first value that is not finite in the weights' format
-  static void check_finite(const std::string& name, Index begin, std::span<const float> values) {
-    const auto wrong = std::find_if(values.begin(), values.end(), [](float value) {
-      return !std::isfinite(static_cast<float>(T(value)));
-    });
-    require<ConfigError>(wrong == values.end(), name, " is given ",
-                         wrong == values.end() ? 0.0f : *wrong, " at element ",
-                         begin + (wrong - values.begin()), "; give numbers that are finite in ",
-                         FormatTraits<T>::name, ", the weight's format");
-  }
-
   /// Sets elements of this rank's part of a parameter, and their masters.
   /// @param elements  where they are on the device
   /// @param begin     of the first in the part
@@ -245,7 +234,11 @@ class ModelSession final : public detail::SessionCore<typename Model::DeviceType
             const auto value = static_cast<float>(piece.rounded[i]);
             is_finite &= value - value == 0;
           }
-          if (!is_finite) check_finite(parameter.name, begin + piece.begin, piece.values);
+          if (is_finite) return;
+          detail::require_finite<T>(parameter.name, piece.values, [&](Index element) {
+            return parameter.part.place_in_whole(parameter.weight.shape(),
+                                                 begin + piece.begin + element);
+          });
         },
         [&](const Piece& piece) {
           copy_to_device(elements + piece.begin, piece.rounded.data(), piece.rounded.size_bytes(),
@@ -359,6 +352,13 @@ class ModelSession final : public detail::SessionCore<typename Model::DeviceType
         collector(name, weights, begin, parameter.weight.shape());
       }
     });
+  }
+  void visit_updated_weights(
+      const std::function<void(TensorView<const std::byte, 1, D>)>& visit) override {
+    for (const auto& shard : parts_.ranks.shards()) {
+      visit({reinterpret_cast<const std::byte*>(shard.weights.data()),
+             {static_cast<Index>(shard.weights.bytes())}});
+    }
   }
   void visit_optimizer(detail::StateCollector<D>& collector) override {
     parts_.optimizer.visit_state(collector);

@@ -16,6 +16,8 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
+#include <cstdint>
+#include <functional>
 #include <limits>
 #include <memory>
 #include <optional>
@@ -88,9 +90,7 @@ class SessionCore : public TrainingSession {
     StepResult result{LossSum{status.loss_sum, counted}.mean(),
                       static_cast<double>(status.gradient_norm), status.skip != 0};
     result.is_above_limits = status.skip == StepStatus::skip_above_limits;
-    if (compares)
-      result.weights_hash =
-          replicas_->compare_sync(communicator_, options_.sharding.tensor_ranks, context_);
+    if (compares) replicas_->compare_sync(communicator_, options_.sharding.tensor_ranks, context_);
     return result;
   }
 
@@ -254,6 +254,22 @@ class SessionCore : public TrainingSession {
     return all_gather_texts(communicator_, own, what);
   }
   [[nodiscard]] Sharding sharding() const override { return options_.sharding; }
+  [[nodiscard]] std::uint64_t hash_weights_sync() override {
+    std::uint64_t own = 0;
+    Index number = 0;
+    visit_updated_weights([&](TensorView<const std::byte, 1, D> bytes) {
+      std::uint64_t hash = 0;
+      hash_bytes(bytes, buffers_.hash, context_);
+      copy_to_host_sync(&hash, buffers_.hash.data(), sizeof(hash), context_);
+      own += mixed_word(hash, number++);
+    });
+    std::uint64_t total = 0;
+    number = 0;
+    for (const std::uint64_t hash : of_all_ranks(own, "hashes of weights")) {
+      total += mixed_word(hash, number++);
+    }
+    return total;
+  }
 
   void begin_timeline_sync() override {
     // Ranks leave the exchange at nearly the same time: each sets its clock by it.
@@ -356,6 +372,9 @@ class SessionCore : public TrainingSession {
   virtual void update_weights() = 0;
   virtual void count_update() = 0;
   virtual void visit_weights(StateCollector<D>& collector) = 0;
+  /// What this rank updates of each run's weights, in their order.
+  virtual void visit_updated_weights(
+      const std::function<void(TensorView<const std::byte, 1, D>)>& visit) = 0;
   virtual void give_weights_sync(const WeightSink& sink) = 0;
   virtual void visit_optimizer(StateCollector<D>& collector) = 0;
 

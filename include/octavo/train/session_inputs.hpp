@@ -74,6 +74,7 @@ struct SessionBuffers {
     losses = {arena.template take<float>(kind, rows), {rows}};
     status = {arena.template take<StepStatus>(kind, 1), {1}};
     limits = {arena.template take<StepLimits>(kind, 1), {1}};
+    hash = {arena.template take<std::uint64_t>(kind, 1), {1}};
   }
 
   [[nodiscard]] std::size_t staged_bytes() const {
@@ -89,6 +90,7 @@ struct SessionBuffers {
   TensorView<float, 1, D> losses;          ///< [rows]
   TensorView<StepStatus, 1, D> status;     ///< [1]
   TensorView<StepLimits, 1, D> limits;     ///< [1]
+  TensorView<std::uint64_t, 1, D> hash;    ///< [1], of weights
 };
 
 /// Brings batches to the device. It has read those before: each call of a session that copies some

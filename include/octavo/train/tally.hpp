@@ -7,8 +7,10 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <deque>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -23,6 +25,8 @@ struct StepRecord {
   double milliseconds = 0;
   double tokens_per_second = 0;
   StepResult result;
+  /// Of all weights after it, where the run records that.
+  std::optional<std::uint64_t> weights_hash{};
 };
 
 /// Counts steps, times and losses.

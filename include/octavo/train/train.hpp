@@ -20,6 +20,7 @@
 #include <octavo/train/spikes.hpp>
 #include <octavo/train/stage_hooks.hpp>
 #include <octavo/train/state.hpp>
+#include <octavo/train/step_replay.hpp>
 #include <octavo/train/tally.hpp>
 #include <octavo/train/token_batches.hpp>
 #include <octavo/train/trainable_model.hpp>

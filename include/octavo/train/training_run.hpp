@@ -25,6 +25,7 @@ struct RunOptions {
   Index evaluate_every = 0;    ///< steps; 0: at the end only
   Index operands_every = 100;  ///< steps between records of all operands
   Index max_skipped = 10;      ///< steps in a row that are skipped end the run
+  Index hash_every = 0;        ///< steps between hashes of all weights; 0: none
   SpikeOptions spikes{};
 };
 
@@ -79,6 +80,29 @@ std::vector<StateEntry> run_state(Batches& batches, Tally& tally) {
   return entries;
 }
 
+/// Takes the next step of a run, and counts it.
+/// @param limits  above which it is a spike, and changes nothing
+template <class Batches>
+StepRecord take_step(TrainingSession& session, Batches& batches, const RunOptions& options,
+                     const SpikeLimits& limits, Tally& tally) {
+  using Clock = std::chrono::steady_clock;
+  StepRecord record;
+  record.step = tally.steps() + 1;
+  record.learning_rate = options.schedule.at(record.step);
+  session.limit_steps(limits.loss, limits.gradient_norm);
+  const auto begin = Clock::now();
+  record.result = batches.step(session, record.learning_rate);
+  const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+  record.epoch = batches.epoch();
+  record.milliseconds = seconds * 1000.0;
+  record.tokens_per_second = batches.tokens_in_step() / seconds;
+  tally.add(record);
+  if (options.hash_every != 0 && record.step % options.hash_every == 0) {
+    record.weights_hash = session.hash_weights_sync();
+  }
+  return record;
+}
+
 /// A run, step by step.
 template <class Batches>
 class TrainingRun {
@@ -115,23 +139,11 @@ class TrainingRun {
   }
 
  private:
-  using Clock = std::chrono::steady_clock;
-
   /// One step and what is told of it; true if it is the last.
   bool step() {
-    StepRecord record;
-    record.step = tally_.steps() + 1;
-    record.learning_rate = options_.schedule.at(record.step);
     const SpikeLimits limits(options_.spikes, tally_);
-    session_.limit_steps(limits.loss, limits.gradient_norm);
     if (may_go_back()) before_ = save_state_sync(run_state(batches_, tally_));
-    const auto begin = Clock::now();
-    record.result = batches_.step(session_, record.learning_rate);
-    const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
-    record.epoch = batches_.epoch();
-    record.milliseconds = seconds * 1000.0;
-    record.tokens_per_second = batches_.tokens_in_step() / seconds;
-    tally_.add(record);
+    StepRecord record = take_step(session_, batches_, options_, limits, tally_);
     const bool is_first = tally_.timed_steps() == 1;
     if (is_first) {
       summary_.gemms =
@@ -257,6 +269,8 @@ template <class Batches>
                        "; give at least 1 step");
   require<ConfigError>(options.evaluate_every >= 0, "evaluate_every is ", options.evaluate_every,
                        "; give a number of steps, or 0 for the end only");
+  require<ConfigError>(options.hash_every >= 0, "hash_every is ", options.hash_every,
+                       "; give a number of steps, or 0 for never");
   detail::check_spike_options(options.spikes, checkpoints != nullptr);
   return detail::TrainingRun<Batches>(session, batches, options, observer, tally, checkpoints)
       .run();

@@ -81,8 +81,6 @@ struct StepResult {
   double gradient_norm = 0;  ///< before clipping
   /// Nothing changed: loss, gradients or an operand were not finite, or above the limits.
   bool skipped = false;
-  /// Of the weights that the step read, where ranks compared them.
-  std::optional<std::uint64_t> weights_hash{};
   bool is_above_limits = false;  ///< skipped though all was finite, see `limit_steps`
 };
 
@@ -208,6 +206,11 @@ class TrainingSession {
   }
   /// How ranks share the work, and which of them this is.
   [[nodiscard]] virtual Sharding sharding() const { return {}; }
+
+  /// A hash of all weights as they are: of those that each rank updates. It is the same on all
+  /// ranks and in all stages of ZeRO; among other numbers of ranks the weights are cut elsewhere,
+  /// and have another. All ranks call it.
+  [[nodiscard]] virtual std::uint64_t hash_weights_sync() = 0;
 
   /// Steps are timed from the next one on (`Timeline`), on the `Cuda` device without their record.
   /// All ranks call it; it waits for them.

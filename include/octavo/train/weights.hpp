@@ -3,9 +3,12 @@
 #pragma once
 
 #include <octavo/core/array.hpp>
+#include <octavo/core/error.hpp>
+#include <octavo/formats/format_traits.hpp>
 #include <octavo/layers/parameter_part.hpp>
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
 #include <span>
 #include <string>
@@ -33,6 +36,21 @@ namespace detail {
 
 /// Elements that are on their way at once: 4 MiB of floats.
 inline constexpr Index weights_at_once = Index{1} << 20;
+
+/// @tparam T        format of the weight
+/// @param place_of  gives the place of a value in the whole weight
+/// @throws ConfigError  naming the first value that is not finite in the format
+template <class T, class PlaceOf>
+void require_finite(const std::string& name, std::span<const float> values,
+                    const PlaceOf& place_of) {
+  const auto wrong = std::find_if(values.begin(), values.end(), [](float value) {
+    return !std::isfinite(static_cast<float>(T(value)));
+  });
+  if (wrong == values.end()) return;
+  throw ConfigError(message(name, " is given ", *wrong, " at element ",
+                            place_of(wrong - values.begin()), "; give numbers that are finite in ",
+                            FormatTraits<T>::name, ", the weight's format"));
+}
 
 /// Has a source give elements of a part of a parameter; those that pad it become 0.
 /// @param shape   of the part

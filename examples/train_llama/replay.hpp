@@ -1,0 +1,227 @@
+// --replay-step: whether a step has the same bits each time it is taken, and those of the run.
+#pragma once
+
+#include <common/text.hpp>
+#include <octavo/train/train.hpp>
+#include <train_llama/checkpoints.hpp>
+#include <train_llama/options.hpp>
+#include <train_llama/program.hpp>
+#include <train_llama/registry.hpp>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace trainer {
+
+namespace detail {
+
+/// What a run's metrics.jsonl says of a step.
+struct RecordedStep {
+  std::optional<double> loss;  ///< none: it was not finite
+  std::optional<double> gradient_norm;
+  bool skipped = false;
+  std::string weights_hash;  ///< "": none was recorded
+
+  [[nodiscard]] bool is(const octavo::StepRecord& record) const {
+    const auto same = [](std::optional<double> recorded, double value) {
+      return recorded.has_value() ? *recorded == value : !std::isfinite(value);
+    };
+    const bool has_both = !weights_hash.empty() && record.weights_hash.has_value();
+    return same(loss, record.result.loss) && same(gradient_norm, record.result.gradient_norm) &&
+           skipped == record.result.skipped &&
+           (!has_both || weights_hash == programs::hash_text(*record.weights_hash));
+  }
+};
+
+/// One line of a run's metrics.
+struct RecordedLine {
+  octavo::Index step = 0;
+  RecordedStep of_step{};
+  bool goes_back = false;  ///< of a spike: the run went back to a checkpoint
+};
+
+inline RecordedLine read_line(const std::string& text, const std::string& place) {
+  octavo::JsonReader json(text, place);
+  const auto number = [&]() -> std::optional<double> {
+    if (json.peek() != octavo::JsonReader::Kind::null) return json.number();
+    json.skip();
+    return std::nullopt;
+  };
+  RecordedLine line;
+  json.object([&](const std::string& key) {
+    if (key == "step") {
+      line.step = json.natural();
+    } else if (key == "loss") {
+      line.of_step.loss = number();
+    } else if (key == "gradient_norm") {
+      line.of_step.gradient_norm = number();
+    } else if (key == "skipped") {
+      line.of_step.skipped = json.boolean();
+    } else if (key == "weights_hash") {
+      line.of_step.weights_hash = json.string();
+    } else {
+      line.goes_back = line.goes_back || key == "resumed_step";
+      json.skip();
+    }
+  });
+  return line;
+}
+
+/// The steps that a run has recorded and that follow from its checkpoint after step `from`: of each
+/// the last record, and none behind a spike after which the run went back and left out batches.
+inline std::map<octavo::Index, RecordedStep> recorded_steps(const std::filesystem::path& metrics,
+                                                            octavo::Index from) {
+  std::map<octavo::Index, RecordedStep> steps;
+  std::ifstream file(metrics);
+  bool follows = true;
+  for (std::string text; std::getline(file, text) && !file.eof();) {
+    const auto is = [&](const char* event) {
+      return text.starts_with(fmt::format("{{\"event\":\"{}\"", event));
+    };
+    const bool is_step = is("step");
+    const bool is_spike = is("spike");
+    if (!is_step && !is_spike && !is("checkpoint")) continue;
+    const RecordedLine line = read_line(text, metrics.string());
+    if (is_spike) {
+      if (line.goes_back) follows = false;
+    } else if (!is_step) {
+      follows = follows || line.step == from;
+    } else if (follows) {
+      steps[line.step] = line.of_step;
+    } else {
+      steps.erase(line.step);
+    }
+  }
+  return steps;
+}
+
+inline std::vector<std::string> replay_row(const std::string& name,
+                                           const octavo::StepReplay& replay) {
+  const octavo::StepRecord& record = replay.record;
+  return {name, fmt::format("{}", record.result.loss),
+          fmt::format("{}", record.result.gradient_norm), programs::hash_text(*record.weights_hash),
+          programs::hash_text(replay.optimizer_hash)};
+}
+
+inline std::vector<std::string> recorded_row(const RecordedStep& step) {
+  const auto text = [](std::optional<double> value) {
+    return value.has_value() ? fmt::format("{}", *value) : "not finite";
+  };
+  return {"recorded", text(step.loss), text(step.gradient_norm),
+          step.weights_hash.empty() ? "-" : step.weights_hash, "-"};
+}
+
+/// Kernels of the session whose sums have no fixed order; "" if there are none.
+inline std::string without_order(const octavo::TrainingSession& session) {
+  for (const octavo::AttentionEntry& entry : session.manifest().attentions()) {
+    if (entry.expected == "cudnn" && std::string_view(entry.pass) == "backward") {
+      return "the backward of attention through cuDNN";
+    }
+  }
+  return {};
+}
+
+/// Prints what replays that are not equal say.
+inline void print_difference(const std::vector<octavo::StepReplay>& replays,
+                             const octavo::TrainingSession& session) {
+  for (std::size_t number = 1; number < replays.size(); ++number) {
+    for (std::size_t rank = 0; rank < replays[number].differs.size(); ++rank) {
+      const std::string& name = replays[number].differs[rank];
+      if (name.empty()) continue;
+      fmt::print("replay {} | rank {}: {} is not what it was at first\n", number + 1, rank, name);
+    }
+  }
+  const std::string kernels = without_order(session);
+  if (kernels.empty()) {
+    fmt::print(
+        "differ: from one state the step has come to several results, and every kernel of it adds "
+        "up in a fixed order: hardware is at fault, memory or processor, or a link between "
+        "ranks\n");
+  } else {
+    fmt::print(
+        "differ: from one state the step has come to several results. {} adds up in no fixed "
+        "order, so that says nothing yet: replay with --deterministic\n",
+        kernels);
+  }
+}
+
+}  // namespace detail
+
+/// Replays the step that --replay-step asks for, and prints whether its bits are the same each
+/// time. All ranks call it.
+/// @param resumed_from  the checkpoint that session, data and tally were made from, or ""
+/// @return whether all replays are equal, and to what the run has recorded
+inline bool replay(octavo::TrainingSession& session, RunData& data, octavo::Tally& tally,
+                   const std::filesystem::path& resumed_from, const Options& options,
+                   const Instance& instance) {
+  const octavo::Index from = tally.steps();
+  fmt::print("replay | step {}, {} times, of {} in {} on {}, {}\n", options.replay_step,
+             options.replays, instance.model, session.precision(), instance.device,
+             resumed_from.empty()
+                 ? "from the run's begin"
+                 : fmt::format("from {}", programs::visible(resumed_from.string())));
+  programs::flush_output();
+  std::map<octavo::Index, detail::RecordedStep> recorded;
+  if (!options.out.empty()) {
+    recorded = detail::recorded_steps(std::filesystem::path(options.out) / "metrics.jsonl", from);
+  }
+  octavo::Index first_other = 0;  // step that is not as it was recorded
+  const auto compare = [&](const octavo::StepRecord& record) {
+    const auto found = recorded.find(record.step);
+    const bool is_other = found != recorded.end() && !found->second.is(record);
+    if (is_other && first_other == 0) first_other = record.step;
+  };
+  const std::vector<octavo::StepReplay> replays =
+      octavo::replay_step(session, data, run_options(options), tally, options.replay_step,
+                          options.replays, [&](const octavo::StepRecord& record) {
+                            compare(record);
+                            if (record.step % options.log_every != 0) return;
+                            fmt::print("step {} | loss {:.4f} | norm {:.3f}\n", record.step,
+                                       record.result.loss, record.result.gradient_norm);
+                            programs::flush_output();
+                          });
+  compare(replays.front().record);
+
+  std::vector<std::vector<std::string>> rows{
+      {"replay", "loss", "gradient norm", "weights", "moments and masters"}};
+  const auto own = recorded.find(options.replay_step);
+  if (own != recorded.end()) rows.push_back(detail::recorded_row(own->second));
+  bool are_equal = true;
+  for (std::size_t i = 0; i < replays.size(); ++i) {
+    rows.push_back(detail::replay_row(std::to_string(i + 1), replays[i]));
+    are_equal = are_equal && replays[i].equals(replays.front());
+  }
+  detail::print_table(rows);
+  if (!are_equal) {
+    detail::print_difference(replays, session);
+    return false;
+  }
+  if (first_other != 0) {
+    const std::string kernels = detail::without_order(session);
+    fmt::print(
+        "equal: the step is repeatable, but from step {} on the run has recorded something else. "
+        "{}\n",
+        first_other,
+        kernels.empty()
+            ? "If it ran with this program, these flags, as many ranks and the same kernels, "
+              "hardware was at fault then"
+            : kernels +
+                  " adds up in no fixed order, so that says nothing; runs with "
+                  "--deterministic can be compared");
+    return false;
+  }
+  fmt::print("equal: the step is repeatable{}; what went wrong in it is in data or software\n",
+             own == recorded.end() ? ", and nothing is recorded that it could be compared with"
+                                   : ", and as it was recorded");
+  return true;
+}
+
+}  // namespace trainer

@@ -1,0 +1,142 @@
+/// @file
+/// A step of a run that is taken again and again from one state, to see whether its bits are
+/// always the same.
+#pragma once
+
+#include <octavo/kernels/hash.hpp>
+#include <octavo/train/training_run.hpp>
+
+#include <algorithm>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace octavo::inline OCTAVO_ABI {
+
+/// What a replay of a step came to. All ranks have the same.
+struct StepReplay {
+  StepRecord record;  ///< with the hash of the weights after the step
+  /// Of what the optimizer keeps after it: moments, and masters where there are such.
+  std::uint64_t optimizer_hash = 0;
+  /// For each rank the first entry of its state that is not what it is after the first replay, such
+  /// as "optimizer.first_moment.blocks.0.qkv.weight"; empty: none.
+  std::vector<std::string> differs{};
+
+  /// Whether it has all the bits of the first one.
+  [[nodiscard]] bool equals(const StepReplay& first) const {
+    const auto bits = [](double value) { return std::bit_cast<std::uint64_t>(value); };
+    const StepResult& own = record.result;
+    const StepResult& other = first.record.result;
+    return bits(own.loss) == bits(other.loss) &&
+           bits(own.gradient_norm) == bits(other.gradient_norm) && own.skipped == other.skipped &&
+           record.weights_hash == first.record.weights_hash &&
+           optimizer_hash == first.optimizer_hash &&
+           std::ranges::all_of(differs, [](const std::string& name) { return name.empty(); });
+  }
+};
+
+namespace detail {
+
+struct EntryHash {
+  std::string name;
+  std::uint64_t hash;
+};
+
+/// Hashes of a state's bytes, an entry at a time; by the host.
+inline std::vector<EntryHash> hash_entries_sync(std::span<const StateEntry> entries) {
+  const Context<Cpu> host(0);
+  std::vector<std::byte> bytes;
+  std::vector<EntryHash> hashes;
+  for (const StateEntry& entry : entries) {
+    bytes.assign(round_up(static_cast<Index>(entry.bytes), Index{16}), std::byte{0});
+    entry.read_sync(bytes.data());
+    EntryHash& own = hashes.emplace_back(EntryHash{entry.name, 0});
+    hash_bytes<Cpu>({bytes.data(), {static_cast<Index>(bytes.size())}}, {&own.hash, {1}}, host);
+  }
+  return hashes;
+}
+
+/// What a replay has come to, on all ranks.
+/// @param entries  of this rank's state after the step
+/// @param first    their hashes after the first replay; empty: this is the first one
+inline StepReplay look_at_replay(TrainingSession& session, StepRecord record,
+                                 std::span<const StateEntry> entries,
+                                 std::vector<EntryHash>& first) {
+  StepReplay replay{.record = std::move(record)};
+  if (!replay.record.weights_hash) replay.record.weights_hash = session.hash_weights_sync();
+  const std::vector<EntryHash> hashes = hash_entries_sync(entries);
+  if (first.empty()) first = hashes;
+  std::string own(sizeof(std::uint64_t), '\0');
+  std::uint64_t optimizer = 0;
+  for (std::size_t i = 0; i < hashes.size(); ++i) {
+    if (hashes[i].name.starts_with("optimizer.")) {
+      optimizer += mixed_word(hashes[i].hash, static_cast<Index>(i));
+    }
+    const bool is_first = own.size() == sizeof(optimizer);
+    if (is_first && hashes[i].hash != first[i].hash) own += hashes[i].name;
+  }
+  std::memcpy(own.data(), &optimizer, sizeof(optimizer));
+  Index rank = 0;
+  for (std::string& text : session.texts_of_ranks(own, "hashes of a replayed step")) {
+    std::memcpy(&optimizer, text.data(), sizeof(optimizer));
+    replay.optimizer_hash += mixed_word(optimizer, rank++);
+    replay.differs.push_back(text.substr(sizeof(optimizer)));
+  }
+  return replay;
+}
+
+}  // namespace detail
+
+/// Takes the steps of a run up to one, and that one several times, each time from the same state,
+/// which is kept on the host. Nothing is saved, and the model is not evaluated: both change no
+/// step. All ranks call it.
+/// @param options  those of the run
+/// @param tally    of the steps before: a new one's, or what `resume` made of it
+/// @param step     that is replayed, behind those of the tally
+/// @param replays  how often, at least 2
+/// @param tell     is told of each step before it
+/// @throws ConfigError  for another step or number, or where a step before it was a spike that the
+///                      run did not just skip
+template <class Batches>
+[[nodiscard]] std::vector<StepReplay> replay_step(
+    TrainingSession& session, Batches& batches, const RunOptions& options, Tally& tally, Index step,
+    Index replays, const std::function<void(const StepRecord&)>& tell) {
+  require<ConfigError>(step > tally.steps() && step <= options.schedule.steps, "step ", step,
+                       " cannot be replayed after step ", tally.steps(), " of a run of ",
+                       options.schedule.steps, " steps; give one between");
+  require<ConfigError>(replays >= 2, replays, " replays have nothing to be compared with; give 2");
+  const auto take = [&] {
+    return detail::take_step(session, batches, options, detail::SpikeLimits(options.spikes, tally),
+                             tally);
+  };
+  const auto state = [&] {
+    std::vector<StateEntry> entries = session.state();
+    for (StateEntry& entry : detail::run_state(batches, tally)) entries.push_back(std::move(entry));
+    return entries;
+  };
+  while (tally.steps() + 1 < step) {
+    const StepRecord record = take();
+    require<ConfigError>(
+        !record.result.is_above_limits || options.spikes.action == OnSpike::skip, "step ",
+        record.step, " is a spike, at which the run stopped or went back, so step ", step,
+        " did not follow from it; replay that step, or begin from a checkpoint behind it");
+    tell(record);
+  }
+  const SavedState before = save_state_sync(state());
+  std::vector<StepReplay> all;
+  std::vector<detail::EntryHash> first;
+  for (Index number = 0; number < replays; ++number) {
+    if (number > 0) load_state_sync(before, state());
+    StepRecord record = take();
+    all.push_back(detail::look_at_replay(session, std::move(record), state(), first));
+  }
+  return all;
+}
+
+}  // namespace octavo
