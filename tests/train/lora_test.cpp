@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <limits>
 #include <map>
 #include <string>
 #include <tuple>
@@ -281,6 +282,19 @@ TYPED_TEST(LoraIn, FrozenWeightsThatAreSetAreCastAnew) {
     EXPECT_EQ(support::values_by_parameter(late, gradient_of),
               support::values_by_parameter(early, gradient_of));
   }
+}
+
+/// Scales are 1 after it, by which frozen weights were not cast.
+TEST(Lora, AFirstStepThatIsSkippedLeavesNothing) {
+  Context<Cpu> context{1};
+  Session<Lora<Fp8Recipe<Delayed>>> fresh(small_options(), context);
+  Session<Lora<Fp8Recipe<Delayed>>> session(small_options(), context);
+  session.limit_steps(0, 0);
+  const support::TokenBatch batch = support::step_batch(support::small_options(), 9);
+  EXPECT_TRUE(session.step({batch.tokens, batch.targets}, 3e-3).is_above_limits);
+  constexpr double infinity = std::numeric_limits<double>::infinity();
+  session.limit_steps(infinity, infinity);
+  EXPECT_EQ(train(session, 0, 3), train(fresh, 0, 3));
 }
 
 TYPED_TEST(LoraIn, RecomputationChangesNoBit) {
