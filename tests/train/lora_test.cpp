@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <limits>
 #include <map>
+#include <set>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -142,10 +143,12 @@ TEST(Lora, NothingButAdaptersHasGradientsAndState) {
 TEST(Lora, MatricesBeginAsThoseOfPeft) {
   Context<Cpu> context{1};
   TinySession session(tiny_options({"all-linear"}), context);
+  std::set<double> firsts;
   for (const auto& [name, values] : support::values_by_parameter(session, weight_of)) {
     if (name.ends_with("lora_B")) {
       EXPECT_EQ(std::ranges::count(values, 0.0), std::ssize(values)) << name;
     } else if (name.ends_with("lora_A")) {
+      EXPECT_TRUE(firsts.insert(values[0]).second) << name << " is that of another layer";
       const double bound = 1 / std::sqrt(name.find("down") == std::string::npos ? 16.0 : 24.0);
       double squares = 0;
       for (const double value : values) {
