@@ -219,6 +219,8 @@ int chat(Setup& setup, const Options& options) {
     std::string question = is_asked_once ? read_prompt(options) : "";
     if (on_terminal) fmt::print(stderr, "> ");
     if (!is_asked_once && !std::getline(std::cin, question)) return exit_code();
+    octavo::require<octavo::ConfigError>(!is_asked_once || !question.empty(),
+                                         "--prompt is empty: give a question");
     if (question.empty()) continue;
     messages.push_back({"user", question});
     const std::vector<std::int32_t> prompt = encoder.encode_prompt(messages);

@@ -178,6 +178,8 @@ TEST(JsonReader, NaturalNumbersAreWholeAndNotNegative) {
   const auto natural = [](std::string_view text) { return JsonReader(text, "here").natural(); };
   EXPECT_EQ(natural("0"), 0);
   EXPECT_EQ(natural("9223372036854775807"), INT64_MAX);
+  EXPECT_EQ(JsonReader("7", "here").natural(7), 7);
+  EXPECT_THROW((void)JsonReader("8", "here").natural(7), IoError);
   for (const std::string_view text :
        {"-1", "-0", "1.5", "1e3", "9223372036854775808", "\"1\"", ""}) {
     EXPECT_THROW((void)natural(text), IoError) << text;

@@ -151,6 +151,24 @@ TEST_F(TemplateFile, NamesSpecialTokens) {
   EXPECT_EQ(encoder.encode(chat).tokens, expected);
 }
 
+// Of two that begin alike, the longer one is meant.
+TEST_F(TemplateFile, NamesSpecialTokensThatBeginAlike) {
+  json file = json::parse(std::ifstream(golden / "chatml.json"));
+  json longer = file["added_tokens"].back();
+  longer["id"] = longer["id"].get<int>() + 1;
+  longer["content"] = "<|im_end|>!";
+  file["added_tokens"].push_back(longer);
+  std::ofstream(folder_ / "tokenizer.json") << file;
+  const BytePairTokenizer tokenizer = load_tokenizer_json(folder_ / "tokenizer.json");
+  for (const char* names : {R"("<|im_end|>!", "<|im_end|>")", R"("<|im_end|>", "<|im_end|>!")"}) {
+    const ChatEncoder encoder(
+        chat_template(written(
+            message(R"({"assistant": {"end": "<|im_end|>!"}, "special_tokens": [)", names, "]}"))),
+        tokenizer);
+    EXPECT_EQ(encoder.end_of_turn(), tokenizer.special_token("<|im_end|>!")) << names;
+  }
+}
+
 TEST_F(TemplateFile, ThatIsNoneIsRefused) {
   const auto refused = [&](const std::string& text) {
     return error_of<IoError>([&] { (void)chat_template(written(text)); });

@@ -12,6 +12,7 @@
 #include <fstream>
 #include <functional>
 #include <map>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -133,6 +134,25 @@ TEST_F(ChatFiles, AreCutOrDroppedWhereTheyAreTooLong) {
   EXPECT_EQ(texts(dropped.train), (std::vector<std::string>{"123456:[;]", "1:[a][;]"}));
   EXPECT_EQ(dropped.cut, 0);
   EXPECT_EQ(dropped.dropped, 2);
+  // The first token that the assistant says is the first that is cut off.
+  const std::string c = file("c.jsonl", line("1234567", "a") + line("1", "a"));
+  const ChatData none = load({c}, {b}, LongChats::cut);
+  EXPECT_EQ(texts(none.train), std::vector<std::string>{"1:[a][;]"});
+  EXPECT_EQ(none.cut, 0);
+  EXPECT_EQ(none.dropped, 1);
+}
+
+TEST_F(ChatFiles, OfManyLinesAreReadWhole) {
+  std::string lines;
+  std::vector<std::string> expected;
+  for (int i = 0; i < 9000; ++i) {
+    const std::string number = std::to_string(i);
+    lines += line(number, "a");
+    expected.push_back(number + ":[a][;]");
+  }
+  const ChatData data = load({file("a.jsonl", lines)}, {file("b.jsonl", line("v", "w"))});
+  EXPECT_TRUE(texts(data.train) == expected);
+  EXPECT_EQ(data.files[0].chats, 9000);
 }
 
 TEST_F(ChatFiles, ThatAreNoneNameTheirLine) {
@@ -155,6 +175,12 @@ TEST_F(ChatFiles, ThatAreNoneNameTheirLine) {
   EXPECT_TRUE(has(unfit(R"({"messages": [{"role": "user", "content": ""}]})"),
                   "bad.jsonl: line 3: the assistant says nothing"));
   EXPECT_TRUE(has(unfit(line("a", "\\u00e9")), "bad.jsonl: line 3: has token 195"));
+  try {
+    (void)load({file("good.jsonl", good + good + good)}, {file("bad.jsonl", line("a", "\\u00e9"))});
+    ADD_FAILURE() << "token 195 is the model's";
+  } catch (const ConfigError& error) {
+    EXPECT_TRUE(has(error.what(), "bad.jsonl: line 1: has token 195")) << error.what();
+  }
 }
 
 TEST_F(ChatFiles, AreNamedOnce) {
@@ -266,8 +292,9 @@ TEST_F(StreamOfChats, HasEachChatOnceAnEpochInAnotherOrder) {
   }
   EXPECT_NE(orders[0], orders[1]);
   EXPECT_NE(orders[1], orders[2]);
-  ChatStream other = this->stream(1, 2);
-  EXPECT_NE(next(other, 1), (std::vector<Ids>{orders[0]}));
+  ChatStream begin = this->stream(5);
+  ChatStream other = this->stream(5, 2);
+  EXPECT_NE(next(other, 5), next(begin, 5));
   EXPECT_NE(other.hash(), stream.hash());
 }
 
@@ -280,9 +307,27 @@ TEST_F(StreamOfChats, DoesNotDependOnTheBatch) {
   }
   EXPECT_EQ(one.position(), many.position());
   EXPECT_EQ(one.hash(), many.hash());
+}
+
+// Epochs are packed anew, some into more sequences than others.
+TEST(ChatStream, KnowsHowManySequencesEpochsHave) {
+  std::vector<Index> lengths;
+  for (Index i = 0; i < 30; ++i) lengths.push_back(3 + i * i % 7);
+  const Chats chats = of_lengths(lengths);
+  ChatStream stream(chats, {.length = 12, .most_chats = 12}, 1, 1);
+  Ids inputs(12);
+  Ids targets(12);
+  std::vector<Index> documents;
+  std::set<Index> differences;
   Index sequences = 0;
-  for (ChatStream counted = stream(1); counted.epoch() < 3; ++sequences) (void)next(counted, 1);
-  EXPECT_EQ(one.sequences_of(3), sequences);
+  for (Index epoch = 0; epoch < 12; ++epoch) {
+    const Index before = sequences;
+    for (; stream.epoch() < static_cast<double>(epoch + 1); ++sequences)
+      stream.next(inputs, targets, documents, 0, 1);
+    EXPECT_EQ(stream.sequences_of(epoch + 1), sequences) << epoch;
+    differences.insert(sequences - before);
+  }
+  EXPECT_GT(differences.size(), 1u) << "all epochs have as many";
 }
 
 TEST_F(StreamOfChats, GoesOnWhereItStood) {
@@ -300,6 +345,14 @@ TEST_F(StreamOfChats, GoesOnWhereItStood) {
   EXPECT_THROW(whole.restore({0, -1}), ConfigError);
   EXPECT_THROW(whole.restore({0, whole.sequences_of(1) + 1}), ConfigError);
   EXPECT_EQ(whole.position(), here);
+  // Between two epochs.
+  ChatStream first = stream(1);
+  (void)next(first, 1);
+  while (first.epoch() < 1) (void)next(first, 1);
+  ChatStream second = stream(1);
+  second.restore(first.position());
+  EXPECT_EQ(second.epoch(), 1);
+  EXPECT_EQ(next(second, 1), next(first, 1));
 }
 
 TEST_F(StreamOfChats, PassesOverWhatOthersTake) {
@@ -331,6 +384,12 @@ TEST_F(StreamOfChats, KnowsItsChatsByTheirHash) {
   said.add({{1, 2}, {2, -1}});
   unsaid.add({{1, 2}, {-1, -1}});
   EXPECT_NE(said.hash(), unsaid.hash());
+  Chats together;
+  Chats apart;
+  together.add({{1, 2, 3}, {-1, -1, -1}});
+  apart.add({{1, 2}, {-1, -1}});
+  apart.add({{3}, {-1}});
+  EXPECT_NE(together.hash(), apart.hash());
 }
 
 }  // namespace chats_test

@@ -159,6 +159,14 @@ TEST_F(DataFiles, NothingIsRefused) {
   refused<IoError>({.train = {(folder_ / "absent.bin").string()}}, "there is no such file");
 }
 
+TEST_F(DataFiles, FilesThatAreReadWholeAreFilesOfSomeSize) {
+  const std::string file = write("four.txt", "four");
+  EXPECT_EQ(read_text_file(file), "four");
+  EXPECT_EQ(read_text_file(file, 4), "four");
+  EXPECT_THROW((void)read_text_file(file, 3), IoError);
+  EXPECT_THROW((void)read_text_file("/dev/zero"), IoError);
+}
+
 TEST_F(DataFiles, JsonLinesAreTheirTexts) {
   const std::string lines =
       "{\"text\": \"one\"}\n"

@@ -73,6 +73,22 @@ question = "Q: " + held_out[0][0]["content"] + "\n\nA: "
 assert sample.startswith(question) and len(sample) > len(question), sample
 PYTHON
 
+run "a part of the chats for validation" 0 "${base[@]}" --chats chats.jsonl --validation-fraction 0.5 \
+  --validation-batches 1 --micro-batches 3 --steps 1 --sample 0 --out half
+sequences=$(sed -n 's/^chats | packed into \([0-9]*\) sequences.*/\1/p' out)
+python3 - "$sequences" <<'PYTHON' 2>>err || fail "metrics"
+import json, math, sys
+lines = [json.loads(line) for line in open("half/metrics.jsonl")]
+run, = (line for line in lines if line["event"] == "run")
+assert run["chats"] == run["validation_chats"] == 30, run
+step, = (line for line in lines if line["event"] == "step")
+assert math.isclose(step["epoch"], 2 * 3 / int(sys.argv[1])), (step, sys.argv)
+chats = [json.loads(line)["messages"] for line in open("chats.jsonl")][30:]
+said = sum(len(chat[1]["content"]) + 1 for chat in chats)
+evaluation = [line for line in lines if line["event"] == "evaluation"][-1]
+assert 0 < evaluation["tokens"] < said, (evaluation, said)
+PYTHON
+
 # --- going on --------------------------------------------------------------------------------
 before=whole/checkpoints/step-00000014 # near the end of an epoch
 run "going on" 0 "${whole[@]}" --sample 0 --out again --resume "$before"

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Tests generate through its command line: generate_test.sh PATH_TO_GENERATE
 set -u
+golden=$(dirname "$(realpath "${BASH_SOURCE[0]}")")/../golden
 # shellcheck source=tests/support/program.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../support/program.sh"
 
@@ -78,12 +79,31 @@ run "the seed that was drawn" 0 "${hot[@]}" --seed "$seed"
 cmp -s out drawn || fail "it gives another text"
 
 printf '{"behind":"\\n","user":{"before":"u","end":"."},"assistant":{"before":"a","end":"h"}}' >turns.json
+run "what may stop it, up to the end" 0 "${greedy[@]}" --prompt abc --stop fgz --max-tokens 4
+out_is "abcdefg"
+
 run "a question" 0 "${greedy[@]}" --chat turns.json --prompt why
 out_is "bcdefg"
 run "a chat" 0 "${greedy[@]}" --chat turns.json <<<$'why\n\nand now'
 out_is $'bcdefg\nbcdefg'
 # Of the second prompt, "uwhy.\nabcdefgh\nuand now.\na", all up to the g is cached: the rest has 13 bytes.
 grep -qF "prompt of 13 tokens" err || fail "the chat so far is read again"
+
+printf '{"system":{"before":"s"},"user":{"before":"u"},"assistant":{"before":"a","end":"h"}}' >system.json
+run "what the system says" 0 "${greedy[@]}" --chat system.json --system "be brief" --prompt why
+grep -qF "prompt of 14 tokens" err || fail "sbe briefuwhya has 14 bytes"
+case="no question"; code=0
+timeout -s KILL 10 "$program" "${greedy[@]}" --chat turns.json --prompt - </dev/null >out 2>err || code=$?
+[ "$code" -eq 2 ] || fail "exit code $code, expected 2"
+if ldd "$program" | grep -q pcre2; then
+  # Its special tokens are numbers 0 and 1.
+  special=("${greedy[@]}" --tokenizer "$golden/chats/chatml.json" --prompt "" --begin "<|begin|>")
+  run "a special token to begin with" 0 "${special[@]}" --max-tokens 1
+  out_is "<|begin|><|end|>"
+  run "a special token that stops it" 0 "${special[@]}" --stop "<|end|>"
+  out_is "<|begin|>"
+  grep -qF "| 0 tokens" err || fail "it is a token of the text"
+fi
 
 run "a context" 0 "${greedy[@]}" --prompt abc --context 5
 out_is "abcdef"

@@ -30,7 +30,8 @@ float loss_of(const std::vector<std::int32_t>& seen, std::int32_t target) {
   return static_cast<float>(hash >> 20) / 512.0f;
 }
 
-/// Gives such losses, of what each token sees of its document.
+/// Gives such losses, of what each token sees of its document, to one of two ranks of which the
+/// other finds the same.
 class HashedLosses final : public support::SessionStub {
  public:
   HashedLosses(BatchShape shape) : shape_(shape) {}
@@ -53,7 +54,11 @@ class HashedLosses final : public support::SessionStub {
     return {};
   }
 
+  LossSum sum_over_ranks(const LossSum& own) override { return {2 * own.sum, 2 * own.tokens}; }
+  std::int64_t largest_over_ranks(std::int64_t own) override { return std::max(own, of_others); }
+
   int batches = 0;
+  std::int64_t of_others = 0;
 
  private:
   BatchShape shape_;
@@ -112,11 +117,12 @@ ChoiceScore expected_score(const std::vector<Choice>& all) {
   return score;
 }
 
-void expect_equal(const ChoiceScore& found, const ChoiceScore& expected) {
-  EXPECT_EQ(found.questions, expected.questions);
-  EXPECT_EQ(found.by_sum, expected.by_sum);
-  EXPECT_EQ(found.by_tokens, expected.by_tokens);
-  EXPECT_EQ(found.by_characters, expected.by_characters);
+/// Of both ranks.
+void expect_twice(const ChoiceScore& found, const ChoiceScore& expected) {
+  EXPECT_EQ(found.questions, 2 * expected.questions);
+  EXPECT_EQ(found.by_sum, 2 * expected.by_sum);
+  EXPECT_EQ(found.by_tokens, 2 * expected.by_tokens);
+  EXPECT_EQ(found.by_characters, 2 * expected.by_characters);
   EXPECT_TRUE(found.has_characters);
 }
 
@@ -127,7 +133,7 @@ TEST(Choices, ScoreAsTheirDefinitionSays) {
   EXPECT_NE(expected.by_tokens, expected.by_characters);
   for (const BatchShape shape : {BatchShape{1, 16, 1}, {3, 16, 3}, {3, 40, 7}, {2, 64, 128}}) {
     HashedLosses session(shape);
-    expect_equal(ChoiceBatches(all, shape, 0, 1).evaluate(session), expected);
+    expect_twice(ChoiceBatches(all, shape, 0, 1).evaluate(session), expected);
   }
 }
 
@@ -157,7 +163,40 @@ TEST(Choices, OfRanksAreThoseOfOne) {
     sum.by_tokens += own.by_tokens;
     sum.by_characters += own.by_characters;
   }
-  expect_equal(sum, expected_score(all));
+  expect_twice(sum, expected_score(all));
+}
+
+// Ranks evaluate equally often, and answer for all of their questions.
+TEST(Choices, OfRanksWithFewerBatchesWaitForTheOthers) {
+  const std::vector<Choice> all = questions(5);
+  const BatchShape shape{2, 32, 8};
+  HashedLosses session(shape);
+  session.of_others = 50;
+  const ChoiceScore score = ChoiceBatches(all, shape, 0, 1).evaluate(session);
+  EXPECT_EQ(session.batches, 50);
+  EXPECT_EQ(score.by_sum, 2 * expected_score(all).by_sum);
+  EXPECT_FALSE(score.has_characters) << "another rank lacks some";
+}
+
+TEST(Choices, HaveCharactersIfAllEndingsDo) {
+  std::vector<Choice> all = questions(5);
+  all[3].endings[1].characters = 0;
+  const BatchShape shape{2, 32, 8};
+  HashedLosses session(shape);
+  EXPECT_FALSE(ChoiceBatches(all, shape, 0, 1).evaluate(session).has_characters);
+}
+
+TEST(Choices, OfEqualEndingsTheFirstIsLikeliest) {
+  Choice choice{"question", {1}, {{{5, 6}, 3}, {{5, 6}, 3}, {{5, 6}, 3}}, 0};
+  const BatchShape shape{2, 32, 8};
+  for (const std::size_t label : {0u, 1u, 2u}) {
+    choice.label = label;
+    HashedLosses session(shape);
+    const ChoiceScore score = ChoiceBatches(std::span(&choice, 1), shape, 0, 1).evaluate(session);
+    for (const Index right : {score.by_sum, score.by_tokens, score.by_characters}) {
+      EXPECT_EQ(right, label == 0 ? 2 : 0) << label;
+    }
+  }
 }
 
 TEST(Choices, LongerThanASequenceAreNamed) {

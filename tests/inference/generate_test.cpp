@@ -142,6 +142,15 @@ TEST(Generate, TokensAreGivenOneByOneUntilAskedToStop) {
   options.stop = [&] { return taken.size() == 3; };
   EXPECT_EQ(generated(prompt, options), taken);
   EXPECT_EQ(taken, (std::vector<std::int32_t>{6, 7, 0}));
+  // What ends the text is no part of it for those either who are given it token by token.
+  taken.clear();
+  options.stop = {};
+  options.stop_tokens = {7};
+  EXPECT_EQ(generated(prompt, options), taken);
+  CountingModel model;
+  options.stop = [] { return true; };
+  EXPECT_TRUE(octavo::generate(model, prompt, options).empty());
+  EXPECT_TRUE(model.appended.empty()) << "the prompt was read, though nothing was to be";
 }
 
 TEST(Generate, AModelInTrainingSeesTheLastTokensOfASequence) {

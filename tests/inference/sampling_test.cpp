@@ -133,6 +133,14 @@ TEST(Sampling, EveryNumberDrawsATokenThatCanBe) {
   EXPECT_EQ(Sampler({.temperature = 1, .top_k = 5}).draw(some, last), 3);
   EXPECT_EQ(Sampler({.temperature = 1e300}).draw(some, 0.6), 3) << "all that can be are as likely";
   EXPECT_EQ(Sampler({.temperature = 1}).draw(std::vector<float>{4}, last), 0);
+  // Weights of e^-37.6 add up to more than half a unit of 1's last place, but one of them taken
+  // from 1 leaves 1: something is left of the largest number behind the last token that can be.
+  const std::vector<float> rounded{-37.6f, -37.6f, -37.6f, 0, never};
+  EXPECT_EQ(Sampler({.temperature = 1}).draw(rounded, last), 3);
+  std::vector<float> far_apart(9000, never);
+  for (const std::size_t i : {0u, 2000u, 4000u}) far_apart[i] = rounded[0];
+  far_apart[6000] = 0;
+  EXPECT_EQ(Sampler({.temperature = 1}).draw(far_apart, last), 6000);
 }
 
 // Sums are of parts of the tokens; none of them draws one that cannot be.
@@ -147,6 +155,23 @@ TEST(Sampling, TheLastOfManyTokensIsTheLastThatCanBe) {
   EXPECT_EQ(Sampler({.temperature = 0}).draw(many, 0.5), 7);
   many[4999] = 0.5f;
   EXPECT_EQ(Sampler({.temperature = 0}).draw(many, 0.5), 4999);
+}
+
+TEST(Sampling, ADrawDoesNotDependOnThoseBefore) {
+  std::vector<float> first(3000);
+  for (std::size_t i = 0; i < first.size(); ++i) {
+    first[i] = static_cast<float>(4 * std::sin(static_cast<double>(i * i % 977)));
+  }
+  const std::vector<float> second(first.rbegin() + 400, first.rend());
+  for (const SamplingOptions& options : {SamplingOptions{.temperature = 1},
+                                         {.temperature = 1, .top_k = 50},
+                                         {.temperature = 1, .top_p = 0.5}}) {
+    Sampler sampler(options);
+    for (const double random : {0.1, 0.5, 0.9}) {
+      (void)sampler.draw(first, random);
+      EXPECT_EQ(sampler.draw(second, random), Sampler(options).draw(second, random)) << random;
+    }
+  }
 }
 
 TEST(Sampling, OneWrongLogitIsNoticedWhereverItIs) {

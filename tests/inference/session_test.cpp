@@ -134,10 +134,13 @@ struct Case {
 template <class Model>
 class WholeText {
  public:
-  explicit WholeText(const Weights& weights)
+  /// Of the weights that training begins with.
+  explicit WholeText(std::uint64_t seed)
       : arena_(plan(), context_), model_(arena_, shape, options, context_) {
     StepHooks<typename Model::T, typename Model::G, Cpu> hooks;
-    model_.initialize_sync(1, hooks, context_);
+    model_.initialize_sync(seed, hooks, context_);
+  }
+  explicit WholeText(const Weights& weights) : WholeText(1) {
     model_.visit([&](auto& parameter) {
       const std::vector<float>& values = weights.at(parameter.name);
       for (std::size_t i = 0; i < values.size(); ++i) {
@@ -193,11 +196,12 @@ class InferenceOf : public testing::Test {
 
   Session make(Index piece) { return Session({longest, piece}, context_); }
 
-  /// Weights that tell.
-  static void load(Session& session) {
-    session.load_sync([](const WeightInfo& weight, Index begin, std::span<float> values) {
+  /// Weights that tell, times a power of two.
+  static void load(Session& session, float factor = 1) {
+    session.load_sync([&](const WeightInfo& weight, Index begin, std::span<float> values) {
       const std::vector<float> all = telling_values(weight);
-      std::copy_n(all.begin() + begin, values.size(), values.begin());
+      std::transform(all.begin() + begin, all.begin() + begin + std::ssize(values), values.begin(),
+                     [&](float value) { return factor * value; });
     });
   }
 
@@ -252,6 +256,7 @@ TYPED_TEST_SUITE(InferenceOf, Cases);
 // each token of attention, has the bits that it has among all others.
 TYPED_TEST(InferenceOf, ATextInPiecesHasTheLogitsOfTheWhole) {
   auto session = this->make(16);
+  this->load(session, 4);  // of which nothing may stay
   this->load(session);
   const auto expected =
       WholeText<typename TypeParam::Whole>(this->kept_weights(session)).logits(this->text_);
@@ -261,6 +266,27 @@ TYPED_TEST(InferenceOf, ATextInPiecesHasTheLogitsOfTheWhole) {
     EXPECT_EQ(this->append(session, count), expected[length - 1]) << "after " << length;
   }
   EXPECT_EQ(session.length(), longest);
+  session.truncate(0);
+  EXPECT_EQ(this->append(session, 32), expected[31]) << "two whole pieces";
+}
+
+TYPED_TEST(InferenceOf, AStepReadsTheWeightsThatMultiplyAndTheCache) {
+  constexpr auto config = TypeParam::config;
+  const auto session = this->make(16);
+  const std::size_t stored = session.precision() == "fp32" ? sizeof(float) : sizeof(Bf16);
+  std::size_t bytes = 0;
+  for (const WeightInfo& weight : session.weights()) {
+    const bool is_table = weight.name == "embedding.weight";
+    if (is_table ? !config.tied_embeddings : weight.name == "positions.weight") continue;
+    const std::string name = is_table ? "head.weight" : weight.name;
+    const Index rows = name == "head.weight" ? config.padded_vocabulary() : weight.rows;
+    bytes += static_cast<std::size_t>(rows * weight.columns) *
+             (TypeParam::kept(name) == Kept::as_stored ? stored : 1);
+  }
+  EXPECT_EQ(session.bytes_of_step(0), bytes);
+  constexpr HeadLayout heads = PresetFamily<config>::heads;
+  const Index of_token = 2 * config.layers * heads.kv_heads * heads.head_dim;
+  EXPECT_EQ(session.bytes_of_step(10), bytes + static_cast<std::size_t>(10 * of_token) * stored);
 }
 
 TYPED_TEST(InferenceOf, ATextGoesOnFromWhereItIsCut) {
@@ -325,23 +351,70 @@ TEST_F(LlamaInference, WeightsInFp8TakeAQuarterOfThoseInFp32) {
   EXPECT_LT(fp8.bytes(MemoryKind::weights), static_cast<std::size_t>(table + 4 * norms) * 2);
 }
 
-TEST_F(LlamaInference, AStepReadsTheWeightsThatMultiplyAndTheCache) {
-  Index multiplied = 0;
-  for (const WeightInfo& weight : session_.weights()) {
-    if (weight.name == "embedding.weight") continue;
-    multiplied +=
-        (weight.name == "head.weight" ? llama.padded_vocabulary() : weight.rows) * weight.columns;
+// Also in memory that was another's.
+TEST_F(LlamaInference, NewWeightsAreZero) {
+  for (int i = 0; i < 3; ++i) {
+    Session session({longest}, context_);
+    session.append(std::vector<std::int32_t>{1, 2, 3}, logits_);
+    EXPECT_EQ(logits_, std::vector<float>(logits_.size(), 0.0f));
+    session.initialize_sync(1);
   }
-  const auto bytes = static_cast<std::size_t>(multiplied) * sizeof(float);
-  EXPECT_EQ(session_.bytes_of_step(0), bytes);
-  const Index of_token = 2 * llama.layers * llama.kv_heads * llama.head_dim;
-  EXPECT_EQ(session_.bytes_of_step(10),
-            bytes + static_cast<std::size_t>(10 * of_token) * sizeof(float));
 }
 
-TEST_F(LlamaInference, NewWeightsAreZero) {
-  session_.append(std::vector<std::int32_t>{1, 2, 3}, logits_);
-  EXPECT_EQ(logits_, std::vector<float>(logits_.size(), 0.0f));
+TEST_F(LlamaInference, InitialWeightsAreThoseThatTrainingBeginsWith) {
+  const std::vector<std::int32_t> text{1, 2, 3};
+  session_.initialize_sync(9);
+  session_.append(text, logits_);
+  EXPECT_EQ(logits_, (WholeText<Llama<llama, Fp32, Cpu>>(9).logits(text).back()));
+}
+
+// Of which one matrix has more elements than are loaded at once.
+TEST(WideInference, LoadsEveryElementWhereItBelongs) {
+  constexpr LlamaConfig wide{.name = "wide",
+                             .layers = 1,
+                             .hidden = 64,
+                             .ffn = 64,
+                             .heads = 1,
+                             .kv_heads = 1,
+                             .head_dim = 64,
+                             .vocabulary = 16400,
+                             .rope_theta = 10000.0f,
+                             .tied_embeddings = true};
+  Context<Cpu> context(1);
+  InferenceSession<LlamaFamily<wide>, Fp32, Cpu> session({8}, context);
+  // Blocks that add nothing, and tokens that are a multiple of a unit vector each.
+  const auto size_of = [](Index token) { return 1 + static_cast<float>(token) / 16384; };
+  session.load_sync([&](const WeightInfo& weight, Index begin, std::span<float> values) {
+    const bool is_table = weight.name == "embedding.weight";
+    std::ranges::fill(values, weight.name.ends_with("norm.weight") ? 1.0f : 0.0f);
+    for (std::size_t i = 0; is_table && i < values.size(); ++i) {
+      const Index token = (begin + static_cast<Index>(i)) / wide.hidden;
+      const Index column = (begin + static_cast<Index>(i)) % wide.hidden;
+      if (column == token % wide.hidden) values[i] = size_of(token);
+    }
+  });
+  std::vector<float> logits(wide.vocabulary);
+  for (const Index token : {Index{5}, Index{wide.vocabulary} - 1}) {
+    session.append(std::vector{static_cast<std::int32_t>(token)}, logits);
+    const float own = size_of(token);
+    const float normalised = own / std::sqrt(own * own / wide.hidden + wide.norm_epsilon);
+    for (Index i = 0; i < wide.vocabulary; ++i) {
+      const bool is_along = i % wide.hidden == token % wide.hidden;
+      const float expected = is_along ? normalised * size_of(i) : 0.0f;
+      ASSERT_NEAR(logits[static_cast<std::size_t>(i)], expected, 1e-3) << token << ' ' << i;
+    }
+  }
+  const Index last = Index{wide.vocabulary} * wide.hidden - 1;
+  try {
+    session.load_sync([&](const WeightInfo& weight, Index begin, std::span<float> values) {
+      if (weight.name == "embedding.weight" && begin + std::ssize(values) == last + 1)
+        values.back() = std::numeric_limits<float>::infinity();
+    });
+    ADD_FAILURE() << "a weight is infinite";
+  } catch (const ConfigError& error) {
+    EXPECT_NE(std::string(error.what()).find(message("at element ", last)), std::string::npos)
+        << error.what();
+  }
 }
 
 TEST_F(LlamaInference, BadInputIsRefusedAndAddsNothing) {

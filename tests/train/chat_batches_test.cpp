@@ -30,13 +30,16 @@ class Recorder final : public support::SessionStub {
   using TrainingSession::evaluate;
   LossSum evaluate(const Batch& batch, std::span<float>) override {
     EXPECT_EQ(batch.tokens.size(), 24u);
+    std::vector<Index> begins;
+    for (std::size_t i = 0; i < batch.tokens.size(); ++i)
+      if (i % 12 != 0 && firsts.contains(batch.tokens[i])) begins.push_back(static_cast<Index>(i));
+    EXPECT_EQ(std::vector<Index>(batch.documents.begin(), batch.documents.end()), begins);
     LossSum sum;
     for (const std::int32_t target : batch.targets) {
       if (target < 0) continue;
       sum.sum += target;
       ++sum.tokens;
     }
-    documents.insert(documents.end(), batch.documents.begin(), batch.documents.end());
     ++evaluations;
     return sum;
   }
@@ -44,6 +47,7 @@ class Recorder final : public support::SessionStub {
   std::vector<std::int32_t> tokens;
   std::vector<std::int32_t> targets;
   std::vector<Index> documents;
+  std::set<std::int32_t> firsts;  ///< tokens with which chats begin that are evaluated
   double learning_rate = 0;
   int begun = 0;
   int evaluations = 0;
@@ -61,6 +65,16 @@ Chats chats(Index count, std::int32_t first) {
     chats.add(chat);
   }
   return chats;
+}
+
+/// The tokens with which they begin.
+std::set<std::int32_t> first_tokens(const Chats& chats, std::int32_t first) {
+  std::set<std::int32_t> firsts;
+  for (Index chat = 0; chat < chats.size(); ++chat) {
+    firsts.insert(first);
+    first += static_cast<std::int32_t>(chats.length(chat));
+  }
+  return firsts;
 }
 
 ChatBatches batches(int rank = 0, int ranks = 1, Index micro_batches = 6, Index evaluated = 99,
@@ -100,11 +114,7 @@ TEST(ChatBatches, SayWhereChatsBegin) {
   ChatBatches all = batches();
   Recorder session;
   (void)all.step(session, 0);
-  std::set<std::int32_t> firsts;
-  for (Index chat = 0, token = 1; chat < all.train().size(); ++chat) {
-    firsts.insert(static_cast<std::int32_t>(token));
-    token += all.train().length(chat);
-  }
+  const std::set<std::int32_t> firsts = first_tokens(all.train(), 1);
   std::vector<Index> begins;
   for (std::size_t i = 0; i < session.tokens.size(); ++i)
     if (i % 12 != 0 && firsts.contains(session.tokens[i])) begins.push_back(static_cast<Index>(i));
@@ -134,16 +144,18 @@ TEST(ChatBatches, StepsAreThoseOfOneRankInTheOrderOfRanks) {
 
 TEST(ChatBatches, EvaluationsCountEachTargetOnceAndAreCalledEquallyOften) {
   ChatBatches all = batches();
+  const std::set<std::int32_t> firsts = first_tokens(all.validation(), 1000);
   Recorder one;
+  one.firsts = firsts;
   const LossSum whole = all.evaluate(one);
   EXPECT_EQ(one.begun, 1);
   EXPECT_EQ(whole.tokens, all.validation().targets());
-  EXPECT_FALSE(one.documents.empty());
   EXPECT_NE(one.evaluations % 4, 0) << "some rank is to have no batch left";
   LossSum total;
   for (int rank = 0; rank < 4; ++rank) {
     ChatBatches part = batches(rank, 4, 1);
     Recorder recorder;
+    recorder.firsts = firsts;
     const LossSum own = part.evaluate(recorder);
     total.sum += own.sum;
     total.tokens += own.tokens;
@@ -151,10 +163,11 @@ TEST(ChatBatches, EvaluationsCountEachTargetOnceAndAreCalledEquallyOften) {
   }
   EXPECT_EQ(total.sum, whole.sum);
   EXPECT_EQ(total.tokens, whole.tokens);
-  const auto limited = [](int ranks) {
+  const auto limited = [&](int ranks) {
     Index tokens = 0;
     for (int rank = 0; rank < ranks; ++rank) {
       Recorder few;
+      few.firsts = firsts;
       tokens += batches(rank, ranks, 1, 2).evaluate(few).tokens;
       EXPECT_EQ(few.evaluations, (2 + ranks - 1) / ranks);
     }
@@ -198,6 +211,18 @@ TEST(ChatBatches, GoOnWithTheirOwnChatsOnly) {
       chats(50, 1), chats(18, 1000),
       {.batch = {.sequences = 2, .tokens = 12, .most_documents = 7}, .micro_batches = 6});
   EXPECT_NE(more.hash(), first.hash()) << "validation counts, too";
+  EXPECT_NE(other.hash(), first.hash()) << "the order counts, too";
+}
+
+TEST(ChatBatches, FillSequencesWithTheTokenThatWasGiven) {
+  ChatBatches all(chats(1, 1), chats(1, 1000),
+                  {.batch = {.sequences = 1, .tokens = 12, .most_documents = 7}, .filler = 99});
+  Recorder session;
+  (void)all.step(session, 0);
+  std::vector<std::int32_t> expected(12, 99);
+  expected[0] = 1;
+  expected[1] = 2;
+  EXPECT_EQ(session.tokens, expected);
 }
 
 TEST(ChatBatches, NeedRoomForAChatInEachSequence) {

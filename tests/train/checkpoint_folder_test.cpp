@@ -321,6 +321,28 @@ TEST_F(Checkpoint, ShapesThatCannotBeCountedAreRefused) {
   }
 }
 
+TEST_F(Checkpoint, AManifestOfWhatCannotBeIsRefused) {
+  save_steps({7});
+  const fs::path folder = newest();
+  std::string good = content(folder / "manifest.json");
+  good.resize(good.size() - detail::manifest_end("").size());
+  const auto refused_with = [&](const std::string& part, const std::string& other) {
+    std::string text = good;
+    text.replace(text.find(part), part.size(), other);
+    std::ofstream(folder / "manifest.json", std::ios::binary) << text + detail::manifest_end(text);
+    StateStub session;
+    return refusal(folder, session);
+  };
+  const std::string file = "rank-00000.safetensors";
+  const std::string elsewhere = refused_with(file, "../step-00000007/" + file);
+  EXPECT_TRUE(contains(elsewhere, "is no name of a file")) << elsewhere;
+  const std::string ranks = refused_with("\"ranks\":1", "\"ranks\":4294967297");
+  EXPECT_TRUE(contains(ranks, "is no whole number from 0 to 2147483647")) << ranks;
+  const std::string checksum = refused_with("\"crc32c\":\"", "\"crc32c\":\"0");
+  EXPECT_TRUE(contains(checksum, "is no checksum of eight")) << checksum;
+  EXPECT_EQ(refused_with("\"ranks\":1", "\"ranks\":1"), "it was loaded");
+}
+
 TEST_F(Checkpoint, ATruncatedOrMissingFileIsFound) {
   save_steps({7, 8});
   const fs::path file = newest() / "rank-00000.safetensors";

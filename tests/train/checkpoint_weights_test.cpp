@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "support/small_model.hpp"
+#include "support/state_stub.hpp"
 #include "support/temporary_folder.hpp"
 #include "support/thread_ranks.hpp"
 
@@ -127,6 +128,22 @@ TEST_F(CheckpointWeights, ThatAreDamagedOrNoneChangeNothing) {
         << error.what();
   }
   EXPECT_TRUE(weights_of(session) == before);
+}
+
+TEST_F(CheckpointWeights, OfAnotherModelAreRefused) {
+  support::StateStub session;
+  Checkpoints checkpoints({.folder = folder_}, session, [](const CheckpointRecord&) {});
+  checkpoints.save(1);
+  checkpoints.finish();
+  session.set_model("other");
+  try {
+    (void)load_checkpoint_weights(folder_ / "step-00000001", session);
+    ADD_FAILURE() << "they were loaded";
+  } catch (const ConfigError& error) {
+    EXPECT_NE(std::string(error.what()).find("its model is stub, but that of the session is other"),
+              std::string::npos)
+        << error.what();
+  }
 }
 
 }  // namespace checkpoint_weights_test

@@ -9,7 +9,9 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <limits>
 #include <map>
+#include <set>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -142,10 +144,12 @@ TEST(Lora, NothingButAdaptersHasGradientsAndState) {
 TEST(Lora, MatricesBeginAsThoseOfPeft) {
   Context<Cpu> context{1};
   TinySession session(tiny_options({"all-linear"}), context);
+  std::set<double> firsts;
   for (const auto& [name, values] : support::values_by_parameter(session, weight_of)) {
     if (name.ends_with("lora_B")) {
       EXPECT_EQ(std::ranges::count(values, 0.0), std::ssize(values)) << name;
     } else if (name.ends_with("lora_A")) {
+      EXPECT_TRUE(firsts.insert(values[0]).second) << name << " is that of another layer";
       const double bound = 1 / std::sqrt(name.find("down") == std::string::npos ? 16.0 : 24.0);
       double squares = 0;
       for (const double value : values) {
@@ -282,6 +286,19 @@ TYPED_TEST(LoraIn, FrozenWeightsThatAreSetAreCastAnew) {
     EXPECT_EQ(support::values_by_parameter(late, gradient_of),
               support::values_by_parameter(early, gradient_of));
   }
+}
+
+/// Scales are 1 after it, by which frozen weights were not cast.
+TEST(Lora, AFirstStepThatIsSkippedLeavesNothing) {
+  Context<Cpu> context{1};
+  Session<Lora<Fp8Recipe<Delayed>>> fresh(small_options(), context);
+  Session<Lora<Fp8Recipe<Delayed>>> session(small_options(), context);
+  session.limit_steps(0, 0);
+  const support::TokenBatch batch = support::step_batch(support::small_options(), 9);
+  EXPECT_TRUE(session.step({batch.tokens, batch.targets}, 3e-3).is_above_limits);
+  constexpr double infinity = std::numeric_limits<double>::infinity();
+  session.limit_steps(infinity, infinity);
+  EXPECT_EQ(train(session, 0, 3), train(fresh, 0, 3));
 }
 
 TYPED_TEST(LoraIn, RecomputationChangesNoBit) {

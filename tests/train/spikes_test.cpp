@@ -5,11 +5,14 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <limits>
 #include <map>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -70,12 +73,13 @@ class Told final : public RunObserver {
     losses[record.step] = record.result.loss;
     if (record.result.skipped) skipped.push_back(record.step);
   }
-  void evaluation(Index, const LossSum&) override {}
+  void evaluation(Index step, const LossSum&) override { evaluations.push_back(step); }
   void spike(const SpikeRecord& record) override { spikes.push_back(record); }
   void divergence(const StepRecord&, double) override {}
 
   std::map<Index, double> losses;
   std::vector<Index> skipped;
+  std::vector<Index> evaluations;
   std::vector<SpikeRecord> spikes;
 };
 
@@ -242,7 +246,9 @@ INSTANTIATE_TEST_SUITE_P(Ranks, Spike, testing::Values(1, 2));
 /// Batches whose losses are given.
 struct Scripted {
   StepResult step(octavo::TrainingSession&, double) {
-    const bool is_above = steps++ >= last_good;
+    if (steps == 1000) throw std::runtime_error("the run has no end");
+    const bool is_above = steps >= last_good && steps < good_again;
+    ++steps;
     return {.loss = is_above ? 9.0 : 2.0,
             .gradient_norm = 1.0,
             .skipped = is_above,
@@ -255,19 +261,36 @@ struct Scripted {
 
   std::int64_t steps = 0;
   std::int64_t last_good = 5;
+  std::int64_t good_again = std::numeric_limits<std::int64_t>::max();
+};
+
+/// A state, and the limits of the next step.
+class LimitedStub final : public support::StateStub {
+ public:
+  void limit_steps(double loss, double gradient_norm) override {
+    limits = {loss, gradient_norm};
+    were_finite |= std::isfinite(loss);
+  }
+
+  std::array<double, 2> limits{};
+  bool were_finite = false;
 };
 
 class SpikesWithoutEnd : public support::TemporaryFolder {
  protected:
-  RunSummary run(OnSpike action, Index every, Told& told) {
-    support::StateStub session;
+  RunSummary run(OnSpike action, Index every, Told& told, Index last = 100) {
+    LimitedStub session;
     Checkpoints checkpoints({.folder = folder_, .every = every}, session,
                             [](const CheckpointRecord&) {});
     Tally tally(4);
     RunOptions options;
-    options.schedule = {.learning_rate = 1e-3, .steps = 100};
+    options.schedule = {.learning_rate = 1e-3, .steps = last};
+    options.evaluate_every = 1;
     options.spikes = {.action = action, .window = 3, .max_rollbacks = 2};
-    return train(session, batches_, options, told, tally, &checkpoints);
+    RunSummary summary = train(session, batches_, options, told, tally, &checkpoints);
+    EXPECT_TRUE(session.were_finite);
+    EXPECT_EQ(session.limits, (std::array{infinity, infinity})) << "the run is over";
+    return summary;
   }
   Scripted batches_;
 };
@@ -288,6 +311,18 @@ TEST_F(SpikesWithoutEnd, AreGoneBackFromSoManyTimes) {
   EXPECT_NE(told.spikes[2].reason.find("2 times"), std::string::npos);
   // The last one's batch is still to come.
   EXPECT_EQ(batches_.steps, 7);
+  EXPECT_EQ(told.evaluations, (std::vector<Index>{1, 2, 3, 4, 5, 4}))
+      << "steps that were gone back from are none";
+}
+
+TEST_F(SpikesWithoutEnd, InTheLastStepAreGoneBackFromToo) {
+  Told told;
+  batches_.good_again = 6;
+  const RunSummary summary = run(OnSpike::rollback, 4, told, 6);
+  EXPECT_EQ(summary.end(), "done");
+  EXPECT_EQ(summary.rollbacks, 1);
+  EXPECT_EQ(summary.steps, 6);
+  EXPECT_EQ(batches_.steps, 8) << "the batch of the spike, and those of steps 5 and 6 anew";
 }
 
 TEST_F(SpikesWithoutEnd, StopARunThatHasNothingToGoBackTo) {

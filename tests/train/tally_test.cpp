@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -19,6 +20,7 @@ void add(Tally& tally, double loss, double milliseconds = 500) {
   StepRecord record;
   record.milliseconds = milliseconds;
   record.result.loss = loss;
+  record.result.gradient_norm = 2 * loss;
   record.result.skipped = !std::isfinite(loss);
   tally.add(record);
 }
@@ -67,6 +69,9 @@ TEST(Tally, GoesOnFromItsState) {
   EXPECT_EQ(second.skipped(), 3);
   EXPECT_EQ(second.skipped_in_a_row(), 2);
   EXPECT_EQ(second.train_loss(), first.train_loss());
+  EXPECT_TRUE(std::ranges::equal(second.recent(), first.recent(), [](auto& a, auto& b) {
+    return a.loss == b.loss && a.gradient_norm == b.gradient_norm;
+  }));
   EXPECT_EQ(second.first_loss(), 3.0);
   EXPECT_FALSE(second.diverges()) << "it was said before";
   add(first, 2.0);
