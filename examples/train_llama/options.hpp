@@ -8,6 +8,7 @@
 #include <octavo/train/gemm_plan_file.hpp>
 #include <octavo/train/spikes.hpp>
 #include <octavo/train/tally.hpp>
+#include <octavo/train/training_run.hpp>
 #include <train_llama/model_choice.hpp>
 
 #include <algorithm>
