@@ -113,6 +113,10 @@ refused "chats that are dropped" "there is no chat for training: 2 were longer" 
 run "a chat in a sequence" 0 "${base[@]}" --chats chats.jsonl "${few[@]}" --most-chats 1
 grep -qF "packed into 60 sequences" out || fail "more than one"
 
+# --- the experiment --------------------------------------------------------------------------
+run "the experiment, of another model" 0 --config "$here/../../examples/experiments/smollm2_chats.toml" \
+  "${model[@]}" --device cpu --chat-template own.json --chats chats.jsonl --epochs 0 "${few[@]}"
+
 # --- what is refused -------------------------------------------------------------------------
 refused "no chats" "--chats is required" --chat-template chatml
 refused "no template" "--chat-template is required" --chats chats.jsonl

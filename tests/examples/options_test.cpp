@@ -1,10 +1,16 @@
 // What the trainer's flags ask of a session, where only a GPU could show it in a run.
+#include <common/presets.hpp>
 #include <train_llama/data.hpp>
 #include <train_llama/options.hpp>
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "support/temporary_folder.hpp"
@@ -57,6 +63,39 @@ TEST_F(TrainerFlagsWithAFile, GemmPlansAreRead) {
   EXPECT_EQ(request({"--gemm-plans=" + plans.string()}).gemm_plans, std::vector{record});
   EXPECT_TRUE(request({"--gemm-plans=" + (folder_ / "absent").string()}).gemm_plans.empty());
   EXPECT_THROW(request({"--gemm-plans=" + folder_.string()}), IoError);
+}
+
+// Every key of an experiment is a flag, every value one that it takes.
+TEST(Experiments, AreWhatTheTrainerTakes) {
+  const std::vector<std::string> presets = programs::preset_names();
+  std::vector<std::string> precisions;
+  std::apply([&](const auto&... named) { (precisions.emplace_back(named.name), ...); },
+             named_precisions);
+  int count = 0;
+  for (const auto& entry : std::filesystem::directory_iterator("examples/experiments")) {
+    const std::string path = entry.path().string();
+    SCOPED_TRACE(path);
+    std::ifstream file(path);
+    const std::string text{std::istreambuf_iterator<char>(file), {}};
+    EXPECT_NE(text.find(" --config " + path + " "), std::string::npos) << "its command is another";
+    if (text.find("train_llama --config") == std::string::npos) continue;
+    CLI::App app;
+    trainer::Options options;
+    trainer::declare(app, options, trainer::declare_text);
+    std::vector<std::string> words{"--data=text.bin", "--config=" + path};
+    app.parse(words);
+    trainer::require_consistent(app, options);
+    EXPECT_EQ(options.device, "cuda");
+    EXPECT_EQ(std::count(presets.begin(), presets.end(), options.model), 1) << options.model;
+    EXPECT_EQ(std::count(precisions.begin(), precisions.end(), options.precision), 1)
+        << options.precision;
+    for (const std::string& name : {options.model, options.precision}) {
+      EXPECT_NE(text.find("S=" + name), std::string::npos)
+          << "it does not say how to compile " << name;
+    }
+    ++count;
+  }
+  EXPECT_GE(count, 8);
 }
 
 }  // namespace options_test
