@@ -223,7 +223,11 @@ inline octavo::ModelDescription model_of_checkpoint(const std::filesystem::path&
   const std::string loaded = detail::said_in(config, "model");
   const std::filesystem::path hf_config =
       std::filesystem::path(loaded.starts_with("hf:") ? loaded.substr(3) : "") / "config.json";
-  if (loaded.starts_with("hf:") && std::filesystem::exists(hf_config)) {
+  if (loaded.starts_with("hf:")) {
+    octavo::require<octavo::ConfigError>(
+        std::filesystem::exists(hf_config), hf_config.string(),
+        ": is not there, and what the exported one says is of it: the run's model is ", loaded,
+        "; call from the folder that the run was called from, or bring that folder back");
     return octavo::read_hugging_face_config(hf_config);
   }
   const std::string length = detail::said_in(config, "seq-len");

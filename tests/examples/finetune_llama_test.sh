@@ -115,7 +115,7 @@ grep -qF "packed into 60 sequences" out || fail "more than one"
 
 # --- the experiment --------------------------------------------------------------------------
 run "the experiment, of another model" 0 --config "$here/../../examples/experiments/smollm2_chats.toml" \
-  "${model[@]}" --device cpu --chat-template own.json --chats chats.jsonl --epochs 0 "${few[@]}"
+  "${model[@]}" --device cpu --chat-template own.json --chats chats.jsonl "${few[@]}"
 
 # --- what is refused -------------------------------------------------------------------------
 refused "no chats" "--chats is required" --chat-template chatml

@@ -259,7 +259,9 @@ TEST(CastWeights, AreComparedAmongRanks) {
       {"weights beside FP8 ones", "blocks.1"},
       // FP8 values are those that all have, but this rank reads them by another scale.
       {"amaxes of weights", "scale of blocks.3.qkv.weight'"}};
-  for (const auto& [faulty, name] : named) {
+  for (const auto& one : named) {
+    const std::string& faulty = one.first;
+    const std::string& name = one.second;
     std::vector<std::string> errors(4);
     support::on_ranks(4, [&](support::ThreadComm& ranks) {
       Context<Cpu> context{1};

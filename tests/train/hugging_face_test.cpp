@@ -1,6 +1,7 @@
 // Weights of a Hugging Face folder are those of the session, on however many ranks, and come back
 // with the bytes that they had.
 #include <octavo/train/checkpoint_export.hpp>
+#include <octavo/train/checkpoint_weights.hpp>
 #include <octavo/train/checkpoints.hpp>
 #include <octavo/train/data_parallel.hpp>
 #include <octavo/train/hugging_face.hpp>
@@ -36,7 +37,7 @@ constexpr LlamaConfig config{.name = "wide",
                              .heads = 2,
                              .kv_heads = 1,
                              .head_dim = 64,
-                             .vocabulary = 8500,
+                             .vocabulary = 16500,
                              .rope_theta = 10000.0f,
                              .tied_embeddings = true};
 static_assert(config.vocabulary * config.hidden > octavo::detail::weights_at_once);
@@ -235,7 +236,7 @@ TEST_P(HuggingFaceOfRanks, ACheckpointExportsWhatTheSessionWouldSave) {
     return "it was exported";
   };
   ModelDescription other = description_of(config);
-  other.vocabulary = 9000;
+  other.vocabulary = 17000;
   EXPECT_NE(refused(other).find("embedding.weight has "), std::string::npos) << refused(other);
   other = description_of(config);
   other.tied_embeddings = false;
@@ -245,6 +246,23 @@ TEST_P(HuggingFaceOfRanks, ACheckpointExportsWhatTheSessionWouldSave) {
   damaged.back() = static_cast<char>(damaged.back() ^ 1);
   std::ofstream(file, std::ios::binary) << damaged;
   EXPECT_NE(refused(description_of(config)).find("rank-00001"), std::string::npos);
+}
+
+// Weights of more than one piece are asked for by several threads.
+TEST_F(HuggingFace, WeightsOfACheckpointAreReadByThreads) {
+  Context<Cpu> context{4};
+  Session session(options_of(), context);
+  Checkpoints checkpoints({.folder = folder_}, session, [](const CheckpointRecord&) {});
+  checkpoints.save(0);
+  checkpoints.finish();
+  SessionOptions options = options_of();
+  options.seed += 1;
+  Session other(options, context);
+  EXPECT_FALSE(support::weights(other) == support::weights(session));
+  for (int i = 0; i < 5; ++i) {
+    (void)load_checkpoint_weights(folder_ / "step-00000000", other);
+    ASSERT_TRUE(support::weights(other) == support::weights(session)) << i;
+  }
 }
 
 TEST_F(HuggingFace, AnotherModelIsRefusedWithEachDifference) {

@@ -5,7 +5,9 @@
 #include <octavo/io/peft_adapters.hpp>
 #include <octavo/train/hugging_face.hpp>
 
+#include <exception>
 #include <filesystem>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -60,15 +62,30 @@ inline void load_adapters(TrainingSession& session, const ModelDescription& mode
 inline void save_adapters(TrainingSession& session, const ModelDescription& model,
                           const std::filesystem::path& folder, const std::string& base_model = {},
                           bool writes = true) {
-  const LoraOptions lora = detail::require_adapters(session, model);
-  if (!writes) return session.read_weights_sync({});
-  const std::string format = session.weights().front().format;
-  PeftWriter writer(folder, model, {lora, base_model}, format == "bf16" ? "BF16" : "F32");
-  session.read_weights_sync(
-      [&](const WeightInfo& weight, Index begin, std::span<const float> values) {
-        if (weight.is_adapter) writer.write(weight.name, begin, values);
-      });
-  writer.commit();
+  std::optional<PeftWriter> writer;
+  detail::all_or_none(session, "begin of written adapters", [&] {
+    const LoraOptions lora = detail::require_adapters(session, model);
+    const std::string format = session.weights().front().format;
+    const char* dtype = format == "bf16" ? "BF16" : "F32";
+    if (writes) writer.emplace(folder, model, PeftConfig{lora, base_model}, dtype);
+    return std::string();
+  });
+  // A rank whose disk fails helps the others until all have come to the end.
+  std::exception_ptr failure;
+  const auto write = [&](const WeightInfo& weight, Index begin, std::span<const float> values) {
+    if (failure != nullptr || !weight.is_adapter) return;
+    try {
+      writer->write(weight.name, begin, values);
+    } catch (...) {
+      failure = std::current_exception();
+    }
+  };
+  session.read_weights_sync(writes ? WeightSink(write) : WeightSink());
+  detail::all_or_none(session, "end of written adapters", [&] {
+    if (failure != nullptr) std::rethrow_exception(failure);
+    if (writes) writer->commit();
+    return std::string();
+  });
 }
 
 }  // namespace octavo

@@ -44,12 +44,13 @@ class CheckpointWeights {
                          elements, " of them; it is of another model");
   }
 
-  /// FP32 masters where the run had such, else the weights.
+  /// FP32 masters where the run had such, else the weights. Several threads may call it at a time,
+  /// for weights that `require_has` was called for.
   /// @param begin  of the whole weight's elements
   /// @throws IoError  naming the file, if it cannot be read
-  void read(const std::string& name, Index begin, std::span<float> values) {
+  void read(const std::string& name, Index begin, std::span<float> values) const {
     const Index end = begin + static_cast<Index>(values.size());
-    for (const StateEntry& part : parts_of(name)) {
+    for (const StateEntry& part : parts_.at(name)) {
       const auto copy = [&](Index place, Index whole_begin, Index count) {
         const Index first = std::max(begin, whole_begin);
         const Index last = std::min(end, whole_begin + count);
@@ -78,20 +79,19 @@ class CheckpointWeights {
   }
 
   /// Reads neighbours of a part.
-  void read(const StateEntry& part, Index begin, std::span<float> values) {
+  void read(const StateEntry& part, Index begin, std::span<float> values) const {
     StateEntry some = part;
     some.bytes = part.bytes / static_cast<std::size_t>(elements_of(part.shape)) * values.size();
     some.shape = {static_cast<Index>(values.size())};
     some.begin = begin;
-    bytes_.resize(std::max(bytes_.size(), some.bytes));
-    const auto bytes = std::span(bytes_).first(some.bytes);
+    std::vector<std::byte> bytes(some.bytes);
     pieces_.read(some, bytes);
     to_floats(part.format == "bf16" ? "BF16" : "F32", bytes, values);
   }
 
   CheckpointPieces pieces_;
   std::map<std::string, std::vector<StateEntry>> parts_;  ///< of weights that were asked for
-  std::vector<std::byte> bytes_;                          ///< on their way
+  std::vector<std::byte> bytes_;                          ///< of what `load_sync` reads
 };
 
 }  // namespace detail

@@ -54,7 +54,8 @@ inline std::vector<EntryHash> hash_entries_sync(std::span<const StateEntry> entr
   std::vector<std::byte> bytes;
   std::vector<EntryHash> hashes;
   for (const StateEntry& entry : entries) {
-    bytes.assign(round_up(static_cast<Index>(entry.bytes), Index{16}), std::byte{0});
+    bytes.assign(static_cast<std::size_t>(round_up(static_cast<Index>(entry.bytes), Index{16})),
+                 std::byte{0});
     entry.read_sync(bytes.data());
     EntryHash& own = hashes.emplace_back(EntryHash{entry.name, 0});
     hash_bytes<Cpu>({bytes.data(), {static_cast<Index>(bytes.size())}}, {&own.hash, {1}}, host);
@@ -65,10 +66,10 @@ inline std::vector<EntryHash> hash_entries_sync(std::span<const StateEntry> entr
 /// What a replay has come to, on all ranks.
 /// @param entries  of this rank's state after the step
 /// @param first    their hashes after the first replay; empty: this is the first one
-inline StepReplay look_at_replay(TrainingSession& session, StepRecord record,
+inline StepReplay look_at_replay(TrainingSession& session, const StepRecord& record,
                                  std::span<const StateEntry> entries,
                                  std::vector<EntryHash>& first) {
-  StepReplay replay{.record = std::move(record)};
+  StepReplay replay{.record = record};
   if (!replay.record.weights_hash) replay.record.weights_hash = session.hash_weights_sync();
   const std::vector<EntryHash> hashes = hash_entries_sync(entries);
   if (first.empty()) first = hashes;
@@ -133,8 +134,7 @@ template <class Batches>
   std::vector<detail::EntryHash> first;
   for (Index number = 0; number < replays; ++number) {
     if (number > 0) load_state_sync(before, state());
-    StepRecord record = take();
-    all.push_back(detail::look_at_replay(session, std::move(record), state(), first));
+    all.push_back(detail::look_at_replay(session, take(), state(), first));
   }
   return all;
 }

@@ -208,7 +208,12 @@ class TrainingRun {
     for (StateEntry& entry : more) {
       if (entry.name.starts_with("data.")) entry.write_sync = [](const std::byte*) {};
     }
-    spike.resumed_step = checkpoints_->resume(path, std::move(more)).step;
+    try {
+      spike.resumed_step = checkpoints_->resume(path, std::move(more)).step;
+    } catch (const ConfigError& error) {  // of all ranks, before anything is loaded
+      spike.reason = error.what();
+      return;
+    }
     tally_.note_rollbacks(++spike.rollbacks);
   }
 
