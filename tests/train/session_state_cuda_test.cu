@@ -1,8 +1,8 @@
 // What lives on from step to step on the Cuda device: nothing that comes between two steps, no
 // other session and no record of a step changes a bit of what a session trains.
 #include <octavo/cuda.cuh>
-#include <octavo/train/gemm_plan_file.hpp>
 #include <octavo/inference/generate.hpp>
+#include <octavo/train/gemm_plan_file.hpp>
 
 #include "kernels/cuda_support.cuh"
 #include "support/cuda_sessions.cuh"
