@@ -162,7 +162,7 @@ void read_data(Setup& setup, const CLI::App& app, Options& options, const Instan
     setup.resume_from = checkpoint_to_replay_from(options, program().name);
   } else if (ranks.is_first()) {
     setup.resume_from = checkpoint_to_resume(options, program().name);
-    if (!goes_on_in_its_folder(setup.resume_from, options)) {
+    if (!goes_on_in_its_folder(setup.resume_from, options) && !begins_again(options)) {
       require_free_out(options, detail::flags_file(app)->file_with("out", options.out));
     }
     require_timeline_folder(options);
@@ -181,7 +181,9 @@ void make_session(Setup& setup, const CLI::App& app, const Options& options,
   if (!options.load_hf.empty() && setup.resume_from.empty()) {
     octavo::load_hugging_face(*setup.session, instance.shape, options.load_hf);
   }
-  if (ranks.is_first() && options.replay_step == 0) setup.folder = make_run_folder(options);
+  if (!ranks.is_first() || options.replay_step != 0) return;
+  if (setup.resume_from.empty() && begins_again(options)) set_aside_what_was_not_saved(options.out);
+  setup.folder = make_run_folder(options);
 }
 
 /// Takes the folder of checkpoints, and goes on from one. All ranks do it together.

@@ -1,8 +1,12 @@
 // The folder that a run is kept in.
 #pragma once
 
+#include <octavo/io/folder.hpp>
 #include <octavo/octavo.hpp>
+#include <train_llama/checkpoints.hpp>
 #include <train_llama/options.hpp>
+
+#include <fmt/format.h>
 
 #include <cerrno>
 #include <cstring>
@@ -57,6 +61,36 @@ inline void require_free_out(const Options& options, const std::string& out_from
         !taken, file.string(),
         " exists already, and a run would write over it; choose another --out",
         out_from.empty() ? "" : "; this one stands in " + out_from + ", and the command line wins");
+  }
+}
+
+/// Whether --resume auto begins the run of --out again: it was ended before its first checkpoint.
+inline bool begins_again(const Options& options) {
+  if (options.resume != "auto" || options.out.empty()) return false;
+  const std::filesystem::path folder = options.out;
+  return std::filesystem::exists(folder / "metrics.jsonl") &&
+         std::filesystem::exists(folder / detail::checkpoints_name) &&
+         octavo::list_checkpoints(folder / detail::checkpoints_name).empty();
+}
+
+/// Gives the files of the run that begins again names of their own, such as
+/// metrics-2026-11-22-141503.jsonl.
+/// @throws ConfigError  if that run goes on
+/// @throws IoError      if the folder cannot be written
+inline void set_aside_what_was_not_saved(const std::filesystem::path& folder) {
+  const octavo::FolderLock lock(folder / detail::checkpoints_name);
+  for (const char* name : {"metrics.jsonl", "config.toml"}) {
+    const std::filesystem::path file = folder / name;
+    if (!std::filesystem::exists(file)) continue;
+    const std::filesystem::path aside =
+        folder /
+        octavo::message(file.stem().string(), '-', detail::time_text(), file.extension().string());
+    std::error_code error;
+    std::filesystem::rename(file, aside, error);
+    octavo::require<octavo::IoError>(!error, file.string(),
+                                     ": cannot be renamed: ", error.message());
+    fmt::print("resume | no checkpoint yet, the run begins again; its {} is {} now\n", name,
+               programs::visible(aside.string()));
   }
 }
 

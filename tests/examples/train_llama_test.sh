@@ -768,6 +768,12 @@ run "nothing to go on from" 2 "${saved[@]}" --out absent --resume latest
 err_is_one_line_with "absent/checkpoints has no whole checkpoint; give --resume auto"
 [ -e absent ] && fail "a folder was made"
 run "nothing to go on from, and a beginning" 0 "${shorter[@]}" --steps 1 --out fresh --resume auto
+# A run that is killed before its first checkpoint leaves its files and a folder without any.
+mkdir -p early/checkpoints && echo '{}' >early/metrics.jsonl && touch early/config.toml
+run "a run that was ended before its first checkpoint" 0 "${shorter[@]}" --steps 1 --out early --resume auto
+grep -qF 'resume | no checkpoint yet, the run begins again; its metrics.jsonl is early/metrics-' out || fail 'it is not said'
+grep -q '"event":"run"' early/metrics.jsonl || fail "it has no metrics"
+[ "$(cat early/metrics-*.jsonl)" = '{}' ] || fail "those before are lost"
 run "a run that was done, again" 0 "${saved[@]}" --out whole --resume auto
 grep -q '^step ' out && fail "a step was taken"
 run "a named checkpoint, in a new folder" 0 "${shorter[@]}" --steps 28 --out branch \
