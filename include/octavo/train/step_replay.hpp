@@ -134,7 +134,8 @@ template <class Batches>
   std::vector<detail::EntryHash> first;
   for (Index number = 0; number < replays; ++number) {
     if (number > 0) load_state_sync(before, state());
-    all.push_back(detail::look_at_replay(session, take(), state(), first));
+    const StepRecord record = take();  // before the state is listed
+    all.push_back(detail::look_at_replay(session, record, state(), first));
   }
   return all;
 }
