@@ -45,7 +45,7 @@ struct RecordedStep {
 struct RecordedLine {
   octavo::Index step = 0;
   RecordedStep of_step{};
-  bool goes_back = false;  ///< of a spike: the run went back to a checkpoint
+  std::optional<octavo::Index> resumed_step{};  ///< of a spike after which the run went back
 };
 
 inline RecordedLine read_line(const std::string& text, const std::string& place) {
@@ -67,8 +67,9 @@ inline RecordedLine read_line(const std::string& text, const std::string& place)
       line.of_step.skipped = json.boolean();
     } else if (key == "weights_hash") {
       line.of_step.weights_hash = json.string();
+    } else if (key == "resumed_step") {
+      line.resumed_step = json.natural();
     } else {
-      line.goes_back = line.goes_back || key == "resumed_step";
       json.skip();
     }
   });
@@ -86,14 +87,13 @@ inline std::map<octavo::Index, RecordedStep> recorded_steps(const std::filesyste
     const auto is = [&](const char* event) {
       return text.starts_with(fmt::format("{{\"event\":\"{}\"", event));
     };
-    const bool is_step = is("step");
-    const bool is_spike = is("spike");
-    if (!is_step && !is_spike && !is("checkpoint")) continue;
+    if (!is("step") && !is("spike")) continue;
     const RecordedLine line = read_line(text, metrics.string());
-    if (is_spike) {
-      if (line.goes_back) follows = false;
-    } else if (!is_step) {
-      follows = follows || line.step == from;
+    if (is("spike")) {
+      if (!line.resumed_step) continue;
+      // A checkpoint of a later step than that it went back to was made afterwards.
+      follows = from > *line.resumed_step;
+      if (follows) steps.clear();
     } else if (follows) {
       steps[line.step] = line.of_step;
     } else {

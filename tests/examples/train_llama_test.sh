@@ -879,6 +879,7 @@ spike='{"event": "spike", "step": 7, "resumed_step": 6}'
 recorded other "lines.insert(lines.index(step[8]), $spike); step[8]['loss'] = 1.0"
 replayed "a step behind a spike that the run went back from" 0 other 8
 grep -qF "nothing is recorded that it could be compared with" out || fail "it is compared"
+spike='{"event": "spike", "step": 5, "resumed_step": 3}'
 recorded other "lines[1:1] = [$spike]; step[8]['loss'] = 1.0"
 replayed "a step behind a checkpoint behind that" 6 other 8
 recorded other 'del lines[1:]'
