@@ -79,7 +79,7 @@ inline bool begins_again(const Options& options) {
 /// @throws IoError      if the folder cannot be written
 inline void set_aside_what_was_not_saved(const std::filesystem::path& folder) {
   const octavo::FolderLock lock(folder / detail::checkpoints_name);
-  for (const char* name : {"metrics.jsonl", "config.toml"}) {
+  for (const char* name : {"config.toml", "metrics.jsonl"}) {
     const std::filesystem::path file = folder / name;
     if (!std::filesystem::exists(file)) continue;
     const std::filesystem::path aside =
