@@ -286,7 +286,8 @@ TEST_F(Files, PatternsThatMeanSomethingElseAreRefused) {
     return error_of_split({{"Regex", regex}});
   };
   EXPECT_TRUE(has(error_of_pattern("\\s+|[^\\s&&a]"), "byte 8 of the pattern"));
-  for (const char* bad : {"^a", "a$", "\\w+", "\\b", "[[a]]", "[a", "(?m:a)", "(a", "[]a]", "a\\"})
+  for (const char* bad : {"^a", "a$", "\\w+", "\\b", "[[a]]", "[a", "(?m:a)", "(a", "[]a]", "a\\",
+                          "\\p{L", "a[\\P{Nd"})
     EXPECT_NE(error_of_pattern(bad), "") << bad;
   // What PCRE2, Oniguruma and Rust's regular expressions take for different things.
   for (const char* bad : {"\\p{Han}",  "\\P{Greek}+",  "\\p{L&}",

@@ -153,8 +153,10 @@ class PatternSyntax {
         "C Cc Cf Co Cn ";
     const bool has_braces = letter(2) == '{';
     const std::string_view rest = pattern_.substr(std::min(at_ + 3, pattern_.size()));
+    const std::size_t end = rest.find('}');
+    if (has_braces && end == std::string_view::npos) fail("a property is not closed");
     const std::string_view name =
-        has_braces ? rest.substr(0, rest.find('}')) : pattern_.substr(at_).substr(2, 1);
+        has_braces ? rest.substr(0, end) : pattern_.substr(at_).substr(2, 1);
     const bool is_known = !name.empty() && name.find(' ') == std::string_view::npos &&
                           categories.find(message(' ', name, ' ')) != std::string_view::npos;
     if (!is_known) fail("a property that is no general category is not known");
