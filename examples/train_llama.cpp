@@ -277,6 +277,9 @@ int run(Setup& setup, const Options& options, const Instance& instance, Ranks& r
   } else if (ranks.size() > 1) {
     fmt::print("ranks | {}, ZeRO-{}\n", ranks.size(), options.zero);
   }
+  if (const std::string transport = session.transport(); !transport.empty()) {
+    fmt::print("exchange | {}\n", transport);
+  }
   if (options.gather == "fp8") {
     fmt::print("gather | {} of {} parameters in FP8, all others as they are stored\n",
                session.parameters_gathered_in_fp8(), session.facts().parameters);

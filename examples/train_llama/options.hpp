@@ -44,6 +44,7 @@ struct Options : ModelChoice {
   int ranks = 1;  ///< that a launcher started; groups of them where they share layers
   int zero = 1;
   std::string gather = "stored";
+  std::string exchange;  ///< empty: copies
   octavo::Index check_replicas = 0;
 
   std::vector<std::string> data;
@@ -140,6 +141,11 @@ inline void declare(CLI::App& app, Options& options, void (*declare_data)(CLI::A
       "FP8 by one scale are cast before, to the same bits",
       ranks)
       ->check(CLI::IsMember({"stored", "fp8"}));
+  app.add_option("--exchange", options.exchange,
+                 "how GPUs of one host send what is large: copies, by their copy engines, which is "
+                 "the way unless said, or nccl, by NCCL's kernels")
+      ->group(ranks)
+      ->check(CLI::IsMember({"copies", "nccl"}));
   add("--check-replicas", options.check_replicas,
       "steps between comparisons of the weights that all ranks hold; 0: never", ranks)
       ->check(not_negative_whole());
@@ -313,7 +319,7 @@ inline void require_consistent(const CLI::App& app, const Options& options) {
   octavo::require<octavo::ConfigError>(options.replay_step != 0 || app.count("--replays") == 0,
                                        "--replays is about --replay-step; give it, too");
   require_device_flags(app, options);
-  programs::require_device(app, options.device, octavo::Cuda::name, {"--gemm-plans"},
+  programs::require_device(app, options.device, octavo::Cuda::name, {"--gemm-plans", "--exchange"},
                            [&](const char* flag) { return detail::place_of(app, flag); });
 }
 
@@ -344,6 +350,7 @@ inline SessionRequest session_request(const Options& options) {
   session.check_replicas = options.check_replicas;
   session.sharding.zero = static_cast<octavo::Zero>(options.zero);
   request.gathers_fp8 = options.gather == "fp8";
+  request.only_nccl = options.exchange == "nccl";
   session.sharding.reduce_each_micro_batch = options.deterministic;
   return request;
 }

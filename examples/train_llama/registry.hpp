@@ -31,6 +31,7 @@ struct SessionRequest {
   /// Among the ranks of its host; then it has the GPU that the launcher meant for it.
   std::optional<int> local_rank{};
   bool gathers_fp8 = false;    ///< weights travel in FP8 where they are multiplied with so
+  bool only_nccl = false;      ///< ranks on the `Cuda` device do not copy
   bool deterministic = false;  ///< the `Cuda` device gives the same bits in every run
   std::vector<octavo::GemmPlanRecord> gemm_plans;      ///< algorithms that earlier runs chose
   octavo::Communicator<octavo::Cpu>* ranks = nullptr;  ///< of the `Cpu` device; null: one rank
@@ -147,7 +148,10 @@ std::shared_ptr<octavo::TrainingSession> make_session(const SessionRequest& requ
     owner->context.set_deterministic(request.deterministic);
 #if defined(__CUDACC__) && defined(OCTAVO_PROGRAM_HAS_NCCL)
     if (request.rendezvous != nullptr) {
-      owner->ranks = std::make_unique<octavo::NcclComm>(*request.rendezvous, owner->context);
+      using octavo::NcclComm;
+      owner->ranks = std::make_unique<NcclComm>(
+          *request.rendezvous, owner->context,
+          request.only_nccl ? NcclComm::Ways::nccl_only : NcclComm::Ways::all);
     }
 #endif
     ranks = owner->ranks.get();

@@ -73,6 +73,8 @@ class Guarded {
   std::vector<std::byte> bytes_;
 };
 
+constexpr std::byte untouched{0x5a};
+
 /// Every operation with parts of so many bytes, against the formulas.
 class Operations {
  public:
@@ -98,9 +100,16 @@ class Operations {
     for (std::size_t i = 0; i < bytes; ++i) data[i] = byte_of(from, to, i, number_);
   }
 
-  void expect_parts(Guarded& whole, std::size_t bytes, const std::string& operation, int to) const {
+  /// @param own_stays  this rank's place was not to be written to
+  void expect_parts(Guarded& whole, std::size_t bytes, const std::string& operation, int to,
+                    bool own_stays = false) const {
     for (int from = 0; from < communicator_.size(); ++from) {
       const std::byte* part = whole.data() + static_cast<std::size_t>(from) * bytes;
+      if (own_stays && from == communicator_.rank()) {
+        expect(std::all_of(part, part + bytes, [](std::byte each) { return each == untouched; }),
+               operation, " wrote over this rank's own part");
+        continue;
+      }
       for (std::size_t i = 0; i < bytes; ++i) {
         expect(part[i] == byte_of(from, to, i, number_), operation, " ", number_, ": byte ", i,
                " of ", bytes, " from rank ", from);
@@ -138,8 +147,9 @@ class Operations {
     for (int to = 0; to < communicator_.size(); ++to) {
       fill(parts.data() + static_cast<std::size_t>(to) * bytes, bytes, communicator_.rank(), to);
     }
+    std::fill_n(received.data(), times_ranks(bytes), untouched);
     communicator_.all_to_all(parts.view(), received.view(), "parts", context_);
-    expect_parts(received, bytes, "all-to-all", communicator_.rank());
+    expect_parts(received, bytes, "all-to-all", communicator_.rank(), true);
   }
 
   void maximum(std::size_t count) {

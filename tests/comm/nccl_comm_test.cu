@@ -41,15 +41,16 @@ std::uint32_t value_of(int rank, std::size_t i) {
 /// Every operation with parts of so many bytes, enqueued and then twice as a recorded graph.
 class Operations {
  public:
+  /// @param gives  what allocates, in all groups at once; null: the device
   Operations(octavo::Communicator<Cuda>& communicator, const Context<Cuda>& context,
-             std::size_t bytes)
+             std::size_t bytes, octavo::Communicator<Cuda>* gives)
       : communicator_(communicator),
         context_(context),
         bytes_(bytes),
         ranks_(static_cast<std::size_t>(communicator.size())),
-        parts_(bytes * ranks_ + 1, context),
-        gathered_(bytes * ranks_ + 1, context),
-        exchanged_(bytes * ranks_ + 1, context),
+        parts_(allocate(bytes * ranks_ + 1, gives)),
+        gathered_(allocate(bytes * ranks_ + 1, gives)),
+        exchanged_(allocate(bytes * ranks_ + 1, gives)),
         values_(bytes * sizeof(std::uint32_t) + 1, context) {}
 
   void check() {
@@ -63,7 +64,37 @@ class Operations {
     EXPECT_EQ(replay.counts().launches, 2);
   }
 
+  /// Kernels and copies that a gather and an exchange are made of.
+  struct Nodes {
+    int kernels = 0;
+    int copies = 0;
+  };
+  [[nodiscard]] Nodes nodes() {
+    octavo::check(cudaStreamBeginCapture(context_.stream(), cudaStreamCaptureModeThreadLocal),
+                  "cudaStreamBeginCapture");
+    gather_and_exchange();
+    cudaGraph_t graph = nullptr;
+    octavo::check(cudaStreamEndCapture(context_.stream(), &graph), "cudaStreamEndCapture");
+    std::size_t count = 0;
+    octavo::check(cudaGraphGetNodes(graph, nullptr, &count), "cudaGraphGetNodes");
+    std::vector<cudaGraphNode_t> all(count);
+    octavo::check(cudaGraphGetNodes(graph, all.data(), &count), "cudaGraphGetNodes");
+    Nodes nodes;
+    for (const cudaGraphNode_t node : all) {
+      cudaGraphNodeType type{};
+      octavo::check(cudaGraphNodeGetType(node, &type), "cudaGraphNodeGetType");
+      nodes.kernels += type == cudaGraphNodeTypeKernel;
+      nodes.copies += type == cudaGraphNodeTypeMemcpy;
+    }
+    cudaGraphDestroy(graph);
+    return nodes;
+  }
+
  private:
+  [[nodiscard]] Buffer<Cuda> allocate(std::size_t bytes, octavo::Communicator<Cuda>* gives) {
+    return gives == nullptr ? Buffer<Cuda>(bytes, context_) : gives->allocate(bytes, context_);
+  }
+
   [[nodiscard]] TensorView<std::byte, 1, Cuda> view(const Buffer<Cuda>& buffer) const {
     return {buffer.data(), {static_cast<Index>(bytes_ * ranks_)}};
   }
@@ -81,10 +112,14 @@ class Operations {
     octavo::fill_zero(exchanged_.data(), parts.size(), context_);
   }
 
-  void enqueue() {
+  void gather_and_exchange() {
     const TensorView<std::byte, 1, Cuda> part{parts_.data(), {static_cast<Index>(bytes_)}};
     communicator_.all_gather(part, view(gathered_), "parts", context_);
     communicator_.all_to_all(view(parts_), view(exchanged_), "parts", context_);
+  }
+
+  void enqueue() {
+    gather_and_exchange();
     communicator_.all_reduce_max(
         {reinterpret_cast<std::uint32_t*>(values_.data()), {static_cast<Index>(bytes_)}}, "amaxes",
         context_);
@@ -104,7 +139,10 @@ class Operations {
     for (std::size_t i = 0; i < gathered.size(); ++i) {
       const int from = static_cast<int>(i / bytes_);
       ASSERT_EQ(gathered[i], byte_of(from, 0, i % bytes_)) << i;
-      ASSERT_EQ(exchanged[i], byte_of(from, communicator_.rank(), i % bytes_)) << i;
+      const bool is_own = from == communicator_.rank();  // stays where it is
+      ASSERT_EQ(exchanged[i],
+                is_own ? std::byte{0} : byte_of(from, communicator_.rank(), i % bytes_))
+          << i;
     }
     for (std::size_t i = 0; i < bytes_; ++i) {
       std::uint32_t largest = 0;
@@ -125,9 +163,24 @@ class Operations {
   Buffer<Cuda> values_;
 };
 
-void check_operations(octavo::Communicator<Cuda>& communicator, const Context<Cuda>& context) {
-  for (const std::size_t bytes : {0, 1, 3, 4096, 65537, 3'000'001}) {
-    Operations(communicator, context, bytes).check();
+/// @param whole  what allocates
+/// @param copies  whether memory that it gave is reached by copy engines
+void check_operations(octavo::Communicator<Cuda>& communicator, octavo::Communicator<Cuda>& whole,
+                      bool copies, const Context<Cuda>& context) {
+  for (const std::size_t bytes : {0, 1, 3, 4096, 65535, 65536, 65537, 3'000'001}) {
+    for (auto* gives : {static_cast<octavo::Communicator<Cuda>*>(nullptr), &whole}) {
+      Operations operations(communicator, context, bytes, gives);
+      operations.check();
+      if (bytes == 0) continue;
+      const auto [kernels, sent] = operations.nodes();
+      if (copies && gives != nullptr && bytes >= 65536) {
+        EXPECT_EQ(kernels, 4) << bytes << " bytes: ranks meet twice in each";
+        EXPECT_EQ(sent, 2 * communicator.size() - 1) << bytes;
+      } else if (communicator.size() > 1) {
+        EXPECT_LE(kernels, 3) << bytes;
+        EXPECT_LT(sent, 2 * communicator.size() - 1) << bytes;
+      }
+    }
   }
   const std::uint64_t own = 40 + static_cast<std::uint64_t>(communicator.rank());
   std::vector<std::uint64_t> all(static_cast<std::size_t>(communicator.size()));
@@ -137,13 +190,13 @@ void check_operations(octavo::Communicator<Cuda>& communicator, const Context<Cu
 }
 
 /// Groups of neighbours, and of every second rank.
-void check_groups(NcclComm& communicator, const Context<Cuda>& context) {
+void check_groups(NcclComm& communicator, bool copies, const Context<Cuda>& context) {
   for (const bool are_neighbours : {true, false}) {
     const int rank = communicator.rank();
     const auto group = communicator.split(are_neighbours ? rank / 2 : rank % 2);
     EXPECT_EQ(group->size(), are_neighbours ? 2 : communicator.size() / 2);
     EXPECT_EQ(group->rank(), are_neighbours ? rank % 2 : rank / 2);
-    check_operations(*group, context);
+    check_operations(*group, communicator, copies && group->size() > 1, context);
     std::vector<int> members(static_cast<std::size_t>(group->size()));
     group->all_gather_host_sync(std::as_bytes(std::span(&rank, 1)),
                                 std::as_writable_bytes(std::span(members)), "members");
@@ -154,10 +207,8 @@ void check_groups(NcclComm& communicator, const Context<Cuda>& context) {
   }
 }
 
-TEST(NcclVersion, IsNamedAndJudged) {
+TEST(NcclVersion, IsNamed) {
   EXPECT_EQ(octavo::nccl_version_text(22809), "2.28.9");
-  EXPECT_FALSE(octavo::nccl_corrupts_symmetric_groups(22807));
-  EXPECT_TRUE(octavo::nccl_corrupts_symmetric_groups(22803));
   EXPECT_GE(octavo::checked_nccl_version() / 100, NCCL_VERSION_CODE / 100);
 }
 
@@ -167,7 +218,8 @@ TEST_F(NcclCommOnGpu, OneRankHasAllParts) {
   octavo::Rendezvous rendezvous(launch_of(0, 1, free_port()), std::chrono::seconds(60));
   const Context<Cuda> context;
   NcclComm communicator(rendezvous, context);
-  check_operations(communicator, context);
+  check_operations(communicator, communicator, false, context);
+  EXPECT_EQ(communicator.transport(), "");
   const TensorView<std::byte, 1, Cuda> three{nullptr, {3}};
   const TensorView<std::byte, 1, Cuda> four{nullptr, {4}};
   EXPECT_THROW(communicator.all_gather(three, four, "parts", context), octavo::ShapeError);
@@ -176,16 +228,19 @@ TEST_F(NcclCommOnGpu, OneRankHasAllParts) {
 
 /// Gathers in a recorded graph without an end, until rank 1 has its fault.
 void gather_on(NcclComm& communicator, const Context<Cuda>& context, const std::string& mode) {
+  const bool by_copies = mode.ends_with("-copies");
   std::thread fault;
   if (communicator.rank() == 1) {
     fault = std::thread([&mode] {
       std::this_thread::sleep_for(std::chrono::seconds(2));
-      ::kill(::getpid(), mode == "stopped" ? SIGSTOP : SIGKILL);
+      ::kill(::getpid(), mode.starts_with("stopped") ? SIGSTOP : SIGKILL);
     });
   }
   const Index bytes = Index{1} << 24;
   const Buffer<Cuda> part(static_cast<std::size_t>(bytes), context);
-  const Buffer<Cuda> whole(static_cast<std::size_t>(bytes * communicator.size()), context);
+  const auto all = static_cast<std::size_t>(bytes * communicator.size());
+  const Buffer<Cuda> whole =
+      by_copies ? communicator.allocate(all, context) : Buffer<Cuda>(all, context);
   octavo::Replay<Cuda> replay;
   for (;;) {
     replay.run(context, [&] {
@@ -194,6 +249,31 @@ void gather_on(NcclComm& communicator, const Context<Cuda>& context, const std::
                               context);
     });
     communicator.wait_sync(context, "step 7");
+  }
+}
+
+/// Rank 1 comes for an exchange where others gather.
+void exchange_something_else(NcclComm& communicator, const Context<Cuda>& context) {
+  const Index bytes = Index{1} << 20;
+  const auto all = static_cast<std::size_t>(bytes * communicator.size());
+  const Buffer<Cuda> parts(all, context);
+  const Buffer<Cuda> memory = communicator.allocate(all, context);
+  const TensorView<std::byte, 1, Cuda> whole{memory.data(), {bytes * communicator.size()}};
+  try {
+    if (communicator.rank() == 1) {
+      const TensorView<std::byte, 1, Cuda> sent{parts.data(), whole.shape()};
+      communicator.all_to_all(sent, whole, "gradients", context);
+    } else {
+      communicator.all_gather(TensorView<std::byte, 1, Cuda>{parts.data(), {bytes}}, whole,
+                              "weights", context);
+    }
+    communicator.wait_sync(context, "step 7");
+    ADD_FAILURE() << "nobody noticed";
+  } catch (const octavo::CommError& error) {
+    const std::string said = error.what();
+    EXPECT_TRUE(said.find(" exchange different things") != std::string::npos ||
+                said.find(" gave up") != std::string::npos)
+        << said;
   }
 }
 
@@ -207,13 +287,21 @@ TEST(NcclRank, DoesItsPart) {
   int size = 0;
   int port = 0;
   words >> mode >> rank >> size >> port;
-  const std::chrono::seconds time_out(mode == "operations" ? 120 : 10);
+  const bool only_nccl = mode == "nccl";
+  const std::chrono::seconds time_out(mode == "copies" || only_nccl ? 120 : 10);
   octavo::Rendezvous rendezvous(launch_of(rank, size, port), time_out);
   const Context<Cuda> context(rank);
-  NcclComm communicator(rendezvous, context);
-  if (mode == "operations") {
-    check_operations(communicator, context);
-    if (size % 2 == 0) check_groups(communicator, context);
+  NcclComm communicator(rendezvous, context,
+                        only_nccl ? NcclComm::Ways::nccl_only : NcclComm::Ways::all);
+  if (mode == "copies" || only_nccl) {
+    EXPECT_EQ(communicator.transport().starts_with("copy engines"), !only_nccl)
+        << communicator.transport();
+    check_operations(communicator, communicator, !only_nccl, context);
+    if (size % 2 == 0) check_groups(communicator, !only_nccl, context);
+    return;
+  }
+  if (mode == "differing") {
+    exchange_something_else(communicator, context);
     return;
   }
   try {
@@ -255,12 +343,14 @@ class NcclCommOnGpus : public octavo::support::OnGpu {
 
 TEST_F(NcclCommOnGpus, EveryOperationGivesEveryRankWhatItMust) {
   for (int size = 2; size <= gpus_; ++size) {
-    for (const RankEnd& end : run_on_gpus("operations", size, -1)) EXPECT_EQ(end.exit_code, 0);
+    for (const char* ways : {"copies", "nccl"}) {
+      for (const RankEnd& end : run_on_gpus(ways, size, -1)) EXPECT_EQ(end.exit_code, 0) << ways;
+    }
   }
 }
 
 TEST_F(NcclCommOnGpus, ARankThatIsKilledOrStoppedIsNamedInTime) {
-  for (const char* mode : {"killed", "stopped"}) {
+  for (const char* mode : {"killed", "stopped", "killed-copies", "stopped-copies"}) {
     const std::vector<RankEnd> ends = run_on_gpus(mode, gpus_, 1);
     for (std::size_t rank = 0; rank < ends.size(); ++rank) {
       if (rank == 1) continue;
@@ -268,6 +358,10 @@ TEST_F(NcclCommOnGpus, ARankThatIsKilledOrStoppedIsNamedInTime) {
       EXPECT_LT(ends[rank].seconds, 100) << mode << ", rank " << rank;
     }
   }
+}
+
+TEST_F(NcclCommOnGpus, RanksThatCopyDifferentThingsAreNamed) {
+  for (const RankEnd& end : run_on_gpus("differing", gpus_, -1)) EXPECT_EQ(end.exit_code, 0);
 }
 
 }  // namespace nccl_comm_test

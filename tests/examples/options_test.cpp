@@ -49,6 +49,13 @@ TEST(TrainerFlags, DeterministicReachesTheContext) {
   EXPECT_TRUE(request({"--deterministic"}).deterministic);
 }
 
+TEST(TrainerFlags, ExchangeReachesTheRanks) {
+  EXPECT_FALSE(request({}).only_nccl);
+  EXPECT_FALSE(request({"--exchange=copies"}).only_nccl);
+  EXPECT_TRUE(request({"--exchange=nccl"}).only_nccl);
+  EXPECT_THROW(request({"--exchange=nccl"}, "cpu"), ConfigError);
+}
+
 class TrainerFlagsWithAFile : public ::support::TemporaryFolder {};
 
 TEST_F(TrainerFlagsWithAFile, GemmPlansAreRead) {

@@ -31,7 +31,12 @@ std::vector<T> summed(const std::vector<T>& parts, const std::vector<T>& begin, 
   const auto elements = static_cast<Index>(begin.size());
   const Index ranks = static_cast<Index>(parts.size()) / elements;
   T* sum = place.make(begin);
-  sum_parts(TensorView<const T, 2, D>{place.make(parts), {ranks, elements}},
+  // The last rank's part lies elsewhere.
+  std::vector<T> others = parts;
+  const std::vector<T> own(parts.end() - elements, parts.end());
+  std::fill(others.end() - elements, others.end(), T(77.0f));
+  const TensorView<const T, 2, D> received{place.make(others), {ranks, elements}};
+  sum_parts(RankParts<T, D>(received, place.make(own), ranks - 1),
             TensorView<T, 1, D>{sum, {elements}}, accumulate, place.context());
   return read(sum, elements, place);
 }
@@ -51,9 +56,15 @@ Packed<T> packed(const std::vector<T>& parts, Index elements) {
                                         {ranks, bytes / ranks}};
   T* sum = place.template make_poisoned<T>(elements);
   pack_parts(TensorView<const T, 2, D>{place.make(parts), {ranks, elements}}, all, place.context());
-  sum_packed_parts(TensorView<const std::byte, 2, D>(all), TensorView<T, 1, D>{sum, {elements}},
-                   false, place.context());
-  return {read(all.data(), bytes, place), read(sum, elements, place)};
+  std::vector<std::byte> content = read(all.data(), bytes, place);
+  // The first rank's part lies elsewhere.
+  std::vector<std::byte> others = content;
+  const std::vector<std::byte> own(content.begin(), content.begin() + bytes / ranks);
+  std::fill(others.begin(), others.begin() + bytes / ranks, std::byte{0x7f});
+  const TensorView<const std::byte, 2, D> received{place.make(others), all.shape()};
+  sum_packed_parts(RankParts<std::byte, D>(received, place.make(own), 0),
+                   TensorView<T, 1, D>{sum, {elements}}, false, place.context());
+  return {std::move(content), read(sum, elements, place)};
 }
 
 template <class T>

@@ -36,8 +36,8 @@ std::vector<Sum> exchanged(const std::vector<float>& sent, std::vector<Sum> sum,
                                 std::byte{0xff});
   const TensorView<std::byte, 2, Cpu> view{packed.data(), {ranks, PackedPart::bytes(elements)}};
   pack_parts(TensorView<const float, 2, Cpu>{sent.data(), {ranks, elements}}, view, context);
-  sum_packed_parts(TensorView<const std::byte, 2, Cpu>(view),
-                   TensorView<Sum, 1, Cpu>{sum.data(), {elements}}, accumulate, context);
+  sum_packed_parts(RankParts<std::byte, Cpu>(view), TensorView<Sum, 1, Cpu>{sum.data(), {elements}},
+                   accumulate, context);
   return sum;
 }
 
@@ -103,9 +103,22 @@ TEST(PackedParts, SumsOfPartsAreInTheOrderOfRanks) {
   // 2^24 + 1 + 1 is 2^24 in FP32; 1 + 1 + 2^24 is 2^24 + 2.
   const std::vector<float> sent{16777216.0f, 1.0f, 1.0f, 1.0f, 1.0f, 16777216.0f};
   std::vector<float> sum{0.5f, 0.5f};
-  sum_parts(TensorView<const float, 2, Cpu>{sent.data(), {3, 2}},
-            TensorView<float, 1, Cpu>{sum.data(), {2}}, false, context);
-  EXPECT_EQ(sum, (std::vector<float>{16777216.0f, 16777218.0f}));
+  const TensorView<const float, 2, Cpu> all{sent.data(), {3, 2}};
+  const TensorView<float, 1, Cpu> target{sum.data(), {2}};
+  sum_parts(RankParts<float, Cpu>(all), target, false, context);
+  const std::vector<float> wanted{16777216.0f, 16777218.0f};
+  EXPECT_EQ(sum, wanted);
+  // Whichever part lies elsewhere.
+  for (Index own = 0; own < 3; ++own) {
+    std::vector<float> received = sent;
+    std::vector<float> part{sent[2 * static_cast<std::size_t>(own)],
+                            sent[2 * static_cast<std::size_t>(own) + 1]};
+    received[2 * static_cast<std::size_t>(own)] = 1e30f;
+    received[2 * static_cast<std::size_t>(own) + 1] = -1e30f;
+    const TensorView<const float, 2, Cpu> others{received.data(), {3, 2}};
+    sum_parts(RankParts<float, Cpu>(others, part.data(), own), target, false, context);
+    EXPECT_EQ(sum, wanted) << "own " << own;
+  }
 }
 
 TEST(PackedParts, ShapesAreChecked) {

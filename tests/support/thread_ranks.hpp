@@ -60,6 +60,7 @@ class ThreadRank final : public octavo::Communicator<D> {
     const std::size_t part = parts.bytes() / ranks_.sent.size();
     context.synchronize();
     exchange(parts.data(), [&](std::size_t rank, const std::byte* of_rank) {
+      if (rank == static_cast<std::size_t>(rank_)) return;
       copy_on_device(received.data() + rank * part,
                      of_rank + static_cast<std::size_t>(rank_) * part, part, context);
       context.synchronize();

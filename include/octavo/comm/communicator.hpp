@@ -2,12 +2,14 @@
 /// What ranks that train one model send each other.
 #pragma once
 
+#include <octavo/memory/buffer.hpp>
 #include <octavo/tensor/tensor_view.hpp>
 
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 namespace octavo::inline OCTAVO_ABI {
@@ -34,15 +36,29 @@ class Communicator {
   [[nodiscard]] virtual int rank() const = 0;
   [[nodiscard]] virtual int size() const = 0;
 
+  /// Memory of the device, which operations may reach in faster ways than other memory: what lies
+  /// in it at one place on all ranks. All ranks call it together, of groups those of all groups,
+  /// with as many bytes, and free it together before the communicator.
+  /// @throws MemoryError  see Buffer
+  [[nodiscard]] virtual Buffer<D> allocate(std::size_t bytes, const Context<D>& context) {
+    return Buffer<D>(bytes, context);
+  }
+
+  /// By which way what lies in that memory travels, for people: such as "copy engines". Empty where
+  /// there is one way only.
+  [[nodiscard]] virtual std::string transport() const { return {}; }
+
   /// Gives each rank the parts of all, in the order of ranks.
   /// @param part   this rank's; may be its own place in `whole`
   /// @param whole  [size() · part's bytes]
   virtual void all_gather(TensorView<const std::byte, 1, D> part, TensorView<std::byte, 1, D> whole,
                           const char* what, const Context<D>& context) = 0;
 
-  /// Sends the p-th part to rank p, and receives one from it.
+  /// Sends the p-th part to rank p, for every other rank, and receives one from it. What is for
+  /// this rank stays where it is.
   /// @param parts     [size() · a part's bytes]
-  /// @param received  likewise, the parts from all ranks in their order; no part of `parts`
+  /// @param received  likewise, the parts from the other ranks in their order, no part of `parts`;
+  ///                  the place of this one's is left as it was
   virtual void all_to_all(TensorView<const std::byte, 1, D> parts,
                           TensorView<std::byte, 1, D> received, const char* what,
                           const Context<D>& context) = 0;

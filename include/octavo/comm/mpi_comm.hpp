@@ -113,12 +113,14 @@ class MpiComm final : public Communicator<Cpu> {
               std::byte* whole, std::size_t whole_bytes) {
     require<ShapeError>(whole_bytes == bytes * static_cast<std::size_t>(size()), kind, " '", what,
                         "': ", size(), " parts of ", bytes, " bytes do not make ", whole_bytes);
+    std::byte* own = at(whole, rank(), bytes);
+    if (bytes != 0 && own != part) std::memcpy(own, part, bytes);
     exchange(
         kind, what, bytes, [&](int) { return part; },
         [&](int peer) { return at(whole, peer, bytes); });
   }
 
-  /// Sends `bytes` from `source(rank)` to each rank, and receives as many from it to
+  /// Sends `bytes` from `source(rank)` to each other rank, and receives as many from it to
   /// `target(rank)`.
   template <class Source, class Target>
   void exchange(const char* kind, const char* what, std::size_t bytes, const Source& source,
@@ -134,8 +136,6 @@ class MpiComm final : public Communicator<Cpu> {
         const int peer = (rank() + i) % size();
         exchange.send(rank_of(peer), source(peer), bytes);
       }
-      if (bytes != 0 && target(rank()) != source(rank()))
-        std::memcpy(target(rank()), source(rank()), bytes);
       exchange.wait();
     });
   }

@@ -2,6 +2,7 @@
 /// Gradients in FP8 on their way between ranks: blocks of E4M3 values with a scale each.
 #pragma once
 
+#include <octavo/kernels/rank_sums.hpp>
 #include <octavo/kernels/scale.hpp>
 #include <octavo/tensor/tensor.hpp>
 
@@ -37,14 +38,14 @@ void pack_parts(TensorView<const G, 2, D> parts, TensorView<std::byte, 2, D> pac
 }
 
 /// As sum_parts, of parts that are packed: each value is rounded to E4M3 once, on its way.
-/// @param packed  [ranks, PackedPart::bytes(elements)]
+/// @param packed  of PackedPart::bytes(elements) each
 /// @param sum     [elements]
 /// @note enqueues; does not synchronise
 template <class Sum, Device D>
-void sum_packed_parts(TensorView<const std::byte, 2, D> packed, TensorView<Sum, 1, D> sum,
+void sum_packed_parts(const RankParts<std::byte, D>& packed, TensorView<Sum, 1, D> sum,
                       bool accumulate, const Context<D>& context) {
-  check_shape("sum_packed_parts", "packed", packed,
-              {packed.extent(0), PackedPart::bytes(sum.size())});
+  check_shape("sum_packed_parts", "packed", packed.received,
+              {packed.ranks(), PackedPart::bytes(sum.size())});
   sum_packed_parts_body(packed, sum, accumulate, context);
 }
 

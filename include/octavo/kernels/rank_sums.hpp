@@ -7,15 +7,37 @@
 
 namespace octavo::inline OCTAVO_ABI {
 
-/// sum[i] = Σ over ranks of parts[rank, i], plus sum[i] if `accumulate`: added in FP32, first what
-/// is there, then in the order of ranks, and rounded once.
-/// @param parts  [ranks, elements]
-/// @param sum    [elements]
+/// What each of the ranks gave this one: one part after the other, but for this rank's own, which
+/// may lie where it was made.
+template <class Part, Device D>
+struct RankParts {
+  /// @param parts  [ranks, elements], of all ranks
+  explicit RankParts(TensorView<const Part, 2, D> parts) : received(parts) {}
+  /// @param others  [ranks, elements], of which row `rank` is not read
+  /// @param part    [elements], of `rank`
+  RankParts(TensorView<const Part, 2, D> others, const Part* part, Index rank)
+      : received(others), own(part), own_rank(rank) {}
+
+  [[nodiscard]] OCTAVO_HOST_DEVICE Index ranks() const { return received.extent(0); }
+  /// Of a part.
+  [[nodiscard]] OCTAVO_HOST_DEVICE Index elements() const { return received.extent(1); }
+  [[nodiscard]] OCTAVO_HOST_DEVICE const Part* of(Index rank) const {
+    return rank == own_rank ? own : received.row(rank);
+  }
+
+  TensorView<const Part, 2, D> received;
+  const Part* own = nullptr;
+  Index own_rank = -1;  ///< none: its part was received, too
+};
+
+/// sum[i] = Σ over ranks of their parts' i-th, plus sum[i] if `accumulate`: added in FP32, first
+/// what is there, then in the order of ranks, and rounded once.
+/// @param sum  [elements]
 /// @note enqueues; does not synchronise
 template <class Part, class Sum, Device D>
-void sum_parts(TensorView<const Part, 2, D> parts, TensorView<Sum, 1, D> sum, bool accumulate,
+void sum_parts(const RankParts<Part, D>& parts, TensorView<Sum, 1, D> sum, bool accumulate,
                const Context<D>& context) {
-  check_shape("sum_parts", "sum", sum, {parts.extent(1)});
+  check_shape("sum_parts", "sum", sum, {parts.elements()});
   if (sum.size() != 0) sum_parts_body(parts, sum, accumulate, context);
 }
 

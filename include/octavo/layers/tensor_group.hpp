@@ -95,7 +95,7 @@ class TensorGroup {
     } else {
       ranks_->all_to_all(bytes_of<const std::byte>(own), bytes_of<std::byte>(all), what, context);
     }
-    const TensorView<const T, 2, D> parts = all;
+    const RankParts<T, D> parts(all, own.data() + rank() * sum.size(), rank());
     sum_parts(parts, TensorView<T, 1, D>{sum.data(), {sum.size()}}, accumulate, context);
   }
 

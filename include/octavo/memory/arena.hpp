@@ -8,6 +8,7 @@
 #include <array>
 #include <cstdint>
 #include <span>
+#include <utility>
 
 namespace octavo::inline OCTAVO_ABI {
 
@@ -56,7 +57,10 @@ class Arena {
   Arena() = default;
   /// An arena of `plan.peak` bytes, and `plan.host` of the host's, allocated at once.
   Arena(const MemoryPlan& plan, const Context<D>& context)
-      : buffer_(plan.peak, context), on_host_(plan.host) {
+      : Arena(plan, Buffer<D>(plan.peak, context), context) {}
+  /// One over memory of `plan.peak` bytes.
+  Arena(const MemoryPlan& plan, Buffer<D> memory, const Context<D>& context)
+      : buffer_(std::move(memory)), on_host_(plan.host) {
     if (on_host_ != 0) host_ = allocate_on_host(on_host_, context);
   }
 

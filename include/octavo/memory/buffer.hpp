@@ -20,9 +20,10 @@ inline constexpr std::size_t allocation_alignment = 256;
 /// Frees what a device's `allocate` gave. It is a value, not a type, so that a buffer needs no
 /// header of its device until it allocates.
 struct Release {
-  void (*release)(std::byte*) = nullptr;
+  void (*release)(std::byte* memory, void* owner) = nullptr;
+  void* owner = nullptr;  ///< who knows of the memory, and outlives it; null: nobody
 
-  void operator()(std::byte* memory) const { release(memory); }
+  void operator()(std::byte* memory) const { release(memory, owner); }
 };
 
 /// Bytes of some device that free themselves.
@@ -52,8 +53,9 @@ inline OwnedBytes allocate_plain(std::size_t bytes, const char* advice) {
     throw MemoryError(message("the system refuses ", bytes,
                               " bytes of memory, such as by a limit of ulimit -v", advice));
   }
-  return {static_cast<std::byte*>(taken),
-          {[](std::byte* memory) { ::operator delete (memory, std::align_val_t{alignment}); }}};
+  return {static_cast<std::byte*>(taken), {[](std::byte* memory, void*) {
+            ::operator delete (memory, std::align_val_t{alignment});
+          }}};
 }
 
 }  // namespace detail
@@ -84,6 +86,8 @@ class Buffer {
   Buffer(std::size_t bytes, const Context<D>& context) : bytes_(bytes) {
     if (bytes != 0) memory_ = allocate(bytes, context);
   }
+  /// Owns `bytes` that were allocated elsewhere.
+  Buffer(OwnedBytes memory, std::size_t bytes) : memory_(std::move(memory)), bytes_(bytes) {}
   Buffer(Buffer&& other) noexcept
       : memory_(std::move(other.memory_)), bytes_(std::exchange(other.bytes_, 0)) {}
   Buffer& operator=(Buffer&& other) noexcept {

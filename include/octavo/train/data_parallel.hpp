@@ -247,10 +247,14 @@ struct DataParallel {
         const TensorView<std::byte, 2, D> packed{packed_.data(), shape};
         pack_parts(parts, packed, beside);
         const TensorView<const std::byte, 2, D> received{send(packed, beside), shape};
-        sum_packed_parts(received, sum, accumulates_, beside);
+        const RankParts<std::byte, D> of_ranks(received, packed.row(sharding_.rank),
+                                               sharding_.rank);
+        sum_packed_parts(of_ranks, sum, accumulates_, beside);
       } else {
-        const auto* received = reinterpret_cast<const G*>(send(parts, beside));
-        sum_parts(TensorView<const G, 2, D>{received, {ranks, size}}, sum, accumulates_, beside);
+        const TensorView<const G, 2, D> received{reinterpret_cast<const G*>(send(parts, beside)),
+                                                 {ranks, size}};
+        const RankParts<G, D> of_ranks(received, parts.row(sharding_.rank), sharding_.rank);
+        sum_parts(of_ranks, sum, accumulates_, beside);
       }
       Progress& progress = progress_[number_of(run)];
       lane_->mark(progress.sent);
@@ -310,7 +314,8 @@ struct DataParallel {
       return lane_->context();
     }
 
-    /// Sends each rank its part of gradients, and returns where the parts for this one arrive.
+    /// Sends each other rank its part of gradients, and returns where the parts for this one
+    /// arrive.
     template <class T>
     const std::byte* send(TensorView<T, 2, D> parts, const Context<D>& beside) {
       const TensorView<const std::byte, 1, D> bytes = bytes_of(parts);

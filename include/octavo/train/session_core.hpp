@@ -254,6 +254,7 @@ class SessionCore : public TrainingSession {
     return all_gather_texts(communicator_, own, what);
   }
   [[nodiscard]] Sharding sharding() const override { return options_.sharding; }
+  [[nodiscard]] std::string transport() const override { return communicator_.transport(); }
   [[nodiscard]] std::uint64_t hash_weights_sync() override {
     std::uint64_t own = 0;
     Index number = 0;
@@ -290,7 +291,7 @@ class SessionCore : public TrainingSession {
       : communicator_(communicator == nullptr ? alone_ : *communicator),
         options_(options),
         context_(context),
-        arena_(plan, context),
+        arena_(plan, communicator_.allocate(plan.peak, context), context),
         facts_(std::move(facts)) {}
 
   /// Ends a session's construction, once its parts have their memory.

@@ -174,8 +174,8 @@ class InTensorGroups final : public TensorGroupsMemory<Degree, W, G, D, Base> {
     group_->all_gather({reinterpret_cast<const std::byte*>(own.data()), {bytes}},
                        {reinterpret_cast<std::byte*>(of_group_.data()), {Degree * bytes}},
                        "gradients of norms", context);
-    sum_parts(TensorView<const G, 2, D>{of_group_.data(), {Degree, own.size()}}, own, false,
-              context);
+    const TensorView<const G, 2, D> of_ranks{of_group_.data(), {Degree, own.size()}};
+    sum_parts(RankParts<G, D>(of_ranks), own, false, context);
     for_each_piece([&](auto packed, auto gradient) {
       copy_on_device(gradient.data(), packed.data(), gradient.bytes(), context);
     });

@@ -206,6 +206,8 @@ class TrainingSession {
   }
   /// How ranks share the work, and which of them this is.
   [[nodiscard]] virtual Sharding sharding() const { return {}; }
+  /// See Communicator.
+  [[nodiscard]] virtual std::string transport() const { return {}; }
 
   /// A hash of all weights as they are: of those that each rank updates. It is the same on all
   /// ranks and in all stages of ZeRO; among other numbers of ranks the weights are cut elsewhere,

@@ -4,6 +4,8 @@
 #pragma once
 
 #include <octavo/comm/communicator.hpp>
+#include <octavo/comm/cuda/copy_exchange.cuh>
+#include <octavo/comm/cuda/nccl_version.cuh>
 #include <octavo/comm/rank_names.hpp>
 #include <octavo/comm/rendezvous.hpp>
 #include <octavo/comm/wait_note.hpp>
@@ -21,6 +23,7 @@
 #include <future>
 #include <iostream>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <thread>
@@ -29,33 +32,11 @@
 
 namespace octavo::inline OCTAVO_ABI {
 
-/// "2.28.9" of 22809.
-[[nodiscard]] inline std::string nccl_version_text(int version) {
-  return message(version / 10000, ".", version / 100 % 100, ".", version % 100);
-}
-
-/// Whether this NCCL gives wrong bytes where operations on symmetric windows stand in a group, or
-/// are of a few bytes; 2.28.7 mended it.
-[[nodiscard]] constexpr bool nccl_corrupts_symmetric_groups(int version) {
-  return 22803 <= version && version <= 22806;
-}
-
-/// The version of NCCL's library.
-/// @throws ConfigError  if it is older than the header that the program was compiled with, or of
-///                      another major version
-[[nodiscard]] inline int checked_nccl_version() {
-  int version = 0;
-  const ncclResult_t status = ncclGetVersion(&version);
-  require<CommError>(status == ncclSuccess, "ncclGetVersion failed: ", ncclGetErrorString(status));
-  const bool is_known = version / 10000 == NCCL_MAJOR && version / 100 >= NCCL_VERSION_CODE / 100;
-  require<ConfigError>(is_known, "this program was compiled with NCCL ",
-                       nccl_version_text(NCCL_VERSION_CODE), ", but finds the library ",
-                       nccl_version_text(version), "; put one of that version or a later ",
-                       NCCL_MAJOR, ".x before it in LD_LIBRARY_PATH, or compile with its header");
-  return version;
-}
-
-/// One process a GPU. Nothing in it waits without a deadline: NCCL's calls return before they are
+/// One process a GPU. Where all ranks are on one host and reach each other's memory, gathers and
+/// exchanges to memory of `allocate` are made by copy engines (CopyExchange), and do not take
+/// multiprocessors from what runs beside them; all else goes through NCCL's kernels.
+///
+/// Nothing in it waits without a deadline: NCCL's calls return before they are
 /// done and are looked after here, and what waits for a stream that has operations on it does so by
 /// `wait_sync`. All operations may be enqueued while a CUDA graph is recorded, after they have been
 /// enqueued once outside of it; graphs with them are to be destroyed before the communicator. For
@@ -65,11 +46,15 @@ namespace octavo::inline OCTAVO_ABI {
 ///                    enqueued is then given up, on the GPU too
 class NcclComm final : public Communicator<Cuda> {
  public:
+  /// What operations may be made by.
+  enum class Ways { all, nccl_only };
+
   /// All ranks call it together.
   /// @param rendezvous  outlives this
   /// @param context     of the GPU that this rank's operations are to run on
+  /// @param ways        the same on all ranks
   /// @throws ConfigError  naming ranks that have the same GPU
-  NcclComm(Rendezvous& rendezvous, const Context<Cuda>& context)
+  NcclComm(Rendezvous& rendezvous, const Context<Cuda>& context, Ways ways = Ways::all)
       : rendezvous_(rendezvous), gpu_(context.gpu()), whole_(*this), rank_(rendezvous.rank()) {
     // NVLink multicast is off, whatever the environment says: NCCL finds it by what the driver
     // claims, and where the fabric is set up for it in part, as in virtual machines with some of a
@@ -81,18 +66,28 @@ class NcclComm final : public Communicator<Cuda> {
     context.make_current();
     require_gpus_of_their_own();
     begin();
+    if (size() == 1 || ways == Ways::nccl_only) return;
+    const auto gather = [this](auto part, auto whole, const char* what) {
+      rendezvous_.all_gather_sync(part, whole, what);
+    };
+    memory_.emplace(rank_, size(), gather);
+    copies_.emplace(*memory_, members_, rank_, patience(), context);
   }
   ~NcclComm() override {
-    std::erase(whole_.all_, this);
-    if (communicator_ == nullptr) return;
-    if (std::uncaught_exceptions() != 0) {
+    if (std::uncaught_exceptions() != 0) abort();
+    try {
+      if (copies_.has_value()) copies_->close(communicator_ != nullptr);
+    } catch (const Error&) {  // another rank has ended
       abort();
-      return;
     }
+    std::erase(whole_.all_, this);
+    end_abort();
+    if (communicator_ == nullptr) return;
     try {
       settle(ncclCommFinalize(communicator_), "end", "of NCCL");
       ncclCommDestroy(communicator_);
     } catch (const Error&) {  // it was aborted
+      end_abort();
     }
   }
 
@@ -101,12 +96,30 @@ class NcclComm final : public Communicator<Cuda> {
   /// Of the library, such as 22809.
   [[nodiscard]] int version() const { return version_; }
 
+  [[nodiscard]] Buffer<Cuda> allocate(std::size_t bytes, const Context<Cuda>& context) override {
+    if (!whole_.memory_.has_value() || bytes == 0) return Buffer<Cuda>(bytes, context);
+    return whole_.allocate_shared(bytes, context);
+  }
+
+  [[nodiscard]] std::string transport() const override {
+    if (size() == 1) return {};
+    const std::string nccl = "NCCL " + nccl_version_text(version_);
+    if (!copies_.has_value()) return nccl;
+    const std::string& obstacle = copies_->obstacle();
+    return obstacle.empty() ? "copy engines, and " + nccl + " for what is small"
+                            : nccl + ", because " + obstacle;
+  }
+
   void all_gather(TensorView<const std::byte, 1, Cuda> part, TensorView<std::byte, 1, Cuda> whole,
                   const char* what, const Context<Cuda>& context) override {
     require<ShapeError>(whole.bytes() == part.bytes() * ranks(), "all_gather '", what,
                         "': ", size(), " parts of ", part.bytes(), " bytes do not make ",
                         whole.bytes());
     enqueue("all-gather", what, part.bytes(), context, [&](cudaStream_t stream) {
+      if (is_for_copies(whole.data(), part.bytes())) {
+        copies_->all_gather(part.data(), whole.data(), part.bytes(), context);
+        return ncclSuccess;
+      }
       return ncclAllGather(part.data(), whole.data(), part.bytes(), ncclUint8, communicator_,
                            stream);
     });
@@ -120,7 +133,12 @@ class NcclComm final : public Communicator<Cuda> {
                         "all_to_all '", what, "': ", parts.bytes(), " bytes to send and ",
                         received.bytes(), " to receive; both have to be ", size(),
                         " parts of one size");
+    if (size() == 1) return;
     enqueue("all-to-all", what, bytes, context, [&](cudaStream_t stream) {
+      if (is_for_copies(received.data(), bytes)) {
+        copies_->all_to_all(parts.data(), received.data(), bytes, context);
+        return ncclSuccess;
+      }
       return exchange(parts.data(), received.data(), bytes, stream);
     });
   }
@@ -156,7 +174,12 @@ class NcclComm final : public Communicator<Cuda> {
     const auto own = std::find(members.begin(), members.end(), rank());
     const auto place = static_cast<int>(own - members.begin());
     for (int& member : members) member = members_[static_cast<std::size_t>(member)];
-    return std::unique_ptr<Communicator<Cuda>>(new NcclComm(*this, std::move(members), place));
+    std::unique_ptr<NcclComm> result(new NcclComm(*this, std::move(members), place));
+    if (whole_.memory_.has_value()) {
+      result->copies_.emplace(*whole_.memory_, result->members_, place, patience(),
+                              Context<Cuda>(gpu_));
+    }
+    return result;
   }
 
   /// Waits until all that was enqueued on the context has run; to be called in place of
@@ -225,6 +248,7 @@ class NcclComm final : public Communicator<Cuda> {
     } catch (...) {
       abort();
       std::erase(whole_.all_, this);
+      end_abort();
       throw;
     }
   }
@@ -263,6 +287,37 @@ class NcclComm final : public Communicator<Cuda> {
 
   [[nodiscard]] std::size_t ranks() const { return static_cast<std::size_t>(size()); }
 
+  /// Smaller parts are sooner there through NCCL's kernels than after two meetings.
+  static constexpr std::size_t smallest_copy = std::size_t{64} << 10;
+
+  [[nodiscard]] bool is_for_copies(const std::byte* target, std::size_t bytes) const {
+    return copies_.has_value() && bytes >= smallest_copy &&
+           copies_->reaches(target, bytes * ranks());
+  }
+  /// Of what waits on the GPU: the host, which knows more, gives up before.
+  [[nodiscard]] std::chrono::nanoseconds patience() const { return 2 * rendezvous_.time_out(); }
+
+  Buffer<Cuda> allocate_shared(std::size_t bytes, const Context<Cuda>& context) {
+    const std::size_t taken = std::max(bytes, PeerMemory::smallest);
+    shared_.push_back(octavo::allocate(taken, context));
+    std::byte* memory = shared_.back().get();
+    memory_->add(memory, taken, context);
+    const auto release = [](std::byte* given, void* owner) {
+      static_cast<NcclComm*>(owner)->take_back(given);
+    };
+    return {OwnedBytes(memory, Release{release, this}), bytes};
+  }
+  /// When its owner needs it no more: other ranks let go of it before it is freed.
+  void take_back(std::byte* memory) noexcept {
+    if (std::uncaught_exceptions() != 0) abort();
+    try {
+      memory_->remove(memory, communicator_ != nullptr);
+    } catch (const Error&) {  // another rank has ended
+      abort();
+    }
+    std::erase_if(shared_, [&](const OwnedBytes& owned) { return owned.get() == memory; });
+  }
+
   /// The id that the first of the ranks made, and one version for all.
   [[nodiscard]] ncclUniqueId agree_on_id() const {
     struct Offer {
@@ -299,6 +354,7 @@ class NcclComm final : public Communicator<Cuda> {
                         cudaStream_t stream) {
     ncclResult_t status = ncclGroupStart();
     for (int peer = 0; status == ncclSuccess && peer < size(); ++peer) {
+      if (peer == rank()) continue;
       const std::size_t begin = static_cast<std::size_t>(peer) * bytes;
       status = ncclSend(parts + begin, bytes, ncclUint8, peer, communicator_, stream);
       if (status == ncclSuccess || status == ncclInProgress)
@@ -334,12 +390,26 @@ class NcclComm final : public Communicator<Cuda> {
   void require_sound(const std::string& operation) {
     const std::string fault = rendezvous_.fault();
     if (!fault.empty()) fail(message(fault, "; rank ", rendezvous_.rank(), " was in ", operation));
-    for (const NcclComm* each : whole_.all_) {
+    for (NcclComm* each : whole_.all_) {
       if (each->communicator_ == nullptr) continue;  // it is being made
       ncclResult_t status = ncclSuccess;
       const ncclResult_t asked = ncclCommGetAsyncError(each->communicator_, &status);
       if (asked != ncclSuccess) status = asked;
       if (status != ncclSuccess && status != ncclInProgress) fail(nccl_text(status, operation));
+      if (each->copies_.has_value()) each->require_meetings(operation);
+    }
+  }
+
+  void require_meetings(const std::string& operation) {
+    const int rank = rendezvous_.rank();
+    if (const int other = copies_->differing(); other >= 0) {
+      fail(message("ranks ", std::min(rank, other), " and ", std::max(rank, other),
+                   " exchange different things, or in another order; rank ", rank, " is in ",
+                   operation, "; give all ranks the same program and options"));
+    }
+    if (copies_->has_given_up()) {
+      fail(message("the other ranks have not come to what rank ", rank, " exchanges for ",
+                   detail::seconds_text(2 * rendezvous_.time_out()), ", in ", operation));
     }
   }
 
@@ -350,6 +420,7 @@ class NcclComm final : public Communicator<Cuda> {
   }
 
   [[noreturn]] void fail(const std::string& reason) {
+    if (whole_.reason_.empty()) whole_.reason_ = reason;
     abort();
     throw CommError(reason);
   }
@@ -360,25 +431,32 @@ class NcclComm final : public Communicator<Cuda> {
     for (NcclComm* each : whole_.all_) each->abort_own();
     abort_own();
   }
+  /// NCCL takes back its kernels at once, but goes on until recorded graphs with its operations are
+  /// destroyed, which is when the caller's objects go: so a thread does that.
   void abort_own() noexcept {
-    ncclComm_t communicator = communicator_;
-    communicator_ = nullptr;
+    if (copies_.has_value()) copies_->give_up();
+    ncclComm_t communicator = std::exchange(communicator_, nullptr);
     if (communicator == nullptr) return;
-    // It waits for its threads and kernels: a stuck one must not keep the process.
     std::promise<void> ended;
-    std::future<void> end = ended.get_future();
-    std::thread aborting([communicator, gpu = gpu_, &ended] {
+    aborted_ = ended.get_future();
+    aborting_ = std::thread([communicator, gpu = gpu_, ended = std::move(ended)]() mutable {
       cudaSetDevice(gpu);
       ncclCommAbort(communicator);
       ended.set_value();
     });
-    if (end.wait_for(rendezvous_.time_out()) != std::future_status::ready) {
-      std::cerr << message("rank ", rank(), ": ncclCommAbort has not returned in ",
-                           detail::seconds_text(rendezvous_.time_out()), "; the process ends\n")
+    aborted_.wait_for(std::chrono::seconds(1));
+  }
+  /// A stuck thread of NCCL's must not keep the process.
+  void end_abort() noexcept {
+    if (!aborting_.joinable()) return;
+    if (aborted_.wait_for(rendezvous_.time_out()) != std::future_status::ready) {
+      std::cerr << message("rank ", rank(), ": ", whole_.reason_, "; and ncclCommAbort has not ",
+                           "returned in ", detail::seconds_text(rendezvous_.time_out()),
+                           ": the process ends\n")
                 << std::flush;
       std::_Exit(EXIT_FAILURE);
     }
-    aborting.join();
+    aborting_.join();
   }
 
   Rendezvous& rendezvous_;
@@ -389,6 +467,12 @@ class NcclComm final : public Communicator<Cuda> {
   int rank_;                    ///< of this process among these
   int version_ = 0;
   ncclComm_t communicator_ = nullptr;  ///< null: none, or aborted
+  std::string reason_;                 ///< of `whole_`: why it was aborted
+  std::thread aborting_;               ///< ends once graphs with operations are gone
+  std::future<void> aborted_;
+  std::optional<PeerMemory> memory_;    ///< of `whole_`; none: all goes through NCCL
+  std::vector<OwnedBytes> shared_;      ///< of `whole_`: what `allocate` gave
+  std::optional<CopyExchange> copies_;  ///< where there is `memory_`
 };
 
 }  // namespace octavo

@@ -51,15 +51,24 @@ void check(cudaError_t status, const char* call, const Parts&... advice) {
 template <>
 class Context<Cuda> : detail::FindsBodies {
  public:
-  /// @param gpu  index of the GPU, as CUDA counts them
+  /// Whose blocks of threads run first where those of two contexts wait for room.
+  enum class Priority { normal, high };
+
+  /// @param gpu       index of the GPU, as CUDA counts them
+  /// @param priority  of the context's work
   /// @throws CudaError    if there is no such GPU
   /// @throws ConfigError  if Octavo's kernels do not run on it
-  explicit Context(int gpu = 0) : gpu_(gpu) {
+  explicit Context(int gpu = 0, Priority priority = Priority::normal) : gpu_(gpu) {
     check(cudaSetDevice(gpu), "cudaSetDevice", " for GPU ", gpu,
           "; see nvidia-smi for the GPUs of this machine and CUDA_VISIBLE_DEVICES for those that "
           "the program may use");
     read_card();
-    check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
+    int lowest = 0;
+    int highest = 0;
+    check(cudaDeviceGetStreamPriorityRange(&lowest, &highest), "cudaDeviceGetStreamPriorityRange");
+    check(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking,
+                                       priority == Priority::high ? highest : lowest),
+          "cudaStreamCreateWithPriority");
   }
   Context(const Context&) = delete;
   Context& operator=(const Context&) = delete;

@@ -10,14 +10,19 @@
 
 namespace octavo::inline OCTAVO_ABI {
 
-/// See Lane. A recording of the main context's work takes in what is enqueued on the lane after a
-/// `fork`; it must be joined before the recording ends.
+/// See Lane. Its kernels are small beside those of the main context and many of them wait for each
+/// other, so they go first where there is room for one. A recording of the main context's work
+/// takes in what is enqueued on the lane after a `fork`; it must be joined before the recording
+/// ends.
 template <>
 class Lane<Cuda> {
  public:
   /// @param main  outlives the lane
   explicit Lane(const Context<Cuda>& main)
-      : main_(main), context_(main.gpu()), forked_(new_event()), joined_(new_event()) {
+      : main_(main),
+        context_(main.gpu(), Context<Cuda>::Priority::high),
+        forked_(new_event()),
+        joined_(new_event()) {
     context_.set_deterministic(main.limits().deterministic);
     context_.set_cudnn(main.limits().cudnn);
   }

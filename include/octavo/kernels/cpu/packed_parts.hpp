@@ -42,7 +42,7 @@ void pack_parts_body(TensorView<const G, 2, Cpu> parts, TensorView<std::byte, 2,
 
 /// See sum_packed_parts.
 template <class Sum>
-void sum_packed_parts_body(TensorView<const std::byte, 2, Cpu> packed, TensorView<Sum, 1, Cpu> sum,
+void sum_packed_parts_body(const RankParts<std::byte, Cpu>& packed, TensorView<Sum, 1, Cpu> sum,
                            bool accumulate, const Context<Cpu>& context) {
   constexpr Index block = PackedPart::block;
   const Index elements = sum.size();
@@ -50,8 +50,8 @@ void sum_packed_parts_body(TensorView<const std::byte, 2, Cpu> packed, TensorVie
     Sum* target = sum.data() + number * block;
     float totals[block];
     for (Index e = 0; e < block; ++e) totals[e] = accumulate ? static_cast<float>(target[e]) : 0;
-    for (Index rank = 0; rank < packed.extent(0); ++rank) {
-      const std::byte* part = packed.row(rank);
+    for (Index rank = 0; rank < packed.ranks(); ++rank) {
+      const std::byte* part = packed.of(rank);
       float inverse = 0;
       std::memcpy(&inverse, part + elements + number * Index{sizeof(float)}, sizeof inverse);
       for (Index e = 0; e < block; ++e) {

@@ -9,13 +9,13 @@ namespace octavo::inline OCTAVO_ABI::detail {
 
 /// See sum_parts.
 template <class Part, class Sum>
-void sum_parts_body(TensorView<const Part, 2, Cpu> parts, TensorView<Sum, 1, Cpu> sum,
-                    bool accumulate, const Context<Cpu>& context) {
+void sum_parts_body(const RankParts<Part, Cpu>& parts, TensorView<Sum, 1, Cpu> sum, bool accumulate,
+                    const Context<Cpu>& context) {
   parallel_runs(sum.size(), context, [&](Index begin, Index end) {
     for (Index i = begin; i < end; ++i) {
       float total = accumulate ? static_cast<float>(sum.data()[i]) : 0.0f;
-      for (Index rank = 0; rank < parts.extent(0); ++rank) {
-        total += static_cast<float>(parts.row(rank)[i]);
+      for (Index rank = 0; rank < parts.ranks(); ++rank) {
+        total += static_cast<float>(parts.of(rank)[i]);
       }
       sum.data()[i] = Sum(total);
     }

@@ -71,15 +71,15 @@ void pack_parts_body(TensorView<const G, 2, Cuda> parts, TensorView<std::byte, 2
 /// One thread sums a run of neighbouring elements at a time.
 template <class Sum>
 OCTAVO_KERNEL void __launch_bounds__(elementwise_threads)
-    sum_packed_parts_kernel(const std::byte* packed, Index ranks, Index part_bytes, Index elements,
-                            Sum* sum, bool accumulate) {
+    sum_packed_parts_kernel(RankParts<std::byte, Cuda> packed, Index elements, Sum* sum,
+                            bool accumulate) {
   const Index stride = Index{gridDim.x} * elementwise_threads;
   const Index runs = elements / run_size;
   for (Index run = global_thread(); run < runs; run += stride) {
     Floats total{};
     if (accumulate) total = load_floats<true>(sum + run * run_size, run_size);
-    for (Index rank = 0; rank < ranks; ++rank) {
-      const std::byte* part = packed + rank * part_bytes;
+    for (Index rank = 0; rank < packed.ranks(); ++rank) {
+      const std::byte* part = packed.of(rank);
       const uint2 bytes = reinterpret_cast<const uint2*>(part)[run];
       const float inverse = reinterpret_cast<const float*>(part + elements)[run / packed_lanes];
 #pragma unroll
@@ -97,16 +97,16 @@ OCTAVO_KERNEL void __launch_bounds__(elementwise_threads)
 
 /// See sum_packed_parts.
 template <class Sum>
-void sum_packed_parts_body(TensorView<const std::byte, 2, Cuda> packed,
-                           TensorView<Sum, 1, Cuda> sum, bool accumulate,
-                           const Context<Cuda>& context) {
-  require<ShapeError>(is_vector_aligned(packed.data()) && is_vector_aligned(sum.data()),
+void sum_packed_parts_body(const RankParts<std::byte, Cuda>& packed, TensorView<Sum, 1, Cuda> sum,
+                           bool accumulate, const Context<Cuda>& context) {
+  require<ShapeError>(is_vector_aligned(packed.received.data()) && is_vector_aligned(packed.own) &&
+                          is_vector_aligned(sum.data()),
                       "sum_packed_parts: packed parts and the sum begin at multiples of 16 bytes");
   const Index elements = sum.size();
   const Index blocks =
       std::min(ceil_divide(elements, elementwise_threads * run_size), sum_parts_blocks);
   launch("sum_packed_parts", sum_packed_parts_kernel<Sum>, blocks, elementwise_threads, 0, context,
-         packed.data(), packed.extent(0), packed.extent(1), elements, sum.data(), accumulate);
+         packed, elements, sum.data(), accumulate);
 }
 
 }  // namespace octavo::detail

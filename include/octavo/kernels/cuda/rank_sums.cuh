@@ -15,13 +15,14 @@ inline constexpr Index sum_parts_blocks = 264;
 /// @tparam Vectors  all addresses are aligned to 16 bytes, and `count` is a multiple of `run_size`
 template <bool Vectors, class Part, class Sum>
 OCTAVO_KERNEL void __launch_bounds__(elementwise_threads)
-    sum_parts_kernel(const Part* parts, Index ranks, Index count, Sum* sum, bool accumulate) {
+    sum_parts_kernel(RankParts<Part, Cuda> parts, Sum* sum, bool accumulate) {
+  const Index count = parts.elements();
   const Index stride = Index{gridDim.x} * elementwise_threads * run_size;
   for (Index i = global_thread() * run_size; i < count; i += stride) {
     Floats total{};
     if (accumulate) total = load_floats<Vectors>(sum + i, count - i);
-    for (Index rank = 0; rank < ranks; ++rank) {
-      const Floats part = load_floats<Vectors>(parts + rank * count + i, count - i);
+    for (Index rank = 0; rank < parts.ranks(); ++rank) {
+      const Floats part = load_floats<Vectors>(parts.of(rank) + i, count - i);
 #pragma unroll
       for (int e = 0; e < run_size; ++e) total.values[e] += part.values[e];
     }
@@ -31,16 +32,16 @@ OCTAVO_KERNEL void __launch_bounds__(elementwise_threads)
 
 /// See sum_parts.
 template <class Part, class Sum>
-void sum_parts_body(TensorView<const Part, 2, Cuda> parts, TensorView<Sum, 1, Cuda> sum,
+void sum_parts_body(const RankParts<Part, Cuda>& parts, TensorView<Sum, 1, Cuda> sum,
                     bool accumulate, const Context<Cuda>& context) {
   const Index count = sum.size();
   const Index blocks =
       std::min(ceil_divide(count, elementwise_threads * run_size), sum_parts_blocks);
   const auto run = [&](auto kernel) {
-    launch("sum_parts", kernel, blocks, elementwise_threads, 0, context, parts.data(),
-           parts.extent(0), count, sum.data(), accumulate);
+    launch("sum_parts", kernel, blocks, elementwise_threads, 0, context, parts, sum.data(),
+           accumulate);
   };
-  if (rows_are_vectors(count, parts.data(), sum.data())) {
+  if (rows_are_vectors(count, parts.received.data(), parts.own, sum.data())) {
     run(sum_parts_kernel<true, Part, Sum>);
   } else {
     run(sum_parts_kernel<false, Part, Sum>);

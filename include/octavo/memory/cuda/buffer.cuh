@@ -28,7 +28,7 @@ namespace octavo::inline OCTAVO_ABI {
         ", which has ", free_bytes(context),
         " free; choose a smaller batch, a recompute policy, BF16 optimizer state or a smaller "
         "model, or end other programs on this GPU");
-  return {static_cast<std::byte*>(memory), {[](std::byte* taken) { cudaFree(taken); }}};
+  return {static_cast<std::byte*>(memory), {[](std::byte* taken, void*) { cudaFree(taken); }}};
 }
 
 /// `bytes` of the host's memory, more than 0, pinned: the GPU's copies reach it while it works.
@@ -41,7 +41,7 @@ namespace octavo::inline OCTAVO_ABI {
   check(cudaMallocHost(&memory, bytes), "cudaMallocHost", " for ", bytes,
         " bytes of pinned memory, of which the host says that it has ", available_host_memory(),
         " left", detail::offload_advice);
-  return {static_cast<std::byte*>(memory), {[](std::byte* taken) { cudaFreeHost(taken); }}};
+  return {static_cast<std::byte*>(memory), {[](std::byte* taken, void*) { cudaFreeHost(taken); }}};
 }
 
 /// Copies `bytes` from memory of `allocate_on_host` to the device.
@@ -108,7 +108,8 @@ class Staging<Cuda> {
     void* memory = nullptr;
     check(cudaMallocHost(&memory, bytes), "cudaMallocHost", " for ", bytes,
           " bytes; choose a smaller batch");
-    memory_ = {static_cast<std::byte*>(memory), {[](std::byte* taken) { cudaFreeHost(taken); }}};
+    memory_ = {static_cast<std::byte*>(memory),
+               {[](std::byte* taken, void*) { cudaFreeHost(taken); }}};
   }
 
   void begin() { used_ = 0; }

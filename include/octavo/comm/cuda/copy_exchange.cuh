@@ -1,0 +1,244 @@
+/// @file
+/// Gathers and exchanges between GPUs of one host by their copy engines.
+#pragma once
+
+#include <octavo/comm/cuda/peer_memory.cuh>
+#include <octavo/core/array.hpp>
+#include <octavo/kernels/cuda/launch.cuh>
+#include <octavo/memory/cuda/buffer.cuh>
+
+#include <cuda/atomic>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace octavo::inline OCTAVO_ABI {
+
+namespace detail {
+
+/// Ranks of a host at most, of which a meeting has the addresses.
+inline constexpr int most_meeting_ranks = 16;
+
+/// What host and GPU tell each other of meetings; in the host's memory.
+struct MeetingNews {
+  std::uint32_t gives_up;   ///< not 0: nobody waits any more
+  std::uint32_t differing;  ///< 1 + the rank that came for another operation; 0: none
+};
+
+/// A meeting of ranks, as one of them sees it. A word for each rank and for every second meeting
+/// lies with each rank: others write theirs there when they come.
+struct Meeting {
+  std::uint32_t* number;                            ///< of the last meeting
+  Array<std::uint64_t*, most_meeting_ranks> words;  ///< [2, ranks], those of each rank
+  int rank;
+  int ranks;
+  std::uint32_t operation;  ///< a hash of what this rank came for
+  std::uint64_t patience;   ///< ns
+  volatile MeetingNews* news;
+};
+
+__device__ inline std::uint64_t nanoseconds() {
+  std::uint64_t now = 0;
+  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
+  return now;
+}
+
+/// Tells all ranks that this one has come, and waits for them. A word of one meeting is not
+/// overwritten before all have read it: who writes at the next but one has met all at the next.
+/// One block with a thread for each rank.
+template <Device D>
+OCTAVO_KERNEL void meet_kernel(Meeting meeting) {
+  using Word = cuda::atomic_ref<std::uint64_t, cuda::thread_scope_system>;
+  const int other = static_cast<int>(threadIdx.x);
+  const std::uint32_t number = *meeting.number + 1;
+  __syncthreads();
+  if (other == 0) *meeting.number = number;
+  const int begin = static_cast<int>(number % 2) * meeting.ranks;
+  const std::uint64_t own = std::uint64_t{meeting.operation} << 32 | number;
+  Word(meeting.words[other][begin + meeting.rank]).store(own, cuda::memory_order_release);
+  const Word heard(meeting.words[meeting.rank][begin + other]);
+  const std::uint64_t start = nanoseconds();
+  for (int round = 1;; ++round) {
+    const std::uint64_t word = heard.load(cuda::memory_order_acquire);
+    if (word == own) return;
+    if (static_cast<std::uint32_t>(word) == number) {
+      meeting.news->differing = static_cast<std::uint32_t>(other) + 1;
+    }
+    if (round % 64 != 0) continue;  // the host's memory is far
+    if (meeting.news->gives_up != 0) return;
+    if (nanoseconds() - start > meeting.patience) meeting.news->gives_up = 1;
+  }
+}
+
+}  // namespace detail
+
+/// Gathers and exchanges among ranks of one host. Each rank's copy engine writes into the memory of
+/// the others, between two meetings of all: at the first, all may be written to, at the second, all
+/// is there. So the multiprocessors are free but for a block of some threads while ranks meet. May
+/// be enqueued while a CUDA graph is recorded. What is enqueued on several streams stands in one
+/// order on all ranks.
+///
+/// A rank that does not come is waited for as long as `patience`, or until `give_up`; all that was
+/// enqueued runs to its end then, with what happens to be there.
+class CopyExchange {
+ public:
+  /// All ranks of `memory` call it together.
+  /// @param memory   outlives this
+  /// @param members  numbers of this one's ranks there
+  /// @param rank     place of this one among them
+  CopyExchange(PeerMemory& memory, std::vector<int> members, int rank,
+               std::chrono::nanoseconds patience, const Context<Cuda>& context)
+      : memory_(memory),
+        members_(std::move(members)),
+        rank_(rank),
+        patience_(patience),
+        words_(PeerMemory::smallest, context),
+        news_(allocate_on_host(sizeof(detail::MeetingNews), context)) {
+    std::memset(news_.get(), 0, sizeof(detail::MeetingNews));
+    fill_zero(words_.data(), words_.size(), context);
+    context.synchronize();  // before other ranks know where they are
+    memory_.add(words_.data(), words_.size(), context);
+    const std::size_t ranks = members_.size();
+    if (ranks > detail::most_meeting_ranks) {
+      obstacle_ = message(ranks, " ranks are more than the ", detail::most_meeting_ranks,
+                          " that copy engines serve");
+    } else if (!memory_.obstacle().empty()) {
+      obstacle_ = memory_.obstacle();
+    } else if (!reaches(words_.data(), 1)) {
+      obstacle_ = "ranks are on several hosts";
+    }
+  }
+  CopyExchange(const CopyExchange&) = delete;
+  CopyExchange& operator=(const CopyExchange&) = delete;
+
+  /// Ends it, on all ranks together.
+  /// @param together  all ranks do; else this one gives up
+  void close(bool together) { memory_.remove(words_.data(), together); }
+
+  /// Why nothing goes by this way, the same on all ranks; empty: it does.
+  [[nodiscard]] const std::string& obstacle() const { return obstacle_; }
+
+  /// Whether operations that write there go by this way.
+  [[nodiscard]] bool reaches(const std::byte* target, std::size_t bytes) const {
+    return obstacle_.empty() && std::ranges::all_of(members_, [&](int member) {
+             return memory_.of_rank(member, target, bytes) != nullptr;
+           });
+  }
+
+  /// Writes this rank's part to its place on all.
+  /// @param bytes  of a part
+  /// @param whole  [ranks · bytes], which this reaches
+  void all_gather(const std::byte* part, std::byte* whole, std::size_t bytes,
+                  const Context<Cuda>& context) {
+    exchange(Kind::gather, whole, bytes, context, [&](std::size_t) { return part; });
+  }
+
+  /// Writes the p-th part to rank p, to the place of this rank; its own stays where it is.
+  /// @param bytes     of a part
+  /// @param received  [ranks · bytes], which this reaches
+  void all_to_all(const std::byte* parts, std::byte* received, std::size_t bytes,
+                  const Context<Cuda>& context) {
+    exchange(Kind::exchange, received, bytes, context,
+             [&](std::size_t to) { return parts + to * bytes; });
+  }
+
+  /// Lets go of what waits on the GPU.
+  void give_up() const { news()->gives_up = 1; }
+  /// Whether something waited in vain, on this rank's GPU.
+  [[nodiscard]] bool has_given_up() const { return news()->gives_up != 0; }
+  /// A rank that came for another operation than this one, as a number of `memory`; -1: none.
+  [[nodiscard]] int differing() const {
+    const std::uint32_t place = news()->differing;
+    return place == 0 ? -1 : members_[place - 1];
+  }
+
+ private:
+  /// Streams whose meetings are told apart; one more shares those of the first.
+  static constexpr std::size_t most_streams = 256;
+
+  [[nodiscard]] volatile detail::MeetingNews* news() const {
+    return reinterpret_cast<volatile detail::MeetingNews*>(news_.get());
+  }
+
+  enum class Kind : std::uint32_t { gather, exchange };
+
+  /// @param part_for  what goes to a member
+  template <class PartFor>
+  void exchange(Kind kind, std::byte* target, std::size_t bytes, const Context<Cuda>& context,
+                const PartFor& part_for) {
+    const std::size_t ranks = members_.size();
+    const auto own = static_cast<std::size_t>(rank_);
+    const detail::Meeting meeting = meeting_for(kind, target, bytes, context.stream());
+    meet(meeting, context);
+    // Each begins with another one, so that none is written to by all.
+    const std::size_t count = kind == Kind::gather ? ranks : ranks - 1;  // itself is the last
+    for (std::size_t i = 1; i <= count; ++i) {
+      const std::size_t to = (own + i) % ranks;
+      const std::byte* part = part_for(to);
+      std::byte* place = memory_.of_rank(members_[to], target, ranks * bytes) + own * bytes;
+      if (place == part) continue;
+      check(cudaMemcpyAsync(place, part, bytes, cudaMemcpyDeviceToDevice, context.stream()),
+            "cudaMemcpyAsync between GPUs");
+    }
+    meet(meeting, context);
+  }
+
+  [[nodiscard]] detail::Meeting meeting_for(Kind kind, const std::byte* target, std::size_t bytes,
+                                            cudaStream_t stream) {
+    const std::size_t ranks = members_.size();
+    const std::size_t channel = channel_of(stream);
+    const std::size_t word = sizeof(std::uint64_t);
+    std::byte* words = words_.data() + channel * 2 * ranks * word;
+    detail::Meeting result{};
+    std::byte* numbers = words_.data() + most_streams * 2 * ranks * word;
+    result.number = reinterpret_cast<std::uint32_t*>(numbers) + channel;
+    for (std::size_t i = 0; i < ranks; ++i) {
+      result.words[i] =
+          reinterpret_cast<std::uint64_t*>(memory_.of_rank(members_[i], words, 2 * ranks * word));
+    }
+    result.rank = rank_;
+    result.ranks = static_cast<int>(ranks);
+    result.operation = hash_of({static_cast<std::uint64_t>(kind), memory_.place_of(target), bytes});
+    result.patience = static_cast<std::uint64_t>(patience_.count());
+    result.news = news();
+    return result;
+  }
+
+  /// Meetings on one stream have an order, those on several have not: each stream has its own.
+  std::size_t channel_of(cudaStream_t stream) {
+    const auto found = std::ranges::find(streams_, stream);
+    const auto channel = static_cast<std::size_t>(found - streams_.begin());
+    if (found == streams_.end()) streams_.push_back(stream);
+    return channel % most_streams;
+  }
+
+  static std::uint32_t hash_of(const std::array<std::uint64_t, 3>& words) {
+    std::uint64_t hash = 14695981039346656037u;  // FNV-1a
+    for (const std::uint64_t word : words) hash = (hash ^ word) * 1099511628211u;
+    return static_cast<std::uint32_t>(hash ^ hash >> 32);
+  }
+
+  static void meet(const detail::Meeting& meeting, const Context<Cuda>& context) {
+    kernels::launch("meeting of ranks", detail::meet_kernel<Cuda>, dim3(1), meeting.ranks, 0,
+                    context, meeting);
+  }
+
+  PeerMemory& memory_;
+  std::vector<int> members_;
+  int rank_;
+  std::chrono::nanoseconds patience_;
+  Buffer<Cuda> words_;  ///< [most_streams, 2, ranks] of meetings, then a number for each stream
+  OwnedBytes news_;
+  std::vector<cudaStream_t> streams_;
+  std::string obstacle_;
+};
+
+}  // namespace octavo

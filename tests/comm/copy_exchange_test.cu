@@ -1,0 +1,209 @@
+// Copies between ranks, which are processes here: they need no GPU each.
+#include "../support/on_gpu.cuh"
+#include "../support/rank_processes.hpp"
+
+#include <octavo/comm/cuda/copy_exchange.cuh>
+#include <octavo/comm/rendezvous.hpp>
+#include <octavo/core/cuda/lane.cuh>
+#include <octavo/core/cuda/replay.cuh>
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cstddef>
+#include <cstdlib>
+#include <optional>
+#include <span>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <unistd.h>
+
+namespace copy_exchange_test {
+
+using octavo::Buffer;
+using octavo::Context;
+using octavo::CopyExchange;
+using octavo::Cuda;
+using octavo::PeerMemory;
+
+constexpr std::size_t part_bytes = 300'000;  // no multiple of anything
+constexpr auto patience = std::chrono::seconds(60);
+
+std::byte byte_of(int from, int to, int step, std::size_t i) {
+  return static_cast<std::byte>(i * 7 + (i >> 8) * 11 + static_cast<std::size_t>(from * 131) +
+                                static_cast<std::size_t>(to * 37 + step * 59));
+}
+
+/// What one rank has.
+struct Rank {
+  Rank(octavo::Rendezvous& meeting, const Context<Cuda>& on)
+      : rendezvous(meeting),
+        context(on),
+        ranks(static_cast<std::size_t>(meeting.size())),
+        memory(meeting.rank(), meeting.size(),
+               [&meeting](auto part, auto whole, const char* what) {
+                 meeting.all_gather_sync(part, whole, what);
+               }),
+        shared(PeerMemory::smallest + 2 * ranks * part_bytes, on) {
+    memory.add(shared.data(), shared.size(), on);
+    std::vector<int> members;
+    for (int rank = 0; rank < meeting.size(); ++rank) members.push_back(rank);
+    exchange.emplace(memory, members, meeting.rank(), patience, on);
+  }
+  ~Rank() {
+    exchange->close(true);
+    memory.remove(shared.data(), true);
+  }
+
+  [[nodiscard]] int number() const { return rendezvous.rank(); }
+  [[nodiscard]] std::byte* gathered() const { return shared.data() + 100; }
+  [[nodiscard]] std::byte* exchanged() const { return gathered() + ranks * part_bytes; }
+
+  octavo::Rendezvous& rendezvous;
+  const Context<Cuda>& context;
+  std::size_t ranks;
+  PeerMemory memory;
+  Buffer<Cuda> shared;
+  std::optional<CopyExchange> exchange;
+};
+
+void fill(std::byte* parts, const Rank& rank, int step, const Context<Cuda>& context) {
+  std::vector<std::byte> bytes(rank.ranks * part_bytes);
+  for (std::size_t i = 0; i < bytes.size(); ++i) {
+    bytes[i] = byte_of(rank.number(), static_cast<int>(i / part_bytes), step, i % part_bytes);
+  }
+  octavo::copy_to_device_sync(parts, bytes.data(), bytes.size(), context);
+}
+
+/// What has to have come, to the part of the gather that each rank gave and to this one's parts.
+void expect(const std::byte* gathered, const std::byte* exchanged, const Rank& rank, int step,
+            const Context<Cuda>& context) {
+  std::vector<std::byte> all(rank.ranks * part_bytes);
+  for (const bool is_gather : {true, false}) {
+    octavo::copy_to_host_sync(all.data(), is_gather ? gathered : exchanged, all.size(), context);
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      const int from = static_cast<int>(i / part_bytes);
+      if (!is_gather && from == rank.number()) continue;  // stays where it is
+      ASSERT_EQ(all[i], byte_of(from, is_gather ? 0 : rank.number(), step, i % part_bytes))
+          << "rank " << rank.number() << ", byte " << i << ", step " << step << ", " << is_gather;
+    }
+  }
+}
+
+/// Recorded and launched on, one rank after the other the last to come.
+void check_steps(Rank& rank) {
+  const Context<Cuda>& context = rank.context;
+  const Buffer<Cuda> parts(rank.ranks * part_bytes, context);
+  octavo::Replay<Cuda> replay;
+  for (int step = 0; step < 20; ++step) {
+    fill(parts.data(), rank, step, context);
+    if (step % static_cast<int>(rank.ranks) == rank.number()) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    }
+    replay.run(context, [&] {
+      rank.exchange->all_gather(parts.data(), rank.gathered(), part_bytes, context);
+      rank.exchange->all_to_all(parts.data(), rank.exchanged(), part_bytes, context);
+    });
+    expect(rank.gathered(), rank.exchanged(), rank, step, context);
+  }
+}
+
+/// On two streams at once, which nothing orders.
+void check_lanes(Rank& rank) {
+  const octavo::Lane<Cuda> lane(rank.context);
+  const Buffer<Cuda> parts(rank.ranks * part_bytes, rank.context);
+  for (int step = 0; step < 20; ++step) {
+    fill(parts.data(), rank, step, rank.context);
+    lane.fork();
+    rank.exchange->all_gather(parts.data(), rank.gathered(), part_bytes, lane.context());
+    rank.exchange->all_to_all(parts.data(), rank.exchanged(), part_bytes, rank.context);
+    lane.join();
+    expect(rank.gathered(), rank.exchanged(), rank, step, rank.context);
+  }
+}
+
+/// A rank that waits in vain, and gives up.
+void check_giving_up(Rank& rank) {
+  const Buffer<Cuda> parts(rank.ranks * part_bytes, rank.context);
+  if (rank.number() == 0) {
+    rank.exchange->all_gather(parts.data(), rank.gathered(), part_bytes, rank.context);
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    EXPECT_EQ(cudaStreamQuery(rank.context.stream()), cudaErrorNotReady);
+    EXPECT_FALSE(rank.exchange->has_given_up());
+    rank.exchange->give_up();
+    rank.context.synchronize();
+    EXPECT_TRUE(rank.exchange->has_given_up());
+  }
+}
+
+/// Ranks that come for different things.
+void check_differing(Rank& rank) {
+  const Buffer<Cuda> parts(rank.ranks * part_bytes, rank.context);
+  EXPECT_EQ(rank.exchange->differing(), -1);
+  const std::size_t bytes = part_bytes - static_cast<std::size_t>(rank.number());
+  rank.exchange->all_gather(parts.data(), rank.gathered(), bytes, rank.context);
+  for (int round = 0; rank.exchange->differing() < 0 && round < 2000; ++round) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  EXPECT_GE(rank.exchange->differing(), 0);
+  EXPECT_NE(rank.exchange->differing(), rank.number());
+  const std::byte seen{1};
+  std::vector<std::byte> all(rank.ranks);
+  rank.rendezvous.all_gather_sync({&seen, 1}, all, "what was seen");
+  rank.exchange->give_up();
+  rank.context.synchronize();
+}
+
+/// A rank, in a process of its own.
+TEST(CopyRank, DoesItsPart) {
+  const char* part = std::getenv("OCTAVO_TEST_COPY_RANK");
+  if (part == nullptr) GTEST_SKIP() << "the other tests of this file start it";
+  std::istringstream words(part);
+  std::string mode;
+  int number = 0;
+  int size = 0;
+  int port = 0;
+  words >> mode >> number >> size >> port;
+  octavo::Rendezvous rendezvous(launch_of(number, size, port), std::chrono::seconds(100));
+  const Context<Cuda> context(number % octavo::visible_gpus());
+  Rank rank(rendezvous, context);
+  EXPECT_EQ(rank.exchange->obstacle(), "");
+  EXPECT_TRUE(rank.exchange->reaches(rank.gathered(), 2 * rank.ranks * part_bytes));
+  EXPECT_FALSE(rank.exchange->reaches(rank.shared.data() + rank.shared.size() - 1, 2));
+  const Buffer<Cuda> own(PeerMemory::smallest, context);
+  EXPECT_FALSE(rank.exchange->reaches(own.data(), 1));
+  if (mode == "steps") check_steps(rank);
+  if (mode == "lanes") check_lanes(rank);
+  if (mode == "giving-up") check_giving_up(rank);
+  if (mode == "differing") check_differing(rank);
+}
+
+/// Starts this program anew for each rank, because a forked one cannot use CUDA.
+void run(const std::string& mode, int size) {
+  const int port = free_port();
+  RankProcesses processes;
+  for (int rank = 0; rank < size; ++rank) {
+    processes.start([&] {
+      const std::string part = octavo::message(mode, ' ', rank, ' ', size, ' ', port);
+      ::setenv("OCTAVO_TEST_COPY_RANK", part.c_str(), 1);
+      ::execl("/proc/self/exe", "copy_rank", "--gtest_filter=CopyRank.*", "--gtest_brief=1",
+              static_cast<char*>(nullptr));
+      ::_exit(127);
+    });
+  }
+  for (const RankEnd& end : processes.wait(200, -1)) EXPECT_EQ(end.exit_code, 0) << mode;
+}
+
+using CopyExchangeOnGpu = octavo::support::OnGpu;
+
+TEST_F(CopyExchangeOnGpu, BringsEveryRankWhatItMust) {
+  for (const int ranks : {1, 2, 3}) run("steps", ranks);
+}
+TEST_F(CopyExchangeOnGpu, ServesTwoStreamsAtOnce) { run("lanes", 2); }
+TEST_F(CopyExchangeOnGpu, LetsGoOfWhatWaits) { run("giving-up", 2); }
+TEST_F(CopyExchangeOnGpu, NoticesThatRanksDiffer) { run("differing", 2); }
+
+}  // namespace copy_exchange_test
