@@ -239,6 +239,11 @@ def print_line(result):
           f"peak {result['peak_gib']:6.2f} GiB | loss {result['loss']:7.4f}", flush=True)
 
 
+def append_json(path, result):
+    with open(path, "a", encoding="utf-8") as file:
+        file.write(json.dumps(result) + "\n")
+
+
 def parse_arguments(description, models):
     def count(text):
         if (number := int(text)) < 1:
@@ -270,8 +275,7 @@ def main(description=__doc__, models=MODELS, make_trainer=Trainer):
           f"{result['warmup_seconds']:.0f} s of compilation and warm-up")
     print_line(result)
     if options.json:
-        with open(options.json, "a", encoding="utf-8") as file:
-            file.write(json.dumps(result) + "\n")
+        append_json(options.json, result)
 
 
 if __name__ == "__main__":

@@ -2,9 +2,13 @@
 #pragma once
 
 #include <octavo/cuda.cuh>
+#ifdef OCTAVO_BENCHMARK_HAS_NCCL
+#include <octavo/comm/cuda/nccl_comm.cuh>
+#endif
 #include <train_step/registry.hpp>
 
 #include <memory>
+#include <string>
 #include <utility>
 
 namespace benchmarks {
@@ -16,20 +20,34 @@ struct SessionOwner {
       Model, octavo::AdamW<octavo::MasterWeights<octavo::Bf16>, octavo::Moments<octavo::Bf16>>,
       Ranks>;
 
-  explicit SessionOwner(const Request& request) {
+  explicit SessionOwner(const Request& request) : context(request.gpu) {
     context.set_deterministic(request.deterministic);
     take_gemm_plans(request.gemm_plans, context);
-    session = std::make_unique<Session>(request.options, context);
+    if (request.rendezvous == nullptr) {
+      session = std::make_unique<Session>(request.options, context);
+      return;
+    }
+#ifdef OCTAVO_BENCHMARK_HAS_NCCL
+    using octavo::NcclComm;
+    ranks = std::make_unique<NcclComm>(
+        *request.rendezvous, context,
+        request.only_nccl ? NcclComm::Ways::nccl_only : NcclComm::Ways::all);
+    session = std::make_unique<Session>(request.options, context, *ranks);
+#endif
   }
 
   octavo::Context<octavo::Cuda> context;
+  std::unique_ptr<octavo::Communicator<octavo::Cuda>> ranks;
   std::unique_ptr<Session> session;
 };
 
 /// What makes sessions of `Model`.
+/// @param reduce  what gradients travel in between ranks; empty: of one rank
+/// @param gather  what weights travel in
 template <class Model, class Ranks = octavo::OneRank>
-Instance instance_of(std::string model, std::string precision) {
-  return {std::move(model), std::move(precision),
+Instance instance_of(std::string model, std::string precision, std::string reduce = {},
+                     std::string gather = {}) {
+  return {std::move(model), std::move(precision), std::move(reduce), std::move(gather),
           [](const Request& request) -> std::shared_ptr<octavo::TrainingSession> {
             const auto owner = std::make_shared<SessionOwner<Model, Ranks>>(request);
             return {owner, owner->session.get()};

@@ -1,6 +1,7 @@
 // The models that the benchmark was compiled with, one for each preset and precision.
 #pragma once
 
+#include <octavo/comm/rendezvous.hpp>
 #include <octavo/octavo.hpp>
 
 #include <memory>
@@ -14,12 +15,17 @@ struct Request {
   octavo::SessionOptions options;
   std::vector<octavo::GemmPlanRecord> gemm_plans;  ///< algorithms that earlier runs chose
   bool deterministic = false;
+  int gpu = 0;
+  octavo::Rendezvous* rendezvous = nullptr;  ///< of several ranks
+  bool only_nccl = false;                    ///< nothing travels by copy engines
 };
 
 /// One preset in one precision on the Cuda device.
 struct Instance {
   std::string model;
   std::string precision;
+  std::string reduce;  ///< empty: of one rank
+  std::string gather;
   std::shared_ptr<octavo::TrainingSession> (*make)(const Request&);
 };
 

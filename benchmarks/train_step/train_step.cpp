@@ -1,13 +1,17 @@
-// Time of training steps on one GPU: random tokens of the whole vocabulary, the same in every step;
-// BF16 weights, gradients and moments; gradients clipped to 1. Each step is timed by the host, from
-// the call to its result, so with everything.
+// Time of training steps on one GPU, or on several that ranks have: random tokens of the whole
+// vocabulary, the same in every step; BF16 weights, gradients and moments; gradients clipped to 1.
+// Each step is timed by the host, from the call to its result, so with everything.
 //
 //     train_step --model llama3_8b --precision fp8-tensorwise --micro-batches 4 --json run.json
 //
-// Prints one line, and with --json appends it to a file as one JSON object; benchmarks/peers/
-// torch_llama.py prints the same of PyTorch. Exit codes: 0 done, 1 an error while running, 2 bad
-// input.
+//     mpirun -n 2 train_step --model llama3_8b --precision fp8-delayed --micro-batches 4 --zero 1
+//
+// Each rank has micro-batches of its own; the first one prints. Prints one line, and with --json
+// appends it to a file as one JSON object; benchmarks/peers/ torch_llama.py prints the same of
+// PyTorch. Exit codes: 0 done, 1 an error while running, 2 bad input.
+#include <octavo/comm/launch.hpp>
 #include <octavo/io/json_line.hpp>
+#include <octavo/io/trace_file.hpp>
 #include <octavo/train/gemm_plan_file.hpp>
 
 #include <support/machine.hpp>
@@ -21,6 +25,9 @@
 #include <chrono>
 #include <cstdio>
 #include <fstream>
+#include <optional>
+#include <span>
+#include <string>
 #include <vector>
 
 namespace benchmarks {
@@ -42,6 +49,12 @@ struct Options {
   bool masked_targets = false;
   std::string gemm_plans;
   std::string json;
+  int zero = 1;
+  std::string reduce = "bf16";
+  std::string gather = "stored";
+  bool only_nccl = false;
+  int comm_timeout = 120;
+  std::string timeline;
 
   [[nodiscard]] octavo::Index tokens() const { return batch * sequence_length; }
 };
@@ -58,8 +71,10 @@ struct Measurement {
   double peak_gib = 0;          ///< allocated by the session, at once
   double card_gib = 0;          ///< taken on the card
   double flops_per_token = 0;
-  std::string attention;   ///< what ran attention's backward
-  std::string gemm_plans;  ///< how the algorithms of GEMMs were chosen
+  std::string attention;            ///< what ran attention's backward
+  std::string gemm_plans;           ///< how the algorithms of GEMMs were chosen
+  std::string transport;            ///< by which way ranks exchange
+  octavo::TimelineFigures figures;  ///< of rank 0's further steps, if there is to be a timeline
 
   /// Median milliseconds of a micro-batch: its share of the optimizer included.
   [[nodiscard]] double milliseconds(octavo::Index micro_batches) const {
@@ -111,6 +126,15 @@ void declare(CLI::App& app, Options& options) {
       "file of GEMM algorithms: those in it are taken, others are chosen in a rehearsal and added; "
       "empty: by heuristics");
   add("--json", options.json, "file that the result is appended to");
+  add("--zero", options.zero, "what each of several ranks has a part of: 1 to 3")
+      ->check(CLI::Range(1, 3));
+  add("--reduce", options.reduce, "what gradients travel in between ranks: bf16, fp32 or e4m3")
+      ->check(CLI::IsMember({"bf16", "fp32", "e4m3"}));
+  add("--gather", options.gather, "how weights travel between ranks: stored or fp8")
+      ->check(CLI::IsMember({"stored", "fp8"}));
+  app.add_flag("--only-nccl", options.only_nccl, "ranks exchange through NCCL's kernels alone");
+  add("--comm-timeout", options.comm_timeout, "seconds after which a rank is lost")->check(count);
+  add("--timeline", options.timeline, "file for what two more steps of rank 0 spend their time on");
 }
 
 Request request_of(const Options& options) {
@@ -128,6 +152,8 @@ Request request_of(const Options& options) {
   session.model.weight_copies =
       options.weight_copies == "remade" ? octavo::WeightCopies::remade : octavo::WeightCopies::kept;
   session.model.head_chunk = options.head_chunk;
+  session.sharding.zero = static_cast<octavo::Zero>(options.zero);
+  request.only_nccl = options.only_nccl;
   return request;
 }
 
@@ -152,26 +178,42 @@ std::vector<octavo::Index> document_begins(const Options& options) {
   return begins;
 }
 
-Measurement measure(const Instance& instance, const Options& options) {
+void write_timeline(const std::string& path, std::span<const octavo::TimelineSpan> spans) {
+  std::ofstream file(path);
+  file << octavo::trace_text(std::vector{octavo::trace_events(0, spans)});
+  octavo::require<octavo::IoError>(file.flush().good(), "cannot write ", path);
+}
+
+Measurement measure(const Instance& instance, const Options& options, const octavo::Launch& launch,
+                    octavo::Rendezvous* rendezvous) {
   using Clock = std::chrono::steady_clock;
   const auto seconds_since = [](Clock::time_point begin) {
     return std::chrono::duration<double>(Clock::now() - begin).count();
   };
   Measurement result;
   const auto start = Clock::now();
-  const auto session = instance.make(request_of(options));
+  Request request = request_of(options);
+  if (rendezvous != nullptr) {
+    request.rendezvous = rendezvous;
+    request.gpu = launch.local_rank.value_or(launch.rank);
+  }
+  const auto session = instance.make(request);
+  result.transport = session->transport();
   result.setup_seconds = seconds_since(start);
-  if (!options.gemm_plans.empty()) {
+  if (!options.gemm_plans.empty() && launch.rank == 0) {
     octavo::store_gemm_plans(options.gemm_plans, session->gemm_plans());
   }
   result.attention = session->manifest().attentions().back().expected;
   result.gemm_plans = session->gemm_plan_summary().text();
   result.flops_per_token = session->facts().training_flops_per_token(options.sequence_length);
   const auto count = static_cast<std::size_t>(options.tokens() * options.micro_batches);
-  const auto tokens = random_tokens(count, session->facts().vocabulary, 1);
-  const auto all_targets = random_tokens(count, session->facts().vocabulary, 2);
+  const auto stream = 2 * static_cast<std::uint64_t>(launch.rank);
+  const auto tokens = random_tokens(count, session->facts().vocabulary, stream + 1);
+  const auto all_targets = random_tokens(count, session->facts().vocabulary, stream + 2);
   const auto begins = document_begins(options);
-  for (int step = 1; step <= options.warmup + options.steps; ++step) {
+  const int further = options.timeline.empty() ? 0 : 2;
+  for (int step = 1; step <= options.warmup + options.steps + further; ++step) {
+    if (step == options.warmup + options.steps + 1) session->begin_timeline_sync();
     if (step == options.warmup + 1) result.warmup_seconds = seconds_since(start);
     auto targets = all_targets;
     if (options.masked_targets) {
@@ -180,17 +222,24 @@ Measurement measure(const Instance& instance, const Options& options) {
     }
     const auto begin = Clock::now();
     const octavo::StepResult done = session->step({tokens, targets, begins}, learning_rate);
-    if (step > options.warmup) result.seconds.push_back(seconds_since(begin));
+    if (step > options.warmup && step <= options.warmup + options.steps) {
+      result.seconds.push_back(seconds_since(begin));
+    }
     result.losses.push_back(done.loss);
     octavo::require<octavo::ConfigError>(!done.skipped, "step ", step,
                                          " was not finite; its time says nothing");
+  }
+  if (further != 0) {
+    const std::vector<octavo::TimelineSpan> spans = session->end_timeline();
+    result.figures = octavo::figures_of(spans);
+    if (launch.rank == 0) write_timeline(options.timeline, spans);
   }
   result.peak_gib = static_cast<double>(session->allocated_bytes()) * 0x1p-30;
   result.card_gib = card_gib_used();
   return result;
 }
 
-octavo::JsonLine json_of(const Options& options, const Measurement& measured,
+octavo::JsonLine json_of(const Options& options, const Measurement& measured, int ranks,
                          double tokens_per_second, double tflops) {
   const Machine machine = describe_machine();
   const auto [fastest, slowest] =
@@ -200,6 +249,11 @@ octavo::JsonLine json_of(const Options& options, const Measurement& measured,
   line.add("who", "octavo").add("model", options.model).add("precision", options.precision);
   line.add("batch", options.batch).add("sequence_length", options.sequence_length);
   line.add("micro_batches", options.micro_batches).add("steps", options.steps);
+  line.add("ranks", ranks);
+  if (ranks > 1) {
+    line.add("zero", options.zero).add("reduce", options.reduce).add("gather", options.gather);
+    line.add("transport", measured.transport);
+  }
   line.add("recompute", options.recompute);
   line.add("weight_copies", options.weight_copies);
   line.add("masked_targets", options.masked_targets).add("documents", options.documents);
@@ -218,26 +272,46 @@ octavo::JsonLine json_of(const Options& options, const Measurement& measured,
 }
 
 void run(const Options& options) {
+  const octavo::Launch launch = octavo::read_launch();
+  const int ranks = launch.size;
+  std::optional<octavo::Rendezvous> rendezvous;
+  const std::string reduce = ranks == 1 ? "" : options.reduce;
+  const std::string gather = ranks == 1 ? "" : options.gather;
   const auto found = std::find_if(instances().begin(), instances().end(), [&](const Instance& i) {
-    return i.model == options.model && i.precision == options.precision;
+    return i.model == options.model && i.precision == options.precision && i.reduce == reduce &&
+           i.gather == gather;
   });
-  octavo::require<octavo::ConfigError>(found != instances().end(), options.model, " in ",
-                                       options.precision, " is not compiled in");
-  const Measurement measured = measure(*found, options);
+  octavo::require<octavo::ConfigError>(
+      found != instances().end(), options.model, " in ", options.precision,
+      ranks == 1 ? "" : octavo::message(" of ranks, with ", reduce, ':', gather, ','),
+      " is not compiled in; name it in OCTAVO_TRAIN_STEP_PRESETS, _PRECISIONS and _RANKS");
+  if (ranks > 1) rendezvous.emplace(launch, std::chrono::seconds(options.comm_timeout));
+  const Measurement measured =
+      measure(*found, options, launch, rendezvous.has_value() ? &*rendezvous : nullptr);
+  if (launch.rank != 0) return;
   const double milliseconds = measured.milliseconds(options.micro_batches);
-  const double tokens_per_second = 1e3 * static_cast<double>(options.tokens()) / milliseconds;
-  const double tflops = tokens_per_second * measured.flops_per_token * 1e-12;
+  const double of_one = 1e3 * static_cast<double>(options.tokens()) / milliseconds;
+  const double tokens_per_second = of_one * ranks;
+  const double tflops = of_one * measured.flops_per_token * 1e-12;
+  if (ranks > 1) {
+    fmt::print("{} ranks, ZeRO-{}, gradients in {}, weights {}, through {}\n", ranks, options.zero,
+               options.reduce, options.gather, measured.transport);
+  }
   fmt::print(
       "gemm plans: {}\n{:<8}{:<13}{:<15}{:<20}B={} S={} micro={} | {:9.2f} ms a micro-batch | "
       "{:8.0f} tok/s"
-      " | {:6.1f} TFLOP/s | peak {:6.2f} GiB | loss {:7.4f}\n",
+      " | {:6.1f} TFLOP/s a GPU | peak {:6.2f} GiB | loss {:7.4f}\n",
       measured.gemm_plans, "octavo", options.model, options.precision, measured.attention,
       options.batch, options.sequence_length, options.micro_batches, milliseconds,
       tokens_per_second, tflops, measured.peak_gib, measured.losses.back());
+  if (!options.timeline.empty()) {
+    fmt::print("timeline: {:.2f} ms a step, of which {:.2f} ms communicate and compute nothing\n",
+               measured.figures.step_milliseconds, measured.figures.exposed_milliseconds);
+  }
   std::fflush(stdout);
   if (options.json.empty()) return;
   std::ofstream file(options.json, std::ios::app);
-  file << json_of(options, measured, tokens_per_second, tflops).str() << '\n' << std::flush;
+  file << json_of(options, measured, ranks, tokens_per_second, tflops).str() << '\n' << std::flush;
   octavo::require<octavo::IoError>(file.good(), "cannot write ", options.json);
 }
 
@@ -245,7 +319,7 @@ void run(const Options& options) {
 }  // namespace benchmarks
 
 int main(int count, char** words) {
-  CLI::App app("Time of training steps on one GPU.");
+  CLI::App app("Time of training steps on one GPU, or on one for each rank.");
   benchmarks::Options options;
   benchmarks::declare(app, options);
   try {
