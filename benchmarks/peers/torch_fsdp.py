@@ -87,6 +87,8 @@ def main():
         gathers_again = sys.argv[place + 1] == "3"
         del sys.argv[place:place + 2]
     options = torch_llama.parse_arguments(__doc__, torch_llama.MODELS)
+    if options.precision == "fp8-rowwise":
+        sys.exit("torchao gathers weights in float8 with tensorwise scales only")
     local_rank = int(os.environ["LOCAL_RANK"])
     torch.cuda.set_device(local_rank)
     torch.distributed.init_process_group("nccl", device_id=torch.device("cuda", local_rank))

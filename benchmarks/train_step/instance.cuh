@@ -20,7 +20,8 @@ struct SessionOwner {
       Model, octavo::AdamW<octavo::MasterWeights<octavo::Bf16>, octavo::Moments<octavo::Bf16>>,
       Ranks>;
 
-  explicit SessionOwner(const Request& request) : context(request.gpu) {
+  explicit SessionOwner(const Request& request)
+      : context(octavo::gpu_of_local_rank(request.local_rank, octavo::visible_gpus())) {
     context.set_deterministic(request.deterministic);
     take_gemm_plans(request.gemm_plans, context);
     if (request.rendezvous == nullptr) {

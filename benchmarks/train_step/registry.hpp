@@ -1,6 +1,7 @@
 // The models that the benchmark was compiled with, one for each preset and precision.
 #pragma once
 
+#include <octavo/comm/launch.hpp>
 #include <octavo/comm/rendezvous.hpp>
 #include <octavo/octavo.hpp>
 
@@ -15,7 +16,7 @@ struct Request {
   octavo::SessionOptions options;
   std::vector<octavo::GemmPlanRecord> gemm_plans;  ///< algorithms that earlier runs chose
   bool deterministic = false;
-  int gpu = 0;
+  int local_rank = 0;                        ///< among those of its host
   octavo::Rendezvous* rendezvous = nullptr;  ///< of several ranks
   bool only_nccl = false;                    ///< nothing travels by copy engines
 };

@@ -195,7 +195,7 @@ Measurement measure(const Instance& instance, const Options& options, const octa
   Request request = request_of(options);
   if (rendezvous != nullptr) {
     request.rendezvous = rendezvous;
-    request.gpu = launch.local_rank.value_or(launch.rank);
+    request.local_rank = launch.local_rank.value_or(launch.rank);
   }
   const auto session = instance.make(request);
   result.transport = session->transport();

@@ -12,6 +12,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdlib>
+#include <memory>
 #include <optional>
 #include <span>
 #include <sstream>
@@ -30,7 +31,6 @@ using octavo::Cuda;
 using octavo::PeerMemory;
 
 constexpr std::size_t part_bytes = 300'000;  // no multiple of anything
-constexpr auto patience = std::chrono::seconds(60);
 
 std::byte byte_of(int from, int to, int step, std::size_t i) {
   return static_cast<std::byte>(i * 7 + (i >> 8) * 11 + static_cast<std::size_t>(from * 131) +
@@ -39,7 +39,7 @@ std::byte byte_of(int from, int to, int step, std::size_t i) {
 
 /// What one rank has.
 struct Rank {
-  Rank(octavo::Rendezvous& meeting, const Context<Cuda>& on)
+  Rank(octavo::Rendezvous& meeting, std::chrono::nanoseconds patience, const Context<Cuda>& on)
       : rendezvous(meeting),
         context(on),
         ranks(static_cast<std::size_t>(meeting.size())),
@@ -100,22 +100,36 @@ void check_steps(Rank& rank) {
   octavo::Replay<Cuda> replay;
   for (int step = 0; step < 20; ++step) {
     fill(parts.data(), rank, step, context);
-    if (step % static_cast<int>(rank.ranks) == rank.number()) {
+    const auto late_in = [&](int place) {
+      if ((step + place) % static_cast<int>(rank.ranks) != rank.number()) return;
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
-    }
+    };
+    late_in(0);
     replay.run(context, [&] {
       rank.exchange->all_gather(parts.data(), rank.gathered(), part_bytes, context);
       rank.exchange->all_to_all(parts.data(), rank.exchanged(), part_bytes, context);
     });
+    context.synchronize();
+    late_in(1);  // others come to the next step, and must not write over what this one has to read
     expect(rank.gathered(), rank.exchanged(), rank, step, context);
   }
 }
 
 /// On two streams at once, which nothing orders.
 void check_lanes(Rank& rank) {
-  const octavo::Lane<Cuda> lane(rank.context);
   const Buffer<Cuda> parts(rank.ranks * part_bytes, rank.context);
+  std::optional<octavo::Lane<Cuda>> made;
+  std::vector<std::unique_ptr<Context<Cuda>>> others;
   for (int step = 0; step < 20; ++step) {
+    // Lanes come and go, and each rank has contexts besides, so that streams' addresses differ.
+    if (step % 4 == 0) {
+      made.reset();
+      for (int i = 0; i < rank.number(); ++i) {
+        others.push_back(std::make_unique<Context<Cuda>>(rank.context.gpu()));
+      }
+      made.emplace(rank.context);
+    }
+    const octavo::Lane<Cuda>& lane = *made;
     fill(parts.data(), rank, step, rank.context);
     lane.fork();
     rank.exchange->all_gather(parts.data(), rank.gathered(), part_bytes, lane.context());
@@ -136,6 +150,43 @@ void check_giving_up(Rank& rank) {
     rank.exchange->give_up();
     rank.context.synchronize();
     EXPECT_TRUE(rank.exchange->has_given_up());
+  }
+}
+
+/// A rank that nobody comes to, until its patience ends; and takes no other by surprise then.
+void check_patience(Rank& rank) {
+  const Buffer<Cuda> parts(rank.ranks * part_bytes, rank.context);
+  const auto meet = [&] {
+    std::vector<std::byte> all(rank.ranks);
+    const std::byte here{1};
+    rank.rendezvous.all_gather_sync({&here, 1}, all, "next");
+  };
+  if (rank.number() == 0) {
+    rank.exchange->all_gather(parts.data(), rank.gathered(), part_bytes, rank.context);
+    rank.context.synchronize();
+    EXPECT_TRUE(rank.exchange->has_given_up());
+    rank.exchange->all_gather(parts.data(), rank.gathered(), part_bytes, rank.context);
+    rank.context.synchronize();
+  }
+  meet();
+  if (rank.number() == 1) {
+    rank.exchange->all_gather(parts.data(), rank.gathered(), part_bytes, rank.context);
+    rank.context.synchronize();
+    EXPECT_TRUE(rank.exchange->has_given_up()) << "rank 0 came to half a meeting only";
+  }
+  meet();
+}
+
+/// Memory that one rank lacks is had by none.
+void check_lacking(Rank& rank) {
+  const bool lacks = rank.number() == 1;
+  try {
+    const auto memory =
+        rank.memory.allocate(lacks ? std::size_t{1} << 50 : PeerMemory::smallest, rank.context);
+    ADD_FAILURE() << "rank 1 had all memory";
+  } catch (const octavo::MemoryError& error) {
+    const std::string said = error.what();
+    EXPECT_EQ(said.find("rank 1 has not the ") != std::string::npos, !lacks) << said;
   }
 }
 
@@ -169,7 +220,7 @@ TEST(CopyRank, DoesItsPart) {
   words >> mode >> number >> size >> port;
   octavo::Rendezvous rendezvous(launch_of(number, size, port), std::chrono::seconds(100));
   const Context<Cuda> context(number % octavo::visible_gpus());
-  Rank rank(rendezvous, context);
+  Rank rank(rendezvous, std::chrono::seconds(mode == "patience" ? 1 : 60), context);
   EXPECT_EQ(rank.exchange->obstacle(), "");
   EXPECT_TRUE(rank.exchange->reaches(rank.gathered(), 2 * rank.ranks * part_bytes));
   EXPECT_FALSE(rank.exchange->reaches(rank.shared.data() + rank.shared.size() - 1, 2));
@@ -179,6 +230,8 @@ TEST(CopyRank, DoesItsPart) {
   if (mode == "lanes") check_lanes(rank);
   if (mode == "giving-up") check_giving_up(rank);
   if (mode == "differing") check_differing(rank);
+  if (mode == "patience") check_patience(rank);
+  if (mode == "lacking") check_lacking(rank);
 }
 
 /// Starts this program anew for each rank, because a forked one cannot use CUDA.
@@ -204,6 +257,8 @@ TEST_F(CopyExchangeOnGpu, BringsEveryRankWhatItMust) {
 }
 TEST_F(CopyExchangeOnGpu, ServesTwoStreamsAtOnce) { run("lanes", 2); }
 TEST_F(CopyExchangeOnGpu, LetsGoOfWhatWaits) { run("giving-up", 2); }
+TEST_F(CopyExchangeOnGpu, WaitsAsLongAsItIsTold) { run("patience", 2); }
+TEST_F(CopyExchangeOnGpu, MemoryIsOnAllRanksOrOnNone) { run("lacking", 2); }
 TEST_F(CopyExchangeOnGpu, NoticesThatRanksDiffer) { run("differing", 2); }
 
 }  // namespace copy_exchange_test

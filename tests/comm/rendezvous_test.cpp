@@ -190,6 +190,14 @@ TEST(Rendezvous, ARankThatThrowsOrGivesUpIsNamedAtOnce) {
   expect_said(thrown[1], "the data ended");
 }
 
+TEST(Rendezvous, ARankThatEndsWithoutTakingPartIsNamedAtOnce) {
+  const std::vector<RankEnd> ends = with_rank_1([](Rendezvous&) {}, never);
+  for (const std::size_t rank : std::initializer_list<std::size_t>{0, 2}) {
+    expect_said(ends[rank],
+                "rank 1 has ended while others are in the all-gather 'targets of a step'");
+  }
+}
+
 TEST(Rendezvous, RanksInDifferentOperationsAreNamed) {
   const std::vector<RankEnd> ends = with_rank_1(
       [](Rendezvous& rendezvous) { gather(rendezvous, 16, 0, "something else"); }, never);

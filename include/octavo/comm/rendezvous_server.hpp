@@ -260,6 +260,11 @@ class RendezvousServer {
                       " of rank 0's host within ", seconds_text(time_out_),
                       "; see whether all were started, and can reach that host"));
     }
+    for (std::size_t rank = 0; rank < gathering_.parts.size(); ++rank) {
+      if (gathering_.parts[rank] || seats_[rank].state != Seat::State::left) continue;
+      declare(message("rank ", rank, " has ended while others are in ", gathering_.operation));
+      return;
+    }
     if (gathering_.arrived != 0 && now - gathering_.since > time_out_) {
       std::vector<int> silent;
       for (std::size_t rank = 0; rank < seats_.size(); ++rank) {

@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -36,7 +37,8 @@ struct MeetingNews {
 /// A meeting of ranks, as one of them sees it. A word for each rank and for every second meeting
 /// lies with each rank: others write theirs there when they come.
 struct Meeting {
-  std::uint32_t* number;                            ///< of the last meeting
+  std::uint32_t* number;     ///< of the last meeting
+  std::uint32_t* has_ended;  ///< not 0: this rank takes part in no meeting any more
   Array<std::uint64_t*, most_meeting_ranks> words;  ///< [2, ranks], those of each rank
   int rank;
   int ranks;
@@ -59,7 +61,9 @@ OCTAVO_KERNEL void meet_kernel(Meeting meeting) {
   using Word = cuda::atomic_ref<std::uint64_t, cuda::thread_scope_system>;
   const int other = static_cast<int>(threadIdx.x);
   const std::uint32_t number = *meeting.number + 1;
+  const bool takes_part = *meeting.has_ended == 0;
   __syncthreads();
+  if (!takes_part) return;  // what stands behind the meeting may not be ready for others
   if (other == 0) *meeting.number = number;
   const int begin = static_cast<int>(number % 2) * meeting.ranks;
   const std::uint64_t own = std::uint64_t{meeting.operation} << 32 | number;
@@ -73,8 +77,10 @@ OCTAVO_KERNEL void meet_kernel(Meeting meeting) {
       meeting.news->differing = static_cast<std::uint32_t>(other) + 1;
     }
     if (round % 64 != 0) continue;  // the host's memory is far
-    if (meeting.news->gives_up != 0) return;
     if (nanoseconds() - start > meeting.patience) meeting.news->gives_up = 1;
+    if (meeting.news->gives_up == 0) continue;
+    *meeting.has_ended = 1;
+    return;
   }
 }
 
@@ -86,8 +92,9 @@ OCTAVO_KERNEL void meet_kernel(Meeting meeting) {
 /// be enqueued while a CUDA graph is recorded. What is enqueued on several streams stands in one
 /// order on all ranks.
 ///
-/// A rank that does not come is waited for as long as `patience`, or until `give_up`; all that was
-/// enqueued runs to its end then, with what happens to be there.
+/// A rank that does not come is waited for as long as `patience`, or until `give_up`. All that was
+/// enqueued runs to its end then, with what happens to be there, copies to other ranks among it;
+/// but this rank comes to no meeting any more, so that none of them takes that for a result.
 class CopyExchange {
  public:
   /// All ranks of `memory` call it together.
@@ -100,7 +107,7 @@ class CopyExchange {
         members_(std::move(members)),
         rank_(rank),
         patience_(patience),
-        words_(PeerMemory::smallest, context),
+        words_(memory.allocate(PeerMemory::smallest, context), PeerMemory::smallest),
         news_(allocate_on_host(sizeof(detail::MeetingNews), context)) {
     std::memset(news_.get(), 0, sizeof(detail::MeetingNews));
     fill_zero(words_.data(), words_.size(), context);
@@ -161,8 +168,17 @@ class CopyExchange {
   }
 
  private:
-  /// Streams whose meetings are told apart; one more shares those of the first.
-  static constexpr std::size_t most_streams = 256;
+  /// Contexts whose meetings are told apart.
+  static constexpr std::size_t most_contexts = 256;
+
+  /// Which context this is; never that of another one before, as a stream's address may be.
+  struct ContextNumber {
+    std::uint64_t value = next();
+    static std::uint64_t next() {
+      static std::atomic<std::uint64_t> last{0};
+      return ++last;
+    }
+  };
 
   [[nodiscard]] volatile detail::MeetingNews* news() const {
     return reinterpret_cast<volatile detail::MeetingNews*>(news_.get());
@@ -176,7 +192,7 @@ class CopyExchange {
                 const PartFor& part_for) {
     const std::size_t ranks = members_.size();
     const auto own = static_cast<std::size_t>(rank_);
-    const detail::Meeting meeting = meeting_for(kind, target, bytes, context.stream());
+    const detail::Meeting meeting = meeting_for(kind, target, bytes, context);
     meet(meeting, context);
     // Each begins with another one, so that none is written to by all.
     const std::size_t count = kind == Kind::gather ? ranks : ranks - 1;  // itself is the last
@@ -192,35 +208,42 @@ class CopyExchange {
   }
 
   [[nodiscard]] detail::Meeting meeting_for(Kind kind, const std::byte* target, std::size_t bytes,
-                                            cudaStream_t stream) {
+                                            const Context<Cuda>& context) {
     const std::size_t ranks = members_.size();
-    const std::size_t channel = channel_of(stream);
+    const std::size_t channel = channel_of(context);
     const std::size_t word = sizeof(std::uint64_t);
     std::byte* words = words_.data() + channel * 2 * ranks * word;
     detail::Meeting result{};
-    std::byte* numbers = words_.data() + most_streams * 2 * ranks * word;
-    result.number = reinterpret_cast<std::uint32_t*>(numbers) + channel;
+    auto* numbers =
+        reinterpret_cast<std::uint32_t*>(words_.data() + most_contexts * 2 * ranks * word);
+    result.number = numbers + channel;
+    result.has_ended = numbers + most_contexts;
     for (std::size_t i = 0; i < ranks; ++i) {
       result.words[i] =
           reinterpret_cast<std::uint64_t*>(memory_.of_rank(members_[i], words, 2 * ranks * word));
     }
     result.rank = rank_;
     result.ranks = static_cast<int>(ranks);
-    result.operation = hash_of({static_cast<std::uint64_t>(kind), memory_.place_of(target), bytes});
+    const PeerMemory::Place place = memory_.place_of(target);
+    result.operation = hash_of({static_cast<std::uint64_t>(kind), place.run, place.offset, bytes});
     result.patience = static_cast<std::uint64_t>(patience_.count());
     result.news = news();
     return result;
   }
 
-  /// Meetings on one stream have an order, those on several have not: each stream has its own.
-  std::size_t channel_of(cudaStream_t stream) {
-    const auto found = std::ranges::find(streams_, stream);
-    const auto channel = static_cast<std::size_t>(found - streams_.begin());
-    if (found == streams_.end()) streams_.push_back(stream);
-    return channel % most_streams;
+  /// Meetings of one context have an order, those of several have not: each context has its own.
+  std::size_t channel_of(const Context<Cuda>& context) {
+    const std::uint64_t number = context.state<ContextNumber>().value;
+    const auto found = std::ranges::find(contexts_, number);
+    const auto channel = static_cast<std::size_t>(found - contexts_.begin());
+    if (found != contexts_.end()) return channel;
+    require<UsageError>(channel < most_contexts, "one communicator has served ", most_contexts,
+                        " contexts, lanes of sessions among them; make another one for more");
+    contexts_.push_back(number);
+    return channel;
   }
 
-  static std::uint32_t hash_of(const std::array<std::uint64_t, 3>& words) {
+  static std::uint32_t hash_of(const std::array<std::uint64_t, 4>& words) {
     std::uint64_t hash = 14695981039346656037u;  // FNV-1a
     for (const std::uint64_t word : words) hash = (hash ^ word) * 1099511628211u;
     return static_cast<std::uint32_t>(hash ^ hash >> 32);
@@ -235,9 +258,10 @@ class CopyExchange {
   std::vector<int> members_;
   int rank_;
   std::chrono::nanoseconds patience_;
-  Buffer<Cuda> words_;  ///< [most_streams, 2, ranks] of meetings, then a number for each stream
+  /// [most_contexts, 2, ranks] of meetings, a number for each context, and whether this has ended.
+  Buffer<Cuda> words_;
   OwnedBytes news_;
-  std::vector<cudaStream_t> streams_;
+  std::vector<std::uint64_t> contexts_;  ///< that have met others, by their numbers
   std::string obstacle_;
 };
 

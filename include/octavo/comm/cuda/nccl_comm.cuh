@@ -70,13 +70,22 @@ class NcclComm final : public Communicator<Cuda> {
     const auto gather = [this](auto part, auto whole, const char* what) {
       rendezvous_.all_gather_sync(part, whole, what);
     };
-    memory_.emplace(rank_, size(), gather);
-    copies_.emplace(*memory_, members_, rank_, patience(), context);
+    try {
+      memory_.emplace(rank_, size(), gather);
+      copies_.emplace(*memory_, members_, rank_, patience(), context);
+    } catch (...) {
+      abort();
+      end_abort();
+      throw;
+    }
   }
   ~NcclComm() override {
     if (std::uncaught_exceptions() != 0) abort();
     try {
-      if (copies_.has_value()) copies_->close(communicator_ != nullptr);
+      if (copies_.has_value()) {
+        wait_for_gpu();
+        copies_->close(communicator_ != nullptr);
+      }
     } catch (const Error&) {  // another rank has ended
       abort();
     }
@@ -105,7 +114,8 @@ class NcclComm final : public Communicator<Cuda> {
     if (size() == 1) return {};
     const std::string nccl = "NCCL " + nccl_version_text(version_);
     if (!copies_.has_value()) return nccl;
-    const std::string& obstacle = copies_->obstacle();
+    const std::string& of_memory = whole_.memory_->obstacle();
+    const std::string& obstacle = of_memory.empty() ? copies_->obstacle() : of_memory;
     return obstacle.empty() ? "copy engines, and " + nccl + " for what is small"
                             : nccl + ", because " + obstacle;
   }
@@ -117,6 +127,7 @@ class NcclComm final : public Communicator<Cuda> {
                         whole.bytes());
     enqueue("all-gather", what, part.bytes(), context, [&](cudaStream_t stream) {
       if (is_for_copies(whole.data(), part.bytes())) {
+        require_meetings(detail::operation_text("all-gather", what));
         copies_->all_gather(part.data(), whole.data(), part.bytes(), context);
         return ncclSuccess;
       }
@@ -136,6 +147,7 @@ class NcclComm final : public Communicator<Cuda> {
     if (size() == 1) return;
     enqueue("all-to-all", what, bytes, context, [&](cudaStream_t stream) {
       if (is_for_copies(received.data(), bytes)) {
+        require_meetings(detail::operation_text("all-to-all", what));
         copies_->all_to_all(parts.data(), received.data(), bytes, context);
         return ncclSuccess;
       }
@@ -193,8 +205,14 @@ class NcclComm final : public Communicator<Cuda> {
     const Watch watch(*this, "wait for", what);
     for (int round = 0;; ++round) {
       const cudaError_t state = cudaStreamQuery(context.stream());
-      if (state == cudaSuccess) return;
+      if (state == cudaSuccess) {
+        for (NcclComm* each : whole_.all_) {
+          if (each->copies_.has_value()) each->require_meetings(watch.operation());
+        }
+        return;
+      }
       if (state != cudaErrorNotReady) {
+        require_no_fault(watch.operation());  // an error may follow from it
         abort();
         check(state, "cudaStreamQuery", " in ", detail::operation_text("wait for", what));
       }
@@ -299,17 +317,25 @@ class NcclComm final : public Communicator<Cuda> {
 
   Buffer<Cuda> allocate_shared(std::size_t bytes, const Context<Cuda>& context) {
     const std::size_t taken = std::max(bytes, PeerMemory::smallest);
-    shared_.push_back(octavo::allocate(taken, context));
-    std::byte* memory = shared_.back().get();
+    OwnedBytes owned = memory_->allocate(taken, context);
+    std::byte* memory = owned.get();
     memory_->add(memory, taken, context);
+    shared_.push_back(std::move(owned));
     const auto release = [](std::byte* given, void* owner) {
       static_cast<NcclComm*>(owner)->take_back(given);
     };
     return {OwnedBytes(memory, Release{release, this}), bytes};
   }
+  /// For copies that other ranks' memory is the target of; what waits for them has its time-out.
+  void wait_for_gpu() const noexcept {
+    cudaSetDevice(gpu_);
+    cudaDeviceSynchronize();
+    cudaGetLastError();
+  }
   /// When its owner needs it no more: other ranks let go of it before it is freed.
   void take_back(std::byte* memory) noexcept {
     if (std::uncaught_exceptions() != 0) abort();
+    wait_for_gpu();
     try {
       memory_->remove(memory, communicator_ != nullptr);
     } catch (const Error&) {  // another rank has ended
@@ -387,9 +413,12 @@ class NcclComm final : public Communicator<Cuda> {
     if (status != ncclSuccess) fail(nccl_text(status, watch.operation()));
   }
 
-  void require_sound(const std::string& operation) {
+  void require_no_fault(const std::string& operation) {
     const std::string fault = rendezvous_.fault();
     if (!fault.empty()) fail(message(fault, "; rank ", rendezvous_.rank(), " was in ", operation));
+  }
+  void require_sound(const std::string& operation) {
+    require_no_fault(operation);
     for (NcclComm* each : whole_.all_) {
       if (each->communicator_ == nullptr) continue;  // it is being made
       ncclResult_t status = ncclSuccess;

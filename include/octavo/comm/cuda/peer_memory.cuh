@@ -4,17 +4,21 @@
 
 #include <octavo/core/cuda/context.cuh>
 #include <octavo/core/error.hpp>
+#include <octavo/memory/cuda/buffer.cuh>
 
 #include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstring>
+#include <exception>
 #include <fstream>
 #include <functional>
 #include <span>
 #include <string>
 #include <utility>
 #include <vector>
+
+#include <unistd.h>
 
 namespace octavo::inline OCTAVO_ABI {
 
@@ -39,33 +43,45 @@ class PeerMemory {
     for (const Run& run : runs_) close(run);
   }
 
+  /// Memory for `add`, on all ranks or on none.
+  /// @param bytes  `smallest` or more
+  /// @throws MemoryError  naming the first rank that has not that much left
+  [[nodiscard]] OwnedBytes allocate(std::size_t bytes, const Context<Cuda>& context) {
+    OwnedBytes memory;
+    std::exception_ptr own_fault;
+    try {
+      memory = octavo::allocate(bytes, context);
+    } catch (const MemoryError&) {
+      own_fault = std::current_exception();
+    }
+    std::vector<std::byte> have(static_cast<std::size_t>(ranks_));
+    const auto has = static_cast<std::byte>(memory != nullptr);
+    gather_({&has, 1}, have, "memory of ranks");
+    if (own_fault != nullptr) std::rethrow_exception(own_fault);
+    const auto lacking = std::ranges::find(have, std::byte{0});
+    require<MemoryError>(lacking == have.end(), "rank ", lacking - have.begin(), " has not the ",
+                         bytes, " bytes of its GPU's memory that each rank needs");
+    return memory;
+  }
+
   /// Opens what the other ranks have for this one. Where one of them cannot, none does: see
   /// `obstacle`.
   /// @param memory  as cudaMalloc gave it, `smallest` bytes or more
   /// @throws CommError  if ranks have different numbers of bytes
   void add(std::byte* memory, std::size_t bytes, const Context<Cuda>& context) {
+    gpu_ = context.gpu();
     context.make_current();
-    const std::vector<Offer> offers = exchange_offers(memory, bytes);
-    Run run{memory, bytes, std::vector<std::byte*>(offers.size(), nullptr)};
-    Text found{};
-    for (std::size_t other = 0; other < offers.size(); ++other) {
-      if (offers[other].host != offers[rank_].host) continue;
-      void* place = memory;
-      if (other != rank_ && found[0] == '\0') {
-        const cudaError_t status =
-            cudaIpcOpenMemHandle(&place, offers[other].handle, cudaIpcMemLazyEnablePeerAccess);
-        if (status != cudaSuccess) {
-          cudaGetLastError();
-          put(found, message("rank ", rank_, " cannot reach the GPU of rank ", other, ": ",
-                             cudaGetErrorString(status)));
-          continue;
-        }
+    Run run{memory, bytes, std::vector<std::byte*>(static_cast<std::size_t>(ranks_), nullptr)};
+    try {
+      Text found{};
+      open(run, exchange_offers(run, found), found);
+      if (agree_on_obstacle(found)) {
+        close(run);
+        std::ranges::fill(run.of_ranks, nullptr);
       }
-      run.of_ranks[other] = static_cast<std::byte*>(place);
-    }
-    if (agree_on_obstacle(found)) {
+    } catch (...) {
       close(run);
-      std::ranges::fill(run.of_ranks, nullptr);
+      throw;
     }
     runs_.push_back(std::move(run));
   }
@@ -94,26 +110,32 @@ class PeerMemory {
     return nullptr;
   }
 
-  /// Bytes between `own` and the begin of its run, which are the same on all ranks.
-  [[nodiscard]] std::size_t place_of(const std::byte* own) const {
-    for (const Run& run : runs_) {
+  /// Where memory of a run lies, which is the same on all ranks.
+  struct Place {
+    std::size_t run = 0;
+    std::size_t offset = 0;
+  };
+  [[nodiscard]] Place place_of(const std::byte* own) const {
+    for (std::size_t i = 0; i < runs_.size(); ++i) {
+      const Run& run = runs_[i];
       if (run.own <= own && own < run.own + run.bytes) {
-        return static_cast<std::size_t>(own - run.own);
+        return {i, static_cast<std::size_t>(own - run.own)};
       }
     }
-    return 0;
+    return {};
   }
 
   /// Why memory of another rank of a host cannot be reached, the same on all ranks; empty: it can.
   [[nodiscard]] const std::string& obstacle() const { return obstacle_; }
 
  private:
-  using Host = std::array<char, 40>;
+  using Host = std::array<char, 120>;
   using Text = std::array<char, 200>;
   struct Offer {
     cudaIpcMemHandle_t handle;
     std::size_t bytes;
     Host host;
+    bool has_handle;
   };
   struct Run {
     std::byte* own;
@@ -121,13 +143,16 @@ class PeerMemory {
     std::vector<std::byte*> of_ranks;
   };
 
-  /// What processes of one host have in common: the number of its boot.
-  static Host host() {
+  /// What processes of one host have in common: its name, and the number of its boot. A rank that
+  /// cannot read that is on a host of its own.
+  [[nodiscard]] Host host() const {
     Host result{};
+    std::array<char, 64> name{};
+    ::gethostname(name.data(), name.size() - 1);
     std::ifstream file("/proc/sys/kernel/random/boot_id");
-    std::string line;
-    std::getline(file, line);
-    put(result, line);
+    std::string boot;
+    if (!std::getline(file, boot)) boot = message("rank ", rank_);
+    put(result, message(boot, ' ', name.data()));
     return result;
   }
   template <std::size_t Size>
@@ -135,12 +160,18 @@ class PeerMemory {
     std::memcpy(target.data(), text.data(), std::min(text.size(), Size - 1));
   }
 
-  std::vector<Offer> exchange_offers(std::byte* memory, std::size_t bytes) {
+  /// @param found  takes what stops this rank
+  std::vector<Offer> exchange_offers(const Run& run, Text& found) {
     Offer own{};
-    own.bytes = bytes;
+    own.bytes = run.bytes;
     own.host = host();
-    check(cudaIpcGetMemHandle(&own.handle, memory), "cudaIpcGetMemHandle", " for ", bytes,
-          " bytes");
+    const cudaError_t status = cudaIpcGetMemHandle(&own.handle, run.own);
+    own.has_handle = status == cudaSuccess;
+    if (!own.has_handle) {
+      cudaGetLastError();
+      put(found,
+          message("rank ", rank_, " cannot share its GPU's memory: ", cudaGetErrorString(status)));
+    }
     std::vector<Offer> offers(static_cast<std::size_t>(ranks_));
     gather_(std::as_bytes(std::span(&own, 1)), std::as_writable_bytes(std::span(offers)),
             "begin of shared memory");
@@ -150,6 +181,25 @@ class PeerMemory {
                          "; give all ranks the same options");
     }
     return offers;
+  }
+
+  void open(Run& run, const std::vector<Offer>& offers, Text& found) const {
+    for (std::size_t other = 0; other < offers.size(); ++other) {
+      if (offers[other].host != offers[rank_].host) continue;
+      void* place = run.own;
+      if (other != rank_) {
+        if (found[0] != '\0' || !offers[other].has_handle) continue;
+        const cudaError_t status =
+            cudaIpcOpenMemHandle(&place, offers[other].handle, cudaIpcMemLazyEnablePeerAccess);
+        if (status != cudaSuccess) {
+          cudaGetLastError();
+          put(found, message("rank ", rank_, " cannot reach the GPU of rank ", other, ": ",
+                             cudaGetErrorString(status)));
+          continue;
+        }
+      }
+      run.of_ranks[other] = static_cast<std::byte*>(place);
+    }
   }
 
   /// @param own  what stopped this rank
@@ -164,14 +214,17 @@ class PeerMemory {
   }
 
   void close(const Run& run) const {
+    cudaSetDevice(gpu_);
     for (std::size_t other = 0; other < run.of_ranks.size(); ++other) {
       if (other == rank_ || run.of_ranks[other] == nullptr) continue;
       cudaIpcCloseMemHandle(run.of_ranks[other]);
     }
+    cudaGetLastError();  // the next launch has no error of this
   }
 
   std::size_t rank_;
   int ranks_;
+  int gpu_ = 0;
   Gather gather_;
   std::vector<Run> runs_;
   std::string obstacle_;
