@@ -5,7 +5,7 @@
 
 #include <octavo/comm/communicator.hpp>
 #include <octavo/comm/cuda/copy_exchange.cuh>
-#include <octavo/comm/cuda/nccl_version.cuh>
+#include <octavo/comm/cuda/nccl_start.cuh>
 #include <octavo/comm/rank_names.hpp>
 #include <octavo/comm/rendezvous.hpp>
 #include <octavo/comm/wait_note.hpp>
@@ -36,11 +36,11 @@ namespace octavo::inline OCTAVO_ABI {
 /// exchanges to memory of `allocate` are made by copy engines (CopyExchange), and do not take
 /// multiprocessors from what runs beside them; all else goes through NCCL's kernels.
 ///
-/// Nothing in it waits without a deadline: NCCL's calls return before they are
-/// done and are looked after here, and what waits for a stream that has operations on it does so by
-/// `wait_sync`. All operations may be enqueued while a CUDA graph is recorded, after they have been
-/// enqueued once outside of it; graphs with them are to be destroyed before the communicator. For
-/// one thread; contexts may differ from call to call, all of one GPU.
+/// Nothing in it waits without a deadline: NCCL's calls return before they are done and are looked
+/// after here, and what waits for a stream that has operations on it does so by `wait_sync`. All
+/// operations may be enqueued while a CUDA graph is recorded, after they have been enqueued once
+/// outside of it; graphs with them are to be destroyed before the communicator. For one thread;
+/// contexts may differ from call to call, all of one GPU.
 /// @throws CommError  from every member, naming ranks and operation: if another rank is lost, does
 ///                    not answer within the time-out of the rendezvous, or NCCL fails. What was
 ///                    enqueued is then given up, on the GPU too
@@ -64,7 +64,7 @@ class NcclComm final : public Communicator<Cuda> {
     version_ = checked_nccl_version();
     for (int member = 0; member < rendezvous_.size(); ++member) members_.push_back(member);
     context.make_current();
-    require_gpus_of_their_own();
+    detail::require_gpus_of_their_own(rendezvous_, gpu_);
     begin();
     if (size() == 1 || ways == Ways::nccl_only) return;
     const auto gather = [this](auto part, auto whole, const char* what) {
@@ -221,25 +221,6 @@ class NcclComm final : public Communicator<Cuda> {
   }
 
  private:
-  void require_gpus_of_their_own() {
-    cudaDeviceProp card{};
-    check(cudaGetDeviceProperties(&card, gpu_), "cudaGetDeviceProperties");
-    const auto own = std::as_bytes(std::span(card.uuid.bytes));
-    std::vector<std::byte> all(own.size() * ranks());
-    rendezvous_.all_gather_sync(own, all, "GPUs");
-    const auto of = [&](std::size_t rank) {
-      return std::span(all).subspan(rank * own.size(), own.size());
-    };
-    for (std::size_t rank = 1; rank < ranks(); ++rank) {
-      for (std::size_t other = 0; other < rank; ++other) {
-        require<ConfigError>(!std::ranges::equal(of(rank), of(other)), "ranks ", other, " and ",
-                             rank,
-                             " have the same GPU; give each its own, by --gpu or "
-                             "CUDA_VISIBLE_DEVICES, or start fewer ranks on a host");
-      }
-    }
-  }
-
   using Clock = std::chrono::steady_clock;
 
   /// Some of another one's ranks. All of its ranks make one at the same time.
@@ -255,7 +236,7 @@ class NcclComm final : public Communicator<Cuda> {
   }
 
   void begin() {
-    const ncclUniqueId id = agree_on_id();
+    const ncclUniqueId id = detail::agree_on_nccl(rendezvous_, rank_ == 0, members_[0], version_);
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
     rendezvous_.set_operation("start", "of NCCL");
@@ -342,32 +323,6 @@ class NcclComm final : public Communicator<Cuda> {
       abort();
     }
     std::erase_if(shared_, [&](const OwnedBytes& owned) { return owned.get() == memory; });
-  }
-
-  /// The id that the first of the ranks made, and one version for all.
-  [[nodiscard]] ncclUniqueId agree_on_id() const {
-    struct Offer {
-      ncclUniqueId id;
-      int version;
-    };
-    Offer offer{};
-    offer.version = version_;
-    if (rank_ == 0) {
-      const ncclResult_t status = ncclGetUniqueId(&offer.id);
-      require<CommError>(status == ncclSuccess,
-                         "ncclGetUniqueId failed: ", ncclGetErrorString(status), " (",
-                         ncclGetLastError(nullptr), "); NCCL_DEBUG=INFO says more");
-    }
-    std::vector<Offer> offers(static_cast<std::size_t>(rendezvous_.size()));
-    rendezvous_.all_gather_sync(std::as_bytes(std::span(&offer, 1)),
-                                std::as_writable_bytes(std::span(offers)), "start of NCCL");
-    for (int other = 0; other < rendezvous_.size(); ++other) {
-      const int version = offers[static_cast<std::size_t>(other)].version;
-      require<CommError>(version == offers[0].version, "rank 0 has NCCL ",
-                         nccl_version_text(offers[0].version), " and rank ", other, " has ",
-                         nccl_version_text(version), "; give all ranks the same library");
-    }
-    return offers[static_cast<std::size_t>(members_[0])].id;
   }
 
   void require_begun() const {
