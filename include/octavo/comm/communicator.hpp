@@ -38,7 +38,9 @@ class Communicator {
 
   /// Memory of the device, which operations may reach in faster ways than other memory: what lies
   /// in it at one place on all ranks. All ranks call it together, of groups those of all groups,
-  /// with as many bytes, and free it together before the communicator.
+  /// with as many bytes, and free it together before the communicator, when nothing uses it that
+  /// was enqueued. A rank that frees it while an exception is on its way ends the communicator:
+  /// others may be writing there.
   /// @throws MemoryError  see Buffer
   [[nodiscard]] virtual Buffer<D> allocate(std::size_t bytes, const Context<D>& context) {
     return Buffer<D>(bytes, context);
