@@ -286,7 +286,7 @@ class NcclComm final : public Communicator<Cuda> {
 
   [[nodiscard]] std::size_t ranks() const { return static_cast<std::size_t>(size()); }
 
-  /// Smaller parts are sooner there through NCCL's kernels than after two meetings.
+  /// Smaller parts are a matter of latency, for which NCCL has kernels.
   static constexpr std::size_t smallest_copy = std::size_t{64} << 10;
 
   [[nodiscard]] bool is_for_copies(const std::byte* target, std::size_t bytes) const {
