@@ -277,6 +277,7 @@ int run(Setup& setup, const Options& options, const Instance& instance, Ranks& r
   } else if (ranks.size() > 1) {
     fmt::print("ranks | {}, ZeRO-{}\n", ranks.size(), options.zero);
   }
+  if (options.reduce != "stored") fmt::print("reduce | gradients travel in {}\n", options.reduce);
   if (const std::string transport = session.transport(); !transport.empty()) {
     fmt::print("exchange | {}\n", transport);
   }

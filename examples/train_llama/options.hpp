@@ -44,6 +44,7 @@ struct Options : ModelChoice {
   int ranks = 1;  ///< that a launcher started; groups of them where they share layers
   int zero = 1;
   std::string gather = "stored";
+  std::string reduce = "stored";
   std::string exchange;  ///< empty: copies
   octavo::Index check_replicas = 0;
 
@@ -141,6 +142,12 @@ inline void declare(CLI::App& app, Options& options, void (*declare_data)(CLI::A
       "FP8 by one scale are cast before, to the same bits",
       ranks)
       ->check(CLI::IsMember({"stored", "fp8"}));
+  add("--reduce", options.reduce,
+      "how gradients travel: stored, as they are stored; fp32, so, and their sums stay in FP32; "
+      "e4m3, in FP8 with a scale for each block of 128. Those that the program was built with: " +
+          joined(reductions),
+      ranks)
+      ->check(CLI::IsMember({"stored", "fp32", "e4m3"}));
   app.add_option("--exchange", options.exchange,
                  "how GPUs of one host send what is large: copies, by their copy engines, which is "
                  "the way unless said, or nccl, by NCCL's kernels")
@@ -318,6 +325,10 @@ inline void require_consistent(const CLI::App& app, const Options& options) {
                                        " steps; give one of them");
   octavo::require<octavo::ConfigError>(options.replay_step != 0 || app.count("--replays") == 0,
                                        "--replays is about --replay-step; give it, too");
+  octavo::require<octavo::ConfigError>(
+      std::ranges::find(reductions, options.reduce) != reductions.end(), "--reduce ",
+      options.reduce, ": train_llama was built with ", programs::joined(reductions),
+      "; build it with -DOCTAVO_REDUCE=\"stored;", options.reduce, "\"");
   require_device_flags(app, options);
   programs::require_device(app, options.device, octavo::Cuda::name, {"--gemm-plans", "--exchange"},
                            [&](const char* flag) { return detail::place_of(app, flag); });
@@ -350,6 +361,7 @@ inline SessionRequest session_request(const Options& options) {
   session.check_replicas = options.check_replicas;
   session.sharding.zero = static_cast<octavo::Zero>(options.zero);
   request.gathers_fp8 = options.gather == "fp8";
+  request.reduce = options.reduce;
   request.only_nccl = options.exchange == "nccl";
   session.sharding.reduce_each_micro_batch = options.deterministic;
   return request;

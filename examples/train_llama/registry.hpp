@@ -22,6 +22,17 @@ struct StateFormats {
   std::string moments = "auto";
 };
 
+/// What gradients can travel in between ranks, as --reduce has it.
+inline const std::vector<std::string> reductions = {
+    "stored",
+#if defined(OCTAVO_PROGRAM_REDUCES_FP32)
+    "fp32",
+#endif
+#if defined(OCTAVO_PROGRAM_REDUCES_E4M3)
+    "e4m3",
+#endif
+};
+
 /// Everything that a session is made from.
 struct SessionRequest {
   octavo::SessionOptions options;
@@ -30,9 +41,10 @@ struct SessionRequest {
   int gpu = 0;      ///< of the `Cuda` device
   /// Among the ranks of its host; then it has the GPU that the launcher meant for it.
   std::optional<int> local_rank{};
-  bool gathers_fp8 = false;    ///< weights travel in FP8 where they are multiplied with so
-  bool only_nccl = false;      ///< ranks on the `Cuda` device do not copy
-  bool deterministic = false;  ///< the `Cuda` device gives the same bits in every run
+  bool gathers_fp8 = false;       ///< weights travel in FP8 where they are multiplied with so
+  std::string reduce = "stored";  ///< what gradients travel in, of `reductions`
+  bool only_nccl = false;         ///< ranks on the `Cuda` device do not copy
+  bool deterministic = false;     ///< the `Cuda` device gives the same bits in every run
   std::vector<octavo::GemmPlanRecord> gemm_plans;      ///< algorithms that earlier runs chose
   octavo::Communicator<octavo::Cpu>* ranks = nullptr;  ///< of the `Cpu` device; null: one rank
   octavo::Rendezvous* rendezvous = nullptr;            ///< of the `Cuda` device; null: one rank
@@ -83,14 +95,29 @@ auto with_optimizer(const StateFormats& formats, const F& f) {
   return with_moments(MasterWeights<Fp32>{});
 }
 
+/// Calls `f` with what gradients travel in, as `f.template operator()<ReduceIn<…>>()`.
+template <class F>
+auto with_reduction(const SessionRequest& request, const F& f) {
+  using namespace octavo;
+#if defined(OCTAVO_PROGRAM_REDUCES_FP32)
+  if (request.reduce == "fp32") return f.template operator()<ReduceIn<Fp32>>();
+#endif
+#if defined(OCTAVO_PROGRAM_REDUCES_E4M3)
+  if (request.reduce == "e4m3") return f.template operator()<ReduceIn<E4M3>>();
+#endif
+  require<UsageError>(request.reduce == "stored", "gradients are to travel in '", request.reduce,
+                      "', which the program was not built for");
+  return f.template operator()<ReduceIn<>>();
+}
+
 /// Calls `f` with what ranks do together, as `f.template operator()<Ranks>()`.
 template <class F>
 auto with_ranks(const SessionRequest& request, const F& f) {
   using namespace octavo;
-  if (request.gathers_fp8) {
-    return f.template operator()<DataParallel<ReduceIn<>, GatherIn<E4M3>>>();
-  }
-  return f.template operator()<DataParallel<>>();
+  return with_reduction(request, [&]<class Reduce>() {
+    if (request.gathers_fp8) return f.template operator()<DataParallel<Reduce, GatherIn<E4M3>>>();
+    return f.template operator()<DataParallel<Reduce>>();
+  });
 }
 
 /// The formats with "auto" replaced.
