@@ -57,6 +57,9 @@ shape of a Hugging Face folder: NAME:FOLDER")
 set(OCTAVO_TENSOR_PARALLEL "" CACHE STRING "What the trainer offers with --tensor-parallel, of its \
 presets and precisions: PRESET:PRECISION:DEGREE, such as llama_tiny:fp32:2")
 
+set(OCTAVO_LORA "" CACHE STRING "What the trainers offer with --lora, of their presets and \
+precisions: PRESET:PRECISION, such as llama3_8b:fp8-delayed")
+
 set(OCTAVO_REDUCE "stored" CACHE STRING "What --reduce of the trainer offers, what gradients travel \
 in between ranks: stored, fp32, e4m3. Each takes as long to compile as all of the trainer did")
 

@@ -110,9 +110,14 @@ struct Setup {
   octavo::CheckpointManifest resumed;
 };
 
-/// Writes the weights as --save-hf asks for. All ranks call it.
+/// Writes what --save-hf and --save-adapters ask for. All ranks call it.
 void save_weights(octavo::TrainingSession& session, const Options& options,
                   const Instance& instance, const Ranks& ranks) {
+  if (!options.save_adapters.empty()) {
+    octavo::save_adapters(session, instance.shape, options.save_adapters, options.load_hf,
+                          ranks.is_first());
+    fmt::print("adapters | written to {}\n", programs::visible(options.save_adapters));
+  }
   if (options.save_hf.empty()) return;
   octavo::ModelDescription model = instance.shape;
   if (model.positions == 0) model.positions = options.sequence_length;
@@ -166,7 +171,9 @@ void read_data(Setup& setup, const CLI::App& app, Options& options, const Instan
       require_free_out(options, detail::flags_file(app)->file_with("out", options.out));
     }
     require_timeline_folder(options);
-    if (!options.save_hf.empty()) octavo::HuggingFaceWriter::require_free(options.save_hf);
+    for (const std::string& folder : {options.save_hf, options.save_adapters}) {
+      if (!folder.empty()) octavo::HuggingFaceWriter::require_free(folder);
+    }
   }
   setup.data = program().read(options, instance, ranks);
 }
@@ -178,11 +185,16 @@ void make_session(Setup& setup, const CLI::App& app, const Options& options,
   ranks.join(request, app.count("--gpu") != 0);
   request.options.sharding.ranks = options.ranks;
   setup.session = instance.make(request);
-  if (!options.load_hf.empty() && setup.resume_from.empty()) {
+  const bool begins = setup.resume_from.empty();
+  // A checkpoint of adapters has nothing of the model that they stand beside.
+  if (!options.load_hf.empty() && (begins || instance.has_adapters)) {
     octavo::load_hugging_face(*setup.session, instance.shape, options.load_hf);
   }
+  if (!options.load_adapters.empty() && begins) {
+    octavo::load_adapters(*setup.session, instance.shape, options.load_adapters);
+  }
   if (!ranks.is_first() || options.replay_step != 0) return;
-  if (setup.resume_from.empty() && begins_again(options)) set_aside_what_was_not_saved(options.out);
+  if (begins && begins_again(options)) set_aside_what_was_not_saved(options.out);
   setup.folder = make_run_folder(options);
 }
 
@@ -271,6 +283,7 @@ int run(Setup& setup, const Options& options, const Instance& instance, Ranks& r
   fmt::print("octavo {} | {} | {} on {} | {} parameters | {}\n{}", octavo::version_string,
              instance.model, session.precision(), instance.device, session.facts().parameters,
              session.optimizer(), configuration);
+  if (const auto lora = session.lora()) fmt::print("adapters | {}\n", lora->text());
   if (options.tensor_parallel > 1) {
     fmt::print("ranks | {}, of which {} share each layer, ZeRO-{}\n", ranks.size(),
                options.tensor_parallel, options.zero);

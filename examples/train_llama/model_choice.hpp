@@ -27,6 +27,7 @@ struct ModelChoice {
   int threads = 0;
   int gpu = 0;
 
+  octavo::Index lora = 0;  ///< the rank of adapters; 0: there are none
   int tensor_parallel = 1;
   int comm_timeout = 600;
 };
@@ -207,9 +208,17 @@ inline const Instance& find_instance(const CLI::App& app, const ModelChoice& opt
     if (instance.model == options.model && instance.precision == options.precision &&
         instance.device == options.device) {
       is_compiled = true;
-      if (instance.tensor_parallel == options.tensor_parallel) return instance;
+      if (instance.tensor_parallel == options.tensor_parallel &&
+          instance.has_adapters == (options.lora != 0)) {
+        return instance;
+      }
     }
   }
+  octavo::require<octavo::ConfigError>(
+      !is_compiled || options.lora == 0, "model ", options.model, " in ", options.precision, " on ",
+      options.device, " is not compiled in with adapters, which --lora adds; ",
+      detail::build_again(options.device, octavo::message("-DOCTAVO_LORA=", options.model, ":",
+                                                          options.precision)));
   octavo::require<octavo::ConfigError>(
       !is_compiled, "model ", options.model, " in ", options.precision, " on ", options.device,
       " is not compiled in for --tensor-parallel ", options.tensor_parallel, "; ",

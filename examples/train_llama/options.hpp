@@ -40,6 +40,9 @@ struct Options : ModelChoice {
   bool deterministic = false;
   std::string gemm_plans;
   octavo::Index head_chunk = 0;
+  octavo::LoraOptions adapters;  ///< their rank is `lora`
+  std::vector<std::string> lora_targets{"all-linear"};
+  std::string load_adapters;
 
   int ranks = 1;  ///< that a launcher started; groups of them where they share layers
   int zero = 1;
@@ -80,6 +83,7 @@ struct Options : ModelChoice {
   std::string out;
   bool no_out = false;
   std::string save_hf;
+  std::string save_adapters;
   octavo::Index log_every = 1;
   octavo::Index evaluate_every = 100;
   octavo::Index operands_every = 50;
@@ -130,6 +134,24 @@ inline void declare(CLI::App& app, Options& options, void (*declare_data)(CLI::A
       ->group(model);
   add("--head-chunk", options.head_chunk, "tokens whose logits exist at once; 0: chosen", model)
       ->check(not_negative_whole());
+
+  const std::string lora = "LoRA (adapters beside layers that stay as they are)";
+  add("--lora", options.lora, "rank of adapters, and nothing else is trained; 0: there are none",
+      lora)
+      ->check(not_negative_whole());
+  add("--lora-alpha", options.adapters.alpha, "adapters count times this over the rank", lora)
+      ->check(above_zero());
+  add("--lora-targets", options.lora_targets,
+      "layers that have one: q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj, or "
+      "all-linear",
+      lora)
+      ->delimiter(',');
+  app.add_option("--load-adapters", options.load_adapters,
+                 "folder of PEFT that the run begins with, of the same rank, alpha and layers")
+      ->group(lora);
+  app.add_option("--save-adapters", options.save_adapters,
+                 "new folder for the trained adapters, which PEFT opens")
+      ->group(lora);
 
   const std::string ranks = ranks_group;
   declare_ranks(app, options);
@@ -320,6 +342,21 @@ inline void require_consistent(const CLI::App& app, const Options& options) {
       "--save-hf with --gather fp8 and --zero 3: the weights are nowhere whole; gather them "
       "stored, "
       "or train with --zero 1 or 2");
+  for (const char* flag :
+       {"--lora-alpha", "--lora-targets", "--load-adapters", "--save-adapters"}) {
+    octavo::require<octavo::ConfigError>(
+        options.lora != 0 || app.count(flag) == 0, detail::place_of(app, flag), flag,
+        " is about adapters; give --lora their rank, too, such as --lora 16");
+  }
+  if (options.lora != 0) {
+    octavo::require<octavo::ConfigError>(
+        options.tensor_parallel == 1, "--lora with --tensor-parallel ", options.tensor_parallel,
+        ": layers that ranks share have no adapters; leave one of them out");
+    octavo::require<octavo::ConfigError>(
+        options.gather != "fp8",
+        "--lora with --gather fp8: weights that are not trained do not travel in FP8; gather them "
+        "stored");
+  }
   octavo::require<octavo::ConfigError>(options.replay_step <= options.steps, "--replay-step ",
                                        options.replay_step, ": the run has ", options.steps,
                                        " steps; give one of them");
@@ -351,6 +388,11 @@ inline SessionRequest session_request(const Options& options) {
   session.model.recompute = programs::recompute_named(options.recompute);
   session.model.weight_copies = programs::weight_copies_named(options.weight_copies);
   session.model.head_chunk = options.head_chunk;
+  if (options.lora != 0) {
+    session.model.lora = options.adapters;
+    session.model.lora.rank = options.lora;
+    octavo::set_lora_targets(session.model.lora, options.lora_targets);
+  }
   session.optimizer.beta1 = static_cast<float>(options.beta1);
   session.optimizer.beta2 = static_cast<float>(options.beta2);
   session.optimizer.epsilon = static_cast<float>(options.epsilon);

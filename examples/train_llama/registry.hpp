@@ -68,7 +68,8 @@ struct Instance {
   int tensor_parallel = 1;
   octavo::ModelDescription shape{};
   std::string recipe{};           ///< the precision's name, as checkpoints have it
-  MakeInference infer = nullptr;  ///< null for layers that ranks share
+  MakeInference infer = nullptr;  ///< null for layers that ranks share, or that have adapters
+  bool has_adapters = false;      ///< nothing else is trained: see Lora
 };
 
 /// All instances in order; each translation unit of an instance adds its own.
@@ -110,12 +111,15 @@ auto with_reduction(const SessionRequest& request, const F& f) {
   return f.template operator()<ReduceIn<>>();
 }
 
-/// Calls `f` with what ranks do together, as `f.template operator()<Ranks>()`.
-template <class F>
+/// Calls `f` with what ranks do together, as `f.template operator()<Ranks>()`. Frozen weights do
+/// not travel in FP8.
+template <class Model, class F>
 auto with_ranks(const SessionRequest& request, const F& f) {
   using namespace octavo;
   return with_reduction(request, [&]<class Reduce>() {
-    if (request.gathers_fp8) return f.template operator()<DataParallel<Reduce, GatherIn<E4M3>>>();
+    if constexpr (!Model::is_frozen) {
+      if (request.gathers_fp8) return f.template operator()<DataParallel<Reduce, GatherIn<E4M3>>>();
+    }
     return f.template operator()<DataParallel<Reduce>>();
   });
 }
@@ -147,7 +151,7 @@ StateFormats chosen_formats(const SessionRequest& request, const octavo::Context
   if constexpr (std::is_same_v<D, octavo::Cuda>) {
     const std::size_t needed = with_optimizer<Model>(wide, [&]<class Optimizer>() {
       const auto limits = Model::limits(request.options.batch, context);
-      return with_ranks(request, [&]<class Ranks>() {
+      return with_ranks<Model>(request, [&]<class Ranks>() {
         return octavo::plan_memory<Model, Optimizer, Ranks>(request.options, limits).peak;
       });
     });
@@ -189,7 +193,7 @@ std::shared_ptr<octavo::TrainingSession> make_session(const SessionRequest& requ
   const StateFormats formats = detail::chosen_formats<Model>(request, owner->context);
   owner->session = detail::with_optimizer<Model>(
       formats, [&]<class Optimizer>() -> std::unique_ptr<octavo::TrainingSession> {
-        return detail::with_ranks(
+        return detail::with_ranks<Model>(
             request, [&]<class Ranks>() -> std::unique_ptr<octavo::TrainingSession> {
               using Session = octavo::ModelSession<Model, Optimizer, Ranks>;
               return ranks == nullptr
@@ -215,10 +219,12 @@ std::shared_ptr<octavo::Inferring> make_inference(const InferenceRequest& reques
   return {owner, owner->session.get()};
 }
 
-/// `make_inference`, if ranks do not share the layers.
+/// `make_inference`, if ranks do not share the layers, and these have no adapters.
 template <class Family, class Precision, octavo::Device D, int Degree>
 constexpr MakeInference inference_maker() {
-  if constexpr (Degree == 1) return make_inference<Family, Precision, D>;
+  if constexpr (Degree == 1 && !octavo::is_lora<Precision>) {
+    return make_inference<Family, Precision, D>;
+  }
   return nullptr;
 }
 

@@ -37,7 +37,8 @@ with open("bad.jsonl", "w") as file:
 json.dump({"user": {"before": "Q: ", "end": "\n"},
            "assistant": {"before": "A: ", "end": "\x03"}, "behind": "\n"}, open("own.json", "w"))
 PYTHON
-model=(--model llama_tiny --precision fp32 --tokenizer bytes --seq-len 64 --batch 2 --threads 1)
+shape=(--tokenizer bytes --seq-len 64 --batch 2 --threads 1)
+model=(--model llama_tiny --precision fp32 "${shape[@]}")
 base=("${model[@]}" --chat-template own.json)
 data=(--chats chats.jsonl --validation-chats held_out.jsonl)
 
@@ -112,6 +113,75 @@ refused "chats that are dropped" "there is no chat for training: 2 were longer" 
   --chats long.jsonl --validation-chats held_out.jsonl --long-chats drop
 run "a chat in a sequence" 0 "${base[@]}" --chats chats.jsonl "${few[@]}" --most-chats 1
 grep -qF "packed into 60 sequences" out || fail "more than one"
+
+# --- adapters ----------------------------------------------------------------------------------
+run "a model to adapt" 0 "${base[@]}" "${data[@]}" --steps 3 --learning-rate 1e-3 --sample 0 --no-out \
+  --save-hf model
+adapted=(--model hf:model --precision fp32 "${shape[@]}" "${data[@]}" --chat-template own.json --learning-rate 1e-2 --warmup 2 --sample 0
+  --lora-alpha 8 --lora-targets q_proj,v_proj,down_proj --evaluate-every 5)
+run "adapters" 0 "${adapted[@]}" --lora 4 --steps 12 --checkpoint-every 6 --out adapted \
+  --save-adapters adapters --save-hf merged
+[ -s err ] && fail "there was something on stderr"
+grep -qxF "adapters | rank 4, alpha 8, q_proj, v_proj, down_proj" out || fail "they are not named"
+run "adapters that go on" 0 "${adapted[@]}" --lora 4 --steps 12 --out adapted-again \
+  --resume adapted/checkpoints/step-00000006 --save-adapters adapters-again
+run "adapters to begin with" 0 "${adapted[@]}" --lora 4 --steps 1 --out with-adapters --load-adapters adapters
+run "weights with adapters in them" 0 --model hf:merged --precision fp32 "${shape[@]}" "${data[@]}" \
+  --chat-template own.json --steps 1 --sample 0 \
+  --out with-merged
+case="what becomes of adapters"
+python3 - <<'PYTHON' 2>>err || fail "it is not so"
+import array, json, math
+def tensors(path):
+    with open(path, "rb") as file:
+        header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+        data = file.read()
+    header.pop("__metadata__", None)
+    for name, entry in header.items():
+        assert entry["dtype"] == "F32", entry
+    return {name: (entry["shape"], array.array("f", data[slice(*entry["data_offsets"])]))
+            for name, entry in header.items()}
+def steps(run):
+    lines = [json.loads(line) for line in open(run + "/metrics.jsonl")]
+    return [line["loss"] for line in lines if line["event"] == "step"]
+config = json.load(open("adapters/adapter_config.json"))
+assert config["r"] == 4 and config["lora_alpha"] == 8 and config["base_model_name_or_path"] == "model", config
+assert sorted(config["target_modules"]) == ["down_proj", "q_proj", "v_proj"], config
+before, after = tensors("model/model.safetensors"), tensors("merged/model.safetensors")
+adapters = tensors("adapters/adapter_model.safetensors")
+assert before.keys() == after.keys()
+changed = 0
+for name, (shape, values) in before.items():
+    a, b = (adapters.get(f"base_model.model.{name.removesuffix('.weight')}.lora_{which}.weight") for which in "AB")
+    if a is None:
+        assert values == after[name][1], name
+        continue
+    changed += 1
+    rows, columns = shape
+    for row in (0, rows // 2, rows - 1):
+        for column in (0, columns // 3, columns - 1):
+            sum_ = sum(b[1][row * 4 + k] * a[1][k * columns + column] for k in range(4))
+            expected = values[row * columns + column] + 2 * sum_
+            assert math.isclose(after[name][1][row * columns + column], expected, abs_tol=1e-6), name
+assert changed * 2 == len(adapters) and changed % 3 == 0 and changed > 0, (changed, len(adapters))
+whole = steps("adapted")
+assert whole[-1] < 0.9 * whole[0], whole
+assert steps("adapted-again") == whole[6:], "another run"
+assert open("adapters/adapter_model.safetensors", "rb").read() == \
+    open("adapters-again/adapter_model.safetensors", "rb").read(), "other adapters"
+begun, merged = steps("with-adapters")[0], steps("with-merged")[0]
+assert begun < 0.95 * whole[0] and math.isclose(begun, merged, rel_tol=1e-5), (begun, merged, whole[0])
+PYTHON
+refused "adapters of another rank" "its adapters are of rank 4, alpha 8" "${adapted[@]}" --lora 8 \
+  --load-adapters adapters
+refused "a layer that there is not" "'qkv' is no linear layer" "${base[@]}" "${data[@]}" --lora 4 \
+  --lora-targets qkv
+refused "an alpha without adapters" "give --lora their rank, too" "${base[@]}" "${data[@]}" --lora-alpha 8
+refused "a folder that is there" "adapters: is there already" "${adapted[@]}" --lora 4 --save-adapters adapters
+refused "adapters that are not compiled in" "-DOCTAVO_LORA=llama_tiny:bf16" --model llama_tiny --precision bf16 \
+  "${shape[@]}" "${data[@]}" --chat-template own.json --lora 4
+refused "frozen weights that travel in FP8" "do not travel in FP8" "${base[@]}" "${data[@]}" --lora 4 \
+  --gather fp8
 
 # --- the experiment --------------------------------------------------------------------------
 run "the experiment, of another model" 0 --config "$here/../../examples/experiments/smollm2_chats.toml" \

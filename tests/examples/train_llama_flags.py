@@ -88,6 +88,7 @@ base = Run("the base")
 # The defaults that docs/trainer.md names, but for those that every run here sets.
 defaults = {"model": "llama_tiny", "device": "cpu", "recompute": "none", "weight-copies": "kept",
             "deterministic": False, "head-chunk": 0, "zero": 1, "gather": "stored", "reduce": "stored", "tensor-parallel": 1,
+            "lora": 0, "lora-alpha": 16, "lora-targets": ["all-linear"],
             "comm-timeout": 600, "check-replicas": 0,
             "micro-batches": 1, "most-documents": 0, "validation-fraction": 0.1,
             "schedule": "cosine", "final-fraction": 0.1, "decay-fraction": 0.2, "weight-decay": 0.1,
