@@ -110,6 +110,21 @@ struct Setup {
   octavo::CheckpointManifest resumed;
 };
 
+/// What tells the weights in a folder from others.
+std::string digests_of(const std::filesystem::path& folder) {
+  if (folder.empty()) return {};
+  std::map<std::string, octavo::FileDigest> files;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    if (entry.path().extension() != ".safetensors") continue;
+    files[entry.path().filename().string()] = octavo::digest_of_file(entry.path());
+  }
+  std::string text;
+  for (const auto& [name, digest] : files) {
+    text += octavo::message(name, ": ", digest.bytes, " bytes, CRC-32C ", digest.checksum, ' ');
+  }
+  return text;
+}
+
 /// Writes what --save-hf and --save-adapters ask for. All ranks call it.
 void save_weights(octavo::TrainingSession& session, const Options& options,
                   const Instance& instance, const Ranks& ranks) {
@@ -136,10 +151,16 @@ int train(Setup& setup, Report& report, const Options& options, const Instance& 
   const octavo::InterruptGuard interrupt(ranks.is_first() ? acknowledgement() : "");
   const octavo::RunSummary summary = octavo::train(session, *setup.data, run_options(options),
                                                    report, *setup.tally, setup.checkpoints.get());
-  if (!summary.gave_up) save_weights(session, options, instance, ranks);
+  std::exception_ptr not_written;  // of which the run's files are told the rest
+  try {
+    if (!summary.gave_up) save_weights(session, options, instance, ranks);
+  } catch (const octavo::IoError&) {
+    not_written = std::current_exception();
+  }
   report.end(summary,
              summary.gave_up || options.sample == 0 ? "" : setup.data->sample(session, options),
              session.allocated_bytes(), session.allocated_host_bytes());
+  if (not_written != nullptr) std::rethrow_exception(not_written);
   if (summary.gave_up) {
     if (ranks.is_first()) {
       fmt::print(stderr, "{}: {}\n", program().name, why_it_gave_up(summary, report, options));
@@ -159,6 +180,25 @@ bool goes_on_in_its_folder(const std::filesystem::path& resume_from, const Optio
          fs::weakly_canonical(fs::path(options.out) / detail::checkpoints_name);
 }
 
+/// @throws ConfigError, IoError  unless each folder that is to be new is, and none is named twice
+void require_free_folders(const Options& options) {
+  const std::vector<std::pair<const char*, std::string>> folders{
+      {"--out", options.out},
+      {"--save-adapters", options.save_adapters},
+      {"--save-hf", options.save_hf}};
+  for (auto one = folders.begin(); one != folders.end(); ++one) {
+    if (one->second.empty()) continue;
+    for (auto other = folders.begin(); other != one; ++other) {
+      octavo::require<octavo::ConfigError>(
+          other->second.empty() || std::filesystem::weakly_canonical(other->second) !=
+                                       std::filesystem::weakly_canonical(one->second),
+          other->first, " and ", one->first, " name one folder, ", one->second,
+          "; give each its own");
+    }
+    if (one != folders.begin()) octavo::HuggingFaceWriter::require_free(one->second);
+  }
+}
+
 /// The data and its batches. Each rank makes them for itself.
 void read_data(Setup& setup, const CLI::App& app, Options& options, const Instance& instance,
                const Ranks& ranks) {
@@ -171,9 +211,7 @@ void read_data(Setup& setup, const CLI::App& app, Options& options, const Instan
       require_free_out(options, detail::flags_file(app)->file_with("out", options.out));
     }
     require_timeline_folder(options);
-    for (const std::string& folder : {options.save_hf, options.save_adapters}) {
-      if (!folder.empty()) octavo::HuggingFaceWriter::require_free(folder);
-    }
+    require_free_folders(options);
   }
   setup.data = program().read(options, instance, ranks);
 }
@@ -189,6 +227,11 @@ void make_session(Setup& setup, const CLI::App& app, const Options& options,
   // A checkpoint of adapters has nothing of the model that they stand beside.
   if (!options.load_hf.empty() && (begins || instance.has_adapters)) {
     octavo::load_hugging_face(*setup.session, instance.shape, options.load_hf);
+  }
+  if (instance.has_adapters) {
+    setup.data->stand_beside(options.load_hf.empty()
+                                 ? octavo::message("weights of --seed ", options.seed)
+                                 : digests_of(options.load_hf));
   }
   if (!options.load_adapters.empty() && begins) {
     octavo::load_adapters(*setup.session, instance.shape, options.load_adapters);
@@ -247,24 +290,13 @@ std::string wrong_in(const Setup& setup, const Part& part) {
 void require_same(Ranks& ranks, const std::string& configuration, const Setup& setup,
                   const Options& options) {
   if (ranks.size() == 1) return;
-  std::string weights;  // of the folder, which each rank reads for itself
-  if (!options.load_hf.empty()) {
-    std::map<std::string, octavo::FileDigest> files;
-    for (const auto& entry : std::filesystem::directory_iterator(options.load_hf)) {
-      if (entry.path().extension() != ".safetensors") continue;
-      files[entry.path().filename().string()] = octavo::digest_of_file(entry.path());
-    }
-    for (const auto& [name, digest] : files) {
-      weights +=
-          octavo::message(name, ": ", digest.bytes, " bytes, CRC-32C ", digest.checksum, ' ');
-    }
-  }
   octavo::require_same_on_all_ranks(
       ranks, {{"octavo", octavo::version_string},
               {"configuration", configuration},
               {"model", setup.session->manifest().text()},
               {"optimizer", setup.session->optimizer()},
-              {"weights", weights},
+              {"weights", digests_of(options.load_hf)},  // each rank reads them for itself
+              {"adapters", digests_of(options.load_adapters)},
               {"data", octavo::message(setup.data->training_tokens(), " tokens, hash ",
                                        setup.data->hash())}});
 }
@@ -290,7 +322,10 @@ int run(Setup& setup, const Options& options, const Instance& instance, Ranks& r
   } else if (ranks.size() > 1) {
     fmt::print("ranks | {}, ZeRO-{}\n", ranks.size(), options.zero);
   }
-  if (options.reduce != "stored") fmt::print("reduce | gradients travel in {}\n", options.reduce);
+  if (ranks.size() > 1 && options.reduce != "stored") {
+    fmt::print("reduce | {}\n", options.reduce == "fp32" ? "gradients are summed and kept in FP32"
+                                                         : "gradients travel in E4M3");
+  }
   if (const std::string transport = session.transport(); !transport.empty()) {
     fmt::print("exchange | {}\n", transport);
   }

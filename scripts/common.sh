@@ -41,5 +41,7 @@ build_preset() {
     cat "$log" >&2
     fail "the configuration of $preset failed; $log has its output"
   }
-  cmake --build --preset "$preset" --parallel "$(nproc)" || fail "the build of $preset failed"
+  # Large pages save compilers half of their time in the kernel.
+  GLIBC_TUNABLES=glibc.malloc.hugetlb=1 cmake --build --preset "$preset" --parallel "$(nproc)" ||
+    fail "the build of $preset failed"
 }

@@ -56,6 +56,16 @@ inline std::string local_time_text(std::int64_t seconds) {
 
 }  // namespace detail
 
+/// @throws ConfigError  for the checkpoint of adapters, which has nothing of the model beside them
+inline void require_whole_model(const std::filesystem::path& path,
+                                const octavo::CheckpointManifest& manifest) {
+  octavo::require<octavo::ConfigError>(!manifest.recipe.ends_with(octavo::lora_suffix),
+                                       path.string(), " has adapters only (", manifest.recipe,
+                                       "); go on from it with finetune_llama or train_llama, "
+                                       "--resume, --save-hf and as many --steps, "
+                                       "which writes the weights with the adapters in them");
+}
+
 /// Throws unless --resume and the folder of the run go together; a checkpoint that is named alone
 /// goes on in the run that it is of.
 /// @throws ConfigError  saying what to change
@@ -106,6 +116,7 @@ inline std::filesystem::path take_checkpoint(const CLI::App& app, const std::str
       !path.empty(), "--checkpoint ", named, " is no whole checkpoint, and has none in its folder ",
       detail::checkpoints_name, "; name one, or the folder of a run");
   const octavo::CheckpointManifest manifest = octavo::detail::read_manifest(path);
+  require_whole_model(path, manifest);
   choice.model = manifest.model;
   if (app.count("--precision") != 0) return path;
   for (const Instance& instance : instances()) {
@@ -247,6 +258,7 @@ inline void export_weights(const Options& options, const char* program) {
   const octavo::ListedCheckpoint found = octavo::detail::look_at_checkpoint(checkpoint);
   octavo::require<octavo::IoError>(found.manifest.has_value(), checkpoint.string(),
                                    " is no whole checkpoint: ", found.problem);
+  require_whole_model(checkpoint, *found.manifest);
   octavo::export_checkpoint(checkpoint, model_of_checkpoint(checkpoint, found.manifest->model),
                             options.export_hf);
   fmt::print("weights of step {} | written to {}\n", found.manifest->step,

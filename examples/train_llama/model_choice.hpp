@@ -204,16 +204,21 @@ inline const Instance& find_instance(const CLI::App& app, const ModelChoice& opt
   detail::require_compiled(
       app, {"--precision", &Instance::precision, options.precision, precisions}, options.device);
   bool is_compiled = false;
+  const octavo::ModelDescription* shape = nullptr;
   for (const Instance& instance : instances()) {
     if (instance.model == options.model && instance.precision == options.precision &&
         instance.device == options.device) {
       is_compiled = true;
+      shape = &instance.shape;
       if (instance.tensor_parallel == options.tensor_parallel &&
           instance.has_adapters == (options.lora != 0)) {
         return instance;
       }
     }
   }
+  octavo::require<octavo::ConfigError>(
+      options.lora == 0 || shape == nullptr || shape->family != octavo::ModelFamily::gpt2,
+      "--lora: a GPT-2 has no adapters here; leave it out");
   octavo::require<octavo::ConfigError>(
       !is_compiled || options.lora == 0, "model ", options.model, " in ", options.precision, " on ",
       options.device, " is not compiled in with adapters, which --lora adds; ",

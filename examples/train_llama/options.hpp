@@ -139,12 +139,15 @@ inline void declare(CLI::App& app, Options& options, void (*declare_data)(CLI::A
   add("--lora", options.lora, "rank of adapters, and nothing else is trained; 0: there are none",
       lora)
       ->check(not_negative_whole());
-  add("--lora-alpha", options.adapters.alpha, "adapters count times this over the rank", lora)
+  // Without defaults, which config.toml could not tell from choices.
+  app.add_option("--lora-alpha", options.adapters.alpha,
+                 "adapters count times this over the rank; 16 unless said")
+      ->group(lora)
       ->check(above_zero());
-  add("--lora-targets", options.lora_targets,
-      "layers that have one: q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj, or "
-      "all-linear",
-      lora)
+  app.add_option("--lora-targets", options.lora_targets,
+                 "layers that have one, with commas: q_proj, k_proj, v_proj, o_proj, gate_proj, "
+                 "up_proj, down_proj; all unless said")
+      ->group(lora)
       ->delimiter(',');
   app.add_option("--load-adapters", options.load_adapters,
                  "folder of PEFT that the run begins with, of the same rank, alpha and layers")
@@ -264,7 +267,10 @@ inline void declare(CLI::App& app, Options& options, void (*declare_data)(CLI::A
       output)
       ->check(at_least_one());
   add("--hash-every", options.hash_every,
-      "steps between records of a hash of all weights, by which runs are compared; 0: none", output)
+      "steps between records of a hash of all weights that are trained, by which runs are "
+      "compared; "
+      "0: none",
+      output)
       ->check(not_negative_whole());
   add("--sample", options.sample, "tokens to generate at the end", output)
       ->check(not_negative_whole());
@@ -364,8 +370,9 @@ inline void require_consistent(const CLI::App& app, const Options& options) {
                                        "--replays is about --replay-step; give it, too");
   octavo::require<octavo::ConfigError>(
       std::ranges::find(reductions, options.reduce) != reductions.end(), "--reduce ",
-      options.reduce, ": train_llama was built with ", programs::joined(reductions),
-      "; build it with -DOCTAVO_REDUCE=\"stored;", options.reduce, "\"");
+      options.reduce, ": this program was built with ", programs::joined(reductions),
+      " alone; add it to OCTAVO_REDUCE, such as with -DOCTAVO_REDUCE=\"stored;", options.reduce,
+      "\"");
   require_device_flags(app, options);
   programs::require_device(app, options.device, octavo::Cuda::name, {"--gemm-plans", "--exchange"},
                            [&](const char* flag) { return detail::place_of(app, flag); });

@@ -25,7 +25,14 @@ class RunData {
   [[nodiscard]] virtual octavo::LossSum evaluate(octavo::TrainingSession& session) = 0;
   [[nodiscard]] virtual double epoch() const = 0;
   [[nodiscard]] virtual double tokens_in_step() const = 0;
-  [[nodiscard]] virtual std::vector<octavo::StateEntry> state() = 0;
+  /// Where it stands, as checkpoints have it; and of adapters, what they stand beside.
+  [[nodiscard]] std::vector<octavo::StateEntry> state() {
+    std::vector<octavo::StateEntry> all = position();
+    if (!base_.empty()) all.push_back(octavo::text_entry("model.base", base_));
+    return all;
+  }
+  /// Has a run of adapters go on beside these weights only.
+  void stand_beside(std::string base) { base_ = std::move(base); }
   [[nodiscard]] virtual std::uint64_t hash() const = 0;
 
   [[nodiscard]] virtual std::size_t training_tokens() const = 0;
@@ -38,6 +45,12 @@ class RunData {
   /// where there is nothing that could be decoded.
   [[nodiscard]] virtual std::string sample(octavo::TrainingSession& session,
                                            const Options& options) const = 0;
+
+ protected:
+  [[nodiscard]] virtual std::vector<octavo::StateEntry> position() = 0;
+
+ private:
+  std::string base_;  ///< empty: the weights are in the checkpoint
 };
 
 /// Data whose batches are `Batches`.
@@ -52,11 +65,11 @@ class RunDataOf : public RunData {
   }
   [[nodiscard]] double epoch() const override { return batches_.epoch(); }
   [[nodiscard]] double tokens_in_step() const override { return batches_.tokens_in_step(); }
-  [[nodiscard]] std::vector<octavo::StateEntry> state() override { return batches_.state(); }
   [[nodiscard]] std::uint64_t hash() const override { return batches_.hash(); }
 
  protected:
   explicit RunDataOf(Batches batches) : batches_(std::move(batches)) {}
+  [[nodiscard]] std::vector<octavo::StateEntry> position() override { return batches_.state(); }
 
   Batches batches_;  // NOLINT: what is said of the data is said of them
 };

@@ -208,6 +208,65 @@ void check_differing(Rank& rank) {
   rank.context.synchronize();
 }
 
+/// Ranks that come for as many bytes of another place, such as those of the next block.
+void check_places(Rank& rank) {
+  const Buffer<Cuda> parts(rank.ranks * part_bytes, rank.context);
+  const auto place = 64 * static_cast<std::size_t>(rank.number());
+  rank.exchange->all_gather(parts.data(), rank.gathered() + place, part_bytes - 64, rank.context);
+  for (int round = 0; rank.exchange->differing() < 0 && round < 2000; ++round) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  EXPECT_EQ(rank.exchange->differing(), 1 - rank.number());
+  const std::byte seen{1};
+  std::vector<std::byte> all(rank.ranks);
+  rank.rendezvous.all_gather_sync({&seen, 1}, all, "what was seen");
+  rank.exchange->give_up();
+  rank.context.synchronize();
+}
+
+/// Groups of every second rank, which know nothing of each other.
+void check_groups(Rank& rank) {
+  const Context<Cuda>& context = rank.context;
+  const int number = rank.number();
+  CopyExchange group(rank.memory, {number % 2, number % 2 + 2}, number / 2,
+                     std::chrono::seconds(60), context);
+  const Buffer<Cuda> parts(2 * part_bytes, context);
+  std::vector<std::byte> bytes(2 * part_bytes);
+  for (int step = 0; step < 20; ++step) {
+    for (std::size_t i = 0; i < bytes.size(); ++i) {
+      bytes[i] = byte_of(number, static_cast<int>(i / part_bytes), step, i % part_bytes);
+    }
+    octavo::copy_to_device_sync(parts.data(), bytes.data(), bytes.size(), context);
+    if (step % 4 == number) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    group.all_gather(parts.data(), rank.gathered(), part_bytes, context);
+    group.all_to_all(parts.data(), rank.exchanged(), part_bytes, context);
+    context.synchronize();
+    for (const bool is_gather : {true, false}) {
+      octavo::copy_to_host_sync(bytes.data(), is_gather ? rank.gathered() : rank.exchanged(),
+                                bytes.size(), context);
+      for (std::size_t i = 0; i < bytes.size(); ++i) {
+        const int from = number % 2 + 2 * static_cast<int>(i / part_bytes);
+        if (!is_gather && from == number) continue;
+        ASSERT_EQ(bytes[i], byte_of(from, is_gather ? 0 : number / 2, step, i % part_bytes))
+            << "rank " << number << ", byte " << i << ", step " << step;
+      }
+    }
+  }
+  group.close(true);
+}
+
+/// What one rank cannot share, all know of.
+void check_obstacle(Rank& rank) {
+  const Buffer<Cuda> memory(PeerMemory::smallest, rank.context);
+  std::vector<std::byte> of_host(PeerMemory::smallest);
+  std::byte* given = rank.number() == 1 ? of_host.data() : memory.data();
+  rank.memory.add(given, PeerMemory::smallest, rank.context);
+  const std::string& obstacle = rank.memory.obstacle();
+  EXPECT_NE(obstacle.find("rank 1 cannot share its GPU's memory"), std::string::npos) << obstacle;
+  EXPECT_EQ(rank.memory.of_rank(1 - rank.number(), given, 1), nullptr);
+  rank.memory.remove(given, true);
+}
+
 /// A rank, in a process of its own.
 TEST(CopyRank, DoesItsPart) {
   const char* part = std::getenv("OCTAVO_TEST_COPY_RANK");
@@ -232,6 +291,9 @@ TEST(CopyRank, DoesItsPart) {
   if (mode == "differing") check_differing(rank);
   if (mode == "patience") check_patience(rank);
   if (mode == "lacking") check_lacking(rank);
+  if (mode == "places") check_places(rank);
+  if (mode == "groups") check_groups(rank);
+  if (mode == "obstacle") check_obstacle(rank);
 }
 
 /// Starts this program anew for each rank, because a forked one cannot use CUDA.
@@ -260,5 +322,8 @@ TEST_F(CopyExchangeOnGpu, LetsGoOfWhatWaits) { run("giving-up", 2); }
 TEST_F(CopyExchangeOnGpu, WaitsAsLongAsItIsTold) { run("patience", 2); }
 TEST_F(CopyExchangeOnGpu, MemoryIsOnAllRanksOrOnNone) { run("lacking", 2); }
 TEST_F(CopyExchangeOnGpu, NoticesThatRanksDiffer) { run("differing", 2); }
+TEST_F(CopyExchangeOnGpu, NoticesThatRanksComeForOtherPlaces) { run("places", 2); }
+TEST_F(CopyExchangeOnGpu, GroupsKeepToThemselves) { run("groups", 4); }
+TEST_F(CopyExchangeOnGpu, WhatOneCannotShareAllKnow) { run("obstacle", 2); }
 
 }  // namespace copy_exchange_test

@@ -159,6 +159,13 @@ TEST(Launch, ASetThatContradictsItselfIsRefused) {
   EXPECT_TRUE(says(refusal(with(slurm, "SLURM_PROCID", "4")), {"SLURM_PROCID=4"}));
   EXPECT_TRUE(says(refusal({}, {.rank = 2, .world_size = 2}), {"--rank 2, --world-size 2"}));
   EXPECT_TRUE(says(refusal({}, {.rank = -1, .world_size = 2}), {"--rank -1"}));
+  for (const LaunchFlags& flags : std::vector<LaunchFlags>{
+           {.rank = 3, .world_size = 4, .local_rank = 2, .local_world_size = 2},
+           {.rank = 1, .world_size = 4, .local_rank = 2, .local_world_size = 3},
+           {.rank = 1, .world_size = 2, .local_rank = -1},
+           {.rank = 1, .world_size = 2, .local_world_size = 3}}) {
+    EXPECT_TRUE(says(refusal({}, flags), {"the flags contradict each other"}));
+  }
 }
 
 TEST(Launch, WhatIsNoNumberIsRefused) {

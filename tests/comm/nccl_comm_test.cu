@@ -287,6 +287,19 @@ TEST(NcclRank, DoesItsPart) {
   int size = 0;
   int port = 0;
   words >> mode >> rank >> size >> port;
+  if (mode == "one-gpu") {
+    octavo::Rendezvous meeting(launch_of(rank, size, port), std::chrono::seconds(20));
+    const Context<Cuda> first;
+    try {
+      const NcclComm communicator(meeting, first);
+      ADD_FAILURE() << "two ranks have one GPU";
+    } catch (const octavo::ConfigError& error) {
+      EXPECT_NE(std::string(error.what()).find("ranks 0 and 1 have the same GPU"),
+                std::string::npos)
+          << error.what();
+    }
+    return;
+  }
   const bool only_nccl = mode == "nccl";
   const std::chrono::seconds time_out(mode == "copies" || only_nccl ? 120 : 10);
   octavo::Rendezvous rendezvous(launch_of(rank, size, port), time_out);
@@ -327,6 +340,10 @@ std::vector<RankEnd> run_on_gpus(const std::string& mode, int size, int but) {
     });
   }
   return processes.wait(300, but);
+}
+
+TEST_F(NcclCommOnGpu, RanksThatHaveOneGpuAreNamed) {
+  for (const RankEnd& end : run_on_gpus("one-gpu", 2, -1)) EXPECT_EQ(end.exit_code, 0);
 }
 
 class NcclCommOnGpus : public octavo::support::OnGpu {

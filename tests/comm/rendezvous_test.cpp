@@ -362,4 +362,23 @@ TEST(Rendezvous, ALaunchWithoutAnAddressIsRefused) {
   EXPECT_THROW(Rendezvous(launch, time_out), octavo::ConfigError);
 }
 
+// Late ranks are not to take the end of rank 0 for that of the run.
+TEST(Rendezvous, RankZeroThatIsDoneWaitsForTheOthers) {
+  const int port = free_port();
+  RankProcesses processes;
+  for (int rank = 0; rank < ranks; ++rank) {
+    processes.start([=] {
+      Rendezvous rendezvous(launch_of(rank, ranks, port), never);
+      gather(rendezvous, 16, 0, "last");
+      for (int i = 0; i < 100 * rank; ++i) {
+        rendezvous.require_all();
+        std::this_thread::sleep_for(milliseconds(5));
+      }
+    });
+  }
+  const std::vector<RankEnd> ends = processes.wait(limit);
+  for (const RankEnd& end : ends) EXPECT_EQ(end.exit_code, 0) << end.said;
+  EXPECT_GE(ends[0].seconds, 1) << "rank 2 is there for so long";
+}
+
 }  // namespace rendezvous_test

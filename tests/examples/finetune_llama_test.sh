@@ -125,6 +125,9 @@ run "adapters" 0 "${adapted[@]}" --lora 4 --steps 12 --checkpoint-every 6 --out 
 grep -qxF "adapters | rank 4, alpha 8, q_proj, v_proj, down_proj" out || fail "they are not named"
 run "adapters that go on" 0 "${adapted[@]}" --lora 4 --steps 12 --out adapted-again \
   --resume adapted/checkpoints/step-00000006 --save-adapters adapters-again
+run "adapters by their configuration" 0 --config adapted/config.toml --out adapted-config \
+  --save-adapters adapters-config --save-hf merged-config
+run "no adapters, by their configuration" 0 --config whole/config.toml --out whole-config --steps 1
 run "adapters to begin with" 0 "${adapted[@]}" --lora 4 --steps 1 --out with-adapters --load-adapters adapters
 run "weights with adapters in them" 0 --model hf:merged --precision fp32 "${shape[@]}" "${data[@]}" \
   --chat-template own.json --steps 1 --sample 0 \
@@ -166,7 +169,9 @@ for name, (shape, values) in before.items():
 assert changed * 2 == len(adapters) and changed % 3 == 0 and changed > 0, (changed, len(adapters))
 whole = steps("adapted")
 assert whole[-1] < 0.9 * whole[0], whole
-assert steps("adapted-again") == whole[6:], "another run"
+assert steps("adapted-again") == whole[6:] and steps("adapted-config") == whole, "another run"
+run, = (json.loads(line) for line in open("adapted/metrics.jsonl") if '"event":"run"' in line)
+assert run["adapters"] == "rank 4, alpha 8, q_proj, v_proj, down_proj", run
 assert open("adapters/adapter_model.safetensors", "rb").read() == \
     open("adapters-again/adapter_model.safetensors", "rb").read(), "other adapters"
 begun, merged = steps("with-adapters")[0], steps("with-merged")[0]
@@ -178,6 +183,16 @@ refused "a layer that there is not" "'qkv' is no linear layer" "${base[@]}" "${d
   --lora-targets qkv
 refused "an alpha without adapters" "give --lora their rank, too" "${base[@]}" "${data[@]}" --lora-alpha 8
 refused "a folder that is there" "adapters: is there already" "${adapted[@]}" --lora 4 --save-adapters adapters
+refused "one folder for two things" "--save-adapters and --save-hf name one folder, both" "${adapted[@]}" \
+  --lora 4 --save-adapters both --save-hf both
+refused "adapters that go on beside another model" "model.base" --model hf:merged --precision fp32 \
+  "${shape[@]}" "${data[@]}" --chat-template own.json --lora 4 --lora-alpha 8 \
+  --lora-targets q_proj,v_proj,down_proj --learning-rate 1e-2 --warmup 2 --steps 12 \
+  --resume adapted/checkpoints/step-00000006
+case="weights of a checkpoint that has adapters only"
+"$program" --resume adapted --export-hf exported >out 2>err && fail "it is no error"
+err_is_one_line_with "has adapters only"
+[ ! -e exported ] || fail "something was written"
 refused "adapters that are not compiled in" "-DOCTAVO_LORA=llama_tiny:bf16" --model llama_tiny --precision bf16 \
   "${shape[@]}" "${data[@]}" --chat-template own.json --lora 4
 refused "frozen weights that travel in FP8" "do not travel in FP8" "${base[@]}" "${data[@]}" --lora 4 \

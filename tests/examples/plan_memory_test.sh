@@ -238,7 +238,7 @@ refused "a degree of which every choice was not" "TENSOR_PARALLEL=llama3_70b:fp8
   --model llama3_70b --tensor-parallel 4 --all
 refused "heads that cannot be divided" "can be shared by 8 ranks or a divisor of it" \
   --model llama3_70b --tensor-parallel 16
-refused "a GPT-2 whose layers are to be shared" "are not shared" --model gpt2_124m --tensor-parallel 2
+refused "a GPT-2 whose layers are to be shared" "are not shared" --model gpt2_1558m --tensor-parallel 2
 refused "ranks that are no groups" "give a multiple" --model llama3_70b --tensor-parallel 8 --world 12
 refused "more ranks than there can be" "give at most 65536" --world 65537
 refused "an unknown stage" "--zero" --zero 4
@@ -305,11 +305,11 @@ for model in llama_tiny llama3_small llama3_8b llama3_70b; do
     fail "not 180 choices"
   grep -qE '^mxfp8 +\| no GPU' out || fail "MX blocks are not refused"
 done
-run "a plan of gpt2_124m" 0 --model gpt2_124m --seq-len 1024
-grep -qF "gpt2_124m: 124439808 parameters" out || fail "not the parameters of GPT-2"
+run "a plan of gpt2_1558m" 0 --model gpt2_1558m --seq-len 1024
+grep -qF "gpt2_1558m: 1557611200 parameters" out || fail "not the parameters of GPT-2 XL"
 run "a GPT-2 of a width that blocks do not serve" 0 --model gpt2_1558m --seq-len 1024 --all
 grep -qE '^fp8-blockwise +\| its layers. features are no multiples of 128' out || fail "blockwise is not refused"
-refused "a sequence beyond the positions" "gpt2_124m has positions for 1024 tokens" --model gpt2_124m --seq-len 2048
+refused "a sequence beyond the positions" "gpt2_1558m has positions for 1024 tokens" --model gpt2_1558m --seq-len 2048
 run "the choices of one precision" 0 --all --precision fp8-delayed --model llama3_8b
 # README's figure for one card of 80 GB.
 awk -F'|' '{gsub(/ /, "")} $1 == "fp8-delayed" && $2 == "swiglu" && $3 == "remade" && $4 == "bf16" &&

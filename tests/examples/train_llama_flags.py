@@ -88,7 +88,7 @@ base = Run("the base")
 # The defaults that docs/trainer.md names, but for those that every run here sets.
 defaults = {"model": "llama_tiny", "device": "cpu", "recompute": "none", "weight-copies": "kept",
             "deterministic": False, "head-chunk": 0, "zero": 1, "gather": "stored", "reduce": "stored", "tensor-parallel": 1,
-            "lora": 0, "lora-alpha": 16, "lora-targets": ["all-linear"],
+            "lora": 0,
             "comm-timeout": 600, "check-replicas": 0,
             "micro-batches": 1, "most-documents": 0, "validation-fraction": 0.1,
             "schedule": "cosine", "final-fraction": 0.1, "decay-fraction": 0.2, "weight-decay": 0.1,
@@ -404,6 +404,11 @@ for steps, asked, timed in ((6, 2, [2, 3]), (4, 9, [2, 3, 4]), (1, 3, [1])):
         check(sum(part["dur"] for part in parts) > 0.8 * event["dur"], "time without a stage")
     os.remove("timeline.json")
 check(not base.of("timeline"), "a timeline that was not asked for")
+run = Run("--timeline of a run that goes on", timeline="timeline.json", timeline_steps=2, steps=13,
+          resume=saved_run.flags["out"] + "/checkpoints/step-00000009")
+lines = run.of("timeline")
+check([(line["first_step"], line["steps"]) for line in lines] == [(11, 2)], lines)
+check(os.path.exists("timeline.json"), "there is no file")
 
 # --- Hugging Face folders --------------------------------------------------------------------
 

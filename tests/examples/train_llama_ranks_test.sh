@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Tests train_llama on several ranks: train_llama_ranks_test.sh PATH_TO_TRAIN_LLAMA PATH_TO_MPIRUN
+# Tests train_llama on several ranks: train_llama_ranks_test.sh PATH_TO_TRAIN_LLAMA [PATH_TO_MPIRUN]
 set -u
 
-mpirun=$(realpath "${2:?usage: $(basename "$0") PATH_TO_TRAIN_LLAMA PATH_TO_MPIRUN}")
+mpirun=$(realpath "${2:-$(command -v mpirun)}")
 # shellcheck source=tests/support/program.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../support/program.sh"
 

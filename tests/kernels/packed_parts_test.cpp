@@ -130,4 +130,18 @@ TEST(PackedParts, ShapesAreChecked) {
                ShapeError);
 }
 
+TEST(SumsOfStatuses, AreThoseOfAllRanks) {
+  const Context<Cpu> context(1);
+  const std::vector<double> of_ranks{1, 20, 0, 4, 50, 3, 16, 80, 2};
+  StepStatus status{};
+  status.squared_norm = 4;  // this rank's own
+  status.loss_sum = 50;
+  status.nonfinite = 3;
+  sum_statuses(TensorView<const double, 2, Cpu>{of_ranks.data(), {3, StepStatus::sums}},
+               TensorView<StepStatus, 1, Cpu>{&status, {1}}, context);
+  EXPECT_EQ(status.squared_norm, 21);
+  EXPECT_EQ(status.loss_sum, 150);
+  EXPECT_EQ(status.nonfinite, 5);
+}
+
 }  // namespace packed_parts_test

@@ -37,6 +37,14 @@ refused "OCTAVO_TENSOR_PARALLEL has 'llama_tiny:2': write PRESET:PRECISION:DEGRE
 refused "has 'llama3_8b:bf16:2', but its preset or precision is none that the trainer offers" \
   -DOCTAVO_PRESETS=llama_tiny '-DOCTAVO_TENSOR_PARALLEL=llama_tiny:bf16:2;llama3_8b:bf16:2'
 configure -DOCTAVO_TENSOR_PARALLEL= || fail "no model that ranks share"
+refused "OCTAVO_LORA has 'llama_tiny': write PRESET:PRECISION" -DOCTAVO_LORA=llama_tiny
+refused "has 'llama3_8b:bf16', but its preset or precision is none that the trainer offers" \
+  -DOCTAVO_PRESETS=llama_tiny -DOCTAVO_LORA=llama3_8b:bf16
+refused "OCTAVO_LORA has 'gpt2_tiny:bf16', but a GPT-2 has no adapters" '-DOCTAVO_PRESETS=llama_tiny;gpt2_tiny' \
+  -DOCTAVO_LORA=gpt2_tiny:bf16
+configure -DOCTAVO_LORA= -DOCTAVO_PRESETS=llama_tiny || fail "no adapters"
+refused "OCTAVO_REDUCE has 'bf16': choose of stored, fp32 and e4m3" -DOCTAVO_REDUCE=bf16
+configure '-DOCTAVO_REDUCE=stored' || fail "gradients as they are stored"
 refused "OCTAVO_PLAN_TENSOR_PARALLEL has 'llama_tiny:2': write PRESET:PRECISION:DEGREE" \
   -DOCTAVO_PLAN_TENSOR_PARALLEL=llama_tiny:2
 refused "The precision 'bf17' is not known" -DOCTAVO_PLAN_TENSOR_PARALLEL=llama_tiny:bf17:2

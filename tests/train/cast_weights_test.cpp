@@ -5,7 +5,11 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
+#include <cmath>
 #include <cstddef>
+#include <cstdint>
+#include <limits>
 #include <map>
 #include <memory>
 #include <span>
@@ -308,6 +312,62 @@ TEST(CastWeights, AreRefusedWhereNoneCanBe) {
   EXPECT_THROW((void)plan(), ConfigError);
   options.sharding.ranks = 1;
   EXPECT_GT(plan(), 0u);
+}
+
+// What one rank casts, the others get as a number: they have to be told that it was none.
+TEST(CastWeights, AllRanksSkipAStepInWhichOneCastAnInf) {
+  std::vector<int> skipped(2);
+  support::on_ranks(2, [&](support::ThreadComm& ranks) {
+    Context<Cpu> context{1};
+    Session<GatherIn<E4M3>> session(options_of({}), context, ranks);
+    EXPECT_FALSE(take_step(session, ranks.rank(), 0).skipped);
+    // Of the last matrix of a block with delayed scales: in rank 1's shard.
+    Bf16& value = support::weight(session, "blocks.1.down.weight").row(127)[100];
+    if (ranks.rank() == 1) value = Bf16(std::numeric_limits<float>::infinity());
+    const StepResult result = take_step(session, ranks.rank(), 1);
+    EXPECT_TRUE(std::isfinite(result.loss)) << "the cast hides it";
+    skipped[static_cast<std::size_t>(ranks.rank())] = result.skipped ? 1 : 0;
+  });
+  EXPECT_EQ(skipped, (std::vector<int>{1, 1}));
+}
+
+// A norm that begins in one rank's shard and ends in the next one's, and a bias behind it.
+TEST(CastRun, BringsWhatIsNotCastToItsPlace) {
+  constexpr Index shard = 512;
+  support::on_ranks(2, [](support::ThreadComm& ranks) {
+    const Context<Cpu> context{1};
+    std::vector<Bf16> own;  // of a run whose element i has the bits i
+    for (Index i = 0; i < shard; ++i) {
+      own.push_back(Bf16::from_bits(static_cast<std::uint16_t>(ranks.rank() * shard + i)));
+    }
+    std::vector<Bf16> found(2 * shard);
+    std::vector<E4M3> codes(2 * shard);
+    std::array<Parameter<Bf16, Bf16, Cpu>, 3> parameters;
+    const auto place = [&](std::size_t number, Index offset, Index size) {
+      parameters[number].offset = offset;
+      parameters[number].weight = {found.data() + offset, {1, size}};
+    };
+    place(0, 0, 256);
+    parameters[0].codes = {codes.data(), {1, 256}};
+    place(1, 256, 512);
+    place(2, 768, 200);
+    const ParameterRun<Bf16, Bf16, Cpu> run{};
+    const ModelRun<Bf16, Bf16, Cpu> in{&run, {&parameters[0], &parameters[1], &parameters[2]}};
+    const CastRun<Bf16, Bf16, Cpu> cast(in, {own.data(), {shard}}, {codes.data(), {shard}},
+                                        {.rank = ranks.rank(), .ranks = 2});
+    EXPECT_EQ(cast.rest_size(), 2 * 512);
+    std::vector<Bf16> memory(static_cast<std::size_t>(cast.rest_size()));
+    const auto all_gather = [&](auto part, auto whole, const char* what) {
+      ranks.all_gather(
+          {reinterpret_cast<const std::byte*>(part.data()), {static_cast<Index>(part.bytes())}},
+          {reinterpret_cast<std::byte*>(whole.data()), {static_cast<Index>(whole.bytes())}}, what,
+          context);
+    };
+    cast.gather_rest({memory.data(), {cast.rest_size()}}, all_gather, context);
+    for (Index i = 256; i < 968; ++i) {
+      EXPECT_EQ(found[static_cast<std::size_t>(i)].bits, i) << "rank " << ranks.rank();
+    }
+  });
 }
 
 }  // namespace cast_weights_test

@@ -7,8 +7,11 @@
 
 #include <cmath>
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <limits>
+#include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -195,6 +198,11 @@ TEST(DataParallel, GradientsCanTravelInFp8) {
   expect_near(one, outcomes[0], 1e-2);
   expect_agreement(outcomes);
   EXPECT_NE(outcomes[0].losses, (train<Bf16>({.ranks = 4, .zero = Zero::gradients})[0].losses));
+  // Two micro-batches of a rank, of which the second goes on with the sums of the first.
+  const auto two = train<Bf16, ReduceIn<E4M3>>({.ranks = 2, .zero = Zero::gradients});
+  expect_near(one, two[0], 1e-2);
+  EXPECT_NEAR(two[0].norm, one.norm, 0.1 * one.norm);
+  expect_agreement(two);
 }
 
 /// State of the optimizer that the ranks have together, by name.
@@ -328,6 +336,72 @@ TEST(DataParallel, ASessionForOneRankRefusesOthers) {
   const SessionOptions options = support::small_options();
   EXPECT_THROW((ModelSession<support::SmallModel<Bf16>>(options, context, communicator)),
                UsageError);
+}
+
+/// Ranks that are to be left alone for a while: what is asked of them then is counted, not done.
+class LeftAlone final : public Communicator<Cpu> {
+ public:
+  explicit LeftAlone(Communicator<Cpu>& ranks) : ranks_(ranks) {}
+
+  bool is_left_alone = false;
+  int calls = 0;  ///< while it was
+
+  [[nodiscard]] int rank() const override { return ranks_.rank(); }
+  [[nodiscard]] int size() const override { return ranks_.size(); }
+  void all_gather(TensorView<const std::byte, 1, Cpu> part, TensorView<std::byte, 1, Cpu> whole,
+                  const char* what, const Context<Cpu>& context) override {
+    if (!is_counted()) ranks_.all_gather(part, whole, what, context);
+  }
+  void all_to_all(TensorView<const std::byte, 1, Cpu> parts, TensorView<std::byte, 1, Cpu> received,
+                  const char* what, const Context<Cpu>& context) override {
+    if (!is_counted()) ranks_.all_to_all(parts, received, what, context);
+  }
+  void all_reduce_max(TensorView<std::uint32_t, 1, Cpu> values, const char* what,
+                      const Context<Cpu>& context) override {
+    if (!is_counted()) ranks_.all_reduce_max(values, what, context);
+  }
+  void all_gather_host_sync(std::span<const std::byte> part, std::span<std::byte> whole,
+                            const char* what) override {
+    if (!is_counted()) ranks_.all_gather_host_sync(part, whole, what);
+  }
+  [[nodiscard]] std::unique_ptr<Communicator<Cpu>> split(int group) override {
+    return ranks_.split(group);
+  }
+
+ private:
+  bool is_counted() {
+    if (is_left_alone) ++calls;
+    return is_left_alone;
+  }
+
+  Communicator<Cpu>& ranks_;
+};
+
+// Ranks rehearse different numbers of passes: none may wait for another in one.
+TEST_P(DataParallelState, ARehearsalMeetsNobodyAndLeavesNothing) {
+  const Setting setting{.ranks = 2, .zero = GetParam(), .micro_batches = 2};
+  support::on_ranks(2, [&](support::ThreadComm& communicator) {
+    Context<Cpu> context{1};
+    LeftAlone link(communicator);
+    Ranked<Bf16> session(options_of(setting), context, link);
+    const TokenBatch batch = support::make_batch(48, support::small.vocabulary, 7);
+    const auto loss = [&] { return session.evaluate({batch.tokens, batch.targets}).mean(); };
+    const double before = loss();
+    auto& ranks = session.ranks();
+    link.is_left_alone = true;
+    ranks.rehearse(true);
+    for (int pass = 0; pass <= communicator.rank(); ++pass) {
+      for (const auto& in : session.model().runs()) ranks.before_forward(*in.run, context);
+      for (const auto& in : session.model().runs()) {
+        ranks.before_backward(*in.run, context);
+        ranks.gradients_final(*in.run, context);
+      }
+    }
+    ranks.rehearse(false);
+    link.is_left_alone = false;
+    EXPECT_EQ(link.calls, 0);
+    EXPECT_EQ(loss(), before);
+  });
 }
 
 }  // namespace data_parallel_test

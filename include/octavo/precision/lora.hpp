@@ -31,6 +31,9 @@ struct PrecisionTraits<Lora<P>> {
   static std::string name() { return PrecisionTraits<P>::name(); }
 };
 
+/// What the names of such precisions end with.
+inline constexpr const char* lora_suffix = " with LoRA";
+
 namespace detail {
 
 template <class P>
@@ -67,7 +70,7 @@ struct Resolve<Lora<P>, Layer, Layers, Role> {
 template <class P>
 struct ModelPrecisionTraits<Lora<P>> {
   using Storage = typename ModelPrecisionTraits<P>::Storage;
-  static std::string name() { return ModelPrecisionTraits<P>::name() + " with LoRA"; }
+  static std::string name() { return ModelPrecisionTraits<P>::name() + lora_suffix; }
 };
 
 }  // namespace detail
