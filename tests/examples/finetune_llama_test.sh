@@ -199,8 +199,11 @@ refused "frozen weights that travel in FP8" "do not travel in FP8" "${base[@]}" 
   --gather fp8
 
 # --- the experiment --------------------------------------------------------------------------
-run "the experiment, of another model" 0 --config "$here/../../examples/experiments/smollm2_chats.toml" \
-  "${model[@]}" --device cpu --chat-template own.json --chats chats.jsonl "${few[@]}"
+for experiment in smollm2_chats smollm2_chats_lora; do
+  run "$experiment, of another model" 0 --config "$here/../../examples/experiments/$experiment.toml" \
+    "${model[@]}" --device cpu --chat-template own.json --chats chats.jsonl "${few[@]}"
+done
+grep -qF "adapters | rank 16, alpha 32, q_proj" out || fail "there are no adapters"
 
 # --- what is refused -------------------------------------------------------------------------
 refused "no chats" "--chats is required" --chat-template chatml
