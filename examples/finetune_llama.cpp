@@ -79,6 +79,9 @@ std::unique_ptr<octavo::Tokenizer> tokenizer_of(const Options& options) {
                                          "--tokenizer is required: that of the model; only --model "
                                          "hf:FOLDER has one of its own");
     name = (std::filesystem::path(options.load_hf) / "tokenizer.json").string();
+    octavo::require<octavo::ConfigError>(
+        std::filesystem::exists(name), name,
+        " is not there; give --tokenizer, or copy the model's tokenizer there");
   }
   return programs::open_tokenizer(name, options.chats.text_is_nfc);
 }

@@ -113,6 +113,13 @@ std::unique_ptr<octavo::Tokenizer> open_tokenizer(const Options& options) {
   if (!options.tokenizer.empty()) return programs::open_tokenizer(options.tokenizer, false);
   const auto own = std::filesystem::path(options.load_hf) / "tokenizer.json";
   const bool is_there = !options.load_hf.empty() && std::filesystem::exists(own);
+  if (!is_there && !options.load_hf.empty()) {
+    const octavo::ModelDescription model =
+        octavo::read_hugging_face_config(std::filesystem::path(options.load_hf) / "config.json");
+    octavo::require<octavo::ConfigError>(
+        model.vocabulary <= 256, own.string(), " is not there, and the model has ",
+        model.vocabulary, " tokens, more than bytes; give --tokenizer, or copy its files there");
+  }
   return programs::open_tokenizer(is_there ? own.string() : "bytes", false);
 }
 

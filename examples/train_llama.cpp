@@ -140,7 +140,9 @@ void save_weights(octavo::TrainingSession& session, const Options& options,
     model =
         octavo::read_hugging_face_config(std::filesystem::path(options.load_hf) / "config.json");
   }
-  octavo::save_hugging_face(session, model, options.save_hf, {}, ranks.is_first());
+  octavo::HuggingFaceOptions folder;
+  folder.tokenizer_of = options.load_hf;
+  octavo::save_hugging_face(session, model, options.save_hf, folder, ranks.is_first());
   fmt::print("weights | written to {}\n", programs::visible(options.save_hf));
 }
 
@@ -216,6 +218,30 @@ void read_data(Setup& setup, const CLI::App& app, Options& options, const Instan
   setup.data = program().read(options, instance, ranks);
 }
 
+/// Says if adapters stand beside weights that they were not made for, as far as that can be known.
+void warn_of_base(const Options& options, bool begins) {
+  namespace fs = std::filesystem;
+  if (options.load_hf.empty()) {
+    fmt::print(stderr,
+               "{}: warning: without --model hf:FOLDER adapters stand beside the random weights of "
+               "--seed {}\n",
+               program().name, options.seed);
+  }
+  if (options.load_adapters.empty() || !begins) return;
+  const octavo::PeftConfig config =
+      octavo::read_peft_config(fs::path(options.load_adapters) / octavo::detail::peft_config_name);
+  if (config.base_model.empty() ||
+      fs::weakly_canonical(config.base_model) == fs::weakly_canonical(options.load_hf)) {
+    return;
+  }
+  fmt::print(stderr,
+             "{}: warning: {} says that its adapters are for '{}', and --model is '{}'; beside "
+             "other weights, or such that have them in them, they say something else\n",
+             program().name, programs::visible(options.load_adapters),
+             programs::visible(config.base_model),
+             programs::visible(options.load_hf.empty() ? options.model : "hf:" + options.load_hf));
+}
+
 /// The session, which ranks make together.
 void make_session(Setup& setup, const CLI::App& app, const Options& options,
                   const Instance& instance, Ranks& ranks) {
@@ -228,6 +254,7 @@ void make_session(Setup& setup, const CLI::App& app, const Options& options,
   if (!options.load_hf.empty() && (begins || instance.has_adapters)) {
     octavo::load_hugging_face(*setup.session, instance.shape, options.load_hf);
   }
+  if (instance.has_adapters && ranks.is_first()) warn_of_base(options, begins);
   if (instance.has_adapters) {
     setup.data->stand_beside(options.load_hf.empty()
                                  ? octavo::message("weights of --seed ", options.seed)
@@ -261,6 +288,14 @@ void make_checkpoints(Setup& setup, const Options& options, const Ranks& ranks) 
     setup.lock = std::make_unique<octavo::FolderLock>(folder);
   }
   if (setup.resume_from.empty()) return;
+  const bool of_adapters =
+      octavo::detail::read_manifest(setup.resume_from).recipe.ends_with(octavo::lora_suffix);
+  octavo::require<octavo::ConfigError>(
+      of_adapters == setup.session->lora().has_value(), setup.resume_from.string(), " has ",
+      of_adapters ? "adapters, and this run none; give --lora, --lora-alpha, --lora-targets and "
+                    "--model as the run that saved it"
+                  : "a whole model, and this run trains adapters; write it with --export-hf, and "
+                    "name that folder with --model hf:");
   setup.resumed = octavo::resume(
       setup.resume_from, *setup.session, *setup.data, *setup.tally, setup.checkpoints.get(),
       options.convert ? octavo::OtherRecipes::converted : octavo::OtherRecipes::refused);
@@ -362,6 +397,7 @@ int run(const CLI::App& app, Options& options) {
       export_weights(options, program().name);
       return success;
     }
+    choose_length(app, options);
     require_consistent(app, options);
     program().require_data(options);
     find_preset_of_folder(app, options);

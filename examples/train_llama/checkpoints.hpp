@@ -59,11 +59,12 @@ inline std::string local_time_text(std::int64_t seconds) {
 /// @throws ConfigError  for the checkpoint of adapters, which has nothing of the model beside them
 inline void require_whole_model(const std::filesystem::path& path,
                                 const octavo::CheckpointManifest& manifest) {
-  octavo::require<octavo::ConfigError>(!manifest.recipe.ends_with(octavo::lora_suffix),
-                                       path.string(), " has adapters only (", manifest.recipe,
-                                       "); go on from it with finetune_llama or train_llama, "
-                                       "--resume, --save-hf and as many --steps, "
-                                       "which writes the weights with the adapters in them");
+  octavo::require<octavo::ConfigError>(
+      !manifest.recipe.ends_with(octavo::lora_suffix), path.string(), " has adapters only (",
+      manifest.recipe,
+      "); for weights with them in it give the program that trained "
+      "them --config "
+      "RUN/config.toml --resume RUN --save-hf FOLDER --save-adapters \"\"");
 }
 
 /// Throws unless --resume and the folder of the run go together; a checkpoint that is named alone

@@ -5,6 +5,7 @@
 #include <common/flags_file.hpp>
 #include <common/presets.hpp>
 #include <octavo/io/hugging_face_config.hpp>
+#include <octavo/io/peft_adapters.hpp>
 #include <octavo/octavo.hpp>
 #include <train_llama/registry.hpp>
 
@@ -169,6 +170,13 @@ inline void find_preset_of_folder(const CLI::App& app, ModelChoice& options) {
   constexpr std::string_view prefix = "hf:";
   if (!options.model.starts_with(prefix)) return;
   options.load_hf = options.model.substr(prefix.size());
+  const std::filesystem::path folder = options.load_hf;
+  octavo::require<octavo::ConfigError>(
+      std::filesystem::exists(folder / "config.json") ||
+          !std::filesystem::exists(folder / octavo::detail::peft_config_name),
+      options.load_hf,
+      " has adapters of PEFT and no model; name the model that they are for, and "
+      "load them with --lora and --load-adapters, or name the folder of --save-hf");
   const octavo::ModelDescription shape =
       octavo::read_hugging_face_config(std::filesystem::path(options.load_hf) / "config.json");
   const auto fits = [&](const octavo::ModelDescription& other) {

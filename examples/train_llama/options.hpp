@@ -327,6 +327,21 @@ inline void declare(CLI::App& app, Options& options, void (*declare_data)(CLI::A
   app.config_formatter(std::make_shared<FlagsFile>(app));
 }
 
+/// Of --epochs and --steps that which was chosen: the command line wins over a file, in which both
+/// may stand.
+/// @throws ConfigError  if the command line has both
+inline void choose_length(const CLI::App& app, Options& options) {
+  if (options.chats.epochs == 0) return;
+  const auto in_command = [&](const char* flag) {
+    return app.count(flag) != 0 && detail::place_of(app, flag).empty();
+  };
+  if (!in_command("--steps")) return;
+  octavo::require<octavo::ConfigError>(
+      !in_command("--epochs"),
+      "--epochs and --steps say both how long the run is; give one of them");
+  options.chats.epochs = 0;
+}
+
 /// Throws if flags that each are right do not go together.
 /// @throws ConfigError  saying what to change
 inline void require_consistent(const CLI::App& app, const Options& options) {
@@ -378,6 +393,18 @@ inline void require_consistent(const CLI::App& app, const Options& options) {
                            [&](const char* flag) { return detail::place_of(app, flag); });
 }
 
+/// The layers that --lora-targets names, as octavo::set_lora_targets takes them.
+inline std::vector<std::string> targets_of(const Options& options) {
+  std::vector<std::string> names;
+  for (const std::string& word : options.lora_targets) {
+    const auto begin = word.find_first_not_of(' ');
+    const auto end = word.find_last_not_of(' ');
+    if (begin != std::string::npos) names.push_back(word.substr(begin, end - begin + 1));
+  }
+  if (names == std::vector<std::string>{"all"}) names = {"all-linear"};
+  return names;
+}
+
 /// What the session is made from.
 inline SessionRequest session_request(const Options& options) {
   SessionRequest request;
@@ -398,7 +425,7 @@ inline SessionRequest session_request(const Options& options) {
   if (options.lora != 0) {
     session.model.lora = options.adapters;
     session.model.lora.rank = options.lora;
-    octavo::set_lora_targets(session.model.lora, options.lora_targets);
+    octavo::set_lora_targets(session.model.lora, targets_of(options));
   }
   session.optimizer.beta1 = static_cast<float>(options.beta1);
   session.optimizer.beta2 = static_cast<float>(options.beta2);

@@ -117,6 +117,7 @@ grep -qF "packed into 60 sequences" out || fail "more than one"
 # --- adapters ----------------------------------------------------------------------------------
 run "a model to adapt" 0 "${base[@]}" "${data[@]}" --steps 3 --learning-rate 1e-3 --sample 0 --no-out \
   --save-hf model
+echo '{"a": 1}' >model/tokenizer_config.json
 adapted=(--model hf:model --precision fp32 "${shape[@]}" "${data[@]}" --chat-template own.json --learning-rate 1e-2 --warmup 2 --sample 0
   --lora-alpha 8 --lora-targets q_proj,v_proj,down_proj --evaluate-every 5)
 run "adapters" 0 "${adapted[@]}" --lora 4 --steps 12 --checkpoint-every 6 --out adapted \
@@ -132,6 +133,17 @@ run "adapters to begin with" 0 "${adapted[@]}" --lora 4 --steps 1 --out with-ada
 run "weights with adapters in them" 0 --model hf:merged --precision fp32 "${shape[@]}" "${data[@]}" \
   --chat-template own.json --steps 1 --sample 0 \
   --out with-merged
+cmp model/tokenizer_config.json merged/tokenizer_config.json || fail "the tokenizer was left behind"
+run "adapters once more, into weights" 0 --config adapted/config.toml --resume adapted --save-hf later \
+  --save-adapters "" --out later-run
+cmp merged/model.safetensors later/model.safetensors || fail "they are others"
+run "adapters beside other weights" 0 --model hf:merged --precision fp32 "${shape[@]}" "${data[@]}" \
+  --chat-template own.json --sample 0 --no-out --steps 1 --lora 4 --lora-alpha 8 \
+  --lora-targets "q_proj, v_proj,down_proj" --load-adapters adapters
+grep -qF "adapters says that its adapters are for 'model', and --model is 'hf:merged'" err || fail "no warning"
+run "adapters beside random weights" 0 "${base[@]}" "${data[@]}" --sample 0 --no-out --steps 1 --lora 4 \
+  --lora-targets all
+grep -qF "without --model hf:FOLDER adapters stand beside the random weights of --seed 1" err || fail "no warning"
 case="what becomes of adapters"
 python3 - <<'PYTHON' 2>>err || fail "it is not so"
 import array, json, math
@@ -183,6 +195,14 @@ refused "a layer that there is not" "'qkv' is no linear layer" "${base[@]}" "${d
   --lora-targets qkv
 refused "an alpha without adapters" "give --lora their rank, too" "${base[@]}" "${data[@]}" --lora-alpha 8
 refused "a folder that is there" "adapters: is there already" "${adapted[@]}" --lora 4 --save-adapters adapters
+refused "adapters that go on without" "has adapters, and this run none; give --lora" --model hf:model \
+  --precision fp32 "${shape[@]}" "${data[@]}" --chat-template own.json --steps 12 \
+  --resume adapted/checkpoints/step-00000006
+refused "adapters that go on from a model" "has a whole model, and this run trains adapters" \
+  --model hf:model --precision fp32 "${shape[@]}" "${data[@]}" --chat-template own.json --steps 20 \
+  --lora 4 --resume "$before" --convert
+refused "adapters as a model" "has adapters of PEFT and no model" --model hf:adapters --precision fp32 \
+  "${shape[@]}" "${data[@]}" --chat-template own.json
 refused "one folder for two things" "--save-adapters and --save-hf name one folder, both" "${adapted[@]}" \
   --lora 4 --save-adapters both --save-hf both
 refused "adapters that go on beside another model" "model.base" --model hf:merged --precision fp32 \
@@ -204,6 +224,16 @@ for experiment in smollm2_chats smollm2_chats_lora; do
     "${model[@]}" --device cpu --chat-template own.json --chats chats.jsonl "${few[@]}"
 done
 grep -qF "adapters | rank 16, alpha 32, q_proj" out || fail "there are no adapters"
+
+# --- how long a run is -----------------------------------------------------------------------
+refused "epochs and steps" "--epochs and --steps say both how long" "${base[@]}" "${data[@]}" --epochs 2 --steps 3
+run "steps in place of a file's epochs" 0 --config whole/config.toml --steps 2 --sample 0 --out shorter
+[ "$(grep -c '^step ' out)" -eq 2 ] || fail "not two steps"
+printf '\xEF\xBB\xBF' | cat - chats.jsonl >marked.jsonl
+run "a byte order mark" 0 "${base[@]}" --chats marked.jsonl "${few[@]}"
+grep -qF "chats | 60 of marked.jsonl" out || fail "not all chats"
+head -n 1 chats.jsonl >one.jsonl
+refused "one chat" "the only chat is kept for validation" "${base[@]}" --chats one.jsonl --steps 1
 
 # --- what is refused -------------------------------------------------------------------------
 refused "no chats" "--chats is required" --chat-template chatml

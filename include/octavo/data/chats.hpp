@@ -181,6 +181,9 @@ class ChatLoader {
     for (const std::string& path : request_.validation) read(path, data_.validation);
     if (request_.validation.empty()) split();
     for (const Chats* chats : {&data_.train, &data_.validation}) {
+      require<ConfigError>(chats->size() > 0 || data_.dropped > 0 || !request_.validation.empty(),
+                           "the only chat is kept for validation, and none is left to train on; "
+                           "give more, or others for validation");
       require<ConfigError>(chats->size() > 0, "there is no chat for ",
                            chats == &data_.train ? "training" : "validation", ": ", data_.dropped,
                            " were longer than a sequence of ", request_.longest,
@@ -206,7 +209,7 @@ class ChatLoader {
     std::string text(file.size(), '\0');
     file.read_at(0, std::as_writable_bytes(std::span(text)));
     Index count = 0;
-    std::size_t begin = 0;
+    std::size_t begin = text.starts_with("\xEF\xBB\xBF") ? 3 : 0;  // a byte order mark
     for (Index line = 1; begin < text.size(); ++line) {
       const std::size_t end = std::min(text.find('\n', begin), text.size());
       const std::string_view bytes(text.data() + begin, end - begin);

@@ -8,6 +8,7 @@
 #include <octavo/io/safetensors.hpp>
 #include <octavo/models/hugging_face_tensors.hpp>
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -26,7 +27,24 @@ namespace octavo::inline OCTAVO_ABI {
 /// How a Hugging Face folder is written.
 struct HuggingFaceOptions {
   std::uint64_t shard_bytes = 5'000'000'000;  ///< of the tensors in a file, at most
+  /// A folder whose tokenizer, chat template and settings of generation are copied; empty: none.
+  std::filesystem::path tokenizer_of{};
 };
+
+namespace detail {
+
+/// What stands beside weights in a Hugging Face folder, and does not change with them.
+inline constexpr std::array tokenizer_files{"tokenizer.json",
+                                            "tokenizer.model",
+                                            "tokenizer_config.json",
+                                            "special_tokens_map.json",
+                                            "added_tokens.json",
+                                            "vocab.json",
+                                            "merges.txt",
+                                            "chat_template.jinja",
+                                            "generation_config.json"};
+
+}  // namespace detail
 
 /// A Hugging Face folder that is being written: config.json and weights. It appears with `commit`,
 /// whole; without, there is nothing.
@@ -49,6 +67,7 @@ class HuggingFaceWriter {
     }
     try {
       divide(model, options);
+      copy_tokenizer(options.tokenizer_of);
       write_file_atomically(work_ / "config.json",
                             hugging_face_config(model, dtype_ == "BF16" ? "bfloat16" : "float32"));
     } catch (...) {
@@ -108,6 +127,17 @@ class HuggingFaceWriter {
   }
 
  private:
+  void copy_tokenizer(const std::filesystem::path& from) const {
+    if (from.empty()) return;
+    for (const char* name : detail::tokenizer_files) {
+      std::error_code error;
+      if (!std::filesystem::exists(from / name, error)) continue;
+      std::filesystem::copy_file(from / name, work_ / name, error);
+      require<IoError>(!error, (from / name).string(), ": cannot be copied to ", folder_.string(),
+                       ": ", error.message());
+    }
+  }
+
   static std::filesystem::path target_of(const std::filesystem::path& folder) {
     std::filesystem::path target =
         std::filesystem::weakly_canonical(std::filesystem::absolute(folder));
