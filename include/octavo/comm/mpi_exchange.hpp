@@ -85,10 +85,11 @@ class MpiExchange {
       if (now - start >= route_.time_out) give_up();
       if (messages_.size() != noted) write_note();
       noted = messages_.size();
-      if (now - start < 10ms) {
+      // Ranks that wait for long let others have the processor, of which there may be too few.
+      if (now - start < 200us) {
         std::this_thread::yield();
       } else {
-        std::this_thread::sleep_for(100us);
+        std::this_thread::sleep_for(50us);
       }
     }
     WaitNote::set(message("rank ", route_.rank, " is past ", operation_));
