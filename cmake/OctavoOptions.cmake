@@ -61,7 +61,7 @@ set(OCTAVO_LORA "" CACHE STRING "What the trainers offer with --lora, of their p
 precisions: PRESET:PRECISION, such as llama3_8b:fp8-delayed")
 
 set(OCTAVO_REDUCE "stored" CACHE STRING "What --reduce of the trainer offers, what gradients travel \
-in between ranks: stored, fp32, e4m3. Each takes as long to compile as all of the trainer did")
+in between ranks: stored, fp32, e4m3. Each makes compiling longer")
 
 octavo_known_presets(presets)
 set(OCTAVO_PLAN_PRESETS "${presets}" CACHE STRING "Model presets that plan_memory knows")

@@ -156,7 +156,9 @@ int train(Setup& setup, Report& report, const Options& options, const Instance& 
   std::exception_ptr not_written;  // of which the run's files are told the rest
   try {
     if (!summary.gave_up) save_weights(session, options, instance, ranks);
-  } catch (const octavo::IoError&) {
+  } catch (const octavo::CommError&) {
+    throw;
+  } catch (const octavo::Error&) {  // on all ranks, or on none
     not_written = std::current_exception();
   }
   report.end(summary,

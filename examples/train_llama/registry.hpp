@@ -116,6 +116,9 @@ auto with_reduction(const SessionRequest& request, const F& f) {
 template <class Model, class F>
 auto with_ranks(const SessionRequest& request, const F& f) {
   using namespace octavo;
+  require<UsageError>(!Model::is_frozen || !request.gathers_fp8,
+                      "weights beside adapters are to travel in FP8, which those that are not "
+                      "trained do not");
   return with_reduction(request, [&]<class Reduce>() {
     if constexpr (!Model::is_frozen) {
       if (request.gathers_fp8) return f.template operator()<DataParallel<Reduce, GatherIn<E4M3>>>();
