@@ -10,7 +10,6 @@
 #include <charconv>
 #include <cmath>
 #include <cstdint>
-#include <iomanip>
 #include <limits>
 #include <span>
 #include <sstream>
@@ -45,10 +44,20 @@ inline std::string without_blanks(std::string name) {
 /// What a product adds, in files: 1 for an addend, 2 for a bias, 3 for both.
 inline int what_is_added(const GemmKey& key) { return (key.adds ? 1 : 0) + (key.bias ? 2 : 0); }
 
+/// The last hexadecimal digits of a word, leading zeros too.
+inline std::string hexadecimal_digits(std::uint64_t word, std::size_t digits) {
+  std::string text(digits, '0');
+  for (auto digit = text.rbegin(); digit != text.rend(); ++digit, word /= 16) {
+    *digit = "0123456789abcdef"[word % 16];
+  }
+  return text;
+}
+
 /// A record without its checksum.
 inline std::string record_text(const GemmPlanRecord& record) {
   const GemmKey& key = record.key;
   std::ostringstream text;
+  text.precision(1);
   text << "card=" << without_blanks(record.library.card)
        << " multiprocessors=" << record.library.multiprocessors
        << " cublaslt=" << record.library.version << " m=" << key.m << " n=" << key.n
@@ -57,9 +66,8 @@ inline std::string record_text(const GemmPlanRecord& record) {
        << " scales_b=" << name_of(key.scales_b) << " transpose_a=" << key.transpose_a
        << " transpose_b=" << key.transpose_b << " adds=" << what_is_added(key)
        << " fast_accumulation=" << key.fast_accumulation << " alignment=" << key.alignment
-       << " microseconds=" << std::fixed << std::setprecision(1) << record.microseconds
-       << " algorithm=" << std::hex << std::setfill('0');
-  for (const std::uint64_t word : record.algorithm) text << std::setw(16) << word;
+       << " microseconds=" << std::fixed << record.microseconds << " algorithm=";
+  for (const std::uint64_t word : record.algorithm) text << hexadecimal_digits(word, 16);
   return text.str();
 }
 
@@ -196,14 +204,13 @@ inline GemmPlanRecord read_record_line(std::string_view line, std::string_view f
 
 /// Records as the text of a file: a title, then a line for each.
 [[nodiscard]] inline std::string gemm_plans_text(std::span<const GemmPlanRecord> records) {
-  std::ostringstream text;
-  text << detail::gemm_plans_title << '\n';
+  std::string text = message(detail::gemm_plans_title, '\n');
   for (const GemmPlanRecord& record : records) {
     const std::string line = detail::record_text(record);
-    text << line << " checksum=" << std::hex << std::setw(8) << std::setfill('0')
-         << detail::text_checksum(line) << std::dec << '\n';
+    text += message(line, " checksum=", detail::hexadecimal_digits(detail::text_checksum(line), 8),
+                    '\n');
   }
-  return text.str();
+  return text;
 }
 
 /// The records of such a text; none for an empty one.

@@ -1,0 +1,131 @@
+#pragma once
+
+#include <octavo/comm/communicator.hpp>
+#include <octavo/core/cuda/context.cuh>
+#include <octavo/memory/buffer.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+/// Ranks on one GPU whose exchanges come late, as those between machines do.
+namespace octavo::support {
+
+/// Waits on the GPU for 2 ms, in which a small model's whole step runs.
+static __global__ void be_late() {
+  std::uint64_t begin = 0;
+  std::uint64_t now = 0;
+  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(begin));
+  do {
+    __nanosleep(10'000);
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
+  } while (now - begin < 2'000'000);
+}
+
+static __global__ void take_larger(std::uint32_t* values, const std::uint32_t* others, Index size) {
+  for (Index i = threadIdx.x; i < size; i += blockDim.x) values[i] = max(values[i], others[i]);
+}
+
+/// A rank that is a thread of the program. What it exchanges is only enqueued, behind a wait: who
+/// reads it, or writes over it, without being ordered behind it has other bits than who was.
+/// Cannot be recorded, because streams of ranks wait for each other.
+class LateRank final : public Communicator<Cuda> {
+ public:
+  using Bytes = TensorView<std::byte, 1, Cuda>;
+  using ConstBytes = TensorView<const std::byte, 1, Cuda>;
+
+  /// @param ranks  tells ranks of each other in the host's memory; outlives this
+  explicit LateRank(Communicator<Cuda>& ranks) : ranks_(ranks) {
+    for (cudaEvent_t* event : {&sends_, &has_read_}) {
+      check(cudaEventCreateWithFlags(event, cudaEventDisableTiming), "cudaEventCreateWithFlags");
+    }
+  }
+  ~LateRank() override {
+    cudaEventDestroy(sends_);
+    cudaEventDestroy(has_read_);
+  }
+
+  [[nodiscard]] int rank() const override { return ranks_.rank(); }
+  [[nodiscard]] int size() const override { return ranks_.size(); }
+
+  void all_gather(ConstBytes part, Bytes whole, const char*,
+                  const Context<Cuda>& context) override {
+    exchange(part.data(), context, [&](std::size_t rank, const std::byte* of_rank) {
+      std::byte* place = whole.data() + rank * part.bytes();
+      if (place != of_rank) copy_on_device(place, of_rank, part.bytes(), context);
+    });
+  }
+  void all_to_all(ConstBytes parts, Bytes received, const char*,
+                  const Context<Cuda>& context) override {
+    const std::size_t part = parts.bytes() / static_cast<std::size_t>(size());
+    const auto own = static_cast<std::size_t>(rank());
+    exchange(parts.data(), context, [&](std::size_t rank, const std::byte* of_rank) {
+      if (rank == own) return;
+      copy_on_device(received.data() + rank * part, of_rank + own * part, part, context);
+    });
+  }
+  void all_reduce_max(TensorView<std::uint32_t, 1, Cuda> values, const char*,
+                      const Context<Cuda>& context) override {
+    const auto part = static_cast<std::size_t>(values.size());
+    others_.emplace_back(
+        std::make_unique<Buffer<Cuda>>(values.bytes() * static_cast<std::size_t>(size()), context));
+    auto* others = reinterpret_cast<std::uint32_t*>(others_.back()->data());
+    exchange(reinterpret_cast<const std::byte*>(values.data()), context,
+             [&](std::size_t rank, const std::byte* of_rank) {
+               copy_on_device(others + rank * part, of_rank, values.bytes(), context);
+             });
+    for (std::size_t rank = 0; rank < static_cast<std::size_t>(size()); ++rank) {
+      take_larger<<<1, 256, 0, context.stream()>>>(values.data(), others + rank * part,
+                                                   values.size());
+    }
+    check(cudaGetLastError(), "take_larger");
+  }
+  void all_gather_host_sync(std::span<const std::byte> part, std::span<std::byte> whole,
+                            const char* what) override {
+    ranks_.all_gather_host_sync(part, whole, what);
+  }
+  [[nodiscard]] std::unique_ptr<Communicator<Cuda>> split(int) override {
+    throw UsageError("late ranks have no groups");
+  }
+
+ private:
+  /// What a rank shows the others.
+  struct Shown {
+    const std::byte* data;
+    cudaEvent_t event;
+  };
+
+  /// Enqueues `take(rank, sent)` for what every rank sends, behind what has to be there before.
+  template <class Take>
+  void exchange(const std::byte* sends, const Context<Cuda>& context, const Take& take) {
+    be_late<<<1, 1, 0, context.stream()>>>();
+    check(cudaGetLastError(), "be_late");
+    const std::vector<Shown> sent = show({sends, sends_}, context);
+    for (std::size_t rank = 0; rank < sent.size(); ++rank) {
+      check(cudaStreamWaitEvent(context.stream(), sent[rank].event, 0), "cudaStreamWaitEvent");
+      take(rank, sent[rank].data);
+    }
+    // A rank may write over what it has sent when all have read it.
+    for (const Shown& reader : show({nullptr, has_read_}, context)) {
+      check(cudaStreamWaitEvent(context.stream(), reader.event, 0), "cudaStreamWaitEvent");
+    }
+  }
+  /// Shows all ranks the data, and an event behind what the context was given.
+  std::vector<Shown> show(Shown own, const Context<Cuda>& context) {
+    check(cudaEventRecord(own.event, context.stream()), "cudaEventRecord");
+    std::vector<Shown> all(static_cast<std::size_t>(size()));
+    ranks_.all_gather_host_sync(std::as_bytes(std::span(&own, 1)),
+                                std::as_writable_bytes(std::span(all)), "what ranks show");
+    return all;
+  }
+
+  Communicator<Cuda>& ranks_;
+  cudaEvent_t sends_ = nullptr;
+  cudaEvent_t has_read_ = nullptr;
+  std::vector<std::unique_ptr<Buffer<Cuda>>> others_;  ///< freed when nothing is enqueued any more
+};
+
+}  // namespace octavo::support

@@ -1,0 +1,83 @@
+// Exchanges between ranks that run beside the step and late: steps wait for what they read, and do
+// not write over what is on its way. The same steps with exchanges that are waited for at once are
+// the oracle.
+#include <octavo/train/data_parallel.hpp>
+
+#include "support/cuda_sessions.cuh"
+#include "support/late_ranks.cuh"
+#include "support/on_gpu.cuh"
+#include "support/thread_ranks.hpp"
+
+namespace octavo::late_exchanges_cuda_test {
+
+constexpr int ranks = 2;
+
+struct Outcome {
+  std::vector<double> losses;
+  double validation = 0;
+  SavedState state;
+};
+
+template <class Precision, class Sharing>
+std::vector<Outcome> train(Sharding sharding, bool is_late) {
+  std::vector<Outcome> outcomes(ranks);
+  ::support::on_ranks<Cuda>(ranks, [&](auto& waits) {
+    support::LateRank late(waits);
+    Communicator<Cuda>& communicator = is_late ? static_cast<Communicator<Cuda>&>(late) : waits;
+    Context<Cuda> context(0);
+    context.set_deterministic(true);
+    SessionOptions options = support::small_session(2);
+    options.sharding = sharding;
+    options.check_replicas = 1;  // steps that compare weights are not recorded
+    ModelSession<Llama<::support::small, Precision, Cuda>, AdamW<>, Sharing> session(
+        options, context, communicator);
+    Outcome& outcome = outcomes[static_cast<std::size_t>(communicator.rank())];
+    for (unsigned step = 0; step < 3; ++step) {
+      if (is_late) {
+        // What ranks send is not there yet when they are told to.
+        support::be_late<<<1, 1, 0, context.stream()>>>();
+        check(cudaGetLastError(), "be_late");
+      }
+      const auto number = static_cast<unsigned>(communicator.rank()) + ranks * step;
+      outcome.losses.push_back(support::take_step(session, options, number).loss);
+    }
+    const ::support::TokenBatch batch = ::support::make_batch(256, ::support::small.vocabulary, 7);
+    outcome.validation = session.evaluate({batch.tokens, batch.targets}).mean();
+    outcome.state = save_state_sync(session.state());
+  });
+  return outcomes;
+}
+
+class LateExchangesOnCuda : public support::OnGpu,
+                            public testing::WithParamInterface<std::tuple<Zero, bool>> {
+ protected:
+  template <class Precision, class Sharing>
+  static void compare() {
+    Sharding sharding;
+    sharding.zero = std::get<0>(GetParam());
+    sharding.reduce_each_micro_batch = std::get<1>(GetParam());
+    const std::vector<Outcome> late = train<Precision, Sharing>(sharding, true);
+    const std::vector<Outcome> waited = train<Precision, Sharing>(sharding, false);
+    for (std::size_t rank = 0; rank < ranks; ++rank) {
+      EXPECT_EQ(late[rank].losses, waited[rank].losses) << "rank " << rank;
+      EXPECT_EQ(late[rank].validation, waited[rank].validation) << "rank " << rank;
+      EXPECT_TRUE(late[rank].state == waited[rank].state) << "rank " << rank;
+    }
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Stages, LateExchangesOnCuda,
+                         testing::Combine(testing::Values(Zero::optimizer, Zero::gradients,
+                                                          Zero::weights),
+                                          testing::Bool()));
+
+TEST_P(LateExchangesOnCuda, ChangeNoBit) {
+  compare<Fp8Recipe<Delayed>, DataParallel<>>();
+  compare<Bf16, DataParallel<ReduceIn<E4M3>>>();
+}
+
+TEST_P(LateExchangesOnCuda, OfFp8WeightsChangeNoBit) {
+  compare<Layerwise<First<1, Fp8Recipe<Tensorwise>>, Fp8Recipe<Delayed>>,
+          DataParallel<ReduceIn<>, GatherIn<E4M3>>>();
+}
+
+}  // namespace octavo::late_exchanges_cuda_test
