@@ -31,6 +31,7 @@ struct Options {
   Index batch = 1;
   Index sequence_length = 8192;
   Index micro_batches = 1;
+  Index most_documents = 0;
   Index lora = 0;  ///< the rank of adapters; 0: there are none
   std::vector<std::string> lora_targets{"all-linear"};
   std::string master_weights = "auto";
@@ -78,6 +79,9 @@ inline void declare(CLI::App& app, Options& options, const std::vector<Plan>& pl
   add("--batch", options.batch, "sequences in a micro-batch")->check(at_least_one());
   add("--seq-len", options.sequence_length, "tokens in a sequence")->check(at_least_one());
   add("--micro-batches", options.micro_batches, "micro-batches in a step")->check(at_least_one());
+  add("--most-documents", options.most_documents,
+      "documents in a micro-batch, at most; 0: each sequence is one")
+      ->check(not_negative_whole());
   add("--world", options.world, "ranks that train together; the plan is of one of them")
       ->check(at_least_one());
   add("--zero", options.zero,
@@ -188,7 +192,7 @@ inline Request request_of(const Options& options) {
                                        " x ", options.micro_batches,
                                        " tokens is too large; give at most ", most, " tokens");
   Request request;
-  request.session.batch = {options.batch, options.sequence_length};
+  request.session.batch = {options.batch, options.sequence_length, options.most_documents};
   request.session.micro_batches = options.micro_batches;
   request.session.model = {.recompute = programs::recompute_named(options.recompute),
                            .head_chunk = options.head_chunk,

@@ -23,13 +23,14 @@ is() { (($2)) || fail "$1: $2"; }
 
 # --- llama_tiny on the cpu: what the trainer allocates ---------------------------------------
 python3 -c 'print("the loss of a small model falls as it learns " * 200)' >text.txt
+only_trainer=()  # flags of which a plan knows nothing
 # as_the_trainer PRECISION FLAG...: a plan is what the trainer allocates
 as_the_trainer() {
   local precision=$1 allocated on_host planned
   shift
   rm -rf trained
   case="the trainer in $precision, $*"
-  "$trainer" --data text.txt --precision "$precision" "$@" --steps 1 --validation-batches 1 --sample 0 \
+  "$trainer" --data text.txt --precision "$precision" "$@" "${only_trainer[@]}" --steps 1 --validation-batches 1 --sample 0 \
     --out trained >out 2>err || fail "the trainer failed"
   allocated=$(sed -n 's/.*"peak_bytes":\([0-9]*\).*/\1/p' trained/metrics.jsonl)
   run "the plan of $precision, $*" 0 --model llama_tiny --device cpu --precision "$precision" "$@"
@@ -58,6 +59,8 @@ if [ -x "$trainer" ]; then
   as_the_trainer fp32 --batch 4 --seq-len 16 --micro-batches 2 --threads 1 --moments 8bit --recompute block \
     --lora 5 --lora-targets v_proj,down_proj
   as_the_trainer fp32 --batch 1 --seq-len 64 --threads 2 --offload optimizer --lora 16 --lora-targets all
+  only_trainer=(--document-end 32)
+  as_the_trainer fp32 --batch 2 --seq-len 32 --threads 2 --most-documents 40
 else
   echo "plan_memory: no train_llama beside it, so its plans are not compared"
 fi
