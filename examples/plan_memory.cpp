@@ -34,6 +34,10 @@ void print_head(const Options& options, const octavo::ModelFacts& facts) {
              options.model, facts.parameters, options.device, options.micro_batches,
              options.micro_batches == 1 ? "" : "es", options.batch, options.sequence_length,
              options.batch * options.sequence_length * options.micro_batches * options.groups());
+  if (options.lora != 0) {
+    fmt::print("nothing is trained but adapters of rank {}, beside {}\n", options.lora,
+               programs::joined(request_of(options).session.model.lora.target_names()));
+  }
   if (options.offload == "optimizer") fmt::print("the optimizer's state in the host's memory\n");
   if (options.world == 1) return;
   fmt::print("each of {} ranks that train together, ", options.world);
@@ -102,7 +106,8 @@ void print_one(const Planner& planner, const Options& asked) {
   if (asked.device != "cuda") return;
   for (const double card : asked.card_memory) print_card(planner, asked, card);
   fmt::print("\nOf each GPU {:g} GiB are left to CUDA itself.\n", cuda_gib);
-  if (has_masters(options)) print_prediction(options, planner.time(options));
+  // Neither steps in FP32 nor steps with adapters were measured.
+  if (has_masters(options) && options.lora == 0) print_prediction(options, planner.time(options));
 }
 
 /// Which of the cards the plan fits, such as "80 141".
@@ -144,6 +149,7 @@ void print_all(const CLI::App& app, const Options& asked, const std::vector<Plan
   const bool one_precision = app.count("--precision") > 0;
   const auto is_asked = [&](const Plan& plan) {
     return asked.model == plan.facts.name && asked.tensor_parallel == plan.tensor_parallel &&
+           (asked.lora != 0) == plan.has_adapters &&
            (!one_precision || plan.precision == asked.precision);
   };
   const auto first = std::find_if(plans.begin(), plans.end(), is_asked);

@@ -349,8 +349,10 @@ int run(Setup& setup, const Options& options, const Instance& instance, Ranks& r
   Report report(options, setup.folder, goes_on ? Lines::kept : Lines::removed, configuration,
                 session.precision(), timeline, ranks.is_first());
   setup.report = &report;
-  fmt::print("octavo {} | {} | {} on {} | {} parameters | {}\n{}", octavo::version_string,
-             instance.model, session.precision(), instance.device, session.facts().parameters,
+  const octavo::ModelFacts& facts = session.facts();
+  fmt::print("octavo {} | {} | {} on {} | {} parameters{} | {}\n{}", octavo::version_string,
+             instance.model, session.precision(), instance.device, facts.parameters,
+             facts.frozen == 0 ? "" : fmt::format(", {} of them trained", facts.trained()),
              session.optimizer(), configuration);
   if (const auto lora = session.lora()) fmt::print("adapters | {}\n", lora->text());
   if (options.tensor_parallel > 1) {
@@ -368,7 +370,7 @@ int run(Setup& setup, const Options& options, const Instance& instance, Ranks& r
   }
   if (options.gather == "fp8") {
     fmt::print("gather | {} of {} parameters in FP8, all others as they are stored\n",
-               session.parameters_gathered_in_fp8(), session.facts().parameters);
+               session.parameters_gathered_in_fp8(), facts.parameters);
   }
   fmt::print("run | {}\n", setup.folder.empty()
                                ? "writes no files (--no-out)"

@@ -124,6 +124,18 @@ inline octavo::Recompute recompute_named(const std::string& name) {
       std::find(recompute_names.begin(), recompute_names.end(), name) - recompute_names.begin());
 }
 
+/// The layers that --lora-targets names, as octavo::set_lora_targets takes them.
+inline std::vector<std::string> lora_targets(const std::vector<std::string>& words) {
+  std::vector<std::string> names;
+  for (const std::string& word : words) {
+    const auto begin = word.find_first_not_of(' ');
+    const auto end = word.find_last_not_of(' ');
+    if (begin != std::string::npos) names.push_back(word.substr(begin, end - begin + 1));
+  }
+  if (names == std::vector<std::string>{"all"}) names = {"all-linear"};
+  return names;
+}
+
 /// The known word that `word` is probably meant to be, or "": in other letter cases, with an edit
 /// for every third character, or of which one begins with the other. A gpu is the cuda device.
 inline std::string nearest(const std::string& word, const std::vector<std::string>& known) {

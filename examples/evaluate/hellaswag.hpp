@@ -142,7 +142,7 @@ struct ChoiceTexts {
 /// @param offset  of its first byte in the file
 inline ChoiceTexts texts_of_line(std::string_view line, const std::string& place,
                                  std::size_t offset) {
-  octavo::JsonReader json(line, place, offset);
+  octavo::JsonReader json(line, place, offset, "correct the line, or leave it out");
   std::optional<std::string> context;
   std::optional<std::int64_t> label;
   ChoiceTexts texts;

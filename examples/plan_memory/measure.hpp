@@ -93,11 +93,12 @@ SharedShape shared_shape() {
 }  // namespace detail
 
 template <auto Config, class Precision, int Degree>
-Plan shared_plan(const std::string& precision) {
+Plan plan_of(const std::string& precision) {
   return {Config.facts(),
           detail::shared_shape<Config>(),
           precision,
           Degree,
+          octavo::is_lora<Precision>,
           detail::make<Config, Precision, Degree>,
           detail::gemms<Config, Precision, Degree>};
 }
@@ -106,7 +107,7 @@ template <auto Config>
 std::vector<Plan> plans() {
   const auto in = [](auto... named) {
     return std::vector<Plan>{
-        shared_plan<Config, typename decltype(named)::Precision, 1>(named.name)...};
+        plan_of<Config, typename decltype(named)::Precision, 1>(named.name)...};
   };
   return std::apply(in, octavo::named_precisions);
 }

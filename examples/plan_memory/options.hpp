@@ -2,6 +2,7 @@
 #pragma once
 
 #include <common/flags.hpp>
+#include <common/presets.hpp>
 #include <plan_memory/plan.hpp>
 
 #include <algorithm>
@@ -30,6 +31,9 @@ struct Options {
   Index batch = 1;
   Index sequence_length = 8192;
   Index micro_batches = 1;
+  Index most_documents = 0;
+  Index lora = 0;  ///< the rank of adapters; 0: there are none
+  std::vector<std::string> lora_targets{"all-linear"};
   std::string master_weights = "auto";
   std::string moments = "auto";
   std::string offload = "none";
@@ -75,6 +79,9 @@ inline void declare(CLI::App& app, Options& options, const std::vector<Plan>& pl
   add("--batch", options.batch, "sequences in a micro-batch")->check(at_least_one());
   add("--seq-len", options.sequence_length, "tokens in a sequence")->check(at_least_one());
   add("--micro-batches", options.micro_batches, "micro-batches in a step")->check(at_least_one());
+  add("--most-documents", options.most_documents,
+      "documents in a micro-batch, at most; 0: each sequence is one")
+      ->check(not_negative_whole());
   add("--world", options.world, "ranks that train together; the plan is of one of them")
       ->check(at_least_one());
   add("--zero", options.zero,
@@ -85,6 +92,13 @@ inline void declare(CLI::App& app, Options& options, const std::vector<Plan>& pl
       ->check(at_least_one());
   add("--head-chunk", options.head_chunk, "tokens whose logits exist at once; 0: chosen")
       ->check(not_negative_whole());
+  add("--lora", options.lora,
+      "rank of adapters beside the linear layers, and nothing else is trained; 0: there are none")
+      ->check(not_negative_whole());
+  app.add_option("--lora-targets", options.lora_targets,
+                 "layers that have one, with commas: q_proj, k_proj, v_proj, o_proj, gate_proj, "
+                 "up_proj, down_proj; all unless said")
+      ->delimiter(',');
   add("--master-weights", options.master_weights,
       "fp32; bf16: none beside the BF16 weights; auto: fp32 where the GPU has memory for it")
       ->check(one_of(master_choices));
@@ -114,6 +128,12 @@ inline void make_consistent(const CLI::App& app, Options& options) {
   octavo::require<octavo::ConfigError>(
       options.world % options.tensor_parallel == 0, "--tensor-parallel ", options.tensor_parallel,
       ": so many ranks share each layer, but --world is ", options.world, "; give a multiple");
+  octavo::require<octavo::ConfigError>(
+      options.lora != 0 || app.count("--lora-targets") == 0,
+      "--lora-targets is about adapters; give --lora their rank, too, such as --lora 16");
+  octavo::require<octavo::ConfigError>(
+      options.lora == 0 || options.tensor_parallel == 1, "--lora with --tensor-parallel ",
+      options.tensor_parallel, ": layers that ranks share have no adapters; leave one of them out");
   octavo::require<octavo::ConfigError>(!options.cudnn || !options.own_attention,
                                        "--with-cudnn and --own-attention exclude each other; give "
                                        "one");
@@ -122,15 +142,34 @@ inline void make_consistent(const CLI::App& app, Options& options) {
                            {"--with-cudnn", "--own-attention", "--deterministic", "--card-memory"});
 }
 
+/// @throws ConfigError  saying why there is no plan with adapters, and how there can be
+[[noreturn]] inline void throw_without_adapters(const Options& options) {
+  for (const programs::NamedShape& preset : programs::presets()) {
+    octavo::require<octavo::ConfigError>(
+        preset.name != options.model || preset.shape.family != octavo::ModelFamily::gpt2,
+        "--lora: a GPT-2 has no adapters here; leave it out");
+  }
+  throw octavo::ConfigError(octavo::message(
+      "model ", options.model, " in ", options.precision,
+      " is not compiled in with adapters, which --lora adds; build again: cmake BUILD_FOLDER "
+      "-DOCTAVO_LORA=",
+      options.model, ":", options.precision,
+      " && cmake --build BUILD_FOLDER --target plan_memory (quickstart's is build/quickstart)"));
+}
+
 /// The plan that the options name.
 /// @throws ConfigError  saying how it can be compiled in, if it was not
 inline const Plan& find_plan(const Options& options, const std::vector<Plan>& plans) {
   const Plan* alone = nullptr;
   for (const Plan& plan : plans) {
     if (plan.facts.name != options.model || plan.precision != options.precision) continue;
-    if (plan.tensor_parallel == options.tensor_parallel) return plan;
+    if (plan.tensor_parallel == options.tensor_parallel &&
+        plan.has_adapters == (options.lora != 0)) {
+      return plan;
+    }
     if (plan.tensor_parallel == 1) alone = &plan;
   }
+  if (options.lora != 0) throw_without_adapters(options);
   const int degree = options.tensor_parallel;
   const int divisor = alone->shape.divisor;
   octavo::require<octavo::ConfigError>(
@@ -153,7 +192,7 @@ inline Request request_of(const Options& options) {
                                        " x ", options.micro_batches,
                                        " tokens is too large; give at most ", most, " tokens");
   Request request;
-  request.session.batch = {options.batch, options.sequence_length};
+  request.session.batch = {options.batch, options.sequence_length, options.most_documents};
   request.session.micro_batches = options.micro_batches;
   request.session.model = {.recompute = programs::recompute_named(options.recompute),
                            .head_chunk = options.head_chunk,
@@ -162,6 +201,11 @@ inline Request request_of(const Options& options) {
       octavo::sharding_of_rank({.zero = static_cast<octavo::Zero>(options.zero),
                                 .reduce_each_micro_batch = options.deterministic},
                                0, options.world, options.tensor_parallel);
+  if (options.lora != 0) {
+    request.session.model.lora.rank = options.lora;
+    octavo::set_lora_targets(request.session.model.lora,
+                             programs::lora_targets(options.lora_targets));
+  }
   request.session.offload.optimizer = options.offload == "optimizer";
   request.device = options.device;
   request.master_weights = options.master_weights;

@@ -25,12 +25,13 @@ struct SharedShape {
   int divisor = 1;  ///< a multiple of each degree that can share the layers; 1: they are not shared
 };
 
-/// One preset in one precision, of layers that so many ranks share.
+/// One preset in one precision, of layers that so many ranks share, or that have adapters.
 struct Plan {
   octavo::ModelFacts facts;
   SharedShape shape;
   std::string precision;
   int tensor_parallel = 1;
+  bool has_adapters = false;  ///< and nothing else is trained: see Lora
   octavo::MemoryPlan (*make)(const Request&);
   /// What the model's manifest announces on `Cuda`.
   std::vector<octavo::GemmEntry> (*gemms)(const Request&);
@@ -40,10 +41,10 @@ struct Plan {
 template <auto Config>
 std::vector<Plan> plans();
 
-/// The plan of one preset in the precision of that name, of layers that `Degree` ranks share;
-/// likewise.
+/// The plan of one preset in the precision of that name, or in `Lora<…>` of it, of layers that
+/// `Degree` ranks share; likewise.
 template <auto Config, class Precision, int Degree>
-Plan shared_plan(const std::string& precision);
+Plan plan_of(const std::string& precision);
 
 /// The plans of all presets that the program was compiled with.
 std::vector<Plan> all_plans();

@@ -393,18 +393,6 @@ inline void require_consistent(const CLI::App& app, const Options& options) {
                            [&](const char* flag) { return detail::place_of(app, flag); });
 }
 
-/// The layers that --lora-targets names, as octavo::set_lora_targets takes them.
-inline std::vector<std::string> targets_of(const Options& options) {
-  std::vector<std::string> names;
-  for (const std::string& word : options.lora_targets) {
-    const auto begin = word.find_first_not_of(' ');
-    const auto end = word.find_last_not_of(' ');
-    if (begin != std::string::npos) names.push_back(word.substr(begin, end - begin + 1));
-  }
-  if (names == std::vector<std::string>{"all"}) names = {"all-linear"};
-  return names;
-}
-
 /// What the session is made from.
 inline SessionRequest session_request(const Options& options) {
   SessionRequest request;
@@ -425,7 +413,7 @@ inline SessionRequest session_request(const Options& options) {
   if (options.lora != 0) {
     session.model.lora = options.adapters;
     session.model.lora.rank = options.lora;
-    octavo::set_lora_targets(session.model.lora, targets_of(options));
+    octavo::set_lora_targets(session.model.lora, programs::lora_targets(options.lora_targets));
   }
   session.optimizer.beta1 = static_cast<float>(options.beta1);
   session.optimizer.beta2 = static_cast<float>(options.beta2);

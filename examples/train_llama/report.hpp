@@ -62,6 +62,7 @@ class Report final : public octavo::RunObserver {
         .add("device", instance.device)
         .add("optimizer", session.optimizer())
         .add("parameters", session.facts().parameters)
+        .add("trained_parameters", session.facts().trained())
         .add("adapters", session.lora().has_value() ? session.lora()->text() : "")
         .add("seed", options_.seed)
         .add("batch", options_.batch)

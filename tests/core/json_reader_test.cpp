@@ -8,6 +8,7 @@
 #include <random>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace json_reader_test {
@@ -148,10 +149,80 @@ TEST(JsonReader, AgreesWithTheOracleOnDamagedTexts) {
   EXPECT_GT(refused, 5000);
 }
 
+constexpr const char* damaged = "; it is damaged, or no JSON: get it again";
+
+/// The error of reading a text with `way`.
+template <class Way>
+std::string refusal(std::string_view text, const Way& way) {
+  try {
+    JsonReader json(text, "here", 0, "take another");
+    way(json);
+  } catch (const IoError& error) {
+    return error.what();
+  }
+  return "none";
+}
+
+TEST(JsonReader, SaysWhichValueOfWhichKeysIsNotAsExpected) {
+  // {"a": [{"b": VALUE}]}, whose value is to be a whole number to 7.
+  const auto natural = [](const std::string& value) {
+    return refusal("{\"a\": [0, {\"b\": " + value + "}]}", [](JsonReader& json) {
+      json.object([&](const std::string&) {
+        json.array([&] {
+          if (json.peek() != Kind::object) return json.skip();
+          json.object([&](const std::string&) { (void)json.natural(7); });
+        });
+      });
+    });
+  };
+  const std::string place = "here: at byte 16, in a[1].b: ";
+  EXPECT_EQ(natural("8"), place + "8 is no whole number from 0 to 7; take another");
+  EXPECT_EQ(natural("[8, \"\"]"),
+            place + "a whole number from 0 to 7 is expected, and not [8, \"\"]; take another");
+  EXPECT_EQ(natural("[8, x]"), "here: at byte 20: a value is expected" + std::string(damaged));
+  EXPECT_EQ(natural("x"), "here: at byte 16: a value is expected" + std::string(damaged));
+}
+
+TEST(JsonReader, SaysWhatIsExpected) {
+  using Way = void (*)(JsonReader&);
+  const std::vector<std::pair<Way, std::string>> ways{
+      {[](JsonReader& json) { json.object([](const std::string&) {}); }, "an object"},
+      {[](JsonReader& json) { json.array([] {}); }, "an array"},
+      {[](JsonReader& json) { (void)json.string(); }, "a string"},
+      {[](JsonReader& json) { (void)json.number(); }, "a number"},
+      {[](JsonReader& json) { (void)json.boolean(); }, "true or false"}};
+  for (const auto& [way, what] : ways) {
+    EXPECT_EQ(refusal(" null", way),
+              "here: at byte 1: " + what + " is expected, and not null; take another");
+    EXPECT_EQ(refusal(" nul", way), "here: at byte 1: a value is expected" + std::string(damaged));
+  }
+  EXPECT_EQ(refusal("1e999", [](JsonReader& json) { (void)json.number(); }),
+            "here: at byte 0: 1e999 is beyond what a double holds; take another");
+}
+
+TEST(JsonReader, SaysWhatItsUserFindsWrong) {
+  EXPECT_EQ(refusal("{\"a\": {\"b\": 1}, \"c\": 2}",
+                    [](JsonReader& json) {
+                      json.object([&](const std::string& key) {
+                        json.skip();
+                        if (key == "c") json.fail("no c may be there");
+                      });
+                    }),
+            "here: at byte 22, in c: no c may be there; take another");
+}
+
+TEST(JsonReader, ShowsTheBeginOfLongValues) {
+  std::string text = "\"";
+  for (int i = 0; i < 100; ++i) text += "\xc3\xbc";
+  text += '"';
+  const std::string shown = refusal(text, [](JsonReader& json) { (void)json.boolean(); });
+  EXPECT_NE(shown.find(text.substr(0, 59) + "...; take another"), std::string::npos) << shown;
+}
+
 TEST(JsonReader, RefusesTheSameKeyTwice) {
-  EXPECT_NE(
-      error_of(R"({"a":1,"b":2,"\u0061":3})").find("at byte 13: the key a stands there twice"),
-      std::string::npos);
+  EXPECT_NE(error_of(R"({"a":1,"b":2,"\u0061":3})")
+                .find("at byte 13: the key a stands there twice; correct it, or take another file"),
+            std::string::npos);
   EXPECT_TRUE(accepts(R"([{"a":1},{"a":1}])"));
 }
 

@@ -173,7 +173,8 @@ TEST_F(TemplateFile, ThatIsNoneIsRefused) {
   const auto refused = [&](const std::string& text) {
     return error_of<IoError>([&] { (void)chat_template(written(text)); });
   };
-  EXPECT_TRUE(has(refused(R"({"asistant": {}})"), "own.json: at byte 12: 'asistant' is no part"));
+  EXPECT_TRUE(has(refused(R"({"asistant": {}})"),
+                  "own.json: at byte 12, in asistant: 'asistant' is no part"));
   EXPECT_TRUE(has(refused(R"({"user": {"after": ""}})"), "'after' is no part"));
   EXPECT_TRUE(has(refused(R"({"user": {}})"), "no turn of the assistant"));
   EXPECT_TRUE(has(refused(R"({"assistant": {}, "default_system": ""})"), "no turn of the system"));

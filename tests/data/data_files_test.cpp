@@ -192,10 +192,11 @@ TEST_F(DataFiles, WhatIsNoJsonLineIsNamedWithItsPlace) {
     refused<IoError>({.train = {write("a.jsonl", first + line)}}, part);
   };
   const std::string at = "a.jsonl: line 2: at byte ";
-  refuse("text", at + "17: an object is expected");
+  refuse("text", at + "17: a value is expected; it is damaged, or no JSON");
+  refuse("[]", at + "17: an object is expected, and not []; correct the line");
   refuse("{\"a\": 1}", "a.jsonl: line 2: the object has no \"text\"");
   refuse("{\"a\": {\"text\": \"b\"}}", "a.jsonl: line 2: the object has no \"text\"");
-  refuse("{\"text\": 1}", at + "26: a string is expected");
+  refuse("{\"text\": 1}", at + "26, in text: a string is expected, and not 1; correct the line");
   refuse("{\"text\": \"a\", \"text\": \"b\"}", "stands there twice");
   refuse("{\"text\": \"a", at + "26: the string does not end");
   refuse("{\"text\": \"a\nb\"}", at + "26: the string does not end");

@@ -124,6 +124,7 @@ run "adapters" 0 "${adapted[@]}" --lora 4 --steps 12 --checkpoint-every 6 --out 
   --save-adapters adapters --save-hf merged
 [ -s err ] && fail "there was something on stderr"
 grep -qxF "adapters | rank 4, alpha 8, q_proj, v_proj, down_proj" out || fail "they are not named"
+cp out adapted.out
 run "adapters that go on" 0 "${adapted[@]}" --lora 4 --steps 12 --out adapted-again \
   --resume adapted/checkpoints/step-00000006 --save-adapters adapters-again
 run "adapters by their configuration" 0 --config adapted/config.toml --out adapted-config \
@@ -184,6 +185,10 @@ assert whole[-1] < 0.9 * whole[0], whole
 assert steps("adapted-again") == whole[6:] and steps("adapted-config") == whole, "another run"
 run, = (json.loads(line) for line in open("adapted/metrics.jsonl") if '"event":"run"' in line)
 assert run["adapters"] == "rank 4, alpha 8, q_proj, v_proj, down_proj", run
+trained = sum(len(values) for _, values in adapters.values())
+assert run["trained_parameters"] == trained, (run, trained)
+assert run["parameters"] == trained + sum(len(values) for _, values in before.values()), run
+assert f'| {run["parameters"]} parameters, {trained} of them trained |' in open("adapted.out").read(), trained
 assert open("adapters/adapter_model.safetensors", "rb").read() == \
     open("adapters-again/adapter_model.safetensors", "rb").read(), "other adapters"
 begun, merged = steps("with-adapters")[0], steps("with-merged")[0]

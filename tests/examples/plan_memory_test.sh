@@ -23,6 +23,22 @@ is() { (($2)) || fail "$1: $2"; }
 
 # --- llama_tiny on the cpu: what the trainer allocates ---------------------------------------
 python3 -c 'print("the loss of a small model falls as it learns " * 200)' >text.txt
+only_trainer=()  # flags of which a plan knows nothing
+# as_the_trainer PRECISION FLAG...: a plan is what the trainer allocates
+as_the_trainer() {
+  local precision=$1 allocated on_host planned
+  shift
+  rm -rf trained
+  case="the trainer in $precision, $*"
+  "$trainer" --data text.txt --precision "$precision" "$@" "${only_trainer[@]}" --steps 1 --validation-batches 1 --sample 0 \
+    --out trained >out 2>err || fail "the trainer failed"
+  allocated=$(sed -n 's/.*"peak_bytes":\([0-9]*\).*/\1/p' trained/metrics.jsonl)
+  run "the plan of $precision, $*" 0 --model llama_tiny --device cpu --precision "$precision" "$@"
+  [ "$(bytes peak)" = "${allocated:-none}" ] || fail "the trainer allocated $allocated bytes"
+  on_host=$(sed -n 's/.*"host_bytes":\([0-9]*\).*/\1/p' trained/metrics.jsonl)
+  planned=$(bytes 'host, beside')
+  [ "${planned:-0}" = "${on_host:-none}" ] || fail "the trainer allocated $on_host bytes of the host"
+}
 if [ -x "$trainer" ]; then
   number=0
   while read -r precision; do
@@ -35,20 +51,16 @@ if [ -x "$trainer" ]; then
       3) shape=(--batch 2 --seq-len 32 --head-chunk 32 --master-weights bf16 --moments 8bit --threads 2) ;;
       4) shape=(--batch 3 --seq-len 16 --recompute ffn --offload optimizer --threads 1) ;;
     esac
-    rm -rf trained
-    case="the trainer in $precision, ${shape[*]}"
-    "$trainer" --data text.txt --precision "$precision" "${shape[@]}" --steps 1 \
-      --validation-batches 1 --sample 0 --out trained >out 2>err || fail "the trainer failed"
-    allocated=$(sed -n 's/.*"peak_bytes":\([0-9]*\).*/\1/p' trained/metrics.jsonl)
-    run "the plan of $precision, ${shape[*]}" 0 --model llama_tiny --device cpu \
-      --precision "$precision" "${shape[@]}"
-    [ "$(bytes peak)" = "${allocated:-none}" ] || fail "the trainer allocated $allocated bytes"
-    on_host=$(sed -n 's/.*"host_bytes":\([0-9]*\).*/\1/p' trained/metrics.jsonl)
-    planned=$(bytes 'host, beside')
-    [ "${planned:-0}" = "${on_host:-none}" ] || fail "the trainer allocated $on_host bytes of the host"
+    as_the_trainer "$precision" "${shape[@]}"
   done < <("$trainer" --help | grep -A1 -e '^ *--precision' | tail -n 1 | tr -d ' ' |
     tr ',' '\n')
   [ "$number" -ge 1 ] || { case=trainer && fail "its --help names no precision"; }
+  as_the_trainer fp32 --batch 2 --seq-len 32 --threads 2 --lora 8
+  as_the_trainer fp32 --batch 4 --seq-len 16 --micro-batches 2 --threads 1 --moments 8bit --recompute block \
+    --lora 5 --lora-targets v_proj,down_proj
+  as_the_trainer fp32 --batch 1 --seq-len 64 --threads 2 --offload optimizer --lora 16 --lora-targets all
+  only_trainer=(--document-end 32)
+  as_the_trainer fp32 --batch 2 --seq-len 32 --threads 2 --most-documents 40
 else
   echo "plan_memory: no train_llama beside it, so its plans are not compared"
 fi
@@ -322,6 +334,29 @@ awk -F'|' '/^fp8-delayed /{if (++lines > 1 && $14 + 0 >= first + 0) bad = 1
 run "all of a shape that FP8 cannot reduce" 0 --all --model llama_tiny --batch 3 --seq-len 5
 [ "$(grep -cF 'FP8 GEMMs need a multiple of 16' out)" -eq "$(grep -c '^fp8-' out)" ] && grep -q '^fp8-' out ||
   fail "FP8 is not refused"
+
+# --- adapters: by hand -----------------------------------------------------------------------
+frozen=(--model llama_tiny --precision fp32 --device cpu --batch 2 --seq-len 32 --threads 1)
+run "a model without adapters" 0 "${frozen[@]}"
+tiny_weights=$(bytes weights)
+run "adapters of rank 16" 0 "${frozen[@]}" --lora 16 --lora-targets o_proj
+grep -qF "nothing is trained but adapters of rank 16, beside o_proj" out || fail "no adapters"
+# In each of 4 blocks A [16, 128] and B [128, 16], in multiples of 256 bytes.
+adapters=$((4 * 4 * (16 * 128 + 128 * 16)))
+is "weights" "$(bytes weights) == tiny_weights + adapters"
+is "gradients" "$(bytes gradients) == adapters"
+is "optimizer" "$(bytes optimizer) == 2 * adapters + 256"
+run "every choice with adapters" 0 --model llama_tiny --batch 2 --seq-len 32 --lora 4 --all
+[ "$(grep -cE '^(fp|bf)[a-z0-9-]+ +\|' out)" -eq "$(grep -c '^fp32 ' out)" ] && grep -q '^fp32 ' out ||
+  fail "choices that are not compiled in with adapters"
+run "adapters on a GPU" 0 --model llama_tiny --precision fp32 --lora 4
+grep -q PREDICTION out && fail "a prediction of what was not measured"
+refused "adapters that are not compiled in" "cmake BUILD_FOLDER -DOCTAVO_LORA=llama3_8b:bf16 && cmake" \
+  --model llama3_8b --precision bf16 --lora 8
+refused "adapters of a GPT-2" "a GPT-2 has no adapters here" --model gpt2_1558m --seq-len 1024 --lora 8
+refused "layers of no adapters" "give --lora their rank, too" --lora-targets q_proj
+refused "a layer that there is not" "'qkv' is no linear layer" "${frozen[@]}" --lora 4 --lora-targets qkv
+refused "adapters of layers that ranks share" "leave one of them out" --lora 8 --tensor-parallel 2
 
 # --- what help says --------------------------------------------------------------------------
 run "help" 0 --help

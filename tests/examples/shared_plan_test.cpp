@@ -107,7 +107,7 @@ std::vector<Outcome> step_of(const planner::Options& options) {
 }
 
 TEST(PlanOfSharedLayers, IsWhatRanksAllocateAndSend) {
-  const planner::Plan plan = planner::shared_plan<llama_tiny, Fp32, degree>("fp32");
+  const planner::Plan plan = planner::plan_of<llama_tiny, Fp32, degree>("fp32");
   EXPECT_EQ(plan.shape.divisor % degree, 0);
   for (const char* recompute : {"none", "swiglu", "block"}) {
     planner::Options options = options_of(recompute);

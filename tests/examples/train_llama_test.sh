@@ -131,6 +131,7 @@ assert (head["model"], head["precision"], head["recipe"]) == ("llama_tiny", "fp8
     "fp8 delayed")
 assert (head["batch"], head["sequence_length"], head["steps"], head["seed"]) == (2, 32, 4, 1)
 assert (head["gemms_fp8"], head["gemms_total"]) == (48, 51)
+assert head["trained_parameters"] == head["parameters"] and head["adapters"] == "", head
 assert (last["gemms_fp8"], last["gemms_total"], last["steps"], last["skipped"]) == (48, 51, 4, 0)
 assert last["peak_bytes"] > 4 * head["parameters"] and len(last["sample"]) > 0
 assert last["end"] == "done"

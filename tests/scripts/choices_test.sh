@@ -39,7 +39,11 @@ refused "has 'llama3_8b:bf16:2', but its preset or precision is none that the tr
 configure -DOCTAVO_TENSOR_PARALLEL= || fail "no model that ranks share"
 refused "OCTAVO_LORA has 'llama_tiny': write PRESET:PRECISION" -DOCTAVO_LORA=llama_tiny
 refused "has 'llama3_8b:bf16', but its preset or precision is none that the trainer offers" \
-  -DOCTAVO_PRESETS=llama_tiny -DOCTAVO_LORA=llama3_8b:bf16
+  -DOCTAVO_PRESETS=llama_tiny -DOCTAVO_PLAN_PRESETS=llama_tiny -DOCTAVO_LORA=llama3_8b:bf16
+configure '-DOCTAVO_PLAN_PRESETS=llama_tiny;llama3_8b;gpt2_tiny' || fail "adapters that are planned only"
+grep -qF "OCTAVO_LORA has 'llama3_8b:bf16', which only plan_memory knows" "$scratch/log" || fail "it is not said"
+refused "The precision 'bf17' is not known" -DOCTAVO_LORA=llama3_8b:bf17
+refused "OCTAVO_LORA has 'gpt2_tiny:bf16', but a GPT-2 has no adapters" -DOCTAVO_LORA=gpt2_tiny:bf16
 refused "OCTAVO_LORA has 'gpt2_tiny:bf16', but a GPT-2 has no adapters" '-DOCTAVO_PRESETS=llama_tiny;gpt2_tiny' \
   -DOCTAVO_LORA=gpt2_tiny:bf16
 configure -DOCTAVO_LORA= -DOCTAVO_PRESETS=llama_tiny || fail "no adapters"

@@ -248,7 +248,7 @@ TEST_F(Adapters, SettingsThatAreNotServedAreRefusedByName) {
     settings_[key] = value;
     expect_refused(key == "r"                ? "rank of LoRA is 0"
                    : key == "lora_alpha"     ? "alpha is -1"
-                   : key == "target_modules" ? "lm_head"
+                   : key == "target_modules" ? "adapter_config.json: 'lm_head' is no linear layer"
                                              : key + " is ");
   }
   for (const char* key : {"peft_type", "r", "lora_alpha", "target_modules"}) {

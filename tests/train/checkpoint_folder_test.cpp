@@ -337,7 +337,10 @@ TEST_F(Checkpoint, AManifestOfWhatCannotBeIsRefused) {
   const std::string elsewhere = refused_with(file, "../step-00000007/" + file);
   EXPECT_TRUE(contains(elsewhere, "is no name of a file")) << elsewhere;
   const std::string ranks = refused_with("\"ranks\":1", "\"ranks\":4294967297");
-  EXPECT_TRUE(contains(ranks, "is no whole number from 0 to 2147483647")) << ranks;
+  EXPECT_TRUE(contains(ranks,
+                       "in ranks: 4294967297 is no whole number from 0 to 2147483647; take "
+                       "another checkpoint"))
+      << ranks;
   const std::string checksum = refused_with("\"crc32c\":\"", "\"crc32c\":\"0");
   EXPECT_TRUE(contains(checksum, "is no checksum of eight")) << checksum;
   EXPECT_EQ(refused_with("\"ranks\":1", "\"ranks\":1"), "it was loaded");

@@ -6,6 +6,7 @@
 #include <octavo/core/utf8.hpp>
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <cstddef>
 #include <cstdint>
@@ -26,7 +27,9 @@ namespace octavo::inline OCTAVO_ABI {
 ///     json.end();
 ///
 /// Whatever the text is, it ends with an IoError that names its place and the byte, or with values
-/// that the text has: no key twice in an object, valid UTF-8, a bounded depth.
+/// that the text has: no key twice in an object, valid UTF-8, a bounded depth. An error says that
+/// the text is no JSON; or that it has another value than is asked for, under which keys, and what
+/// to do.
 /// Source: RFC 8259.
 class JsonReader {
  public:
@@ -38,8 +41,10 @@ class JsonReader {
   /// @param text    outlives the reader
   /// @param place   where it is from, such as a file's path
   /// @param offset  of its first byte there
-  JsonReader(std::string_view text, std::string place, std::size_t offset = 0)
-      : text_(text), place_(std::move(place)), offset_(offset) {}
+  /// @param advice  what to do about JSON that has another value than is asked for
+  JsonReader(std::string_view text, std::string place, std::size_t offset = 0,
+             std::string_view advice = "correct it, or take another file")
+      : text_(text), place_(std::move(place)), offset_(offset), advice_(advice) {}
 
   /// What comes next.
   [[nodiscard]] Kind peek() {
@@ -63,15 +68,20 @@ class JsonReader {
   /// Reads an object. `member(key)` reads the value of each key.
   template <class Member>
   void object(const Member& member) {
-    open('{', "an object");
+    Step& step = open('{', "an object");
     std::set<std::string> keys;
     for (bool more = !closes('}'); more; more = goes_on('}')) {
-      const std::size_t begin = (next(), at_);
+      if (next() != '"') fail_syntax(at_, "a key in double quotes is expected");
+      const std::size_t begin = at_;
       const std::string key = string();
-      if (!keys.insert(key).second) fail(begin, message("the key ", key, " stands there twice"));
-      if (next() != ':') fail(at_, "a ':' is missing");
+      if (!keys.insert(key).second) {
+        fail_content(begin, message("the key ", excerpt(key), " stands there twice"));
+      }
+      if (next() != ':') fail_syntax(at_, "a ':' is missing");
       ++at_;
+      step.key = &key;
       member(key);
+      step.key = nullptr;
     }
     --depth_;
   }
@@ -79,13 +89,16 @@ class JsonReader {
   /// Reads an array. `element()` reads each element.
   template <class Element>
   void array(const Element& element) {
-    open('[', "an array");
-    for (bool more = !closes(']'); more; more = goes_on(']')) element();
+    Step& step = open('[', "an array");
+    for (bool more = !closes(']'); more; more = goes_on(']')) {
+      ++step.elements;
+      element();
+    }
     --depth_;
   }
 
   [[nodiscard]] std::string string() {
-    if (next() != '"') fail(at_, "a string is expected");
+    if (next() != '"') fail_type("a string");
     const std::size_t begin = at_++;
     std::string value;
     while (byte() != '"') {
@@ -94,15 +107,15 @@ class JsonReader {
       value += text_.substr(plain, at_ - plain);
       if (at_ > plain) continue;
       const std::size_t length = utf8_length(text_.substr(at_));
-      if (at_ >= text_.size()) fail(begin, "the string does not end");
-      if (length == 0) fail(at_, "the bytes are no valid UTF-8");
+      if (at_ >= text_.size()) fail_syntax(begin, "the string does not end");
+      if (length == 0) fail_syntax(at_, "the bytes are no valid UTF-8");
       if (byte() == '\\') {
         append_escaped(value);
       } else if (length > 1) {
         value += text_.substr(at_, length);
         at_ += length;
       } else {
-        fail(at_, "a control character stands in a string");
+        fail_syntax(at_, "a control character stands in a string");
       }
     }
     ++at_;
@@ -111,28 +124,31 @@ class JsonReader {
 
   /// A whole number from 0 to `most`.
   [[nodiscard]] std::int64_t natural(std::int64_t most = std::numeric_limits<std::int64_t>::max()) {
+    if (peek() != Kind::number) fail_type(message("a whole number from 0 to ", most));
     const std::string_view digits = number_text();
     std::int64_t value = 0;
     const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
     if (error != std::errc{} || end != digits.data() + digits.size() || digits.front() == '-' ||
         value > most) {
-      fail(at_ - digits.size(), message(digits, " is no whole number from 0 to ", most));
+      fail_content(at_ - digits.size(),
+                   message(excerpt(digits), " is no whole number from 0 to ", most));
     }
     return value;
   }
 
   [[nodiscard]] double number() {
+    if (peek() != Kind::number) fail_type("a number");
     const std::string_view digits = number_text();
     double value = 0;
     if (std::from_chars(digits.data(), digits.data() + digits.size(), value).ec != std::errc{}) {
-      fail(at_ - digits.size(), message(digits, " is beyond what a double holds"));
+      fail_content(at_ - digits.size(), message(excerpt(digits), " is beyond what a double holds"));
     }
     return value;
   }
 
   [[nodiscard]] bool boolean() {
     if (takes("true")) return true;
-    if (!takes("false")) fail(at_, "true or false is expected");
+    if (!takes("false")) fail_type("true or false");
     return false;
   }
 
@@ -149,9 +165,8 @@ class JsonReader {
       case Kind::string:
         return static_cast<void>(string());
       case Kind::boolean:
-        return static_cast<void>(boolean());
       case Kind::null:
-        if (!null()) fail(at_, "a value is expected");
+        if (!takes("true") && !takes("false") && !null()) fail_syntax(at_, "a value is expected");
         return;
       case Kind::number:
         return static_cast<void>(number_text());
@@ -161,16 +176,55 @@ class JsonReader {
   /// Nothing but space may follow.
   void end() {
     space();
-    if (at_ != text_.size()) fail(at_, "the text goes on after its value");
+    if (at_ != text_.size()) fail_syntax(at_, "the text goes on after its value");
   }
 
-  /// @throws IoError  that says what is wrong with what was read last
-  [[noreturn]] void fail(const std::string& what) const { fail(at_, what); }
+  /// @throws IoError  that says what is wrong with the value that was read last
+  [[noreturn]] void fail(const std::string& what) const { fail_content(at_, what); }
+
+  /// As much of a text as fits a message.
+  static std::string excerpt(std::string_view text) {
+    constexpr std::size_t most = 60;
+    if (text.size() <= most) return std::string(text);
+    std::size_t end = most;
+    while ((static_cast<unsigned char>(text[end]) & 0xc0) == 0x80) --end;  // whole characters
+    return message(text.substr(0, end), "...");
+  }
 
  private:
-  [[noreturn]] void fail(std::size_t at, const std::string& what) const {
+  /// Where a value stands in an object or array.
+  struct Step {
+    const std::string* key = nullptr;  ///< of the member that is being read
+    std::size_t elements = 0;          ///< with the one that is being read
+  };
+
+  [[noreturn]] void fail_syntax(std::size_t at, const std::string& what) const {
     throw IoError(message(place_, ": at byte ", offset_ + at, ": ", what,
                           "; it is damaged, or no JSON: get it again"));
+  }
+  [[noreturn]] void fail_content(std::size_t at, const std::string& what) const {
+    const std::string path = this->path();
+    throw IoError(message(place_, ": at byte ", offset_ + at, path.empty() ? "" : ", in ", path,
+                          ": ", what, "; ", advice_));
+  }
+  /// What comes next is no `wanted`; if it is no JSON either, then that is the error.
+  [[noreturn]] void fail_type(const std::string& wanted) {
+    next();
+    const std::size_t begin = at_;
+    skip();
+    fail_content(begin, message(wanted, " is expected, and not ",
+                                excerpt(text_.substr(begin, at_ - begin))));
+  }
+
+  /// Such as "messages[2].role"; empty for the whole text.
+  [[nodiscard]] std::string path() const {
+    std::string path;
+    for (int i = 0; i < depth_; ++i) {
+      const Step& step = path_[static_cast<std::size_t>(i)];
+      if (step.key != nullptr) path += (path.empty() ? "" : ".") + excerpt(*step.key);
+      if (step.elements != 0) path += message('[', step.elements - 1, ']');
+    }
+    return path;
   }
 
   /// Of ASCII, and stands for itself in a string.
@@ -185,7 +239,7 @@ class JsonReader {
   /// The byte that the next value, or what stands between values, begins with.
   char next() {
     space();
-    if (at_ == text_.size()) fail(at_, "the text ends early");
+    if (at_ == text_.size()) fail_syntax(at_, "the text ends early");
     return text_[at_];
   }
   bool takes(std::string_view word) {
@@ -195,12 +249,13 @@ class JsonReader {
     return true;
   }
 
-  void open(char bracket, const char* what) {
-    if (next() != bracket) fail(at_, message(what, " is expected"));
-    if (++depth_ > deepest) {
-      fail(at_, message("values are nested more than ", deepest, " deep"));
+  Step& open(char bracket, const char* what) {
+    if (next() != bracket) fail_type(what);
+    if (depth_ == deepest) {
+      fail_content(at_, message("values are nested more than ", deepest, " deep"));
     }
     ++at_;
+    return path_[static_cast<std::size_t>(depth_++)] = {};
   }
   bool closes(char bracket) {
     if (next() != bracket) return false;
@@ -209,13 +264,13 @@ class JsonReader {
   }
   bool goes_on(char bracket) {
     if (closes(bracket)) return false;
-    if (byte() != ',') fail(at_, message("a ',' or '", bracket, "' is missing"));
+    if (byte() != ',') fail_syntax(at_, message("a ',' or '", bracket, "' is missing"));
     ++at_;
     return true;
   }
 
   void digits() {
-    if (byte() < '0' || byte() > '9') fail(at_, "a value is expected");
+    if (byte() < '0' || byte() > '9') fail_syntax(at_, "a value is expected");
     while (byte() >= '0' && byte() <= '9') ++at_;
   }
   std::string_view number_text() {
@@ -245,7 +300,7 @@ class JsonReader {
     const std::string_view four = text_.substr(std::min(at_, text_.size()), 4);
     const auto [end, error] = std::from_chars(four.data(), four.data() + four.size(), code, 16);
     if (four.size() != 4 || error != std::errc{} || end != four.data() + 4) {
-      fail(at_, "four hexadecimal digits are expected");
+      fail_syntax(at_, "four hexadecimal digits are expected");
     }
     at_ += 4;
     return code;
@@ -260,16 +315,16 @@ class JsonReader {
       value += meanings[found];
       return;
     }
-    if (byte() != 'u') fail(begin, "no such escape");
+    if (byte() != 'u') fail_syntax(begin, "no such escape");
     ++at_;
     std::uint32_t code = code_unit();
     if (code >= 0xd800 && code < 0xdc00 && text_.substr(at_).starts_with("\\u")) {
       at_ += 2;
       const std::uint32_t low = code_unit();
-      if (low < 0xdc00 || low > 0xdfff) fail(begin, "half of a surrogate pair");
+      if (low < 0xdc00 || low > 0xdfff) fail_syntax(begin, "half of a surrogate pair");
       code = 0x10000 + ((code - 0xd800) << 10) + (low - 0xdc00);
     }
-    if (code >= 0xd800 && code <= 0xdfff) fail(begin, "half of a surrogate pair");
+    if (code >= 0xd800 && code <= 0xdfff) fail_syntax(begin, "half of a surrogate pair");
     append_utf8(value, code);
   }
   static void append_utf8(std::string& value, std::uint32_t code) {
@@ -291,8 +346,10 @@ class JsonReader {
   std::string_view text_;
   std::string place_;
   std::size_t offset_;
+  std::string_view advice_;
   std::size_t at_ = 0;
   int depth_ = 0;
+  std::array<Step, deepest> path_;  ///< of these the first `depth_`
 };
 
 }  // namespace octavo

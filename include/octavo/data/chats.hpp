@@ -125,7 +125,7 @@ namespace detail {
 class ChatLineReader {
  public:
   ChatLineReader(std::string_view line, std::string place, std::size_t offset)
-      : json_(line, std::move(place), offset) {}
+      : json_(line, std::move(place), offset, "correct the line, or leave it out") {}
 
   /// @throws IoError  naming the place of what is no chat
   std::vector<ChatMessage> read() {
@@ -133,7 +133,7 @@ class ChatLineReader {
     json_.object([&](const std::string& key) {
       const bool is_share_gpt = key == "conversations";
       if (!is_share_gpt && key != "messages") return json_.skip();
-      if (is_there) json_.fail("messages and conversations stand there both; leave one out");
+      if (is_there) json_.fail("messages and conversations stand there both");
       is_there = true;
       json_.array(
           [&] { message(is_share_gpt ? "from" : "role", is_share_gpt ? "value" : "content"); });

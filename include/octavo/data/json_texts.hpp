@@ -35,7 +35,7 @@ struct FileLine {
 /// The string under `key` of the object that a line is.
 /// @throws IoError  naming file, line and byte of what is no JSON, or is an object without it
 [[nodiscard]] inline std::string json_text(const FileLine& line, const std::string& key) {
-  JsonReader json(line.text, line.place(), line.offset);
+  JsonReader json(line.text, line.place(), line.offset, "correct the line, or leave it out");
   std::optional<std::string> text;
   json.object([&](const std::string& name) {
     if (name == key) {

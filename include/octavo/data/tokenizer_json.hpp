@@ -26,7 +26,7 @@ namespace detail {
 class TokenizerJsonReader {
  public:
   TokenizerJsonReader(const std::filesystem::path& path, std::string_view text)
-      : path_(path), json_(text, path.string()) {}
+      : path_(path), json_(text, path.string(), 0, "take another tokenizer") {}
 
   BytePairModel read() {
     bool has_model = false;
@@ -65,7 +65,7 @@ class TokenizerJsonReader {
     throw IoError(message(path_.string(), ": ", what));
   }
   [[noreturn]] void unknown(std::string_view what) const {
-    json_.fail(message("'", what, "' is not known; this tokenizer cannot be read"));
+    json_.fail(message("'", what, "' is not known"));
   }
   void require_null(std::string_view what) {
     if (!json_.null()) json_.fail(message(what, " is not known, but for null"));

@@ -47,24 +47,22 @@ class JsonFields {
     const Field* field = found(key, otherwise.has_value());
     if (field == nullptr) return *otherwise;
     const auto value = static_cast<float>(field->number);
-    require<ConfigError>(
-        field->kind == JsonReader::Kind::number && value > 0 && std::isfinite(value), place_, ": ",
-        key, " must be a number above 0 that an FP32 holds");
+    require_value(key, *field,
+                  field->kind == JsonReader::Kind::number && value > 0 && std::isfinite(value),
+                  "a number above 0 that an FP32 holds");
     return value;
   }
   [[nodiscard]] std::string word(const std::string& key,
                                  std::optional<std::string> otherwise = {}) const {
     const Field* field = found(key, otherwise.has_value());
     if (field == nullptr) return *otherwise;
-    require<ConfigError>(field->kind == JsonReader::Kind::string, place_, ": ", key,
-                         " must be a string");
+    require_value(key, *field, field->kind == JsonReader::Kind::string, "a string");
     return field->text;
   }
   [[nodiscard]] bool flag(const std::string& key, bool otherwise) const {
     const Field* field = find(key);
     if (field == nullptr) return otherwise;
-    require<ConfigError>(field->kind == JsonReader::Kind::boolean, place_, ": ", key,
-                         " must be true or false");
+    require_value(key, *field, field->kind == JsonReader::Kind::boolean, "true or false");
     return field->number != 0;
   }
   /// Whole numbers: of an array, a single one, or none.
@@ -94,8 +92,7 @@ class JsonFields {
   void require_all(const std::string& key, std::string_view wanted) const {
     const Field* field = find(key);
     if (field == nullptr) return;
-    require<ConfigError>(field->kind == JsonReader::Kind::array, place_, ": ", key,
-                         " must be an array");
+    require_value(key, *field, field->kind == JsonReader::Kind::array, "an array");
     for (const Field& element : field->elements) {
       require<ConfigError>(element.text == wanted, place_, ": ", key, " has ", element.text,
                            ", which Octavo's models do not serve; they have ", wanted);
@@ -112,6 +109,24 @@ class JsonFields {
     std::string text{};
     double number = 0;  ///< or 1 for true
     std::vector<Field> elements{};
+
+    [[nodiscard]] std::string shown() const {
+      switch (kind) {
+        case JsonReader::Kind::object:
+          return "an object";
+        case JsonReader::Kind::array:
+          return "an array";
+        case JsonReader::Kind::string:
+          return "the string " + JsonReader::excerpt(text);
+        case JsonReader::Kind::number:
+          return message(number);
+        case JsonReader::Kind::boolean:
+          return number != 0 ? "true" : "false";
+        case JsonReader::Kind::null:
+          break;
+      }
+      return "null";
+    }
   };
 
   [[nodiscard]] const Field* find(const std::string& key) const {
@@ -121,13 +136,20 @@ class JsonFields {
   }
   [[nodiscard]] const Field* found(const std::string& key, bool may_be_missing) const {
     const Field* field = find(key);
-    require<ConfigError>(field != nullptr || may_be_missing, place_, ": ", key, " is missing");
+    require<ConfigError>(field != nullptr || may_be_missing, place_, ": ", key,
+                         " is missing; add it, or take the folder of another model");
     return field;
   }
+  void require_value(const std::string& key, const Field& field, bool is_right,
+                     std::string_view wanted) const {
+    require<ConfigError>(is_right, place_, ": ", key, " must be ", wanted, ", and is ",
+                         field.shown(), "; correct it, or take the folder of another model");
+  }
   [[nodiscard]] Index natural_of(const std::string& key, const Field& field) const {
-    require<ConfigError>(field.kind == JsonReader::Kind::number && field.number >= 0 &&
-                             field.number < 0x1p53 && field.number == std::floor(field.number),
-                         place_, ": ", key, " must be a whole number from 0 on");
+    require_value(key, field,
+                  field.kind == JsonReader::Kind::number && field.number >= 0 &&
+                      field.number < 0x1p53 && field.number == std::floor(field.number),
+                  "a whole number from 0 on");
     return static_cast<Index>(field.number);
   }
 
@@ -193,7 +215,8 @@ inline RopeScaling rope_scaling_of(const JsonFields& fields, const std::string& 
   scaling.high_frequency_factor = fields.positive(prefix + "high_freq_factor");
   const Index length = fields.natural(prefix + "original_max_position_embeddings");
   require<ConfigError>(length <= std::numeric_limits<int>::max(), fields.place(), ": ", prefix,
-                       "original_max_position_embeddings is ", length, ", which is no length");
+                       "original_max_position_embeddings is ", length,
+                       ", which is no length; give at most ", std::numeric_limits<int>::max());
   scaling.original_length = static_cast<int>(length);
   require<ConfigError>(scaling.low_frequency_factor < scaling.high_frequency_factor, fields.place(),
                        ": ", prefix, "low_freq_factor must be below ", "high_freq_factor");

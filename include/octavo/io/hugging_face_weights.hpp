@@ -96,7 +96,7 @@ class HuggingFaceWeights {
                      "folder of a Hugging Face model");
     std::map<std::string, std::string> files;  // of tensors
     const std::string text = read_text_file(index);
-    JsonReader json(text, index.string());
+    JsonReader json(text, index.string(), 0, "get the folder again");
     json.object([&](const std::string& key) {
       if (key == "weight_map") {
         json.object([&](const std::string& tensor) { files[tensor] = json.string(); });

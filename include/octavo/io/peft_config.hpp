@@ -87,6 +87,7 @@ inline std::vector<std::string> read_target_modules(JsonReader& json) {
   JsonReader json(text, path.string());
   PeftConfig config;
   std::set<std::string> seen;
+  std::vector<std::string> targets;
   const auto refuse = [&](const std::string& key, const std::string& why) {
     throw ConfigError(message(path.string(), ": ", key, " ", why));
   };
@@ -104,7 +105,7 @@ inline std::vector<std::string> read_target_modules(JsonReader& json) {
     } else if (key == "lora_alpha") {
       config.lora.alpha = static_cast<float>(json.number());
     } else if (key == "target_modules") {
-      set_lora_targets(config.lora, detail::read_target_modules(json));
+      targets = detail::read_target_modules(json);
     } else if (key == "base_model_name_or_path") {
       if (json.peek() == JsonReader::Kind::null) return json.skip();
       config.base_model = json.string();
@@ -128,9 +129,10 @@ inline std::vector<std::string> read_target_modules(JsonReader& json) {
   });
   json.end();
   for (const char* key : {"peft_type", "r", "lora_alpha", "target_modules"}) {
-    if (!seen.contains(key)) refuse(key, "is missing");
+    if (!seen.contains(key)) refuse(key, "is missing; add it, or take another folder of adapters");
   }
   try {
+    set_lora_targets(config.lora, targets);
     detail::check_lora(config.lora);
   } catch (const ConfigError& error) {
     throw ConfigError(message(path.string(), ": ", error.what()));

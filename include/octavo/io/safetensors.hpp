@@ -173,7 +173,7 @@ class SafetensorsFile {
     }
     std::string text(length, '\0');
     read_at(8, std::as_writable_bytes(std::span(text)), "the header");
-    JsonReader json(text, path_.string(), 8);
+    JsonReader json(text, path_.string(), 8, "take another file");
     json.object([&](const std::string& key) {
       if (key == "__metadata__") {
         json.object([&](const std::string& name) { metadata_[name] = json.string(); });

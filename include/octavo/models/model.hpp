@@ -52,6 +52,8 @@ struct ModelFacts {
   Index attention_columns = 0;  ///< of all blocks together
   Index frozen = 0;             ///< of the parameters, those that are not trained
 
+  [[nodiscard]] Index trained() const { return parameters - frozen; }
+
   /// Floating-point operations of one training token: 6 for each weight that multiplies, of which a
   /// frozen one has 4, and causal attention over a sequence of this many tokens.
   [[nodiscard]] double training_flops_per_token(Index sequence) const {
@@ -59,7 +61,7 @@ struct ModelFacts {
         6.0 * static_cast<double>(sequence) * static_cast<double>(attention_columns);
     const auto weights = static_cast<double>(multiplying);
     if (frozen == 0) return 6.0 * weights + attention;
-    return 4.0 * weights + 6.0 * static_cast<double>(parameters - frozen) + attention;
+    return 4.0 * weights + 6.0 * static_cast<double>(trained()) + attention;
   }
 };
 

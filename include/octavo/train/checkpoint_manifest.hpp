@@ -178,7 +178,7 @@ inline CheckpointManifest read_manifest(const std::filesystem::path& folder) {
                    ": its checksum is another: it is damaged; take another "
                    "checkpoint");
   CheckpointManifest manifest;
-  JsonReader json(all, path.string());
+  JsonReader json(all, path.string(), 0, "take another checkpoint");
   const std::map<std::string_view, std::string*> texts{{"octavo", &manifest.version},
                                                        {"model", &manifest.model},
                                                        {"recipe", &manifest.recipe},

@@ -301,7 +301,7 @@ class Checkpoints {
                                 .conversions = conversions_};
     for (const std::string& text : texts_) {
       if (text.empty()) continue;
-      JsonReader json(text, "a rank's file");
+      JsonReader json(text, "a rank's file", 0, "take another checkpoint");
       manifest.files.push_back(detail::read_manifest_file(json));
     }
     write_file_atomically(written_ / detail::manifest_name, detail::manifest_text(manifest));
