@@ -12,6 +12,7 @@
 #include <octavo/train/train.hpp>
 
 #include <train_llama/checkpoints.hpp>
+#include <train_llama/mismatch.hpp>
 #include <train_llama/options.hpp>
 #include <train_llama/program.hpp>
 #include <train_llama/ranks.hpp>
@@ -263,7 +264,12 @@ void make_session(Setup& setup, const CLI::App& app, const Options& options,
                                  : digests_of(options.load_hf));
   }
   if (!options.load_adapters.empty() && begins) {
-    octavo::load_adapters(*setup.session, instance.shape, options.load_adapters);
+    try {
+      octavo::load_adapters(*setup.session, instance.shape, options.load_adapters);
+    } catch (const octavo::StateMismatchError& error) {
+      throw octavo::ConfigError(octavo::message(error.what(), "; they fit with",
+                                                fitting_flags(error, setup.session->lora())));
+    }
   }
   if (!ranks.is_first() || options.replay_step != 0) return;
   if (begins && begins_again(options)) set_aside_what_was_not_saved(options.out);
@@ -298,9 +304,13 @@ void make_checkpoints(Setup& setup, const Options& options, const Ranks& ranks) 
                     "--model as the run that saved it"
                   : "a whole model, and this run trains adapters; write it with --export-hf, and "
                     "name that folder with --model hf:");
-  setup.resumed = octavo::resume(
-      setup.resume_from, *setup.session, *setup.data, *setup.tally, setup.checkpoints.get(),
-      options.convert ? octavo::OtherRecipes::converted : octavo::OtherRecipes::refused);
+  try {
+    setup.resumed = octavo::resume(
+        setup.resume_from, *setup.session, *setup.data, *setup.tally, setup.checkpoints.get(),
+        options.convert ? octavo::OtherRecipes::converted : octavo::OtherRecipes::refused);
+  } catch (const octavo::StateMismatchError& error) {
+    throw_with_flags(error, setup.session->lora(), setup.resume_from);
+  }
 }
 
 /// What a part of the set-up says is wrong with the input; empty: nothing.

@@ -208,6 +208,13 @@ inline void print_checkpoints(const Options& options) {
 
 namespace detail {
 
+/// The config.toml of the run that a checkpoint is of, if it lies where the run saved it.
+inline std::filesystem::path config_of(const std::filesystem::path& checkpoint) {
+  std::filesystem::path path = checkpoint.lexically_normal();
+  if (path.filename().empty()) path = path.parent_path();
+  return path.parent_path().parent_path() / "config.toml";
+}
+
 /// What a run's config.toml says of a flag; "" where it says nothing.
 inline std::string said_in(const std::filesystem::path& config, const std::string& flag) {
   std::ifstream file(config);
@@ -224,7 +231,7 @@ inline std::string said_in(const std::filesystem::path& config, const std::strin
 /// @throws ConfigError  if there is no preset of its name
 inline octavo::ModelDescription model_of_checkpoint(const std::filesystem::path& checkpoint,
                                                     const std::string& name) {
-  const std::filesystem::path config = checkpoint.parent_path().parent_path() / "config.toml";
+  const std::filesystem::path config = detail::config_of(checkpoint);
   std::vector<programs::NamedShape> known = programs::presets();
   for (const Instance& instance : instances()) known.push_back({instance.model, instance.shape});
   const auto found = std::ranges::find(known, name, &programs::NamedShape::name);

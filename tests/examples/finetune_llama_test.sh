@@ -196,6 +196,13 @@ assert begun < 0.95 * whole[0] and math.isclose(begun, merged, rel_tol=1e-5), (b
 PYTHON
 refused "adapters of another rank" "its adapters are of rank 4, alpha 8" "${adapted[@]}" --lora 8 \
   --load-adapters adapters
+err_is_one_line_with "; they fit with --lora 4"
+refused "adapters of other layers" "; they fit with --lora-alpha 8 --lora-targets q_proj,v_proj,down_proj" \
+  --model hf:model --precision fp32 "${shape[@]}" "${data[@]}" --chat-template own.json --lora 4 \
+  --load-adapters adapters
+refused "adapters of another rank, to go on with" "; it fits with --lora 4" "${adapted[@]}" --lora 8 --steps 12 \
+  --resume adapted/checkpoints/step-00000006
+err_is_one_line_with "the adapters are of rank 4, alpha 8, q_proj, v_proj, down_proj in the checkpoint, but rank 8"
 refused "a layer that there is not" "'qkv' is no linear layer" "${base[@]}" "${data[@]}" --lora 4 \
   --lora-targets qkv
 refused "an alpha without adapters" "give --lora their rank, too" "${base[@]}" "${data[@]}" --lora-alpha 8
@@ -214,6 +221,7 @@ refused "adapters that go on beside another model" "model.base" --model hf:merge
   "${shape[@]}" "${data[@]}" --chat-template own.json --lora 4 --lora-alpha 8 \
   --lora-targets q_proj,v_proj,down_proj --learning-rate 1e-2 --warmup 2 --steps 12 \
   --resume adapted/checkpoints/step-00000006
+err_is_one_line_with "; the flags of the run that saved it stand in adapted/config.toml"
 case="weights of a checkpoint that has adapters only"
 "$program" --resume adapted --export-hf exported >out 2>err && fail "it is no error"
 err_is_one_line_with "has adapters only"

@@ -240,6 +240,7 @@ for shared in (1, 2):
 PYTHON
 on_ranks "ranks that share layers otherwise" 2 2 "${saved[@]}" --tensor-parallel 2 --steps 10 \
   --out other --resume saved-1
+grep -qF "; it fits with --tensor-parallel 1" err || fail "no flag is named"
 grep -qF "its number of ranks that share each layer is 1, but that of this run is 2" err ||
   fail "it is not said what differs"
 on_ranks "the folder of another number of ranks" 0 2 "${saved[@]}" --micro-batches 4 --steps 12 \

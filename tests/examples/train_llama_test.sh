@@ -785,6 +785,9 @@ run "a named checkpoint that is not the newest" 2 "${saved[@]}" \
 err_is_one_line_with "is not the newest checkpoint of the run: step-00000030 is"
 run "another recipe" 2 "${saved[@]}" --out whole --resume latest --precision bf16
 err_is_one_line_with "its recipe is fp8 delayed, but that of this run is bf16"
+err_is_one_line_with "; it fits with --precision fp8-delayed, and --convert has it converted"
+run "another optimizer" 2 "${saved[@]}" --out whole --resume latest --moments 8bit
+err_is_one_line_with "; it fits with --master-weights fp32 --moments fp32, and --convert has it converted"
 run "another recipe, converted" 0 "${shorter[@]}" --steps 32 --checkpoint-every 3 --precision bf16 --moments 8bit \
   --resume whole/checkpoints/step-00000030 --out converted --convert
 grep -q "^CONVERTED | to bf16, AdamW with fp32 master weights and 8-bit moments$" out ||

@@ -396,6 +396,15 @@ TEST_F(Checkpoint, AnotherRunsIsRefusedByName) {
                        "its recipe is fp8 of a stub, but that of this run is bf16"));
   EXPECT_TRUE(contains(refused([](StateStub& s) { s.optimizer_name = "SGD"; }),
                        "its optimizer is AdamW of a stub, but that of this run is SGD"));
+  StateStub other;
+  other.recipe = "bf16";
+  try {
+    load_checkpoint(newest(), other);
+    ADD_FAILURE() << "it was loaded";
+  } catch (const StateMismatchError& error) {
+    EXPECT_EQ(error.subject(), "recipe");
+    EXPECT_EQ(error.saved(), "fp8 of a stub");
+  }
   support::on_ranks(2, [&](support::ThreadComm& ranks) {
     StateStub session(&ranks, 2);
     EXPECT_TRUE(contains(refusal(folder_ / "step-00000007", session), "share each layer is 1"));

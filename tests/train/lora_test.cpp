@@ -260,7 +260,16 @@ TYPED_TEST(LoraIn, AnotherSessionGoesOnToTheBit) {
   SessionOptions others = small_options();
   others.model.lora.alpha = 16;
   Session<Lora<TypeParam>> third(others, context);
-  EXPECT_THROW(load_state_sync(state, third.state()), ConfigError);
+  try {
+    load_state_sync(state, third.state());
+    ADD_FAILURE() << "it was loaded";
+  } catch (const StateMismatchError& error) {
+    EXPECT_EQ(error.subject(), "session.lora");
+    EXPECT_EQ(error.saved(), first.lora()->text());
+    EXPECT_EQ(error.what(), "the adapters are of " + first.lora()->text() +
+                                " in the saved state, but " + third.lora()->text() +
+                                " here; make the session with the same");
+  }
 }
 
 /// Copies of frozen weights follow when these are set, however many steps were taken.

@@ -122,20 +122,21 @@ TEST(StateErrors, WhatDoesNotFitIsNamedAndNothingIsWritten) {
   take_steps(bf16, 3, 1);
   const auto state = [](TrainingSession& session) { return save_state_sync(session.state()); };
   const std::string advice = "; it is of another model, recipe or optimizer";
+  const std::string same = "; make the session with the same";
   EXPECT_EQ(refusal(state(fp32), bf16),
-            "session.recipe is fp32 in the saved state, but bf16 here" + advice);
+            "the recipe is fp32 in the saved state, but bf16 here" + same);
   EXPECT_EQ(refusal(state(bf16), delayed),
-            "session.recipe is bf16 in the saved state, but fp8 delayed here" + advice);
+            "the recipe is bf16 in the saved state, but fp8 delayed here" + same);
   EXPECT_EQ(refusal(state(delayed), bf16),
-            "session.recipe is fp8 delayed in the saved state, but bf16 here" + advice);
+            "the recipe is fp8 delayed in the saved state, but bf16 here" + same);
   EXPECT_EQ(refusal(state(shorter), delayed),
-            "session.recipe is fp8 delayed (history 16, max, margin 0) in the saved state, but fp8 "
+            "the recipe is fp8 delayed (history 16, max, margin 0) in the saved state, but fp8 "
             "delayed here" +
-                advice);
+                same);
   ModelSession<SmallModel<Fp8Recipe<Delayed, E4M3Only>>> narrow(options, context);
-  EXPECT_EQ(refusal(state(narrow), delayed),
-            "session.recipe is fp8 delayed (e4m3 only) in the saved state, but fp8 delayed here" +
-                advice);
+  EXPECT_EQ(
+      refusal(state(narrow), delayed),
+      "the recipe is fp8 delayed (e4m3 only) in the saved state, but fp8 delayed here" + same);
   SavedState without = state(bf16);
   without.erase("model.embedding.weight");
   EXPECT_EQ(refusal(without, bf16), "the saved state has no model.embedding.weight" + advice);

@@ -12,6 +12,7 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <utility>
 
 namespace octavo::inline OCTAVO_ABI {
 
@@ -38,6 +39,23 @@ class UsageError : public Error {
 class ConfigError : public Error {
  public:
   using Error::Error;
+};
+
+/// A saved state is of another session than the one that is to go on with it.
+class StateMismatchError : public ConfigError {
+ public:
+  /// @param subject  what differs: "model", "recipe", "optimizer" or "tensor_parallel" of a
+  ///                 checkpoint, else the name of a StateEntry, such as "session.lora"
+  /// @param saved    what it is in the saved state; empty: there is none
+  StateMismatchError(const std::string& what, std::string subject, std::string saved)
+      : ConfigError(what), subject_(std::move(subject)), saved_(std::move(saved)) {}
+
+  [[nodiscard]] const std::string& subject() const { return subject_; }
+  [[nodiscard]] const std::string& saved() const { return saved_; }
+
+ private:
+  std::string subject_;
+  std::string saved_;
 };
 
 /// A file cannot be read or written, or its content is not what it should be.

@@ -32,17 +32,22 @@ inline LoraOptions require_adapters(const TrainingSession& session, const ModelD
 /// ranks each of them calls it.
 /// @param session  of a model that is `model`, such as `description_of(llama3_8b)`
 /// @throws UsageError   if the session has no adapters, or its model is another one
-/// @throws ConfigError  for adapters of another rank, alpha or of other layers than the session's,
-///                      or that Octavo does not serve: see PeftAdapters; or a value that is not
-///                      finite: then parameters before it are set
+/// @throws StateMismatchError  for adapters of another rank, alpha or of other layers than the
+///                             session's
+/// @throws ConfigError  for adapters that Octavo does not serve: see PeftAdapters; or a value that
+///                      is not finite: then parameters before it are set
 /// @throws IoError      for files that are missing, damaged or cannot be read
 inline void load_adapters(TrainingSession& session, const ModelDescription& model,
                           const std::filesystem::path& folder) {
   const LoraOptions lora = detail::require_adapters(session, model);
   const PeftAdapters adapters(folder, model);
   const LoraOptions& there = adapters.config().lora;
-  require<ConfigError>(there == lora, folder.string(), ": its adapters are of ", there.text(),
-                       ", but the session's of ", lora.text(), "; make the session with the same");
+  if (there != lora) {
+    throw StateMismatchError(
+        message(folder.string(), ": its adapters are of ", there.text(), ", but the session's of ",
+                lora.text(), "; make the session with the same"),
+        "session.lora", there.text());
+  }
   for (const WeightInfo& weight : session.weights()) {
     if (!weight.is_adapter) continue;
     session.set_weight(weight.name, [&](Index begin, std::span<float> values) {

@@ -28,23 +28,26 @@ enum class OtherRecipes {
 namespace detail {
 
 /// @return whether the checkpoint is to be converted
-/// @throws ConfigError  naming what of the run is another
+/// @throws StateMismatchError  naming what of the run is another
 inline bool require_fits(const CheckpointManifest& manifest, const std::filesystem::path& path,
                          const TrainingSession& session, OtherRecipes others) {
-  const auto same = [&](const char* what, const auto& saved, const auto& here,
+  const auto same = [&](const char* subject, const char* what, const auto& saved, const auto& here,
                         const char* advice = "") {
-    require<ConfigError>(saved == here, path.string(), ": its ", what, " is ", saved,
-                         ", but that of this run is ", here, "; resume with the same", advice);
+    if (saved == here) return;
+    throw StateMismatchError(
+        message(path.string(), ": its ", what, " is ", saved, ", but that of this run is ", here,
+                "; resume with the same", advice),
+        subject, message(saved));
   };
-  same("model", manifest.model, session.facts().name);
-  same("number of ranks that share each layer", manifest.tensor_ranks,
+  same("model", "model", manifest.model, session.facts().name);
+  same("tensor_parallel", "number of ranks that share each layer", manifest.tensor_ranks,
        session.sharding().tensor_ranks);
   if (others == OtherRecipes::converted) {
     return manifest.recipe != session.precision() || manifest.optimizer != session.optimizer();
   }
-  const char* advice = ", or have it converted (OtherRecipes::converted, --convert)";
-  same("recipe", manifest.recipe, session.precision(), advice);
-  same("optimizer", manifest.optimizer, session.optimizer(), advice);
+  const char* advice = ", or have it converted (OtherRecipes::converted)";
+  same("recipe", "recipe", manifest.recipe, session.precision(), advice);
+  same("optimizer", "optimizer", manifest.optimizer, session.optimizer(), advice);
   return false;
 }
 
@@ -102,9 +105,11 @@ inline std::vector<std::string> counted(const std::vector<std::string>& texts) {
 /// @param others  whether it may be one of another recipe or optimizer
 /// @return  what the checkpoint says of itself; the last of its conversions is this one, if its
 ///          recipe or optimizer is another
-/// @throws ConfigError  for a checkpoint of another model, recipe, optimizer or tensor-parallel
-///                      degree, naming what is another; nothing is written then
-/// @throws IoError      for one that is not whole, naming the file; likewise
+/// @throws StateMismatchError  for a checkpoint of another model, recipe, optimizer,
+/// tensor-parallel
+///                             degree or other adapters, naming what is another; nothing is written
+///                             then
+/// @throws IoError             for one that is not whole, naming the file; likewise
 inline CheckpointManifest load_checkpoint(const std::filesystem::path& path,
                                           TrainingSession& session,
                                           std::vector<StateEntry> more = {},

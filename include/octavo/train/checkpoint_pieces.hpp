@@ -58,7 +58,8 @@ class CheckpointPieces {
     return result;
   }
 
-  /// @throws ConfigError  if the checkpoint has not all of an entry, or in another format or shape
+  /// @throws StateMismatchError  if the checkpoint has no such entry, or in another format or shape
+  /// @throws ConfigError         if it has not all of it
   void require_has(const StateEntry& wanted) const { (void)copies(wanted); }
 
   /// What one of the files says of an entry; null: none has it.
@@ -121,19 +122,21 @@ class CheckpointPieces {
   };
 
   [[nodiscard]] std::vector<Copy> copies(const StateEntry& wanted) const {
-    const bool is_of_data = wanted.name.starts_with("data.");
-    const char* advice =
-        is_of_data ? "; the text, or what its batches are made with, has changed since: resume "
-                     "with what the run had"
-                   : "; it is of another model, recipe or optimizer";
+    const char* advice = entry_advice(wanted.name);
     const auto found = pieces_.find(wanted.name);
-    require<ConfigError>(found != pieces_.end(), "the checkpoint has no ", wanted.name, advice);
+    if (found == pieces_.end()) {
+      throw StateMismatchError(message("the checkpoint has no ", wanted.name, advice), wanted.name,
+                               "");
+    }
     std::vector<const Piece*> parts;
     for (const Piece& piece : found->second) {
       const StateEntry& entry = *piece.entry;
-      require<ConfigError>(entry.format == wanted.format && entry.whole == wanted.whole,
-                           wanted.name, " is ", entry_text(entry), " in the checkpoint, but ",
-                           entry_text(wanted), " here", advice);
+      if (entry.format != wanted.format || entry.whole != wanted.whole) {
+        throw StateMismatchError(
+            message(entry_is(wanted.name), entry_text(entry), " in the checkpoint, but ",
+                    entry_text(wanted), " here", advice),
+            wanted.name, entry_text(entry));
+      }
       if (entry.part == wanted.part) parts.push_back(&piece);
     }
     const auto begin_of = [](const Piece* piece) { return piece->entry->begin; };

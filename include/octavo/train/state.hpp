@@ -47,8 +47,8 @@ using SavedState = std::map<std::string, SavedEntry>;
 
 /// Copies a saved state to where it belongs, and waits for it. The session that the entries are of
 /// then goes on as the one that was saved. Nothing is written unless all fits.
-/// @throws ConfigError  naming the first entry that the other side lacks, or that has another
-///                      format, shape or number of bytes there
+/// @throws StateMismatchError, ConfigError  naming the first entry that the other side lacks, or
+///                                          that has another format, shape or number of bytes there
 inline void load_state_sync(const SavedState& saved, std::span<const StateEntry> entries) {
   const auto text = [](const std::string& format, const std::vector<Index>& shape) {
     if (shape.empty()) return format;
@@ -60,13 +60,19 @@ inline void load_state_sync(const SavedState& saved, std::span<const StateEntry>
   };
   for (const StateEntry& entry : entries) {
     const auto found = saved.find(entry.name);
-    require<ConfigError>(found != saved.end(), "the saved state has no ", entry.name,
-                         "; it is of another model, recipe or optimizer");
+    const char* advice = detail::entry_advice(entry.name);
+    if (found == saved.end()) {
+      throw StateMismatchError(message("the saved state has no ", entry.name, advice), entry.name,
+                               "");
+    }
     const SavedEntry& copy = found->second;
-    require<ConfigError>(copy.format == entry.format && copy.shape == entry.shape, entry.name,
-                         " is ", text(copy.format, copy.shape), " in the saved state, but ",
-                         text(entry.format, entry.shape),
-                         " here; it is of another model, recipe or optimizer");
+    if (copy.format != entry.format || copy.shape != entry.shape) {
+      const std::string there = text(copy.format, copy.shape);
+      throw StateMismatchError(
+          message(detail::entry_is(entry.name), there, " in the saved state, but ",
+                  text(entry.format, entry.shape), " here", advice),
+          entry.name, there);
+    }
     require<ConfigError>(copy.whole == entry.whole && copy.begin == entry.begin, entry.name,
                          " is the part from element ", copy.begin, " on of ",
                          text(copy.format, copy.whole), " in the saved state, but from ",

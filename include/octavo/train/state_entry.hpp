@@ -69,6 +69,24 @@ struct StateEntry {
 
 namespace detail {
 
+/// How a message begins that says what an entry is: "the adapters are of ".
+inline std::string entry_is(const std::string& name) {
+  if (name == "session.recipe") return "the recipe is ";
+  if (name == "session.lora") return "the adapters are of ";
+  return name + " is ";
+}
+/// What to do about a saved state of which the entry is another, or that lacks it.
+inline const char* entry_advice(const std::string& name) {
+  if (name.starts_with("data.")) {
+    return "; the text, or what its batches are made with, has changed since: resume with what the "
+           "run had";
+  }
+  if (name == "session.recipe" || name == "session.lora") {
+    return "; make the session with the same";
+  }
+  return "; it is of another model, recipe or optimizer";
+}
+
 /// The name of what elements of a state are stored as.
 template <class T>
 std::string state_format() {

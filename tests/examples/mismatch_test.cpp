@@ -1,0 +1,68 @@
+// The trainer names the flags with which a run fits what it is to go on with.
+#include <train_llama/mismatch.hpp>
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include "support/temporary_folder.hpp"
+
+namespace mismatch_test {
+
+using namespace octavo;
+namespace fs = std::filesystem;
+
+/// What the flags are of a run with these adapters, for a state that has `saved`.
+std::string flags_for(const LoraOptions& adapters, const std::string& subject,
+                      const std::string& saved, const fs::path& config = {}) {
+  return trainer::fitting_flags({"another", subject, saved}, adapters, config);
+}
+
+TEST(FittingFlags, OfAdaptersAreThoseThatDiffer) {
+  LoraOptions saved{.rank = 4, .alpha = 0.5f};
+  const auto flags = [&](const LoraOptions& here) {
+    return flags_for(here, "session.lora", saved.text());
+  };
+  EXPECT_EQ(flags({.rank = 8, .alpha = 0.5f}), " --lora 4");
+  EXPECT_EQ(flags({.rank = 4, .alpha = 16}), " --lora-alpha 0.5");
+  LoraOptions few = saved;
+  set_lora_targets(few, {"q_proj", "down_proj"});
+  EXPECT_EQ(flags(few), " --lora-targets q_proj,k_proj,v_proj,o_proj,gate_proj,up_proj,down_proj");
+  saved = few;
+  EXPECT_EQ(flags({}), " --lora 4 --lora-alpha 0.5 --lora-targets q_proj,down_proj");
+  EXPECT_EQ(flags_for({}, "session.lora", ""), "");
+}
+
+TEST(FittingFlags, OfACheckpointAreItsOwn) {
+  const auto flags = [](const char* subject, const std::string& saved) {
+    return flags_for({}, subject, saved);
+  };
+  EXPECT_EQ(flags("recipe", "bf16"), " --precision bf16");
+  EXPECT_EQ(flags("recipe", precision_name<PrecisionNamed<"fp8-delayed-bf16-edges">>()),
+            " --precision fp8-delayed-bf16-edges");
+  EXPECT_EQ(flags("recipe", precision_name<Lora<Fp8Recipe<Delayed>>>()),
+            " --precision fp8-delayed");
+  EXPECT_EQ(flags("recipe", "a program's own"), "");
+  EXPECT_EQ(flags("optimizer", "AdamW with bf16 master weights and 8-bit moments"),
+            " --master-weights bf16 --moments 8bit");
+  EXPECT_EQ(flags("optimizer", "AdamW with fp32 master weights and bf16 moments"),
+            " --master-weights fp32 --moments bf16");
+  EXPECT_EQ(flags("optimizer", "AdamW with fp32 weights and fp32 moments"), " --moments fp32");
+  EXPECT_EQ(flags("tensor_parallel", "2"), " --tensor-parallel 2");
+  EXPECT_EQ(flags("model", "llama3_small"), " --model llama3_small");
+  EXPECT_EQ(flags("model.embedding.weight", "bf16 [2, 2]"), "");
+}
+
+class FittingFlagsOfAModel : public support::TemporaryFolder {};
+
+TEST_F(FittingFlagsOfAModel, NameTheFolderThatItCameFrom) {
+  const fs::path checkpoint = folder_ / "checkpoints" / "step-00000006";
+  const fs::path config = trainer::detail::config_of(checkpoint / "");
+  EXPECT_EQ(config, folder_ / "config.toml");
+  std::ofstream(config) << "model=\"hf:downloads/mine\"\n";
+  EXPECT_EQ(flags_for({}, "model", "my_model", config), " --model hf:downloads/mine");
+}
+
+}  // namespace mismatch_test
