@@ -267,8 +267,8 @@ void make_session(Setup& setup, const CLI::App& app, const Options& options,
     try {
       octavo::load_adapters(*setup.session, instance.shape, options.load_adapters);
     } catch (const octavo::StateMismatchError& error) {
-      throw octavo::ConfigError(octavo::message(error.what(), "; they fit with",
-                                                fitting_flags(error, setup.session->lora())));
+      const std::string flags = fitting_flags(error, setup.session->lora());
+      throw octavo::ConfigError(error.what() + (flags.empty() ? "" : "; they fit with" + flags));
     }
   }
   if (!ranks.is_first() || options.replay_step != 0) return;

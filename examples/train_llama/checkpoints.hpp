@@ -208,11 +208,13 @@ inline void print_checkpoints(const Options& options) {
 
 namespace detail {
 
-/// The config.toml of the run that a checkpoint is of, if it lies where the run saved it.
+/// The config.toml of the run that a checkpoint is of; empty if it lies where no run saved it.
 inline std::filesystem::path config_of(const std::filesystem::path& checkpoint) {
-  std::filesystem::path path = checkpoint.lexically_normal();
+  std::filesystem::path path = std::filesystem::absolute(checkpoint).lexically_normal();
   if (path.filename().empty()) path = path.parent_path();
-  return path.parent_path().parent_path() / "config.toml";
+  const std::filesystem::path folder = path.parent_path();
+  if (folder.filename() != checkpoints_name) return {};
+  return folder.parent_path() / "config.toml";
 }
 
 /// What a run's config.toml says of a flag; "" where it says nothing.

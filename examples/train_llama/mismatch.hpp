@@ -37,7 +37,7 @@ inline std::string flags_of_adapters(const octavo::LoraOptions& saved,
                                      const octavo::LoraOptions& here) {
   std::string flags;
   if (saved.rank != here.rank) flags += octavo::message(" --lora ", saved.rank);
-  if (saved.alpha != here.alpha) flags += octavo::message(" --lora-alpha ", saved.alpha);
+  if (saved.alpha != here.alpha) flags += " --lora-alpha " + octavo::shortest_text(saved.alpha);
   if (saved.targets == here.targets) return flags;
   std::string names;
   for (const std::string& name : saved.target_names()) names += (names.empty() ? "" : ",") + name;

@@ -31,6 +31,14 @@ TEST(Message, WritesWholeNumbersAsAStreamDoes) {
   EXPECT_EQ(message(std::int8_t{65}), "65") << "small numbers are no characters";
 }
 
+TEST(Message, ShortestTextIsReadAsTheSameNumber) {
+  for (const float number : {22.627417f, 0.1f, 1e-30f, -16.0f}) {
+    EXPECT_EQ(std::stof(octavo::shortest_text(number)), number);
+  }
+  EXPECT_EQ(octavo::shortest_text(22.627417f), "22.627417");
+  EXPECT_EQ(octavo::shortest_text(16.0), "16");
+}
+
 TEST(Message, WritesRealNumbersAsAStreamDoes) {
   for (const double number : {0.0, -0.0, 1.0, -2.5, 0.1, 1.0 / 3, 123456.0, 1234567.0, 1e-5, 0.0001,
                               6.02e23, -1e300, 5e-324, double{INFINITY}, double{NAN}}) {

@@ -27,6 +27,9 @@ TEST(FittingFlags, OfAdaptersAreThoseThatDiffer) {
   };
   EXPECT_EQ(flags({.rank = 8, .alpha = 0.5f}), " --lora 4");
   EXPECT_EQ(flags({.rank = 4, .alpha = 16}), " --lora-alpha 0.5");
+  saved.alpha = 22.627417f;  // sqrt(512): six digits would be another
+  EXPECT_EQ(flags({.rank = 4, .alpha = 22.6274f}), " --lora-alpha 22.627417");
+  saved.alpha = 0.5f;
   LoraOptions few = saved;
   set_lora_targets(few, {"q_proj", "down_proj"});
   EXPECT_EQ(flags(few), " --lora-targets q_proj,k_proj,v_proj,o_proj,gate_proj,up_proj,down_proj");
@@ -61,6 +64,9 @@ TEST_F(FittingFlagsOfAModel, NameTheFolderThatItCameFrom) {
   const fs::path checkpoint = folder_ / "checkpoints" / "step-00000006";
   const fs::path config = trainer::detail::config_of(checkpoint / "");
   EXPECT_EQ(config, folder_ / "config.toml");
+  for (const char* copy : {"step-00000006", "kept/step-00000006", "/step-00000006"}) {
+    EXPECT_EQ(trainer::detail::config_of(copy), fs::path()) << "another's may lie there";
+  }
   std::ofstream(config) << "model=\"hf:downloads/mine\"\n";
   EXPECT_EQ(flags_for({}, "model", "my_model", config), " --model hf:downloads/mine");
 }

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <span>
 #include <vector>
@@ -14,15 +15,15 @@
 /// Ranks on one GPU whose exchanges come late, as those between machines do.
 namespace octavo::support {
 
-/// Waits on the GPU for 2 ms, in which a small model's whole step runs.
-static __global__ void be_late() {
+/// Waits on the GPU for so many nanoseconds.
+static __global__ void be_late(std::uint64_t time) {
   std::uint64_t begin = 0;
   std::uint64_t now = 0;
   asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(begin));
   do {
     __nanosleep(10'000);
     asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
-  } while (now - begin < 2'000'000);
+  } while (now - begin < time);
 }
 
 static __global__ void take_larger(std::uint32_t* values, const std::uint32_t* others, Index size) {
@@ -44,6 +45,10 @@ class LateRank final : public Communicator<Cuda> {
     }
   }
   ~LateRank() override {
+    // Others may have yet to enqueue their waits for this one's events.
+    std::vector<char> all(static_cast<std::size_t>(size()));
+    ranks_.all_gather_host_sync(std::as_bytes(std::span("", 1)),
+                                std::as_writable_bytes(std::span(all)), "end of late ranks");
     cudaEventDestroy(sends_);
     cudaEventDestroy(has_read_);
   }
@@ -70,9 +75,12 @@ class LateRank final : public Communicator<Cuda> {
   void all_reduce_max(TensorView<std::uint32_t, 1, Cuda> values, const char*,
                       const Context<Cuda>& context) override {
     const auto part = static_cast<std::size_t>(values.size());
-    others_.emplace_back(
-        std::make_unique<Buffer<Cuda>>(values.bytes() * static_cast<std::size_t>(size()), context));
-    auto* others = reinterpret_cast<std::uint32_t*>(others_.back()->data());
+    auto& buffer = others_[part];  // to allocate one in each step would have each wait for the GPU
+    if (buffer == nullptr) {
+      const std::size_t bytes = values.bytes() * static_cast<std::size_t>(size());
+      buffer = std::make_unique<Buffer<Cuda>>(bytes, context);
+    }
+    auto* others = reinterpret_cast<std::uint32_t*>(buffer->data());
     exchange(reinterpret_cast<const std::byte*>(values.data()), context,
              [&](std::size_t rank, const std::byte* of_rank) {
                copy_on_device(others + rank * part, of_rank, values.bytes(), context);
@@ -101,7 +109,7 @@ class LateRank final : public Communicator<Cuda> {
   /// Enqueues `take(rank, sent)` for what every rank sends, behind what has to be there before.
   template <class Take>
   void exchange(const std::byte* sends, const Context<Cuda>& context, const Take& take) {
-    be_late<<<1, 1, 0, context.stream()>>>();
+    be_late<<<1, 1, 0, context.stream()>>>(2'000'000);  // a small model's whole step is shorter
     check(cudaGetLastError(), "be_late");
     const std::vector<Shown> sent = show({sends, sends_}, context);
     for (std::size_t rank = 0; rank < sent.size(); ++rank) {
@@ -125,7 +133,7 @@ class LateRank final : public Communicator<Cuda> {
   Communicator<Cuda>& ranks_;
   cudaEvent_t sends_ = nullptr;
   cudaEvent_t has_read_ = nullptr;
-  std::vector<std::unique_ptr<Buffer<Cuda>>> others_;  ///< freed when nothing is enqueued any more
+  std::map<std::size_t, std::unique_ptr<Buffer<Cuda>>> others_;  ///< by the number of values
 };
 
 }  // namespace octavo::support

@@ -173,6 +173,13 @@ template <class... Parts>
   return detail::join(all);
 }
 
+/// The fewest digits that are read as the same number again; of a message's numbers six are enough.
+template <std::floating_point T>
+[[nodiscard]] std::string shortest_text(T value) {
+  std::array<char, 32> digits{};
+  return {digits.data(), std::to_chars(digits.data(), digits.data() + digits.size(), value).ptr};
+}
+
 /// Throws `E` with the joined parts unless `condition` holds.
 template <class E, class... Parts>
 void require(bool condition, const Parts&... parts) {

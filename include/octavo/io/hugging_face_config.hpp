@@ -119,7 +119,7 @@ class JsonFields {
         case JsonReader::Kind::string:
           return "the string " + JsonReader::excerpt(text);
         case JsonReader::Kind::number:
-          return message(number);
+          return shortest_text(number);
         case JsonReader::Kind::boolean:
           return number != 0 ? "true" : "false";
         case JsonReader::Kind::null:

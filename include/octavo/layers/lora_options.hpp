@@ -40,7 +40,7 @@ struct LoraOptions {
   }
   /// Such as "rank 8, alpha 16, q_proj, v_proj".
   [[nodiscard]] std::string text() const {
-    std::string text = message("rank ", rank, ", alpha ", alpha);
+    std::string text = message("rank ", rank, ", alpha ", shortest_text(alpha));
     for (const std::string& name : target_names()) text += ", " + name;
     return text;
   }
