@@ -210,8 +210,9 @@ namespace detail {
 
 /// The config.toml of the run that a checkpoint is of; empty if it lies where no run saved it.
 inline std::filesystem::path config_of(const std::filesystem::path& checkpoint) {
-  std::filesystem::path path = std::filesystem::absolute(checkpoint).lexically_normal();
+  std::filesystem::path path = checkpoint.lexically_normal();
   if (path.filename().empty()) path = path.parent_path();
+  if (!path.has_parent_path()) path = std::filesystem::absolute(path);
   const std::filesystem::path folder = path.parent_path();
   if (folder.filename() != checkpoints_name) return {};
   return folder.parent_path() / "config.toml";

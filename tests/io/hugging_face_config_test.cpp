@@ -162,7 +162,8 @@ TEST_F(HuggingFaceConfig, RefusesWhatNoModelServes) {
   refused({{"partial_rotary_factor", 0.5}}, "partial_rotary_factor is not 1");
   refused({{"hidden_size", -64}}, "hidden_size must be a whole number from 0 on, and is -64; ");
   refused({{"hidden_size", 64.5}}, "hidden_size must be a whole number from 0 on, and is 64.5; ");
-  refused({{"hidden_size", 4096.0001}}, "and is 4096.0001; ");
+  refused({{"hidden_size", 4096.0001}},
+          "hidden_size must be a whole number from 0 on, and is 4096.0001; ");
   refused({{"hidden_size", "64"}},
           "hidden_size must be a whole number from 0 on, and is the string 64; correct it");
   refused({{"hidden_size", {{"a", 1}}}},
