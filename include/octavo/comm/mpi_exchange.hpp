@@ -53,22 +53,21 @@ class MpiExchange {
   MpiExchange(const MpiRoute& route, const char* kind, const char* what, std::uint64_t number)
       : route_(route), operation_(operation_text(kind, what)), tag_(tag_of(operation_, number)) {}
 
-  /// To be called before `send`, so that what arrives has a place.
+  /// Once for each peer. Takes what comes when its size is known to be the right one: of a message
+  /// that is larger than what waits for it, Open MPI 4.1 writes all between processes of one host.
   void receive(int peer, std::byte* data, std::size_t bytes) {
-    in_pieces(bytes, [&](std::size_t begin, int count) {
-      Message& message = add(peer, count, true);
-      check_mpi(MPI_Irecv(data + begin, count, MPI_BYTE, peer, tag_, route_.communicator,
-                          &message.request),
-                "MPI_Irecv");
-    });
+    messages_.push_back({.peer = peer, .place = data, .left = bytes, .is_receive = true});
   }
   void send(int peer, const std::byte* data, std::size_t bytes) {
-    in_pieces(bytes, [&](std::size_t begin, int count) {
-      Message& message = add(peer, count, false);
-      check_mpi(MPI_Isend(data + begin, count, MPI_BYTE, peer, tag_, route_.communicator,
-                          &message.request),
+    std::size_t begin = 0;
+    do {  // no bytes are a message, too
+      const std::size_t count = piece(bytes - begin);
+      Message& message = messages_.emplace_back(Message{.peer = peer});
+      check_mpi(MPI_Isend(data + begin, static_cast<int>(count), MPI_BYTE, peer, tag_,
+                          route_.communicator, &message.request),
                 "MPI_Isend");
-    });
+      begin += count;
+    } while (begin < bytes);
   }
 
   /// Waits until all is sent and received.
@@ -97,9 +96,10 @@ class MpiExchange {
 
  private:
   struct Message {
-    MPI_Request request = MPI_REQUEST_NULL;
+    MPI_Request request = MPI_REQUEST_NULL;  ///< of a piece that is on its way
     int peer = 0;
-    int bytes = 0;
+    std::byte* place = nullptr;  ///< of the next piece to receive
+    std::size_t left = 0;        ///< bytes to receive, with those on their way
     bool is_receive = false;
   };
 
@@ -113,38 +113,45 @@ class MpiExchange {
     return static_cast<int>((hash ^ hash >> 32) & 0x7fff);
   }
 
-  /// No bytes are a message, too.
-  template <class Post>
-  void in_pieces(std::size_t bytes, const Post& post) const {
-    std::size_t begin = 0;
-    do {
-      const std::size_t count = std::min(bytes - begin, route_.largest_message);
-      post(begin, static_cast<int>(count));
-      begin += count;
-    } while (begin < bytes);
-  }
-
-  Message& add(int peer, int bytes, bool is_receive) {
-    return messages_.emplace_back(Message{.peer = peer, .bytes = bytes, .is_receive = is_receive});
+  /// The bytes of the next piece where so many are left.
+  [[nodiscard]] std::size_t piece(std::size_t left) const {
+    return std::min(left, route_.largest_message);
   }
 
   void test_all() {
     std::erase_if(messages_, [&](Message& message) {
-      MPI_Status status{};
+      if (message.is_receive && message.request == MPI_REQUEST_NULL && !begins(message)) {
+        return false;
+      }
       int is_done = 0;
-      const int error = MPI_Test(&message.request, &is_done, &status);
+      const int error = MPI_Test(&message.request, &is_done, MPI_STATUS_IGNORE);
       if (error != MPI_SUCCESS) fail(message, error);
-      if (is_done != 0 && message.is_receive) check_count(message, status);
-      return is_done != 0;
+      if (is_done == 0 || !message.is_receive) return is_done != 0;
+      const std::size_t received = piece(message.left);
+      message.place += received;
+      message.left -= received;
+      return message.left == 0;
     });
   }
 
-  void check_count(const Message& received, const MPI_Status& status) const {
+  /// Begins to receive the next piece, if it has come.
+  bool begins(Message& receive) const {
+    int has_come = 0;
+    MPI_Message matched = MPI_MESSAGE_NULL;
+    MPI_Status status{};
+    const int error =
+        MPI_Improbe(receive.peer, tag_, route_.communicator, &has_come, &matched, &status);
+    if (error != MPI_SUCCESS) fail(receive, error);
+    if (has_come == 0) return false;
+    const auto wanted = static_cast<int>(piece(receive.left));
     int bytes = 0;
     check_mpi(MPI_Get_count(&status, MPI_BYTE, &bytes), "MPI_Get_count");
-    require<CommError>(bytes == received.bytes, "rank ", received.peer, " sent ", bytes,
-                       " bytes in ", operation_, ", and rank ", route_.rank, " waits for ",
-                       received.bytes, "; all ranks must make the same calls");
+    require<CommError>(bytes == wanted, "rank ", receive.peer, " sent ", bytes, " bytes in ",
+                       operation_, ", and rank ", route_.rank, " waits for ", wanted,
+                       "; all ranks must make the same calls");
+    check_mpi(MPI_Imrecv(receive.place, wanted, MPI_BYTE, &matched, &receive.request),
+              "MPI_Imrecv");
+    return true;
   }
 
   [[noreturn]] void fail(const Message& failed, int error) const {
@@ -153,8 +160,7 @@ class MpiExchange {
     MPI_Error_string(error, text.data(), &length);
     throw CommError(message("MPI failed between rank ", route_.rank, " and rank ", failed.peer,
                             " in ", operation_, ": ", text.data(), "; rank ", failed.peer,
-                            " may have ended, or sent more than is "
-                            "waited for: see its messages"));
+                            " may have ended: see its messages"));
   }
 
   [[nodiscard]] std::vector<int> silent_ranks() const {
@@ -177,8 +183,9 @@ class MpiExchange {
     std::vector<int> elsewhere;
     for (const int peer : silent) {
       int is_there = 0;
-      MPI_Iprobe(peer, MPI_ANY_TAG, route_.communicator, &is_there, MPI_STATUS_IGNORE);
-      if (is_there != 0) elsewhere.push_back(peer);
+      MPI_Status status{};
+      MPI_Iprobe(peer, MPI_ANY_TAG, route_.communicator, &is_there, &status);
+      if (is_there != 0 && status.MPI_TAG != tag_) elsewhere.push_back(peer);
     }
     const std::string advice =
         elsewhere.empty()
