@@ -66,7 +66,7 @@ void compute(const std::vector<std::string>& words) {
                static_cast<std::streamsize>(bytes.size()));
   }
   const auto text = octavo::generate(session, tokens, prompt + generated,
-                                     {.tokens = generated, .temperature = 0});
+                                     {.tokens = generated, .sampling = {.temperature = 0}});
   for (const std::int32_t token : text) std::printf("%d ", token);
   std::printf("\n");
 }
