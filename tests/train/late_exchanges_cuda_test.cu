@@ -19,34 +19,38 @@ struct Outcome {
 };
 
 template <class Precision, class Sharing>
-std::vector<Outcome> train(Sharding sharding, bool is_late) {
+Outcome train_rank(const Sharding& sharding, bool is_late, Communicator<Cuda>& communicator) {
+  Context<Cuda> context(0);
+  context.set_deterministic(true);
+  SessionOptions options = support::small_session(2);
+  options.sharding = sharding;
+  ModelSession<Llama<::support::small, Precision, Cuda>, AdamW<>, Sharing> session(options, context,
+                                                                                   communicator);
+  Outcome outcome;
+  session.begin_timeline_sync();  // steps of one are not recorded
+  for (unsigned step = 0; step < 3; ++step) {
+    if (is_late) {
+      // Later than all exchanges of a step: what ranks send is not there yet when they are told to.
+      support::be_late<<<1, 1, 0, context.stream()>>>(200'000'000);
+      check(cudaGetLastError(), "be_late");
+    }
+    const auto number = static_cast<unsigned>(communicator.rank()) + ranks * step;
+    outcome.losses.push_back(support::take_step(session, options, number).loss);
+  }
+  const ::support::TokenBatch batch = ::support::make_batch(256, ::support::small.vocabulary, 7);
+  outcome.validation = session.evaluate({batch.tokens, batch.targets}).mean();
+  outcome.state = save_state_sync(session.state());
+  return outcome;
+}
+
+template <class Precision, class Sharing>
+std::vector<Outcome> train(const Sharding& sharding, bool is_late) {
   std::vector<Outcome> outcomes(ranks);
   ::support::on_ranks<Cuda>(ranks, [&](auto& waits) {
     support::LateRank late(waits);
-    Communicator<Cuda>* chosen = &waits;
-    if (is_late) chosen = &late;
-    Communicator<Cuda>& communicator = *chosen;
-    Context<Cuda> context(0);
-    context.set_deterministic(true);
-    SessionOptions options = support::small_session(2);
-    options.sharding = sharding;
-    ModelSession<Llama<::support::small, Precision, Cuda>, AdamW<>, Sharing> session(
-        options, context, communicator);
-    Outcome& outcome = outcomes[static_cast<std::size_t>(communicator.rank())];
-    session.begin_timeline_sync();  // steps of one are not recorded
-    for (unsigned step = 0; step < 3; ++step) {
-      if (is_late) {
-        // Later than all exchanges of a step: what ranks send is not there yet when they are told
-        // to.
-        support::be_late<<<1, 1, 0, context.stream()>>>(200'000'000);
-        check(cudaGetLastError(), "be_late");
-      }
-      const auto number = static_cast<unsigned>(communicator.rank()) + ranks * step;
-      outcome.losses.push_back(support::take_step(session, options, number).loss);
-    }
-    const ::support::TokenBatch batch = ::support::make_batch(256, ::support::small.vocabulary, 7);
-    outcome.validation = session.evaluate({batch.tokens, batch.targets}).mean();
-    outcome.state = save_state_sync(session.state());
+    outcomes[static_cast<std::size_t>(waits.rank())] =
+        is_late ? train_rank<Precision, Sharing>(sharding, true, late)
+                : train_rank<Precision, Sharing>(sharding, false, waits);
   });
   return outcomes;
 }
