@@ -6,11 +6,9 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <cstdio>
+#include <fstream>
 #include <limits>
-#include <memory>
 #include <optional>
-#include <sstream>
 #include <string>
 #include <string_view>
 
@@ -19,32 +17,17 @@ namespace detail {
 
 inline constexpr std::size_t unlimited_memory = std::numeric_limits<std::size_t>::max();
 
-/// What the kernel says in a file; nothing where there is none. Without file streams, which would
-/// be a twentieth of the time that octavo.hpp takes to compile.
-inline std::istringstream text_in_file(const std::string& path) {
-  struct Close {
-    void operator()(std::FILE* file) const { std::fclose(file); }
-  };
-  std::string text;
-  if (const std::unique_ptr<std::FILE, Close> file(std::fopen(path.c_str(), "r")); file) {
-    for (int c = std::fgetc(file.get()); c != EOF; c = std::fgetc(file.get())) {
-      text.push_back(static_cast<char>(c));
-    }
-  }
-  return std::istringstream(text);
-}
-
 /// The number that a file consists of; none for "max", and where there is no file.
 inline std::optional<std::size_t> number_in_file(const std::string& path) {
   std::size_t number = 0;
-  if (text_in_file(path) >> number) return number;
+  if (std::ifstream(path) >> number) return number;
   return std::nullopt;
 }
 
 /// What this machine can give, swap included.
 /// Source: MemAvailable and SwapFree of Linux's /proc/meminfo.
 inline std::size_t available_in_machine() {
-  std::istringstream file = text_in_file("/proc/meminfo");
+  std::ifstream file("/proc/meminfo");
   std::size_t kibibytes = 0;
   bool is_known = false;
   for (std::string line; std::getline(file, line);) {
@@ -63,7 +46,7 @@ inline std::size_t available_in_group(const std::string& group) {
   const auto used = number_in_file(group + "/memory.current");
   if (!most || !used) return unlimited_memory;
   std::size_t of_files = 0;
-  std::istringstream statistics = text_in_file(group + "/memory.stat");
+  std::ifstream statistics(group + "/memory.stat");
   std::size_t bytes = 0;
   for (std::string name; statistics >> name >> bytes;) {
     if (name == "active_file" || name == "inactive_file") of_files += bytes;
@@ -76,7 +59,7 @@ inline std::size_t available_in_group(const std::string& group) {
 /// @param membership  a file such as /proc/self/cgroup
 inline std::size_t available_in_groups(const std::string& root, const std::string& membership) {
   std::size_t available = available_in_group(root);
-  std::istringstream file = text_in_file(membership);
+  std::ifstream file(membership);
   for (std::string line; std::getline(file, line);) {
     constexpr std::string_view version_2 = "0::/";
     if (!line.starts_with(version_2)) continue;
