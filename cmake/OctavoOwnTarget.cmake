@@ -1,6 +1,7 @@
 # octavo_own_target(TARGET [OPTIMISATION]): the flags of our own programs, tests and benchmarks.
 # Unless the build type is Debug they are compiled with OCTAVO_OPTIMISATION, or with what is given in
-# its place; `quick` compiles in half of -O3's time, and runs nearly as fast.
+# its place. `quick` compiles in two thirds of -O3's time; what it makes of llama_tiny trains 13 %
+# faster in BF16 and FP8, and 6 % slower in FP32.
 #
 # Without math errno and traps the compiler vectorises loops; results stay the same, unlike under
 # -ffast-math.

@@ -1,17 +1,15 @@
-// The models that the trainer was compiled with, one for each preset, precision and device.
+// The models that a program was compiled with, one for each preset, precision and device.
 #pragma once
 
 #include <octavo/comm/rendezvous.hpp>
-#include <octavo/inference/session.hpp>
+#include <octavo/inference/inferring.hpp>
 #include <octavo/octavo.hpp>
-#if defined(__CUDACC__) && defined(OCTAVO_PROGRAM_HAS_NCCL)
-#include <octavo/comm/cuda/nccl_comm.cuh>
-#endif
 
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <string>
-#include <type_traits>
+#include <utility>
 #include <vector>
 
 namespace trainer {
@@ -56,7 +54,6 @@ struct InferenceRequest {
   int threads = 0;  ///< of the `Cpu` device; 0: all
   int gpu = 0;      ///< of the `Cuda` device
 };
-using MakeInference = std::shared_ptr<octavo::Inferring> (*)(const InferenceRequest&);
 
 /// One preset in one precision on one device, of layers that so many ranks share.
 struct Instance {
@@ -64,171 +61,20 @@ struct Instance {
   std::string model;
   std::string precision;
   std::string device;
-  std::shared_ptr<octavo::TrainingSession> (*make)(const SessionRequest&);
+  /// Null in programs that do not train.
+  std::shared_ptr<octavo::TrainingSession> (*make)(const SessionRequest&) = nullptr;
+  /// Null in those that do not generate.
+  std::shared_ptr<octavo::Inferring> (*infer)(const InferenceRequest&) = nullptr;
   int tensor_parallel = 1;
   octavo::ModelDescription shape{};
-  std::string recipe{};           ///< the precision's name, as checkpoints have it
-  MakeInference infer = nullptr;  ///< null for layers that ranks share, or that have adapters
-  bool has_adapters = false;      ///< nothing else is trained: see Lora
+  std::string recipe{};       ///< the precision's name, as checkpoints have it
+  bool has_adapters = false;  ///< nothing else is trained: see Lora
 };
 
 /// All instances in order; each translation unit of an instance adds its own.
 inline std::vector<Instance>& instances() {
   static std::vector<Instance> all;
   return all;
-}
-
-namespace detail {
-
-/// Calls `f` with the optimizer of these formats, as `f.template operator()<Optimizer>()`. Weights
-/// in FP32 have no masters.
-template <class Model, class F>
-auto with_optimizer(const StateFormats& formats, const F& f) {
-  using namespace octavo;
-  const auto with_moments = [&]<class Master>(Master) {
-    if (formats.moments == "8bit") return f.template operator()<AdamW<Master, Moments<EightBit>>>();
-    if (formats.moments == "bf16") return f.template operator()<AdamW<Master, Moments<Bf16>>>();
-    return f.template operator()<AdamW<Master, Moments<Fp32>>>();
-  };
-  if constexpr (!std::is_same_v<typename Model::T, float>) {
-    if (formats.master_weights == "bf16") return with_moments(MasterWeights<Bf16>{});
-  }
-  return with_moments(MasterWeights<Fp32>{});
-}
-
-/// Calls `f` with what gradients travel in, as `f.template operator()<ReduceIn<…>>()`.
-template <class F>
-auto with_reduction(const SessionRequest& request, const F& f) {
-  using namespace octavo;
-#if defined(OCTAVO_PROGRAM_REDUCES_FP32)
-  if (request.reduce == "fp32") return f.template operator()<ReduceIn<Fp32>>();
-#endif
-#if defined(OCTAVO_PROGRAM_REDUCES_E4M3)
-  if (request.reduce == "e4m3") return f.template operator()<ReduceIn<E4M3>>();
-#endif
-  require<UsageError>(request.reduce == "stored", "gradients are to travel in '", request.reduce,
-                      "', which the program was not built for");
-  return f.template operator()<ReduceIn<>>();
-}
-
-/// Calls `f` with what ranks do together, as `f.template operator()<Ranks>()`. Frozen weights do
-/// not travel in FP8.
-template <class Model, class F>
-auto with_ranks(const SessionRequest& request, const F& f) {
-  using namespace octavo;
-  require<UsageError>(!Model::is_frozen || !request.gathers_fp8,
-                      "weights beside adapters are to travel in FP8, which those that are not "
-                      "trained do not");
-  return with_reduction(request, [&]<class Reduce>() {
-    if constexpr (!Model::is_frozen) {
-      if (request.gathers_fp8) return f.template operator()<DataParallel<Reduce, GatherIn<E4M3>>>();
-    }
-    return f.template operator()<DataParallel<Reduce>>();
-  });
-}
-
-/// The formats with "auto" replaced.
-inline StateFormats resolved(const StateFormats& formats, const char* replacement) {
-  const auto choose = [&](const std::string& format) {
-    return format == "auto" ? replacement : format;
-  };
-  return {choose(formats.master_weights), choose(formats.moments)};
-}
-
-/// Bytes of a GPU's memory that CUDA and its libraries take beside a session.
-inline constexpr std::size_t library_bytes = std::size_t{1} << 30;
-
-inline int gpu_of(const SessionRequest& request) {
-#if defined(__CUDACC__)
-  if (request.local_rank.has_value()) {
-    return octavo::gpu_of_local_rank(*request.local_rank, octavo::visible_gpus());
-  }
-#endif
-  return request.gpu;
-}
-
-/// FP32 state where "auto" is asked for and the session fits with it, and BF16 where not.
-template <class Model, octavo::Device D>
-StateFormats chosen_formats(const SessionRequest& request, const octavo::Context<D>& context) {
-  StateFormats wide = resolved(request.formats, "fp32");
-  if constexpr (std::is_same_v<D, octavo::Cuda>) {
-    const std::size_t needed = with_optimizer<Model>(wide, [&]<class Optimizer>() {
-      const auto limits = Model::limits(request.options.batch, context);
-      return with_ranks<Model>(request, [&]<class Ranks>() {
-        return octavo::plan_memory<Model, Optimizer, Ranks>(request.options, limits).peak;
-      });
-    });
-    if (needed + library_bytes > free_bytes(context)) return resolved(request.formats, "bf16");
-  }
-  return wide;
-}
-
-}  // namespace detail
-
-/// Makes a session of `Model` with the optimizer state that is asked for, and its context.
-template <class Model>
-std::shared_ptr<octavo::TrainingSession> make_session(const SessionRequest& request) {
-  using D = typename Model::DeviceType;
-  constexpr bool on_gpu = std::is_same_v<D, octavo::Cuda>;
-  struct Owner {
-    explicit Owner(int number) : context(number) {}
-    octavo::Context<D> context;
-    std::unique_ptr<octavo::Communicator<D>> ranks;
-    std::unique_ptr<octavo::TrainingSession> session;
-  };
-  const auto owner = std::make_shared<Owner>(on_gpu ? detail::gpu_of(request) : request.threads);
-  octavo::Communicator<D>* ranks = nullptr;
-  if constexpr (on_gpu) {
-    owner->context.set_deterministic(request.deterministic);
-#if defined(__CUDACC__) && defined(OCTAVO_PROGRAM_HAS_NCCL)
-    if (request.rendezvous != nullptr) {
-      using octavo::NcclComm;
-      owner->ranks = std::make_unique<NcclComm>(
-          *request.rendezvous, owner->context,
-          request.only_nccl ? NcclComm::Ways::nccl_only : NcclComm::Ways::all);
-    }
-#endif
-    ranks = owner->ranks.get();
-  } else {
-    ranks = request.ranks;
-  }
-  octavo::take_gemm_plans(request.gemm_plans, owner->context);
-  const StateFormats formats = detail::chosen_formats<Model>(request, owner->context);
-  owner->session = detail::with_optimizer<Model>(
-      formats, [&]<class Optimizer>() -> std::unique_ptr<octavo::TrainingSession> {
-        return detail::with_ranks<Model>(
-            request, [&]<class Ranks>() -> std::unique_ptr<octavo::TrainingSession> {
-              using Session = octavo::ModelSession<Model, Optimizer, Ranks>;
-              return ranks == nullptr
-                         ? std::make_unique<Session>(request.options, owner->context)
-                         : std::make_unique<Session>(request.options, owner->context, *ranks);
-            });
-      });
-  return {owner, owner->session.get()};
-}
-
-/// Makes an inference of a preset, and its context.
-template <class Family, class Precision, octavo::Device D>
-std::shared_ptr<octavo::Inferring> make_inference(const InferenceRequest& request) {
-  struct Owner {
-    explicit Owner(int number) : context(number) {}
-    octavo::Context<D> context;
-    std::unique_ptr<octavo::Inferring> session;
-  };
-  const bool on_gpu = std::is_same_v<D, octavo::Cuda>;
-  const auto owner = std::make_shared<Owner>(on_gpu ? request.gpu : request.threads);
-  owner->session = std::make_unique<octavo::InferenceSession<Family, Precision, D>>(request.shape,
-                                                                                    owner->context);
-  return {owner, owner->session.get()};
-}
-
-/// `make_inference`, if ranks do not share the layers, and these have no adapters.
-template <class Family, class Precision, octavo::Device D, int Degree>
-constexpr MakeInference inference_maker() {
-  if constexpr (Degree == 1 && !octavo::is_lora<Precision>) {
-    return make_inference<Family, Precision, D>;
-  }
-  return nullptr;
 }
 
 /// Adds an instance at program start.

@@ -180,6 +180,8 @@ TEST_F(TokenFiles, JoinedAreOneAfterAnother) {
     }
   }
   EXPECT_EQ(joined({a, b, c}).hash(), all.hash());
+  const Tokens other = open_token_file(write("other.bin", bytes_of({1, 2, 4}, 2)), vocabulary);
+  EXPECT_NE(joined({other, b, c}).hash(), all.hash()) << "of as many tokens";
   EXPECT_NE(joined({b, a, c}).hash(), all.hash());
   EXPECT_NE(all.part(1, 7).hash(), all.part(0, 7).hash());
 }

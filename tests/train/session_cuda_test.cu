@@ -337,7 +337,7 @@ TYPED_TEST(SessionOnCuda, EvaluationTakesNoMemory) {
   Context<Cuda> context;
   Session<TypeParam, Cuda> session(options, context);
   for (unsigned i = 0; i < 3; ++i) this->step(session, options, i);
-  const std::size_t before = free_bytes(context);
+  const std::size_t before = free_bytes(context);  // of the GPU: no other program may use it now
   const TokenBatch batch = step_batch(options, 1000);
   session.begin_evaluation();
   (void)session.evaluate({batch.tokens, batch.targets});

@@ -2,6 +2,7 @@
 /// A decoder that is not trained: weights, and the cache of one text.
 #pragma once
 
+#include <octavo/inference/inference_shape.hpp>
 #include <octavo/models/decoder.hpp>
 #include <octavo/precision/inference.hpp>
 
@@ -11,13 +12,6 @@
 #include <utility>
 
 namespace octavo::inline OCTAVO_ABI {
-
-/// What an inference has memory for.
-struct InferenceShape {
-  Index longest = 0;  ///< tokens of a text, at most
-  /// Tokens that are worked on together, at most: those of a prompt, a piece after the other.
-  Index piece = 256;
-};
 
 /// A decoder of the same parts as a `Decoder`, which only infers: weights as `Inference<Precision>`
 /// keeps them, no gradients, no optimizer, and the keys and values of one text. Lives in an

@@ -351,6 +351,7 @@ class SessionCore : public TrainingSession {
   [[nodiscard]] Communicator<D>& communicator() const { return communicator_; }
   [[nodiscard]] Arena<D>& arena() { return arena_; }
   [[nodiscard]] Timeline<D>& timeline() { return timeline_; }
+  [[nodiscard]] const SessionBuffers<D>& buffers() const { return buffers_; }
   [[nodiscard]] const std::vector<ParameterFacts>& parameters() const { return parameters_; }
 
  private:

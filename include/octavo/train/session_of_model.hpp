@@ -1,0 +1,282 @@
+/// @file
+/// A session's part that knows the model's type, but neither its optimizer's nor what ranks do.
+#pragma once
+
+#include <octavo/train/session_core.hpp>
+#include <octavo/train/stage_hooks.hpp>
+#include <octavo/train/trainable_model.hpp>
+#include <octavo/train/weight_upload.hpp>
+
+#include <algorithm>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace octavo::inline OCTAVO_ABI::detail {
+
+/// What sessions of one model type have in common: programs choose of many optimizers and ways of
+/// ranks at run time, so what needs neither type is compiled once for all of them.
+template <class Model>
+class SessionOfModel : public SessionCore<typename Model::DeviceType> {
+ public:
+  using D = typename Model::DeviceType;
+
+  [[nodiscard]] const Manifest& manifest() const override { return model_->manifest(); }
+  [[nodiscard]] std::string precision() const override { return Model::precision(); }
+  [[nodiscard]] Index head_chunks() const override { return model_->head_chunks(); }
+  [[nodiscard]] std::optional<LoraOptions> lora() const override {
+    if constexpr (HasFrozenWeights<Model>) return this->options().model.lora;
+    return {};
+  }
+  [[nodiscard]] Index parameters_gathered_in_fp8() const override {
+    Index parameters = 0;
+    for (const auto& in : model_->runs()) {
+      for (const auto* parameter : in.parameters) {
+        if (parameter->has_codes()) parameters += parameter->whole_size();
+      }
+    }
+    return parameters;
+  }
+
+  void set_weight(const std::string& name, std::span<const float> values) override {
+    for (const WeightInfo& weight : this->weights()) {
+      if (weight.name != name) continue;
+      const auto given = static_cast<Index>(values.size());
+      require<ConfigError>(given == weight.rows * weight.columns, name, " has ", weight.rows, " x ",
+                           weight.columns, " elements, but ", given,
+                           " are given; give those, without rows that pad it");
+    }
+    require_finite<T>(name, values, [](Index element) { return element; });
+    set_weight(name, WeightSource([values](Index begin, std::span<float> piece) {
+                 std::copy_n(values.begin() + begin, piece.size(), piece.begin());
+               }));
+  }
+
+  void set_weight(const std::string& name, const WeightSource& source) override {
+    this->note_new_state();
+    bool found = false;
+    for_each_shard([&](const auto& parameter, const auto& weights, Index begin) {
+      if (parameter.name != name) return;
+      found = true;
+      this->forget_histories();  // also where a piece is refused
+      if (ranks_->weights_are_whole()) {
+        set_elements(parameter, parameter.weight.data(), 0, parameter.weight.size(), source);
+      } else {
+        set_elements(parameter, weights.data(), begin, weights.size(), source);
+      }
+    });
+    require<ConfigError>(found, "the model has no parameter ", name,
+                         "; names are those of its state() without \"model.\", such as ",
+                         this->parameters().front().name);
+  }
+
+  /// The model, for tests and programs that know its type.
+  [[nodiscard]] Model& model() { return *model_; }
+
+ protected:
+  using T = typename Model::T;
+  using G = typename Model::G;
+  using Core = SessionCore<D>;
+  using Core::Core;
+
+  /// Ends the construction of what knows no more than the model. All outlive this.
+  template <class Ranks>
+  void start_model(Model& model, Ranks& ranks, const SessionBuffers<D>& buffers,
+                   ReplicaCheck<D>& replicas) {
+    model_ = &model;
+    hooks_ = &ranks;
+    ranks_ = &ranks;
+    for (auto& shard : ranks.shards()) {
+      shards_.push_back({shard.weights, {}, shard.begin, std::move(shard.parameters)});
+    }
+    start_stages(buffers, replicas);
+  }
+  /// Memory of uploads is not kept over steps.
+  void end_upload() { upload_.reset(); }
+
+ private:
+  using Evaluates = typename Core::Evaluates;
+
+  void start_stages(const SessionBuffers<D>& buffers, ReplicaCheck<D>& replicas) {
+    stages_.emplace(*hooks_, this->timeline());
+    std::vector<ParameterFacts> parameters;
+    for (const auto& in : model_->runs()) {
+      this->timeline().set_name(in.run, in.name());
+      for (const auto* parameter : in.parameters) {
+        parameters.push_back({parameter->name, parameter->whole_size(), parameter->part,
+                              parameter->part.whole_shape(parameter->weight.shape())[1],
+                              FormatTraits<T>::name, parameter->is_adapter, parameter->is_frozen});
+      }
+    }
+    this->start(buffers, replicas, std::move(parameters));
+  }
+
+  [[nodiscard]] RankWork<D>& rank_work() override { return *ranks_; }
+  /// See AdamWState.
+  virtual void set_master(const std::string& name, Index begin, std::span<const float> values) = 0;
+
+  /// Calls `body(parameter, weights, begin)` for every parameter, with what this rank updates of
+  /// it: elements from `begin` on.
+  template <class Body>
+  void for_each_shard(const Body& body) {
+    const auto& runs = model_->runs();
+    for (std::size_t i = 0; i < runs.size(); ++i) {
+      for (std::size_t j = 0; j < runs[i].parameters.size(); ++j) {
+        const ParameterPlace& place = shards_[i].parameters[j];
+        const auto part = shards_[i].part_of(place);
+        body(*runs[i].parameters[j],
+             shards_[i].weights.rows(shards_[i].place_of(place, part), part.end - part.begin),
+             part.begin);
+      }
+    }
+  }
+
+  /// Sets elements of this rank's part of a parameter, and their masters.
+  /// @param elements  where they are on the device
+  /// @param begin     of the first in the part
+  void set_elements(const auto& parameter, T* elements, Index begin, Index count,
+                    const WeightSource& source) {
+    const Context<D>& context = this->context();
+    if (upload_ == nullptr) upload_ = std::make_unique<Upload>(context, host_threads(context));
+    using Piece = typename Upload::Piece;
+    upload_->run_sync(
+        count,
+        [&](const Piece& piece) {
+          take_elements(parameter.part, parameter.weight.shape(), parameter.whole_size(), source,
+                        begin + piece.begin, piece.values);
+          bool is_finite = true;
+          for (std::size_t i = 0; i < piece.values.size(); ++i) {
+            piece.rounded[i] = T(piece.values[i]);
+            const auto value = static_cast<float>(piece.rounded[i]);
+            is_finite &= value - value == 0;
+          }
+          if (is_finite) return;
+          require_finite<T>(parameter.name, piece.values, [&](Index element) {
+            return parameter.part.place_in_whole(parameter.weight.shape(),
+                                                 begin + piece.begin + element);
+          });
+        },
+        [&](const Piece& piece) {
+          copy_to_device(elements + piece.begin, piece.rounded.data(), piece.rounded.size_bytes(),
+                         context);
+          set_master(parameter.name, begin + piece.begin, piece.values);
+        });
+  }
+  /// Threads for work on the host.
+  static int host_threads(const Context<D>& context) {
+    if constexpr (std::is_same_v<D, Cpu>) {
+      return context.threads();
+    } else {
+      return Context<Cpu>(0).threads();
+    }
+  }
+
+  /// Each run's weights are read as a stage reads them, so they may be gathered for it.
+  void give_weights_sync(const WeightSink& sink) override {
+    Context<D>& context = this->context();
+    std::vector<T> piece;
+    std::vector<float> values;
+    auto info = this->weights();
+    auto next = info.begin();
+    ranks_->gather_weights(context);  // stages may be given FP8 values only
+    for (const auto& in : model_->runs()) {
+      require<ConfigError>(
+          !in.run->has_codes() || ranks_->weights_are_whole(),
+          "weights that travel in FP8 and are held in shards are nowhere whole, so "
+          "they cannot be read; gather them as they are stored, or train with "
+          "ZeRO-1 or ZeRO-2");
+      hooks_->before_forward(*in.run, context);
+      this->communicator().wait_sync(context, "weights that are read");
+      for (const auto* parameter : in.parameters) {
+        const WeightInfo& weight = *next++;
+        const Index size = sink == nullptr ? 0 : weight.rows * weight.columns;
+        for (Index begin = 0; begin < size; begin += weights_at_once) {
+          const Index count = std::min(size - begin, weights_at_once);
+          piece.resize(static_cast<std::size_t>(count));
+          copy_to_host_sync(piece.data(), parameter->weight.data() + begin,
+                            piece.size() * sizeof(T), context);
+          values.resize(piece.size());
+          std::transform(piece.begin(), piece.end(), values.begin(),
+                         [](T value) { return static_cast<float>(value); });
+          sink(weight, begin, values);
+        }
+      }
+      hooks_->weights_read(*in.run, context);
+    }
+    ranks_->join(context);
+    this->communicator().wait_sync(context, "weights that are read");
+  }
+
+  void bind() override { model_->bind(this->context()); }
+  void quantize_weights(Evaluates evaluates) override {
+    ranks_->cast_weights(model_->scaling(), !evaluates.value, this->context());
+    if (evaluates.value) {
+      model_->template quantize_weights<Mode::evaluate>(*hooks_, this->context());
+    } else {
+      model_->template quantize_weights<Mode::train>(*hooks_, this->context());
+    }
+  }
+  void cast_frozen_weights() override {
+    if constexpr (HasFrozenWeights<Model>) {
+      model_->cast_frozen_weights(*hooks_, this->context());
+    }
+  }
+  void train_micro_batch(const DeviceBatch<D>& batch, Accumulation accumulation) override {
+    model_->train_micro_batch(batch, this->buffers().losses, this->buffers().gradient_scale,
+                              accumulation, *stages_, this->context());
+  }
+  void evaluate_losses(const DeviceBatch<D>& batch) override {
+    model_->evaluate(batch, this->buffers().losses, *hooks_, this->context());
+  }
+  void read_logits_sync(TensorView<const std::int32_t, 1, D> tokens, Index row,
+                        std::span<float> logits) override {
+    Context<D>& context = this->context();
+    std::vector<T> values(logits.size());
+    const auto result = model_->logits(tokens, {1, tokens.size()}, row, 1, *hooks_, context);
+    ranks_->join(context);
+    this->communicator().wait_sync(context, "logits");
+    copy_to_host_sync(values.data(), result.data(), values.size() * sizeof(T), context);
+    for (std::size_t i = 0; i < values.size(); ++i) logits[i] = static_cast<float>(values[i]);
+  }
+  [[nodiscard]] const ScalingTable<D>& scaling() const override { return model_->scaling(); }
+  [[nodiscard]] GemmRows gemm_rows() const override {
+    return model_->gemm_rows(this->options().micro_batches);
+  }
+  void reset_counts() override { model_->reset_counts(); }
+  void verify_step() const override { model_->verify_step(this->options().micro_batches); }
+  void visit_weights(StateCollector<D>& collector) override {
+    for_each_shard([&](const auto& parameter, const auto& weights, Index begin) {
+      if (parameter.is_frozen) return;
+      const std::string name = "model." + parameter.name;
+      if (ranks_->weights_are_whole()) {
+        collector(name, parameter.weight);
+      } else if (weights.size() != 0) {
+        collector(name, weights, begin, parameter.weight.shape());
+      }
+    });
+  }
+  void visit_updated_weights(
+      const std::function<void(TensorView<const std::byte, 1, D>)>& visit) override {
+    for (const auto& shard : shards_) {
+      visit({reinterpret_cast<const std::byte*>(shard.weights.data()),
+             {static_cast<Index>(shard.weights.bytes())}});
+    }
+  }
+
+  using Upload = WeightUpload<T, D>;
+
+  Model* model_ = nullptr;
+  StepHooks<T, G, D>* hooks_ = nullptr;
+  RankWork<D>* ranks_ = nullptr;
+  /// What this rank updates of every run, without gradients, whose format is the ranks'.
+  std::vector<RunShard<T, G, D>> shards_;
+  std::optional<StageHooks<T, G, D>> stages_;
+  std::unique_ptr<Upload> upload_;  ///< from the first weight that is set on, until a step
+};
+
+}  // namespace octavo::inline OCTAVO_ABI::detail
