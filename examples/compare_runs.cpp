@@ -1,15 +1,19 @@
 /// @file
 /// Compares training runs: one table on the terminal and, with --html, one self-contained report.
 ///
-///     compare_runs RUN_FOLDER... [--html report.html] [--baseline bf16]
+///     compare_runs RUN_FOLDER... [--html report.html] [--baseline bf16] [--watch 10]
 ///
 /// Exit codes: 0 done, 1 the output could not be written, 2 the input cannot be compared.
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <exception>
 #include <filesystem>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <fmt/format.h>
@@ -17,6 +21,7 @@
 #include <octavo/core/error.hpp>
 #include <octavo/core/version.hpp>
 #include <octavo/io/atomic_file.hpp>
+#include <octavo/train/interrupt.hpp>
 
 #include <common/flags.hpp>
 #include <common/text.hpp>
@@ -31,10 +36,7 @@ using namespace compare_runs;
 constexpr int output_failed = 1;
 constexpr int bad_input = 2;
 
-std::string aligned_table(const Comparison& comparison) {
-  std::vector<Cells> lines{table_head(comparison)};
-  for (std::size_t i = 0; i < comparison.rows.size(); ++i)
-    lines.push_back(table_cells(comparison, i));
+std::string aligned_table(const std::vector<Cells>& lines) {
   std::vector<std::size_t> widths(lines.front().size());
   for (const Cells& line : lines)
     for (std::size_t c = 0; c < line.size(); ++c)
@@ -55,8 +57,18 @@ std::string aligned_table(const Comparison& comparison) {
   return out;
 }
 
+/// What was learned, and how fast.
+std::string tables(const Comparison& comparison) {
+  std::vector<Cells> results{table_head(comparison)}, speeds{speed_head};
+  for (std::size_t i = 0; i < comparison.rows.size(); ++i) {
+    results.push_back(table_cells(comparison, i));
+    speeds.push_back(speed_row(comparison, i));
+  }
+  return aligned_table(results) + '\n' + aligned_table(speeds);
+}
+
 std::string terminal_text(const Comparison& comparison) {
-  std::string out = aligned_table(comparison);
+  std::string out = tables(comparison);
   if (!comparison.notes.empty()) out += '\n';
   for (const std::string& note : comparison.notes) out += "note: " + note + '\n';
   for (std::size_t i = 0; i < comparison.runs.size(); ++i) {
@@ -84,25 +96,69 @@ std::vector<Run> read_runs(const std::vector<std::string>& folders) {
   return runs;
 }
 
+/// Whether all runs have ended, by their own account: one that was killed says nothing.
+bool have_ended(const Comparison& comparison) {
+  return std::ranges::all_of(comparison.runs,
+                             [](const Run& run) { return run.summary.has_value(); });
+}
+
+/// Compares again every so many seconds, until all runs have ended or a signal comes.
+/// @param html_path  that the report is written to, or ""
+void watch(const std::vector<std::string>& folders, const std::string& baseline,
+           const std::string& html_path, double seconds) {
+  const octavo::InterruptGuard interrupts;
+  const bool on_terminal = ::isatty(STDOUT_FILENO) != 0;
+  for (;;) {
+    const Comparison comparison = compare(read_runs(folders), baseline);
+    const bool ended = have_ended(comparison);
+    if (!html_path.empty()) {
+      const int refresh = ended ? 0 : std::max(1, static_cast<int>(seconds));
+      octavo::write_file_atomically(html_path, report(comparison, octavo::version_string, refresh));
+    }
+    if (ended) {
+      if (on_terminal) print("\x1b[H\x1b[2J");
+      print(terminal_text(comparison));
+      return;
+    }
+    print((on_terminal ? "\x1b[H\x1b[2J" : "") + tables(comparison) +
+          fmt::format("\nread every {} s until all runs have ended; Ctrl-C ends it\n", seconds));
+    const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
+    while (std::chrono::steady_clock::now() < end) {
+      if (octavo::InterruptGuard::received() != 0) return;
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    }
+  }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   std::vector<std::string> folders;
   std::string html_path;
   std::string baseline = "bf16";
+  double seconds = 0;
   CLI::App app("Compares training runs: a table, and with --html a report with charts.",
                "compare_runs");
   app.add_option("RUN_FOLDER", folders, "folders that the trainer's --out named")->required();
   app.add_option("--html", html_path, "write a self-contained HTML report to this file");
   app.add_option("--baseline", baseline, "precision that the gap is measured against")
       ->capture_default_str();
+  app.add_option("--watch", seconds,
+                 "go on, and read the runs every so many seconds, until all have ended; a browser "
+                 "that shows the report follows")
+      ->check(CLI::Range(0.1, 86400.0));
   if (const auto code = programs::parse(app, argc, argv)) return *code;
 
   try {
+    if (seconds > 0) {
+      watch(folders, baseline, html_path, seconds);
+      if (!html_path.empty()) print(fmt::format("\nreport written to {}\n", visible(html_path)));
+      return 0;
+    }
     const Comparison comparison = compare(read_runs(folders), baseline);
     print(terminal_text(comparison));
     if (html_path.empty()) return 0;
-    octavo::write_file_atomically(html_path, report(comparison, octavo::version_string));
+    octavo::write_file_atomically(html_path, report(comparison, octavo::version_string, 0));
     print(fmt::format("\nreport written to {}\n", visible(html_path)));
   } catch (const InputError& error) {
     fmt::print(stderr, "compare_runs: {}\n", visible(error.what()));

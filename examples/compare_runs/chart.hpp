@@ -204,9 +204,9 @@ class ChartWriter {
       y_.high = high * margin;
     } else {
       const double margin =
-          high > low ? 0.06 * (high - low) : std::max(0.05 * std::abs(high), 1e-6);
-      y_.low = chart_.with_zero && low == 0 ? 0 : low - margin;
-      y_.high = chart_.with_zero && high == 0 ? 0 : high + margin;
+          high > low ? 0.06 * (high - low) : (high != 0 ? 0.05 * std::abs(high) : 1);
+      y_.low = chart_.with_zero && low == 0 && high > 0 ? 0 : low - margin;
+      y_.high = chart_.with_zero && high == 0 && low < 0 ? 0 : high + margin;
     }
   }
 

@@ -18,6 +18,7 @@
 
 #include <common/text.hpp>
 #include "run.hpp"
+#include "speed.hpp"
 
 namespace compare_runs {
 
@@ -354,6 +355,12 @@ inline Cells table_cells(const Comparison& comparison, std::size_t index) {
       fmt::format("{} of {}", row.gemms.fp8, row.gemms.total),
       grouped(row.skipped),
       detail::end_of(comparison.runs[index])};
+}
+
+/// The speed's cells, for both likewise; `speed_head` is their head.
+inline Cells speed_row(const Comparison& comparison, std::size_t index) {
+  return speed_cells(comparison.rows[index].label, speed_of(comparison.runs[index]),
+                     speed_of(comparison.runs.front()));
 }
 
 /// What one operand of one run went through over the steps where operands were collected.

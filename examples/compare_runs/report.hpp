@@ -18,30 +18,48 @@
 #include "comparison.hpp"
 #include "figures.hpp"
 #include "page.hpp"
+#include "speed.hpp"
 
 namespace compare_runs {
 namespace detail {
 
-inline std::string results_table(const Comparison& comparison,
-                                 const std::vector<std::string>& styles) {
-  const Cells head = table_head(comparison);
+/// A table with a row for each run.
+template <class CellsOf>
+std::string table_of_runs(const Comparison& comparison, const std::vector<std::string>& styles,
+                          const Cells& head, const CellsOf& cells_of) {
   std::string out = "<div class=\"scroll\"><table class=\"results cards\"><thead><tr>";
   for (const std::string& name : head) out += fmt::format("<th>{}</th>", html(name));
   out += "</tr></thead><tbody>\n";
   for (std::size_t i = 0; i < comparison.rows.size(); ++i) {
     out += fmt::format("<tr class=\"{}{}\">", i == comparison.baseline ? "baseline" : "",
                        comparison.runs[i].finished() ? "" : " stopped");
-    const Cells cells = table_cells(comparison, i);
+    const Cells cells = cells_of(i);
     for (std::size_t c = 0; c < cells.size(); ++c)
       out += fmt::format("<td data-name=\"{}\">{}{}</td>", html(head[c]),
                          c == 0 ? key(i, styles) : "", html(cells[c]));
     out += "</tr>\n";
   }
-  out += "</tbody></table></div>\n";
+  return out + "</tbody></table></div>\n";
+}
+
+inline std::string results_table(const Comparison& comparison,
+                                 const std::vector<std::string>& styles) {
+  std::string out = table_of_runs(comparison, styles, table_head(comparison),
+                                  [&](std::size_t i) { return table_cells(comparison, i); });
   if (comparison.notes.empty()) return out;
   out += "<ul class=\"notes\">\n";
   for (const std::string& note : comparison.notes) out += fmt::format("<li>{}</li>\n", html(note));
   return out + "</ul>\n";
+}
+
+inline std::string speed_table(const Comparison& comparison,
+                               const std::vector<std::string>& styles) {
+  return "<h2>Speed</h2>\n<p class=\"muted\">Steps alone, each counted once; times are medians. "
+         "TFLOP/s are those of a card for the model's own operations, without what is computed "
+         "again, and MFU their share of what the card can do in BF16. The speed-up is that over "
+         "the first run.</p>\n" +
+         table_of_runs(comparison, styles, speed_head,
+                       [&](std::size_t i) { return speed_row(comparison, i); });
 }
 
 inline constexpr std::array operand_columns{"operand",       "format",          "amax",
@@ -194,16 +212,20 @@ inline std::string subtitle(const Comparison& comparison) {
 }  // namespace detail
 
 /// @param version  of Octavo, for the section that says how the report was made
-inline std::string report(const Comparison& comparison, std::string_view version) {
+/// @param refresh  seconds after which a browser reads the page anew; 0: never
+inline std::string report(const Comparison& comparison, std::string_view version, int refresh) {
   const std::vector<std::string> styles = detail::styles(comparison);
   std::string out =
       "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n<meta "
       "name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>Octavo: training "
-      "runs compared</title>\n<style>";
+      "runs compared</title>\n";
+  if (refresh > 0) out += fmt::format("<meta http-equiv=\"refresh\" content=\"{}\">\n", refresh);
+  out += "<style>";
   out += style_sheet;
   out += "</style>\n</head>\n<body>\n<h1>Training runs compared</h1>\n<p class=\"muted\">" +
          html(detail::subtitle(comparison)) + "</p>\n";
   out += detail::results_table(comparison, styles);
+  out += detail::speed_table(comparison, styles);
   out += detail::charts(comparison, styles);
   out += detail::operands(comparison, styles);
   out += detail::samples(comparison, styles);

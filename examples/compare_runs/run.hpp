@@ -43,6 +43,9 @@ struct Configuration {
   std::uint64_t parameters = 0, seed = 0, batch = 0, sequence_length = 0, micro_batches = 0;
   std::uint64_t steps = 0;
   GemmCount gemms;
+  std::string card;            ///< the GPU's name; "" on the Cpu device, and in older files
+  std::uint64_t ranks = 1;     ///< one a GPU
+  double flops_per_token = 0;  ///< floating-point operations of training; 0 in older files
 };
 
 /// Numbers that were not finite are NaN.
@@ -153,7 +156,10 @@ inline void read_configuration(const Json& event, Run& run) {
                   .sequence_length = count(event, "sequence_length"),
                   .micro_batches = count(event, "micro_batches"),
                   .steps = count(event, "steps"),
-                  .gemms = gemms(event)};
+                  .gemms = gemms(event),
+                  .card = text_or(event, "card", "")};
+  if (event.contains("ranks")) c.ranks = std::max<std::uint64_t>(1, count(event, "ranks"));
+  if (event.contains("flops_per_token")) c.flops_per_token = number(event, "flops_per_token");
   if (c.model.empty()) throw InputError("\"model\" is empty");
   if (resumed && (c.model != run.configuration.model || c.precision != run.configuration.precision))
     throw InputError(fmt::format("a second run ({}, {}) begins in the file of another ({}, {})",

@@ -259,7 +259,6 @@ TEST_F(Files, UnknownPartsOfJsonAreNamed) {
   refused("/model/type", "Unigram", "BPE");
   refused("/model/novelty", 1, "'novelty' is not known");
   refused("/model/dropout", 0.1, "dropout");
-  refused("/model/byte_fallback", true, "byte_fallback");
   refused("/model/continuing_subword_prefix", "##", "continuing_subword_prefix");
   refused("/model/end_of_word_suffix", "</w>", "end_of_word_suffix");
   refused("/normalizer", {{"type", "Lowercase"}}, "normalizer Lowercase");
@@ -269,8 +268,42 @@ TEST_F(Files, UnknownPartsOfJsonAreNamed) {
   refused("/pre_tokenizer/novelty", true, "'novelty' is not known");
   refused("/post_processor", {{"type", "BertProcessing"}}, "post_processor BertProcessing");
   refused("/decoder", {{"type", "WordPiece"}}, "decoder WordPiece");
+  refused("/decoder", {{"type", "Replace"}, {"pattern", {{"String", "_"}}}, {"content", " "}},
+          "pattern");
+  refused("/decoder", {{"type", "Replace"}, {"pattern", {{"Regex", "\u2581"}}}}, "pattern Regex");
+  refused("/decoder", {{"type", "Replace"}, {"content", ""}}, "content");
   refused("/added_tokens/0/lstrip", true, "lstrip");
   refused("/added_tokens/0/content", "", "an id and a content");
+}
+
+TEST_F(Files, WhatSentencePieceNeedsChangesNothing) {
+  const auto like_gguf = [](json& layout) {
+    layout["model"]["byte_fallback"] = true;
+    const json replace = {
+        {"type", "Replace"}, {"pattern", {{"String", "\u2581"}}}, {"content", " "}};
+    layout["decoder"] = {
+        {"type", "Sequence"},
+        {"decoders",
+         json::array(
+             {{{"type", "ByteFallback"}}, {{"type", "Fuse"}}, replace, layout["decoder"]})}};
+  };
+  ASSERT_EQ(json_error(like_gguf), "");
+  const std::string text = "grün: \u4f60\u597d, a\u2581b <0x41>\n";
+  const BytePairTokenizer tokenizer = load_tokenizer(folder_ / "tokenizer.json");
+  EXPECT_EQ(tokenizer.encode(text), load("gpt2").encode(text));
+  EXPECT_EQ(tokenizer.decode(tokenizer.encode(text)), text);
+  for (const char* token : {"<0x41>", "\u2581b"}) {
+    EXPECT_TRUE(has(json_error([&](json& layout) {
+                      like_gguf(layout);
+                      layout["model"]["vocab"][token] = layout["model"]["vocab"].size();
+                    }),
+                    token));
+  }
+  EXPECT_TRUE(has(json_error([](json& layout) {
+                    layout["decoder"] = {{"type", "Sequence"},
+                                         {"decoders", json::array({{{"type", "Strip"}}})}};
+                  }),
+                  "decoder Strip"));
 }
 
 TEST_F(Files, PatternsThatMeanSomethingElseAreRefused) {

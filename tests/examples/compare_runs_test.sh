@@ -323,5 +323,50 @@ else
   echo "skipped: a folder without write permission (root may write everywhere)"
 fi
 
+# Steps of 100, 50, 50 and 50 ms of 1,024 tokens, on two cards: 20,480 tokens/s are 1,024 TFLOP/s, 512 of each
+# card, of 989.4. The other's steps are of 80, 40, 40 and 40 ms, and its least loss is not its last.
+mkdir "$scratch/cards" "$scratch/faster"
+sed 's/"event":"run",/&"card":"NVIDIA H200","ranks":2,"flops_per_token":5e10,/' bf16/metrics.jsonl \
+  >"$scratch/cards/metrics.jsonl"
+sed -e 's/"precision":"bf16"/"precision":"fp8-delayed"/; s/"recipe":"bf16"/"recipe":"fp8 delayed"/' \
+  -e 's/"milliseconds":100,"tokens_per_second":10240/"milliseconds":80,"tokens_per_second":12800/' \
+  -e 's/"milliseconds":50,"tokens_per_second":20480/"milliseconds":40,"tokens_per_second":25600/' \
+  -e 's/"evaluation","step":2,"loss":4/"evaluation","step":2,"loss":2.25/' bf16/metrics.jsonl \
+  >"$scratch/faster/metrics.jsonl"
+run "speeds" 0 "$scratch/cards" "$scratch/faster" --html "$scratch/report.html"
+row_is "recipe min loss final loss runtime ms/step tokens/s TFLOP/s MFU speed-up"
+row_is "bf16 2.5000 2.5000 0.2 s 50.0 20,480 512 51.7 % 1.00 x"
+row_is "fp8 delayed 2.2500 2.5000 0.2 s 40.0 25,600 - - 1.25 x"
+html_has 'data-name="MFU">51.7 %</td>'
+sed -i 's/NVIDIA H200/Some card/' "$scratch/cards/metrics.jsonl"
+run "a card that is not known" 0 "$scratch/cards"
+row_is "bf16 2.5000 2.5000 0.2 s 50.0 20,480 512 - 1.00 x"
+sed 's/"milliseconds":50,/"milliseconds":1900000,/' bf16/metrics.jsonl >"$scratch/faster/metrics.jsonl"
+run "a long run" 0 "$scratch/faster"
+out_mentions " 1:35:00 "
+run "two runs that do not differ" 0 bf16 "$scratch/cards" --html "$scratch/report.html"
+html_lacks nan
+
+# One run of the two has not ended yet: its summary comes while it is watched.
+mkdir "$scratch/running"
+grep -v '"event":"summary"' fp8_delayed/metrics.jsonl >"$scratch/running/metrics.jsonl"
+case="watching"
+"$program" bf16 "$scratch/running" --watch 0.1 --html "$scratch/report.html" >"$scratch/out" 2>"$scratch/err" &
+for _ in $(seq 200); do grep -q "Ctrl-C" "$scratch/out" && break; sleep 0.05; done
+html_has '<meta http-equiv="refresh" content="1">'
+grep '"event":"summary"' fp8_delayed/metrics.jsonl >>"$scratch/running/metrics.jsonl"
+wait $! || fail "exit code $?"
+out_mentions "until all runs have ended"
+row_is "fp8 <delayed> 2.6000 2.5500 +2.00 % 1,234,567 45 of 48 1 done after 4 steps"
+html_lacks 'http-equiv="refresh"'
+case="a signal while watching"
+grep -v '"event":"summary"' bf16/metrics.jsonl >"$scratch/running/metrics.jsonl"
+"$program" "$scratch/running" --watch 600 >"$scratch/out" 2>"$scratch/err" &
+for _ in $(seq 200); do grep -q "Ctrl-C" "$scratch/out" && break; sleep 0.05; done
+kill -TERM $!
+wait $! || fail "exit code $?"
+run "watched too often" 2 bf16 --watch 0
+err_is_one_line_with "--watch"
+
 [ "$failures" -eq 0 ] || { echo "$failures failures" >&2; exit 1; }
 echo "compare_runs: all tests passed"

@@ -132,6 +132,9 @@ assert (head["model"], head["precision"], head["recipe"]) == ("llama_tiny", "fp8
 assert (head["batch"], head["sequence_length"], head["steps"], head["seed"]) == (2, 32, 4, 1)
 assert (head["gemms_fp8"], head["gemms_total"]) == (48, 51)
 assert head["trained_parameters"] == head["parameters"] and head["adapters"] == "", head
+# All weights multiply but the table of 256 x 128; attention in 4 blocks is as wide as 128.
+assert head["flops_per_token"] == 6 * (head["parameters"] - 256 * 128) + 6 * 32 * 4 * 128, head
+assert (head["card"], head["ranks"]) == ("", 1), head
 assert (last["gemms_fp8"], last["gemms_total"], last["steps"], last["skipped"]) == (48, 51, 4, 0)
 assert last["peak_bytes"] > 4 * head["parameters"] and len(last["sample"]) > 0
 assert last["end"] == "done"

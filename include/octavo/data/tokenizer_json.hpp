@@ -215,10 +215,27 @@ class TokenizerJsonReader {
     });
   }
 
+  /// ByteLevel, or a sequence with it and with what changes nothing where no token is of a byte's
+  /// number and none has the mark of SentencePiece: as transformers writes it for files of GGUF.
   void decoder() {
     typed([this](const std::string& type, const std::string& key) {
-      if (type != "ByteLevel") unknown(message("decoder ", type));
-      if (!key.empty()) (void)json_.boolean();  // as pre_tokenizer they would matter
+      if (type == "Sequence" && key == "decoders") {
+        json_.array([this] { decoder(); });
+      } else if (type == "ByteLevel") {
+        if (!key.empty()) (void)json_.boolean();  // as pre_tokenizer they would matter
+      } else if (type == "Replace" && key == "pattern") {
+        json_.object([this](const std::string& kind) {
+          if (kind != "String") unknown(message("pattern ", kind));
+          require_text("a pattern of the decoder Replace", word_mark);
+        });
+        must_lack_words_ = true;
+      } else if (type == "Replace" && key == "content") {
+        require_text("the content of the decoder Replace", " ");
+      } else if (type == "ByteFallback" && key.empty()) {
+        must_lack_numbers_ = true;
+      } else if ((type != "Sequence" && type != "Replace" && type != "Fuse") || !key.empty()) {
+        unknown(message("decoder ", type, ' ', key));
+      }
     });
   }
 
@@ -233,7 +250,7 @@ class TokenizerJsonReader {
       } else if (key == "ignore_merges") {
         ignores_merges_ = json_.boolean();
       } else if (key == "byte_fallback") {
-        require_boolean(key, false);
+        must_lack_numbers_ |= json_.boolean();
       } else if (key == "dropout") {
         require_null(key);
       } else if (key == "unk_token" || key == "fuse_unk") {
@@ -287,6 +304,14 @@ class TokenizerJsonReader {
       std::string& bytes = take(token, text);
       if (!bytes.empty()) refuse(message("the token ", token, " stands twice in the vocabulary"));
       if (text.empty()) refuse(message("the token ", token, " is of no text"));
+      if (must_lack_numbers_ && text.size() == 6 && text.starts_with("<0x"))
+        refuse(message("the token ", token, ", '", text,
+                       "', is of a byte's number; only byte-level "
+                       "BPE without can be read"));
+      if (must_lack_words_ && text.find(word_mark) != std::string::npos)
+        refuse(message("the token ", token, ", '", text,
+                       "', has the mark that its decoder replaces; "
+                       "only byte-level BPE without can be read"));
       known.emplace(text, token);
       const bool is_of_bytes = alphabet_.decode(text, bytes);
       if (!is_of_bytes) bytes = text;
@@ -332,7 +357,10 @@ class TokenizerJsonReader {
   JsonReader json_;
   ByteAlphabet alphabet_;
   BytePairModel model_;
+  static constexpr std::string_view word_mark = "\u2581";  // of SentencePiece
   bool has_byte_level_ = false;
+  bool must_lack_numbers_ = false;  ///< tokens such as <0x41>
+  bool must_lack_words_ = false;    ///< tokens with a word_mark
   bool ignores_merges_ = false;
   std::vector<std::pair<std::string, std::int32_t>> vocabulary_;
   std::vector<std::array<std::string, 2>> merges_;

@@ -255,6 +255,10 @@ class SessionCore : public TrainingSession {
   }
   [[nodiscard]] Sharding sharding() const override { return options_.sharding; }
   [[nodiscard]] std::string transport() const override { return communicator_.transport(); }
+  [[nodiscard]] std::string card() const override {
+    if constexpr (std::is_same_v<D, Cuda>) return context_.card();
+    return {};
+  }
   [[nodiscard]] std::uint64_t hash_weights_sync() override {
     std::uint64_t own = 0;
     Index number = 0;

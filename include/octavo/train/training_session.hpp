@@ -158,6 +158,8 @@ class TrainingSession {
   /// In a step.
   [[nodiscard]] virtual Index micro_batches() const = 0;
   [[nodiscard]] virtual std::string precision() const = 0;
+  /// The name of the GPU, such as "NVIDIA H200"; "" on `Cpu`.
+  [[nodiscard]] virtual std::string card() const { return {}; }
   /// What updates the weights, and the formats of its state.
   [[nodiscard]] virtual std::string optimizer() const = 0;
   [[nodiscard]] virtual Index head_chunks() const = 0;

@@ -1,0 +1,121 @@
+/// @file
+/// What runs cost: time, floating-point operations, and the share of what their cards can do.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include <common/text.hpp>
+#include "run.hpp"
+
+namespace compare_runs {
+
+/// The most that a card multiplies and adds in BF16, in TFLOP/s, without sparsity.
+struct CardPeak {
+  std::string_view name;  ///< what the card's name has in it
+  double tflops;
+};
+
+/// The first that fits counts.
+/// Source: NVIDIA's data sheets of these cards.
+inline constexpr std::array card_peaks{
+    CardPeak{"H100 PCIe", 756},  CardPeak{"H100 NVL", 835}, CardPeak{"H100", 989.4},
+    CardPeak{"H200", 989.4},     CardPeak{"GH200", 989.4},  CardPeak{"H800", 989.4},
+    CardPeak{"H20", 148},        CardPeak{"B200", 2250},    CardPeak{"B100", 1750},
+    CardPeak{"RTX 4090", 165.2}, CardPeak{"L40S", 362},     CardPeak{"L40", 181},
+    CardPeak{"L4", 121}};
+
+/// TFLOP/s of BF16 that a card reaches at most, if it is known.
+inline std::optional<double> peak_of(std::string_view card) {
+  for (const CardPeak& peak : card_peaks) {
+    if (card.find(peak.name) != std::string_view::npos) return peak.tflops;
+  }
+  return {};
+}
+
+/// Of all steps that count. An absent number is not known.
+struct Speed {
+  std::optional<double> least_loss, last_loss;  ///< of validation, or of steps where there is none
+  double seconds = 0;                           ///< of steps alone
+  std::optional<double> milliseconds;           ///< of a step, the median
+  std::optional<double> tokens_per_second;      ///< at that
+  std::optional<double> tflops;                 ///< TFLOP/s of a card
+  std::optional<double> mfu;                    ///< of 1: model FLOPs utilisation
+};
+
+inline Speed speed_of(const Run& run) {
+  Speed speed;
+  std::vector<double> losses;
+  for (const Evaluation& evaluation : run.evaluations) losses.push_back(evaluation.loss);
+  if (losses.empty()) {
+    for (const Step& step : run.steps) losses.push_back(step.loss);
+  }
+  std::erase_if(losses, [](double loss) { return !std::isfinite(loss); });
+  if (!losses.empty()) {
+    speed.least_loss = *std::min_element(losses.begin(), losses.end());
+    speed.last_loss = losses.back();
+  }
+  std::vector<double> milliseconds;
+  for (const Step& step : run.steps) milliseconds.push_back(step.milliseconds);
+  std::erase_if(milliseconds, [](double value) { return !std::isfinite(value) || value <= 0; });
+  if (milliseconds.empty()) return speed;
+  for (const double value : milliseconds) speed.seconds += value / 1000;
+  const auto middle = milliseconds.begin() + static_cast<std::ptrdiff_t>(milliseconds.size() / 2);
+  std::nth_element(milliseconds.begin(), middle, milliseconds.end());
+  speed.milliseconds = *middle;
+  // A step's tokens are those of all ranks.
+  for (const Step& step : run.steps) {
+    const double tokens = step.tokens_per_second * step.milliseconds / 1000;
+    if (std::isfinite(tokens) && tokens > 0)
+      speed.tokens_per_second = 1000 * tokens / *speed.milliseconds;
+  }
+  const Configuration& c = run.configuration;
+  if (!speed.tokens_per_second || !(c.flops_per_token > 0)) return speed;
+  speed.tflops = *speed.tokens_per_second * c.flops_per_token / 1e12 / static_cast<double>(c.ranks);
+  if (const auto peak = peak_of(c.card)) speed.mfu = *speed.tflops / *peak;
+  return speed;
+}
+
+/// 1:02:03, or 4.5 s below a minute.
+inline std::string duration_text(double seconds) {
+  if (seconds < 60) return fmt::format("{:.1f} s", seconds);
+  const auto whole = static_cast<std::uint64_t>(seconds + 0.5);
+  return fmt::format("{}:{:02}:{:02}", whole / 3600, whole / 60 % 60, whole % 60);
+}
+
+inline const std::vector<std::string> speed_head{"recipe",  "min loss", "final loss",
+                                                 "runtime", "ms/step",  "tokens/s",
+                                                 "TFLOP/s", "MFU",      "speed-up"};
+
+/// @param label  of the run
+/// @param first  what `speed` is held against: of the first run
+inline std::vector<std::string> speed_cells(const std::string& label, const Speed& speed,
+                                            const Speed& first) {
+  const auto number = [](const std::optional<double>& value, auto show) -> std::string {
+    return value ? show(*value) : "-";
+  };
+  const auto loss = [](double value) { return fmt::format("{:.4f}", value); };
+  std::optional<double> speed_up;
+  if (speed.tokens_per_second && first.tokens_per_second)
+    speed_up = *speed.tokens_per_second / *first.tokens_per_second;
+  return {label,
+          number(speed.least_loss, loss),
+          number(speed.last_loss, loss),
+          speed.seconds > 0 ? duration_text(speed.seconds) : "-",
+          number(speed.milliseconds, [](double value) { return fmt::format("{:.1f}", value); }),
+          number(speed.tokens_per_second,
+                 [](double value) { return grouped(static_cast<std::uint64_t>(value + 0.5)); }),
+          number(speed.tflops, [](double value) { return fmt::format("{:.4g}", value); }),
+          number(speed.mfu, [](double value) { return fmt::format("{:.1f} %", 100 * value); }),
+          number(speed_up, [](double value) { return fmt::format("{:.2f} x", value); })};
+}
+
+}  // namespace compare_runs
