@@ -1,7 +1,7 @@
 # octavo_own_target(TARGET [OPTIMISATION]): the flags of our own programs, tests and benchmarks.
 # Unless the build type is Debug they are compiled with OCTAVO_OPTIMISATION, or with what is given in
-# its place. `quick` compiles in two thirds of -O3's time; what it makes of llama_tiny trains 13 %
-# faster in BF16 and FP8, and 6 % slower in FP32.
+# its place. `quick` compiles in two thirds of -O3's time with g++, and what it makes trains about as fast
+# (benchmarks/results/compile-time.md).
 #
 # Without math errno and traps the compiler vectorises loops; results stay the same, unlike under
 # -ffast-math.

@@ -102,31 +102,47 @@ bool have_ended(const Comparison& comparison) {
                              [](const Run& run) { return run.summary.has_value(); });
 }
 
-/// Compares again every so many seconds, until all runs have ended or a signal comes.
+/// Waits; returns whether a signal came before the time was over.
+bool is_interrupted_within(double seconds) {
+  const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
+  while (std::chrono::steady_clock::now() < end) {
+    if (octavo::InterruptGuard::received() != 0) return true;
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  return false;
+}
+
+/// Compares again every so many seconds, until all runs have ended or a signal comes. Runs that
+/// have not begun are waited for.
 /// @param html_path  that the report is written to, or ""
 void watch(const std::vector<std::string>& folders, const std::string& baseline,
            const std::string& html_path, double seconds) {
   const octavo::InterruptGuard interrupts;
-  const bool on_terminal = ::isatty(STDOUT_FILENO) != 0;
+  const std::string clear = ::isatty(STDOUT_FILENO) != 0 ? "\x1b[H\x1b[2J" : "";
+  const std::string what_next =
+      fmt::format("\nread every {} s until all runs have ended; Ctrl-C ends it\n", seconds);
   for (;;) {
-    const Comparison comparison = compare(read_runs(folders), baseline);
-    const bool ended = have_ended(comparison);
-    if (!html_path.empty()) {
-      const int refresh = ended ? 0 : std::max(1, static_cast<int>(seconds));
-      octavo::write_file_atomically(html_path, report(comparison, octavo::version_string, refresh));
-    }
-    if (ended) {
-      if (on_terminal) print("\x1b[H\x1b[2J");
-      print(terminal_text(comparison));
+    try {
+      const Comparison comparison = compare(read_runs(folders), baseline, true);
+      const auto write = [&](int refresh) {
+        if (html_path.empty()) return;
+        octavo::write_file_atomically(html_path,
+                                      report(comparison, octavo::version_string, refresh));
+      };
+      if (have_ended(comparison)) {
+        write(0);
+        print(clear + terminal_text(comparison));
+        return;
+      }
+      write(std::max(1, static_cast<int>(seconds)));
+      print(clear + tables(comparison) + what_next);
+      if (!is_interrupted_within(seconds)) continue;
+      write(0);
       return;
+    } catch (const NotYetThere& error) {
+      print(clear + fmt::format("not yet: {}\n", visible(error.what())) + what_next);
     }
-    print((on_terminal ? "\x1b[H\x1b[2J" : "") + tables(comparison) +
-          fmt::format("\nread every {} s until all runs have ended; Ctrl-C ends it\n", seconds));
-    const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
-    while (std::chrono::steady_clock::now() < end) {
-      if (octavo::InterruptGuard::received() != 0) return;
-      std::this_thread::sleep_for(std::chrono::milliseconds(20));
-    }
+    if (is_interrupted_within(seconds)) return;
   }
 }
 
@@ -150,9 +166,8 @@ int main(int argc, char** argv) {
   if (const auto code = programs::parse(app, argc, argv)) return *code;
 
   try {
-    if (seconds > 0) {
+    if (app.count("--watch") != 0) {
       watch(folders, baseline, html_path, seconds);
-      if (!html_path.empty()) print(fmt::format("\nreport written to {}\n", visible(html_path)));
       return 0;
     }
     const Comparison comparison = compare(read_runs(folders), baseline);

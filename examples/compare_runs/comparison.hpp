@@ -39,6 +39,7 @@ struct Comparison {
   std::size_t baseline = 0;
   std::size_t window = 1;  ///< steps in the running means
   std::vector<std::string> notes;
+  bool is_watched = false;  ///< a run without a summary goes on
 };
 
 /// The mean of those of values[begin, end) that are finite; NaN if none is.
@@ -227,9 +228,11 @@ inline void note_differences(Comparison& comparison) {
         "The recipe is therefore not the only difference between these runs.");
 }
 
-/// "done after 30 steps", or where and why the run stopped.
-inline std::string end_of(const Run& run) {
+/// "done after 30 steps", where it is, or where and why the run stopped.
+inline std::string end_of(const Run& run, bool is_watched) {
   const std::uint64_t wanted = run.configuration.steps;
+  if (is_watched && !run.summary)
+    return fmt::format("at step {} of {}", grouped(run.last_step()), grouped(wanted));
   if (run.summary && run.finished())
     return fmt::format("done after {}", counted(run.summary->steps, "step"));
   return fmt::format("STOPPED at step {} of {}: {}", grouped(run.last_step()), grouped(wanted),
@@ -274,7 +277,7 @@ inline void note_run(const Run& run, const Row& row, std::size_t window,
     notes.push_back(fmt::format("{}: {}.", row.label, remark));
   const Configuration& c = run.configuration;
   if (has_parts(c)) notes.push_back(fmt::format("{}: {}.", row.label, visible(c.recipe)));
-  if (!run.finished()) notes.push_back(fmt::format("{} {}.", row.label, end_of(run)));
+  if (!run.finished()) notes.push_back(fmt::format("{} {}.", row.label, end_of(run, false)));
   if (!run.summary) {
     notes.push_back(fmt::format("{}: without a summary it was killed, or still runs. {}.",
                                 row.label, source_of_figures(run, window)));
@@ -301,8 +304,10 @@ inline void note_baseline(Comparison& comparison, const std::string& precision) 
 
 /// @param precision  of the run that is the baseline; of several the first that is done
 /// @throws InputError  if no run has that precision
-inline Comparison compare(std::vector<Run> runs, const std::string& precision) {
+inline Comparison compare(std::vector<Run> runs, const std::string& precision,
+                          bool is_watched = false) {
   Comparison comparison;
+  comparison.is_watched = is_watched;
   comparison.runs = std::move(runs);
   comparison.baseline = detail::find_baseline(comparison.runs, precision);
   std::size_t longest = 0;
@@ -319,7 +324,8 @@ inline Comparison compare(std::vector<Run> runs, const std::string& precision) {
   detail::note_differences(comparison);
   detail::note_baseline(comparison, precision);
   for (std::size_t i = 0; i < labels.size(); ++i)
-    detail::note_run(comparison.runs[i], comparison.rows[i], comparison.window, comparison.notes);
+    if (!is_watched || comparison.runs[i].summary)
+      detail::note_run(comparison.runs[i], comparison.rows[i], comparison.window, comparison.notes);
   for (std::size_t i = 0; i < labels.size(); ++i) detail::note_gap(comparison, i, comparison.notes);
   return comparison;
 }
@@ -354,7 +360,7 @@ inline Cells table_cells(const Comparison& comparison, std::size_t index) {
       number(row.tokens_per_second, rate),
       fmt::format("{} of {}", row.gemms.fp8, row.gemms.total),
       grouped(row.skipped),
-      detail::end_of(comparison.runs[index])};
+      detail::end_of(comparison.runs[index], comparison.is_watched)};
 }
 
 /// The speed's cells, for both likewise; `speed_head` is their head.

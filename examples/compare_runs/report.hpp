@@ -31,8 +31,11 @@ std::string table_of_runs(const Comparison& comparison, const std::vector<std::s
   for (const std::string& name : head) out += fmt::format("<th>{}</th>", html(name));
   out += "</tr></thead><tbody>\n";
   for (std::size_t i = 0; i < comparison.rows.size(); ++i) {
-    out += fmt::format("<tr class=\"{}{}\">", i == comparison.baseline ? "baseline" : "",
-                       comparison.runs[i].finished() ? "" : " stopped");
+    out += fmt::format(
+        "<tr class=\"{}{}\">", i == comparison.baseline ? "baseline" : "",
+        comparison.runs[i].finished() || (comparison.is_watched && !comparison.runs[i].summary)
+            ? ""
+            : " stopped");
     const Cells cells = cells_of(i);
     for (std::size_t c = 0; c < cells.size(); ++c)
       out += fmt::format("<td data-name=\"{}\">{}{}</td>", html(head[c]),

@@ -31,6 +31,11 @@ struct InputError : octavo::IoError {
   using octavo::IoError::IoError;
 };
 
+/// A run that has not begun: its folder or its first line is not there.
+struct NotYetThere : InputError {
+  using InputError::InputError;
+};
+
 /// GEMMs that one training micro-batch executes, all of them and those with FP8 operands.
 struct GemmCount {
   std::uint64_t fp8 = 0;
@@ -86,6 +91,7 @@ struct Run {
   std::vector<OperandSample> operands;
   std::optional<Summary> summary;  ///< absent when the run did not reach its end
   std::vector<std::string> remarks;
+  bool has_other_ranks = false;  ///< or cards since it was resumed: steps do not compare
 
   [[nodiscard]] std::uint64_t last_step() const { return steps.empty() ? 0 : steps.back().step; }
   [[nodiscard]] bool finished() const { return summary && summary->end == "done"; }
@@ -165,6 +171,8 @@ inline void read_configuration(const Json& event, Run& run) {
     throw InputError(fmt::format("a second run ({}, {}) begins in the file of another ({}, {})",
                                  c.model, c.precision, run.configuration.model,
                                  run.configuration.precision));
+  run.has_other_ranks |=
+      resumed && (c.ranks != run.configuration.ranks || c.card != run.configuration.card);
   run.configuration = std::move(c);
   run.summary.reset();
 }
@@ -244,14 +252,14 @@ inline std::ifstream open_metrics(const std::filesystem::path& folder) {
   std::error_code error;
   const fs::file_status status = fs::status(folder, error);
   if (status.type() == fs::file_type::not_found)
-    throw InputError(fmt::format("{}: no such folder", visible(folder.string())));
+    throw NotYetThere(fmt::format("{}: no such folder", visible(folder.string())));
   if (!fs::is_directory(status))
     throw InputError(fmt::format("{}: {}", visible(folder.string()),
                                  error ? error.message() : "not a folder; name the run's folder"));
   const fs::path file = folder / "metrics.jsonl";
   const fs::file_status file_status = fs::status(file, error);
   if (file_status.type() == fs::file_type::not_found)
-    throw InputError(
+    throw NotYetThere(
         fmt::format("{}: no metrics.jsonl in this folder; name the folder that the trainer's --out "
                     "named",
                     visible(folder.string())));
@@ -290,7 +298,7 @@ inline Run read_run(const std::filesystem::path& folder) {
   }
   if (in.bad()) throw InputError(fmt::format("{}: reading failed", name));
   if (run.configuration.model.empty())
-    throw InputError(fmt::format("{}: no \"run\" event; the file is empty or was cut off", name));
+    throw NotYetThere(fmt::format("{}: no \"run\" event; the file is empty or was cut off", name));
   return run;
 }
 

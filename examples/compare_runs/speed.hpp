@@ -5,10 +5,12 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
@@ -18,7 +20,8 @@
 
 namespace compare_runs {
 
-/// The most that a card multiplies and adds in BF16, in TFLOP/s, without sparsity.
+/// The most that a card multiplies and adds in BF16, in TFLOP/s, without sparsity. A GH200 is found
+/// as an H200.
 struct CardPeak {
   std::string_view name;  ///< what the card's name has in it
   double tflops;
@@ -27,58 +30,59 @@ struct CardPeak {
 /// The first that fits counts.
 /// Source: NVIDIA's data sheets of these cards.
 inline constexpr std::array card_peaks{
-    CardPeak{"H100 PCIe", 756},  CardPeak{"H100 NVL", 835}, CardPeak{"H100", 989.4},
-    CardPeak{"H200", 989.4},     CardPeak{"GH200", 989.4},  CardPeak{"H800", 989.4},
-    CardPeak{"H20", 148},        CardPeak{"B200", 2250},    CardPeak{"B100", 1750},
-    CardPeak{"RTX 4090", 165.2}, CardPeak{"L40S", 362},     CardPeak{"L40", 181},
-    CardPeak{"L4", 121}};
+    CardPeak{"H100 PCIe", 756}, CardPeak{"H800 PCIe", 756}, CardPeak{"H100 NVL", 835},
+    CardPeak{"H200 NVL", 835},  CardPeak{"H100", 989.4},    CardPeak{"H200", 989.4},
+    CardPeak{"H800", 989.4},    CardPeak{"H20", 148},       CardPeak{"GB200", 2500},
+    CardPeak{"B200", 2250},     CardPeak{"B100", 1750},     CardPeak{"RTX 4090", 165.2},
+    CardPeak{"L40S", 362},      CardPeak{"L40", 181},       CardPeak{"L4", 121}};
 
-/// TFLOP/s of BF16 that a card reaches at most, if it is known.
+/// TFLOP/s of BF16 that a card reaches at most, if it is known: of a part of one it is not.
 inline std::optional<double> peak_of(std::string_view card) {
+  for (const std::string_view less : {"MIG", "Laptop", "4090 D"}) {
+    if (card.find(less) != std::string_view::npos) return {};
+  }
   for (const CardPeak& peak : card_peaks) {
     if (card.find(peak.name) != std::string_view::npos) return peak.tflops;
   }
   return {};
 }
 
-/// Of all steps that count. An absent number is not known.
+/// Of all steps that count. An absent number is not known, and one that is not finite was not.
 struct Speed {
-  std::optional<double> least_loss, last_loss;  ///< of validation, or of steps where there is none
+  std::optional<double> least_loss, last_loss;  ///< of validation
   double seconds = 0;                           ///< of steps alone
   std::optional<double> milliseconds;           ///< of a step, the median
-  std::optional<double> tokens_per_second;      ///< at that
+  std::optional<double> tokens_per_second;      ///< likewise, of all ranks
   std::optional<double> tflops;                 ///< TFLOP/s of a card
   std::optional<double> mfu;                    ///< of 1: model FLOPs utilisation
 };
 
+/// Of the values that are above zero, if there are any.
+inline std::optional<double> median(std::vector<double> values) {
+  std::erase_if(values, [](double value) { return !std::isfinite(value) || value <= 0; });
+  if (values.empty()) return {};
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
 inline Speed speed_of(const Run& run) {
   Speed speed;
-  std::vector<double> losses;
-  for (const Evaluation& evaluation : run.evaluations) losses.push_back(evaluation.loss);
-  if (losses.empty()) {
-    for (const Step& step : run.steps) losses.push_back(step.loss);
+  for (const Evaluation& evaluation : run.evaluations) {
+    if (!speed.least_loss || evaluation.loss < *speed.least_loss || std::isnan(*speed.least_loss))
+      speed.least_loss = evaluation.loss;
+    speed.last_loss = evaluation.loss;
   }
-  std::erase_if(losses, [](double loss) { return !std::isfinite(loss); });
-  if (!losses.empty()) {
-    speed.least_loss = *std::min_element(losses.begin(), losses.end());
-    speed.last_loss = losses.back();
-  }
-  std::vector<double> milliseconds;
-  for (const Step& step : run.steps) milliseconds.push_back(step.milliseconds);
-  std::erase_if(milliseconds, [](double value) { return !std::isfinite(value) || value <= 0; });
-  if (milliseconds.empty()) return speed;
-  for (const double value : milliseconds) speed.seconds += value / 1000;
-  const auto middle = milliseconds.begin() + static_cast<std::ptrdiff_t>(milliseconds.size() / 2);
-  std::nth_element(milliseconds.begin(), middle, milliseconds.end());
-  speed.milliseconds = *middle;
-  // A step's tokens are those of all ranks.
+  std::vector<double> milliseconds, rates;
   for (const Step& step : run.steps) {
-    const double tokens = step.tokens_per_second * step.milliseconds / 1000;
-    if (std::isfinite(tokens) && tokens > 0)
-      speed.tokens_per_second = 1000 * tokens / *speed.milliseconds;
+    milliseconds.push_back(step.milliseconds);
+    rates.push_back(step.tokens_per_second);
+    if (std::isfinite(step.milliseconds)) speed.seconds += step.milliseconds / 1000;
   }
+  speed.milliseconds = median(std::move(milliseconds));
+  speed.tokens_per_second = median(std::move(rates));
   const Configuration& c = run.configuration;
-  if (!speed.tokens_per_second || !(c.flops_per_token > 0)) return speed;
+  if (!speed.tokens_per_second || !(c.flops_per_token > 0) || run.has_other_ranks) return speed;
   speed.tflops = *speed.tokens_per_second * c.flops_per_token / 1e12 / static_cast<double>(c.ranks);
   if (const auto peak = peak_of(c.card)) speed.mfu = *speed.tflops / *peak;
   return speed;
@@ -100,7 +104,8 @@ inline const std::vector<std::string> speed_head{"recipe",  "min loss", "final l
 inline std::vector<std::string> speed_cells(const std::string& label, const Speed& speed,
                                             const Speed& first) {
   const auto number = [](const std::optional<double>& value, auto show) -> std::string {
-    return value ? show(*value) : "-";
+    if (!value) return "-";
+    return std::isfinite(*value) ? show(*value) : "not finite";
   };
   const auto loss = [](double value) { return fmt::format("{:.4f}", value); };
   std::optional<double> speed_up;

@@ -292,18 +292,41 @@ TEST_F(Files, WhatSentencePieceNeedsChangesNothing) {
   const BytePairTokenizer tokenizer = load_tokenizer(folder_ / "tokenizer.json");
   EXPECT_EQ(tokenizer.encode(text), load("gpt2").encode(text));
   EXPECT_EQ(tokenizer.decode(tokenizer.encode(text)), text);
-  for (const char* token : {"<0x41>", "\u2581b"}) {
-    EXPECT_TRUE(has(json_error([&](json& layout) {
-                      like_gguf(layout);
-                      layout["model"]["vocab"][token] = layout["model"]["vocab"].size();
-                    }),
-                    token));
+  const auto with = [](json& layout, const char* token) {
+    layout["model"]["vocab"][token] = layout["model"]["vocab"].size();
+  };
+  const auto error_with = [&](const char* token, const std::function<void(json&)>& change) {
+    return json_error([&](json& layout) {
+      change(layout);
+      with(layout, token);
+    });
+  };
+  for (const char* token : {"<0x41>", "\u2581b", "a\u2581b"}) {
+    EXPECT_TRUE(has(error_with(token, like_gguf), token));
+    EXPECT_EQ(error_with(token, [](json&) {}), "") << "where nothing makes anything of it";
   }
-  EXPECT_TRUE(has(json_error([](json& layout) {
-                    layout["decoder"] = {{"type", "Sequence"},
-                                         {"decoders", json::array({{{"type", "Strip"}}})}};
+  const auto fallback = [](json& layout) { layout["model"]["byte_fallback"] = true; };
+  EXPECT_TRUE(has(error_with("<0x41>", fallback), "<0x41>"));
+  const auto decoders = [](std::vector<json> before, bool has_own, std::vector<json> behind = {}) {
+    return [=](json& layout) {
+      std::vector<json> all = before;
+      if (has_own) all.push_back(layout["decoder"]);
+      all.insert(all.end(), behind.begin(), behind.end());
+      layout["decoder"] = {{"type", "Sequence"}, {"decoders", all}};
+    };
+  };
+  const json numbers = {{"type", "ByteFallback"}};
+  EXPECT_TRUE(has(error_with("<0x41>", decoders({numbers}, true)), "<0x41>"));
+  EXPECT_EQ(json_error(decoders({numbers}, true)), "");
+  EXPECT_TRUE(has(json_error(decoders({numbers}, false)), "does not end in ByteLevel"));
+  EXPECT_TRUE(has(json_error(decoders({}, true, {numbers})), "behind ByteLevel"));
+  EXPECT_TRUE(has(json_error(decoders({{{"type", "Strip"}}}, true)), "decoder Strip"));
+  EXPECT_TRUE(has(json_error(decoders({{{"type", "Replace"}}}, true)), "decoder Replace"));
+  EXPECT_TRUE(has(json_error([&](json& layout) {
+                    like_gguf(layout);
+                    layout["added_tokens"][0]["content"] = "\u2581";
                   }),
-                  "decoder Strip"));
+                  "has the mark"));
 }
 
 TEST_F(Files, PatternsThatMeanSomethingElseAreRefused) {

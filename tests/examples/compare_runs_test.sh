@@ -338,33 +338,106 @@ row_is "recipe min loss final loss runtime ms/step tokens/s TFLOP/s MFU speed-up
 row_is "bf16 2.5000 2.5000 0.2 s 50.0 20,480 512 51.7 % 1.00 x"
 row_is "fp8 delayed 2.2500 2.5000 0.2 s 40.0 25,600 - - 1.25 x"
 html_has 'data-name="MFU">51.7 %</td>'
+run "speeds over the first, which is not the baseline" 0 "$scratch/faster" "$scratch/cards"
+row_is "bf16 2.5000 2.5000 0.2 s 50.0 20,480 512 51.7 % 0.80 x"
+run "speeds over a run without a step" 0 "$scratch/begun" bf16
+row_is "bf16 2.5000 2.5000 0.2 s 50.0 20,480 - - -"
 sed -i 's/NVIDIA H200/Some card/' "$scratch/cards/metrics.jsonl"
 run "a card that is not known" 0 "$scratch/cards"
 row_is "bf16 2.5000 2.5000 0.2 s 50.0 20,480 512 - 1.00 x"
+while IFS='|' read -r card mfu; do
+  sed "s/Some card/$card/" "$scratch/cards/metrics.jsonl" >"$scratch/one/metrics.jsonl"
+  run "the peak of $card" 0 "$scratch/one"
+  row_is "bf16 2.5000 2.5000 0.2 s 50.0 20,480 512 $mfu % 1.00 x"
+done <<'CARDS'
+NVIDIA H100 PCIe|67.7
+NVIDIA H100 NVL|61.3
+NVIDIA H100 80GB HBM3|51.7
+NVIDIA H20|345.9
+NVIDIA B200|22.8
+NVIDIA L40S|141.4
+NVIDIA L40|282.9
+NVIDIA L4|423.1
+NVIDIA H200 NVL|61.3
+NVIDIA GB200|20.5
+CARDS
+sed 's/Some card/NVIDIA H100 80GB HBM3 MIG 1g.10gb/' "$scratch/cards/metrics.jsonl" >"$scratch/one/metrics.jsonl"
+run "a part of a card" 0 "$scratch/one"
+row_is "bf16 2.5000 2.5000 0.2 s 50.0 20,480 512 - 1.00 x"
+{
+  grep -v '"event":"summary"' "$scratch/cards/metrics.jsonl"
+  sed -e 's/"ranks":2/"ranks":4/' -e '/"step":[123],/d' "$scratch/cards/metrics.jsonl"
+} >"$scratch/one/metrics.jsonl"
+run "a run that goes on with other ranks" 0 "$scratch/one"
+row_is "bf16 2.5000 2.5000 0.2 s 50.0 20,480 - - 1.00 x"
+mkdir "$scratch/uneven" "$scratch/nan"
+sed -e '/"step":2,/s/"milliseconds":50/"milliseconds":90/' -e '/"step":3,/s/"milliseconds":50/"milliseconds":70/' \
+  bf16/metrics.jsonl >"$scratch/uneven/metrics.jsonl"
+run "times in no order" 0 "$scratch/uneven" # 100, 90, 70, 50 ms; 10,240 and three times 20,480 tokens/s
+row_is "bf16 2.5000 2.5000 0.3 s 90.0 20,480 - - 1.00 x"
+sed 's/"step":4,"loss":2.5,"tokens"/"step":4,"loss":null,"tokens"/' bf16/metrics.jsonl >"$scratch/nan/metrics.jsonl"
+run "a last validation that is not finite" 0 "$scratch/nan"
+row_is "bf16 4.0000 not finite 0.2 s 50.0 20,480 - - 1.00 x"
+run "no validation" 0 "$scratch/early"
+row_is "bf16 - - 0.2 s 50.0 20,480 - - 1.00 x"
 sed 's/"milliseconds":50,/"milliseconds":1900000,/' bf16/metrics.jsonl >"$scratch/faster/metrics.jsonl"
 run "a long run" 0 "$scratch/faster"
 out_mentions " 1:35:00 "
+sed 's/"milliseconds":50,/"milliseconds":1241600,/' bf16/metrics.jsonl >"$scratch/faster/metrics.jsonl" # 3724.9 s
+run "seconds are rounded" 0 "$scratch/faster"
+out_mentions " 1:02:05 "
+sed 's/"milliseconds":50,/"milliseconds":20300,/' bf16/metrics.jsonl >"$scratch/faster/metrics.jsonl" # 61.0 s
+run "a minute" 0 "$scratch/faster"
+out_mentions " 0:01:01 "
 run "two runs that do not differ" 0 bf16 "$scratch/cards" --html "$scratch/report.html"
 html_lacks nan
+python3 - "$scratch/report.html" <<'PYTHON' || fail "zero is not in the middle"
+import re, sys
+svg = re.search(r'<svg class="chart wide"[^>]*data-chart="difference".*?</svg>', open(sys.argv[1], encoding="utf-8").read(), re.S)[0]
+path = re.search(r'<g class="run-1[^>]*><path class="smooth" d="([^"]*)"', svg)[1]
+ys = [float(point.split()[1]) for point in re.split("[ML]", path)[1:]]
+assert ys and all(abs(y - 174) < .2 for y in ys), ys
+PYTHON
 
 # One run of the two has not ended yet: its summary comes while it is watched.
 mkdir "$scratch/running"
+case="watching what has not begun"
+timeout 60 "$program" "$scratch/running" --watch 0.1 >"$scratch/out" 2>"$scratch/err" &
+for _ in $(seq 200); do grep -q "Ctrl-C" "$scratch/out" && break; sleep 0.05; done
+out_mentions "not yet: "
+cp bf16/metrics.jsonl "$scratch/running"
+wait $! || fail "exit code $?"
+row_is "bf16 2.5000 2.5000 baseline 15,200 0 of 48 0 done after 4 steps"
 grep -v '"event":"summary"' fp8_delayed/metrics.jsonl >"$scratch/running/metrics.jsonl"
 case="watching"
-"$program" bf16 "$scratch/running" --watch 0.1 --html "$scratch/report.html" >"$scratch/out" 2>"$scratch/err" &
+timeout 60 "$program" bf16 "$scratch/running" --watch 0.1 --html "$scratch/report.html" >"$scratch/out" 2>"$scratch/err" &
 for _ in $(seq 200); do grep -q "Ctrl-C" "$scratch/out" && break; sleep 0.05; done
 html_has '<meta http-equiv="refresh" content="1">'
+for _ in $(seq 200); do [ "$(grep -c Ctrl-C "$scratch/out")" -ge 3 ] && break; sleep 0.02; done
+[ "$(grep -c Ctrl-C "$scratch/out")" -ge 3 ] || fail "it is not read every 0.1 s"
 grep '"event":"summary"' fp8_delayed/metrics.jsonl >>"$scratch/running/metrics.jsonl"
 wait $! || fail "exit code $?"
 out_mentions "until all runs have ended"
+out_mentions_not $'\x1b'
+out_mentions "at step 4 of 4"
+out_mentions_not "STOPPED"
 row_is "fp8 <delayed> 2.6000 2.5500 +2.00 % 1,234,567 45 of 48 1 done after 4 steps"
 html_lacks 'http-equiv="refresh"'
 case="a signal while watching"
 grep -v '"event":"summary"' bf16/metrics.jsonl >"$scratch/running/metrics.jsonl"
-"$program" "$scratch/running" --watch 600 >"$scratch/out" 2>"$scratch/err" &
+"$program" "$scratch/running" --watch 10 --html "$scratch/report.html" >"$scratch/out" 2>"$scratch/err" &
 for _ in $(seq 200); do grep -q "Ctrl-C" "$scratch/out" && break; sleep 0.05; done
+sleep 0.5
+[ "$(grep -c Ctrl-C "$scratch/out")" -eq 1 ] || fail "it is read more often than every 10 s"
+html_has '<meta http-equiv="refresh" content="10">'
 kill -TERM $!
 wait $! || fail "exit code $?"
+html_lacks 'http-equiv="refresh"'
+case="watching what a signal stopped"
+timeout 30 "$program" bf16 "$scratch/signal" --watch 0.1 >"$scratch/out" 2>"$scratch/err" || fail "exit code $?"
+out_mentions "STOPPED at step 4 of 30: signal 15"
+out_mentions_not "Ctrl-C"
+out_has "sample of bf16"
 run "watched too often" 2 bf16 --watch 0
 err_is_one_line_with "--watch"
 

@@ -66,6 +66,8 @@ def losses(folder):
     return [line["loss"] for line in lines if line["event"] in ("step", "evaluation")]
 def memory(folder):
     return [json.loads(line) for line in open(f"{folder}/metrics.jsonl")][-1]["peak_bytes"]
+ranks = lambda folder: json.loads(open(f"{folder}/metrics.jsonl").readline())["ranks"]
+assert [ranks(f"fp32-{name}") for name in ("1-1", "4-1", "shared-1", "shared-4-3")] == [1, 4, 2, 4]
 worst = {}
 for precision, allowed in (("fp32", 1e-6), ("fp8-delayed", 2e-3)):
     one = losses(f"{precision}-1-1")

@@ -14,6 +14,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <map>
 #include <string>
 #include <string_view>
@@ -301,6 +302,18 @@ TEST_F(HuggingFace, AModelThatIsNotTheSessionsIsAMistake) {
     EXPECT_THROW(save_hugging_face(session, other, here_), UsageError);
   }
   EXPECT_EQ(entries(), 0);
+}
+
+// Its last piece is refused: with one thread the first has been copied by then if nobody looked
+// ahead.
+TEST_F(HuggingFace, AWeightThatIsRefusedChangesNothing) {
+  Context<Cpu> context{1};
+  Session session(options_of(), context);
+  const std::vector<std::byte> before = support::weights(session);
+  std::vector<float> table(static_cast<std::size_t>(config.vocabulary * config.hidden), 0.5f);
+  table.back() = std::numeric_limits<float>::infinity();
+  EXPECT_THROW(session.set_weight("embedding.weight", table), ConfigError);
+  EXPECT_TRUE(support::weights(session) == before);
 }
 
 TEST_F(HuggingFace, AWeightThatIsNotFiniteIsNamed) {

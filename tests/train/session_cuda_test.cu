@@ -337,6 +337,8 @@ TYPED_TEST(SessionOnCuda, EvaluationTakesNoMemory) {
   Context<Cuda> context;
   Session<TypeParam, Cuda> session(options, context);
   for (unsigned i = 0; i < 3; ++i) this->step(session, options, i);
+  EXPECT_EQ(session.card(), context.card());
+  EXPECT_FALSE(session.card().empty());
   const std::size_t before = free_bytes(context);  // of the GPU: no other program may use it now
   const TokenBatch batch = step_batch(options, 1000);
   session.begin_evaluation();

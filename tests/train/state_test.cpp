@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstring>
 #include <limits>
@@ -255,6 +256,18 @@ TEST(SetWeight, MakesHistoriesBeMeasuredAnew) {
   EXPECT_EQ(must_calibrate(), std::vector<std::int64_t>{1});
   take_steps(session, 2, 1);
   EXPECT_EQ(must_calibrate(), std::vector<std::int64_t>{0});
+}
+
+TEST(SetWeight, OldHistoriesAreForgottenWhereAPieceIsRefused) {
+  Context<Cpu> context(1);
+  ModelSession<SmallModel<Fp8Recipe<Delayed>>> session(support::small_options(), context);
+  take_steps(session, 0, 2);
+  EXPECT_FALSE(session.must_calibrate());
+  const WeightSource broken = [](Index, std::span<float> piece) {
+    std::fill(piece.begin(), piece.end(), std::numeric_limits<float>::infinity());
+  };
+  EXPECT_THROW(session.set_weight("final_norm.weight", broken), ConfigError);
+  EXPECT_TRUE(session.must_calibrate());
 }
 
 // The scale of a weight that was set is that of a session which never had another.

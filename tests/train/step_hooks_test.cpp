@@ -155,6 +155,17 @@ void check_order(const ExpectedStep& expected, WeightCopies weight_copies = Weig
   std::vector<float> logits(static_cast<std::size_t>(support::small.vocabulary));
   session.next_token_logits(std::span(batch.tokens).first(20), logits);
   EXPECT_EQ(lines, forwards() + of_head);
+
+  lines.clear();
+  session.read_weights_sync([](const WeightInfo&, Index, std::span<const float>) {});
+  const auto runs = static_cast<std::ptrdiff_t>(session.model().runs().size());
+  for (const char* hook : {"forward of ", "read: "}) {
+    EXPECT_EQ(
+        std::ranges::count_if(lines, [&](const auto& line) { return line.starts_with(hook); }),
+        runs)
+        << hook;
+  }
+  EXPECT_EQ(lines.back(), "join");
 }
 
 TEST(StepHooks, AreCalledBetweenTheStages) {

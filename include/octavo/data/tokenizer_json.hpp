@@ -215,26 +215,42 @@ class TokenizerJsonReader {
     });
   }
 
-  /// ByteLevel, or a sequence with it and with what changes nothing where no token is of a byte's
-  /// number and none has the mark of SentencePiece: as transformers writes it for files of GGUF.
+  /// ByteLevel, or a sequence that ends in it, behind what changes nothing where no token is of a
+  /// byte's number and none has the mark of SentencePiece: as transformers writes it for GGUF.
   void decoder() {
-    typed([this](const std::string& type, const std::string& key) {
+    one_decoder();
+    if (!has_byte_decoder_) json_.fail("the decoder does not end in ByteLevel");
+  }
+  void one_decoder() {
+    bool has_pattern = false;
+    bool has_content = false;
+    typed([&](const std::string& type, const std::string& key) {
       if (type == "Sequence" && key == "decoders") {
-        json_.array([this] { decoder(); });
-      } else if (type == "ByteLevel") {
-        if (!key.empty()) (void)json_.boolean();  // as pre_tokenizer they would matter
+        json_.array([this] { one_decoder(); });
       } else if (type == "Replace" && key == "pattern") {
         json_.object([this](const std::string& kind) {
           if (kind != "String") unknown(message("pattern ", kind));
           require_text("a pattern of the decoder Replace", word_mark);
         });
-        must_lack_words_ = true;
+        has_pattern = true;
       } else if (type == "Replace" && key == "content") {
         require_text("the content of the decoder Replace", " ");
-      } else if (type == "ByteFallback" && key.empty()) {
-        must_lack_numbers_ = true;
-      } else if ((type != "Sequence" && type != "Replace" && type != "Fuse") || !key.empty()) {
+        has_content = true;
+      } else if (type == "ByteLevel" && !key.empty()) {
+        (void)json_.boolean();  // as pre_tokenizer they would matter
+      } else if (!key.empty()) {
         unknown(message("decoder ", type, ' ', key));
+      } else if (type != "Sequence") {
+        if (has_byte_decoder_) json_.fail("a decoder behind ByteLevel is not known");
+        if (type == "ByteLevel") {
+          has_byte_decoder_ = true;
+        } else if (type == "ByteFallback") {
+          must_lack_numbers_ = true;
+        } else if (type == "Replace" && has_pattern && has_content) {
+          must_lack_words_ = true;
+        } else if (type != "Fuse") {
+          unknown(message("decoder ", type));
+        }
       }
     });
   }
@@ -283,6 +299,16 @@ class TokenizerJsonReader {
     merges_.push_back(std::move(pair));
   }
 
+  /// That a token is none of those that the parts which were passed over are for.
+  void require_plain(std::int32_t token, const std::string& text) const {
+    if (must_lack_numbers_ && text.size() == 6 && text.starts_with("<0x"))
+      refuse(message("the token ", token, ", '", text,
+                     "', is of a byte's number; only byte-level BPE without can be read"));
+    if (must_lack_words_ && text.find(word_mark) != std::string::npos)
+      refuse(message("the token ", token, ", '", text,
+                     "', has the mark that the decoder replaces; only BPE without can be read"));
+  }
+
   void make_tokens() {
     const std::size_t most = vocabulary_.size() + model_.added.size();
     std::vector<bool> is_there(most);
@@ -304,14 +330,7 @@ class TokenizerJsonReader {
       std::string& bytes = take(token, text);
       if (!bytes.empty()) refuse(message("the token ", token, " stands twice in the vocabulary"));
       if (text.empty()) refuse(message("the token ", token, " is of no text"));
-      if (must_lack_numbers_ && text.size() == 6 && text.starts_with("<0x"))
-        refuse(message("the token ", token, ", '", text,
-                       "', is of a byte's number; only byte-level "
-                       "BPE without can be read"));
-      if (must_lack_words_ && text.find(word_mark) != std::string::npos)
-        refuse(message("the token ", token, ", '", text,
-                       "', has the mark that its decoder replaces; "
-                       "only byte-level BPE without can be read"));
+      require_plain(token, text);
       known.emplace(text, token);
       const bool is_of_bytes = alphabet_.decode(text, bytes);
       if (!is_of_bytes) bytes = text;
@@ -320,6 +339,7 @@ class TokenizerJsonReader {
       if (is_of_bytes && ignores_merges_) pairs.whole_words.emplace(bytes, token);
     }
     for (const AddedToken& added : model_.added) {
+      require_plain(added.token, added.text);
       std::string& bytes = take(added.token, added.text);
       const auto of_vocabulary = known.find(added.text);
       const bool is_new = bytes.empty() && of_vocabulary == known.end();
@@ -359,6 +379,7 @@ class TokenizerJsonReader {
   BytePairModel model_;
   static constexpr std::string_view word_mark = "\u2581";  // of SentencePiece
   bool has_byte_level_ = false;
+  bool has_byte_decoder_ = false;
   bool must_lack_numbers_ = false;  ///< tokens such as <0x41>
   bool must_lack_words_ = false;    ///< tokens with a word_mark
   bool ignores_merges_ = false;

@@ -2,7 +2,7 @@
 /// An inference's weights from a checkpoint.
 #pragma once
 
-#include <octavo/inference/session.hpp>
+#include <octavo/inference/inferring.hpp>
 #include <octavo/train/checkpoint_weights.hpp>
 
 #include <filesystem>

@@ -2,7 +2,7 @@
 /// An inference's weights from a Hugging Face folder.
 #pragma once
 
-#include <octavo/inference/session.hpp>
+#include <octavo/inference/inferring.hpp>
 #include <octavo/train/hugging_face.hpp>
 
 #include <filesystem>

@@ -7,8 +7,6 @@
 
 #include <span>
 #include <string>
-#include <type_traits>
-#include <utility>
 #include <vector>
 
 namespace octavo::inline OCTAVO_ABI {

@@ -8,6 +8,8 @@
 #include <octavo/train/weight_upload.hpp>
 
 #include <algorithm>
+#include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -84,7 +86,8 @@ class SessionOfModel : public SessionCore<typename Model::DeviceType> {
   using Core = SessionCore<D>;
   using Core::Core;
 
-  /// Ends the construction of what knows no more than the model. All outlive this.
+  /// Ends the construction of what knows no more than the model. All are the derived session's, and
+  /// gone when this is destroyed.
   template <class Ranks>
   void start_model(Model& model, Ranks& ranks, const SessionBuffers<D>& buffers,
                    ReplicaCheck<D>& replicas) {
