@@ -354,12 +354,8 @@ NVIDIA H100 PCIe|67.7
 NVIDIA H100 NVL|61.3
 NVIDIA H100 80GB HBM3|51.7
 NVIDIA H20|345.9
-NVIDIA B200|22.8
-NVIDIA L40S|141.4
-NVIDIA L40|282.9
-NVIDIA L4|423.1
+NVIDIA H800 PCIe|67.7
 NVIDIA H200 NVL|61.3
-NVIDIA GB200|20.5
 CARDS
 sed 's/Some card/NVIDIA H100 80GB HBM3 MIG 1g.10gb/' "$scratch/cards/metrics.jsonl" >"$scratch/one/metrics.jsonl"
 run "a part of a card" 0 "$scratch/one"
