@@ -174,7 +174,7 @@ TEST_F(FewRowsOnCuda, ReadingWeightsAheadChangesNoBit) {
                                      grows ? constant(stream) : TensorView<const Bf16, 2, Cuda>{},
                                      {}};
       (void)few_rows_forward(x, weight, y, place.context(),
-                             ahead ? WeightReads::ahead : WeightReads::in_order);
+                             {ahead ? WeightReads::ahead : WeightReads::in_order});
       if (!ahead) place.context().synchronize();
     }
     return place.read(stream);
@@ -182,6 +182,64 @@ TEST_F(FewRowsOnCuda, ReadingWeightsAheadChangesNoBit) {
   const auto expected = run(false);
   EXPECT_EQ(run(true), expected);
   EXPECT_NE(expected, normal_values<Bf16>(size, 1.0f, 1));
+}
+
+/// A gated product of a row that is normalised, or of more rows that are not, in one operation and
+/// in three.
+template <class T, class W>
+void compare_fused(const Case& at) {
+  SCOPED_TRACE(text_of(at));
+  constexpr float epsilon = 1e-5f;
+  Place<Cuda> place;
+  const auto& context = place.context();
+  const bool normalises = at.rows == 1;
+  const auto x = constant(place.matrix(normal_values<T>(at.rows * at.in, 1.0f, 1), at.in));
+  const auto gain = constant(place.vector(normal_values<T>(at.in, 1.0f, 2)));
+  const auto elements = place.make(normal_values<W>(at.out * at.in, 1.0f, 3));
+  const auto scales = place.make(normal_values<float>(at.out, 1.0f, 4));
+  const Index half = at.out / 2;
+  const auto multiply = [&](TensorView<const T, 2, Cuda> rows, TensorView<T, 2, Cuda> y,
+                            const FewRowsOptions<T, Cuda>& options) {
+    const GemmOutput<T, Cuda> output{y, {}};
+    if constexpr (std::is_same_v<T, W>) {
+      (void)few_rows_forward(rows, {elements, {at.out, at.in}}, output, context, options);
+    } else {
+      const QuantizedView<W, PerRow, Layout::row_major, Cuda> w{elements, scales, at.out, at.in};
+      (void)few_rows_forward(rows, w, output, context, options);
+    }
+  };
+  const auto matrix = [&](Index columns) {
+    return TensorView<T, 2, Cuda>{place.template make_poisoned<T>(at.rows * columns),
+                                  {at.rows, columns}};
+  };
+  using Precision = std::conditional_t<std::is_same_v<T, float>, Fp32, Bf16>;
+  const auto operand = [](TensorView<T, 2, Cuda> values) {
+    return Operand<Precision, OperandKind::input, Cuda>{values};
+  };
+  const auto input = matrix(at.in);
+  const auto wide = matrix(at.out);
+  const auto expected = matrix(half);
+  const auto found = matrix(half);
+  if (normalises) {
+    rms_norm_forward(x, gain, epsilon, operand(input),
+                     TensorView<float, 1, Cuda>{place.make<float>(1), {1}}, context);
+  }
+  multiply(normalises ? constant(input) : x, wide, {});
+  swiglu_forward(constant(wide), operand(expected), context);
+  FewRowsOptions<T, Cuda> options{.is_gated = true};
+  if (normalises) options.norm = {gain, epsilon};
+  multiply(x, found, options);
+  EXPECT_EQ(place.read(found), place.read(expected));
+}
+
+TEST_F(FewRowsOnCuda, NormalisingAndGatingHaveTheBitsOfTheirOwnOperations) {
+  for (const Case& at : {Case{1, 3072, 576}, Case{1, 2, 8}, Case{1, 34, 37}, Case{1, 640, 4096},
+                         Case{1, 130, 12288}, Case{2, 62, 64}, Case{3, 530, 301}, Case{8, 34, 1536},
+                         Case{1, 70, detail::most_normalised_columns}}) {
+    compare_fused<Bf16, Bf16>(at);
+    compare_fused<Bf16, E4M3>(at);
+    compare_fused<float, float>(at);
+  }
 }
 
 }  // namespace few_rows_cuda_test

@@ -4,11 +4,13 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <string>
 #include <vector>
 
 #include "gemm/matmul_reference.hpp"
 #include "support/matrix.hpp"
+#include "support/quantized_operand.hpp"
 
 namespace few_rows_test {
 
@@ -131,23 +133,112 @@ TEST(FewRows, QuantizedWeightsAreTheProductOfWhatTheyStandFor) {
   check_quantized<float, E5M2, PerBlock<1, 32, E8M0>>();
 }
 
+/// x / √(mean(x²) + epsilon) · weight of one row.
+Matrix<float> normalised(const Matrix<float>& x, const Matrix<float>& weight, double epsilon) {
+  double squares = 0;
+  for (Index i = 0; i < x.columns; ++i) squares += x(0, i) * x(0, i);
+  const double root = std::sqrt(squares / static_cast<double>(x.columns) + epsilon);
+  Matrix<float> result(1, x.columns);
+  for (std::size_t i = 0; i < result.elements.size(); ++i) {
+    result.elements[i] = static_cast<float>(x.elements[i] / root * weight.elements[i]);
+  }
+  return result;
+}
+
+// An epsilon that counts: squares are about 1.
+TEST(FewRows, ARowIsNormalisedOnTheWay) {
+  constexpr float epsilon = 0.5f;
+  for (const Sizes& at : {Sizes{1, 5, 16}, Sizes{1, 130, 301}, Sizes{1, 257, 64}}) {
+    SCOPED_TRACE(testing::Message() << at.out << " x " << at.in);
+    const auto x = random_matrix<float>(1, at.in, 1);
+    const auto w = random_matrix<float>(at.out, at.in, 2);
+    const auto gain = random_matrix<float>(1, at.in, 5);
+    const Product product(1, at.out, at.in, normalised(x, gain, epsilon), w);
+    check_epilogues<float>(at, product, [&](const auto& y, const auto& context) {
+      (void)few_rows_forward(x.input(), w.input(), y, context,
+                             {.norm = {gain.flat_input(), epsilon}});
+    });
+  }
+}
+
+TEST(FewRows, GatesAreTheFirstHalfOfTheProduct) {
+  for (const Sizes& at : {Sizes{1, 2, 1}, Sizes{1, 300, 64}, Sizes{8, 34, 33}}) {
+    SCOPED_TRACE(testing::Message() << at.rows << " x " << at.out << " x " << at.in);
+    const auto x = random_matrix<float>(at.rows, at.in, 1);
+    const auto w = random_matrix<float>(at.out, at.in, 2);
+    const Index half = at.out / 2;
+    Matrix<float> y(at.rows, half, 77.0f);
+    support::Workplace place(2);
+    place.bind(few_rows_workspace(at.in, place.context));
+    (void)few_rows_forward(x.input(), w.input(), GemmOutput<float, Cpu>{y.view(), {}},
+                           place.context, {.is_gated = true});
+    const auto dot = [&](Index row, Index column) {
+      double sum = 0;
+      for (Index i = 0; i < at.in; ++i) sum += x(row, i) * w(column, i);
+      return sum;
+    };
+    for (Index row = 0; row < at.rows; ++row) {
+      for (Index c = 0; c < half; ++c) {
+        const double gate = dot(row, c);
+        const double expected = gate / (1 + std::exp(-gate)) * dot(row, half + c);
+        ASSERT_NEAR(y(row, c), expected, 1e-4 * (1 + std::abs(expected))) << row << ", " << c;
+      }
+    }
+  }
+}
+
+// Rounded to BF16 between the operations, as it is where each is one of its own.
+TEST(FewRows, NormalisingAndGatingHaveTheBitsOfTheirOwnOperations) {
+  constexpr Index in = 144;
+  constexpr Index out = 290;
+  constexpr float epsilon = 1e-5f;
+  const auto x = random_matrix<Bf16>(1, in, 1);
+  const auto gain = random_matrix<Bf16>(1, in, 2);
+  Weight<E4M3, PerRow> w(out, in);
+  support::Workplace place(2);
+  place.bind(few_rows_workspace(in, place.context));
+
+  Matrix<Bf16> input(1, in), wide(1, out), expected(1, out / 2), y(1, out / 2);
+  Matrix<float> inverse(1, 1);
+  rms_norm_forward(x.input(), gain.flat_input(), epsilon, support::dense_input(input),
+                   inverse.flat(), place.context);
+  (void)few_rows_forward(input.input(), w.view(), GemmOutput<Bf16, Cpu>{wide.view(), {}},
+                         place.context);
+  swiglu_forward(wide.input(), support::dense_input(expected), place.context);
+
+  (void)few_rows_forward(x.input(), w.view(), GemmOutput<Bf16, Cpu>{y.view(), {}}, place.context,
+                         {.norm = {gain.flat_input(), epsilon}, .is_gated = true});
+  EXPECT_EQ(bytes_of(y.elements), bytes_of(expected.elements));
+}
+
 TEST(FewRows, NameWhatDoesNotFit) {
-  const auto message_of = [](Index rows, Index in) {
-    const Matrix<Bf16> x(rows, 4), w(5, in);
-    Matrix<Bf16> y(rows, 5);
+  const Matrix<Bf16> gain(1, 4), long_gain(1, 6);
+  const auto message_of = [&](Index rows, Index in, FewRowsOptions<Bf16, Cpu> options = {},
+                              Index out = 5, Index columns = 5) {
+    const Matrix<Bf16> x(rows, 4), w(out, in), addend(rows, columns);
+    Matrix<Bf16> y(rows, columns);
     support::Workplace place(1);
     place.bind(few_rows_workspace(4, place.context));
     try {
-      (void)few_rows_forward(x.input(), w.input(), GemmOutput<Bf16, Cpu>{y.view(), {}, {}},
-                             place.context);
+      (void)few_rows_forward(x.input(), w.input(),
+                             GemmOutput<Bf16, Cpu>{y.view(), addend.input(), {}}, place.context,
+                             options);
     } catch (const ShapeError& error) {
       return std::string(error.what());
     }
     return std::string("nothing");
   };
+  const auto says = [](const std::string& text, const char* part) {
+    return text.find(part) != std::string::npos ? "" : text;
+  };
   EXPECT_EQ(message_of(8, 4), "nothing");
-  EXPECT_NE(message_of(9, 4).find("9 rows"), std::string::npos);
-  EXPECT_NE(message_of(1, 3).find("4 and 3"), std::string::npos);
+  EXPECT_EQ(says(message_of(9, 4), "9 rows"), "");
+  EXPECT_EQ(says(message_of(1, 3), "4 and 3"), "");
+  EXPECT_EQ(says(message_of(2, 4, {.norm = {gain.flat_input(), 0}}), "2 rows are to be"), "");
+  EXPECT_EQ(says(message_of(1, 4, {.norm = {long_gain.flat_input(), 0}}), "weight of the"), "");
+  EXPECT_EQ(says(message_of(1, 4, {.is_gated = true}), "result"), "");
+  EXPECT_EQ(says(message_of(1, 4, {.is_gated = true}, 5, 2), "a weight of 5 rows"), "");
+  EXPECT_EQ(says(message_of(1, 4, {.is_gated = true}, 10, 5), "an addend"), "");
 }
 
 }  // namespace few_rows_test

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <octavo/gemm/matmul.hpp>
+#include <octavo/kernels/rms_norm.hpp>
 
 namespace octavo::inline OCTAVO_ABI {
 
@@ -15,12 +16,37 @@ enum class WeightReads {
   ahead,     ///< before that has ended too: nothing that was enqueued and has not ended writes it
 };
 
+/// How a product of few rows is made, and what is done to its rows and its result on the way, to
+/// the bits of `rms_norm_forward` before it and of `swiglu_forward` behind it.
+template <class T, Device D>
+struct FewRowsOptions {
+  WeightReads reads = WeightReads::in_order;
+  RowNorm<T, D> norm{};   ///< of x, which then is one row
+  bool is_gated = false;  ///< the result is silu(gate) · up, [rows, out / 2]: the first half of the
+                          ///< product's columns are gates, the others ups. There is no addend, and
+                          ///< no bias
+};
+
 namespace detail {
 
-inline void check_few_rows(Index rows) {
-  require<ShapeError>(rows <= most_few_rows, "few_rows_forward: there are ", rows,
-                      " rows, of which at most ", most_few_rows,
-                      " are multiplied at once; use matmul_forward");
+template <class T, class Y, Device D>
+void check_few_rows(Index rows, Index n, Index k_x, Index k_w, const GemmOutput<Y, D>& y,
+                    const FewRowsOptions<T, D>& options) {
+  constexpr const char* name = "few_rows_forward";
+  static_assert(std::is_same_v<Y, T> || std::is_same_v<Y, float>,
+                "few_rows_forward: the result must have the format of x or be fp32");
+  require<ShapeError>(rows <= most_few_rows, name, ": there are ", rows, " rows, of which at most ",
+                      most_few_rows, " are multiplied at once; use matmul_forward");
+  check_gemm(name, rows, options.is_gated ? n / 2 : n, k_x, k_w, y);
+  if (options.is_gated) {
+    require<ShapeError>(n % 2 == 0 && y.addend.empty() && y.bias.empty(), name, ": a weight of ", n,
+                        " rows, an addend or a bias does not fit a gated result; give gates and as "
+                        "many ups, and nothing to add");
+  }
+  if (options.norm.weight.empty()) return;
+  require<ShapeError>(rows == 1, name, ": ", rows,
+                      " rows are to be normalised, but it normalises one; use rms_norm_forward");
+  check_shape(name, "weight of the norm", options.norm.weight, {k_x});
 }
 
 }  // namespace detail
@@ -30,8 +56,7 @@ inline void check_few_rows(Index rows) {
 /// @param x  [rows, in], up to `most_few_rows` rows
 /// @param w  [out, in]; any size and, on `Cuda`, any alignment, but whole vectors of 16 bytes are
 ///           what is fast
-/// @param y  [rows, out]
-/// @param reads  of the weight
+/// @param y  [rows, out]; of a gated result [rows, out / 2]
 /// @return what ran, for the manifest
 /// @throws ShapeError  if shapes do not fit, or for too many rows
 /// @note enqueues; does not synchronise; uses `few_rows_workspace` bytes of the context's. Sums
@@ -40,12 +65,9 @@ template <class T, class Y, Device D>
 [[nodiscard]] GemmRun few_rows_forward(TensorView<const T, 2, D> x,
                                        std::type_identity_t<TensorView<const T, 2, D>> w,
                                        const GemmOutput<Y, D>& y, const Context<D>& context,
-                                       WeightReads reads = WeightReads::in_order) {
-  static_assert(std::is_same_v<Y, T> || std::is_same_v<Y, float>,
-                "few_rows_forward: the result must have the format of x or be fp32");
-  detail::check_gemm("few_rows_forward", x.extent(0), w.extent(0), x.extent(1), w.extent(1), y);
-  detail::check_few_rows(x.extent(0));
-  few_rows_dense_body(x, w, y, reads, context);
+                                       std::type_identity_t<FewRowsOptions<T, D>> options = {}) {
+  detail::check_few_rows(x.extent(0), w.extent(0), x.extent(1), w.extent(1), y, options);
+  few_rows_dense_body(x, w, y, options, context);
   return {FormatTraits<T>::name, FormatTraits<T>::name, few_rows_implementation(D{})};
 }
 
@@ -57,12 +79,9 @@ template <class T, class W, class Granularity, class Y, Device D>
 [[nodiscard]] GemmRun few_rows_forward(TensorView<const T, 2, D> x,
                                        QuantizedView<W, Granularity, Layout::row_major, D> w,
                                        const GemmOutput<Y, D>& y, const Context<D>& context,
-                                       WeightReads reads = WeightReads::in_order) {
-  static_assert(std::is_same_v<Y, T> || std::is_same_v<Y, float>,
-                "few_rows_forward: the result must have the format of x or be fp32");
-  detail::check_gemm("few_rows_forward", x.extent(0), w.outer(), x.extent(1), w.inner(), y);
-  detail::check_few_rows(x.extent(0));
-  few_rows_quantized_body(x, w, y, reads, context);
+                                       std::type_identity_t<FewRowsOptions<T, D>> options = {}) {
+  detail::check_few_rows(x.extent(0), w.outer(), x.extent(1), w.inner(), y, options);
+  few_rows_quantized_body(x, w, y, options, context);
   return {FormatTraits<T>::name, FormatTraits<W>::name, few_rows_implementation(D{})};
 }
 

@@ -6,6 +6,13 @@
 
 namespace octavo::inline OCTAVO_ABI {
 
+/// What `rms_norm_forward` does to a row, for an operation that normalises its input itself.
+template <class T, Device D>
+struct RowNorm {
+  TensorView<const T, 1, D> weight{};  ///< [hidden]; empty: the row stays as it is
+  float epsilon = 0;
+};
+
 /// y[t, :] = x[t, :] · r[t] · weight, with r[t] = 1 / sqrt(mean(x[t, :]²) + epsilon), and y
 /// quantised as its precision asks.
 /// @param x            [tokens, hidden]

@@ -45,6 +45,8 @@ class GroupedQueryAttention {
   using OutputProjection =
       Projection<Output, Shape.attention_columns(), Shape.hidden, Shape.bias, G, D>;
   using Input = typename QkvProjection::Input;
+  /// The forward takes a `BeforeNorm`, too.
+  static constexpr bool takes_input_before_norm = true;
   using Positions = typename Rotate::Positions;
 
   /// What the backward needs, for all tokens of a batch.
@@ -157,11 +159,11 @@ class GroupedQueryAttention {
   }
 
   /// y = residual + output(attention(rotation(qkv(x)))).
-  /// @param x         [tokens, hidden]
+  /// @param x         [tokens, hidden]: an `Input`, or a `BeforeNorm` of one
   /// @param residual  [tokens, hidden]; empty for terms
   /// @param y         [tokens, hidden]
-  template <class M>
-  void forward(const Input& x, TensorView<const T, 2, D> residual, Product y,
+  template <class M, class X>
+  void forward(const X& x, TensorView<const T, 2, D> residual, Product y,
                const BatchView<D>& batch, const Positions& positions, const Saved& saved,
                const Context<D>& context) {
     const auto attended = output_.template input<M>(saved.attended, batch.rows(),
@@ -240,7 +242,8 @@ class GroupedQueryAttention {
   }
 
   /// As `attend`, for tokens that go on with a text whose keys and values are cached.
-  void attend_to_cache(const Input& x, const typename OutputProjection::Input& attended,
+  template <class X>
+  void attend_to_cache(const X& x, const typename OutputProjection::Input& attended,
                        const BatchView<D>& batch, const Positions& positions, const Saved& saved,
                        const Context<D>& context) {
     const TensorView<T, 2, D> qkv{saved.qkv, {batch.rows(), Shape.qkv_columns()}};

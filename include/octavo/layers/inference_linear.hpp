@@ -4,6 +4,8 @@
 
 #include <octavo/gemm/few_rows.hpp>
 #include <octavo/kernels/dequantize.hpp>
+#include <octavo/layers/activation.hpp>
+#include <octavo/layers/before_norm.hpp>
 #include <octavo/layers/linear.hpp>
 #include <octavo/precision/inference.hpp>
 
@@ -80,48 +82,50 @@ class Linear<Inference<Wanted>, In, Out, G, D> {
     return memory.operand(tokens, In, {}, false, copies);
   }
 
-  /// y = x · Wᵀ + addend.
+  /// y = x · Wᵀ + addend + bias. Few tokens are multiplied in the time that reading the weight
+  /// takes. For many, a weight in FP8 is widened first on `Cuda`, and rounded to T with its scale.
+  /// @param x       an `Input`, or a `BeforeNorm` of one
   /// @param addend  [tokens, Out]; empty: nothing is added
+  /// @param bias    [Out]; empty: there is none
   /// @param y       [tokens, Out]
-  void forward(const Input& x, TensorView<const T, 2, D> addend, TensorView<T, 2, D> y,
+  template <class X>
+  void forward(const X& x, TensorView<const T, 2, D> addend, TensorView<const T, 1, D> bias,
+               TensorView<T, 2, D> y, const Context<D>& context) {
+    const GemmOutput<T, D> output{y, addend, bias};
+    if constexpr (std::is_same_v<X, Input>) {
+      multiply(x.values, output, context);
+    } else if (y.extent(0) == 1) {
+      multiply_few(x.x, output, context, x.norm.row_norm());
+    } else {
+      multiply(x.written(context).values, output, context);
+    }
+  }
+  /// The same without a bias.
+  template <class X>
+  void forward(const X& x, TensorView<const T, 2, D> addend, TensorView<T, 2, D> y,
                const Context<D>& context) {
     forward(x, addend, {}, y, context);
   }
 
-  /// y = x · Wᵀ + addend + bias. Few tokens are multiplied in the time that reading the weight
-  /// takes. For many, a weight in FP8 is widened first on `Cuda`, and rounded to T with its scale.
-  /// @param addend  [tokens, Out]; empty: nothing is added
-  /// @param bias    [Out]; empty: there is none
-  /// @param y       [tokens, Out]
-  void forward(const Input& x, TensorView<const T, 2, D> addend, TensorView<const T, 1, D> bias,
-               TensorView<T, 2, D> y, const Context<D>& context) {
-    const TensorView<const T, 2, D> rows = x.values;
-    if constexpr (keeps_fp8) {
-      const auto weight = kept().row_major;
-      if constexpr (widens) {
-        if (scratch_ != nullptr && is_staged_ && rows.extent(0) > most_narrow_rows) {
-          const TensorView<T, 2, D> wide{reinterpret_cast<T*>(scratch_->data()), {Out, In}};
-          dequantize(weight, wide, context);
-          (void)matmul_forward(rows, TensorView<const T, 2, D>(wide),
-                               GemmOutput<T, D>{y, addend, bias}, context);
-          return;
-        }
-      }
-      for (Index begin = 0; begin < rows.extent(0); begin += most_few_rows) {
-        const Index count = std::min(most_few_rows, rows.extent(0) - begin);
-        const auto added = addend.empty() ? addend : addend.rows(begin, count);
-        (void)few_rows_forward(rows.rows(begin, count), weight,
-                               GemmOutput<T, D>{y.rows(begin, count), added, bias}, context,
-                               WeightReads::ahead);
-      }
+  /// activated = silu(gate) · up of x · Wᵀ, as `SwiGlu` has it.
+  /// @param x          an `Input`, or a `BeforeNorm` of one
+  /// @param wide       [tokens, Out], overwritten where there are many
+  /// @param activated  [tokens, Out / 2], an operand
+  template <class X, class Activated>
+  void forward_gated(const X& x, TensorView<T, 2, D> wide, const Activated& activated,
+                     const Context<D>& context) {
+    const Index rows = wide.extent(0);
+    if (rows > most_few_rows) {
+      forward(x, {}, wide, context);
+      return SwiGlu::forward(TensorView<const T, 2, D>(wide), activated, context);
+    }
+    const GemmOutput<T, D> output{activated.values, {}};
+    if constexpr (std::is_same_v<X, Input>) {
+      multiply_few(x.values, output, context, {}, true);
+    } else if (rows == 1) {
+      multiply_few(x.x, output, context, x.norm.row_norm(), true);
     } else {
-      const TensorView<const T, 2, D> weight{values_, {Out, In}};
-      const GemmOutput<T, D> output{y, addend, bias};
-      if (rows.extent(0) <= most_few_rows) {
-        (void)few_rows_forward(rows, weight, output, context, WeightReads::ahead);
-      } else {
-        (void)matmul_forward(rows, weight, output, context);
-      }
+      multiply_few(x.written(context).values, output, context, {}, true);
     }
   }
 
@@ -136,6 +140,48 @@ class Linear<Inference<Wanted>, In, Out, G, D> {
       keeps_fp8, OperandMemory<std::conditional_t<keeps_fp8, Cast, Bf16>, OperandKind::weight, D>,
       Nothing>;
 
+  /// Up to `most_few_rows` rows.
+  void multiply_few(TensorView<const T, 2, D> rows, const GemmOutput<T, D>& output,
+                    const Context<D>& context, const RowNorm<T, D>& norm = {},
+                    bool is_gated = false) const {
+    (void)few_rows_forward(rows, weight(), output, context,
+                           {WeightReads::ahead, norm, is_gated});
+  }
+
+  void multiply(TensorView<const T, 2, D> rows, const GemmOutput<T, D>& output,
+                const Context<D>& context) const {
+    if constexpr (keeps_fp8) {
+      if constexpr (widens) {
+        if (scratch_ != nullptr && is_staged_ && rows.extent(0) > most_narrow_rows) {
+          const TensorView<T, 2, D> wide{reinterpret_cast<T*>(scratch_->data()), {Out, In}};
+          dequantize(weight(), wide, context);
+          (void)matmul_forward(rows, TensorView<const T, 2, D>(wide), output, context);
+          return;
+        }
+      }
+      for (Index begin = 0; begin < rows.extent(0); begin += most_few_rows) {
+        const Index count = std::min(most_few_rows, rows.extent(0) - begin);
+        const auto& [result, addend, bias] = output;
+        multiply_few(rows.rows(begin, count),
+                     {result.rows(begin, count),
+                      addend.empty() ? addend : addend.rows(begin, count), bias},
+                     context);
+      }
+    } else if (rows.extent(0) <= most_few_rows) {
+      multiply_few(rows, output, context);
+    } else {
+      (void)matmul_forward(rows, weight(), output, context);
+    }
+  }
+
+  /// As it is kept.
+  [[nodiscard]] auto weight() const {
+    if constexpr (keeps_fp8) {
+      return kept().row_major;
+    } else {
+      return TensorView<const T, 2, D>{values_, {Out, In}};
+    }
+  }
   [[nodiscard]] auto kept() const {
     return kept_.operand(Out, In, ScalingSlot(scaling_), false,
                          {.row_major = true, .transposed = false});

@@ -27,6 +27,8 @@ class MLP {
   using UpProjection = Projection<Up, Shape.hidden, wide_columns, Shape.bias, G, D>;
   using DownProjection = Projection<Down, Shape.ffn, Shape.hidden, Shape.bias, G, D>;
   using Input = typename UpProjection::Input;
+  /// The forward takes a `BeforeNorm`, too.
+  static constexpr bool takes_input_before_norm = true;
 
   static_assert(!Shape.bias || Activation::sums_bias,
                 "MLP: this activation's backward makes no gradient of a bias; choose Gelu, or a "
@@ -122,17 +124,17 @@ class MLP {
   }
 
   /// y = residual + down(activation(projection(x))).
-  /// @param x         [tokens, hidden]
+  /// @param x         [tokens, hidden]: an `Input`, or a `BeforeNorm` of one
   /// @param residual  [tokens, hidden]; empty for terms
   /// @param y         [tokens, hidden]
-  template <class M, class Positions>
-  void forward(const Input& x, TensorView<const T, 2, D> residual, Product y, BatchShape batch,
+  template <class M, class X, class Positions>
+  void forward(const X& x, TensorView<const T, 2, D> residual, Product y, BatchShape batch,
                const Positions&, const Saved& saved, const Context<D>& context) {
-    up_.forward(x, {}, wide(saved, batch.rows()), context);
     constexpr bool again = std::is_same_v<M, Mode::recompute>;
     const bool keeps = M::saves && (again || !recomputation_.drops(Recompute::swiglu));
-    const auto activated =
-        activate<M>(saved, batch.rows(), {.row_major = true, .transposed = keeps}, context);
+    const auto activated = down_.template input<M>(saved.activated, batch.rows(),
+                                                   {.row_major = true, .transposed = keeps});
+    up_.template forward_activated<Activation>(x, wide(saved, batch.rows()), activated, context);
     down_.forward(activated, residual, terms_of(y), context);
   }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <octavo/kernels/bias.hpp>
+#include <octavo/layers/activation.hpp>
 #include <octavo/layers/adapter.hpp>
 #include <octavo/layers/linear.hpp>
 
@@ -62,9 +63,11 @@ class Projection {
   }
 
   /// y = x · Wᵀ + bias + addend.
+  /// @param x       an `Input`; of a layer that only infers a `BeforeNorm` of one, too
   /// @param addend  [tokens, Out]; empty: nothing is added
   /// @param y       [tokens, Out]
-  void forward(const Input& x, TensorView<const T, 2, D> addend, TensorView<T, 2, D> y,
+  template <class X>
+  void forward(const X& x, TensorView<const T, 2, D> addend, TensorView<T, 2, D> y,
                const Context<D>& context) {
     if constexpr (Bias) {
       layer_.forward(x, addend, bias_.vector(), y, context);
@@ -72,6 +75,22 @@ class Projection {
       layer_.forward(x, addend, y, context);
     }
     if constexpr (frozen) adapter_.forward(x.values, y, context);
+  }
+
+  /// activated = Activation(x · Wᵀ + bias).
+  /// @param wide       [tokens, Out], overwritten
+  /// @param activated  an operand, as `Activation` has it
+  template <class Activation, class X, class Activated>
+  void forward_activated(const X& x, TensorView<T, 2, D> wide, const Activated& activated,
+                         const Context<D>& context) {
+    constexpr bool in_product = !Bias && std::is_same_v<Activation, SwiGlu> &&
+                                requires { layer_.forward_gated(x, wide, activated, context); };
+    if constexpr (in_product) {
+      layer_.forward_gated(x, wide, activated, context);
+    } else {
+      forward(x, {}, wide, context);
+      Activation::forward(TensorView<const T, 2, D>(wide), activated, context);
+    }
   }
 
   /// Casts a gradient of the output that has its values only, and makes the bias' gradient.

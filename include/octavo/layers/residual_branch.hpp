@@ -3,11 +3,13 @@
 #pragma once
 
 #include <octavo/core/config_name.hpp>
+#include <octavo/layers/before_norm.hpp>
 #include <octavo/layers/linear.hpp>
 #include <octavo/layers/mode.hpp>
 #include <octavo/layers/shapes.hpp>
 
 #include <string>
+#include <type_traits>
 
 namespace octavo::inline OCTAVO_ABI {
 
@@ -117,8 +119,15 @@ class ResidualBranch {
   auto normalise(TensorView<const T, 2, D> x, Copies copies, const Saved& saved,
                  const Context<D>& context) const {
     const auto normalised = part_.template input<M>(saved.part, x.extent(0), copies);
-    norm_.forward(x, normalised, statistics(saved, x.extent(0)), context);
-    return normalised;
+    const TensorView<float, 1, D> kept = statistics(saved, x.extent(0));
+    if constexpr (std::is_same_v<M, Mode::generate> && NormOfARow<Norm> &&
+                  requires { Part::takes_input_before_norm; }) {
+      return BeforeNorm<Norm, std::remove_const_t<decltype(normalised)>, T, D>{norm_, x, normalised,
+                                                                              kept};
+    } else {
+      norm_.forward(x, normalised, kept, context);
+      return normalised;
+    }
   }
   static TensorView<float, 1, D> statistics(const Saved& saved, Index tokens) {
     return {saved.statistics, {Norm::statistics * tokens}};

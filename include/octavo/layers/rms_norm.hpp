@@ -30,6 +30,9 @@ class RMSNorm {
     rms_norm_forward(x, weight_vector(), epsilon_, y, inverse_rms, context);
   }
 
+  /// What it does to a row, for a product that does it.
+  [[nodiscard]] RowNorm<T, D> row_norm() const { return {weight_vector(), epsilon_}; }
+
   /// Adds the gradient of `x` to `x_gradient`, and the weight's to its gradient.
   void backward(TensorView<const T, 2, D> y_gradient, TensorView<const T, 2, D> x,
                 TensorView<const float, 1, D> inverse_rms, TensorView<T, 2, D> x_gradient,

@@ -290,11 +290,12 @@ void cached_attention_body(TensorView<const T, 2, Cuda> qkv, HeadLayout layout,
   const bool vectors = rows_are_vectors(dim, qkv.data(), cache.keys.data(), cache.values.data());
   launch_ahead(name, vectors ? cached_kernel<true, T>(dim) : cached_kernel<false, T>(dim),
                dim3(static_cast<unsigned>(cut.tiles * cut.splits), static_cast<unsigned>(kv_heads)),
-               cached_threads, context, arguments);
+               cached_threads, 0, context, arguments);
   if (cut.splits == 1) return;
   const Index width = round_up(dim, 32);
   launch_ahead(name, combine_splits_kernel<T>, dim3(static_cast<unsigned>(rows * heads)),
-               narrow(width * std::min(combine_threads / width, cut.splits)), context, arguments);
+               narrow(width * std::min(combine_threads / width, cut.splits)), 0, context,
+               arguments);
 }
 
 }  // namespace octavo::detail

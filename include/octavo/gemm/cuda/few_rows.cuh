@@ -4,62 +4,34 @@
 #pragma once
 
 #include <octavo/gemm/cuda/few_rows_limits.hpp>
+#include <octavo/gemm/cuda/weight_ring.cuh>
 #include <octavo/gemm/few_rows.hpp>
 #include <octavo/kernels/cuda/cast/convert.cuh>
 #include <octavo/kernels/cuda/limits.hpp>
+#include <octavo/kernels/cuda/rms_norm/rows.cuh>
+#include <octavo/kernels/swiglu_formula.hpp>
 
 namespace octavo::inline OCTAVO_ABI::detail {
 
-/// Neighbouring outputs of a warp, which share what it loads of the rows.
-inline constexpr int few_rows_outputs = 2;
 inline constexpr int few_rows_threads = 256;
-
-/// Neighbouring weights that a thread reads at once: 16 bytes of BF16 or FP8.
-template <class W>
-struct WeightRun {
-  static constexpr int parts = sizeof(W) == 1 ? 2 : 1;
-  static constexpr int elements = parts * run_size;
-  Run<W> runs[parts];
-
-  /// The first `count` elements from `source`, then zeros. They are read once, so they are the
-  /// first to leave the caches.
-  /// @tparam Vectors  `source` is aligned to 16 bytes, `count` a multiple of `elements`
-  template <bool Vectors>
-  __device__ static WeightRun load(const W* source, int count) {
-    WeightRun loaded{};
-    if constexpr (Vectors) {
-      if (count <= 0) return loaded;
-      constexpr int words = Run<W>::words_a_run;
-#pragma unroll
-      for (int i = 0; i < parts * words; i += 4) {
-        const uint4 vector = __ldcs(reinterpret_cast<const uint4*>(source) + i / 4);
-        loaded.runs[i / words].words[i % words] = vector.x;
-        loaded.runs[(i + 1) / words].words[(i + 1) % words] = vector.y;
-        loaded.runs[(i + 2) / words].words[(i + 2) % words] = vector.z;
-        loaded.runs[(i + 3) / words].words[(i + 3) % words] = vector.w;
-      }
-    } else {
-#pragma unroll
-      for (int part = 0; part < parts; ++part) {
-        loaded.runs[part] = load_run<false>(source + part * run_size, count - part * run_size);
-      }
-    }
-    return loaded;
-  }
-};
+/// Columns of a row that is normalised on the way: blocks keep it in shared memory.
+inline constexpr Index most_normalised_columns = Index{1} << 15;
 
 /// What few_rows_kernel works on; `Scale` is that of a weight's granularity.
 template <class T, class W, class Scale, class Y>
 struct FewRowsArguments {
-  const T* x;           ///< [rows, k]
-  const W* w;           ///< [n, k]
-  const Scale* scales;  ///< null for a dense weight
-  Y* result;            ///< [rows, n]
-  const Y* addend;      ///< [rows, n], or null
-  const Y* bias;        ///< [n], or null
+  const T* x;            ///< [rows, k]
+  const W* w;            ///< [n, k]
+  const Scale* scales;   ///< null for a dense weight
+  Y* result;             ///< [rows, n], or [rows, n / 2] if it is gated
+  const Y* addend;       ///< [rows, n], or null
+  const Y* bias;         ///< [n], or null
+  const T* norm_weight;  ///< [k], or null: x is not normalised
+  float norm_epsilon;
   Index n;
   int k, rows;
   bool reads_ahead;  ///< of the weight
+  bool is_gated;
 };
 
 /// Of dense weights.
@@ -77,110 +49,114 @@ inline constexpr bool scales_parts = [] {
   }
 }();
 
-/// The outputs of a warp; each thread sums every 32nd run of weights.
+/// The outputs of a warp, neighbours, or a gate and its up; each thread sums every 32nd run of
+/// weights.
 /// @tparam Vectors  rows of `x` and `w` are whole vectors
 /// @tparam Rows     `rows` or more; those that are too many repeat the last
 template <bool Vectors, int Rows, class Granularity, class T, class W, class Y>
 OCTAVO_KERNEL void __launch_bounds__(few_rows_threads, 2)
     few_rows_kernel(const FewRowsArguments<T, W, typename Granularity::Scale, Y> arguments) {
   using Weights = WeightRun<W>;
+  using Ring = WeightRing<Vectors, W>;
   constexpr int outputs = few_rows_outputs;
   constexpr int step = 32 * Weights::elements;
-  constexpr int in_flight = 64 / static_cast<int>(sizeof(Weights));
-  constexpr int x_in_flight = Rows <= 2 ? in_flight : 1;
-  const auto& [x, w, scales, result, addend, bias, n, k, rows, reads_ahead] = arguments;
+  extern __shared__ uint4 shared[];  // the ring, the normalised row, its sums of squares
+  const auto& a = arguments;
+  const Index n = a.n;
+  const int k = a.k;
   let_next_begin();
-  const Index first = global_thread() / 32 * outputs;
-  if (first >= n) return;
   const int lane = static_cast<int>(threadIdx.x) % 32;
+  const Index warp = global_thread() / 32;
+  // Warps behind the last output work on it again: the block may need them.
+  const auto output_of = [&](int o) { return a.is_gated ? warp + o * (n / 2) : warp * outputs + o; };
   Index weight_rows[outputs];
   const W* weights[outputs];
 #pragma unroll
   for (int o = 0; o < outputs; ++o) {
-    weight_rows[o] = min(first + o, n - 1);
-    weights[o] = w + weight_rows[o] * k;
+    weight_rows[o] = min(output_of(o), n - 1);
+    weights[o] = a.w + weight_rows[o] * k;
   }
-  Weights loaded[in_flight][outputs];
-  const auto load = [&](int begin) {
+  Ring ring(shared, weights, k);
+  const int begin = lane * Weights::elements;
+  if (!a.reads_ahead) wait_for_previous();
 #pragma unroll
-    for (int i = 0; i < in_flight; ++i) {
-      const int column = begin + i * step;
-#pragma unroll
-      for (int o = 0; o < outputs; ++o) {
-        loaded[i][o] = Weights::template load<Vectors>(weights[o] + column, k - column);
-      }
-    }
-  };
-  int begin = lane * Weights::elements;
-  if (!reads_ahead) wait_for_previous();
-  load(begin);
+  for (int i = 0; i < Ring::stages; ++i) ring.request(begin + i * step);
   wait_for_previous();
+  const T* x = a.x;
+  if (a.norm_weight != nullptr) {
+    auto* row = reinterpret_cast<T*>(reinterpret_cast<char*>(shared) + Ring::bytes(blockDim.x));
+    auto* squares = reinterpret_cast<float*>(row + (k + run_size - 1) / run_size * run_size);
+    const auto write = [&](int column, int count, const Run<T>& run) {
+      store_run<Vectors>(row + column, count, run);
+    };
+    normalise_row<Vectors>(x, a.norm_weight, k, a.norm_epsilon, squares, write);
+    __syncthreads();
+    x = row;
+  }
   // The output of this lane, and what is added to it.
-  const Index out = first + lane / Rows;
-  const int out_row = lane % Rows;
-  const bool has_output = lane < outputs * Rows && out_row < rows && out < n;
+  const int o_of_lane = lane / Rows;
+  const int row_of_lane = lane % Rows;
+  const Index out = output_of(o_of_lane);
+  const bool is_inside = a.is_gated ? warp < n / 2 : out < n;
+  const bool has_output = o_of_lane < outputs && row_of_lane < a.rows && is_inside;
   float added = 0.0f;
   if (has_output) {
-    if (addend != nullptr) added += static_cast<float>(addend[out_row * n + out]);
-    if (bias != nullptr) added += static_cast<float>(bias[out]);
+    if (a.addend != nullptr) added += static_cast<float>(a.addend[row_of_lane * n + out]);
+    if (a.bias != nullptr) added += static_cast<float>(a.bias[out]);
   }
   float sums[outputs][Rows] = {};
-  while (begin < k) {
+  for (int column = begin; column < k; column += step) {
+    Run<T> x_runs[Weights::parts][Rows];
+    const auto load_x = [&](int part) {
+      const int place = column + part * run_size;
 #pragma unroll
-    for (int i = 0; i < in_flight; i += x_in_flight) {
-      Run<T> x_runs[x_in_flight][Weights::parts][Rows];
+      for (int row = 0; row < Rows; ++row) {
+        x_runs[part][row] =
+            load_run<Vectors>(x + Index{min(row, a.rows - 1)} * k + place, k - place);
+      }
+    };
+    // Of more rows, registers hold no more than one part.
+    constexpr bool loads_early = Rows <= 2;
+    if constexpr (loads_early) {
 #pragma unroll
-      for (int j = 0; j < x_in_flight; ++j) {
+      for (int part = 0; part < Weights::parts; ++part) load_x(part);
+    }
+    Weights runs[outputs];
+    ring.receive(runs, column);
+    float factors[outputs];
 #pragma unroll
-        for (int part = 0; part < Weights::parts; ++part) {
-          const int place = begin + (i + j) * step + part * run_size;
+    for (int o = 0; o < outputs; ++o) {
+      factors[o] = 1.0f;
+      if constexpr (scales_parts<Granularity>) {
+        factors[o] =
+            static_cast<float>(a.scales[scale_index<Granularity>(weight_rows[o], column, n, k)]);
+      }
+    }
 #pragma unroll
-          for (int row = 0; row < Rows; ++row) {
-            x_runs[j][part][row] =
-                load_run<Vectors>(x + Index{min(row, rows - 1)} * k + place, k - place);
-          }
+    for (int part = 0; part < Weights::parts; ++part) {
+      if constexpr (!loads_early) load_x(part);
+      Floats wide[outputs];
+#pragma unroll
+      for (int o = 0; o < outputs; ++o) {
+        wide[o] = weight_floats(runs[o].runs[part]);
+        if constexpr (scales_parts<Granularity>) {
+#pragma unroll
+          for (float& value : wide[o].values) value *= factors[o];
         }
       }
 #pragma unroll
-      for (int j = 0; j < x_in_flight; ++j) {
-        const int column = begin + (i + j) * step;
-        if (column >= k) break;
-        float factors[outputs];
+      for (int row = 0; row < Rows; ++row) {
+        const Floats values = to_floats(x_runs[part][row]);
 #pragma unroll
         for (int o = 0; o < outputs; ++o) {
-          factors[o] = 1.0f;
-          if constexpr (scales_parts<Granularity>) {
-            factors[o] =
-                static_cast<float>(scales[scale_index<Granularity>(weight_rows[o], column, n, k)]);
-          }
-        }
 #pragma unroll
-        for (int part = 0; part < Weights::parts; ++part) {
-          Floats wide[outputs];
-#pragma unroll
-          for (int o = 0; o < outputs; ++o) {
-            wide[o] = weight_floats(loaded[i + j][o].runs[part]);
-            if constexpr (scales_parts<Granularity>) {
-#pragma unroll
-              for (float& value : wide[o].values) value *= factors[o];
-            }
-          }
-#pragma unroll
-          for (int row = 0; row < Rows; ++row) {
-            const Floats values = to_floats(x_runs[j][part][row]);
-#pragma unroll
-            for (int o = 0; o < outputs; ++o) {
-#pragma unroll
-              for (int e = 0; e < run_size; ++e) {
-                sums[o][row] = fmaf(values.values[e], wide[o].values[e], sums[o][row]);
-              }
-            }
+          for (int e = 0; e < run_size; ++e) {
+            sums[o][row] = fmaf(values.values[e], wide[o].values[e], sums[o][row]);
           }
         }
       }
     }
-    begin += in_flight * step;
-    if (begin < k) load(begin);
+    ring.request(column + Ring::stages * step);
   }
   float mine = 0.0f;
 #pragma unroll
@@ -188,25 +164,34 @@ OCTAVO_KERNEL void __launch_bounds__(few_rows_threads, 2)
     const float total = warp_sum(sums[i / Rows][i % Rows]);
     if (lane == i) mine = total;
   }
-  if (!has_output) return;
-  if constexpr (std::is_same_v<Granularity, PerTensor>) mine *= scales[0];
-  if constexpr (std::is_same_v<Granularity, PerRow>) mine *= scales[out];
-  result[out_row * n + out] = Y(mine + added);
+  if constexpr (std::is_same_v<Granularity, PerTensor>) mine *= a.scales[0];
+  if constexpr (std::is_same_v<Granularity, PerRow>) {
+    if (has_output) mine *= a.scales[out];
+  }
+  Y result = Y(mine + added);
+  if (a.is_gated) {
+    const float rounded = static_cast<float>(result);
+    const float up = __shfl_down_sync(0xffffffffu, rounded, Rows);
+    if (has_output && o_of_lane == 0) a.result[row_of_lane * (n / 2) + out] = Y(gated(rounded, up));
+  } else if (has_output) {
+    a.result[row_of_lane * n + out] = result;
+  }
 }
 
 /// Enqueues the product. What is not in whole vectors takes one kernel for any number of rows.
 template <class Granularity, class T, class W, class Y>
 void enqueue_few_rows(TensorView<const T, 2, Cuda> x, const W* w,
-                      const typename Granularity::Scale* scales, const GemmOutput<Y, Cuda>& y,
-                      WeightReads reads, const Context<Cuda>& context) {
+                      const typename Granularity::Scale* scales, Index n,
+                      const GemmOutput<Y, Cuda>& y, const FewRowsOptions<T, Cuda>& options,
+                      const Context<Cuda>& context) {
   constexpr const char* name = "few_rows_forward";
   const Index rows = x.extent(0);
   const Index k = x.extent(1);
-  const Index n = y.result.extent(1);
-  require_columns(name, k);
+  const bool normalises = !options.norm.weight.empty();
+  require_columns(name, k, normalises ? most_normalised_columns : most_columns);
   if (rows == 0) return;
-  const bool vectors =
-      k % WeightRun<W>::elements == 0 && is_vector_aligned(x.data()) && is_vector_aligned(w);
+  const bool vectors = k % WeightRun<W>::elements == 0 &&
+                       rows_are_vectors(k, x.data(), w, options.norm.weight.data());
   auto* kernel = few_rows_kernel<false, most_few_rows, Granularity, T, W, Y>;
   if (vectors) {
     kernel = rows == 1   ? few_rows_kernel<true, 1, Granularity, T, W, Y>
@@ -218,6 +203,12 @@ void enqueue_few_rows(TensorView<const T, 2, Cuda> x, const W* w,
   constexpr Index wanted_blocks = 264;
   const Index warps = ceil_divide(n, few_rows_outputs);
   const Index block_warps = std::clamp<Index>(warps / wanted_blocks, 1, few_rows_threads / 32);
+  const Index threads = 32 * block_warps;
+  std::size_t shared =
+      vectors ? WeightRing<true, W>::bytes(threads) : WeightRing<false, W>::bytes(threads);
+  if (normalises) {
+    shared += static_cast<std::size_t>(round_up(k, run_size)) * sizeof(T) + normalise_row_bytes(k);
+  }
   const FewRowsArguments<T, W, typename Granularity::Scale, Y> arguments{
       x.data(),
       w,
@@ -225,29 +216,32 @@ void enqueue_few_rows(TensorView<const T, 2, Cuda> x, const W* w,
       y.result.data(),
       y.addend.data(),
       y.bias.data(),
+      options.norm.weight.data(),
+      options.norm.epsilon,
       n,
       static_cast<int>(k),
       static_cast<int>(rows),
-      reads == WeightReads::ahead};
+      options.reads == WeightReads::ahead,
+      options.is_gated};
   launch_ahead(name, kernel, dim3(static_cast<unsigned>(ceil_divide(warps, block_warps))),
-               static_cast<int>(32 * block_warps), context, arguments);
+               static_cast<int>(threads), shared, context, arguments);
 }
 
 /// See few_rows_forward.
 template <class T, class Y>
 void few_rows_dense_body(TensorView<const T, 2, Cuda> x, TensorView<const T, 2, Cuda> w,
-                         const GemmOutput<Y, Cuda>& y, WeightReads reads,
+                         const GemmOutput<Y, Cuda>& y, const FewRowsOptions<T, Cuda>& options,
                          const Context<Cuda>& context) {
-  enqueue_few_rows<NoScales>(x, w.data(), nullptr, y, reads, context);
+  enqueue_few_rows<NoScales>(x, w.data(), nullptr, w.extent(0), y, options, context);
 }
 
 template <class T, class W, class Granularity, class Y>
 void few_rows_quantized_body(TensorView<const T, 2, Cuda> x,
                              QuantizedView<W, Granularity, Layout::row_major, Cuda> w,
-                             const GemmOutput<Y, Cuda>& y, WeightReads reads,
+                             const GemmOutput<Y, Cuda>& y, const FewRowsOptions<T, Cuda>& options,
                              const Context<Cuda>& context) {
-  enqueue_few_rows<Granularity>(x, static_cast<const W*>(w.data()), w.scale_inverses(), y, reads,
-                                context);
+  enqueue_few_rows<Granularity>(x, static_cast<const W*>(w.data()), w.scale_inverses(), w.outer(),
+                                y, options, context);
 }
 
 }  // namespace octavo::detail

@@ -9,6 +9,22 @@
 
 namespace octavo::inline OCTAVO_ABI::detail {
 
+/// 1 / root mean square of a row.
+template <class T>
+float inverse_root_mean_square(const T* row, Index hidden, float epsilon) {
+  const float squares = lane_sum(hidden, [&](Index i) {
+    const float value = static_cast<float>(row[i]);
+    return value * value;
+  });
+  return 1.0f / std::sqrt(squares / static_cast<float>(hidden) + epsilon);
+}
+
+/// x · inverse · weight.
+template <class T>
+T normalised(T x, float inverse, T weight) {
+  return T(static_cast<float>(x) * inverse * static_cast<float>(weight));
+}
+
 /// See rms_norm_forward.
 template <LinearPrecision P, OperandKind Kind, class T>
 void rms_norm_forward_body(TensorView<const T, 2, Cpu> x, TensorView<const T, 1, Cpu> weight,
@@ -17,16 +33,10 @@ void rms_norm_forward_body(TensorView<const T, 2, Cpu> x, TensorView<const T, 1,
   const Index hidden = x.extent(1);
   parallel_for(x.extent(0), context, [&](Index t) {
     const T* row = x.row(t);
-    const float squares = lane_sum(hidden, [&](Index i) {
-      const float value = static_cast<float>(row[i]);
-      return value * value;
-    });
-    const float inverse = 1.0f / std::sqrt(squares / static_cast<float>(hidden) + epsilon);
+    const float inverse = inverse_root_mean_square(row, hidden, epsilon);
     inverse_rms.data()[t] = inverse;
     T* result = y.values.row(t);
-    for (Index i = 0; i < hidden; ++i) {
-      result[i] = T(static_cast<float>(row[i]) * inverse * static_cast<float>(weight.data()[i]));
-    }
+    for (Index i = 0; i < hidden; ++i) result[i] = normalised(row[i], inverse, weight.data()[i]);
   });
   quantize(y, context);
 }

@@ -2,8 +2,8 @@
 /// The gated activation on the `Cpu` device.
 #pragma once
 
-#include <octavo/core/math.hpp>
 #include <octavo/kernels/swiglu.hpp>
+#include <octavo/kernels/swiglu_formula.hpp>
 
 namespace octavo::inline OCTAVO_ABI::detail {
 
@@ -17,8 +17,7 @@ void swiglu_forward_body(TensorView<const T, 2, Cpu> gate_up, const Operand<P, K
     const T* up = gate + ffn;
     T* result = y.values.row(t);
     for (Index i = 0; i < ffn; ++i) {
-      const float g = static_cast<float>(gate[i]);
-      result[i] = T(g / (1.0f + fast_exp(-g)) * static_cast<float>(up[i]));
+      result[i] = T(gated(static_cast<float>(gate[i]), static_cast<float>(up[i])));
     }
   });
   quantize(y, context);
@@ -41,7 +40,7 @@ void swiglu_backward_body(TensorView<const T, 2, Cpu> y_gradient,
     for (Index i = 0; i < ffn; ++i) {
       const float g = static_cast<float>(gate[i]);
       const float d = static_cast<float>(dy[i]);
-      const float s = 1.0f / (1.0f + fast_exp(-g));
+      const float s = 1.0f / one_plus_exp(g);
       gate_gradient[i] = T(d * static_cast<float>(up[i]) * s * (1.0f + g * (1.0f - s)));
       up_gradient[i] = T(d * g * s);
     }

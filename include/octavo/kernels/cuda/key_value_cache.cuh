@@ -69,7 +69,7 @@ void append_to_cache_body(TensorView<T, 2, Cuda> qkv, HeadLayout layout,
       cache.capacity(),  narrow(layout.heads), narrow(layout.kv_heads), narrow(layout.head_dim),
       norm.epsilon};
   launch_ahead("append_to_cache", append_to_cache_kernel<T>,
-               dim3(narrow(ceil_divide(heads, head_warps))), elementwise_threads, context,
+               dim3(narrow(ceil_divide(heads, head_warps))), elementwise_threads, 0, context,
                arguments);
 }
 

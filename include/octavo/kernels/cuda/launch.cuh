@@ -65,15 +65,19 @@ void launch(const char* name, void (*kernel)(Parameters...), Index blocks, int t
 /// Enqueues a kernel that may begin before what was enqueued before it ends, so that neither its
 /// launch nor its first reads cost time. It calls `wait_for_previous` before it touches what others
 /// write, or writes what others read. Programmatic dependent launch, of CUDA's programming guide.
+/// @param shared_bytes  dynamic shared memory of a block
 template <class... Parameters, class... Arguments>
 void launch_ahead(const char* name, void (*kernel)(Parameters...), dim3 blocks, int threads,
-                  const Context<Cuda>& context, const Arguments&... arguments) {
+                  std::size_t shared_bytes, const Context<Cuda>& context,
+                  const Arguments&... arguments) {
+  allow_shared_bytes(name, kernel, shared_bytes);
   cudaLaunchAttribute ahead{};
   ahead.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   ahead.val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config{};
   config.gridDim = blocks;
   config.blockDim = dim3(static_cast<unsigned>(threads));
+  config.dynamicSmemBytes = shared_bytes;
   config.stream = context.stream();
   config.attrs = &ahead;
   config.numAttrs = 1;

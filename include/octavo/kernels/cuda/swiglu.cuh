@@ -4,11 +4,9 @@
 
 #include <octavo/kernels/cuda/cast/produce.cuh>
 #include <octavo/kernels/swiglu.hpp>
+#include <octavo/kernels/swiglu_formula.hpp>
 
 namespace octavo::inline OCTAVO_ABI::detail {
-
-/// 1 + e^−x.
-__device__ inline float one_plus_exp(float x) { return 1.0f + __expf(-x); }
 
 /// The source of silu(gate) · up.
 template <class T>
@@ -39,8 +37,7 @@ struct SwigluSource {
       Floats y;
 #pragma unroll
       for (int i = 0; i < run_size; ++i) {
-        const float g = gates.values[i];
-        y.values[i] = __fdividef(g, one_plus_exp(g)) * ups.values[i];
+        y.values[i] = gated(gates.values[i], ups.values[i]);
       }
       return {{to_run<T>(y)}};
     }

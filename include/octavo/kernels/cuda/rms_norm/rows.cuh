@@ -70,26 +70,22 @@ inline constexpr int held_segments = 2;
 /// Warps of a block that works on a row, at most.
 inline constexpr Index most_row_warps = 8;
 
-/// Finds the inverse root mean square of a row a block. Five blocks of the largest size shall fit a
-/// multiprocessor, which bounds the registers of a thread: rows in flight hide the wait for others.
-/// @param y          the normalised rows
-/// @param amax_bits  null, or raised to the bits of max |y|
-template <bool Vectors, class T>
-OCTAVO_KERNEL void __launch_bounds__(most_row_warps * 32, sizeof(T) == 2 ? 5 : 2)
-    rms_norm_kernel(const T* x, const T* weight, int columns, float epsilon, float* inverse_rms,
-                    T* y, std::uint32_t* amax_bits) {
-  extern __shared__ float segment_squares[];  // [segments, 32]
-  let_next_begin();
+/// Normalises a row, all threads of a block together.
+/// @param squares  [segments, 32], in shared memory
+/// @param write    is given each run of the row: (column, elements of it, run)
+/// @return         the row's inverse root mean square
+template <bool Vectors, class T, class Write>
+__device__ float normalise_row(const T* x, const T* weight, int columns, float epsilon,
+                               float* squares, const Write& write) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const int warps = static_cast<int>(blockDim.x) / 32;
   const int segments = (columns + segment_columns - 1) / segment_columns;
-  x += Index{blockIdx.x} * columns;
   const auto load = [&](int segment) {
     return load_segment<Vectors>(x, segment * segment_columns, columns);
   };
   const auto square = [&](int segment, const Segment<T>& values) {
-    if (segment < segments) segment_squares[segment * 32 + lane] = sum_of_squares(values);
+    if (segment < segments) squares[segment * 32 + lane] = sum_of_squares(values);
   };
   Segment<T> held[held_segments];
 #pragma unroll
@@ -101,32 +97,53 @@ OCTAVO_KERNEL void __launch_bounds__(most_row_warps * 32, sizeof(T) == 2 ? 5 : 2
     square(segment, load(segment));
   }
   __syncthreads();
-  float squares = 0;
-  for (int segment = 0; segment < segments; ++segment) {
-    squares += segment_squares[segment * 32 + lane];
-  }
-  const float inverse = inverse_root(warp_sum(squares), columns, epsilon);
-  if (threadIdx.x == 0) inverse_rms[blockIdx.x] = inverse;
-  y += Index{blockIdx.x} * columns;
-  std::uint32_t magnitudes = 0;
-  const auto write = [&](int segment, const Segment<T>& values) {
+  float sum = 0;
+  for (int segment = 0; segment < segments; ++segment) sum += squares[segment * 32 + lane];
+  const float inverse = inverse_root(warp_sum(sum), columns, epsilon);
+  const auto write_segment = [&](int segment, const Segment<T>& values) {
     const auto weights = load_segment<Vectors>(weight, segment * segment_columns, columns);
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const int column = segment * segment_columns + column_in_segment(i);
       const int count = columns - column;
-      const Run<T> run = normalised(values.runs[i], inverse, to_floats(weights.runs[i]));
-      store_run<Vectors>(y + column, count, run);
-      if constexpr (std::is_same_v<T, Bf16>) {
-        if (count > 0) magnitudes = larger_magnitudes(magnitudes, run);
-      }
+      write(column, count, normalised(values.runs[i], inverse, to_floats(weights.runs[i])));
     }
   };
 #pragma unroll
-  for (int i = 0; i < held_segments; ++i) write(warp + i * warps, held[i]);
+  for (int i = 0; i < held_segments; ++i) write_segment(warp + i * warps, held[i]);
   for (int segment = first_not_held; segment < segments; segment += warps) {
-    write(segment, load(segment));
+    write_segment(segment, load(segment));
   }
+  return inverse;
+}
+
+/// Bytes of shared memory that `normalise_row` takes.
+inline std::size_t normalise_row_bytes(Index columns) {
+  return static_cast<std::size_t>(ceil_divide(columns, segment_columns)) * 32 * sizeof(float);
+}
+
+/// Finds the inverse root mean square of a row a block. Five blocks of the largest size shall fit a
+/// multiprocessor, which bounds the registers of a thread: rows in flight hide the wait for others.
+/// @param y          the normalised rows
+/// @param amax_bits  null, or raised to the bits of max |y|
+template <bool Vectors, class T>
+OCTAVO_KERNEL void __launch_bounds__(most_row_warps * 32, sizeof(T) == 2 ? 5 : 2)
+    rms_norm_kernel(const T* x, const T* weight, int columns, float epsilon, float* inverse_rms,
+                    T* y, std::uint32_t* amax_bits) {
+  extern __shared__ float segment_squares[];  // [segments, 32]
+  let_next_begin();
+  x += Index{blockIdx.x} * columns;
+  y += Index{blockIdx.x} * columns;
+  std::uint32_t magnitudes = 0;
+  const auto write = [&](int column, int count, const Run<T>& run) {
+    store_run<Vectors>(y + column, count, run);
+    if constexpr (std::is_same_v<T, Bf16>) {
+      if (count > 0) magnitudes = larger_magnitudes(magnitudes, run);
+    }
+  };
+  const float inverse =
+      normalise_row<Vectors>(x, weight, columns, epsilon, segment_squares, write);
+  if (threadIdx.x == 0) inverse_rms[blockIdx.x] = inverse;
   if (amax_bits != nullptr) raise_to_block_amax(magnitudes, amax_bits);
 }
 

@@ -1,0 +1,115 @@
+/// @file
+/// The weights of a product of few rows on their way from memory.
+#pragma once
+
+#include <octavo/kernels/cuda/run.cuh>
+
+#include <cuda_pipeline.h>
+
+namespace octavo::inline OCTAVO_ABI::detail {
+
+/// Outputs of a warp, which share what it loads of the rows.
+inline constexpr int few_rows_outputs = 2;
+
+/// Neighbouring weights that a thread reads at once: 16 bytes of BF16 or FP8, 32 of FP32.
+template <class W>
+struct WeightRun {
+  static constexpr int parts = sizeof(W) == 1 ? 2 : 1;
+  static constexpr int elements = parts * run_size;
+  Run<W> runs[parts];
+};
+
+/// Runs of weights that a thread asked for ahead, of every output: they go to shared memory, so
+/// that those in flight cost no registers. Threads wait for their own alone.
+/// @tparam Vectors  rows are whole vectors; else a run is read when it is needed
+template <bool Vectors, class W>
+class WeightRing {
+ public:
+  using Weights = WeightRun<W>;
+  static constexpr int stages = 4;
+  static constexpr int vectors = sizeof(Weights) / 16;
+
+  /// Bytes of shared memory of a block.
+  static constexpr std::size_t bytes(Index threads) {
+    constexpr int a_thread = stages * few_rows_outputs * static_cast<int>(sizeof(Weights));
+    return Vectors ? static_cast<std::size_t>(threads * a_thread) : 0;
+  }
+
+  /// @param memory  of the block
+  /// @param rows    of the weight, one for each output
+  /// @param k       elements of a row
+  __device__ WeightRing(uint4* memory, const W* const (&rows)[few_rows_outputs], int k)
+      : slots_(memory + threadIdx.x), k_(k) {
+#pragma unroll
+    for (int o = 0; o < few_rows_outputs; ++o) rows_[o] = rows[o];
+  }
+
+  /// Asks for the runs at a column; zeros behind the end of rows.
+  __device__ void request(int column) {
+    if constexpr (Vectors) {
+      uint4* slot = place(asked_++);
+#pragma unroll
+      for (int o = 0; o < few_rows_outputs; ++o) {
+#pragma unroll
+        for (int i = 0; i < vectors; ++i, slot += blockDim.x) {
+          constexpr int a_vector = Weights::elements / vectors;
+          const bool is_inside = column < k_;
+          __pipeline_memcpy_async(slot, rows_[o] + (is_inside ? column + i * a_vector : 0), 16,
+                                  is_inside ? 0 : 16);
+        }
+      }
+      __pipeline_commit();
+    }
+  }
+
+  /// Waits for the runs that were asked for first, `stages` requests ago.
+  /// @param column  that they were asked for
+  __device__ void receive(Weights (&runs)[few_rows_outputs], int column) {
+    if constexpr (Vectors) {
+      __pipeline_wait_prior(stages - 1);
+      const uint4* slot = place(received_++);
+#pragma unroll
+      for (int o = 0; o < few_rows_outputs; ++o) {
+#pragma unroll
+        for (int i = 0; i < vectors; ++i, slot += blockDim.x) {
+          const uint4 vector = *slot;
+          constexpr int words = Run<W>::words_a_run;
+          Run<W>& run = runs[o].runs[4 * i / words];
+          const int first = 4 * i % words;
+          run.words[first] = vector.x;
+          run.words[first + 1] = vector.y;
+          if constexpr (words == 2) {
+            runs[o].runs[1].words[0] = vector.z;
+            runs[o].runs[1].words[1] = vector.w;
+          } else {
+            run.words[first + 2] = vector.z;
+            run.words[first + 3] = vector.w;
+          }
+        }
+      }
+    } else {
+#pragma unroll
+      for (int o = 0; o < few_rows_outputs; ++o) {
+#pragma unroll
+        for (int part = 0; part < Weights::parts; ++part) {
+          const int place = column + part * run_size;
+          runs[o].runs[part] = load_run<false>(rows_[o] + place, k_ - place);
+        }
+      }
+    }
+  }
+
+ private:
+  __device__ uint4* place(int turn) {
+    constexpr int a_stage = few_rows_outputs * vectors;
+    return slots_ + turn % stages * a_stage * static_cast<int>(blockDim.x);
+  }
+
+  uint4* slots_;
+  const W* rows_[few_rows_outputs];
+  int k_;
+  int asked_ = 0;
+  int received_ = 0;
+};
+
+}  // namespace octavo::detail

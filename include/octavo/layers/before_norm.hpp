@@ -1,0 +1,31 @@
+/// @file
+/// What a layer is given whose input is still to be normalised.
+#pragma once
+
+#include <octavo/tensor/tensor_view.hpp>
+
+namespace octavo::inline OCTAVO_ABI {
+
+/// The input of a layer that only infers, before the norm in front of it: a product of one row
+/// normalises the row itself. For more, they are written to the layer's operand first.
+/// @tparam Norm   `RMSNorm<…>`, or a type with its `forward` and `row_norm`
+/// @tparam Input  the layer's operand
+template <class Norm, class Input, class T, Device D>
+struct BeforeNorm {
+  const Norm& norm;
+  TensorView<const T, 2, D> x;  ///< [tokens, in]
+  Input normalised;
+  TensorView<float, 1, D> statistics;  ///< that the norm keeps
+
+  /// The normalised rows, written.
+  [[nodiscard]] const Input& written(const Context<D>& context) const {
+    norm.forward(x, normalised, statistics, context);
+    return normalised;
+  }
+};
+
+/// Whether a norm is such that a product of one row can do it.
+template <class Norm>
+concept NormOfARow = requires(const Norm& norm) { norm.row_norm(); };
+
+}  // namespace octavo
