@@ -2,7 +2,10 @@
 /// What a layer is given whose input is still to be normalised.
 #pragma once
 
+#include <octavo/layers/mode.hpp>
 #include <octavo/tensor/tensor_view.hpp>
+
+#include <type_traits>
 
 namespace octavo::inline OCTAVO_ABI {
 
@@ -24,8 +27,13 @@ struct BeforeNorm {
   }
 };
 
-/// Whether a norm is such that a product of one row can do it.
-template <class Norm>
-concept NormOfARow = requires(const Norm& norm) { norm.row_norm(); };
+template <class Norm, class Input, class T, Device D>
+BeforeNorm(const Norm&, TensorView<const T, 2, D>, Input, TensorView<float, 1, D>)
+    -> BeforeNorm<Norm, Input, T, D>;
+
+/// Whether a layer in mode `M` gets its input before the norm.
+template <class M, class Norm>
+inline constexpr bool leaves_norm_to_layer =
+    std::is_same_v<M, Mode::generate> && requires(const Norm& norm) { norm.row_norm(); };
 
 }  // namespace octavo

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <octavo/kernels/cross_entropy.hpp>
+#include <octavo/layers/before_norm.hpp>
 #include <octavo/layers/linear.hpp>
 #include <octavo/layers/mode.hpp>
 
@@ -111,8 +112,13 @@ class LanguageModelHead {
     const Index count = x.extent(0);
     const auto input =
         projection_.template input<M>(input_, count, {.row_major = true, .transposed = M::saves});
-    norm_.forward(x, input, statistics(count), context);
-    projection_.forward(input, {}, TensorView<T, 2, D>{logits_.values, {count, Padded}}, context);
+    const TensorView<T, 2, D> logits{logits_.values, {count, Padded}};
+    if constexpr (leaves_norm_to_layer<M, Norm>) {
+      projection_.forward(BeforeNorm{norm_, x, input, statistics(count)}, {}, logits, context);
+    } else {
+      norm_.forward(x, input, statistics(count), context);
+      projection_.forward(input, {}, logits, context);
+    }
     return input;
   }
 

@@ -9,7 +9,6 @@
 #include <octavo/layers/shapes.hpp>
 
 #include <string>
-#include <type_traits>
 
 namespace octavo::inline OCTAVO_ABI {
 
@@ -120,10 +119,8 @@ class ResidualBranch {
                  const Context<D>& context) const {
     const auto normalised = part_.template input<M>(saved.part, x.extent(0), copies);
     const TensorView<float, 1, D> kept = statistics(saved, x.extent(0));
-    if constexpr (std::is_same_v<M, Mode::generate> && NormOfARow<Norm> &&
-                  requires { Part::takes_input_before_norm; }) {
-      return BeforeNorm<Norm, std::remove_const_t<decltype(normalised)>, T, D>{norm_, x, normalised,
-                                                                              kept};
+    if constexpr (leaves_norm_to_layer<M, Norm> && requires { Part::takes_input_before_norm; }) {
+      return BeforeNorm{norm_, x, normalised, kept};
     } else {
       norm_.forward(x, normalised, kept, context);
       return normalised;
