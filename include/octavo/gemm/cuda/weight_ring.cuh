@@ -30,7 +30,7 @@ class WeightRing {
   static constexpr int vectors = sizeof(Weights) / 16;
 
   /// Bytes of shared memory of a block.
-  static constexpr std::size_t bytes(Index threads) {
+  OCTAVO_HOST_DEVICE static constexpr std::size_t bytes(Index threads) {
     constexpr int a_thread = stages * few_rows_outputs * static_cast<int>(sizeof(Weights));
     return Vectors ? static_cast<std::size_t>(threads * a_thread) : 0;
   }
