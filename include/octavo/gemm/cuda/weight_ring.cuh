@@ -26,6 +26,7 @@ template <bool Vectors, class W>
 class WeightRing {
  public:
   using Weights = WeightRun<W>;
+  /// Eight are slower: blocks of the next kernel find less room beside those of this one.
   static constexpr int stages = 4;
   static constexpr int vectors = sizeof(Weights) / 16;
 
@@ -44,18 +45,18 @@ class WeightRing {
     for (int o = 0; o < few_rows_outputs; ++o) rows_[o] = rows[o];
   }
 
-  /// Asks for the runs at a column; zeros behind the end of rows.
+  /// Asks for the runs at a column; behind the end of rows for nothing.
   __device__ void request(int column) {
     if constexpr (Vectors) {
       uint4* slot = place(asked_++);
+      if (column < k_) {
 #pragma unroll
-      for (int o = 0; o < few_rows_outputs; ++o) {
+        for (int o = 0; o < few_rows_outputs; ++o) {
 #pragma unroll
-        for (int i = 0; i < vectors; ++i, slot += blockDim.x) {
-          constexpr int a_vector = Weights::elements / vectors;
-          const bool is_inside = column < k_;
-          __pipeline_memcpy_async(slot, rows_[o] + (is_inside ? column + i * a_vector : 0), 16,
-                                  is_inside ? 0 : 16);
+          for (int i = 0; i < vectors; ++i, slot += blockDim.x) {
+            constexpr int a_vector = Weights::elements / vectors;
+            __pipeline_memcpy_async(slot, rows_[o] + column + i * a_vector, 16);
+          }
         }
       }
       __pipeline_commit();
