@@ -17,7 +17,8 @@
 
 namespace octavo::inline OCTAVO_ABI {
 
-/// Gives elements of a model's parameters: `values` are those of `weight` from `begin` on.
+/// Gives elements of a model's parameters: `values` are those of `weight` from `begin` on. Several
+/// threads call it at a time.
 using ModelWeights =
     std::function<void(const WeightInfo& weight, Index begin, std::span<float> values)>;
 

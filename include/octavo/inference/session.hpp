@@ -4,6 +4,7 @@
 
 #include <octavo/inference/inferring.hpp>
 #include <octavo/inference/model.hpp>
+#include <octavo/train/weight_upload.hpp>
 
 #include <algorithm>
 #include <cmath>
@@ -114,25 +115,27 @@ class InferenceSession final : public Inferring {
   [[nodiscard]] std::vector<WeightInfo> weights() const override { return weights_; }
 
   void load_sync(const ModelWeights& source) override {
-    std::vector<float> values;
-    std::vector<T> rounded;
+    using Upload = detail::WeightUpload<T, D>;
+    using Piece = typename Upload::Piece;
+    Upload upload(context_);
     fill([&](const Parameter<T, T, D>& parameter) {
       const WeightInfo weight = info(parameter);
-      const WeightSource of_weight = [&](Index begin, std::span<float> piece) {
-        source(weight, begin, piece);
+      const WeightSource of_weight = [&](Index begin, std::span<float> values) {
+        source(weight, begin, values);
       };
-      const Index size = parameter.weight.size();
-      for (Index begin = 0; begin < size; begin += detail::weights_at_once) {
-        values.resize(static_cast<std::size_t>(std::min(size - begin, detail::weights_at_once)));
-        detail::take_elements(parameter.part, parameter.weight.shape(), parameter.whole_size(),
-                              of_weight, begin, values);
-        rounded.resize(values.size());
-        std::transform(values.begin(), values.end(), rounded.begin(),
-                       [](float value) { return T(value); });
-        check_finite(weight.name, begin, rounded);
-        copy_to_device_sync(parameter.weight.data() + begin, rounded.data(),
-                            rounded.size() * sizeof(T), context_);
-      }
+      upload.run_sync(
+          parameter.weight.size(),
+          [&](const Piece& piece) {
+            detail::take_elements(parameter.part, parameter.weight.shape(), parameter.whole_size(),
+                                  of_weight, piece.begin, piece.values);
+            std::transform(piece.values.begin(), piece.values.end(), piece.rounded.begin(),
+                           [](float value) { return T(value); });
+            check_finite(weight.name, piece.begin, piece.rounded);
+          },
+          [&](const Piece& piece) {
+            copy_to_device(parameter.weight.data() + piece.begin, piece.rounded.data(),
+                           piece.rounded.size_bytes(), context_);
+          });
     });
   }
 

@@ -16,6 +16,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <exception>
 #include <filesystem>
 #include <limits>
 #include <map>
@@ -131,6 +132,25 @@ class SafetensorsFile {
                         path_.string(), ": ", bytes.size(), " bytes from ", begin, " on of ",
                         entry.name, " are asked for, which has ", entry.bytes());
     read_at(entry.begin + begin, bytes, entry.name);
+  }
+  /// The same.
+  /// @param context  whose threads read parts of them
+  void read(const SafetensorsEntry& entry, std::uint64_t begin, std::span<std::byte> bytes,
+            const Context<Cpu>& context) const {
+    constexpr std::size_t part_bytes = std::size_t{1} << 23;
+    const std::size_t parts = (bytes.size() + part_bytes - 1) / part_bytes;
+    std::vector<std::exception_ptr> errors(parts);
+    parallel_for(static_cast<Index>(parts), context, [&](Index i) {
+      const std::size_t at = static_cast<std::size_t>(i) * part_bytes;
+      try {
+        read(entry, begin + at, bytes.subspan(at, std::min(part_bytes, bytes.size() - at)));
+      } catch (...) {
+        errors[static_cast<std::size_t>(i)] = std::current_exception();
+      }
+    });
+    for (const std::exception_ptr& error : errors) {
+      if (error != nullptr) std::rethrow_exception(error);
+    }
   }
 
  private:

@@ -163,9 +163,8 @@ class GroupedQueryAttention {
   /// @param residual  [tokens, hidden]; empty for terms
   /// @param y         [tokens, hidden]
   template <class M, class X>
-  void forward(const X& x, TensorView<const T, 2, D> residual, Product y,
-               const BatchView<D>& batch, const Positions& positions, const Saved& saved,
-               const Context<D>& context) {
+  void forward(const X& x, TensorView<const T, 2, D> residual, Product y, const BatchView<D>& batch,
+               const Positions& positions, const Saved& saved, const Context<D>& context) {
     const auto attended = output_.template input<M>(saved.attended, batch.rows(),
                                                     {.row_major = true, .transposed = M::saves});
     if constexpr (std::is_same_v<M, Mode::generate>) {

@@ -92,12 +92,10 @@ class Linear<Inference<Wanted>, In, Out, G, D> {
   void forward(const X& x, TensorView<const T, 2, D> addend, TensorView<const T, 1, D> bias,
                TensorView<T, 2, D> y, const Context<D>& context) {
     const GemmOutput<T, D> output{y, addend, bias};
-    if constexpr (std::is_same_v<X, Input>) {
-      multiply(x.values, output, context);
-    } else if (y.extent(0) == 1) {
-      multiply_few(x.x, output, context, x.norm.row_norm());
+    if (y.extent(0) <= most_few_rows) {
+      multiply_few(x, output, context);
     } else {
-      multiply(x.written(context).values, output, context);
+      multiply_many(values_of(x, context), output, context);
     }
   }
   /// The same without a bias.
@@ -114,18 +112,11 @@ class Linear<Inference<Wanted>, In, Out, G, D> {
   template <class X, class Activated>
   void forward_gated(const X& x, TensorView<T, 2, D> wide, const Activated& activated,
                      const Context<D>& context) {
-    const Index rows = wide.extent(0);
-    if (rows > most_few_rows) {
-      forward(x, {}, wide, context);
-      return SwiGlu::forward(TensorView<const T, 2, D>(wide), activated, context);
-    }
-    const GemmOutput<T, D> output{activated.values, {}};
-    if constexpr (std::is_same_v<X, Input>) {
-      multiply_few(x.values, output, context, {}, true);
-    } else if (rows == 1) {
-      multiply_few(x.x, output, context, x.norm.row_norm(), true);
+    if (wide.extent(0) <= most_few_rows) {
+      multiply_few(x, {activated.values, {}}, context, true);
     } else {
-      multiply_few(x.written(context).values, output, context, {}, true);
+      forward(x, {}, wide, context);
+      SwiGlu::forward(TensorView<const T, 2, D>(wide), activated, context);
     }
   }
 
@@ -140,16 +131,33 @@ class Linear<Inference<Wanted>, In, Out, G, D> {
       keeps_fp8, OperandMemory<std::conditional_t<keeps_fp8, Cast, Bf16>, OperandKind::weight, D>,
       Nothing>;
 
-  /// Up to `most_few_rows` rows.
-  void multiply_few(TensorView<const T, 2, D> rows, const GemmOutput<T, D>& output,
-                    const Context<D>& context, const RowNorm<T, D>& norm = {},
-                    bool is_gated = false) const {
-    (void)few_rows_forward(rows, weight(), output, context,
-                           {WeightReads::ahead, norm, is_gated});
+  /// The rows of an input, normalised.
+  template <class X>
+  static TensorView<const T, 2, D> values_of(const X& x, const Context<D>& context) {
+    if constexpr (std::is_same_v<X, Input>) {
+      return x.values;
+    } else {
+      return x.written(context).values;
+    }
   }
 
-  void multiply(TensorView<const T, 2, D> rows, const GemmOutput<T, D>& output,
-                const Context<D>& context) const {
+  /// Up to `most_few_rows` rows. One that is not normalised yet is normalised by the product.
+  template <class X>
+  void multiply_few(const X& x, const GemmOutput<T, D>& output, const Context<D>& context,
+                    bool is_gated = false) const {
+    FewRowsOptions<T, D> options{.reads = WeightReads::ahead, .is_gated = is_gated};
+    if constexpr (!std::is_same_v<X, Input>) {
+      if (x.x.extent(0) == 1) {
+        options.norm = x.norm.row_norm();
+        (void)few_rows_forward(x.x, weight(), output, context, options);
+        return;
+      }
+    }
+    (void)few_rows_forward(values_of(x, context), weight(), output, context, options);
+  }
+
+  void multiply_many(TensorView<const T, 2, D> rows, const GemmOutput<T, D>& output,
+                     const Context<D>& context) const {
     if constexpr (keeps_fp8) {
       if constexpr (widens) {
         if (scratch_ != nullptr && is_staged_ && rows.extent(0) > most_narrow_rows) {
@@ -159,16 +167,14 @@ class Linear<Inference<Wanted>, In, Out, G, D> {
           return;
         }
       }
+      const auto& [result, addend, bias] = output;
       for (Index begin = 0; begin < rows.extent(0); begin += most_few_rows) {
         const Index count = std::min(most_few_rows, rows.extent(0) - begin);
-        const auto& [result, addend, bias] = output;
-        multiply_few(rows.rows(begin, count),
-                     {result.rows(begin, count),
-                      addend.empty() ? addend : addend.rows(begin, count), bias},
-                     context);
+        const auto added = addend.empty() ? addend : addend.rows(begin, count);
+        (void)few_rows_forward(rows.rows(begin, count), weight(),
+                               GemmOutput<T, D>{result.rows(begin, count), added, bias}, context,
+                               {.reads = WeightReads::ahead});
       }
-    } else if (rows.extent(0) <= most_few_rows) {
-      multiply_few(rows, output, context);
     } else {
       (void)matmul_forward(rows, weight(), output, context);
     }

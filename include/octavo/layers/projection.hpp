@@ -83,8 +83,9 @@ class Projection {
   template <class Activation, class X, class Activated>
   void forward_activated(const X& x, TensorView<T, 2, D> wide, const Activated& activated,
                          const Context<D>& context) {
-    constexpr bool in_product = !Bias && std::is_same_v<Activation, SwiGlu> &&
-                                requires { layer_.forward_gated(x, wide, activated, context); };
+    constexpr bool in_product = !Bias && std::is_same_v<Activation, SwiGlu> && requires {
+      layer_.forward_gated(x, wide, activated, context);
+    };
     if constexpr (in_product) {
       layer_.forward_gated(x, wide, activated, context);
     } else {

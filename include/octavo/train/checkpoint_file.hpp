@@ -258,10 +258,12 @@ class StateFile {
   [[nodiscard]] const std::vector<StateEntry>& entries() const { return entries_; }
 
   /// Reads bytes of an entry.
-  /// @param number  of the entry
+  /// @param number   of the entry
+  /// @param context  whose threads read
   /// @throws IoError  naming the file, if it cannot be read
-  void read(std::size_t number, std::uint64_t begin, std::span<std::byte> bytes) const {
-    if (!bytes.empty()) file_.read(*tensors_[number], begin, bytes);
+  void read(std::size_t number, std::uint64_t begin, std::span<std::byte> bytes,
+            const Context<Cpu>& context) const {
+    if (!bytes.empty()) file_.read(*tensors_[number], begin, bytes, context);
   }
 
  private:

@@ -7,6 +7,7 @@
 #include <octavo/train/checkpoint_folder.hpp>
 #include <octavo/train/training_session.hpp>
 
+#include <algorithm>
 #include <cstddef>
 #include <filesystem>
 #include <iterator>
@@ -154,14 +155,16 @@ inline CheckpointManifest load_checkpoint(const std::filesystem::path& path,
     changes += detail::CheckpointConversion::dropped_text(names[i]);
   }
   const auto texts = detail::all_or_none(session, "load of a checkpoint", [&] {
-    std::vector<std::byte> memory;
+    std::size_t most = 0;
+    for (const StateEntry& entry : wanted) most = std::max(most, entry.bytes);
+    const OwnedBytes memory = session.allocate_for_reading(most);
+    const Context<Cpu> host(0);
     for (const StateEntry& entry : wanted) {
-      if (memory.size() < entry.bytes) memory.resize(entry.bytes);
-      const std::span<std::byte> bytes(memory.data(), entry.bytes);
+      const std::span<std::byte> bytes(memory.get(), entry.bytes);
       if (conversion && conversion->makes(entry)) {
         conversion->make(entry, bytes);
       } else {
-        pieces->read(entry, bytes);
+        pieces->read(entry, bytes, host);
       }
       entry.write_sync(bytes.data());
       if (conversion) changes += conversion->text(entry);

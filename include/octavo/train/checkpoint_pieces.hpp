@@ -88,12 +88,15 @@ class CheckpointPieces {
   }
 
   /// Reads an entry, or neighbouring elements of it.
-  /// @param bytes  `wanted.bytes` of them
+  /// @param bytes    `wanted.bytes` of them
+  /// @param context  whose threads read
   /// @throws ConfigError  see `require_has`
   /// @throws IoError      naming the file, if it cannot be read
-  void read(const StateEntry& wanted, std::span<std::byte> bytes) const {
+  void read(const StateEntry& wanted, std::span<std::byte> bytes,
+            const Context<Cpu>& context = Context<Cpu>(1)) const {
     for (const Copy& copy : copies(wanted)) {
-      copy.from->file->read(copy.from->number, copy.begin, bytes.subspan(copy.to, copy.bytes));
+      copy.from->file->read(copy.from->number, copy.begin, bytes.subspan(copy.to, copy.bytes),
+                            context);
     }
   }
 

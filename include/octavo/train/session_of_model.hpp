@@ -145,7 +145,7 @@ class SessionOfModel : public SessionCore<typename Model::DeviceType> {
   void set_elements(const auto& parameter, T* elements, Index begin, Index count,
                     const WeightSource& source) {
     const Context<D>& context = this->context();
-    if (upload_ == nullptr) upload_ = std::make_unique<Upload>(context, host_threads(context));
+    if (upload_ == nullptr) upload_ = std::make_unique<Upload>(context);
     using Piece = typename Upload::Piece;
     upload_->run_sync(
         count,
@@ -170,15 +170,6 @@ class SessionOfModel : public SessionCore<typename Model::DeviceType> {
           set_master(parameter.name, begin + piece.begin, piece.values);
         });
   }
-  /// Threads for work on the host.
-  static int host_threads(const Context<D>& context) {
-    if constexpr (std::is_same_v<D, Cpu>) {
-      return context.threads();
-    } else {
-      return Context<Cpu>(0).threads();
-    }
-  }
-
   /// Each run's weights are read as a stage reads them, so they may be gathered for it.
   void give_weights_sync(const WeightSink& sink) override {
     Context<D>& context = this->context();

@@ -12,6 +12,7 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <type_traits>
 #include <vector>
 
 namespace octavo::inline OCTAVO_ABI::detail {
@@ -33,9 +34,8 @@ class WeightUpload {
   };
 
   /// @param context  outlives this
-  /// @param threads  that make pieces ready
-  WeightUpload(const Context<D>& context, int threads)
-      : context_(context), host_(std::min(threads, most_weight_threads)) {
+  explicit WeightUpload(const Context<D>& context)
+      : context_(context), host_(std::min(host_threads(context), most_weight_threads)) {
     constexpr std::size_t bytes = static_cast<std::size_t>(weights_at_once);
     const int slots = 2 * host_.threads();
     const auto count = static_cast<std::size_t>(slots);
@@ -85,6 +85,15 @@ class WeightUpload {
   }
 
  private:
+  /// Threads that make pieces ready.
+  static int host_threads(const Context<D>& context) {
+    if constexpr (std::is_same_v<D, Cpu>) {
+      return context.threads();
+    } else {
+      return Context<Cpu>(0).threads();
+    }
+  }
+
   const Context<D>& context_;
   Context<Cpu> host_;
   OwnedBytes memory_;

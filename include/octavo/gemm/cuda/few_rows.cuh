@@ -68,7 +68,9 @@ OCTAVO_KERNEL void __launch_bounds__(few_rows_threads, 2)
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const Index warp = global_thread() / 32;
   // Warps behind the last output work on it again: the block may need them.
-  const auto output_of = [&](int o) { return a.is_gated ? warp + o * (n / 2) : warp * outputs + o; };
+  const auto output_of = [&](int o) {
+    return a.is_gated ? warp + o * (n / 2) : warp * outputs + o;
+  };
   Index weight_rows[outputs];
   const W* weights[outputs];
 #pragma unroll

@@ -24,9 +24,9 @@ void rms_norm_forward_body(TensorView<const T, 2, Cuda> x, TensorView<const T, 1
     const Index segments = ceil_divide(x.extent(1), segment_columns);
     const Index warps = std::clamp(ceil_divide(segments, held_segments), Index{1}, most_row_warps);
     launch(name, vectors ? rms_norm_kernel<true, T> : rms_norm_kernel<false, T>, x.extent(0),
-           static_cast<int>(warps * 32), normalise_row_bytes(x.extent(1)), context,
-           x.data(), weight.data(), static_cast<int>(x.extent(1)), epsilon,
-           inverse_rms.data(), values, amax_bits);
+           static_cast<int>(warps * 32), normalise_row_bytes(x.extent(1)), context, x.data(),
+           weight.data(), static_cast<int>(x.extent(1)), epsilon, inverse_rms.data(), values,
+           amax_bits);
   };
   const auto write_copies = [&] {
     if constexpr (QuantizedPrecision<P>) {

@@ -141,8 +141,7 @@ OCTAVO_KERNEL void __launch_bounds__(most_row_warps * 32, sizeof(T) == 2 ? 5 : 2
       if (count > 0) magnitudes = larger_magnitudes(magnitudes, run);
     }
   };
-  const float inverse =
-      normalise_row<Vectors>(x, weight, columns, epsilon, segment_squares, write);
+  const float inverse = normalise_row<Vectors>(x, weight, columns, epsilon, segment_squares, write);
   if (threadIdx.x == 0) inverse_rms[blockIdx.x] = inverse;
   if (amax_bits != nullptr) raise_to_block_amax(magnitudes, amax_bits);
 }
