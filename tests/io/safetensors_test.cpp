@@ -5,6 +5,8 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
+#include <cstddef>
 #include <filesystem>
 #include <map>
 #include <string>
@@ -174,6 +176,28 @@ TEST_F(Safetensors, AFileThatIsCutWhileOpenIsAnError) {
   std::filesystem::resize_file(folder_ / "file", std::filesystem::file_size(folder_ / "file") - 1);
   std::string four(4, ' ');
   EXPECT_THROW(file.read(file.tensors()[0], 0, std::as_writable_bytes(std::span(four))), IoError);
+}
+
+// Parts of 8 MiB: from within one to within the fourth.
+TEST_F(Safetensors, ThreadsReadPartsOfATensor) {
+  constexpr std::size_t size = (std::size_t{3} << 23) + 1000;
+  std::string bytes(size, '\0');
+  for (std::size_t i = 0; i < size; ++i) bytes[i] = static_cast<char>(i >> 10 ^ i);
+  {
+    SafetensorsWriter writer(folder_ / "file", {{"t", "U8", {static_cast<octavo::Index>(size)}}});
+    writer.write("t", 0, bytes_of(bytes));
+    writer.commit();
+  }
+  const SafetensorsFile file(folder_ / "file");
+  for (const int threads : {1, 3}) {
+    std::vector<std::byte> read(size - 77 - 5);
+    file.read(file.tensors().front(), 77, read, octavo::Context<octavo::Cpu>(threads));
+    EXPECT_TRUE(std::ranges::equal(read, bytes_of(bytes).subspan(77, read.size())));
+  }
+  std::filesystem::resize_file(folder_ / "file", std::filesystem::file_size(folder_ / "file") - 1);
+  std::vector<std::byte> read(size);
+  EXPECT_THROW(file.read(file.tensors().front(), 0, read, octavo::Context<octavo::Cpu>(3)),
+               IoError);
 }
 
 TEST_F(Safetensors, WritesByDescendingSizeThenName) {
