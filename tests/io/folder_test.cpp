@@ -75,4 +75,16 @@ TEST_F(Folder, DigestsAreThoseOfAllBytes) {
   EXPECT_THROW((void)digest_of_file(folder_), IoError);
 }
 
+TEST_F(Folder, ThreadsSumPartsOfBytes) {
+  std::vector<std::byte> bytes(2 * part_bytes + 100);
+  for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(i >> 12 ^ i);
+  const std::uint32_t before = 0x12345678;
+  for (const std::size_t size : {std::size_t{0}, std::size_t{100}, part_bytes, bytes.size()}) {
+    const auto some = std::span<const std::byte>(bytes).first(size);
+    for (const int threads : {1, 3}) {
+      EXPECT_EQ(crc32c(some, before, Context<Cpu>(threads)), crc32c(some, before)) << size;
+    }
+  }
+}
+
 }  // namespace folder_test

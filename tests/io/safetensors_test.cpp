@@ -179,13 +179,13 @@ TEST_F(Safetensors, AFileThatIsCutWhileOpenIsAnError) {
 }
 
 // Parts of 8 MiB: from within one to within the fourth.
-TEST_F(Safetensors, ThreadsReadPartsOfATensor) {
+TEST_F(Safetensors, ThreadsWriteAndReadPartsOfATensor) {
   constexpr std::size_t size = (std::size_t{3} << 23) + 1000;
   std::string bytes(size, '\0');
   for (std::size_t i = 0; i < size; ++i) bytes[i] = static_cast<char>(i >> 10 ^ i);
   {
     SafetensorsWriter writer(folder_ / "file", {{"t", "U8", {static_cast<octavo::Index>(size)}}});
-    writer.write("t", 0, bytes_of(bytes));
+    writer.write("t", 0, bytes_of(bytes), octavo::Context<octavo::Cpu>(3));
     writer.commit();
   }
   const SafetensorsFile file(folder_ / "file");

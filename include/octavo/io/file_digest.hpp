@@ -5,6 +5,7 @@
 #include <octavo/core/context.hpp>
 #include <octavo/core/error.hpp>
 #include <octavo/io/crc32c.hpp>
+#include <octavo/io/for_each_part.hpp>
 
 #include <algorithm>
 #include <cerrno>
@@ -58,12 +59,27 @@ struct FilePart {
 
 }  // namespace detail
 
+/// `crc32c` of bytes that stand behind others.
+/// @param before   that of the others; 0 for none
+/// @param context  whose threads read parts of them
+[[nodiscard]] inline std::uint32_t crc32c(std::span<const std::byte> bytes, std::uint32_t before,
+                                          const Context<Cpu>& context) {
+  std::vector<std::uint32_t> checksums((bytes.size() + part_bytes - 1) / part_bytes);
+  for_each_part(bytes.size(), context, [&](std::size_t begin, std::size_t size) {
+    checksums[begin / part_bytes] = crc32c(bytes.subspan(begin, size));
+  });
+  for (std::size_t i = 0; i < checksums.size(); ++i) {
+    const std::size_t size = std::min(part_bytes, bytes.size() - i * part_bytes);
+    before = crc32c_of_both(before, checksums[i], size);
+  }
+  return before;
+}
+
 /// Reads a file whole.
 /// @param context  whose threads read parts of it
 /// @throws IoError  naming the file and the system's reason
 [[nodiscard]] inline FileDigest digest_of_file(const std::filesystem::path& path,
                                                const Context<Cpu>& context = Context<Cpu>(1)) {
-  constexpr std::uint64_t part_bytes = std::uint64_t{1} << 23;
   const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   int error = descriptor < 0 ? errno : 0;
   FileDigest digest;

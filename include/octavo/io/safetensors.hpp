@@ -8,6 +8,7 @@
 #include <octavo/core/context.hpp>
 #include <octavo/core/json_reader.hpp>
 #include <octavo/io/atomic_file.hpp>
+#include <octavo/io/for_each_part.hpp>
 #include <octavo/io/json_line.hpp>
 
 #include <algorithm>
@@ -16,7 +17,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <exception>
 #include <filesystem>
 #include <limits>
 #include <map>
@@ -137,20 +137,9 @@ class SafetensorsFile {
   /// @param context  whose threads read parts of them
   void read(const SafetensorsEntry& entry, std::uint64_t begin, std::span<std::byte> bytes,
             const Context<Cpu>& context) const {
-    constexpr std::size_t part_bytes = std::size_t{1} << 23;
-    const std::size_t parts = (bytes.size() + part_bytes - 1) / part_bytes;
-    std::vector<std::exception_ptr> errors(parts);
-    parallel_for(static_cast<Index>(parts), context, [&](Index i) {
-      const std::size_t at = static_cast<std::size_t>(i) * part_bytes;
-      try {
-        read(entry, begin + at, bytes.subspan(at, std::min(part_bytes, bytes.size() - at)));
-      } catch (...) {
-        errors[static_cast<std::size_t>(i)] = std::current_exception();
-      }
+    for_each_part(bytes.size(), context, [&](std::size_t at, std::size_t size) {
+      read(entry, begin + at, bytes.subspan(at, size));
     });
-    for (const std::exception_ptr& error : errors) {
-      if (error != nullptr) std::rethrow_exception(error);
-    }
   }
 
  private:
@@ -323,14 +312,18 @@ class SafetensorsWriter {
 
   /// Writes bytes of a tensor, from its byte `begin` on. Each byte of it has to come once.
   /// @throws UsageError  for a tensor that there is not, or bytes beyond its end
-  void write(const std::string& name, std::uint64_t begin, std::span<const std::byte> bytes) {
+  /// @param context  whose threads write
+  void write(const std::string& name, std::uint64_t begin, std::span<const std::byte> bytes,
+             const Context<Cpu>& context = Context<Cpu>(1)) {
     const auto found = places_.find(name);
     require<UsageError>(found != places_.end(), path_.string(), ": has no tensor ", name);
     auto& [entry, missing] = found->second;
     require<UsageError>(begin <= entry->bytes() && bytes.size() <= entry->bytes() - begin &&
                             bytes.size() <= missing,
                         path_.string(), ": more bytes than ", name, " has are given");
-    file_.write_at(entry->begin + begin, bytes);
+    for_each_part(bytes.size(), context, [&](std::size_t at, std::size_t size) {
+      file_.write_at(entry->begin + begin + at, bytes.subspan(at, size));
+    });
     missing -= bytes.size();
   }
 

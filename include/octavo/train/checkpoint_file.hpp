@@ -200,6 +200,12 @@ class StateCopy {
   std::vector<std::byte> one_;  ///< the entry that is being written
 };
 
+/// Threads that write and read files while steps go on: a few, of hosts that have more for steps.
+inline int threads_beside_steps() {
+  constexpr int most = 4;  // are faster than disks
+  return std::clamp(Context<Cpu>(0).threads() / 4, 1, most);
+}
+
 /// Writes a state to a file. The checksum is of the bytes in memory, not of what the disk made of
 /// them.
 /// @throws IoError  naming the file and the system's reason
@@ -212,18 +218,20 @@ inline FileDigest write_state_file(const std::filesystem::path& path, StateCopy&
   }
   SafetensorsWriter writer(path, std::move(tensors), metadata);
   FileDigest digest;
+  const Context<Cpu> host(threads_beside_steps());
   const auto add = [&](std::span<const std::byte> bytes) {
     digest.bytes += bytes.size();
-    digest.checksum = crc32c(bytes, digest.checksum);
+    digest.checksum = crc32c(bytes, digest.checksum, host);
   };
   add(std::as_bytes(std::span(writer.header())));
-  constexpr std::size_t most = std::size_t{1} << 20;  // is in the cache still when it is written
+  // Is in the cache still when it is written.
+  const std::size_t most = static_cast<std::size_t>(host.threads()) * part_bytes;
   for (const SafetensorsEntry& tensor : writer.tensors()) {
     const std::span<const std::byte> bytes = state.bytes(tensor.name);
     for (std::size_t at = 0; at < bytes.size(); at += most) {
       const auto piece = bytes.subspan(at, std::min(most, bytes.size() - at));
       add(piece);
-      writer.write(tensor.name, at, piece);
+      writer.write(tensor.name, at, piece, host);
     }
   }
   writer.commit();

@@ -317,7 +317,8 @@ class Checkpoints {
       const auto added = std::ranges::find_if(whole, is_new);
       if (added == whole.end()) return;
       // What it replaces goes once the disk gives back what it was given.
-      detail::verify_files(*added->manifest, added->path, Sharding{}, Context<Cpu>(1));
+      detail::verify_files(*added->manifest, added->path, Sharding{},
+                           Context<Cpu>(detail::threads_beside_steps()));
       for (const std::filesystem::path& path : detail::superfluous(whole, options_.keep)) {
         const Index step = detail::step_in(path.filename().string()).value_or(0);
         remove_committed_folder(path, options_.folder / detail::temporary_name(step, "old"));

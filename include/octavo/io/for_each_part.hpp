@@ -1,0 +1,36 @@
+/// @file
+/// Work on many bytes, by several threads.
+#pragma once
+
+#include <octavo/core/context.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <exception>
+#include <vector>
+
+namespace octavo::inline OCTAVO_ABI {
+
+/// Bytes of a part, but for the last one.
+inline constexpr std::size_t part_bytes = std::size_t{1} << 23;
+
+/// Calls `body(begin, size)` for every part of so many bytes, on a context's threads. What the
+/// first part that failed threw is thrown when all have ended.
+template <class Body>
+void for_each_part(std::size_t bytes, const Context<Cpu>& context, const Body& body) {
+  const std::size_t parts = (bytes + part_bytes - 1) / part_bytes;
+  std::vector<std::exception_ptr> errors(parts);
+  parallel_for(static_cast<Index>(parts), context, [&](Index i) {
+    const std::size_t begin = static_cast<std::size_t>(i) * part_bytes;
+    try {
+      body(begin, std::min(part_bytes, bytes - begin));
+    } catch (...) {
+      errors[static_cast<std::size_t>(i)] = std::current_exception();
+    }
+  });
+  for (const std::exception_ptr& error : errors) {
+    if (error != nullptr) std::rethrow_exception(error);
+  }
+}
+
+}  // namespace octavo
