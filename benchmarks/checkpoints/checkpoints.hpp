@@ -1,7 +1,7 @@
 // How fast a run is saved and goes on, on a device: what a save costs the steps beside it, and how
 // fast checkpoints and Hugging Face folders are read from the page cache. OCTAVO_BENCHMARK_FOLDER
-// says where files are written; a folder of the disk that a run would use. There is never more than
-// one checkpoint there, or one folder of weights.
+// says where files are written; a folder of the disk that a run would use. In one repetition there
+// is never more than one checkpoint there, or one folder of weights.
 #pragma once
 
 #include <octavo/train/checkpoints.hpp>

@@ -235,7 +235,7 @@ void compare_fused(const Case& at) {
 TEST_F(FewRowsOnCuda, NormalisingAndGatingHaveTheBitsOfTheirOwnOperations) {
   for (const Case& at : {Case{1, 3072, 576}, Case{1, 2, 8}, Case{1, 34, 37}, Case{1, 640, 4096},
                          Case{1, 130, 12288}, Case{2, 62, 64}, Case{3, 530, 301}, Case{8, 34, 1536},
-                         Case{1, 70, detail::most_normalised_columns}}) {
+                         Case{1, 70, most_normalised_columns}}) {
     compare_fused<Bf16, Bf16>(at);
     compare_fused<Bf16, E4M3>(at);
     compare_fused<float, float>(at);

@@ -162,7 +162,8 @@ TEST(FewRows, ARowIsNormalisedOnTheWay) {
 }
 
 TEST(FewRows, GatesAreTheFirstHalfOfTheProduct) {
-  for (const Sizes& at : {Sizes{1, 2, 1}, Sizes{1, 300, 64}, Sizes{8, 34, 33}}) {
+  for (const Sizes& at :
+       {Sizes{1, 2, 1}, Sizes{1, 300, 64}, Sizes{8, 34, 33}, Sizes{8, 1034, 33}}) {
     SCOPED_TRACE(testing::Message() << at.rows << " x " << at.out << " x " << at.in);
     const auto x = random_matrix<float>(at.rows, at.in, 1);
     const auto w = random_matrix<float>(at.out, at.in, 2);
@@ -214,15 +215,17 @@ TEST(FewRows, NormalisingAndGatingHaveTheBitsOfTheirOwnOperations) {
 TEST(FewRows, NameWhatDoesNotFit) {
   const Matrix<Bf16> gain(1, 4), long_gain(1, 6);
   const auto message_of = [&](Index rows, Index in, FewRowsOptions<Bf16, Cpu> options = {},
-                              Index out = 5, Index columns = 5) {
-    const Matrix<Bf16> x(rows, 4), w(out, in), addend(rows, columns);
+                              Index out = 5, Index columns = 5, bool adds = true,
+                              bool biased = false) {
+    const Matrix<Bf16> x(rows, 4), w(out, in), addend(rows, columns), bias(1, columns);
     Matrix<Bf16> y(rows, columns);
     support::Workplace place(1);
     place.bind(few_rows_workspace(4, place.context));
     try {
-      (void)few_rows_forward(x.input(), w.input(),
-                             GemmOutput<Bf16, Cpu>{y.view(), addend.input(), {}}, place.context,
-                             options);
+      GemmOutput<Bf16, Cpu> output{y.view(), {}, {}};
+      if (adds) output.addend = addend.input();
+      if (biased) output.bias = bias.flat_input();
+      (void)few_rows_forward(x.input(), w.input(), output, place.context, options);
     } catch (const ShapeError& error) {
       return std::string(error.what());
     }
@@ -237,8 +240,11 @@ TEST(FewRows, NameWhatDoesNotFit) {
   EXPECT_EQ(says(message_of(2, 4, {.norm = {gain.flat_input(), 0}}), "2 rows are to be"), "");
   EXPECT_EQ(says(message_of(1, 4, {.norm = {long_gain.flat_input(), 0}}), "weight of the"), "");
   EXPECT_EQ(says(message_of(1, 4, {.is_gated = true}), "result"), "");
-  EXPECT_EQ(says(message_of(1, 4, {.is_gated = true}, 5, 2), "a weight of 5 rows"), "");
-  EXPECT_EQ(says(message_of(1, 4, {.is_gated = true}, 10, 5), "an addend"), "");
+  const FewRowsOptions<Bf16, Cpu> gated{.is_gated = true};
+  EXPECT_EQ(message_of(1, 4, gated, 10, 5, false), "nothing");
+  EXPECT_EQ(says(message_of(1, 4, gated, 5, 2, false), "a weight of 5 rows"), "");
+  EXPECT_EQ(says(message_of(1, 4, gated, 10, 5), "an addend"), "");
+  EXPECT_EQ(says(message_of(1, 4, gated, 10, 5, false, true), "a bias"), "");
 }
 
 }  // namespace few_rows_test

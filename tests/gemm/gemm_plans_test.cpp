@@ -2,6 +2,7 @@
 // needs no GPU.
 #include <octavo/attention/cuda/workspace.hpp>
 #include <octavo/gemm/cuda/limits.hpp>
+#include <octavo/gemm/gemm_plans.hpp>
 #include <octavo/octavo.hpp>
 
 #include <gtest/gtest.h>

@@ -380,7 +380,7 @@ TEST(WideInference, LoadsEveryElementWhereItBelongs) {
                              .vocabulary = 16400,
                              .rope_theta = 10000.0f,
                              .tied_embeddings = true};
-  Context<Cpu> context(1);
+  Context<Cpu> context(3);
   InferenceSession<LlamaFamily<wide>, Fp32, Cpu> session({8}, context);
   // Blocks that add nothing, and tokens that are a multiple of a unit vector each.
   const auto size_of = [](Index token) { return 1 + static_cast<float>(token) / 16384; };

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cstddef>
 #include <filesystem>
 #include <fstream>
@@ -75,7 +76,25 @@ TEST_F(Folder, DigestsAreThoseOfAllBytes) {
   EXPECT_THROW((void)digest_of_file(folder_), IoError);
 }
 
+TEST(Parts, ThrowWhatTheFirstThrewOnceAllHaveEnded) {
+  using octavo::detail::part_bytes;
+  std::atomic<int> ended = 0;
+  const auto fail_from_the_second = [&](std::size_t begin, std::size_t size) {
+    EXPECT_EQ(size, begin == 3 * part_bytes ? 5 : part_bytes);
+    ++ended;
+    if (begin != 0) throw IoError(message("part ", begin / part_bytes));
+  };
+  try {
+    for_each_part(3 * part_bytes + 5, Context<Cpu>(3), fail_from_the_second);
+    ADD_FAILURE() << "nothing was thrown";
+  } catch (const IoError& error) {
+    EXPECT_STREQ(error.what(), "part 1");
+  }
+  EXPECT_EQ(ended, 4);
+}
+
 TEST_F(Folder, ThreadsSumPartsOfBytes) {
+  using octavo::detail::part_bytes;
   std::vector<std::byte> bytes(2 * part_bytes + 100);
   for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(i >> 12 ^ i);
   const std::uint32_t before = 0x12345678;

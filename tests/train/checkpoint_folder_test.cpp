@@ -207,6 +207,15 @@ TEST_F(Checkpoint, WithoutMemoryForACopyTheRunWaits) {
   }
 }
 
+// There may be memory for a copy no more, or for no other beside it.
+TEST_F(Checkpoint, ARunGoesOnWithoutMemoryThatTheDeviceReaches) {
+  save_steps({5});
+  StateStub session;
+  session.take_memory_away();
+  load_checkpoint(newest(), session);
+  EXPECT_EQ(session.step_of_state(), 5);
+}
+
 TEST_F(Checkpoint, OldOnesGoAsItWasAsked) {
   save_steps({10, 20, 30, 40, 50, 60});
   EXPECT_EQ(steps_there(), (std::vector<Index>{50, 60}));

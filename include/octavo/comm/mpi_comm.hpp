@@ -6,6 +6,7 @@
 #include <octavo/comm/communicator.hpp>
 #include <octavo/comm/mpi.hpp>
 #include <octavo/comm/mpi_exchange.hpp>
+#include <octavo/comm/no_answer.hpp>
 #include <octavo/core/error.hpp>
 
 #include <algorithm>

@@ -2,7 +2,7 @@
 /// One exchange of messages between ranks through MPI, waited for until a deadline.
 #pragma once
 
-#include <octavo/comm/rank_names.hpp>
+#include <octavo/comm/no_answer.hpp>
 #include <octavo/comm/wait_note.hpp>
 #include <octavo/core/error.hpp>
 

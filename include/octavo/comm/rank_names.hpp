@@ -1,10 +1,9 @@
 /// @file
-/// Ranks, operations and times in messages.
+/// Ranks and operations in messages.
 #pragma once
 
 #include <octavo/core/error.hpp>
 
-#include <chrono>
 #include <cstddef>
 #include <string>
 #include <vector>
@@ -26,22 +25,9 @@ namespace octavo::inline OCTAVO_ABI::detail {
   return ranks.size() == 1 ? "has" : "have";
 }
 
-/// "30 s".
-[[nodiscard]] inline std::string seconds_text(std::chrono::milliseconds time) {
-  return message(static_cast<double>(time.count()) / 1000.0, " s");
-}
-
 /// "the all-gather 'weights'".
 [[nodiscard]] inline std::string operation_text(const char* kind, const char* what) {
   return message("the ", kind, " '", what, "'");
-}
-
-/// What every message says that names ranks which do not answer.
-[[nodiscard]] inline std::string no_answer_text(const std::vector<int>& ranks,
-                                                std::chrono::milliseconds time,
-                                                const std::string& operation) {
-  return message(rank_names(ranks), " ", has_or_have(ranks), " not answered for ",
-                 seconds_text(time), " in ", operation);
 }
 
 }  // namespace octavo::inline OCTAVO_ABI::detail

@@ -3,7 +3,7 @@
 #pragma once
 
 #include <octavo/comm/launch.hpp>
-#include <octavo/comm/rank_names.hpp>
+#include <octavo/comm/no_answer.hpp>
 #include <octavo/comm/rendezvous_server.hpp>
 #include <octavo/comm/socket.hpp>
 #include <octavo/comm/wait_note.hpp>

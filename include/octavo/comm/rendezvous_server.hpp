@@ -2,8 +2,8 @@
 /// The place at which ranks find each other, and where it is noticed that one is lost.
 #pragma once
 
+#include <octavo/comm/no_answer.hpp>
 #include <octavo/comm/packed_text.hpp>
-#include <octavo/comm/rank_names.hpp>
 #include <octavo/comm/socket.hpp>
 #include <octavo/core/error.hpp>
 

@@ -5,11 +5,11 @@
 #include <octavo/core/context.hpp>
 
 #include <algorithm>
-#include <chrono>
 #include <cstddef>
+#include <ctime>
+#include <map>
 #include <span>
 #include <string>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -85,9 +85,9 @@ namespace detail {
 
 /// Microseconds of the host's clock, which all processes of a host share.
 [[nodiscard]] inline double host_microseconds() {
-  return std::chrono::duration<double, std::micro>(
-             std::chrono::steady_clock::now().time_since_epoch())
-      .count();
+  std::timespec now{};
+  ::clock_gettime(CLOCK_MONOTONIC, &now);  // <chrono> takes a tenth of octavo.hpp's time to compile
+  return static_cast<double>(now.tv_sec) * 1e6 + static_cast<double>(now.tv_nsec) * 1e-3;
 }
 
 /// When a context has come to a place in its work. Specialised for each device: `begin_sync` before
@@ -274,7 +274,7 @@ class Timeline {
   }
 
   Clock clock_;
-  std::unordered_map<const void*, std::string> names_;
+  std::map<const void*, std::string> names_;
   bool is_on_ = false;
   bool is_in_step_ = false;
   double zero_ = 0;          ///< of the host's clock, when the timeline began

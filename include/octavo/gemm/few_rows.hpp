@@ -9,6 +9,9 @@ namespace octavo::inline OCTAVO_ABI {
 
 /// Rows that `few_rows_forward` multiplies at most.
 inline constexpr Index most_few_rows = 8;
+/// Columns of a row that it normalises at most: on `Cuda` blocks of threads keep it in shared
+/// memory.
+inline constexpr Index most_normalised_columns = Index{1} << 15;
 
 /// When a weight may be read.
 enum class WeightReads {
@@ -21,7 +24,7 @@ enum class WeightReads {
 template <class T, Device D>
 struct FewRowsOptions {
   WeightReads reads = WeightReads::in_order;
-  RowNorm<T, D> norm{};   ///< of x, which then is one row
+  RowNorm<T, D> norm{};   ///< of x, which then is one row, of `most_normalised_columns` at most
   bool is_gated = false;  ///< the result is silu(gate) · up, [rows, out / 2]: the first half of the
                           ///< product's columns are gates, the others ups. There is no addend, and
                           ///< no bias
@@ -47,6 +50,9 @@ void check_few_rows(Index rows, Index n, Index k_x, Index k_w, const GemmOutput<
   require<ShapeError>(rows == 1, name, ": ", rows,
                       " rows are to be normalised, but it normalises one; use rms_norm_forward");
   check_shape(name, "weight of the norm", options.norm.weight, {k_x});
+  require<ShapeError>(k_x <= most_normalised_columns, name, ": a row of ", k_x,
+                      " columns is to be normalised, of which there may be ",
+                      most_normalised_columns, "; use rms_norm_forward");
 }
 
 }  // namespace detail
@@ -58,7 +64,7 @@ void check_few_rows(Index rows, Index n, Index k_x, Index k_w, const GemmOutput<
 ///           what is fast
 /// @param y  [rows, out]; of a gated result [rows, out / 2]
 /// @return what ran, for the manifest
-/// @throws ShapeError  if shapes do not fit, or for too many rows
+/// @throws ShapeError  if shapes do not fit; for too many rows; for options that do not go together
 /// @note enqueues; does not synchronise; uses `few_rows_workspace` bytes of the context's. Sums
 ///       have a fixed order: equal inputs give equal bits
 template <class T, class Y, Device D>

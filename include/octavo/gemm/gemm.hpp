@@ -5,6 +5,5 @@
 #include <octavo/gemm/few_rows.hpp>
 #include <octavo/gemm/gemm_key.hpp>
 #include <octavo/gemm/gemm_planning.hpp>
-#include <octavo/gemm/gemm_plans.hpp>
 #include <octavo/gemm/manifest.hpp>
 #include <octavo/gemm/matmul.hpp>

@@ -64,6 +64,7 @@ struct FilePart {
 /// @param context  whose threads read parts of them
 [[nodiscard]] inline std::uint32_t crc32c(std::span<const std::byte> bytes, std::uint32_t before,
                                           const Context<Cpu>& context) {
+  using detail::part_bytes;
   std::vector<std::uint32_t> checksums((bytes.size() + part_bytes - 1) / part_bytes);
   for_each_part(bytes.size(), context, [&](std::size_t begin, std::size_t size) {
     checksums[begin / part_bytes] = crc32c(bytes.subspan(begin, size));
@@ -80,6 +81,7 @@ struct FilePart {
 /// @throws IoError  naming the file and the system's reason
 [[nodiscard]] inline FileDigest digest_of_file(const std::filesystem::path& path,
                                                const Context<Cpu>& context = Context<Cpu>(1)) {
+  using detail::part_bytes;
   const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   int error = descriptor < 0 ? errno : 0;
   FileDigest digest;

@@ -11,13 +11,18 @@
 
 namespace octavo::inline OCTAVO_ABI {
 
+namespace detail {
+
 /// Bytes of a part, but for the last one.
 inline constexpr std::size_t part_bytes = std::size_t{1} << 23;
+
+}  // namespace detail
 
 /// Calls `body(begin, size)` for every part of so many bytes, on a context's threads. What the
 /// first part that failed threw is thrown when all have ended.
 template <class Body>
 void for_each_part(std::size_t bytes, const Context<Cpu>& context, const Body& body) {
+  using detail::part_bytes;
   const std::size_t parts = (bytes + part_bytes - 1) / part_bytes;
   std::vector<std::exception_ptr> errors(parts);
   parallel_for(static_cast<Index>(parts), context, [&](Index i) {

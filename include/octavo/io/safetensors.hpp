@@ -311,8 +311,8 @@ class SafetensorsWriter {
   [[nodiscard]] const std::vector<SafetensorsEntry>& tensors() const { return tensors_; }
 
   /// Writes bytes of a tensor, from its byte `begin` on. Each byte of it has to come once.
-  /// @throws UsageError  for a tensor that there is not, or bytes beyond its end
   /// @param context  whose threads write
+  /// @throws UsageError  for a tensor that there is not, or bytes beyond its end
   void write(const std::string& name, std::uint64_t begin, std::span<const std::byte> bytes,
              const Context<Cpu>& context = Context<Cpu>(1)) {
     const auto found = places_.find(name);

@@ -147,7 +147,7 @@ class Linear<Inference<Wanted>, In, Out, G, D> {
                     bool is_gated = false) const {
     FewRowsOptions<T, D> options{.reads = WeightReads::ahead, .is_gated = is_gated};
     if constexpr (!std::is_same_v<X, Input>) {
-      if (x.x.extent(0) == 1) {
+      if (x.x.extent(0) == 1 && In <= most_normalised_columns) {
         options.norm = x.norm.row_norm();
         (void)few_rows_forward(x.x, weight(), output, context, options);
         return;

@@ -179,21 +179,14 @@ class MLP {
   }
 
  private:
-  /// The activation, from the projection.
-  template <class M>
-  auto activate(const Saved& saved, Index tokens, Copies copies, const Context<D>& context) const {
-    const auto activated = down_.template input<M>(saved.activated, tokens, copies);
-    Activation::forward(wide(saved, tokens), activated, context);
-    return activated;
-  }
-
   /// The activation for the down projection's weight: kept, or made again.
   auto activated_again(const Saved& saved, Index tokens, const Context<D>& context) const {
-    using Again = Mode::recompute;
-    constexpr Copies transposed{.row_major = false, .transposed = true};
-    return recomputation_.in_backward(Recompute::swiglu)
-               ? activate<Again>(saved, tokens, transposed, context)
-               : down_.template input<Again>(saved.activated, tokens, transposed);
+    const auto activated = down_.template input<Mode::recompute>(
+        saved.activated, tokens, {.row_major = false, .transposed = true});
+    if (recomputation_.in_backward(Recompute::swiglu)) {
+      Activation::forward(TensorView<const T, 2, D>(wide(saved, tokens)), activated, context);
+    }
+    return activated;
   }
 
   static TensorView<T, 2, D> wide(const Saved& saved, Index tokens) {

@@ -78,12 +78,12 @@ class Projection {
   }
 
   /// activated = Activation(x · Wᵀ + bias).
-  /// @param wide       [tokens, Out], overwritten
+  /// @param wide       [tokens, Out], overwritten unless the product makes the activation
   /// @param activated  an operand, as `Activation` has it
   template <class Activation, class X, class Activated>
   void forward_activated(const X& x, TensorView<T, 2, D> wide, const Activated& activated,
                          const Context<D>& context) {
-    constexpr bool in_product = !Bias && std::is_same_v<Activation, SwiGlu> && requires {
+    constexpr bool in_product = std::is_same_v<Activation, SwiGlu> && requires {
       layer_.forward_gated(x, wide, activated, context);
     };
     if constexpr (in_product) {

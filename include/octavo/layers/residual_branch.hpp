@@ -119,7 +119,8 @@ class ResidualBranch {
                  const Context<D>& context) const {
     const auto normalised = part_.template input<M>(saved.part, x.extent(0), copies);
     const TensorView<float, 1, D> kept = statistics(saved, x.extent(0));
-    if constexpr (leaves_norm_to_layer<M, Norm> && requires { Part::takes_input_before_norm; }) {
+    if constexpr (leaves_norm_to_layer<M, Norm> &&
+                  requires { requires Part::takes_input_before_norm; }) {
       return BeforeNorm{norm_, x, normalised, kept};
     } else {
       norm_.forward(x, normalised, kept, context);

@@ -224,15 +224,10 @@ inline FileDigest write_state_file(const std::filesystem::path& path, StateCopy&
     digest.checksum = crc32c(bytes, digest.checksum, host);
   };
   add(std::as_bytes(std::span(writer.header())));
-  // Is in the cache still when it is written.
-  const std::size_t most = static_cast<std::size_t>(host.threads()) * part_bytes;
   for (const SafetensorsEntry& tensor : writer.tensors()) {
     const std::span<const std::byte> bytes = state.bytes(tensor.name);
-    for (std::size_t at = 0; at < bytes.size(); at += most) {
-      const auto piece = bytes.subspan(at, std::min(most, bytes.size() - at));
-      add(piece);
-      writer.write(tensor.name, at, piece, host);
-    }
+    add(bytes);
+    writer.write(tensor.name, 0, bytes, host);
   }
   writer.commit();
   return digest;

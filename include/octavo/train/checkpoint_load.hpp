@@ -2,6 +2,7 @@
 /// Going on from a checkpoint.
 #pragma once
 
+#include <octavo/memory/buffer.hpp>
 #include <octavo/train/all_or_none.hpp>
 #include <octavo/train/checkpoint_conversion.hpp>
 #include <octavo/train/checkpoint_folder.hpp>
@@ -67,6 +68,17 @@ inline void verify_files(const CheckpointManifest& manifest, const std::filesyst
                      ", but was written with ", file.digest.bytes, " of ",
                      checksum_text(file.digest.checksum),
                      "; it is damaged: resume from another checkpoint");
+  }
+}
+
+/// Memory for one entry after the other: such as the device's copies reach, or plain memory where
+/// there is no more of that.
+inline OwnedBytes memory_for_entries(TrainingSession& session, std::size_t bytes) {
+  if (bytes == 0) return {};
+  try {
+    return session.allocate_for_reading(bytes);
+  } catch (const MemoryError&) {
+    return allocate_on_host(bytes, Context<Cpu>(1));
   }
 }
 
@@ -157,7 +169,7 @@ inline CheckpointManifest load_checkpoint(const std::filesystem::path& path,
   const auto texts = detail::all_or_none(session, "load of a checkpoint", [&] {
     std::size_t most = 0;
     for (const StateEntry& entry : wanted) most = std::max(most, entry.bytes);
-    const OwnedBytes memory = session.allocate_for_reading(most);
+    const OwnedBytes memory = detail::memory_for_entries(session, most);
     const Context<Cpu> host(0);
     for (const StateEntry& entry : wanted) {
       const std::span<std::byte> bytes(memory.get(), entry.bytes);

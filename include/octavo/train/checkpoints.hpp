@@ -44,11 +44,11 @@ struct CheckpointRecord {
 };
 
 /// The checkpoints of a run. While it goes on, a thread of each rank copies the state to the host
-/// and writes it: the next step waits for the copy before it changes the state. At the first end of
-/// a step at which all ranks have written, one rename makes it a checkpoint. One rank that fails
-/// fails the save of all: then the run goes on, and the checkpoints before stay as they are. All
-/// ranks make the same calls in the same order. Where the host has not the memory for the copy, the
-/// run waits until the state is written.
+/// and, with a few others, writes it: the next step waits for the copy before it changes the state.
+/// At the first end of a step at which all ranks have written, one rename makes it a checkpoint.
+/// One rank that fails fails the save of all: then the run goes on, and the checkpoints before stay
+/// as they are. All ranks make the same calls in the same order. Where the host has not the memory
+/// for the copy, the run waits until the state is written.
 class Checkpoints {
  public:
   using Tell = std::function<void(const CheckpointRecord&)>;

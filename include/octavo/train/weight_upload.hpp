@@ -35,17 +35,7 @@ class WeightUpload {
 
   /// @param context  outlives this
   explicit WeightUpload(const Context<D>& context)
-      : context_(context), host_(std::min(host_threads(context), most_weight_threads)) {
-    constexpr std::size_t bytes = static_cast<std::size_t>(weights_at_once);
-    const int slots = 2 * host_.threads();
-    const auto count = static_cast<std::size_t>(slots);
-    memory_ = allocate_on_host(count * bytes * (sizeof(float) + sizeof(T)), context);
-    auto* values = reinterpret_cast<float*>(memory_.get());
-    auto* rounded = reinterpret_cast<T*>(values + count * bytes);
-    for (std::size_t i = 0; i < count; ++i) {
-      slots_.push_back({0, {values + i * bytes, bytes}, {rounded + i * bytes, bytes}});
-    }
-  }
+      : context_(context), host_(std::min(host_threads(context), most_weight_threads)) {}
 
   /// Calls `make` for pieces of `count` elements, on several threads at a time, and then `copy`, in
   /// order, which enqueues. When it returns all has arrived.
@@ -53,7 +43,8 @@ class WeightUpload {
   void run_sync(Index count, const std::function<void(const Piece&)>& make,
                 const std::function<void(const Piece&)>& copy) {
     const Index pieces = ceil_divide(count, weights_at_once);
-    const Index at_once = host_.threads();
+    const Index at_once = std::min<Index>(host_.threads(), pieces);
+    take_slots(2 * at_once, std::min(count, weights_at_once));
     std::vector<std::exception_ptr> errors(static_cast<std::size_t>(at_once));
     for (Index first = 0; first < pieces; first += at_once) {
       // The other slots are on their way meanwhile.
@@ -94,10 +85,27 @@ class WeightUpload {
     }
   }
 
+  /// Takes memory for so many slots of so many elements, unless there is as much.
+  void take_slots(Index count, Index elements) {
+    if (static_cast<Index>(slots_.size()) >= count && elements_ >= elements) return;
+    elements_ = std::max(elements_, elements);
+    const std::size_t slots = std::max(slots_.size(), static_cast<std::size_t>(count));
+    const auto size = static_cast<std::size_t>(elements_);
+    slots_.clear();
+    memory_.reset();
+    memory_ = allocate_on_host(slots * size * (sizeof(float) + sizeof(T)), context_);
+    auto* values = reinterpret_cast<float*>(memory_.get());
+    auto* rounded = reinterpret_cast<T*>(values + slots * size);
+    for (std::size_t i = 0; i < slots; ++i) {
+      slots_.push_back({0, {values + i * size, size}, {rounded + i * size, size}});
+    }
+  }
+
   const Context<D>& context_;
   Context<Cpu> host_;
+  Index elements_ = 0;  ///< of a slot
   OwnedBytes memory_;
-  std::vector<Piece> slots_;  ///< two for each thread
+  std::vector<Piece> slots_;  ///< two for each thread that makes one
 };
 
 }  // namespace octavo::inline OCTAVO_ABI::detail

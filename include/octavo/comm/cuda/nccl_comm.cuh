@@ -6,7 +6,7 @@
 #include <octavo/comm/communicator.hpp>
 #include <octavo/comm/cuda/copy_exchange.cuh>
 #include <octavo/comm/cuda/nccl_start.cuh>
-#include <octavo/comm/rank_names.hpp>
+#include <octavo/comm/no_answer.hpp>
 #include <octavo/comm/rendezvous.hpp>
 #include <octavo/comm/wait_note.hpp>
 #include <octavo/core/cuda/context.cuh>

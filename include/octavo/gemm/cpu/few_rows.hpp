@@ -5,7 +5,8 @@
 
 #include <octavo/gemm/cpu/matmul.hpp>
 #include <octavo/gemm/few_rows.hpp>
-#include <octavo/kernels/swiglu.hpp>
+#include <octavo/kernels/rms_norm.hpp>
+#include <octavo/kernels/swiglu_formula.hpp>
 
 namespace octavo::inline OCTAVO_ABI {
 

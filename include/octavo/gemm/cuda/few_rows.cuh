@@ -14,8 +14,6 @@
 namespace octavo::inline OCTAVO_ABI::detail {
 
 inline constexpr int few_rows_threads = 256;
-/// Columns of a row that is normalised on the way: blocks keep it in shared memory.
-inline constexpr Index most_normalised_columns = Index{1} << 15;
 
 /// What few_rows_kernel works on; `Scale` is that of a weight's granularity.
 template <class T, class W, class Scale, class Y>
@@ -190,7 +188,7 @@ void enqueue_few_rows(TensorView<const T, 2, Cuda> x, const W* w,
   const Index rows = x.extent(0);
   const Index k = x.extent(1);
   const bool normalises = !options.norm.weight.empty();
-  require_columns(name, k, normalises ? most_normalised_columns : most_columns);
+  require_columns(name, k);
   if (rows == 0) return;
   const bool vectors = k % WeightRun<W>::elements == 0 &&
                        rows_are_vectors(k, x.data(), w, options.norm.weight.data());

@@ -1,0 +1,26 @@
+/// @file
+/// What messages say of ranks that do not answer.
+#pragma once
+
+#include <octavo/comm/rank_names.hpp>
+
+#include <chrono>
+#include <string>
+#include <vector>
+
+namespace octavo::inline OCTAVO_ABI::detail {
+
+/// "30 s".
+[[nodiscard]] inline std::string seconds_text(std::chrono::milliseconds time) {
+  return message(static_cast<double>(time.count()) / 1000.0, " s");
+}
+
+/// What every message says that names ranks which do not answer.
+[[nodiscard]] inline std::string no_answer_text(const std::vector<int>& ranks,
+                                                std::chrono::milliseconds time,
+                                                const std::string& operation) {
+  return message(rank_names(ranks), " ", has_or_have(ranks), " not answered for ",
+                 seconds_text(time), " in ", operation);
+}
+
+}  // namespace octavo::inline OCTAVO_ABI::detail

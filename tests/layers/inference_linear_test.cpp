@@ -1,0 +1,102 @@
+// What a linear layer that only infers leaves to the product, and what it does first.
+#include <octavo/layers/inference_linear.hpp>
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "support/matrix.hpp"
+
+namespace inference_linear_test {
+
+using namespace octavo;
+using support::Matrix;
+using support::random_matrix;
+
+constexpr int in = 16;
+constexpr int out = 6;
+
+/// Writes ones for every row that it is to normalise, and says how to normalise a row by weights of
+/// 2: so a result tells who did.
+struct Norm {
+  template <class Input>
+  void forward(TensorView<const float, 2, Cpu> x, const Input& normalised,
+               TensorView<float, 1, Cpu>, const Context<Cpu>&) const {
+    std::fill_n(normalised.values.data(), x.size(), 1.0f);
+  }
+  [[nodiscard]] RowNorm<float, Cpu> row_norm() const { return {weight.flat_input(), 0.0f}; }
+
+  Matrix<float> weight = Matrix<float>(1, in, 2.0f);
+};
+
+class InferenceLinear : public testing::Test {
+ protected:
+  using Layer = Linear<Inference<Fp32>, in, out, float, Cpu>;
+
+  InferenceLinear() {
+    place_.bind(std::max(few_rows_workspace(in, place_.context),
+                         matmul_workspace(most_few_rows + 1, out, in, place_.context)));
+    Parameter<float, float, Cpu> parameter;
+    parameter.declare("weight", out, in, Initial::zeros());
+    parameter.weight = weight_.view();
+    Arena<Cpu> arena;
+    layer_.take_weight_copies(arena, parameter);
+  }
+
+  /// What the layer makes of rows of ones, and whether `wide` was written.
+  /// @param is_gated  by `forward_gated`
+  Matrix<float> result(Index rows, bool is_gated) {
+    const Matrix<float> x(rows, in, 1.0f);
+    Matrix<float> normalised(rows, in), statistics(1, rows);
+    Matrix<float> y(rows, is_gated ? out / 2 : out);
+    const Layer::Input input{normalised.view()};
+    const BeforeNorm before{norm_, x.input(), input, statistics.flat()};
+    wide_ = Matrix<float>(rows, out, 77.0f);
+    if (is_gated) {
+      layer_.forward_gated(before, wide_.view(), Layer::Input{y.view()}, place_.context);
+    } else {
+      layer_.forward(before, {}, y.view(), place_.context);
+    }
+    return y;
+  }
+  /// The sum of the weights of an output, times what every normalised element is.
+  [[nodiscard]] double expected(Index output, double element) const {
+    double sum = 0;
+    for (Index i = 0; i < in; ++i) sum += weight_(output, i) * element;
+    return sum;
+  }
+
+  Matrix<float> weight_ = random_matrix<float>(out, in, 1);
+  Matrix<float> wide_{1, out};
+  Norm norm_;
+  support::Workplace place_{2};
+  Layer layer_;
+};
+
+// Ones have the root mean square 1: times the weights that is 2, where the product does it.
+TEST_F(InferenceLinear, OneRowIsNormalisedByItsProduct) {
+  for (const Index rows : {Index{1}, Index{2}, most_few_rows + 1}) {
+    const Matrix<float> y = result(rows, false);
+    for (Index i = 0; i < out; ++i) {
+      EXPECT_NEAR(y(rows - 1, i), expected(i, rows == 1 ? 2 : 1), 1e-4) << rows << ", " << i;
+    }
+  }
+}
+
+TEST_F(InferenceLinear, FewRowsAreGatedByTheirProduct) {
+  for (const Index rows : {Index{1}, Index{2}, most_few_rows, most_few_rows + 1}) {
+    const Matrix<float> y = result(rows, true);
+    const double element = rows == 1 ? 2 : 1;
+    for (Index i = 0; i < out / 2; ++i) {
+      const double gate = expected(i, element);
+      const double gated = gate / (1 + std::exp(-gate)) * expected(out / 2 + i, element);
+      EXPECT_NEAR(y(rows - 1, i), gated, 1e-4) << rows << ", " << i;
+    }
+    const bool is_untouched = wide_(rows - 1, 0) == 77.0;
+    EXPECT_EQ(is_untouched, rows <= most_few_rows) << rows;
+  }
+}
+
+}  // namespace inference_linear_test
