@@ -8,6 +8,7 @@
 // expect ODD_STORAGE: must be Bf16 or Fp32; write `using Storage = Bf16;`
 // expect ODD_MULTIPLE: at least 1; write `static constexpr int shape_multiple = 16;`
 // expect ODD_SCALING: or a type with the members that the concept Scaling names
+// expect MIXED_SCALING: InputGranularity and WeightGranularity do not fit together
 // expect ODD_FORWARD: must be E4M3; write `using ForwardFormat = E4M3;`
 // expect ODD_BACKWARD: must be E4M3 or E5M2; write `using BackwardFormat = E5M2;`
 #include <octavo/layers/linear.hpp>
@@ -15,6 +16,13 @@
 using namespace octavo;
 
 struct Own {};
+
+struct Mixed {
+  static constexpr const char* name = "mixed";
+  using InputGranularity = PerTensor;
+  using WeightGranularity = PerBlock<64, 64>;
+  static constexpr int shape_multiple = 64;
+};
 
 // Each case leaves one member out, or gives it what cannot be.
 template <>
@@ -34,6 +42,8 @@ struct octavo::PrecisionTraits<Own> {
 #endif
 #if defined(OCTAVO_COMPILE_FAIL_ODD_SCALING)
   using ScalingType = PerTensor;
+#elif defined(OCTAVO_COMPILE_FAIL_MIXED_SCALING)
+  using ScalingType = Mixed;
 #elif !defined(OCTAVO_COMPILE_FAIL_SCALING_TYPE)
   using ScalingType = Tensorwise;
 #endif

@@ -351,16 +351,6 @@ TEST_F(LlamaInference, WeightsInFp8TakeAQuarterOfThoseInFp32) {
   EXPECT_LT(fp8.bytes(MemoryKind::weights), static_cast<std::size_t>(table + 4 * norms) * 2);
 }
 
-// Also in memory that was another's.
-TEST_F(LlamaInference, NewWeightsAreZero) {
-  for (int i = 0; i < 3; ++i) {
-    Session session({longest}, context_);
-    session.append(std::vector<std::int32_t>{1, 2, 3}, logits_);
-    EXPECT_EQ(logits_, std::vector<float>(logits_.size(), 0.0f));
-    session.initialize_sync(1);
-  }
-}
-
 TEST_F(LlamaInference, InitialWeightsAreThoseThatTrainingBeginsWith) {
   const std::vector<std::int32_t> text{1, 2, 3};
   session_.initialize_sync(9);
@@ -419,6 +409,7 @@ TEST(WideInference, LoadsEveryElementWhereItBelongs) {
 
 TEST_F(LlamaInference, BadInputIsRefusedAndAddsNothing) {
   const auto append = [&](std::vector<std::int32_t> tokens) { session_.append(tokens, logits_); };
+  session_.initialize_sync(1);
   append({1, 2});
   EXPECT_THROW(append({}), ConfigError);
   EXPECT_THROW(append({3, llama.vocabulary}), ConfigError);
@@ -433,6 +424,15 @@ TEST_F(LlamaInference, BadInputIsRefusedAndAddsNothing) {
   logits_.pop_back();
   session_.truncate(1);
   EXPECT_THROW(append({1}), ShapeError);
+}
+
+TEST_F(LlamaInference, WithoutWeightsThereIsNoText) {
+  Session session({longest}, context_);
+  const std::vector<std::int32_t> token{1};
+  EXPECT_THROW(session.append(token, logits_), UsageError);
+  session.initialize_sync(1);
+  session.append(token, logits_);
+  EXPECT_EQ(session.length(), 1);
 }
 
 TEST_F(LlamaInference, BadShapesAndWeightsAreRefused) {

@@ -27,7 +27,7 @@ class Inferring : public TextModel {
  public:
   /// Every parameter, in the order in which `load_sync` asks for them.
   [[nodiscard]] virtual std::vector<WeightInfo> weights() const = 0;
-  /// Sets all weights, which are 0 before; the text is forgotten.
+  /// Sets all weights; the text is forgotten. Before, `append` throws UsageError.
   /// @param source  asked for a piece of a weight at a time by each of several threads
   /// @throws ConfigError  naming a weight that is not finite once it is rounded to its format;
   ///                      those before it are set

@@ -83,6 +83,9 @@ class InferenceSession final : public Inferring {
   }
 
   void append(std::span<const std::int32_t> tokens, std::span<float> logits) override {
+    require<UsageError>(has_weights_, "the inference of ", facts_.name,
+                        " has no weights yet; load some, such as by load_hugging_face, or make "
+                        "random ones by initialize_sync");
     detail::check_appended(*this, tokens, logits.size());
     parts_.model.bind(context_);
     const auto piece = static_cast<std::size_t>(parts_.model.shape().piece);
@@ -137,6 +140,7 @@ class InferenceSession final : public Inferring {
                            piece.rounded.size_bytes(), context_);
           });
     });
+    has_weights_ = true;
   }
 
   void initialize_sync(std::uint64_t seed) override {
@@ -144,6 +148,7 @@ class InferenceSession final : public Inferring {
     fill([&](const Parameter<T, T, D>& parameter) {
       octavo::initialize(parameter, RandomStream{seed, stream++}, context_);
     });
+    has_weights_ = true;
   }
 
   [[nodiscard]] std::size_t bytes_of_step(Index length) const override {
@@ -202,6 +207,7 @@ class InferenceSession final : public Inferring {
   Replay<D> replay_;
   std::vector<std::int32_t> input_;  ///< on its way to the device
   Index length_ = 0;
+  bool has_weights_ = false;  ///< that were loaded or made; 0 before
 };
 
 }  // namespace octavo

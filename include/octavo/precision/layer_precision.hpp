@@ -7,6 +7,14 @@
 namespace octavo::inline OCTAVO_ABI {
 namespace detail {
 
+/// True, once the scaling of a policy has said which rule it breaks.
+template <class P>
+inline constexpr bool scaling_is_checked = true;
+template <class P>
+requires requires { typename PrecisionTraits<P>::ScalingType; }
+inline constexpr bool scaling_is_checked<P> =
+    sizeof(ScalingCheck<typename PrecisionTraits<P>::ScalingType>) > 0;
+
 /// Refuses what is no precision, in one sentence that names what `PrecisionTraits<P>` lacks.
 template <class P>
 struct PrecisionCheck {
@@ -29,6 +37,7 @@ struct PrecisionCheck {
   static_assert(!has_traits || HasName<P>,
                 "PrecisionTraits: name() must return what manifests print; write `static "
                 "std::string name() { return \"...\"; }`");
+  static_assert(!quantizes || scaling_is_checked<P>);  // which says which rule a scaling breaks
   static_assert(!quantizes || HasScalingType<P>,
                 "PrecisionTraits: ScalingType of a policy that quantises must be a scaling; write "
                 "`using ScalingType = Delayed;`, or Tensorwise, Rowwise, Blockwise, MxScaling, one "
