@@ -317,14 +317,15 @@ class SafetensorsWriter {
              const Context<Cpu>& context = Context<Cpu>(1)) {
     const auto found = places_.find(name);
     require<UsageError>(found != places_.end(), path_.string(), ": has no tensor ", name);
-    auto& [entry, missing] = found->second;
+    Place& place = found->second;
+    const SafetensorsEntry* entry = place.entry;
     require<UsageError>(begin <= entry->bytes() && bytes.size() <= entry->bytes() - begin &&
-                            bytes.size() <= missing,
+                            bytes.size() <= place.missing,
                         path_.string(), ": more bytes than ", name, " has are given");
     for_each_part(bytes.size(), context, [&](std::size_t at, std::size_t size) {
       file_.write_at(entry->begin + begin + at, bytes.subspan(at, size));
     });
-    missing -= bytes.size();
+    place.missing -= bytes.size();
   }
 
   /// @throws UsageError  if bytes of a tensor are missing

@@ -7,11 +7,16 @@
 namespace octavo::inline OCTAVO_ABI {
 namespace detail {
 
+template <class P>
+concept HasScalingWithMembers = requires {
+  typename PrecisionTraits<P>::ScalingType;
+  requires HasScalingMembers<typename PrecisionTraits<P>::ScalingType>;
+};
+
 /// True, once the scaling of a policy has said which rule it breaks.
 template <class P>
 inline constexpr bool scaling_is_checked = true;
-template <class P>
-requires requires { typename PrecisionTraits<P>::ScalingType; }
+template <HasScalingWithMembers P>
 inline constexpr bool scaling_is_checked<P> =
     sizeof(ScalingCheck<typename PrecisionTraits<P>::ScalingType>) > 0;
 
@@ -37,8 +42,8 @@ struct PrecisionCheck {
   static_assert(!has_traits || HasName<P>,
                 "PrecisionTraits: name() must return what manifests print; write `static "
                 "std::string name() { return \"...\"; }`");
-  static_assert(!quantizes || scaling_is_checked<P>);  // which says which rule a scaling breaks
-  static_assert(!quantizes || HasScalingType<P>,
+  static_assert(!quantizes || scaling_is_checked<P>);
+  static_assert(!quantizes || HasScalingWithMembers<P>,
                 "PrecisionTraits: ScalingType of a policy that quantises must be a scaling; write "
                 "`using ScalingType = Delayed;`, or Tensorwise, Rowwise, Blockwise, MxScaling, one "
                 "of them with parameters, or a type with the members that the concept Scaling "
