@@ -170,6 +170,7 @@ class SessionOfModel : public SessionCore<typename Model::DeviceType> {
           set_master(parameter.name, begin + piece.begin, piece.values);
         });
   }
+
   /// Each run's weights are read as a stage reads them, so they may be gathered for it.
   void give_weights_sync(const WeightSink& sink) override {
     Context<D>& context = this->context();

@@ -5,19 +5,7 @@
 #include <octavo/kernels/cpu/vector.hpp>
 #include <octavo/kernels/rms_norm.hpp>
 
-#include <cmath>
-
 namespace octavo::inline OCTAVO_ABI::detail {
-
-/// 1 / root mean square of a row.
-template <class T>
-float inverse_root_mean_square(const T* row, Index hidden, float epsilon) {
-  const float squares = lane_sum(hidden, [&](Index i) {
-    const float value = static_cast<float>(row[i]);
-    return value * value;
-  });
-  return 1.0f / std::sqrt(squares / static_cast<float>(hidden) + epsilon);
-}
 
 /// x · inverse · weight.
 template <class T>

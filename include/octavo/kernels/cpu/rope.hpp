@@ -5,8 +5,6 @@
 #include <octavo/kernels/cpu/vector.hpp>
 #include <octavo/kernels/rope.hpp>
 
-#include <cmath>
-
 namespace octavo::inline OCTAVO_ABI::detail {
 
 /// Rotates one head by the angles whose cosines and sines are given; `sign` −1 rotates back.
@@ -23,16 +21,6 @@ void rotate_head(const Value& source, T* target, Index half, const float* rotati
   }
 }
 
-/// 1 / root mean square of a head.
-template <class T>
-float head_inverse_rms(const T* head, Index head_dim, float epsilon) {
-  const float squares = lane_sum(head_dim, [&](Index j) {
-    const float value = static_cast<float>(head[j]);
-    return value * value;
-  });
-  return 1.0f / std::sqrt(squares / static_cast<float>(head_dim) + epsilon);
-}
-
 /// Normalises one head, unless `weight` is null, and rotates it. `head` and `target` may be the
 /// same.
 /// @param angles  of its position: head_dim / 2 cosines, then sines
@@ -43,7 +31,7 @@ void rotate_normalised_head(const T* head, T* target, const T* weight, float eps
     const auto plain = [&](Index j) { return static_cast<float>(head[j]); };
     rotate_head(plain, target, dim / 2, angles, 1.0f);
   } else {
-    const float inverse = head_inverse_rms(head, dim, epsilon);
+    const float inverse = inverse_root_mean_square(head, dim, epsilon);
     const auto normalised = [&](Index j) {
       return static_cast<float>(head[j]) * inverse * static_cast<float>(weight[j]);
     };
@@ -55,7 +43,7 @@ void rotate_normalised_head(const T* head, T* target, const T* weight, float eps
 template <class T>
 void head_norm_backward(T* gradient, const T* head, const T* weight, Index head_dim,
                         float epsilon) {
-  const float inverse = head_inverse_rms(head, head_dim, epsilon);
+  const float inverse = inverse_root_mean_square(head, head_dim, epsilon);
   const float dot = lane_sum(head_dim, [&](Index j) {
     return static_cast<float>(gradient[j]) * static_cast<float>(weight[j]) *
            static_cast<float>(head[j]);
@@ -78,7 +66,7 @@ void head_norm_weight_gradient(TensorView<const T, 2, Cpu> gradient,
       for (Index h = first_head; h < first_head + heads; ++h) {
         const T* head = qkv.row(t) + h * head_dim;
         sum += static_cast<float>(gradient.row(t)[h * head_dim + j]) * static_cast<float>(head[j]) *
-               head_inverse_rms(head, head_dim, epsilon);
+               inverse_root_mean_square(head, head_dim, epsilon);
       }
     }
     weight_gradient[j] = G(static_cast<float>(weight_gradient[j]) + sum);

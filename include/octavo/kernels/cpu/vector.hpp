@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 
 namespace octavo::inline OCTAVO_ABI::detail {
 
@@ -38,6 +39,16 @@ float lane_sum(Index count, const Term& term) {
     total += static_cast<double>(run_sum(begin, std::min(begin + elementwise_run, count), term));
   }
   return static_cast<float>(total);
+}
+
+/// 1 / root mean square of a row's elements.
+template <class T>
+float inverse_root_mean_square(const T* row, Index count, float epsilon) {
+  const float squares = lane_sum(count, [&](Index i) {
+    const float value = static_cast<float>(row[i]);
+    return value * value;
+  });
+  return 1.0f / std::sqrt(squares / static_cast<float>(count) + epsilon);
 }
 
 /// Calls `body(begin, end)` for runs of elements that cover 0 to count.
