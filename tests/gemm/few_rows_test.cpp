@@ -1,6 +1,8 @@
 // Products of a few rows: against FP64, and against the product of many rows, of which they have
 // the bits.
 #include <octavo/gemm/few_rows.hpp>
+#include <octavo/kernels/rms_norm.hpp>
+#include <octavo/kernels/swiglu.hpp>
 
 #include <gtest/gtest.h>
 
