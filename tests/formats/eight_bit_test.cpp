@@ -42,7 +42,9 @@ struct Second {
 
 template <class Moment>
 std::uint8_t encoded(double value, E8M0 scale, std::uint32_t random) {
-  return EightBit::upper(Moment::Code::encode(static_cast<float>(value), scale, random)).bits;
+  using Code = typename Moment::Code;
+  const float within = Code::saturated(static_cast<float>(value), scale);
+  return EightBit::upper(Code::encode(within, scale, random)).bits;
 }
 
 template <class Moment>
@@ -50,7 +52,7 @@ class EightBitCodes : public testing::Test {};
 using Moments = testing::Types<First, Second>;
 TYPED_TEST_SUITE(EightBitCodes, Moments);
 
-constexpr std::uint32_t most_random = 0xffffffu;
+constexpr std::uint32_t most_random = 0xffffffffu;
 
 TYPED_TEST(EightBitCodes, AllStandForTheirLevelsAndComeBackWhateverTheRandomBits) {
   using Code = typename TypeParam::Code;
@@ -61,7 +63,7 @@ TYPED_TEST(EightBitCodes, AllStandForTheirLevelsAndComeBackWhateverTheRandomBits
       const double value = std::ldexp(all[static_cast<std::size_t>(k)], exponent);
       const EightBit code{static_cast<std::uint8_t>(k)};
       ASSERT_EQ(Code::decode(code, scale), value) << k << " at 2^" << exponent;
-      for (const std::uint32_t random : {0u, 1u, 0x800000u, most_random}) {
+      for (const std::uint32_t random : {0u, 1u << 8, 1u << 31, most_random}) {
         ASSERT_EQ(encoded<TypeParam>(value, scale, random), k) << random;
       }
     }
@@ -103,7 +105,7 @@ TYPED_TEST(EightBitCodes, RoundToANeighbourAndKeepTheMean) {
       const double value = all[k] + part * (all[k + 1] - all[k]);
       int ups = 0;
       for (int i = 0; i < draws; ++i) {
-        const auto code = encoded<TypeParam>(value, scale, static_cast<std::uint32_t>(i) << 12);
+        const auto code = encoded<TypeParam>(value, scale, static_cast<std::uint32_t>(i) << 20);
         ASSERT_TRUE(code == k || (part > 0.0 && code == k + 1)) << value << ": " << int{code};
         ups += code == k + 1 ? 1 : 0;
       }
@@ -134,8 +136,9 @@ TEST(EightBit, FirstMomentsHaveASign) {
     const EightBit minus{static_cast<std::uint8_t>(k + 128)};
     const float value = FirstMomentCode::decode(plus, scale_of(3));
     EXPECT_EQ(FirstMomentCode::decode(minus, scale_of(3)), -value);
-    const float between = value * 1.01f;
-    for (const std::uint32_t random : {0u, 0x123456u, most_random}) {
+    const float between = FirstMomentCode::saturated(value * 1.01f, scale_of(3));
+    EXPECT_EQ(FirstMomentCode::saturated(value * -1.01f, scale_of(3)), -between);
+    for (const std::uint32_t random : {0u, 0x12345678u, most_random}) {
       EXPECT_EQ(FirstMomentCode::encode(-between, scale_of(3), random),
                 FirstMomentCode::encode(between, scale_of(3), random) + 0x80000000u);
     }

@@ -40,25 +40,42 @@ struct FormatTraits<EightBit> {
 
 namespace detail {
 
+/// a · 2^left + c. nvcc would shift before it masks `a`, and add after that: an instruction more.
+OCTAVO_HOST_DEVICE constexpr std::uint32_t shifted_sum(std::uint32_t a, int left, std::uint32_t c) {
+#if defined(__CUDA_ARCH__)
+  if (!__builtin_is_constant_evaluated()) {
+    std::uint32_t sum = 0;
+    asm("mad.lo.u32 %0, %1, %2, %3;" : "=r"(sum) : "r"(a), "r"(1u << left), "r"(c));
+    return sum;
+  }
+#endif
+  return (a << left) + c;
+}
+
 /// The levels of one moment: see EightBit.
 /// @tparam Segments  in each of which sixteen levels are evenly spaced
 template <int Segments>
 struct CompandedLevels {
   static constexpr std::uint32_t largest_code = Segments * 16 - 1;
   static constexpr float largest = 31.0f * static_cast<float>(1 << (Segments - 1)) - 16.0f;
+  /// The largest scale is the largest power of two with which that is finite: 2^(this − 127).
+  static constexpr int most_scale = 254 - (static_cast<int>(float_bits(largest) >> 23) - 127);
+  /// The largest magnitude that a code stands for. What is above it saturates.
+  static constexpr float largest_magnitude =
+      largest * float_from_bits(static_cast<std::uint32_t>(most_scale) << 23);
   /// Bits of FP32's mantissa behind those of a level.
   static constexpr int shift = 19;
 
   /// The smallest power of two whose product with the largest level is at least `amax`, but at
-  /// least 2^-127, and at most one with which that product is finite: what is above it saturates.
+  /// least 2^-127, and at most the largest.
   /// @param amax  of the group, from 0 on
   OCTAVO_HOST_DEVICE static constexpr E8M0 scale(float amax) {
     constexpr std::uint32_t mantissa = float_bits(largest) & 0x7fffffu;
     constexpr int exponent = static_cast<int>(float_bits(largest) >> 23) - 127;
-    constexpr int most = 254 - exponent;
     const std::uint32_t rounded_up = (float_bits(amax) + (0x7fffffu - mantissa)) >> 23;
-    const int bits = static_cast<int>(rounded_up) - exponent;
-    return E8M0::from_bits(static_cast<std::uint8_t>(bits < 0 ? 0 : bits > most ? most : bits));
+    const int wanted = static_cast<int>(rounded_up) - exponent;
+    const int bits = wanted < 0 ? 0 : wanted > most_scale ? most_scale : wanted;
+    return E8M0::from_bits(static_cast<std::uint8_t>(bits));
   }
 
   /// FP32's bits of 16 · scale, the offset: levels with it are floats of 4 bits of mantissa.
@@ -71,23 +88,29 @@ struct CompandedLevels {
   OCTAVO_HOST_DEVICE static constexpr float decode(std::uint32_t word, int byte, E8M0 scale) {
     const std::uint32_t offset = offset_bits(scale);
     const int left = shift - 8 * byte;
-    const std::uint32_t code = left < 0 ? word >> -left : word << left;
-    return float_from_bits(code + offset) - float_from_bits(offset);
+    const std::uint32_t sum = left < 0 ? (word >> -left) + offset : shifted_sum(word, left, offset);
+    return float_from_bits(sum) - float_from_bits(offset);
+  }
+
+  /// A magnitude, but at most what codes with this scale stand for; NaN becomes that.
+  OCTAVO_HOST_DEVICE static float saturated(float magnitude, E8M0 scale) {
+    const std::uint32_t offset = offset_bits(scale);
+    const std::uint32_t most = offset + (largest_code << shift);
+    return fminf(magnitude, float_from_bits(most) - float_from_bits(offset));
   }
 
   /// One of the two codes beside a magnitude, each with the probability that keeps the mean.
-  /// @param least   what the code stands for at least, as FP32's bits above those of the offset
-  /// @param random  24 random bits
-  /// @return        the code, in the upper 8 bits
+  /// @param magnitude  at most what codes with this scale stand for: see saturated
+  /// @param least      what the code stands for at least, as FP32's bits above those of the offset
+  /// @param random     of which the upper 24 bits are used
+  /// @return           the code, in the upper 8 bits
   OCTAVO_HOST_DEVICE static constexpr std::uint32_t encode(float magnitude, E8M0 scale,
                                                            std::uint32_t least,
                                                            std::uint32_t random) {
-    constexpr std::uint32_t most = largest_code << shift;
     const std::uint32_t offset = offset_bits(scale);
     const std::uint32_t above = float_bits(magnitude + float_from_bits(offset)) - offset;
     const std::uint32_t raised = above > least ? above : least;
-    const std::uint32_t kept = raised < most ? raised : most;
-    return (kept << (24 - shift)) + random;
+    return (raised << (24 - shift)) + (random >> 8);
   }
 };
 
@@ -106,8 +129,12 @@ struct FirstMomentCode {
     return float_from_bits(sign |
                            float_bits(Levels::decode(word & 0x7fu << 8 * byte, byte, scale)));
   }
-  /// Inf and NaN saturate.
-  /// @param random  24 random bits
+  /// What `encode` takes of a value that may be too large, Inf or NaN.
+  OCTAVO_HOST_DEVICE static float saturated(float value, E8M0 scale) {
+    return copysignf(Levels::saturated(fabsf(value), scale), value);
+  }
+  /// @param value   of a magnitude that the scale allows: see saturated
+  /// @param random  of which the upper 24 bits are used
   /// @return        the code, in the upper 8 bits
   OCTAVO_HOST_DEVICE static std::uint32_t encode(float value, E8M0 scale, std::uint32_t random) {
     return (float_bits(value) & 0x80000000u) | Levels::encode(fabsf(value), scale, 0, random);
@@ -126,9 +153,12 @@ struct SecondMomentCode {
   OCTAVO_HOST_DEVICE static constexpr float decode(std::uint32_t word, int byte, E8M0 scale) {
     return Levels::decode(word & 0xffu << 8 * byte, byte, scale);
   }
-  /// Inf and NaN saturate.
-  /// @param value   from 0 on
-  /// @param random  24 random bits
+  /// What `encode` takes of a value that may be too large, Inf or NaN.
+  OCTAVO_HOST_DEVICE static float saturated(float value, E8M0 scale) {
+    return Levels::saturated(value, scale);
+  }
+  /// @param value   from 0 to what the scale allows: see saturated
+  /// @param random  of which the upper 24 bits are used
   /// @return        the code, in the upper 8 bits
   OCTAVO_HOST_DEVICE static constexpr std::uint32_t encode(float value, E8M0 scale,
                                                            std::uint32_t random) {

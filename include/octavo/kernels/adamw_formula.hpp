@@ -40,6 +40,8 @@ inline constexpr int moment_group = 128;
 template <class Moment>
 inline constexpr bool has_moment_scales = std::is_same_v<Moment, EightBit>;
 
+inline constexpr float largest_bf16 = FormatTraits<Bf16>::max;
+
 /// Rounds the result of a computation to a storage format: FP32 as it is, BF16 as
 /// `Bf16::stochastic` does, but without its branches, which would cost more than the update. What
 /// is not below the largest BF16 number loses its lower bits: it stays finite, Inf or a quiet NaN.
@@ -50,10 +52,10 @@ OCTAVO_HOST_DEVICE T round_stochastic(float value, std::uint32_t random) {
     return value;
   } else {
     static_assert(std::is_same_v<T, Bf16>, "adamw_update: weights and moments are Fp32 or Bf16");
-    constexpr float largest = 0x1.fep127f;
     const std::uint32_t bits = float_bits(value);
     const std::uint32_t sum = bits + (random & 0xffffu);
-    return Bf16::from_bits(static_cast<std::uint16_t>((fabsf(value) < largest ? sum : bits) >> 16));
+    return Bf16::from_bits(
+        static_cast<std::uint16_t>((fabsf(value) < largest_bf16 ? sum : bits) >> 16));
   }
 }
 
@@ -144,21 +146,33 @@ OCTAVO_HOST_DEVICE inline float square_root(float x) {
 #endif
 }
 
-/// What the update of every element takes from the settings and the step. With c the corrections,
-/// (m / c1) / (√(v / c2) + epsilon) = (√c2 / c1) · m / (√v + √c2 · epsilon).
+/// What the update of every element takes from the settings and the step, so that it multiplies
+/// less. With c the corrections and a = lr · √c2 / c1, the step lr · (m / c1) / (√(v / c2) + epsilon)
+/// is m / (√v / a + √c2 · epsilon / a).
 struct AdamWFactors {
   float beta1, beta2;
-  float kept;       ///< of a weight: 1 − lr · decay
-  float step_size;  ///< lr · √c2 / c1
-  float epsilon;    ///< √c2 · epsilon, a normal number
+  float first_share;   ///< of a gradient in m: (1 − beta1) · clip
+  float second_share;  ///< whose square is that of a squared gradient in v: √(1 − beta2) · clip
+  float kept;          ///< of a weight: 1 − lr · decay
+  float inverse_step;  ///< 1 / a, finite
+  float epsilon;       ///< √c2 · epsilon / a, a normal number
 };
 
+/// @param clip  what gradients are multiplied by
 OCTAVO_HOST_DEVICE inline AdamWFactors adamw_factors(const AdamWSettings& settings,
-                                                     const AdamWStep& step, float decay) {
+                                                     const AdamWStep& step, float decay,
+                                                     float clip) {
+  constexpr float no_step = 0x1p-100f;  // a rate of 0 leaves weights as they are
   const float root = square_root(step.second_correction);
-  return {settings.beta1, settings.beta2, 1.0f - step.learning_rate * decay,
-          step.learning_rate * root * inverse(step.first_correction),
-          fmaxf(settings.epsilon * root, FormatTraits<Fp32>::min_normal)};
+  const float size = step.learning_rate * root * inverse(step.first_correction);
+  const float inverse_step = inverse(fmaxf(size, no_step));
+  return {settings.beta1,
+          settings.beta2,
+          (1.0f - settings.beta1) * clip,
+          square_root(1.0f - settings.beta2) * clip,
+          1.0f - step.learning_rate * decay,
+          inverse_step,
+          fmaxf(settings.epsilon * root * inverse_step, FormatTraits<Fp32>::min_normal)};
 }
 
 /// The update of one element, for every device.
@@ -167,13 +181,13 @@ template <class Moment>
 OCTAVO_HOST_DEVICE float adamw_element(float weight, float gradient, Moment& first, Moment& second,
                                        const AdamWFactors& factors, std::uint32_t first_bits,
                                        std::uint32_t second_bits) {
-  const float m = factors.beta1 * static_cast<float>(first) + (1.0f - factors.beta1) * gradient;
-  const float v =
-      factors.beta2 * static_cast<float>(second) + (1.0f - factors.beta2) * gradient * gradient;
+  const float root = factors.second_share * gradient;
+  const float m = factors.beta1 * static_cast<float>(first) + factors.first_share * gradient;
+  const float v = factors.beta2 * static_cast<float>(second) + root * root;
   first = round_stochastic<Moment>(m, first_bits);
   second = round_stochastic<Moment>(v, second_bits);
-  const float ratio = m * inverse(square_root(v) + factors.epsilon);
-  return weight * factors.kept - factors.step_size * ratio;
+  const float divisor = square_root(v) * factors.inverse_step + factors.epsilon;
+  return weight * factors.kept - m * inverse(divisor);
 }
 
 }  // namespace detail

@@ -74,10 +74,11 @@ E8M0 scale_of_group(std::span<const float> group) {
 /// Its codes: each the nearest that there is.
 template <class Code>
 void encode_group(std::span<const float> group, std::byte* codes) {
-  constexpr std::uint32_t half = 1u << 23;
+  constexpr std::uint32_t half = 1u << 31;
   const E8M0 scale = scale_of_group<Code>(group);
   for (std::size_t i = 0; i < group.size(); ++i) {
-    codes[i] = static_cast<std::byte>(EightBit::upper(Code::encode(group[i], scale, half)).bits);
+    const std::uint32_t code = Code::encode(Code::saturated(group[i], scale), scale, half);
+    codes[i] = static_cast<std::byte>(EightBit::upper(code).bits);
   }
 }
 /// The values of groups, the last of which may be shorter.

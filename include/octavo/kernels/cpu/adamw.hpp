@@ -15,7 +15,6 @@ namespace octavo::inline OCTAVO_ABI::detail {
 struct AdamWNow {
   AdamWStep step;
   AdamWFactors factors;
-  float clip;
 };
 
 /// Updates the elements from `begin` to `end`.
@@ -30,8 +29,8 @@ void update_run(const AdamWParameter<W, G, Moment, Cpu>& parameter, const AdamWN
     const Index e = i - begin;
     const float old = master != nullptr ? master[i] : static_cast<float>(weight[i]);
     const float updated = adamw_element(
-        old, static_cast<float>(parameter.gradient.data()[i]) * now.clip, first[e], second[e],
-        now.factors, bits(Rounding::first_moment, e), bits(Rounding::second_moment, e));
+        old, static_cast<float>(parameter.gradient.data()[i]), first[e], second[e], now.factors,
+        bits(Rounding::first_moment, e), bits(Rounding::second_moment, e));
     if (master != nullptr) master[i] = updated;
     weight[i] =
         master != nullptr ? W(updated) : round_stochastic<W>(updated, bits(Rounding::weight, e));
@@ -94,9 +93,11 @@ void update_group(const AdamWParameter<W, G, EightBit, Cpu>& parameter, const Ad
   second_scale = SecondMomentCode::Levels::scale(group_amax({v, size}));
   for (Index i = 0; i < count; ++i) {
     first[i] = EightBit::upper(
-        FirstMomentCode::encode(m[i], first_scale, random(Rounding::first_moment, i) >> 8));
+        FirstMomentCode::encode(FirstMomentCode::saturated(m[i], first_scale), first_scale,
+                                random(Rounding::first_moment, i)));
     second[i] = EightBit::upper(
-        SecondMomentCode::encode(v[i], second_scale, random(Rounding::second_moment, i) >> 8));
+        SecondMomentCode::encode(SecondMomentCode::saturated(v[i], second_scale), second_scale,
+                                 random(Rounding::second_moment, i)));
   }
 }
 
@@ -106,8 +107,9 @@ void adamw_update_body(const AdamWParameter<W, G, M, Cpu>& parameter, const Adam
                        TensorView<const AdamWStep, 1, Cpu> step,
                        TensorView<const StepStatus, 1, Cpu> status, const Context<Cpu>& context) {
   if (status.data()->skip != 0) return;
-  const AdamWNow now{*step.data(), adamw_factors(settings, *step.data(), parameter.weight_decay),
-                     status.data()->clip_coefficient};
+  const AdamWNow now{*step.data(),
+                     adamw_factors(settings, *step.data(), parameter.weight_decay,
+                                   status.data()->clip_coefficient)};
   parallel_runs(parameter.weight.extent(0), context, [&](Index begin, Index end) {
     for (Index at = begin; at < end; at += adamw_multiple<M>) {
       const Index behind = std::min(at + adamw_multiple<M>, end);

@@ -63,12 +63,12 @@ __device__ void update_run(const AdamWParameter<W, G, M, Cuda>& parameter,
   const RoundingBits first_bits = bits(M{}, Rounding::first_moment);
   const RoundingBits second_bits = bits(M{}, Rounding::second_moment);
   const RoundingBits weight_bits = HasMaster ? RoundingBits{} : bits(W{}, Rounding::weight);
-  const AdamWFactors factors = adamw_factors(settings, step, parameter.weight_decay);
+  const AdamWFactors factors = adamw_factors(settings, step, parameter.weight_decay, clip);
   Floats updated;
   Elements<W> rounded;
 #pragma unroll
   for (int i = 0; i < run_size; ++i) {
-    updated.values[i] = adamw_element(old.values[i], gradient.values[i] * clip, first.values[i],
+    updated.values[i] = adamw_element(old.values[i], gradient.values[i], first.values[i],
                                       second.values[i], factors, first_bits[i], second_bits[i]);
     rounded.values[i] =
         HasMaster ? W(updated.values[i]) : round_stochastic<W>(updated.values[i], weight_bits[i]);

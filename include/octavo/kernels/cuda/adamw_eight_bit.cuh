@@ -10,20 +10,52 @@ namespace octavo::inline OCTAVO_ABI::detail {
 inline constexpr int runs_a_thread = 2;
 /// Threads that update a group together: neighbours of a warp.
 inline constexpr int group_threads = moment_group / run_size / runs_a_thread;
+inline constexpr unsigned all_lanes = 0xffffffffu;
 
-/// The largest magnitude that the threads of a group hold, but for NaN.
+/// The larger magnitude, with some sign; NaN if one of them is.
+__device__ inline float larger_magnitude(float a, float b) {
+  float result;
+  asm("max.NaN.xorsign.abs.f32 %0, %1, %2;" : "=f"(result) : "f"(a), "f"(b));
+  return result;
+}
+
+/// The largest magnitude that the threads of a group hold; NaN if they hold one.
 __device__ inline float group_amax(const Floats (&values)[runs_a_thread]) {
   float largest = 0;
 #pragma unroll
   for (int r = 0; r < runs_a_thread; ++r) {
 #pragma unroll
-    for (int i = 0; i < run_size; ++i) largest = fmaxf(largest, fabsf(values[r].values[i]));
+    for (int i = 0; i < run_size; ++i) largest = larger_magnitude(largest, values[r].values[i]);
   }
 #pragma unroll
   for (int distance = group_threads / 2; distance > 0; distance /= 2) {
-    largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, distance));
+    largest = larger_magnitude(largest, __shfl_xor_sync(all_lanes, largest, distance));
   }
-  return largest;
+  return fabsf(largest);
+}
+
+/// The scale of a group's moments. Those that no code stands for are made as large as codes go,
+/// and NaN counts for nothing: both are rare, so that a warp without them does no work for it.
+template <class Code>
+__device__ E8M0 group_scale(Floats (&moments)[runs_a_thread]) {
+  float amax = group_amax(moments);
+  const auto each = [&](auto change) {
+#pragma unroll
+    for (int r = 0; r < runs_a_thread; ++r) {
+#pragma unroll
+      for (int i = 0; i < run_size; ++i) change(moments[r].values[i]);
+    }
+  };
+  if (__any_sync(all_lanes, !(amax <= Code::Levels::largest_magnitude))) {
+    Floats numbers[runs_a_thread] = {moments[0], moments[1]};
+    for (Floats& run : numbers) {
+      for (float& value : run.values) value = isnan(value) ? 0.0f : value;
+    }
+    const E8M0 scale = Code::Levels::scale(group_amax(numbers));
+    each([&](float& value) { value = Code::saturated(value, scale); });
+    return scale;
+  }
+  return Code::Levels::scale(amax);
 }
 
 /// The upper bytes of a run's words.
@@ -38,25 +70,47 @@ __device__ inline Run<EightBit> upper_bytes(const std::uint32_t (&words)[run_siz
   return run;
 }
 
-/// Some threads a group, which load its elements once: they hold its new moments until they know
-/// the largest of them.
-/// @tparam Vectors    arrays are aligned, and their elements are in whole runs
-/// @tparam HasMaster  there are master weights
-template <bool Vectors, bool HasMaster, class W, class G>
-OCTAVO_KERNEL void __launch_bounds__(elementwise_threads, 3)
-    adamw_eight_bit_kernel(const AdamWParameter<W, G, EightBit, Cuda> parameter,
-                           const AdamWSettings settings, const AdamWStep* step,
-                           const StepStatus* status) {
-  if (status->skip != 0) return;
-  const Index group = global_thread() / group_threads;
+/// A run of weights, rounded as `round_stochastic` does. All but the rarest are below the largest
+/// BF16 number, for which that asks once a run.
+/// @param bits  (i): a word of random bits, of which the upper 16 are used
+template <class W>
+__device__ Run<W> round_run(const Floats& values, auto&& bits) {
+  if constexpr (std::is_same_v<W, Bf16>) {
+    float sum = 0;
+#pragma unroll
+    for (int i = 0; i < run_size; ++i) sum += fabsf(values.values[i]);
+    if (sum < largest_bf16) {
+      Run<W> run;
+#pragma unroll
+      for (int i = 0; i < run_size; i += 2) {
+        const std::uint32_t lower = float_bits(values.values[i]) + (bits(i) >> 16);
+        const std::uint32_t upper = float_bits(values.values[i + 1]) + (bits(i + 1) >> 16);
+        run.words[i / 2] = __byte_perm(lower, upper, 0x7632);
+      }
+      return run;
+    }
+  }
+  Elements<W> rounded;
+#pragma unroll
+  for (int i = 0; i < run_size; ++i) {
+    rounded.values[i] = round_stochastic<W>(values.values[i], bits(i) >> 16);
+  }
+  return to_run(rounded);
+}
+
+/// What a thread updates: runs of the group's.
+/// @tparam Whole  all elements of the warp's groups are there, and arrays are aligned
+template <bool Vectors, bool Whole, bool HasMaster, class W, class G>
+__device__ void update_runs(const AdamWParameter<W, G, EightBit, Cuda>& parameter,
+                            const AdamWFactors& factors, const AdamWStep& step, Index group) {
   const int lane = static_cast<int>(threadIdx.x) % group_threads;
-  const auto begin_of = [&](int r) {
-    return group * moment_group + (r * group_threads + lane) * run_size;
+  const Index first_run = group * moment_group + lane * run_size;
+  const auto begin_of = [&](int r) { return first_run + r * group_threads * run_size; };
+  const auto count_from = [&](Index begin) {
+    return Whole ? Index{run_size} : parameter.weight.extent(0) - begin;
   };
-  const auto count_from = [&](Index begin) { return parameter.weight.extent(0) - begin; };
-  const float clip = status->clip_coefficient;
   // Threads behind the last element work on zeros: others of their warp wait for them.
-  const bool is_live = count_from(group * moment_group) > 0;
+  const bool is_live = Whole || count_from(group * moment_group) > 0;
   E8M0 first_scale;
   E8M0 second_scale;
   if (is_live) {
@@ -87,27 +141,28 @@ OCTAVO_KERNEL void __launch_bounds__(elementwise_threads, 3)
   }
   static_assert(group_threads == SharedRoundingBits::calls_a_group && runs_a_thread == 2);
   const auto bits =
-      shared_rounding_bits(parameter, *step, group * SharedRoundingBits::calls_a_group + lane);
-  const AdamWFactors factors = adamw_factors(settings, *step, parameter.weight_decay);
+      shared_rounding_bits(parameter, step, group * SharedRoundingBits::calls_a_group + lane);
 #pragma unroll
   for (int r = 0; r < runs_a_thread; ++r) {
     const Index begin = begin_of(r);
     const Index count = count_from(begin);
     Floats updated;
-    Elements<W> rounded;
 #pragma unroll
     for (int i = 0; i < run_size; ++i) {
-      updated.values[i] = adamw_element(old[r].values[i], gradient[r].values[i] * clip,
-                                        m[r].values[i], v[r].values[i], factors, 0, 0);
-      rounded.values[i] =
-          HasMaster ? W(updated.values[i])
-                    : round_stochastic<W>(updated.values[i], bits.of(Rounding::weight, r, i) >> 16);
+      updated.values[i] = adamw_element(old[r].values[i], gradient[r].values[i], m[r].values[i],
+                                        v[r].values[i], factors, 0, 0);
     }
-    if constexpr (HasMaster) store_floats<Vectors>(parameter.master.data() + begin, count, updated);
-    store_run<Vectors>(parameter.weight.data() + begin, count, to_run(rounded));
+    if constexpr (HasMaster) {
+      store_floats<Vectors>(parameter.master.data() + begin, count, updated);
+      store_floats<Vectors>(parameter.weight.data() + begin, count, updated);
+    } else {
+      store_run<Vectors>(
+          parameter.weight.data() + begin, count,
+          round_run<W>(updated, [&](int i) { return bits.of(Rounding::weight, r, i); }));
+    }
   }
-  first_scale = FirstMomentCode::Levels::scale(group_amax(m));
-  second_scale = SecondMomentCode::Levels::scale(group_amax(v));
+  first_scale = group_scale<FirstMomentCode>(m);
+  second_scale = group_scale<SecondMomentCode>(v);
 #pragma unroll
   for (int r = 0; r < runs_a_thread; ++r) {
     const Index begin = begin_of(r);
@@ -117,9 +172,9 @@ OCTAVO_KERNEL void __launch_bounds__(elementwise_threads, 3)
 #pragma unroll
     for (int i = 0; i < run_size; ++i) {
       first[i] = FirstMomentCode::encode(m[r].values[i], first_scale,
-                                         bits.of(Rounding::first_moment, r, i) >> 8);
+                                         bits.of(Rounding::first_moment, r, i));
       second[i] = SecondMomentCode::encode(v[r].values[i], second_scale,
-                                           bits.of(Rounding::second_moment, r, i) >> 8);
+                                           bits.of(Rounding::second_moment, r, i));
     }
     store_run<Vectors>(parameter.first_moment.data() + begin, count, upper_bytes(first));
     store_run<Vectors>(parameter.second_moment.data() + begin, count, upper_bytes(second));
@@ -127,6 +182,27 @@ OCTAVO_KERNEL void __launch_bounds__(elementwise_threads, 3)
   if (is_live && lane == 0) {
     parameter.first_scale.data()[group] = first_scale;
     parameter.second_scale.data()[group] = second_scale;
+  }
+}
+
+/// Some threads a group, which load its elements once: they hold its new moments until they know
+/// the largest of them.
+/// @tparam Vectors    arrays are aligned, and their elements are in whole runs
+/// @tparam HasMaster  there are master weights
+template <bool Vectors, bool HasMaster, class W, class G>
+OCTAVO_KERNEL void __launch_bounds__(elementwise_threads, 3)
+    adamw_eight_bit_kernel(const AdamWParameter<W, G, EightBit, Cuda> parameter,
+                           const AdamWSettings settings, const AdamWStep* step,
+                           const StepStatus* status) {
+  if (status->skip != 0) return;
+  const AdamWFactors factors =
+      adamw_factors(settings, *step, parameter.weight_decay, status->clip_coefficient);
+  const Index group = global_thread() / group_threads;
+  const bool is_whole = (group + 1) * moment_group <= parameter.weight.extent(0);
+  if (Vectors && __all_sync(all_lanes, is_whole)) {
+    update_runs<Vectors, true, HasMaster>(parameter, factors, *step, group);
+  } else {
+    update_runs<Vectors, false, HasMaster>(parameter, factors, *step, group);
   }
 }
 
