@@ -133,10 +133,11 @@ class Checkpoint : public support::TemporaryFolder {
   }
 
   /// The error of loading the newest; the session stays as it was.
-  [[nodiscard]] static std::string refusal(const fs::path& path, StateStub& session) {
+  [[nodiscard]] static std::string refusal(const fs::path& path, StateStub& session,
+                                           OtherRecipes others = OtherRecipes::refused) {
     session.set(999);
     try {
-      load_checkpoint(path, session);
+      load_checkpoint(path, session, {}, others);
     } catch (const Error& error) {
       EXPECT_EQ(session.step_of_state(), 999) << "something was written";
       return error.what();
@@ -416,7 +417,10 @@ TEST_F(Checkpoint, AnotherRunsIsRefusedByName) {
   }
   support::on_ranks(2, [&](support::ThreadComm& ranks) {
     StateStub session(&ranks, 2);
-    EXPECT_TRUE(contains(refusal(folder_ / "step-00000007", session), "share each layer is 1"));
+    session.recipe = "bf16";
+    const auto refused_to_convert =
+        refusal(folder_ / "step-00000007", session, OtherRecipes::converted);
+    EXPECT_TRUE(contains(refused_to_convert, "share each layer is 1"));
   });
 }
 

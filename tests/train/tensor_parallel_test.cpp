@@ -1,9 +1,5 @@
 // Ranks that share a model's layers train as one that has all of them.
-#include <octavo/train/checkpoint_export.hpp>
-#include <octavo/train/checkpoint_weights.hpp>
-#include <octavo/train/checkpoints.hpp>
 #include <octavo/train/data_parallel.hpp>
-#include <octavo/train/hugging_face.hpp>
 
 #include <gtest/gtest.h>
 
@@ -18,77 +14,10 @@
 #include <vector>
 
 #include "support/small_model.hpp"
-#include "support/temporary_folder.hpp"
 #include "support/thread_ranks.hpp"
+#include "train/tensor_parallel.hpp"
 
 namespace tensor_parallel_test {
-
-using namespace octavo;
-using support::TokenBatch;
-
-constexpr LlamaConfig config{.name = "shared",
-                             .layers = 2,
-                             .hidden = 64,
-                             .ffn = 96,
-                             .heads = 4,
-                             .kv_heads = 2,
-                             .head_dim = 16,
-                             .vocabulary = 200,
-                             .rope_theta = 10000.0f,
-                             .qk_norm = true};
-/// As it, with what it has not: a table that the head reads, too.
-constexpr LlamaConfig tied{.name = "tied",
-                           .layers = config.layers,
-                           .hidden = config.hidden,
-                           .ffn = config.ffn,
-                           .heads = config.heads,
-                           .kv_heads = config.kv_heads,
-                           .head_dim = config.head_dim,
-                           .vocabulary = config.vocabulary,
-                           .rope_theta = config.rope_theta,
-                           .tied_embeddings = true};
-
-/// Of models in FP32 one shape, of others the other.
-template <class Precision, int Degree>
-using Model = Llama<std::is_same_v<Precision, Fp32> ? config : tied, Precision, Cpu,
-                    StorageOf<Precision>, TensorParallel<Degree>>;
-template <class Precision, int Degree, class Gather = GatherIn<>>
-using Session = ModelSession<Model<Precision, Degree>, AdamW<>, DataParallel<ReduceIn<>, Gather>>;
-
-constexpr Index sequence = 32;
-
-/// How a run is divided.
-struct Setting {
-  int groups = 1;  ///< of ranks that share the layers
-  Zero zero = Zero::optimizer;
-  Index micro_batches = 1;  ///< of all groups together
-  unsigned steps = 3;
-  SessionOptions options{};
-};
-
-SessionOptions options_of(const Setting& setting) {
-  SessionOptions options = setting.options;
-  options.batch.sequences = 1;
-  options.batch.tokens = sequence;
-  options.seed = 7;
-  options.micro_batches = setting.micro_batches / setting.groups;
-  options.sharding.zero = setting.zero;
-  return options;
-}
-
-/// A group's part of a step's batch.
-TokenBatch part_of_step(const Setting& setting, int group, unsigned step) {
-  const Index count = setting.micro_batches / setting.groups;
-  TokenBatch part;
-  for (Index m = 0; m < count; ++m) {
-    const auto number = static_cast<unsigned>(group * count + m);
-    TokenBatch one = support::make_batch(sequence, config.vocabulary, 100 * step + number);
-    for (unsigned i = 0; i < 2 * number; ++i) one.targets[i] = -1;
-    part.tokens.insert(part.tokens.end(), one.tokens.begin(), one.tokens.end());
-    part.targets.insert(part.targets.end(), one.targets.begin(), one.targets.end());
-  }
-  return part;
-}
 
 using Values = std::map<std::string, std::vector<double>>;
 
@@ -399,42 +328,6 @@ TEST(TensorParallel, TakesWholeWeightsAndSaysWhichPartARankHas) {
     EXPECT_THROW(load_state_sync(other, session.state()), ConfigError);
     load_state_sync(state, session.state());
   });
-}
-
-class TensorParallelExport : public support::TemporaryFolder {};
-
-TEST_F(TensorParallelExport, OfACheckpointHasWholeWeights) {
-  const ModelDescription model = description_of(config);
-  support::on_ranks(1, [&](support::ThreadComm& communicator) {
-    Context<Cpu> context{1};
-    Session<Fp32, 1> session(options_of({}), context, communicator);
-    save_hugging_face(session, model, folder_ / "whole");
-  });
-  for (const Setting& setting :
-       {Setting{}, Setting{.groups = 2, .zero = Zero::weights, .micro_batches = 2}}) {
-    const auto folder = folder_ / std::to_string(setting.groups);
-    support::on_ranks(2 * setting.groups, [&](support::ThreadComm& communicator) {
-      Context<Cpu> context{1};
-      Session<Fp32, 2> session(options_of(setting), context, communicator);
-      Checkpoints checkpoints({.folder = folder}, session, [](const CheckpointRecord&) {});
-      checkpoints.save(0);
-      checkpoints.finish();
-    });
-    export_checkpoint(folder / "step-00000000", model, folder / "exported");
-    for (const char* name : {"model.safetensors", "config.json"}) {
-      EXPECT_TRUE(content(folder / "exported" / name) == content(folder_ / "whole" / name));
-    }
-    support::on_ranks(1, [&](support::ThreadComm& communicator) {
-      Context<Cpu> context{1};
-      SessionOptions options = options_of({});
-      Session<Fp32, 1> of_run(options, context, communicator);
-      options.seed += 1;
-      Session<Fp32, 1> other(options, context, communicator);
-      EXPECT_FALSE(support::weights(other) == support::weights(of_run));
-      (void)load_checkpoint_weights(folder / "step-00000000", other);
-      EXPECT_TRUE(support::weights(other) == support::weights(of_run));
-    });
-  }
 }
 
 TEST(TensorParallel, ARankTakesLessMemory) {

@@ -3,11 +3,9 @@
 #pragma once
 
 #include <octavo/formats/formats.hpp>
-#include <octavo/kernels/adamw_formula.hpp>
 #include <octavo/train/checkpoint_pieces.hpp>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -18,50 +16,6 @@
 #include <vector>
 
 namespace octavo::inline OCTAVO_ABI::detail {
-
-/// What of a parameter an entry of a state has.
-enum class ParameterState {
-  weight,
-  master,
-  first_moment,
-  second_moment,
-  first_scale,
-  second_scale
-};
-
-inline constexpr std::array<const char*, 6> parameter_state_prefixes{
-    "model.",
-    "optimizer.master.",
-    "optimizer.first_moment.",
-    "optimizer.second_moment.",
-    "optimizer.first_moment_scale.",
-    "optimizer.second_moment_scale."};
-inline constexpr std::array<const char*, 6> parameter_state_names{
-    "weights",        "master weights",          "first moments",
-    "second moments", "scales of first moments", "scales of second moments"};
-
-struct ParameterStateName {
-  ParameterState kind;
-  std::string parameter;
-
-  [[nodiscard]] bool is_scale() const { return kind >= ParameterState::first_scale; }
-  [[nodiscard]] bool is_first() const {
-    return kind == ParameterState::first_moment || kind == ParameterState::first_scale;
-  }
-  [[nodiscard]] const char* text() const {
-    return parameter_state_names[static_cast<std::size_t>(kind)];
-  }
-};
-
-/// None: the entry is not of a parameter.
-inline std::optional<ParameterStateName> parameter_state(const std::string& name) {
-  for (std::size_t i = 0; i < parameter_state_prefixes.size(); ++i) {
-    const std::string prefix = parameter_state_prefixes[i];
-    if (!name.starts_with(prefix)) continue;
-    return ParameterStateName{static_cast<ParameterState>(i), name.substr(prefix.size())};
-  }
-  return std::nullopt;
-}
 
 /// The scale of a group of a moment.
 /// @tparam Code  FirstMomentCode or SecondMomentCode

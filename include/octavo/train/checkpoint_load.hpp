@@ -42,10 +42,14 @@ inline bool require_fits(const CheckpointManifest& manifest, const std::filesyst
         subject, message(saved));
   };
   same("model", "model", manifest.model, session.facts().name);
-  same("tensor_parallel", "number of ranks that share each layer", manifest.tensor_ranks,
-       session.sharding().tensor_ranks);
   if (others == OtherRecipes::converted) {
-    return manifest.recipe != session.precision() || manifest.optimizer != session.optimizer();
+    const bool converts =
+        manifest.recipe != session.precision() || manifest.optimizer != session.optimizer();
+    if (converts) {
+      same("tensor_parallel", "number of ranks that share each layer", manifest.tensor_ranks,
+           session.sharding().tensor_ranks, ", or in the same recipe with the same optimizer");
+    }
+    return converts;
   }
   const char* advice = ", or have it converted (OtherRecipes::converted)";
   same("recipe", "recipe", manifest.recipe, session.precision(), advice);
@@ -105,7 +109,8 @@ inline std::vector<std::string> counted(const std::vector<std::string>& texts) {
 }  // namespace detail
 
 /// Makes a session go on as the one that saved a checkpoint: to the bit, whatever numbers of ranks
-/// and stages of ZeRO the two have. Every file is read whole and held to its checksum before
+/// and stages of ZeRO the two have, and with the same bits of state where other ranks share its
+/// layers. Every file is read whole and held to its checksum before
 /// anything is written into the session. All ranks call it together.
 ///
 /// A checkpoint of another recipe or optimizer can be converted: each weight is what it was, or is
@@ -118,10 +123,9 @@ inline std::vector<std::string> counted(const std::vector<std::string>& texts) {
 /// @param others  whether it may be one of another recipe or optimizer
 /// @return  what the checkpoint says of itself; the last of its conversions is this one, if its
 ///          recipe or optimizer is another
-/// @throws StateMismatchError  for a checkpoint of another model, recipe, optimizer,
-/// tensor-parallel
-///                             degree or other adapters, naming what is another; nothing is written
-///                             then
+/// @throws StateMismatchError  for a checkpoint of another model, recipe, optimizer or other
+///                             adapters, or one to be converted of which other numbers of ranks
+///                             share the layers, naming what is another; nothing is written then
 /// @throws IoError             for one that is not whole, naming the file; likewise
 inline CheckpointManifest load_checkpoint(const std::filesystem::path& path,
                                           TrainingSession& session,

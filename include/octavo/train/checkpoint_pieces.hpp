@@ -2,13 +2,16 @@
 /// The state of a checkpoint, put together for whatever ranks a session has.
 #pragma once
 
+#include <octavo/kernels/adamw_formula.hpp>
 #include <octavo/train/checkpoint_file.hpp>
 #include <octavo/train/checkpoint_manifest.hpp>
+#include <octavo/train/parameter_state.hpp>
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <span>
@@ -95,8 +98,12 @@ class CheckpointPieces {
   void read(const StateEntry& wanted, std::span<std::byte> bytes,
             const Context<Cpu>& context = Context<Cpu>(1)) const {
     for (const Copy& copy : copies(wanted)) {
-      copy.from->file->read(copy.from->number, copy.begin, bytes.subspan(copy.to, copy.bytes),
-                            context);
+      const std::span<std::byte> target = bytes.subspan(copy.to, copy.bytes);
+      if (copy.from == nullptr) {
+        std::ranges::fill(target, std::byte{0});
+      } else {
+        copy.from->file->read(copy.from->number, copy.begin, target, context);
+      }
     }
   }
 
@@ -118,43 +125,77 @@ class CheckpointPieces {
   };
   /// Bytes of a piece, and their place in what is wanted.
   struct Copy {
-    const Piece* from;
+    const Piece* from;  ///< null: zeros
     std::uint64_t begin;
     std::size_t to;
     std::size_t bytes;
   };
 
+  /// Neighbours that a part of a parameter has, and their place in the whole.
+  struct Stripe {
+    Index whole_begin, begin, count;
+    const ParameterPart* part;
+  };
+
   [[nodiscard]] std::vector<Copy> copies(const StateEntry& wanted) const {
-    const char* advice = entry_advice(wanted.name);
+    const std::vector<Piece>& pieces = pieces_of(wanted);
+    const auto has_part = [&](const Piece& piece) { return piece.entry->part == wanted.part; };
+    std::vector<Copy> result;
+    if (std::ranges::any_of(pieces, has_part)) {
+      for (const Piece& piece : pieces) {
+        if (piece.entry->whole != wanted.whole) throw_other(wanted, *piece.entry);
+      }
+      add_copies(wanted, wanted.part, wanted.begin, wanted.begin + elements_of(wanted.shape), 0,
+                 result);
+    } else {
+      add_copies_of_other_parts(wanted, *pieces.front().entry, result);
+    }
+    std::size_t bytes = 0;
+    for (const Copy& copy : result) bytes += copy.bytes;
+    require<ConfigError>(bytes == wanted.bytes, wanted.name, ": of its ", wanted.bytes,
+                         " bytes the checkpoint has ", bytes, "; take another checkpoint");
+    return result;
+  }
+
+  /// @throws StateMismatchError  if there are none, or of another format
+  [[nodiscard]] const std::vector<Piece>& pieces_of(const StateEntry& wanted) const {
     const auto found = pieces_.find(wanted.name);
     if (found == pieces_.end()) {
-      throw StateMismatchError(message("the checkpoint has no ", wanted.name, advice), wanted.name,
-                               "");
+      throw StateMismatchError(
+          message("the checkpoint has no ", wanted.name, entry_advice(wanted.name)), wanted.name,
+          "");
     }
-    std::vector<const Piece*> parts;
     for (const Piece& piece : found->second) {
-      const StateEntry& entry = *piece.entry;
-      if (entry.format != wanted.format || entry.whole != wanted.whole) {
-        throw StateMismatchError(
-            message(entry_is(wanted.name), entry_text(entry), " in the checkpoint, but ",
-                    entry_text(wanted), " here", advice),
-            wanted.name, entry_text(entry));
-      }
-      if (entry.part == wanted.part) parts.push_back(&piece);
+      if (piece.entry->format != wanted.format) throw_other(wanted, *piece.entry);
     }
-    const auto begin_of = [](const Piece* piece) { return piece->entry->begin; };
-    std::ranges::sort(parts, {}, begin_of);
-    const Index end = wanted.begin + elements_of(wanted.shape);
-    std::vector<Copy> result;
-    Index at = wanted.begin;
+    return found->second;
+  }
+
+  [[noreturn]] static void throw_other(const StateEntry& wanted, const StateEntry& found) {
+    throw StateMismatchError(
+        message(entry_is(wanted.name), entry_text(found), " in the checkpoint, but ",
+                entry_text(wanted), " here", entry_advice(wanted.name)),
+        wanted.name, entry_text(found));
+  }
+
+  /// Adds where neighbouring elements of a part are.
+  /// @param begin, end  elements of the part
+  /// @param to          where their bytes begin in what is wanted
+  void add_copies(const StateEntry& wanted, const ParameterPart& part, Index begin, Index end,
+                  std::size_t to, std::vector<Copy>& result) const {
+    std::vector<const Piece*> parts;
+    for (const Piece& piece : pieces_.at(wanted.name)) {
+      if (piece.entry->part == part) parts.push_back(&piece);
+    }
+    std::ranges::sort(parts, {}, [](const Piece* piece) { return piece->entry->begin; });
+    Index at = begin;
     for (const Piece* piece : parts) {
       const StateEntry& entry = *piece->entry;
       const Index count = elements_of(entry.shape);
       const Index last = std::min(end, entry.begin + count);
       if (entry.bytes == 0 || entry.begin > at || last <= at) continue;
       const std::uint64_t element = entry.bytes / static_cast<std::uint64_t>(count);
-      const std::uint64_t wanted_element =
-          wanted.bytes / static_cast<std::uint64_t>(elements_of(wanted.shape));
+      const std::uint64_t wanted_element = bytes_of_element(wanted);
       require<IoError>(
           element == wanted_element && entry.bytes == element * static_cast<std::uint64_t>(count),
           wanted.name, ": its elements have ", element, " bytes in the checkpoint, but ",
@@ -162,16 +203,104 @@ class CheckpointPieces {
       const auto bytes_of = [element](Index elements) {
         return static_cast<std::size_t>(element * static_cast<std::uint64_t>(elements));
       };
-      result.push_back(
-          {piece, bytes_of(at - entry.begin), bytes_of(at - wanted.begin), bytes_of(last - at)});
+      result.push_back({piece, bytes_of(at - entry.begin), to + bytes_of(at - begin),
+                        bytes_of(last - at)});
       at = last;
     }
-    const std::size_t bytes = result.empty() ? 0 : result.back().to + result.back().bytes;
-    require<ConfigError>((at == end || wanted.bytes == 0) && bytes == wanted.bytes, wanted.name,
-                         ": of its elements ", wanted.begin, " to ", end,
-                         " the checkpoint has none from ", at,
+    require<ConfigError>(at == end || wanted.bytes == 0, wanted.name, ": of its elements ", begin,
+                         " to ", end, " the checkpoint has none from ", at,
                          " on; a file is missing in it: take another checkpoint");
-    return result;
+  }
+
+  /// Of a parameter that other ranks shared than those that want it, or none did: finds elements by
+  /// their place in the whole. Rows that pad it are zeros where the checkpoint has fewer of them.
+  /// @param found  one of the parts that there are
+  void add_copies_of_other_parts(const StateEntry& wanted, const StateEntry& found,
+                                 std::vector<Copy>& result) const {
+    const Array<Index, 2> shape = shape_of_part(wanted);
+    const Array<Index, 2> found_shape = shape_of_part(found);
+    const Array<Index, 2> whole = wanted.part.whole_shape(shape);
+    const Array<Index, 2> found_whole = found.part.whole_shape(found_shape);
+    const Index rows = std::min(whole[0], found_whole[0]);
+    const bool fits =
+        whole[1] == found_whole[1] &&
+        (whole[0] == found_whole[0] || rows >= std::max(wanted.part.live_rows, found.part.live_rows));
+    if (!fits) throw_other(wanted, found);
+    std::vector<Stripe> stripes;
+    std::vector<ParameterPart> seen;
+    for (const Piece& piece : pieces_.at(wanted.name)) {
+      const ParameterPart& part = piece.entry->part;
+      if (std::ranges::find(seen, part) != seen.end()) continue;
+      seen.push_back(part);
+      add_stripes(wanted.name, part, found_shape, stripes);
+    }
+    std::ranges::sort(stripes, {}, &Stripe::whole_begin);
+    std::vector<Stripe> wanted_stripes;
+    add_stripes(wanted.name, wanted.part, shape, wanted_stripes);
+    const Index live_end = rows * whole[1] / elements_of_one(wanted.name);
+    const auto bytes_of = [element = bytes_of_element(wanted)](Index elements) {
+      return static_cast<std::size_t>(element * static_cast<std::uint64_t>(elements));
+    };
+    const Index wanted_end = wanted.begin + elements_of(wanted.shape);
+    for (const Stripe& of_wanted : wanted_stripes) {
+      const Index to_whole = of_wanted.whole_begin - of_wanted.begin;
+      Index at = std::max(of_wanted.begin, wanted.begin);
+      const Index end = std::min(of_wanted.begin + of_wanted.count, wanted_end);
+      while (at < end) {
+        const Index place = at + to_whole;
+        const std::size_t to = bytes_of(at - wanted.begin);
+        if (place >= live_end) {
+          result.push_back({nullptr, 0, to, bytes_of(end - at)});
+          break;
+        }
+        const auto behind = std::ranges::upper_bound(stripes, place, {}, &Stripe::whole_begin);
+        const Stripe stripe = behind == stripes.begin() ? Stripe{} : *std::prev(behind);
+        const Index stripe_end = stripe.whole_begin + stripe.count;
+        require<ConfigError>(place < stripe_end, "of ", wanted.name,
+                             " the checkpoint lacks what one of the ranks had that shared it; a "
+                             "file is missing in it: take another checkpoint");
+        const Index last = std::min({end, stripe_end - to_whole, live_end - to_whole});
+        const Index from = place - stripe.whole_begin + stripe.begin;
+        add_copies(wanted, *stripe.part, from, from + last - at, to, result);
+        at = last;
+      }
+    }
+  }
+
+  /// Elements of a parameter that one of an entry stands for: scales are of groups.
+  static Index elements_of_one(const std::string& name) {
+    return moment_of_scale(name).empty() ? 1 : moment_group;
+  }
+  /// Rows and columns of the part that an entry is of; those of the moment, if it is one's scales.
+  [[nodiscard]] Array<Index, 2> shape_of_part(const StateEntry& entry) const {
+    const std::string moment = moment_of_scale(entry.name);
+    const StateEntry* of_shape = moment.empty() ? &entry : find(moment);
+    require<IoError>(of_shape != nullptr, "the checkpoint has ", entry.name,
+                     " without what they scale; it is damaged, take another checkpoint");
+    StateEntry whole = *of_shape;
+    whole.shape = whole.whole;
+    Array<Index, 2> shape = matrix_of(whole);
+    if (moment.empty()) return shape;
+    shape = whole.part.whole_shape(shape);
+    const bool divides = !entry.part.is_whole() && entry.part.divides_columns();
+    const Index columns = divides ? shape[1] / entry.part.degree : shape[1];
+    return {elements_of(entry.whole) * moment_group / columns, columns};
+  }
+  /// Adds where a part has what of the whole, in elements of an entry.
+  static void add_stripes(const std::string& name, const ParameterPart& part,
+                          const Array<Index, 2>& shape, std::vector<Stripe>& stripes) {
+    const Index one = elements_of_one(name);
+    part.for_each_stripe(shape, [&](Index begin, Index whole_begin, Index count) {
+      require<ConfigError>(begin % one == 0 && whole_begin % one == 0 && count % one == 0, name,
+                           ": a rank has ", count, " neighbours of the parameter, no multiple of the ",
+                           one, " that share a scale; resume with as many ranks that share each "
+                           "layer as the run had, or with other moments");
+      stripes.push_back({whole_begin / one, begin / one, count / one, &part});
+    });
+  }
+  static std::uint64_t bytes_of_element(const StateEntry& entry) {
+    const Index count = elements_of(entry.shape);
+    return count == 0 ? 0 : entry.bytes / static_cast<std::uint64_t>(count);
   }
 
   std::vector<std::unique_ptr<StateFile>> files_;
