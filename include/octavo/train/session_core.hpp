@@ -15,7 +15,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cmath>
 #include <cstdint>
 #include <functional>
 #include <limits>
@@ -44,55 +43,7 @@ struct ParameterFacts {
 template <Device D>
 class SessionCore : public TrainingSession {
  public:
-  [[nodiscard]] StepResult step(const Batch& batch, double learning_rate) override {
-    check_batch(batch, options_.micro_batches, options_.batch, facts_.vocabulary);
-    require<ConfigError>(learning_rate >= 0 && std::isfinite(static_cast<float>(learning_rate)),
-                         "the learning rate is ", learning_rate,
-                         "; give a number from 0 on that FP32 holds");
-    bind();
-    timeline_.begin_step_sync(context_);
-    weights_may_have_moved_ = true;
-    rank_work().compare(batch);
-    const Index counted = rank_work().total_targets(count_targets(batch.targets));
-    inputs_->copy_batch(batch, context_);
-    inputs_->copy_gradient_scale(counted, context_);
-    inputs_->copy_limits(
-        {loss_limit_ * static_cast<double>(std::max<Index>(1, counted)), gradient_norm_limit_},
-        context_);
-    prepare_update(learning_rate, inputs_->staging());
-    const bool compares = replicas_->begin_step();
-    const bool was_read = std::exchange(was_read_, false);
-    try {
-      cast_frozen_if_due();
-      if (must_calibrate_ != 0) {
-        wait_for_reading();
-        calibrate();
-      }
-      scaling().snapshot(context_);
-      if (compares || timeline_.is_on() || was_read) {
-        replay_->run_once([&] { enqueue_step(compares, was_read); });
-      } else {
-        replay_->run(context_, [this] { enqueue_step(false, false); });
-      }
-    } catch (...) {
-      undo_step();
-      throw;
-    }
-    rank_work().weights_moved();
-    const StepStatus status = read_status_sync();
-    timeline_.end_step_sync(context_);
-    if (status.skip == 0) {
-      count_update();
-      must_calibrate_ = 0;
-    } else if (must_calibrate_ != 0) {
-      reset_scaling_sync();
-    }
-    StepResult result{LossSum{status.loss_sum, counted}.mean(),
-                      static_cast<double>(status.gradient_norm), status.skip != 0};
-    result.is_above_limits = status.skip == StepStatus::skip_above_limits;
-    if (compares) replicas_->compare_sync(communicator_, options_.sharding.tensor_ranks, context_);
-    return result;
-  }
+  [[nodiscard]] StepResult step(const Batch& batch, double learning_rate) override;
 
   void limit_steps(double loss, double gradient_norm) override {
     loss_limit_ = loss;
@@ -170,82 +121,23 @@ class SessionCore : public TrainingSession {
     return scaling().report_sync(context_);
   }
 
-  [[nodiscard]] std::vector<StateEntry> state() override {
-    rank_work().gather_weights(context_);
-    communicator_.wait_sync(context_, "weights of a state");
-    if (beside_ == nullptr) beside_ = std::make_unique<Lane<D>>(context_);
-    StateCollector<D> collector(context_, beside_->context());
-    collector.say("session.recipe", precision());
-    if (const std::optional<LoraOptions> adapters = lora()) {
-      collector.say("session.lora", adapters->text());
-    }
-    visit_weights(collector);
-    scaling().visit_state(collector);
-    visit_optimizer(collector);
-    collector("session.must_calibrate", must_calibrate_);
-    std::vector<StateEntry> entries = collector.take();
-    if (options_.sharding.tensor_ranks > 1) note_parts(entries);
-    for (StateEntry& entry : entries) {
-      entry.write_sync = [this, write = std::move(entry.write_sync)](const std::byte* source) {
-        note_new_state();
-        write(source);
-      };
-    }
-    return entries;
-  }
+  [[nodiscard]] std::vector<StateEntry> state() override;
 
   void begin_reading() override {
     beside_->fork();
     is_reading_ = true;
     was_read_ = true;
   }
-  void end_reading() override {
-    struct AtTheEnd {
-      std::atomic<bool>& is_reading;
-      ~AtTheEnd() {
-        is_reading = false;
-        is_reading.notify_all();
-      }
-    } const at_the_end{is_reading_};
-    beside_->context().synchronize();
-  }
+  void end_reading() override;
   [[nodiscard]] OwnedBytes allocate_for_reading(std::size_t bytes) override {
     return allocate_on_host(bytes, context_);
   }
 
-  [[nodiscard]] std::vector<WeightInfo> weights() const override {
-    std::vector<WeightInfo> all;
-    for (const ParameterFacts& parameter : parameters_) {
-      const Index columns = parameter.columns;
-      all.push_back({parameter.name, parameter.format, parameter.elements / columns, columns,
-                     parameter.is_adapter});
-    }
-    return all;
-  }
+  [[nodiscard]] std::vector<WeightInfo> weights() const override;
 
-  void read_weights_sync(const WeightSink& sink) override {
-    require<ConfigError>(options_.sharding.tensor_ranks == 1, "the weights are those of ",
-                         options_.sharding.tensor_ranks,
-                         " ranks that share each layer, which are not put together; read them in "
-                         "a run without tensor parallelism");
-    try {
-      give_weights_sync(sink);
-    } catch (...) {
-      settle();
-      throw;
-    }
-  }
+  void read_weights_sync(const WeightSink& sink) override;
 
-  [[nodiscard]] LossSum sum_over_ranks(const LossSum& own) override {
-    LossSum total;
-    const std::vector<LossSum> all = of_all_ranks(own, "sums of losses");
-    const auto degree = static_cast<std::size_t>(options_.sharding.tensor_ranks);
-    for (std::size_t rank = 0; rank < all.size(); rank += degree) {
-      total.sum += all[rank].sum;
-      total.tokens += all[rank].tokens;
-    }
-    return total;
-  }
+  [[nodiscard]] LossSum sum_over_ranks(const LossSum& own) override;
   [[nodiscard]] std::int64_t largest_over_ranks(std::int64_t own) override {
     return std::ranges::max(of_all_ranks(own, "signals"));
   }
@@ -259,22 +151,7 @@ class SessionCore : public TrainingSession {
     if constexpr (std::is_same_v<D, Cuda>) return context_.card();
     return {};
   }
-  [[nodiscard]] std::uint64_t hash_weights_sync() override {
-    std::uint64_t own = 0;
-    Index number = 0;
-    visit_updated_weights([&](TensorView<const std::byte, 1, D> bytes) {
-      std::uint64_t hash = 0;
-      hash_bytes(bytes, buffers_.hash, context_);
-      copy_to_host_sync(&hash, buffers_.hash.data(), sizeof(hash), context_);
-      own += mixed_word(hash, number++);
-    });
-    std::uint64_t total = 0;
-    number = 0;
-    for (const std::uint64_t hash : of_all_ranks(own, "hashes of weights")) {
-      total += mixed_word(hash, number++);
-    }
-    return total;
-  }
+  [[nodiscard]] std::uint64_t hash_weights_sync() override;
 
   void begin_timeline_sync() override {
     // Ranks leave the exchange at nearly the same time: each sets its clock by it.
@@ -443,16 +320,7 @@ class SessionCore : public TrainingSession {
   void wait_for_reading() const noexcept { is_reading_.wait(true); }
 
   /// Says of each entry which part of a parameter it is of.
-  void note_parts(std::vector<StateEntry>& entries) const {
-    for (const ParameterFacts& parameter : parameters_) {
-      for (StateEntry& entry : entries) {
-        const bool is_of =
-            entry.name == "model." + parameter.name ||
-            (entry.name.starts_with("optimizer.") && entry.name.ends_with("." + parameter.name));
-        if (is_of) entry.part = parameter.part;
-      }
-    }
-  }
+  void note_parts(std::vector<StateEntry>& entries) const;
 
   /// After a call that threw: waits until the device has read its inputs, so that others can be
   /// copied, and keeps no casts of an evaluation, of which some may be missing. The call's error is
@@ -517,4 +385,5 @@ class SessionCore : public TrainingSession {
 
 }  // namespace octavo::inline OCTAVO_ABI::detail
 
+#include <octavo/train/session_state.hpp>
 #include <octavo/train/session_step.hpp>

@@ -1,15 +1,68 @@
 /// @file
-/// What a session enqueues for a step and before the first one, and what it does where one throws.
+/// A session's step, what it enqueues for one and before the first, and what it does where one throws.
 #pragma once
 
 #include <octavo/core/random.hpp>
 #include <octavo/train/session_core.hpp>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 namespace octavo::inline OCTAVO_ABI::detail {
+
+template <Device D>
+StepResult SessionCore<D>::step(const Batch& batch, double learning_rate) {
+  check_batch(batch, options_.micro_batches, options_.batch, facts_.vocabulary);
+  require<ConfigError>(learning_rate >= 0 && std::isfinite(static_cast<float>(learning_rate)),
+                       "the learning rate is ", learning_rate,
+                       "; give a number from 0 on that FP32 holds");
+  bind();
+  timeline_.begin_step_sync(context_);
+  weights_may_have_moved_ = true;
+  rank_work().compare(batch);
+  const Index counted = rank_work().total_targets(count_targets(batch.targets));
+  inputs_->copy_batch(batch, context_);
+  inputs_->copy_gradient_scale(counted, context_);
+  inputs_->copy_limits(
+      {loss_limit_ * static_cast<double>(std::max<Index>(1, counted)), gradient_norm_limit_},
+      context_);
+  prepare_update(learning_rate, inputs_->staging());
+  const bool compares = replicas_->begin_step();
+  const bool was_read = std::exchange(was_read_, false);
+  try {
+    cast_frozen_if_due();
+    if (must_calibrate_ != 0) {
+      wait_for_reading();
+      calibrate();
+    }
+    scaling().snapshot(context_);
+    if (compares || timeline_.is_on() || was_read) {
+      replay_->run_once([&] { enqueue_step(compares, was_read); });
+    } else {
+      replay_->run(context_, [this] { enqueue_step(false, false); });
+    }
+  } catch (...) {
+    undo_step();
+    throw;
+  }
+  rank_work().weights_moved();
+  const StepStatus status = read_status_sync();
+  timeline_.end_step_sync(context_);
+  if (status.skip == 0) {
+    count_update();
+    must_calibrate_ = 0;
+  } else if (must_calibrate_ != 0) {
+    reset_scaling_sync();
+  }
+  StepResult result{LossSum{status.loss_sum, counted}.mean(),
+                    static_cast<double>(status.gradient_norm), status.skip != 0};
+  result.is_above_limits = status.skip == StepStatus::skip_above_limits;
+  if (compares) replicas_->compare_sync(communicator_, options_.sharding.tensor_ranks, context_);
+  return result;
+}
 
 template <Device D>
 void SessionCore<D>::choose_gemms() {
