@@ -138,7 +138,6 @@ class FrameStream {
 
   [[nodiscard]] int descriptor() const { return socket_.get(); }
   [[nodiscard]] bool has_output() const { return !output_.empty(); }
-  [[nodiscard]] std::size_t unread() const { return input_.size(); }
 
   void put(FrameKind kind, std::string_view content) {
     const Header header{magic, static_cast<std::uint32_t>(kind), content.size()};

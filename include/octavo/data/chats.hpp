@@ -289,10 +289,9 @@ class ChatLoader {
 
 /// Reads the chats of a run, and encodes them.
 /// @throws IoError      naming file, line and byte of what cannot be read or is no chat
-/// @throws ConfigError  naming file and line of a chat that cannot be encoded, in which the
-/// assistant
-///                      says nothing, or which has tokens outside of the vocabulary; if a file is
-///                      named twice, or no chat is left
+/// @throws ConfigError  naming file and line of a chat that cannot be encoded, that has tokens
+///                      outside of the vocabulary, or in which the assistant says nothing; if a
+///                      file is named twice, or no chat is left
 [[nodiscard]] inline ChatData load_chats(const ChatRequest& request, const ChatEncoder& encoder,
                                          const Context<Cpu>& context) {
   return detail::ChatLoader(request, encoder, context).load();

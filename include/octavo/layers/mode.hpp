@@ -41,9 +41,9 @@ struct Mode {
 /// before it; none changes a bit of the result.
 enum class Recompute {
   none,    ///< everything is kept
-  norms,   ///< outputs of RMSNorm
-  swiglu,  ///< and of SwiGLU
-  ffn,     ///< and of the gate and up projection
+  norms,   ///< outputs of norms: RMSNorm, LayerNorm
+  swiglu,  ///< and of the MLP's activation: SwiGLU, GELU or one's own
+  ffn,     ///< and of the MLP's first projection: gate and up, or up alone
   block,   ///< everything but the block's input
 };
 

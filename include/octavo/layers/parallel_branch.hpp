@@ -17,9 +17,8 @@ namespace octavo::inline OCTAVO_ABI {
 /// As `ResidualBranch`, y = x + part(norm(x)), of which each rank of a tensor-parallel group has
 /// its share: of the residual stream a share of the rows, of the part one of the features. So
 ///
-/// - rows are normalised where they are, and gathered before the part, which casts all of them:
-/// what
-///   is whole has the same bits, amax and scale on each rank;
+/// - rows are normalised where they are, and gathered before the part, which casts all of them: so
+///   what is whole has the same bits, amax and scale on each rank;
 /// - the part ends in terms of a sum over the ranks, of which each gets its rows.
 ///
 /// The backward is the mirror image. Normalised rows are kept as they were gathered; from

@@ -87,9 +87,8 @@ class ParameterRun {
   static constexpr Index alignment = allocation_alignment;
 
   /// Takes the weights of parameters that were declared.
-  /// @param lender  a run whose weights are never needed when this one's are, so that these can
-  /// take
-  ///                their memory if it is large enough; null: memory of their own
+  /// @param lender  a run whose weights are never needed when this one's are: these take their
+  ///                memory if it is large enough; null: memory of their own
   template <class Each>
   void take_weights(Arena<D>& arena, const Each& each, const RunLayout& layout = {},
                     const ParameterRun* lender = nullptr) {

@@ -15,10 +15,9 @@ namespace octavo::inline OCTAVO_ABI {
 ///
 /// - `gather_rows` gives each rank the rows of all, in the order of ranks, so that they have the
 ///   same bits on each;
-/// - `sum_rows` gives each rank the sums of its rows over the terms of all. An exchange and a sum
-/// of
-///   one's own in FP32, in the order of ranks, with one rounding: whoever gathers them afterwards
-///   has the bits that the others have.
+/// - `sum_rows` gives each rank the sums of its rows over the terms of all: an exchange, then a sum
+///   of one's own in FP32, in the order of ranks, with one rounding. Whoever gathers them
+///   afterwards has the bits that the others have.
 ///
 /// One exchange at a time: the memory is the same for all layers.
 template <Device D>

@@ -13,7 +13,8 @@
 
 namespace octavo::inline OCTAVO_ABI {
 
-/// The linear layers of a Llama: the four of a block, and the head.
+/// The linear layers of every family: the four of a block, and the head. `gate_up` is the first of
+/// the MLP, also where the activation has no gate.
 enum class LinearRole { qkv, output, gate_up, down, head };
 
 /// The role's name, as manifests and parameters print it.

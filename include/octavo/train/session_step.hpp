@@ -1,5 +1,6 @@
 /// @file
-/// A session's step, what it enqueues for one and before the first, and what it does where one throws.
+/// A session's step, what it enqueues for one and before the first, and what it does where one
+/// throws.
 #pragma once
 
 #include <octavo/core/random.hpp>

@@ -256,9 +256,8 @@ class TrainingRun {
 
 /// Trains until the last step, until too many steps in a row were skipped, until a spike that is to
 /// stop it, or until a signal comes while an `InterruptGuard` lives; then evaluates the model.
-/// @tparam Batches     `TokenBatches`, or what has its `step`, `evaluate`, `epoch`,
-/// `tokens_in_step`
-///                     and `state`
+/// @tparam Batches     `TokenBatches`, or what has its `step`, `evaluate`, `epoch`, `state` and
+///                     `tokens_in_step`
 /// @param tally        of the steps before: a new one's, or what `resume` made of it
 /// @param checkpoints  that are saved when they are due, at the end, and when a signal comes; null:
 ///                     none

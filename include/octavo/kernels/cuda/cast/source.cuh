@@ -66,20 +66,17 @@ namespace kernels {
 ///   for each has to fit the 64 registers of a thread, beside the cast.
 /// - `bool vectors() const`, on the host: whether rows can be read in whole runs, so that
 ///   `runs<true>` may be called: see rows_are_vectors.
-/// - `runs<Vectors>(row, column) const`, on the GPU: what a thread needs to make runs of the
-/// columns
+/// - `runs<Vectors>(row, column) const`, on the GPU: what a thread needs to make runs of columns
 ///   from `column` on, in each part, in rows from `row` on. It gives an object with
 ///   - `load(i, count)`, which reads for row `row + i`, with `i` below 128. `count` elements of the
 ///     run lie within the matrix; where it is 0 or less nothing must be read. With `Vectors` a run
 ///     lies within it or not at all.
 ///   - `make(i, loaded)`, which makes the run of each part: Produced<T, parts>. What it makes
-///   beyond
-///     the matrix is set to zero.
+///     beyond the matrix is set to zero.
 ///   - `await()`, if it is there: all threads of the block call it once, after the first loads and
 ///     before anything is made. It may synchronise the block, or wait for what others find.
-/// - `static constexpr bool makes_zeros = true`, if what it makes beyond the matrix is zero
-/// already,
-///   as long as `load` gives zeros there: that saves instructions at edges.
+/// - `static constexpr bool makes_zeros = true`, if what it makes beyond the matrix is zero anyhow
+///   where `load` gives zeros: that saves instructions at edges.
 ///
 /// Return types are written out: the host's compiler sees no body from which to deduce `auto`.
 /// @tparam T  format of the values
