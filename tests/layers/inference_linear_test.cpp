@@ -1,5 +1,7 @@
 // What a linear layer that only infers leaves to the product, and what it does first.
+#include <octavo/layers/activation.hpp>
 #include <octavo/layers/inference_linear.hpp>
+#include <octavo/layers/projection.hpp>
 
 #include <gtest/gtest.h>
 
@@ -55,7 +57,7 @@ class InferenceLinear : public testing::Test {
     const BeforeNorm before{norm_, x.input(), input, statistics.flat()};
     wide_ = Matrix<float>(rows, out, 77.0f);
     if (is_gated) {
-      layer_.forward_gated(before, wide_.view(), Layer::Input{y.view()}, place_.context);
+      layer_.forward_gated<SwiGlu>(before, wide_.view(), Layer::Input{y.view()}, place_.context);
     } else {
       layer_.forward(before, {}, y.view(), place_.context);
     }
@@ -97,6 +99,45 @@ TEST_F(InferenceLinear, FewRowsAreGatedByTheirProduct) {
     const bool is_untouched = wide_(rows - 1, 0) == 77.0;
     EXPECT_EQ(is_untouched, rows <= most_few_rows) << rows;
   }
+}
+
+/// An activation whose forward makes threes, so that a result tells whether it was asked.
+struct Threes {
+  template <class T, class Y>
+  static void forward(TensorView<const T, 2, Cpu>, const Y& y, const Context<Cpu>&) {
+    std::fill_n(y.values.data(), y.values.size(), T(3));
+  }
+};
+struct GatingThrees : Threes {
+  static constexpr bool is_silu_gate = true;
+};
+
+/// Whether a projection of so many rows asked the activation.
+template <class Activation, bool bias>
+bool asks_activation(Index rows) {
+  support::Workplace place{2};
+  place.bind(std::max(few_rows_workspace(in, place.context),
+                      matmul_workspace(rows, out, in, place.context)));
+  Matrix<float> weight = random_matrix<float>(out, in, 1), biases(1, out, 0.5f);
+  Projection<Inference<Fp32>, in, out, bias, float, Cpu> projection;
+  projection.declare("up", {}, Initial::zeros());
+  projection.visit_weight([&](auto& parameter) { parameter.weight = weight.view(); });
+  projection.visit_bias([&](auto& parameter) { parameter.weight = biases.view(); });
+  Arena<Cpu> arena;
+  projection.take_weight_copies(arena);
+  Matrix<float> x(rows, in, 1.0f), wide(rows, out), y(rows, out / 2);
+  using Input = Operand<Inference<Fp32>, OperandKind::input, Cpu>;
+  projection.template forward_activated<Activation>(Input{x.view()}, wide.view(), Input{y.view()},
+                                                    place.context);
+  return y(rows - 1, 0) == 3.0;
+}
+
+// A product knows SiLU only, and adds no bias to what it gates.
+TEST(ActivationInTheProduct, IsWhatSaysThatItGatesBySilu) {
+  EXPECT_FALSE((asks_activation<GatingThrees, false>(1)));
+  EXPECT_TRUE((asks_activation<GatingThrees, false>(most_few_rows + 1)));
+  EXPECT_TRUE((asks_activation<GatingThrees, true>(1)));
+  EXPECT_TRUE((asks_activation<Threes, false>(1)));
 }
 
 }  // namespace inference_linear_test

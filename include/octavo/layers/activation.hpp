@@ -15,6 +15,9 @@ struct SwiGlu {
   static constexpr int inputs = 2;
   /// Whether the backward can make the gradient of the projection's bias.
   static constexpr bool sums_bias = false;
+  /// The forward is silu(gate) · up, the gates first: a product of few rows may make it in its
+  /// place. An activation with another forward leaves it out.
+  static constexpr bool is_silu_gate = true;
 
   /// @param wide  [tokens, inputs · ffn]
   /// @param y     [tokens, ffn], an operand

@@ -4,7 +4,6 @@
 
 #include <octavo/gemm/few_rows.hpp>
 #include <octavo/kernels/dequantize.hpp>
-#include <octavo/layers/activation.hpp>
 #include <octavo/layers/before_norm.hpp>
 #include <octavo/layers/linear.hpp>
 #include <octavo/precision/inference.hpp>
@@ -105,18 +104,19 @@ class Linear<Inference<Wanted>, In, Out, G, D> {
     forward(x, addend, {}, y, context);
   }
 
-  /// activated = silu(gate) · up of x · Wᵀ, as `SwiGlu` has it.
+  /// activated = silu(gate) · up of x · Wᵀ.
+  /// @tparam Activation  that makes it where there are many rows, with `is_silu_gate`
   /// @param x          an `Input`, or a `BeforeNorm` of one
   /// @param wide       [tokens, Out], overwritten where there are many
   /// @param activated  [tokens, Out / 2], an operand
-  template <class X, class Activated>
+  template <class Activation, class X, class Activated>
   void forward_gated(const X& x, TensorView<T, 2, D> wide, const Activated& activated,
                      const Context<D>& context) {
     if (wide.extent(0) <= most_few_rows) {
       multiply_few(x, {activated.values, {}}, context, true);
     } else {
       forward(x, {}, wide, context);
-      SwiGlu::forward(TensorView<const T, 2, D>(wide), activated, context);
+      Activation::forward(TensorView<const T, 2, D>(wide), activated, context);
     }
   }
 

@@ -77,17 +77,19 @@ class Projection {
     if constexpr (frozen) adapter_.forward(x.values, y, context);
   }
 
-  /// activated = Activation(x · Wᵀ + bias).
+  /// activated = Activation(x · Wᵀ + bias). A layer that can makes what says `is_silu_gate` with
+  /// the product.
   /// @param wide       [tokens, Out], overwritten unless the product makes the activation
   /// @param activated  an operand, as `Activation` has it
   template <class Activation, class X, class Activated>
   void forward_activated(const X& x, TensorView<T, 2, D> wide, const Activated& activated,
                          const Context<D>& context) {
-    constexpr bool in_product = std::is_same_v<Activation, SwiGlu> && requires {
-      layer_.forward_gated(x, wide, activated, context);
+    constexpr bool in_product = requires {
+      requires Activation::is_silu_gate && !Bias;
+      layer_.template forward_gated<Activation>(x, wide, activated, context);
     };
     if constexpr (in_product) {
-      layer_.forward_gated(x, wide, activated, context);
+      layer_.template forward_gated<Activation>(x, wide, activated, context);
     } else {
       forward(x, {}, wide, context);
       Activation::forward(TensorView<const T, 2, D>(wide), activated, context);
