@@ -2,7 +2,7 @@
 /// Causal attention with grouped queries, within documents.
 #pragma once
 
-#include <octavo/kernels/rope.hpp>
+#include <octavo/tensor/head_layout.hpp>
 #include <octavo/tensor/tensor.hpp>
 
 #include <type_traits>
@@ -31,9 +31,7 @@ template <class T, Device D>
 void check_attention(const char* operation, const AttentionShape& shape, TensorView<T, 2, D> qkv,
                      Index log_sum_exps) {
   check_shape(operation, "qkv", qkv, {shape.rows(), shape.heads.columns()});
-  require<ShapeError>(shape.heads.heads % shape.heads.kv_heads == 0, operation, ": ",
-                      shape.heads.heads, " heads cannot share ", shape.heads.kv_heads,
-                      " KV heads evenly; make the heads a multiple of the KV heads");
+  require_even_sharing(operation, shape.heads);
   require<ShapeError>(log_sum_exps == shape.rows() * shape.heads.heads, operation,
                       ": log_sum_exp has ", log_sum_exps, " elements, but ",
                       shape.rows() * shape.heads.heads, " are needed");

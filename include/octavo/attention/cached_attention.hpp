@@ -37,9 +37,7 @@ void cached_attention(TensorView<const T, 2, D> qkv, HeadLayout layout,
                       const KeyValueCache<std::type_identity_t<T>, D>& cache,
                       TensorView<T, 2, D> output, const Context<D>& context) {
   detail::check_cache<T, D>("cached_attention", qkv, layout, positions, cache);
-  require<ShapeError>(layout.heads % layout.kv_heads == 0, "cached_attention: ", layout.heads,
-                      " heads cannot share ", layout.kv_heads,
-                      " KV heads evenly; make the heads a multiple of the KV heads");
+  require_even_sharing("cached_attention", layout);
   check_shape("cached_attention", "output", output,
               {qkv.extent(0), layout.heads * layout.head_dim});
   if (qkv.extent(0) == 0) return;

@@ -92,10 +92,10 @@ template <class T, Device D>
 /// @param w_gradient  [out, in]
 /// @return what ran, for the manifest
 /// @note enqueues; does not synchronise; uses `matmul_workspace` bytes of the context's
-template <class T, class G, Device D>
+template <class T, class Gradient, Device D>
 [[nodiscard]] GemmRun matmul_weight_gradient(TensorView<const T, 2, D> y_gradient,
                                              TensorView<const T, 2, D> x,
-                                             const GemmOutput<G, D>& w_gradient,
+                                             const GemmOutput<Gradient, D>& w_gradient,
                                              const Context<D>& context) {
   detail::check_gemm("matmul_weight_gradient", y_gradient.extent(1), x.extent(1),
                      y_gradient.extent(0), x.extent(0), w_gradient);
@@ -142,10 +142,10 @@ template <class Y, class W, class Gy, class Gw, class T, Device D>
 /// @param w_gradient  [out, in]
 /// @return what ran, for the manifest
 /// @note enqueues; does not synchronise; uses `matmul_workspace` bytes of the context's
-template <class Y, class X, class Gy, class Gx, class G, Device D>
+template <class Y, class X, class Gy, class Gx, class Gradient, Device D>
 [[nodiscard]] GemmRun matmul_weight_gradient(QuantizedView<Y, Gy, Layout::transposed, D> y_gradient,
                                              QuantizedView<X, Gx, Layout::transposed, D> x,
-                                             const GemmOutput<G, D>& w_gradient,
+                                             const GemmOutput<Gradient, D>& w_gradient,
                                              const Context<D>& context) {
   detail::check_gemm("matmul_weight_gradient", y_gradient.outer(), x.outer(), y_gradient.inner(),
                      x.inner(), w_gradient);

@@ -3,20 +3,9 @@
 #pragma once
 
 #include <octavo/kernels/quantize.hpp>
+#include <octavo/tensor/head_layout.hpp>
 
 namespace octavo::inline OCTAVO_ABI {
-
-/// The parts of one row of fused queries, keys and values: `heads` queries, then `kv_heads` keys,
-/// then `kv_heads` values, each of `head_dim` elements.
-struct HeadLayout {
-  Index heads = 0;
-  Index kv_heads = 0;
-  Index head_dim = 0;
-
-  [[nodiscard]] OCTAVO_HOST_DEVICE constexpr Index columns() const {
-    return (heads + 2 * kv_heads) * head_dim;
-  }
-};
 
 /// Weights of the root-mean-square normalisation of each query and key head before the rotation;
 /// empty views where a model has none.

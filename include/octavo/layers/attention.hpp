@@ -22,7 +22,7 @@ namespace octavo::inline OCTAVO_ABI {
 template <BlockShape Shape, class Rotate, class T, class Qkv, class Output, class G, Device D>
 class GroupedQueryAttention {
  public:
-  static_assert(Shape.heads % Shape.kv_heads == 0,
+  static_assert(Shape.head_layout().shares_evenly(),
                 "GroupedQueryAttention: heads must be a multiple of kv_heads, so that each KV head "
                 "serves equally many query heads; change heads or kv_heads in the LlamaConfig");
   static_assert(

@@ -4,8 +4,8 @@
 
 #include <octavo/core/device.hpp>
 #include <octavo/kernels/initialize.hpp>
-#include <octavo/kernels/rope.hpp>
 #include <octavo/tensor/batch.hpp>
+#include <octavo/tensor/head_layout.hpp>
 
 namespace octavo::inline OCTAVO_ABI {
 
@@ -21,9 +21,11 @@ struct BlockShape {
   /// Ranks that share each layer: `ffn`, `heads` and `kv_heads` are then those of one of them.
   int tensor_parallel = 1;
 
-  [[nodiscard]] constexpr int qkv_columns() const { return (heads + 2 * kv_heads) * head_dim; }
-  [[nodiscard]] constexpr int attention_columns() const { return heads * head_dim; }
   [[nodiscard]] constexpr HeadLayout head_layout() const { return {heads, kv_heads, head_dim}; }
+  [[nodiscard]] constexpr int qkv_columns() const {
+    return static_cast<int>(head_layout().columns());
+  }
+  [[nodiscard]] constexpr int attention_columns() const { return heads * head_dim; }
 };
 
 /// What the parameters of a block start from.

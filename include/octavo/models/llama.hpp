@@ -38,11 +38,34 @@ class LlamaPositions : public RoPE<D> {
   }
 };
 
-/// The parts of a Llama or, with `qk_norm`, a Qwen3.
-/// Source: Touvron et al. 2023, arXiv 2302.13971; Grattafiori et al. 2024, arXiv 2407.21783; Qwen3
-/// technical report, arXiv 2505.09388.
-template <LlamaConfig Config>
-struct LlamaFamily {
+namespace detail {
+
+/// Whether `ranks` can share each layer; heads, or features of the MLP, are divided.
+constexpr bool divides_heads(const LlamaConfig& config, int ranks) {
+  return config.heads % ranks == 0 && config.kv_heads % ranks == 0;
+}
+constexpr bool divides(const LlamaConfig& config, int ranks) {
+  return divides_heads(config, ranks) && config.ffn % ranks == 0;
+}
+
+/// The shape of a block of one of `ranks` that share it; of all where they do not fit, so that
+/// nothing else is refused.
+constexpr BlockShape block_shape_of(const LlamaConfig& config, int ranks) {
+  const int divisor = divides(config, ranks) ? ranks : 1;
+  return {.hidden = config.hidden,
+          .ffn = config.ffn / divisor,
+          .heads = config.heads / divisor,
+          .kv_heads = config.kv_heads / divisor,
+          .head_dim = config.head_dim,
+          .norm_epsilon = config.norm_epsilon,
+          .tensor_parallel = ranks};
+}
+
+}  // namespace detail
+
+/// The parts of a Llama whose blocks have this shape.
+template <LlamaConfig Config, BlockShape Shape>
+struct LlamaParts {
   static_assert(Config.layers > 0 && Config.hidden > 0 && Config.ffn > 0 && Config.heads > 0 &&
                     Config.kv_heads > 0 && Config.head_dim > 0 && Config.vocabulary > 0 &&
                     Config.rope_theta > 0,
@@ -50,9 +73,8 @@ struct LlamaFamily {
                 "rope_theta must all be positive");
 
   static constexpr LlamaConfig config = Config;
-  static constexpr BlockShape block_shape{Config.hidden,   Config.ffn,      Config.heads,
-                                          Config.kv_heads, Config.head_dim, Config.norm_epsilon};
-  static constexpr HeadLayout heads = block_shape.head_layout();
+  static constexpr BlockShape block_shape = Shape;
+  static constexpr HeadLayout heads = Shape.head_layout();
   static constexpr Index longest_sequence = std::numeric_limits<Index>::max();
 
   template <class T, class G, Device D>
@@ -62,63 +84,48 @@ struct LlamaFamily {
   template <class T, class G, Device D>
   using Norm = RMSNorm<T, Config.hidden, G, D>;
   template <class T, class G, Device D>
-  using Rotate = std::conditional_t<Config.qk_norm, NormalisedRotation<block_shape, T, G, D>,
-                                    Rotation<block_shape, T, G, D>>;
+  using Rotate = std::conditional_t<Config.qk_norm, NormalisedRotation<Shape, T, G, D>,
+                                    Rotation<Shape, T, G, D>>;
   template <class T, class P, class G, Device D>
-  using Attention = GroupedQueryAttention<block_shape, Rotate<T, G, D>, T, typename P::QkvPrecision,
+  using Attention = GroupedQueryAttention<Shape, Rotate<T, G, D>, T, typename P::QkvPrecision,
                                           typename P::OutputPrecision, G, D>;
   template <class T, class P, class G, Device D>
-  using Mlp =
-      MLP<block_shape, SwiGlu, T, typename P::GateUpPrecision, typename P::DownPrecision, G, D>;
+  using Mlp = MLP<Shape, SwiGlu, T, typename P::GateUpPrecision, typename P::DownPrecision, G, D>;
   template <class T, class P, class G, Device D>
   using Block = AttentionMlpBlock<T, Config.hidden, G, D, Norm<T, G, D>, Attention<T, P, G, D>,
                                   Mlp<T, P, G, D>>;
 };
 
+/// The parts of a Llama or, with `qk_norm`, a Qwen3.
+/// Source: Touvron et al. 2023, arXiv 2302.13971; Grattafiori et al. 2024, arXiv 2407.21783; Qwen3
+/// technical report, arXiv 2505.09388.
+template <LlamaConfig Config>
+struct LlamaFamily : LlamaParts<Config, detail::block_shape_of(Config, 1)> {};
+
 /// The parts of a Llama whose layers are shared by `Degree` ranks: those of one of them.
 template <LlamaConfig Config, int Degree>
-struct ParallelLlamaFamily : LlamaFamily<Config> {
-  static constexpr bool has_whole_heads =
-      Config.heads % Degree == 0 && Config.kv_heads % Degree == 0;
-  static constexpr bool fits = has_whole_heads && Config.ffn % Degree == 0;
-  static_assert(has_whole_heads,
+struct ParallelLlamaFamily : LlamaParts<Config, detail::block_shape_of(Config, Degree)> {
+  using Parts = LlamaParts<Config, detail::block_shape_of(Config, Degree)>;
+  static constexpr int tensor_parallel = Degree;
+
+  static_assert(detail::divides_heads(Config, Degree),
                 "TensorParallel: heads and kv_heads of the LlamaConfig must be multiples of the "
                 "degree, so that each rank has whole heads; choose a smaller TensorParallel");
-  static_assert(!has_whole_heads || fits,
+  static_assert(!detail::divides_heads(Config, Degree) || detail::divides(Config, Degree),
                 "TensorParallel: ffn of the LlamaConfig must be a multiple of the degree; choose a "
                 "smaller TensorParallel");
 
-  static constexpr int tensor_parallel = Degree;
-  /// Of one rank; of all where they do not fit, so that nothing else is refused.
-  static constexpr int divisor = fits ? Degree : 1;
-  static constexpr BlockShape block_shape{.hidden = Config.hidden,
-                                          .ffn = Config.ffn / divisor,
-                                          .heads = Config.heads / divisor,
-                                          .kv_heads = Config.kv_heads / divisor,
-                                          .head_dim = Config.head_dim,
-                                          .norm_epsilon = Config.norm_epsilon,
-                                          .tensor_parallel = Degree};
-  static constexpr HeadLayout heads = block_shape.head_layout();
-
   template <class T, class G, Device D>
   using Embedding = ParallelEmbedding<T, Config.hidden, G, D>;
-  template <class T, class G, Device D>
-  using Norm = RMSNorm<T, Config.hidden, G, D>;
-  template <class T, class G, Device D>
-  using Rotate = std::conditional_t<Config.qk_norm, NormalisedRotation<block_shape, T, G, D>,
-                                    Rotation<block_shape, T, G, D>>;
-  template <class T, class P, class G, Device D>
-  using Attention = GroupedQueryAttention<block_shape, Rotate<T, G, D>, T, typename P::QkvPrecision,
-                                          typename P::OutputPrecision, G, D>;
-  template <class T, class P, class G, Device D>
-  using Mlp =
-      MLP<block_shape, SwiGlu, T, typename P::GateUpPrecision, typename P::DownPrecision, G, D>;
+  /// A half of a block.
+  template <ConfigName NormName, class Part, class T, class G, Device D>
+  using Branch = ParallelBranch<NormName, "", typename Parts::template Norm<T, G, D>, Part, T,
+                                Config.hidden, D, Degree>;
   template <class T, class P, class G, Device D>
   using Block = PreNormBlock<
       T, Config.hidden, G, D,
-      ParallelBranch<"attention_norm", "", Norm<T, G, D>, Attention<T, P, G, D>, T, Config.hidden,
-                     D, Degree>,
-      ParallelBranch<"mlp_norm", "", Norm<T, G, D>, Mlp<T, P, G, D>, T, Config.hidden, D, Degree>>;
+      Branch<"attention_norm", typename Parts::template Attention<T, P, G, D>, T, G, D>,
+      Branch<"mlp_norm", typename Parts::template Mlp<T, P, G, D>, T, G, D>>;
 };
 
 namespace detail {

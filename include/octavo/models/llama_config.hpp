@@ -5,6 +5,7 @@
 #include <octavo/core/config_name.hpp>
 #include <octavo/core/context.hpp>
 #include <octavo/models/model.hpp>
+#include <octavo/tensor/head_layout.hpp>
 
 #include <numeric>
 
@@ -46,7 +47,9 @@ struct LlamaConfig {
     return static_cast<int>(round_up(vocabulary, 128));
   }
   /// Columns of fused queries, keys and values.
-  [[nodiscard]] constexpr int qkv_columns() const { return (heads + 2 * kv_heads) * head_dim; }
+  [[nodiscard]] constexpr int qkv_columns() const {
+    return static_cast<int>(HeadLayout{heads, kv_heads, head_dim}.columns());
+  }
   /// Columns of the attention's output.
   [[nodiscard]] constexpr int attention_columns() const { return heads * head_dim; }
 

@@ -62,7 +62,7 @@ void append_to_cache_body(TensorView<T, 2, Cuda> qkv, HeadLayout layout,
                           const KeyValueCache<T, Cuda>& cache, const Context<Cuda>& context) {
   require_columns("append_to_cache", layout.columns());
   const auto narrow = [](Index value) { return static_cast<std::uint32_t>(value); };
-  const Index heads = qkv.extent(0) * (layout.heads + 2 * layout.kv_heads);
+  const Index heads = qkv.extent(0) * layout.all_heads();
   const AppendArguments<T> arguments{
       qkv.data(),        positions.data(),     cache.keys.data(),       cache.values.data(),
       norm.query.data(), norm.key.data(),      rotation.data(),         qkv.extent(0),

@@ -22,7 +22,7 @@ void rope_forward_body(TensorView<const T, 2, Cuda> qkv, HeadLayout layout,
     enqueue_rotation(name, qkv.data(), rotated.data(), rows, angles, nullptr, context);
     return;
   }
-  const Index heads = rows * (layout.heads + 2 * layout.kv_heads);
+  const Index heads = rows * layout.all_heads();
   launch(name, norm_rotate_kernel<T>, ceil_divide(heads, head_warps), elementwise_threads, 0,
          context, qkv.data(), rotated.data(), rows, angles, norm.query.data(), norm.key.data(),
          static_cast<std::uint32_t>(layout.heads), norm.epsilon);

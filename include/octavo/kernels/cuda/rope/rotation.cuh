@@ -33,7 +33,7 @@ inline Rotation make_rotation(const HeadLayout& layout, TensorView<const float, 
           narrow(sequence),
           narrow(layout.head_dim),
           narrow(layout.heads + layout.kv_heads),
-          narrow(layout.heads + 2 * layout.kv_heads),
+          narrow(layout.all_heads()),
           sign};
 }
 
