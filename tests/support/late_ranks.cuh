@@ -10,7 +10,10 @@
 #include <map>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
+
+#include "take_larger.cuh"
 
 /// Ranks on one GPU whose exchanges come late, as those between machines do.
 namespace octavo::support {
@@ -26,10 +29,6 @@ static __global__ void be_late(std::uint64_t time) {
   } while (now - begin < time);
 }
 
-static __global__ void take_larger(std::uint32_t* values, const std::uint32_t* others, Index size) {
-  for (Index i = threadIdx.x; i < size; i += blockDim.x) values[i] = max(values[i], others[i]);
-}
-
 /// A rank that is a thread of the program. What it exchanges is only enqueued, behind a wait: who
 /// reads it, or writes over it, without being ordered behind it has other bits than who was.
 /// Cannot be recorded, because streams of ranks wait for each other.
@@ -43,6 +42,9 @@ class LateRank final : public Communicator<Cuda> {
     for (cudaEvent_t* event : {&sends_, &has_read_}) {
       check(cudaEventCreateWithFlags(event, cudaEventDisableTiming), "cudaEventCreateWithFlags");
     }
+  }
+  explicit LateRank(std::unique_ptr<Communicator<Cuda>> ranks) : LateRank(*ranks) {
+    owned_ = std::move(ranks);
   }
   ~LateRank() override {
     // Others may have yet to enqueue their waits for this one's events.
@@ -85,18 +87,14 @@ class LateRank final : public Communicator<Cuda> {
              [&](std::size_t rank, const std::byte* of_rank) {
                copy_on_device(others + rank * part, of_rank, values.bytes(), context);
              });
-    for (std::size_t rank = 0; rank < static_cast<std::size_t>(size()); ++rank) {
-      take_larger<<<1, 256, 0, context.stream()>>>(values.data(), others + rank * part,
-                                                   values.size());
-    }
-    check(cudaGetLastError(), "take_larger");
+    take_larger(values, others, size(), context);
   }
   void all_gather_host_sync(std::span<const std::byte> part, std::span<std::byte> whole,
                             const char* what) override {
     ranks_.all_gather_host_sync(part, whole, what);
   }
-  [[nodiscard]] std::unique_ptr<Communicator<Cuda>> split(int) override {
-    throw UsageError("late ranks have no groups");
+  [[nodiscard]] std::unique_ptr<Communicator<Cuda>> split(int group) override {
+    return std::make_unique<LateRank>(ranks_.split(group));
   }
 
  private:
@@ -130,6 +128,7 @@ class LateRank final : public Communicator<Cuda> {
     return all;
   }
 
+  std::unique_ptr<Communicator<Cuda>> owned_;  ///< of a group
   Communicator<Cuda>& ranks_;
   cudaEvent_t sends_ = nullptr;
   cudaEvent_t has_read_ = nullptr;

@@ -1,42 +1,67 @@
-// Ranks on the Cuda device take the step of the Cpu's. They are threads of one program on one GPU,
-// whose operations wait and cannot be recorded: so each session takes one step, which is not.
+// Ranks on the Cuda device take the step of the Cpu's, and the same steps in every stage of ZeRO
+// and in whichever format weights travel. They are threads of one program on one GPU, whose
+// operations wait and cannot be recorded: so each session takes one step, which is not, or has a
+// timeline.
 #include <octavo/train/data_parallel.hpp>
 
 #include "support/cuda_sessions.cuh"
 #include "support/on_gpu.cuh"
+#include "support/states_of_ranks.hpp"
 #include "support/thread_ranks.hpp"
 
 namespace octavo::data_parallel_cuda_test {
 
-/// What a rank knows after a step.
+/// What a rank knows at the end.
 struct Outcome {
-  StepResult step;
+  StepResult step;  ///< the last
+  std::vector<double> losses;
   double validation = 0;
+  SavedState state;
+};
+
+/// How a run is divided.
+struct Setting {
+  int ranks = 1;
+  Zero zero = Zero::optimizer;
+  Index micro_batches = 4;  ///< of all ranks together
+  bool reduce_each_micro_batch = false;
+  unsigned steps = 1;
 };
 
 template <class Precision, class Reduce, class Gather, Device D>
-std::vector<Outcome> train(int ranks, Zero zero) {
-  std::vector<Outcome> outcomes(static_cast<std::size_t>(ranks));
-  ::support::on_ranks<D>(ranks, [&](auto& communicator) {
+std::vector<Outcome> train(const Setting& setting) {
+  std::vector<Outcome> outcomes(static_cast<std::size_t>(setting.ranks));
+  ::support::on_ranks<D>(setting.ranks, [&](auto& communicator) {
     Context<D> context(std::is_same_v<D, Cuda> ? 0 : 1);
+    // Runs of several steps are compared to the bit.
+    if constexpr (std::is_same_v<D, Cuda>) context.set_deterministic(setting.steps > 1);
     SessionOptions options = ::support::small_options();
     options.batch = {2, 64};
-    options.micro_batches = 4 / ranks;
-    options.sharding.zero = zero;
+    options.micro_batches = setting.micro_batches / setting.ranks;
+    options.sharding.zero = setting.zero;
+    options.sharding.reduce_each_micro_batch = setting.reduce_each_micro_batch;
     ModelSession<Llama<::support::small, Precision, D>, AdamW<>, DataParallel<Reduce, Gather>>
         session(options, context, communicator);
+    if (setting.steps > 1) session.begin_timeline_sync();  // steps of one are not recorded
     const auto rank = static_cast<unsigned>(communicator.rank());
-    ::support::TokenBatch batch;
-    for (unsigned m = 0; m < 4 / static_cast<unsigned>(ranks); ++m) {
-      const auto one = ::support::make_batch(128, ::support::small.vocabulary,
-                                             10 + rank * 4 / static_cast<unsigned>(ranks) + m);
-      batch.tokens.insert(batch.tokens.end(), one.tokens.begin(), one.tokens.end());
-      batch.targets.insert(batch.targets.end(), one.targets.begin(), one.targets.end());
-    }
+    const auto all = static_cast<unsigned>(setting.micro_batches);
+    const auto own = static_cast<unsigned>(options.micro_batches);
     Outcome& outcome = outcomes[rank];
-    outcome.step = session.step({batch.tokens, batch.targets}, 1e-3);
+    for (unsigned step = 0; step < setting.steps; ++step) {
+      ::support::TokenBatch batch;
+      for (unsigned m = 0; m < own; ++m) {
+        const auto one = ::support::make_batch(128, ::support::small.vocabulary,
+                                               10 + step * all + rank * own + m);
+        batch.tokens.insert(batch.tokens.end(), one.tokens.begin(), one.tokens.end());
+        batch.targets.insert(batch.targets.end(), one.targets.begin(), one.targets.end());
+      }
+      outcome.step = session.step({batch.tokens, batch.targets}, 1e-3);
+      EXPECT_FALSE(outcome.step.skipped);
+      outcome.losses.push_back(outcome.step.loss);
+    }
     const auto validation = ::support::make_batch(128, ::support::small.vocabulary, 7);
     outcome.validation = session.evaluate({validation.tokens, validation.targets}).mean();
+    outcome.state = save_state_sync(session.state());
   });
   return outcomes;
 }
@@ -47,10 +72,9 @@ INSTANTIATE_TEST_SUITE_P(Stages, DataParallelOnCuda,
 
 template <class Precision, class Reduce, class Gather = GatherIn<>>
 void compare(Zero zero, double allowed) {
-  const Outcome one = train<Precision, Reduce, GatherIn<>, Cpu>(1, zero)[0];
-  const auto outcomes = train<Precision, Reduce, Gather, Cuda>(2, zero);
+  const Outcome one = train<Precision, Reduce, GatherIn<>, Cpu>({.zero = zero})[0];
+  const auto outcomes = train<Precision, Reduce, Gather, Cuda>({.ranks = 2, .zero = zero});
   for (const Outcome& outcome : outcomes) {
-    EXPECT_FALSE(outcome.step.skipped);
     EXPECT_NEAR(outcome.step.loss, one.step.loss, allowed * one.step.loss);
     EXPECT_NEAR(outcome.step.gradient_norm, one.step.gradient_norm,
                 10 * allowed * one.step.gradient_norm);
@@ -69,14 +93,59 @@ TEST_P(DataParallelOnCuda, GradientsTravelInOtherFormats) {
   compare<Bf16, ReduceIn<E4M3>>(GetParam(), 4e-3);
 }
 
+using TensorwiseAndDelayed = Layerwise<First<1, Fp8Recipe<Tensorwise>>, Fp8Recipe<Delayed>>;
+
 TEST_P(DataParallelOnCuda, WeightsTravelInFp8) {
-  using Precision = Layerwise<First<1, Fp8Recipe<Tensorwise>>, Fp8Recipe<Delayed>>;
-  compare<Precision, ReduceIn<>, GatherIn<E4M3>>(GetParam(), 5e-3);
+  compare<TensorwiseAndDelayed, ReduceIn<>, GatherIn<E4M3>>(GetParam(), 5e-3);
+}
+
+/// Expects that all ranks of two runs took the same steps to the same state.
+void expect_same_bits(const std::vector<Outcome>& some, const std::vector<Outcome>& others) {
+  for (std::size_t rank = 0; rank < some.size(); ++rank) {
+    EXPECT_EQ(some[rank].losses, others[rank].losses) << "rank " << rank;
+    EXPECT_EQ(some[rank].validation, others[rank].validation) << "rank " << rank;
+  }
+  ::support::expect_same_state(some, others);
+}
+
+TEST_P(DataParallelOnCuda, WeightsThatTravelInFp8HaveTheBitsOfOthers) {
+  const Setting setting{.ranks = 2, .zero = GetParam(), .steps = 3};
+  expect_same_bits(train<TensorwiseAndDelayed, ReduceIn<>, GatherIn<E4M3>, Cuda>(setting),
+                   train<TensorwiseAndDelayed, ReduceIn<>, GatherIn<>, Cuda>(setting));
+}
+
+TEST_P(DataParallelOnCuda, RunsAreRepeatedToTheBit) {
+  const Setting setting{.ranks = 2, .zero = GetParam(), .steps = 3};
+  const auto expect_repeated = [&]<class Precision>(Precision) {
+    const auto run = [&] { return train<Precision, ReduceIn<>, GatherIn<>, Cuda>(setting); };
+    expect_same_bits(run(), run());
+  };
+  expect_repeated(Bf16{});
+  expect_repeated(Fp8Recipe<Delayed>{});
+}
+
+class DataParallelOnOneGpu : public support::OnGpu {};
+
+// Where gradients are summed over ranks once a step, and where after each micro-batch.
+TEST_F(DataParallelOnOneGpu, StagesOfZeroHaveTheSameBits) {
+  const auto expect_equal = [&]<class Precision>(Precision, Setting setting) {
+    const auto run = [&](Zero zero) {
+      setting.zero = zero;
+      return train<Precision, ReduceIn<>, GatherIn<>, Cuda>(setting);
+    };
+    const auto optimizer = run(Zero::optimizer);
+    for (const Zero zero : {Zero::gradients, Zero::weights}) expect_same_bits(optimizer, run(zero));
+  };
+  const Setting once{.ranks = 2, .micro_batches = 2, .steps = 3};
+  const Setting each{.ranks = 2, .reduce_each_micro_batch = true, .steps = 3};
+  for (const Setting& setting : {once, each}) {
+    expect_equal(Bf16{}, setting);
+    expect_equal(Fp8Recipe<Delayed>{}, setting);
+  }
 }
 
 /// Sums in FP32 of one rank: recorded and launched like any step.
-TEST(DataParallelOnOneGpu, OneRankWithSumsOfItsOwnIsRecorded) {
-  if (const std::string reason = support::why_no_gpu(); !reason.empty()) GTEST_SKIP() << reason;
+TEST_F(DataParallelOnOneGpu, OneRankWithSumsOfItsOwnIsRecorded) {
   Context<Cuda> context(0);
   const SessionOptions options = support::small_session(2);
   ModelSession<Llama<::support::small, Bf16, Cuda>, AdamW<>, DataParallel<ReduceIn<Fp32>>> session(
@@ -92,8 +161,7 @@ TEST(DataParallelOnOneGpu, OneRankWithSumsOfItsOwnIsRecorded) {
 }
 
 // Steps that compare weights are enqueued as they are; those between launch the record.
-TEST(DataParallelOnOneGpu, StepsThatHashWeightsHaveTheBitsOfOthers) {
-  if (const std::string reason = support::why_no_gpu(); !reason.empty()) GTEST_SKIP() << reason;
+TEST_F(DataParallelOnOneGpu, StepsThatHashWeightsHaveTheBitsOfOthers) {
   Context<Cuda> context(0);
   context.set_deterministic(true);
   SessionOptions options = support::small_session(1);

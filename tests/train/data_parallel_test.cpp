@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "support/small_model.hpp"
+#include "support/states_of_ranks.hpp"
 #include "support/thread_ranks.hpp"
 
 namespace data_parallel_test {
@@ -136,27 +137,10 @@ TEST(DataParallel, RanksTrainAsOneInFp8) {
   }
 }
 
-/// The bytes of a piece of state, put together from the ranks' parts where each has one.
-std::vector<std::byte> whole_of(const std::vector<Outcome>& ranks, const std::string& name) {
-  std::vector<std::byte> bytes;
-  for (const Outcome& rank : ranks) {
-    const auto found = rank.state.find(name);
-    if (found == rank.state.end()) continue;
-    const SavedEntry& entry = found->second;
-    if (entry.whole == entry.shape) return entry.bytes;
-    bytes.insert(bytes.end(), entry.bytes.begin(), entry.bytes.end());
-  }
-  return bytes;
-}
-
 void expect_same_bits(const std::vector<Outcome>& some, const std::vector<Outcome>& others) {
   EXPECT_EQ(some[0].losses, others[0].losses);
   EXPECT_EQ(some[0].validation, others[0].validation);
-  for (const Outcome& rank : some) {
-    for (const auto& [name, entry] : rank.state) {
-      EXPECT_TRUE(whole_of(some, name) == whole_of(others, name)) << name;
-    }
-  }
+  support::expect_same_state(some, others);
 }
 
 TEST(DataParallel, StagesOfZeroHaveTheSameBits) {
