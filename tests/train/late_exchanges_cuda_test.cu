@@ -8,6 +8,10 @@
 #include "support/on_gpu.cuh"
 #include "support/thread_ranks.hpp"
 
+#include <algorithm>
+#include <string>
+#include <vector>
+
 namespace octavo::late_exchanges_cuda_test {
 
 constexpr int ranks = 2;
@@ -16,6 +20,7 @@ struct Outcome {
   std::vector<double> losses;
   double validation = 0;
   SavedState state;
+  std::vector<TimelineSpan> spans;
 };
 
 template <class Precision, class Sharing>
@@ -40,6 +45,7 @@ Outcome train_rank(const Sharding& sharding, bool is_late, Communicator<Cuda>& c
   const ::support::TokenBatch batch = ::support::make_batch(256, ::support::small.vocabulary, 7);
   outcome.validation = session.evaluate({batch.tokens, batch.targets}).mean();
   outcome.state = save_state_sync(session.state());
+  outcome.spans = session.end_timeline();
   return outcome;
 }
 
@@ -85,6 +91,29 @@ TEST_P(LateExchangesOnCuda, ChangeNoBit) {
 TEST_P(LateExchangesOnCuda, OfFp8WeightsChangeNoBit) {
   compare<Layerwise<First<1, Fp8Recipe<Tensorwise>>, Fp8Recipe<Delayed>>,
           DataParallel<ReduceIn<>, GatherIn<E4M3>>>();
+}
+
+/// How many exchanges of a kind, such as "reduce", run while a stage of a phase begins.
+Index exchanges_beside(const std::vector<TimelineSpan>& spans, const std::string& exchange,
+                       const std::string& phase) {
+  return std::ranges::count_if(spans, [&](const TimelineSpan& one) {
+    return one.kind == SpanKind::communication && one.name.starts_with(exchange) &&
+           std::ranges::any_of(spans, [&](const TimelineSpan& stage) {
+             return stage.kind == SpanKind::compute && stage.name.starts_with(phase) &&
+                    one.begin < stage.begin && stage.begin < one.end;
+           });
+  });
+}
+
+// In the step's own stream they would stand between stages, and have the same bits.
+TEST_P(LateExchangesOnCuda, RunUnderTheStages) {
+  Sharding sharding;
+  sharding.zero = std::get<0>(GetParam());
+  sharding.reduce_each_micro_batch = std::get<1>(GetParam());
+  for (const Outcome& rank : train<Fp8Recipe<Delayed>, DataParallel<>>(sharding, true)) {
+    EXPECT_GT(exchanges_beside(rank.spans, "reduce", "backward"), 0);
+    EXPECT_GT(exchanges_beside(rank.spans, "gather", ""), 0);
+  }
 }
 
 }  // namespace octavo::late_exchanges_cuda_test
