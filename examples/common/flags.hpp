@@ -63,8 +63,7 @@ CLI::Validator finite_number(const std::string& rule, const Holds& holds) {
 }
 
 /// The bound keeps products of counts within 64 bits; CLI11 itself cuts larger numbers off.
-inline CLI::Validator whole_number(int least) {
-  constexpr int most = std::numeric_limits<int>::max();
+inline CLI::Validator whole_number(int least, int most = std::numeric_limits<int>::max()) {
   const CLI::Validator in_range =
       finite_number(octavo::message("is no whole number from ", least, " to ", most),
                     [=](double v) { return v >= least && v <= most && v == std::floor(v); });
@@ -113,6 +112,10 @@ inline const std::vector<std::string> moment_choices{"auto", "fp32", "bf16", "8b
 inline const std::vector<std::string> offload_names{"none", "optimizer"};
 
 inline const std::vector<std::string> weight_copies_names{"kept", "remade"};
+
+/// How weights and gradients travel between ranks.
+inline const std::vector<std::string> gather_names{"stored", "fp8"};
+inline const std::vector<std::string> reduce_names{"stored", "fp32", "e4m3"};
 
 inline octavo::WeightCopies weight_copies_named(const std::string& name) {
   return name == "remade" ? octavo::WeightCopies::remade : octavo::WeightCopies::kept;
@@ -180,6 +183,45 @@ inline CLI::Validator one_of(const std::vector<std::string>& words) {
         return known ? std::string() : none_of(word, words, words);
       },
       "");
+}
+
+/// Declares --zero, --gather and --reduce: what ranks have parts of, and what they send.
+/// @param options  of a program, with `zero`, `gather` and `reduce`
+/// @param remark   on --reduce
+template <class Options>
+void declare_sharing(CLI::App& app, Options& options, const std::string& group,
+                     const std::string& remark = "") {
+  const auto add = [&](const std::string& name, auto& value, const std::string& text) {
+    return app.add_option(name, value, text)->group(group)->capture_default_str();
+  };
+  add("--zero", options.zero,
+      "what each rank has a part of: 1 the optimizer's state, 2 and gradients, 3 and weights")
+      ->check(whole_number(1, 3));
+  add("--gather", options.gather,
+      "how weights travel: stored, as they are stored, or fp8: those that are multiplied with in "
+      "FP8 by one scale are cast before, to the same bits")
+      ->check(one_of(gather_names));
+  add("--reduce", options.reduce,
+      "how gradients travel: stored, as they are stored; fp32, so, and their sums stay in FP32; "
+      "e4m3, in FP8 with a scale for each block of 128" +
+          remark)
+      ->check(one_of(reduce_names));
+}
+
+/// Throws if adapters are to be beside layers that ranks share, or weights that are not trained to
+/// travel in FP8.
+/// @param options  of a program, with `lora`, `tensor_parallel` and `gather`
+/// @throws ConfigError  saying what to change
+template <class Options>
+void require_adapters_can_be(const Options& options) {
+  if (options.lora == 0) return;
+  octavo::require<octavo::ConfigError>(
+      options.tensor_parallel == 1, "--lora with --tensor-parallel ", options.tensor_parallel,
+      ": layers that ranks share have no adapters; leave one of them out");
+  octavo::require<octavo::ConfigError>(
+      options.gather != "fp8",
+      "--lora with --gather fp8: weights that are not trained do not travel in FP8; gather them "
+      "stored");
 }
 
 /// A word without the dashes that it begins with.

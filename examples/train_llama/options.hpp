@@ -158,26 +158,13 @@ inline void declare(CLI::App& app, Options& options, void (*declare_data)(CLI::A
 
   const std::string ranks = ranks_group;
   declare_ranks(app, options);
-  add("--zero", options.zero,
-      "what each rank has a part of: 1 the optimizer's state, 2 and gradients, 3 and weights",
-      ranks)
-      ->check(CLI::Range(1, 3));
-  add("--gather", options.gather,
-      "how weights travel: stored, as they are stored, or fp8: those that are multiplied with in "
-      "FP8 by one scale are cast before, to the same bits",
-      ranks)
-      ->check(CLI::IsMember({"stored", "fp8"}));
-  add("--reduce", options.reduce,
-      "how gradients travel: stored, as they are stored; fp32, so, and their sums stay in FP32; "
-      "e4m3, in FP8 with a scale for each block of 128. Those that the program was built with: " +
-          joined(reductions),
-      ranks)
-      ->check(CLI::IsMember({"stored", "fp32", "e4m3"}));
+  declare_sharing(app, options, ranks,
+                  ". Those that the program was built with: " + joined(reductions));
   app.add_option("--exchange", options.exchange,
                  "how GPUs of one host send what is large: copies, by their copy engines, which is "
                  "the way unless said, or nccl, by NCCL's kernels")
       ->group(ranks)
-      ->check(CLI::IsMember({"copies", "nccl"}));
+      ->check(one_of({"copies", "nccl"}));
   add("--check-replicas", options.check_replicas,
       "steps between comparisons of the weights that all ranks hold; 0: never", ranks)
       ->check(not_negative_whole());
@@ -369,15 +356,7 @@ inline void require_consistent(const CLI::App& app, const Options& options) {
         options.lora != 0 || app.count(flag) == 0, detail::place_of(app, flag), flag,
         " is about adapters; give --lora their rank, too, such as --lora 16");
   }
-  if (options.lora != 0) {
-    octavo::require<octavo::ConfigError>(
-        options.tensor_parallel == 1, "--lora with --tensor-parallel ", options.tensor_parallel,
-        ": layers that ranks share have no adapters; leave one of them out");
-    octavo::require<octavo::ConfigError>(
-        options.gather != "fp8",
-        "--lora with --gather fp8: weights that are not trained do not travel in FP8; gather them "
-        "stored");
-  }
+  programs::require_adapters_can_be(options);
   octavo::require<octavo::ConfigError>(options.replay_step <= options.steps, "--replay-step ",
                                        options.replay_step, ": the run has ", options.steps,
                                        " steps; give one of them");

@@ -434,8 +434,12 @@ timeout 30 "$program" bf16 "$scratch/signal" --watch 0.1 >"$scratch/out" 2>"$scr
 out_mentions "STOPPED at step 4 of 30: signal 15"
 out_mentions_not "Ctrl-C"
 out_has "sample of bf16"
-run "watched too often" 2 bf16 --watch 0
-err_is_one_line_with "--watch"
+for period in 0 0.09 86401 nan inf often; do
+  case="watched every $period s"
+  timeout 10 "$program" bf16 --watch "$period" >"$scratch/out" 2>"$scratch/err"
+  [ $? -eq 2 ] || fail "the exit code is not 2"
+  err_is_one_line_with "--watch: '$period' is no number of seconds from 0.1 to 86400"
+done
 
 [ "$failures" -eq 0 ] || { echo "$failures failures" >&2; exit 1; }
 echo "compare_runs: all tests passed"

@@ -463,6 +463,11 @@ refused "a number of base 16" "--steps: '0x10' is not in plain digits; write 16"
 refused "a rate beyond FP32" "'1e39' is beyond the numbers of FP32, which end at 3.4e38" --data text.txt \
   --learning-rate 1e39
 refused "a rate without end" "'inf' is beyond the numbers of FP32" --data text.txt --learning-rate inf
+refused "a stage of ZeRO that there is not" "--zero: '4' is no whole number from 1 to 3" --data text.txt --zero 4
+refused "weights that travel in capitals" "--gather: 'FP8' is none of stored, fp8; did you mean 'fp8'?" --data text.txt --gather FP8
+refused "gradients that travel in capitals" "--reduce: 'E4M3' is none of stored, fp32, e4m3; did you mean 'e4m3'?" \
+  --data text.txt --reduce E4M3
+refused "a way in capitals" "--exchange: 'NCCL' is none of copies, nccl; did you mean 'nccl'?" --data text.txt --exchange NCCL
 refused "letters that are exchanged" "did you mean 'steps'?" --data text.txt --stpes 5
 refused "one dash" "'-steps' has one dash; write --steps" --data text.txt -steps 5
 refused "one dash, with a value" "'-steps' has one dash; write --steps" --data text.txt -steps=5
