@@ -39,6 +39,13 @@ void print_head(const Options& options, const octavo::ModelFacts& facts) {
                programs::joined(request_of(options).session.model.lora.target_names()));
   }
   if (options.offload == "optimizer") fmt::print("the optimizer's state in the host's memory\n");
+  if (options.gather == "fp8") {
+    fmt::print("weights travel in FP8 where they are multiplied with so, by one scale\n");
+  }
+  if (options.reduce != "stored") {
+    fmt::print("gradients {}\n",
+               options.reduce == "fp32" ? "are summed and kept in FP32" : "travel in E4M3");
+  }
   if (options.world == 1) return;
   fmt::print("each of {} ranks that train together, ", options.world);
   if (options.tensor_parallel > 1) {
@@ -120,8 +127,8 @@ std::string fitting(const Options& options, const octavo::MemoryPlan& plan) {
 }
 
 void print_all_head(const Options& options) {
-  fmt::print("GiB\n\n{:<23} | {:<9} | {:<6} | {:<6} | {:<7}", "precision", "recompute", "copies",
-             "master", "moments");
+  fmt::print("GiB\n\n{:<23} | {:<9} | {:<6} | {:<6} | {:<7} | {:<9}", "precision", "recompute",
+             "copies", "master", "moments", "offload");
   for (std::size_t kind = 0; kind < octavo::memory_kinds; ++kind) {
     fmt::print(" | {:>{}}", kind_name(kind), column_width(kind));
   }
@@ -129,9 +136,9 @@ void print_all_head(const Options& options) {
 }
 
 void print_all_line(const Options& options, const octavo::MemoryPlan& plan) {
-  fmt::print("{:<23} | {:<9} | {:<6} | {:<6} | {:<7}", options.precision, options.recompute,
+  fmt::print("{:<23} | {:<9} | {:<6} | {:<6} | {:<7} | {:<9}", options.precision, options.recompute,
              options.weight_copies, has_masters(options) ? options.master_weights : "none",
-             options.moments);
+             options.moments, options.offload);
   for (std::size_t kind = 0; kind < octavo::memory_kinds; ++kind) {
     fmt::print(" | {:>{}.3f}", gib(plan.by_kind[kind]), column_width(kind));
   }
@@ -161,7 +168,7 @@ void print_all(const CLI::App& app, const Options& asked, const std::vector<Plan
     options.precision = plan.precision;
     const Planner planner(app, plan);
     try {
-      for (const Options& choice : planner.choices(options)) {
+      for (const Options& choice : planner.all_choices(options)) {
         print_all_line(choice, planner.plan(choice));
         any = true;
       }

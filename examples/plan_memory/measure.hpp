@@ -12,31 +12,41 @@ namespace planner {
 
 namespace detail {
 
-template <class Model, class Master>
-octavo::MemoryPlan plan_with(const Request& request,
-                             const octavo::DeviceLimits<typename Model::DeviceType>& limits) {
-  using octavo::AdamW;
-  using octavo::Moments;
-  using Ranks = octavo::DataParallel<>;  // of one rank: a session that trains alone
-  const octavo::SessionOptions& session = request.session;
-  if (request.moments == "8bit") {
-    return octavo::plan_memory<Model, AdamW<Master, Moments<octavo::EightBit>>, Ranks>(session,
-                                                                                       limits);
-  }
-  if (request.moments == "bf16") {
-    return octavo::plan_memory<Model, AdamW<Master, Moments<octavo::Bf16>>, Ranks>(session, limits);
-  }
-  return octavo::plan_memory<Model, AdamW<Master, Moments<octavo::Fp32>>, Ranks>(session, limits);
+/// The kind of session that a request names.
+template <class Kind>
+Kind kind_of(const Request& request) {
+  using namespace octavo;
+  const auto with_gather = [&]<class Optimizer, class Reduce>() {
+    return request.gather == "fp8"
+               ? Kind::template of<Optimizer, DataParallel<Reduce, GatherIn<E4M3>>>()
+               : Kind::template of<Optimizer, DataParallel<Reduce>>();
+  };
+  const auto with_reduce = [&]<class Optimizer>() {
+    if (request.reduce == "fp32")
+      return with_gather.template operator()<Optimizer, ReduceIn<Fp32>>();
+    if (request.reduce == "e4m3")
+      return with_gather.template operator()<Optimizer, ReduceIn<E4M3>>();
+    return with_gather.template operator()<Optimizer, ReduceIn<>>();
+  };
+  const auto with_moments = [&]<class Master>() {
+    if (request.moments == "8bit") {
+      return with_reduce.template operator()<AdamW<Master, Moments<EightBit>>>();
+    }
+    if (request.moments == "bf16") {
+      return with_reduce.template operator()<AdamW<Master, Moments<Bf16>>>();
+    }
+    return with_reduce.template operator()<AdamW<Master, Moments<Fp32>>>();
+  };
+  return request.master_weights == "bf16" ? with_moments.template operator()<MasterWeights<Bf16>>()
+                                          : with_moments.template operator()<MasterWeights<Fp32>>();
 }
 
 /// The plan of a training session.
 template <class Model>
 octavo::MemoryPlan plan(const Request& request,
                         const octavo::DeviceLimits<typename Model::DeviceType>& limits) {
-  using octavo::MasterWeights;
-  return request.master_weights == "bf16"
-             ? plan_with<Model, MasterWeights<octavo::Bf16>>(request, limits)
-             : plan_with<Model, MasterWeights<octavo::Fp32>>(request, limits);
+  return octavo::plan_memory<Model>(request.session, limits,
+                                    kind_of<octavo::SessionKindOf<Model>>(request));
 }
 
 /// What a precision asks of a layer's features; those that differ between layers are for all.

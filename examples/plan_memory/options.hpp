@@ -40,6 +40,8 @@ struct Options {
   int world = 1;  ///< as many as share the layers unless said
   int tensor_parallel = 1;
   int zero = 1;
+  std::string gather = "stored";
+  std::string reduce = "stored";
 
   /// Groups of ranks that share the layers; ranks, where none do.
   [[nodiscard]] int groups() const { return world / tensor_parallel; }
@@ -84,9 +86,7 @@ inline void declare(CLI::App& app, Options& options, const std::vector<Plan>& pl
       ->check(not_negative_whole());
   add("--world", options.world, "ranks that train together; the plan is of one of them")
       ->check(at_least_one());
-  add("--zero", options.zero,
-      "what each rank has a part of: 1 the optimizer's state, 2 and gradients, 3 and weights")
-      ->check(CLI::Range(1, 3));
+  declare_sharing(app, options, app.option_defaults()->get_group());
   add("--tensor-parallel", options.tensor_parallel,
       "of these ranks, as many share each layer; --zero is then among their groups")
       ->check(at_least_one());
@@ -114,8 +114,8 @@ inline void declare(CLI::App& app, Options& options, const std::vector<Plan>& pl
   add("--card-memory", options.card_memory, "GiB of a GPU; may be given again")
       ->check(above_zero());
   app.add_flag("--all", options.all,
-               "one line for every precision, recompute policy, weight copies and optimizer state; "
-               "what is named stays fixed");
+               "one line for every precision, recompute policy, weight copies, optimizer state and "
+               "place of it; what is named stays fixed");
 }
 
 /// Throws if flags that each are right do not go together. Ranks that were not said are those that
@@ -131,9 +131,7 @@ inline void make_consistent(const CLI::App& app, Options& options) {
   octavo::require<octavo::ConfigError>(
       options.lora != 0 || app.count("--lora-targets") == 0,
       "--lora-targets is about adapters; give --lora their rank, too, such as --lora 16");
-  octavo::require<octavo::ConfigError>(
-      options.lora == 0 || options.tensor_parallel == 1, "--lora with --tensor-parallel ",
-      options.tensor_parallel, ": layers that ranks share have no adapters; leave one of them out");
+  programs::require_adapters_can_be(options);
   octavo::require<octavo::ConfigError>(!options.cudnn || !options.own_attention,
                                        "--with-cudnn and --own-attention exclude each other; give "
                                        "one");
@@ -210,6 +208,8 @@ inline Request request_of(const Options& options) {
   request.device = options.device;
   request.master_weights = options.master_weights;
   request.moments = options.moments;
+  request.gather = options.gather;
+  request.reduce = options.reduce;
   // Nothing of this machine counts for another device.
   if (options.device == octavo::Cpu::name) {
     request.cpu = octavo::Context<octavo::Cpu>(options.threads);

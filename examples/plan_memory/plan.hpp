@@ -14,6 +14,8 @@ struct Request {
   std::string device;
   std::string master_weights;
   std::string moments;
+  std::string gather;
+  std::string reduce;
   octavo::DeviceLimits<octavo::Cpu> cpu;
   octavo::DeviceLimits<octavo::Cuda> cuda;
 };

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace planner {
@@ -40,33 +41,46 @@ class Planner {
 
   /// `auto` replaced as the trainer does it: FP32 where the card has memory for it.
   [[nodiscard]] Options resolved(const Options& options, double card) const {
-    Options wide = with_state(options, "fp32");
+    Options wide = with_state(options, "fp32", "fp32");
     if (options.device != "cuda" || left_on(card, plan(wide)) >= 0) return wide;
-    return with_state(options, "bf16");
+    return with_state(options, "bf16", "bf16");
   }
 
-  /// Every choice of state, weight copies and recomputation, the fastest first. What the command
-  /// line names stays.
+  /// Every choice of state, where it lives, weight copies and recomputation. What the command line
+  /// names stays.
+  [[nodiscard]] std::vector<Options> all_choices(const Options& options) const {
+    std::vector<Options> result;
+    std::vector<std::string> seen;
+    for (const auto& [masters, moments] :
+         {std::pair{"fp32", "fp32"}, {"bf16", "bf16"}, {"bf16", "8bit"}}) {
+      Options with = with_state(options, masters, moments);
+      const std::string state = with.master_weights + with.moments;
+      if (std::find(seen.begin(), seen.end(), state) != seen.end()) continue;
+      seen.push_back(state);
+      for (const std::string& place :
+           named("--offload", options.offload, programs::offload_names)) {
+        with.offload = place;
+        const std::vector<Options> some = choices(with);
+        result.insert(result.end(), some.begin(), some.end());
+      }
+    }
+    return result;
+  }
+
+  /// Every choice of weight copies and recomputation, the fastest first. What the command line
+  /// names stays.
   [[nodiscard]] std::vector<Options> choices(const Options& options) const {
     std::vector<Options> result;
-    const bool quantized =
-        plan(with_state(options, "bf16")).bytes(octavo::MemoryKind::quantized_weights) > 0;
-    for (const std::string state : {"fp32", "bf16"}) {
-      const Options with = with_state(options, state);
-      if (!result.empty() && with.master_weights == result.front().master_weights &&
-          with.moments == result.front().moments) {
-        continue;
-      }
-      for (const std::string& policy :
-           named("--recompute", options.recompute, programs::recompute_names)) {
-        for (const std::string& copies :
-             named("--weight-copies", options.weight_copies,
-                   quantized ? programs::weight_copies_names
-                             : std::vector<std::string>{options.weight_copies})) {
-          result.push_back(with);
-          result.back().recompute = policy;
-          result.back().weight_copies = copies;
-        }
+    const bool quantized = plan(options).bytes(octavo::MemoryKind::quantized_weights) > 0;
+    for (const std::string& policy :
+         named("--recompute", options.recompute, programs::recompute_names)) {
+      for (const std::string& copies :
+           named("--weight-copies", options.weight_copies,
+                 quantized ? programs::weight_copies_names
+                           : std::vector<std::string>{options.weight_copies})) {
+        result.push_back(options);
+        result.back().recompute = policy;
+        result.back().weight_copies = copies;
       }
     }
     return result;
@@ -76,14 +90,17 @@ class Planner {
   /// state, then with the batch cut in halves: as twice the micro-batches, or else in a smaller
   /// step; then with this state in the host's memory.
   [[nodiscard]] std::optional<Options> suggest(const Options& asked, double card) const {
-    Options narrow = asked;
-    narrow.master_weights = narrow.moments = "bf16";
-    std::vector<Options> candidates{asked, narrow};
-    for (Options cut = narrow; cut.batch % 2 == 0;) {
+    std::vector<Options> candidates{asked};
+    const auto add_smaller = [&](const Options& options) {
+      for (const Options& smaller : smaller_states(options)) candidates.push_back(smaller);
+    };
+    add_smaller(asked);
+    for (Options cut = asked; cut.batch % 2 == 0;) {
       cut.batch /= 2;
-      candidates.push_back(cut);
-      candidates.back().micro_batches *= asked.batch / cut.batch;
-      candidates.push_back(cut);
+      Options whole_step = cut;
+      whole_step.micro_batches *= asked.batch / cut.batch;
+      add_smaller(whole_step);
+      add_smaller(cut);
     }
     candidates.push_back(with_least_offload(asked));
     for (const Options& candidate : candidates) {
@@ -97,20 +114,29 @@ class Planner {
 
   /// The choice that needs least.
   [[nodiscard]] Options least(const Options& options) const {
-    const std::vector<Options> all = choices(with_least_offload(options));
+    std::vector<Options> all = choices(with_least_offload(options));
+    for (const Options& smaller : smaller_states(with_least_offload(options))) {
+      for (const Options& choice : choices(smaller)) all.push_back(choice);
+    }
     return *std::min_element(all.begin(), all.end(), [&](const Options& a, const Options& b) {
       return plan(a).peak < plan(b).peak;
     });
   }
 
   /// The fewest cards that would do, in powers of two, with all that ranks can share, and the first
-  /// choice that fits them; nothing where no number is enough.
+  /// choice that fits them, with this state or smaller; nothing where no number is enough.
   [[nodiscard]] std::optional<Options> on_more_cards(const Options& options, double card) const {
     Options more = options;
     more.zero = 3;
-    for (more.world = std::max(2, options.world); more.world <= most_ranks; more.world *= 2) {
-      for (const Options& choice : choices(more)) {
-        if (left_on(card, plan(choice)) >= 0) return choice;
+    more.world = std::max(2, options.world);
+    if (!can_run(more)) more.gather = "stored";  // of a model without weights that travel in FP8
+    for (; more.world <= most_ranks; more.world *= 2) {
+      std::vector<Options> candidates = smaller_states(more);
+      candidates.insert(candidates.begin(), more);
+      for (const Options& candidate : candidates) {
+        for (const Options& choice : choices(candidate)) {
+          if (left_on(card, plan(choice)) >= 0) return choice;
+        }
       }
     }
     return std::nullopt;
@@ -131,6 +157,7 @@ class Planner {
     add("--micro-batches", asked.micro_batches, other.micro_batches);
     add("--world", asked.world, other.world);
     add("--zero", asked.zero, other.zero);
+    add("--gather", asked.gather, other.gather);
     return flags;
   }
 
@@ -151,10 +178,25 @@ class Planner {
     return options;
   }
 
-  static Options with_state(Options options, const std::string& state) {
-    if (options.master_weights == "auto") options.master_weights = state;
-    if (options.moments == "auto") options.moments = state;
+  /// `auto` replaced.
+  static Options with_state(Options options, const std::string& masters,
+                            const std::string& moments) {
+    if (options.master_weights == "auto") options.master_weights = masters;
+    if (options.moments == "auto") options.moments = moments;
     return options;
+  }
+
+  /// With no more state, the largest first.
+  static std::vector<Options> smaller_states(Options options) {
+    std::vector<Options> result;
+    options.master_weights = "bf16";
+    if (options.moments != "8bit") {
+      options.moments = "bf16";
+      result.push_back(options);
+    }
+    options.moments = "8bit";
+    result.push_back(options);
+    return result;
   }
 
   [[nodiscard]] std::vector<std::string> named(const char* flag, const std::string& value,

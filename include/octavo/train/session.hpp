@@ -11,39 +11,33 @@
 
 namespace octavo::inline OCTAVO_ABI {
 
-/// The memory that a session needs, computed without allocating it.
-/// @throws ConfigError  for options that no session can be made with
-template <class Model, class Optimizer, class Ranks = OneRank>
-[[nodiscard]] MemoryPlan plan_memory(const SessionOptions& options,
-                                     const DeviceLimits<typename Model::DeviceType>& limits);
-
 namespace detail {
 
-/// Everything that lives in the arena, in the order that it is taken.
-/// @tparam RanksPart  what `Ranks` is for the model, or the memory of it
-template <class Model, class Optimizer, class RanksPart>
-struct SessionParts {
-  using D = typename Model::DeviceType;
+/// The model's options that follow from those of its session.
+/// @param casts_weights  ranks send each other weights in FP8
+inline ModelOptions model_options(const SessionOptions& options, bool casts_weights) {
+  ModelOptions model = options.model;
+  model.gradients_are_sent = options.sharding.shards_gradients();
+  model.gradients_share_memory =
+      !model.gradients_are_sent &&
+      (options.micro_batches == 1 || options.sharding.reduces_each_micro_batch());
+  model.weights_are_gathered = options.sharding.shards_weights();
+  model.weights_come_as_codes = casts_weights && options.sharding.ranks > 1;
+  model.run_multiple = options.sharding.ranks * Index{allocation_alignment};
+  model.tensor_place = options.sharding.tensor_place;
+  return model;
+}
 
-  SessionParts(Arena<D>& arena, const SessionOptions& options, const DeviceLimits<D>& limits)
-      : model(arena, options.batch, model_options(options), limits),
-        ranks(arena, model.runs(), options.sharding),
+/// What lives in the arena beside the model, in the order that it is taken.
+/// @tparam RanksPart  what `Ranks` is for the model's formats, or the memory of it
+template <class W, class G, Device D, class Optimizer, class RanksPart>
+struct PartsBesideModel {
+  PartsBesideModel(Arena<D>& arena, const ModelRuns<W, G, D>& runs, const ScalingTable<D>& scaling,
+                   const SessionOptions& options)
+      : ranks(arena, runs, options.sharding),
         optimizer(arena, trained(ranks.shards()), options.optimizer, options.seed, options.offload),
-        replicas(arena, model.runs(), model.scaling(), options.check_replicas),
+        replicas(arena, runs, scaling, options.check_replicas),
         buffers(arena, options) {}
-
-  static ModelOptions model_options(const SessionOptions& options) {
-    ModelOptions model = options.model;
-    model.gradients_are_sent = options.sharding.shards_gradients();
-    model.gradients_share_memory =
-        !model.gradients_are_sent &&
-        (options.micro_batches == 1 || options.sharding.reduces_each_micro_batch());
-    model.weights_are_gathered = options.sharding.shards_weights();
-    model.weights_come_as_codes = RanksPart::casts_weights && options.sharding.ranks > 1;
-    model.run_multiple = options.sharding.ranks * Index{allocation_alignment};
-    model.tensor_place = options.sharding.tensor_place;
-    return model;
-  }
 
   /// The shards of runs that are not frozen.
   template <class Shards>
@@ -52,9 +46,8 @@ struct SessionParts {
     return shards;
   }
 
-  Model model;
   RanksPart ranks;
-  typename Optimizer::template For<typename Model::T, typename RanksPart::Gradient, D> optimizer;
+  typename Optimizer::template For<W, typename RanksPart::Gradient, D> optimizer;
   ReplicaCheck<D> replicas;
   SessionBuffers<D> buffers;
 };
@@ -71,6 +64,56 @@ struct PlannedRanks<Ranks, W, G, D> {
 };
 
 }  // namespace detail
+
+/// What the memory of a session depends on beside its options and its model, as a value: a program
+/// that plans many kinds of session compiles each model once.
+/// @tparam W       format of the model's weights
+/// @tparam G       format of its gradients
+/// @tparam Degree  ranks that share its layers
+template <class W, class G, Device D, int Degree = 1>
+struct SessionKind {
+  /// The kind of `ModelSession<Model, Optimizer, Ranks>`.
+  template <class Optimizer, class Ranks = OneRank>
+  static SessionKind of() {
+    using RanksPart = detail::MemoryInGroups<Degree, W, G, D,
+                                             typename detail::PlannedRanks<Ranks, W, G, D>::Type>;
+    return {RanksPart::casts_weights,
+            [](Arena<D>& arena, const ModelRuns<W, G, D>& runs, const ScalingTable<D>& scaling,
+               const SessionOptions& options) {
+              const detail::PartsBesideModel<W, G, D, Optimizer, RanksPart> parts(arena, runs,
+                                                                                  scaling, options);
+            }};
+  }
+
+  bool casts_weights;  ///< ranks send each other weights in FP8
+  /// Takes what lives in the arena beside the model.
+  void (*take_memory)(Arena<D>&, const ModelRuns<W, G, D>&, const ScalingTable<D>&,
+                      const SessionOptions&);
+};
+template <class Model>
+using SessionKindOf = SessionKind<typename Model::T, typename Model::G, typename Model::DeviceType,
+                                  tensor_degree<Model>>;
+
+/// The memory that a session of this kind needs, computed without allocating it.
+/// @throws ConfigError  for options that no session can be made with
+template <class Model>
+[[nodiscard]] MemoryPlan plan_memory(const SessionOptions& options,
+                                     const DeviceLimits<typename Model::DeviceType>& limits,
+                                     const SessionKindOf<Model>& kind) {
+  detail::check_options(options);
+  Arena<typename Model::DeviceType> arena;
+  const Model model(arena, options.batch, detail::model_options(options, kind.casts_weights),
+                    limits);
+  kind.take_memory(arena, model.runs(), model.scaling(), options);
+  return arena.plan();
+}
+
+/// The memory that a `ModelSession<Model, Optimizer, Ranks>` needs, likewise.
+template <class Model, class Optimizer, class Ranks = OneRank>
+[[nodiscard]] MemoryPlan plan_memory(const SessionOptions& options,
+                                     const DeviceLimits<typename Model::DeviceType>& limits) {
+  return plan_memory<Model>(options, limits, SessionKindOf<Model>::template of<Optimizer, Ranks>());
+}
 
 /// The session of one model type.
 /// @tparam Model      a `TrainableModel`, such as `Llama<llama_tiny, Bf16, Cpu>`
@@ -114,11 +157,13 @@ class ModelSession final : public detail::SessionOfModel<Model> {
                const DeviceLimits<D>& limits)
       : Base(options, context, communicator, plan_memory<Model, Optimizer, Ranks>(options, limits),
              Model::facts()),
-        parts_(this->arena(), options, limits) {
-    this->start_model(parts_.model, parts_.ranks, parts_.buffers, parts_.replicas);
+        model_(this->arena(), options.batch,
+               detail::model_options(options, RanksPart::casts_weights), limits),
+        parts_(this->arena(), model_.runs(), model_.scaling(), options) {
+    this->start_model(model_, parts_.ranks, parts_.buffers, parts_.replicas);
     parts_.ranks.start(context, this->communicator());
-    if constexpr (tensor_degree<Model> != 1) parts_.ranks.share(parts_.model.tensor_group());
-    parts_.model.initialize_sync(options.seed, parts_.ranks, context);
+    if constexpr (tensor_degree<Model> != 1) parts_.ranks.share(model_.tensor_group());
+    model_.initialize_sync(options.seed, parts_.ranks, context);
     parts_.optimizer.initialize(context);
     this->choose_gemms();
   }
@@ -148,21 +193,8 @@ class ModelSession final : public detail::SessionOfModel<Model> {
     parts_.optimizer.visit_state(collector);
   }
 
-  detail::SessionParts<Model, Optimizer, RanksPart> parts_;
+  Model model_;
+  detail::PartsBesideModel<T, G, D, Optimizer, RanksPart> parts_;
 };
-
-template <class Model, class Optimizer, class Ranks>
-MemoryPlan plan_memory(const SessionOptions& options,
-                       const DeviceLimits<typename Model::DeviceType>& limits) {
-  detail::check_options(options);
-  Arena<typename Model::DeviceType> arena;
-  using W = typename Model::T;
-  using G = typename Model::G;
-  using D = typename Model::DeviceType;
-  using RanksPart = detail::MemoryInGroups<tensor_degree<Model>, W, G, D,
-                                           typename detail::PlannedRanks<Ranks, W, G, D>::Type>;
-  const detail::SessionParts<Model, Optimizer, RanksPart> parts(arena, options, limits);
-  return arena.plan();
-}
 
 }  // namespace octavo
