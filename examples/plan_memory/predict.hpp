@@ -11,8 +11,9 @@
 namespace planner {
 
 /// What one H200 does inside of a step, about the medians of
-/// `benchmarks/results/step_parts-h200.md`; what links carry, and what collectives cost the
-/// products beside them, is assumed: no step of several cards has been measured.
+/// `benchmarks/results/step_parts-h200.md`. What exchanges cost that the host's links carry is
+/// about what two cards had in `benchmarks/results/ranks-h200.md`; what links between hosts carry
+/// is assumed: no step of several hosts has been measured.
 struct Rates {
   double bf16_products = 685e12;        ///< operations a second
   double fp8_products = 1260e12;        ///< scales of tensors
@@ -32,8 +33,9 @@ struct Rates {
   double network = 45e9;    ///< and of each card to other hosts, of a 400 Gbit/s port
   double host_link = 45e9;  ///< and to and from its host's memory at once, in each direction
   int cards_of_a_node = 8;
-  /// By how much collectives slow the products that they run beside.
-  double beside = 0.18;
+  /// The part of an exchange's time that it adds to the step, beside all of which stages run.
+  double beside_gathers = 0.19;
+  double beside_reductions = 0.39;
 };
 
 /// Seconds of a step on each of the cards, by what takes them.
@@ -78,6 +80,55 @@ inline double rate_of(const octavo::GemmEntry& gemm, const Rates& rates) {
                                                         : rates.fp8_block_products;
 }
 
+/// What the ranks that share a step send, and make of it.
+struct Exchanges {
+  double gathered = 0;    ///< bytes of weights that each rank sends in a step
+  double reduced = 0;     ///< and of gradients
+  double reductions = 1;  ///< of all gradients
+  double packing = 0;     ///< seconds of casts of gradients that travel in FP8
+  double summing = 0;     ///< and of sums over ranks
+};
+
+/// Weights of blocks that can travel in FP8: multiplied with by one scale.
+inline double cast_parameters(const std::vector<octavo::GemmEntry>& gemms) {
+  double parameters = 0;
+  for (const octavo::GemmEntry& gemm : gemms) {
+    const bool is_cast = gemm.pass == octavo::GemmPass::forward && !gemm.is_head &&
+                         gemm.expected.is_fp8() && gemm.scales_a == octavo::GemmScales::tensor;
+    if (is_cast) parameters += static_cast<double>(gemm.out) * static_cast<double>(gemm.in);
+  }
+  return parameters;
+}
+
+/// @param parameters  of a rank's share of the model
+/// @param cast        of them, those that can travel in FP8
+inline Exchanges exchanges_of(const Options& options, double parameters, double cast,
+                              const Rates& rates) {
+  constexpr double stored = sizeof(octavo::Bf16);
+  const double ranks = options.groups();
+  const auto micro_batches = static_cast<double>(options.micro_batches);
+  const double to_others = (ranks - 1) / ranks;
+  Exchanges result;
+  // With ZeRO-3 for each forward and backward, but codes that are kept stay for the step.
+  const double times = options.zero == 3 ? 2 * micro_batches : 1;
+  const double times_of_codes = options.weight_copies == "kept" ? 1 : times;
+  if (options.gather != "fp8") cast = 0;
+  result.gathered = to_others * (cast * times_of_codes + stored * (parameters - cast) * times);
+  if (options.zero > 1 || options.deterministic) result.reductions = micro_batches;
+  const bool packs = options.reduce == "e4m3";
+  constexpr double packed =
+      sizeof(octavo::E4M3) + double{sizeof(float)} / octavo::PackedPart::block;
+  const double sent = packs ? packed : stored;
+  const double sum = options.reduce == "fp32" ? sizeof(float) : stored;
+  result.reduced = result.reductions * to_others * sent * parameters;
+  if (packs) result.packing = result.reductions * parameters * rates.fp8_passes;
+  // The parts of all ranks are read, sums written, and from the second reduction on added to.
+  result.summing = parameters *
+                   (result.reductions * sent + (2 * result.reductions - 1) * sum / ranks) /
+                   rates.memory;
+  return result;
+}
+
 /// @param of      the model
 /// @param gemms   that its manifest announces, those of a rank
 /// @param memory  which says what the optimizer moves
@@ -111,10 +162,11 @@ inline Prediction predict(const Options& options, const Plan& of,
   // State and weights are read and written, gradients read twice; casts of weights are written.
   const double parameters = 2 * static_cast<double>(of.facts.parameters) / degree;
   const double ranks = options.groups();
+  const double of_sums = options.reduce == "fp32" ? 2 : 1;  // of a gradient's bytes
   const auto host = static_cast<double>(memory.host);
   const double update =
       (2 * (static_cast<double>(memory.bytes(octavo::MemoryKind::optimizer)) + host) +
-       4 * parameters / ranks +
+       (2 + 2 * of_sums) * parameters / ranks +
        static_cast<double>(memory.bytes(octavo::MemoryKind::quantized_weights)) + parameters) /
       rates.memory;
   // What lives in the host's memory passes both ways at once, under which the rest is hidden.
@@ -129,16 +181,17 @@ inline Prediction predict(const Options& options, const Plan& of,
                 group_link;
   if (options.groups() == 1) return result;
   const double link = options.world <= rates.cards_of_a_node ? rates.node_link : rates.network;
-  const double sent = parameters * (ranks - 1) / ranks / link;  // of all weights, or of gradients
-  const double reductions = options.zero == 1 ? 1 : micro_batches;
-  const double gathers = options.zero == 3 ? 2 * micro_batches : 1;
+  const Exchanges sent =
+      exchanges_of(options, parameters / sizeof(octavo::Bf16), cast_parameters(gemms), rates);
   const double compute = result.products + result.attention + result.passes;
   const double under_forward = options.zero == 3 ? compute : compute / 3 / micro_batches;
-  const double under_backward = options.zero == 1 ? compute * 2 / 3 / micro_batches : compute;
-  for (const auto& [time, cover] :
-       {std::pair{reductions * sent, under_backward}, std::pair{gathers * sent, under_forward}}) {
-    result.communication += std::max(0.0, time - cover) + rates.beside * std::min(time, cover);
-  }
+  const double under_backward = compute * 2 / 3 * sent.reductions / micro_batches;
+  const auto add = [&](double time, double cover, double beside) {
+    result.communication += std::max(0.0, time - cover) + beside * std::min(time, cover);
+  };
+  add(sent.gathered / link, under_forward, rates.beside_gathers);
+  add(sent.reduced / link, under_backward, rates.beside_reductions);
+  result.communication += sent.packing + sent.summing;
   return result;
 }
 

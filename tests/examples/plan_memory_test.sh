@@ -305,6 +305,8 @@ refused "adapters that travel in FP8" "--lora with --gather fp8: weights that ar
 predicted() { sed -nE 's/^PREDICTION for .*: ([0-9]+) ms a step, .*/\1/p' out; }
 # of_optimizer: of these, the optimizer's
 of_optimizer() { sed -nE 's/^  products .* optimizer ([0-9]+), .*/\1/p' out; }
+# communicates: and what communication adds to it
+communicates() { sed -nE 's/^  products .*, communication ([0-9]+)$/\1/p' out; }
 results=$root/benchmarks/results/train_step-h200.md
 # Of one card, within 4 % of what was measured: milliseconds of a micro-batch with its share of the
 # optimizer, in the first tables of each model.
@@ -319,6 +321,43 @@ while IFS='|' read -r _ who precision _ _ ms _; do
   compared=$((compared + 1))
 done < <(sed -n '/^## Training steps: llama3_8b/,/^Loss of every step/p' "$results" | grep '^| octavo')
 is "precisions that were measured" "compared >= 4"
+# Of two cards within 4 %, and the ratio to what they do alone within 1 %; the memory but for rounding.
+compared=0
+while IFS='|' read -r _ who precision micro_batches zero gather reduce by tokens _ ratio peak _; do
+  read -ra row <<<"$who $precision $micro_batches $zero $gather ${reduce/bf16/stored} $by ${tokens/,/} $ratio $peak"
+  read -r who precision micro_batches zero gather reduce by tokens ratio peak <<<"${row[*]}"
+  [ "$who $by" = "octavo copies" ] || continue
+  measured=(--model llama3_8b --precision "$precision" --micro-batches "$micro_batches" --with-cudnn
+    --master-weights bf16 --moments bf16)
+  run "the time of one of two in $precision" 0 "${measured[@]}"
+  alone=$(predicted)
+  run "the time of two: ${row[*]}" 0 "${measured[@]}" --world 2 --zero "$zero" --gather "$gather" --reduce "$reduce"
+  awk -v is="$(predicted)" -v was="$((2 * 8192 * micro_batches * 1000))" -v rate="$tokens" \
+    'BEGIN {was /= rate; exit !(is > was * 0.96 && is < was * 1.04)}' ||
+    fail "$(predicted) ms a step, but $tokens tokens/s of both were measured"
+  awk -v is="$(predicted)" -v alone="$alone" -v was="$ratio" \
+    'BEGIN {is = alone / is; exit !(is > was - 0.01 && is < was + 0.01)}' ||
+    fail "$(predicted) ms a step, $alone alone, but a ratio of $ratio was measured"
+  awk -v is="$(bytes peak)" -v was="$peak" 'BEGIN {is /= 2^30; exit !(is > was - 0.1 && is < was + 0.1)}' ||
+    fail "$(bytes peak) bytes, but $peak GiB were measured"
+  compared=$((compared + 1))
+done < <(grep '^| octavo' "$root/benchmarks/results/ranks-h200.md")
+is "steps of two cards that were measured" "compared >= 20"
+# What docs/scaling.md has of Llama-3-8B is what the program says.
+compared=0
+while IFS='|' read -r _ world row; do
+  row=${row//,/}
+  read -ra figures <<<"${row//|/ }"
+  for zero in 1 2 3; do
+    run "the scaling of $world at ZeRO-$zero" 0 --model llama3_8b --precision fp8-delayed --micro-batches 4 --with-cudnn \
+      --master-weights bf16 --moments bf16 --world "${world//[ ,]/}" --zero "$zero"
+    grep -qF " ${figures[2 * zero - 1]} tokens/s a GPU" out || fail "not ${figures[2 * zero - 1]} tokens/s"
+    awk -v is="$(bytes peak)" -v said="${figures[2 * zero - 2]}" 'BEGIN {exit sprintf("%.1f", is / 2^30) != said}' ||
+      fail "not ${figures[2 * zero - 2]} GiB"
+    compared=$((compared + 1))
+  done
+done < <(sed -n '/^## Llama-3-8B/,/^## /p' "$root/docs/scaling.md" | grep -E '^\| [0-9]')
+is "scaling that is told" "compared >= 24"
 run "the time of two steps' work" 0 --model llama3_8b --micro-batches 8
 longer=$(predicted)
 run "the time of one" 0 --model llama3_8b --micro-batches 4
@@ -337,6 +376,21 @@ run "gathers of each micro-batch take time" 0 --model llama3_8b --micro-batches 
 is "time" "$(predicted) > four"
 run "so do other hosts" 0 --model llama3_8b --micro-batches 4 --world 1024
 is "time" "$(predicted) > four"
+run "FP8 weights that are kept" 0 --model llama3_8b --micro-batches 4 --world 2 --zero 3 --gather fp8
+gathers=$(communicates)
+run "FP8 weights for each stage" 0 --model llama3_8b --micro-batches 4 --world 2 --zero 3 --gather fp8 \
+  --weight-copies remade
+is "communication" "$(communicates) > gathers"
+run "ranks whose results are always the same" 0 --model llama3_8b --micro-batches 4 --world 4
+once=$(communicates)
+run "ranks whose results are always the same" 0 --model llama3_8b --micro-batches 4 --world 4 --deterministic
+is "communication" "$(communicates) > 2 * once"
+# Sums in FP32 are read twice: 2 bytes a parameter more, at 4.1 TB/s.
+run "sums in BF16" 0 --model llama3_8b "${wide[@]}"
+in_bf16=$(of_optimizer)
+run "sums in FP32" 0 --model llama3_8b "${wide[@]}" --reduce fp32
+longer=$(($(of_optimizer) - in_bf16 - 2 * 2 * parameters / 4100000000))
+is "milliseconds" "longer <= 1 && longer >= -1"
 
 # Exchanges of rows: 4, and 8 of each of 80 blocks, 11 where they are recomputed; in each a rank sends
 # 7 of 8 rows of 2 bytes an element, at 290 GB/s.
