@@ -11,6 +11,8 @@
 #include <string>
 #include <vector>
 
+#include "support/on_gpu.cuh"
+
 namespace inference_cuda_test {
 
 using namespace octavo;
@@ -61,7 +63,7 @@ class InferenceOnCuda : public testing::Test {
     return all;
   }
 
-  Context<Cuda> on_gpu_;
+  support::GpuContext on_gpu_;
   Context<Cpu> on_cpu_{2};
 };
 

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <string>
 
 namespace octavo::support {
@@ -20,6 +21,15 @@ inline std::string why_no_gpu() {
   const std::string reason = why_not_served(10 * card.major + card.minor);
   return reason.empty() ? reason : message("GPU 0 is a ", card.name, ", but ", reason);
 }
+
+/// A context of GPU 0; without cuDNN where OCTAVO_TEST_WITHOUT_CUDNN is in the environment, because
+/// some tools that watch kernels stop in its backward.
+class GpuContext : public Context<Cuda> {
+ public:
+  GpuContext() {
+    if (std::getenv("OCTAVO_TEST_WITHOUT_CUDNN") != nullptr) set_cudnn(false);
+  }
+};
 
 /// Tests that need a GPU; skipped where there is none that Octavo serves.
 class OnGpu : public testing::Test {

@@ -35,7 +35,7 @@ class SessionOnCuda : public support::OnGpu {
 
   /// The weights' bits after some steps of a deterministic session.
   static std::vector<std::byte> weights_after(unsigned steps, const SessionOptions& options) {
-    Context<Cuda> context;
+    support::GpuContext context;
     context.set_deterministic(true);
     Session<T, Cuda> session(options, context);
     for (unsigned i = 0; i < steps; ++i) EXPECT_FALSE(step(session, options, i).skipped);

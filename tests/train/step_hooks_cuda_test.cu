@@ -46,7 +46,7 @@ TYPED_TEST(LaneOnCuda, CopiesGradientsUnderTheBackward) {
   using Model = Llama<::support::small, TypeParam, Cuda>;
   for (const Index micro_batches : {1, 2}) {
     const SessionOptions options = support::small_session(micro_batches);
-    Context<Cuda> context;
+    support::GpuContext context;
     context.set_deterministic(true);
     ModelSession<Model, AdamW<>, ::support::CopiedGradients> session(options, context);
     ModelSession<Model> alone(options, context);
@@ -65,7 +65,7 @@ TYPED_TEST(LaneOnCuda, SurvivesAStepThatThrowsBeforeItIsJoined) {
   using Model = ::support::FaultyModel<Llama<::support::small, TypeParam, Cuda>>;
   const SessionOptions options = support::small_session(1);
   const auto weights = [&](int failing) {
-    Context<Cuda> context;
+    support::GpuContext context;
     context.set_deterministic(true);
     ModelSession<Model, AdamW<>, ::support::CopiedGradients> session(options, context);
     for (int i = 0; i < 4; ++i) {
