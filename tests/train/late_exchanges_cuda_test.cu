@@ -93,14 +93,14 @@ TEST_P(LateExchangesOnCuda, OfFp8WeightsChangeNoBit) {
           DataParallel<ReduceIn<>, GatherIn<E4M3>>>();
 }
 
-/// How many exchanges of a kind, such as "reduce", run while a stage of a phase begins.
+/// How many exchanges of a kind, such as "reduce", run at the time of a stage of a phase.
 Index exchanges_beside(const std::vector<TimelineSpan>& spans, const std::string& exchange,
                        const std::string& phase) {
   return std::ranges::count_if(spans, [&](const TimelineSpan& one) {
     return one.kind == SpanKind::communication && one.name.starts_with(exchange) &&
            std::ranges::any_of(spans, [&](const TimelineSpan& stage) {
              return stage.kind == SpanKind::compute && stage.name.starts_with(phase) &&
-                    one.begin < stage.begin && stage.begin < one.end;
+                    one.begin < stage.end && stage.begin < one.end;
            });
   });
 }
