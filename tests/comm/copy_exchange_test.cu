@@ -106,10 +106,11 @@ void check_steps(Rank& rank) {
     };
     late_in(0);
     replay.run(context, [&] {
-      rank.exchange->all_gather(parts.data(), rank.gathered(), part_bytes, context);
-      rank.exchange->all_to_all(parts.data(), rank.exchanged(), part_bytes, context);
+      rank.exchange->all_gather(parts.data(), rank.gathered(), part_bytes, "parts", context);
+      rank.exchange->all_to_all(parts.data(), rank.exchanged(), part_bytes, "parts", context);
     });
     context.synchronize();
+    EXPECT_EQ(rank.exchange->under_way(), "");
     late_in(1);  // others come to the next step, and must not write over what this one has to read
     expect(rank.gathered(), rank.exchanged(), rank, step, context);
   }
@@ -132,8 +133,8 @@ void check_lanes(Rank& rank) {
     const octavo::Lane<Cuda>& lane = *made;
     fill(parts.data(), rank, step, rank.context);
     lane.fork();
-    rank.exchange->all_gather(parts.data(), rank.gathered(), part_bytes, lane.context());
-    rank.exchange->all_to_all(parts.data(), rank.exchanged(), part_bytes, rank.context);
+    rank.exchange->all_gather(parts.data(), rank.gathered(), part_bytes, "parts", lane.context());
+    rank.exchange->all_to_all(parts.data(), rank.exchanged(), part_bytes, "parts", rank.context);
     lane.join();
     expect(rank.gathered(), rank.exchanged(), rank, step, rank.context);
   }
@@ -143,13 +144,17 @@ void check_lanes(Rank& rank) {
 void check_giving_up(Rank& rank) {
   const Buffer<Cuda> parts(rank.ranks * part_bytes, rank.context);
   if (rank.number() == 0) {
-    rank.exchange->all_gather(parts.data(), rank.gathered(), part_bytes, rank.context);
-    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    rank.exchange->all_gather(parts.data(), rank.gathered(), part_bytes, "parts", rank.context);
+    for (int round = 0; rank.exchange->under_way().empty() && round < 2000; ++round) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+    EXPECT_EQ(rank.exchange->under_way(), "the all-gather 'parts'");
     EXPECT_EQ(cudaStreamQuery(rank.context.stream()), cudaErrorNotReady);
     EXPECT_FALSE(rank.exchange->has_given_up());
     rank.exchange->give_up();
     rank.context.synchronize();
     EXPECT_TRUE(rank.exchange->has_given_up());
+    EXPECT_EQ(rank.exchange->under_way(), "the all-gather 'parts'") << "it did not end";
   }
 }
 
@@ -162,15 +167,15 @@ void check_patience(Rank& rank) {
     rank.rendezvous.all_gather_sync({&here, 1}, all, "next");
   };
   if (rank.number() == 0) {
-    rank.exchange->all_gather(parts.data(), rank.gathered(), part_bytes, rank.context);
+    rank.exchange->all_gather(parts.data(), rank.gathered(), part_bytes, "parts", rank.context);
     rank.context.synchronize();
     EXPECT_TRUE(rank.exchange->has_given_up());
-    rank.exchange->all_gather(parts.data(), rank.gathered(), part_bytes, rank.context);
+    rank.exchange->all_gather(parts.data(), rank.gathered(), part_bytes, "parts", rank.context);
     rank.context.synchronize();
   }
   meet();
   if (rank.number() == 1) {
-    rank.exchange->all_gather(parts.data(), rank.gathered(), part_bytes, rank.context);
+    rank.exchange->all_gather(parts.data(), rank.gathered(), part_bytes, "parts", rank.context);
     rank.context.synchronize();
     EXPECT_TRUE(rank.exchange->has_given_up()) << "rank 0 came to half a meeting only";
   }
@@ -195,7 +200,7 @@ void check_differing(Rank& rank) {
   const Buffer<Cuda> parts(rank.ranks * part_bytes, rank.context);
   EXPECT_EQ(rank.exchange->differing(), -1);
   const std::size_t bytes = part_bytes - static_cast<std::size_t>(rank.number());
-  rank.exchange->all_gather(parts.data(), rank.gathered(), bytes, rank.context);
+  rank.exchange->all_gather(parts.data(), rank.gathered(), bytes, "parts", rank.context);
   for (int round = 0; rank.exchange->differing() < 0 && round < 2000; ++round) {
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
@@ -212,7 +217,8 @@ void check_differing(Rank& rank) {
 void check_places(Rank& rank) {
   const Buffer<Cuda> parts(rank.ranks * part_bytes, rank.context);
   const auto place = 64 * static_cast<std::size_t>(rank.number());
-  rank.exchange->all_gather(parts.data(), rank.gathered() + place, part_bytes - 64, rank.context);
+  rank.exchange->all_gather(parts.data(), rank.gathered() + place, part_bytes - 64, "parts",
+                            rank.context);
   for (int round = 0; rank.exchange->differing() < 0 && round < 2000; ++round) {
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
@@ -238,8 +244,8 @@ void check_groups(Rank& rank) {
     }
     octavo::copy_to_device_sync(parts.data(), bytes.data(), bytes.size(), context);
     if (step % 4 == number) std::this_thread::sleep_for(std::chrono::milliseconds(20));
-    group.all_gather(parts.data(), rank.gathered(), part_bytes, context);
-    group.all_to_all(parts.data(), rank.exchanged(), part_bytes, context);
+    group.all_gather(parts.data(), rank.gathered(), part_bytes, "parts", context);
+    group.all_to_all(parts.data(), rank.exchanged(), part_bytes, "parts", context);
     context.synchronize();
     for (const bool is_gather : {true, false}) {
       octavo::copy_to_host_sync(bytes.data(), is_gather ? rank.gathered() : rank.exchanged(),

@@ -8,11 +8,15 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <ostream>
 #include <sstream>
 #include <string>
 #include <thread>
@@ -27,6 +31,7 @@ using octavo::Context;
 using octavo::Cuda;
 using octavo::Index;
 using octavo::NcclComm;
+using octavo::Rendezvous;
 using octavo::TensorView;
 
 std::byte byte_of(int from, int to, std::size_t i) {
@@ -226,29 +231,79 @@ TEST_F(NcclCommOnGpu, OneRankHasAllParts) {
   EXPECT_THROW(communicator.all_to_all(three, four, "parts", context), octavo::ShapeError);
 }
 
-/// Gathers in a recorded graph without an end, until rank 1 has its fault.
-void gather_on(NcclComm& communicator, const Context<Cuda>& context, const std::string& mode) {
-  const bool by_copies = mode.ends_with("-copies");
-  std::thread fault;
-  if (communicator.rank() == 1) {
-    fault = std::thread([&mode] {
-      std::this_thread::sleep_for(std::chrono::seconds(2));
-      ::kill(::getpid(), mode.starts_with("stopped") ? SIGSTOP : SIGKILL);
-    });
+constexpr std::chrono::seconds time_out(10);  // of ranks of which one has a fault
+
+/// What a rank does that no longer takes part, and which one.
+struct Fault {
+  std::string kind = "none";  ///< "killed", "stopped", "throws", "throws-inside" or "absent"
+  int rank = -1;              ///< -1: none
+  bool by_copies = false;
+  std::string file = "-";  ///< takes the time of it
+
+  [[nodiscard]] bool is(const char* name) const { return kind == name; }
+  friend void PrintTo(const Fault& fault, std::ostream* out) {
+    *out << fault.kind << " rank " << fault.rank;
   }
+  void note_time() const {
+    std::ofstream(file) << std::chrono::steady_clock::now().time_since_epoch().count();
+  }
+};
+
+/// What a rank throws as its fault: no error of Octavo's.
+struct Thrown {};
+
+/// Gathers in a recorded graph without an end, until a rank has its fault.
+void gather_on(Rendezvous& rendezvous, NcclComm& communicator, const Context<Cuda>& context,
+               const Fault& fault) {
+  constexpr int steps_before = 100;
   const Index bytes = Index{1} << 24;
   const Buffer<Cuda> part(static_cast<std::size_t>(bytes), context);
   const auto all = static_cast<std::size_t>(bytes * communicator.size());
   const Buffer<Cuda> whole =
-      by_copies ? communicator.allocate(all, context) : Buffer<Cuda>(all, context);
+      fault.by_copies ? communicator.allocate(all, context) : Buffer<Cuda>(all, context);
   octavo::Replay<Cuda> replay;
-  for (;;) {
+  for (int step = 0;; ++step) {
+    const bool has_fault = communicator.rank() == fault.rank && step == steps_before;
+    if (has_fault) fault.note_time();
+    if (has_fault && (fault.is("killed") || fault.is("stopped"))) {
+      std::thread([signal = fault.is("stopped") ? SIGSTOP : SIGKILL] {
+        std::this_thread::sleep_for(std::chrono::milliseconds(20));  // somewhere in a step
+        ::kill(::getpid(), signal);
+      }).detach();
+    }
+    if (has_fault && fault.is("absent")) {
+      while (rendezvous.fault().empty()) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+    if (has_fault && (fault.is("throws") || fault.is("absent"))) throw Thrown{};
     replay.run(context, [&] {
       communicator.all_gather(TensorView<std::byte, 1, Cuda>{part.data(), {bytes}},
                               {whole.data(), {bytes * communicator.size()}}, "weights of run 3",
                               context);
     });
+    if (has_fault && fault.is("throws-inside")) throw Thrown{};
     communicator.wait_sync(context, "step 7");
+  }
+}
+
+/// What the others say of it.
+void take_part(const Fault& fault, int rank, int size, int port) {
+  try {
+    Rendezvous rendezvous(launch_of(rank, size, port), time_out);
+    const Context<Cuda> context(rank);
+    NcclComm communicator(rendezvous, context);
+    gather_on(rendezvous, communicator, context, fault);
+  } catch (const Thrown&) {
+    EXPECT_EQ(rank, fault.rank);
+  } catch (const octavo::CommError& error) {
+    const std::string said = error.what();
+    const auto expect_said = [&](const std::string& text) {
+      EXPECT_NE(said.find(text), std::string::npos) << "'" << said << "' lacks '" << text << "'";
+    };
+    const bool throws = fault.kind.starts_with("throws");
+    expect_said(octavo::message("rank ", fault.rank, throws ? " gave up: " : " has "));
+    if (fault.is("absent")) expect_said("was last in the end of the wait for 'step 7'");
+    expect_said("the wait for 'step 7'");
+    if (fault.by_copies) expect_said("its GPU in the all-gather 'weights of run 3'");
   }
 }
 
@@ -286,7 +341,10 @@ TEST(NcclRank, DoesItsPart) {
   int rank = 0;
   int size = 0;
   int port = 0;
-  words >> mode >> rank >> size >> port;
+  Fault fault;
+  words >> mode >> rank >> size >> port >> fault.kind >> fault.rank >> fault.by_copies >>
+      fault.file;
+  if (mode == "fault") return take_part(fault, rank, size, port);
   if (mode == "one-gpu") {
     octavo::Rendezvous meeting(launch_of(rank, size, port), std::chrono::seconds(20));
     const Context<Cuda> first;
@@ -301,8 +359,8 @@ TEST(NcclRank, DoesItsPart) {
     return;
   }
   const bool only_nccl = mode == "nccl";
-  const std::chrono::seconds time_out(mode == "copies" || only_nccl ? 120 : 10);
-  octavo::Rendezvous rendezvous(launch_of(rank, size, port), time_out);
+  Rendezvous rendezvous(launch_of(rank, size, port),
+                        mode == "differing" ? time_out : std::chrono::seconds(120));
   const Context<Cuda> context(rank);
   NcclComm communicator(rendezvous, context,
                         only_nccl ? NcclComm::Ways::nccl_only : NcclComm::Ways::all);
@@ -313,37 +371,29 @@ TEST(NcclRank, DoesItsPart) {
     if (size % 2 == 0) check_groups(communicator, !only_nccl, context);
     return;
   }
-  if (mode == "differing") {
-    exchange_something_else(communicator, context);
-    return;
-  }
-  try {
-    gather_on(communicator, context, mode);
-  } catch (const octavo::CommError& error) {
-    const std::string said = error.what();
-    EXPECT_NE(said.find("rank 1 has "), std::string::npos) << said;
-    EXPECT_NE(said.find("'step 7'"), std::string::npos) << said;
-  }
+  if (mode == "differing") exchange_something_else(communicator, context);
 }
 
 /// Starts this program anew for each rank, because a forked one cannot use CUDA.
-std::vector<RankEnd> run_on_gpus(const std::string& mode, int size, int but) {
+std::vector<RankEnd> run_on_gpus(const std::string& mode, int size, const Fault& fault = {}) {
   const int port = free_port();
   RankProcesses processes;
   for (int rank = 0; rank < size; ++rank) {
     processes.start([&] {
-      const std::string part = octavo::message(mode, ' ', rank, ' ', size, ' ', port);
+      const std::string part =
+          octavo::message(mode, ' ', rank, ' ', size, ' ', port, ' ', fault.kind, ' ', fault.rank,
+                          ' ', fault.by_copies, ' ', fault.file);
       ::setenv("OCTAVO_TEST_NCCL_RANK", part.c_str(), 1);
       ::execl("/proc/self/exe", "nccl_rank", "--gtest_filter=NcclRank.*", "--gtest_brief=1",
               static_cast<char*>(nullptr));
       ::_exit(127);
     });
   }
-  return processes.wait(300, but);
+  return processes.wait(300, fault.rank);
 }
 
 TEST_F(NcclCommOnGpu, RanksThatHaveOneGpuAreNamed) {
-  for (const RankEnd& end : run_on_gpus("one-gpu", 2, -1)) EXPECT_EQ(end.exit_code, 0);
+  for (const RankEnd& end : run_on_gpus("one-gpu", 2)) EXPECT_EQ(end.exit_code, 0);
 }
 
 class NcclCommOnGpus : public octavo::support::OnGpu {
@@ -361,24 +411,54 @@ class NcclCommOnGpus : public octavo::support::OnGpu {
 TEST_F(NcclCommOnGpus, EveryOperationGivesEveryRankWhatItMust) {
   for (int size = 2; size <= gpus_; ++size) {
     for (const char* ways : {"copies", "nccl"}) {
-      for (const RankEnd& end : run_on_gpus(ways, size, -1)) EXPECT_EQ(end.exit_code, 0) << ways;
+      for (const RankEnd& end : run_on_gpus(ways, size)) EXPECT_EQ(end.exit_code, 0) << ways;
     }
   }
 }
 
-TEST_F(NcclCommOnGpus, ARankThatIsKilledOrStoppedIsNamedInTime) {
-  for (const char* mode : {"killed", "stopped", "killed-copies", "stopped-copies"}) {
-    const std::vector<RankEnd> ends = run_on_gpus(mode, gpus_, 1);
-    for (std::size_t rank = 0; rank < ends.size(); ++rank) {
-      if (rank == 1) continue;
-      EXPECT_EQ(ends[rank].exit_code, 0) << mode << ", rank " << rank;
-      EXPECT_LT(ends[rank].seconds, 100) << mode << ", rank " << rank;
+/// Of rank 0, at which ranks meet, and of another, where all goes through NCCL and where by copies;
+/// those that take a time-out, or throw, in one of these ways each.
+std::vector<Fault> faults() {
+  std::vector<Fault> all;
+  for (const int rank : {0, 1}) {
+    for (const bool by_copies : {false, true}) {
+      all.push_back({"killed", rank, by_copies});
+      all.push_back({by_copies ? "throws-inside" : "throws", rank, by_copies});
+      all.push_back({by_copies == (rank == 0) ? "stopped" : "absent", rank, by_copies});
     }
+  }
+  return all;
+}
+
+class FaultsOnGpus : public NcclCommOnGpus, public testing::WithParamInterface<Fault> {};
+INSTANTIATE_TEST_SUITE_P(Ranks, FaultsOnGpus, testing::ValuesIn(faults()), [](const auto& test) {
+  std::string name = octavo::message(test.param.kind, '_', test.param.rank,
+                                     test.param.by_copies ? "_copies" : "_nccl");
+  std::ranges::replace(name, '-', '_');
+  return name;
+});
+
+// A rank notices within a time-out. It then waits for NCCL to let go, and rank 0 for the others to
+// end, at most another one; the rest is for processes to end.
+TEST_P(FaultsOnGpus, AreNamedInTime) {
+  const auto begin = std::chrono::steady_clock::now();
+  Fault fault = GetParam();
+  fault.file = octavo::message(testing::TempDir(), "octavo_fault_", ::getpid());
+  const std::vector<RankEnd> ends = run_on_gpus("fault", gpus_, fault);
+  std::chrono::steady_clock::rep of_fault = 0;
+  ASSERT_TRUE(std::ifstream(fault.file) >> of_fault) << "rank " << fault.rank << " had no fault";
+  std::filesystem::remove(fault.file);
+  const std::chrono::duration<double> before =
+      std::chrono::steady_clock::duration(of_fault) - begin.time_since_epoch();
+  for (std::size_t rank = 0; rank < ends.size(); ++rank) {
+    if (static_cast<int>(rank) == fault.rank) continue;
+    EXPECT_EQ(ends[rank].exit_code, 0) << "rank " << rank;
+    EXPECT_LT(ends[rank].seconds - before.count(), 2 * time_out.count() + 5) << "rank " << rank;
   }
 }
 
 TEST_F(NcclCommOnGpus, RanksThatCopyDifferentThingsAreNamed) {
-  for (const RankEnd& end : run_on_gpus("differing", gpus_, -1)) EXPECT_EQ(end.exit_code, 0);
+  for (const RankEnd& end : run_on_gpus("differing", gpus_)) EXPECT_EQ(end.exit_code, 0);
 }
 
 }  // namespace nccl_comm_test

@@ -56,13 +56,14 @@ class CopyRank final : public Communicator<Cuda> {
                   const Context<Cuda>& context) override {
     if (part.bytes() == 0) return;
     require_reached(whole, what);
-    exchange_->all_gather(part.data(), whole.data(), part.bytes(), context);
+    exchange_->all_gather(part.data(), whole.data(), part.bytes(), what, context);
   }
   void all_to_all(ConstBytes parts, Bytes received, const char* what,
                   const Context<Cuda>& context) override {
     if (parts.bytes() == 0) return;
     require_reached(received, what);
-    exchange_->all_to_all(parts.data(), received.data(), parts.bytes() / members_.size(), context);
+    exchange_->all_to_all(parts.data(), received.data(), parts.bytes() / members_.size(), what,
+                          context);
   }
   /// On one of the contexts only: the memory that it goes through is one.
   void all_reduce_max(TensorView<std::uint32_t, 1, Cuda> values, const char* what,

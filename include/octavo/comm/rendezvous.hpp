@@ -82,6 +82,20 @@ class Rendezvous {
     operation_ = detail::operation_text(kind, what);
   }
 
+  /// Asks rank 0 who is not in this rank's operation, by what ranks have told: such as "rank 2 has
+  /// not come to it, and was last in the all-gather 'weights'". For who has waited for longer than
+  /// a heartbeat. Where all are in it, waits for another one, and who is silent becomes a `fault`.
+  /// @return  empty: all are in it, or rank 0 does not answer
+  [[nodiscard]] std::string absent_sync() {
+    std::unique_lock<std::mutex> lock(mutex_);
+    absent_.clear();
+    stream_.put(detail::FrameKind::question, operation_);
+    wake();
+    changed_.wait_for(lock, detail::heartbeat_interval(time_out_),
+                      [this] { return !absent_.empty() || !fault_.empty(); });
+    return absent_;
+  }
+
   /// Gives each rank the parts of all, in the order of ranks: small ones, for they go through rank
   /// 0. Waits for the others.
   /// @throws ShapeError  if `whole` is not size() times as long as `part`
@@ -196,6 +210,9 @@ class Rendezvous {
       case detail::FrameKind::gather:
         gathered_ = frame.content;
         break;
+      case detail::FrameKind::question:
+        absent_ = frame.content;
+        break;
       case detail::FrameKind::refusal:
       case detail::FrameKind::fault:
         fail(frame.content);
@@ -257,6 +274,7 @@ class Rendezvous {
   std::string operation_{"nothing yet"};
   std::string fault_;
   std::optional<std::string> gathered_;
+  std::string absent_;  ///< rank 0's answer
   bool is_welcome_ = false;
   bool has_left_ = false;
   Clock::time_point left_;

@@ -208,6 +208,9 @@ class RendezvousServer {
     std::string_view content = frame.content;
     if (frame.kind == FrameKind::heartbeat) {
       seat.operation = frame.content;
+    } else if (frame.kind == FrameKind::question) {
+      seat.operation = frame.content;
+      seat.stream.put(FrameKind::question, absent_from(frame.content));
     } else if (frame.kind == FrameKind::gather) {
       const std::string_view operation = take_text(content);
       seat.operation = operation;
@@ -219,6 +222,18 @@ class RendezvousServer {
         lose(rank, message("gave up: ", frame.content));
       }
     }
+  }
+
+  /// Who has told of another operation last, and of which.
+  [[nodiscard]] std::string absent_from(const std::string& operation) const {
+    std::string text;
+    for (std::size_t rank = 0; rank < seats_.size(); ++rank) {
+      const Seat& seat = seats_[rank];
+      if (seat.state != Seat::State::taken || seat.operation == operation) continue;
+      text += message(text.empty() ? "" : "; ", "rank ", rank,
+                      " has not come to it, and was last in ", seat.operation);
+    }
+    return text;
   }
 
   void gather(int rank, std::string_view operation, std::string_view part) {

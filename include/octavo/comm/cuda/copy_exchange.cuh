@@ -3,6 +3,7 @@
 #pragma once
 
 #include <octavo/comm/cuda/peer_memory.cuh>
+#include <octavo/comm/rank_names.hpp>
 #include <octavo/core/array.hpp>
 #include <octavo/kernels/cuda/launch.cuh>
 #include <octavo/memory/cuda/buffer.cuh>
@@ -26,11 +27,15 @@ namespace detail {
 
 /// Ranks of a host at most, of which a meeting has the addresses.
 inline constexpr int most_meeting_ranks = 16;
+/// Contexts of a rank whose meetings are told apart.
+inline constexpr std::size_t most_meeting_contexts = 256;
 
 /// What host and GPU tell each other of meetings; in the host's memory.
 struct MeetingNews {
   std::uint32_t gives_up;   ///< not 0: nobody waits any more
   std::uint32_t differing;  ///< 1 + the rank that came for another operation; 0: none
+  /// Of each context, 1 + the number of the operation under way; 0: none is.
+  std::uint32_t under_way[most_meeting_contexts];
 };
 
 /// A meeting of ranks, as one of them sees it. A word for each rank and for every second meeting
@@ -42,6 +47,8 @@ struct Meeting {
   int rank;
   int ranks;
   std::uint32_t operation;  ///< a hash of what this rank came for
+  std::uint32_t begins;     ///< 1 + the number of the operation that begins here; 0: one ends
+  std::size_t channel;      ///< the context's number
   std::uint64_t patience;   ///< ns
   volatile MeetingNews* news;
 };
@@ -67,11 +74,16 @@ OCTAVO_KERNEL void meet_kernel(Meeting meeting) {
   const int begin = static_cast<int>(number % 2) * meeting.ranks;
   const std::uint64_t own = std::uint64_t{meeting.operation} << 32 | number;
   Word(meeting.words[other][begin + meeting.rank]).store(own, cuda::memory_order_release);
+  if (other == 0 && meeting.begins != 0) {  // behind what others wait for: the host is far
+    meeting.news->under_way[meeting.channel] = meeting.begins;
+  }
   const Word heard(meeting.words[meeting.rank][begin + other]);
   const std::uint64_t start = nanoseconds();
+  bool has_come = false;
   for (int round = 1;; ++round) {
     const std::uint64_t word = heard.load(cuda::memory_order_acquire);
-    if (word == own) return;
+    has_come = word == own;
+    if (has_come) break;
     if (static_cast<std::uint32_t>(word) == number) {
       meeting.news->differing = static_cast<std::uint32_t>(other) + 1;
     }
@@ -79,7 +91,11 @@ OCTAVO_KERNEL void meet_kernel(Meeting meeting) {
     if (nanoseconds() - start > meeting.patience) meeting.news->gives_up = 1;
     if (meeting.news->gives_up == 0) continue;
     *meeting.has_ended = 1;
-    return;
+    break;
+  }
+  const bool have_all = __syncthreads_and(has_come) != 0;
+  if (other == 0 && have_all && meeting.begins == 0) {
+    meeting.news->under_way[meeting.channel] = 0;
   }
 }
 
@@ -142,17 +158,19 @@ class CopyExchange {
   /// Writes this rank's part to its place on all.
   /// @param bytes  of a part
   /// @param whole  [ranks · bytes], which this reaches
-  void all_gather(const std::byte* part, std::byte* whole, std::size_t bytes,
+  /// @param what   see `under_way`
+  void all_gather(const std::byte* part, std::byte* whole, std::size_t bytes, const char* what,
                   const Context<Cuda>& context) {
-    exchange(Kind::gather, whole, bytes, context, [&](std::size_t) { return part; });
+    exchange(Kind::gather, whole, bytes, what, context, [&](std::size_t) { return part; });
   }
 
   /// Writes the p-th part to rank p, to the place of this rank; its own stays where it is.
   /// @param bytes     of a part
   /// @param received  [ranks · bytes], which this reaches
-  void all_to_all(const std::byte* parts, std::byte* received, std::size_t bytes,
+  /// @param what      see `under_way`
+  void all_to_all(const std::byte* parts, std::byte* received, std::size_t bytes, const char* what,
                   const Context<Cuda>& context) {
-    exchange(Kind::exchange, received, bytes, context,
+    exchange(Kind::exchange, received, bytes, what, context,
              [&](std::size_t to) { return parts + to * bytes; });
   }
 
@@ -165,10 +183,19 @@ class CopyExchange {
     const std::uint32_t place = news()->differing;
     return place == 0 ? -1 : members_[place - 1];
   }
+  /// What this rank's GPU is at, in a recorded graph, too: such as "the all-gather 'weights'", or
+  /// that of each of several streams. Empty: nothing, or this rank has yet to come to it.
+  [[nodiscard]] std::string under_way() const {
+    std::string text;
+    for (std::size_t channel = 0; channel < contexts_.size(); ++channel) {
+      const std::uint32_t number = news()->under_way[channel];
+      if (number != 0) text += (text.empty() ? "" : " and ") + operations_[number - 1];
+    }
+    return text;
+  }
 
  private:
-  /// Contexts whose meetings are told apart.
-  static constexpr std::size_t most_contexts = 256;
+  static constexpr std::size_t most_contexts = detail::most_meeting_contexts;
 
   /// Which context this is; never that of another one before, as a stream's address may be.
   struct ContextNumber {
@@ -187,11 +214,12 @@ class CopyExchange {
 
   /// @param part_for  what goes to a member
   template <class PartFor>
-  void exchange(Kind kind, std::byte* target, std::size_t bytes, const Context<Cuda>& context,
-                const PartFor& part_for) {
+  void exchange(Kind kind, std::byte* target, std::size_t bytes, const char* what,
+                const Context<Cuda>& context, const PartFor& part_for) {
     const std::size_t ranks = members_.size();
     const auto own = static_cast<std::size_t>(rank_);
-    const detail::Meeting meeting = meeting_for(kind, target, bytes, context);
+    detail::Meeting meeting = meeting_for(kind, target, bytes, context);
+    meeting.begins = 1 + number_of(kind, what);
     meet(meeting, context);
     // Each begins with another one, so that none is written to by all.
     const std::size_t count = kind == Kind::gather ? ranks : ranks - 1;  // itself is the last
@@ -203,7 +231,17 @@ class CopyExchange {
       check(cudaMemcpyAsync(place, part, bytes, cudaMemcpyDeviceToDevice, context.stream()),
             "cudaMemcpyAsync between GPUs");
     }
+    meeting.begins = 0;
     meet(meeting, context);
+  }
+
+  std::uint32_t number_of(Kind kind, const char* what) {
+    const char* name = kind == Kind::gather ? "all-gather" : "all-to-all";
+    const std::string operation = detail::operation_text(name, what);
+    const auto found = std::ranges::find(operations_, operation);
+    const auto number = static_cast<std::uint32_t>(found - operations_.begin());
+    if (found == operations_.end()) operations_.push_back(operation);
+    return number;
   }
 
   [[nodiscard]] detail::Meeting meeting_for(Kind kind, const std::byte* target, std::size_t bytes,
@@ -223,6 +261,7 @@ class CopyExchange {
     }
     result.rank = rank_;
     result.ranks = static_cast<int>(ranks);
+    result.channel = channel;
     const PeerMemory::Place place = memory_.place_of(target);
     result.operation = hash_of({static_cast<std::uint64_t>(kind), place.run, place.offset, bytes});
     result.patience = static_cast<std::uint64_t>(patience_.count());
@@ -261,6 +300,7 @@ class CopyExchange {
   Buffer<Cuda> words_;
   OwnedBytes news_;
   std::vector<std::uint64_t> contexts_;  ///< that have met others, by their numbers
+  std::vector<std::string> operations_;  ///< that there were, by their numbers
   std::string obstacle_;
 };
 

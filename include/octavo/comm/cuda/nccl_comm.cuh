@@ -128,7 +128,7 @@ class NcclComm final : public Communicator<Cuda> {
     enqueue("all-gather", what, part.bytes(), context, [&](cudaStream_t stream) {
       if (is_for_copies(whole.data(), part.bytes())) {
         require_meetings(detail::operation_text("all-gather", what));
-        copies_->all_gather(part.data(), whole.data(), part.bytes(), context);
+        copies_->all_gather(part.data(), whole.data(), part.bytes(), what, context);
         return ncclSuccess;
       }
       return ncclAllGather(part.data(), whole.data(), part.bytes(), ncclUint8, communicator_,
@@ -148,7 +148,7 @@ class NcclComm final : public Communicator<Cuda> {
     enqueue("all-to-all", what, bytes, context, [&](cudaStream_t stream) {
       if (is_for_copies(received.data(), bytes)) {
         require_meetings(detail::operation_text("all-to-all", what));
-        copies_->all_to_all(parts.data(), received.data(), bytes, context);
+        copies_->all_to_all(parts.data(), received.data(), bytes, what, context);
         return ncclSuccess;
       }
       return exchange(parts.data(), received.data(), bytes, stream);
@@ -209,6 +209,7 @@ class NcclComm final : public Communicator<Cuda> {
         for (NcclComm* each : whole_.all_) {
           if (each->copies_.has_value()) each->require_meetings(watch.operation());
         }
+        rendezvous_.set_operation("end of the wait for", what);
         return;
       }
       if (state != cudaErrorNotReady) {
@@ -265,10 +266,7 @@ class NcclComm final : public Communicator<Cuda> {
       if (round % 16 == 0) {
         communicator_.require_sound(operation_);
         if (Clock::now() - start_ > communicator_.rendezvous_.time_out())
-          communicator_.fail(message("the other ranks have not answered for ",
-                                     detail::seconds_text(communicator_.rendezvous_.time_out()),
-                                     " in ", operation_,
-                                     "; all of them are there: see what each of them does"));
+          communicator_.fail_late(operation_);
       }
       if (Clock::now() - start_ < std::chrono::milliseconds(1)) {
         std::this_thread::yield();
@@ -370,7 +368,8 @@ class NcclComm final : public Communicator<Cuda> {
 
   void require_no_fault(const std::string& operation) {
     const std::string fault = rendezvous_.fault();
-    if (!fault.empty()) fail(message(fault, "; rank ", rendezvous_.rank(), " was in ", operation));
+    if (fault.empty()) return;
+    fail(message(fault, "; rank ", rendezvous_.rank(), " was in ", with_gpu(operation)));
   }
   void require_sound(const std::string& operation) {
     require_no_fault(operation);
@@ -389,12 +388,30 @@ class NcclComm final : public Communicator<Cuda> {
     if (const int other = copies_->differing(); other >= 0) {
       fail(message("ranks ", std::min(rank, other), " and ", std::max(rank, other),
                    " exchange different things, or in another order; rank ", rank, " is in ",
-                   operation, "; give all ranks the same program and options"));
+                   with_gpu(operation), "; give all ranks the same program and options"));
     }
     if (copies_->has_given_up()) {
       fail(message("the other ranks have not come to what rank ", rank, " exchanges for ",
-                   detail::seconds_text(2 * rendezvous_.time_out()), ", in ", operation));
+                   detail::seconds_text(2 * rendezvous_.time_out()), ", in ", with_gpu(operation)));
     }
+  }
+
+  /// An operation of the host, and those that the GPU has come to, where that is known.
+  [[nodiscard]] std::string with_gpu(const std::string& operation) const {
+    std::string text = operation;
+    for (const NcclComm* each : whole_.all_) {
+      if (!each->copies_.has_value()) continue;
+      const std::string under_way = each->copies_->under_way();
+      if (!under_way.empty()) text += ", its GPU in " + under_way;
+    }
+    return text;
+  }
+  [[noreturn]] void fail_late(const std::string& operation) {
+    const std::string absent = rendezvous_.absent_sync();
+    require_no_fault(operation);  // that came meanwhile
+    fail(message("rank ", rendezvous_.rank(), " has waited for the others for ",
+                 detail::seconds_text(rendezvous_.time_out()), " in ", with_gpu(operation), ": ",
+                 absent.empty() ? "all of them are in it, too; see what their GPUs do" : absent));
   }
 
   [[nodiscard]] std::string nccl_text(ncclResult_t status, const std::string& operation) const {
