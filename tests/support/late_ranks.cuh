@@ -55,6 +55,12 @@ class LateRank final : public Communicator<Cuda> {
     cudaEventDestroy(has_read_);
   }
 
+  /// The next step begins later, on the GPU, than all of its exchanges take: what ranks send is not
+  /// there yet when they are told to. From the first thing that it asks of ranks on, because a
+  /// timeline waits for what was enqueued before.
+  /// @param context  the session's; outlives this
+  void be_late_in_step(const Context<Cuda>& context) { late_ = &context; }
+
   [[nodiscard]] int rank() const override { return ranks_.rank(); }
   [[nodiscard]] int size() const override { return ranks_.size(); }
 
@@ -91,6 +97,10 @@ class LateRank final : public Communicator<Cuda> {
   }
   void all_gather_host_sync(std::span<const std::byte> part, std::span<std::byte> whole,
                             const char* what) override {
+    if (const Context<Cuda>* context = std::exchange(late_, nullptr); context != nullptr) {
+      be_late<<<1, 1, 0, context->stream()>>>(200'000'000);
+      check(cudaGetLastError(), "be_late");
+    }
     ranks_.all_gather_host_sync(part, whole, what);
   }
   [[nodiscard]] std::unique_ptr<Communicator<Cuda>> split(int group) override {
@@ -130,6 +140,7 @@ class LateRank final : public Communicator<Cuda> {
 
   std::unique_ptr<Communicator<Cuda>> owned_;  ///< of a group
   Communicator<Cuda>& ranks_;
+  const Context<Cuda>* late_ = nullptr;  ///< whose step is to be late
   cudaEvent_t sends_ = nullptr;
   cudaEvent_t has_read_ = nullptr;
   std::map<std::size_t, std::unique_ptr<Buffer<Cuda>>> others_;  ///< by the number of values

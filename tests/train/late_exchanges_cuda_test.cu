@@ -23,8 +23,10 @@ struct Outcome {
   std::vector<TimelineSpan> spans;
 };
 
+/// @param late  the communicator, if its exchanges come late; else null
 template <class Precision, class Sharing>
-Outcome train_rank(const Sharding& sharding, bool is_late, Communicator<Cuda>& communicator) {
+Outcome train_rank(const Sharding& sharding, support::LateRank* late,
+                   Communicator<Cuda>& communicator) {
   Context<Cuda> context(0);
   context.set_deterministic(true);
   SessionOptions options = support::small_session(2);
@@ -34,11 +36,7 @@ Outcome train_rank(const Sharding& sharding, bool is_late, Communicator<Cuda>& c
   Outcome outcome;
   session.begin_timeline_sync();  // steps of one are not recorded
   for (unsigned step = 0; step < 3; ++step) {
-    if (is_late) {
-      // Later than all exchanges of a step: what ranks send is not there yet when they are told to.
-      support::be_late<<<1, 1, 0, context.stream()>>>(200'000'000);
-      check(cudaGetLastError(), "be_late");
-    }
+    if (late != nullptr) late->be_late_in_step(context);
     const auto number = static_cast<unsigned>(communicator.rank()) + ranks * step;
     outcome.losses.push_back(support::take_step(session, options, number).loss);
   }
@@ -55,8 +53,8 @@ std::vector<Outcome> train(const Sharding& sharding, bool is_late) {
   ::support::on_ranks<Cuda>(ranks, [&](auto& waits) {
     support::LateRank late(waits);
     outcomes[static_cast<std::size_t>(waits.rank())] =
-        is_late ? train_rank<Precision, Sharing>(sharding, true, late)
-                : train_rank<Precision, Sharing>(sharding, false, waits);
+        is_late ? train_rank<Precision, Sharing>(sharding, &late, late)
+                : train_rank<Precision, Sharing>(sharding, nullptr, waits);
   });
   return outcomes;
 }
