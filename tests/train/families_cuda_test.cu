@@ -65,7 +65,8 @@ using All =
     ::support::TestTypes<Gpt2In<Fp32>, Gpt2In<Bf16>, Gpt2In<Fp8Recipe<Delayed>>,
                          Gpt2In<Fp8Recipe<Tensorwise>>, Gpt2In<Fp8Recipe<Rowwise>>,
                          Gpt2In<PrecisionNamed<"fp8-delayed-fp8-head">>,
-                         Gpt2In<Fp8Recipe<Blockwise>>, Qwen3In<Bf16>, Qwen3In<Fp8Recipe<Delayed>>>;
+                         Gpt2In<Fp8Recipe<Blockwise>>, Qwen3In<Bf16>, Qwen3In<Fp8Recipe<Delayed>>,
+                         Qwen3In<Fp8Recipe<Tensorwise>>, Qwen3In<Fp8Recipe<Rowwise>>>;
 TYPED_TEST_SUITE(FamiliesOnCuda, All);
 
 // One unit in the last place of every 16th weight, at the start, moves the norm of 20 steps on the
