@@ -3,6 +3,7 @@
 #pragma once
 
 #include <octavo/train/session_of_model.hpp>
+#include <octavo/train/session_optimizer.hpp>
 #include <octavo/train/tensor_groups.hpp>
 
 #include <span>
@@ -117,7 +118,7 @@ template <class Model, class Optimizer, class Ranks = OneRank>
 
 /// The session of one model type.
 /// @tparam Model      a `TrainableModel`, such as `Llama<llama_tiny, Bf16, Cpu>`
-/// @tparam Optimizer  such as `AdamW<MasterWeights<Fp32>, Moments<Bf16>>`
+/// @tparam Optimizer  a `SessionOptimizer`, such as `AdamW<MasterWeights<Fp32>, Moments<Bf16>>`
 /// @tparam Ranks      what ranks do together; see `OneRank`
 template <class Model, class Optimizer = AdamW<>, class Ranks = OneRank>
 class ModelSession final : public detail::SessionOfModel<Model> {
