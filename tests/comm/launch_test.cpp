@@ -59,9 +59,19 @@ const Environment open_mpi{{"OMPI_COMM_WORLD_RANK", "2"},
                            {"OMPI_COMM_WORLD_LOCAL_RANK", "0"},
                            {"OMPI_COMM_WORLD_LOCAL_SIZE", "3"}};
 const Environment slurm{{"SLURM_PROCID", "3"},
-                        {"SLURM_NTASKS", "4"},
+                        {"SLURM_STEP_NUM_TASKS", "4"},
                         {"SLURM_LOCALID", "1"},
+                        {"SLURM_STEP_ID", "0"},
                         {"SLURM_STEP_NODELIST", "gpu[07-09,12],cpu1"}};
+/// What the script of an sbatch without --ntasks is given, as is a program that it starts.
+const Environment slurm_batch{{"SLURM_JOB_ID", "1234"},
+                              {"SLURM_JOB_NUM_NODES", "2"},
+                              {"SLURM_JOB_NODELIST", "n[1-2]"},
+                              {"SLURM_TASKS_PER_NODE", "4(x2)"},
+                              {"SLURM_PROCID", "0"},
+                              {"SLURM_LOCALID", "0"},
+                              {"SLURM_NODEID", "0"},
+                              {"SLURM_GTIDS", "0"}};
 const Environment pmi{{"PMI_RANK", "1"}, {"PMI_SIZE", "2"}};
 
 Environment both(Environment one, const Environment& other) {
@@ -130,15 +140,26 @@ TEST(Launch, VariablesThatAreLeftOverAreRefused) {
   EXPECT_TRUE(says(refusal(both(slurm, pmi)), {"SLURM_PROCID=3", "PMI_RANK=1"}));
 }
 
-TEST(Launch, AJobOfSlurmsIsNoTaskOfIt) {
-  expect(launch_in({{"SLURM_NTASKS", "4"}}), Launcher::none, 0, 1, 0, 1);
+TEST(Launch, AScriptOfSlurmsIsNoTaskOfAStep) {
+  expect(launch_in({{"SLURM_NTASKS", "4"}}), Launcher::none, 0, 1, 0, 1);  // of salloc
+  expect(launch_in(slurm_batch), Launcher::none, 0, 1, 0, 1);
+  expect(launch_in(with(slurm_batch, "SLURM_NTASKS", "8")), Launcher::none, 0, 1, 0, 1);
+  expect(launch_in(both(slurm_batch, open_mpi)), Launcher::open_mpi, 2, 6, 0, 3);
+  expect(launch_in(both(with(slurm_batch, "SLURM_NTASKS", "8"), pmi)), Launcher::pmi, 1, 2,
+         std::nullopt, std::nullopt);
+}
+
+TEST(Launch, AStepHasItsOwnNumberOfTasks) {
+  // srun --preserve-env leaves SLURM_NTASKS as the job has it; so does the shell of an salloc.
+  expect(launch_in(both(slurm, with(slurm_batch, "SLURM_NTASKS", "8"))), Launcher::slurm, 3, 4, 1,
+         std::nullopt);
 }
 
 TEST(Launch, ASetThatIsThereInPartIsRefused) {
   for (const Environment& set : {torchrun, open_mpi, slurm, pmi}) {
     for (const auto& [variable, value] : set) {
       const bool is_of_the_rank = variable.find("MASTER") == std::string::npos &&
-                                  variable.find("RUN_ID") == std::string::npos &&
+                                  variable.find("_ID") == std::string::npos &&
                                   variable.find("NODELIST") == std::string::npos;
       if (!is_of_the_rank) continue;
       const std::string message = refusal(without(set, variable));

@@ -82,7 +82,7 @@ inline constexpr std::array<LaunchVariables, 4> launch_variables{{
     {Launcher::torchrun, "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"},
     {Launcher::open_mpi, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
      "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"},
-    {Launcher::slurm, "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", nullptr},
+    {Launcher::slurm, "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", nullptr},
     {Launcher::pmi, "PMI_RANK", "PMI_SIZE", nullptr, nullptr},
 }};
 
@@ -133,13 +133,14 @@ class LaunchReader {
 
   /// The set of a launcher, which is all there or not at all.
   [[nodiscard]] std::optional<Launch> of_launcher(const LaunchVariables& of) const {
+    // The script of an sbatch has SLURM_PROCID=0 and SLURM_LOCALID=0, too: tasks are those of
+    // steps.
+    if (of.launcher == Launcher::slurm && !text("SLURM_STEP_ID")) return std::nullopt;
     const std::optional<int> rank = number(of.rank, 0);
     const std::optional<int> size = number(of.size, 1);
     const std::optional<int> local_rank = number(of.local_rank, 0);
     const std::optional<int> local_size = number(of.local_size, 1);
     if (!rank && !size && !local_rank && !local_size) return std::nullopt;
-    // A job of Slurm's that srun did not start has a number of tasks, but is none of them.
-    if (of.launcher == Launcher::slurm && !rank && !local_rank) return std::nullopt;
     require<ConfigError>(rank && size && (local_rank || of.local_rank == nullptr) &&
                              (local_size || of.local_size == nullptr),
                          "the variables of ", name_of(of.launcher), " are set in part: ", said(of),
@@ -257,9 +258,10 @@ class LaunchReader {
 }  // namespace detail
 
 /// Which rank this process is: as flags say, else torchrun's variables (RANK, WORLD_SIZE,
-/// LOCAL_RANK, LOCAL_WORLD_SIZE), else Open MPI's (OMPI_COMM_WORLD_…), else those of Slurm's srun
-/// (SLURM_PROCID, SLURM_NTASKS, SLURM_LOCALID), else PMI's (PMI_RANK, PMI_SIZE); where none is set,
-/// the only one. MASTER_ADDR and MASTER_PORT count with each of them.
+/// LOCAL_RANK, LOCAL_WORLD_SIZE), else Open MPI's (OMPI_COMM_WORLD_…), else those of a task that
+/// Slurm's srun started (SLURM_PROCID, SLURM_STEP_NUM_TASKS, SLURM_LOCALID, where SLURM_STEP_ID is
+/// set), else PMI's (PMI_RANK, PMI_SIZE); where none is set, the only one. MASTER_ADDR and
+/// MASTER_PORT count with each of them.
 /// @param lookup  a variable's value, or null: such as `std::getenv`
 /// @throws ConfigError  naming variables and values: for a set that is there in part or contradicts
 ///                      itself, and for two sets that contradict each other although neither's
