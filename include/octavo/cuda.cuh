@@ -8,6 +8,7 @@
 
 #include <octavo/attention/cuda/attention.cuh>
 #include <octavo/attention/cuda/cached_attention.cuh>
+#include <octavo/attention/cuda/libraries.cuh>
 #include <octavo/core/cuda/context.cuh>
 #include <octavo/core/cuda/lane.cuh>
 #include <octavo/core/cuda/replay.cuh>

@@ -144,6 +144,40 @@ TEST_F(DataParallelOnOneGpu, StagesOfZeroHaveTheSameBits) {
   }
 }
 
+// Each rank times for itself, and would choose what is fastest there.
+TEST(DataParallelOnOneGpu, RanksThatRehearseHaveTheAlgorithmsOfRank0) {
+  if (const std::string reason = support::why_no_gpu(); !reason.empty()) GTEST_SKIP() << reason;
+  constexpr std::size_t ranks = 2;
+  std::vector<std::string> chosen(ranks);
+  std::vector<GemmPlanSummary> summaries(ranks);
+  ::support::on_ranks<Cuda>(static_cast<int>(ranks), [&](auto& communicator) {
+    Context<Cuda> context(0);
+    SessionOptions options = support::small_session(1);
+    options.gemm_choice = GemmChoice::rehearsed;
+    ModelSession<Llama<::support::small, Bf16, Cuda>, AdamW<>, DataParallel<>> session(
+        options, context, communicator);
+    const auto rank = static_cast<std::size_t>(communicator.rank());
+    chosen[rank] = gemm_plans_text(session.gemm_plans());
+    summaries[rank] = session.gemm_plan_summary();
+  });
+  EXPECT_GT(summaries[0].rehearsed, 0);
+  EXPECT_EQ(summaries[1].rehearsed, 0);
+  EXPECT_EQ(summaries[1].recorded, summaries[0].rehearsed);
+  EXPECT_EQ(chosen[1], chosen[0]);
+}
+
+TEST(DataParallelOnOneGpu, TheLibrariesAreNamed) {
+  if (const std::string reason = support::why_no_gpu(); !reason.empty()) GTEST_SKIP() << reason;
+  Context<Cuda> context(0);
+  const std::string text = libraries_text(context);
+  EXPECT_EQ(text.find(context.card() + " of "), 0u) << text;
+  for (const char* part : {", CUDA ", ", a driver for ", ", cuBLASLt ", "cuDNN"}) {
+    EXPECT_NE(text.find(part), std::string::npos) << part << " is not in " << text;
+  }
+  context.set_cudnn(false);
+  EXPECT_NE(libraries_text(context).find(", no cuDNN"), std::string::npos);
+}
+
 /// Sums in FP32 of one rank: recorded and launched like any step.
 TEST_F(DataParallelOnOneGpu, OneRankWithSumsOfItsOwnIsRecorded) {
   Context<Cuda> context(0);

@@ -205,7 +205,9 @@ class SessionCore : public TrainingSession {
   /// Chooses the algorithms of all GEMMs that the manifest announces, before the first step. Those
   /// that are to be tried are, in micro-batches of random tokens: between the kernels, on the
   /// operands and under the load of a step. Of these micro-batches nothing is left: a step
-  /// overwrites all that they write but the scaling state, which is as new afterwards.
+  /// overwrites all that they write but the scaling state, which is as new afterwards. Ranks then
+  /// have the algorithms of rank 0: what is fastest is timed, and each would choose its own.
+  /// @throws CommError  see share_gemm_plans_sync
   void choose_gemms();
 
   /// What was cast or gathered before is not of what is about to be written.
@@ -285,6 +287,8 @@ class SessionCore : public TrainingSession {
     scaling().reset_sync(context_);
     frozen_are_cast_ = false;
   }
+
+  void rehearse_gemms();
 
   /// Tokens that are as likely as any others, for as many micro-batches as a rehearsal runs.
   void copy_random_inputs();

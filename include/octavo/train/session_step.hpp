@@ -3,7 +3,9 @@
 /// throws.
 #pragma once
 
+#include <octavo/attention/libraries.hpp>
 #include <octavo/core/random.hpp>
+#include <octavo/train/gemms_of_ranks.hpp>
 #include <octavo/train/session_core.hpp>
 
 #include <algorithm>
@@ -67,9 +69,16 @@ StepResult SessionCore<D>::step(const Batch& batch, double learning_rate) {
 
 template <Device D>
 void SessionCore<D>::choose_gemms() {
-  const Index micro_batches = options_.micro_batches;
   const std::vector<GemmKey> keys = gemm_keys(manifest(), gemm_rows());
-  if (prepare_gemms(keys, options_.gemm_choice, context_) == 0) return;
+  if (prepare_gemms(keys, options_.gemm_choice, context_) > 0) rehearse_gemms();
+  share_gemm_plans_sync(
+      communicator_, libraries_text(context_), [&] { return octavo::gemm_plans(context_); },
+      [&](const std::vector<GemmPlanRecord>& records) { take_gemm_plans(records, context_); });
+}
+
+template <Device D>
+void SessionCore<D>::rehearse_gemms() {
+  const Index micro_batches = options_.micro_batches;
   copy_random_inputs();
   cast_frozen_if_due();
   const auto pass = [&] {

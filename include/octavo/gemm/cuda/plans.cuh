@@ -154,6 +154,16 @@ class GemmPlans {
     return records;
   }
 
+  /// This card and this cuBLASLt, as records name them.
+  const GemmLibrary& library(const Context<Cuda>& context) {
+    if (!library_) {
+      cudaDeviceProp card{};
+      check(cudaGetDeviceProperties(&card, context.gpu()), "cudaGetDeviceProperties");
+      library_ = {without_blanks(context.card()), card.multiProcessorCount, cublasLtGetVersion()};
+    }
+    return *library_;
+  }
+
  private:
   /// Adds the time that it lives to a sum of seconds.
   class Stopwatch {
@@ -176,16 +186,6 @@ class GemmPlans {
     TimedAlgorithm first;    ///< the heuristics'
     TimedAlgorithm fastest;  ///< which may be the first, too
   };
-
-  /// This card and this cuBLASLt, as records name them.
-  const GemmLibrary& library(const Context<Cuda>& context) {
-    if (!library_) {
-      cudaDeviceProp card{};
-      check(cudaGetDeviceProperties(&card, context.gpu()), "cudaGetDeviceProperties");
-      library_ = {without_blanks(context.card()), card.multiProcessorCount, cublasLtGetVersion()};
-    }
-    return *library_;
-  }
 
   GemmPlan& plan_of(const GemmKey& key, const GemmVectors& vectors) {
     const auto place = plans_.find(key);

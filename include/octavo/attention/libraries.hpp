@@ -1,0 +1,24 @@
+/// @file
+/// The GPU and the libraries that compute.
+#pragma once
+
+#include <octavo/core/context.hpp>
+
+#include <string>
+
+namespace octavo::inline OCTAVO_ABI {
+
+/// What a result depends on beside the program and its inputs: such as "NVIDIA H200 of 132
+/// multiprocessors, CUDA 13.0, a driver for 13.0, cuBLASLt 13.1.0, cuDNN 9.19.0". Empty on `Cpu`,
+/// which computes with no library.
+template <Device D>
+[[nodiscard]] std::string libraries_text(const Context<D>& context) {
+  return libraries_text_body(context);
+}
+
+namespace detail {
+
+inline std::string libraries_text_body(const Context<Cpu>&) { return {}; }
+
+}  // namespace detail
+}  // namespace octavo
