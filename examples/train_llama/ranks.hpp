@@ -19,6 +19,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -26,6 +27,15 @@
 #include <sched.h>
 
 namespace trainer {
+
+/// What of the environment slows ranks on GPUs down; empty: nothing.
+inline std::string slowing_environment(const octavo::EnvironmentLookup& lookup) {
+  const char* connections = lookup("CUDA_DEVICE_MAX_CONNECTIONS");
+  if (connections == nullptr || std::string_view(connections) != "1") return {};
+  return "CUDA_DEVICE_MAX_CONNECTIONS is 1: one queue of the GPU serves all streams, and what "
+         "ranks "
+         "send each other may wait for kernels that it could travel beside; unset it";
+}
 
 /// What this process knows of the others. Where there are some, a rank that gives up ends all.
 class Ranks {
@@ -48,6 +58,9 @@ class Ranks {
     if (on_gpus) {
 #if defined(OCTAVO_PROGRAM_HAS_NCCL)
       rendezvous_.emplace(launch_, time_out);
+      const std::string slow =
+          slowing_environment([](const char* name) { return std::getenv(name); });
+      if (!slow.empty()) fmt::print(stderr, "{}warning: {}\n", name(), slow);
 #else
       throw octavo::ConfigError(lacks("NCCL", "OCTAVO_NCCL"));
 #endif

@@ -138,10 +138,13 @@ class Mpi {
   void require_agrees(const Launch& launch) const {
     if (launch.rank == world_.rank && launch.size == world_.size) return;
     finalize();
-    throw ConfigError(
-        message("MPI says rank ", world_.rank, " of ", world_.size, ", ", name_of(launch.launcher),
-                " says rank ", launch.rank, " of ", launch.size,
-                "; start with mpirun, or with srun --mpi=pmix where Slurm and MPI both know PMIx"));
+    throw ConfigError(message(
+        "MPI says rank ", world_.rank, " of ", world_.size, ", ", name_of(launch.launcher),
+        " says rank ", launch.rank, " of ", launch.size,
+        launch.launcher == Launcher::torchrun
+            ? "; torchrun starts no ranks of MPI, which those on the Cpu device are: start with "
+              "mpirun, or use the Cuda device"
+            : "; start with mpirun, or with srun --mpi=pmix where Slurm and MPI both know PMIx"));
   }
 
   /// Waits until all ranks do.
