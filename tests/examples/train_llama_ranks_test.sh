@@ -145,12 +145,41 @@ grep -qF -- "--tensor-parallel 2: so many ranks share each layer, but there are 
 on_ranks "a degree that is not compiled in" 2 4 "${base[@]}" --steps 1 --tensor-parallel 4 --no-out
 grep -qF -- "-DOCTAVO_TENSOR_PARALLEL=llama_tiny:fp8-delayed:4" err || fail "it is not said how to build it"
 on_ranks "a ZeRO stage that there is not" 2 2 "${base[@]}" --steps 1 --zero 4 --no-out
-case="ranks with other flags"
+# differ WHAT ARGUMENT_OF_RANK_0... : ARGUMENT_OF_RANK_1...
+differ() {
+  local what=$1 code=0 first=()
+  case="ranks with other $what"
+  shift
+  while [ "$1" != : ]; do
+    first+=("$1")
+    shift
+  done
+  shift
+  timeout 60 "$mpirun" -n 1 "$program" "${base[@]}" --no-out "${first[@]}" \
+    : -n 1 "$program" "${base[@]}" --no-out "$@" >out 2>err || code=$?
+  [ "$code" -ne 0 ] || fail "they train"
+  grep -F "the ranks differ in " err | grep -qE "in $what: rank [01] has" || fail "it is not said which differ"
+}
+differ configuration --steps 2 : --steps 3
+differ model --precision fp32 : --precision fp8-delayed
+differ optimizer --moments fp32 : --moments bf16
+tr a b <text.txt >other.txt
+differ data : --data other.txt
+for seed in 1 2; do
+  run "weights of seed $seed" 0 "${base[@]}" --precision fp32 --steps 1 --sample 0 --no-out --seed "$seed" \
+    --save-hf "weights-$seed"
+  run "adapters of seed $seed" 0 "${base[@]}" --precision fp32 --steps 1 --sample 0 --no-out --seed "$seed" \
+    --lora 2 --save-adapters "adapters-$seed"
+done
+differ weights --precision fp32 --model hf:weights-1 : --precision fp32 --model hf:weights-2
+differ adapters --precision fp32 --lora 2 --load-adapters adapters-1 : --precision fp32 --lora 2 \
+  --load-adapters adapters-2
+case="torchrun and the cpu device"
 code=0
-timeout 60 "$mpirun" -n 1 "$program" "${base[@]}" --steps 2 --no-out \
-  : -n 1 "$program" "${base[@]}" --steps 3 --no-out >out 2>err || code=$?
-[ "$code" -ne 0 ] || fail "they train"
-grep -qF "the ranks differ in configuration: rank 0 has" err || fail "it is not said which differ"
+RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=2 timeout 60 "$program" "${base[@]}" --steps 1 --no-out \
+  >out 2>err || code=$?
+[ "$code" -eq 2 ] || fail "exit code $code"
+grep -qF "torchrun starts no ranks of MPI" err || fail "it is not said what to do"
 
 # --- faults and signals ----------------------------------------------------------------------
 # began: waits until the run in `out` has printed a step
@@ -208,6 +237,32 @@ began
 kill -TERM "$run"
 wait "$run" && fail "exit code 0"
 grep -q "^evaluation" out || grep -q "stopping after this step" err || fail "nothing was noted"
+
+rm -f out err
+case="SIGTERM to one rank"
+: >out
+"$mpirun" -n 2 "$program" "${base[@]}" --precision fp8-delayed --steps 100000 --sample 0 --out stopped \
+  --checkpoint-every 100000 --comm-timeout 20 >out 2>err &
+run=$!
+began
+mapfile -t pids < <(ranks_of "$run")
+kill -TERM "${pids[1]}"
+code=0
+wait "$run" || code=$?
+[ "$code" -eq 143 ] || fail "exit code $code"
+python3 - <<'PYTHON' 2>>err || fail "it did not end as a run that is stopped"
+import json, os
+lines = [json.loads(line) for line in open("stopped/metrics.jsonl")]
+last, = [line for line in lines if line["event"] == "summary"]
+assert last["end"] == "signal 15", last
+assert last["steps"] == [line["step"] for line in lines if line["event"] == "step"][-1], last
+saved = [name for name in os.listdir("stopped/checkpoints") if name.startswith("step-")]
+assert saved == [f"step-{last['steps']:08}"], (saved, last)
+open("steps", "w").write(str(last["steps"]))
+PYTHON
+on_ranks "what was stopped by one rank's signal goes on" 0 2 "${base[@]}" --precision fp8-delayed --sample 0 \
+  --steps $(($(cat steps) + 2)) --out resumed --resume stopped
+grep -q "^resumed | after step $(cat steps), " out || fail "it does not go on"
 
 # --- ranks go on from a checkpoint, and others do ----------------------------------------------
 saved=("${base[@]}" --precision fp8-delayed --sample 0 --checkpoint-every 4 --keep-last 9)

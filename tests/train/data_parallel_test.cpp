@@ -5,11 +5,13 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -176,6 +178,66 @@ TEST(DataParallel, SumsInFp32AreNearerToTheWhole) {
   expect_agreement(outcomes);
 }
 
+/// The gradients of a step by four ranks with a micro-batch each, or by the one of them that is
+/// given, alone. By the names of parameters; without momentum first moments are gradients.
+template <class Reduce>
+std::map<std::string, std::vector<float>> gradients_of_step(int ranks, int alone = 0) {
+  const Setting setting{.ranks = ranks, .micro_batches = ranks};
+  std::vector<Outcome> outcomes(static_cast<std::size_t>(ranks));
+  support::on_ranks(ranks, [&](support::ThreadComm& communicator) {
+    Context<Cpu> context{1};
+    SessionOptions options = options_of(setting);
+    options.max_gradient_norm = 0;
+    options.optimizer.beta1 = 0;
+    Ranked<Bf16, Reduce> session(options, context, communicator);
+    const auto number = static_cast<unsigned>(communicator.rank() + alone);
+    const TokenBatch batch = support::make_batch(48, support::small.vocabulary, number);
+    EXPECT_FALSE(session.step({batch.tokens, batch.targets}, 1e-3).skipped);
+    outcomes[static_cast<std::size_t>(communicator.rank())].state =
+        save_state_sync(session.state());
+  });
+  std::map<std::string, std::vector<float>> gradients;
+  for (const Outcome& outcome : outcomes) {
+    for (const auto& [name, entry] : outcome.state) {
+      if (!name.starts_with("optimizer.first_moment.") || gradients.contains(name)) continue;
+      const std::vector<std::byte> bytes = whole_of(outcomes, name);
+      std::vector<float>& values = gradients[name];
+      values.resize(bytes.size() / sizeof(float));
+      std::memcpy(values.data(), bytes.data(), bytes.size());
+    }
+  }
+  return gradients;
+}
+
+TEST(DataParallel, SumsInFp32AreNotRoundedToWhatTravels) {
+  constexpr int ranks =
+      4;  // a power of two: a rank alone has this many times its gradients, exactly
+  std::vector<std::map<std::string, std::vector<float>>> terms;
+  for (int rank = 0; rank < ranks; ++rank) {
+    terms.push_back(gradients_of_step<ReduceIn<>>(1, rank));
+  }
+  const auto kept = gradients_of_step<ReduceIn<Fp32>>(ranks);
+  const auto rounded = gradients_of_step<ReduceIn<>>(ranks);
+  std::size_t elements = 0;
+  std::size_t farther = 0;
+  ASSERT_EQ(kept.size(), terms[0].size());
+  for (const auto& [name, values] : kept) {
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      double exact = 0;
+      double magnitude = 0;
+      for (const auto& term : terms) {
+        exact += static_cast<double>(term.at(name)[i]) / ranks;
+        magnitude += std::abs(static_cast<double>(term.at(name)[i])) / ranks;
+      }
+      const double allowed = ranks * double{std::numeric_limits<float>::epsilon()} * magnitude;
+      ASSERT_NEAR(values[i], exact, allowed) << name << " " << i;
+      farther += std::abs(static_cast<double>(rounded.at(name)[i]) - exact) > allowed ? 1 : 0;
+      elements += values[i] != 0 ? 1 : 0;
+    }
+  }
+  EXPECT_GT(farther, elements / 2) << "sums in BF16 are as near";
+}
+
 TEST(DataParallel, GradientsCanTravelInFp8) {
   const Outcome one = train<Bf16>({.ranks = 1})[0];
   const auto outcomes = train<Bf16, ReduceIn<E4M3>>({.ranks = 4, .zero = Zero::gradients});
@@ -328,7 +390,8 @@ class LeftAlone final : public Communicator<Cpu> {
   explicit LeftAlone(Communicator<Cpu>& ranks) : ranks_(ranks) {}
 
   bool is_left_alone = false;
-  int calls = 0;  ///< while it was
+  int calls = 0;                          ///< while it was
+  std::vector<std::string> host_gathers;  ///< the names of all
 
   [[nodiscard]] int rank() const override { return ranks_.rank(); }
   [[nodiscard]] int size() const override { return ranks_.size(); }
@@ -346,6 +409,7 @@ class LeftAlone final : public Communicator<Cpu> {
   }
   void all_gather_host_sync(std::span<const std::byte> part, std::span<std::byte> whole,
                             const char* what) override {
+    host_gathers.emplace_back(what);
     if (!is_counted()) ranks_.all_gather_host_sync(part, whole, what);
   }
   [[nodiscard]] std::unique_ptr<Communicator<Cpu>> split(int group) override {
@@ -360,6 +424,18 @@ class LeftAlone final : public Communicator<Cpu> {
 
   Communicator<Cpu>& ranks_;
 };
+
+// What those are, the Cpu device has no choice of: see gemms_of_ranks_test.cpp.
+TEST(DataParallel, ASessionSharesTheAlgorithmsOfItsGemms) {
+  const Setting setting{.ranks = 2};
+  support::on_ranks(2, [&](support::ThreadComm& communicator) {
+    Context<Cpu> context{1};
+    LeftAlone link(communicator);
+    const Ranked<Fp32> session(options_of(setting), context, link);
+    EXPECT_EQ(std::ranges::count(link.host_gathers, "algorithms of GEMMs"), 2)  // lengths, texts
+        << "of " << link.host_gathers.size();
+  });
+}
 
 // Ranks rehearse different numbers of passes: none may wait for another in one.
 TEST_P(DataParallelState, ARehearsalMeetsNobodyAndLeavesNothing) {
