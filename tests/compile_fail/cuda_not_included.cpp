@@ -1,5 +1,5 @@
 // expect: the Cuda device is not included: include <octavo/cuda.cuh>, in a file that nvcc compiles
-// other errors follow: of the types that are then incomplete
+// errors: 2, the other of the staging that is then incomplete, at which compilers stop
 #include <octavo/octavo.hpp>
 
 using namespace octavo;

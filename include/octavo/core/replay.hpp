@@ -20,7 +20,7 @@ struct ReplayCounts {
 /// second records it, and later calls launch the record without the host's work. A call that throws
 /// counts for nothing: the next one starts where it did. Specialised for each device.
 template <Device D>
-class Replay;
+class Replay : DeviceNotIncluded<D> {};
 
 /// The `Cpu` device has nothing to record.
 template <>

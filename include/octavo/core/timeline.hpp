@@ -94,7 +94,10 @@ namespace detail {
 /// the first mark of a step; `mark` where the work enqueued so far ends, `host_mark` now;
 /// `microseconds_sync` of a mark, on the host's clock. Ranges are for profilers.
 template <Device D>
-class TimelineClock;
+class TimelineClock : DeviceNotIncluded<D> {
+ public:
+  struct Mark {};
+};
 
 /// The `Cpu` device has done what it was given.
 template <>

@@ -139,7 +139,7 @@ inline void fill_zero(void* target, std::size_t bytes, const Context<Cpu>&) {
 }
 
 /// Copies of a step's inputs to the device that the host does not wait for. The source may be
-/// reused on return. Specialised for each device.
+/// reused on return. Specialised for each device; of one that is not included compilers stop here.
 template <Device D>
 class Staging;
 

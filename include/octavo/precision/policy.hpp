@@ -234,7 +234,8 @@ namespace detail {
 template <class Granularity>
 inline constexpr int block_multiple = 1;
 template <int Rows, int Columns, class Scale>
-inline constexpr int block_multiple<PerBlock<Rows, Columns, Scale>> = Columns;
+inline constexpr int block_multiple<PerBlock<Rows, Columns, Scale>> =
+    PerBlock<Rows, Columns, Scale>::block_columns;
 }  // namespace detail
 
 /// What the input and output features of a linear layer must be multiples of, so that `P` and its

@@ -58,8 +58,12 @@ struct PerRow {
 /// @tparam Columns  16, 32, 64 or 128
 template <int Rows, int Columns, class ScaleType = float>
 struct PerBlock {
-  static_assert(Columns == 16 || Columns == 32 || Columns == 64 || Columns == 128,
-                "PerBlock: a block has 16, 32, 64 or 128 columns");
+ private:
+  static constexpr bool has_width =
+      Columns == 16 || Columns == 32 || Columns == 64 || Columns == 128;
+
+ public:
+  static_assert(has_width, "PerBlock: a block has 16, 32, 64 or 128 columns");
   static_assert(Rows == 1 || Rows == Columns, "PerBlock: a block has 1 row, or is square");
   static_assert(std::is_same_v<ScaleType, float> || (std::is_same_v<ScaleType, E8M0> && Rows == 1),
                 "PerBlock: scales are float, or E8M0 for blocks of 1 row");
@@ -70,8 +74,9 @@ struct PerBlock {
       : std::is_same_v<ScaleType, float> && Columns == 128 ? Capabilities{.least = 90, .most = 90}
                                                            : Capabilities{.least = 1, .most = 0};
   using Scale = ScaleType;
-  static constexpr int block_rows = Rows;
-  static constexpr int block_columns = Columns;
+  // What was refused above is some block that is not, so that no other error follows.
+  static constexpr int block_columns = has_width ? Columns : 16;
+  static constexpr int block_rows = Rows == 1 ? 1 : block_columns;
 };
 
 /// A scale a tensor, made from the amax of earlier steps, so that it is known before the tensor.
