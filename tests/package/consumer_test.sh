@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
 # A project that uses Octavo in one WAY, with one COMPILER, builds and runs the README's program:
 #
-#   consumer_test.sh headers|subfolder|fetch|installed|cudnn COMPILER FOLDER
+#   consumer_test.sh headers|subfolder|fetch|installed|cudnn|nccl COMPILER FOLDER
 #
 # COMPILER is g++, clang++ or the like, or nvcc: then the program is for the Cuda device, and is run
-# only where nvidia-smi finds a GPU. `cudnn` is `installed` with that component. FOLDER is emptied and worked in.
+# only where nvidia-smi finds a GPU. FOLDER is emptied and worked in. Beside the README's ways there are
+#   cudnn   installed, with that component
+#   nccl    likewise; it only links a program of several ranks
 #
 # One of the ways fails when any of these is deleted; each was tried, but OpenMP for nvcc:
 #   OctavoLibrary.cmake       the include folder, cxx_std_20, octavo_add_requirements, octavo_scope
@@ -16,7 +18,7 @@
 set -uo pipefail
 export OMP_WAIT_POLICY=passive
 
-usage="usage: consumer_test.sh headers|subfolder|fetch|installed|cudnn COMPILER FOLDER"
+usage="usage: consumer_test.sh headers|subfolder|fetch|installed|cudnn|nccl COMPILER FOLDER"
 way=${1:?$usage}
 compiler=${2:?$usage}
 source=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
@@ -37,7 +39,7 @@ if [[ $compiler == *nvcc ]]; then
 fi
 [[ $way == cudnn ]] && components="COMPONENTS;cudnn"
 
-# Runs the README's command for this kind of compiler, with less optimisation.
+# Runs the README's command for this kind of compiler, with warnings; nvcc optimises less.
 #   compile SOURCE PROGRAM
 compile() {
   local tool=g++ suffix=cpp
@@ -46,7 +48,13 @@ compile() {
   line=$(grep -m 1 "^ *$tool .* program.$suffix" "$source/README.md") || fail "the README has no $tool"
   line=${line/$tool/$compiler}
   cp "$1" program.$suffix
-  eval "${line/-O3/-O1}" || fail "$line"
+  if [[ $device == cuda ]]; then
+    line=${line/-O3/-O1}
+  else
+    line+=" -Wall -Wextra"
+    [[ ${OCTAVO_WERROR-} == ON ]] && line+=" -Werror"
+  fi
+  eval "$line" || fail "$line"
   mv program "$2"
 }
 
@@ -66,7 +74,7 @@ install_octavo() {
 # Configures the consumer: configure COMPONENTS [ARCHITECTURES]
 configure() {
   local options=(-DCMAKE_CXX_COMPILER="$compiler")
-  [[ $device == cuda ]] &&
+  [[ $compiler == *nvcc ]] &&
     options=(-DCMAKE_CUDA_COMPILER="$compiler" -DCMAKE_CUDA_ARCHITECTURES="${2:-90a}")
   rm -rf consumer
   cmake -S "$source/tests/package" -B consumer -DCMAKE_BUILD_TYPE=None -DCMAKE_CXX_FLAGS=-O1 \
@@ -81,6 +89,19 @@ refused() {
   tr -s ' \n' ' ' <configure.log | grep -qF "$2" || fail "'$1': no '$2' in $(cat configure.log)"
 }
 
+# A component whose program is only linked, as it would want what is not here, such as other ranks:
+# links COMPONENT LINE...
+links() {
+  local own=$device
+  cp "$program" kept
+  device=$1
+  printf '%s\n' "${@:2}" >"$program"
+  configure "COMPONENTS;$1" || fail "the configuration with $1: $(cat configure.log)"
+  cmake --build consumer --target program >build.log 2>&1 || fail "with $1: $(cat build.log)"
+  device=$own
+  mv kept "$program"
+}
+
 if [[ $way == headers ]]; then
   ln -s "$source" octavo
   mkdir consumer
@@ -88,8 +109,8 @@ if [[ $way == headers ]]; then
   compile "$source/tests/package/facts.cpp" consumer/facts
   expected="octavo $version, 2 threads"
 else
+  [[ $way == installed || $way == cudnn || $way == nccl ]] && install_octavo
   if [[ $way == installed || $way == cudnn ]]; then
-    install_octavo
     refused "COMPONENTS;opencl" "component opencl: there is no such component"
     if [[ $device == cuda ]]; then
       refused "" "octavo::cuda but the target was not found"
@@ -97,31 +118,27 @@ else
       refused "COMPONENTS;cuda" "component cuda: the project does not enable CUDA"
     fi
   fi
-  if [[ $device == cuda ]]; then
+  if [[ $device == cuda && $way != nccl ]]; then
     refused "$components" "CMAKE_CUDA_ARCHITECTURES has '90', and the kernels are made for 90a alone" 90
     refused "$components" "CMAKE_CUDA_ARCHITECTURES has 'native', and" native
   fi
-  if [[ $way == installed && $device == octavo ]] && command -v mpicxx >/dev/null; then
-    # The component mpi: its program is only linked, because a rank is started by mpirun.
-    cp "$program" kept.cpp
-    printf '#include <%s>\n' octavo/comm/mpi_comm.hpp chrono >"$program"
-    echo "int main() { octavo::Mpi mpi(octavo::read_launch(), std::chrono::seconds(60)); }" >>"$program"
-    device=mpi
-    configure "COMPONENTS;mpi" || fail "the configuration with MPI: $(cat configure.log)"
-    cmake --build consumer --target program >build.log 2>&1 || fail "with MPI: $(cat build.log)"
-    device=octavo
-    mv kept.cpp "$program"
+  if [[ $way == installed && $device == octavo ]]; then
+    if command -v mpicxx >/dev/null; then
+      links mpi '#include <octavo/comm/mpi_comm.hpp>' '#include <chrono>' \
+        'int main() { octavo::Mpi mpi(octavo::read_launch(), std::chrono::seconds(60)); }'
+    fi
+    if command -v pcre2-config >/dev/null; then
+      links pcre2 '#include <octavo/data/tokenizer_json.hpp>' \
+        'int main(int, char** names) { (void)octavo::load_tokenizer(names[0]); }'
+    fi
   fi
-  if [[ $way == installed && $device == octavo ]] && command -v pcre2-config >/dev/null; then
-    # The component pcre2: its program is only linked, because it would want a file.
-    cp "$program" kept.cpp
-    echo '#include <octavo/data/tokenizer_json.hpp>' >"$program"
-    echo 'int main(int, char** names) { (void)octavo::load_tokenizer(names[0]); }' >>"$program"
-    device=pcre2
-    configure "COMPONENTS;pcre2" || fail "the configuration with PCRE2: $(cat configure.log)"
-    cmake --build consumer --target program >build.log 2>&1 || fail "with PCRE2: $(cat build.log)"
-    device=octavo
-    mv kept.cpp "$program"
+  if [[ $way == nccl ]]; then
+    links nccl '#include <octavo/comm/cuda/nccl_comm.cuh>' '#include <chrono>' 'int main() {' \
+      '  octavo::Rendezvous rendezvous(octavo::read_launch(), std::chrono::seconds(60));' \
+      '  octavo::Context<octavo::Cuda> context;' '  octavo::NcclComm ranks(rendezvous, context);' '}'
+    rm -rf consumer moved
+    echo "$way with $compiler: OK"
+    exit
   fi
   configure "$components" || fail "the configuration: $(cat configure.log)"
   cmake --build consumer >build.log 2>&1 || fail "the build: $(cat build.log)"

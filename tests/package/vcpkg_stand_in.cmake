@@ -1,5 +1,8 @@
 # Runs the port's portfile.cmake where there is no vcpkg: the functions that it calls do here, in short,
-# what vcpkg's documentation says. Then a project finds the package.
+# what vcpkg's documentation says. Then a project finds the package:
+#
+#   cmake -D root=OCTAVO -D work=FOLDER -P vcpkg_stand_in.cmake
+cmake_minimum_required(VERSION 3.22)
 
 set(CURRENT_PORT_DIR ${root}/packaging/vcpkg/ports/octavo)
 set(CURRENT_PACKAGES_DIR ${work}/package)
@@ -36,6 +39,29 @@ function(vcpkg_install_copyright)
     ${CURRENT_PACKAGES_DIR}/share/${PORT}/copyright)
 endfunction()
 
+# The port's features are the components that the package knows, and its usage names each.
+file(STRINGS ${root}/cmake/octavoConfig.cmake components REGEX "octavo_component STREQUAL")
+list(TRANSFORM components REPLACE ".*\"([a-z0-9]+)\".*" "\\1")
+file(READ ${CURRENT_PORT_DIR}/vcpkg.json port)
+string(JSON count LENGTH "${port}" features)
+math(EXPR last "${count} - 1")
+foreach(number RANGE ${last})
+  string(JSON feature MEMBER "${port}" features ${number})
+  list(APPEND features ${feature})
+endforeach()
+list(SORT components)
+list(SORT features)
+if(NOT features STREQUAL components)
+  message(FATAL_ERROR "vcpkg.json has the features ${features}, octavoConfig.cmake the components "
+    "${components}; they have to be the same")
+endif()
+file(READ ${CURRENT_PORT_DIR}/usage usage)
+foreach(component IN LISTS components)
+  if(NOT usage MATCHES "feature ${component}|octavo::${component}")
+    message(FATAL_ERROR "usage does not name the component ${component}")
+  endif()
+endforeach()
+
 set(CMAKE_CURRENT_LIST_DIR ${CURRENT_PORT_DIR})
 include(${CURRENT_PORT_DIR}/portfile.cmake)
 
@@ -52,6 +78,6 @@ foreach(folder IN ITEMS lib debug share/doc)
   endif()
 endforeach()
 run(${CMAKE_COMMAND} -S ${root}/test_package -B ${work}/consumer
-  -DCMAKE_PREFIX_PATH=${CURRENT_PACKAGES_DIR} -DCMAKE_CXX_FLAGS=-O1)
+  -DCMAKE_PREFIX_PATH=${CURRENT_PACKAGES_DIR} -DCMAKE_CXX_FLAGS=-O0)
 run(${CMAKE_COMMAND} --build ${work}/consumer)
 run(${work}/consumer/train_one_step)
