@@ -4,6 +4,7 @@
 #include <octavo/core/error.hpp>
 #include <octavo/data/json_texts.hpp>
 #include <octavo/data/open_file.hpp>
+#include <octavo/data/seen_files.hpp>
 
 #include <algorithm>
 #include <cstddef>
@@ -30,14 +31,19 @@ class Documents {
  public:
   /// @param files  at least one
   /// @param key    of the text in an object
-  /// @throws IoError  if a file cannot be opened, or is none
+  /// @throws IoError      if a file cannot be opened, or is none
+  /// @throws ConfigError  if two of them are the same file
   Documents(std::vector<std::filesystem::path> files, std::string key)
       : files_(std::move(files)), key_(std::move(key)) {
+    octavo::detail::SeenFiles seen;
     for (const std::filesystem::path& path : files_) {
       octavo::require<octavo::IoError>(std::filesystem::is_regular_file(path), path.string(),
                                        ": is no file that is there; name files of text or of "
                                        "JSON Lines");
-      total_bytes_ += octavo::detail::OpenFile(path).size();
+      const octavo::detail::OpenFile file(path);
+      seen.begin_source();
+      (void)seen.add(file.identity(), path, {});
+      total_bytes_ += file.size();
     }
   }
 

@@ -24,6 +24,13 @@ cmp -s bytes.bin kept || fail "it was changed"
 
 run "no such text" 1 absent.txt --out x.bin
 err_is_one_line_with "absent.txt"
+ln a.txt hard.txt
+ln -s a.txt soft.txt
+for twice in a.txt ./a.txt hard.txt soft.txt; do
+  run "a file twice: $twice" 2 b.txt a.txt "$twice" --out x.bin
+  err_is_one_line_with "name each text once, or validation would see what was trained on"
+  grep -qF "prepare_data: $twice is " err || fail "the file is not named: $(cat err)"
+done
 : >empty.txt
 run "no token at all" 2 empty.txt --end none --out x.bin
 err_is_one_line_with "no token"
