@@ -205,6 +205,40 @@ assert rows[0][2:6] == ["1 to 4", "2", "4.50 %", "9.00 % (2)"], rows
 PYTHON
 run "runs of 120 steps" 0 "$scratch/long" "$scratch/longer" --html "$scratch/report.html"
 html_has "Of the running means over 5 steps."
+case="runs without their colours, and on a phone"
+python3 - "$scratch/report.html" <<'PYTHON' 2>"$scratch/err" || fail "they cannot be told apart, or read"
+import re, sys
+page = open(sys.argv[1], encoding="utf-8").read()
+
+
+def rules(css):
+    """The declarations of a style sheet by selector, without those for media."""
+    css = re.sub(r"@media[^{]*\{(?:[^{}]*\{[^{}]*\})*[^{}]*\}", "", css)
+    return {selector.strip(): body for selectors, body in re.findall(r"([^{}]+)\{([^{}]*)\}", css)
+            for selector in selectors.split(",")}
+
+
+# Both lines have markers, of different shapes, at different places, and one has dashes.
+for width in ("wide", "narrow"):
+    chart = page.split(f'<svg class="chart {width}"')[1].split("</svg>")[0]
+    lines = [group for group in re.findall(r'<g class="run-\d[^"]*">.*?</g>', chart, re.DOTALL)
+             if 'class="smooth"' in group]
+    markers = [re.findall(r'class="line-marker" d="M([\d.]+) [\d.]+([^"]*)"><title>.*?, step (\d+):', line)
+               for line in lines]
+    assert len(lines) == 2 and all(len(of_line) > 2 for of_line in markers), markers
+    shapes, steps = ([{marker[i] for marker in of_line} for of_line in markers] for i in (1, 2))
+    assert not shapes[0] & shapes[1] and not steps[0] & steps[1], (shapes, steps)
+sheet = rules("".join(re.findall(r"<style>(.*?)</style>", page, re.DOTALL)))
+dashes = [[sheet.get(f".{name} .smooth", "") for name in re.search(r'class="([^"]*)"', line)[1].split()]
+          for line in lines]
+assert ["stroke-dasharray" in "".join(of_line) for of_line in dashes] == [False, True], dashes
+# Where there is little room, the narrow charts stand in the place of the wide ones, and cells in that of columns.
+(phone,) = re.findall(r"@media \(max-width: (?:[4-9]\d\d)px\) \{\n(.*?)\n\}", page, re.DOTALL)
+phone = rules(phone)
+assert sheet["svg.narrow"].strip() == phone["svg.wide"].strip() == "display: none", phone
+assert "svg.wide" not in sheet and phone["svg.narrow"].strip() == "display: block", phone
+assert "display: none" in phone[".cards thead"] and "attr(data-name)" in "".join(phone.values()), phone
+PYTHON
 python3 - "$scratch" <<'PYTHON'
 import json, pathlib, sys
 path = pathlib.Path(sys.argv[1], "long", "metrics.jsonl")

@@ -59,6 +59,13 @@ check 'assert results("tokens.json")["perplexity"]["loss"] == results("text.json
 assert "bits_per_byte" not in results("tokens.json")["perplexity"]'
 run "some batches" 0 --precision fp32 --data held_out.txt "${shape[@]}" --batches 2 --json some.json
 check 'assert results("some.json")["perplexity"]["tokens"] == 256'
+run "documents" 0 --precision fp32 --data held_out.txt "${shape[@]}" --document-end 32 --most-documents 128 \
+  --json documents.json
+check '
+documents, text = results("documents.json")["perplexity"], open("held_out.txt").read()
+assert documents["tokens"] == len(text) - 1 - text[:-1].count(" "), documents  # of words alone
+assert documents["loss"] != results("text.json")["perplexity"]["loss"]
+'
 
 run "questions of both kinds" 0 --precision fp32 --hellaswag questions.jsonl "${shape[@]}" --json lines.json
 grep -qE "hellaswag \| accuracy, by characters \| 0\.[0-9]{6}" out || fail "no accuracy by characters"

@@ -331,6 +331,19 @@ check(halves.end["gemms_total"] == plain.end["gemms_total"] + 3, "the head's GEM
 check(plain.head["precision"] == "fp8-delayed" and plain.head["gemms_fp8"] > 0, plain.head)
 check(base.head["precision"] == "bf16" and base.head["gemms_fp8"] == 0, base.head)
 
+# --- documents -------------------------------------------------------------------------------
+# What follows a document's end is no target, and tokens see their own document alone.
+space = ord(" ")
+documents = Run("--document-end", document_end=space, most_documents=16)
+documents.same_until(base, 0)
+with open("words.txt", "rb") as file:
+    held_out = file.read()[-documents.head["validation_tokens"]:][:documents.flags["seq-len"]]
+targets = len(held_out) - held_out.count(space)
+check([line["tokens"] for line in documents.evaluations] == [targets], documents.evaluations)
+check(0 < targets < base.evaluations[0]["tokens"] == len(held_out), targets, base.evaluations)
+run = Run("an end of documents that the text lacks", document_end=0, most_documents=16)
+check(run.column("loss") == base.column("loss"), "another loss")
+
 # --- what is recorded, and when --------------------------------------------------------------
 long = Run("what a run adds up to", steps=25, evaluate_every=10, operands_every=4,
            precision="fp8-blockwise", log_every=7, seq_len=32)
