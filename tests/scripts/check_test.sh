@@ -53,4 +53,13 @@ for wrong in 'namespace octavo {' 'namespace octavo::detail {' 'namespace octavo
   refuses namespaces "a namespace of no version" "core/own.hpp:2: write namespace octavo::inline"
 done
 
+mkdir "$scratch/examples"
+for file in "$header" "$scratch/examples/own.cpp"; do
+  yes '//' | head -n 500 >"$file"
+  accepts lengths "a file of 500 lines"
+  echo '//' >>"$file"
+  refuses lengths "a file of more lines" "${file#"$scratch"/}: has 501 lines"
+  rm "$file"
+done
+
 [ "$failures" -eq 0 ]
