@@ -76,6 +76,28 @@ says "./nowhere: there is no such program"
 launch "no hosts" 2 -x A ./program
 says "the hosts come first"
 
+case="SIGTERM"
+cat >bin/mpirun <<'MPIRUN'
+#!/bin/bash
+trap 'echo saving; sleep 0.3; echo saved; exit 138' USR1
+trap 'echo killed; exit 1' TERM
+echo started
+while :; do sleep 0.1; done
+MPIRUN
+for signal in TERM USR1; do
+  rm -f out
+  "$root/scripts/launch-hosts" a,b ./program >out 2>&1 & run=$!
+  until grep -qs started out; do sleep 0.1; done
+  until grep -q -e saving -e killed out; do
+    kill -"$signal" "$run"
+    sleep 0.2
+  done
+  code=0
+  wait "$run" || code=$?
+  [ "$code" -eq 138 ] || fail "exit code $code of SIG$signal"
+  says saved
+done
+
 case="the batch script"
 export SLURM_JOB_ID=4711 SLURM_CPUS_PER_TASK=5 OCTAVO_PROGRAM=./program
 bash "$root/scripts/train.sbatch" --device cuda --data "two words" >out 2>&1 || fail "exit code $?"
