@@ -107,7 +107,7 @@ struct Setup {
   std::optional<octavo::Tally> tally;
   Report* report = nullptr;  ///< null: what becomes of checkpoints is not reported yet
   std::unique_ptr<octavo::Checkpoints> checkpoints;  ///< null: the run is not saved
-  std::unique_ptr<octavo::FolderLock> lock;          ///< of one that goes on without being saved
+  std::unique_ptr<octavo::FolderLock> lock;          ///< of the run's folder
   octavo::CheckpointManifest resumed;
 };
 
@@ -204,6 +204,24 @@ void require_free_folders(const Options& options) {
   }
 }
 
+/// Throws unless the run's folder is new, or its run goes on or begins again.
+void require_own_out(const Setup& setup, const CLI::App& app, const Options& options) {
+  if (goes_on_in_its_folder(setup.resume_from, options) || begins_again(options)) return;
+  require_free_out(options, detail::flags_file(app)->file_with("out", options.out));
+}
+
+/// Takes the run's folder for this run alone.
+/// @throws ConfigError  if another run has it, or has been there since it was looked at
+/// @throws IoError      if nothing can be written there
+void take_folder(Setup& setup, const CLI::App& app, const Options& options) {
+  setup.folder = make_run_folder(options);
+  if (setup.folder.empty()) return;
+  setup.lock = std::make_unique<octavo::FolderLock>(setup.folder);
+  require_own_out(setup, app, options);
+  const bool begins = setup.resume_from.empty();
+  if (begins && begins_again(options)) set_aside_what_was_not_saved(setup.folder);
+}
+
 /// The data and its batches. Each rank makes them for itself.
 void read_data(Setup& setup, const CLI::App& app, Options& options, const Instance& instance,
                const Ranks& ranks) {
@@ -212,9 +230,7 @@ void read_data(Setup& setup, const CLI::App& app, Options& options, const Instan
     setup.resume_from = checkpoint_to_replay_from(options, program().name);
   } else if (ranks.is_first()) {
     setup.resume_from = checkpoint_to_resume(options, program().name);
-    if (!goes_on_in_its_folder(setup.resume_from, options) && !begins_again(options)) {
-      require_free_out(options, detail::flags_file(app)->file_with("out", options.out));
-    }
+    require_own_out(setup, app, options);
     require_timeline_folder(options);
     require_free_folders(options);
   }
@@ -271,9 +287,7 @@ void make_session(Setup& setup, const CLI::App& app, const Options& options,
       throw octavo::ConfigError(error.what() + (flags.empty() ? "" : "; they fit with" + flags));
     }
   }
-  if (!ranks.is_first() || options.replay_step != 0) return;
-  if (begins && begins_again(options)) set_aside_what_was_not_saved(options.out);
-  setup.folder = make_run_folder(options);
+  if (ranks.is_first() && options.replay_step == 0) take_folder(setup, app, options);
 }
 
 /// Takes the folder of checkpoints, and goes on from one. All ranks do it together.
@@ -292,8 +306,6 @@ void make_checkpoints(Setup& setup, const Options& options, const Ranks& ranks) 
             Report::print_trouble(record);
           }
         });
-  } else if (ranks.is_first() && goes_on_in_its_folder(setup.resume_from, options)) {
-    setup.lock = std::make_unique<octavo::FolderLock>(folder);
   }
   if (setup.resume_from.empty()) return;
   const bool of_adapters =

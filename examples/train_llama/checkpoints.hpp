@@ -132,9 +132,20 @@ inline std::filesystem::path take_checkpoint(const CLI::App& app, const std::str
       programs::joined(detail::compiled(&Instance::precision)), ", or build again with it"));
 }
 
+/// @throws ConfigError  if a run of which a checkpoint was saved, and damaged since, were to begin
+///                      again
+inline void require_none_damaged(const std::filesystem::path& folder) {
+  for (const octavo::ListedCheckpoint& one : octavo::list_checkpoints(folder)) {
+    octavo::require<octavo::ConfigError>(
+        !one.is_committed, "--resume auto: ", one.path.string(),
+        " is damaged, and there is no other checkpoint: ", one.problem,
+        "; bring its files back, or remove it, and the run begins again");
+  }
+}
+
 /// The checkpoint that the run goes on from, or "". What is no whole one is warned of.
 /// @param program  for messages
-/// @throws ConfigError  if --resume finds none
+/// @throws ConfigError  if --resume finds none, or but damaged ones
 inline std::filesystem::path checkpoint_to_resume(const Options& options, const char* program) {
   if (options.resume.empty()) return {};
   const bool in_run = options.resume == "latest" || options.resume == "auto";
@@ -144,6 +155,7 @@ inline std::filesystem::path checkpoint_to_resume(const Options& options, const 
       !newest.empty() || options.resume == "auto", "--resume ", options.resume, ": ",
       (named / detail::checkpoints_name).string(),
       " has no whole checkpoint; give --resume auto to begin then, or another folder");
+  if (newest.empty()) require_none_damaged(named / detail::checkpoints_name);
   return newest;
 }
 

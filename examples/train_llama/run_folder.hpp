@@ -8,6 +8,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <ctime>
@@ -70,15 +71,15 @@ inline bool begins_again(const Options& options) {
   const std::filesystem::path folder = options.out;
   return std::filesystem::exists(folder / "metrics.jsonl") &&
          std::filesystem::exists(folder / detail::checkpoints_name) &&
-         octavo::list_checkpoints(folder / detail::checkpoints_name).empty();
+         std::ranges::none_of(octavo::list_checkpoints(folder / detail::checkpoints_name),
+                              &octavo::ListedCheckpoint::is_committed);
 }
 
 /// Gives the files of the run that begins again names of their own, such as
 /// metrics-2026-11-22-141503.jsonl.
-/// @throws ConfigError  if that run goes on
-/// @throws IoError      if the folder cannot be written
+/// @param folder  that this run has the lock of
+/// @throws IoError  if the folder cannot be written
 inline void set_aside_what_was_not_saved(const std::filesystem::path& folder) {
-  const octavo::FolderLock lock(folder / detail::checkpoints_name);
   for (const char* name : {"config.toml", "metrics.jsonl"}) {
     const std::filesystem::path file = folder / name;
     if (!std::filesystem::exists(file)) continue;

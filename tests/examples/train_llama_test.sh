@@ -244,6 +244,20 @@ case="two runs that begin at once"
 wait $first && wait $second || fail "one failed"
 [ "$(find runs -name metrics.jsonl | wc -l)" -eq 2 ] || fail "they share a folder"
 rm -rf runs
+case="two runs of one folder that begin at once"
+"$program" "${tiny[@]}" --out one >/dev/null 2>err & first=$!
+"$program" "${tiny[@]}" --out one >/dev/null 2>>err & second=$!
+wait $first; codes=$?
+wait $second; codes="$codes $?"
+[ "$codes" = "0 2" ] || [ "$codes" = "2 0" ] || fail "the exit codes are $codes"
+metrics one/metrics.jsonl '
+assert [line["event"] for line in lines] == ["run", "step", "evaluation", "summary"], lines'
+mkdir locked
+case="a folder that another run has"
+flock locked/.lock timeout 10 "$program" "${tiny[@]}" --out locked >out 2>err
+[ $? -eq 2 ] || fail "the exit code is not 2"
+err_is_one_line_with "locked: another run is writing there; wait for its end, or choose another"
+[ "$(ls locked)" = "" ] || fail "something was written"
 
 # --- what is read ----------------------------------------------------------------------------
 mkdir -p texts/.hidden texts/build
@@ -783,6 +797,21 @@ run "a run that was ended before its first checkpoint" 0 "${shorter[@]}" --steps
 grep -qF 'resume | no checkpoint yet, the run begins again; its metrics.jsonl is early/metrics-' out || fail 'it is not said'
 grep -q '"event":"run"' early/metrics.jsonl || fail "it has no metrics"
 [ "$(cat early/metrics-*.jsonl)" = '{}' ] || fail "those before are lost"
+# One that is killed in its first save leaves some of it, too.
+for left in .step-00000003.tmp-1 step-00000003; do
+  rm -rf early
+  mkdir -p "early/checkpoints/$left" && echo '{}' >early/metrics.jsonl
+  run "a run that was ended in its first save: $left" 0 "${shorter[@]}" --steps 3 --checkpoint-every 3 --out early --resume auto
+  [ "$(cat early/metrics-*.jsonl)" = '{}' ] || fail "those before are lost"
+  [ "$(ls -A early/checkpoints)" = $'.lock\nstep-00000003' ] || fail "not one checkpoint"
+done
+cp -r early hurt
+truncate -s 99 hurt/checkpoints/step-00000003/rank-00000.safetensors
+run "a run whose checkpoint is damaged" 2 "${saved[@]}" --out hurt --resume auto
+grep -qF "hurt/checkpoints/step-00000003 is damaged, and there is no other checkpoint: " err ||
+  fail "it is not said what is damaged"
+grep -qF "; bring its files back, or remove it, and the run begins again" err || fail "nor what to do"
+cmp -s early/metrics.jsonl hurt/metrics.jsonl || fail "the run was touched"
 run "a run that was done, again" 0 "${saved[@]}" --out whole --resume auto
 grep -q '^step ' out && fail "a step was taken"
 run "a named checkpoint, in a new folder" 0 "${shorter[@]}" --steps 28 --out branch \

@@ -26,6 +26,8 @@ struct ListedCheckpoint {
   Index step = 0;
   std::optional<CheckpointManifest> manifest{};  ///< none: it is no whole checkpoint
   std::string problem{};                         ///< why it is none
+  /// Whether a save came to its end there: then it is whole, or was damaged since.
+  bool is_committed = false;
 };
 
 /// Which checkpoints of a run stay. The newest two always do.
@@ -72,6 +74,7 @@ inline ListedCheckpoint look_at_checkpoint(const std::filesystem::path& path) {
     found.problem = message("has no ", manifest_name);
     return found;
   }
+  found.is_committed = true;
   try {
     CheckpointManifest manifest = read_manifest(path);
     for (const CheckpointFile& file : manifest.files) {
