@@ -15,6 +15,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
 #include <string>
 #include <utility>
 #include <vector>
@@ -100,8 +101,35 @@ inline void require_room(const octavo::Data& data, const Options& options) {
       " and validation; give more text", less.sequence_length == 0 ? "" : ", or " + shape(less)));
 }
 
+/// Throws if text, whose tokens are bytes, is for weights whose tokens are others.
+/// @param load_hf  the folder of --model hf:FOLDER; empty: the weights are new
+/// @throws ConfigError  saying how to write token files
+inline void require_own_tokens(const std::filesystem::path& load_hf, octavo::Index vocabulary) {
+  if (load_hf.empty()) return;
+  const bool is_model = std::filesystem::exists(load_hf / "tokenizer.model") &&
+                        !std::filesystem::exists(load_hf / "tokenizer.json");
+  const std::filesystem::path tokenizer =
+      load_hf / (is_model ? "tokenizer.model" : "tokenizer.json");
+  const bool has_tokenizer = std::filesystem::exists(tokenizer);
+  octavo::require<octavo::ConfigError>(
+      !has_tokenizer && vocabulary <= octavo::ByteTokenizer::vocabulary,
+      "--data is text, whose bytes would be the tokens, but hf:", load_hf.string(), " has ",
+      vocabulary, " tokens of its tokenizer; write token files with prepare_data --tokenizer ",
+      tokenizer.string(), ", and name those");
+}
+
+/// What is said of text whose bytes are fewer tokens than the model has; "" where there is nothing
+/// to say.
+inline std::string note_of_bytes(octavo::Index vocabulary) {
+  if (vocabulary <= octavo::ByteTokenizer::vocabulary) return {};
+  return octavo::message("bytes are the tokens, ", octavo::ByteTokenizer::vocabulary, " of the ",
+                         vocabulary,
+                         " that the model has; prepare_data writes token files of a tokenizer");
+}
+
 /// The data of a run.
-/// @throws ConfigError  if it is too short, with what would do
+/// @throws ConfigError  if it is too short, with what would do, or is text, and weights have other
+///                      tokens
 inline octavo::Data load_data(const Options& options, octavo::Index vocabulary) {
   octavo::DataRequest request;
   request.train = options.data;
@@ -112,6 +140,7 @@ inline octavo::Data load_data(const Options& options, octavo::Index vocabulary) 
     request.between = static_cast<std::uint8_t>(options.document_end);
   }
   octavo::Data data = octavo::load_data(request);
+  if (data.is_text) require_own_tokens(options.load_hf, vocabulary);
   require_room(data, options);
   if (options.validation_data.empty()) {
     data.validation = octavo::split_off_validation(data.train, options.validation_fraction,
@@ -154,8 +183,10 @@ inline void print_files(const char* what, const char* one, const char* many,
 /// A run's text, and its batches.
 class TextData final : public RunDataOf<octavo::TokenBatches> {
  public:
-  TextData(octavo::Data data, const Options& options, const Ranks& ranks)
-      : RunDataOf(make_batches(data, options, ranks)), data_(std::move(data)) {}
+  TextData(octavo::Data data, const Options& options, const Ranks& ranks, octavo::Index vocabulary)
+      : RunDataOf(make_batches(data, options, ranks)),
+        data_(std::move(data)),
+        note_(data_.is_text ? note_of_bytes(vocabulary) : "") {}
 
   [[nodiscard]] std::size_t training_tokens() const override { return batches_.training_tokens(); }
   [[nodiscard]] std::size_t validation_tokens() const override {
@@ -173,6 +204,7 @@ class TextData final : public RunDataOf<octavo::TokenBatches> {
     }
     fmt::print("text | {} tokens to train on, {} for validation\n", training_tokens(),
                validation_tokens());
+    if (!note_.empty()) fmt::print("text | {}\n", note_);
   }
 
   void describe(octavo::JsonLine& line) const override {
@@ -198,6 +230,7 @@ class TextData final : public RunDataOf<octavo::TokenBatches> {
 
  private:
   octavo::Data data_;
+  std::string note_;
 };
 
 }  // namespace trainer

@@ -11,8 +11,9 @@ const Program& program() {
       .require_data = require_text,
       .read = [](Options& options, const Instance& instance,
                  const Ranks& ranks) -> std::unique_ptr<RunData> {
-        return std::make_unique<TextData>(load_data(options, instance.shape.vocabulary), options,
-                                          ranks);
+        const octavo::Index vocabulary = instance.shape.vocabulary;
+        return std::make_unique<TextData>(load_data(options, vocabulary), options, ranks,
+                                          vocabulary);
       }};
   return text;
 }

@@ -44,6 +44,17 @@ TEST(TrainerFlags, OfTheOtherDeviceAreRefused) {
   EXPECT_THROW(request({"--gemm-plans=plans"}, "cpu"), ConfigError);
 }
 
+// Bytes are tokens of models that have no others.
+TEST(TrainerData, BytesAreTheTokensOfNoTokenizer) {
+  const Index bytes = ByteTokenizer::vocabulary;
+  EXPECT_EQ(trainer::note_of_bytes(bytes), "");
+  EXPECT_NE(trainer::note_of_bytes(bytes + 1).find("256 of the 257 that the model has"),
+            std::string::npos);
+  EXPECT_NO_THROW(trainer::require_own_tokens("", bytes + 1)) << "a model that is new";
+  EXPECT_NO_THROW(trainer::require_own_tokens("weights", bytes));
+  EXPECT_THROW(trainer::require_own_tokens("weights", bytes + 1), ConfigError);
+}
+
 TEST(TrainerFlags, DeterministicReachesTheContext) {
   EXPECT_FALSE(request({}).deterministic);
   EXPECT_TRUE(request({"--deterministic"}).deterministic);

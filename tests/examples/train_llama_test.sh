@@ -345,6 +345,16 @@ run "$case" 1 "${one_step[@]}" --data other.bin --no-out
 err_is_one_line_with "other.bin: the token at byte"
 err_is_one_line_with "is 300, outside of the vocabulary of 256"
 
+case="text for weights that have a tokenizer"
+run "a model of bytes" 0 "${tiny[@]}" --save-hf with_tokenizer --no-out
+run "its bytes" 0 "${tiny[@]}" --model hf:with_tokenizer --no-out
+touch with_tokenizer/tokenizer.json
+refused "text for weights that have a tokenizer" \
+  "write token files with prepare_data --tokenizer with_tokenizer/tokenizer.json, and name those" \
+  "${tiny[@]}" --model hf:with_tokenizer
+run "tokens for them" 0 "${one_step[@]}" --data llm_c.bin --model hf:with_tokenizer --no-out
+grep -q "bytes are the tokens" out && fail "token files are said to be bytes"
+
 # --- on a terminal ---------------------------------------------------------------------------
 case="the progress line"
 python3 - "$program" >out 2>err <<'PYTHON' || fail "the progress line is not as it should be"
