@@ -27,6 +27,8 @@
 #include <optional>
 #include <string>
 
+#include <sys/stat.h>
+
 namespace trainer {
 namespace {
 
@@ -290,6 +292,11 @@ void make_session(Setup& setup, const CLI::App& app, const Options& options,
   if (ranks.is_first() && options.replay_step == 0) take_folder(setup, app, options);
 }
 
+/// What tells the data that validation losses are of from others.
+std::string validation_of(const RunData& data) {
+  return octavo::message("hash ", data.validation_hash());
+}
+
 /// Takes the folder of checkpoints, and goes on from one. All ranks do it together.
 void make_checkpoints(Setup& setup, const Options& options, const Ranks& ranks) {
   setup.tally.emplace(options.max_skipped);
@@ -298,8 +305,9 @@ void make_checkpoints(Setup& setup, const Options& options, const Ranks& ranks) 
     // It only reads those that are there.
   } else if (options.checkpoint_every != 0) {
     setup.checkpoints = std::make_unique<octavo::Checkpoints>(
-        octavo::CheckpointOptions{folder, options.checkpoint_every, options.keep}, *setup.session,
-        [&setup, first = ranks.is_first()](const octavo::CheckpointRecord& record) {
+        octavo::CheckpointOptions{folder, options.checkpoint_every, options.keep,
+                                  validation_of(*setup.data)},
+        *setup.session, [&setup, first = ranks.is_first()](const octavo::CheckpointRecord& record) {
           if (setup.report != nullptr) {
             setup.report->checkpoint(record);
           } else if (first) {
@@ -322,6 +330,25 @@ void make_checkpoints(Setup& setup, const Options& options, const Ranks& ranks) 
         options.convert ? octavo::OtherRecipes::converted : octavo::OtherRecipes::refused);
   } catch (const octavo::StateMismatchError& error) {
     throw_with_flags(error, setup.session->lora(), setup.resume_from);
+  }
+}
+
+/// Says what of the data may be another than when the checkpoint was saved.
+void warn_of_data(const Setup& setup) {
+  if (setup.resumed.validation != validation_of(*setup.data)) {
+    fmt::print(stderr,
+               "{}: warning: validation is on other tokens than in {}, or that does not say on "
+               "which: losses cannot be compared, and --keep-best begins anew\n",
+               program().name, programs::visible(setup.resume_from.string()));
+  }
+  for (const std::filesystem::path& path : setup.data->sampled_files()) {
+    struct stat file {};
+    if (::stat(path.c_str(), &file) != 0 || file.st_mtime <= setup.resumed.time) continue;
+    fmt::print(stderr,
+               "{}: warning: {} was written after {}; its size and samples of it are the same, the "
+               "rest is not compared. If its tokens are others, begin another run\n",
+               program().name, programs::visible(path.string()),
+               programs::visible(setup.resume_from.string()));
   }
 }
 
@@ -404,7 +431,10 @@ int run(Setup& setup, const Options& options, const Instance& instance, Ranks& r
   if (!options.gemm_plans.empty() && ranks.is_first()) {
     octavo::store_gemm_plans(options.gemm_plans, session.gemm_plans());
   }
-  if (!setup.resume_from.empty()) report.resumed(setup.resume_from, setup.resumed, session);
+  if (!setup.resume_from.empty()) {
+    report.resumed(setup.resume_from, setup.resumed, session);
+    if (ranks.is_first()) warn_of_data(setup);
+  }
   timeline.begin(setup.tally->steps());
   return train(setup, report, options, instance, ranks);
 }

@@ -211,6 +211,14 @@ class TextData final : public RunDataOf<octavo::TokenBatches> {
     line.add("files", data_.read.size()).add("skipped_files", data_.skipped.size());
   }
 
+  [[nodiscard]] std::vector<std::filesystem::path> sampled_files() const override {
+    std::vector<std::filesystem::path> files;
+    for (const octavo::TextFile& file : data_.read) {
+      if (!file.format.empty()) files.push_back(file.path);
+    }
+    return files;
+  }
+
   /// None of a model whose tokens are no bytes.
   [[nodiscard]] std::string sample(octavo::TrainingSession& session,
                                    const Options& options) const override {

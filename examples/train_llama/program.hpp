@@ -9,6 +9,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <utility>
@@ -34,6 +35,10 @@ class RunData {
   /// Has a run of adapters go on beside these weights only.
   void stand_beside(std::string base) { base_ = std::move(base); }
   [[nodiscard]] virtual std::uint64_t hash() const = 0;
+  /// Of what is evaluated: losses of equal ones can be compared.
+  [[nodiscard]] virtual std::uint64_t validation_hash() const = 0;
+  /// Files that only samples of are in the hashes.
+  [[nodiscard]] virtual std::vector<std::filesystem::path> sampled_files() const { return {}; }
 
   [[nodiscard]] virtual std::size_t training_tokens() const = 0;
   [[nodiscard]] virtual std::size_t validation_tokens() const = 0;
@@ -66,6 +71,9 @@ class RunDataOf : public RunData {
   [[nodiscard]] double epoch() const override { return batches_.epoch(); }
   [[nodiscard]] double tokens_in_step() const override { return batches_.tokens_in_step(); }
   [[nodiscard]] std::uint64_t hash() const override { return batches_.hash(); }
+  [[nodiscard]] std::uint64_t validation_hash() const override {
+    return batches_.validation_hash();
+  }
 
  protected:
   explicit RunDataOf(Batches batches) : batches_(std::move(batches)) {}

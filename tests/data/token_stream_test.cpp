@@ -528,6 +528,22 @@ TEST(ValidationSet, TakesOfEachShareInProportion) {
   EXPECT_EQ(of_second, set.tokens() / 4);
 }
 
+TEST(ValidationSet, HashesOfWhatLossesAreOf) {
+  const auto tokens = telling_tokens(1000);
+  const auto hash = [](const std::vector<std::uint8_t>& of, Index sequences, Index length,
+                       Index batches) {
+    return ValidationSet(
+               of, {.sequences = sequences, .sequence_length = length, .max_batches = batches})
+        .hash();
+  };
+  const std::uint64_t some = hash(tokens, 2, 8, 6);
+  EXPECT_EQ(hash(tokens, 3, 8, 4), some) << "the same windows, in other batches";
+  EXPECT_NE(hash(tokens, 2, 8, 5), some) << "fewer windows";
+  EXPECT_NE(hash(tokens, 2, 4, 6), some) << "shorter windows";
+  EXPECT_NE(hash(telling_tokens(1001), 2, 8, 6), some) << "another token";
+  EXPECT_EQ(hash(tokens, 2, 8, 100), hash(tokens, 7, 8, 100)) << "all windows";
+}
+
 TEST(ValidationSet, RefusesWhatCannotWork) {
   const auto tokens = telling_tokens(1000);
   EXPECT_THROW(ValidationSet(std::span(tokens).first(1), {}), ConfigError);

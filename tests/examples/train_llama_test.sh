@@ -853,6 +853,18 @@ run "--convert without --resume" 2 "${saved[@]}" --out few --convert
 err_is_one_line_with "give --resume, too"
 run "another seed" 2 "${saved[@]}" --out whole --resume latest --seed 2
 err_is_one_line_with "data.source is "
+run "documents that end" 2 "${saved[@]}" --out whole --resume latest --document-end 32 --most-documents 64
+err_is_one_line_with " in the checkpoint, but tokens of hash "
+err_is_one_line_with " with documents that end with 32 here; the text"
+judged=("${shorter[@]}" --data shard_1.bin --checkpoint-every 1 --out judged)
+run "a run with data for validation" 0 "${judged[@]:2}" --steps 1 --validation-data for_validation.bin
+run "with the same" 0 "${judged[@]:2}" --steps 2 --validation-data for_validation.bin --resume latest
+[ -s err ] && fail "there is a warning"
+run "with other data for validation" 0 "${judged[@]:2}" --steps 3 --validation-data shard_2.bin --resume latest
+err_is_one_line_with "warning: validation is on other tokens than in judged/checkpoints/step-00000002"
+touch -d tomorrow shard_1.bin
+run "a token file that was written since" 0 "${judged[@]:2}" --steps 4 --validation-data shard_2.bin --resume latest
+err_is_one_line_with "warning: shard_1.bin was written after judged/checkpoints/step-00000003; its size and samples"
 run "--resume latest without --out" 2 "${saved[@]}" --resume latest
 err_is_one_line_with "--resume latest goes on in the folder that --out names"
 run "checkpoints without files" 2 "${saved[@]}" --no-out

@@ -211,6 +211,8 @@ TEST(ChatBatches, GoOnWithTheirOwnChatsOnly) {
       chats(50, 1), chats(18, 1000),
       {.batch = {.sequences = 2, .tokens = 12, .most_documents = 7}, .micro_batches = 6});
   EXPECT_NE(more.hash(), first.hash()) << "validation counts, too";
+  EXPECT_NE(more.validation_hash(), first.validation_hash());
+  EXPECT_EQ(other.validation_hash(), first.validation_hash());
   EXPECT_NE(other.hash(), first.hash()) << "the order counts, too";
 }
 

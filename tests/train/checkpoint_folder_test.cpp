@@ -225,6 +225,25 @@ TEST_F(Checkpoint, OldOnesGoAsItWasAsked) {
   EXPECT_EQ(steps_there(), (std::vector<Index>{50, 80, 100, 110, 120, 130}));
 }
 
+// Of those that were evaluated on the newest's data: other losses say nothing beside them.
+TEST_F(Checkpoint, TheBestIsThatOfOneValidation) {
+  const auto save = [&](const std::string& validation, Index step, double loss) {
+    StateStub session;
+    Records records;
+    Checkpoints checkpoints({.folder = folder_, .keep = {.best = true}, .validation = validation},
+                            session, to(records));
+    checkpoints.save(step, {}, loss);
+    checkpoints.finish();
+    EXPECT_EQ(records.back().error + records.back().warning, "");
+  };
+  for (const Index step : {1, 2, 3, 4}) save("easy", step, 1.0 + 0.1 * static_cast<double>(step));
+  EXPECT_EQ(steps_there(), (std::vector<Index>{1, 3, 4}));
+  for (const Index step : {5, 6, 7}) save("hard", step, 3.0 + 0.1 * static_cast<double>(step));
+  EXPECT_EQ(steps_there(), (std::vector<Index>{5, 6, 7}));
+  StateStub session;
+  EXPECT_EQ(load_checkpoint(newest(), session).validation, "hard");
+}
+
 TEST_F(Checkpoint, OptionsThatCannotBeAreRefused) {
   StateStub session;
   const auto make = [&](const CheckpointOptions& options) {

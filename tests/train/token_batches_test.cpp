@@ -1,4 +1,5 @@
 // What TokenBatches tells a session of documents.
+#include <octavo/train/state.hpp>
 #include <octavo/train/token_batches.hpp>
 
 #include <gtest/gtest.h>
@@ -54,6 +55,32 @@ TEST(TokenBatches, WhatFollowsADocumentsEndIsNoTarget) {
   EXPECT_NEAR(static_cast<double>(all.tokens - divided.tokens), static_cast<double>(ends), 1.0);
   EXPECT_NE(all.tokens % batch.rows(), 0) << "the last batch is to be filled with the end's token";
   EXPECT_FALSE(batches.step(session, 1e-3).skipped);
+}
+
+// Where documents end, steps are others and losses of an evaluation, too.
+TEST(TokenBatches, GoOnWithTheirOwnDocumentsOnly) {
+  const std::vector<std::uint8_t> text = lines(200);
+  const BatchShape batch{2, 8, 16};
+  TokenBatches batches(text, options_of(batch));
+  const SavedState saved = save_state_sync(batches.state());
+  const auto refused = [&](const TokenBatchesOptions& options) -> std::string {
+    TokenBatches other(text, options);
+    EXPECT_NE(other.validation_hash(), batches.validation_hash());
+    try {
+      load_state_sync(saved, other.state());
+    } catch (const ConfigError& error) {
+      return error.what();
+    }
+    return "it was loaded";
+  };
+  TokenBatchesOptions options = options_of(batch);
+  TokenBatches same(text, options);
+  EXPECT_EQ(same.validation_hash(), batches.validation_hash());
+  load_state_sync(saved, same.state());
+  options.document_end = 1;
+  EXPECT_NE(refused(options).find("with documents that end with 1"), std::string::npos);
+  options.document_end.reset();
+  EXPECT_NE(refused(options).find("with documents that end with 0"), std::string::npos);
 }
 
 TEST(TokenBatches, MoreDocumentsThanTheShapeAllowsAreRefusedAtOnce) {

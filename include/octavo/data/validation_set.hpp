@@ -94,6 +94,17 @@ class ValidationSet {
     return std::min(tokens_.size() - 1, batches() * batch_tokens());
   }
 
+  /// Of the tokens that are read, and of where windows begin: losses of sets with equal ones can be
+  /// compared, whatever batches they come in.
+  [[nodiscard]] std::uint64_t hash() const {
+    const Index all = ceil_divide(tokens_.size() - 1, options_.sequence_length);
+    detail::WordHash hash;
+    hash.add(tokens_.hash());
+    hash.add(static_cast<std::uint64_t>(options_.sequence_length));
+    hash.add(static_cast<std::uint64_t>(std::min(all, batches() * options_.sequences)));
+    return hash.value();
+  }
+
   /// Fills batch `batch`, 0 ≤ batch < batches().
   /// @param inputs   [sequences, sequence_length]
   /// @param targets  [sequences, sequence_length]; −1 where there is none

@@ -105,6 +105,15 @@ class ChatBatches {
   [[nodiscard]] const Chats& validation() const { return chats_->validation; }
   /// Of all chats and of what decides their order: equal on ranks that train together.
   [[nodiscard]] std::uint64_t hash() const { return hash_; }
+  /// Of what is evaluated: losses of equal ones can be compared.
+  [[nodiscard]] std::uint64_t validation_hash() const {
+    detail::WordHash hash;
+    hash.add(chats_->validation.hash());
+    hash.add(static_cast<std::uint64_t>(options_.batch.tokens));
+    hash.add(static_cast<std::uint64_t>(
+        std::min(validation_.size(), validation_batches() * options_.batch.sequences)));
+    return hash.value();
+  }
 
   /// Where the run stands in its chats, behind the last step, as a part of its state: the same on
   /// all ranks, however many they are. Loaded with other chats, seed or sequence length it is an

@@ -34,7 +34,7 @@ struct ListedCheckpoint {
 struct CheckpointsToKeep {
   Index last = 2;     ///< so many of the newest
   Index every = 0;    ///< and those of steps that this divides; 0: none
-  bool best = false;  ///< and the one with the smallest validation loss
+  bool best = false;  ///< and the one with the smallest validation loss, of the newest's data
 };
 
 namespace detail {
@@ -96,7 +96,10 @@ inline ListedCheckpoint look_at_checkpoint(const std::filesystem::path& path) {
 inline std::vector<std::filesystem::path> superfluous(const std::vector<ListedCheckpoint>& whole,
                                                       const CheckpointsToKeep& keep) {
   const std::size_t last = static_cast<std::size_t>(std::max(keep.last, Index{2}));
-  const auto loss = [](const ListedCheckpoint& one) { return one.manifest->validation_loss; };
+  const auto loss = [&](const ListedCheckpoint& one) {
+    const bool is_comparable = one.manifest->validation == whole.back().manifest->validation;
+    return is_comparable ? one.manifest->validation_loss : std::nullopt;
+  };
   const ListedCheckpoint* best = nullptr;
   for (const ListedCheckpoint& one : whole) {
     if (loss(one).has_value() && (best == nullptr || *loss(one) < *loss(*best))) best = &one;

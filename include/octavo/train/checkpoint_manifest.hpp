@@ -47,6 +47,7 @@ struct CheckpointManifest {
   int tensor_ranks = 1;                           ///< that share each layer
   int zero = 1;                                   ///< 1 to 3
   std::optional<double> validation_loss{};        ///< of these weights, where they were evaluated
+  std::string validation{};                       ///< what that is of; empty: it is not known
   std::map<std::string, std::int64_t> numbers{};  ///< of the host, such as "optimizer.steps"
   std::vector<CheckpointFile> files{};
   std::vector<StateConversion> conversions{};  ///< of the run so far, in their order
@@ -113,6 +114,7 @@ inline std::string manifest_text(const CheckpointManifest& manifest) {
   if (manifest.validation_loss.has_value() && std::isfinite(*manifest.validation_loss)) {
     line.add("validation_loss", *manifest.validation_loss);
   }
+  if (!manifest.validation.empty()) line.add("validation", manifest.validation);
   line.add("numbers", numbers).add("files", std::span<const JsonLine>(files));
   std::vector<JsonLine> conversions;
   conversions.reserve(manifest.conversions.size());
@@ -182,7 +184,8 @@ inline CheckpointManifest read_manifest(const std::filesystem::path& folder) {
   const std::map<std::string_view, std::string*> texts{{"octavo", &manifest.version},
                                                        {"model", &manifest.model},
                                                        {"recipe", &manifest.recipe},
-                                                       {"optimizer", &manifest.optimizer}};
+                                                       {"optimizer", &manifest.optimizer},
+                                                       {"validation", &manifest.validation}};
   const std::map<std::string_view, int*> counts{{"ranks", &manifest.ranks},
                                                 {"tensor_parallel", &manifest.tensor_ranks},
                                                 {"zero", &manifest.zero}};

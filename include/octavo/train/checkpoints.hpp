@@ -30,6 +30,8 @@ struct CheckpointOptions {
   std::filesystem::path folder{};  ///< of all checkpoints, such as RUN/checkpoints; rank 0's counts
   Index every = 0;                 ///< steps; 0: never but where a program says so
   CheckpointsToKeep keep{};
+  /// What validation losses are of, such as a hash of it: only losses of the same are compared.
+  std::string validation{};
 };
 
 /// What became of a save.
@@ -297,6 +299,7 @@ class Checkpoints {
                                 .tensor_ranks = ranks.tensor_ranks,
                                 .zero = static_cast<int>(ranks.zero),
                                 .validation_loss = loss_,
+                                .validation = options_.validation,
                                 .numbers = writer_.numbers(),
                                 .conversions = conversions_};
     for (const std::string& text : texts_) {

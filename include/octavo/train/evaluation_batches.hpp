@@ -57,6 +57,14 @@ class EvaluationBatches {
     return session.sum_over_ranks(total);
   }
 
+  /// Losses of equal ones can be compared.
+  [[nodiscard]] std::uint64_t hash() const {
+    detail::WordHash hash;
+    hash.add(set_.hash());
+    hash.add(static_cast<std::uint64_t>(std::int64_t{options_.document_end.value_or(-1)}));
+    return hash.value();
+  }
+
   /// A batch, in buffers that the next call overwrites; from the last on without targets.
   [[nodiscard]] Batch get(Index number) {
     const Index batch = std::min(number, set_.batches() - 1);

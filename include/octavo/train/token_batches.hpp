@@ -109,14 +109,19 @@ class TokenBatches {
   }
   /// Of all tokens and of what decides their order: equal on ranks that train together.
   [[nodiscard]] std::uint64_t hash() const { return hash_; }
+  /// Of what is evaluated: losses of equal ones can be compared.
+  [[nodiscard]] std::uint64_t validation_hash() const { return evaluation_.hash(); }
 
   /// Where the run stands in its tokens, behind the last step, as a part of its state: the same on
-  /// all ranks, however many they are. Loaded with other tokens, weights, seed or sequence length
-  /// it is an error. The entries point into this.
+  /// all ranks, however many they are. Loaded with other tokens, weights, seed, sequence length or
+  /// document's end it is an error. The entries point into this.
   [[nodiscard]] std::vector<StateEntry> state() {
     StateEntry source;
     source.name = "data.source";
     source.format = message("tokens of hash ", reader_->current().position.source);
+    if (document_end_.has_value()) {
+      source.format += message(" with documents that end with ", *document_end_);
+    }
     source.read_sync = [](std::byte*) {};
     source.write_sync = [](const std::byte*) {};
     const TokenPosition& now = reader_->current().position;
