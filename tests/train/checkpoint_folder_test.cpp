@@ -13,6 +13,7 @@
 #include <filesystem>
 #include <fstream>
 #include <limits>
+#include <memory>
 #include <random>
 #include <string>
 #include <thread>
@@ -29,16 +30,35 @@
 
 namespace checkpoint_folder_test {
 
-/// Which of the system's calls fails, of those that save files.
+/// What goes wrong with the system's calls, of those that save files.
 struct Fault {
   std::atomic<int> calls_left{-1};  ///< until the one that fails; below 0: none does
   std::atomic<int> error{0};
+  std::atomic<bool> takes_parts{false};  ///< of what is to be written, the first half
+  std::atomic<bool> flips{false};        ///< a bit of what tensors' files are written with
+  std::string read_only{};               ///< folder in which nothing can be written; "": none
 
   /// Whether this call is the one.
   bool comes() {
     if (calls_left < 0 || calls_left-- != 0) return false;
     errno = error;
     return true;
+  }
+  /// Whether this is a call for a path where nothing can be written.
+  [[nodiscard]] bool refuses(const char* path) const {
+    if (read_only.empty() || !std::string(path).starts_with(read_only + '/')) return false;
+    errno = EROFS;
+    return true;
+  }
+  /// How many of these bytes are written.
+  [[nodiscard]] std::size_t taken(std::size_t count) const {
+    return takes_parts ? (count + 1) / 2 : count;
+  }
+  /// Those that are written.
+  [[nodiscard]] std::string written(const void* bytes, std::size_t count) const {
+    std::string content(static_cast<const char*>(bytes), count);
+    if (flips && content.size() >= std::size_t{support::StateStub::elements}) content.back() ^= 1;
+    return content;
   }
 };
 Fault fault;
@@ -61,15 +81,19 @@ int faulty_open(const char* path, int flags, ...) {
   const unsigned mode = (flags & O_CREAT) != 0 ? va_arg(rest, unsigned) : 0;
   va_end(rest);
   if (checkpoint_folder_test::fault.comes()) return -1;
+  const bool writes = (flags & (O_WRONLY | O_RDWR | O_CREAT)) != 0;
+  if (writes && checkpoint_folder_test::fault.refuses(path)) return -1;
   return static_cast<int>(::syscall(SYS_openat, AT_FDCWD, path, flags, mode));
 }
 ssize_t faulty_write(int file, const void* bytes, std::size_t count) {
   if (checkpoint_folder_test::fault.comes()) return -1;
-  return ::syscall(SYS_write, file, bytes, count);
+  return ::syscall(SYS_write, file, bytes, checkpoint_folder_test::fault.taken(count));
 }
 ssize_t faulty_pwrite(int file, const void* bytes, std::size_t count, off_t at) {
   if (checkpoint_folder_test::fault.comes()) return -1;
-  return ::syscall(SYS_pwrite64, file, bytes, count, at);
+  const std::string content =
+      checkpoint_folder_test::fault.written(bytes, checkpoint_folder_test::fault.taken(count));
+  return ::syscall(SYS_pwrite64, file, content.data(), content.size(), at);
 }
 int faulty_fsync(int file) {
   if (checkpoint_folder_test::fault.comes()) return -1;
@@ -85,6 +109,7 @@ int faulty_rename(const char* from, const char* to) {
 }
 int faulty_mkdir(const char* path, mode_t mode) {
   if (checkpoint_folder_test::fault.comes()) return -1;
+  if (checkpoint_folder_test::fault.refuses(path)) return -1;
   return static_cast<int>(::syscall(SYS_mkdirat, AT_FDCWD, path, mode));
 }
 }
@@ -242,6 +267,66 @@ TEST_F(Checkpoint, TheBestIsThatOfOneValidation) {
   EXPECT_EQ(steps_there(), (std::vector<Index>{5, 6, 7}));
   StateStub session;
   EXPECT_EQ(load_checkpoint(newest(), session).validation, "hard");
+}
+
+// It may have been given back by the system's memory only, while it was written.
+TEST_F(Checkpoint, OneThatIsDamagedReplacesNone) {
+  save_steps({1, 2});
+  StateStub session;
+  Records records;
+  Checkpoints checkpoints({.folder = folder_}, session, to(records));
+  fault.flips = true;
+  checkpoints.save(3);
+  checkpoints.finish();
+  fault.flips = false;
+  ASSERT_EQ(records.size(), 2u);
+  EXPECT_TRUE(contains(records[1].warning, "it is damaged")) << records[1].warning;
+  EXPECT_EQ(steps_there(), (std::vector<Index>{1, 2, 3}));
+  EXPECT_TRUE(contains(refusal(newest(), session), "it is damaged"));
+  // The next one that is whole does.
+  checkpoints.save(4);
+  checkpoints.finish();
+  EXPECT_EQ(steps_there(), (std::vector<Index>{3, 4}));
+}
+
+TEST_F(Checkpoint, WritesInPartsAreWhole) {
+  fault.takes_parts = true;
+  save_steps({5});
+  fault.takes_parts = false;
+  StateStub session;
+  load_checkpoint(newest(), session);
+  EXPECT_EQ(session.step_of_state(), 5);
+}
+
+// As one that was saved by another user, or lies on a disk for reading.
+TEST_F(Checkpoint, ARunGoesOnElsewhereFromAFolderThatCannotBeWritten) {
+  save_steps({1});
+  StateStub session;
+  const auto make = [&](const fs::path& folder) {
+    return std::make_unique<Checkpoints>(CheckpointOptions{.folder = folder}, session,
+                                         [](const CheckpointRecord&) {});
+  };
+  fault.read_only = folder_.string();
+  try {
+    make(folder_);
+    ADD_FAILURE() << "it was taken";
+  } catch (const IoError& error) {
+    EXPECT_TRUE(contains(error.what(), (folder_ / ".lock").string() + ": cannot be written: "))
+        << error.what();
+  }
+  const fs::path elsewhere = folder_.string() + "_elsewhere";
+  {
+    const auto checkpoints = make(elsewhere);
+    EXPECT_EQ(checkpoints->resume(newest()).step, 1);
+    session.set(2);
+    checkpoints->save(2);
+    checkpoints->finish();
+    EXPECT_FALSE(checkpoints->failed());
+  }
+  fault.read_only.clear();
+  EXPECT_EQ(list_checkpoints(elsewhere).size(), 1u);
+  EXPECT_EQ(steps_there(), (std::vector<Index>{1}));
+  fs::remove_all(elsewhere);
 }
 
 TEST_F(Checkpoint, OptionsThatCannotBeAreRefused) {
