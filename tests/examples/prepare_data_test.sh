@@ -60,6 +60,44 @@ for i in $(seq 1 2000); do printf '{"text":"%0*d"}\n' 5000 "$i"; done >long.json
 run "long lines" 0 long.jsonl --out long.bin --end none
 [ "$(stat -c %s long.bin)" -eq $((1024 + 2 * 5000 * 2000)) ] || fail "the size is $(stat -c %s long.bin)"
 
+case="the progress line"
+python3 - "$program" >out 2>err <<'PYTHON' || fail "the progress line is not as it should be"
+import os, pty, re, subprocess, sys
+# As much as is read at once, and a bit.
+sizes = [(1 << 25) + 1, 1 << 22]
+for number, size in enumerate(sizes):
+    with open(f"part_{number}.txt", "wb") as file:
+        file.write(b"a" * size)
+command = [sys.argv[1], "part_0.txt", "part_1.txt", "--end", "none", "--out"]
+master, slave = pty.openpty()
+run = subprocess.Popen([*command, "shown.bin"], stdout=subprocess.PIPE, stderr=slave, text=True)
+os.close(slave)
+text = b""
+while True:
+    try:
+        piece = os.read(master, 65536)
+    except OSError:
+        break
+    if not piece:
+        break
+    text += piece
+said = run.stdout.read()
+assert run.wait() == 0 and said.count("\n") == 1, said
+*lines, last = text.decode().split("\r\x1b[K")[1:]
+assert last == "", "the line stays: " + last
+found = [re.fullmatch(r"\[(=* *)\] (\d+) % \| ([\d,]+) tokens \| (\d+) s left", line).groups()
+         for line in lines]
+done = [sum(sizes[:number + 1]) for number in range(len(sizes))]
+assert [tokens for _, _, tokens, _ in found] == [f"{tokens:,}" for tokens in done], found
+shares = [tokens / done[-1] for tokens in done]
+assert [percent for _, percent, _, _ in found] == [f"{100 * share:.0f}" for share in shares], found
+assert [bar for bar, _, _, _ in found] == [("=" * int(30 * share)).ljust(30) for share in shares], found
+assert found[-1][3] == "0", found
+silent = subprocess.run([*command, "silent.bin"], capture_output=True, text=True, check=True)
+assert silent.stderr == "", "no terminal, and yet: " + silent.stderr
+PYTHON
+rm -f part_*.txt shown.bin silent.bin
+
 case="a tokenizer"
 "$program" a.txt --tokenizer "$golden/gpt2.json" --end none --out gpt2.bin >out 2>err
 if ! grep -qF "built without PCRE2" err; then
