@@ -121,10 +121,7 @@ OCTAVO_KERNEL void __launch_bounds__(cached_threads, 4)
         for (int j = 0; j < run_size; ++j) {
           score = fmaf(query[q].values[j], key.values[j], score);
         }
-#pragma unroll
-        for (int distance = Lanes / 2; distance > 0; distance /= 2) {
-          score += __shfl_xor_sync(0xffffffffu, score, distance);
-        }
+        score = warp_sum<Lanes>(score);
         scores[q][i] = base + i * streams < ends[q] ? score : -INFINITY;
       }
     }

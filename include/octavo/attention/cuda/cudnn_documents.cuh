@@ -5,6 +5,7 @@
 
 #include <octavo/attention/cuda/cudnn_attention.cuh>
 #include <octavo/attention/cuda/workspace.hpp>
+#include <octavo/kernels/cuda/launch.cuh>
 
 #include <cstdint>
 
@@ -45,11 +46,10 @@ inline CudnnDocuments tell_cudnn_of_documents(const AttentionShape& shape,
                               reinterpret_cast<std::int64_t*>(memory + 3 * table)};
   const CudnnRowStrides strides{shape.heads.columns(), shape.heads.heads * shape.heads.head_dim,
                                 shape.heads.heads};
-  constexpr Index threads = 128;
-  const auto blocks = static_cast<unsigned>(ceil_divide(shape.most_documents + 1, threads));
-  cudnn_documents_kernel<std::int64_t><<<blocks, threads, 0, context.stream()>>>(
-      documents.begins.data(), shape.most_documents, strides, tables);
-  check(cudaGetLastError(), "the launch of cudnn_documents_kernel");
+  constexpr int threads = 128;
+  launch("attention of documents", cudnn_documents_kernel<std::int64_t>,
+         ceil_divide(shape.most_documents + 1, threads), threads, 0, context,
+         documents.begins.data(), shape.most_documents, strides, tables);
   return tables;
 }
 

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <octavo/attention/cuda/own_attention.cuh>
+#include <octavo/kernels/cuda/run.cuh>
 
 namespace octavo::inline OCTAVO_ABI {
 namespace detail {
@@ -44,10 +45,7 @@ struct WarpRow {
 __device__ inline float dot(const WarpRow& a, const WarpRow& b) {
   float sum = 0.0f;
   for (int i = 0; i < simple_attention_dim / 32; ++i) sum = fmaf(a.values[i], b.values[i], sum);
-  for (int distance = 16; distance > 0; distance /= 2) {
-    sum += __shfl_xor_sync(0xffffffffu, sum, distance);
-  }
-  return sum;
+  return warp_sum(sum);
 }
 
 /// The row of one head that the calling warp works on.

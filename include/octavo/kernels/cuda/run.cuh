@@ -167,10 +167,11 @@ __device__ void store_floats(T* target, Index count, const Floats& floats) {
 }
 
 /// Σ over the threads of a warp, to all of them, in a fixed order.
-template <class T>
+/// @tparam lanes  neighbours that have a sum of their own: a power of two, all 32 if not given
+template <int lanes = 32, class T>
 __device__ T warp_sum(T value) {
 #pragma unroll
-  for (int distance = 16; distance > 0; distance /= 2) {
+  for (int distance = lanes / 2; distance > 0; distance /= 2) {
     value += __shfl_xor_sync(0xffffffffu, value, distance);
   }
   return value;

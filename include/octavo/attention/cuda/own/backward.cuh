@@ -3,6 +3,7 @@
 #pragma once
 
 #include <octavo/attention/cuda/own/block.cuh>
+#include <octavo/kernels/cuda/run.cuh>
 
 namespace octavo::inline OCTAVO_ABI::detail {
 
@@ -30,10 +31,7 @@ OCTAVO_KERNEL void attention_delta_kernel(const Bf16* output, const Bf16* output
       sum = fmaf(__uint_as_float(as[i] & 0xffff0000u), __uint_as_float(bs[i] & 0xffff0000u), sum);
     }
   }
-#pragma unroll
-  for (int distance = threads / 2; distance > 0; distance /= 2) {
-    sum += __shfl_xor_sync(0xffffffffu, sum, distance);
-  }
+  sum = warp_sum<threads>(sum);
   if (exists && chunk == 0) {
     const int sequence = static_cast<int>(row / geometry.tokens);
     delta[geometry.statistic(sequence, static_cast<int>(row % geometry.tokens), head)] = sum;

@@ -29,15 +29,22 @@ __device__ inline std::uint32_t magnitude_bits(std::uint32_t pair) {
   return max(pair << 16, pair & 0xffff0000u);
 }
 
-/// Raises `target` to the bits of the largest of the block's magnitudes. All threads must call it.
-__device__ inline void raise_to_block_amax(std::uint32_t magnitudes, std::uint32_t* target) {
+/// FP32 bits of the largest of the block's magnitudes, to all threads, which all must call it. Once
+/// in a kernel, or behind another barrier.
+__device__ inline std::uint32_t block_amax(std::uint32_t magnitudes) {
   __shared__ std::uint32_t block;
   if (threadIdx.x == 0) block = 0;
   __syncthreads();
   const std::uint32_t warp = __reduce_max_sync(0xffffffffu, magnitude_bits(magnitudes));
   if (threadIdx.x % 32 == 0) atomicMax(&block, warp);
   __syncthreads();
-  if (threadIdx.x == 0) atomicMax(target, block);
+  return block;
+}
+
+/// Raises `target` to the bits of the largest of the block's magnitudes. See block_amax.
+__device__ inline void raise_to_block_amax(std::uint32_t magnitudes, std::uint32_t* target) {
+  const std::uint32_t largest = block_amax(magnitudes);
+  if (threadIdx.x == 0) atomicMax(target, largest);
 }
 
 /// Raises `amax_bits` to the bits of max |values|.

@@ -83,12 +83,7 @@ template <class S, class Format, class Granularity>
 __device__ CastScale square_scale(const CastArguments<Format, Granularity>& arguments,
                                   TilePlace place, std::uint32_t magnitudes) {
   static_assert(Granularity::block_rows == tile_side && Granularity::block_columns == tile_side);
-  __shared__ std::uint32_t amax_bits;
-  if (threadIdx.x == 0) amax_bits = 0;
-  __syncthreads();
-  const std::uint32_t warp = __reduce_max_sync(0xffffffffu, magnitude_bits(magnitudes));
-  if (threadIdx.x % 32 == 0) atomicMax(&amax_bits, warp);
-  __syncthreads();
+  const std::uint32_t amax_bits = block_amax(magnitudes);
   float inverse;
   const float scale = find_block_scale<S, Format>(amax_bits, inverse);
   if (threadIdx.x == 0) {
