@@ -3,6 +3,7 @@
 
 #include <octavo/comm/rendezvous.hpp>
 #include <octavo/inference/inferring.hpp>
+#include <octavo/models/model_description.hpp>
 #include <octavo/octavo.hpp>
 
 #include <algorithm>

@@ -1,7 +1,8 @@
 /// @file
 /// What models are made of and trained with, for the `Cpu` device; programs for `Cuda` include
 /// `octavo/cuda.cuh` instead. What not every program has use for, it includes beside this: a header
-/// of its own, or a room's, which has all of the room: `octavo/data/data.hpp` for texts and tokens,
+/// of its own, or a room's, which has all of the room: `octavo/models/models.hpp` for what Hugging
+/// Face calls a model's tensors, `octavo/data/data.hpp` for texts and tokens,
 /// `octavo/train/train.hpp` for what reads and writes files while it trains, with data and files,
 /// `octavo/inference/inference.hpp` for generating text.
 #pragma once
@@ -14,7 +15,7 @@
 #include <octavo/kernels/kernels.hpp>
 #include <octavo/layers/layers.hpp>
 #include <octavo/memory/arena.hpp>
-#include <octavo/models/models.hpp>
+#include <octavo/models/family.hpp>
 #include <octavo/optim/optim.hpp>
 #include <octavo/precision/precision.hpp>
 #include <octavo/tensor/tensor.hpp>

@@ -39,6 +39,12 @@ TEST(Message, ShortestTextIsReadAsTheSameNumber) {
   EXPECT_EQ(octavo::shortest_text(16.0), "16");
 }
 
+TEST(Message, FixedTextHasSoManyDigits) {
+  EXPECT_EQ(octavo::fixed_text(2.75, 1), "2.8");
+  EXPECT_EQ(octavo::fixed_text(-0.004, 2), "-0.00");
+  EXPECT_EQ(octavo::fixed_text(1e6, 0), "1000000");
+}
+
 TEST(Message, WritesRealNumbersAsAStreamDoes) {
   for (const double number : {0.0, -0.0, 1.0, -2.5, 0.1, 1.0 / 3, 123456.0, 1234567.0, 1e-5, 0.0001,
                               6.02e23, -1e300, 5e-324, double{INFINITY}, double{NAN}}) {

@@ -6,7 +6,9 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <fstream>
 #include <span>
+#include <sstream>
 #include <string>
 #include <vector>
 

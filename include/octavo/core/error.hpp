@@ -180,6 +180,14 @@ template <std::floating_point T>
   return {digits.data(), std::to_chars(digits.data(), digits.data() + digits.size(), value).ptr};
 }
 
+/// A number with so many digits behind the point, at most 100.
+[[nodiscard]] inline std::string fixed_text(double value, int digits) {
+  std::array<char, 512> text{};
+  return {text.data(), std::to_chars(text.data(), text.data() + text.size(), value,
+                                     std::chars_format::fixed, digits)
+                           .ptr};
+}
+
 /// Throws `E` with the joined parts unless `condition` holds.
 template <class E, class... Parts>
 void require(bool condition, const Parts&... parts) {

@@ -8,7 +8,6 @@
 #include <compare>
 #include <cstdint>
 #include <span>
-#include <sstream>
 #include <string>
 #include <vector>
 
@@ -62,26 +61,23 @@ struct GemmPlanSummary {
   /// "20 chosen in a rehearsal, 2 taken from the file, in 2.8 s", and what the rehearsal brought;
   /// empty for none.
   [[nodiscard]] std::string text() const {
-    std::ostringstream text;
+    std::string text;
     const auto add = [&](int count, const char* what) {
-      if (count > 0) text << (text.tellp() > 0 ? ", " : "") << count << what;
+      if (count > 0) text += message(text.empty() ? "" : ", ", count, what);
     };
     add(rehearsed, " chosen in a rehearsal");
     add(heuristic, " by heuristics");
     add(recorded, " taken from the file");
-    text << std::fixed;
-    text.precision(1);
-    if (text.tellp() > 0) text << ", in " << seconds << " s";
-    text.precision(2);
+    if (!text.empty()) text += ", in " + fixed_text(seconds, 1) + " s";
     if (heuristic_pass > 0) {
-      text << "\n  rehearsed passes took " << heuristic_pass << " ms by heuristics, "
-           << rehearsed_pass << " ms with the fastest of each; used: "
-           << (keeps_first ? "the heuristics'" : "the fastest");
+      text += "\n  rehearsed passes took " + fixed_text(heuristic_pass, 2) + " ms by heuristics, " +
+              fixed_text(rehearsed_pass, 2) + " ms with the fastest of each; used: " +
+              (keeps_first ? "the heuristics'" : "the fastest");
     }
     for (const std::string& product : refused) {
-      text << "\n  refused by this cuBLASLt, not used: " << product;
+      text += "\n  refused by this cuBLASLt, not used: " + product;
     }
-    return text.str();
+    return text;
   }
 };
 

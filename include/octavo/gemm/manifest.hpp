@@ -9,7 +9,6 @@
 #include <array>
 #include <cstdint>
 #include <cstring>
-#include <sstream>
 #include <string>
 #include <vector>
 
@@ -201,27 +200,27 @@ class Manifest {
       longest = std::max(longest, entry.layer.size());
       precision = std::max(precision, entry.precision.size());
     }
-    std::ostringstream lines;
+    std::string lines;
     const auto pad = [&lines](const std::string& word, std::size_t width) {
-      lines << word << std::string(width > word.size() ? width - word.size() : 0, ' ');
+      lines += word + std::string(width > word.size() ? width - word.size() : 0, ' ');
     };
     for (const GemmEntry& entry : entries_) {
-      lines << "gemm | ";
+      lines += "gemm | ";
       pad(entry.layer, longest);
       pad(std::string(" ") + name_of(entry.pass), 9);
       pad(message("| ", entry.out, " x ", entry.in), 16);
       pad(message("| ", entry.expected.a, " x ", entry.expected.b, " -> ", entry.output_format),
           25);
       pad("| " + entry.precision, precision + 3);
-      lines << "| " << entry.expected.implementation << '\n';
+      lines += message("| ", entry.expected.implementation, '\n');
     }
     for (const AttentionEntry& entry : attentions_) {
-      lines << "attention | " << entry.layer << ' ';
+      lines += "attention | " + entry.layer + ' ';
       pad(entry.pass, 8);
-      lines << " | " << entry.shape << " | " << entry.format << " | " << entry.expected
-            << (entry.fallback.empty() ? "" : ": ") << entry.fallback << '\n';
+      lines += message(" | ", entry.shape, " | ", entry.format, " | ", entry.expected,
+                       entry.fallback.empty() ? "" : ": ", entry.fallback, '\n');
     }
-    return lines.str();
+    return lines;
   }
 
  private:

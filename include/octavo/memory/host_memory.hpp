@@ -6,7 +6,8 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <fstream>
+#include <cstdio>
+#include <cstdlib>
 #include <limits>
 #include <optional>
 #include <string>
@@ -17,40 +18,61 @@ namespace detail {
 
 inline constexpr std::size_t unlimited_memory = std::numeric_limits<std::size_t>::max();
 
-/// The number that a file consists of; none for "max", and where there is no file.
-inline std::optional<std::size_t> number_in_file(const std::string& path) {
-  std::size_t number = 0;
-  if (std::ifstream(path) >> number) return number;
+/// What a file of the kernel's has; empty where there is none. Not by file streams, which every
+/// file that includes this would have to read first.
+inline std::string text_of_file(const std::string& path) {
+  std::string text;
+  if (std::FILE* file = std::fopen(path.c_str(), "r"); file != nullptr) {
+    for (int letter = std::fgetc(file); letter != EOF; letter = std::fgetc(file)) {
+      text += static_cast<char>(letter);
+    }
+    std::fclose(file);
+  }
+  return text;
+}
+
+/// What stands behind `name` in the first line that begins with it; none where no line does.
+inline std::optional<std::string> rest_of_line(const std::string& text, std::string_view name) {
+  for (std::size_t line = 0; line < text.size();) {
+    const std::size_t end = std::min(text.find('\n', line), text.size());
+    if (text.compare(line, name.size(), name) == 0) {
+      return text.substr(line + name.size(), end - line - name.size());
+    }
+    line = end + 1;
+  }
   return std::nullopt;
+}
+
+/// The number behind `name`, or at the beginning of the text without one; none for "max", and where
+/// no line begins so.
+inline std::optional<std::size_t> number_behind(const std::string& text,
+                                                std::string_view name = "") {
+  const std::string rest = rest_of_line(text, name).value_or("");
+  char* end = nullptr;
+  const std::size_t number = std::strtoull(rest.c_str(), &end, 10);
+  if (end == rest.c_str()) return std::nullopt;
+  return number;
 }
 
 /// What this machine can give, swap included.
 /// Source: MemAvailable and SwapFree of Linux's /proc/meminfo.
 inline std::size_t available_in_machine() {
-  std::ifstream file("/proc/meminfo");
-  std::size_t kibibytes = 0;
-  bool is_known = false;
-  for (std::string line; std::getline(file, line);) {
-    const bool is_available = line.starts_with("MemAvailable:");
-    if (!is_available && !line.starts_with("SwapFree:")) continue;
-    kibibytes += std::stoull(line.substr(line.find(':') + 1));
-    is_known = is_known || is_available;
-  }
-  return is_known ? kibibytes * 1024 : unlimited_memory;
+  const std::string text = text_of_file("/proc/meminfo");
+  const auto available = number_behind(text, "MemAvailable:");
+  if (!available) return unlimited_memory;
+  const std::size_t kibibytes = *available + number_behind(text, "SwapFree:").value_or(0);
+  return kibibytes * 1024;
 }
 
 /// What a control group can give. Of what it uses, the kernel gives files' contents back.
 /// Source: memory.max, memory.current and memory.stat of Linux's control groups, version 2.
 inline std::size_t available_in_group(const std::string& group) {
-  const auto most = number_in_file(group + "/memory.max");
-  const auto used = number_in_file(group + "/memory.current");
+  const auto most = number_behind(text_of_file(group + "/memory.max"));
+  const auto used = number_behind(text_of_file(group + "/memory.current"));
   if (!most || !used) return unlimited_memory;
-  std::size_t of_files = 0;
-  std::ifstream statistics(group + "/memory.stat");
-  std::size_t bytes = 0;
-  for (std::string name; statistics >> name >> bytes;) {
-    if (name == "active_file" || name == "inactive_file") of_files += bytes;
-  }
+  const std::string statistics = text_of_file(group + "/memory.stat");
+  const std::size_t of_files = number_behind(statistics, "active_file ").value_or(0) +
+                               number_behind(statistics, "inactive_file ").value_or(0);
   return *most - std::min(*most, *used - std::min(*used, of_files));
 }
 
@@ -59,16 +81,11 @@ inline std::size_t available_in_group(const std::string& group) {
 /// @param membership  a file such as /proc/self/cgroup
 inline std::size_t available_in_groups(const std::string& root, const std::string& membership) {
   std::size_t available = available_in_group(root);
-  std::ifstream file(membership);
-  for (std::string line; std::getline(file, line);) {
-    constexpr std::string_view version_2 = "0::/";
-    if (!line.starts_with(version_2)) continue;
-    // The group's name, and what stands in it before each slash.
-    const std::string group = line.substr(version_2.size() - 1);
-    for (std::size_t end = 0; end < group.size();) {
-      end = std::min(group.find('/', end + 1), group.size());
-      available = std::min(available, available_in_group(root + group.substr(0, end)));
-    }
+  // The group's name in version 2, and what stands in it before each slash.
+  const std::string group = rest_of_line(text_of_file(membership), "0::").value_or("");
+  for (std::size_t end = 0; end < group.size();) {
+    end = std::min(group.find('/', end + 1), group.size());
+    available = std::min(available, available_in_group(root + group.substr(0, end)));
   }
   return available;
 }
