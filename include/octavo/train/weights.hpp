@@ -58,16 +58,23 @@ void require_finite(const std::string& name, std::span<const float> values,
 /// @param begin   of the first value in the part
 inline void take_elements(const ParameterPart& part, const Array<Index, 2>& shape, Index live,
                           const WeightSource& source, Index begin, std::span<float> values) {
-  std::fill(values.begin(), values.end(), 0.0f);
   const Index end = begin + static_cast<Index>(values.size());
+  const auto between = [&](Index from, Index to) {
+    return values.subspan(static_cast<std::size_t>(from - begin),
+                          static_cast<std::size_t>(to - from));
+  };
+  Index at = begin;  // values before it are there
+  const auto pad_to = [&](Index place) { std::ranges::fill(between(at, place), 0.0f); };
   part.for_each_stripe(shape, [&](Index stripe, Index whole, Index count) {
     const Index from = std::max(stripe, begin);
     const Index first = whole + from - stripe;
     const Index wanted = std::min(std::min(stripe + count, end) - from, live - first);
     if (wanted <= 0) return;
-    source(first, values.subspan(static_cast<std::size_t>(from - begin),
-                                 static_cast<std::size_t>(wanted)));
+    pad_to(from);
+    source(first, between(from, from + wanted));
+    at = from + wanted;
   });
+  pad_to(end);
 }
 
 }  // namespace detail
