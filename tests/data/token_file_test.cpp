@@ -224,6 +224,12 @@ TEST_F(TokenFiles, HeadersOfLlmCThatAreWrong) {
   refuse(llm_c_header(20240801, 1, 7),
          "its version, at byte 4, is 1; of files of 20240801 version 7");
   refuse(llm_c_header(20240522, 1, 7), "begins with 20240522, as no token file of llm.c does");
+  refuse(
+      llm_c_header(20250520, 1, 7),
+      "begins as a header of an unknown kind, with 20250520 and zeros from byte 12 to 1024; write "
+      "it with a header of llm.c, which begins with 20240520 or 20240801");
+  refuse(std::string("\x93NUMPY") + std::string(1024, ' '), "begins as an array of NumPy");
+  refuse(std::string("PK\x03\x04") + std::string(1024, ' '), "begins as a ZIP file");
   refuse(llm_c_header(20240520, 1, 8), "has 1038 bytes, but 8 tokens of 2 bytes from byte 1024 on");
   refuse(llm_c_header(20240520, 1, 6), "end at byte 1036");
   refuse(llm_c_header(20240801, 7, 7), "7 tokens of 4 bytes from byte 1024 on end at byte 1052");

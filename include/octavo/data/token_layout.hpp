@@ -16,6 +16,8 @@
 #include <limits>
 #include <optional>
 #include <span>
+#include <string>
+#include <string_view>
 #include <system_error>
 
 namespace octavo::inline OCTAVO_ABI {
@@ -196,7 +198,37 @@ inline bool are_halves(const OpenFile& file) {
   return are_small && !others_are;
 }
 
+/// As what a file that has no tokens at byte 0 begins; "" where nothing gives it away.
+inline std::string header_of_another(const OpenFile& file) {
+  struct Known {
+    std::string_view begin;
+    const char* name;
+  };
+  constexpr std::array known{Known{"\x93NUMPY", "an array of NumPy"},
+                             Known{"PK\x03\x04", "a ZIP file, as torch.save writes"},
+                             Known{"\x28\xb5\x2f\xfd", "a Zstandard file"},
+                             Known{"PAR1", "a Parquet file"}};
+  const auto begin = value_at<std::array<char, 8>>(file, 0);
+  for (const Known& one : known) {
+    if (std::string_view(begin.data(), begin.size()).starts_with(one.begin)) return one.name;
+  }
+  // Magic, version and a count stand before what llm.c and its likes leave empty.
+  constexpr std::uint64_t used = 12;
+  bool is_empty = true;
+  for_each_value<std::uint8_t>(file, used, llm_c_header_bytes - used,
+                               [&](std::uint64_t, std::uint8_t byte) { is_empty &= byte == 0; });
+  if (!is_empty) return {};
+  return message("a header of an unknown kind, with ", value_at<std::int32_t>(file, 0),
+                 " and zeros from byte ", used, " to ", llm_c_header_bytes);
+}
+
 inline TokenLayout raw_layout(const OpenFile& file) {
+  if (file.size() >= llm_c_header_bytes) {
+    const std::string other = header_of_another(file);
+    require<IoError>(other.empty(), file.path().string(), ": begins as ", other,
+                     "; write it with a header of llm.c, which begins with ", llm_c_gpt2, " or ",
+                     llm_c_llama3);
+  }
   require<IoError>(file.size() % 2 == 0, file.path().string(), ": has ", file.size(),
                    " bytes, but without a header each token is 2 bytes; write it anew");
   require<IoError>(!are_halves(file), file.path().string(),
@@ -215,7 +247,7 @@ inline TokenLayout raw_layout(const OpenFile& file) {
 /// - llm.c: a header of 1024 bytes that begins with 20240520 (GPT-2, 16 bits a token) or 20240801
 ///   (Llama 3, 32 bits).
 /// - nanoGPT: 16 bits a token and no header, so the name has to end in .bin. What looks like
-///   tokens of Megatron whose index is missing is refused.
+///   tokens of Megatron whose index is missing, or has the header of something else, is refused.
 /// @returns nothing for a file that is none of these
 /// @throws IoError  naming file and byte, if a header is damaged, or of a version or type that
 ///                  cannot be read
