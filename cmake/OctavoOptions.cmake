@@ -43,8 +43,9 @@ endforeach()
 # The trainer gets one translation unit for each pair.
 set(OCTAVO_PRESETS "llama_tiny" CACHE STRING "Model presets that the trainer offers on the Cpu")
 octavo_known_precisions(precisions)
-# Of heads in FP8 one is offered unless more are asked for: each precision takes a while to compile.
-list(REMOVE_ITEM precisions fp8-tensorwise-fp8-head fp8-rowwise-fp8-head)
+# Of edges in BF16 and of heads in FP8 one is offered unless more are asked for: each precision takes
+# a while to compile.
+list(REMOVE_ITEM precisions fp8-tensorwise-bf16-edges fp8-tensorwise-fp8-head fp8-rowwise-fp8-head)
 set(OCTAVO_PRECISIONS "${precisions}" CACHE STRING "Precisions that the trainer offers on the Cpu")
 set(OCTAVO_CUDA_PRESETS "llama_tiny;llama3_small;llama3_8b"
   CACHE STRING "Model presets that the trainer offers on Cuda")

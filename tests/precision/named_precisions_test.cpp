@@ -20,6 +20,8 @@ static_assert(std::is_same_v<PrecisionNamed<"fp8-rowwise">, Fp8Recipe<Rowwise>>)
 static_assert(std::is_same_v<PrecisionNamed<"fp8-blockwise">, Fp8Recipe<Blockwise>>);
 static_assert(std::is_same_v<PrecisionNamed<"fp8-delayed-bf16-edges">,
                              Layerwise<First<1, Bf16>, Fp8Recipe<Delayed>, Last<1, Bf16>>>);
+static_assert(std::is_same_v<PrecisionNamed<"fp8-tensorwise-bf16-edges">,
+                             Layerwise<First<1, Bf16>, Fp8Recipe<Tensorwise>, Last<1, Bf16>>>);
 static_assert(std::is_same_v<PrecisionNamed<"fp8-delayed-fp8-head">,
                              Layerwise<Fp8Recipe<Delayed>, Head<Fp8Recipe<Rowwise>>>>);
 static_assert(std::is_same_v<PrecisionNamed<"fp8-tensorwise-fp8-head">,

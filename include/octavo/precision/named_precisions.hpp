@@ -30,6 +30,8 @@ inline constexpr std::tuple named_precisions{
     NamedPrecision<Fp8Recipe<Blockwise>>{"fp8-blockwise"},
     NamedPrecision<Layerwise<First<1, Bf16>, Fp8Recipe<Delayed>, Last<1, Bf16>>>{
         "fp8-delayed-bf16-edges"},
+    NamedPrecision<Layerwise<First<1, Bf16>, Fp8Recipe<Tensorwise>, Last<1, Bf16>>>{
+        "fp8-tensorwise-bf16-edges"},
     NamedPrecision<Layerwise<Fp8Recipe<Delayed>, Head<Fp8Recipe<Rowwise>>>>{"fp8-delayed-fp8-head"},
     NamedPrecision<Layerwise<Fp8Recipe<Tensorwise>, Head<Fp8Recipe<Rowwise>>>>{
         "fp8-tensorwise-fp8-head"},
