@@ -266,7 +266,7 @@ void warn_of_base(const Options& options, bool begins) {
 /// The session, which ranks make together.
 void make_session(Setup& setup, const CLI::App& app, const Options& options,
                   const Instance& instance, Ranks& ranks) {
-  SessionRequest request = session_request(options);
+  SessionRequest request = session_request(options, setup.resume_from);
   ranks.join(request, app.count("--gpu") != 0);
   request.options.sharding.ranks = options.ranks;
   setup.session = instance.make(request);
@@ -436,6 +436,7 @@ int run(Setup& setup, const Options& options, const Instance& instance, Ranks& r
     if (ranks.is_first()) warn_of_data(setup);
   }
   timeline.begin(setup.tally->steps());
+  report.begin_steps(setup.tally->steps() + 1);
   return train(setup, report, options, instance, ranks);
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <common/text.hpp>
+#include <octavo/gemm/gemm_plans.hpp>
 #include <octavo/octavo.hpp>
 #include <octavo/train/checkpoint_export.hpp>
 #include <octavo/train/checkpoint_folder.hpp>
@@ -184,6 +185,19 @@ inline std::filesystem::path checkpoint_to_replay_from(const Options& options,
                                        " wants one before it; name an older one, or the run's "
                                        "folder with --out");
   return found;
+}
+
+/// What a run that goes on loses where none of its GEMMs' algorithms serves; "" where it does not.
+/// @param taken  how the algorithms of the run that goes on were chosen
+inline std::string note_of_gemm_plans(const octavo::CheckpointManifest& manifest,
+                                      const octavo::GemmPlanSummary& taken) {
+  if (manifest.gemm_plans.empty() || taken.recorded > 0) return {};
+  const auto plans = octavo::read_gemm_plans(manifest.gemm_plans, "GEMM plans of the checkpoint");
+  if (plans.empty()) return {};
+  const octavo::GemmLibrary& library = plans.front().library;
+  return octavo::message("its GEMM plans are of ", library.card, " with cuBLASLt ", library.version,
+                         ", and none serves here: later steps may differ in "
+                         "their last bits from those of a run that went on there");
 }
 
 /// Prints what there is in the folder of a run.

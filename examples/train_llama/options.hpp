@@ -13,8 +13,10 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <filesystem>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace trainer {
@@ -129,8 +131,9 @@ inline void declare(CLI::App& app, Options& options, void (*declare_data)(CLI::A
   // Without a default, which would stand in every run's config.toml and not fit the other device.
   app.add_option(
          "--gemm-plans", options.gemm_plans,
-         "file of GEMM algorithms of the cuda device: those in it are taken, and those that it "
-         "lacks are chosen in a rehearsal and added; by heuristics unless said")
+         "file of GEMM algorithms of the cuda device: those of a checkpoint that the run goes on "
+         "from are taken, then those in it, and those that it lacks are chosen in a rehearsal and "
+         "added; by heuristics unless said")
       ->group(model);
   add("--head-chunk", options.head_chunk, "tokens whose logits exist at once; 0: chosen", model)
       ->check(not_negative_whole());
@@ -373,7 +376,10 @@ inline void require_consistent(const CLI::App& app, const Options& options) {
 }
 
 /// What the session is made from.
-inline SessionRequest session_request(const Options& options) {
+/// @param resume_from  the checkpoint that the run goes on from; empty: it begins
+/// @throws IoError     naming a file of GEMM plans, or a manifest, that cannot be read
+inline SessionRequest session_request(const Options& options,
+                                      const std::filesystem::path& resume_from = {}) {
   SessionRequest request;
   request.threads = options.threads;
   request.gpu = options.gpu;
@@ -381,6 +387,14 @@ inline SessionRequest session_request(const Options& options) {
   if (!options.gemm_plans.empty()) {
     request.gemm_plans = octavo::load_gemm_plans(options.gemm_plans);
     request.options.gemm_choice = octavo::GemmChoice::rehearsed;
+  }
+  if (!resume_from.empty()) {
+    // Before those of the file: other runs may have changed it since, and this one goes on to the
+    // bit.
+    const std::string saved = octavo::detail::read_manifest(resume_from).gemm_plans;
+    const std::string place = (resume_from / octavo::detail::manifest_name).string();
+    request.gemm_plans = octavo::merged_gemm_plans(std::move(request.gemm_plans),
+                                                   octavo::read_gemm_plans(saved, place));
   }
   request.formats = options.formats;
   octavo::SessionOptions& session = request.options;

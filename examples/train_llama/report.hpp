@@ -8,6 +8,7 @@
 #include <octavo/octavo.hpp>
 #include <octavo/train/operand_health.hpp>
 #include <octavo/train/training_run.hpp>
+#include <train_llama/checkpoints.hpp>
 #include <train_llama/program.hpp>
 #include <train_llama/timeline.hpp>
 
@@ -18,6 +19,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <memory>
+#include <span>
 #include <string>
 
 #include <unistd.h>
@@ -34,6 +36,7 @@ class Report final : public octavo::RunObserver {
          octavo::MetricsFile::Lines before, const std::string& configuration, std::string recipe,
          TimelineFile& timeline, bool is_first_rank)
       : options_(options),
+        name_(name_of_run(folder)),
         recipe_(std::move(recipe)),
         timeline_(timeline),
         is_first_rank_(is_first_rank),
@@ -42,7 +45,7 @@ class Report final : public octavo::RunObserver {
     octavo::write_file_atomically(folder / "config.toml", configuration);
     metrics_ = std::make_unique<octavo::MetricsFile>(folder / "metrics.jsonl", before);
     events_ = std::make_unique<octavo::EventFile>(folder);
-    events_->write(0, octavo::EventSummary{}.add_text("config", "```\n" + configuration + "```"));
+    events_->write(0, octavo::EventSummary{}.add_text("config", code(configuration)));
   }
 
   /// Where metrics are written, or "".
@@ -56,12 +59,19 @@ class Report final : public octavo::RunObserver {
         session.manifest().planned(static_cast<std::uint64_t>(session.head_chunks()));
     octavo::JsonLine line;
     line.add("event", "run")
+        .add("name", name_)
         .add("model", instance.model)
         .add("precision", instance.precision)
         .add("recipe", recipe_)
         .add("device", instance.device)
         .add("card", session.card())
+        .add("libraries", session.libraries())
         .add("ranks", session.sharding().world_size())
+        .add("zero", static_cast<int>(session.sharding().zero))
+        .add("tensor_parallel", session.sharding().tensor_ranks)
+        .add("gather", options_.gather)
+        .add("reduce", options_.reduce)
+        .add("transport", session.transport())
         .add("flops_per_token", session.facts().training_flops_per_token(options_.sequence_length))
         .add("optimizer", session.optimizer())
         .add("parameters", session.facts().parameters)
@@ -79,14 +89,25 @@ class Report final : public octavo::RunObserver {
         .add("gemms_total", gemms.total)
         .add("version", octavo::version_string);
     write(line);
+    if (events_ != nullptr) {
+      events_->write(0, octavo::EventSummary{}.add_text("run", code(line.str() + '\n')));
+    }
+  }
+
+  /// Before the first step of this process. What an earlier one has written of it and those behind
+  /// it is no part of the run any more.
+  void begin_steps(octavo::Index step) {
+    first_step_ = step;
+    if (events_ != nullptr) events_->begin_steps(step);
   }
 
   /// Of a run that goes on.
   void resumed(const std::filesystem::path& path, const octavo::CheckpointManifest& manifest,
                const octavo::TrainingSession& session) {
-    first_step_ = manifest.step + 1;
     fmt::print("resumed | after step {}, from {}\n", manifest.step,
                programs::visible(path.string()));
+    const std::string note = note_of_gemm_plans(manifest, session.gemm_plan_summary());
+    if (!note.empty()) fmt::print("resumed | {}\n", note);
     octavo::JsonLine line;
     line.add("event", "resumed")
         .add("step", manifest.step)
@@ -224,7 +245,10 @@ class Report final : public octavo::RunObserver {
         .add("gradient_norm_limit", record.gradient_norm_limit)
         .add("action", octavo::on_spike_names[action])
         .add("reason", record.reason);
-    if (goes_back) line.add("resumed_step", record.resumed_step);
+    if (goes_back) {
+      line.add("resumed_step", record.resumed_step);
+      if (events_ != nullptr) events_->begin_steps(record.resumed_step + 1);
+    }
     write(line.add("rollbacks", record.rollbacks));
   }
 
@@ -274,6 +298,16 @@ class Report final : public octavo::RunObserver {
   }
 
  private:
+  /// The last part of the folder's path.
+  static std::string name_of_run(const std::filesystem::path& folder) {
+    if (folder.empty()) return {};
+    const std::filesystem::path path = std::filesystem::absolute(folder).lexically_normal();
+    return (path.filename().empty() ? path.parent_path() : path).filename().string();
+  }
+
+  /// Lines as Markdown shows them as they are.
+  static std::string code(const std::string& lines) { return "```\n" + lines + "```"; }
+
   void print_timeline() {
     const auto& timeline = timeline_.result();
     if (!timeline.has_value()) return;
@@ -337,13 +371,22 @@ class Report final : public octavo::RunObserver {
   /// Names operands that their format no longer suits.
   void warn_of(const std::vector<octavo::OperandReport>& operands, octavo::Index step) {
     if (operands.empty()) return;
-    for (const std::string& trouble : health_.examine(operands)) {
+    for (const octavo::OperandTrouble& trouble : health_.examine(operands)) {
+      write(octavo::JsonLine{}
+                .add("event", "warning")
+                .add("step", step)
+                .add("kind", trouble.kind)
+                .add("operands", std::span<const std::string>(trouble.operands))
+                .add("text", trouble.text));
+      if (events_ != nullptr) {
+        events_->write(step, octavo::EventSummary{}.add_text("warnings", trouble.text));
+      }
       if (!is_first_rank_) continue;
       clear_progress();
       fmt::print(stderr,
                  "{}: warning: at step {}, {}. If the loss suffers, give such layers BF16 "
                  "(Layerwise, as in --precision fp8-delayed-bf16-edges)\n",
-                 program().name, step, trouble);
+                 program().name, step, trouble.text);
     }
   }
 
@@ -372,6 +415,7 @@ class Report final : public octavo::RunObserver {
   }
 
   const Options& options_;
+  std::string name_;  ///< of the run
   std::string recipe_;
   TimelineFile& timeline_;
   std::unique_ptr<octavo::MetricsFile> metrics_;

@@ -1,11 +1,13 @@
 // What the trainer's flags ask of a session, where only a GPU could show it in a run.
 #include <common/presets.hpp>
+#include <train_llama/checkpoints.hpp>
 #include <train_llama/data.hpp>
 #include <train_llama/options.hpp>
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -93,13 +95,55 @@ TEST(TrainerFlags, ExchangeReachesTheRanks) {
   EXPECT_THROW(request({"--exchange=nccl"}, "cpu"), ConfigError);
 }
 
-class TrainerFlagsWithAFile : public ::support::TemporaryFolder {};
+class TrainerFlagsWithAFile : public ::support::TemporaryFolder {
+ protected:
+  /// A product of so many rows, and an algorithm.
+  static GemmPlanRecord plan(Index m, std::uint64_t algorithm) {
+    GemmPlanRecord record;
+    record.library = {"NVIDIA_H200", 132, 130100};
+    record.key.m = m;
+    record.key.n = record.key.k = 128;
+    record.algorithm.fill(algorithm);
+    return record;
+  }
+  /// A manifest with these alone.
+  [[nodiscard]] CheckpointManifest manifest(const std::vector<GemmPlanRecord>& plans) const {
+    CheckpointManifest made{.gemm_plans = gemm_plans_text(plans)};
+    write_file_atomically(folder_ / octavo::detail::manifest_name,
+                          octavo::detail::manifest_text(made));
+    return made;
+  }
+};
+
+// Whatever has become of the file that the run has had them from.
+TEST_F(TrainerFlagsWithAFile, ARunGoesOnWithTheGemmPlansOfItsCheckpoint) {
+  trainer::Options options;
+  (void)manifest({plan(128, 1), plan(256, 1)});
+  const std::vector<GemmPlanRecord> saved{plan(128, 1), plan(256, 1)};
+  EXPECT_EQ(trainer::session_request(options, folder_).gemm_plans, saved);
+  EXPECT_EQ(trainer::session_request(options, folder_).options.gemm_choice, GemmChoice::heuristic);
+  options.gemm_plans = (folder_ / "plans").string();
+  EXPECT_EQ(trainer::session_request(options, folder_).gemm_plans, saved);
+  store_gemm_plans(options.gemm_plans, std::vector{plan(256, 2), plan(512, 2)});
+  EXPECT_EQ(trainer::session_request(options, folder_).gemm_plans,
+            (std::vector{plan(128, 1), plan(256, 1), plan(512, 2)}));
+}
+
+TEST_F(TrainerFlagsWithAFile, GemmPlansThatServeNowhereAreToldOf) {
+  const CheckpointManifest saved = manifest({plan(128, 1)});
+  const std::string note = trainer::note_of_gemm_plans(saved, {});
+  EXPECT_NE(note.find("of NVIDIA_H200 with cuBLASLt 130100, and none serves here"),
+            std::string::npos)
+      << note;
+  GemmPlanSummary taken;
+  taken.recorded = 1;
+  EXPECT_EQ(trainer::note_of_gemm_plans(saved, taken), "");
+  EXPECT_EQ(trainer::note_of_gemm_plans({}, {}), "");
+}
 
 TEST_F(TrainerFlagsWithAFile, GemmPlansAreRead) {
   const std::filesystem::path plans = folder_ / "plans";
-  GemmPlanRecord record;
-  record.library = {"NVIDIA_H200", 132, 130100};
-  record.key.m = record.key.n = record.key.k = 128;
+  const GemmPlanRecord record = plan(128, 1);
   store_gemm_plans(plans, std::vector{record});
   EXPECT_TRUE(request({}).gemm_plans.empty());
   EXPECT_EQ(request({}).options.gemm_choice, GemmChoice::heuristic);

@@ -8,6 +8,7 @@ What the metrics have to be is worked out here from the flags and the text. Runs
 import json
 import math
 import os
+import pathlib
 import random
 import shutil
 import statistics
@@ -131,6 +132,9 @@ run = Run("--max-rollbacks", steps=60, on_spike="rollback", spike_threshold=0.00
           checkpoint_every=2, max_rollbacks=1)
 check(run.code == 5 and run.end["end"] == "spike", run.code, run.end)
 check([event["action"] for event in run.of("spike")] == ["rollback", "stop"], run.of("spike"))
+(events,) = pathlib.Path(run.flags["out"]).glob("events.out.tfevents.*")
+starts = events.read_bytes().count(bytes.fromhex("3a020801"))  # Event.session_log: START
+check(starts == 2, f"TensorBoard is told {starts} times that steps begin, not at first and anew")
 run = Run("--on-spike stop", steps=60, on_spike="stop", spike_threshold=0.001, spike_window=3)
 check(run.code == 5 and run.end["steps"] == run.steps[-1]["step"] - 1, run.code, run.end)
 
@@ -523,13 +527,13 @@ else:
     check("chosen in a rehearsal" in plans(chosen), plans(chosen))
     kept = open("kept-plans", "rb").read()
     taken = Run("--gemm-plans", **file)
-    check("taken from the file" in plans(taken) and "rehearsal" not in plans(taken), plans(taken))
+    check("taken from records" in plans(taken) and "rehearsal" not in plans(taken), plans(taken))
     check(open("kept-plans", "rb").read() == kept, "a run that takes all plans changes them")
     # Nothing is tried in a deterministic run, which takes what stands in a file all the same.
     for name in ("no-plans", "kept-plans"):
         run = Run(f"--deterministic --gemm-plans {name}",
                   **{**on_gpu, "gemm_plans": name, "deterministic": "true"})
-        wanted = "by heuristics" if name == "no-plans" else "taken from the file"
+        wanted = "by heuristics" if name == "no-plans" else "taken from records"
         check("rehearsal" not in plans(run) and wanted in plans(run), plans(run))
 
 for failure in failures:

@@ -51,9 +51,8 @@ run "a run" 0 "${base[@]}" --batch 2 --steps 4 --warmup 4 --sample 12 --out run
   fail "not four step lines"
 [ "$(grep -c '^gemm | ' out)" -eq 51 ] || fail "not one line for each of 51 GEMMs"
 grep -qF "48 of 51 GEMMs in FP8" out || fail "no count of GEMMs in FP8"
-case="what TensorBoard reads is what is recorded"
-python3 - <<'PYTHON' 2>>err || fail "it is not"
-import glob, json, struct
+cat >tensorboard_files.py <<'PYTHON'
+import glob, struct
 
 def fields(data):
     found, at = {}, 0
@@ -78,30 +77,54 @@ def fields(data):
         found.setdefault(key >> 3, []).append(value)
     return found
 
-(path,) = glob.glob("run/events.out.tfevents.*")
-data, scalars = open(path, "rb").read(), {}
-while data:
-    (length,) = struct.unpack("<Q", data[:8])
-    event, data = fields(data[12:12 + length]), data[16 + length:]
-    for summary in event.get(5, []):
-        for value in map(fields, fields(summary)[1]):
-            if 2 in value:
-                tag, number = value[1][0].decode(), struct.unpack("<f", value[2][0])[0]
-                scalars[tag, event.get(2, [0])[0]] = number
-single = lambda number: struct.unpack("<f", struct.pack("<f", number))[0]
+def shown(folder):
+    """What TensorBoard shows of a run: lists of (step, number) and of (step, text), by tag."""
+    scalars, texts = {}, {}
+    for path in sorted(glob.glob(folder + "/events.out.tfevents.*")):
+        data = open(path, "rb").read()
+        while data:
+            (length,) = struct.unpack("<Q", data[:8])
+            event, data = fields(data[12:12 + length]), data[16 + length:]
+            step = event.get(2, [0])[0]
+            if 7 in event:  # a session's START: what is there of later steps is shown no more
+                assert fields(event[7][0]) == {1: [1]}
+                for kind in (scalars, texts):
+                    for tag, values in kind.items():
+                        kind[tag] = [value for value in values if value[0] < step]
+            for summary in event.get(5, []):
+                for value in map(fields, fields(summary)[1]):
+                    tag = value[1][0].decode()
+                    if 2 in value:
+                        number = struct.unpack("<f", value[2][0])[0]
+                        scalars.setdefault(tag, []).append((step, number))
+                    if 8 in value:
+                        text = fields(value[8][0])[8][0].decode()
+                        texts.setdefault(tag, []).append((step, text))
+    return scalars, texts
+PYTHON
+case="what TensorBoard reads is what is recorded"
+python3 - <<'PYTHON' 2>>err || fail "it is not"
+import json, struct
+from tensorboard_files import shown
+scalars, texts = shown("run")
 wanted = {}
+def want(tag, step, number):
+    single = struct.unpack("<f", struct.pack("<f", number))[0]
+    wanted.setdefault(tag, []).append((step, single))
 for line in map(json.loads, open("run/metrics.jsonl")):
     if line["event"] == "step":
         for name in ("loss", "learning_rate", "gradient_norm", "skipped"):
-            wanted["train/" + name, line["step"]] = single(float(line[name]))
+            want("train/" + name, line["step"], float(line[name]))
         for name in ("milliseconds", "tokens_per_second"):
-            wanted["speed/" + name, line["step"]] = single(line[name])
+            want("speed/" + name, line["step"], line[name])
         for operand in line.get("operands", []):
             for name in ("amax", "saturated", "flushed"):
-                wanted[name + "/" + operand["name"], line["step"]] = single(operand[name])
+                want(name + "/" + operand["name"], line["step"], operand[name])
     if line["event"] == "evaluation":
-        wanted["validation/loss", line["step"]] = single(line["loss"])
+        want("validation/loss", line["step"], line["loss"])
 assert len(wanted) > 100 and scalars == wanted, [key for key in wanted if scalars.get(key) != wanted[key]][:9]
+configuration, head = open("run/config.toml").read(), open("run/metrics.jsonl").readline()
+assert texts == {"config": [(0, f"```\n{configuration}```")], "run": [(0, f"```\n{head}```")]}, texts
 PYTHON
 case="what is printed is what is recorded"
 python3 - <<'PYTHON' 2>>err || fail "it is not"
@@ -135,6 +158,9 @@ assert head["trained_parameters"] == head["parameters"] and head["adapters"] == 
 # All weights multiply but the table of 256 x 128; attention in 4 blocks is as wide as 128.
 assert head["flops_per_token"] == 6 * (head["parameters"] - 256 * 128) + 6 * 32 * 4 * 128, head
 assert (head["card"], head["ranks"]) == ("", 1), head
+assert (head["name"], head["libraries"], head["transport"]) == ("run", "", ""), head
+assert [head[name] for name in ("zero", "tensor_parallel")] == [1, 1], head
+assert [head[name] for name in ("gather", "reduce")] == ["stored", "stored"], head
 assert (last["gemms_fp8"], last["gemms_total"], last["steps"], last["skipped"]) == (48, 51, 4, 0)
 assert last["peak_bytes"] > 4 * head["parameters"] and len(last["sample"]) > 0
 assert last["end"] == "done"
@@ -691,6 +717,22 @@ assert abs(float(first) - losses[0]) < 1e-2 and losses[int(step) - 1] > 2 * loss
 assert abs(float(now) / losses[int(step) - 1] - 1) < 1e-2, (now, step, losses)
 PYTHON
 
+run "operands in trouble" 0 --data text.txt --seq-len 32 --batch 2 --threads 2 --validation-batches 1 \
+  --evaluate-every 0 --operands-every 1 --steps 8 --warmup 0 --learning-rate 1 --sample 0 --out troubled
+metrics troubled/metrics.jsonl '
+import re
+from tensorboard_files import shown
+warnings = of("warning")
+texts = [(line["step"], line["text"]) for line in warnings]
+told = re.findall(r"^train_llama: warning: at step (\d+), (.*)\. If the loss suffers", open("err").read(), re.M)
+assert texts and texts == [(int(step), text) for step, text in told], (texts, told)
+assert shown("troubled")[1]["warnings"] == texts, texts
+names = {operand["name"] for operand in of("step")[0]["operands"]}
+for line in warnings:
+    assert line["kind"] in ("saturated", "flushed", "drifting") and set(line["operands"]) <= names, line
+    assert line["text"].startswith(line["operands"][0] + ": "), line
+assert any(len(line["operands"]) > 1 for line in warnings), warnings
+'
 for signal in INT TERM; do
   case="SIG$signal"
   # Through Python: a shell's background jobs ignore SIGINT.
@@ -750,16 +792,17 @@ case="the last step of an interrupted run is printed"
 stopped_after 1 --sample 0 --steps 1000 --log-every 500 >out
 [ "$(cat out)" = "143 True True signal 15" ] || fail "$(cat out)"
 # --- going on from a checkpoint --------------------------------------------------------------
-# stopped_by SIGNAL FLAG...: sends the signal once step 4 is printed; prints the exit code
+# stopped_by SIGNAL FLAG...: sends the signal once step 4 is printed, KILL once a checkpoint is told of;
+# prints the exit code, which is negative where the system has ended the run, and the signal's number
 stopped_by() {
   python3 - "$program" "$@" <<'PYTHON' 2>err
 import signal, subprocess, sys
 program, name, *flags = sys.argv[1:]
 run = subprocess.Popen([program, *flags], stdout=subprocess.PIPE, text=True)
 for line in run.stdout:
-    if line.startswith("step 4 "):
+    if line.startswith("checkpoint | " if name == "KILL" else "step 4 "):
         run.send_signal(getattr(signal, "SIG" + name))
-print(run.wait(timeout=60) - getattr(signal, "SIG" + name))
+print(run.wait(timeout=60), int(getattr(signal, "SIG" + name)))
 PYTHON
 }
 shorter=(--data text.txt --seq-len 32 --batch 2 --validation-batches 2 --evaluate-every 0
@@ -767,11 +810,14 @@ shorter=(--data text.txt --seq-len 32 --batch 2 --validation-batches 2 --evaluat
 saved=("${shorter[@]}" --steps 30 --checkpoint-every 3)
 run "a run that is saved" 0 "${saved[@]}" --out whole
 grep -qE '^checkpoint \| step 3 \| [0-9.]+ MiB \| ' out || fail "the checkpoint is not told of"
-for signal in USR1 TERM; do
+for signal in USR1 TERM KILL; do
   case="a run that SIG$signal stops, and that goes on"
   rm -rf cut
-  [ "$(stopped_by "$signal" "${saved[@]}" --out cut)" = 128 ] || fail "the exit code is another"
-  run "going on" 0 "${saved[@]}" --out cut --resume latest
+  read -r code number <<<"$(stopped_by "$signal" "${saved[@]}" --out cut)"
+  expected=$((128 + number))
+  [ "$signal" = KILL ] && expected=$((-number))
+  [ "$code" = "$expected" ] || fail "exit code $code, expected $expected"
+  run "going on after SIG$signal" 0 "${saved[@]}" --out cut --resume auto
   grep -qE '^resumed \| after step [0-9]+, from cut/checkpoints/step-[0-9]{8}$' out ||
     fail "it does not say that it goes on"
   metrics cut/metrics.jsonl '
@@ -781,12 +827,31 @@ steps = lambda all: {line["step"]: [line[name] for name in names] for line in al
                      if line["event"] == "step"}
 assert steps(lines) == steps(whole), (steps(lines), steps(whole))
 resumed = of("resumed")[0]["step"]
-assert 4 <= resumed < 30, resumed
-assert [line["event"] for line in lines].index("resumed") > 4
+assert 3 <= resumed < 30, resumed
+assert [line["event"] for line in lines].index("resumed") >= 4
 for name in ("end", "steps", "train_loss", "validation_loss", "skipped"):
     assert lines[-1][name] == whole[-1][name], name
+from tensorboard_files import shown
+assert shown("cut")[0]["train/loss"] == shown("whole")[0]["train/loss"]
 '
 done
+case="TensorBoard itself shows a run that was killed and went on"
+if python3 -c 'import tensorboard' 2>/dev/null; then
+  python3 - <<'PYTHON' 2>>err || fail "it does not"
+import json
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+events = EventAccumulator("cut")
+events.Reload()
+steps = {line["step"]: line["loss"] for line in map(json.loads, open("cut/metrics.jsonl"))
+         if line["event"] == "step"}
+shown = events.Scalars("train/loss")
+assert [event.step for event in shown] == sorted(steps), shown
+assert all(abs(event.value / steps[event.step] - 1) < 1e-6 for event in shown), shown
+assert {"config", "run"} <= set(events.Tags()["tensors"]), events.Tags()
+PYTHON
+else
+  echo "skipped: $case (its Python package is not installed)"
+fi
 cp -r whole damaged
 python3 - <<'PYTHON'
 import glob
@@ -797,6 +862,22 @@ open(name, "wb").write(data)
 PYTHON
 run "a flipped bit" 2 "${saved[@]}" --out damaged --resume latest
 err_is_one_line_with "damaged/checkpoints/step-00000030/rank-00000.safetensors: has "
+cp -r whole planned
+python3 - <<'PYTHON'
+import glob
+def crc32c(data):
+    total = 0xffffffff
+    for byte in data:
+        total ^= byte
+        for _ in range(8):
+            total = total >> 1 ^ (0x82f63b78 if total & 1 else 0)
+    return total ^ 0xffffffff
+name = sorted(glob.glob("planned/checkpoints/*"))[-1] + "/manifest.json"
+begin = open(name).read().rsplit(',"crc32c"', 1)[0] + r',"gemm_plans":"# octavo gemm plans 2\nsome"'
+open(name, "w").write(f'{begin},"crc32c":"{crc32c(begin.encode()):08x}"}}\n')
+PYTHON
+run "GEMM plans of a checkpoint that are none" 2 "${saved[@]}" --out planned --resume latest
+err_is_one_line_with "planned/checkpoints/step-00000030/manifest.json:2: the checksum at its end is missing"
 run "nothing to go on from" 2 "${saved[@]}" --out absent --resume latest
 err_is_one_line_with "absent/checkpoints has no whole checkpoint; give --resume auto"
 [ -e absent ] && fail "a folder was made"
@@ -994,6 +1075,26 @@ case="closed standard input and error"
 code=$?
 [ "$code" -eq 0 ] || fail "exit code $code, expected 0"
 metrics closed_stderr/metrics.jsonl 'assert len(of("step")) == 3 and lines[-1]["end"] == "done"'
+
+# --- experiments -----------------------------------------------------------------------------
+# Each is begun with a small model here; gemm-plans are for the other device.
+few=(--model llama_tiny --device cpu --threads 2 --data text.txt --batch 1 --micro-batches 1 --seq-len 64
+  --steps 2 --warmup 1 --validation-batches 1 --checkpoint-every 0 --sample 0)
+for experiment in "$here"/../../examples/experiments/*.toml; do
+  grep -q 'train_llama --config' "$experiment" || continue
+  name=$(basename "$experiment" .toml)
+  sed -e '/^gemm-plans = /d' "$experiment" >"$name.toml"
+  precision=$(sed -n 's/^precision = "\(.*\)"$/\1/p' "$experiment")
+  few_of=("${few[@]}" --config "$name.toml" --out "$name")
+  if "$program" --help | grep -qE "(^| |,)$precision(,|$| )"; then
+    run "$name" 0 "${few_of[@]}"
+    [ "$(grep -c '^step ' out)" -eq 2 ] || fail "not two steps"
+  else
+    run "$name, which is not compiled in" 2 "${few_of[@]}"
+    err_is_one_line_with "cmake BUILD_FOLDER -DOCTAVO_PRECISIONS=$precision "
+  fi
+done
+metrics llama3_8b_fp8_delayed/metrics.jsonl 'assert lines[0]["gather"] == "fp8", lines[0]'
 
 # --- what every flag changes -----------------------------------------------------------------
 case="the flags"

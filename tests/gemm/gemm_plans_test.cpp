@@ -212,11 +212,11 @@ TEST(GemmPlanText, SummariesCountWhatWasChosenHow) {
   summary.rehearsed = 20;
   summary.recorded = 2;
   summary.seconds = 9.84;
-  EXPECT_EQ(summary.text(), "20 chosen in a rehearsal, 2 taken from the file, in 9.8 s");
+  EXPECT_EQ(summary.text(), "20 chosen in a rehearsal, 2 taken from records, in 9.8 s");
   summary.heuristic_pass = 955.04;
   summary.rehearsed_pass = 951.2;
   EXPECT_EQ(summary.text(),
-            "20 chosen in a rehearsal, 2 taken from the file, in 9.8 s\n"
+            "20 chosen in a rehearsal, 2 taken from records, in 9.8 s\n"
             "  rehearsed passes took 955.04 ms by heuristics, 951.20 ms with the fastest of each; "
             "used: the fastest");
   summary.keeps_first = true;

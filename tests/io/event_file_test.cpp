@@ -57,6 +57,16 @@ TEST_F(EventFile, IsThatOfTensorFlow) {
   EXPECT_EQ(hex(bytes), std::string(golden_begin) + golden_loss);
 }
 
+/// An Event of step 7 whose field 7, session_log, is a SessionLog whose field 1, status, is START:
+/// by TensorFlow's core/util/event.proto, made apart from this library.
+constexpr const char* golden_start =
+    "0f000000000000006d532b0909000000000000f03f10073a020801c1c3ddcf";
+
+TEST_F(EventFile, SaysFromWhichStepOnStepsBegin) {
+  const std::string bytes = written([](octavo::EventFile& file) { file.begin_steps(7, 1.0); });
+  EXPECT_EQ(hex(bytes), std::string(golden_begin) + golden_start);
+}
+
 TEST_F(EventFile, IsFoundByItsName) {
   const octavo::EventFile file(folder_, 1234567.0);
   EXPECT_TRUE(file.path().filename().string().starts_with("events.out.tfevents.1234567."))

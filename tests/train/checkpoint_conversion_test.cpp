@@ -315,6 +315,13 @@ TEST_F(Converted, TellsWhatBecameOfEachKind) {
   EXPECT_TRUE(tells(plain.changes, message(operands, " scales with histories: dropped")));
   EXPECT_TRUE(
       tells(plain.changes, message(parameters, " weights: made of fp32 master weights, now fp32")));
+  train_and_save(makers().at("bf16"), 1, Zero::optimizer, folder_ / "bf16");
+  const Loaded calibrated =
+      load(makers().at("delayed"), 1, Zero::optimizer, folder_ / "bf16" / "step-00000002");
+  EXPECT_TRUE(
+      tells(calibrated.changes, message(operands,
+                                        " scales with histories: initialised anew, the next step "
+                                        "calibrates them")));
   const Loaded other = load(makers().at("blockwise, 8-bit"), 1, Zero::optimizer, saved());
   EXPECT_TRUE(tells(other.changes, message(parameters, " master weights: taken over in fp32")));
 }

@@ -12,6 +12,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <iostream>
 #include <limits>
 #include <memory>
 #include <random>
@@ -187,6 +188,26 @@ TEST_F(Checkpoint, IsLoadedAsItWasSaved) {
   EXPECT_TRUE(contains(text, "\"optimizer.steps\":12")) << text;
   load_checkpoint(folder_ / "step-00000003", session);
   EXPECT_EQ(session.step_of_state(), 3);
+}
+
+// A file that they came from may be lost or another by the time that a run goes on.
+TEST_F(Checkpoint, HasTheAlgorithmsOfGemms) {
+  StateStub session;
+  session.plans.resize(2);
+  for (std::size_t i = 0; i < session.plans.size(); ++i) {
+    session.plans[i].library = {"NVIDIA_H200", 132, 130100};
+    session.plans[i].key.m = session.plans[i].key.n = session.plans[i].key.k = 1;
+    session.plans[i].algorithm.fill(i);
+  }
+  Records records;
+  Checkpoints checkpoints({.folder = folder_}, session, to(records));
+  checkpoints.save(1);
+  checkpoints.finish();
+  EXPECT_EQ(read_gemm_plans(load_checkpoint(newest(), session).gemm_plans, "plans"), session.plans);
+  session.plans.clear();
+  checkpoints.save(2);
+  checkpoints.finish();
+  EXPECT_EQ(load_checkpoint(newest(), session).gemm_plans, "") << "nothing was chosen";
 }
 
 TEST_F(Checkpoint, HasTheStateOfTheMomentThatItWasAskedFor) {
@@ -734,6 +755,7 @@ TEST_F(Checkpoint, AProcessThatIsKilledWhileItSavesLeavesTheLastOne) {
     last = manifest.step;
   }
   EXPECT_GT(last, 1) << "no process came to the end of a save";
+  std::cout << kills << " processes were killed; the last checkpoint is of step " << last << '\n';
 }
 
 }  // namespace checkpoint_folder_test

@@ -200,7 +200,7 @@ std::map<std::string, std::vector<float>> gradients_of_step(int ranks, int alone
   for (const Outcome& outcome : outcomes) {
     for (const auto& [name, entry] : outcome.state) {
       if (!name.starts_with("optimizer.first_moment.") || gradients.contains(name)) continue;
-      const std::vector<std::byte> bytes = whole_of(outcomes, name);
+      const std::vector<std::byte> bytes = support::whole_of(outcomes, name);
       std::vector<float>& values = gradients[name];
       values.resize(bytes.size() / sizeof(float));
       std::memcpy(values.data(), bytes.data(), bytes.size());
@@ -210,8 +210,8 @@ std::map<std::string, std::vector<float>> gradients_of_step(int ranks, int alone
 }
 
 TEST(DataParallel, SumsInFp32AreNotRoundedToWhatTravels) {
-  constexpr int ranks =
-      4;  // a power of two: a rank alone has this many times its gradients, exactly
+  // A power of two: a rank alone has this many times its gradients, exactly.
+  constexpr int ranks = 4;
   std::vector<std::map<std::string, std::vector<float>>> terms;
   for (int rank = 0; rank < ranks; ++rank) {
     terms.push_back(gradients_of_step<ReduceIn<>>(1, rank));

@@ -1,10 +1,13 @@
 #pragma once
 
+#include <octavo/train/checkpoints.hpp>
+
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
 #include <limits>
 #include <set>
 #include <string>
@@ -13,14 +16,41 @@
 #include "support/llama_weights.hpp"
 #include "support/own_scalings.hpp"
 #include "support/small_model.hpp"
+#include "support/temporary_folder.hpp"
 #include "support/test_types.hpp"
 
 /// Tests of a training session in every precision. Included by a file for each group of
 /// precisions, so that they compile side by side.
 namespace {
 
+/// Saves a session in a folder of checkpoints, goes on from there in one of other weights, and
+/// expects the bits of the one that was never stopped.
+template <class Session>
+void expect_to_go_on(const std::filesystem::path& folder) {
+  octavo::SessionOptions options = support::small_options();
+  const auto step = [&](Session& session, unsigned number) {
+    const support::TokenBatch batch = support::step_batch(options, number);
+    return session.step({batch.tokens, batch.targets}, 3e-3).loss;
+  };
+  octavo::Context<octavo::Cpu> context{2};
+  Session whole(options, context);
+  for (unsigned i = 0; i < 3; ++i) (void)step(whole, i);
+  octavo::Checkpoints checkpoints(
+      {.folder = folder}, whole,
+      [](const octavo::CheckpointRecord& record) { EXPECT_EQ(record.error, ""); });
+  checkpoints.save(3);
+  checkpoints.finish();
+  ++options.seed;
+  Session resumed(options, context);
+  (void)step(resumed, 7);
+  (void)octavo::load_checkpoint(folder / "step-00000003", resumed);
+  for (unsigned i = 3; i < 6; ++i) EXPECT_EQ(step(resumed, i), step(whole, i)) << i;
+  EXPECT_TRUE(support::weights(resumed) == support::weights(whole));
+  EXPECT_TRUE(support::scaling_state(resumed) == support::scaling_state(whole));
+}
+
 template <class Precision>
-class SessionTest : public testing::Test {
+class SessionTest : public support::TemporaryFolder {
  protected:
   using Session = support::SmallSession<Precision>;
 
@@ -168,8 +198,12 @@ TYPED_TEST_P(SessionTest, TrainingLearnsWhatTheTextHas) {
   EXPECT_NEAR(session.evaluate({unseen.tokens, unseen.targets}).mean(), learnt, 0.01 * learnt);
 }
 
+TYPED_TEST_P(SessionTest, GoesOnFromACheckpoint) {
+  expect_to_go_on<support::SmallSession<TypeParam>>(this->folder_);
+}
+
 REGISTER_TYPED_TEST_SUITE_P(SessionTest, EqualSeedsAndAnyThreadsGiveEqualBits,
                             NonFiniteStepsLeaveNoTrace, ManifestIsWhatRuns,
-                            TrainingLearnsWhatTheTextHas);
+                            TrainingLearnsWhatTheTextHas, GoesOnFromACheckpoint);
 
 }  // namespace

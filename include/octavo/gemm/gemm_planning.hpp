@@ -58,7 +58,7 @@ struct GemmPlanSummary {
   bool keeps_first = false;          ///< the first guesses stayed after the last rehearsal
   std::vector<std::string> refused;  ///< products whose recorded algorithm the library refuses
 
-  /// "20 chosen in a rehearsal, 2 taken from the file, in 2.8 s", and what the rehearsal brought;
+  /// "20 chosen in a rehearsal, 2 taken from records, in 2.8 s", and what the rehearsal brought;
   /// empty for none.
   [[nodiscard]] std::string text() const {
     std::string text;
@@ -67,7 +67,7 @@ struct GemmPlanSummary {
     };
     add(rehearsed, " chosen in a rehearsal");
     add(heuristic, " by heuristics");
-    add(recorded, " taken from the file");
+    add(recorded, " taken from records");
     if (!text.empty()) text += ", in " + fixed_text(seconds, 1) + " s";
     if (heuristic_pass > 0) {
       text += "\n  rehearsed passes took " + fixed_text(heuristic_pass, 2) + " ms by heuristics, " +

@@ -152,6 +152,18 @@ class EventFile {
     append(event.add_bytes(5, summary.bytes()));
   }
 
+  /// Says that the steps from here on begin: what was written of them before, in files of this
+  /// folder that are older too, is no part of the run any more, and TensorBoard shows it no more.
+  /// @param step  the first of them
+  /// @throws IoError  as `write`
+  void begin_steps(std::int64_t step, double time = event_time()) {
+    constexpr std::uint64_t start = 1;  // SessionLog.SessionStatus
+    detail::ProtobufMessage event;
+    event.add_double(1, time);
+    if (step != 0) event.add_varint(2, static_cast<std::uint64_t>(step));
+    append(event.add_bytes(7, detail::ProtobufMessage{}.add_varint(1, start).bytes()));
+  }
+
   [[nodiscard]] const std::filesystem::path& path() const { return file_.path(); }
 
  private:

@@ -110,8 +110,10 @@ inline std::vector<std::string> counted(const std::vector<std::string>& texts) {
 
 /// Makes a session go on as the one that saved a checkpoint: to the bit, whatever numbers of ranks
 /// and stages of ZeRO the two have, and with the same bits of state where other ranks share its
-/// layers. Every file is read whole and held to its checksum before
-/// anything is written into the session. All ranks call it together.
+/// layers. On the `Cuda` device its context has to be given the algorithms of the manifest, too,
+/// before the next step (`take_gemm_plans`), where they are not by heuristics. Every file is read
+/// whole and held to its checksum before anything is written into the session. All ranks call it
+/// together.
 ///
 /// A checkpoint of another recipe or optimizer can be converted: each weight is what it was, or is
 /// made of its FP32 master, if that is there and the formats differ; masters are those that there

@@ -49,6 +49,8 @@ struct CheckpointManifest {
   std::optional<double> validation_loss{};        ///< of these weights, where they were evaluated
   std::string validation{};                       ///< what that is of; empty: it is not known
   std::map<std::string, std::int64_t> numbers{};  ///< of the host, such as "optimizer.steps"
+  /// The algorithms of the run's GEMMs, as `gemm_plans_text` writes them; empty: by heuristics.
+  std::string gemm_plans{};
   std::vector<CheckpointFile> files{};
   std::vector<StateConversion> conversions{};  ///< of the run so far, in their order
 
@@ -115,6 +117,7 @@ inline std::string manifest_text(const CheckpointManifest& manifest) {
     line.add("validation_loss", *manifest.validation_loss);
   }
   if (!manifest.validation.empty()) line.add("validation", manifest.validation);
+  if (!manifest.gemm_plans.empty()) line.add("gemm_plans", manifest.gemm_plans);
   line.add("numbers", numbers).add("files", std::span<const JsonLine>(files));
   std::vector<JsonLine> conversions;
   conversions.reserve(manifest.conversions.size());
@@ -185,6 +188,7 @@ inline CheckpointManifest read_manifest(const std::filesystem::path& folder) {
                                                        {"model", &manifest.model},
                                                        {"recipe", &manifest.recipe},
                                                        {"optimizer", &manifest.optimizer},
+                                                       {"gemm_plans", &manifest.gemm_plans},
                                                        {"validation", &manifest.validation}};
   const std::map<std::string_view, int*> counts{{"ranks", &manifest.ranks},
                                                 {"tensor_parallel", &manifest.tensor_ranks},

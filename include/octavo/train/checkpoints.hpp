@@ -2,6 +2,7 @@
 /// Saving a run while it goes on.
 #pragma once
 
+#include <octavo/gemm/gemm_plans.hpp>
 #include <octavo/io/atomic_file.hpp>
 #include <octavo/train/all_or_none.hpp>
 #include <octavo/train/checkpoint_folder.hpp>
@@ -289,6 +290,7 @@ class Checkpoints {
 
   void write_manifest() {
     const Sharding ranks = session_.sharding();
+    const std::vector<GemmPlanRecord> plans = session_.gemm_plans();
     CheckpointManifest manifest{.step = record_.step,
                                 .time = static_cast<std::int64_t>(std::time(nullptr)),
                                 .version = version_string,
@@ -301,6 +303,7 @@ class Checkpoints {
                                 .validation_loss = loss_,
                                 .validation = options_.validation,
                                 .numbers = writer_.numbers(),
+                                .gemm_plans = plans.empty() ? "" : gemm_plans_text(plans),
                                 .conversions = conversions_};
     for (const std::string& text : texts_) {
       if (text.empty()) continue;

@@ -6,12 +6,17 @@
 #include <octavo/io/atomic_file.hpp>
 
 #include <array>
+#include <cerrno>
 #include <filesystem>
 #include <fstream>
 #include <span>
 #include <string>
 #include <system_error>
 #include <vector>
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
 
 namespace octavo::inline OCTAVO_ABI {
 namespace detail {
@@ -34,6 +39,25 @@ inline std::string content_of(const std::filesystem::path& path) {
   return content;
 }
 
+/// While it lives others wait who want the same folder; not where its disk has no locks.
+class FolderTurn {
+ public:
+  explicit FolderTurn(const std::filesystem::path& folder)
+      : descriptor_(
+            ::open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
+    while (descriptor_ >= 0 && ::flock(descriptor_, LOCK_EX) != 0 && errno == EINTR) {
+    }
+  }
+  FolderTurn(const FolderTurn&) = delete;
+  FolderTurn& operator=(const FolderTurn&) = delete;
+  ~FolderTurn() {
+    if (descriptor_ >= 0) ::close(descriptor_);
+  }
+
+ private:
+  int descriptor_;
+};
+
 }  // namespace detail
 
 /// The algorithms that earlier runs chose, of all cards and libraries; none if there is no file.
@@ -43,12 +67,14 @@ inline std::string content_of(const std::filesystem::path& path) {
   return read_gemm_plans(detail::content_of(path), path.string());
 }
 
-/// Adds algorithms to what the file holds by now. The file is replaced whole or not at all: of
-/// runs that store at the same time one may lose its own, but what stands there can be read.
+/// Adds algorithms to what the file holds by now, and replaces those of the same products. The file
+/// is replaced whole or not at all, and runs that store at the same time do it by turns; where the
+/// disk has no locks one may lose its own.
 /// @throws IoError  if the file cannot be read or written
 inline void store_gemm_plans(const std::filesystem::path& path,
                              std::span<const GemmPlanRecord> records) {
   if (records.empty()) return;
+  const detail::FolderTurn turn(path.parent_path());
   const std::string before = detail::content_of(path);
   const std::string after =
       gemm_plans_text(merged_gemm_plans(read_gemm_plans(before, path.string()), records));

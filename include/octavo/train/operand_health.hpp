@@ -13,6 +13,13 @@
 
 namespace octavo::inline OCTAVO_ABI {
 
+/// Operands that have begun to suffer from the same.
+struct OperandTrouble {
+  std::string kind;                     ///< "saturated", "flushed" or "drifting"
+  std::vector<std::string> operands{};  ///< their names
+  std::string text{};                   ///< a sentence on the first, and how many more there are
+};
+
 /// Looks at the records of a run's operands, one after another, and names each operand that a
 /// format no longer suits: once for each kind of trouble.
 class OperandHealth {
@@ -28,8 +35,8 @@ class OperandHealth {
 
   /// @param operands  the same operands in the same order with every call; of a step that was not
   ///                  skipped
-  /// @return what is new since the last call, a sentence each; empty: nothing
-  [[nodiscard]] std::vector<std::string> examine(const std::vector<OperandReport>& operands) {
+  /// @return what is new since the last call, of each kind; empty: nothing
+  [[nodiscard]] std::vector<OperandTrouble> examine(const std::vector<OperandReport>& operands) {
     histories_.resize(operands.size());
     Trouble saturated{"saturated"};
     Trouble flushed{"flushed"};
@@ -62,11 +69,11 @@ class OperandHealth {
       history.mean_log2_amax += history.places == 0 ? place : away / 4;
       ++history.places;
     }
-    std::vector<std::string> sentences;
+    std::vector<OperandTrouble> troubles;
     for (const Trouble* trouble : {&saturated, &flushed, &drifting}) {
-      if (trouble->count > 0) sentences.push_back(trouble->text());
+      if (!trouble->operands.empty()) troubles.push_back(trouble->told());
     }
-    return sentences;
+    return troubles;
   }
 
  private:
@@ -84,17 +91,19 @@ class OperandHealth {
     explicit Trouble(std::string_view what) : kind(what) {}
 
     void add(const std::string& name, const std::string& what) {
-      if (count++ == 0) first = message(name, ": ", what);
+      if (operands.empty()) first = message(name, ": ", what);
+      operands.push_back(name);
     }
-    [[nodiscard]] std::string text() const {
-      return count == 1
-                 ? first
-                 : message(first, "; ", count - 1, " more ", count == 2 ? "is " : "are ", kind);
+    [[nodiscard]] OperandTrouble told() const {
+      const std::size_t more = operands.size() - 1;
+      return {std::string(kind), operands,
+              more == 0 ? first
+                        : message(first, "; ", more, " more ", more == 1 ? "is " : "are ", kind)};
     }
 
     std::string_view kind;
     std::string first{};
-    std::size_t count = 0;
+    std::vector<std::string> operands{};
   };
 
   static std::string percent(double share) { return message(100 * share, " %"); }

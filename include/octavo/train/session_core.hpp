@@ -3,6 +3,7 @@
 /// happens when something throws.
 #pragma once
 
+#include <octavo/attention/libraries.hpp>
 #include <octavo/comm/all_gather_texts.hpp>
 #include <octavo/comm/self_comm.hpp>
 #include <octavo/core/lane.hpp>
@@ -151,6 +152,7 @@ class SessionCore : public TrainingSession {
     if constexpr (std::is_same_v<D, Cuda>) return context_.card();
     return {};
   }
+  [[nodiscard]] std::string libraries() const override { return libraries_text(context_); }
   [[nodiscard]] std::uint64_t hash_weights_sync() override;
 
   void begin_timeline_sync() override {

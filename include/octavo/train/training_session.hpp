@@ -160,6 +160,8 @@ class TrainingSession {
   [[nodiscard]] virtual std::string precision() const = 0;
   /// The name of the GPU, such as "NVIDIA H200"; "" on `Cpu`.
   [[nodiscard]] virtual std::string card() const { return {}; }
+  /// The GPU and the libraries that it computes with; "" on `Cpu`. See `libraries_text`.
+  [[nodiscard]] virtual std::string libraries() const { return {}; }
   /// What updates the weights, and the formats of its state.
   [[nodiscard]] virtual std::string optimizer() const = 0;
   [[nodiscard]] virtual Index head_chunks() const = 0;
@@ -175,9 +177,9 @@ class TrainingSession {
   /// All that the steps to come depend on, beside their inputs and the session's options: weights,
   /// but for frozen ones, the optimizer's state, the scaling state. The random bits of rounding are
   /// functions of the seed and the number of steps, which are part of it. Algorithms of GEMMs
-  /// belong to a card, not to a run: see `gemm_plans`. To be used while the session lives, and
-  /// where ranks share weights read before the next step; see `save_state_sync` and
-  /// `load_state_sync`.
+  /// belong to a card: see `gemm_plans`; checkpoints have them beside the state. To be used while
+  /// the session lives, and where ranks share weights read before the next step; see
+  /// `save_state_sync` and `load_state_sync`.
   [[nodiscard]] virtual std::vector<StateEntry> state() = 0;
 
   /// Entries of the last `state()` may be read by another thread (`StateEntry::read_beside`) from
