@@ -309,10 +309,7 @@ void run(const std::string& mode, int size) {
   for (int rank = 0; rank < size; ++rank) {
     processes.start([&] {
       const std::string part = octavo::message(mode, ' ', rank, ' ', size, ' ', port);
-      ::setenv("OCTAVO_TEST_COPY_RANK", part.c_str(), 1);
-      ::execl("/proc/self/exe", "copy_rank", "--gtest_filter=CopyRank.*", "--gtest_brief=1",
-              static_cast<char*>(nullptr));
-      ::_exit(127);
+      become_test("--gtest_filter=CopyRank.*", "OCTAVO_TEST_COPY_RANK", part);
     });
   }
   for (const RankEnd& end : processes.wait(200, -1)) EXPECT_EQ(end.exit_code, 0) << mode;

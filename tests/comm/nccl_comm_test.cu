@@ -383,10 +383,7 @@ std::vector<RankEnd> run_on_gpus(const std::string& mode, int size, const Fault&
       const std::string part =
           octavo::message(mode, ' ', rank, ' ', size, ' ', port, ' ', fault.kind, ' ', fault.rank,
                           ' ', fault.by_copies, ' ', fault.file);
-      ::setenv("OCTAVO_TEST_NCCL_RANK", part.c_str(), 1);
-      ::execl("/proc/self/exe", "nccl_rank", "--gtest_filter=NcclRank.*", "--gtest_brief=1",
-              static_cast<char*>(nullptr));
-      ::_exit(127);
+      become_test("--gtest_filter=NcclRank.*", "OCTAVO_TEST_NCCL_RANK", part);
     });
   }
   return processes.wait(300, fault.rank);

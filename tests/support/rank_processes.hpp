@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <memory>
 #include <string>
@@ -44,6 +45,17 @@ inline octavo::Launch launch_of(int rank, int size, int port) {
           .local_size = size,
           .master_address = "127.0.0.1",
           .port = port};
+}
+
+/// Makes this process one of this program that runs a test, whatever part of all tests it had.
+/// @param filter    of that test
+/// @param variable  of the environment, which gets `value`: what the test is to be
+[[noreturn]] inline void become_test(const char* filter, const char* variable,
+                                     const std::string& value) {
+  ::setenv(variable, value.c_str(), 1);
+  ::unsetenv("GTEST_TOTAL_SHARDS");
+  ::execl("/proc/self/exe", "rank", filter, "--gtest_brief=1", static_cast<char*>(nullptr));
+  ::_exit(127);
 }
 
 /// What is left of a rank's process.

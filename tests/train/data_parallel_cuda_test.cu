@@ -145,7 +145,7 @@ TEST_F(DataParallelOnOneGpu, StagesOfZeroHaveTheSameBits) {
 }
 
 // Each rank times for itself, and would choose what is fastest there.
-TEST(DataParallelOnOneGpu, RanksThatRehearseHaveTheAlgorithmsOfRank0) {
+TEST_F(DataParallelOnOneGpu, RanksThatRehearseHaveTheAlgorithmsOfRank0) {
   if (const std::string reason = support::why_no_gpu(); !reason.empty()) GTEST_SKIP() << reason;
   constexpr std::size_t ranks = 2;
   std::vector<std::string> chosen(ranks);
@@ -166,7 +166,7 @@ TEST(DataParallelOnOneGpu, RanksThatRehearseHaveTheAlgorithmsOfRank0) {
   EXPECT_EQ(chosen[1], chosen[0]);
 }
 
-TEST(DataParallelOnOneGpu, TheLibrariesAreNamed) {
+TEST_F(DataParallelOnOneGpu, TheLibrariesAreNamed) {
   if (const std::string reason = support::why_no_gpu(); !reason.empty()) GTEST_SKIP() << reason;
   Context<Cuda> context(0);
   const std::string text = libraries_text(context);

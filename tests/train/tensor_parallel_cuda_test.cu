@@ -205,10 +205,7 @@ TEST_P(GroupsOnCuda, RecordedStepsHaveTheBitsOfOthers) {
     processes.start([&] {
       const std::string part =
           message(static_cast<int>(GetParam()), ' ', rank, ' ', port, ' ', files, rank);
-      ::setenv("OCTAVO_TEST_RECORDED_RANK", part.c_str(), 1);
-      ::execl("/proc/self/exe", "recorded_rank", "--gtest_filter=RecordedRank.*", "--gtest_brief=1",
-              static_cast<char*>(nullptr));
-      ::_exit(127);
+      become_test("--gtest_filter=RecordedRank.*", "OCTAVO_TEST_RECORDED_RANK", part);
     });
   }
   const std::vector<RankEnd> ends = processes.wait(200);
