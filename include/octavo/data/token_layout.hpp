@@ -214,12 +214,13 @@ inline std::string header_of_another(const OpenFile& file) {
   }
   // Magic, version and a count stand before what llm.c and its likes leave empty.
   constexpr std::uint64_t used = 12;
-  bool is_empty = true;
+  const auto magic = value_at<std::int32_t>(file, 0);
+  bool is_empty = magic != 0;
   for_each_value<std::uint8_t>(file, used, llm_c_header_bytes - used,
                                [&](std::uint64_t, std::uint8_t byte) { is_empty &= byte == 0; });
   if (!is_empty) return {};
-  return message("a header of an unknown kind, with ", value_at<std::int32_t>(file, 0),
-                 " and zeros from byte ", used, " to ", llm_c_header_bytes);
+  return message("a header of an unknown kind, with ", magic, " and zeros from byte ", used, " to ",
+                 llm_c_header_bytes);
 }
 
 inline TokenLayout raw_layout(const OpenFile& file) {
