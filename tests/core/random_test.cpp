@@ -12,19 +12,16 @@ using octavo::philox;
 using octavo::RandomStream;
 using Words = octavo::Array<std::uint32_t, 4>;
 
-// The known-answer vectors of Random123 (kat_vectors, philox4x32 with 10 rounds, and with 7).
+// The known-answer vectors of Random123 (kat_vectors, philox4x32 with 10 rounds).
 
 TEST(Philox, ZeroCounterAndKey) {
   EXPECT_EQ(philox({0, 0}, 0), (Words{0x6627e8d5u, 0xe169c58du, 0xbc57ac4cu, 0x9b00dbd8u}));
-  EXPECT_EQ(philox<7>({0, 0}, 0), (Words{0x5f6fb709u, 0x0d893f64u, 0x4f121f81u, 0x4f730a48u}));
 }
 
 TEST(Philox, AllBitsSet) {
   constexpr std::uint64_t ones = std::numeric_limits<std::uint64_t>::max();
   EXPECT_EQ(philox({ones, ones}, ones),
             (Words{0x408f276du, 0x41c83b0eu, 0xa20bc7c6u, 0x6d5451fdu}));
-  EXPECT_EQ(philox<7>({ones, ones}, ones),
-            (Words{0x5207ddc2u, 0x45165e59u, 0x4d8ee751u, 0x8c52f662u}));
 }
 
 TEST(Philox, DigitsOfPi) {

@@ -263,7 +263,7 @@ TEST(AdamWEightBit, RoundingsTakeTheBitsThatTheDefinitionNames) {
     const auto e = static_cast<std::size_t>(i);
     const auto position = static_cast<std::uint64_t>(8 * (i / 128) + i / 8 % 8);
     const auto words =
-        philox<7>({step.seed, (std::uint64_t{4 * step.stream} << 32) | step.number}, position);
+        philox({step.seed, (std::uint64_t{4 * step.stream} << 32) | step.number}, position);
     const std::uint32_t word = words[static_cast<std::size_t>(i / 64 % 2 * 2 + i % 8 / 4)];
     constexpr std::uint32_t first_factors[] = {0x00000001u, 0xC2B2AE3Du, 0xD2511F53u, 0xA511E9B3u};
     constexpr std::uint32_t second_factors[] = {0x9E3779B1u, 0x27D4EB2Fu, 0xCD9E8D57u, 0x8DA6B343u};

@@ -34,9 +34,7 @@ OCTAVO_HOST_DEVICE constexpr std::uint64_t wide_product(std::uint32_t a, std::ui
 }  // namespace detail
 
 /// Four random words for `position` of `stream`.
-/// @tparam Rounds  7 are the fewest that pass BigCrush, 10 leave a margin
-/// Source: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011 (Philox4x32).
-template <int Rounds = 10>
+/// Source: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011 (Philox4x32-10).
 OCTAVO_HOST_DEVICE constexpr Array<std::uint32_t, 4> philox(RandomStream stream,
                                                             std::uint64_t position) {
   std::uint32_t c0 = static_cast<std::uint32_t>(position);
@@ -45,7 +43,7 @@ OCTAVO_HOST_DEVICE constexpr Array<std::uint32_t, 4> philox(RandomStream stream,
   std::uint32_t c3 = static_cast<std::uint32_t>(stream.stream >> 32);
   std::uint32_t k0 = static_cast<std::uint32_t>(stream.seed);
   std::uint32_t k1 = static_cast<std::uint32_t>(stream.seed >> 32);
-  for (int round = 0; round < Rounds; ++round) {
+  for (int round = 0; round < 10; ++round) {
     const std::uint64_t p0 = detail::wide_product(0xD2511F53u, c0);
     const std::uint64_t p1 = detail::wide_product(0xCD9E8D57u, c2);
     c0 = static_cast<std::uint32_t>(p1 >> 32) ^ c1 ^ k0;

@@ -89,8 +89,7 @@ template <class W, class G, class Moment, Device D>
 /// at once, which eight neighbours share: element i takes half i mod 2, the lower first, of word (i
 /// mod 8) / 2 at position i / 8 of the stream (4 · `random_stream` + r) · 2^32 + step; r is 0 for
 /// the first moment, 1 for the second, 2 for the weight. With moments in `EightBit` all three take
-/// products of the words of r = 0 after 7 rounds, at position 8 · (i / 128) + i / 8 mod 8: see
-/// SharedRoundingBits.
+/// products of the words of r = 0, at position 8 · (i / 128) + i / 8 mod 8: see SharedRoundingBits.
 /// @param step    [1]
 /// @param status  [1]
 /// @note enqueues; does not synchronise

@@ -73,12 +73,12 @@ struct RoundingBits {
 };
 
 /// The words of `philox` at a place of a parameter's stream.
-template <int Rounds = 10, class Parameter>
+template <class Parameter>
 OCTAVO_HOST_DEVICE Array<std::uint32_t, 4> rounding_words(const Parameter& parameter,
                                                           const AdamWStep& step, Rounding rounding,
                                                           Index place) {
   const std::uint64_t use = parameter.random_stream * 4 + static_cast<std::uint64_t>(rounding);
-  return philox<Rounds>({step.seed, (use << 32) | step.step}, static_cast<std::uint64_t>(place));
+  return philox({step.seed, (use << 32) | step.step}, static_cast<std::uint64_t>(place));
 }
 
 /// What rounding the elements of the part from `rounding_run` · `run` on takes; nothing where `T`,
@@ -122,9 +122,7 @@ template <class Parameter>
 OCTAVO_HOST_DEVICE SharedRoundingBits shared_rounding_bits(const Parameter& parameter,
                                                            const AdamWStep& step, Index call) {
   const Index first = parameter.first_element / moment_group * SharedRoundingBits::calls_a_group;
-  constexpr int rounds = 7;  // arithmetic bounds the update: ten cost 2 % of its instructions
-  return SharedRoundingBits{
-      rounding_words<rounds>(parameter, step, Rounding::first_moment, first + call)};
+  return SharedRoundingBits{rounding_words(parameter, step, Rounding::first_moment, first + call)};
 }
 
 /// 1 / x and √x of x ≥ 0. `Cuda` takes what the hardware has, which is off by 2^-22 at most and
