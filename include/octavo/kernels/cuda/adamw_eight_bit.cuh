@@ -11,6 +11,9 @@ inline constexpr int runs_a_thread = 2;
 /// Threads that update a group together: neighbours of a warp.
 inline constexpr int group_threads = moment_group / run_size / runs_a_thread;
 inline constexpr unsigned all_lanes = 0xffffffffu;
+/// Threads of a block: of twice as many a multiprocessor holds no more warps, and begins later with
+/// the next block's loads.
+inline constexpr int eight_bit_threads = 128;
 
 /// The larger magnitude, with some sign; NaN if one of them is.
 __device__ inline float larger_magnitude(float a, float b) {
@@ -190,7 +193,7 @@ __device__ void update_runs(const AdamWParameter<W, G, EightBit, Cuda>& paramete
 /// @tparam Vectors    arrays are aligned, and their elements are in whole runs
 /// @tparam HasMaster  there are master weights
 template <bool Vectors, bool HasMaster, class W, class G>
-OCTAVO_KERNEL void __launch_bounds__(elementwise_threads, 3)
+OCTAVO_KERNEL void __launch_bounds__(eight_bit_threads, 6)
     adamw_eight_bit_kernel(const AdamWParameter<W, G, EightBit, Cuda> parameter,
                            const AdamWSettings settings, const AdamWStep* step,
                            const StepStatus* status) {
@@ -217,7 +220,7 @@ void adamw_update_body(const AdamWParameter<W, G, EightBit, Cuda>& parameter,
                                         parameter.second_moment.data());
   const Index threads = ceil_divide(size, moment_group) * group_threads;
   const auto start = [&](auto kernel) {
-    launch("adamw_update", kernel, ceil_divide(threads, elementwise_threads), elementwise_threads,
+    launch("adamw_update", kernel, ceil_divide(threads, eight_bit_threads), eight_bit_threads,
            0, context, parameter, settings, step.data(), status.data());
   };
   if (parameter.master.empty()) {
