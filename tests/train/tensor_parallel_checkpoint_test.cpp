@@ -52,8 +52,8 @@ TEST_F(TensorParallelCheckpoint, IsExportedWithWholeWeights) {
   }
 }
 
-/// Whose columns are groups of 128 elements in halves, too, and whose vocabulary is padded otherwise: to
-/// 384 rows in one part, to 512 in two.
+/// Whose columns are groups of 128 elements in halves, too, and whose vocabulary is padded
+/// otherwise: to 384 rows in one part, to 512 in two.
 constexpr LlamaConfig wide{.name = "wide",
                            .layers = 1,
                            .hidden = 128,
@@ -91,9 +91,8 @@ Part steps_from(const std::filesystem::path& from, const Setting& setting, unsig
       const StepResult done = session.step({batch.tokens, batch.targets}, 1e-3);
       if (rank == 0) result.losses.push_back(done.loss);
     }
-    Checkpoints checkpoints({.folder = to}, session, [](const CheckpointRecord& record) {
-      EXPECT_EQ(record.error, "");
-    });
+    Checkpoints checkpoints({.folder = to}, session,
+                            [](const CheckpointRecord& record) { EXPECT_EQ(record.error, ""); });
     checkpoints.save(first + steps);
     checkpoints.finish();
   });

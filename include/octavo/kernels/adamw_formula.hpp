@@ -147,8 +147,8 @@ OCTAVO_HOST_DEVICE inline float square_root(float x) {
 }
 
 /// What the update of every element takes from the settings and the step, so that it multiplies
-/// less. With c the corrections and a = lr · √c2 / c1, the step lr · (m / c1) / (√(v / c2) + epsilon)
-/// is m / (√v / a + √c2 · epsilon / a).
+/// less. With c the corrections and a = lr · √c2 / c1, the step lr · (m / c1) / (√(v / c2) +
+/// epsilon) is m / (√v / a + √c2 · epsilon / a).
 struct AdamWFactors {
   float beta1, beta2;
   float first_share;   ///< of a gradient in m: (1 − beta1) · clip

@@ -184,12 +184,10 @@ inline CheckpointManifest read_manifest(const std::filesystem::path& folder) {
                    "checkpoint");
   CheckpointManifest manifest;
   JsonReader json(all, path.string(), 0, "take another checkpoint");
-  const std::map<std::string_view, std::string*> texts{{"octavo", &manifest.version},
-                                                       {"model", &manifest.model},
-                                                       {"recipe", &manifest.recipe},
-                                                       {"optimizer", &manifest.optimizer},
-                                                       {"gemm_plans", &manifest.gemm_plans},
-                                                       {"validation", &manifest.validation}};
+  const std::map<std::string_view, std::string*> texts{
+      {"octavo", &manifest.version},        {"model", &manifest.model},
+      {"recipe", &manifest.recipe},         {"optimizer", &manifest.optimizer},
+      {"gemm_plans", &manifest.gemm_plans}, {"validation", &manifest.validation}};
   const std::map<std::string_view, int*> counts{{"ranks", &manifest.ranks},
                                                 {"tensor_parallel", &manifest.tensor_ranks},
                                                 {"zero", &manifest.zero}};

@@ -203,8 +203,8 @@ class CheckpointPieces {
       const auto bytes_of = [element](Index elements) {
         return static_cast<std::size_t>(element * static_cast<std::uint64_t>(elements));
       };
-      result.push_back({piece, bytes_of(at - entry.begin), to + bytes_of(at - begin),
-                        bytes_of(last - at)});
+      result.push_back(
+          {piece, bytes_of(at - entry.begin), to + bytes_of(at - begin), bytes_of(last - at)});
       at = last;
     }
     require<ConfigError>(at == end || wanted.bytes == 0, wanted.name, ": of its elements ", begin,
@@ -222,9 +222,9 @@ class CheckpointPieces {
     const Array<Index, 2> whole = wanted.part.whole_shape(shape);
     const Array<Index, 2> found_whole = found.part.whole_shape(found_shape);
     const Index rows = std::min(whole[0], found_whole[0]);
-    const bool fits =
-        whole[1] == found_whole[1] &&
-        (whole[0] == found_whole[0] || rows >= std::max(wanted.part.live_rows, found.part.live_rows));
+    const bool fits = whole[1] == found_whole[1] &&
+                      (whole[0] == found_whole[0] ||
+                       rows >= std::max(wanted.part.live_rows, found.part.live_rows));
     if (!fits) throw_other(wanted, found);
     std::vector<Stripe> stripes;
     std::vector<ParameterPart> seen;
@@ -292,8 +292,9 @@ class CheckpointPieces {
     const Index one = elements_of_one(name);
     part.for_each_stripe(shape, [&](Index begin, Index whole_begin, Index count) {
       require<ConfigError>(begin % one == 0 && whole_begin % one == 0 && count % one == 0, name,
-                           ": a rank has ", count, " neighbours of the parameter, no multiple of the ",
-                           one, " that share a scale; resume with as many ranks that share each "
+                           ": a rank has ", count,
+                           " neighbours of the parameter, no multiple of the ", one,
+                           " that share a scale; resume with as many ranks that share each "
                            "layer as the run had, or with other moments");
       stripes.push_back({whole_begin / one, begin / one, count / one, &part});
     });

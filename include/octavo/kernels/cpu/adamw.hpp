@@ -92,12 +92,12 @@ void update_group(const AdamWParameter<W, G, EightBit, Cpu>& parameter, const Ad
   first_scale = FirstMomentCode::Levels::scale(group_amax({m, size}));
   second_scale = SecondMomentCode::Levels::scale(group_amax({v, size}));
   for (Index i = 0; i < count; ++i) {
-    first[i] = EightBit::upper(
-        FirstMomentCode::encode(FirstMomentCode::saturated(m[i], first_scale), first_scale,
-                                random(Rounding::first_moment, i)));
-    second[i] = EightBit::upper(
-        SecondMomentCode::encode(SecondMomentCode::saturated(v[i], second_scale), second_scale,
-                                 random(Rounding::second_moment, i)));
+    first[i] =
+        EightBit::upper(FirstMomentCode::encode(FirstMomentCode::saturated(m[i], first_scale),
+                                                first_scale, random(Rounding::first_moment, i)));
+    second[i] =
+        EightBit::upper(SecondMomentCode::encode(SecondMomentCode::saturated(v[i], second_scale),
+                                                 second_scale, random(Rounding::second_moment, i)));
   }
 }
 
@@ -107,9 +107,8 @@ void adamw_update_body(const AdamWParameter<W, G, M, Cpu>& parameter, const Adam
                        TensorView<const AdamWStep, 1, Cpu> step,
                        TensorView<const StepStatus, 1, Cpu> status, const Context<Cpu>& context) {
   if (status.data()->skip != 0) return;
-  const AdamWNow now{*step.data(),
-                     adamw_factors(settings, *step.data(), parameter.weight_decay,
-                                   status.data()->clip_coefficient)};
+  const AdamWNow now{*step.data(), adamw_factors(settings, *step.data(), parameter.weight_decay,
+                                                 status.data()->clip_coefficient)};
   parallel_runs(parameter.weight.extent(0), context, [&](Index begin, Index end) {
     for (Index at = begin; at < end; at += adamw_multiple<M>) {
       const Index behind = std::min(at + adamw_multiple<M>, end);

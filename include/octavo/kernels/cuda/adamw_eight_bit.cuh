@@ -159,9 +159,9 @@ __device__ void update_runs(const AdamWParameter<W, G, EightBit, Cuda>& paramete
       store_floats<Vectors>(parameter.master.data() + begin, count, updated);
       store_floats<Vectors>(parameter.weight.data() + begin, count, updated);
     } else {
-      store_run<Vectors>(
-          parameter.weight.data() + begin, count,
-          round_run<W>(updated, [&](int i) { return bits.of(Rounding::weight, r, i); }));
+      store_run<Vectors>(parameter.weight.data() + begin, count, round_run<W>(updated, [&](int i) {
+                           return bits.of(Rounding::weight, r, i);
+                         }));
     }
   }
   first_scale = group_scale<FirstMomentCode>(m);
@@ -220,8 +220,8 @@ void adamw_update_body(const AdamWParameter<W, G, EightBit, Cuda>& parameter,
                                         parameter.second_moment.data());
   const Index threads = ceil_divide(size, moment_group) * group_threads;
   const auto start = [&](auto kernel) {
-    launch("adamw_update", kernel, ceil_divide(threads, eight_bit_threads), eight_bit_threads,
-           0, context, parameter, settings, step.data(), status.data());
+    launch("adamw_update", kernel, ceil_divide(threads, eight_bit_threads), eight_bit_threads, 0,
+           context, parameter, settings, step.data(), status.data());
   };
   if (parameter.master.empty()) {
     start(vectors ? adamw_eight_bit_kernel<true, false, W, G>
