@@ -210,7 +210,7 @@ def timeless(path):
     result = []
     for line in open(path):
         entry = json.loads(line)
-        for key in ("milliseconds", "tokens_per_second", "seconds"):
+        for key in ("name", "milliseconds", "tokens_per_second", "seconds"):
             entry.pop(key, None)
         result.append(entry)
     return result
@@ -1094,6 +1094,7 @@ for experiment in "$here"/../../examples/experiments/*.toml; do
     err_is_one_line_with "cmake BUILD_FOLDER -DOCTAVO_PRECISIONS=$precision "
   fi
 done
+case="an experiment whose parameters travel in FP8"
 metrics llama3_8b_fp8_delayed/metrics.jsonl 'assert lines[0]["gather"] == "fp8", lines[0]'
 
 # --- what every flag changes -----------------------------------------------------------------
