@@ -7,6 +7,7 @@
 #include <octavo/formats/formats.hpp>
 
 #include <cmath>
+#include <limits>
 #include <type_traits>
 
 namespace octavo::inline OCTAVO_ABI {
@@ -154,25 +155,28 @@ struct AdamWFactors {
   float first_share;   ///< of a gradient in m: (1 − beta1) · clip
   float second_share;  ///< whose square is that of a squared gradient in v: √(1 − beta2) · clip
   float kept;          ///< of a weight: 1 − lr · decay
-  float inverse_step;  ///< 1 / a, finite
-  float epsilon;       ///< √c2 · epsilon / a, a normal number
+  float inverse_step;  ///< 1 / a; finite
+  float epsilon;       ///< √c2 · epsilon / a, a normal number; +∞ where no weight is to move
 };
 
 /// @param clip  what gradients are multiplied by
 OCTAVO_HOST_DEVICE inline AdamWFactors adamw_factors(const AdamWSettings& settings,
                                                      const AdamWStep& step, float decay,
                                                      float clip) {
-  constexpr float no_step = 0x1p-100f;  // a rate of 0 leaves weights as they are
+  constexpr float least_step = 0x1p-100f;  // what is below, a rate of 0 above all, moves no weight
+  constexpr float infinity = std::numeric_limits<float>::infinity();
   const float root = square_root(step.second_correction);
   const float size = step.learning_rate * root * inverse(step.first_correction);
-  const float inverse_step = inverse(fmaxf(size, no_step));
+  const bool moves = size >= least_step;
+  const float inverse_step = moves ? inverse(size) : 1.0f;
+  const float epsilon = settings.epsilon * root * inverse_step;
   return {settings.beta1,
           settings.beta2,
           (1.0f - settings.beta1) * clip,
           square_root(1.0f - settings.beta2) * clip,
           1.0f - step.learning_rate * decay,
           inverse_step,
-          fmaxf(settings.epsilon * root * inverse_step, FormatTraits<Fp32>::min_normal)};
+          moves ? fmaxf(epsilon, FormatTraits<Fp32>::min_normal) : infinity};
 }
 
 /// The update of one element, for every device.
