@@ -221,7 +221,8 @@ class JsonReader {
     std::string path;
     for (int i = 0; i < depth_; ++i) {
       const Step& step = path_[static_cast<std::size_t>(i)];
-      if (step.key != nullptr) path += (path.empty() ? "" : ".") + excerpt(*step.key);
+      if (step.key != nullptr && !path.empty()) path += '.';
+      if (step.key != nullptr) path += excerpt(*step.key);
       if (step.elements != 0) path += message('[', step.elements - 1, ']');
     }
     return path;
