@@ -179,33 +179,6 @@ int train(Setup& setup, Report& report, const Options& options, const Instance& 
   return summary.signal == 0 ? success : by_signal + summary.signal;
 }
 
-/// Whether a run that goes on adds to the files of the one that was saved.
-bool goes_on_in_its_folder(const std::filesystem::path& resume_from, const Options& options) {
-  namespace fs = std::filesystem;
-  if (resume_from.empty() || options.out.empty()) return false;
-  return fs::weakly_canonical(resume_from).parent_path() ==
-         fs::weakly_canonical(fs::path(options.out) / detail::checkpoints_name);
-}
-
-/// @throws ConfigError, IoError  unless each folder that is to be new is, and none is named twice
-void require_free_folders(const Options& options) {
-  const std::vector<std::pair<const char*, std::string>> folders{
-      {"--out", options.out},
-      {"--save-adapters", options.save_adapters},
-      {"--save-hf", options.save_hf}};
-  for (auto one = folders.begin(); one != folders.end(); ++one) {
-    if (one->second.empty()) continue;
-    for (auto other = folders.begin(); other != one; ++other) {
-      octavo::require<octavo::ConfigError>(
-          other->second.empty() || std::filesystem::weakly_canonical(other->second) !=
-                                       std::filesystem::weakly_canonical(one->second),
-          other->first, " and ", one->first, " name one folder, ", one->second,
-          "; give each its own");
-    }
-    if (one != folders.begin()) octavo::HuggingFaceWriter::require_free(one->second);
-  }
-}
-
 /// Throws unless the run's folder is new, or its run goes on or begins again.
 void require_own_out(const Setup& setup, const CLI::App& app, const Options& options) {
   if (goes_on_in_its_folder(setup.resume_from, options) || begins_again(options)) return;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <octavo/io/folder.hpp>
+#include <octavo/io/hugging_face_writer.hpp>
 #include <octavo/octavo.hpp>
 #include <train_llama/checkpoints.hpp>
 #include <train_llama/options.hpp>
@@ -15,6 +16,8 @@
 #include <filesystem>
 #include <string>
 #include <system_error>
+#include <utility>
+#include <vector>
 
 #include <unistd.h>
 
@@ -115,6 +118,34 @@ inline std::filesystem::path make_run_folder(const Options& options) {
     folder = octavo::message(name, '-', next);
   }
   return folder;
+}
+
+/// Whether a run that goes on adds to the files of the one that was saved.
+inline bool goes_on_in_its_folder(const std::filesystem::path& resume_from,
+                                  const Options& options) {
+  namespace fs = std::filesystem;
+  if (resume_from.empty() || options.out.empty()) return false;
+  return fs::weakly_canonical(resume_from).parent_path() ==
+         fs::weakly_canonical(fs::path(options.out) / detail::checkpoints_name);
+}
+
+/// @throws ConfigError, IoError  unless each folder that is to be new is, and none is named twice
+inline void require_free_folders(const Options& options) {
+  const std::vector<std::pair<const char*, std::string>> folders{
+      {"--out", options.out},
+      {"--save-adapters", options.save_adapters},
+      {"--save-hf", options.save_hf}};
+  for (auto one = folders.begin(); one != folders.end(); ++one) {
+    if (one->second.empty()) continue;
+    for (auto other = folders.begin(); other != one; ++other) {
+      octavo::require<octavo::ConfigError>(
+          other->second.empty() || std::filesystem::weakly_canonical(other->second) !=
+                                       std::filesystem::weakly_canonical(one->second),
+          other->first, " and ", one->first, " name one folder, ", one->second,
+          "; give each its own");
+    }
+    if (one != folders.begin()) octavo::HuggingFaceWriter::require_free(one->second);
+  }
 }
 
 }  // namespace trainer
