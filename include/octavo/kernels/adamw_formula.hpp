@@ -7,7 +7,6 @@
 #include <octavo/formats/formats.hpp>
 
 #include <cmath>
-#include <limits>
 #include <type_traits>
 
 namespace octavo::inline OCTAVO_ABI {
@@ -164,7 +163,6 @@ OCTAVO_HOST_DEVICE inline AdamWFactors adamw_factors(const AdamWSettings& settin
                                                      const AdamWStep& step, float decay,
                                                      float clip) {
   constexpr float least_step = 0x1p-100f;  // what is below, a rate of 0 above all, moves no weight
-  constexpr float infinity = std::numeric_limits<float>::infinity();
   const float root = square_root(step.second_correction);
   const float size = step.learning_rate * root * inverse(step.first_correction);
   const bool moves = size >= least_step;
@@ -176,7 +174,7 @@ OCTAVO_HOST_DEVICE inline AdamWFactors adamw_factors(const AdamWSettings& settin
           square_root(1.0f - settings.beta2) * clip,
           1.0f - step.learning_rate * decay,
           inverse_step,
-          moves ? fmaxf(epsilon, FormatTraits<Fp32>::min_normal) : infinity};
+          moves ? fmaxf(epsilon, FormatTraits<Fp32>::min_normal) : INFINITY};
 }
 
 /// The update of one element, for every device.
