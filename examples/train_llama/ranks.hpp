@@ -33,8 +33,7 @@ inline std::string slowing_environment(const octavo::EnvironmentLookup& lookup) 
   const char* connections = lookup("CUDA_DEVICE_MAX_CONNECTIONS");
   if (connections == nullptr || std::string_view(connections) != "1") return {};
   return "CUDA_DEVICE_MAX_CONNECTIONS is 1: one queue of the GPU serves all streams, and what "
-         "ranks "
-         "send each other may wait for kernels that it could travel beside; unset it";
+         "ranks send each other may wait for kernels that it could travel beside; unset it";
 }
 
 /// What this process knows of the others. Where there are some, a rank that gives up ends all.

@@ -40,8 +40,6 @@ inline constexpr int moment_group = 128;
 template <class Moment>
 inline constexpr bool has_moment_scales = std::is_same_v<Moment, EightBit>;
 
-inline constexpr float largest_bf16 = FormatTraits<Bf16>::max;
-
 /// Rounds the result of a computation to a storage format: FP32 as it is, BF16 as
 /// `Bf16::stochastic` does, but without its branches, which would cost more than the update. What
 /// is not below the largest BF16 number loses its lower bits: it stays finite, Inf or a quiet NaN.
@@ -54,8 +52,8 @@ OCTAVO_HOST_DEVICE T round_stochastic(float value, std::uint32_t random) {
     static_assert(std::is_same_v<T, Bf16>, "adamw_update: weights and moments are Fp32 or Bf16");
     const std::uint32_t bits = float_bits(value);
     const std::uint32_t sum = bits + (random & 0xffffu);
-    return Bf16::from_bits(
-        static_cast<std::uint16_t>((fabsf(value) < largest_bf16 ? sum : bits) >> 16));
+    const bool is_below = fabsf(value) < FormatTraits<Bf16>::max;
+    return Bf16::from_bits(static_cast<std::uint16_t>((is_below ? sum : bits) >> 16));
   }
 }
 

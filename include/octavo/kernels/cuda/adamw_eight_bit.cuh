@@ -11,8 +11,8 @@ inline constexpr int runs_a_thread = 2;
 /// Threads that update a group together: neighbours of a warp.
 inline constexpr int group_threads = moment_group / run_size / runs_a_thread;
 inline constexpr unsigned all_lanes = 0xffffffffu;
-/// Threads of a block: of twice as many a multiprocessor holds no more warps, and begins later with
-/// the next block's loads.
+/// Threads of a block. Blocks of twice as many leave a multiprocessor the same warps, but the loads
+/// of the next block begin later.
 inline constexpr int eight_bit_threads = 128;
 
 /// The larger magnitude, with some sign; NaN if one of them is.
@@ -82,7 +82,7 @@ __device__ Run<W> round_run(const Floats& values, auto&& bits) {
     float sum = 0;
 #pragma unroll
     for (int i = 0; i < run_size; ++i) sum += fabsf(values.values[i]);
-    if (sum < largest_bf16) {
+    if (sum < FormatTraits<Bf16>::max) {
       Run<W> run;
 #pragma unroll
       for (int i = 0; i < run_size; i += 2) {
