@@ -314,6 +314,8 @@ int run(Setup& setup, const Options& options, const trainer::Instance& instance,
   if (!setup.tokenizer_name.empty()) {
     fmt::print("tokenizer | {}\n", programs::visible(setup.tokenizer_name));
   }
+  const std::string note = octavo::run_shape_note(options.sequence_length, session.run_shape());
+  if (!note.empty()) fmt::print("batch | {}\n", note);
   if (calibrate(setup)) {
     fmt::print("scales | delayed ones were calibrated on the first batch\n");
   }

@@ -109,6 +109,8 @@ void print_one(const Planner& planner, const Options& asked) {
                                                                           asked.card_memory.end()))
                               : planner.resolved(asked, 0);
   print_head(asked, planner.facts());
+  const std::string note = planner.run_shape_note(options);
+  if (!note.empty()) fmt::print("{}\n", note);
   print_plan(options, planner.plan(options), state_remark(asked));
   if (asked.device != "cuda") return;
   for (const double card : asked.card_memory) print_card(planner, asked, card);
@@ -168,6 +170,8 @@ void print_all(const CLI::App& app, const Options& asked, const std::vector<Plan
     options.precision = plan.precision;
     const Planner planner(app, plan);
     try {
+      const std::string note = planner.run_shape_note(options);
+      if (!note.empty()) fmt::print("{:<23} | {}\n", options.precision, note);
       for (const Options& choice : planner.all_choices(options)) {
         print_all_line(choice, planner.plan(choice));
         any = true;

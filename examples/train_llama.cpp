@@ -44,7 +44,9 @@ enum ExitCode {
 };
 
 /// Prints what is going to run: the memory and every GEMM.
-void announce(const octavo::TrainingSession& session) {
+void announce(const octavo::TrainingSession& session, const Options& options) {
+  const std::string note = octavo::run_shape_note(options.sequence_length, session.run_shape());
+  if (!note.empty()) fmt::print("batch | {}\n", note);
   const octavo::MemoryPlan& memory = session.memory();
   for (std::size_t kind = 0; kind < octavo::memory_kinds; ++kind) {
     fmt::print("memory | {:<17} | {:>10.2f} MiB\n",
@@ -399,7 +401,7 @@ int run(Setup& setup, const Options& options, const Instance& instance, Ranks& r
                                : "kept in " + programs::visible(setup.folder.string()));
   setup.data->print();
   if (ranks.is_first()) warn_of_warmup(options);
-  announce(session);
+  announce(session, options);
   report.begin(session, instance, *setup.data);
   if (!options.gemm_plans.empty() && ranks.is_first()) {
     octavo::store_gemm_plans(options.gemm_plans, session.gemm_plans());

@@ -82,13 +82,27 @@ template <auto Config, class Precision, int Degree>
 std::vector<octavo::GemmEntry> gemms(const Request& request) {
   if constexpr (Config.feature_divisor() % shape_multiple<Precision> == 0 &&
                 octavo::runs_on<Precision, octavo::Cuda>) {
+    using Model = SharedModel<Config, Precision, octavo::Cuda, Degree>;
     octavo::Arena<octavo::Cuda> arena;
-    const SharedModel<Config, Precision, octavo::Cuda, Degree> model(
-        arena, request.session.batch, request.session.model, request.cuda);
+    const Model model(arena, Model::run_shape(request.session.batch), request.session.model,
+                      request.cuda);
     return model.manifest().entries();
   } else {
     return {};
   }
+}
+
+template <auto Config, class Precision, int Degree>
+octavo::BatchShape run_shape(const Request& request) {
+  const octavo::BatchShape batch = request.session.batch;
+  if constexpr (Config.feature_divisor() % shape_multiple<Precision> == 0) {
+    if (request.device == "cpu") {
+      return SharedModel<Config, Precision, octavo::Cpu, Degree>::run_shape(batch);
+    } else if constexpr (octavo::runs_on<Precision, octavo::Cuda>) {
+      return SharedModel<Config, Precision, octavo::Cuda, Degree>::run_shape(batch);
+    }
+  }
+  return batch;
 }
 
 template <auto Config>
@@ -110,7 +124,8 @@ Plan plan_of(const std::string& precision) {
           Degree,
           octavo::is_lora<Precision>,
           detail::make<Config, Precision, Degree>,
-          detail::gemms<Config, Precision, Degree>};
+          detail::gemms<Config, Precision, Degree>,
+          detail::run_shape<Config, Precision, Degree>};
 }
 
 template <auto Config>

@@ -37,6 +37,8 @@ struct Plan {
   octavo::MemoryPlan (*make)(const Request&);
   /// What the model's manifest announces on `Cuda`.
   std::vector<octavo::GemmEntry> (*gemms)(const Request&);
+  /// See octavo::TrainingSession.
+  octavo::BatchShape (*run_shape)(const Request&);
 };
 
 /// The plans of one preset in every precision. One translation unit for each preset makes them.

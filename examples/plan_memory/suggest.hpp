@@ -35,6 +35,10 @@ class Planner {
     return plan_.make(request_of(options));
   }
 
+  [[nodiscard]] std::string run_shape_note(const Options& options) const {
+    return octavo::run_shape_note(options.sequence_length, plan_.run_shape(request_of(options)));
+  }
+
   [[nodiscard]] Prediction time(const Options& options) const {
     return predict(options, plan_, plan_.gemms(request_of(options)), plan(options));
   }

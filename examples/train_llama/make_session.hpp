@@ -88,7 +88,7 @@ StateFormats chosen_formats(const SessionRequest& request, const octavo::Context
   StateFormats wide = resolved(request.formats, "fp32");
   if constexpr (std::is_same_v<D, octavo::Cuda>) {
     const std::size_t needed = with_optimizer<Model>(wide, [&]<class Optimizer>() {
-      const auto limits = Model::limits(request.options.batch, context);
+      const auto limits = octavo::limits_of<Model>(request.options, context);
       return with_ranks<Model>(request, [&]<class Ranks>() {
         return octavo::plan_memory<Model, Optimizer, Ranks>(request.options, limits).peak;
       });

@@ -80,6 +80,7 @@ class Report final : public octavo::RunObserver {
         .add("seed", options_.seed)
         .add("batch", options_.batch)
         .add("sequence_length", options_.sequence_length)
+        .add("run_length", session.run_shape().tokens)
         .add("micro_batches", options_.micro_batches)
         .add("steps", options_.steps)
         .add("training_tokens", data.training_tokens())

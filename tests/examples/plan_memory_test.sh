@@ -437,9 +437,15 @@ run "the policies of one choice" 0 --all --precision fp8-delayed --weight-copies
 awk -F'|' '/^fp8-delayed /{if (++lines > 1 && $15 + 0 >= first + 0) bad = 1
   if (lines == 1) first = $15} END {exit bad || lines != 5}' out ||
   fail "not five policies, or one with a peak that is not below that of none"
-run "all of a shape that FP8 cannot reduce" 0 --all --model llama_tiny --batch 3 --seq-len 5
-[ "$(grep -cF 'FP8 GEMMs need a multiple of 16' out)" -eq "$(grep -c '^fp8-' out)" ] && grep -q '^fp8-' out ||
-  fail "FP8 is not refused"
+run "all of a length that FP8 fills up" 0 --all --model llama_tiny --batch 3 --seq-len 5
+grep -q '^fp8-tensorwise .*| sequences of 5 tokens run as 16' out && ! grep -q '^bf16 .*tokens run as' out ||
+  fail "it is not said that FP8 fills sequences up"
+run "a length that FP8 fills up" 0 --model llama_tiny --precision fp8-delayed --batch 3 --seq-len 5
+grep -qF 'sequences of 5 tokens run as 16' out || fail "it is not said"
+line_of_activations() { grep '^activations' out; }
+filled=$(line_of_activations)
+run "the same, filled up by hand" 0 --model llama_tiny --precision fp8-delayed --batch 3 --seq-len 16
+[ "$(line_of_activations)" = "$filled" ] && ! grep -qF 'tokens run as' out || fail "another plan"
 
 # --- adapters: by hand -----------------------------------------------------------------------
 frozen=(--model llama_tiny --precision fp32 --device cpu --batch 2 --seq-len 32 --threads 1)
@@ -517,10 +523,10 @@ refused "an unknown flag like no other" "unknown option 'lr'; see --help" --lr 3
 refused "a flag twice" "--batch is given 2 times" --batch 3 --batch 4
 refused "an unexpected word" "unexpected word 'llama'" llama
 refused "a batch of 0" "is no whole number from 1" --batch 0
-refused "tokens that FP8 cannot reduce" "need a multiple of 16" --seq-len 15
 refused "a head chunk that is no number" "is no whole number from 0" --head-chunk -1
 refused "too many tokens" "is too large" --batch 2000000000 --seq-len 2000000000
-refused "no precision serves it" "need a multiple of 16" --all --precision fp8-delayed --seq-len 15
+refused "no precision serves it" "has positions for 1024 tokens" --all --precision fp8-delayed \
+  --model gpt2_1558m --seq-len 1030
 refused "MX blocks on a GPU" "choose --precision fp8-blockwise, or --device cpu" --precision mxfp8
 run "MX blocks on the cpu" 0 --model llama_tiny --precision mxfp8 --device cpu --seq-len 64
 

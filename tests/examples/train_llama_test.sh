@@ -184,9 +184,9 @@ refused_folder=$(cksum run/metrics.jsonl run/config.toml)
 run "a folder that holds a run" 2 "${small[@]}" --out run
 err_is_one_line_with "run/metrics.jsonl exists already"
 [ "$refused_folder" = "$(cksum run/metrics.jsonl run/config.toml)" ] || fail "the run was touched"
-# FP8 cannot reduce 40 tokens, which the session would say.
-run "a folder that holds a run, before a session is made" 2 --data text.txt --batch 1 \
-  --seq-len 40 --out run
+# Two sequences are two documents, which the session would say.
+run "a folder that holds a run, before a session is made" 2 --data text.txt --batch 2 \
+  --seq-len 32 --document-end 0 --most-documents 1 --out run
 err_is_one_line_with "run/metrics.jsonl exists already"
 run "a name that is too long" 2 "${small[@]}" --out "$(printf 'a%.0s' {1..300})"
 err_is_one_line_with "File name too long; choose another --out"
@@ -219,6 +219,13 @@ assert timeless("run/metrics.jsonl") == timeless(sys.argv[1])
 run "the saved configuration" 0 --config run/config.toml --out again
 metrics again/metrics.jsonl "$same_but_times"
 
+run "sequences that FP8 fills up" 0 --data text.txt --batch 3 --seq-len 21 --steps 2 --out filled
+grep -qF "batch | sequences of 21 tokens run as 32" out || fail "it is not said"
+grep -qF "tokens run as" <(grep -v '^batch | ' out) && fail "it is said twice"
+metrics filled/metrics.jsonl '
+assert (lines[0]["sequence_length"], lines[0]["run_length"]) == (21, 32), lines[0]
+assert all(0 < line["loss"] < 10 for line in lines if line["event"] == "step"), lines
+'
 cat >own.toml <<'TOML'
 data = ["text.txt"]
 batch = 2
@@ -587,7 +594,6 @@ refused "a configuration for the other device" "the cpu device, but --device is 
   --config own.toml --device cuda
 refused "unknown flag with a value" "did you mean 'steps'" --data text.txt --step=5
 refused "a word too many" "extra" --data text.txt --steps 1 -- extra
-refused "tokens that FP8 cannot reduce" "multiple of 16" --data text.txt --batch 1 --seq-len 40
 # toml_refused NAME TEXT LINES: the first of the lines is the file's second
 toml_refused() {
   printf 'data = ["text.txt"]\n%s\n' "$3" >bad.toml

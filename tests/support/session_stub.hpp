@@ -22,6 +22,7 @@ class SessionStub : public octavo::TrainingSession {
   const octavo::MemoryPlan& memory() const override { return memory_; }
   std::size_t allocated_bytes() const override { return 0; }
   const octavo::ModelFacts& facts() const override { return facts_; }
+  octavo::BatchShape run_shape() const override { return {1, 1}; }
   octavo::Index micro_batches() const override { return 1; }
   std::string precision() const override { return "none"; }
   std::string optimizer() const override { return "none"; }

@@ -421,7 +421,7 @@ TEST(SessionOptions, WhatNoSessionCanBeMadeWithIsRefused) {
     using Model = SmallModel<Bf16>;
     expect_refusal([&] { ModelSession<Model>(options, context); });
     expect_refusal(
-        [&] { (void)plan_memory<Model, AdamW<>>(options, Model::limits(options.batch, context)); });
+        [&] { (void)plan_memory<Model, AdamW<>>(options, limits_of<Model>(options, context)); });
   };
   constexpr float infinity = std::numeric_limits<float>::infinity();
   constexpr float nan = std::numeric_limits<float>::quiet_NaN();

@@ -8,10 +8,24 @@
 #include <array>
 #include <cmath>
 #include <functional>
+#include <numeric>
 #include <string>
+#include <type_traits>
 #include <utility>
 
 namespace octavo::inline OCTAVO_ABI {
+
+template <class Family, class Precision, Device D, class Gradient>
+constexpr BatchShape Decoder<Family, Precision, D, Gradient>::run_shape(BatchShape batch) {
+  constexpr Index needed = std::lcm(model_quantises<Precision> ? 16 : 1, tensor_parallel);
+  constexpr Index whole = std::lcm(Index{64}, needed);
+  const BatchShape shape = with_whole_rows(batch, needed);
+  if (shape.tokens > Family::longest_sequence) return batch;
+  const BatchShape faster = with_whole_rows(shape, whole);
+  const bool takes_it = std::is_same_v<D, Cuda> && faster.tokens <= Family::longest_sequence &&
+                        (faster.tokens - shape.tokens) * 64 <= shape.tokens;
+  return takes_it ? faster : shape;
+}
 
 template <class Family, class Precision, Device D, class Gradient>
 void Decoder<Family, Precision, D, Gradient>::divide_rows(Arena<D>& arena) {
@@ -103,7 +117,7 @@ void Decoder<Family, Precision, D, Gradient>::check_reduced_tokens() const {
   require<ConfigError>(scaling_.size() == 0 || batch_.rows() % 16 == 0, "the batch has ",
                        batch_.sequences, " x ", batch_.tokens, " = ", batch_.rows(),
                        " tokens, but FP8 GEMMs need a multiple of 16; change the batch or the "
-                       "sequence length");
+                       "sequence length, or lay the model out for run_shape(batch)");
   require<ConfigError>(!is_quantized_.back() || options_.head_chunk % 16 == 0, "the head chunk is ",
                        options_.head_chunk,
                        " tokens, but a head in FP8 needs a multiple of 16; change it");

@@ -210,11 +210,14 @@ struct Resolve<Layerwise<Parts...>, Layer, Layers, Role> {
 template <class P>
 struct ModelPrecisionTraits {
   using Storage = typename PrecisionTraits<CheckedPrecision<P>>::Storage;
+  static constexpr bool quantises = QuantizedPrecision<P>;
   static std::string name() { return PartTraits<P>::name(); }
 };
 template <class... Parts>
 struct ModelPrecisionTraits<Layerwise<Parts...>> {
   using Storage = typename PartsCheck<Parts...>::Storage;
+  static constexpr bool quantises =
+      (QuantizedPrecision<typename PartTraits<Parts>::Precision> || ...);
   /// Of a recipe, in whatever order its parts are written.
   static std::string name() {
     std::array<std::pair<int, std::string>, sizeof...(Parts)> parts{
@@ -236,6 +239,11 @@ using PrecisionOf = typename detail::Resolve<P, Layer, Layers, Role>::type;
 /// The format of weights and activations between GEMMs in a model of precision `P`.
 template <class P>
 using StorageOf = typename detail::ModelPrecisionTraits<P>::Storage;
+
+/// Whether some linear layer of a model of precision `P` quantises, or would where its shape
+/// allows.
+template <class P>
+inline constexpr bool model_quantises = detail::ModelPrecisionTraits<P>::quantises;
 
 /// The precision's name, such as "fp8 delayed".
 template <class P>

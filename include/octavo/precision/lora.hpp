@@ -70,6 +70,7 @@ struct Resolve<Lora<P>, Layer, Layers, Role> {
 template <class P>
 struct ModelPrecisionTraits<Lora<P>> {
   using Storage = typename ModelPrecisionTraits<P>::Storage;
+  static constexpr bool quantises = ModelPrecisionTraits<P>::quantises;
   static std::string name() { return ModelPrecisionTraits<P>::name() + lora_suffix; }
 };
 

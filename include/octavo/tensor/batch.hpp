@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <limits>
+#include <numeric>
 #include <span>
 
 namespace octavo::inline OCTAVO_ABI {
@@ -22,6 +23,13 @@ struct BatchShape {
   [[nodiscard]] constexpr Index rows() const { return sequences * tokens; }
   friend constexpr bool operator==(const BatchShape&, const BatchShape&) = default;
 };
+
+/// The batch with sequences as much longer as it takes until its rows are a multiple of `multiple`.
+[[nodiscard]] constexpr BatchShape with_whole_rows(BatchShape batch, Index multiple) {
+  if (batch.sequences <= 0) return batch;
+  batch.tokens = round_up(batch.tokens, multiple / std::gcd(multiple, batch.sequences));
+  return batch;
+}
 
 /// Where documents lie in the rows of a batch, on a device; empty where each sequence is one, or
 /// goes on with one, and then has positions at most. It differs from batch to batch, so it lies in

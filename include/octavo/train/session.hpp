@@ -29,6 +29,18 @@ inline ModelOptions model_options(const SessionOptions& options, bool casts_weig
   return model;
 }
 
+template <class Model>
+concept HasRunShape = requires {
+  { Model::run_shape(BatchShape{}) } -> std::convertible_to<BatchShape>;
+};
+
+/// The options with their batch in the shape that it runs in.
+template <class Model>
+SessionOptions as_run(SessionOptions options) {
+  if constexpr (HasRunShape<Model>) options.batch = Model::run_shape(options.batch);
+  return options;
+}
+
 /// What lives in the arena beside the model, in the order that it is taken.
 /// @tparam RanksPart  what `Ranks` is for the model's formats, or the memory of it
 template <class W, class G, Device D, class Optimizer, class RanksPart>
@@ -95,13 +107,22 @@ template <class Model>
 using SessionKindOf = SessionKind<typename Model::T, typename Model::G, typename Model::DeviceType,
                                   tensor_degree<Model>>;
 
+/// What plans and sessions of these options ask the device's libraries: see `Decoder::limits`.
+template <class Model>
+[[nodiscard]] DeviceLimits<typename Model::DeviceType> limits_of(
+    const SessionOptions& options, const Context<typename Model::DeviceType>& context) {
+  return Model::limits(detail::as_run<Model>(options).batch, context);
+}
+
 /// The memory that a session of this kind needs, computed without allocating it.
+/// @param limits  see `limits_of`
 /// @throws ConfigError  for options that no session can be made with
 template <class Model>
-[[nodiscard]] MemoryPlan plan_memory(const SessionOptions& options,
+[[nodiscard]] MemoryPlan plan_memory(const SessionOptions& given,
                                      const DeviceLimits<typename Model::DeviceType>& limits,
                                      const SessionKindOf<Model>& kind) {
-  detail::check_options(options);
+  detail::check_options(given);
+  const SessionOptions options = detail::as_run<Model>(given);
   Arena<typename Model::DeviceType> arena;
   const Model model(arena, options.batch, detail::model_options(options, kind.casts_weights),
                     limits);
@@ -127,15 +148,15 @@ class ModelSession final : public detail::SessionOfModel<Model> {
 
   /// A session that trains alone.
   ModelSession(const SessionOptions& options, Context<D>& context)
-      : ModelSession(of_rank(options, 0, 1), context, nullptr,
-                     Model::limits(options.batch, context)) {}
+      : ModelSession(of_rank(options, 0, 1), context, nullptr, limits_of<Model>(options, context)) {
+  }
 
   /// One of the ranks that train a model. All ranks make the same calls in the same order, with the
   /// same options, which say for how many ranks memory was planned; each gives batches of its own.
   /// @param communicator  outlives the session
   ModelSession(const SessionOptions& options, Context<D>& context, Communicator<D>& communicator)
       : ModelSession(of_rank(options, communicator.rank(), communicator.size()), context,
-                     &communicator, Model::limits(options.batch, context)) {}
+                     &communicator, limits_of<Model>(options, context)) {}
 
   ModelSession(const ModelSession&) = delete;
   ModelSession& operator=(const ModelSession&) = delete;
@@ -158,9 +179,9 @@ class ModelSession final : public detail::SessionOfModel<Model> {
                const DeviceLimits<D>& limits)
       : Base(options, context, communicator, plan_memory<Model, Optimizer, Ranks>(options, limits),
              Model::facts()),
-        model_(this->arena(), options.batch,
+        model_(this->arena(), detail::as_run<Model>(options).batch,
                detail::model_options(options, RanksPart::casts_weights), limits),
-        parts_(this->arena(), model_.runs(), model_.scaling(), options) {
+        parts_(this->arena(), model_.runs(), model_.scaling(), detail::as_run<Model>(options)) {
     this->start_model(model_, parts_.ranks, parts_.buffers, parts_.replicas);
     parts_.ranks.start(context, this->communicator());
     if constexpr (tensor_degree<Model> != 1) parts_.ranks.share(model_.tensor_group());

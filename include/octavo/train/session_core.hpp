@@ -72,7 +72,7 @@ class SessionCore : public TrainingSession {
       add_losses(buffers_.losses, buffers_.status, context_);
       rank_work().join(context_);
       const LossSum sum{read_status_sync().loss_sum, count_targets(batch.targets)};
-      copy_to_host_sync(losses.data(), buffers_.losses.data(), losses.size_bytes(), context_);
+      if (!losses.empty()) inputs_->copy_losses_sync(losses, context_);
       return sum;
     } catch (...) {
       settle();
@@ -91,7 +91,7 @@ class SessionCore : public TrainingSession {
     get_ready_for_evaluation();
     // Some GEMMs in FP8 need rows in sixteens. What follows a token changes nothing for it, but
     // where a current scale is of a whole tensor, which the filler is part of.
-    const Index padded = std::min(round_up(count, 16), options_.batch.tokens);
+    const Index padded = std::min(round_up(count, 16), buffers_.shape.tokens);
     const auto device_tokens = buffers_.tokens.rows(0, padded);
     try {
       fill_zero(device_tokens.data(), device_tokens.bytes(), context_);
@@ -110,6 +110,7 @@ class SessionCore : public TrainingSession {
     return arena_.allocated_on_host();
   }
   [[nodiscard]] const ModelFacts& facts() const override { return facts_; }
+  [[nodiscard]] BatchShape run_shape() const override { return buffers_.shape; }
   [[nodiscard]] Index micro_batches() const override { return options_.micro_batches; }
   [[nodiscard]] const ReplayCounts& replays() const override { return replay_->counts(); }
   [[nodiscard]] std::vector<GemmPlanRecord> gemm_plans() const override {
@@ -186,7 +187,7 @@ class SessionCore : public TrainingSession {
     buffers_ = buffers;
     replicas_ = &replicas;
     rank_work().report_to(timeline_);
-    inputs_.emplace(buffers, options_.batch, context_);
+    inputs_.emplace(buffers, options_.batch.tokens, context_);
     must_calibrate_ = scaling().has_histories() ? 1 : 0;
     parameters_ = std::move(parameters);
     facts_.parameters = facts_.frozen = 0;

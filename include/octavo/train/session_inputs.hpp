@@ -62,7 +62,8 @@ inline void check_batch(const Batch& batch, Index micro_batches, BatchShape shap
 template <Device D>
 struct SessionBuffers {
   SessionBuffers() = default;
-  SessionBuffers(Arena<D>& arena, const SessionOptions& options) {
+  /// @param options  whose batch has the shape that it runs in
+  SessionBuffers(Arena<D>& arena, const SessionOptions& options) : shape(options.batch) {
     constexpr auto kind = MemoryKind::activations;
     const Index rows = options.batch.rows();
     const Index all = rows * options.micro_batches;
@@ -82,6 +83,7 @@ struct SessionBuffers {
            limits.bytes() + sizeof(AdamWStep);
   }
 
+  BatchShape shape;                        ///< of a micro-batch as it runs
   TensorView<std::int32_t, 1, D> tokens;   ///< [micro_batches · rows]
   TensorView<std::int32_t, 1, D> targets;  ///< [micro_batches · rows]
   /// [micro_batches · elements of a batch's tables]; see documents_over
@@ -98,9 +100,12 @@ struct SessionBuffers {
 template <Device D>
 class SessionInputs {
  public:
-  SessionInputs(const SessionBuffers<D>& buffers, BatchShape batch_shape, const Context<D>& context)
+  /// @param sequence_length  of the batches that are given; where sequences run longer, they go on
+  ///                         with their own first tokens, and without targets
+  SessionInputs(const SessionBuffers<D>& buffers, Index sequence_length, const Context<D>& context)
       : buffers_(buffers),
-        shape_(batch_shape),
+        shape_(buffers.shape),
+        sequence_length_(sequence_length),
         document_tables_(static_cast<std::size_t>(buffers.document_tables.size())),
         staging_(buffers.staged_bytes(), context) {}
 
@@ -113,7 +118,8 @@ class SessionInputs {
 
   /// Of as many micro-batches as the batch has. Where documents lie is on the device, too: one
   /// record of the step serves all batches.
-  void copy_batch(const Batch& batch, const Context<D>& context) {
+  void copy_batch(const Batch& given, const Context<D>& context) {
+    const Batch batch = as_it_runs(given);
     const auto elements = static_cast<std::size_t>(document_table_elements(shape_));
     const std::span<std::int32_t> tables(document_tables_);
     std::size_t used = 0;
@@ -144,12 +150,46 @@ class SessionInputs {
             documents_over<D>(buffers_.document_tables.data() + tables, shape_)};
   }
 
+  /// The losses of a batch's own rows.
+  /// @param losses  as many as a micro-batch that is given has
+  void copy_losses_sync(std::span<float> losses, const Context<D>& context) const {
+    for (Index i = 0; i < shape_.sequences; ++i) {
+      const Index count = sequence_length_;
+      copy_to_host_sync(losses.data() + i * count, buffers_.losses.data() + i * shape_.tokens,
+                        static_cast<std::size_t>(count) * sizeof(float), context);
+    }
+  }
+
   /// For what else goes to the device with a step's inputs.
   [[nodiscard]] Staging<D>& staging() { return staging_; }
 
  private:
+  /// The batch with sequences of the length that they run in; what it needs for that stays here.
+  Batch as_it_runs(const Batch& given) {
+    if (sequence_length_ == shape_.tokens) return given;
+    const auto length = static_cast<std::size_t>(sequence_length_);
+    const auto run_length = static_cast<std::size_t>(shape_.tokens);
+    const std::size_t size = given.tokens.size() / length * run_length;
+    tokens_.resize(size);
+    targets_.resize(size);
+    for (std::size_t i = 0; i < size; ++i) {
+      const std::size_t sequence = i / run_length * length;
+      const std::size_t token = i % run_length;
+      tokens_[i] = given.tokens[sequence + token % length];
+      targets_[i] = token < length ? given.targets[sequence + token] : -1;
+    }
+    documents_.assign(given.documents.begin(), given.documents.end());
+    for (Index& begin : documents_) {
+      begin = begin / sequence_length_ * shape_.tokens + begin % sequence_length_;
+    }
+    return {tokens_, targets_, documents_};
+  }
+
   SessionBuffers<D> buffers_;
   BatchShape shape_;
+  Index sequence_length_;
+  std::vector<std::int32_t> tokens_, targets_;  ///< as they run, where that is longer
+  std::vector<Index> documents_;
   std::vector<std::int32_t> document_tables_;  ///< on their way to the device
   Staging<D> staging_;
 };

@@ -122,7 +122,8 @@ concept HasHeadChunks = requires(const M& model) {
 /// - `gemm_rows`, `initialize_sync`, `bind`, `runs`;
 /// - `quantize_weights<Mode>`, `train_micro_batch`, `scaling`;
 /// - `evaluate`, `logits`;
-/// - `manifest`, `reset_counts`, `verify_step`, `head_chunks`.
+/// - `manifest`, `reset_counts`, `verify_step`, `head_chunks`;
+/// - `static run_shape(batch)`, where batches are to run in another shape than their own.
 template <class M>
 concept TrainableModel = detail::HasDeviceType<M> && detail::HasFormats<M> && detail::HasFacts<M> &&
     detail::HasPrecision<M> && detail::HasLimits<M> && detail::IsLaidOut<M> &&

@@ -75,6 +75,15 @@ inline void check_options(const SessionOptions& options) {
 
 }  // namespace detail
 
+/// Says that sequences run longer than they are given; "" where they do not.
+/// @param run  see `TrainingSession::run_shape`
+inline std::string run_shape_note(Index sequence_length, BatchShape run) {
+  if (run.tokens == sequence_length) return {};
+  return message("sequences of ", sequence_length, " tokens run as ", run.tokens,
+                 ", with rows without targets, so that GEMMs have whole ",
+                 run.rows() % 64 ? 16 : 64, "s of rows");
+}
+
 /// What a training step did.
 struct StepResult {
   double loss = 0;           ///< mean over the step's targets, of all ranks
@@ -155,6 +164,9 @@ class TrainingSession {
   [[nodiscard]] virtual const ModelFacts& facts() const = 0;
   /// Of `facts().parameters`, those that ranks send each other in FP8 (`GatherIn`).
   [[nodiscard]] virtual Index parameters_gathered_in_fp8() const { return 0; }
+  /// The shape in which micro-batches run: sequences may be longer than those of the options'
+  /// batch, by rows without targets; see `Decoder::run_shape`.
+  [[nodiscard]] virtual BatchShape run_shape() const = 0;
   /// In a step.
   [[nodiscard]] virtual Index micro_batches() const = 0;
   [[nodiscard]] virtual std::string precision() const = 0;

@@ -1,0 +1,194 @@
+// Sequences of any length: what they run as, and that what follows them changes nothing of theirs.
+#include <octavo/attention/cuda/workspace.hpp>
+#include <octavo/gemm/cuda/limits.hpp>
+#include <octavo/models/models.hpp>
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "support/small_model.hpp"
+
+namespace run_shape_test {
+
+using namespace octavo;
+using support::SmallSession;
+using support::TokenBatch;
+
+using Delayed8b = Fp8Recipe<Delayed>;
+
+template <class Precision, Device D, auto Config = llama3_8b, int Degree = 1>
+Index length(Index sequences, Index tokens) {
+  using Model = PresetModel<Config, Precision, D, StorageOf<Precision>, TensorParallel<Degree>>;
+  return Model::run_shape({sequences, tokens}).tokens;
+}
+
+TEST(RunShape, HasRowsIn16sWhereSomeLayerQuantises) {
+  EXPECT_EQ((length<Delayed8b, Cpu>(1, 40)), 48);
+  EXPECT_EQ((length<Delayed8b, Cpu>(2, 40)), 40);
+  EXPECT_EQ((length<Delayed8b, Cpu>(3, 5)), 16);
+  EXPECT_EQ((length<Delayed8b, Cpu>(6, 5)), 8);
+  EXPECT_EQ((length<Delayed8b, Cpu>(16, 5)), 5);
+  EXPECT_EQ((length<Bf16, Cpu>(3, 5)), 5);
+  EXPECT_EQ((length<Layerwise<Bf16, Head<Delayed8b>>, Cpu>(3, 5)), 16);
+  EXPECT_EQ((length<Layerwise<Delayed8b, First<1, Bf16>>, Cpu>(3, 5)), 16);
+  EXPECT_EQ((length<Lora<Delayed8b>, Cpu>(3, 5)), 16);
+  EXPECT_EQ((length<Lora<Bf16>, Cpu>(3, 5)), 5);
+}
+
+TEST(RunShape, HasRowsIn64sOnCudaWhereThatIsNearlyFree) {
+  EXPECT_EQ((length<Delayed8b, Cuda>(1, 8144)), 8192);
+  EXPECT_EQ((length<Delayed8b, Cuda>(1, 8143)), 8192);
+  EXPECT_EQ((length<Bf16, Cuda>(1, 8143)), 8192);
+  EXPECT_EQ((length<Bf16, Cpu>(1, 8143)), 8143);
+  EXPECT_EQ((length<Delayed8b, Cuda>(4, 2044)), 2048);
+  EXPECT_EQ((length<Delayed8b, Cuda>(1, 8128)), 8128);
+  EXPECT_EQ((length<Delayed8b, Cuda>(1, 1000)), 1008);  // 1024 is more than a 64th longer
+  EXPECT_EQ((length<Bf16, Cuda>(1, 1000)), 1000);
+  EXPECT_EQ((length<Bf16, Cuda>(1, 1009)), 1024);
+}
+
+TEST(RunShape, StaysWithinAModelsPositions) {
+  EXPECT_EQ((length<Delayed8b, Cuda, gpt2_124m>(1, 1023)), 1024);
+  EXPECT_EQ((length<Delayed8b, Cuda, gpt2_124m>(1, 1025)), 1025);
+}
+
+TEST(RunShape, ServesRanksThatShareTheLayers) {
+  EXPECT_EQ((length<Bf16, Cpu, llama3_8b, 4>(1, 33)), 36);
+  EXPECT_EQ((length<Delayed8b, Cpu, llama3_8b, 4>(1, 33)), 48);
+}
+
+TEST(RunShape, OfARunShapeIsItself) {
+  for (Index tokens = 1; tokens < 20000; tokens += tokens < 300 ? 1 : 37) {
+    for (const Index sequences : {1, 3, 4}) {
+      const Index once = length<Delayed8b, Cuda>(sequences, tokens);
+      EXPECT_EQ((length<Delayed8b, Cuda>(sequences, once)), once) << tokens;
+      EXPECT_GE(once, tokens);
+      EXPECT_EQ(sequences * once % 16, 0);
+    }
+  }
+}
+
+TEST(RunShape, IsSaid) {
+  EXPECT_EQ(run_shape_note(48, {1, 48}), "");
+  EXPECT_NE(run_shape_note(40, {1, 48}).find("sequences of 40 tokens run as 48"),
+            std::string::npos);
+}
+
+/// The batch with sequences of `to` tokens in place of `from`: each goes on with itself.
+TokenBatch filled(const TokenBatch& batch, std::size_t from, std::size_t to) {
+  TokenBatch result;
+  for (std::size_t begin = 0; begin < batch.tokens.size(); begin += from) {
+    for (std::size_t i = 0; i < to; ++i) {
+      result.tokens.push_back(batch.tokens[begin + i % from]);
+      result.targets.push_back(i < from ? batch.targets[begin + i] : -1);
+    }
+  }
+  return result;
+}
+
+/// Steps of 3 x 5 tokens are those of 3 x 16 that are filled by hand, to the bit.
+TEST(AnyLength, TrainsAsWhatIsFilledByHand) {
+  for (const bool documents : {false, true}) {
+    SessionOptions options = support::small_options();
+    options.micro_batches = 2;
+    options.batch = {3, 5, documents ? 6 : 0};
+    SessionOptions longer = options;
+    longer.batch.tokens = 16;
+    Context<Cpu> context{1};
+    using Session = SmallSession<Fp8Recipe<Delayed>>;
+    Session session(options, context);
+    Session by_hand(longer, context);
+    ASSERT_EQ(session.run_shape(), longer.batch);
+    const std::vector<Index> begins =
+        documents ? std::vector<Index>{3, 10, 17} : std::vector<Index>{};
+    const std::vector<Index> their_begins =
+        documents ? std::vector<Index>{3, 32, 3 * 16 + 2} : std::vector<Index>{};
+    for (unsigned step = 0; step < 4; ++step) {
+      const TokenBatch batch = support::step_batch(options, step);
+      const TokenBatch same = filled(batch, 5, 16);
+      const StepResult result = session.step({batch.tokens, batch.targets, begins}, 3e-3);
+      EXPECT_EQ(result.loss, by_hand.step({same.tokens, same.targets, their_begins}, 3e-3).loss);
+      EXPECT_FALSE(result.skipped);
+    }
+    EXPECT_EQ(support::weights(session), support::weights(by_hand));
+    EXPECT_EQ(support::scaling_state(session), support::scaling_state(by_hand));
+  }
+}
+
+/// With a scale a row nothing of a sequence depends on what follows it: its losses are those that
+/// it has beside another sequence, in a batch that needs no filler.
+TEST(AnyLength, HasTheLossesOfEachSequence) {
+  SessionOptions alone = support::small_options();
+  alone.batch = {1, 40};
+  SessionOptions pair = alone;
+  pair.batch = {2, 40};
+  Context<Cpu> context{1};
+  using Session = SmallSession<Fp8Recipe<Rowwise>>;
+  Session session(alone, context);
+  Session both(pair, context);
+  ASSERT_EQ(session.run_shape().tokens, 48);
+  ASSERT_EQ(both.run_shape(), pair.batch);
+  const TokenBatch batch = support::step_batch(pair, 0);
+  std::vector<float> losses(80);
+  (void)both.evaluate({batch.tokens, batch.targets}, losses);
+  for (std::size_t sequence : {0u, 1u}) {
+    const auto part = [&](const std::vector<std::int32_t>& of) {
+      return std::span(of).subspan(40 * sequence, 40);
+    };
+    std::vector<float> own(40);
+    const LossSum sum = session.evaluate({part(batch.tokens), part(batch.targets)}, own);
+    EXPECT_EQ(sum.tokens, 40);
+    EXPECT_TRUE(
+        std::equal(own.begin(), own.end(), losses.begin() + 40 * static_cast<int>(sequence)));
+  }
+  // Several sequences, of which each has its own rows of losses.
+  SessionOptions three = alone;
+  three.batch = {3, 37};
+  Session odd(three, context);
+  const TokenBatch own_batch = support::step_batch(three, 1);
+  std::vector<float> of_three(3 * 37);
+  const LossSum sum = odd.evaluate({own_batch.tokens, own_batch.targets}, of_three);
+  double total = 0;
+  for (const float loss : of_three) {
+    EXPECT_GT(loss, 0.0f);
+    total += static_cast<double>(loss);
+  }
+  EXPECT_NEAR(total, sum.sum, 1e-4);
+}
+
+/// Filler is of no sequence: nothing of it is in gradients, whatever its tokens are.
+TEST(AnyLength, GivesTheGradientsOfTheRowsThatAreThere) {
+  SessionOptions options = support::small_options();
+  options.batch = {1, 40};
+  Context<Cpu> context{1};
+  SmallSession<Fp8Recipe<Rowwise>> in_fp8(options, context);
+  SmallSession<Bf16> in_bf16(options, context);
+  ASSERT_NE(in_fp8.run_shape(), in_bf16.run_shape());
+  const TokenBatch batch = support::step_batch(options, 0);
+  const StepResult quantised = in_fp8.step({batch.tokens, batch.targets}, 0.0);
+  const StepResult plain = in_bf16.step({batch.tokens, batch.targets}, 0.0);
+  EXPECT_NEAR(quantised.loss, plain.loss, 0.01 * plain.loss);
+  EXPECT_NEAR(quantised.gradient_norm, plain.gradient_norm, 0.03 * plain.gradient_norm);
+}
+
+TEST(AnyLength, GeneratesToTheLastTokenThatFits) {
+  SessionOptions options = support::small_options();
+  options.batch = {1, 41};
+  Context<Cpu> context{1};
+  SmallSession<Fp8Recipe<Rowwise>> session(options, context);
+  const TokenBatch batch = support::step_batch(options, 0);
+  std::vector<float> logits(static_cast<std::size_t>(support::small.vocabulary));
+  session.next_token_logits(batch.tokens, logits);
+  EXPECT_NE(logits.front(), logits.back());
+  std::vector<std::int32_t> more(batch.tokens);
+  more.push_back(1);
+  EXPECT_THROW(session.next_token_logits(more, logits), ShapeError);
+}
+
+}  // namespace run_shape_test
