@@ -11,6 +11,7 @@
 #include <octavo/io/folder.hpp>
 #include <octavo/train/train.hpp>
 
+#include <train_llama/announce.hpp>
 #include <train_llama/checkpoints.hpp>
 #include <train_llama/mismatch.hpp>
 #include <train_llama/options.hpp>
@@ -42,37 +43,6 @@ enum ExitCode {
   not_repeated = 6,
   by_signal = 128
 };
-
-/// Prints what is going to run: the memory and every GEMM.
-void announce(const octavo::TrainingSession& session, const Options& options) {
-  const std::string note = octavo::run_shape_note(options.sequence_length, session.run_shape());
-  if (!note.empty()) fmt::print("batch | {}\n", note);
-  const octavo::MemoryPlan& memory = session.memory();
-  for (std::size_t kind = 0; kind < octavo::memory_kinds; ++kind) {
-    fmt::print("memory | {:<17} | {:>10.2f} MiB\n",
-               octavo::name_of(static_cast<octavo::MemoryKind>(kind)),
-               static_cast<double>(memory.by_kind[kind]) / (1024.0 * 1024.0));
-  }
-  fmt::print("memory | {:<17} | {:>10.2f} MiB, allocated once\n", "peak",
-             static_cast<double>(memory.peak) / (1024.0 * 1024.0));
-  if (memory.host > 0) {
-    fmt::print("memory | {:<17} | {:>10.2f} MiB, beside\n", "of the host",
-               static_cast<double>(memory.host) / (1024.0 * 1024.0));
-  }
-  fmt::print("{}", session.manifest().text());
-  const std::string plans = session.gemm_plan_summary().text();
-  if (!plans.empty()) fmt::print("gemm plans: {}\n", plans);
-  programs::flush_output();
-}
-
-/// Says that the rate is still rising when the run ends.
-void warn_of_warmup(const Options& options) {
-  if (options.warmup <= options.steps) return;
-  fmt::print(
-      stderr,
-      "{}: warning: --warmup {} is beyond --steps {}: the learning rate never reaches {:g}\n",
-      program().name, options.warmup, options.steps, options.learning_rate);
-}
 
 /// What a signal is answered with; on a terminal below the progress line.
 const char* acknowledgement() {
@@ -189,11 +159,17 @@ void require_own_out(const Setup& setup, const CLI::App& app, const Options& opt
 
 /// Takes the run's folder for this run alone.
 /// @throws ConfigError  if another run has it, or has been there since it was looked at
-/// @throws IoError      if nothing can be written there
+/// @throws IoError      if nothing can be written there, or the run saves and the disk has no locks
 void take_folder(Setup& setup, const CLI::App& app, const Options& options) {
   setup.folder = make_run_folder(options);
   if (setup.folder.empty()) return;
-  setup.lock = std::make_unique<octavo::FolderLock>(setup.folder);
+  try {
+    setup.lock = std::make_unique<octavo::FolderLock>(setup.folder);
+  } catch (const octavo::IoError& error) {  // of a disk without locks: saves need them
+    if (options.checkpoint_every != 0) throw;
+    fmt::print(stderr, "{}: warning: {}; nothing keeps another run from writing there, too\n",
+               program().name, programs::text_of(error));
+  }
   require_own_out(setup, app, options);
   const bool begins = setup.resume_from.empty();
   if (begins && begins_again(options)) set_aside_what_was_not_saved(setup.folder);

@@ -72,7 +72,8 @@ inline void require_free_out(const Options& options, const std::string& out_from
 inline bool begins_again(const Options& options) {
   if (options.resume != "auto" || options.out.empty()) return false;
   const std::filesystem::path folder = options.out;
-  return std::filesystem::exists(folder / "metrics.jsonl") &&
+  return (std::filesystem::exists(folder / "metrics.jsonl") ||
+          std::filesystem::exists(folder / "config.toml")) &&
          std::filesystem::exists(folder / detail::checkpoints_name) &&
          std::ranges::none_of(octavo::list_checkpoints(folder / detail::checkpoints_name),
                               &octavo::ListedCheckpoint::is_committed);

@@ -895,20 +895,26 @@ grep -qF 'resume | no checkpoint yet, the run begins again; its metrics.jsonl is
 grep -q '"event":"run"' early/metrics.jsonl || fail "it has no metrics"
 [ "$(cat early/metrics-*.jsonl)" = '{}' ] || fail "those before are lost"
 # One that is killed in its first save leaves some of it, too.
-for left in .step-00000003.tmp-1 step-00000003; do
-  rm -rf early
-  mkdir -p "early/checkpoints/$left" && echo '{}' >early/metrics.jsonl
-  run "a run that was ended in its first save: $left" 0 "${shorter[@]}" --steps 3 --checkpoint-every 3 --out early --resume auto
-  [ "$(cat early/metrics-*.jsonl)" = '{}' ] || fail "those before are lost"
-  [ "$(ls -A early/checkpoints)" = $'.lock\nstep-00000003' ] || fail "not one checkpoint"
+rm -rf early
+mkdir -p early/checkpoints/.step-00000003.tmp-1 && echo '{}' >early/metrics.jsonl
+run "a run that was ended in its first save" 0 "${shorter[@]}" --steps 3 --checkpoint-every 3 --out early --resume auto
+[ "$(cat early/metrics-*.jsonl)" = '{}' ] || fail "those before are lost"
+[ "$(ls -A early/checkpoints)" = $'.lock\nstep-00000003' ] || fail "not one checkpoint"
+# One that is killed before its metrics has a configuration alone.
+rm -rf begun
+mkdir -p begun/checkpoints && echo '# mine' >begun/config.toml
+run "a run that was ended before its metrics" 0 "${shorter[@]}" --steps 1 --out begun --resume auto
+[ "$(cat begun/config-*.toml)" = '# mine' ] || fail "the configuration is lost"
+for damage in 'truncate -s 99 rank-00000.safetensors' 'rm manifest.json'; do
+  rm -rf hurt
+  cp -r early hurt
+  (cd hurt/checkpoints/step-00000003 && $damage)
+  run "a run whose checkpoint is damaged: $damage" 2 "${saved[@]}" --out hurt --resume auto
+  grep -qF "hurt/checkpoints/step-00000003 is damaged, and there is no other checkpoint: " err ||
+    fail "it is not said what is damaged"
+  grep -qF "; bring its files back, or remove it, and the run begins again" err || fail "nor what to do"
+  cmp -s early/metrics.jsonl hurt/metrics.jsonl || fail "the run was touched"
 done
-cp -r early hurt
-truncate -s 99 hurt/checkpoints/step-00000003/rank-00000.safetensors
-run "a run whose checkpoint is damaged" 2 "${saved[@]}" --out hurt --resume auto
-grep -qF "hurt/checkpoints/step-00000003 is damaged, and there is no other checkpoint: " err ||
-  fail "it is not said what is damaged"
-grep -qF "; bring its files back, or remove it, and the run begins again" err || fail "nor what to do"
-cmp -s early/metrics.jsonl hurt/metrics.jsonl || fail "the run was touched"
 run "a run that was done, again" 0 "${saved[@]}" --out whole --resume auto
 grep -q '^step ' out && fail "a step was taken"
 run "a named checkpoint, in a new folder" 0 "${shorter[@]}" --steps 28 --out branch \

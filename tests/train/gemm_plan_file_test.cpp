@@ -7,6 +7,10 @@
 #include <thread>
 #include <vector>
 
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
 #include "support/temporary_folder.hpp"
 
 namespace gemm_plan_file_test {
@@ -106,7 +110,25 @@ TEST_F(GemmPlanFile, WritersAtTheSameTimeLoseNothing) {
   const auto records = load_gemm_plans(path());
   EXPECT_EQ(records.size(), static_cast<std::size_t>(writers * rounds));
   for (const GemmPlanRecord& found : records) EXPECT_EQ(found, record(found.key.m));
-  EXPECT_EQ(entries(), 1);
+  EXPECT_EQ(entries(), 2);  // and the lock
+}
+
+TEST_F(GemmPlanFile, ALockThatIsNotGivenBackEndsTheWait) {
+  store_gemm_plans(path(), std::vector{record(1)});
+  const int other = ::open((folder_ / ".gemm-plans.lock").c_str(), O_RDWR);
+  ASSERT_EQ(::flock(other, LOCK_EX), 0);
+  EXPECT_NE(error_of([&] {
+              store_gemm_plans(path(), std::vector{record(2)}, 1);
+            }).find("another program has had this lock for 1 seconds"),
+            std::string::npos);
+  EXPECT_EQ(load_gemm_plans(path()).size(), 1u);
+  // That of its folder is not its own.
+  const int folder = ::open(folder_.c_str(), O_RDONLY | O_DIRECTORY);
+  ASSERT_EQ(::flock(folder, LOCK_EX), 0);
+  ::close(other);
+  store_gemm_plans(path(), std::vector{record(2)}, 1);
+  EXPECT_EQ(load_gemm_plans(path()).size(), 2u);
+  ::close(folder);
 }
 
 }  // namespace gemm_plan_file_test

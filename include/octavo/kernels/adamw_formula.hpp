@@ -165,14 +165,15 @@ OCTAVO_HOST_DEVICE inline AdamWFactors adamw_factors(const AdamWSettings& settin
   const float size = step.learning_rate * root * inverse(step.first_correction);
   const bool moves = size >= least_step;
   const float inverse_step = moves ? inverse(size) : 1.0f;
-  const float epsilon = settings.epsilon * root * inverse_step;
+  constexpr float least = FormatTraits<Fp32>::min_normal;
+  const float epsilon = fmaxf(settings.epsilon * root, least) * inverse_step;
   return {settings.beta1,
           settings.beta2,
           (1.0f - settings.beta1) * clip,
           square_root(1.0f - settings.beta2) * clip,
           1.0f - step.learning_rate * decay,
           inverse_step,
-          moves ? fmaxf(epsilon, FormatTraits<Fp32>::min_normal) : INFINITY};
+          moves ? fmaxf(epsilon, least) : INFINITY};
 }
 
 /// The update of one element, for every device.

@@ -26,7 +26,7 @@ struct ListedCheckpoint {
   Index step = 0;
   std::optional<CheckpointManifest> manifest{};  ///< none: it is no whole checkpoint
   std::string problem{};                         ///< why it is none
-  /// Whether a save came to its end there: then it is whole, or was damaged since.
+  /// Whether it has its name, which a save gives it at its end: it is whole, or was damaged since.
   bool is_committed = false;
 };
 
@@ -69,12 +69,12 @@ inline ListedCheckpoint look_at_checkpoint(const std::filesystem::path& path) {
     found.problem = "what a save that was cut off has left";
     return found;
   }
+  found.is_committed = true;
   std::error_code error;
   if (!std::filesystem::exists(path / manifest_name, error)) {
     found.problem = message("has no ", manifest_name);
     return found;
   }
-  found.is_committed = true;
   try {
     CheckpointManifest manifest = read_manifest(path);
     for (const CheckpointFile& file : manifest.files) {

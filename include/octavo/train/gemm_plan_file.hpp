@@ -39,22 +39,34 @@ inline std::string content_of(const std::filesystem::path& path) {
   return content;
 }
 
-/// While it lives others wait who want the same folder; not where its disk has no locks.
-class FolderTurn {
+/// While it lives others wait who want to write the same file; not where its disk has no locks.
+class FileTurn {
  public:
-  explicit FolderTurn(const std::filesystem::path& folder)
-      : descriptor_(
-            ::open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
-    while (descriptor_ >= 0 && ::flock(descriptor_, LOCK_EX) != 0 && errno == EINTR) {
+  /// @throws IoError  if another has had it for so long
+  FileTurn(const std::filesystem::path& path, int seconds) {
+    const std::filesystem::path lock =
+        path.parent_path() / ("." + path.filename().string() + ".lock");
+    descriptor_ = ::open(lock.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    if (descriptor_ < 0) return;
+    for (int looks = 0; ::flock(descriptor_, LOCK_EX | LOCK_NB) != 0; ++looks) {
+      if (errno != EWOULDBLOCK && errno != EINTR) return;
+      if (looks == seconds * looks_a_second) {
+        ::close(descriptor_);
+        throw IoError(message(lock.string(), ": another program has had this lock for ", seconds,
+                              " seconds; end it, or give another file"));
+      }
+      ::usleep(1'000'000 / looks_a_second);
     }
   }
-  FolderTurn(const FolderTurn&) = delete;
-  FolderTurn& operator=(const FolderTurn&) = delete;
-  ~FolderTurn() {
+  FileTurn(const FileTurn&) = delete;
+  FileTurn& operator=(const FileTurn&) = delete;
+  ~FileTurn() {
     if (descriptor_ >= 0) ::close(descriptor_);
   }
 
  private:
+  static constexpr int looks_a_second = 100;
+
   int descriptor_;
 };
 
@@ -68,13 +80,14 @@ class FolderTurn {
 }
 
 /// Adds algorithms to what the file holds by now, and replaces those of the same products. The file
-/// is replaced whole or not at all, and runs that store at the same time do it by turns; where the
-/// disk has no locks one may lose its own.
-/// @throws IoError  if the file cannot be read or written
+/// is replaced whole or not at all, and runs that store at the same time do it by turns, by a lock
+/// file beside it; where the disk has no locks one may lose its own.
+/// @param seconds  to wait for the turn, at most
+/// @throws IoError  if the file cannot be read or written, or another has the turn
 inline void store_gemm_plans(const std::filesystem::path& path,
-                             std::span<const GemmPlanRecord> records) {
+                             std::span<const GemmPlanRecord> records, int seconds = 60) {
   if (records.empty()) return;
-  const detail::FolderTurn turn(path.parent_path());
+  const detail::FileTurn turn(path, seconds);
   const std::string before = detail::content_of(path);
   const std::string after =
       gemm_plans_text(merged_gemm_plans(read_gemm_plans(before, path.string()), records));
