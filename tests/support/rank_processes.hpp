@@ -54,6 +54,7 @@ inline octavo::Launch launch_of(int rank, int size, int port) {
                                      const std::string& value) {
   ::setenv(variable, value.c_str(), 1);
   ::unsetenv("GTEST_TOTAL_SHARDS");
+  ::unsetenv("GTEST_SHARD_INDEX");
   ::execl("/proc/self/exe", "rank", filter, "--gtest_brief=1", static_cast<char*>(nullptr));
   ::_exit(127);
 }
