@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
+#include <initializer_list>
 #include <limits>
 #include <string>
 #include <string_view>
@@ -236,6 +237,22 @@ TEST_F(TokenFiles, HeadersOfLlmCThatAreWrong) {
   refuse(llm_c_header(20240520, 1, -7), "its number of tokens, at byte 8, is -7");
   refused(write("x.bin", llm_c_header(20240520, 1, 0)), "holds no token");
   refused(write("x.bin", llm_c_header(20240520, 1, 0).substr(0, 1023)), "a header of llm.c 1024");
+}
+
+// However short the file is: an array of few tokens, or a file that compresses well.
+TEST_F(TokenFiles, ShortFilesWithHeadersOfOthersAreRefused) {
+  for (const std::size_t size : std::initializer_list<std::size_t>{8, 700, 1022, 1024}) {
+    const auto refuse = [&](std::string bytes, std::string_view part) {
+      bytes.resize(size, ' ');
+      refused(write("x.bin", bytes), part);
+    };
+    refuse("\x93NUMPY", "begins as an array of NumPy; write it with a header of llm.c");
+    refuse("PK\x03\x04", "begins as a ZIP file");
+    refuse("\x28\xb5\x2f\xfd", "begins as a Zstandard file");
+    refuse("PAR1", "begins as a Parquet file");
+  }
+  const std::string zeros = bytes_of(20250520, 4) + std::string(1018, '\0');
+  EXPECT_EQ(open_token_file(write("zeros.bin", zeros), 40000).size(), 511) << "too short for one";
 }
 
 TEST_F(TokenFiles, FilesWithoutAHeaderThatAreWrong) {

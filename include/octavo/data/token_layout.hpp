@@ -208,12 +208,15 @@ inline std::string header_of_another(const OpenFile& file) {
                              Known{"PK\x03\x04", "a ZIP file, as torch.save writes"},
                              Known{"\x28\xb5\x2f\xfd", "a Zstandard file"},
                              Known{"PAR1", "a Parquet file"}};
-  const auto begin = value_at<std::array<char, 8>>(file, 0);
+  std::array<char, 8> bytes{};
+  const auto begin = std::span(bytes).first(std::min<std::uint64_t>(bytes.size(), file.size()));
+  file.read_at(0, std::as_writable_bytes(begin));
   for (const Known& one : known) {
     if (std::string_view(begin.data(), begin.size()).starts_with(one.begin)) return one.name;
   }
   // Magic, version and a count stand before what llm.c and its likes leave empty.
   constexpr std::uint64_t used = 12;
+  if (file.size() < llm_c_header_bytes) return {};
   const auto magic = value_at<std::int32_t>(file, 0);
   bool is_empty = magic != 0;
   for_each_value<std::uint8_t>(file, used, llm_c_header_bytes - used,
@@ -224,12 +227,10 @@ inline std::string header_of_another(const OpenFile& file) {
 }
 
 inline TokenLayout raw_layout(const OpenFile& file) {
-  if (file.size() >= llm_c_header_bytes) {
-    const std::string other = header_of_another(file);
-    require<IoError>(other.empty(), file.path().string(), ": begins as ", other,
-                     "; write it with a header of llm.c, which begins with ", llm_c_gpt2, " or ",
-                     llm_c_llama3);
-  }
+  const std::string other = header_of_another(file);
+  require<IoError>(other.empty(), file.path().string(), ": begins as ", other,
+                   "; write it with a header of llm.c, which begins with ", llm_c_gpt2, " or ",
+                   llm_c_llama3);
   require<IoError>(file.size() % 2 == 0, file.path().string(), ": has ", file.size(),
                    " bytes, but without a header each token is 2 bytes; write it anew");
   require<IoError>(!are_halves(file), file.path().string(),
