@@ -101,21 +101,26 @@ inline void require_room(const octavo::Data& data, const Options& options) {
       " and validation; give more text", less.sequence_length == 0 ? "" : ", or " + shape(less)));
 }
 
-/// Throws if text, whose tokens are bytes, is for weights whose tokens are others.
+/// Why text, whose tokens are bytes, is not for weights whose tokens are others, and how to write
+/// token files; "" where it is for them.
 /// @param load_hf  the folder of --model hf:FOLDER; empty: the weights are new
-/// @throws ConfigError  saying how to write token files
-inline void require_own_tokens(const std::filesystem::path& load_hf, octavo::Index vocabulary) {
-  if (load_hf.empty()) return;
-  const bool is_model = std::filesystem::exists(load_hf / "tokenizer.model") &&
-                        !std::filesystem::exists(load_hf / "tokenizer.json");
-  const std::filesystem::path tokenizer =
-      load_hf / (is_model ? "tokenizer.model" : "tokenizer.json");
-  const bool has_tokenizer = std::filesystem::exists(tokenizer);
-  octavo::require<octavo::ConfigError>(
-      !has_tokenizer && vocabulary <= octavo::ByteTokenizer::vocabulary,
-      "--data is text, whose bytes would be the tokens, but hf:", load_hf.string(), " has ",
-      vocabulary, " tokens of its tokenizer; write token files with prepare_data --tokenizer ",
-      tokenizer.string(), ", and name those");
+inline std::string refusal_of_text(const std::filesystem::path& load_hf, octavo::Index vocabulary) {
+  if (load_hf.empty()) return {};
+  std::filesystem::path tokenizer;
+  for (const char* name : {"tokenizer.model", "tokenizer.json"}) {
+    if (std::filesystem::exists(load_hf / name)) tokenizer = load_hf / name;
+  }
+  if (tokenizer.empty() && vocabulary <= octavo::ByteTokenizer::vocabulary) return {};
+  const std::string why =
+      octavo::message("--data is text, whose bytes would be the tokens, but hf:", load_hf.string(),
+                      " has ", vocabulary, " tokens of its tokenizer");
+  if (tokenizer.empty()) {
+    return why +
+           ", and neither tokenizer.json nor tokenizer.model; get one of them of this model, give "
+           "it to prepare_data as --tokenizer, and name the token files that it writes";
+  }
+  return octavo::message(why, "; write token files with prepare_data --tokenizer ",
+                         tokenizer.string(), ", and name those");
 }
 
 /// What is said of text whose bytes are fewer tokens than the model has; "" where there is nothing
@@ -128,19 +133,19 @@ inline std::string note_of_bytes(octavo::Index vocabulary) {
 }
 
 /// The data of a run.
-/// @throws ConfigError  if it is too short, with what would do, or is text, and weights have other
-///                      tokens
+/// @throws ConfigError  if it is too short, with what would do, or is text, which is not read then,
+///                      and weights have other tokens
 inline octavo::Data load_data(const Options& options, octavo::Index vocabulary) {
   octavo::DataRequest request;
   request.train = options.data;
   request.validation = options.validation_data;
   request.vocabulary = vocabulary;
   request.least_tokens = options.batch * options.sequence_length + 1;
+  request.text_refusal = refusal_of_text(options.load_hf, vocabulary);
   if (options.document_end >= 0 && options.document_end < octavo::ByteTokenizer::vocabulary) {
     request.between = static_cast<std::uint8_t>(options.document_end);
   }
   octavo::Data data = octavo::load_data(request);
-  if (data.is_text) require_own_tokens(options.load_hf, vocabulary);
   require_room(data, options);
   if (options.validation_data.empty()) {
     data.validation = octavo::split_off_validation(data.train, options.validation_fraction,

@@ -69,6 +69,19 @@ TEST_F(DataFiles, AreTextOrTokensByWhatTheyHold) {
   refused({.train = {tokens + ":1", text + ":1"}}, "text and token files are named");
 }
 
+// As where weights have a tokenizer of their own. What is read of these would be an error.
+TEST_F(DataFiles, TextThatIsRefusedIsNotRead) {
+  const std::string tokens = write_tokens("a.bin", "tokens");
+  const std::string text = write("texts/a.jsonl", "no JSON");
+  const std::string why = "its bytes are no tokens of this model";
+  for (const std::string& name : {text, (folder_ / "texts").string(), text + ":1"})
+    refused({.train = {name}, .text_refusal = why}, why);
+  refused({.train = {tokens}, .validation = {text}, .text_refusal = why},
+          "text and token files are named");
+  EXPECT_NO_THROW((void)load_data({.train = {tokens}, .text_refusal = why}));
+  refused<IoError>({.train = {text}}, "a.jsonl: line 1");
+}
+
 TEST_F(DataFiles, WithoutWeightsFollowEachOther) {
   const std::string b = write_tokens("b.bin", "bb");
   const std::string a = write_tokens("a.bin", "aaa");

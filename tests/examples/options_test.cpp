@@ -53,9 +53,33 @@ TEST(TrainerData, BytesAreTheTokensOfNoTokenizer) {
   EXPECT_EQ(trainer::note_of_bytes(bytes), "");
   EXPECT_NE(trainer::note_of_bytes(bytes + 1).find("256 of the 257 that the model has"),
             std::string::npos);
-  EXPECT_NO_THROW(trainer::require_own_tokens("", bytes + 1)) << "a model that is new";
-  EXPECT_NO_THROW(trainer::require_own_tokens("weights", bytes));
-  EXPECT_THROW(trainer::require_own_tokens("weights", bytes + 1), ConfigError);
+  EXPECT_EQ(trainer::refusal_of_text("", bytes + 1), "") << "a model that is new";
+  EXPECT_EQ(trainer::refusal_of_text("weights", bytes), "");
+  EXPECT_NE(trainer::refusal_of_text("weights", bytes + 1), "");
+}
+
+class TextForWeights : public ::support::TemporaryFolder {};
+
+// The advice names a file that is there, or none.
+TEST_F(TextForWeights, IsRefusedWithATokenizerThatIsThere) {
+  const auto why = [&](Index vocabulary) { return trainer::refusal_of_text(folder_, vocabulary); };
+  const auto has = [&](const std::string& part) {
+    return why(128'256).find(part) != std::string::npos;
+  };
+  const auto path_of = [&](const char* name) {
+    return "prepare_data --tokenizer " + (folder_ / name).string() + ",";
+  };
+  std::ofstream(folder_ / "vocab.json") << "{}";
+  EXPECT_TRUE(has("has 128256 tokens of its tokenizer, and neither tokenizer.json nor "))
+      << why(300);
+  EXPECT_TRUE(has("get one of them of this model, give it to prepare_data as --tokenizer"));
+  EXPECT_FALSE(has((folder_ / "").string())) << why(300);
+  EXPECT_EQ(why(256), "");
+  std::ofstream(folder_ / "tokenizer.model") << "";
+  EXPECT_TRUE(has(path_of("tokenizer.model"))) << why(300);
+  EXPECT_NE(why(256), "");
+  std::ofstream(folder_ / "tokenizer.json") << "";
+  EXPECT_TRUE(has(path_of("tokenizer.json"))) << why(300);
 }
 
 TEST(TrainerFlags, DeterministicReachesTheContext) {

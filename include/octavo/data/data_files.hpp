@@ -36,6 +36,8 @@ struct DataRequest {
   Index vocabulary = 256;     ///< tokens of files are below it
   Index least_tokens = 2;     ///< a token file of fewer is refused
   std::uint8_t between = 10;  ///< the byte between texts
+  /// Why text is refused, which is then not read; empty: it is not.
+  std::string text_refusal{};
 };
 
 /// What a run reads.
@@ -137,8 +139,8 @@ class DataLoader {
         }
       }
     }
+    require_one_kind(texts.has_text(), !files.empty(), title_of(names));
     Text text = texts.read();
-    require_one_kind(!text.read.empty(), !files.empty(), title_of(names));
     data_.read.insert(data_.read.end(), text.read.begin(), text.read.end());
     data_.skipped.insert(data_.skipped.end(), text.skipped.begin(), text.skipped.end());
     return files.empty() ? Tokens::owning(std::move(text.bytes)) : joined(std::move(files));
@@ -170,6 +172,7 @@ class DataLoader {
         !(has_text && has_files) && (is_first || (has_text ? data_.is_text : is_files_)), title,
         ": text and token files are named, whose tokens are not alike; "
         "name one or the other");
+    require<ConfigError>(!has_text || request_.text_refusal.empty(), request_.text_refusal);
     data_.is_text = has_text;
     is_files_ = has_files;
   }
@@ -185,7 +188,8 @@ class DataLoader {
 /// Finds and opens the data of a run. Text is read whole, as `load_text` does; token files (see
 /// `find_token_layout`) are opened, and read when batches are made.
 /// @throws ConfigError  if nothing is named, something twice, in training and in validation among
-///                      it, text and token files together, or some names with weights and some not
+///                      it, text and token files together, or some names with weights and some
+///                      not; with `text_refusal`, where text is named that it refuses
 /// @throws IoError      naming the file, if it cannot be read or is not as its format says; if a
 ///                      pattern matches none
 [[nodiscard]] inline Data load_data(const DataRequest& request) {

@@ -112,6 +112,9 @@ class TextReader {
                      "skipped)");
   }
 
+  /// Whether a file was found that `read` is to read.
+  [[nodiscard]] bool has_text() const { return !text_.read.empty(); }
+
   /// The bytes of all files, with a byte between them. Needs memory for the files' bytes only.
   Text read() {
     std::uintmax_t total = text_.read.size();
