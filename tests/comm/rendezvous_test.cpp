@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <chrono>
 #include <csignal>
 #include <cstddef>
@@ -232,13 +233,86 @@ TEST(Rendezvous, RanksThatAreInAnotherOperationAreNamedToWhoAsks) {
         std::string told;
         for (int i = 0; told != expected && i < 20; ++i) {
           std::this_thread::sleep_for(milliseconds(50));
-          told = rendezvous.absent_sync();
+          told = rendezvous.absent_sync().value_or("no answer");
         }
         octavo::require<octavo::CommError>(told == expected, "told: '", told, "'");
       }
     });
   }
   for (const RankEnd& end : processes.wait(limit)) EXPECT_EQ(end.exit_code, 0) << end.said;
+}
+
+TEST(Rendezvous, WhoAsksIsToldThatAllTakePartOrThatOneHasEnded) {
+  for (const bool one_ends : {false, true}) {
+    const int port = free_port();
+    RankProcesses processes;
+    for (int rank = 0; rank < ranks; ++rank) {
+      processes.start([=] {
+        Rendezvous rendezvous(launch_of(rank, ranks, port), time_out);
+        rendezvous.set_operation("wait for", "step 7");
+        if (rank != 0) {
+          if (rank != 1 || !one_ends) std::this_thread::sleep_for(2 * time_out);
+          return;
+        }
+        std::string told = "nothing";
+        const std::string expected = one_ends ? "rank 1 has ended, and was last in " : "";
+        const auto is_told = [&] { return one_ends ? told.starts_with(expected) : told.empty(); };
+        for (int i = 0; !is_told() && i < 20; ++i) {
+          std::this_thread::sleep_for(milliseconds(50));  // heartbeats tell of the operation
+          told = rendezvous.absent_sync().value_or("no answer");
+        }
+        octavo::require<octavo::CommError>(is_told(), "told: '", told, "'");
+      });
+    }
+    for (const RankEnd& end : processes.wait(limit)) EXPECT_EQ(end.exit_code, 0) << end.said;
+  }
+}
+
+/// All ranks wait for their GPUs, and one is stopped: what the others are told that ask so much
+/// later, and long before its silence becomes a fault.
+void start_to_ask(RankProcesses& processes, int stopped, milliseconds later) {
+  const int port = free_port();
+  for (int rank = 0; rank < ranks; ++rank) {
+    processes.start([=] {
+      Rendezvous rendezvous(launch_of(rank, ranks, port), milliseconds(4000));
+      gather(rendezvous, 16, 0, "first");
+      rendezvous.set_operation("wait for", "step 7");
+      std::this_thread::sleep_for(milliseconds(1000));  // two heartbeats tell of it
+      if (rank == stopped) ::raise(SIGSTOP);
+      std::this_thread::sleep_for(later);
+      const std::string told = octavo::detail::absent_text(rendezvous.absent_sync());
+      // Who ends sooner is a fault to the others.
+      while (rendezvous.fault().empty()) std::this_thread::sleep_for(milliseconds(5));
+      throw octavo::CommError(told);
+    });
+  }
+}
+
+// A stopped rank may have told before that it is in the operation.
+TEST(Rendezvous, ARankThatIsStoppedInTheOperationIsNamedToWhoAsks) {
+  struct Case {
+    int stopped;
+    milliseconds later;  ///< 100: the last heartbeat has just come
+    RankProcesses processes{};
+  };
+  std::array<Case, 4> cases{{{0, milliseconds(100)},
+                             {0, milliseconds(1600)},
+                             {1, milliseconds(100)},
+                             {1, milliseconds(1600)}}};
+  for (Case& each : cases) start_to_ask(each.processes, each.stopped, each.later);
+  for (Case& each : cases) {
+    const std::vector<RankEnd> ends = each.processes.wait(limit, each.stopped);
+    for (int rank = 0; rank < ranks; ++rank) {
+      const RankEnd& end = ends[static_cast<std::size_t>(rank)];
+      if (rank == each.stopped) continue;
+      if (each.stopped == 0) {
+        expect_said(end, "rank 0, which hears of all, does not answer");
+      } else {
+        EXPECT_TRUE(end.said.starts_with("rank 1 has been silent for ")) << end.said;
+        expect_said(end, " s, as a stopped process is, and was last in the wait for 'step 7'");
+      }
+    }
+  }
 }
 
 TEST(Rendezvous, ARankThatDoesNotComeIsNamed) {

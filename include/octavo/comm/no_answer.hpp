@@ -5,6 +5,7 @@
 #include <octavo/comm/rank_names.hpp>
 
 #include <chrono>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,6 +22,14 @@ namespace octavo::inline OCTAVO_ABI::detail {
                                                 const std::string& operation) {
   return message(rank_names(ranks), " ", has_or_have(ranks), " not answered for ",
                  seconds_text(time), " in ", operation);
+}
+
+/// What a rank says that has waited for others.
+/// @param absent  what rank 0 says of them; empty: all take part; none: it does not answer
+[[nodiscard]] inline std::string absent_text(const std::optional<std::string>& absent) {
+  if (!absent.has_value())
+    return "rank 0, which hears of all, does not answer; see whether that process still runs";
+  return absent->empty() ? "all of them are in it, too; see what their GPUs do" : *absent;
 }
 
 }  // namespace octavo::inline OCTAVO_ABI::detail

@@ -82,17 +82,21 @@ class Rendezvous {
     operation_ = detail::operation_text(kind, what);
   }
 
-  /// Asks rank 0 who is not in this rank's operation, by what ranks have told: such as "rank 2 has
-  /// not come to it, and was last in the all-gather 'weights'". For who has waited for longer than
-  /// a heartbeat. Where all are in it, waits for another one, and who is silent becomes a `fault`.
-  /// @return  empty: all are in it, or rank 0 does not answer
-  [[nodiscard]] std::string absent_sync() {
+  /// Asks rank 0 who is silent or not in this rank's operation, by what ranks have told: such as
+  /// "rank 2 has not come to it, and was last in the all-gather 'weights'". For who has waited for
+  /// longer than a heartbeat. While there is nobody, asks again, for three heartbeats: a rank that
+  /// was stopped before the call is silent by then. A `fault` ends it.
+  /// @return  empty: all are in it, and are heard of; none: rank 0 does not answer
+  [[nodiscard]] std::optional<std::string> absent_sync() {
+    const Clock::duration interval = detail::heartbeat_interval(time_out_);
     std::unique_lock<std::mutex> lock(mutex_);
-    absent_.clear();
-    stream_.put(detail::FrameKind::question, operation_);
-    wake();
-    changed_.wait_for(lock, detail::heartbeat_interval(time_out_),
-                      [this] { return !absent_.empty() || !fault_.empty(); });
+    const auto is_over = [this] { return !absent_.value_or("").empty() || !fault_.empty(); };
+    for (int asked = 0; asked == 0 || (asked < 3 && !is_over()); ++asked) {
+      absent_.reset();
+      stream_.put(detail::FrameKind::question, operation_);
+      wake();
+      changed_.wait_for(lock, interval, is_over);
+    }
     return absent_;
   }
 
@@ -274,7 +278,7 @@ class Rendezvous {
   std::string operation_{"nothing yet"};
   std::string fault_;
   std::optional<std::string> gathered_;
-  std::string absent_;  ///< rank 0's answer
+  std::optional<std::string> absent_;  ///< rank 0's answer
   bool is_welcome_ = false;
   bool has_left_ = false;
   Clock::time_point left_;

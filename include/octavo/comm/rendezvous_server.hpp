@@ -80,6 +80,7 @@ class RendezvousServer {
     FrameStream stream{};
     RankClock::time_point heard{};
     std::string operation{"nothing yet"};
+    bool asks = false;  ///< who is absent
   };
   /// A connection that has not said whose it is.
   struct Visitor {
@@ -102,6 +103,7 @@ class RendezvousServer {
       wait_for_input();
       greet();
       for (std::size_t rank = 0; rank < seats_.size(); ++rank) hear(static_cast<int>(rank));
+      answer();
       const RankClock::time_point now = RankClock::now();
       look_for_silence(now, start);
       if (now >= next_heartbeat) {
@@ -210,7 +212,7 @@ class RendezvousServer {
       seat.operation = frame.content;
     } else if (frame.kind == FrameKind::question) {
       seat.operation = frame.content;
-      seat.stream.put(FrameKind::question, absent_from(frame.content));
+      seat.asks = true;
     } else if (frame.kind == FrameKind::gather) {
       const std::string_view operation = take_text(content);
       seat.operation = operation;
@@ -224,14 +226,29 @@ class RendezvousServer {
     }
   }
 
-  /// Who has told of another operation last, and of which.
+  /// Once all were heard: what has arrived is no silence.
+  void answer() {
+    for (Seat& seat : seats_) {
+      if (!std::exchange(seat.asks, false) || seat.state != Seat::State::taken) continue;
+      seat.stream.put(FrameKind::question, absent_from(seat.operation));
+    }
+  }
+
+  /// Who is silent, or has told of another operation last, and of which; or has ended.
   [[nodiscard]] std::string absent_from(const std::string& operation) const {
     std::string text;
     for (std::size_t rank = 0; rank < seats_.size(); ++rank) {
       const Seat& seat = seats_[rank];
-      if (seat.state != Seat::State::taken || seat.operation == operation) continue;
-      text += message(text.empty() ? "" : "; ", "rank ", rank,
-                      " has not come to it, and was last in ", seat.operation);
+      const auto silence =
+          std::chrono::duration_cast<std::chrono::milliseconds>(RankClock::now() - seat.heard);
+      const bool is_silent = silence > 2 * heartbeat_interval(time_out_);
+      const bool has_ended = seat.state == Seat::State::left;
+      if (!has_ended && !is_silent && seat.operation == operation) continue;
+      std::string how = "not come to it";
+      if (is_silent) how = message("been silent for ", seconds_text(silence), silent_as);
+      if (has_ended) how = "ended";
+      text += message(text.empty() ? "" : "; ", "rank ", rank, " has ", how, ", and was last in ",
+                      seat.operation);
     }
     return text;
   }
@@ -267,7 +284,7 @@ class RendezvousServer {
       const Seat& seat = seats_[rank];
       if (seat.state == Seat::State::taken && now - seat.heard > time_out_)
         lose(static_cast<int>(rank),
-             message("has been silent for ", seconds_text(time_out_), ", as a stopped process is"));
+             message("has been silent for ", seconds_text(time_out_), silent_as));
     }
     if (!has_begun_ && now - start > time_out_) {
       const std::vector<int> absent = missing();
@@ -323,6 +340,8 @@ class RendezvousServer {
     return std::none_of(seats_.begin(), seats_.end(),
                         [](const Seat& seat) { return seat.state == Seat::State::taken; });
   }
+
+  static constexpr const char* silent_as = ", as a stopped process is";
 
   Descriptor listener_;
   int port_;

@@ -120,7 +120,7 @@ enum class FrameKind : std::uint32_t {
   refusal,    ///< the answer where it cannot be one: a text
   welcome,    ///< the answer once all ranks are there
   heartbeat,  ///< of a rank: its operation
-  question,   ///< of a rank: its operation; of rank 0: who is in another, a text
+  question,   ///< of a rank: its operation; of rank 0: who is silent or in another, a text
   gather,     ///< of a rank: a part; of rank 0: the whole
   fault,      ///< a rank is lost: a text
   farewell,   ///< a rank has come to its end, or gives up: a text

@@ -407,11 +407,11 @@ class NcclComm final : public Communicator<Cuda> {
     return text;
   }
   [[noreturn]] void fail_late(const std::string& operation) {
-    const std::string absent = rendezvous_.absent_sync();
+    const std::optional<std::string> absent = rendezvous_.absent_sync();
     require_no_fault(operation);  // that came meanwhile
     fail(message("rank ", rendezvous_.rank(), " has waited for the others for ",
                  detail::seconds_text(rendezvous_.time_out()), " in ", with_gpu(operation), ": ",
-                 absent.empty() ? "all of them are in it, too; see what their GPUs do" : absent));
+                 detail::absent_text(absent)));
   }
 
   [[nodiscard]] std::string nccl_text(ncclResult_t status, const std::string& operation) const {
