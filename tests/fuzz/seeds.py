@@ -62,7 +62,8 @@ GPT2 = {"model_type": "gpt2", "vocab_size": 256, "n_layer": 2, "n_embd": 64, "n_
         "activation_function": "gelu_new", "bos_token_id": 0, "eos_token_id": 0}
 MANIFEST = {"format": 1, "octavo": "1.0.0", "step": 7, "time": 1700000000, "model": "llama_tiny",
             "recipe": "bf16", "optimizer": "adamw", "ranks": 2, "tensor_parallel": 1, "zero": 1,
-            "validation_loss": 2.5, "numbers": {"optimizer.steps": 7},
+            "validation_loss": 2.5, "libraries": "NVIDIA H200, CUDA 13.0",
+            "numbers": {"optimizer.steps": 7},
             "files": [{"name": "rank-00000.safetensors", "bytes": 64, "crc32c": "0123abcd"}]}
 
 SEEDS = {

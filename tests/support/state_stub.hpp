@@ -113,12 +113,14 @@ class StateStub : public SessionStub {
   }
   octavo::Sharding sharding() const override { return sharding_; }
   std::vector<octavo::GemmPlanRecord> gemm_plans() const override { return plans; }
+  std::string libraries() const override { return libraries_text; }
 
   void fail(bool fails) { fails_ = fails; }
   void take_memory_away() { has_little_memory_ = true; }
   void set_model(const std::string& name) { facts_.name = name; }
 
   std::vector<octavo::GemmPlanRecord> plans;
+  std::string libraries_text;
   std::string recipe = "fp8 of a stub";
   std::string optimizer_name = "AdamW of a stub";
 

@@ -210,6 +210,22 @@ TEST_F(Checkpoint, HasTheAlgorithmsOfGemms) {
   EXPECT_EQ(load_checkpoint(newest(), session).gemm_plans, "") << "nothing was chosen";
 }
 
+// Bits hang on them.
+TEST_F(Checkpoint, HasTheLibrariesThatComputed) {
+  StateStub session;
+  session.libraries_text = "a GPU, CUDA 13.0, cuBLASLt 13.1.0, cuDNN 9.19.0";
+  Records records;
+  Checkpoints checkpoints({.folder = folder_}, session, to(records));
+  checkpoints.save(1);
+  checkpoints.finish();
+  EXPECT_EQ(load_checkpoint(newest(), session).libraries, session.libraries_text);
+  session.libraries_text.clear();
+  checkpoints.save(2);
+  checkpoints.finish();
+  EXPECT_EQ(load_checkpoint(newest(), session).libraries, "") << "it computed with none";
+  EXPECT_FALSE(contains(content(newest() / "manifest.json"), "libraries"));
+}
+
 TEST_F(Checkpoint, HasTheStateOfTheMomentThatItWasAskedFor) {
   StateStub session;
   Records records;
@@ -476,6 +492,8 @@ TEST_F(Checkpoint, AManifestOfWhatCannotBeIsRefused) {
                        "in ranks: 4294967297 is no whole number from 0 to 2147483647; take "
                        "another checkpoint"))
       << ranks;
+  const std::string libraries = refused_with("\"zero\":1", "\"zero\":1,\"libraries\":[]");
+  EXPECT_TRUE(contains(libraries, "libraries")) << libraries;
   const std::string checksum = refused_with("\"crc32c\":\"", "\"crc32c\":\"0");
   EXPECT_TRUE(contains(checksum, "is no checksum of eight")) << checksum;
   EXPECT_EQ(refused_with("\"ranks\":1", "\"ranks\":1"), "it was loaded");

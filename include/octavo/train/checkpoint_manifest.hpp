@@ -51,6 +51,9 @@ struct CheckpointManifest {
   std::map<std::string, std::int64_t> numbers{};  ///< of the host, such as "optimizer.steps"
   /// The algorithms of the run's GEMMs, as `gemm_plans_text` writes them; empty: by heuristics.
   std::string gemm_plans{};
+  /// The GPU and the libraries that the run computed with: see `libraries_text`; empty: on `Cpu`,
+  /// or it is not known.
+  std::string libraries{};
   std::vector<CheckpointFile> files{};
   std::vector<StateConversion> conversions{};  ///< of the run so far, in their order
 
@@ -118,6 +121,7 @@ inline std::string manifest_text(const CheckpointManifest& manifest) {
   }
   if (!manifest.validation.empty()) line.add("validation", manifest.validation);
   if (!manifest.gemm_plans.empty()) line.add("gemm_plans", manifest.gemm_plans);
+  if (!manifest.libraries.empty()) line.add("libraries", manifest.libraries);
   line.add("numbers", numbers).add("files", std::span<const JsonLine>(files));
   std::vector<JsonLine> conversions;
   conversions.reserve(manifest.conversions.size());
@@ -187,7 +191,8 @@ inline CheckpointManifest read_manifest(const std::filesystem::path& folder) {
   const std::map<std::string_view, std::string*> texts{
       {"octavo", &manifest.version},        {"model", &manifest.model},
       {"recipe", &manifest.recipe},         {"optimizer", &manifest.optimizer},
-      {"gemm_plans", &manifest.gemm_plans}, {"validation", &manifest.validation}};
+      {"gemm_plans", &manifest.gemm_plans}, {"validation", &manifest.validation},
+      {"libraries", &manifest.libraries}};
   const std::map<std::string_view, int*> counts{{"ranks", &manifest.ranks},
                                                 {"tensor_parallel", &manifest.tensor_ranks},
                                                 {"zero", &manifest.zero}};

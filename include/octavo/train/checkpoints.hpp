@@ -304,6 +304,7 @@ class Checkpoints {
                                 .validation = options_.validation,
                                 .numbers = writer_.numbers(),
                                 .gemm_plans = plans.empty() ? "" : gemm_plans_text(plans),
+                                .libraries = session_.libraries(),
                                 .conversions = conversions_};
     for (const std::string& text : texts_) {
       if (text.empty()) continue;
