@@ -187,17 +187,58 @@ inline std::filesystem::path checkpoint_to_replay_from(const Options& options,
   return found;
 }
 
-/// What a run that goes on loses where none of its GEMMs' algorithms serves; "" where it does not.
-/// @param taken  how the algorithms of the run that goes on were chosen
+/// Says if the algorithms of a session's GEMMs are not all that a checkpoint has; "" if they are.
+/// @param here  those of the session that goes on from it
 inline std::string note_of_gemm_plans(const octavo::CheckpointManifest& manifest,
-                                      const octavo::GemmPlanSummary& taken) {
-  if (manifest.gemm_plans.empty() || taken.recorded > 0) return {};
-  const auto plans = octavo::read_gemm_plans(manifest.gemm_plans, "GEMM plans of the checkpoint");
-  if (plans.empty()) return {};
-  const octavo::GemmLibrary& library = plans.front().library;
-  return octavo::message("its GEMM plans are of ", library.card, " with cuBLASLt ", library.version,
-                         ", and none serves here: later steps may differ in "
-                         "their last bits from those of a run that went on there");
+                                      const std::vector<octavo::GemmPlanRecord>& here) {
+  const auto saved = octavo::read_gemm_plans(manifest.gemm_plans, "GEMM plans of the checkpoint");
+  // Times are rounded on their way through text.
+  const auto is_used = [&](const octavo::GemmPlanRecord& plan) {
+    return std::ranges::any_of(here, [&](const octavo::GemmPlanRecord& own) {
+      return own.replaces(plan) && own.algorithm == plan.algorithm;
+    });
+  };
+  const auto used = static_cast<std::size_t>(std::ranges::count_if(saved, is_used));
+  if (used < saved.size()) {
+    const octavo::GemmLibrary& library = saved.front().library;
+    return octavo::message(used, " of the checkpoint's ", saved.size(),
+                           " GEMM plans are used here; they are of ", library.card,
+                           " with cuBLASLt ", library.version);
+  }
+  if (used >= here.size()) return {};
+  return octavo::message(here.size() - used, " of the ", here.size(),
+                         " GEMM plans that are used here are not the checkpoint's, which has ",
+                         saved.size(), "; with its own go on without --gemm-plans");
+}
+
+/// Says if a session computes with another GPU or other libraries than a checkpoint was saved with,
+/// or if that is not known; "" if it does not.
+inline std::string note_of_libraries(const octavo::CheckpointManifest& manifest,
+                                     const std::string& here) {
+  if (manifest.libraries == here) return {};
+  return octavo::message(
+      "the checkpoint was saved with ",
+      manifest.libraries.empty() ? "no GPU, or none that it names" : manifest.libraries,
+      "; here there is ", here.empty() ? "no GPU" : here);
+}
+
+/// Why steps may not be those of the run that saved a checkpoint; none where all is the same.
+inline std::vector<std::string> notes_of(const octavo::CheckpointManifest& manifest,
+                                         const octavo::TrainingSession& session) {
+  std::vector<std::string> notes{note_of_gemm_plans(manifest, session.gemm_plans()),
+                                 note_of_libraries(manifest, session.libraries())};
+  std::erase(notes, "");
+  return notes;
+}
+
+/// Prints them.
+/// @param begin  of each line
+inline void print_notes(const char* begin, const octavo::CheckpointManifest& manifest,
+                        const octavo::TrainingSession& session) {
+  for (const std::string& note : notes_of(manifest, session)) {
+    fmt::print("{} | {}: steps may differ in their last bits from those of the run that saved it\n",
+               begin, programs::visible(note));
+  }
 }
 
 /// Prints what there is in the folder of a run.

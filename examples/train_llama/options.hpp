@@ -389,8 +389,7 @@ inline SessionRequest session_request(const Options& options,
     request.options.gemm_choice = octavo::GemmChoice::rehearsed;
   }
   if (!resume_from.empty()) {
-    // Before those of the file: other runs may have changed it since, and this one goes on to the
-    // bit.
+    // Before those of the file: other runs may have changed it since, and bits hang on them.
     const std::string saved = octavo::detail::read_manifest(resume_from).gemm_plans;
     const std::string place = (resume_from / octavo::detail::manifest_name).string();
     request.gemm_plans = octavo::merged_gemm_plans(std::move(request.gemm_plans),

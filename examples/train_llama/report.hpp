@@ -107,8 +107,7 @@ class Report final : public octavo::RunObserver {
                const octavo::TrainingSession& session) {
     fmt::print("resumed | after step {}, from {}\n", manifest.step,
                programs::visible(path.string()));
-    const std::string note = note_of_gemm_plans(manifest, session.gemm_plan_summary());
-    if (!note.empty()) fmt::print("resumed | {}\n", note);
+    print_notes("resumed", manifest, session);
     octavo::JsonLine line;
     line.add("event", "resumed")
         .add("step", manifest.step)

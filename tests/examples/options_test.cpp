@@ -16,6 +16,7 @@
 #include <tuple>
 #include <vector>
 
+#include "support/state_stub.hpp"
 #include "support/temporary_folder.hpp"
 
 namespace options_test {
@@ -153,16 +154,67 @@ TEST_F(TrainerFlagsWithAFile, ARunGoesOnWithTheGemmPlansOfItsCheckpoint) {
             (std::vector{plan(128, 1), plan(256, 1), plan(512, 2)}));
 }
 
-TEST_F(TrainerFlagsWithAFile, GemmPlansThatServeNowhereAreToldOf) {
-  const CheckpointManifest saved = manifest({plan(128, 1)});
-  const std::string note = trainer::note_of_gemm_plans(saved, {});
-  EXPECT_NE(note.find("of NVIDIA_H200 with cuBLASLt 130100, and none serves here"),
-            std::string::npos)
-      << note;
-  GemmPlanSummary taken;
-  taken.recorded = 1;
-  EXPECT_EQ(trainer::note_of_gemm_plans(saved, taken), "");
+// Whether or not other records serve, such as those of a file.
+TEST_F(TrainerFlagsWithAFile, GemmPlansOfACheckpointThatDoNotServeAreToldOf) {
+  const CheckpointManifest saved = manifest({plan(128, 1), plan(256, 1)});
+  const auto note = [&](const std::vector<GemmPlanRecord>& here) {
+    return trainer::note_of_gemm_plans(saved, here);
+  };
+  const std::string rest =
+      " of the checkpoint's 2 GEMM plans are used here; they are of NVIDIA_H200 with cuBLASLt "
+      "130100";
+  EXPECT_EQ(note({}), "0" + rest);
+  EXPECT_EQ(note({plan(512, 1)}), "0" + rest) << "another product";
+  EXPECT_EQ(note({plan(128, 2), plan(256, 1)}), "1" + rest) << "another algorithm of one";
+  GemmPlanRecord elsewhere = plan(128, 1);
+  elsewhere.library.card = "NVIDIA_H100";
+  EXPECT_EQ(note({elsewhere, plan(256, 1)}), "1" + rest) << "that of another card";
+  EXPECT_EQ(note({plan(128, 1), plan(256, 1)}), "");
   EXPECT_EQ(trainer::note_of_gemm_plans({}, {}), "");
+}
+
+TEST_F(TrainerFlagsWithAFile, TimesOfGemmPlansAreRoundedInCheckpoints) {
+  GemmPlanRecord slow = plan(128, 1);
+  slow.microseconds = 12345.678;
+  EXPECT_EQ(trainer::note_of_gemm_plans(manifest({slow}), {slow}), "");
+}
+
+// The run that saved it had the heuristics' first.
+TEST_F(TrainerFlagsWithAFile, GemmPlansThatACheckpointLacksAreToldOf) {
+  const std::vector<GemmPlanRecord> here{plan(128, 1), plan(256, 1)};
+  EXPECT_EQ(trainer::note_of_gemm_plans({}, here),
+            "2 of the 2 GEMM plans that are used here are not the checkpoint's, which has 0; with "
+            "its own go on without --gemm-plans");
+  const std::string note = trainer::note_of_gemm_plans(manifest({plan(256, 1)}), here);
+  EXPECT_TRUE(note.starts_with("1 of the 2 GEMM plans that are used here are not ")) << note;
+}
+
+TEST_F(TrainerFlagsWithAFile, ARunIsToldOfAllThatIsAnother) {
+  ::support::StateStub session;
+  session.plans = {plan(128, 1)};
+  session.libraries_text = "a GPU";
+  CheckpointManifest saved = manifest(session.plans);
+  saved.libraries = "a GPU";
+  EXPECT_TRUE(trainer::notes_of(saved, session).empty());
+  session.libraries_text = "another GPU";
+  EXPECT_EQ(trainer::notes_of(saved, session),
+            (std::vector{trainer::note_of_libraries(saved, "another GPU")}));
+  session.plans = {plan(128, 2)};
+  EXPECT_EQ(trainer::notes_of(saved, session).size(), 2u);
+}
+
+TEST(TrainerResumes, OtherLibrariesAreToldOf) {
+  const auto note = [](const std::string& saved, const std::string& here) {
+    return trainer::note_of_libraries({.libraries = saved}, here);
+  };
+  EXPECT_EQ(note("a GPU, cuBLASLt 13.0.0", "a GPU, cuBLASLt 13.0.0"), "");
+  EXPECT_EQ(note("", ""), "");
+  EXPECT_EQ(note("a GPU, cuBLASLt 13.0.0", "a GPU, cuBLASLt 13.1.0"),
+            "the checkpoint was saved with a GPU, cuBLASLt 13.0.0; here there is a GPU, cuBLASLt "
+            "13.1.0");
+  EXPECT_EQ(note("a GPU", ""), "the checkpoint was saved with a GPU; here there is no GPU");
+  EXPECT_EQ(note("", "a GPU"),
+            "the checkpoint was saved with no GPU, or none that it names; here there is a GPU");
 }
 
 TEST_F(TrainerFlagsWithAFile, GemmPlansAreRead) {

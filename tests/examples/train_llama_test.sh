@@ -826,6 +826,7 @@ for signal in USR1 TERM KILL; do
   run "going on after SIG$signal" 0 "${saved[@]}" --out cut --resume auto
   grep -qE '^resumed \| after step [0-9]+, from cut/checkpoints/step-[0-9]{8}$' out ||
     fail "it does not say that it goes on"
+  grep -qF "may differ" out && fail "it is told of other libraries, and they are the same"
   metrics cut/metrics.jsonl '
 whole = [json.loads(line) for line in open("whole/metrics.jsonl")]
 names = ("loss", "gradient_norm", "learning_rate", "epoch", "skipped")
@@ -868,9 +869,10 @@ open(name, "wb").write(data)
 PYTHON
 run "a flipped bit" 2 "${saved[@]}" --out damaged --resume latest
 err_is_one_line_with "damaged/checkpoints/step-00000030/rank-00000.safetensors: has "
-cp -r whole planned
-python3 - <<'PYTHON'
-import glob
+# manifest_has FOLDER TEXT: the manifest of the run's newest checkpoint has these members, too
+manifest_has() {
+  python3 - "$@" <<'PYTHON'
+import glob, sys
 def crc32c(data):
     total = 0xffffffff
     for byte in data:
@@ -878,12 +880,21 @@ def crc32c(data):
         for _ in range(8):
             total = total >> 1 ^ (0x82f63b78 if total & 1 else 0)
     return total ^ 0xffffffff
-name = sorted(glob.glob("planned/checkpoints/*"))[-1] + "/manifest.json"
-begin = open(name).read().rsplit(',"crc32c"', 1)[0] + r',"gemm_plans":"# octavo gemm plans 2\nsome"'
+folder, text = sys.argv[1:]
+name = sorted(glob.glob(folder + "/checkpoints/*"))[-1] + "/manifest.json"
+begin = open(name).read().rsplit(',"crc32c"', 1)[0] + "," + text
 open(name, "w").write(f'{begin},"crc32c":"{crc32c(begin.encode()):08x}"}}\n')
 PYTHON
+}
+cp -r whole planned
+manifest_has planned '"gemm_plans":"# octavo gemm plans 2\nsome"'
 run "GEMM plans of a checkpoint that are none" 2 "${saved[@]}" --out planned --resume latest
 err_is_one_line_with "planned/checkpoints/step-00000030/manifest.json:2: the checksum at its end is missing"
+cp -r whole of_gpu
+manifest_has of_gpu '"libraries":"a GPU, cuDNN 9.19.0"'
+run "a checkpoint of other libraries" 0 "${saved[@]}" --out of_gpu --resume latest
+grep -qxF "resumed | the checkpoint was saved with a GPU, cuDNN 9.19.0; here there is no GPU: steps may \
+differ in their last bits from those of the run that saved it" out || fail "it is not said"
 run "nothing to go on from" 2 "${saved[@]}" --out absent --resume latest
 err_is_one_line_with "absent/checkpoints has no whole checkpoint; give --resume auto"
 [ -e absent ] && fail "a folder was made"

@@ -108,12 +108,13 @@ inline std::vector<std::string> counted(const std::vector<std::string>& texts) {
 
 }  // namespace detail
 
-/// Makes a session go on as the one that saved a checkpoint: to the bit, whatever numbers of ranks
-/// and stages of ZeRO the two have, and with the same bits of state where other ranks share its
-/// layers. On the `Cuda` device its context has to be given the algorithms of the manifest, too,
-/// before the next step (`take_gemm_plans`), where they are not by heuristics. Every file is read
-/// whole and held to its checksum before anything is written into the session. All ranks call it
-/// together.
+/// Makes a session go on as the one that saved a checkpoint: with the bits of its state, whatever
+/// numbers of ranks and stages of ZeRO the two have, and whichever ranks share layers. With as many
+/// ranks, micro-batches and stages, on `Cpu` its steps have the same bits, too. On `Cuda` they have
+/// them in deterministic contexts, on the same kind of card with the same CUDA, cuBLASLt and cuDNN
+/// (the manifest's `libraries`), if before the next step the context is given the algorithms of the
+/// manifest (`take_gemm_plans`), and no others. Every file is read whole and held to its checksum
+/// before anything is written into the session. All ranks call it together.
 ///
 /// A checkpoint of another recipe or optimizer can be converted: each weight is what it was, or is
 /// made of its FP32 master, if that is there and the formats differ; masters are those that there
