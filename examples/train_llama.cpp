@@ -441,8 +441,8 @@ int run(const CLI::App& app, Options& options) {
     // One rank speaks for all.
     if (!ranks->is_first() && std::freopen("/dev/null", "w", stdout) == nullptr) return failure;
     if (options.replay_step != 0) {
-      const bool is_repeated =
-          replay(*setup.session, *setup.data, *setup.tally, setup.resume_from, options, *instance);
+      const bool is_repeated = replay(*setup.session, *setup.data, *setup.tally, setup.resume_from,
+                                      setup.resumed, options, *instance);
       return is_repeated ? success : not_repeated;
     }
     return run(setup, options, *instance, *ranks, configuration);

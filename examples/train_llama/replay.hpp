@@ -158,9 +158,11 @@ inline void print_difference(const std::vector<octavo::StepReplay>& replays,
 /// Replays the step that --replay-step asks for, and prints whether its bits are the same each
 /// time. All ranks call it.
 /// @param resumed_from  the checkpoint that session, data and tally were made from, or ""
+/// @param resumed       what that says of itself
 /// @return whether all replays are equal, and to what the run has recorded
 inline bool replay(octavo::TrainingSession& session, RunData& data, octavo::Tally& tally,
-                   const std::filesystem::path& resumed_from, const Options& options,
+                   const std::filesystem::path& resumed_from,
+                   const octavo::CheckpointManifest& resumed, const Options& options,
                    const Instance& instance) {
   const octavo::Index from = tally.steps();
   fmt::print("replay | step {}, {} times, of {} in {} on {}, {}\n", options.replay_step,
@@ -168,6 +170,7 @@ inline bool replay(octavo::TrainingSession& session, RunData& data, octavo::Tall
              resumed_from.empty()
                  ? "from the run's begin"
                  : fmt::format("from {}", programs::visible(resumed_from.string())));
+  if (!resumed_from.empty()) print_notes("replay", resumed, session);
   programs::flush_output();
   std::map<octavo::Index, detail::RecordedStep> recorded;
   if (!options.out.empty()) {

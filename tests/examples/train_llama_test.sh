@@ -1054,6 +1054,13 @@ replayed "a step that was not recorded" 0 other 8
 rm -r other/checkpoints
 replayed "a step of a run whose checkpoint is elsewhere" 0 other 8 --resume hashed/checkpoints/step-00000006
 grep -qF ", from hashed/checkpoints/step-00000006" out || fail "it does not begin there"
+grep -qF "may differ" out && fail "it is told of other libraries, and they are the same"
+cp -r hashed other_gpu
+rm -r other_gpu/checkpoints/step-00000008
+manifest_has other_gpu '"libraries":"a GPU, cuDNN 9.19.0"'
+replayed "a step of a run with other libraries" 0 other_gpu 8
+grep -qxF "replay | the checkpoint was saved with a GPU, cuDNN 9.19.0; here there is no GPU: steps may \
+differ in their last bits from those of the run that saved it" out || fail "it is not said"
 run "a step before all that is named" 2 --config hashed/config.toml --out other --replay-step 6 \
   --resume hashed/checkpoints/step-00000006
 err_is_one_line_with "is of step 6, and --replay-step 6 wants one before it"
