@@ -78,7 +78,7 @@ def fields(data):
     return found
 
 def shown(folder):
-    """What TensorBoard shows of a run: lists of (step, number) and of (step, text), by tag."""
+    """What TensorBoard's reader in Python shows of a run: lists of (step, number) and of (step, text), by tag."""
     scalars, texts = {}, {}
     for path in sorted(glob.glob(folder + "/events.out.tfevents.*")):
         data = open(path, "rb").read()

@@ -153,7 +153,9 @@ class EventFile {
   }
 
   /// Says that the steps from here on begin: what was written of them before, in files of this
-  /// folder that are older too, is no part of the run any more, and TensorBoard shows it no more.
+  /// folder that are older too, is no part of the run any more. TensorBoard's reader in Python
+  /// (`--load_fast=false`) shows it no more from here on; when a tag is
+  /// written again, its default one drops the tag's old points of that step and of later ones.
   /// @param step  the first of them
   /// @throws IoError  as `write`
   void begin_steps(std::int64_t step, double time = event_time()) {
