@@ -95,30 +95,34 @@ struct Metric {
   std::optional<double> error{};  ///< standard error
 };
 
-/// A line that stays in place, on a terminal only.
+/// A line that stays in place on a terminal, and a line a minute elsewhere.
 class Progress {
  public:
-  Progress(const char* task, bool is_shown) : task_(task), is_shown_(is_shown) {}
+  Progress(const char* task, bool is_first) : task_(task), is_first_(is_first) {}
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
   ~Progress() {
-    if (is_shown_) fmt::print(stderr, "\r\033[K");
+    if (is_first_ && on_terminal_) fmt::print(stderr, "\r\033[K");
   }
   void operator()(Index done, Index all) {
     const auto now = std::chrono::steady_clock::now();
     time_.add(std::chrono::duration<double>(now - last_).count());
     last_ = now;
-    if (!is_shown_) return;
-    fmt::print(stderr, "\r\033[K{} | batch {} of {} | {} left", task_, done, all,
-               programs::duration_text(time_.left(static_cast<double>(all - done))));
+    if (!is_first_ || (!on_terminal_ && now - said_ < std::chrono::minutes(1))) return;
+    said_ = now;
+    fmt::print(stderr, "{}{} | batch {} of {} | {} left{}", on_terminal_ ? "\r\033[K" : "", task_,
+               done, all, programs::duration_text(time_.left(static_cast<double>(all - done))),
+               on_terminal_ ? "" : "\n");
     std::fflush(stderr);
   }
 
  private:
   const char* task_;
-  bool is_shown_;
+  bool is_first_;
+  bool on_terminal_ = ::isatty(STDERR_FILENO) != 0;
   programs::StepTime time_;
   std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
+  std::chrono::steady_clock::time_point said_ = last_;
 };
 
 double seconds_since(std::chrono::steady_clock::time_point start) {
@@ -230,12 +234,12 @@ bool calibrate(Setup& setup) {
   return true;
 }
 
-octavo::JsonLine evaluate_text(Setup& setup, const Options& options, bool is_shown,
+octavo::JsonLine evaluate_text(Setup& setup, const Options& options, bool is_first,
                                std::vector<Metric>& table) {
   const auto start = std::chrono::steady_clock::now();
   octavo::LossSum loss;
   {
-    Progress progress("perplexity", is_shown);
+    Progress progress("perplexity", is_first);
     loss = setup.text_batches->evaluate(*setup.session, std::ref(progress));
   }
   std::vector<std::string> files;
@@ -263,12 +267,12 @@ octavo::JsonLine evaluate_text(Setup& setup, const Options& options, bool is_sho
   return line;
 }
 
-octavo::JsonLine evaluate_choices(Setup& setup, const Options& options, bool is_shown,
+octavo::JsonLine evaluate_choices(Setup& setup, const Options& options, bool is_first,
                                   std::vector<Metric>& table) {
   const auto start = std::chrono::steady_clock::now();
   ChoiceScore score;
   {
-    Progress progress("hellaswag", is_shown);
+    Progress progress("hellaswag", is_first);
     score = setup.choice_batches->evaluate(*setup.session, std::ref(progress));
   }
   const auto questions = static_cast<double>(score.questions);
@@ -319,7 +323,7 @@ int run(Setup& setup, const Options& options, const trainer::Instance& instance,
   if (calibrate(setup)) {
     fmt::print("scales | delayed ones were calibrated on the first batch\n");
   }
-  const bool is_shown = ranks.is_first() && ::isatty(STDERR_FILENO) != 0;
+  const bool is_first = ranks.is_first();
   std::vector<Metric> table;
   octavo::JsonLine results;
   results.add("octavo", octavo::version_string)
@@ -330,10 +334,10 @@ int run(Setup& setup, const Options& options, const trainer::Instance& instance,
       .add("device", instance.device)
       .add("ranks", ranks.size());
   if (setup.text_batches.has_value()) {
-    results.add("perplexity", evaluate_text(setup, options, is_shown, table));
+    results.add("perplexity", evaluate_text(setup, options, is_first, table));
   }
   if (setup.choice_batches.has_value()) {
-    results.add("hellaswag", evaluate_choices(setup, options, is_shown, table));
+    results.add("hellaswag", evaluate_choices(setup, options, is_first, table));
   }
   print(table);
   programs::flush_output();

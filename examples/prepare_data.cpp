@@ -165,6 +165,8 @@ int run(const Options& options) {
     for (const auto& [name, token] : tokenizer->special_tokens()) allowed.push_back(name);
   }
   Documents documents({options.inputs.begin(), options.inputs.end()}, options.key);
+  octavo::require<octavo::ConfigError>(documents.total_bytes() > 0,
+                                       "the files hold no text; name others");
   octavo::TokenFileWriter writer(
       options.out,
       options.format == "llm.c" ? octavo::TokenFileKind::llm_c : octavo::TokenFileKind::megatron,

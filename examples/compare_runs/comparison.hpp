@@ -132,19 +132,25 @@ inline std::size_t find_baseline(const std::vector<Run>& runs, const std::string
                   visible(precision), present));
 }
 
+/// The tokens a second of all steps that count.
+inline std::optional<double> mean_speed(const Run& run) {
+  double tokens = 0, seconds = 0;
+  for (const Step& step : run.steps) {
+    tokens += step.tokens_per_second * step.milliseconds / 1000;
+    seconds += step.milliseconds / 1000;
+  }
+  if (!(seconds > 0)) return {};
+  return tokens / seconds;
+}
+
 /// The figures of a run that wrote no summary, from what it did record.
 inline void fill_from_steps(const Run& run, std::size_t window, Row& row) {
   if (!run.evaluations.empty()) row.validation_loss = run.evaluations.back().loss;
   if (run.steps.empty()) return;
   const std::size_t count = run.steps.size();
   row.train_loss = finite_mean(column(run, &Step::loss), count - std::min(window, count), count);
-  double tokens = 0, seconds = 0;
-  for (const Step& step : run.steps) {
-    tokens += step.tokens_per_second * step.milliseconds / 1000;
-    seconds += step.milliseconds / 1000;
-    row.skipped += step.skipped ? 1 : 0;
-  }
-  if (seconds > 0) row.tokens_per_second = tokens / seconds;
+  for (const Step& step : run.steps) row.skipped += step.skipped ? 1 : 0;
+  row.tokens_per_second = mean_speed(run);
 }
 
 inline Row make_row(const Run& run, std::string label, std::size_t window) {
@@ -159,7 +165,7 @@ inline Row make_row(const Run& run, std::string label, std::size_t window) {
   row.train_loss = summary.train_loss;
   if (!run.evaluations.empty() || std::isfinite(summary.validation_loss))
     row.validation_loss = summary.validation_loss;
-  row.tokens_per_second = summary.tokens_per_second;
+  row.tokens_per_second = run.was_resumed ? mean_speed(run) : summary.tokens_per_second;
   row.gemms = summary.gemms;
   row.skipped = summary.skipped;
   return row;

@@ -91,6 +91,7 @@ struct Run {
   std::vector<OperandSample> operands;
   std::optional<Summary> summary;  ///< absent when the run did not reach its end
   std::vector<std::string> remarks;
+  bool was_resumed = false;      ///< its summary has the speed of its last process
   bool has_other_ranks = false;  ///< or cards since it was resumed: steps do not compare
 
   [[nodiscard]] std::uint64_t last_step() const { return steps.empty() ? 0 : steps.back().step; }
@@ -171,6 +172,7 @@ inline void read_configuration(const Json& event, Run& run) {
     throw InputError(fmt::format("a second run ({}, {}) begins in the file of another ({}, {})",
                                  c.model, c.precision, run.configuration.model,
                                  run.configuration.precision));
+  run.was_resumed |= resumed;
   run.has_other_ranks |=
       resumed && (c.ranks != run.configuration.ranks || c.card != run.configuration.card);
   run.configuration = std::move(c);

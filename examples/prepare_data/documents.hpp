@@ -44,6 +44,7 @@ class Documents {
       seen.begin_source();
       (void)seen.add(file.identity(), path, {});
       total_bytes_ += file.size();
+      require_text(file);
     }
   }
 
@@ -66,6 +67,16 @@ class Documents {
   }
 
  private:
+  /// @throws ConfigError  if a file begins as none of text does
+  static void require_text(const octavo::detail::OpenFile& file) {
+    std::string begin(std::min<std::uint64_t>(file.size(), 4096), '\0');
+    file.read_at(0, std::as_writable_bytes(std::span(begin)));
+    const std::size_t place = begin.find('\0');
+    octavo::require<octavo::ConfigError>(
+        place == std::string::npos, file.path().string(), ": byte ", place,
+        " is 0, so it is no text; files of tokens go to the trainer as they are");
+  }
+
   static constexpr std::size_t piece_bytes = std::size_t{1} << 22;
 
   std::optional<Document> next() {

@@ -173,6 +173,14 @@ mkdir -p "$scratch/resumed" "$scratch/elsewhere/bf16" "$scratch/announced" "$scr
 run "a resumed run" 0 bf16 "$scratch/resumed"
 out_mentions "resumed; the records from step 3 on replace earlier ones"
 row_is "bf16 (resumed) 2.5000 4.0000 +0.00 % 16,384 0 of 48 0 STOPPED at step 4 of 4: no summary"
+# The summary of a resumed run has the speed of its last process.
+mkdir "$scratch/ended"
+{
+  cat "$scratch/resumed/metrics.jsonl"
+  grep '"event":"summary"' bf16/metrics.jsonl | sed 's/"tokens_per_second":[0-9.e+]*/"tokens_per_second":7/'
+} >"$scratch/ended/metrics.jsonl"
+run "a resumed run that ended" 0 bf16 "$scratch/ended"
+grep -F '(ended)' "$scratch/out" | grep -qF ' 16,384 ' || fail "it has the speed of its last process"
 cp bf16/metrics.jsonl "$scratch/elsewhere/bf16"
 run "two folders of one name" 0 bf16 "$scratch/elsewhere/bf16"
 row_is "bf16 (bf16) 2.5000 2.5000 baseline 15,200 0 of 48 0 done after 4 steps"

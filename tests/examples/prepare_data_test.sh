@@ -32,8 +32,14 @@ for twice in a.txt ./a.txt hard.txt soft.txt; do
   grep -qF "prepare_data: $twice is " err || fail "the file is not named: $(cat err)"
 done
 : >empty.txt
-run "no token at all" 2 empty.txt --end none --out x.bin
+run "no text at all" 2 empty.txt --out x.bin
+err_is_one_line_with "the files hold no text"
+printf '\n\n' >blank.jsonl
+run "no token at all" 2 blank.jsonl --end none --out x.bin
 err_is_one_line_with "no token"
+run "tokens for text" 2 a.txt kept --out x.bin
+err_is_one_line_with "kept: byte 5 is 0, so it is no text"
+no_rest
 
 printf '{"text":"ab","id":[1,{}]}\n\n{"id":2,"text":"c\\n"}' >lines.jsonl
 run "JSON Lines" 0 lines.jsonl --out lines.bin --end none
