@@ -316,7 +316,9 @@ inline void occupy_standard_streams() {
   for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
     if (::fcntl(stream, F_GETFD) >= 0) continue;
     const int mode = stream == STDERR_FILENO ? O_WRONLY : O_RDONLY;
-    octavo::require<octavo::IoError>(::open("/dev/null", mode) == stream,
+    // Before the message: arguments of a call are evaluated in any order.
+    const bool is_open = ::open("/dev/null", mode) == stream;
+    octavo::require<octavo::IoError>(is_open,
                                      "/dev/null: cannot be opened in place of a standard stream "
                                      "that is closed: ",
                                      std::strerror(errno));

@@ -106,7 +106,9 @@ inline std::filesystem::path make_run_folder(const Options& options) {
   if (!options.out.empty()) {
     std::filesystem::path folder = options.out;
     detail::make_folder(folder);
-    octavo::require<octavo::IoError>(::access(folder.c_str(), W_OK | X_OK) == 0, folder.string(),
+    // Before the message: arguments of a call are evaluated in any order.
+    const bool is_writable = ::access(folder.c_str(), W_OK | X_OK) == 0;
+    octavo::require<octavo::IoError>(is_writable, folder.string(),
                                      ": cannot be written: ", std::strerror(errno),
                                      "; choose another --out, or give --no-out");
     return folder;

@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <cerrno>
 #include <chrono>
 #include <csignal>
 #include <cstddef>
@@ -17,10 +18,32 @@
 #include <stdexcept>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include <arpa/inet.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+namespace rendezvous_test {
+
+/// What the system's next call of `listen` fails with; 0: it does not.
+int listen_error = 0;
+
+}  // namespace rendezvous_test
+
+// Calls of this program go here, in place of the C library's: the name is the linker's.
+extern "C" {
+int faulty_listen(int socket, int waiting) __asm__("listen");
+int faulty_listen(int socket, int waiting) {
+  if (rendezvous_test::listen_error == 0) {
+    return static_cast<int>(::syscall(SYS_listen, socket, waiting));
+  }
+  errno = std::exchange(rendezvous_test::listen_error, 0);
+  return -1;
+}
+}
 
 namespace rendezvous_test {
 
@@ -60,6 +83,17 @@ void expect_said(const RankEnd& end, const std::string& text) {
   EXPECT_EQ(end.exit_code, 3) << end.said;
   EXPECT_NE(end.said.find(text), std::string::npos)
       << "'" << end.said << "' lacks '" << text << "'";
+}
+
+TEST(Rendezvous, SaysWhyRank0CannotListen) {
+  listen_error = EACCES;
+  try {
+    (void)octavo::detail::listen_at("localhost", free_port());
+    FAIL() << "it listens";
+  } catch (const octavo::CommError& error) {
+    EXPECT_NE(std::string(error.what()).find(": Permission denied; "), std::string::npos)
+        << error.what();
+  }
 }
 
 TEST(Rendezvous, GathersPartsOfEverySizeInTheOrderOfRanks) {

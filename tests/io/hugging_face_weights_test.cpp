@@ -502,6 +502,19 @@ TEST_F(HuggingFaceFolder, WhatCannotBeWrittenIsSaidBefore) {
   std::ofstream(folder_ / "file") << "x";
   EXPECT_THROW(HuggingFaceWriter::require_free(folder_ / "file" / "a" / "b"), IoError);
   EXPECT_THROW(HuggingFaceWriter::require_free("/proc/octavo/a"), IoError);
+  const auto said_of = [](const fs::path& path) -> std::string {
+    try {
+      HuggingFaceWriter::require_free(path);
+    } catch (const IoError& error) {
+      return error.what();
+    }
+    return "nothing";
+  };
+  for (const fs::path& path : {folder_ / "file" / "a", fs::path("/proc/octavo/a")}) {
+    const bool is_file_above = path != "/proc/octavo/a";
+    EXPECT_EQ(said_of(path), path.string() + ": cannot be written: " +
+                                 (is_file_above ? "Not a directory" : "No such file or directory"));
+  }
   EXPECT_NO_THROW(HuggingFaceWriter::require_free(folder_ / "a" / "b"));
   EXPECT_EQ(entries(), 1) << "a trial was left";
   std::filesystem::remove(folder_ / "file");

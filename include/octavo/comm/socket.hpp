@@ -105,7 +105,9 @@ inline Descriptor listen_at(const std::string& host, int port) {
   const int bound =
       has_six ? ::bind(socket.get(), reinterpret_cast<sockaddr*>(&every), sizeof every)
               : ::bind(socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof address);
-  require<CommError>(bound == 0 && ::listen(socket.get(), SOMAXCONN) == 0,
+  // Before the message: arguments of a call are evaluated in any order.
+  const bool listens = bound == 0 && ::listen(socket.get(), SOMAXCONN) == 0;
+  require<CommError>(listens,
                      "rank 0 cannot listen at "
                      "port ",
                      port, ": ", std::strerror(errno),

@@ -97,8 +97,9 @@ class HuggingFaceWriter {
     }
     const std::filesystem::path trial = work_of(above / target.filename());
     std::filesystem::remove_all(trial, error);
-    require<IoError>(std::filesystem::create_directory(trial, error), folder.string(),
-                     ": cannot be written: ", error.message());
+    // Before the message: arguments of a call are evaluated in any order.
+    const bool is_made = std::filesystem::create_directory(trial, error);
+    require<IoError>(is_made, folder.string(), ": cannot be written: ", error.message());
     std::filesystem::remove(trial, error);
   }
 
