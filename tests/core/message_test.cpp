@@ -45,6 +45,15 @@ TEST(Message, FixedTextHasSoManyDigits) {
   EXPECT_EQ(octavo::fixed_text(1e6, 0), "1000000");
 }
 
+TEST(Message, SizeTextHasTheUnitThatReadsBest) {
+  EXPECT_EQ(octavo::size_text(1), "1 byte");
+  EXPECT_EQ(octavo::size_text(1023), "1023 bytes");
+  EXPECT_EQ(octavo::size_text(1536), "1.5 KiB");
+  EXPECT_EQ(octavo::size_text(12'157'334), "11.6 MiB");
+  EXPECT_EQ(octavo::size_text(1 << 30), "1.0 GiB");
+  EXPECT_EQ(octavo::size_text(std::uint64_t{3000} << 30), "3000.0 GiB");
+}
+
 TEST(Message, WritesRealNumbersAsAStreamDoes) {
   for (const double number : {0.0, -0.0, 1.0, -2.5, 0.1, 1.0 / 3, 123456.0, 1234567.0, 1e-5, 0.0001,
                               6.02e23, -1e300, 5e-324, double{INFINITY}, double{NAN}}) {

@@ -8,6 +8,8 @@
 #include <array>
 #include <charconv>
 #include <concepts>
+#include <cstddef>
+#include <cstdint>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -186,6 +188,16 @@ template <std::floating_point T>
   return {text.data(), std::to_chars(text.data(), text.data() + text.size(), value,
                                      std::chars_format::fixed, digits)
                            .ptr};
+}
+
+/// Bytes as they are read best: "512 bytes", "1.5 KiB", "11.6 MiB", "15.0 GiB".
+[[nodiscard]] inline std::string size_text(std::uint64_t bytes) {
+  constexpr std::array units{" KiB", " MiB", " GiB"};
+  if (bytes < 1024) return std::to_string(bytes) + (bytes == 1 ? " byte" : " bytes");
+  double value = static_cast<double>(bytes) / 1024;
+  std::size_t unit = 0;
+  for (; value >= 1024 && unit + 1 < units.size(); ++unit) value /= 1024;
+  return fixed_text(value, 1) + units[unit];
 }
 
 /// Throws `E` with the joined parts unless `condition` holds.

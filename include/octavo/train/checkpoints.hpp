@@ -224,11 +224,9 @@ class Checkpoints {
   /// @return  its path
   std::string make_place() {
     const std::uint64_t room = free_disk_bytes(options_.folder);
-    constexpr double gib = 1024.0 * 1024.0 * 1024.0;
     require<IoError>(room > share_->bytes, options_.folder.string(), ": a checkpoint takes ",
-                     static_cast<double>(share_->bytes) / gib, " GiB, but ",
-                     static_cast<double>(room) / gib,
-                     " GiB are free on the disk; make room there, or keep fewer checkpoints");
+                     size_text(share_->bytes), ", but ", size_text(room),
+                     " are free on the disk; make room there, or keep fewer checkpoints");
     if (std::filesystem::exists(record_.path)) {
       require<IoError>(!detail::look_at_checkpoint(record_.path).manifest.has_value(),
                        record_.path.string(),
