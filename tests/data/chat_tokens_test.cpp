@@ -189,7 +189,11 @@ TEST_F(TemplateFile, ThatTheTokenizerCannotServeIsRefused) {
   const auto refused = [&](const ChatTemplate& chat) {
     return error_of<ConfigError>([&] { (void)ChatEncoder(chat, bytes); });
   };
-  EXPECT_TRUE(has(refused(chat_template("chatml")), "no special token '<|im_start|>'"));
+  const std::string lacking = refused(chat_template("chatml"));
+  EXPECT_TRUE(has(lacking, "chat template chatml: the tokenizer has no special token "));
+  EXPECT_TRUE(
+      has(lacking, "'<|im_start|>'; it has none; give the tokenizer of a model that knows"));
+  EXPECT_TRUE(has(lacking, "or a template file without special_tokens"));
   EXPECT_TRUE(has(refused(chat_template(written(R"({"assistant": {"end": "##"}})"))),
                   "ends in '##', which is 2 tokens"));
   EXPECT_TRUE(has(refused(chat_template(written(R"({"assistant": {}})"))), "which is 0 tokens"));

@@ -37,7 +37,7 @@ class ChatEncoder {
   ///                      assistant's turn is not one token
   ChatEncoder(ChatTemplate chat_template, const Tokenizer& tokenizer)
       : template_(std::move(chat_template)), tokenizer_(tokenizer) {
-    for (const std::string& name : template_.special_tokens) (void)tokenizer.special_token(name);
+    require_special_tokens();
     const std::string& end = turn_of("assistant").end;
     Pieces pieces;
     add_mark(end, pieces);
@@ -96,6 +96,17 @@ class ChatEncoder {
     [[nodiscard]] bool is_text() const { return token < 0; }
   };
   using Pieces = std::vector<Piece>;
+
+  void require_special_tokens() const {
+    try {
+      for (const std::string& name : template_.special_tokens) (void)tokenizer_.special_token(name);
+    } catch (const ConfigError& error) {
+      throw ConfigError(message("chat template ", template_.name, ": ", error.what(),
+                                "; give the tokenizer of a model that knows this template, or a "
+                                "template file without special_tokens, as docs/finetuning.md has "
+                                "one"));
+    }
+  }
 
   [[nodiscard]] const ChatTurn& turn_of(const std::string& role) const {
     const auto turn = template_.turns.find(role);
