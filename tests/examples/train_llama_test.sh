@@ -683,7 +683,7 @@ if declare -F as_another >/dev/null; then
     as_another "${program_of_another:-$program}" "${small[@]}" --out "$folder" >out 2>err
     code=$?
     [ "$code" -eq 2 ] || fail "exit code $code, expected 2"
-    err_is_one_line_with "choose another --out, or give --no-out"
+    err_is_one_line_with ": Permission denied; choose another --out, or give --no-out"
   done
 fi
 
