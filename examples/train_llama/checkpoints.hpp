@@ -31,6 +31,26 @@ inline bool is_checkpoint(const std::filesystem::path& path) {
   return std::filesystem::exists(path / octavo::detail::manifest_name, error);
 }
 
+/// The same path from the root on, without a slash at its end.
+inline std::filesystem::path whole_path(const std::filesystem::path& path) {
+  const std::filesystem::path whole = std::filesystem::absolute(path).lexically_normal();
+  return whole.filename().empty() ? whole.parent_path() : whole;
+}
+
+/// Where the checkpoints of a run are.
+/// @param named  the run's folder, or that of its checkpoints
+inline std::filesystem::path checkpoints_of(const std::filesystem::path& named) {
+  std::error_code error;
+  std::filesystem::path below = named / checkpoints_name;
+  const bool is_it = whole_path(named).filename() == checkpoints_name;
+  return is_it && !std::filesystem::exists(below, error) ? named : below;
+}
+
+/// Of a path that is relative, the folder that it was looked for in.
+inline std::string looked_for_in(const std::filesystem::path& path) {
+  return path.is_absolute() ? "" : " in " + std::filesystem::current_path().string();
+}
+
 /// A table of texts, its columns as wide as their widest.
 inline void print_table(const std::vector<std::vector<std::string>>& rows) {
   std::vector<std::size_t> widths(rows.front().size());
@@ -85,20 +105,20 @@ inline void complete_resume(Options& options) {
       is_named || !options.out.empty(), "--resume ", options.resume,
       " goes on in the folder that --out names; give it, or the path of a checkpoint");
   if (!is_named || !options.out.empty() || options.no_out) return;
-  const std::filesystem::path path = std::filesystem::absolute(options.resume).lexically_normal();
-  const std::filesystem::path trimmed = path.filename().empty() ? path.parent_path() : path;
-  options.out =
-      (detail::is_checkpoint(trimmed) ? trimmed.parent_path().parent_path() : trimmed).string();
+  const std::filesystem::path path = detail::whole_path(options.resume);
+  const std::filesystem::path of_all =
+      detail::is_checkpoint(path) ? path.parent_path() : detail::checkpoints_of(path);
+  options.out = of_all.parent_path().string();
 }
 
-/// The checkpoint that a path names: it, or the newest whole one of a run's folder, or "". What is
-/// no whole one is warned of.
+/// The checkpoint that a path names: it, or the newest whole one of a run's folder or of that of
+/// its checkpoints, or "". What is no whole one is warned of.
 /// @param program  for messages
 inline std::filesystem::path checkpoint_in(const std::filesystem::path& named,
                                            const char* program) {
   if (detail::is_checkpoint(named)) return named;
   return octavo::newest_checkpoint(
-      named / detail::checkpoints_name, [program](const octavo::ListedCheckpoint& skipped) {
+      detail::checkpoints_of(named), [program](const octavo::ListedCheckpoint& skipped) {
         fmt::print(stderr, "{}: warning: {} is no whole checkpoint, and is skipped: {}\n", program,
                    programs::visible(skipped.path.string()), programs::visible(skipped.problem));
       });
@@ -144,20 +164,64 @@ inline void require_none_damaged(const std::filesystem::path& folder) {
   }
 }
 
+namespace detail {
+
+/// The names of the whole checkpoints in a folder, of many the newest; "" if there are none.
+inline std::string whole_checkpoints(const std::filesystem::path& folder) {
+  constexpr std::size_t most = 8;
+  std::vector<std::string> names;
+  for (const octavo::ListedCheckpoint& one : octavo::list_checkpoints(folder)) {
+    if (one.manifest.has_value()) names.push_back(one.path.filename().string());
+  }
+  const std::size_t older = names.size() > most ? names.size() - most : 0;
+  names.erase(names.begin(), names.begin() + static_cast<std::ptrdiff_t>(older));
+  return programs::joined(names) + (older == 0 ? "" : octavo::message(" and ", older, " older"));
+}
+
+/// Why --resume finds no checkpoint, and what to do.
+/// @param named  the path that was looked at
+inline std::string nothing_to_resume(const Options& options, const std::filesystem::path& named) {
+  namespace fs = std::filesystem;
+  const bool in_run = options.resume == "latest" || options.resume == "auto";
+  const bool exports = !options.export_hf.empty();
+  const std::string advice = in_run && !exports
+                                 ? "; give --resume auto to begin then, or another folder"
+                                 : "; name the folder of a run, or of a checkpoint";
+  const fs::path above = whole_path(named).parent_path();
+  const bool is_of_run = above.filename() == checkpoints_name;
+  const std::string others = is_of_run ? whole_checkpoints(above) : "";
+  const std::string rest = others.empty() ? advice : "; there are " + others;
+  std::error_code error;
+  if (fs::is_directory(named, error)) {
+    return is_of_run ? octavo::message(named.string(), " is no whole checkpoint", rest)
+                     : octavo::message(checkpoints_of(named).string(), looked_for_in(named),
+                                       " has no whole checkpoint", advice);
+  }
+  if (fs::exists(named, error)) return octavo::message(named.string(), " is no folder", rest);
+  if (!others.empty()) return octavo::message("there is no such checkpoint", rest);
+  const std::string what = in_run ? "folder " + named.string() : "such folder";
+  const bool is_word = !in_run && !named.has_parent_path();
+  const std::string meant = is_word ? programs::nearest(options.resume, {"latest", "auto"}) : "";
+  return octavo::message("there is no ", what, looked_for_in(named),
+                         meant.empty() ? advice : "; did you mean '" + meant + "'?");
+}
+
+}  // namespace detail
+
 /// The checkpoint that the run goes on from, or "". What is no whole one is warned of.
 /// @param program  for messages
-/// @throws ConfigError  if --resume finds none, or but damaged ones
+/// @throws ConfigError  if --resume finds none and a run cannot begin, or but damaged ones
 inline std::filesystem::path checkpoint_to_resume(const Options& options, const char* program) {
   if (options.resume.empty()) return {};
   const bool in_run = options.resume == "latest" || options.resume == "auto";
   const std::filesystem::path named = in_run ? options.out : options.resume;
   std::filesystem::path newest = checkpoint_in(named, program);
-  octavo::require<octavo::ConfigError>(
-      !newest.empty() || options.resume == "auto", "--resume ", options.resume, ": ",
-      (named / detail::checkpoints_name).string(),
-      " has no whole checkpoint; give --resume auto to begin then, or another folder");
-  if (newest.empty()) require_none_damaged(named / detail::checkpoints_name);
-  return newest;
+  if (!newest.empty()) return newest;
+  const bool may_begin = options.resume == "auto" && options.export_hf.empty();
+  octavo::require<octavo::ConfigError>(may_begin, "--resume ", options.resume, ": ",
+                                       detail::nothing_to_resume(options, named));
+  require_none_damaged(named / detail::checkpoints_name);
+  return {};
 }
 
 /// The checkpoint that --replay-step begins from: the newest whole one before the step in the run's
@@ -242,12 +306,15 @@ inline void print_notes(const char* begin, const octavo::CheckpointManifest& man
 }
 
 /// Prints what there is in the folder of a run.
-/// @throws ConfigError  if the command line names none
+/// @throws ConfigError  if the command line names none, or one that is not there
 inline void print_checkpoints(const Options& options) {
   octavo::require<octavo::ConfigError>(
       !options.out.empty(), "--list-checkpoints is of the run that --out names; give it");
-  const std::filesystem::path folder =
-      std::filesystem::path(options.out) / detail::checkpoints_name;
+  octavo::require<octavo::ConfigError>(std::filesystem::is_directory(options.out), "--out ",
+                                       options.out, ": there is no such folder",
+                                       detail::looked_for_in(options.out),
+                                       "; name the folder of a run");
+  const std::filesystem::path folder = detail::checkpoints_of(options.out);
   const std::vector<octavo::ListedCheckpoint> all = octavo::list_checkpoints(folder);
   if (all.empty()) {
     fmt::print("{} has no checkpoint\n", programs::visible(folder.string()));

@@ -468,7 +468,7 @@ for resume in (checkpoints.flags["out"], checkpoints.flags["out"] + "/checkpoint
             open("hf/end/config.json", encoding="utf-8") as end:
         check(file.read() == end.read(), "another configuration")
 for arguments, said in ((["--export-hf", "hf/new"], "--resume names"),
-                        (["--export-hf", "hf/new", "--resume", "none"], "has no whole checkpoint"),
+                        (["--export-hf", "hf/new", "--resume", "none"], "there is no such folder"),
                         (["--export-hf", "hf/exported", "--resume", checkpoints.flags["out"]],
                          "is there already")):
     done = subprocess.run([program, *arguments], capture_output=True, text=True, timeout=60,

@@ -896,7 +896,7 @@ run "a checkpoint of other libraries" 0 "${saved[@]}" --out of_gpu --resume late
 grep -qxF "resumed | the checkpoint was saved with a GPU, cuDNN 9.19.0; here there is no GPU: steps may \
 differ in their last bits from those of the run that saved it" out || fail "it is not said"
 run "nothing to go on from" 2 "${saved[@]}" --out absent --resume latest
-err_is_one_line_with "absent/checkpoints has no whole checkpoint; give --resume auto"
+err_is_one_line_with "--resume latest: there is no folder absent in $PWD; give --resume auto to begin then"
 [ -e absent ] && fail "a folder was made"
 run "nothing to go on from, and a beginning" 0 "${shorter[@]}" --steps 1 --out fresh --resume auto
 # A run that is killed before its first checkpoint leaves its files and a folder without any.
@@ -905,6 +905,42 @@ run "a run that was ended before its first checkpoint" 0 "${shorter[@]}" --steps
 grep -qF 'resume | no checkpoint yet, the run begins again; its metrics.jsonl is early/metrics-' out || fail 'it is not said'
 grep -q '"event":"run"' early/metrics.jsonl || fail "it has no metrics"
 [ "$(cat early/metrics-*.jsonl)" = '{}' ] || fail "those before are lost"
+mkdir -p empty/checkpoints
+# resume_refused NAME TEXT RESUME ARGUMENT...
+resume_refused() {
+  run "$1" 2 --resume "$3" "${@:4}"
+  err_is_one_line_with "--resume $3: $2"
+  [ -e absent ] && fail "a folder was made"
+}
+exporting=(--export-hf hf/absent)
+for what in train export; do
+  [ $what = train ] && task=("${saved[@]}") || task=("${exporting[@]}")
+  resume_refused "$what: a folder that there is not" \
+    "there is no such folder in $PWD; name the folder of a run, or of a checkpoint" absent "${task[@]}"
+  resume_refused "$what: one from the root on" "there is no such folder; name" "$PWD/absent/run" "${task[@]}"
+  resume_refused "$what: a misspelt word" "there is no such folder in $PWD; did you mean 'latest'?" lastest "${task[@]}"
+  resume_refused "$what: a checkpoint that is gone" \
+    "there is no such checkpoint; there are step-00000027, step-00000030" whole/checkpoints/step-00000020 "${task[@]}"
+  resume_refused "$what: a file" "text.txt is no folder; name the folder of a run" text.txt "${task[@]}"
+  resume_refused "$what: a run without a checkpoint" "empty/checkpoints in $PWD has no whole checkpoint; name" empty "${task[@]}"
+  resume_refused "$what: its folder of checkpoints" "empty/checkpoints in $PWD has no whole checkpoint; name" \
+    empty/checkpoints "${task[@]}"
+done
+for word in latest auto; do
+  resume_refused "$word, to export" "there is no folder absent in $PWD; name the folder of a run" $word --out absent \
+    "${exporting[@]}"
+done
+run "checkpoints of a folder that there is not" 2 --list-checkpoints --out absent
+err_is_one_line_with "--out absent: there is no such folder in $PWD; name the folder of a run"
+run "checkpoints of a run without any" 0 --list-checkpoints --out empty
+grep -qxF "empty/checkpoints has no checkpoint" out || fail "it does not say so"
+run "checkpoints of their folder" 0 --list-checkpoints --out whole/checkpoints
+grep -q "step-00000030$" out || fail "they are not listed"
+run "the folder of checkpoints, to export" 0 --resume whole/checkpoints --export-hf hf/of-checkpoints
+grep -qF "weights of step 30 | " out || fail "not those of the newest"
+cp -r whole named
+run "the folder of checkpoints" 0 "${shorter[@]}" --steps 31 --resume named/checkpoints/
+metrics named/metrics.jsonl 'assert of("resumed")[0]["step"] == 30 and of("step")[-1]["step"] == 31'
 # One that is killed in its first save leaves some of it, too.
 rm -rf early
 mkdir -p early/checkpoints/.step-00000003.tmp-1 && echo '{}' >early/metrics.jsonl
