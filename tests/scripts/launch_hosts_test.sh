@@ -18,11 +18,12 @@ mkdir bin
 for name in mpirun srun; do
   printf '#!/bin/sh\nprintf "%%s\\n" "$@"\nenv | grep -E "^(MASTER|OMP_)" | sort\n' >"bin/$name"
 done
-# The host called other has another program, and the one called gone does not answer.
+# The host called other has another program, the one called gone does not answer, and this one has no ssh.
 cat >bin/agent <<'AGENT'
 #!/bin/sh
 case $1 in
   gone) echo "no route to host"; exit 255 ;;
+  localhost | 127.0.0.1 | "$(uname -n)") echo "connection refused"; exit 255 ;;
   other) echo "0123 program" ;;
   *) sh -c "$2" ;;
 esac
@@ -57,6 +58,12 @@ words -x OMP_NUM_THREADS
 words --mca btl_tcp_if_include eth0 "$scratch/program" --data two words
 says MASTER_ADDR=a
 [ "$(grep -c '^two words$' out)" -eq 1 ] || fail "an argument is two"
+for host in localhost 127.0.0.1 "$(uname -n)"; do
+  launch "this host, as $host" 0 "$host:2" ./program
+  words -n 2 -H "$host:2"
+done
+launch "this host and another" 2 localhost,gone ./program
+says "gone: no route to host"
 MASTER_ADDR=m launch "an address that is set" 0 a,b ./program
 says MASTER_ADDR=m
 launch "a variable that is given" 0 a,b -x OMP_NUM_THREADS=7 ./program
