@@ -32,11 +32,20 @@ find_cuda() {
   fi
 }
 
-# Configures and builds a preset of CMakePresets.json into build/PRESET; shows progress only.
+# Takes lists of what is compiled out of a build's cache, so that they are the preset's again.
+forget_lists() {
+  local cache=$1/CMakeCache.txt
+  [[ ! -f $cache ]] ||
+    sed -i -E '/^OCTAVO_((CUDA_|PLAN_)?PRESETS|(CUDA_)?PRECISIONS|(PLAN_)?TENSOR_PARALLEL|LORA|MODELS|REDUCE):/d' "$cache"
+}
+
+# Configures and builds a preset of CMakePresets.json into build/PRESET, whatever lists it was built with
+# before; shows progress only.
 build_preset() {
   local preset=$1
   local log=build/$preset.configure.log
   mkdir -p build
+  forget_lists "build/$preset"
   cmake --preset "$preset" >"$log" 2>&1 || {
     cat "$log" >&2
     fail "the configuration of $preset failed; $log has its output"
