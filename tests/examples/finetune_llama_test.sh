@@ -257,6 +257,7 @@ refused "an unknown template" "there is no chat template 'llama2'" "${model[@]}"
   --chat-template llama2
 refused "a tokenizer without the template's tokens" "no special token '<|im_start|>'" \
   "${model[@]}" "${data[@]}" --chat-template chatml
+err_is_one_line_with "; it has none; give the tokenizer of a model that knows this template, or a template file"
 refused "a line that is no chat" "bad.jsonl: line 2: at byte" "${base[@]}" --chats bad.jsonl
 refused "a file that is not there" "absent.jsonl: cannot be read" "${base[@]}" --chats absent.jsonl
 refused "a file twice" "named already" "${base[@]}" --chats chats.jsonl \
