@@ -12,6 +12,7 @@
 #include <iterator>
 #include <map>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -37,7 +38,10 @@ class FlagsFile : public CLI::Config {
       }
     } catch (const toml::parse_error& error) {
       throw octavo::ConfigError(octavo::message(place(error.source()), error.description(),
-                                                "; a configuration is TOML: see https://toml.io"));
+                                                is_unended_text(error.description())
+                                                    ? "; is a quote missing at the line's end?"
+                                                    : "; a configuration is TOML: see "
+                                                      "https://toml.io"));
     }
     return values;
   }
@@ -68,6 +72,14 @@ class FlagsFile : public CLI::Config {
   }
 
  private:
+  /// Whether toml++ has met the end of a line or of the file in a text.
+  static bool is_unended_text(std::string_view description) {
+    const auto says = [&](std::string_view words) {
+      return description.find(words) != std::string_view::npos;
+    };
+    return says("string") && (says("control characters") || says("end-of-file"));
+  }
+
   enum class Kind { flag, whole, number, text };
 
   /// By the name that CLI11 gives the type of the flag's value.

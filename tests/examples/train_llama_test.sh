@@ -611,7 +611,12 @@ toml_refused "NaN in the configuration" "learning-rate" 'learning-rate = nan'
 toml_refused "a number in quotes" "steps is a text; write a whole number without quotes" \
   'steps = "3"'
 toml_refused "a text without quotes" "Error while parsing" 'model = llama_tiny'
-toml_refused "a number for a text" "out is a number; write a text in quotes" 'out = 3'
+for text in 'model = "llama_tiny' "model = 'llama_tiny" 'validation-data = ["text.txt]'; do
+  toml_refused "a quote that is missing: $text" "Error while parsing " "$text"
+  err_is_one_line_with "; is a quote missing at the line's end?"
+done
+toml_refused "an escape that there is not" "Error while parsing string: " 'model = "llama\q"'
+err_is_one_line_with "; a configuration is TOML"
 toml_refused "a date" "out is a date or a time; write a text in quotes" 'out = 2026-11-22'
 toml_refused "a number for a flag" "deterministic is a number; write true or false" \
   'deterministic = 1'
