@@ -175,6 +175,16 @@ inline std::string none_of(const std::string& word, const std::vector<std::strin
          (meant.empty() ? "" : "; did you mean '" + meant + "'?");
 }
 
+/// "-DNAME=" and the entries that a list of the build has, with what it is to have too: CMake
+/// replaces the list by it.
+inline std::string build_list(const std::string& name, std::vector<std::string> entries,
+                              const std::string& wanted) {
+  if (std::find(entries.begin(), entries.end(), wanted) == entries.end()) entries.push_back(wanted);
+  std::string text;
+  for (const std::string& entry : entries) text += (text.empty() ? "" : ";") + entry;
+  return "-D" + name + (entries.size() == 1 ? "=" + text : "=\"" + text + '"');
+}
+
 /// Accepts these words.
 inline CLI::Validator one_of(const std::vector<std::string>& words) {
   return CLI::Validator(

@@ -14,6 +14,7 @@
 #include <string>
 #include <string_view>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 namespace trainer {
@@ -21,8 +22,8 @@ namespace trainer {
 /// What programs that run models have in common.
 struct ModelChoice {
   std::string model = "llama_tiny";
-  std::string
-      load_hf;  ///< the folder of --model hf:FOLDER, once `model` is the preset of its shape
+  /// The folder of --model hf:FOLDER, once `model` is the preset of its shape.
+  std::string load_hf{};
   std::string precision = "fp8-delayed";
   std::string device = "cpu";
   int threads = 0;
@@ -38,15 +39,21 @@ inline constexpr const char* ranks_group = "Ranks (mpirun and other launchers st
 
 namespace detail {
 
+/// The distinct texts that `text_of` makes of instances; "" is none.
+template <class TextOf>
+std::vector<std::string> distinct(const TextOf& text_of) {
+  std::vector<std::string> texts;
+  for (const Instance& instance : instances()) {
+    std::string text = text_of(instance);
+    if (text.empty() || std::find(texts.begin(), texts.end(), text) != texts.end()) continue;
+    texts.push_back(std::move(text));
+  }
+  return texts;
+}
+
 /// The distinct values of a field of all instances.
 inline std::vector<std::string> compiled(std::string Instance::*field) {
-  std::vector<std::string> values;
-  for (const Instance& instance : instances()) {
-    if (std::find(values.begin(), values.end(), instance.*field) == values.end()) {
-      values.push_back(instance.*field);
-    }
-  }
-  return values;
+  return distinct([field](const Instance& instance) { return instance.*field; });
 }
 
 }  // namespace detail
@@ -117,12 +124,41 @@ inline std::string build_again(const std::string& device, const std::string& opt
          " && cmake --build BUILD_FOLDER (quickstart's is " + folder + ")";
 }
 
-/// "-DNAME=value", with CUDA in the option's name for the `cuda` device.
+/// The build's option with the value, beside what is compiled in for the device: with CUDA in its
+/// name for the `cuda` device.
 inline std::string build_option(const std::string& device, const std::string& flag,
                                 const std::string& value) {
   if (flag == "--device") return "-DOCTAVO_CUDA=ON";
-  return std::string(device == "cuda" ? "-DOCTAVO_CUDA_" : "-DOCTAVO_") +
-         (flag == "--model" ? "PRESETS=" : "PRECISIONS=") + value;
+  const bool is_model = flag == "--model";
+  const std::vector<std::string> presets = programs::preset_names();
+  const std::vector<std::string> here = distinct([&](const Instance& instance) -> std::string {
+    const bool is_preset = std::find(presets.begin(), presets.end(), instance.model) !=
+                           presets.end();  // models of OCTAVO_MODELS are there anyhow
+    if (instance.device != device || (is_model && !is_preset)) return "";
+    return is_model ? instance.model : instance.precision;
+  });
+  const std::string list = is_model ? "PRESETS" : "PRECISIONS";
+  return programs::build_list((device == "cuda" ? "OCTAVO_CUDA_" : "OCTAVO_") + list, here, value);
+}
+
+/// The option that adds a model to those with adapters.
+inline std::string build_option_of_adapters(const ModelChoice& choice) {
+  const auto here = distinct([](const Instance& instance) -> std::string {
+    return instance.has_adapters ? instance.model + ':' + instance.precision : "";
+  });
+  return programs::build_list("OCTAVO_LORA", here, choice.model + ':' + choice.precision);
+}
+
+/// The option that adds a model to those that ranks share.
+inline std::string build_option_of_shared(const ModelChoice& choice) {
+  const auto entry = [](const std::string& model, const std::string& precision, int degree) {
+    return octavo::message(model, ':', precision, ':', degree);
+  };
+  const auto here = distinct([&](const Instance& one) -> std::string {
+    return one.tensor_parallel == 1 ? "" : entry(one.model, one.precision, one.tensor_parallel);
+  });
+  return programs::build_list("OCTAVO_TENSOR_PARALLEL", here,
+                              entry(choice.model, choice.precision, choice.tensor_parallel));
 }
 
 /// @throws ConfigError  if no instance has the choice
@@ -230,14 +266,11 @@ inline const Instance& find_instance(const CLI::App& app, const ModelChoice& opt
   octavo::require<octavo::ConfigError>(
       !is_compiled || options.lora == 0, "model ", options.model, " in ", options.precision, " on ",
       options.device, " is not compiled in with adapters, which --lora adds; ",
-      detail::build_again(options.device, octavo::message("-DOCTAVO_LORA=", options.model, ":",
-                                                          options.precision)));
+      detail::build_again(options.device, detail::build_option_of_adapters(options)));
   octavo::require<octavo::ConfigError>(
       !is_compiled, "model ", options.model, " in ", options.precision, " on ", options.device,
       " is not compiled in for --tensor-parallel ", options.tensor_parallel, "; ",
-      detail::build_again(options.device,
-                          octavo::message("-DOCTAVO_TENSOR_PARALLEL=", options.model, ":",
-                                          options.precision, ":", options.tensor_parallel)));
+      detail::build_again(options.device, detail::build_option_of_shared(options)));
   octavo::require<octavo::ConfigError>(
       options.device != "cuda" || options.precision != "mxfp8",
       "no GPU that Octavo serves multiplies the blocks of mxfp8; choose --precision fp8-blockwise, "

@@ -367,9 +367,9 @@ inline void require_consistent(const CLI::App& app, const Options& options) {
                                        "--replays is about --replay-step; give it, too");
   octavo::require<octavo::ConfigError>(
       std::ranges::find(reductions, options.reduce) != reductions.end(), "--reduce ",
-      options.reduce, ": this program was built with ", programs::joined(reductions),
-      " alone; add it to OCTAVO_REDUCE, such as with -DOCTAVO_REDUCE=\"stored;", options.reduce,
-      "\"");
+      options.reduce, ": this program was built with ", programs::joined(reductions), " alone; ",
+      detail::build_again(options.device,
+                          programs::build_list("OCTAVO_REDUCE", reductions, options.reduce)));
   require_device_flags(app, options);
   programs::require_device(app, options.device, octavo::Cuda::name, {"--gemm-plans", "--exchange"},
                            [&](const char* flag) { return detail::place_of(app, flag); });

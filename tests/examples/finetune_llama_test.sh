@@ -226,7 +226,7 @@ case="weights of a checkpoint that has adapters only"
 "$program" --resume adapted --export-hf exported >out 2>err && fail "it is no error"
 err_is_one_line_with "has adapters only"
 [ ! -e exported ] || fail "something was written"
-refused "adapters that are not compiled in" "-DOCTAVO_LORA=llama_tiny:bf16" --model llama_tiny --precision bf16 \
+refused "adapters that are not compiled in" '-DOCTAVO_LORA="llama_tiny:fp32;llama_tiny:bf16"' --model llama_tiny --precision bf16 \
   "${shape[@]}" "${data[@]}" --chat-template own.json --lora 4
 refused "frozen weights that travel in FP8" "do not travel in FP8" "${base[@]}" "${data[@]}" --lora 4 \
   --gather fp8

@@ -143,7 +143,7 @@ on_ranks "ranks that are no groups" 2 3 "${base[@]}" --steps 1 --tensor-parallel
 grep -qF -- "--tensor-parallel 2: so many ranks share each layer, but there are 3" err ||
   fail "it is not said of how many"
 on_ranks "a degree that is not compiled in" 2 4 "${base[@]}" --steps 1 --tensor-parallel 4 --no-out
-grep -qF -- "-DOCTAVO_TENSOR_PARALLEL=llama_tiny:fp8-delayed:4" err || fail "it is not said how to build it"
+grep -qF -- '-DOCTAVO_TENSOR_PARALLEL="llama_tiny:fp32:2;llama_tiny:fp8-delayed:2;llama_tiny:fp8-delayed:4"' err || fail "it is not said how to build it"
 on_ranks "a ZeRO stage that there is not" 2 2 "${base[@]}" --steps 1 --zero 4 --no-out
 # differ WHAT ARGUMENT_OF_RANK_0... : ARGUMENT_OF_RANK_1...
 differ() {

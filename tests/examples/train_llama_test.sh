@@ -533,8 +533,9 @@ refused "a value for a flag without one" "--deterministic takes no value; give i
 refused "a number that may be octal" "write 10" --data text.txt --steps 010
 refused "a number beyond any type" "steps" --data text.txt --steps 99999999999999999999999
 refused "evaluate-every -1" "evaluate-every" --data text.txt --evaluate-every=-1
-refused "a preset that is not compiled in" "-DOCTAVO_PRESETS=llama3_70b" --data text.txt \
+refused "a preset that is not compiled in" ';llama3_70b" && cmake --build BUILD_FOLDER' --data text.txt \
   --model llama3_70b
+err_is_one_line_with 'build again: cmake BUILD_FOLDER -DOCTAVO_PRESETS="llama_tiny;'
 refused "a preset that is misspelt" "did you mean 'llama3_8b'" --data text.txt --model llama3_8
 mkdir -p shape full
 cp "$here/../golden/hugging_face/llama.5.json" shape/config.json
@@ -617,6 +618,7 @@ for text in 'model = "llama_tiny' "model = 'llama_tiny" 'validation-data = ["tex
 done
 toml_refused "an escape that there is not" "Error while parsing string: " 'model = "llama\q"'
 err_is_one_line_with "; a configuration is TOML"
+toml_refused "a number for a text" "out is a number; write a text in quotes" 'out = 3'
 toml_refused "a date" "out is a date or a time; write a text in quotes" 'out = 2026-11-22'
 toml_refused "a number for a flag" "deterministic is a number; write true or false" \
   'deterministic = 1'
@@ -903,13 +905,6 @@ differ in their last bits from those of the run that saved it" out || fail "it i
 run "nothing to go on from" 2 "${saved[@]}" --out absent --resume latest
 err_is_one_line_with "--resume latest: there is no folder absent in $PWD; give --resume auto to begin then"
 [ -e absent ] && fail "a folder was made"
-run "nothing to go on from, and a beginning" 0 "${shorter[@]}" --steps 1 --out fresh --resume auto
-# A run that is killed before its first checkpoint leaves its files and a folder without any.
-mkdir -p early/checkpoints && echo '{}' >early/metrics.jsonl && touch early/config.toml
-run "a run that was ended before its first checkpoint" 0 "${shorter[@]}" --steps 1 --out early --resume auto
-grep -qF 'resume | no checkpoint yet, the run begins again; its metrics.jsonl is early/metrics-' out || fail 'it is not said'
-grep -q '"event":"run"' early/metrics.jsonl || fail "it has no metrics"
-[ "$(cat early/metrics-*.jsonl)" = '{}' ] || fail "those before are lost"
 mkdir -p empty/checkpoints
 # resume_refused NAME TEXT RESUME ARGUMENT...
 resume_refused() {
@@ -946,6 +941,13 @@ grep -qF "weights of step 30 | " out || fail "not those of the newest"
 cp -r whole named
 run "the folder of checkpoints" 0 "${shorter[@]}" --steps 31 --resume named/checkpoints/
 metrics named/metrics.jsonl 'assert of("resumed")[0]["step"] == 30 and of("step")[-1]["step"] == 31'
+run "nothing to go on from, and a beginning" 0 "${shorter[@]}" --steps 1 --out fresh --resume auto
+# A run that is killed before its first checkpoint leaves its files and a folder without any.
+mkdir -p early/checkpoints && echo '{}' >early/metrics.jsonl && touch early/config.toml
+run "a run that was ended before its first checkpoint" 0 "${shorter[@]}" --steps 1 --out early --resume auto
+grep -qF 'resume | no checkpoint yet, the run begins again; its metrics.jsonl is early/metrics-' out || fail 'it is not said'
+grep -q '"event":"run"' early/metrics.jsonl || fail "it has no metrics"
+[ "$(cat early/metrics-*.jsonl)" = '{}' ] || fail "those before are lost"
 # One that is killed in its first save leaves some of it, too.
 rm -rf early
 mkdir -p early/checkpoints/.step-00000003.tmp-1 && echo '{}' >early/metrics.jsonl
@@ -1162,7 +1164,8 @@ for experiment in "$here"/../../examples/experiments/*.toml; do
     [ "$(grep -c '^step ' out)" -eq 2 ] || fail "not two steps"
   else
     run "$name, which is not compiled in" 2 "${few_of[@]}"
-    err_is_one_line_with "cmake BUILD_FOLDER -DOCTAVO_PRECISIONS=$precision "
+    err_is_one_line_with 'cmake BUILD_FOLDER -DOCTAVO_PRECISIONS="'
+    err_is_one_line_with ";$precision\" && cmake"
   fi
 done
 case="an experiment whose parameters travel in FP8"
