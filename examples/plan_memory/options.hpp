@@ -61,6 +61,34 @@ std::vector<std::string> names(const std::vector<Plan>& plans, const NameOf& nam
   return result;
 }
 
+/// How to build the program with a plan that it lacks.
+/// @param list     of the build, such as OCTAVO_PLAN_PRESETS
+/// @param entries  that it has
+inline std::string build_again(const std::string& list, const std::vector<std::string>& entries,
+                               const std::string& wanted) {
+  return "build again: cmake BUILD_FOLDER " + programs::build_list(list, entries, wanted) +
+         " && cmake --build BUILD_FOLDER --target plan_memory (quickstart's is build/quickstart)";
+}
+
+/// Accepts the models that there are plans of; of other presets it says how to have them.
+inline CLI::Validator planned(const std::vector<std::string>& models) {
+  return CLI::Validator(
+      [models](const std::string& name) -> std::string {
+        const auto among = [&name](const std::vector<std::string>& all) {
+          return std::find(all.begin(), all.end(), name) != all.end();
+        };
+        if (among(models)) return "";
+        std::vector<std::string> known = programs::preset_names();
+        if (among(known)) {
+          return "'" + name + "' is not compiled in, only: " + programs::joined(models) + "; " +
+                 build_again("OCTAVO_PLAN_PRESETS", models, name);
+        }
+        known.insert(known.end(), models.begin(), models.end());
+        return programs::none_of(name, models, known);
+      },
+      "");
+}
+
 inline void declare(CLI::App& app, Options& options, const std::vector<Plan>& plans) {
   using namespace programs;
   const auto add = [&app](const std::string& name, auto& value, const std::string& text) {
@@ -72,7 +100,7 @@ inline void declare(CLI::App& app, Options& options, const std::vector<Plan>& pl
   };
   const auto models = names(plans, [](const Plan& plan) { return plan.facts.name; });
   const auto precisions = names(plans, [](const Plan& plan) { return plan.precision; });
-  choose("--model", options.model, "preset", models);
+  add("--model", options.model, "preset: " + joined(models))->check(planned(models));
   choose("--precision", options.precision, "of the linear layers", precisions);
   choose("--device", options.device, "where it is to train", {"cpu", "cuda"});
   choose("--recompute", options.recompute, "what the backward makes again", recompute_names);
@@ -141,18 +169,21 @@ inline void make_consistent(const CLI::App& app, Options& options) {
 }
 
 /// @throws ConfigError  saying why there is no plan with adapters, and how there can be
-[[noreturn]] inline void throw_without_adapters(const Options& options) {
+[[noreturn]] inline void throw_without_adapters(const Options& options,
+                                                const std::vector<Plan>& plans) {
   for (const programs::NamedShape& preset : programs::presets()) {
     octavo::require<octavo::ConfigError>(
         preset.name != options.model || preset.shape.family != octavo::ModelFamily::gpt2,
         "--lora: a GPT-2 has no adapters here; leave it out");
   }
+  std::vector<std::string> entries;
+  for (const Plan& plan : plans) {
+    if (plan.has_adapters) entries.push_back(plan.facts.name + ':' + plan.precision);
+  }
   throw octavo::ConfigError(octavo::message(
       "model ", options.model, " in ", options.precision,
-      " is not compiled in with adapters, which --lora adds; build again: cmake BUILD_FOLDER "
-      "-DOCTAVO_LORA=",
-      options.model, ":", options.precision,
-      " && cmake --build BUILD_FOLDER --target plan_memory (quickstart's is build/quickstart)"));
+      " is not compiled in with adapters, which --lora adds; ",
+      build_again("OCTAVO_LORA", entries, options.model + ':' + options.precision)));
 }
 
 /// The plan that the options name.
@@ -167,19 +198,26 @@ inline const Plan& find_plan(const Options& options, const std::vector<Plan>& pl
     }
     if (plan.tensor_parallel == 1) alone = &plan;
   }
-  if (options.lora != 0) throw_without_adapters(options);
+  if (options.lora != 0) throw_without_adapters(options, plans);
   const int degree = options.tensor_parallel;
   const int divisor = alone->shape.divisor;
   octavo::require<octavo::ConfigError>(
       divisor % degree == 0, "--tensor-parallel ", degree, ": the layers of ", options.model,
       divisor == 1 ? " are not shared"
                    : octavo::message(" can be shared by ", divisor, " ranks or a divisor of it"));
-  throw octavo::ConfigError(octavo::message(
-      "model ", options.model, " in ", options.precision, " is not compiled in for ",
-      "--tensor-parallel ", degree,
-      "; build again: cmake BUILD_FOLDER -DOCTAVO_PLAN_TENSOR_PARALLEL=", options.model, ":",
-      options.precision, ":", degree,
-      " && cmake --build BUILD_FOLDER --target plan_memory (quickstart's is build/quickstart)"));
+  const auto entry = [](const std::string& model, const std::string& precision, int ranks) {
+    return octavo::message(model, ':', precision, ':', ranks);
+  };
+  std::vector<std::string> entries;
+  for (const Plan& plan : plans) {
+    if (plan.tensor_parallel == 1) continue;
+    entries.push_back(entry(plan.facts.name, plan.precision, plan.tensor_parallel));
+  }
+  throw octavo::ConfigError(
+      octavo::message("model ", options.model, " in ", options.precision,
+                      " is not compiled in for --tensor-parallel ", degree, "; ",
+                      build_again("OCTAVO_PLAN_TENSOR_PARALLEL", entries,
+                                  entry(options.model, options.precision, degree))));
 }
 
 inline Request request_of(const Options& options) {

@@ -252,9 +252,9 @@ is "optimizer" "$(bytes optimizer) < whole_optimizer / 16 + 6 * beside"
 run "every choice of layers that are shared" 0 --all --model llama3_70b --tensor-parallel 8
 [ "$(grep -c '^fp8-delayed' out)" -eq 60 ] || fail "not 60 choices"
 refused "a degree that was not compiled in" \
-  "cmake BUILD_FOLDER -DOCTAVO_PLAN_TENSOR_PARALLEL=llama3_70b:bf16:4 && cmake" \
+  'cmake BUILD_FOLDER -DOCTAVO_PLAN_TENSOR_PARALLEL="llama_tiny:fp32:2;llama3_70b:fp8-delayed:8;llama3_70b:bf16:4" && cmake' \
   --model llama3_70b --precision bf16 --tensor-parallel 4
-refused "a degree of which every choice was not" "TENSOR_PARALLEL=llama3_70b:fp8-delayed:4 " \
+refused "a degree of which every choice was not" ';llama3_70b:fp8-delayed:4" ' \
   --model llama3_70b --tensor-parallel 4 --all
 refused "heads that cannot be divided" "can be shared by 8 ranks or a divisor of it" \
   --model llama3_70b --tensor-parallel 16
@@ -463,7 +463,7 @@ run "every choice with adapters" 0 --model llama_tiny --batch 2 --seq-len 32 --l
   fail "choices that are not compiled in with adapters"
 run "adapters on a GPU" 0 --model llama_tiny --precision fp32 --lora 4
 grep -q PREDICTION out && fail "a prediction of what was not measured"
-refused "adapters that are not compiled in" "cmake BUILD_FOLDER -DOCTAVO_LORA=llama3_8b:bf16 && cmake" \
+refused "adapters that are not compiled in" 'cmake BUILD_FOLDER -DOCTAVO_LORA="llama_tiny:fp32;llama3_8b:bf16" && cmake' \
   --model llama3_8b --precision bf16 --lora 8
 refused "adapters of a GPT-2" "a GPT-2 has no adapters here" --model gpt2_1558m --seq-len 1024 --lora 8
 refused "layers of no adapters" "give --lora their rank, too" --lora-targets q_proj
@@ -480,6 +480,14 @@ done
 
 # --- what is refused -------------------------------------------------------------------------
 refused "an unknown model" "llama3_8b, llama3_70b" --model llama5
+if "$program" --help | grep -qE "preset: .*gpt2_124m"; then
+  echo "skipped: a preset that is not compiled in (all are)"
+else
+  refused "a preset that is not compiled in" "'gpt2_124m' is not compiled in, only: llama_tiny, " --model gpt2_124m
+  grep -qE 'cmake BUILD_FOLDER -DOCTAVO_PLAN_PRESETS="llama_tiny;[a-z0-9_;]*;gpt2_124m" && cmake --build BUILD_FOLDER --target plan_memory' err ||
+    fail "it is not said how to build it"
+  refused "one that is misspelt" "did you mean 'gpt2_124m'?" --model gpt2_124
+fi
 refused "an unknown precision" "fp8-delayed, fp8-tensorwise" --precision fp9
 refused "an unknown device" "--device: 'gpu' is none of cpu, cuda; did you mean 'cuda'?" --device gpu
 refused "an unknown policy" "none, norms, swiglu, ffn, block" --recompute some
