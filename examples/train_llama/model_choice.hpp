@@ -124,17 +124,21 @@ inline std::string build_again(const std::string& device, const std::string& opt
          " && cmake --build BUILD_FOLDER (quickstart's is " + folder + ")";
 }
 
+/// Whether a model is one of the library's presets, and none of OCTAVO_MODELS.
+inline bool is_preset(const std::string& model) {
+  const std::vector<std::string> presets = programs::preset_names();
+  return std::find(presets.begin(), presets.end(), model) != presets.end();
+}
+
 /// The build's option with the value, beside what is compiled in for the device: with CUDA in its
 /// name for the `cuda` device.
 inline std::string build_option(const std::string& device, const std::string& flag,
                                 const std::string& value) {
   if (flag == "--device") return "-DOCTAVO_CUDA=ON";
   const bool is_model = flag == "--model";
-  const std::vector<std::string> presets = programs::preset_names();
+  // Models of OCTAVO_MODELS are there anyhow.
   const std::vector<std::string> here = distinct([&](const Instance& instance) -> std::string {
-    const bool is_preset = std::find(presets.begin(), presets.end(), instance.model) !=
-                           presets.end();  // models of OCTAVO_MODELS are there anyhow
-    if (instance.device != device || (is_model && !is_preset)) return "";
+    if (instance.device != device || (is_model && !is_preset(instance.model))) return "";
     return is_model ? instance.model : instance.precision;
   });
   const std::string list = is_model ? "PRESETS" : "PRECISIONS";
@@ -229,10 +233,17 @@ inline void find_preset_of_folder(const CLI::App& app, ModelChoice& options) {
   for (const programs::NamedShape& preset : programs::presets()) {
     if (fits(preset.shape)) build = detail::build_option(options.device, "--model", preset.name);
   }
-  throw octavo::ConfigError(octavo::message(detail::place_of(app, "--model"), "--model ", prefix,
-                                            options.load_hf,
-                                            ": no preset that is compiled in has its shape; ",
-                                            detail::build_again(on_gpu ? "cuda" : "cpu", build)));
+  const std::vector<std::string> others = detail::distinct([](const Instance& instance) {
+    return detail::is_preset(instance.model) ? std::string() : instance.model;
+  });
+  const bool is_list = build.starts_with("-DOCTAVO_MODELS=") && !others.empty();
+  throw octavo::ConfigError(octavo::message(
+      detail::place_of(app, "--model"), "--model ", prefix, options.load_hf,
+      ": no preset that is compiled in has its shape; ",
+      detail::build_again(on_gpu ? "cuda" : "cpu", build),
+      is_list ? "; name the other models of folders there, too, or they are gone: " +
+                    programs::joined(others)
+              : ""));
 }
 
 /// The instance that the options name.

@@ -3,9 +3,12 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "support/temporary_folder.hpp"
 
 namespace model_choice_test {
 
@@ -13,7 +16,7 @@ using trainer::Instance;
 using trainer::ModelChoice;
 
 /// With instances of the test's own.
-class ModelsOfAProgram : public ::testing::Test {
+class ModelsOfAProgram : public support::TemporaryFolder {
  protected:
   ModelsOfAProgram() {
     add("llama_tiny", "bf16", "cpu");
@@ -28,11 +31,12 @@ class ModelsOfAProgram : public ::testing::Test {
   ~ModelsOfAProgram() override { std::swap(trainer::instances(), before_); }
 
   /// What is said of a choice.
-  static std::string said_of(const ModelChoice& choice) {
+  static std::string said_of(ModelChoice choice) {
     CLI::App app;
     ModelChoice declared;
     trainer::declare_model(app, declared);
     try {
+      trainer::find_preset_of_folder(app, choice);
       (void)trainer::find_instance(app, choice);
     } catch (const octavo::ConfigError& error) {
       return error.what();
@@ -82,6 +86,15 @@ TEST_F(ModelsOfAProgram, AreThoseWithAdaptersAndThoseThatRanksShare) {
                     "-DOCTAVO_LORA=\"llama_tiny:bf16;llama3_small:bf16\"");
   expect_built_with({.model = "llama_tiny", .precision = "fp8-delayed", .tensor_parallel = 4},
                     "-DOCTAVO_TENSOR_PARALLEL=\"llama_tiny:bf16:2;llama_tiny:fp8-delayed:4\"");
+}
+
+TEST_F(ModelsOfAProgram, AreThoseOfOtherFolders) {
+  std::filesystem::copy_file("tests/golden/hugging_face/llama.5.json", folder_ / "config.json");
+  const std::string said = said_of({.model = "hf:" + folder_.string(), .precision = "bf16"});
+  EXPECT_NE(said.find("-DOCTAVO_MODELS=my_model:" + folder_.string() + " && "), std::string::npos)
+      << said;
+  EXPECT_NE(said.find("there, too, or they are gone: model_of_a_folder"), std::string::npos)
+      << said;
 }
 
 }  // namespace model_choice_test
