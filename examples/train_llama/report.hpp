@@ -269,13 +269,12 @@ class Report final : public octavo::RunObserver {
   void end(const octavo::RunSummary& summary, const std::string& sample, std::size_t peak_bytes,
            std::size_t host_bytes) {
     clear_progress();
-    fmt::print(
-        "\n{} step{} in {:.1f} s | {:.0f} tok/s{} | train loss {:.4f} | validation loss {:.4f} | "
-        "{} of {} GEMMs in FP8 | {} skipped | peak {:.1f} MiB\n",
-        summary.steps, summary.steps == 1 ? "" : "s", summary.seconds, summary.tokens_per_second,
-        summary.steps == 1 ? "" : " after the first", summary.train_loss, summary.validation_loss,
-        summary.gemms.fp8, summary.gemms.total, summary.skipped,
-        static_cast<double>(peak_bytes) / (1024.0 * 1024.0));
+    fmt::print("\n{}train loss {:.4f} | validation loss {:.4f} | {}{} skipped | peak {:.1f} MiB\n",
+               steps_text(summary), summary.train_loss, summary.validation_loss,
+               summary.taken == 0 ? ""
+                                  : fmt::format("{} of {} GEMMs in FP8 | ", summary.gemms.fp8,
+                                                summary.gemms.total),
+               summary.skipped, static_cast<double>(peak_bytes) / (1024.0 * 1024.0));
     print_timeline();
     if (!sample.empty()) {
       fmt::print("\n{}\n", programs::visible(sample, programs::LineBreaks::keep));
@@ -303,6 +302,16 @@ class Report final : public octavo::RunObserver {
     if (folder.empty()) return {};
     const std::filesystem::path path = std::filesystem::absolute(folder).lexically_normal();
     return (path.filename().empty() ? path.parent_path() : path).filename().string();
+  }
+
+  /// How many steps this process took, and how fast, such as "4 steps in 0.3 s, 72 by now | ".
+  static std::string steps_text(const octavo::RunSummary& summary) {
+    if (summary.taken == 0) return fmt::format("no step, {} by now | ", summary.steps);
+    return fmt::format(
+        "{} step{} in {:.1f} s{} | {:.0f} tok/s{} | ", summary.taken, summary.taken == 1 ? "" : "s",
+        summary.seconds,
+        summary.taken == summary.steps ? "" : fmt::format(", {} by now", summary.steps),
+        summary.tokens_per_second, summary.taken == 1 ? "" : " after the first");
   }
 
   /// Lines as Markdown shows them as they are.

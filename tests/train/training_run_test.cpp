@@ -83,6 +83,7 @@ TEST(TrainingRun, TellsOfEveryStepAndEvaluation) {
   EXPECT_EQ(record.evaluations, (std::vector<Index>{3, 6, 8}));
   EXPECT_EQ(record.with_operands, (std::vector<Index>{1, 5, 8}));
   EXPECT_EQ(summary.steps, 8);
+  EXPECT_EQ(summary.taken, 8);
   EXPECT_EQ(summary.end(), "done");
   EXPECT_DOUBLE_EQ(summary.train_loss, sum / 8);
   EXPECT_GT(summary.gemms.fp8, 0u);
@@ -259,6 +260,7 @@ TEST_F(SavedRun, IsSavedWhenItIsDueAndAtItsEnd) {
   EXPECT_EQ(again.evaluations, std::vector<Index>{8});
   EXPECT_EQ(other.steps, 8);
   EXPECT_EQ(summary.steps, 8);
+  EXPECT_EQ(summary.taken, 0);
   EXPECT_EQ(summary.end(), "done");
   EXPECT_EQ(saved_.size(), 3u);
 }

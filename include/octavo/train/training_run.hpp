@@ -31,7 +31,8 @@ struct RunOptions {
 
 /// How a run ended.
 struct RunSummary {
-  Index steps = 0;
+  Index steps = 0;  ///< those before it was resumed included
+  Index taken = 0;  ///< since the run began, or was resumed
   Index skipped = 0;
   double train_loss = 0;         ///< mean of the last 20 steps that were not skipped
   double validation_loss = 0;    ///< at the end
@@ -128,6 +129,7 @@ class TrainingRun {
     observer_.evaluation(tally_.steps(), validation);
     if (summary_.signal == 0) save_to_the_end(validation.mean());
     summary_.steps = tally_.steps();
+    summary_.taken = tally_.timed_steps();
     summary_.skipped = tally_.skipped();
     summary_.rollbacks = tally_.rollbacks();
     summary_.train_loss = tally_.train_loss();
