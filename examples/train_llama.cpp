@@ -13,6 +13,7 @@
 
 #include <train_llama/announce.hpp>
 #include <train_llama/checkpoints.hpp>
+#include <train_llama/kept.hpp>
 #include <train_llama/mismatch.hpp>
 #include <train_llama/options.hpp>
 #include <train_llama/program.hpp>
@@ -375,6 +376,9 @@ int run(Setup& setup, const Options& options, const Instance& instance, Ranks& r
   fmt::print("run | {}\n", setup.folder.empty()
                                ? "writes no files (--no-out)"
                                : "kept in " + programs::visible(setup.folder.string()));
+  if (!options.saved_as_before.empty()) {
+    fmt::print("run | is saved as its config.toml says:{}\n", options.saved_as_before);
+  }
   setup.data->print();
   if (ranks.is_first()) warn_of_warmup(options);
   announce(session, options);
@@ -386,13 +390,14 @@ int run(Setup& setup, const Options& options, const Instance& instance, Ranks& r
     report.resumed(setup.resume_from, setup.resumed, session);
     if (ranks.is_first()) warn_of_data(setup);
   }
+  announce_steps(options, setup.tally->steps());
   timeline.begin(setup.tally->steps());
   report.begin_steps(setup.tally->steps() + 1);
   return train(setup, report, options, instance, ranks);
 }
 
-int run(const CLI::App& app, Options& options) {
-  const std::string configuration = app.config_to_str(true, false);
+int run(CLI::App& app, Options& options) {
+  std::string configuration;
   const Instance* instance = nullptr;
   std::optional<Ranks> ranks;
   try {
@@ -405,8 +410,11 @@ int run(const CLI::App& app, Options& options) {
       export_weights(options, program().name);
       return success;
     }
+    options.saved_as_before = take_flags_of_saves(app, options);
+    configuration = app.config_to_str(true, false);
     choose_length(app, options);
     require_consistent(app, options);
+    require_checkpoints_to_keep(app, options);
     program().require_data(options);
     find_preset_of_folder(app, options);
     instance = &find_instance(app, options);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <octavo/octavo.hpp>
+#include <train_llama/kept.hpp>
 #include <train_llama/options.hpp>
 #include <train_llama/program.hpp>
 
@@ -32,6 +33,18 @@ inline void announce(const octavo::TrainingSession& session, const Options& opti
   fmt::print("{}", session.manifest().text());
   const std::string plans = session.gemm_plan_summary().text();
   if (!plans.empty()) fmt::print("gemm plans: {}\n", plans);
+  programs::flush_output();
+}
+
+/// Says whether there are steps to take, and whether what they make of the weights is kept.
+/// @param done  steps that the run has taken before
+inline void announce_steps(const Options& options, octavo::Index done) {
+  if (done >= options.steps) {
+    fmt::print("run | nothing to train: the run is at step {}, {} is {}\n", done,
+               options.chats.epochs == 0 ? "--steps" : "the last one of --epochs", options.steps);
+  } else if (const std::string note = note_of_no_weights(options); !note.empty()) {
+    fmt::print("run | {}\n", note);
+  }
   programs::flush_output();
 }
 

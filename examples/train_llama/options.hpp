@@ -97,6 +97,7 @@ struct Options : ModelChoice {
 
   octavo::Index checkpoint_every = 0;
   octavo::CheckpointsToKeep keep;
+  std::string saved_as_before;  ///< flags of these that the run that goes on has from before
   std::string resume;
   bool convert = false;
   bool list_checkpoints = false;

@@ -292,6 +292,39 @@ flock locked/.lock timeout 10 "$program" "${tiny[@]}" --out locked >out 2>err
 err_is_one_line_with "locked: another run is writing there; wait for its end, or choose another"
 [ "$(ls locked)" = "" ] || fail "something was written"
 
+# --- what is kept of the weights -------------------------------------------------------------
+none_kept="run | no weights are kept: give"
+run "a run that keeps no weights" 0 "${tiny[@]}" --out none_kept
+grep -qxF "$none_kept --checkpoint-every N or --save-hf FOLDER" out || fail "it does not say so"
+run "a run that keeps no files" 0 "${tiny[@]}" --no-out
+grep -qxF "$none_kept --save-hf FOLDER" out || fail "it does not say so"
+for flags in "--checkpoint-every 1 --out saved" "--save-hf exported --no-out"; do
+  # shellcheck disable=SC2086
+  run "a run that keeps weights: $flags" 0 "${tiny[@]}" $flags
+  grep -qF "$none_kept" out && fail "it says that it keeps none"
+done
+for flags in --keep-best "--keep-every 2" "--keep-last 3"; do
+  # shellcheck disable=SC2086
+  refused "$flags of no checkpoints" \
+    "${flags% *} says which checkpoints stay, and there are none; give --checkpoint-every, too" --data text.txt $flags
+done
+kept=(--data text.txt --seq-len 32 --batch 1 --sample 0 --precision bf16 --threads 1 --validation-batches 1 --out kept)
+run "a run of which two kinds of checkpoints stay" 0 "${kept[@]}" --steps 5 --checkpoint-every 1 --keep-every 2
+for steps in 7 9; do
+  run "going on to step $steps without saying what is kept" 0 "${kept[@]}" --steps "$steps" --resume latest
+  grep -qxF "run | is saved as its config.toml says: --checkpoint-every 1 --keep-every 2" out || fail "it is not said"
+  grep -qE "^2 steps in [0-9.]+ s, $steps by now \| [0-9]+ tok/s after the first \| " out || fail "not the steps that it took"
+done
+[ "$(ls kept/checkpoints)" = $'step-00000002\nstep-00000004\nstep-00000006\nstep-00000008\nstep-00000009' ] ||
+  fail "not the checkpoints that the run is to have: $(ls kept/checkpoints)"
+run "going on without saves" 0 "${kept[@]}" --steps 10 --resume latest --checkpoint-every 0
+grep -qF "$none_kept" out || fail "it does not say so"
+[ ! -e kept/checkpoints/step-00000010 ] || fail "it was saved"
+run "a run whose steps are done" 0 "${kept[@]}" --steps 5 --resume latest --checkpoint-every 1
+grep -qxF "run | nothing to train: the run is at step 9, --steps is 5" out || fail "it does not say so"
+grep -qE "^no step, 9 by now \| train loss " out || fail "it does not say that it took none"
+grep -qF "$none_kept" out || tail -n 1 out | grep -qE "GEMMs in FP8|tok/s" && fail "it tells of steps"
+
 # --- what is read ----------------------------------------------------------------------------
 mkdir -p texts/.hidden texts/build
 cp text.txt texts/a.txt
