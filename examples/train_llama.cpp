@@ -250,7 +250,9 @@ std::string validation_of(const RunData& data) {
 }
 
 /// Takes the folder of checkpoints, and goes on from one. All ranks do it together.
-void make_checkpoints(Setup& setup, const Options& options, const Ranks& ranks) {
+/// @param configuration  of this run
+void make_checkpoints(Setup& setup, const Options& options, const Ranks& ranks,
+                      const std::string& configuration) {
   setup.tally.emplace(options.max_skipped);
   const std::filesystem::path folder = setup.folder / detail::checkpoints_name;
   if (options.replay_step != 0) {
@@ -281,7 +283,7 @@ void make_checkpoints(Setup& setup, const Options& options, const Ranks& ranks) 
         setup.resume_from, *setup.session, *setup.data, *setup.tally, setup.checkpoints.get(),
         options.convert ? octavo::OtherRecipes::converted : octavo::OtherRecipes::refused);
   } catch (const octavo::StateMismatchError& error) {
-    throw_with_flags(error, setup.session->lora(), setup.resume_from);
+    throw_with_flags(error, setup.session->lora(), setup.resume_from, configuration);
   }
 }
 
@@ -445,7 +447,8 @@ int run(CLI::App& app, Options& options) {
       return bad_input;
     }
     require_same(*ranks, configuration, setup, options);
-    if (!are_well_after([&] { make_checkpoints(setup, options, *ranks); }, true)) return bad_input;
+    if (!are_well_after([&] { make_checkpoints(setup, options, *ranks, configuration); }, true))
+      return bad_input;
     // One rank speaks for all.
     if (!ranks->is_first() && std::freopen("/dev/null", "w", stdout) == nullptr) return failure;
     if (options.replay_step != 0) {

@@ -7,6 +7,9 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <fstream>
+#include <istream>
+#include <map>
 #include <optional>
 #include <sstream>
 #include <string>
@@ -18,6 +21,20 @@
 namespace trainer {
 
 namespace detail {
+
+/// Values by flag; several behind each other.
+using Flags = std::map<std::string, std::string>;
+
+/// Of a configuration that a run has written.
+inline Flags flags_in(std::istream& configuration) {
+  Flags flags;
+  for (const CLI::ConfigItem& item : CLI::ConfigTOML().from_config(configuration)) {
+    std::string values;
+    for (const std::string& value : item.inputs) values += (values.empty() ? "" : " ") + value;
+    flags[item.name] = values;
+  }
+  return flags;
+}
 
 /// Of what octavo::LoraOptions::text says of them.
 inline octavo::LoraOptions adapters_of(std::string text) {
@@ -97,11 +114,64 @@ inline std::string fitting_flags(const octavo::StateMismatchError& error,
   return {};
 }
 
+/// Which flags that the order of a run's tokens hangs on have another value than in the run that
+/// was saved, such as "--seq-len is 32, the run had 64".
+/// @param config         of the run that was saved
+/// @param configuration  of this one, as its config.toml has it
+inline std::string other_flags_of_data(const std::filesystem::path& config,
+                                       const std::string& configuration) {
+  std::ifstream file(config);
+  std::istringstream text(configuration);
+  const detail::Flags saved = detail::flags_in(file);
+  const detail::Flags here = detail::flags_in(text);
+  const auto both_have = [&](const char* name) {
+    return saved.contains(name) && here.contains(name);
+  };
+  std::string others;
+  const auto compare = [&](const std::string& name) {
+    const auto in_run = saved.find(name);
+    const auto now = here.find(name);
+    const std::string had = in_run == saved.end() ? "none" : in_run->second;
+    const std::string is = now == here.end() ? "not given" : now->second;
+    if (in_run == saved.end() && now == here.end()) return;
+    if (had != is)
+      others +=
+          (others.empty() ? "" : ", and ") + ("--" + name + " is ") + is + ", the run had " + had;
+  };
+  // Where validation has data of its own, training has all of the other.
+  const bool is_apart = both_have("validation-data") || both_have("validation-chats");
+  const auto either = [&](const char* name) { return saved.contains(name) != here.contains(name); };
+  const bool becomes_apart = either("validation-data") || either("validation-chats");
+  for (const char* name : {"data", "chats", "chat-template", "tokenizer", "text-is-nfc",
+                           "long-chats", "most-chats", "document-end", "seq-len", "seed"}) {
+    compare(name);
+  }
+  if (becomes_apart) {
+    compare("validation-data");
+    compare("validation-chats");
+  } else if (!is_apart) {
+    compare("validation-fraction");
+  }
+  return others;
+}
+
+/// @param configuration  of the run that is to go on
 /// @throws ConfigError  that says, too, which flags make the run fit its checkpoint
 [[noreturn]] inline void throw_with_flags(const octavo::StateMismatchError& error,
                                           const std::optional<octavo::LoraOptions>& adapters,
-                                          const std::filesystem::path& checkpoint) {
+                                          const std::filesystem::path& checkpoint,
+                                          const std::string& configuration) {
   const std::filesystem::path config = detail::config_of(checkpoint);
+  if (error.subject().starts_with("data.") && std::filesystem::exists(config)) {
+    const std::string others = other_flags_of_data(config, configuration);
+    octavo::require<octavo::ConfigError>(others.empty(), checkpoint.string(),
+                                         ": the run that saved it had other batches: ", others,
+                                         "; go on with what it had");
+    throw octavo::ConfigError(
+        octavo::message(checkpoint.string(),
+                        ": the run that saved it had other batches, with the same flags: its "
+                        "data has changed since; go on with what it had"));
+  }
   const std::string flags = fitting_flags(error, adapters, config);
   const bool can_be_converted = error.subject() == "recipe" || error.subject() == "optimizer";
   std::string advice;

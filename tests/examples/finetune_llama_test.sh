@@ -102,7 +102,7 @@ def steps(path):
 whole, again = steps("whole/metrics.jsonl"), steps("again/metrics.jsonl")
 assert again == whole[14:] and again[0][2] < 1.2, again
 PYTHON
-refused "other chats" "data.source" "${base[@]}" --chats held_out.jsonl --epochs 2 --resume "$before"
+refused "other chats" "had other batches: --chats is held_out.jsonl, the run had " "${base[@]}" --chats held_out.jsonl --epochs 2 --resume "$before"
 
 # --- chats that are too long -----------------------------------------------------------------
 few=(--validation-chats held_out.jsonl --steps 1 --sample 0 --no-out)

@@ -71,4 +71,36 @@ TEST_F(FittingFlagsOfAModel, NameTheFolderThatItCameFrom) {
   EXPECT_EQ(flags_for({}, "model", "my_model", config), " --model hf:downloads/mine");
 }
 
+class OtherFlagsOfData : public support::TemporaryFolder {
+ protected:
+  /// What is said of a run with this configuration that is to go on from one with that.
+  [[nodiscard]] std::string others(const std::string& saved, const std::string& here) const {
+    const fs::path config = folder_ / "config.toml";
+    std::ofstream(config) << saved;
+    return trainer::other_flags_of_data(config, here);
+  }
+};
+
+TEST_F(OtherFlagsOfData, AreThoseThatBatchesHangOn) {
+  const std::string run = "data = [\"a.txt\", \"b.txt\"]\nseq-len = 64\nseed = 1\nbatch = 8\n";
+  EXPECT_EQ(others(run, run), "");
+  EXPECT_EQ(others(run, "data = [\"a.txt\"]\nseq-len = 32\nseed = 1\nbatch = 4\nsteps = 9\n"),
+            "--data is a.txt, the run had a.txt b.txt, and --seq-len is 32, the run had 64");
+  EXPECT_EQ(others(run, run + "document-end = 0\n"), "--document-end is 0, the run had none");
+  EXPECT_EQ(others(run + "document-end = 0\n", run), "--document-end is not given, the run had 0");
+}
+
+TEST_F(OtherFlagsOfData, AreOfValidationWhereItIsPartOfTheTrainingData) {
+  for (const std::string name : {"validation-data", "validation-chats"}) {
+    const std::string apart = name + " = [\"v\"]\n";
+    const std::string other = name + " = [\"w\"]\nvalidation-fraction = 0.3\n";
+    EXPECT_EQ(others(apart + "validation-fraction = 0.1\n", other), "");
+    EXPECT_EQ(others("validation-fraction = 0.1\n", other),
+              "--" + name + " is w, the run had none");
+    EXPECT_EQ(others(apart, ""), "--" + name + " is not given, the run had v");
+  }
+  EXPECT_EQ(others("validation-fraction = 0.1\n", "validation-fraction = 0.3\n"),
+            "--validation-fraction is 0.3, the run had 0.1");
+}
+
 }  // namespace mismatch_test

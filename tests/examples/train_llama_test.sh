@@ -1031,15 +1031,37 @@ assert manifest["recipe"] == "bf16" and manifest["conversions"] == [told], manif
 '
 run "--convert without --resume" 2 "${saved[@]}" --out few --convert
 err_is_one_line_with "give --resume, too"
-run "another seed" 2 "${saved[@]}" --out whole --resume latest --seed 2
-err_is_one_line_with "data.source is "
-run "documents that end" 2 "${saved[@]}" --out whole --resume latest --document-end 32 --most-documents 64
-err_is_one_line_with " in the checkpoint, but tokens of hash "
-err_is_one_line_with " with documents that end with 32 here; the text"
+cp whole/config.toml whole.toml
+# other_batches WHAT FLAG...: it is said what of the run is another
+other_batches() {
+  run "going on: $1" 2 --config whole.toml --resume latest "${@:2}"
+  err_is_one_line_with "whole/checkpoints/step-00000030: the run that saved it had other batches: $1; go on with what it had"
+}
+other_batches "--seed is 2, the run had 1" --seed 2
+other_batches "--seq-len is 16, the run had 32, and --seed is 2, the run had 1" --seed 2 --seq-len 16
+other_batches "--document-end is 32, the run had none" --document-end 32 --most-documents 64
+other_batches "--validation-fraction is 0.2, the run had 0.1" --validation-fraction 0.2
+other_batches "--validation-data is texts/a.txt, the run had none" --validation-data texts/a.txt
+sed -i 's/^data = .*/data = ["short.txt"]/' whole/config.toml
+other_batches "--data is text.txt, the run had short.txt, and --seed is 2, the run had 1" --seed 2
+cp whole.toml whole/config.toml
+cp text.txt text_before
+printf more >>text.txt
+run "text that was changed" 2 "${saved[@]}" --out whole --resume latest
+err_is_one_line_with ": the run that saved it had other batches, with the same flags: its data has changed since"
+mv text_before text.txt
+documented=("${shorter[@]}" --document-end 32 --checkpoint-every 2 --out documented)
+run "a run of many documents" 0 "${documented[@]}" --steps 2 --most-documents 64
+run "going on with fewer" 0 "${documented[@]}" --steps 3 --most-documents 40 --resume latest
+[ -s err ] && fail "there is a warning"
 judged=("${shorter[@]}" --data shard_1.bin --checkpoint-every 1 --out judged)
 run "a run with data for validation" 0 "${judged[@]:2}" --steps 1 --validation-data for_validation.bin
 run "with the same" 0 "${judged[@]:2}" --steps 2 --validation-data for_validation.bin --resume latest
 [ -s err ] && fail "there is a warning"
+run "with a part of the training data for validation" 2 "${judged[@]:2}" --steps 3 --resume latest
+err_is_one_line_with "had other batches: --validation-data is not given, the run had for_validation.bin; go on"
+run "with another fraction, which nothing is of" 0 "${judged[@]:2}" --steps 2 --validation-data for_validation.bin \
+  --validation-fraction 0.3 --resume latest
 run "with other data for validation" 0 "${judged[@]:2}" --steps 3 --validation-data shard_2.bin --resume latest
 err_is_one_line_with "warning: validation is on other tokens than in judged/checkpoints/step-00000002"
 touch -d tomorrow shard_1.bin
