@@ -16,6 +16,7 @@
 #include <evaluate/hellaswag.hpp>
 #include <evaluate/text.hpp>
 #include <train_llama/checkpoints.hpp>
+#include <train_llama/documents.hpp>
 #include <train_llama/ranks.hpp>
 
 #include <chrono>
@@ -164,6 +165,9 @@ void read_inputs(Setup& setup, const Options& options, const trainer::Instance& 
     setup.tokenizer_name = is_there ? own.string() : "bytes";
   }
   const Index vocabulary = instance.shape.vocabulary;
+  trainer::require_documents(options.document_end,
+                             {options.batch, options.sequence_length, options.most_documents},
+                             vocabulary);
   const bool has_lines = std::filesystem::path(options.hellaswag).extension() == ".jsonl";
   if (!options.data.empty()) {
     octavo::DataRequest request;
@@ -229,7 +233,7 @@ bool calibrate(Setup& setup) {
   const octavo::Batch batch =
       setup.text_batches.has_value() ? setup.text_batches->get(0) : setup.choice_batches->first();
   octavo::require<octavo::ConfigError>(
-      !setup.session->step(batch, 0.0).skipped,
+      !trainer::name_document_flags([&] { return setup.session->step(batch, 0.0); }).skipped,
       "scales cannot be calibrated: the first batch gave an Inf or NaN; choose another precision");
   return true;
 }
@@ -240,7 +244,8 @@ octavo::JsonLine evaluate_text(Setup& setup, const Options& options, bool is_fir
   octavo::LossSum loss;
   {
     Progress progress("perplexity", is_first);
-    loss = setup.text_batches->evaluate(*setup.session, std::ref(progress));
+    loss = trainer::name_document_flags(
+        [&] { return setup.text_batches->evaluate(*setup.session, std::ref(progress)); });
   }
   std::vector<std::string> files;
   files.reserve(setup.data.read.size());

@@ -8,6 +8,7 @@
 #include <octavo/octavo.hpp>
 #include <octavo/train/interrupt.hpp>
 #include <octavo/train/token_batches.hpp>
+#include <train_llama/documents.hpp>
 #include <train_llama/program.hpp>
 
 #include <fmt/format.h>
@@ -136,6 +137,8 @@ inline std::string note_of_bytes(octavo::Index vocabulary) {
 /// @throws ConfigError  if it is too short, with what would do, or is text, which is not read then,
 ///                      and weights have other tokens
 inline octavo::Data load_data(const Options& options, octavo::Index vocabulary) {
+  const octavo::BatchShape shape{options.batch, options.sequence_length, options.most_documents};
+  require_documents(options.document_end, shape, vocabulary);
   octavo::DataRequest request;
   request.train = options.data;
   request.validation = options.validation_data;
@@ -146,6 +149,9 @@ inline octavo::Data load_data(const Options& options, octavo::Index vocabulary) 
     request.between = static_cast<std::uint8_t>(options.document_end);
   }
   octavo::Data data = octavo::load_data(request);
+  if (data.is_text) {
+    require_documents(options.document_end, shape, octavo::ByteTokenizer::vocabulary);
+  }
   require_room(data, options);
   if (options.validation_data.empty()) {
     data.validation = octavo::split_off_validation(data.train, options.validation_fraction,
@@ -192,6 +198,13 @@ class TextData final : public RunDataOf<octavo::TokenBatches> {
       : RunDataOf(make_batches(data, options, ranks)),
         data_(std::move(data)),
         note_(data_.is_text ? note_of_bytes(vocabulary) : "") {}
+
+  [[nodiscard]] octavo::StepResult step(octavo::TrainingSession& session, double rate) override {
+    return name_document_flags([&] { return batches_.step(session, rate); });
+  }
+  [[nodiscard]] octavo::LossSum evaluate(octavo::TrainingSession& session) override {
+    return name_document_flags([&] { return batches_.evaluate(session); });
+  }
 
   [[nodiscard]] std::size_t training_tokens() const override { return batches_.training_tokens(); }
   [[nodiscard]] std::size_t validation_tokens() const override {

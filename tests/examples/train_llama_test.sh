@@ -406,6 +406,17 @@ refused "a file under one batch" "few.bin: has 30 tokens, but a batch needs 33" 
   --batch 1 --data llm_c.bin few.bin
 refused "a document's end without documents" "--most-documents belong together" --data text.txt \
   --document-end 10
+for end in "256 text.txt" "256 llm_c.bin"; do
+  refused "documents of $end" "--document-end 256: the text has no such token, and no document would end; give one from 0 to 255" \
+    --data "${end#* }" --document-end "${end% *}" --most-documents 64 --batch 2 --seq-len 32
+done
+for most in 1 65; do
+  refused "$most documents" "--most-documents $most: --batch 2 --seq-len 32 are 2 to 64 documents; give a number of these" \
+    --data text.txt --document-end 32 --most-documents "$most" --batch 2 --seq-len 32
+done
+run "more documents than are said" 1 "${one_step[@]}" --data text.txt --document-end 32 --most-documents 2 --no-out
+err_is_one_line_with " documents, those that begin with a sequence included; give --most-documents "
+grep -qF most_documents err && fail "it names no flag"
 case="a token outside of the vocabulary"
 run "$case" 1 "${one_step[@]}" --data other.bin --no-out
 err_is_one_line_with "other.bin: the token at byte"

@@ -83,7 +83,8 @@ TEST(DocumentTables, MoreDocumentsThanTheShapeAllowsAreRefused) {
   try {
     const Tables tables({2, 4, 3}, {2, 6, 7});
     FAIL() << "no exception";
-  } catch (const ConfigError& error) {
+  } catch (const TooManyDocumentsError& error) {
+    EXPECT_EQ(error.count(), 5);
     EXPECT_NE(std::string(error.what()).find("has 5 documents"), std::string::npos) << error.what();
     EXPECT_NE(std::string(error.what()).find("at most 3"), std::string::npos) << error.what();
   }

@@ -115,6 +115,23 @@ template <Device D>
           {tables + places.followers, {shape.rows()}}};
 }
 
+/// A batch has more documents than its shape allows.
+class TooManyDocumentsError : public ConfigError {
+ public:
+  /// @param count  of the batch's documents, those that begin with a sequence included
+  TooManyDocumentsError(Index count, BatchShape shape)
+      : ConfigError(message("a batch has ", count,
+                            " documents, those that begin with a sequence included, but at most ",
+                            shape.most_documents,
+                            " are allowed; raise most_documents of the batch's shape")),
+        count_(count) {}
+
+  [[nodiscard]] Index count() const { return count_; }
+
+ private:
+  Index count_;
+};
+
 /// Throws unless a batch of this shape can have so many documents.
 /// @throws ConfigError
 inline void check_most_documents(BatchShape shape) {
@@ -133,7 +150,7 @@ inline void check_most_documents(BatchShape shape) {
 ///                listed or not
 /// @param first   the number that `begins` has for the batch's first row; others are passed over
 /// @param tables  `document_table_elements(shape)` elements, written
-/// @throws ConfigError  if there are more documents than the shape allows
+/// @throws TooManyDocumentsError  if there are more documents than the shape allows
 inline void write_document_tables(std::span<const Index> begins, Index first, BatchShape shape,
                                   std::span<std::int32_t> tables) {
   const detail::DocumentTablePlaces places(shape);
@@ -155,10 +172,7 @@ inline void write_document_tables(std::span<const Index> begins, Index first, Ba
     }
     begin = end;
   }
-  require<ConfigError>(count <= shape.most_documents, "a batch has ", count,
-                       " documents, those that begin with a sequence included, but at most ",
-                       shape.most_documents,
-                       " are allowed; raise most_documents of the batch's shape");
+  if (count > shape.most_documents) throw TooManyDocumentsError(count, shape);
   for (Index i = count; i < places.positions; ++i) at(i) = narrow(rows);
 }
 
