@@ -14,6 +14,7 @@
 #include <cstring>
 #include <ctime>
 #include <filesystem>
+#include <fstream>
 #include <string>
 #include <system_error>
 #include <utility>
@@ -48,6 +49,19 @@ inline std::string time_text() {
 
 }  // namespace detail
 
+namespace detail {
+
+/// Whether a metrics.jsonl has neither a step nor an end.
+inline bool is_of_no_step(const std::filesystem::path& metrics) {
+  std::ifstream file(metrics);
+  for (std::string line; std::getline(file, line);) {
+    if (!line.starts_with("{\"event\":\"run\"")) return false;
+  }
+  return file.eof();
+}
+
+}  // namespace detail
+
 /// Throws if --out cannot take a run. Makes nothing.
 /// @param out_from  the configuration file that --out stands in; empty: the command line
 /// @throws ConfigError  if --out has one of the files that the run would write, or cannot be
@@ -61,6 +75,11 @@ inline void require_free_out(const Options& options, const std::string& out_from
     octavo::require<octavo::ConfigError>(!error, file.string(),
                                          ": cannot be looked for: ", error.message(),
                                          "; choose another --out, or give --no-out");
+    const bool may_go = taken && file.filename() == "metrics.jsonl" && detail::is_of_no_step(file);
+    octavo::require<octavo::ConfigError>(
+        !may_go, file.string(),
+        " exists already, of a run that took no step; if it has ended, remove ", options.out,
+        ", or choose another --out");
     octavo::require<octavo::ConfigError>(
         !taken, file.string(),
         " exists already, and a run would write over it; choose another --out",

@@ -421,6 +421,9 @@ case="a token outside of the vocabulary"
 run "$case" 1 "${one_step[@]}" --data other.bin --no-out
 err_is_one_line_with "other.bin: the token at byte"
 err_is_one_line_with "is 300, outside of the vocabulary of 256"
+run "a start that takes no step" 1 "${one_step[@]}" --data other.bin --out no_step
+run "the folder that it leaves" 2 "${one_step[@]}" --data llm_c.bin --out no_step
+err_is_one_line_with "no_step/metrics.jsonl exists already, of a run that took no step; if it has ended, remove no_step, or choose another --out"
 
 case="text for weights that have a tokenizer"
 run "a model of bytes" 0 "${tiny[@]}" --save-hf with_tokenizer --no-out
