@@ -19,6 +19,7 @@
 namespace trainer {
 
 /// @throws ConfigError  if there is no folder for the file that --timeline names
+/// @throws IoError      if the file cannot be written there
 inline void require_timeline_folder(const Options& options) {
   if (options.timeline.empty()) return;
   const std::filesystem::path folder =
@@ -28,6 +29,9 @@ inline void require_timeline_folder(const Options& options) {
                                            !std::filesystem::is_directory(options.timeline, error),
                                        "--timeline ", options.timeline,
                                        ": give a file in a folder that is there");
+  // A pipe would take the trial for the file.
+  if (std::filesystem::is_other(options.timeline, error)) return;
+  const octavo::AtomicFile trial(options.timeline);
 }
 
 /// Times steps and writes them. All ranks call its members alike.

@@ -593,6 +593,8 @@ sed -e 's/llama"/mistral"/' shape/config.json >full/config.json
 refused "a folder of another family" "model_type is mistral" --data text.txt --model hf:full
 refused "a folder that there is not" "none/config.json: cannot be read" --data text.txt --model hf:none
 refused "a folder that is not empty" "full: is there already" "${small[@]}" --save-hf full
+refused "a timeline where nothing can be written" "/proc/trace.json: cannot be written: " "${small[@]}" \
+  --timeline /proc/trace.json
 refused "a flag twice" "--steps is given 2 times; give it once" --data text.txt --steps 2 --steps 30
 for flag in lr amp dtype ckpt; do
   refused "unknown flag --$flag" "unknown option '$flag'; see --help" --data text.txt "--$flag" 1
