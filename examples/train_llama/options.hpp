@@ -347,8 +347,8 @@ inline void require_consistent(const CLI::App& app, const Options& options) {
   octavo::require<octavo::ConfigError>(
       options.save_hf.empty() || options.tensor_parallel == 1, "--save-hf with --tensor-parallel ",
       options.tensor_parallel,
-      ": ranks have parts of layers, which are not put together; leave "
-      "one of them out");
+      ": ranks have parts of layers, which are not put together at the end of a run; give "
+      "--checkpoint-every instead, and then train_llama --resume RUN --export-hf FOLDER");
   octavo::require<octavo::ConfigError>(
       options.save_hf.empty() || options.gather != "fp8" || options.zero != 3,
       "--save-hf with --gather fp8 and --zero 3: the weights are nowhere whole; gather them "
