@@ -218,6 +218,7 @@ void warn_of_base(const Options& options, bool begins) {
 /// The session, which ranks make together.
 void make_session(Setup& setup, const CLI::App& app, const Options& options,
                   const Instance& instance, Ranks& ranks) {
+  require_replicas(options);
   SessionRequest request = session_request(options, setup.resume_from);
   ranks.join(request, app.count("--gpu") != 0);
   request.options.sharding.ranks = options.ranks;

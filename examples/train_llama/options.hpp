@@ -376,6 +376,15 @@ inline void require_consistent(const CLI::App& app, const Options& options) {
                            [&](const char* flag) { return detail::place_of(app, flag); });
 }
 
+/// Throws if ranks are to compare weights that each has a part of.
+/// @throws ConfigError  saying what to change
+inline void require_replicas(const Options& options) {
+  octavo::require<octavo::ConfigError>(
+      options.check_replicas == 0 || options.zero != 3 || options.ranks == 1, "--check-replicas ",
+      options.check_replicas, " with --zero ", options.zero,
+      ": no two ranks hold the same weights; give --check-replicas 0, or --zero 1 or 2");
+}
+
 /// What the session is made from.
 /// @param resume_from  the checkpoint that the run goes on from; empty: it begins
 /// @throws IoError     naming a file of GEMM plans, or a manifest, that cannot be read

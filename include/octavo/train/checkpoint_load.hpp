@@ -51,7 +51,7 @@ inline bool require_fits(const CheckpointManifest& manifest, const std::filesyst
     }
     return converts;
   }
-  const char* advice = ", or have it converted (OtherRecipes::converted)";
+  const char* advice = ", or have it converted";
   same("recipe", "recipe", manifest.recipe, session.precision(), advice);
   same("optimizer", "optimizer", manifest.optimizer, session.optimizer(), advice);
   return false;
