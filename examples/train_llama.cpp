@@ -141,6 +141,7 @@ int train(Setup& setup, Report& report, const Options& options, const Instance& 
              summary.gave_up || options.sample == 0 ? "" : setup.data->sample(session, options),
              session.allocated_bytes(), session.allocated_host_bytes());
   if (not_written != nullptr) std::rethrow_exception(not_written);
+  report.require_written();
   if (summary.gave_up) {
     if (ranks.is_first()) {
       fmt::print(stderr, "{}: {}\n", program().name, why_it_gave_up(summary, report, options));

@@ -3,12 +3,13 @@
 
 #include <common/progress.hpp>
 #include <common/text.hpp>
-#include <octavo/io/event_file.hpp>
 #include <octavo/io/metrics_file.hpp>
 #include <octavo/octavo.hpp>
+#include <octavo/train/interrupt.hpp>
 #include <octavo/train/operand_health.hpp>
 #include <octavo/train/training_run.hpp>
 #include <train_llama/checkpoints.hpp>
+#include <train_llama/events.hpp>
 #include <train_llama/program.hpp>
 #include <train_llama/timeline.hpp>
 
@@ -16,7 +17,9 @@
 
 #include <chrono>
 #include <cmath>
+#include <csignal>
 #include <cstdio>
+#include <exception>
 #include <filesystem>
 #include <memory>
 #include <span>
@@ -26,7 +29,8 @@
 
 namespace trainer {
 
-/// Prints to the terminal, and writes metrics.jsonl and what TensorBoard reads.
+/// Prints to the terminal, and writes metrics.jsonl and what TensorBoard reads. Where metrics.jsonl
+/// cannot be written any more, the run ends as by a signal, so that it is saved where it is to be.
 class Report final : public octavo::RunObserver {
  public:
   /// @param folder  of config.toml, metrics.jsonl and the events; empty: none
@@ -44,8 +48,8 @@ class Report final : public octavo::RunObserver {
     if (folder.empty()) return;
     octavo::write_file_atomically(folder / "config.toml", configuration);
     metrics_ = std::make_unique<octavo::MetricsFile>(folder / "metrics.jsonl", before);
-    events_ = std::make_unique<octavo::EventFile>(folder);
-    events_->write(0, octavo::EventSummary{}.add_text("config", code(configuration)));
+    events_.open(folder);
+    events_.write(0, octavo::EventSummary{}.add_text("config", code(configuration)));
   }
 
   /// Where metrics are written, or "".
@@ -90,16 +94,20 @@ class Report final : public octavo::RunObserver {
         .add("gemms_total", gemms.total)
         .add("version", octavo::version_string);
     write(line);
-    if (events_ != nullptr) {
-      events_->write(0, octavo::EventSummary{}.add_text("run", code(line.str() + '\n')));
-    }
+    events_.write(0, octavo::EventSummary{}.add_text("run", code(line.str() + '\n')));
   }
 
   /// Before the first step of this process. What an earlier one has written of it and those behind
   /// it is no part of the run any more.
   void begin_steps(octavo::Index step) {
     first_step_ = step;
-    if (events_ != nullptr) events_->begin_steps(step);
+    takes_steps_ = true;
+    events_.begin_steps(step);
+  }
+
+  /// @throws IoError  if metrics.jsonl lacks something of the steps
+  void require_written() const {
+    if (not_written_ != nullptr) std::rethrow_exception(not_written_);
   }
 
   /// Of a run that goes on.
@@ -214,9 +222,7 @@ class Report final : public octavo::RunObserver {
               .add("step", step)
               .add("loss", loss.mean())
               .add("tokens", loss.tokens));
-    if (events_ != nullptr) {
-      events_->write(step, octavo::EventSummary{}.add_scalar("validation/loss", loss.mean()));
-    }
+    events_.write(step, octavo::EventSummary{}.add_scalar("validation/loss", loss.mean()));
   }
 
   /// Says what was a spike, and what is done about it.
@@ -247,7 +253,7 @@ class Report final : public octavo::RunObserver {
         .add("reason", record.reason);
     if (goes_back) {
       line.add("resumed_step", record.resumed_step);
-      if (events_ != nullptr) events_->begin_steps(record.resumed_step + 1);
+      events_.begin_steps(record.resumed_step + 1);
     }
     write(line.add("rollbacks", record.rollbacks));
   }
@@ -358,7 +364,7 @@ class Report final : public octavo::RunObserver {
   /// What TensorBoard shows of a step.
   void write_events(const octavo::StepRecord& record,
                     const std::vector<octavo::OperandReport>& operands) {
-    if (events_ == nullptr) return;
+    if (!events_.is_open()) return;
     octavo::EventSummary summary;
     summary.add_scalar("train/loss", record.result.loss)
         .add_scalar("train/learning_rate", record.learning_rate)
@@ -374,7 +380,7 @@ class Report final : public octavo::RunObserver {
       if (operand.amax > 0) amaxes.push_back(std::log2(static_cast<double>(operand.amax)));
     }
     if (!amaxes.empty()) summary.add_histogram("operands/log2_amax", std::move(amaxes));
-    events_->write(record.step, summary);
+    events_.write(record.step, summary);
   }
 
   /// Names operands that their format no longer suits.
@@ -387,9 +393,7 @@ class Report final : public octavo::RunObserver {
                 .add("kind", trouble.kind)
                 .add("operands", std::span<const std::string>(trouble.operands))
                 .add("text", trouble.text));
-      if (events_ != nullptr) {
-        events_->write(step, octavo::EventSummary{}.add_text("warnings", trouble.text));
-      }
+      events_.write(step, octavo::EventSummary{}.add_text("warnings", trouble.text));
       if (!is_first_rank_) continue;
       clear_progress();
       fmt::print(stderr,
@@ -400,7 +404,18 @@ class Report final : public octavo::RunObserver {
   }
 
   void write(const octavo::JsonLine& line) {
-    if (metrics_ != nullptr) metrics_->write(line);
+    if (metrics_ == nullptr || not_written_ != nullptr) return;
+    try {
+      metrics_->write(line);
+    } catch (const octavo::IoError& error) {
+      if (!takes_steps_) throw;
+      not_written_ = std::current_exception();
+      clear_progress();
+      fmt::print(stderr, "{}: {}. The run ends, and is saved before where checkpoints are\n",
+                 program().name, programs::text_of(error));
+      // Which all ranks heed together; a second signal would end the run at once.
+      if (octavo::InterruptGuard::received() == 0) std::raise(SIGTERM);
+    }
   }
 
   /// A line that stays in place, on a terminal only.
@@ -428,7 +443,9 @@ class Report final : public octavo::RunObserver {
   std::string recipe_;
   TimelineFile& timeline_;
   std::unique_ptr<octavo::MetricsFile> metrics_;
-  std::unique_ptr<octavo::EventFile> events_;
+  Events events_;
+  std::exception_ptr not_written_;  ///< why metrics.jsonl lacks something
+  bool takes_steps_ = false;
   octavo::OperandHealth health_;
   bool is_first_rank_;
   bool terminal_;

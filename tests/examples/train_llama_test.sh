@@ -1193,6 +1193,20 @@ case="a signal ends the sample"
 stopped_after 1 --sample 1000000000 --steps 2 >out
 [ "$(cat out)" = "0 True True done" ] || fail "$(cat out)"
 
+case="a file of TensorBoard's that cannot be written"
+mkdir full_events
+# shellcheck disable=SC2016
+bash -c 'now=$(date +%s)
+  for more in {0..60}; do
+    ln -s /dev/full "full_events/events.out.tfevents.$((now + more)).$(uname -n).$$"
+  done
+  exec "$@"' - "$program" "${small[@]}" --out full_events >out 2>err
+code=$?
+[ "$code" -eq 0 ] || fail "exit code $code, expected 0"
+err_is_one_line_with "warning: full_events/events.out.tfevents."
+err_is_one_line_with "No space left on device; what was there before is kept; make room on the disk or write elsewhere. The run goes on, and TensorBoard is shown no more of it"
+metrics full_events/metrics.jsonl 'assert len(of("step")) == 4 and lines[-1]["end"] == "done"'
+
 case="a full disk"
 mkdir disk
 if mount -t tmpfs -o size=32k none disk 2>/dev/null; then
@@ -1201,6 +1215,17 @@ if mount -t tmpfs -o size=32k none disk 2>/dev/null; then
   err_has_reason
   grep -qE "disk/run/(metrics\.jsonl|events\.out)" err || fail "the file is not named"
   metrics disk/run/metrics.jsonl 'assert len(lines) >= 2 and lines[0]["event"] == "run"'
+  rm -r disk/run
+  mkdir disk/run elsewhere
+  ln -s ../../elsewhere disk/run/checkpoints
+  run "a full disk, and room for checkpoints" 1 "${base[@]}" --batch 1 --sample 0 --steps 400 \
+    --checkpoint-every 1000 --out disk/run
+  [ "$(tail -n 1 err | grep -cF "disk/run/metrics.jsonl: cannot be written: No space left on device")" -eq 1 ] ||
+    fail "the last line does not say what went wrong"
+  grep -qF ". The run ends, and is saved before where checkpoints are" err || fail "it does not say what becomes of it"
+  steps=$(grep -cE '^step [0-9]+ \|' out)
+  [ "$steps" -lt 400 ] || fail "the run went on"
+  [ "$(ls elsewhere)" = "$(printf 'step-%08d' "$steps")" ] || fail "the run was not saved: $(ls elsewhere)"
   umount disk
 else
   echo "skipped: a full disk (mounting a tmpfs needs more rights)"
