@@ -75,12 +75,12 @@ TEST_F(TensorScalesOnCuda, AScaleThatIsFoundCastsAsOnTheCpuToTheBit) {
   compare_quantized<Fp8Recipe<Tensorwise>, OperandKind::output_gradient>(true);
 }
 
-using ExactRows = Fp8Recipe<RowwiseScaling<ScaleRounding::exact>>;
+using PowerRows = Fp8Recipe<RowwiseScaling<ScaleRounding::power_of_two>>;
 
 TEST_F(RowScalesOnCuda, EqualTheCpuToTheBit) {
   compare_quantized<Fp8Recipe<Rowwise>, OperandKind::input>();
   compare_quantized<Fp8Recipe<Rowwise>, OperandKind::output_gradient>();
-  compare_quantized<ExactRows, OperandKind::weight>();
+  compare_quantized<PowerRows, OperandKind::weight>();
 }
 
 TEST_F(RowScalesOnCuda, AreFoundAgainWhereThoseOfTensorsAreNot) {
@@ -136,7 +136,7 @@ void compare_every_amax() {
 TEST_F(RowScalesOnCuda, EveryAmaxHasTheScaleOfTheCpu) {
   compare_every_amax<Fp8Recipe<Rowwise>, OperandKind::input>();
   compare_every_amax<Fp8Recipe<Rowwise>, OperandKind::output_gradient>();
-  compare_every_amax<ExactRows, OperandKind::input>();
+  compare_every_amax<PowerRows, OperandKind::input>();
 }
 
 TEST_F(BlockScalesOnCuda, EveryAmaxHasTheScaleOfTheCpu) {

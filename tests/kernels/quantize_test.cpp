@@ -124,6 +124,8 @@ class Quantize : public testing::Test {
   }
 };
 
+using PowerRows = Fp8Recipe<RowwiseScaling<ScaleRounding::power_of_two>>;
+
 using Cases = support::TestTypes<
     Case<Fp8Recipe<Delayed>, OperandKind::input>,
     Case<Fp8Recipe<Delayed>, OperandKind::output_gradient>,
@@ -131,8 +133,7 @@ using Cases = support::TestTypes<
     Case<Fp8Recipe<Tensorwise>, OperandKind::output_gradient>,
     Case<Fp8Recipe<TensorwiseScaling<ScaleRounding::power_of_two>>, OperandKind::input>,
     Case<Fp8Recipe<Rowwise>, OperandKind::input>, Case<Fp8Recipe<Rowwise>, OperandKind::weight>,
-    Case<Fp8Recipe<RowwiseScaling<ScaleRounding::exact>>, OperandKind::input>,
-    Case<Fp8Recipe<RowwiseScaling<ScaleRounding::exact>>, OperandKind::output_gradient>,
+    Case<PowerRows, OperandKind::input>, Case<PowerRows, OperandKind::output_gradient>,
     Case<Fp8Recipe<Blockwise>, OperandKind::input>, Case<Fp8Recipe<Blockwise>, OperandKind::weight>,
     Case<Fp8Recipe<BlockwiseScaling<ScaleRounding::exact>>, OperandKind::output_gradient>,
     Case<Fp8Recipe<BlockwiseScaling<ScaleRounding::exact>>, OperandKind::weight>,
@@ -266,7 +267,7 @@ TEST(QuantizeRowwise, EachCopyHasScalesOfItsOwnRows) {
   for (Index c = 0; c < values.columns; ++c) values.at(1, c) = Bf16(2.0f);
   for (Index r = 0; r < values.rows; ++r) values.at(r, 2) = Bf16(448.0f);
   values.at(159, 271) = Bf16(4.0f);  // in the last tile alone
-  QuantizedOperand<Fp8Recipe<Rowwise>, OperandKind::input> operand(values);
+  QuantizedOperand<PowerRows, OperandKind::input> operand(values);
   support::Workplace place;
   quantize(operand.operand, place.context);
   for (const float inverse : operand.row_major_scales) EXPECT_EQ(inverse, 1.0f);
@@ -277,10 +278,28 @@ TEST(QuantizeRowwise, EachCopyHasScalesOfItsOwnRows) {
   EXPECT_EQ(operand.slot.scale, 1.0f) << "the slot has no scale for all";
 }
 
+// The values that decide most of a product are not rounded.
+TEST(QuantizeRowwise, TheLargestOfEachRowIsExact) {
+  const Matrix<Bf16> values = support::random_matrix<Bf16>(33, 50, 4);
+  QuantizedOperand<Fp8Recipe<Rowwise>, OperandKind::input> operand(values);
+  support::Workplace place;
+  quantize(operand.operand, place.context);
+  for (Index r = 0; r < 33; ++r) {
+    Index largest = 0;
+    for (Index c = 1; c < 50; ++c) {
+      if (std::abs(values(r, c)) > std::abs(values(r, largest))) largest = c;
+    }
+    const auto place_of = static_cast<std::size_t>(r * 50 + largest);
+    const double cast = static_cast<double>(static_cast<float>(operand.row_major[place_of])) *
+                        static_cast<double>(operand.row_major_scales[static_cast<std::size_t>(r)]);
+    EXPECT_NEAR(cast, values(r, largest), 1e-6 * std::abs(values(r, largest))) << "row " << r;
+  }
+}
+
 // So forward and backward work on one weight, though its copies have other scales.
 TEST(QuantizeRowwise, BothCopiesRoundAlikeWhereScalesArePowersOfTwo) {
   const Matrix<Bf16> values = support::random_matrix<Bf16>(65, 130, 3);
-  QuantizedOperand<Fp8Recipe<Rowwise>, OperandKind::weight> operand(values);
+  QuantizedOperand<PowerRows, OperandKind::weight> operand(values);
   support::Workplace place;
   quantize(operand.operand, place.context);
   const auto value = [](E4M3 code, float inverse) { return static_cast<float>(code) * inverse; };
@@ -354,7 +373,7 @@ TEST(QuantizeSaturation, CurrentScalesCutNoFiniteValue) {
   expect_no_amax_saturates<Fp8Recipe<BlockwiseScaling<ScaleRounding::exact>>, OperandKind::input>();
   expect_no_amax_saturates<Fp8Recipe<Blockwise>, OperandKind::weight>();
   expect_no_amax_saturates<Fp8Recipe<Rowwise>, OperandKind::output_gradient>();
-  expect_no_amax_saturates<Fp8Recipe<RowwiseScaling<ScaleRounding::exact>>, OperandKind::input>();
+  expect_no_amax_saturates<PowerRows, OperandKind::input>();
 }
 
 TEST(QuantizeSaturation, DelayedScalesCutWhatTheyDidNotForesee) {

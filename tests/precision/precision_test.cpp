@@ -97,7 +97,7 @@ static_assert(history_length<Tensorwise>() == 0 && history_length<MxScaling>() =
 static_assert(Delayed::reduction == AmaxReduction::max && Delayed::margin == 0);
 static_assert(Delayed::rounding == ScaleRounding::exact);
 static_assert(Blockwise::rounding == ScaleRounding::power_of_two);
-static_assert(Rowwise::rounding == ScaleRounding::power_of_two && history_length<Rowwise>() == 0);
+static_assert(Rowwise::rounding == ScaleRounding::exact && history_length<Rowwise>() == 0);
 
 // Histories are of whole tensors, and one scale covers a tensor on both sides or on none.
 struct BlocksWithHistory : support::BlocksOf64 {
@@ -202,8 +202,8 @@ TEST(PrecisionName, SaysWhatIsNoDefault) {
             "fp8 delayed (history 1024, max, margin 0, powers of two)");
   EXPECT_EQ(precision_name<Fp8Recipe<TensorwiseScaling<ScaleRounding::power_of_two>>>(),
             "fp8 tensorwise (powers of two)");
-  EXPECT_EQ(precision_name<Fp8Recipe<RowwiseScaling<ScaleRounding::exact>>>(),
-            "fp8 rowwise (exact scales)");
+  EXPECT_EQ(precision_name<Fp8Recipe<RowwiseScaling<ScaleRounding::power_of_two>>>(),
+            "fp8 rowwise (powers of two)");
   EXPECT_EQ(precision_name<Fp8Recipe<BlockwiseScaling<ScaleRounding::exact>>>(),
             "fp8 blockwise (exact scales)");
   EXPECT_EQ(precision_name<Fp8Recipe<Rowwise>>(), "fp8 rowwise");

@@ -111,9 +111,6 @@ constexpr GradientBounds gradient_bounds() {
     return {1e-4, 2e-5};
   } else if constexpr (std::is_same_v<Precision, octavo::Bf16>) {
     return {0.03, 0.01};
-  } else if constexpr (std::is_same_v<Precision, Fp8Recipe<octavo::Rowwise>>) {
-    // Powers of two, but gradients in E5M2, whose values are twice as far apart.
-    return {0.12, 0.03};
   } else if constexpr (std::is_same_v<Precision, Fp8Recipe<octavo::Blockwise>> ||
                        std::is_same_v<Precision, octavo::Mxfp8>) {
     return {0.06, 0.02};

@@ -196,7 +196,8 @@ std::string recipe_details() {
   }
   if constexpr (HasRounding<S>) {
     constexpr bool power_of_two = S::rounding == ScaleRounding::power_of_two;
-    if (power_of_two == is_per_tensor<S>) add(power_of_two ? "powers of two" : "exact scales");
+    constexpr bool is_exact_unless_said = is_per_tensor<S> || is_per_row<S>;
+    if (power_of_two == is_exact_unless_said) add(power_of_two ? "powers of two" : "exact scales");
   }
   if (!std::is_same_v<Formats, typename DefaultFormats<S>::type>) {
     add(std::is_same_v<Formats, Hybrid> ? "e4m3 and e5m2" : "e4m3 only");

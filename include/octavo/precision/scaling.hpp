@@ -109,11 +109,12 @@ struct TensorwiseScaling {
   static constexpr ScaleRounding rounding = Rounding;
 };
 
-/// A scale for each row of each operand of a GEMM, made from the row's own amax. Powers of two,
-/// unless it says otherwise: then the two copies of a tensor, whose scales differ, round a value
-/// alike unless it is below the normal numbers of one, and all GEMMs work on one quantised tensor.
-/// Source: torchao's recipe "rowwise", which rounds its scales so, too.
-template <ScaleRounding Rounding = ScaleRounding::power_of_two>
+/// A scale for each row of each operand of a GEMM, made from the row's own amax. Used as computed,
+/// so that the largest value of each row is exact. With powers of two the two copies of a tensor,
+/// whose scales differ, round a value alike unless it is below the normal numbers of one, and all
+/// GEMMs work on one quantised tensor; but the largest values, which decide most, are rounded, too.
+/// Source: torchao's recipe "rowwise", which has powers of two.
+template <ScaleRounding Rounding = ScaleRounding::exact>
 struct RowwiseScaling {
   static constexpr const char* name = "rowwise";
   using InputGranularity = PerRow;
