@@ -134,7 +134,7 @@ printf '{"ctx": "a"\n' >broken.jsonl
 refused "a broken line" "broken.jsonl: line 1: at byte" --hellaswag broken.jsonl --precision fp32
 refused "a short sequence" "raise --seq-len" --hellaswag questions.bin --precision fp32 --seq-len 16
 refused "documents that never end" "--document-end 256: the text has no such token" --data held_out.txt --precision fp32 \
-  "${shape[@]}" --document-end 256 --most-documents 128
+  --batch 2 --seq-len 64 --document-end 256 --most-documents 128
 refused "half of documents" "--most-documents belong together" --data held_out.txt --document-end 10
 python3 -c "
 import struct

@@ -241,8 +241,10 @@ class InferenceOf : public testing::Test {
   std::vector<std::int32_t> text_;
 };
 
-using InRows = Layerwise<First<1, Bf16>, Fp8Recipe<Rowwise>, Head<Fp8Recipe<Tensorwise>>>;
-using WithFp8Head = Layerwise<Fp8Recipe<Delayed>, Head<Fp8Recipe<Rowwise>>>;
+// What is kept in FP8 times its scale has to be a BF16 number, see `largest`.
+using PowerRows = Fp8Recipe<RowwiseScaling<ScaleRounding::power_of_two>>;
+using InRows = Layerwise<First<1, Bf16>, PowerRows, Head<Fp8Recipe<Tensorwise>>>;
+using WithFp8Head = Layerwise<Fp8Recipe<Delayed>, Head<PowerRows>>;
 using Stored = Kept;
 using Cases = support::TestTypes<
     Case<llama, InRows, Bf16, Kept::as_stored, Kept::row, Kept::tensor>,

@@ -1,5 +1,6 @@
 // Ranks that share a model's layers train as one that has all of them.
 #include <octavo/train/data_parallel.hpp>
+#include <octavo/train/state.hpp>
 
 #include <gtest/gtest.h>
 
@@ -359,9 +360,19 @@ TEST(TensorParallel, RefusesRanksThatAreNoGroups) {
   EXPECT_NE(of_three.find("there are 3"), std::string::npos) << of_three;
   const auto of_one = text([&] { Session<Fp32, 2> session(options_of({}), context); });
   EXPECT_NE(of_one.find("there are 1"), std::string::npos) << of_one;
+  Arena<Cpu> arena;
+  EXPECT_THROW((Model<Fp32, 2>(arena, {1, 31}, {}, context)), ConfigError);
+}
+
+// A session fills such sequences up.
+TEST(TensorParallel, ServesRowsThatRanksCannotDivide) {
+  const Context<Cpu> context{1};
   SessionOptions odd = options_of({});
-  odd.batch.tokens = 31;
-  EXPECT_THROW((void)(plan_memory<Model<Fp32, 2>, AdamW<>>(odd, context)), ConfigError);
+  SessionOptions even = odd;
+  odd.batch = {1, 31};
+  even.batch = {1, 32};
+  EXPECT_EQ((plan_memory<Model<Fp32, 2>, AdamW<>>(odd, context).peak),
+            (plan_memory<Model<Fp32, 2>, AdamW<>>(even, context).peak));
 }
 
 TEST(TensorParallel, RefusesDifferentBatchesInAGroup) {
