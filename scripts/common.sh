@@ -32,11 +32,16 @@ find_cuda() {
   fi
 }
 
-# Takes lists of what is compiled out of a build's cache, so that they are the preset's again.
+# Takes lists of what is compiled out of a build's cache, with the comments above them, so that they are the
+# preset's again.
 forget_lists() {
-  local cache=$1/CMakeCache.txt
-  [[ ! -f $cache ]] ||
-    sed -i -E '/^OCTAVO_((CUDA_|PLAN_)?PRESETS|(CUDA_)?PRECISIONS|(PLAN_)?TENSOR_PARALLEL|LORA|MODELS|REDUCE):/d' "$cache"
+  local cache=$1/CMakeCache.txt kept
+  [[ -f $cache ]] || return 0
+  kept=$(awk '/^\/\// { comment = comment $0 "\n"; next }
+    !/^OCTAVO_((CUDA_|PLAN_)?PRESETS|(CUDA_)?PRECISIONS|(PLAN_)?TENSOR_PARALLEL|LORA|MODELS|REDUCE):/ {
+      printf "%s%s\n", comment, $0
+    }
+    { comment = "" }' "$cache") && printf '%s\n' "$kept" >"$cache"
 }
 
 # Configures and builds a preset of CMakePresets.json into build/PRESET, whatever lists it was built with

@@ -22,7 +22,9 @@ lists=(PRESETS PRECISIONS CUDA_PRESETS CUDA_PRECISIONS PLAN_PRESETS MODELS TENSO
 {
   printf 'cmake_minimum_required(VERSION 3.22)\nproject(small NONE)\n'
   for name in "${lists[@]}" LORA ARCH; do
-    printf 'set(OCTAVO_%s "unless said" CACHE STRING "")\n' "$name"
+    # CMake breaks long texts into lines of the cache.
+    printf 'set(OCTAVO_%s "unless said" CACHE STRING "What %s are built, of those that there are: NAME, or several")\n' \
+      "$name" "$name"
     printf 'file(APPEND ${CMAKE_BINARY_DIR}/values "%s: ${OCTAVO_%s}\\n")\n' "$name" "$name"
   done
 } >CMakeLists.txt
