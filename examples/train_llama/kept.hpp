@@ -51,14 +51,9 @@ inline std::string note_of_no_weights(const Options& options) {
   if (options.checkpoint_every != 0 || !options.save_hf.empty() || !options.save_adapters.empty()) {
     return {};
   }
-  std::string flags;
-  const auto offer = [&](bool can_be, const char* flag) {
-    if (can_be) flags += (flags.empty() ? "" : " or ") + std::string(flag);
-  };
-  offer(!options.no_out, "--checkpoint-every N");
-  offer(options.tensor_parallel == 1, "--save-hf FOLDER");
-  offer(options.lora != 0, "--save-adapters FOLDER");
-  return "no weights are kept: give " + (flags.empty() ? "--checkpoint-every N and --out" : flags);
+  return octavo::message("no weights are kept: give ",
+                         options.no_out ? "" : "--checkpoint-every N or ", "--save-hf FOLDER",
+                         options.lora == 0 ? "" : " or --save-adapters FOLDER");
 }
 
 }  // namespace trainer

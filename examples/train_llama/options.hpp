@@ -344,16 +344,6 @@ inline void require_consistent(const CLI::App& app, const Options& options) {
       ": so many steps are not kept; give at most ", octavo::Tally::most_recent);
   octavo::require<octavo::ConfigError>(options.out.empty() || !options.no_out,
                                        "--out names a folder and --no-out wants none; give one");
-  octavo::require<octavo::ConfigError>(
-      options.save_hf.empty() || options.tensor_parallel == 1, "--save-hf with --tensor-parallel ",
-      options.tensor_parallel,
-      ": ranks have parts of layers, which are not put together at the end of a run; give "
-      "--checkpoint-every instead, and then train_llama --resume RUN --export-hf FOLDER");
-  octavo::require<octavo::ConfigError>(
-      options.save_hf.empty() || options.gather != "fp8" || options.zero != 3,
-      "--save-hf with --gather fp8 and --zero 3: the weights are nowhere whole; gather them "
-      "stored, "
-      "or train with --zero 1 or 2");
   for (const char* flag :
        {"--lora-alpha", "--lora-targets", "--load-adapters", "--save-adapters"}) {
     octavo::require<octavo::ConfigError>(

@@ -100,19 +100,6 @@ TEST(TrainerFlags, ReduceReachesTheRanks) {
   EXPECT_EQ(trainer::session_request(options).reduce, "e4m3");
 }
 
-// Else it would turn out after the last step.
-TEST(TrainerFlags, WeightsThatCannotBeSavedAreRefusedBeforeTheRun) {
-  const auto with = [](const std::vector<std::string>& more) {
-    std::vector<std::string> flags{"--save-hf=folder"};
-    flags.insert(flags.end(), more.begin(), more.end());
-    return request(flags, "cpu").options.sharding.zero;
-  };
-  EXPECT_THROW((void)with({"--gather=fp8", "--zero=3"}), ConfigError);
-  EXPECT_THROW((void)with({"--tensor-parallel=2"}), ConfigError);
-  EXPECT_EQ(with({"--gather=fp8", "--zero=2"}), Zero::gradients);
-  EXPECT_EQ(with({"--zero=3"}), Zero::weights);
-}
-
 TEST(TrainerFlags, ExchangeReachesTheRanks) {
   EXPECT_FALSE(request({}).only_nccl);
   EXPECT_FALSE(request({"--exchange=copies"}).only_nccl);

@@ -265,11 +265,19 @@ on_ranks "what was stopped by one rank's signal goes on" 0 2 "${base[@]}" --prec
 grep -q "^resumed | after step $(cat steps), " out || fail "it does not go on"
 
 # --- ranks go on from a checkpoint, and others do ----------------------------------------------
+# exports_as_saved RUN FOLDER: the last checkpoint of a run has the weights that it saved
+exports_as_saved() {
+  run "the weights of $1" 0 --resume "$1" --export-hf "exported-$1"
+  for file in model.safetensors config.json; do
+    cmp "exported-$1/$file" "$2/$file" >>err 2>&1 || fail "$file is another than $2's"
+  done
+}
 saved=("${base[@]}" --precision fp8-delayed --sample 0 --checkpoint-every 4 --keep-last 9)
 for shared in 1 2; do
   parallel=(--tensor-parallel "$shared")
   on_ranks "four ranks that are saved, $shared sharing layers" 0 4 "${saved[@]}" "${parallel[@]}" \
-    --micro-batches 2 --steps 10 --out "saved-$shared"
+    --micro-batches 2 --steps 10 --out "saved-$shared" --save-hf "weights-of-$shared"
+  exports_as_saved "saved-$shared" "weights-of-$shared"
   for zero in 1 3; do
     on_ranks "four ranks go on with ZeRO-$zero, $shared sharing layers" 0 4 "${saved[@]}" \
       "${parallel[@]}" --micro-batches 2 --zero "$zero" --steps 10 --out "on-$shared-$zero" \
@@ -279,6 +287,9 @@ for shared in 1 2; do
     --micro-batches 4 --steps 10 --out "on-$shared-2" \
     --resume "saved-$shared/checkpoints/step-00000008"
 done
+on_ranks "weights that travel in FP8 and are saved" 0 4 "${saved[@]}" --tensor-parallel 2 --zero 3 \
+  --gather fp8 --micro-batches 2 --steps 4 --out saved-fp8 --save-hf weights-of-fp8
+exports_as_saved saved-fp8 weights-of-fp8
 on_ranks "ranks go on that share layers" 0 2 "${saved[@]}" --tensor-parallel 2 --micro-batches 8 \
   --steps 10 --out on-1-shared --resume saved-1/checkpoints/step-00000008
 on_ranks "ranks go on that share no layers" 0 2 "${saved[@]}" --micro-batches 2 --steps 10 \

@@ -595,9 +595,6 @@ refused "a folder that there is not" "none/config.json: cannot be read" --data t
 refused "a folder that is not empty" "full: is there already" "${small[@]}" --save-hf full
 refused "a timeline where nothing can be written" "/proc/trace.json: cannot be written: " "${small[@]}" \
   --timeline /proc/trace.json
-refused "weights of layers that ranks share" \
-  "give --checkpoint-every instead, and then train_llama --resume RUN --export-hf FOLDER" "${small[@]}" \
-  --tensor-parallel 2 --save-hf none
 refused "a flag twice" "--steps is given 2 times; give it once" --data text.txt --steps 2 --steps 30
 for flag in lr amp dtype ckpt; do
   refused "unknown flag --$flag" "unknown option '$flag'; see --help" --data text.txt "--$flag" 1

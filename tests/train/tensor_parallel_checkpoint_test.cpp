@@ -8,6 +8,7 @@
 
 #include <filesystem>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "support/temporary_folder.hpp"
@@ -16,7 +17,38 @@
 
 namespace tensor_parallel_test {
 
-class TensorParallelCheckpoint : public support::TemporaryFolder {};
+class TensorParallelCheckpoint : public support::TemporaryFolder {
+ protected:
+  /// The folder that ranks save is that of their checkpoint, after a step and again after others.
+  template <class Precision, class Gather>
+  void save_as_exported(const std::filesystem::path& folder, const Setting& setting) {
+    const bool is_fp32 = std::is_same_v<Precision, Fp32>;
+    const ModelDescription model = is_fp32 ? description_of(config) : description_of(tied);
+    support::on_ranks(2 * setting.groups, [&](support::ThreadComm& communicator) {
+      const int rank = communicator.rank();
+      Context<Cpu> context{1};
+      Session<Precision, 2, Gather> session(options_of(setting), context, communicator);
+      Checkpoints checkpoints({.folder = folder}, session, [](const CheckpointRecord&) {});
+      for (unsigned step = 1; step < 4; ++step) {
+        const TokenBatch batch = part_of_step(setting, rank / 2, step);
+        (void)session.step({batch.tokens, batch.targets}, 1e-2);
+        if (step == 2) continue;
+        save_hugging_face(session, model, folder / ("saved-" + std::to_string(step)), {},
+                          rank == 1);
+        checkpoints.save(step);
+      }
+      checkpoints.finish();
+    });
+    for (const std::string& step : {std::string("1"), std::string("3")}) {
+      const auto exported = folder / ("exported-" + step);
+      export_checkpoint(folder / ("step-0000000" + step), model, exported);
+      for (const char* name : {"model.safetensors", "config.json"}) {
+        EXPECT_TRUE(content(folder / ("saved-" + step) / name) == content(exported / name))
+            << name << " after step " << step << ", ZeRO-" << static_cast<int>(setting.zero);
+      }
+    }
+  }
+};
 
 TEST_F(TensorParallelCheckpoint, IsExportedWithWholeWeights) {
   const ModelDescription model = description_of(config);
@@ -49,6 +81,15 @@ TEST_F(TensorParallelCheckpoint, IsExportedWithWholeWeights) {
       (void)load_checkpoint_weights(folder / "step-00000000", other);
       EXPECT_TRUE(support::weights(other) == support::weights(of_run));
     });
+  }
+}
+
+TEST_F(TensorParallelCheckpoint, IsWhatRanksSaveTogether) {
+  for (const Zero zero : {Zero::optimizer, Zero::weights}) {
+    const auto folder = folder_ / std::to_string(static_cast<int>(zero));
+    const Setting setting{.groups = 2, .zero = zero, .micro_batches = 2};
+    save_as_exported<Fp32, GatherIn<>>(folder / "fp32", setting);
+    save_as_exported<Fp8Recipe<Delayed>, GatherIn<E4M3>>(folder / "fp8", setting);
   }
 }
 

@@ -7,6 +7,9 @@
 #include <octavo/memory/arena.hpp>
 #include <octavo/tensor/partial_view.hpp>
 
+#include <algorithm>
+#include <cstddef>
+
 namespace octavo::inline OCTAVO_ABI {
 
 /// The ranks that share the layers of a model, as one of them sees them, and the memory through
@@ -30,6 +33,7 @@ class TensorGroup {
   /// Takes memory for the rows of a batch.
   /// @param bytes  of all of a batch's rows
   void take(Arena<D>& arena, Index bytes) {
+    bytes_ = bytes;
     terms_ = arena.template take<std::byte>(MemoryKind::communication, bytes);
     gathered_ = arena.template take<std::byte>(MemoryKind::communication, bytes);
   }
@@ -80,6 +84,16 @@ class TensorGroup {
     ranks_->all_gather(bytes_of<const std::byte>(own), bytes_of<std::byte>(all), what, context);
   }
 
+  /// Gives each rank what all have, in the order of ranks: of as many of the first bytes as there
+  /// is memory for, until the next exchange.
+  [[nodiscard]] TensorView<const std::byte, 1, D> gather_pieces(
+      TensorView<const std::byte, 1, D> own, const char* what, const Context<D>& context) const {
+    const Index bytes = std::min(own.size(), bytes_ / size());
+    const TensorView<std::byte, 1, D> all{gathered_, {size() * bytes}};
+    ranks_->all_gather(own.rows(0, bytes), all, what, context);
+    return all;
+  }
+
   /// sum = Σ over ranks of this rank's rows of their terms, plus sum if `accumulate`.
   /// @param terms  [size() · rows, columns]
   /// @param sum    [rows, columns]
@@ -107,6 +121,7 @@ class TensorGroup {
   Communicator<D>* ranks_ = nullptr;
   std::byte* terms_ = nullptr;
   std::byte* gathered_ = nullptr;
+  Index bytes_ = 0;  ///< of each
   bool rehearses_ = false;
 };
 

@@ -189,6 +189,15 @@ struct DataParallel {
       }
     }
 
+    [[nodiscard]] TensorView<const std::byte, 1, D> gather_shards(
+        TensorView<const std::byte, 1, D> own, const Context<D>& context) override {
+      const Index most = received_.size() / sharding_.ranks / Run::alignment * Run::alignment;
+      const Index bytes = std::min(own.size(), most);
+      const TensorView<std::byte, 1, D> all = received_.rows(0, sharding_.ranks * bytes);
+      ranks_->all_gather(own.rows(0, bytes), all, "shards of weights", context);
+      return all;
+    }
+
     void cast_weights(const ScalingTable<D>& scaling, bool records,
                       const Context<D>& context) override {
       if constexpr (Base::casts_weights && std::is_same_v<W, Bf16>) {

@@ -95,7 +95,6 @@ inline void load_hugging_face(TrainingSession& session, const ModelDescription& 
 /// @throws IoError      if the folder has files already, or cannot be written; on ranks that do not
 ///                      write ConfigError
 /// @throws UsageError   if the session's model is another one
-/// @throws ConfigError  if ranks share its layers
 inline void save_hugging_face(TrainingSession& session, const ModelDescription& model,
                               const std::filesystem::path& folder,
                               const HuggingFaceOptions& options = {}, bool writes = true) {
@@ -112,7 +111,7 @@ inline void save_hugging_face(TrainingSession& session, const ModelDescription& 
   std::vector<float> merged;
   const auto write = [&](const WeightInfo& weight, Index begin, std::span<const float> values) {
     if (!adapters.has_value()) return writer->write(weight.name, begin, values);
-    if (weight.is_adapter) return adapters->take(weight.name, values);  // before the others
+    if (weight.is_adapter) return adapters->take(weight.name, begin, values);  // before the others
     merged.assign(values.begin(), values.end());
     adapters->merge(weight.name, begin, merged);
     writer->write(weight.name, begin, merged);

@@ -25,10 +25,11 @@ class MergedAdapters {
     }
   }
 
-  /// Takes elements of an adapter's parameter, in their order: all of them before `merge`.
-  void take(const std::string& parameter, std::span<const float> values) {
+  /// Takes elements of an adapter's parameter, from `begin` on: all of them before `merge`.
+  void take(const std::string& parameter, Index begin, std::span<const float> values) {
     std::vector<float>& all = adapters_[parameter];
-    all.insert(all.end(), values.begin(), values.end());
+    all.resize(std::max(all.size(), static_cast<std::size_t>(begin) + values.size()));
+    std::copy(values.begin(), values.end(), all.begin() + begin);
   }
 
   /// Adds what adapters do to elements of a parameter.

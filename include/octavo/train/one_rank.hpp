@@ -56,6 +56,22 @@ class RankWork {
   /// it; it enqueues.
   virtual void gather_weights(const Context<D>&) {}
 
+  /// Weights are read by others than stages, whose shards are what the ranks that share the
+  /// optimizer's work have of a run. All of these call it with as many bytes; it enqueues, on what
+  /// `join` has ordered.
+  /// @param own  what this rank has
+  /// @return     that of all, in the order of shards, of as many of the first bytes as there is
+  ///             memory for: until the next call
+  [[nodiscard]] virtual TensorView<const std::byte, 1, D> gather_shards(
+      TensorView<const std::byte, 1, D> own, const Context<D>&) {
+    return own;
+  }
+  /// Likewise, of the ranks that share layers, which have parts of a parameter: in their order.
+  [[nodiscard]] virtual TensorView<const std::byte, 1, D> gather_parts(
+      TensorView<const std::byte, 1, D> own, const Context<D>&) {
+    return own;
+  }
+
   /// A micro-batch begins, the step's first with number 0.
   virtual void begin_micro_batch(Index, const Context<D>&) {}
 

@@ -5,6 +5,7 @@
 #include <octavo/train/session_core.hpp>
 #include <octavo/train/stage_hooks.hpp>
 #include <octavo/train/trainable_model.hpp>
+#include <octavo/train/weight_download.hpp>
 #include <octavo/train/weight_upload.hpp>
 
 #include <algorithm>
@@ -171,37 +172,30 @@ class SessionOfModel : public SessionCore<typename Model::DeviceType> {
         });
   }
 
-  /// Each run's weights are read as a stage reads them, so they may be gathered for it.
+  /// Each run's weights are read as a stage reads them, so they may be gathered for it. Where
+  /// stages are given FP8 values, shards have the weights.
   void give_weights_sync(const WeightSink& sink) override {
     Context<D>& context = this->context();
-    std::vector<T> piece;
-    std::vector<float> values;
-    auto info = this->weights();
-    auto next = info.begin();
-    ranks_->gather_weights(context);  // stages may be given FP8 values only
-    for (const auto& in : model_->runs()) {
-      require<ConfigError>(
-          !in.run->has_codes() || ranks_->weights_are_whole(),
-          "weights that travel in FP8 and are held in shards are nowhere whole, so "
-          "they cannot be read; gather them as they are stored, or train with "
-          "ZeRO-1 or ZeRO-2");
-      hooks_->before_forward(*in.run, context);
-      this->communicator().wait_sync(context, "weights that are read");
-      for (const auto* parameter : in.parameters) {
-        const WeightInfo& weight = *next++;
-        const Index size = sink == nullptr ? 0 : weight.rows * weight.columns;
-        for (Index begin = 0; begin < size; begin += weights_at_once) {
-          const Index count = std::min(size - begin, weights_at_once);
-          piece.resize(static_cast<std::size_t>(count));
-          copy_to_host_sync(piece.data(), parameter->weight.data() + begin,
-                            piece.size() * sizeof(T), context);
-          values.resize(piece.size());
-          std::transform(piece.begin(), piece.end(), values.begin(),
-                         [](T value) { return static_cast<float>(value); });
-          sink(weight, begin, values);
+    WeightDownload<T, D> download(*ranks_, this->communicator(), sink, context);
+    const std::vector<WeightInfo> info = this->weights();
+    const WeightInfo* weight = info.data();
+    ranks_->gather_weights(context);
+    const auto& runs = model_->runs();
+    for (std::size_t i = 0; i < runs.size(); ++i) {
+      const auto& in = runs[i];
+      if (in.run->has_codes() && !ranks_->weights_are_whole()) {
+        ranks_->join(context);  // with what comes for this run's stages
+        download.give_shards_sync(in, shards_[i].weights, this->options().sharding.ranks, weight);
+      } else {
+        hooks_->before_forward(*in.run, context);
+        this->communicator().wait_sync(context, "weights that are read");
+        const WeightInfo* of = weight;
+        for (const auto* parameter : in.parameters) {
+          download.give_sync(*of++, *parameter, 0, parameter->vector());
         }
+        hooks_->weights_read(*in.run, context);
       }
-      hooks_->weights_read(*in.run, context);
+      weight += in.parameters.size();
     }
     ranks_->join(context);
     this->communicator().wait_sync(context, "weights that are read");

@@ -77,10 +77,6 @@ std::vector<WeightInfo> SessionCore<D>::weights() const {
 
 template <Device D>
 void SessionCore<D>::read_weights_sync(const WeightSink& sink) {
-  require<ConfigError>(options_.sharding.tensor_ranks == 1, "the weights are those of ",
-                       options_.sharding.tensor_ranks,
-                       " ranks that share each layer, which are not put together; read them in "
-                       "a run without tensor parallelism");
   try {
     give_weights_sync(sink);
   } catch (...) {

@@ -129,6 +129,11 @@ class InTensorGroups final : public TensorGroupsMemory<Degree, W, G, D, Base> {
                         "; give all of them the same");
   }
 
+  [[nodiscard]] TensorView<const std::byte, 1, D> gather_parts(
+      TensorView<const std::byte, 1, D> own, const Context<D>& context) override {
+    return rows_->gather_pieces(own, "parts of weights", context);
+  }
+
   void gradients_final(const Run& run, const Context<D>& context) override {
     if (!rehearses_) sum_whole_parameters(run, context);
     Base::gradients_final(run, context);

@@ -259,10 +259,9 @@ class TrainingSession {
   /// Every parameter, in the order of `read_weights_sync`: those of adapters come first.
   [[nodiscard]] virtual std::vector<WeightInfo> weights() const = 0;
 
-  /// Gives all weights to `sink`, a piece at a time. All ranks call it, together have what each has
-  /// a part of, and wait for it.
+  /// Gives all weights to `sink`, a piece at a time, as they are stored. All ranks call it, put
+  /// together what each has a part of, a piece at a time, and wait for it.
   /// @param sink  empty: this rank helps the others only
-  /// @throws ConfigError  if ranks share the layers
   virtual void read_weights_sync(const WeightSink& sink) = 0;
 };
 

@@ -28,7 +28,7 @@ struct WeightInfo {
 /// call it at a time.
 using WeightSource = std::function<void(Index begin, std::span<float> values)>;
 
-/// Takes them; pieces of one parameter come in their order.
+/// Takes them; each element comes once, in any order where ranks have parts of the parameter.
 using WeightSink =
     std::function<void(const WeightInfo& weight, Index begin, std::span<const float> values)>;
 
