@@ -213,7 +213,7 @@ void make_session(Setup& setup, const CLI::App& app, const Options& options,
     octavo::EvaluationOptions batches{.batch = setup.shape, .rank = group, .ranks = groups};
     if (options.batches > 0) batches.batches = options.batches;
     if (options.document_end >= 0) batches.document_end = options.document_end;
-    setup.text_batches.emplace(setup.text->tokens, batches);
+    trainer::name_document_flags([&] { setup.text_batches.emplace(setup.text->tokens, batches); });
   }
   trainer::SessionRequest request = session_request(options, setup.shape);
   ranks.join(request, app.count("--gpu") != 0);
@@ -233,7 +233,7 @@ bool calibrate(Setup& setup) {
   const octavo::Batch batch =
       setup.text_batches.has_value() ? setup.text_batches->get(0) : setup.choice_batches->first();
   octavo::require<octavo::ConfigError>(
-      !trainer::name_document_flags([&] { return setup.session->step(batch, 0.0); }).skipped,
+      !setup.session->step(batch, 0.0).skipped,
       "scales cannot be calibrated: the first batch gave an Inf or NaN; choose another precision");
   return true;
 }
@@ -244,8 +244,7 @@ octavo::JsonLine evaluate_text(Setup& setup, const Options& options, bool is_fir
   octavo::LossSum loss;
   {
     Progress progress("perplexity", is_first);
-    loss = trainer::name_document_flags(
-        [&] { return setup.text_batches->evaluate(*setup.session, std::ref(progress)); });
+    loss = setup.text_batches->evaluate(*setup.session, std::ref(progress));
   }
   std::vector<std::string> files;
   files.reserve(setup.data.read.size());

@@ -13,6 +13,8 @@
 
 #include <train_llama/announce.hpp>
 #include <train_llama/checkpoints.hpp>
+#include <train_llama/documents.hpp>
+#include <train_llama/ending.hpp>
 #include <train_llama/kept.hpp>
 #include <train_llama/mismatch.hpp>
 #include <train_llama/options.hpp>
@@ -51,26 +53,6 @@ const char* acknowledgement() {
       ::isatty(STDERR_FILENO) != 0 ? "\n" : "", program().name,
       ": stopping after this step; another signal, a second later, ends it at once\n");
   return text.c_str();
-}
-
-/// What to look at and to change, in one line.
-std::string why_it_gave_up(const octavo::RunSummary& summary, const Report& report,
-                           const Options& options) {
-  std::vector<std::string> met;
-  for (const octavo::OperandReport& operand : summary.operands) {
-    if (operand.nonfinite > 0) met.push_back(operand.name);
-  }
-  std::string where;
-  if (!met.empty()) {
-    where = "; the last met an Inf or NaN in " + met.front();
-    if (met.size() > 1) where += octavo::message(" and ", met.size() - 1, " more operands");
-  }
-  const std::string file = report.metrics_file();
-  return octavo::message(
-      options.max_skipped, " steps in a row were not finite",
-      options.on_spike == "skip" ? " or spikes" : "", ", and changed nothing", where,
-      file.empty() ? "" : "; see the skipped steps in " + programs::visible(file),
-      ". Lower --learning-rate or raise --warmup");
 }
 
 /// Everything that a run is made of, before it writes its first file.
@@ -127,8 +109,10 @@ int train(Setup& setup, Report& report, const Options& options, const Instance& 
           const Ranks& ranks) {
   octavo::TrainingSession& session = *setup.session;
   const octavo::InterruptGuard interrupt(ranks.is_first() ? acknowledgement() : "");
-  const octavo::RunSummary summary = octavo::train(session, *setup.data, run_options(options),
-                                                   report, *setup.tally, setup.checkpoints.get());
+  const octavo::RunSummary summary = name_document_flags([&] {
+    return octavo::train(session, *setup.data, run_options(options), report, *setup.tally,
+                         setup.checkpoints.get());
+  });
   std::exception_ptr not_written;  // of which the run's files are told the rest
   try {
     if (!summary.gave_up) save_weights(session, options, instance, ranks);
@@ -148,7 +132,12 @@ int train(Setup& setup, Report& report, const Options& options, const Instance& 
     }
     return too_many_skipped;
   }
+  if (summary.documents != 0 && ranks.is_first()) {
+    const std::filesystem::path saved_in = setup.checkpoints == nullptr ? "" : setup.folder;
+    fmt::print(stderr, "{}: {}\n", program().name, why_it_stopped(summary, saved_in, options));
+  }
   if (!summary.is_saved) return not_saved;
+  if (summary.documents != 0) return failure;
   if (summary.spiked) return spike;
   return summary.signal == 0 ? success : by_signal + summary.signal;
 }
@@ -454,8 +443,10 @@ int run(CLI::App& app, Options& options) {
     // One rank speaks for all.
     if (!ranks->is_first() && std::freopen("/dev/null", "w", stdout) == nullptr) return failure;
     if (options.replay_step != 0) {
-      const bool is_repeated = replay(*setup.session, *setup.data, *setup.tally, setup.resume_from,
-                                      setup.resumed, options, *instance);
+      const bool is_repeated = name_document_flags([&] {
+        return replay(*setup.session, *setup.data, *setup.tally, setup.resume_from, setup.resumed,
+                      options, *instance);
+      });
       return is_repeated ? success : not_repeated;
     }
     return run(setup, options, *instance, *ranks, configuration);

@@ -195,16 +195,9 @@ inline void print_files(const char* what, const char* one, const char* many,
 class TextData final : public RunDataOf<octavo::TokenBatches> {
  public:
   TextData(octavo::Data data, const Options& options, const Ranks& ranks, octavo::Index vocabulary)
-      : RunDataOf(make_batches(data, options, ranks)),
+      : RunDataOf(name_document_flags([&] { return make_batches(data, options, ranks); })),
         data_(std::move(data)),
         note_(data_.is_text ? note_of_bytes(vocabulary) : "") {}
-
-  [[nodiscard]] octavo::StepResult step(octavo::TrainingSession& session, double rate) override {
-    return name_document_flags([&] { return batches_.step(session, rate); });
-  }
-  [[nodiscard]] octavo::LossSum evaluate(octavo::TrainingSession& session) override {
-    return name_document_flags([&] { return batches_.evaluate(session); });
-  }
 
   [[nodiscard]] std::size_t training_tokens() const override { return batches_.training_tokens(); }
   [[nodiscard]] std::size_t validation_tokens() const override {

@@ -264,6 +264,23 @@ on_ranks "what was stopped by one rank's signal goes on" 0 2 "${base[@]}" --prec
   --steps $(($(cat steps) + 2)) --out resumed --resume stopped
 grep -q "^resumed | after step $(cat steps), " out || fail "it does not go on"
 
+# --- a batch of one rank that has more documents than there is room for --------------------------
+python3 - <<'PYTHON'
+text = open("text.txt").read()[:3000]
+open("crowded.txt", "w").write(text[:1605] + 9 * "\n" + text[1605:])
+PYTHON
+for shared in 1 2; do
+  on_ranks "too many documents, $shared sharing layers" 1 4 "${base[@]:2}" --precision fp8-delayed --sample 0 \
+    --data crowded.txt --seed 1 --document-end 10 --most-documents 4 --steps 12 --checkpoint-every 100 \
+    --micro-batches "$shared" --tensor-parallel "$shared" --out "crowded-$shared" --comm-timeout 20
+  grep -qF "and --most-documents is 4; go on with --config crowded-$shared/config.toml --resume crowded-$shared --most-documents" err ||
+    fail "it is not said how to go on"
+  grep -q "has not answered" err && fail "a rank waits for others"
+  # shellcheck disable=SC2046
+  on_ranks "with room for them, $shared sharing layers" 0 4 $(sed -nE 's/.*; go on with (.*) or more$/\1/p' err)
+  grep -q "^resumed | after step " out || fail "it does not go on"
+done
+
 # --- ranks go on from a checkpoint, and others do ----------------------------------------------
 # exports_as_saved RUN FOLDER: the last checkpoint of a run has the weights that it saved
 exports_as_saved() {

@@ -414,8 +414,13 @@ for most in 1 65; do
   refused "$most documents" "--most-documents $most: --batch 2 --seq-len 32 are 2 to 64 documents; give a number of these" \
     --data text.txt --document-end 32 --most-documents "$most" --batch 2 --seq-len 32
 done
-run "more documents than are said" 1 "${one_step[@]}" --data text.txt --document-end 32 --most-documents 2 --no-out
-err_is_one_line_with " documents, those that begin with a sequence included; give --most-documents "
+said=" documents, those that begin with a sequence included; give --most-documents "
+tr ' ' _ <text.txt >rare.txt
+refused "more documents than are said, of an evaluation" "$said" "${one_step[@]}" --data text.txt \
+  --document-end 32 --most-documents 2
+run "more documents than are said" 1 "${one_step[@]}" --data text.txt --validation-data rare.txt \
+  --document-end 32 --most-documents 2 --no-out
+err_is_one_line_with "$said"
 grep -qF most_documents err && fail "it names no flag"
 case="a token outside of the vocabulary"
 run "$case" 1 "${one_step[@]}" --data other.bin --no-out
@@ -1070,6 +1075,34 @@ documented=("${shorter[@]}" --document-end 32 --checkpoint-every 2 --out documen
 run "a run of many documents" 0 "${documented[@]}" --steps 2 --most-documents 64
 run "going on with fewer" 0 "${documented[@]}" --steps 3 --most-documents 40 --resume latest
 [ -s err ] && fail "there is a warning"
+# --- a batch with more documents than there is room for --------------------------------------
+python3 - <<'PYTHON'
+import random
+random.seed(2)
+words = [bytes(random.choices(b"abcdefgh", k=11)) for _ in range(100)]
+text = b" ".join(random.choice(words) for _ in range(140))
+open("crowded.txt", "wb").write(text[:805] + 9 * b"\n" + text[805:])
+PYTHON
+crowded=("${shorter[@]:2}" --data crowded.txt --document-end 10 --steps 23 --seed 2)
+run "a batch with room for all documents" 0 "${crowded[@]}" --most-documents 20 --out roomy
+run "one with too many" 1 "${crowded[@]}" --most-documents 4 --checkpoint-every 100 --out crowded
+err_is_one_line_with " documents, those that begin with a sequence included, and --most-documents is 4; go on with --config"
+read -ra advice < <(sed -E 's/.*; go on with (.*) or more$/\1/' err)
+[ "${advice[0]} ${advice[1]} ${advice[2]} ${advice[3]}" = "--config crowded/config.toml --resume crowded" ] ||
+  fail "it says to give ${advice[*]}"
+run "what it says to give" 0 "${advice[@]}"
+[ -s err ] && fail "there is a warning"
+metrics crowded/metrics.jsonl '
+ends = [line["end"] for line in of("summary")]
+assert ends == ["too many documents", "done"], ends
+whole = [json.loads(line) for line in open("roomy/metrics.jsonl")]
+losses = lambda lines: [(line["step"], line["loss"]) for line in lines if line["event"] == "step"]
+assert 0 < of("summary")[0]["steps"] < 23 and losses(lines) == losses(whole), losses(lines)'
+run "one with too many, in a run that is not saved" 1 "${crowded[@]}" \
+  --most-documents 4 --no-out --save-hf after_crowd
+err_is_one_line_with "is 4; no checkpoint is kept: begin again with --most-documents ${advice[5]} or more, and with --checkpoint-every"
+[ -e after_crowd/model.safetensors ] || fail "its weights are lost"
+
 judged=("${shorter[@]}" --data shard_1.bin --checkpoint-every 1 --out judged)
 run "a run with data for validation" 0 "${judged[@]:2}" --steps 1 --validation-data for_validation.bin
 run "with the same" 0 "${judged[@]:2}" --steps 2 --validation-data for_validation.bin --resume latest

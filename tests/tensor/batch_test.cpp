@@ -90,6 +90,16 @@ TEST(DocumentTables, MoreDocumentsThanTheShapeAllowsAreRefused) {
   }
 }
 
+TEST(DocumentTables, TheMicroBatchWithMostDocumentsCounts) {
+  const BatchShape shape{2, 4, 8};
+  EXPECT_EQ(most_documents_of({}, 3, shape), 2);
+  // Those at the beginning of a sequence are counted already.
+  const std::vector<Index> begins{0, 1, 4, 9, 10, 15, 16, 20, 23};
+  EXPECT_EQ(most_documents_of(begins, 1, shape), 3);
+  EXPECT_EQ(most_documents_of(begins, 2, shape), 5);
+  EXPECT_EQ(most_documents_of(begins, 3, shape), 5);
+}
+
 TEST(DocumentTables, AShapeWithoutDocumentsHasNone) {
   EXPECT_EQ(document_table_elements({2, 64}), 0);
   EXPECT_TRUE(documents_over<Cpu>(nullptr, {2, 64}).empty());

@@ -132,6 +132,24 @@ class TooManyDocumentsError : public ConfigError {
   Index count_;
 };
 
+/// The documents of the micro-batch that has most, those that begin with a sequence included.
+/// @param begins         tokens of all micro-batches at which documents begin, ascending; a
+///                       sequence's first begins one, listed or not
+/// @param micro_batches  of this shape
+[[nodiscard]] inline Index most_documents_of(std::span<const Index> begins, Index micro_batches,
+                                             BatchShape shape) {
+  Index most = 0;
+  auto next = begins.begin();
+  for (Index m = 0; m < micro_batches; ++m) {
+    Index count = shape.sequences;
+    for (; next != begins.end() && *next < (m + 1) * shape.rows(); ++next) {
+      if (*next % shape.tokens != 0) ++count;
+    }
+    most = std::max(most, count);
+  }
+  return most;
+}
+
 /// Throws unless a batch of this shape can have so many documents.
 /// @throws ConfigError
 inline void check_most_documents(BatchShape shape) {

@@ -164,6 +164,7 @@ struct DataParallel {
       const auto span = this->timeline().host_communication("numbers of targets");
       ranks_->all_gather_host_sync(std::as_bytes(std::span(&local, 1)),
                                    std::as_writable_bytes(std::span(all)), "numbers of targets");
+      if (const Index least = *std::min_element(all.begin(), all.end()); least < 0) return least;
       Index total = 0;
       for (const Index targets : all) total += targets;
       return total;

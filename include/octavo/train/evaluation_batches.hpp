@@ -33,13 +33,22 @@ struct EvaluationOptions {
 class EvaluationBatches {
  public:
   /// @throws ConfigError  if there are fewer than two tokens
+  /// @throws TooManyDocumentsError  if a batch of this rank has more documents than the shape
+  ///                                allows, which would end an evaluation of all ranks
   EvaluationBatches(Tokens tokens, const EvaluationOptions& options)
       : set_(std::move(tokens), {.sequences = options.batch.sequences,
                                  .sequence_length = options.batch.tokens,
                                  .max_batches = options.batches}),
         options_(options),
         tokens_(static_cast<std::size_t>(options.batch.rows())),
-        targets_(tokens_.size()) {}
+        targets_(tokens_.size()) {
+    if (!options.document_end.has_value()) return;
+    Index most = 0;
+    for (Index batch = options.rank; batch < set_.batches(); batch += options.ranks) {
+      most = std::max(most, most_documents_of(get(batch).documents, 1, options.batch));
+    }
+    if (most > options.batch.most_documents) throw TooManyDocumentsError(most, options.batch);
+  }
 
   /// The losses of all batches, of all ranks. Those ranks that there is no batch left for evaluate
   /// one without targets, because each evaluation is one that all take part in.

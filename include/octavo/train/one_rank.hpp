@@ -83,8 +83,11 @@ class RankWork {
   /// How many targets count in a step on all ranks. Called before anything of the step is
   /// enqueued, by the host, which may wait for the other ranks. A rank whose batch or learning
   /// rate is refused does not come: the others wait until the communicator's time is over, and
-  /// then have its error.
-  /// @param local  those of this rank that count, from 0 on
+  /// then have its error. But one whose batch has too many documents does, so that all ranks refuse
+  /// the step.
+  /// @param local  those of this rank that count, from 0 on; below 0: its batch has so many
+  ///               documents, too many
+  /// @return       the least of all ranks', if one is below 0
   [[nodiscard]] virtual Index total_targets(Index local) { return local; }
 
   /// What the context is given from now on comes after all that the hooks set going, and sees

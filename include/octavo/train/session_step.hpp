@@ -26,7 +26,16 @@ StepResult SessionCore<D>::step(const Batch& batch, double learning_rate) {
   timeline_.begin_step_sync(context_);
   weights_may_have_moved_ = true;
   rank_work().compare(batch);
-  const Index counted = rank_work().total_targets(count_targets(batch.targets));
+  // Ranks take the step or refuse it together: else one would wait for another.
+  const Index documents =
+      most_documents_of(batch.documents, options_.micro_batches, options_.batch);
+  const bool is_refused = !batch.documents.empty() && documents > options_.batch.most_documents;
+  const Index counted =
+      rank_work().total_targets(is_refused ? -documents : count_targets(batch.targets));
+  if (counted < 0) {
+    timeline_.abandon();
+    throw TooManyDocumentsError(-counted, options_.batch);
+  }
   inputs_->copy_batch(batch, context_);
   inputs_->copy_gradient_scale(counted, context_);
   inputs_->copy_limits(

@@ -57,10 +57,11 @@ class TokenBatches {
   TokenBatches(const TokenSplit& split, const TokenBatchesOptions& options)
       : TokenBatches({{"the text", split.train}}, split.validation, options) {}
 
-  /// Whether a batch has more documents than the shape allows turns out when it comes: the session
-  /// refuses it.
+  /// Whether a batch of a step has more documents than the shape allows turns out when it comes:
+  /// the session refuses it.
   /// @param train  shares of what steps train on
   /// @throws ConfigError  if there are too few tokens
+  /// @throws TooManyDocumentsError  if a batch of an evaluation has more than the shape allows
   TokenBatches(std::vector<TokenShare> train, const Tokens& validation,
                const TokenBatchesOptions& options)
       : training_tokens_(tokens_of(train)),
@@ -86,12 +87,20 @@ class TokenBatches {
 
   /// One step on the batches that come next.
   /// @throws IoError  if they cannot be read, or have tokens outside of the vocabulary
+  /// @throws TooManyDocumentsError  on all ranks, if a batch has more documents than the session's
+  ///                                shape allows: the same batches come next again
   [[nodiscard]] StepResult step(TrainingSession& session, double learning_rate) {
+    const TokenPosition before = reader_->current().position;
     ReadAhead::Read& read = reader_->next();
     if (document_end_.has_value()) {
       find_documents(read.tokens, read.targets, sequence_length_, *document_end_, documents_);
     }
-    return session.step({read.tokens, read.targets, documents_}, learning_rate);
+    try {
+      return session.step({read.tokens, read.targets, documents_}, learning_rate);
+    } catch (const TooManyDocumentsError&) {
+      reader_->restore(before);
+      throw;
+    }
   }
 
   /// The losses of all batches for evaluation, of all ranks; see `EvaluationBatches`.

@@ -44,14 +44,17 @@ struct RunSummary {
   bool spiked = false;           ///< it stopped before a spike; `steps` are those before it
   int signal = 0;                ///< that ended it before its last step, or 0
   bool is_saved = true;          ///< as far as it was to be: its last save did not fail
+  /// Of a batch that it stopped before, which has more of them than there is room for; 0: none.
+  Index documents = 0;
   /// As they were recorded last: after a run that gave up, with the Inf and NaN that they met.
   std::vector<OperandReport> operands{};
 
   [[nodiscard]] std::string end() const {
-    return gave_up       ? "not finite"
-           : spiked      ? "spike"
-           : signal != 0 ? message("signal ", signal)
-                         : "done";
+    return gave_up          ? "not finite"
+           : spiked         ? "spike"
+           : documents != 0 ? "too many documents"
+           : signal != 0    ? message("signal ", signal)
+                            : "done";
   }
 };
 
@@ -145,7 +148,14 @@ class TrainingRun {
   bool step() {
     const SpikeLimits limits(options_.spikes, tally_);
     if (may_go_back()) before_ = save_state_sync(run_state(batches_, tally_));
-    StepRecord record = take_step(session_, batches_, options_, limits, tally_);
+    StepRecord record;
+    try {
+      record = take_step(session_, batches_, options_, limits, tally_);
+    } catch (const TooManyDocumentsError& error) {  // on all ranks, and nothing has changed
+      if (tally_.timed_steps() == 0) throw;
+      summary_.documents = error.count();
+      return true;
+    }
     const bool is_first = tally_.timed_steps() == 1;
     if (is_first) {
       summary_.gemms =
@@ -257,12 +267,14 @@ class TrainingRun {
 }  // namespace detail
 
 /// Trains until the last step, until too many steps in a row were skipped, until a spike that is to
-/// stop it, or until a signal comes while an `InterruptGuard` lives; then evaluates the model.
+/// stop it, until a batch that has more documents than the session has room for, or until a signal
+/// comes while an `InterruptGuard` lives; then evaluates the model.
 /// @tparam Batches     `TokenBatches`, or what has its `step`, `evaluate`, `epoch`, `state` and
 ///                     `tokens_in_step`
 /// @param tally        of the steps before: a new one's, or what `resume` made of it
-/// @param checkpoints  that are saved when they are due, at the end, and when a signal comes; null:
-///                     none
+/// @param checkpoints  that are saved when they are due, at the end, and when a signal or such a
+///                     batch comes; null: none
+/// @throws TooManyDocumentsError  on all ranks, if it is the first batch that has too many
 template <class Batches>
 [[nodiscard]] RunSummary train(TrainingSession& session, Batches& batches,
                                const RunOptions& options, RunObserver& observer, Tally& tally,
