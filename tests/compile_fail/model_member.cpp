@@ -5,6 +5,7 @@
 // expect SCALE_BY_VALUE: ModelSession: the model lacks train_micro_batch(batch, losses,
 // expect SCALE_BY_VALUE: hooks, context) with Decoder's arguments
 // expect EVALUATE_WITHOUT_HOOKS: ModelSession: the model lacks evaluate(batch, losses, hooks,
+// expect RUN_SHAPE: ModelSession: run_shape of the model must be `static BatchShape
 #include <octavo/octavo.hpp>
 
 using namespace octavo;
@@ -28,6 +29,9 @@ struct Own {
   static ModelFacts facts();
 #endif
   static std::string precision();
+#if defined(OCTAVO_COMPILE_FAIL_RUN_SHAPE)
+  static BatchShape run_shape(Index sequences, Index tokens);
+#endif
 
   static DeviceLimits<D> limits(BatchShape batch, const Context<D>& context);
   Own(Arena<D>& arena, BatchShape batch, ModelOptions options, const DeviceLimits<D>& limits);

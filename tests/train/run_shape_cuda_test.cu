@@ -7,8 +7,11 @@
 #include "support/small_model.hpp"
 #include "support/test_types.hpp"
 
+#include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 namespace octavo {
@@ -55,6 +58,38 @@ TYPED_TEST(AnyLengthOnCuda, TrainsAsWhatIsFilledByHand) {
     EXPECT_EQ(losses, all);
   }
   EXPECT_EQ(support::weight_bits(session, context), support::weight_bits(by_hand, context));
+}
+
+template <class Precision>
+class TextOfAnyLengthOnCuda : public support::OnGpu {};
+
+using Recipes = ::support::TestTypes<Bf16, Fp8Recipe<Delayed>, Fp8Recipe<Tensorwise>,
+                                     Fp8Recipe<Rowwise>, Fp8Recipe<Blockwise>>;
+TYPED_TEST_SUITE(TextOfAnyLengthOnCuda, Recipes);
+
+// The rows of 16 sequences are whole 16s, those of one are not: its logits are wanted all the same.
+TYPED_TEST(TextOfAnyLengthOnCuda, HasTheLogitsOfTheCpu) {
+  constexpr Index length = 101;
+  SessionOptions options = ::support::small_options();
+  options.batch = {16, length};
+  const TokenBatch batch = ::support::step_batch(options, 0);
+  support::GpuContext context;
+  Session<TypeParam, Cuda> session(options, context);
+  options.batch.sequences = 1;
+  Context<Cpu> host(4);
+  Session<TypeParam, Cpu> alone(options, host);
+  for (const std::size_t count : {101u, 97u, 50u, 1u}) {
+    const auto text = std::span(batch.tokens).first(count);
+    std::vector<float> logits(static_cast<std::size_t>(::support::small.vocabulary));
+    std::vector<float> expected(logits.size());
+    session.next_token_logits(text, logits);
+    alone.next_token_logits(text, expected);
+    float largest = 0;
+    for (const float logit : expected) largest = std::max(largest, std::abs(logit));
+    for (std::size_t i = 0; i < logits.size(); ++i) {
+      ASSERT_NEAR(logits[i], expected[i], 0.05f * largest) << i << " after " << count;
+    }
+  }
 }
 
 }  // namespace run_shape_cuda_test

@@ -363,15 +363,39 @@ TEST(TensorParallel, RefusesRanksThatAreNoGroups) {
   EXPECT_THROW((Model<Fp32, 2>(arena, {1, 31}, {}, context)), ConfigError);
 }
 
-// A session fills such sequences up.
+// A session fills such sequences up, in a batch and for logits.
 TEST(TensorParallel, ServesRowsThatRanksCannotDivide) {
-  const Context<Cpu> context{1};
-  SessionOptions odd = options_of({});
-  SessionOptions even = odd;
-  odd.batch = {1, 31};
-  even.batch = {1, 32};
-  EXPECT_EQ((plan_memory<Model<Fp32, 2>, AdamW<>>(odd, context).peak),
-            (plan_memory<Model<Fp32, 2>, AdamW<>>(even, context).peak));
+  const auto outcomes = [&]<int Degree>(std::integral_constant<int, Degree>, BatchShape batch) {
+    std::vector<Outcome> of_ranks(Degree);
+    support::on_ranks(Degree, [&](support::ThreadComm& communicator) {
+      SessionOptions options = options_of({});
+      options.batch = batch;
+      Context<Cpu> context{1};
+      Session<Fp32, Degree> session(options, context, communicator);
+      Outcome& outcome = of_ranks[static_cast<std::size_t>(communicator.rank())];
+      const TokenBatch tokens =
+          support::make_batch(options.micro_batches * batch.rows(), config.vocabulary, 3);
+      for (unsigned step = 0; step < 2; ++step) {
+        outcome.losses.push_back(session.step({tokens.tokens, tokens.targets}, 1e-3).loss);
+      }
+      const auto rows = static_cast<std::size_t>(batch.rows());
+      const Batch seen{std::span(tokens.tokens).first(rows), std::span(tokens.targets).first(rows)};
+      outcome.validation = session.evaluate(seen).mean();
+      for (const std::size_t length : {1u, 20u, 31u, 33u}) {
+        std::vector<float> logits(config.vocabulary);
+        session.next_token_logits(std::span(tokens.tokens).first(length), logits);
+        outcome.logits.insert(outcome.logits.end(), logits.begin(), logits.end());
+      }
+    });
+    return of_ranks;
+  };
+  for (const BatchShape batch : {BatchShape{1, 33}, BatchShape{2, 33}}) {
+    const auto one = outcomes(std::integral_constant<int, 1>{}, batch);
+    const auto two = outcomes(std::integral_constant<int, 2>{}, batch);
+    expect_agreement(two);
+    expect_near(one[0], two[0], 1e-6);
+    expect_near(one[0].logits, two[0].logits, 1e-4);
+  }
 }
 
 TEST(TensorParallel, RefusesDifferentBatchesInAGroup) {

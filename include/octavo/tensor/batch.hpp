@@ -24,10 +24,12 @@ struct BatchShape {
   friend constexpr bool operator==(const BatchShape&, const BatchShape&) = default;
 };
 
-/// The batch with sequences as much longer as it takes until its rows are a multiple of `multiple`.
-[[nodiscard]] constexpr BatchShape with_whole_rows(BatchShape batch, Index multiple) {
+/// The batch with sequences as much longer as it takes until its rows are a multiple of `rows`, and
+/// those of each sequence one of `tokens`.
+[[nodiscard]] constexpr BatchShape with_whole_rows(BatchShape batch, Index rows, Index tokens = 1) {
   if (batch.sequences <= 0) return batch;
-  batch.tokens = round_up(batch.tokens, multiple / std::gcd(multiple, batch.sequences));
+  const Index multiple = std::lcm(rows / std::gcd(rows, batch.sequences), tokens);
+  batch.tokens = round_up(batch.tokens, multiple);
   return batch;
 }
 

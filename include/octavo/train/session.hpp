@@ -29,15 +29,19 @@ inline ModelOptions model_options(const SessionOptions& options, bool casts_weig
   return model;
 }
 
-template <class Model>
-concept HasRunShape = requires {
-  { Model::run_shape(BatchShape{}) } -> std::convertible_to<BatchShape>;
-};
-
 /// The options with their batch in the shape that it runs in.
 template <class Model>
 SessionOptions as_run(SessionOptions options) {
-  if constexpr (HasRunShape<Model>) options.batch = Model::run_shape(options.batch);
+  if constexpr (HasRunShape<Model>) {
+    const BatchShape given = options.batch;
+    options.batch = Model::run_shape(given);
+    require<UsageError>(
+        options.batch.sequences == given.sequences && options.batch.tokens >= given.tokens &&
+            options.batch.most_documents == given.most_documents,
+        "run_shape of ", Model::facts().name, " makes of ", given.sequences, " x ", given.tokens,
+        " tokens ", options.batch.sequences, " x ", options.batch.tokens,
+        "; it may make sequences longer, and change nothing else");
+  }
   return options;
 }
 

@@ -89,9 +89,9 @@ class SessionCore : public TrainingSession {
                         " logits; the model has ", facts_.vocabulary);
     for (const std::int32_t token : tokens) check_token(token, facts_.vocabulary);
     get_ready_for_evaluation();
-    // Some GEMMs in FP8 need rows in sixteens. What follows a token changes nothing for it, but
-    // where a current scale is of a whole tensor, which the filler is part of.
-    const Index padded = std::min(round_up(count, 16), buffers_.shape.tokens);
+    // What follows a token changes nothing for it, but where a current scale is of a whole tensor,
+    // which the filler is part of.
+    const Index padded = std::min(round_up(count, text_multiple()), buffers_.shape.tokens);
     const auto device_tokens = buffers_.tokens.rows(0, padded);
     try {
       fill_zero(device_tokens.data(), device_tokens.bytes(), context_);
@@ -247,6 +247,8 @@ class SessionCore : public TrainingSession {
   virtual void cast_frozen_weights() {}
   virtual void train_micro_batch(const DeviceBatch<D>& batch, Accumulation accumulation) = 0;
   virtual void evaluate_losses(const DeviceBatch<D>& batch) = 0;
+  /// What the tokens of a single sequence are a multiple of, unless it has as many as a batch's.
+  [[nodiscard]] virtual Index text_multiple() const = 0;
   /// The logits of one row of a sequence, to the host.
   virtual void read_logits_sync(TensorView<const std::int32_t, 1, D> tokens, Index row,
                                 std::span<float> logits) = 0;

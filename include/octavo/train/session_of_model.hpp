@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <span>
 #include <string>
@@ -221,6 +222,10 @@ class SessionOfModel : public SessionCore<typename Model::DeviceType> {
   }
   void evaluate_losses(const DeviceBatch<D>& batch) override {
     model_->evaluate(batch, this->buffers().losses, *hooks_, this->context());
+  }
+  [[nodiscard]] Index text_multiple() const override {
+    constexpr Index of_fp8_gemms = 16;  // fewer lengths to choose algorithms for in other formats
+    return std::lcm(of_fp8_gemms, Index{tensor_degree<Model>});
   }
   void read_logits_sync(TensorView<const std::int32_t, 1, D> tokens, Index row,
                         std::span<float> logits) override {

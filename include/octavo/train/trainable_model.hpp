@@ -108,6 +108,15 @@ concept HasFrozenWeights = requires(M& model, HooksOf<M>& hooks, const Context<D
   model.cast_frozen_weights(hooks, context);
 };
 template <class M>
+concept HasRunShape = requires {
+  { M::run_shape(BatchShape{}) } -> std::convertible_to<BatchShape>;
+};
+/// Whether what is called `run_shape`, if anything is, is one.
+template <class M>
+concept HasNoOtherRunShape = HasRunShape<M> || !requires {
+  &M::run_shape;
+};
+template <class M>
 concept HasHeadChunks = requires(const M& model) {
   { model.head_chunks() } -> std::convertible_to<Index>;
 };
@@ -123,14 +132,15 @@ concept HasHeadChunks = requires(const M& model) {
 /// - `quantize_weights<Mode>`, `train_micro_batch`, `scaling`;
 /// - `evaluate`, `logits`;
 /// - `manifest`, `reset_counts`, `verify_step`, `head_chunks`;
-/// - `static run_shape(batch)`, where batches are to run in another shape than their own.
+/// - `static run_shape(batch)`, where sequences are to run longer than they are.
 template <class M>
 concept TrainableModel = detail::HasDeviceType<M> && detail::HasFormats<M> && detail::HasFacts<M> &&
     detail::HasPrecision<M> && detail::HasLimits<M> && detail::IsLaidOut<M> &&
     detail::HasGemmRows<M> && detail::HasInitialize<M> && detail::HasBind<M> &&
     detail::HasModelRuns<M> && detail::HasQuantizeWeights<M> && detail::HasTrainMicroBatch<M> &&
     detail::HasScaling<M> && detail::HasEvaluate<M> && detail::HasLogits<M> &&
-    detail::HasManifest<M> && detail::HasCounts<M> && detail::HasHeadChunks<M>;
+    detail::HasManifest<M> && detail::HasCounts<M> && detail::HasHeadChunks<M> &&
+    detail::HasNoOtherRunShape<M>;
 
 namespace detail {
 
@@ -187,6 +197,9 @@ struct TrainableModelCheck<M> {
                 "ModelSession: the model lacks reset_counts() or verify_step(Index micro_batches), "
                 "which hold each step to the manifest");
   static_assert(HasHeadChunks<M>, "ModelSession: the model lacks `Index head_chunks() const`");
+  static_assert(HasNoOtherRunShape<M>,
+                "ModelSession: run_shape of the model must be `static BatchShape "
+                "run_shape(BatchShape)`, to which sequences are made longer");
 };
 
 }  // namespace detail

@@ -80,8 +80,8 @@ inline void check_options(const SessionOptions& options) {
 inline std::string run_shape_note(Index sequence_length, BatchShape run) {
   if (run.tokens == sequence_length) return {};
   return message("sequences of ", sequence_length, " tokens run as ", run.tokens,
-                 ", with rows without targets, so that GEMMs have whole ",
-                 run.rows() % 64 ? 16 : 64, "s of rows");
+                 ", with rows without targets, which GEMMs in FP8, ranks that share the layers, or "
+                 "fast GEMMs need");
 }
 
 /// What a training step did.
