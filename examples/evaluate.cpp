@@ -165,15 +165,25 @@ void read_inputs(Setup& setup, const Options& options, const trainer::Instance& 
     setup.tokenizer_name = is_there ? own.string() : "bytes";
   }
   const Index vocabulary = instance.shape.vocabulary;
-  trainer::require_documents(options.document_end,
-                             {options.batch, options.sequence_length, options.most_documents},
-                             vocabulary);
+  const octavo::BatchShape shape{options.batch, options.sequence_length, options.most_documents};
+  trainer::require_documents(options.document_end, shape, vocabulary);
   const bool has_lines = std::filesystem::path(options.hellaswag).extension() == ".jsonl";
+  // Of bytes a text is what the trainer's is; else each document has a token behind it.
+  const bool has_bytes = setup.tokenizer_name == "bytes";
+  std::optional<std::int32_t> end_of_each;
+  if (options.document_end >= 0 && !has_bytes) end_of_each = options.document_end;
   if (!options.data.empty()) {
     octavo::DataRequest request;
     request.train = options.data;
     request.vocabulary = vocabulary;
+    if (options.document_end >= 0) {
+      request.between =
+          has_bytes ? static_cast<std::uint8_t>(options.document_end) : between_documents;
+    }
     setup.data = octavo::load_data(request);
+    if (setup.data.is_text && has_bytes) {
+      trainer::require_documents(options.document_end, shape, octavo::ByteTokenizer::vocabulary);
+    }
   }
   // Token files need none.
   if (setup.data.is_text || has_lines) {
@@ -183,7 +193,7 @@ void read_inputs(Setup& setup, const Options& options, const trainer::Instance& 
     setup.tokenizer_name.clear();
   }
   if (!options.data.empty())
-    setup.text = evaluated_text(setup.data, *setup.tokenizer, vocabulary, context);
+    setup.text = evaluated_text(setup.data, *setup.tokenizer, end_of_each, vocabulary, context);
   if (options.hellaswag.empty()) return;
   setup.choices = has_lines ? read_hellaswag_lines(options.hellaswag, *setup.tokenizer, vocabulary)
                             : read_hellaswag(options.hellaswag, vocabulary);

@@ -50,12 +50,18 @@ class EncodedTokens final : public octavo::TokenSource {
 
 }  // namespace detail
 
+/// A byte that no UTF-8 has.
+inline constexpr std::uint8_t between_documents = 0xff;
+
 /// Text or token files, as the trainer's --data names them.
-/// @param data        what was found under the names
-/// @param tokenizer   of text
-/// @param vocabulary  of the model
+/// @param data          what was found under the names
+/// @param tokenizer     of text
+/// @param document_end  ends what stands between `between_documents` and behind the last of them,
+///                      each of which is encoded by itself; none: the text is one
+/// @param vocabulary    of the model
 /// @throws ConfigError  if the text cannot be encoded, or has tokens that the model does not know
 inline EvaluatedText evaluated_text(const octavo::Data& data, const octavo::Tokenizer& tokenizer,
+                                    std::optional<std::int32_t> document_end,
                                     octavo::Index vocabulary,
                                     const octavo::Context<octavo::Cpu>& context) {
   std::vector<octavo::Tokens> parts;
@@ -68,9 +74,20 @@ inline EvaluatedText evaluated_text(const octavo::Data& data, const octavo::Toke
   std::vector<std::int32_t> values(static_cast<std::size_t>(bytes));
   result.tokens.read(0, values);
   const std::string text(values.begin(), values.end());
-  const std::string_view view = text;
-  std::vector<std::int32_t> tokens =
-      std::move(tokenizer.encode_all(std::span(&view, 1), context).front());
+  std::vector<std::string_view> documents;
+  for (std::string_view rest = text;;) {
+    const std::size_t end = document_end.has_value()
+                                ? rest.find(static_cast<char>(between_documents))
+                                : std::string_view::npos;
+    documents.push_back(rest.substr(0, end));
+    if (end == std::string_view::npos) break;
+    rest.remove_prefix(end + 1);
+  }
+  std::vector<std::int32_t> tokens;
+  for (const std::vector<std::int32_t>& of_document : tokenizer.encode_all(documents, context)) {
+    tokens.insert(tokens.end(), of_document.begin(), of_document.end());
+    if (document_end.has_value()) tokens.push_back(*document_end);
+  }
   const auto largest = std::ranges::max_element(tokens);
   octavo::require<octavo::ConfigError>(largest == tokens.end() || *largest < vocabulary,
                                        data.train.front().name, ": the tokenizer's token ",

@@ -4,6 +4,7 @@
 #include <common/flags.hpp>
 #include <common/presets.hpp>
 #include <plan_memory/plan.hpp>
+#include <train_llama/documents.hpp>
 
 #include <algorithm>
 #include <limits>
@@ -229,6 +230,7 @@ inline Request request_of(const Options& options) {
                                        " tokens is too large; give at most ", most, " tokens");
   Request request;
   request.session.batch = {options.batch, options.sequence_length, options.most_documents};
+  if (options.most_documents != 0) trainer::require_most_documents(request.session.batch);
   request.session.micro_batches = options.micro_batches;
   request.session.model = {.recompute = programs::recompute_named(options.recompute),
                            .head_chunk = options.head_chunk,

@@ -7,6 +7,16 @@
 
 namespace trainer {
 
+/// Throws unless a batch can have so many documents.
+/// @throws ConfigError  naming the flag, and what it may be
+inline void require_most_documents(octavo::BatchShape shape) {
+  octavo::require<octavo::ConfigError>(
+      shape.most_documents >= shape.sequences && shape.most_documents <= shape.rows(),
+      "--most-documents ", shape.most_documents, ": --batch ", shape.sequences, " --seq-len ",
+      shape.tokens, " are ", shape.sequences, " to ", shape.rows(),
+      " documents; give a number of these");
+}
+
 /// Throws unless a token of the text can end its documents, and a batch can have so many of them.
 /// @param document_end  of --document-end; below 0: each sequence is one document
 /// @param vocabulary    of the model, or of the text's tokens where these are fewer
@@ -18,11 +28,7 @@ inline void require_documents(std::int32_t document_end, octavo::BatchShape shap
                                        ": the text has no such token, and no document would end; "
                                        "give one from 0 to ",
                                        vocabulary - 1);
-  octavo::require<octavo::ConfigError>(
-      shape.most_documents >= shape.sequences && shape.most_documents <= shape.rows(),
-      "--most-documents ", shape.most_documents, ": --batch ", shape.sequences, " --seq-len ",
-      shape.tokens, " are ", shape.sequences, " to ", shape.rows(),
-      " documents; give a number of these");
+  require_most_documents(shape);
 }
 
 /// Calls `part`, and names the flag where a batch of it has too many documents.

@@ -67,6 +67,28 @@ assert documents["tokens"] == len(text) - 1 - text[:-1].count(" "), documents  #
 assert documents["loss"] != results("text.json")["perplexity"]["loss"]
 '
 
+# Each file is a document of its own, as the trainer has them.
+head -c 70 held_out.txt >first.txt
+tail -c +71 held_out.txt >second.txt
+printf '{"text": "a line"}\n{"text": "and its next"}\n' >lines_of_text.jsonl
+python3 - <<'PYTHON'
+import struct
+parts = [open(name, "rb").read() for name in ("first.txt", "second.txt")] + [b"a line", b"and its next"]
+for name, between in (("apart.bin", b"\0"), ("joined.bin", b"\n")):
+    tokens = between.join(parts)
+    with open(name, "wb") as file:
+        file.write(struct.pack("<256i", 20240520, 1, len(tokens), *[0] * 253))
+        file.write(struct.pack(f"<{len(tokens)}H", *tokens))
+PYTHON
+documents=(--precision fp32 "${shape[@]}" --document-end 0 --most-documents 8)
+run "documents of several files" 0 "${documents[@]}" --data first.txt second.txt lines_of_text.jsonl --json files.json
+run "their tokens with ends between them" 0 "${documents[@]}" --data apart.bin --json apart.json
+run "with none" 0 "${documents[@]}" --data joined.bin --json joined.json
+check '
+files, apart, joined = (results(name + ".json")["perplexity"] for name in ("files", "apart", "joined"))
+assert (files["loss"], files["tokens"]) == (apart["loss"], apart["tokens"])
+assert files["loss"] != joined["loss"] and files["tokens"] == joined["tokens"] - 3'
+
 run "questions of both kinds" 0 --precision fp32 --hellaswag questions.jsonl "${shape[@]}" --json lines.json
 grep -qE "hellaswag \| accuracy, by characters \| 0\.[0-9]{6}" out || fail "no accuracy by characters"
 run "questions of llm.c" 0 --precision fp32 --hellaswag questions.bin "${shape[@]}" --json llm_c.json
@@ -135,6 +157,8 @@ refused "a broken line" "broken.jsonl: line 1: at byte" --hellaswag broken.jsonl
 refused "a short sequence" "raise --seq-len" --hellaswag questions.bin --precision fp32 --seq-len 16
 refused "documents that never end" "--document-end 256: the text has no such token" --data held_out.txt --precision fp32 \
   --batch 2 --seq-len 64 --document-end 256 --most-documents 128
+refused "more documents than are said" "a batch has 4 documents, those that begin with a sequence included; give --most-documents 4 or more" \
+  --precision fp32 --batch 1 --seq-len 400 --data first.txt second.txt lines_of_text.jsonl --document-end 0 --most-documents 1
 refused "half of documents" "--most-documents belong together" --data held_out.txt --document-end 10
 python3 -c "
 import struct

@@ -233,6 +233,11 @@ run "ranks" 0 "${ranks[@]}" --world 4
 whole=$(bytes peak)
 run "ranks that are deterministic" 0 "${ranks[@]}" --world 4 --deterministic
 is "peak" "$(bytes peak) < whole"
+for most in 1 65; do
+  refused "$most documents" \
+    "--most-documents $most: --batch 2 --seq-len 32 are 2 to 64 documents; give a number of these" \
+    --model llama_tiny --precision fp32 --batch 2 --seq-len 32 --most-documents "$most"
+done
 refused "no ranks" "is no whole number from 1" --world 0
 # Of layers that 8 ranks share each has an eighth, and beside it whole norms and its padded vocabulary.
 shared=(--model llama3_70b --precision fp8-delayed --tensor-parallel 8 "${wide[@]}" --micro-batches 2)

@@ -1,0 +1,54 @@
+// No document of an evaluation reaches over files, or lines of JSON, by whichever tokenizer.
+#include <octavo/data/byte_tokenizer.hpp>
+#include <octavo/data/data_files.hpp>
+
+#include <evaluate/text.hpp>
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <fstream>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "support/temporary_folder.hpp"
+
+namespace evaluated_text_test {
+
+using namespace octavo;
+
+constexpr std::int32_t document_end = 7;
+
+class EvaluatedText : public support::TemporaryFolder {
+ protected:
+  /// The tokens of two files and of two lines.
+  [[nodiscard]] std::string tokens(std::uint8_t between, std::optional<std::int32_t> end) const {
+    std::ofstream(folder_ / "a.txt") << "one\nfile";
+    std::ofstream(folder_ / "b.txt") << "another";
+    std::ofstream(folder_ / "c.jsonl") << "{\"text\": \"a line\"}\n{\"text\": \"its next\"}\n";
+    DataRequest request;
+    for (const char* name : {"a.txt", "b.txt", "c.jsonl"}) {
+      request.train.push_back((folder_ / name).string());
+    }
+    request.between = between;
+    const Data data = load_data(request);
+    const evaluate::EvaluatedText text =
+        evaluate::evaluated_text(data, ByteTokenizer(), end, 256, Context<Cpu>(1));
+    std::vector<std::int32_t> values(static_cast<std::size_t>(text.tokens.size()));
+    text.tokens.read(0, values);
+    return {values.begin(), values.end()};
+  }
+};
+
+// As prepare_data writes them.
+TEST_F(EvaluatedText, HasATokenBehindEachDocument) {
+  EXPECT_EQ(tokens(evaluate::between_documents, document_end),
+            "one\nfile\7another\7a line\7its next\7");
+}
+
+TEST_F(EvaluatedText, IsOneTextWithoutDocuments) {
+  EXPECT_EQ(tokens('\n', std::nullopt), "one\nfile\nanother\na line\nits next");
+}
+
+}  // namespace evaluated_text_test
