@@ -136,8 +136,9 @@ inline Prediction predict(const Options& options, const Plan& of,
                           const std::vector<octavo::GemmEntry>& gemms,
                           const octavo::MemoryPlan& memory, const Rates& rates = {}) {
   const double degree = options.tensor_parallel;
-  const auto sequence = static_cast<double>(options.sequence_length);
-  const double tokens = static_cast<double>(options.batch) * sequence;
+  const octavo::BatchShape run = of.run_shape(request_of(options));  // filled up
+  const auto sequence = static_cast<double>(run.tokens);
+  const auto tokens = static_cast<double>(run.rows());
   const auto micro_batches = static_cast<double>(options.micro_batches);
   const bool current = options.precision.find("tensorwise") != std::string::npos;
   Prediction result;
@@ -176,8 +177,8 @@ inline Prediction predict(const Options& options, const Plan& of,
   const octavo::Index exchanges =
       row_exchanges(of.shape.layers, programs::recompute_named(options.recompute));
   result.rows = micro_batches * static_cast<double>(exchanges) *
-                row_exchange_bytes(options.batch * options.sequence_length, of.shape.hidden,
-                                   options.tensor_parallel, sizeof(octavo::Bf16)) /
+                row_exchange_bytes(run.rows(), of.shape.hidden, options.tensor_parallel,
+                                   sizeof(octavo::Bf16)) /
                 group_link;
   if (options.groups() == 1) return result;
   const double link = options.world <= rates.cards_of_a_node ? rates.node_link : rates.network;
