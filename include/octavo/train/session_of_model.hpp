@@ -2,6 +2,7 @@
 /// A session's part that knows the model's type, but neither its optimizer's nor what ranks do.
 #pragma once
 
+#include <octavo/comm/tensor_parallel.hpp>
 #include <octavo/train/session_core.hpp>
 #include <octavo/train/stage_hooks.hpp>
 #include <octavo/train/trainable_model.hpp>
