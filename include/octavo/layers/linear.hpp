@@ -29,6 +29,54 @@ struct LinearUse {
   std::array<LinearPart, 3> parts{};  ///< of its rows, in order
 };
 
+namespace detail {
+
+/// What a linear layer enters in the manifest.
+struct LinearGemms {
+  int out, in;
+  const char* forward;      ///< format of the operands
+  const char* backward;     ///< format of the output's gradient
+  const char* stored;       ///< format of results
+  const char* of_gradient;  ///< format of the weight's gradient; null: it is not trained
+  const char* by;           ///< what is to run them
+  std::string precision;
+  std::array<GemmScales, 3> scales;  ///< of input, weight and output gradient
+};
+
+/// Enters the layer's GEMMs; returns their numbers, by `GemmPass`.
+inline std::array<std::size_t, 3> add_gemms(Manifest& manifest, const std::string& name,
+                                            const LinearGemms& gemms, const LinearUse& use) {
+  const auto add = [&](GemmPass pass, const char* a, const char* result, GemmScales scales_a,
+                       GemmScales scales_b) {
+    const bool is_forward = pass == GemmPass::forward;
+    GemmEntry entry{name,
+                    pass,
+                    gemms.out,
+                    gemms.in,
+                    {a, gemms.forward, gemms.by},
+                    gemms.precision,
+                    result,
+                    use.recomputed && is_forward,
+                    use.is_head,
+                    0};
+    entry.adds = use.adds && is_forward;
+    entry.bias = use.bias && is_forward;
+    entry.scales_a = scales_a;
+    entry.scales_b = scales_b;
+    return manifest.add(std::move(entry));
+  };
+  std::array<std::size_t, 3> entries{};
+  const auto& [x, w, dy] = gemms.scales;
+  entries[0] = add(GemmPass::forward, gemms.forward, gemms.stored, x, w);
+  entries[1] = add(GemmPass::input_gradient, gemms.backward, gemms.stored, dy, w);
+  if (gemms.of_gradient != nullptr) {
+    entries[2] = add(GemmPass::weight_gradient, gemms.backward, gemms.of_gradient, dy, x);
+  }
+  return entries;
+}
+
+}  // namespace detail
+
 /// A linear layer, `In` features to `Out`. Can be moved, also between its calls, but not copied: a
 /// copy would count and record as the same layer.
 ///
@@ -79,29 +127,18 @@ class Linear {
       registry.scratch->reserve(cast_bytes<OperandKind::input>(tokens, In));
       registry.scratch->reserve(cast_bytes<OperandKind::output_gradient>(tokens, Out));
     }
-    const char* forward = forward_format();
-    const char* backward = backward_format();
-    const char* by = gemm_implementation<Base>(D{});
-    const std::string precision = PrecisionTraits<Base>::name();
-    const GemmScales x = scales<OperandKind::input>();
-    const GemmScales w = scales<OperandKind::weight>();
-    const GemmScales dy = scales<OperandKind::output_gradient>();
-    const auto add = [&](GemmPass pass, const char* a, const char* b, const char* result,
-                         bool again, GemmScales scales_a, GemmScales scales_b) {
-      GemmEntry entry{name, pass, Out, In, {a, b, by}, precision, result, again, use.is_head, 0};
-      entry.adds = use.adds && pass == GemmPass::forward;
-      entry.bias = use.bias && pass == GemmPass::forward;
-      entry.scales_a = scales_a;
-      entry.scales_b = scales_b;
-      return registry.manifest->add(std::move(entry));
-    };
-    const char* stored = FormatTraits<T>::name;
-    entries_[0] = add(GemmPass::forward, forward, forward, stored, use.recomputed, x, w);
-    entries_[1] = add(GemmPass::input_gradient, backward, forward, stored, false, dy, w);
-    if constexpr (!frozen) {
-      entries_[2] =
-          add(GemmPass::weight_gradient, backward, forward, FormatTraits<G>::name, false, dy, x);
-    }
+    entries_ = detail::add_gemms(*registry.manifest, name,
+                                 {Out,
+                                  In,
+                                  forward_format(),
+                                  backward_format(),
+                                  FormatTraits<T>::name,
+                                  frozen ? nullptr : FormatTraits<G>::name,
+                                  gemm_implementation<Base>(D{}),
+                                  PrecisionTraits<Base>::name(),
+                                  {scales<OperandKind::input>(), scales<OperandKind::weight>(),
+                                   scales<OperandKind::output_gradient>()}},
+                                 use);
   }
 
   /// The weight's number in the scaling table, if the layer casts it from BF16 by one scale; else

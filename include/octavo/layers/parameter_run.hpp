@@ -69,6 +69,21 @@ void initialize(const Parameter<W, G, D>& parameter, const RunPart<W, D>& part, 
              stream, context);
 }
 
+namespace detail {
+
+template <class W, class G, Device D>
+using ParameterList = std::vector<Parameter<W, G, D>*>;
+
+/// A visitor that lists parameters: one type, so that layers are compiled for it once.
+template <class W, class G, Device D>
+struct ListsParameters {
+  ParameterList<W, G, D>* list;
+
+  void operator()(Parameter<W, G, D>& parameter) const { list->push_back(&parameter); }
+};
+
+}  // namespace detail
+
 /// Parameters that are worked on together, such as those of a block. Their weights lie in one run
 /// of memory, their gradients in another, and so do masters and moments of an optimizer: an element
 /// has the same offset in each. So a part of a run is an offset and a length, whatever it is a part
@@ -81,6 +96,8 @@ void initialize(const Parameter<W, G, D>& parameter, const RunPart<W, D>& part, 
 /// @tparam G  format of their gradients
 template <class W, class G, Device D>
 class ParameterRun {
+  using List = detail::ParameterList<W, G, D>;
+
  public:
   /// Parameters begin at multiples of so many elements: aligned for every kernel and library in
   /// every format.
@@ -92,37 +109,7 @@ class ParameterRun {
   template <class Each>
   void take_weights(Arena<D>& arena, const Each& each, const RunLayout& layout = {},
                     const ParameterRun* lender = nullptr) {
-    Index size = 0;
-    Index staged = 0;
-    is_frozen_ = layout.frozen;
-    each([&](Parameter<W, G, D>& parameter) {
-      parameter.is_frozen = layout.frozen;
-      Index& end = parameter.is_cast_only ? staged : size;
-      parameter.offset = end;
-      end += room_for(parameter);
-    });
-    size = round_up(size, layout.multiple);
-    const bool has_codes = layout.codes && codes_are_fewer_bytes(each, size, layout.multiple);
-    is_whole_ = !has_codes || !layout.gathered;
-    weights_ = {nullptr, {size}};
-    if (is_whole_) {
-      weights_ = take(arena, MemoryKind::weights, size,
-                      lender == nullptr || !lender->is_whole_ ? nullptr : &lender->weights_);
-    }
-    if (has_codes) {
-      const bool lends = lender != nullptr && !layout.keeps_codes && lender->codes_.size() >= size;
-      codes_ = take(arena, MemoryKind::quantized_weights, size, lends ? &lender->codes_ : nullptr);
-      if (!is_whole_) take_rest(arena, each, lends ? lender : nullptr);
-    }
-    each([&](Parameter<W, G, D>& parameter) {
-      if (parameter.is_cast_only) return;
-      if (has_codes && parameter.operand >= 0) {
-        parameter.codes = {part(codes_, parameter.offset), parameter.weight.shape()};
-      } else if (!is_whole_) {
-        return;
-      }
-      parameter.weight = {part(weights_, parameter.offset), parameter.weight.shape()};
-    });
+    take_weights_of(arena, listed(each), layout, lender);
   }
 
   /// Takes the gradients: on their own, because they may share memory with what is dead by the time
@@ -131,13 +118,7 @@ class ParameterRun {
   /// `take_weights`
   template <class Each>
   void take_gradients(Arena<D>& arena, const Each& each, const ParameterRun* lender = nullptr) {
-    const bool borrows = lender != nullptr && lender->size() >= size();
-    gradients_ = {
-        borrows ? lender->gradients_.data() : arena.template take<G>(MemoryKind::gradients, size()),
-        {size()}};
-    each([&](Parameter<W, G, D>& parameter) {
-      parameter.gradient = {part(gradients_, parameter.offset), parameter.weight.shape()};
-    });
+    take_gradients_of(arena, listed(each), lender);
   }
 
   /// Zeroes the gradients that layers add to, all but those that a GEMM overwrites, and what lies
@@ -176,6 +157,59 @@ class ParameterRun {
   [[nodiscard]] bool is_frozen() const { return is_frozen_; }
 
  private:
+  template <class Each>
+  static List listed(const Each& each) {
+    List list;
+    const detail::ListsParameters<W, G, D> visitor{&list};
+    each(visitor);
+    return list;
+  }
+
+  void take_weights_of(Arena<D>& arena, const List& parameters, const RunLayout& layout,
+                       const ParameterRun* lender) {
+    Index size = 0;
+    Index staged = 0;
+    is_frozen_ = layout.frozen;
+    for (Parameter<W, G, D>* parameter : parameters) {
+      parameter->is_frozen = layout.frozen;
+      Index& end = parameter->is_cast_only ? staged : size;
+      parameter->offset = end;
+      end += room_for(*parameter);
+    }
+    size = round_up(size, layout.multiple);
+    const bool has_codes = layout.codes && codes_are_fewer_bytes(parameters, size, layout.multiple);
+    is_whole_ = !has_codes || !layout.gathered;
+    weights_ = {nullptr, {size}};
+    if (is_whole_) {
+      weights_ = take(arena, MemoryKind::weights, size,
+                      lender == nullptr || !lender->is_whole_ ? nullptr : &lender->weights_);
+    }
+    if (has_codes) {
+      const bool lends = lender != nullptr && !layout.keeps_codes && lender->codes_.size() >= size;
+      codes_ = take(arena, MemoryKind::quantized_weights, size, lends ? &lender->codes_ : nullptr);
+      if (!is_whole_) take_rest(arena, parameters, lends ? lender : nullptr);
+    }
+    for (Parameter<W, G, D>* parameter : parameters) {
+      if (parameter->is_cast_only) continue;
+      if (has_codes && parameter->operand >= 0) {
+        parameter->codes = {part(codes_, parameter->offset), parameter->weight.shape()};
+      } else if (!is_whole_) {
+        continue;
+      }
+      parameter->weight = {part(weights_, parameter->offset), parameter->weight.shape()};
+    }
+  }
+
+  void take_gradients_of(Arena<D>& arena, const List& parameters, const ParameterRun* lender) {
+    const bool borrows = lender != nullptr && lender->size() >= size();
+    gradients_ = {
+        borrows ? lender->gradients_.data() : arena.template take<G>(MemoryKind::gradients, size()),
+        {size()}};
+    for (Parameter<W, G, D>* parameter : parameters) {
+      parameter->gradient = {part(gradients_, parameter->offset), parameter->weight.shape()};
+    }
+  }
+
   [[nodiscard]] static Index room_for(const Parameter<W, G, D>& parameter) {
     return round_up(parameter.weight.size(), alignment);
   }
@@ -190,20 +224,21 @@ class ParameterRun {
 
   /// Whether a rank that sends its shard's FP8 values, and as they are as many others as the rank
   /// with most has, sends fewer bytes than with its weights.
-  template <class Each>
-  static bool codes_are_fewer_bytes(const Each& each, Index size, Index multiple) {
+  static bool codes_are_fewer_bytes(const List& parameters, Index size, Index multiple) {
     const Index shard = size / (multiple / alignment);
     bool has_some = false;
-    each([&](Parameter<W, G, D>& parameter) { has_some = has_some || parameter.operand >= 0; });
+    for (const Parameter<W, G, D>* parameter : parameters) {
+      has_some = has_some || parameter->operand >= 0;
+    }
     Index most = 0;
     for (Index begin = 0; begin < size; begin += shard) {
       Index others = 0;
-      each([&](Parameter<W, G, D>& parameter) {
-        if (parameter.operand >= 0) return;
-        const Index end = parameter.offset + room_for(parameter);
+      for (const Parameter<W, G, D>* parameter : parameters) {
+        if (parameter->operand >= 0) continue;
+        const Index end = parameter->offset + room_for(*parameter);
         others += std::clamp(end, begin, begin + shard) -
-                  std::clamp(parameter.offset, begin, begin + shard);
-      });
+                  std::clamp(parameter->offset, begin, begin + shard);
+      }
       most = std::max(most, others);
     }
     constexpr auto bytes = static_cast<Index>(sizeof(W));
@@ -211,21 +246,16 @@ class ParameterRun {
   }
 
   /// Takes the weights that are not cast, where nothing holds the run's.
-  template <class Each>
-  void take_rest(Arena<D>& arena, const Each& each, const ParameterRun* lender) {
+  void take_rest(Arena<D>& arena, List parameters, const ParameterRun* lender) {
+    std::erase_if(parameters, [](const auto* parameter) { return parameter->operand >= 0; });
     Index size = 0;
-    const auto for_each_other = [&](const auto& body) {
-      each([&](Parameter<W, G, D>& parameter) {
-        if (parameter.operand < 0) body(parameter);
-      });
-    };
-    for_each_other([&](Parameter<W, G, D>& parameter) { size += room_for(parameter); });
+    for (const Parameter<W, G, D>* parameter : parameters) size += room_for(*parameter);
     rest_ = take(arena, MemoryKind::weights, size, lender == nullptr ? nullptr : &lender->rest_);
     size = 0;
-    for_each_other([&](Parameter<W, G, D>& parameter) {
-      parameter.weight = {part(rest_, size), parameter.weight.shape()};
-      size += room_for(parameter);
-    });
+    for (Parameter<W, G, D>* parameter : parameters) {
+      parameter->weight = {part(rest_, size), parameter->weight.shape()};
+      size += room_for(*parameter);
+    }
   }
 
   template <class T>
@@ -284,7 +314,7 @@ struct RunShard {
 template <class W, class G, Device D>
 struct ModelRun {
   const ParameterRun<W, G, D>* run = nullptr;
-  std::vector<Parameter<W, G, D>*> parameters{};
+  detail::ParameterList<W, G, D> parameters{};
 
   /// What the parameters are called together: what their names begin with up to a dot, such as
   /// "blocks.3", a single one's name, or "norm.weight to head.weight".

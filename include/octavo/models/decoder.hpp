@@ -189,9 +189,9 @@ class Decoder {
     const TensorView<T, 2, D> gradient = gradient_;
     fill_zero(gradient.data(), gradient.bytes(), context);
     const TensorView<const T, 2, D> last = residual(config.layers, batch_.rows());
-    begin_backward(head_run_, each_of_head(), accumulation, hooks, context);
+    begin_backward(head_run_, accumulation, hooks, context);
     if constexpr (is_frozen) {
-      begin_backward(adapter_run_, each_of_adapters(), accumulation, hooks, context);
+      begin_backward(adapter_run_, accumulation, hooks, context);
     }
     if constexpr (config.tied_embeddings) hooks.before_backward(embedding_run_, context);
     head_.template loss<Mode::train>(last, batch.targets, losses, gradient, head_weight().gradient,
@@ -427,10 +427,14 @@ class Decoder {
     hooks.weights_read(head_run_, context);
   }
 
-  template <class Each>
-  static void begin_backward(const ParameterRun<T, G, D>& run, const Each& each,
-                             Accumulation accumulation, Hooks& hooks, const Context<D>& context) {
+  void begin_backward(const ParameterRun<T, G, D>& run, Accumulation accumulation, Hooks& hooks,
+                      const Context<D>& context) {
     hooks.before_backward(run, context);
+    const auto in = std::find_if(runs_.begin(), runs_.end(),
+                                 [&](const auto& other) { return other.run == &run; });
+    const auto each = [&](const auto& body) {
+      for (const Parameter<T, G, D>* parameter : in->parameters) body(*parameter);
+    };
     if (accumulation.first && !run.is_frozen()) run.clear_gradients(each, context);
   }
   static void end_backward(const ParameterRun<T, G, D>& run, Accumulation accumulation,
@@ -443,8 +447,7 @@ class Decoder {
                 const Context<D>& context) {
     const bool accumulate = !accumulation.first;
     const auto one = [&](auto& block, auto& shared, int layer) {
-      const auto each = [&](const auto& body) { block.visit(body); };
-      begin_backward(block.run(), each, accumulation, hooks, context);
+      begin_backward(block.run(), accumulation, hooks, context);
       block.backward(residual(layer, batch.rows()), gradient, batch, positions_, shared, accumulate,
                      context);
       hooks.weights_read(block.run(), context);
@@ -456,7 +459,7 @@ class Decoder {
       end_backward(adapter_run_, accumulation, hooks, context);
       return;
     }
-    begin_backward(embedding_run_, each_of_embedding(), accumulation, hooks, context);
+    begin_backward(embedding_run_, accumulation, hooks, context);
     embedding_.backward(tokens, batch, gradient, context);
     hooks.weights_read(embedding_run_, context);
     end_backward(embedding_run_, accumulation, hooks, context);
