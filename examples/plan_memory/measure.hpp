@@ -12,41 +12,43 @@ namespace planner {
 
 namespace detail {
 
-/// The kind of session that a request names.
+/// What ranks do together in the session that a request names.
 template <class Kind>
-Kind kind_of(const Request& request) {
+typename Kind::OfRanks ranks_of(const Request& request) {
   using namespace octavo;
-  const auto with_gather = [&]<class Optimizer, class Reduce>() {
-    return request.gather == "fp8"
-               ? Kind::template of<Optimizer, DataParallel<Reduce, GatherIn<E4M3>>>()
-               : Kind::template of<Optimizer, DataParallel<Reduce>>();
+  const auto with_reduce = [&]<class Reduce>() {
+    return request.gather == "fp8" ? Kind::template of_ranks<DataParallel<Reduce, GatherIn<E4M3>>>()
+                                   : Kind::template of_ranks<DataParallel<Reduce>>();
   };
-  const auto with_reduce = [&]<class Optimizer>() {
-    if (request.reduce == "fp32")
-      return with_gather.template operator()<Optimizer, ReduceIn<Fp32>>();
-    if (request.reduce == "e4m3")
-      return with_gather.template operator()<Optimizer, ReduceIn<E4M3>>();
-    return with_gather.template operator()<Optimizer, ReduceIn<>>();
-  };
-  const auto with_moments = [&]<class Master>() {
+  if (request.reduce == "fp32") return with_reduce.template operator()<ReduceIn<Fp32>>();
+  if (request.reduce == "e4m3") return with_reduce.template operator()<ReduceIn<E4M3>>();
+  return with_reduce.template operator()<ReduceIn<>>();
+}
+
+/// Its optimizer.
+template <class Kind>
+typename Kind::OfOptimizer optimizer_of(const Request& request) {
+  using namespace octavo;
+  const auto with_master = [&]<class Master>() {
     if (request.moments == "8bit") {
-      return with_reduce.template operator()<AdamW<Master, Moments<EightBit>>>();
+      return Kind::template of_optimizer<AdamW<Master, Moments<EightBit>>>();
     }
     if (request.moments == "bf16") {
-      return with_reduce.template operator()<AdamW<Master, Moments<Bf16>>>();
+      return Kind::template of_optimizer<AdamW<Master, Moments<Bf16>>>();
     }
-    return with_reduce.template operator()<AdamW<Master, Moments<Fp32>>>();
+    return Kind::template of_optimizer<AdamW<Master, Moments<Fp32>>>();
   };
-  return request.master_weights == "bf16" ? with_moments.template operator()<MasterWeights<Bf16>>()
-                                          : with_moments.template operator()<MasterWeights<Fp32>>();
+  return request.master_weights == "bf16" ? with_master.template operator()<MasterWeights<Bf16>>()
+                                          : with_master.template operator()<MasterWeights<Fp32>>();
 }
 
 /// The plan of a training session.
 template <class Model>
 octavo::MemoryPlan plan(const Request& request,
                         const octavo::DeviceLimits<typename Model::DeviceType>& limits) {
+  using Kind = octavo::SessionKindOf<Model>;
   return octavo::plan_memory<Model>(request.session, limits,
-                                    kind_of<octavo::SessionKindOf<Model>>(request));
+                                    Kind{ranks_of<Kind>(request), optimizer_of<Kind>(request)});
 }
 
 /// What a precision asks of a layer's features; those that differ between layers are for all.

@@ -15,6 +15,109 @@
 
 namespace octavo::inline OCTAVO_ABI {
 
+namespace detail {
+
+/// The memory of `DataParallel`. In which formats gradients and weights travel are no types here,
+/// so that it is compiled once for each format of sums.
+/// @tparam Sum  format of the gradients' sums
+template <class W, class G, class Sum, Device D>
+class SharedRuns : public OneRank::Memory<W, G, D> {
+  using Base = OneRank::Memory<W, G, D>;
+
+ public:
+  using Gradient = Sum;
+  using Run = ParameterRun<W, G, D>;
+
+  /// @param packs  gradients travel as `PackedPart`s
+  /// @param casts  weights travel in FP8
+  SharedRuns(Arena<D>& arena, const ModelRuns<W, G, D>& runs, const Sharding& sharding, bool packs,
+             bool casts)
+      : Base(arena, runs, sharding), sharding_(sharding) {
+    if (!shares()) return;
+    Index largest = 0;
+    Index rest = -1;
+    for (const ModelRun<W, G, D>& in : runs) {
+      const Run& run = *in.run;
+      require<UsageError>(run.size() % (Run::alignment * sharding_.ranks) == 0, "a run of ",
+                          run.size(), " elements cannot be shared by ", sharding_.ranks,
+                          " ranks; lay it out with ModelOptions::run_multiple");
+      const Index size = run.size() / sharding_.ranks;
+      Shared shared{&run, shard_of(run.weights()), {}, {}};
+      if (sharding_.shards_weights()) {
+        shared.weights = {arena.template take<W>(MemoryKind::weights, size), {size}};
+      }
+      if (run.has_codes()) {
+        shared.cast = {in, shared.weights, take_codes(arena, run), sharding_};
+        rest = std::max(rest, shared.cast.rest_size());
+      }
+      if (!run.is_frozen()) {
+        shared.gradients = {arena.template take<Gradient>(MemoryKind::gradients, size), {size}};
+        largest = std::max(largest, run.size());
+      }
+      runs_.push_back(shared);
+    }
+    constexpr auto kind = MemoryKind::communication;
+    if (casts && sharding_.ranks > 1) {
+      require_casts(rest >= 0);
+      rest_ = {arena.template take<W>(kind, rest), {rest}};
+    }
+    if (packs) {
+      const Index bytes = sharding_.ranks * PackedPart::bytes(largest / sharding_.ranks);
+      packed_ = {arena.template take<std::byte>(kind, bytes), {bytes}};
+      received_ = {arena.template take<std::byte>(kind, bytes), {bytes}};
+    } else {
+      const Index bytes = largest * static_cast<Index>(sizeof(G));
+      received_ = {arena.template take<std::byte>(kind, bytes), {bytes}};
+    }
+    const Index sums = sharding_.ranks * StepStatus::sums;
+    sums_ = {arena.template take<double>(kind, sums), {sharding_.ranks, StepStatus::sums}};
+  }
+
+  [[nodiscard]] std::vector<RunShard<W, Gradient, D>> shards() const {
+    if constexpr (std::is_same_v<Gradient, G>) {
+      if (!shares()) return Base::shards();
+    }
+    std::vector<RunShard<W, Gradient, D>> result;
+    const ModelRuns<W, G, D>& runs = Base::runs();
+    for (std::size_t i = 0; i < runs.size(); ++i) {
+      const Index begin = runs[i].run->size() / sharding_.ranks * sharding_.rank;
+      result.push_back({runs_[i].weights, runs_[i].gradients, begin, runs[i].places()});
+    }
+    return result;
+  }
+
+ protected:
+  /// A run of parameters whose work ranks share.
+  struct Shared {
+    const Run* run;
+    TensorView<W, 1, D> weights;           ///< [a shard], this rank's
+    TensorView<Gradient, 1, D> gradients;  ///< [a shard], summed over ranks; none if frozen
+    CastRun<W, G, D> cast;                 ///< empty: weights travel as they are
+  };
+
+  /// Whether there is anything to send or to sum.
+  [[nodiscard]] bool shares() const { return sharding_.ranks > 1 || !std::is_same_v<Gradient, G>; }
+  template <class T>
+  [[nodiscard]] TensorView<T, 1, D> shard_of(TensorView<T, 1, D> run) const {
+    const Index size = run.size() / sharding_.ranks;
+    return run.rows(size * sharding_.rank, size);
+  }
+  /// FP8 values of this rank's shard.
+  [[nodiscard]] TensorView<E4M3, 1, D> take_codes(Arena<D>& arena, const Run& run) const {
+    const TensorView<E4M3, 1, D> shard = shard_of(run.codes());
+    if (!sharding_.shards_weights()) return shard;
+    return {arena.template take<E4M3>(MemoryKind::quantized_weights, shard.size()), shard.shape()};
+  }
+  Sharding sharding_;
+  std::vector<Shared> runs_;            ///< in the order of forwards; empty where nothing is shared
+  TensorView<W, 1, D> rest_;            ///< of weights that travel beside FP8 values
+  TensorView<std::byte, 1, D> packed_;  ///< [of the largest run], empty unless packed
+  TensorView<std::byte, 1, D> received_;  ///< [of the largest run], gradients from all ranks
+  TensorView<double, 2, D> sums_;         ///< [ranks, StepStatus::sums]
+};
+
+}  // namespace detail
+
 /// Each rank has its own batches. Of every run of parameters it sums up the gradients of one part,
 /// its shard, updates the shard's weights, and gets those of the others before they are read:
 ///
@@ -32,102 +135,15 @@ template <class Reduce = ReduceIn<>, class Gather = GatherIn<>>
 struct DataParallel {
   /// See OneRank::Memory.
   template <class W, class G, Device D>
-  class Memory : public OneRank::Memory<W, G, D> {
-    using Base = OneRank::Memory<W, G, D>;
-
+  class Memory : public detail::SharedRuns<W, G, typename Reduce::template Sum<G>, D> {
    public:
-    using Gradient = typename Reduce::template Sum<G>;
-    using Run = ParameterRun<W, G, D>;
     static constexpr bool casts_weights = Gather::is_cast;
 
     /// @throws UsageError   if the model's runs cannot be cut into equal shards
     /// @throws ConfigError  if weights are to travel in FP8, and none of the model's can
     Memory(Arena<D>& arena, const ModelRuns<W, G, D>& runs, const Sharding& sharding)
-        : Base(arena, runs, sharding), sharding_(sharding) {
-      if (!shares()) return;
-      Index largest = 0;
-      Index rest = -1;
-      for (const ModelRun<W, G, D>& in : runs) {
-        const Run& run = *in.run;
-        require<UsageError>(run.size() % (Run::alignment * sharding_.ranks) == 0, "a run of ",
-                            run.size(), " elements cannot be shared by ", sharding_.ranks,
-                            " ranks; lay it out with ModelOptions::run_multiple");
-        const Index size = run.size() / sharding_.ranks;
-        Shared shared{&run, shard_of(run.weights()), {}, {}};
-        if (sharding_.shards_weights()) {
-          shared.weights = {arena.template take<W>(MemoryKind::weights, size), {size}};
-        }
-        if (run.has_codes()) {
-          shared.cast = {in, shared.weights, take_codes(arena, run), sharding_};
-          rest = std::max(rest, shared.cast.rest_size());
-        }
-        if (!run.is_frozen()) {
-          shared.gradients = {arena.template take<Gradient>(MemoryKind::gradients, size), {size}};
-          largest = std::max(largest, run.size());
-        }
-        runs_.push_back(shared);
-      }
-      constexpr auto kind = MemoryKind::communication;
-      if (casts_weights && sharding_.ranks > 1) {
-        detail::require_casts(rest >= 0);
-        rest_ = {arena.template take<W>(kind, rest), {rest}};
-      }
-      if constexpr (Reduce::is_packed) {
-        const Index bytes = sharding_.ranks * PackedPart::bytes(largest / sharding_.ranks);
-        packed_ = {arena.template take<std::byte>(kind, bytes), {bytes}};
-        received_ = {arena.template take<std::byte>(kind, bytes), {bytes}};
-      } else {
-        const Index bytes = largest * static_cast<Index>(sizeof(G));
-        received_ = {arena.template take<std::byte>(kind, bytes), {bytes}};
-      }
-      const Index sums = sharding_.ranks * StepStatus::sums;
-      sums_ = {arena.template take<double>(kind, sums), {sharding_.ranks, StepStatus::sums}};
-    }
-
-    [[nodiscard]] std::vector<RunShard<W, Gradient, D>> shards() const {
-      if constexpr (std::is_same_v<Gradient, G>) {
-        if (!shares()) return Base::shards();
-      }
-      std::vector<RunShard<W, Gradient, D>> result;
-      const ModelRuns<W, G, D>& runs = Base::runs();
-      for (std::size_t i = 0; i < runs.size(); ++i) {
-        const Index begin = runs[i].run->size() / sharding_.ranks * sharding_.rank;
-        result.push_back({runs_[i].weights, runs_[i].gradients, begin, runs[i].places()});
-      }
-      return result;
-    }
-
-   protected:
-    /// A run of parameters whose work ranks share.
-    struct Shared {
-      const Run* run;
-      TensorView<W, 1, D> weights;           ///< [a shard], this rank's
-      TensorView<Gradient, 1, D> gradients;  ///< [a shard], summed over ranks; none if frozen
-      CastRun<W, G, D> cast;                 ///< empty: weights travel as they are
-    };
-
-    /// Whether there is anything to send or to sum.
-    [[nodiscard]] bool shares() const {
-      return sharding_.ranks > 1 || !std::is_same_v<Gradient, G>;
-    }
-    template <class T>
-    [[nodiscard]] TensorView<T, 1, D> shard_of(TensorView<T, 1, D> run) const {
-      const Index size = run.size() / sharding_.ranks;
-      return run.rows(size * sharding_.rank, size);
-    }
-    /// FP8 values of this rank's shard.
-    [[nodiscard]] TensorView<E4M3, 1, D> take_codes(Arena<D>& arena, const Run& run) const {
-      const TensorView<E4M3, 1, D> shard = shard_of(run.codes());
-      if (!sharding_.shards_weights()) return shard;
-      return {arena.template take<E4M3>(MemoryKind::quantized_weights, shard.size()),
-              shard.shape()};
-    }
-    Sharding sharding_;
-    std::vector<Shared> runs_;  ///< in the order of forwards; empty where nothing is shared
-    TensorView<W, 1, D> rest_;  ///< of weights that travel beside FP8 values
-    TensorView<std::byte, 1, D> packed_;    ///< [of the largest run], empty unless packed
-    TensorView<std::byte, 1, D> received_;  ///< [of the largest run], gradients from all ranks
-    TensorView<double, 2, D> sums_;         ///< [ranks, StepStatus::sums]
+        : detail::SharedRuns<W, G, typename Reduce::template Sum<G>, D>(
+              arena, runs, sharding, Reduce::is_packed, casts_weights) {}
   };
 
   /// See OneRank::For.

@@ -8,6 +8,7 @@
 
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace octavo::inline OCTAVO_ABI {
@@ -45,8 +46,15 @@ SessionOptions as_run(SessionOptions options) {
   return options;
 }
 
-/// What lives in the arena beside the model, in the order that it is taken.
-/// @tparam RanksPart  what `Ranks` is for the model's formats, or the memory of it
+/// The shards of runs that are not frozen.
+template <class W, class G, Device D>
+std::vector<RunShard<W, G, D>> trained(std::vector<RunShard<W, G, D>> shards) {
+  std::erase_if(shards, [](const auto& shard) { return shard.gradients.size() == 0; });
+  return shards;
+}
+
+/// What lives in the arena beside the model.
+/// @tparam RanksPart  what `Ranks` is for the model's formats
 template <class W, class G, Device D, class Optimizer, class RanksPart>
 struct PartsBesideModel {
   PartsBesideModel(Arena<D>& arena, const ModelRuns<W, G, D>& runs, const ScalingTable<D>& scaling,
@@ -55,13 +63,6 @@ struct PartsBesideModel {
         optimizer(arena, trained(ranks.shards()), options.optimizer, options.seed, options.offload),
         replicas(arena, runs, scaling, options.check_replicas),
         buffers(arena, options) {}
-
-  /// The shards of runs that are not frozen.
-  template <class Shards>
-  static Shards trained(Shards shards) {
-    std::erase_if(shards, [](const auto& shard) { return shard.gradients.size() == 0; });
-    return shards;
-  }
 
   RanksPart ranks;
   typename Optimizer::template For<W, typename RanksPart::Gradient, D> optimizer;
@@ -82,30 +83,67 @@ struct PlannedRanks<Ranks, W, G, D> {
 
 }  // namespace detail
 
-/// What the memory of a session depends on beside its options and its model, as a value: a program
-/// that plans many kinds of session compiles each model once.
+/// What the memory of a session depends on beside its options and its model, as values: a program
+/// that plans many kinds of session compiles each model, each way of training with others and each
+/// optimizer once, and not once with each of the others.
 /// @tparam W       format of the model's weights
 /// @tparam G       format of its gradients
 /// @tparam Degree  ranks that share its layers
 template <class W, class G, Device D, int Degree = 1>
 struct SessionKind {
+  /// What an optimizer updates. Of gradients only the number counts: an optimizer's memory does not
+  /// depend on their format.
+  using Shards = std::vector<RunShard<W, G, D>>;
+
+  /// What ranks do together.
+  struct OfRanks {
+    bool casts_weights;  ///< they send each other weights in FP8
+    /// Takes its memory, and says what this rank updates.
+    Shards (*take)(Arena<D>&, const ModelRuns<W, G, D>&, const Sharding&);
+  };
+  /// Takes an optimizer's memory.
+  using OfOptimizer = void (*)(Arena<D>&, const Shards&, const SessionOptions&);
+
+  template <class Ranks>
+  static OfRanks of_ranks() {
+    using Planned = typename detail::PlannedRanks<Ranks, W, G, D>::Type;
+    using Part = detail::MemoryInGroups<Degree, W, G, D, Planned>;
+    return {Part::casts_weights,
+            [](Arena<D>& arena, const ModelRuns<W, G, D>& runs, const Sharding& sharding) {
+              const Part part(arena, runs, sharding);
+              Shards shards;
+              for (auto& shard : part.shards()) {
+                shards.push_back({shard.weights,
+                                  {nullptr, shard.gradients.shape()},
+                                  shard.begin,
+                                  std::move(shard.parameters)});
+              }
+              return shards;
+            }};
+  }
+  template <class Optimizer>
+  static OfOptimizer of_optimizer() {
+    return [](Arena<D>& arena, const Shards& shards, const SessionOptions& options) {
+      const typename Optimizer::template For<W, G, D> optimizer(arena, shards, options.optimizer,
+                                                                options.seed, options.offload);
+    };
+  }
   /// The kind of `ModelSession<Model, Optimizer, Ranks>`.
   template <class Optimizer, class Ranks = OneRank>
   static SessionKind of() {
-    using RanksPart = detail::MemoryInGroups<Degree, W, G, D,
-                                             typename detail::PlannedRanks<Ranks, W, G, D>::Type>;
-    return {RanksPart::casts_weights,
-            [](Arena<D>& arena, const ModelRuns<W, G, D>& runs, const ScalingTable<D>& scaling,
-               const SessionOptions& options) {
-              const detail::PartsBesideModel<W, G, D, Optimizer, RanksPart> parts(arena, runs,
-                                                                                  scaling, options);
-            }};
+    return {of_ranks<Ranks>(), of_optimizer<Optimizer>()};
   }
 
-  bool casts_weights;  ///< ranks send each other weights in FP8
-  /// Takes what lives in the arena beside the model.
-  void (*take_memory)(Arena<D>&, const ModelRuns<W, G, D>&, const ScalingTable<D>&,
-                      const SessionOptions&);
+  /// Takes what lives in the arena beside the model: see `detail::PartsBesideModel`.
+  void take_memory(Arena<D>& arena, const ModelRuns<W, G, D>& runs, const ScalingTable<D>& scaling,
+                   const SessionOptions& options) const {
+    optimizer(arena, detail::trained(ranks.take(arena, runs, options.sharding)), options);
+    const ReplicaCheck<D> replicas(arena, runs, scaling, options.check_replicas);
+    const detail::SessionBuffers<D> buffers(arena, options);
+  }
+
+  OfRanks ranks;
+  OfOptimizer optimizer;
 };
 template <class Model>
 using SessionKindOf = SessionKind<typename Model::T, typename Model::G, typename Model::DeviceType,
@@ -128,7 +166,7 @@ template <class Model>
   detail::check_options(given);
   const SessionOptions options = detail::as_run<Model>(given);
   Arena<typename Model::DeviceType> arena;
-  const Model model(arena, options.batch, detail::model_options(options, kind.casts_weights),
+  const Model model(arena, options.batch, detail::model_options(options, kind.ranks.casts_weights),
                     limits);
   kind.take_memory(arena, model.runs(), model.scaling(), options);
   return arena.plan();

@@ -69,7 +69,8 @@ concept HasVisitState = requires(F& optimizer, StateCollector<D>& collector) {
 /// An optimizer that a `ModelSession` of a model trains with: `AdamW`, or a type that has, as it
 /// does, a class template `For<W, G, D>`, the optimizer of weights in `W` and their gradients in
 /// `G`, with the members of `AdamWState`, each with the meaning that it documents there:
-/// - a constructor `(Arena<D>&, shards, const AdamWSettings&, std::uint64_t seed, const Offload&)`;
+/// - a constructor `(Arena<D>&, shards, const AdamWSettings&, std::uint64_t seed, const Offload&)`,
+///   which takes as much memory whatever `G` is: plans have it of the model's gradients;
 /// - `static name()`;
 /// - `initialize`, `prepare`, `add_squared_norms`, `step`, `advance`;
 /// - `set_master`, `visit_state`.

@@ -17,48 +17,65 @@
 
 namespace octavo::inline OCTAVO_ABI {
 
+namespace detail {
+
+/// The parameters of a run that each rank of a group has whole.
+template <class W, class G, Device D>
+struct WholeParameters {
+  struct Piece {
+    Index offset, size;
+  };
+  const ParameterRun<W, G, D>* run = nullptr;
+  std::vector<Piece> pieces{};
+  Index elements = 0;
+};
+
+/// What groups of ranks take beside the memory of what is among them.
+template <class W, class G, Device D>
+struct GroupMemory {
+  /// @param degree  ranks of a group
+  GroupMemory(Arena<D>& arena, const ModelRuns<W, G, D>& runs, const Sharding& sharding,
+              Index degree) {
+    Index largest = 0;
+    for (const ModelRun<W, G, D>& in : runs) {
+      WholeParameters<W, G, D>& of_run = whole.emplace_back();
+      of_run.run = in.run;
+      for (const Parameter<W, G, D>* parameter : in.parameters) {
+        if (!parameter->part.is_whole()) continue;
+        of_run.pieces.push_back({parameter->offset, parameter->weight.size()});
+        of_run.elements += parameter->weight.size();
+      }
+      largest = std::max(largest, of_run.elements);
+    }
+    constexpr auto kind = MemoryKind::communication;
+    own = {arena.template take<G>(kind, largest), {largest}};
+    of_group = {arena.template take<G>(kind, degree * largest), {degree * largest}};
+    const Index ranks = sharding.ranks * degree;
+    all_sums = {arena.template take<double>(kind, ranks * StepStatus::sums),
+                {ranks, StepStatus::sums}};
+  }
+
+  std::vector<WholeParameters<W, G, D>> whole;  ///< of each run
+  TensorView<G, 1, D> own;                      ///< [elements that are whole, of the run with most]
+  TensorView<G, 1, D> of_group;                 ///< [degree · that]
+  TensorView<double, 2, D> all_sums;            ///< [all ranks, StepStatus::sums]
+};
+
+}  // namespace detail
+
 /// The memory of `InTensorGroups`, for plans.
 /// @tparam Base  `Memory` or `For` of the ranks with the same place in their groups
 template <int Degree, class W, class G, Device D, class Base>
 class TensorGroupsMemory : public Base {
  public:
   TensorGroupsMemory(Arena<D>& arena, const ModelRuns<W, G, D>& runs, const Sharding& sharding)
-      : Base(arena, runs, sharding), place_(sharding.tensor_place) {
-    Index largest = 0;
-    for (const ModelRun<W, G, D>& in : runs) {
-      WholeParameters& whole = whole_.emplace_back();
-      whole.run = in.run;
-      for (const Parameter<W, G, D>* parameter : in.parameters) {
-        if (!parameter->part.is_whole()) continue;
-        whole.pieces.push_back({parameter->offset, parameter->weight.size()});
-        whole.elements += parameter->weight.size();
-      }
-      largest = std::max(largest, whole.elements);
-    }
-    constexpr auto kind = MemoryKind::communication;
-    own_ = {arena.template take<G>(kind, largest), {largest}};
-    of_group_ = {arena.template take<G>(kind, Degree * largest), {Degree * largest}};
-    const Index ranks = Index{sharding.ranks} * Degree;
-    all_sums_ = {arena.template take<double>(kind, ranks * StepStatus::sums),
-                 {ranks, StepStatus::sums}};
-  }
+      : Base(arena, runs, sharding),
+        place_(sharding.tensor_place),
+        memory_(arena, runs, sharding, Degree) {}
 
  protected:
-  /// The parameters of a run that each rank has whole.
-  struct WholeParameters {
-    struct Piece {
-      Index offset, size;
-    };
-    const ParameterRun<W, G, D>* run = nullptr;
-    std::vector<Piece> pieces{};
-    Index elements = 0;
-  };
-
-  int place_;                           ///< in its group
-  std::vector<WholeParameters> whole_;  ///< of each run
-  TensorView<G, 1, D> own_;             ///< [elements that are whole, of the run with most]
-  TensorView<G, 1, D> of_group_;        ///< [Degree · that]
-  TensorView<double, 2, D> all_sums_;   ///< [all ranks, StepStatus::sums]
+  int place_;  ///< in its group
+  detail::GroupMemory<W, G, D> memory_;
 };
 
 /// `Base`, of `OneRank` or `DataParallel<>`, among the ranks with the same place in their groups,
@@ -75,11 +92,8 @@ class TensorGroupsMemory : public Base {
 template <int Degree, class W, class G, Device D, class Base>
 class InTensorGroups final : public TensorGroupsMemory<Degree, W, G, D, Base> {
   using Memory = TensorGroupsMemory<Degree, W, G, D, Base>;
-  using Memory::all_sums_;
-  using Memory::of_group_;
-  using Memory::own_;
+  using Memory::memory_;
   using Memory::place_;
-  using Memory::whole_;
 
  public:
   using Memory::Memory;
@@ -148,11 +162,11 @@ class InTensorGroups final : public TensorGroupsMemory<Degree, W, G, D, Base> {
     const auto span = this->timeline().communication("stages", "sums", nullptr, context);
     if (place_ != 0) fill_zero(&status.data()->loss_sum, sizeof(double), context);
     constexpr Index bytes = StepStatus::sums * static_cast<Index>(sizeof(double));
-    const TensorView<std::byte, 1, D> all{reinterpret_cast<std::byte*>(all_sums_.data()),
-                                          {static_cast<Index>(all_sums_.bytes())}};
+    const TensorView<std::byte, 1, D> all{reinterpret_cast<std::byte*>(memory_.all_sums.data()),
+                                          {static_cast<Index>(memory_.all_sums.bytes())}};
     all_->all_gather({reinterpret_cast<const std::byte*>(status.data()), {bytes}}, all,
                      "sums of losses and squares", context);
-    const TensorView<const double, 2, D> of_ranks = all_sums_;
+    const TensorView<const double, 2, D> of_ranks = memory_.all_sums;
     sum_statuses(of_ranks, status, context);
   }
 
@@ -160,11 +174,11 @@ class InTensorGroups final : public TensorGroupsMemory<Degree, W, G, D, Base> {
   /// Sums the gradients of a run's parameters that each rank has whole over the group, in the order
   /// of ranks.
   void sum_whole_parameters(const Run& run, const Context<D>& context) {
-    const auto found = std::find_if(whole_.begin(), whole_.end(),
+    const auto found = std::find_if(memory_.whole.begin(), memory_.whole.end(),
                                     [&](const auto& whole) { return whole.run == &run; });
     if (found->elements == 0) return;
     const auto span = this->timeline().communication("stages", "norms", &run, context);
-    const TensorView<G, 1, D> own = own_.rows(0, found->elements);
+    const TensorView<G, 1, D> own = memory_.own.rows(0, found->elements);
     const auto for_each_piece = [&](const auto& body) {
       Index begin = 0;
       for (const auto& piece : found->pieces) {
@@ -177,9 +191,9 @@ class InTensorGroups final : public TensorGroupsMemory<Degree, W, G, D, Base> {
     });
     const auto bytes = static_cast<Index>(own.bytes());
     group_->all_gather({reinterpret_cast<const std::byte*>(own.data()), {bytes}},
-                       {reinterpret_cast<std::byte*>(of_group_.data()), {Degree * bytes}},
+                       {reinterpret_cast<std::byte*>(memory_.of_group.data()), {Degree * bytes}},
                        "gradients of norms", context);
-    const TensorView<const G, 2, D> of_ranks{of_group_.data(), {Degree, own.size()}};
+    const TensorView<const G, 2, D> of_ranks{memory_.of_group.data(), {Degree, own.size()}};
     sum_parts(RankParts<G, D>(of_ranks), own, false, context);
     for_each_piece([&](auto packed, auto gradient) {
       copy_on_device(gradient.data(), packed.data(), gradient.bytes(), context);
