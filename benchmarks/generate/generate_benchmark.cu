@@ -6,6 +6,7 @@
 //     generate_benchmark llama3_8b      those whose name contains the word
 //     generate_benchmark bf16 8192      and texts of this many tokens; 1024 unless said
 #include <octavo/inference/inference.hpp>
+#include <octavo/precision/named_precisions.hpp>
 #include <support/gpu.cuh>
 #include <support/machine.hpp>
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <octavo/cuda.cuh>
+#include <octavo/precision/named_precisions.hpp>
 #ifdef OCTAVO_BENCHMARK_HAS_NCCL
 #include <octavo/comm/cuda/nccl_comm.cuh>
 #endif

@@ -4,6 +4,7 @@
 #include <octavo/attention/cuda/workspace.hpp>
 #include <octavo/gemm/cuda/limits.hpp>
 #include <octavo/octavo.hpp>
+#include <octavo/precision/named_precisions.hpp>
 #include <plan_memory/plan.hpp>
 
 #include <numeric>

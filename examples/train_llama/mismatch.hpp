@@ -2,6 +2,7 @@
 #pragma once
 
 #include <octavo/octavo.hpp>
+#include <octavo/precision/named_precisions.hpp>
 #include <train_llama/checkpoints.hpp>
 #include <train_llama/options.hpp>
 

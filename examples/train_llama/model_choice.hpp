@@ -7,6 +7,7 @@
 #include <octavo/io/hugging_face_config.hpp>
 #include <octavo/io/peft_adapters.hpp>
 #include <octavo/octavo.hpp>
+#include <octavo/precision/named_precisions.hpp>
 #include <train_llama/registry.hpp>
 
 #include <algorithm>

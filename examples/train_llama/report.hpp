@@ -3,6 +3,7 @@
 
 #include <common/progress.hpp>
 #include <common/text.hpp>
+#include <octavo/core/timeline_figures.hpp>
 #include <octavo/io/metrics_file.hpp>
 #include <octavo/octavo.hpp>
 #include <octavo/train/interrupt.hpp>

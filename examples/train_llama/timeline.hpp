@@ -1,6 +1,7 @@
 // What some steps of a run spend their time on, as a file.
 #pragma once
 
+#include <octavo/core/timeline_figures.hpp>
 #include <octavo/io/atomic_file.hpp>
 #include <octavo/io/trace_file.hpp>
 #include <octavo/octavo.hpp>

@@ -2,9 +2,10 @@
 /// What models are made of and trained with, for the `Cpu` device; programs for `Cuda` include
 /// `octavo/cuda.cuh` instead. What not every program has use for, it includes beside this: a header
 /// of its own, or a room's, which has all of the room: `octavo/models/models.hpp` for what Hugging
-/// Face calls a model's tensors, `octavo/data/data.hpp` for texts and tokens,
-/// `octavo/train/train.hpp` for what reads and writes files while it trains, with data and files,
-/// `octavo/inference/inference.hpp` for generating text.
+/// Face calls a model's tensors, `octavo/precision/named_precisions.hpp` for precisions by name,
+/// `octavo/train/state.hpp` for copies of a session's state, `octavo/data/data.hpp` for texts and
+/// tokens, `octavo/train/train.hpp` for what reads and writes files while it trains, with data and
+/// files, `octavo/inference/inference.hpp` for generating text.
 #pragma once
 
 #include <octavo/attention/attention.hpp>
@@ -17,8 +18,12 @@
 #include <octavo/memory/arena.hpp>
 #include <octavo/models/family.hpp>
 #include <octavo/optim/optim.hpp>
-#include <octavo/precision/precision.hpp>
+#include <octavo/precision/inference.hpp>
+#include <octavo/precision/layer_precision.hpp>
+#include <octavo/precision/layerwise.hpp>
+#include <octavo/precision/lora.hpp>
+#include <octavo/precision/policy.hpp>
+#include <octavo/precision/scaling.hpp>
 #include <octavo/tensor/tensor.hpp>
 #include <octavo/train/data_parallel.hpp>
 #include <octavo/train/session.hpp>
-#include <octavo/train/state.hpp>

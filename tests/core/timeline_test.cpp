@@ -1,5 +1,6 @@
 // What a timeline comes to, against answers by hand, and what reports to one.
 #include <octavo/core/timeline.hpp>
+#include <octavo/core/timeline_figures.hpp>
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,5 @@
 // What plan_memory says of adapters is what sessions that train them allocate.
+#include <octavo/precision/named_precisions.hpp>
 #include <plan_memory/measure.hpp>
 #include <plan_memory/options.hpp>
 

@@ -1,4 +1,5 @@
 // The trainer names the flags with which a run fits what it is to go on with.
+#include <octavo/precision/named_precisions.hpp>
 #include <train_llama/mismatch.hpp>
 
 #include <gtest/gtest.h>

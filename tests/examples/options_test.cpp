@@ -1,5 +1,6 @@
 // What the trainer's flags ask of a session, where only a GPU could show it in a run.
 #include <common/presets.hpp>
+#include <octavo/precision/named_precisions.hpp>
 #include <train_llama/checkpoints.hpp>
 #include <train_llama/data.hpp>
 #include <train_llama/options.hpp>

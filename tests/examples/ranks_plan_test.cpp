@@ -1,4 +1,5 @@
 // What plan_memory says of ranks is what ranks allocate, whatever they send.
+#include <octavo/precision/named_precisions.hpp>
 #include <plan_memory/measure.hpp>
 #include <plan_memory/options.hpp>
 

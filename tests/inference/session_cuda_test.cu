@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 #include <octavo/cuda.cuh>
 #include <octavo/inference/session.hpp>
+#include <octavo/precision/named_precisions.hpp>
 
 #include <algorithm>
 #include <cmath>

@@ -1,5 +1,6 @@
 // Batches of chats: what sessions are given, shared among ranks, evaluated and gone on with.
 #include <octavo/train/chat_batches.hpp>
+#include <octavo/train/state.hpp>
 
 #include <gtest/gtest.h>
 

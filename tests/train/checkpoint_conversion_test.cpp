@@ -2,6 +2,7 @@
 // is converted or begins anew, and all of it is told.
 #include <octavo/train/checkpoints.hpp>
 #include <octavo/train/data_parallel.hpp>
+#include <octavo/train/state.hpp>
 
 #include <gtest/gtest.h>
 

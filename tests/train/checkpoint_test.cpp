@@ -1,6 +1,7 @@
 // A run that was saved and goes on elsewhere, on other ranks too, is the run that never stopped.
 #include <octavo/train/checkpoints.hpp>
 #include <octavo/train/data_parallel.hpp>
+#include <octavo/train/state.hpp>
 #include <octavo/train/training_run.hpp>
 
 #include <gtest/gtest.h>

@@ -3,6 +3,7 @@
 // operations wait and cannot be recorded: so each session takes one step, which is not, or has a
 // timeline.
 #include <octavo/train/data_parallel.hpp>
+#include <octavo/train/state.hpp>
 
 #include "support/cuda_sessions.cuh"
 #include "support/on_gpu.cuh"

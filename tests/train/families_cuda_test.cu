@@ -1,6 +1,7 @@
 // GPT-2 and Qwen3 on the Cuda device, in every precision that it runs: they follow the Cpu, their
 // gradients are as far from exact ones, and nothing that saves memory or time changes a bit.
 #include <octavo/cuda.cuh>
+#include <octavo/precision/named_precisions.hpp>
 
 #include "kernels/cuda_support.cuh"
 #include "support/cuda_sessions.cuh"

@@ -5,6 +5,7 @@
 #include <octavo/train/checkpoints.hpp>
 #include <octavo/train/data_parallel.hpp>
 #include <octavo/train/hugging_face.hpp>
+#include <octavo/train/state.hpp>
 
 #include <gtest/gtest.h>
 

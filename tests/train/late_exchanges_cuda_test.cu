@@ -2,6 +2,7 @@
 // not write over what is on its way. The same steps with exchanges that are waited for at once are
 // the oracle.
 #include <octavo/train/data_parallel.hpp>
+#include <octavo/train/state.hpp>
 
 #include "support/cuda_sessions.cuh"
 #include "support/late_ranks.cuh"

@@ -1,6 +1,7 @@
 // Adapters are trained on the Cuda device as on the Cpu, and frozen weights that are set are cast
 // anew beside a recorded step, which has no casts of them.
 #include <octavo/cuda.cuh>
+#include <octavo/precision/named_precisions.hpp>
 
 #include "kernels/cuda_support.cuh"
 #include "support/cuda_sessions.cuh"

@@ -1,6 +1,7 @@
 // State in the host's pinned memory changes no bit of a training on the Cuda device: neither where
 // the host enqueues a step, nor where its record is launched.
 #include <octavo/cuda.cuh>
+#include <octavo/train/state.hpp>
 
 #include "kernels/cuda_support.cuh"
 #include "support/cuda_sessions.cuh"

@@ -1,6 +1,7 @@
 // A batch that a run does not survive well is noticed, changes nothing, and the run ends or goes on
 // as it was asked to.
 #include <octavo/train/data_parallel.hpp>
+#include <octavo/train/state.hpp>
 #include <octavo/train/training_run.hpp>
 
 #include <gtest/gtest.h>

@@ -1,6 +1,7 @@
 // A session's state belongs to no device: from Cpu to Cuda and back not a bit of it changes, and
 // every session goes on to the bit from it, on either device.
 #include <octavo/cuda.cuh>
+#include <octavo/train/state.hpp>
 
 #include "kernels/cuda_support.cuh"
 #include "support/cuda_sessions.cuh"

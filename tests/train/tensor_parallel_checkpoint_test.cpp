@@ -3,6 +3,7 @@
 #include <octavo/train/checkpoint_weights.hpp>
 #include <octavo/train/checkpoints.hpp>
 #include <octavo/train/hugging_face.hpp>
+#include <octavo/train/state.hpp>
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,5 @@
 // The timeline of a step of ranks: its stages, and the operations between ranks where they belong.
+#include <octavo/core/timeline_figures.hpp>
 #include <octavo/train/data_parallel.hpp>
 
 #include <gtest/gtest.h>

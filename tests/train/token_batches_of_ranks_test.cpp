@@ -1,4 +1,5 @@
 // Ranks share a step's sequences and an evaluation's batches without a gap or an overlap.
+#include <octavo/train/state.hpp>
 #include <octavo/train/token_batches.hpp>
 
 #include <gtest/gtest.h>

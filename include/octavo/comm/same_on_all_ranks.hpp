@@ -26,9 +26,6 @@ struct RankFact {
 
 namespace detail {
 
-/// Which ranks have which value of one fact.
-using RanksOfValues = std::map<std::string, std::vector<int>>;
-
 /// The place from which on values differ, in a few words.
 inline std::string difference_text(const std::string& value, std::size_t common) {
   constexpr std::size_t before = 20;
@@ -40,7 +37,10 @@ inline std::string difference_text(const std::string& value, std::size_t common)
 }
 
 /// "rank 2 has '8', ranks 0 and 1 have '4'".
-inline std::string values_text(const RanksOfValues& values) {
+/// @param values  the ranks that have each; a template, so that only programs of several ranks
+///                compile it
+template <class RanksOfValues>
+std::string values_text(const RanksOfValues& values) {
   // Values are sorted: what the first and the last have in common, all have.
   const std::string& first = values.begin()->first;
   const std::string& last = values.rbegin()->first;
@@ -86,7 +86,7 @@ void require_same_on_all_ranks(Ranks& communicator, const std::vector<RankFact>&
   }
   std::string differences;
   for (const auto& [name, values] : values_of) {
-    detail::RanksOfValues ranks;
+    std::map<std::string, std::vector<int>> ranks;
     for (std::size_t rank = 0; rank < all.size(); ++rank) {
       ranks[values[rank]].push_back(static_cast<int>(rank));
     }

@@ -12,7 +12,6 @@
 #include <cstdint>
 #include <limits>
 #include <span>
-#include <sstream>
 #include <string>
 #include <string_view>
 #include <tuple>
@@ -56,19 +55,17 @@ inline std::string hexadecimal_digits(std::uint64_t word, std::size_t digits) {
 /// A record without its checksum.
 inline std::string record_text(const GemmPlanRecord& record) {
   const GemmKey& key = record.key;
-  std::ostringstream text;
-  text.precision(1);
-  text << "card=" << without_blanks(record.library.card)
-       << " multiprocessors=" << record.library.multiprocessors
-       << " cublaslt=" << record.library.version << " m=" << key.m << " n=" << key.n
-       << " k=" << key.k << " a=" << name_of(key.a) << " b=" << name_of(key.b)
-       << " result=" << name_of(key.result) << " scales_a=" << name_of(key.scales_a)
-       << " scales_b=" << name_of(key.scales_b) << " transpose_a=" << key.transpose_a
-       << " transpose_b=" << key.transpose_b << " adds=" << what_is_added(key)
-       << " fast_accumulation=" << key.fast_accumulation << " alignment=" << key.alignment
-       << " microseconds=" << std::fixed << record.microseconds << " algorithm=";
-  for (const std::uint64_t word : record.algorithm) text << hexadecimal_digits(word, 16);
-  return text.str();
+  std::string text = message(
+      "card=", without_blanks(record.library.card),
+      " multiprocessors=", record.library.multiprocessors, " cublaslt=", record.library.version,
+      " m=", key.m, " n=", key.n, " k=", key.k, " a=", name_of(key.a), " b=", name_of(key.b),
+      " result=", name_of(key.result), " scales_a=", name_of(key.scales_a),
+      " scales_b=", name_of(key.scales_b), " transpose_a=", key.transpose_a,
+      " transpose_b=", key.transpose_b, " adds=", what_is_added(key),
+      " fast_accumulation=", key.fast_accumulation, " alignment=", key.alignment,
+      " microseconds=", fixed_text(record.microseconds, 1), " algorithm=");
+  for (const std::uint64_t word : record.algorithm) text += hexadecimal_digits(word, 16);
+  return text;
 }
 
 /// Reads the `name=value` words of a line in their order.

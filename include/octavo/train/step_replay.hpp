@@ -4,6 +4,7 @@
 #pragma once
 
 #include <octavo/kernels/hash.hpp>
+#include <octavo/train/state.hpp>
 #include <octavo/train/training_run.hpp>
 
 #include <algorithm>

@@ -6,6 +6,7 @@
 #include <octavo/train/checkpoints.hpp>
 #include <octavo/train/interrupt.hpp>
 #include <octavo/train/spikes.hpp>
+#include <octavo/train/state.hpp>
 #include <octavo/train/tally.hpp>
 #include <octavo/train/token_batches.hpp>
 
