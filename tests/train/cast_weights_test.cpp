@@ -12,8 +12,10 @@
 #include <limits>
 #include <map>
 #include <memory>
+#include <set>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "support/small_model.hpp"
@@ -64,7 +66,8 @@ class WatchedLink final : public Communicator<Cpu> {
 
   explicit WatchedLink(Communicator<Cpu>& ranks) : ranks_(ranks) {}
 
-  std::map<std::string, Sent> sent;  ///< by what it is called
+  std::map<std::string, Sent> sent;  ///< by what it is called, without the run
+  std::set<std::string> names;       ///< with it
   std::string faulty;                ///< what arrives with a wrong bit
 
   [[nodiscard]] int rank() const override { return ranks_.rank(); }
@@ -72,13 +75,16 @@ class WatchedLink final : public Communicator<Cpu> {
   void all_gather(TensorView<const std::byte, 1, Cpu> part, TensorView<std::byte, 1, Cpu> whole,
                   const char* what, const Context<Cpu>& context) override {
     ranks_.all_gather(part, whole, what, context);
-    ++sent[what].calls;
-    sent[what].bytes += part.size();
-    if (faulty == what) whole.data()[0] ^= std::byte{0x10};  // of rank 0's, where a norm begins
+    const std::string sort = std::string(what).substr(0, std::string_view(what).find(" of "));
+    names.insert(what);
+    ++sent[sort].calls;
+    sent[sort].bytes += part.size();
+    if (faulty == sort) whole.data()[0] ^= std::byte{0x10};  // of rank 0's, where a norm begins
   }
   void all_to_all(TensorView<const std::byte, 1, Cpu> parts, TensorView<std::byte, 1, Cpu> received,
                   const char* what, const Context<Cpu>& context) override {
     ranks_.all_to_all(parts, received, what, context);
+    names.insert(what);
   }
   void all_reduce_max(TensorView<std::uint32_t, 1, Cpu> values, const char* what,
                       const Context<Cpu>& context) override {
@@ -187,6 +193,24 @@ std::map<std::string, WatchedLink::Sent> sent_in_a_step(const Setting& setting) 
     if (ranks.rank() == 0) sent = link.sent;
   });
   return sent;
+}
+
+// Errors of exchanges have these names.
+TEST(CastWeights, SayOfWhichRunTheyAre) {
+  std::set<std::string> names;
+  support::on_ranks(2, [&](support::ThreadComm& ranks) {
+    Context<Cpu> context{1};
+    WatchedLink link(ranks);
+    Session<GatherIn<E4M3>> session(options_of({.zero = Zero::weights}), context, link);
+    (void)take_step(session, ranks.rank(), 0);
+    if (ranks.rank() == 0) names = link.names;
+  });
+  for (const char* name :
+       {"weights of embedding.weight", "weights of blocks.0", "FP8 weights of blocks.1",
+        "weights beside FP8 ones of blocks.3", "gradients of blocks.0", "gradients of blocks.3"}) {
+    EXPECT_EQ(names.count(name), 1u) << name;
+  }
+  EXPECT_EQ(names.count("weights of blocks.1"), 0u);
 }
 
 TEST(CastWeights, TravelInHalfTheBytes) {

@@ -22,7 +22,7 @@ namespace octavo::inline OCTAVO_ABI {
 /// format, this only carries bytes.
 ///
 /// What takes a context enqueues; on the `Cpu` device that is to do it. `what` names the operation
-/// in errors, such as "weights of run 3"; it lives as long as the communicator.
+/// in errors, such as "weights of blocks.3"; it lives until the call returns.
 /// @throws CommError  naming ranks and operation, where others do not answer within the time that
 ///                    the communicator was made with; whoever catches it ends the program
 template <Device D>

@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <numeric>
+#include <string>
 #include <vector>
 
 namespace octavo::inline OCTAVO_ABI {
@@ -38,7 +39,13 @@ class CastRun {
   /// @param codes  of its FP8 values, likewise
   CastRun(const ModelRun<W, G, D>& in, TensorView<W, 1, D> shard, TensorView<E4M3, 1, D> codes,
           const Sharding& sharding)
-      : run_(in.run), shard_(shard), codes_(codes), rank_(sharding.rank), ranks_(sharding.ranks) {
+      : run_(in.run),
+        shard_(shard),
+        codes_(codes),
+        rank_(sharding.rank),
+        ranks_(sharding.ranks),
+        codes_text_("FP8 weights of " + in.name()),
+        rest_text_("weights beside FP8 ones of " + in.name()) {
     std::vector<Index> sent(static_cast<std::size_t>(ranks_));
     for (const Parameter<W, G, D>* parameter : in.parameters) {
       const Index begin = parameter->offset;
@@ -93,7 +100,7 @@ class CastRun {
   /// @param all_gather  `all_gather(part, whole, what)` gives each rank the parts of all
   template <class AllGather>
   void gather_codes(const AllGather& all_gather) const {
-    all_gather(codes_, run_->codes(), "FP8 weights");
+    all_gather(codes_, run_->codes(), codes_text_.c_str());
   }
   /// Brings what is not cast to its parameters.
   /// @param memory  [at least rest_size()], overwritten
@@ -110,7 +117,7 @@ class CastRun {
                      packed(part).bytes(), context);
     }
     all_gather(memory.rows(rank_ * rest_size_, rest_size_), memory.rows(0, rest_size()),
-               "weights beside FP8 ones");
+               rest_text_.c_str());
     for (const Part& part : rest_) {
       copy_on_device(part.parameter->weight.data() + part.begin, packed(part).data(),
                      packed(part).bytes(), context);
@@ -133,6 +140,8 @@ class CastRun {
   TensorView<E4M3, 1, D> codes_;
   Index rank_ = 0;
   Index ranks_ = 1;
+  std::string codes_text_;  ///< what is sent, for errors
+  std::string rest_text_;
   std::vector<Part> casts_;  ///< of this rank
   std::vector<Part> rest_;   ///< what is not cast, of all ranks
   Index rest_size_ = 0;      ///< elements of the rank with most

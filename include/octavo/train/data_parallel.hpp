@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -170,6 +171,10 @@ struct DataParallel {
       if (!shares()) return;
       lane_ = std::make_unique<Lane<D>>(context);
       progress_ = std::vector<Progress>(runs_.size());
+      for (std::size_t i = 0; i < runs_.size(); ++i) {
+        progress_[i].weights_text = "weights of " + Base::runs()[i].name();
+        progress_[i].gradients_text = "gradients of " + Base::runs()[i].name();
+      }
     }
 
     [[nodiscard]] bool weights_are_whole() const override { return !sharding_.shards_weights(); }
@@ -200,7 +205,7 @@ struct DataParallel {
         if (runs_[i].cast.empty()) {
           gather(i, 1);
         } else {  // stages have its FP8 values only
-          gather_values(runs_[i], forked());
+          gather_values(i, forked());
           lane_->join();
         }
       }
@@ -264,6 +269,8 @@ struct DataParallel {
       if (!shares() || rehearses_) return;
       const Context<D>& beside = forked();
       const auto span = this->timeline().communication("lane", "reduce", &run, beside);
+      Progress& progress = progress_[number_of(run)];
+      const char* what = progress.gradients_text.c_str();
       const Index ranks = sharding_.ranks;
       const Index size = run.size() / ranks;
       const TensorView<Gradient, 1, D> sum = runs_[number_of(run)].gradients;
@@ -272,17 +279,16 @@ struct DataParallel {
         const typename TensorView<std::byte, 2, D>::Shape shape{ranks, PackedPart::bytes(size)};
         const TensorView<std::byte, 2, D> packed{packed_.data(), shape};
         pack_parts(parts, packed, beside);
-        const TensorView<const std::byte, 2, D> received{send(packed, beside), shape};
+        const TensorView<const std::byte, 2, D> received{send(packed, what, beside), shape};
         const RankParts<std::byte, D> of_ranks(received, packed.row(sharding_.rank),
                                                sharding_.rank);
         sum_packed_parts(of_ranks, sum, accumulates_, beside);
       } else {
-        const TensorView<const G, 2, D> received{reinterpret_cast<const G*>(send(parts, beside)),
-                                                 {ranks, size}};
+        const TensorView<const G, 2, D> received{
+            reinterpret_cast<const G*>(send(parts, what, beside)), {ranks, size}};
         const RankParts<G, D> of_ranks(received, parts.row(sharding_.rank), sharding_.rank);
         sum_parts(of_ranks, sum, accumulates_, beside);
       }
-      Progress& progress = progress_[number_of(run)];
       lane_->mark(progress.sent);
       progress.sends = true;
     }
@@ -321,6 +327,8 @@ struct DataParallel {
       bool sends = false;                 ///< gradients, which nobody may overwrite
       typename Lane<D>::Mark gathered{};  ///< behind weights that are coming
       typename Lane<D>::Mark sent{};      ///< behind gradients
+      std::string weights_text{};         ///< what is sent of them, for errors
+      std::string gradients_text{};
     };
 
     template <class T, int Rank>
@@ -343,9 +351,9 @@ struct DataParallel {
     /// Sends each other rank its part of gradients, and returns where the parts for this one
     /// arrive.
     template <class T>
-    const std::byte* send(TensorView<T, 2, D> parts, const Context<D>& beside) {
+    const std::byte* send(TensorView<T, 2, D> parts, const char* what, const Context<D>& beside) {
       const TensorView<const std::byte, 1, D> bytes = bytes_of(parts);
-      ranks_->all_to_all(bytes, received_.rows(0, bytes.size()), "gradients", beside);
+      ranks_->all_to_all(bytes, received_.rows(0, bytes.size()), what, beside);
       return received_.data();
     }
 
@@ -380,7 +388,7 @@ struct DataParallel {
       const Shared& shared = runs_[number];
       const Context<D>& beside = forked();
       if (shared.cast.empty()) {
-        gather_values(shared, beside);
+        gather_values(number, beside);
       } else {
         const auto span = this->timeline().communication("lane", "gather", shared.run, beside);
         const auto all_gather = [&](auto part, auto whole, const char* what) {
@@ -391,9 +399,11 @@ struct DataParallel {
       }
       lane_->mark(progress.gathered);
     }
-    void gather_values(const Shared& shared, const Context<D>& beside) {
+    void gather_values(std::size_t number, const Context<D>& beside) {
+      const Shared& shared = runs_[number];
       const auto span = this->timeline().communication("lane", "gather", shared.run, beside);
-      gather_bytes(bytes_of(shared.weights), bytes_of(shared.run->weights()), "weights", beside);
+      gather_bytes(bytes_of(shared.weights), bytes_of(shared.run->weights()),
+                   progress_[number].weights_text.c_str(), beside);
     }
     /// In a rehearsal, this rank's part stands for those of all.
     void gather_bytes(TensorView<const std::byte, 1, D> part, TensorView<std::byte, 1, D> whole,

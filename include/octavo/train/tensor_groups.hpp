@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 namespace octavo::inline OCTAVO_ABI {
@@ -28,6 +29,7 @@ struct WholeParameters {
   const ParameterRun<W, G, D>* run = nullptr;
   std::vector<Piece> pieces{};
   Index elements = 0;
+  std::string text{};  ///< what of them is sent, for errors
 };
 
 /// What groups of ranks take beside the memory of what is among them.
@@ -40,6 +42,7 @@ struct GroupMemory {
     for (const ModelRun<W, G, D>& in : runs) {
       WholeParameters<W, G, D>& of_run = whole.emplace_back();
       of_run.run = in.run;
+      of_run.text = "gradients of norms of " + in.name();
       for (const Parameter<W, G, D>* parameter : in.parameters) {
         if (!parameter->part.is_whole()) continue;
         of_run.pieces.push_back({parameter->offset, parameter->weight.size()});
@@ -192,7 +195,7 @@ class InTensorGroups final : public TensorGroupsMemory<Degree, W, G, D, Base> {
     const auto bytes = static_cast<Index>(own.bytes());
     group_->all_gather({reinterpret_cast<const std::byte*>(own.data()), {bytes}},
                        {reinterpret_cast<std::byte*>(memory_.of_group.data()), {Degree * bytes}},
-                       "gradients of norms", context);
+                       found->text.c_str(), context);
     const TensorView<const G, 2, D> of_ranks{memory_.of_group.data(), {Degree, own.size()}};
     sum_parts(RankParts<G, D>(of_ranks), own, false, context);
     for_each_piece([&](auto packed, auto gradient) {
