@@ -62,8 +62,21 @@ for host in localhost 127.0.0.1 "$(uname -n)"; do
   launch "this host, as $host" 0 "$host:2" ./program
   words -n 2 -H "$host:2"
 done
-launch "this host and another" 2 localhost,gone ./program
+launch "this host and another" 2 "$(uname -n),gone" ./program
 says "gone: no route to host"
+for host in localhost 127.0.1.1; do
+  launch "rank 0 on $host, and another host" 2 "$host:2,b:2" ./program
+  says "launch-hosts: rank 0 is on $host, which on b is b itself; write a name or an address of this host that b reaches"
+  says ", or set MASTER_ADDR to it"
+  MASTER_ADDR=m launch "$host and another, which meet elsewhere" 0 "$host,b" ./program
+  says MASTER_ADDR=m
+  launch "$host and another, which are told where" 0 "$host,b" -x MASTER_ADDR=m ./program
+  words -x MASTER_ADDR=m
+  launch "$host behind another" 0 "b,$host" ./program
+  says MASTER_ADDR=b
+done
+launch "names of one host" 0 localhost,127.0.0.1 ./program
+says MASTER_ADDR=localhost
 MASTER_ADDR=m launch "an address that is set" 0 a,b ./program
 says MASTER_ADDR=m
 launch "a variable that is given" 0 a,b -x OMP_NUM_THREADS=7 ./program
