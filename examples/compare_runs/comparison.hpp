@@ -132,10 +132,14 @@ inline std::size_t find_baseline(const std::vector<Run>& runs, const std::string
                   visible(precision), present));
 }
 
-/// The tokens a second of all steps that count.
+/// The tokens a second of the steps that count, without the first of each process where there are
+/// others: the rule of the trainer's summary.
 inline std::optional<double> mean_speed(const Run& run) {
   double tokens = 0, seconds = 0;
+  const bool all_are_first =
+      std::all_of(run.steps.begin(), run.steps.end(), std::mem_fn(&Step::is_first));
   for (const Step& step : run.steps) {
+    if (step.is_first && !all_are_first) continue;
     tokens += step.tokens_per_second * step.milliseconds / 1000;
     seconds += step.milliseconds / 1000;
   }

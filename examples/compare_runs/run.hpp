@@ -12,6 +12,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
@@ -58,6 +59,7 @@ struct Step {
   std::uint64_t step = 0;
   double loss = 0, gradient_norm = 0, milliseconds = 0, tokens_per_second = 0;
   bool skipped = false;
+  bool is_first = false;  ///< of its process, which gets everything ready in it
 };
 
 struct Evaluation {
@@ -92,6 +94,7 @@ struct Run {
   std::optional<Summary> summary;  ///< absent when the run did not reach its end
   std::vector<std::string> remarks;
   bool was_resumed = false;      ///< its summary has the speed of its last process
+  bool begins = true;            ///< the step that comes is the first of a process
   bool has_other_ranks = false;  ///< or cards since it was resumed: steps do not compare
 
   [[nodiscard]] std::uint64_t last_step() const { return steps.empty() ? 0 : steps.back().step; }
@@ -173,6 +176,7 @@ inline void read_configuration(const Json& event, Run& run) {
                                  c.model, c.precision, run.configuration.model,
                                  run.configuration.precision));
   run.was_resumed |= resumed;
+  run.begins = true;
   run.has_other_ranks |=
       resumed && (c.ranks != run.configuration.ranks || c.card != run.configuration.card);
   run.configuration = std::move(c);
@@ -196,7 +200,8 @@ inline void read_step(const Json& event, Run& run) {
                   .gradient_norm = number(event, "gradient_norm"),
                   .milliseconds = number(event, "milliseconds"),
                   .tokens_per_second = number(event, "tokens_per_second"),
-                  .skipped = flag(event, "skipped")};
+                  .skipped = flag(event, "skipped"),
+                  .is_first = std::exchange(run.begins, false)};
   if (!run.steps.empty() && step.step <= run.steps.back().step) forget_from(step.step, run);
   run.steps.push_back(step);
   const auto operands = event.find("operands");

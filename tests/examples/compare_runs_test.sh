@@ -84,9 +84,9 @@ PYTHON
 run "another baseline" 0 bf16 fp8_delayed --baseline fp8-delayed
 row_is "bf16 2.5000 2.5000 -1.96 % 15,200 0 of 48 0 done after 4 steps"
 
-# Train loss is step 2's, as the mean is over one step; 2,048 tokens in 0.15 s; (3.9 - 4) / 4.
+# Train loss is step 2's, as the mean is over one step, and so is its speed: 1,024 tokens in 0.05 s; (3.9 - 4) / 4.
 run "a killed run" 0 bf16 killed
-row_is "fp8 tensorwise 4.5000 3.9000 -2.50 % 13,653 45 of 48 0 STOPPED at step 2 of 4: no summary"
+row_is "fp8 tensorwise 4.5000 3.9000 -2.50 % 20,480 45 of 48 0 STOPPED at step 2 of 4: no summary"
 out_has "note: fp8 tensorwise: line 5 of its metrics.jsonl is cut off and was left out."
 out_has "note: fp8 tensorwise STOPPED at step 2 of 4: no summary."
 out_has "note: fp8 tensorwise: without a summary it was killed, or still runs. Its train loss is that of its last step, its validation loss that of its last evaluation."
@@ -162,17 +162,21 @@ for name, precision in (("long", "bf16"), ("longer", "fp8-delayed")):
     steps = [dict(step, step=number) for number in range(1, 121)]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(l) + "\n" for l in [head, *steps]))
 PYTHON
-# A run that was resumed from step 3 on: the last record of each step counts. 4,096 tokens in 0.25 s.
+# A run that was resumed from step 3 on: the last record of each step counts. Its steps take 100, 50, 300 and 60 ms, of
+# which the first of each process do not count: 2,048 tokens in 0.11 s.
 mkdir -p "$scratch/resumed" "$scratch/elsewhere/bf16" "$scratch/announced" "$scratch/operands"
 {
   sed -e '/"summary"/d' -e 's/"precision":"bf16"/"precision":"fp8-blockwise"/' \
     -e 's/"loss":2.5,"tokens"/"loss":9,"tokens"/' bf16/metrics.jsonl
   sed -e 's/"precision":"bf16"/"precision":"fp8-blockwise"/' -e '/"step":[12],/d' \
-    -e '/"event":"evaluation"/d' -e '/"event":"summary"/d' bf16/metrics.jsonl
+    -e '/"event":"evaluation"/d' -e '/"event":"summary"/d' \
+    -e '/"step":3,/s/"milliseconds":50,"tokens_per_second":20480/"milliseconds":300,"tokens_per_second":3413.3333/' \
+    -e '/"step":4,/s/"milliseconds":50,"tokens_per_second":20480/"milliseconds":60,"tokens_per_second":17066.6667/' \
+    bf16/metrics.jsonl
 } >"$scratch/resumed/metrics.jsonl"
 run "a resumed run" 0 bf16 "$scratch/resumed"
 out_mentions "resumed; the records from step 3 on replace earlier ones"
-row_is "bf16 (resumed) 2.5000 4.0000 +0.00 % 16,384 0 of 48 0 STOPPED at step 4 of 4: no summary"
+row_is "bf16 (resumed) 2.5000 4.0000 +0.00 % 18,618 0 of 48 0 STOPPED at step 4 of 4: no summary"
 # The summary of a resumed run has the speed of its last process.
 mkdir "$scratch/ended"
 {
@@ -180,7 +184,7 @@ mkdir "$scratch/ended"
   grep '"event":"summary"' bf16/metrics.jsonl | sed 's/"tokens_per_second":[0-9.e+]*/"tokens_per_second":7/'
 } >"$scratch/ended/metrics.jsonl"
 run "a resumed run that ended" 0 bf16 "$scratch/ended"
-grep -F '(ended)' "$scratch/out" | grep -qF ' 16,384 ' || fail "it has the speed of its last process"
+grep -F '(ended)' "$scratch/out" | grep -qF ' 18,618 ' || fail "it has the speed of its last process"
 cp bf16/metrics.jsonl "$scratch/elsewhere/bf16"
 run "two folders of one name" 0 bf16 "$scratch/elsewhere/bf16"
 row_is "bf16 (bf16) 2.5000 2.5000 baseline 15,200 0 of 48 0 done after 4 steps"
