@@ -394,6 +394,7 @@ int run(CLI::App& app, Options& options) {
   const Instance* instance = nullptr;
   std::optional<Ranks> ranks;
   try {
+    options.out = detail::run_of(options.out);
     if (options.list_checkpoints) {
       print_checkpoints(options);
       return success;

@@ -37,13 +37,38 @@ inline std::filesystem::path whole_path(const std::filesystem::path& path) {
   return whole.filename().empty() ? whole.parent_path() : whole;
 }
 
+/// Whether a folder has files that a run keeps beside its checkpoints.
+inline bool has_files_of_run(const std::filesystem::path& folder) {
+  std::error_code error;
+  return std::filesystem::exists(folder / "config.toml", error) ||
+         std::filesystem::exists(folder / "metrics.jsonl", error);
+}
+
+/// Whether a path is that of a run's checkpoints, and not of a run that is called so.
+inline bool is_of_checkpoints(const std::filesystem::path& named) {
+  std::error_code error;
+  return whole_path(named).filename() == checkpoints_name && !has_files_of_run(named) &&
+         !std::filesystem::exists(named / checkpoints_name, error);
+}
+
 /// Where the checkpoints of a run are.
 /// @param named  the run's folder, or that of its checkpoints
 inline std::filesystem::path checkpoints_of(const std::filesystem::path& named) {
-  std::error_code error;
-  std::filesystem::path below = named / checkpoints_name;
-  const bool is_it = whole_path(named).filename() == checkpoints_name;
-  return is_it && !std::filesystem::exists(below, error) ? named : below;
+  return is_of_checkpoints(named) ? named : named / checkpoints_name;
+}
+
+/// The folder of the run that --out names, by itself or by that of its checkpoints.
+/// @throws ConfigError  if --out names a checkpoint
+inline std::string run_of(const std::string& out) {
+  if (out.empty()) return out;
+  const std::filesystem::path whole = whole_path(out);
+  octavo::require<octavo::ConfigError>(!is_checkpoint(whole), "--out ", out,
+                                       " is a checkpoint; give the folder of its run, ",
+                                       whole.parent_path().parent_path().string());
+  if (!is_of_checkpoints(whole)) return out;
+  const std::filesystem::path above = whole.parent_path();
+  const bool is_of_run = has_files_of_run(above) || !octavo::list_checkpoints(whole).empty();
+  return is_of_run ? above.string() : out;
 }
 
 /// Of a path that is relative, the folder that it was looked for in.

@@ -995,6 +995,28 @@ grep -qF "weights of step 30 | " out || fail "not those of the newest"
 cp -r whole named
 run "the folder of checkpoints" 0 "${shorter[@]}" --steps 31 --resume named/checkpoints/
 metrics named/metrics.jsonl 'assert of("resumed")[0]["step"] == 30 and of("step")[-1]["step"] == 31'
+files_of() { find "$1" -type f -exec sha256sum {} + | sort; }
+for out in named/checkpoints ./named/checkpoints/; do
+  step=$(($(ls named/checkpoints | tail -n 1 | sed 's/step-0*//') + 1))
+  run "the folder of checkpoints as --out, $out" 0 "${shorter[@]}" --steps $step --out $out --resume latest
+  grep -qxF "run | is saved as its config.toml says: --checkpoint-every 3" out || fail "it is not saved as it was"
+  metrics named/metrics.jsonl "assert of('resumed')[-1]['step'] == $step - 1 and of('step')[-1]['step'] == $step"
+  find named/checkpoints -name 'config.toml' -o -name metrics.jsonl | grep -q . && fail "there is a run in it"
+done
+files_of named >files
+run "the folder of checkpoints as --out of a new run" 2 "${shorter[@]}" --steps 1 --out named/checkpoints
+err_is_one_line_with "$PWD/named/metrics.jsonl exists already"
+run "a checkpoint as --out" 2 "${shorter[@]}" --steps 50 --out named/checkpoints/step-00000033 --resume latest
+err_is_one_line_with "--out named/checkpoints/step-00000033 is a checkpoint; give the folder of its run, $PWD/named"
+files_of named | cmp -s files - || fail "something was written"
+mkdir -p bare && cp -r whole/checkpoints bare
+run "a folder of checkpoints alone as --out" 0 "${shorter[@]}" --steps 31 --out bare/checkpoints --resume auto
+[ -e bare/metrics.jsonl ] || fail "the run is kept elsewhere"
+for time in 1 2; do
+  run "a run that is called checkpoints, $time" 0 "${shorter[@]}" --steps "$time" --checkpoint-every 1 \
+    --out called/checkpoints --resume auto
+done
+[ "$(ls called/checkpoints/checkpoints)" = $'step-00000001\nstep-00000002' ] || fail "it did not go on"
 run "nothing to go on from, and a beginning" 0 "${shorter[@]}" --steps 1 --out fresh --resume auto
 # A run that is killed before its first checkpoint leaves its files and a folder without any.
 mkdir -p early/checkpoints && echo '{}' >early/metrics.jsonl && touch early/config.toml
@@ -1142,7 +1164,6 @@ hashes = {s["step"]: s["weights_hash"] for s in of("step") if "weights_hash" in 
 assert sorted(hashes) == [2, 4, 6, 8] and len(set(hashes.values())) == 4, hashes
 assert all(len(text) == 16 and int(text, 16) for text in hashes.values()), hashes
 '
-files_of() { find "$1" -type f -exec sha256sum {} + | sort; }
 # replayed NAME EXPECTED_EXIT_CODE RUN STEP ARGUMENT...: of a run, whose files stay as they are
 replayed() {
   files_of "$3" >files
