@@ -68,18 +68,20 @@ inline bool is_of_no_step(const std::filesystem::path& metrics) {
 ///                      looked into
 inline void require_free_out(const Options& options, const std::string& out_from) {
   if (options.out.empty()) return;
+  const std::filesystem::path folder = options.out;
   for (const char* name : {"metrics.jsonl", "config.toml"}) {
-    const std::filesystem::path file = std::filesystem::path(options.out) / name;
+    const std::filesystem::path file = folder / name;
     std::error_code error;
     const bool taken = std::filesystem::exists(file, error);
     octavo::require<octavo::ConfigError>(!error, file.string(),
                                          ": cannot be looked for: ", error.message(),
                                          "; choose another --out, or give --no-out");
     const bool may_go = taken && file.filename() == "metrics.jsonl" && detail::is_of_no_step(file);
+    const bool has_both = std::filesystem::exists(folder / "config.toml", error);
     octavo::require<octavo::ConfigError>(
         !may_go, file.string(),
-        " exists already, of a run that took no step; if it has ended, remove ", options.out,
-        ", or choose another --out");
+        " exists already, of a run that took no step; if it has ended, remove that file",
+        has_both ? " and " + (folder / "config.toml").string() : "", ", or choose another --out");
     octavo::require<octavo::ConfigError>(
         !taken, file.string(),
         " exists already, and a run would write over it; choose another --out",

@@ -428,7 +428,12 @@ err_is_one_line_with "other.bin: the token at byte"
 err_is_one_line_with "is 300, outside of the vocabulary of 256"
 run "a start that takes no step" 1 "${one_step[@]}" --data other.bin --out no_step
 run "the folder that it leaves" 2 "${one_step[@]}" --data llm_c.bin --out no_step
-err_is_one_line_with "no_step/metrics.jsonl exists already, of a run that took no step; if it has ended, remove no_step, or choose another --out"
+err_is_one_line_with "no_step/metrics.jsonl exists already, of a run that took no step; if it has ended, remove that file and no_step/config.toml, or choose another --out"
+rm no_step/config.toml
+run "what is left of that run" 2 "${one_step[@]}" --data llm_c.bin --out no_step
+err_is_one_line_with "if it has ended, remove that file, or choose another --out"
+rm no_step/metrics.jsonl
+run "the folder without what it named" 0 "${one_step[@]}" --data llm_c.bin --out no_step
 
 case="text for weights that have a tokenizer"
 run "a model of bytes" 0 "${tiny[@]}" --save-hf with_tokenizer --no-out
