@@ -170,8 +170,9 @@ inline std::string other_flags_of_data(const std::filesystem::path& config,
                                          "; go on with what it had");
     throw octavo::ConfigError(
         octavo::message(checkpoint.string(),
-                        ": the run that saved it had other batches, with the same flags: its "
-                        "data has changed since; go on with what it had"));
+                        ": the run that saved it had other batches; the flags are the same, so "
+                        "what they name is another: a changed file, or a path from another "
+                        "folder; go on with what it had"));
   }
   const std::string flags = fitting_flags(error, adapters, config);
   const bool can_be_converted = error.subject() == "recipe" || error.subject() == "optimizer";

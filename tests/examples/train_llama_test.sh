@@ -1096,7 +1096,7 @@ cp whole.toml whole/config.toml
 cp text.txt text_before
 printf more >>text.txt
 run "text that was changed" 2 "${saved[@]}" --out whole --resume latest
-err_is_one_line_with ": the run that saved it had other batches, with the same flags: its data has changed since"
+err_is_one_line_with ": the run that saved it had other batches; the flags are the same, so what they name is another: a changed file, or a path from another folder"
 mv text_before text.txt
 documented=("${shorter[@]}" --document-end 32 --checkpoint-every 2 --out documented)
 run "a run of many documents" 0 "${documented[@]}" --steps 2 --most-documents 64
