@@ -404,7 +404,8 @@ int run(CLI::App& app, Options& options) {
       export_weights(options, program().name);
       return success;
     }
-    options.saved_as_before = take_flags_of_saves(app, options);
+    drop_flags_of_saves(app, options);
+    take_flags_of_saves(app, options);
     configuration = app.config_to_str(true, false);
     choose_length(app, options);
     require_consistent(app, options);
@@ -414,6 +415,10 @@ int run(CLI::App& app, Options& options) {
     instance = &find_instance(app, options);
     ranks.emplace(options, program().name);
     options.ranks = ranks->groups(options.tensor_parallel);
+    if (ranks->is_first() && !options.saves_in_doubt.empty()) {
+      fmt::print(stderr, "{}: warning: {}\n", program().name,
+                 programs::visible(options.saves_in_doubt));
+    }
   } catch (const octavo::Error& error) {
     fmt::print(stderr, "{}: {}\n", program().name, programs::visible(error.what()));
     return bad_input;

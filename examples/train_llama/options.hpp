@@ -98,6 +98,7 @@ struct Options : ModelChoice {
   octavo::Index checkpoint_every = 0;
   octavo::CheckpointsToKeep keep;
   std::string saved_as_before;  ///< flags of these that the run that goes on has from before
+  std::string saves_in_doubt;   ///< why it may have had more of them; empty: it had not
   std::string resume;
   bool convert = false;
   bool list_checkpoints = false;

@@ -317,6 +317,40 @@ for steps in 7 9; do
 done
 [ "$(ls kept/checkpoints)" = $'step-00000002\nstep-00000004\nstep-00000006\nstep-00000008\nstep-00000009' ] ||
   fail "not the checkpoints that the run is to have: $(ls kept/checkpoints)"
+cp -r kept damaged_kept
+sed -i 's/^keep-best = false/keep-best = true/' kept/config.toml
+run "its configuration, without saves" 0 --config kept/config.toml --steps 10 --resume latest --checkpoint-every 0
+grep -q '^checkpoint | ' out && fail "it was saved"
+grep -E '^(checkpoint|keep)-' kept/config.toml | tr '\n' ' ' |
+  grep -qxF 'checkpoint-every = 0 keep-last = 2 keep-every = 0 keep-best = false ' || fail "what is to stay is kept"
+run "the same again" 0 --config kept/config.toml --steps 10 --resume latest
+run "checkpoints of none, in the command line" 2 --config kept/config.toml --steps 10 --resume latest \
+  --checkpoint-every 0 --keep-best
+err_is_one_line_with "train_llama: --keep-best says which checkpoints stay, and there are none; give --checkpoint-every"
+printf 'data = ["text.txt"]\nkeep-best = true\n' >keep.toml
+run "checkpoints of none, in a file" 2 --config keep.toml
+err_is_one_line_with "keep.toml:2: --keep-best says which checkpoints stay"
+cp damaged_kept/config.toml kept/config.toml
+# saved_otherwise LINE FLAG_AND_TEXT: where the run's configuration has the line, one line says what is wrong with it
+saved_otherwise() {
+  sed "s/^${1%% *} = .*/$1/" kept/config.toml >damaged_kept/config.toml
+  run "a run whose configuration says $1" 2 "${kept[@]::${#kept[@]}-1}" damaged_kept --steps 10 --resume latest
+  err_is_one_line_with "train_llama: damaged_kept/config.toml: $2"
+  [ ! -e damaged_kept/checkpoints/step-00000010 ] || fail "it was trained"
+}
+saved_otherwise 'checkpoint-every = "often"' "checkpoint-every: 'often' is no whole number from 0"
+saved_otherwise 'checkpoint-every = -5' "checkpoint-every: '-5' is no whole number from 0"
+saved_otherwise 'keep-last = 1' "keep-last: '1' is no whole number from 2"
+saved_otherwise 'keep-best = "maybe"' "keep-best is 'maybe'; write true or false"
+run "what is given in place of it" 0 "${kept[@]::${#kept[@]}-1}" damaged_kept --steps 10 --resume latest --keep-best
+sed '/^checkpoint-every/,$d' kept/config.toml >damaged_kept/config.toml
+run "a run whose configuration is cut off" 0 "${kept[@]::${#kept[@]}-1}" damaged_kept --steps 10 --resume latest --warmup 1
+err_is_one_line_with "train_llama: warning: damaged_kept/config.toml is cut off, and says not all of how the run is saved"
+rm damaged_kept/config.toml
+mkdir damaged_kept/config.toml
+run "a run whose configuration cannot be read" 1 "${kept[@]::${#kept[@]}-1}" damaged_kept --steps 10 --resume latest --warmup 1
+head -n 1 err | grep -qF "warning: damaged_kept/config.toml: cannot be read" && [ "$(wc -l <err)" -eq 2 ] ||
+  fail "it is not said"
 run "going on without saves" 0 "${kept[@]}" --steps 10 --resume latest --checkpoint-every 0
 grep -qF "$none_kept" out || fail "it does not say so"
 [ ! -e kept/checkpoints/step-00000010 ] || fail "it was saved"
