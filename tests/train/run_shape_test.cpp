@@ -62,11 +62,6 @@ TEST(RunShape, StaysWithinAModelsPositions) {
 TEST(RunShape, ServesRanksThatShareTheLayers) {
   EXPECT_EQ((length<Bf16, Cpu, llama3_8b, 4>(1, 33)), 36);
   EXPECT_EQ((length<Delayed8b, Cpu, llama3_8b, 4>(1, 33)), 48);
-  // Each sequence is divided by itself, too.
-  EXPECT_EQ((length<Bf16, Cpu, llama3_8b, 2>(2, 33)), 34);
-  EXPECT_EQ((length<Bf16, Cpu, llama3_8b, 4>(4, 33)), 36);
-  EXPECT_EQ((length<Delayed8b, Cpu, llama3_8b, 2>(16, 101)), 102);
-  EXPECT_EQ((length<Bf16, Cuda, llama3_8b, 2>(64, 101)), 102);
 }
 
 TEST(RunShape, OfARunShapeIsItself) {

@@ -50,9 +50,9 @@ class Decoder {
 
   /// The shape in which a session runs batches of `batch`: each sequence goes on behind its end,
   /// and what is causal does not see it, with rows that have no targets. They are so many that FP8
-  /// GEMMs can reduce all rows and ranks that share the layers have as many of each sequence; on
-  /// `Cuda` rows are whole 64s besides, without which GEMMs are slower, where a sequence is at most
-  /// a 64th longer for it.
+  /// GEMMs can reduce all rows and ranks that share the layers have as many each; on `Cuda` rows
+  /// are whole 64s besides, without which GEMMs are slower, where a sequence is at most a 64th
+  /// longer for it.
   [[nodiscard]] static constexpr BatchShape run_shape(BatchShape batch);
 
   /// Lays the model out in the arena. Writes nothing: see `initialize_sync`.

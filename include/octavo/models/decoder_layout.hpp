@@ -17,12 +17,11 @@ namespace octavo::inline OCTAVO_ABI {
 
 template <class Family, class Precision, Device D, class Gradient>
 constexpr BatchShape Decoder<Family, Precision, D, Gradient>::run_shape(BatchShape batch) {
-  constexpr Index needed = model_quantises<Precision> ? 16 : 1;
-  constexpr Index whole = 64;
-  // Of a single sequence, too, ranks that share the layers have as many rows each.
-  const BatchShape shape = with_whole_rows(batch, needed, tensor_parallel);
+  constexpr Index needed = std::lcm(model_quantises<Precision> ? 16 : 1, tensor_parallel);
+  constexpr Index whole = std::lcm(Index{64}, needed);
+  const BatchShape shape = with_whole_rows(batch, needed);
   if (shape.tokens > Family::longest_sequence) return batch;
-  const BatchShape faster = with_whole_rows(shape, whole, tensor_parallel);
+  const BatchShape faster = with_whole_rows(shape, whole);
   const bool takes_it = std::is_same_v<D, Cuda> && faster.tokens <= Family::longest_sequence &&
                         (faster.tokens - shape.tokens) * 64 <= shape.tokens;
   return takes_it ? faster : shape;

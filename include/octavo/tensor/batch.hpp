@@ -24,12 +24,10 @@ struct BatchShape {
   friend constexpr bool operator==(const BatchShape&, const BatchShape&) = default;
 };
 
-/// The batch with sequences as much longer as it takes until its rows are a multiple of `rows`, and
-/// those of each sequence one of `tokens`.
-[[nodiscard]] constexpr BatchShape with_whole_rows(BatchShape batch, Index rows, Index tokens = 1) {
+/// The batch with sequences as much longer as it takes until its rows are a multiple of `multiple`.
+[[nodiscard]] constexpr BatchShape with_whole_rows(BatchShape batch, Index multiple) {
   if (batch.sequences <= 0) return batch;
-  const Index multiple = std::lcm(rows / std::gcd(rows, batch.sequences), tokens);
-  batch.tokens = round_up(batch.tokens, multiple);
+  batch.tokens = round_up(batch.tokens, multiple / std::gcd(multiple, batch.sequences));
   return batch;
 }
 

@@ -89,14 +89,12 @@ class SessionCore : public TrainingSession {
                         " logits; the model has ", facts_.vocabulary);
     for (const std::int32_t token : tokens) check_token(token, facts_.vocabulary);
     get_ready_for_evaluation();
-    // What follows a token changes nothing for it, but where a current scale is of a whole tensor,
-    // which the filler is part of.
-    const Index padded = std::min(round_up(count, text_multiple()), buffers_.shape.tokens);
-    const auto device_tokens = buffers_.tokens.rows(0, padded);
+    const BatchShape shape = shape_of_text(count);
+    const auto device_tokens = buffers_.tokens.rows(0, shape.rows());
     try {
       fill_zero(device_tokens.data(), device_tokens.bytes(), context_);
       inputs_->copy_tokens(tokens, {}, context_);
-      read_logits_sync(device_tokens, count - 1, logits);
+      read_logits_sync(device_tokens, shape, count - 1, logits);
     } catch (...) {
       settle();
       throw;
@@ -247,11 +245,21 @@ class SessionCore : public TrainingSession {
   virtual void cast_frozen_weights() {}
   virtual void train_micro_batch(const DeviceBatch<D>& batch, Accumulation accumulation) = 0;
   virtual void evaluate_losses(const DeviceBatch<D>& batch) = 0;
-  /// What the tokens of a single sequence are a multiple of, unless it has as many as a batch's.
+  /// What the rows of a text are a multiple of, unless they are as many as a batch's.
   [[nodiscard]] virtual Index text_multiple() const = 0;
-  /// The logits of one row of a sequence, to the host.
-  virtual void read_logits_sync(TensorView<const std::int32_t, 1, D> tokens, Index row,
-                                std::span<float> logits) = 0;
+  /// The logits of one row of a batch, to the host.
+  virtual void read_logits_sync(TensorView<const std::int32_t, 1, D> tokens, BatchShape shape,
+                                Index row, std::span<float> logits) = 0;
+  /// The batch that a text is the beginning of. What follows a token changes nothing for it, but
+  /// where a current scale is of a whole tensor, which the filler is part of.
+  [[nodiscard]] BatchShape shape_of_text(Index count) const {
+    const Index multiple = text_multiple();
+    BatchShape shape{1, std::min(round_up(count, multiple), buffers_.shape.tokens)};
+    while (shape.rows() % multiple != 0 && shape.sequences < buffers_.shape.sequences) {
+      ++shape.sequences;
+    }
+    return shape;
+  }
   [[nodiscard]] virtual const ScalingTable<D>& scaling() const = 0;
   [[nodiscard]] virtual GemmRows gemm_rows() const = 0;
   virtual void reset_counts() = 0;

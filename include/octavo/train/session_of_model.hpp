@@ -225,14 +225,14 @@ class SessionOfModel : public SessionCore<typename Model::DeviceType> {
     model_->evaluate(batch, this->buffers().losses, *hooks_, this->context());
   }
   [[nodiscard]] Index text_multiple() const override {
-    constexpr Index of_fp8_gemms = 16;  // fewer lengths to choose algorithms for in other formats
+    constexpr Index of_fp8_gemms = 16;  // in other formats: fewer lengths to choose algorithms for
     return std::lcm(of_fp8_gemms, Index{tensor_degree<Model>});
   }
-  void read_logits_sync(TensorView<const std::int32_t, 1, D> tokens, Index row,
+  void read_logits_sync(TensorView<const std::int32_t, 1, D> tokens, BatchShape shape, Index row,
                         std::span<float> logits) override {
     Context<D>& context = this->context();
     std::vector<T> values(logits.size());
-    const auto result = model_->logits(tokens, {1, tokens.size()}, row, 1, *hooks_, context);
+    const auto result = model_->logits(tokens, shape, row, 1, *hooks_, context);
     ranks_->join(context);
     this->communicator().wait_sync(context, "logits");
     copy_to_host_sync(values.data(), result.data(), values.size() * sizeof(T), context);
