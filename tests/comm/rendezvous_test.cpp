@@ -349,6 +349,24 @@ TEST(Rendezvous, ARankThatIsStoppedInTheOperationIsNamedToWhoAsks) {
   }
 }
 
+// Whose next answer is later than a heartbeat.
+TEST(Rendezvous, RankZeroThatHasAnsweredOnceIsNotSaidToBeSilent) {
+  const int port = free_port();
+  RankProcesses processes;
+  for (const int rank : {0, 1}) {
+    processes.start([=] {
+      Rendezvous rendezvous(launch_of(rank, 2, port), milliseconds(6000));
+      gather(rendezvous, 16, 0, "targets of a step");
+      if (rank == 0) {
+        std::this_thread::sleep_for(milliseconds(300));  // of a heartbeat of 600
+        ::raise(SIGSTOP);
+      }
+      throw octavo::CommError(octavo::detail::absent_text(rendezvous.absent_sync()));
+    });
+  }
+  EXPECT_EQ(processes.wait(limit, 0)[1].said, octavo::detail::absent_text(""));
+}
+
 TEST(Rendezvous, ARankThatDoesNotComeIsNamed) {
   const int port = free_port();
   RankProcesses processes;

@@ -86,13 +86,13 @@ class Rendezvous {
   /// "rank 2 has not come to it, and was last in the all-gather 'weights'". For who has waited for
   /// longer than a heartbeat. While there is nobody, asks again, for three heartbeats: a rank that
   /// was stopped before the call is silent by then. A `fault` ends it.
-  /// @return  empty: all are in it, and are heard of; none: rank 0 does not answer
+  /// @return  its last answer; empty: all are in it, and are heard of; none: rank 0 does not answer
   [[nodiscard]] std::optional<std::string> absent_sync() {
     const Clock::duration interval = detail::heartbeat_interval(time_out_);
     std::unique_lock<std::mutex> lock(mutex_);
     const auto is_over = [this] { return !absent_.value_or("").empty() || !fault_.empty(); };
+    absent_.reset();
     for (int asked = 0; asked == 0 || (asked < 3 && !is_over()); ++asked) {
-      absent_.reset();
       stream_.put(detail::FrameKind::question, operation_);
       wake();
       changed_.wait_for(lock, interval, is_over);
