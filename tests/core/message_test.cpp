@@ -52,6 +52,23 @@ TEST(Message, SizeTextHasTheUnitThatReadsBest) {
   EXPECT_EQ(octavo::size_text(12'157'334), "11.6 MiB");
   EXPECT_EQ(octavo::size_text(1 << 30), "1.0 GiB");
   EXPECT_EQ(octavo::size_text(std::uint64_t{3000} << 30), "3000.0 GiB");
+  EXPECT_EQ(octavo::size_text((1 << 20) - 52), "1023.9 KiB");
+  for (const int bytes : {51, 1, 0}) EXPECT_EQ(octavo::size_text((1 << 20) - bytes), "1.0 MiB");
+  EXPECT_EQ(octavo::size_text((1 << 30) - 1), "1.0 GiB");
+  EXPECT_EQ(octavo::size_text((1 << 20) - 51, 2), "1023.95 KiB");
+}
+
+TEST(Message, SizeTextsAreToldApart) {
+  using Texts = std::array<std::string, 2>;
+  const auto texts = [](std::uint64_t one, std::uint64_t other) {
+    return octavo::size_texts(one, other);
+  };
+  EXPECT_EQ(texts(1536, 12'157'334), (Texts{"1.5 KiB", "11.6 MiB"}));
+  const std::uint64_t size = std::uint64_t{15} << 30;
+  EXPECT_EQ(texts(size + (10 << 20), size - (10 << 20)), (Texts{"15.01 GiB", "14.99 GiB"}));
+  EXPECT_EQ(texts(size + 1, size), (Texts{"15.000000001 GiB", "15.000000000 GiB"}));
+  EXPECT_EQ(texts(1 << 20, (1 << 20) - 1), (Texts{"1.000 MiB", "1023.999 KiB"}));
+  EXPECT_EQ(texts(size, size), (Texts{"15.0 GiB", "15.0 GiB"}));
 }
 
 TEST(Message, WritesRealNumbersAsAStreamDoes) {

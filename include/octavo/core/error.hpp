@@ -191,13 +191,25 @@ template <std::floating_point T>
 }
 
 /// Bytes as they are read best: "512 bytes", "1.5 KiB", "11.6 MiB", "15.0 GiB".
-[[nodiscard]] inline std::string size_text(std::uint64_t bytes) {
+/// @param digits  behind the point
+[[nodiscard]] inline std::string size_text(std::uint64_t bytes, int digits = 1) {
   constexpr std::array units{" KiB", " MiB", " GiB"};
   if (bytes < 1024) return std::to_string(bytes) + (bytes == 1 ? " byte" : " bytes");
   double value = static_cast<double>(bytes) / 1024;
   std::size_t unit = 0;
-  for (; value >= 1024 && unit + 1 < units.size(); ++unit) value /= 1024;
-  return fixed_text(value, 1) + units[unit];
+  double most = 1024 - 0.5;  // what is rounded to 1024 is 1 of the next unit
+  for (int i = 0; i < digits; ++i) most = 1024 - (1024 - most) / 10;
+  for (; value >= most && unit + 1 < units.size(); ++unit) value /= 1024;
+  return fixed_text(value, digits) + units[unit];
+}
+
+/// Two numbers of bytes, with as many digits as they need to be told apart.
+[[nodiscard]] inline std::array<std::string, 2> size_texts(std::uint64_t one, std::uint64_t other) {
+  int digits = 1;
+  while (digits < 12 && one != other && size_text(one, digits) == size_text(other, digits)) {
+    ++digits;
+  }
+  return {size_text(one, digits), size_text(other, digits)};
 }
 
 /// Throws `E` with the joined parts unless `condition` holds.

@@ -224,8 +224,9 @@ class Checkpoints {
   /// @return  its path
   std::string make_place() {
     const std::uint64_t room = free_disk_bytes(options_.folder);
-    require<IoError>(room > share_->bytes, options_.folder.string(), ": a checkpoint takes ",
-                     size_text(share_->bytes), ", but ", size_text(room),
+    const auto [takes, is_free] = size_texts(share_->bytes, room);
+    require<IoError>(room > share_->bytes, options_.folder.string(), ": a checkpoint takes ", takes,
+                     ", but ", is_free,
                      " are free on the disk; make room there, or keep fewer checkpoints");
     if (std::filesystem::exists(record_.path)) {
       require<IoError>(!detail::look_at_checkpoint(record_.path).manifest.has_value(),
