@@ -282,6 +282,7 @@ class Report final : public octavo::RunObserver {
                                   : fmt::format("{} of {} GEMMs in FP8 | ", summary.gemms.fp8,
                                                 summary.gemms.total),
                summary.skipped, static_cast<double>(peak_bytes) / (1024.0 * 1024.0));
+    has_ended_ = true;
     print_timeline();
     if (!sample.empty()) {
       fmt::print("\n{}\n", programs::visible(sample, programs::LineBreaks::keep));
@@ -411,6 +412,7 @@ class Report final : public octavo::RunObserver {
     } catch (const octavo::IoError& error) {
       if (!takes_steps_) throw;
       not_written_ = std::current_exception();
+      if (has_ended_) return;  // which `require_written` says
       clear_progress();
       fmt::print(stderr, "{}: {}. The run ends, and is saved before where checkpoints are\n",
                  program().name, programs::text_of(error));
@@ -447,6 +449,7 @@ class Report final : public octavo::RunObserver {
   Events events_;
   std::exception_ptr not_written_;  ///< why metrics.jsonl lacks something
   bool takes_steps_ = false;
+  bool has_ended_ = false;
   octavo::OperandHealth health_;
   bool is_first_rank_;
   bool terminal_;

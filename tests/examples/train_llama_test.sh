@@ -1320,6 +1320,22 @@ if mount -t tmpfs -o size=32k none disk 2>/dev/null; then
 else
   echo "skipped: a full disk (mounting a tmpfs needs more rights)"
 fi
+run "a summary" 0 "${base[@]}" --batch 2 --precision bf16 --steps 20 --warmup 1 --sample 400 --out summarised
+case="a summary that cannot be written"
+python3 - "$program" "${base[@]}" --batch 2 --precision bf16 --steps 20 --warmup 1 --sample 400 --out no_summary >out 2>err <<'PYTHON'
+import resource, subprocess, sys
+lines = open("summarised/metrics.jsonl").read().splitlines(keepends=True)
+most = sum(map(len, lines[:-1])) + len(lines[-1]) // 2  # steps have other digits
+limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+# Python ignores SIGXFSZ, and so does what it starts.
+sys.exit(subprocess.run(sys.argv[1:], preexec_fn=limit, restore_signals=False, stdout=subprocess.DEVNULL).returncode)
+PYTHON
+code=$?
+[ "$code" -eq 1 ] || fail "exit code $code, expected 1"
+tail -n 1 err | grep -qF "train_llama: no_summary/metrics.jsonl: cannot be written: File too large" || fail "it is not said"
+grep -qF -e "The run ends" -e "stopping after" err && fail "it is said to end, and has"
+metrics no_summary/metrics.jsonl 'assert len(of("step")) == 20 and lines[-1]["event"] == "evaluation", lines[-1]'
+
 case="full standard output"
 "$program" "${small[@]}" --out full_stdout >/dev/full 2>err
 code=$?
