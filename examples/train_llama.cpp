@@ -156,7 +156,7 @@ void take_folder(Setup& setup, const CLI::App& app, const Options& options) {
   if (setup.folder.empty()) return;
   try {
     setup.lock = std::make_unique<octavo::FolderLock>(setup.folder);
-  } catch (const octavo::IoError& error) {  // of a disk without locks: saves need them
+  } catch (const octavo::NoLocksError& error) {  // which saves need
     if (options.checkpoint_every != 0) throw;
     fmt::print(stderr, "{}: warning: {}; nothing keeps another run from writing there, too\n",
                program().name, programs::text_of(error));

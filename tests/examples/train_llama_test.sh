@@ -767,24 +767,41 @@ case="a folder that cannot be made"
 run "a folder that cannot be made" 2 "${small[@]}" --out file/run
 err_is_one_line_with "file/run"
 if [ "$(id -u)" -ne 0 ]; then
-  as_another() { "$@"; }
+  another=(env)
 elif command -v setpriv >/dev/null && cp "$program" ./train_llama && chmod 755 . ./train_llama; then
   # Root may write everywhere; another user may not.
-  as_another() { setpriv --reuid 65534 --regid 65534 --clear-groups "$@"; }
+  another=(setpriv --reuid 65534 --regid 65534 --clear-groups)
   program_of_another=./train_llama
 else
   echo "skipped: folders that cannot be written (root may write everywhere)"
 fi
-if declare -F as_another >/dev/null; then
+if [ -v another ]; then
   mkdir -p closed
   chmod 555 closed
   for folder in closed closed/run; do
     case="--out $folder, where nothing can be written"
-    as_another "${program_of_another:-$program}" "${small[@]}" --out "$folder" >out 2>err
+    "${another[@]}" "${program_of_another:-$program}" "${small[@]}" --out "$folder" >out 2>err
     code=$?
     [ "$code" -eq 2 ] || fail "exit code $code, expected 2"
     err_is_one_line_with ": Permission denied; choose another --out, or give --no-out"
   done
+fi
+
+if [ -v another ]; then
+  # The lock of another user serves, even where it can only be read.
+  mkdir foreign
+  chmod 777 foreign
+  touch foreign/.lock
+  chmod 444 foreign/.lock
+  case="a folder whose lock is another user's"
+  flock foreign/.lock "${another[@]}" "${program_of_another:-$program}" "${small[@]}" --out foreign >out 2>err
+  [ $? -eq 2 ] || fail "the exit code is not 2"
+  err_is_one_line_with "foreign: another run is writing there"
+  chmod 0 foreign/.lock
+  case="a folder whose lock cannot be opened"
+  "${another[@]}" "${program_of_another:-$program}" "${small[@]}" --out foreign >out 2>err
+  [ $? -eq 2 ] || fail "the exit code is not 2"
+  err_is_one_line_with "foreign/.lock: cannot be written: Permission denied"
 fi
 
 # --- runs that end early ---------------------------------------------------------------------

@@ -8,11 +8,13 @@
 #include <cstddef>
 #include <filesystem>
 #include <fstream>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "support/another_user.hpp"
 #include "support/temporary_folder.hpp"
 
 namespace folder_test {
@@ -50,6 +52,36 @@ TEST_F(Folder, IsLockedByOneAtATime) {
   }
   EXPECT_NO_THROW(FolderLock{folder_});
   EXPECT_THROW(FolderLock{folder_ / "absent"}, IoError);
+}
+
+TEST_F(Folder, IsLockedByOneAtATimeWhoeverOwnsTheLock) {
+  fs::permissions(folder_, fs::perms::all);
+  std::ofstream(folder_ / ".lock").close();
+  fs::permissions(folder_ / ".lock", fs::perms(0444));
+  auto lock = std::make_unique<FolderLock>(folder_);
+  const support::AnotherUser another;
+  if (!another.can_write_to(folder_)) GTEST_SKIP() << "there is no other user here";
+  EXPECT_THROW(FolderLock{folder_}, ConfigError);
+  lock.reset();
+  EXPECT_NO_THROW(FolderLock{folder_});
+}
+
+TEST_F(Folder, OneWhoseLockCannotBeOpenedIsNoDiskWithoutLocks) {
+  fs::permissions(folder_, fs::perms::all);
+  std::ofstream(folder_ / ".lock").close();
+  fs::permissions(folder_ / ".lock", fs::perms::none);
+  const support::AnotherUser another;
+  if (!another.can_write_to(folder_)) GTEST_SKIP() << "there is no other user here";
+  try {
+    const FolderLock lock(folder_);
+    ADD_FAILURE() << "it is locked";
+  } catch (const NoLocksError& error) {
+    ADD_FAILURE() << error.what();
+  } catch (const IoError& error) {
+    EXPECT_NE(std::string_view(error.what()).find(".lock: cannot be written: Permission denied"),
+              std::string_view::npos)
+        << error.what();
+  }
 }
 
 TEST_F(Folder, KnowsTheRoomOnItsDisk) {

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <fstream>
 #include <string>
 #include <thread>
@@ -11,6 +12,7 @@
 #include <sys/file.h>
 #include <unistd.h>
 
+#include "support/another_user.hpp"
 #include "support/temporary_folder.hpp"
 
 namespace gemm_plan_file_test {
@@ -129,6 +131,25 @@ TEST_F(GemmPlanFile, ALockThatIsNotGivenBackEndsTheWait) {
   store_gemm_plans(path(), std::vector{record(2)}, 1);
   EXPECT_EQ(load_gemm_plans(path()).size(), 2u);
   ::close(folder);
+}
+
+TEST_F(GemmPlanFile, ALockOfAnotherUserIsWaitedFor) {
+  namespace fs = std::filesystem;
+  const fs::path lock = folder_ / ".gemm-plans.lock";
+  store_gemm_plans(path(), std::vector{record(1)});
+  fs::permissions(folder_, fs::perms::all);
+  fs::permissions(lock, fs::perms(0444));
+  const int other = ::open(lock.c_str(), O_RDONLY);
+  ASSERT_EQ(::flock(other, LOCK_EX), 0);
+  const ::support::AnotherUser another;
+  if (!another.can_write_to(folder_)) GTEST_SKIP() << "there is no other user here";
+  EXPECT_NE(error_of([&] {
+              store_gemm_plans(path(), std::vector{record(2)}, 1);
+            }).find("another program has had this lock for 1 seconds"),
+            std::string::npos);
+  ::close(other);
+  store_gemm_plans(path(), std::vector{record(2)}, 1);
+  EXPECT_EQ(load_gemm_plans(path()).size(), 2u);
 }
 
 }  // namespace gemm_plan_file_test

@@ -97,14 +97,36 @@ inline bool is_mount_point(const std::filesystem::path& path) {
   return std::uint64_t{disk.f_bavail} * std::uint64_t{disk.f_frsize};
 }
 
+/// A disk has no locks.
+class NoLocksError : public IoError {
+ public:
+  using IoError::IoError;
+};
+
+namespace detail {
+
+/// Opens a file to lock, which is made where there is none. That of another user may not be there
+/// to be written, and reading it is enough.
+/// @return  below 0: it cannot be opened, with errno
+inline int open_lock_file(const std::filesystem::path& path) {
+  const int descriptor = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+  if (descriptor >= 0 || errno != EACCES) return descriptor;
+  const int readable = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  errno = EACCES;
+  return readable;
+}
+
+}  // namespace detail
+
 /// A folder that one process at a time works in. Ends with the process, however it ends.
 class FolderLock {
  public:
-  /// @throws ConfigError  if another process has it
-  /// @throws IoError      if nothing can be written there, or the disk has no locks
+  /// @throws ConfigError   if another process has it
+  /// @throws NoLocksError  if the disk has no locks
+  /// @throws IoError       if nothing can be written there
   explicit FolderLock(const std::filesystem::path& folder) {
     const std::filesystem::path path = folder / ".lock";
-    descriptor_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    descriptor_ = detail::open_lock_file(path);
     if (descriptor_ < 0) detail::folder_failed(path, "written");
     if (::flock(descriptor_, LOCK_EX | LOCK_NB) == 0) return;
     const int error = errno;
@@ -112,8 +134,8 @@ class FolderLock {
     require<ConfigError>(error != EWOULDBLOCK, folder.string(),
                          ": another run is writing there; wait for its end, or choose another "
                          "folder");
-    errno = error;
-    detail::folder_failed(path, "locked");
+    throw NoLocksError(message(path.string(), ": cannot be locked: ", std::strerror(error),
+                               "; choose a folder on another disk"));
   }
   FolderLock(const FolderLock&) = delete;
   FolderLock& operator=(const FolderLock&) = delete;

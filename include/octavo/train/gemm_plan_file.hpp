@@ -4,6 +4,7 @@
 
 #include <octavo/gemm/gemm_plans.hpp>
 #include <octavo/io/atomic_file.hpp>
+#include <octavo/io/folder.hpp>
 
 #include <array>
 #include <cerrno>
@@ -14,7 +15,6 @@
 #include <system_error>
 #include <vector>
 
-#include <fcntl.h>
 #include <sys/file.h>
 #include <unistd.h>
 
@@ -46,7 +46,7 @@ class FileTurn {
   FileTurn(const std::filesystem::path& path, int seconds) {
     const std::filesystem::path lock =
         path.parent_path() / ("." + path.filename().string() + ".lock");
-    descriptor_ = ::open(lock.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    descriptor_ = open_lock_file(lock);
     if (descriptor_ < 0) return;
     for (int looks = 0; ::flock(descriptor_, LOCK_EX | LOCK_NB) != 0; ++looks) {
       if (errno != EWOULDBLOCK && errno != EINTR) return;
