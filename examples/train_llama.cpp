@@ -15,6 +15,7 @@
 #include <train_llama/checkpoints.hpp>
 #include <train_llama/documents.hpp>
 #include <train_llama/ending.hpp>
+#include <train_llama/gemm_plans.hpp>
 #include <train_llama/kept.hpp>
 #include <train_llama/mismatch.hpp>
 #include <train_llama/options.hpp>
@@ -377,7 +378,7 @@ int run(Setup& setup, const Options& options, const Instance& instance, Ranks& r
   announce(session, options);
   report.begin(session, instance, *setup.data);
   if (!options.gemm_plans.empty() && ranks.is_first()) {
-    octavo::store_gemm_plans(options.gemm_plans, session.gemm_plans());
+    keep_gemm_plans(options.gemm_plans, session.gemm_plans(), program().name);
   }
   if (!setup.resume_from.empty()) {
     report.resumed(setup.resume_from, setup.resumed, session);

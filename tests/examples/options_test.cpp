@@ -3,6 +3,7 @@
 #include <octavo/precision/named_precisions.hpp>
 #include <train_llama/checkpoints.hpp>
 #include <train_llama/data.hpp>
+#include <train_llama/gemm_plans.hpp>
 #include <train_llama/options.hpp>
 
 #include <gtest/gtest.h>
@@ -16,6 +17,10 @@
 #include <string>
 #include <tuple>
 #include <vector>
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
 
 #include "support/state_stub.hpp"
 #include "support/temporary_folder.hpp"
@@ -215,6 +220,33 @@ TEST_F(TrainerFlagsWithAFile, GemmPlansAreRead) {
   EXPECT_EQ(request({"--gemm-plans=" + plans.string()}).gemm_plans, std::vector{record});
   EXPECT_TRUE(request({"--gemm-plans=" + (folder_ / "absent").string()}).gemm_plans.empty());
   EXPECT_THROW(request({"--gemm-plans=" + folder_.string()}), IoError);
+}
+
+// Such as a full disk, or one that others have the lock of.
+TEST_F(TrainerFlagsWithAFile, GemmPlansThatCannotBeStoredEndNoRun) {
+  const auto said = [](const std::filesystem::path& file,
+                       const std::vector<GemmPlanRecord>& plans) {
+    testing::internal::CaptureStderr();
+    trainer::keep_gemm_plans(file.string(), plans, "train_llama", 1);
+    return testing::internal::GetCapturedStderr();
+  };
+  const std::filesystem::path plans = folder_ / "plans";
+  EXPECT_EQ(said(plans, {plan(128, 1)}), "");
+  EXPECT_EQ(load_gemm_plans(plans), std::vector{plan(128, 1)});
+  const std::string end =
+      ". The run goes on with its GEMM plans, and its checkpoints have them; the next run has to "
+      "choose its own\n";
+  const auto is_warned_of = [&](const std::string& text, const std::string& reason) {
+    return text.starts_with("train_llama: warning: " + reason) && text.ends_with(end) &&
+           std::ranges::count(text, '\n') == 1;
+  };
+  const std::filesystem::path absent = folder_ / "absent" / "plans";
+  EXPECT_PRED2(is_warned_of, said(absent, {plan(128, 1)}), absent.string() + ": cannot be written");
+  const int other = ::open((folder_ / ".plans.lock").c_str(), O_RDWR | O_CLOEXEC);
+  ASSERT_EQ(::flock(other, LOCK_EX), 0);
+  EXPECT_PRED2(is_warned_of, said(plans, {plan(256, 1)}),
+               (folder_ / ".plans.lock").string() + ": another program has had this lock");
+  ::close(other);
 }
 
 // Each experiment there is, by what it is about.

@@ -1,0 +1,32 @@
+// The algorithms of a run's GEMMs, as it leaves them to the next.
+#pragma once
+
+#include <common/text.hpp>
+#include <octavo/core/error.hpp>
+#include <octavo/train/gemm_plan_file.hpp>
+
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <span>
+#include <string>
+
+namespace trainer {
+
+/// Adds them to the file of --gemm-plans. A run that cannot do so trains with them all the same:
+/// one line says why.
+/// @param program  for messages
+/// @param seconds  to wait for other runs that store, at most
+inline void keep_gemm_plans(const std::string& file, std::span<const octavo::GemmPlanRecord> plans,
+                            const char* program, int seconds = 60) {
+  try {
+    octavo::store_gemm_plans(file, plans, seconds);
+  } catch (const octavo::IoError& error) {
+    fmt::print(stderr,
+               "{}: warning: {}. The run goes on with its GEMM plans, and its checkpoints have "
+               "them; the next run has to choose its own\n",
+               program, programs::text_of(error));
+  }
+}
+
+}  // namespace trainer
