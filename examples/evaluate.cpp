@@ -192,6 +192,8 @@ void read_inputs(Setup& setup, const Options& options, const trainer::Instance& 
     setup.tokenizer = std::make_unique<octavo::ByteTokenizer>();
     setup.tokenizer_name.clear();
   }
+  trainer::require_documents_of(setup.data, options.document_end, shape,
+                                setup.tokenizer->vocabulary_size());
   if (!options.data.empty())
     setup.text = evaluated_text(setup.data, *setup.tokenizer, end_of_each, vocabulary, context);
   if (options.hellaswag.empty()) return;

@@ -149,9 +149,7 @@ inline octavo::Data load_data(const Options& options, octavo::Index vocabulary) 
     request.between = static_cast<std::uint8_t>(options.document_end);
   }
   octavo::Data data = octavo::load_data(request);
-  if (data.is_text) {
-    require_documents(options.document_end, shape, octavo::ByteTokenizer::vocabulary);
-  }
+  require_documents_of(data, options.document_end, shape, octavo::ByteTokenizer::vocabulary);
   require_room(data, options);
   if (options.validation_data.empty()) {
     data.validation = octavo::split_off_validation(data.train, options.validation_fraction,

@@ -1,6 +1,7 @@
 // What is asked of the flags that part a text into documents.
 #pragma once
 
+#include <octavo/data/data_files.hpp>
 #include <octavo/octavo.hpp>
 
 #include <cstdint>
@@ -29,6 +30,15 @@ inline void require_documents(std::int32_t document_end, octavo::BatchShape shap
                                        "give one from 0 to ",
                                        vocabulary - 1);
   require_most_documents(shape);
+}
+
+/// Throws unless a token of data that was read can end its documents, where that is text: its
+/// tokens may be fewer than the model's.
+/// @param tokens  that there are of text
+/// @throws ConfigError  as above
+inline void require_documents_of(const octavo::Data& data, std::int32_t document_end,
+                                 octavo::BatchShape shape, octavo::Index tokens) {
+  if (data.is_text) require_documents(document_end, shape, tokens);
 }
 
 /// Calls `part`, and names the flag where a batch of it has too many documents.

@@ -65,6 +65,20 @@ TEST(TrainerData, BytesAreTheTokensOfNoTokenizer) {
   EXPECT_NE(trainer::refusal_of_text("weights", bytes + 1), "");
 }
 
+TEST(TrainerData, DocumentsOfTextEndWithTokensThatItHas) {
+  const BatchShape shape{2, 64, 16};
+  for (const bool is_text : {true, false}) {
+    Data data;
+    data.is_text = is_text;
+    EXPECT_NO_THROW(trainer::require_documents_of(data, 255, shape, 256));
+    if (is_text) {
+      EXPECT_THROW(trainer::require_documents_of(data, 256, shape, 256), ConfigError);
+    } else {
+      EXPECT_NO_THROW(trainer::require_documents_of(data, 256, shape, 256));
+    }
+  }
+}
+
 class TextForWeights : public ::support::TemporaryFolder {};
 
 // The advice names a file that is there, or none.
