@@ -311,11 +311,30 @@ inline std::string note_of_libraries(const octavo::CheckpointManifest& manifest,
       "; here there is ", here.empty() ? "no GPU" : here);
 }
 
+/// Says if another Octavo has saved a checkpoint, or if its sequences ran in another length than
+/// those of a session, or in which is not known; "" if neither.
+/// @param run_length  tokens that those of the session run as
+inline std::string note_of_octavo(const octavo::CheckpointManifest& manifest,
+                                  octavo::Index run_length) {
+  std::string text;
+  if (manifest.version != octavo::version_string) {
+    text = octavo::message("the checkpoint was saved by Octavo ", manifest.version,
+                           ", and this is ", octavo::version_string);
+  }
+  if (manifest.run_length == run_length) return text;
+  text += text.empty() ? "the checkpoint " : ", and it ";
+  return manifest.run_length == 0
+             ? text + "does not say as how many tokens its sequences ran"
+             : octavo::message(text, "is of sequences that ran as ", manifest.run_length,
+                               " tokens, and here they run as ", run_length);
+}
+
 /// Why steps may not be those of the run that saved a checkpoint; none where all is the same.
 inline std::vector<std::string> notes_of(const octavo::CheckpointManifest& manifest,
                                          const octavo::TrainingSession& session) {
   std::vector<std::string> notes{note_of_gemm_plans(manifest, session.gemm_plans()),
-                                 note_of_libraries(manifest, session.libraries())};
+                                 note_of_libraries(manifest, session.libraries()),
+                                 note_of_octavo(manifest, session.run_shape().tokens)};
   std::erase(notes, "");
   return notes;
 }

@@ -202,12 +202,31 @@ TEST_F(TrainerFlagsWithAFile, ARunIsToldOfAllThatIsAnother) {
   session.libraries_text = "a GPU";
   CheckpointManifest saved = manifest(session.plans);
   saved.libraries = "a GPU";
+  saved.version = version_string;
+  saved.run_length = session.run_shape().tokens;
   EXPECT_TRUE(trainer::notes_of(saved, session).empty());
   session.libraries_text = "another GPU";
   EXPECT_EQ(trainer::notes_of(saved, session),
             (std::vector{trainer::note_of_libraries(saved, "another GPU")}));
   session.plans = {plan(128, 2)};
   EXPECT_EQ(trainer::notes_of(saved, session).size(), 2u);
+  saved.run_length = 0;
+  EXPECT_EQ(trainer::notes_of(saved, session).size(), 3u);
+}
+
+TEST(TrainerResumes, AnotherOctavoAndAnotherLengthAreToldOf) {
+  const auto note = [](const std::string& version, Index run_length) {
+    return trainer::note_of_octavo({.version = version, .run_length = run_length}, 128);
+  };
+  const std::string here = version_string;
+  EXPECT_EQ(note(here, 128), "");
+  EXPECT_EQ(note("0.0.9", 128), "the checkpoint was saved by Octavo 0.0.9, and this is " + here);
+  EXPECT_EQ(note(here, 96),
+            "the checkpoint is of sequences that ran as 96 tokens, and here they run as 128");
+  EXPECT_EQ(note(here, 0), "the checkpoint does not say as how many tokens its sequences ran");
+  EXPECT_EQ(note("0.0.9", 96), note("0.0.9", 128) +
+                                   ", and it is of sequences that ran as 96 tokens, and here they "
+                                   "run as 128");
 }
 
 TEST(TrainerResumes, OtherLibrariesAreToldOf) {

@@ -1012,6 +1012,13 @@ manifest_has of_gpu '"libraries":"a GPU, cuDNN 9.19.0"'
 run "a checkpoint of other libraries" 0 "${saved[@]}" --out of_gpu --resume latest
 grep -qxF "resumed | the checkpoint was saved with a GPU, cuDNN 9.19.0; here there is no GPU: steps may \
 differ in their last bits from those of the run that saved it" out || fail "it is not said"
+cp -r whole of_before
+sed -i 's/"octavo":"[^"]*"/"octavo":"0.0.9"/; s/"run_length":32,//' of_before/checkpoints/step-00000030/manifest.json
+manifest_has of_before '"written":"before"'
+run "a checkpoint of another version" 0 "${saved[@]}" --out of_before --resume latest
+grep -qxF "resumed | the checkpoint was saved by Octavo 0.0.9, and this is $("$program" --version | cut -d' ' -f2), and it \
+does not say as how many tokens its sequences ran: steps may differ in their last bits from those of the run that saved it" out ||
+  fail "it is not said"
 run "nothing to go on from" 2 "${saved[@]}" --out absent --resume latest
 err_is_one_line_with "--resume latest: there is no folder absent in $PWD; give --resume auto to begin then"
 [ -e absent ] && fail "a folder was made"

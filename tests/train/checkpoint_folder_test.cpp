@@ -226,6 +226,15 @@ TEST_F(Checkpoint, HasTheLibrariesThatComputed) {
   EXPECT_FALSE(contains(content(newest() / "manifest.json"), "libraries"));
 }
 
+TEST_F(Checkpoint, HasTheLengthThatItsSequencesRanIn) {
+  StateStub session;
+  Records records;
+  Checkpoints checkpoints({.folder = folder_}, session, to(records));
+  checkpoints.save(1);
+  checkpoints.finish();
+  EXPECT_EQ(load_checkpoint(newest(), session).run_length, session.run_shape().tokens);
+}
+
 TEST_F(Checkpoint, HasTheStateOfTheMomentThatItWasAskedFor) {
   StateStub session;
   Records records;

@@ -54,6 +54,7 @@ struct CheckpointManifest {
   /// The GPU and the libraries that the run computed with: see `libraries_text`; empty: on `Cpu`,
   /// or it is not known.
   std::string libraries{};
+  Index run_length = 0;  ///< tokens that its sequences ran as; 0: it is not known
   std::vector<CheckpointFile> files{};
   std::vector<StateConversion> conversions{};  ///< of the run so far, in their order
 
@@ -122,6 +123,7 @@ inline std::string manifest_text(const CheckpointManifest& manifest) {
   if (!manifest.validation.empty()) line.add("validation", manifest.validation);
   if (!manifest.gemm_plans.empty()) line.add("gemm_plans", manifest.gemm_plans);
   if (!manifest.libraries.empty()) line.add("libraries", manifest.libraries);
+  if (manifest.run_length != 0) line.add("run_length", manifest.run_length);
   line.add("numbers", numbers).add("files", std::span<const JsonLine>(files));
   std::vector<JsonLine> conversions;
   conversions.reserve(manifest.conversions.size());
@@ -206,6 +208,8 @@ inline CheckpointManifest read_manifest(const std::filesystem::path& folder) {
       format = json.natural();
     } else if (key == "step") {
       manifest.step = json.natural();
+    } else if (key == "run_length") {
+      manifest.run_length = json.natural();
     } else if (key == "time") {
       manifest.time = json.natural();
     } else if (key == "validation_loss") {

@@ -304,6 +304,7 @@ class Checkpoints {
                                 .numbers = writer_.numbers(),
                                 .gemm_plans = plans.empty() ? "" : gemm_plans_text(plans),
                                 .libraries = session_.libraries(),
+                                .run_length = session_.run_shape().tokens,
                                 .conversions = conversions_};
     for (const std::string& text : texts_) {
       if (text.empty()) continue;
