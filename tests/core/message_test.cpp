@@ -53,7 +53,9 @@ TEST(Message, SizeTextHasTheUnitThatReadsBest) {
   EXPECT_EQ(octavo::size_text(1 << 30), "1.0 GiB");
   EXPECT_EQ(octavo::size_text(std::uint64_t{3000} << 30), "3000.0 GiB");
   EXPECT_EQ(octavo::size_text((1 << 20) - 52), "1023.9 KiB");
-  for (const int bytes : {51, 1, 0}) EXPECT_EQ(octavo::size_text((1 << 20) - bytes), "1.0 MiB");
+  for (const std::uint64_t bytes : {51u, 1u, 0u}) {
+    EXPECT_EQ(octavo::size_text((1 << 20) - bytes), "1.0 MiB");
+  }
   EXPECT_EQ(octavo::size_text((1 << 30) - 1), "1.0 GiB");
   EXPECT_EQ(octavo::size_text((1 << 20) - 51, 2), "1023.95 KiB");
 }
