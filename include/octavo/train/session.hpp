@@ -124,8 +124,8 @@ struct SessionKind {
   template <class Optimizer>
   static OfOptimizer of_optimizer() {
     return [](Arena<D>& arena, const Shards& shards, const SessionOptions& options) {
-      const typename Optimizer::template For<W, G, D> optimizer(arena, shards, options.optimizer,
-                                                                options.seed, options.offload);
+      const typename Optimizer::template For<W, G, D> taken(arena, shards, options.optimizer,
+                                                            options.seed, options.offload);
     };
   }
   /// The kind of `ModelSession<Model, Optimizer, Ranks>`.
