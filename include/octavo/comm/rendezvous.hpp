@@ -76,7 +76,7 @@ class Rendezvous {
 
   /// What the other ranks are told if this one is lost.
   /// @param kind  such as "all-gather"
-  /// @param what  such as "weights of run 3"
+  /// @param what  such as "weights of blocks.3"
   void set_operation(const char* kind, const char* what) {
     const std::lock_guard<std::mutex> lock(mutex_);
     operation_ = detail::operation_text(kind, what);
