@@ -39,7 +39,7 @@ if [[ $compiler == *nvcc ]]; then
 fi
 [[ $way == cudnn ]] && components="COMPONENTS;cudnn"
 
-# Runs the README's command for this kind of compiler, with warnings; nvcc optimises less.
+# Runs the README's command for this kind of compiler, with warnings, and optimises less.
 #   compile SOURCE PROGRAM
 compile() {
   local tool=g++ suffix=cpp
@@ -48,9 +48,8 @@ compile() {
   line=$(grep -m 1 "^ *$tool .* program.$suffix" "$source/README.md") || fail "the README has no $tool"
   line=${line/$tool/$compiler}
   cp "$1" program.$suffix
-  if [[ $device == cuda ]]; then
-    line=${line/-O3/-O1}
-  else
+  line=${line/-O3/-O1}
+  if [[ $device != cuda ]]; then
     line+=" -Wall -Wextra"
     [[ ${OCTAVO_WERROR-} == ON ]] && line+=" -Werror"
   fi

@@ -53,6 +53,17 @@ for wrong in 'namespace octavo {' 'namespace octavo::detail {' 'namespace octavo
   refuses namespaces "a namespace of no version" "core/own.hpp:2: write namespace octavo::inline"
 done
 
+# Only own.hpp is compiled: what it begins with is read alone by that.
+printf '%s\n' '/// @file' '#pragma once' '#include <octavo/core/first.hpp>' '#include <vector>' >"$header"
+printf '%s\n' '#pragma once' '#include <vector>' 'using Row = std::vector<int>;' >"${header/own/first}"
+accepts once "headers that are read once"
+accepts headers-gcc "headers with all that they need"
+sed -i '2d' "${header/own/first}"
+refuses headers-gcc "a header that another gives what it needs" "core/first.hpp:2:18: error: "
+sed -i '1d' "${header/own/first}"
+refuses once "a header that is read each time" "core/first.hpp: begin with '#pragma once'"
+rm "${header/own/first}"
+
 mkdir "$scratch/examples"
 for file in "$header" "$scratch/examples/own.cpp"; do
   yes '//' | head -n 500 >"$file"

@@ -31,6 +31,12 @@ class Lane<Cpu> {
   class Mark {};
   /// Puts the mark behind all that was enqueued on the lane so far.
   void mark(Mark&) const {}
+  /// Puts it behind all that the main context was given so far; to be used in no recording.
+  void mark_main(Mark&) const {}
+  /// Whether the device has come to the mark, which was put in no recording.
+  [[nodiscard]] bool is_reached(const Mark&) const { return true; }
+  /// Waits until it has.
+  void wait_sync(const Mark&) const {}
   /// What the main context is given from now on begins after what stood before the mark. The mark
   /// has been put, in the same recording if there is one.
   void wait(const Mark&) const {}

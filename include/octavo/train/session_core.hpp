@@ -6,7 +6,6 @@
 #include <octavo/attention/libraries.hpp>
 #include <octavo/comm/all_gather_texts.hpp>
 #include <octavo/comm/self_comm.hpp>
-#include <octavo/core/lane.hpp>
 #include <octavo/memory/arena.hpp>
 #include <octavo/models/step_hooks.hpp>
 #include <octavo/train/one_rank.hpp>
@@ -15,7 +14,6 @@
 #include <octavo/train/training_session.hpp>
 
 #include <algorithm>
-#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <limits>
@@ -124,11 +122,10 @@ class SessionCore : public TrainingSession {
   [[nodiscard]] std::vector<StateEntry> state() override;
 
   void begin_reading() override {
-    beside_->fork();
-    is_reading_ = true;
+    reader_->begin();
     was_read_ = true;
   }
-  void end_reading() override;
+  void end_reading() override { reader_->finish(); }
   [[nodiscard]] OwnedBytes allocate_for_reading(std::size_t bytes) override {
     return allocate_on_host(bytes, context_);
   }
@@ -334,7 +331,9 @@ class SessionCore : public TrainingSession {
   void enqueue_step(bool compares, bool was_read);
 
   /// Waits until no other thread reads the state, which is about to change.
-  void wait_for_reading() const noexcept { is_reading_.wait(true); }
+  void wait_for_reading() const noexcept {
+    if (reader_ != nullptr) reader_->wait();
+  }
 
   /// Says of each entry which part of a parameter it is of.
   void note_parts(std::vector<StateEntry>& entries) const;
@@ -390,9 +389,8 @@ class SessionCore : public TrainingSession {
   std::vector<ParameterFacts> parameters_;
   std::optional<SessionInputs<D>> inputs_;
   std::optional<Replay<D>> replay_{std::in_place};
-  std::unique_ptr<Lane<D>> beside_;  ///< for threads that read the state; from the first one on
-  std::atomic<bool> is_reading_{false};
-  bool was_read_ = false;  ///< since the last step, on all ranks alike
+  std::unique_ptr<StateReader<D>> reader_;  ///< from the first reading of the state on
+  bool was_read_ = false;                   ///< since the last step, on all ranks alike
   double loss_limit_ = std::numeric_limits<double>::infinity();  ///< of a step's mean
   double gradient_norm_limit_ = std::numeric_limits<double>::infinity();
   std::int64_t must_calibrate_ = 0;     ///< 1: before the next step, until one was not skipped

@@ -4,7 +4,6 @@
 
 #include <octavo/train/session_core.hpp>
 
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -19,8 +18,8 @@ template <Device D>
 std::vector<StateEntry> SessionCore<D>::state() {
   rank_work().gather_weights(context_);
   communicator_.wait_sync(context_, "weights of a state");
-  if (beside_ == nullptr) beside_ = std::make_unique<Lane<D>>(context_);
-  StateCollector<D> collector(context_, beside_->context());
+  if (reader_ == nullptr) reader_ = std::make_unique<StateReader<D>>(context_);
+  StateCollector<D> collector(context_, *reader_);
   collector.say("session.recipe", precision());
   if (const std::optional<LoraOptions> adapters = lora()) {
     collector.say("session.lora", adapters->text());
@@ -50,18 +49,6 @@ void SessionCore<D>::note_parts(std::vector<StateEntry>& entries) const {
       if (is_of) entry.part = parameter.part;
     }
   }
-}
-
-template <Device D>
-void SessionCore<D>::end_reading() {
-  struct AtTheEnd {
-    std::atomic<bool>& is_reading;
-    ~AtTheEnd() {
-      is_reading = false;
-      is_reading.notify_all();
-    }
-  } const at_the_end{is_reading_};
-  beside_->context().synchronize();
 }
 
 template <Device D>

@@ -7,8 +7,8 @@
 #include <octavo/layers/parameter_part.hpp>
 #include <octavo/memory/buffer.hpp>
 #include <octavo/tensor/tensor_view.hpp>
+#include <octavo/train/state_reader.hpp>
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -38,8 +38,8 @@ struct StateEntry {
   std::function<void(std::byte*)> read_sync;
   /// Copies it from the host; waits for it.
   std::function<void(const std::byte*)> write_sync;
-  /// Begins to copy it, on any one thread, between the session's `begin_reading` and `end_reading`;
-  /// the target is of `allocate_for_reading`. None: only the thread of the session can read it.
+  /// Has it copied until the session's `end_reading`, which the same thread calls, whichever that
+  /// is; the target is of `allocate_for_reading`. None: only the session's thread can read it.
   std::function<void(std::byte*)> read_beside = nullptr;
 };
 
@@ -99,16 +99,13 @@ std::string state_format() {
   }
 }
 
-/// Bytes of a copy beside a session's work: others of the device stand behind one of them at most.
-inline constexpr std::size_t bytes_read_at_once = std::size_t{64} << 20;
-
-/// Collects what is shown to it; the contexts must outlive the entries' use.
+/// Collects what is shown to it; the context and the reader must outlive the entries' use.
 template <Device D>
 class StateCollector {
  public:
-  /// @param beside  for `read_beside`
-  StateCollector(const Context<D>& context, const Context<D>& beside)
-      : context_(context), beside_(beside) {}
+  /// @param reader  for `read_beside`
+  StateCollector(const Context<D>& context, StateReader<D>& reader)
+      : context_(context), reader_(reader) {}
 
   /// @tparam Where  the device, or `Cpu` for what lives in the host's memory
   template <class T, int Rank, Device Where>
@@ -166,11 +163,8 @@ class StateCollector {
     entry.write_sync = [data, bytes, &context](const std::byte* source) {
       copy_to_device_sync(data, source, bytes, context);
     };
-    entry.read_beside = [data, bytes, &beside = beside_](std::byte* target) {
-      const auto* source = static_cast<const std::byte*>(data);
-      for (std::size_t at = 0; at < bytes; at += bytes_read_at_once) {
-        copy_to_host(target + at, source + at, std::min(bytes_read_at_once, bytes - at), beside);
-      }
+    entry.read_beside = [data, bytes, &reader = reader_](std::byte* target) {
+      reader.add(static_cast<const std::byte*>(data), target, bytes);
     };
     entries_.push_back(std::move(entry));
   }
@@ -193,7 +187,7 @@ class StateCollector {
   }
 
   const Context<D>& context_;
-  const Context<D>& beside_;
+  StateReader<D>& reader_;
   std::vector<StateEntry> entries_;
 };
 

@@ -198,7 +198,9 @@ class TrainingSession {
   /// here to `end_reading`. Steps go on, and wait before they change what is being read; so does
   /// whatever else writes it. All ranks call it.
   virtual void begin_reading() {}
-  /// Waits for all that was begun to be read; called once for each `begin_reading`, by that thread.
+  /// Copies all that is to be read, and waits for it; called once for each `begin_reading`, by that
+  /// thread. On the `Cuda` device, what is not copied when a step would wait is put aside in
+  /// memory of the device, as much as is free, until it is copied.
   /// @throws CudaError  if some of it cannot be read; nothing waits for it any more
   virtual void end_reading() {}
   /// Memory of the host that is read to fastest: on the `Cuda` device it is pinned, which takes a

@@ -49,9 +49,19 @@ class Lane<Cuda> {
     Event event_;
   };
   /// See Lane<Cpu>.
-  void mark(Mark& mark) const {
-    if (mark.event_ == nullptr) mark.event_ = new_event();
-    check(cudaEventRecord(mark.event_.get(), context_.stream()), "cudaEventRecord");
+  void mark(Mark& mark) const { put(mark, context_); }
+  /// See Lane<Cpu>.
+  void mark_main(Mark& mark) const { put(mark, main_); }
+  /// See Lane<Cpu>.
+  [[nodiscard]] bool is_reached(const Mark& mark) const {
+    const cudaError_t status = cudaEventQuery(mark.event_.get());
+    if (status == cudaErrorNotReady) return false;
+    check(status, "cudaEventQuery");
+    return true;
+  }
+  /// See Lane<Cpu>.
+  void wait_sync(const Mark& mark) const {
+    check(cudaEventSynchronize(mark.event_.get()), "cudaEventSynchronize");
   }
   /// See Lane<Cpu>.
   void wait(const Mark& mark) const {
@@ -63,6 +73,11 @@ class Lane<Cuda> {
     cudaEvent_t event = nullptr;
     check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "cudaEventCreateWithFlags");
     return Event(event);
+  }
+
+  static void put(Mark& mark, const Context<Cuda>& context) {
+    if (mark.event_ == nullptr) mark.event_ = new_event();
+    check(cudaEventRecord(mark.event_.get(), context.stream()), "cudaEventRecord");
   }
 
   /// An event may be recorded again while waits for its last record are pending.
