@@ -87,9 +87,9 @@ double nearest_e4m3(double value) {
   return std::copysign(numbers[nearest], value);
 }
 
-/// A matrix as it is after a cast to E4M3 by scales that are powers of two, each of a block.
+/// A matrix as it is after a cast to E4M3 by scales, each of a block.
 void round_blocks(std::vector<float>& values, Index rows, Index columns, Index block_rows,
-                  Index block_columns) {
+                  Index block_columns, ScaleRounding rounding) {
   for (Index top = 0; top < rows; top += block_rows) {
     for (Index left = 0; left < columns; left += block_columns) {
       const auto for_each = [&](const auto& body) {
@@ -101,7 +101,8 @@ void round_blocks(std::vector<float>& values, Index rows, Index columns, Index b
       };
       double amax = 0;
       for_each([&](float value) { amax = std::max(amax, std::abs(static_cast<double>(value))); });
-      const double scale = std::exp2(std::floor(std::log2(448.0 / amax)));
+      double scale = 448.0 / amax;
+      if (rounding == ScaleRounding::power_of_two) scale = std::exp2(std::floor(std::log2(scale)));
       for_each([&](float& value) {
         value = static_cast<float>(nearest_e4m3(static_cast<double>(value) * scale) / scale);
       });
@@ -110,7 +111,7 @@ void round_blocks(std::vector<float>& values, Index rows, Index columns, Index b
 }
 
 /// What one scale covers.
-enum class Kept { as_stored, tensor, row, block };
+enum class Kept { as_stored, tensor, row, row_as_computed, block };
 
 /// A model, how its weights are kept, and which of them: those of block 0, of block 1, the head.
 template <auto ConfigOf, class P, class StoredIn, Kept Block0, Kept Block1, Kept OfHead>
@@ -182,6 +183,36 @@ class WholeText {
   Model model_;
 };
 
+/// Weights that tell, as a case keeps them.
+template <class Of>
+Weights kept_weights(const std::vector<WeightInfo>& all) {
+  Weights weights;
+  for (const WeightInfo& weight : all) {
+    std::vector<float>& values = weights[weight.name] = telling_values(weight);
+    const auto round = [&](Index rows, Index columns,
+                           ScaleRounding rounding = ScaleRounding::power_of_two) {
+      round_blocks(values, weight.rows, weight.columns, rows, columns, rounding);
+    };
+    switch (Of::kept(weight.name)) {
+      case Kept::as_stored:
+        break;
+      case Kept::tensor:
+        round(weight.rows, weight.columns);
+        break;
+      case Kept::row:
+        round(1, weight.columns);
+        break;
+      case Kept::row_as_computed:
+        round(1, weight.columns, ScaleRounding::exact);
+        break;
+      case Kept::block:
+        round(128, 128);
+        break;
+    }
+  }
+  return weights;
+}
+
 template <class Of>
 class InferenceOf : public testing::Test {
  protected:
@@ -203,31 +234,6 @@ class InferenceOf : public testing::Test {
       std::transform(all.begin() + begin, all.begin() + begin + std::ssize(values), values.begin(),
                      [&](float value) { return factor * value; });
     });
-  }
-
-  /// The same, as they are kept.
-  static Weights kept_weights(const Session& session) {
-    Weights weights;
-    for (const WeightInfo& weight : session.weights()) {
-      std::vector<float>& values = weights[weight.name] = telling_values(weight);
-      const auto round = [&](Index rows, Index columns) {
-        round_blocks(values, weight.rows, weight.columns, rows, columns);
-      };
-      switch (Of::kept(weight.name)) {
-        case Kept::as_stored:
-          break;
-        case Kept::tensor:
-          round(weight.rows, weight.columns);
-          break;
-        case Kept::row:
-          round(1, weight.columns);
-          break;
-        case Kept::block:
-          round(128, 128);
-          break;
-      }
-    }
-    return weights;
   }
 
   std::vector<float> append(Session& session, std::size_t count) {
@@ -261,7 +267,8 @@ TYPED_TEST(InferenceOf, ATextInPiecesHasTheLogitsOfTheWhole) {
   this->load(session, 4);  // of which nothing may stay
   this->load(session);
   const auto expected =
-      WholeText<typename TypeParam::Whole>(this->kept_weights(session)).logits(this->text_);
+      WholeText<typename TypeParam::Whole>(kept_weights<TypeParam>(session.weights()))
+          .logits(this->text_);
   std::size_t length = 0;
   for (const std::size_t count : {37u, 3u, 1u, 1u, 1u, 1u, 1u, 2u, 1u}) {
     length += count;
@@ -270,6 +277,38 @@ TYPED_TEST(InferenceOf, ATextInPiecesHasTheLogitsOfTheWhole) {
   EXPECT_EQ(session.length(), longest);
   session.truncate(0);
   EXPECT_EQ(this->append(session, 32), expected[31]) << "two whole pieces";
+}
+
+/// The largest difference, of the largest.
+double distance(const std::vector<float>& a, const std::vector<float>& b) {
+  double difference = 0;
+  double largest_of_b = 0;
+  for (std::size_t i = 0; i < b.size(); ++i) {
+    difference =
+        std::max(difference, std::abs(static_cast<double>(a[i]) - static_cast<double>(b[i])));
+    largest_of_b = std::max(largest_of_b, std::abs(static_cast<double>(b[i])));
+  }
+  return difference / largest_of_b;
+}
+
+// Scales as they are computed are no powers of two, so the bits are not those of BF16 weights.
+template <Kept OfBlocks>
+using RowsKept = Case<llama, Fp8Recipe<Rowwise>, Fp32, OfBlocks, OfBlocks, Kept::as_stored>;
+using InferenceOfRows = InferenceOf<RowsKept<Kept::row_as_computed>>;
+
+TEST_F(InferenceOfRows, HasWeightsByTheScaleOfEachRowAsItIsComputed) {
+  auto session = make(16);
+  load(session);
+  const std::vector<float> found = append(session, longest);
+  const auto far = [&]<Kept kept>() {
+    const Weights weights = kept_weights<RowsKept<kept>>(session.weights());
+    return distance(found, WholeText<PresetModel<llama, Fp32, Cpu>>(weights).logits(text_).back());
+  };
+  const double far_from_these = far.template operator()<Kept::row_as_computed>();
+  EXPECT_LT(far_from_these, 0.02);  // what activations in BF16 cost
+  EXPECT_GT(far.template operator()<Kept::as_stored>(), 2 * far_from_these);
+  EXPECT_GT(far.template operator()<Kept::row>(), 2 * far_from_these);
+  EXPECT_GT(far.template operator()<Kept::tensor>(), 2 * far_from_these);
 }
 
 TYPED_TEST(InferenceOf, AStepReadsTheWeightsThatMultiplyAndTheCache) {
