@@ -152,4 +152,18 @@ TEST_F(GemmPlanFile, ALockOfAnotherUserIsWaitedFor) {
   EXPECT_EQ(load_gemm_plans(path()).size(), 2u);
 }
 
+TEST_F(GemmPlanFile, ALockThatAnotherUserKeepsToItselfIsNamed) {
+  namespace fs = std::filesystem;
+  store_gemm_plans(path(), std::vector{record(1)});
+  fs::permissions(folder_, fs::perms::all);
+  fs::permissions(folder_ / ".gemm-plans.lock", fs::perms(0600));
+  const ::support::AnotherUser another;
+  if (!another.can_write_to(folder_)) GTEST_SKIP() << "there is no other user here";
+  EXPECT_NE(error_of([&] {
+              store_gemm_plans(path(), std::vector{record(2)}, 1);
+            }).find(".gemm-plans.lock: this lock of another user's may not be written"),
+            std::string::npos);
+  EXPECT_EQ(load_gemm_plans(path()).size(), 1u);
+}
+
 }  // namespace gemm_plan_file_test

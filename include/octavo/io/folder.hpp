@@ -106,7 +106,7 @@ class NoLocksError : public IoError {
 namespace detail {
 
 /// Opens a file to lock, which is made where there is none. That of another user may not be there
-/// to be written, and reading it is enough.
+/// to be written; then it is opened to be read, which `flock` takes, but for disks of a network.
 /// @return  below 0: it cannot be opened, with errno
 inline int open_lock_file(const std::filesystem::path& path) {
   const int descriptor = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
@@ -114,6 +114,14 @@ inline int open_lock_file(const std::filesystem::path& path) {
   const int readable = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   errno = EACCES;
   return readable;
+}
+
+/// Locks an open file for this process alone, or fails with errno: EWOULDBLOCK if another has it,
+/// EACCES if it would have to be written for that.
+inline bool try_lock(int descriptor) {
+  if (::flock(descriptor, LOCK_EX | LOCK_NB) == 0) return true;
+  if (errno == EBADF) errno = EACCES;  // NFS locks files that are open to be written
+  return false;
 }
 
 }  // namespace detail
@@ -128,9 +136,11 @@ class FolderLock {
     const std::filesystem::path path = folder / ".lock";
     descriptor_ = detail::open_lock_file(path);
     if (descriptor_ < 0) detail::folder_failed(path, "written");
-    if (::flock(descriptor_, LOCK_EX | LOCK_NB) == 0) return;
+    if (detail::try_lock(descriptor_)) return;
     const int error = errno;
     ::close(std::exchange(descriptor_, -1));
+    errno = error;
+    if (error == EACCES) detail::folder_failed(path, "written");
     require<ConfigError>(error != EWOULDBLOCK, folder.string(),
                          ": another run is writing there; wait for its end, or choose another "
                          "folder");

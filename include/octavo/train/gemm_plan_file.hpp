@@ -42,13 +42,18 @@ inline std::string content_of(const std::filesystem::path& path) {
 /// While it lives others wait who want to write the same file; not where its disk has no locks.
 class FileTurn {
  public:
-  /// @throws IoError  if another has had it for so long
+  /// @throws IoError  if another has had it for so long, or another user's may not be taken
   FileTurn(const std::filesystem::path& path, int seconds) {
     const std::filesystem::path lock =
         path.parent_path() / ("." + path.filename().string() + ".lock");
     descriptor_ = open_lock_file(lock);
-    if (descriptor_ < 0) return;
-    for (int looks = 0; ::flock(descriptor_, LOCK_EX | LOCK_NB) != 0; ++looks) {
+    if (descriptor_ < 0 && errno == EACCES) refuse(lock);
+    if (descriptor_ < 0) return;  // nor can the file beside it be written
+    for (int looks = 0; !try_lock(descriptor_); ++looks) {
+      if (errno == EACCES) {
+        ::close(descriptor_);
+        refuse(lock);
+      }
       if (errno != EWOULDBLOCK && errno != EINTR) return;
       if (looks == seconds * looks_a_second) {
         ::close(descriptor_);
@@ -66,6 +71,12 @@ class FileTurn {
 
  private:
   static constexpr int looks_a_second = 100;
+
+  [[noreturn]] static void refuse(const std::filesystem::path& lock) {
+    throw IoError(message(lock.string(),
+                          ": this lock of another user's may not be written; have its owner allow "
+                          "it, or give another file"));
+  }
 
   int descriptor_;
 };
