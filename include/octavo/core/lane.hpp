@@ -35,8 +35,6 @@ class Lane<Cpu> {
   void mark_main(Mark&) const {}
   /// Whether the device has come to the mark, which was put in no recording.
   [[nodiscard]] bool is_reached(const Mark&) const { return true; }
-  /// Waits until it has.
-  void wait_sync(const Mark&) const {}
   /// What the main context is given from now on begins after what stood before the mark. The mark
   /// has been put, in the same recording if there is one.
   void wait(const Mark&) const {}

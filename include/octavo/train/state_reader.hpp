@@ -6,7 +6,6 @@
 #include <octavo/memory/buffer.hpp>
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <cstddef>
 #include <type_traits>
@@ -15,7 +14,7 @@
 
 namespace octavo::inline OCTAVO_ABI::detail {
 
-/// Bytes of a copy beside a session's work: others of the device stand behind one of them at most.
+/// Bytes of a copy beside a session's work, which others of the device stand behind.
 inline constexpr std::size_t bytes_read_at_once = std::size_t{64} << 20;
 
 /// Bytes of a device that no copy of its state takes: of others' work there.
@@ -55,19 +54,16 @@ class StateReader {
     {
       const AtTheEnd at_the_end{is_reading_};
       for (std::size_t i = 0; i < end; ++i) {
-        if (i >= marks_.size()) lane_.wait_sync(marks_[i % marks_.size()]);
         if (!was_awaited && is_awaited_ && lane_.is_reached(awaited_)) {
           was_awaited = true;
           end = put_aside(i, aside);
           if (i == end) break;
         }
-        copy(pieces_[i]);
-        lane_.mark(marks_[i % marks_.size()]);
+        copy_sync(pieces_[i]);
       }
       lane_.context().synchronize();
     }
-    for (std::size_t i = end; i < pieces_.size(); ++i) copy(pieces_[i]);
-    lane_.context().synchronize();
+    for (std::size_t i = end; i < pieces_.size(); ++i) copy_sync(pieces_[i]);
   }
 
   /// Of the session's thread: waits until nobody reads what the device is about to change, by work
@@ -101,8 +97,11 @@ class StateReader {
     }
   };
 
-  void copy(const Piece& piece) {
+  /// Has one piece under way at a time, so that whatever else is copied to the host, such as a
+  /// step's loss, comes in between.
+  void copy_sync(const Piece& piece) {
     copy_to_host(piece.target, piece.source, piece.bytes, lane_.context());
+    lane_.context().synchronize();
   }
 
   /// Puts the last pieces aside, of those from `first` on as many as there is memory for.
@@ -133,8 +132,7 @@ class StateReader {
 
   Lane<D> lane_;
   std::vector<Piece> pieces_;
-  std::array<typename Lane<D>::Mark, 2> marks_;  ///< behind the last pieces
-  typename Lane<D>::Mark awaited_;               ///< in the main context's work
+  typename Lane<D>::Mark awaited_;  ///< in the main context's work
   std::size_t bytes_aside_ = 0;
   std::atomic<bool> is_reading_{false};
   std::atomic<bool> is_awaited_{false};

@@ -60,10 +60,6 @@ class Lane<Cuda> {
     return true;
   }
   /// See Lane<Cpu>.
-  void wait_sync(const Mark& mark) const {
-    check(cudaEventSynchronize(mark.event_.get()), "cudaEventSynchronize");
-  }
-  /// See Lane<Cpu>.
   void wait(const Mark& mark) const {
     check(cudaStreamWaitEvent(main_.stream(), mark.event_.get(), 0), "cudaStreamWaitEvent");
   }
