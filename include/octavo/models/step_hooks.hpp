@@ -22,8 +22,8 @@ struct Accumulation {
 /// run, and at no other time. So weights may be gathered in the ones and dropped in the other. Of
 /// two runs that a stage reads, both hooks come before it. What else uses weights are the session's
 /// initialisation, its state and `set_weight`, and the optimizer. A session that gives its weights
-/// away (`read_weights_sync`) reads each run's as a forward does, in their order, but for runs whose
-/// stages get FP8 values alone.
+/// away (`read_weights_sync`) reads each run's as a forward does, in their order, but for runs
+/// whose stages get FP8 values alone.
 /// @tparam W  format of the weights
 /// @tparam G  format of their gradients
 template <class W, class G, Device D>
