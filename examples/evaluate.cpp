@@ -212,8 +212,8 @@ trainer::SessionRequest session_request(const Options& options, octavo::BatchSha
   return request;
 }
 
-void make_session(Setup& setup, const CLI::App& app, const Options& options,
-                  const trainer::Instance& instance, trainer::Ranks& ranks) {
+/// The batches of this rank, each of which may have too many documents.
+void make_batches(Setup& setup, const Options& options, const trainer::Ranks& ranks) {
   const int groups = ranks.groups(options.tensor_parallel);
   const int group = ranks.rank() / options.tensor_parallel;
   setup.shape = {options.batch, options.sequence_length, options.most_documents};
@@ -227,9 +227,14 @@ void make_session(Setup& setup, const CLI::App& app, const Options& options,
     if (options.document_end >= 0) batches.document_end = options.document_end;
     trainer::name_document_flags([&] { setup.text_batches.emplace(setup.text->tokens, batches); });
   }
+}
+
+/// The session, which ranks make together: what one of them alone has wrong, others would wait for.
+void make_session(Setup& setup, const CLI::App& app, const Options& options,
+                  const trainer::Instance& instance, trainer::Ranks& ranks) {
   trainer::SessionRequest request = session_request(options, setup.shape);
   ranks.join(request, app.count("--gpu") != 0);
-  request.options.sharding.ranks = groups;
+  request.options.sharding.ranks = ranks.groups(options.tensor_parallel);
   setup.session = instance.make(request);
   if (!setup.checkpoint.empty()) {
     (void)octavo::load_checkpoint_weights(setup.checkpoint, *setup.session);
@@ -393,6 +398,7 @@ int run(const CLI::App& app, Options& options) {
       return ranks->all_are_well(wrong.empty());
     };
     if (!are_well_after([&] { read_inputs(setup, options, *instance); })) return bad_input;
+    if (!are_well_after([&] { make_batches(setup, options, *ranks); })) return bad_input;
     if (!are_well_after([&] { make_session(setup, app, options, *instance, *ranks); }))
       return bad_input;
     // One rank speaks for all.

@@ -181,6 +181,15 @@ assert math.isclose(ranks["perplexity"]["loss"], one["loss"], rel_tol=1e-12)
 for key in ("questions", "accuracy", "accuracy_by_tokens", "accuracy_by_characters"):
     assert ranks["hellaswag"][key] == lines[key], key
 '
+    case="two ranks, of which one has a batch of too many documents"
+    python3 -c 'print(64 * "a" + 32 * "a|" + 128 * "a", end="")' >crowded.txt
+    code=0
+    timeout 60 "$mpirun" -n 2 "$program" --precision fp32 --data crowded.txt --batch 1 --seq-len 64 --threads 1 \
+      --document-end 124 --most-documents 4 --comm-timeout 20 >out 2>err || code=$?
+    [ "$code" -eq 2 ] || fail "exit code $code, expected 2"
+    grep -qF "evaluate: rank 1: a batch has 32 documents, those that begin with a sequence included; give --most-documents 32" err ||
+      fail "it is not said what to give"
+    grep -qF "has not answered" err && fail "a rank waits for the other"
   else
     grep -qF "was built without MPI" err || fail "it ended with an error"
   fi
