@@ -176,9 +176,8 @@ void read_inputs(Setup& setup, const Options& options, const trainer::Instance& 
     octavo::DataRequest request;
     request.train = options.data;
     request.vocabulary = vocabulary;
-    if (options.document_end >= 0) {
-      request.between =
-          has_bytes ? static_cast<std::uint8_t>(options.document_end) : between_documents;
+    if (options.document_end >= 0 && has_bytes) {
+      request.between = static_cast<std::uint8_t>(options.document_end);
     }
     setup.data = octavo::load_data(request);
     if (setup.data.is_text && has_bytes) {

@@ -50,14 +50,11 @@ class EncodedTokens final : public octavo::TokenSource {
 
 }  // namespace detail
 
-/// A byte that no UTF-8 has.
-inline constexpr std::uint8_t between_documents = 0xff;
-
 /// Text or token files, as the trainer's --data names them.
 /// @param data          what was found under the names
 /// @param tokenizer     of text
-/// @param document_end  ends what stands between `between_documents` and behind the last of them,
-///                      each of which is encoded by itself; none: the text is one
+/// @param document_end  stands behind each text, of a file or of a line of JSON Lines, which is
+///                      encoded by itself; none: all are one text
 /// @param vocabulary    of the model
 /// @throws ConfigError  if the text cannot be encoded, or has tokens that the model does not know
 inline EvaluatedText evaluated_text(const octavo::Data& data, const octavo::Tokenizer& tokenizer,
@@ -75,13 +72,16 @@ inline EvaluatedText evaluated_text(const octavo::Data& data, const octavo::Toke
   result.tokens.read(0, values);
   const std::string text(values.begin(), values.end());
   std::vector<std::string_view> documents;
-  for (std::string_view rest = text;;) {
-    const std::size_t end = document_end.has_value()
-                                ? rest.find(static_cast<char>(between_documents))
-                                : std::string_view::npos;
-    documents.push_back(rest.substr(0, end));
-    if (end == std::string_view::npos) break;
-    rest.remove_prefix(end + 1);
+  if (document_end.has_value()) {
+    std::string_view rest = text;
+    for (std::size_t share = 0; share < data.train.size(); ++share) {
+      for (const octavo::TextPlace& place : data.texts[share]) {
+        documents.push_back(rest.substr(place.begin, place.bytes));
+      }
+      rest.remove_prefix(static_cast<std::size_t>(data.train[share].tokens.size()));
+    }
+  } else {
+    documents.emplace_back(text);
   }
   std::vector<std::int32_t> tokens;
   for (const std::vector<std::int32_t>& of_document : tokenizer.encode_all(documents, context)) {

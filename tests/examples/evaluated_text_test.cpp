@@ -23,15 +23,16 @@ constexpr std::int32_t document_end = 7;
 class EvaluatedText : public support::TemporaryFolder {
  protected:
   /// The tokens of two files and of two lines.
-  [[nodiscard]] std::string tokens(std::uint8_t between, std::optional<std::int32_t> end) const {
-    std::ofstream(folder_ / "a.txt") << "one\nfile";
+  /// @param weight  of each file, such as ":1", which makes it a share; "": all are one
+  [[nodiscard]] std::string tokens(std::optional<std::int32_t> end,
+                                   const std::string& weight = "") const {
+    std::ofstream(folder_ / "a.txt") << "one\nfi\xffle";
     std::ofstream(folder_ / "b.txt") << "another";
     std::ofstream(folder_ / "c.jsonl") << "{\"text\": \"a line\"}\n{\"text\": \"its next\"}\n";
     DataRequest request;
     for (const char* name : {"a.txt", "b.txt", "c.jsonl"}) {
-      request.train.push_back((folder_ / name).string());
+      request.train.push_back((folder_ / name).string() + weight);
     }
-    request.between = between;
     const Data data = load_data(request);
     const evaluate::EvaluatedText text =
         evaluate::evaluated_text(data, ByteTokenizer(), end, 256, Context<Cpu>(1));
@@ -41,14 +42,17 @@ class EvaluatedText : public support::TemporaryFolder {
   }
 };
 
-// As prepare_data writes them.
+// As prepare_data writes them, whatever bytes they have.
 TEST_F(EvaluatedText, HasATokenBehindEachDocument) {
-  EXPECT_EQ(tokens(evaluate::between_documents, document_end),
-            "one\nfile\7another\7a line\7its next\7");
+  EXPECT_EQ(tokens(document_end), "one\nfi\xffle\7another\7a line\7its next\7");
+}
+
+TEST_F(EvaluatedText, HasDocumentsOfEachShare) {
+  EXPECT_EQ(tokens(document_end, ":0.5"), "one\nfi\xffle\7another\7a line\7its next\7");
 }
 
 TEST_F(EvaluatedText, IsOneTextWithoutDocuments) {
-  EXPECT_EQ(tokens('\n', std::nullopt), "one\nfile\nanother\na line\nits next");
+  EXPECT_EQ(tokens(std::nullopt), "one\nfi\xffle\nanother\na line\nits next");
 }
 
 }  // namespace evaluated_text_test

@@ -43,6 +43,9 @@ struct DataRequest {
 /// What a run reads.
 struct Data {
   std::vector<TokenShare> train;
+  /// Of each share of `train` that is text, where its texts lie, each of a file or of a line of
+  /// JSON Lines.
+  std::vector<std::vector<TextPlace>> texts;
   Tokens validation;              ///< none where no files were named for it
   bool is_text = false;           ///< tokens are the bytes of texts
   std::vector<TextFile> read;     ///< in order
@@ -97,15 +100,18 @@ class DataLoader {
           "one of '", request_.train.front(), "' and '", name,
           "' has a weight and one has none; give all of them one, or none");
       if (weighted.weight.has_value()) {
-        data_.train.push_back({weighted.name, tokens_of({weighted.name}), *weighted.weight});
+        add_share(weighted.name, {weighted.name}, *weighted.weight);
       } else {
         names.push_back(name);
       }
     }
-    if (!names.empty()) data_.train.push_back({title_of(names), tokens_of(names)});
+    if (!names.empty()) add_share(title_of(names), names, 1.0);
     require<ConfigError>(!data_.train.empty(),
                          "no text is named; give at least one file or folder");
-    if (!request_.validation.empty()) data_.validation = tokens_of(request_.validation);
+    std::vector<TextPlace> of_validation;
+    if (!request_.validation.empty()) {
+      data_.validation = tokens_of(request_.validation, of_validation);
+    }
     return std::move(data_);
   }
 
@@ -115,8 +121,15 @@ class DataLoader {
                              : message(names.front(), " and ", names.size() - 1, " more");
   }
 
+  void add_share(const std::string& title, const std::vector<std::string>& names, double weight) {
+    std::vector<TextPlace> places;
+    data_.train.push_back({title, tokens_of(names, places), weight});
+    data_.texts.push_back(std::move(places));
+  }
+
   /// The tokens of all that is named, one after another.
-  Tokens tokens_of(const std::vector<std::string>& names) {
+  /// @param places  become those of texts in them
+  Tokens tokens_of(const std::vector<std::string>& names, std::vector<TextPlace>& places) {
     TextReader texts(seen_, request_.between);
     std::vector<Tokens> files;
     for (const std::string& name : names) {
@@ -141,6 +154,7 @@ class DataLoader {
     }
     require_one_kind(texts.has_text(), !files.empty(), title_of(names));
     Text text = texts.read();
+    places = std::move(text.texts);
     data_.read.insert(data_.read.end(), text.read.begin(), text.read.end());
     data_.skipped.insert(data_.skipped.end(), text.skipped.begin(), text.skipped.end());
     return files.empty() ? Tokens::owning(std::move(text.bytes)) : joined(std::move(files));

@@ -14,8 +14,15 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 namespace octavo::inline OCTAVO_ABI {
+
+/// Where a text lies in the bytes of all that were read.
+struct TextPlace {
+  std::size_t begin = 0;
+  std::size_t bytes = 0;
+};
 
 namespace detail {
 
@@ -52,10 +59,11 @@ struct FileLine {
 
 /// Puts the strings "text" of all lines to the front of a file's bytes, with a byte between them;
 /// blank lines have none. A text is shorter than its line, so it needs no memory beside the file's.
+/// @param texts  to which is added where each lies in `bytes`
 /// @returns how many bytes they are
 /// @throws IoError  as `json_text` does
 inline std::size_t keep_json_texts(const std::filesystem::path& file, std::span<std::uint8_t> bytes,
-                                   std::uint8_t between) {
+                                   std::uint8_t between, std::vector<TextPlace>& texts) {
   const std::string_view all(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   std::size_t kept = 0;
   bool is_first = true;
@@ -67,6 +75,7 @@ inline std::size_t keep_json_texts(const std::filesystem::path& file, std::span<
     const std::string text = json_text(line, "text");
     if (!std::exchange(is_first, false)) bytes[kept++] = between;
     std::copy(text.begin(), text.end(), bytes.begin() + static_cast<std::ptrdiff_t>(kept));
+    texts.push_back({kept, text.size()});
     kept += text.size();
   }
   return kept;

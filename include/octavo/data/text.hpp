@@ -36,6 +36,7 @@ struct TextFile {
 /// Text, and where it comes from.
 struct Text {
   std::vector<std::uint8_t> bytes;
+  std::vector<TextPlace> texts;   ///< in `bytes`: of each file, or of each line of JSON Lines
   std::vector<TextFile> read;     ///< in the order of `bytes`
   std::vector<TextFile> skipped;  ///< everything that the folders hold beside; a folder stands once
 };
@@ -115,7 +116,8 @@ class TextReader {
   /// Whether a file was found that `read` is to read.
   [[nodiscard]] bool has_text() const { return !text_.read.empty(); }
 
-  /// The bytes of all files, with a byte between them. Needs memory for the files' bytes only.
+  /// The bytes of all files, with a byte between them. Needs memory for the files' bytes, and for
+  /// the places of texts.
   Text read() {
     std::uintmax_t total = text_.read.size();
     for (const TextFile& file : text_.read) total += file.bytes;
@@ -126,8 +128,13 @@ class TextReader {
       text_.bytes.resize(begin + file.bytes);
       const auto bytes = std::span(text_.bytes).subspan(begin);
       read_whole(file, bytes);
-      if (file.is_json_lines)
-        text_.bytes.resize(begin + keep_json_texts(file.path, bytes, between_));
+      if (!file.is_json_lines) {
+        text_.texts.push_back({begin, bytes.size()});
+        continue;
+      }
+      const std::size_t before = text_.texts.size();
+      text_.bytes.resize(begin + keep_json_texts(file.path, bytes, between_, text_.texts));
+      for (TextPlace& text : std::span(text_.texts).subspan(before)) text.begin += begin;
     }
     return std::move(text_);
   }
