@@ -114,6 +114,13 @@ int train(Setup& setup, Report& report, const Options& options, const Instance& 
     return octavo::train(session, *setup.data, run_options(options), report, *setup.tally,
                          setup.checkpoints.get());
   });
+  // At once: what comes behind may fail.
+  if (ranks.is_first() && (summary.gave_up || summary.documents != 0)) {
+    const std::filesystem::path saved_in = setup.checkpoints == nullptr ? "" : setup.folder;
+    fmt::print(stderr, "{}: {}\n", program().name,
+               summary.gave_up ? why_it_gave_up(summary, report, options)
+                               : why_it_stopped(summary, saved_in, options));
+  }
   std::exception_ptr not_written;  // of which the run's files are told the rest
   try {
     if (!summary.gave_up) save_weights(session, options, instance, ranks);
@@ -127,16 +134,7 @@ int train(Setup& setup, Report& report, const Options& options, const Instance& 
              session.allocated_bytes(), session.allocated_host_bytes());
   if (not_written != nullptr) std::rethrow_exception(not_written);
   report.require_written();
-  if (summary.gave_up) {
-    if (ranks.is_first()) {
-      fmt::print(stderr, "{}: {}\n", program().name, why_it_gave_up(summary, report, options));
-    }
-    return too_many_skipped;
-  }
-  if (summary.documents != 0 && ranks.is_first()) {
-    const std::filesystem::path saved_in = setup.checkpoints == nullptr ? "" : setup.folder;
-    fmt::print(stderr, "{}: {}\n", program().name, why_it_stopped(summary, saved_in, options));
-  }
+  if (summary.gave_up) return too_many_skipped;
   if (!summary.is_saved) return not_saved;
   if (summary.documents != 0) return failure;
   if (summary.spiked) return spike;
