@@ -121,9 +121,12 @@ int train(Setup& setup, Report& report, const Options& options, const Instance& 
                summary.gave_up ? why_it_gave_up(summary, report, options)
                                : why_it_stopped(summary, saved_in, options));
   }
+  // The run that goes on writes them, to folders that are not there yet.
+  const bool is_to_go_on =
+      summary.documents != 0 && setup.checkpoints != nullptr && summary.is_saved;
   std::exception_ptr not_written;  // of which the run's files are told the rest
   try {
-    if (!summary.gave_up) save_weights(session, options, instance, ranks);
+    if (!summary.gave_up && !is_to_go_on) save_weights(session, options, instance, ranks);
   } catch (const octavo::CommError&) {
     throw;
   } catch (const octavo::Error&) {  // on all ranks, or on none

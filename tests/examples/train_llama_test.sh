@@ -1170,13 +1170,16 @@ open("crowded.txt", "wb").write(text[:805] + 9 * b"\n" + text[805:])
 PYTHON
 crowded=("${shorter[@]:2}" --data crowded.txt --document-end 10 --steps 23 --seed 2)
 run "a batch with room for all documents" 0 "${crowded[@]}" --most-documents 20 --out roomy
-run "one with too many" 1 "${crowded[@]}" --most-documents 4 --checkpoint-every 100 --out crowded
+run "one with too many" 1 "${crowded[@]}" --most-documents 4 --checkpoint-every 100 --out crowded \
+  --save-hf crowded_weights
+[ ! -e crowded_weights ] && ! grep -q "^weights | " out || fail "weights are written that the run would write when it goes on"
 err_is_one_line_with " documents, those that begin with a sequence included, and --most-documents is 4; go on with --config"
 read -ra advice < <(sed -E 's/.*; go on with (.*) or more$/\1/' err)
 [ "${advice[0]} ${advice[1]} ${advice[2]} ${advice[3]}" = "--config crowded/config.toml --resume crowded" ] ||
   fail "it says to give ${advice[*]}"
 run "what it says to give" 0 "${advice[@]}"
 [ -s err ] && fail "there is a warning"
+[ -e crowded_weights/model.safetensors ] || fail "its weights are not written"
 metrics crowded/metrics.jsonl '
 ends = [line["end"] for line in of("summary")]
 assert ends == ["too many documents", "done"], ends
