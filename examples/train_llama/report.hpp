@@ -275,6 +275,7 @@ class Report final : public octavo::RunObserver {
   /// @param host_bytes  and beside, of the host's memory
   void end(const octavo::RunSummary& summary, const std::string& sample, std::size_t peak_bytes,
            std::size_t host_bytes) {
+    timeline_.end();
     clear_progress();
     fmt::print("\n{}train loss {:.4f} | validation loss {:.4f} | {}{} skipped | peak {:.1f} MiB\n",
                steps_text(summary), summary.train_loss, summary.validation_loss,
@@ -327,7 +328,12 @@ class Report final : public octavo::RunObserver {
 
   void print_timeline() {
     const auto& timeline = timeline_.result();
-    if (!timeline.has_value()) return;
+    if (!timeline.has_value()) {
+      if (options_.timeline.empty()) return;
+      fmt::print("timeline | no step was timed, and {} is not written\n",
+                 programs::visible(options_.timeline));
+      return;
+    }
     const octavo::TimelineFigures& figures = timeline->figures;
     fmt::print(
         "exposed communication {:.2f} ms of {:.1f} ms a step (rank {}, the most of all; steps {} "

@@ -67,6 +67,11 @@ class TimelineFile {
     }
   }
 
+  /// To be called behind the last step, of which `after_step` may not have been told that it is.
+  void end() {
+    if (is_begun_ && !result_.has_value()) write();
+  }
+
   /// None: no step was timed.
   [[nodiscard]] const std::optional<Result>& result() const { return result_; }
 
@@ -74,6 +79,7 @@ class TimelineFile {
   void write() {
     const std::vector<octavo::TimelineSpan> spans = session_.end_timeline();
     const octavo::TimelineFigures own = octavo::figures_of(spans);
+    if (own.steps == 0) return;  // as on all ranks
     std::vector<octavo::TimelineFigures> all(static_cast<std::size_t>(ranks_.size()));
     ranks_.all_gather_host_sync(std::as_bytes(std::span(&own, 1)),
                                 std::as_writable_bytes(std::span(all)), "figures of a timeline");

@@ -273,11 +273,16 @@ for shared in 1 2; do
   on_ranks "too many documents, $shared sharing layers" 1 4 "${base[@]:2}" --precision fp8-delayed --sample 0 \
     --data crowded.txt --seed 1 --document-end 10 --most-documents 4 --steps 12 --checkpoint-every 100 \
     --micro-batches "$shared" --tensor-parallel "$shared" --out "crowded-$shared" --comm-timeout 20 \
-    --save-hf "crowded-weights-$shared"
+    --timeline "crowded-$shared.json" --timeline-steps 100 --save-hf "crowded-weights-$shared"
   grep -qF "and --most-documents is 4; go on with --config crowded-$shared/config.toml --resume crowded-$shared --most-documents" err ||
     fail "it is not said how to go on"
   grep -q "has not answered" err && fail "a rank waits for others"
   [ ! -e "crowded-weights-$shared" ] || fail "weights are written that the run would write when it goes on"
+  python3 - "crowded-$shared.json" <<'PYTHON' 2>>err || fail "the timeline is not that of all ranks"
+import json, sys
+steps = [event["pid"] for event in json.load(open(sys.argv[1]))["traceEvents"] if event["name"] == "step"]
+assert all(steps.count(rank) == steps.count(0) > 0 for rank in range(4)), steps
+PYTHON
   # shellcheck disable=SC2046
   on_ranks "with room for them, $shared sharing layers" 0 4 $(sed -nE 's/.*; go on with (.*) or more$/\1/p' err)
   grep -q "^resumed | after step " out || fail "it does not go on"

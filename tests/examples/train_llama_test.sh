@@ -358,6 +358,8 @@ run "a run whose steps are done" 0 "${kept[@]}" --steps 5 --resume latest --chec
 grep -qxF "run | nothing to train: the run is at step 9, --steps is 5" out || fail "it does not say so"
 grep -qE "^no step, 9 by now \| train loss " out || fail "it does not say that it took none"
 grep -qF "$none_kept" out || tail -n 1 out | grep -qE "GEMMs in FP8|tok/s" && fail "it tells of steps"
+run "a timeline of none" 0 "${kept[@]}" --steps 5 --resume latest --checkpoint-every 1 --timeline none.json
+grep -qxF "timeline | no step was timed, and none.json is not written" out || fail "it does not say so"
 
 # --- what is read ----------------------------------------------------------------------------
 mkdir -p texts/.hidden texts/build
@@ -1171,8 +1173,16 @@ PYTHON
 crowded=("${shorter[@]:2}" --data crowded.txt --document-end 10 --steps 23 --seed 2)
 run "a batch with room for all documents" 0 "${crowded[@]}" --most-documents 20 --out roomy
 run "one with too many" 1 "${crowded[@]}" --most-documents 4 --checkpoint-every 100 --out crowded \
-  --save-hf crowded_weights
+  --save-hf crowded_weights --timeline crowded.json --timeline-steps 100
 [ ! -e crowded_weights ] && ! grep -q "^weights | " out || fail "weights are written that the run would write when it goes on"
+python3 - <<'PYTHON' 2>>err || fail "the timeline has not the steps that were taken"
+import json
+steps = [event for event in json.load(open("crowded.json"))["traceEvents"] if event["name"] == "step"]
+lines = [json.loads(line) for line in open("crowded/metrics.jsonl")]
+told, = [line for line in lines if line["event"] == "timeline"]
+assert 0 < told["steps"] == len(steps) == lines[-1]["steps"] - 1, (told, len(steps), lines[-1])
+PYTHON
+grep -qF " ms a step (rank 0, the most of all; steps 2 to " out || fail "the timeline is not told of"
 err_is_one_line_with " documents, those that begin with a sequence included, and --most-documents is 4; go on with --config"
 read -ra advice < <(sed -E 's/.*; go on with (.*) or more$/\1/' err)
 [ "${advice[0]} ${advice[1]} ${advice[2]} ${advice[3]}" = "--config crowded/config.toml --resume crowded" ] ||

@@ -65,7 +65,8 @@ class RunObserver {
   virtual ~RunObserver() = default;
 
   /// @param operands  empty where they were not recorded: they are in the first step, the last one,
-  ///                  those that are skipped and every `operands_every`
+  ///                  those that are skipped and every `operands_every`; that a batch with too many
+  ///                  documents makes a step the last one is known only behind it
   virtual void step(const StepRecord& record, const std::vector<OperandReport>& operands) = 0;
   /// @param step  after which the model was evaluated
   virtual void evaluation(Index step, const LossSum& loss) = 0;
