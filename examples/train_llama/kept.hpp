@@ -1,6 +1,7 @@
 // What a run keeps of its weights: as it was told, or as the run that it goes on with was.
 #pragma once
 
+#include <fmt/format.h>
 #include <CLI/CLI.hpp>
 #include <octavo/data/open_file.hpp>
 #include <octavo/octavo.hpp>
@@ -8,12 +9,15 @@
 #include <train_llama/checkpoints.hpp>
 #include <train_llama/options.hpp>
 
+#include <toml++/toml.h>
+
 #include <array>
+#include <cstdint>
 #include <filesystem>
 #include <map>
 #include <sstream>
 #include <string>
-#include <system_error>
+#include <vector>
 
 namespace trainer {
 
@@ -23,10 +27,33 @@ namespace detail {
 inline constexpr std::array flags_of_saves{"checkpoint-every", "keep-last", "keep-every",
                                            "keep-best"};
 
+/// A value as the command line would have it.
+inline std::string text_of(const toml::node& node) {
+  if (const auto text = node.value_exact<std::string>()) return *text;
+  if (const auto whole = node.value_exact<std::int64_t>()) return std::to_string(*whole);
+  if (const auto number = node.value_exact<double>()) return fmt::format("{:.17g}", *number);
+  std::ostringstream text;
+  text << toml::toml_formatter(node);
+  return text.str();
+}
+
 /// What a run's configuration says of these flags.
-/// @param whole  becomes whether it has all of them, and none that is cut off
-inline std::map<std::string, std::string> saves_in(const std::string& configuration, bool& whole) {
+/// @param problem  becomes where the file is no TOML: then what single lines say is taken
+/// @throws IoError  if it cannot be read
+inline std::map<std::string, std::string> saves_in(const std::filesystem::path& config,
+                                                   std::string& problem) {
+  const std::string configuration = octavo::read_text_file(config);
   std::map<std::string, std::string> saves;
+  try {
+    const toml::table table = toml::parse(configuration);
+    for (const char* name : flags_of_saves) {
+      if (const toml::node* node = table.get(name)) saves[name] = text_of(*node);
+    }
+    return saves;
+  } catch (const toml::parse_error& error) {
+    problem = octavo::message(config.string(), ":", error.source().begin.line, ": ",
+                              error.description(), "; the file may be cut off there");
+  }
   std::istringstream text(configuration);
   for (std::string line; std::getline(text, line);) {
     std::istringstream one(line);
@@ -37,7 +64,6 @@ inline std::map<std::string, std::string> saves_in(const std::string& configurat
       }
     }
   }
-  whole = configuration.ends_with('\n') && saves.size() == flags_of_saves.size();
   return saves;
 }
 
@@ -79,27 +105,28 @@ inline void drop_flags_of_saves(CLI::App& app, Options& options) {
 
 /// Has a run that goes on in its folder be saved as it was: what is not given of --checkpoint-every
 /// and of the flags that say which checkpoints stay is what its config.toml says. That goes to
-/// `saved_as_before`, such as " --checkpoint-every 50 --keep-best", and to `saves_in_doubt`, if
-/// there are checkpoints beside a config.toml that does not say all of it.
+/// `saved_as_before`, such as " --checkpoint-every 50 --keep-best", and to `saves_in_doubt` what
+/// neither says, if there are checkpoints.
 /// @throws ConfigError  naming that file, if it has a value that the flag does not take
 inline void take_flags_of_saves(CLI::App& app, Options& options) {
   if (options.resume.empty() || options.out.empty() || options.replay_step != 0) return;
   const std::filesystem::path config = std::filesystem::path(options.out) / "config.toml";
-  std::error_code error;
-  if (!std::filesystem::exists(config, error)) return;
-  std::string damage;
+  std::string problem = config.string() + " says not all of how the run is saved";
   std::map<std::string, std::string> saves;
   try {
-    bool whole = false;
-    saves = detail::saves_in(octavo::read_text_file(config), whole);
-    if (!whole) damage = config.string() + " is cut off, and says not all of how the run is saved";
-  } catch (const octavo::IoError& unreadable) {
-    damage = unreadable.what();
+    saves = detail::saves_in(config, problem);
+  } catch (const octavo::IoError& error) {  // such as none
+    problem = error.what();
   }
-  if (!damage.empty() && !octavo::list_checkpoints(detail::checkpoints_of(options.out)).empty()) {
-    options.saves_in_doubt = damage +
-                             "; what is not given of --checkpoint-every, --keep-last, --keep-every "
-                             "and --keep-best is as in a new run";
+  std::vector<std::string> unsaid;
+  for (const std::string name : detail::flags_of_saves) {
+    if (app.count("--" + name) == 0 && !saves.contains(name)) unsaid.push_back("--" + name);
+  }
+  const bool is_given_none = app.count("--checkpoint-every") != 0 && options.checkpoint_every == 0;
+  if (!unsaid.empty() && !is_given_none &&
+      !octavo::list_checkpoints(detail::checkpoints_of(options.out)).empty()) {
+    options.saves_in_doubt =
+        octavo::message(problem, "; as in a new run, unless given: ", programs::joined(unsaid));
   }
   for (const std::string name : detail::flags_of_saves) {
     CLI::Option* option = app.get_option("--" + name);

@@ -345,7 +345,44 @@ saved_otherwise 'keep-best = "maybe"' "keep-best is 'maybe'; write true or false
 run "what is given in place of it" 0 "${kept[@]::${#kept[@]}-1}" damaged_kept --steps 10 --resume latest --keep-best
 sed '/^checkpoint-every/,$d' kept/config.toml >damaged_kept/config.toml
 run "a run whose configuration is cut off" 0 "${kept[@]::${#kept[@]}-1}" damaged_kept --steps 10 --resume latest --warmup 1
-err_is_one_line_with "train_llama: warning: damaged_kept/config.toml is cut off, and says not all of how the run is saved"
+err_is_one_line_with "train_llama: warning: damaged_kept/config.toml says not all of how the run is saved; as in a new run, \
+unless given: --checkpoint-every, --keep-last, --keep-every, --keep-best"
+# saved_by FILE: a run goes on whose configuration is this file
+saved_by() {
+  rm -rf saved_by
+  cp -r kept saved_by
+  mv "$1" saved_by/config.toml
+  run "a run whose configuration $case" 0 "${kept[@]::${#kept[@]}-1}" saved_by --steps 10 --resume latest --warmup 1
+  [ -e saved_by/checkpoints/step-00000010 ] || fail "it is not saved"
+}
+case="has other spaces"
+sed -E 's/^(checkpoint-every|keep-[a-z]+) = /  \1=/' kept/config.toml >other.toml
+saved_by other.toml
+[ -s err ] && fail "there is a warning"
+grep -qxF "run | is saved as its config.toml says: --checkpoint-every 1 --keep-every 2" out || fail "it is not said"
+case="lacks a line"
+sed '/^keep-every = /d' kept/config.toml >other.toml
+saved_by other.toml
+err_is_one_line_with "saved_by/config.toml says not all of how the run is saved; as in a new run, unless given: --keep-every"
+grep -qxF "run | is saved as its config.toml says: --checkpoint-every 1" out || fail "it is not said"
+case="ends within a text"
+sed '/^keep-every = /,$d' kept/config.toml >other.toml
+printf 'model = "lla' >>other.toml
+saved_by other.toml
+err_is_one_line_with "; the file may be cut off there; as in a new run, unless given: --keep-every, --keep-best"
+grep -qF "warning: saved_by/config.toml:$(($(grep -n '^keep-every = ' kept/config.toml | cut -d: -f1))): " err ||
+  fail "its line is not said"
+grep -qxF "run | is saved as its config.toml says: --checkpoint-every 1" out || fail "it is not said"
+rm -r saved_by
+cp -r kept saved_by
+rm saved_by/config.toml
+for saves in "" "--checkpoint-every 0"; do
+  # shellcheck disable=SC2086
+  run "a run without configuration: $saves" 0 "${kept[@]::${#kept[@]}-1}" saved_by --steps 9 --resume latest --warmup 1 $saves
+  [ -n "$saves" ] || err_is_one_line_with "warning: saved_by/config.toml: cannot be read: No such file or directory; as in a new run"
+  [ -z "$saves" ] || [ ! -s err ] || fail "there is a warning"
+  rm saved_by/config.toml
+done
 rm damaged_kept/config.toml
 mkdir damaged_kept/config.toml
 run "a run whose configuration cannot be read" 1 "${kept[@]::${#kept[@]}-1}" damaged_kept --steps 10 --resume latest --warmup 1
