@@ -1110,6 +1110,10 @@ run "the folder of checkpoints as --out of a new run" 2 "${shorter[@]}" --steps 
 err_is_one_line_with "$PWD/named/metrics.jsonl exists already"
 run "a checkpoint as --out" 2 "${shorter[@]}" --steps 50 --out named/checkpoints/step-00000033 --resume latest
 err_is_one_line_with "--out named/checkpoints/step-00000033 is a checkpoint; give the folder of its run, $PWD/named"
+cp -r named/checkpoints/step-00000033 best
+run "a copy of a checkpoint as --out" 2 "${shorter[@]}" --steps 50 --out best --resume latest
+err_is_one_line_with "--out best is a checkpoint; give the folder of a run, or of a new one"
+rm -r best
 files_of named | cmp -s files - || fail "something was written"
 mkdir -p bare && cp -r whole/checkpoints bare
 run "a folder of checkpoints alone as --out" 0 "${shorter[@]}" --steps 31 --out bare/checkpoints --resume auto
