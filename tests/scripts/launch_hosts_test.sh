@@ -75,8 +75,10 @@ for host in localhost 127.0.1.1; do
   launch "$host behind another" 0 "b,$host" ./program
   says MASTER_ADDR=b
 done
-launch "names of one host" 0 localhost,127.0.0.1 ./program
-says MASTER_ADDR=localhost
+for host in 127.0.0.1 "$(uname -n)"; do
+  launch "localhost and $host, names of one host" 0 "localhost,$host" ./program
+  says MASTER_ADDR=localhost
+done
 MASTER_ADDR=m launch "an address that is set" 0 a,b ./program
 says MASTER_ADDR=m
 launch "a variable that is given" 0 a,b -x OMP_NUM_THREADS=7 ./program
