@@ -346,8 +346,8 @@ inline std::vector<std::string> notes_of(const octavo::CheckpointManifest& manif
 inline void print_notes(const char* begin, const octavo::CheckpointManifest& manifest,
                         const octavo::TrainingSession& session) {
   for (const std::string& note : notes_of(manifest, session)) {
-    fmt::print("{} | {}: steps may differ in their last bits from those of the run that saved it\n",
-               begin, programs::visible(note));
+    fmt::print("{} | {}: steps may differ from those of the run that saved it\n", begin,
+               programs::visible(note));
   }
 }
 

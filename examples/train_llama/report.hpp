@@ -116,7 +116,6 @@ class Report final : public octavo::RunObserver {
                const octavo::TrainingSession& session) {
     fmt::print("resumed | after step {}, from {}\n", manifest.step,
                programs::visible(path.string()));
-    print_notes("resumed", manifest, session);
     octavo::JsonLine line;
     line.add("event", "resumed")
         .add("step", manifest.step)
@@ -125,6 +124,7 @@ class Report final : public octavo::RunObserver {
         .add("version", manifest.version);
     const bool is_converted =
         manifest.recipe != session.precision() || manifest.optimizer != session.optimizer();
+    if (!is_converted) print_notes("resumed", manifest, session);
     if (is_converted) {
       const octavo::StateConversion& conversion = manifest.conversions.back();
       fmt::print("CONVERTED | from {}, {}\nCONVERTED | to {}, {}\n", manifest.recipe,

@@ -1050,13 +1050,17 @@ cp -r whole of_gpu
 manifest_has of_gpu '"libraries":"a GPU, cuDNN 9.19.0"'
 run "a checkpoint of other libraries" 0 "${saved[@]}" --out of_gpu --resume latest
 grep -qxF "resumed | the checkpoint was saved with a GPU, cuDNN 9.19.0; here there is no GPU: steps may \
-differ in their last bits from those of the run that saved it" out || fail "it is not said"
+differ from those of the run that saved it" out || fail "it is not said"
+run "a checkpoint of other libraries, converted" 0 "${shorter[@]}" --steps 31 --precision bf16 --convert \
+  --resume of_gpu/checkpoints/step-00000030 --out of_gpu_converted
+grep -q "^CONVERTED | to bf16" out || fail "it is not said what it becomes"
+grep -qF "steps may differ" out && fail "it is said that steps may differ, which are of another precision"
 cp -r whole of_before
 sed -i 's/"octavo":"[^"]*"/"octavo":"0.0.9"/; s/"run_length":32,//' of_before/checkpoints/step-00000030/manifest.json
 manifest_has of_before '"written":"before"'
 run "a checkpoint of another version" 0 "${saved[@]}" --out of_before --resume latest
 grep -qxF "resumed | the checkpoint was saved by Octavo 0.0.9, and this is $("$program" --version | cut -d' ' -f2), and it \
-does not say as how many tokens its sequences ran: steps may differ in their last bits from those of the run that saved it" out ||
+does not say as how many tokens its sequences ran: steps may differ from those of the run that saved it" out ||
   fail "it is not said"
 run "nothing to go on from" 2 "${saved[@]}" --out absent --resume latest
 err_is_one_line_with "--resume latest: there is no folder absent in $PWD; give --resume auto to begin then"
@@ -1355,7 +1359,7 @@ rm -r other_gpu/checkpoints/step-00000008
 manifest_has other_gpu '"libraries":"a GPU, cuDNN 9.19.0"'
 replayed "a step of a run with other libraries" 0 other_gpu 8
 grep -qxF "replay | the checkpoint was saved with a GPU, cuDNN 9.19.0; here there is no GPU: steps may \
-differ in their last bits from those of the run that saved it" out || fail "it is not said"
+differ from those of the run that saved it" out || fail "it is not said"
 run "a step before all that is named" 2 --config hashed/config.toml --out other --replay-step 6 \
   --resume hashed/checkpoints/step-00000006
 err_is_one_line_with "is of step 6, and --replay-step 6 wants one before it"
