@@ -379,7 +379,7 @@ int run(Setup& setup, const Options& options, const Instance& instance, Ranks& r
   announce(session, options);
   report.begin(session, instance, *setup.data);
   if (!options.gemm_plans.empty() && ranks.is_first()) {
-    keep_gemm_plans(options.gemm_plans, session.gemm_plans(), program().name);
+    keep_gemm_plans(options.gemm_plans, session.gemm_plans(), program().name, options.comm_timeout);
   }
   if (!setup.resume_from.empty()) {
     report.resumed(setup.resume_from, setup.resumed, session);

@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <span>
 #include <string>
@@ -15,12 +16,13 @@ namespace trainer {
 
 /// Adds them to the file of --gemm-plans. A run that cannot do so trains with them all the same:
 /// one line says why.
-/// @param program  for messages
-/// @param seconds  to wait for other runs that store, at most
+/// @param program       for messages
+/// @param comm_timeout  seconds after which other ranks, which wait in an exchange, give this one
+///                      up: other runs that store are waited for no longer than half of it
 inline void keep_gemm_plans(const std::string& file, std::span<const octavo::GemmPlanRecord> plans,
-                            const char* program, int seconds = 60) {
+                            const char* program, int comm_timeout) {
   try {
-    octavo::store_gemm_plans(file, plans, seconds);
+    octavo::store_gemm_plans(file, plans, std::min(60, comm_timeout / 2));
   } catch (const octavo::IoError& error) {
     fmt::print(stderr,
                "{}: warning: {}. The run goes on with its GEMM plans, and its checkpoints have "

@@ -260,7 +260,8 @@ TEST_F(TrainerFlagsWithAFile, GemmPlansThatCannotBeStoredEndNoRun) {
   const auto said = [](const std::filesystem::path& file,
                        const std::vector<GemmPlanRecord>& plans) {
     testing::internal::CaptureStderr();
-    trainer::keep_gemm_plans(file.string(), plans, "train_llama", 1);
+    constexpr int comm_timeout = 3;  // in seconds, of which half is waited
+    trainer::keep_gemm_plans(file.string(), plans, "train_llama", comm_timeout);
     return testing::internal::GetCapturedStderr();
   };
   const std::filesystem::path plans = folder_ / "plans";
@@ -277,8 +278,9 @@ TEST_F(TrainerFlagsWithAFile, GemmPlansThatCannotBeStoredEndNoRun) {
   EXPECT_PRED2(is_warned_of, said(absent, {plan(128, 1)}), absent.string() + ": cannot be written");
   const int other = ::open((folder_ / ".plans.lock").c_str(), O_RDWR | O_CLOEXEC);
   ASSERT_EQ(::flock(other, LOCK_EX), 0);
-  EXPECT_PRED2(is_warned_of, said(plans, {plan(256, 1)}),
-               (folder_ / ".plans.lock").string() + ": another program has had this lock");
+  EXPECT_PRED2(
+      is_warned_of, said(plans, {plan(256, 1)}),
+      (folder_ / ".plans.lock").string() + ": another program has had this lock for 1 seconds");
   ::close(other);
 }
 
