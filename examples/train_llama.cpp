@@ -178,7 +178,7 @@ void read_data(Setup& setup, const CLI::App& app, Options& options, const Instan
     setup.resume_from = checkpoint_to_resume(options, program().name);
     require_own_out(setup, app, options);
     require_timeline_folder(options);
-    require_free_folders(options);
+    require_free_folders(options, [&](const char* flag) { return detail::place_of(app, flag); });
   }
   setup.data = program().read(options, instance, ranks);
 }
@@ -342,8 +342,11 @@ int run(Setup& setup, const Options& options, const Instance& instance, Ranks& r
   TimelineFile timeline(options, session, ranks);
   using Lines = octavo::MetricsFile::Lines;
   const bool goes_on = goes_on_in_its_folder(setup.resume_from, options);
-  Report report(options, setup.folder, goes_on ? Lines::kept : Lines::removed, configuration,
-                session.precision(), timeline, ranks.is_first());
+  // Of a run that is over nothing is left to be written.
+  const bool is_over = goes_on && setup.tally->steps() >= options.steps &&
+                       detail::has_ended(setup.folder / "metrics.jsonl");
+  Report report(options, is_over ? "" : setup.folder, goes_on ? Lines::kept : Lines::removed,
+                configuration, session.precision(), timeline, ranks.is_first());
   setup.report = &report;
   const octavo::ModelFacts& facts = session.facts();
   fmt::print("octavo {} | {} | {} on {} | {} parameters{} | {}\n{}", octavo::version_string,
@@ -397,6 +400,9 @@ int run(CLI::App& app, Options& options) {
   std::optional<Ranks> ranks;
   try {
     options.out = detail::run_of(options.out);
+    const bool is_alone = options.list_checkpoints || !options.export_hf.empty();
+    // One rank of several does it.
+    if (is_alone && octavo::read_launch().rank != 0) return success;
     if (options.list_checkpoints) {
       print_checkpoints(options);
       return success;

@@ -278,6 +278,23 @@ inline std::filesystem::path checkpoint_to_replay_from(const Options& options,
   return found;
 }
 
+/// Says if a step has other tokens than those of a checkpoint's run, which other ranks shared; ""
+/// if as many share it.
+inline std::string note_of_ranks(const octavo::CheckpointManifest& manifest,
+                                 const octavo::Sharding& here, const Options& options) {
+  const octavo::Index before = manifest.ranks / manifest.tensor_ranks;
+  const octavo::Index now = here.ranks;
+  if (before == now) return {};
+  const octavo::Index of_each = options.batch * options.sequence_length * options.micro_batches;
+  const octavo::Index micro_batches = options.micro_batches * before;
+  return octavo::message(
+      "a step has the batches of ", now, " in place of ", before, " ranks: ", of_each * now,
+      " tokens, ", of_each * before, " with the same flags on as many as before",
+      micro_batches % now != 0
+          ? ""
+          : octavo::message("; --micro-batches ", micro_batches / now, " has as many here"));
+}
+
 /// Says if the algorithms of a session's GEMMs are not all that a checkpoint has; "" if they are.
 /// @param here  those of the session that goes on from it
 inline std::string note_of_gemm_plans(const octavo::CheckpointManifest& manifest,

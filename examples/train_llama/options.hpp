@@ -355,6 +355,9 @@ inline void require_consistent(const CLI::App& app, const Options& options) {
   octavo::require<octavo::ConfigError>(options.replay_step <= options.steps, "--replay-step ",
                                        options.replay_step, ": the run has ", options.steps,
                                        " steps; give one of them");
+  octavo::require<octavo::ConfigError>(
+      options.replay_step == 0 || !options.out.empty() || !options.resume.empty(), "--replay-step ",
+      options.replay_step, " is of a run; give its folder with --out");
   octavo::require<octavo::ConfigError>(options.replay_step != 0 || app.count("--replays") == 0,
                                        "--replays is about --replay-step; give it, too");
   octavo::require<octavo::ConfigError>(

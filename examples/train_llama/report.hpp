@@ -116,6 +116,8 @@ class Report final : public octavo::RunObserver {
                const octavo::TrainingSession& session) {
     fmt::print("resumed | after step {}, from {}\n", manifest.step,
                programs::visible(path.string()));
+    const std::string note = note_of_ranks(manifest, session.sharding(), options_);
+    if (!note.empty()) fmt::print("resumed | {}\n", note);
     octavo::JsonLine line;
     line.add("event", "resumed")
         .add("step", manifest.step)

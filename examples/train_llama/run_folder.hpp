@@ -60,6 +60,16 @@ inline bool is_of_no_step(const std::filesystem::path& metrics) {
   return file.eof();
 }
 
+/// Whether a metrics.jsonl ends with the summary of a run.
+inline bool has_ended(const std::filesystem::path& metrics) {
+  std::ifstream file(metrics);
+  bool has_summary = false;
+  for (std::string line; std::getline(file, line);) {
+    has_summary = line.starts_with("{\"event\":\"summary\"");
+  }
+  return has_summary;
+}
+
 }  // namespace detail
 
 /// Throws if --out cannot take a run. Makes nothing.
@@ -84,7 +94,9 @@ inline void require_free_out(const Options& options, const std::string& out_from
         has_both ? " and " + (folder / "config.toml").string() : "", ", or choose another --out");
     octavo::require<octavo::ConfigError>(
         !taken, file.string(),
-        " exists already, and a run would write over it; choose another --out",
+        " exists already, and a run would write over it; go on with it by --resume ",
+        std::filesystem::exists(folder / detail::checkpoints_name, error) ? "latest" : "auto",
+        ", or choose another --out",
         out_from.empty() ? "" : "; this one stands in " + out_from + ", and the command line wins");
   }
 }
@@ -153,8 +165,10 @@ inline bool goes_on_in_its_folder(const std::filesystem::path& resume_from,
          fs::weakly_canonical(fs::path(options.out) / detail::checkpoints_name);
 }
 
+/// @param place_of  a flag's place in a configuration file, or ""
 /// @throws ConfigError, IoError  unless each folder that is to be new is, and none is named twice
-inline void require_free_folders(const Options& options) {
+template <class PlaceOf>
+void require_free_folders(const Options& options, const PlaceOf& place_of) {
   const std::vector<std::pair<const char*, std::string>> folders{
       {"--out", options.out},
       {"--save-adapters", options.save_adapters},
@@ -168,7 +182,18 @@ inline void require_free_folders(const Options& options) {
           other->first, " and ", one->first, " name one folder, ", one->second,
           "; give each its own");
     }
-    if (one != folders.begin()) octavo::HuggingFaceWriter::require_free(one->second);
+    if (one == folders.begin()) continue;
+    try {
+      octavo::HuggingFaceWriter::require_free(one->second);
+    } catch (const octavo::IoError& error) {
+      const std::string place = place_of(one->first);
+      throw octavo::IoError(octavo::message(place, one->first, ": ", error.what(),
+                                            place.empty()
+                                                ? ""
+                                                : octavo::message("; ", one->first,
+                                                                  " \"\" on the command line "
+                                                                  "writes none")));
+    }
   }
 }
 

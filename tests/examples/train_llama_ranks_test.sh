@@ -316,8 +316,12 @@ on_ranks "weights that travel in FP8 and are saved" 0 4 "${saved[@]}" --tensor-p
 exports_as_saved saved-fp8 weights-of-fp8
 on_ranks "ranks go on that share layers" 0 2 "${saved[@]}" --tensor-parallel 2 --micro-batches 8 \
   --steps 10 --out on-1-shared --resume saved-1/checkpoints/step-00000008
+grep -qF "resumed | a step has the batches of 1 in place of 4 ranks: 512 tokens, 2048 with the same flags on as many as before; --micro-batches 32 has as many here" out ||
+  fail "it is not said how many tokens a step has"
 on_ranks "ranks go on that share no layers" 0 2 "${saved[@]}" --micro-batches 2 --steps 10 \
   --out on-2-shared --resume saved-2/checkpoints/step-00000008
+on_ranks "an export of several ranks" 0 2 --resume saved-2 --export-hf exported-by-two
+[ "$(grep -c '^weights of step' out)" -eq 1 ] || fail "not one of them writes it"
 case="losses of ranks that go on"
 python3 - <<'PYTHON' 2>>err || fail "they are others"
 import json

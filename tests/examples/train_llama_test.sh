@@ -182,7 +182,7 @@ grep -qxF "text | read 1 file, $bytes bytes" out || fail "it does not say what i
 grep -qxF "text |   text.txt | $bytes bytes" out || fail "it does not name what it read"
 refused_folder=$(cksum run/metrics.jsonl run/config.toml)
 run "a folder that holds a run" 2 "${small[@]}" --out run
-err_is_one_line_with "run/metrics.jsonl exists already"
+err_is_one_line_with "run/metrics.jsonl exists already, and a run would write over it; go on with it by --resume auto, or choose another --out"
 [ "$refused_folder" = "$(cksum run/metrics.jsonl run/config.toml)" ] || fail "the run was touched"
 # Two sequences are two documents, which the session would say.
 run "a folder that holds a run, before a session is made" 2 --data text.txt --batch 2 \
@@ -385,13 +385,16 @@ for saves in "" "--checkpoint-every 0"; do
 done
 rm damaged_kept/config.toml
 mkdir damaged_kept/config.toml
-run "a run whose configuration cannot be read" 1 "${kept[@]::${#kept[@]}-1}" damaged_kept --steps 10 --resume latest --warmup 1
+run "a run whose configuration cannot be read" 1 "${kept[@]::${#kept[@]}-1}" damaged_kept --steps 11 --resume latest --warmup 1
 head -n 1 err | grep -qF "warning: damaged_kept/config.toml: cannot be read" && [ "$(wc -l <err)" -eq 2 ] ||
   fail "it is not said"
 run "going on without saves" 0 "${kept[@]}" --steps 10 --resume latest --checkpoint-every 0
 grep -qF "$none_kept" out || fail "it does not say so"
 [ ! -e kept/checkpoints/step-00000010 ] || fail "it was saved"
+run "as many steps as there are" 0 "${kept[@]}" --steps 9 --resume latest --checkpoint-every 1
+cp kept/config.toml kept/metrics.jsonl .
 run "a run whose steps are done" 0 "${kept[@]}" --steps 5 --resume latest --checkpoint-every 1
+cmp -s config.toml kept/config.toml && cmp -s metrics.jsonl kept/metrics.jsonl || fail "what it has written is written over"
 grep -qxF "run | nothing to train: the run is at step 9, --steps is 5" out || fail "it does not say so"
 grep -qE "^no step, 9 by now \| train loss " out || fail "it does not say that it took none"
 grep -qF "$none_kept" out || tail -n 1 out | grep -qE "GEMMs in FP8|tok/s" && fail "it tells of steps"
@@ -447,7 +450,8 @@ for name in ("shard_1.bin", "shard_2.bin"):
     open(name, "wb").write(tokens(1000))
 open("for_validation.bin", "wb").write(tokens(400))
 open("few.bin", "wb").write(tokens(30))
-open("other.bin", "wb").write(struct.pack("<2000H", *[300] * 2000))
+open("other.bin", "wb").write(struct.pack("<2000H", *[300] * 1700, *[30] * 300))
+open("other_behind.bin", "wb").write(struct.pack("<2000H", *[30] * 1805, 300, *[30] * 194))
 open("lines.jsonl", "w").write('{"text": "a line, as texts are"}\n' * 100)
 PYTHON
 one_step=(--seq-len 32 --batch 1 --steps 1 --warmup 0 --precision bf16 --threads 1
@@ -499,6 +503,8 @@ case="a token outside of the vocabulary"
 run "$case" 1 "${one_step[@]}" --data other.bin --no-out
 err_is_one_line_with "other.bin: the token at byte"
 err_is_one_line_with "is 300, outside of the vocabulary of 256"
+refused "one in what validation is on" "other_behind.bin: the token at byte 3610 is 300, outside of the vocabulary of 256" \
+  "${one_step[@]}" --data other_behind.bin
 run "a start that takes no step" 1 "${one_step[@]}" --data other.bin --out no_step
 run "the folder that it leaves" 2 "${one_step[@]}" --data llm_c.bin --out no_step
 err_is_one_line_with "no_step/metrics.jsonl exists already, of a run that took no step; if it has ended, remove that file and no_step/config.toml, or choose another --out"
@@ -675,7 +681,11 @@ refused "a folder of another shape" "-DOCTAVO_MODELS=my_model:$PWD/shape && cmak
 sed -e 's/llama"/mistral"/' shape/config.json >full/config.json
 refused "a folder of another family" "model_type is mistral" --data text.txt --model hf:full
 refused "a folder that there is not" "none/config.json: cannot be read" --data text.txt --model hf:none
-refused "a folder that is not empty" "full: is there already" "${small[@]}" --save-hf full
+refused "a folder that is not empty" "--save-hf: full: is there already" "${small[@]}" --save-hf full
+printf 'save-hf = "full"\n' >full.toml
+refused "one that a file names" 'full.toml:1: --save-hf: full: is there already; name a folder that is not, or is empty; --save-hf "" on the command line' \
+  "${small[@]}" --config full.toml
+run "none in its place" 0 "${small[@]}" --config full.toml --save-hf "" --no-out
 refused "a timeline where nothing can be written" "/proc/trace.json: cannot be written: " "${small[@]}" \
   --timeline /proc/trace.json
 refused "a flag twice" "--steps is given 2 times; give it once" --data text.txt --steps 2 --steps 30
@@ -1111,7 +1121,7 @@ for out in named/checkpoints ./named/checkpoints/; do
 done
 files_of named >files
 run "the folder of checkpoints as --out of a new run" 2 "${shorter[@]}" --steps 1 --out named/checkpoints
-err_is_one_line_with "$PWD/named/metrics.jsonl exists already"
+err_is_one_line_with "$PWD/named/metrics.jsonl exists already, and a run would write over it; go on with it by --resume latest, "
 run "a checkpoint as --out" 2 "${shorter[@]}" --steps 50 --out named/checkpoints/step-00000033 --resume latest
 err_is_one_line_with "--out named/checkpoints/step-00000033 is a checkpoint; give the folder of its run, $PWD/named"
 cp -r named/checkpoints/step-00000033 best
@@ -1365,6 +1375,8 @@ run "a step before all that is named" 2 --config hashed/config.toml --out other 
 err_is_one_line_with "is of step 6, and --replay-step 6 wants one before it"
 run "a step behind the run's last" 2 --config hashed/config.toml --replay-step 9
 err_is_one_line_with "--replay-step 9: the run has 8 steps"
+run "a step of no run" 2 --data text.txt --replay-step 3
+err_is_one_line_with "--replay-step 3 is of a run; give its folder with --out"
 run "--replays without --replay-step" 2 "${saved[@]}" --out few --replays 3
 err_is_one_line_with "--replays is about --replay-step; give it, too"
 

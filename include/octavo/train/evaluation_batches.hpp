@@ -32,9 +32,11 @@ struct EvaluationOptions {
 /// turns with batches.
 class EvaluationBatches {
  public:
-  /// @throws ConfigError  if there are fewer than two tokens
-  /// @throws TooManyDocumentsError  if a batch of this rank has more documents than the shape
-  ///                                allows, which would end an evaluation of all ranks
+  /// Reads all batches of this rank once: what is wrong with them would end an evaluation of all
+  /// ranks.
+  /// @throws ConfigError  if there are fewer than two tokens; and what reading them throws, such as
+  ///                      of one that is not in the vocabulary
+  /// @throws TooManyDocumentsError  if a batch has more documents than the shape allows
   EvaluationBatches(Tokens tokens, const EvaluationOptions& options)
       : set_(std::move(tokens), {.sequences = options.batch.sequences,
                                  .sequence_length = options.batch.tokens,
@@ -42,10 +44,11 @@ class EvaluationBatches {
         options_(options),
         tokens_(static_cast<std::size_t>(options.batch.rows())),
         targets_(tokens_.size()) {
-    if (!options.document_end.has_value()) return;
     Index most = 0;
-    for (Index batch = options.rank; batch < set_.batches(); batch += options.ranks) {
-      most = std::max(most, most_documents_of(get(batch).documents, 1, options.batch));
+    for (Index number = options.rank; number < set_.batches(); number += options.ranks) {
+      const Batch batch = get(number);
+      if (!options.document_end.has_value()) continue;
+      most = std::max(most, most_documents_of(batch.documents, 1, options.batch));
     }
     if (most > options.batch.most_documents) throw TooManyDocumentsError(most, options.batch);
   }
