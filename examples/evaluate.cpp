@@ -154,6 +154,10 @@ void require_consistent(const Options& options) {
   octavo::require<octavo::ConfigError>(
       options.json.empty() || !std::filesystem::is_directory(options.json), "--json ", options.json,
       " is a folder; name a file");
+  const std::filesystem::path folder = std::filesystem::path(options.json).parent_path();
+  octavo::require<octavo::ConfigError>(folder.empty() || std::filesystem::is_directory(folder),
+                                       "--json ", options.json, ": there is no folder ",
+                                       folder.string(), "; make it, or name another file");
 }
 
 void read_inputs(Setup& setup, const Options& options, const trainer::Instance& instance) {
@@ -216,6 +220,11 @@ void make_batches(Setup& setup, const Options& options, const trainer::Ranks& ra
   const int groups = ranks.groups(options.tensor_parallel);
   const int group = ranks.rank() / options.tensor_parallel;
   setup.shape = {options.batch, options.sequence_length, options.most_documents};
+  if (setup.text.has_value() && setup.choices.empty()) {
+    // A text that is shorter would be filled up.
+    const Index longest = std::max<Index>(1, setup.text->tokens.size() - 1);
+    setup.shape.tokens = std::min(setup.shape.tokens, longest);
+  }
   if (!setup.choices.empty()) {
     setup.shape.most_documents = std::max(setup.shape.most_documents, most_choices(setup.shape));
     setup.choice_batches.emplace(setup.choices, setup.shape, group, groups);
@@ -254,8 +263,7 @@ bool calibrate(Setup& setup) {
   return true;
 }
 
-octavo::JsonLine evaluate_text(Setup& setup, const Options& options, bool is_first,
-                               std::vector<Metric>& table) {
+octavo::JsonLine evaluate_text(Setup& setup, bool is_first, std::vector<Metric>& table) {
   const auto start = std::chrono::steady_clock::now();
   octavo::LossSum loss;
   {
@@ -271,7 +279,7 @@ octavo::JsonLine evaluate_text(Setup& setup, const Options& options, bool is_fir
   octavo::JsonLine line;
   line.add("files", std::span<const std::string>(files))
       .add("tokens", loss.tokens)
-      .add("sequence_length", options.sequence_length)
+      .add("sequence_length", setup.shape.tokens)
       .add("loss", loss.mean())
       .add("perplexity", std::exp(loss.mean()));
   // Of all bytes, those of the tokens that were predicted.
@@ -329,6 +337,11 @@ void print(const std::vector<Metric>& table) {
 int run(Setup& setup, const Options& options, const trainer::Instance& instance,
         trainer::Ranks& ranks) {
   octavo::TrainingSession& session = *setup.session;
+  if (ranks.is_first() && setup.checkpoint.empty() && options.load_hf.empty()) {
+    fmt::print(stderr,
+               "evaluate: warning: the weights are random; give --checkpoint FOLDER or --model "
+               "hf:FOLDER to evaluate what was trained\n");
+  }
   const std::string weights = !setup.checkpoint.empty() ? setup.checkpoint.string()
                               : options.load_hf.empty() ? "the initial ones of its seed"
                                                         : options.load_hf;
@@ -338,7 +351,11 @@ int run(Setup& setup, const Options& options, const trainer::Instance& instance,
   if (!setup.tokenizer_name.empty()) {
     fmt::print("tokenizer | {}\n", programs::visible(setup.tokenizer_name));
   }
-  const std::string note = octavo::run_shape_note(options.sequence_length, session.run_shape());
+  if (setup.shape.tokens < options.sequence_length) {
+    fmt::print("batch | the text has {} tokens: sequences of {}, not of --seq-len {}\n",
+               setup.text->tokens.size(), setup.shape.tokens, options.sequence_length);
+  }
+  const std::string note = octavo::run_shape_note(setup.shape.tokens, session.run_shape());
   if (!note.empty()) fmt::print("batch | {}\n", note);
   if (calibrate(setup)) {
     fmt::print("scales | delayed ones were calibrated on the first batch\n");
@@ -354,7 +371,7 @@ int run(Setup& setup, const Options& options, const trainer::Instance& instance,
       .add("device", instance.device)
       .add("ranks", ranks.size());
   if (setup.text_batches.has_value()) {
-    results.add("perplexity", evaluate_text(setup, options, is_first, table));
+    results.add("perplexity", evaluate_text(setup, is_first, table));
   }
   if (setup.choice_batches.has_value()) {
     results.add("hellaswag", evaluate_choices(setup, options, is_first, table));

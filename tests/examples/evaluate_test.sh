@@ -54,6 +54,13 @@ assert math.isclose(one["perplexity"], math.exp(one["loss"]))
 assert math.isclose(one["bits_per_byte"], one["loss"] / math.log(2))
 assert 5 < one["loss"] < 6  # of 256 bytes, untrained
 '
+err_is_one_line_with "warning: the weights are random; give --checkpoint FOLDER or --model hf:FOLDER"
+run "a text as one sequence" 0 --precision fp32 --data held_out.txt --batch 1 --seq-len $(($(wc -c <held_out.txt) - 1)) \
+  --threads 1 --json exact.json
+run "sequences beyond the text" 0 --precision fp32 --data held_out.txt --batch 1 --seq-len 100000 --threads 1 --json beyond.json
+grep -qxF "batch | the text has $(wc -c <held_out.txt) tokens: sequences of $(($(wc -c <held_out.txt) - 1)), not of --seq-len 100000" out ||
+  fail "it is not said"
+check 'assert results("beyond.json")["perplexity"]["loss"] == results("exact.json")["perplexity"]["loss"]'
 run "a token file" 0 --precision fp32 --data held_out.bin "${shape[@]}" --json tokens.json
 check 'assert results("tokens.json")["perplexity"]["loss"] == results("text.json")["perplexity"]["loss"]
 assert "bits_per_byte" not in results("tokens.json")["perplexity"]'
@@ -163,8 +170,10 @@ refused "half of documents" "--most-documents belong together" --data held_out.t
 python3 -c "
 import struct
 open('wrong.bin', 'wb').write(struct.pack('<256i', 20240520, 1, 300, *[0] * 253) + struct.pack('<300H', *[1] * 299, 256))"
-run "a token outside of the vocabulary" 1 --data wrong.bin --precision fp32 "${shape[@]}"
-err_is_one_line_with "wrong.bin: the token at byte 1622 is 256"
+refused "a token outside of the vocabulary" "wrong.bin: the token at byte 1622 is 256" --data wrong.bin --precision fp32 \
+  --batch 2 --seq-len 64
+refused "results in no folder" "--json absent/results.json: there is no folder absent; make it, or name another file" \
+  --data held_out.txt --json absent/results.json
 
 if mpirun=$(command -v mpirun); then
   export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
