@@ -285,6 +285,11 @@ inline void note_run(const Run& run, const Row& row, std::size_t window,
                      std::vector<std::string>& notes) {
   for (const std::string& remark : run.remarks)
     notes.push_back(fmt::format("{}: {}.", row.label, remark));
+  for (const Conversion& one : run.conversions)
+    notes.push_back(
+        fmt::format("{}: converted after step {} from {}, {}; the steps until then "
+                    "are of that.",
+                    row.label, one.step, visible(one.recipe), visible(one.optimizer)));
   const Configuration& c = run.configuration;
   if (has_parts(c)) notes.push_back(fmt::format("{}: {}.", row.label, visible(c.recipe)));
   if (!run.finished()) notes.push_back(fmt::format("{} {}.", row.label, end_of(run, false)));

@@ -85,6 +85,12 @@ struct Summary {
   std::string sample;
 };
 
+/// A checkpoint of another recipe or optimizer that a run went on from by --convert.
+struct Conversion {
+  std::uint64_t step = 0;         ///< the last before it
+  std::string recipe, optimizer;  ///< that the checkpoint was saved with
+};
+
 struct Run {
   std::filesystem::path folder;
   Configuration configuration;
@@ -93,6 +99,8 @@ struct Run {
   std::vector<OperandSample> operands;
   std::optional<Summary> summary;  ///< absent when the run did not reach its end
   std::vector<std::string> remarks;
+  std::vector<Conversion> conversions;
+  std::string second_run;        ///< the error that the next step is, unless "resumed" comes before
   bool was_resumed = false;      ///< its summary has the speed of its last process
   bool begins = true;            ///< the step that comes is the first of a process
   bool has_other_ranks = false;  ///< or cards since it was resumed: steps do not compare
@@ -171,10 +179,11 @@ inline void read_configuration(const Json& event, Run& run) {
   if (event.contains("ranks")) c.ranks = std::max<std::uint64_t>(1, count(event, "ranks"));
   if (event.contains("flops_per_token")) c.flops_per_token = number(event, "flops_per_token");
   if (c.model.empty()) throw InputError("\"model\" is empty");
-  if (resumed && (c.model != run.configuration.model || c.precision != run.configuration.precision))
-    throw InputError(fmt::format("a second run ({}, {}) begins in the file of another ({}, {})",
-                                 c.model, c.precision, run.configuration.model,
-                                 run.configuration.precision));
+  const std::string second =
+      fmt::format("a second run ({}, {}) begins in the file of another ({}, {})", c.model,
+                  c.precision, run.configuration.model, run.configuration.precision);
+  if (resumed && c.model != run.configuration.model) throw InputError(second);
+  if (resumed && c.precision != run.configuration.precision) run.second_run = second;
   run.was_resumed |= resumed;
   run.begins = true;
   run.has_other_ranks |=
@@ -220,6 +229,19 @@ inline void read_step(const Json& event, Run& run) {
   }
 }
 
+/// What the run went on from, with --convert also from another precision.
+inline void read_resumed(const Json& event, Run& run) {
+  const std::uint64_t step = count(event, "step");
+  run.second_run.clear();
+  std::erase_if(run.conversions, [step](const Conversion& one) { return one.step >= step; });
+  const auto converted = event.find("converted");
+  if (converted == event.end()) return;
+  if (!converted->is_object()) wrong_type("converted", "an object", *converted);
+  run.conversions.push_back({.step = step,
+                             .recipe = text(*converted, "recipe"),
+                             .optimizer = text(*converted, "optimizer")});
+}
+
 inline void read_summary(const Json& event, Run& run) {
   const std::uint64_t steps = count(event, "steps");
   const char* guess = steps < run.configuration.steps ? "stopped" : "done";
@@ -241,8 +263,12 @@ inline void read_event(const Json& event, Run& run) {
   const std::string name = text(event, "event");
   if (name != "run" && run.configuration.model.empty())
     throw InputError("the \"run\" event must come first");
+  const bool is_of_steps = name == "step" || name == "evaluation" || name == "summary";
+  if (is_of_steps && !run.second_run.empty()) throw InputError(run.second_run);
   if (name == "run") {
     read_configuration(event, run);
+  } else if (name == "resumed") {
+    read_resumed(event, run);
   } else if (name == "step") {
     read_step(event, run);
   } else if (name == "evaluation") {

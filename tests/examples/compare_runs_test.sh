@@ -185,6 +185,33 @@ mkdir "$scratch/ended"
 } >"$scratch/ended/metrics.jsonl"
 run "a resumed run that ended" 0 bf16 "$scratch/ended"
 grep -F '(ended)' "$scratch/out" | grep -qF ' 18,618 ' || fail "it has the speed of its last process"
+# A run that goes on in another precision by --convert after step 3: then it is what it is now.
+mkdir "$scratch/converted"
+converted() {
+  sed -e '/"summary"/d' -e 's/"bf16"/"fp8-delayed"/; s/"recipe":"fp8-delayed"/"recipe":"fp8 delayed"/' bf16/metrics.jsonl
+  sed -n 1p bf16/metrics.jsonl
+  printf '%s\n' "$1"
+  sed -e 1d -e '/"step":[123],/d' bf16/metrics.jsonl
+}
+converted '{"event":"resumed","step":3,"checkpoint":"step_3","ranks":1,"version":"1","converted":{"step":3,"recipe":"fp8 <delayed>","optimizer":"AdamW","changes":["all"]}}' >"$scratch/converted/metrics.jsonl"
+run "a run that was converted" 0 "$scratch/converted" bf16 --html "$scratch/report.html"
+row_is "bf16 (converted) 2.5000 2.5000 baseline 20,480 0 of 48 0 done after 4 steps"
+out_has "note: bf16 (converted): converted after step 3 from fp8 <delayed>, AdamW; the steps until then are of that."
+html_has "converted after step 3 from fp8 &lt;delayed&gt;, AdamW"
+{
+  grep -v '"summary"' "$scratch/converted/metrics.jsonl"
+  sed -n 1p fp8_delayed/metrics.jsonl
+  echo '{"event":"resumed","step":3,"checkpoint":"step_3","ranks":1,"version":"1"}'
+  grep '"event":"step","step":4,' fp8_delayed/metrics.jsonl
+} >"$scratch/one_again"
+mv "$scratch/one_again" "$scratch/converted/metrics.jsonl"
+run "a run that goes on from before it was converted" 0 bf16 "$scratch/converted"
+out_mentions "fp8 <delayed>  "
+out_mentions_not "converted after step"
+converted '{"event":"other"}' >"$scratch/converted/metrics.jsonl"
+run "a second run in the file of another" 2 bf16 "$scratch/converted"
+err_is_one_line_with "metrics.jsonl:10: a second run (llama_tiny, bf16) begins in the file of another (llama_tiny, fp8-delayed)"
+
 cp bf16/metrics.jsonl "$scratch/elsewhere/bf16"
 run "two folders of one name" 0 bf16 "$scratch/elsewhere/bf16"
 row_is "bf16 (bf16) 2.5000 2.5000 baseline 15,200 0 of 48 0 done after 4 steps"
