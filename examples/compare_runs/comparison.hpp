@@ -10,6 +10,7 @@
 #include <limits>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -123,9 +124,10 @@ inline std::size_t find_baseline(const std::vector<Run>& runs, const std::string
         first([](const Run&) { return true; })}) {
     if (index < runs.size()) return index;
   }
+  std::set<std::string> precisions;
+  for (const Run& run : runs) precisions.insert(visible(run.configuration.precision));
   std::string present;
-  for (const Run& run : runs)
-    present += (present.empty() ? "" : ", ") + visible(run.configuration.precision);
+  for (const std::string& one : precisions) present += (present.empty() ? "" : ", ") + one;
   throw InputError(
       fmt::format("no run has the baseline's precision \"{}\"; add that run's folder, or name one "
                   "of these with --baseline: {}",

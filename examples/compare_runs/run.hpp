@@ -280,6 +280,25 @@ inline void read_event(const Json& event, Run& run) {
   }
 }
 
+/// The folders in a folder that have metrics, and where they are more, how many: "a, b".
+inline std::string runs_in(const std::filesystem::path& folder) {
+  namespace fs = std::filesystem;
+  constexpr std::size_t most = 8;
+  std::vector<std::string> runs;
+  std::error_code error;
+  for (fs::directory_iterator entry(folder, error), end; !error && entry != end;
+       entry.increment(error)) {
+    std::error_code unreadable;
+    if (fs::exists(entry->path() / "metrics.jsonl", unreadable))
+      runs.push_back(visible(entry->path().string()));
+  }
+  std::sort(runs.begin(), runs.end());
+  std::string names;
+  for (std::size_t i = 0; i < std::min(most, runs.size()); ++i)
+    names += (i == 0 ? "" : ", ") + runs[i];
+  return runs.size() > most ? fmt::format("{} and {} more", names, runs.size() - most) : names;
+}
+
 inline std::ifstream open_metrics(const std::filesystem::path& folder) {
   namespace fs = std::filesystem;
   std::error_code error;
@@ -291,11 +310,12 @@ inline std::ifstream open_metrics(const std::filesystem::path& folder) {
                                  error ? error.message() : "not a folder; name the run's folder"));
   const fs::path file = folder / "metrics.jsonl";
   const fs::file_status file_status = fs::status(file, error);
-  if (file_status.type() == fs::file_type::not_found)
-    throw NotYetThere(
-        fmt::format("{}: no metrics.jsonl in this folder; name the folder that the trainer's --out "
-                    "named",
-                    visible(folder.string())));
+  if (file_status.type() == fs::file_type::not_found) {
+    const std::string runs = runs_in(folder);
+    throw NotYetThere(fmt::format(
+        "{}: no metrics.jsonl in this folder; name {}", visible(folder.string()),
+        runs.empty() ? "the folder that the trainer's --out named" : "runs in it: " + runs));
+  }
   errno = 0;
   std::ifstream in(file, std::ios::binary);
   if (!fs::is_regular_file(file_status) || !in)

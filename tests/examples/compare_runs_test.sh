@@ -340,7 +340,9 @@ mkdir "$scratch/empty" "$scratch/typed" "$scratch/full" "$scratch/reports"
 run "a missing folder" 2 bf16 "$scratch/absent"
 err_is_one_line_with "absent: no such folder"
 run "an empty folder" 2 bf16 "$scratch/empty"
-err_is_one_line_with "no metrics.jsonl in this folder"
+err_is_one_line_with "no metrics.jsonl in this folder; name the folder that the trainer's --out named"
+run "a folder of runs" 2 "$scratch/elsewhere/"
+err_is_one_line_with "no metrics.jsonl in this folder; name runs in it: $scratch/elsewhere/bf16"
 : >"$scratch/empty/metrics.jsonl"
 run "an empty file" 2 bf16 "$scratch/empty"
 err_is_one_line_with 'no "run" event'
@@ -349,6 +351,9 @@ run "a loss of the wrong type" 2 "$scratch/typed"
 err_is_one_line_with 'metrics.jsonl:3: "loss" must be a number or null'
 run "no baseline" 2 fp8_delayed
 err_is_one_line_with 'no run has the baseline'\''s precision "bf16"'
+run "no baseline among two of one precision" 2 fp8_delayed "$scratch/announced"
+err_is_one_line_with "with --baseline: fp8-delayed"
+! grep -qF "fp8-delayed, fp8-delayed" "$scratch/err" || fail "a precision is named twice"
 run "a folder twice" 2 bf16 ./bf16
 err_is_one_line_with "named twice"
 run "no folder" 2
