@@ -75,6 +75,22 @@ TEST(RunShape, OfARunShapeIsItself) {
   }
 }
 
+TEST(RunShape, LeavesWhatIsNoLength) {
+  EXPECT_EQ((length<Delayed8b, Cuda>(1, -20)), -20);
+  EXPECT_EQ((length<Delayed8b, Cpu>(3, -20)), -20);
+  Context<Cpu> context{1};
+  SessionOptions options = support::small_options();
+  options.batch.tokens = -20;
+  try {
+    const SmallSession<Fp8Recipe<Delayed>> session(options, context);
+    FAIL() << "nothing is said";
+  } catch (const ConfigError& error) {
+    EXPECT_NE(std::string(error.what()).find("the sequence length is -20; give at least 1 token"),
+              std::string::npos)
+        << error.what();
+  }
+}
+
 TEST(RunShape, IsSaid) {
   EXPECT_EQ(run_shape_note(48, {1, 48}), "");
   EXPECT_EQ(

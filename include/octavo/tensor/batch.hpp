@@ -26,7 +26,7 @@ struct BatchShape {
 
 /// The batch with sequences as much longer as it takes until its rows are a multiple of `multiple`.
 [[nodiscard]] constexpr BatchShape with_whole_rows(BatchShape batch, Index multiple) {
-  if (batch.sequences <= 0) return batch;
+  if (batch.sequences <= 0 || batch.tokens <= 0) return batch;
   batch.tokens = round_up(batch.tokens, multiple / std::gcd(multiple, batch.sequences));
   return batch;
 }
