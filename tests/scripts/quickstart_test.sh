@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# quickstart refuses what cannot be trained on before it installs and builds: quickstart_test.sh
+# quickstart refuses what cannot be trained on before it installs and builds, and lets threads that wait sleep:
+# quickstart_test.sh
 set -u
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 scratch=$(mktemp -d) || exit 1
@@ -50,4 +51,11 @@ cp short.txt texts/c.txt
 takes texts
 ln -s enough.txt link.txt
 takes link.txt
+
+printf '#!/bin/sh\necho "waits $OMP_WAIT_POLICY"\nexit 9\n' >scripts/install-dependencies
+for policy in passive active; do
+  [ "$policy" = passive ] && unset OMP_WAIT_POLICY || export OMP_WAIT_POLICY=$policy
+  ./quickstart enough.txt >out 2>err
+  [ "$(cat out)" = "waits $policy" ] || fail "threads that are to be $policy are not"
+done
 [ "$failures" -eq 0 ]
