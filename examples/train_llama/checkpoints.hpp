@@ -160,6 +160,9 @@ inline std::filesystem::path take_checkpoint(const CLI::App& app, const std::str
   octavo::require<octavo::ConfigError>(
       app.count("--model") == 0,
       "--checkpoint says which model it is of, and --model does, too; give one");
+  octavo::require<octavo::ConfigError>(std::filesystem::exists(named), "--checkpoint ", named,
+                                       ": there is no such folder", detail::looked_for_in(named),
+                                       "; name the folder of a run, or of a checkpoint");
   std::filesystem::path path = checkpoint_in(named, program);
   octavo::require<octavo::ConfigError>(
       !path.empty(), "--checkpoint ", named, " is no whole checkpoint, and has none in its folder ",

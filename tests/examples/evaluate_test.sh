@@ -153,7 +153,7 @@ refused() {
 }
 refused "nothing to do" "give --data or --hellaswag"
 refused "two models" "which model it is of" --model llama_tiny --checkpoint run-fp32 --data held_out.txt
-refused "no checkpoint" "is no whole checkpoint" --checkpoint absent --data held_out.txt
+refused "no checkpoint" "--checkpoint absent: there is no such folder in $PWD" --checkpoint absent --data held_out.txt
 refused "no file" "absent.txt" --data absent.txt
 refused "a model that is not compiled in" "'nothing'" --model nothing --data held_out.txt
 head -c 1500 questions.bin >cut.bin

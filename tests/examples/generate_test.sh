@@ -118,6 +118,11 @@ run "no such folder" 2 --model hf:absent --prompt abc
 err_is_one_line_with "absent/config.json"
 run "no such template" 2 "${greedy[@]}" --chat absent --prompt abc
 err_is_one_line_with "there is no chat template 'absent'"
+mkdir bare
+run "no such checkpoint" 2 --checkpoint absent --prompt abc
+err_is_one_line_with "--checkpoint absent: there is no such folder in $PWD; name the folder of a run, or of a checkpoint"
+run "a folder without checkpoints" 2 --checkpoint bare --prompt abc
+err_is_one_line_with "--checkpoint bare is no whole checkpoint, and has none in its folder checkpoints"
 run "no such tokenizer" 2 "${greedy[@]}" --tokenizer absent.json --prompt abc
 err_is_one_line_with "absent.json"
 run "a system without a chat" 2 "${greedy[@]}" --system be --prompt abc
