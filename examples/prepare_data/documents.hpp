@@ -37,6 +37,8 @@ class Documents {
       : files_(std::move(files)), key_(std::move(key)) {
     octavo::detail::SeenFiles seen;
     for (const std::filesystem::path& path : files_) {
+      octavo::require<octavo::IoError>(!std::filesystem::is_directory(path), path.string(),
+                                       ": is a folder; name its files");
       octavo::require<octavo::IoError>(std::filesystem::is_regular_file(path), path.string(),
                                        ": is no file that is there; name files of text or of "
                                        "JSON Lines");
@@ -94,7 +96,8 @@ class Documents {
       if (!line.has_value()) {
         file_.reset();
       } else if (!line->is_blank()) {
-        return Document{octavo::detail::json_text(*line, key_), line->place()};
+        return Document{octavo::detail::json_text(*line, key_, ", or name another with --key"),
+                        line->place()};
       }
     }
   }

@@ -24,6 +24,9 @@ cmp -s bytes.bin kept || fail "it was changed"
 
 run "no such text" 1 absent.txt --out x.bin
 err_is_one_line_with "absent.txt"
+mkdir folder.txt
+run "a folder" 1 folder.txt --out x.bin
+err_is_one_line_with "folder.txt: is a folder; name its files"
 ln a.txt hard.txt
 ln -s a.txt soft.txt
 for twice in a.txt ./a.txt hard.txt soft.txt; do
@@ -49,7 +52,8 @@ run "a broken line" 1 broken.jsonl --out broken.bin
 err_is_one_line_with "broken.jsonl: line 2: at byte 25"
 printf '{"text":"ab"}\n{"title":"c"}\n' >other.jsonl
 run "no text in an object" 1 other.jsonl --out other.bin
-err_is_one_line_with "other.jsonl: line 2"
+err_is_one_line_with 'other.jsonl: line 2: the object has no "text"'
+grep -qF "or name another with --key" err || fail "it does not say how to name another"
 [ ! -e broken.bin ] && [ ! -e other.bin ] || fail "a file was written"
 printf '{"title":"ab","text":1}\n' >title.jsonl
 run "another key" 0 title.jsonl --key title --out title.bin --end none

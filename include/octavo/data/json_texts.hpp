@@ -40,8 +40,10 @@ struct FileLine {
 };
 
 /// The string under `key` of the object that a line is.
+/// @param advice  behind the error where the object has none
 /// @throws IoError  naming file, line and byte of what is no JSON, or is an object without it
-[[nodiscard]] inline std::string json_text(const FileLine& line, const std::string& key) {
+[[nodiscard]] inline std::string json_text(const FileLine& line, const std::string& key,
+                                           const std::string& advice = "") {
   JsonReader json(line.text, line.place(), line.offset, "correct the line, or leave it out");
   std::optional<std::string> text;
   json.object([&](const std::string& name) {
@@ -53,7 +55,7 @@ struct FileLine {
   });
   json.end();
   require<IoError>(text.has_value(), line.place(), ": the object has no \"", key,
-                   "\"; give one JSON object a line, with a string of this name");
+                   "\"; give one JSON object a line, with a string of this name", advice);
   return std::move(*text);
 }
 
