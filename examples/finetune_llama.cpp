@@ -69,6 +69,14 @@ void require_chats(const Options& options) {
   octavo::require<octavo::ConfigError>(
       !options.chats.chat_template.empty(),
       "--chat-template is required: name that which the model knows, such as llama3");
+  programs::require_chat_template("--chat-template", options.chats.chat_template);
+  const char* const advice = "give a file of JSON Lines, a chat a line";
+  for (const std::string& file : options.chats.files) {
+    programs::require_file("--chats " + file, file, advice);
+  }
+  for (const std::string& file : options.chats.validation_files) {
+    programs::require_file("--validation-chats " + file, file, advice);
+  }
 }
 
 /// Named, or that of the folder of --model hf:FOLDER.

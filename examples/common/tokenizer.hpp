@@ -1,13 +1,16 @@
 // The tokenizer that a flag names.
 #pragma once
 
+#include <common/paths.hpp>
 #include <octavo/data/byte_tokenizer.hpp>
 #if defined(OCTAVO_PROGRAM_HAS_PCRE2)
 #include <octavo/data/tokenizer_json.hpp>
 #endif
 
+#include <filesystem>
 #include <memory>
 #include <string>
+#include <system_error>
 
 namespace programs {
 
@@ -19,6 +22,10 @@ inline std::unique_ptr<octavo::Tokenizer> open_tokenizer(const std::string& name
                                                          bool text_is_nfc) {
   if (name == "bytes") return std::make_unique<octavo::ByteTokenizer>();
 #if defined(OCTAVO_PROGRAM_HAS_PCRE2)
+  require_file("--tokenizer " + name, name, "give bytes, a tokenizer.json or a tokenizer.model");
+  std::error_code error;
+  octavo::require<octavo::IoError>(std::filesystem::file_size(name, error) != 0, "--tokenizer ",
+                                   name, ": is empty; get the file again");
   return std::make_unique<octavo::BytePairTokenizer>(
       octavo::load_tokenizer(name, text_is_nfc ? octavo::TextForm::nfc : octavo::TextForm::any));
 #else

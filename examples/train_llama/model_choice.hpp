@@ -3,6 +3,7 @@
 
 #include <CLI/CLI.hpp>
 #include <common/flags_file.hpp>
+#include <common/paths.hpp>
 #include <common/presets.hpp>
 #include <octavo/io/hugging_face_config.hpp>
 #include <octavo/io/peft_adapters.hpp>
@@ -211,6 +212,11 @@ inline void find_preset_of_folder(const CLI::App& app, ModelChoice& options) {
   constexpr std::string_view prefix = "hf:";
   if (!options.model.starts_with(prefix)) return;
   options.load_hf = options.model.substr(prefix.size());
+  const std::string given = detail::place_of(app, "--model") + "--model " + options.model;
+  const char* const advice = "give hf: and the folder of a Hugging Face model";
+  octavo::require<octavo::ConfigError>(!options.load_hf.empty(), given, " names no folder; ",
+                                       advice);
+  programs::require_folder(given, options.load_hf, advice);
   const std::filesystem::path folder = options.load_hf;
   octavo::require<octavo::ConfigError>(
       std::filesystem::exists(folder / "config.json") ||
@@ -218,6 +224,8 @@ inline void find_preset_of_folder(const CLI::App& app, ModelChoice& options) {
       options.load_hf,
       " has adapters of PEFT and no model; name the model that they are for, and "
       "load them with --lora and --load-adapters, or name the folder of --save-hf");
+  octavo::require<octavo::IoError>(std::filesystem::exists(folder / "config.json"), given,
+                                   ": the folder has no config.json; ", advice);
   const octavo::ModelDescription shape =
       octavo::read_hugging_face_config(std::filesystem::path(options.load_hf) / "config.json");
   const auto fits = [&](const octavo::ModelDescription& other) {

@@ -352,6 +352,11 @@ inline void require_consistent(const CLI::App& app, const Options& options) {
         " is about adapters; give --lora their rank, too, such as --lora 16");
   }
   programs::require_adapters_can_be(options);
+  // A run that goes on has them in its checkpoint.
+  if (!options.load_adapters.empty() && options.resume.empty()) {
+    programs::require_folder("--load-adapters " + options.load_adapters, options.load_adapters,
+                             "give the folder of --save-adapters, or of PEFT");
+  }
   octavo::require<octavo::ConfigError>(options.replay_step <= options.steps, "--replay-step ",
                                        options.replay_step, ": the run has ", options.steps,
                                        " steps; give one of them");

@@ -200,6 +200,10 @@ err_is_one_line_with "; they fit with --lora 4"
 refused "adapters of other layers" "; they fit with --lora-alpha 8 --lora-targets q_proj,v_proj,down_proj" \
   --model hf:model --precision fp32 "${shape[@]}" "${data[@]}" --chat-template own.json --lora 4 \
   --load-adapters adapters
+refused "adapters that are not there" "--load-adapters absent: there is no such folder; give the folder of --save-adapters" \
+  "${adapted[@]}" --lora 4 --load-adapters absent
+refused "adapters of a file" "--load-adapters chats.jsonl: is no folder; give the folder of --save-adapters" \
+  "${adapted[@]}" --lora 4 --load-adapters chats.jsonl
 refused "adapters of another rank, to go on with" "; it fits with --lora 4" "${adapted[@]}" --lora 8 --steps 12 \
   --resume adapted/checkpoints/step-00000006
 err_is_one_line_with "the adapters are of rank 4, alpha 8, q_proj, v_proj, down_proj in the checkpoint, but rank 8"
@@ -259,7 +263,13 @@ refused "a tokenizer without the template's tokens" "no special token '<|im_star
   "${model[@]}" "${data[@]}" --chat-template chatml
 err_is_one_line_with "; it has none; give the tokenizer of a model that knows this template, or a template file"
 refused "a line that is no chat" "bad.jsonl: line 2: at byte" "${base[@]}" --chats bad.jsonl
-refused "a file that is not there" "absent.jsonl: cannot be read" "${base[@]}" --chats absent.jsonl
+refused "a file that is not there" "--chats absent.jsonl: there is no such file; give a file of JSON Lines" \
+  "${base[@]}" --chats absent.jsonl
+refused "a folder of chats" "--chats .: is a folder; give a file of JSON Lines" "${base[@]}" --chats .
+refused "validation that is not there" "--validation-chats absent.jsonl: there is no such file" "${base[@]}" \
+  --chats chats.jsonl --validation-chats absent.jsonl
+refused "a template that is not there" "--chat-template absent.json: there is no such file; give a template" \
+  "${model[@]}" "${data[@]}" --chat-template absent.json
 refused "a file twice" "named already" "${base[@]}" --chats chats.jsonl \
   --validation-chats chats.jsonl
 if ldd "$program" | grep -q pcre2; then

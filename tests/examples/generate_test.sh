@@ -115,16 +115,24 @@ err_is_one_line_with "--prompt is empty"
 run "a preset" 2 --model llama_tiny --prompt abc
 err_is_one_line_with "a preset has no weights"
 run "no such folder" 2 --model hf:absent --prompt abc
-err_is_one_line_with "absent/config.json"
+err_is_one_line_with "--model hf:absent: there is no such folder; give hf: and the folder of a Hugging Face model"
+run "no folder at all" 2 --model hf: --prompt abc
+err_is_one_line_with "--model hf: names no folder; give hf: and the folder"
+run "a file as folder" 2 --model hf:turns.json --prompt abc
+err_is_one_line_with "--model hf:turns.json: is no folder; give hf: and the folder"
+mkdir bare
+run "a folder without a model" 2 --model hf:bare --prompt abc
+err_is_one_line_with "--model hf:bare: the folder has no config.json; give hf: and the folder"
 run "no such template" 2 "${greedy[@]}" --chat absent --prompt abc
 err_is_one_line_with "there is no chat template 'absent'"
-mkdir bare
 run "no such checkpoint" 2 --checkpoint absent --prompt abc
 err_is_one_line_with "--checkpoint absent: there is no such folder in $PWD; name the folder of a run, or of a checkpoint"
 run "a folder without checkpoints" 2 --checkpoint bare --prompt abc
 err_is_one_line_with "--checkpoint bare is no whole checkpoint, and has none in its folder checkpoints"
 run "no such tokenizer" 2 "${greedy[@]}" --tokenizer absent.json --prompt abc
-err_is_one_line_with "absent.json"
+if ldd "$program" | grep -q pcre2; then
+  err_is_one_line_with "--tokenizer absent.json: there is no such file; give bytes, a tokenizer.json"
+fi
 run "a system without a chat" 2 "${greedy[@]}" --system be --prompt abc
 err_is_one_line_with "--system is for a chat"
 run "a probability of 0" 2 "${greedy[@]}" --top-p 0 --prompt abc

@@ -134,6 +134,13 @@ EOF
   err_is_one_line_with "bring the text into NFC"
   run "text that is in NFC" 0 thai.txt --tokenizer "$golden/qwen.json" --end none --text-is-nfc --out nfc.bin
   [ "$(od -An -t d4 -j 8 -N 4 nfc.bin)" -eq "$(stat -c %s thai.txt)" ] || fail "not a token a byte"
+  : >empty.json
+  run "an empty tokenizer" 1 a.txt --tokenizer empty.json --out x.bin
+  err_is_one_line_with "--tokenizer empty.json: is empty; get the file again"
+  run "no such tokenizer" 1 a.txt --tokenizer absent.json --out x.bin
+  err_is_one_line_with "--tokenizer absent.json: there is no such file; give bytes, a tokenizer.json"
+  run "a folder as tokenizer" 1 a.txt --tokenizer folder.txt --out x.bin
+  err_is_one_line_with "--tokenizer folder.txt: is a folder; give bytes, a tokenizer.json"
   run "an unknown token" 2 a.txt --tokenizer "$golden/gpt2.json" --end "<|no|>" --out x.bin
   err_is_one_line_with "no special token '<|no|>'"
 fi
