@@ -3,6 +3,7 @@
 //   generate --model hf:trained --prompt "Once upon a time"
 //
 // Exit codes: 0 done, 1 an error while running, 2 bad input, 128 + n stopped by signal n.
+#include <common/paths.hpp>
 #include <common/tokenizer.hpp>
 #include <octavo/data/chat_tokens.hpp>
 #include <octavo/inference/inference.hpp>
@@ -107,6 +108,7 @@ struct Setup {
   std::unique_ptr<octavo::Tokenizer> tokenizer;
   std::vector<std::int32_t> stop_tokens;
   std::vector<std::string> stop_texts;
+  std::optional<octavo::ChatEncoder> chat;  ///< none: a text goes on
 };
 
 std::unique_ptr<octavo::Tokenizer> open_tokenizer(const Options& options) {
@@ -172,6 +174,7 @@ std::vector<std::int32_t> print_text(const Setup& setup, const Options& options,
   };
   const auto start = Clock::now();
   std::optional<Clock::time_point> first;
+  bool is_full = false;
   const Index known =
       std::min(setup.tokenizer->vocabulary_size(), setup.session->facts().vocabulary);
   std::vector<std::int32_t> tokens = octavo::generate(
@@ -181,7 +184,12 @@ std::vector<std::int32_t> print_text(const Setup& setup, const Options& options,
        .seed = options.seed,
        .vocabulary = known,
        .stop_tokens = setup.stop_tokens,
-       .stop = [&] { return stream.is_stopped() || octavo::InterruptGuard::received() != 0; },
+       .stop =
+           [&] {
+             const bool ends = stream.is_stopped() || octavo::InterruptGuard::received() != 0;
+             is_full = !ends && first && setup.session->length() == setup.session->longest();
+             return ends;
+           },
        .take =
            [&](std::int32_t token) {
              if (!first) first = Clock::now();
@@ -198,6 +206,14 @@ std::vector<std::int32_t> print_text(const Setup& setup, const Options& options,
              programs::counted(tokens.size(), "token"));
   if (count > 1 && decoding > 0) fmt::print(stderr, ", {:.1f} tokens/s", (count - 1) / decoding);
   fmt::print(stderr, "\n");
+  if (is_full) {
+    fmt::print(
+        stderr,
+        "generate: the text stops here: there is room for {}, and --max-tokens {} need more; "
+        "give a larger --context\n",
+        programs::counted(static_cast<std::uint64_t>(setup.session->longest()), "token"),
+        options.most_tokens);
+  }
   return tokens;
 }
 
@@ -212,11 +228,18 @@ std::string read_prompt(const Options& options) {
   return {std::istreambuf_iterator<char>(std::cin), {}};
 }
 
+/// @param tokens   of the prompt, with all before it
+/// @param longest  text that there is memory for
+/// @throws ConfigError  if they are more
+void require_room(std::size_t tokens, Index longest) {
+  octavo::require<octavo::ConfigError>(static_cast<Index>(tokens) <= longest, "the prompt has ",
+                                       tokens, " tokens, and there is room for ", longest,
+                                       "; give --context ", tokens, " or more");
+}
+
 /// Answers questions until there are no more. What the chat so far has in common with what is
 /// cached is not read again.
-int chat(Setup& setup, const Options& options) {
-  const octavo::ChatEncoder encoder(octavo::chat_template(options.chat), *setup.tokenizer);
-  setup.stop_tokens.push_back(encoder.end_of_turn());
+int chat(const Setup& setup, const Options& options) {
   std::vector<octavo::ChatMessage> messages;
   if (!options.system.empty()) messages.push_back({"system", options.system});
   std::vector<std::int32_t> cached;
@@ -230,7 +253,8 @@ int chat(Setup& setup, const Options& options) {
                                          "--prompt is empty: give a question");
     if (question.empty()) continue;
     messages.push_back({"user", question});
-    const std::vector<std::int32_t> prompt = encoder.encode_prompt(messages);
+    const std::vector<std::int32_t> prompt = setup.chat->encode_prompt(messages);
+    require_room(prompt.size(), setup.session->longest());
     cached.resize(static_cast<std::size_t>(setup.session->length()));
     const auto differs = std::ranges::mismatch(cached, prompt).in1 - cached.begin();
     const auto common = std::min<Index>(differs, static_cast<Index>(prompt.size()) - 1);
@@ -279,9 +303,15 @@ int run(const CLI::App& app, Options& options) {
     if (options.chat.empty()) {
       prompt = tokens_of_prompt(*setup.tokenizer, options);
       if (longest == 0) longest = static_cast<Index>(prompt.size()) + options.most_tokens - 1;
-    } else if (longest == 0) {
+      require_room(prompt.size(), longest);
+    } else {
+      programs::require_chat_template("--chat", options.chat);
+      setup.chat.emplace(octavo::chat_template(options.chat), *setup.tokenizer);
+      setup.stop_tokens.push_back(setup.chat->end_of_turn());
       const Index positions = instance.shape.positions;
-      longest = positions == 0 ? context_of_chat : std::min(positions, context_of_chat);
+      if (longest == 0) {
+        longest = positions == 0 ? context_of_chat : std::min(positions, context_of_chat);
+      }
     }
     make_session(setup, options, instance, checkpoint, longest);
   } catch (const octavo::Error& error) {

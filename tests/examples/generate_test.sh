@@ -107,9 +107,18 @@ fi
 
 run "a context" 0 "${greedy[@]}" --prompt abc --context 5
 out_is "abcdef"
+err_has() { grep -qF -- "$1" err || fail "stderr does not have: $1"; }
+err_has "generate: the text stops here: there is room for 5 tokens, and --max-tokens 200 need more; give a larger --context"
+run "a context with room for all" 0 "${greedy[@]}" --prompt abc --context 5 --max-tokens 3
+out_is "abcdef"
+! grep -qF "stops here" err || fail "it says that it stopped"
+run "a context with room for the prompt" 0 "${greedy[@]}" --prompt abc --context 3 --max-tokens 1
+out_is "abcd"
 run "a context that is too short" 2 "${greedy[@]}" --prompt abc --context 2
-err_is_one_line_with() { grep -qF -- "$1" err || fail "stderr does not have: $1"; }
-err_is_one_line_with "there is room for 2"
+out_is ""
+err_is_one_line_with "generate: the prompt has 3 tokens, and there is room for 2; give --context 3 or more"
+run "a context that is too short for a question" 2 "${greedy[@]}" --chat turns.json --prompt why --context 5
+err_has "the prompt has 7 tokens, and there is room for 5; give --context 7 or more"
 run "no prompt" 2 "${greedy[@]}"
 err_is_one_line_with "--prompt is empty"
 run "a preset" 2 --model llama_tiny --prompt abc
@@ -125,6 +134,8 @@ run "a folder without a model" 2 --model hf:bare --prompt abc
 err_is_one_line_with "--model hf:bare: the folder has no config.json; give hf: and the folder"
 run "no such template" 2 "${greedy[@]}" --chat absent --prompt abc
 err_is_one_line_with "there is no chat template 'absent'"
+run "no such template's file" 2 "${greedy[@]}" --chat absent.json --prompt abc
+err_is_one_line_with "--chat absent.json: there is no such file; give a template's name"
 run "no such checkpoint" 2 --checkpoint absent --prompt abc
 err_is_one_line_with "--checkpoint absent: there is no such folder in $PWD; name the folder of a run, or of a checkpoint"
 run "a folder without checkpoints" 2 --checkpoint bare --prompt abc
