@@ -36,7 +36,7 @@ inline std::string why_it_gave_up(const octavo::RunSummary& summary, const Repor
 /// @param saved_in  the run's folder; empty: it keeps no checkpoints
 inline std::string why_it_stopped(const octavo::RunSummary& summary,
                                   const std::filesystem::path& saved_in, const Options& options) {
-  const std::string batch = octavo::message(
+  std::string batch = octavo::message(
       "a batch of step ", summary.steps + 1, " has ", summary.documents,
       " documents, those that begin with a sequence included, and --most-documents is ",
       options.most_documents);

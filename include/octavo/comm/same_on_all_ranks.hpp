@@ -47,6 +47,7 @@ std::string values_text(const RanksOfValues& values) {
   const auto [differs, there] = std::mismatch(first.begin(), first.end(), last.begin(), last.end());
   const auto common = static_cast<std::size_t>(differs - first.begin());
   std::vector<std::pair<std::vector<int>, std::string>> fewest_first;
+  fewest_first.reserve(values.size());
   for (const auto& [value, ranks] : values) {
     fewest_first.emplace_back(ranks, difference_text(value, common));
   }
