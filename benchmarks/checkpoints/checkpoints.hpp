@@ -76,8 +76,8 @@ class Run {
   std::vector<std::int32_t> tokens_;
 };
 
-/// A step without a save, and then one save: what it adds to the steps until it is there and read
-/// back, of which the median and the most are told. Reading takes no longer than writing did.
+/// A save, and what it adds to the steps until it is there and read back, of which the median and
+/// the most are told; then steps without. Reading takes no longer than writing did.
 template <Device D>
 void save_beside_steps(benchmark::State& state) {
   Run<D>& run = Run<D>::instance();
@@ -90,7 +90,6 @@ void save_beside_steps(benchmark::State& state) {
   std::vector<double> costs;
   for ([[maybe_unused]] auto each : state) {
     std::filesystem::remove_all(last.path);
-    plain = seconds_of([&] { run.step(); });
     const double begun = seconds_of([&] { checkpoints.save(++number); });
     const Index before = last.step;
     double steps = 0;
@@ -105,6 +104,12 @@ void save_beside_steps(benchmark::State& state) {
     while (last.step == before) step();
     for (const double until = steps + last.seconds; steps < until;) step();
     steps += seconds_of([&] { checkpoints.finish(); });
+    // Behind it, with the GPU as warm as in it.
+    constexpr int compared = 5;
+    plain = seconds_of([&] {
+              for (int i = 0; i < compared; ++i) run.step();
+            }) /
+            compared;
     costs.push_back(begun + steps - count * plain);
     written = last.seconds;
     state.SetIterationTime(begun + steps);

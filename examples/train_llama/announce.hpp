@@ -1,6 +1,7 @@
 // What is said before the first step.
 #pragma once
 
+#include <common/folded.hpp>
 #include <octavo/octavo.hpp>
 #include <train_llama/kept.hpp>
 #include <train_llama/options.hpp>
@@ -14,7 +15,7 @@
 
 namespace trainer {
 
-/// Prints what is going to run: the memory and every GEMM.
+/// Prints what is going to run: the memory and every GEMM, those of blocks that are alike as one.
 inline void announce(const octavo::TrainingSession& session, const Options& options) {
   const std::string note = octavo::run_shape_note(options.sequence_length, session.run_shape());
   if (!note.empty()) fmt::print("batch | {}\n", note);
@@ -30,7 +31,7 @@ inline void announce(const octavo::TrainingSession& session, const Options& opti
     fmt::print("memory | {:<17} | {:>10.2f} MiB, beside\n", "of the host",
                static_cast<double>(memory.host) / (1024.0 * 1024.0));
   }
-  fmt::print("{}", session.manifest().text());
+  fmt::print("{}", programs::folded(session.manifest().text()));
   const std::string plans = session.gemm_plan_summary().text();
   if (!plans.empty()) fmt::print("gemm plans: {}\n", plans);
   programs::flush_output();

@@ -49,7 +49,9 @@ run "a run" 0 "${base[@]}" --batch 2 --steps 4 --warmup 4 --sample 12 --out run
 [ -s err ] && fail "stderr is not a terminal, and there was something on it"
 [ "$(grep -cE '^step [0-9]+ \| epoch [0-9]+\.[0-9]{2} \| loss [0-9]+\.[0-9]{4} \| lr [0-9]\.[0-9]{2}e[+-][0-9]{2} \| norm [0-9]+\.[0-9]{3} \| [0-9]+\.[0-9] ms \| [0-9]+ tok/s \| fp8 delayed$' out)" -eq 4 ] ||
   fail "not four step lines"
-[ "$(grep -c '^gemm | ' out)" -eq 51 ] || fail "not one line for each of 51 GEMMs"
+[ "$(grep -c '^gemm | ' out)" -eq 15 ] || fail "not one line for each of the 12 GEMMs of a block, and for the head's 3"
+grep -qE '^gemm \| blocks\.0-3\.qkv forward +\| 256 x 128 +\| E4M3 x E4M3 -> bf16 \| fp8 delayed \| octavo loops$' out ||
+  fail "blocks that are alike are not told as one"
 grep -qF "48 of 51 GEMMs in FP8" out || fail "no count of GEMMs in FP8"
 cat >tensorboard_files.py <<'PYTHON'
 import glob, struct

@@ -1,0 +1,37 @@
+// What is said of blocks that are alike is said once.
+#include <common/folded.hpp>
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+namespace folded_test {
+
+TEST(Folded, LinesOfBlocksThatAreAlikeAreOne) {
+  std::string lines;
+  for (int block = 0; block < 12; ++block) {
+    const std::string name = "blocks." + std::to_string(block);
+    const std::string precision = block == 0 || block == 7 ? "bf16" : "fp8 delayed";
+    lines += "gemm | " + name + ".qkv  forward | 256 x 128  | " + precision + "\n";
+    lines += "gemm | " + name + ".down   dgrad | 128 x 1024 | " + precision + "\n";
+  }
+  lines += "gemm | head  forward | 50304 x 128 | bf16\n";
+  for (int block = 0; block < 12; ++block) {
+    lines += "attention | blocks." + std::to_string(block) + ".attention | own loops\n";
+  }
+  EXPECT_EQ(programs::folded(lines),
+            "gemm | blocks.0,7.qkv forward      | 256 x 128   | bf16\n"
+            "gemm | blocks.0,7.down dgrad       | 128 x 1024  | bf16\n"
+            "gemm | blocks.1-6,8-11.qkv forward | 256 x 128   | fp8 delayed\n"
+            "gemm | blocks.1-6,8-11.down dgrad  | 128 x 1024  | fp8 delayed\n"
+            "gemm | head forward                | 50304 x 128 | bf16\n"
+            "attention | blocks.0-11.attention | own loops\n");
+}
+
+TEST(Folded, OtherLinesStayAsTheyAre) {
+  EXPECT_EQ(programs::folded("gemm plans: 3 tried\nblocks.\nblocks.x | a\n"),
+            "gemm plans: 3 tried\nblocks.\nblocks.x | a\n");
+  EXPECT_EQ(programs::folded(""), "");
+}
+
+}  // namespace folded_test
