@@ -475,7 +475,9 @@ PYTHON
 
 # One run of the two has not ended yet: its summary comes while it is watched.
 mkdir "$scratch/running"
+# What is started in the background empties its output by itself, perhaps after it is first looked at.
 case="watching what has not begun"
+: >"$scratch/out"
 timeout 60 "$program" "$scratch/running" --watch 0.1 >"$scratch/out" 2>"$scratch/err" &
 for _ in $(seq 200); do grep -q "Ctrl-C" "$scratch/out" && break; sleep 0.05; done
 out_mentions "not yet: "
@@ -484,6 +486,7 @@ wait $! || fail "exit code $?"
 row_is "bf16 2.5000 2.5000 baseline 15,200 0 of 48 0 done after 4 steps"
 grep -v '"event":"summary"' fp8_delayed/metrics.jsonl >"$scratch/running/metrics.jsonl"
 case="watching"
+: >"$scratch/out"
 timeout 60 "$program" bf16 "$scratch/running" --watch 0.1 --html "$scratch/report.html" >"$scratch/out" 2>"$scratch/err" &
 for _ in $(seq 200); do grep -q "Ctrl-C" "$scratch/out" && break; sleep 0.05; done
 html_has '<meta http-equiv="refresh" content="1">'
@@ -499,6 +502,7 @@ row_is "fp8 <delayed> 2.6000 2.5500 +2.00 % 1,234,567 45 of 48 1 done after 4 st
 html_lacks 'http-equiv="refresh"'
 case="a signal while watching"
 grep -v '"event":"summary"' bf16/metrics.jsonl >"$scratch/running/metrics.jsonl"
+: >"$scratch/out"
 "$program" "$scratch/running" --watch 10 --html "$scratch/report.html" >"$scratch/out" 2>"$scratch/err" &
 for _ in $(seq 200); do grep -q "Ctrl-C" "$scratch/out" && break; sleep 0.05; done
 sleep 0.5
