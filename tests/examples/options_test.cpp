@@ -229,6 +229,26 @@ TEST(TrainerResumes, AnotherOctavoAndAnotherLengthAreToldOf) {
                                    "run as 128");
 }
 
+// Those that share the layers have one batch together.
+TEST(TrainerResumes, OtherRanksHaveOtherStepsUnlessTheySayOtherwise) {
+  trainer::Options options;
+  options.batch = 2;
+  options.sequence_length = 10;
+  options.micro_batches = 3;
+  const auto note = [&](int ranks, int tensor_ranks, int now) {
+    return trainer::note_of_ranks({.ranks = ranks, .tensor_ranks = tensor_ranks}, {.ranks = now},
+                                  options);
+  };
+  EXPECT_EQ(note(4, 1, 4), "");
+  EXPECT_EQ(note(4, 2, 2), "");
+  EXPECT_EQ(note(8, 2, 2),
+            "a step has the batches of 2 in place of 4 ranks: 120 tokens, 240 with the same flags "
+            "on as many as before; --micro-batches 6 has as many here");
+  EXPECT_EQ(note(1, 1, 2),
+            "a step has the batches of 2 in place of 1 ranks: 120 tokens, 60 with the same flags "
+            "on as many as before");
+}
+
 TEST(TrainerResumes, OtherLibrariesAreToldOf) {
   const auto note = [](const std::string& saved, const std::string& here) {
     return trainer::note_of_libraries({.libraries = saved}, here);

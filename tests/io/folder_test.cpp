@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <cerrno>
 #include <cstddef>
 #include <filesystem>
 #include <fstream>
@@ -82,6 +83,12 @@ TEST_F(Folder, OneWhoseLockCannotBeOpenedIsNoDiskWithoutLocks) {
               std::string_view::npos)
         << error.what();
   }
+}
+
+// As NFS says of a file that is open to be read only.
+TEST(Lock, OfAFileThatWouldHaveToBeWrittenIsRefused) {
+  EXPECT_FALSE(octavo::detail::try_lock(-1));
+  EXPECT_EQ(errno, EACCES);
 }
 
 TEST_F(Folder, KnowsTheRoomOnItsDisk) {

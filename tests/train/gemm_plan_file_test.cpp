@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -131,6 +132,18 @@ TEST_F(GemmPlanFile, ALockThatIsNotGivenBackEndsTheWait) {
   store_gemm_plans(path(), std::vector{record(2)}, 1);
   EXPECT_EQ(load_gemm_plans(path()).size(), 2u);
   ::close(folder);
+}
+
+TEST_F(GemmPlanFile, ALockIsWaitedForAsLongAsIsSaid) {
+  const int other = ::open((folder_ / ".gemm-plans.lock").c_str(), O_RDWR | O_CREAT, 0666);
+  ASSERT_EQ(::flock(other, LOCK_EX), 0);
+  std::thread thread([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(2500));
+    ::close(other);
+  });
+  EXPECT_EQ(error_of([&] { store_gemm_plans(path(), std::vector{record(1)}, 60); }), "");
+  thread.join();
+  EXPECT_EQ(load_gemm_plans(path()).size(), 1u);
 }
 
 TEST_F(GemmPlanFile, ALockOfAnotherUserIsWaitedFor) {

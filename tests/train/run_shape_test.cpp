@@ -120,6 +120,25 @@ TEST(RunShape, MayNotBeShorter) {
   }
 }
 
+/// Says that batches are to run with so many more sequences, tokens and documents.
+template <Index Sequences, Index Tokens, Index Documents>
+struct Changed {
+  static ModelFacts facts() { return {.name = "changed"}; }
+  static BatchShape run_shape(BatchShape batch) {
+    return {batch.sequences + Sequences, batch.tokens + Tokens, batch.most_documents + Documents};
+  }
+};
+
+TEST(RunShape, MayBeLongerOnly) {
+  SessionOptions options = support::small_options();
+  options.batch = {2, 5, 3};
+  EXPECT_EQ((octavo::detail::as_run<Changed<0, 3, 0>>(options).batch.tokens), 8);
+  EXPECT_EQ((octavo::detail::as_run<Changed<0, 0, 0>>(options).batch.tokens), 5);
+  EXPECT_THROW((void)(octavo::detail::as_run<Changed<0, -1, 0>>(options)), UsageError);
+  EXPECT_THROW((void)(octavo::detail::as_run<Changed<1, 0, 0>>(options)), UsageError);
+  EXPECT_THROW((void)(octavo::detail::as_run<Changed<0, 0, 1>>(options)), UsageError);
+}
+
 /// The batch with sequences of `to` tokens in place of `from`: each goes on with itself.
 TokenBatch filled(const TokenBatch& batch, std::size_t from, std::size_t to) {
   TokenBatch result;

@@ -143,14 +143,36 @@ TEST_F(TooManyDocuments, EndARunThatGoesOnAsIfNothingHadBeen) {
   }
 }
 
+// Of all that a rank has in a step: else it would refuse the step when others have begun it.
+TEST(TooManyDocumentsOfAStep, AreThoseOfTheMicroBatchThatHasMost) {
+  SessionOptions options = support::small_options();
+  options.batch = {1, sequence, 4};
+  options.micro_batches = 2;
+  const support::TokenBatch batch =
+      support::make_batch(static_cast<std::size_t>(2 * sequence), document_end, 1);
+  support::on_ranks(1, [&](support::ThreadComm& communicator) {
+    Context<Cpu> context(1);
+    Session session(options, context, communicator);
+    const std::vector<Index> documents{1, 2, 3, 4, 17, 18, 19, 20, 21, 22};
+    try {
+      (void)session.step({batch.tokens, batch.targets, documents}, 1e-2);
+      ADD_FAILURE() << "it was taken";
+    } catch (const TooManyDocumentsError& error) {
+      EXPECT_EQ(error.count(), 7);
+    }
+  });
+}
+
 TEST(TooManyDocumentsOfAnEvaluation, AreRefusedBeforeARun) {
   const std::vector<std::uint8_t> letters = text();
   const Tokens tokens(letters);
-  const auto batches = [&](int rank, Index most) {
-    return TokenBatches({{"a", tokens.part(0, 160)}}, tokens.part(160, 3 * sequence),
+  const auto batches = [&](int rank, Index most, std::size_t begin = 160) {
+    return TokenBatches({{"a", tokens.part(0, 160)}}, tokens.part(begin, 3 * sequence),
                         batches_of(rank, 2, most));
   };
   EXPECT_NO_THROW(batches(1, 4)) << "another rank's batch is none of its own";
+  EXPECT_NO_THROW(batches(0, 4, 160 - sequence)) << "nor is the one behind its own";
+  EXPECT_THROW(batches(1, 4, 160 - sequence), TooManyDocumentsError);
   Index needed = 0;
   try {
     (void)batches(0, 4);

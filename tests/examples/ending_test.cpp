@@ -1,0 +1,52 @@
+// How a run has ended: what is said of it, and what its files tell.
+#include <train_llama/ending.hpp>
+#include <train_llama/run_folder.hpp>
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <string>
+
+#include "support/temporary_folder.hpp"
+
+namespace ending_test {
+
+using namespace octavo;
+
+TEST(Ending, NamesTheStepWhoseBatchHasTooManyDocuments) {
+  trainer::Options options;
+  options.most_documents = 4;
+  RunSummary summary;
+  summary.steps = 6;
+  summary.documents = 9;
+  const std::string batch =
+      "a batch of step 7 has 9 documents, those that begin with a sequence included, and "
+      "--most-documents is 4";
+  EXPECT_EQ(trainer::why_it_stopped(summary, "", options),
+            batch +
+                "; no checkpoint is kept: begin again with --most-documents 9 or more, and "
+                "with --checkpoint-every");
+  EXPECT_EQ(
+      trainer::why_it_stopped(summary, "run", options),
+      batch + "; go on with --config run/config.toml --resume run --most-documents 9 or more");
+  summary.is_saved = false;  // which is said where it fails
+  EXPECT_EQ(trainer::why_it_stopped(summary, "run", options), batch);
+}
+
+class EndOfMetrics : public ::support::TemporaryFolder {};
+
+// One that went on may have been killed before it wrote its own.
+TEST_F(EndOfMetrics, IsTheSummaryOfTheLastProcess) {
+  const auto has_ended = [&](const std::string& lines) {
+    std::ofstream(folder_ / "metrics.jsonl") << lines;
+    return trainer::detail::has_ended(folder_ / "metrics.jsonl");
+  };
+  const std::string step = "{\"event\":\"step\",\"step\":1}\n";
+  const std::string summary = "{\"event\":\"summary\",\"steps\":1}\n";
+  EXPECT_FALSE(has_ended(step));
+  EXPECT_TRUE(has_ended(step + summary));
+  EXPECT_FALSE(has_ended(step + summary + "{\"event\":\"run\"}\n" + step));
+  EXPECT_FALSE(trainer::detail::has_ended(folder_ / "absent"));
+}
+
+}  // namespace ending_test
