@@ -142,6 +142,9 @@ run "a run of one step" 0 "$scratch/one" --html "$scratch/report.html"
 row_is "bf16 2.5000 2.5000 - 15,200 0 of 48 0 done after 1 step"
 html_has "1 run; the baseline is bf16"
 html_has "Running means are over 1 step."
+sed -i '/"event":"summary"/d' "$scratch/one/metrics.jsonl"
+run "a run of one step, which was killed" 0 "$scratch/one"
+row_is "bf16 5.5000 - - 10,240 0 of 48 0 STOPPED at step 1 of 1: no summary"
 
 sed -e 's/"precision":"fp8-delayed"/"precision":"fp8-delayed-bf16-edges"/' \
   -e 's/"recipe":"[^"]*"/"recipe":"first 1 bf16, fp8 delayed, last 1 bf16"/' \
@@ -343,6 +346,10 @@ run "an empty folder" 2 bf16 "$scratch/empty"
 err_is_one_line_with "no metrics.jsonl in this folder; name the folder that the trainer's --out named"
 run "a folder of runs" 2 "$scratch/elsewhere/"
 err_is_one_line_with "no metrics.jsonl in this folder; name runs in it: $scratch/elsewhere/bf16"
+mkdir "$scratch/ten"
+for number in 5 0 9 4 7 2 6 1 8 3; do cp -r bf16 "$scratch/ten/$number"; done
+run "a folder of ten runs" 2 "$scratch/ten"
+err_is_one_line_with "name runs in it: $(printf "$scratch/ten/%s, " 0 1 2 3 4 5 6)$scratch/ten/7 and 2 more"
 : >"$scratch/empty/metrics.jsonl"
 run "an empty file" 2 bf16 "$scratch/empty"
 err_is_one_line_with 'no "run" event'

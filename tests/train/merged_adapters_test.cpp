@@ -42,8 +42,10 @@ TEST(MergedAdapters, PiecesMayBeginAnywhereInARow) {
   detail::MergedAdapters merged(description_of(config), options);
   const std::vector<float> a = telling_values(2 * rank * columns, 7);
   const std::vector<float> b = telling_values((queries + keys) * rank, 11);
+  // Ranks that share a layer give their parts in any order.
+  merged.take("blocks.1.qkv.lora_A", 20, std::span(a).subspan(20, 30));
   merged.take("blocks.1.qkv.lora_A", 0, std::span(a).first(20));
-  merged.take("blocks.1.qkv.lora_A", 20, std::span(a).subspan(20));
+  merged.take("blocks.1.qkv.lora_A", 50, std::span(a).subspan(50));
   merged.take("blocks.1.qkv.lora_B", 0, b);
   const std::vector<float> before = telling_values(rows * columns, 13);
   for (const std::size_t size : {std::size_t{7}, std::size_t{100}, rows * columns}) {
