@@ -451,6 +451,12 @@ line_of_activations() { grep '^activations' out; }
 filled=$(line_of_activations)
 run "the same, filled up by hand" 0 --model llama_tiny --precision fp8-delayed --batch 3 --seq-len 16
 [ "$(line_of_activations)" = "$filled" ] && ! grep -qF 'tokens run as' out || fail "another plan"
+filled=()
+for length in 8070 8128; do
+  run "the time of $length tokens, which run as 8128" 0 --model llama3_8b --precision fp8-delayed --batch 1 --seq-len "$length"
+  filled+=("$(grep '^  products ' out)")
+done
+[ -n "${filled[0]}" ] && [ "${filled[0]}" = "${filled[1]}" ] || fail "not the same time"
 
 # --- adapters: by hand -----------------------------------------------------------------------
 frozen=(--model llama_tiny --precision fp32 --device cpu --batch 2 --seq-len 32 --threads 1)
