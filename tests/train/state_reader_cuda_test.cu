@@ -35,6 +35,7 @@ std::size_t bytes_aside(std::size_t left) {
   Buffer<Cuda> state(size, context);
   const OwnedBytes copy = allocate_on_host(size, context);
   detail::StateReader<Cuda> reader(context);
+  fill_zero(state.data(), 1, context);
   reader.begin();  // takes what a first copy takes
   reader.add(state.data(), copy.get(), 1);
   reader.finish();
