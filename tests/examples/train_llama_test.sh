@@ -394,6 +394,7 @@ run "going on without saves" 0 "${kept[@]}" --steps 10 --resume latest --checkpo
 grep -qF "$none_kept" out || fail "it does not say so"
 [ ! -e kept/checkpoints/step-00000010 ] || fail "it was saved"
 run "as many steps as there are" 0 "${kept[@]}" --steps 9 --resume latest --checkpoint-every 1
+grep -qxF "run | nothing to train: the run is at step 9, --steps is 9" out || fail "it does not say so"
 cp kept/config.toml kept/metrics.jsonl .
 run "a run whose steps are done" 0 "${kept[@]}" --steps 5 --resume latest --checkpoint-every 1
 cmp -s config.toml kept/config.toml && cmp -s metrics.jsonl kept/metrics.jsonl || fail "what it has written is written over"
