@@ -22,7 +22,7 @@ inline constexpr std::size_t bytes_left_free = std::size_t{512} << 20;
 
 /// Copies memory of a device to the host beside the main context's work, on a thread of its own.
 /// Whoever is about to change that memory waits here. A device that has come so far has what is not
-/// copied yet put aside in its own memory, as much as is free, which takes a fiftieth of the time
+/// copied yet put aside in its own memory, as much as is free, which takes a fortieth of the time
 /// that the way to the host does.
 template <Device D>
 class StateReader {
