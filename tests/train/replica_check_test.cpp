@@ -21,6 +21,7 @@
 
 #include "support/mpirun.hpp"
 #endif
+#include "support/handing_comm.hpp"
 #include "support/small_model.hpp"
 #include "support/thread_ranks.hpp"
 
@@ -41,15 +42,13 @@ struct Fault {
 };
 
 /// Ranks of which one gets a wrong bit in what another sent it.
-class FaultyLink final : public Communicator<Cpu> {
+class FaultyLink final : public ::support::HandingComm {
  public:
-  FaultyLink(Communicator<Cpu>& ranks, Fault fault) : ranks_(ranks), fault_(fault) {}
+  FaultyLink(Communicator<Cpu>& ranks, Fault fault) : HandingComm(ranks), fault_(fault) {}
 
-  [[nodiscard]] int rank() const override { return ranks_.rank(); }
-  [[nodiscard]] int size() const override { return ranks_.size(); }
-  void all_gather(TensorView<const std::byte, 1, Cpu> part, TensorView<std::byte, 1, Cpu> whole,
-                  const char* what, const Context<Cpu>& context) override {
-    ranks_.all_gather(part, whole, what, context);
+  void all_gather(Elements<const std::byte> part, Elements<std::byte> whole, const char* what,
+                  const Context& context) override {
+    HandingComm::all_gather(part, whole, what, context);
     if (!std::string_view(what).starts_with("weights of ")) return;
     const std::size_t number = gathers_++;
     if (rank() == fault_.rank && number == (fault_.step - 1) * runs.size() + fault_.run) {
@@ -57,24 +56,8 @@ class FaultyLink final : public Communicator<Cpu> {
       whole.data()[other * part.size() + 17] ^= std::byte{0x10};
     }
   }
-  void all_to_all(TensorView<const std::byte, 1, Cpu> parts, TensorView<std::byte, 1, Cpu> received,
-                  const char* what, const Context<Cpu>& context) override {
-    ranks_.all_to_all(parts, received, what, context);
-  }
-  void all_reduce_max(TensorView<std::uint32_t, 1, Cpu> values, const char* what,
-                      const Context<Cpu>& context) override {
-    ranks_.all_reduce_max(values, what, context);
-  }
-  void all_gather_host_sync(std::span<const std::byte> part, std::span<std::byte> whole,
-                            const char* what) override {
-    ranks_.all_gather_host_sync(part, whole, what);
-  }
-  [[nodiscard]] std::unique_ptr<Communicator<Cpu>> split(int group) override {
-    return ranks_.split(group);
-  }
 
  private:
-  Communicator<Cpu>& ranks_;
   Fault fault_;
   std::size_t gathers_ = 0;
 };

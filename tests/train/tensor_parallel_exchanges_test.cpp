@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "support/handing_comm.hpp"
 #include "support/small_model.hpp"
 #include "support/thread_ranks.hpp"
 #include "train/tensor_parallel.hpp"
@@ -26,39 +27,24 @@ using tensor_parallel_test::options_of;
 using tensor_parallel_test::part_of_step;
 
 /// Notes what is gathered, also by the groups that it is split into.
-class NotedLink final : public Communicator<Cpu> {
+class NotedLink final : public ::support::HandingComm {
  public:
   NotedLink(Communicator<Cpu>& ranks, std::set<std::string>& names)
-      : ranks_(ranks), names_(names) {}
+      : HandingComm(ranks), names_(names) {}
   NotedLink(std::unique_ptr<Communicator<Cpu>> ranks, std::set<std::string>& names)
-      : owned_(std::move(ranks)), ranks_(*owned_), names_(names) {}
+      : HandingComm(*ranks), owned_(std::move(ranks)), names_(names) {}
 
-  [[nodiscard]] int rank() const override { return ranks_.rank(); }
-  [[nodiscard]] int size() const override { return ranks_.size(); }
-  void all_gather(TensorView<const std::byte, 1, Cpu> part, TensorView<std::byte, 1, Cpu> whole,
-                  const char* what, const Context<Cpu>& context) override {
+  void all_gather(Elements<const std::byte> part, Elements<std::byte> whole, const char* what,
+                  const Context& context) override {
     names_.insert(what);
-    ranks_.all_gather(part, whole, what, context);
-  }
-  void all_to_all(TensorView<const std::byte, 1, Cpu> parts, TensorView<std::byte, 1, Cpu> received,
-                  const char* what, const Context<Cpu>& context) override {
-    ranks_.all_to_all(parts, received, what, context);
-  }
-  void all_reduce_max(TensorView<std::uint32_t, 1, Cpu> values, const char* what,
-                      const Context<Cpu>& context) override {
-    ranks_.all_reduce_max(values, what, context);
-  }
-  void all_gather_host_sync(std::span<const std::byte> part, std::span<std::byte> whole,
-                            const char* what) override {
-    ranks_.all_gather_host_sync(part, whole, what);
+    HandingComm::all_gather(part, whole, what, context);
   }
   [[nodiscard]] std::unique_ptr<Communicator<Cpu>> split(int group) override {
-    return std::make_unique<NotedLink>(ranks_.split(group), names_);
+    return std::make_unique<NotedLink>(HandingComm::split(group), names_);
   }
 
  private:
   std::unique_ptr<Communicator<Cpu>> owned_;
-  Communicator<Cpu>& ranks_;
   std::set<std::string>& names_;
 };
 
