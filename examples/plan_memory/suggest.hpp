@@ -133,8 +133,10 @@ class Planner {
     Options more = options;
     more.zero = 3;
     more.world = std::max(2, options.world);
-    if (!can_run(more)) more.gather = "stored";  // of a model without weights that travel in FP8
     for (; more.world <= most_ranks; more.world *= 2) {
+      // Of a model without weights that travel in FP8, or so many ranks that none would be fewer
+      // bytes.
+      if (!can_run(more)) more.gather = "stored";
       std::vector<Options> candidates = smaller_states(more);
       candidates.insert(candidates.begin(), more);
       for (const Options& candidate : candidates) {

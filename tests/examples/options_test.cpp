@@ -318,6 +318,7 @@ const std::vector<Experiment> experiments{
     {"llama3_8b_fp8_tensorwise_bf16_edges", "llama3_8b", "fp8-tensorwise-bf16-edges"},
     {"llama3_8b_fp8_blockwise", "llama3_8b", "fp8-blockwise"},
     {"llama3_8b_fp8_rowwise", "llama3_8b", "fp8-rowwise"},
+    {"llama3_70b_fp8_delayed", "llama3_70b", "fp8-delayed", "fp8"},
     {"llama3_small_fp8_delayed", "llama3_small", "fp8-delayed"},
     {"gpt2_124m_bf16", "gpt2_124m", "bf16"},
     {"smollm2_chats", "hf:SmolLM2-135M-Instruct", "bf16", "stored", "finetune_llama"},

@@ -201,6 +201,10 @@ run "more GPUs that do not help" 0 --model llama3_8b --batch 256 --recompute blo
   --master-weights bf16 --moments bf16 --weight-copies remade --all
 run "more GPUs that do not help" 0 --model llama3_small --batch 1025 --card-memory 40
 grep -q "more GPUs would not help" out || fail "they would not"
+# So many that a shard's FP8 values, and the norms beside them, would be no fewer bytes than its weights.
+run "more GPUs than weights in FP8 can be shared by" 0 --model llama3_8b --world 4 --zero 3 --gather fp8 \
+  --recompute none --card-memory 20
+grep -q "more GPUs would not help" out || fail "they would not"
 
 # --- ranks: by hand --------------------------------------------------------------------------
 # Parameters of a run are padded so that each rank has as many.
@@ -288,8 +292,8 @@ packed=$(((128256 * 4096 + 4096) * (128 + 4) / 128))
 near "communication" "$(bytes communication)" "2 * packed"
 run "weights in FP8" 0 "${sends[@]}" --gather fp8
 grep -qF "weights travel in FP8" out || fail "it is not said"
-# Beside both copies of each block a rank has the codes of its shards, a byte a weight.
-near "quantised weights" "$(bytes 'quantised weights')" "stored_codes + 32 * block / 2 / 4"
+# A rank casts its shards to where they are among those of all: nothing is beside both copies of each block.
+near "quantised weights" "$(bytes 'quantised weights')" "stored_codes"
 run "weights for each stage" 0 "${sends[@]}" --weight-copies remade
 stored_weights=$(bytes weights)
 run "weights in FP8 for each stage" 0 "${sends[@]}" --weight-copies remade --gather fp8
@@ -326,7 +330,7 @@ while IFS='|' read -r _ who precision _ _ ms _; do
   compared=$((compared + 1))
 done < <(sed -n '/^## Training steps: llama3_8b/,/^Loss of every step/p' "$results" | grep '^| octavo')
 is "precisions that were measured" "compared >= 4"
-# Of two cards within 4 %, and the ratio to what they do alone within 1 %; the memory but for rounding.
+# Of two cards within 4 %, and the ratio to what they do alone within 1.5 %; the memory but for rounding.
 compared=0
 while IFS='|' read -r _ who precision micro_batches zero gather reduce by tokens _ ratio peak _; do
   read -ra row <<<"$who $precision $micro_batches $zero $gather ${reduce/bf16/stored} $by ${tokens/,/} $ratio $peak"
@@ -341,7 +345,7 @@ while IFS='|' read -r _ who precision micro_batches zero gather reduce by tokens
     'BEGIN {was /= rate; exit !(is > was * 0.96 && is < was * 1.04)}' ||
     fail "$(predicted) ms a step, but $tokens tokens/s of both were measured"
   awk -v is="$(predicted)" -v alone="$alone" -v was="$ratio" \
-    'BEGIN {is = alone / is; exit !(is > was - 0.01 && is < was + 0.01)}' ||
+    'BEGIN {is = alone / is; exit !(is > was - 0.015 && is < was + 0.015)}' ||
     fail "$(predicted) ms a step, $alone alone, but a ratio of $ratio was measured"
   awk -v is="$(bytes peak)" -v was="$peak" 'BEGIN {is /= 2^30; exit !(is > was - 0.1 && is < was + 0.1)}' ||
     fail "$(bytes peak) bytes, but $peak GiB were measured"

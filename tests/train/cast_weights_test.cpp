@@ -313,6 +313,10 @@ TEST(CastWeights, TakeTheMemoryOfWhatIsGathered) {
   const Index block = 128 * (256 + 128 + 2 * 128 + 128);
   EXPECT_LT(cast.bytes(MemoryKind::weights) + 2 * 2 * static_cast<std::size_t>(block),
             stored.bytes(MemoryKind::weights) + 4096);
+  // What a rank casts of its shards is nowhere beside.
+  EXPECT_LE(
+      cast.bytes(MemoryKind::quantized_weights),
+      stored.bytes(MemoryKind::quantized_weights) + 2 * static_cast<std::size_t>(block) + 4096);
 }
 
 TEST(CastWeights, AreRefusedWhereNoneCanBe) {

@@ -77,10 +77,9 @@ struct ReduceIn {
 /// The format that weights travel in between ranks. Losses, weights and moments are the same.
 /// - `GatherIn<>`: as they are stored, BF16 but in a model in FP32.
 /// - `GatherIn<E4M3>`: those of blocks that linear layers multiply with in FP8 and by one scale a
-///   tensor travel cast: each rank casts its shard once a step, by the scale of the whole, and the
-///   others make their transposed copies of what they get. All other weights travel as they are
-///   stored: those of the embedding, the head and norms, biases, and what has scales of rows or
-///   blocks.
+///   tensor travel cast: each rank casts its shard, by the scale of the whole, and the others make
+///   their transposed copies of what they get. All other weights travel as they are stored: those
+///   of the embedding, the head and norms, biases, and what has scales of rows or blocks.
 template <class Format = void>
 struct GatherIn {
   static_assert(std::is_void_v<Format> || std::is_same_v<Format, E4M3>,

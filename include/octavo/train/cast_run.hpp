@@ -36,7 +36,7 @@ class CastRun {
  public:
   CastRun() = default;
   /// @param shard  of the run's weights, this rank's
-  /// @param codes  of its FP8 values, likewise
+  /// @param codes  of its FP8 values, likewise: where they are gathered
   CastRun(const ModelRun<W, G, D>& in, TensorView<W, 1, D> shard, TensorView<E4M3, 1, D> codes,
           const Sharding& sharding)
       : run_(in.run),

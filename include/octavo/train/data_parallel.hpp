@@ -48,7 +48,7 @@ class SharedRuns : public OneRank::Memory<W, G, D> {
         shared.weights = {arena.template take<W>(MemoryKind::weights, size), {size}};
       }
       if (run.has_codes()) {
-        shared.cast = {in, shared.weights, take_codes(arena, run), sharding_};
+        shared.cast = {in, shared.weights, shard_of(run.codes()), sharding_};
         rest = std::max(rest, shared.cast.rest_size());
       }
       if (!run.is_frozen()) {
@@ -103,12 +103,6 @@ class SharedRuns : public OneRank::Memory<W, G, D> {
     const Index size = run.size() / sharding_.ranks;
     return run.rows(size * sharding_.rank, size);
   }
-  /// FP8 values of this rank's shard.
-  [[nodiscard]] TensorView<E4M3, 1, D> take_codes(Arena<D>& arena, const Run& run) const {
-    const TensorView<E4M3, 1, D> shard = shard_of(run.codes());
-    if (!sharding_.shards_weights()) return shard;
-    return {arena.template take<E4M3>(MemoryKind::quantized_weights, shard.size()), shard.shape()};
-  }
   Sharding sharding_;
   std::vector<Shared> runs_;            ///< in the order of forwards; empty where nothing is shared
   TensorView<W, 1, D> rest_;            ///< of weights that travel beside FP8 values
@@ -127,7 +121,8 @@ class SharedRuns : public OneRank::Memory<W, G, D> {
 ///   sum is rounded once, and has the same bits however the ranks are connected.
 /// - Right before a stage reads a run's weights, and they are not there or have moved, the shards
 ///   are gathered on the lane, one run ahead of the stages. With `GatherIn<E4M3>` each rank casts
-///   its shards before that, once a step: the amaxes that scales are made of are one reduction.
+///   its shard right before that, to where it is gathered: nothing keeps it beside. The amaxes that
+///   scales are made of are found before, once a step, and are one reduction.
 ///
 /// What ranks sum and decide is the same on all of them, so they stay in step without asking.
 /// @tparam Reduce  the format that gradients travel in: `ReduceIn<…>`
@@ -223,25 +218,21 @@ struct DataParallel {
     void cast_weights(const ScalingTable<D>& scaling, bool records,
                       const Context<D>& context) override {
       if constexpr (Base::casts_weights && std::is_same_v<W, Bf16>) {
-        const auto for_each_cast = [&](const auto& body) {
-          for (std::size_t i = 0; i < runs_.size(); ++i) {
-            if (!runs_[i].cast.empty()) body(runs_[i].cast, progress_[i]);
-          }
-        };
+        scaling_ = &scaling;
+        records_ = records;
         if (const TensorView<std::uint32_t, 1, D> amaxes = scaling.found_amaxes();
             amaxes.size() != 0) {
           fill_zero(amaxes.data(), amaxes.bytes(), context);
-          for_each_cast([&](const auto& cast, Progress&) { cast.find_amaxes(scaling, context); });
+          for (const Shared& shared : runs_) shared.cast.find_amaxes(scaling, context);
           if (!rehearses_) {
             const auto span = this->timeline().communication("stages", "amaxes", nullptr, context);
             ranks_->all_reduce_max(amaxes, "amaxes of weights", context);
           }
           scaling.set_found_scales(records, context);
         }
-        for_each_cast([&](const auto& cast, Progress& progress) {
-          cast.cast(scaling, records, context);
-          progress.weights = Weights::absent;
-        });
+        for (std::size_t i = 0; i < runs_.size(); ++i) {
+          if (!runs_[i].cast.empty()) progress_[i].weights = Weights::absent;
+        }
       }
     }
     void begin_micro_batch(Index number, const Context<D>& context) override {
@@ -390,6 +381,9 @@ struct DataParallel {
       if (shared.cast.empty()) {
         gather_values(number, beside);
       } else {
+        if constexpr (Base::casts_weights && std::is_same_v<W, Bf16>) {
+          shared.cast.cast(*scaling_, records_, beside);
+        }
         const auto span = this->timeline().communication("lane", "gather", shared.run, beside);
         const auto all_gather = [&](auto part, auto whole, const char* what) {
           gather_bytes(bytes_of(part), bytes_of(whole), what, beside);
@@ -427,6 +421,8 @@ struct DataParallel {
     }
 
     Communicator<D>* ranks_ = nullptr;
+    const ScalingTable<D>* scaling_ = nullptr;  ///< that weights are cast by
+    bool records_ = false;                      ///< those casts: see `cast_weights`
     std::unique_ptr<Lane<D>> lane_;
     std::vector<Progress> progress_;  ///< of the runs
     std::size_t last_ = 0;            ///< the run that a stage asked for last
