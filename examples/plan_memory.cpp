@@ -39,7 +39,7 @@ void print_head(const Options& options, const octavo::ModelFacts& facts) {
                programs::joined(request_of(options).session.model.lora.target_names()));
   }
   if (options.offload == "optimizer") fmt::print("the optimizer's state in the host's memory\n");
-  if (options.gather == "fp8") {
+  if (options.gather == "fp8" && options.groups() > 1) {
     fmt::print("weights travel in FP8 where they are multiplied with so, by one scale\n");
   }
   if (options.reduce != "stored") {
@@ -71,36 +71,55 @@ void print_plan(const Options& options, const octavo::MemoryPlan& plan, const ch
       "shares memory.\nEvaluation and generation run inside of the training's memory.\n");
 }
 
+/// ": 125.3 GiB on each, and leaves 13.0 GiB; predicted: 1696 tokens/s a GPU".
+std::string figures_text(const Planner& planner, const Options& options, double card) {
+  std::string text =
+      fmt::format(": {:.1f} GiB{}, and leaves {:.1f} GiB", gib(planner.plan(options).peak),
+                  options.world > 1 ? " on each" : "", planner.left(card, options));
+  if (is_predictable(options)) {
+    text += fmt::format("; predicted: {:.0f} tokens/s a GPU",
+                        tokens_a_gpu(options) / planner.time(options).step());
+  }
+  return text;
+}
+
+/// What to change where a card of this size does not hold it.
+void print_changes(const Planner& planner, const Options& options, double card) {
+  const auto print = [&](const char* what, const Options& other) {
+    fmt::print("  {}{}{}\n", what, planner.difference(options, other),
+               figures_text(planner, other, card));
+  };
+  if (const auto fitting = planner.suggest(options, card)) return print("would fit with", *fitting);
+  const Options least = planner.least(options);
+  const std::string changes = planner.difference(options, least);
+  fmt::print("  nothing here fits: it needs {:.1f} GiB{}{}\n", gib(planner.plan(least).peak),
+             changes.empty() ? "" : " even with", changes);
+  if (const auto more = planner.on_more_cards(options, card)) {
+    return print("several would hold it, with", *more);
+  }
+  const Planner other = planner.free_of_flags();
+  if (const auto fitting = other.suggest(options, card)) {
+    return print("it would fit with other flags than those given:", *fitting);
+  }
+  if (const auto more = other.on_more_cards(options, card)) {
+    return print("several would hold it with other flags than those given:", *more);
+  }
+  fmt::print(
+      "  more GPUs would not help: activations and workspace, which each has for itself, are too "
+      "large; make the batch or the sequence shorter\n");
+}
+
 /// What a card of this size holds, and what to change where that is nothing.
 void print_card(const Planner& planner, const Options& asked, double card) {
   const Options options = planner.resolved(asked, card);
-  const octavo::MemoryPlan plan = planner.plan(options);
-  const double left = left_on(card, plan);
+  const double left = planner.left(card, options);
   fmt::print("\na GPU with {:g} GiB: ", card);
   if (left >= 0) {
     fmt::print("fits and leaves {:.1f} GiB{}\n", left, state_text(asked, options));
     return;
   }
   fmt::print("does not fit, it lacks {:.1f} GiB{}\n", -left, state_text(asked, options));
-  if (const auto fitting = planner.suggest(options, card)) {
-    fmt::print("  would fit with{}: {:.1f} GiB, and leaves {:.1f} GiB\n",
-               planner.difference(options, *fitting), gib(planner.plan(*fitting).peak),
-               left_on(card, planner.plan(*fitting)));
-    return;
-  }
-  const Options least = planner.least(options);
-  const octavo::MemoryPlan smallest = planner.plan(least);
-  const std::string changes = planner.difference(options, least);
-  fmt::print("  nothing here fits: it needs {:.1f} GiB{}{}\n", gib(smallest.peak),
-             changes.empty() ? "" : " even with", changes);
-  if (const auto more = planner.on_more_cards(options, card)) {
-    fmt::print("  several would hold it, with{}: {:.1f} GiB on each\n",
-               planner.difference(options, *more), gib(planner.plan(*more).peak));
-  } else {
-    fmt::print(
-        "  more GPUs would not help: activations and workspace, which each has for itself, are too "
-        "large; make the batch or the sequence shorter\n");
-  }
+  print_changes(planner, options, card);
 }
 
 void print_one(const Planner& planner, const Options& asked) {
@@ -114,38 +133,47 @@ void print_one(const Planner& planner, const Options& asked) {
   print_plan(options, planner.plan(options), state_remark(asked));
   if (asked.device != "cuda") return;
   for (const double card : asked.card_memory) print_card(planner, asked, card);
-  fmt::print("\nOf each GPU {:g} GiB are left to CUDA itself.\n", cuda_gib);
-  // Neither steps in FP32 nor steps with adapters were measured.
-  if (has_masters(options) && options.lora == 0) print_prediction(options, planner.time(options));
+  fmt::print("\nOf each GPU {:g} GiB are left to CUDA itself.\n", cuda_gib(options));
+  if (is_predictable(options)) print_prediction(options, planner.time(options));
 }
 
 /// Which of the cards the plan fits, such as "80 141".
 std::string fitting(const Options& options, const octavo::MemoryPlan& plan) {
   std::string cards;
   for (const double card : options.card_memory) {
-    if (left_on(card, plan) >= 0) cards += fmt::format("{}{:g}", cards.empty() ? "" : " ", card);
+    if (left_on(card, options, plan) >= 0)
+      cards += fmt::format("{}{:g}", cards.empty() ? "" : " ", card);
   }
   return cards.empty() ? "none" : cards;
 }
 
-void print_all_head(const Options& options) {
-  fmt::print("GiB\n\n{:<23} | {:<9} | {:<6} | {:<6} | {:<7} | {:<9}", "precision", "recompute",
-             "copies", "master", "moments", "offload");
+/// @param width  of the column of precisions
+void print_all_head(const Options& options, std::size_t width) {
+  fmt::print("GiB\n\n{:<{}} | {:<9} | {:<6} | {:<6} | {:<7} | {:<9}", "precision", width,
+             "recompute", "copies", "master", "moments", "offload");
   for (std::size_t kind = 0; kind < octavo::memory_kinds; ++kind) {
     fmt::print(" | {:>{}}", kind_name(kind), column_width(kind));
   }
-  fmt::print(" | {:>9}{}\n", "peak", options.device == "cuda" ? " | fits a GPU of" : "");
+  fmt::print(" | {:>9}{}\n", "peak",
+             options.device == "cuda" ? " | fits a GPU of | predicted tokens/s a GPU" : "");
 }
 
-void print_all_line(const Options& options, const octavo::MemoryPlan& plan) {
-  fmt::print("{:<23} | {:<9} | {:<6} | {:<6} | {:<7} | {:<9}", options.precision, options.recompute,
-             options.weight_copies, has_masters(options) ? options.master_weights : "none",
-             options.moments, options.offload);
+void print_all_line(const Planner& planner, const Options& options, std::size_t width) {
+  const octavo::MemoryPlan plan = planner.plan(options);
+  fmt::print("{:<{}} | {:<9} | {:<6} | {:<6} | {:<7} | {:<9}", options.precision, width,
+             options.recompute, options.weight_copies,
+             has_masters(options) ? options.master_weights : "none", options.moments,
+             options.offload);
   for (std::size_t kind = 0; kind < octavo::memory_kinds; ++kind) {
     fmt::print(" | {:>{}.3f}", gib(plan.by_kind[kind]), column_width(kind));
   }
   fmt::print(" | {:>9.3f}", gib(plan.peak));
-  if (options.device == "cuda") fmt::print(" | {}", fitting(options, plan));
+  if (options.device == "cuda") {
+    fmt::print(" | {:<13}", fitting(options, plan));
+    if (is_predictable(options)) {
+      fmt::print(" | {:.0f}", tokens_a_gpu(options) / planner.time(options).step());
+    }
+  }
   fmt::print("\n");
 }
 
@@ -163,7 +191,9 @@ void print_all(const CLI::App& app, const Options& asked, const std::vector<Plan
   };
   const auto first = std::find_if(plans.begin(), plans.end(), is_asked);
   print_head(asked, first != plans.end() ? first->facts : find_plan(asked, plans).facts);
-  print_all_head(asked);
+  std::size_t width = std::string_view("precision").size();
+  for (const Plan& plan : plans) width = std::max(width, std::string_view(plan.precision).size());
+  print_all_head(asked, width);
   for (const Plan& plan : plans) {
     if (!is_asked(plan)) continue;
     Options options = asked;
@@ -171,14 +201,14 @@ void print_all(const CLI::App& app, const Options& asked, const std::vector<Plan
     const Planner planner(app, plan);
     try {
       const std::string note = planner.run_shape_note(options);
-      if (!note.empty()) fmt::print("{:<23} | {}\n", options.precision, note);
+      if (!note.empty()) fmt::print("{:<{}} | {}\n", options.precision, width, note);
       for (const Options& choice : planner.all_choices(options)) {
-        print_all_line(choice, planner.plan(choice));
+        print_all_line(planner, choice, width);
         any = true;
       }
     } catch (const octavo::ConfigError& error) {
       refusal = std::current_exception();
-      fmt::print("{:<23} | {}\n", options.precision, error.what());
+      fmt::print("{:<{}} | {}\n", options.precision, width, error.what());
     }
   }
   if (!any) std::rethrow_exception(refusal);

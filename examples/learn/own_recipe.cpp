@@ -49,7 +49,7 @@ double train() {
   double recent = 0;
   for (int step = 1; step <= steps; ++step) {
     stream.next(tokens, targets);
-    const double loss = session.step({tokens, targets}, 3e-3).loss;
+    const double loss = session.step({tokens, targets}, 1e-3).loss;
     if (step > steps - 10) recent += loss / 10;
   }
   fmt::print("{:<16} | loss {:.4f}", session.precision(), recent);
@@ -65,5 +65,5 @@ int main() {
   const double bf16 = train<Bf16>();
   const double blockwise = train<Fp8Recipe<Blockwise>>();
   const double own = train<Fp8Recipe<BlocksOf64>>();
-  return std::abs(own - bf16) < 0.1 * bf16 && std::abs(blockwise - bf16) < 0.1 * bf16 ? 0 : 1;
+  return std::abs(own - bf16) < 0.05 * bf16 && std::abs(blockwise - bf16) < 0.05 * bf16 ? 0 : 1;
 }

@@ -80,6 +80,27 @@ inline double rate_of(const octavo::GemmEntry& gemm, const Rates& rates) {
                                                         : rates.fp8_block_products;
 }
 
+/// Bytes that a micro-batch's casts of a weight move for one of its products, where copies are made
+/// again for each: it is read in BF16, twice where its scale is made of it, and written in FP8. FP8
+/// values that ranks gather are there, but to be cast from a shard, and transposed.
+inline double remade_bytes(const octavo::GemmEntry& gemm, const Options& options) {
+  const bool reads_weight = gemm.pass != octavo::GemmPass::weight_gradient;
+  if (options.weight_copies == "kept" || !gemm.expected.is_fp8() || !reads_weight) return 0;
+  const bool by_tensor = gemm.scales_a == octavo::GemmScales::tensor;
+  const bool is_current = !by_tensor ? gemm.scales_a == octavo::GemmScales::row
+                                     : options.precision.find("tensorwise") != std::string::npos;
+  const auto elements = static_cast<double>(gemm.out) * static_cast<double>(gemm.in);
+  const double times = gemm.recomputed ? 2 : 1;
+  if (options.gather == "fp8" && options.groups() > 1 && by_tensor && !gemm.is_head) {
+    constexpr double cast = sizeof(octavo::Bf16) + sizeof(octavo::E4M3);
+    constexpr double transposed = 2 * sizeof(octavo::E4M3);
+    return elements *
+           (cast / options.groups() + (gemm.pass == octavo::GemmPass::forward ? 0 : transposed));
+  }
+  constexpr double read = sizeof(octavo::Bf16);
+  return times * elements * ((is_current ? 2 : 1) * read + sizeof(octavo::E4M3));
+}
+
 /// What the ranks that share a step send, and make of it.
 struct Exchanges {
   double gathered = 0;    ///< bytes of weights that each rank sends in a step
@@ -147,6 +168,7 @@ inline Prediction predict(const Options& options, const Plan& of,
     const auto in = static_cast<double>(gemm.in);
     const double times = gemm.recomputed ? 2 : 1;
     result.products += times * 2 * tokens * out * in / rate_of(gemm, rates);
+    result.passes += remade_bytes(gemm, options) / rates.memory;
     if (gemm.pass != octavo::GemmPass::forward || gemm.is_head) continue;
     const double fp8 = current ? rates.current_scale_passes : rates.fp8_passes;
     result.passes +=
@@ -196,18 +218,27 @@ inline Prediction predict(const Options& options, const Plan& of,
   return result;
 }
 
+/// Tokens of a step that fall to each GPU.
+inline double tokens_a_gpu(const Options& options) {
+  return static_cast<double>(options.batch) *
+         static_cast<double>(options.sequence_length * options.micro_batches) /
+         options.tensor_parallel;
+}
+
+/// Whether steps of this kind were measured: neither those in FP32 nor those with adapters were.
+inline bool is_predictable(const Options& options) {
+  return options.precision != "fp32" && options.lora == 0;
+}
+
 inline void print_prediction(const Options& options, const Prediction& time) {
   const auto ms = [](double seconds) { return 1000 * seconds; };
-  const double tokens = static_cast<double>(options.batch) *
-                        static_cast<double>(options.sequence_length * options.micro_batches) /
-                        options.tensor_parallel;
   fmt::print(
       "\nPREDICTION for {}: {:.0f} ms a step, {:.0f} tokens/s a GPU\n"
       "  products {:.0f} ms, attention {:.0f}, norms, activations and casts {:.0f}, optimizer "
       "{:.0f}, {}communication {:.0f}\n",
       options.world == 1 ? std::string("an H200") : fmt::format("{} H200", options.world),
-      ms(time.step()), tokens / time.step(), ms(time.products), ms(time.attention), ms(time.passes),
-      ms(time.optimizer),
+      ms(time.step()), tokens_a_gpu(options) / time.step(), ms(time.products), ms(time.attention),
+      ms(time.passes), ms(time.optimizer),
       options.tensor_parallel == 1 ? ""
                                    : fmt::format("rows between layers {:.0f}, ", ms(time.rows)),
       ms(time.communication));

@@ -14,20 +14,25 @@
 
 namespace planner {
 
-/// Memory of a GPU that CUDA and its libraries take beside the plan.
-inline constexpr double cuda_gib = 1.0;
+/// GiB of a GPU that a plan cannot have: what CUDA and its libraries take, 0.6 with one rank
+/// and 2.1 with four, and up to 0.6 by which the memory is smaller than it is called: an H200 of
+/// 141 GiB has 140.4. Measured on H200s, with cuDNN.
+inline double cuda_gib(const Options& options) { return options.world == 1 ? 1.25 : 2.75; }
 inline constexpr double bytes_in_gib = 1 << 30;
 
 /// GiB of a card that the plan leaves, below 0 if it does not fit.
-inline double left_on(double card, const octavo::MemoryPlan& plan) {
-  return card - cuda_gib - static_cast<double>(plan.peak) / bytes_in_gib;
+inline double left_on(double card, const Options& options, const octavo::MemoryPlan& plan) {
+  return card - cuda_gib(options) - static_cast<double>(plan.peak) / bytes_in_gib;
 }
 
 /// The plans of one preset in one precision.
 class Planner {
  public:
   /// @param app  says which flags the command line names: these are kept
-  Planner(const CLI::App& app, const Plan& plan) : app_(app), plan_(plan) {}
+  Planner(const CLI::App& app, const Plan& plan) : app_(&app), plan_(plan) {}
+
+  /// One for which the command line names nothing.
+  [[nodiscard]] Planner free_of_flags() const { return Planner(plan_); }
 
   [[nodiscard]] const octavo::ModelFacts& facts() const { return plan_.facts; }
 
@@ -39,6 +44,11 @@ class Planner {
     return octavo::run_shape_note(options.sequence_length, plan_.run_shape(request_of(options)));
   }
 
+  /// GiB of a card that these options leave, below 0 if they do not fit.
+  [[nodiscard]] double left(double card, const Options& options) const {
+    return left_on(card, options, plan(options));
+  }
+
   [[nodiscard]] Prediction time(const Options& options) const {
     return predict(options, plan_, plan_.gemms(request_of(options)), plan(options));
   }
@@ -46,7 +56,7 @@ class Planner {
   /// `auto` replaced as the trainer does it: FP32 where the card has memory for it.
   [[nodiscard]] Options resolved(const Options& options, double card) const {
     Options wide = with_state(options, "fp32", "fp32");
-    if (options.device != "cuda" || left_on(card, plan(wide)) >= 0) return wide;
+    if (options.device != "cuda" || left(card, wide) >= 0) return wide;
     return with_state(options, "bf16", "bf16");
   }
 
@@ -91,8 +101,9 @@ class Planner {
   }
 
   /// The first choice that fits the card: of those with this batch and state, then with smaller
-  /// state, then with the batch cut in halves: as twice the micro-batches, or else in a smaller
-  /// step; then with this state in the host's memory.
+  /// state, each also with weights in shards that travel in FP8, which changes no bit; then with
+  /// the batch cut in halves: as twice the micro-batches, or else in a smaller step; then with this
+  /// state in the host's memory.
   [[nodiscard]] std::optional<Options> suggest(const Options& asked, double card) const {
     std::vector<Options> candidates{asked};
     const auto add_smaller = [&](const Options& options) {
@@ -107,10 +118,10 @@ class Planner {
       add_smaller(cut);
     }
     candidates.push_back(with_least_offload(asked));
-    for (const Options& candidate : candidates) {
+    for (const Options& candidate : with_fp8_gathers(candidates)) {
       if (!can_run(candidate)) continue;
       for (const Options& choice : choices(candidate)) {
-        if (left_on(card, plan(choice)) >= 0) return choice;
+        if (left(card, choice) >= 0) return choice;
       }
     }
     return std::nullopt;
@@ -118,9 +129,11 @@ class Planner {
 
   /// The choice that needs least.
   [[nodiscard]] Options least(const Options& options) const {
-    std::vector<Options> all = choices(with_least_offload(options));
-    for (const Options& smaller : smaller_states(with_least_offload(options))) {
-      for (const Options& choice : choices(smaller)) all.push_back(choice);
+    std::vector<Options> candidates = smaller_states(with_least_offload(options));
+    candidates.push_back(with_least_offload(options));
+    std::vector<Options> all;
+    for (const Options& candidate : with_fp8_gathers(candidates)) {
+      for (const Options& choice : choices(candidate)) all.push_back(choice);
     }
     return *std::min_element(all.begin(), all.end(), [&](const Options& a, const Options& b) {
       return plan(a).peak < plan(b).peak;
@@ -130,22 +143,27 @@ class Planner {
   /// The fewest cards that would do, in powers of two, with all that ranks can share, and the first
   /// choice that fits them, with this state or smaller; nothing where no number is enough.
   [[nodiscard]] std::optional<Options> on_more_cards(const Options& options, double card) const {
-    Options more = options;
-    more.zero = 3;
-    more.world = std::max(2, options.world);
-    for (; more.world <= most_ranks; more.world *= 2) {
+    const auto first_fitting = [&](int world) -> std::optional<Options> {
+      Options more = options;
+      more.zero = 3;
+      more.world = world;
       // Of a model without weights that travel in FP8, or so many ranks that none would be fewer
       // bytes.
       if (!can_run(more)) more.gather = "stored";
-      std::vector<Options> candidates = smaller_states(more);
-      candidates.insert(candidates.begin(), more);
-      for (const Options& candidate : candidates) {
+      std::vector<Options> candidates{more};
+      for (const Options& smaller : smaller_states(more)) candidates.push_back(smaller);
+      for (const Options& candidate : with_fp8_gathers(candidates)) {
         for (const Options& choice : choices(candidate)) {
-          if (left_on(card, plan(choice)) >= 0) return choice;
+          if (left(card, choice) >= 0) return choice;
         }
       }
+      return std::nullopt;
+    };
+    if (!first_fitting(most_ranks)) return std::nullopt;
+    for (int world = std::max(2, options.world); world < most_ranks; world *= 2) {
+      if (auto choice = first_fitting(world)) return choice;
     }
-    return std::nullopt;
+    return first_fitting(most_ranks);
   }
 
   /// The flags by which `other` differs, as one would write them.
@@ -168,6 +186,25 @@ class Planner {
   }
 
  private:
+  explicit Planner(const Plan& plan) : plan_(plan) {}
+
+  [[nodiscard]] bool is_named(const char* flag) const {
+    return app_ != nullptr && app_->count(flag) > 0;
+  }
+
+  /// Each, and behind it the same with weights that travel in FP8, where ranks hold shards of
+  /// weights that can and the command line says nothing of it.
+  [[nodiscard]] std::vector<Options> with_fp8_gathers(const std::vector<Options>& all) const {
+    std::vector<Options> result;
+    for (Options options : all) {
+      result.push_back(options);
+      if (options.groups() == 1 || options.zero != 3 || is_named("--gather")) continue;
+      options.gather = "fp8";
+      if (can_run(options)) result.push_back(options);
+    }
+    return result;
+  }
+
   /// Whether the precision can serve the shape.
   [[nodiscard]] bool can_run(const Options& options) const {
     try {
@@ -180,7 +217,7 @@ class Planner {
 
   /// With what can live in the host's memory there, unless the command line says otherwise.
   [[nodiscard]] Options with_least_offload(Options options) const {
-    if (app_.count("--offload") == 0) options.offload = programs::offload_names.back();
+    if (!is_named("--offload")) options.offload = programs::offload_names.back();
     return options;
   }
 
@@ -207,10 +244,10 @@ class Planner {
 
   [[nodiscard]] std::vector<std::string> named(const char* flag, const std::string& value,
                                                const std::vector<std::string>& all) const {
-    return app_.count(flag) > 0 ? std::vector<std::string>{value} : all;
+    return is_named(flag) ? std::vector<std::string>{value} : all;
   }
 
-  const CLI::App& app_;
+  const CLI::App* app_ = nullptr;  ///< null: names nothing
   const Plan& plan_;
 };
 

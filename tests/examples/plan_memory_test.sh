@@ -135,7 +135,7 @@ is "workspace" "$(bytes workspace) > one_thread"
 
 # --- what fits -------------------------------------------------------------------------------
 # The flags after "would fit with", as the program takes them.
-suggested() { sed -nE 's/^  would fit with(.*): [0-9.]+ GiB, .*/\1/p' out | head -n 1; }
+suggested() { sed -nE 's/^  would fit with(.*): [0-9.]+ GiB( on each)?, .*/\1/p' out | head -n 1; }
 # suggestion_fits NAME ARGUMENT...: what is suggested for a card fits that card
 suggestion_fits() {
   local name=$1 words
@@ -186,7 +186,7 @@ suggested | grep -qF -- "--moments 8bit" || fail "other moments: $(suggested)"
 suggested | grep -qF -- "--offload" && fail "more than is needed: $(suggested)"
 run "a model for several cards" 0 --model llama3_70b --card-memory 80
 grep -q "^  nothing here fits: it needs" out || fail "it fits"
-read -ra words < <(sed -nE 's/^  several would hold it, with(.*): [0-9.]+ GiB on each$/\1/p' out)
+read -ra words < <(sed -nE 's/^  several would hold it, with(.*): [0-9.]+ GiB on each, and leaves .*/\1/p' out)
 case=" ${words[*]} "
 [[ $case == *" --zero 3 "* && $case =~ " --world "([0-9]+)" " ]] || fail "no number of GPUs"
 enough=${BASH_REMATCH[1]}
@@ -203,8 +203,21 @@ run "more GPUs that do not help" 0 --model llama3_small --batch 1025 --card-memo
 grep -q "more GPUs would not help" out || fail "they would not"
 # So many that a shard's FP8 values, and the norms beside them, would be no fewer bytes than its weights.
 run "more GPUs than weights in FP8 can be shared by" 0 --model llama3_8b --world 4 --zero 3 --gather fp8 \
-  --recompute none --card-memory 20
+  --card-memory 4
 grep -q "more GPUs would not help" out || fail "they would not"
+run "flags that leave no room" 0 --model llama3_8b --world 4 --zero 3 --recompute none --card-memory 20
+grep -q "more GPUs would not help" out && fail "it is for what the flags say"
+grep -qE "it would fit with other flags than those given: .*--recompute block" out || fail "it would with others"
+run "more GPUs without such flags" 0 --model llama3_8b --zero 3 --world 4 --recompute none --card-memory 15
+grep -qE "several would hold it with other flags than those given: .*--recompute [a-z]+ .*--world" out ||
+  fail "several would"
+# Nothing gathers in FP8 where one rank has all weights; where ranks have shards it is tried before less state.
+run "one rank that gathers" 0 --model llama3_8b --gather fp8
+grep -q "travel in FP8" out && fail "nothing travels"
+run "weights in FP8 that make it fit" 0 --model llama3_70b --world 8 --zero 3 --moments 8bit --master-weights bf16 \
+  --recompute block --weight-copies remade --card-memory 80
+grep -qE "^  would fit with --gather fp8: " out || fail "it would"
+grep -qE "predicted: [0-9]+ tokens/s a GPU$" out || fail "no prediction"
 
 # --- ranks: by hand --------------------------------------------------------------------------
 # Parameters of a run are padded so that each rank has as many.

@@ -188,6 +188,7 @@ struct DataParallel {
 
     void rehearse(bool rehearses) override {
       rehearses_ = rehearses;
+      records_ = false;
       weights_moved();
     }
 
@@ -195,15 +196,15 @@ struct DataParallel {
       for (Progress& progress : progress_) progress.weights = Weights::absent;
     }
     void gather_weights(const Context<D>&) override {
-      if (!weights_are_whole()) return;
+      if (!weights_are_whole() || !shares()) return;
       for (std::size_t i = 0; i < runs_.size(); ++i) {
         if (runs_[i].cast.empty()) {
-          gather(i, 1);
+          enqueue_gather(i);
         } else {  // stages have its FP8 values only
           gather_values(i, forked());
-          lane_->join();
         }
       }
+      join_lane();
     }
 
     [[nodiscard]] TensorView<const std::byte, 1, D> gather_shards(
@@ -235,10 +236,10 @@ struct DataParallel {
         }
       }
     }
-    void begin_micro_batch(Index number, const Context<D>& context) override {
+    void begin_micro_batch(Index number, const Context<D>&) override {
       accumulates_ = sharding_.reduces_each_micro_batch() && number > 0;
       // Where gradients lie over activations, its forward overwrites some that are on their way.
-      if (accumulates_ && !sharding_.shards_gradients()) join(context);
+      if (accumulates_ && !sharding_.shards_gradients()) join_lane();
     }
 
     [[nodiscard]] RunPart<W, D> held_weights(const Run& run) const override {
@@ -286,11 +287,8 @@ struct DataParallel {
 
     void join(const Context<D>&) override {
       if (!shares()) return;
-      lane_->join();
-      for (Progress& progress : progress_) {
-        progress.sends = false;
-        if (progress.weights == Weights::coming) progress.weights = Weights::there;
-      }
+      join_lane();
+      records_ = false;
     }
 
     void maximum(TensorView<std::uint32_t, 1, D> amaxes, const Context<D>& context) override {
@@ -339,6 +337,14 @@ struct DataParallel {
       return lane_->context();
     }
 
+    void join_lane() {
+      lane_->join();
+      for (Progress& progress : progress_) {
+        progress.sends = false;
+        if (progress.weights == Weights::coming) progress.weights = Weights::there;
+      }
+    }
+
     /// Sends each other rank its part of gradients, and returns where the parts for this one
     /// arrive.
     template <class T>
@@ -372,13 +378,15 @@ struct DataParallel {
     void enqueue_gather(std::size_t number) {
       Progress& progress = progress_[number];
       if (progress.weights != Weights::absent || is_there_anyhow(number)) return;
+      const bool is_cast = !runs_[number].cast.empty();
+      if (is_cast && scaling_ == nullptr) return;  // nothing has read FP8 values yet
       for (std::size_t other = 0; other < runs_.size(); ++other) {
         if (memory_of(other) == memory_of(number)) progress_[other].weights = Weights::absent;
       }
       progress.weights = Weights::coming;
       const Shared& shared = runs_[number];
       const Context<D>& beside = forked();
-      if (shared.cast.empty()) {
+      if (!is_cast) {
         gather_values(number, beside);
       } else {
         if constexpr (Base::casts_weights && std::is_same_v<W, Bf16>) {
@@ -421,8 +429,8 @@ struct DataParallel {
     }
 
     Communicator<D>* ranks_ = nullptr;
-    const ScalingTable<D>* scaling_ = nullptr;  ///< that weights are cast by
-    bool records_ = false;                      ///< those casts: see `cast_weights`
+    const ScalingTable<D>* scaling_ = nullptr;  ///< that weights are cast by, once they are
+    bool records_ = false;                      ///< those casts, until `join`
     std::unique_ptr<Lane<D>> lane_;
     std::vector<Progress> progress_;  ///< of the runs
     std::size_t last_ = 0;            ///< the run that a stage asked for last

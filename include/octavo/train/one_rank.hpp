@@ -47,9 +47,10 @@ class RankWork {
   /// of them, some are about to be set or loaded, or a recording of the step begins.
   virtual void weights_moved() {}
 
-  /// All weights are about to be cast, once a step, in each pass of a calibration and before an
-  /// evaluation: what ranks cast of them (`ModelOptions::weights_come_as_codes`), they cast now, by
-  /// the model's scales. The flag says that the casts are those of a step, which records them.
+  /// All weights are about to be cast, once a step, in each pass of a calibration or of a rehearsal
+  /// and before an evaluation: what ranks cast of them (`ModelOptions::weights_come_as_codes`),
+  /// they cast from now on by the model's scales, those of current scaling made now. With the flag,
+  /// casts until the next `join` are recorded: it is set but for an evaluation.
   virtual void cast_weights(const ScalingTable<D>&, bool, const Context<D>&) {}
 
   /// All weights are read or written by others than stages, where they are whole. All ranks call

@@ -175,7 +175,7 @@ class SessionOfModel : public SessionCore<typename Model::DeviceType> {
   }
 
   /// Each run's weights are read as a stage reads them, so they may be gathered for it. Where
-  /// stages are given FP8 values, shards have the weights.
+  /// stages are given FP8 values, the weights are whole, or shards have them.
   void give_weights_sync(const WeightSink& sink) override {
     Context<D>& context = this->context();
     WeightDownload<T, D> download(*ranks_, this->communicator(), sink, context);
@@ -189,7 +189,7 @@ class SessionOfModel : public SessionCore<typename Model::DeviceType> {
         ranks_->join(context);  // with what comes for this run's stages
         download.give_shards_sync(in, shards_[i].weights, this->options().sharding.ranks, weight);
       } else {
-        hooks_->before_forward(*in.run, context);
+        if (!in.run->has_codes()) hooks_->before_forward(*in.run, context);
         this->communicator().wait_sync(context, "weights that are read");
         const WeightInfo* of = weight;
         for (const auto* parameter : in.parameters) {
