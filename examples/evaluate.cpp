@@ -204,14 +204,20 @@ void read_inputs(Setup& setup, const Options& options, const trainer::Instance& 
                             : read_hellaswag(options.hellaswag, vocabulary);
 }
 
-/// What the session is made from: the smallest optimizer that there is, which does nothing.
-trainer::SessionRequest session_request(const Options& options, octavo::BatchShape shape) {
+/// What the session is made from: the smallest optimizer that there is, which does nothing. Ranks
+/// share weights and what goes with them, so that a model which they train is one that they
+/// evaluate.
+trainer::SessionRequest session_request(const Options& options, octavo::BatchShape shape,
+                                        int ranks) {
   trainer::SessionRequest request;
   request.threads = options.threads;
   request.gpu = options.gpu;
   request.formats = {"bf16", "8bit"};
   request.options.batch = shape;
   request.options.model.recompute = octavo::Recompute::block;
+  request.options.sharding.zero = octavo::Zero::weights;
+  // Copies that are kept would be of all weights, on each rank.
+  if (ranks > 1) request.options.model.weight_copies = octavo::WeightCopies::remade;
   return request;
 }
 
@@ -240,7 +246,7 @@ void make_batches(Setup& setup, const Options& options, const trainer::Ranks& ra
 /// The session, which ranks make together: what one of them alone has wrong, others would wait for.
 void make_session(Setup& setup, const CLI::App& app, const Options& options,
                   const trainer::Instance& instance, trainer::Ranks& ranks) {
-  trainer::SessionRequest request = session_request(options, setup.shape);
+  trainer::SessionRequest request = session_request(options, setup.shape, ranks.size());
   ranks.join(request, app.count("--gpu") != 0);
   request.options.sharding.ranks = ranks.groups(options.tensor_parallel);
   setup.session = instance.make(request);
@@ -348,6 +354,11 @@ int run(Setup& setup, const Options& options, const trainer::Instance& instance,
   fmt::print("octavo {} | {} | {} on {} | {} parameters | weights: {}\n", octavo::version_string,
              instance.model, session.precision(), instance.device, session.facts().parameters,
              programs::visible(weights));
+  const std::size_t peak = session.memory().peak;
+  fmt::print("memory | {:.2f} MiB{}\n", static_cast<double>(peak) / (1024.0 * 1024.0),
+             ranks.size() == 1
+                 ? ""
+                 : fmt::format(" on each of {} ranks, which share the weights", ranks.size()));
   if (!setup.tokenizer_name.empty()) {
     fmt::print("tokenizer | {}\n", programs::visible(setup.tokenizer_name));
   }
@@ -369,7 +380,8 @@ int run(Setup& setup, const Options& options, const trainer::Instance& instance,
       .add("precision", options.precision)
       .add("recipe", session.precision())
       .add("device", instance.device)
-      .add("ranks", ranks.size());
+      .add("ranks", ranks.size())
+      .add("peak_bytes", peak);
   if (setup.text_batches.has_value()) {
     results.add("perplexity", evaluate_text(setup, is_first, table));
   }
