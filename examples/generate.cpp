@@ -5,6 +5,7 @@
 // Exit codes: 0 done, 1 an error while running, 2 bad input, 128 + n stopped by signal n.
 #include <common/paths.hpp>
 #include <common/tokenizer.hpp>
+#include <octavo/comm/launch.hpp>
 #include <octavo/data/chat_tokens.hpp>
 #include <octavo/inference/inference.hpp>
 #include <octavo/io/hugging_face_config.hpp>
@@ -281,10 +282,20 @@ std::vector<std::int32_t> tokens_of_prompt(const octavo::Tokenizer& tokenizer,
   return tokens;
 }
 
+/// @throws ConfigError  if a launcher started several ranks, each of which would generate alone
+void require_one_rank() {
+  const octavo::Launch launch = octavo::read_launch();
+  octavo::require<octavo::ConfigError>(
+      launch.size == 1, octavo::name_of(launch.launcher), " started ", launch.size,
+      " ranks, but generate runs on one GPU, or the host's processors; start it without a "
+      "launcher");
+}
+
 int run(const CLI::App& app, Options& options) {
   Setup setup;
   std::vector<std::int32_t> prompt;
   try {
+    require_one_rank();
     trainer::require_device_flags(app, options);
     const std::filesystem::path checkpoint =
         trainer::take_checkpoint(app, options.checkpoint, options, "generate");

@@ -77,13 +77,14 @@ inline void declare_model(CLI::App& app, ModelChoice& choice) {
   // Without a default, which would stand in every run's config.toml and not fit the other device.
   add("--threads", choice.threads, "threads of the cpu device; all unless said")
       ->check(not_negative_whole());
-  add("--gpu", choice.gpu,
-      "number of the GPU of the cuda device; that of the rank on its host unless said")
+  add("--gpu", choice.gpu, "number of the GPU of the cuda device; 0 unless said")
       ->check(not_negative_whole());
 }
 
 /// Declares the flags of ranks that are the same whatever they do.
 inline void declare_ranks(CLI::App& app, ModelChoice& choice) {
+  app.get_option("--gpu")->description(
+      "number of the GPU of the cuda device; that of the rank on its host unless said");
   app.add_option("--tensor-parallel", choice.tensor_parallel,
                  "ranks that share each layer, neighbours")
       ->group(ranks_group)

@@ -149,6 +149,28 @@ err_is_one_line_with "--system is for a chat"
 run "a probability of 0" 2 "${greedy[@]}" --top-p 0 --prompt abc
 err_is_one_line_with "--top-p"
 
+# Ranks would each generate alone.
+export RANK=1 WORLD_SIZE=2 LOCAL_RANK=1 LOCAL_WORLD_SIZE=2
+run "a rank of two" 2 "${greedy[@]}" --prompt abc
+err_is_one_line_with "torchrun started 2 ranks, but generate runs on one GPU, or the host's processors; start it without a launcher"
+[ -s out ] && fail "it generates"
+export RANK=0 WORLD_SIZE=1 LOCAL_RANK=0 LOCAL_WORLD_SIZE=1
+run "a rank alone" 0 "${greedy[@]}" --prompt abc --max-tokens 5
+out_is "abcdefgh"
+unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE
+if mpirun=$(command -v mpirun); then
+  case="two ranks of mpirun"
+  code=0
+  OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 timeout 60 "$mpirun" --oversubscribe -n 2 "$program" \
+    "${greedy[@]}" --prompt abc >out 2>err || code=$?
+  [ "$code" -eq 2 ] || fail "exit code $code, expected 2"
+  grep -qF "Open MPI started 2 ranks, but generate runs on one GPU" err || fail "it is not said why"
+  grep -qF "abc" out && fail "it generates"
+fi
+case="help of --gpu"
+"$program" --help >out 2>err
+grep -A1 -e "--gpu" out | grep -qF "rank" && fail "it tells of ranks"
+
 # A checkpoint has the weights that its run's folder has.
 case="a checkpoint"
 trainer=$(dirname "$program")/train_llama
