@@ -421,6 +421,7 @@ int run(CLI::App& app, Options& options) {
     program().require_data(options);
     find_preset_of_folder(app, options);
     instance = &find_instance(app, options);
+    require_reduction(app, options);
     ranks.emplace(options, program().name);
     options.ranks = ranks->groups(options.tensor_parallel);
     if (ranks->is_first() && !options.saves_in_doubt.empty()) {

@@ -4,6 +4,7 @@
 #include <common/text.hpp>
 #include <octavo/gemm/gemm_plans.hpp>
 #include <octavo/octavo.hpp>
+#include <octavo/precision/named_precisions.hpp>
 #include <octavo/train/checkpoint_export.hpp>
 #include <octavo/train/checkpoint_folder.hpp>
 #include <train_llama/options.hpp>
@@ -18,6 +19,7 @@
 #include <fstream>
 #include <string>
 #include <system_error>
+#include <tuple>
 #include <vector>
 
 namespace trainer {
@@ -151,9 +153,24 @@ inline std::filesystem::path checkpoint_in(const std::filesystem::path& named,
       });
 }
 
+namespace detail {
+
+/// The name that programs have for a precision; "" where they have none.
+/// @param recipe  its name in a checkpoint, such as "fp8 delayed"
+inline std::string precision_of(const std::string& recipe) {
+  std::string name;
+  const auto look_at = [&]<class P>(const octavo::NamedPrecision<P>& one) {
+    if (octavo::precision_name<P>() == recipe) name = one.name;
+  };
+  std::apply([&](const auto&... named) { (look_at(named), ...); }, octavo::named_precisions);
+  return name;
+}
+
+}  // namespace detail
+
 /// The checkpoint that --checkpoint names, or "" if it names none; `choice` becomes the model of
 /// its run, in the run's precision unless --precision says another.
-/// @throws ConfigError  if there is none, --model names a model too, or none of it is compiled in
+/// @throws ConfigError  if there is none, --model names a model too, or programs know not its own
 inline std::filesystem::path take_checkpoint(const CLI::App& app, const std::string& named,
                                              ModelChoice& choice, const char* program) {
   if (named.empty()) return {};
@@ -170,17 +187,19 @@ inline std::filesystem::path take_checkpoint(const CLI::App& app, const std::str
   const octavo::CheckpointManifest manifest = octavo::detail::read_manifest(path);
   require_whole_model(path, manifest);
   choice.model = manifest.model;
+  octavo::require<octavo::ConfigError>(
+      detail::is_preset(choice.model) ||
+          detail::is_among(detail::compiled(&Instance::model), choice.model),
+      path.string(), ": is of the model ", choice.model,
+      ", which this program does not know; take a program that was built as the one that trained "
+      "it");
   if (app.count("--precision") != 0) return path;
-  for (const Instance& instance : instances()) {
-    if (instance.model == manifest.model && instance.recipe == manifest.recipe) {
-      choice.precision = instance.precision;
-      return path;
-    }
-  }
-  throw octavo::ConfigError(octavo::message(
-      path.string(), ": no model that is compiled in is a ", manifest.model, " in ",
-      manifest.recipe, "; give --precision, of ",
-      programs::joined(detail::compiled(&Instance::precision)), ", or build again with it"));
+  choice.precision = detail::precision_of(manifest.recipe);
+  octavo::require<octavo::ConfigError>(!choice.precision.empty(), path.string(), ": is of a ",
+                                       choice.model, " in ", manifest.recipe,
+                                       ", which is no precision of programs; give --precision, of ",
+                                       programs::joined(detail::compiled(&Instance::precision)));
+  return path;
 }
 
 /// @throws ConfigError  if a run of which a checkpoint was saved, and damaged since, were to begin

@@ -5,6 +5,7 @@
 #include <common/flags_file.hpp>
 #include <common/paths.hpp>
 #include <common/presets.hpp>
+#include <octavo/comm/launch.hpp>
 #include <octavo/io/hugging_face_config.hpp>
 #include <octavo/io/peft_adapters.hpp>
 #include <octavo/octavo.hpp>
@@ -12,6 +13,7 @@
 #include <train_llama/registry.hpp>
 
 #include <algorithm>
+#include <array>
 #include <filesystem>
 #include <string>
 #include <string_view>
@@ -112,13 +114,45 @@ inline std::string place_of(const CLI::App& app, const std::string& flag) {
   return file->place_of(option->get_single_name(), option->results().back());
 }
 
-/// The words of `all` that one of the flags can have, whether they were compiled in or not.
+/// A flag that chooses of what was compiled in, and the words that it can have, compiled in or not.
 struct Choice {
   const char* flag;
   std::string Instance::*field;
   const std::string& value;
   std::vector<std::string> all;
 };
+
+inline bool is_among(const std::vector<std::string>& words, const std::string& word) {
+  return std::find(words.begin(), words.end(), word) != words.end();
+}
+
+inline Choice device_choice(const ModelChoice& options) {
+  return {"--device",
+          &Instance::device,
+          options.device,
+          {std::string(octavo::Cpu::name), std::string(octavo::Cuda::name)}};
+}
+
+inline Choice precision_choice(const ModelChoice& options) {
+  std::vector<std::string> names;
+  std::apply([&](auto... named) { (names.emplace_back(named.name), ...); },
+             octavo::named_precisions);
+  return {"--precision", &Instance::precision, options.precision, std::move(names)};
+}
+
+/// The beginning of a message about a flag: "--device: ", or "c.toml:3: device: ".
+inline std::string prefix_of(const CLI::App& app, const std::string& flag) {
+  const std::string place = place_of(app, flag);
+  return place.empty() ? flag + ": " : place + programs::without_dashes(flag) + ": ";
+}
+
+/// @throws ConfigError  if a word is none that the flag can have
+inline void require_known(const CLI::App& app, const Choice& choice) {
+  const std::vector<std::string> here = compiled(choice.field);
+  octavo::require<octavo::ConfigError>(
+      is_among(here, choice.value) || is_among(choice.all, choice.value),
+      prefix_of(app, choice.flag), programs::none_of(choice.value, here, choice.all));
+}
 
 /// How to build the trainer with what it lacks.
 inline std::string build_again(const std::string& device, const std::string& options) {
@@ -129,23 +163,42 @@ inline std::string build_again(const std::string& device, const std::string& opt
 
 /// Whether a model is one of the library's presets, and none of OCTAVO_MODELS.
 inline bool is_preset(const std::string& model) {
-  const std::vector<std::string> presets = programs::preset_names();
-  return std::find(presets.begin(), presets.end(), model) != presets.end();
+  return is_among(programs::preset_names(), model);
 }
 
-/// The build's option with the value, beside what is compiled in for the device: with CUDA in its
-/// name for the `cuda` device.
-inline std::string build_option(const std::string& device, const std::string& flag,
-                                const std::string& value) {
-  if (flag == "--device") return "-DOCTAVO_CUDA=ON";
-  const bool is_model = flag == "--model";
+/// Whether a model is a GPT-2, compiled in or not.
+inline bool is_gpt2(const std::string& model) {
+  std::vector<programs::NamedShape> known = programs::presets();
+  for (const Instance& instance : instances()) known.push_back({instance.model, instance.shape});
+  return std::ranges::any_of(known, [&](const programs::NamedShape& one) {
+    return one.name == model && one.shape.family == octavo::ModelFamily::gpt2;
+  });
+}
+
+/// The build's option that adds a value to a list of the device's, which have CUDA in their names
+/// for the `cuda` device; "" where the list has it.
+inline std::string option_of_list(const std::string& list, std::string Instance::*field,
+                                  const std::string& device, const std::string& value) {
   // Models of OCTAVO_MODELS are there anyhow.
   const std::vector<std::string> here = distinct([&](const Instance& instance) -> std::string {
-    if (instance.device != device || (is_model && !is_preset(instance.model))) return "";
-    return is_model ? instance.model : instance.precision;
+    const bool is_listed = field != &Instance::model || is_preset(instance.model);
+    return instance.device == device && is_listed ? instance.*field : "";
   });
-  const std::string list = is_model ? "PRESETS" : "PRECISIONS";
-  return programs::build_list((device == "cuda" ? "OCTAVO_CUDA_" : "OCTAVO_") + list, here, value);
+  if (is_among(here, value)) return "";
+  return programs::build_list((device == octavo::Cuda::name ? "OCTAVO_CUDA_" : "OCTAVO_") + list,
+                              here, value);
+}
+
+/// What a flag was given, which not every program has; "": nothing.
+inline std::string given_to(const CLI::App& app, const char* flag) {
+  const CLI::Option* option = app.get_option_no_throw(flag);
+  return option == nullptr || option->count() == 0 ? "" : option->results().back();
+}
+
+/// Whether a launcher started several ranks, or flags ask for some.
+inline bool is_for_ranks(const CLI::App& app, const ModelChoice& choice) {
+  return choice.tensor_parallel > 1 || !given_to(app, "--zero").empty() ||
+         octavo::read_launch().size > 1;
 }
 
 /// The option that adds a model to those with adapters.
@@ -168,39 +221,55 @@ inline std::string build_option_of_shared(const ModelChoice& choice) {
                               entry(choice.model, choice.precision, choice.tensor_parallel));
 }
 
-/// @throws ConfigError  if no instance has the choice
-inline void require_compiled(const CLI::App& app, const Choice& choice, const std::string& device) {
-  const std::vector<std::string> here = compiled(choice.field);
-  const auto among = [](const std::vector<std::string>& names, const std::string& name) {
-    return std::find(names.begin(), names.end(), name) != names.end();
-  };
-  if (among(here, choice.value)) return;
-  const std::string flag = choice.flag;
-  const bool exists = among(choice.all, choice.value);
-  const std::string meant = exists ? choice.value : programs::nearest(choice.value, choice.all);
-  const std::string place = place_of(app, flag);
-  std::string text = place.empty() ? flag + ": " : place + programs::without_dashes(flag) + ": ";
-  if (!exists) text += programs::none_of(choice.value, here, choice.all);
-  if (exists || (!meant.empty() && !among(here, meant))) {
-    const std::string& wanted = flag == "--device" ? meant : device;
-    text += octavo::message(exists ? "" : " ", "'", meant,
-                            "' is not compiled in, only: ", programs::joined(here), "; ",
-                            build_again(wanted, build_option(wanted, flag, meant)));
+/// All options of the build that a choice lacks: with them it runs.
+/// @param model  the option of its model, which is then none of the presets
+inline std::string build_options(const CLI::App& app, const ModelChoice& choice,
+                                 std::string model = "") {
+  const bool on_gpu = choice.device == octavo::Cuda::name;
+  std::vector<std::string> options;
+  if (!is_among(compiled(&Instance::device), choice.device)) options.push_back("-DOCTAVO_CUDA=ON");
+#if defined(OCTAVO_PROGRAM_HAS_NCCL)
+  constexpr bool has_nccl = true;
+#else
+  constexpr bool has_nccl = false;
+#endif
+  if (on_gpu && !has_nccl && is_for_ranks(app, choice)) options.push_back("-DOCTAVO_NCCL=ON");
+  if (model.empty() && is_preset(choice.model)) {
+    model = option_of_list("PRESETS", &Instance::model, choice.device, choice.model);
   }
-  throw octavo::ConfigError(text);
+  options.push_back(std::move(model));
+  options.push_back(
+      option_of_list("PRECISIONS", &Instance::precision, choice.device, choice.precision));
+  if (choice.lora != 0) options.push_back(build_option_of_adapters(choice));
+  if (choice.tensor_parallel != 1) options.push_back(build_option_of_shared(choice));
+  const std::string reduce = given_to(app, "--reduce");
+  if (!reduce.empty() && !is_among(reductions, reduce)) {
+    options.push_back(programs::build_list("OCTAVO_REDUCE", reductions, reduce));
+  }
+  std::erase(options, "");
+  std::string text;
+  for (const std::string& option : options) text += (text.empty() ? "" : " ") + option;
+  return text;
+}
+
+/// @throws ConfigError  if no instance has the choice
+inline void require_compiled(const CLI::App& app, const Choice& choice,
+                             const ModelChoice& options) {
+  const std::vector<std::string> here = compiled(choice.field);
+  octavo::require<octavo::ConfigError>(is_among(here, choice.value), prefix_of(app, choice.flag),
+                                       "'", choice.value,
+                                       "' is not compiled in, only: ", programs::joined(here), "; ",
+                                       build_again(options.device, build_options(app, options)));
 }
 
 }  // namespace detail
 
-/// Throws if there is no such device, or a flag is for another.
+/// Throws if there is no such device or precision, or a flag is for another device.
 /// @throws ConfigError  saying what to change
 inline void require_device_flags(const CLI::App& app, const ModelChoice& options) {
   // Of a device that there is not no flag can be wrong.
-  const std::vector<std::string> devices{octavo::Cpu::name, octavo::Cuda::name};
-  if (std::find(devices.begin(), devices.end(), options.device) == devices.end()) {
-    detail::require_compiled(app, {"--device", &Instance::device, options.device, devices},
-                             options.device);
-  }
+  detail::require_known(app, detail::device_choice(options));
+  detail::require_known(app, detail::precision_choice(options));
   const auto place_of = [&](const char* flag) { return detail::place_of(app, flag); };
   programs::require_device(app, options.device, octavo::Cpu::name, {"--threads"}, place_of);
   programs::require_device(app, options.device, octavo::Cuda::name, {"--gpu"}, place_of);
@@ -237,20 +306,21 @@ inline void find_preset_of_folder(const CLI::App& app, ModelChoice& options) {
     options.model = instance.model;
     return;
   }
-  const bool on_gpu = options.device == octavo::Cuda::name;
-  std::string build = "-DOCTAVO_MODELS=my_model:" +
+  ModelChoice wanted = options;
+  wanted.model = "my_model";
+  std::string build = "-DOCTAVO_MODELS=" + wanted.model + ':' +
                       std::filesystem::absolute(options.load_hf).lexically_normal().string();
   for (const programs::NamedShape& preset : programs::presets()) {
-    if (fits(preset.shape)) build = detail::build_option(options.device, "--model", preset.name);
+    if (fits(preset.shape)) wanted.model = preset.name, build.clear();
   }
   const std::vector<std::string> others = detail::distinct([](const Instance& instance) {
     return detail::is_preset(instance.model) ? std::string() : instance.model;
   });
-  const bool is_list = build.starts_with("-DOCTAVO_MODELS=") && !others.empty();
+  const bool is_list = !build.empty() && !others.empty();
   throw octavo::ConfigError(octavo::message(
       detail::place_of(app, "--model"), "--model ", prefix, options.load_hf,
       ": no preset that is compiled in has its shape; ",
-      detail::build_again(on_gpu ? "cuda" : "cpu", build),
+      detail::build_again(options.device, detail::build_options(app, wanted, build)),
       is_list ? "; name the other models of folders there, too, or they are gone: " +
                     programs::joined(others)
               : ""));
@@ -259,50 +329,38 @@ inline void find_preset_of_folder(const CLI::App& app, ModelChoice& options) {
 /// The instance that the options name.
 /// @throws ConfigError  saying what was compiled in, and how the rest can be
 inline const Instance& find_instance(const CLI::App& app, const ModelChoice& options) {
-  std::vector<std::string> precisions;
-  std::apply([&](auto... named) { (precisions.emplace_back(named.name), ...); },
-             octavo::named_precisions);
-  detail::require_compiled(app, {"--device", &Instance::device, options.device, {"cpu", "cuda"}},
-                           options.device);
-  detail::require_compiled(
-      app, {"--model", &Instance::model, options.model, programs::preset_names()}, options.device);
-  detail::require_compiled(
-      app, {"--precision", &Instance::precision, options.precision, precisions}, options.device);
+  const std::array<detail::Choice, 3> choices{
+      {detail::device_choice(options),
+       {"--model", &Instance::model, options.model, programs::preset_names()},
+       detail::precision_choice(options)}};
+  for (const detail::Choice& choice : choices) detail::require_known(app, choice);
+  octavo::require<octavo::ConfigError>(
+      options.device != octavo::Cuda::name || options.precision != "mxfp8",
+      "no GPU that Octavo serves multiplies the blocks of mxfp8; choose --precision fp8-blockwise, "
+      "or --device cpu");
+  octavo::require<octavo::ConfigError>(options.lora == 0 || !detail::is_gpt2(options.model),
+                                       "--lora: a GPT-2 has no adapters here; leave it out");
+  for (const detail::Choice& choice : choices) detail::require_compiled(app, choice, options);
   bool is_compiled = false;
-  const octavo::ModelDescription* shape = nullptr;
   for (const Instance& instance : instances()) {
     if (instance.model == options.model && instance.precision == options.precision &&
         instance.device == options.device) {
       is_compiled = true;
-      shape = &instance.shape;
       if (instance.tensor_parallel == options.tensor_parallel &&
           instance.has_adapters == (options.lora != 0)) {
         return instance;
       }
     }
   }
-  octavo::require<octavo::ConfigError>(
-      options.lora == 0 || shape == nullptr || shape->family != octavo::ModelFamily::gpt2,
-      "--lora: a GPT-2 has no adapters here; leave it out");
-  octavo::require<octavo::ConfigError>(
-      !is_compiled || options.lora == 0, "model ", options.model, " in ", options.precision, " on ",
-      options.device, " is not compiled in with adapters, which --lora adds; ",
-      detail::build_again(options.device, detail::build_option_of_adapters(options)));
-  octavo::require<octavo::ConfigError>(
-      !is_compiled, "model ", options.model, " in ", options.precision, " on ", options.device,
-      " is not compiled in for --tensor-parallel ", options.tensor_parallel, "; ",
-      detail::build_again(options.device, detail::build_option_of_shared(options)));
-  octavo::require<octavo::ConfigError>(
-      options.device != "cuda" || options.precision != "mxfp8",
-      "no GPU that Octavo serves multiplies the blocks of mxfp8; choose --precision fp8-blockwise, "
-      "or --device cpu");
+  std::string lacks = " is not compiled in";
+  if (is_compiled) {
+    lacks += options.lora != 0
+                 ? " with adapters, which --lora adds"
+                 : octavo::message(" for --tensor-parallel ", options.tensor_parallel);
+  }
   throw octavo::ConfigError(octavo::message(
-      "model ", options.model, " in ", options.precision, " on ", options.device,
-      " is not compiled in; ",
-      detail::build_again(
-          options.device,
-          detail::build_option(options.device, "--model", options.model) + " " +
-              detail::build_option(options.device, "--precision", options.precision))));
+      "model ", options.model, " in ", options.precision, " on ", options.device, lacks, "; ",
+      detail::build_again(options.device, detail::build_options(app, options))));
 }
 
 }  // namespace trainer

@@ -365,14 +365,18 @@ inline void require_consistent(const CLI::App& app, const Options& options) {
       options.replay_step, " is of a run; give its folder with --out");
   octavo::require<octavo::ConfigError>(options.replay_step != 0 || app.count("--replays") == 0,
                                        "--replays is about --replay-step; give it, too");
-  octavo::require<octavo::ConfigError>(
-      std::ranges::find(reductions, options.reduce) != reductions.end(), "--reduce ",
-      options.reduce, ": this program was built with ", programs::joined(reductions), " alone; ",
-      detail::build_again(options.device,
-                          programs::build_list("OCTAVO_REDUCE", reductions, options.reduce)));
   require_device_flags(app, options);
   programs::require_device(app, options.device, octavo::Cuda::name, {"--gemm-plans", "--exchange"},
                            [&](const char* flag) { return detail::place_of(app, flag); });
+}
+
+/// Throws if gradients are to travel in what was not compiled in.
+/// @throws ConfigError  saying how it can be
+inline void require_reduction(const CLI::App& app, const Options& options) {
+  octavo::require<octavo::ConfigError>(
+      detail::is_among(reductions, options.reduce), "--reduce ", options.reduce,
+      ": this program was built with ", programs::joined(reductions), " alone; ",
+      detail::build_again(options.device, detail::build_options(app, options)));
 }
 
 /// Throws if ranks are to compare weights that each has a part of.

@@ -68,7 +68,6 @@ struct Instance {
   std::shared_ptr<octavo::Inferring> (*infer)(const InferenceRequest&) = nullptr;
   int tensor_parallel = 1;
   octavo::ModelDescription shape{};
-  std::string recipe{};       ///< the precision's name, as checkpoints have it
   bool has_adapters = false;  ///< nothing else is trained: see Lora
 };
 

@@ -140,6 +140,41 @@ assert wide["recipe"] == "fp32"
 assert wide["perplexity"]["loss"] != own["perplexity"]["loss"]
 assert math.isclose(wide["perplexity"]["loss"], own["perplexity"]["loss"], rel_tol=0.01)
 '
+  if ! "$program" --help | grep -A1 -e --device | grep -q cuda; then
+    run "a checkpoint on a device that is not compiled in" 2 --checkpoint run-fp8-delayed --data held_out.txt --device cuda
+    err_is_one_line_with "cmake BUILD_FOLDER -DOCTAVO_CUDA=ON -DOCTAVO_CUDA_PRESETS=llama_tiny -DOCTAVO_CUDA_PRECISIONS=fp8-delayed && cmake"
+  fi
+  # in_manifest OLD NEW: the checkpoint of run-changed has other members
+  in_manifest() {
+    rm -rf run-changed
+    cp -r run-fp32 run-changed
+    python3 - "$@" <<'PYTHON'
+import glob, sys
+def crc32c(data):
+    total = 0xffffffff
+    for byte in data:
+        total ^= byte
+        for _ in range(8):
+            total = total >> 1 ^ (0x82f63b78 if total & 1 else 0)
+    return total ^ 0xffffffff
+name = sorted(glob.glob("run-changed/checkpoints/*"))[-1] + "/manifest.json"
+begin = open(name).read().rsplit(',"crc32c"', 1)[0]
+assert sys.argv[1] in begin
+begin = begin.replace(*sys.argv[1:])
+open(name, "w").write(f'{begin},"crc32c":"{crc32c(begin.encode()):08x}"}}\n')
+PYTHON
+  }
+  if ! "$program" --help | grep -qE "(^| |,)fp8-rowwise-fp8-head(,|$| )"; then
+    in_manifest '"recipe":"fp32"' '"recipe":"fp8 rowwise, head fp8 rowwise"'
+    run "a checkpoint in a precision that is not compiled in" 2 --checkpoint run-changed --data held_out.txt
+    err_is_one_line_with ';fp8-rowwise-fp8-head" && cmake'
+  fi
+  in_manifest '"recipe":"fp32"' '"recipe":"one of my own"'
+  run "a checkpoint in a precision of one's own" 2 --checkpoint run-changed --data held_out.txt
+  err_is_one_line_with "is of a llama_tiny in one of my own, which is no precision of programs; give --precision, of "
+  in_manifest '"model":"llama_tiny"' '"model":"my_own"'
+  run "a checkpoint of a model of one's own" 2 --checkpoint run-changed --data held_out.txt
+  err_is_one_line_with "is of the model my_own, which this program does not know; take a program that was built as"
 else
   echo "evaluate: no train_llama beside it, so no checkpoint is read"
 fi

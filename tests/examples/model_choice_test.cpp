@@ -31,10 +31,16 @@ class ModelsOfAProgram : public support::TemporaryFolder {
   ~ModelsOfAProgram() override { std::swap(trainer::instances(), before_); }
 
   /// What is said of a choice.
-  static std::string said_of(ModelChoice choice) {
+  /// @param flags  of ranks
+  static std::string said_of(ModelChoice choice, const std::string& flags = "") {
     CLI::App app;
     ModelChoice declared;
+    int zero = 0;
+    std::string reduce;
     trainer::declare_model(app, declared);
+    app.add_option("--zero", zero);
+    app.add_option("--reduce", reduce);
+    app.parse(flags);
     try {
       trainer::find_preset_of_folder(app, choice);
       (void)trainer::find_instance(app, choice);
@@ -43,8 +49,9 @@ class ModelsOfAProgram : public support::TemporaryFolder {
     }
     return "nothing";
   }
-  static void expect_built_with(const ModelChoice& choice, const std::string& options) {
-    const std::string said = said_of(choice);
+  static void expect_built_with(const ModelChoice& choice, const std::string& options,
+                                const std::string& flags = "") {
+    const std::string said = said_of(choice, flags);
     EXPECT_NE(said.find("; build again: cmake BUILD_FOLDER " + options + " && cmake --build "),
               std::string::npos)
         << said;
@@ -67,7 +74,8 @@ TEST_F(ModelsOfAProgram, ArePresetsThatStayBesideOneThatIsAdded) {
   expect_built_with({.model = "gpt2_tiny", .precision = "bf16"},
                     "-DOCTAVO_PRESETS=\"llama_tiny;llama3_small;gpt2_tiny\"");
   expect_built_with({.model = "gpt2_tiny", .precision = "bf16", .device = "cuda"},
-                    "-DOCTAVO_CUDA_PRESETS=\"llama3_8b;gpt2_tiny\"");
+                    "-DOCTAVO_CUDA_PRESETS=\"llama3_8b;gpt2_tiny\" "
+                    "-DOCTAVO_CUDA_PRECISIONS=\"fp8-rowwise;bf16\"");
 }
 
 TEST_F(ModelsOfAProgram, ArePrecisionsThatStayBesideOneThatIsAdded) {
@@ -75,10 +83,64 @@ TEST_F(ModelsOfAProgram, ArePrecisionsThatStayBesideOneThatIsAdded) {
                     "-DOCTAVO_PRECISIONS=\"bf16;fp8-delayed;fp32\"");
 }
 
-TEST_F(ModelsOfAProgram, AreBothOfADevice) {
+TEST_F(ModelsOfAProgram, AreThoseOfADevice) {
+  // In this precision there are models of the other device alone.
   expect_built_with({.model = "llama_tiny", .precision = "fp8-rowwise"},
-                    "-DOCTAVO_PRESETS=\"llama_tiny;llama3_small\" "
                     "-DOCTAVO_PRECISIONS=\"bf16;fp8-delayed;fp8-rowwise\"");
+}
+
+/// In a program of one device.
+class ModelsOfAProgramWithoutGpus : public ModelsOfAProgram {
+ protected:
+  ModelsOfAProgramWithoutGpus() {
+    std::erase_if(trainer::instances(), [](const Instance& one) { return one.device == "cuda"; });
+  }
+  static std::string built_with(const std::string& nccl) {
+    return "-DOCTAVO_CUDA=ON " + nccl +
+           "-DOCTAVO_CUDA_PRESETS=llama3_70b -DOCTAVO_CUDA_PRECISIONS=fp8-delayed";
+  }
+#if defined(OCTAVO_PROGRAM_HAS_NCCL)
+  std::string built_for_ranks_ = built_with("");
+#else
+  std::string built_for_ranks_ = built_with("-DOCTAVO_NCCL=ON ");
+#endif
+  std::string built_ = built_with("");
+  ModelChoice large_{.model = "llama3_70b", .precision = "fp8-delayed", .device = "cuda"};
+};
+
+TEST_F(ModelsOfAProgramWithoutGpus, AreSaidWithTheirDeviceAtOnce) {
+  expect_built_with(large_, built_);
+  expect_built_with(large_, built_for_ranks_, "--zero 3");
+  // A format that there is in no build.
+  expect_built_with(
+      large_,
+      built_ + ' ' + programs::build_list("OCTAVO_REDUCE", trainer::reductions, "of_my_own"),
+      "--reduce of_my_own");
+  large_.tensor_parallel = 4;
+  expect_built_with(large_,
+                    built_for_ranks_ +
+                        " -DOCTAVO_TENSOR_PARALLEL=\"llama_tiny:bf16:2;llama3_70b:fp8-delayed:4\"");
+}
+
+TEST_F(ModelsOfAProgramWithoutGpus, AreSaidWithTheirDeviceWhereTheyAreThereForTheOther) {
+  expect_built_with({.model = "llama_tiny", .precision = "bf16", .device = "cuda"},
+                    "-DOCTAVO_CUDA=ON -DOCTAVO_CUDA_PRESETS=llama_tiny "
+                    "-DOCTAVO_CUDA_PRECISIONS=bf16");
+  expect_built_with({.model = "model_of_a_folder", .precision = "bf16", .device = "cuda"},
+                    "-DOCTAVO_CUDA=ON -DOCTAVO_CUDA_PRECISIONS=bf16");
+}
+
+TEST_F(ModelsOfAProgramWithoutGpus, AreSaidWithTheirDeviceWhereTheyAreOfAFolder) {
+  std::filesystem::copy_file("tests/golden/hugging_face/llama.5.json", folder_ / "config.json");
+  expect_built_with({.model = "hf:" + folder_.string(), .precision = "bf16", .device = "cuda"},
+                    "-DOCTAVO_CUDA=ON -DOCTAVO_MODELS=my_model:" + folder_.string() +
+                        " -DOCTAVO_CUDA_PRECISIONS=bf16");
+}
+
+TEST_F(ModelsOfAProgramWithoutGpus, AreNotSaidInAPrecisionThatNoGpuHas) {
+  EXPECT_EQ(said_of({.model = "llama_tiny", .precision = "mxfp8", .device = "cuda"})
+                .find("no GPU that Octavo serves multiplies"),
+            0U);
 }
 
 TEST_F(ModelsOfAProgram, AreThoseWithAdaptersAndThoseThatRanksShare) {

@@ -716,15 +716,15 @@ refused "copies that are misspelt" "did you mean 'remade'?" --data text.txt --we
 refused "masters that are misspelt" "--master-weights: 'fp16' is none of" --data text.txt \
   --master-weights fp16
 refused "a precision that is cut off" "; did you mean 'fp8-delayed'?" --data text.txt --precision fp8
-if "$program" --help | grep -A1 -e --device | grep -q cuda; then
-  built="did you mean 'cuda'?"
-else
-  built="did you mean 'cuda'? 'cuda' is not compiled in, only: cpu; build again: cmake BUILD_FOLDER -DOCTAVO_CUDA=ON"
+if ! "$program" --help | grep -A1 -e --device | grep -q cuda; then
+  refused "a device that is not compiled in" \
+    "--device: 'cuda' is not compiled in, only: cpu; build again: cmake BUILD_FOLDER -DOCTAVO_CUDA=ON -DOCTAVO_CUDA_PRESETS=llama_tiny -DOCTAVO_CUDA_PRECISIONS=fp8-delayed && cmake" \
+    --data text.txt --precision fp8-delayed --device cuda
 fi
 refused "a device that there is not, and threads" "--device: 'gpu' is none of" --data text.txt \
   --threads 1 --device gpu
 for device in gpu GPU gpu:0 cude CUDA; do
-  refused "--device $device" "$built" --data text.txt --device "$device"
+  refused "--device $device" "did you mean 'cuda'?" --data text.txt --device "$device"
 done
 refused "unknown flag" "did you mean 'learning-rate'" --data text.txt --learning-rat 1e-3
 refused "--gpu on the cpu" \
@@ -1476,6 +1476,13 @@ for experiment in "$here"/../../examples/experiments/*.toml; do
     run "$name, which is not compiled in" 2 "${few_of[@]}"
     err_is_one_line_with 'cmake BUILD_FOLDER -DOCTAVO_PRECISIONS="'
     err_is_one_line_with ";$precision\" && cmake"
+  fi
+  # What it says at its head is what the program says.
+  if ! "$program" --help | grep -A1 -e --device | grep -q cuda; then
+    built=$(sed -n 's/^# Compiled with \(.*\)\.$/\1/p' "$experiment")
+    [ -n "$built" ] || continue
+    run "$name, without its device" 2 --config "$experiment" --data text.txt
+    err_is_one_line_with "build again: cmake BUILD_FOLDER $built && cmake"
   fi
 done
 case="an experiment whose parameters travel in FP8"
