@@ -70,8 +70,11 @@ inline StateFormats resolved(const StateFormats& formats, const char* replacemen
   return {choose(formats.master_weights), choose(formats.moments)};
 }
 
-/// Bytes of a GPU's memory that CUDA and its libraries take beside a session.
-inline constexpr std::size_t library_bytes = std::size_t{1} << 30;
+/// Bytes of a GPU's memory that CUDA's libraries take beside a session: more where NCCL is one of
+/// them.
+inline std::size_t library_bytes(const SessionRequest& request) {
+  return std::size_t{request.rendezvous == nullptr ? 1u : 2u} << 30;
+}
 
 inline int gpu_of(const SessionRequest& request) {
 #if defined(__CUDACC__)
@@ -93,7 +96,8 @@ StateFormats chosen_formats(const SessionRequest& request, const octavo::Context
         return octavo::plan_memory<Model, Optimizer, Ranks>(request.options, limits).peak;
       });
     });
-    if (needed + library_bytes > free_bytes(context)) return resolved(request.formats, "bf16");
+    if (needed + library_bytes(request) > free_bytes(context))
+      return resolved(request.formats, "bf16");
   }
   return wide;
 }

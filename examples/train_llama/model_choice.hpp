@@ -311,7 +311,9 @@ inline void find_preset_of_folder(const CLI::App& app, ModelChoice& options) {
   std::string build = "-DOCTAVO_MODELS=" + wanted.model + ':' +
                       std::filesystem::absolute(options.load_hf).lexically_normal().string();
   for (const programs::NamedShape& preset : programs::presets()) {
-    if (fits(preset.shape)) wanted.model = preset.name, build.clear();
+    if (!fits(preset.shape)) continue;
+    wanted.model = preset.name;
+    build.clear();
   }
   const std::vector<std::string> others = detail::distinct([](const Instance& instance) {
     return detail::is_preset(instance.model) ? std::string() : instance.model;
