@@ -184,19 +184,27 @@ suggestion_fits "moments of 8 bits" --model llama3_8b --card-memory "$below"
 run "moments of 8 bits" 0 --model llama3_8b --card-memory "$below"
 suggested | grep -qF -- "--moments 8bit" || fail "other moments: $(suggested)"
 suggested | grep -qF -- "--offload" && fail "more than is needed: $(suggested)"
-run "a model for several cards" 0 --model llama3_70b --card-memory 80
-grep -q "^  nothing here fits: it needs" out || fail "it fits"
-read -ra words < <(sed -nE 's/^  several would hold it, with(.*): [0-9.]+ GiB on each, and leaves .*/\1/p' out)
-case=" ${words[*]} "
-[[ $case == *" --zero 3 "* && $case =~ " --world "([0-9]+)" " ]] || fail "no number of GPUs"
-enough=${BASH_REMATCH[1]}
-run "that many GPUs" 0 --model llama3_70b --card-memory 80 "${words[@]}"
-grep -q "fits and leaves" out || fail "what it says does not fit"
-for ((i = 0; i < ${#words[@]}; ++i)); do
-  [ "${words[i]}" = --world ] && words[i + 1]=$((enough / 2))
-done
-run "half as many" 0 --model llama3_70b --card-memory 80 "${words[@]}"
-grep -q "does not fit" out || fail "half as many would do"
+# several NAME ARGUMENT...: as many GPUs as are suggested hold the model, and half as many do not
+several() {
+  local name=$1 words enough i
+  shift
+  run "$name" 0 --model llama3_70b "$@"
+  grep -q "^  nothing here fits: it needs" out || fail "it fits"
+  read -ra words < <(sed -nE 's/^  several would hold it, with(.*): [0-9.]+ GiB on each, and leaves .*/\1/p' out)
+  case=" ${words[*]} "
+  [[ $case == *" --zero 3 "* && $case =~ " --world "([0-9]+)" " ]] || fail "no number of GPUs"
+  enough=${BASH_REMATCH[1]}
+  run "$name: that many" 0 --model llama3_70b "$@" "${words[@]}"
+  grep -q "fits and leaves" out || fail "what it says does not fit"
+  for ((i = 0; i < ${#words[@]}; ++i)); do
+    [ "${words[i]}" = --world ] && words[i + 1]=$((enough / 2))
+  done
+  run "$name: half as many" 0 --model llama3_70b "$@" "${words[@]}"
+  grep -q "does not fit" out || fail "half as many would do"
+}
+several "eight GPUs" --card-memory 80
+several "four GPUs" --card-memory 141 --master-weights bf16 --moments 8bit --recompute block --weight-copies remade \
+  --offload none --gather stored
 run "more GPUs that do not help" 0 --model llama3_8b --batch 256 --recompute block --card-memory 80 \
   --master-weights bf16 --moments bf16 --weight-copies remade --all
 run "more GPUs that do not help" 0 --model llama3_small --batch 1025 --card-memory 40
