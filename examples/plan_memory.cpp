@@ -73,12 +73,12 @@ void print_plan(const Options& options, const octavo::MemoryPlan& plan, const ch
 
 /// ": 125.3 GiB on each, and leaves 13.0 GiB; predicted: 1696 tokens/s a GPU".
 std::string figures_text(const Planner& planner, const Options& options, double card) {
-  std::string text =
-      fmt::format(": {:.1f} GiB{}, and leaves {:.1f} GiB", gib(planner.plan(options).peak),
-                  options.world > 1 ? " on each" : "", planner.left(card, options));
+  const octavo::MemoryPlan plan = planner.plan(options);
+  std::string text = fmt::format(": {:.1f} GiB{}, and leaves {:.1f} GiB", gib(plan.peak),
+                                 options.world > 1 ? " on each" : "", left_on(card, options, plan));
   if (is_predictable(options)) {
     text += fmt::format("; predicted: {:.0f} tokens/s a GPU",
-                        tokens_a_gpu(options) / planner.time(options).step());
+                        tokens_a_gpu(options) / planner.time(options, plan).step());
   }
   return text;
 }
@@ -130,11 +130,12 @@ void print_one(const Planner& planner, const Options& asked) {
   print_head(asked, planner.facts());
   const std::string note = planner.run_shape_note(options);
   if (!note.empty()) fmt::print("{}\n", note);
-  print_plan(options, planner.plan(options), state_remark(asked));
+  const octavo::MemoryPlan plan = planner.plan(options);
+  print_plan(options, plan, state_remark(asked));
   if (asked.device != "cuda") return;
   for (const double card : asked.card_memory) print_card(planner, asked, card);
   fmt::print("\nOf each GPU {:g} GiB are left to CUDA itself.\n", cuda_gib(options));
-  if (is_predictable(options)) print_prediction(options, planner.time(options));
+  if (is_predictable(options)) print_prediction(options, planner.time(options, plan));
 }
 
 /// Which of the cards the plan fits, such as "80 141".
@@ -171,7 +172,7 @@ void print_all_line(const Planner& planner, const Options& options, std::size_t 
   if (options.device == "cuda") {
     fmt::print(" | {:<13}", fitting(options, plan));
     if (is_predictable(options)) {
-      fmt::print(" | {:.0f}", tokens_a_gpu(options) / planner.time(options).step());
+      fmt::print(" | {:.0f}", tokens_a_gpu(options) / planner.time(options, plan).step());
     }
   }
   fmt::print("\n");

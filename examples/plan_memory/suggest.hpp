@@ -49,8 +49,9 @@ class Planner {
     return left_on(card, options, plan(options));
   }
 
-  [[nodiscard]] Prediction time(const Options& options) const {
-    return predict(options, plan_, plan_.gemms(request_of(options)), plan(options));
+  /// @param memory  the plan of these options
+  [[nodiscard]] Prediction time(const Options& options, const octavo::MemoryPlan& memory) const {
+    return predict(options, plan_, plan_.gemms(request_of(options)), memory);
   }
 
   /// `auto` replaced as the trainer does it: FP32 where the card has memory for it.
@@ -143,27 +144,31 @@ class Planner {
   /// The fewest cards that would do, in powers of two, with all that ranks can share, and the first
   /// choice that fits them, with this state or smaller; nothing where no number is enough.
   [[nodiscard]] std::optional<Options> on_more_cards(const Options& options, double card) const {
-    const auto first_fitting = [&](int world) -> std::optional<Options> {
+    const auto shared_by = [&](int world) {
       Options more = options;
       more.zero = 3;
       more.world = world;
       // Of a model without weights that travel in FP8, or so many ranks that none would be fewer
       // bytes.
       if (!can_run(more)) more.gather = "stored";
-      std::vector<Options> candidates{more};
-      for (const Options& smaller : smaller_states(more)) candidates.push_back(smaller);
-      for (const Options& candidate : with_fp8_gathers(candidates)) {
-        for (const Options& choice : choices(candidate)) {
-          if (left(card, choice) >= 0) return choice;
-        }
-      }
-      return std::nullopt;
+      return more;
     };
-    if (!first_fitting(most_ranks)) return std::nullopt;
-    for (int world = std::max(2, options.world); world < most_ranks; world *= 2) {
-      if (auto choice = first_fitting(world)) return choice;
+    const auto fits = [&](const Options& choice) { return left(card, choice) >= 0; };
+    const auto smallest_fits = [&](int world) {
+      return std::ranges::any_of(with_fp8_gathers({smaller_states(shared_by(world)).back()}),
+                                 [&](const Options& one) { return fits(choices(one).back()); });
+    };
+    int world = std::max(2, options.world);
+    while (world <= most_ranks && !smallest_fits(world)) world *= 2;
+    if (world > most_ranks) return std::nullopt;
+    std::vector<Options> candidates{shared_by(world)};
+    for (const Options& smaller : smaller_states(candidates[0])) candidates.push_back(smaller);
+    for (const Options& candidate : with_fp8_gathers(candidates)) {
+      for (const Options& choice : choices(candidate)) {
+        if (fits(choice)) return choice;
+      }
     }
-    return first_fitting(most_ranks);
+    return std::nullopt;
   }
 
   /// The flags by which `other` differs, as one would write them.
