@@ -148,21 +148,7 @@ assert math.isclose(wide["perplexity"]["loss"], own["perplexity"]["loss"], rel_t
   in_manifest() {
     rm -rf run-changed
     cp -r run-fp32 run-changed
-    python3 - "$@" <<'PYTHON'
-import glob, sys
-def crc32c(data):
-    total = 0xffffffff
-    for byte in data:
-        total ^= byte
-        for _ in range(8):
-            total = total >> 1 ^ (0x82f63b78 if total & 1 else 0)
-    return total ^ 0xffffffff
-name = sorted(glob.glob("run-changed/checkpoints/*"))[-1] + "/manifest.json"
-begin = open(name).read().rsplit(',"crc32c"', 1)[0]
-assert sys.argv[1] in begin
-begin = begin.replace(*sys.argv[1:])
-open(name, "w").write(f'{begin},"crc32c":"{crc32c(begin.encode()):08x}"}}\n')
-PYTHON
+    change_manifest run-changed "$@"
   }
   if ! "$program" --help | grep -qE "(^| |,)fp8-rowwise-fp8-head(,|$| )"; then
     in_manifest '"recipe":"fp32"' '"recipe":"fp8 rowwise, head fp8 rowwise"'

@@ -1040,20 +1040,7 @@ run "a flipped bit" 2 "${saved[@]}" --out damaged --resume latest
 err_is_one_line_with "damaged/checkpoints/step-00000030/rank-00000.safetensors: has "
 # manifest_has FOLDER TEXT: the manifest of the run's newest checkpoint has these members, too
 manifest_has() {
-  python3 - "$@" <<'PYTHON'
-import glob, sys
-def crc32c(data):
-    total = 0xffffffff
-    for byte in data:
-        total ^= byte
-        for _ in range(8):
-            total = total >> 1 ^ (0x82f63b78 if total & 1 else 0)
-    return total ^ 0xffffffff
-folder, text = sys.argv[1:]
-name = sorted(glob.glob(folder + "/checkpoints/*"))[-1] + "/manifest.json"
-begin = open(name).read().rsplit(',"crc32c"', 1)[0] + "," + text
-open(name, "w").write(f'{begin},"crc32c":"{crc32c(begin.encode()):08x}"}}\n')
-PYTHON
+  change_manifest "$1" "" ",$2"
 }
 cp -r whole planned
 manifest_has planned '"gemm_plans":"# octavo gemm plans 2\nsome"'

@@ -34,3 +34,24 @@ finish() {
   [ "$failures" -eq 0 ] || { echo "$failures failures" >&2; exit 1; }
   echo "$(basename "$program"): all tests passed"
 }
+
+# change_manifest FOLDER OLD NEW: the run's newest checkpoint has NEW in place of OLD among its manifest's members; behind
+# them where OLD is empty
+change_manifest() {
+  python3 - "$@" <<'PYTHON'
+import glob, sys
+def crc32c(data):
+    total = 0xffffffff
+    for byte in data:
+        total ^= byte
+        for _ in range(8):
+            total = total >> 1 ^ (0x82f63b78 if total & 1 else 0)
+    return total ^ 0xffffffff
+folder, old, new = sys.argv[1:]
+name = sorted(glob.glob(folder + "/checkpoints/*"))[-1] + "/manifest.json"
+begin = open(name).read().rsplit(',"crc32c"', 1)[0]
+assert old in begin
+begin = begin.replace(old, new) if old else begin + new
+open(name, "w").write(f'{begin},"crc32c":"{crc32c(begin.encode()):08x}"}}\n')
+PYTHON
+}
