@@ -397,9 +397,9 @@ int run(Setup& setup, const Options& options, const trainer::Instance& instance,
 }
 
 int run(const CLI::App& app, Options& options) {
+  std::optional<trainer::Ranks> ranks;  // outlives the session, which uses it to its end
   Setup setup;
   const trainer::Instance* instance = nullptr;
-  std::optional<trainer::Ranks> ranks;
   try {
     require_consistent(options);
     trainer::require_device_flags(app, options);

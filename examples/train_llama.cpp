@@ -397,7 +397,7 @@ int run(Setup& setup, const Options& options, const Instance& instance, Ranks& r
 int run(CLI::App& app, Options& options) {
   std::string configuration;
   const Instance* instance = nullptr;
-  std::optional<Ranks> ranks;
+  std::optional<Ranks> ranks;  // outlives the session, which uses it to its end
   try {
     options.out = detail::run_of(options.out);
     const bool is_alone = options.list_checkpoints || !options.export_hf.empty();

@@ -15,6 +15,7 @@
 #include <cstring>
 #include <functional>
 #include <initializer_list>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -534,6 +535,19 @@ TEST(Rendezvous, RankZeroThatIsDoneWaitsForTheOthers) {
   const std::vector<RankEnd> ends = processes.wait(limit);
   for (const RankEnd& end : ends) EXPECT_EQ(end.exit_code, 0) << end.said;
   EXPECT_GE(ends[0].seconds, 1) << "rank 2 is there for so long";
+}
+
+// Else it would wait, as for a session that is destroyed after its ranks, for what nobody brings.
+TEST(Rendezvous, EndsTheProcessWhereACommunicatorOutlivesIt) {
+  EXPECT_EXIT(
+      {
+        std::optional<Rendezvous> rendezvous(std::in_place, launch_of(0, 1, free_port()), time_out);
+        const Rendezvous::User user(*rendezvous);
+        rendezvous.reset();
+      },
+      testing::KilledBySignal(SIGABRT), "ended before a communicator that uses it");
+  Rendezvous rendezvous(launch_of(0, 1, free_port()), time_out);
+  const Rendezvous::User user(rendezvous);
 }
 
 }  // namespace rendezvous_test

@@ -10,11 +10,14 @@
 #include <octavo/core/error.hpp>
 
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstddef>
+#include <cstdlib>
 #include <cstring>
 #include <exception>
+#include <iostream>
 #include <mutex>
 #include <optional>
 #include <span>
@@ -64,11 +67,30 @@ class Rendezvous {
   Rendezvous(const Rendezvous&) = delete;
   Rendezvous& operator=(const Rendezvous&) = delete;
   /// Tells the others that this rank has come to its end, or, where an exception is on its way,
-  /// that it gives up. Rank 0 waits for all others to end, a time-out at most.
+  /// that it gives up. Rank 0 waits for all others to end, a time-out at most. Where it still has a
+  /// `User`, that one would wait for ranks that it cannot hear of: the process aborts, saying so.
   ~Rendezvous() {
+    if (users_ != 0) leave("its rendezvous ended before a communicator that uses it");
     leave(std::uncaught_exceptions() == 0 ? "" : "an exception ends the program");
     WaitNote::clear();
+    if (users_ == 0) return;
+    std::cerr << "octavo: a Rendezvous ended before a communicator that uses it, such as that of a "
+                 "session; declare it before them\n"
+              << std::flush;
+    std::abort();
   }
+
+  /// What needs a rendezvous until its own end, such as a communicator, has one as a member.
+  class User {
+   public:
+    explicit User(Rendezvous& rendezvous) : rendezvous_(rendezvous) { ++rendezvous_.users_; }
+    User(const User&) = delete;
+    User& operator=(const User&) = delete;
+    ~User() { --rendezvous_.users_; }
+
+   private:
+    Rendezvous& rendezvous_;
+  };
 
   [[nodiscard]] int rank() const { return launch_.rank; }
   [[nodiscard]] int size() const { return launch_.size; }
@@ -269,6 +291,7 @@ class Rendezvous {
 
   Launch launch_;
   std::chrono::milliseconds time_out_;
+  std::atomic<int> users_ = 0;
   std::optional<detail::RendezvousServer> server_;
   detail::Descriptor wake_{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
 

@@ -50,7 +50,7 @@ class NcclComm final : public Communicator<Cuda> {
   enum class Ways { all, nccl_only };
 
   /// All ranks call it together.
-  /// @param rendezvous  outlives this
+  /// @param rendezvous  outlives this, or the process aborts
   /// @param context     of the GPU that this rank's operations are to run on
   /// @param ways        the same on all ranks
   /// @throws ConfigError  naming ranks that have the same GPU
@@ -461,6 +461,7 @@ class NcclComm final : public Communicator<Cuda> {
   }
 
   Rendezvous& rendezvous_;
+  Rendezvous::User user_{rendezvous_};
   int gpu_;
   NcclComm& whole_;             ///< of all ranks of the program
   std::vector<NcclComm*> all_;  ///< of `whole_`: itself and its groups
