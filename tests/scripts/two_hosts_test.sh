@@ -164,7 +164,7 @@ while [ -n "$(ranks_in "$here")$(ranks_in "$there")" ] && [ "$SECONDS" -lt 30 ];
 [ "$SECONDS" -lt 15 ] || fail "ranks are there after $SECONDS s: $(ranks_in "$here") $(ranks_in "$there")"
 for rank in 0 1; do
   cat ranks/*/rank.$rank/stderr >>err
-  grep -qE "^rank $rank: .*rank $((1 - rank)) has not answered for 3 s in the [a-z-]+ '[A-Za-z0-9. ]+'" \
+  grep -qE "^rank $rank: .*rank $((1 - rank)) has not answered for 3 s in the [a-z-]+ '[A-Za-z0-9_. ]+'" \
     ranks/*/rank.$rank/stderr || fail "rank $rank does not say what it waited for"
 done
 # ssh ends after a silence, as launch-hosts asks it to.
