@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <limits>
 #include <numeric>
+#include <utility>
 #include <vector>
 
 namespace sampling_test {
@@ -84,19 +85,30 @@ TEST(Sampling, SharesAreTheProbabilities) {
 }
 
 // Of many tokens most are too unlikely to be sorted.
-TEST(Sampling, ANucleusOfManyTokensIsThatOfASort) {
+TEST(Sampling, WhatLimitsLeaveOfManyTokensIsThatOfASort) {
   std::vector<float> many(5000);
   for (std::size_t i = 0; i < many.size(); ++i) {
     many[i] = static_cast<float>(8 * std::sin(1.7 * static_cast<double>(i * i % 977)));
   }
   std::fill(many.begin() + 1000, many.begin() + 2100, -std::numeric_limits<float>::infinity());
-  for (const double top_p : {0.1, 0.9, 0.999, 1.0}) {
-    const SamplingOptions options{.temperature = 1, .top_p = top_p};
+  // The likeliest three lie in one part of the tokens, and of so few parts only one may matter.
+  many[4500] = many[4501] = many[4502] = 8.5f;
+  for (const auto& [top_k, top_p] : {std::pair<octavo::Index, double>{0, 0.1},
+                                     {0, 0.9},
+                                     {0, 0.999},
+                                     {0, 1.0},
+                                     {1, 1.0},
+                                     {3, 1.0},
+                                     {4, 1.0},
+                                     {300, 1.0},
+                                     {4, 0.6},
+                                     {3800, 0.9}}) {
+    const SamplingOptions options{.temperature = 1, .top_k = top_k, .top_p = top_p};
     const auto expected = probabilities(many, options);
     constexpr int draws = 1000;
     const auto drawn = shares(many, options, draws);
     for (std::size_t i = 0; i < many.size(); ++i) {
-      ASSERT_NEAR(drawn[i], expected[i], 1.1 / draws) << i << ", top-p " << top_p;
+      ASSERT_NEAR(drawn[i], expected[i], 1.1 / draws) << i << ", " << top_k << ", " << top_p;
     }
   }
 }
@@ -119,6 +131,7 @@ TEST(Sampling, OfEquallyLikelyTokensTheLowestComeFirst) {
   EXPECT_EQ(Sampler({.temperature = 0}).draw(equal, 0.9), 0);
   // Half of eight equal tokens are exactly four of them.
   EXPECT_EQ(Sampler({.temperature = 1, .top_p = 0.5}).draw(equal, 0.999), 3);
+  EXPECT_EQ(Sampler({.temperature = 0}).draw(std::vector<float>{-1, -0.0f, 0}, 0.9), 1);
 }
 
 TEST(Sampling, EveryNumberDrawsATokenThatCanBe) {
@@ -172,16 +185,27 @@ TEST(Sampling, ADrawDoesNotDependOnThoseBefore) {
       EXPECT_EQ(sampler.draw(second, random), Sampler(options).draw(second, random)) << random;
     }
   }
+  // The likeliest come from another part of the tokens than before.
+  std::vector<float> here(2500, -20.0f);
+  here[0] = here[2100] = 0;
+  std::vector<float> there(2500, -20.0f);
+  std::fill(there.begin(), there.begin() + 6, -0.1f);
+  there[1500] = 0;
+  Sampler sampler({.temperature = 1, .top_k = 4});
+  EXPECT_EQ(sampler.draw(here, 0.1), 0);
+  EXPECT_EQ(sampler.draw(there, 0.1), 1500);
 }
 
 TEST(Sampling, OneWrongLogitIsNoticedWhereverItIs) {
-  const std::vector<float> equal(40, 1.0f);
+  constexpr float infinity = std::numeric_limits<float>::infinity();
+  constexpr float nan = std::numeric_limits<float>::quiet_NaN();
+  const std::vector<float> equal(1100, 1.0f);
   for (std::size_t i = 0; i < equal.size(); ++i) {
-    std::vector<float> wrong = equal;
-    wrong[i] = std::numeric_limits<float>::quiet_NaN();
-    EXPECT_THROW((void)Sampler({}).draw(wrong, 0.5), octavo::ConfigError) << i;
-    wrong[i] = std::numeric_limits<float>::infinity();
-    EXPECT_THROW((void)Sampler({}).draw(wrong, 0.5), octavo::ConfigError) << i;
+    std::vector<float> logits_with = equal;
+    for (const float wrong : {nan, -nan, infinity}) {
+      logits_with[i] = wrong;
+      EXPECT_THROW((void)Sampler({}).draw(logits_with, 0.5), octavo::ConfigError) << i;
+    }
   }
 }
 

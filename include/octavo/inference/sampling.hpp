@@ -11,6 +11,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <iterator>
 #include <limits>
 #include <numeric>
@@ -57,10 +58,9 @@ class Sampler {
   /// @param random  from 0 to below 1: it decides
   /// @throws ConfigError  if one of them is NaN, or all are -Inf, or one is Inf
   [[nodiscard]] std::int32_t draw(std::span<const float> logits, double random) {
-    const float largest = find_largest(logits);
-    const auto likeliest = std::find(logits.begin(), logits.end(), largest) - logits.begin();
+    const std::size_t likeliest = find_likeliest(logits);
     if (options_.temperature == 0) return static_cast<std::int32_t>(likeliest);
-    double total = weigh(logits, largest);
+    double total = weigh(logits, logits[likeliest]);
     if (options_.top_k == 0 && options_.top_p == 1) return pick_of_all(random * total);
     total = limit(total);
     return pick(candidates_.size(), random * total, [&](std::size_t i) { return candidates_[i]; });
@@ -88,28 +88,48 @@ class Sampler {
     for (std::size_t i = begin; i < end; ++i) body(i - begin, i);
   }
 
-  static float find_largest(std::span<const float> logits) {
-    float largest[detail::logit_lanes];
-    std::fill(std::begin(largest), std::end(largest), logits[0]);
-    std::uint32_t wrong[detail::logit_lanes] = {};
-    for_each_lane(0, logits.size(), [&](std::size_t lane, std::size_t i) {
-      largest[lane] = logits[i] > largest[lane] ? logits[i] : largest[lane];
-      wrong[lane] |= static_cast<std::uint32_t>(logits[i] != logits[i]);
-    });
-    const float all = *std::max_element(std::begin(largest), std::end(largest));
-    const bool are_numbers = std::accumulate(std::begin(wrong), std::end(wrong), 0u) == 0;
-    require<ConfigError>(are_numbers && std::isfinite(all),
-                         "the model's logits are not finite: its weights are damaged, or too large "
-                         "for their format; take others");
-    return all;
+  /// The bits of a float, of +0 for -0, as a number that is larger where the float is. That of a
+  /// NaN lies beyond those of infinities.
+  static std::int32_t order_of(float value) {
+    const auto bits = std::bit_cast<std::int32_t>(value + 0.0f);
+    return bits ^ ((bits >> 31) & std::numeric_limits<std::int32_t>::max());
   }
 
-  /// Sets `weights_` and the sums of their blocks; returns the sum of all.
+  /// The first of the largest logits. Its block is found first, by integers, of which compilers
+  /// find the largest in vectors however they are to treat NaN.
+  static std::size_t find_likeliest(std::span<const float> logits) {
+    constexpr float infinity = std::numeric_limits<float>::infinity();
+    std::int32_t largest = std::numeric_limits<std::int32_t>::min();
+    std::int32_t smallest = std::numeric_limits<std::int32_t>::max();
+    std::size_t found = 0;
+    for (std::size_t begin = 0; begin < logits.size(); begin += detail::logit_block) {
+      const std::size_t count = std::min(detail::logit_block, logits.size() - begin);
+      std::int32_t most = std::numeric_limits<std::int32_t>::min();
+      std::int32_t least = std::numeric_limits<std::int32_t>::max();
+      for (const float logit : logits.subspan(begin, count)) {
+        most = std::max(most, order_of(logit));
+        least = std::min(least, order_of(logit));
+      }
+      smallest = std::min(smallest, least);
+      if (most <= largest) continue;
+      largest = most;
+      found = begin;
+    }
+    const bool are_numbers = smallest >= order_of(-infinity) && largest < order_of(infinity);
+    require<ConfigError>(are_numbers && largest > order_of(-infinity),
+                         "the model's logits are not finite: its weights are damaged, or too large "
+                         "for their format; take others");
+    while (order_of(logits[found]) != largest) ++found;
+    return found;
+  }
+
+  /// Sets `weights_`, and the sums and the largest of their blocks; returns the sum of all.
   double weigh(std::span<const float> logits, float largest) {
     weights_.resize(logits.size());
     const auto factor = static_cast<float>(1 / options_.temperature);
     constexpr float never = -std::numeric_limits<float>::infinity();
     sums_.clear();
+    tops_.clear();
     double total = 0;
     for (std::size_t begin = 0; begin < logits.size(); begin += detail::logit_block) {
       double sums[detail::logit_lanes] = {};
@@ -122,6 +142,9 @@ class Sampler {
       });
       sums_.push_back(std::accumulate(std::begin(sums), std::end(sums), 0.0));
       total += sums_.back();
+      std::int32_t top = 0;
+      for (std::size_t i = begin; i < end; ++i) top = std::max(top, order_of(weights_[i]));
+      tops_.push_back(std::bit_cast<float>(top));
     }
     return total;
   }
@@ -146,6 +169,30 @@ class Sampler {
                 });
   }
 
+  /// A weight that none of the likeliest `top_k` falls below, as so many blocks have one of it or
+  /// above: it spares the many that are far below a look at each. 0: none is known.
+  [[nodiscard]] float least_of_top_k() {
+    const auto most = static_cast<std::size_t>(options_.top_k);
+    if (most == 0 || tops_.size() < most) return 0.0f;
+    largest_tops_ = tops_;
+    const auto last = largest_tops_.begin() + static_cast<std::ptrdiff_t>(most - 1);
+    std::nth_element(largest_tops_.begin(), last, largest_tops_.end(), std::greater<>{});
+    return *last;
+  }
+
+  /// Calls `body(i)` for each weight of at least `least`, but for those that are 0.
+  template <class Body>
+  void for_each_of(float least, const Body& body) const {
+    for (std::size_t block = 0; block < tops_.size(); ++block) {
+      if (tops_[block] < least) continue;
+      const std::size_t begin = block * detail::logit_block;
+      const std::size_t end = std::min(begin + detail::logit_block, weights_.size());
+      for (std::size_t i = begin; i < end; ++i) {
+        if (weights_[i] >= least && weights_[i] != 0) body(i);
+      }
+    }
+  }
+
   /// At most the least weight that the limits leave, and not much less: one pass instead of sorting
   /// all. Weights that agree in their upper bits are taken together.
   float least_weight(double total) {
@@ -154,11 +201,11 @@ class Sampler {
       return std::bit_cast<std::uint32_t>(weight) >> lower_bits;
     };
     buckets_.assign(bucket_of(1.0f) + 1, {});
-    for (const float weight : weights_) {
-      Bucket& bucket = buckets_[bucket_of(weight)];
+    for_each_of(least_of_top_k(), [&](std::size_t i) {
+      Bucket& bucket = buckets_[bucket_of(weights_[i])];
       ++bucket.count;
-      bucket.sum += static_cast<double>(weight);
-    }
+      bucket.sum += static_cast<double>(weights_[i]);
+    });
     constexpr double rounding = 1 + 1e-9;
     Bucket larger;
     auto last = static_cast<std::uint32_t>(buckets_.size());
@@ -176,12 +223,10 @@ class Sampler {
 
   /// Sets `candidates_` to the tokens that the limits leave; returns the sum of their weights.
   double limit(double total) {
-    const float least = least_weight(total);
     candidates_.clear();
-    for (std::size_t i = 0; i < weights_.size(); ++i) {
-      if (weights_[i] == 0 || weights_[i] < least) continue;
+    for_each_of(least_weight(total), [&](std::size_t i) {
       candidates_.push_back({static_cast<std::int32_t>(i), weights_[i]});
-    }
+    });
     std::sort(candidates_.begin(), candidates_.end(), comes_first);
     if (options_.top_k != 0) {
       candidates_.resize(std::min(candidates_.size(), static_cast<std::size_t>(options_.top_k)));
@@ -213,8 +258,10 @@ class Sampler {
   }
 
   SamplingOptions options_;
-  std::vector<float> weights_;   ///< of all tokens: probabilities over the likeliest's
-  std::vector<double> sums_;     ///< of each block of them
+  std::vector<float> weights_;  ///< of all tokens: probabilities over the likeliest's
+  std::vector<double> sums_;    ///< of each block of them
+  std::vector<float> tops_;     ///< the largest of each block
+  std::vector<float> largest_tops_;
   std::vector<Bucket> buckets_;  ///< of tokens that are about as likely
   std::vector<Candidate> candidates_;
 };
