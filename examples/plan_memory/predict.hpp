@@ -82,7 +82,8 @@ inline double rate_of(const octavo::GemmEntry& gemm, const Rates& rates) {
 
 /// Bytes that a micro-batch's casts of a weight move for one of its products, where copies are made
 /// again for each: it is read in BF16, twice where its scale is made of it, and written in FP8. FP8
-/// values that ranks gather are there, but to be cast from a shard, and transposed.
+/// values that ranks gather are there, but to be cast from a shard, once a step or, with ZeRO-3,
+/// for each gather, and transposed.
 inline double remade_bytes(const octavo::GemmEntry& gemm, const Options& options) {
   const bool reads_weight = gemm.pass != octavo::GemmPass::weight_gradient;
   if (options.weight_copies == "kept" || !gemm.expected.is_fp8() || !reads_weight) return 0;
@@ -94,8 +95,10 @@ inline double remade_bytes(const octavo::GemmEntry& gemm, const Options& options
   if (options.gather == "fp8" && options.groups() > 1 && by_tensor && !gemm.is_head) {
     constexpr double cast = sizeof(octavo::Bf16) + sizeof(octavo::E4M3);
     constexpr double transposed = 2 * sizeof(octavo::E4M3);
-    return elements *
-           (cast / options.groups() + (gemm.pass == octavo::GemmPass::forward ? 0 : transposed));
+    const bool is_forward = gemm.pass == octavo::GemmPass::forward;
+    const double once_a_step = is_forward ? 1 / static_cast<double>(options.micro_batches) : 0;
+    const double casts = options.zero == 3 ? 1 : once_a_step;
+    return elements * (casts * cast / options.groups() + (is_forward ? 0 : transposed));
   }
   constexpr double read = sizeof(octavo::Bf16);
   return times * elements * ((is_current ? 2 : 1) * read + sizeof(octavo::E4M3));

@@ -422,6 +422,14 @@ gathers=$(communicates)
 run "FP8 weights for each stage" 0 --model llama3_8b --micro-batches 4 --world 2 --zero 3 --gather fp8 \
   --weight-copies remade
 is "communication" "$(communicates) > gathers"
+# Each rank casts half of 70e9 weights, of 2 bytes, to 1, at 4.1 TB/s: once a step, or for each of four gathers.
+for zero in 1 3; do
+  run "weights that ranks cast, ZeRO-$zero" 0 --model llama3_70b --precision fp8-delayed --micro-batches 2 --world 2 \
+    --zero "$zero" --gather fp8 --weight-copies remade
+  passes[zero]=$(sed -nE 's/^  products .* casts ([0-9]+), .*/\1/p' out)
+done
+casts=$((3 * 35 * 3000 / 4100))
+is "milliseconds" "passes[3] - passes[1] - casts < 3 && casts - passes[3] + passes[1] < 3"
 run "ranks whose results are always the same" 0 --model llama3_8b --micro-batches 4 --world 4
 once=$(communicates)
 run "ranks whose results are always the same" 0 --model llama3_8b --micro-batches 4 --world 4 --deterministic
