@@ -550,4 +550,22 @@ TEST(Rendezvous, EndsTheProcessWhereACommunicatorOutlivesIt) {
   const Rendezvous::User user(rendezvous);
 }
 
+TEST(Rendezvous, OthersHearOfOneThatEndsBeforeACommunicator) {
+  const int port = free_port();
+  RankProcesses processes;
+  processes.start([=] {
+    Rendezvous rendezvous(launch_of(0, 2, port), never);
+    gather_on(rendezvous);
+  });
+  processes.start([=] {
+    std::optional<Rendezvous> rendezvous(std::in_place, launch_of(1, 2, port), never);
+    const Rendezvous::User user(*rendezvous);
+    gather(*rendezvous, 16, 0, "targets of a step");
+    rendezvous.reset();
+  });
+  const std::vector<RankEnd> ends = processes.wait(limit);
+  expect_said(ends[0], "rank 1 gave up: its rendezvous ended before a communicator that uses it");
+  EXPECT_EQ(ends[1].exit_code, -SIGABRT);
+}
+
 }  // namespace rendezvous_test

@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstddef>
@@ -289,6 +290,76 @@ TEST(CastWeights, AllRanksSkipAStepInWhichOneCastAnInf) {
     skipped[static_cast<std::size_t>(ranks.rank())] = result.skipped ? 1 : 0;
   });
   EXPECT_EQ(skipped, (std::vector<int>{1, 1}));
+}
+
+// Of weights whose scales are not from histories, which nothing else forgets once they are set
+// anew.
+TEST(CastWeights, OfAnEvaluationAreNotRecorded) {
+  using Current = ModelSession<support::SmallModel<Fp8Recipe<Tensorwise>>, AdamW<>,
+                               DataParallel<ReduceIn<>, GatherIn<E4M3>>>;
+  const std::string name = "blocks.0.down.weight";
+  support::on_ranks(2, [&](support::ThreadComm& ranks) {
+    Context<Cpu> context{1};
+    Current session(options_of({}), context, ranks);
+    const TokenBatch batch = support::make_batch(32, support::small.vocabulary, 7);
+    const TokenBatch half = support::make_batch(16, support::small.vocabulary, 7);
+    std::vector<float> values(128 * 128, 0.01f);
+    values[77] = 50;
+    session.set_weight(name, values);
+    (void)session.evaluate({half.tokens, half.targets});
+    values[77] = 0.01f;
+    session.set_weight(name, values);
+    (void)session.step({batch.tokens, batch.targets}, 3e-3);
+    const std::vector<OperandReport> operands = session.operands();
+    const auto found = std::find_if(operands.begin(), operands.end(),
+                                    [&](const OperandReport& one) { return one.name == name; });
+    ASSERT_NE(found, operands.end());
+    EXPECT_EQ(found->amax, static_cast<float>(Bf16(0.01f)));
+  });
+}
+
+// Ranks rehearse each for itself. A weight that is read of a session which did nothing else leaves
+// no amax, and would where a rehearsal still records.
+TEST(CastWeights, OfARehearsalMeetNobodyAndLeaveNothing) {
+  for (const Zero zero : {Zero::optimizer, Zero::gradients, Zero::weights}) {
+    const auto state_of = [&](bool rehearses) {
+      std::vector<SavedState> states(2);
+      support::on_ranks(2, [&](support::ThreadComm& communicator) {
+        Context<Cpu> context{1};
+        WatchedLink link(communicator);
+        Session<GatherIn<E4M3>> session(options_of({.zero = zero}), context, link);
+        auto& ranks = session.ranks();
+        link.sent.clear();
+        if (rehearses) {
+          ranks.rehearse(true);
+          ranks.cast_weights(session.model().scaling(), true, context);
+          for (const auto& in : session.model().runs()) {
+            ranks.before_forward(*in.run, context);
+            const auto codes = in.run->codes();
+            if (codes.size() == 0) continue;
+            const E4M3* const begin = codes.data();
+            const E4M3* const other = begin + codes.size() / 2;
+            EXPECT_TRUE(std::equal(begin, other, other)) << "a part stands for all";
+            EXPECT_TRUE(std::any_of(other, other + codes.size() / 2,
+                                    [](E4M3 code) { return code.bits != 0; }));
+          }
+          ranks.rehearse(false);
+        }
+        EXPECT_TRUE(link.sent.empty()) << link.sent.begin()->first;
+        session.model().scaling().reset_sync(context);
+        std::vector<float> values(128 * 128, 0.01f);
+        values[77] = 50;
+        session.set_weight("blocks.1.down.weight", values);
+        (void)read_weights(session);
+        values[77] = 0.01f;
+        session.set_weight("blocks.1.down.weight", values);
+        (void)take_step(session, communicator.rank(), 0);
+        states[static_cast<std::size_t>(communicator.rank())] = save_state_sync(session.state());
+      });
+      return states;
+    };
+    EXPECT_TRUE(state_of(true) == state_of(false)) << "ZeRO-" << static_cast<int>(zero);
+  }
 }
 
 // A norm that begins in one rank's shard and ends in the next one's, and a bias behind it.
