@@ -252,6 +252,16 @@ inline std::string build_options(const CLI::App& app, const ModelChoice& choice,
   return text;
 }
 
+/// @throws ConfigError  if no build has the choice
+inline void require_possible(const ModelChoice& options, bool is_gpt2) {
+  octavo::require<octavo::ConfigError>(
+      options.device != octavo::Cuda::name || options.precision != "mxfp8",
+      "no GPU that Octavo serves multiplies the blocks of mxfp8; choose --precision fp8-blockwise, "
+      "or --device cpu");
+  octavo::require<octavo::ConfigError>(options.lora == 0 || !is_gpt2,
+                                       "--lora: a GPT-2 has no adapters here; leave it out");
+}
+
 /// @throws ConfigError  if no instance has the choice
 inline void require_compiled(const CLI::App& app, const Choice& choice,
                              const ModelChoice& options) {
@@ -306,6 +316,7 @@ inline void find_preset_of_folder(const CLI::App& app, ModelChoice& options) {
     options.model = instance.model;
     return;
   }
+  detail::require_possible(options, shape.family == octavo::ModelFamily::gpt2);
   ModelChoice wanted = options;
   wanted.model = "my_model";
   std::string build = "-DOCTAVO_MODELS=" + wanted.model + ':' +
@@ -336,12 +347,7 @@ inline const Instance& find_instance(const CLI::App& app, const ModelChoice& opt
        {"--model", &Instance::model, options.model, programs::preset_names()},
        detail::precision_choice(options)}};
   for (const detail::Choice& choice : choices) detail::require_known(app, choice);
-  octavo::require<octavo::ConfigError>(
-      options.device != octavo::Cuda::name || options.precision != "mxfp8",
-      "no GPU that Octavo serves multiplies the blocks of mxfp8; choose --precision fp8-blockwise, "
-      "or --device cpu");
-  octavo::require<octavo::ConfigError>(options.lora == 0 || !detail::is_gpt2(options.model),
-                                       "--lora: a GPT-2 has no adapters here; leave it out");
+  detail::require_possible(options, detail::is_gpt2(options.model));
   for (const detail::Choice& choice : choices) detail::require_compiled(app, choice, options);
   bool is_compiled = false;
   for (const Instance& instance : instances()) {

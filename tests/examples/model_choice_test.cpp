@@ -3,7 +3,11 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
+#include <cstddef>
+#include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -57,7 +61,6 @@ class ModelsOfAProgram : public support::TemporaryFolder {
         << said;
   }
 
- private:
   Instance& add(const std::string& model, const std::string& precision, const std::string& device) {
     Instance& added = trainer::instances().emplace_back();
     added.model = model;
@@ -66,8 +69,24 @@ class ModelsOfAProgram : public support::TemporaryFolder {
     return added;
   }
 
+ private:
   std::vector<Instance> before_ = std::exchange(trainer::instances(), {});
 };
+
+TEST_F(ModelsOfAProgram, AreFoundByAllThatIsChosen) {
+  add("llama_tiny", "bf16", "cuda");
+  CLI::App app;
+  ModelChoice declared;
+  trainer::declare_model(app, declared);
+  for (const Instance& one : trainer::instances()) {
+    const ModelChoice choice{.model = one.model,
+                             .precision = one.precision,
+                             .device = one.device,
+                             .lora = one.has_adapters ? 8 : 0,
+                             .tensor_parallel = one.tensor_parallel};
+    EXPECT_EQ(&trainer::find_instance(app, choice), &one) << one.model << " on " << one.device;
+  }
+}
 
 TEST_F(ModelsOfAProgram, ArePresetsThatStayBesideOneThatIsAdded) {
   EXPECT_EQ(said_of({.model = "llama_tiny", .precision = "bf16"}), "nothing");
@@ -116,10 +135,24 @@ TEST_F(ModelsOfAProgramWithoutGpus, AreSaidWithTheirDeviceAtOnce) {
       large_,
       built_ + ' ' + programs::build_list("OCTAVO_REDUCE", trainer::reductions, "of_my_own"),
       "--reduce of_my_own");
-  large_.tensor_parallel = 4;
-  expect_built_with(large_,
-                    built_for_ranks_ +
-                        " -DOCTAVO_TENSOR_PARALLEL=\"llama_tiny:bf16:2;llama3_70b:fp8-delayed:4\"");
+  for (const int degree : {2, 4}) {
+    large_.tensor_parallel = degree;
+    expect_built_with(
+        large_, octavo::message(built_for_ranks_, " -DOCTAVO_TENSOR_PARALLEL=\"llama_tiny:bf16:2;",
+                                "llama3_70b:fp8-delayed:", degree, "\""));
+  }
+}
+
+TEST_F(ModelsOfAProgramWithoutGpus, AreForTheRanksThatALauncherStarted) {
+  const std::array names{"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"};
+  const auto launched = [&](const std::array<const char*, 4>& values) {
+    for (std::size_t i = 0; i < names.size(); ++i) ::setenv(names[i], values[i], 1);
+  };
+  launched({"1", "2", "1", "2"});
+  expect_built_with(large_, built_for_ranks_);
+  launched({"0", "1", "0", "1"});
+  expect_built_with(large_, built_);
+  for (const char* name : names) ::unsetenv(name);
 }
 
 TEST_F(ModelsOfAProgramWithoutGpus, AreSaidWithTheirDeviceWhereTheyAreThereForTheOther) {
@@ -138,9 +171,48 @@ TEST_F(ModelsOfAProgramWithoutGpus, AreSaidWithTheirDeviceWhereTheyAreOfAFolder)
 }
 
 TEST_F(ModelsOfAProgramWithoutGpus, AreNotSaidInAPrecisionThatNoGpuHas) {
-  EXPECT_EQ(said_of({.model = "llama_tiny", .precision = "mxfp8", .device = "cuda"})
-                .find("no GPU that Octavo serves multiplies"),
-            0U);
+  std::filesystem::copy_file("tests/golden/hugging_face/llama.5.json", folder_ / "config.json");
+  for (const std::string& model : {std::string("llama_tiny"), "hf:" + folder_.string()}) {
+    EXPECT_EQ(said_of({.model = model, .precision = "mxfp8", .device = "cuda"})
+                  .find("no GPU that Octavo serves multiplies"),
+              0U)
+        << model;
+  }
+}
+
+TEST_F(ModelsOfAProgram, AreNoGpt2WithAdapters) {
+  std::filesystem::copy_file("tests/golden/hugging_face/gpt2.5.json", folder_ / "config.json");
+  trainer::instances().back().model = "gpt2_of_a_folder";
+  trainer::instances().back().shape.family = octavo::ModelFamily::gpt2;
+  for (const std::string& model :
+       {std::string("gpt2_tiny"), std::string("gpt2_of_a_folder"), "hf:" + folder_.string()}) {
+    EXPECT_EQ(said_of({.model = model, .precision = "bf16", .lora = 8})
+                  .find("--lora: a GPT-2 has no adapters here"),
+              0U)
+        << model;
+  }
+}
+
+TEST_F(ModelsOfAProgram, SayWhatIsNotThere) {
+  const auto expect_said = [](const ModelChoice& choice, const std::string& text) {
+    const std::string said = said_of(choice);
+    EXPECT_NE(said.find(text), std::string::npos) << said;
+  };
+  ModelChoice choice{.model = "llama3_small", .precision = "bf16"};
+  choice.lora = 8;
+  expect_said(choice, "on cpu is not compiled in with adapters, which --lora adds; build again");
+  choice.lora = 0;
+  choice.tensor_parallel = 4;
+  expect_said(choice, "on cpu is not compiled in for --tensor-parallel 4; build again");
+  expect_said({.model = "model_of_a_folder", .precision = "fp8-delayed"},
+              "on cpu is not compiled in; build again");
+  expect_said({.model = "gpt2_tiny", .precision = "bf16"},
+              "--model: 'gpt2_tiny' is not compiled in, only: llama_tiny, ");
+  expect_said({.model = "gpt2_tiny", .precision = "bf16"}, "(quickstart's is build/quickstart)");
+  expect_said({.model = "gpt2_tiny", .precision = "bf16", .device = "cuda"},
+              "(quickstart's is build/quickstart-cuda)");
+  // What there is not is said before what is not compiled in.
+  expect_said({.model = "gpt2_tiny", .precision = "fp9"}, "--precision: 'fp9' is none of ");
 }
 
 TEST_F(ModelsOfAProgram, AreThoseWithAdaptersAndThoseThatRanksShare) {
@@ -148,6 +220,14 @@ TEST_F(ModelsOfAProgram, AreThoseWithAdaptersAndThoseThatRanksShare) {
                     "-DOCTAVO_LORA=\"llama_tiny:bf16;llama3_small:bf16\"");
   expect_built_with({.model = "llama_tiny", .precision = "fp8-delayed", .tensor_parallel = 4},
                     "-DOCTAVO_TENSOR_PARALLEL=\"llama_tiny:bf16:2;llama_tiny:fp8-delayed:4\"");
+}
+
+TEST_F(ModelsOfAProgram, ArePresetsWhereAFolderHasTheirShape) {
+  std::ofstream(folder_ / "config.json")
+      << octavo::hugging_face_config(octavo::description_of(octavo::llama3_1b), "bfloat16");
+  const ModelChoice choice{.model = "hf:" + folder_.string(), .precision = "bf16"};
+  expect_built_with(choice, "-DOCTAVO_PRESETS=\"llama_tiny;llama3_small;llama3_1b\"");
+  EXPECT_EQ(said_of(choice).find("or they are gone"), std::string::npos);
 }
 
 TEST_F(ModelsOfAProgram, AreThoseOfOtherFolders) {
