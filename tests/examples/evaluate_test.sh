@@ -44,6 +44,8 @@ shape=(--batch 2 --seq-len 64 --threads 1)
 run "text" 0 --precision fp32 --data held_out.txt "${shape[@]}" --json text.json
 grep -qF "perplexity | loss (nats a token) |" out || fail "no loss in the table"
 grep -qF "tokenizer | bytes" out || fail "the tokenizer is not said"
+grep -qxF "memory | $(python3 -c 'import json; print("%.2f" % (json.load(open("text.json"))["peak_bytes"] / 2**20))') MiB" out ||
+  fail "the memory is not said"
 check '
 import math, os
 text = results("text.json")
@@ -154,6 +156,11 @@ assert math.isclose(wide["perplexity"]["loss"], own["perplexity"]["loss"], rel_t
     in_manifest '"recipe":"fp32"' '"recipe":"fp8 rowwise, head fp8 rowwise"'
     run "a checkpoint in a precision that is not compiled in" 2 --checkpoint run-changed --data held_out.txt
     err_is_one_line_with ';fp8-rowwise-fp8-head" && cmake'
+  fi
+  if ! "$program" --help | grep -qE "(^| |,)llama3_70b(,|$| )"; then
+    in_manifest '"model":"llama_tiny"' '"model":"llama3_70b"'
+    run "a checkpoint of a preset that is not compiled in" 2 --checkpoint run-changed --data held_out.txt
+    err_is_one_line_with "'llama3_70b' is not compiled in, only: "
   fi
   in_manifest '"recipe":"fp32"' '"recipe":"one of my own"'
   run "a checkpoint in a precision of one's own" 2 --checkpoint run-changed --data held_out.txt
