@@ -260,6 +260,9 @@ inline void require_possible(const ModelChoice& options, bool is_gpt2) {
       "or --device cpu");
   octavo::require<octavo::ConfigError>(options.lora == 0 || !is_gpt2,
                                        "--lora: a GPT-2 has no adapters here; leave it out");
+  octavo::require<octavo::ConfigError>(
+      options.tensor_parallel == 1 || !is_gpt2, "--tensor-parallel ", options.tensor_parallel,
+      ": ranks do not share the layers of a GPT-2; leave it out, and each has batches of its own");
 }
 
 /// @throws ConfigError  if no instance has the choice

@@ -180,7 +180,7 @@ TEST_F(ModelsOfAProgramWithoutGpus, AreNotSaidInAPrecisionThatNoGpuHas) {
   }
 }
 
-TEST_F(ModelsOfAProgram, AreNoGpt2WithAdapters) {
+TEST_F(ModelsOfAProgram, AreNoGpt2WithAdaptersOrLayersThatRanksShare) {
   std::filesystem::copy_file("tests/golden/hugging_face/gpt2.5.json", folder_ / "config.json");
   trainer::instances().back().model = "gpt2_of_a_folder";
   trainer::instances().back().shape.family = octavo::ModelFamily::gpt2;
@@ -188,6 +188,10 @@ TEST_F(ModelsOfAProgram, AreNoGpt2WithAdapters) {
        {std::string("gpt2_tiny"), std::string("gpt2_of_a_folder"), "hf:" + folder_.string()}) {
     EXPECT_EQ(said_of({.model = model, .precision = "bf16", .lora = 8})
                   .find("--lora: a GPT-2 has no adapters here"),
+              0U)
+        << model;
+    EXPECT_EQ(said_of({.model = model, .precision = "bf16", .tensor_parallel = 2})
+                  .find("--tensor-parallel 2: ranks do not share the layers of a GPT-2"),
               0U)
         << model;
   }
