@@ -96,7 +96,7 @@ class Sampler {
   }
 
   /// The first of the largest logits. Its block is found first, by integers, of which compilers
-  /// find the largest in vectors however they are to treat NaN.
+  /// find the largest in vectors however they are to treat NaN: Clang, and GCC 12 with -O3.
   static std::size_t find_likeliest(std::span<const float> logits) {
     constexpr float infinity = std::numeric_limits<float>::infinity();
     std::int32_t largest = std::numeric_limits<std::int32_t>::min();
