@@ -3,6 +3,7 @@
 //   evaluate --model hf:downloads/Llama-3.2-1B --precision bf16 --data text.txt --hellaswag val.bin
 //
 // Exit codes: 0 done, 1 an error while running, 2 bad input.
+#include <octavo/comm/same_on_all_ranks.hpp>
 #include <octavo/data/data.hpp>
 #include <octavo/inference/checkpoint.hpp>
 #include <octavo/inference/hugging_face.hpp>
@@ -243,6 +244,25 @@ void make_batches(Setup& setup, const Options& options, const trainer::Ranks& ra
   }
 }
 
+/// Ranks that evaluate different things would add up losses that do not belong together.
+/// @throws CommError  naming the ranks that differ, and in what
+void require_same(trainer::Ranks& ranks, const Setup& setup, const Options& options) {
+  if (ranks.size() == 1) return;
+  const octavo::BatchShape& shape = setup.shape;
+  octavo::require_same_on_all_ranks(
+      ranks,
+      {{"octavo", octavo::version_string},
+       {"model", octavo::message(options.model, " in ", options.precision)},
+       {"weights", trainer::digests_of(options.load_hf)},  // each rank reads them for itself
+       {"batches", octavo::message(shape.sequences, " x ", shape.tokens, " tokens, ",
+                                   shape.most_documents, " documents at most")},
+       {"text", setup.text_batches.has_value()
+                    ? octavo::message(setup.text->tokens.size(), " tokens, hash ",
+                                      setup.text_batches->hash())
+                    : ""},
+       {"questions", octavo::message(setup.choices.size(), ", hash ", hash_of(setup.choices))}});
+}
+
 /// The session, which ranks make together: what one of them alone has wrong, others would wait for.
 void make_session(Setup& setup, const CLI::App& app, const Options& options,
                   const trainer::Instance& instance, trainer::Ranks& ranks) {
@@ -427,6 +447,7 @@ int run(const CLI::App& app, Options& options) {
     };
     if (!are_well_after([&] { read_inputs(setup, options, *instance); })) return bad_input;
     if (!are_well_after([&] { make_batches(setup, options, *ranks); })) return bad_input;
+    require_same(*ranks, setup, options);
     if (!are_well_after([&] { make_session(setup, app, options, *instance, *ranks); }))
       return bad_input;
     // One rank speaks for all.

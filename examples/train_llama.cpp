@@ -7,7 +7,6 @@
 // 4 the last checkpoint could not be saved, 5 stopped before a spike, 6 a replayed step was not the
 // same again, 128 + n stopped by signal n after finishing the step.
 #include <octavo/comm/same_on_all_ranks.hpp>
-#include <octavo/io/file_digest.hpp>
 #include <octavo/io/folder.hpp>
 #include <octavo/train/train.hpp>
 
@@ -27,7 +26,6 @@
 #include <train_llama/timeline.hpp>
 
 #include <cstdio>
-#include <map>
 #include <new>
 #include <optional>
 #include <string>
@@ -68,21 +66,6 @@ struct Setup {
   std::unique_ptr<octavo::FolderLock> lock;          ///< of the run's folder
   octavo::CheckpointManifest resumed;
 };
-
-/// What tells the weights in a folder from others.
-std::string digests_of(const std::filesystem::path& folder) {
-  if (folder.empty()) return {};
-  std::map<std::string, octavo::FileDigest> files;
-  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
-    if (entry.path().extension() != ".safetensors") continue;
-    files[entry.path().filename().string()] = octavo::digest_of_file(entry.path());
-  }
-  std::string text;
-  for (const auto& [name, digest] : files) {
-    text += octavo::message(name, ": ", digest.bytes, " bytes, CRC-32C ", digest.checksum, ' ');
-  }
-  return text;
-}
 
 /// Writes what --save-hf and --save-adapters ask for. All ranks call it.
 void save_weights(octavo::TrainingSession& session, const Options& options,

@@ -30,6 +30,25 @@ struct Choice {
   std::size_t label = 0;  ///< the right one
 };
 
+/// What tells questions from others: their tokens, characters, and which
+/// endings are right.
+inline std::uint64_t hash_of(std::span<const Choice> choices) {
+  octavo::detail::WordHash hash;
+  const auto add = [&](const std::vector<std::int32_t>& tokens) {
+    hash.add(tokens.size());
+    for (const std::int32_t token : tokens) hash.add(static_cast<std::uint64_t>(token));
+  };
+  for (const Choice& choice : choices) {
+    add(choice.context);
+    for (const Ending& ending : choice.endings) {
+      add(ending.tokens);
+      hash.add(static_cast<std::uint64_t>(ending.characters));
+    }
+    hash.add(choice.label);
+  }
+  return hash.value();
+}
+
 /// How many questions were answered rightly, by the ending whose tokens have the least loss: the
 /// sum of all (the accuracy of lm-eval and of llm.c's reference), the mean of a token (what llm.c
 /// calls normalised), the mean of a character (what lm-eval calls normalised).

@@ -6,6 +6,7 @@
 #include <common/paths.hpp>
 #include <common/presets.hpp>
 #include <octavo/comm/launch.hpp>
+#include <octavo/io/file_digest.hpp>
 #include <octavo/io/hugging_face_config.hpp>
 #include <octavo/io/peft_adapters.hpp>
 #include <octavo/octavo.hpp>
@@ -15,6 +16,7 @@
 #include <algorithm>
 #include <array>
 #include <filesystem>
+#include <map>
 #include <string>
 #include <string_view>
 #include <tuple>
@@ -372,6 +374,21 @@ inline const Instance& find_instance(const CLI::App& app, const ModelChoice& opt
   throw octavo::ConfigError(octavo::message(
       "model ", options.model, " in ", options.precision, " on ", options.device, lacks, "; ",
       detail::build_again(options.device, detail::build_options(app, options))));
+}
+
+/// What tells the weights in a folder from others.
+inline std::string digests_of(const std::filesystem::path& folder) {
+  if (folder.empty()) return {};
+  std::map<std::string, octavo::FileDigest> files;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    if (entry.path().extension() != ".safetensors") continue;
+    files[entry.path().filename().string()] = octavo::digest_of_file(entry.path());
+  }
+  std::string text;
+  for (const auto& [name, digest] : files) {
+    text += octavo::message(name, ": ", digest.bytes, " bytes, CRC-32C ", digest.checksum, ' ');
+  }
+  return text;
 }
 
 }  // namespace trainer

@@ -255,6 +255,22 @@ assert shared['peak_bytes'] == of_training < alone['peak_bytes'], (shared['peak_
     grep -qF "evaluate: rank 1: a batch has 32 documents, those that begin with a sequence included; give --most-documents 32" err ||
       fail "it is not said what to give"
     grep -qF "has not answered" err && fail "a rank waits for the other"
+    case="two ranks, of which one has another text and other questions"
+    tr a-m n-z <held_out.txt >other.txt
+    sed "s/\"label\": 0/\"label\": 1/" questions.jsonl >others.jsonl
+    for what in "text --data held_out.txt --data other.txt" "questions --hellaswag questions.jsonl --hellaswag others.jsonl" \
+      "batches --data held_out.txt --batch 1 --data held_out.txt --batch 2" \
+      "model --data held_out.txt --precision fp32 --data held_out.txt --precision bf16"; do
+      read -ra words <<<"$what"
+      half=$(((${#words[@]} - 1) / 2))
+      flags=(--seq-len 64 --threads 1 --comm-timeout 20)
+      [ "${words[0]}" = model ] || flags+=(--precision fp32)
+      code=0
+      timeout 60 "$mpirun" -n 1 "$program" "${words[@]:1:half}" "${flags[@]}" : \
+        -n 1 "$program" "${words[@]:1+half}" "${flags[@]}" >out 2>err || code=$?
+      [ "$code" -eq 1 ] || fail "${words[0]}: exit code $code, expected 1"
+      grep -qF "the ranks differ in ${words[0]}: " err || fail "${words[0]}: it is not said that they differ"
+    done
   else
     grep -qF "was built without MPI" err || fail "it ended with an error"
   fi
