@@ -1,6 +1,7 @@
 // Questions of several endings, and which of them a model finds likeliest.
 #pragma once
 
+#include <octavo/data/tokens.hpp>
 #include <octavo/octavo.hpp>
 
 #include <algorithm>
@@ -30,8 +31,7 @@ struct Choice {
   std::size_t label = 0;  ///< the right one
 };
 
-/// What tells questions from others: their tokens, characters, and which
-/// endings are right.
+/// What tells questions from others: their tokens, characters, and which endings are right.
 inline std::uint64_t hash_of(std::span<const Choice> choices) {
   octavo::detail::WordHash hash;
   const auto add = [&](const std::vector<std::int32_t>& tokens) {

@@ -258,11 +258,11 @@ class Sampler {
   }
 
   SamplingOptions options_;
-  std::vector<float> weights_;  ///< of all tokens: probabilities over the likeliest's
-  std::vector<double> sums_;    ///< of each block of them
-  std::vector<float> tops_;     ///< the largest of each block
-  std::vector<float> largest_tops_;
-  std::vector<Bucket> buckets_;  ///< of tokens that are about as likely
+  std::vector<float> weights_;       ///< of all tokens: probabilities over the likeliest's
+  std::vector<double> sums_;         ///< of each block of them
+  std::vector<float> tops_;          ///< the largest of each block
+  std::vector<float> largest_tops_;  ///< these, the largest first as far as one asks for them
+  std::vector<Bucket> buckets_;      ///< of tokens that are about as likely
   std::vector<Candidate> candidates_;
 };
 
