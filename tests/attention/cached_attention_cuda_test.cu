@@ -87,8 +87,9 @@ void compare(const Shape& shape) {
     if (rows > shape.capacity) continue;
     Decoding<T, Cpu> cpu(shape, rows);
     Decoding<T, Cuda> cuda(shape, rows);
-    for (const Index first : {Index{0}, Index{1}, Index{62}, Index{64}, shape.capacity / 2,
-                              shape.capacity - rows - 1, shape.capacity - rows}) {
+    for (const Index first :
+         {Index{0}, Index{1}, Index{31}, Index{32}, Index{62}, Index{64}, shape.capacity / 2,
+          shape.capacity - rows - 1, shape.capacity - rows}) {
       if (first < 0 || first + rows > shape.capacity) continue;
       SCOPED_TRACE(message(shape.layout.heads, "/", shape.layout.kv_heads, " heads of ",
                            shape.layout.head_dim, ", ", rows, " rows after ", first, " of ",
@@ -141,7 +142,7 @@ TEST_F(CachedAttentionOnCuda, OneRecordingServesEveryPositionAndGivesTheSameBits
   Decoding<Bf16, Cuda> direct(shape, 1);
   Decoding<Bf16, Cuda> recorded(shape, 1);
   Replay<Cuda> replay;
-  for (const Index first : {0, 63, 64, 127, 599, 300}) {
+  for (const Index first : {0, 31, 32, 63, 64, 127, 599, 300}) {
     SCOPED_TRACE(first);
     direct.go_to(first);
     direct.run();

@@ -242,5 +242,82 @@ TEST_F(FewRowsOnCuda, NormalisingAndGatingHaveTheBitsOfTheirOwnOperations) {
   }
 }
 
+/// What joins a cache, and the cache, in one operation and in two.
+template <class T, class W>
+void compare_cached(HeadLayout layout, Index in, Index first, Index rows, bool rotates) {
+  SCOPED_TRACE(message(layout.heads, "/", layout.kv_heads, " heads of ", layout.head_dim, ", ",
+                       rows, " rows of ", in, " at ", first, rotates ? ", rotated" : ""));
+  constexpr Index capacity = 20;
+  Place<Cuda> place;
+  const auto& context = place.context();
+  const Index columns = layout.columns();
+  const Index of_cache = layout.kv_heads * layout.head_dim;
+  const auto x = constant(place.matrix(normal_values<T>(rows * in, 1.0f, 1), in));
+  const auto elements = place.make(normal_values<W>(columns * in, 1.0f, 3));
+  const auto scales = place.make(normal_values<float>(columns, 1.0f, 4));
+  const auto gain = constant(place.vector(normal_values<T>(in, 1.0f, 2)));
+  const auto bias = constant(place.vector(normal_values<T>(columns, 1.0f, 5)));
+  const auto table =
+      place.matrix(normal_values<float>(capacity * layout.head_dim, 1.0f, 6), layout.head_dim);
+  std::vector<std::int32_t> places;
+  for (Index row = 0; row < rows; ++row) places.push_back(static_cast<std::int32_t>(first + row));
+  const auto positions = constant(place.vector(places));
+  const auto make_rows = [&]() -> CacheRows<T, Cuda> {
+    const auto cache = [&](unsigned seed) {
+      return place.matrix(normal_values<T>(capacity * of_cache, 1.0f, seed), of_cache);
+    };
+    TensorView<const float, 2, Cuda> rotation;
+    if (rotates) rotation = table;
+    return {layout, rotation, positions, {cache(7), cache(8)}};
+  };
+  const auto multiply = [&](TensorView<T, 2, Cuda> y, const CacheRows<T, Cuda>& cached) {
+    FewRowsOptions<T, Cuda> options{.cached = cached};
+    if (rows == 1) options.norm = {gain, 1e-5f};
+    const GemmOutput<T, Cuda> output{y, {}, bias};
+    if constexpr (std::is_same_v<T, W>) {
+      (void)few_rows_forward(x, {elements, {columns, in}}, output, context, options);
+    } else {
+      const QuantizedView<W, PerRow, Layout::row_major, Cuda> w{elements, scales, columns, in};
+      (void)few_rows_forward(x, w, output, context, options);
+    }
+  };
+  const auto matrix = [&] {
+    return TensorView<T, 2, Cuda>{place.template make_poisoned<T>(rows * columns), {rows, columns}};
+  };
+  const auto qkv = matrix();
+  const auto y = matrix();
+  const auto expected = make_rows();
+  const auto found = make_rows();
+  multiply(qkv, {});
+  append_to_cache(qkv, expected, context);
+  multiply(y, found);
+  EXPECT_EQ(place.read(found.cache.keys), place.read(expected.cache.keys));
+  EXPECT_EQ(place.read(found.cache.values), place.read(expected.cache.values));
+  const std::vector<T> whole = place.read(qkv);
+  const std::vector<T> made = place.read(y);
+  for (Index row = 0; row < rows; ++row) {
+    const auto begin = static_cast<std::ptrdiff_t>(row * columns);
+    const auto end = begin + static_cast<std::ptrdiff_t>(layout.heads * layout.head_dim);
+    EXPECT_TRUE(std::equal(whole.begin() + begin, whole.begin() + end, made.begin() + begin))
+        << "queries of row " << row;
+  }
+}
+
+TEST_F(FewRowsOnCuda, RowsThatJoinACacheHaveTheBitsOfTheirOwnOperation) {
+  for (const HeadLayout& layout :
+       {HeadLayout{9, 3, 64}, HeadLayout{4, 4, 10}, HeadLayout{8, 2, 128}, HeadLayout{3, 1, 2}}) {
+    for (const bool rotates : {true, false}) {
+      for (const Index rows : {1, 2, 3, 8}) {
+        // The last are outside, some of their rows at least.
+        for (const Index first : {Index{0}, 20 - rows, Index{-1}, Index{19}, Index{20}}) {
+          compare_cached<Bf16, Bf16>(layout, 576, first, rows, rotates);
+          compare_cached<Bf16, E4M3>(layout, 96, first, rows, rotates);
+          compare_cached<float, float>(layout, 37, first, rows, rotates);
+        }
+      }
+    }
+  }
+}
+
 }  // namespace few_rows_cuda_test
 }  // namespace octavo

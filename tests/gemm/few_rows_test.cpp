@@ -214,6 +214,91 @@ TEST(FewRows, NormalisingAndGatingHaveTheBitsOfTheirOwnOperations) {
   EXPECT_EQ(bytes_of(y.elements), bytes_of(expected.elements));
 }
 
+/// A cache, and rows that are to join it at a position.
+template <class T>
+struct CacheOfRows {
+  CacheOfRows(HeadLayout heads, Index capacity, std::vector<std::int32_t> places)
+      : layout(heads),
+        rotation(random_matrix<float>(capacity, heads.head_dim, 11)),
+        keys(random_matrix<T>(capacity, heads.kv_heads * heads.head_dim, 12)),
+        values(random_matrix<T>(capacity, heads.kv_heads * heads.head_dim, 13)),
+        positions(std::move(places)) {}
+
+  CacheRows<T, Cpu> rows(bool rotates = true) {
+    return {layout,
+            rotates ? rotation.input() : TensorView<const float, 2, Cpu>{},
+            {positions.data(), {static_cast<Index>(positions.size())}},
+            {keys.view(), values.view()}};
+  }
+
+  HeadLayout layout;
+  Matrix<float> rotation;
+  Matrix<T> keys, values;
+  std::vector<std::int32_t> positions;
+};
+
+// Rounded to BF16 before the rotation, as it is where each is an operation of its own.
+TEST(FewRows, RowsThatJoinACacheHaveTheBitsOfTheirOwnOperation) {
+  constexpr Index in = 33;
+  const HeadLayout layout{4, 2, 10};
+  const Index queries = layout.heads * layout.head_dim;
+  for (const bool rotates : {false, true}) {
+    const auto x = random_matrix<Bf16>(2, in, 1);
+    const auto w = random_matrix<Bf16>(layout.columns(), in, 2);
+    const auto bias = random_matrix<Bf16>(1, layout.columns(), 3);
+    support::Workplace place(2);
+    place.bind(few_rows_workspace(in, place.context));
+    CacheOfRows<Bf16> expected(layout, 7, {3, 4}), found(layout, 7, {3, 4});
+    Matrix<Bf16> qkv(2, layout.columns()), y(2, layout.columns());
+
+    (void)few_rows_forward(x.input(), w.input(),
+                           GemmOutput<Bf16, Cpu>{qkv.view(), {}, bias.flat_input()}, place.context);
+    append_to_cache(qkv.view(), expected.rows(rotates), place.context);
+
+    (void)few_rows_forward(x.input(), w.input(),
+                           GemmOutput<Bf16, Cpu>{y.view(), {}, bias.flat_input()}, place.context,
+                           {.cached = found.rows(rotates)});
+    EXPECT_EQ(bytes_of(found.keys.elements), bytes_of(expected.keys.elements));
+    EXPECT_EQ(bytes_of(found.values.elements), bytes_of(expected.values.elements));
+    for (Index row = 0; row < 2; ++row) {
+      for (Index c = 0; c < queries; ++c) ASSERT_EQ(y(row, c), qkv(row, c)) << row << ", " << c;
+    }
+  }
+}
+
+TEST(FewRows, NameWhatCannotJoinACache) {
+  const HeadLayout layout{2, 1, 4};
+  CacheOfRows<Bf16> cache(layout, 3, {1});
+  const auto message_of = [&](const CacheRows<Bf16, Cpu>& rows, Index columns, bool is_gated,
+                              auto y) {
+    const Matrix<Bf16> x(1, 4), w(is_gated ? 2 * columns : columns, 4);
+    support::Workplace place(1);
+    place.bind(few_rows_workspace(4, place.context));
+    try {
+      (void)few_rows_forward(
+          x.input(), w.input(),
+          GemmOutput<decltype(y), Cpu>{Matrix<decltype(y)>(1, columns).view(), {}}, place.context,
+          {.is_gated = is_gated, .cached = rows});
+    } catch (const ShapeError& error) {
+      return std::string(error.what());
+    }
+    return std::string("nothing");
+  };
+  const auto says = [](const std::string& text, const char* part) {
+    return text.find(part) != std::string::npos ? "" : text;
+  };
+  EXPECT_EQ(message_of(cache.rows(), 16, false, Bf16()), "nothing");
+  EXPECT_EQ(says(message_of(cache.rows(), 16, true, Bf16()), "gated cannot join"), "");
+  EXPECT_EQ(says(message_of(cache.rows(), 16, false, float()), "not in the format"), "");
+  EXPECT_EQ(says(message_of(cache.rows(), 12, false, Bf16()), "qkv has shape [1, 12]"), "");
+  CacheOfRows<Bf16> odd({2, 1, 5}, 3, {1});
+  EXPECT_EQ(says(message_of(odd.rows(false), 20, false, Bf16()), "heads of 5 columns"), "");
+  auto short_table = cache.rows();
+  short_table.rotation = cache.rotation.input().rows(0, 2);
+  EXPECT_EQ(says(message_of(short_table, 16, false, Bf16()), "few_rows_forward: a sequence of 3"),
+            "");
+}
+
 TEST(FewRows, NameWhatDoesNotFit) {
   const Matrix<Bf16> gain(1, 4), long_gain(1, 6);
   const auto message_of = [&](Index rows, Index in, FewRowsOptions<Bf16, Cpu> options = {},

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <vector>
 
 #include "support/matrix.hpp"
@@ -98,6 +99,32 @@ TEST_F(InferenceLinear, FewRowsAreGatedByTheirProduct) {
     }
     const bool is_untouched = wide_(rows - 1, 0) == 77.0;
     EXPECT_EQ(is_untouched, rows <= most_few_rows) << rows;
+  }
+}
+
+// Of few the product caches them, of many an operation of its own.
+TEST_F(InferenceLinear, RowsJoinACacheHoweverManyThereAre) {
+  const HeadLayout layout{1, 1, 2};
+  const Matrix<float> rotation(most_few_rows + 1, 2, 0.5f);  // cosine and sine
+  for (const Index rows : {Index{1}, most_few_rows, most_few_rows + 1}) {
+    const Matrix<float> x(rows, in, 1.0f), bias(1, out, 0.25f);
+    Matrix<float> normalised(rows, in), statistics(1, rows), qkv(rows, out, 77.0f);
+    Matrix<float> keys(most_few_rows + 1, 2), values(most_few_rows + 1, 2);
+    std::vector<std::int32_t> positions(static_cast<std::size_t>(rows));
+    std::iota(positions.begin(), positions.end(), 0);
+    const Layer::Input input{normalised.view()};
+    const BeforeNorm before{norm_, x.input(), input, statistics.flat()};
+    layer_.forward_cached(
+        before, bias.flat_input(), qkv.view(),
+        {layout, rotation.input(), {positions.data(), {rows}}, {keys.view(), values.view()}},
+        place_.context);
+    const auto made = [&](Index output) { return expected(output, rows == 1 ? 2 : 1) + 0.25; };
+    for (Index i = 0; i < 2; ++i) {
+      const double sign = i == 0 ? -0.5 : 0.5;
+      EXPECT_NEAR(qkv(rows - 1, i), 0.5 * made(i) + sign * made(1 - i), 1e-4) << rows;
+      EXPECT_NEAR(keys(rows - 1, i), 0.5 * made(2 + i) + sign * made(3 - i), 1e-4) << rows;
+      EXPECT_NEAR(values(rows - 1, i), made(4 + i), 1e-4) << rows;
+    }
   }
 }
 

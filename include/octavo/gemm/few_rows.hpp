@@ -3,6 +3,7 @@
 #pragma once
 
 #include <octavo/gemm/matmul.hpp>
+#include <octavo/kernels/key_value_cache.hpp>
 #include <octavo/kernels/rms_norm.hpp>
 
 namespace octavo::inline OCTAVO_ABI {
@@ -20,7 +21,7 @@ enum class WeightReads {
 };
 
 /// How a product of few rows is made, and what is done to its rows and its result on the way, to
-/// the bits of `rms_norm_forward` before it and of `swiglu_forward` behind it.
+/// the bits of `rms_norm_forward` before it and of `swiglu_forward` or `append_to_cache` behind it.
 template <class T, Device D>
 struct FewRowsOptions {
   WeightReads reads = WeightReads::in_order;
@@ -28,9 +29,27 @@ struct FewRowsOptions {
   bool is_gated = false;  ///< the result is silu(gate) · up, [rows, out / 2]: the first half of the
                           ///< product's columns are gates, the others ups. There is no addend, and
                           ///< no bias
+  CacheRows<T, D> cached{};  ///< the result, in x's format, is queries, keys and values, which join
+                             ///< a cache: queries are written to y, rotated, the others to the
+                             ///< cache alone
 };
 
 namespace detail {
+
+template <class T, class Y, Device D>
+void check_cached(const GemmOutput<Y, D>& y, const FewRowsOptions<T, D>& options) {
+  constexpr const char* name = "few_rows_forward";
+  const auto& [layout, rotation, positions, cache] = options.cached;
+  require<ShapeError>(!options.is_gated && std::is_same_v<T, Y>, name, ": a result that is ",
+                      options.is_gated ? "gated" : "not in the format of x",
+                      " cannot join a cache; give one or the other");
+  require<ShapeError>(layout.head_dim % 2 == 0, name, ": heads of ", layout.head_dim,
+                      " columns are to join a cache, whose halves are made together; use "
+                      "append_to_cache");
+  if constexpr (std::is_same_v<T, Y>) check_cache<T, D>(name, y.result, layout, positions, cache);
+  if (rotation.empty()) return;
+  check_rope(name, layout, QkNorm<const T, D>{}, rotation, cache.capacity());
+}
 
 template <class T, class Y, Device D>
 void check_few_rows(Index rows, Index n, Index k_x, Index k_w, const GemmOutput<Y, D>& y,
@@ -46,6 +65,7 @@ void check_few_rows(Index rows, Index n, Index k_x, Index k_w, const GemmOutput<
                         " rows, an addend or a bias does not fit a gated result; give gates and as "
                         "many ups, and nothing to add");
   }
+  if (!options.cached.positions.empty()) check_cached(y, options);
   if (options.norm.weight.empty()) return;
   require<ShapeError>(rows == 1, name, ": ", rows,
                       " rows are to be normalised, but it normalises one; use rms_norm_forward");

@@ -17,6 +17,16 @@ struct KeyValueCache {
   [[nodiscard]] Index capacity() const { return keys.extent(0); }
 };
 
+/// Where rows of queries, keys and values go that join a cache: see `append_to_cache`, whose
+/// parameters these are.
+template <class T, Device D>
+struct CacheRows {
+  HeadLayout layout{};
+  TensorView<const float, 2, D> rotation{};
+  TensorView<const std::int32_t, 1, D> positions{};  ///< empty: nothing is cached
+  KeyValueCache<T, D> cache{};
+};
+
 namespace detail {
 
 /// Throws ShapeError unless a cache of such heads has room for the new rows.
@@ -59,6 +69,13 @@ void append_to_cache(TensorView<T, 2, D> qkv, HeadLayout layout,
     detail::check_rope("append_to_cache", layout, norm, rotation, cache.capacity());
   }
   append_to_cache_body(qkv, layout, norm, rotation, positions, cache, context);
+}
+
+/// The same without a norm.
+template <class T, Device D>
+void append_to_cache(TensorView<T, 2, D> qkv, const CacheRows<T, D>& rows,
+                     const Context<D>& context) {
+  append_to_cache(qkv, rows.layout, {}, rows.rotation, rows.positions, rows.cache, context);
 }
 
 }  // namespace octavo

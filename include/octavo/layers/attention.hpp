@@ -246,8 +246,12 @@ class GroupedQueryAttention {
                        const BatchView<D>& batch, const Positions& positions, const Saved& saved,
                        const Context<D>& context) {
     const TensorView<T, 2, D> qkv{saved.qkv, {batch.rows(), Shape.qkv_columns()}};
-    qkv_.forward(x, {}, qkv, context);
-    rotate_.append(qkv, batch, positions, cache_, context);
+    if constexpr (requires { rotate_.cache_rows(batch, positions, cache_); }) {
+      qkv_.forward_cached(x, qkv, rotate_.cache_rows(batch, positions, cache_), context);
+    } else {
+      qkv_.forward(x, {}, qkv, context);
+      rotate_.append(qkv, batch, positions, cache_, context);
+    }
     const TensorView<const T, 2, D> rotated = qkv;
     cached_attention(rotated, Shape.head_layout(), batch.documents.positions, cache_,
                      attended.values, context);

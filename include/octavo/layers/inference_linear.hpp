@@ -92,7 +92,7 @@ class Linear<Inference<Wanted>, In, Out, G, D> {
                TensorView<T, 2, D> y, const Context<D>& context) {
     const GemmOutput<T, D> output{y, addend, bias};
     if (y.extent(0) <= most_few_rows) {
-      multiply_few(x, output, context);
+      multiply_few(x, output, context, {.reads = WeightReads::ahead});
     } else {
       multiply_many(values_of(x, context), output, context);
     }
@@ -104,6 +104,23 @@ class Linear<Inference<Wanted>, In, Out, G, D> {
     forward(x, addend, {}, y, context);
   }
 
+  /// qkv = x · Wᵀ + bias, whose rows join a cache.
+  /// @param x     an `Input`, or a `BeforeNorm` of one
+  /// @param bias  [Out]; empty: there is none
+  /// @param qkv   [tokens, Out]: its queries, rotated; of few tokens, keys and values are not
+  /// written
+  ///              here
+  template <class X>
+  void forward_cached(const X& x, TensorView<const T, 1, D> bias, TensorView<T, 2, D> qkv,
+                      const CacheRows<T, D>& rows, const Context<D>& context) {
+    if (qkv.extent(0) <= most_few_rows) {
+      multiply_few(x, {qkv, {}, bias}, context, {.reads = WeightReads::ahead, .cached = rows});
+    } else {
+      forward(x, {}, bias, qkv, context);
+      append_to_cache(qkv, rows, context);
+    }
+  }
+
   /// activated = silu(gate) · up of x · Wᵀ.
   /// @tparam Activation  that makes it where there are many rows, with `is_silu_gate`
   /// @param x          an `Input`, or a `BeforeNorm` of one
@@ -113,7 +130,8 @@ class Linear<Inference<Wanted>, In, Out, G, D> {
   void forward_gated(const X& x, TensorView<T, 2, D> wide, const Activated& activated,
                      const Context<D>& context) {
     if (wide.extent(0) <= most_few_rows) {
-      multiply_few(x, {activated.values, {}}, context, true);
+      multiply_few(x, {activated.values, {}}, context,
+                   {.reads = WeightReads::ahead, .is_gated = true});
     } else {
       forward(x, {}, wide, context);
       Activation::forward(TensorView<const T, 2, D>(wide), activated, context);
@@ -144,8 +162,7 @@ class Linear<Inference<Wanted>, In, Out, G, D> {
   /// Up to `most_few_rows` rows. One that is not normalised yet is normalised by the product.
   template <class X>
   void multiply_few(const X& x, const GemmOutput<T, D>& output, const Context<D>& context,
-                    bool is_gated = false) const {
-    FewRowsOptions<T, D> options{.reads = WeightReads::ahead, .is_gated = is_gated};
+                    FewRowsOptions<T, D> options) const {
     if constexpr (!std::is_same_v<X, Input>) {
       if (x.x.extent(0) == 1 && In <= most_normalised_columns) {
         options.norm = x.norm.row_norm();

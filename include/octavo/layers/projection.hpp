@@ -96,6 +96,17 @@ class Projection {
     }
   }
 
+  /// qkv = x · Wᵀ + bias, whose rows join a cache. Of a layer that only infers.
+  /// @param x    an `Input`, or a `BeforeNorm` of one
+  /// @param qkv  [tokens, Out]: its queries, rotated; keys and values may not be written here
+  template <class X>
+  void forward_cached(const X& x, TensorView<T, 2, D> qkv, const CacheRows<T, D>& rows,
+                      const Context<D>& context) {
+    TensorView<const T, 1, D> bias;
+    if constexpr (Bias) bias = bias_.vector();
+    layer_.forward_cached(x, bias, qkv, rows, context);
+  }
+
   /// Casts a gradient of the output that has its values only, and makes the bias' gradient.
   void cast_gradient(const OutputGradient& dy, const Context<D>& context) const {
     if constexpr (Bias && !frozen) {

@@ -32,13 +32,12 @@ class Rotation {
     rope_forward(qkv, Shape.head_layout(), QkNorm<const T, D>{}, angles, period, rotated, context);
   }
 
-  /// Rotates the queries of tokens that go on with a text, where they are, and caches their keys,
-  /// rotated, and their values.
-  /// @param qkv  [tokens, qkv_columns]
-  void append(TensorView<T, 2, D> qkv, const BatchView<D>& batch, const Positions& positions,
-              const KeyValueCache<T, D>& cache, const Context<D>& context) const {
-    append_to_cache(qkv, Shape.head_layout(), {}, positions.rotations(batch).table,
-                    batch.documents.positions, cache, context);
+  /// How queries, keys and values of tokens that go on with a text join its cache. A rotation that
+  /// this does not tell has `append` in its place: see `NormalisedRotation`.
+  [[nodiscard]] CacheRows<T, D> cache_rows(const BatchView<D>& batch, const Positions& positions,
+                                           const KeyValueCache<T, D>& cache) const {
+    return {Shape.head_layout(), positions.rotations(batch).table, batch.documents.positions,
+            cache};
   }
 
   /// From the gradient of the rotated values, in `qkv_gradient.values`, to that of the projection,
@@ -78,6 +77,9 @@ class NormalisedRotation {
     rope_forward(qkv, Shape.head_layout(), weights(), angles, period, rotated, context);
   }
 
+  /// Normalises and rotates the queries of tokens that go on with a text, where they are, and
+  /// caches their keys, like them, and their values.
+  /// @param qkv  [tokens, qkv_columns]
   void append(TensorView<T, 2, D> qkv, const BatchView<D>& batch, const Positions& positions,
               const KeyValueCache<T, D>& cache, const Context<D>& context) const {
     append_to_cache(qkv, Shape.head_layout(), weights(), positions.rotations(batch).table,
@@ -131,9 +133,9 @@ class NoRotation {
   void forward(TensorView<const T, 2, D>, const BatchView<D>&, const Positions&,
                TensorView<T, 2, D>, const Context<D>&) const {}
 
-  void append(TensorView<T, 2, D> qkv, const BatchView<D>& batch, const Positions&,
-              const KeyValueCache<T, D>& cache, const Context<D>& context) const {
-    append_to_cache(qkv, Shape.head_layout(), {}, {}, batch.documents.positions, cache, context);
+  [[nodiscard]] CacheRows<T, D> cache_rows(const BatchView<D>& batch, const Positions&,
+                                           const KeyValueCache<T, D>& cache) const {
+    return {Shape.head_layout(), {}, batch.documents.positions, cache};
   }
 
   template <class Gradient>

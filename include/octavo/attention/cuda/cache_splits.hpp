@@ -13,8 +13,11 @@ namespace detail {
 
 /// Query rows, of neighbouring heads and then of neighbouring rows, that share what a block reads.
 inline constexpr Index cached_queries = 4;
-/// Keys that a part has at least; parts have multiples of it.
-inline constexpr Index least_split_keys = 64;
+/// Keys that a part has at least; parts have multiples of it. A block has so many in flight at
+/// once.
+OCTAVO_HOST_DEVICE constexpr Index least_split_keys(Index head_dim) {
+  return head_dim <= 64 ? 64 : 32;
+}
 inline constexpr Index most_splits = 64;
 /// Blocks that keep the multiprocessors of an H200 busy.
 inline constexpr Index cached_attention_blocks = 528;
@@ -29,14 +32,14 @@ struct CacheSplits {
       : tiles(ceil_divide(rows * (layout.heads / layout.kv_heads), cached_queries)) {
     const Index wanted =
         ceil_divide(cached_attention_blocks, std::max<Index>(tiles * layout.kv_heads, 1));
-    splits = std::clamp<Index>(std::min(wanted, ceil_divide(capacity, least_split_keys)), 1,
-                               most_splits);
+    splits = std::clamp<Index>(
+        std::min(wanted, ceil_divide(capacity, least_split_keys(layout.head_dim))), 1, most_splits);
   }
 };
 
 /// Keys of each part, of which the last has fewer and those behind it none.
-OCTAVO_HOST_DEVICE constexpr Index keys_of_split(Index keys, Index splits) {
-  return round_up(ceil_divide(keys, splits), least_split_keys);
+OCTAVO_HOST_DEVICE constexpr Index keys_of_split(Index keys, Index splits, Index head_dim) {
+  return round_up(ceil_divide(keys, splits), least_split_keys(head_dim));
 }
 
 }  // namespace detail

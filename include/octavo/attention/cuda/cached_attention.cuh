@@ -37,7 +37,7 @@ struct CachedArguments {
     return max(1, min(positions[row] + 1, capacity));
   }
   [[nodiscard]] __device__ int split_keys() const {
-    return static_cast<int>(keys_of_split(visible(rows - 1), splits));
+    return static_cast<int>(keys_of_split(visible(rows - 1), splits, head_dim));
   }
 };
 

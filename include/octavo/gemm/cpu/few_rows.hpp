@@ -36,7 +36,7 @@ const float* widen_rows(TensorView<const T, 2, Cpu> x, const RowNorm<T, Cpu>& no
   return row;
 }
 
-/// result = round(alpha · x · wᵀ + addend + bias), or what is gated of that.
+/// result = round(alpha · x · wᵀ + addend + bias), or what is gated of that, or joins a cache.
 /// @param widen_weight  widens row `row` of the weight to FP32: (row, target)
 template <class T, class Y, class WidenWeight>
 void multiply_few_rows(TensorView<const T, 2, Cpu> x, float alpha, const WidenWeight& widen_weight,
@@ -69,6 +69,9 @@ void multiply_few_rows(TensorView<const T, 2, Cpu> x, float alpha, const WidenWe
     }
     store_tile(tile, Index{0}, rows, column0, columns, y);
   });
+  if constexpr (std::is_same_v<T, Y>) {
+    if (!options.cached.positions.empty()) append_to_cache(y.result, options.cached, context);
+  }
 }
 
 /// See few_rows_forward.

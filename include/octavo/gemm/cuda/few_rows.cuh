@@ -3,6 +3,7 @@
 /// weights once, in vectors of 16 bytes.
 #pragma once
 
+#include <octavo/gemm/cuda/cached_outputs.cuh>
 #include <octavo/gemm/cuda/few_rows_limits.hpp>
 #include <octavo/gemm/cuda/weight_ring.cuh>
 #include <octavo/gemm/few_rows.hpp>
@@ -28,8 +29,10 @@ struct FewRowsArguments {
   float norm_epsilon;
   Index n;
   int k, rows;
-  bool reads_ahead;  ///< of the weight
+  unsigned distance;  ///< between the outputs of a warp
+  bool reads_ahead;   ///< of the weight
   bool is_gated;
+  CachedOutputs<Y> cached;
 };
 
 /// Of dense weights.
@@ -47,8 +50,8 @@ inline constexpr bool scales_parts = [] {
   }
 }();
 
-/// The outputs of a warp, neighbours, or a gate and its up; each thread sums every 32nd run of
-/// weights.
+/// The outputs of a warp: neighbours, a gate and its up, or what is rotated together. Each thread
+/// sums every 32nd run of weights.
 /// @tparam Vectors  rows of `x` and `w` are whole vectors
 /// @tparam Rows     `rows` or more; those that are too many repeat the last
 template <bool Vectors, int Rows, class Granularity, class T, class W, class Y>
@@ -64,11 +67,10 @@ OCTAVO_KERNEL void __launch_bounds__(few_rows_threads, 2)
   const int k = a.k;
   let_next_begin();
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const Index warp = global_thread() / 32;
+  const auto warp = static_cast<unsigned>(global_thread() / 32);
+  const Index first_output = Index{warp / a.distance} * outputs * a.distance + warp % a.distance;
   // Warps behind the last output work on it again: the block may need them.
-  const auto output_of = [&](int o) {
-    return a.is_gated ? warp + o * (n / 2) : warp * outputs + o;
-  };
+  const auto output_of = [&](int o) { return first_output + Index{a.distance} * o; };
   Index weight_rows[outputs];
   const W* weights[outputs];
 #pragma unroll
@@ -97,12 +99,13 @@ OCTAVO_KERNEL void __launch_bounds__(few_rows_threads, 2)
   const int o_of_lane = lane / Rows;
   const int row_of_lane = lane % Rows;
   const Index out = output_of(o_of_lane);
-  const bool is_inside = a.is_gated ? warp < n / 2 : out < n;
-  const bool has_output = o_of_lane < outputs && row_of_lane < a.rows && is_inside;
+  const bool has_output = o_of_lane < outputs && row_of_lane < a.rows && out < n;
   float added = 0.0f;
+  CachedOutput<Y> cached;
   if (has_output) {
     if (a.addend != nullptr) added += static_cast<float>(a.addend[row_of_lane * n + out]);
     if (a.bias != nullptr) added += static_cast<float>(a.bias[out]);
+    if (a.cached.positions != nullptr) cached = a.cached.place(a.result, row_of_lane, out);
   }
   float sums[outputs][Rows] = {};
   for (int column = begin; column < k; column += step) {
@@ -168,12 +171,16 @@ OCTAVO_KERNEL void __launch_bounds__(few_rows_threads, 2)
   if constexpr (std::is_same_v<Granularity, PerRow>) {
     if (has_output) mine *= a.scales[out];
   }
-  Y result = Y(mine + added);
+  const Y result = Y(mine + added);
+  const auto rounded = static_cast<float>(result);
+  // Of the warp's other output.
+  const float other = __shfl_sync(0xffffffffu, rounded, o_of_lane == 0 ? lane + Rows : lane - Rows);
+  if (!has_output) return;
   if (a.is_gated) {
-    const float rounded = static_cast<float>(result);
-    const float up = __shfl_down_sync(0xffffffffu, rounded, Rows);
-    if (has_output && o_of_lane == 0) a.result[row_of_lane * (n / 2) + out] = Y(gated(rounded, up));
-  } else if (has_output) {
+    if (o_of_lane == 0) a.result[row_of_lane * (n / 2) + out] = Y(gated(rounded, other));
+  } else if (a.cached.positions != nullptr) {
+    cached.store(result, other);
+  } else {
     a.result[row_of_lane * n + out] = result;
   }
 }
@@ -209,6 +216,14 @@ void enqueue_few_rows(TensorView<const T, 2, Cuda> x, const W* w,
   if (normalises) {
     shared += static_cast<std::size_t>(round_up(k, run_size)) * sizeof(T) + normalise_row_bytes(k);
   }
+  CachedOutputs<Y> cached;
+  Index distance = options.is_gated ? n / 2 : 1;
+  if constexpr (std::is_same_v<T, Y>) {
+    if (!options.cached.positions.empty()) {
+      cached = cached_outputs(options.cached);
+      distance = options.cached.layout.head_dim / 2;
+    }
+  }
   const FewRowsArguments<T, W, typename Granularity::Scale, Y> arguments{
       x.data(),
       w,
@@ -221,8 +236,10 @@ void enqueue_few_rows(TensorView<const T, 2, Cuda> x, const W* w,
       n,
       static_cast<int>(k),
       static_cast<int>(rows),
+      static_cast<unsigned>(distance),
       options.reads == WeightReads::ahead,
-      options.is_gated};
+      options.is_gated,
+      cached};
   launch_ahead(name, kernel, dim3(static_cast<unsigned>(ceil_divide(warps, block_warps))),
                static_cast<int>(threads), shared, context, arguments);
 }

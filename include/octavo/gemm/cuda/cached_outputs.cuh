@@ -1,0 +1,71 @@
+/// @file
+/// Outputs of a product of few rows that are queries, keys and values, on their way to a cache.
+#pragma once
+
+#include <octavo/kernels/cuda/rope/rotation.cuh>
+#include <octavo/kernels/key_value_cache.hpp>
+
+namespace octavo::inline OCTAVO_ABI::detail {
+
+/// Where one output goes, and the rotation on the way.
+template <class T>
+struct CachedOutput {
+  T* target = nullptr;  ///< null: nowhere
+  float cosine = 1.0f;
+  float sine = 0.0f;  ///< with the sign that `rotated` takes
+  bool rotates = false;
+
+  /// @param partner  the output half a head away
+  __device__ void store(T output, float partner) const {
+    if (target == nullptr) return;
+    *target = rotates ? T(rotated(static_cast<float>(output), cosine, sine, partner)) : output;
+  }
+};
+
+/// Where outputs go; see append_to_cache, whose bits they have.
+template <class T>
+struct CachedOutputs {
+  const std::int32_t* positions = nullptr;  ///< [rows]; null: there is no cache
+  const float* rotation = nullptr;          ///< null: nothing is rotated
+  T* keys = nullptr;
+  T* values = nullptr;
+  Index capacity = 0;
+  unsigned heads = 0, kv_heads = 0, head_dim = 0;
+
+  /// @param result  [rows, (heads + 2 · kv_heads) · head_dim]
+  [[nodiscard]] __device__ CachedOutput<T> place(T* result, int row, Index out) const {
+    const unsigned all_heads = heads + 2 * kv_heads;
+    const unsigned head = static_cast<unsigned>(out) / head_dim;
+    const unsigned column = static_cast<unsigned>(out) % head_dim;
+    const Index position = positions[row];
+    const bool is_inside = position >= 0 && position < capacity;
+    const bool is_query = head < heads;
+    const bool is_value = head >= heads + kv_heads;
+    CachedOutput<T> output;
+    if (is_query) {
+      output.target = result + Index{row} * all_heads * head_dim + out;
+    } else if (is_inside) {
+      const unsigned kv_head = head - (is_value ? heads + kv_heads : heads);
+      output.target =
+          (is_value ? values : keys) + (position * kv_heads + kv_head) * head_dim + column;
+    }
+    if (is_inside && !is_value && rotation != nullptr) {
+      const unsigned half = head_dim / 2;
+      const float* angles = rotation + position * head_dim + column % half;
+      output.rotates = true;
+      output.cosine = angles[0];
+      output.sine = column < half ? -angles[half] : angles[half];
+    }
+    return output;
+  }
+};
+
+template <class T>
+CachedOutputs<T> cached_outputs(const CacheRows<T, Cuda>& rows) {
+  const auto& [layout, rotation, positions, cache] = rows;
+  const auto narrow = [](Index value) { return static_cast<unsigned>(value); };
+  return {positions.data(), rotation.data(),      cache.keys.data(),       cache.values.data(),
+          cache.capacity(), narrow(layout.heads), narrow(layout.kv_heads), narrow(layout.head_dim)};
+}
+
+}  // namespace octavo::detail
