@@ -4,180 +4,9 @@
 
 #include <octavo/train/session_of_model.hpp>
 #include <octavo/train/session_optimizer.hpp>
-#include <octavo/train/tensor_groups.hpp>
-
-#include <span>
-#include <string>
-#include <utility>
-#include <vector>
+#include <octavo/train/session_plan.hpp>
 
 namespace octavo::inline OCTAVO_ABI {
-
-namespace detail {
-
-/// The model's options that follow from those of its session.
-/// @param casts_weights  ranks send each other weights in FP8
-inline ModelOptions model_options(const SessionOptions& options, bool casts_weights) {
-  ModelOptions model = options.model;
-  model.gradients_are_sent = options.sharding.shards_gradients();
-  model.gradients_share_memory =
-      !model.gradients_are_sent &&
-      (options.micro_batches == 1 || options.sharding.reduces_each_micro_batch());
-  model.weights_are_gathered = options.sharding.shards_weights();
-  model.weights_come_as_codes = casts_weights && options.sharding.ranks > 1;
-  model.run_multiple = options.sharding.ranks * Index{allocation_alignment};
-  model.tensor_place = options.sharding.tensor_place;
-  return model;
-}
-
-/// The options with their batch in the shape that it runs in.
-template <class Model>
-SessionOptions as_run(SessionOptions options) {
-  if constexpr (HasRunShape<Model>) {
-    const BatchShape given = options.batch;
-    options.batch = Model::run_shape(given);
-    require<UsageError>(
-        options.batch.sequences == given.sequences && options.batch.tokens >= given.tokens &&
-            options.batch.most_documents == given.most_documents,
-        "run_shape of ", Model::facts().name, " makes of ", given.sequences, " x ", given.tokens,
-        " tokens ", options.batch.sequences, " x ", options.batch.tokens,
-        "; it may make sequences longer, and change nothing else");
-  }
-  return options;
-}
-
-/// The shards of runs that are not frozen.
-template <class W, class G, Device D>
-std::vector<RunShard<W, G, D>> trained(std::vector<RunShard<W, G, D>> shards) {
-  std::erase_if(shards, [](const auto& shard) { return shard.gradients.size() == 0; });
-  return shards;
-}
-
-/// What lives in the arena beside the model.
-/// @tparam RanksPart  what `Ranks` is for the model's formats
-template <class W, class G, Device D, class Optimizer, class RanksPart>
-struct PartsBesideModel {
-  PartsBesideModel(Arena<D>& arena, const ModelRuns<W, G, D>& runs, const ScalingTable<D>& scaling,
-                   const SessionOptions& options)
-      : ranks(arena, runs, options.sharding),
-        optimizer(arena, trained(ranks.shards()), options.optimizer, options.seed, options.offload),
-        replicas(arena, runs, scaling, options.check_replicas),
-        buffers(arena, options) {}
-
-  RanksPart ranks;
-  typename Optimizer::template For<W, typename RanksPart::Gradient, D> optimizer;
-  ReplicaCheck<D> replicas;
-  SessionBuffers<D> buffers;
-};
-
-/// What stands for ranks in a plan.
-template <class Ranks, class W, class G, Device D>
-struct PlannedRanks {
-  using Type = typename Ranks::template For<W, G, D>;
-};
-template <class Ranks, class W, class G, Device D>
-requires requires { typename Ranks::template Memory<W, G, D>; }
-struct PlannedRanks<Ranks, W, G, D> {
-  using Type = typename Ranks::template Memory<W, G, D>;
-};
-
-}  // namespace detail
-
-/// What the memory of a session depends on beside its options and its model, as values: a program
-/// that plans many kinds of session compiles each model, each way of training with others and each
-/// optimizer once, and not once with each of the others.
-/// @tparam W       format of the model's weights
-/// @tparam G       format of its gradients
-/// @tparam Degree  ranks that share its layers
-template <class W, class G, Device D, int Degree = 1>
-struct SessionKind {
-  /// What an optimizer updates. Of gradients only the number counts: an optimizer's memory does not
-  /// depend on their format.
-  using Shards = std::vector<RunShard<W, G, D>>;
-
-  /// What ranks do together.
-  struct OfRanks {
-    bool casts_weights;  ///< they send each other weights in FP8
-    /// Takes its memory, and says what this rank updates.
-    Shards (*take)(Arena<D>&, const ModelRuns<W, G, D>&, const Sharding&);
-  };
-  /// Takes an optimizer's memory.
-  using OfOptimizer = void (*)(Arena<D>&, const Shards&, const SessionOptions&);
-
-  template <class Ranks>
-  static OfRanks of_ranks() {
-    using Planned = typename detail::PlannedRanks<Ranks, W, G, D>::Type;
-    using Part = detail::MemoryInGroups<Degree, W, G, D, Planned>;
-    return {Part::casts_weights,
-            [](Arena<D>& arena, const ModelRuns<W, G, D>& runs, const Sharding& sharding) {
-              const Part part(arena, runs, sharding);
-              Shards shards;
-              for (auto& shard : part.shards()) {
-                shards.push_back({shard.weights,
-                                  {nullptr, shard.gradients.shape()},
-                                  shard.begin,
-                                  std::move(shard.parameters)});
-              }
-              return shards;
-            }};
-  }
-  template <class Optimizer>
-  static OfOptimizer of_optimizer() {
-    return [](Arena<D>& arena, const Shards& shards, const SessionOptions& options) {
-      const typename Optimizer::template For<W, G, D> taken(arena, shards, options.optimizer,
-                                                            options.seed, options.offload);
-    };
-  }
-  /// The kind of `ModelSession<Model, Optimizer, Ranks>`.
-  template <class Optimizer, class Ranks = OneRank>
-  static SessionKind of() {
-    return {of_ranks<Ranks>(), of_optimizer<Optimizer>()};
-  }
-
-  /// Takes what lives in the arena beside the model: see `detail::PartsBesideModel`.
-  void take_memory(Arena<D>& arena, const ModelRuns<W, G, D>& runs, const ScalingTable<D>& scaling,
-                   const SessionOptions& options) const {
-    optimizer(arena, detail::trained(ranks.take(arena, runs, options.sharding)), options);
-    const ReplicaCheck<D> replicas(arena, runs, scaling, options.check_replicas);
-    const detail::SessionBuffers<D> buffers(arena, options);
-  }
-
-  OfRanks ranks;
-  OfOptimizer optimizer;
-};
-template <class Model>
-using SessionKindOf = SessionKind<typename Model::T, typename Model::G, typename Model::DeviceType,
-                                  tensor_degree<Model>>;
-
-/// What plans and sessions of these options ask the device's libraries: see `Decoder::limits`.
-template <class Model>
-[[nodiscard]] DeviceLimits<typename Model::DeviceType> limits_of(
-    const SessionOptions& options, const Context<typename Model::DeviceType>& context) {
-  return Model::limits(detail::as_run<Model>(options).batch, context);
-}
-
-/// The memory that a session of this kind needs, computed without allocating it.
-/// @param limits  see `limits_of`
-/// @throws ConfigError  for options that no session can be made with
-template <class Model>
-[[nodiscard]] MemoryPlan plan_memory(const SessionOptions& given,
-                                     const DeviceLimits<typename Model::DeviceType>& limits,
-                                     const SessionKindOf<Model>& kind) {
-  detail::check_options(given);
-  const SessionOptions options = detail::as_run<Model>(given);
-  Arena<typename Model::DeviceType> arena;
-  const Model model(arena, options.batch, detail::model_options(options, kind.ranks.casts_weights),
-                    limits);
-  kind.take_memory(arena, model.runs(), model.scaling(), options);
-  return arena.plan();
-}
-
-/// The memory that a `ModelSession<Model, Optimizer, Ranks>` needs, likewise.
-template <class Model, class Optimizer, class Ranks = OneRank>
-[[nodiscard]] MemoryPlan plan_memory(const SessionOptions& options,
-                                     const DeviceLimits<typename Model::DeviceType>& limits) {
-  return plan_memory<Model>(options, limits, SessionKindOf<Model>::template of<Optimizer, Ranks>());
-}
 
 /// The session of one model type.
 /// @tparam Model      a `TrainableModel`, such as `Llama<llama_tiny, Bf16, Cpu>`
@@ -190,75 +19,24 @@ class ModelSession final : public detail::SessionOfModel<Model> {
 
   /// A session that trains alone.
   ModelSession(const SessionOptions& options, Context<D>& context)
-      : ModelSession(of_rank(options, 0, 1), context, nullptr, limits_of<Model>(options, context)) {
-  }
+      : Base(options, context, nullptr, Kind::template of<Optimizer, Ranks>(),
+             detail::make_parts<Parts>) {}
 
   /// One of the ranks that train a model. All ranks make the same calls in the same order, with the
   /// same options, which say for how many ranks memory was planned; each gives batches of its own.
   /// @param communicator  outlives the session
   ModelSession(const SessionOptions& options, Context<D>& context, Communicator<D>& communicator)
-      : ModelSession(of_rank(options, communicator.rank(), communicator.size()), context,
-                     &communicator, limits_of<Model>(options, context)) {}
+      : Base(options, context, &communicator, Kind::template of<Optimizer, Ranks>(),
+             detail::make_parts<Parts>) {}
 
-  ModelSession(const ModelSession&) = delete;
-  ModelSession& operator=(const ModelSession&) = delete;
-  ~ModelSession() override { this->drop_record(); }
-
-  [[nodiscard]] std::string optimizer() const override {
-    return decltype(parts_.optimizer)::name();
-  }
   /// What its ranks do together, for tests and programs that know its type.
-  [[nodiscard]] auto& ranks() { return parts_.ranks; }
+  [[nodiscard]] auto& ranks() { return static_cast<Parts&>(this->parts()).ranks; }
 
  private:
   using Base = detail::SessionOfModel<Model>;
-  using T = typename Model::T;
-  using G = typename Model::G;
-  using RanksPart =
-      detail::RanksInGroups<tensor_degree<Model>, T, G, D, typename Ranks::template For<T, G, D>>;
-
-  ModelSession(const SessionOptions& options, Context<D>& context, Communicator<D>* communicator,
-               const DeviceLimits<D>& limits)
-      : Base(options, context, communicator, plan_memory<Model, Optimizer, Ranks>(options, limits),
-             Model::facts()),
-        model_(this->arena(), detail::as_run<Model>(options).batch,
-               detail::model_options(options, RanksPart::casts_weights), limits),
-        parts_(this->arena(), model_.runs(), model_.scaling(), detail::as_run<Model>(options)) {
-    this->start_model(model_, parts_.ranks, parts_.buffers, parts_.replicas);
-    parts_.ranks.start(context, this->communicator());
-    if constexpr (tensor_degree<Model> != 1) parts_.ranks.share(model_.tensor_group());
-    model_.initialize_sync(options.seed, parts_.ranks, context);
-    parts_.optimizer.initialize(context);
-    this->choose_gemms();
-  }
-
-  /// The options of this rank.
-  /// @throws ConfigError  if ranks do not divide into groups that share the model's layers
-  static SessionOptions of_rank(SessionOptions options, int rank, int ranks) {
-    options.sharding = sharding_of_rank(options.sharding, rank, ranks, tensor_degree<Model>);
-    return options;
-  }
-
-  void prepare_update(double learning_rate, Staging<D>& staging) override {
-    this->end_upload();
-    parts_.optimizer.prepare(learning_rate, staging, this->context());
-  }
-  void add_squared_norms() override {
-    parts_.optimizer.add_squared_norms(parts_.buffers.status, this->context());
-  }
-  void update_weights() override {
-    parts_.optimizer.step(parts_.buffers.status, this->timeline(), this->context());
-  }
-  void set_master(const std::string& name, Index begin, std::span<const float> values) override {
-    parts_.optimizer.set_master(name, begin, values, this->context());
-  }
-  void count_update() override { parts_.optimizer.advance(); }
-  void visit_optimizer(detail::StateCollector<D>& collector) override {
-    parts_.optimizer.visit_state(collector);
-  }
-
-  Model model_;
-  detail::PartsBesideModel<T, G, D, Optimizer, RanksPart> parts_;
+  using Kind = SessionKindOf<Model>;
+  using Parts = detail::PartsOfKind<typename Model::T, typename Model::G, D, tensor_degree<Model>,
+                                    Optimizer, Ranks>;
 };
 
 }  // namespace octavo

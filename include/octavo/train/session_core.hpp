@@ -38,7 +38,7 @@ struct ParameterFacts {
 };
 
 /// A session without the types of its model, its optimizer and what its ranks do, so that most of a
-/// session is compiled once. `SessionOfModel` and `ModelSession` are the rest.
+/// session is compiled once. `SessionOfModel` is the rest, and `SessionParts` what it is given.
 template <Device D>
 class SessionCore : public TrainingSession {
  public:

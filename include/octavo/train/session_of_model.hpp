@@ -4,6 +4,8 @@
 
 #include <octavo/comm/tensor_parallel.hpp>
 #include <octavo/train/session_core.hpp>
+#include <octavo/train/session_parts.hpp>
+#include <octavo/train/session_plan.hpp>
 #include <octavo/train/stage_hooks.hpp>
 #include <octavo/train/trainable_model.hpp>
 #include <octavo/train/weight_download.hpp>
@@ -31,16 +33,16 @@ class SessionOfModel : public SessionCore<typename Model::DeviceType> {
  public:
   using D = typename Model::DeviceType;
 
-  [[nodiscard]] const Manifest& manifest() const override { return model_->manifest(); }
+  [[nodiscard]] const Manifest& manifest() const override { return model_.manifest(); }
   [[nodiscard]] std::string precision() const override { return Model::precision(); }
-  [[nodiscard]] Index head_chunks() const override { return model_->head_chunks(); }
+  [[nodiscard]] Index head_chunks() const override { return model_.head_chunks(); }
   [[nodiscard]] std::optional<LoraOptions> lora() const override {
     if constexpr (HasFrozenWeights<Model>) return this->options().model.lora;
     return {};
   }
   [[nodiscard]] Index parameters_gathered_in_fp8() const override {
     Index parameters = 0;
-    for (const auto& in : model_->runs()) {
+    for (const auto& in : model_.runs()) {
       for (const auto* parameter : in.parameters) {
         if (parameter->has_codes()) parameters += parameter->whole_size();
       }
@@ -80,38 +82,70 @@ class SessionOfModel : public SessionCore<typename Model::DeviceType> {
                          this->parameters().front().name);
   }
 
+  [[nodiscard]] std::string optimizer() const override { return parts_->optimizer_name(); }
   /// The model, for tests and programs that know its type.
-  [[nodiscard]] Model& model() { return *model_; }
+  [[nodiscard]] Model& model() { return model_; }
 
  protected:
   using T = typename Model::T;
   using G = typename Model::G;
   using Core = SessionCore<D>;
-  using Core::Core;
+  using Parts = SessionParts<T, G, D>;
+  using Kind = SessionKindOf<Model>;
+  /// Makes the parts that `kind` has taken the memory of.
+  using MakeParts = std::unique_ptr<Parts> (*)(Arena<D>&, const ModelRuns<T, G, D>&,
+                                               const SessionOptions&);
 
-  /// Ends the construction of what knows no more than the model. All are the derived session's, and
-  /// gone when this is destroyed.
-  template <class Ranks>
-  void start_model(Model& model, Ranks& ranks, const SessionBuffers<D>& buffers,
-                   ReplicaCheck<D>& replicas) {
-    model_ = &model;
-    hooks_ = &ranks;
-    ranks_ = &ranks;
-    for (auto& shard : ranks.shards()) {
-      shards_.push_back({shard.weights, {}, shard.begin, std::move(shard.parameters)});
-    }
-    start_stages(buffers, replicas);
-  }
-  /// Memory of uploads is not kept over steps.
-  void end_upload() { upload_.reset(); }
+  /// @param communicator  null: the session trains alone
+  SessionOfModel(const SessionOptions& options, Context<D>& context, Communicator<D>* communicator,
+                 const Kind& kind, MakeParts make)
+      : SessionOfModel(of_rank(options, communicator),
+                       as_run<Model>(of_rank(options, communicator)), context, communicator,
+                       limits_of<Model>(options, context), kind, make) {}
+  SessionOfModel(const SessionOfModel&) = delete;
+  SessionOfModel& operator=(const SessionOfModel&) = delete;
+  ~SessionOfModel() override { this->drop_record(); }
+
+  [[nodiscard]] Parts& parts() { return *parts_; }
 
  private:
   using Evaluates = typename Core::Evaluates;
 
-  void start_stages(const SessionBuffers<D>& buffers, ReplicaCheck<D>& replicas) {
+  /// @param options  as given
+  /// @param run      the same, with their batch in the shape that it runs in
+  SessionOfModel(const SessionOptions& options, const SessionOptions& run, Context<D>& context,
+                 Communicator<D>* communicator, const DeviceLimits<D>& limits, const Kind& kind,
+                 MakeParts make)
+      : Core(options, context, communicator, plan_memory<Model>(options, limits, kind),
+             Model::facts()),
+        model_(this->arena(), run.batch, model_options(options, kind.ranks.casts_weights), limits),
+        parts_(make(this->arena(), model_.runs(), run)),
+        replicas_(this->arena(), model_.runs(), model_.scaling(), options.check_replicas),
+        hooks_(&parts_->hooks()),
+        ranks_(&parts_->rank_work()),
+        shards_(parts_->shards()) {
+    start_stages(SessionBuffers<D>(this->arena(), run));
+    TensorGroup<D>* group = nullptr;
+    if constexpr (tensor_degree<Model> != 1) group = &model_.tensor_group();
+    parts_->start(context, this->communicator(), group);
+    model_.initialize_sync(options.seed, *hooks_, context);
+    parts_->initialize(context);
+    this->choose_gemms();
+  }
+
+  /// The options of this rank.
+  /// @throws ConfigError  if ranks do not divide into groups that share the model's layers
+  static SessionOptions of_rank(SessionOptions options, const Communicator<D>* communicator) {
+    const int rank = communicator == nullptr ? 0 : communicator->rank();
+    const int ranks = communicator == nullptr ? 1 : communicator->size();
+    options.sharding = sharding_of_rank(options.sharding, rank, ranks, tensor_degree<Model>);
+    return options;
+  }
+
+  void start_stages(const SessionBuffers<D>& buffers) {
     stages_.emplace(*hooks_, this->timeline());
     std::vector<ParameterFacts> parameters;
-    for (const auto& in : model_->runs()) {
+    for (const auto& in : model_.runs()) {
       this->timeline().set_name(in.run, in.name());
       for (const auto* parameter : in.parameters) {
         parameters.push_back({parameter->name, parameter->whole_size(), parameter->part,
@@ -119,18 +153,28 @@ class SessionOfModel : public SessionCore<typename Model::DeviceType> {
                               FormatTraits<T>::name, parameter->is_adapter, parameter->is_frozen});
       }
     }
-    this->start(buffers, replicas, std::move(parameters));
+    this->start(buffers, replicas_, std::move(parameters));
   }
 
   [[nodiscard]] RankWork<D>& rank_work() override { return *ranks_; }
-  /// See AdamWState.
-  virtual void set_master(const std::string& name, Index begin, std::span<const float> values) = 0;
+  void prepare_update(double learning_rate, Staging<D>& staging) override {
+    upload_.reset();  // its memory is not kept over steps
+    parts_->prepare(learning_rate, staging, this->context());
+  }
+  void add_squared_norms() override {
+    parts_->add_squared_norms(this->buffers().status, this->context());
+  }
+  void update_weights() override {
+    parts_->step(this->buffers().status, this->timeline(), this->context());
+  }
+  void count_update() override { parts_->advance(); }
+  void visit_optimizer(StateCollector<D>& collector) override { parts_->visit_state(collector); }
 
   /// Calls `body(parameter, weights, begin)` for every parameter, with what this rank updates of
   /// it: elements from `begin` on.
   template <class Body>
   void for_each_shard(const Body& body) {
-    const auto& runs = model_->runs();
+    const auto& runs = model_.runs();
     for (std::size_t i = 0; i < runs.size(); ++i) {
       for (std::size_t j = 0; j < runs[i].parameters.size(); ++j) {
         const ParameterPlace& place = shards_[i].parameters[j];
@@ -170,7 +214,7 @@ class SessionOfModel : public SessionCore<typename Model::DeviceType> {
         [&](const Piece& piece) {
           copy_to_device(elements + piece.begin, piece.rounded.data(), piece.rounded.size_bytes(),
                          context);
-          set_master(parameter.name, begin + piece.begin, piece.values);
+          parts_->set_master(parameter.name, begin + piece.begin, piece.values, context);
         });
   }
 
@@ -182,7 +226,7 @@ class SessionOfModel : public SessionCore<typename Model::DeviceType> {
     const std::vector<WeightInfo> info = this->weights();
     const WeightInfo* weight = info.data();
     ranks_->gather_weights(context);
-    const auto& runs = model_->runs();
+    const auto& runs = model_.runs();
     for (std::size_t i = 0; i < runs.size(); ++i) {
       const auto& in = runs[i];
       if (in.run->has_codes() && !ranks_->weights_are_whole()) {
@@ -203,26 +247,26 @@ class SessionOfModel : public SessionCore<typename Model::DeviceType> {
     this->communicator().wait_sync(context, "weights that are read");
   }
 
-  void bind() override { model_->bind(this->context()); }
+  void bind() override { model_.bind(this->context()); }
   void quantize_weights(Evaluates evaluates) override {
-    ranks_->cast_weights(model_->scaling(), !evaluates.value, this->context());
+    ranks_->cast_weights(model_.scaling(), !evaluates.value, this->context());
     if (evaluates.value) {
-      model_->template quantize_weights<Mode::evaluate>(*hooks_, this->context());
+      model_.template quantize_weights<Mode::evaluate>(*hooks_, this->context());
     } else {
-      model_->template quantize_weights<Mode::train>(*hooks_, this->context());
+      model_.template quantize_weights<Mode::train>(*hooks_, this->context());
     }
   }
   void cast_frozen_weights() override {
     if constexpr (HasFrozenWeights<Model>) {
-      model_->cast_frozen_weights(*hooks_, this->context());
+      model_.cast_frozen_weights(*hooks_, this->context());
     }
   }
   void train_micro_batch(const DeviceBatch<D>& batch, Accumulation accumulation) override {
-    model_->train_micro_batch(batch, this->buffers().losses, this->buffers().gradient_scale,
-                              accumulation, *stages_, this->context());
+    model_.train_micro_batch(batch, this->buffers().losses, this->buffers().gradient_scale,
+                             accumulation, *stages_, this->context());
   }
   void evaluate_losses(const DeviceBatch<D>& batch) override {
-    model_->evaluate(batch, this->buffers().losses, *hooks_, this->context());
+    model_.evaluate(batch, this->buffers().losses, *hooks_, this->context());
   }
   [[nodiscard]] Index text_multiple() const override {
     constexpr Index of_fp8_gemms = 16;  // in other formats: fewer lengths to choose algorithms for
@@ -232,18 +276,18 @@ class SessionOfModel : public SessionCore<typename Model::DeviceType> {
                         std::span<float> logits) override {
     Context<D>& context = this->context();
     std::vector<T> values(logits.size());
-    const auto result = model_->logits(tokens, shape, row, 1, *hooks_, context);
+    const auto result = model_.logits(tokens, shape, row, 1, *hooks_, context);
     ranks_->join(context);
     this->communicator().wait_sync(context, "logits");
     copy_to_host_sync(values.data(), result.data(), values.size() * sizeof(T), context);
     for (std::size_t i = 0; i < values.size(); ++i) logits[i] = static_cast<float>(values[i]);
   }
-  [[nodiscard]] const ScalingTable<D>& scaling() const override { return model_->scaling(); }
+  [[nodiscard]] const ScalingTable<D>& scaling() const override { return model_.scaling(); }
   [[nodiscard]] GemmRows gemm_rows() const override {
-    return model_->gemm_rows(this->options().micro_batches);
+    return model_.gemm_rows(this->options().micro_batches);
   }
-  void reset_counts() override { model_->reset_counts(); }
-  void verify_step() const override { model_->verify_step(this->options().micro_batches); }
+  void reset_counts() override { model_.reset_counts(); }
+  void verify_step() const override { model_.verify_step(this->options().micro_batches); }
   void visit_weights(StateCollector<D>& collector) override {
     for_each_shard([&](const auto& parameter, const auto& weights, Index begin) {
       if (parameter.is_frozen) return;
@@ -265,10 +309,11 @@ class SessionOfModel : public SessionCore<typename Model::DeviceType> {
 
   using Upload = WeightUpload<T, D>;
 
-  Model* model_ = nullptr;
-  StepHooks<T, G, D>* hooks_ = nullptr;
-  RankWork<D>* ranks_ = nullptr;
-  /// What this rank updates of every run, without gradients, whose format is the ranks'.
+  Model model_;
+  std::unique_ptr<Parts> parts_;
+  ReplicaCheck<D> replicas_;
+  StepHooks<T, G, D>* hooks_;  ///< of the parts
+  RankWork<D>* ranks_;         ///< of the parts
   std::vector<RunShard<T, G, D>> shards_;
   std::optional<StageHooks<T, G, D>> stages_;
   std::unique_ptr<Upload> upload_;  ///< from the first weight that is set on, until a step

@@ -1,0 +1,107 @@
+/// @file
+/// What of a session depends on its optimizer and on what its ranks do, but not on its model.
+#pragma once
+
+#include <octavo/train/session_optimizer.hpp>
+#include <octavo/train/session_plan.hpp>
+#include <octavo/train/tensor_groups.hpp>
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace octavo::inline OCTAVO_ABI::detail {
+
+/// An optimizer and the work of ranks, to a session that knows neither's type. Members are those of
+/// `AdamWState` and `OneRank::For`.
+template <class W, class G, Device D>
+class SessionParts {
+ public:
+  SessionParts() = default;
+  SessionParts(const SessionParts&) = delete;
+  SessionParts& operator=(const SessionParts&) = delete;
+  virtual ~SessionParts() = default;
+
+  [[nodiscard]] virtual RankWork<D>& rank_work() = 0;
+  [[nodiscard]] virtual StepHooks<W, G, D>& hooks() = 0;
+  /// What this rank updates of every run, without gradients, whose format is the ranks'.
+  [[nodiscard]] virtual std::vector<RunShard<W, G, D>> shards() const = 0;
+  /// @param group  of the ranks that share the model's layers; null: none do
+  virtual void start(const Context<D>& context, Communicator<D>& communicator,
+                     TensorGroup<D>* group) = 0;
+
+  [[nodiscard]] virtual std::string optimizer_name() const = 0;
+  virtual void initialize(const Context<D>& context) = 0;
+  virtual void prepare(double learning_rate, Staging<D>& staging, const Context<D>& context) = 0;
+  virtual void add_squared_norms(TensorView<StepStatus, 1, D> status,
+                                 const Context<D>& context) = 0;
+  virtual void step(TensorView<StepStatus, 1, D> status, Timeline<D>& timeline,
+                    const Context<D>& context) = 0;
+  virtual void advance() = 0;
+  virtual void set_master(const std::string& name, Index begin, std::span<const float> values,
+                          const Context<D>& context) = 0;
+  virtual void visit_state(StateCollector<D>& collector) = 0;
+};
+
+/// @tparam Degree  ranks that share the model's layers
+template <class W, class G, Device D, int Degree, class Optimizer, class Ranks>
+class PartsOfKind final : public SessionParts<W, G, D> {
+  using RanksPart = RanksInGroups<Degree, W, G, D, typename Ranks::template For<W, G, D>>;
+
+ public:
+  PartsOfKind(Arena<D>& arena, const ModelRuns<W, G, D>& runs, const SessionOptions& options)
+      : ranks(arena, runs, options.sharding),
+        optimizer_(arena, trained(ranks.shards()), options.optimizer, options.seed,
+                   options.offload) {}
+
+  [[nodiscard]] RankWork<D>& rank_work() override { return ranks; }
+  [[nodiscard]] StepHooks<W, G, D>& hooks() override { return ranks; }
+  [[nodiscard]] std::vector<RunShard<W, G, D>> shards() const override {
+    std::vector<RunShard<W, G, D>> shards;
+    for (auto& shard : ranks.shards()) {
+      shards.push_back({shard.weights, {}, shard.begin, std::move(shard.parameters)});
+    }
+    return shards;
+  }
+  void start(const Context<D>& context, Communicator<D>& communicator,
+             [[maybe_unused]] TensorGroup<D>* group) override {
+    ranks.start(context, communicator);
+    if constexpr (Degree != 1) ranks.share(*group);
+  }
+
+  [[nodiscard]] std::string optimizer_name() const override { return decltype(optimizer_)::name(); }
+  void initialize(const Context<D>& context) override { optimizer_.initialize(context); }
+  void prepare(double learning_rate, Staging<D>& staging, const Context<D>& context) override {
+    optimizer_.prepare(learning_rate, staging, context);
+  }
+  void add_squared_norms(TensorView<StepStatus, 1, D> status, const Context<D>& context) override {
+    optimizer_.add_squared_norms(status, context);
+  }
+  void step(TensorView<StepStatus, 1, D> status, Timeline<D>& timeline,
+            const Context<D>& context) override {
+    optimizer_.step(status, timeline, context);
+  }
+  void advance() override { optimizer_.advance(); }
+  void set_master(const std::string& name, Index begin, std::span<const float> values,
+                  const Context<D>& context) override {
+    optimizer_.set_master(name, begin, values, context);
+  }
+  void visit_state(StateCollector<D>& collector) override { optimizer_.visit_state(collector); }
+
+  RanksPart ranks;
+
+ private:
+  typename Optimizer::template For<W, typename RanksPart::Gradient, D> optimizer_;
+};
+
+/// Makes a session's parts of this kind.
+template <class Parts, class W, class G, Device D>
+std::unique_ptr<SessionParts<W, G, D>> make_parts(Arena<D>& arena, const ModelRuns<W, G, D>& runs,
+                                                  const SessionOptions& options) {
+  return std::make_unique<Parts>(arena, runs, options);
+}
+
+}  // namespace octavo::inline OCTAVO_ABI::detail
