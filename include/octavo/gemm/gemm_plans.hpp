@@ -1,6 +1,7 @@
 /// @file
 /// The algorithms that were chosen for matrix products, as text that a later run can take them
-/// from. Needs no CUDA.
+/// from. Needs no CUDA. What reads and writes it are templates, so that only programs that do
+/// compile it.
 #pragma once
 
 #include <octavo/gemm/gemm_planning.hpp>
@@ -15,6 +16,7 @@
 #include <string>
 #include <string_view>
 #include <tuple>
+#include <type_traits>
 #include <vector>
 
 namespace octavo::inline OCTAVO_ABI {
@@ -53,7 +55,8 @@ inline std::string hexadecimal_digits(std::uint64_t word, std::size_t digits) {
 }
 
 /// A record without its checksum.
-inline std::string record_text(const GemmPlanRecord& record) {
+template <class Record>
+std::string record_text(const Record& record) {
   const GemmKey& key = record.key;
   std::string text = message(
       "card=", without_blanks(record.library.card),
@@ -152,16 +155,18 @@ class RecordReader {
   std::size_t number_;
 };
 
-inline GemmPlanRecord read_record(RecordReader& line) {
+template <class Reader>
+GemmPlanRecord read_record(Reader& line) {
   constexpr Index most = Index{1} << 48;
   GemmPlanRecord record;
   GemmKey& key = record.key;
   record.library.card = line.word("card");
   record.library.multiprocessors = line.number("multiprocessors", 1, 1 << 20);
-  record.library.version = line.number<std::uint64_t>("cublaslt", 1, std::uint64_t{1} << 48);
-  key.m = line.number<Index>("m", 1, most);
-  key.n = line.number<Index>("n", 1, most);
-  key.k = line.number<Index>("k", 1, most);
+  record.library.version =
+      line.template number<std::uint64_t>("cublaslt", 1, std::uint64_t{1} << 48);
+  key.m = line.template number<Index>("m", 1, most);
+  key.n = line.template number<Index>("n", 1, most);
+  key.k = line.template number<Index>("k", 1, most);
   key.a = line.choice("a", GemmFormat::e5m2);
   key.b = line.choice("b", GemmFormat::e5m2);
   key.result = line.choice("result", GemmFormat::e5m2);
@@ -173,23 +178,23 @@ inline GemmPlanRecord read_record(RecordReader& line) {
   key.adds = added % 2 == 1;
   key.bias = added >= 2;
   key.fast_accumulation = line.flag("fast_accumulation");
-  key.alignment = line.number<std::uint32_t>("alignment", 1, 256);
+  key.alignment = line.template number<std::uint32_t>("alignment", 1, 256);
   record.microseconds = line.decimal("microseconds");
-  record.algorithm = line.hexadecimal<8>("algorithm");
+  record.algorithm = line.template hexadecimal<8>("algorithm");
   line.end();
   return record;
 }
 
 /// A line of a file: the record, and behind it the checksum of all before.
-inline GemmPlanRecord read_record_line(std::string_view line, std::string_view file,
-                                       std::size_t number) {
+template <class Reader>
+GemmPlanRecord read_record_line(std::string_view line, std::string_view file, std::size_t number) {
   constexpr std::string_view mark = " checksum=";
   const std::size_t end = line.rfind(mark);
-  RecordReader record(line.substr(0, end), file, number);
+  Reader record(line.substr(0, end), file, number);
   if (end == std::string_view::npos) record.fail("the checksum at its end is missing");
-  RecordReader checksum(line.substr(end + 1), file, number);
-  const auto found =
-      checksum.number<std::uint32_t>("checksum", 0, std::numeric_limits<std::uint32_t>::max(), 16);
+  Reader checksum(line.substr(end + 1), file, number);
+  const auto found = checksum.template number<std::uint32_t>(
+      "checksum", 0, std::numeric_limits<std::uint32_t>::max(), 16);
   checksum.end();
   if (found != text_checksum(line.substr(0, end))) {
     record.fail("the checksum does not fit what stands before it");
@@ -200,9 +205,10 @@ inline GemmPlanRecord read_record_line(std::string_view line, std::string_view f
 }  // namespace detail
 
 /// Records as the text of a file: a title, then a line for each.
-[[nodiscard]] inline std::string gemm_plans_text(std::span<const GemmPlanRecord> records) {
+template <class Record = GemmPlanRecord>
+[[nodiscard]] std::string gemm_plans_text(std::span<const std::type_identity_t<Record>> records) {
   std::string text = message(detail::gemm_plans_title, '\n');
-  for (const GemmPlanRecord& record : records) {
+  for (const Record& record : records) {
     const std::string line = detail::record_text(record);
     text += message(line, " checksum=", detail::hexadecimal_digits(detail::text_checksum(line), 8),
                     '\n');
@@ -213,14 +219,15 @@ inline GemmPlanRecord read_record_line(std::string_view line, std::string_view f
 /// The records of such a text; none for an empty one.
 /// @param file  its name, for messages
 /// @throws IoError  naming the file and the line that is not as it was written
-[[nodiscard]] inline std::vector<GemmPlanRecord> read_gemm_plans(std::string_view text,
-                                                                 std::string_view file) {
+template <class Reader = detail::RecordReader>
+[[nodiscard]] std::vector<GemmPlanRecord> read_gemm_plans(std::string_view text,
+                                                          std::string_view file) {
   std::vector<GemmPlanRecord> records;
   for (std::size_t number = 1; !text.empty(); ++number) {
     const std::string_view line = text.substr(0, text.find('\n'));
     text.remove_prefix(std::min(text.size(), line.size() + 1));
     if (number > 1) {
-      records.push_back(detail::read_record_line(line, file, number));
+      records.push_back(detail::read_record_line<Reader>(line, file, number));
     } else if (line != detail::gemm_plans_title) {
       throw IoError(message(file, ":1: the title '", detail::gemm_plans_title,
                             "' is missing; give a file that this version of octavo wrote, or one "
@@ -231,13 +238,14 @@ inline GemmPlanRecord read_record_line(std::string_view line, std::string_view f
 }
 
 /// `known` with each record that `fresh` has, too, replaced, and its others added; sorted.
-[[nodiscard]] inline std::vector<GemmPlanRecord> merged_gemm_plans(
-    std::vector<GemmPlanRecord> known, std::span<const GemmPlanRecord> fresh) {
-  for (const GemmPlanRecord& record : fresh) {
-    std::erase_if(known, [&](const GemmPlanRecord& old) { return record.replaces(old); });
+template <class Record = GemmPlanRecord>
+[[nodiscard]] std::vector<Record> merged_gemm_plans(
+    std::vector<Record> known, std::span<const std::type_identity_t<Record>> fresh) {
+  for (const Record& record : fresh) {
+    std::erase_if(known, [&](const Record& old) { return record.replaces(old); });
     known.push_back(record);
   }
-  std::sort(known.begin(), known.end(), [](const GemmPlanRecord& x, const GemmPlanRecord& y) {
+  std::sort(known.begin(), known.end(), [](const Record& x, const Record& y) {
     return std::tie(x.library, x.key) < std::tie(y.library, y.key);
   });
   return known;

@@ -13,22 +13,23 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <map>
 #include <span>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 namespace octavo::inline OCTAVO_ABI {
 
 namespace detail {
 
-/// The ranks that do not have what most of them have; all, where no value is that of most.
-[[nodiscard]] inline std::vector<int> ranks_that_differ(const std::vector<std::uint64_t>& of_rank) {
-  std::map<std::uint64_t, std::size_t> counts;
-  for (const std::uint64_t value : of_rank) ++counts[value];
+/// The ranks that do not have what most of them have; all, where no value is that of most. A
+/// template, as the next, so that only programs that compare compile it.
+template <class Value>
+[[nodiscard]] std::vector<int> ranks_that_differ(const std::vector<Value>& of_rank) {
   std::vector<int> others;
   for (std::size_t rank = 0; rank < of_rank.size(); ++rank) {
-    if (2 * counts[of_rank[rank]] <= of_rank.size()) others.push_back(static_cast<int>(rank));
+    const auto like_it = std::count(of_rank.begin(), of_rank.end(), of_rank[rank]);
+    if (2 * like_it <= std::ssize(of_rank)) others.push_back(static_cast<int>(rank));
   }
   return others;
 }
@@ -38,8 +39,9 @@ namespace detail {
 /// @param degree  neighbours that have different parts of the weights
 /// @param step    that read the weights
 /// @throws CommError  naming the first run that differs and the ranks, if any do
-inline void require_equal_replicas(std::span<const std::uint64_t> hashes,
-                                   const std::vector<std::string>& names, int degree, Index step) {
+template <class Value = std::uint64_t>
+void require_equal_replicas(std::span<const std::type_identity_t<Value>> hashes,
+                            const std::vector<std::string>& names, int degree, Index step) {
   const auto places = static_cast<std::size_t>(degree);
   const std::size_t ranks = hashes.size() / names.size() / places;
   std::string first;
@@ -47,11 +49,11 @@ inline void require_equal_replicas(std::span<const std::uint64_t> hashes,
   for (std::size_t i = 0; i < names.size() * places; ++i) {
     const std::size_t run = i / places;
     const std::size_t place = i % places;
-    std::vector<std::uint64_t> of_rank;
+    std::vector<Value> of_rank;
     for (std::size_t rank = 0; rank < ranks; ++rank) {
       of_rank.push_back(hashes[(rank * places + place) * names.size() + run]);
     }
-    if (std::ranges::count(of_rank, of_rank[0]) == std::ssize(of_rank)) continue;
+    if (std::count(of_rank.begin(), of_rank.end(), of_rank[0]) == std::ssize(of_rank)) continue;
     if (!first.empty()) {
       ++more;
       continue;
