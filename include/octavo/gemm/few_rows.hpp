@@ -29,9 +29,9 @@ struct FewRowsOptions {
   bool is_gated = false;  ///< the result is silu(gate) · up, [rows, out / 2]: the first half of the
                           ///< product's columns are gates, the others ups. There is no addend, and
                           ///< no bias
-  CacheRows<T, D> cached{};  ///< the result, in x's format, is queries, keys and values, which join
-                             ///< a cache: queries are written to y, rotated, the others to the
-                             ///< cache alone
+  CacheRows<T, D> cached{};  ///< with positions: the result, in x's format, is queries, keys and
+                             ///< values, which join a cache. Queries are y's, rotated; its keys
+                             ///< and values are undefined
 };
 
 namespace detail {
@@ -40,9 +40,10 @@ template <class T, class Y, Device D>
 void check_cached(const GemmOutput<Y, D>& y, const FewRowsOptions<T, D>& options) {
   constexpr const char* name = "few_rows_forward";
   const auto& [layout, rotation, positions, cache] = options.cached;
-  require<ShapeError>(!options.is_gated && std::is_same_v<T, Y>, name, ": a result that is ",
-                      options.is_gated ? "gated" : "not in the format of x",
-                      " cannot join a cache; give one or the other");
+  require<ShapeError>(!options.is_gated, name,
+                      ": a result that is gated cannot join a cache; ask for one of them");
+  require<ShapeError>(std::is_same_v<T, Y>, name,
+                      ": a result that is to join a cache is not in the format of x; give it that");
   require<ShapeError>(layout.head_dim % 2 == 0, name, ": heads of ", layout.head_dim,
                       " columns are to join a cache, whose halves are made together; use "
                       "append_to_cache");
@@ -84,7 +85,10 @@ void check_few_rows(Index rows, Index n, Index k_x, Index k_w, const GemmOutput<
 ///           what is fast
 /// @param y  [rows, out]; of a gated result [rows, out / 2]
 /// @return what ran, for the manifest
-/// @throws ShapeError  if shapes do not fit; for too many rows; for options that do not go together
+/// @throws ShapeError  if shapes do not fit; for too many rows; for options that do not go
+/// together;
+///                     on `Cpu` for a position outside the cache, too: on `Cuda` the row's queries
+///                     are not rotated then, and its keys and values are not kept
 /// @note enqueues; does not synchronise; uses `few_rows_workspace` bytes of the context's. Sums
 ///       have a fixed order: equal inputs give equal bits
 template <class T, class Y, Device D>

@@ -23,7 +23,7 @@ template <class T, Device D>
 struct CacheRows {
   HeadLayout layout{};
   TensorView<const float, 2, D> rotation{};
-  TensorView<const std::int32_t, 1, D> positions{};  ///< empty: nothing is cached
+  TensorView<const std::int32_t, 1, D> positions{};
   KeyValueCache<T, D> cache{};
 };
 

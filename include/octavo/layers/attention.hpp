@@ -246,7 +246,14 @@ class GroupedQueryAttention {
                        const BatchView<D>& batch, const Positions& positions, const Saved& saved,
                        const Context<D>& context) {
     const TensorView<T, 2, D> qkv{saved.qkv, {batch.rows(), Shape.qkv_columns()}};
-    if constexpr (requires { rotate_.cache_rows(batch, positions, cache_); }) {
+    constexpr bool tells = requires { rotate_.cache_rows(batch, positions, cache_); };
+    constexpr bool appends = requires { rotate_.append(qkv, batch, positions, cache_, context); };
+    static_assert(
+        tells != appends,
+        "GroupedQueryAttention: where text is generated, a rotation has one of cache_rows "
+        "and append; one that derives from Rotation or NoRotation has cache_rows already: "
+        "derive from none, or replace cache_rows");
+    if constexpr (tells) {
       qkv_.forward_cached(x, qkv, rotate_.cache_rows(batch, positions, cache_), context);
     } else {
       qkv_.forward(x, {}, qkv, context);

@@ -107,12 +107,11 @@ class Linear<Inference<Wanted>, In, Out, G, D> {
   /// qkv = x · Wᵀ + bias, whose rows join a cache.
   /// @param x     an `Input`, or a `BeforeNorm` of one
   /// @param bias  [Out]; empty: there is none
-  /// @param qkv   [tokens, Out]: its queries, rotated; of few tokens, keys and values are not
-  /// written
-  ///              here
+  /// @param qkv   [tokens, Out]: its queries, rotated; its keys and values are undefined
   template <class X>
   void forward_cached(const X& x, TensorView<const T, 1, D> bias, TensorView<T, 2, D> qkv,
                       const CacheRows<T, D>& rows, const Context<D>& context) {
+    check_shape("forward_cached", "positions", rows.positions, {qkv.extent(0)});
     if (qkv.extent(0) <= most_few_rows) {
       multiply_few(x, {qkv, {}, bias}, context, {.reads = WeightReads::ahead, .cached = rows});
     } else {

@@ -98,7 +98,7 @@ class Projection {
 
   /// qkv = x · Wᵀ + bias, whose rows join a cache. Of a layer that only infers.
   /// @param x    an `Input`, or a `BeforeNorm` of one
-  /// @param qkv  [tokens, Out]: its queries, rotated; keys and values may not be written here
+  /// @param qkv  [tokens, Out]: its queries, rotated; its keys and values are undefined
   template <class X>
   void forward_cached(const X& x, TensorView<T, 2, D> qkv, const CacheRows<T, D>& rows,
                       const Context<D>& context) {

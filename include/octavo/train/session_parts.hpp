@@ -15,8 +15,8 @@
 
 namespace octavo::inline OCTAVO_ABI::detail {
 
-/// An optimizer and the work of ranks, to a session that knows neither's type. Members are those of
-/// `AdamWState` and `OneRank::For`.
+/// An optimizer and the work of ranks, to a session that knows neither's type. What the members of
+/// an optimizer do, `AdamWState` says, and `start`, `OneRank::For`.
 template <class W, class G, Device D>
 class SessionParts {
  public:

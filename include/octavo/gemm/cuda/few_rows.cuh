@@ -196,6 +196,9 @@ void enqueue_few_rows(TensorView<const T, 2, Cuda> x, const W* w,
   const Index k = x.extent(1);
   const bool normalises = !options.norm.weight.empty();
   require_columns(name, k);
+  constexpr Index most_outputs = Index{1} << 32;
+  require<ShapeError>(n < most_outputs, name, ": a weight of ", n,
+                      " rows is too large; multiply parts of fewer than ", most_outputs);
   if (rows == 0) return;
   const bool vectors = k % WeightRun<W>::elements == 0 &&
                        rows_are_vectors(k, x.data(), w, options.norm.weight.data());
@@ -220,6 +223,7 @@ void enqueue_few_rows(TensorView<const T, 2, Cuda> x, const W* w,
   Index distance = options.is_gated ? n / 2 : 1;
   if constexpr (std::is_same_v<T, Y>) {
     if (!options.cached.positions.empty()) {
+      require_columns(name, options.cached.layout.columns());
       cached = cached_outputs(options.cached);
       distance = options.cached.layout.head_dim / 2;
     }

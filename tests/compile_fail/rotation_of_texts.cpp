@@ -1,0 +1,23 @@
+// expect: GroupedQueryAttention: where text is generated, a rotation has one of cache_rows
+#include <octavo/octavo.hpp>
+
+using namespace octavo;
+
+constexpr BlockShape shape{
+    .hidden = 64, .ffn = 128, .heads = 4, .kv_heads = 4, .head_dim = 16, .norm_epsilon = 1e-5f};
+
+struct Own : Rotation<shape, Bf16, Bf16, Cpu> {
+#if !defined(OCTAVO_COMPILE_FAIL_CONTROL)
+  void append(TensorView<Bf16, 2, Cpu>, const BatchView<Cpu>&, const RoPE<Cpu>&,
+              const KeyValueCache<Bf16, Cpu>&, const Context<Cpu>&) const {}
+#endif
+};
+
+using Precision = Inference<Bf16>;
+using Attention = GroupedQueryAttention<shape, Own, Bf16, Precision, Precision, Bf16, Cpu>;
+
+void attend(Attention& attention, const Attention::Input& x, Attention::Product y,
+            const BatchView<Cpu>& batch, const RoPE<Cpu>& positions, const Attention::Saved& saved,
+            const Context<Cpu>& context) {
+  attention.forward<Mode::generate>(x, {}, y, batch, positions, saved, context);
+}
