@@ -290,7 +290,9 @@ TEST(FewRows, NameWhatCannotJoinACache) {
   EXPECT_EQ(message_of(cache.rows(), 16, false, Bf16()), "nothing");
   EXPECT_EQ(says(message_of(cache.rows(), 16, true, Bf16()), "gated cannot join"), "");
   EXPECT_EQ(says(message_of(cache.rows(), 16, false, float()), "is not in the format"), "");
-  EXPECT_EQ(says(message_of(cache.rows(), 12, false, Bf16()), "qkv has shape [1, 12]"), "");
+  EXPECT_EQ(
+      says(message_of(cache.rows(), 12, false, Bf16()), "few_rows_forward: qkv has shape [1, 12]"),
+      "");
   CacheOfRows<Bf16> odd({2, 1, 5}, 3, {1});
   EXPECT_EQ(says(message_of(odd.rows(false), 20, false, Bf16()), "heads of 5 columns"), "");
   auto short_table = cache.rows();

@@ -156,6 +156,19 @@ TEST(CastWeights, SayOfWhichRunTheyAre) {
   EXPECT_EQ(names.count("weights of blocks.1"), 0u);
 }
 
+// Of the matrices of blocks, and of none where nobody sends them.
+TEST(CastWeights, AreCounted) {
+  constexpr Index matrices = 128 * (256 + 128 + 2 * 128 + 128);  // of a block
+  support::on_ranks(2, [&](support::ThreadComm& ranks) {
+    Context<Cpu> context{1};
+    const Session<GatherIn<E4M3>> session(options_of({}), context, ranks);
+    EXPECT_EQ(session.parameters_gathered_in_fp8(), static_cast<Index>(fp8_blocks) * matrices);
+  });
+  Context<Cpu> context{1};
+  const Session<GatherIn<E4M3>> alone(options_of({}), context);
+  EXPECT_EQ(alone.parameters_gathered_in_fp8(), 0);
+}
+
 TEST(CastWeights, TravelInHalfTheBytes) {
   for (const Setting& setting : {Setting{.ranks = 4, .zero = Zero::gradients},
                                  Setting{.zero = Zero::weights, .copies = WeightCopies::remade}}) {

@@ -140,6 +140,19 @@ TEST(ReplicaCheck, ManyRunsThatDifferAreCounted) {
   }
 }
 
+// Replicas are in the same place of their groups.
+TEST(ReplicaCheck, OfGroupsThatShareTheLayersTheRankIsNamed) {
+  const std::vector<std::uint64_t> hashes{1, 2, 3, 4, 1, 2, 3, 9, 1, 2, 3, 4};
+  try {
+    octavo::detail::require_equal_replicas(hashes, {"a", "b"}, 2, 5);
+    FAIL() << "nothing was said";
+  } catch (const CommError& error) {
+    EXPECT_TRUE(std::string_view(error.what())
+                    .starts_with("in step 5 rank 3 read other weights of 'b' than most ranks; "))
+        << error.what();
+  }
+}
+
 TEST(ReplicaCheck, ShardsOfWeightsAreNoReplicas) {
   support::on_ranks(2, [&](support::ThreadComm& communicator) {
     Context<Cpu> context{1};
