@@ -33,6 +33,10 @@ class SessionOfModel : public SessionCore<typename Model::DeviceType> {
  public:
   using D = typename Model::DeviceType;
 
+  SessionOfModel(const SessionOfModel&) = delete;
+  SessionOfModel& operator=(const SessionOfModel&) = delete;
+  ~SessionOfModel() override { this->drop_record(); }
+
   [[nodiscard]] const Manifest& manifest() const override { return model_.manifest(); }
   [[nodiscard]] std::string precision() const override { return Model::precision(); }
   [[nodiscard]] Index head_chunks() const override { return model_.head_chunks(); }
@@ -102,10 +106,6 @@ class SessionOfModel : public SessionCore<typename Model::DeviceType> {
       : SessionOfModel(of_rank(options, communicator),
                        as_run<Model>(of_rank(options, communicator)), context, communicator,
                        limits_of<Model>(options, context), kind, make) {}
-  SessionOfModel(const SessionOfModel&) = delete;
-  SessionOfModel& operator=(const SessionOfModel&) = delete;
-  ~SessionOfModel() override { this->drop_record(); }
-
   [[nodiscard]] Parts& parts() { return *parts_; }
 
  private:
