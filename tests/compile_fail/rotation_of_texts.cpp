@@ -1,4 +1,6 @@
-// expect: GroupedQueryAttention: where text is generated, a rotation has one of cache_rows
+// expect BOTH: GroupedQueryAttention: where text is generated, a rotation needs cache_rows, or
+// expect NEITHER: GroupedQueryAttention: where text is generated, a rotation needs cache_rows, or
+// expect DERIVED: cannot derive from
 #include <octavo/octavo.hpp>
 
 using namespace octavo;
@@ -6,12 +8,22 @@ using namespace octavo;
 constexpr BlockShape shape{
     .hidden = 64, .ffn = 128, .heads = 4, .kv_heads = 4, .head_dim = 16, .norm_epsilon = 1e-5f};
 
-struct Own : Rotation<shape, Bf16, Bf16, Cpu> {
-#if !defined(OCTAVO_COMPILE_FAIL_CONTROL)
-  void append(TensorView<Bf16, 2, Cpu>, const BatchView<Cpu>&, const RoPE<Cpu>&,
-              const KeyValueCache<Bf16, Cpu>&, const Context<Cpu>&) const {}
+struct Own {
+  using Positions = RoPE<Cpu>;
+  static constexpr bool sums_bias = true;
+#if !defined(OCTAVO_COMPILE_FAIL_NEITHER)
+  CacheRows<Bf16, Cpu> cache_rows(const BatchView<Cpu>&, const Positions&,
+                                  const KeyValueCache<Bf16, Cpu>&) const;
+#endif
+#if defined(OCTAVO_COMPILE_FAIL_BOTH)
+  void append(TensorView<Bf16, 2, Cpu>, const BatchView<Cpu>&, const Positions&,
+              const KeyValueCache<Bf16, Cpu>&, const Context<Cpu>&) const;
 #endif
 };
+
+#if defined(OCTAVO_COMPILE_FAIL_DERIVED)
+struct Derived : Rotation<shape, Bf16, Bf16, Cpu> {};
+#endif
 
 using Precision = Inference<Bf16>;
 using Attention = GroupedQueryAttention<shape, Own, Bf16, Precision, Precision, Bf16, Cpu>;

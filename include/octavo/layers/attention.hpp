@@ -248,14 +248,12 @@ class GroupedQueryAttention {
     const TensorView<T, 2, D> qkv{saved.qkv, {batch.rows(), Shape.qkv_columns()}};
     constexpr bool tells = requires { rotate_.cache_rows(batch, positions, cache_); };
     constexpr bool appends = requires { rotate_.append(qkv, batch, positions, cache_, context); };
-    static_assert(
-        tells != appends,
-        "GroupedQueryAttention: where text is generated, a rotation has one of cache_rows "
-        "and append; one that derives from Rotation or NoRotation has cache_rows already: "
-        "derive from none, or replace cache_rows");
+    static_assert(tells != appends,
+                  "GroupedQueryAttention: where text is generated, a rotation needs cache_rows, or "
+                  "else append, and not both");
     if constexpr (tells) {
       qkv_.forward_cached(x, qkv, rotate_.cache_rows(batch, positions, cache_), context);
-    } else {
+    } else if constexpr (appends) {
       qkv_.forward(x, {}, qkv, context);
       rotate_.append(qkv, batch, positions, cache_, context);
     }

@@ -11,9 +11,10 @@
 namespace octavo::inline OCTAVO_ABI {
 
 /// Queries and keys are rotated by their position: Llama's. A rotation of one's own has the same
-/// members.
+/// members, all of them its own: none can be derived from, because what generates text would go on
+/// to rotate as here.
 template <BlockShape Shape, class T, class G, Device D>
-class Rotation {
+class Rotation final {
  public:
   /// What blocks are given of positions.
   using Positions = RoPE<D>;
@@ -24,16 +25,18 @@ class Rotation {
 
   void declare(const std::string&) {}
 
+  /// Of a training session: row r of the batch has rotation r % period of `positions.rotations`.
   /// @param qkv      [tokens, qkv_columns]
-  /// @param rotated  [tokens, qkv_columns]; `qkv` itself if `in_place`
+  /// @param rotated  [tokens, qkv_columns], values too; `qkv` itself if `in_place`
   void forward(TensorView<const T, 2, D> qkv, const BatchView<D>& batch, const Positions& positions,
                TensorView<T, 2, D> rotated, const Context<D>& context) const {
     const auto [angles, period] = positions.rotations(batch);
     rope_forward(qkv, Shape.head_layout(), QkNorm<const T, D>{}, angles, period, rotated, context);
   }
 
-  /// How queries, keys and values of tokens that go on with a text join its cache. A rotation that
-  /// this does not tell has `append` in its place: see `NormalisedRotation`.
+  /// How queries, keys and values of tokens that go on with a text join its cache: where pairs of a
+  /// whole head are rotated by a table, or nothing is. Any other rotation has `append` in its
+  /// place: see `NormalisedRotation`.
   [[nodiscard]] CacheRows<T, D> cache_rows(const BatchView<D>& batch, const Positions& positions,
                                            const KeyValueCache<T, D>& cache) const {
     return {Shape.head_layout(), positions.rotations(batch).table, batch.documents.positions,
@@ -41,7 +44,7 @@ class Rotation {
   }
 
   /// From the gradient of the rotated values, in `qkv_gradient.values`, to that of the projection,
-  /// cast for its GEMMs.
+  /// cast for its GEMMs: by `quantize(qkv_gradient, context)`, where no kernel casts on its way.
   /// @param bias_gradient  of the projection, added to; empty without a bias
   template <class Gradient>
   void backward(TensorView<const T, 2, D> qkv, const BatchView<D>& batch,
@@ -60,7 +63,7 @@ class Rotation {
 /// As `Rotation`, of queries and keys whose heads are normalised before: Qwen3's.
 /// Source: Qwen3 technical report, arXiv 2505.09388.
 template <BlockShape Shape, class T, class G, Device D>
-class NormalisedRotation {
+class NormalisedRotation final {
  public:
   using Positions = RoPE<D>;
   static constexpr bool in_place = false;
@@ -78,7 +81,9 @@ class NormalisedRotation {
   }
 
   /// Normalises and rotates the queries of tokens that go on with a text, where they are, and
-  /// caches their keys, like them, and their values.
+  /// caches their keys, like them, and their values. Row r is at `batch.documents.positions` r of
+  /// the text, wherever it was cut. Who has rotated queries and keys already gives
+  /// `append_to_cache` no table.
   /// @param qkv  [tokens, qkv_columns]
   void append(TensorView<T, 2, D> qkv, const BatchView<D>& batch, const Positions& positions,
               const KeyValueCache<T, D>& cache, const Context<D>& context) const {
@@ -122,7 +127,7 @@ struct NoPositions {
 
 /// The projection is attended to as it is; positions are in the embedding: GPT-2's.
 template <BlockShape Shape, class T, class G, Device D>
-class NoRotation {
+class NoRotation final {
  public:
   using Positions = NoPositions<D>;
   static constexpr bool in_place = true;
