@@ -13,8 +13,8 @@ namespace detail {
 
 /// Query rows, of neighbouring heads and then of neighbouring rows, that share what a block reads.
 inline constexpr Index cached_queries = 4;
-/// Keys that a part has at least; parts have multiples of it, as it is one of the keys that a block
-/// has in flight at once.
+/// Keys that a part has at least, a multiple of those that a block has in flight at once; parts
+/// have multiples of it.
 OCTAVO_HOST_DEVICE constexpr Index least_split_keys(Index head_dim) {
   return head_dim <= 64 ? 64 : 32;
 }
