@@ -124,7 +124,11 @@ int train(Setup& setup, Report& report, const Options& options, const Instance& 
   if (!summary.is_saved) return not_saved;
   if (summary.documents != 0) return failure;
   if (summary.spiked) return spike;
-  return summary.signal == 0 ? success : by_signal + summary.signal;
+  if (summary.signal == 0) return success;
+  if (ranks.is_first() && setup.checkpoints != nullptr) {
+    fmt::print(stderr, "{}: stopped and saved; {}\n", program().name, how_to_go_on(setup.folder));
+  }
+  return by_signal + summary.signal;
 }
 
 /// Throws unless the run's folder is new, or its run goes on or begins again.
@@ -306,15 +310,17 @@ std::string wrong_in(const Setup& setup, const Part& part) {
 void require_same(Ranks& ranks, const std::string& configuration, const Setup& setup,
                   const Options& options) {
   if (ranks.size() == 1) return;
-  octavo::require_same_on_all_ranks(
-      ranks, {{"octavo", octavo::version_string},
-              {"configuration", configuration},
-              {"model", setup.session->manifest().text()},
-              {"optimizer", setup.session->optimizer()},
-              {"weights", digests_of(options.load_hf)},  // each rank reads them for itself
-              {"adapters", digests_of(options.load_adapters)},
-              {"data", octavo::message(setup.data->training_tokens(), " tokens, hash ",
-                                       setup.data->hash())}});
+  std::vector<octavo::RankFact> facts{
+      {"octavo", octavo::version_string},
+      {"model", setup.session->manifest().text()},
+      {"optimizer", setup.session->optimizer()},
+      {"weights", digests_of(options.load_hf)},  // each rank reads them for itself
+      {"adapters", digests_of(options.load_adapters)},
+      {"data",
+       octavo::message(setup.data->training_tokens(), " tokens, hash ", setup.data->hash())}};
+  std::istringstream flags(configuration);
+  for (const auto& [flag, value] : detail::flags_in(flags)) facts.push_back({"--" + flag, value});
+  octavo::require_same_on_all_ranks(ranks, facts);
 }
 
 /// Prints what the run is, and trains.

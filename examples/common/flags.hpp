@@ -53,8 +53,15 @@ CLI::Validator finite_number(const std::string& rule, const Holds& holds) {
   return CLI::Validator(
       [rule, holds](const std::string& text) {
         double value = 0;
-        if (!CLI::detail::lexical_cast(text, value) || !holds(value))
-          return "'" + text + "' " + rule;
+        const auto fits = [&](const std::string& written) {
+          return CLI::detail::lexical_cast(written, value) && holds(value);
+        };
+        if (!fits(text)) {
+          std::string with_point = text;
+          std::replace(with_point.begin(), with_point.end(), ',', '.');
+          return "'" + text + "' " + rule +
+                 (with_point != text && fits(with_point) ? "; write " + with_point : "");
+        }
         return std::isfinite(static_cast<float>(value))
                    ? std::string()
                    : "'" + text + "' is beyond the numbers of FP32, which end at 3.4e38";
@@ -250,6 +257,18 @@ inline std::string unknown_key(const CLI::App& app, std::string word) {
          (meant.empty() ? "; see --help" : " See --help");
 }
 
+/// Throws if a flag that needs a value has the next flag for one.
+/// @throws ConfigError  naming both
+inline void require_values(const CLI::App& app) {
+  for (const CLI::Option* option : app.get_options()) {
+    for (const std::string& value : option->results()) {
+      if (!value.starts_with("--") || app.get_option_no_throw(value) == nullptr) continue;
+      throw octavo::ConfigError(octavo::message(option->get_name(), " has no value: behind it is ",
+                                                value, "; give it one, or leave it out"));
+    }
+  }
+}
+
 /// Throws if words of the command line are left that are no flags.
 /// @throws ConfigError  naming the first
 inline void require_no_rest(const CLI::App& app) {
@@ -379,6 +398,7 @@ inline std::optional<int> parse(CLI::App& app, int argc, char** argv) {
     } catch (const CLI::FileError&) {
       throw octavo::ConfigError(unreadable_configuration(app));
     }
+    require_values(app);
     require_no_rest(app);
   } catch (const octavo::IoError& error) {
     fmt::print(stderr, "{}: {}\n", app.get_name(), visible(error.what()));

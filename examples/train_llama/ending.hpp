@@ -32,6 +32,12 @@ inline std::string why_it_gave_up(const octavo::RunSummary& summary, const Repor
       ". Lower --learning-rate or raise --warmup");
 }
 
+/// With which flags the run in a folder goes on from its last checkpoint.
+inline std::string how_to_go_on(const std::filesystem::path& saved_in) {
+  const std::string folder = programs::visible(saved_in.string());
+  return octavo::message("go on with --config ", folder, "/config.toml --resume ", folder);
+}
+
 /// Which batch has more documents than there is room for, and how to go on, in one line.
 /// @param saved_in  the run's folder; empty: it keeps no checkpoints
 inline std::string why_it_stopped(const octavo::RunSummary& summary,
@@ -45,9 +51,8 @@ inline std::string why_it_stopped(const octavo::RunSummary& summary,
                            summary.documents, " or more, and with --checkpoint-every");
   }
   if (!summary.is_saved) return batch;
-  const std::string folder = programs::visible(saved_in.string());
-  return octavo::message(batch, "; go on with --config ", folder, "/config.toml --resume ", folder,
-                         " --most-documents ", summary.documents, " or more");
+  return octavo::message(batch, "; ", how_to_go_on(saved_in), " --most-documents ",
+                         summary.documents, " or more");
 }
 
 }  // namespace trainer

@@ -142,8 +142,10 @@ inline Choice precision_choice(const ModelChoice& options) {
   return {"--precision", &Instance::precision, options.precision, std::move(names)};
 }
 
-/// The beginning of a message about a flag: "--device: ", or "c.toml:3: device: ".
+/// The beginning of a message about a flag: "--device: ", or "c.toml:3: device: "; "model " of what
+/// no flag gave, but a checkpoint.
 inline std::string prefix_of(const CLI::App& app, const std::string& flag) {
+  if (app.count(flag) == 0) return programs::without_dashes(flag) + ' ';
   const std::string place = place_of(app, flag);
   return place.empty() ? flag + ": " : place + programs::without_dashes(flag) + ": ";
 }

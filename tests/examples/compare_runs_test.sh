@@ -369,6 +369,10 @@ run "an unknown flag" 2 bf16 --baselin bf16
 err_is_one_line_with "unknown option 'baselin'; did you mean 'baseline'?"
 run "a flag twice" 2 bf16 --baseline bf16 --baseline fp32
 err_is_one_line_with "--baseline is given 2 times; give it once"
+run "a decimal comma" 2 bf16 --watch 0,5
+err_is_one_line_with "'0,5' is no number of seconds from 0.1 to 86400; write 0.5"
+run "a flag where a value belongs" 2 bf16 --html --baseline bf16
+err_is_one_line_with "--html has no value: behind it is --baseline; give it one, or leave it out"
 run "control characters in a name" 1 bf16 --html "$scratch/absent/"$'\033[31m.html'
 err_is_one_line_with 'absent/\x1B[31m.html'
 run "version" 0 --version

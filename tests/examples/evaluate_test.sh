@@ -160,7 +160,7 @@ assert math.isclose(wide["perplexity"]["loss"], own["perplexity"]["loss"], rel_t
   if ! "$program" --help | grep -qE "(^| |,)llama3_70b(,|$| )"; then
     in_manifest '"model":"llama_tiny"' '"model":"llama3_70b"'
     run "a checkpoint of a preset that is not compiled in" 2 --checkpoint run-changed --data held_out.txt
-    err_is_one_line_with "'llama3_70b' is not compiled in, only: "
+    err_is_one_line_with ": model 'llama3_70b' is not compiled in, only: "
   fi
   in_manifest '"recipe":"fp32"' '"recipe":"one of my own"'
   run "a checkpoint in a precision of one's own" 2 --checkpoint run-changed --data held_out.txt

@@ -160,7 +160,7 @@ differ() {
   [ "$code" -ne 0 ] || fail "they train"
   grep -F "the ranks differ in " err | grep -qE "in $what: rank [01] has" || fail "it is not said which differ"
 }
-differ configuration --steps 2 : --steps 3
+differ --steps --steps 2 : --steps 3
 differ model --precision fp32 : --precision fp8-delayed
 differ optimizer --moments fp32 : --moments bf16
 tr a b <text.txt >other.txt

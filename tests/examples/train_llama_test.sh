@@ -571,6 +571,7 @@ printf '\0\1\2\3binary\0' >no_text/data.bin
 : >empty.txt
 echo short >short.txt
 refused "no data" "--data is required"
+refused "no data, and a checkpoint" "or all flags of the run by --config RUN/config.toml" --resume run-fp32
 refused "a name that is empty" "'' is an empty name" --data ""
 refused "missing text" "absent.txt" --data absent.txt
 refused "empty text" "empty.txt" --data empty.txt
@@ -966,6 +967,7 @@ PYTHON
 case="the last step of an interrupted run is printed"
 stopped_after 1 --sample 0 --steps 1000 --log-every 500 >out
 [ "$(cat out)" = "143 True True signal 15" ] || fail "$(cat out)"
+grep -qF "go on with" err && fail "it tells of a checkpoint, and there is none"
 # --- going on from a checkpoint --------------------------------------------------------------
 # stopped_by SIGNAL FLAG...: sends the signal once step 4 is printed, KILL once a checkpoint is told of;
 # prints the exit code, which is negative where the system has ended the run, and the signal's number
@@ -992,6 +994,9 @@ for signal in USR1 TERM KILL; do
   expected=$((128 + number))
   [ "$signal" = KILL ] && expected=$((-number))
   [ "$code" = "$expected" ] || fail "exit code $code, expected $expected"
+  [ "$signal" = KILL ] ||
+    grep -qxF "train_llama: stopped and saved; go on with --config cut/config.toml --resume cut" err ||
+    fail "it does not say how to go on"
   run "going on after SIG$signal" 0 "${saved[@]}" --out cut --resume auto
   grep -qE '^resumed \| after step [0-9]+, from cut/checkpoints/step-[0-9]{8}$' out ||
     fail "it does not say that it goes on"
