@@ -64,8 +64,8 @@ void declare_chats(CLI::App& app, Options& options) {
 
 void require_chats(const Options& options) {
   octavo::require<octavo::ConfigError>(
-      !options.chats.files.empty(),
-      "--chats is required: name a file of JSON Lines, a chat a line");
+      !options.chats.files.empty(), "--chats is required: name a file of JSON Lines, a chat a line",
+      or_configuration(options));
   octavo::require<octavo::ConfigError>(
       !options.chats.chat_template.empty(),
       "--chat-template is required: name that which the model knows, such as llama3");

@@ -105,8 +105,8 @@ int train(Setup& setup, Report& report, const Options& options, const Instance& 
                                : why_it_stopped(summary, saved_in, options));
   }
   // The run that goes on writes them, to folders that are not there yet.
-  const bool is_to_go_on =
-      summary.documents != 0 && setup.checkpoints != nullptr && summary.is_saved;
+  const bool is_to_go_on = (summary.documents != 0 || summary.signal != 0) &&
+                           setup.checkpoints != nullptr && summary.is_saved;
   std::exception_ptr not_written;  // of which the run's files are told the rest
   try {
     if (!summary.gave_up && !is_to_go_on) save_weights(session, options, instance, ranks);
@@ -125,7 +125,7 @@ int train(Setup& setup, Report& report, const Options& options, const Instance& 
   if (summary.documents != 0) return failure;
   if (summary.spiked) return spike;
   if (summary.signal == 0) return success;
-  if (ranks.is_first() && setup.checkpoints != nullptr) {
+  if (ranks.is_first() && is_to_go_on) {
     fmt::print(stderr, "{}: stopped and saved; {}\n", program().name, how_to_go_on(setup.folder));
   }
   return by_signal + summary.signal;

@@ -59,8 +59,9 @@ CLI::Validator finite_number(const std::string& rule, const Holds& holds) {
         if (!fits(text)) {
           std::string with_point = text;
           std::replace(with_point.begin(), with_point.end(), ',', '.');
-          return "'" + text + "' " + rule +
-                 (with_point != text && fits(with_point) ? "; write " + with_point : "");
+          // Of 1,000 nobody knows which is meant.
+          const bool is_meant = fits(with_point) && value != std::floor(value);
+          return "'" + text + "' " + rule + (is_meant ? "; write " + with_point : "");
         }
         return std::isfinite(static_cast<float>(value))
                    ? std::string()
@@ -257,15 +258,19 @@ inline std::string unknown_key(const CLI::App& app, std::string word) {
          (meant.empty() ? "; see --help" : " See --help");
 }
 
-/// Throws if a flag that needs a value has the next flag for one.
+/// Throws if a flag stands where the value of the one before it belongs. A value that is called
+/// as a flag is given by --FLAG=VALUE.
 /// @throws ConfigError  naming both
-inline void require_values(const CLI::App& app) {
-  for (const CLI::Option* option : app.get_options()) {
-    for (const std::string& value : option->results()) {
-      if (!value.starts_with("--") || app.get_option_no_throw(value) == nullptr) continue;
-      throw octavo::ConfigError(octavo::message(option->get_name(), " has no value: behind it is ",
-                                                value, "; give it one, or leave it out"));
-    }
+inline void require_values(const CLI::App& app, const std::vector<std::string>& words) {
+  const auto option_of = [&](const std::string& word) {
+    return word.starts_with("--") ? app.get_option_no_throw(word) : nullptr;
+  };
+  for (std::size_t i = 0; i + 1 < words.size() && words[i] != "--"; ++i) {
+    const CLI::Option* option = option_of(words[i]);
+    const std::string next = words[i + 1].substr(0, words[i + 1].find('='));
+    octavo::require<octavo::ConfigError>(
+        option == nullptr || option->get_items_expected_min() == 0 || option_of(next) == nullptr,
+        words[i], " has no value: behind it is ", next, "; give it one, or leave it out");
   }
 }
 
@@ -383,6 +388,7 @@ inline std::optional<int> parse(CLI::App& app, int argc, char** argv) {
   try {
     occupy_standard_streams();
     try {
+      require_values(app, {argv + 1, argv + argc});
       app.parse(argc, argv);
     } catch (const CLI::Success& wish) {
       return grant(app, wish);
@@ -398,7 +404,6 @@ inline std::optional<int> parse(CLI::App& app, int argc, char** argv) {
     } catch (const CLI::FileError&) {
       throw octavo::ConfigError(unreadable_configuration(app));
     }
-    require_values(app);
     require_no_rest(app);
   } catch (const octavo::IoError& error) {
     fmt::print(stderr, "{}: {}\n", app.get_name(), visible(error.what()));

@@ -35,6 +35,16 @@ inline char32_t next_code_point(std::string_view text, std::size_t& position) {
   return code;
 }
 
+/// A word as a shell takes it: in quotes, unless it has only what names of files mostly have.
+inline std::string shell_word(const std::string& word) {
+  constexpr std::string_view plain =
+      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-+=./:,@%";
+  if (!word.empty() && word.find_first_not_of(plain) == std::string::npos) return word;
+  std::string quoted = "'";
+  for (const char c : word) quoted += c == '\'' ? "'\\''" : std::string(1, c);
+  return quoted + '\'';
+}
+
 /// A hash as files and messages have it.
 inline std::string hash_text(std::uint64_t hash) { return fmt::format("{:016x}", hash); }
 

@@ -50,9 +50,9 @@ inline void declare_text(CLI::App& app, Options& options) {
 
 /// @throws ConfigError  saying what to change of these flags
 inline void require_text(const Options& options) {
-  octavo::require<octavo::ConfigError>(
-      !options.data.empty(), "--data is required: name a text file or a folder of them",
-      options.resume.empty() ? "" : ", or all flags of the run by --config RUN/config.toml");
+  octavo::require<octavo::ConfigError>(!options.data.empty(),
+                                       "--data is required: name a text file or a folder of them",
+                                       or_configuration(options));
   octavo::require<octavo::ConfigError>(
       (options.document_end >= 0) == (options.most_documents > 0), "--document-end and ",
       "--most-documents belong together: which token ends a document, and how many documents a "

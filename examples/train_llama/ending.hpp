@@ -34,8 +34,10 @@ inline std::string why_it_gave_up(const octavo::RunSummary& summary, const Repor
 
 /// With which flags the run in a folder goes on from its last checkpoint.
 inline std::string how_to_go_on(const std::filesystem::path& saved_in) {
-  const std::string folder = programs::visible(saved_in.string());
-  return octavo::message("go on with --config ", folder, "/config.toml --resume ", folder);
+  const std::filesystem::path folder = (saved_in / "").parent_path();  // without a slash behind it
+  return programs::visible(octavo::message("go on with --config ",
+                                           programs::shell_word((folder / "config.toml").string()),
+                                           " --resume ", programs::shell_word(folder.string())));
 }
 
 /// Which batch has more documents than there is room for, and how to go on, in one line.

@@ -142,10 +142,12 @@ inline Choice precision_choice(const ModelChoice& options) {
   return {"--precision", &Instance::precision, options.precision, std::move(names)};
 }
 
-/// The beginning of a message about a flag: "--device: ", or "c.toml:3: device: "; "model " of what
-/// no flag gave, but a checkpoint.
-inline std::string prefix_of(const CLI::App& app, const std::string& flag) {
-  if (app.count(flag) == 0) return programs::without_dashes(flag) + ' ';
+/// The beginning of a message about a flag's value: "--device: ", or "c.toml:3: device: "; "model "
+/// of one that a checkpoint gave.
+inline std::string prefix_of(const CLI::App& app, const std::string& flag,
+                             const std::string& value) {
+  const bool is_default = app.get_option(flag)->get_default_str() == value;
+  if (app.count(flag) == 0 && !is_default) return programs::without_dashes(flag) + ' ';
   const std::string place = place_of(app, flag);
   return place.empty() ? flag + ": " : place + programs::without_dashes(flag) + ": ";
 }
@@ -155,7 +157,7 @@ inline void require_known(const CLI::App& app, const Choice& choice) {
   const std::vector<std::string> here = compiled(choice.field);
   octavo::require<octavo::ConfigError>(
       is_among(here, choice.value) || is_among(choice.all, choice.value),
-      prefix_of(app, choice.flag), programs::none_of(choice.value, here, choice.all));
+      prefix_of(app, choice.flag, choice.value), programs::none_of(choice.value, here, choice.all));
 }
 
 /// How to build the trainer with what it lacks.
@@ -273,8 +275,8 @@ inline void require_possible(const ModelChoice& options, bool is_gpt2) {
 inline void require_compiled(const CLI::App& app, const Choice& choice,
                              const ModelChoice& options) {
   const std::vector<std::string> here = compiled(choice.field);
-  octavo::require<octavo::ConfigError>(is_among(here, choice.value), prefix_of(app, choice.flag),
-                                       "'", choice.value,
+  octavo::require<octavo::ConfigError>(is_among(here, choice.value),
+                                       prefix_of(app, choice.flag, choice.value), "'", choice.value,
                                        "' is not compiled in, only: ", programs::joined(here), "; ",
                                        build_again(options.device, build_options(app, options)));
 }

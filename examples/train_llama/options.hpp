@@ -457,6 +457,11 @@ inline octavo::Schedule schedule(const Options& options) {
           .decay_fraction = options.decay_fraction};
 }
 
+/// Of a flag that is missing: what else has it, where a run is to go on.
+inline const char* or_configuration(const Options& options) {
+  return options.resume.empty() ? "" : ", or all flags of the run by --config RUN/config.toml";
+}
+
 /// The course of the run.
 inline octavo::RunOptions run_options(const Options& options) {
   return {.schedule = schedule(options),

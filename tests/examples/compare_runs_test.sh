@@ -371,8 +371,19 @@ run "a flag twice" 2 bf16 --baseline bf16 --baseline fp32
 err_is_one_line_with "--baseline is given 2 times; give it once"
 run "a decimal comma" 2 bf16 --watch 0,5
 err_is_one_line_with "'0,5' is no number of seconds from 0.1 to 86400; write 0.5"
-run "a flag where a value belongs" 2 bf16 --html --baseline bf16
-err_is_one_line_with "--html has no value: behind it is --baseline; give it one, or leave it out"
+run "digits in groups" 2 bf16 --watch 1,000
+err_is_one_line_with "'1,000' is no number of seconds from 0.1 to 86400"
+grep -qF "write" "$scratch/err" && fail "it is taken for decimals"
+for behind in "--baseline bf16" "--baseline=bf16"; do
+  read -ra words <<<"$behind"
+  run "a flag where a value belongs, $behind" 2 bf16 --html "${words[@]}"
+  err_is_one_line_with "--html has no value: behind it is --baseline; give it one, or leave it out"
+done
+run "a value that is called as a flag" 2 bf16 --baseline=--html
+err_is_one_line_with 'no run has the baseline'\''s precision "--html"'
+run "a folder that is called as a flag" 2 bf16 -- --html --watch
+err_is_one_line_with "--html"
+grep -qF "has no value" "$scratch/err" && fail "a folder is taken for a flag"
 run "control characters in a name" 1 bf16 --html "$scratch/absent/"$'\033[31m.html'
 err_is_one_line_with 'absent/\x1B[31m.html'
 run "version" 0 --version

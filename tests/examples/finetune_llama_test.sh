@@ -254,6 +254,7 @@ refused "one chat" "the only chat is kept for validation" "${base[@]}" --chats o
 
 # --- what is refused -------------------------------------------------------------------------
 refused "no chats" "--chats is required" --chat-template chatml
+refused "no chats, and a checkpoint" "or all flags of the run by --config RUN/config.toml" --chat-template chatml --resume tuned
 refused "no template" "--chat-template is required" --chats chats.jsonl
 refused "no tokenizer" "--tokenizer is required" --model llama_tiny --precision fp32 \
   --chats chats.jsonl --chat-template own.json

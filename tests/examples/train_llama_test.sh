@@ -987,6 +987,12 @@ shorter=(--data text.txt --seq-len 32 --batch 2 --validation-batches 2 --evaluat
 saved=("${shorter[@]}" --steps 30 --checkpoint-every 3)
 run "a run that is saved" 0 "${saved[@]}" --out whole
 grep -qE '^checkpoint \| step 3 \| [0-9.]+ MiB \| ' out || fail "the checkpoint is not told of"
+case="a run that goes on as it says"
+stopped_by TERM "${saved[@]}" --out "my run" --save-hf "my weights" >out
+[ ! -e "my weights" ] || fail "weights are written that the run would write when it goes on"
+eval "words=($(sed -nE 's/.*; go on with (.*)$/\1/p' err))"
+run "what it says to give" 0 "${words[@]}"
+[ -e "my weights/model.safetensors" ] || fail "it has not come to its end"
 for signal in USR1 TERM KILL; do
   case="a run that SIG$signal stops, and that goes on"
   rm -rf cut
