@@ -177,10 +177,10 @@ int main(int argc, char** argv) {
     octavo::write_file_atomically(html_path, report(comparison, octavo::version_string, 0));
     print(fmt::format("\nreport written to {}\n", visible(html_path)));
   } catch (const InputError& error) {
-    fmt::print(stderr, "compare_runs: {}\n", visible(error.what()));
+    programs::tell("compare_runs: {}\n", visible(error.what()));
     return bad_input;
   } catch (const std::exception& error) {
-    fmt::print(stderr, "compare_runs: {}\n", visible(error.what()));
+    programs::tell("compare_runs: {}\n", visible(error.what()));
     return output_failed;
   }
   return 0;

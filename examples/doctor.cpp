@@ -96,9 +96,9 @@ int main(int argc, char** argv) {
   if (const auto code = programs::parse(app, argc, argv)) return *code;
 #if !defined(OCTAVO_WITH_CUDA)
   if (app.count("--gpu") > 0) {
-    fmt::print(stderr,
-               "doctor: --gpu is for the cuda device, which is not compiled in; build again "
-               "with -DOCTAVO_CUDA=ON, or leave --gpu out\n");
+    programs::tell(
+        "doctor: --gpu is for the cuda device, which is not compiled in; build again "
+        "with -DOCTAVO_CUDA=ON, or leave --gpu out\n");
     return 2;
   }
 #endif
@@ -107,10 +107,10 @@ int main(int argc, char** argv) {
     programs::flush_output();
     return code;
   } catch (const octavo::ConfigError& error) {
-    fmt::print(stderr, "doctor: {}\n", programs::text_of(error));
+    programs::tell("doctor: {}\n", programs::text_of(error));
     return 2;
   } catch (const std::exception& error) {
-    fmt::print(stderr, "doctor: {}\n", programs::text_of(error));
+    programs::tell("doctor: {}\n", programs::text_of(error));
     return 1;
   }
 }

@@ -104,7 +104,7 @@ class Progress {
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
   ~Progress() {
-    if (is_first_ && on_terminal_) fmt::print(stderr, "\r\033[K");
+    if (is_first_ && on_terminal_) programs::tell("\r\033[K");
   }
   void operator()(Index done, Index all) {
     const auto now = std::chrono::steady_clock::now();
@@ -112,9 +112,9 @@ class Progress {
     last_ = now;
     if (!is_first_ || (!on_terminal_ && now - said_ < std::chrono::minutes(1))) return;
     said_ = now;
-    fmt::print(stderr, "{}{} | batch {} of {} | {} left{}", on_terminal_ ? "\r\033[K" : "", task_,
-               done, all, programs::duration_text(time_.left(static_cast<double>(all - done))),
-               on_terminal_ ? "" : "\n");
+    programs::tell("{}{} | batch {} of {} | {} left{}", on_terminal_ ? "\r\033[K" : "", task_, done,
+                   all, programs::duration_text(time_.left(static_cast<double>(all - done))),
+                   on_terminal_ ? "" : "\n");
     std::fflush(stderr);
   }
 
@@ -364,9 +364,9 @@ int run(Setup& setup, const Options& options, const trainer::Instance& instance,
         trainer::Ranks& ranks) {
   octavo::TrainingSession& session = *setup.session;
   if (ranks.is_first() && setup.checkpoint.empty() && options.load_hf.empty()) {
-    fmt::print(stderr,
-               "evaluate: warning: the weights are random; give --checkpoint FOLDER or --model "
-               "hf:FOLDER to evaluate what was trained\n");
+    programs::tell(
+        "evaluate: warning: the weights are random; give --checkpoint FOLDER or --model "
+        "hf:FOLDER to evaluate what was trained\n");
   }
   const std::string weights = !setup.checkpoint.empty() ? setup.checkpoint.string()
                               : options.load_hf.empty() ? "the initial ones of its seed"
@@ -429,7 +429,7 @@ int run(const CLI::App& app, Options& options) {
     ranks.emplace(options, "evaluate");
     (void)ranks->groups(options.tensor_parallel);
   } catch (const octavo::Error& error) {
-    fmt::print(stderr, "evaluate: {}\n", programs::visible(error.what()));
+    programs::tell("evaluate: {}\n", programs::visible(error.what()));
     return bad_input;
   }
   try {
@@ -442,7 +442,7 @@ int run(const CLI::App& app, Options& options) {
       } catch (const octavo::Error& error) {
         wrong = programs::visible(error.what());
       }
-      if (!wrong.empty()) fmt::print(stderr, "{}{}\n", ranks->name(), wrong);
+      if (!wrong.empty()) programs::tell("{}{}\n", ranks->name(), wrong);
       return ranks->all_are_well(wrong.empty());
     };
     if (!are_well_after([&] { read_inputs(setup, options, *instance); })) return bad_input;
@@ -470,7 +470,7 @@ int main(int argc, char** argv) {
   try {
     return evaluate::run(app, options);
   } catch (const std::exception& error) {
-    fmt::print(stderr, "evaluate: {}\n", programs::text_of(error));
+    programs::tell("evaluate: {}\n", programs::text_of(error));
     return evaluate::failure;
   }
 }

@@ -152,10 +152,11 @@ void make_session(Setup& setup, const Options& options, const trainer::Instance&
   } else {
     octavo::load_checkpoint_weights(checkpoint, *setup.session);
   }
-  fmt::print(stderr, "octavo {} | {} | weights in {} on {} | {:.2f} MiB for {}\n",
-             octavo::version_string, instance.model, setup.session->precision(), instance.device,
-             static_cast<double>(setup.session->memory().peak) / (1024.0 * 1024.0),
-             programs::counted(static_cast<std::uint64_t>(longest), "token"));
+  programs::tell("octavo {} | {} | weights in {} on {} | {:.2f} MiB for {}\n",
+                 octavo::version_string, instance.model, setup.session->precision(),
+                 instance.device,
+                 static_cast<double>(setup.session->memory().peak) / (1024.0 * 1024.0),
+                 programs::counted(static_cast<std::uint64_t>(longest), "token"));
 }
 
 double seconds_between(std::chrono::steady_clock::time_point begin,
@@ -202,11 +203,12 @@ std::vector<std::int32_t> print_text(const Setup& setup, const Options& options,
   programs::flush_output();
   const auto count = static_cast<double>(tokens.size());
   const double decoding = first ? seconds_between(*first, end) : 0;
-  fmt::print(stderr, "seed {} | prompt of {} in {:.3f} s | {}", options.seed,
-             programs::counted(prompt.size(), "token"), seconds_between(start, first.value_or(end)),
-             programs::counted(tokens.size(), "token"));
-  if (count > 1 && decoding > 0) fmt::print(stderr, ", {:.1f} tokens/s", (count - 1) / decoding);
-  fmt::print(stderr, "\n");
+  programs::tell("seed {} | prompt of {} in {:.3f} s | {}", options.seed,
+                 programs::counted(prompt.size(), "token"),
+                 seconds_between(start, first.value_or(end)),
+                 programs::counted(tokens.size(), "token"));
+  if (count > 1 && decoding > 0) programs::tell(", {:.1f} tokens/s", (count - 1) / decoding);
+  programs::tell("\n");
   if (is_full) {
     fmt::print(
         stderr,
@@ -248,7 +250,7 @@ int chat(const Setup& setup, const Options& options) {
   const bool on_terminal = ::isatty(STDIN_FILENO) != 0 && !is_asked_once;
   for (;;) {
     std::string question = is_asked_once ? read_prompt(options) : "";
-    if (on_terminal) fmt::print(stderr, "> ");
+    if (on_terminal) programs::tell("> ");
     if (!is_asked_once && !std::getline(std::cin, question)) return exit_code();
     octavo::require<octavo::ConfigError>(!is_asked_once || !question.empty(),
                                          "--prompt is empty: give a question");
@@ -326,7 +328,7 @@ int run(const CLI::App& app, Options& options) {
     }
     make_session(setup, options, instance, checkpoint, longest);
   } catch (const octavo::Error& error) {
-    fmt::print(stderr, "generate: {}\n", programs::visible(error.what()));
+    programs::tell("generate: {}\n", programs::visible(error.what()));
     return bad_input;
   }
   const octavo::InterruptGuard guard("");
@@ -347,10 +349,10 @@ int main(int argc, char** argv) {
   try {
     return generating::run(app, options);
   } catch (const octavo::ConfigError& error) {
-    fmt::print(stderr, "generate: {}\n", programs::visible(error.what()));
+    programs::tell("generate: {}\n", programs::visible(error.what()));
     return generating::bad_input;
   } catch (const std::exception& error) {
-    fmt::print(stderr, "generate: {}\n", programs::text_of(error));
+    programs::tell("generate: {}\n", programs::text_of(error));
     return generating::failure;
   }
 }

@@ -238,13 +238,13 @@ int main(int argc, char** argv) {
     planner::run(app, options, plans);
     programs::flush_output();
   } catch (const octavo::IoError& error) {
-    fmt::print(stderr, "plan_memory: {}\n", programs::text_of(error));
+    programs::tell("plan_memory: {}\n", programs::text_of(error));
     return 1;
   } catch (const octavo::Error& error) {
-    fmt::print(stderr, "plan_memory: {}\n", programs::visible(error.what()));
+    programs::tell("plan_memory: {}\n", programs::visible(error.what()));
     return 2;
   } catch (const std::exception& error) {
-    fmt::print(stderr, "plan_memory: {}\n", programs::text_of(error));
+    programs::tell("plan_memory: {}\n", programs::text_of(error));
     return 1;
   }
   return 0;

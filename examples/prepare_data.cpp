@@ -109,15 +109,15 @@ class Progress {
     const double share = static_cast<double>(done) / static_cast<double>(bytes_);
     const auto full = static_cast<std::size_t>(30 * std::min(share, 1.0));
     const double left = batches_ * (1 / std::max(share, 1e-9) - 1);
-    fmt::print(stderr, "\r\033[K[{}{}] {:.0f} % | {} | {} left", std::string(full, '='),
-               std::string(30 - full, ' '), 100 * share,
-               programs::counted(static_cast<std::uint64_t>(tokens), "token"),
-               programs::duration_text(batch_time_.left(left)));
+    programs::tell("\r\033[K[{}{}] {:.0f} % | {} | {} left", std::string(full, '='),
+                   std::string(30 - full, ' '), 100 * share,
+                   programs::counted(static_cast<std::uint64_t>(tokens), "token"),
+                   programs::duration_text(batch_time_.left(left)));
     std::fflush(stderr);
   }
   void clear() const {
     if (!terminal_) return;
-    fmt::print(stderr, "\r\033[K");
+    programs::tell("\r\033[K");
     std::fflush(stderr);
   }
 
@@ -187,7 +187,7 @@ int run(const Options& options) {
     progress.show(documents.read_bytes(), writer.tokens());
     if (octavo::InterruptGuard::received() == 0) continue;
     progress.clear();
-    fmt::print(stderr, "prepare_data: stopped; nothing is written\n");
+    programs::tell("prepare_data: stopped; nothing is written\n");
     return stopped;
   }
   progress.clear();
@@ -215,13 +215,13 @@ int main(int argc, char** argv) {
   try {
     return prepare_data::run(options);
   } catch (const octavo::IoError& error) {
-    fmt::print(stderr, "prepare_data: {}\n", programs::text_of(error));
+    programs::tell("prepare_data: {}\n", programs::text_of(error));
     return 1;
   } catch (const octavo::Error& error) {
-    fmt::print(stderr, "prepare_data: {}\n", programs::visible(error.what()));
+    programs::tell("prepare_data: {}\n", programs::visible(error.what()));
     return 2;
   } catch (const std::exception& error) {
-    fmt::print(stderr, "prepare_data: {}\n", programs::text_of(error));
+    programs::tell("prepare_data: {}\n", programs::text_of(error));
     return 1;
   }
 }

@@ -100,9 +100,9 @@ int train(Setup& setup, Report& report, const Options& options, const Instance& 
   // At once: what comes behind may fail.
   if (ranks.is_first() && (summary.gave_up || summary.documents != 0)) {
     const std::filesystem::path saved_in = setup.checkpoints == nullptr ? "" : setup.folder;
-    fmt::print(stderr, "{}: {}\n", program().name,
-               summary.gave_up ? why_it_gave_up(summary, report, options)
-                               : why_it_stopped(summary, saved_in, options));
+    programs::tell("{}: {}\n", program().name,
+                   summary.gave_up ? why_it_gave_up(summary, report, options)
+                                   : why_it_stopped(summary, saved_in, options));
   }
   // The run that goes on writes them, to folders that are not there yet.
   const bool is_to_go_on = (summary.documents != 0 || summary.signal != 0) &&
@@ -118,17 +118,16 @@ int train(Setup& setup, Report& report, const Options& options, const Instance& 
   report.end(summary,
              summary.gave_up || options.sample == 0 ? "" : setup.data->sample(session, options),
              session.allocated_bytes(), session.allocated_host_bytes());
+  if (ranks.is_first() && summary.signal != 0 && is_to_go_on) {
+    programs::tell("{}: stopped and saved; {}\n", program().name, how_to_go_on(setup.folder));
+  }
   if (not_written != nullptr) std::rethrow_exception(not_written);
   report.require_written();
   if (summary.gave_up) return too_many_skipped;
   if (!summary.is_saved) return not_saved;
   if (summary.documents != 0) return failure;
   if (summary.spiked) return spike;
-  if (summary.signal == 0) return success;
-  if (ranks.is_first() && is_to_go_on) {
-    fmt::print(stderr, "{}: stopped and saved; {}\n", program().name, how_to_go_on(setup.folder));
-  }
-  return by_signal + summary.signal;
+  return summary.signal == 0 ? success : by_signal + summary.signal;
 }
 
 /// Throws unless the run's folder is new, or its run goes on or begins again.
@@ -147,8 +146,8 @@ void take_folder(Setup& setup, const CLI::App& app, const Options& options) {
     setup.lock = std::make_unique<octavo::FolderLock>(setup.folder);
   } catch (const octavo::NoLocksError& error) {  // which saves need
     if (options.checkpoint_every != 0) throw;
-    fmt::print(stderr, "{}: warning: {}; nothing keeps another run from writing there, too\n",
-               program().name, programs::text_of(error));
+    programs::tell("{}: warning: {}; nothing keeps another run from writing there, too\n",
+                   program().name, programs::text_of(error));
   }
   require_own_out(setup, app, options);
   const bool begins = setup.resume_from.empty();
@@ -174,10 +173,10 @@ void read_data(Setup& setup, const CLI::App& app, Options& options, const Instan
 void warn_of_base(const Options& options, bool begins) {
   namespace fs = std::filesystem;
   if (options.load_hf.empty()) {
-    fmt::print(stderr,
-               "{}: warning: without --model hf:FOLDER adapters stand beside the random weights of "
-               "--seed {}\n",
-               program().name, options.seed);
+    programs::tell(
+        "{}: warning: without --model hf:FOLDER adapters stand beside the random weights of "
+        "--seed {}\n",
+        program().name, options.seed);
   }
   if (options.load_adapters.empty() || !begins) return;
   const octavo::PeftConfig config =
@@ -186,12 +185,12 @@ void warn_of_base(const Options& options, bool begins) {
       fs::weakly_canonical(config.base_model) == fs::weakly_canonical(options.load_hf)) {
     return;
   }
-  fmt::print(stderr,
-             "{}: warning: {} says that its adapters are for '{}', and --model is '{}'; beside "
-             "other weights, or such that have them in them, they say something else\n",
-             program().name, programs::visible(options.load_adapters),
-             programs::visible(config.base_model),
-             programs::visible(options.load_hf.empty() ? options.model : "hf:" + options.load_hf));
+  programs::tell(
+      "{}: warning: {} says that its adapters are for '{}', and --model is '{}'; beside "
+      "other weights, or such that have them in them, they say something else\n",
+      program().name, programs::visible(options.load_adapters),
+      programs::visible(config.base_model),
+      programs::visible(options.load_hf.empty() ? options.model : "hf:" + options.load_hf));
 }
 
 /// The session, which ranks make together.
@@ -270,19 +269,19 @@ void make_checkpoints(Setup& setup, const Options& options, const Ranks& ranks,
 /// Says what of the data may be another than when the checkpoint was saved.
 void warn_of_data(const Setup& setup) {
   if (setup.resumed.validation != validation_of(*setup.data)) {
-    fmt::print(stderr,
-               "{}: warning: validation is on other tokens than in {}, or that does not say on "
-               "which: losses cannot be compared, and --keep-best begins anew\n",
-               program().name, programs::visible(setup.resume_from.string()));
+    programs::tell(
+        "{}: warning: validation is on other tokens than in {}, or that does not say on "
+        "which: losses cannot be compared, and --keep-best begins anew\n",
+        program().name, programs::visible(setup.resume_from.string()));
   }
   for (const std::filesystem::path& path : setup.data->sampled_files()) {
     struct stat file {};
     if (::stat(path.c_str(), &file) != 0 || file.st_mtime <= setup.resumed.time) continue;
-    fmt::print(stderr,
-               "{}: warning: {} was written after {}; its size and samples of it are the same, the "
-               "rest is not compared. If its tokens are others, begin another run\n",
-               program().name, programs::visible(path.string()),
-               programs::visible(setup.resume_from.string()));
+    programs::tell(
+        "{}: warning: {} was written after {}; its size and samples of it are the same, the "
+        "rest is not compared. If its tokens are others, begin another run\n",
+        program().name, programs::visible(path.string()),
+        programs::visible(setup.resume_from.string()));
   }
 }
 
@@ -414,11 +413,11 @@ int run(CLI::App& app, Options& options) {
     ranks.emplace(options, program().name);
     options.ranks = ranks->groups(options.tensor_parallel);
     if (ranks->is_first() && !options.saves_in_doubt.empty()) {
-      fmt::print(stderr, "{}: warning: {}\n", program().name,
-                 programs::visible(options.saves_in_doubt));
+      programs::tell("{}: warning: {}\n", program().name,
+                     programs::visible(options.saves_in_doubt));
     }
   } catch (const octavo::Error& error) {
-    fmt::print(stderr, "{}: {}\n", program().name, programs::visible(error.what()));
+    programs::tell("{}: {}\n", program().name, programs::visible(error.what()));
     return bad_input;
   }
   try {
@@ -427,7 +426,7 @@ int run(CLI::App& app, Options& options) {
     const auto are_well_after = [&](const auto& part, bool one_speaks_for_all = false) {
       const std::string wrong = wrong_in(setup, part);
       if (!wrong.empty() && (ranks->is_first() || !one_speaks_for_all)) {
-        fmt::print(stderr, "{}{}\n", ranks->name(), wrong);
+        programs::tell("{}{}\n", ranks->name(), wrong);
       }
       return ranks->all_are_well(wrong.empty());
     };
@@ -473,8 +472,8 @@ int main(int argc, char** argv) {
     return trainer::run(app, options);
   } catch (const std::exception& error) {
     // A terminal shows the progress line there.
-    fmt::print(stderr, "{}{}: {}\n", ::isatty(STDERR_FILENO) != 0 ? "\n" : "", program.name,
-               programs::text_of(error));
+    programs::tell("{}{}: {}\n", ::isatty(STDERR_FILENO) != 0 ? "\n" : "", program.name,
+                   programs::text_of(error));
     return trainer::failure;
   }
 }

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cmath>
+#include <csignal>
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
@@ -344,9 +345,11 @@ inline std::string text_of(const std::exception& error) {
 
 /// Opens /dev/null in place of standard streams that are closed: a file of the program would take
 /// the number of one, and get what is printed. Output is lost, which is an error, so that it opens
-/// for reading only; of messages on standard error nobody wants to know.
+/// for reading only; of messages on standard error nobody wants to know. A pipe that nobody reads
+/// any more is an error of who writes to it, too, and no end without a word.
 /// @throws IoError  if there is nothing to open
 inline void occupy_standard_streams() {
+  std::signal(SIGPIPE, SIG_IGN);
   for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
     if (::fcntl(stream, F_GETFD) >= 0) continue;
     const int mode = stream == STDERR_FILENO ? O_WRONLY : O_RDONLY;
@@ -406,10 +409,10 @@ inline std::optional<int> parse(CLI::App& app, int argc, char** argv) {
     }
     require_no_rest(app);
   } catch (const octavo::IoError& error) {
-    fmt::print(stderr, "{}: {}\n", app.get_name(), visible(error.what()));
+    programs::tell("{}: {}\n", app.get_name(), visible(error.what()));
     return 1;
   } catch (const std::exception& error) {
-    fmt::print(stderr, "{}: {}\n", app.get_name(), visible(error.what()));
+    programs::tell("{}: {}\n", app.get_name(), visible(error.what()));
     return 2;
   }
   return std::nullopt;

@@ -5,8 +5,11 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
 #include <string>
 #include <string_view>
+#include <system_error>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -43,6 +46,15 @@ inline std::string shell_word(const std::string& word) {
   std::string quoted = "'";
   for (const char c : word) quoted += c == '\'' ? "'\\''" : std::string(1, c);
   return quoted + '\'';
+}
+
+/// Prints to standard error. What that cannot take is lost: no work ends for a message.
+template <class... Arguments>
+void tell(fmt::format_string<Arguments...> format, Arguments&&... arguments) {
+  try {
+    fmt::print(stderr, format, std::forward<Arguments>(arguments)...);
+  } catch (const std::system_error&) {
+  }
 }
 
 /// A hash as files and messages have it.

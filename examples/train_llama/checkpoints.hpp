@@ -148,8 +148,9 @@ inline std::filesystem::path checkpoint_in(const std::filesystem::path& named,
   if (detail::is_checkpoint(named)) return named;
   return octavo::newest_checkpoint(
       detail::checkpoints_of(named), [program](const octavo::ListedCheckpoint& skipped) {
-        fmt::print(stderr, "{}: warning: {} is no whole checkpoint, and is skipped: {}\n", program,
-                   programs::visible(skipped.path.string()), programs::visible(skipped.problem));
+        programs::tell("{}: warning: {} is no whole checkpoint, and is skipped: {}\n", program,
+                       programs::visible(skipped.path.string()),
+                       programs::visible(skipped.problem));
       });
 }
 

@@ -5,8 +5,6 @@
 #include <octavo/core/error.hpp>
 #include <octavo/train/gemm_plan_file.hpp>
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cstdio>
 #include <span>
@@ -24,10 +22,10 @@ inline void keep_gemm_plans(const std::string& file, std::span<const octavo::Gem
   try {
     octavo::store_gemm_plans(file, plans, std::min(60, comm_timeout / 2));
   } catch (const octavo::IoError& error) {
-    fmt::print(stderr,
-               "{}: warning: {}. The run goes on with its GEMM plans, and its checkpoints have "
-               "them; the next run has to choose its own\n",
-               program, programs::text_of(error));
+    programs::tell(
+        "{}: warning: {}. The run goes on with its GEMM plans, and its checkpoints have "
+        "them; the next run has to choose its own\n",
+        program, programs::text_of(error));
   }
 }
 

@@ -59,7 +59,7 @@ class Ranks {
       rendezvous_.emplace(launch_, time_out);
       const std::string slow =
           slowing_environment([](const char* name) { return std::getenv(name); });
-      if (!slow.empty()) fmt::print(stderr, "{}warning: {}\n", name(), slow);
+      if (!slow.empty()) programs::tell("{}warning: {}\n", name(), slow);
 #else
       throw octavo::ConfigError(lacks("NCCL", "OCTAVO_NCCL"));
 #endif

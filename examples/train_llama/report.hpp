@@ -30,8 +30,9 @@
 
 namespace trainer {
 
-/// Prints to the terminal, and writes metrics.jsonl and what TensorBoard reads. Where metrics.jsonl
-/// cannot be written any more, the run ends as by a signal, so that it is saved where it is to be.
+/// Prints to the terminal, and writes metrics.jsonl and what TensorBoard reads. Where standard
+/// output or metrics.jsonl cannot be written any more, the run ends as by a signal, so that it is
+/// saved where it is to be.
 class Report final : public octavo::RunObserver {
  public:
   /// @param folder  of config.toml, metrics.jsonl and the events; empty: none
@@ -106,7 +107,7 @@ class Report final : public octavo::RunObserver {
     events_.begin_steps(step);
   }
 
-  /// @throws IoError  if metrics.jsonl lacks something of the steps
+  /// @throws IoError  if metrics.jsonl, or what was printed, lacks something of the steps
   void require_written() const {
     if (not_written_ != nullptr) std::rethrow_exception(not_written_);
   }
@@ -147,11 +148,9 @@ class Report final : public octavo::RunObserver {
     if (!record.warning.empty() || !record.error.empty()) {
       print_trouble(record);
     } else {
-      fmt::print(
-          "checkpoint | step {} | {:.1f} MiB | waited {:.2f} s, written after {:.2f} s | {}\n",
-          record.step, static_cast<double>(record.bytes) / (1024.0 * 1024.0), record.blocked,
-          record.seconds, programs::visible(record.path.string()));
-      programs::flush_output();
+      print("checkpoint | step {} | {:.1f} MiB | waited {:.2f} s, written after {:.2f} s | {}\n",
+            record.step, static_cast<double>(record.bytes) / (1024.0 * 1024.0), record.blocked,
+            record.seconds, programs::visible(record.path.string()));
     }
     if (!record.warning.empty()) return;
     write(octavo::JsonLine{}
@@ -168,13 +167,13 @@ class Report final : public octavo::RunObserver {
   static void print_trouble(const octavo::CheckpointRecord& record) {
     const std::string path = programs::visible(record.path.string());
     if (record.error.empty()) {
-      fmt::print(stderr, "{}: warning: {}: {}\n", program().name, path,
-                 programs::visible(record.warning));
+      programs::tell("{}: warning: {}: {}\n", program().name, path,
+                     programs::visible(record.warning));
     } else {
-      fmt::print(stderr,
-                 "{}: warning: NOT SAVED at step {}: {}. The run goes on, and the checkpoints "
-                 "before are as they were\n",
-                 program().name, record.step, programs::visible(record.error));
+      programs::tell(
+          "{}: warning: NOT SAVED at step {}: {}. The run goes on, and the checkpoints "
+          "before are as they were\n",
+          program().name, record.step, programs::visible(record.error));
     }
   }
 
@@ -185,7 +184,7 @@ class Report final : public octavo::RunObserver {
         record.step == first_step_ || record.last || record.step % options_.log_every == 0;
     if (shown || record.result.skipped) {
       clear_progress();
-      fmt::print(
+      print(
           "step {} | epoch {:.2f} | loss {:.4f} | lr {:.2e} | norm {:.3f} | {:.1f} ms | {:.0f} "
           "tok/s "
           "| {}{}\n",
@@ -194,7 +193,6 @@ class Report final : public octavo::RunObserver {
           record.result.is_above_limits ? " | SKIPPED: a spike, nothing changed"
           : record.result.skipped       ? " | SKIPPED: not finite, nothing changed"
                                         : "");
-      programs::flush_output();
     }
     progress(record);
     octavo::JsonLine line;
@@ -218,8 +216,8 @@ class Report final : public octavo::RunObserver {
 
   void evaluation(octavo::Index step, const octavo::LossSum& loss) override {
     clear_progress();
-    fmt::print("evaluation at step {} | validation loss {:.4f} | {} tokens\n", step, loss.mean(),
-               loss.tokens);
+    print("evaluation at step {} | validation loss {:.4f} | {} tokens\n", step, loss.mean(),
+          loss.tokens);
     write(octavo::JsonLine{}
               .add("event", "evaluation")
               .add("step", step)
@@ -234,16 +232,16 @@ class Report final : public octavo::RunObserver {
     const auto action = static_cast<std::size_t>(record.action);
     if (is_first_rank_) {
       clear_progress();
-      fmt::print(stderr,
-                 "{}: warning: SPIKE at step {}: loss {:.4g} (limit {:.4g}), gradient norm "
-                 "{:.4g} (limit {:.4g}): {}{}{}\n",
-                 program().name, record.step, record.loss, record.loss_limit, record.gradient_norm,
-                 record.gradient_norm_limit, octavo::on_spike_names[action],
-                 goes_back ? octavo::message(" to step ", record.resumed_step, ", number ",
-                                             record.rollbacks, " of ",
-                                             options_.spikes.max_rollbacks, " at most")
-                           : "",
-                 record.reason.empty() ? "" : ", because " + record.reason);
+      programs::tell(
+          "{}: warning: SPIKE at step {}: loss {:.4g} (limit {:.4g}), gradient norm "
+          "{:.4g} (limit {:.4g}): {}{}{}\n",
+          program().name, record.step, record.loss, record.loss_limit, record.gradient_norm,
+          record.gradient_norm_limit, octavo::on_spike_names[action],
+          goes_back
+              ? octavo::message(" to step ", record.resumed_step, ", number ", record.rollbacks,
+                                " of ", options_.spikes.max_rollbacks, " at most")
+              : "",
+          record.reason.empty() ? "" : ", because " + record.reason);
     }
     octavo::JsonLine line;
     line.add("event", "spike")
@@ -265,11 +263,11 @@ class Report final : public octavo::RunObserver {
   void divergence(const octavo::StepRecord& record, double first_loss) override {
     if (!is_first_rank_) return;
     clear_progress();
-    fmt::print(stderr,
-               "{}: warning: the loss is {:.4g} at step {}, {:.4g} at first: this run "
-               "diverges. Stop it with Ctrl-C, and lower --learning-rate ({:.2e} at this step) or "
-               "raise --warmup\n",
-               program().name, record.result.loss, record.step, first_loss, record.learning_rate);
+    programs::tell(
+        "{}: warning: the loss is {:.4g} at step {}, {:.4g} at first: this run "
+        "diverges. Stop it with Ctrl-C, and lower --learning-rate ({:.2e} at this step) or "
+        "raise --warmup\n",
+        program().name, record.result.loss, record.step, first_loss, record.learning_rate);
   }
 
   /// @param sample      text that the model made, or nothing
@@ -279,18 +277,17 @@ class Report final : public octavo::RunObserver {
            std::size_t host_bytes) {
     timeline_.end();
     clear_progress();
-    fmt::print("\n{}train loss {:.4f} | validation loss {:.4f} | {}{} skipped | peak {:.1f} MiB\n",
-               steps_text(summary), summary.train_loss, summary.validation_loss,
-               summary.taken == 0 ? ""
-                                  : fmt::format("{} of {} GEMMs in FP8 | ", summary.gemms.fp8,
-                                                summary.gemms.total),
-               summary.skipped, static_cast<double>(peak_bytes) / (1024.0 * 1024.0));
     has_ended_ = true;
+    print("\n{}train loss {:.4f} | validation loss {:.4f} | {}{} skipped | peak {:.1f} MiB\n",
+          steps_text(summary), summary.train_loss, summary.validation_loss,
+          summary.taken == 0
+              ? ""
+              : fmt::format("{} of {} GEMMs in FP8 | ", summary.gemms.fp8, summary.gemms.total),
+          summary.skipped, static_cast<double>(peak_bytes) / (1024.0 * 1024.0));
     print_timeline();
     if (!sample.empty()) {
-      fmt::print("\n{}\n", programs::visible(sample, programs::LineBreaks::keep));
+      print("\n{}\n", programs::visible(sample, programs::LineBreaks::keep));
     }
-    programs::flush_output();
     write(octavo::JsonLine{}
               .add("event", "summary")
               .add("end", summary.end())
@@ -332,12 +329,12 @@ class Report final : public octavo::RunObserver {
     const auto& timeline = timeline_.result();
     if (!timeline.has_value()) {
       if (options_.timeline.empty()) return;
-      fmt::print("timeline | no step was timed, and {} is not written\n",
-                 programs::visible(options_.timeline));
+      print("timeline | no step was timed, and {} is not written\n",
+            programs::visible(options_.timeline));
       return;
     }
     const octavo::TimelineFigures& figures = timeline->figures;
-    fmt::print(
+    print(
         "exposed communication {:.2f} ms of {:.1f} ms a step (rank {}, the most of all; steps {} "
         "to {}) | {}\n",
         figures.exposed_milliseconds, figures.step_milliseconds, timeline->rank,
@@ -406,27 +403,46 @@ class Report final : public octavo::RunObserver {
       events_.write(step, octavo::EventSummary{}.add_text("warnings", trouble.text));
       if (!is_first_rank_) continue;
       clear_progress();
-      fmt::print(stderr,
-                 "{}: warning: at step {}, {}. If the loss suffers, give such layers BF16 "
-                 "(Layerwise, as in --precision fp8-delayed-bf16-edges)\n",
-                 program().name, step, trouble.text);
+      programs::tell(
+          "{}: warning: at step {}, {}. If the loss suffers, give such layers BF16 "
+          "(Layerwise, as in --precision fp8-delayed-bf16-edges)\n",
+          program().name, step, trouble.text);
+    }
+  }
+
+  template <class... Arguments>
+  void print(fmt::format_string<Arguments...> format, Arguments&&... arguments) {
+    if (prints_fail_) return;
+    try {
+      fmt::print(format, std::forward<Arguments>(arguments)...);
+      programs::flush_output();
+    } catch (const std::exception& error) {
+      if (!takes_steps_) throw;
+      prints_fail_ = true;
+      end_run(error);
     }
   }
 
   void write(const octavo::JsonLine& line) {
-    if (metrics_ == nullptr || not_written_ != nullptr) return;
+    if (metrics_ == nullptr || writes_fail_) return;
     try {
       metrics_->write(line);
     } catch (const octavo::IoError& error) {
       if (!takes_steps_) throw;
-      not_written_ = std::current_exception();
-      if (has_ended_) return;  // which `require_written` says
-      clear_progress();
-      fmt::print(stderr, "{}: {}. The run ends, and is saved before where checkpoints are\n",
-                 program().name, programs::text_of(error));
-      // Which all ranks heed together; a second signal would end the run at once.
-      if (octavo::InterruptGuard::received() == 0) std::raise(SIGTERM);
+      writes_fail_ = true;
+      end_run(error);
     }
+  }
+
+  /// While an exception is handled, which `require_written` throws in the end.
+  void end_run(const std::exception& error) {
+    if (not_written_ == nullptr) not_written_ = std::current_exception();
+    if (has_ended_) return;
+    clear_progress();
+    programs::tell("{}: {}. The run ends, and is saved before where checkpoints are\n",
+                   program().name, programs::text_of(error));
+    // Which all ranks heed together; a second signal would end the run at once.
+    if (octavo::InterruptGuard::received() == 0) std::raise(SIGTERM);
   }
 
   /// A line that stays in place, on a terminal only.
@@ -437,15 +453,15 @@ class Report final : public octavo::RunObserver {
     last_step_ = now;
     if (!terminal_) return;
     const auto done = static_cast<std::size_t>(30 * record.step / options_.steps);
-    fmt::print(stderr, "\r\033[K[{}{}] {}/{} | loss {:.3f} | {} left", std::string(done, '='),
-               std::string(30 - done, ' '), record.step, options_.steps, record.result.loss,
-               programs::duration_text(
-                   step_time_.left(static_cast<double>(options_.steps - record.step))));
+    programs::tell("\r\033[K[{}{}] {}/{} | loss {:.3f} | {} left", std::string(done, '='),
+                   std::string(30 - done, ' '), record.step, options_.steps, record.result.loss,
+                   programs::duration_text(
+                       step_time_.left(static_cast<double>(options_.steps - record.step))));
     std::fflush(stderr);
   }
   void clear_progress() const {
     if (!terminal_) return;
-    fmt::print(stderr, "\r\033[K");
+    programs::tell("\r\033[K");
     std::fflush(stderr);
   }
 
@@ -455,7 +471,9 @@ class Report final : public octavo::RunObserver {
   TimelineFile& timeline_;
   std::unique_ptr<octavo::MetricsFile> metrics_;
   Events events_;
-  std::exception_ptr not_written_;  ///< why metrics.jsonl lacks something
+  std::exception_ptr not_written_;  ///< why metrics.jsonl, or what was printed, lacks something
+  bool prints_fail_ = false;
+  bool writes_fail_ = false;
   bool takes_steps_ = false;
   bool has_ended_ = false;
   octavo::OperandHealth health_;

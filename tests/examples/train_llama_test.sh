@@ -1451,6 +1451,29 @@ code=$?
 [ "$code" -eq 1 ] || fail "exit code $code, expected 1"
 err_is_one_line_with "standard output: cannot be written: Bad file descriptor"
 [ ! -s closed_stdout/metrics.jsonl ] || fail "what was printed stands in metrics.jsonl"
+for unread in "standard output" "output and error"; do
+  case="$unread that nobody reads any more"
+  rm -rf unread
+  python3 - "$unread" "$program" "${shorter[@]}" --steps 100000 --checkpoint-every 100000 --log-every 1 \
+    --out unread <<'PYTHON' >out 2>err || fail "$(cat out)"
+import os, subprocess, sys
+unread, *command = sys.argv[1:]
+error = subprocess.STDOUT if unread == "output and error" else None
+run = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=error, text=True)
+next(line for line in run.stdout if line.startswith("step 3 "))
+run.stdout.close()  # as tee does on Ctrl-C
+code = run.wait(timeout=60)
+saved = [name for name in os.listdir("unread/checkpoints") if name.startswith("step-")]
+print(code, saved)
+assert code == 1 and len(saved) == 1 and int(saved[0].removeprefix("step-")) >= 3
+PYTHON
+  metrics unread/metrics.jsonl 'assert lines[-1]["end"] == "signal 15", lines[-1]'
+  [ "$unread" = "output and error" ] || {
+    grep -qF "standard output: cannot be written: Broken pipe. The run ends" err || fail "it is not said"
+    grep -qF "stopped and saved; go on with --config unread/config.toml" err || fail "it does not say how to go on"
+    [ "$(tail -n 1 err)" = "train_llama: standard output: cannot be written: Broken pipe" ] || fail "its last word is $(tail -n 1 err)"
+  }
+done
 case="closed standard input and error"
 "$program" --config own.toml --steps 3 --sample 0 --out closed_stderr >out <&- 2>&-
 code=$?
