@@ -5,7 +5,7 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 scratch=$(mktemp -d) || exit 1
 trap 'rm -rf "$scratch"' EXIT
 mkdir -p "$scratch"/{scripts,include/octavo/core,tests/compile_fail}
-cp "$root/scripts/check" "$scratch/scripts/"
+cp "$root"/scripts/{check,doxygen-markdown,github_markdown.py} "$scratch/scripts/"
 program=$scratch/tests/compile_fail/program.cpp
 header=$scratch/include/octavo/core/own.hpp
 
@@ -72,5 +72,57 @@ for file in "$header" "$scratch/examples/own.cpp"; do
   refuses lengths "a file of more lines" "${file#"$scratch"/}: has 501 lines"
   rm "$file"
 done
+
+# Links of pages, on GitHub and on the site, where there is Doxygen.
+mkdir -p "$scratch/docs/images"
+cp "$root/docs/Doxyfile" "$scratch/docs/"
+cat >"$scratch/docs/mainpage.md" <<'END'
+# Main page
+
+See [what it keeps](page.md#what-a-run-keeps), [its code](page.md#code-1), [all of it](page.md).
+END
+cat >"$scratch/docs/page.md" <<'END'
+# A page
+
+A link [`below`](#code) and one in code, `[](#none)`; `[two
+lines](none.md#none)`.
+
+## Code
+
+```sh
+# None
+[fence](none.md#none)
+```
+
+## Code
+
+## What a `run` keeps?
+END
+echo '[A page](docs/page.md#what-a-run-keeps), [a folder](docs), [the web](https://octavo.test/#a)' \
+  >"$scratch/README.md"
+"$scratch/scripts/doxygen-markdown" "$scratch/docs/page.md" >"$scratch/page"
+sed -e '1s/$/ {#page}/; 3s/(#code)/(@ref page-code)/; 6s/$/ {#page-code}/' \
+  -e '13s/$/ {#page-code-1}/; 15s/$/ {#page-what-a-run-keeps}/' "$scratch/docs/page.md" |
+  diff - "$scratch/page" >"$scratch/log" || fail "the filter changes other lines, or leaves some"
+# mistaken FILE OLD NEW WHAT TEXT: refused where FILE has NEW in place of OLD
+mistaken() {
+  cp "$scratch/$1" "$scratch/kept"
+  sed -i "s/$2/$3/" "$scratch/$1"
+  refuses docs "$4" "$5"
+  cp "$scratch/kept" "$scratch/$1"
+}
+if command -v doxygen >/dev/null; then
+  accepts docs "links that lead somewhere"
+  mistaken README.md "docs)" "docss)" "a link to no file" "README.md:1: the link docss names no file"
+  mistaken README.md '-keeps' '-holds' "a link to no heading" \
+    "README.md:1: the link docs/page.md#what-a-run-holds names nothing in docs/page.md"
+  mistaken docs/mainpage.md code-1 code-2 "a page's link to no heading" "docs/mainpage.md:3: "
+  mistaken docs/page.md '(#code)' '(#none)' "a page's link to no heading of its own" "docs/page.md:3: "
+  mistaken docs/mainpage.md '\[all of it\](page.md)' '<a href="page.html#none">all of it<\/a>' \
+    "the site's link to no anchor" \
+    "html/index.html: the link page.html#none names nothing in build/docs/html/page.html"
+  mistaken docs/mainpage.md '\[all of it\](page.md)' '<a href="page.md">all of it<\/a>' \
+    "the site's link to no file" "html/index.html: the link page.md names no file"
+fi
 
 [ "$failures" -eq 0 ]
