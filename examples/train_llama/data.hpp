@@ -76,11 +76,12 @@ inline void require_room(const octavo::Data& data, const Options& options) {
   if (data.train.size() > 1) return;  // each share has room of its own, or the stream says so
   const octavo::Index tokens = data.train.front().tokens.size();
   if (has_room(tokens, options)) return;
-  const auto shape = [](const Options& of) {
-    return octavo::message(
-        "--batch ", of.batch, " --seq-len ", of.sequence_length,
-        of.micro_batches == 1 ? "" : octavo::message(" --micro-batches ", of.micro_batches),
-        of.ranks == 1 ? "" : octavo::message(" on ", of.ranks, " ranks"));
+  const auto shape = [&](const Options& of) {
+    return octavo::message("--batch ", of.batch, " --seq-len ", of.sequence_length,
+                           of.micro_batches == 1 && options.micro_batches == 1
+                               ? ""
+                               : octavo::message(" --micro-batches ", of.micro_batches),
+                           of.ranks == 1 ? "" : octavo::message(" on ", of.ranks, " ranks"));
   };
   std::string name = data.read.front().path.string();
   if (data.read.size() > 1) name += octavo::message(" and ", data.read.size() - 1, " more");

@@ -578,6 +578,9 @@ refused "empty text" "empty.txt" --data empty.txt
 refused "too short text" "short.txt: 6 bytes are too few for --batch 8 --seq-len 128 and validation; give more text" \
   --data short.txt
 head -c 600 text.txt >few.txt
+refused "text for fewer micro-batches" \
+  "--batch 1 --seq-len 128 --micro-batches 64 and validation; give more text, or --batch 1 --seq-len 128 --micro-batches 1" \
+  --data few.txt --batch 1 --micro-batches 64
 refused "text for a shorter sequence" "few.txt: 600 bytes are too few for --batch 8 --seq-len 128 and validation; give more text, or --batch 8 --seq-len 32" \
   --data few.txt
 run "the shape that is named" 0 --data few.txt --batch 8 --seq-len 32 --steps 1 --sample 0 --no-out

@@ -328,7 +328,8 @@ TEST_F(Checkpoint, OneThatIsDamagedReplacesNone) {
   ASSERT_EQ(records.size(), 2u);
   EXPECT_TRUE(contains(records[1].warning, "it is damaged")) << records[1].warning;
   EXPECT_EQ(steps_there(), (std::vector<Index>{1, 2, 3}));
-  EXPECT_TRUE(contains(refusal(newest(), session), "it is damaged"));
+  EXPECT_TRUE(contains(refusal(newest(), session),
+                       "it is damaged: remove " + newest().string() + ", and a run goes on"));
   // The next one that is whole does.
   checkpoints.save(4);
   checkpoints.finish();

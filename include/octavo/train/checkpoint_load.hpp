@@ -70,8 +70,8 @@ inline void verify_files(const CheckpointManifest& manifest, const std::filesyst
     require<IoError>(found == file.digest, (path / file.name).string(), ": has ", found.bytes,
                      " bytes of checksum ", checksum_text(found.checksum),
                      ", but was written with ", file.digest.bytes, " of ",
-                     checksum_text(file.digest.checksum),
-                     "; it is damaged: resume from another checkpoint");
+                     checksum_text(file.digest.checksum), "; it is damaged: remove ", path.string(),
+                     ", and a run goes on from the checkpoint before it");
   }
 }
 

@@ -227,7 +227,7 @@ class Checkpoints {
     const auto [takes, is_free] = size_texts(share_->bytes, room);
     require<IoError>(room > share_->bytes, options_.folder.string(), ": a checkpoint takes ", takes,
                      ", but ", is_free,
-                     " are free on the disk; make room there, or keep fewer checkpoints");
+                     " are free on the disk; make room there: older ones go when it is whole");
     if (std::filesystem::exists(record_.path)) {
       require<IoError>(!detail::look_at_checkpoint(record_.path).manifest.has_value(),
                        record_.path.string(),
