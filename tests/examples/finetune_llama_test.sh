@@ -242,6 +242,21 @@ for experiment in smollm2_chats smollm2_chats_lora; do
 done
 grep -qF "adapters | rank 16, alpha 32, q_proj" out || fail "there are no adapters"
 
+# --- configurations --------------------------------------------------------------------------
+# toml_refused NAME TEXT LINE: it is the file's second
+toml_refused() {
+  printf 'steps = 3\n%s\nseed = 3\n' "$3" >bad.toml
+  refused "$1" "finetune_llama: bad.toml:2: $2" --config bad.toml
+}
+for word in bf16 fp8-delayed true.txt 8bit; do
+  toml_refused "a word without quotes: $word" "precision: words stand in quotes; write precision = \"$word\"" "precision = $word"
+done
+toml_refused "a path, a comment and the end of a line of Windows" \
+  'out: words stand in quotes; write out = "my runs\\u\\1"' $'  out=  my runs\\u\\1\t# here\r'
+toml_refused "a number that is none" "Error while parsing" 'steps = 3O'
+toml_refused "an array without quotes" "Error while parsing" 'chats = [a.jsonl, b.jsonl]'
+toml_refused "half of the quotes" "Error while parsing" 'precision = bf16"'
+
 # --- how long a run is -----------------------------------------------------------------------
 refused "epochs and steps" "--epochs and --steps say both how long" "${base[@]}" "${data[@]}" --epochs 2 --steps 3
 run "steps in place of a file's epochs" 0 --config whole/config.toml --steps 2 --sample 0 --out shorter
