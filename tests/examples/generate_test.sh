@@ -146,6 +146,10 @@ if ldd "$program" | grep -q pcre2; then
 fi
 run "a system without a chat" 2 "${greedy[@]}" --system be --prompt abc
 err_is_one_line_with "--system is for a chat"
+for seed in -1 abc 1.5; do
+  run "a seed of $seed" 2 "${greedy[@]}" --seed "$seed" --prompt abc
+  err_is_one_line_with "--seed: '$seed' is no whole number from 0 to 2147483647"
+done
 run "a probability of 0" 2 "${greedy[@]}" --top-p 0 --prompt abc
 err_is_one_line_with "--top-p"
 
