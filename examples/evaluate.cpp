@@ -269,7 +269,14 @@ void make_session(Setup& setup, const CLI::App& app, const Options& options,
   trainer::SessionRequest request = session_request(options, setup.shape, ranks.size());
   ranks.join(request, app.count("--gpu") != 0);
   request.options.sharding.ranks = ranks.groups(options.tensor_parallel);
-  setup.session = instance.make(request);
+  try {
+    setup.session = instance.make(request);
+  } catch (const octavo::MemoryError& error) {
+    throw octavo::ConfigError(
+        octavo::message("--batch ", setup.shape.sequences, " of --seq-len ", setup.shape.tokens,
+                        ": the model and so many tokens at once need more memory than there is: ",
+                        programs::lack_of(error), "; give smaller ones"));
+  }
   if (!setup.checkpoint.empty()) {
     (void)octavo::load_checkpoint_weights(setup.checkpoint, *setup.session);
   } else if (!options.load_hf.empty()) {

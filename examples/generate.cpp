@@ -147,7 +147,16 @@ void find_stops(Setup& setup, const Options& options) {
 
 void make_session(Setup& setup, const Options& options, const trainer::Instance& instance,
                   const std::filesystem::path& checkpoint, Index longest) {
-  setup.session = instance.infer({{.longest = longest}, options.threads, options.gpu});
+  try {
+    setup.session = instance.infer({{.longest = longest}, options.threads, options.gpu});
+  } catch (const octavo::MemoryError& error) {
+    const bool is_by_context = options.context != 0 || !options.chat.empty();
+    throw octavo::ConfigError(octavo::message(
+        is_by_context ? "--context " : "--max-tokens ",
+        is_by_context ? longest : options.most_tokens,
+        ": the model and a text so long need more memory than there is: ", programs::lack_of(error),
+        "; give a smaller one"));
+  }
   if (checkpoint.empty()) {
     octavo::load_hugging_face(*setup.session, instance.shape, options.load_hf);
   } else {

@@ -334,6 +334,13 @@ inline void require_device(const CLI::App& app, const std::string& chosen,
   }
 }
 
+/// What there is of memory, and what was wanted, without the advice of the error, which is for
+/// training.
+inline std::string lack_of(const octavo::MemoryError& error) {
+  const std::string text = error.what();
+  return text.substr(0, text.find(';'));
+}
+
 /// Why the file that --config names cannot be read.
 inline std::string unreadable_configuration(const CLI::App& app) {
   const auto file = app.get_config_ptr()->as<std::string>();

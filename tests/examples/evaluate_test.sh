@@ -190,6 +190,10 @@ refused "no questions" "held_out.bin: at byte 0: the file begins with 20240520" 
 printf '{"ctx": "a"\n' >broken.jsonl
 refused "a broken line" "broken.jsonl: line 1: at byte" --hellaswag broken.jsonl --precision fp32
 refused "a short sequence" "raise --seq-len" --hellaswag questions.bin --precision fp32 --seq-len 16
+refused "a batch beyond the memory" \
+  "evaluate: --batch 1000000 of --seq-len 64: the model and so many tokens at once need more memory than there is: the host has " \
+  --data held_out.txt --precision fp32 --batch 1000000 --seq-len 64
+err_is_one_line_with "; give smaller ones"
 refused "documents that never end" "--document-end 256: the text has no such token" --data held_out.txt --precision fp32 \
   --batch 2 --seq-len 64 --document-end 256 --most-documents 128
 refused "more documents than are said" "a batch has 4 documents, those that begin with a sequence included; give --most-documents 4 or more" \

@@ -150,6 +150,13 @@ for seed in -1 abc 1.5; do
   run "a seed of $seed" 2 "${greedy[@]}" --seed "$seed" --prompt abc
   err_is_one_line_with "--seed: '$seed' is no whole number from 0 to 2147483647"
 done
+run "a context beyond the memory" 2 "${greedy[@]}" --prompt abc --context 2147483647
+err_is_one_line_with "generate: --context 2147483647: the model and a text so long need more memory than there is: the host has "
+err_is_one_line_with "; give a smaller one"
+run "a context of a chat beyond the memory" 2 "${greedy[@]}" --chat turns.json --prompt abc --context 2147483647
+err_is_one_line_with "generate: --context 2147483647: "
+run "more tokens than the memory has room for" 2 "${greedy[@]}" --prompt abc --max-tokens 2147483647
+err_is_one_line_with "generate: --max-tokens 2147483647: "
 run "a probability of 0" 2 "${greedy[@]}" --top-p 0 --prompt abc
 err_is_one_line_with "--top-p"
 
