@@ -157,6 +157,11 @@ run "a context of a chat beyond the memory" 2 "${greedy[@]}" --chat turns.json -
 err_is_one_line_with "generate: --context 2147483647: "
 run "more tokens than the memory has room for" 2 "${greedy[@]}" --prompt abc --max-tokens 2147483647
 err_is_one_line_with "generate: --max-tokens 2147483647: "
+run "a folder without hf:" 2 --model counts --prompt abc
+err_is_one_line_with "; write hf:counts"
+run "a model that there is not" 2 --model count --prompt abc
+err_is_one_line_with "generate: --model: 'count' is none of "
+grep -qF "hf:" err && fail "there is no such folder"
 run "a probability of 0" 2 "${greedy[@]}" --top-p 0 --prompt abc
 err_is_one_line_with "--top-p"
 
