@@ -365,6 +365,7 @@ void print(const std::vector<Metric>& table) {
              (metric.error.has_value() ? fmt::format(" ± {:.6f}", *metric.error) : "")});
   }
   trainer::detail::print_table(rows);
+  programs::flush_output();
 }
 
 int run(Setup& setup, const Options& options, const trainer::Instance& instance,
@@ -395,8 +396,10 @@ int run(Setup& setup, const Options& options, const trainer::Instance& instance,
   }
   const std::string note = octavo::run_shape_note(setup.shape.tokens, session.run_shape());
   if (!note.empty()) fmt::print("batch | {}\n", note);
+  programs::flush_output();  // what follows takes long
   if (calibrate(setup)) {
     fmt::print("scales | delayed ones were calibrated on the first batch\n");
+    programs::flush_output();
   }
   const bool is_first = ranks.is_first();
   std::vector<Metric> table;
@@ -411,12 +414,13 @@ int run(Setup& setup, const Options& options, const trainer::Instance& instance,
       .add("peak_bytes", peak);
   if (setup.text_batches.has_value()) {
     results.add("perplexity", evaluate_text(setup, is_first, table));
+    print(table);
+    table.clear();
   }
   if (setup.choice_batches.has_value()) {
     results.add("hellaswag", evaluate_choices(setup, options, is_first, table));
+    print(table);
   }
-  print(table);
-  programs::flush_output();
   if (ranks.is_first() && !options.json.empty()) {
     octavo::write_file_atomically(options.json, results.str() + '\n');
   }

@@ -342,6 +342,7 @@ int run(const CLI::App& app, Options& options) {
   const octavo::InterruptGuard guard("");
   if (!options.chat.empty()) return chat(setup, options);
   fmt::print("{}", programs::visible(setup.tokenizer->decode(prompt), programs::LineBreaks::keep));
+  programs::flush_output();
   (void)print_text(setup, options, prompt);
   return exit_code();
 }

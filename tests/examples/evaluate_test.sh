@@ -57,6 +57,10 @@ assert math.isclose(one["bits_per_byte"], one["loss"] / math.log(2))
 assert 5 < one["loss"] < 6  # of 256 bytes, untrained
 '
 err_is_one_line_with "warning: the weights are random; give --checkpoint FOLDER or --model hf:FOLDER"
+case="lines before the first batch, and results of one kind before the other"
+writes --precision fp32 --data held_out.txt --hellaswag questions.jsonl "${shape[@]}" >out || fail "an error"
+order=$(grep -oE "^(tokenizer|perplexity \| +tokens|hellaswag \| +questions|---)" out | tr -d '|\n' | tr -s ' ')
+[ "$order" = "tokenizer---perplexity tokens---hellaswag questions---" ] || fail "the order is $order"
 run "a text as one sequence" 0 --precision fp32 --data held_out.txt --batch 1 --seq-len $(($(wc -c <held_out.txt) - 1)) \
   --threads 1 --json exact.json
 run "sequences beyond the text" 0 --precision fp32 --data held_out.txt --batch 1 --seq-len 100000 --threads 1 --json beyond.json

@@ -79,6 +79,9 @@ run "the seed that was drawn" 0 "${hot[@]}" --seed "$seed"
 cmp -s out drawn || fail "it gives another text"
 
 printf '{"behind":"\\n","user":{"before":"u","end":"."},"assistant":{"before":"a","end":"h"}}' >turns.json
+case="a prompt is there before what comes of it"
+[ "$(writes "${greedy[@]}" --prompt abc --max-tokens 5 | head -n 2)" = $'abc\n---' ] || fail "it is not"
+
 run "what may stop it, up to the end" 0 "${greedy[@]}" --prompt abc --stop fgz --max-tokens 4
 out_is "abcdefg"
 
