@@ -278,6 +278,14 @@ else
   echo "finetune_llama: no train_llama beside it, so their flags are not compared"
 fi
 
+# --- one rank --------------------------------------------------------------------------------
+run "flags of ranks for one" 0 "${base[@]}" --chats chats.jsonl "${few[@]}" --zero 3 --gather stored --check-replicas 5
+grep -qxF "ranks | 1: --zero 3, --check-replicas 5 have no effect" out || fail "it is not said"
+run "a flag of ranks for one" 0 "${base[@]}" --chats chats.jsonl "${few[@]}" --zero 2
+grep -qxF "ranks | 1: --zero 2 has no effect" out || fail "it is not said"
+run "no flag of ranks" 0 "${base[@]}" --chats chats.jsonl "${few[@]}" --zero 1
+grep -q "^ranks |" out && fail "there is nothing to be said"
+
 # --- how long a run is -----------------------------------------------------------------------
 refused "epochs and steps" "--epochs and --steps say both how long" "${base[@]}" "${data[@]}" --epochs 2 --steps 3
 run "steps in place of a file's epochs" 0 --config whole/config.toml --steps 2 --sample 0 --out shorter
