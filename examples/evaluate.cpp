@@ -269,7 +269,14 @@ void make_session(Setup& setup, const CLI::App& app, const Options& options,
   trainer::SessionRequest request = session_request(options, setup.shape, ranks.size());
   ranks.join(request, app.count("--gpu") != 0);
   request.options.sharding.ranks = ranks.groups(options.tensor_parallel);
-  setup.session = instance.make(request);
+  try {
+    setup.session = instance.make(request);
+  } catch (const octavo::MemoryError& error) {
+    throw octavo::ConfigError(
+        octavo::message("--batch ", setup.shape.sequences, " of --seq-len ", setup.shape.tokens,
+                        ": the model and so many tokens at once need more memory than there is: ",
+                        programs::lack_of(error), "; give smaller ones"));
+  }
   if (!setup.checkpoint.empty()) {
     (void)octavo::load_checkpoint_weights(setup.checkpoint, *setup.session);
   } else if (!options.load_hf.empty()) {
@@ -358,6 +365,7 @@ void print(const std::vector<Metric>& table) {
              (metric.error.has_value() ? fmt::format(" ± {:.6f}", *metric.error) : "")});
   }
   trainer::detail::print_table(rows);
+  programs::flush_output();
 }
 
 int run(Setup& setup, const Options& options, const trainer::Instance& instance,
@@ -388,8 +396,10 @@ int run(Setup& setup, const Options& options, const trainer::Instance& instance,
   }
   const std::string note = octavo::run_shape_note(setup.shape.tokens, session.run_shape());
   if (!note.empty()) fmt::print("batch | {}\n", note);
+  programs::flush_output();  // what follows takes long
   if (calibrate(setup)) {
     fmt::print("scales | delayed ones were calibrated on the first batch\n");
+    programs::flush_output();
   }
   const bool is_first = ranks.is_first();
   std::vector<Metric> table;
@@ -404,12 +414,13 @@ int run(Setup& setup, const Options& options, const trainer::Instance& instance,
       .add("peak_bytes", peak);
   if (setup.text_batches.has_value()) {
     results.add("perplexity", evaluate_text(setup, is_first, table));
+    print(table);
+    table.clear();
   }
   if (setup.choice_batches.has_value()) {
     results.add("hellaswag", evaluate_choices(setup, options, is_first, table));
+    print(table);
   }
-  print(table);
-  programs::flush_output();
   if (ranks.is_first() && !options.json.empty()) {
     octavo::write_file_atomically(options.json, results.str() + '\n');
   }

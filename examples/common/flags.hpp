@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cmath>
 #include <csignal>
@@ -248,10 +249,28 @@ inline std::string without_dashes(std::string word) {
   return word.erase(0, std::min(word.size(), word.find_first_not_of('-')));
 }
 
+/// Of the two trainers, which share all others: the flags that one has alone.
+struct FlagsOfTrainer {
+  std::string program;
+  std::vector<std::string> flags;
+};
+inline const std::array<FlagsOfTrainer, 2> flags_of_trainers{
+    {{"train_llama", {"data", "validation-data", "document-end", "most-documents"}},
+     {"finetune_llama",
+      {"chats", "validation-chats", "chat-template", "tokenizer", "epochs", "text-is-nfc",
+       "long-chats", "most-chats"}}}};
+
 /// The message for a flag or key that does not exist.
 inline std::string unknown_key(const CLI::App& app, std::string word) {
   word = without_dashes(word);
   word = word.substr(0, word.find('='));
+  for (std::size_t i = 0; i < flags_of_trainers.size(); ++i) {
+    const FlagsOfTrainer& other = flags_of_trainers[1 - i];
+    const bool is_of_other =
+        std::find(other.flags.begin(), other.flags.end(), word) != other.flags.end();
+    if (app.get_name() != flags_of_trainers[i].program || !is_of_other) continue;
+    return "'" + word + "' is a flag of " + other.program + ", not of " + app.get_name();
+  }
   std::vector<std::string> known;
   for (const CLI::Option* option : app.get_options()) known.push_back(option->get_single_name());
   const std::string meant = nearest(word, known);
@@ -314,6 +333,13 @@ inline void require_device(const CLI::App& app, const std::string& chosen,
         place_of ? place_of(flag) : "", flag, " is for the ", device, " device, but --device is '",
         chosen, "'; give --device ", device, ", or leave ", flag, " out"));
   }
+}
+
+/// What there is of memory, and what was wanted, without the advice of the error, which is for
+/// training.
+inline std::string lack_of(const octavo::MemoryError& error) {
+  const std::string text = error.what();
+  return text.substr(0, text.find(';'));
 }
 
 /// Why the file that --config names cannot be read.

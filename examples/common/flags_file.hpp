@@ -7,10 +7,12 @@
 #include <toml++/toml.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <istream>
 #include <iterator>
 #include <map>
+#include <sstream>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -28,15 +30,16 @@ class FlagsFile : public CLI::Config {
   ///                      does not take
   std::vector<CLI::ConfigItem> from_config(std::istream& input) const override {
     std::vector<CLI::ConfigItem> values;
+    // As a whole: toml++ goes back in a stream, which a pipe cannot.
+    const std::string text(std::istreambuf_iterator<char>(input), {});
     try {
-      // As a whole: toml++ goes back in a stream, which a pipe cannot.
-      const std::string text(std::istreambuf_iterator<char>(input), {});
       const toml::table table = toml::parse(text, path());
       for (auto&& [key, node] : table) {
         values.push_back(item(std::string(std::string_view(key)), node));
         read_[{values.back().name, values.back().inputs.back()}] = place(node.source());
       }
     } catch (const toml::parse_error& error) {
+      require_quotes(text, error.source());
       throw octavo::ConfigError(octavo::message(place(error.source()), error.description(),
                                                 is_unended_text(error.description())
                                                     ? "; is a quote missing at the line's end?"
@@ -94,6 +97,30 @@ class FlagsFile : public CLI::Config {
 
   [[nodiscard]] std::string place(const toml::source_region& source) const {
     return octavo::message(path(), ':', source.begin.line, ": ");
+  }
+
+  static std::string trimmed(const std::string& text) {
+    constexpr const char* blanks = " \t\r";
+    const std::size_t begin = std::min(text.size(), text.find_first_not_of(blanks));
+    return text.substr(begin, text.find_last_not_of(blanks) + 1 - begin);
+  }
+
+  /// Throws if the line at which `text` is no TOML gives a flag a text without quotes, of which
+  /// toml++ says what it began to read by its first letter.
+  /// @throws ConfigError  with the line as it ought to be
+  void require_quotes(const std::string& text, const toml::source_region& source) const {
+    std::istringstream lines(text);
+    std::string line;
+    for (toml::source_index i = 0; i < source.begin.line; ++i) std::getline(lines, line);
+    const std::size_t sign = line.find('=');
+    if (sign == std::string::npos) return;
+    const std::string key = trimmed(line.substr(0, sign));
+    const std::string value = trimmed(line.substr(sign + 1, line.find('#', sign) - sign - 1));
+    if (value.empty() || value.find_first_of("\"'[{=") != std::string::npos) return;
+    const CLI::Option* option = app_.get_option_no_throw("--" + key);
+    if (option == nullptr || kind_of(*option) != Kind::text) return;
+    throw octavo::ConfigError(octavo::message(place(source), key, ": words stand in quotes; write ",
+                                              key, " = ", quoted(value)));
   }
 
   [[nodiscard]] CLI::ConfigItem item(const std::string& key, const toml::node& node) const {

@@ -15,8 +15,26 @@
 
 namespace trainer {
 
+/// Prints which flags of ranks one rank alone makes nothing of: they tell of several that a
+/// launcher was to start. Of --reduce fp32 it makes sums in FP32.
+inline void announce_one_rank(const Options& options) {
+  if (options.ranks * options.tensor_parallel > 1) return;
+  std::string flags;
+  const auto add = [&](bool is_given, const char* flag, const auto& value) {
+    if (is_given) flags += octavo::message(flags.empty() ? "" : ", ", flag, ' ', value);
+  };
+  add(options.zero != 1, "--zero", options.zero);
+  add(options.gather != "stored", "--gather", options.gather);
+  add(options.reduce == "e4m3", "--reduce", options.reduce);
+  add(options.check_replicas != 0, "--check-replicas", options.check_replicas);
+  if (flags.empty()) return;
+  fmt::print("ranks | 1: {} {} no effect\n", flags,
+             flags.find(',') == std::string::npos ? "has" : "have");
+}
+
 /// Prints what is going to run: the memory and every GEMM, those of blocks that are alike as one.
 inline void announce(const octavo::TrainingSession& session, const Options& options) {
+  announce_one_rank(options);
   const std::string note = octavo::run_shape_note(options.sequence_length, session.run_shape());
   if (!note.empty()) fmt::print("batch | {}\n", note);
   const octavo::MemoryPlan& memory = session.memory();

@@ -19,6 +19,7 @@
 #include <map>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -142,6 +143,10 @@ inline Choice precision_choice(const ModelChoice& options) {
   return {"--precision", &Instance::precision, options.precision, std::move(names)};
 }
 
+inline Choice model_choice(const ModelChoice& options) {
+  return {"--model", &Instance::model, options.model, programs::preset_names()};
+}
+
 /// The beginning of a message about a flag's value: "--device: ", or "c.toml:3: device: "; "model "
 /// of one that a checkpoint gave.
 inline std::string prefix_of(const CLI::App& app, const std::string& flag,
@@ -155,9 +160,15 @@ inline std::string prefix_of(const CLI::App& app, const std::string& flag,
 /// @throws ConfigError  if a word is none that the flag can have
 inline void require_known(const CLI::App& app, const Choice& choice) {
   const std::vector<std::string> here = compiled(choice.field);
+  std::error_code error;
+  const bool is_folder =
+      choice.field == &Instance::model &&
+      std::filesystem::exists(std::filesystem::path(choice.value) / "config.json", error);
   octavo::require<octavo::ConfigError>(
       is_among(here, choice.value) || is_among(choice.all, choice.value),
-      prefix_of(app, choice.flag, choice.value), programs::none_of(choice.value, here, choice.all));
+      prefix_of(app, choice.flag, choice.value),
+      programs::none_of(choice.value, here, is_folder ? std::vector<std::string>{} : choice.all),
+      is_folder ? "; write hf:" + choice.value : "");
 }
 
 /// How to build the trainer with what it lacks.
@@ -296,10 +307,14 @@ inline void require_device_flags(const CLI::App& app, const ModelChoice& options
 
 /// Where the weights come from, if --model names a Hugging Face folder: finds the preset of its
 /// shape, which `options.model` becomes.
-/// @throws ConfigError, IoError  if its config.json cannot be read, or no preset has its shape
+/// @throws ConfigError, IoError  if its config.json cannot be read, or no preset has its shape; if
+///                               there is no such model
 inline void find_preset_of_folder(const CLI::App& app, ModelChoice& options) {
   constexpr std::string_view prefix = "hf:";
-  if (!options.model.starts_with(prefix)) return;
+  if (!options.model.starts_with(prefix)) {
+    detail::require_known(app, detail::model_choice(options));
+    return;
+  }
   options.load_hf = options.model.substr(prefix.size());
   const std::string given = detail::place_of(app, "--model") + "--model " + options.model;
   const char* const advice = "give hf: and the folder of a Hugging Face model";
@@ -351,10 +366,9 @@ inline void find_preset_of_folder(const CLI::App& app, ModelChoice& options) {
 /// The instance that the options name.
 /// @throws ConfigError  saying what was compiled in, and how the rest can be
 inline const Instance& find_instance(const CLI::App& app, const ModelChoice& options) {
-  const std::array<detail::Choice, 3> choices{
-      {detail::device_choice(options),
-       {"--model", &Instance::model, options.model, programs::preset_names()},
-       detail::precision_choice(options)}};
+  const std::array<detail::Choice, 3> choices{{detail::device_choice(options),
+                                               detail::model_choice(options),
+                                               detail::precision_choice(options)}};
   for (const detail::Choice& choice : choices) detail::require_known(app, choice);
   detail::require_possible(options, detail::is_gpt2(options.model));
   for (const detail::Choice& choice : choices) detail::require_compiled(app, choice, options);

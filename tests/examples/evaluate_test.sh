@@ -57,6 +57,10 @@ assert math.isclose(one["bits_per_byte"], one["loss"] / math.log(2))
 assert 5 < one["loss"] < 6  # of 256 bytes, untrained
 '
 err_is_one_line_with "warning: the weights are random; give --checkpoint FOLDER or --model hf:FOLDER"
+case="lines before the first batch, and results of one kind before the other"
+writes --precision fp32 --data held_out.txt --hellaswag questions.jsonl "${shape[@]}" >out || fail "an error"
+order=$(grep -oE "^(tokenizer|perplexity \| +tokens|hellaswag \| +questions|---)" out | tr -d '|\n' | tr -s ' ')
+[ "$order" = "tokenizer---perplexity tokens---hellaswag questions---" ] || fail "the order is $order"
 run "a text as one sequence" 0 --precision fp32 --data held_out.txt --batch 1 --seq-len $(($(wc -c <held_out.txt) - 1)) \
   --threads 1 --json exact.json
 run "sequences beyond the text" 0 --precision fp32 --data held_out.txt --batch 1 --seq-len 100000 --threads 1 --json beyond.json
@@ -190,6 +194,10 @@ refused "no questions" "held_out.bin: at byte 0: the file begins with 20240520" 
 printf '{"ctx": "a"\n' >broken.jsonl
 refused "a broken line" "broken.jsonl: line 1: at byte" --hellaswag broken.jsonl --precision fp32
 refused "a short sequence" "raise --seq-len" --hellaswag questions.bin --precision fp32 --seq-len 16
+refused "a batch beyond the memory" \
+  "evaluate: --batch 1000000 of --seq-len 64: the model and so many tokens at once need more memory than there is: the host has " \
+  --data held_out.txt --precision fp32 --batch 1000000 --seq-len 64
+err_is_one_line_with "; give smaller ones"
 refused "documents that never end" "--document-end 256: the text has no such token" --data held_out.txt --precision fp32 \
   --batch 2 --seq-len 64 --document-end 256 --most-documents 128
 refused "more documents than are said" "a batch has 4 documents, those that begin with a sequence included; give --most-documents 4 or more" \

@@ -242,6 +242,50 @@ for experiment in smollm2_chats smollm2_chats_lora; do
 done
 grep -qF "adapters | rank 16, alpha 32, q_proj" out || fail "there are no adapters"
 
+# --- configurations --------------------------------------------------------------------------
+# toml_refused NAME TEXT LINE: it is the file's second
+toml_refused() {
+  printf 'steps = 3\n%s\nseed = 3\n' "$3" >bad.toml
+  refused "$1" "finetune_llama: bad.toml:2: $2" --config bad.toml
+}
+for word in bf16 fp8-delayed true.txt 8bit; do
+  toml_refused "a word without quotes: $word" "precision: words stand in quotes; write precision = \"$word\"" "precision = $word"
+done
+toml_refused "a path, a comment and the end of a line of Windows" \
+  'out: words stand in quotes; write out = "my runs\\u\\1"' $'  out=  my runs\\u\\1\t# here\r'
+toml_refused "a number that is none" "Error while parsing" 'steps = 3O'
+toml_refused "an array without quotes" "Error while parsing" 'chats = [a.jsonl, b.jsonl]'
+toml_refused "half of the quotes" "Error while parsing" 'precision = bf16"'
+
+# --- the other trainer -----------------------------------------------------------------------
+toml_refused "a configuration of the other trainer" "'data' is a flag of train_llama, not of finetune_llama" 'data = ["text.txt"]'
+refused "a flag of the other trainer" "finetune_llama: 'document-end' is a flag of train_llama, not of finetune_llama" --document-end=3
+trainer=$(dirname "$program")/train_llama
+if [ -x "$trainer" ]; then
+  flags_of() { "$1" --help | sed -n 's/^ *\(-[a-z],\)\?--\([a-z0-9-]*\).*/\2/p' | sort; }
+  flags_of "$program" >own
+  flags_of "$trainer" >others
+  for flag in $(comm -13 own others); do
+    refused "a flag of train_llama alone" "'$flag' is a flag of train_llama, not of finetune_llama" "--$flag" 1
+  done
+  for flag in $(comm -23 own others); do
+    case="a flag of finetune_llama alone: $flag"
+    "$trainer" "--$flag" 1 >out 2>err
+    err_is_one_line_with "train_llama: '$flag' is a flag of finetune_llama, not of train_llama"
+  done
+  [ "$(comm -3 own others | wc -l)" -ge 12 ] || fail "flags are missing: $(comm -3 own others)"
+else
+  echo "finetune_llama: no train_llama beside it, so their flags are not compared"
+fi
+
+# --- one rank --------------------------------------------------------------------------------
+run "flags of ranks for one" 0 "${base[@]}" --chats chats.jsonl "${few[@]}" --zero 3 --gather stored --check-replicas 5
+grep -qxF "ranks | 1: --zero 3, --check-replicas 5 have no effect" out || fail "it is not said"
+run "a flag of ranks for one" 0 "${base[@]}" --chats chats.jsonl "${few[@]}" --zero 2
+grep -qxF "ranks | 1: --zero 2 has no effect" out || fail "it is not said"
+run "no flag of ranks" 0 "${base[@]}" --chats chats.jsonl "${few[@]}" --zero 1
+grep -q "^ranks |" out && fail "there is nothing to be said"
+
 # --- how long a run is -----------------------------------------------------------------------
 refused "epochs and steps" "--epochs and --steps say both how long" "${base[@]}" "${data[@]}" --epochs 2 --steps 3
 run "steps in place of a file's epochs" 0 --config whole/config.toml --steps 2 --sample 0 --out shorter

@@ -79,6 +79,9 @@ run "the seed that was drawn" 0 "${hot[@]}" --seed "$seed"
 cmp -s out drawn || fail "it gives another text"
 
 printf '{"behind":"\\n","user":{"before":"u","end":"."},"assistant":{"before":"a","end":"h"}}' >turns.json
+case="a prompt is there before what comes of it"
+[ "$(writes "${greedy[@]}" --prompt abc --max-tokens 5 | head -n 2)" = $'abc\n---' ] || fail "it is not"
+
 run "what may stop it, up to the end" 0 "${greedy[@]}" --prompt abc --stop fgz --max-tokens 4
 out_is "abcdefg"
 
@@ -146,6 +149,22 @@ if ldd "$program" | grep -q pcre2; then
 fi
 run "a system without a chat" 2 "${greedy[@]}" --system be --prompt abc
 err_is_one_line_with "--system is for a chat"
+for seed in -1 abc 1.5; do
+  run "a seed of $seed" 2 "${greedy[@]}" --seed "$seed" --prompt abc
+  err_is_one_line_with "--seed: '$seed' is no whole number from 0 to 2147483647"
+done
+run "a context beyond the memory" 2 "${greedy[@]}" --prompt abc --context 2147483647
+err_is_one_line_with "generate: --context 2147483647: the model and a text so long need more memory than there is: the host has "
+err_is_one_line_with "; give a smaller one"
+run "a context of a chat beyond the memory" 2 "${greedy[@]}" --chat turns.json --prompt abc --context 2147483647
+err_is_one_line_with "generate: --context 2147483647: "
+run "more tokens than the memory has room for" 2 "${greedy[@]}" --prompt abc --max-tokens 2147483647
+err_is_one_line_with "generate: --max-tokens 2147483647: "
+run "a folder without hf:" 2 --model counts --prompt abc
+err_is_one_line_with "; write hf:counts"
+run "a model that there is not" 2 --model count --prompt abc
+err_is_one_line_with "generate: --model: 'count' is none of "
+grep -qF "hf:" err && fail "there is no such folder"
 run "a probability of 0" 2 "${greedy[@]}" --top-p 0 --prompt abc
 err_is_one_line_with "--top-p"
 

@@ -199,7 +199,8 @@ TEST_F(ModelsOfAProgram, AreNoGpt2WithAdaptersOrLayersThatRanksShare) {
 
 TEST_F(ModelsOfAProgram, SayWhatIsNotThere) {
   const auto expect_said = [](const ModelChoice& choice, const std::string& text) {
-    const std::string said = said_of(choice);
+    const std::string said =
+        said_of(choice, "--model " + choice.model + " --precision " + choice.precision);
     EXPECT_NE(said.find(text), std::string::npos) << said;
   };
   ModelChoice choice{.model = "llama3_small", .precision = "bf16"};

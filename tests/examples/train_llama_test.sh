@@ -760,7 +760,7 @@ toml_refused "half a step" "steps: '1.5' is no whole number" 'steps = 1.5'
 toml_refused "NaN in the configuration" "learning-rate" 'learning-rate = nan'
 toml_refused "a number in quotes" "steps is a text; write a whole number without quotes" \
   'steps = "3"'
-toml_refused "a text without quotes" "Error while parsing" 'model = llama_tiny'
+toml_refused "a text without quotes" 'model: words stand in quotes; write model = "llama_tiny"' 'model = llama_tiny'
 for text in 'model = "llama_tiny' "model = 'llama_tiny" 'validation-data = ["text.txt]'; do
   toml_refused "a quote that is missing: $text" "Error while parsing " "$text"
   err_is_one_line_with "; is a quote missing at the line's end?"

@@ -29,6 +29,18 @@ err_is_one_line_with() {
   [ "$(wc -l <err)" -eq 1 ] || fail "stderr is not one line"
   grep -qF -- "$1" err || fail "stderr does not have: $1"
 }
+# writes ARGUMENT...: what the program writes to standard output, and a line of --- behind each time that it does
+writes() {
+  python3 - "$program" "$@" 2>err <<'PYTHON'
+import socket, subprocess, sys
+ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)  # keeps writes apart
+run = subprocess.Popen(sys.argv[1:], stdout=its)
+its.close()
+while text := ours.recv(1 << 16).decode():
+    print(text, end="\n---\n")
+sys.exit(run.wait())
+PYTHON
+}
 # finish: the test's last line
 finish() {
   [ "$failures" -eq 0 ] || { echo "$failures failures" >&2; exit 1; }
