@@ -145,7 +145,7 @@ grep -qF -- "--tensor-parallel 2: so many ranks share each layer, but there are 
 on_ranks "a degree that is not compiled in" 2 4 "${base[@]}" --steps 1 --tensor-parallel 4 --no-out
 grep -qF -- '-DOCTAVO_TENSOR_PARALLEL="llama_tiny:fp32:2;llama_tiny:fp8-delayed:2;llama_tiny:fp8-delayed:4"' err || fail "it is not said how to build it"
 on_ranks "a ZeRO stage that there is not" 2 2 "${base[@]}" --steps 1 --zero 4 --no-out
-# differ WHAT ARGUMENT_OF_RANK_0... : ARGUMENT_OF_RANK_1...
+# differ WHAT ARGUMENT_OF_RANK_0... : ARGUMENT_OF_RANK_1...; the latter in the folder $where
 differ() {
   local what=$1 code=0 first=()
   case="ranks with other $what"
@@ -156,15 +156,16 @@ differ() {
   done
   shift
   timeout 60 "$mpirun" -n 1 "$program" "${base[@]}" --no-out "${first[@]}" \
-    : -n 1 "$program" "${base[@]}" --no-out "$@" >out 2>err || code=$?
+    : -n 1 -wdir "${where:-$PWD}" "$program" "${base[@]}" --no-out "$@" >out 2>err || code=$?
   [ "$code" -ne 0 ] || fail "they train"
   grep -F "the ranks differ in " err | grep -qE "in $what: rank [01] has" || fail "it is not said which differ"
 }
 differ --steps --steps 2 : --steps 3
 differ model --precision fp32 : --precision fp8-delayed
 differ optimizer --moments fp32 : --moments bf16
-tr a b <text.txt >other.txt
-differ data : --data other.txt
+mkdir elsewhere
+tr a b <text.txt >elsewhere/text.txt
+where=$PWD/elsewhere differ data :
 for seed in 1 2; do
   run "weights of seed $seed" 0 "${base[@]}" --precision fp32 --steps 1 --sample 0 --no-out --seed "$seed" \
     --save-hf "weights-$seed"
