@@ -435,10 +435,10 @@ inline std::optional<int> parse(CLI::App& app, int argc, char** argv) {
     }
     require_no_rest(app);
   } catch (const octavo::IoError& error) {
-    programs::tell("{}: {}\n", app.get_name(), visible(error.what()));
+    tell("{}: {}\n", app.get_name(), visible(error.what()));
     return 1;
   } catch (const std::exception& error) {
-    programs::tell("{}: {}\n", app.get_name(), visible(error.what()));
+    tell("{}: {}\n", app.get_name(), visible(error.what()));
     return 2;
   }
   return std::nullopt;
