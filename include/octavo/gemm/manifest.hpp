@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <cstring>
 #include <string>
+#include <unordered_set>
 #include <vector>
 
 namespace octavo::inline OCTAVO_ABI {
@@ -137,10 +138,9 @@ class Manifest {
   /// Adds a GEMM and returns its number.
   /// @throws ConfigError  if its layer's name is another's
   std::size_t add(GemmEntry entry) {
-    for (const GemmEntry& other : entries_) {
-      require<ConfigError>(other.pass != entry.pass || other.layer != entry.layer,
-                           "two layers are called ", entry.layer, "; give each branch a prefix");
-    }
+    const bool is_new = layers_[static_cast<std::size_t>(entry.pass)].insert(entry.layer).second;
+    require<ConfigError>(is_new, "two layers are called ", entry.layer,
+                         "; give each branch a prefix");
     entries_.push_back(std::move(entry));
     return entries_.size() - 1;
   }
@@ -236,6 +236,7 @@ class Manifest {
   }
 
   std::vector<GemmEntry> entries_;
+  std::array<std::unordered_set<std::string>, 3> layers_;  // names of each pass
   std::vector<AttentionEntry> attentions_;
 };
 
