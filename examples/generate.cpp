@@ -220,8 +220,7 @@ std::vector<std::int32_t> print_text(const Setup& setup, const Options& options,
   if (count > 1 && decoding > 0) programs::tell(", {:.1f} tokens/s", (count - 1) / decoding);
   programs::tell("\n");
   if (is_full) {
-    fmt::print(
-        stderr,
+    programs::tell(
         "generate: the text stops here: there is room for {}, and --max-tokens {} need more; "
         "give a larger --context\n",
         programs::counted(static_cast<std::uint64_t>(setup.session->longest()), "token"),

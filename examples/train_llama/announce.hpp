@@ -2,6 +2,7 @@
 #pragma once
 
 #include <common/folded.hpp>
+#include <common/text.hpp>
 #include <octavo/octavo.hpp>
 #include <train_llama/kept.hpp>
 #include <train_llama/options.hpp>
@@ -70,8 +71,7 @@ inline void announce_steps(const Options& options, octavo::Index done) {
 /// Says that the rate is still rising when the run ends.
 inline void warn_of_warmup(const Options& options) {
   if (options.warmup <= options.steps) return;
-  fmt::print(
-      stderr,
+  programs::tell(
       "{}: warning: --warmup {} is beyond --steps {}: the learning rate never reaches {:g}\n",
       program().name, options.warmup, options.steps, options.learning_rate);
 }

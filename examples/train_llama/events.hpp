@@ -45,9 +45,9 @@ class Events {
     } catch (const octavo::IoError& error) {
       file_.reset();
       // A terminal shows the progress line there.
-      fmt::print(
-          stderr, "{}{}: warning: {}. The run goes on, and TensorBoard is shown no more of it\n",
-          ::isatty(STDERR_FILENO) != 0 ? "\r\033[K" : "", program().name, programs::text_of(error));
+      programs::tell("{}{}: warning: {}. The run goes on, and TensorBoard is shown no more of it\n",
+                     ::isatty(STDERR_FILENO) != 0 ? "\r\033[K" : "", program().name,
+                     programs::text_of(error));
     }
   }
 

@@ -367,6 +367,10 @@ run "no folder" 2
 err_is_one_line_with "RUN_FOLDER is required"
 run "an unknown flag" 2 bf16 --baselin bf16
 err_is_one_line_with "unknown option 'baselin'; did you mean 'baseline'?"
+case="an unknown flag, of which nobody can be told"
+"$program" bf16 --baselin bf16 >"$scratch/out" 2>/dev/full
+code=$?
+[ "$code" -eq 2 ] || fail "exit code $code, expected 2"
 run "a flag twice" 2 bf16 --baseline bf16 --baseline fp32
 err_is_one_line_with "--baseline is given 2 times; give it once"
 run "a decimal comma" 2 bf16 --watch 0,5

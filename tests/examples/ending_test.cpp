@@ -29,6 +29,8 @@ TEST(Ending, NamesTheStepWhoseBatchHasTooManyDocuments) {
   EXPECT_EQ(
       trainer::why_it_stopped(summary, "run", options),
       batch + "; go on with --config run/config.toml --resume run --most-documents 9 or more");
+  EXPECT_EQ(trainer::how_to_go_on("my runs/"),
+            "go on with --config 'my runs/config.toml' --resume 'my runs'");
   summary.is_saved = false;  // which is said where it fails
   EXPECT_EQ(trainer::why_it_stopped(summary, "run", options), batch);
 }

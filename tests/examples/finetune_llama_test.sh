@@ -256,6 +256,9 @@ toml_refused "a path, a comment and the end of a line of Windows" \
 toml_refused "a number that is none" "Error while parsing" 'steps = 3O'
 toml_refused "an array without quotes" "Error while parsing" 'chats = [a.jsonl, b.jsonl]'
 toml_refused "half of the quotes" "Error while parsing" 'precision = bf16"'
+toml_refused "a key without a value" "Error while parsing" 'precision ='
+toml_refused "two keys on a line" "Error while parsing" 'precision = bf16 model = llama_tiny'
+toml_refused "a key that there is not, without quotes" "Error while parsing" 'precisions = bf16'
 
 # --- the other trainer -----------------------------------------------------------------------
 toml_refused "a configuration of the other trainer" "'data' is a flag of train_llama, not of finetune_llama" 'data = ["text.txt"]'

@@ -75,6 +75,10 @@ cmp -s out seven && fail "it gives the same text"
 run "no seed" 0 "${hot[@]}"
 seed=$(sed -n 's/^seed \([0-9]*\) .*/\1/p' err)
 mv out drawn
+for i in {1..12}; do
+  run "no seed, time $i" 0 "${greedy[@]}" --prompt abc --max-tokens 1
+  [ "$(sed -n 's/^seed \([0-9]*\) .*/\1/p' err)" -le 2147483647 ] || fail "--seed does not take it"
+done
 run "the seed that was drawn" 0 "${hot[@]}" --seed "$seed"
 cmp -s out drawn || fail "it gives another text"
 
@@ -112,6 +116,8 @@ run "a context" 0 "${greedy[@]}" --prompt abc --context 5
 out_is "abcdef"
 err_has() { grep -qF -- "$1" err || fail "stderr does not have: $1"; }
 err_has "generate: the text stops here: there is room for 5 tokens, and --max-tokens 200 need more; give a larger --context"
+case="a context that is full, of which nobody can be told"
+"$program" "${greedy[@]}" --prompt abc --context 5 >out 2>/dev/full || fail "exit code $?, expected 0"
 run "a context with room for all" 0 "${greedy[@]}" --prompt abc --context 5 --max-tokens 3
 out_is "abcdef"
 ! grep -qF "stops here" err || fail "it says that it stopped"
@@ -155,7 +161,7 @@ for seed in -1 abc 1.5; do
 done
 run "a context beyond the memory" 2 "${greedy[@]}" --prompt abc --context 2147483647
 err_is_one_line_with "generate: --context 2147483647: the model and a text so long need more memory than there is: the host has "
-err_is_one_line_with "; give a smaller one"
+grep -qE "memory than there is: the host has [^;]*; give a smaller one$" err || fail "there is other advice"
 run "a context of a chat beyond the memory" 2 "${greedy[@]}" --chat turns.json --prompt abc --context 2147483647
 err_is_one_line_with "generate: --context 2147483647: "
 run "more tokens than the memory has room for" 2 "${greedy[@]}" --prompt abc --max-tokens 2147483647
@@ -165,6 +171,10 @@ err_is_one_line_with "; write hf:counts"
 run "a model that there is not" 2 --model count --prompt abc
 err_is_one_line_with "generate: --model: 'count' is none of "
 grep -qF "hf:" err && fail "there is no such folder"
+mkdir models
+run "a folder that is no model" 2 --model models --prompt abc
+err_is_one_line_with "generate: --model: 'models' is none of "
+grep -qF "hf:" err && fail "it is no model"
 run "a probability of 0" 2 "${greedy[@]}" --top-p 0 --prompt abc
 err_is_one_line_with "--top-p"
 

@@ -216,6 +216,16 @@ TEST_F(ModelsOfAProgram, SayWhatIsNotThere) {
   expect_said({.model = "gpt2_tiny", .precision = "bf16"}, "(quickstart's is build/quickstart)");
   expect_said({.model = "gpt2_tiny", .precision = "bf16", .device = "cuda"},
               "(quickstart's is build/quickstart-cuda)");
+  // Of what no flag gives: a default, and what a checkpoint gave.
+  const ModelChoice unless_said;
+  EXPECT_EQ(said_of({.model = unless_said.model, .precision = "mxfp8"})
+                .find("precision 'mxfp8' is not compiled in, only: "),
+            0U);
+  std::erase_if(trainer::instances(),
+                [&](const Instance& one) { return one.model == unless_said.model; });
+  EXPECT_EQ(said_of({.model = unless_said.model, .precision = "bf16"})
+                .find("--model: '" + unless_said.model + "' is not compiled in, only: "),
+            0U);
   // What there is not is said before what is not compiled in.
   expect_said({.model = "gpt2_tiny", .precision = "fp9"}, "--precision: 'fp9' is none of ");
 }

@@ -38,6 +38,7 @@ for precision in fp32 fp8-delayed; do
     on_ranks "two ranks in $precision, ZeRO-$zero" 0 2 "${base[@]}" "${steps[@]}" --micro-batches 2 \
       --zero "$zero" --out "$precision-2-$zero"
     [ "$(grep -c '^step ' out)" -eq 30 ] || fail "not one rank prints the steps"
+    grep -q "^ranks | 1:" out && fail "they are said to be one"
     on_ranks "four ranks in $precision, ZeRO-$zero" 0 4 "${base[@]}" "${steps[@]}" \
       --micro-batches 1 --zero "$zero" --out "$precision-4-$zero"
   done
@@ -94,7 +95,8 @@ PYTHON
 on_ranks "a sample of two ranks" 0 2 "${base[@]}" --precision fp8-delayed --steps 2 --zero 3 \
   --sample 12 --no-out
 on_ranks "a sample of two ranks that share layers" 0 2 "${base[@]}" --precision fp8-delayed \
-  --steps 2 --tensor-parallel 2 --sample 12 --no-out
+  --steps 2 --tensor-parallel 2 --zero 2 --sample 12 --no-out
+grep -q "^ranks | 1:" out && fail "they are said to be one"
 
 # --- the timeline ----------------------------------------------------------------------------
 on_ranks "a timeline of two ranks" 0 2 "${base[@]}" --precision fp8-delayed --steps 4 --sample 0 \
@@ -251,6 +253,8 @@ kill -TERM "${pids[1]}"
 code=0
 wait "$run" || code=$?
 [ "$code" -eq 143 ] || fail "exit code $code"
+[ "$(grep -c "stopped and saved; go on with " err)" -eq 1 ] ||
+  fail "not one rank says how to go on"
 python3 - <<'PYTHON' 2>>err || fail "it did not end as a run that is stopped"
 import json, os
 lines = [json.loads(line) for line in open("stopped/metrics.jsonl")]

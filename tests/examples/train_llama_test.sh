@@ -1292,6 +1292,12 @@ if mkdir disk && mount -t tmpfs -o size=2m tmpfs disk 2>/dev/null; then
   grep -qF "NOT SAVED at step 3: " err || fail "it is not said that nothing is saved"
   grep -qE "a checkpoint takes [0-9]+\.[0-9] MiB, but [0-9.]+ [KM]iB are free on the disk" err || fail "it is not said why"
   [ "$(grep -c '^step ' out)" -eq 30 ] || fail "the run did not go on"
+  rm -r disk/run
+  case="a run that a signal stops, and that is not saved"
+  stopped_by TERM "${saved[@]}" --out disk/run --save-hf of_no_checkpoint >codes
+  [ "$(cut -d' ' -f1 codes)" = 4 ] || fail "exit code $(cat codes), expected 4"
+  [ -e of_no_checkpoint/model.safetensors ] || fail "its weights are lost"
+  grep -qF "go on with" err && fail "it tells of a checkpoint, and there is none"
   umount disk
   rmdir disk
 else
@@ -1389,16 +1395,25 @@ case="a signal ends the sample"
 stopped_after 1 --sample 1000000000 --steps 2 >out
 [ "$(cat out)" = "0 True True done" ] || fail "$(cat out)"
 
+# full_events MESSAGES ARGUMENT...: a run whose file of TensorBoard's cannot be written
+full_events() {
+  local messages=$1
+  shift
+  rm -rf full_events
+  mkdir full_events
+  # shellcheck disable=SC2016
+  bash -c 'now=$(date +%s)
+    for more in {0..60}; do
+      ln -s /dev/full "full_events/events.out.tfevents.$((now + more)).$(uname -n).$$"
+    done
+    exec "$@"' - "$program" "${base[@]}" --batch 2 --steps 4 --sample 0 --out full_events "$@" >out 2>"$messages"
+  code=$?
+  [ "$code" -eq 0 ] || fail "exit code $code, expected 0"
+}
+case="warnings of which nobody can be told"
+full_events /dev/full --warmup 9
 case="a file of TensorBoard's that cannot be written"
-mkdir full_events
-# shellcheck disable=SC2016
-bash -c 'now=$(date +%s)
-  for more in {0..60}; do
-    ln -s /dev/full "full_events/events.out.tfevents.$((now + more)).$(uname -n).$$"
-  done
-  exec "$@"' - "$program" "${small[@]}" --out full_events >out 2>err
-code=$?
-[ "$code" -eq 0 ] || fail "exit code $code, expected 0"
+full_events err --warmup 1
 err_is_one_line_with "warning: full_events/events.out.tfevents."
 err_is_one_line_with "No space left on device; what was there before is kept; make room on the disk or write elsewhere. The run goes on, and TensorBoard is shown no more of it"
 metrics full_events/metrics.jsonl 'assert len(of("step")) == 4 and lines[-1]["end"] == "done"'
@@ -1418,7 +1433,8 @@ if mount -t tmpfs -o size=32k none disk 2>/dev/null; then
     --checkpoint-every 1000 --out disk/run
   [ "$(tail -n 1 err | grep -cF "disk/run/metrics.jsonl: cannot be written: No space left on device")" -eq 1 ] ||
     fail "the last line does not say what went wrong"
-  grep -qF ". The run ends, and is saved before where checkpoints are" err || fail "it does not say what becomes of it"
+  [ "$(grep -cF ". The run ends, and is saved before where checkpoints are" err)" -eq 1 ] ||
+    fail "it does not say once what becomes of it"
   steps=$(grep -cE '^step [0-9]+ \|' out)
   [ "$steps" -lt 400 ] || fail "the run went on"
   [ "$(ls elsewhere)" = "$(printf 'step-%08d' "$steps")" ] || fail "the run was not saved: $(ls elsewhere)"
@@ -1472,7 +1488,7 @@ assert code == 1 and len(saved) == 1 and int(saved[0].removeprefix("step-")) >= 
 PYTHON
   metrics unread/metrics.jsonl 'assert lines[-1]["end"] == "signal 15", lines[-1]'
   [ "$unread" = "output and error" ] || {
-    grep -qF "standard output: cannot be written: Broken pipe. The run ends" err || fail "it is not said"
+    [ "$(grep -cF "standard output: cannot be written: Broken pipe. The run ends" err)" -eq 1 ] || fail "it is not said once"
     grep -qF "stopped and saved; go on with --config unread/config.toml" err || fail "it does not say how to go on"
     [ "$(tail -n 1 err)" = "train_llama: standard output: cannot be written: Broken pipe" ] || fail "its last word is $(tail -n 1 err)"
   }
@@ -1511,6 +1527,8 @@ for experiment in "$here"/../../examples/experiments/*.toml; do
 done
 case="an experiment whose parameters travel in FP8"
 metrics llama3_8b_fp8_delayed/metrics.jsonl 'assert lines[0]["gather"] == "fp8", lines[0]'
+run "parameters that no other rank gathers" 0 "${small[@]}" --precision fp8-delayed --gather fp8 --no-out
+grep -qxF "ranks | 1: --gather fp8 has no effect" out || fail "it is not said"
 
 # --- what every flag changes -----------------------------------------------------------------
 case="the flags"

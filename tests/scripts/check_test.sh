@@ -116,13 +116,26 @@ if command -v doxygen >/dev/null; then
   mistaken README.md "docs)" "docss)" "a link to no file" "README.md:1: the link docss names no file"
   mistaken README.md '-keeps' '-holds' "a link to no heading" \
     "README.md:1: the link docs/page.md#what-a-run-holds names nothing in docs/page.md"
+  mistaken README.md 'docs)' '..)' "a link out of the project" "README.md:1: the link .. names no file"
+  echo '[nothing](docs/none.md)' >"$scratch/CONTRIBUTING.md"
+  refuses docs "a link of CONTRIBUTING.md" "CONTRIBUTING.md:1: the link docs/none.md names no file"
+  rm "$scratch/CONTRIBUTING.md"
   mistaken docs/mainpage.md code-1 code-2 "a page's link to no heading" "docs/mainpage.md:3: "
   mistaken docs/page.md '(#code)' '(#none)' "a page's link to no heading of its own" "docs/page.md:3: "
+  mistaken docs/mainpage.md '(page.md)' '(page.html)' "a page's link that only the site has" \
+    "docs/mainpage.md:3: the link page.html names no file"
   mistaken docs/mainpage.md '\[all of it\](page.md)' '<a href="page.html#none">all of it<\/a>' \
     "the site's link to no anchor" \
     "html/index.html: the link page.html#none names nothing in build/docs/html/page.html"
   mistaken docs/mainpage.md '\[all of it\](page.md)' '<a href="page.md">all of it<\/a>' \
     "the site's link to no file" "html/index.html: the link page.md names no file"
+  mistaken docs/page.md 'A link' 'Of @ref none, a link' "what Doxygen warns of" "unable to resolve reference to 'none'"
+  touch "$scratch/build/docs/html/gone.html"
+  mistaken docs/mainpage.md '\[all of it\](page.md)' '<a href="gone.html">all of it<\/a>' \
+    "the site's link to what it no longer has" "html/index.html: the link gone.html names no file"
+  echo "Without a title" >"$scratch/docs/untitled.md"
+  refuses docs "a page without a title" \
+    "docs/untitled.md: there is no build/docs/html/untitled.html; begin it with # TITLE"
 fi
 
 [ "$failures" -eq 0 ]

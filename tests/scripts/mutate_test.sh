@@ -1,0 +1,153 @@
+#!/usr/bin/env bash
+# mutate tells which faults tests notice, and knows it again of the same sources: mutate_test.sh
+set -u
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+command -v git >/dev/null || { echo "skipped: mutate asks git for the project's files"; exit 0; }
+scratch=$(mktemp -d) || exit 1
+trap 'rm -rf "$scratch"' EXIT
+cd "$scratch" || exit 1
+mkdir -p bin scripts include examples tests/{core,examples,mutants}
+cp "$root/scripts/mutate" scripts/
+git init -q . || exit 1
+export PATH=$scratch/bin:$PATH RAN=$scratch/ran
+
+# In place of a build: the tests look at the sources themselves.
+cat >bin/cmake <<'END2'
+#!/usr/bin/env bash
+[ "$1" = --build ] || exit 0
+mkdir -p "$2/bin" && cd "$2/.." && ! grep -rqs broken include examples || exit 1
+printf '#!/usr/bin/env bash\necho own >>"$RAN"\ngrep -q right include/own.hpp\n' >build/bin/test_core_own
+chmod +x build/bin/test_core_own
+END2
+chmod +x bin/cmake
+echo '{"configurePresets": [{"name": "tests", "cacheVariables": {}}]}' >CMakePresets.json
+echo "right" >include/own.hpp
+echo "right, whatever" >examples/program.cpp
+echo "TEST(Own, IsRight)" >tests/core/own_test.cpp
+cat >tests/examples/program_test.sh <<'END2'
+echo program >>"$RAN"
+! grep -q killed examples/program.cpp || kill -KILL $$
+! grep -q slow examples/program.cpp || { echo $$ >"$RAN.slow"; sleep 60; }
+grep -q right examples/program.cpp && ! grep -q fails examples/program.cpp
+END2
+cat >tests/mutants/all.txt <<'END2'
+[own-is-wrong] include/own.hpp
+test: core/own_test.cpp Own.*
+- right
++ wrong
+
+[program-is-wrong] examples/program.cpp
+test: examples/program_test.sh
+- right
++ wrong
+
+[program-has-another-word] examples/program.cpp
+test: examples/program_test.sh
+survives: nobody looks at it
+- whatever
++ else
+END2
+
+failures=0
+fail() {
+  echo "FAILED: $case: $*" >&2
+  cat log >&2
+  failures=$((failures + 1))
+}
+# tries CASE EXPECTED_EXIT_CODE TESTS ARGUMENT...: runs mutate, and these tests are run, in any order
+tries() {
+  case=$1
+  local expected=$2 tests=$3 code=0
+  shift 3
+  : >"$RAN"
+  scripts/mutate "$@" >log 2>&1 || code=$?
+  [ "$code" -eq "$expected" ] || fail "exit code $code, expected $expected"
+  [ "$(sort "$RAN" | uniq -c | awk '{print $1, $2}' | paste -sd ' ')" = "$tests" ] || fail "these are run: $(paste -sd ' ' "$RAN")"
+}
+says() { grep -qF -- "$1" log || fail "it does not say: $1"; }
+
+tries "a first time" 0 "2 own 3 program"
+says "own-is-wrong: caught (test_core_own, "
+says "program-has-another-word: survived"
+says "2 of 3 caught"
+tries "the same sources" 0 ""
+says "3 mutants as $scratch/build/mutate/found.jsonl has them"
+says "2 of 3 caught"
+tries "one that is named" 0 "1 own" own-is
+echo "// more" >>examples/program.cpp
+tries "another program" 0 "3 program"
+echo "// more" >>tests/core/own_test.cpp
+tries "another test" 0 "2 own"
+echo "// more" >>include/own.hpp
+tries "another library" 0 "2 own 3 program"
+echo "# more" >>tests/mutants/all.txt
+sed -i 's/+ else/+ other/' tests/mutants/all.txt
+tries "another fault" 0 "1 program"
+truncate -s -9 build/mutate/found.jsonl
+tries "a line that was cut off" 0 "1 program"
+
+sed -i 's/+ other/+ broken/' tests/mutants/all.txt
+for again in "" " again"; do
+  tries "a fault that does not compile$again" 1 ""
+  says "2 mutants as "
+  says "does not compile: program-has-another-word: choose another fault"
+done
+sed -i 's/+ broken/+ killed/; /^survives/d' tests/mutants/all.txt
+for again in "" " again"; do
+  tries "a test that is killed$again" 0 "1 program"
+  says "program-has-another-word: caught (program, which was killed"
+done
+sed -i 's/+ killed/+ elsewhere/' tests/mutants/all.txt
+for again in "1 program" ""; do
+  tries "a survivor that is not noted, '$again'" 1 "$again"
+  says "survived: program-has-another-word: NOT NOTED"
+done
+sed -i '/^- right/i survives: nobody looks at it' tests/mutants/all.txt
+tries "what is noted, and caught" 1 ""
+says "caught: own-is-wrong, which the catalogue calls a survivor"
+sed -i '/^survives/d' tests/mutants/all.txt
+
+case="a run that is stopped"
+sed -i 's/+ elsewhere/+ slow/' tests/mutants/all.txt
+rm -f "$RAN.slow"
+scripts/mutate >log 2>&1 &
+run=$!
+for ((i = 0; i < 300; ++i)); do
+  [ -s "$RAN.slow" ] && break
+  sleep 0.1
+done
+kill -TERM "$run"
+wait "$run"
+code=$?
+[ "$code" -eq 143 ] || fail "exit code $code, expected 143"
+# Whoever takes over a process that has ended may leave it as a zombie.
+goes_on() { grep -qs '^State:[[:space:]]*[^ZX[:space:]]' "/proc/$(cat "$RAN.slow")/status"; }
+for ((i = 0; i < 100; ++i)); do
+  goes_on || break
+  sleep 0.1
+done
+goes_on && fail "the test goes on"
+sed -i 's/+ slow/+ other words/' tests/mutants/all.txt
+tries "the next run" 1 "1 program"
+says "survived: program-has-another-word"
+
+echo "// fails" >>examples/program.cpp
+for again in "" " again"; do
+  tries "a test that fails anyway$again" 2 "1 program"
+  says "program fails without a mutant, with exit code 1: "
+done
+sed -i '/fails/d' examples/program.cpp
+
+case="filters"
+# refused TEXT FILTER
+refused() {
+  sed "s/Own\.\*/$2/" tests/mutants/all.txt >kept && mv kept tests/mutants/all.txt
+  tries "the filter $2" 2 "" --check
+  says "own-is-wrong: $1"
+  sed -i "s/cpp $2/cpp Own.*/" tests/mutants/all.txt
+}
+refused "Other is no test of core/own_test.cpp" Other.IsRight
+refused "IsWrong is no test of core/own_test.cpp" Own.IsWrong
+tries "a filter of what is there" 0 "" --check
+
+[ "$failures" -eq 0 ] && echo "mutate: OK"
