@@ -1,6 +1,6 @@
 # octavo_own_target(TARGET [OPTIMISATION]): the flags of our own programs, tests and benchmarks.
-# Unless the build type is Debug they are compiled with OCTAVO_OPTIMISATION, or with what is given in
-# its place. `quick` compiles in two thirds of -O3's time with g++, and what it makes trains about as fast
+# They are compiled with OCTAVO_OPTIMISATION, or with what is given in its place; where the build type is
+# Debug with that type's flags, unless -O0 is given. `quick` compiles in two thirds of -O3's time with g++, and what it makes trains about as fast
 # (benchmarks/results/compile-time.md).
 #
 # Without math errno and traps the compiler vectorises loops; results stay the same, unlike under
@@ -9,12 +9,12 @@
 function(octavo_own_target target)
   set(flags -Wall -Wextra -Wconversion -Wshadow -fno-math-errno -fno-trapping-math)
   set(cuda_flags -Xcompiler=-Wall,-Wextra,-fno-math-errno,-fno-trapping-math)
-  if(CMAKE_BUILD_TYPE STREQUAL "Debug")
-    set(optimisation "")
-  elseif(ARGN)
+  set(optimisation ${OCTAVO_OPTIMISATION})
+  if(ARGN)
     set(optimisation ${ARGN})
-  else()
-    set(optimisation ${OCTAVO_OPTIMISATION})
+  endif()
+  if(CMAKE_BUILD_TYPE STREQUAL "Debug" AND NOT optimisation STREQUAL "-O0")
+    set(optimisation "")
   endif()
   if(optimisation STREQUAL "quick")
     set(optimisation -O2)
