@@ -1,7 +1,7 @@
 # octavo_own_target(TARGET [OPTIMISATION]): the flags of our own programs, tests and benchmarks.
-# They are compiled with OCTAVO_OPTIMISATION, or with what is given in its place; where the build type is
-# Debug with that type's flags, unless -O0 is given. `quick` compiles in two thirds of -O3's time with g++, and what it makes trains about as fast
-# (benchmarks/results/compile-time.md).
+# They are compiled with OCTAVO_OPTIMISATION, or with what is given in its place; where the build type
+# is Debug with that type's flags, unless -O0 is given. `quick` compiles in two thirds of -O3's time
+# with g++, and what it makes trains about as fast (benchmarks/results/compile-time.md).
 #
 # Without math errno and traps the compiler vectorises loops; results stay the same, unlike under
 # -ffast-math.

@@ -207,6 +207,8 @@ several() {
 several "eight GPUs" --card-memory 80
 several "four GPUs" --card-memory 141 --master-weights bf16 --moments 8bit --recompute block --weight-copies remade \
   --offload none --gather stored
+run "more GPUs that do not help" 0 --model llama3_8b --batch 256 --recompute block --card-memory 80 \
+  --master-weights bf16 --moments bf16 --weight-copies remade --all
 run "more GPUs that do not help" 0 --model llama3_small --batch 1025 --card-memory 40
 grep -q "more GPUs would not help" out || fail "they would not"
 # So many that a shard's FP8 values, and the norms beside them, would be no fewer bytes than its weights.
@@ -496,8 +498,8 @@ done <<<"none $((4 + 80 * 8))
 block $((4 + 80 * 11))"
 
 # --- every choice at once --------------------------------------------------------------------
-run_limit=120  # 600 plans of 32 blocks
-for model in llama_tiny llama3_small llama3_8b; do
+run_limit=120  # 600 plans of 80 blocks
+for model in llama_tiny llama3_small llama3_8b llama3_70b; do
   run "all of $model" 0 --model "$model" --all
   # With moments of each format, in each place: FP32 and BF16 in 5 policies, 9 FP8 precisions with 2 kinds of
   # copies, too.
