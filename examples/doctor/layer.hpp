@@ -144,8 +144,10 @@ class Layer {
   [[nodiscard]] auto w() const { return operand(w_, out_, in_, 1); }
   [[nodiscard]] auto y_gradient() const { return operand(y_gradient_, tokens_, out_, 2); }
   template <class OperandMemory>
-  auto operand(const OperandMemory& memory, Index rows, Index columns, std::size_t slot) const {
-    return memory.operand(rows, columns, scaling_.slot(slot), true, {});
+  auto operand(const OperandMemory& memory, Index rows, Index columns, std::size_t number) const {
+    octavo::ScalingSlot slot;
+    if constexpr (quantized) slot = scaling_.slot(number);  // the table has no others
+    return memory.operand(rows, columns, slot, true, {});
   }
 
   template <class T>
