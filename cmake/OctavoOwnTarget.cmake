@@ -1,9 +1,9 @@
 # octavo_own_target(TARGET [OPTIMISATION]): the flags of our own programs, tests and benchmarks.
 # They are compiled with OCTAVO_OPTIMISATION, or with what is given in its place; where the build type
-# is Debug with that type's flags, unless `quiet` is given. `quick` compiles in two thirds of -O3's time
-# with g++, and what it makes trains about as fast (benchmarks/results/compile-time.md). `quiet` is for
-# what calculates little: with g++ -Og takes no longer than -O0, and what it makes runs several times
-# as fast.
+# is Debug with that type's flags. `quick` compiles in two thirds of -O3's time with g++, and what it
+# makes trains about as fast (benchmarks/results/compile-time.md). `quiet` is for what calculates
+# little: with g++ -Og takes no longer than -O0, and what it makes runs several times as fast. Under
+# sanitizers it is -O0, in Debug builds too: clang's -Og is its -O1, and they make that twice the work.
 #
 # Without math errno and traps the compiler vectorises loops; results stay the same, unlike under
 # -ffast-math.
@@ -15,14 +15,12 @@ function(octavo_own_target target)
   if(ARGN)
     set(optimisation ${ARGN})
   endif()
-  if(CMAKE_BUILD_TYPE STREQUAL "Debug" AND NOT optimisation STREQUAL "quiet")
-    set(optimisation "")
-  endif()
-  if(optimisation STREQUAL "quiet")
+  if(optimisation STREQUAL "quiet" AND OCTAVO_SANITIZE)
     set(optimisation -O0)
-    if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-      set(optimisation -Og)
-    endif()
+  elseif(CMAKE_BUILD_TYPE STREQUAL "Debug")
+    set(optimisation "")
+  elseif(optimisation STREQUAL "quiet")
+    set(optimisation -Og)
   endif()
   if(optimisation STREQUAL "quick")
     set(optimisation -O2)

@@ -11,7 +11,6 @@
 #include <fmt/format.h>
 
 #include <cstddef>
-#include <cstdio>
 #include <string>
 
 namespace trainer {

@@ -6,10 +6,7 @@
 #include <octavo/octavo.hpp>
 #include <train_llama/program.hpp>
 
-#include <fmt/format.h>
-
 #include <cstdint>
-#include <cstdio>
 #include <filesystem>
 #include <memory>
 

@@ -227,7 +227,7 @@ for signal in STOP KILL; do
       [ -e "/proc/$pid" ] || break
       sleep 0.1
     done
-    [ ! -e "/proc/$pid" ] || { fail "process $pid is left"; kill -KILL "$pid"; }
+    [ ! -e "/proc/$pid" ] || { kill -KILL "$pid"; fail "process $pid is left"; }
   done
 done
 
