@@ -146,7 +146,7 @@ class Layer {
   template <class OperandMemory>
   auto operand(const OperandMemory& memory, Index rows, Index columns, std::size_t number) const {
     octavo::ScalingSlot slot;
-    if constexpr (quantized) slot = scaling_.slot(number);  // the table has no others
+    if constexpr (quantized) slot = scaling_.slot(number);  // the table has those of casts
     return memory.operand(rows, columns, slot, true, {});
   }
 

@@ -6,6 +6,12 @@ scratch=$(mktemp -d) || exit 1
 trap 'rm -rf "$scratch"' EXIT
 mkdir -p "$scratch"/{scripts,include/octavo/core,tests/compile_fail}
 cp "$root"/scripts/{check,doxygen-markdown,github_markdown.py} "$scratch/scripts/"
+
+# What a landing waits for is what CONTRIBUTING.md says, and two checks that fail are both named.
+"$root/scripts/check" --list |
+  sed -nE 's/^([a-z-]+) .* \(nightly\)$/\1 nightly/p; t; s/^([a-z-]+) .*/\1/p' | sort >"$scratch/listed"
+sed -nE 's,^\| `scripts/check ([a-z-]+)` \| (nightly: )?.*,\1 \2,p' "$root/CONTRIBUTING.md" |
+  sed 's/: $//; s/ $//' | sort >"$scratch/documented"
 program=$scratch/tests/compile_fail/program.cpp
 header=$scratch/include/octavo/core/own.hpp
 
@@ -22,6 +28,47 @@ refuses() {
   "$scratch/scripts/check" "$1" >"$scratch/log" 2>&1 && fail "$1 accepts $2"
   grep -qF -- "$3" "$scratch/log" || fail "of $2, $1 does not say: $3"
 }
+
+diff "$scratch/documented" "$scratch/listed" >"$scratch/log" || fail "CONTRIBUTING.md has other checks"
+"$scratch/scripts/check" landing >"$scratch/log" 2>&1 && fail "a project of nothing lands"
+sed -nE 's/^([a-z-]+): (OK|FAILED) .*/\1/p' "$scratch/log" | sort |
+  diff - <(grep -v ' nightly' "$scratch/listed") >"$scratch/landed" || {
+  cat "$scratch/landed" >>"$scratch/log"
+  fail "a landing waits for other checks"
+}
+
+# What nvcc reads: a build of six sources, by compilers that say what they are given.
+mkdir -p "$scratch/bin" "$scratch/build/cuda"
+printf '#!/usr/bin/env bash\nprintf "%%s\\n" "$@" | grep -E "\\.(cpp|cu)$" >>%q\n' "$scratch/read" \
+  >"$scratch/bin/compiler"
+printf '#!/usr/bin/env bash\n' >"$scratch/bin/cmake"
+cp "$scratch/bin/cmake" "$scratch/bin/nvcc"
+chmod +x "$scratch"/bin/*
+# build TARGET.dir/FILE...: the build has these
+build() {
+  local separator='[' entry
+  for entry; do
+    mkdir -p "$scratch/$(dirname "$entry")" && touch "$scratch/$entry"
+    printf '%s{"file": "%s", "directory": "%s", "command": "compiler -o %s.o -c %s"}' "$separator" \
+      "$scratch/$entry" "$scratch" "$entry" "$entry"
+    separator=,
+  done >"$scratch/build/cuda/compile_commands.json"
+  echo ']' >>"$scratch/build/cuda/compile_commands.json"
+}
+# reads FILES: and of the build these are read
+reads() {
+  : >"$scratch/read"
+  PATH=$scratch/bin:$PATH accepts cuda "a build"
+  [ "$(sed 's,.*/,,' "$scratch/read" | sort | paste -sd ' ')" = "$1" ] || fail "these are read: $(cat "$scratch/read")"
+}
+examples=examples/CMakeFiles
+both=("$examples/octavo_trainer.dir/trainer.cpp" "$examples/doctor.dir/doctor.cpp")
+others=("$examples/doctor.dir/checks.cu" tests/CMakeFiles/test_own_cuda.dir/own_test.cu
+  tests/CMakeFiles/test_own.dir/own_test.cpp benchmarks/CMakeFiles/own.dir/own_benchmark.cu)
+build "${both[@]}" "${others[@]}"
+reads "checks.cu doctor.cpp own_test.cu trainer.cpp"
+build "${both[0]}" "${others[@]}"
+PATH=$scratch/bin:$PATH refuses cuda "a build without doctor's source" "the build has no .cpp of doctor"
 
 cat >"$scratch/good" <<'EOF'
 // expect ONE: one is wrong
@@ -64,7 +111,7 @@ sed -i '1d' "${header/own/first}"
 refuses once "a header that is read each time" "core/first.hpp: begin with '#pragma once'"
 rm "${header/own/first}"
 
-mkdir "$scratch/examples"
+mkdir -p "$scratch/examples"
 for file in "$header" "$scratch/examples/own.cpp"; do
   yes '//' | head -n 500 >"$file"
   accepts lengths "a file of 500 lines"

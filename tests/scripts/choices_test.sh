@@ -56,6 +56,28 @@ configure -DOCTAVO_PLAN_TENSOR_PARALLEL=llama_tiny:bf16:2 || fail "a plan of a m
 refused "OCTAVO_MODELS has 'mine': write NAME:FOLDER" -DOCTAVO_MODELS=mine
 refused "there is no $scratch/none" -DOCTAVO_MODELS="mine:$scratch/none"
 refused "there is a preset llama_tiny: choose another name" -DOCTAVO_MODELS="llama_tiny:$scratch/none"
+
+# optimised TARGET FLAG: a target is compiled so
+optimised() {
+  grep "CMakeFiles/$1\.dir/" "$scratch/build/compile_commands.json" >"$scratch/log"
+  grep -q -- " $2 " "$scratch/log" || fail "$1 is not compiled with $2"
+}
+tiny=(-DOCTAVO_MODELS= -DOCTAVO_PRESETS=llama_tiny -DOCTAVO_PLAN_PRESETS=llama_tiny -DCMAKE_EXPORT_COMPILE_COMMANDS=ON)
+configure "${tiny[@]}" || fail "no choice of optimisation"
+if "$compiler" --version | grep -q 'Free Software Foundation'; then
+  for target in octavo_trainer octavo_program_models doctor; do optimised "$target" -ftree-vectorize; done
+fi
+for target in plan_memory compare_runs; do optimised "$target" -Og; done
+configure "${tiny[@]}" -DOCTAVO_OPTIMISATION=quiet || fail "little optimisation"
+optimised octavo_trainer -Og
+optimised doctor -Og
+for target in octavo_program_models octavo_program_inferences; do
+  grep "CMakeFiles/$target\.dir/" "$scratch/build/compile_commands.json" | grep -q -- ' -Og ' && fail "$target is not fast"
+done
+configure "${tiny[@]}" -DOCTAVO_OPTIMISATION=-O2 || fail "flags"
+for target in octavo_trainer octavo_program_models; do optimised "$target" -O2; done
+configure "${tiny[@]}" -DOCTAVO_OPTIMISATION=quick || fail "what is the default"
+
 mkdir "$scratch/mine"
 # config_refused TEXT FROM TO: of a configuration with FROM replaced
 config_refused() {

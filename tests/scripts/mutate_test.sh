@@ -28,6 +28,7 @@ cat >tests/examples/program_test.sh <<'END2'
 echo program >>"$RAN"
 ! grep -q killed examples/program.cpp || kill -KILL $$
 ! grep -q slow examples/program.cpp || { echo $$ >"$RAN.slow"; sleep 60; }
+! grep -q leaves examples/program.cpp || { set -m; sleep 60 & echo $! >"$RAN.left"; exit 1; }
 grep -q right examples/program.cpp && ! grep -q fails examples/program.cpp
 END2
 cat >tests/mutants/all.txt <<'END2'
@@ -121,12 +122,27 @@ wait "$run"
 code=$?
 [ "$code" -eq 143 ] || fail "exit code $code, expected 143"
 # Whoever takes over a process that has ended may leave it as a zombie.
-goes_on() { grep -qs '^State:[[:space:]]*[^ZX[:space:]]' "/proc/$(cat "$RAN.slow")/status"; }
-for ((i = 0; i < 100; ++i)); do
-  goes_on || break
-  sleep 0.1
+goes_on() { grep -qs '^State:[[:space:]]*[^ZX[:space:]]' "/proc/$(cat "$1")/status"; }
+ends() {
+  for ((i = 0; i < 100; ++i)); do
+    goes_on "$1" || return 0
+    sleep 0.1
+  done
+  return 1
+}
+ends "$RAN.slow" || fail "the test goes on"
+
+sed -i 's/+ slow/+ leaves/' tests/mutants/all.txt
+tries "a test that leaves a process of a group of its own" 0 "1 program"
+ends "$RAN.left" || fail "it goes on"
+sed -i 's/+ leaves/+ slow/' tests/mutants/all.txt
+sed -i 's/^TEST_SECONDS = 300/TEST_SECONDS = 2/' scripts/mutate
+rm "$RAN.slow"
+for again in "" " again"; do
+  tries "a test that hangs$again" 0 "1 program"
+  says "program-has-another-word: caught (program, which hung"
+  ends "$RAN.slow" || fail "it goes on"
 done
-goes_on && fail "the test goes on"
 sed -i 's/+ slow/+ other words/' tests/mutants/all.txt
 tries "the next run" 1 "1 program"
 says "survived: program-has-another-word"

@@ -373,8 +373,8 @@ TEST(TensorParallel, ServesRowsThatRanksCannotDivide) {
       Context<Cpu> context{1};
       Session<Fp32, Degree> session(options, context, communicator);
       Outcome& outcome = of_ranks[static_cast<std::size_t>(communicator.rank())];
-      const TokenBatch tokens =
-          support::make_batch(options.micro_batches * batch.rows(), config.vocabulary, 3);
+      const auto all = static_cast<std::size_t>(options.micro_batches * batch.rows());
+      const TokenBatch tokens = support::make_batch(all, config.vocabulary, 3);
       for (unsigned step = 0; step < 2; ++step) {
         outcome.losses.push_back(session.step({tokens.tokens, tokens.targets}, 1e-3).loss);
       }

@@ -166,7 +166,7 @@ TEST(TooManyDocumentsOfAStep, AreThoseOfTheMicroBatchThatHasMost) {
 TEST(TooManyDocumentsOfAnEvaluation, AreRefusedBeforeARun) {
   const std::vector<std::uint8_t> letters = text();
   const Tokens tokens(letters);
-  const auto batches = [&](int rank, Index most, std::size_t begin = 160) {
+  const auto batches = [&](int rank, Index most, Index begin = 160) {
     return TokenBatches({{"a", tokens.part(0, 160)}}, tokens.part(begin, 3 * sequence),
                         batches_of(rank, 2, most));
   };
