@@ -33,11 +33,18 @@ std::size_t count_allocations(const Body& body) {
 
 }  // namespace support
 
-// The other forms of new and delete call these. Not inlined: g++ would take malloc and free at
-// their calls for a mismatch of new and free.
+// The other forms of new and delete call these, but for AddressSanitizer's own that throw nothing.
+// Not inlined: g++ would take malloc and free at their calls for a mismatch of new and free.
 // NOLINTBEGIN(misc-definitions-in-headers)
 [[gnu::noinline]] void* operator new(std::size_t size) {
   return support::counted_allocation(size, 1);
+}
+[[gnu::noinline]] void* operator new(std::size_t size, const std::nothrow_t&) noexcept {
+  try {
+    return support::counted_allocation(size, 1);
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
 }
 [[gnu::noinline]] void* operator new(std::size_t size, std::align_val_t alignment) {
   return support::counted_allocation(size, static_cast<std::size_t>(alignment));
