@@ -121,6 +121,7 @@ void watch(const std::vector<std::string>& folders, const std::string& baseline,
   const std::string clear = ::isatty(STDOUT_FILENO) != 0 ? "\x1b[H\x1b[2J" : "";
   const std::string what_next =
       fmt::format("\nread every {} s until all runs have ended; Ctrl-C ends it\n", seconds);
+  const auto print_until_next = [&](const std::string& text) { print(clear + text + what_next); };
   for (;;) {
     try {
       const Comparison comparison = compare(read_runs(folders), baseline, true);
@@ -135,12 +136,12 @@ void watch(const std::vector<std::string>& folders, const std::string& baseline,
         return;
       }
       write(std::max(1, static_cast<int>(seconds)));
-      print(clear + tables(comparison) + what_next);
+      print_until_next(tables(comparison));
       if (!is_interrupted_within(seconds)) continue;
       write(0);
       return;
     } catch (const NotYetThere& error) {
-      print(clear + fmt::format("not yet: {}\n", visible(error.what())) + what_next);
+      print_until_next(fmt::format("not yet: {}\n", visible(error.what())));
     }
     if (is_interrupted_within(seconds)) return;
   }

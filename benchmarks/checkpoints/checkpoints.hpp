@@ -139,12 +139,13 @@ void load(benchmark::State& state) {
 template <Device D>
 void load_weights(benchmark::State& state) {
   Run<D>& run = Run<D>::instance();
-  const ModelDescription model = description_of(preset);
+  const ModelDescription description = description_of(preset);
   const auto folder = run.folder() / "weights";
   std::filesystem::remove_all(run.folder() / "saved");
-  if (!std::filesystem::exists(folder)) save_hugging_face(run.session(), model, folder);
+  if (!std::filesystem::exists(folder)) save_hugging_face(run.session(), description, folder);
   for ([[maybe_unused]] auto each : state) {
-    state.SetIterationTime(seconds_of([&] { load_hugging_face(run.session(), model, folder); }));
+    state.SetIterationTime(
+        seconds_of([&] { load_hugging_face(run.session(), description, folder); }));
   }
   state.SetBytesProcessed(state.iterations() * Run<D>::bytes_in(folder));
 }

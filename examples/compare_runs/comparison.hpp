@@ -366,9 +366,7 @@ inline Cells table_cells(const Comparison& comparison, std::size_t index) {
   };
   const auto loss = [](double value) { return fmt::format("{:.4f}", value); };
   const auto gap = [](double value) { return fmt::format("{:+.2f} %", value); };
-  const auto rate = [](double value) {
-    return grouped(static_cast<std::uint64_t>(std::llround(std::clamp(value, 0.0, 1e18))));
-  };
+  const auto rate = [](double value) { return grouped(rounded(value)); };
   return {
       row.label,
       number(row.train_loss, loss),

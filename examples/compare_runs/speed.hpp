@@ -84,10 +84,15 @@ inline Speed speed_of(const Run& run) {
   return speed;
 }
 
+/// The nearest of the numbers 0, 1, … 10¹⁸.
+inline std::uint64_t rounded(double value) {
+  return static_cast<std::uint64_t>(std::llround(std::clamp(value, 0.0, 1e18)));
+}
+
 /// 1:02:03, or 4.5 s below a minute.
 inline std::string duration_text(double seconds) {
   if (seconds < 60) return fmt::format("{:.1f} s", seconds);
-  const auto whole = static_cast<std::uint64_t>(seconds + 0.5);
+  const std::uint64_t whole = rounded(seconds);
   return fmt::format("{}:{:02}:{:02}", whole / 3600, whole / 60 % 60, whole % 60);
 }
 
@@ -112,8 +117,7 @@ inline std::vector<std::string> speed_cells(const std::string& label, const Spee
           number(speed.last_loss, loss),
           speed.seconds > 0 ? duration_text(speed.seconds) : "-",
           number(speed.milliseconds, [](double value) { return fmt::format("{:.1f}", value); }),
-          number(speed.tokens_per_second,
-                 [](double value) { return grouped(static_cast<std::uint64_t>(value + 0.5)); }),
+          number(speed.tokens_per_second, [](double value) { return grouped(rounded(value)); }),
           number(speed.tflops, [](double value) { return fmt::format("{:.4g}", value); }),
           number(speed.mfu, [](double value) { return fmt::format("{:.1f} %", 100 * value); }),
           number(speed_up, [](double value) { return fmt::format("{:.2f} x", value); })};

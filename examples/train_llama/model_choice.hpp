@@ -244,13 +244,14 @@ inline std::string build_options(const CLI::App& app, const ModelChoice& choice,
                                  std::string model = "") {
   const bool on_gpu = choice.device == octavo::Cuda::name;
   std::vector<std::string> options;
-  if (!is_among(compiled(&Instance::device), choice.device)) options.push_back("-DOCTAVO_CUDA=ON");
+  if (!is_among(compiled(&Instance::device), choice.device))
+    options.emplace_back("-DOCTAVO_CUDA=ON");
 #if defined(OCTAVO_PROGRAM_HAS_NCCL)
   constexpr bool has_nccl = true;
 #else
   constexpr bool has_nccl = false;
 #endif
-  if (on_gpu && !has_nccl && is_for_ranks(app, choice)) options.push_back("-DOCTAVO_NCCL=ON");
+  if (on_gpu && !has_nccl && is_for_ranks(app, choice)) options.emplace_back("-DOCTAVO_NCCL=ON");
   if (model.empty() && is_preset(choice.model)) {
     model = option_of_list("PRESETS", &Instance::model, choice.device, choice.model);
   }

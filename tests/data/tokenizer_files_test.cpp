@@ -307,7 +307,8 @@ TEST_F(Files, WhatSentencePieceNeedsChangesNothing) {
   }
   const auto fallback = [](json& layout) { layout["model"]["byte_fallback"] = true; };
   EXPECT_TRUE(has(error_with("<0x41>", fallback), "<0x41>"));
-  const auto decoders = [](std::vector<json> before, bool has_own, std::vector<json> behind = {}) {
+  const auto decoders = [](const std::vector<json>& before, bool has_own,
+                           const std::vector<json>& behind = {}) {
     return [=](json& layout) {
       std::vector<json> all = before;
       if (has_own) all.push_back(layout["decoder"]);

@@ -3,23 +3,22 @@
 
 #include <gtest/gtest.h>
 
-#include <string>
+#include <sstream>
 
 namespace folded_test {
 
 TEST(Folded, LinesOfBlocksThatAreAlikeAreOne) {
-  std::string lines;
+  std::ostringstream lines;
   for (int block = 0; block < 12; ++block) {
-    const std::string name = "blocks." + std::to_string(block);
-    const std::string precision = block == 0 || block == 7 ? "bf16" : "fp8 delayed";
-    lines += "gemm | " + name + ".qkv  forward | 256 x 128  | " + precision + "\n";
-    lines += "gemm | " + name + ".down   dgrad | 128 x 1024 | " + precision + "\n";
+    const char* const precision = block == 0 || block == 7 ? "bf16" : "fp8 delayed";
+    lines << "gemm | blocks." << block << ".qkv  forward | 256 x 128  | " << precision << "\n";
+    lines << "gemm | blocks." << block << ".down   dgrad | 128 x 1024 | " << precision << "\n";
   }
-  lines += "gemm | head  forward | 50304 x 128 | bf16\n";
+  lines << "gemm | head  forward | 50304 x 128 | bf16\n";
   for (int block = 0; block < 12; ++block) {
-    lines += "attention | blocks." + std::to_string(block) + ".attention | own loops\n";
+    lines << "attention | blocks." << block << ".attention | own loops\n";
   }
-  EXPECT_EQ(programs::folded(lines),
+  EXPECT_EQ(programs::folded(lines.str()),
             "gemm | blocks.0,7.qkv forward      | 256 x 128   | bf16\n"
             "gemm | blocks.0,7.down dgrad       | 128 x 1024  | bf16\n"
             "gemm | blocks.1-6,8-11.qkv forward | 256 x 128   | fp8 delayed\n"

@@ -15,6 +15,7 @@ export PATH=$scratch/bin:$PATH RAN=$scratch/ran
 cat >bin/cmake <<'END2'
 #!/usr/bin/env bash
 [ "$1" = --build ] || exit 0
+! grep -qs dawdles "$2/../examples/program.cpp" || { echo $$ >>"$RAN.slow"; sleep 60; }
 mkdir -p "$2/bin" && cd "$2/.." && ! grep -rqs broken include examples || exit 1
 printf '#!/usr/bin/env bash\necho own >>"$RAN"\ngrep -q right include/own.hpp\n' >build/bin/test_core_own
 chmod +x build/bin/test_core_own
@@ -108,21 +109,25 @@ tries "what is noted, and caught" 1 ""
 says "caught: own-is-wrong, which the catalogue calls a survivor"
 sed -i '/^survives/d' tests/mutants/all.txt
 
-case="a run that is stopped"
-sed -i 's/+ elsewhere/+ slow/' tests/mutants/all.txt
-rm -f "$RAN.slow"
-scripts/mutate >log 2>&1 &
-run=$!
-for ((i = 0; i < 300; ++i)); do
-  [ -s "$RAN.slow" ] && break
-  sleep 0.1
-done
-kill -TERM "$run"
-wait "$run"
-code=$?
-[ "$code" -eq 143 ] || fail "exit code $code, expected 143"
+# stops NUMBER ARGUMENT...: runs mutate until so many slow things have begun, and stops it
+stops() {
+  local number=$1 run code
+  shift
+  : >"$RAN.slow"
+  scripts/mutate "$@" >log 2>&1 &
+  run=$!
+  for ((i = 0; i < 300; ++i)); do
+    [ "$(wc -l <"$RAN.slow")" -ge "$number" ] && break
+    sleep 0.1
+  done
+  kill -TERM "$run"
+  wait "$run"
+  code=$?
+  [ "$code" -eq 143 ] || fail "exit code $code, expected 143"
+}
 # Whoever takes over a process that has ended may leave it as a zombie.
-goes_on() { grep -qs '^State:[[:space:]]*[^ZX[:space:]]' "/proc/$(cat "$1")/status"; }
+goes_on() { xargs -I{} cat /proc/{}/status <"$1" 2>/dev/null | grep -q '^State:[[:space:]]*[^ZX[:space:]]'; }
+# ends FILE: those whose numbers it has
 ends() {
   for ((i = 0; i < 100; ++i)); do
     goes_on "$1" || return 0
@@ -130,13 +135,27 @@ ends() {
   done
   return 1
 }
+
+case="a run that is stopped"
+sed -i 's/+ elsewhere/+ slow/' tests/mutants/all.txt
+stops 1
 ends "$RAN.slow" || fail "the test goes on"
+
+case="a run that is stopped while it builds two of four"
+for number in 1 2 3 4; do
+  printf '[program-dawdles-%s] examples/program.cpp\ntest: examples/program_test.sh\n- whatever\n+ dawdles %s\n\n' \
+    "$number" "$number"
+done >tests/mutants/more.txt
+stops 2 --jobs 2 program-dawdles
+ends "$RAN.slow" || fail "a build goes on"
+[ "$(wc -l <"$RAN.slow")" -eq 2 ] || fail "another began"
+rm tests/mutants/more.txt
 
 sed -i 's/+ slow/+ leaves/' tests/mutants/all.txt
 tries "a test that leaves a process of a group of its own" 0 "1 program"
 ends "$RAN.left" || fail "it goes on"
 sed -i 's/+ leaves/+ slow/' tests/mutants/all.txt
-sed -i 's/^TEST_SECONDS = 300/TEST_SECONDS = 2/' scripts/mutate
+sed -i 's/^TEST_SECONDS = 300/TEST_SECONDS = 5/' scripts/mutate
 rm "$RAN.slow"
 for again in "" " again"; do
   tries "a test that hangs$again" 0 "1 program"
@@ -144,6 +163,7 @@ for again in "" " again"; do
   ends "$RAN.slow" || fail "it goes on"
 done
 sed -i 's/+ slow/+ other words/' tests/mutants/all.txt
+cp "$root/scripts/mutate" scripts/
 tries "the next run" 1 "1 program"
 says "survived: program-has-another-word"
 

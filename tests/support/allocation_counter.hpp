@@ -33,8 +33,9 @@ std::size_t count_allocations(const Body& body) {
 
 }  // namespace support
 
-// The other forms of new and delete call these, but for AddressSanitizer's own that throw nothing.
-// Not inlined: g++ would take malloc and free at their calls for a mismatch of new and free.
+// The other forms of new and delete call these, but for AddressSanitizer's own, which are not
+// counted; one is here, as its memory is given back by a delete that is here. Not inlined: g++
+// would take malloc and free at their calls for a mismatch of new and free.
 // NOLINTBEGIN(misc-definitions-in-headers)
 [[gnu::noinline]] void* operator new(std::size_t size) {
   return support::counted_allocation(size, 1);

@@ -349,7 +349,7 @@ TEST(CastWeights, OfARehearsalMeetNobodyAndLeaveNothing) {
           for (const auto& in : session.model().runs()) {
             ranks.before_forward(*in.run, context);
             const auto codes = in.run->codes();
-            if (codes.size() == 0) continue;
+            if (codes.empty()) continue;
             const E4M3* const begin = codes.data();
             const E4M3* const other = begin + codes.size() / 2;
             EXPECT_TRUE(std::equal(begin, other, other)) << "a part stands for all";

@@ -213,6 +213,7 @@ TEST(DataParallel, SumsInFp32AreNotRoundedToWhatTravels) {
   // A power of two: a rank alone has this many times its gradients, exactly.
   constexpr int ranks = 4;
   std::vector<std::map<std::string, std::vector<float>>> terms;
+  terms.reserve(ranks);
   for (int rank = 0; rank < ranks; ++rank) {
     terms.push_back(gradients_of_step<ReduceIn<>>(1, rank));
   }

@@ -25,6 +25,7 @@ OperandReport operand(const std::string& name, float amax, double saturated = 0,
 /// What is told of them.
 std::vector<std::string> texts(const std::vector<OperandTrouble>& troubles) {
   std::vector<std::string> all;
+  all.reserve(troubles.size());
   for (const OperandTrouble& trouble : troubles) all.push_back(trouble.text);
   return all;
 }
