@@ -367,5 +367,16 @@ PYTHON
 on_ranks "replicas of what nobody else has" 2 2 "${base[@]}" --precision fp8-delayed --sample 0 --zero 3 \
   --steps 6 --check-replicas 2 --no-out
 grep -qF -- "--check-replicas 2 with --zero 3: no two ranks hold the same weights; give --check-replicas 0, or --zero 1 or 2" err || fail "it is not said"
+for every in 0 1; do
+  on_ranks "replicas compared every $every steps" 0 2 "${base[@]}" --precision fp32 --sample 0 \
+    --steps 1 --check-replicas "$every" --out "replicas-$every"
+done
+case="replicas that are compared"
+python3 - <<'PYTHON' 2>>err || fail "there is no room for what is compared"
+import json
+def memory(folder):
+    return [json.loads(line) for line in open(f"{folder}/metrics.jsonl")][-1]["peak_bytes"]
+assert memory("replicas-1") > memory("replicas-0"), (memory("replicas-1"), memory("replicas-0"))
+PYTHON
 
 finish

@@ -196,8 +196,9 @@ run "the configuration of a run, unchanged" 2 --config run/config.toml
 err_is_one_line_with "choose another --out; this one stands in run/config.toml, and the command line"
 [ "$refused_folder" = "$(cksum run/metrics.jsonl run/config.toml)" ] || fail "the run was touched"
 mkdir taken
-: >taken/metrics.jsonl
+cp run/metrics.jsonl taken/
 run "another folder than that of the configuration" 2 --config run/config.toml --out taken
+err_is_one_line_with "taken/metrics.jsonl exists already, and a run would write over it"
 grep -q "stands in" err && fail "the configuration is blamed for the command line's --out"
 mkdir own_folder
 printf '# mine\ndata = ["text.txt"]\n' >own_folder/config.toml
