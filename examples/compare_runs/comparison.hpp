@@ -360,22 +360,16 @@ inline Cells table_head(const Comparison& comparison) {
 
 inline Cells table_cells(const Comparison& comparison, std::size_t index) {
   const Row& row = comparison.rows[index];
-  const auto number = [](const std::optional<double>& value, auto show) -> std::string {
-    if (!value) return "-";
-    return std::isfinite(*value) ? show(*value) : "not finite";
-  };
-  const auto loss = [](double value) { return fmt::format("{:.4f}", value); };
   const auto gap = [](double value) { return fmt::format("{:+.2f} %", value); };
-  const auto rate = [](double value) { return grouped(rounded(value)); };
-  return {
-      row.label,
-      number(row.train_loss, loss),
-      number(row.validation_loss, loss),
-      index == comparison.baseline && row.gap_percent ? "baseline" : number(row.gap_percent, gap),
-      number(row.tokens_per_second, rate),
-      fmt::format("{} of {}", row.gemms.fp8, row.gemms.total),
-      grouped(row.skipped),
-      detail::end_of(comparison.runs[index], comparison.is_watched)};
+  return {row.label,
+          number_cell(row.train_loss, loss_text),
+          number_cell(row.validation_loss, loss_text),
+          index == comparison.baseline && row.gap_percent ? "baseline"
+                                                          : number_cell(row.gap_percent, gap),
+          number_cell(row.tokens_per_second, rate_text),
+          fmt::format("{} of {}", row.gemms.fp8, row.gemms.total),
+          grouped(row.skipped),
+          detail::end_of(comparison.runs[index], comparison.is_watched)};
 }
 
 /// The speed's cells, for both likewise; `speed_head` is their head.

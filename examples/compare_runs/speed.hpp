@@ -96,6 +96,20 @@ inline std::string duration_text(double seconds) {
   return fmt::format("{}:{:02}:{:02}", whole / 3600, whole / 60 % 60, whole % 60);
 }
 
+inline std::string loss_text(double loss) { return fmt::format("{:.4f}", loss); }
+
+/// Whole tokens a second.
+inline std::string rate_text(double tokens_per_second) {
+  return grouped(rounded(tokens_per_second));
+}
+
+/// A number as `show` writes it; "-" where it is not known, "not finite" where it was not.
+template <class Show>
+std::string number_cell(const std::optional<double>& value, const Show& show) {
+  if (!value) return "-";
+  return std::isfinite(*value) ? show(*value) : "not finite";
+}
+
 inline const std::vector<std::string> speed_head{"recipe",  "min loss", "final loss",
                                                  "runtime", "ms/step",  "tokens/s",
                                                  "TFLOP/s", "MFU",      "speed-up"};
@@ -104,23 +118,19 @@ inline const std::vector<std::string> speed_head{"recipe",  "min loss", "final l
 /// @param first  what `speed` is held against: of the first run
 inline std::vector<std::string> speed_cells(const std::string& label, const Speed& speed,
                                             const Speed& first) {
-  const auto number = [](const std::optional<double>& value, auto show) -> std::string {
-    if (!value) return "-";
-    return std::isfinite(*value) ? show(*value) : "not finite";
-  };
-  const auto loss = [](double value) { return fmt::format("{:.4f}", value); };
   std::optional<double> speed_up;
   if (speed.tokens_per_second && first.tokens_per_second)
     speed_up = *speed.tokens_per_second / *first.tokens_per_second;
-  return {label,
-          number(speed.least_loss, loss),
-          number(speed.last_loss, loss),
-          speed.seconds > 0 ? duration_text(speed.seconds) : "-",
-          number(speed.milliseconds, [](double value) { return fmt::format("{:.1f}", value); }),
-          number(speed.tokens_per_second, [](double value) { return grouped(rounded(value)); }),
-          number(speed.tflops, [](double value) { return fmt::format("{:.4g}", value); }),
-          number(speed.mfu, [](double value) { return fmt::format("{:.1f} %", 100 * value); }),
-          number(speed_up, [](double value) { return fmt::format("{:.2f} x", value); })};
+  return {
+      label,
+      number_cell(speed.least_loss, loss_text),
+      number_cell(speed.last_loss, loss_text),
+      speed.seconds > 0 ? duration_text(speed.seconds) : "-",
+      number_cell(speed.milliseconds, [](double value) { return fmt::format("{:.1f}", value); }),
+      number_cell(speed.tokens_per_second, rate_text),
+      number_cell(speed.tflops, [](double value) { return fmt::format("{:.4g}", value); }),
+      number_cell(speed.mfu, [](double value) { return fmt::format("{:.1f} %", 100 * value); }),
+      number_cell(speed_up, [](double value) { return fmt::format("{:.2f} x", value); })};
 }
 
 }  // namespace compare_runs

@@ -75,7 +75,7 @@ struct PerBlock {
                                                            : Capabilities{.least = 1, .most = 0};
   using Scale = ScaleType;
   // What was refused above is some block that is not, so that no other error follows.
-  static constexpr int block_columns = has_width ? Columns : 16;  // NOLINT: of 16, too
+  static constexpr int block_columns = has_width ? Columns : 16;  // NOLINT: Columns may be 16
   static constexpr int block_rows = Rows == 1 ? 1 : block_columns;
 };
 
