@@ -1,5 +1,5 @@
 # octavo_add_model(NAME my_model CONFIG config.json): the shape that a config.json of a Hugging Face
-# Llama, Qwen3 or GPT-2 describes, as the preset octavo::my_model in <octavo_models/my_model.hpp>, for
+# Llama, Qwen3 or GPT-2 describes, as the preset octavo_models::my_model in <octavo_models/my_model.hpp>, for
 # what links octavo::my_model. CONFIG may be the folder that has it.
 
 # octavo_config_value(OUTPUT OTHERWISE KEY...): a value of the caller's `text`, or what a missing one
@@ -150,13 +150,13 @@ function(octavo_add_model)
 
 #include <octavo/models/${header}_config.hpp>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo_models {
 
-inline constexpr ${family}Config ${arg_NAME}{
+inline constexpr octavo::${family}Config ${arg_NAME}{
     .name = \"${arg_NAME}\",
 ${members}};
 
-}  // namespace octavo
+}  // namespace octavo_models
 ")
   add_library(octavo_model_${arg_NAME} INTERFACE)
   add_library(octavo::${arg_NAME} ALIAS octavo_model_${arg_NAME})

@@ -294,7 +294,7 @@ std::vector<std::int32_t> tokens_of_prompt(const octavo::Tokenizer& tokenizer,
 }
 
 /// @throws ConfigError  if a launcher started several ranks, each of which would generate alone
-void require_one_rank() {
+void require_single_rank() {
   const octavo::Launch launch = octavo::read_launch();
   octavo::require<octavo::ConfigError>(
       launch.size == 1, octavo::name_of(launch.launcher), " started ", launch.size,
@@ -306,7 +306,7 @@ int run(const CLI::App& app, Options& options) {
   Setup setup;
   std::vector<std::int32_t> prompt;
   try {
-    require_one_rank();
+    require_single_rank();
     trainer::require_device_flags(app, options);
     const std::filesystem::path checkpoint =
         trainer::take_checkpoint(app, options.checkpoint, options, "generate");

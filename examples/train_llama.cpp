@@ -60,7 +60,7 @@ struct Setup {
   std::shared_ptr<octavo::TrainingSession> session;
   std::filesystem::path folder;
   std::filesystem::path resume_from;  ///< empty: the run begins
-  std::optional<octavo::Tally> tally;
+  std::optional<octavo::RunTotals> totals;
   Report* report = nullptr;  ///< null: what becomes of checkpoints is not reported yet
   std::unique_ptr<octavo::Checkpoints> checkpoints;  ///< null: the run is not saved
   std::unique_ptr<octavo::FolderLock> lock;          ///< of the run's folder
@@ -94,7 +94,7 @@ int train(Setup& setup, Report& report, const Options& options, const Instance& 
   octavo::TrainingSession& session = *setup.session;
   const octavo::InterruptGuard interrupt(ranks.is_first() ? acknowledgement() : "");
   const octavo::RunSummary summary = name_document_flags([&] {
-    return octavo::train(session, *setup.data, run_options(options), report, *setup.tally,
+    return octavo::train(session, *setup.data, run_options(options), report, *setup.totals,
                          setup.checkpoints.get());
   });
   // At once: what comes behind may fail.
@@ -232,7 +232,7 @@ std::string validation_of(const RunData& data) {
 /// @param configuration  of this run
 void make_checkpoints(Setup& setup, const Options& options, const Ranks& ranks,
                       const std::string& configuration) {
-  setup.tally.emplace(options.max_skipped);
+  setup.totals.emplace(options.max_skipped);
   const std::filesystem::path folder = setup.folder / detail::checkpoints_name;
   if (options.replay_step != 0) {
     // It only reads those that are there.
@@ -259,7 +259,7 @@ void make_checkpoints(Setup& setup, const Options& options, const Ranks& ranks,
                     "name that folder with --model hf:");
   try {
     setup.resumed = octavo::resume(
-        setup.resume_from, *setup.session, *setup.data, *setup.tally, setup.checkpoints.get(),
+        setup.resume_from, *setup.session, *setup.data, *setup.totals, setup.checkpoints.get(),
         options.convert ? octavo::OtherRecipes::converted : octavo::OtherRecipes::refused);
   } catch (const octavo::StateMismatchError& error) {
     throw_with_flags(error, setup.session->lora(), setup.resume_from, configuration);
@@ -331,7 +331,7 @@ int run(Setup& setup, const Options& options, const Instance& instance, Ranks& r
   using Lines = octavo::MetricsFile::Lines;
   const bool goes_on = goes_on_in_its_folder(setup.resume_from, options);
   // Of a run that is over nothing is left to be written.
-  const bool is_over = goes_on && setup.tally->steps() >= options.steps &&
+  const bool is_over = goes_on && setup.totals->steps() >= options.steps &&
                        detail::has_ended(setup.folder / "metrics.jsonl");
   Report report(options, is_over ? "" : setup.folder, goes_on ? Lines::kept : Lines::removed,
                 configuration, session.precision(), timeline, ranks.is_first());
@@ -376,9 +376,9 @@ int run(Setup& setup, const Options& options, const Instance& instance, Ranks& r
     report.resumed(setup.resume_from, setup.resumed, session);
     if (ranks.is_first()) warn_of_data(setup);
   }
-  announce_steps(options, setup.tally->steps());
-  timeline.begin(setup.tally->steps());
-  report.begin_steps(setup.tally->steps() + 1);
+  announce_steps(options, setup.totals->steps());
+  timeline.begin(setup.totals->steps());
+  report.begin_steps(setup.totals->steps() + 1);
   return train(setup, report, options, instance, ranks);
 }
 
@@ -447,7 +447,7 @@ int run(CLI::App& app, Options& options) {
     if (!ranks->is_first() && std::freopen("/dev/null", "w", stdout) == nullptr) return failure;
     if (options.replay_step != 0) {
       const bool is_repeated = name_document_flags([&] {
-        return replay(*setup.session, *setup.data, *setup.tally, setup.resume_from, setup.resumed,
+        return replay(*setup.session, *setup.data, *setup.totals, setup.resume_from, setup.resumed,
                       options, *instance);
       });
       return is_repeated ? success : not_repeated;

@@ -81,7 +81,7 @@ void lines_of_all(Table& table) {
   table.line("add_squared_norm, fp32",
              [](Gpu& g) { return squared_norm_part<float>(g, "add_squared_norm, fp32"); });
   table.line("hash_bytes", hash_part);
-  table.line("transpose_codes", transpose_codes_part);
+  table.line("transpose_fp8_values", transpose_fp8_values_part);
 }
 
 }  // namespace

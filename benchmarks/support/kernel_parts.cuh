@@ -249,15 +249,16 @@ inline Part hash_part(Gpu& gpu) {
   return part;
 }
 
-inline Part transpose_codes_part(Gpu& gpu) {
+inline Part transpose_fp8_values_part(Gpu& gpu) {
   constexpr Index count = hidden * ffn;
-  const auto codes = gpu.make<E4M3>(count);
+  const auto fp8_values = gpu.make<E4M3>(count);
   const auto turned = gpu.make<E4M3>(count);
-  Part part{"transpose_codes", hidden, ffn, 2.0 * static_cast<double>(count)};
+  Part part{"transpose_fp8_values", hidden, ffn, 2.0 * static_cast<double>(count)};
   part.run = [=, &gpu](int turn) {
     const std::size_t i = at(turn);
-    transpose_codes(
-        QuantizedView<E4M3, PerTensor, Layout::row_major, Cuda>{codes[i], nullptr, hidden, ffn},
+    transpose_fp8_values(
+        QuantizedView<E4M3, PerTensor, Layout::row_major, Cuda>{fp8_values[i], nullptr, hidden,
+                                                                ffn},
         QuantizedView<E4M3, PerTensor, Layout::transposed, Cuda>{turned[i], nullptr, ffn, hidden},
         gpu.context());
   };

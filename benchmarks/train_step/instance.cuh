@@ -46,7 +46,7 @@ struct SessionOwner {
 /// What makes sessions of `Model`.
 /// @param reduce  what gradients travel in between ranks; empty: of one rank
 /// @param gather  what weights travel in
-template <class Model, class Ranks = octavo::OneRank>
+template <class Model, class Ranks = octavo::SingleRank>
 Instance instance_of(std::string model, std::string precision, std::string reduce = {},
                      std::string gather = {}) {
   return {std::move(model), std::move(precision), std::move(reduce), std::move(gather),

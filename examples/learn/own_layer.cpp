@@ -46,7 +46,7 @@ int main() {
   Manifest manifest;
   norm.declare("norm", 1e-5f), weight.declare("weight", hidden, hidden, Initial::normal(0.2f));
   const auto visit = [&](auto v) { norm.visit(v), v(weight), scale.visit(v); };
-  ParameterRun<float, float, Cpu> run;  // all weights side by side, all gradients too
+  FlatParameters<float, float, Cpu> run;  // all weights side by side, all gradients too
   run.take_weights(arena, visit), run.take_gradients(arena, visit);
   linear.declare("linear", {nullptr, &manifest});  // FP32 needs no scaling table
   linear.take_weight_copies(arena, weight), visit([&](auto& p) { initialize(p, {1, 0}, context); });

@@ -17,7 +17,7 @@ namespace trainer {
 
 /// Prints which flags of ranks one rank alone makes nothing of: they tell of several that a
 /// launcher was to start. Of --reduce fp32 it makes sums in FP32.
-inline void announce_one_rank(const Options& options) {
+inline void announce_single_rank(const Options& options) {
   if (options.ranks * options.tensor_parallel > 1) return;
   std::string flags;
   const auto add = [&](bool is_given, const char* flag, const auto& value) {
@@ -34,7 +34,7 @@ inline void announce_one_rank(const Options& options) {
 
 /// Prints what is going to run: the memory and every GEMM, those of blocks that are alike as one.
 inline void announce(const octavo::TrainingSession& session, const Options& options) {
-  announce_one_rank(options);
+  announce_single_rank(options);
   const std::string note = octavo::run_shape_note(options.sequence_length, session.run_shape());
   if (!note.empty()) fmt::print("batch | {}\n", note);
   const octavo::MemoryPlan& memory = session.memory();

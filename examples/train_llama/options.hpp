@@ -6,8 +6,8 @@
 #include <octavo/octavo.hpp>
 #include <octavo/train/checkpoint_folder.hpp>
 #include <octavo/train/gemm_plan_file.hpp>
+#include <octavo/train/run_totals.hpp>
 #include <octavo/train/spikes.hpp>
-#include <octavo/train/tally.hpp>
 #include <octavo/train/training_run.hpp>
 #include <train_llama/model_choice.hpp>
 
@@ -74,7 +74,7 @@ struct Options : ModelChoice {
   double beta1 = 0.9;
   double beta2 = 0.95;
   double epsilon = 1e-8;
-  double clip = 1.0;
+  double max_gradient_norm = 1.0;
   StateFormats formats;
   std::string offload = "none";
   std::uint64_t seed = 1;
@@ -204,7 +204,9 @@ inline void declare(CLI::App& app, Options& options, void (*declare_data)(CLI::A
   add("--beta1", options.beta1, "decay of the first moment", training)->check(share());
   add("--beta2", options.beta2, "decay of the second moment", training)->check(share());
   add("--epsilon", options.epsilon, "of AdamW", training)->check(above_zero());
-  add("--clip", options.clip, "largest gradient norm; 0: any", training)->check(not_negative());
+  add("--max-gradient-norm", options.max_gradient_norm,
+      "scale gradients down to this norm; 0 disables clipping", training)
+      ->check(not_negative());
   add("--master-weights", options.formats.master_weights,
       "fp32; bf16: none beside the BF16 weights, which are rounded stochastically; auto: fp32 "
       "where "
@@ -340,9 +342,10 @@ inline void require_consistent(const CLI::App& app, const Options& options) {
   octavo::require<octavo::ConfigError>(
       options.on_spike != "rollback" || options.checkpoint_every != 0,
       "--on-spike rollback goes back to a checkpoint; give --checkpoint-every, too");
-  octavo::require<octavo::ConfigError>(
-      options.spikes.window <= octavo::Tally::most_recent, "--spike-window ", options.spikes.window,
-      ": so many steps are not kept; give at most ", octavo::Tally::most_recent);
+  octavo::require<octavo::ConfigError>(options.spikes.window <= octavo::RunTotals::most_recent,
+                                       "--spike-window ", options.spikes.window,
+                                       ": so many steps are not kept; give at most ",
+                                       octavo::RunTotals::most_recent);
   octavo::require<octavo::ConfigError>(options.out.empty() || !options.no_out,
                                        "--out names a folder and --no-out wants none; give one");
   for (const char* flag :
@@ -425,7 +428,7 @@ inline SessionRequest session_request(const Options& options,
   session.optimizer.epsilon = static_cast<float>(options.epsilon);
   session.optimizer.weight_decay = static_cast<float>(options.weight_decay);
   session.offload.optimizer = options.offload == "optimizer";
-  session.max_gradient_norm = static_cast<float>(options.clip);
+  session.max_gradient_norm = static_cast<float>(options.max_gradient_norm);
   session.seed = options.seed;
   session.check_replicas = options.check_replicas;
   session.sharding.zero = static_cast<octavo::Zero>(options.zero);

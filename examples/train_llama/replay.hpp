@@ -157,14 +157,14 @@ inline void print_difference(const std::vector<octavo::StepReplay>& replays,
 
 /// Replays the step that --replay-step asks for, and prints whether its bits are the same each
 /// time. All ranks call it.
-/// @param resumed_from  the checkpoint that session, data and tally were made from, or ""
+/// @param resumed_from  the checkpoint that session, data and totals were made from, or ""
 /// @param resumed       what that says of itself
 /// @return whether all replays are equal, and to what the run has recorded
-inline bool replay(octavo::TrainingSession& session, RunData& data, octavo::Tally& tally,
+inline bool replay(octavo::TrainingSession& session, RunData& data, octavo::RunTotals& totals,
                    const std::filesystem::path& resumed_from,
                    const octavo::CheckpointManifest& resumed, const Options& options,
                    const Instance& instance) {
-  const octavo::Index from = tally.steps();
+  const octavo::Index from = totals.steps();
   fmt::print("replay | step {}, {} times, of {} in {} on {}, {}\n", options.replay_step,
              options.replays, instance.model, session.precision(), instance.device,
              resumed_from.empty()
@@ -183,7 +183,7 @@ inline bool replay(octavo::TrainingSession& session, RunData& data, octavo::Tall
     if (is_other && first_other == 0) first_other = record.step;
   };
   const std::vector<octavo::StepReplay> replays =
-      octavo::replay_step(session, data, run_options(options), tally, options.replay_step,
+      octavo::replay_step(session, data, run_options(options), totals, options.replay_step,
                           options.replays, [&](const octavo::StepRecord& record) {
                             compare(record);
                             if (record.step % options.log_every != 0) return;

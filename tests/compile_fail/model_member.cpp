@@ -24,7 +24,7 @@ struct Own {
   using DeviceType = D;
   using T = Bf16;
   using G = Bf16;
-  using Hooks = StepHooks<T, G, D>;
+  using Hooks = StageHooks<T, G, D>;
 #if !defined(OCTAVO_COMPILE_FAIL_FACTS)
   static ModelFacts facts();
 #endif
@@ -42,7 +42,7 @@ struct Own {
   void bind(Context<D>& context) const;
   [[nodiscard]] const ModelRuns<T, G, D>& runs() const;
   template <class M>
-  void quantize_weights(Hooks&, const Context<D>&) {}
+  void invalidate_weight_copies(Hooks&, const Context<D>&) {}
   void train_micro_batch(const DeviceBatch<D>& batch, Losses losses, GradientScale scale,
                          octavo::Accumulation accumulation, Hooks& hooks,
                          const Context<D>& context);

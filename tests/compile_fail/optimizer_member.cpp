@@ -19,7 +19,7 @@ struct Own {
   class For {
    public:
 #if !defined(OCTAVO_COMPILE_FAIL_CONSTRUCTOR)
-    For(Arena<D>& arena, const std::vector<RunShard<W, G, D>>& shards,
+    For(Arena<D>& arena, const std::vector<FlatShard<W, G, D>>& shards,
         const AdamWSettings& settings, std::uint64_t seed, const Offload& offload);
 #endif
 #if !defined(OCTAVO_COMPILE_FAIL_NAME)

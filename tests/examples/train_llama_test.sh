@@ -626,7 +626,7 @@ done
 for value in 0 -0.001 nan NaN inf -inf fast; do
   refused "--learning-rate $value" "learning-rate" --data text.txt "--learning-rate=$value"
 done
-for flag in weight-decay clip temperature; do
+for flag in weight-decay max-gradient-norm temperature; do
   for value in -1 nan inf; do
     refused "--$flag $value" "$flag" --data text.txt "--$flag=$value"
   done

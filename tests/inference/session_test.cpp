@@ -138,7 +138,7 @@ class WholeText {
   /// Of the weights that training begins with.
   explicit WholeText(std::uint64_t seed)
       : arena_(plan(), context_), model_(arena_, shape, options, context_) {
-    StepHooks<typename Model::T, typename Model::G, Cpu> hooks;
+    StageHooks<typename Model::T, typename Model::G, Cpu> hooks;
     model_.initialize_sync(seed, hooks, context_);
   }
   explicit WholeText(const Weights& weights) : WholeText(1) {
@@ -154,9 +154,9 @@ class WholeText {
   std::vector<std::vector<float>> logits(std::vector<std::int32_t> tokens) {
     const std::size_t count = tokens.size();
     tokens.resize(static_cast<std::size_t>(longest));
-    StepHooks<typename Model::T, typename Model::G, Cpu> hooks;
+    StageHooks<typename Model::T, typename Model::G, Cpu> hooks;
     model_.bind(context_);
-    model_.template quantize_weights<Mode::evaluate>(hooks, context_);
+    model_.template invalidate_weight_copies<Mode::evaluate>(hooks, context_);
     const auto all = model_.logits({tokens.data(), {longest}}, shape, 0, longest, hooks, context_);
     std::vector<std::vector<float>> rows(count);
     for (std::size_t i = 0; i < count; ++i) {

@@ -19,6 +19,7 @@
 namespace added_models_test {
 
 using namespace octavo;
+using namespace octavo_models;
 
 TEST(AddedModels, HaveTheShapesOfTheirConfigurations) {
   const auto check = [](const auto& config) {

@@ -564,7 +564,7 @@ TEST_F(KernelsOnCuda, AdamWIsTheCpus) {
 // ---- status -------------------------------------------------------------------------------------
 
 template <class G, Device D>
-auto status_on(Index count, float max_norm, std::uint32_t nonfinite, float first) {
+auto status_on(Index count, float max_gradient_norm, std::uint32_t nonfinite, float first) {
   Place<D> place(workspace);
   std::vector<float> losses = normal_values<float>(count, 1.0f, 1);
   losses[0] = first;
@@ -580,7 +580,8 @@ auto status_on(Index count, float max_norm, std::uint32_t nonfinite, float first
   }
   add_nonfinite(constant(place.vector(counts)), before, status, place.context());
   const StepLimits limits{.loss_sum = 1e9, .gradient_norm = 1.0};
-  decide_step(max_norm, constant(place.vector(std::vector{limits})), status, place.context());
+  decide_step(max_gradient_norm, constant(place.vector(std::vector{limits})), status,
+              place.context());
   const auto saved = constant(place.vector(normal_values<Bf16>(count, 1.0f, 5)));
   const auto target = place.vector(normal_values<Bf16>(count, 1.0f, 6));
   const auto bytes = [&](auto view) {
@@ -593,11 +594,11 @@ auto status_on(Index count, float max_norm, std::uint32_t nonfinite, float first
 }
 
 template <class G>
-void compare_status(Index count, float max_norm, std::uint32_t nonfinite, float first) {
-  SCOPED_TRACE(message(count, " elements, largest norm ", max_norm, ", ", nonfinite,
+void compare_status(Index count, float max_gradient_norm, std::uint32_t nonfinite, float first) {
+  SCOPED_TRACE(message(count, " elements, largest norm ", max_gradient_norm, ", ", nonfinite,
                        " not finite, first loss ", first));
-  const auto cpu = status_on<G, Cpu>(count, max_norm, nonfinite, first);
-  const auto cuda = status_on<G, Cuda>(count, max_norm, nonfinite, first);
+  const auto cpu = status_on<G, Cpu>(count, max_gradient_norm, nonfinite, first);
+  const auto cuda = status_on<G, Cuda>(count, max_gradient_norm, nonfinite, first);
   EXPECT_NEAR(cuda.first.squared_norm, cpu.first.squared_norm, 1e-6 * cpu.first.squared_norm);
   if (std::isfinite(first)) {
     EXPECT_NEAR(cuda.first.loss_sum, cpu.first.loss_sum, 1e-9 * static_cast<double>(count));

@@ -22,7 +22,7 @@ constexpr float nan = std::numeric_limits<float>::quiet_NaN();
 TensorView<StepStatus, 1, Cpu> view(StepStatus& status) { return {&status, {1}}; }
 
 /// Completes a status whose operands' counts rose from `before` to `after` non-finite values.
-StepStatus finished(StepStatus status, float max_norm, std::uint32_t before = 0,
+StepStatus finished(StepStatus status, float max_gradient_norm, std::uint32_t before = 0,
                     std::uint32_t after = 0, const StepLimits& limits = {}) {
   std::array<OperandStatistics, 3> now{};
   std::array<OperandStatistics, 3> old{};
@@ -31,7 +31,7 @@ StepStatus finished(StepStatus status, float max_norm, std::uint32_t before = 0,
   now[2].nonfinite = after;
   support::Workplace place;
   add_nonfinite<Cpu>({now.data(), {3}}, {old.data(), {3}}, view(status), place.context);
-  decide_step<Cpu>(max_norm, {&limits, {1}}, view(status), place.context);
+  decide_step<Cpu>(max_gradient_norm, {&limits, {1}}, view(status), place.context);
   return status;
 }
 

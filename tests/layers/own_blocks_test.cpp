@@ -77,7 +77,7 @@ struct OwnBlock {
     norm.backward(input_gradient, x, inverse_rms, dy, context);
   }
 
-  ParameterRun<Bf16, Bf16, Cpu> run;
+  FlatParameters<Bf16, Bf16, Cpu> run;
   RMSNorm<Bf16, features, Bf16, Cpu> norm;
   Parameter<Bf16, Bf16, Cpu> weight;
   Projection projection;

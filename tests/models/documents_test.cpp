@@ -160,7 +160,7 @@ Trained train_once(BatchShape shape, std::span<const std::int32_t> tokens,
   Model model(arena, shape, {}, context);
   octavo::HooksOf<Model> hooks;
   model.initialize_sync(7, hooks, context);
-  model.template quantize_weights<octavo::Mode::train>(hooks, context);
+  model.template invalidate_weight_copies<octavo::Mode::train>(hooks, context);
   std::vector<std::int32_t> tables(
       static_cast<std::size_t>(octavo::document_table_elements(shape)));
   if (!tables.empty()) octavo::write_document_tables(begins, 0, shape, tables);

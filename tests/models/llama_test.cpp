@@ -223,7 +223,7 @@ TEST(Llama, MoreLogitsThanExistAtOnceAreRefused) {
   const TokenBatch batch = support::step_batch(options, 3);
   session.begin_evaluation();
   const auto logits = [&](octavo::BatchShape shape, Index count) {
-    octavo::StepHooks<float, float, octavo::Cpu> hooks;
+    octavo::StageHooks<float, float, octavo::Cpu> hooks;
     (void)session.model().logits({batch.tokens.data(), {shape.rows()}}, shape, 0, count, hooks,
                                  context);
   };
@@ -239,7 +239,7 @@ TEST(Llama, LogitsOfAPrefixDoNotDependOnWhatFollows) {
   Fp32Session<support::small> session(options, context);
   TokenBatch batch = support::step_batch(options, 3);
   session.begin_evaluation();
-  octavo::StepHooks<float, float, octavo::Cpu> hooks;
+  octavo::StageHooks<float, float, octavo::Cpu> hooks;
   const auto row = [&](Index sequences, Index length, Index index) {
     const octavo::TensorView<const std::int32_t, 1, octavo::Cpu> tokens{batch.tokens.data(),
                                                                         {sequences * length}};

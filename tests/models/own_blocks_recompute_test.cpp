@@ -201,7 +201,7 @@ Trace train(ModelOptions options) {
       targets[i] = (tokens[i] + 3) % 64;
     }
     model.reset_counts();
-    model.template quantize_weights<Mode::train>(hooks, context);
+    model.template invalidate_weight_copies<Mode::train>(hooks, context);
     model.train_micro_batch({{tokens.data(), {batch.rows()}}, {targets.data(), {batch.rows()}}},
                             {losses.data(), {batch.rows()}}, {&scale, {1}}, {}, hooks, context);
     model.verify_step(1);

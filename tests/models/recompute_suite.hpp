@@ -71,7 +71,7 @@ class RecomputeTest : public testing::Test {
     Model model(arena, shape, options, context);
     octavo::HooksOf<Model> hooks;
     model.initialize_sync(7, hooks, context);
-    model.template quantize_weights<octavo::Mode::train>(hooks, context);
+    model.template invalidate_weight_copies<octavo::Mode::train>(hooks, context);
     const support::TokenBatch batch = support::make_batch(48, support::small.vocabulary, 3);
     const float gradient_scale = 1.0f / 48.0f;
     model.train_micro_batch({{batch.tokens.data(), {48}}, {batch.targets.data(), {48}}},

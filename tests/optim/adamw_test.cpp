@@ -1,5 +1,5 @@
 // What the optimizer of a model keeps, and says that it keeps.
-#include <octavo/layers/parameter_run.hpp>
+#include <octavo/layers/flat_parameters.hpp>
 #include <octavo/optim/adamw.hpp>
 
 #include <gtest/gtest.h>
@@ -28,12 +28,12 @@ struct OneMatrix {
     run.take_gradients(arena, each);
   }
   /// All of it.
-  [[nodiscard]] std::vector<octavo::RunShard<T, G, Cpu>> shards() {
+  [[nodiscard]] std::vector<octavo::FlatShard<T, G, Cpu>> shards() {
     const octavo::ModelRun<T, G, Cpu> whole{&run, {&matrix}};
     return {{run.weights(), run.gradients(), 0, whole.places()}};
   }
 
-  ParameterRun<T, G, Cpu> run;
+  FlatParameters<T, G, Cpu> run;
   Parameter<T, G, Cpu> matrix;
 };
 
@@ -86,14 +86,14 @@ struct TwoParameters {
     run.take_gradients(arena, each());
   }
   /// What one of some ranks updates.
-  [[nodiscard]] RunShard<T, G, Cpu> shard(Index rank, Index ranks) {
+  [[nodiscard]] FlatShard<T, G, Cpu> shard(Index rank, Index ranks) {
     const ModelRun<T, G, Cpu> whole{&run, {&matrix, &vector}};
     const Index size = run.size() / ranks;
     return {run.weights().rows(rank * size, size), run.gradients().rows(rank * size, size),
             rank * size, whole.places()};
   }
 
-  ParameterRun<T, G, Cpu> run;
+  FlatParameters<T, G, Cpu> run;
   Parameter<T, G, Cpu> matrix;
   Parameter<T, G, Cpu> vector;
 };

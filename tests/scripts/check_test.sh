@@ -98,8 +98,8 @@ sed -e '2a // expect THREE: two is wrong' "$scratch/good" >"$program"
 refuses compile-fail "an expectation without mistake" \
   "'expect THREE' has no OCTAVO_COMPILE_FAIL_THREE"
 
-printf '%s\n' 'namespace octavo::inline OCTAVO_ABI {' '}  // namespace octavo' \
-  'namespace octavo::inline OCTAVO_ABI::detail {' '}' >"$header"
+printf '%s\n' 'namespace octavo OCTAVO_ABI {' '}  // namespace octavo' \
+  'namespace octavo OCTAVO_ABI::detail {' '}' >"$header"
 accepts namespaces "the library's namespace"
 for wrong in 'namespace octavo {' 'namespace octavo::detail {' 'namespace octavo::inline OWN {'; do
   printf '%s\n' '#pragma once' "$wrong" '}' >"$header"

@@ -13,10 +13,10 @@ namespace support {
 /// Copies the gradients of each run as soon as they are final, on a lane beside the backward.
 struct CopiedGradients {
   template <class W, class G, octavo::Device D>
-  class For : public octavo::OneRank::For<W, G, D> {
+  class For : public octavo::SingleRank::For<W, G, D> {
    public:
-    using Base = octavo::OneRank::For<W, G, D>;
-    using Run = octavo::ParameterRun<W, G, D>;
+    using Base = octavo::SingleRank::For<W, G, D>;
+    using Run = octavo::FlatParameters<W, G, D>;
     using Copy = octavo::TensorView<G, 1, D>;
 
     For(octavo::Arena<D>& arena, const octavo::ModelRuns<W, G, D>& runs,

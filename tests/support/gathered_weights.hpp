@@ -13,10 +13,10 @@ namespace support {
 /// NaN is in their place else. On the `Cpu` device.
 struct GatheredWeights {
   template <class T, class G, octavo::Device D>
-  class For : public octavo::OneRank::For<T, G, D> {
+  class For : public octavo::SingleRank::For<T, G, D> {
    public:
-    using Base = octavo::OneRank::For<T, G, D>;
-    using Run = octavo::ParameterRun<T, G, D>;
+    using Base = octavo::SingleRank::For<T, G, D>;
+    using Run = octavo::FlatParameters<T, G, D>;
     using Context = octavo::Context<D>;
 
     For(octavo::Arena<D>& arena, const octavo::ModelRuns<T, G, D>& runs,

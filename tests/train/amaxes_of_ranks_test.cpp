@@ -30,8 +30,8 @@ struct Meeting {
 /// One of two ranks; alone until it has a meeting.
 struct OneOfTwo {
   template <class W, class G, Device D>
-  struct For : OneRank::For<W, G, D> {
-    using OneRank::For<W, G, D>::For;
+  struct For : SingleRank::For<W, G, D> {
+    using SingleRank::For<W, G, D>::For;
 
     void maximum(TensorView<std::uint32_t, 1, Cpu> amaxes, const Context<Cpu>&) override {
       if (meeting == nullptr) return;

@@ -348,12 +348,12 @@ TEST(CastWeights, OfARehearsalMeetNobodyAndLeaveNothing) {
           ranks.cast_weights(session.model().scaling(), true, context);
           for (const auto& in : session.model().runs()) {
             ranks.before_forward(*in.run, context);
-            const auto codes = in.run->codes();
-            if (codes.empty()) continue;
-            const E4M3* const begin = codes.data();
-            const E4M3* const other = begin + codes.size() / 2;
+            const auto fp8_values = in.run->fp8_values();
+            if (fp8_values.empty()) continue;
+            const E4M3* const begin = fp8_values.data();
+            const E4M3* const other = begin + fp8_values.size() / 2;
             EXPECT_TRUE(std::equal(begin, other, other)) << "a part stands for all";
-            EXPECT_TRUE(std::any_of(other, other + codes.size() / 2,
+            EXPECT_TRUE(std::any_of(other, other + fp8_values.size() / 2,
                                     [](E4M3 code) { return code.bits != 0; }));
           }
           ranks.rehearse(false);
@@ -385,19 +385,19 @@ TEST(CastRun, BringsWhatIsNotCastToItsPlace) {
       own.push_back(Bf16::from_bits(static_cast<std::uint16_t>(ranks.rank() * shard + i)));
     }
     std::vector<Bf16> found(2 * shard);
-    std::vector<E4M3> codes(2 * shard);
+    std::vector<E4M3> fp8_values(2 * shard);
     std::array<Parameter<Bf16, Bf16, Cpu>, 3> parameters;
     const auto place = [&](std::size_t number, Index offset, Index size) {
       parameters[number].offset = offset;
       parameters[number].weight = {found.data() + offset, {1, size}};
     };
     place(0, 0, 256);
-    parameters[0].codes = {codes.data(), {1, 256}};
+    parameters[0].fp8_values = {fp8_values.data(), {1, 256}};
     place(1, 256, 512);
     place(2, 768, 200);
-    const ParameterRun<Bf16, Bf16, Cpu> run{};
+    const FlatParameters<Bf16, Bf16, Cpu> run{};
     const ModelRun<Bf16, Bf16, Cpu> in{&run, {&parameters[0], &parameters[1], &parameters[2]}};
-    const CastRun<Bf16, Bf16, Cpu> cast(in, {own.data(), {shard}}, {codes.data(), {shard}},
+    const CastRun<Bf16, Bf16, Cpu> cast(in, {own.data(), {shard}}, {fp8_values.data(), {shard}},
                                         {.rank = ranks.rank(), .ranks = 2});
     EXPECT_EQ(cast.rest_size(), 2 * 512);
     std::vector<Bf16> memory(static_cast<std::size_t>(cast.rest_size()));

@@ -93,13 +93,13 @@ End run(const std::filesystem::path& folder, Index signal_after,
   Checkpoints checkpoints(
       {.folder = folder, .every = 3, .keep = {.last = 100}}, session,
       [](const CheckpointRecord& record) { EXPECT_EQ(record.error + record.warning, ""); });
-  Tally tally(10);
-  if (!resume_from.empty()) resume(resume_from, session, batches, tally, &checkpoints);
+  RunTotals totals(10);
+  if (!resume_from.empty()) resume(resume_from, session, batches, totals, &checkpoints);
   Losses losses;
   losses.signal_after = signal_after;
   const InterruptGuard guard;
   End end;
-  end.summary = train(session, batches, run_of(8), losses, tally, &checkpoints);
+  end.summary = train(session, batches, run_of(8), losses, totals, &checkpoints);
   end.losses = losses.losses;
   end.evaluations = losses.evaluations;
   end.state = save_state_sync(session.state());
@@ -192,17 +192,17 @@ std::vector<SavedState> train_ranks(int ranks, Zero zero, Index steps,
                                 .micro_batches = options.micro_batches,
                                 .rank = communicator.rank(),
                                 .ranks = ranks});
-    Tally tally(10);
+    RunTotals totals(10);
     if (!resume_from.empty()) {
-      const Index step = resume(resume_from, session, batches, tally, nullptr).step;
-      EXPECT_EQ(tally.steps(), step);
+      const Index step = resume(resume_from, session, batches, totals, nullptr).step;
+      EXPECT_EQ(totals.steps(), step);
     }
     if (loaded != nullptr) (*loaded)[rank] = save_state_sync(session.state());
     for (Index step = 0; step < steps; ++step) (void)batches.step(session, 1e-3);
-    tally.add({.step = steps, .result = {.loss = 1.0}});
+    totals.add({.step = steps, .result = {.loss = 1.0}});
     Checkpoints checkpoints({.folder = folder}, session,
                             [](const CheckpointRecord& record) { EXPECT_EQ(record.error, ""); });
-    checkpoints.save(tally.steps(), detail::run_state(batches, tally));
+    checkpoints.save(totals.steps(), detail::run_state(batches, totals));
     checkpoints.finish();
     states[rank] = save_state_sync(session.state());
   });
@@ -241,9 +241,9 @@ TEST_F(CheckpointOfRanks, OfAnotherTextIsRefused) {
   Session session(options, context);
   const SavedState before = save_state_sync(session.state());
   TokenBatches batches(text, {.batch = options.batch, .micro_batches = options.micro_batches});
-  Tally tally(10);
+  RunTotals totals(10);
   try {
-    resume(folder_ / "step-00000001", session, batches, tally, nullptr);
+    resume(folder_ / "step-00000001", session, batches, totals, nullptr);
     FAIL() << "it was loaded";
   } catch (const ConfigError& error) {
     EXPECT_NE(std::string(error.what()).find("data.source is tokens of hash"), std::string::npos);

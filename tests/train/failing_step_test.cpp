@@ -24,8 +24,8 @@ struct State {
 /// Whose join throws once, when it is told to.
 struct FaultyRanks {
   template <class W, class G, octavo::Device D>
-  struct For : octavo::OneRank::For<W, G, D> {
-    using octavo::OneRank::For<W, G, D>::For;
+  struct For : octavo::SingleRank::For<W, G, D> {
+    using octavo::SingleRank::For<W, G, D>::For;
 
     void join(const octavo::Context<octavo::Cpu>&) override {
       if (std::exchange(is_faulty, false)) throw octavo::UsageError("a join that throws");

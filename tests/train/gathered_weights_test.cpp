@@ -79,7 +79,7 @@ TYPED_TEST(GatheredWeights, HaveTheBitsOfThoseThatStay) {
       options.model.weight_copies = copies;
       options.model.recompute = micro_batches == 1 ? Recompute::none : Recompute::block;
       EXPECT_TRUE((train<Model, support::GatheredWeights>(options)) ==
-                  (train<Model, OneRank>(options)))
+                  (train<Model, SingleRank>(options)))
           << micro_batches << " micro-batches, copies " << static_cast<int>(copies);
     }
   }

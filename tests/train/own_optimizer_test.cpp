@@ -22,7 +22,7 @@ struct Sgd {
   template <class W, class G, Device D>
   class For {
    public:
-    For(Arena<D>& arena, const std::vector<RunShard<W, G, D>>& shards, const AdamWSettings&,
+    For(Arena<D>& arena, const std::vector<FlatShard<W, G, D>>& shards, const AdamWSettings&,
         std::uint64_t, const Offload&)
         : shards_(shards), rate_{arena.template take<float>(MemoryKind::optimizer, 1), {1}} {}
 
@@ -55,7 +55,7 @@ struct Sgd {
     }
 
    private:
-    std::vector<RunShard<W, G, D>> shards_;
+    std::vector<FlatShard<W, G, D>> shards_;
     TensorView<float, 1, D> rate_;
     std::int64_t steps_ = 0;
   };

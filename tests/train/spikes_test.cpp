@@ -115,9 +115,9 @@ End run(int ranks, const RunOptions& options, const std::filesystem::path& folde
     Checkpoints checkpoints(
         {.folder = folder, .every = 3, .keep = {.last = 100}}, session,
         [](const CheckpointRecord& record) { EXPECT_EQ(record.error + record.warning, ""); });
-    Tally tally(10);
-    if (!resume_from.empty()) resume(resume_from, session, batches, tally, &checkpoints);
-    end.summary = train(session, batches, options, end.told, tally, &checkpoints);
+    RunTotals totals(10);
+    if (!resume_from.empty()) resume(resume_from, session, batches, totals, &checkpoints);
+    end.summary = train(session, batches, options, end.told, totals, &checkpoints);
     end.state = save_state_sync(session.state());
   });
   for (const End& end : ends) {
@@ -140,8 +140,8 @@ SavedState by_hand(int ranks, const std::filesystem::path& folder, Index first, 
     const Schedule schedule = run_of(OnSpike::off).schedule;
     if (!folder.empty()) {
       TokenBatches& unmoved = batches;
-      Tally tally(10);
-      std::vector<StateEntry> more = detail::run_state(unmoved, tally);
+      RunTotals totals(10);
+      std::vector<StateEntry> more = detail::run_state(unmoved, totals);
       load_checkpoint(folder, session, std::move(more));
     }
     NoStep nobody;
@@ -283,12 +283,12 @@ class SpikesWithoutEnd : public support::TemporaryFolder {
     LimitedStub session;
     Checkpoints checkpoints({.folder = folder_, .every = every}, session,
                             [](const CheckpointRecord&) {});
-    Tally tally(4);
+    RunTotals totals(4);
     RunOptions options;
     options.schedule = {.learning_rate = 1e-3, .steps = last};
     options.evaluate_every = 1;
     options.spikes = {.action = action, .window = 3, .max_rollbacks = 2};
-    RunSummary summary = train(session, batches_, options, told, tally, &checkpoints);
+    RunSummary summary = train(session, batches_, options, told, totals, &checkpoints);
     EXPECT_TRUE(session.were_finite);
     EXPECT_EQ(session.limits, (std::array{infinity, infinity})) << "the run is over";
     return summary;
@@ -355,7 +355,7 @@ TEST_F(SpikesWithoutEnd, OptionsThatCannotBeAreRefused) {
   refused({.action = OnSpike::skip, .threshold = 0});
   refused({.action = OnSpike::skip, .threshold = infinity});
   refused({.action = OnSpike::skip, .window = 1});
-  refused({.action = OnSpike::skip, .window = Tally::most_recent + 1});
+  refused({.action = OnSpike::skip, .window = RunTotals::most_recent + 1});
   refused({.action = OnSpike::skip, .max_rollbacks = 0});
   refused({.action = OnSpike::rollback});  // without checkpoints
   EXPECT_TRUE(told.losses.empty());

@@ -379,11 +379,11 @@ TYPED_TEST(EvaluationOf, AStateThatWasLoadedIsOfItsWeights) {
 /// Throws before casts when it is told to.
 struct FaultyRanks {
   template <class W, class G, Device D>
-  class For : public OneRank::For<W, G, D> {
+  class For : public SingleRank::For<W, G, D> {
    public:
-    using OneRank::For<W, G, D>::For;
+    using SingleRank::For<W, G, D>::For;
 
-    void before_quantize(const ParameterRun<W, G, D>&, const Context<D>&) override {
+    void before_quantize(const FlatParameters<W, G, D>&, const Context<D>&) override {
       if (faulty_in != 0 && --faulty_in == 0) throw ConfigError("a fault that the test asked for");
     }
 

@@ -122,9 +122,9 @@ class StepReplayed : public support::TemporaryFolder, public testing::WithParamI
     with_ranks(GetParam(), [&](int rank, Session& session, Batches& batches) {
       Checkpoints checkpoints({.folder = folder_, .every = 4, .keep = {.last = 100}}, session,
                               [](const CheckpointRecord&) {});
-      Tally tally(steps);
+      RunTotals totals(steps);
       options.evaluate_every = 3;
-      (void)train(session, batches, options, told[static_cast<std::size_t>(rank)], tally,
+      (void)train(session, batches, options, told[static_cast<std::size_t>(rank)], totals,
                   &checkpoints);
     });
     return told[0];
@@ -137,16 +137,16 @@ TEST_P(StepReplayed, HasTheBitsOfTheRunEachTime) {
   ASSERT_NE(whole.records.at(1).weights_hash, whole.records.at(2).weights_hash);
   for (const auto& [from, step] : {std::pair<Index, Index>{0, 1}, {4, 7}}) {
     with_ranks(GetParam(), [&, from = from, step = step](int, Session& session, Batches& batches) {
-      Tally tally(steps);
+      RunTotals totals(steps);
       if (from != 0) {
-        (void)resume(folder_ / octavo::detail::checkpoint_name(from), session, batches, tally,
+        (void)resume(folder_ / octavo::detail::checkpoint_name(from), session, batches, totals,
                      nullptr);
       }
       RunOptions options = run_of();
       options.hash_every = 1;
       Index told = from;
       const auto replays = replay_step(
-          session, batches, options, tally, step, 3,
+          session, batches, options, totals, step, 3,
           [&](const StepRecord& record) { expect_same(record, whole.records.at(++told)); });
       EXPECT_EQ(told, step - 1);
       ASSERT_EQ(replays.size(), 3u);
@@ -171,9 +171,9 @@ TEST_P(StepReplayed, NamesTheBitThatIsAnother) {
     batches.fault_after = 2 + 2;  // the second replay of step 3
     batches.entry = entry;
     if (rank == faulty) batches.turned = std::byte{1};
-    Tally tally(steps);
+    RunTotals totals(steps);
     const auto replays =
-        replay_step(session, batches, run_of(), tally, 3, 3, [](const StepRecord&) {});
+        replay_step(session, batches, run_of(), totals, 3, 3, [](const StepRecord&) {});
     ASSERT_EQ(replays.size(), 3u);
     std::vector<std::string> named(ranks);
     EXPECT_EQ(replays[0].differs, named);
@@ -197,9 +197,9 @@ TEST_P(StepReplayed, IsNotBehindASpikeThatARunStopsAt) {
     with_ranks(GetParam(), [&](int, Session& session, Batches& batches) {
       RunOptions options = run_of(action);
       options.hash_every = 1;
-      Tally tally(steps);
+      RunTotals totals(steps);
       const auto replay = [&](Index step) {
-        return replay_step(session, batches, options, tally, step, 2, [](const StepRecord&) {});
+        return replay_step(session, batches, options, totals, step, 2, [](const StepRecord&) {});
       };
       if (action == OnSpike::skip) {
         const auto replays = replay(at + 1);
@@ -214,9 +214,9 @@ TEST_P(StepReplayed, IsNotBehindASpikeThatARunStopsAt) {
 
 TEST_P(StepReplayed, HasToBeOneOfTheRun) {
   with_ranks(GetParam(), [&](int, Session& session, Batches& batches) {
-    Tally tally(steps);
+    RunTotals totals(steps);
     const auto replay = [&](Index step, Index replays) {
-      return replay_step(session, batches, run_of(), tally, step, replays,
+      return replay_step(session, batches, run_of(), totals, step, replays,
                          [](const StepRecord&) {});
     };
     EXPECT_THROW((void)replay(0, 2), ConfigError);

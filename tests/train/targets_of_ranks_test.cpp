@@ -31,9 +31,9 @@ struct Meeting {
 /// One of two ranks which add up all gradients, so that both hold those of all.
 struct OneOfTwo {
   template <class W, class G, Device D>
-  class For : public OneRank::For<W, G, D> {
+  class For : public SingleRank::For<W, G, D> {
    public:
-    using OneRank::For<W, G, D>::For;
+    using SingleRank::For<W, G, D>::For;
 
     [[nodiscard]] Index total_targets(Index local) override {
       const auto& all = exchange(meeting->targets, local);

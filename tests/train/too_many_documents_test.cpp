@@ -83,14 +83,14 @@ std::vector<Outcome> run(int ranks, Zero zero, Index most_documents,
     TokenBatches batches(split_validation(letters, 0.1, sequence + 1), shape);
     Checkpoints checkpoints({.folder = folder, .every = 100}, session,
                             [](const CheckpointRecord& record) { EXPECT_EQ(record.error, ""); });
-    Tally tally(10);
-    if (!from.empty()) (void)resume(from, session, batches, tally, &checkpoints);
+    RunTotals totals(10);
+    if (!from.empty()) (void)resume(from, session, batches, totals, &checkpoints);
     RunOptions course;
     course.schedule = {.learning_rate = 1e-2, .steps = steps};
     Outcome& outcome = outcomes[static_cast<std::size_t>(communicator.rank())];
     Losses record;
     try {
-      outcome.summary = train(session, batches, course, record, tally, &checkpoints);
+      outcome.summary = train(session, batches, course, record, totals, &checkpoints);
     } catch (const TooManyDocumentsError& error) {
       outcome.refused = error.count();
       const support::TokenBatch batch = support::make_batch(

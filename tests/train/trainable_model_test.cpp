@@ -24,7 +24,7 @@ enum class Part {
   initialize,
   bind,
   runs,
-  quantize_weights,
+  invalidate_weight_copies,
   train_micro_batch,
   scaling,
   evaluate,
@@ -56,7 +56,7 @@ struct Own : If<OnCpu, Missing != Part::device_type>,
              If<Facts, Missing != Part::facts> {
   using Tokens = TensorView<const std::int32_t, 1, Cpu>;
   using Losses = TensorView<float, 1, Cpu>;
-  using Hooks = StepHooks<Bf16, float, Cpu>;
+  using Hooks = StageHooks<Bf16, float, Cpu>;
 
   static std::string precision() requires(Missing != Part::precision);
   static DeviceLimits<Cpu> limits(BatchShape,
@@ -68,7 +68,8 @@ struct Own : If<OnCpu, Missing != Part::device_type>,
   void bind(Context<Cpu>&) const requires(Missing != Part::bind);
   const ModelRuns<Bf16, float, Cpu>& runs() const requires(Missing != Part::runs);
   template <class M>
-  void quantize_weights(Hooks&, const Context<Cpu>&) requires(Missing != Part::quantize_weights);
+  void invalidate_weight_copies(Hooks&,
+                                const Context<Cpu>&) requires(Missing != Part::quantize_weights);
   void train_micro_batch(const DeviceBatch<Cpu>&, Losses, TensorView<const float, 1, Cpu>,
                          Accumulation, Hooks&,
                          const Context<Cpu>&) requires(Missing != Part::train_micro_batch);
@@ -103,7 +104,7 @@ static_assert(!TrainableModel<Own<Part::gemm_rows>>);
 static_assert(!TrainableModel<Own<Part::initialize>>);
 static_assert(!TrainableModel<Own<Part::bind>>);
 static_assert(!TrainableModel<Own<Part::runs>>);
-static_assert(!TrainableModel<Own<Part::quantize_weights>>);
+static_assert(!TrainableModel<Own<Part::invalidate_weight_copies>>);
 static_assert(!TrainableModel<Own<Part::train_micro_batch>>);
 static_assert(!TrainableModel<Own<Part::scaling>>);
 static_assert(!TrainableModel<Own<Part::evaluate>>);

@@ -228,13 +228,13 @@ class SavedRun : public support::TemporaryFolder {
                               session.fail(saved.step == fails_after_);
                             });
     session.fail(fails_after_ == 0);
-    Tally tally(2);
-    if (!resume_from.empty()) resume(resume_from, session, batches, tally, &checkpoints);
+    RunTotals totals(2);
+    if (!resume_from.empty()) resume(resume_from, session, batches, totals, &checkpoints);
     RunOptions options;
     options.schedule = {.learning_rate = 1e-3, .steps = steps};
     options.evaluate_every = 2;
     options.max_skipped = 2;
-    return train(session, batches, options, record, tally, &checkpoints);
+    return train(session, batches, options, record, totals, &checkpoints);
   }
 
   Index fails_after_ = -1;

@@ -7,7 +7,7 @@
 
 #include <type_traits>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// How the rows of fused queries, keys and values divide into sequences and heads.
 struct AttentionShape {

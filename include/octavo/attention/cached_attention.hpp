@@ -5,7 +5,7 @@
 #include <octavo/attention/attention.hpp>
 #include <octavo/kernels/key_value_cache.hpp>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// output = softmax(Q · Kᵀ / √head_dim) · V for each head of new rows, where a row sees the rows of
 /// the cache up to its position; `heads / kv_heads` neighbouring query heads share a KV head.

@@ -6,7 +6,7 @@
 
 #include <string>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// What a result depends on beside the program and its inputs: such as "NVIDIA H200 of 132
 /// multiprocessors, CUDA 13.0, a driver for 13.0, cuBLASLt 13.1.0, cuDNN 9.19.0". Empty on `Cpu`,

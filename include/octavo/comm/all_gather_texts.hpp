@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// Gives each rank the texts of all, in the order of ranks. Waits for them.
 /// @tparam Ranks  a `Communicator`, or what has its `size` and `all_gather_host_sync`

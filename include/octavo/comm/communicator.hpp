@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// The ranks that train one model, as one of them sees them. All ranks make the same calls in the
 /// same order. Nothing here adds numbers up: a sum's order, and so its bits, is the caller's.

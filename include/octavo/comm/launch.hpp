@@ -14,7 +14,7 @@
 #include <string>
 #include <string_view>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// Who said which rank a process is.
 enum class Launcher { none, flags, torchrun, open_mpi, slurm, pmi };

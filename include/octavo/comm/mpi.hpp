@@ -18,7 +18,7 @@
 #include <signal.h>
 #include <unistd.h>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 namespace detail {
 

@@ -20,7 +20,7 @@
 #include <utility>
 #include <vector>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// All ranks of an MPI program. Each operation is made of messages between every two of them, so
 /// that a rank which does not answer is known by its number; MPI's own collectives cannot say who

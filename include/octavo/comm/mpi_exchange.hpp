@@ -25,7 +25,7 @@
 #endif
 #include <mpi.h>
 
-namespace octavo::inline OCTAVO_ABI::detail {
+namespace octavo OCTAVO_ABI::detail {
 
 /// Throws CommError unless a call of MPI succeeded.
 inline void check_mpi(int status, const char* call) {
@@ -202,4 +202,4 @@ class MpiExchange {
   std::vector<Message> messages_;
 };
 
-}  // namespace octavo::inline OCTAVO_ABI::detail
+}  // namespace octavo OCTAVO_ABI::detail

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-namespace octavo::inline OCTAVO_ABI::detail {
+namespace octavo OCTAVO_ABI::detail {
 
 /// "30 s".
 [[nodiscard]] inline std::string seconds_text(std::chrono::milliseconds time) {
@@ -32,4 +32,4 @@ namespace octavo::inline OCTAVO_ABI::detail {
   return absent->empty() ? "all of them are in it, too; see what their GPUs do" : *absent;
 }
 
-}  // namespace octavo::inline OCTAVO_ABI::detail
+}  // namespace octavo OCTAVO_ABI::detail

@@ -9,7 +9,7 @@
 #include <string>
 #include <string_view>
 
-namespace octavo::inline OCTAVO_ABI::detail {
+namespace octavo OCTAVO_ABI::detail {
 
 inline void append_text(std::string& packed, std::string_view text) {
   const auto length = static_cast<std::uint64_t>(text.size());
@@ -28,4 +28,4 @@ inline std::string_view take_text(std::string_view& packed) {
   return text;
 }
 
-}  // namespace octavo::inline OCTAVO_ABI::detail
+}  // namespace octavo OCTAVO_ABI::detail

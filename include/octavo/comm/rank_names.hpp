@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-namespace octavo::inline OCTAVO_ABI::detail {
+namespace octavo OCTAVO_ABI::detail {
 
 /// "rank 2", "ranks 2 and 3", "ranks 0, 2 and 3".
 [[nodiscard]] inline std::string rank_names(const std::vector<int>& ranks) {
@@ -30,4 +30,4 @@ namespace octavo::inline OCTAVO_ABI::detail {
   return message("the ", kind, " '", what, "'");
 }
 
-}  // namespace octavo::inline OCTAVO_ABI::detail
+}  // namespace octavo OCTAVO_ABI::detail

@@ -30,7 +30,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// A connection of each rank with rank 0, for what is small and for knowing who is still there.
 /// Rank 0 listens at `Launch::port`; each rank says ten times a time-out, or once a second, from a

@@ -26,7 +26,7 @@
 #include <signal.h>
 #include <sys/socket.h>
 
-namespace octavo::inline OCTAVO_ABI::detail {
+namespace octavo OCTAVO_ABI::detail {
 
 using RankClock = std::chrono::steady_clock;
 
@@ -355,4 +355,4 @@ class RendezvousServer {
   std::thread thread_;  // the last: it uses all others
 };
 
-}  // namespace octavo::inline OCTAVO_ABI::detail
+}  // namespace octavo OCTAVO_ABI::detail

@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// Something that all ranks must agree on, such as {"model", "llama3_8b"}. A value may be long:
 /// what is reported is where values differ. Of a file, say its digest.

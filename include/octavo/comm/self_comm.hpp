@@ -7,7 +7,7 @@
 
 #include <algorithm>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// The only rank: it has all parts already.
 template <Device D>

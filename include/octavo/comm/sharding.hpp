@@ -8,7 +8,7 @@
 
 #include <type_traits>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// What of a model each of the ranks holds a part of; all else, each of them holds whole. Losses,
 /// weights and moments are the same, see `reduces_each_micro_batch`.

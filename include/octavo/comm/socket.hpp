@@ -25,7 +25,7 @@
 #include <sys/types.h>
 #include <unistd.h>
 
-namespace octavo::inline OCTAVO_ABI::detail {
+namespace octavo OCTAVO_ABI::detail {
 
 /// A file descriptor that closes itself.
 class Descriptor {
@@ -212,4 +212,4 @@ class FrameStream {
   std::string output_;
 };
 
-}  // namespace octavo::inline OCTAVO_ABI::detail
+}  // namespace octavo OCTAVO_ABI::detail

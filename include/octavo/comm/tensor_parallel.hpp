@@ -6,7 +6,7 @@
 
 #include <type_traits>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// Groups of `Degree` ranks share each layer of a model: heads, features of the MLP and the
 /// vocabulary are divided among them, and between layers each has its share of a batch's rows

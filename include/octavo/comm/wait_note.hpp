@@ -16,7 +16,7 @@
 #include <sys/types.h>
 #include <unistd.h>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// A line that says what this process waits for. Launchers answer a rank's death with SIGTERM to
 /// all others, which then can say no more than what was written here before. For one thread.

@@ -6,7 +6,7 @@
 
 #include <cstddef>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// What `std::array` is, but its elements can be read in kernels too: nvcc lets them call the
 /// members of `std::array` only with --expt-relaxed-constexpr, which no user should have to pass.

@@ -6,7 +6,7 @@
 
 #include <string>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// Compute capability, times ten, of the GPUs that the kernels are made for: Hopper's, whose tensor
 /// cores' instructions and FP8 block scales no older and no newer GPU has.

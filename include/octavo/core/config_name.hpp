@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <string>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// A name that can be part of a template argument: at most 31 characters, in words of eight. They
 /// are no array, because nvcc writes template arguments back as source, and cannot write arrays.

@@ -16,7 +16,7 @@
 #include <omp.h>
 #endif
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 template <>
 struct DeviceLimits<Cpu> {

@@ -7,7 +7,7 @@
 #include <concepts>
 #include <cstdint>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// Sizes and positions of elements.
 using Index = std::int64_t;

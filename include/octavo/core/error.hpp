@@ -16,7 +16,7 @@
 #include <string_view>
 #include <utility>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// Base of every exception that the library throws on purpose.
 class Error : public std::runtime_error {

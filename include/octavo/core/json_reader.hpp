@@ -16,7 +16,7 @@
 #include <string_view>
 #include <utility>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// Reads a JSON text from its begin to its end, value by value, without a copy of it:
 ///

@@ -4,7 +4,7 @@
 
 #include <octavo/core/context.hpp>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// A second line of work on a context's device, with a context of its own: what is enqueued with
 /// that one may run while the main one's work does. Between `fork` and `join` nothing orders the

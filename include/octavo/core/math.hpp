@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// e^x with a relative error below 2^-22. Clamped: 0 below −87.3, about 3e38 above 88; NaN stays.
 /// Free of branches and table look-ups, unlike std::exp.

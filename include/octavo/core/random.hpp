@@ -9,7 +9,7 @@
 #include <cmath>
 #include <cstdint>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// Names one sequence of random numbers: a seed, and what draws from it.
 struct RandomStream {

@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// How often a body was called as it is, how often while it was recorded, and how often its record
 /// was launched.

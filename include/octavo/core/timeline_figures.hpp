@@ -8,7 +8,7 @@
 #include <span>
 #include <vector>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// What a timeline comes to.
 struct TimelineFigures {

@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <string_view>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// Number of bytes of the UTF-8 character that `text` begins with; 0 if `text` is empty or begins
 /// with none: a stray or missing continuation byte, an overlong form, a surrogate, or a code point

@@ -2,21 +2,23 @@
 /// The library's version, as numbers, as text and as the name of a namespace.
 #pragma once
 
-// All that the library has stands in an inline namespace of this name, which nobody has to write:
-// octavo::Linear is octavo::v0_1_0::Linear. So a program may link files that were compiled
-// with two versions, or with cuDNN and without, and each keeps the functions that it was compiled
-// with. Such files must not hand each other the library's types. A function that takes one as a
-// parameter does not link; nothing tells the others apart, such as functions that return one and
-// structs of a program's own that have one as a member. Errors of the one are std::exception to the
-// other, and no more. Forward declarations of the library's names have no place in other files:
-// include its headers.
+// The library lives in an inline namespace named after its minor version: octavo::Linear is
+// octavo::v0_1::Linear, and users write octavo::Linear. A program can therefore link files compiled
+// with two minor versions, or with and without cuDNN: each file keeps its own functions. Such files
+// must not exchange the library's types. A function that takes one as a parameter does not link,
+// but the linker cannot detect functions that return one or structs that contain one. Exceptions of
+// the other version can be caught as std::exception only. Do not forward-declare the library's
+// names; include its headers.
+//
+// Headers write `namespace octavo OCTAVO_ABI {`, which is `namespace octavo::inline v0_1 {`:
+// editors, Universal Ctags and Doxygen read the name `octavo` without knowing the macro.
 #if defined(OCTAVO_WITH_CUDNN)
-#define OCTAVO_ABI v0_1_0_cudnn
+#define OCTAVO_ABI ::inline v0_1_cudnn
 #else
-#define OCTAVO_ABI v0_1_0
+#define OCTAVO_ABI ::inline v0_1
 #endif
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 inline constexpr int version_major = 0;
 inline constexpr int version_minor = 1;

@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <limits>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 namespace detail {
 

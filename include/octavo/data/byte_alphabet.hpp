@@ -10,7 +10,7 @@
 #include <string>
 #include <string_view>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 namespace detail {
 

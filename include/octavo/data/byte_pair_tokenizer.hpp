@@ -25,7 +25,7 @@
 #include <utility>
 #include <vector>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// Whether text is brought into Unicode's normal form C by whoever has it.
 enum class TextForm { any, nfc };

@@ -12,7 +12,7 @@
 #include <string_view>
 #include <vector>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// Tokens are the bytes of the text, 0 to 255, so every text can be encoded and none gets shorter.
 class ByteTokenizer final : public Tokenizer {

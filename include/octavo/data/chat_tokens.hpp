@@ -16,7 +16,7 @@
 #include <utility>
 #include <vector>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// What a chat is encoded to.
 struct ChatTokens {

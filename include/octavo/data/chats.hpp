@@ -22,7 +22,7 @@
 #include <utility>
 #include <vector>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// The tokens of chats, and which of them are targets.
 class Chats {

@@ -23,7 +23,7 @@
 
 #include <glob.h>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// What a run is to read.
 struct DataRequest {

@@ -11,7 +11,7 @@
 #include <span>
 #include <vector>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// Finds the documents of sequences by the token that ends each, such as a tokenizer's end of text.
 /// What follows that token is another document's: its target becomes −1, which no loss counts.

@@ -16,7 +16,7 @@
 #include <utility>
 #include <vector>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// Where a text lies in the bytes of all that were read.
 struct TextPlace {

@@ -8,7 +8,7 @@
 #include <bit>
 #include <cstdint>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// A random order of the numbers below `size`, of which each place is computed by itself: as
 /// quickly, and in as little memory, for 2^40 numbers as for ten.

@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// The batches of a stream, or one rank's part of each, of which the next is read by a thread
 /// beside the caller's.

@@ -19,7 +19,7 @@
 
 #include <pcre2.h>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 namespace detail {
 

@@ -20,7 +20,7 @@
 #include <utility>
 #include <vector>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// A file that was read, or an entry of a folder that was not.
 struct TextFile {

@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// What a file of tiktoken leaves to those who read it.
 struct TiktokenOptions {

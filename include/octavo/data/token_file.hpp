@@ -15,7 +15,7 @@
 #include <span>
 #include <utility>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// The tokens of a file, read when they are asked for; a token is held against the vocabulary then,
 /// not before.

@@ -20,7 +20,7 @@
 #include <string_view>
 #include <system_error>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 static_assert(std::endian::native == std::endian::little,
               "token files are little-endian; read them on such a processor");

@@ -14,7 +14,7 @@
 #include <string_view>
 #include <vector>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// Encodes bytes, valid UTF-8 or not, and decodes them to what they were. Its functions may be
 /// called by several threads at a time.

@@ -16,7 +16,7 @@
 #include <utility>
 #include <vector>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// The two parts of tokens.
 struct TokenSplit {

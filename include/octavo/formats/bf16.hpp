@@ -4,7 +4,7 @@
 
 #include <octavo/formats/format_traits.hpp>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// A BF16 number; as a precision policy, BF16 storage and GEMMs.
 struct Bf16 {

@@ -5,7 +5,7 @@
 
 #include <octavo/formats/format_traits.hpp>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// 2^(bits − 127); 0xff is NaN. There is no zero and no sign.
 struct E8M0 {

@@ -6,7 +6,7 @@
 
 #include <cmath>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// An element of a moment in 8 bits. It stands for a level times the scale of its group, a power of
 /// two. Levels grow as those of a floating-point format with 4 bits of mantissa do, but for an

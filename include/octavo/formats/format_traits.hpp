@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// FP32 storage, accumulation and, as a precision policy, the reference.
 using Fp32 = float;

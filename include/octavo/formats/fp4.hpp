@@ -5,7 +5,7 @@
 
 #include <octavo/formats/small_float.hpp>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 struct E2M1;
 

@@ -4,7 +4,7 @@
 
 #include <octavo/formats/format_traits.hpp>
 
-namespace octavo::inline OCTAVO_ABI::detail {
+namespace octavo OCTAVO_ABI::detail {
 
 /// The float 2^exponent, for normal exponents.
 OCTAVO_HOST_DEVICE constexpr float power_of_two(int exponent) {

@@ -6,7 +6,7 @@
 #include <octavo/kernels/key_value_cache.hpp>
 #include <octavo/kernels/rms_norm.hpp>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// Rows that `few_rows_forward` multiplies at most.
 inline constexpr Index most_few_rows = 8;

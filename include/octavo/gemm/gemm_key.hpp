@@ -12,7 +12,7 @@
 #include <string_view>
 #include <vector>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// Formats of a product's matrices, on the `Cuda` device.
 enum class GemmFormat : std::uint8_t { fp32, bf16, e4m3, e5m2 };

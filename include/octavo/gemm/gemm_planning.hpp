@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// How an algorithm is chosen.
 enum class GemmChoice : std::uint8_t {

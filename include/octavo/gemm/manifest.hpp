@@ -13,7 +13,7 @@
 #include <unordered_set>
 #include <vector>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// The three GEMMs of a linear layer.
 enum class GemmPass { forward, input_gradient, weight_gradient };

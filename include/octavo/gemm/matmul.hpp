@@ -5,7 +5,7 @@
 #include <octavo/gemm/manifest.hpp>
 #include <octavo/tensor/tensor.hpp>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// What a GEMM adds its product to.
 template <class T, Device D>

@@ -7,7 +7,7 @@
 
 #include <filesystem>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// Sets all weights of an inference to those of a checkpoint: of the run's FP32 masters, where it
 /// had such. Every file is held to its checksum before anything is set.

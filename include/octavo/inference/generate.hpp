@@ -13,7 +13,7 @@
 #include <span>
 #include <vector>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// How a text goes on.
 struct GenerateOptions {

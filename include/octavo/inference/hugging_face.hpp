@@ -7,7 +7,7 @@
 
 #include <filesystem>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// Sets all weights of an inference to those of a Hugging Face folder, which is read a piece at a
 /// time. Nothing is set before config.json and the headers of all files were found right.

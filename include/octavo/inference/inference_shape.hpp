@@ -4,7 +4,7 @@
 
 #include <octavo/core/device.hpp>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// What an inference has memory for.
 struct InferenceShape {

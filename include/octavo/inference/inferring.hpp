@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// Gives elements of a model's parameters: `values` are those of `weight` from `begin` on. Several
 /// threads call it at a time.

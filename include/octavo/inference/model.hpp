@@ -11,7 +11,7 @@
 #include <string>
 #include <utility>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// A decoder of the same parts as a `Decoder`, which only infers: weights as `Inference<Precision>`
 /// keeps them, no gradients, no optimizer, and the keys and values of one text. Lives in an
@@ -234,8 +234,8 @@ class InferenceModel {
   InferenceShape shape_;
   WeightStage<D> stage_;
   LayerScratch<D> scratch_;
-  ParameterRun<T, T, D> embedding_run_;
-  ParameterRun<T, T, D> head_run_;
+  FlatParameters<T, T, D> embedding_run_;
+  FlatParameters<T, T, D> head_run_;
   typename Family::template Embedding<T, T, D> embedding_;
   typename Family::template Positions<D> positions_;
   SegmentTuple segments_;

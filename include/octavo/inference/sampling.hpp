@@ -18,7 +18,7 @@
 #include <span>
 #include <vector>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// Which tokens may be drawn, and how likely. Each limit is of what the one before it left.
 struct SamplingOptions {

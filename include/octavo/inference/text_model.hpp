@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <span>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// A text in tokens, and a model that says what may follow: what `generate` draws from, and what
 /// programs that choose model and precision at run time hold.

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// Bytes that come piece by piece, such as those of tokens, as valid UTF-8 that goes on: characters
 /// wait until they are whole, and what may be the begin of a text that stops it waits until that is

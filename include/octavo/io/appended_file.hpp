@@ -16,7 +16,7 @@
 #include <sys/types.h>
 #include <unistd.h>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// Appends records, each with one call, so that a reader and a killed run never see half of one.
 /// When the disk is full the file keeps every record that was complete.

@@ -11,7 +11,7 @@
 #include <cstring>
 #include <span>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 namespace detail {
 

@@ -21,7 +21,7 @@
 #include <time.h>
 #include <unistd.h>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 namespace detail {
 

@@ -14,7 +14,7 @@
 #include <string_view>
 #include <vector>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// The value of an IEEE 754 half-precision number. Exact; NaNs keep their bits.
 [[nodiscard]] constexpr float half_value(std::uint16_t bits) {

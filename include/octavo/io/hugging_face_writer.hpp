@@ -22,7 +22,7 @@
 
 #include <unistd.h>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// How a Hugging Face folder is written.
 struct HuggingFaceOptions {

@@ -8,7 +8,7 @@
 #include <filesystem>
 #include <utility>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// Appends whole lines; see AppendedFile.
 class MetricsFile {

@@ -16,7 +16,7 @@
 #include <string_view>
 #include <vector>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// What an adapter_config.json says.
 struct PeftConfig {

@@ -12,7 +12,7 @@
 #include <string>
 #include <string_view>
 
-namespace octavo::inline OCTAVO_ABI::detail {
+namespace octavo OCTAVO_ABI::detail {
 
 /// The bytes of a number, the lowest first.
 template <std::unsigned_integral T>
@@ -65,4 +65,4 @@ class ProtobufMessage {
   std::string bytes_;
 };
 
-}  // namespace octavo::inline OCTAVO_ABI::detail
+}  // namespace octavo OCTAVO_ABI::detail

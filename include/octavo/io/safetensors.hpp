@@ -32,7 +32,7 @@
 #include <sys/types.h>
 #include <unistd.h>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// What a safetensors file says of a tensor.
 struct SafetensorsEntry {

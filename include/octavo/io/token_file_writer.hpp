@@ -21,7 +21,7 @@
 #include <utility>
 #include <vector>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// llm.c: one file, of 16 bits a token (the header of GPT-2) or 32 (of Llama 3), whichever the
 /// vocabulary needs. Megatron: NAME.bin and NAME.idx, which knows documents; 16 bits a token where

@@ -11,7 +11,7 @@
 #include <string_view>
 #include <vector>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// The events of one rank: a process with a thread for each track, in lines.
 /// Source: "Trace Event Format", Google, complete events ("X") and metadata ("M"), times in µs.

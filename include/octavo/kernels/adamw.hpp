@@ -5,7 +5,7 @@
 #include <octavo/kernels/adamw_formula.hpp>
 #include <octavo/kernels/step_status.hpp>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// One parameter, or a part of it, and its optimizer state.
 /// @tparam W       format of the weight

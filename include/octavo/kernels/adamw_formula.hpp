@@ -9,7 +9,7 @@
 #include <cmath>
 #include <type_traits>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// What changes from step to step; lives on the device.
 struct AdamWStep {

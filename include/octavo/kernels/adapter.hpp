@@ -4,7 +4,7 @@
 
 #include <octavo/tensor/tensor.hpp>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// How the adapters of a fused linear layer, such as those of queries and of values, lie in its
 /// product. Their matrices A stand below each other, [count · rank, in] and rows of zeros up to

@@ -4,7 +4,7 @@
 
 #include <octavo/tensor/tensor.hpp>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// losses[t] = log Σ exp(logits[t, :]) − logits[t, targets[t]] over the first `vocabulary` columns;
 /// a target below 0 is ignored: its loss and gradient are 0. A target outside of the vocabulary

@@ -4,7 +4,7 @@
 
 #include <octavo/tensor/quantized_view.hpp>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// values = round(element · scale), what a quantised matrix stands for in the format T.
 /// @tparam W  `E4M3` or `E5M2`, with any granularity of scales

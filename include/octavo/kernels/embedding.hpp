@@ -4,7 +4,7 @@
 
 #include <octavo/tensor/tensor.hpp>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// y[t, :] = table[tokens[t], :]; 0 for a token below 0.
 /// @param tokens  [tokens], each below the table's rows

@@ -5,7 +5,7 @@
 #include <octavo/kernels/bias.hpp>
 #include <octavo/kernels/quantize.hpp>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// y = gelu(x) in its tanh form, gelu(x) = x / 2 · (1 + tanh(√(2/π) · (x + 0.044715 · x³))), and y
 /// quantised as its precision asks. Hugging Face calls it `gelu_new`.

@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// hash[0] = Σ over the 64-bit words of mixed(word, place), modulo 2^64: in whatever order words
 /// are read, it is the same. Other bits in one word always give another hash; other bits in several

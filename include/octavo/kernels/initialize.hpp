@@ -5,7 +5,7 @@
 #include <octavo/core/random.hpp>
 #include <octavo/tensor/tensor.hpp>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// What a parameter starts from.
 struct Initial {

@@ -8,6 +8,7 @@
 #include <octavo/kernels/cross_entropy.hpp>
 #include <octavo/kernels/dequantize.hpp>
 #include <octavo/kernels/embedding.hpp>
+#include <octavo/kernels/fp8_weights.hpp>
 #include <octavo/kernels/gelu.hpp>
 #include <octavo/kernels/hash.hpp>
 #include <octavo/kernels/initialize.hpp>
@@ -22,4 +23,3 @@
 #include <octavo/kernels/step_status.hpp>
 #include <octavo/kernels/swiglu.hpp>
 #include <octavo/kernels/vocabulary_parallel.hpp>
-#include <octavo/kernels/weight_codes.hpp>

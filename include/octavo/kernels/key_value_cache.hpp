@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// The rotated keys and the values of one layer, a row for each position of one sequence.
 template <class T, Device D>

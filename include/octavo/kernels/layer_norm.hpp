@@ -4,7 +4,7 @@
 
 #include <octavo/kernels/quantize.hpp>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// y[t, :] = (x[t, :] − m[t]) · r[t] · weight + bias, with m[t] the row's mean and
 /// r[t] = 1 / sqrt(variance(x[t]) + epsilon), and y quantised as its precision asks.

@@ -8,7 +8,7 @@
 
 #include <cstdint>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// How a part of a run lies in bytes: its elements in E4M3, then an FP32 number for each
 /// `block` neighbours that they are multiplied by, then zeros up to the next multiple of 256.

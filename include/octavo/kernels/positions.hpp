@@ -5,7 +5,7 @@
 #include <octavo/tensor/batch.hpp>
 #include <octavo/tensor/tensor.hpp>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 namespace detail {
 

@@ -5,7 +5,7 @@
 #include <octavo/kernels/scale.hpp>
 #include <octavo/tensor/tensor.hpp>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// Bytes of workspace that quantising by a scale a row needs on any device.
 constexpr std::size_t row_amaxes_workspace(Index rows, Index columns) {

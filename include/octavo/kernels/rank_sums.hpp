@@ -5,7 +5,7 @@
 #include <octavo/kernels/step_status.hpp>
 #include <octavo/tensor/tensor.hpp>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// What each of the ranks gave this one: one part after the other, but for this rank's own, which
 /// may lie where it was made.

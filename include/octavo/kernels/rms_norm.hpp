@@ -4,7 +4,7 @@
 
 #include <octavo/kernels/quantize.hpp>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// What `rms_norm_forward` does to a row, for an operation that normalises its input itself.
 template <class T, Device D>

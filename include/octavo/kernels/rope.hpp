@@ -5,7 +5,7 @@
 #include <octavo/kernels/quantize.hpp>
 #include <octavo/tensor/head_layout.hpp>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// Weights of the root-mean-square normalisation of each query and key head before the rotation;
 /// empty views where a model has none.

@@ -4,7 +4,7 @@
 
 #include <octavo/precision/scaling.hpp>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 namespace detail {
 

@@ -6,7 +6,7 @@
 
 #include <limits>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// Above which a step is skipped though it is finite. Infinities: none is.
 struct StepLimits {
@@ -72,14 +72,14 @@ void add_nonfinite(TensorView<const OperandStatistics, 1, D> after,
 /// Decides from the sums: norm, clipping, and whether to skip. A step is skipped if its loss or its
 /// gradient norm is not finite, or if a cast met what is not: it would otherwise hide an Inf; or if
 /// the loss or the norm is above its limit.
-/// @param max_norm  gradients are scaled down to this norm; 0 leaves them
+/// @param max_gradient_norm  gradients are scaled down to this norm; 0 leaves them
 /// @param limits    [1]
 /// @param status    [1], with all sums
 /// @note enqueues; does not synchronise
 template <Device D>
-void decide_step(float max_norm, TensorView<const StepLimits, 1, D> limits,
+void decide_step(float max_gradient_norm, TensorView<const StepLimits, 1, D> limits,
                  TensorView<StepStatus, 1, D> status, const Context<D>& context) {
-  decide_step_body(max_norm, limits, status, context);
+  decide_step_body(max_gradient_norm, limits, status, context);
 }
 
 /// Copies `source` over `target` if `status.skip` is set.
@@ -98,11 +98,12 @@ void restore_if_skipped(TensorView<std::byte, 1, D> target,
 namespace detail {
 
 /// The decision, for every device.
-OCTAVO_HOST_DEVICE inline void decide(StepStatus& status, double norm, float max_norm,
+OCTAVO_HOST_DEVICE inline void decide(StepStatus& status, double norm, float max_gradient_norm,
                                       const StepLimits& limits) {
   status.gradient_norm = static_cast<float>(norm);
-  const double clipped = static_cast<double>(max_norm) / (norm + 1e-6);
-  status.clip_coefficient = max_norm > 0 && clipped < 1.0 ? static_cast<float>(clipped) : 1.0f;
+  const double clipped = static_cast<double>(max_gradient_norm) / (norm + 1e-6);
+  status.clip_coefficient =
+      max_gradient_norm > 0 && clipped < 1.0 ? static_cast<float>(clipped) : 1.0f;
   const bool finite = is_finite(status.gradient_norm) &&
                       is_finite(static_cast<float>(status.loss_sum)) && status.nonfinite == 0;
   const bool is_above = status.loss_sum > limits.loss_sum || norm > limits.gradient_norm;

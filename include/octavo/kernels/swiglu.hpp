@@ -4,7 +4,7 @@
 
 #include <octavo/kernels/quantize.hpp>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// y = silu(gate) · up, with silu(x) = x / (1 + e^−x), and y quantised as its precision asks.
 /// @param gate_up  [tokens, 2 · ffn]: the gates of a token, then its ups

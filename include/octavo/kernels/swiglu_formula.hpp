@@ -5,7 +5,7 @@
 #include <octavo/core/macros.hpp>
 #include <octavo/core/math.hpp>
 
-namespace octavo::inline OCTAVO_ABI::detail {
+namespace octavo OCTAVO_ABI::detail {
 
 /// 1 + e^−x.
 OCTAVO_HOST_DEVICE inline float one_plus_exp(float x) {

@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// Tokens as rows of this rank's part of a table: local[t] = tokens[t] − first, or −1 for a token
 /// of another rank's part, of which `embedding_forward` makes zeros and `embedding_backward`

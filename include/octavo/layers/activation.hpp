@@ -5,7 +5,7 @@
 #include <octavo/kernels/gelu.hpp>
 #include <octavo/kernels/swiglu.hpp>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// silu(gate) · up: Llama's. An activation of one's own has the same members.
 struct SwiGlu {

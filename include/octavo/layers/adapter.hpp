@@ -10,7 +10,7 @@
 #include <cmath>
 #include <string>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// y += scale · x · Aᵀ · Bᵀ in each part of a fused layer's result that has an adapter, and the
 /// gradients. What all of them multiply between is made again in the backward, in memory that every

@@ -10,7 +10,7 @@
 #include <octavo/layers/shapes.hpp>
 #include <octavo/tensor/partial_view.hpp>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// Fused projection to queries, keys and values, rotation, causal attention, output projection with
 /// the residual connection. A part of a `ResidualBranch`.

@@ -7,7 +7,7 @@
 
 #include <type_traits>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// The input of a layer that only infers, before the norm in front of it: a product of one row
 /// normalises the row itself. For more, they are written to the layer's operand first.

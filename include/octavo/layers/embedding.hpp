@@ -7,7 +7,7 @@
 #include <octavo/layers/parameter.hpp>
 #include <octavo/layers/shapes.hpp>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// Token embeddings of `Hidden` features.
 /// @tparam T  format of weights and activations

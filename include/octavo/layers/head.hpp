@@ -7,7 +7,7 @@
 #include <octavo/layers/linear.hpp>
 #include <octavo/layers/mode.hpp>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// Works through the tokens in chunks, so that logits never exist whole. In training, a chunk's
 /// gradients are made right after its loss.

@@ -8,7 +8,7 @@
 #include <octavo/layers/linear.hpp>
 #include <octavo/precision/inference.hpp>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// A linear layer without gradients. It has one copy of its weight: that of the parameter, or, in
 /// FP8, its own, in whose place the parameter has no memory. Moves like any other.

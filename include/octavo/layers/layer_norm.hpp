@@ -5,7 +5,7 @@
 #include <octavo/kernels/layer_norm.hpp>
 #include <octavo/layers/parameter.hpp>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// Layer normalisation over rows of `Hidden` features. A norm of a `ResidualBranch`.
 /// @tparam T  format of weights and activations

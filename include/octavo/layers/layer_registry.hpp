@@ -3,14 +3,14 @@
 #pragma once
 
 #include <octavo/gemm/manifest.hpp>
+#include <octavo/layers/flat_parameters.hpp>
 #include <octavo/layers/lora_options.hpp>
-#include <octavo/layers/parameter_run.hpp>
 #include <octavo/layers/scaling_table.hpp>
 #include <octavo/tensor/batch.hpp>
 
 #include <algorithm>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// Memory for the quantised copy of one weight at a time, where copies are made for each GEMM and
 /// not kept. Layers first reserve what they need; then the memory is taken.
@@ -60,7 +60,7 @@ class LayerScratch {
 };
 
 template <Device D>
-class TensorGroup;
+class TensorParallelGroup;
 
 /// What linear layers share. It stays where it is, as the types see to, and outlives them.
 template <Device D>
@@ -70,11 +70,11 @@ struct LayerRegistry {
   WeightStage<D>* stage = nullptr;  ///< null: layers keep the quantised copies of their weights
   BatchShape batch{};               ///< of one micro-batch
   DeviceLimits<D> limits{};
-  RunLayout layout{};                  ///< of each block's parameters
-  TensorGroup<D>* group = nullptr;     ///< ranks that share the layers; null: none
-  int place = 0;                       ///< of this rank among them
-  LayerScratch<D>* scratch = nullptr;  ///< of frozen layers and adapters
-  LoraOptions lora{};                  ///< of adapters
+  RunLayout layout{};                       ///< of each block's parameters
+  TensorParallelGroup<D>* group = nullptr;  ///< ranks that share the layers; null: none
+  int place = 0;                            ///< of this rank among them
+  LayerScratch<D>* scratch = nullptr;       ///< of frozen layers and adapters
+  LoraOptions lora{};                       ///< of adapters
 };
 
 }  // namespace octavo

@@ -4,14 +4,14 @@
 
 #include <octavo/gemm/manifest.hpp>
 #include <octavo/gemm/matmul.hpp>
+#include <octavo/kernels/fp8_weights.hpp>
 #include <octavo/kernels/quantize.hpp>
-#include <octavo/kernels/weight_codes.hpp>
 #include <octavo/layers/layer_registry.hpp>
 #include <octavo/layers/mode.hpp>
 #include <octavo/layers/parameter.hpp>
 #include <octavo/precision/lora.hpp>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// Rows of a linear layer's weight that may have an adapter of their own.
 struct LinearPart {
@@ -153,10 +153,10 @@ class Linear {
   void take_weight_copies(Arena<D>& arena, const Weight& weight) {
     copies_.values = weight.weight.data();
     if constexpr (by_one_scale) {
-      has_codes_ = weight.has_codes();
-      if (has_codes_) {
+      has_fp8_values_ = weight.has_fp8_values();
+      if (has_fp8_values_) {
         registry_.scaling->let_ranks_cast(slots_[weight_place]);
-        copies_.row_major = weight.codes.data();
+        copies_.row_major = weight.fp8_values.data();
         if (registry_.stage == nullptr) {
           copies_.take_transposed(arena, MemoryKind::quantized_weights, Out, In);
         } else {
@@ -180,7 +180,7 @@ class Linear {
   /// of a frozen weight only the scale is found here. What ranks have cast is transposed.
   template <class M>
   void quantize_weight(const Context<D>& context) {
-    if (has_codes_) {
+    if (has_fp8_values_) {
       if (registry_.stage == nullptr) transpose(weight_operand(false, {true, true}), context);
     } else if (registry_.stage == nullptr) {
       quantize(weight_operand(M::records, {true, true}), context);
@@ -319,7 +319,7 @@ class Linear {
       if (registry_.stage != nullptr) {
         WeightMemory staged = copies_;
         staged.place(registry_.stage->elements(), registry_.stage->scales());
-        if (has_codes_) {
+        if (has_fp8_values_) {
           staged.row_major = copies_.row_major;
           const auto operand = staged.operand(Out, In, slot(OperandKind::weight), false, {});
           if (copies.transposed) transpose(operand, context);
@@ -365,14 +365,14 @@ class Linear {
   }
   /// Makes the transposed copy of what ranks have cast.
   static void transpose(const WeightOperand& weight, const Context<D>& context) {
-    if constexpr (by_one_scale) transpose_codes(weight.row_major, weight.transposed, context);
+    if constexpr (by_one_scale) transpose_fp8_values(weight.row_major, weight.transposed, context);
   }
   void count(GemmPass pass, const GemmRun& run) {
     registry_.manifest->entry(entries_[static_cast<std::size_t>(pass)]).count(run);
   }
 
   WeightMemory copies_;
-  bool has_codes_ = false;       ///< ranks cast the weight
+  bool has_fp8_values_ = false;  ///< ranks cast the weight
   bool records_next_ = false;    ///< of the weight's next cast, where copies are made for each GEMM
   bool scale_is_found_ = false;  ///< since the weight was changed
   LayerRegistry<D> registry_;

@@ -8,7 +8,7 @@
 #include <octavo/layers/shapes.hpp>
 #include <octavo/tensor/partial_view.hpp>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// A projection to more features, an activation, and the down projection with the residual
 /// connection. A part of a `ResidualBranch`.

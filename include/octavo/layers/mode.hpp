@@ -4,7 +4,7 @@
 
 #include <octavo/core/version.hpp>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// What a forward pass is for. Evaluation cannot touch an amax history or save for a backward,
 /// because the type says so; and nothing but generation knows a text's earlier tokens.

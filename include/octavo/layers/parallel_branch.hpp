@@ -8,11 +8,11 @@
 #include <octavo/layers/layer_registry.hpp>
 #include <octavo/layers/mode.hpp>
 #include <octavo/layers/shapes.hpp>
-#include <octavo/layers/tensor_group.hpp>
+#include <octavo/layers/tensor_parallel_group.hpp>
 
 #include <string>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// As `ResidualBranch`, y = x + part(norm(x)), of which each rank of a tensor-parallel group has
 /// its share: of the residual stream a share of the rows, of the part one of the features. So
@@ -141,7 +141,7 @@ class ParallelBranch {
   }
 
   Recomputation recomputation_;
-  TensorGroup<D>* group_ = nullptr;
+  TensorParallelGroup<D>* group_ = nullptr;
   Norm norm_;
   Part part_;
 };

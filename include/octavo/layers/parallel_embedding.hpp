@@ -4,9 +4,9 @@
 
 #include <octavo/kernels/vocabulary_parallel.hpp>
 #include <octavo/layers/embedding.hpp>
-#include <octavo/layers/tensor_group.hpp>
+#include <octavo/layers/tensor_parallel_group.hpp>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// As `Embedding`, of which each rank has some rows of the table. A rank's look-up gives zeros for
 /// the tokens of others, so the sum over ranks is the embedding, to the bit; each rank gets its
@@ -21,7 +21,7 @@ class ParallelEmbedding {
   }
 
   /// Says which part of the table this rank has, and takes memory for a batch's tokens.
-  void share(Arena<D>& arena, const TensorGroup<D>& group, const ParameterPart& part,
+  void share(Arena<D>& arena, const TensorParallelGroup<D>& group, const ParameterPart& part,
              Index tokens) {
     table_.visit([&](auto& table) { table.part = part; });
     group_ = &group;
@@ -63,7 +63,7 @@ class ParallelEmbedding {
   }
 
   Embedding<T, Hidden, G, D> table_;
-  const TensorGroup<D>* group_ = nullptr;
+  const TensorParallelGroup<D>* group_ = nullptr;
   Index first_ = 0;
   std::int32_t* local_ = nullptr;  ///< [tokens]
 };

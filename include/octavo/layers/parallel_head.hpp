@@ -5,11 +5,11 @@
 #include <octavo/kernels/vocabulary_parallel.hpp>
 #include <octavo/layers/linear.hpp>
 #include <octavo/layers/mode.hpp>
-#include <octavo/layers/tensor_group.hpp>
+#include <octavo/layers/tensor_parallel_group.hpp>
 
 #include <algorithm>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// As `LanguageModelHead`, of which each rank of a tensor-parallel group has some rows of the
 /// projection. A chunk has as many rows of each rank; they are normalised where they are, and
@@ -176,7 +176,7 @@ class ParallelHead {
     return {statistics_, {Norm::statistics * tokens}};
   }
 
-  const TensorGroup<D>* group_ = nullptr;
+  const TensorParallelGroup<D>* group_ = nullptr;
   Projection projection_;
   Norm norm_;
   typename Projection::InputMemory input_;

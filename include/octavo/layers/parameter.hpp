@@ -9,7 +9,7 @@
 
 #include <string>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// A weight and its gradient; vectors have one row. Can be moved, but not copied: a gradient that
 /// is taken later would be missing in the copy.
@@ -23,20 +23,20 @@ struct Parameter {
   Initial initial{};             ///< what it starts from
   Index initialised_rows = 0;    ///< rows from here on pad the tensor and stay 0
   ParameterPart part{};          ///< that this rank has, where ranks share layers
-  Index offset = 0;              ///< of the first element in its `ParameterRun`, if it is in one
+  Index offset = 0;              ///< of the first element in its `FlatParameters`, if it is in one
   /// Its number among the operands of the scaling table, where a linear layer casts all of it from
   /// BF16 by one scale; else below 0.
   Index operand = -1;
-  /// [rows, columns], its FP8 values where ranks cast it, in its run: see `RunLayout::codes`; else
-  /// empty, and of no size.
-  TensorView<E4M3, 2, D> codes;
+  /// [rows, columns], its FP8 values where ranks cast it, in its run: see `RunLayout::fp8_values`;
+  /// else empty, and of no size.
+  TensorView<E4M3, 2, D> fp8_values;
   /// Nothing is kept of it but what its linear layer casts: it has no memory in its run, and passes
   /// through a `WeightStage` on its way to the layer, behind `offset` elements.
   bool is_cast_only = false;
   /// Its gradient counts in the norm: of a parameter that several ranks have, it is one's.
   bool is_counted = true;
   /// The first GEMM of a step writes over the gradient, as that of a `Linear` does. Without, layers
-  /// add to it and the run clears it before: see `ParameterRun::clear_gradients`.
+  /// add to it and the run clears it before: see `FlatParameters::clear_gradients`.
   bool is_overwritten = false;
   /// It belongs to an adapter beside a frozen layer, and not to the model itself.
   bool is_adapter = false;
@@ -54,7 +54,7 @@ struct Parameter {
   }
   [[nodiscard]] bool is_matrix() const { return weight.extent(0) > 1; }
   /// Whether ranks cast it: also where there is no memory yet.
-  [[nodiscard]] bool has_codes() const { return codes.size() != 0; }
+  [[nodiscard]] bool has_fp8_values() const { return fp8_values.size() != 0; }
   [[nodiscard]] TensorView<const W, 1, D> vector() const {
     return {weight.data(), {weight.size()}};
   }

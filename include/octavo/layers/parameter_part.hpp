@@ -9,7 +9,7 @@
 #include <span>
 #include <vector>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// The part of a parameter, [rows, columns] of the whole, that one of the ranks of a
 /// tensor-parallel group has: an equal share of each of up to three groups of rows, such as

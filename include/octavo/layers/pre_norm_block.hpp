@@ -3,7 +3,7 @@
 #pragma once
 
 #include <octavo/comm/tensor_parallel.hpp>
-#include <octavo/layers/parameter_run.hpp>
+#include <octavo/layers/flat_parameters.hpp>
 #include <octavo/layers/residual_branch.hpp>
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 #include <tuple>
 #include <utility>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// The precision of a block's four linear layers.
 template <class Qkv, class Output, class GateUp, class Down>
@@ -50,10 +50,10 @@ class PreNormBlock {
   };
 
   /// Takes weights and their quantised copies.
-  /// @param lender  see ParameterRun::take_weights
+  /// @param lender  see FlatParameters::take_weights
   void take(Arena<D>& arena, const std::string& name, LayerRegistry<D> registry,
             BlockInitial initial, Recompute recompute,
-            const ParameterRun<T, G, D>* lender = nullptr) {
+            const FlatParameters<T, G, D>* lender = nullptr) {
     recompute_ = recompute;
     for_each_place([&](auto i) {
       const Recomputation of_branch{recompute, i == count - 1};
@@ -63,8 +63,8 @@ class PreNormBlock {
     for_each_branch([&](auto& branch) { branch.take_weight_copies(arena); });
   }
 
-  /// @param lender  see ParameterRun::take_gradients
-  void take_gradients(Arena<D>& arena, const ParameterRun<T, G, D>* lender = nullptr) {
+  /// @param lender  see FlatParameters::take_gradients
+  void take_gradients(Arena<D>& arena, const FlatParameters<T, G, D>* lender = nullptr) {
     run_.take_gradients(arena, each_parameter(), lender);
   }
 
@@ -147,7 +147,7 @@ class PreNormBlock {
   }
 
   /// Where its parameters lie.
-  [[nodiscard]] const ParameterRun<T, G, D>& run() const { return run_; }
+  [[nodiscard]] const FlatParameters<T, G, D>& run() const { return run_; }
 
   template <class Visitor>
   void visit(Visitor&& visitor) {
@@ -196,7 +196,7 @@ class PreNormBlock {
   }
 
   Recompute recompute_ = Recompute::none;
-  ParameterRun<T, G, D> run_;
+  FlatParameters<T, G, D> run_;
   std::tuple<Branches...> branches_;
   Saved saved_;
 };

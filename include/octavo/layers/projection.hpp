@@ -7,7 +7,7 @@
 #include <octavo/layers/adapter.hpp>
 #include <octavo/layers/linear.hpp>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// y = x · Wᵀ + bias, with parameters of its own; in precision `Lora<…>` they are frozen, and there
 /// are adapters beside them.

@@ -10,7 +10,7 @@
 
 #include <string>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// y = x + part(norm(x)).
 /// @tparam NormName  such as "attention_norm", which names of the norm's parameters end in

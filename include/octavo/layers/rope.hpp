@@ -10,7 +10,7 @@
 #include <cmath>
 #include <vector>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// Rotations for the rows of a batch.
 template <Device D>

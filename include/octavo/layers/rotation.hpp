@@ -8,7 +8,7 @@
 #include <octavo/layers/rope.hpp>
 #include <octavo/layers/shapes.hpp>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// Queries and keys are rotated by their position: Llama's. A rotation of one's own has the same
 /// members, all of them its own: none can be derived from, because what generates text would go on

@@ -2,9 +2,9 @@
 /// The scaling state of all operands of a model, in packed arrays.
 #pragma once
 
+#include <octavo/kernels/fp8_weights.hpp>
 #include <octavo/kernels/quantize.hpp>
 #include <octavo/kernels/step_status.hpp>
-#include <octavo/kernels/weight_codes.hpp>
 #include <octavo/memory/arena.hpp>
 
 #include <algorithm>
@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// What people and metrics see of one operand.
 struct OperandReport {

@@ -7,7 +7,7 @@
 #include <octavo/tensor/batch.hpp>
 #include <octavo/tensor/head_layout.hpp>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// The shape of a transformer block.
 struct BlockShape {

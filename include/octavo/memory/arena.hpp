@@ -10,7 +10,7 @@
 #include <span>
 #include <utility>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// What a piece of the arena is for.
 enum class MemoryKind {

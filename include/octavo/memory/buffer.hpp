@@ -12,7 +12,7 @@
 #include <span>
 #include <utility>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// Every allocation starts at a multiple of this many bytes.
 inline constexpr std::size_t allocation_alignment = 256;

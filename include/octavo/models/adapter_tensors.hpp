@@ -11,7 +11,7 @@
 #include <string_view>
 #include <vector>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// A tensor of a Hugging Face model that has an adapter: W + scale · B · A.
 struct AdaptedTensor {

@@ -6,21 +6,20 @@
 #include <octavo/layers/layers.hpp>
 #include <octavo/models/model.hpp>
 #include <octavo/models/segments.hpp>
-#include <octavo/models/step_hooks.hpp>
+#include <octavo/models/stage_hooks.hpp>
 
 #include <algorithm>
 #include <array>
 #include <string>
 #include <utility>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// A decoder: an embedding, blocks along a residual stream, a norm and a head.
 ///
 /// Lives in an `Arena`; building it on a measuring arena plans its memory. Not copyable or movable,
 /// because its layers point to its scaling table and manifest.
-/// @tparam Family     names the parts: `LlamaFamily<llama3_8b>`, `Gpt2Family<gpt2_124m>`, or a type
-///                    with the members that `models/family.hpp` describes
+/// @tparam Family     `LlamaFamily<llama3_8b>`, `Gpt2Family<gpt2_124m>`, or see `models/family.hpp`
 /// @tparam Precision  `Fp32`, `Bf16`, `Fp8Recipe<…>`, `Mxfp8`, `Layerwise<…>`
 /// @tparam D          `Cpu` or `Cuda`
 /// @tparam Gradient   format of the weights' gradients; the storage format unless said
@@ -30,7 +29,7 @@ class Decoder {
   using T = StorageOf<Precision>;
   using G = Gradient;
   using DeviceType = D;
-  using Hooks = StepHooks<T, G, D>;
+  using Hooks = StageHooks<T, G, D>;
   static constexpr auto config = Family::config;
   /// Ranks that share its layers; see TensorParallel.
   static constexpr int tensor_parallel = tensor_degree<Family>;
@@ -100,7 +99,7 @@ class Decoder {
 
   /// Sets every parameter and the scaling state to their initial values, and binds the context's
   /// workspace.
-  /// @param hooks  whose `held_weights` says which of each run's; see `StepHooks`
+  /// @param hooks  whose `held_weights` says which of each run's; see `StageHooks`
   void initialize_sync(std::uint64_t seed, Hooks& hooks, Context<D>& context) {
     bind(context);
     std::uint64_t stream = 0;
@@ -112,17 +111,20 @@ class Decoder {
         const RandomStream of_parameter{seed, parameter->is_adapter ? of_adapters++ : stream++};
         octavo::initialize(*parameter, held, of_parameter, context);
         // What stages read until others come, in a rehearsal.
-        const bool is_apart = in.run->weights().empty() && !parameter->has_codes();
+        const bool is_apart = in.run->weights().empty() && !parameter->has_fp8_values();
         if (is_apart) octavo::initialize(*parameter, of_parameter, context);
       }
-      if (in.run->has_codes()) fill_zero(in.run->codes().data(), in.run->codes().bytes(), context);
+      if (in.run->has_fp8_values())
+        fill_zero(in.run->fp8_values().data(), in.run->fp8_values().bytes(), context);
     }
     scaling_.initialize_sync(context);
     positions_.initialize_sync(context);
   }
 
   /// The ranks that share its layers: they join before the model is initialised.
-  [[nodiscard]] TensorGroup<D>& tensor_group() requires(tensor_parallel > 1) { return group_; }
+  [[nodiscard]] TensorParallelGroup<D>& tensor_parallel_group() requires(tensor_parallel > 1) {
+    return group_;
+  }
 
   /// The tokens that a step's GEMMs work on.
   [[nodiscard]] GemmRows gemm_rows(Index micro_batches) const {
@@ -145,19 +147,19 @@ class Decoder {
     }
   }
 
-  /// All weights are to be quantised as they will be: before a step's first micro-batch
-  /// (`Mode::train`), and before an evaluation (`Mode::evaluate`). The next forward does so, each
-  /// run's right before it multiplies with them, so that weights that are on their way from other
-  /// ranks need not be there before. It must be of the same mode.
+  /// Marks the FP8 copies of all weights as stale: before a step's first micro-batch
+  /// (`Mode::train`) and before an evaluation (`Mode::evaluate`). The next forward, which must run
+  /// in the same mode, quantises the weights of each stage just before it multiplies with them, so
+  /// weights that are still being gathered from other ranks need not have arrived yet.
   template <class M>
-  void quantize_weights(Hooks&, const Context<D>&) {
+  void invalidate_weight_copies(Hooks&, const Context<D>&) {
     must_quantize_.fill(!is_frozen);
   }
 
   /// Quantises frozen weights: before they are first used, and when they have been set.
   void cast_frozen_weights(Hooks& hooks, const Context<D>& context) requires(is_frozen) {
     std::size_t place = 0;
-    const auto cast = [&](auto& part, const ParameterRun<T, G, D>& run) {
+    const auto cast = [&](auto& part, const FlatParameters<T, G, D>& run) {
       if (!is_quantized_[place++]) return;
       hooks.before_quantize(run, context);
       part.template quantize_weights<Mode::train>(context);
@@ -178,7 +180,7 @@ class Decoder {
   /// @param batch           with documents if the model was laid out for a shape with documents
   /// @param losses          [rows], written
   /// @param gradient_scale  [1]: 1 / number of targets in the step, of all ranks
-  /// @param hooks           called between the stages; see `StepHooks`
+  /// @param hooks           called between the stages; see `StageHooks`
   /// @note enqueues; does not synchronise
   void train_micro_batch(const DeviceBatch<D>& batch, TensorView<float, 1, D> losses,
                          TensorView<const float, 1, D> gradient_scale, Accumulation accumulation,
@@ -204,8 +206,9 @@ class Decoder {
   /// The losses of a batch. Nothing that training depends on changes.
   /// @param batch   as that of train_micro_batch; ignored targets have loss 0
   /// @param losses  [rows], written
-  /// @param hooks   called between the stages; see `StepHooks`
-  /// @note enqueues; does not synchronise; `quantize_weights<Mode::evaluate>` must come before
+  /// @param hooks   called between the stages; see `StageHooks`
+  /// @note enqueues; does not synchronise; `invalidate_weight_copies<Mode::evaluate>` must come
+  /// before
   void evaluate(const DeviceBatch<D>& batch, TensorView<float, 1, D> losses, Hooks& hooks,
                 const Context<D>& context) {
     forward<Mode::evaluate>(batch.tokens, {batch_, batch.documents}, hooks, context);
@@ -220,9 +223,10 @@ class Decoder {
   /// each of them one document.
   /// @param tokens  [shape.rows()]
   /// @param count   at most `logits_rows()`
-  /// @param hooks   called between the stages; see `StepHooks`
+  /// @param hooks   called between the stages; see `StageHooks`
   /// @return        [count, padded vocabulary], in memory that the next operation overwrites
-  /// @note enqueues; does not synchronise; `quantize_weights<Mode::evaluate>` must come before
+  /// @note enqueues; does not synchronise; `invalidate_weight_copies<Mode::evaluate>` must come
+  /// before
   [[nodiscard]] TensorView<T, 2, D> logits(TensorView<const std::int32_t, 1, D> tokens,
                                            BatchShape shape, Index begin, Index count, Hooks& hooks,
                                            const Context<D>& context) {
@@ -383,7 +387,7 @@ class Decoder {
   /// Quantises the weights of block `layer`, or of the head for `layer` = layers, if that is to be
   /// done. Where copies are made for each GEMM, only says so to the layers.
   template <class M>
-  void quantize_if_due(auto& part, int layer, const ParameterRun<T, G, D>& run, Hooks& hooks,
+  void quantize_if_due(auto& part, int layer, const FlatParameters<T, G, D>& run, Hooks& hooks,
                        const Context<D>& context) {
     const auto place = static_cast<std::size_t>(layer);
     if (!std::exchange(must_quantize_[place], false)) return;
@@ -427,7 +431,7 @@ class Decoder {
     hooks.weights_read(head_run_, context);
   }
 
-  void begin_backward(const ParameterRun<T, G, D>& run, Accumulation accumulation, Hooks& hooks,
+  void begin_backward(const FlatParameters<T, G, D>& run, Accumulation accumulation, Hooks& hooks,
                       const Context<D>& context) {
     hooks.before_backward(run, context);
     const auto in = std::find_if(runs_.begin(), runs_.end(),
@@ -437,7 +441,7 @@ class Decoder {
     };
     if (accumulation.first && !run.is_frozen()) run.clear_gradients(each, context);
   }
-  static void end_backward(const ParameterRun<T, G, D>& run, Accumulation accumulation,
+  static void end_backward(const FlatParameters<T, G, D>& run, Accumulation accumulation,
                            Hooks& hooks, const Context<D>& context) {
     if (accumulation.last && !run.is_frozen()) hooks.gradients_final(run, context);
   }
@@ -469,14 +473,14 @@ class Decoder {
 
   BatchShape batch_;
   ModelOptions options_;
-  std::conditional_t<tensor_parallel == 1, NoGroup, TensorGroup<D>> group_;
+  std::conditional_t<tensor_parallel == 1, NoGroup, TensorParallelGroup<D>> group_;
   Manifest manifest_;
   ScalingTable<D> scaling_;
   WeightStage<D> weight_stage_;
   LayerScratch<D> scratch_;
-  ParameterRun<T, G, D> adapter_run_;
-  ParameterRun<T, G, D> embedding_run_;
-  ParameterRun<T, G, D> head_run_;
+  FlatParameters<T, G, D> adapter_run_;
+  FlatParameters<T, G, D> embedding_run_;
+  FlatParameters<T, G, D> head_run_;
   ModelRuns<T, G, D> runs_;
   typename Family::template Embedding<T, G, D> embedding_;
   typename Family::template Positions<D> positions_;

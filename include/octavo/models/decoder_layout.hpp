@@ -13,7 +13,7 @@
 #include <type_traits>
 #include <utility>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 template <class Family, class Precision, Device D, class Gradient>
 constexpr BatchShape Decoder<Family, Precision, D, Gradient>::run_shape(BatchShape batch) {
@@ -49,9 +49,9 @@ void Decoder<Family, Precision, D, Gradient>::take_parameters(Arena<D>& arena,
       batch_,
       limits,
       {.multiple = options_.run_multiple,
-       .codes = options_.weights_come_as_codes,
+       .fp8_values = options_.gather_weights_in_fp8,
        .gathered = options_.weights_are_gathered,
-       .keeps_codes = options_.weight_copies == WeightCopies::kept,
+       .keeps_fp8_values = options_.weight_copies == WeightCopies::kept,
        .frozen = is_frozen}};
   registry.scratch = &scratch_;
   registry.lora = options_.lora;
@@ -65,7 +65,7 @@ void Decoder<Family, Precision, D, Gradient>::take_parameters(Arena<D>& arena,
     embedding_.visit([&](auto& table) { table.is_overwritten = &table == &head_weight(); });
   }
   std::size_t layer = 0;
-  std::array<const ParameterRun<T, G, D>*, 2> lenders{};  // two before, and the one before
+  std::array<const FlatParameters<T, G, D>*, 2> lenders{};  // two before, and the one before
   for_each_block([&](auto& block, auto&) {
     const std::size_t operands = scaling_.size();
     block.take(arena, "blocks." + std::to_string(layer), registry,
@@ -100,7 +100,7 @@ void Decoder<Family, Precision, D, Gradient>::take_parameters(Arena<D>& arena,
 
 template <class Family, class Precision, Device D, class Gradient>
 void Decoder<Family, Precision, D, Gradient>::list_runs() {
-  const auto add = [this](const ParameterRun<T, G, D>& run, const auto& each) {
+  const auto add = [this](const FlatParameters<T, G, D>& run, const auto& each) {
     ModelRun<T, G, D>& in = runs_.emplace_back();
     in.run = &run;
     each([&in](Parameter<T, G, D>& parameter) { in.parameters.push_back(&parameter); });
@@ -149,7 +149,7 @@ void Decoder<Family, Precision, D, Gradient>::take_gradients(Arena<D>& arena) {
   // The head is the first to make a tied table's gradient, and the embedding the last.
   const bool is_dead = borrows && !config.tied_embeddings;
   embedding_run_.take_gradients(arena, each_of_embedding(), is_dead ? &head_run_ : nullptr);
-  std::array<const ParameterRun<T, G, D>*, 2> lenders{};  // two before, and the one before
+  std::array<const FlatParameters<T, G, D>*, 2> lenders{};  // two before, and the one before
   for_each_block([&](auto& block, auto&) {
     block.take_gradients(arena, borrows ? lenders[0] : nullptr);
     lenders = {lenders[1], &block.run()};

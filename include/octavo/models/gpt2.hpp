@@ -5,7 +5,7 @@
 #include <octavo/models/decoder.hpp>
 #include <octavo/models/gpt2_config.hpp>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// The parts of a GPT-2.
 /// Source: Radford et al. 2019, "Language Models are Unsupervised Multitask Learners".

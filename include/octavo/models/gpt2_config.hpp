@@ -6,7 +6,7 @@
 #include <octavo/core/context.hpp>
 #include <octavo/models/model.hpp>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// The shape of a GPT-2. Usable as a template argument, so that a shape that a recipe cannot serve
 /// does not compile.

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// A tensor of a Hugging Face model, and where its elements are in a parameter: in `rows` whole
 /// rows, of which a parameter of fused matrices has those of several tensors.

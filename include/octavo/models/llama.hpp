@@ -9,7 +9,7 @@
 #include <limits>
 #include <numbers>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// The angle by which pair `j` of a head turns at each position.
 inline double rope_frequency(const LlamaConfig& config, Index j) {

@@ -9,7 +9,7 @@
 
 #include <numeric>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// How rotary frequencies are scaled beyond the length that a model was first trained at.
 enum class RopeKind { plain, llama3 };

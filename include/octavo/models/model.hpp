@@ -8,7 +8,7 @@
 
 #include <string>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// What becomes of the quantised copies of weights. Both ways give the same bits.
 enum class WeightCopies {
@@ -25,16 +25,16 @@ struct ModelOptions {
   /// Gradients of weights share memory with the activations of later layers, which are dead by
   /// then. Only where each micro-batch begins them anew, which sessions take care of.
   bool gradients_share_memory = false;
-  /// Weights are there only while a stage reads them (see `StepHooks`), so that runs of parameters
+  /// Weights are there only while a stage reads them (see `StageHooks`), so that runs of parameters
   /// share memory: two of blocks are there at a time, and one of the embedding and the head.
   bool weights_are_gathered = false;
   /// Gradients are there from a run's backward until it is its memory's turn again (see
-  /// `StepHooks::before_backward`), so that runs of parameters share memory as those of
+  /// `StageHooks::before_backward`), so that runs of parameters share memory as those of
   /// `weights_are_gathered` do.
   bool gradients_are_sent = false;
   /// Weights of blocks that linear layers cast by one scale are cast by the ranks, each its shard,
-  /// and come as FP8 values: see `ParameterRun::codes`.
-  bool weights_come_as_codes = false;
+  /// and come as FP8 values: see `FlatParameters::fp8_values`.
+  bool gather_weights_in_fp8 = false;
   /// Elements of a run of parameters are a multiple of this, so that ranks have shards of one size.
   Index run_multiple = allocation_alignment;
   /// Of this rank in the group that shares the model's layers; see TensorParallel.

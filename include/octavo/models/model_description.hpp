@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// Families whose weights have names that others know.
 enum class ModelFamily { llama, qwen3, gpt2 };

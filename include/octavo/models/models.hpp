@@ -12,4 +12,4 @@
 #include <octavo/models/llama_config.hpp>
 #include <octavo/models/model.hpp>
 #include <octavo/models/model_description.hpp>
-#include <octavo/models/step_hooks.hpp>
+#include <octavo/models/stage_hooks.hpp>

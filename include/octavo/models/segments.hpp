@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-namespace octavo::inline OCTAVO_ABI::detail {
+namespace octavo OCTAVO_ABI::detail {
 
 /// The precision of block `Layer`.
 template <class P, int Layer, int Layers>

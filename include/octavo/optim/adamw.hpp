@@ -5,7 +5,7 @@
 #include <octavo/core/lane.hpp>
 #include <octavo/core/timeline.hpp>
 #include <octavo/kernels/initialize.hpp>
-#include <octavo/layers/parameter_run.hpp>
+#include <octavo/layers/flat_parameters.hpp>
 #include <octavo/optim/adamw_arrays.hpp>
 #include <octavo/optim/offload.hpp>
 
@@ -18,7 +18,7 @@
 #include <type_traits>
 #include <vector>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// The format of the weights that the optimizer updates: `Fp32` keeps a copy beside BF16 weights;
 /// `Bf16` updates the BF16 weights themselves, rounding stochastically.
@@ -49,7 +49,7 @@ class AdamWState {
   /// @param shards      what this rank updates
   /// @param seed        of stochastic rounding
   /// @param has_master  it keeps master weights in FP32, beside weights that are not
-  AdamWState(Arena<D>& arena, const std::vector<RunShard<W, G, D>>& shards,
+  AdamWState(Arena<D>& arena, const std::vector<FlatShard<W, G, D>>& shards,
              const AdamWSettings& settings, std::uint64_t seed, const Offload& offload,
              bool has_master)
       : settings_(settings),
@@ -182,7 +182,7 @@ class AdamWState {
 
  private:
   using Update = AdamWParameter<W, G, MomentFormat, D>;
-  using Shard = RunShard<W, G, D>;
+  using Shard = FlatShard<W, G, D>;
   using OnDevice = detail::AdamWArrays<MomentFormat, D>;
   using OnHost = detail::AdamWArrays<MomentFormat, Cpu>;
   using Lanes = detail::OffloadLanes<Lane<D>>;
@@ -213,7 +213,7 @@ class AdamWState {
     for (const ParameterPlace& parameter : shard.parameters) {
       const auto [begin, end] = shard.part_of(parameter);
       if (begin == end) continue;
-      // Parameters and shards begin with a group: at multiples of ParameterRun::alignment.
+      // Parameters and shards begin with a group: at multiples of FlatParameters::alignment.
       const Index place = shard.place_of(parameter, {begin, end});
       const Index count = end - begin;
       parts_.push_back({parameter, begin, shard.gradients.rows(place, count),
@@ -340,7 +340,7 @@ struct AdamW<MasterWeights<MasterFormat>, Moments<MomentFormat>> {
     }
 
     /// See AdamWState.
-    For(Arena<D>& arena, const std::vector<RunShard<W, G, D>>& shards,
+    For(Arena<D>& arena, const std::vector<FlatShard<W, G, D>>& shards,
         const AdamWSettings& settings, std::uint64_t seed, const Offload& offload = {})
         : AdamWState<W, G, MomentFormat, D>(arena, shards, settings, seed, offload, has_master) {}
   };

@@ -6,7 +6,7 @@
 
 #include <type_traits>
 
-namespace octavo::inline OCTAVO_ABI::detail {
+namespace octavo OCTAVO_ABI::detail {
 
 /// Masters, moments and their scales of neighbouring elements of a run of parameters.
 /// @tparam Where  the device that has them

@@ -8,7 +8,7 @@
 #include <array>
 #include <cstddef>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// What of a session lives in the host's memory, which on the `Cuda` device is pinned. No bit of a
 /// result depends on it.

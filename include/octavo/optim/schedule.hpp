@@ -12,7 +12,7 @@
 #include <numbers>
 #include <string>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// How the learning rate moves after the warm-up.
 enum class ScheduleKind { cosine, linear, constant, warmup_stable_decay };

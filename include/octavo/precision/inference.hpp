@@ -9,7 +9,7 @@
 #include <string>
 #include <type_traits>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// A linear layer, or a model, that is not trained. What `P` quantises, it keeps of weights alone:
 /// in E4M3, by scales that are found once. Activations are not quantised: where few tokens are

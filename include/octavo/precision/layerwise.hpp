@@ -11,7 +11,7 @@
 #include <string>
 #include <utility>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// The linear layers of every family: the four of a block, and the head. `gate_up` is the first of
 /// the MLP, also where the activation has no gate.

@@ -8,7 +8,7 @@
 #include <string>
 #include <type_traits>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// LoRA: nothing of a model in precision `P` is trained but adapters beside its linear layers,
 /// y = x · Wᵀ + (alpha / rank) · x · Aᵀ · Bᵀ. `Llama<llama3_8b, Lora<Fp8Recipe<Delayed>>, Cuda>`

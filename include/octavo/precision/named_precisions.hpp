@@ -11,7 +11,7 @@
 #include <tuple>
 #include <utility>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// A precision and its name.
 template <class P>

@@ -11,7 +11,7 @@
 #include <string>
 #include <type_traits>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// E4M3 forwards, E5M2 for gradients with respect to outputs.
 struct Hybrid {

@@ -8,7 +8,7 @@
 #include <limits>
 #include <type_traits>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// Which amax of the history a delayed scale is made from.
 enum class AmaxReduction { max, most_recent };

@@ -10,7 +10,7 @@
 #include <numeric>
 #include <span>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// How the rows of a batch divide into sequences, and in how many documents at most.
 struct BatchShape {

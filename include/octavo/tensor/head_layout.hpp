@@ -6,7 +6,7 @@
 #include <octavo/core/error.hpp>
 #include <octavo/core/macros.hpp>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// The parts of one row of fused queries, keys and values: `heads` queries, then `kv_heads` keys,
 /// then `kv_heads` values, each of `head_dim` elements.

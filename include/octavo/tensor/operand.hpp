@@ -7,7 +7,7 @@
 #include <octavo/tensor/quantized_view.hpp>
 #include <octavo/tensor/scaling_slot.hpp>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// What a tensor is to its linear layer.
 enum class OperandKind { input, weight, output_gradient };

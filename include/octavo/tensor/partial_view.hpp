@@ -4,11 +4,11 @@
 
 #include <octavo/tensor/tensor_view.hpp>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// One rank's terms of a sum over a tensor-parallel group: what a product over a part of the
 /// features gives. No tensor: its values, their largest or their scale say nothing of the sum's. So
-/// no kernel, norm or cast takes it; `TensorGroup::sum_rows` makes a tensor of it.
+/// no kernel, norm or cast takes it; `TensorParallelGroup::sum_rows` makes a tensor of it.
 /// @tparam T     format of the terms
 /// @tparam Rank  number of dimensions
 template <class T, int Rank, Device D>
@@ -24,7 +24,7 @@ class PartialView {
   operator TensorView<Element, OtherRank, D>() const {  // NOLINT: only to say what is wrong
     static_assert(!std::is_same_v<Element, Element>,
                   "PartialView: these are one rank's terms of a sum; make the sum first, such as "
-                  "by TensorGroup::sum_rows");
+                  "by TensorParallelGroup::sum_rows");
     return {};
   }
 

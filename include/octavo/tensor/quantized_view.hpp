@@ -6,7 +6,7 @@
 #include <octavo/precision/policy.hpp>
 #include <octavo/tensor/tensor_view.hpp>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// Whether a quantised copy has the tensor's own layout or its transpose. FP8 tensor cores want
 /// both operands of a GEMM contiguous along the reduced dimension, so most tensors need both.

@@ -7,7 +7,7 @@
 
 #include <cstdint>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// What the values of an operand are cast with. Scales of many operands stand side by side, 16
 /// bytes apart, because cuBLASLt wants pointers to scales at multiples of 16 bytes.

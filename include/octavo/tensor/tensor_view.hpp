@@ -9,7 +9,7 @@
 #include <string>
 #include <type_traits>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 template <class T, int Rank, Device D>
 class TensorView;

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-namespace octavo::inline OCTAVO_ABI::detail {
+namespace octavo OCTAVO_ABI::detail {
 
 /// Ranks go on together: each does its part, and if one fails, all throw.
 /// @param part  what this rank does; gives a text for the others
@@ -38,4 +38,4 @@ inline std::vector<std::string> all_or_none(TrainingSession& session, const char
   return texts;
 }
 
-}  // namespace octavo::inline OCTAVO_ABI::detail
+}  // namespace octavo OCTAVO_ABI::detail

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <span>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// The rows of a step or of an evaluation, in memory of the caller.
 struct Batch {

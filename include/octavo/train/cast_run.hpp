@@ -3,9 +3,9 @@
 #pragma once
 
 #include <octavo/comm/sharding.hpp>
+#include <octavo/kernels/fp8_weights.hpp>
 #include <octavo/kernels/quantize.hpp>
-#include <octavo/kernels/weight_codes.hpp>
-#include <octavo/layers/parameter_run.hpp>
+#include <octavo/layers/flat_parameters.hpp>
 #include <octavo/layers/scaling_table.hpp>
 
 #include <algorithm>
@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 namespace detail {
 
@@ -30,21 +30,21 @@ inline void require_casts(bool has_some) {
 
 /// What this rank casts of a run, and how that and all others travel: FP8 values at the offsets of
 /// weights, one byte each, and beside them, packed, what is not cast. Of no parts for a run without
-/// codes.
+/// fp8_values.
 template <class W, class G, Device D>
 class CastRun {
  public:
   CastRun() = default;
   /// @param shard  of the run's weights, this rank's
-  /// @param codes  of its FP8 values, likewise: where they are gathered
-  CastRun(const ModelRun<W, G, D>& in, TensorView<W, 1, D> shard, TensorView<E4M3, 1, D> codes,
+  /// @param fp8_values  of its FP8 values, likewise: where they are gathered
+  CastRun(const ModelRun<W, G, D>& in, TensorView<W, 1, D> shard, TensorView<E4M3, 1, D> fp8_values,
           const Sharding& sharding)
       : run_(in.run),
         shard_(shard),
-        codes_(codes),
+        fp8_values_(fp8_values),
         rank_(sharding.rank),
         ranks_(sharding.ranks),
-        codes_text_("FP8 weights of " + in.name()),
+        fp8_values_text_("FP8 weights of " + in.name()),
         rest_text_("weights beside FP8 ones of " + in.name()) {
     std::vector<Index> sent(static_cast<std::size_t>(ranks_));
     for (const Parameter<W, G, D>* parameter : in.parameters) {
@@ -55,8 +55,8 @@ class CastRun {
         const Index size = std::min(end, (rank + 1) * shard.size()) - from;
         Index& place = sent[static_cast<std::size_t>(rank)];
         const Part part{parameter, rank, from - begin, size, from - rank * shard.size(), place};
-        if (!parameter->has_codes()) {
-          place += round_up(size, ParameterRun<W, G, D>::alignment);
+        if (!parameter->has_fp8_values()) {
+          place += round_up(size, FlatParameters<W, G, D>::alignment);
           rest_.push_back(part);
         } else if (rank == rank_) {
           casts_.push_back(part);
@@ -84,13 +84,13 @@ class CastRun {
   void cast(const ScalingTable<D>& scaling, bool records, const Context<D>& context) const {
     for (const Part& part : casts_) {
       // One scale is of all elements, so that any shape will do, and any recipe that is given one.
-      const Index columns = std::gcd(part.size, ParameterRun<W, G, D>::alignment);
+      const Index columns = std::gcd(part.size, FlatParameters<W, G, D>::alignment);
       const Index rows = part.size / columns;
       Operand<Fp8Recipe<Delayed>, OperandKind::weight, D> operand;
       operand.slot = scaling.slot(static_cast<std::size_t>(part.parameter->operand));
       operand.record = records;
       operand.values = {shard_.rows(part.in_shard, part.size).data(), {rows, columns}};
-      operand.row_major = {codes_.rows(part.in_shard, part.size).data(),
+      operand.row_major = {fp8_values_.rows(part.in_shard, part.size).data(),
                            &operand.slot.scaling->scale_inverse, rows, columns};
       quantize(operand, context);
     }
@@ -99,8 +99,8 @@ class CastRun {
   /// Brings FP8 values of all ranks to the run's.
   /// @param all_gather  `all_gather(part, whole, what)` gives each rank the parts of all
   template <class AllGather>
-  void gather_codes(const AllGather& all_gather) const {
-    all_gather(codes_, run_->codes(), codes_text_.c_str());
+  void gather_fp8_values(const AllGather& all_gather) const {
+    all_gather(fp8_values_, run_->fp8_values(), fp8_values_text_.c_str());
   }
   /// Brings what is not cast to its parameters.
   /// @param memory  [at least rest_size()], overwritten
@@ -135,12 +135,12 @@ class CastRun {
     Index place;     ///< where, among those of the rank that are not cast
   };
 
-  const ParameterRun<W, G, D>* run_ = nullptr;
+  const FlatParameters<W, G, D>* run_ = nullptr;
   TensorView<W, 1, D> shard_;
-  TensorView<E4M3, 1, D> codes_;
+  TensorView<E4M3, 1, D> fp8_values_;
   Index rank_ = 0;
   Index ranks_ = 1;
-  std::string codes_text_;  ///< what is sent, for errors
+  std::string fp8_values_text_;  ///< what is sent, for errors
   std::string rest_text_;
   std::vector<Part> casts_;  ///< of this rank
   std::vector<Part> rest_;   ///< what is not cast, of all ranks

@@ -17,7 +17,7 @@
 #include <utility>
 #include <vector>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// What batches of chats a run has.
 struct ChatBatchesOptions {

@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-namespace octavo::inline OCTAVO_ABI::detail {
+namespace octavo OCTAVO_ABI::detail {
 
 /// The scale of a group of a moment.
 /// @tparam Code  FirstMomentCode or SecondMomentCode
@@ -260,4 +260,4 @@ class CheckpointConversion {
   bool has_scaling_ = false;
 };
 
-}  // namespace octavo::inline OCTAVO_ABI::detail
+}  // namespace octavo OCTAVO_ABI::detail

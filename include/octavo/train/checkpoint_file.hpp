@@ -23,7 +23,7 @@
 #include <utility>
 #include <vector>
 
-namespace octavo::inline OCTAVO_ABI::detail {
+namespace octavo OCTAVO_ABI::detail {
 
 /// Elements of a shape; 1 of a number's. None: more than can be counted.
 inline std::optional<Index> counted_elements(const std::vector<Index>& shape) {
@@ -275,4 +275,4 @@ class StateFile {
   std::vector<const SafetensorsEntry*> tensors_;  ///< of each entry; null: it has no bytes
 };
 
-}  // namespace octavo::inline OCTAVO_ABI::detail
+}  // namespace octavo OCTAVO_ABI::detail

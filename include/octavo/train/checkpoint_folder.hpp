@@ -18,7 +18,7 @@
 
 #include <unistd.h>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// Something in a folder of checkpoints that is one, or was to be.
 struct ListedCheckpoint {

@@ -19,7 +19,7 @@
 #include <utility>
 #include <vector>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// What becomes of a checkpoint of another recipe, or of other formats of the optimizer's state.
 enum class OtherRecipes {

@@ -22,7 +22,7 @@
 #include <string_view>
 #include <vector>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// One of the files that hold a checkpoint's state.
 struct CheckpointFile {

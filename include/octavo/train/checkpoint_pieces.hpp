@@ -19,7 +19,7 @@
 #include <utility>
 #include <vector>
 
-namespace octavo::inline OCTAVO_ABI::detail {
+namespace octavo OCTAVO_ABI::detail {
 
 /// "bf16 [64, 256]".
 inline std::string entry_text(const StateEntry& entry) {
@@ -308,4 +308,4 @@ class CheckpointPieces {
   std::map<std::string, std::vector<Piece>> pieces_;
 };
 
-}  // namespace octavo::inline OCTAVO_ABI::detail
+}  // namespace octavo OCTAVO_ABI::detail

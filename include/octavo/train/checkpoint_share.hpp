@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-namespace octavo::inline OCTAVO_ABI::detail {
+namespace octavo OCTAVO_ABI::detail {
 
 /// What tells an entry of one rank from others: equal ones have equal bytes.
 inline std::uint64_t key_of(const StateEntry& entry) {
@@ -57,4 +57,4 @@ struct CheckpointShare {
   }
 };
 
-}  // namespace octavo::inline OCTAVO_ABI::detail
+}  // namespace octavo OCTAVO_ABI::detail

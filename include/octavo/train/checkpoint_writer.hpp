@@ -16,7 +16,7 @@
 #include <utility>
 #include <vector>
 
-namespace octavo::inline OCTAVO_ABI::detail {
+namespace octavo OCTAVO_ABI::detail {
 
 /// Copies what a rank has to save and writes it, on a thread of its own: the next step waits for
 /// the copy before it changes the state. Where the host has not the memory for the copy, entries
@@ -130,4 +130,4 @@ class CheckpointWriter {
   std::string error_;
 };
 
-}  // namespace octavo::inline OCTAVO_ABI::detail
+}  // namespace octavo OCTAVO_ABI::detail

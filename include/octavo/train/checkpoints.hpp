@@ -24,7 +24,7 @@
 #include <utility>
 #include <vector>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// Where and how often a run is saved.
 struct CheckpointOptions {

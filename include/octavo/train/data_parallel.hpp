@@ -6,7 +6,7 @@
 #include <octavo/kernels/packed_parts.hpp>
 #include <octavo/kernels/rank_sums.hpp>
 #include <octavo/train/cast_run.hpp>
-#include <octavo/train/one_rank.hpp>
+#include <octavo/train/single_rank.hpp>
 
 #include <algorithm>
 #include <memory>
@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 namespace detail {
 
@@ -22,12 +22,12 @@ namespace detail {
 /// so that it is compiled once for each format of sums.
 /// @tparam Sum  format of the gradients' sums
 template <class W, class G, class Sum, Device D>
-class SharedRuns : public OneRank::Memory<W, G, D> {
-  using Base = OneRank::Memory<W, G, D>;
+class SharedRuns : public SingleRank::Memory<W, G, D> {
+  using Base = SingleRank::Memory<W, G, D>;
 
  public:
   using Gradient = Sum;
-  using Run = ParameterRun<W, G, D>;
+  using Run = FlatParameters<W, G, D>;
 
   /// @param packs  gradients travel as `PackedPart`s
   /// @param casts  weights travel in FP8
@@ -47,8 +47,8 @@ class SharedRuns : public OneRank::Memory<W, G, D> {
       if (sharding_.shards_weights()) {
         shared.weights = {arena.template take<W>(MemoryKind::weights, size), {size}};
       }
-      if (run.has_codes()) {
-        shared.cast = {in, shared.weights, shard_of(run.codes()), sharding_};
+      if (run.has_fp8_values()) {
+        shared.cast = {in, shared.weights, shard_of(run.fp8_values()), sharding_};
         rest = std::max(rest, shared.cast.rest_size());
       }
       if (!run.is_frozen()) {
@@ -74,11 +74,11 @@ class SharedRuns : public OneRank::Memory<W, G, D> {
     sums_ = {arena.template take<double>(kind, sums), {sharding_.ranks, StepStatus::sums}};
   }
 
-  [[nodiscard]] std::vector<RunShard<W, Gradient, D>> shards() const {
+  [[nodiscard]] std::vector<FlatShard<W, Gradient, D>> shards() const {
     if constexpr (std::is_same_v<Gradient, G>) {
       if (!shares()) return Base::shards();
     }
-    std::vector<RunShard<W, Gradient, D>> result;
+    std::vector<FlatShard<W, Gradient, D>> result;
     const ModelRuns<W, G, D>& runs = Base::runs();
     for (std::size_t i = 0; i < runs.size(); ++i) {
       const Index begin = runs[i].run->size() / sharding_.ranks * sharding_.rank;
@@ -129,7 +129,7 @@ class SharedRuns : public OneRank::Memory<W, G, D> {
 /// @tparam Gather  the format that weights travel in: `GatherIn<…>`
 template <class Reduce = ReduceIn<>, class Gather = GatherIn<>>
 struct DataParallel {
-  /// See OneRank::Memory.
+  /// See SingleRank::Memory.
   template <class W, class G, Device D>
   class Memory : public detail::SharedRuns<W, G, typename Reduce::template Sum<G>, D> {
    public:
@@ -142,9 +142,9 @@ struct DataParallel {
               arena, runs, sharding, Reduce::is_packed, casts_weights) {}
   };
 
-  /// See OneRank::For.
+  /// See SingleRank::For.
   template <class W, class G, Device D>
-  class For : public Memory<W, G, D>, public StepHooks<W, G, D>, public RankWork<D> {
+  class For : public Memory<W, G, D>, public StageHooks<W, G, D>, public StepCollectives<D> {
     using Base = Memory<W, G, D>;
     using Base::packed_;
     using Base::received_;
@@ -396,7 +396,7 @@ struct DataParallel {
         const auto all_gather = [&](auto part, auto whole, const char* what) {
           gather_bytes(bytes_of(part), bytes_of(whole), what, beside);
         };
-        shared.cast.gather_codes(all_gather);
+        shared.cast.gather_fp8_values(all_gather);
         if (!rehearses_) shared.cast.gather_rest(rest_, all_gather, beside);
       }
       lane_->mark(progress.gathered);
@@ -424,7 +424,7 @@ struct DataParallel {
     }
     [[nodiscard]] const void* memory_of(std::size_t number) const {
       const Run& run = *runs_[number].run;
-      if (run.has_codes()) return run.codes().data();
+      if (run.has_fp8_values()) return run.fp8_values().data();
       return run.weights().data();
     }
 

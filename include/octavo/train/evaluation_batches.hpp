@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// What batches an evaluation has.
 struct EvaluationOptions {

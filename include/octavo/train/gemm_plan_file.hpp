@@ -18,7 +18,7 @@
 #include <sys/file.h>
 #include <unistd.h>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 namespace detail {
 
 /// The content of a file; empty if there is none.

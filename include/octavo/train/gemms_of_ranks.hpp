@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-namespace octavo::inline OCTAVO_ABI::detail {
+namespace octavo OCTAVO_ABI::detail {
 
 /// Has all ranks use the algorithms of rank 0; all call it together. Waits for them.
 /// @tparam Ranks     a `Communicator`, or what has its `rank`, `size` and `all_gather_host_sync`

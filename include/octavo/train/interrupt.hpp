@@ -15,7 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// While one lives, SIGINT, SIGTERM and SIGUSR1 are noted instead of ending the program; what the
 /// process waits for then (`WaitNote`) is written to standard error. What comes within a second is

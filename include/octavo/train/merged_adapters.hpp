@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-namespace octavo::inline OCTAVO_ABI::detail {
+namespace octavo OCTAVO_ABI::detail {
 
 /// W + scale · B · A of layers that have adapters, piece by piece, in FP32.
 class MergedAdapters {

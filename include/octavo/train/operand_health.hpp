@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// Operands that have begun to suffer from the same.
 struct OperandTrouble {

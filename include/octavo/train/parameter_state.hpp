@@ -9,7 +9,7 @@
 #include <optional>
 #include <string>
 
-namespace octavo::inline OCTAVO_ABI::detail {
+namespace octavo OCTAVO_ABI::detail {
 
 /// What of a parameter an entry of a state has.
 enum class ParameterState {
@@ -64,4 +64,4 @@ inline std::string moment_of_scale(const std::string& name) {
   return parameter_state_prefixes[static_cast<std::size_t>(moment)] + state->parameter;
 }
 
-}  // namespace octavo::inline OCTAVO_ABI::detail
+}  // namespace octavo OCTAVO_ABI::detail

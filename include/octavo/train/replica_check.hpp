@@ -6,7 +6,7 @@
 #include <octavo/comm/rank_names.hpp>
 #include <octavo/core/error.hpp>
 #include <octavo/kernels/hash.hpp>
-#include <octavo/layers/parameter_run.hpp>
+#include <octavo/layers/flat_parameters.hpp>
 #include <octavo/layers/scaling_table.hpp>
 #include <octavo/memory/arena.hpp>
 
@@ -18,7 +18,7 @@
 #include <type_traits>
 #include <vector>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 namespace detail {
 
@@ -94,21 +94,21 @@ class ReplicaCheck {
                           {static_cast<Index>(weights.bytes())}});
     };
     for (const ModelRun<W, G, D>& in : runs) {
-      if (!in.run->has_codes()) {
+      if (!in.run->has_fp8_values()) {
         add(in.name(), in.run->weights());
         continue;
       }
       // Of weights that ranks cast, what others have of this rank's are FP8 values; by which scales
       // they were cast, each makes for itself.
-      add(in.name(), in.run->codes());
+      add(in.name(), in.run->fp8_values());
       for (const Parameter<W, G, D>* parameter : in.parameters) {
-        if (parameter->has_codes()) {
+        if (parameter->has_fp8_values()) {
           const auto number = static_cast<std::size_t>(parameter->operand);
           add("scale of " + parameter->name,
               TensorView<OperandScale, 1, D>(scaling.slot(number).scaling, {1}));
           continue;
         }
-        const Index room = round_up(parameter->weight.size(), ParameterRun<W, G, D>::alignment);
+        const Index room = round_up(parameter->weight.size(), FlatParameters<W, G, D>::alignment);
         add(parameter->name, in.run->weights().rows(parameter->offset, room));
       }
     }

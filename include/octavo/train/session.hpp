@@ -6,13 +6,13 @@
 #include <octavo/train/session_optimizer.hpp>
 #include <octavo/train/session_plan.hpp>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// The session of one model type.
 /// @tparam Model      a `TrainableModel`, such as `Llama<llama_tiny, Bf16, Cpu>`
 /// @tparam Optimizer  a `SessionOptimizer`, such as `AdamW<MasterWeights<Fp32>, Moments<Bf16>>`
-/// @tparam Ranks      what ranks do together; see `OneRank`
-template <class Model, class Optimizer = AdamW<>, class Ranks = OneRank>
+/// @tparam Ranks      what ranks do together; see `SingleRank`
+template <class Model, class Optimizer = AdamW<>, class Ranks = SingleRank>
 class ModelSession final : public detail::SessionOfModel<Model> {
  public:
   using D = typename Model::DeviceType;

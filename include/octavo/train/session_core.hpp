@@ -7,10 +7,10 @@
 #include <octavo/comm/all_gather_texts.hpp>
 #include <octavo/comm/self_comm.hpp>
 #include <octavo/memory/arena.hpp>
-#include <octavo/models/step_hooks.hpp>
-#include <octavo/train/one_rank.hpp>
+#include <octavo/models/stage_hooks.hpp>
 #include <octavo/train/replica_check.hpp>
 #include <octavo/train/session_inputs.hpp>
+#include <octavo/train/single_rank.hpp>
 #include <octavo/train/training_session.hpp>
 
 #include <algorithm>
@@ -24,7 +24,7 @@
 #include <utility>
 #include <vector>
 
-namespace octavo::inline OCTAVO_ABI::detail {
+namespace octavo OCTAVO_ABI::detail {
 
 /// Names a parameter and says how many elements a user sees of it.
 struct ParameterFacts {
@@ -52,7 +52,7 @@ class SessionCore : public TrainingSession {
   void begin_evaluation() override {
     bind();
     cast_frozen_if_due();
-    quantize_weights(Evaluates{true});
+    prepare_weights(Evaluates{true});
     weights_may_have_moved_ = false;
   }
 
@@ -61,14 +61,14 @@ class SessionCore : public TrainingSession {
     check_batch(batch, 1, options_.batch, facts_.vocabulary);
     require<ShapeError>(losses.empty() || static_cast<Index>(losses.size()) == rows(),
                         "evaluate: got room for ", losses.size(), " losses; a batch has ", rows());
-    rank_work().compare(batch);
+    collectives().compare(batch);
     get_ready_for_evaluation();
     try {
       inputs_->copy_batch(batch, context_);
       fill_zero(buffers_.status.data(), buffers_.status.bytes(), context_);
       evaluate_losses(inputs_->micro_batch(0));
       add_losses(buffers_.losses, buffers_.status, context_);
-      rank_work().join(context_);
+      collectives().join(context_);
       const LossSum sum{read_status_sync().loss_sum, count_targets(batch.targets)};
       if (!losses.empty()) inputs_->copy_losses_sync(losses, context_);
       return sum;
@@ -181,7 +181,7 @@ class SessionCore : public TrainingSession {
              std::vector<ParameterFacts> parameters) {
     buffers_ = buffers;
     replicas_ = &replicas;
-    rank_work().report_to(timeline_);
+    collectives().report_to(timeline_);
     inputs_.emplace(buffers, options_.batch.tokens, context_);
     must_calibrate_ = scaling().has_histories() ? 1 : 0;
     parameters_ = std::move(parameters);
@@ -213,7 +213,7 @@ class SessionCore : public TrainingSession {
     wait_for_reading();
     frozen_are_cast_ = false;
     weights_may_have_moved_ = true;
-    rank_work().weights_moved();
+    collectives().weights_moved();
   }
 
   /// Forgets the record of the step, which operations between ranks are in: before the session's
@@ -238,7 +238,7 @@ class SessionCore : public TrainingSession {
  private:
   /// What the parts of a session do; all enqueue but where their names say `_sync`.
   virtual void bind() = 0;
-  virtual void quantize_weights(Evaluates evaluates) = 0;
+  virtual void prepare_weights(Evaluates evaluates) = 0;
   virtual void cast_frozen_weights() {}
   virtual void train_micro_batch(const DeviceBatch<D>& batch, Accumulation accumulation) = 0;
   virtual void evaluate_losses(const DeviceBatch<D>& batch) = 0;
@@ -261,7 +261,7 @@ class SessionCore : public TrainingSession {
   [[nodiscard]] virtual GemmRows gemm_rows() const = 0;
   virtual void reset_counts() = 0;
   virtual void verify_step() const = 0;
-  [[nodiscard]] virtual RankWork<D>& rank_work() = 0;
+  [[nodiscard]] virtual StepCollectives<D>& collectives() = 0;
   virtual void prepare_update(double learning_rate, Staging<D>& staging) = 0;
   virtual void add_squared_norms() = 0;
   virtual void update_weights() = 0;
@@ -313,7 +313,7 @@ class SessionCore : public TrainingSession {
 
   /// Moves the histories of delayed scales, alike on all ranks.
   void update_scaling() {
-    if (scaling().has_histories()) rank_work().maximum(scaling().amaxes(), context_);
+    if (scaling().has_histories()) collectives().maximum(scaling().amaxes(), context_);
     scaling().update(context_);
   }
 
@@ -398,7 +398,7 @@ class SessionCore : public TrainingSession {
   bool frozen_are_cast_ = false;
 };
 
-}  // namespace octavo::inline OCTAVO_ABI::detail
+}  // namespace octavo OCTAVO_ABI::detail
 
 #include <octavo/train/session_state.hpp>
 #include <octavo/train/session_step.hpp>

@@ -16,7 +16,7 @@
 #include <span>
 #include <vector>
 
-namespace octavo::inline OCTAVO_ABI::detail {
+namespace octavo OCTAVO_ABI::detail {
 
 inline void check_token(std::int32_t token, Index vocabulary) {
   require<ConfigError>(token >= 0 && token < vocabulary, "token ", token,
@@ -194,4 +194,4 @@ class SessionInputs {
   Staging<D> staging_;
 };
 
-}  // namespace octavo::inline OCTAVO_ABI::detail
+}  // namespace octavo OCTAVO_ABI::detail

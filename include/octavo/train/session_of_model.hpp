@@ -6,7 +6,7 @@
 #include <octavo/train/session_core.hpp>
 #include <octavo/train/session_parts.hpp>
 #include <octavo/train/session_plan.hpp>
-#include <octavo/train/stage_hooks.hpp>
+#include <octavo/train/timed_hooks.hpp>
 #include <octavo/train/trainable_model.hpp>
 #include <octavo/train/weight_download.hpp>
 #include <octavo/train/weight_upload.hpp>
@@ -24,7 +24,7 @@
 #include <utility>
 #include <vector>
 
-namespace octavo::inline OCTAVO_ABI::detail {
+namespace octavo OCTAVO_ABI::detail {
 
 /// What sessions of one model type have in common: programs choose of many optimizers and ways of
 /// ranks at run time, so what needs neither type is compiled once for all of them.
@@ -48,7 +48,7 @@ class SessionOfModel : public SessionCore<typename Model::DeviceType> {
     Index parameters = 0;
     for (const auto& in : model_.runs()) {
       for (const auto* parameter : in.parameters) {
-        if (parameter->has_codes()) parameters += parameter->whole_size();
+        if (parameter->has_fp8_values()) parameters += parameter->whole_size();
       }
     }
     return parameters;
@@ -122,11 +122,11 @@ class SessionOfModel : public SessionCore<typename Model::DeviceType> {
         parts_(make(this->arena(), model_.runs(), run)),
         replicas_(this->arena(), model_.runs(), model_.scaling(), options.check_replicas),
         hooks_(&parts_->hooks()),
-        ranks_(&parts_->rank_work()),
+        ranks_(&parts_->collectives()),
         shards_(parts_->shards()) {
     start_stages(SessionBuffers<D>(this->arena(), run));
-    TensorGroup<D>* group = nullptr;
-    if constexpr (tensor_degree<Model> != 1) group = &model_.tensor_group();
+    TensorParallelGroup<D>* group = nullptr;
+    if constexpr (tensor_degree<Model> != 1) group = &model_.tensor_parallel_group();
     parts_->start(context, this->communicator(), group);
     model_.initialize_sync(options.seed, *hooks_, context);
     parts_->initialize(context);
@@ -156,7 +156,7 @@ class SessionOfModel : public SessionCore<typename Model::DeviceType> {
     this->start(buffers, replicas_, std::move(parameters));
   }
 
-  [[nodiscard]] RankWork<D>& rank_work() override { return *ranks_; }
+  [[nodiscard]] StepCollectives<D>& collectives() override { return *ranks_; }
   void prepare_update(double learning_rate, Staging<D>& staging) override {
     upload_.reset();  // its memory is not kept over steps
     parts_->prepare(learning_rate, staging, this->context());
@@ -229,11 +229,11 @@ class SessionOfModel : public SessionCore<typename Model::DeviceType> {
     const auto& runs = model_.runs();
     for (std::size_t i = 0; i < runs.size(); ++i) {
       const auto& in = runs[i];
-      if (in.run->has_codes() && !ranks_->weights_are_whole()) {
+      if (in.run->has_fp8_values() && !ranks_->weights_are_whole()) {
         ranks_->join(context);  // with what comes for this run's stages
         download.give_shards_sync(in, shards_[i].weights, this->options().sharding.ranks, weight);
       } else {
-        if (!in.run->has_codes()) hooks_->before_forward(*in.run, context);
+        if (!in.run->has_fp8_values()) hooks_->before_forward(*in.run, context);
         this->communicator().wait_sync(context, "weights that are read");
         const WeightInfo* of = weight;
         for (const auto* parameter : in.parameters) {
@@ -248,12 +248,12 @@ class SessionOfModel : public SessionCore<typename Model::DeviceType> {
   }
 
   void bind() override { model_.bind(this->context()); }
-  void quantize_weights(Evaluates evaluates) override {
+  void prepare_weights(Evaluates evaluates) override {
     ranks_->cast_weights(model_.scaling(), !evaluates.value, this->context());
     if (evaluates.value) {
-      model_.template quantize_weights<Mode::evaluate>(*hooks_, this->context());
+      model_.template invalidate_weight_copies<Mode::evaluate>(*hooks_, this->context());
     } else {
-      model_.template quantize_weights<Mode::train>(*hooks_, this->context());
+      model_.template invalidate_weight_copies<Mode::train>(*hooks_, this->context());
     }
   }
   void cast_frozen_weights() override {
@@ -312,11 +312,11 @@ class SessionOfModel : public SessionCore<typename Model::DeviceType> {
   Model model_;
   std::unique_ptr<Parts> parts_;
   ReplicaCheck<D> replicas_;
-  StepHooks<T, G, D>* hooks_;  ///< of the parts
-  RankWork<D>* ranks_;         ///< of the parts
-  std::vector<RunShard<T, G, D>> shards_;
-  std::optional<StageHooks<T, G, D>> stages_;
+  StageHooks<T, G, D>* hooks_;  ///< of the parts
+  StepCollectives<D>* ranks_;   ///< of the parts
+  std::vector<FlatShard<T, G, D>> shards_;
+  std::optional<TimedHooks<T, G, D>> stages_;
   std::unique_ptr<Upload> upload_;  ///< from the first weight that is set on, until a step
 };
 
-}  // namespace octavo::inline OCTAVO_ABI::detail
+}  // namespace octavo OCTAVO_ABI::detail

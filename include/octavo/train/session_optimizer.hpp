@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 namespace detail {
 
@@ -29,7 +29,7 @@ concept HasOptimizer = requires {
 template <class F, class M, class D = typename M::DeviceType>
 concept TakesShards = std::constructible_from < F,
         Arena<D>
-&, std::vector<RunShard<typename M::T, typename M::G, D>>, const AdamWSettings&, std::uint64_t,
+&, std::vector<FlatShard<typename M::T, typename M::G, D>>, const AdamWSettings&, std::uint64_t,
     const Offload& > ;
 template <class F>
 concept HasOptimizerName = requires {
@@ -103,7 +103,7 @@ struct SessionOptimizerCheck<O, M> {
   using D = typename M::DeviceType;
   static_assert(TakesShards<F, M>,
                 "ModelSession: the optimizer's For lacks a constructor (Arena<D>&, const "
-                "std::vector<RunShard<W, G, D>>&, const AdamWSettings&, std::uint64_t seed, const "
+                "std::vector<FlatShard<W, G, D>>&, const AdamWSettings&, std::uint64_t seed, const "
                 "Offload&) that takes its memory");
   static_assert(HasOptimizerName<F>,
                 "ModelSession: the optimizer's For lacks `static std::string name()`");

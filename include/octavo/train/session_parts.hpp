@@ -4,7 +4,7 @@
 
 #include <octavo/train/session_optimizer.hpp>
 #include <octavo/train/session_plan.hpp>
-#include <octavo/train/tensor_groups.hpp>
+#include <octavo/train/with_tensor_parallel.hpp>
 
 #include <cstdint>
 #include <memory>
@@ -13,10 +13,10 @@
 #include <utility>
 #include <vector>
 
-namespace octavo::inline OCTAVO_ABI::detail {
+namespace octavo OCTAVO_ABI::detail {
 
 /// An optimizer and the work of ranks, to a session that knows neither's type. What the members of
-/// an optimizer do, `AdamWState` says, and `start`, `OneRank::For`.
+/// an optimizer do, `AdamWState` says, and `start`, `SingleRank::For`.
 template <class W, class G, Device D>
 class SessionParts {
  public:
@@ -25,13 +25,13 @@ class SessionParts {
   SessionParts& operator=(const SessionParts&) = delete;
   virtual ~SessionParts() = default;
 
-  [[nodiscard]] virtual RankWork<D>& rank_work() = 0;
-  [[nodiscard]] virtual StepHooks<W, G, D>& hooks() = 0;
+  [[nodiscard]] virtual StepCollectives<D>& collectives() = 0;
+  [[nodiscard]] virtual StageHooks<W, G, D>& hooks() = 0;
   /// What this rank updates of every run, without gradients, whose format is the ranks'.
-  [[nodiscard]] virtual std::vector<RunShard<W, G, D>> shards() const = 0;
+  [[nodiscard]] virtual std::vector<FlatShard<W, G, D>> shards() const = 0;
   /// @param group  of the ranks that share the model's layers; null: none do
   virtual void start(const Context<D>& context, Communicator<D>& communicator,
-                     TensorGroup<D>* group) = 0;
+                     TensorParallelGroup<D>* group) = 0;
 
   [[nodiscard]] virtual std::string optimizer_name() const = 0;
   virtual void initialize(const Context<D>& context) = 0;
@@ -49,7 +49,7 @@ class SessionParts {
 /// @tparam Degree  ranks that share the model's layers
 template <class W, class G, Device D, int Degree, class Optimizer, class Ranks>
 class PartsOfKind final : public SessionParts<W, G, D> {
-  using RanksPart = RanksInGroups<Degree, W, G, D, typename Ranks::template For<W, G, D>>;
+  using RanksPart = RanksWithTensorParallel<Degree, W, G, D, typename Ranks::template For<W, G, D>>;
 
  public:
   PartsOfKind(Arena<D>& arena, const ModelRuns<W, G, D>& runs, const SessionOptions& options)
@@ -57,17 +57,17 @@ class PartsOfKind final : public SessionParts<W, G, D> {
         optimizer_(arena, trained(ranks.shards()), options.optimizer, options.seed,
                    options.offload) {}
 
-  [[nodiscard]] RankWork<D>& rank_work() override { return ranks; }
-  [[nodiscard]] StepHooks<W, G, D>& hooks() override { return ranks; }
-  [[nodiscard]] std::vector<RunShard<W, G, D>> shards() const override {
-    std::vector<RunShard<W, G, D>> shards;
+  [[nodiscard]] StepCollectives<D>& collectives() override { return ranks; }
+  [[nodiscard]] StageHooks<W, G, D>& hooks() override { return ranks; }
+  [[nodiscard]] std::vector<FlatShard<W, G, D>> shards() const override {
+    std::vector<FlatShard<W, G, D>> shards;
     for (auto& shard : ranks.shards()) {
       shards.push_back({shard.weights, {}, shard.begin, std::move(shard.parameters)});
     }
     return shards;
   }
   void start(const Context<D>& context, Communicator<D>& communicator,
-             [[maybe_unused]] TensorGroup<D>* group) override {
+             [[maybe_unused]] TensorParallelGroup<D>* group) override {
     ranks.start(context, communicator);
     if constexpr (Degree != 1) ranks.share(*group);
   }
@@ -104,4 +104,4 @@ std::unique_ptr<SessionParts<W, G, D>> make_parts(Arena<D>& arena, const ModelRu
   return std::make_unique<Parts>(arena, runs, options);
 }
 
-}  // namespace octavo::inline OCTAVO_ABI::detail
+}  // namespace octavo OCTAVO_ABI::detail

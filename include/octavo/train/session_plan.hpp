@@ -4,14 +4,14 @@
 
 #include <octavo/train/replica_check.hpp>
 #include <octavo/train/session_inputs.hpp>
-#include <octavo/train/tensor_groups.hpp>
 #include <octavo/train/trainable_model.hpp>
 #include <octavo/train/training_session.hpp>
+#include <octavo/train/with_tensor_parallel.hpp>
 
 #include <utility>
 #include <vector>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 namespace detail {
 
@@ -24,7 +24,7 @@ inline ModelOptions model_options(const SessionOptions& options, bool casts_weig
       !model.gradients_are_sent &&
       (options.micro_batches == 1 || options.sharding.reduces_each_micro_batch());
   model.weights_are_gathered = options.sharding.shards_weights();
-  model.weights_come_as_codes = casts_weights && options.sharding.ranks > 1;
+  model.gather_weights_in_fp8 = casts_weights && options.sharding.ranks > 1;
   model.run_multiple = options.sharding.ranks * Index{allocation_alignment};
   model.tensor_place = options.sharding.tensor_place;
   return model;
@@ -48,7 +48,7 @@ SessionOptions as_run(SessionOptions options) {
 
 /// The shards of runs that are not frozen.
 template <class W, class G, Device D>
-std::vector<RunShard<W, G, D>> trained(std::vector<RunShard<W, G, D>> shards) {
+std::vector<FlatShard<W, G, D>> trained(std::vector<FlatShard<W, G, D>> shards) {
   std::erase_if(shards, [](const auto& shard) { return shard.gradients.size() == 0; });
   return shards;
 }
@@ -76,7 +76,7 @@ template <class W, class G, Device D, int Degree = 1>
 struct SessionKind {
   /// What an optimizer updates. Of gradients only the number counts: an optimizer's memory does not
   /// depend on their format.
-  using Shards = std::vector<RunShard<W, G, D>>;
+  using Shards = std::vector<FlatShard<W, G, D>>;
 
   /// What ranks do together.
   struct OfRanks {
@@ -90,7 +90,7 @@ struct SessionKind {
   template <class Ranks>
   static OfRanks of_ranks() {
     using Planned = typename detail::PlannedRanks<Ranks, W, G, D>::Type;
-    using Part = detail::MemoryInGroups<Degree, W, G, D, Planned>;
+    using Part = detail::MemoryWithTensorParallel<Degree, W, G, D, Planned>;
     return {Part::casts_weights,
             [](Arena<D>& arena, const ModelRuns<W, G, D>& runs, const Sharding& sharding) {
               const Part part(arena, runs, sharding);
@@ -112,7 +112,7 @@ struct SessionKind {
     };
   }
   /// The kind of `ModelSession<Model, Optimizer, Ranks>`.
-  template <class Optimizer, class Ranks = OneRank>
+  template <class Optimizer, class Ranks = SingleRank>
   static SessionKind of() {
     return {of_ranks<Ranks>(), of_optimizer<Optimizer>()};
   }
@@ -156,7 +156,7 @@ template <class Model>
 }
 
 /// The memory that a `ModelSession<Model, Optimizer, Ranks>` needs, likewise.
-template <class Model, class Optimizer, class Ranks = OneRank>
+template <class Model, class Optimizer, class Ranks = SingleRank>
 [[nodiscard]] MemoryPlan plan_memory(const SessionOptions& options,
                                      const DeviceLimits<typename Model::DeviceType>& limits) {
   return plan_memory<Model>(options, limits, SessionKindOf<Model>::template of<Optimizer, Ranks>());

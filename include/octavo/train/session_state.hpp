@@ -12,11 +12,11 @@
 #include <utility>
 #include <vector>
 
-namespace octavo::inline OCTAVO_ABI::detail {
+namespace octavo OCTAVO_ABI::detail {
 
 template <Device D>
 std::vector<StateEntry> SessionCore<D>::state() {
-  rank_work().gather_weights(context_);
+  collectives().gather_weights(context_);
   communicator_.wait_sync(context_, "weights of a state");
   if (reader_ == nullptr) reader_ = std::make_unique<StateReader<D>>(context_);
   StateCollector<D> collector(context_, *reader_);
@@ -102,4 +102,4 @@ LossSum SessionCore<D>::sum_over_ranks(const LossSum& own) {
   return total;
 }
 
-}  // namespace octavo::inline OCTAVO_ABI::detail
+}  // namespace octavo OCTAVO_ABI::detail

@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-namespace octavo::inline OCTAVO_ABI::detail {
+namespace octavo OCTAVO_ABI::detail {
 
 template <Device D>
 StepResult SessionCore<D>::step(const Batch& batch, double learning_rate) {
@@ -25,13 +25,13 @@ StepResult SessionCore<D>::step(const Batch& batch, double learning_rate) {
   bind();
   timeline_.begin_step_sync(context_);
   weights_may_have_moved_ = true;
-  rank_work().compare(batch);
+  collectives().compare(batch);
   // Ranks take the step or refuse it together: else one would wait for another.
   const Index documents =
       most_documents_of(batch.documents, options_.micro_batches, options_.batch);
   const bool is_refused = !batch.documents.empty() && documents > options_.batch.most_documents;
   const Index counted =
-      rank_work().total_targets(is_refused ? -documents : count_targets(batch.targets));
+      collectives().total_targets(is_refused ? -documents : count_targets(batch.targets));
   if (counted < 0) {
     timeline_.abandon();
     throw TooManyDocumentsError(-counted, options_.batch);
@@ -60,7 +60,7 @@ StepResult SessionCore<D>::step(const Batch& batch, double learning_rate) {
     undo_step();
     throw;
   }
-  rank_work().weights_moved();
+  collectives().weights_moved();
   const StepStatus status = read_status_sync();
   timeline_.end_step_sync(context_);
   if (status.skip == 0) {
@@ -91,15 +91,15 @@ void SessionCore<D>::rehearse_gemms() {
   copy_random_inputs();
   cast_frozen_if_due();
   const auto pass = [&] {
-    quantize_weights(Evaluates{false});
+    prepare_weights(Evaluates{false});
     for (Index m = 0; m < std::min<Index>(micro_batches, 2); ++m) {
       train(m, {.first = m == 0, .last = false});
     }
     scaling().update(context_);
   };
-  rank_work().rehearse(true);
+  collectives().rehearse(true);
   rehearse_gemms_sync(pass, context_);
-  rank_work().rehearse(false);
+  collectives().rehearse(false);
   reset_counts();
   reset_scaling_sync();
 }
@@ -120,18 +120,18 @@ template <Device D>
 void SessionCore<D>::calibrate() {
   constexpr int passes = 2;
   for (int pass = 0; pass < passes; ++pass) {
-    quantize_weights(Evaluates{false});
+    prepare_weights(Evaluates{false});
     for (Index m = 0; m < options_.micro_batches; ++m) {
       train(m, {.first = m == 0, .last = false});
     }
-    rank_work().join(context_);
+    collectives().join(context_);
     update_scaling();
   }
 }
 
 template <Device D>
 void SessionCore<D>::enqueue_step(bool compares, bool was_read) {
-  RankWork<D>& ranks = rank_work();
+  StepCollectives<D>& ranks = collectives();
   const TensorView<StepStatus, 1, D> status = buffers_.status;
   const TensorView<const StepLimits, 1, D> limits = buffers_.limits;
   reset_counts();
@@ -140,7 +140,7 @@ void SessionCore<D>::enqueue_step(bool compares, bool was_read) {
   if (!was_read) ranks.weights_moved();
   fill_zero(status.data(), status.bytes(), context_);
   scaling().clear_statistics(context_);
-  quantize_weights(Evaluates{false});
+  prepare_weights(Evaluates{false});
   const bool each = options_.sharding.reduces_each_micro_batch();
   for (Index m = 0; m < options_.micro_batches; ++m) {
     ranks.begin_micro_batch(m, context_);
@@ -167,9 +167,9 @@ void SessionCore<D>::enqueue_step(bool compares, bool was_read) {
 template <Device D>
 void SessionCore<D>::settle() noexcept {
   weights_may_have_moved_ = true;
-  attempt([this] { rank_work().join(context_); });
+  attempt([this] { collectives().join(context_); });
   attempt([this] { communicator_.wait_sync(context_, "end of what threw"); });
-  attempt([this] { rank_work().weights_moved(); });  // a recording that threw gathered none
+  attempt([this] { collectives().weights_moved(); });  // a recording that threw gathered none
   timeline_.abandon();
 }
 
@@ -187,4 +187,4 @@ void SessionCore<D>::undo_step() noexcept {
   });
 }
 
-}  // namespace octavo::inline OCTAVO_ABI::detail
+}  // namespace octavo OCTAVO_ABI::detail

@@ -3,7 +3,7 @@
 #pragma once
 
 #include <octavo/core/error.hpp>
-#include <octavo/train/tally.hpp>
+#include <octavo/train/run_totals.hpp>
 
 #include <algorithm>
 #include <array>
@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// What a run does about a spike: a step whose loss or gradient norm is above the limits that
 /// follow from the steps before. In any case the spike itself changes nothing.
@@ -67,9 +67,9 @@ inline void check_spike_options(const SpikeOptions& options, bool is_saved) {
   if (options.action == OnSpike::off) return;
   require<ConfigError>(options.threshold > 0 && std::isfinite(options.threshold),
                        "the threshold of spikes is ", options.threshold, "; give a number above 0");
-  require<ConfigError>(options.window >= 2 && options.window <= Tally::most_recent,
+  require<ConfigError>(options.window >= 2 && options.window <= RunTotals::most_recent,
                        "the window of spikes is ", options.window, " steps; give 2 to ",
-                       Tally::most_recent);
+                       RunTotals::most_recent);
   require<ConfigError>(options.max_rollbacks >= 1, "rollbacks after spikes are ",
                        options.max_rollbacks, " at most; give at least 1");
   require<ConfigError>(options.action != OnSpike::rollback || is_saved,
@@ -83,9 +83,9 @@ struct SpikeLimits {
   double gradient_norm = std::numeric_limits<double>::infinity();
 
   SpikeLimits() = default;
-  SpikeLimits(const SpikeOptions& options, const Tally& tally) {
+  SpikeLimits(const SpikeOptions& options, const RunTotals& totals) {
     const auto window = static_cast<std::size_t>(options.window);
-    const auto& recent = tally.recent();
+    const auto& recent = totals.recent();
     if (options.action == OnSpike::off || recent.size() < window) return;
     std::vector<double> losses, norms;
     for (std::size_t i = recent.size() - window; i < recent.size(); ++i) {

@@ -19,7 +19,7 @@
 #include <utility>
 #include <vector>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// One piece of a session's state: a tensor on its device, or a number of the host.
 struct StateEntry {

@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-namespace octavo::inline OCTAVO_ABI::detail {
+namespace octavo OCTAVO_ABI::detail {
 
 /// Bytes of a copy beside a session's work, which others of the device stand behind.
 inline constexpr std::size_t bytes_read_at_once = std::size_t{64} << 20;
@@ -138,4 +138,4 @@ class StateReader {
   std::atomic<bool> is_awaited_{false};
 };
 
-}  // namespace octavo::inline OCTAVO_ABI::detail
+}  // namespace octavo OCTAVO_ABI::detail

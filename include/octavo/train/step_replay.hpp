@@ -18,7 +18,7 @@
 #include <utility>
 #include <vector>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// What a replay of a step came to. All ranks have the same.
 struct StepReplay {
@@ -99,30 +99,31 @@ inline StepReplay look_at_replay(TrainingSession& session, const StepRecord& rec
 /// which is kept on the host. Nothing is saved, and the model is not evaluated: both change no
 /// step. All ranks call it.
 /// @param options  those of the run
-/// @param tally    of the steps before: a new one's, or what `resume` made of it
-/// @param step     that is replayed, behind those of the tally
+/// @param totals    of the steps before: a new one's, or what `resume` made of it
+/// @param step     that is replayed, behind those of the totals
 /// @param replays  how often, at least 2
 /// @param tell     is told of each step before it
 /// @throws ConfigError  for another step or number, or where a step before it was a spike that the
 ///                      run did not just skip
 template <class Batches>
 [[nodiscard]] std::vector<StepReplay> replay_step(
-    TrainingSession& session, Batches& batches, const RunOptions& options, Tally& tally, Index step,
-    Index replays, const std::function<void(const StepRecord&)>& tell) {
-  require<ConfigError>(step > tally.steps() && step <= options.schedule.steps, "step ", step,
-                       " cannot be replayed after step ", tally.steps(), " of a run of ",
+    TrainingSession& session, Batches& batches, const RunOptions& options, RunTotals& totals,
+    Index step, Index replays, const std::function<void(const StepRecord&)>& tell) {
+  require<ConfigError>(step > totals.steps() && step <= options.schedule.steps, "step ", step,
+                       " cannot be replayed after step ", totals.steps(), " of a run of ",
                        options.schedule.steps, " steps; give one between");
   require<ConfigError>(replays >= 2, replays, " replays have nothing to be compared with; give 2");
   const auto take = [&] {
-    return detail::take_step(session, batches, options, detail::SpikeLimits(options.spikes, tally),
-                             tally);
+    return detail::take_step(session, batches, options, detail::SpikeLimits(options.spikes, totals),
+                             totals);
   };
   const auto state = [&] {
     std::vector<StateEntry> entries = session.state();
-    for (StateEntry& entry : detail::run_state(batches, tally)) entries.push_back(std::move(entry));
+    for (StateEntry& entry : detail::run_state(batches, totals))
+      entries.push_back(std::move(entry));
     return entries;
   };
-  while (tally.steps() + 1 < step) {
+  while (totals.steps() + 1 < step) {
     const StepRecord record = take();
     require<ConfigError>(
         !record.result.is_above_limits || options.spikes.action == OnSpike::skip, "step ",

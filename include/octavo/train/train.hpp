@@ -16,12 +16,12 @@
 #include <octavo/train/interrupt.hpp>
 #include <octavo/train/operand_health.hpp>
 #include <octavo/train/replica_check.hpp>
+#include <octavo/train/run_totals.hpp>
 #include <octavo/train/session.hpp>
 #include <octavo/train/spikes.hpp>
-#include <octavo/train/stage_hooks.hpp>
 #include <octavo/train/state.hpp>
 #include <octavo/train/step_replay.hpp>
-#include <octavo/train/tally.hpp>
+#include <octavo/train/timed_hooks.hpp>
 #include <octavo/train/token_batches.hpp>
 #include <octavo/train/trainable_model.hpp>
 #include <octavo/train/training_run.hpp>

@@ -7,7 +7,7 @@
 #include <octavo/layers/scaling_table.hpp>
 #include <octavo/memory/arena.hpp>
 #include <octavo/models/model.hpp>
-#include <octavo/models/step_hooks.hpp>
+#include <octavo/models/stage_hooks.hpp>
 
 #include <concepts>
 #include <cstddef>
@@ -15,7 +15,7 @@
 #include <span>
 #include <string>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 struct SessionOptions;
 template <class Model, class Optimizer, class Ranks>
@@ -66,8 +66,8 @@ concept HasModelRuns = requires(const M& model) {
 };
 template <class M, class D = typename M::DeviceType>
 concept HasQuantizeWeights = requires(M& model, HooksOf<M>& hooks, const Context<D>& context) {
-  model.template quantize_weights<Mode::train>(hooks, context);
-  model.template quantize_weights<Mode::evaluate>(hooks, context);
+  model.template invalidate_weight_copies<Mode::train>(hooks, context);
+  model.template invalidate_weight_copies<Mode::evaluate>(hooks, context);
 };
 template <class M, class D = typename M::DeviceType>
 concept HasTrainMicroBatch = requires(M& model, const DeviceBatch<D>& batch,
@@ -129,7 +129,7 @@ concept HasHeadChunks = requires(const M& model) {
 /// - `static facts()`, `static precision()`, `static limits(batch, context)`;
 /// - a constructor `(Arena<D>&, BatchShape, ModelOptions, const DeviceLimits<D>&)`;
 /// - `gemm_rows`, `initialize_sync`, `bind`, `runs`;
-/// - `quantize_weights<Mode>`, `train_micro_batch`, `scaling`;
+/// - `invalidate_weight_copies<Mode>`, `train_micro_batch`, `scaling`;
 /// - `evaluate`, `logits`;
 /// - `manifest`, `reset_counts`, `verify_step`, `head_chunks`;
 /// - `static run_shape(batch)`, where sequences are to run longer than they are.
@@ -176,9 +176,9 @@ struct TrainableModelCheck<M> {
   static_assert(HasBind<M>, "ModelSession: the model lacks bind(Context<D>&) const");
   static_assert(HasModelRuns<M>,
                 "ModelSession: the model lacks `const ModelRuns<T, G, D>& runs() const`, its "
-                "ParameterRuns and what lies in them");
+                "FlatParametersOfModels and what lies in them");
   static_assert(HasQuantizeWeights<M>,
-                "ModelSession: the model lacks quantize_weights<Mode>(HooksOf<Model>&, "
+                "ModelSession: the model lacks invalidate_weight_copies<Mode>(HooksOf<Model>&, "
                 "context)");
   static_assert(HasTrainMicroBatch<M>,
                 "ModelSession: the model lacks train_micro_batch(batch, losses, gradient_scale, "

@@ -5,9 +5,9 @@
 #include <octavo/optim/schedule.hpp>
 #include <octavo/train/checkpoints.hpp>
 #include <octavo/train/interrupt.hpp>
+#include <octavo/train/run_totals.hpp>
 #include <octavo/train/spikes.hpp>
 #include <octavo/train/state.hpp>
-#include <octavo/train/tally.hpp>
 #include <octavo/train/token_batches.hpp>
 
 #include <chrono>
@@ -18,7 +18,7 @@
 #include <utility>
 #include <vector>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// The course of a run.
 struct RunOptions {
@@ -78,11 +78,11 @@ class RunObserver {
 
 namespace detail {
 
-/// What a run has to go on with beside its session's state: the batches' and the tally's.
+/// What a run has to go on with beside its session's state: the batches' and the totals's.
 template <class Batches>
-std::vector<StateEntry> run_state(Batches& batches, Tally& tally) {
+std::vector<StateEntry> run_state(Batches& batches, RunTotals& totals) {
   std::vector<StateEntry> entries = batches.state();
-  for (StateEntry& entry : tally.state()) entries.push_back(std::move(entry));
+  for (StateEntry& entry : totals.state()) entries.push_back(std::move(entry));
   return entries;
 }
 
@@ -90,10 +90,10 @@ std::vector<StateEntry> run_state(Batches& batches, Tally& tally) {
 /// @param limits  above which it is a spike, and changes nothing
 template <class Batches>
 StepRecord take_step(TrainingSession& session, Batches& batches, const RunOptions& options,
-                     const SpikeLimits& limits, Tally& tally) {
+                     const SpikeLimits& limits, RunTotals& totals) {
   using Clock = std::chrono::steady_clock;
   StepRecord record;
-  record.step = tally.steps() + 1;
+  record.step = totals.steps() + 1;
   record.learning_rate = options.schedule.at(record.step);
   session.limit_steps(limits.loss, limits.gradient_norm);
   const auto begin = Clock::now();
@@ -102,7 +102,7 @@ StepRecord take_step(TrainingSession& session, Batches& batches, const RunOption
   record.epoch = batches.epoch();
   record.milliseconds = seconds * 1000.0;
   record.tokens_per_second = batches.tokens_in_step() / seconds;
-  tally.add(record);
+  totals.add(record);
   if (options.hash_every != 0 && record.step % options.hash_every == 0) {
     record.weights_hash = session.hash_weights_sync();
   }
@@ -115,50 +115,50 @@ class TrainingRun {
  public:
   /// @param checkpoints  null: the run is not saved
   TrainingRun(TrainingSession& session, Batches& batches, const RunOptions& options,
-              RunObserver& observer, Tally& tally, Checkpoints* checkpoints)
+              RunObserver& observer, RunTotals& totals, Checkpoints* checkpoints)
       : session_(session),
         batches_(batches),
         options_(options),
         observer_(observer),
-        tally_(tally),
+        totals_(totals),
         checkpoints_(checkpoints) {}
 
   RunSummary run() {
-    while (tally_.steps() < options_.schedule.steps && !step()) {
+    while (totals_.steps() < options_.schedule.steps && !step()) {
     }
     const SpikeLimits none;
     session_.limit_steps(none.loss, none.gradient_norm);
     // Who sent the signal may not wait for an evaluation.
     if (summary_.signal != 0) save_to_the_end(std::nullopt);
     const LossSum validation = batches_.evaluate(session_);
-    observer_.evaluation(tally_.steps(), validation);
+    observer_.evaluation(totals_.steps(), validation);
     if (summary_.signal == 0) save_to_the_end(validation.mean());
-    summary_.steps = tally_.steps();
-    summary_.taken = tally_.timed_steps();
-    summary_.skipped = tally_.skipped();
-    summary_.rollbacks = tally_.rollbacks();
-    summary_.train_loss = tally_.train_loss();
+    summary_.steps = totals_.steps();
+    summary_.taken = totals_.timed_steps();
+    summary_.skipped = totals_.skipped();
+    summary_.rollbacks = totals_.rollbacks();
+    summary_.train_loss = totals_.train_loss();
     summary_.validation_loss = validation.mean();
-    summary_.tokens_per_second = tally_.tokens_per_second(batches_.tokens_in_step());
-    summary_.seconds = tally_.seconds();
-    summary_.gave_up = tally_.gave_up();
+    summary_.tokens_per_second = totals_.tokens_per_second(batches_.tokens_in_step());
+    summary_.seconds = totals_.seconds();
+    summary_.gave_up = totals_.gave_up();
     return std::move(summary_);
   }
 
  private:
   /// One step and what is told of it; true if it is the last.
   bool step() {
-    const SpikeLimits limits(options_.spikes, tally_);
-    if (may_go_back()) before_ = save_state_sync(run_state(batches_, tally_));
+    const SpikeLimits limits(options_.spikes, totals_);
+    if (may_go_back()) before_ = save_state_sync(run_state(batches_, totals_));
     StepRecord record;
     try {
-      record = take_step(session_, batches_, options_, limits, tally_);
+      record = take_step(session_, batches_, options_, limits, totals_);
     } catch (const TooManyDocumentsError& error) {  // on all ranks, and nothing has changed
-      if (tally_.timed_steps() == 0) throw;
+      if (totals_.timed_steps() == 0) throw;
       summary_.documents = error.count();
       return true;
     }
-    const bool is_first = tally_.timed_steps() == 1;
+    const bool is_first = totals_.timed_steps() == 1;
     if (is_first) {
       summary_.gemms =
           session_.manifest().executed(static_cast<std::uint64_t>(session_.micro_batches()));
@@ -171,13 +171,13 @@ class TrainingRun {
     const bool is_spike = record.result.is_above_limits;
     const SpikeRecord spike = is_spike ? answer_spike(record, limits) : SpikeRecord{};
     const bool is_done = record.step == steps && spike.action != OnSpike::rollback;
-    record.last = is_done || summary_.signal != 0 || summary_.spiked || tally_.gave_up();
+    record.last = is_done || summary_.signal != 0 || summary_.spiked || totals_.gave_up();
     const bool collect = is_first || record.last || record.result.skipped ||
                          record.step % options_.operands_every == 0;
     if (collect) summary_.operands = session_.operands();
     observer_.step(record, collect ? summary_.operands : std::vector<OperandReport>{});
     if (is_spike) observer_.spike(spike);
-    if (tally_.diverges()) observer_.divergence(record, tally_.first_loss());
+    if (totals_.diverges()) observer_.divergence(record, totals_.first_loss());
     if (!record.last && spike.action != OnSpike::rollback) evaluate_and_save(record.step);
     return record.last;
   }
@@ -195,13 +195,13 @@ class TrainingRun {
                       .gradient_norm = record.result.gradient_norm,
                       .gradient_norm_limit = limits.gradient_norm,
                       .action = options_.spikes.action,
-                      .rollbacks = tally_.rollbacks()};
+                      .rollbacks = totals_.rollbacks()};
     if (spike.action == OnSpike::rollback && summary_.signal == 0) roll_back(spike);
     const bool stays = spike.action == OnSpike::skip || spike.resumed_step != 0;
     if (stays) return spike;
     // A run that goes on later meets the spike again.
     spike.action = OnSpike::stop;
-    load_state_sync(before_, run_state(batches_, tally_));
+    load_state_sync(before_, run_state(batches_, totals_));
     summary_.spiked = summary_.signal == 0;
     return spike;
   }
@@ -218,7 +218,7 @@ class TrainingRun {
       spike.reason = "there is no checkpoint yet to go back to";
       return;
     }
-    std::vector<StateEntry> more = run_state(batches_, tally_);
+    std::vector<StateEntry> more = run_state(batches_, totals_);
     for (StateEntry& entry : more) {
       if (entry.name.starts_with("data.")) entry.write_sync = [](const std::byte*) {};
     }
@@ -228,7 +228,7 @@ class TrainingRun {
       spike.reason = error.what();
       return;
     }
-    tally_.note_rollbacks(++spike.rollbacks);
+    totals_.note_rollbacks(++spike.rollbacks);
   }
 
   /// What is due between two steps.
@@ -245,13 +245,13 @@ class TrainingRun {
   }
 
   void save(std::optional<double> validation_loss) {
-    checkpoints_->save(tally_.steps(), run_state(batches_, tally_), validation_loss);
+    checkpoints_->save(totals_.steps(), run_state(batches_, totals_), validation_loss);
   }
 
   /// After too many steps that were not finite there is nothing new to save.
   void save_to_the_end(std::optional<double> validation_loss) {
     if (checkpoints_ == nullptr) return;
-    if (!tally_.gave_up()) save(validation_loss);
+    if (!totals_.gave_up()) save(validation_loss);
     checkpoints_->finish();
     summary_.is_saved = !checkpoints_->failed();
   }
@@ -260,9 +260,9 @@ class TrainingRun {
   Batches& batches_;
   const RunOptions& options_;
   RunObserver& observer_;
-  Tally& tally_;
+  RunTotals& totals_;
   Checkpoints* checkpoints_;
-  SavedState before_;  ///< of batches and tally before a step, where the run may have to go back
+  SavedState before_;  ///< of batches and totals before a step, where the run may have to go back
   RunSummary summary_;
 };
 
@@ -273,13 +273,13 @@ class TrainingRun {
 /// comes while an `InterruptGuard` lives; then evaluates the model.
 /// @tparam Batches     `TokenBatches`, or what has its `step`, `evaluate`, `epoch`, `state` and
 ///                     `tokens_in_step`
-/// @param tally        of the steps before: a new one's, or what `resume` made of it
+/// @param totals        of the steps before: a new one's, or what `resume` made of it
 /// @param checkpoints  that are saved when they are due, at the end, and when a signal or such a
 ///                     batch comes; null: none
 /// @throws TooManyDocumentsError  on all ranks, if it is the first batch that has too many
 template <class Batches>
 [[nodiscard]] RunSummary train(TrainingSession& session, Batches& batches,
-                               const RunOptions& options, RunObserver& observer, Tally& tally,
+                               const RunOptions& options, RunObserver& observer, RunTotals& totals,
                                Checkpoints* checkpoints) {
   require<ConfigError>(options.schedule.steps > 0, "the run has ", options.schedule.steps,
                        " steps; give at least 1");
@@ -292,7 +292,7 @@ template <class Batches>
   require<ConfigError>(options.hash_every >= 0, "hash_every is ", options.hash_every,
                        "; give a number of steps, or 0 for never");
   detail::check_spike_options(options.spikes, checkpoints != nullptr);
-  return detail::TrainingRun<Batches>(session, batches, options, observer, tally, checkpoints)
+  return detail::TrainingRun<Batches>(session, batches, options, observer, totals, checkpoints)
       .run();
 }
 
@@ -300,17 +300,17 @@ template <class Batches>
 template <class Batches>
 [[nodiscard]] RunSummary train(TrainingSession& session, Batches& batches,
                                const RunOptions& options, RunObserver& observer) {
-  Tally tally(options.max_skipped);
-  return train(session, batches, options, observer, tally, nullptr);
+  RunTotals totals(options.max_skipped);
+  return train(session, batches, options, observer, totals, nullptr);
 }
 
-/// Makes session, batches and tally go on from a checkpoint of a run, see `load_checkpoint`.
+/// Makes session, batches and totals go on from a checkpoint of a run, see `load_checkpoint`.
 /// @param checkpoints  of the run that goes on; null: none are saved
 template <class Batches>
 CheckpointManifest resume(const std::filesystem::path& path, TrainingSession& session,
-                          Batches& batches, Tally& tally, Checkpoints* checkpoints,
+                          Batches& batches, RunTotals& totals, Checkpoints* checkpoints,
                           OtherRecipes others = OtherRecipes::refused) {
-  std::vector<StateEntry> more = detail::run_state(batches, tally);
+  std::vector<StateEntry> more = detail::run_state(batches, totals);
   return checkpoints == nullptr ? load_checkpoint(path, session, std::move(more), others)
                                 : checkpoints->resume(path, std::move(more), others);
 }

@@ -2,8 +2,8 @@
 /// Weights on their way from a session to the host.
 #pragma once
 
-#include <octavo/layers/parameter_run.hpp>
-#include <octavo/train/one_rank.hpp>
+#include <octavo/layers/flat_parameters.hpp>
+#include <octavo/train/single_rank.hpp>
 #include <octavo/train/weights.hpp>
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 #include <span>
 #include <vector>
 
-namespace octavo::inline OCTAVO_ABI::detail {
+namespace octavo OCTAVO_ABI::detail {
 
 /// Gives weights to a sink, piece by piece: what ranks have in shards or in parts is put together
 /// for each piece, so that no rank needs memory for all of it. All ranks make the same calls.
@@ -21,7 +21,7 @@ class WeightDownload {
  public:
   /// All outlive this.
   /// @param sink  empty: this rank helps the others only
-  WeightDownload(RankWork<D>& ranks, Communicator<D>& communicator, const WeightSink& sink,
+  WeightDownload(StepCollectives<D>& ranks, Communicator<D>& communicator, const WeightSink& sink,
                  const Context<D>& context)
       : ranks_(ranks), communicator_(communicator), sink_(sink), context_(context) {}
 
@@ -109,7 +109,7 @@ class WeightDownload {
     });
   }
 
-  RankWork<D>& ranks_;
+  StepCollectives<D>& ranks_;
   Communicator<D>& communicator_;
   const WeightSink& sink_;
   const Context<D>& context_;
@@ -117,4 +117,4 @@ class WeightDownload {
   std::vector<float> values_;
 };
 
-}  // namespace octavo::inline OCTAVO_ABI::detail
+}  // namespace octavo OCTAVO_ABI::detail

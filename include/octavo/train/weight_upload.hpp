@@ -15,7 +15,7 @@
 #include <type_traits>
 #include <vector>
 
-namespace octavo::inline OCTAVO_ABI::detail {
+namespace octavo OCTAVO_ABI::detail {
 
 /// Threads that make weights ready, at most: so many take more than a bus brings to a device.
 inline constexpr int most_weight_threads = 16;
@@ -108,4 +108,4 @@ class WeightUpload {
   std::vector<Piece> slots_;  ///< two for each thread that makes one
 };
 
-}  // namespace octavo::inline OCTAVO_ABI::detail
+}  // namespace octavo OCTAVO_ABI::detail

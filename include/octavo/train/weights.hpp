@@ -13,7 +13,7 @@
 #include <span>
 #include <string>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// A parameter as others see it: whole, and without rows that pad it.
 struct WeightInfo {

@@ -11,7 +11,7 @@
 #include <algorithm>
 #include <cmath>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 namespace detail {
 

@@ -5,7 +5,7 @@
 #include <octavo/attention/cached_attention.hpp>
 #include <octavo/attention/cpu/attention.hpp>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// Bytes of workspace that `cached_attention` of so many rows needs, in any format.
 inline std::size_t cached_attention_workspace(HeadLayout layout, Index rows, Index capacity,

@@ -13,7 +13,7 @@
 #include <string_view>
 #include <type_traits>
 
-namespace octavo::inline OCTAVO_ABI::detail {
+namespace octavo OCTAVO_ABI::detail {
 
 /// See attention_limits. Makes cuDNN's plans of the shape, which its first use would make else.
 /// @throws ConfigError  for a head_dim or a length that the own kernels do not run

@@ -11,7 +11,7 @@
 #include <cmath>
 #include <type_traits>
 
-namespace octavo::inline OCTAVO_ABI::detail {
+namespace octavo OCTAVO_ABI::detail {
 
 inline constexpr int cached_threads = 128;
 /// Keys and values that a thread has in flight, a run of each.

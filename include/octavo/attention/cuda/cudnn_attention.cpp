@@ -19,7 +19,7 @@
 #include <unordered_map>
 #include <vector>
 
-namespace octavo::inline OCTAVO_ABI::detail {
+namespace octavo OCTAVO_ABI::detail {
 namespace {
 
 namespace frontend = cudnn_frontend;

@@ -10,7 +10,7 @@
 #include <cstdint>
 #include <memory>
 
-namespace octavo::inline OCTAVO_ABI::detail {
+namespace octavo OCTAVO_ABI::detail {
 
 /// Tables that tell cuDNN where documents lie, on the GPU: see cudnn_documents.cuh. Null where each
 /// sequence is one.

@@ -9,7 +9,7 @@
 
 #include <cstdint>
 
-namespace octavo::inline OCTAVO_ABI::detail {
+namespace octavo OCTAVO_ABI::detail {
 
 /// Elements from one row of each tensor to the next.
 struct CudnnRowStrides {

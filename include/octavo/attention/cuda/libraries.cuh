@@ -11,7 +11,7 @@
 
 #include <string>
 
-namespace octavo::inline OCTAVO_ABI::detail {
+namespace octavo OCTAVO_ABI::detail {
 
 /// "13.1.0" of 130100, as cuBLASLt and cuDNN count.
 inline std::string library_version_text(std::uint64_t version) {

@@ -7,7 +7,7 @@
 #include <octavo/attention/cuda/own/key_gradient.cuh>
 #include <octavo/attention/cuda/own/query_gradient.cuh>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 namespace detail {
 
 /// Launches `x` · `y` blocks of threads.

@@ -6,7 +6,7 @@
 #include <octavo/attention/cuda/own_attention.cuh>
 #include <octavo/kernels/cuda/run.cuh>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 namespace detail {
 
 inline constexpr int simple_attention_threads = 128;

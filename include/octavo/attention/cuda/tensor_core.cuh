@@ -13,7 +13,7 @@
 
 #include <cstdint>
 
-namespace octavo::inline OCTAVO_ABI::detail {
+namespace octavo OCTAVO_ABI::detail {
 
 /// Threads of a warpgroup: four warps that multiply together.
 inline constexpr int warpgroup_threads = 128;

@@ -11,7 +11,7 @@
 #include <string>
 #include <type_traits>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// cuDNN runs sequences of this many tokens and more: shorter ones leave most of a tile empty, and
 /// of a single token it has no backward.

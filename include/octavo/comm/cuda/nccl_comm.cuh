@@ -30,7 +30,7 @@
 #include <utility>
 #include <vector>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// One process a GPU. Where all ranks are on one host and reach each other's memory, gathers and
 /// exchanges to memory of `allocate` are made by copy engines (CopyExchange), and do not take

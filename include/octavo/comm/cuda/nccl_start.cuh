@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// "2.28.9" of 22809.
 [[nodiscard]] inline std::string nccl_version_text(int version) {

@@ -20,7 +20,7 @@
 
 #include <unistd.h>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// Runs of memory that every rank has of its own, of one size, and in which each reaches those of
 /// the ranks of its host, by CUDA's interprocess handles: over NVLink where it connects the GPUs.

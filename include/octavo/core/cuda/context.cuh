@@ -18,7 +18,7 @@
 /// Marks a kernel. Hidden, so that two shared libraries cannot launch each other's kernels.
 #define OCTAVO_KERNEL __attribute__((visibility("hidden"))) __global__
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// Throws CudaError unless a call of the CUDA runtime succeeded; MemoryError where the GPU's memory
 /// did not suffice.

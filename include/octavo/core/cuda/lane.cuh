@@ -8,7 +8,7 @@
 #include <memory>
 #include <type_traits>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// See Lane. Its kernels are small beside those of the main context and many of them wait for each
 /// other, so they go first where there is room for one. A recording of the main context's work

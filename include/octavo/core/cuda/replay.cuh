@@ -8,7 +8,7 @@
 #include <memory>
 #include <type_traits>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// Records a body of launches as a CUDA graph. The first call runs the body directly, so that what
 /// libraries choose at first use is chosen outside of the recording.

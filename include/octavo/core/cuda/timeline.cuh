@@ -19,7 +19,7 @@
 #include <type_traits>
 #include <vector>
 
-namespace octavo::inline OCTAVO_ABI::detail {
+namespace octavo OCTAVO_ABI::detail {
 
 /// Events are set against the first one of a step, which is recorded when the stream has nothing
 /// else to do: so its time is known on the host's clock, to about ten microseconds.

@@ -8,7 +8,7 @@
 #include <octavo/kernels/rms_norm.hpp>
 #include <octavo/kernels/swiglu_formula.hpp>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// What runs `few_rows_forward` on the `Cpu` device.
 inline const char* few_rows_implementation(Cpu) { return detail::sgemm_implementation; }

@@ -13,7 +13,7 @@
 #include <algorithm>
 #include <cstring>
 
-namespace octavo::inline OCTAVO_ABI::detail {
+namespace octavo OCTAVO_ABI::detail {
 
 /// Whether an operand is read as it is stored or transposed.
 enum class Transpose { no, yes };

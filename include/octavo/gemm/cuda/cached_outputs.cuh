@@ -5,7 +5,7 @@
 #include <octavo/kernels/cuda/rope/rotation.cuh>
 #include <octavo/kernels/key_value_cache.hpp>
 
-namespace octavo::inline OCTAVO_ABI::detail {
+namespace octavo OCTAVO_ABI::detail {
 
 /// Where one output goes, and the rotation on the way.
 template <class T>

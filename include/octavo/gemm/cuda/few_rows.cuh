@@ -12,7 +12,7 @@
 #include <octavo/kernels/cuda/rms_norm/rows.cuh>
 #include <octavo/kernels/swiglu_formula.hpp>
 
-namespace octavo::inline OCTAVO_ABI::detail {
+namespace octavo OCTAVO_ABI::detail {
 
 inline constexpr int few_rows_threads = 256;
 

@@ -4,7 +4,7 @@
 
 #include <octavo/gemm/few_rows.hpp>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// What runs `few_rows_forward` on the `Cuda` device.
 inline const char* few_rows_implementation(Cuda) { return "octavo"; }

@@ -5,7 +5,7 @@
 
 #include <octavo/gemm/matmul.hpp>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 namespace detail {
 
 /// cuBLASLt gets as much workspace as its documentation advises for Hopper.

@@ -9,7 +9,7 @@
 
 #include <bit>
 
-namespace octavo::inline OCTAVO_ABI::detail {
+namespace octavo OCTAVO_ABI::detail {
 
 /// The largest power of two, up to 256, that all addresses are multiples of.
 template <class... Elements>

@@ -19,7 +19,7 @@
 #include <utility>
 #include <vector>
 
-namespace octavo::inline OCTAVO_ABI::detail {
+namespace octavo OCTAVO_ABI::detail {
 
 /// A product with the algorithm that it runs with.
 struct GemmPlan {

@@ -15,7 +15,7 @@
 #include <span>
 #include <vector>
 
-namespace octavo::inline OCTAVO_ABI::detail {
+namespace octavo OCTAVO_ABI::detail {
 
 /// The format of a matrix on the `Cuda` device.
 template <class T>

@@ -12,7 +12,7 @@
 #include <memory>
 #include <vector>
 
-namespace octavo::inline OCTAVO_ABI::detail {
+namespace octavo OCTAVO_ABI::detail {
 
 /// Two events, between which something runs on a stream.
 class TimedSpan {

@@ -6,7 +6,7 @@
 
 #include <cuda_pipeline.h>
 
-namespace octavo::inline OCTAVO_ABI::detail {
+namespace octavo OCTAVO_ABI::detail {
 
 /// Outputs of a warp, which share what it loads of the rows.
 inline constexpr int few_rows_outputs = 2;

@@ -9,7 +9,7 @@
 #include <cmath>
 #include <span>
 
-namespace octavo::inline OCTAVO_ABI::detail {
+namespace octavo OCTAVO_ABI::detail {
 
 /// What updates of all elements of a parameter share.
 struct AdamWNow {

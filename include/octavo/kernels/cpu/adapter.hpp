@@ -4,7 +4,7 @@
 
 #include <octavo/kernels/adapter.hpp>
 
-namespace octavo::inline OCTAVO_ABI::detail {
+namespace octavo OCTAVO_ABI::detail {
 
 /// See spread_adapters.
 template <class T>

@@ -5,7 +5,7 @@
 #include <octavo/kernels/bias.hpp>
 #include <octavo/kernels/cpu/vector.hpp>
 
-namespace octavo::inline OCTAVO_ABI::detail {
+namespace octavo OCTAVO_ABI::detail {
 
 /// sums[c] += Σ over rows of values[r, c]: columns in parallel and rows in order, so that the sum's
 /// order is fixed.

@@ -10,7 +10,7 @@
 #include <cmath>
 #include <limits>
 
-namespace octavo::inline OCTAVO_ABI::detail {
+namespace octavo OCTAVO_ABI::detail {
 
 /// See cross_entropy.
 template <class T>

@@ -4,7 +4,7 @@
 
 #include <octavo/kernels/dequantize.hpp>
 
-namespace octavo::inline OCTAVO_ABI::detail {
+namespace octavo OCTAVO_ABI::detail {
 
 /// See dequantize.
 template <class W, class Granularity, class T>

@@ -7,7 +7,7 @@
 
 #include <algorithm>
 
-namespace octavo::inline OCTAVO_ABI::detail {
+namespace octavo OCTAVO_ABI::detail {
 
 /// See embedding_forward.
 template <class T>

@@ -8,7 +8,7 @@
 #include <atomic>
 #include <cstring>
 
-namespace octavo::inline OCTAVO_ABI::detail {
+namespace octavo OCTAVO_ABI::detail {
 
 /// See hash_bytes.
 inline void hash_bytes_body(TensorView<const std::byte, 1, Cpu> bytes,

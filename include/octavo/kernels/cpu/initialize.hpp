@@ -4,7 +4,7 @@
 
 #include <octavo/kernels/initialize.hpp>
 
-namespace octavo::inline OCTAVO_ABI::detail {
+namespace octavo OCTAVO_ABI::detail {
 
 /// See initialize_values.
 template <class W>

@@ -7,7 +7,7 @@
 
 #include <algorithm>
 
-namespace octavo::inline OCTAVO_ABI::detail {
+namespace octavo OCTAVO_ABI::detail {
 
 /// @throws ShapeError  if one lies outside a cache of `capacity` rows
 inline void check_cache_positions(const char* operation,

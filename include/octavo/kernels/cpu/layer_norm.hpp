@@ -7,7 +7,7 @@
 
 #include <cmath>
 
-namespace octavo::inline OCTAVO_ABI::detail {
+namespace octavo OCTAVO_ABI::detail {
 
 /// See layer_norm_forward.
 template <LinearPrecision P, OperandKind Kind, class T>

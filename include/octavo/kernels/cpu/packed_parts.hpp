@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <cstring>
 
-namespace octavo::inline OCTAVO_ABI::detail {
+namespace octavo OCTAVO_ABI::detail {
 
 /// See pack_parts.
 template <class G>

@@ -5,7 +5,7 @@
 #include <octavo/core/context.hpp>
 #include <octavo/kernels/positions.hpp>
 
-namespace octavo::inline OCTAVO_ABI::detail {
+namespace octavo OCTAVO_ABI::detail {
 
 /// See position_embedding_forward.
 template <class T>

@@ -9,7 +9,7 @@
 #include <atomic>
 #include <utility>
 
-namespace octavo::inline OCTAVO_ABI::detail {
+namespace octavo OCTAVO_ABI::detail {
 
 /// Sides of the tiles that quantisation works in; a multiple of every block size.
 inline constexpr Index quantize_tile = 128;

@@ -5,7 +5,7 @@
 #include <octavo/kernels/cpu/vector.hpp>
 #include <octavo/kernels/rank_sums.hpp>
 
-namespace octavo::inline OCTAVO_ABI::detail {
+namespace octavo OCTAVO_ABI::detail {
 
 /// See sum_parts.
 template <class Part, class Sum>

@@ -5,7 +5,7 @@
 #include <octavo/kernels/cpu/vector.hpp>
 #include <octavo/kernels/rms_norm.hpp>
 
-namespace octavo::inline OCTAVO_ABI::detail {
+namespace octavo OCTAVO_ABI::detail {
 
 /// x · inverse · weight.
 template <class T>

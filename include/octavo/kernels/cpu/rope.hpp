@@ -5,7 +5,7 @@
 #include <octavo/kernels/cpu/vector.hpp>
 #include <octavo/kernels/rope.hpp>
 
-namespace octavo::inline OCTAVO_ABI::detail {
+namespace octavo OCTAVO_ABI::detail {
 
 /// Rotates one head by the angles whose cosines and sines are given; `sign` −1 rotates back.
 /// `source` and `target` may be the same.

@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <cmath>
 
-namespace octavo::inline OCTAVO_ABI::detail {
+namespace octavo OCTAVO_ABI::detail {
 
 /// See add_losses.
 inline void add_losses_body(TensorView<const float, 1, Cpu> losses,
@@ -51,9 +51,9 @@ inline void add_nonfinite_body(TensorView<const OperandStatistics, 1, Cpu> after
 }
 
 /// See decide_step.
-inline void decide_step_body(float max_norm, TensorView<const StepLimits, 1, Cpu> limits,
+inline void decide_step_body(float max_gradient_norm, TensorView<const StepLimits, 1, Cpu> limits,
                              TensorView<StepStatus, 1, Cpu> status, const Context<Cpu>&) {
-  decide(*status.data(), std::sqrt(status.data()->squared_norm), max_norm, *limits.data());
+  decide(*status.data(), std::sqrt(status.data()->squared_norm), max_gradient_norm, *limits.data());
 }
 
 /// See restore_if_skipped.

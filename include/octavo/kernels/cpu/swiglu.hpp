@@ -5,7 +5,7 @@
 #include <octavo/kernels/swiglu.hpp>
 #include <octavo/kernels/swiglu_formula.hpp>
 
-namespace octavo::inline OCTAVO_ABI::detail {
+namespace octavo OCTAVO_ABI::detail {
 
 /// See swiglu_forward.
 template <LinearPrecision P, OperandKind Kind, class T>

@@ -8,7 +8,7 @@
 #include <array>
 #include <cmath>
 
-namespace octavo::inline OCTAVO_ABI::detail {
+namespace octavo OCTAVO_ABI::detail {
 
 /// Elements that one piece of an elementwise loop covers.
 inline constexpr Index elementwise_run = 4096;

@@ -10,7 +10,7 @@
 #include <cmath>
 #include <limits>
 
-namespace octavo::inline OCTAVO_ABI::detail {
+namespace octavo OCTAVO_ABI::detail {
 
 /// See local_tokens.
 inline void local_tokens_body(TensorView<const std::int32_t, 1, Cpu> tokens, Index first,

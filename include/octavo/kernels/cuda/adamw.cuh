@@ -5,7 +5,7 @@
 #include <octavo/kernels/adamw.hpp>
 #include <octavo/kernels/cuda/run.cuh>
 
-namespace octavo::inline OCTAVO_ABI::detail {
+namespace octavo OCTAVO_ABI::detail {
 
 /// A run's elements one by one.
 template <class T>

@@ -4,7 +4,7 @@
 
 #include <octavo/kernels/cuda/adamw.cuh>
 
-namespace octavo::inline OCTAVO_ABI::detail {
+namespace octavo OCTAVO_ABI::detail {
 
 /// Runs of a group that one thread updates.
 inline constexpr int runs_a_thread = 2;

@@ -5,7 +5,7 @@
 #include <octavo/kernels/adapter.hpp>
 #include <octavo/kernels/cuda/for_each.cuh>
 
-namespace octavo::inline OCTAVO_ABI::detail {
+namespace octavo OCTAVO_ABI::detail {
 
 template <class T>
 struct SpreadAdapters {

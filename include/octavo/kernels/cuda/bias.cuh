@@ -9,7 +9,7 @@
 #include <octavo/kernels/bias.hpp>
 #include <octavo/kernels/cuda/quantize.cuh>
 
-namespace octavo::inline OCTAVO_ABI::detail {
+namespace octavo OCTAVO_ABI::detail {
 
 // ---- of values that are read or written --------------------------------------------------------
 

@@ -13,7 +13,7 @@
 
 #include <cmath>
 
-namespace octavo::inline OCTAVO_ABI::detail {
+namespace octavo OCTAVO_ABI::detail {
 
 /// Blocks that share a row, each with a slice of it.
 inline constexpr int row_slices = 4;

@@ -6,7 +6,7 @@
 #include <octavo/kernels/cuda/run.cuh>
 #include <octavo/kernels/quantize.hpp>
 
-namespace octavo::inline OCTAVO_ABI::detail {
+namespace octavo OCTAVO_ABI::detail {
 
 /// Threads of a block that works on an operand: one warp.
 inline constexpr int update_threads = 32;

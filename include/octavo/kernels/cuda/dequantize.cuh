@@ -7,7 +7,7 @@
 #include <octavo/kernels/cuda/limits.hpp>
 #include <octavo/kernels/dequantize.hpp>
 
-namespace octavo::inline OCTAVO_ABI::detail {
+namespace octavo OCTAVO_ABI::detail {
 
 /// Writes one run of neighbours in a row.
 template <bool Vectors, class W, class Granularity, class T>

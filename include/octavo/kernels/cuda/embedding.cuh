@@ -10,7 +10,7 @@
 
 #include <bit>
 
-namespace octavo::inline OCTAVO_ABI::detail {
+namespace octavo OCTAVO_ABI::detail {
 
 /// Threads of a block that works on one row.
 inline constexpr int embedding_threads = 256;

@@ -8,7 +8,7 @@
 
 #include <numbers>
 
-namespace octavo::inline OCTAVO_ABI::detail {
+namespace octavo OCTAVO_ABI::detail {
 
 /// log2(e): kernels raise two, not e, to a power.
 inline constexpr float log2_e = std::numbers::log2e_v<float>;

@@ -6,7 +6,7 @@
 
 #include <cub/device/device_for.cuh>
 
-namespace octavo::inline OCTAVO_ABI::kernels {
+namespace octavo OCTAVO_ABI::kernels {
 
 /// Enqueues `body(i)` for 0 ≤ i < count, in any order.
 /// @param name  the operation, for the message of an error

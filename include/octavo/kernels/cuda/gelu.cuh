@@ -6,7 +6,7 @@
 #include <octavo/kernels/cuda/quantize.cuh>
 #include <octavo/kernels/gelu.hpp>
 
-namespace octavo::inline OCTAVO_ABI::detail {
+namespace octavo OCTAVO_ABI::detail {
 
 /// (1 + tanh(z)) / 2 for z = √(2/π) · (x + 0.044715 · x³): the sigmoid of 2 · z.
 __device__ inline float gelu_gate_of(float x) {

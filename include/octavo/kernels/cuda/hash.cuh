@@ -5,7 +5,7 @@
 #include <octavo/kernels/cuda/run.cuh>
 #include <octavo/kernels/hash.hpp>
 
-namespace octavo::inline OCTAVO_ABI::detail {
+namespace octavo OCTAVO_ABI::detail {
 
 /// Blocks of hash_bytes, at most: enough to read memory at its full speed.
 inline constexpr Index hash_blocks = 1056;

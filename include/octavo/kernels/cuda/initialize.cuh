@@ -5,7 +5,7 @@
 #include <octavo/kernels/cuda/for_each.cuh>
 #include <octavo/kernels/initialize.hpp>
 
-namespace octavo::inline OCTAVO_ABI::detail {
+namespace octavo OCTAVO_ABI::detail {
 
 template <class W>
 struct Initialize {

@@ -9,6 +9,7 @@
 #include <octavo/kernels/cuda/cross_entropy.cuh>
 #include <octavo/kernels/cuda/dequantize.cuh>
 #include <octavo/kernels/cuda/embedding.cuh>
+#include <octavo/kernels/cuda/fp8_weights.cuh>
 #include <octavo/kernels/cuda/gelu.cuh>
 #include <octavo/kernels/cuda/hash.cuh>
 #include <octavo/kernels/cuda/initialize.cuh>
@@ -24,4 +25,3 @@
 #include <octavo/kernels/cuda/step_status.cuh>
 #include <octavo/kernels/cuda/swiglu.cuh>
 #include <octavo/kernels/cuda/vocabulary_parallel.cuh>
-#include <octavo/kernels/cuda/weight_codes.cuh>

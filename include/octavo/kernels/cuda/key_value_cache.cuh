@@ -5,7 +5,7 @@
 #include <octavo/kernels/cuda/rope/head_norm.cuh>
 #include <octavo/kernels/key_value_cache.hpp>
 
-namespace octavo::inline OCTAVO_ABI::detail {
+namespace octavo OCTAVO_ABI::detail {
 
 /// What append_to_cache_kernel works on.
 template <class T>

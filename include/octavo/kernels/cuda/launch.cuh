@@ -10,7 +10,7 @@
 #include <cstddef>
 #include <limits>
 
-namespace octavo::inline OCTAVO_ABI::kernels {
+namespace octavo OCTAVO_ABI::kernels {
 
 /// Threads of a block in elementwise kernels.
 inline constexpr int elementwise_threads = 256;
@@ -87,6 +87,6 @@ void launch_ahead(const char* name, void (*kernel)(Parameters...), dim3 blocks, 
 
 }  // namespace octavo::kernels
 
-namespace octavo::inline OCTAVO_ABI::detail {
+namespace octavo OCTAVO_ABI::detail {
 using namespace kernels;
 }  // namespace octavo::detail

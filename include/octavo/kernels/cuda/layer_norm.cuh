@@ -5,7 +5,7 @@
 #include <octavo/kernels/cuda/quantize.cuh>
 #include <octavo/kernels/layer_norm.hpp>
 
-namespace octavo::inline OCTAVO_ABI::detail {
+namespace octavo OCTAVO_ABI::detail {
 
 // ---- forward ------------------------------------------------------------------------------------
 

@@ -4,7 +4,7 @@
 
 #include <octavo/kernels/cuda/layer_norm.cuh>
 
-namespace octavo::inline OCTAVO_ABI::detail {
+namespace octavo OCTAVO_ABI::detail {
 
 /// Rows of sums of the parameters' gradients that layer_norm_backward makes at most: two blocks for
 /// each multiprocessor.

@@ -6,7 +6,7 @@
 #include <octavo/core/context.hpp>
 #include <octavo/precision/policy.hpp>
 
-namespace octavo::inline OCTAVO_ABI::detail {
+namespace octavo OCTAVO_ABI::detail {
 
 /// Rows and columns that one block of threads casts and transposes; a multiple of every block size.
 inline constexpr int tile_side = 128;

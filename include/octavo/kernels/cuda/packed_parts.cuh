@@ -6,7 +6,7 @@
 #include <octavo/kernels/cuda/rank_sums.cuh>
 #include <octavo/kernels/packed_parts.hpp>
 
-namespace octavo::inline OCTAVO_ABI::detail {
+namespace octavo OCTAVO_ABI::detail {
 
 /// Threads that share a block: each has a run of its elements.
 inline constexpr int packed_lanes = static_cast<int>(PackedPart::block) / run_size;

@@ -5,7 +5,7 @@
 #include <octavo/kernels/cuda/run.cuh>
 #include <octavo/kernels/positions.hpp>
 
-namespace octavo::inline OCTAVO_ABI::detail {
+namespace octavo OCTAVO_ABI::detail {
 
 /// Adds a row of the table and a position a block.
 template <bool Vectors, class T>

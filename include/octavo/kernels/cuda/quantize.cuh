@@ -5,7 +5,7 @@
 #include <octavo/kernels/cuda/cast/produce.cuh>
 #include <octavo/kernels/cuda/delayed_scales.cuh>
 
-namespace octavo::inline OCTAVO_ABI::detail {
+namespace octavo OCTAVO_ABI::detail {
 
 /// See quantize. Tensorwise reads the values twice: for the amax, then for both copies.
 template <QuantizedPrecision P, OperandKind Kind>

@@ -5,7 +5,7 @@
 #include <octavo/kernels/cuda/run.cuh>
 #include <octavo/kernels/rank_sums.hpp>
 
-namespace octavo::inline OCTAVO_ABI::detail {
+namespace octavo OCTAVO_ABI::detail {
 
 /// Blocks of sum_parts, at most: it runs beside the GEMMs of a backward, which need the rest of the
 /// GPU more.

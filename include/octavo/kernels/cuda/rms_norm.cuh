@@ -7,7 +7,7 @@
 #include <octavo/kernels/cuda/rms_norm/cast.cuh>
 #include <octavo/kernels/rms_norm.hpp>
 
-namespace octavo::inline OCTAVO_ABI::detail {
+namespace octavo OCTAVO_ABI::detail {
 
 /// See rms_norm_forward. Where the copies do not wait for the values' amax, the values are not
 /// written: the rows are read for their root mean squares, and again, from L2, to be cast: see

@@ -6,7 +6,7 @@
 #include <octavo/kernels/cuda/rope/head_norm.cuh>
 #include <octavo/kernels/cuda/rope/rotate.cuh>
 
-namespace octavo::inline OCTAVO_ABI::detail {
+namespace octavo OCTAVO_ABI::detail {
 
 /// See rope_forward.
 template <class T>

@@ -13,7 +13,7 @@
 #include <algorithm>
 #include <cstdint>
 
-namespace octavo::inline OCTAVO_ABI::kernels {
+namespace octavo OCTAVO_ABI::kernels {
 
 /// Neighbouring elements that one thread handles at once: 16 bytes of BF16.
 inline constexpr int run_size = 8;

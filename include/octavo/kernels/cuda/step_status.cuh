@@ -9,7 +9,7 @@
 
 #include <cuda/atomic>
 
-namespace octavo::inline OCTAVO_ABI::detail {
+namespace octavo OCTAVO_ABI::detail {
 
 inline constexpr int status_threads = 1024;
 /// Blocks of add_squared_norm, at most: as many as a large GPU runs at once, so that few must
@@ -108,9 +108,9 @@ OCTAVO_KERNEL void __launch_bounds__(status_threads)
 
 /// Decides, by one thread.
 template <Device D>
-OCTAVO_KERNEL void decide_step_kernel(float max_norm, const StepLimits* limits,
+OCTAVO_KERNEL void decide_step_kernel(float max_gradient_norm, const StepLimits* limits,
                                       StepStatus* status) {
-  decide(*status, sqrt(status->squared_norm), max_norm, *limits);
+  decide(*status, sqrt(status->squared_norm), max_gradient_norm, *limits);
 }
 
 /// Copies if the step is skipped.
@@ -165,10 +165,10 @@ inline void add_nonfinite_body(TensorView<const OperandStatistics, 1, Cuda> afte
 }
 
 /// See decide_step.
-inline void decide_step_body(float max_norm, TensorView<const StepLimits, 1, Cuda> limits,
+inline void decide_step_body(float max_gradient_norm, TensorView<const StepLimits, 1, Cuda> limits,
                              TensorView<StepStatus, 1, Cuda> status, const Context<Cuda>& context) {
-  launch("decide_step", decide_step_kernel<Cuda>, 1, 1, 0, context, max_norm, limits.data(),
-         status.data());
+  launch("decide_step", decide_step_kernel<Cuda>, 1, 1, 0, context, max_gradient_norm,
+         limits.data(), status.data());
 }
 
 /// See restore_if_skipped.

@@ -6,7 +6,7 @@
 #include <octavo/kernels/swiglu.hpp>
 #include <octavo/kernels/swiglu_formula.hpp>
 
-namespace octavo::inline OCTAVO_ABI::detail {
+namespace octavo OCTAVO_ABI::detail {
 
 /// The source of silu(gate) · up.
 template <class T>

@@ -8,7 +8,7 @@
 
 #include <cmath>
 
-namespace octavo::inline OCTAVO_ABI::detail {
+namespace octavo OCTAVO_ABI::detail {
 
 struct LocalTokens {
   const std::int32_t* tokens;

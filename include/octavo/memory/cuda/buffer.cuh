@@ -7,7 +7,7 @@
 
 #include <cstring>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// Bytes of the GPU's memory that nobody has taken.
 [[nodiscard]] inline std::size_t free_bytes(const Context<Cuda>& context) {

@@ -5,7 +5,7 @@
 #include <octavo/attention/cuda/own/block.cuh>
 #include <octavo/kernels/cuda/run.cuh>
 
-namespace octavo::inline OCTAVO_ABI::detail {
+namespace octavo OCTAVO_ABI::detail {
 
 /// delta = Σ output · output_gradient of each query and head, eight columns a thread.
 /// @tparam threads  of each head: a power of two

@@ -8,7 +8,7 @@
 
 #include <cmath>
 
-namespace octavo::inline OCTAVO_ABI::detail {
+namespace octavo OCTAVO_ABI::detail {
 
 inline constexpr int attention_threads = attention_rows / product_side * warpgroup_threads;
 /// Keys that the forward works on at once.

@@ -4,7 +4,7 @@
 
 #include <octavo/attention/cuda/own/block.cuh>
 
-namespace octavo::inline OCTAVO_ABI::detail {
+namespace octavo OCTAVO_ABI::detail {
 
 /// What the forward knows of the thread's two rows so far; sums are over the thread's own columns.
 struct SoftmaxRows {

@@ -4,7 +4,7 @@
 
 #include <octavo/attention/cuda/own/backward.cuh>
 
-namespace octavo::inline OCTAVO_ABI::detail {
+namespace octavo OCTAVO_ABI::detail {
 
 /// Each block of threads makes the gradients of 128 keys and values of one KV head, from all
 /// queries of the group's heads in a fixed order. Products are transposed: rows are keys.

@@ -6,7 +6,7 @@
 
 #include <type_traits>
 
-namespace octavo::inline OCTAVO_ABI::detail {
+namespace octavo OCTAVO_ABI::detail {
 
 /// Each block of threads makes the gradients of 128 queries of one head, the longest rows first.
 /// @tparam documents  see attention_forward_kernel

@@ -5,7 +5,7 @@
 #include <octavo/kernels/cuda/run.cuh>
 #include <octavo/tensor/tensor.hpp>
 
-namespace octavo::inline OCTAVO_ABI::detail {
+namespace octavo OCTAVO_ABI::detail {
 
 /// Threads of a block of the kernels that cast, and of those that look for an amax.
 inline constexpr int quantize_threads = 256;

@@ -5,7 +5,7 @@
 
 #include <octavo/kernels/cuda/cast/row_scales.cuh>
 
-namespace octavo::inline OCTAVO_ABI::detail {
+namespace octavo OCTAVO_ABI::detail {
 
 /// Finds the largest pairs of magnitudes of `Lanes` neighbouring threads. Each thread goes on with
 /// half of the pairs, as long as there are several, and ends with one, in `pairs[0]`: the first

@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-namespace octavo::inline OCTAVO_ABI::detail {
+namespace octavo OCTAVO_ABI::detail {
 
 /// The factor to cast a block with; its inverse goes to `scale_inverse`.
 template <class S, class Format, class Scale>

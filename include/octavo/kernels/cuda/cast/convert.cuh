@@ -7,7 +7,7 @@
 
 #include <cuda_fp8.h>
 
-namespace octavo::inline OCTAVO_ABI::detail {
+namespace octavo OCTAVO_ABI::detail {
 
 template <class Format>
 inline constexpr __nv_fp8_interpretation_t cuda_fp8_kind = __NV_E4M3;

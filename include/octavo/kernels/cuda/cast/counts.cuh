@@ -4,7 +4,7 @@
 
 #include <octavo/kernels/cuda/cast/amax.cuh>
 
-namespace octavo::inline OCTAVO_ABI::detail {
+namespace octavo OCTAVO_ABI::detail {
 
 /// What one thread, one warp or one block of threads counted.
 struct CastTotals {

@@ -5,7 +5,7 @@
 #include <octavo/kernels/cuda/cast/block_cast.cuh>
 #include <octavo/kernels/cuda/cast/tensor_cast.cuh>
 
-namespace octavo::inline OCTAVO_ABI::detail {
+namespace octavo OCTAVO_ABI::detail {
 
 /// How a tile is cast, as a type that kernels are made for. What a scale covers decides: a further
 /// granularity has a file beside tensor_cast.cuh and a branch here.

@@ -7,7 +7,7 @@
 #include <octavo/kernels/cuda/cast/launch_cast.cuh>
 #include <octavo/kernels/cuda/cast/values.cuh>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 namespace detail {
 
 /// Whether the operand is cast by current scaling, with a scale that is not known yet.

@@ -8,7 +8,7 @@
 #include <octavo/kernels/cuda/cast/block_scale.cuh>
 #include <octavo/kernels/cuda/cast/tile.cuh>
 
-namespace octavo::inline OCTAVO_ABI::detail {
+namespace octavo OCTAVO_ABI::detail {
 
 // ---- the first pass -----------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@
 #include <type_traits>
 #include <utility>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 namespace kernels {
 
 /// Rounds in which the threads of a block work down a tile, each a run in every 16th row.

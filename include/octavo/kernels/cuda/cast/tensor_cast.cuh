@@ -4,7 +4,7 @@
 
 #include <octavo/kernels/cuda/cast/tile.cuh>
 
-namespace octavo::inline OCTAVO_ABI::detail {
+namespace octavo OCTAVO_ABI::detail {
 
 /// Writes the thread's rows and columns of a tile of bytes to the transposed copy.
 /// @param first_row   the tile's first row in the copied matrix

@@ -8,7 +8,7 @@
 #include <octavo/kernels/cuda/limits.hpp>
 #include <octavo/kernels/quantize.hpp>
 
-namespace octavo::inline OCTAVO_ABI::detail {
+namespace octavo OCTAVO_ABI::detail {
 
 /// What is known of all tiles of a matrix.
 enum class Fit {

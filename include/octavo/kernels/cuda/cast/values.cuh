@@ -5,7 +5,7 @@
 #include <octavo/kernels/cuda/cast/amax.cuh>
 #include <octavo/kernels/cuda/cast/source.cuh>
 
-namespace octavo::inline OCTAVO_ABI::detail {
+namespace octavo OCTAVO_ABI::detail {
 
 /// Rows that one thread works on at once where only values are written.
 inline constexpr int value_rows = 4;

@@ -4,7 +4,7 @@
 
 #include <octavo/kernels/cuda/run.cuh>
 
-namespace octavo::inline OCTAVO_ABI::detail {
+namespace octavo OCTAVO_ABI::detail {
 
 /// Rows of sums of the weight's gradient that rms_norm_backward makes at most.
 inline constexpr Index rms_norm_pieces = 264;

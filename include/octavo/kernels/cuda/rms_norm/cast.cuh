@@ -8,7 +8,7 @@
 
 #include <cuda/atomic>
 
-namespace octavo::inline OCTAVO_ABI::detail {
+namespace octavo OCTAVO_ABI::detail {
 
 /// Rows whose inverse root mean squares one block finds: one a warp.
 inline constexpr int inverse_rows = quantize_threads / 32;

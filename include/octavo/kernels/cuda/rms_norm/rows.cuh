@@ -6,7 +6,7 @@
 #include <octavo/kernels/cuda/cast/amax.cuh>
 #include <octavo/kernels/cuda/limits.hpp>
 
-namespace octavo::inline OCTAVO_ABI::detail {
+namespace octavo OCTAVO_ABI::detail {
 
 /// The part of a row that one warp squares and sums at once: two runs a lane, `segment_stride` runs
 /// apart. Every kernel here sums a row in the same order, two runs, all segments, then 32 lanes, so

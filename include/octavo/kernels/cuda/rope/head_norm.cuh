@@ -5,7 +5,7 @@
 
 #include <octavo/kernels/cuda/rope/rotation.cuh>
 
-namespace octavo::inline OCTAVO_ABI::detail {
+namespace octavo OCTAVO_ABI::detail {
 
 inline constexpr int head_warps = elementwise_threads / 32;
 /// Rows of sums of a norm weight's gradient that rope_backward makes at most.

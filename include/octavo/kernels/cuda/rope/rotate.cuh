@@ -5,7 +5,7 @@
 #include <octavo/kernels/cuda/cast/amax.cuh>
 #include <octavo/kernels/cuda/rope/rotation.cuh>
 
-namespace octavo::inline OCTAVO_ABI::detail {
+namespace octavo OCTAVO_ABI::detail {
 
 /// Heads that one thread of rotate_kernel rotates by the same angles, all in flight at once.
 inline constexpr int rotated_at_once = 4;

@@ -5,7 +5,7 @@
 #include <octavo/kernels/cuda/cast/source.cuh>
 #include <octavo/kernels/rope.hpp>
 
-namespace octavo::inline OCTAVO_ABI::detail {
+namespace octavo OCTAVO_ABI::detail {
 
 /// Angles and heads, for every kernel that rotates. Sizes of one row fit 32 bits.
 struct Rotation {

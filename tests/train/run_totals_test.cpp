@@ -1,6 +1,6 @@
 // What the steps of a run add up to.
 #include <octavo/train/state.hpp>
-#include <octavo/train/tally.hpp>
+#include <octavo/train/totals.hpp>
 
 #include <gtest/gtest.h>
 
@@ -8,61 +8,61 @@
 #include <cmath>
 #include <limits>
 
-namespace tally_test {
+namespace run_totals_test {
 
+using octavo::RunTotals;
 using octavo::StepRecord;
-using octavo::Tally;
 
 constexpr double infinite = std::numeric_limits<double>::infinity();
 constexpr double nan = std::numeric_limits<double>::quiet_NaN();
 
-void add(Tally& tally, double loss, double milliseconds = 500) {
+void add(RunTotals& totals, double loss, double milliseconds = 500) {
   StepRecord record;
   record.milliseconds = milliseconds;
   record.result.loss = loss;
   record.result.gradient_norm = 2 * loss;
   record.result.skipped = !std::isfinite(loss);
-  tally.add(record);
+  totals.add(record);
 }
 
-TEST(Tally, GivesUpAfterSkippedStepsInARowOnly) {
-  Tally tally(3);
+TEST(RunTotals, GivesUpAfterSkippedStepsInARowOnly) {
+  RunTotals totals(3);
   for (const double loss : {3.0, infinite, nan, 3.0, nan, nan, 2.5}) {
-    add(tally, loss);
-    EXPECT_FALSE(tally.gave_up()) << "after step " << tally.steps();
+    add(totals, loss);
+    EXPECT_FALSE(totals.gave_up()) << "after step " << totals.steps();
   }
-  EXPECT_EQ(tally.skipped(), 4);
-  for (int i = 0; i < 3; ++i) add(tally, nan);
-  EXPECT_TRUE(tally.gave_up());
-  EXPECT_EQ(tally.skipped_in_a_row(), 3);
-  EXPECT_EQ(tally.skipped(), 7);
-  EXPECT_EQ(tally.steps(), 10);
+  EXPECT_EQ(totals.skipped(), 4);
+  for (int i = 0; i < 3; ++i) add(totals, nan);
+  EXPECT_TRUE(totals.gave_up());
+  EXPECT_EQ(totals.skipped_in_a_row(), 3);
+  EXPECT_EQ(totals.skipped(), 7);
+  EXPECT_EQ(totals.steps(), 10);
 }
 
-TEST(Tally, TheMeanLossIsThatOfStepsThatCounted) {
-  Tally tally(3);
-  EXPECT_TRUE(std::isnan(tally.train_loss()));
-  for (const double loss : {3.0, nan, 2.0}) add(tally, loss);
-  EXPECT_DOUBLE_EQ(tally.train_loss(), 2.5);
+TEST(RunTotals, TheMeanLossIsThatOfStepsThatCounted) {
+  RunTotals totals(3);
+  EXPECT_TRUE(std::isnan(totals.train_loss()));
+  for (const double loss : {3.0, nan, 2.0}) add(totals, loss);
+  EXPECT_DOUBLE_EQ(totals.train_loss(), 2.5);
 }
 
-TEST(Tally, TheRateIsWithoutTheFirstStepWhereThereIsAnother) {
-  Tally alone(3);
+TEST(RunTotals, TheRateIsWithoutTheFirstStepWhereThereIsAnother) {
+  RunTotals alone(3);
   add(alone, 3.0);
   EXPECT_DOUBLE_EQ(alone.tokens_per_second(100), 200);
-  Tally tally(3);
-  add(tally, 3.0, 2000);
-  EXPECT_DOUBLE_EQ(tally.tokens_per_second(100), 50);
-  add(tally, 3.0);
-  EXPECT_DOUBLE_EQ(tally.tokens_per_second(100), 200);
+  RunTotals totals(3);
+  add(totals, 3.0, 2000);
+  EXPECT_DOUBLE_EQ(totals.tokens_per_second(100), 50);
+  add(totals, 3.0);
+  EXPECT_DOUBLE_EQ(totals.tokens_per_second(100), 200);
 }
 
-TEST(Tally, GoesOnFromItsState) {
-  Tally first(4);
+TEST(RunTotals, GoesOnFromItsState) {
+  RunTotals first(4);
   for (int i = 0; i < 23; ++i) add(first, 3.0 - 0.1 * i);
   for (const double loss : {nan, 7.0, nan, nan}) add(first, loss);
   EXPECT_TRUE(first.diverges());
-  Tally second(4);
+  RunTotals second(4);
   add(second, 1.0);  // of which nothing may be left but its time
   octavo::load_state_sync(octavo::save_state_sync(first.state()), second.state());
   EXPECT_EQ(second.steps(), 27);
@@ -80,22 +80,22 @@ TEST(Tally, GoesOnFromItsState) {
   EXPECT_EQ(second.timed_steps(), 2);
   EXPECT_EQ(second.seconds(), 1.0);
   // One that is as new has no loss.
-  octavo::load_state_sync(octavo::save_state_sync(Tally(4).state()), second.state());
+  octavo::load_state_sync(octavo::save_state_sync(RunTotals(4).state()), second.state());
   EXPECT_TRUE(std::isnan(second.train_loss()));
-  EXPECT_EQ(Tally(4).tokens_per_second(100), 0.0);
+  EXPECT_EQ(RunTotals(4).tokens_per_second(100), 0.0);
 }
 
-TEST(Tally, WarnsOnceOfALossTwiceTheFirst) {
-  Tally tally(3);
+TEST(RunTotals, WarnsOnceOfALossTwiceTheFirst) {
+  RunTotals totals(3);
   for (const double loss : {3.0, 5.9, 4.0, 5.9}) {
-    add(tally, loss);
-    EXPECT_FALSE(tally.diverges()) << loss;
+    add(totals, loss);
+    EXPECT_FALSE(totals.diverges()) << loss;
   }
-  add(tally, 6.1);
-  EXPECT_TRUE(tally.diverges());
-  EXPECT_DOUBLE_EQ(tally.first_loss(), 3.0);
-  add(tally, 9.0);
-  EXPECT_FALSE(tally.diverges());
+  add(totals, 6.1);
+  EXPECT_TRUE(totals.diverges());
+  EXPECT_DOUBLE_EQ(totals.first_loss(), 3.0);
+  add(totals, 9.0);
+  EXPECT_FALSE(totals.diverges());
 }
 
-}  // namespace tally_test
+}  // namespace run_totals_test

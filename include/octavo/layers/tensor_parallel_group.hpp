@@ -10,7 +10,7 @@
 #include <algorithm>
 #include <cstddef>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// The ranks that share the layers of a model, as one of them sees them, and the memory through
 /// which they exchange rows. Between layers each rank has a share of the rows, within them it has
@@ -24,11 +24,11 @@ namespace octavo::inline OCTAVO_ABI {
 ///
 /// One exchange at a time: the memory is the same for all layers.
 template <Device D>
-class TensorGroup {
+class TensorParallelGroup {
  public:
-  TensorGroup() = default;
-  TensorGroup(const TensorGroup&) = delete;  // layers point to it
-  TensorGroup& operator=(const TensorGroup&) = delete;
+  TensorParallelGroup() = default;
+  TensorParallelGroup(const TensorParallelGroup&) = delete;  // layers point to it
+  TensorParallelGroup& operator=(const TensorParallelGroup&) = delete;
 
   /// Takes memory for the rows of a batch.
   /// @param bytes  of all of a batch's rows

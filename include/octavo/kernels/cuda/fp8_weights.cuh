@@ -4,9 +4,9 @@
 
 #include <octavo/kernels/cuda/cast/tensor_cast.cuh>
 #include <octavo/kernels/cuda/for_each.cuh>
-#include <octavo/kernels/weight_codes.hpp>
+#include <octavo/kernels/fp8_weights.hpp>
 
-namespace octavo::inline OCTAVO_ABI::detail {
+namespace octavo OCTAVO_ABI::detail {
 
 /// See raise_amax.
 template <class T>
@@ -41,7 +41,8 @@ inline void set_current_scales_body(TensorView<const std::uint32_t, 1, Cuda> fou
 /// Transposes one tile of bytes a block, from left to right (x) and from the first row on (y).
 template <Fit F, class Format>
 OCTAVO_KERNEL void __launch_bounds__(quantize_threads)
-    transpose_codes_kernel(const Format* codes, CastArguments<Format, PerTensor> arguments) {
+    transpose_fp8_values_kernel(const Format* fp8_values,
+                                CastArguments<Format, PerTensor> arguments) {
   __shared__ ByteTile tile;
   constexpr int units_a_row = tile_side / 16;
   constexpr int units = tile_side * units_a_row;
@@ -53,7 +54,7 @@ OCTAVO_KERNEL void __launch_bounds__(quantize_threads)
     const Index column = place.column + unit * 16;
     const bool has_row = F == Fit::whole || place.row + row < arguments.rows;
     const int count = has_row ? count_inside<F>(column, arguments.columns, 16) : 0;
-    const Format* source = codes + (place.row + row) * arguments.columns + column;
+    const Format* source = fp8_values + (place.row + row) * arguments.columns + column;
     uint4 bytes = make_uint4(0, 0, 0, 0);
     if constexpr (F != Fit::any) {
       if (count > 0) bytes = *reinterpret_cast<const uint4*>(source);
@@ -74,14 +75,15 @@ OCTAVO_KERNEL void __launch_bounds__(quantize_threads)
                         arguments.columns);
 }
 
-/// See transpose_codes.
+/// See transpose_fp8_values.
 template <class Format>
-void transpose_codes_body(const QuantizedView<Format, PerTensor, Layout::row_major, Cuda>& codes,
-                          const QuantizedView<Format, PerTensor, Layout::transposed, Cuda>& target,
-                          const Context<Cuda>& context) {
-  constexpr const char* name = "transpose_codes";
-  const Index rows = codes.outer();
-  const Index columns = codes.inner();
+void transpose_fp8_values_body(
+    const QuantizedView<Format, PerTensor, Layout::row_major, Cuda>& fp8_values,
+    const QuantizedView<Format, PerTensor, Layout::transposed, Cuda>& target,
+    const Context<Cuda>& context) {
+  constexpr const char* name = "transpose_fp8_values";
+  const Index rows = fp8_values.outer();
+  const Index columns = fp8_values.inner();
   require_columns(name, columns);
   require<ShapeError>(rows <= most_cast_rows, name, ": ", rows,
                       " rows are to be transposed, but on Cuda at most ", most_cast_rows);
@@ -91,16 +93,16 @@ void transpose_codes_body(const QuantizedView<Format, PerTensor, Layout::row_maj
                    static_cast<unsigned>(ceil_divide(rows, tile_side)));
   const auto run = [&](auto kernel) {
     launch(name, kernel, tiles, quantize_threads, 0, context,
-           static_cast<const Format*>(codes.data()), arguments);
+           static_cast<const Format*>(fp8_values.data()), arguments);
   };
   // 16 bytes of a row are read at once, and 16 of a column written.
-  const bool vectors = is_vector_aligned(codes.data()) && is_vector_aligned(target.data()) &&
+  const bool vectors = is_vector_aligned(fp8_values.data()) && is_vector_aligned(target.data()) &&
                        rows % column_size == 0 && columns % 16 == 0;
-  if (!vectors) return run(transpose_codes_kernel<Fit::any, Format>);
+  if (!vectors) return run(transpose_fp8_values_kernel<Fit::any, Format>);
   if (rows % tile_side != 0 || columns % tile_side != 0) {
-    return run(transpose_codes_kernel<Fit::vectors, Format>);
+    return run(transpose_fp8_values_kernel<Fit::vectors, Format>);
   }
-  run(transpose_codes_kernel<Fit::whole, Format>);
+  run(transpose_fp8_values_kernel<Fit::whole, Format>);
 }
 
 }  // namespace octavo::detail

@@ -8,7 +8,7 @@
 
 #include <cstdint>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// Raises `amax_bits` to the bits of max |values|; those of Inf and NaN are above all others.
 /// @param values     [elements]
@@ -39,20 +39,21 @@ void set_current_scales(TensorView<const std::uint32_t, 1, D> found,
 }
 
 /// Writes the transposed copy of a matrix that was cast by one scale.
-/// @param codes       [rows, columns]
+/// @param fp8_values       [rows, columns]
 /// @param transposed  [columns, rows], written
 /// @throws ShapeError  if the one has not the shape of the other, turned
 /// @note enqueues; does not synchronise
 template <class Format, Device D>
-void transpose_codes(const QuantizedView<Format, PerTensor, Layout::row_major, D>& codes,
-                     const QuantizedView<Format, PerTensor, Layout::transposed, D>& transposed,
-                     const Context<D>& context) {
-  require<ShapeError>(codes.outer() == transposed.inner() && codes.inner() == transposed.outer(),
-                      "transpose_codes: a copy of [", transposed.outer(), ", ", transposed.inner(),
-                      "] is to be written from [", codes.outer(), ", ", codes.inner(),
-                      "]; give it as many rows as that has columns");
-  if (codes.outer() == 0 || codes.inner() == 0) return;
-  transpose_codes_body(codes, transposed, context);
+void transpose_fp8_values(const QuantizedView<Format, PerTensor, Layout::row_major, D>& fp8_values,
+                          const QuantizedView<Format, PerTensor, Layout::transposed, D>& transposed,
+                          const Context<D>& context) {
+  require<ShapeError>(
+      fp8_values.outer() == transposed.inner() && fp8_values.inner() == transposed.outer(),
+      "transpose_fp8_values: a copy of [", transposed.outer(), ", ", transposed.inner(),
+      "] is to be written from [", fp8_values.outer(), ", ", fp8_values.inner(),
+      "]; give it as many rows as that has columns");
+  if (fp8_values.outer() == 0 || fp8_values.inner() == 0) return;
+  transpose_fp8_values_body(fp8_values, transposed, context);
 }
 
 namespace detail {
@@ -71,4 +72,4 @@ OCTAVO_HOST_DEVICE inline void set_scale_of(OperandScale& scaling, const Scaling
 }  // namespace detail
 }  // namespace octavo
 
-#include <octavo/kernels/cpu/weight_codes.hpp>
+#include <octavo/kernels/cpu/fp8_weights.hpp>

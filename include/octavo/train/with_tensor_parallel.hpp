@@ -5,9 +5,9 @@
 #include <octavo/comm/rank_names.hpp>
 #include <octavo/comm/tensor_parallel.hpp>
 #include <octavo/kernels/rank_sums.hpp>
-#include <octavo/layers/tensor_group.hpp>
+#include <octavo/layers/tensor_parallel_group.hpp>
 #include <octavo/train/batch.hpp>
-#include <octavo/train/one_rank.hpp>
+#include <octavo/train/single_rank.hpp>
 
 #include <algorithm>
 #include <cstdint>
@@ -16,7 +16,7 @@
 #include <string>
 #include <vector>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 namespace detail {
 
@@ -26,7 +26,7 @@ struct WholeParameters {
   struct Piece {
     Index offset, size;
   };
-  const ParameterRun<W, G, D>* run = nullptr;
+  const FlatParameters<W, G, D>* run = nullptr;
   std::vector<Piece> pieces{};
   Index elements = 0;
   std::string text{};  ///< what of them is sent, for errors
@@ -66,12 +66,12 @@ struct GroupMemory {
 
 }  // namespace detail
 
-/// The memory of `InTensorGroups`, for plans.
+/// The memory of `WithTensorParallel`, for plans.
 /// @tparam Base  `Memory` or `For` of the ranks with the same place in their groups
 template <int Degree, class W, class G, Device D, class Base>
-class TensorGroupsMemory : public Base {
+class TensorParallelMemory : public Base {
  public:
-  TensorGroupsMemory(Arena<D>& arena, const ModelRuns<W, G, D>& runs, const Sharding& sharding)
+  TensorParallelMemory(Arena<D>& arena, const ModelRuns<W, G, D>& runs, const Sharding& sharding)
       : Base(arena, runs, sharding),
         place_(sharding.tensor_place),
         memory_(arena, runs, sharding, Degree) {}
@@ -81,8 +81,8 @@ class TensorGroupsMemory : public Base {
   detail::GroupMemory<W, G, D> memory_;
 };
 
-/// `Base`, of `OneRank` or `DataParallel<>`, among the ranks with the same place in their groups,
-/// which have the same part of the layers; and what groups need beside:
+/// `Base`, of `SingleRank` or `DataParallel<>`, among the ranks with the same place in their
+/// groups, which have the same part of the layers; and what groups need beside:
 ///
 /// - the model is given its group;
 /// - gradients of parameters that each rank has whole, those of norms, are of a rank's rows or
@@ -93,16 +93,16 @@ class TensorGroupsMemory : public Base {
 /// - losses are the same on all of a group's ranks, and count once. So does each squared gradient.
 /// @tparam Degree  ranks that share the layers
 template <int Degree, class W, class G, Device D, class Base>
-class InTensorGroups final : public TensorGroupsMemory<Degree, W, G, D, Base> {
-  using Memory = TensorGroupsMemory<Degree, W, G, D, Base>;
+class WithTensorParallel final : public TensorParallelMemory<Degree, W, G, D, Base> {
+  using Memory = TensorParallelMemory<Degree, W, G, D, Base>;
   using Memory::memory_;
   using Memory::place_;
 
  public:
   using Memory::Memory;
-  using Run = ParameterRun<W, G, D>;
+  using Run = FlatParameters<W, G, D>;
 
-  /// See OneRank::For.
+  /// See SingleRank::For.
   void start(const Context<D>& context, Communicator<D>& ranks) {
     all_ = &ranks;
     group_ = ranks.split(ranks.rank() / Degree);
@@ -110,7 +110,7 @@ class InTensorGroups final : public TensorGroupsMemory<Degree, W, G, D, Base> {
     Base::start(context, *same_place_);
   }
   /// Gives the model its group; comes after `start`.
-  void share(TensorGroup<D>& rows) {
+  void share(TensorParallelGroup<D>& rows) {
     rows_ = &rows;
     rows_->join(*group_);
   }
@@ -206,7 +206,7 @@ class InTensorGroups final : public TensorGroupsMemory<Degree, W, G, D, Base> {
   Communicator<D>* all_ = nullptr;
   std::unique_ptr<Communicator<D>> group_;
   std::unique_ptr<Communicator<D>> same_place_;
-  TensorGroup<D>* rows_ = nullptr;  ///< the model's
+  TensorParallelGroup<D>* rows_ = nullptr;  ///< the model's
   bool rehearses_ = false;
 };
 
@@ -214,10 +214,11 @@ namespace detail {
 
 /// What stands for ranks in a session, and in a plan, of a model whose layers `Degree` share.
 template <int Degree, class W, class G, Device D, class Base>
-using RanksInGroups = std::conditional_t<Degree == 1, Base, InTensorGroups<Degree, W, G, D, Base>>;
+using RanksWithTensorParallel =
+    std::conditional_t<Degree == 1, Base, WithTensorParallel<Degree, W, G, D, Base>>;
 template <int Degree, class W, class G, Device D, class Base>
-using MemoryInGroups =
-    std::conditional_t<Degree == 1, Base, TensorGroupsMemory<Degree, W, G, D, Base>>;
+using MemoryWithTensorParallel =
+    std::conditional_t<Degree == 1, Base, TensorParallelMemory<Degree, W, G, D, Base>>;
 
 }  // namespace detail
 }  // namespace octavo

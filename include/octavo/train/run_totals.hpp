@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// One finished step.
 struct StepRecord {
@@ -30,9 +30,9 @@ struct StepRecord {
 };
 
 /// Counts steps, times and losses.
-class Tally {
+class RunTotals {
  public:
-  explicit Tally(Index max_skipped) : max_skipped_(max_skipped) {}
+  explicit RunTotals(Index max_skipped) : max_skipped_(max_skipped) {}
 
   void add(const StepRecord& record) {
     ++steps_;

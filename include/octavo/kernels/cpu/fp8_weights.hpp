@@ -3,12 +3,12 @@
 #pragma once
 
 #include <octavo/kernels/cpu/vector.hpp>
-#include <octavo/kernels/weight_codes.hpp>
+#include <octavo/kernels/fp8_weights.hpp>
 
 #include <algorithm>
 #include <atomic>
 
-namespace octavo::inline OCTAVO_ABI::detail {
+namespace octavo OCTAVO_ABI::detail {
 
 /// See raise_amax.
 template <class T>
@@ -39,21 +39,22 @@ inline void set_current_scales_body(TensorView<const std::uint32_t, 1, Cpu> foun
   }
 }
 
-/// See transpose_codes. Small blocks keep the cache lines of both at hand.
+/// See transpose_fp8_values. Small blocks keep the cache lines of both at hand.
 template <class Format>
-void transpose_codes_body(const QuantizedView<Format, PerTensor, Layout::row_major, Cpu>& codes,
-                          const QuantizedView<Format, PerTensor, Layout::transposed, Cpu>& target,
-                          const Context<Cpu>& context) {
+void transpose_fp8_values_body(
+    const QuantizedView<Format, PerTensor, Layout::row_major, Cpu>& fp8_values,
+    const QuantizedView<Format, PerTensor, Layout::transposed, Cpu>& target,
+    const Context<Cpu>& context) {
   constexpr Index block = 32;
-  const Index rows = codes.outer();
-  const Index columns = codes.inner();
+  const Index rows = fp8_values.outer();
+  const Index columns = fp8_values.inner();
   parallel_for(ceil_divide(columns, block), context, [&](Index strip) {
     const Index end = std::min((strip + 1) * block, columns);
     for (Index top = 0; top < rows; top += block) {
       const Index bottom = std::min(top + block, rows);
       for (Index c = strip * block; c < end; ++c) {
         for (Index r = top; r < bottom; ++r) {
-          target.data()[c * rows + r] = codes.data()[r * columns + c];
+          target.data()[c * rows + r] = fp8_values.data()[r * columns + c];
         }
       }
     }

@@ -1,11 +1,11 @@
 // Casts of weights in parts on the Cuda device are those of the Cpu.
 #include "cuda_support.cuh"
 
-namespace octavo::weight_codes_cuda_test {
+namespace octavo::fp8_weights_cuda_test {
 
 using support::Place;
 
-class WeightCodesOnCuda : public support::OnGpu {};
+class Fp8WeightsOnCuda : public support::OnGpu {};
 
 template <Device D>
 std::uint32_t raised(const std::vector<Bf16>& values, Index first) {
@@ -17,7 +17,7 @@ std::uint32_t raised(const std::vector<Bf16>& values, Index first) {
   return place.read(amax, 1)[0];
 }
 
-TEST_F(WeightCodesOnCuda, AmaxesAreTheCpus) {
+TEST_F(Fp8WeightsOnCuda, AmaxesAreTheCpus) {
   for (const Index size : {2, 9, 4096, 300001}) {
     auto values = support::normal_values<Bf16>(size, 1.0f, 3);
     for (const Index first : {0, 1}) {
@@ -51,7 +51,7 @@ std::vector<std::uint32_t> scales(const std::vector<float>& amaxes, bool power_o
   return bits;
 }
 
-TEST_F(WeightCodesOnCuda, ScalesAreTheCpus) {
+TEST_F(Fp8WeightsOnCuda, ScalesAreTheCpus) {
   const std::vector<float> amaxes{
       0.0f, 1e-38f, 0.0123f, 3.0f, 448.0f, 5e4f, std::numeric_limits<float>::infinity()};
   for (const bool power_of_two : {false, true}) {
@@ -60,13 +60,13 @@ TEST_F(WeightCodesOnCuda, ScalesAreTheCpus) {
 }
 
 template <Device D>
-std::vector<std::uint8_t> turned(const std::vector<E4M3>& codes, Index rows, Index columns,
+std::vector<std::uint8_t> turned(const std::vector<E4M3>& fp8_values, Index rows, Index columns,
                                  Index begin) {
   Place<D> place;
   E4M3* target = place.template make_poisoned<E4M3>(rows * columns);
-  transpose_codes(
-      QuantizedView<E4M3, PerTensor, Layout::row_major, D>{place.make(codes) + begin, nullptr, rows,
-                                                           columns},
+  transpose_fp8_values(
+      QuantizedView<E4M3, PerTensor, Layout::row_major, D>{place.make(fp8_values) + begin, nullptr,
+                                                           rows, columns},
       QuantizedView<E4M3, PerTensor, Layout::transposed, D>{target, nullptr, columns, rows},
       place.context());
   std::vector<std::uint8_t> bytes;
@@ -74,7 +74,7 @@ std::vector<std::uint8_t> turned(const std::vector<E4M3>& codes, Index rows, Ind
   return bytes;
 }
 
-TEST_F(WeightCodesOnCuda, TransposedCopiesAreTheCpus) {
+TEST_F(Fp8WeightsOnCuda, TransposedCopiesAreTheCpus) {
   // Whole tiles, whole vectors, and neither.
   for (const auto& [rows, columns, begin] : {std::array<Index, 3>{256, 384, 0},
                                              {16, 48, 0},
@@ -82,13 +82,14 @@ TEST_F(WeightCodesOnCuda, TransposedCopiesAreTheCpus) {
                                              {128, 128, 1},
                                              {33, 130, 0},
                                              {1, 7, 0}}) {
-    std::vector<E4M3> codes(static_cast<std::size_t>(begin + rows * columns));
-    for (std::size_t i = 0; i < codes.size(); ++i) {
-      codes[i].bits = static_cast<std::uint8_t>(i * 37 % 251);
+    std::vector<E4M3> fp8_values(static_cast<std::size_t>(begin + rows * columns));
+    for (std::size_t i = 0; i < fp8_values.size(); ++i) {
+      fp8_values[i].bits = static_cast<std::uint8_t>(i * 37 % 251);
     }
-    EXPECT_EQ(turned<Cuda>(codes, rows, columns, begin), turned<Cpu>(codes, rows, columns, begin))
+    EXPECT_EQ(turned<Cuda>(fp8_values, rows, columns, begin),
+              turned<Cpu>(fp8_values, rows, columns, begin))
         << rows << " x " << columns;
   }
 }
 
-}  // namespace octavo::weight_codes_cuda_test
+}  // namespace octavo::fp8_weights_cuda_test

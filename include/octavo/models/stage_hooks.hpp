@@ -2,9 +2,9 @@
 /// Places in a micro-batch where a model lets others enqueue work.
 #pragma once
 
-#include <octavo/layers/parameter_run.hpp>
+#include <octavo/layers/flat_parameters.hpp>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// Which of a step's micro-batches this is: gradients add up over them.
 struct Accumulation {
@@ -27,14 +27,14 @@ struct Accumulation {
 /// @tparam W  format of the weights
 /// @tparam G  format of their gradients
 template <class W, class G, Device D>
-class StepHooks {
+class StageHooks {
  public:
-  using Run = ParameterRun<W, G, D>;
+  using Run = FlatParameters<W, G, D>;
 
-  StepHooks() = default;
-  StepHooks(const StepHooks&) = delete;
-  StepHooks& operator=(const StepHooks&) = delete;
-  virtual ~StepHooks() = default;
+  StageHooks() = default;
+  StageHooks(const StageHooks&) = delete;
+  StageHooks& operator=(const StageHooks&) = delete;
+  virtual ~StageHooks() = default;
 
   /// Which of the run's weights get their initial values here, when a session is made: all, unless
   /// ranks hold parts.
@@ -69,6 +69,6 @@ class StepHooks {
 
 /// The hooks that a model takes.
 template <class Model>
-using HooksOf = StepHooks<typename Model::T, typename Model::G, typename Model::DeviceType>;
+using HooksOf = StageHooks<typename Model::T, typename Model::G, typename Model::DeviceType>;
 
 }  // namespace octavo

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 namespace detail {
 
@@ -31,15 +31,16 @@ namespace detail {
 
 /// How the weights of a run lie in memory.
 struct RunLayout {
-  /// Of elements that the run ends at: of `ParameterRun::alignment` for each rank that has a shard.
+  /// Of elements that the run ends at: of `FlatParameters::alignment` for each rank that has a
+  /// shard.
   Index multiple = allocation_alignment;
   /// Weights that a linear layer casts by one scale (`Parameter::operand`) are cast by ranks, each
   /// its shard, which send each other FP8 values. Runs of which that sends no fewer bytes are left
   /// as they are.
-  bool codes = false;
-  bool gathered = false;     ///< see ModelOptions::weights_are_gathered
-  bool keeps_codes = false;  ///< for a whole step, also where weights are gathered for a stage
-  bool frozen = false;       ///< its parameters are not trained
+  bool fp8_values = false;
+  bool gathered = false;          ///< see ModelOptions::weights_are_gathered
+  bool keeps_fp8_values = false;  ///< for a whole step, also where weights are gathered for a stage
+  bool frozen = false;            ///< its parameters are not trained
 };
 
 /// Neighbouring weights of a run.
@@ -95,7 +96,7 @@ struct ListsParameters {
 /// @tparam W  format of the weights
 /// @tparam G  format of their gradients
 template <class W, class G, Device D>
-class ParameterRun {
+class FlatParameters {
   using List = detail::ParameterList<W, G, D>;
 
  public:
@@ -108,7 +109,7 @@ class ParameterRun {
   ///                memory if it is large enough; null: memory of their own
   template <class Each>
   void take_weights(Arena<D>& arena, const Each& each, const RunLayout& layout = {},
-                    const ParameterRun* lender = nullptr) {
+                    const FlatParameters* lender = nullptr) {
     take_weights_of(arena, listed(each), layout, lender);
   }
 
@@ -117,7 +118,7 @@ class ParameterRun {
   /// @param lender  a run whose gradients are never needed when this one's are, as in
   /// `take_weights`
   template <class Each>
-  void take_gradients(Arena<D>& arena, const Each& each, const ParameterRun* lender = nullptr) {
+  void take_gradients(Arena<D>& arena, const Each& each, const FlatParameters* lender = nullptr) {
     take_gradients_of(arena, listed(each), lender);
   }
 
@@ -151,8 +152,8 @@ class ParameterRun {
   /// [size()]; empty, and of no size, where it is frozen.
   [[nodiscard]] TensorView<G, 1, D> gradients() const { return gradients_; }
   /// [size()], FP8 values at the offsets of weights; empty unless some are cast by ranks.
-  [[nodiscard]] TensorView<E4M3, 1, D> codes() const { return codes_; }
-  [[nodiscard]] bool has_codes() const { return codes_.size() != 0; }
+  [[nodiscard]] TensorView<E4M3, 1, D> fp8_values() const { return fp8_values_; }
+  [[nodiscard]] bool has_fp8_values() const { return fp8_values_.size() != 0; }
   /// Whether its parameters are not trained: they have no gradients, and no optimizer's state.
   [[nodiscard]] bool is_frozen() const { return is_frozen_; }
 
@@ -166,7 +167,7 @@ class ParameterRun {
   }
 
   void take_weights_of(Arena<D>& arena, const List& parameters, const RunLayout& layout,
-                       const ParameterRun* lender) {
+                       const FlatParameters* lender) {
     Index size = 0;
     Index staged = 0;
     is_frozen_ = layout.frozen;
@@ -177,22 +178,25 @@ class ParameterRun {
       end += room_for(*parameter);
     }
     size = round_up(size, layout.multiple);
-    const bool has_codes = layout.codes && codes_are_fewer_bytes(parameters, size, layout.multiple);
-    is_whole_ = !has_codes || !layout.gathered;
+    const bool has_fp8_values =
+        layout.fp8_values && fp8_values_are_fewer_bytes(parameters, size, layout.multiple);
+    is_whole_ = !has_fp8_values || !layout.gathered;
     weights_ = {nullptr, {size}};
     if (is_whole_) {
       weights_ = take(arena, MemoryKind::weights, size,
                       lender == nullptr || !lender->is_whole_ ? nullptr : &lender->weights_);
     }
-    if (has_codes) {
-      const bool lends = lender != nullptr && !layout.keeps_codes && lender->codes_.size() >= size;
-      codes_ = take(arena, MemoryKind::quantized_weights, size, lends ? &lender->codes_ : nullptr);
+    if (has_fp8_values) {
+      const bool lends =
+          lender != nullptr && !layout.keeps_fp8_values && lender->fp8_values_.size() >= size;
+      fp8_values_ =
+          take(arena, MemoryKind::quantized_weights, size, lends ? &lender->fp8_values_ : nullptr);
       if (!is_whole_) take_rest(arena, parameters, lends ? lender : nullptr);
     }
     for (Parameter<W, G, D>* parameter : parameters) {
       if (parameter->is_cast_only) continue;
-      if (has_codes && parameter->operand >= 0) {
-        parameter->codes = {part(codes_, parameter->offset), parameter->weight.shape()};
+      if (has_fp8_values && parameter->operand >= 0) {
+        parameter->fp8_values = {part(fp8_values_, parameter->offset), parameter->weight.shape()};
       } else if (!is_whole_) {
         continue;
       }
@@ -200,7 +204,7 @@ class ParameterRun {
     }
   }
 
-  void take_gradients_of(Arena<D>& arena, const List& parameters, const ParameterRun* lender) {
+  void take_gradients_of(Arena<D>& arena, const List& parameters, const FlatParameters* lender) {
     const bool borrows = lender != nullptr && lender->size() >= size();
     gradients_ = {
         borrows ? lender->gradients_.data() : arena.template take<G>(MemoryKind::gradients, size()),
@@ -224,7 +228,7 @@ class ParameterRun {
 
   /// Whether a rank that sends its shard's FP8 values, and as they are as many others as the rank
   /// with most has, sends fewer bytes than with its weights.
-  static bool codes_are_fewer_bytes(const List& parameters, Index size, Index multiple) {
+  static bool fp8_values_are_fewer_bytes(const List& parameters, Index size, Index multiple) {
     const Index shard = size / (multiple / alignment);
     bool has_some = false;
     for (const Parameter<W, G, D>* parameter : parameters) {
@@ -246,7 +250,7 @@ class ParameterRun {
   }
 
   /// Takes the weights that are not cast, where nothing holds the run's.
-  void take_rest(Arena<D>& arena, List parameters, const ParameterRun* lender) {
+  void take_rest(Arena<D>& arena, List parameters, const FlatParameters* lender) {
     std::erase_if(parameters, [](const auto* parameter) { return parameter->operand >= 0; });
     Index size = 0;
     for (const Parameter<W, G, D>* parameter : parameters) size += room_for(*parameter);
@@ -265,7 +269,7 @@ class ParameterRun {
 
   TensorView<W, 1, D> weights_;
   TensorView<G, 1, D> gradients_;
-  TensorView<E4M3, 1, D> codes_;
+  TensorView<E4M3, 1, D> fp8_values_;
   TensorView<W, 1, D> rest_;  ///< of weights that are not cast, where `weights_` has no memory
   bool is_whole_ = true;      ///< `weights_` has memory
   bool is_frozen_ = false;
@@ -286,7 +290,7 @@ struct ParameterPlace {
 /// @tparam W  format of the weights
 /// @tparam G  format of the gradients that they are updated with
 template <class W, class G, Device D>
-struct RunShard {
+struct FlatShard {
   TensorView<W, 1, D> weights;               ///< [elements]
   TensorView<const G, 1, D> gradients;       ///< [elements], of all ranks' targets; of no size
                                              ///< where the run is frozen
@@ -313,7 +317,7 @@ struct RunShard {
 /// A run of a model, and the parameters that lie in it, in their order.
 template <class W, class G, Device D>
 struct ModelRun {
-  const ParameterRun<W, G, D>* run = nullptr;
+  const FlatParameters<W, G, D>* run = nullptr;
   detail::ParameterList<W, G, D> parameters{};
 
   /// What the parameters are called together: what their names begin with up to a dot, such as

@@ -12,7 +12,7 @@
 #include "support/on_gpu.cuh"
 
 namespace octavo {
-namespace step_hooks_cuda_test {
+namespace stage_hooks_cuda_test {
 
 using ::support::TokenBatch;
 
@@ -82,5 +82,5 @@ TYPED_TEST(LaneOnCuda, SurvivesAStepThatThrowsBeforeItIsJoined) {
   for (const int failing : {0, 1}) EXPECT_TRUE(weights(failing) == undisturbed) << failing;
 }
 
-}  // namespace step_hooks_cuda_test
+}  // namespace stage_hooks_cuda_test
 }  // namespace octavo

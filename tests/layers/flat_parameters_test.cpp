@@ -1,4 +1,4 @@
-#include <octavo/layers/parameter_run.hpp>
+#include <octavo/layers/flat_parameters.hpp>
 
 #include <gtest/gtest.h>
 
@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-namespace parameter_run_test {
+namespace flat_parameters_test {
 
 using namespace octavo;
 
@@ -45,10 +45,10 @@ struct MadeRun {
   Context<Cpu> context{1};
   Arena<Cpu> arena{{.peak = 1 << 16}, context};
   std::vector<Parameter<float, float, Cpu>> parameters;
-  ParameterRun<float, float, Cpu> run;
+  FlatParameters<float, float, Cpu> run;
 };
 
-TEST(ParameterRun, ClearsTheGradientsThatLayersAddTo) {
+TEST(FlatParameters, ClearsTheGradientsThatLayersAddTo) {
   // A norm's weight, a linear layer's, a bias and a table of one's own, to which layers add.
   MadeRun made({{1, 8}, {4, 8}, {1, 4}, {3, 8}});
   made.parameters[1].is_overwritten = true;
@@ -59,7 +59,7 @@ TEST(ParameterRun, ClearsTheGradientsThatLayersAddTo) {
   EXPECT_EQ(made.left(3), 0);
 }
 
-TEST(ParameterRun, ClearsNeighboursUpToTheLast) {
+TEST(FlatParameters, ClearsNeighboursUpToTheLast) {
   MadeRun made({{4, 8}, {1, 8}, {1, 300}, {2, 2}});
   made.parameters[0].is_overwritten = true;
   made.run.clear_gradients(made.each(), made.context);
@@ -67,7 +67,7 @@ TEST(ParameterRun, ClearsNeighboursUpToTheLast) {
   for (const std::size_t i : {1U, 2U, 3U}) EXPECT_EQ(made.left(i), 0) << i;
 }
 
-TEST(ParameterRun, LeavesWhatIsOverwrittenAlone) {
+TEST(FlatParameters, LeavesWhatIsOverwrittenAlone) {
   MadeRun made({{4, 8}, {2, 8}});
   for (auto& parameter : made.parameters) parameter.is_overwritten = true;
   made.run.clear_gradients(made.each(), made.context);
@@ -75,7 +75,7 @@ TEST(ParameterRun, LeavesWhatIsOverwrittenAlone) {
   EXPECT_EQ(made.left(1), 16);
 }
 
-TEST(ParameterRun, HasZerosBetweenGradients) {
+TEST(FlatParameters, HasZerosBetweenGradients) {
   // Overwritten ones of 300, 256 and 8 elements, and one of 10 to which layers add.
   MadeRun made({{3, 100}, {2, 128}, {1, 10}, {2, 4}});
   for (const std::size_t i : {0U, 1U, 3U}) made.parameters[i].is_overwritten = true;
@@ -88,7 +88,7 @@ TEST(ParameterRun, HasZerosBetweenGradients) {
   EXPECT_EQ(made.left(3), 8);
 }
 
-TEST(ParameterRun, HasZerosBetweenWeights) {
+TEST(FlatParameters, HasZerosBetweenWeights) {
   MadeRun made({{3, 100}, {1, 10}});
   std::fill_n(made.run.weights().data(), made.run.size(), 1.0f);
   clear_weights(RunPart<float, Cpu>{made.run.weights()}, made.context);
@@ -104,43 +104,44 @@ struct CastRun {
     const auto each = [this](const auto& body) {
       std::for_each(parameters.begin(), parameters.end(), body);
     };
-    const RunLayout layout{.multiple = 2 * 256, .codes = true, .gathered = gathered};
+    const RunLayout layout{.multiple = 2 * 256, .fp8_values = true, .gathered = gathered};
     run.take_weights(arena, each, layout, lender == nullptr ? nullptr : &lender->run);
   }
 
   Context<Cpu> context{1};
   Arena<Cpu> arena{{.peak = 1 << 14}, context};
   std::array<Parameter<Bf16, Bf16, Cpu>, 2> parameters;
-  ParameterRun<Bf16, Bf16, Cpu> run;
+  FlatParameters<Bf16, Bf16, Cpu> run;
 };
 
-TEST(ParameterRun, HasCodesAtTheOffsetsOfWeights) {
+TEST(FlatParameters, HasCodesAtTheOffsetsOfWeights) {
   const CastRun made(100, false);
-  EXPECT_EQ(made.run.codes().size(), made.run.size());
-  EXPECT_EQ(made.parameters[1].codes.data(), made.run.codes().data() + made.parameters[1].offset);
-  EXPECT_EQ(made.parameters[1].codes.shape(), made.parameters[1].weight.shape());
+  EXPECT_EQ(made.run.fp8_values().size(), made.run.size());
+  EXPECT_EQ(made.parameters[1].fp8_values.data(),
+            made.run.fp8_values().data() + made.parameters[1].offset);
+  EXPECT_EQ(made.parameters[1].fp8_values.shape(), made.parameters[1].weight.shape());
   for (const auto& parameter : made.parameters) {
     EXPECT_EQ(parameter.weight.data(), made.run.weights().data() + parameter.offset);
   }
-  EXPECT_FALSE(made.parameters[0].has_codes());
+  EXPECT_FALSE(made.parameters[0].has_fp8_values());
 }
 
-TEST(ParameterRun, HasNoCodesWhereTheyAreNoFewerBytes) {
+TEST(FlatParameters, HasNoCodesWhereTheyAreNoFewerBytes) {
   // One rank of the two sends all of the vector, for which the other has to send as much.
   const CastRun made(800, false);
-  EXPECT_FALSE(made.run.has_codes());
-  EXPECT_FALSE(made.parameters[1].has_codes());
+  EXPECT_FALSE(made.run.has_fp8_values());
+  EXPECT_FALSE(made.parameters[1].has_fp8_values());
 }
 
-TEST(ParameterRun, LendsCodesWhereNobodyHoldsTheirWeights) {
+TEST(FlatParameters, LendsCodesWhereNobodyHoldsTheirWeights) {
   const CastRun lender(100, true);
   EXPECT_TRUE(lender.run.weights().empty());
   EXPECT_TRUE(lender.parameters[1].weight.empty());
   EXPECT_FALSE(lender.parameters[0].weight.empty());
   const CastRun borrower(100, true, &lender);
-  EXPECT_EQ(borrower.run.codes().data(), lender.run.codes().data());
+  EXPECT_EQ(borrower.run.fp8_values().data(), lender.run.fp8_values().data());
   EXPECT_EQ(borrower.parameters[0].weight.data(), lender.parameters[0].weight.data());
   EXPECT_EQ(borrower.arena.plan().peak, 0u);
 }
 
-}  // namespace parameter_run_test
+}  // namespace flat_parameters_test

@@ -12,7 +12,7 @@
 #include "support/small_model.hpp"
 #include "support/test_types.hpp"
 
-namespace parameter_runs_test {
+namespace flat_parameters_of_models_test {
 
 using namespace octavo;
 using support::small;
@@ -49,11 +49,11 @@ std::vector<Run> runs_of(Model& model) {
 }
 
 template <class Precision>
-class ParameterRuns : public testing::Test {};
+class FlatParametersOfModels : public testing::Test {};
 using Precisions = support::TestTypes<Bf16, Fp8Recipe<Delayed>, support::MixedPrecision>;
-TYPED_TEST_SUITE(ParameterRuns, Precisions);
+TYPED_TEST_SUITE(FlatParametersOfModels, Precisions);
 
-TYPED_TEST(ParameterRuns, AreTheEmbeddingsEachBlocksAndTheHeads) {
+TYPED_TEST(FlatParametersOfModels, AreTheEmbeddingsEachBlocksAndTheHeads) {
   for (const Index micro_batches : {1, 2}) {  // with 1, gradients share memory
     SessionOptions options = support::small_options();
     options.micro_batches = micro_batches;
@@ -75,7 +75,7 @@ TYPED_TEST(ParameterRuns, AreTheEmbeddingsEachBlocksAndTheHeads) {
 }
 
 // Norms' gradients are added to, so they are zeroed: as wide as gradients are, not weights.
-TEST(ParameterRuns, OfWideGradientsBeginEachStepAtZero) {
+TEST(FlatParametersOfModels, OfWideGradientsBeginEachStepAtZero) {
   using Model = Llama<small, Bf16, Cpu, float>;
   for (const Index micro_batches : {1, 2}) {
     SessionOptions options = support::small_options();
@@ -121,11 +121,11 @@ Index bytes_between(const In& in, const View& view) {
 /// Looks at a run's gradients when they are final.
 struct BetweenGradients {
   template <class W, class G, Device D>
-  class For : public OneRank::For<W, G, D> {
+  class For : public SingleRank::For<W, G, D> {
    public:
-    using OneRank::For<W, G, D>::For;
+    using SingleRank::For<W, G, D>::For;
 
-    void gradients_final(const ParameterRun<W, G, D>& run, const Context<D>&) override {
+    void gradients_final(const FlatParameters<W, G, D>& run, const Context<D>&) override {
       for (const ModelRun<W, G, D>& in : this->runs()) {
         if (in.run != &run) continue;
         ++looked_at;
@@ -172,4 +172,4 @@ TEST(BetweenParameters, WeightsAreZeroWhateverWasInTheMemory) {
   for (const auto& in : model.runs()) EXPECT_EQ(bytes_between(in, in.run->weights()), 0);
 }
 
-}  // namespace parameter_runs_test
+}  // namespace flat_parameters_of_models_test

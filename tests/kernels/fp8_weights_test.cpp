@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-namespace weight_codes_test {
+namespace fp8_weights_test {
 
 using namespace octavo;
 
@@ -82,28 +82,31 @@ TEST(SetCurrentScales, HasTheBitsOfACast) {
   }
 }
 
-TEST(TransposeCodes, TurnsEveryElement) {
+TEST(TransposeFp8Values, TurnsEveryElement) {
   for (const auto& [rows, columns] : {std::pair<Index, Index>{1, 5}, {33, 64}, {48, 31}, {0, 4}}) {
-    std::vector<E4M3> codes(static_cast<std::size_t>(rows * columns)), turned(codes.size());
-    for (std::size_t i = 0; i < codes.size(); ++i) {
-      codes[i].bits = static_cast<std::uint8_t>(i * 37 % 251);
+    std::vector<E4M3> fp8_values(static_cast<std::size_t>(rows * columns)),
+        turned(fp8_values.size());
+    for (std::size_t i = 0; i < fp8_values.size(); ++i) {
+      fp8_values[i].bits = static_cast<std::uint8_t>(i * 37 % 251);
     }
-    const QuantizedView<E4M3, PerTensor, Layout::row_major, Cpu> from{codes.data(), nullptr, rows,
-                                                                      columns};
+    const QuantizedView<E4M3, PerTensor, Layout::row_major, Cpu> from{fp8_values.data(), nullptr,
+                                                                      rows, columns};
     const QuantizedView<E4M3, PerTensor, Layout::transposed, Cpu> to{turned.data(), nullptr,
                                                                      columns, rows};
-    transpose_codes(from, to, Context<Cpu>{2});
+    transpose_fp8_values(from, to, Context<Cpu>{2});
     for (Index r = 0; r < rows; ++r) {
       for (Index c = 0; c < columns; ++c) {
         EXPECT_EQ(turned[static_cast<std::size_t>(c * rows + r)].bits,
-                  codes[static_cast<std::size_t>(r * columns + c)].bits);
+                  fp8_values[static_cast<std::size_t>(r * columns + c)].bits);
       }
     }
   }
-  std::vector<E4M3> codes(6);
-  const QuantizedView<E4M3, PerTensor, Layout::row_major, Cpu> from{codes.data(), nullptr, 2, 3};
-  const QuantizedView<E4M3, PerTensor, Layout::transposed, Cpu> to{codes.data(), nullptr, 2, 3};
-  EXPECT_THROW(transpose_codes(from, to, Context<Cpu>{1}), ShapeError);
+  std::vector<E4M3> fp8_values(6);
+  const QuantizedView<E4M3, PerTensor, Layout::row_major, Cpu> from{fp8_values.data(), nullptr, 2,
+                                                                    3};
+  const QuantizedView<E4M3, PerTensor, Layout::transposed, Cpu> to{fp8_values.data(), nullptr, 2,
+                                                                   3};
+  EXPECT_THROW(transpose_fp8_values(from, to, Context<Cpu>{1}), ShapeError);
 }
 
-}  // namespace weight_codes_test
+}  // namespace fp8_weights_test

@@ -8,10 +8,10 @@
 #include <octavo/kernels/step_status.hpp>
 #include <octavo/layers/scaling_table.hpp>
 #include <octavo/memory/arena.hpp>
-#include <octavo/models/step_hooks.hpp>
+#include <octavo/models/stage_hooks.hpp>
 #include <octavo/train/batch.hpp>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// What the ranks that train one model do together beside the hooks between stages; for one rank,
 /// nothing.
@@ -24,12 +24,12 @@ namespace octavo::inline OCTAVO_ABI {
 /// `weights_moved` are called for every step on both; evaluations and calibrations are enqueued
 /// each time.
 template <Device D>
-class RankWork {
+class StepCollectives {
  public:
-  RankWork() = default;
-  RankWork(const RankWork&) = delete;
-  RankWork& operator=(const RankWork&) = delete;
-  virtual ~RankWork() = default;
+  StepCollectives() = default;
+  StepCollectives(const StepCollectives&) = delete;
+  StepCollectives& operator=(const StepCollectives&) = delete;
+  virtual ~StepCollectives() = default;
 
   /// Called once, before any other member: where operations between ranks report when they run.
   /// @param timeline  outlives this
@@ -48,7 +48,7 @@ class RankWork {
   virtual void weights_moved() {}
 
   /// All weights are about to be cast, once a step, in each pass of a calibration or of a rehearsal
-  /// and before an evaluation: what ranks cast of them (`ModelOptions::weights_come_as_codes`),
+  /// and before an evaluation: what ranks cast of them (`ModelOptions::gather_weights_in_fp8`),
   /// they cast from now on by the model's scales, those of current scaling made now. With the flag,
   /// casts until the next `join` are recorded: it is set but for an evaluation.
   virtual void cast_weights(const ScalingTable<D>&, bool, const Context<D>&) {}
@@ -129,7 +129,7 @@ class RankWork {
 /// are of its own targets, divided by the number of all. So ranks add gradients up and do not
 /// average them. An evaluation calls the hooks, and gives the sum of this rank's losses: whoever
 /// wants that of all adds both members of `LossSum` up.
-struct OneRank {
+struct SingleRank {
   /// What ranks take of memory, and which of it is whose: all that a plan needs, so that one for
   /// `Cuda` can be made where no code for it is. An own way of training without a `Memory` is
   /// planned by its `For`.
@@ -138,7 +138,7 @@ struct OneRank {
    public:
     /// The format of the gradients that the optimizer updates with.
     using Gradient = G;
-    /// Ranks cast weights and send each other FP8 values: see ModelOptions::weights_come_as_codes.
+    /// Ranks cast weights and send each other FP8 values: see ModelOptions::gather_weights_in_fp8.
     static constexpr bool casts_weights = false;
 
     /// @param runs  the model's, which outlive this
@@ -146,8 +146,8 @@ struct OneRank {
 
     /// What this rank updates of every run of parameters, in their order, also where that is
     /// nothing.
-    [[nodiscard]] std::vector<RunShard<W, Gradient, D>> shards() const {
-      std::vector<RunShard<W, Gradient, D>> result;
+    [[nodiscard]] std::vector<FlatShard<W, Gradient, D>> shards() const {
+      std::vector<FlatShard<W, Gradient, D>> result;
       for (const ModelRun<W, G, D>& in : *runs_) {
         result.push_back({in.run->weights(), in.run->gradients(), 0, in.places()});
       }
@@ -161,16 +161,17 @@ struct OneRank {
     const ModelRuns<W, G, D>* runs_;
   };
 
-  /// Hooks between the stages (`StepHooks`), and what ends the backward of a step (`RankWork`).
+  /// Hooks between the stages (`StageHooks`), and what ends the backward of a step
+  /// (`StepCollectives`).
   template <class W, class G, Device D>
-  class For : public Memory<W, G, D>, public StepHooks<W, G, D>, public RankWork<D> {
+  class For : public Memory<W, G, D>, public StageHooks<W, G, D>, public StepCollectives<D> {
    public:
     using Memory<W, G, D>::Memory;
 
     /// Called once, before any hook, with the session's context and ranks, which outlive this.
     /// @throws UsageError  if there are others
     void start(const Context<D>&, Communicator<D>& ranks) {
-      require<UsageError>(ranks.size() == 1, "a session of OneRank is given a communicator of ",
+      require<UsageError>(ranks.size() == 1, "a session of SingleRank is given a communicator of ",
                           ranks.size(), " ranks; give it DataParallel<> as its third type");
     }
   };

@@ -3,20 +3,20 @@
 #pragma once
 
 #include <octavo/core/timeline.hpp>
-#include <octavo/models/step_hooks.hpp>
+#include <octavo/models/stage_hooks.hpp>
 
 #include <utility>
 
-namespace octavo::inline OCTAVO_ABI {
+namespace octavo OCTAVO_ABI {
 
 /// Hooks that tell a timeline when stages begin and end, and call others: what those enqueue before
 /// a stage and behind a backward is no part of one.
 template <class W, class G, Device D>
-class StageHooks final : public StepHooks<W, G, D> {
+class TimedHooks final : public StageHooks<W, G, D> {
  public:
-  using Run = ParameterRun<W, G, D>;
+  using Run = FlatParameters<W, G, D>;
 
-  StageHooks(StepHooks<W, G, D>& hooks, Timeline<D>& timeline)
+  TimedHooks(StageHooks<W, G, D>& hooks, Timeline<D>& timeline)
       : hooks_(hooks), timeline_(timeline) {}
 
   [[nodiscard]] RunPart<W, D> held_weights(const Run& run) const override {
@@ -52,7 +52,7 @@ class StageHooks final : public StepHooks<W, G, D> {
   }
 
  private:
-  StepHooks<W, G, D>& hooks_;
+  StageHooks<W, G, D>& hooks_;
   Timeline<D>& timeline_;
   bool reads_ = false;  ///< weights in a backward that has begun
 };
