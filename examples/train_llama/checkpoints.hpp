@@ -2,6 +2,7 @@
 #pragma once
 
 #include <common/text.hpp>
+#include <octavo/data/open_file.hpp>
 #include <octavo/gemm/gemm_plans.hpp>
 #include <octavo/octavo.hpp>
 #include <octavo/precision/named_precisions.hpp>
@@ -16,7 +17,7 @@
 #include <cstdio>
 #include <ctime>
 #include <filesystem>
-#include <fstream>
+#include <sstream>
 #include <string>
 #include <system_error>
 #include <tuple>
@@ -440,8 +441,8 @@ inline std::filesystem::path config_of(const std::filesystem::path& checkpoint) 
 
 /// What a run's config.toml says of a flag; "" where it says nothing.
 inline std::string said_in(const std::filesystem::path& config, const std::string& flag) {
-  std::ifstream file(config);
-  if (!file) return {};
+  if (!std::filesystem::exists(config)) return {};
+  std::istringstream file(octavo::read_text_file(config));
   for (const CLI::ConfigItem& item : CLI::ConfigTOML().from_config(file)) {
     if (item.name == flag && !item.inputs.empty()) return item.inputs.front();
   }

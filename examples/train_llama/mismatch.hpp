@@ -1,6 +1,7 @@
 // Which flags make a run fit the checkpoint, or the adapters, that it is to go on with.
 #pragma once
 
+#include <octavo/data/open_file.hpp>
 #include <octavo/octavo.hpp>
 #include <octavo/precision/named_precisions.hpp>
 #include <train_llama/checkpoints.hpp>
@@ -8,7 +9,6 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 #include <istream>
 #include <map>
 #include <optional>
@@ -121,7 +121,7 @@ inline std::string fitting_flags(const octavo::StateMismatchError& error,
 /// @param configuration  of this one, as its config.toml has it
 inline std::string other_flags_of_data(const std::filesystem::path& config,
                                        const std::string& configuration) {
-  std::ifstream file(config);
+  std::istringstream file(octavo::read_text_file(config));
   std::istringstream text(configuration);
   const detail::Flags saved = detail::flags_in(file);
   const detail::Flags here = detail::flags_in(text);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <common/text.hpp>
+#include <octavo/data/open_file.hpp>
 #include <octavo/train/train.hpp>
 #include <train_llama/checkpoints.hpp>
 #include <train_llama/options.hpp>
@@ -13,7 +14,6 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <fstream>
 #include <map>
 #include <optional>
 #include <string>
@@ -81,9 +81,10 @@ inline RecordedLine read_line(const std::string& text, const std::string& place)
 inline std::map<octavo::Index, RecordedStep> recorded_steps(const std::filesystem::path& metrics,
                                                             octavo::Index from) {
   std::map<octavo::Index, RecordedStep> steps;
-  std::ifstream file(metrics);
+  if (!std::filesystem::exists(metrics)) return steps;
+  octavo::FileLines lines(metrics);
   bool follows = true;
-  for (std::string text; std::getline(file, text) && !file.eof();) {
+  for (std::string text; lines.next(text) && lines.is_whole();) {
     const auto is = [&](const char* event) {
       return text.starts_with(fmt::format("{{\"event\":\"{}\"", event));
     };

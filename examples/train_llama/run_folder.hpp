@@ -1,6 +1,7 @@
 // The folder that a run is kept in.
 #pragma once
 
+#include <octavo/data/open_file.hpp>
 #include <octavo/io/folder.hpp>
 #include <octavo/io/hugging_face_writer.hpp>
 #include <octavo/octavo.hpp>
@@ -14,7 +15,6 @@
 #include <cstring>
 #include <ctime>
 #include <filesystem>
-#include <fstream>
 #include <string>
 #include <system_error>
 #include <utility>
@@ -53,18 +53,19 @@ namespace detail {
 
 /// Whether a metrics.jsonl has neither a step nor an end.
 inline bool is_of_no_step(const std::filesystem::path& metrics) {
-  std::ifstream file(metrics);
-  for (std::string line; std::getline(file, line);) {
+  octavo::FileLines lines(metrics);
+  for (std::string line; lines.next(line);) {
     if (!line.starts_with("{\"event\":\"run\"")) return false;
   }
-  return file.eof();
+  return true;
 }
 
 /// Whether a metrics.jsonl ends with the summary of a run.
 inline bool has_ended(const std::filesystem::path& metrics) {
-  std::ifstream file(metrics);
+  if (!std::filesystem::exists(metrics)) return false;
+  octavo::FileLines lines(metrics);
   bool has_summary = false;
-  for (std::string line; std::getline(file, line);) {
+  for (std::string line; lines.next(line);) {
     has_summary = line.starts_with("{\"event\":\"summary\"");
   }
   return has_summary;

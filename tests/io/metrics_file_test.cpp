@@ -10,6 +10,7 @@
 #include <csignal>
 
 #include <sys/resource.h>
+#include <sys/stat.h>
 
 #include "support/temporary_folder.hpp"
 
@@ -89,6 +90,19 @@ TEST_F(MetricsFile, NeedsItsFolder) {
     FAIL() << "no error";
   } catch (const IoError& error) {
     EXPECT_TRUE(contains(error.what(), path.string() + ": cannot be created: No such file"))
+        << error.what();
+  }
+}
+
+// The write that fills a pipe would wait for a reader.
+TEST_F(MetricsFile, APipeIsRefused) {
+  const std::filesystem::path pipe = folder_ / "metrics.jsonl";
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  try {
+    octavo::MetricsFile file(pipe);
+    FAIL() << "no error";
+  } catch (const IoError& error) {
+    EXPECT_TRUE(contains(error.what(), pipe.string() + ": cannot be created: it is a pipe"))
         << error.what();
   }
 }

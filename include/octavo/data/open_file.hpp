@@ -1,5 +1,5 @@
 /// @file
-/// Reading files: a part, or the whole.
+/// Reading regular files: a part, the whole, or line by line.
 #pragma once
 
 #include <octavo/core/error.hpp>
@@ -38,23 +38,40 @@ namespace detail {
   reading_failed(path, message(std::strerror(error), advice));
 }
 
+/// The kind of a file that is not a regular one, as messages name it.
+inline const char* kind_of_file(mode_t mode) {
+  return S_ISDIR(mode)    ? "a folder"
+         : S_ISFIFO(mode) ? "a pipe"
+         : S_ISSOCK(mode) ? "a socket"
+                          : "a device";
+}
+
+/// Opens a regular file for reading. Anything else is refused at once: opening a pipe would wait
+/// for a writer, and a device may never end.
+/// @param status  receives the file's status
+/// @return the descriptor, which the caller closes
+/// @throws IoError  naming the file and the reason
+[[nodiscard]] inline int open_regular_file(const std::filesystem::path& path, struct stat& status) {
+  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (descriptor < 0) reading_failed(path, errno);
+  const int error = ::fstat(descriptor, &status) == 0 ? 0 : errno;
+  if (error == 0 && S_ISREG(status.st_mode)) return descriptor;
+  ::close(descriptor);
+  if (error != 0) reading_failed(path, error);
+  reading_failed(path, message("it is ", kind_of_file(status.st_mode), ", not a regular file"));
+}
+
 /// What is the same for every path to one file: links of both kinds among them.
 using FileIdentity = std::pair<dev_t, ino_t>;
 
-/// A file that is open for reading. What it holds is copied by system calls and never mapped: a
-/// file that another program cuts off is then an error that names it, where memory that is mapped
-/// would end the program with SIGBUS.
+/// A regular file that is open for reading. What it holds is copied by system calls and never
+/// mapped: a file that another program cuts off is then an error that names it, where memory that
+/// is mapped would end the program with SIGBUS.
 class OpenFile {
  public:
-  /// @throws IoError  if it cannot be opened
+  /// @throws IoError  if it cannot be opened, or is not a regular file
   explicit OpenFile(std::filesystem::path path)
-      : path_(std::move(path)), descriptor_(::open(path_.c_str(), O_RDONLY | O_CLOEXEC)) {
-    if (descriptor_ < 0) reading_failed(path_, errno);
-    if (::fstat(descriptor_, &status_) == 0) return;
-    const int error = errno;
-    ::close(descriptor_);
-    reading_failed(path_, error);
-  }
+      : path_(std::move(path)), descriptor_(open_regular_file(path_, status_)) {}
   OpenFile(const OpenFile&) = delete;
   OpenFile& operator=(const OpenFile&) = delete;
   ~OpenFile() { ::close(descriptor_); }
@@ -62,7 +79,6 @@ class OpenFile {
   [[nodiscard]] const std::filesystem::path& path() const { return path_; }
   /// In bytes, when it was opened.
   [[nodiscard]] std::uint64_t size() const { return static_cast<std::uint64_t>(status_.st_size); }
-  [[nodiscard]] bool is_regular() const { return S_ISREG(status_.st_mode); }
   [[nodiscard]] FileIdentity identity() const { return {status_.st_dev, status_.st_ino}; }
 
   /// Reads the next bytes until `target` is full or the file ends; returns how many came.
@@ -104,24 +120,89 @@ class OpenFile {
   }
 
   std::filesystem::path path_;
-  int descriptor_;
   struct stat status_ {};
+  int descriptor_;
 };
 
 }  // namespace detail
 
 /// The bytes of a file that is read whole, such as a configuration.
 /// @param most  bytes that it may have
-/// @throws IoError  naming the file, if it cannot be read or is larger
+/// @throws IoError  naming the file, if it cannot be read, is not a regular file or is larger
 [[nodiscard]] inline std::string read_text_file(const std::filesystem::path& path,
                                                 std::uint64_t most = 100'000'000) {
-  const detail::OpenFile file(path);
-  if (!file.is_regular()) detail::reading_failed(path, "it is no file");
+  detail::OpenFile file(path);
   if (file.size() > most)
     detail::reading_failed(path, message("it has ", file.size(), " bytes, of at most ", most));
-  std::string text(file.size(), '\0');
-  file.read_at(0, std::as_writable_bytes(std::span(text)));
+  std::string text(file.size() + 1, '\0');
+  const std::size_t count = file.read({reinterpret_cast<std::uint8_t*>(text.data()), text.size()});
+  if (count != file.size()) {
+    detail::reading_failed(path, message("it had ", file.size(), " bytes when it was opened, but ",
+                                         count > file.size() ? "more" : std::to_string(count),
+                                         " were read; do not change it while it is read"));
+  }
+  text.resize(count);
   return text;
 }
+
+/// The longest line of a metrics.jsonl that is read, in bytes.
+inline constexpr std::size_t most_line_bytes = std::size_t{1} << 24;
+
+/// Reads a text file line by line, whatever its size.
+class FileLines {
+ public:
+  /// @throws IoError  naming the file, if it cannot be opened or is not a regular file
+  explicit FileLines(const std::filesystem::path& path) : file_(path) {}
+
+  /// Reads the next line.
+  /// @param line  receives it, without its line feed
+  /// @return false at the end of the file, after the last line
+  /// @throws IoError  naming the file and the line, if it cannot be read or the line is longer than
+  ///                  `most_line_bytes`
+  [[nodiscard]] bool next(std::string& line) {
+    ++number_;
+    for (std::size_t searched = 0;;) {
+      const std::size_t end = buffer_.find('\n', begin_ + searched);
+      ends_ = end != std::string::npos;
+      const std::size_t length = (ends_ ? end : buffer_.size()) - begin_;
+      if (length > most_line_bytes) {
+        detail::reading_failed(file_.path(), message("line ", number_, " is longer than ",
+                                                     most_line_bytes, " bytes; check the file"));
+      }
+      if (ends_ || is_read_) {
+        line.assign(buffer_, begin_, length);
+        begin_ += length + (ends_ ? 1 : 0);
+        return ends_ || length != 0;
+      }
+      searched = length;
+      read_more();
+    }
+  }
+  /// Whether the last line that was read ends with a line feed. A killed writer leaves one that
+  /// does not.
+  [[nodiscard]] bool is_whole() const { return ends_; }
+  /// The number of the last line that was read, from 1 on.
+  [[nodiscard]] std::uint64_t number() const { return number_; }
+
+ private:
+  void read_more() {
+    constexpr std::size_t piece = std::size_t{1} << 16;
+    buffer_.erase(0, begin_);
+    begin_ = 0;
+    const std::size_t before = buffer_.size();
+    buffer_.resize(before + piece);
+    auto* const target = reinterpret_cast<std::uint8_t*>(buffer_.data() + before);
+    const std::size_t count = file_.read({target, piece});
+    buffer_.resize(before + count);
+    is_read_ = count < piece;
+  }
+
+  detail::OpenFile file_;
+  std::string buffer_;     ///< bytes that were read; those before `begin_` were returned
+  std::size_t begin_ = 0;  ///< of the next line
+  bool is_read_ = false;   ///< the file has no more bytes than the buffer
+  bool ends_ = false;      ///< with a line feed, the last line
+  std::uint64_t number_ = 0;
+};
 
 }  // namespace octavo

@@ -19,7 +19,8 @@
 namespace octavo OCTAVO_ABI {
 
 /// Appends records, each with one call, so that a reader and a killed run never see half of one.
-/// When the disk is full the file keeps every record that was complete.
+/// When the disk is full the file keeps every record that was complete. A device such as /dev/full
+/// is written to; a pipe is refused, because a write would wait for its reader.
 class AppendedFile {
  public:
   /// What becomes of lines that are there.
@@ -37,7 +38,8 @@ class AppendedFile {
     const bool is_ready = descriptor_ >= 0 && find_end();
     const int error = errno;
     if (!is_ready && descriptor_ >= 0) ::close(descriptor_);
-    require<IoError>(is_ready, path_.string(), ": cannot be created: ", std::strerror(error),
+    require<IoError>(is_ready, path_.string(), ": cannot be created: ",
+                     is_pipe_ ? "it is a pipe, not a regular file" : std::strerror(error),
                      "; check that its folder exists and can be written");
   }
   AppendedFile(const AppendedFile&) = delete;
@@ -64,7 +66,8 @@ class AppendedFile {
   bool find_end() {
     struct stat status {};
     if (::fstat(descriptor_, &status) != 0) return false;
-    if (!S_ISREG(status.st_mode)) return true;
+    is_pipe_ = S_ISFIFO(status.st_mode);
+    if (!S_ISREG(status.st_mode)) return !is_pipe_;
     char last = '\n';
     for (complete_ = status.st_size; complete_ > 0; --complete_) {
       if (::pread(descriptor_, &last, 1, complete_ - 1) != 1) return false;
@@ -75,6 +78,7 @@ class AppendedFile {
 
   std::filesystem::path path_;
   int descriptor_;
+  bool is_pipe_ = false;
   off_t complete_ = 0;  ///< bytes of the records that are complete
 };
 

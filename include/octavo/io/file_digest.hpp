@@ -3,7 +3,7 @@
 #pragma once
 
 #include <octavo/core/context.hpp>
-#include <octavo/core/error.hpp>
+#include <octavo/data/open_file.hpp>
 #include <octavo/io/crc32c.hpp>
 #include <octavo/io/for_each_part.hpp>
 
@@ -82,12 +82,13 @@ struct FilePart {
 [[nodiscard]] inline FileDigest digest_of_file(const std::filesystem::path& path,
                                                const Context<Cpu>& context = Context<Cpu>(1)) {
   using detail::part_bytes;
-  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  int error = descriptor < 0 ? errno : 0;
+  struct stat status {};
+  const int descriptor = detail::open_regular_file(path, status);
+  int error = 0;
   FileDigest digest;
   std::vector<detail::FilePart> parts(static_cast<std::size_t>(context.threads()));
   // What is read is what there is, whatever the size was said to be: until a part ends early.
-  for (bool is_whole = error == 0; is_whole;) {
+  for (bool is_whole = true; is_whole;) {
     parallel_for(static_cast<Index>(parts.size()), context, [&](Index i) {
       const std::uint64_t begin = digest.bytes + static_cast<std::uint64_t>(i) * part_bytes;
       parts[static_cast<std::size_t>(i)] = detail::FilePart(descriptor, begin, part_bytes);
@@ -100,8 +101,8 @@ struct FilePart {
       is_whole = error == 0 && part.digest.bytes == part_bytes;
     }
   }
-  if (descriptor >= 0) ::close(descriptor);
-  require<IoError>(error == 0, path.string(), ": cannot be read: ", std::strerror(error));
+  ::close(descriptor);
+  if (error != 0) detail::reading_failed(path, error);
   return digest;
 }
 

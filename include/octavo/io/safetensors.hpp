@@ -7,6 +7,7 @@
 
 #include <octavo/core/context.hpp>
 #include <octavo/core/json_reader.hpp>
+#include <octavo/data/open_file.hpp>
 #include <octavo/io/atomic_file.hpp>
 #include <octavo/io/for_each_part.hpp>
 #include <octavo/io/json_line.hpp>
@@ -104,11 +105,11 @@ class SafetensorsFile {
  public:
   /// Reads the header, and checks all of it before anything else is done.
   /// @throws IoError  naming the file and the tensor or the byte that is wrong
-  explicit SafetensorsFile(std::filesystem::path path)
-      : path_(std::move(path)), descriptor_(::open(path_.c_str(), O_RDONLY | O_CLOEXEC)) {
-    if (descriptor_ < 0) unreadable();
+  explicit SafetensorsFile(std::filesystem::path path) : path_(std::move(path)) {
+    struct stat status {};
+    descriptor_ = detail::open_regular_file(path_, status);
     try {
-      read_header();
+      read_header(static_cast<std::uint64_t>(status.st_size));
     } catch (...) {
       ::close(descriptor_);
       throw;
@@ -163,11 +164,7 @@ class SafetensorsFile {
     }
   }
 
-  void read_header() {
-    struct stat status {};
-    if (::fstat(descriptor_, &status) != 0) unreadable();
-    if (!S_ISREG(status.st_mode)) fail("it is no file");
-    const auto size = static_cast<std::uint64_t>(status.st_size);
+  void read_header(std::uint64_t size) {
     if (size < 8) fail(message("it has ", size, " bytes, fewer than the 8 of its header's length"));
     std::array<std::byte, 8> prefix{};
     read_at(0, prefix, "the header's length");
@@ -249,7 +246,7 @@ class SafetensorsFile {
   }
 
   std::filesystem::path path_;
-  int descriptor_;
+  int descriptor_ = -1;
   std::vector<SafetensorsEntry> tensors_;
   std::map<std::string, std::string> metadata_;
 };

@@ -2,14 +2,13 @@
 /// The file in which a run leaves the algorithms of its GEMMs to the next.
 #pragma once
 
+#include <octavo/data/open_file.hpp>
 #include <octavo/gemm/gemm_plans.hpp>
 #include <octavo/io/atomic_file.hpp>
 #include <octavo/io/folder.hpp>
 
-#include <array>
 #include <cerrno>
 #include <filesystem>
-#include <fstream>
 #include <span>
 #include <string>
 #include <system_error>
@@ -28,15 +27,7 @@ inline std::string content_of(const std::filesystem::path& path) {
   if (std::filesystem::status(path, ignored).type() == std::filesystem::file_type::not_found) {
     return {};
   }
-  std::ifstream file(path, std::ios::binary);
-  std::string content;
-  std::array<char, 4096> piece;
-  while (file.read(piece.data(), piece.size()), file.gcount() > 0) {
-    content.append(piece.data(), static_cast<std::size_t>(file.gcount()));
-  }
-  require<IoError>(file.is_open() && !file.bad(), path.string(),
-                   ": cannot be read; give a file of GEMM plans, or one that is not there yet");
-  return content;
+  return read_text_file(path);
 }
 
 /// While it lives others wait who want to write the same file; not where its disk has no locks.

@@ -1,0 +1,96 @@
+#include <octavo/data/open_file.hpp>
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "support/temporary_folder.hpp"
+
+namespace open_file_test {
+
+namespace fs = std::filesystem;
+using octavo::FileLines;
+using octavo::IoError;
+
+class OpenFile : public support::TemporaryFolder {
+ protected:
+  fs::path write(const std::string& name, const std::string& text) {
+    std::ofstream(folder_ / name, std::ios::binary) << text;
+    return folder_ / name;
+  }
+
+  template <class Action>
+  static std::string error_of(const Action& action) {
+    try {
+      action();
+    } catch (const IoError& error) {
+      return error.what();
+    }
+    return "";
+  }
+
+  static std::vector<std::string> lines_of(const fs::path& path) {
+    std::vector<std::string> lines;
+    FileLines file(path);
+    for (std::string line; file.next(line);) lines.push_back(line);
+    return lines;
+  }
+};
+
+// A pipe without a writer would block whoever opens it.
+TEST_F(OpenFile, OnlyRegularFilesAreOpened) {
+  const fs::path pipe = folder_ / "pipe";
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  fs::create_symlink(pipe, folder_ / "link");
+  const std::string not_regular = ", not a regular file";
+  EXPECT_EQ(error_of([&] { (void)octavo::read_text_file(pipe); }),
+            pipe.string() + ": cannot be read: it is a pipe" + not_regular);
+  EXPECT_EQ(error_of([&] { (void)octavo::read_text_file(folder_ / "link"); }),
+            (folder_ / "link").string() + ": cannot be read: it is a pipe" + not_regular);
+  EXPECT_EQ(error_of([&] { FileLines lines(pipe); }),
+            pipe.string() + ": cannot be read: it is a pipe" + not_regular);
+  EXPECT_EQ(error_of([&] { (void)octavo::read_text_file(folder_); }),
+            folder_.string() + ": cannot be read: it is a folder" + not_regular);
+  EXPECT_EQ(error_of([&] { FileLines lines("/dev/zero"); }),
+            "/dev/zero: cannot be read: it is a device" + not_regular);
+  EXPECT_EQ(octavo::read_text_file(write("file", "text")), "text");
+}
+
+TEST_F(OpenFile, LinesEndWithLineFeedsOrTheFile) {
+  using Lines = std::vector<std::string>;
+  EXPECT_EQ(lines_of(write("empty", "")), Lines{});
+  EXPECT_EQ(lines_of(write("two", "a\n\nb")), (Lines{"a", "", "b"}));
+  FileLines file(write("cut", "a\nb"));
+  std::string line;
+  EXPECT_TRUE(file.next(line));
+  EXPECT_TRUE(file.is_whole());
+  EXPECT_TRUE(file.next(line));
+  EXPECT_FALSE(file.is_whole());
+  EXPECT_FALSE(file.next(line));
+}
+
+TEST_F(OpenFile, LongLinesAreRead) {
+  std::string text;
+  std::vector<std::string> expected;
+  for (const std::size_t length : {1u, 65535u, 65536u, 65537u, 200000u, 0u, 3u}) {
+    expected.emplace_back(length, 'x');
+    text += expected.back() + '\n';
+  }
+  EXPECT_EQ(lines_of(write("long", text)), expected);
+}
+
+TEST_F(OpenFile, ALineOfAnyLengthIsRefused) {
+  const fs::path path = write("lines", "first\n");
+  fs::resize_file(path, 16 + octavo::most_line_bytes);
+  EXPECT_EQ(
+      error_of([&] { (void)lines_of(path); }),
+      path.string() + ": cannot be read: line 2 is longer than 16777216 bytes; check the file");
+}
+
+}  // namespace open_file_test
