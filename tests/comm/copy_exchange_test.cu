@@ -54,6 +54,7 @@ struct Rank {
     exchange.emplace(memory, members, meeting.rank(), patience, on);
   }
   ~Rank() {
+    if (!exchange.has_value()) return;
     exchange->close(true);
     memory.remove(shared.data(), true);
   }
@@ -156,6 +157,32 @@ void check_giving_up(Rank& rank) {
     EXPECT_TRUE(rank.exchange->has_given_up());
     EXPECT_EQ(rank.exchange->under_way(), "the all-gather 'parts'") << "it did not end";
   }
+}
+
+/// A rank that gives up alone: others may still write to the words that it had for them.
+void check_leaving(Rank& rank) {
+  const Buffer<Cuda> parts(rank.ranks * part_bytes, rank.context);
+  const auto all_are_here = [&] {
+    std::vector<std::byte> all(rank.ranks);
+    const std::byte here{1};
+    rank.rendezvous.all_gather_sync({&here, 1}, all, "here");
+  };
+  rank.exchange->all_gather(parts.data(), rank.gathered(), part_bytes, "parts", rank.context);
+  rank.context.synchronize();
+  all_are_here();
+  if (rank.number() == 0) {
+    rank.exchange->close(false);
+    rank.exchange.reset();
+  }
+  all_are_here();
+  if (rank.number() == 1) {
+    rank.exchange->all_gather(parts.data(), rank.gathered(), part_bytes, "parts", rank.context);
+    rank.context.synchronize();  // throws for an address that is no longer mapped
+    EXPECT_TRUE(rank.exchange->has_given_up());
+    rank.exchange->close(false);
+    rank.exchange.reset();
+  }
+  all_are_here();
 }
 
 /// A rank that nobody comes to, until its patience ends; and takes no other by surprise then.
@@ -285,7 +312,8 @@ TEST(CopyRank, DoesItsPart) {
   words >> mode >> number >> size >> port;
   octavo::Rendezvous rendezvous(launch_of(number, size, port), std::chrono::seconds(100));
   const Context<Cuda> context(number % octavo::visible_gpus());
-  Rank rank(rendezvous, std::chrono::seconds(mode == "patience" ? 1 : 60), context);
+  Rank rank(rendezvous, std::chrono::seconds(mode == "patience" || mode == "leaving" ? 1 : 60),
+            context);
   EXPECT_EQ(rank.exchange->obstacle(), "");
   EXPECT_TRUE(rank.exchange->reaches(rank.gathered(), 2 * rank.ranks * part_bytes));
   EXPECT_FALSE(rank.exchange->reaches(rank.shared.data() + rank.shared.size() - 1, 2));
@@ -296,6 +324,7 @@ TEST(CopyRank, DoesItsPart) {
   if (mode == "giving-up") check_giving_up(rank);
   if (mode == "differing") check_differing(rank);
   if (mode == "patience") check_patience(rank);
+  if (mode == "leaving") check_leaving(rank);
   if (mode == "lacking") check_lacking(rank);
   if (mode == "places") check_places(rank);
   if (mode == "groups") check_groups(rank);
@@ -323,6 +352,7 @@ TEST_F(CopyExchangeOnGpu, BringsEveryRankWhatItMust) {
 TEST_F(CopyExchangeOnGpu, ServesTwoStreamsAtOnce) { run("lanes", 2); }
 TEST_F(CopyExchangeOnGpu, LetsGoOfWhatWaits) { run("giving-up", 2); }
 TEST_F(CopyExchangeOnGpu, WaitsAsLongAsItIsTold) { run("patience", 2); }
+TEST_F(CopyExchangeOnGpu, OneThatGivesUpLeavesItsWordsToOthers) { run("leaving", 2); }
 TEST_F(CopyExchangeOnGpu, MemoryIsOnAllRanksOrOnNone) { run("lacking", 2); }
 TEST_F(CopyExchangeOnGpu, NoticesThatRanksDiffer) { run("differing", 2); }
 TEST_F(CopyExchangeOnGpu, NoticesThatRanksComeForOtherPlaces) { run("places", 2); }

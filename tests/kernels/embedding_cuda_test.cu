@@ -106,6 +106,35 @@ TEST_F(EmbeddingOnCuda, ForwardCopiesTheRows) {
   }
 }
 
+// Memcheck sees reads and writes outside the table.
+TEST_F(EmbeddingOnCuda, TokensBeyondTheTableReadAndWriteNothing) {
+  for (const Index count : {40, 20'000}) {  // searched, and sorted
+    for (const Index columns : {8, 37}) {
+      std::vector<std::int32_t> tokens;
+      for (Index i = 0; i < count; ++i) tokens.push_back(static_cast<std::int32_t>(i % vocabulary));
+      tokens[1] = vocabulary;
+      tokens[5] = 0x7fffffff;
+      tokens[7] = -1;
+      const std::vector<Bf16> table = normal_values<Bf16>(vocabulary * columns, 1.0f, 1);
+      Place<Cuda> place;
+      const TensorView<Bf16, 2, Cuda> y{place.make_poisoned<Bf16>(count * columns),
+                                        {count, columns}};
+      embedding_forward(constant(place.vector(tokens)), constant(place.matrix(table, columns)), y,
+                        place.context());
+      const std::vector<Bf16> read = place.read(y);
+      for (Index c = 0; c < columns; ++c) {
+        const auto at = [&](Index t) { return read[static_cast<std::size_t>(t * columns + c)]; };
+        ASSERT_TRUE(std::isnan(static_cast<float>(at(1)))) << count << ' ' << columns;
+        ASSERT_TRUE(std::isnan(static_cast<float>(at(5)))) << count << ' ' << columns;
+        ASSERT_EQ(static_cast<float>(at(7)), 0.0f);
+        ASSERT_EQ(at(2).bits, table[static_cast<std::size_t>(2 * columns + c)].bits);
+      }
+      // Sums of whole numbers: the order of tokens does not matter.
+      expect_the_cpus(whole_inputs<float>(tokens, columns));
+    }
+  }
+}
+
 // No token occurs 128 times, so that each sum has the order of the Cpu.
 TEST_F(EmbeddingOnCuda, RareTokensEqualTheCpuToTheBit) {
   for (const Index count : {1, 17, 130, 257, 8192, 16384, 16385}) {  // searched, and sorted

@@ -66,6 +66,30 @@ TEST(Embedding, BackwardDoesNotDependOnTheNumberOfThreads) {
   EXPECT_EQ(support::bytes_of(first.elements), support::bytes_of(second.elements));
 }
 
+// The rows next to the table's are another tensor's.
+TEST(Embedding, TokensBeyondTheTableReadAndWriteNothing) {
+  const std::vector<std::int32_t> some{1, vocabulary, -1, vocabulary + 1000, 2};
+  const TensorView<const std::int32_t, 1, Cpu> view{some.data(), {5}};
+  const auto table = random_matrix<Bf16>(vocabulary + 1, hidden, 1);
+  const TensorView<const Bf16, 2, Cpu> most{table.elements.data(), {vocabulary, hidden}};
+  Matrix<Bf16> y(5, hidden);
+  support::Workplace place(2, embedding_workspace(5));
+  embedding_forward(view, most, y.view(), place.context);
+  const auto dy = random_matrix<Bf16>(5, hidden, 2);
+  Matrix<float> gradient(vocabulary + 1, hidden);
+  const TensorView<float, 2, Cpu> part{gradient.elements.data(), {vocabulary, hidden}};
+  embedding_backward(view, dy.input(), part, place.context);
+  for (Index c = 0; c < hidden; ++c) {
+    ASSERT_EQ(y(0, c), table(1, c));
+    ASSERT_TRUE(std::isnan(y(1, c)) && std::isnan(y(3, c)));
+    ASSERT_EQ(y(2, c), 0.0);
+    ASSERT_EQ(y(4, c), table(2, c));
+    ASSERT_EQ(gradient(1, c), dy(0, c));
+    ASSERT_EQ(gradient(2, c), dy(4, c));
+    for (const Index row : {Index{0}, Index{3}, vocabulary}) ASSERT_EQ(gradient(row, c), 0.0);
+  }
+}
+
 TEST(EmbeddingErrors, ShapesMustAgree) {
   Matrix<float> table(vocabulary, hidden);
   Matrix<float> y(count - 1, hidden);

@@ -46,6 +46,19 @@ TEST_F(LimitsOnCuda, CastsAreOfSoManyRowsAndColumns) {
   expect_refusal("quantize", "16777217 columns", [&] { cast(128, 16777217); });
 }
 
+// Such as cuDNN's, NCCL's or the caller's.
+TEST_F(LimitsOnCuda, ALaunchIsNotBlamedForAnEarlierError) {
+  support::Place<Cuda> place;
+  const auto tokens = constant(place.vector(std::vector<std::int32_t>{1, 0}));
+  const auto table = constant(place.matrix(support::normal_values<Bf16>(16, 1.0f, 1), 8));
+  const TensorView<Bf16, 2, Cuda> y{place.make_poisoned<Bf16>(16), {2, 8}};
+  EXPECT_NE(cudaSetDevice(99'999), cudaSuccess);
+  ASSERT_NE(cudaPeekAtLastError(), cudaSuccess);
+  EXPECT_NO_THROW(embedding_forward(tokens, table, y, place.context()));
+  cudaGetLastError();
+  place.context().synchronize();
+}
+
 TEST_F(LimitsOnCuda, RowsOfTheActivationAreSoLong) {
   const Context<Cuda> context;
   constexpr Index ffn = 8388609;

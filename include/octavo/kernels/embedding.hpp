@@ -6,7 +6,7 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// y[t, :] = table[tokens[t], :]; 0 for a token below 0.
+/// y[t, :] = table[tokens[t], :]; 0 for a token below 0, NaN for one beyond the table's rows.
 /// @param tokens  [tokens], each below the table's rows
 /// @param table   [vocabulary, hidden]
 /// @param y       [tokens, hidden]
@@ -28,7 +28,7 @@ constexpr std::size_t embedding_workspace(Index tokens) {
 }
 
 /// Adds each token's gradient to its row; the sum over a token's occurrences is made in FP32 and in
-/// a fixed order. A token below 0 is passed over.
+/// a fixed order. A token below 0 or beyond the table's rows is skipped.
 /// @param tokens          [tokens]
 /// @param y_gradient      [tokens, hidden]
 /// @param table_gradient  [vocabulary, hidden]

@@ -208,8 +208,15 @@ __device__ void multiply(Accumulator& sums, const Fragment& a, std::uint64_t b, 
 #undef OCTAVO_ACCUMULATOR_TEXT
 #undef OCTAVO_ACCUMULATOR_OPERANDS
 
+/// Waits until all warps of the calling thread's warpgroup have come, and no other warpgroup's.
+__device__ inline void synchronize_warpgroup() {
+  const auto barrier = 1 + threadIdx.x / 128;  // 0 is __syncthreads'
+  asm volatile("bar.sync %0, 128;" ::"r"(barrier) : "memory");
+}
+
 /// Writes a warpgroup's sums, times `factors[h]` for rows 8h + … of each warp, to memory as BF16,
-/// through the warp's own 16 rows of a tile that nobody needs any more.
+/// through each warp's own 16 rows of a tile. The tile may be an operand of products that the
+/// warpgroup has waited for. All warps of the warpgroup must call it.
 /// @param row         the warp's first row in the tile
 /// @param target      the tile's first value
 /// @param valid_rows  rows of the tile that exist in memory
@@ -219,7 +226,7 @@ __device__ void store_tile(const Accumulator (&sums)[columns / panel_columns],
                            Bf16* target, Index stride, Index valid_rows, int dim) {
   constexpr int row_chunks = SharedTile<rows, columns>::row_chunks;
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  __syncwarp();
+  synchronize_warpgroup();  // products of other warps may still read the tile
 #pragma unroll
   for (int chunk = 0; chunk < row_chunks; ++chunk) {
     const float* v = sums[chunk / 8].values + chunk % 8 * 4;

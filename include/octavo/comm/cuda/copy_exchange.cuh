@@ -122,19 +122,19 @@ class CopyExchange {
         members_(std::move(members)),
         rank_(rank),
         patience_(patience),
-        words_(memory.allocate(PeerMemory::smallest, context), PeerMemory::smallest),
+        words_(memory.allocate(PeerMemory::smallest, context)),
         news_(allocate_on_host(sizeof(detail::MeetingNews), context)) {
     std::memset(news_.get(), 0, sizeof(detail::MeetingNews));
-    fill_zero(words_.data(), words_.size(), context);
+    fill_zero(words_.get(), PeerMemory::smallest, context);
     context.synchronize();  // before other ranks know where they are
-    memory_.add(words_.data(), words_.size(), context);
+    memory_.add(words_.get(), PeerMemory::smallest, context);
     const std::size_t ranks = members_.size();
     if (ranks > detail::most_meeting_ranks) {
       obstacle_ = message(ranks, " ranks are more than the ", detail::most_meeting_ranks,
                           " that copy engines serve");
     } else if (!memory_.obstacle().empty()) {
       obstacle_ = memory_.obstacle();
-    } else if (!reaches(words_.data(), 1)) {
+    } else if (!reaches(words_.get(), 1)) {
       obstacle_ = "ranks are on several hosts";
     }
   }
@@ -142,8 +142,12 @@ class CopyExchange {
   CopyExchange& operator=(const CopyExchange&) = delete;
 
   /// Ends it, on all ranks together.
-  /// @param together  all ranks do; else this one gives up
-  void close(bool together) { memory_.remove(words_.data(), together); }
+  /// @param together  all ranks do; otherwise this rank gives up, and its words stay allocated
+  ///                  until the process ends, because others may still write there
+  void close(bool together) {
+    memory_.remove(words_.get(), together);
+    if (!together) static_cast<void>(words_.release());
+  }
 
   /// Why nothing goes by this way, the same on all ranks; empty: it does.
   [[nodiscard]] const std::string& obstacle() const { return obstacle_; }
@@ -249,10 +253,10 @@ class CopyExchange {
     const std::size_t ranks = members_.size();
     const std::size_t channel = channel_of(context);
     const std::size_t word = sizeof(std::uint64_t);
-    std::byte* words = words_.data() + channel * 2 * ranks * word;
+    std::byte* words = words_.get() + channel * 2 * ranks * word;
     detail::Meeting result{};
     auto* numbers =
-        reinterpret_cast<std::uint32_t*>(words_.data() + most_contexts * 2 * ranks * word);
+        reinterpret_cast<std::uint32_t*>(words_.get() + most_contexts * 2 * ranks * word);
     result.number = numbers + channel;
     result.has_ended = numbers + most_contexts;
     for (std::size_t i = 0; i < ranks; ++i) {
@@ -269,7 +273,10 @@ class CopyExchange {
     return result;
   }
 
-  /// Meetings of one context have an order, those of several have not: each context has its own.
+  /// The channel of a context. Meetings are ordered within one context, not between several, so
+  /// each context has its own channel, numbered in the order of first use: all ranks must first use
+  /// their contexts in the same order. A rank that does not is reported as one that exchanges
+  /// something else, or waits until its patience ends.
   std::size_t channel_of(const Context<Cuda>& context) {
     const std::uint64_t number = context.state<ContextNumber>().value;
     const auto found = std::ranges::find(contexts_, number);
@@ -297,7 +304,7 @@ class CopyExchange {
   int rank_;
   std::chrono::nanoseconds patience_;
   /// [most_contexts, 2, ranks] of meetings, a number for each context, and whether this has ended.
-  Buffer<Cuda> words_;
+  OwnedBytes words_;
   OwnedBytes news_;
   std::vector<std::uint64_t> contexts_;  ///< that have met others, by their numbers
   std::vector<std::string> operations_;  ///< that there were, by their numbers

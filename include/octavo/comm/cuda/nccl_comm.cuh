@@ -56,10 +56,11 @@ class NcclComm final : public Communicator<Cuda> {
   /// @throws ConfigError  naming ranks that have the same GPU
   NcclComm(Rendezvous& rendezvous, const Context<Cuda>& context, Ways ways = Ways::all)
       : rendezvous_(rendezvous), gpu_(context.gpu()), whole_(*this), rank_(rendezvous.rank()) {
-    // NVLink multicast is off, whatever the environment says: NCCL finds it by what the driver
-    // claims, and where the fabric is set up for it in part, as in virtual machines with some of a
-    // host's GPUs, making its groups fails or hangs. Gathers and exchanges gain little by it.
-    ::setenv("NCCL_NVLS_ENABLE", "0", 1);
+    // NVLink multicast is off unless the user sets NCCL_NVLS_ENABLE: NCCL trusts the driver's
+    // claim, and on a fabric that is only partly set up, as in virtual machines with some of a
+    // host's GPUs, creating multicast groups fails or hangs. Gathers and exchanges gain little from
+    // it.
+    ::setenv("NCCL_NVLS_ENABLE", "0", 0);
     ::setenv("NCCL_COMM_BLOCKING", "0", 1);  // the environment's word goes before that of `config`
     version_ = checked_nccl_version();
     for (int member = 0; member < rendezvous_.size(); ++member) members_.push_back(member);
@@ -311,7 +312,8 @@ class NcclComm final : public Communicator<Cuda> {
     cudaDeviceSynchronize();
     cudaGetLastError();
   }
-  /// When its owner needs it no more: other ranks let go of it before it is freed.
+  /// Frees memory of `allocate` once all ranks have closed it. If this rank has given up, others
+  /// may still write there, so the memory stays allocated until the process ends.
   void take_back(std::byte* memory) noexcept {
     if (std::uncaught_exceptions() != 0) abort();
     wait_for_gpu();
@@ -320,7 +322,9 @@ class NcclComm final : public Communicator<Cuda> {
     } catch (const Error&) {  // another rank has ended
       abort();
     }
-    std::erase_if(shared_, [&](const OwnedBytes& owned) { return owned.get() == memory; });
+    const auto own = std::ranges::find(shared_, memory, &OwnedBytes::get);
+    if (communicator_ == nullptr) static_cast<void>(own->release());
+    shared_.erase(own);
   }
 
   void require_begun() const {

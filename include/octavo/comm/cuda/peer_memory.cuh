@@ -86,9 +86,10 @@ class PeerMemory {
     runs_.push_back(std::move(run));
   }
 
-  /// Lets go of what `add` opened, so that the memory may be freed. No rank has an operation on it
-  /// any more.
-  /// @param together  all ranks do; else this one gives up
+  /// Closes the other ranks' memory that `add` opened. No operation of this rank may still use it.
+  /// @param together  all ranks do it now, and the memory may be freed afterwards. Otherwise this
+  ///                  rank gives up alone: others may still write to its memory, which must not be
+  ///                  freed before the process ends
   void remove(const std::byte* memory, bool together) {
     const auto found = std::ranges::find(runs_, memory, &Run::own);
     if (found == runs_.end()) return;

@@ -10,8 +10,9 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// Records a body of launches as a CUDA graph. The first call runs the body directly, so that what
-/// libraries choose at first use is chosen outside of the recording.
+/// Records a body of launches as a CUDA graph. The first call runs the body directly, so that
+/// libraries make their first-use choices outside the recording. Each kernel keeps the priority of
+/// the stream that it was recorded on, so a `Lane` of high priority stays one in a replayed step.
 template <>
 class Replay<Cuda> {
  public:
@@ -67,7 +68,8 @@ class Replay<Cuda> {
     check(cudaStreamEndCapture(stream, &recorded), "cudaStreamEndCapture");
     const Graph graph(recorded);
     cudaGraphExec_t ready = nullptr;
-    check(cudaGraphInstantiate(&ready, recorded, 0), "cudaGraphInstantiate");
+    check(cudaGraphInstantiate(&ready, recorded, cudaGraphInstantiateFlagUseNodePriority),
+          "cudaGraphInstantiate");
     return ReadyGraph(ready);
   }
 

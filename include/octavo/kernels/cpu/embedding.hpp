@@ -6,6 +6,7 @@
 #include <octavo/kernels/embedding.hpp>
 
 #include <algorithm>
+#include <limits>
 
 namespace octavo OCTAVO_ABI::detail {
 
@@ -17,8 +18,9 @@ void embedding_forward_body(TensorView<const std::int32_t, 1, Cpu> tokens,
   parallel_for(tokens.extent(0), context, [&](Index t) {
     const Index columns = table.extent(1);
     const Index token = tokens.data()[t];
-    if (token < 0) {
-      std::fill(y.row(t), y.row(t) + columns, T(0.0f));
+    if (token < 0 || token >= table.extent(0)) {
+      constexpr float nan = std::numeric_limits<float>::quiet_NaN();
+      std::fill(y.row(t), y.row(t) + columns, T(token < 0 ? 0.0f : nan));
     } else {
       std::copy(table.row(token), table.row(token) + columns, y.row(t));
     }
@@ -51,7 +53,7 @@ void embedding_backward_body(TensorView<const std::int32_t, 1, Cpu> tokens,
           sums[static_cast<std::size_t>(i)] += static_cast<float>(row[i]);
         }
       }
-      if (token < 0) continue;
+      if (token < 0 || token >= table_gradient.extent(0)) continue;
       G* target = table_gradient.row(token) + begin;
       for (Index i = 0; i < columns; ++i) {
         target[i] = G(static_cast<float>(target[i]) + sums[static_cast<std::size_t>(i)]);

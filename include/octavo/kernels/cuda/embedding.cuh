@@ -49,18 +49,27 @@ __device__ void load_runs(Run<T> (&runs)[runs_at_once], const T* row, Index colu
   }
 }
 
-/// Copies a row of the table a block, or zeros for a token below 0.
+template <class T>
+__device__ void set_nan(Run<T> (&runs)[runs_at_once]) {
+  for (Run<T>& run : runs) {
+    for (std::uint32_t& word : run.words) word = 0x7fff7fffu;  // of FP32 and of two BF16
+  }
+}
+
+/// Copies a row of the table a block: zeros for a token below 0, NaN for one beyond the table.
 template <bool Vectors, class T>
 OCTAVO_KERNEL void __launch_bounds__(embedding_threads)
-    embedding_forward_kernel(const std::int32_t* tokens, const T* table, Index columns, T* y) {
+    embedding_forward_kernel(const std::int32_t* tokens, const T* table, Index rows, Index columns,
+                             T* y) {
   const std::int32_t token = tokens[blockIdx.x];
   const T* source = table + Index{token} * columns;
-  const Index end = token < 0 ? 0 : columns;
+  const Index end = token < 0 || token >= rows ? 0 : columns;
   T* target = y + Index{blockIdx.x} * columns;
   for (Index column = Index{threadIdx.x} * run_size; column < columns;
        column += runs_at_once * embedding_stride) {
     Run<T> runs[runs_at_once];
     load_runs<Vectors>(runs, source, column, end);
+    if (token >= rows) set_nan(runs);
 #pragma unroll
     for (int i = 0; i < runs_at_once; ++i) {
       const Index at = column + i * embedding_stride;
@@ -285,10 +294,10 @@ __device__ void add_frequent(const Occurrences<Position>& all, const T* y_gradie
 /// a token needs that occurs once, as most do, is loaded before anything waits for their number.
 template <bool Vectors, class Tokens, class T, class G>
 OCTAVO_KERNEL void __launch_bounds__(embedding_threads, 3)
-    embedding_backward_kernel(const Tokens tokens, const T* y_gradient, Index columns,
+    embedding_backward_kernel(const Tokens tokens, const T* y_gradient, Index rows, Index columns,
                               G* table_gradient) {
   const Occurrence own = tokens.own();
-  if (own.token < 0) return;
+  if (own.token < 0 || own.token >= rows) return;
   G* target = table_gradient + Index{own.token} * columns;
   const T* source = y_gradient + own.position * columns;
   Index column = Index{threadIdx.x} * run_size;
@@ -349,8 +358,8 @@ void embedding_forward_body(TensorView<const std::int32_t, 1, Cuda> tokens,
   const bool vectors = rows_are_vectors(columns, table.data(), y.data());
   launch("embedding_forward",
          vectors ? embedding_forward_kernel<true, T> : embedding_forward_kernel<false, T>,
-         tokens.extent(0), embedding_threads, 0, context, tokens.data(), table.data(), columns,
-         y.data());
+         tokens.extent(0), embedding_threads, 0, context, tokens.data(), table.data(),
+         table.extent(0), columns, y.data());
 }
 
 /// See embedding_backward. Each row's sum is made in the order of the tokens, that of a frequent
@@ -368,8 +377,8 @@ void embedding_backward_body(TensorView<const std::int32_t, 1, Cuda> tokens,
     launch("embedding_backward",
            vectors ? embedding_backward_kernel<true, Tokens, T, G>
                    : embedding_backward_kernel<false, Tokens, T, G>,
-           count, embedding_threads, all.shared_bytes(), context, all, y_gradient.data(), columns,
-           table_gradient.data());
+           count, embedding_threads, all.shared_bytes(), context, all, y_gradient.data(),
+           table_gradient.extent(0), columns, table_gradient.data());
   };
   if (count <= UnsortedTokens::most) {
     enqueue(UnsortedTokens{tokens.data(), static_cast<int>(count)});

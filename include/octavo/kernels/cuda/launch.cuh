@@ -9,6 +9,7 @@
 
 #include <cstddef>
 #include <limits>
+#include <span>
 
 namespace octavo OCTAVO_ABI::kernels {
 
@@ -39,16 +40,31 @@ void allow_shared_bytes(const char* name, Kernel* kernel, std::size_t shared_byt
         "cudaFuncSetAttribute", " for ", shared_bytes, " bytes of shared memory in ", name);
 }
 
+/// Enqueues a kernel with some launch attributes. Reports the launch's own error only, not one that
+/// another library or the caller left behind.
+template <class... Parameters, class... Arguments>
+void launch_with(std::span<cudaLaunchAttribute> attributes, const char* name,
+                 void (*kernel)(Parameters...), dim3 blocks, int threads, std::size_t shared_bytes,
+                 const Context<Cuda>& context, const Arguments&... arguments) {
+  allow_shared_bytes(name, kernel, shared_bytes);
+  cudaLaunchConfig_t config{};
+  config.gridDim = blocks;
+  config.blockDim = dim3(static_cast<unsigned>(threads));
+  config.dynamicSmemBytes = shared_bytes;
+  config.stream = context.stream();
+  config.attrs = attributes.data();
+  config.numAttrs = static_cast<unsigned>(attributes.size());
+  check(cudaLaunchKernelEx(&config, kernel, Parameters(arguments)...), "cudaLaunchKernelEx", " in ",
+        name);
+}
+
 /// Enqueues a kernel on the context's stream.
 /// @param name          the operation, for the message of an error
 /// @param shared_bytes  dynamic shared memory of a block
 template <class... Parameters, class... Arguments>
 void launch(const char* name, void (*kernel)(Parameters...), dim3 blocks, int threads,
             std::size_t shared_bytes, const Context<Cuda>& context, const Arguments&... arguments) {
-  const cudaStream_t stream = context.stream();
-  allow_shared_bytes(name, kernel, shared_bytes);
-  kernel<<<blocks, static_cast<unsigned>(threads), shared_bytes, stream>>>(arguments...);
-  check(cudaGetLastError(), "cudaLaunchKernel", " in ", name);
+  launch_with({}, name, kernel, blocks, threads, shared_bytes, context, arguments...);
 }
 template <class... Parameters, class... Arguments>
 void launch(const char* name, void (*kernel)(Parameters...), Index blocks, int threads,
@@ -70,19 +86,10 @@ template <class... Parameters, class... Arguments>
 void launch_ahead(const char* name, void (*kernel)(Parameters...), dim3 blocks, int threads,
                   std::size_t shared_bytes, const Context<Cuda>& context,
                   const Arguments&... arguments) {
-  allow_shared_bytes(name, kernel, shared_bytes);
   cudaLaunchAttribute ahead{};
   ahead.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   ahead.val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config{};
-  config.gridDim = blocks;
-  config.blockDim = dim3(static_cast<unsigned>(threads));
-  config.dynamicSmemBytes = shared_bytes;
-  config.stream = context.stream();
-  config.attrs = &ahead;
-  config.numAttrs = 1;
-  check(cudaLaunchKernelEx(&config, kernel, Parameters(arguments)...), "cudaLaunchKernelEx", " in ",
-        name);
+  launch_with({&ahead, 1}, name, kernel, blocks, threads, shared_bytes, context, arguments...);
 }
 
 }  // namespace octavo::kernels

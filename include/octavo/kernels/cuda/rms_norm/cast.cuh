@@ -45,7 +45,8 @@ class RmsNormBoard {
   }
 
   __device__ void tell(Index row, float inverse) const {
-    word(first_row + row).store(float_bits(inverse), cuda::memory_order_relaxed);
+    const std::uint32_t bits = isnan(inverse) ? canonical_nan : float_bits(inverse);
+    word(first_row + row).store(bits, cuda::memory_order_relaxed);
   }
   /// Waits until the row's inverse root mean square is told.
   [[nodiscard]] __device__ float wait_for(Index row) const {
@@ -55,8 +56,9 @@ class RmsNormBoard {
   }
 
  private:
-  static constexpr std::uint32_t blank = 0xffffffffu;  ///< a NaN that no arithmetic makes
-  static constexpr Index first_row = 32;               ///< the count has a cache line of its own
+  static constexpr std::uint32_t blank = 0xffffffffu;  ///< a NaN that `tell` never stores
+  static constexpr std::uint32_t canonical_nan = 0x7fffffffu;
+  static constexpr Index first_row = 32;  ///< the count has a cache line of its own
 
   [[nodiscard]] __device__ cuda::atomic_ref<std::uint32_t, cuda::thread_scope_device> word(
       Index i) const {
