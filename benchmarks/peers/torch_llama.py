@@ -212,6 +212,7 @@ def result_of(options, config, seconds, losses, warmup):
     tokens = options.batch * options.seq_len
     milliseconds = 1e3 * statistics.median(seconds) / options.micro_batches
     free, total = torch.cuda.mem_get_info()
+    end = time.time()  # right behind the timed steps
     return {
         "who": "pytorch", "model": options.model, "precision": options.precision,
         "batch": options.batch, "sequence_length": options.seq_len,
@@ -224,6 +225,7 @@ def result_of(options, config, seconds, losses, warmup):
         "peak_gib": torch.cuda.max_memory_allocated() / 2**30,
         "card_gib": (total - free) / 2**30,
         "loss": losses[-1], "losses": losses, "warmup_seconds": warmup,
+        "timed_begin": end - sum(seconds), "timed_end": end,
         "attention": options.attention,
         "card": torch.cuda.get_device_name(), "cuda": torch.version.cuda,
         "cudnn": cudnn_version(), "torch": torch.__version__,

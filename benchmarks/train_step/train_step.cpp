@@ -66,6 +66,8 @@ constexpr double learning_rate = 3e-4;
 /// What a run measured.
 struct Measurement {
   std::vector<double> seconds;  ///< of each step
+  double timed_begin = 0;       ///< Unix time at which the first timed step began
+  double timed_end = 0;         ///< Unix time at which the last timed step ended
   double setup_seconds = 0;     ///< of the making of the session, the choice of algorithms included
   double warmup_seconds = 0;    ///< from the making of the session to the first timed step
   std::vector<double> losses;   ///< of every step, from the first, which is not timed
@@ -158,6 +160,10 @@ Request request_of(const Options& options) {
   return request;
 }
 
+double unix_time() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
 std::vector<std::int32_t> random_tokens(std::size_t count, octavo::Index vocabulary,
                                         std::uint64_t stream) {
   std::vector<std::int32_t> tokens(count);
@@ -215,7 +221,10 @@ Measurement measure(const Instance& instance, const Options& options, const octa
   const int further = options.timeline.empty() ? 0 : 2;
   for (int step = 1; step <= options.warmup + options.steps + further; ++step) {
     if (step == options.warmup + options.steps + 1) session->begin_timeline_sync();
-    if (step == options.warmup + 1) result.warmup_seconds = seconds_since(start);
+    if (step == options.warmup + 1) {
+      result.warmup_seconds = seconds_since(start);
+      result.timed_begin = unix_time();
+    }
     auto targets = all_targets;
     if (options.masked_targets) {
       const auto apart = static_cast<std::size_t>(step) + 2;
@@ -225,6 +234,7 @@ Measurement measure(const Instance& instance, const Options& options, const octa
     const octavo::StepResult done = session->step({tokens, targets, begins}, learning_rate);
     if (step > options.warmup && step <= options.warmup + options.steps) {
       result.seconds.push_back(seconds_since(begin));
+      result.timed_end = unix_time();
     }
     result.losses.push_back(done.loss);
     octavo::require<octavo::ConfigError>(!done.skipped, "step ", step,
@@ -264,6 +274,7 @@ octavo::JsonLine json_of(const Options& options, const Measurement& measured, in
   line.add("tokens_per_second", tokens_per_second).add("tflops", tflops);
   line.add("peak_gib", measured.peak_gib).add("card_gib", measured.card_gib);
   line.add("loss", measured.losses.back()).add("losses", measured.losses);
+  line.add("timed_begin", measured.timed_begin).add("timed_end", measured.timed_end);
   line.add("setup_seconds", measured.setup_seconds);
   line.add("warmup_seconds", measured.warmup_seconds).add("deterministic", options.deterministic);
   line.add("gemm_plans", measured.gemm_plans);
