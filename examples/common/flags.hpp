@@ -372,10 +372,12 @@ inline std::string text_of(const std::exception& error) {
 /// Opens /dev/null in place of standard streams that are closed: a file of the program would take
 /// the number of one, and get what is printed. Output is lost, which is an error, so that it opens
 /// for reading only; of messages on standard error nobody wants to know. A pipe that nobody reads
-/// any more is an error of who writes to it, too, and no end without a word.
+/// any more, and a file that grows beyond the limit of its size (ulimit -f), are errors of the
+/// write that meets them: their signals, which would end the program silently, are ignored.
 /// @throws IoError  if there is nothing to open
 inline void occupy_standard_streams() {
   std::signal(SIGPIPE, SIG_IGN);
+  std::signal(SIGXFSZ, SIG_IGN);
   for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
     if (::fcntl(stream, F_GETFD) >= 0) continue;
     const int mode = stream == STDERR_FILENO ? O_WRONLY : O_RDONLY;

@@ -441,8 +441,7 @@ class Report final : public octavo::RunObserver {
     clear_progress();
     programs::tell("{}: {}. The run ends, and is saved before where checkpoints are\n",
                    program().name, programs::text_of(error));
-    // Which all ranks heed together; a second signal would end the run at once.
-    if (octavo::InterruptGuard::received() == 0) std::raise(SIGTERM);
+    octavo::InterruptGuard::request(SIGTERM);  // all ranks end together
   }
 
   /// A line that stays in place, on a terminal only.

@@ -17,6 +17,15 @@ run "bytes" 0 a.txt b.txt --out bytes.bin
 grep -qF "3 bytes of 2 documents to 5 tokens of a vocabulary of 256" out || fail "figures are wrong"
 no_rest
 
+case="a limit of file sizes"
+head -c 100000 /dev/zero | tr '\0' a >long.txt
+(ulimit -f 2; exec "$program" long.txt --out limited.bin) >out 2>err
+code=$?
+[ "$code" -eq 1 ] || fail "exit code $code, expected 1"
+err_is_one_line_with "limited.bin: cannot be written: File too large"
+[ ! -e limited.bin ] || fail "a part of it is left"
+no_rest
+
 cp bytes.bin kept
 run "a file that is there" 1 a.txt --out bytes.bin
 err_is_one_line_with "bytes.bin: is there already"

@@ -997,7 +997,7 @@ stopped_by TERM "${saved[@]}" --out "my run" --save-hf "my weights" >out
 eval "words=($(sed -nE 's/.*; go on with (.*)$/\1/p' err))"
 run "what it says to give" 0 "${words[@]}"
 [ -e "my weights/model.safetensors" ] || fail "it has not come to its end"
-for signal in USR1 TERM KILL; do
+for signal in USR1 TERM HUP KILL; do
   case="a run that SIG$signal stops, and that goes on"
   rm -rf cut
   read -r code number <<<"$(stopped_by "$signal" "${saved[@]}" --out cut)"
@@ -1450,8 +1450,7 @@ import resource, subprocess, sys
 lines = open("summarised/metrics.jsonl").read().splitlines(keepends=True)
 most = sum(map(len, lines[:-1])) + len(lines[-1]) // 2  # steps have other digits
 limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
-# Python ignores SIGXFSZ, and so does what it starts.
-sys.exit(subprocess.run(sys.argv[1:], preexec_fn=limit, restore_signals=False, stdout=subprocess.DEVNULL).returncode)
+sys.exit(subprocess.run(sys.argv[1:], preexec_fn=limit, stdout=subprocess.DEVNULL).returncode)
 PYTHON
 code=$?
 [ "$code" -eq 1 ] || fail "exit code $code, expected 1"
@@ -1490,6 +1489,7 @@ PYTHON
   metrics unread/metrics.jsonl 'assert lines[-1]["end"] == "signal 15", lines[-1]'
   [ "$unread" = "output and error" ] || {
     [ "$(grep -cF "standard output: cannot be written: Broken pipe. The run ends" err)" -eq 1 ] || fail "it is not said once"
+    grep -qF "another signal" err && fail "it speaks of signals, and none came"
     grep -qF "stopped and saved; go on with --config unread/config.toml" err || fail "it does not say how to go on"
     [ "$(tail -n 1 err)" = "train_llama: standard output: cannot be written: Broken pipe" ] || fail "its last word is $(tail -n 1 err)"
   }

@@ -27,6 +27,37 @@ TEST(InterruptGuard, NotesThatOfASchedulerThatWarns) {
   EXPECT_EQ(InterruptGuard::received(), SIGUSR1);
 }
 
+// The terminal of a run is gone, such as at the end of an ssh connection.
+TEST(InterruptGuard, NotesALostTerminal) {
+  const InterruptGuard guard;
+  std::raise(SIGHUP);
+  EXPECT_EQ(InterruptGuard::received(), SIGHUP);
+}
+
+// As nohup ignores it.
+TEST(InterruptGuard, LeavesALostTerminalIgnored) {
+  const auto before = std::signal(SIGHUP, SIG_IGN);
+  {
+    const InterruptGuard guard;
+    std::raise(SIGHUP);
+    EXPECT_EQ(InterruptGuard::received(), 0);
+  }
+  std::raise(SIGHUP);
+  std::signal(SIGHUP, before);
+}
+
+TEST(InterruptGuard, TakesARequestOfTheProgramItself) {
+  testing::internal::CaptureStderr();
+  {
+    const InterruptGuard guard("stopping\n");
+    InterruptGuard::request(SIGTERM);
+    EXPECT_EQ(InterruptGuard::received(), SIGTERM);
+    InterruptGuard::request(SIGINT);
+    EXPECT_EQ(InterruptGuard::received(), SIGTERM);
+  }
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
+}
+
 TEST(InterruptGuard, StartsAnew) {
   {
     const InterruptGuard guard;
@@ -79,6 +110,7 @@ TEST(InterruptGuardDeathTest, LeavesSignalsAsTheyWere) {
   { const InterruptGuard guard; }
   EXPECT_EXIT(std::raise(SIGTERM), KilledBySignal(SIGTERM), "");
   EXPECT_EXIT(std::raise(SIGUSR1), KilledBySignal(SIGUSR1), "");
+  EXPECT_EXIT(std::raise(SIGHUP), KilledBySignal(SIGHUP), "");
 }
 
 }  // namespace interrupt_test

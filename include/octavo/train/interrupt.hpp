@@ -5,9 +5,11 @@
 #include <octavo/comm/wait_note.hpp>
 #include <octavo/core/version.hpp>
 
+#include <array>
 #include <atomic>
 #include <cerrno>
 #include <csignal>
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 
@@ -17,10 +19,10 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// While one lives, SIGINT, SIGTERM and SIGUSR1 are noted instead of ending the program; what the
-/// process waits for then (`WaitNote`) is written to standard error. What comes within a second is
-/// the same wish: schedulers and terminals may send a signal more than once. One that comes later
-/// ends the program at once.
+/// While one lives, SIGINT, SIGTERM, SIGUSR1 and SIGHUP are recorded instead of ending the program,
+/// and what the process waits for (`WaitNote`) is written to standard error. SIGHUP stays ignored
+/// if it was, as nohup leaves it. Signals within a second count as one request: schedulers and
+/// terminals may send a signal more than once. A later one ends the program at once.
 class InterruptGuard {
  public:
   /// @param acknowledgement  written to standard error when a signal is first noted; it has to live
@@ -32,14 +34,16 @@ class InterruptGuard {
     struct sigaction action {};
     action.sa_handler = note;
     action.sa_flags = SA_RESTART;
-    ::sigaction(SIGINT, &action, &previous_interrupt_);
-    ::sigaction(SIGTERM, &action, &previous_terminate_);
-    ::sigaction(SIGUSR1, &action, &previous_user_);
+    for (std::size_t i = 0; i < signals.size(); ++i) {
+      ::sigaction(signals[i], &action, &previous_[i]);
+      const bool is_ignored = signals[i] == SIGHUP && previous_[i].sa_handler == SIG_IGN;
+      if (is_ignored) ::sigaction(signals[i], &previous_[i], nullptr);
+    }
   }
   ~InterruptGuard() {
-    ::sigaction(SIGINT, &previous_interrupt_, nullptr);
-    ::sigaction(SIGTERM, &previous_terminate_, nullptr);
-    ::sigaction(SIGUSR1, &previous_user_, nullptr);
+    for (std::size_t i = 0; i < signals.size(); ++i) {
+      ::sigaction(signals[i], &previous_[i], nullptr);
+    }
     signal_number = 0;
   }
   InterruptGuard(const InterruptGuard&) = delete;
@@ -48,20 +52,32 @@ class InterruptGuard {
   /// The signal that came while the guard has lived, or 0; 0 without a guard.
   [[nodiscard]] static int received() { return signal_number; }
 
+  /// Ends the run as the signal would, without an acknowledgement: the program itself asks for it.
+  static void request(int number) { (void)is_first(number); }
+
  private:
+  static constexpr std::array signals{SIGINT, SIGTERM, SIGUSR1, SIGHUP};
   static constexpr std::int64_t repeats_nanoseconds = 1'000'000'000;
 
-  static void note(int number) {
+  static std::int64_t time() {
     timespec now{};
     ::clock_gettime(CLOCK_MONOTONIC, &now);
-    const std::int64_t time = std::int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
-    // Two threads may be interrupted at once.
-    std::int64_t first = 0;
-    if (first_time.compare_exchange_strong(first, time)) {
-      signal_number = number;
+    return std::int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
+  }
+
+  /// Records the first signal. Two threads may be interrupted at the same time.
+  static bool is_first(int number) {
+    std::int64_t none = 0;
+    if (!first_time.compare_exchange_strong(none, time())) return false;
+    signal_number = number;
+    return true;
+  }
+
+  static void note(int number) {
+    if (is_first(number)) {
       WaitNote::write();
       acknowledge();
-    } else if (time - first > repeats_nanoseconds) {
+    } else if (time() - first_time > repeats_nanoseconds) {
       std::signal(number, SIG_DFL);
       ::raise(number);
     }
@@ -82,9 +98,7 @@ class InterruptGuard {
   inline static std::atomic<std::int64_t> first_time{0};  ///< of the first signal; 0: none came
   inline static std::atomic<const char*> said{nullptr};
 
-  struct sigaction previous_interrupt_ {};
-  struct sigaction previous_terminate_ {};
-  struct sigaction previous_user_ {};
+  std::array<struct sigaction, signals.size()> previous_{};
 };
 
 }  // namespace octavo
