@@ -37,6 +37,7 @@ struct Fault {
   std::atomic<int> error{0};
   std::atomic<bool> takes_parts{false};  ///< of what is to be written, the first half
   std::atomic<bool> flips{false};        ///< a bit of what tensors' files are written with
+  std::atomic<bool> flips_text{false};   ///< a bit of a manifest
   std::string read_only{};               ///< folder in which nothing can be written; "": none
 
   /// Whether this call is the one.
@@ -58,7 +59,9 @@ struct Fault {
   /// Those that are written.
   [[nodiscard]] std::string written(const void* bytes, std::size_t count) const {
     std::string content(static_cast<const char*>(bytes), count);
-    if (flips && content.size() >= std::size_t{support::StateStub::elements}) content.back() ^= 1;
+    const bool is_text = content.starts_with("{\"format\"");
+    const bool is_tensor = content.size() >= std::size_t{support::StateStub::elements};
+    if ((flips && is_tensor && !is_text) || (flips_text && is_text)) content.back() ^= 1;
     return content;
   }
 };
@@ -88,7 +91,9 @@ int faulty_open(const char* path, int flags, ...) {
 }
 ssize_t faulty_write(int file, const void* bytes, std::size_t count) {
   if (checkpoint_folder_test::fault.comes()) return -1;
-  return ::syscall(SYS_write, file, bytes, checkpoint_folder_test::fault.taken(count));
+  const std::string content =
+      checkpoint_folder_test::fault.written(bytes, checkpoint_folder_test::fault.taken(count));
+  return ::syscall(SYS_write, file, content.data(), content.size());
 }
 ssize_t faulty_pwrite(int file, const void* bytes, std::size_t count, off_t at) {
   if (checkpoint_folder_test::fault.comes()) return -1;
@@ -315,25 +320,45 @@ TEST_F(Checkpoint, TheBestIsThatOfOneValidation) {
   EXPECT_EQ(load_checkpoint(newest(), session).validation, "hard");
 }
 
-// It may have been given back by the system's memory only, while it was written.
-TEST_F(Checkpoint, OneThatIsDamagedReplacesNone) {
+// The disk, or the memory before it, changes a bit, and no call fails.
+TEST_F(Checkpoint, ASaveThatIsReadBackDamagedHasFailed) {
   save_steps({1, 2});
   StateStub session;
   Records records;
   Checkpoints checkpoints({.folder = folder_}, session, to(records));
-  fault.flips = true;
-  checkpoints.save(3);
+  Index step = 3;
+  for (std::atomic<bool>* flips : {&fault.flips, &fault.flips_text}) {
+    *flips = true;
+    checkpoints.save(step++);
+    checkpoints.finish();
+    *flips = false;
+    ASSERT_EQ(records.size(), 1u);
+    EXPECT_TRUE(contains(records[0].error, flips == &fault.flips ? "rank-00000.safetensors: has "
+                                                                 : "manifest.json: has "))
+        << records[0].error;
+    EXPECT_TRUE(contains(records[0].error, "the disk or the memory damaged it"));
+    EXPECT_TRUE(checkpoints.failed());
+    EXPECT_EQ(steps_there(), (std::vector<Index>{1, 2}));
+    EXPECT_EQ(entries(), 3) << "two checkpoints and the lock";
+    records.clear();
+  }
+  // The next one that is whole replaces the oldest.
+  checkpoints.save(5);
   checkpoints.finish();
-  fault.flips = false;
-  ASSERT_EQ(records.size(), 2u);
-  EXPECT_TRUE(contains(records[1].warning, "it is damaged")) << records[1].warning;
-  EXPECT_EQ(steps_there(), (std::vector<Index>{1, 2, 3}));
+  EXPECT_EQ(records.at(0).error + records.at(0).warning, "");
+  EXPECT_FALSE(checkpoints.failed());
+  EXPECT_EQ(steps_there(), (std::vector<Index>{2, 5}));
+}
+
+TEST_F(Checkpoint, OneThatWasDamagedLaterIsRefused) {
+  save_steps({1, 2});
+  const fs::path file = newest() / "rank-00000.safetensors";
+  std::string bad = content(file);
+  bad.back() = static_cast<char>(bad.back() ^ 1);
+  std::ofstream(file, std::ios::binary) << bad;
+  StateStub session;
   EXPECT_TRUE(contains(refusal(newest(), session),
-                       "it is damaged: remove " + newest().string() + ", and a run goes on"));
-  // The next one that is whole does.
-  checkpoints.save(4);
-  checkpoints.finish();
-  EXPECT_EQ(steps_there(), (std::vector<Index>{3, 4}));
+                       "it is damaged: remove " + newest().string() + ", and a run resumes"));
 }
 
 TEST_F(Checkpoint, WritesInPartsAreWhole) {

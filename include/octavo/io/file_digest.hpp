@@ -76,14 +76,22 @@ struct FilePart {
   return before;
 }
 
-/// Reads a file whole.
+/// Where the bytes of a file are read from.
+enum class ReadFrom {
+  anywhere,  ///< the system's cache, if it has them
+  disk       ///< the disk, as far as the file system drops pages that it has written
+};
+
+/// Computes the digest of a whole file.
 /// @param context  whose threads read parts of it
 /// @throws IoError  naming the file and the system's reason
 [[nodiscard]] inline FileDigest digest_of_file(const std::filesystem::path& path,
-                                               const Context<Cpu>& context = Context<Cpu>(1)) {
+                                               const Context<Cpu>& context = Context<Cpu>(1),
+                                               ReadFrom source = ReadFrom::anywhere) {
   using detail::part_bytes;
   struct stat status {};
   const int descriptor = detail::open_regular_file(path, status);
+  if (source == ReadFrom::disk) (void)::posix_fadvise(descriptor, 0, 0, POSIX_FADV_DONTNEED);
   int error = 0;
   FileDigest digest;
   std::vector<detail::FilePart> parts(static_cast<std::size_t>(context.threads()));

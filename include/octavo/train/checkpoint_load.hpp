@@ -66,12 +66,9 @@ inline void verify_files(const CheckpointManifest& manifest, const std::filesyst
   for (auto i = static_cast<std::size_t>(ranks.world_rank()); i < manifest.files.size();
        i += every) {
     const CheckpointFile& file = manifest.files[i];
-    const FileDigest found = digest_of_file(path / file.name, context);
-    require<IoError>(found == file.digest, (path / file.name).string(), ": has ", found.bytes,
-                     " bytes of checksum ", checksum_text(found.checksum),
-                     ", but was written with ", file.digest.bytes, " of ",
-                     checksum_text(file.digest.checksum), "; it is damaged: remove ", path.string(),
-                     ", and a run goes on from the checkpoint before it");
+    verify_file(path / file.name, file.digest, context, ReadFrom::anywhere,
+                message("it is damaged: remove ", path.string(),
+                        ", and a run resumes from the checkpoint before it"));
   }
 }
 

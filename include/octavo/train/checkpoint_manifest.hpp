@@ -78,6 +78,17 @@ inline std::string checksum_text(std::uint32_t checksum) {
   return text;
 }
 
+/// Throws unless a file has the bytes that were written to it.
+/// @param advice  what to do
+/// @throws IoError  naming the file and both digests
+inline void verify_file(const std::filesystem::path& path, const FileDigest& written,
+                        const Context<Cpu>& context, ReadFrom source, const std::string& advice) {
+  const FileDigest found = digest_of_file(path, context, source);
+  require<IoError>(found == written, path.string(), ": has ", found.bytes, " bytes of checksum ",
+                   checksum_text(found.checksum), ", but was written with ", written.bytes, " of ",
+                   checksum_text(written.checksum), "; ", advice);
+}
+
 /// What ends a manifest whose text begins so: the checksum of that.
 inline std::string manifest_end(std::string_view begin) {
   return ",\"crc32c\":\"" + checksum_text(crc32c(std::as_bytes(std::span(begin)))) + "\"}\n";

@@ -2,6 +2,7 @@
 /// What one rank does of a save while steps go on.
 #pragma once
 
+#include <octavo/train/checkpoint_manifest.hpp>
 #include <octavo/train/checkpoint_share.hpp>
 
 #include <algorithm>
@@ -18,10 +19,10 @@
 
 namespace octavo OCTAVO_ABI::detail {
 
-/// Copies what a rank has to save and writes it, on a thread of its own: the next step waits for
-/// the copy before it changes the state. Where the host has not the memory for the copy, entries
-/// are read and written one by one, and the caller waits. Nothing here has a part in what ranks do
-/// together but `take_memory`.
+/// Copies a rank's share of the state, writes it and reads it back, on a separate thread: the next
+/// step waits for the copy before it changes the state. Where the host has not the memory for the
+/// copy, entries are read and written one by one, and the caller waits. Nothing here has a part in
+/// what ranks do together but `take_memory`.
 class CheckpointWriter {
  public:
   /// @param session  outlives this
@@ -81,7 +82,7 @@ class CheckpointWriter {
     is_done_ = true;
   }
 
-  /// Whether all is written, or has failed.
+  /// Whether all is written and verified, or has failed.
   [[nodiscard]] bool is_done() const { return is_done_; }
   void join() {
     if (thread_.joinable()) thread_.join();
@@ -115,7 +116,10 @@ class CheckpointWriter {
         require<IoError>(std::filesystem::exists(folder), folder.string(),
                          ": rank 0 has made it, but it is not there for this rank; keep the run on "
                          "a disk that all hosts see");
-        if (has_entries()) digest_ = write_state_file(file_, copy_);
+        if (!has_entries()) return;
+        digest_ = write_state_file(file_, copy_);
+        verify_file(file_, digest_, Context<Cpu>(threads_beside_steps()), ReadFrom::disk,
+                    "the disk or the memory damaged it; check both");
       });
     }
     is_done_ = true;

@@ -46,11 +46,12 @@ struct CheckpointRecord {
   std::string warning{};  ///< such as an older one that could not be removed
 };
 
-/// The checkpoints of a run. While it goes on, a thread of each rank copies the state to the host
-/// and, with a few others, writes it: the next step waits for the copy before it changes the state.
-/// At the first end of a step at which all ranks have written, one rename makes it a checkpoint.
-/// One rank that fails fails the save of all: then the run goes on, and the checkpoints before stay
-/// as they are. All ranks make the same calls in the same order. Where the host has not the memory
+/// The checkpoints of a run. During the next steps a thread of each rank copies the state to the
+/// host, writes it with a few other threads, and reads it back: the next step waits for the copy
+/// before it changes the state. After the first step at which all ranks have written and verified
+/// their files, one rename makes it a checkpoint, and older ones may be removed. If one rank fails,
+/// or reads back other bytes than it wrote, the save fails for all: the run continues, and earlier
+/// checkpoints stay. All ranks make the same calls in the same order. If the host lacks the memory
 /// for the copy, the run waits until the state is written.
 class Checkpoints {
  public:
@@ -144,8 +145,8 @@ class Checkpoints {
     record_.blocked = seconds_since(begin_);
   }
 
-  /// Makes a checkpoint of what was saved, if all ranks have written it by now. To be called after
-  /// each step.
+  /// Makes a checkpoint of what was saved, if all ranks have written and verified it by now. To be
+  /// called after each step.
   void after_step() {
     if (is_pending_ && session_.largest_over_ranks(writer_.is_done() ? 0 : 1) == 0) commit();
   }
@@ -264,7 +265,7 @@ class Checkpoints {
     tell_(record_);
   }
 
-  /// All ranks have written, or failed to.
+  /// Makes a checkpoint of files that all ranks have written and verified, or failed to.
   void commit() {
     const auto begin = Clock::now();
     join();
@@ -311,21 +312,20 @@ class Checkpoints {
       JsonReader json(text, "a rank's file", 0, "take another checkpoint");
       manifest.files.push_back(detail::read_manifest_file(json));
     }
-    write_file_atomically(written_ / detail::manifest_name, detail::manifest_text(manifest));
+    const std::filesystem::path file = written_ / detail::manifest_name;
+    const std::string text = detail::manifest_text(manifest);
+    write_file_atomically(file, text);
+    const FileDigest written{text.size(), crc32c(std::as_bytes(std::span(text)))};
+    detail::verify_file(file, written, Context<Cpu>(1), ReadFrom::disk,
+                        "the disk or the memory damaged it; check both");
     commit_folder(written_, record_.path);
   }
 
-  /// On the thread, once the new checkpoint is there.
+  /// Removes the checkpoints that the new one replaces, on a separate thread.
   void prune() {
     try {
       std::vector<ListedCheckpoint> whole = list_checkpoints(options_.folder);
       std::erase_if(whole, [](const ListedCheckpoint& one) { return !one.manifest.has_value(); });
-      const auto is_new = [&](const ListedCheckpoint& one) { return one.step == record_.step; };
-      const auto added = std::ranges::find_if(whole, is_new);
-      if (added == whole.end()) return;
-      // What it replaces goes once the disk gives back what it was given.
-      detail::verify_files(*added->manifest, added->path, Sharding{},
-                           Context<Cpu>(detail::threads_beside_steps()));
       for (const std::filesystem::path& path : detail::superfluous(whole, options_.keep)) {
         const Index step = detail::step_in(path.filename().string()).value_or(0);
         remove_committed_folder(path, options_.folder / detail::temporary_name(step, "old"));
