@@ -32,6 +32,6 @@ install(FILES
   cmake/FindCudnnFrontend.cmake
   cmake/FindNccl.cmake
   cmake/FindPcre2.cmake
-  include/octavo/attention/cuda/cudnn_attention.cpp
+  cmake/cudnn_attention.cpp
   DESTINATION ${octavo_package})
 install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})

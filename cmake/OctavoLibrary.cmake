@@ -17,8 +17,7 @@ if(OCTAVO_CUDA_ENABLED)
   endif()
   set(octavo_missing "OCTAVO_CUDNN is OFF")
   if(NOT OCTAVO_CUDNN STREQUAL "OFF")
-    octavo_add_cudnn(octavo_missing
-      ${PROJECT_SOURCE_DIR}/include/octavo/attention/cuda/cudnn_attention.cpp)
+    octavo_add_cudnn(octavo_missing)
   endif()
   if(NOT octavo_missing)
     message(STATUS "Octavo: attention through cuDNN, ${Cudnn_LIBRARY}, "

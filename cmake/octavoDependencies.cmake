@@ -120,10 +120,10 @@ libnccl-dev or the Python package nvidia-nccl-cu13, or name its folder with -DNc
   target_link_libraries(octavo::nccl INTERFACE octavo::cuda Nccl::Nccl Threads::Threads)
 endfunction()
 
-# octavo_add_cudnn(REASON SOURCE): lets octavo::cuda run attention through cuDNN, or says in REASON
-# why it cannot. The frontend takes half a minute to include, so one library, octavo::cudnn, holds the
-# one file that does.
-function(octavo_add_cudnn reason source)
+# octavo_add_cudnn(REASON): lets octavo::cuda run attention through cuDNN, or sets REASON to why it
+# cannot. The frontend takes half a minute to include, so one library, octavo::cudnn, compiles the
+# only file that includes it.
+function(octavo_add_cudnn reason)
   set(${reason} "" PARENT_SCOPE)
   if(TARGET octavo::cudnn)  # made for another folder, whose octavo::cuda may be its own
     target_link_libraries(octavo::cuda INTERFACE octavo::cudnn)
@@ -137,13 +137,14 @@ ${Cudnn_INCLUDE_DIR}, frontend ${CudnnFrontend_INCLUDE_DIR}; name them with -DCu
 -DCudnnFrontend_INCLUDE_DIR=" PARENT_SCOPE)
     return()
   endif()
-  add_library(octavo_cudnn STATIC EXCLUDE_FROM_ALL ${source})
+  add_library(octavo_cudnn STATIC EXCLUDE_FROM_ALL
+    ${CMAKE_CURRENT_FUNCTION_LIST_DIR}/cudnn_attention.cpp)
   add_library(octavo::cudnn ALIAS octavo_cudnn)
-  # In a file that includes it, its unnamed namespace would be a header's.
+  # The file defines an unnamed namespace, which must not be shared with others.
   set_target_properties(octavo_cudnn PROPERTIES POSITION_INDEPENDENT_CODE ON UNITY_BUILD OFF)
   target_link_libraries(octavo_cudnn
     PUBLIC octavo::octavo CUDA::cudart
     PRIVATE CudnnFrontend::CudnnFrontend CUDA::nvrtc)
-  target_compile_definitions(octavo_cudnn INTERFACE OCTAVO_WITH_CUDNN=1)
+  target_compile_definitions(octavo_cudnn PUBLIC OCTAVO_WITH_CUDNN=1)
   target_link_libraries(octavo::cuda INTERFACE octavo::cudnn)
 endfunction()

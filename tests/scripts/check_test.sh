@@ -103,8 +103,12 @@ printf '%s\n' 'namespace octavo OCTAVO_ABI {' '}  // namespace octavo' \
 accepts namespaces "the library's namespace"
 for wrong in 'namespace octavo {' 'namespace octavo::detail {' 'namespace octavo::inline OWN {'; do
   printf '%s\n' '#pragma once' "$wrong" '}' >"$header"
-  refuses namespaces "a namespace of no version" "core/own.hpp:2: write namespace octavo::inline"
+  refuses namespaces "a namespace of no version" "core/own.hpp:2: write namespace octavo OCTAVO_ABI"
 done
+
+touch "$scratch/include/octavo/core/own.cpp"
+refuses includes "a source file" "core/own.cpp: include/ contains only headers, .hpp and .cuh"
+rm "$scratch/include/octavo/core/own.cpp"
 
 # Only own.hpp is compiled: what it begins with is read alone by that.
 printf '%s\n' '/// @file' '#pragma once' '#include <octavo/core/first.hpp>' '#include <vector>' >"$header"

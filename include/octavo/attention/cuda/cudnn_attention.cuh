@@ -1,7 +1,7 @@
 /// @file
 /// Causal attention through cuDNN: a narrow interface, because cuDNN's frontend takes half a minute
-/// to include. cudnn_attention.cpp implements it; a program that is compiled with
-/// OCTAVO_WITH_CUDNN links it, and cuDNN, once. CMake's octavo::cuda does.
+/// to include. cudnn_attention_impl.cuh implements it; a program that is compiled with
+/// OCTAVO_WITH_CUDNN includes that in one source file and links cuDNN. CMake's octavo::cuda does.
 #pragma once
 
 #include <octavo/attention/attention.hpp>

@@ -1,6 +1,11 @@
-// The one translation unit that includes cuDNN's frontend; see cudnn_attention.cuh. Host code.
+/// @file
+/// Implements cudnn_attention.cuh. Include it in exactly one source file of a program, one that
+/// contains nothing else: cuDNN's frontend takes half a minute to include. Any C++20 compiler reads
+/// it. CMake's octavo::cuda compiles cmake/cudnn_attention.cpp, which does this.
+#pragma once
+
 #if !defined(OCTAVO_WITH_CUDNN)
-#define OCTAVO_WITH_CUDNN 1  // as all files of the program: the namespace's name has it
+#error "define OCTAVO_WITH_CUDNN in every file of the program: it is part of the namespace's name"
 #endif
 
 #include <octavo/attention/cuda/cudnn_attention.cuh>
@@ -20,7 +25,8 @@
 #include <vector>
 
 namespace octavo OCTAVO_ABI::detail {
-namespace {
+/// Plans of cuDNN; one source file of a program contains them.
+namespace cudnn_plans {
 
 namespace frontend = cudnn_frontend;
 using frontend::graph::Graph;
@@ -48,14 +54,14 @@ using Pointers = std::unordered_map<std::int64_t, void*>;
 /// What a plan computes.
 enum class Work { forward, backward, deterministic_backward };
 
-Work backward_work(bool deterministic) {
+inline Work backward_work(bool deterministic) {
   return deterministic ? Work::deterministic_backward : Work::backward;
 }
 
 /// What decides on a plan.
 using PlanKey = std::tuple<Work, Index, Index, Index, Index, Index, Index>;
 
-PlanKey plan_key(const AttentionShape& shape, Work work) {
+inline PlanKey plan_key(const AttentionShape& shape, Work work) {
   const auto [heads, kv_heads, dim] = shape.heads;
   return {work, shape.sequences, shape.tokens, shape.most_documents, heads, kv_heads, dim};
 }
@@ -66,7 +72,7 @@ struct Plan {
   std::size_t workspace = 0;
 };
 
-std::string shape_text(const AttentionShape& shape) {
+inline std::string shape_text(const AttentionShape& shape) {
   const std::string documents =
       shape.most_documents == 0 ? "" : message("up to ", shape.most_documents, " documents, ");
   return message(shape.sequences, " sequences of ", shape.tokens, " tokens, ", documents,
@@ -83,7 +89,7 @@ class Refusal : public ConfigError {
 /// Throws Refusal for a shape that this cuDNN, or its frontend beside it, is known to run wrong:
 /// before 9.16 the backward of lengths that are not in 64s gave NaN unless rows were hidden, and
 /// before 9.6 documents could not share KV heads.
-void check_version(const AttentionShape& shape) {
+inline void check_version(const AttentionShape& shape) {
   const std::size_t version = cudnnGetVersion();
   const auto refuse = [&](std::size_t needed, const char* what) {
     if (version >= needed) return;
@@ -96,7 +102,7 @@ void check_version(const AttentionShape& shape) {
 }
 
 /// Whether a call failed for a reason that is not the shape, so that it may succeed another time.
-bool is_failure(frontend::error_code_t code) {
+inline bool is_failure(frontend::error_code_t code) {
   using frontend::error_code_t;
   return code == error_code_t::CUDA_API_FAILED || code == error_code_t::HANDLE_ERROR ||
          code == error_code_t::INVALID_CUDA_DEVICE ||
@@ -106,7 +112,8 @@ bool is_failure(frontend::error_code_t code) {
 
 /// Throws unless a step of making or running a plan succeeded: CudaError where the machine failed,
 /// Refusal where cuDNN does not serve the shape.
-void check_frontend(frontend::error_t status, const char* call, const AttentionShape& shape) {
+inline void check_frontend(frontend::error_t status, const char* call,
+                           const AttentionShape& shape) {
   if (status.is_good()) return;
   const bool failed = is_failure(status.get_code());
   const std::string text =
@@ -117,7 +124,7 @@ void check_frontend(frontend::error_t status, const char* call, const AttentionS
 }
 
 /// What cuDNN takes for sequences: each document may be as long as a sequence.
-Index batch_of(const AttentionShape& shape) {
+inline Index batch_of(const AttentionShape& shape) {
   return shape.most_documents == 0 ? shape.sequences : shape.most_documents;
 }
 
@@ -154,8 +161,9 @@ struct DocumentTensors {
 
 /// A tensor [sequences, heads, tokens, head_dim] in rows of `columns` values.
 /// @param offsets  of its documents, or null
-Tensor_attributes head_tensor(const char* name, TensorNumber number, const AttentionShape& shape,
-                              Index heads, Index columns, const Tensor& offsets) {
+inline Tensor_attributes head_tensor(const char* name, TensorNumber number,
+                                     const AttentionShape& shape, Index heads, Index columns,
+                                     const Tensor& offsets) {
   const Index dim = shape.heads.head_dim;
   auto tensor = Tensor_attributes()
                     .set_name(name)
@@ -167,7 +175,7 @@ Tensor_attributes head_tensor(const char* name, TensorNumber number, const Atten
   return tensor;
 }
 /// [sequences, heads, tokens]; with documents [rows, heads].
-Tensor_attributes statistics_tensor(const AttentionShape& shape, const Tensor& offsets) {
+inline Tensor_attributes statistics_tensor(const AttentionShape& shape, const Tensor& offsets) {
   const Index heads = shape.heads.heads;
   auto tensor = Tensor_attributes()
                     .set_name("log_sum_exp")
@@ -180,7 +188,7 @@ Tensor_attributes statistics_tensor(const AttentionShape& shape, const Tensor& o
 }
 
 /// Gives a result of the graph its place in memory.
-void place_result(const Tensor& result, Tensor_attributes place) {
+inline void place_result(const Tensor& result, Tensor_attributes place) {
   result->set_output(true)
       .set_uid(place.get_uid())
       .set_data_type(place.get_data_type())
@@ -208,7 +216,7 @@ struct FusedTensors {
 };
 
 /// The causal softmax of Q · Kᵀ / √head_dim times V, and its log-sum-exp.
-void describe_forward(Graph& graph, const AttentionShape& shape) {
+inline void describe_forward(Graph& graph, const AttentionShape& shape) {
   const DocumentTensors documents(graph, shape);
   const FusedTensors fused(shape, documents, "", queries);
   auto options = frontend::graph::SDPA_attributes()
@@ -225,7 +233,7 @@ void describe_forward(Graph& graph, const AttentionShape& shape) {
   place_result(statistics, statistics_tensor(shape, documents.statistics));
 }
 
-void describe_backward(Graph& graph, const AttentionShape& shape, bool deterministic) {
+inline void describe_backward(Graph& graph, const AttentionShape& shape, bool deterministic) {
   const DocumentTensors documents(graph, shape);
   const FusedTensors fused(shape, documents, "", queries);
   const FusedTensors gradients(shape, documents, "_gradient", query_gradients);
@@ -252,7 +260,9 @@ void describe_backward(Graph& graph, const AttentionShape& shape, bool determini
   place_result(value, gradients.value);
 }
 
-}  // namespace
+}  // namespace cudnn_plans
+
+using namespace cudnn_plans;
 
 struct CudnnAttention::Plans {
   cudnnHandle_t handle = nullptr;
@@ -315,14 +325,14 @@ struct CudnnAttention::Plans {
   }
 };
 
-namespace {
+namespace cudnn_plans {
 
 /// cuDNN takes all pointers as `void*`; inputs are only read.
-void* address(const void* pointer) { return const_cast<void*>(pointer); }  // NOLINT
+inline void* address(const void* pointer) { return const_cast<void*>(pointer); }  // NOLINT
 
 /// Sets the places of queries, keys and values in fused rows.
-void set_fused(Pointers& pointers, TensorNumber first, const AttentionShape& shape,
-               const Bf16* rows) {
+inline void set_fused(Pointers& pointers, TensorNumber first, const AttentionShape& shape,
+                      const Bf16* rows) {
   const auto [heads, kv_heads, dim] = shape.heads;
   pointers[first] = address(rows);
   pointers[first + 1] = address(rows + heads * dim);
@@ -330,7 +340,7 @@ void set_fused(Pointers& pointers, TensorNumber first, const AttentionShape& sha
 }
 
 /// Sets the places of the documents' tables, if there are any.
-void set_documents(Pointers& pointers, const CudnnDocuments& documents) {
+inline void set_documents(Pointers& pointers, const CudnnDocuments& documents) {
   if (documents.lengths == nullptr) return;
   pointers[document_lengths] = documents.lengths;
   pointers[qkv_offsets] = documents.qkv_offsets;
@@ -338,7 +348,7 @@ void set_documents(Pointers& pointers, const CudnnDocuments& documents) {
   pointers[statistic_offsets] = documents.statistic_offsets;
 }
 
-}  // namespace
+}  // namespace cudnn_plans
 
 CudnnAttention::CudnnAttention() : plans_(std::make_unique<Plans>()) {
   const cudnnStatus_t status = cudnnCreate(&plans_->handle);
