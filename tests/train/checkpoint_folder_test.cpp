@@ -522,6 +522,10 @@ TEST_F(Checkpoint, AManifestOfWhatCannotBeIsRefused) {
   const std::string file = "rank-00000.safetensors";
   const std::string elsewhere = refused_with(file, "../step-00000007/" + file);
   EXPECT_TRUE(contains(elsewhere, "is no name of a file")) << elsewhere;
+  const std::string entry = good.substr(good.find("{\"name\""));
+  const std::string one = entry.substr(0, entry.find('}') + 1);
+  const std::string twice = refused_with(one, one + "," + one);
+  EXPECT_TRUE(contains(twice, "the file '" + file + "' is listed twice")) << twice;
   const std::string ranks = refused_with("\"ranks\":1", "\"ranks\":4294967297");
   EXPECT_TRUE(contains(ranks,
                        "in ranks: 4294967297 is no whole number from 0 to 2147483647; take "

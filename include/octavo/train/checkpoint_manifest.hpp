@@ -17,6 +17,7 @@
 #include <limits>
 #include <map>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -226,7 +227,12 @@ inline CheckpointManifest read_manifest(const std::filesystem::path& folder) {
     } else if (key == "validation_loss") {
       manifest.validation_loss = json.number();
     } else if (key == "files") {
-      json.array([&] { manifest.files.push_back(read_manifest_file(json)); });
+      std::set<std::string> names;
+      json.array([&] {
+        manifest.files.push_back(read_manifest_file(json));
+        const std::string& name = manifest.files.back().name;
+        if (!names.insert(name).second) json.fail("the file '" + name + "' is listed twice");
+      });
     } else if (key == "conversions") {
       json.array([&] { manifest.conversions.push_back(read_conversion(json)); });
     } else {
