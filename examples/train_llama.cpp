@@ -402,6 +402,7 @@ int run(CLI::App& app, Options& options) {
     }
     drop_flags_of_saves(app, options);
     take_flags_of_saves(app, options);
+    require_readable_flags(app);
     configuration = app.config_to_str(true, false);
     choose_length(app, options);
     require_consistent(app, options);

@@ -1,6 +1,8 @@
 // The folder that a run is kept in.
 #pragma once
 
+#include <CLI/CLI.hpp>
+#include <octavo/core/utf8.hpp>
 #include <octavo/data/open_file.hpp>
 #include <octavo/io/folder.hpp>
 #include <octavo/io/hugging_face_writer.hpp>
@@ -72,6 +74,22 @@ inline bool has_ended(const std::filesystem::path& metrics) {
 }
 
 }  // namespace detail
+
+/// Throws if config.toml, which is UTF-8, could not hold a flag.
+/// @throws ConfigError  naming the flag
+inline void require_readable_flags(const CLI::App& app) {
+  for (const CLI::Option* option : app.get_options()) {
+    for (const std::string& value : option->results()) {
+      std::string_view rest = value;
+      while (!rest.empty() && octavo::utf8_length(rest) != 0) {
+        rest.remove_prefix(octavo::utf8_length(rest));
+      }
+      octavo::require<octavo::ConfigError>(
+          rest.empty(), option->get_name(), " must be valid UTF-8, but is '", value,
+          "'; rename the file or folder, because config.toml cannot hold this name");
+    }
+  }
+}
 
 /// Throws if --out cannot take a run. Makes nothing.
 /// @param out_from  the configuration file that --out stands in; empty: the command line

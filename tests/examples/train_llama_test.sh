@@ -44,6 +44,10 @@ base=(--data text.txt --seq-len 32 --validation-batches 2 --evaluate-every 2 --o
 small=("${base[@]}" --batch 2 --steps 4 --warmup 1 --sample 0)
 bytes=$(wc -c <text.txt)
 
+run "a folder whose name is not UTF-8" 2 "${small[@]}" --out $'latin-\xfc'
+err_is_one_line_with "--out must be valid UTF-8, but is 'latin-"
+[ ! -e $'latin-\xfc' ] || fail "it was made"
+
 # --- a run -----------------------------------------------------------------------------------
 run "a run" 0 "${base[@]}" --batch 2 --steps 4 --warmup 4 --sample 12 --out run
 [ -s err ] && fail "stderr is not a terminal, and there was something on it"
