@@ -6,6 +6,7 @@
 #include <octavo/comm/packed_text.hpp>
 #include <octavo/comm/socket.hpp>
 #include <octavo/core/error.hpp>
+#include <octavo/core/start_thread.hpp>
 
 #include <algorithm>
 #include <array>
@@ -43,9 +44,14 @@ std::thread start_quiet_thread(Body body) {
   sigset_t before;
   ::sigfillset(&all);
   ::pthread_sigmask(SIG_SETMASK, &all, &before);
-  std::thread thread(std::move(body));
-  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  return thread;
+  try {
+    std::thread thread = start_thread("the connections between ranks", std::move(body));
+    ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    return thread;
+  } catch (...) {
+    ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    throw;
+  }
 }
 
 /// What a rank says first.

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <octavo/core/device.hpp>
+#include <octavo/core/start_thread.hpp>
 #include <octavo/data/token_stream.hpp>
 
 #include <cstddef>
@@ -82,7 +83,7 @@ class ReadAhead {
   }
 
   void begin() {
-    thread_ = std::thread([this] {
+    thread_ = detail::start_thread("reading tokens ahead", [this] {
       try {
         stream_.next(next_.tokens, next_.targets, first_, count_);
         note_place(next_);

@@ -2,6 +2,7 @@
 /// What one rank does of a save while steps go on.
 #pragma once
 
+#include <octavo/core/start_thread.hpp>
 #include <octavo/train/checkpoint_manifest.hpp>
 #include <octavo/train/checkpoint_share.hpp>
 
@@ -71,7 +72,7 @@ class CheckpointWriter {
     session_.begin_reading();
     attempt([&] {
       copy_.take_sync(std::move(entries));
-      thread_ = std::thread([this] {
+      thread_ = start_thread("writing a checkpoint", [this] {
         attempt([this] { copy_.read_beside(); });
         attempt([this] { session_.end_reading(); });
         write();

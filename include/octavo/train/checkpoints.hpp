@@ -2,6 +2,7 @@
 /// Saving a run while it goes on.
 #pragma once
 
+#include <octavo/core/start_thread.hpp>
 #include <octavo/gemm/gemm_plans.hpp>
 #include <octavo/io/atomic_file.hpp>
 #include <octavo/train/all_or_none.hpp>
@@ -284,7 +285,7 @@ class Checkpoints {
     failed_ = false;
     saved_step_ = record_.step;
     record_.blocked += seconds_since(begin);
-    if (is_first()) pruner_ = std::thread([this] { prune(); });
+    if (is_first()) start_pruning();
     end();
   }
 
@@ -319,6 +320,14 @@ class Checkpoints {
     detail::verify_file(file, written, Context<Cpu>(1), ReadFrom::disk,
                         "the disk or the memory damaged it; check both");
     commit_folder(written_, record_.path);
+  }
+
+  void start_pruning() {
+    try {
+      pruner_ = detail::start_thread("removing old checkpoints", [this] { prune(); });
+    } catch (const Error& error) {
+      prune_error_ = error.what();
+    }
   }
 
   /// Removes the checkpoints that the new one replaces, on a separate thread.
