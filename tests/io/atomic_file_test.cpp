@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <cerrno>
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -10,10 +13,32 @@
 #include <vector>
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "support/temporary_folder.hpp"
+
+namespace atomic_file_test {
+std::atomic<bool> fails_on_folders{false};
+}
+
+// Calls of this program go here, in place of the C library's: the name is the linker's.
+extern "C" {
+int failing_fsync(int file) __asm__("fsync");
+
+int failing_fsync(int file) {
+  struct stat status {};
+  ::fstat(file, &status);
+  if (!atomic_file_test::fails_on_folders || !S_ISDIR(status.st_mode)) {
+    return static_cast<int>(::syscall(SYS_fsync, file));
+  }
+  errno = EIO;
+  return -1;
+}
+}
 
 namespace atomic_file_test {
 
@@ -96,12 +121,64 @@ TEST_F(AtomicFile, WritesToAPipeDirectly) {
   EXPECT_TRUE(fs::is_fifo(pipe));
 }
 
-TEST_F(AtomicFile, IsNotHinderedByWhatAKilledProcessLeft) {
+TEST_F(AtomicFile, RemovesWhatAKilledProcessLeft) {
   for (int i = 0; i < 3; ++i)
     std::ofstream(folder_ / octavo::message(".octavo-", ::getpid(), '-', i, ".tmp")) << "left";
+  fs::create_directories(folder_ / ".octavo-7-0-weights" / "below");
+  const pid_t child = ::fork();
+  if (child == 0) {
+    octavo::AtomicFile file(folder_ / "file");
+    file.write("half");
+    ::raise(SIGKILL);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  ASSERT_TRUE(WIFSIGNALED(status));
   write_file_atomically(folder_ / "file", "text");
   EXPECT_EQ(content(folder_ / "file"), "text");
-  EXPECT_EQ(entries(), 4);
+  EXPECT_EQ(entries(), 1);
+}
+
+// Numbers of processes say nothing: the owner may be on another host.
+TEST_F(AtomicFile, LeavesWhatHasAnOwner) {
+  octavo::AtomicFile first(folder_ / "first");
+  first.write("text");
+  for (const char* name : {".octavo-1-0.tmp", ".octavo-x"}) fs::create_directory(folder_ / name);
+  const int folder = ::open((folder_ / ".octavo-x").c_str(), O_RDONLY);
+  ASSERT_EQ(::flock(folder, LOCK_EX), 0);
+  write_file_atomically(folder_ / "second", "text");
+  EXPECT_TRUE(fs::exists(folder_ / ".octavo-x"));
+  EXPECT_FALSE(fs::exists(folder_ / ".octavo-1-0.tmp"));
+  first.commit();
+  ::close(folder);
+  EXPECT_EQ(content(folder_ / "first"), "text");
+  EXPECT_EQ(entries(), 3);
+}
+
+// Of a disk that cannot say that it has the file's name.
+TEST_F(AtomicFile, AFolderThatCannotBeSynchronisedIsAnError) {
+  octavo::AtomicFile file(folder_ / "file");
+  file.write("text");
+  fails_on_folders = true;
+  std::string error;
+  try {
+    file.commit();
+  } catch (const octavo::IoError& failed) {
+    error = failed.what();
+  }
+  fails_on_folders = false;
+  EXPECT_TRUE(contains(error, "cannot be brought to the disk: Input/output error")) << error;
+}
+
+TEST_F(AtomicFile, ALinkToNoFileIsRefused) {
+  fs::create_symlink("elsewhere", folder_ / "link");
+  const std::string error = error_of(folder_ / "link", "text");
+  EXPECT_TRUE(contains(error,
+                       "link: cannot be written: it is a link to elsewhere, which does not "
+                       "exist; remove the link"))
+      << error;
+  EXPECT_TRUE(fs::is_symlink(folder_ / "link"));
+  EXPECT_EQ(entries(), 1);
 }
 
 TEST_F(AtomicFile, ThreadsDoNotDisturbEachOther) {

@@ -94,6 +94,17 @@ TEST_F(MetricsFile, NeedsItsFolder) {
   }
 }
 
+TEST_F(MetricsFile, ALinkToNoFileIsRefused) {
+  std::filesystem::create_symlink(folder_ / "elsewhere", folder_ / "metrics.jsonl");
+  try {
+    octavo::MetricsFile file(folder_ / "metrics.jsonl");
+    FAIL() << "no error";
+  } catch (const IoError& error) {
+    EXPECT_TRUE(contains(error.what(), "it is a link to ")) << error.what();
+  }
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "elsewhere"));
+}
+
 // The write that fills a pipe would wait for a reader.
 TEST_F(MetricsFile, APipeIsRefused) {
   const std::filesystem::path pipe = folder_ / "metrics.jsonl";

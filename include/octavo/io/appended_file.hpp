@@ -3,6 +3,7 @@
 #pragma once
 
 #include <octavo/core/error.hpp>
+#include <octavo/io/temporary.hpp>
 #include <octavo/io/write_all.hpp>
 
 #include <cerrno>
@@ -30,7 +31,7 @@ class AppendedFile {
   /// @param before  if they are kept, what follows the last whole line is not
   /// @throws IoError  if the file cannot be opened
   explicit AppendedFile(std::filesystem::path path, Lines before = Lines::removed)
-      : path_(std::move(path)),
+      : path_(not_dangling(std::move(path))),
         descriptor_(
             ::open(path_.c_str(),
                    O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC | (before == Lines::kept ? 0 : O_TRUNC),
@@ -62,6 +63,11 @@ class AppendedFile {
   [[nodiscard]] const std::filesystem::path& path() const { return path_; }
 
  private:
+  static std::filesystem::path not_dangling(std::filesystem::path path) {
+    detail::refuse_dangling_link(path);
+    return path;
+  }
+
   /// Cuts off what a run that was killed or met a full disk may have left of a line.
   bool find_end() {
     struct stat status {};

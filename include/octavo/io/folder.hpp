@@ -109,9 +109,9 @@ namespace detail {
 /// to be written; then it is opened to be read, which `flock` takes, but for disks of a network.
 /// @return  below 0: it cannot be opened, with errno
 inline int open_lock_file(const std::filesystem::path& path) {
-  const int descriptor = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+  const int descriptor = ::open(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0666);
   if (descriptor >= 0 || errno != EACCES) return descriptor;
-  const int readable = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  const int readable = ::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
   errno = EACCES;
   return readable;
 }

@@ -60,30 +60,22 @@ class HuggingFaceWriter {
     target_ = target_of(folder);
     std::error_code error;
     std::filesystem::create_directories(target_.parent_path(), error);
-    work_ = work_of(target_);
-    std::filesystem::remove_all(work_, error);
-    if (!std::filesystem::create_directory(work_, error)) {
-      throw IoError(message(folder.string(), ": cannot be written: ", error.message()));
-    }
-    try {
-      divide(model, options);
-      copy_tokenizer(options.tokenizer_of);
-      write_file_atomically(work_ / "config.json",
-                            hugging_face_config(model, dtype_ == "BF16" ? "bfloat16" : "float32"));
-    } catch (...) {
-      discard();
-      throw;
-    }
+    work_ = detail::create_temporary_folder(target_.parent_path(), target_.filename().string());
+    if (!work_) detail::writing_failed(folder, errno);
+    divide(model, options);
+    copy_tokenizer(options.tokenizer_of);
+    write_file_atomically(work_.path() / "config.json",
+                          hugging_face_config(model, dtype_ == "BF16" ? "bfloat16" : "float32"));
   }
   HuggingFaceWriter(const HuggingFaceWriter&) = delete;
   HuggingFaceWriter& operator=(const HuggingFaceWriter&) = delete;
-  ~HuggingFaceWriter() { discard(); }
 
   /// Tries whether a folder can be put at a path, and leaves nothing there.
   /// @throws IoError  if something stands at the path already, or nothing can be put there
   static void require_free(const std::filesystem::path& folder) {
     std::error_code error;
     const bool is_there = std::filesystem::exists(folder, error);
+    detail::refuse_dangling_link(folder);
     const bool is_free = !is_there || (std::filesystem::is_directory(folder, error) &&
                                        std::filesystem::is_empty(folder, error));
     require<IoError>(is_free && !error, folder.string(),
@@ -95,12 +87,8 @@ class HuggingFaceWriter {
     while (!std::filesystem::exists(above, error) && above != above.parent_path()) {
       above = above.parent_path();
     }
-    const std::filesystem::path trial = work_of(above / target.filename());
-    std::filesystem::remove_all(trial, error);
-    // Before the message: arguments of a call are evaluated in any order.
-    const bool is_made = std::filesystem::create_directory(trial, error);
-    require<IoError>(is_made, folder.string(), ": cannot be written: ", error.message());
-    std::filesystem::remove(trial, error);
+    if (!detail::create_temporary_folder(above, target.filename().string()))
+      detail::writing_failed(folder, errno);
   }
 
   /// Writes elements of a parameter, row-major, from `begin` on. Each has to come once.
@@ -118,13 +106,15 @@ class HuggingFaceWriter {
   void commit() {
     for (auto& file : files_) file->commit();
     files_.clear();
-    if (!index_.empty()) write_file_atomically(work_ / "model.safetensors.index.json", index_);
+    if (!index_.empty())
+      write_file_atomically(work_.path() / "model.safetensors.index.json", index_);
     std::error_code error;
-    std::filesystem::rename(work_, target_, error);
-    const std::string written = std::exchange(work_, {}).string();  // whole files stay in any case
+    std::filesystem::rename(work_.path(), target_, error);
+    const std::filesystem::path written = work_.path();
+    work_.release();  // whole files stay in any case
     require<IoError>(!error, folder_.string(), ": cannot be written: ", error.message(),
-                     "; the weights are in ", written);
-    detail::synchronise_folder(target_.parent_path());
+                     "; the weights are in ", written.string());
+    synchronise_names(target_.parent_path());
   }
 
  private:
@@ -133,7 +123,7 @@ class HuggingFaceWriter {
     for (const char* name : detail::tokenizer_files) {
       std::error_code error;
       if (!std::filesystem::exists(from / name, error)) continue;
-      std::filesystem::copy_file(from / name, work_ / name, error);
+      std::filesystem::copy_file(from / name, work_.path() / name, error);
       require<IoError>(!error, (from / name).string(), ": cannot be copied to ", folder_.string(),
                        ": ", error.message());
     }
@@ -143,10 +133,6 @@ class HuggingFaceWriter {
     std::filesystem::path target =
         std::filesystem::weakly_canonical(std::filesystem::absolute(folder));
     return target.has_filename() ? target : target.parent_path();
-  }
-  /// Where the folder is written, beside the target.
-  static std::filesystem::path work_of(const std::filesystem::path& target) {
-    return target.parent_path() / message(".octavo-", ::getpid(), '-', target.filename().string());
   }
 
   struct Target {
@@ -176,7 +162,8 @@ class HuggingFaceWriter {
     std::vector<std::string> names;
     for (std::size_t i = 0; i < shards.size(); ++i) {
       names.push_back(shards.size() == 1 ? "model.safetensors" : shard_name(i, shards.size()));
-      files_.push_back(std::make_unique<SafetensorsWriter>(work_ / names[i], std::move(shards[i])));
+      files_.push_back(
+          std::make_unique<SafetensorsWriter>(work_.path() / names[i], std::move(shards[i])));
     }
     std::map<std::string, std::string> map;
     for (std::size_t i = 0; i < tensors.size(); ++i) {
@@ -224,16 +211,10 @@ class HuggingFaceWriter {
     });
   }
 
-  void discard() noexcept {
-    files_.clear();
-    std::error_code ignored;
-    if (!work_.empty()) std::filesystem::remove_all(work_, ignored);
-  }
-
   std::filesystem::path folder_;
   std::string dtype_;
   std::filesystem::path target_;
-  std::filesystem::path work_;  ///< beside the target; empty once it is there
+  detail::Temporary work_;  ///< next to the target, until it is there
   std::vector<std::unique_ptr<SafetensorsWriter>> files_;
   std::map<std::string, std::vector<Target>> parameters_;
   std::string index_;

@@ -127,27 +127,19 @@ class PeftWriter {
     if (!target_.has_filename()) target_ = target_.parent_path();
     std::error_code error;
     std::filesystem::create_directories(target_.parent_path(), error);
-    work_ =
-        target_.parent_path() / message(".octavo-", ::getpid(), '-', target_.filename().string());
-    std::filesystem::remove_all(work_, error);
-    make_new_folder(work_);
-    try {
-      std::vector<SafetensorsEntry> entries;
-      for (const auto& [parameter, tensors] : tensors_) {
-        for (const HuggingFaceTensor& tensor : tensors) {
-          entries.push_back({tensor.name, dtype_, tensor.shape()});
-        }
+    work_ = detail::create_temporary_folder(target_.parent_path(), target_.filename().string());
+    if (!work_) detail::writing_failed(folder, errno);
+    std::vector<SafetensorsEntry> entries;
+    for (const auto& [parameter, tensors] : tensors_) {
+      for (const HuggingFaceTensor& tensor : tensors) {
+        entries.push_back({tensor.name, dtype_, tensor.shape()});
       }
-      file_.emplace(work_ / detail::peft_weights_name, std::move(entries));
-      write_file_atomically(work_ / detail::peft_config_name, peft_config(config));
-    } catch (...) {
-      discard();
-      throw;
     }
+    file_.emplace(work_.path() / detail::peft_weights_name, std::move(entries));
+    write_file_atomically(work_.path() / detail::peft_config_name, peft_config(config));
   }
   PeftWriter(const PeftWriter&) = delete;
   PeftWriter& operator=(const PeftWriter&) = delete;
-  ~PeftWriter() { discard(); }
 
   /// Writes elements of a parameter, row-major, from `begin` on. Each has to come once.
   void write(const std::string& parameter, Index begin, std::span<const float> values) {
@@ -167,21 +159,15 @@ class PeftWriter {
   void commit() {
     file_->commit();
     file_.reset();
-    commit_folder(work_, target_);
-    work_.clear();
+    commit_folder(work_.path(), target_);
+    work_.release();
   }
 
  private:
-  void discard() noexcept {
-    file_.reset();
-    std::error_code ignored;
-    if (!work_.empty()) std::filesystem::remove_all(work_, ignored);
-  }
-
   std::string dtype_;
   std::map<std::string, std::vector<HuggingFaceTensor>> tensors_;
   std::filesystem::path target_;
-  std::filesystem::path work_;  ///< beside the target; empty once it is there
+  detail::Temporary work_;  ///< next to the target, until it is there
   std::optional<SafetensorsWriter> file_;
 };
 
