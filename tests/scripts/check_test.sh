@@ -5,7 +5,7 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 scratch=$(mktemp -d) || exit 1
 trap 'rm -rf "$scratch"' EXIT
 mkdir -p "$scratch"/{scripts,include/octavo/core,tests/compile_fail}
-cp "$root"/scripts/{check,doxygen-markdown,github_markdown.py} "$scratch/scripts/"
+cp "$root"/scripts/{check,doxygen-markdown,github_markdown.py,prose.py,prose.txt} "$scratch/scripts/"
 
 "$root/scripts/check" --list |
   sed -nE 's/^([a-z-]+) .* \(nightly\)$/\1 nightly/p; t; s/^([a-z-]+) .*/\1/p' | sort >"$scratch/listed"
@@ -109,6 +109,61 @@ done
 touch "$scratch/include/octavo/core/own.cpp"
 refuses includes "a source file" "core/own.cpp: include/ contains only headers, .hpp and .cuh"
 rm "$scratch/include/octavo/core/own.cpp"
+
+# Editors find the library's names, if Universal Ctags says so.
+if command -v ctags-universal >/dev/null; then
+  for number in $(seq 7499); do echo "int name_$number;"; done >"$header"
+  refuses tags "a library that editors do not see" "finds 7499 names in include/, fewer than 7500"
+  echo "int name_7500;" >>"$header"
+  accepts tags "7500 names"
+fi
+
+echo 'inline constexpr const char* version_string = "1.2.0";' >"$scratch/include/octavo/core/version.hpp"
+printf '%s\n' '# Changelog' '## [Unreleased]' '### Added' '- It.' '## [1.2.0] - 2026-11-02' '### Fixed' \
+  '## [1.1.0] - 2026-11-01' >"$scratch/CHANGELOG.md"
+accepts changelog "a changelog"
+cp "$scratch/CHANGELOG.md" "$scratch/kept"
+# unlike SCRIPT WHAT TEXT: refused after sed changes it
+unlike() {
+  sed "$1" "$scratch/kept" >"$scratch/CHANGELOG.md"
+  refuses changelog "$2" "CHANGELOG.md: $3"
+}
+unlike 5d "a changelog without this version" "version.hpp has version 1.2.0: add its section"
+unlike 2d "a changelog without a place for changes" "the first section must be '## [Unreleased]'"
+unlike '3s/Added/New/' "an unknown kind of change" "'### New' is none of Added, Changed"
+unlike '7s/ - .*//' "a version without a date" "'## [1.1.0]' must be '## [X.Y.Z] - YYYY-MM-DD'"
+unlike '7s/-01/-03/' "an older version above a newer one" "newer versions must come first"
+rm "$scratch/CHANGELOG.md" "$scratch/include/octavo/core/version.hpp"
+
+# Phrases are found in text alone, on whichever line, and not in what awaits its rewriting.
+sed -i 's/^NOT_YET_REWRITTEN = .*/NOT_YET_REWRITTEN = ["docs\/late.md"]/; /^NOT_YET_REWRITTEN/,/^]/{/^    "/d; /^]/d}' \
+  "$scratch/scripts/check"
+mkdir -p "$scratch/docs" "$scratch/examples"
+echo 'All but for one.' >"$scratch/docs/late.md"
+printf '%s\n' 'All except one.' '' 'A `but for`' '```' 'but for' '```' >"$scratch/docs/early.md"
+printf '%s\n' '// Sets a value.' 'int but_for, x = but for;' 'auto y = "by default";' >"$header"
+accepts prose "plain text"
+printf '%s\n' '' 'All but' 'for one.' >"$scratch/docs/early.md"
+refuses prose "a phrase on two lines" "docs/early.md:2: 'but for': write except"
+rm "$scratch/docs/early.md"
+printf '%s\n' 'int x;  // all but' '// for one' >"$header"
+refuses prose "a phrase of a comment" "core/own.hpp:1: 'but for': write except"
+printf '%s\n' 'int x;' 'auto y = "all but "' '    "for one";' >"$header"
+refuses prose "a phrase of a message" "core/own.hpp:2: 'but for': write except"
+rm "$header"
+echo 'All except one.' >"$scratch/docs/late.md"
+refuses prose "an exemption that is no longer needed" "docs/late.md has no phrase of the list"
+rm "$scratch/docs/late.md"
+
+if command -v codespell >/dev/null; then
+  git -C "$scratch" init -q
+  cp "$root/scripts/spelling.txt" "$scratch/scripts/"
+  echo 'The latest.' >"$scratch/docs/page.md"
+  accepts spelling "words"
+  echo 'Te''h latest.' >"$scratch/docs/page.md"
+  refuses spelling "a misspelt word" "docs/page.md:1: Teh ==> The"
+  rm -r "$scratch/.git" "$scratch/docs"
+fi
 
 # Only own.hpp is compiled: what it begins with is read alone by that.
 printf '%s\n' '/// @file' '#pragma once' '#include <octavo/core/first.hpp>' '#include <vector>' >"$header"

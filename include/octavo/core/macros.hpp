@@ -1,5 +1,5 @@
 /// @file
-/// Marks for functions that also run on a GPU.
+/// Marks for functions that also run on a GPU, and for deprecated names.
 #pragma once
 
 #include <octavo/core/version.hpp>
@@ -13,4 +13,12 @@
 #define OCTAVO_HOST_DEVICE __host__ __device__
 #else
 #define OCTAVO_HOST_DEVICE
+#endif
+
+/// Marks a name that the next minor version removes; compilers warn of its use and print `advice`,
+/// such as "use FlatParameters". See docs/stability.md.
+#if defined(OCTAVO_NO_DEPRECATION_WARNINGS)
+#define OCTAVO_DEPRECATED(advice)
+#else
+#define OCTAVO_DEPRECATED(advice) [[deprecated(advice)]]
 #endif
