@@ -226,6 +226,22 @@ TEST(Launch, TheMastersAddressIsSaidOrFollows) {
   EXPECT_TRUE(says(refusal(with(torchrun, "MASTER_ADDR", "")), {"MASTER_ADDR is empty"}));
 }
 
+TEST(Launch, TheSecretIsSaidOrThatOfTheLauncher) {
+  EXPECT_EQ(launch_in({}).secret, "");
+  EXPECT_EQ(launch_in(slurm).secret, "");
+  const Environment of_torchrun = with(torchrun, "TORCHELASTIC_RUN_ID", "9f");
+  const Environment of_mpi = with(open_mpi, "OMPI_MCA_orte_precondition_transports", "a-b");
+  EXPECT_EQ(launch_in(of_torchrun).secret, "9f");
+  EXPECT_EQ(launch_in(of_mpi).secret, "a-b");
+  EXPECT_EQ(launch_in(with(of_mpi, "OCTAVO_RENDEZVOUS_SECRET", "own")).secret, "own");
+  EXPECT_EQ(launch_in(with(slurm, "OCTAVO_RENDEZVOUS_SECRET", "own")).secret, "own");
+  EXPECT_TRUE(says(refusal(with(slurm, "OCTAVO_RENDEZVOUS_SECRET", "")),
+                   {"OCTAVO_RENDEZVOUS_SECRET must not be empty"}));
+  const std::string long_text(257, 'x');
+  EXPECT_TRUE(says(refusal(with(slurm, "OCTAVO_RENDEZVOUS_SECRET", long_text)),
+                   {"OCTAVO_RENDEZVOUS_SECRET must have at most 256 bytes, but has 257"}));
+}
+
 TEST(Launch, ARankHasTheGpuOfItsNumberOrTheOnlyOne) {
   for (int rank = 0; rank < 4; ++rank) EXPECT_EQ(octavo::gpu_of_local_rank(rank, 4), rank);
   for (int rank = 0; rank < 4; ++rank) EXPECT_EQ(octavo::gpu_of_local_rank(rank, 1), 0);

@@ -23,8 +23,11 @@
 #include <vector>
 
 #include <arpa/inet.h>
+#include <netdb.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 namespace rendezvous_test {
@@ -84,6 +87,65 @@ void expect_said(const RankEnd& end, const std::string& text) {
   EXPECT_EQ(end.exit_code, 3) << end.said;
   EXPECT_NE(end.said.find(text), std::string::npos)
       << "'" << end.said << "' lacks '" << text << "'";
+}
+
+/// The address at which a socket listens.
+sockaddr_storage address_of(const octavo::detail::Descriptor& socket) {
+  sockaddr_storage address{};
+  socklen_t length = sizeof address;
+  EXPECT_EQ(::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&address), &length), 0);
+  return address;
+}
+
+TEST(Rendezvous, ListensAtLoopbackIfThatIsTheAddress) {
+  for (const char* host : {"127.0.0.1", "127.0.1.1", "127.1", "localhost"}) {
+    const sockaddr_storage at = address_of(octavo::detail::listen_at(host, free_port()));
+    ASSERT_EQ(at.ss_family, AF_INET) << host;
+    const auto& four = reinterpret_cast<const sockaddr_in&>(at);
+    EXPECT_EQ(ntohl(four.sin_addr.s_addr) >> 24, 127u) << host;
+  }
+  try {
+    const sockaddr_storage at = address_of(octavo::detail::listen_at("::1", free_port()));
+    ASSERT_EQ(at.ss_family, AF_INET6);
+    EXPECT_TRUE(IN6_IS_ADDR_LOOPBACK(&reinterpret_cast<const sockaddr_in6&>(at).sin6_addr));
+  } catch (const octavo::CommError& error) {  // a kernel without IPv6
+    EXPECT_NE(std::string(error.what()).find("ddress"), std::string::npos) << error.what();
+  }
+}
+
+// Debian gives a host's own name the address 127.0.1.1, at which other hosts do not reach it.
+TEST(Rendezvous, ANameOfThisHostIsLoopbackIfAllRanksAreHere) {
+  sockaddr_in four{};
+  four.sin_family = AF_INET;
+  four.sin_addr.s_addr = htonl(0x7f000101);
+  addrinfo address{};
+  address.ai_family = AF_INET;
+  address.ai_addr = reinterpret_cast<sockaddr*>(&four);
+  address.ai_addrlen = sizeof four;
+  using octavo::detail::loopback_of;
+  EXPECT_EQ(loopback_of("gpu07", &address, true), &address);
+  EXPECT_EQ(loopback_of("gpu07", &address, false), nullptr);
+  EXPECT_EQ(loopback_of("127.0.1.1", &address, false), &address);
+  four.sin_addr.s_addr = htonl(0x0a000001);
+  EXPECT_EQ(loopback_of("gpu07", &address, true), nullptr);
+}
+
+// Whatever a stranger sends, no more than a frame is stored.
+TEST(FrameStream, StoresNoMoreThanAFrame) {
+  std::array<int, 2> sockets{};
+  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM, 0, sockets.data()), 0);
+  const int size = 1 << 20;
+  ::setsockopt(sockets[0], SOL_SOCKET, SO_SNDBUF, &size, sizeof size);
+  octavo::detail::FrameStream stream{octavo::detail::Descriptor(sockets[1])};
+  const std::string flood(300'000, 'x');
+  const ssize_t sent = ::send(sockets[0], flood.data(), flood.size(), MSG_DONTWAIT);
+  ASSERT_GT(sent, 100'000);
+  EXPECT_TRUE(stream.fill(100));
+  int waiting = 0;
+  ASSERT_EQ(::ioctl(sockets[1], FIONREAD, &waiting), 0);
+  EXPECT_EQ(sent - waiting, 116) << "a header of 16 bytes and a content of 100";
+  EXPECT_THROW((void)stream.take(100), octavo::CommError);
+  ::close(sockets[0]);
 }
 
 TEST(Rendezvous, SaysWhyRank0CannotListen) {
@@ -436,6 +498,39 @@ TEST(Rendezvous, ARankOfAnotherRunIsRefused) {
   expect_said(ends[2], message("rank 1 of 4 comes to port ", port, " of a run of 2 ranks"));
 }
 
+octavo::Launch with_secret(octavo::Launch launch, const std::string& secret) {
+  launch.secret = secret;
+  return launch;
+}
+
+// A stranger that takes the place of a rank before it comes.
+TEST(Rendezvous, OnlyRanksWithTheSecretTakePart) {
+  for (const std::string own : {"", "secret"}) {
+    const int port = free_port();
+    RankProcesses processes;
+    for (const int rank : {0, 1}) {
+      processes.start([=] {
+        std::this_thread::sleep_for(milliseconds(rank * 1500));
+        Rendezvous rendezvous(with_secret(launch_of(rank, 2, port), own), never);
+        gather(rendezvous, 4, 0, "parts");
+      });
+    }
+    for (const std::string other : {"", "Secret", "secrets", "secre"}) {
+      if (other == own) continue;
+      processes.start(
+          [=] { Rendezvous rendezvous(with_secret(launch_of(1, 2, port), other), never); });
+    }
+    const std::vector<RankEnd> ends = processes.wait(limit);
+    EXPECT_EQ(ends[0].exit_code, 0) << ends[0].said;
+    EXPECT_EQ(ends[1].exit_code, 0) << ends[1].said;
+    for (std::size_t i = 2; i < ends.size(); ++i) {
+      expect_said(ends[i],
+                  message("rank 1 comes to port ", port, " with another secret than rank 0's"));
+      expect_said(ends[i], "set OCTAVO_RENDEZVOUS_SECRET to the same value for all ranks");
+    }
+  }
+}
+
 TEST(Rendezvous, APortThatIsTakenIsNamed) {
   const int port = free_port();
   const octavo::detail::Descriptor taken = octavo::detail::listen_at("127.0.0.1", port);
@@ -495,6 +590,43 @@ TEST(Rendezvous, StrangersHarmNobody) {
   ::close(visit(port, "gone at once"));
   for (const RankEnd& end : processes.wait(limit)) EXPECT_EQ(end.exit_code, 0) << end.said;
   for (const int socket : sockets) ::close(socket);
+}
+
+/// Seconds of a processor that a process has used.
+double processor_seconds(pid_t process) {
+  clockid_t clock{};
+  timespec time{};
+  EXPECT_EQ(::clock_getcpuclockid(process, &clock), 0);
+  EXPECT_EQ(::clock_gettime(clock, &time), 0);
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+}
+
+// More connections than are kept, all of which say nothing.
+TEST(Rendezvous, SilentStrangersKeepNoProcessorBusyAndNoRankOut) {
+  const int port = free_port();
+  RankProcesses processes;
+  for (const int rank : {0, 1}) {
+    processes.start([=] {
+      if (rank == 1) std::this_thread::sleep_for(milliseconds(3000));
+      Rendezvous rendezvous(launch_of(rank, 2, port), never);
+      gather(rendezvous, 16, 0, "parts");
+    });
+  }
+  std::vector<int> sockets;
+  for (int i = 0; i < 400; ++i) sockets.push_back(visit(port, ""));
+  std::this_thread::sleep_for(milliseconds(300));
+  const double before = processor_seconds(processes.pid(0));
+  std::this_thread::sleep_for(milliseconds(1500));
+  EXPECT_LT(processor_seconds(processes.pid(0)) - before, 0.3);
+  for (const RankEnd& end : processes.wait(limit)) EXPECT_EQ(end.exit_code, 0) << end.said;
+  for (const int socket : sockets) ::close(socket);
+}
+
+TEST(Rendezvous, APartThatIsTooLongIsRefused) {
+  Rendezvous rendezvous(launch_of(0, 1, free_port()), time_out);
+  std::vector<std::byte> part((std::size_t{1} << 23) + 1);
+  std::vector<std::byte> whole(part.size());
+  EXPECT_THROW(rendezvous.all_gather_sync(part, whole, "parts"), octavo::ShapeError);
 }
 
 TEST(Rendezvous, WhatIsNoRankZeroIsNamed) {

@@ -16,7 +16,7 @@ fail() {
 # Prints what it was given, a word a line, and the variables that ranks would get.
 mkdir bin
 for name in mpirun srun; do
-  printf '#!/bin/sh\nprintf "%%s\\n" "$@"\nenv | grep -E "^(MASTER|OMP_)" | sort\n' >"bin/$name"
+  printf '#!/bin/sh\nprintf "%%s\\n" "$@"\nenv | grep -E "^(MASTER|OMP_|OCTAVO_R)" | sort\n' >"bin/$name"
 done
 # The host called other has another program, the one called gone does not answer, and this one has no ssh.
 cat >bin/agent <<'AGENT'
@@ -30,7 +30,7 @@ esac
 AGENT
 printf '#!/bin/sh\n' >program
 chmod +x bin/* program
-unset MASTER_ADDR MASTER_PORT
+unset MASTER_ADDR MASTER_PORT OCTAVO_RENDEZVOUS_SECRET
 export PATH=$scratch/bin:$PATH OCTAVO_LAUNCH_AGENT=$scratch/bin/agent OMP_NUM_THREADS=3
 
 # launch NAME EXPECTED_EXIT_CODE ARGUMENT...
@@ -54,6 +54,8 @@ words -n 11 -H a:2,b:1,c:8
 words --mca plm_rsh_agent "$scratch/bin/agent"
 words -x OWN=1
 words -x MASTER_ADDR
+words -x OCTAVO_RENDEZVOUS_SECRET
+grep -qE '^OCTAVO_RENDEZVOUS_SECRET=[0-9a-f]{32}$' out || fail "there is no random secret"
 words -x OMP_NUM_THREADS
 words --mca btl_tcp_if_include eth0 "$scratch/program" --data two words
 says MASTER_ADDR=a
@@ -79,6 +81,8 @@ for host in 127.0.0.1 "$(uname -n)"; do
   launch "localhost and $host, names of one host" 0 "localhost,$host" ./program
   says MASTER_ADDR=localhost
 done
+OCTAVO_RENDEZVOUS_SECRET=own launch "a secret that is set" 0 a,b ./program
+says OCTAVO_RENDEZVOUS_SECRET=own
 MASTER_ADDR=m launch "an address that is set" 0 a,b ./program
 says MASTER_ADDR=m
 launch "a variable that is given" 0 a,b -x OMP_NUM_THREADS=7 ./program
@@ -125,6 +129,7 @@ export SLURM_JOB_ID=4711 SLURM_CPUS_PER_TASK=5 OCTAVO_PROGRAM=./program
 bash "$root/scripts/train.sbatch" --device cuda --data "two words" >out 2>&1 || fail "exit code $?"
 words --kill-on-bad-exit=1 --cpus-per-task=5 ./program --device cuda --data two words
 says MASTER_PORT=24711
+grep -qE '^OCTAVO_RENDEZVOUS_SECRET=[0-9a-f]{32}$' out || fail "there is no random secret"
 says OMP_NUM_THREADS=5
 grep -q pmix out && fail "ranks on GPUs need no PMIx"
 bash "$root/scripts/train.sbatch" --data text >out 2>&1 || fail "exit code $?"

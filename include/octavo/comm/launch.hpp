@@ -48,7 +48,14 @@ struct Launch {
   /// MASTER_PORT, which torchrun's own agent may have taken (1000 below it, where there is no such
   /// port above), else 30500.
   int port = 30500;
+  /// Which ranks of one run share, and strangers do not know: OCTAVO_RENDEZVOUS_SECRET, else Open
+  /// MPI's key of the job, else torchrun's run id (`--rdzv-id`); empty: none is set.
+  std::string secret{};
 };
+
+/// The variable that sets the secret of a run's ranks, and the most bytes that it may have.
+inline constexpr const char* secret_variable = "OCTAVO_RENDEZVOUS_SECRET";
+inline constexpr std::size_t longest_secret = 256;
 
 /// The GPU of a rank that was not told one: that of its number among the ranks of its host, or the
 /// only one that it sees, as where a launcher shows each rank its own.
@@ -96,6 +103,7 @@ class LaunchReader {
     if (launch.launcher == Launcher::none) launch = of_environment();
     if (launch.size == 1) launch.local_rank = 0, launch.local_size = 1;
     set_meeting_place(flags, launch);
+    launch.secret = secret_of(launch.launcher);
     return launch;
   }
 
@@ -212,6 +220,20 @@ class LaunchReader {
             .local_size = flags.local_world_size};
   }
 
+  [[nodiscard]] std::string secret_of(Launcher launcher) const {
+    const char* of_launcher = launcher == Launcher::open_mpi
+                                  ? "OMPI_MCA_orte_precondition_transports"
+                              : launcher == Launcher::torchrun ? "TORCHELASTIC_RUN_ID"
+                                                               : nullptr;
+    const std::optional<std::string> set = text(secret_variable);
+    std::string secret = set ? *set : text(of_launcher).value_or("");
+    require<ConfigError>(secret.size() <= longest_secret, secret_variable, " must have at most ",
+                         longest_secret, " bytes, but has ", secret.size(), "; set a shorter one");
+    require<ConfigError>(!set || !secret.empty(), secret_variable,
+                         " must not be empty; set a random text, or unset it");
+    return secret;
+  }
+
   void set_meeting_place(const LaunchFlags& flags, Launch& launch) const {
     constexpr int most = 65535;
     const std::optional<int> master_port = number("MASTER_PORT", 1);
@@ -260,8 +282,8 @@ class LaunchReader {
 /// Which rank this process is: as flags say, else torchrun's variables (RANK, WORLD_SIZE,
 /// LOCAL_RANK, LOCAL_WORLD_SIZE), else Open MPI's (OMPI_COMM_WORLD_…), else those of a task that
 /// Slurm's srun started (SLURM_PROCID, SLURM_STEP_NUM_TASKS, SLURM_LOCALID, where SLURM_STEP_ID is
-/// set), else PMI's (PMI_RANK, PMI_SIZE); where none is set, the only one. MASTER_ADDR and
-/// MASTER_PORT count with each of them.
+/// set), else PMI's (PMI_RANK, PMI_SIZE); where none is set, the only one. MASTER_ADDR,
+/// MASTER_PORT and OCTAVO_RENDEZVOUS_SECRET count with each of them.
 /// @param lookup  a variable's value, or null: such as `std::getenv`
 /// @throws ConfigError  naming variables and values: for a set that is there in part or contradicts
 ///                      itself, and for two sets that contradict each other although neither's

@@ -38,7 +38,9 @@ namespace octavo OCTAVO_ABI {
 /// that is silent for a time-out, such as one that was stopped, is lost; all others are told so,
 /// and every call of theirs throws from then on.
 ///
-/// Trusts the network: whoever can reach the port can take a rank's place before it does.
+/// A rank sends rank 0 the run's secret (`Launch::secret`), and is refused without it. It is sent
+/// in clear: it keeps out strangers that can reach the port, but not those that can read the
+/// network's traffic. Without a secret, whoever can reach the port can take a rank's place.
 class Rendezvous {
  public:
   /// Waits until all ranks are there.
@@ -53,8 +55,7 @@ class Rendezvous {
     require<ConfigError>(!launch.master_address.empty(), name_of(launch.launcher),
                          " does not say the host of rank 0; set MASTER_ADDR for all ranks, such as "
                          "by mpirun -x MASTER_ADDR=HOST");
-    if (launch.rank == 0)
-      server_.emplace(launch.master_address, launch.port, launch.size, time_out);
+    if (launch.rank == 0) server_.emplace(launch, time_out);
     connect();
     thread_ = detail::start_quiet_thread([this] { watch(); });
     try {
@@ -122,15 +123,20 @@ class Rendezvous {
     return absent_;
   }
 
-  /// Gives each rank the parts of all, in the order of ranks: small ones, for they go through rank
-  /// 0. Waits for the others.
-  /// @throws ShapeError  if `whole` is not size() times as long as `part`
+  /// Gives each rank the parts of all, in the order of ranks: small ones, because they go through
+  /// rank 0. Waits for the others.
+  /// @throws ShapeError  if `whole` is not size() times as long as `part`, or one is too long
   /// @throws CommError   naming ranks and operation
   void all_gather_sync(std::span<const std::byte> part, std::span<std::byte> whole,
                        const char* what) {
     require<ShapeError>(whole.size() == part.size() * static_cast<std::size_t>(size()),
                         "all-gather '", what, "': ", size(), " parts of ", part.size(),
                         " bytes do not make ", whole.size());
+    constexpr std::size_t most_part = detail::most_part_bytes / 2;  // the operation comes with it
+    require<ShapeError>(part.size() <= most_part && whole.size() <= detail::most_whole_bytes,
+                        "all-gather '", what, "': ", size(), " parts of ", part.size(),
+                        " bytes, but a part must have at most ", most_part, ", and all parts ",
+                        detail::most_whole_bytes, "; use a communicator");
     require_all();
     set_operation("all-gather", what);
     {
@@ -183,7 +189,8 @@ class Rendezvous {
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
     }
     const detail::Hello hello{launch_.rank, launch_.size};
-    stream_.put(detail::FrameKind::hello, {reinterpret_cast<const char*>(&hello), sizeof hello});
+    std::string content(reinterpret_cast<const char*>(&hello), sizeof hello);
+    stream_.put(detail::FrameKind::hello, content.append(launch_.secret));
     heard_ = Clock::now();
   }
 
@@ -213,8 +220,9 @@ class Rendezvous {
   bool exchange(Clock::time_point now) {
     try {
       const bool takes = stream_.flush();
-      const bool gives = stream_.fill();
-      while (const std::optional<detail::Frame> frame = stream_.take()) take_frame(*frame);
+      constexpr std::size_t most = detail::most_whole_bytes;
+      const bool gives = stream_.fill(most);
+      while (const std::optional<detail::Frame> frame = stream_.take(most)) take_frame(*frame);
       if (!takes || !gives) fail("rank 0 has closed its connection, as a process does that ends");
       if (now - heard_ > time_out_)
         fail(message("rank 0 has been silent for ", detail::seconds_text(time_out_),

@@ -2,6 +2,7 @@
 /// The place at which ranks find each other, and where it is noticed that one is lost.
 #pragma once
 
+#include <octavo/comm/launch.hpp>
 #include <octavo/comm/no_answer.hpp>
 #include <octavo/comm/packed_text.hpp>
 #include <octavo/comm/socket.hpp>
@@ -54,21 +55,33 @@ std::thread start_quiet_thread(Body body) {
   }
 }
 
-/// What a rank says first.
+/// What a rank sends first, followed by the run's secret.
 struct Hello {
   std::int32_t rank;
   std::int32_t size;
 };
 
+/// Compares in a time that does not depend on where they differ.
+inline bool is_same_secret(std::string_view given, std::string_view own) {
+  unsigned difference = given.size() == own.size() ? 0 : 1;
+  for (std::size_t i = 0; i < given.size() && !own.empty(); ++i) {
+    difference |=
+        static_cast<unsigned char>(given[i]) ^ static_cast<unsigned char>(own[i % own.size()]);
+  }
+  return difference == 0;
+}
+
 /// Serves all ranks, rank 0 too, from a thread of its own in rank 0's process.
 class RendezvousServer {
  public:
+  /// @param launch  of rank 0
   /// @throws CommError  if the port is taken
-  RendezvousServer(const std::string& host, int port, int ranks, std::chrono::milliseconds time_out)
-      : listener_(listen_at(host, port)),
-        port_(port),
+  RendezvousServer(const Launch& launch, std::chrono::milliseconds time_out)
+      : listener_(listen_at(launch.master_address, launch.port, launch.local_size == launch.size)),
+        port_(launch.port),
+        secret_(launch.secret),
         time_out_(time_out),
-        seats_(static_cast<std::size_t>(ranks)),
+        seats_(static_cast<std::size_t>(launch.size)),
         thread_(start_quiet_thread([this] { serve(); })) {}
   RendezvousServer(const RendezvousServer&) = delete;
   RendezvousServer& operator=(const RendezvousServer&) = delete;
@@ -92,6 +105,7 @@ class RendezvousServer {
   struct Visitor {
     FrameStream stream;
     RankClock::time_point since;
+    bool has_input = false;
   };
   /// The gathering under way.
   struct Gathering {
@@ -125,7 +139,9 @@ class RendezvousServer {
   }
 
   void wait_for_input() {
-    std::vector<pollfd> watched{{listener_.get(), POLLIN, 0}};
+    // A connection that cannot be accepted yet would end each wait at once.
+    const short arrivals = visitors_.size() < most_visitors ? POLLIN : 0;
+    std::vector<pollfd> watched{{listener_.get(), arrivals, 0}};
     const auto watch = [&](const FrameStream& stream) {
       const int events = POLLIN | (stream.has_output() ? POLLOUT : 0);
       watched.push_back({stream.descriptor(), static_cast<short>(events), 0});
@@ -135,31 +151,40 @@ class RendezvousServer {
     }
     for (const Visitor& visitor : visitors_) watch(visitor.stream);
     ::poll(watched.data(), watched.size(), 10);
+    const std::size_t first = watched.size() - visitors_.size();
+    for (std::size_t i = 0; i < visitors_.size(); ++i) {
+      visitors_[i].has_input = watched[first + i].revents != 0;
+    }
   }
 
+  /// Accepts connections, up to a number. The others wait until visitors go.
   void greet() {
-    constexpr std::size_t most_visitors = 256;
+    std::erase_if(visitors_, [this](Visitor& visitor) { return has_been_seen_to(visitor); });
     while (visitors_.size() < most_visitors) {
       Descriptor socket(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
       if (socket.get() < 0) break;
       set_prompt(socket.get());
       visitors_.push_back({FrameStream(std::move(socket)), RankClock::now()});
     }
-    std::erase_if(visitors_, [this](Visitor& visitor) { return has_been_seen_to(visitor); });
   }
 
   /// Whether a visitor has taken a seat, or is none that can have one: a stranger, who may send
   /// anything or nothing, gets no answer and delays nobody.
   bool has_been_seen_to(Visitor& visitor) {
-    constexpr std::chrono::seconds patience(5);
+    // A rank sends its hello at once; others wait for the place of a visitor that says nothing.
+    const std::chrono::milliseconds patience(visitors_.size() < most_visitors ? 5000 : 200);
+    constexpr std::size_t most = sizeof(Hello) + longest_secret;
+    const bool is_late = RankClock::now() - visitor.since > patience;
+    if (!std::exchange(visitor.has_input, false)) return is_late;
     try {
-      const bool stands = visitor.stream.fill();
-      const std::optional<Frame> frame = visitor.stream.take(sizeof(Hello));
-      if (!frame) return !stands || RankClock::now() - visitor.since > patience;
-      if (frame->kind != FrameKind::hello || frame->content.size() != sizeof(Hello)) return true;
+      const bool stands = visitor.stream.fill(most);
+      const std::optional<Frame> frame = visitor.stream.take(most);
+      if (!frame) return !stands || is_late;
+      if (frame->kind != FrameKind::hello || frame->content.size() < sizeof(Hello)) return true;
       Hello hello{};
       std::memcpy(&hello, frame->content.data(), sizeof hello);
-      const std::string refusal = why_refused(hello);
+      const std::string refusal =
+          why_refused(hello, std::string_view(frame->content).substr(sizeof hello));
       if (refusal.empty()) {
         seat(hello.rank, std::move(visitor.stream));
       } else {
@@ -171,7 +196,13 @@ class RendezvousServer {
     return true;
   }
 
-  [[nodiscard]] std::string why_refused(const Hello& hello) const {
+  [[nodiscard]] std::string why_refused(const Hello& hello, std::string_view secret) const {
+    if (!is_same_secret(secret, secret_)) {
+      return message("rank ", hello.rank, " comes to port ", port_,
+                     " with another secret than rank 0's, or one of the two has none; set ",
+                     secret_variable, " to the same value for all ranks, and MASTER_PORT to a ",
+                     "different port for each run");
+    }
     const int ranks = static_cast<int>(seats_.size());
     if (hello.size != ranks || hello.rank < 0 || hello.rank >= ranks)
       return message("rank ", hello.rank, " of ", hello.size, " comes to port ", port_,
@@ -200,8 +231,8 @@ class RendezvousServer {
     Seat& seat = seats_[static_cast<std::size_t>(rank)];
     if (seat.state != Seat::State::taken) return;
     try {
-      const bool stands = seat.stream.fill();
-      while (std::optional<Frame> frame = seat.stream.take()) {
+      const bool stands = seat.stream.fill(most_part_bytes);
+      while (std::optional<Frame> frame = seat.stream.take(most_part_bytes)) {
         seat.heard = RankClock::now();
         take_frame(rank, seat, *frame);
       }
@@ -347,10 +378,12 @@ class RendezvousServer {
                         [](const Seat& seat) { return seat.state == Seat::State::taken; });
   }
 
+  static constexpr std::size_t most_visitors = 256;
   static constexpr const char* silent_as = ", as a stopped process is";
 
   Descriptor listener_;
   int port_;
+  std::string secret_;
   std::chrono::milliseconds time_out_;
   std::vector<Seat> seats_;
   std::vector<Visitor> visitors_;

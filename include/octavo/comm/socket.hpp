@@ -79,34 +79,71 @@ inline Descriptor connect_to(const addrinfo* addresses) {
   return {};
 }
 
-/// Listens at a port: of this host alone, where that is what others are told to connect to.
-/// @throws CommError  if it cannot
-inline Descriptor listen_at(const std::string& host, int port) {
-  const bool is_local = host == "127.0.0.1" || host == "localhost";
-  const int family = is_local ? AF_INET : AF_INET6;
+/// Whether an address is a loopback address: 127.0.0.0/8, ::1, or the former mapped to IPv6.
+inline bool is_loopback(const addrinfo& address) {
+  constexpr std::uint32_t loopback_net = 127;
+  if (address.ai_family == AF_INET) {
+    const auto* four = reinterpret_cast<const sockaddr_in*>(address.ai_addr);
+    return ntohl(four->sin_addr.s_addr) >> 24 == loopback_net;
+  }
+  if (address.ai_family != AF_INET6) return false;
+  const in6_addr& six = reinterpret_cast<const sockaddr_in6*>(address.ai_addr)->sin6_addr;
+  return IN6_IS_ADDR_LOOPBACK(&six) ||
+         (IN6_IS_ADDR_V4MAPPED(&six) && six.s6_addr[12] == loopback_net);
+}
+
+/// The loopback address that rank 0 listens at, IPv4 first; null if it must listen at all
+/// interfaces. A host may resolve its own name to 127.0.1.1, which other hosts do not: such a name
+/// counts only if all ranks are on this host.
+inline const addrinfo* loopback_of(const std::string& host, const addrinfo* addresses,
+                                   bool all_ranks_are_here) {
+  const addrinfo* found = nullptr;
+  for (const addrinfo* address = addresses; address != nullptr; address = address->ai_next) {
+    if (!is_loopback(*address)) return nullptr;
+    const bool is_better =
+        found == nullptr || (found->ai_family != AF_INET && address->ai_family == AF_INET);
+    if (is_better) found = address;
+  }
+  addrinfo hints{};
+  hints.ai_flags = AI_NUMERICHOST;
+  addrinfo* number = nullptr;
+  const bool is_number = ::getaddrinfo(host.c_str(), nullptr, &hints, &number) == 0;
+  if (is_number) ::freeaddrinfo(number);
+  return is_number || host == "localhost" || all_ranks_are_here ? found : nullptr;
+}
+
+/// Listens at a port: at a loopback address only, if that is what others are told to connect to,
+/// else at all interfaces.
+/// @throws CommError  if it cannot, or the host has no address
+inline Descriptor listen_at(const std::string& host, int port, bool all_ranks_are_here = false) {
+  const Addresses addresses = addresses_of(host, port);
+  const addrinfo* loopback = loopback_of(host, addresses.get(), all_ranks_are_here);
   const int type = SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK;
   const int on = 1;
   const int off = 0;
-  Descriptor socket(::socket(family, type, 0));
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_port = htons(static_cast<std::uint16_t>(port));
-  address.sin_addr.s_addr = htonl(is_local ? INADDR_LOOPBACK : INADDR_ANY);
-  sockaddr_in6 every{};
-  every.sin6_family = AF_INET6;
-  every.sin6_port = address.sin_port;
-  const bool has_six = family == AF_INET6 && socket.get() >= 0;
-  if (has_six) {
+  sockaddr_in four{};
+  four.sin_family = AF_INET;
+  four.sin_port = htons(static_cast<std::uint16_t>(port));
+  four.sin_addr.s_addr = htonl(INADDR_ANY);
+  sockaddr_in6 six{};
+  six.sin6_family = AF_INET6;
+  six.sin6_port = four.sin_port;
+  Descriptor socket(::socket(loopback == nullptr ? AF_INET6 : loopback->ai_family, type, 0));
+  const sockaddr* address = loopback == nullptr ? nullptr : loopback->ai_addr;
+  socklen_t length = loopback == nullptr ? 0 : loopback->ai_addrlen;
+  if (loopback == nullptr && socket.get() >= 0) {
     ::setsockopt(socket.get(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
-  } else if (family == AF_INET6) {  // the kernel knows version 4 alone
+    address = reinterpret_cast<sockaddr*>(&six);
+    length = sizeof six;
+  } else if (loopback == nullptr) {  // the kernel has no IPv6
     socket = Descriptor(::socket(AF_INET, type, 0));
+    address = reinterpret_cast<sockaddr*>(&four);
+    length = sizeof four;
   }
   ::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-  const int bound =
-      has_six ? ::bind(socket.get(), reinterpret_cast<sockaddr*>(&every), sizeof every)
-              : ::bind(socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof address);
   // Before the message: arguments of a call are evaluated in any order.
-  const bool listens = bound == 0 && ::listen(socket.get(), SOMAXCONN) == 0;
+  const bool listens =
+      ::bind(socket.get(), address, length) == 0 && ::listen(socket.get(), SOMAXCONN) == 0;
   require<CommError>(listens,
                      "rank 0 cannot listen at "
                      "port ",
@@ -127,6 +164,10 @@ enum class FrameKind : std::uint32_t {
   fault,      ///< a rank is lost: a text
   farewell,   ///< a rank has come to its end, or gives up: a text
 };
+
+/// The longest content of a frame of a rank, and of rank 0, in bytes.
+inline constexpr std::size_t most_part_bytes = std::size_t{1} << 24;
+inline constexpr std::size_t most_whole_bytes = std::size_t{1} << 30;
 
 struct Frame {
   FrameKind kind = FrameKind::heartbeat;
@@ -165,24 +206,26 @@ class FrameStream {
     return stands;
   }
 
-  /// Takes in what has arrived. @return whether the connection stands
-  [[nodiscard]] bool fill() {
+  /// Receives what has arrived, and stores at most a frame of `most` bytes: a stranger cannot have
+  /// more stored. @return whether the connection stands
+  [[nodiscard]] bool fill(std::size_t most) {
     std::array<char, 1 << 16> arrived;
-    for (;;) {
-      const ssize_t count = ::recv(socket_.get(), arrived.data(), arrived.size(), MSG_DONTWAIT);
+    while (input_.size() < sizeof(Header) + most) {
+      const std::size_t room = std::min(arrived.size(), sizeof(Header) + most - input_.size());
+      const ssize_t count = ::recv(socket_.get(), arrived.data(), room, MSG_DONTWAIT);
       if (count < 0 && errno == EINTR) continue;
       if (count < 0) return errno == EAGAIN || errno == EWOULDBLOCK;
       if (count == 0) return false;
       input_.append(arrived.data(), static_cast<std::size_t>(count));
-      // A stranger's flood is looked at before more of it is taken.
-      if (static_cast<std::size_t>(count) < arrived.size()) return true;
+      if (static_cast<std::size_t>(count) < room) return true;
     }
+    return true;
   }
 
   /// The next frame that is whole.
   /// @param most  bytes that its content may have
-  /// @throws CommError  if what arrived is none
-  [[nodiscard]] std::optional<Frame> take(std::size_t most = std::size_t{1} << 32) {
+  /// @throws CommError  if what arrived is not a frame, or is longer
+  [[nodiscard]] std::optional<Frame> take(std::size_t most) {
     Header header{};
     if (!input_.empty()) {
       const std::size_t known = std::min(input_.size(), sizeof magic);
