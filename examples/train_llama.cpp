@@ -333,6 +333,13 @@ int run(Setup& setup, const Options& options, const Instance& instance, Ranks& r
   // Of a run that is over nothing is left to be written.
   const bool is_over = goes_on && setup.totals->steps() >= options.steps &&
                        detail::has_ended(setup.folder / "metrics.jsonl");
+  const std::string unrecorded =
+      goes_on && ranks.is_first()
+          ? note_of_unrecorded_steps(setup.folder / "metrics.jsonl", setup.totals->steps())
+          : "";
+  if (!unrecorded.empty()) {
+    programs::tell("{}: warning: {}\n", program().name, programs::visible(unrecorded));
+  }
   Report report(options, is_over ? "" : setup.folder, goes_on ? Lines::kept : Lines::removed,
                 configuration, session.precision(), timeline, ranks.is_first());
   setup.report = &report;

@@ -14,10 +14,12 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <charconv>
 #include <cstring>
 #include <ctime>
 #include <filesystem>
 #include <string>
+#include <string_view>
 #include <system_error>
 #include <utility>
 #include <vector>
@@ -74,6 +76,28 @@ inline bool has_ended(const std::filesystem::path& metrics) {
 }
 
 }  // namespace detail
+
+/// Says which steps a run took that its metrics.jsonl does not record, such as after a write that
+/// failed; "" if there are none.
+/// @param step  that the run resumes after
+inline std::string note_of_unrecorded_steps(const std::filesystem::path& metrics,
+                                            octavo::Index step) {
+  if (!std::filesystem::exists(metrics)) return {};
+  constexpr std::string_view begin = "{\"event\":\"step\",\"step\":";
+  octavo::Index last = 0;
+  octavo::FileLines lines(metrics);
+  for (std::string line; lines.next(line) && lines.is_whole();) {
+    if (!line.starts_with(begin)) continue;
+    octavo::Index recorded = 0;
+    std::from_chars(line.data() + begin.size(), line.data() + line.size(), recorded);
+    last = std::max(last, recorded);
+  }
+  if (last >= step) return {};
+  const std::string steps = last + 1 == step ? octavo::message("step ", step)
+                                             : octavo::message("steps ", last + 1, " to ", step);
+  return octavo::message(metrics.string(), " has no record of ", steps,
+                         ", which the run has taken; a write to it failed then");
+}
 
 /// Throws if config.toml, which is UTF-8, could not hold a flag.
 /// @throws ConfigError  naming the flag

@@ -655,7 +655,7 @@ ln -s absent/file $'\033[31mbegun/metrics.jsonl'
 code=0
 timeout 30 "$program" --data text.txt --steps 1 --out begun >out 2>err || code=$?
 [ "$code" -eq 1 ] || fail "exit code $code, expected 1"
-err_is_one_line_with "begun/metrics.jsonl: cannot be created"
+err_is_one_line_with "begun/metrics.jsonl: cannot be written: it is a link to absent/file, which does not exist"
 case="control characters in a message"
 timeout 30 "$program" --data text.txt --steps 1 --out $'\033[31mbegun' >out 2>err
 [ $? -eq 1 ] || fail "the exit code is not 1"
@@ -1074,6 +1074,10 @@ run "a checkpoint of other libraries, converted" 0 "${shorter[@]}" --steps 31 --
   --resume of_gpu/checkpoints/step-00000030 --out of_gpu_converted
 grep -q "^CONVERTED | to bf16" out || fail "it is not said what it becomes"
 grep -qF "steps may differ" out && fail "it is said that steps may differ, which are of another precision"
+cp -r whole unrecorded
+sed -i '/^{"event":"step","step":\(29\|30\),/d' unrecorded/metrics.jsonl
+run "steps whose records are lost" 0 "${shorter[@]}" --steps 31 --checkpoint-every 3 --out unrecorded --resume latest
+err_is_one_line_with "warning: unrecorded/metrics.jsonl has no record of steps 29 to 30, which the run has taken"
 cp -r whole of_before
 sed -i 's/"octavo":"[^"]*"/"octavo":"0.0.9"/; s/"run_length":32,//' of_before/checkpoints/step-00000030/manifest.json
 manifest_has of_before '"written":"before"'
