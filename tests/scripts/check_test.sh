@@ -5,7 +5,7 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 scratch=$(mktemp -d) || exit 1
 trap 'rm -rf "$scratch"' EXIT
 mkdir -p "$scratch"/{scripts,include/octavo/core,tests/compile_fail}
-cp "$root"/scripts/{check,doxygen-markdown,github_markdown.py,prose.py,prose.txt} "$scratch/scripts/"
+cp "$root"/scripts/{check,doxygen-markdown,github_markdown.py,prose.py,prose.txt,docs_site.py} "$scratch/scripts/"
 
 "$root/scripts/check" --list |
   sed -nE 's/^([a-z-]+) .* \(nightly\)$/\1 nightly/p; t; s/^([a-z-]+) .*/\1/p' | sort >"$scratch/listed"
@@ -161,7 +161,7 @@ if command -v codespell >/dev/null; then
   echo 'The latest.' >"$scratch/docs/page.md"
   accepts spelling "words"
   echo 'Te''h latest.' >"$scratch/docs/page.md"
-  refuses spelling "a misspelt word" "docs/page.md:1: Teh ==> The"
+  refuses spelling "a misspelt word" "docs/page.md:1: Te""h ==> The"
   rm -r "$scratch/.git" "$scratch/docs"
 fi
 
@@ -186,10 +186,14 @@ for file in "$header" "$scratch/examples/own.cpp"; do
 done
 
 # Links of pages, on GitHub and on the site, where there is Doxygen.
-mkdir -p "$scratch/docs/images"
-cp "$root/docs/Doxyfile" "$scratch/docs/"
+mkdir -p "$scratch/docs/images" "$scratch/examples/learn"
+cp -r "$root/docs/Doxyfile" "$root/docs/site" "$scratch/docs/"
 cat >"$scratch/docs/mainpage.md" <<'END'
 # Main page
+
+## Start
+
+- [A `page`](page.md): read this.
 
 See [what it keeps](page.md#what-a-run-keeps), [its code](page.md#code-1), [all of it](page.md).
 END
@@ -224,7 +228,23 @@ mistaken() {
   cp "$scratch/kept" "$scratch/$1"
 }
 if command -v doxygen >/dev/null; then
+  printf '%s\n' 'namespace octavo OCTAVO_ABI {' '/// Doubles a number.' 'int twice(int x);' \
+    'namespace detail {' '/// A base.' 'struct Base {' '  /// A member.' '  void member();' '};' '}' \
+    '/// Has a member.' 'struct Derived : detail::Base {};' '}' >"$header"
+  printf '| `core/` | everything | nothing |\n' >"$scratch/CONTRIBUTING.md"
   accepts docs "links that lead somewhere"
+  # has FILE TEXT: the site's page has this text
+  has() { grep -qF -- "$2" "$scratch/build/docs/html/$1" || fail "$1 lacks $2"; }
+  has page.html '<li><a href="page.html" aria-current="page">A `page`</a></li>'
+  has page.html '<li><a href="#page-code-1">Code</a></li>'
+  has index.html '<a class="el" href="page.html#md_page">A <code>page</code></a>'
+  has page.html 'What a <code>run</code> keeps?</h1>'
+  has page.html '<span class="comment"># None</span>'
+  has room_core.html '">twice</a></code></td><td>Doubles a number.</td><td><code>own.hpp</code>'
+  has structoctavo_1_1Derived.html 'member'
+  has search-index.js '["A page","What a run keeps?","page.html#page-what-a-run-keeps",""]'
+  grep -q 'detail::' "$scratch/build/docs/html/room_core.html" && fail "the reference lists details"
+  rm "$header" "$scratch/CONTRIBUTING.md"
   mistaken README.md "docs)" "docss)" "a link to no file" "README.md:1: the link docss names no file"
   mistaken README.md '-keeps' '-holds' "a link to no heading" \
     "README.md:1: the link docs/page.md#what-a-run-holds names nothing in docs/page.md"
@@ -232,10 +252,10 @@ if command -v doxygen >/dev/null; then
   echo '[nothing](docs/none.md)' >"$scratch/CONTRIBUTING.md"
   refuses docs "a link of CONTRIBUTING.md" "CONTRIBUTING.md:1: the link docs/none.md names no file"
   rm "$scratch/CONTRIBUTING.md"
-  mistaken docs/mainpage.md code-1 code-2 "a page's link to no heading" "docs/mainpage.md:3: "
+  mistaken docs/mainpage.md code-1 code-2 "a page's link to no heading" "docs/mainpage.md:7: "
   mistaken docs/page.md '(#code)' '(#none)' "a page's link to no heading of its own" "docs/page.md:3: "
   mistaken docs/mainpage.md '(page.md)' '(page.html)' "a page's link that only the site has" \
-    "docs/mainpage.md:3: the link page.html names no file"
+    "docs/mainpage.md:7: the link page.html names no file"
   mistaken docs/mainpage.md '\[all of it\](page.md)' '<a href="page.html#none">all of it<\/a>' \
     "the site's link to no anchor" \
     "html/index.html: the link page.html#none names nothing in build/docs/html/page.html"

@@ -43,7 +43,7 @@ class PatternSyntax {
   [[nodiscard]] const std::string& text() const { return text_; }
 
  private:
-  /// Unicode's property White_Space. PCRE2's \s has U+180E beside.
+  /// The characters of Unicode's property White_Space. PCRE2's `\s` also matches U+180E.
   static constexpr std::string_view spaces =
       "\\x09-\\x0d\\x20\\x85\\xa0\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}"
       "\\x{3000}";
