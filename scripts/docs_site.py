@@ -206,7 +206,7 @@ def improved(body):
     body = re.sub(r"<script.*?</script>", "", body, flags=re.DOTALL)
     body = re.sub(r"(<a [^>]*>)([^<]*`[^<]*)(</a>)",
                   lambda part: part[1] + re.sub(r"`([^`]+)`", r"<code>\1</code>", part[2]) + part[3], body)
-    body = re.sub(r'<object type="image/svg\+xml" data="([^"]+)">(.*?)</object>',
+    body = re.sub(r'<object type="image/svg\+xml" data="([^"]+)"[^>]*>(.*?)</object>',
                   lambda part: f'<img src="{part[1]}" alt="{html.escape(text_of(part[2]))}">', body)
     body = re.sub(r"&lt;(/?)tt&gt;", r"<\1code>", body)  # code in headings, which Doxygen 1.9.4 escapes
     body = re.sub(r"<code>(--[\w-]+)", r'<code class="flag">\1', body)

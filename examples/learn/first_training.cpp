@@ -5,9 +5,7 @@
 
 using namespace octavo;
 
-// The blocks in FP8, but the first and the last in BF16.
-using Precision = Layerwise<First<1, Bf16>, Fp8Recipe<Delayed>, Last<1, Bf16>>;
-using Model = Llama<llama_tiny, Precision, Cpu>;
+using Model = Llama<llama_tiny, Bf16, Cpu>;
 
 int main(int argc, char** argv) try {
   if (argc != 2) return std::puts("usage: first_training TEXT"), 2;
@@ -17,7 +15,7 @@ int main(int argc, char** argv) try {
 
   Context<Cpu> context;
   ModelSession<Model> session({.batch = {.sequences = 4, .tokens = 64}}, context);
-  std::fputs(session.manifest().text().c_str(), stdout);  // one line a GEMM: what is going to run
+  std::fputs(session.manifest().text().c_str(), stdout);  // every GEMM of a step, with its formats
 
   for (int step = 1; step <= 50; ++step) {
     stream.next(tokens, targets);

@@ -52,9 +52,9 @@ TEST(Version, PackagesHaveIt) {
 }
 
 TEST(Version, WhatUsersWriteHasIt) {
-  EXPECT_EQ(found("README.md", R"(octavo/(\d+\.\d+\.\d+))"), std::set{version});
-  EXPECT_EQ(found("README.md", R"(\nVersion (\d+\.\d+)\.)"), std::set{minor_version});
-  for (const char* file : {"README.md", "conanfile.py", "cmake/octavoConfig.cmake",
+  EXPECT_EQ(found("docs/install.md", R"(octavo/(\d+\.\d+\.\d+))"), std::set{version});
+  EXPECT_EQ(found("README.md", R"(\*\*Status\*\*: version (\d+\.\d+);)"), std::set{minor_version});
+  for (const char* file : {"docs/install.md", "conanfile.py", "cmake/octavoConfig.cmake",
                            "packaging/vcpkg/ports/octavo/usage", "test_package/CMakeLists.txt",
                            "tests/package/CMakeLists.txt"}) {
     EXPECT_EQ(found(file, R"(find_package\(octavo (\d+\.\d+))"), std::set{minor_version}) << file;

@@ -517,7 +517,7 @@ run "a GPT-2 of a width that blocks do not serve" 0 --model gpt2_1558m --seq-len
 grep -qE '^fp8-blockwise +\| its layers. features are no multiples of 128' out || fail "blockwise is not refused"
 refused "a sequence beyond the positions" "gpt2_1558m has positions for 1024 tokens" --model gpt2_1558m --seq-len 2048
 run "the choices of one precision" 0 --all --precision fp8-delayed --model llama3_8b
-# README's figure for one card of 80 GB.
+# The figure of docs/measured.md for one card of 80 GB.
 awk -F'|' '{gsub(/ /, "")} $1 == "fp8-delayed" && $2 == "swiglu" && $3 == "remade" && $4 == "bf16" &&
   $5 == "bf16" && $6 == "none" && $15 > 72.5 && $15 < 73.5 && $16 == "80141" {found = 1} END {exit !found}' out ||
   fail "no line has 73 GiB"

@@ -39,13 +39,13 @@ if [[ $compiler == *nvcc ]]; then
 fi
 [[ $way == cudnn ]] && components="COMPONENTS;cudnn"
 
-# Runs the README's command for this kind of compiler, with warnings, and optimises less.
+# Runs the command of docs/install.md for this kind of compiler, with warnings, and optimises less.
 #   compile SOURCE PROGRAM
 compile() {
   local tool=g++ suffix=cpp
   [[ $device == cuda ]] && tool=nvcc suffix=cu
   local line
-  line=$(grep -m 1 "^ *$tool .* program.$suffix" "$source/README.md") || fail "the README has no $tool"
+  line=$(grep -m 1 "^ *$tool .* program.$suffix" "$source/docs/install.md") || fail "docs/install.md has no $tool"
   line=${line/$tool/$compiler}
   cp "$1" program.$suffix
   line=${line/-O3/-O1}
