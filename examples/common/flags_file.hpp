@@ -2,6 +2,7 @@
 #pragma once
 
 #include <common/flags.hpp>
+#include <octavo/data/open_file.hpp>
 
 #include <fmt/format.h>
 #include <toml++/toml.h>
@@ -10,7 +11,6 @@
 #include <array>
 #include <cmath>
 #include <istream>
-#include <iterator>
 #include <map>
 #include <sstream>
 #include <string>
@@ -31,7 +31,16 @@ class FlagsFile : public CLI::Config {
   std::vector<CLI::ConfigItem> from_config(std::istream& input) const override {
     std::vector<CLI::ConfigItem> values;
     // As a whole: toml++ goes back in a stream, which a pipe cannot.
-    const std::string text(std::istreambuf_iterator<char>(input), {});
+    std::string text;
+    std::array<char, 4096> piece;
+    while (text.size() <= octavo::most_file_bytes) {
+      input.read(piece.data(), piece.size());
+      text.append(piece.data(), static_cast<std::size_t>(input.gcount()));
+      if (!input) break;
+    }
+    octavo::require<octavo::ConfigError>(text.size() <= octavo::most_file_bytes, path(),
+                                         " must have at most ", octavo::most_file_bytes,
+                                         " bytes, but has more; name a TOML file");
     try {
       const toml::table table = toml::parse(text, path());
       for (auto&& [key, node] : table) {

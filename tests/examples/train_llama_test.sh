@@ -44,6 +44,12 @@ base=(--data text.txt --seq-len 32 --validation-batches 2 --evaluate-every 2 --o
 small=("${base[@]}" --batch 2 --steps 4 --warmup 1 --sample 0)
 bytes=$(wc -c <text.txt)
 
+refused "a configuration without an end" "/dev/zero must have at most 100000000 bytes" "${small[@]}" --config /dev/zero
+mkdir piped
+mkfifo piped/config.json
+refused "a model whose configuration is a pipe" "piped/config.json: cannot be read: it is a pipe, not a regular file" \
+  --data text.txt --model hf:piped
+rm -r piped
 run "a folder whose name is not UTF-8" 2 "${small[@]}" --out $'latin-\xfc'
 err_is_one_line_with "--out must be valid UTF-8, but is 'latin-"
 [ ! -e $'latin-\xfc' ] || fail "it was made"

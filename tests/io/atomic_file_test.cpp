@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
@@ -119,6 +120,37 @@ TEST_F(AtomicFile, WritesToAPipeDirectly) {
   ::close(reader);
   EXPECT_EQ(std::string_view(bytes), "text");
   EXPECT_TRUE(fs::is_fifo(pipe));
+}
+
+TEST_F(AtomicFile, APipeThatNobodyReadsIsRefused) {
+  const fs::path pipe = folder_ / "pipe";
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  const std::string error = error_of(pipe, "text");
+  EXPECT_TRUE(contains(error, "pipe: cannot be written: it is a pipe that nobody reads")) << error;
+}
+
+// A pipe takes 64 KiB at once.
+TEST_F(AtomicFile, WaitsForTheReaderOfAPipe) {
+  const fs::path pipe = folder_ / "pipe";
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  const int reader = ::open(pipe.c_str(), O_RDONLY | O_NONBLOCK);
+  std::atomic<bool> is_written{false};
+  std::string error;
+  std::thread writer([&] {
+    error = error_of(pipe, std::string(300'000, 'x'));
+    is_written = true;
+  });
+  std::vector<char> bytes(4096);
+  std::size_t count = 0;
+  for (ssize_t came = 0; !is_written || came > 0;) {
+    std::this_thread::sleep_for(std::chrono::microseconds(50));
+    came = ::read(reader, bytes.data(), bytes.size());
+    if (came > 0) count += static_cast<std::size_t>(came);
+  }
+  writer.join();
+  ::close(reader);
+  EXPECT_EQ(error, "");
+  EXPECT_EQ(count, 300'000u);
 }
 
 TEST_F(AtomicFile, RemovesWhatAKilledProcessLeft) {

@@ -126,11 +126,14 @@ class OpenFile {
 
 }  // namespace detail
 
+/// The largest file that is read whole unless its reader sets another limit, in bytes.
+inline constexpr std::uint64_t most_file_bytes = 100'000'000;
+
 /// The bytes of a file that is read whole, such as a configuration.
 /// @param most  bytes that it may have
 /// @throws IoError  naming the file, if it cannot be read, is not a regular file or is larger
 [[nodiscard]] inline std::string read_text_file(const std::filesystem::path& path,
-                                                std::uint64_t most = 100'000'000) {
+                                                std::uint64_t most = most_file_bytes) {
   detail::OpenFile file(path);
   if (file.size() > most)
     detail::reading_failed(path, message("it has ", file.size(), " bytes, of at most ", most));

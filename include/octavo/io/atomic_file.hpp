@@ -47,7 +47,7 @@ class AtomicFile {
     const std::filesystem::file_status status = std::filesystem::status(path_, ignored);
     if (std::filesystem::is_directory(status)) detail::writing_failed(path_, EISDIR);
     if (std::filesystem::is_other(status)) {
-      file_ = {{}, ::open(path_.c_str(), O_WRONLY | O_CLOEXEC)};
+      file_ = {{}, open_without_waiting(path_)};
     } else {
       detail::refuse_dangling_link(path_);
       target_ = std::filesystem::exists(status) ? std::filesystem::canonical(path_)
@@ -92,6 +92,16 @@ class AtomicFile {
   }
 
  private:
+  /// Opens a device or pipe. A pipe that nobody reads is refused: opening it would wait.
+  static int open_without_waiting(const std::filesystem::path& path) {
+    const int descriptor = ::open(path.c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC);
+    require<IoError>(descriptor >= 0 || errno != ENXIO, path.string(),
+                     ": cannot be written: it is a pipe that nobody reads, or a device without a "
+                     "driver; choose another path");
+    if (descriptor >= 0) ::fcntl(descriptor, F_SETFL, O_WRONLY);
+    return descriptor;
+  }
+
   std::filesystem::path path_;
   std::filesystem::path target_;  ///< without links; empty: the file is written directly
   detail::Temporary file_;
