@@ -5,7 +5,7 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 scratch=$(mktemp -d) || exit 1
 trap 'rm -rf "$scratch"' EXIT
 mkdir -p "$scratch"/{scripts,include/octavo/core,tests/compile_fail}
-cp "$root"/scripts/{check,doxygen-markdown,github_markdown.py,prose.py,prose.txt,docs_site.py} "$scratch/scripts/"
+cp "$root"/scripts/{check,doxygen-markdown,github_markdown.py,prose.py,prose.txt,docs_site.py,draw-throughput} "$scratch/scripts/"
 
 "$root/scripts/check" --list |
   sed -nE 's/^([a-z-]+) .* \(nightly\)$/\1 nightly/p; t; s/^([a-z-]+) .*/\1/p' | sort >"$scratch/listed"
@@ -188,6 +188,9 @@ done
 # Links of pages, on GitHub and on the site, where there is Doxygen.
 mkdir -p "$scratch/docs/images" "$scratch/examples/learn"
 cp -r "$root/docs/Doxyfile" "$root/docs/site" "$scratch/docs/"
+mkdir -p "$scratch/benchmarks/results"
+cp "$root/benchmarks/results/train_step-h200.md" "$scratch/benchmarks/results/"
+cp "$root/docs/images/throughput.svg" "$scratch/docs/images/"
 cat >"$scratch/docs/mainpage.md" <<'END'
 # Main page
 
@@ -245,6 +248,8 @@ if command -v doxygen >/dev/null; then
   has search-index.js '["A page","What a run keeps?","page.html#page-what-a-run-keeps",""]'
   grep -q 'detail::' "$scratch/build/docs/html/room_core.html" && fail "the reference lists details"
   rm "$header" "$scratch/CONTRIBUTING.md"
+  mistaken benchmarks/results/train_step-h200.md '|    17102 |' '|    17103 |' "a picture of other figures" \
+    "docs/images/throughput.svg does not show benchmarks/results/train_step-h200.md; run scripts/draw-throughput"
   mistaken README.md "docs)" "docss)" "a link to no file" "README.md:1: the link docss names no file"
   mistaken README.md '-keeps' '-holds' "a link to no heading" \
     "README.md:1: the link docs/page.md#what-a-run-holds names nothing in docs/page.md"
