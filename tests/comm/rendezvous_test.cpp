@@ -13,6 +13,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <ctime>
 #include <functional>
 #include <initializer_list>
 #include <optional>
@@ -27,7 +28,6 @@
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
 namespace rendezvous_test {
@@ -612,8 +612,8 @@ TEST(Rendezvous, SilentStrangersKeepNoProcessorBusyAndNoRankOut) {
       gather(rendezvous, 16, 0, "parts");
     });
   }
-  std::vector<int> sockets;
-  for (int i = 0; i < 400; ++i) sockets.push_back(visit(port, ""));
+  std::vector<int> sockets(400);
+  for (int& socket : sockets) socket = visit(port, "");
   std::this_thread::sleep_for(milliseconds(300));
   const double before = processor_seconds(processes.pid(0));
   std::this_thread::sleep_for(milliseconds(1500));
