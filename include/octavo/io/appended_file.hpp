@@ -1,5 +1,5 @@
 /// @file
-/// A file that grows by whole records.
+/// Appending whole records to a file.
 #pragma once
 
 #include <octavo/core/error.hpp>
@@ -19,16 +19,16 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// Appends records, each with one call, so that a reader and a killed run never see half of one.
-/// When the disk is full the file keeps every record that was complete. A device such as /dev/full
-/// is written to; a pipe is refused, because a write would wait for its reader.
+/// Appends records, each with one system call, so that neither a reader nor a killed run leaves a
+/// partial record. If the disk is full, the file keeps all complete records. Devices such as
+/// /dev/full are written to; a pipe is refused, because a write would wait for its reader.
 class AppendedFile {
  public:
-  /// What becomes of lines that are there.
+  /// Whether existing lines are kept.
   enum class Lines { removed, kept };
 
-  /// Creates the file, or opens the one that is there. Its folder must exist.
-  /// @param before  if they are kept, what follows the last whole line is not
+  /// Creates the file or opens an existing one. Its folder must exist.
+  /// @param before  whether existing lines are kept; a partial last line is always removed
   /// @throws IoError  if the file cannot be opened
   explicit AppendedFile(std::filesystem::path path, Lines before = Lines::removed)
       : path_(not_dangling(std::move(path))),
@@ -47,7 +47,8 @@ class AppendedFile {
   AppendedFile& operator=(const AppendedFile&) = delete;
   ~AppendedFile() { ::close(descriptor_); }
 
-  /// @throws IoError  if the system does not take all of it; then none of it is in the file
+  /// Appends a record.
+  /// @throws IoError  if it cannot be written completely; then none of it is in the file
   void append(std::string_view record) {
     const WriteResult result = write_all(descriptor_, record);
     if (result.error == 0) {
@@ -68,7 +69,7 @@ class AppendedFile {
     return path;
   }
 
-  /// Cuts off what a run that was killed or met a full disk may have left of a line.
+  /// Removes a partial last line, which a killed run or a full disk may leave.
   bool find_end() {
     struct stat status {};
     if (::fstat(descriptor_, &status) != 0) return false;
@@ -85,7 +86,7 @@ class AppendedFile {
   std::filesystem::path path_;
   int descriptor_;
   bool is_pipe_ = false;
-  off_t complete_ = 0;  ///< bytes of the records that are complete
+  off_t complete_ = 0;  ///< bytes of complete records
 };
 
 }  // namespace octavo

@@ -1,5 +1,5 @@
 /// @file
-/// Writing a file whole or not at all.
+/// Atomic writing of files.
 #pragma once
 
 #include <octavo/core/error.hpp>
@@ -33,13 +33,13 @@ namespace detail {
 
 }  // namespace detail
 
-/// A file that is there whole or not at all: what is written goes to a temporary file beside it,
-/// which `commit` renames once it is on the disk. Without a commit, and after a failure, what was
-/// at the path is as it was, and there is no temporary file. Temporary files that killed programs
-/// left in the folder are removed. A link to a file stays: what it points
-/// to is replaced. A device or pipe (/dev/stdout) cannot be replaced and is written directly.
+/// Writes a file atomically: the content goes to a temporary file in the same folder, which
+/// `commit` renames once it is on the disk. Without a commit, or after a failure, the path is
+/// unchanged and the temporary file is removed, as are those that killed programs left in the
+/// folder. If the path is a link, its target is replaced. A device or pipe (/dev/stdout) cannot be
+/// replaced and is written directly.
 ///
-/// All members throw an IoError that names the file and the system's reason.
+/// All members throw an IoError that names the file and the system's error.
 class AtomicFile {
  public:
   explicit AtomicFile(std::filesystem::path path) : path_(std::move(path)) {
@@ -59,13 +59,13 @@ class AtomicFile {
   AtomicFile(const AtomicFile&) = delete;
   AtomicFile& operator=(const AtomicFile&) = delete;
 
-  /// Appends to what was written so far.
+  /// Appends to the file.
   void write(std::string_view content) {
     const int error = write_all(file_.descriptor(), content).error;
     if (error != 0) detail::writing_failed(path_, error);
   }
 
-  /// Writes to the place from byte `offset` on, and leaves that of `write` where it is.
+  /// Writes at byte `offset`, without moving the position of `write`.
   void write_at(std::uint64_t offset, std::span<const std::byte> content) {
     while (!content.empty()) {
       const ssize_t count =
@@ -77,12 +77,12 @@ class AtomicFile {
     }
   }
 
-  /// Puts the file in its place. The last call. If an error says that the folder could not be
-  /// brought to the disk, the file is in its place, but a power cut may undo that.
+  /// Renames the file to its path. Must be the last call. If the folder cannot be synchronised, the
+  /// file is at its path, but a power failure may undo that.
   void commit() {
     // A pipe cannot be synchronised, which is EINVAL.
     if (::fsync(file_.descriptor()) != 0 && errno != EINVAL) detail::writing_failed(path_, errno);
-    // Errors of a network's disk come with the close. The other descriptor keeps the lock.
+    // A network file system reports errors at the close. The other descriptor keeps the lock.
     const int written = ::fcntl(file_.descriptor(), F_DUPFD_CLOEXEC, 0);
     if (written < 0 || ::close(written) != 0) detail::writing_failed(path_, errno);
     if (target_.empty()) return;
@@ -92,7 +92,7 @@ class AtomicFile {
   }
 
  private:
-  /// Opens a device or pipe. A pipe that nobody reads is refused: opening it would wait.
+  /// Opens a device or pipe. A pipe without a reader is refused: opening it would block.
   static int open_without_waiting(const std::filesystem::path& path) {
     const int descriptor = ::open(path.c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC);
     require<IoError>(descriptor >= 0 || errno != ENXIO, path.string(),
@@ -103,12 +103,12 @@ class AtomicFile {
   }
 
   std::filesystem::path path_;
-  std::filesystem::path target_;  ///< without links; empty: the file is written directly
+  std::filesystem::path target_;  ///< links resolved; empty if the file is written directly
   detail::Temporary file_;
 };
 
-/// Writes a file whole or not at all; see AtomicFile.
-/// @throws IoError  naming the file and the system's reason
+/// Writes a file atomically; see AtomicFile.
+/// @throws IoError  naming the file and the system's error
 inline void write_file_atomically(const std::filesystem::path& path, std::string_view content) {
   AtomicFile file(path);
   file.write(content);

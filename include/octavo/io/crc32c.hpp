@@ -1,6 +1,6 @@
 /// @file
-/// The checksum of files: CRC-32C, which finds every single flipped bit, and every burst of up to
-/// 32.
+/// CRC-32C, the checksum of files. It detects every single flipped bit and every burst of up to 32
+/// bits.
 #pragma once
 
 #include <octavo/core/version.hpp>
@@ -15,7 +15,7 @@ namespace octavo OCTAVO_ABI {
 
 namespace detail {
 
-/// `crc32c_tables[k][b]`: what byte b, followed by k bytes of 0, makes of a register of 0.
+/// `crc32c_tables[k][b]`: the register after byte b and k zero bytes, starting from 0.
 using Crc32cTables = std::array<std::array<std::uint32_t, 256>, 8>;
 inline constexpr Crc32cTables crc32c_tables = [] {
   constexpr std::uint32_t polynomial = 0x82f63b78;  // Castagnoli's, lowest bit first
@@ -34,8 +34,8 @@ inline constexpr Crc32cTables crc32c_tables = [] {
   return tables;
 }();
 
-/// Moves the register on over bytes, on any processor. A word is read as the machine has it:
-/// little-endian, as all formats here are.
+/// Updates the register with bytes, on any processor. Words are read in the machine's byte order,
+/// little-endian like all file formats here.
 /// Source: Kounavis and Berry 2005, "A systematic approach to building high performance,
 /// software-based, CRC generators".
 inline std::uint32_t crc32c_by_tables(std::uint32_t value, std::span<const std::byte> bytes) {
@@ -54,10 +54,10 @@ inline std::uint32_t crc32c_by_tables(std::uint32_t value, std::span<const std::
 }
 
 #if defined(__x86_64__) && defined(__GNUC__)
-/// Whether the processor has an instruction for it.
+/// Whether the processor has a CRC-32C instruction.
 inline bool has_crc32c_instruction() { return __builtin_cpu_supports("sse4.2") != 0; }
 
-/// As `crc32c_by_tables`, several times as fast, with the instruction.
+/// Same as `crc32c_by_tables`, several times faster, using the instruction.
 inline std::uint32_t crc32c_by_instruction(std::uint32_t value, std::span<const std::byte> bytes) {
   std::uint64_t wide = value;
   for (; bytes.size() >= 8; bytes = bytes.subspan(8)) {
@@ -76,8 +76,9 @@ inline std::uint32_t crc32c_by_instruction(std::uint32_t value, std::span<const 
 
 }  // namespace detail
 
-/// CRC-32C of bytes: 0xe3069283 of "123456789". The same on every processor.
-/// @param before  that of the bytes that stand before these; 0 for none
+/// Returns the CRC-32C of bytes, for example 0xe3069283 for "123456789". The same on every
+/// processor.
+/// @param before  checksum of the preceding bytes; 0 if there are none
 /// Source: RFC 3720, B.4.
 [[nodiscard]] inline std::uint32_t crc32c(std::span<const std::byte> bytes,
                                           std::uint32_t before = 0) {
@@ -86,12 +87,12 @@ inline std::uint32_t crc32c_by_instruction(std::uint32_t value, std::span<const 
                            : detail::crc32c_by_tables(~before, bytes));
 }
 
-/// CRC-32C of bytes that stand before others, from those of both parts.
-/// @param bytes  how many the second part has
+/// Returns the CRC-32C of two consecutive parts from the checksums of both.
+/// @param bytes  length of the second part
 [[nodiscard]] inline std::uint32_t crc32c_of_both(std::uint32_t first, std::uint32_t second,
                                                   std::uint64_t bytes) {
-  // A register that meets a byte of 0 becomes a sum of what each of its bits becomes: a matrix,
-  // which is squared for twice as many.
+  // A zero byte changes the register by a linear map over GF(2): a matrix, which is squared for
+  // twice as many bytes.
   using Matrix = std::array<std::uint32_t, 32>;
   const auto times = [](const Matrix& matrix, std::uint32_t value) {
     std::uint32_t sum = 0;

@@ -1,5 +1,5 @@
 /// @file
-/// Files that TensorBoard reads.
+/// TensorBoard event files.
 #pragma once
 
 #include <octavo/core/error.hpp>
@@ -25,7 +25,7 @@ namespace octavo OCTAVO_ABI {
 
 namespace detail {
 
-/// A record of a TFRecord file: length, masked checksum of the length, data, masked checksum of the
+/// Returns a TFRecord record: length, masked checksum of the length, data, masked checksum of the
 /// data. Source: TensorFlow, `tensorflow/core/lib/io/record_writer.cc`.
 inline std::string event_record(std::string_view data) {
   const auto append_checksum = [](std::string& record, std::string_view bytes) {
@@ -41,8 +41,8 @@ inline std::string event_record(std::string_view data) {
   return record;
 }
 
-/// The message `HistogramProto` of values that are finite; one bucket for each factor of 2, of
-/// either sign. Source: TensorFlow, `tensorflow/core/framework/summary.proto`.
+/// Returns the `HistogramProto` message of finite values, with one bucket per power of 2 and sign.
+/// Source: TensorFlow, `tensorflow/core/framework/summary.proto`.
 inline std::string histogram_of(std::span<const double> values) {
   std::vector<double> sorted(values.begin(), values.end());
   std::sort(sorted.begin(), sorted.end());
@@ -53,7 +53,7 @@ inline std::string histogram_of(std::span<const double> values) {
   for (const double value : sorted) {
     sum += value;
     squares += value * value;
-    // Buckets begin and end at powers of 2; empty ones are one.
+    // Bucket limits are powers of 2; adjacent empty buckets are merged.
     int exponent = 0;
     const bool is_power = std::frexp(std::abs(value), &exponent) == 0.5;
     const double end =
@@ -84,14 +84,14 @@ inline std::string histogram_of(std::span<const double> values) {
 
 }  // namespace detail
 
-/// What one step gives TensorBoard: `EventSummary{}.add_scalar("train/loss", 2.5)`.
+/// The values of one step for TensorBoard: `EventSummary{}.add_scalar("train/loss", 2.5)`.
 class EventSummary {
  public:
   EventSummary& add_scalar(std::string_view tag, double value) {
     return add(detail::ProtobufMessage{}.add_bytes(1, tag).add_float(2, static_cast<float>(value)));
   }
 
-  /// How values are spread. Those that are not finite are left out.
+  /// Adds a histogram of values. Values that are not finite are left out.
   EventSummary& add_histogram(std::string_view tag, std::vector<double> values) {
     std::erase_if(values, [](double value) { return !std::isfinite(value); });
     if (values.empty()) return *this;
@@ -99,7 +99,7 @@ class EventSummary {
         detail::ProtobufMessage{}.add_bytes(1, tag).add_bytes(5, detail::histogram_of(values)));
   }
 
-  /// Text, which TensorBoard shows as Markdown.
+  /// Adds text, which TensorBoard shows as Markdown.
   EventSummary& add_text(std::string_view tag, std::string_view text) {
     using Message = detail::ProtobufMessage;
     constexpr std::uint64_t type_of_strings = 7;
@@ -124,27 +124,27 @@ class EventSummary {
   detail::ProtobufMessage summary_;
 };
 
-/// Seconds since 1970, as events have them.
+/// Returns the current time in seconds since 1970, as events store it.
 [[nodiscard]] inline double event_time() {
   timespec time{};
   ::clock_gettime(CLOCK_REALTIME, &time);
   return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
 }
 
-/// An event file, which TensorBoard finds in the folder that it is given.
+/// Writes an event file, which TensorBoard finds in its log directory.
 /// Source: TensorFlow, `tensorflow/core/util/event.proto`.
 class EventFile {
  public:
-  /// A new file in a folder that exists, named after the time, the host and the process.
-  /// @param time  of its begin, as `event_time`
+  /// Creates a file in an existing folder, named after the time, the host and the process.
+  /// @param time  of its start, as `event_time` returns it
   /// @throws IoError  if it cannot be created
   explicit EventFile(const std::filesystem::path& folder, double time = event_time())
       : file_(folder / name(time)) {
     append(detail::ProtobufMessage{}.add_double(1, time).add_bytes(3, "brain.Event:2"));
   }
 
-  /// Appends what a step gave.
-  /// @throws IoError  if the system does not take all of it; then none of it is in the file
+  /// Appends the values of a step.
+  /// @throws IoError  if they cannot be written completely; then none of them is in the file
   void write(std::int64_t step, const EventSummary& summary, double time = event_time()) {
     detail::ProtobufMessage event;
     event.add_double(1, time);
@@ -152,11 +152,11 @@ class EventFile {
     append(event.add_bytes(5, summary.bytes()));
   }
 
-  /// Says that the steps from here on begin: what was written of them before, in files of this
-  /// folder that are older too, is no part of the run any more. TensorBoard's reader in Python
-  /// (`--load_fast=false`) shows it no more from here on; when a tag is
-  /// written again, its default one drops the tag's old points of that step and of later ones.
-  /// @param step  the first of them
+  /// Marks the start of steps: earlier records of these steps, also in older files of this folder,
+  /// no longer belong to the run. TensorBoard's Python reader (`--load_fast=false`) hides them from
+  /// here on; its default reader drops a tag's old points of a step and of later ones when the tag
+  /// is written again.
+  /// @param step  the first of these steps
   /// @throws IoError  as `write`
   void begin_steps(std::int64_t step, double time = event_time()) {
     constexpr std::uint64_t start = 1;  // SessionLog.SessionStatus

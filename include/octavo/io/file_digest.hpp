@@ -23,7 +23,7 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// What tells whether a file is what it was.
+/// Identifies the content of a file.
 struct FileDigest {
   std::uint64_t bytes = 0;
   std::uint32_t checksum = 0;  ///< `crc32c`
@@ -33,15 +33,15 @@ struct FileDigest {
 
 namespace detail {
 
-/// Reads bytes of a file, a block at a time.
-/// @return  of what there is of them; an errno instead, if they cannot be read
+/// Reads part of a file block by block, and computes its digest. The digest covers the bytes that
+/// exist; `error` is an errno if they cannot be read.
 struct FilePart {
   FileDigest digest{};
   int error = 0;
 
   FilePart() = default;
   FilePart(int descriptor, std::uint64_t begin, std::uint64_t size) {
-    constexpr std::size_t block = std::size_t{1} << 18;  // is in the cache still when it is summed
+    constexpr std::size_t block = std::size_t{1} << 18;  // still in the cache when it is summed
     const auto bytes = std::make_unique_for_overwrite<std::byte[]>(block);
     while (digest.bytes < size) {
       const std::uint64_t left = std::min<std::uint64_t>(block, size - digest.bytes);
@@ -59,9 +59,9 @@ struct FilePart {
 
 }  // namespace detail
 
-/// `crc32c` of bytes that stand behind others.
-/// @param before   that of the others; 0 for none
-/// @param context  whose threads read parts of them
+/// Returns the `crc32c` of bytes that follow others.
+/// @param before   checksum of the others; 0 if there are none
+/// @param context  whose threads process parts of the bytes
 [[nodiscard]] inline std::uint32_t crc32c(std::span<const std::byte> bytes, std::uint32_t before,
                                           const Context<Cpu>& context) {
   using detail::part_bytes;
@@ -84,7 +84,7 @@ enum class ReadFrom {
 
 /// Computes the digest of a whole file.
 /// @param context  whose threads read parts of it
-/// @throws IoError  naming the file and the system's reason
+/// @throws IoError  naming the file and the system's error
 [[nodiscard]] inline FileDigest digest_of_file(const std::filesystem::path& path,
                                                const Context<Cpu>& context = Context<Cpu>(1),
                                                ReadFrom source = ReadFrom::anywhere) {
@@ -95,7 +95,7 @@ enum class ReadFrom {
   int error = 0;
   FileDigest digest;
   std::vector<detail::FilePart> parts(static_cast<std::size_t>(context.threads()));
-  // What is read is what there is, whatever the size was said to be: until a part ends early.
+  // Reads until a part ends early: the reported size of a file may be wrong.
   for (bool is_whole = true; is_whole;) {
     parallel_for(static_cast<Index>(parts.size()), context, [&](Index i) {
       const std::uint64_t begin = digest.bytes + static_cast<std::uint64_t>(i) * part_bytes;

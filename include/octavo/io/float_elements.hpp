@@ -1,5 +1,5 @@
 /// @file
-/// Elements of files as floats.
+/// Conversion between stored elements and floats.
 #pragma once
 
 #include <octavo/core/error.hpp>
@@ -16,7 +16,7 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// The value of an IEEE 754 half-precision number. Exact; NaNs keep their bits.
+/// Converts an IEEE 754 half-precision number. Exact; NaNs keep their bits.
 [[nodiscard]] constexpr float half_value(std::uint16_t bits) {
   const std::uint32_t sign = std::uint32_t{bits & 0x8000u} << 16;
   const std::uint32_t exponent = bits >> 10 & 0x1fu;
@@ -34,8 +34,8 @@ namespace octavo OCTAVO_ABI {
   return dtype == "F32" || dtype == "BF16" || dtype == "F16";
 }
 
-/// Little-endian elements as floats.
-/// @param dtype   for which `is_float_dtype` holds
+/// Converts little-endian elements to floats.
+/// @param dtype   must satisfy `is_float_dtype`
 /// @param bytes   of as many elements as there are values
 inline void to_floats(std::string_view dtype, std::span<const std::byte> bytes,
                       std::span<float> values) {
@@ -55,9 +55,9 @@ inline void to_floats(std::string_view dtype, std::span<const std::byte> bytes,
   of_words([](std::uint16_t word) { return static_cast<float>(Bf16::from_bits(word)); });
 }
 
-/// Floats as little-endian elements.
+/// Converts floats to little-endian elements.
 /// @param dtype   "F32" or "BF16"
-/// @param bytes   written; of as many elements as there are values
+/// @param bytes   receives as many elements as there are values
 inline void from_floats(std::string_view dtype, std::span<const float> values,
                         std::span<std::byte> bytes) {
   if (dtype == "F32") {

@@ -1,6 +1,5 @@
 /// @file
-/// Folders that appear whole or not at all, that one process has for itself, and the room on their
-/// disk.
+/// Atomic creation and removal of folders, folder locks, and free disk space.
 #pragma once
 
 #include <octavo/core/error.hpp>
@@ -23,7 +22,7 @@ namespace octavo OCTAVO_ABI {
 
 namespace detail {
 
-/// @throws IoError  saying what cannot be done with the path, and why: errno
+/// @throws IoError  naming the path, the failed operation and errno
 [[noreturn]] inline void folder_failed(const std::filesystem::path& path, const char* what) {
   throw IoError(message(path.string(), ": cannot be ", what, ": ", std::strerror(errno),
                         "; check the path, its permissions and the room on the disk"));
@@ -31,8 +30,8 @@ namespace detail {
 
 }  // namespace detail
 
-/// Waits until the names in a folder are on the disk.
-/// @throws IoError  if the system does not say that they are
+/// Synchronises the directory entries of a folder with the disk.
+/// @throws IoError  if the system reports an error
 inline void synchronise_names(const std::filesystem::path& folder) {
   const int descriptor = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (descriptor < 0) detail::folder_failed(folder, "opened");
@@ -43,16 +42,17 @@ inline void synchronise_names(const std::filesystem::path& folder) {
   if (!is_synchronised || !is_closed) detail::folder_failed(folder, "brought to the disk");
 }
 
-/// Makes a folder that is not there yet; the one above it is.
-/// @throws IoError  naming it, and the system's reason
+/// Creates a folder that does not exist yet, in an existing folder.
+/// @throws IoError  naming the folder and the system's error
 inline void make_new_folder(const std::filesystem::path& folder) {
   if (::mkdir(folder.c_str(), 0777) != 0) detail::folder_failed(folder, "made");
 }
 
-/// Gives a folder its name, which is not taken, once all in it is on the disk: whoever finds the
-/// name finds all of it, even after a power cut.
-/// @param written  whose files are on the disk already; beside `folder`
-/// @throws IoError  then there is nothing of that name
+/// Renames a complete folder to its final name, which must be free. If that name exists, even after
+/// a power failure, the folder is complete.
+/// @param written  the folder under its temporary name, next to `folder`; its files must be on the
+///                 disk already
+/// @throws IoError  if it fails; then `folder` does not exist
 inline void commit_folder(const std::filesystem::path& written,
                           const std::filesystem::path& folder) {
   synchronise_names(written);
@@ -65,9 +65,10 @@ inline void commit_folder(const std::filesystem::path& written,
   }
 }
 
-/// Removes a folder that has its name: first the name, so that no part of it is taken for all.
-/// @param discarded  a name beside it, which is not taken
-/// @throws IoError  naming it, and the system's reason
+/// Removes a committed folder. It is renamed first, so that a partly removed folder is not taken
+/// for a complete one.
+/// @param discarded  a free name next to it
+/// @throws IoError  naming the folder and the system's error
 inline void remove_committed_folder(const std::filesystem::path& folder,
                                     const std::filesystem::path& discarded) {
   if (::rename(folder.c_str(), discarded.c_str()) != 0) detail::folder_failed(folder, "removed");
@@ -79,8 +80,7 @@ inline void remove_committed_folder(const std::filesystem::path& folder,
 
 namespace detail {
 
-/// Whether a disk, or a folder from elsewhere, is mounted at a path; false where the system does
-/// not say.
+/// Whether a file system is mounted at a path; false if the system does not report it.
 inline bool is_mount_point(const std::filesystem::path& path) {
   struct statx status {};
   if (::statx(AT_FDCWD, path.c_str(), 0, 0, &status) != 0) return false;
@@ -89,15 +89,15 @@ inline bool is_mount_point(const std::filesystem::path& path) {
 
 }  // namespace detail
 
-/// Bytes that a process without privileges may still write to the disk of a folder.
-/// @throws IoError  if the system does not say
+/// Returns the free bytes of a folder's disk, for unprivileged processes.
+/// @throws IoError  if the system does not report them
 [[nodiscard]] inline std::uint64_t free_disk_bytes(const std::filesystem::path& folder) {
   struct statvfs disk {};
   if (::statvfs(folder.c_str(), &disk) != 0) detail::folder_failed(folder, "asked for its room");
   return std::uint64_t{disk.f_bavail} * std::uint64_t{disk.f_frsize};
 }
 
-/// A disk has no locks.
+/// A file system does not support locks.
 class NoLocksError : public IoError {
  public:
   using IoError::IoError;
@@ -105,9 +105,9 @@ class NoLocksError : public IoError {
 
 namespace detail {
 
-/// Opens a file to lock, which is made where there is none. That of another user may not be there
-/// to be written; then it is opened to be read, which `flock` takes, but for disks of a network.
-/// @return  below 0: it cannot be opened, with errno
+/// Opens a lock file, and creates it if it does not exist. If it belongs to another user and is not
+/// writable, it is opened for reading, which suffices for `flock` except on network file systems.
+/// @return  a descriptor, or a negative value with errno
 inline int open_lock_file(const std::filesystem::path& path) {
   const int descriptor = ::open(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0666);
   if (descriptor >= 0 || errno != EACCES) return descriptor;
@@ -116,22 +116,22 @@ inline int open_lock_file(const std::filesystem::path& path) {
   return readable;
 }
 
-/// Locks an open file for this process alone, or fails with errno: EWOULDBLOCK if another has it,
-/// EACCES if it would have to be written for that.
+/// Takes an exclusive lock on an open file. On failure errno is EWOULDBLOCK if another process
+/// holds it, and EACCES if the file must be writable for that.
 inline bool try_lock(int descriptor) {
   if (::flock(descriptor, LOCK_EX | LOCK_NB) == 0) return true;
-  if (errno == EBADF) errno = EACCES;  // NFS locks files that are open to be written
+  if (errno == EBADF) errno = EACCES;  // NFS locks only files that are open for writing
   return false;
 }
 
 }  // namespace detail
 
-/// A folder that one process at a time works in. Ends with the process, however it ends.
+/// Holds a folder for this process alone. The system releases it when the process ends.
 class FolderLock {
  public:
-  /// @throws ConfigError   if another process has it
-  /// @throws NoLocksError  if the disk has no locks
-  /// @throws IoError       if nothing can be written there
+  /// @throws ConfigError   if another process holds the folder
+  /// @throws NoLocksError  if the file system does not support locks
+  /// @throws IoError       if the folder is not writable
   explicit FolderLock(const std::filesystem::path& folder) {
     const std::filesystem::path path = folder / ".lock";
     descriptor_ = detail::open_lock_file(path);

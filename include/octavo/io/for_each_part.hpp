@@ -1,5 +1,5 @@
 /// @file
-/// Work on many bytes, by several threads.
+/// Processing a range of bytes in parts, on several threads.
 #pragma once
 
 #include <octavo/core/context.hpp>
@@ -13,13 +13,13 @@ namespace octavo OCTAVO_ABI {
 
 namespace detail {
 
-/// Bytes of a part, but for the last one.
+/// Bytes of each part except the last.
 inline constexpr std::size_t part_bytes = std::size_t{1} << 23;
 
 }  // namespace detail
 
-/// Calls `body(begin, size)` for every part of so many bytes, on a context's threads. What the
-/// first part that failed threw is thrown when all have ended.
+/// Calls `body(begin, size)` for every part of a range of bytes, on a context's threads. If parts
+/// throw, the exception of the first of them is rethrown after all have ended.
 template <class Body>
 void for_each_part(std::size_t bytes, const Context<Cpu>& context, const Body& body) {
   using detail::part_bytes;

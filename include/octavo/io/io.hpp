@@ -1,5 +1,5 @@
 /// @file
-/// The files that a run reads and writes.
+/// All headers of this room that need no other library.
 #pragma once
 
 #include <octavo/io/appended_file.hpp>

@@ -1,5 +1,5 @@
 /// @file
-/// One JSON object on one line.
+/// Building a JSON object on one line.
 #pragma once
 
 #include <octavo/core/utf8.hpp>
@@ -20,27 +20,26 @@ namespace octavo OCTAVO_ABI {
 
 namespace detail {
 
-/// What JSON writes without quotes. A `char` is no number, and a string has more of them.
+/// Types that JSON writes without quotes. A `char` is not a number.
 template <class T>
 concept JsonNumber = std::is_arithmetic_v<T> && !std::same_as<T, char>;
 
 }  // namespace detail
 
 /// Builds a JSON object: `JsonLine{}.add("event", "step").add("loss", 1.5).str()`.
-/// Whatever is added, the text is valid JSON on one line: control characters are escaped, and bytes
-/// that are no UTF-8 become U+FFFD. Keys must differ.
-/// Source: RFC 8259.
+/// The text is always valid JSON on one line: control characters are escaped, and bytes that are
+/// not valid UTF-8 become U+FFFD. Keys must be unique. Source: RFC 8259.
 class JsonLine {
  public:
-  /// A string.
+  /// Adds a string.
   JsonLine& add(std::string_view key, std::string_view value) {
     add_key(key);
     add_string(value);
     return *this;
   }
 
-  /// `true`, `false`, an integer, or the shortest decimal number that reads back as the same
-  /// floating-point value of its type; `null` if that is Inf or NaN.
+  /// Adds `true`, `false`, an integer, or the shortest decimal number that reads back as the same
+  /// floating-point value of its type; `null` for Inf and NaN.
   template <detail::JsonNumber T>
   JsonLine& add(std::string_view key, T value) {
     add_key(key);
@@ -52,41 +51,41 @@ class JsonLine {
     return *this;
   }
 
-  /// `null`.
+  /// Adds `null`.
   JsonLine& add(std::string_view key, std::nullptr_t) {
     add_key(key);
     text_ += "null";
     return *this;
   }
 
-  /// An object.
+  /// Adds an object.
   JsonLine& add(std::string_view key, const JsonLine& value) {
     add_key(key);
     text_ += value.str();
     return *this;
   }
 
-  /// An array of objects.
+  /// Adds an array of objects.
   JsonLine& add(std::string_view key, std::span<const JsonLine> values) {
     return add_array(key, values, [this](const JsonLine& value) { text_ += value.str(); });
   }
 
-  /// An array of numbers, each as `add` writes one.
+  /// Adds an array of numbers, each written as `add` does.
   JsonLine& add(std::string_view key, std::span<const double> values) {
     return add_array(key, values, [this](double value) { add_number(value); });
   }
 
-  /// An array of whole numbers.
+  /// Adds an array of integers.
   JsonLine& add(std::string_view key, std::span<const std::int64_t> values) {
     return add_array(key, values, [this](std::int64_t value) { add_number(value); });
   }
 
-  /// An array of strings.
+  /// Adds an array of strings.
   JsonLine& add(std::string_view key, std::span<const std::string> values) {
     return add_array(key, values, [this](const std::string& value) { add_string(value); });
   }
 
-  /// The object, without a newline.
+  /// Returns the object, without a line feed.
   [[nodiscard]] std::string str() const { return '{' + text_ + '}'; }
 
  private:
@@ -116,7 +115,7 @@ class JsonLine {
         return;
       }
     }
-    std::array<char, 64> digits;  // more than the longest shortest form of any arithmetic type
+    std::array<char, 64> digits;  // enough for the shortest decimal form of any arithmetic type
     const auto end = std::to_chars(digits.data(), digits.data() + digits.size(), value).ptr;
     text_ += std::string_view(digits.data(), static_cast<std::size_t>(end - digits.data()));
   }
@@ -148,7 +147,7 @@ class JsonLine {
     text_ += character;
   }
 
-  std::string text_;  ///< what stands between the braces
+  std::string text_;  ///< the text between the braces
 };
 
 }  // namespace octavo

@@ -1,5 +1,5 @@
 /// @file
-/// The file of a run's metrics, one JSON object a line.
+/// The metrics file of a run, one JSON object per line.
 #pragma once
 
 #include <octavo/io/appended_file.hpp>
@@ -15,14 +15,14 @@ class MetricsFile {
  public:
   using Lines = AppendedFile::Lines;
 
-  /// Creates the file, or opens the one that is there. Its folder must exist.
-  /// @param before  what becomes of lines that are there
+  /// Creates the file or opens an existing one. Its folder must exist.
+  /// @param before  whether existing lines are kept
   /// @throws IoError  if the file cannot be opened
   explicit MetricsFile(std::filesystem::path path, Lines before = Lines::removed)
       : file_(std::move(path), before) {}
 
   /// Appends a line.
-  /// @throws IoError  if the system does not take all of it; then none of it is in the file
+  /// @throws IoError  if it cannot be written completely; then none of it is in the file
   void write(const JsonLine& line) { file_.append(line.str() + '\n'); }
 
   [[nodiscard]] const std::filesystem::path& path() const { return file_.path(); }

@@ -1,5 +1,5 @@
 /// @file
-/// Messages in the wire format of Protocol Buffers, as far as TensorBoard's events need it.
+/// The part of the Protocol Buffers wire format that TensorBoard's events need.
 #pragma once
 
 #include <octavo/core/version.hpp>
@@ -14,7 +14,7 @@
 
 namespace octavo OCTAVO_ABI::detail {
 
-/// The bytes of a number, the lowest first.
+/// Returns the bytes of a number in little-endian order.
 template <std::unsigned_integral T>
 void append_little_endian(std::string& bytes, T number) {
   for (std::size_t i = 0; i < sizeof number; ++i) {
@@ -38,13 +38,13 @@ class ProtobufMessage {
     append_little_endian(bytes_, std::bit_cast<std::uint32_t>(value));
     return *this;
   }
-  /// Text, or a message.
+  /// Adds a text or a message.
   ProtobufMessage& add_bytes(unsigned field, std::string_view value) {
     append_varint(field << 3 | 2).append_varint(value.size());
     bytes_ += value;
     return *this;
   }
-  /// A packed list.
+  /// Adds a packed list.
   ProtobufMessage& add_doubles(unsigned field, std::span<const double> values) {
     append_varint(field << 3 | 2).append_varint(8 * values.size());
     for (const double value : values) {

@@ -1,5 +1,5 @@
 /// @file
-/// Writing files of tokens, in layouts that `find_token_layout` knows.
+/// Writing token files, in layouts that `find_token_layout` recognises.
 #pragma once
 
 #include <octavo/core/device.hpp>
@@ -23,20 +23,20 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// llm.c: one file, of 16 bits a token (the header of GPT-2) or 32 (of Llama 3), whichever the
-/// vocabulary needs. Megatron: NAME.bin and NAME.idx, which knows documents; 16 bits a token where
+/// llm.c: one file with 16 bits per token (GPT-2's header) or 32 (Llama 3's), depending on the
+/// vocabulary. Megatron: NAME.bin, and NAME.idx with the document boundaries; 16 bits per token if
 /// the vocabulary is below 65,500, else 32.
 enum class TokenFileKind { llm_c, megatron };
 
-/// Writes tokens, document by document. Files are there whole or not at all: without `commit`, and
-/// after an error, there are none. Those that are there already are never replaced.
+/// Writes tokens document by document, atomically: without `commit`, or after an error, no file is
+/// created. Existing files are never replaced.
 ///
 /// All members throw an IoError that names the file if it cannot be written.
 class TokenFileWriter {
  public:
-  /// @param path        for Megatron's files, the name of either or without its ending
-  /// @param vocabulary  tokens are below it
-  /// @throws IoError  if a file is there already
+  /// @param path        for Megatron's files, the name of either, or without an extension
+  /// @param vocabulary  upper bound of the tokens
+  /// @throws IoError  if a file exists already
   TokenFileWriter(std::filesystem::path path, TokenFileKind kind, Index vocabulary)
       : path_(std::move(path)),
         kind_(kind),
@@ -48,7 +48,7 @@ class TokenFileWriter {
       path_ += ".bin";
     }
     const std::filesystem::path index = index_path();
-    // Whoever reads NAME.bin takes NAME.idx for its index.
+    // A reader of NAME.bin takes NAME.idx for its index.
     require_absent(path_);
     require_absent(index);
     tokens_.emplace(path_);
@@ -60,8 +60,8 @@ class TokenFileWriter {
   }
 
   /// Appends a document.
-  /// @throws ConfigError  if a token is outside of the vocabulary, or the file would have 2^31
-  ///                      tokens, of Megatron's a document
+  /// @throws ConfigError  if a token is outside of the vocabulary, or the file (of llm.c) or a
+  ///                      document (of Megatron) would have 2^31 tokens or more
   void add(std::span<const std::int32_t> document) {
     count_ += static_cast<Index>(document.size());
     const bool is_megatron = kind_ == TokenFileKind::megatron;
@@ -76,7 +76,7 @@ class TokenFileWriter {
     for (const std::int32_t token : document) {
       require<ConfigError>(token >= 0 && token < vocabulary_, path_.string(), ": the token ", token,
                            " is outside of the vocabulary of ", vocabulary_);
-      // Of little-endian numbers the first bytes are the lowest.
+      // The first bytes of little-endian numbers are the lowest.
       std::array<char, sizeof token> bytes;
       std::memcpy(bytes.data(), &token, sizeof token);
       buffer_.append(bytes.data(), width_of(type_));
@@ -84,10 +84,10 @@ class TokenFileWriter {
     }
   }
 
-  /// Tokens so far.
+  /// Returns the number of tokens so far.
   [[nodiscard]] Index tokens() const { return count_; }
 
-  /// Puts the files in their places. The last call.
+  /// Renames the files to their paths. Must be the last call.
   void commit() {
     flush();
     if (kind_ == TokenFileKind::llm_c) {
@@ -99,7 +99,7 @@ class TokenFileWriter {
       tokens_->write_at(0, std::as_bytes(std::span(header)));
     } else {
       write_index();
-      // First the index: without it tokens would be taken for those of nanoGPT.
+      // The index comes first: without it, the tokens would be read as nanoGPT's.
       index_->commit();
     }
     try {
@@ -145,7 +145,7 @@ class TokenFileWriter {
     buffer_.clear();
   }
 
-  /// A sequence a document.
+  /// Writes the index, with one sequence per document.
   void write_index() {
     buffer_.assign(detail::megatron_magic.begin(), detail::megatron_magic.end());
     append(std::uint64_t{1});

@@ -1,5 +1,5 @@
 /// @file
-/// Timelines as a file that chrome://tracing and ui.perfetto.dev show.
+/// Trace files of timelines, for chrome://tracing and ui.perfetto.dev.
 #pragma once
 
 #include <octavo/core/timeline.hpp>
@@ -13,7 +13,7 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// The events of one rank: a process with a thread for each track, in lines.
+/// Returns the events of one rank, one per line: a process with one thread per track.
 /// Source: "Trace Event Format", Google, complete events ("X") and metadata ("M"), times in µs.
 [[nodiscard]] inline std::string trace_events(int rank, std::span<const TimelineSpan> spans) {
   std::string text;
@@ -49,8 +49,8 @@ namespace octavo OCTAVO_ABI {
   return text;
 }
 
-/// The whole file.
-/// @param events  of each of the ranks
+/// Returns the content of a trace file.
+/// @param events  of each rank
 [[nodiscard]] inline std::string trace_text(std::span<const std::string> events) {
   std::string text = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[";
   for (const std::string& of_rank : events) {

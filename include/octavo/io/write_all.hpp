@@ -1,5 +1,5 @@
 /// @file
-/// Writing to a file descriptor, checked.
+/// Checked writing to a file descriptor.
 #pragma once
 
 #include <octavo/core/version.hpp>
@@ -13,14 +13,14 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// How far a write came.
+/// The result of a write.
 struct WriteResult {
   std::size_t written = 0;  ///< bytes
   int error = 0;            ///< errno, or 0 if all was written
 };
 
-/// Writes all of `content` in one call, and in more only where the system takes a part: the call
-/// that follows tells the reason.
+/// Writes all of `content` in one call. If the system writes only a part, further calls follow,
+/// which return the error.
 [[nodiscard]] inline WriteResult write_all(int descriptor, std::string_view content) {
   WriteResult result;
   while (result.written < content.size()) {
