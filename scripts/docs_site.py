@@ -68,7 +68,8 @@ def symbols(xml):
         definition = ElementTree.parse(xml / f"{refid}.xml").getroot().find("compounddef")
         name = compound.findtext("name")
         described = words_of(definition.find("briefdescription"))
-        if kind in KINDS and name.startswith("octavo::") and (described or name.count("::") == 1):
+        public = definition.get("prot") != "private"
+        if kind in KINDS and public and name.startswith("octavo::") and (described or name.count("::") == 1):
             found.setdefault((kind, name), entry(kind, name, f"{refid}.html", definition))
         for member in definition.iter("memberdef") if kind in ("namespace", "file") else ():
             of_library = (name + "::").startswith("octavo::") if kind == "namespace" \
