@@ -1,8 +1,8 @@
-"""Headings and links of Markdown, with the anchors that GitHub gives headings."""
+"""Finds headings and links in Markdown, and the anchors that GitHub gives headings."""
 
 import re
 
-# What begins first counts: code, in which nothing is a heading or a link, is found to be passed over.
+# The first alternative that matches counts. Code is matched, so that its headings and links are skipped.
 PARTS = re.compile(
     r"^ *(?P<fence>```+|~~~+)(?:.*?^ *(?P=fence)[`~]*$|.*)"
     r"|(?<!`)(?P<ticks>`+)(?!`)(?:(?!\n\s*\n).)*?(?<!`)(?P=ticks)(?!`)"
@@ -11,13 +11,13 @@ PARTS = re.compile(
 
 
 def slug(heading):
-    """The anchor of the first heading of this text in a file."""
+    """The anchor of the first heading with this text in a file."""
     text = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading.strip())
     return re.sub(r"[^\w\- ]", "", text.lower()).replace(" ", "-")
 
 
 def parts(text):
-    """Each heading and link in order: its match in PARTS, and its anchor or None."""
+    """Yields each heading and link in order: its match in PARTS, and its anchor or None."""
     seen = {}
     for part in PARTS.finditer(text):
         if part["heading"]:
@@ -29,7 +29,7 @@ def parts(text):
 
 
 def links(text):
-    """The line and the target of each link."""
+    """Returns the line and the target of each link."""
     return [(text.count("\n", 0, part.start()) + 1, part["target"])
             for part, _ in parts(text) if part["target"]]
 

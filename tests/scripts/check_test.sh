@@ -90,7 +90,7 @@ accepts compile-fail "a program of two mistakes"
 sed -e 's/^#error two is wrong/int two;/' "$scratch/good" >"$program"
 refuses compile-fail "a mistake that compiles" "program.cpp TWO: compiles, but must not"
 sed -e '1N; s,\n//,,' "$scratch/good" >"$program"
-refuses compile-fail "two expectations on one line" "line 1: 'expect TWO:' is no expectation"
+refuses compile-fail "two expectations on one line" "line 1: 'expect TWO:' must begin its line"
 sed -e '2d' "$scratch/good" >"$program"
 refuses compile-fail "a mistake without expectation" \
   "OCTAVO_COMPILE_FAIL_TWO has no line '// expect TWO: TEXT'"
@@ -181,7 +181,7 @@ for file in "$header" "$scratch/examples/own.cpp"; do
   yes '//' | head -n 500 >"$file"
   accepts lengths "a file of 500 lines"
   echo '//' >>"$file"
-  refuses lengths "a file of more lines" "${file#"$scratch"/}: has 501 lines"
+  refuses lengths "a file of more lines" "${file#"$scratch"/}: must have at most 500 lines, but has 501"
   rm "$file"
 done
 
