@@ -59,12 +59,7 @@ set(OCTAVO_TENSOR_PARALLEL "" CACHE STRING "What the trainer offers with --tenso
 presets and precisions: PRESET:PRECISION:DEGREE, such as llama_tiny:fp32:2")
 
 set(OCTAVO_LORA "" CACHE STRING "What the trainers offer with --lora, of their presets and \
-precisions, and plan_memory of its presets: PRESET:PRECISION, such as llama3_8b:fp8-delayed")
+precisions: PRESET:PRECISION, such as llama3_8b:fp8-delayed")
 
 set(OCTAVO_REDUCE "stored" CACHE STRING "What --reduce of the trainer offers, what gradients travel \
 in between ranks: stored, fp32, e4m3. Each makes compiling longer")
-
-octavo_known_presets(presets)
-set(OCTAVO_PLAN_PRESETS "${presets}" CACHE STRING "Model presets that plan_memory knows")
-set(OCTAVO_PLAN_TENSOR_PARALLEL "llama3_8b:fp8-delayed:2;llama3_70b:fp8-delayed:8" CACHE STRING
-  "What plan_memory knows of these presets with --tensor-parallel: PRESET:PRECISION:DEGREE")

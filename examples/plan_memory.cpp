@@ -1,6 +1,8 @@
-// Says what memory a training needs, without a GPU and without allocating it, and what would fit.
+// Prints how much memory a training needs, without a GPU and without allocating it, and suggests
+// options that fit a GPU.
 //
 //   plan_memory --model llama3_8b --precision fp8-delayed --batch 1 --seq-len 8192
+//   plan_memory --model hf:FOLDER --lora 16
 //   plan_memory --model llama3_8b --all
 //
 // Exit codes: 0 done, 1 an error while running, 2 bad input.
@@ -71,13 +73,13 @@ void print_plan(const Options& options, const octavo::MemoryPlan& plan, const ch
       "shares memory.\nEvaluation and generation run inside of the training's memory.\n");
 }
 
-/// ": 125.3 GiB on each, and leaves 13.0 GiB; predicted: 1696 tokens/s a GPU".
+/// ": 125.3 GiB on each, and leaves 13.0 GiB; predicted for an H200: 1696 tokens/s a GPU".
 std::string figures_text(const Planner& planner, const Options& options, double card) {
   const octavo::MemoryPlan plan = planner.plan(options);
   std::string text = fmt::format(": {:.1f} GiB{}, and leaves {:.1f} GiB", gib(plan.peak),
                                  options.world > 1 ? " on each" : "", left_on(card, options, plan));
-  if (is_predictable(options)) {
-    text += fmt::format("; predicted: {:.0f} tokens/s a GPU",
+  if (is_predictable(options) && is_of_hopper(card)) {
+    text += fmt::format("; predicted for an H200: {:.0f} tokens/s a GPU",
                         tokens_a_gpu(options) / planner.time(options, plan).step());
   }
   return text;
@@ -113,7 +115,10 @@ void print_changes(const Planner& planner, const Options& options, double card) 
 void print_card(const Planner& planner, const Options& asked, double card) {
   const Options options = planner.resolved(asked, card);
   const double left = planner.left(card, options);
-  fmt::print("\na GPU with {:g} GiB: ", card);
+  fmt::print("\na GPU with {:g} GiB: {}", card,
+             is_of_hopper(card) ? ""
+                                : "Octavo does not run on that card, only on Hopper GPUs (H100, "
+                                  "H200, GH200: 64 to 144 GiB); by its memory alone the plan ");
   if (left >= 0) {
     fmt::print("fits and leaves {:.1f} GiB{}\n", left, state_text(asked, options));
     return;
@@ -135,14 +140,19 @@ void print_one(const Planner& planner, const Options& asked) {
   if (asked.device != "cuda") return;
   for (const double card : asked.card_memory) print_card(planner, asked, card);
   fmt::print("\nOf each GPU {:g} GiB are left to CUDA itself.\n", cuda_gib(options));
-  if (is_predictable(options)) print_prediction(options, planner.time(options, plan));
+  if (!is_predictable(options)) return;
+  if (fits_one(options, plan)) {
+    print_prediction(options, planner.time(options, plan));
+  } else {
+    fmt::print("\nNo time is predicted, because the plan fits none of these GPUs.\n");
+  }
 }
 
 /// Which of the cards the plan fits, such as "80 141".
 std::string fitting(const Options& options, const octavo::MemoryPlan& plan) {
   std::string cards;
   for (const double card : options.card_memory) {
-    if (left_on(card, options, plan) >= 0)
+    if (is_of_hopper(card) && left_on(card, options, plan) >= 0)
       cards += fmt::format("{}{:g}", cards.empty() ? "" : " ", card);
   }
   return cards.empty() ? "none" : cards;
@@ -156,7 +166,7 @@ void print_all_head(const Options& options, std::size_t width) {
     fmt::print(" | {:>{}}", kind_name(kind), column_width(kind));
   }
   fmt::print(" | {:>9}{}\n", "peak",
-             options.device == "cuda" ? " | fits a GPU of | predicted tokens/s a GPU" : "");
+             options.device == "cuda" ? " | fits a GPU of | tokens/s predicted for an H200" : "");
 }
 
 void print_all_line(const Planner& planner, const Options& options, std::size_t width) {
@@ -171,55 +181,54 @@ void print_all_line(const Planner& planner, const Options& options, std::size_t 
   fmt::print(" | {:>9.3f}", gib(plan.peak));
   if (options.device == "cuda") {
     fmt::print(" | {:<13}", fitting(options, plan));
-    if (is_predictable(options)) {
+    if (is_predictable(options) && fits_one(options, plan)) {
       fmt::print(" | {:.0f}", tokens_a_gpu(options) / planner.time(options, plan).step());
     }
   }
   fmt::print("\n");
 }
 
-/// One line for each choice, but for those that the command line names. A line says why its
-/// precision cannot serve the shape.
-/// @throws ConfigError  if none can
-void print_all(const CLI::App& app, const Options& asked, const std::vector<Plan>& plans) {
+/// One line for each choice, except those that the command line names. A line says why its
+/// precision does not support the shape.
+/// @throws ConfigError  if none does
+void print_all(const CLI::App& app, const Options& asked, const Shape& shape) {
   std::exception_ptr refusal;
   bool any = false;
-  const bool one_precision = app.count("--precision") > 0;
-  const auto is_asked = [&](const Plan& plan) {
-    return asked.model == plan.facts.name && asked.tensor_parallel == plan.tensor_parallel &&
-           (asked.lora != 0) == plan.has_adapters &&
-           (!one_precision || plan.precision == asked.precision);
-  };
-  const auto first = std::find_if(plans.begin(), plans.end(), is_asked);
-  print_head(asked, first != plans.end() ? first->facts : find_plan(asked, plans).facts);
+  std::vector<std::string> precisions;
+  std::apply([&](auto... named) { (precisions.emplace_back(named.name), ...); },
+             octavo::named_precisions);
+  if (app.count("--precision") > 0) precisions = {asked.precision};
+  print_head(asked, shape.facts());
   std::size_t width = std::string_view("precision").size();
-  for (const Plan& plan : plans) width = std::max(width, std::string_view(plan.precision).size());
+  for (const std::string& precision : precisions) width = std::max(width, precision.size());
   print_all_head(asked, width);
-  for (const Plan& plan : plans) {
-    if (!is_asked(plan)) continue;
+  for (const std::string& precision : precisions) {
     Options options = asked;
-    options.precision = plan.precision;
-    const Planner planner(app, plan);
+    options.precision = precision;
+    const Planner planner(app, {shape, precision});
     try {
       const std::string note = planner.run_shape_note(options);
-      if (!note.empty()) fmt::print("{:<{}} | {}\n", options.precision, width, note);
+      if (!note.empty()) fmt::print("{:<{}} | {}\n", precision, width, note);
       for (const Options& choice : planner.all_choices(options)) {
         print_all_line(planner, choice, width);
         any = true;
       }
     } catch (const octavo::ConfigError& error) {
       refusal = std::current_exception();
-      fmt::print("{:<{}} | {}\n", options.precision, width, error.what());
+      fmt::print("{:<{}} | {}\n", precision, width, error.what());
     }
   }
   if (!any) std::rethrow_exception(refusal);
 }
 
-void run(const CLI::App& app, const Options& options, const std::vector<Plan>& plans) {
+void run(const CLI::App& app, const Options& options) {
+  const Shape shape = shape_of(options.model);
+  require_possible(shape);
+  require_supported(options, shape);
   if (options.all) {
-    print_all(app, options, plans);
+    print_all(app, options, shape);
   } else {
-    print_one(Planner(app, find_plan(options, plans)), options);
+    print_one(Planner(app, {shape, options.precision}), options);
   }
 }
 
@@ -227,15 +236,15 @@ void run(const CLI::App& app, const Options& options, const std::vector<Plan>& p
 }  // namespace planner
 
 int main(int argc, char** argv) {
-  CLI::App app("Says what memory a training needs, without a GPU, and what would fit.",
-               "plan_memory");
+  CLI::App app(
+      "Prints how much memory a training needs, without a GPU, and suggests options that fit.",
+      "plan_memory");
   planner::Options options;
-  const std::vector<planner::Plan> plans = planner::all_plans();
-  planner::declare(app, options, plans);
+  planner::declare(app, options);
   if (const auto code = programs::parse(app, argc, argv)) return *code;
   try {
     planner::make_consistent(app, options);
-    planner::run(app, options, plans);
+    planner::run(app, options);
     programs::flush_output();
   } catch (const octavo::IoError& error) {
     programs::tell("plan_memory: {}\n", programs::text_of(error));

@@ -5,28 +5,29 @@
 #include <octavo/gemm/cuda/limits.hpp>
 #include <octavo/octavo.hpp>
 #include <octavo/precision/named_precisions.hpp>
+#include <plan_memory/model_layout.hpp>
 #include <plan_memory/plan.hpp>
-
-#include <numeric>
 
 namespace planner {
 
 namespace detail {
 
-/// What ranks do together in the session that a request names.
+/// What the ranks of a request do together.
 template <class Kind>
 typename Kind::OfRanks ranks_of(const Request& request) {
   using namespace octavo;
+  const Index degree = request.tensor_parallel;
   const auto with_reduce = [&]<class Reduce>() {
-    return request.gather == "fp8" ? Kind::template of_ranks<DataParallel<Reduce, GatherIn<E4M3>>>()
-                                   : Kind::template of_ranks<DataParallel<Reduce>>();
+    return request.gather == "fp8"
+               ? Kind::template of_ranks<DataParallel<Reduce, GatherIn<E4M3>>>(degree)
+               : Kind::template of_ranks<DataParallel<Reduce>>(degree);
   };
   if (request.reduce == "fp32") return with_reduce.template operator()<ReduceIn<Fp32>>();
   if (request.reduce == "e4m3") return with_reduce.template operator()<ReduceIn<E4M3>>();
   return with_reduce.template operator()<ReduceIn<>>();
 }
 
-/// Its optimizer.
+/// The optimizer of a request.
 template <class Kind>
 typename Kind::OfOptimizer optimizer_of(const Request& request) {
   using namespace octavo;
@@ -43,101 +44,66 @@ typename Kind::OfOptimizer optimizer_of(const Request& request) {
                                           : with_master.template operator()<MasterWeights<Fp32>>();
 }
 
-/// The plan of a training session.
-template <class Model>
-octavo::MemoryPlan plan(const Request& request,
-                        const octavo::DeviceLimits<typename Model::DeviceType>& limits) {
-  using Kind = octavo::SessionKindOf<Model>;
-  return octavo::plan_memory<Model>(request.session, limits,
-                                    Kind{ranks_of<Kind>(request), optimizer_of<Kind>(request)});
-}
-
-/// What a precision asks of a layer's features; those that differ between layers are for all.
-template <class Precision>
-inline constexpr int shape_multiple = 1;
-template <octavo::LinearPrecision Precision>
-inline constexpr int shape_multiple<Precision> = octavo::PrecisionTraits<Precision>::shape_multiple;
-
-/// The model that `Degree` ranks share.
-template <auto Config, class Precision, octavo::Device D, int Degree>
-using SharedModel = octavo::PresetModel<Config, Precision, D, octavo::StorageOf<Precision>,
-                                        octavo::TensorParallel<Degree>>;
-
-template <auto Config, class Precision, int Degree>
-octavo::MemoryPlan make(const Request& request) {
-  if constexpr (Config.feature_divisor() % shape_multiple<Precision> != 0) {
-    throw octavo::ConfigError(
-        octavo::message("its layers' features are no multiples of ", shape_multiple<Precision>,
-                        ", as these blocks ask: choose --precision fp8-tensorwise"));
-  } else if (request.device == "cpu") {
-    return plan<SharedModel<Config, Precision, octavo::Cpu, Degree>>(request, request.cpu);
-  } else if constexpr (octavo::runs_on<Precision, octavo::Cuda>) {
-    return plan<SharedModel<Config, Precision, octavo::Cuda, Degree>>(request, request.cuda);
+template <octavo::Device D>
+const octavo::DeviceLimits<D>& limits_of(const Request& request) {
+  if constexpr (std::is_same_v<D, octavo::Cpu>) {
+    return request.cpu;
   } else {
-    throw octavo::ConfigError(
-        "no GPU that this library serves multiplies these blocks: choose --precision "
-        "fp8-blockwise, or --device cpu");
+    return request.cuda;
   }
 }
 
-/// The products of a model, on the `Cuda` device; where ranks share it, of one of them.
-template <auto Config, class Precision, int Degree>
-std::vector<octavo::GemmEntry> gemms(const Request& request) {
-  if constexpr (Config.feature_divisor() % shape_multiple<Precision> == 0 &&
-                octavo::runs_on<Precision, octavo::Cuda>) {
-    using Model = SharedModel<Config, Precision, octavo::Cuda, Degree>;
-    octavo::Arena<octavo::Cuda> arena;
-    const Model model(arena, Model::run_shape(request.session.batch), request.session.model,
-                      request.cuda);
-    return model.manifest().entries();
-  } else {
-    return {};
-  }
+template <class P, octavo::Device D>
+octavo::BatchShape run_shape(const Shape& shape, const Request& request) {
+  return run_shape_of<P, D>(shape, request.session.batch, request.tensor_parallel);
 }
 
-template <auto Config, class Precision, int Degree>
-octavo::BatchShape run_shape(const Request& request) {
-  const octavo::BatchShape batch = request.session.batch;
-  if constexpr (Config.feature_divisor() % shape_multiple<Precision> == 0) {
-    if (request.device == "cpu") {
-      return SharedModel<Config, Precision, octavo::Cpu, Degree>::run_shape(batch);
-    } else if constexpr (octavo::runs_on<Precision, octavo::Cuda>) {
-      return SharedModel<Config, Precision, octavo::Cuda, Degree>::run_shape(batch);
-    }
-  }
-  return batch;
+/// As octavo::plan_memory.
+template <class P, octavo::Device D>
+octavo::MemoryPlan memory(const Shape& shape, const Request& request) {
+  using T = octavo::StorageOf<P>;
+  using Kind = octavo::SessionKind<T, T, D>;
+  require_possible(shape);
+  octavo::detail::check_options(request.session);
+  octavo::SessionOptions options = request.session;
+  options.batch = run_shape<P, D>(shape, request);
+  const Kind kind{ranks_of<Kind>(request), optimizer_of<Kind>(request)};
+  octavo::Arena<D> arena;
+  const ModelLayout<P, D> model(arena, shape, request.tensor_parallel, options.batch,
+                                octavo::detail::model_options(options, kind.ranks.casts_weights),
+                                limits_of<D>(request));
+  kind.take_memory(arena, model.runs(), model.scaling(), options);
+  return arena.plan();
 }
 
-template <auto Config>
-SharedShape shared_shape() {
-  SharedShape shape{Config.layers, Config.hidden};
-  if constexpr (requires { Config.kv_heads; }) {
-    shape.divisor = std::gcd(std::gcd(Config.heads, Config.kv_heads), Config.ffn);
-  }
-  return shape;
+template <class P, octavo::Device D>
+std::vector<octavo::GemmEntry> gemms(const Shape& shape, const Request& request) {
+  require_possible(shape);
+  octavo::Arena<D> arena;
+  const ModelLayout<P, D> model(arena, shape, request.tensor_parallel,
+                                run_shape<P, D>(shape, request), request.session.model,
+                                limits_of<D>(request));
+  return model.manifest().entries();
 }
 
 }  // namespace detail
 
-template <auto Config, class Precision, int Degree>
-Plan plan_of(const std::string& precision) {
-  return {Config.facts(),
-          detail::shared_shape<Config>(),
-          precision,
-          Degree,
-          octavo::is_lora<Precision>,
-          detail::make<Config, Precision, Degree>,
-          detail::gemms<Config, Precision, Degree>,
-          detail::run_shape<Config, Precision, Degree>};
-}
-
-template <auto Config>
-std::vector<Plan> plans() {
-  const auto in = [](auto... named) {
-    return std::vector<Plan>{
-        plan_of<Config, typename decltype(named)::Precision, 1>(named.name)...};
+/// The plans of every precision that the device has.
+template <octavo::Device D>
+std::vector<PrecisionPlans> plans_on() {
+  std::vector<PrecisionPlans> all;
+  const auto add = [&]<class P>(const char* name) {
+    all.push_back({name, octavo::is_lora<P>, detail::memory<P, D>, detail::gemms<P, D>,
+                   detail::run_shape<P, D>});
   };
-  return std::apply(in, octavo::named_precisions);
+  const auto add_both = [&]<class P>(octavo::NamedPrecision<P> named) {
+    if constexpr (octavo::runs_on<P, D>) {
+      add.template operator()<P>(named.name);
+      add.template operator()<octavo::Lora<P>>(named.name);
+    }
+  };
+  std::apply([&](auto... named) { (add_both(named), ...); }, octavo::named_precisions);
+  return all;
 }
 
 }  // namespace planner

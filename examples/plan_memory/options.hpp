@@ -2,13 +2,19 @@
 #pragma once
 
 #include <common/flags.hpp>
+#include <common/paths.hpp>
 #include <common/presets.hpp>
+#include <octavo/io/hugging_face_config.hpp>
+#include <octavo/precision/named_precisions.hpp>
 #include <plan_memory/plan.hpp>
 #include <train_llama/documents.hpp>
 
 #include <algorithm>
+#include <filesystem>
 #include <limits>
 #include <string>
+#include <string_view>
+#include <tuple>
 #include <vector>
 
 namespace planner {
@@ -50,47 +56,34 @@ struct Options {
   bool all = false;
 };
 
-/// The distinct names that `name_of(plan)` gives.
-template <class NameOf>
-std::vector<std::string> names(const std::vector<Plan>& plans, const NameOf& name_of) {
-  std::vector<std::string> result;
-  for (const Plan& plan : plans) {
-    if (std::find(result.begin(), result.end(), name_of(plan)) == result.end()) {
-      result.emplace_back(name_of(plan));
-    }
+/// The shapes that --model can name.
+std::vector<programs::NamedShape> known_shapes();
+
+/// The shape that --model names: a preset, a model of OCTAVO_MODELS, hf:FOLDER, or the path of a
+/// config.json.
+/// @throws ConfigError, IoError  if there is none
+inline Shape shape_of(const std::string& model) {
+  constexpr std::string_view prefix = "hf:";
+  const std::vector<programs::NamedShape> known = known_shapes();
+  for (const programs::NamedShape& shape : known) {
+    if (shape.name == model) return {shape.name, shape.shape};
   }
-  return result;
+  const bool is_folder = model.starts_with(prefix);
+  std::filesystem::path path = is_folder ? model.substr(prefix.size()) : model;
+  if (is_folder) {
+    programs::require_folder("--model " + model, path.string(),
+                             "pass hf: and the folder of a Hugging Face model");
+    path /= "config.json";
+  } else if (path.extension() != ".json") {
+    std::vector<std::string> names;
+    for (const programs::NamedShape& shape : known) names.push_back(shape.name);
+    throw octavo::ConfigError("--model: " + programs::none_of(model, names, names) +
+                              "; or pass hf:FOLDER, or the path of a config.json");
+  }
+  return {model, octavo::read_hugging_face_config(path)};
 }
 
-/// How to build the program with a plan that it lacks.
-/// @param list     of the build, such as OCTAVO_PLAN_PRESETS
-/// @param entries  that it has
-inline std::string build_again(const std::string& list, const std::vector<std::string>& entries,
-                               const std::string& wanted) {
-  return "build again: cmake BUILD_FOLDER " + programs::build_list(list, entries, wanted) +
-         " && cmake --build BUILD_FOLDER --target plan_memory (quickstart's is build/quickstart)";
-}
-
-/// Accepts the models that there are plans of; of other presets it says how to have them.
-inline CLI::Validator planned(const std::vector<std::string>& models) {
-  return CLI::Validator(
-      [models](const std::string& name) -> std::string {
-        const auto among = [&name](const std::vector<std::string>& all) {
-          return std::find(all.begin(), all.end(), name) != all.end();
-        };
-        if (among(models)) return "";
-        std::vector<std::string> known = programs::preset_names();
-        if (among(known)) {
-          return "'" + name + "' is not compiled in, only: " + programs::joined(models) + "; " +
-                 build_again("OCTAVO_PLAN_PRESETS", models, name);
-        }
-        known.insert(known.end(), models.begin(), models.end());
-        return programs::none_of(name, models, known);
-      },
-      "");
-}
-
-inline void declare(CLI::App& app, Options& options, const std::vector<Plan>& plans) {
+inline void declare(CLI::App& app, Options& options) {
   using namespace programs;
   const auto add = [&app](const std::string& name, auto& value, const std::string& text) {
     return app.add_option(name, value, text)->capture_default_str();
@@ -99,9 +92,14 @@ inline void declare(CLI::App& app, Options& options, const std::vector<Plan>& pl
                           const std::vector<std::string>& choices) {
     add(name, value, text + ": " + joined(choices))->check(one_of(choices));
   };
-  const auto models = names(plans, [](const Plan& plan) { return plan.facts.name; });
-  const auto precisions = names(plans, [](const Plan& plan) { return plan.precision; });
-  add("--model", options.model, "preset: " + joined(models))->check(planned(models));
+  std::vector<std::string> models;
+  for (const NamedShape& shape : known_shapes()) models.push_back(shape.name);
+  std::vector<std::string> precisions;
+  std::apply([&](auto... named) { (precisions.emplace_back(named.name), ...); },
+             octavo::named_precisions);
+  add("--model", options.model,
+      "preset: " + joined(models) +
+          "; hf:FOLDER: the shape of that Hugging Face model; or the path of a config.json");
   choose("--precision", options.precision, "of the linear layers", precisions);
   choose("--device", options.device, "where it is to train", {"cpu", "cuda"});
   choose("--recompute", options.recompute, "what the backward makes again", recompute_names);
@@ -169,56 +167,16 @@ inline void make_consistent(const CLI::App& app, Options& options) {
                            {"--with-cudnn", "--own-attention", "--deterministic", "--card-memory"});
 }
 
-/// @throws ConfigError  saying why there is no plan with adapters, and how there can be
-[[noreturn]] inline void throw_without_adapters(const Options& options,
-                                                const std::vector<Plan>& plans) {
-  for (const programs::NamedShape& preset : programs::presets()) {
-    octavo::require<octavo::ConfigError>(
-        preset.name != options.model || preset.shape.family != octavo::ModelFamily::gpt2,
-        "--lora: a GPT-2 has no adapters here; leave it out");
-  }
-  std::vector<std::string> entries;
-  for (const Plan& plan : plans) {
-    if (plan.has_adapters) entries.push_back(plan.facts.name + ':' + plan.precision);
-  }
-  throw octavo::ConfigError(octavo::message(
-      "model ", options.model, " in ", options.precision,
-      " is not compiled in with adapters, which --lora adds; ",
-      build_again("OCTAVO_LORA", entries, options.model + ':' + options.precision)));
-}
-
-/// The plan that the options name.
-/// @throws ConfigError  saying how it can be compiled in, if it was not
-inline const Plan& find_plan(const Options& options, const std::vector<Plan>& plans) {
-  const Plan* alone = nullptr;
-  for (const Plan& plan : plans) {
-    if (plan.facts.name != options.model || plan.precision != options.precision) continue;
-    if (plan.tensor_parallel == options.tensor_parallel &&
-        plan.has_adapters == (options.lora != 0)) {
-      return plan;
-    }
-    if (plan.tensor_parallel == 1) alone = &plan;
-  }
-  if (options.lora != 0) throw_without_adapters(options, plans);
-  const int degree = options.tensor_parallel;
-  const int divisor = alone->shape.divisor;
+/// @throws ConfigError  if the model has no adapters, or ranks cannot share its layers
+inline void require_supported(const Options& options, const Shape& shape) {
+  octavo::require<octavo::ConfigError>(options.lora == 0 || !shape.is_gpt2(),
+                                       "--lora: a GPT-2 has no adapters here; leave it out");
+  const Index divisor = shape.shared_by();
   octavo::require<octavo::ConfigError>(
-      divisor % degree == 0, "--tensor-parallel ", degree, ": the layers of ", options.model,
+      divisor % options.tensor_parallel == 0, "--tensor-parallel ", options.tensor_parallel,
+      ": the layers of ", shape.name,
       divisor == 1 ? " are not shared"
                    : octavo::message(" can be shared by ", divisor, " ranks or a divisor of it"));
-  const auto entry = [](const std::string& model, const std::string& precision, int ranks) {
-    return octavo::message(model, ':', precision, ':', ranks);
-  };
-  std::vector<std::string> entries;
-  for (const Plan& plan : plans) {
-    if (plan.tensor_parallel == 1) continue;
-    entries.push_back(entry(plan.facts.name, plan.precision, plan.tensor_parallel));
-  }
-  throw octavo::ConfigError(
-      octavo::message("model ", options.model, " in ", options.precision,
-                      " is not compiled in for --tensor-parallel ", degree, "; ",
-                      build_again("OCTAVO_PLAN_TENSOR_PARALLEL", entries,
-                                  entry(options.model, options.precision, degree))));
 }
 
 inline Request request_of(const Options& options) {
@@ -250,6 +208,8 @@ inline Request request_of(const Options& options) {
   request.moments = options.moments;
   request.gather = options.gather;
   request.reduce = options.reduce;
+  request.tensor_parallel = options.tensor_parallel;
+  request.has_adapters = options.lora != 0;
   // Nothing of this machine counts for another device.
   if (options.device == octavo::Cpu::name) {
     request.cpu = octavo::Context<octavo::Cpu>(options.threads);

@@ -1,14 +1,15 @@
-// The memory plans of presets, as the program asks for them.
+// The memory plan of a model of any shape, as the program asks for it.
 #pragma once
 
 #include <octavo/octavo.hpp>
+#include <plan_memory/shape.hpp>
 
 #include <string>
 #include <vector>
 
 namespace planner {
 
-/// What a plan depends on beside model and precision.
+/// What a plan depends on in addition to the model and its precision.
 struct Request {
   octavo::SessionOptions session;
   std::string device;
@@ -16,41 +17,61 @@ struct Request {
   std::string moments;
   std::string gather;
   std::string reduce;
+  Index tensor_parallel = 1;  ///< ranks that share each layer
+  bool has_adapters = false;  ///< and nothing else is trained: see octavo::Lora
   octavo::DeviceLimits<octavo::Cpu> cpu;
   octavo::DeviceLimits<octavo::Cuda> cuda;
 };
 
-/// What of a model's shape counts where ranks share its layers.
-struct SharedShape {
-  octavo::Index layers = 0;
-  octavo::Index hidden = 0;
-  int divisor = 1;  ///< a multiple of each degree that can share the layers; 1: they are not shared
-};
-
-/// One preset in one precision, of layers that so many ranks share, or that have adapters.
-struct Plan {
-  octavo::ModelFacts facts;
-  SharedShape shape;
+/// The plans of one precision on one device.
+struct PrecisionPlans {
   std::string precision;
-  int tensor_parallel = 1;
-  bool has_adapters = false;  ///< and nothing else is trained: see Lora
-  octavo::MemoryPlan (*make)(const Request&);
-  /// What the model's manifest announces on `Cuda`.
-  std::vector<octavo::GemmEntry> (*gemms)(const Request&);
+  bool has_adapters = false;
+  octavo::MemoryPlan (*memory)(const Shape&, const Request&);
+  /// The GEMMs of a micro-batch, as the model's manifest has them.
+  std::vector<octavo::GemmEntry> (*gemms)(const Shape&, const Request&);
   /// See octavo::TrainingSession.
-  octavo::BatchShape (*run_shape)(const Request&);
+  octavo::BatchShape (*run_shape)(const Shape&, const Request&);
 };
 
-/// The plans of one preset in every precision. One translation unit for each preset makes them.
-template <auto Config>
-std::vector<Plan> plans();
+std::vector<PrecisionPlans> plans_on_cpu();
+std::vector<PrecisionPlans> plans_on_cuda();
 
-/// The plan of one preset in the precision of that name, or in `Lora<…>` of it, of layers that
-/// `Degree` ranks share; likewise.
-template <auto Config, class Precision, int Degree>
-Plan plan_of(const std::string& precision);
+/// The plans of one model in one precision.
+class Plan {
+ public:
+  Plan(Shape shape, std::string precision)
+      : shape_(std::move(shape)), precision_(std::move(precision)) {}
 
-/// The plans of all presets that the program was compiled with.
-std::vector<Plan> all_plans();
+  [[nodiscard]] const Shape& shape() const { return shape_; }
+  [[nodiscard]] const std::string& precision() const { return precision_; }
+  [[nodiscard]] octavo::ModelFacts facts() const { return shape_.facts(); }
+
+  /// @throws ConfigError  if no session can have these options
+  [[nodiscard]] octavo::MemoryPlan memory(const Request& request) const {
+    return plans(request).memory(shape_, request);
+  }
+  [[nodiscard]] std::vector<octavo::GemmEntry> gemms(const Request& request) const {
+    return plans(request).gemms(shape_, request);
+  }
+  [[nodiscard]] octavo::BatchShape run_shape(const Request& request) const {
+    return plans(request).run_shape(shape_, request);
+  }
+
+ private:
+  [[nodiscard]] const PrecisionPlans& plans(const Request& request) const {
+    static const std::vector<PrecisionPlans> on_cpu = plans_on_cpu();
+    static const std::vector<PrecisionPlans> on_cuda = plans_on_cuda();
+    for (const PrecisionPlans& plans : request.device == octavo::Cpu::name ? on_cpu : on_cuda) {
+      if (plans.precision == precision_ && plans.has_adapters == request.has_adapters) return plans;
+    }
+    throw octavo::ConfigError(
+        "no GPU that this library serves multiplies these blocks: choose --precision "
+        "fp8-blockwise, or --device cpu");
+  }
+
+  Shape shape_;
+  std::string precision_;
+};
 
 }  // namespace planner

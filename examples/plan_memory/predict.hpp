@@ -178,7 +178,7 @@ inline Prediction predict(const Options& options, const Plan& of,
         times * tokens * (out + in) * (gemm.expected.is_fp8() ? fp8 : rates.bf16_passes);
   }
   const double causal =
-      tokens * sequence * static_cast<double>(of.facts.attention_columns) / degree;
+      tokens * sequence * static_cast<double>(of.facts().attention_columns) / degree;
   const double forwards = options.recompute == "block" ? 2 : 1;
   result.attention =
       forwards * 2 * causal / rates.attention_forward + 5 * causal / rates.attention_backward;
@@ -186,7 +186,7 @@ inline Prediction predict(const Options& options, const Plan& of,
     *part *= micro_batches * rates.between_kernels;
   }
   // State and weights are read and written, gradients read twice; casts of weights are written.
-  const double parameters = 2 * static_cast<double>(of.facts.parameters) / degree;
+  const double parameters = 2 * static_cast<double>(of.facts().parameters) / degree;
   const double ranks = options.groups();
   const double of_sums = options.reduce == "fp32" ? 2 : 1;  // of a gradient's bytes
   const auto host = static_cast<double>(memory.host);
@@ -200,9 +200,9 @@ inline Prediction predict(const Options& options, const Plan& of,
   const double group_link =
       options.tensor_parallel <= rates.cards_of_a_node ? rates.node_link : rates.network;
   const octavo::Index exchanges =
-      row_exchanges(of.shape.layers, programs::recompute_named(options.recompute));
+      row_exchanges(of.shape().model.layers, programs::recompute_named(options.recompute));
   result.rows = micro_batches * static_cast<double>(exchanges) *
-                row_exchange_bytes(run.rows(), of.shape.hidden, options.tensor_parallel,
+                row_exchange_bytes(run.rows(), of.shape().model.hidden, options.tensor_parallel,
                                    sizeof(octavo::Bf16)) /
                 group_link;
   if (options.groups() == 1) return result;

@@ -25,19 +25,29 @@ inline double left_on(double card, const Options& options, const octavo::MemoryP
   return card - cuda_gib(options) - static_cast<double>(plan.peak) / bytes_in_gib;
 }
 
-/// The plans of one preset in one precision.
+/// Whether there is a Hopper GPU, the only kind that Octavo runs on, with so many GiB: those have
+/// 64 to 144.
+inline bool is_of_hopper(double card) { return card >= 60 && card <= 150; }
+
+/// Whether a plan fits one of the GPUs that are asked for.
+inline bool fits_one(const Options& options, const octavo::MemoryPlan& plan) {
+  return std::ranges::any_of(options.card_memory,
+                             [&](double card) { return left_on(card, options, plan) >= 0; });
+}
+
+/// The plans of one model in one precision.
 class Planner {
  public:
   /// @param app  says which flags the command line names: these are kept
-  Planner(const CLI::App& app, const Plan& plan) : app_(&app), plan_(plan) {}
+  Planner(const CLI::App& app, Plan plan) : app_(&app), plan_(std::move(plan)) {}
 
   /// One for which the command line names nothing.
   [[nodiscard]] Planner free_of_flags() const { return Planner(plan_); }
 
-  [[nodiscard]] const octavo::ModelFacts& facts() const { return plan_.facts; }
+  [[nodiscard]] octavo::ModelFacts facts() const { return plan_.facts(); }
 
   [[nodiscard]] octavo::MemoryPlan plan(const Options& options) const {
-    return plan_.make(request_of(options));
+    return plan_.memory(request_of(options));
   }
 
   [[nodiscard]] std::string run_shape_note(const Options& options) const {
@@ -253,7 +263,7 @@ class Planner {
   }
 
   const CLI::App* app_ = nullptr;  ///< null: names nothing
-  const Plan& plan_;
+  Plan plan_;
 };
 
 /// Whether the weights have a format beside which masters are kept, or that they take the place of.

@@ -1,6 +1,6 @@
 // What plan_memory says of adapters is what sessions that train them allocate.
-#include <octavo/precision/named_precisions.hpp>
-#include <plan_memory/measure.hpp>
+#include <octavo/attention/cuda/workspace.hpp>
+#include <octavo/gemm/cuda/limits.hpp>
 #include <plan_memory/options.hpp>
 
 #include <gtest/gtest.h>
@@ -41,9 +41,7 @@ std::vector<std::size_t> allocated(const planner::Options& options, const LoraOp
 }
 
 TEST(PlanOfAdapters, IsWhatSessionsAllocate) {
-  const planner::Plan plan =
-      planner::plan_of<llama_tiny, Lora<PrecisionNamed<"fp8-delayed">>, 1>("fp8-delayed");
-  EXPECT_TRUE(plan.has_adapters);
+  const planner::Plan plan({"llama_tiny", description_of(llama_tiny)}, "fp8-delayed");
   std::vector<planner::Options> all(5, options_of("cpu"));
   all[1].recompute = "block";
   all[1].micro_batches = 3;
@@ -56,7 +54,7 @@ TEST(PlanOfAdapters, IsWhatSessionsAllocate) {
   all[4].world = 2;
   all[4].zero = 3;
   for (std::size_t i = 0; i < all.size(); ++i) {
-    const std::size_t planned = plan.make(planner::request_of(all[i])).peak;
+    const std::size_t planned = plan.memory(planner::request_of(all[i])).peak;
     for (const std::size_t bytes : allocated(all[i], i == 2 ? few : LoraOptions{.rank = 8})) {
       EXPECT_EQ(bytes, planned) << "choice " << i;
     }

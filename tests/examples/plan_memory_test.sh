@@ -93,8 +93,25 @@ is "weights" "$(bytes weights) == bf16_weights"
 # Two FP8 copies of all that multiplies but the head.
 is "quantised weights" "$(bytes 'quantised weights') == 2 * 32 * 4096 * (6144 + 4096 + 3 * 14336)"
 is "activations" "$(bytes activations) < bf16_activations"
-grep -qE "a GPU with 1000 GiB: fits and leaves [0-9.]+ GiB" out || fail "1000 GiB are enough"
-grep -qE "a GPU with 10 GiB: does not fit" out || fail "10 GiB are not enough"
+not_hopper="Octavo does not run on that card, only on Hopper GPUs \(H100, H200, GH200: 64 to 144 GiB\)"
+grep -qE "^a GPU with 1000 GiB: $not_hopper; by its memory alone the plan fits and leaves [0-9.]+ GiB" out ||
+  fail "1000 GiB are enough"
+grep -qE "^a GPU with 10 GiB: $not_hopper; by its memory alone the plan does not fit" out || fail "10 GiB are not enough"
+run "cards that are not Hopper" 0 --model llama_tiny --card-memory 24 --card-memory 40 --card-memory 192
+[ "$(grep -cE "^a GPU with (24|40|192) GiB: $not_hopper; " out)" -eq 3 ] || fail "it is not said"
+run "cards that are" 0 --model llama_tiny --card-memory 64 --card-memory 80 --card-memory 94 --card-memory 96 \
+  --card-memory 141 --card-memory 144
+[ "$(grep -cE "^a GPU with [0-9]+ GiB: fits and leaves" out)" -eq 6 ] || fail "they would not do"
+run "a table for cards that are not Hopper" 0 --model llama_tiny --card-memory 24 --all
+awk -F'|' '/^(fp|bf)[a-z0-9-]+ +\| (none|norms|swiglu|ffn|block) /{gsub(/ /, "", $16); ++lines; if ($16 != "none") bad = 1}
+  END {exit bad || lines < 100}' out || fail "plans that fit them"
+run "a plan that fits no card" 0 --model llama3_70b
+grep -q PREDICTION out && fail "a prediction of what does not fit"
+grep -qF "No time is predicted, because the plan fits none of these GPUs." out || fail "it is not said"
+run "plans that fit no card" 0 --model llama3_70b --all --precision bf16
+grep -qF "tokens/s predicted for an H200" out || fail "it is not said for which card"
+awk -F'|' '/^bf16 /{gsub(/ /, "", $16); ++lines; if ($16 != "none" || NF > 16) bad = 1} END {exit bad || lines < 5}' out ||
+  fail "predictions of what does not fit"
 
 run "cuDNN's workspace" 0 --precision bf16 --with-cudnn "${wide[@]}"
 is "workspace" "$(bytes workspace) > bf16_workspace"
@@ -227,14 +244,14 @@ grep -q "travel in FP8" out && fail "nothing travels"
 run "weights in FP8 that make it fit" 0 --model llama3_70b --world 8 --zero 3 --moments 8bit --master-weights bf16 \
   --recompute block --weight-copies remade --card-memory 80
 grep -qE "^  would fit with --gather fp8: " out || fail "it would"
-grep -qE "predicted: [0-9]+ tokens/s a GPU$" out || fail "no prediction"
+grep -qE "predicted for an H200: [0-9]+ tokens/s a GPU$" out || fail "no prediction"
 
 # What a GPU has, the plan, what is left of it and CUDA's part of it; several ranks leave more to CUDA.
 of_cuda=()
 for world in 1 4; do
   run "what $world GPUs leave" 0 --model llama3_8b --world "$world" --card-memory 900
   reserve=$(sed -nE 's/^Of each GPU ([0-9.]+) GiB are left to CUDA itself\.$/\1/p' out)
-  awk -v left="$(sed -nE 's/^a GPU with 900 GiB: fits and leaves ([0-9.]+) GiB.*/\1/p' out)" -v reserve="$reserve" \
+  awk -v left="$(sed -nE 's/^a GPU with 900 GiB: .* fits and leaves ([0-9.]+) GiB.*/\1/p' out)" -v reserve="$reserve" \
     -v peak="$(bytes peak)" 'BEGIN {rest = 900 - left - reserve - peak / 2^30; exit !(rest > -0.1 && rest < 0.1)}' ||
     fail "of 900 GiB it takes $(bytes peak) bytes, and CUDA $reserve GiB"
   of_cuda+=("${reserve/./}")
@@ -294,12 +311,9 @@ grep -qF ", 32768 tokens a step" out || fail "not the tokens of two groups"
 is "weights" "$(bytes weights) < shared_weights * 6 / 10"
 is "optimizer" "$(bytes optimizer) < whole_optimizer / 16 + 6 * beside"
 run "every choice of layers that are shared" 0 --all --model llama3_70b --tensor-parallel 8
-[ "$(grep -c '^fp8-delayed' out)" -eq 60 ] || fail "not 60 choices"
-refused "a degree that was not compiled in" \
-  'cmake BUILD_FOLDER -DOCTAVO_PLAN_TENSOR_PARALLEL="llama_tiny:fp32:2;llama3_70b:fp8-delayed:8;llama3_70b:bf16:4" && cmake' \
-  --model llama3_70b --precision bf16 --tensor-parallel 4
-refused "a degree of which every choice was not" ';llama3_70b:fp8-delayed:4" ' \
-  --model llama3_70b --tensor-parallel 4 --all
+[ "$(grep -c '^fp8-delayed ' out)" -eq 60 ] || fail "not 60 choices"
+run "every precision of layers that are shared" 0 --all --model llama3_70b --tensor-parallel 4 --recompute block
+[ "$(grep -cE '^(bf16|fp32|fp8-rowwise|fp8-delayed-bf16-edges) +\| block' out)" -ge 24 ] || fail "precisions are missing"
 refused "heads that cannot be divided" "can be shared by 8 ranks or a divisor of it" \
   --model llama3_70b --tensor-parallel 16
 refused "a GPT-2 whose layers are to be shared" "are not shared" --model gpt2_1558m --tensor-parallel 2
@@ -471,15 +485,15 @@ once=$(communicates)
 run "ranks whose results are always the same" 0 --model llama3_8b --micro-batches 4 --world 4 --deterministic
 is "communication" "$(communicates) > 2 * once"
 # Sums in FP32 are read twice: 2 bytes a parameter more, at 4.1 TB/s.
-run "sums in BF16" 0 --model llama3_8b "${wide[@]}"
+run "sums in BF16" 0 --model llama3_8b "${wide[@]}" --card-memory 1000
 in_bf16=$(of_optimizer)
-run "sums in FP32" 0 --model llama3_8b "${wide[@]}" --reduce fp32
+run "sums in FP32" 0 --model llama3_8b "${wide[@]}" --reduce fp32 --card-memory 1000
 longer=$(($(of_optimizer) - in_bf16 - 2 * 2 * parameters / 4100000000))
 is "milliseconds" "longer <= 1 && longer >= -1"
 
 # Exchanges of rows: 4, and 8 of each of 80 blocks, 11 where they are recomputed; in each a rank sends
 # 7 of 8 rows of 2 bytes an element, at 290 GB/s.
-run "attention of one rank" 0 --model llama3_70b --micro-batches 3 --recompute block
+run "attention of one rank" 0 --model llama3_70b --micro-batches 3 --recompute block --card-memory 4000
 whole_attention=$(sed -nE 's/^  products .* attention ([0-9]+), .*/\1/p' out)
 while read -r policy exchanges; do
   run "rows between layers, $policy" 0 --model llama3_70b --tensor-parallel 8 --micro-batches 3 --recompute "$policy"
@@ -514,7 +528,7 @@ done
 run "a plan of gpt2_1558m" 0 --model gpt2_1558m --seq-len 1024
 grep -qF "gpt2_1558m: 1557611200 parameters" out || fail "not the parameters of GPT-2 XL"
 run "a GPT-2 of a width that blocks do not serve" 0 --model gpt2_1558m --seq-len 1024 --all
-grep -qE '^fp8-blockwise +\| its layers. features are no multiples of 128' out || fail "blockwise is not refused"
+grep -qE '^fp8-blockwise +\| .*needs multiples of 128; choose --precision fp8-tensorwise' out || fail "blockwise is not refused"
 refused "a sequence beyond the positions" "gpt2_1558m has positions for 1024 tokens" --model gpt2_1558m --seq-len 2048
 run "the choices of one precision" 0 --all --precision fp8-delayed --model llama3_8b
 # The figure of docs/measured.md for one card of 80 GB.
@@ -553,12 +567,11 @@ is "weights" "$(bytes weights) == tiny_weights + adapters"
 is "gradients" "$(bytes gradients) == adapters"
 is "optimizer" "$(bytes optimizer) == 2 * adapters + 256"
 run "every choice with adapters" 0 --model llama_tiny --batch 2 --seq-len 32 --lora 4 --all
-[ "$(grep -cE '^(fp|bf)[a-z0-9-]+ +\|' out)" -eq "$(grep -c '^fp32 ' out)" ] && grep -q '^fp32 ' out ||
-  fail "choices that are not compiled in with adapters"
+for precision in fp32 bf16 fp8-delayed fp8-delayed-bf16-edges fp8-blockwise; do
+  grep -qE "^$precision +\| none" out || fail "no $precision with adapters"
+done
 run "adapters on a GPU" 0 --model llama_tiny --precision fp32 --lora 4
 grep -q PREDICTION out && fail "a prediction of what was not measured"
-refused "adapters that are not compiled in" 'cmake BUILD_FOLDER -DOCTAVO_LORA="llama_tiny:fp32;llama3_8b:bf16" && cmake' \
-  --model llama3_8b --precision bf16 --lora 8
 refused "adapters of a GPT-2" "a GPT-2 has no adapters here" --model gpt2_1558m --seq-len 1024 --lora 8
 refused "layers of no adapters" "give --lora their rank, too" --lora-targets q_proj
 refused "a layer that there is not" "'qkv' is no linear layer" "${frozen[@]}" --lora 4 --lora-targets qkv
@@ -574,14 +587,44 @@ done
 
 # --- what is refused -------------------------------------------------------------------------
 refused "an unknown model" "llama3_8b, llama3_70b" --model llama5
-if "$program" --help | grep -qE "preset: .*gpt2_124m"; then
-  echo "skipped: a preset that is not compiled in (all are)"
-else
-  refused "a preset that is not compiled in" "'gpt2_124m' is not compiled in, only: llama_tiny, " --model gpt2_124m
-  grep -qE 'cmake BUILD_FOLDER -DOCTAVO_PLAN_PRESETS="llama_tiny;[a-z0-9_;]*;gpt2_124m" && cmake --build BUILD_FOLDER --target plan_memory' err ||
-    fail "it is not said how to build it"
-  refused "one that is misspelt" "did you mean 'gpt2_124m'?" --model gpt2_124
-fi
+refused "one that is misspelt" "did you mean 'gpt2_124m'?" --model gpt2_124
+
+# --- models of one's own ---------------------------------------------------------------------
+mkdir -p own
+cat >own/config.json <<'JSON'
+{"model_type": "llama", "num_hidden_layers": 4, "hidden_size": 128, "intermediate_size": 384, "num_attention_heads": 4,
+ "num_key_value_heads": 2, "vocab_size": 256, "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "hidden_act": "silu"}
+JSON
+for lora in 0 8; do
+  run "a preset, rank $lora" 0 --model llama_tiny --lora "$lora"
+  sed 's/^llama_tiny: //' out >preset.txt
+  for model in hf:own own/config.json; do
+    run "the same shape as $model, rank $lora" 0 --model "$model" --lora "$lora"
+    grep -qF "$model: " out || fail "the model is not named"
+    sed "s|^$model: ||" out | cmp -s - preset.txt || fail "another plan"
+  done
+done
+sed 's/"num_hidden_layers": 4/"num_hidden_layers": 5/' own/config.json >deeper.json
+run "a shape that is no preset" 0 --model deeper.json --precision fp32 --device cpu --batch 2 --seq-len 32 --threads 1
+deeper=$(bytes weights)
+run "a preset of a layer less" 0 --model llama_tiny --precision fp32 --device cpu --batch 2 --seq-len 32 --threads 1
+# A block has two norms, each with the place of 256 values, and its four matrices.
+is "weights" "deeper - $(bytes weights) == 4 * (2 * 256 + 128 * 256 + 128 * 128 + 3 * 128 * 384)"
+run "every choice of it" 0 --model deeper.json --all
+sed 's/"num_key_value_heads": 2/"num_key_value_heads": 3/' own/config.json >uneven.json
+refused "heads that are not shared evenly" "heads" --model uneven.json
+sed 's/"hidden_size": 128/"hidden_size": 120/; s/"num_attention_heads": 4/"head_dim": 32, "num_attention_heads": 4/' \
+  own/config.json >narrow.json
+refused "a width that FP8 does not support" "needs multiples of 16; choose --precision bf16" --model narrow.json
+run "the same in BF16" 0 --model narrow.json --precision bf16
+sed 's/"vocab_size": 256/"vocab_size": 4611686018427387904/' own/config.json >large.json
+refused "a vocabulary beyond all" "large.json" --model large.json
+for model in hf:own/none none.json; do
+  run "$model, which does not exist" 1 --model "$model"
+  err_is_one_line_with "${model#hf:}"
+done
+refused "a folder without hf:" "hf:FOLDER" --model own
+
 refused "an unknown precision" "fp8-delayed, fp8-tensorwise" --precision fp9
 refused "an unknown device" "--device: 'gpu' is none of cpu, cuda; did you mean 'cuda'?" --device gpu
 refused "an unknown policy" "none, norms, swiglu, ffn, block" --recompute some

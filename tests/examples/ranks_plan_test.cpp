@@ -1,6 +1,4 @@
 // What plan_memory says of ranks is what ranks allocate, whatever they send.
-#include <octavo/precision/named_precisions.hpp>
-#include <plan_memory/measure.hpp>
 #include <plan_memory/options.hpp>
 
 #include <gtest/gtest.h>
@@ -33,8 +31,7 @@ std::vector<std::size_t> allocated(const planner::Options& options) {
 /// @return  the plans' peaks
 template <class Ranks>
 std::vector<std::size_t> expect_plans(const std::string& reduce, const std::string& gather) {
-  const planner::Plan plan =
-      planner::plan_of<llama_tiny, PrecisionNamed<"fp8-delayed">, 1>("fp8-delayed");
+  const planner::Plan plan({"llama_tiny", description_of(llama_tiny)}, "fp8-delayed");
   planner::Options options;
   options.model = "llama_tiny";
   options.device = "cpu";
@@ -50,7 +47,7 @@ std::vector<std::size_t> expect_plans(const std::string& reduce, const std::stri
       for (const std::string& copies : programs::weight_copies_names) {
         options.weight_copies = copies;
         options.micro_batches = options.zero;
-        const std::size_t planned = plan.make(planner::request_of(options)).peak;
+        const std::size_t planned = plan.memory(planner::request_of(options)).peak;
         for (const std::size_t bytes : allocated<Ranks>(options)) {
           EXPECT_EQ(bytes, planned) << reduce << ", " << gather << ", " << copies << ", ZeRO-"
                                     << options.zero << " of " << options.world;

@@ -1,5 +1,4 @@
 // What plan_memory says of ranks that share a model's layers is what such ranks do.
-#include <plan_memory/measure.hpp>
 #include <plan_memory/predict.hpp>
 
 #include <gtest/gtest.h>
@@ -107,18 +106,18 @@ std::vector<Outcome> step_of(const planner::Options& options) {
 }
 
 TEST(PlanOfSharedLayers, IsWhatRanksAllocateAndSend) {
-  const planner::Plan plan = planner::plan_of<llama_tiny, Fp32, degree>("fp32");
-  EXPECT_EQ(plan.shape.divisor % degree, 0);
+  const planner::Plan plan({"llama_tiny", description_of(llama_tiny)}, "fp32");
+  EXPECT_EQ(plan.shape().shared_by() % degree, 0);
   for (const char* recompute : {"none", "swiglu", "block"}) {
     planner::Options options = options_of(recompute);
     options.master_weights = options.moments = "fp32";
-    const double bytes = planner::row_exchange_bytes(options.batch * options.sequence_length,
-                                                     plan.shape.hidden, degree, sizeof(float));
+    const double bytes = planner::row_exchange_bytes(
+        options.batch * options.sequence_length, plan.shape().model.hidden, degree, sizeof(float));
     const Index exchanges =
         options.micro_batches *
-        planner::row_exchanges(plan.shape.layers, programs::recompute_named(recompute));
+        planner::row_exchanges(plan.shape().model.layers, programs::recompute_named(recompute));
     for (const Outcome& rank : step_of(options)) {
-      EXPECT_EQ(rank.allocated, plan.make(planner::request_of(options)).peak) << recompute;
+      EXPECT_EQ(rank.allocated, plan.memory(planner::request_of(options)).peak) << recompute;
       EXPECT_EQ(static_cast<double>(rank.sent), static_cast<double>(exchanges) * bytes)
           << recompute;
     }

@@ -39,20 +39,12 @@ refused "has 'llama3_8b:bf16:2', but its preset or precision is none that the tr
 configure -DOCTAVO_TENSOR_PARALLEL= || fail "no model that ranks share"
 refused "OCTAVO_LORA has 'llama_tiny': write PRESET:PRECISION" -DOCTAVO_LORA=llama_tiny
 refused "has 'llama3_8b:bf16', but its preset or precision is none that the trainer offers" \
-  -DOCTAVO_PRESETS=llama_tiny -DOCTAVO_PLAN_PRESETS=llama_tiny -DOCTAVO_LORA=llama3_8b:bf16
-configure '-DOCTAVO_PLAN_PRESETS=llama_tiny;llama3_8b;gpt2_tiny' || fail "adapters that are planned only"
-grep -qF "OCTAVO_LORA has 'llama3_8b:bf16', which only plan_memory knows" "$scratch/log" || fail "it is not said"
-refused "The precision 'bf17' is not known" -DOCTAVO_LORA=llama3_8b:bf17
-refused "OCTAVO_LORA has 'gpt2_tiny:bf16', but a GPT-2 has no adapters" -DOCTAVO_LORA=gpt2_tiny:bf16
+  -DOCTAVO_PRESETS=llama_tiny -DOCTAVO_LORA=llama3_8b:bf16
 refused "OCTAVO_LORA has 'gpt2_tiny:bf16', but a GPT-2 has no adapters" '-DOCTAVO_PRESETS=llama_tiny;gpt2_tiny' \
   -DOCTAVO_LORA=gpt2_tiny:bf16
 configure -DOCTAVO_LORA= -DOCTAVO_PRESETS=llama_tiny || fail "no adapters"
 refused "OCTAVO_REDUCE has 'bf16': choose of stored, fp32 and e4m3" -DOCTAVO_REDUCE=bf16
 configure '-DOCTAVO_REDUCE=stored' || fail "gradients as they are stored"
-refused "OCTAVO_PLAN_TENSOR_PARALLEL has 'llama_tiny:2': write PRESET:PRECISION:DEGREE" \
-  -DOCTAVO_PLAN_TENSOR_PARALLEL=llama_tiny:2
-refused "The precision 'bf17' is not known" -DOCTAVO_PLAN_TENSOR_PARALLEL=llama_tiny:bf17:2
-configure -DOCTAVO_PLAN_TENSOR_PARALLEL=llama_tiny:bf16:2 || fail "a plan of a model that ranks share"
 refused "OCTAVO_MODELS has 'mine': write NAME:FOLDER" -DOCTAVO_MODELS=mine
 refused "there is no $scratch/none" -DOCTAVO_MODELS="mine:$scratch/none"
 refused "there is a preset llama_tiny: choose another name" -DOCTAVO_MODELS="llama_tiny:$scratch/none"
@@ -62,7 +54,7 @@ optimised() {
   grep "CMakeFiles/$1\.dir/" "$scratch/build/compile_commands.json" >"$scratch/log"
   grep -q -- " $2 " "$scratch/log" || fail "$1 is not compiled with $2"
 }
-tiny=(-DCMAKE_BUILD_TYPE=Release -DOCTAVO_MODELS= -DOCTAVO_PRESETS=llama_tiny -DOCTAVO_PLAN_PRESETS=llama_tiny -DCMAKE_EXPORT_COMPILE_COMMANDS=ON)
+tiny=(-DCMAKE_BUILD_TYPE=Release -DOCTAVO_MODELS= -DOCTAVO_PRESETS=llama_tiny -DCMAKE_EXPORT_COMPILE_COMMANDS=ON)
 configure "${tiny[@]}" || fail "no choice of optimisation"
 # fast TARGET: a target is compiled as models are: of g++ alone a flag says it
 fast() {

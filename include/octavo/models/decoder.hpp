@@ -4,6 +4,7 @@
 
 #include <octavo/gemm/gemm_key.hpp>
 #include <octavo/layers/layers.hpp>
+#include <octavo/models/decoder_sizes.hpp>
 #include <octavo/models/model.hpp>
 #include <octavo/models/segments.hpp>
 #include <octavo/models/stage_hooks.hpp>
@@ -59,33 +60,24 @@ class Decoder {
   ///                      tokens that an FP8 GEMM cannot reduce
   Decoder(Arena<D>& arena, BatchShape batch, ModelOptions options, const DeviceLimits<D>& limits)
       : batch_(batch), options_(options) {
-    require<ConfigError>(batch.sequences > 0, "sequences is ", batch.sequences,
-                         "; give at least 1 sequence a batch");
-    require<ConfigError>(batch.tokens > 0, "the sequence length is ", batch.tokens,
-                         "; give at least 1 token");
-    require<ConfigError>(batch.tokens <= Family::longest_sequence, "the sequence length is ",
-                         batch.tokens, ", but ", config.name.text(), " has positions for ",
-                         Family::longest_sequence, " tokens; give at most as many");
-    check_most_documents(batch);
-    constexpr Index chunk_elements = Index{1} << 28;
-    if (options_.head_chunk == 0) {
-      const Index fitting = chunk_elements / config.padded_vocabulary();
-      options_.head_chunk = std::max(Index{128}, fitting / 128 * 128);
-    }
-    options_.head_chunk = std::min(options_.head_chunk, batch.rows());
+    detail::check_decoder_batch(batch, config.name.text(), Family::longest_sequence);
+    options_.head_chunk =
+        detail::decoder_head_chunk(options_.head_chunk, config.padded_vocabulary(), batch.rows());
     if constexpr (is_frozen) {
       detail::check_lora(options_.lora);
       options_.gradients_share_memory = false;  // those of adapters are small
     }
     if constexpr (tensor_parallel > 1) divide_rows(arena);
     take_parameters(arena, limits);
-    check_reduced_tokens();
+    detail::check_reduced_tokens(batch, options_.head_chunk, scaling_.size() != 0,
+                                 is_quantized_.back());
     scaling_.take(arena);
     weight_stage_.take(arena);
     scratch_.take(arena);
     if (!options_.gradients_share_memory) take_gradients(arena);
     take_activations(arena);
-    const auto bytes = static_cast<Index>(workspace_bytes(limits));
+    const auto bytes = static_cast<Index>(detail::decoder_workspace<T>(
+        manifest_, attention_shape(batch), options_.head_chunk, limits));
     workspace_ = {arena.template take<std::byte>(MemoryKind::workspace, bytes), {bytes}};
   }
   Decoder(const Decoder&) = delete;
@@ -332,9 +324,6 @@ class Decoder {
     return config.tied_embeddings ? embedding_.weight() : head_weight_;
   }
 
-  /// The GEMMs of weights' gradients reduce over tokens, in FP8 16 at a time.
-  void check_reduced_tokens() const;
-
   void take_activations(Arena<D>& arena);
 
   [[nodiscard]] auto each_of_embedding() {
@@ -374,8 +363,6 @@ class Decoder {
   static AttentionShape attention_shape(BatchShape batch) {
     return {batch.sequences, batch.tokens, Family::heads, batch.most_documents};
   }
-
-  [[nodiscard]] std::size_t workspace_bytes(const DeviceLimits<D>& limits) const;
 
   /// This rank's rows of the residual stream before block `layer`; after the last for `layer` =
   /// layers.

@@ -18,13 +18,7 @@ namespace octavo OCTAVO_ABI {
 template <class Family, class Precision, Device D, class Gradient>
 constexpr BatchShape Decoder<Family, Precision, D, Gradient>::run_shape(BatchShape batch) {
   constexpr Index needed = std::lcm(model_quantises<Precision> ? 16 : 1, tensor_parallel);
-  constexpr Index whole = std::lcm(Index{64}, needed);
-  const BatchShape shape = with_whole_rows(batch, needed);
-  if (shape.tokens > Family::longest_sequence) return batch;
-  const BatchShape faster = with_whole_rows(shape, whole);
-  const bool takes_it = std::is_same_v<D, Cuda> && faster.tokens <= Family::longest_sequence &&
-                        (faster.tokens - shape.tokens) * 64 <= shape.tokens;
-  return takes_it ? faster : shape;
+  return detail::decoder_run_shape<D>(batch, needed, Family::longest_sequence);
 }
 
 template <class Family, class Precision, Device D, class Gradient>
@@ -113,17 +107,6 @@ void Decoder<Family, Precision, D, Gradient>::list_runs() {
 }
 
 template <class Family, class Precision, Device D, class Gradient>
-void Decoder<Family, Precision, D, Gradient>::check_reduced_tokens() const {
-  require<ConfigError>(scaling_.size() == 0 || batch_.rows() % 16 == 0, "the batch has ",
-                       batch_.sequences, " x ", batch_.tokens, " = ", batch_.rows(),
-                       " tokens, but FP8 GEMMs need a multiple of 16; change the batch or the "
-                       "sequence length, or lay the model out for run_shape(batch)");
-  require<ConfigError>(!is_quantized_.back() || options_.head_chunk % 16 == 0, "the head chunk is ",
-                       options_.head_chunk,
-                       " tokens, but a head in FP8 needs a multiple of 16; change it");
-}
-
-template <class Family, class Precision, Device D, class Gradient>
 void Decoder<Family, Precision, D, Gradient>::take_activations(Arena<D>& arena) {
   constexpr auto kind = MemoryKind::activations;
   const Index rows = batch_.rows();
@@ -172,29 +155,6 @@ void Decoder<Family, Precision, D, Gradient>::take_saved_and_gradients(Arena<D>&
     take_previous = [&arena, &block] { block.take_gradients(arena); };
   });
   take_previous();
-}
-
-template <class Family, class Precision, Device D, class Gradient>
-std::size_t Decoder<Family, Precision, D, Gradient>::workspace_bytes(
-    const DeviceLimits<D>& limits) const {
-  const Index rows = batch_.rows();
-  std::size_t bytes =
-      std::max(embedding_workspace(rows), attention_workspace<T>(attention_shape(batch_), limits));
-  for (const GemmEntry& gemm : manifest_.entries()) {
-    const Index tokens = gemm.is_head ? options_.head_chunk : rows;
-    for (const auto& [m, n, k] :
-         {std::array{tokens, gemm.out, gemm.in}, std::array{tokens, gemm.in, gemm.out},
-          std::array{gemm.out, gemm.in, tokens}}) {
-      bytes = std::max(bytes, matmul_workspace(m, n, k, limits));
-    }
-    Index of_cast = gemm.bias ? static_cast<Index>(column_sums_workspace(rows, gemm.out)) : 0;
-    if (gemm.scales_a == GemmScales::row) {
-      of_cast = round_up(of_cast, 256) +
-                static_cast<Index>(row_amaxes_workspace(rows, std::max(gemm.in, gemm.out)));
-    }
-    bytes = std::max(bytes, static_cast<std::size_t>(of_cast));
-  }
-  return bytes;
 }
 
 }  // namespace octavo

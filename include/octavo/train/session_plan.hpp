@@ -8,6 +8,7 @@
 #include <octavo/train/training_session.hpp>
 #include <octavo/train/with_tensor_parallel.hpp>
 
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -81,19 +82,23 @@ struct SessionKind {
   /// What ranks do together.
   struct OfRanks {
     bool casts_weights;  ///< they send each other weights in FP8
+    Index degree;        ///< ranks that share the model's layers
     /// Takes its memory, and says what this rank updates.
-    Shards (*take)(Arena<D>&, const ModelRuns<W, G, D>&, const Sharding&);
+    Shards (*take)(Arena<D>&, const ModelRuns<W, G, D>&, const Sharding&, Index degree);
   };
   /// Takes an optimizer's memory.
   using OfOptimizer = void (*)(Arena<D>&, const Shards&, const SessionOptions&);
 
+  /// @param degree  ranks that share the model's layers
   template <class Ranks>
-  static OfRanks of_ranks() {
+  static OfRanks of_ranks(Index degree = Degree) {
     using Planned = typename detail::PlannedRanks<Ranks, W, G, D>::Type;
-    using Part = detail::MemoryWithTensorParallel<Degree, W, G, D, Planned>;
-    return {Part::casts_weights,
-            [](Arena<D>& arena, const ModelRuns<W, G, D>& runs, const Sharding& sharding) {
-              const Part part(arena, runs, sharding);
+    return {Planned::casts_weights, degree,
+            [](Arena<D>& arena, const ModelRuns<W, G, D>& runs, const Sharding& sharding,
+               Index in_group) {
+              const Planned part(arena, runs, sharding);
+              std::optional<detail::GroupMemory<W, G, D>> group;
+              if (in_group > 1) group.emplace(arena, runs, sharding, in_group);
               Shards shards;
               for (auto& shard : part.shards()) {
                 shards.push_back({shard.weights,
@@ -120,7 +125,8 @@ struct SessionKind {
   /// Takes what lives in the arena beside the model, as `detail::SessionOfModel` does.
   void take_memory(Arena<D>& arena, const ModelRuns<W, G, D>& runs, const ScalingTable<D>& scaling,
                    const SessionOptions& options) const {
-    optimizer(arena, detail::trained(ranks.take(arena, runs, options.sharding)), options);
+    optimizer(arena, detail::trained(ranks.take(arena, runs, options.sharding, ranks.degree)),
+              options);
     const ReplicaCheck<D> replicas(arena, runs, scaling, options.check_replicas);
     const detail::SessionBuffers<D> buffers(arena, options);
   }

@@ -216,9 +216,6 @@ namespace detail {
 template <int Degree, class W, class G, Device D, class Base>
 using RanksWithTensorParallel =
     std::conditional_t<Degree == 1, Base, WithTensorParallel<Degree, W, G, D, Base>>;
-template <int Degree, class W, class G, Device D, class Base>
-using MemoryWithTensorParallel =
-    std::conditional_t<Degree == 1, Base, TensorParallelMemory<Degree, W, G, D, Base>>;
 
 }  // namespace detail
 }  // namespace octavo

@@ -1,0 +1,333 @@
+// The memory of a block of any shape: takes what octavo::PreNormBlock takes, in the same order.
+#pragma once
+
+#include <octavo/octavo.hpp>
+#include <plan_memory/shape.hpp>
+
+#include <algorithm>
+#include <optional>
+#include <string>
+
+namespace planner {
+
+/// A linear layer with its parameters, as octavo::Projection.
+template <class P, octavo::Device D>
+class ProjectionLayout {
+ public:
+  /// Layers of every size have these types of memory.
+  using Layer = octavo::Linear<P, 128, 128, octavo::StorageOf<P>, D>;
+  using T = typename Layer::T;
+  using Parameter = octavo::Parameter<T, T, D>;
+  using Base = typename Layer::Base;
+  static constexpr bool multiplies_quantized = octavo::QuantizedPrecision<Base>;
+
+  /// Enters the layer in the manifest and the scaling table.
+  /// @throws ConfigError  if the precision does not support the sizes
+  void declare_layer(const std::string& name, octavo::LayerRegistry<D> registry, Index in,
+                     Index out, const octavo::LinearUse& use) {
+    constexpr int multiple = octavo::feature_multiple<Base>();
+    octavo::require<octavo::ConfigError>(
+        in % multiple == 0 && out % multiple == 0, name, " has ", in, " input and ", out,
+        " output features, but ", octavo::precision_name<Base>(), " needs multiples of ", multiple,
+        "; choose --precision ", multiple > 16 ? "fp8-tensorwise" : "bf16");
+    registry_ = registry;
+    in_ = in;
+    out_ = out;
+    octavo::LayerScratch<D> of_placeholder;
+    registry.scratch = &of_placeholder;
+    const std::size_t first = registry.manifest->entries().size();
+    layer_.declare(name, registry, use);
+    for (std::size_t i = first; i < registry.manifest->entries().size(); ++i) {
+      registry.manifest->entry(i).in = in;
+      registry.manifest->entry(i).out = out;
+    }
+    if constexpr (Layer::frozen && multiplies_quantized) {
+      const Index tokens = use.tokens == 0 ? registry_.batch.rows() : use.tokens;
+      reserve_cast<octavo::OperandKind::input>(tokens, in);
+      reserve_cast<octavo::OperandKind::output_gradient>(tokens, out);
+    }
+  }
+
+  void declare(const std::string& name, const octavo::LayerRegistry<D>& registry, Index in,
+               Index out, bool has_bias, octavo::LinearUse use = {}) {
+    weight_.declare(name + ".weight", out, in, {});
+    weight_.is_overwritten = true;
+    if (has_bias) bias_.emplace().declare(name + ".bias", 1, out, {});
+    use.bias = has_bias;
+    declare_layer(name, registry, in, out, use);
+    weight_.operand = layer_.weight_by_one_scale();
+    if constexpr (Layer::frozen) adapter_.declare(name, registry, use, in, out);
+  }
+
+  void set_part(const octavo::ParameterPart& part) { weight_.part = part; }
+
+  void take_weight_copies(octavo::Arena<D>& arena) { take_weight_copies(arena, weight_); }
+  void take_weight_copies(octavo::Arena<D>& arena, const Parameter& weight) {
+    if constexpr (multiplies_quantized) {
+      using Memory = typename Layer::WeightMemory;
+      constexpr auto kind = octavo::MemoryKind::quantized_weights;
+      Memory copies;
+      const bool is_cast_by_ranks = layer_.weight_by_one_scale() >= 0 && weight.has_fp8_values();
+      if (is_cast_by_ranks) {
+        registry_.scaling->let_ranks_cast(static_cast<std::size_t>(layer_.weight_by_one_scale()));
+      }
+      if (registry_.stage != nullptr) {
+        const Index scales =
+            std::max(Memory::scale_bytes(out_, in_), Memory::scale_bytes(in_, out_));
+        registry_.stage->reserve(Memory::element_bytes(out_, in_), is_cast_by_ranks ? 0 : scales);
+        return;
+      }
+      if (!is_cast_by_ranks) copies.take_row_major(arena, kind, out_, in_);
+      copies.take_transposed(arena, kind, out_, in_);
+    }
+  }
+
+  template <class Visitor>
+  void visit_weight(const Visitor& visitor) {
+    visitor(weight_);
+  }
+  template <class Visitor>
+  void visit_bias(const Visitor& visitor) {
+    if (bias_.has_value()) visitor(*bias_);
+  }
+  template <class Visitor>
+  void visit_adapter(const Visitor& visitor) {
+    if constexpr (Layer::frozen) adapter_.visit(visitor);
+  }
+
+ private:
+  template <octavo::OperandKind Kind>
+  void reserve_cast(Index tokens, Index columns) {
+    using Memory = octavo::OperandMemory<Base, Kind, D>;
+    registry_.scratch->reserve(octavo::round_up(Memory::element_bytes(tokens, columns),
+                                                Index{octavo::allocation_alignment}) +
+                               Memory::scale_bytes(tokens, columns));
+  }
+  struct NoAdapter {};
+
+  octavo::LayerRegistry<D> registry_;
+  Index in_ = 0;
+  Index out_ = 0;
+  Layer layer_;
+  Parameter weight_;
+  std::optional<Parameter> bias_;
+  std::conditional_t<Layer::frozen, octavo::Adapter<T, T, D>, NoAdapter> adapter_;
+};
+
+/// The parameters of an RMSNorm or a LayerNorm.
+template <class T, octavo::Device D>
+class NormLayout {
+ public:
+  void declare(const std::string& name, const BlockSizes& sizes) {
+    weight_.declare(name + ".weight", 1, sizes.hidden, {});
+    if (sizes.is_gpt2) bias_.emplace().declare(name + ".bias", 1, sizes.hidden, {});
+  }
+  template <class Visitor>
+  void visit(const Visitor& visitor) {
+    visitor(weight_);
+    if (bias_.has_value()) visitor(*bias_);
+  }
+
+ private:
+  octavo::Parameter<T, T, D> weight_;
+  std::optional<octavo::Parameter<T, T, D>> bias_;
+};
+
+/// A block: attention, then the MLP.
+/// @tparam P  an octavo::BlockPrecision
+template <class P, class T, octavo::Device D>
+class BlockLayout {
+ public:
+  using Qkv = ProjectionLayout<typename P::QkvPrecision, D>;
+  using Output = ProjectionLayout<typename P::OutputPrecision, D>;
+  using Up = ProjectionLayout<typename P::GateUpPrecision, D>;
+  using Down = ProjectionLayout<typename P::DownPrecision, D>;
+  using Run = octavo::FlatParameters<T, T, D>;
+
+  /// Takes weights and their quantised copies.
+  void take(octavo::Arena<D>& arena, const BlockSizes& sizes, const std::string& name,
+            const octavo::LayerRegistry<D>& registry, octavo::Recompute recompute,
+            const Run* lender) {
+    declare_attention(sizes, name, registry, {recompute, false});
+    declare_mlp(sizes, name, registry, {recompute, true});
+    run_.take_weights(arena, each_parameter(), registry.layout, lender);
+    qkv_.take_weight_copies(arena);
+    output_.take_weight_copies(arena);
+    up_.take_weight_copies(arena);
+    down_.take_weight_copies(arena);
+  }
+
+  void take_gradients(octavo::Arena<D>& arena, const Run* lender = nullptr) {
+    run_.take_gradients(arena, each_parameter(), lender);
+  }
+
+  /// Takes what blocks share.
+  static void take_shared(octavo::Arena<D>& arena, const BlockSizes& sizes, Index tokens,
+                          octavo::Recompute recompute) {
+    typename Qkv::Layer::InputMemory().take_transient(arena, tokens, sizes.hidden);
+    typename Output::Layer::InputMemory().take_row_major(arena, kind, tokens,
+                                                         sizes.attention_columns());
+    typename Up::Layer::InputMemory().take_transient(arena, tokens, sizes.hidden);
+    typename Down::Layer::InputMemory().take_transient(arena, tokens, sizes.ffn);
+    take_saved_where(arena, sizes, tokens,
+                     [&](octavo::Recompute dropped_from) { return recompute >= dropped_from; });
+    (void)arena.template take<T>(kind, tokens / sizes.degree * sizes.hidden);
+    arena.overlay(
+        [&] {
+          take_scratch<Qkv, Output>(arena, tokens, sizes.qkv_columns(), sizes.attention_columns(),
+                                    sizes.hidden);
+        },
+        [&] {
+          take_scratch<Up, Down>(arena, tokens, sizes.wide_columns(), sizes.ffn, sizes.hidden);
+        });
+  }
+
+  /// Takes what the block keeps for the backward.
+  static void take_saved(octavo::Arena<D>& arena, const BlockSizes& sizes, Index tokens,
+                         octavo::Recompute recompute) {
+    take_saved_where(arena, sizes, tokens,
+                     [&](octavo::Recompute dropped_from) { return recompute < dropped_from; });
+  }
+
+  [[nodiscard]] const Run& run() const { return run_; }
+
+  template <class Visitor>
+  void visit(const Visitor& visitor) {
+    attention_norm_.visit(visitor);
+    qkv_.visit_weight(visitor);
+    for (auto& norm : head_norms_) {
+      if (norm.has_value()) visitor(*norm);
+    }
+    output_.visit_weight(visitor);
+    qkv_.visit_bias(visitor);
+    output_.visit_bias(visitor);
+    mlp_norm_.visit(visitor);
+    up_.visit_weight(visitor);
+    down_.visit_weight(visitor);
+    up_.visit_bias(visitor);
+    down_.visit_bias(visitor);
+  }
+  template <class Visitor>
+  void visit_adapters(const Visitor& visitor) {
+    qkv_.visit_adapter(visitor);
+    output_.visit_adapter(visitor);
+    up_.visit_adapter(visitor);
+    down_.visit_adapter(visitor);
+  }
+
+ private:
+  static constexpr auto kind = octavo::MemoryKind::activations;
+
+  void declare_attention(const BlockSizes& sizes, const std::string& name,
+                         const octavo::LayerRegistry<D>& registry,
+                         octavo::Recomputation recomputation) {
+    using enum octavo::LoraTarget;
+    const Index keys = sizes.kv_heads * sizes.head_dim;
+    const Index queries = sizes.attention_columns();
+    attention_norm_.declare(name + ".attention_norm", sizes);
+    qkv_.declare(name + ".qkv", registry, sizes.hidden, sizes.qkv_columns(), sizes.is_gpt2,
+                 {.recomputed = recomputation.drops(octavo::Recompute::block),
+                  .parts = {{{q_proj, queries}, {k_proj, keys}, {v_proj, keys}}}});
+    if (sizes.qk_norm) {
+      head_norms_[0].emplace().declare(name + ".query_norm.weight", 1, sizes.head_dim, {});
+      head_norms_[1].emplace().declare(name + ".key_norm.weight", 1, sizes.head_dim, {});
+    }
+    output_.declare(name + ".output", registry, queries, sizes.hidden, sizes.is_gpt2,
+                    {.recomputed = recomputation.runs_forward_again(),
+                     .adds = sizes.degree == 1,
+                     .parts = {{{o_proj, sizes.hidden}}}});
+    if (sizes.degree == 1) return;
+    const auto degree = static_cast<int>(sizes.degree);
+    qkv_.set_part(octavo::ParameterPart::rows(degree, registry.place, {queries, keys, keys}));
+    output_.set_part(octavo::ParameterPart::columns(degree, registry.place, sizes.hidden));
+  }
+
+  void declare_mlp(const BlockSizes& sizes, const std::string& name,
+                   const octavo::LayerRegistry<D>& registry, octavo::Recomputation recomputation) {
+    using enum octavo::LoraTarget;
+    const Index gate = sizes.is_gpt2 ? 0 : sizes.ffn;
+    mlp_norm_.declare(name + ".mlp_norm", sizes);
+    up_.declare(name + ".gate_up", registry, sizes.hidden, sizes.wide_columns(), sizes.is_gpt2,
+                {.recomputed = recomputation.drops(octavo::Recompute::ffn),
+                 .parts = {{{gate_proj, gate}, {up_proj, sizes.ffn}}}});
+    down_.declare(name + ".down", registry, sizes.ffn, sizes.hidden, sizes.is_gpt2,
+                  {.recomputed = recomputation.runs_forward_again(),
+                   .adds = sizes.degree == 1,
+                   .parts = {{{down_proj, sizes.hidden}}}});
+    if (sizes.degree == 1) return;
+    const auto degree = static_cast<int>(sizes.degree);
+    up_.set_part(octavo::ParameterPart::rows(degree, registry.place, {sizes.ffn, gate, 0}));
+    down_.set_part(octavo::ParameterPart::columns(degree, registry.place, sizes.hidden));
+  }
+
+  /// Takes what `wanted` names by the first policy that drops it.
+  template <class Wanted>
+  static void take_saved_where(octavo::Arena<D>& arena, const BlockSizes& sizes, Index tokens,
+                               const Wanted& wanted) {
+    using octavo::Recompute;
+    const auto take_statistics = [&] {
+      (void)arena.template take<float>(kind, sizes.statistics() * tokens / sizes.degree);
+    };
+    if (wanted(Recompute::norms)) {
+      typename Qkv::Layer::InputMemory().take_kept(arena, tokens, sizes.hidden);
+    }
+    if (wanted(Recompute::block)) {
+      // With normalised queries and keys, the projection is kept next to its rotation.
+      for (int i = 0; i < (sizes.qk_norm ? 2 : 1); ++i) {
+        (void)arena.template take<T>(kind, tokens * sizes.qkv_columns());
+      }
+      typename Output::Layer::InputMemory attended;
+      attended.take_values(arena, kind, tokens, sizes.attention_columns());
+      if constexpr (Output::Layer::quantized) {
+        attended.take_transposed(arena, kind, tokens, sizes.attention_columns());
+      }
+      (void)arena.template take<float>(kind, tokens * sizes.heads);
+      take_statistics();
+    }
+    if (wanted(Recompute::norms)) {
+      typename Up::Layer::InputMemory().take_kept(arena, tokens, sizes.hidden);
+    }
+    if (wanted(Recompute::swiglu)) {
+      typename Down::Layer::InputMemory().take_kept(arena, tokens, sizes.ffn);
+    }
+    if (wanted(Recompute::ffn)) (void)arena.template take<T>(kind, tokens * sizes.wide_columns());
+    if (!wanted(Recompute::block)) return;
+    take_statistics();
+    (void)arena.template take<T>(kind, tokens / sizes.degree * sizes.hidden);
+  }
+
+  /// What the backward of one half of the block takes.
+  /// @tparam First, Last  its two linear layers
+  template <class First, class Last>
+  static void take_scratch(octavo::Arena<D>& arena, Index tokens, Index first_out, Index last_in,
+                           Index hidden) {
+    typename First::Layer::OutputGradientMemory of_first;
+    typename Last::Layer::OutputGradientMemory of_last;
+    of_first.take_values(arena, kind, tokens, first_out);
+    (void)arena.template take<T>(kind, tokens * last_in);
+    arena.overlay(
+        [&] {
+          of_last.take_row_major(arena, kind, tokens, hidden);
+          of_last.take_transposed(arena, kind, tokens, hidden);
+        },
+        [&] {
+          of_first.take_row_major(arena, kind, tokens, first_out);
+          of_first.take_transposed(arena, kind, tokens, first_out);
+        });
+  }
+
+  [[nodiscard]] auto each_parameter() {
+    return [this](const auto& body) { this->visit(body); };
+  }
+
+  Run run_;
+  NormLayout<T, D> attention_norm_;
+  Qkv qkv_;
+  std::array<std::optional<octavo::Parameter<T, T, D>>, 2> head_norms_;
+  Output output_;
+  NormLayout<T, D> mlp_norm_;
+  Up up_;
+  Down down_;
+};
+
+}  // namespace planner

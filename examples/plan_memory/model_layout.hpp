@@ -1,0 +1,347 @@
+// The memory of a decoder of any shape: takes what octavo::Decoder takes, in the same order.
+#pragma once
+
+#include <octavo/octavo.hpp>
+#include <plan_memory/block_layout.hpp>
+
+#include <array>
+#include <functional>
+#include <limits>
+#include <numeric>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+namespace planner {
+
+namespace detail {
+
+/// How many blocks at the beginning and at the end of a model have precisions that differ.
+template <class P>
+struct Edges {
+  static constexpr int first = 0;
+  static constexpr int last = 0;
+};
+template <class... Parts>
+struct Edges<octavo::Layerwise<Parts...>> {
+  template <class Part>
+  using Of = octavo::detail::PartTraits<Part>;
+  static constexpr int first = ((Of<Parts>::is_first ? Of<Parts>::blocks : 0) + ... + 0);
+  static constexpr int last = ((Of<Parts>::is_last ? Of<Parts>::blocks : 0) + ... + 0);
+};
+template <class P>
+struct Edges<octavo::Lora<P>> : Edges<P> {};
+
+/// Blocks of the least model that has one between its edges.
+template <class P>
+inline constexpr int least_depth = Edges<P>::first + Edges<P>::last + 1;
+
+/// Blocks of one precision, of which a model of the least depth has those from `Begin` to `End`.
+template <class BlockType, int Begin, int End>
+struct SegmentLayout {
+  using Block = BlockType;
+  static constexpr int begin = Begin;
+  static constexpr int end = End;
+  std::vector<Block> blocks{};
+};
+
+/// The segments of a model of the least depth, which has a block between its edges: in a deeper
+/// model the blocks between the edges are more.
+template <class P, class T, octavo::Device D, int Begin = 0, class... Done>
+constexpr auto segments_of() {
+  constexpr int depth = least_depth<P>;
+  if constexpr (Begin >= depth) {
+    return std::type_identity<std::tuple<Done...>>{};
+  } else {
+    constexpr int end = octavo::detail::segment_end<P, Begin, depth>();
+    using Block = BlockLayout<octavo::detail::BlockPrecisionAt<P, Begin, depth>, T, D>;
+    return segments_of<P, T, D, end, Done..., SegmentLayout<Block, Begin, end>>();
+  }
+}
+
+}  // namespace detail
+
+/// The least batch shape that runs a batch of this one.
+template <class P, octavo::Device D>
+octavo::BatchShape run_shape_of(const Shape& shape, octavo::BatchShape batch, Index degree) {
+  const Index needed = std::lcm(Index{octavo::model_quantises<P> ? 16 : 1}, degree);
+  const Index longest = shape.is_gpt2() ? shape.model.positions : std::numeric_limits<Index>::max();
+  return octavo::detail::decoder_run_shape<D>(batch, needed, longest);
+}
+
+/// @tparam P  as octavo::Decoder has it
+template <class P, octavo::Device D>
+class ModelLayout {
+ public:
+  using T = octavo::StorageOf<P>;
+  static constexpr bool is_frozen = octavo::is_lora<P>;
+
+  /// @param degree  ranks that share each layer
+  /// @throws ConfigError  as octavo::Decoder, and if the precision does not support the shape
+  ModelLayout(octavo::Arena<D>& arena, const Shape& shape, Index degree, octavo::BatchShape batch,
+              octavo::ModelOptions options, const octavo::DeviceLimits<D>& limits)
+      : shape_(shape),
+        sizes_(shape, degree),
+        vocabulary_rows_(octavo::round_up(shape.model.vocabulary, 128 * degree) / degree),
+        batch_(batch),
+        options_(options) {
+    using octavo::MemoryKind;
+    octavo::detail::check_decoder_batch(
+        batch, shape.name,
+        shape.is_gpt2() ? shape.model.positions : std::numeric_limits<Index>::max());
+    options_.head_chunk = octavo::detail::decoder_head_chunk(
+        options_.head_chunk, octavo::round_up(shape.model.vocabulary, 128), batch.rows());
+    if constexpr (is_frozen) {
+      octavo::detail::check_lora(options_.lora);
+      options_.gradients_share_memory = false;
+    }
+    if (degree > 1) divide_rows(arena);
+    take_parameters(arena, limits);
+    octavo::detail::check_reduced_tokens(batch, options_.head_chunk, scaling_.size() != 0,
+                                         head_is_quantized_);
+    scaling_.take(arena);
+    weight_stage_.take(arena);
+    scratch_.take(arena);
+    if (!options_.gradients_share_memory) take_gradients(arena);
+    take_activations(arena);
+    (void)arena.template take<std::byte>(
+        MemoryKind::workspace,
+        static_cast<Index>(octavo::detail::decoder_workspace<T>(
+            manifest_, {batch.sequences, batch.tokens, sizes_.head_layout(), batch.most_documents},
+            options_.head_chunk, limits)));
+  }
+
+  [[nodiscard]] const octavo::ModelRuns<T, T, D>& runs() const { return runs_; }
+  [[nodiscard]] const octavo::ScalingTable<D>& scaling() const { return scaling_; }
+  [[nodiscard]] const octavo::Manifest& manifest() const { return manifest_; }
+
+ private:
+  using Run = octavo::FlatParameters<T, T, D>;
+  using Parameter = octavo::Parameter<T, T, D>;
+  using Segments = typename decltype(detail::segments_of<P, T, D>())::type;
+  using Head =
+      ProjectionLayout<octavo::PrecisionOf<P, 0, detail::least_depth<P>, octavo::LinearRole::head>,
+                       D>;
+  static constexpr auto activations = octavo::MemoryKind::activations;
+
+  /// Calls `body(block)` for every block in order.
+  template <class Body>
+  void for_each_block(const Body& body) {
+    const auto in_segment = [&](auto& segment) {
+      for (auto& block : segment.blocks) body(block);
+    };
+    std::apply([&](auto&... segment) { (in_segment(segment), ...); }, segments_);
+  }
+
+  void make_blocks() {
+    constexpr int first = detail::Edges<P>::first;
+    constexpr int edges = detail::least_depth<P> - 1;
+    octavo::require<octavo::ConfigError>(
+        shape_.model.layers > edges, "the precision names ", edges, " blocks at the edges, but ",
+        shape_.name, " has ", shape_.model.layers, " layers; choose another --precision");
+    const Index deeper = shape_.model.layers - (edges + 1);
+    const auto place = [&](int boundary) {
+      return boundary <= first ? boundary : boundary + deeper;
+    };
+    const auto make = [&]<class Segment>(Segment& segment) {
+      segment.blocks = std::vector<typename Segment::Block>(
+          static_cast<std::size_t>(place(Segment::end) - place(Segment::begin)));
+    };
+    std::apply([&](auto&... segment) { (make(segment), ...); }, segments_);
+  }
+
+  void divide_rows(octavo::Arena<D>& arena) {
+    octavo::require<octavo::ConfigError>(
+        batch_.rows() % sizes_.degree == 0, "the batch has ", batch_.sequences, " x ",
+        batch_.tokens, " tokens, but the ", sizes_.degree,
+        " ranks that share each layer have as many each; choose a multiple of them");
+    options_.head_chunk = octavo::round_up(options_.head_chunk, sizes_.degree);
+    group_.take(arena, batch_.rows() * sizes_.hidden * static_cast<Index>(sizeof(T)));
+    auto part = octavo::ParameterPart::rows(static_cast<int>(sizes_.degree), options_.tensor_place,
+                                            {vocabulary_rows_, 0, 0});
+    part.live_rows = shape_.model.vocabulary;
+    table_.part = head_weight_.part = part;
+    (void)arena.template take<std::int32_t>(activations, batch_.rows());
+  }
+
+  void take_parameters(octavo::Arena<D>& arena, const octavo::DeviceLimits<D>& limits) {
+    const bool ties = shape_.model.tied_embeddings;
+    octavo::LayerRegistry<D> registry{
+        &scaling_,
+        &manifest_,
+        options_.weight_copies == octavo::WeightCopies::remade ? &weight_stage_ : nullptr,
+        batch_,
+        limits,
+        {.multiple = options_.run_multiple,
+         .fp8_values = options_.gather_weights_in_fp8,
+         .gathered = options_.weights_are_gathered,
+         .keeps_fp8_values = options_.weight_copies == octavo::WeightCopies::kept,
+         .frozen = is_frozen}};
+    registry.scratch = &scratch_;
+    registry.lora = options_.lora;
+    registry.place = options_.tensor_place;
+    table_.declare("embedding.weight", vocabulary_rows_, sizes_.hidden, {});
+    if (shape_.is_gpt2()) {
+      positions_.declare("positions.weight", shape_.model.positions, sizes_.hidden, {});
+    }
+    make_blocks();
+    std::size_t layer = 0;
+    std::array<const Run*, 2> lenders{};  // two before, and the one before
+    for_each_block([&](auto& block) {
+      block.take(arena, sizes_, "blocks." + std::to_string(layer++), registry, options_.recompute,
+                 options_.weights_are_gathered ? lenders[0] : nullptr);
+      lenders = {lenders[1], &block.run()};
+    });
+    const std::size_t operands = scaling_.size();
+    final_norm_.declare("final_norm", sizes_);
+    head_.declare_layer("head", registry, sizes_.hidden, vocabulary_rows_,
+                        {.is_head = true, .tokens = sizes_.degree == 1 ? options_.head_chunk : 0});
+    head_is_quantized_ = scaling_.size() != operands;
+    if (!ties) head_weight_.declare("head.weight", vocabulary_rows_, sizes_.hidden, {});
+    const octavo::RunLayout layout{.multiple = options_.run_multiple, .frozen = is_frozen};
+    if constexpr (is_frozen) {
+      adapter_run_.take_weights(arena, each_of_adapters(), {.multiple = options_.run_multiple});
+    }
+    head_run_.take_weights(arena, each_of_head(), layout);
+    const bool borrows = options_.weights_are_gathered && !ties;
+    embedding_run_.take_weights(arena, each_of_embedding(), layout, borrows ? &head_run_ : nullptr);
+    head_.take_weight_copies(arena, ties ? table_ : head_weight_);
+    list_runs();
+  }
+
+  void list_runs() {
+    const auto add = [this](const Run& run, const auto& each) {
+      octavo::ModelRun<T, T, D>& in = runs_.emplace_back();
+      in.run = &run;
+      each([&in](Parameter& parameter) { in.parameters.push_back(&parameter); });
+    };
+    if constexpr (is_frozen) add(adapter_run_, each_of_adapters());
+    add(embedding_run_, each_of_embedding());
+    for_each_block(
+        [&](auto& block) { add(block.run(), [&](const auto& body) { block.visit(body); }); });
+    add(head_run_, each_of_head());
+  }
+
+  void take_gradients(octavo::Arena<D>& arena) {
+    if constexpr (is_frozen) {
+      adapter_run_.take_gradients(arena, each_of_adapters());
+    } else {
+      const bool borrows = options_.gradients_are_sent;
+      const bool is_dead = borrows && !shape_.model.tied_embeddings;
+      head_run_.take_gradients(arena, each_of_head());
+      embedding_run_.take_gradients(arena, each_of_embedding(), is_dead ? &head_run_ : nullptr);
+      std::array<const Run*, 2> lenders{};
+      for_each_block([&](auto& block) {
+        block.take_gradients(arena, borrows ? lenders[0] : nullptr);
+        lenders = {lenders[1], &block.run()};
+      });
+    }
+  }
+
+  void take_activations(octavo::Arena<D>& arena) {
+    const Index rows = batch_.rows();
+    if (!shape_.is_gpt2()) octavo::RoPE<D>().take(arena, batch_, sizes_.head_dim);
+    const Index own = rows / sizes_.degree * sizes_.hidden;
+    // The residual stream before and after each block, and its gradient.
+    for (Index i = 0; i < shape_.model.layers + 2; ++i) {
+      (void)arena.template take<T>(activations, own);
+    }
+    const auto of_segment = [&]<class Segment>(Segment&) {
+      return [&] { Segment::Block::take_shared(arena, sizes_, rows, options_.recompute); };
+    };
+    std::apply(
+        [&](auto&... segment) {
+          arena.overlay([&] { take_head_scratch(arena); }, of_segment(segment)...);
+        },
+        segments_);
+    if (options_.gradients_share_memory) {
+      take_saved_and_gradients(arena);
+    } else {
+      for_each_block(
+          [&](auto& block) { block.take_saved(arena, sizes_, rows, options_.recompute); });
+    }
+  }
+
+  /// As octavo::LanguageModelHead, or octavo::ParallelHead if ranks share the layers.
+  void take_head_scratch(octavo::Arena<D>& arena) {
+    const Index chunk = options_.head_chunk;
+    const Index degree = sizes_.degree;
+    const auto take_both = [&](auto memory, Index values_rows, Index columns) {
+      memory.take_values(arena, activations, values_rows, columns);
+      memory.take_row_major(arena, activations, chunk, columns);
+      if constexpr (Head::Layer::quantized) {
+        memory.take_transposed(arena, activations, chunk, columns);
+      }
+    };
+    take_both(typename Head::Layer::InputMemory(), chunk, sizes_.hidden);
+    take_both(typename Head::Layer::OutputGradientMemory(),
+              degree == 1 ? chunk : std::max(chunk, degree + 1), vocabulary_rows_);
+    (void)arena.template take<float>(activations, sizes_.statistics() * chunk);
+    (void)arena.template take<T>(activations, chunk / degree * sizes_.hidden);
+    if (degree == 1) return;
+    (void)arena.template take<std::int32_t>(activations, chunk);
+    (void)arena.template take<float>(activations, chunk);
+    (void)arena.template take<octavo::LogitSum>(activations, (degree + 1) * chunk);
+  }
+
+  /// What a block saved is dead when the block before it, or the embedding, makes its gradients.
+  void take_saved_and_gradients(octavo::Arena<D>& arena) {
+    const auto take_embeddings = [&] { embedding_run_.take_gradients(arena, each_of_embedding()); };
+    std::function<void()> take_previous = [] {};
+    if (shape_.model.tied_embeddings) {
+      take_embeddings();
+    } else {
+      take_previous = take_embeddings;
+    }
+    head_run_.take_gradients(arena, each_of_head());
+    for_each_block([&](auto& block) {
+      arena.overlay([&] { block.take_saved(arena, sizes_, batch_.rows(), options_.recompute); },
+                    take_previous);
+      take_previous = [&arena, &block] { block.take_gradients(arena); };
+    });
+    take_previous();
+  }
+
+  [[nodiscard]] auto each_of_embedding() {
+    return [this](const auto& body) {
+      body(table_);
+      if (shape_.is_gpt2()) body(positions_);
+    };
+  }
+  [[nodiscard]] auto each_of_head() {
+    return [this](const auto& body) {
+      final_norm_.visit(body);
+      if (!shape_.model.tied_embeddings) body(head_weight_);
+    };
+  }
+  [[nodiscard]] auto each_of_adapters() {
+    return [this](const auto& body) {
+      this->for_each_block([&](auto& block) { block.visit_adapters(body); });
+    };
+  }
+
+  Shape shape_;
+  BlockSizes sizes_;
+  Index vocabulary_rows_;  ///< of the embedding and the head, of this rank
+  octavo::BatchShape batch_;
+  octavo::ModelOptions options_;
+  octavo::TensorParallelGroup<D> group_;
+  octavo::Manifest manifest_;
+  octavo::ScalingTable<D> scaling_;
+  octavo::WeightStage<D> weight_stage_;
+  octavo::LayerScratch<D> scratch_;
+  Run adapter_run_;
+  Run embedding_run_;
+  Run head_run_;
+  octavo::ModelRuns<T, T, D> runs_;
+  Parameter table_;
+  Parameter positions_;
+  Segments segments_;
+  bool head_is_quantized_ = false;
+  NormLayout<T, D> final_norm_;
+  Head head_;
+  Parameter head_weight_;
+};
+
+}  // namespace planner

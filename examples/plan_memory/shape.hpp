@@ -1,0 +1,115 @@
+// The shape of a model, known only at run time, and the sizes of its parts on one rank.
+#pragma once
+
+#include <octavo/models/model_description.hpp>
+
+#include <algorithm>
+#include <numeric>
+#include <string>
+
+namespace planner {
+
+using octavo::Index;
+
+/// A model that memory is planned for.
+struct Shape {
+  std::string name;
+  octavo::ModelDescription model{};
+
+  [[nodiscard]] bool is_gpt2() const { return model.family == octavo::ModelFamily::gpt2; }
+
+  /// Columns of fused queries, keys and values.
+  [[nodiscard]] Index qkv_columns() const {
+    return (model.heads + 2 * model.kv_heads) * model.head_dim;
+  }
+  [[nodiscard]] Index attention_columns() const { return model.heads * model.head_dim; }
+
+  /// Ranks can share each layer if their number divides this; 1: they cannot.
+  [[nodiscard]] Index shared_by() const {
+    return is_gpt2() ? 1 : std::gcd(std::gcd(model.heads, model.kv_heads), model.ffn);
+  }
+
+  [[nodiscard]] octavo::ModelFacts facts() const;
+};
+
+/// The sizes of a block; if ranks share the layers, those of one rank.
+struct BlockSizes {
+  BlockSizes(const Shape& shape, Index ranks)
+      : hidden(shape.model.hidden),
+        ffn(shape.model.ffn / ranks),
+        heads(shape.model.heads / ranks),
+        kv_heads(shape.model.kv_heads / ranks),
+        head_dim(shape.model.head_dim),
+        is_gpt2(shape.is_gpt2()),
+        qk_norm(shape.model.family == octavo::ModelFamily::qwen3),
+        degree(ranks) {}
+
+  [[nodiscard]] octavo::HeadLayout head_layout() const { return {heads, kv_heads, head_dim}; }
+  [[nodiscard]] Index qkv_columns() const { return head_layout().columns(); }
+  [[nodiscard]] Index attention_columns() const { return heads * head_dim; }
+  /// Columns of the MLP's first projection: gate and up, or up alone.
+  [[nodiscard]] Index wide_columns() const { return (is_gpt2 ? 1 : 2) * ffn; }
+  /// FP32 values that a norm keeps for the backward, for each token.
+  [[nodiscard]] Index statistics() const { return is_gpt2 ? 2 : 1; }
+
+  Index hidden;
+  Index ffn;
+  Index heads;
+  Index kv_heads;
+  Index head_dim;
+  bool is_gpt2;  ///< LayerNorm, GELU and biases instead of RMSNorm and SwiGLU
+  bool qk_norm;
+  Index degree;  ///< ranks that share the block
+};
+
+inline octavo::ModelFacts Shape::facts() const {
+  octavo::ModelFacts facts;
+  if (is_gpt2()) {
+    facts = octavo::Gpt2Config{.layers = static_cast<int>(model.layers),
+                               .hidden = static_cast<int>(model.hidden),
+                               .heads = static_cast<int>(model.heads),
+                               .vocabulary = static_cast<int>(model.vocabulary),
+                               .positions = static_cast<int>(model.positions)}
+                .facts();
+  } else {
+    facts = octavo::LlamaConfig{.layers = static_cast<int>(model.layers),
+                                .hidden = static_cast<int>(model.hidden),
+                                .ffn = static_cast<int>(model.ffn),
+                                .heads = static_cast<int>(model.heads),
+                                .kv_heads = static_cast<int>(model.kv_heads),
+                                .head_dim = static_cast<int>(model.head_dim),
+                                .vocabulary = static_cast<int>(model.vocabulary),
+                                .tied_embeddings = model.tied_embeddings,
+                                .qk_norm = model.family == octavo::ModelFamily::qwen3}
+                .facts();
+  }
+  facts.name = name;
+  return facts;
+}
+
+/// @throws ConfigError  if no model of the library has this shape
+inline void require_possible(const Shape& shape) {
+  using octavo::ConfigError;
+  using octavo::require;
+  const octavo::ModelDescription& model = shape.model;
+  require<ConfigError>(std::min({model.layers, model.hidden, model.ffn, model.heads, model.kv_heads,
+                                 model.head_dim, model.vocabulary}) > 0,
+                       shape.name, ": every size of the model must be at least 1");
+  // Sizes whose products stay far below what 64 bits can count.
+  require<ConfigError>(
+      std::max({model.hidden, model.ffn, model.vocabulary, model.heads * model.head_dim,
+                model.kv_heads * model.head_dim}) < (Index{1} << 24) &&
+          model.layers <= 4096,
+      shape.name, ": a size of the model is too large to be planned");
+  require<ConfigError>(model.heads % model.kv_heads == 0, shape.name,
+                       ": the number of heads must be a multiple of the ", model.kv_heads,
+                       " KV heads, but is ", model.heads);
+  require<ConfigError>(model.head_dim % 2 == 0, shape.name, ": head_dim must be even, but is ",
+                       model.head_dim);
+  if (!shape.is_gpt2()) return;
+  require<ConfigError>(model.hidden == model.heads * model.head_dim && model.positions > 1,
+                       shape.name, ": hidden must be a multiple of ", model.heads,
+                       " heads, but is ", model.hidden);
+}
+
+}  // namespace planner

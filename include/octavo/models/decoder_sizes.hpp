@@ -1,0 +1,97 @@
+/// @file
+/// Sizes of a decoder that depend on no compile-time shape, so that plans of shapes that are known
+/// only at run time share them.
+#pragma once
+
+#include <octavo/attention/attention.hpp>
+#include <octavo/core/error.hpp>
+#include <octavo/gemm/manifest.hpp>
+#include <octavo/gemm/matmul.hpp>
+#include <octavo/kernels/bias.hpp>
+#include <octavo/kernels/embedding.hpp>
+#include <octavo/kernels/quantize.hpp>
+#include <octavo/tensor/batch.hpp>
+
+#include <algorithm>
+#include <array>
+#include <numeric>
+#include <string>
+#include <type_traits>
+
+namespace octavo OCTAVO_ABI::detail {
+
+/// The shape that batches run in: see `Decoder::run_shape`.
+/// @param needed   rows are a multiple of it
+/// @param longest  tokens of a sequence, at most
+template <Device D>
+constexpr BatchShape decoder_run_shape(BatchShape batch, Index needed, Index longest) {
+  const BatchShape shape = with_whole_rows(batch, needed);
+  if (shape.tokens > longest) return batch;
+  const BatchShape faster = with_whole_rows(shape, std::lcm(Index{64}, needed));
+  const bool takes_it = std::is_same_v<D, Cuda> && faster.tokens <= longest &&
+                        (faster.tokens - shape.tokens) * 64 <= shape.tokens;
+  return takes_it ? faster : shape;
+}
+
+/// @param name     of the model
+/// @param longest  tokens of a sequence, at most
+/// @throws ConfigError  for a batch or sequence of 0, or a sequence beyond the model's positions
+inline void check_decoder_batch(BatchShape batch, const std::string& name, Index longest) {
+  require<ConfigError>(batch.sequences > 0, "sequences is ", batch.sequences,
+                       "; give at least 1 sequence a batch");
+  require<ConfigError>(batch.tokens > 0, "the sequence length is ", batch.tokens,
+                       "; give at least 1 token");
+  require<ConfigError>(batch.tokens <= longest, "the sequence length is ", batch.tokens, ", but ",
+                       name, " has positions for ", longest, " tokens; give at most as many");
+  check_most_documents(batch);
+}
+
+/// Tokens whose logits exist at once.
+/// @param given  0: chosen
+/// @param rows   of a batch
+constexpr Index decoder_head_chunk(Index given, Index padded_vocabulary, Index rows) {
+  constexpr Index chunk_elements = Index{1} << 28;
+  if (given == 0) given = std::max(Index{128}, chunk_elements / padded_vocabulary / 128 * 128);
+  return std::min(given, rows);
+}
+
+/// The GEMMs of weights' gradients reduce over tokens, in FP8 16 at a time.
+/// @param quantizes           some layer runs in FP8
+/// @param head_is_quantized   the head does
+/// @throws ConfigError  if they cannot
+inline void check_reduced_tokens(BatchShape batch, Index head_chunk, bool quantizes,
+                                 bool head_is_quantized) {
+  require<ConfigError>(!quantizes || batch.rows() % 16 == 0, "the batch has ", batch.sequences,
+                       " x ", batch.tokens, " = ", batch.rows(),
+                       " tokens, but FP8 GEMMs need a multiple of 16; change the batch or the "
+                       "sequence length, or lay the model out for run_shape(batch)");
+  require<ConfigError>(!head_is_quantized || head_chunk % 16 == 0, "the head chunk is ", head_chunk,
+                       " tokens, but a head in FP8 needs a multiple of 16; change it");
+}
+
+/// Bytes of workspace that the operations of a decoder need.
+/// @tparam T  format of activations
+template <class T, Device D>
+std::size_t decoder_workspace(const Manifest& manifest, const AttentionShape& attention,
+                              Index head_chunk, const DeviceLimits<D>& limits) {
+  const Index rows = attention.sequences * attention.tokens;
+  std::size_t bytes =
+      std::max(embedding_workspace(rows), attention_workspace<T>(attention, limits));
+  for (const GemmEntry& gemm : manifest.entries()) {
+    const Index tokens = gemm.is_head ? head_chunk : rows;
+    for (const auto& [m, n, k] :
+         {std::array{tokens, gemm.out, gemm.in}, std::array{tokens, gemm.in, gemm.out},
+          std::array{gemm.out, gemm.in, tokens}}) {
+      bytes = std::max(bytes, matmul_workspace(m, n, k, limits));
+    }
+    Index of_cast = gemm.bias ? static_cast<Index>(column_sums_workspace(rows, gemm.out)) : 0;
+    if (gemm.scales_a == GemmScales::row) {
+      of_cast = round_up(of_cast, 256) +
+                static_cast<Index>(row_amaxes_workspace(rows, std::max(gemm.in, gemm.out)));
+    }
+    bytes = std::max(bytes, static_cast<std::size_t>(of_cast));
+  }
+  return bytes;
+}
+
+}  // namespace octavo::detail

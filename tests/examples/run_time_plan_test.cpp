@@ -1,0 +1,169 @@
+// Plans of shapes that are known only at run time equal those of compiled models, to the byte.
+#include <octavo/precision/named_precisions.hpp>
+#include <plan_memory/measure.hpp>
+#include <plan_memory/options.hpp>
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <type_traits>
+#include <vector>
+
+namespace run_time_plan_test {
+
+using namespace octavo;
+
+/// Tied embeddings, normalised heads, a padded vocabulary, and layers between two edges.
+constexpr LlamaConfig tied_qwen{.name = "tied_qwen",
+                                .layers = 3,
+                                .hidden = 128,
+                                .ffn = 256,
+                                .heads = 4,
+                                .kv_heads = 2,
+                                .head_dim = 64,
+                                .vocabulary = 300,
+                                .tied_embeddings = true,
+                                .qk_norm = true};
+
+/// What the compiled model of a request's options takes.
+template <auto Config, class P, Device D, int Degree>
+struct Compiled {
+  using Model = PresetModel<Config, P, D, StorageOf<P>, TensorParallel<Degree>>;
+  using Kind = SessionKindOf<Model>;
+
+  static MemoryPlan memory(const planner::Request& request) {
+    const Kind kind{planner::detail::ranks_of<Kind>(request),
+                    planner::detail::optimizer_of<Kind>(request)};
+    return plan_memory<Model>(request.session, planner::detail::limits_of<D>(request), kind);
+  }
+  static std::vector<GemmEntry> gemms(const planner::Request& request) {
+    Arena<D> arena;
+    const Model model(arena, Model::run_shape(request.session.batch), request.session.model,
+                      planner::detail::limits_of<D>(request));
+    return model.manifest().entries();
+  }
+};
+
+/// Every choice that a plan depends on in addition to the model, the precision and the device.
+std::vector<planner::Options> choices(const planner::Options& given) {
+  std::vector<planner::Options> all{given};
+  const auto vary = [&](const auto& values, const auto& set) {
+    std::vector<planner::Options> more;
+    for (const planner::Options& options : all) {
+      for (const auto& value : values) {
+        more.push_back(options);
+        set(more.back(), value);
+      }
+    }
+    all = std::move(more);
+  };
+  vary(programs::recompute_names, [](auto& o, const std::string& name) { o.recompute = name; });
+  vary(programs::weight_copies_names,
+       [](auto& o, const std::string& name) { o.weight_copies = name; });
+  vary(std::vector{0, 1, 2, 3}, [](planner::Options& o, int zero) {
+    o.zero = std::max(zero, 1);
+    o.world = (zero == 0 ? 1 : 4) * o.tensor_parallel;
+  });
+  vary(std::vector{1, 3}, [](auto& o, Index count) { o.micro_batches = count; });
+  // Other choices are independent of each other, so they vary together.
+  std::size_t number = 0;
+  for (planner::Options& options : all) {
+    ++number;
+    if (number % 3 == 0) options.most_documents = 2 * options.batch + 1;
+    if (number % 4 == 0) options.offload = "optimizer";
+    if (number % 5 == 0) options.head_chunk = 16;
+    if (number % 7 == 0) options.deterministic = options.device == "cuda";
+    options.cudnn = options.device == "cuda" && number % 2 == 0;
+    options.master_weights = number % 3 == 1 ? "bf16" : "fp32";
+    options.moments = std::vector<std::string>{"fp32", "bf16", "8bit"}[number % 3];
+    options.reduce = std::vector<std::string>{"stored", "fp32", "e4m3"}[number % 3];
+    if (number % 5 == 1 && options.lora == 0) options.gather = "fp8";
+  }
+  return all;
+}
+
+std::string text_of(const planner::Options& o) {
+  return message(o.model, ' ', o.precision, ' ', o.device, " lora ", o.lora, " degree ",
+                 o.tensor_parallel, " recompute ", o.recompute, " copies ", o.weight_copies,
+                 " world ", o.world, " zero ", o.zero, " micro-batches ", o.micro_batches,
+                 " documents ", o.most_documents, " gather ", o.gather);
+}
+
+/// The plan, or the message that refuses it.
+template <class Make>
+std::string outcome(const Make& make) {
+  try {
+    const MemoryPlan plan = make();
+    std::string text = message("peak ", plan.peak, " host ", plan.host);
+    for (const std::size_t bytes : plan.by_kind) text += message(' ', bytes);
+    return text;
+  } catch (const ConfigError& error) {
+    return error.what();
+  }
+}
+
+template <auto Config, class P, Device D, int Degree = 1>
+void expect_equal_plans(const char* precision) {
+  using Of = Compiled<Config, P, D, Degree>;
+  planner::Options options;
+  options.model = Config.name.text();
+  options.precision = precision;
+  options.device = D::name;
+  options.threads = std::is_same_v<D, Cpu> ? 2 : 0;
+  options.batch = 3;
+  options.sequence_length = 24;
+  options.tensor_parallel = Degree;
+  options.world = Degree;
+  options.lora = is_lora<P> ? 5 : 0;
+  if (is_lora<P>) options.lora_targets = {"k_proj", "down_proj", "gate_proj"};
+  const planner::Plan plan({options.model, description_of(Config)}, precision);
+  std::size_t planned = 0;
+  for (const planner::Options& choice : choices(options)) {
+    const planner::Request request = planner::request_of(choice);
+    const std::string expected = outcome([&] { return Of::memory(request); });
+    if (expected.starts_with("peak")) ++planned;
+    EXPECT_EQ(outcome([&] { return plan.memory(request); }), expected) << text_of(choice);
+  }
+  EXPECT_GT(planned, 60u) << text_of(options);
+  const planner::Request request = planner::request_of(options);
+  const std::vector<GemmEntry> gemms = plan.gemms(request);
+  const std::vector<GemmEntry> expected = Of::gemms(request);
+  ASSERT_EQ(gemms.size(), expected.size()) << text_of(options);
+  for (std::size_t i = 0; i < gemms.size(); ++i) {
+    const GemmEntry& gemm = gemms[i];
+    const GemmEntry& other = expected[i];
+    EXPECT_TRUE(gemm.pass == other.pass && gemm.out == other.out && gemm.in == other.in &&
+                gemm.expected.is_fp8() == other.expected.is_fp8() &&
+                gemm.recomputed == other.recomputed && gemm.is_head == other.is_head &&
+                gemm.scales_a == other.scales_a && gemm.scales_b == other.scales_b &&
+                gemm.bias == other.bias && gemm.adds == other.adds)
+        << text_of(options) << ": " << other.layer;
+  }
+}
+
+/// Compares the plans of a shape in every precision of the device.
+template <auto Config, Device D, int Degree = 1, bool WithAdapters = false>
+void expect_equal_plans_in_all() {
+  const auto in = [&]<class P>(NamedPrecision<P> named) {
+    if constexpr (runs_on<P, D>) {
+      using Model = std::conditional_t<WithAdapters, Lora<P>, P>;
+      expect_equal_plans<Config, Model, D, Degree>(named.name);
+    }
+  };
+  std::apply([&](auto... named) { (in(named), ...); }, named_precisions);
+}
+
+TEST(RunTimePlan, EqualsThatOfACompiledLlama) { expect_equal_plans_in_all<llama_tiny, Cuda>(); }
+TEST(RunTimePlan, EqualsThatOfACompiledQwen) { expect_equal_plans_in_all<tied_qwen, Cpu>(); }
+TEST(RunTimePlan, EqualsThatOfACompiledGpt2) { expect_equal_plans_in_all<gpt2_tiny, Cuda>(); }
+TEST(RunTimePlan, EqualsThatOfCompiledAdapters) {
+  expect_equal_plans_in_all<llama_tiny, Cuda, 1, true>();
+}
+TEST(RunTimePlan, EqualsThatOfACompiledModelThatRanksShare) {
+  expect_equal_plans<llama_tiny, Fp32, Cpu, 2>("fp32");
+  expect_equal_plans<tied_qwen, PrecisionNamed<"fp8-delayed">, Cuda, 2>("fp8-delayed");
+  expect_equal_plans<llama_tiny, PrecisionNamed<"fp8-tensorwise-fp8-head">, Cuda, 2>(
+      "fp8-tensorwise-fp8-head");
+}
+
+}  // namespace run_time_plan_test
