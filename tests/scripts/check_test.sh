@@ -231,7 +231,7 @@ mistaken() {
   cp "$scratch/kept" "$scratch/$1"
 }
 if command -v doxygen >/dev/null; then
-  printf '%s\n' 'namespace octavo OCTAVO_ABI {' '/// Doubles a number.' 'int twice(int x);' \
+  printf '%s\n' '/// @file' '/// Numbers.' 'namespace octavo OCTAVO_ABI {' '/// Doubles a number.' 'int twice(int x);' \
     'namespace detail {' '/// A base.' 'struct Base {' '  /// A member.' '  void member();' '};' '}' \
     '/// Has a member.' 'struct Derived : detail::Base {};' '}' >"$header"
   printf '| `core/` | everything | nothing |\n' >"$scratch/CONTRIBUTING.md"
