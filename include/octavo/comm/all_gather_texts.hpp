@@ -1,5 +1,5 @@
 /// @file
-/// Texts of all ranks.
+/// All-gather of texts.
 #pragma once
 
 #include <octavo/core/version.hpp>
@@ -13,8 +13,8 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// Gives each rank the texts of all, in the order of ranks. Waits for them.
-/// @tparam Ranks  a `Communicator`, or what has its `size` and `all_gather_host_sync`
+/// Returns the texts of all ranks, in rank order. Waits for the other ranks.
+/// @tparam Ranks  a `Communicator`, or a type with its `size` and `all_gather_host_sync`
 template <class Ranks>
 std::vector<std::string> all_gather_texts(Ranks& communicator, const std::string& text,
                                           const char* what) {

@@ -1,5 +1,5 @@
 /// @file
-/// What ranks that train one model send each other.
+/// The interface through which ranks communicate.
 #pragma once
 
 #include <octavo/memory/buffer.hpp>
@@ -14,17 +14,17 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// The ranks that train one model, as one of them sees them. All ranks make the same calls in the
-/// same order. Nothing here adds numbers up: a sum's order, and so its bits, is the caller's.
+/// The ranks that train one model, seen from one of them. All ranks make the same calls in the same
+/// order. No operation adds numbers: the caller decides the order of a sum, and so its bits.
 ///
-/// An interface, because how a program was launched is known when it runs, and one that runs alone
-/// is the same program: the types of models, recipes and sharding say what is sent and in which
-/// format, this only carries bytes.
+/// This is a run-time interface because the number of ranks is known only at run time. It carries
+/// bytes; the types of models, recipes and sharding decide what is sent and in which format.
 ///
-/// What takes a context enqueues; on the `Cpu` device that is to do it. `what` names the operation
-/// in errors, such as "weights of blocks.3"; it lives until the call returns.
-/// @throws CommError  naming ranks and operation, where others do not answer within the time that
-///                    the communicator was made with; whoever catches it ends the program
+/// Functions with a context are asynchronous; on the `Cpu` device they complete at once. `what`
+/// names the operation in errors, such as "weights of blocks.3"; it must live until the call
+/// returns.
+/// @throws CommError  naming ranks and operation, if others do not respond within the time-out of
+///                    the communicator; the program must end then
 template <Device D>
 class Communicator {
  public:
@@ -36,59 +36,60 @@ class Communicator {
   [[nodiscard]] virtual int rank() const = 0;
   [[nodiscard]] virtual int size() const = 0;
 
-  /// Memory of the device, which operations may reach in faster ways than other memory: what lies
-  /// in it at one place on all ranks. All ranks call it together, of groups those of all groups,
-  /// with as many bytes, and free it together before the communicator, when nothing uses it that
-  /// was enqueued. A rank that frees it while an exception is on its way ends the communicator:
-  /// others may be writing there.
+  /// Allocates device memory that operations may access faster than other memory, if the data are
+  /// at the same offset on all ranks. All ranks (of all groups) call it together, with the same
+  /// number of bytes. They free it together, before the communicator and after all enqueued work
+  /// that uses it. A rank that frees it during an exception ends the communicator: others may be
+  /// writing there.
   /// @throws MemoryError  see Buffer
   [[nodiscard]] virtual Buffer<D> allocate(std::size_t bytes, const Context<D>& context) {
     return Buffer<D>(bytes, context);
   }
 
-  /// By which way what lies in that memory travels, for people: such as "copy engines". Empty where
-  /// there is one way only.
+  /// Describes how data in that memory are transferred, such as "copy engines". Empty if there is
+  /// only one way.
   [[nodiscard]] virtual std::string transport() const { return {}; }
 
-  /// Gives each rank the parts of all, in the order of ranks.
-  /// @param part   this rank's; may be its own place in `whole`
+  /// Gathers the parts of all ranks, in rank order.
+  /// @param part   of this rank; may be its place in `whole`
   /// @param whole  [size() · part's bytes]
   virtual void all_gather(TensorView<const std::byte, 1, D> part, TensorView<std::byte, 1, D> whole,
                           const char* what, const Context<D>& context) = 0;
 
-  /// Sends the p-th part to rank p, for every other rank, and receives one from it. What is for
-  /// this rank stays where it is.
+  /// Sends the p-th part to rank p, for every other rank, and receives one part from it. This
+  /// rank's own part is not copied.
   /// @param parts     [size() · a part's bytes]
-  /// @param received  likewise, the parts from the other ranks in their order, no part of `parts`;
-  ///                  the place of this one's is left as it was
+  /// @param received  [size() · a part's bytes], the parts from the other ranks in rank order; must
+  ///                  not overlap `parts`. This rank's place is not written
   virtual void all_to_all(TensorView<const std::byte, 1, D> parts,
                           TensorView<std::byte, 1, D> received, const char* what,
                           const Context<D>& context) = 0;
 
-  /// Makes each value the largest of all ranks'.
+  /// Replaces each value by its maximum over all ranks.
   virtual void all_reduce_max(TensorView<std::uint32_t, 1, D> values, const char* what,
                               const Context<D>& context) = 0;
 
-  /// As all_gather, in the host's memory. Waits for the other ranks, not for the device.
+  /// All-gather in host memory. Waits for the other ranks, not for the device.
   virtual void all_gather_host_sync(std::span<const std::byte> part, std::span<std::byte> whole,
                                     const char* what) = 0;
 
-  /// Divides the ranks: those that give the same number get a communicator of their own, with their
-  /// order in this one. All ranks of the program call it together, and the result's
-  /// `all_gather_host_sync`, too, in all groups, with parts of one size.
-  /// @param group  from 0 on
-  /// @return       which this one outlives
+  /// Splits the ranks: ranks with the same number get a separate communicator, in the order of this
+  /// one. All ranks of the program call it together. The same holds for the result's
+  /// `all_gather_host_sync`: all groups call it together, with parts of the same size.
+  /// @param group  0 or more
+  /// @return       a communicator, which must not outlive this one
   [[nodiscard]] virtual std::unique_ptr<Communicator> split(int group) = 0;
 
-  /// Waits until all that was enqueued on the context has run, operations of this among it.
-  /// @param what  what is waited for, such as "step"
+  /// Waits until everything enqueued on the context has run, including operations of this
+  /// communicator.
+  /// @param what  describes the wait in errors, such as "step"
   virtual void wait_sync(const Context<D>& context, const char* what) {
     (void)what;
     context.synchronize();
   }
 
  protected:
-  /// The ranks that gave the same number as this one, ascending.
+  /// Returns the ranks that passed the same number as this one, in ascending order.
   [[nodiscard]] std::vector<int> ranks_of_group(int group) {
     std::vector<int> groups(static_cast<std::size_t>(size()));
     all_gather_host_sync(std::as_bytes(std::span(&group, 1)),

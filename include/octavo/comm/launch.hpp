@@ -1,5 +1,5 @@
 /// @file
-/// How a program was launched: which of how many ranks this process is.
+/// How a program was launched: the rank of this process and the number of ranks.
 #pragma once
 
 #include <octavo/core/error.hpp>
@@ -16,7 +16,7 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// Who said which rank a process is.
+/// Where the rank of a process comes from.
 enum class Launcher { none, flags, torchrun, open_mpi, slurm, pmi };
 
 [[nodiscard]] constexpr const char* name_of(Launcher launcher) {
@@ -24,41 +24,40 @@ enum class Launcher { none, flags, torchrun, open_mpi, slurm, pmi };
   return names[static_cast<std::size_t>(launcher)];
 }
 
-/// What a program was told by its own flags, such as `--rank`; each comes before what the
-/// environment says. A rank needs the world's size, and the other way round.
+/// A program's own flags, such as `--rank`. Each takes precedence over the environment. The rank
+/// needs the world size, and vice versa.
 struct LaunchFlags {
   std::optional<int> rank{};                    ///< `--rank`
   std::optional<int> world_size{};              ///< `--world-size`
   std::optional<int> local_rank{};              ///< `--local-rank`
   std::optional<int> local_world_size{};        ///< `--local-world-size`
   std::optional<std::string> master_address{};  ///< `--master-address`
-  std::optional<int> port{};                    ///< `--port`, of the rendezvous itself
+  std::optional<int> port{};                    ///< `--port`, of the rendezvous
 };
 
-/// Which of how many ranks a process is.
+/// The rank of a process, and how it reaches the others.
 struct Launch {
   Launcher launcher = Launcher::none;
   int rank = 0;
   int size = 1;
-  std::optional<int>
-      local_rank{};  ///< among the ranks of its host; none: the launcher does not say
-  std::optional<int> local_size{};  ///< ranks of its host; none: the launcher does not say
-  std::string master_address{};     ///< host of rank 0; empty: the launcher does not say
-  /// Where rank 0 waits for the others (`Rendezvous`): as `--port` says, else 1000 above
-  /// MASTER_PORT, which torchrun's own agent may have taken (1000 below it, where there is no such
-  /// port above), else 30500.
+  std::optional<int> local_rank{};  ///< among the ranks of its host; none: unknown
+  std::optional<int> local_size{};  ///< ranks of its host; none: unknown
+  std::string master_address{};     ///< host of rank 0; empty: unknown
+  /// Port at which rank 0 waits for the others (`Rendezvous`): `--port`, else 1000 above
+  /// MASTER_PORT, at which torchrun's agent may listen (1000 below it, if there is no such port
+  /// above), else 30500.
   int port = 30500;
-  /// Which ranks of one run share, and strangers do not know: OCTAVO_RENDEZVOUS_SECRET, else Open
-  /// MPI's key of the job, else torchrun's run id (`--rdzv-id`); empty: none is set.
+  /// The secret that the ranks of a run share: OCTAVO_RENDEZVOUS_SECRET, else Open MPI's key of the
+  /// job, else torchrun's run id (`--rdzv-id`); empty if none is set.
   std::string secret{};
 };
 
-/// The variable that sets the secret of a run's ranks, and the most bytes that it may have.
+/// The variable that sets the secret of a run's ranks, and its maximum length in bytes.
 inline constexpr const char* secret_variable = "OCTAVO_RENDEZVOUS_SECRET";
 inline constexpr std::size_t longest_secret = 256;
 
-/// The GPU of a rank that was not told one: that of its number among the ranks of its host, or the
-/// only one that it sees, as where a launcher shows each rank its own.
+/// Returns the default GPU of a rank: the one with its local rank as number, or the only visible
+/// one, as when a launcher shows each rank one GPU.
 /// @param local_rank  among the ranks of its host
 /// @param visible     GPUs that this process sees
 /// @throws ConfigError  if it sees too few
@@ -71,12 +70,12 @@ inline constexpr std::size_t longest_secret = 256;
   return local_rank;
 }
 
-/// Looks up a variable of the environment; null: it is not set.
+/// Returns the value of an environment variable, or null if it is not set.
 using EnvironmentLookup = std::function<const char*(const char*)>;
 
 namespace detail {
 
-/// The variables of one launcher. An entry that is null: the launcher has none for it.
+/// The variables of one launcher; null if it has no such variable.
 struct LaunchVariables {
   Launcher launcher;
   const char* rank;
@@ -93,7 +92,7 @@ inline constexpr std::array<LaunchVariables, 4> launch_variables{{
     {Launcher::pmi, "PMI_RANK", "PMI_SIZE", nullptr, nullptr},
 }};
 
-/// Reads what launchers say of a process.
+/// Reads the variables of launchers.
 class LaunchReader {
  public:
   explicit LaunchReader(const EnvironmentLookup& lookup) : lookup_(lookup) {}
@@ -113,7 +112,7 @@ class LaunchReader {
     return value == nullptr ? std::nullopt : std::optional<std::string>(value);
   }
 
-  /// A number from `least` on; none: the variable is not set.
+  /// Returns an integer of at least `least`; none if the variable is not set.
   [[nodiscard]] std::optional<int> number(const char* variable, int least) const {
     const std::optional<std::string> value = text(variable);
     if (!value) return std::nullopt;
@@ -139,10 +138,9 @@ class LaunchReader {
     return all;
   }
 
-  /// The set of a launcher, which is all there or not at all.
+  /// Reads the variables of one launcher, which must be set completely or not at all.
   [[nodiscard]] std::optional<Launch> of_launcher(const LaunchVariables& of) const {
-    // The script of an sbatch has SLURM_PROCID=0 and SLURM_LOCALID=0, too: tasks are those of
-    // steps.
+    // An sbatch script itself also has SLURM_PROCID=0 and SLURM_LOCALID=0; only steps have tasks.
     if (of.launcher == Launcher::slurm && !text("SLURM_STEP_ID")) return std::nullopt;
     const std::optional<int> rank = number(of.rank, 0);
     const std::optional<int> size = number(of.size, 1);
@@ -165,8 +163,8 @@ class LaunchReader {
                   .local_size = local_size};
   }
 
-  /// The innermost launcher's. Two that contradict each other, where the one is not known to run
-  /// inside the other, mean that one is left over from something else.
+  /// Reads the variables of the innermost launcher. If two launchers contradict each other, and
+  /// neither is known to run inside the other, the variables of one are left over.
   [[nodiscard]] Launch of_environment() const {
     std::optional<Launch> first;
     const LaunchVariables* from = nullptr;
@@ -186,8 +184,8 @@ class LaunchReader {
     return first.value_or(Launch{});
   }
 
-  /// torchrun, where it was it that set the variables which bear its name, and mpirun in a job of
-  /// Slurm's: what is left in the table is then of whatever started them.
+  /// Whether a launcher may run inside those that follow in the table: torchrun if its own
+  /// variables are set, and mpirun in a Slurm job.
   [[nodiscard]] bool runs_inside_others(Launcher launcher) const {
     return launcher == Launcher::open_mpi ||
            (launcher == Launcher::torchrun && text("TORCHELASTIC_RUN_ID").has_value());
@@ -258,7 +256,8 @@ class LaunchReader {
     }
   }
 
-  /// "gpu07-ib" of Slurm's "gpu[07-09,12]-ib,cpu1": by default it has rank 0.
+  /// Returns the first host of a Slurm node list, which has rank 0 by default: "gpu07-ib" for
+  /// "gpu[07-09,12]-ib,cpu1".
   [[nodiscard]] static std::string first_host(std::string_view nodes) {
     std::string host;
     while (!nodes.empty() && nodes.front() != ',') {
@@ -279,20 +278,19 @@ class LaunchReader {
 
 }  // namespace detail
 
-/// Which rank this process is: as flags say, else torchrun's variables (RANK, WORLD_SIZE,
-/// LOCAL_RANK, LOCAL_WORLD_SIZE), else Open MPI's (OMPI_COMM_WORLD_…), else those of a task that
-/// Slurm's srun started (SLURM_PROCID, SLURM_STEP_NUM_TASKS, SLURM_LOCALID, where SLURM_STEP_ID is
-/// set), else PMI's (PMI_RANK, PMI_SIZE); where none is set, the only one. MASTER_ADDR,
-/// MASTER_PORT and OCTAVO_RENDEZVOUS_SECRET count with each of them.
-/// @param lookup  a variable's value, or null: such as `std::getenv`
-/// @throws ConfigError  naming variables and values: for a set that is there in part or contradicts
-///                      itself, and for two sets that contradict each other although neither's
-///                      launcher runs in the other's
+/// Determines the rank of this process from flags, else from torchrun's variables (RANK,
+/// WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE), else Open MPI's (OMPI_COMM_WORLD_…), else those of a
+/// task of Slurm's srun (SLURM_PROCID, SLURM_STEP_NUM_TASKS, SLURM_LOCALID, if SLURM_STEP_ID is
+/// set), else PMI's (PMI_RANK, PMI_SIZE). If none is set, it is the only rank. MASTER_ADDR,
+/// MASTER_PORT and OCTAVO_RENDEZVOUS_SECRET apply to all of them.
+/// @param lookup  returns the value of a variable or null, such as `std::getenv`
+/// @throws ConfigError  naming variables and values: if a set is incomplete or inconsistent, or if
+///                      two sets contradict each other and neither launcher runs inside the other
 [[nodiscard]] inline Launch read_launch(const LaunchFlags& flags, const EnvironmentLookup& lookup) {
   return detail::LaunchReader(lookup).read(flags);
 }
 
-/// The same, of this process's environment.
+/// Same, with the environment of this process.
 [[nodiscard]] inline Launch read_launch(const LaunchFlags& flags = {}) {
   return read_launch(flags, [](const char* variable) { return std::getenv(variable); });
 }

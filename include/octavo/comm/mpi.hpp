@@ -1,5 +1,5 @@
 /// @file
-/// MPI, begun and ended.
+/// Initialisation and finalisation of MPI.
 #pragma once
 
 #include <octavo/comm/launch.hpp>
@@ -22,8 +22,8 @@ namespace octavo OCTAVO_ABI {
 
 namespace detail {
 
-/// While one lives, the process ends with a message when the time is over: for calls of MPI that
-/// wait for other ranks and have no deadline.
+/// Ends the process with a message if it lives longer than a time-out: for MPI calls that wait for
+/// other ranks without a deadline.
 class MpiAlarm {
  public:
   MpiAlarm(std::chrono::milliseconds time, const char* message) {
@@ -53,9 +53,9 @@ class MpiAlarm {
 
 }  // namespace detail
 
-/// MPI from its beginning to its end; one in a program, made in `main` and by its thread, and
-/// outlived by none of the communicators that use it. The others must not wait for a rank that
-/// gives up, so all are ended:
+/// Owns MPI from initialisation to finalisation. A program creates one, in the thread of `main`; it
+/// must outlive all communicators that use it. If a rank fails, the others must not wait for it, so
+/// all are ended:
 ///
 ///     Mpi mpi(read_launch(), 600s);
 ///     try {
@@ -65,17 +65,17 @@ class MpiAlarm {
 ///       mpi.abort(error.what());
 ///     }
 ///
-/// Where an exception leaves the block that has the `Mpi`, `abort` is called too, but cannot say
-/// what the exception says. A program that ends otherwise, such as by std::exit, is noticed by
-/// mpirun, and by the other ranks after the time-out.
+/// If an exception leaves the block of the `Mpi`, its destructor calls `abort`, without the
+/// exception's text. If a program ends otherwise, such as by std::exit, mpirun notices it, and the
+/// other ranks do after the time-out.
 class Mpi {
  public:
-  /// @param launch    as read_launch() says; MPI has to say the same
+  /// @param launch    from read_launch(); must agree with MPI
   /// @param time_out  how long ranks wait for each other, at the start, at the end and in each
   ///                  operation
-  /// @throws UsageError   if MPI was begun before
-  /// @throws ConfigError  if MPI says another rank or size
-  /// @throws CommError    if MPI cannot be begun
+  /// @throws UsageError   if MPI was initialised before
+  /// @throws ConfigError  if MPI reports another rank or size
+  /// @throws CommError    if MPI cannot be initialised
   Mpi(const Launch& launch, std::chrono::milliseconds time_out) {
     require<ConfigError>(time_out.count() > 0, "the time-out between ranks is ", time_out.count(),
                          " ms; give more than 0");
@@ -88,7 +88,7 @@ class Mpi {
   }
   Mpi(const Mpi&) = delete;
   Mpi& operator=(const Mpi&) = delete;
-  /// Waits for the other ranks, so that none ends while another needs it.
+  /// Waits for the other ranks, so that no rank ends while another needs it.
   ~Mpi() {
     if (std::uncaught_exceptions() != 0 || has_failed_)
       abort("the program leaves MPI after an error; all ranks are ended");
@@ -160,7 +160,7 @@ class Mpi {
 
   NoteOnTermination note_on_termination_;
   detail::MpiRoute world_;
-  bool has_failed_ = false;  ///< an operation did: messages are on their way to nowhere
+  bool has_failed_ = false;  ///< an operation failed: messages are still in flight
 };
 
 }  // namespace octavo

@@ -1,6 +1,6 @@
 /// @file
-/// Ranks on the `Cpu` device that send each other messages through MPI. Not part of octavo.hpp: a
-/// program that includes this needs MPI's headers and library.
+/// Communicator of ranks on the `Cpu` device, through MPI. Not part of octavo.hpp: a program that
+/// includes this needs MPI's headers and library.
 #pragma once
 
 #include <octavo/comm/communicator.hpp>
@@ -22,17 +22,17 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// All ranks of an MPI program. Each operation is made of messages between every two of them, so
-/// that a rank which does not answer is known by its number; MPI's own collectives cannot say who
-/// is missing. For one thread, the one that made the `Mpi`.
+/// All ranks of an MPI program. Each operation sends messages between every pair of ranks, so that
+/// errors can name a rank that does not respond; MPI's collectives cannot report which rank is
+/// missing. Use it only from the thread that created the `Mpi`.
 /// @throws CommError  from every operation, naming it and the ranks that did not take part within
-///                    the time-out of the `Mpi`, or with another number of bytes; the program then
-///                    has to end, for which leaving the block of the `Mpi` is enough
+///                    the time-out of the `Mpi`, or with another number of bytes. The program must
+///                    end then; leaving the block of the `Mpi` suffices
 class MpiComm final : public Communicator<Cpu> {
  public:
-  /// All ranks call it together; a program may have several.
-  /// @param mpi              outlives this
-  /// @param largest_message  bytes; longer parts go in pieces
+  /// Called by all ranks together. A program may have several communicators.
+  /// @param mpi              must outlive this
+  /// @param largest_message  bytes; longer parts are sent in pieces
   explicit MpiComm(Mpi& mpi, std::size_t largest_message = std::size_t{1} << 30)
       : mpi_(mpi), route_(mpi.world_) {
     require<ConfigError>(0 < largest_message && largest_message <= std::size_t{1} << 30,
@@ -99,7 +99,7 @@ class MpiComm final : public Communicator<Cpu> {
   }
 
  private:
-  /// Some of another one's ranks. All of its ranks make one at the same time.
+  /// Creates a communicator of some ranks of another one. All of its ranks call it together.
   MpiComm(const MpiComm& whole, std::vector<int> members, int rank)
       : mpi_(whole.mpi_), route_(whole.route_), members_(std::move(members)), rank_(rank) {
     guarded([&] { duplicate(); });
@@ -132,7 +132,7 @@ class MpiComm final : public Communicator<Cpu> {
       for (int peer = 0; peer < size(); ++peer) {
         if (peer != rank()) exchange.receive(rank_of(peer), target(peer), bytes);
       }
-      // Each rank begins with its neighbour, so that not all send to rank 0 first.
+      // Each rank starts with its neighbour, so that not all send to rank 0 first.
       for (int i = 1; i < size(); ++i) {
         const int peer = (rank() + i) % size();
         exchange.send(rank_of(peer), source(peer), bytes);
@@ -154,7 +154,7 @@ class MpiComm final : public Communicator<Cpu> {
     }
   }
 
-  /// A space of messages that no one else's get into.
+  /// Duplicates MPI's communicator, so that no other messages are confused with this one's.
   void duplicate() {
     using Clock = std::chrono::steady_clock;
     MPI_Request request = MPI_REQUEST_NULL;

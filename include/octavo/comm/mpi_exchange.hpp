@@ -1,5 +1,5 @@
 /// @file
-/// One exchange of messages between ranks through MPI, waited for until a deadline.
+/// One exchange of messages between ranks through MPI, with a deadline.
 #pragma once
 
 #include <octavo/comm/no_answer.hpp>
@@ -16,7 +16,7 @@
 #include <thread>
 #include <vector>
 
-// MPI's C++ bindings left its standard long ago.
+// MPI's C++ bindings were removed from the standard.
 #if !defined(OMPI_SKIP_MPICXX)
 #define OMPI_SKIP_MPICXX 1
 #endif
@@ -36,7 +36,7 @@ inline void check_mpi(int status, const char* call) {
   throw CommError(message(call, " failed: ", text.data()));
 }
 
-/// Between whom messages go, and how.
+/// The ranks that exchange messages, and how.
 struct MpiRoute {
   MPI_Comm communicator = MPI_COMM_NULL;
   int rank = 0;
@@ -45,22 +45,22 @@ struct MpiRoute {
   std::size_t largest_message = std::size_t{1} << 30;  ///< bytes; MPI counts in int
 };
 
-/// The messages of one operation. What is sent and received has to live until `wait` returns; where
-/// that throws, until the program ends.
+/// The messages of one operation. The buffers must live until `wait` returns, or until the program
+/// ends if it throws.
 class MpiExchange {
  public:
-  /// @param number  of the operation, counted alike by all ranks
+  /// @param number  of the operation, the same on all ranks
   MpiExchange(const MpiRoute& route, const char* kind, const char* what, std::uint64_t number)
       : route_(route), operation_(operation_text(kind, what)), tag_(tag_of(operation_, number)) {}
 
-  /// Once for each peer. Takes what comes when its size is known to be the right one: of a message
-  /// that is larger than what waits for it, Open MPI 4.1 writes all between processes of one host.
+  /// Called once for each peer. Receives a message only once its size is known to be right: if a
+  /// message is larger than its buffer, Open MPI 4.1 writes all of it between processes of a host.
   void receive(int peer, std::byte* data, std::size_t bytes) {
     messages_.push_back({.peer = peer, .place = data, .left = bytes, .is_receive = true});
   }
   void send(int peer, const std::byte* data, std::size_t bytes) {
     std::size_t begin = 0;
-    do {  // no bytes are a message, too
+    do {  // an empty part is a message, too
       const std::size_t count = piece(bytes - begin);
       Message& message = messages_.emplace_back(Message{.peer = peer});
       check_mpi(MPI_Isend(data + begin, static_cast<int>(count), MPI_BYTE, peer, tag_,
@@ -84,7 +84,7 @@ class MpiExchange {
       if (now - start >= route_.time_out) give_up();
       if (messages_.size() != noted) write_note();
       noted = messages_.size();
-      // Ranks that wait for long let others have the processor, of which there may be too few.
+      // Ranks that wait for long yield: there may be fewer processors than ranks.
       if (now - start < 200us) {
         std::this_thread::yield();
       } else {
@@ -96,15 +96,15 @@ class MpiExchange {
 
  private:
   struct Message {
-    MPI_Request request = MPI_REQUEST_NULL;  ///< of a piece that is on its way
+    MPI_Request request = MPI_REQUEST_NULL;  ///< of a piece in flight
     int peer = 0;
     std::byte* place = nullptr;  ///< of the next piece to receive
-    std::size_t left = 0;        ///< bytes to receive, with those on their way
+    std::size_t left = 0;        ///< bytes to receive, including those in flight
     bool is_receive = false;
   };
 
-  /// An operation's own, so that ranks which make other calls do not take each other's messages
-  /// for what they wait for. 32767 is the largest that every MPI has.
+  /// Returns the tag of an operation, so that messages of different operations are not confused.
+  /// 32767 is the largest tag that every MPI supports.
   static int tag_of(std::string_view operation, std::uint64_t number) {
     std::uint64_t hash = 14695981039346656037u ^ number;  // FNV-1a
     for (const char letter : operation) {
@@ -113,7 +113,7 @@ class MpiExchange {
     return static_cast<int>((hash ^ hash >> 32) & 0x7fff);
   }
 
-  /// The bytes of the next piece where so many are left.
+  /// Returns the bytes of the next piece.
   [[nodiscard]] std::size_t piece(std::size_t left) const {
     return std::min(left, route_.largest_message);
   }
@@ -134,7 +134,7 @@ class MpiExchange {
     });
   }
 
-  /// Begins to receive the next piece, if it has come.
+  /// Starts to receive the next piece, if it has arrived.
   bool begins(Message& receive) const {
     int has_come = 0;
     MPI_Message matched = MPI_MESSAGE_NULL;
@@ -177,7 +177,7 @@ class MpiExchange {
                           operation_));
   }
 
-  /// What this rank does not wait for can be there only from a rank that makes other calls.
+  /// Checks for unexpected messages, which only a rank that makes other calls sends.
   [[noreturn]] void give_up() const {
     const std::vector<int> silent = silent_ranks();
     std::vector<int> elsewhere;

@@ -1,5 +1,5 @@
 /// @file
-/// What messages say of ranks that do not answer.
+/// Texts of messages about ranks that do not respond.
 #pragma once
 
 #include <octavo/comm/rank_names.hpp>
@@ -16,7 +16,7 @@ namespace octavo OCTAVO_ABI::detail {
   return message(static_cast<double>(time.count()) / 1000.0, " s");
 }
 
-/// What every message says that names ranks which do not answer.
+/// Returns the message about ranks that do not respond.
 [[nodiscard]] inline std::string no_answer_text(const std::vector<int>& ranks,
                                                 std::chrono::milliseconds time,
                                                 const std::string& operation) {
@@ -24,8 +24,8 @@ namespace octavo OCTAVO_ABI::detail {
                  seconds_text(time), " in ", operation);
 }
 
-/// What a rank says that has waited for others.
-/// @param absent  what rank 0 says of them; empty: all take part; none: it does not answer
+/// Returns the message of a rank that has waited for others.
+/// @param absent  rank 0's report on them; empty: all take part; none: rank 0 does not respond
 [[nodiscard]] inline std::string absent_text(const std::optional<std::string>& absent) {
   if (!absent.has_value())
     return "rank 0, which hears of all, does not answer; see whether that process still runs";

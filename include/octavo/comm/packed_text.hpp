@@ -1,5 +1,5 @@
 /// @file
-/// Texts one after the other in one.
+/// Packing several texts into one.
 #pragma once
 
 #include <octavo/core/error.hpp>
@@ -16,8 +16,8 @@ inline void append_text(std::string& packed, std::string_view text) {
   packed.append(reinterpret_cast<const char*>(&length), sizeof length).append(text);
 }
 
-/// The text at the front of what is packed, which is taken away.
-/// @throws CommError  if there is none
+/// Removes the first text from a packed one and returns it.
+/// @throws CommError  if it has none
 inline std::string_view take_text(std::string_view& packed) {
   std::uint64_t length = 0;
   if (packed.size() >= sizeof length) std::memcpy(&length, packed.data(), sizeof length);

@@ -1,5 +1,5 @@
 /// @file
-/// Ranks and operations in messages.
+/// Names of ranks and operations in messages.
 #pragma once
 
 #include <octavo/core/error.hpp>
@@ -20,7 +20,7 @@ namespace octavo OCTAVO_ABI::detail {
   return names;
 }
 
-/// "has" of one rank, "have" of several.
+/// Returns "has" for one rank, "have" for several.
 [[nodiscard]] inline const char* has_or_have(const std::vector<int>& ranks) {
   return ranks.size() == 1 ? "has" : "have";
 }

@@ -1,5 +1,5 @@
 /// @file
-/// Ranks find each other through rank 0, and hear of each other's ends.
+/// Ranks meet at rank 0, and learn when another one fails.
 #pragma once
 
 #include <octavo/comm/launch.hpp>
@@ -32,21 +32,22 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// A connection of each rank with rank 0, for what is small and for knowing who is still there.
-/// Rank 0 listens at `Launch::port`; each rank says ten times a time-out, or once a second, from a
-/// thread of its own, that it is there, and what it did last. A rank whose connection closes or
-/// that is silent for a time-out, such as one that was stopped, is lost; all others are told so,
-/// and every call of theirs throws from then on.
+/// Connects each rank with rank 0, for small exchanges and to detect lost ranks. Rank 0 listens at
+/// `Launch::port`. A separate thread of each rank sends a heartbeat with its last operation, ten
+/// times per time-out, or once a second. A rank is lost if its connection closes or if it is silent
+/// for a time-out, as a stopped process is. All others are informed, and all their later calls
+/// throw.
 ///
-/// A rank sends rank 0 the run's secret (`Launch::secret`), and is refused without it. It is sent
-/// in clear: it keeps out strangers that can reach the port, but not those that can read the
-/// network's traffic. Without a secret, whoever can reach the port can take a rank's place.
+/// A rank sends rank 0 the run's secret (`Launch::secret`), and is refused without it. The secret
+/// is sent in clear: it keeps out processes that can reach the port, but not those that can read
+/// the network traffic. Without a secret, any process that can reach the port can take a rank's
+/// place.
 class Rendezvous {
  public:
-  /// Waits until all ranks are there.
-  /// @param time_out  for that, for each operation, and for a rank's silence
-  /// @throws ConfigError  if the launch does not say where rank 0 is
-  /// @throws CommError    naming the ranks that did not come; if rank 0 does not answer, or another
+  /// Waits until all ranks are connected.
+  /// @param time_out  for that, for each operation, and for the silence of a rank
+  /// @throws ConfigError  if the launch does not name the host of rank 0
+  /// @throws CommError    naming the missing ranks; also if rank 0 does not respond, or another
   ///                      process has this rank
   Rendezvous(const Launch& launch, std::chrono::milliseconds time_out)
       : launch_(launch), time_out_(time_out) {
@@ -67,9 +68,9 @@ class Rendezvous {
   }
   Rendezvous(const Rendezvous&) = delete;
   Rendezvous& operator=(const Rendezvous&) = delete;
-  /// Tells the others that this rank has come to its end, or, where an exception is on its way,
-  /// that it gives up. Rank 0 waits for all others to end, a time-out at most. Where it still has a
-  /// `User`, that one would wait for ranks that it cannot hear of: the process aborts, saying so.
+  /// Tells the others that this rank ends or, during an exception, that it gives up. Rank 0 waits
+  /// until all others end, at most a time-out. If there is still a `User`, which would wait for
+  /// ranks that it cannot hear of, the process aborts with a message.
   ~Rendezvous() {
     if (users_ != 0) leave("its rendezvous ended before a communicator that uses it");
     leave(std::uncaught_exceptions() == 0 ? "" : "an exception ends the program");
@@ -81,7 +82,7 @@ class Rendezvous {
     std::abort();
   }
 
-  /// What needs a rendezvous until its own end, such as a communicator, has one as a member.
+  /// A member of objects that need a rendezvous for as long as they live, such as communicators.
   class User {
    public:
     explicit User(Rendezvous& rendezvous) : rendezvous_(rendezvous) { ++rendezvous_.users_; }
@@ -97,7 +98,7 @@ class Rendezvous {
   [[nodiscard]] int size() const { return launch_.size; }
   [[nodiscard]] std::chrono::milliseconds time_out() const { return time_out_; }
 
-  /// What the other ranks are told if this one is lost.
+  /// Sets the operation that the other ranks see if this one is lost.
   /// @param kind  such as "all-gather"
   /// @param what  such as "weights of blocks.3"
   void set_operation(const char* kind, const char* what) {
@@ -105,11 +106,12 @@ class Rendezvous {
     operation_ = detail::operation_text(kind, what);
   }
 
-  /// Asks rank 0 who is silent or not in this rank's operation, by what ranks have told: such as
-  /// "rank 2 has not come to it, and was last in the all-gather 'weights'". For who has waited for
-  /// longer than a heartbeat. While there is nobody, asks again, for three heartbeats: a rank that
-  /// was stopped before the call is silent by then. A `fault` ends it.
-  /// @return  its last answer; empty: all are in it, and are heard of; none: rank 0 does not answer
+  /// Asks rank 0 which ranks are silent or not in this rank's operation, according to their
+  /// heartbeats: such as "rank 2 has not come to it, and was last in the all-gather 'weights'".
+  /// Useful after waiting for longer than a heartbeat. If there are none, asks again for three
+  /// heartbeats: a rank that was stopped before the call is silent by then. A `fault` ends it.
+  /// @return  the last answer; empty if all ranks are in the operation and not silent; none if rank
+  ///          0 does not respond
   [[nodiscard]] std::optional<std::string> absent_sync() {
     const Clock::duration interval = detail::heartbeat_interval(time_out_);
     std::unique_lock<std::mutex> lock(mutex_);
@@ -123,8 +125,8 @@ class Rendezvous {
     return absent_;
   }
 
-  /// Gives each rank the parts of all, in the order of ranks: small ones, because they go through
-  /// rank 0. Waits for the others.
+  /// Gathers the parts of all ranks, in rank order. Parts should be small, because they go through
+  /// rank 0. Waits for the other ranks.
   /// @throws ShapeError  if `whole` is not size() times as long as `part`, or one is too long
   /// @throws CommError   naming ranks and operation
   void all_gather_sync(std::span<const std::byte> part, std::span<std::byte> whole,
@@ -155,19 +157,20 @@ class Rendezvous {
     if (!whole.empty()) std::memcpy(whole.data(), gathered_->data(), whole.size());
   }
 
-  /// Why the run cannot go on, such as "rank 2 has been silent for 30 s, …"; empty: it can.
+  /// Returns why the run cannot continue, such as "rank 2 has been silent for 30 s, …"; empty if it
+  /// can.
   [[nodiscard]] std::string fault() const {
     const std::lock_guard<std::mutex> lock(mutex_);
     return fault_;
   }
 
-  /// @throws CommError  if a rank is lost, naming it and what it did last
+  /// @throws CommError  if a rank is lost, naming it and its last operation
   void require_all() const {
     const std::string fault_found = fault();
     require<CommError>(fault_found.empty(), fault_found);
   }
 
-  /// Tells the others that this rank gives up, and why: they end with a message that says so.
+  /// Tells the others that this rank gives up, and why. Their calls throw with that reason.
   void give_up(std::string_view reason) noexcept { leave(reason.empty() ? "no reason" : reason); }
 
  private:
@@ -216,7 +219,7 @@ class Rendezvous {
     }
   }
 
-  /// @return whether the connection stands
+  /// @return whether the connection is open
   bool exchange(Clock::time_point now) {
     try {
       const bool takes = stream_.flush();
@@ -256,13 +259,14 @@ class Rendezvous {
     }
   }
 
-  /// The first reason is the one to tell; others follow from it.
+  /// Keeps the first reason; later ones are its consequences.
   void fail(const std::string& reason) {
     if (fault_.empty()) fault_ = reason;
   }
 
-  /// Waits for what the thread brings; rank 0 knows who is late, and says it after a time-out.
-  /// @return the lock under which it was brought
+  /// Waits until the thread fulfils a condition. After a time-out rank 0 reports which rank is
+  /// late.
+  /// @return the lock under which the condition holds
   template <class Condition>
   std::unique_lock<std::mutex> wait_until(const Condition& holds, const char* what) {
     const Clock::time_point deadline = Clock::now() + time_out_ + time_out_ / 2;
@@ -303,7 +307,7 @@ class Rendezvous {
   std::optional<detail::RendezvousServer> server_;
   detail::Descriptor wake_{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
 
-  mutable std::mutex mutex_;  // of all that follows but the thread
+  mutable std::mutex mutex_;  // guards all members that follow, except the thread
   std::condition_variable changed_;
   detail::FrameStream stream_;
   std::string operation_{"nothing yet"};

@@ -1,5 +1,5 @@
 /// @file
-/// The place at which ranks find each other, and where it is noticed that one is lost.
+/// The server of a rendezvous, at which ranks meet and which detects lost ranks.
 #pragma once
 
 #include <octavo/comm/launch.hpp>
@@ -32,13 +32,13 @@ namespace octavo OCTAVO_ABI::detail {
 
 using RankClock = std::chrono::steady_clock;
 
-/// How often a rank says that it is there.
+/// Returns the interval between heartbeats.
 [[nodiscard]] inline std::chrono::milliseconds heartbeat_interval(
     std::chrono::milliseconds time_out) {
   return std::clamp(time_out / 10, std::chrono::milliseconds(10), std::chrono::milliseconds(1000));
 }
 
-/// Starts a thread that takes no signals: those are for the program's own.
+/// Starts a thread that blocks all signals, so that the program's own threads receive them.
 template <class Body>
 std::thread start_quiet_thread(Body body) {
   sigset_t all;
@@ -61,7 +61,7 @@ struct Hello {
   std::int32_t size;
 };
 
-/// Compares in a time that does not depend on where they differ.
+/// Compares two secrets in a time that does not depend on where they differ.
 inline bool is_same_secret(std::string_view given, std::string_view own) {
   unsigned difference = given.size() == own.size() ? 0 : 1;
   for (std::size_t i = 0; i < given.size() && !own.empty(); ++i) {
@@ -71,7 +71,7 @@ inline bool is_same_secret(std::string_view given, std::string_view own) {
   return difference == 0;
 }
 
-/// Serves all ranks, rank 0 too, from a thread of its own in rank 0's process.
+/// Serves all ranks, including rank 0, from a separate thread in rank 0's process.
 class RendezvousServer {
  public:
   /// @param launch  of rank 0
@@ -85,7 +85,7 @@ class RendezvousServer {
         thread_(start_quiet_thread([this] { serve(); })) {}
   RendezvousServer(const RendezvousServer&) = delete;
   RendezvousServer& operator=(const RendezvousServer&) = delete;
-  /// Waits until all ranks have come to their ends, or the time is over.
+  /// Waits until all ranks have ended, at most a time-out.
   ~RendezvousServer() {
     is_ending_ = true;
     thread_.join();
@@ -101,13 +101,13 @@ class RendezvousServer {
     std::string operation{"nothing yet"};
     bool asks = false;  ///< who is absent
   };
-  /// A connection that has not said whose it is.
+  /// A connection that has not sent its rank yet.
   struct Visitor {
     FrameStream stream;
     RankClock::time_point since;
     bool has_input = false;
   };
-  /// The gathering under way.
+  /// The all-gather in progress.
   struct Gathering {
     std::string operation{};
     std::vector<std::optional<std::string>> parts{};
@@ -139,7 +139,7 @@ class RendezvousServer {
   }
 
   void wait_for_input() {
-    // A connection that cannot be accepted yet would end each wait at once.
+    // Otherwise pending connections, which cannot be accepted yet, would end each wait at once.
     const short arrivals = visitors_.size() < most_visitors ? POLLIN : 0;
     std::vector<pollfd> watched{{listener_.get(), arrivals, 0}};
     const auto watch = [&](const FrameStream& stream) {
@@ -157,7 +157,7 @@ class RendezvousServer {
     }
   }
 
-  /// Accepts connections, up to a number. The others wait until visitors go.
+  /// Accepts connections while there are fewer than `most_visitors`.
   void greet() {
     std::erase_if(visitors_, [this](Visitor& visitor) { return has_been_seen_to(visitor); });
     while (visitors_.size() < most_visitors) {
@@ -168,10 +168,10 @@ class RendezvousServer {
     }
   }
 
-  /// Whether a visitor has taken a seat, or is none that can have one: a stranger, who may send
-  /// anything or nothing, gets no answer and delays nobody.
+  /// Returns whether a visitor can be dropped: it has become a rank, or cannot be one. A stranger
+  /// may send anything or nothing; it gets no answer and delays nobody.
   bool has_been_seen_to(Visitor& visitor) {
-    // A rank sends its hello at once; others wait for the place of a visitor that says nothing.
+    // A rank sends its hello at once. If there are too many visitors, silent ones go soon.
     const std::chrono::milliseconds patience(visitors_.size() < most_visitors ? 5000 : 200);
     constexpr std::size_t most = sizeof(Hello) + longest_secret;
     const bool is_late = RankClock::now() - visitor.since > patience;
@@ -263,7 +263,7 @@ class RendezvousServer {
     }
   }
 
-  /// Once all were heard: what has arrived is no silence.
+  /// Answers questions, after everything that has arrived was read.
   void answer() {
     for (Seat& seat : seats_) {
       if (!std::exchange(seat.asks, false) || seat.state != Seat::State::taken) continue;
@@ -271,7 +271,7 @@ class RendezvousServer {
     }
   }
 
-  /// Who is silent, or has told of another operation last, and of which; or has ended.
+  /// Returns which ranks are silent, have ended, or were last in another operation, and in which.
   [[nodiscard]] std::string absent_from(const std::string& operation) const {
     std::string text;
     for (std::size_t rank = 0; rank < seats_.size(); ++rank) {
@@ -343,7 +343,7 @@ class RendezvousServer {
     }
   }
 
-  /// A rank will not be heard of again.
+  /// Records that a rank is lost.
   void lose(int rank, const std::string& how) {
     Seat& seat = seats_[static_cast<std::size_t>(rank)];
     seat.state = Seat::State::left;
@@ -351,7 +351,7 @@ class RendezvousServer {
     declare(message("rank ", rank, " ", how, "; its last operation was ", seat.operation));
   }
 
-  /// Tells all ranks what is wrong; what follows from it is not told.
+  /// Tells all ranks the first fault; later ones are its consequences.
   void declare(const std::string& fault) {
     if (!fault_.empty()) return;
     fault_ = fault;
@@ -391,7 +391,7 @@ class RendezvousServer {
   std::string fault_;
   bool has_begun_ = false;
   std::atomic<bool> is_ending_{false};
-  std::thread thread_;  // the last: it uses all others
+  std::thread thread_;  // declared last: it uses all other members
 };
 
 }  // namespace octavo OCTAVO_ABI::detail

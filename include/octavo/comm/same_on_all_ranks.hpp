@@ -1,5 +1,5 @@
 /// @file
-/// What ranks have to have in common, compared before they train.
+/// Comparison of facts that must be equal on all ranks.
 #pragma once
 
 #include <octavo/comm/all_gather_texts.hpp>
@@ -17,8 +17,8 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// Something that all ranks must agree on, such as {"model", "llama3_8b"}. A value may be long:
-/// what is reported is where values differ. Of a file, say its digest.
+/// A fact that must be equal on all ranks, such as {"model", "llama3_8b"}. Values may be long:
+/// errors show where they differ. For a file, use its digest.
 struct RankFact {
   std::string name;
   std::string value;
@@ -26,7 +26,7 @@ struct RankFact {
 
 namespace detail {
 
-/// The place from which on values differ, in a few words.
+/// Returns an excerpt of a value from where values differ.
 inline std::string difference_text(const std::string& value, std::size_t common) {
   constexpr std::size_t before = 20;
   constexpr std::size_t most = 100;
@@ -37,11 +37,11 @@ inline std::string difference_text(const std::string& value, std::size_t common)
 }
 
 /// "rank 2 has '8', ranks 0 and 1 have '4'".
-/// @param values  the ranks that have each; a template, so that only programs of several ranks
-///                compile it
+/// @param values  the ranks that have each value; a template, so that only programs with several
+///                ranks compile it
 template <class RanksOfValues>
 std::string values_text(const RanksOfValues& values) {
-  // Values are sorted: what the first and the last have in common, all have.
+  // Values are sorted: the common prefix of the first and the last is that of all.
   const std::string& first = values.begin()->first;
   const std::string& last = values.rbegin()->first;
   const auto [differs, there] = std::mismatch(first.begin(), first.end(), last.begin(), last.end());
@@ -63,11 +63,11 @@ std::string values_text(const RanksOfValues& values) {
 
 }  // namespace detail
 
-/// Compares what all ranks must agree on; all ranks call it together. Waits for them.
-/// @tparam Ranks  a `Communicator`, or what has its `size` and `all_gather_host_sync`
-/// @param facts   of this rank, each name once
-/// @throws CommError  on every rank, if any differ: with each fact that does, its values, and the
-///                    ranks that have them. A fact that a rank does not name counts as ''
+/// Requires that facts are equal on all ranks. All ranks call it together. Waits for them.
+/// @tparam Ranks  a `Communicator`, or a type with its `size` and `all_gather_host_sync`
+/// @param facts   of this rank, with unique names
+/// @throws CommError  on every rank, if facts differ, with each differing fact, its values and the
+///                    ranks that have them. A missing fact counts as ''
 template <class Ranks>
 void require_same_on_all_ranks(Ranks& communicator, const std::vector<RankFact>& facts) {
   std::string packed;

@@ -1,5 +1,5 @@
 /// @file
-/// A rank without others.
+/// The communicator of a single rank.
 #pragma once
 
 #include <octavo/comm/communicator.hpp>
@@ -9,7 +9,7 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// The only rank: it has all parts already.
+/// The communicator of a single rank, which has all parts already.
 template <Device D>
 class SelfComm final : public Communicator<D> {
  public:

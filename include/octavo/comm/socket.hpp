@@ -27,7 +27,7 @@
 
 namespace octavo OCTAVO_ABI::detail {
 
-/// A file descriptor that closes itself.
+/// Owns a file descriptor.
 class Descriptor {
  public:
   Descriptor() = default;
@@ -46,7 +46,7 @@ class Descriptor {
   int number_ = -1;
 };
 
-/// The addresses of a host. @throws CommError  if it has none
+/// Resolves a host. @throws CommError  if it has no address
 using Addresses = std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)>;
 inline Addresses addresses_of(const std::string& host, int port) {
   addrinfo hints{};
@@ -58,13 +58,13 @@ inline Addresses addresses_of(const std::string& host, int port) {
   return {found, &::freeaddrinfo};
 }
 
-/// A frame goes out as soon as it can, and does not wait for others.
+/// Disables Nagle's algorithm, so that frames are sent at once.
 inline void set_prompt(int socket) {
   const int on = 1;
   ::setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
 }
 
-/// Connects to one of the host's addresses; errno says why none answers.
+/// Connects to one of the host's addresses. On failure, errno has the reason.
 inline Descriptor connect_to(const addrinfo* addresses) {
   for (const addrinfo* address = addresses; address != nullptr; address = address->ai_next) {
     Descriptor socket(::socket(address->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
@@ -92,9 +92,9 @@ inline bool is_loopback(const addrinfo& address) {
          (IN6_IS_ADDR_V4MAPPED(&six) && six.s6_addr[12] == loopback_net);
 }
 
-/// The loopback address that rank 0 listens at, IPv4 first; null if it must listen at all
-/// interfaces. A host may resolve its own name to 127.0.1.1, which other hosts do not: such a name
-/// counts only if all ranks are on this host.
+/// Returns the loopback address at which rank 0 listens, preferably an IPv4 one; null if it must
+/// listen at all interfaces. A host may resolve its own name to 127.0.1.1 where other hosts resolve
+/// it to another address: such a name counts as loopback only if all ranks are on this host.
 inline const addrinfo* loopback_of(const std::string& host, const addrinfo* addresses,
                                    bool all_ranks_are_here) {
   const addrinfo* found = nullptr;
@@ -112,8 +112,7 @@ inline const addrinfo* loopback_of(const std::string& host, const addrinfo* addr
   return is_number || host == "localhost" || all_ranks_are_here ? found : nullptr;
 }
 
-/// Listens at a port: at a loopback address only, if that is what others are told to connect to,
-/// else at all interfaces.
+/// Listens at a port: at a loopback address only, if ranks connect to one, else at all interfaces.
 /// @throws CommError  if it cannot, or the host has no address
 inline Descriptor listen_at(const std::string& host, int port, bool all_ranks_are_here = false) {
   const Addresses addresses = addresses_of(host, port);
@@ -153,19 +152,19 @@ inline Descriptor listen_at(const std::string& host, int port, bool all_ranks_ar
   return socket;
 }
 
-/// What a frame is.
+/// Kinds of frames.
 enum class FrameKind : std::uint32_t {
-  hello,      ///< a rank's first: Hello
-  refusal,    ///< the answer where it cannot be one: a text
-  welcome,    ///< the answer once all ranks are there
+  hello,      ///< first frame of a rank: Hello and secret
+  refusal,    ///< answer if the rank is refused: a text
+  welcome,    ///< answer once all ranks are connected
   heartbeat,  ///< of a rank: its operation
   question,   ///< of a rank: its operation; of rank 0: who is silent or in another, a text
   gather,     ///< of a rank: a part; of rank 0: the whole
   fault,      ///< a rank is lost: a text
-  farewell,   ///< a rank has come to its end, or gives up: a text
+  farewell,   ///< a rank ends, or gives up: a text
 };
 
-/// The longest content of a frame of a rank, and of rank 0, in bytes.
+/// Maximum content of a frame from a rank, and from rank 0, in bytes.
 inline constexpr std::size_t most_part_bytes = std::size_t{1} << 24;
 inline constexpr std::size_t most_whole_bytes = std::size_t{1} << 30;
 
@@ -174,7 +173,7 @@ struct Frame {
   std::string content;
 };
 
-/// Frames over a connection, neither side of which waits.
+/// Sends and receives frames over a connection, without blocking.
 class FrameStream {
  public:
   FrameStream() = default;
@@ -188,7 +187,7 @@ class FrameStream {
     output_.append(reinterpret_cast<const char*>(&header), sizeof header).append(content);
   }
 
-  /// Sends what the other side takes. @return whether the connection stands
+  /// Sends as much as the connection accepts. @return whether the connection is open
   [[nodiscard]] bool flush() {
     std::size_t sent = 0;
     bool stands = true;
@@ -206,8 +205,8 @@ class FrameStream {
     return stands;
   }
 
-  /// Receives what has arrived, and stores at most a frame of `most` bytes: a stranger cannot have
-  /// more stored. @return whether the connection stands
+  /// Receives what has arrived, and stores at most a frame of `most` bytes, whatever a stranger
+  /// sends. @return whether the connection is open
   [[nodiscard]] bool fill(std::size_t most) {
     std::array<char, 1 << 16> arrived;
     while (input_.size() < sizeof(Header) + most) {
@@ -222,8 +221,8 @@ class FrameStream {
     return true;
   }
 
-  /// The next frame that is whole.
-  /// @param most  bytes that its content may have
+  /// Returns the next complete frame.
+  /// @param most  maximum bytes of its content
   /// @throws CommError  if what arrived is not a frame, or is longer
   [[nodiscard]] std::optional<Frame> take(std::size_t most) {
     Header header{};

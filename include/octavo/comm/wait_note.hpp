@@ -1,5 +1,5 @@
 /// @file
-/// What a process waits for, to be said when a signal ends it.
+/// A note about what a process waits for, printed when a signal ends it.
 #pragma once
 
 #include <octavo/core/version.hpp>
@@ -18,22 +18,22 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// A line that says what this process waits for. Launchers answer a rank's death with SIGTERM to
-/// all others, which then can say no more than what was written here before. For one thread.
+/// A line about what this process waits for. If a rank dies, launchers send SIGTERM to all others,
+/// whose signal handler can print only what was prepared here. For use by one thread.
 class WaitNote {
  public:
-  /// Takes the place of the line before; what is beyond 500 bytes is cut off.
+  /// Replaces the line. Text beyond 500 bytes is cut off.
   static void set(std::string_view text) noexcept {
     Line& line = lines[next];
     next = 1 - next;
     line.length = std::min(text.size(), line.text.size() - 1);
     std::copy_n(text.begin(), line.length, line.text.begin());
     line.text[line.length++] = '\n';
-    current = &line;  // a handler sees the line before or this one, whole
+    current = &line;  // a handler sees either the previous line or this one, completely
   }
   static void clear() noexcept { current = nullptr; }
 
-  /// Writes the line to standard error, if there is one. May be called in a signal's handler.
+  /// Writes the line, if there is one, to standard error. May be called in a signal handler.
   static void write() noexcept {
     const Line* line = current;
     if (line == nullptr) return;
@@ -55,7 +55,7 @@ class WaitNote {
   inline static std::atomic<const Line*> current{nullptr};
 };
 
-/// While one lives, a SIGTERM that would end the program writes the note before.
+/// While it lives, a SIGTERM that ends the program prints the note first.
 class NoteOnTermination {
  public:
   NoteOnTermination() {
