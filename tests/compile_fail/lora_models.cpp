@@ -1,5 +1,5 @@
-// expect: Lora: ranks cannot share layers that have adapters; choose TensorParallel<1>
-// expect GPT2: Lora: a GPT-2 has no adapters, because its LayerNorms cannot be frozen
+// expect: Lora: layers with adapters cannot be shared by ranks; choose TensorParallel<1>
+// expect GPT2: Lora: a GPT-2 does not support adapters, because its LayerNorms cannot be frozen
 #include <octavo/octavo.hpp>
 
 using namespace octavo;

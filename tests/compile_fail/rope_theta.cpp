@@ -1,5 +1,5 @@
 // expect: LlamaConfig: layers, hidden, ffn, heads, kv_heads, head_dim, vocabulary and
-// expect: rope_theta must all be positive
+// expect: rope_theta must be positive
 #include <octavo/octavo.hpp>
 
 using namespace octavo;

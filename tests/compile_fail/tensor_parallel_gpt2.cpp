@@ -1,4 +1,4 @@
-// expect: Gpt2: its layers cannot be shared by ranks
+// expect: Gpt2: ranks cannot share its layers
 #include <octavo/octavo.hpp>
 
 using namespace octavo;

@@ -85,8 +85,10 @@ TEST(RunShape, LeavesWhatIsNoLength) {
     const SmallSession<Fp8Recipe<Delayed>> session(options, context);
     FAIL() << "nothing is said";
   } catch (const ConfigError& error) {
-    EXPECT_NE(std::string(error.what()).find("the sequence length is -20; give at least 1 token"),
-              std::string::npos)
+    EXPECT_NE(
+        std::string(error.what())
+            .find("the sequence length must be at least 1, but is -20; pass at least 1 token"),
+        std::string::npos)
         << error.what();
   }
 }

@@ -1,5 +1,5 @@
 /// @file
-/// The tensors of a model's adapters as PEFT names and lays them out.
+/// Names and layout of a model's adapter tensors in PEFT files.
 #pragma once
 
 #include <octavo/layers/lora_options.hpp>
@@ -20,14 +20,14 @@ struct AdaptedTensor {
   HuggingFaceTensor b;       ///< [out, rank], of the parameter "blocks.0.qkv.lora_B"
 };
 
-/// All of them, in the order of layers. An adapter's name in a file is that of its layer, after
-/// "base_model.model." and before ".lora_A.weight" or ".lora_B.weight".
+/// Returns all adapted tensors, in layer order. In a file, an adapter is named after its layer,
+/// between the prefix "base_model.model." and the suffix ".lora_A.weight" or ".lora_B.weight".
 /// Source: PEFT, utils/save_and_load.py and tuners/lora/layer.py.
-/// @throws ConfigError  for a model whose layers have no adapters
+/// @throws ConfigError  if the model's layers do not support adapters
 [[nodiscard]] inline std::vector<AdaptedTensor> adapted_tensors(const ModelDescription& model,
                                                                 const LoraOptions& options) {
   require<ConfigError>(model.family != ModelFamily::gpt2,
-                       "a GPT-2 has no adapters; choose a Llama or a Qwen3");
+                       "a GPT-2 does not support adapters; choose a Llama or a Qwen3");
   constexpr std::string_view ending = ".weight";
   const std::vector<std::string> targets = options.target_names();
   std::map<std::string, Index> adapters;  // that a parameter has, so far

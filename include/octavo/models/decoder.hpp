@@ -1,5 +1,5 @@
 /// @file
-/// A decoder whose family, shape, precision and device are types.
+/// A decoder whose family, shape, precision and device are template parameters.
 #pragma once
 
 #include <octavo/gemm/gemm_key.hpp>
@@ -16,14 +16,14 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// A decoder: an embedding, blocks along a residual stream, a norm and a head.
+/// A decoder: an embedding, blocks along a residual stream, a final norm and a head.
 ///
-/// Lives in an `Arena`; building it on a measuring arena plans its memory. Not copyable or movable,
-/// because its layers point to its scaling table and manifest.
-/// @tparam Family     `LlamaFamily<llama3_8b>`, `Gpt2Family<gpt2_124m>`, or see `models/family.hpp`
+/// Lives in an `Arena`; building it on a measuring arena plans its memory. Neither copyable nor
+/// movable, because its layers point to its scaling table and manifest.
+/// @tparam Family     `LlamaFamily<llama3_8b>`, `Gpt2Family<gpt2_124m>` or a custom family
 /// @tparam Precision  `Fp32`, `Bf16`, `Fp8Recipe<…>`, `Mxfp8`, `Layerwise<…>`
 /// @tparam D          `Cpu` or `Cuda`
-/// @tparam Gradient   format of the weights' gradients; the storage format unless said
+/// @tparam Gradient   format of the weights' gradients; defaults to the storage format
 template <class Family, class Precision, Device D, class Gradient = StorageOf<Precision>>
 class Decoder {
  public:
@@ -32,32 +32,32 @@ class Decoder {
   using DeviceType = D;
   using Hooks = StageHooks<T, G, D>;
   static constexpr auto config = Family::config;
-  /// Ranks that share its layers; see TensorParallel.
+  /// Number of ranks that share each layer; see TensorParallel.
   static constexpr int tensor_parallel = tensor_degree<Family>;
   using HeadPrecision = PrecisionOf<Precision, 0, config.layers, LinearRole::head>;
-  /// Whether nothing but adapters is trained: see Lora.
+  /// Whether only adapters are trained: see Lora.
   static constexpr bool is_frozen = is_lora<Precision>;
   static_assert(!is_frozen || tensor_parallel == 1,
-                "Lora: ranks cannot share layers that have adapters; choose TensorParallel<1>, and "
-                "DataParallel for several ranks");
+                "Lora: layers with adapters cannot be shared by ranks; choose TensorParallel<1>, "
+                "and DataParallel for several ranks");
 
-  /// The limits of the device at hand for this model: what its libraries say of its attention, for
-  /// plans and layouts that hold when it runs.
-  /// @throws ConfigError  if the library that attention is to run through does not serve it
+  /// Returns the current device's limits for this model, including the attention library's, for
+  /// plans and layouts that remain valid when the model runs.
+  /// @throws ConfigError  if the chosen attention library does not support the model's attention
   [[nodiscard]] static DeviceLimits<D> limits(BatchShape batch, const Context<D>& context) {
     return attention_limits<T>(attention_shape(batch), context);
   }
 
-  /// The shape in which a session runs batches of `batch`: each sequence goes on behind its end,
-  /// and what is causal does not see it, with rows that have no targets. They are so many that FP8
-  /// GEMMs can reduce all rows and ranks that share the layers have as many each; on `Cuda` rows
-  /// are whole 64s besides, without which GEMMs are slower, where a sequence is at most a 64th
-  /// longer for it.
+  /// Returns the shape in which a session runs batches of shape `batch`: each sequence is padded at
+  /// its end with rows that have no targets, which causal attention does not see. The padding makes
+  /// the number of rows a multiple that FP8 GEMMs can reduce and that divides evenly among the
+  /// ranks that share the layers. On `Cuda`, rows are also padded to a multiple of 64, because
+  /// other GEMMs are slower, if that lengthens a sequence by at most 1/64.
   [[nodiscard]] static constexpr BatchShape run_shape(BatchShape batch);
 
-  /// Lays the model out in the arena. Writes nothing: see `initialize_sync`.
-  /// @throws ConfigError  for a batch or sequence of 0, a sequence beyond the model's positions, or
-  ///                      tokens that an FP8 GEMM cannot reduce
+  /// Lays the model out in the arena. Writes no values: see `initialize_sync`.
+  /// @throws ConfigError  if the batch or sequence length is 0, a sequence is longer than the model
+  ///                      has positions for, or an FP8 GEMM cannot reduce that number of tokens
   Decoder(Arena<D>& arena, BatchShape batch, ModelOptions options, const DeviceLimits<D>& limits)
       : batch_(batch), options_(options) {
     detail::check_decoder_batch(batch, config.name.text(), Family::longest_sequence);
@@ -65,7 +65,7 @@ class Decoder {
         detail::decoder_head_chunk(options_.head_chunk, config.padded_vocabulary(), batch.rows());
     if constexpr (is_frozen) {
       detail::check_lora(options_.lora);
-      options_.gradients_share_memory = false;  // those of adapters are small
+      options_.gradients_share_memory = false;  // adapters' gradients are small
     }
     if constexpr (tensor_parallel > 1) divide_rows(arena);
     take_parameters(arena, limits);
@@ -89,20 +89,19 @@ class Decoder {
   [[nodiscard]] static std::string precision() { return precision_name<Precision>(); }
   [[nodiscard]] static ModelFacts facts() { return config.facts(); }
 
-  /// Sets every parameter and the scaling state to their initial values, and binds the context's
-  /// workspace.
-  /// @param hooks  whose `held_weights` says which of each run's; see `StageHooks`
+  /// Initialises all parameters and the scaling state, and binds the context's workspace.
+  /// @param hooks  its `held_weights` selects the weights to initialise; see `StageHooks`
   void initialize_sync(std::uint64_t seed, Hooks& hooks, Context<D>& context) {
     bind(context);
     std::uint64_t stream = 0;
-    std::uint64_t of_adapters = std::uint64_t{1} << 32;  // so that the others have theirs
+    std::uint64_t of_adapters = std::uint64_t{1} << 32;  // keeps other seeds unchanged
     for (const ModelRun<T, G, D>& in : runs_) {
       const RunPart<T, D> held = hooks.held_weights(*in.run);
       clear_weights(held, context);
       for (const Parameter<T, G, D>* parameter : in.parameters) {
         const RandomStream of_parameter{seed, parameter->is_adapter ? of_adapters++ : stream++};
         octavo::initialize(*parameter, held, of_parameter, context);
-        // What stages read until others come, in a rehearsal.
+        // In a rehearsal, stages read these values until the gathered weights arrive.
         const bool is_apart = in.run->weights().empty() && !parameter->has_fp8_values();
         if (is_apart) octavo::initialize(*parameter, of_parameter, context);
       }
@@ -113,22 +112,23 @@ class Decoder {
     positions_.initialize_sync(context);
   }
 
-  /// The ranks that share its layers: they join before the model is initialised.
+  /// Returns the ranks that share this model's layers. They must be connected before the model is
+  /// initialised.
   [[nodiscard]] TensorParallelGroup<D>& tensor_parallel_group() requires(tensor_parallel > 1) {
     return group_;
   }
 
-  /// The tokens that a step's GEMMs work on.
+  /// Returns the number of tokens that a step's GEMMs process.
   [[nodiscard]] GemmRows gemm_rows(Index micro_batches) const {
     return {batch_.rows(), options_.head_chunk, micro_batches};
   }
 
-  /// Gives the context the workspace that this model's operations need.
+  /// Binds the workspace that this model's operations need to the context.
   void bind(Context<D>& context) const {
     context.bind_workspace({workspace_.data(), workspace_.bytes()});
   }
 
-  /// Every run of parameters: that of all adapters, the embedding's, each block's, the head's.
+  /// Returns all flat parameters: the adapters', the embedding's, each block's and the head's.
   [[nodiscard]] const ModelRuns<T, G, D>& runs() const { return runs_; }
 
   /// Calls `visitor(parameter)` for every parameter, in a fixed order.
@@ -139,16 +139,16 @@ class Decoder {
     }
   }
 
-  /// Marks the FP8 copies of all weights as stale: before a step's first micro-batch
+  /// Marks the FP8 copies of all weights as stale: call it before a step's first micro-batch
   /// (`Mode::train`) and before an evaluation (`Mode::evaluate`). The next forward, which must run
-  /// in the same mode, quantises the weights of each stage just before it multiplies with them, so
-  /// weights that are still being gathered from other ranks need not have arrived yet.
+  /// in the same mode, quantises each stage's weights just before it multiplies with them. Weights
+  /// that are still being gathered from other ranks therefore need not have arrived yet.
   template <class M>
   void invalidate_weight_copies(Hooks&, const Context<D>&) {
     must_quantize_.fill(!is_frozen);
   }
 
-  /// Quantises frozen weights: before they are first used, and when they have been set.
+  /// Quantises frozen weights. Call it before their first use and after setting them.
   void cast_frozen_weights(Hooks& hooks, const Context<D>& context) requires(is_frozen) {
     std::size_t place = 0;
     const auto cast = [&](auto& part, const FlatParameters<T, G, D>& run) {
@@ -161,17 +161,17 @@ class Decoder {
     cast(head_, config.tied_embeddings ? embedding_run_ : head_run_);
   }
 
-  /// Forward, loss and backward of one micro-batch. The first of a step begins all gradients of
-  /// parameters anew, whatever is there; the others add to them. Scales stay as they are: whoever
-  /// ends a step updates `scaling()`.
+  /// Runs the forward, the loss and the backward of one micro-batch. The first micro-batch of a
+  /// step overwrites the parameters' gradients; the others add to them. Scales do not change: the
+  /// caller updates `scaling()` at the end of the step.
   ///
-  /// The runs of a forward are those of `runs`, in their order. A tied table's weights are read
-  /// by the head, too, which begins its gradient: `before_forward` comes again with the embedding's
-  /// run, right before the head's, and `before_backward` once more, right after. The gradient is
-  /// final with the embedding's.
-  /// @param batch           with documents if the model was laid out for a shape with documents
+  /// The forward visits the flat parameters in the order of `runs`. The head also reads a tied
+  /// table and writes its gradient first, so for a tied model `before_forward` is called again with
+  /// the embedding's flat parameters right before the head's, and `before_backward` once more right
+  /// after. That gradient is final after the embedding's backward.
+  /// @param batch           has documents if the model was laid out for a shape with documents
   /// @param losses          [rows], written
-  /// @param gradient_scale  [1]: 1 / number of targets in the step, of all ranks
+  /// @param gradient_scale  [1]: 1 / number of targets in the step, over all ranks
   /// @param hooks           called between the stages; see `StageHooks`
   /// @note enqueues; does not synchronise
   void train_micro_batch(const DeviceBatch<D>& batch, TensorView<float, 1, D> losses,
@@ -195,12 +195,12 @@ class Decoder {
     backward(batch.tokens, rows, gradient, accumulation, hooks, context);
   }
 
-  /// The losses of a batch. Nothing that training depends on changes.
-  /// @param batch   as that of train_micro_batch; ignored targets have loss 0
+  /// Computes the losses of a batch. Changes nothing that training depends on.
+  /// @param batch   as in train_micro_batch; ignored targets have loss 0
   /// @param losses  [rows], written
   /// @param hooks   called between the stages; see `StageHooks`
-  /// @note enqueues; does not synchronise; `invalidate_weight_copies<Mode::evaluate>` must come
-  /// before
+  /// @note enqueues; does not synchronise; `invalidate_weight_copies<Mode::evaluate>` must be
+  ///   called first
   void evaluate(const DeviceBatch<D>& batch, TensorView<float, 1, D> losses, Hooks& hooks,
                 const Context<D>& context) {
     forward<Mode::evaluate>(batch.tokens, {batch_, batch.documents}, hooks, context);
@@ -211,14 +211,14 @@ class Decoder {
     after_head(hooks, context);
   }
 
-  /// The logits of `count` rows from `begin` on, for sequences of any length up to the batch's,
-  /// each of them one document.
+  /// Computes the logits of `count` rows starting at `begin`. Sequences may have any length up to
+  /// the batch's; each is one document.
   /// @param tokens  [shape.rows()]
   /// @param count   at most `logits_rows()`
   /// @param hooks   called between the stages; see `StageHooks`
   /// @return        [count, padded vocabulary], in memory that the next operation overwrites
-  /// @note enqueues; does not synchronise; `invalidate_weight_copies<Mode::evaluate>` must come
-  /// before
+  /// @note enqueues; does not synchronise; `invalidate_weight_copies<Mode::evaluate>` must be
+  ///   called first
   [[nodiscard]] TensorView<T, 2, D> logits(TensorView<const std::int32_t, 1, D> tokens,
                                            BatchShape shape, Index begin, Index count, Hooks& hooks,
                                            const Context<D>& context) {
@@ -226,11 +226,11 @@ class Decoder {
                         "logits: ", shape.sequences, " sequences of ", shape.tokens,
                         " tokens are more than the model was laid out for, ", batch_.sequences,
                         " of ", batch_.tokens);
-    require<ShapeError>(count <= logits_rows(), "logits: ", count, " rows are more than the ",
-                        logits_rows(), " that exist at once; ask for fewer");
+    require<ShapeError>(count <= logits_rows(), "logits: ", count, " rows exceed the limit of ",
+                        logits_rows(), " rows at once; request fewer");
     require<ShapeError>(shape.rows() % tensor_parallel == 0, "logits: ", shape.rows(),
-                        " tokens cannot be divided among ", tensor_parallel,
-                        " ranks; give a multiple of them");
+                        " tokens do not divide evenly among ", tensor_parallel,
+                        " ranks; pass a multiple of that number");
     forward<Mode::evaluate>(tokens, shape, hooks, context);
     const TensorView<const T, 2, D> last = residual(config.layers, shape.rows());
     before_head<Mode::evaluate>(hooks, context);
@@ -245,25 +245,25 @@ class Decoder {
     return logits;
   }
 
-  /// Rows of logits that exist at once.
+  /// Returns the maximum number of rows of logits that fit at once.
   [[nodiscard]] Index logits_rows() const { return head_.chunk(); }
 
-  /// Starts a new count of GEMMs.
+  /// Resets the GEMM counts.
   void reset_counts() { manifest_.reset(); }
 
-  /// Throws unless the GEMMs that ran since `reset_counts` are those of a training step.
-  /// @throws ManifestError  naming the first GEMM that ran more or less often
+  /// Throws unless the GEMMs executed since `reset_counts` are exactly those of a training step.
+  /// @throws ManifestError  naming the first GEMM whose count differs
   void verify_step(Index micro_batches) const {
     manifest_.verify_step(static_cast<std::uint64_t>(micro_batches),
                           static_cast<std::uint64_t>(head_chunks()));
   }
 
-  /// Pieces in which the head works through a micro-batch.
+  /// Returns the number of chunks in which the head processes a micro-batch.
   [[nodiscard]] Index head_chunks() const { return head_.chunks(batch_.rows()); }
 
  private:
   using SegmentTuple = detail::Segments<Family, T, Precision, G, D>;
-  /// Rows of the embedding and the head, of this rank.
+  /// This rank's rows of the embedding and the head.
   static constexpr int vocabulary_rows =
       tensor_parallel == 1
           ? config.padded_vocabulary()
@@ -295,31 +295,31 @@ class Decoder {
     (in_segment(std::get<sizeof...(I) - 1 - I>(segments_)), ...);
   }
 
-  /// Of a residual stream with so many rows, those that this rank has.
+  /// Returns how many of a residual stream's `rows` belong to this rank.
   static constexpr Index own_rows(Index rows) { return rows / tensor_parallel; }
 
-  /// Which part of the embedding and of the head this rank has.
+  /// Returns this rank's shard of the embedding and the head.
   [[nodiscard]] ParameterPart vocabulary_part() const {
     auto part =
         ParameterPart::rows(tensor_parallel, options_.tensor_place, {vocabulary_rows, 0, 0});
     part.live_rows = config.vocabulary;
     return part;
   }
-  /// Rows of it that are not padding.
+  /// Returns the number of this rank's vocabulary rows that are not padding.
   [[nodiscard]] Index live_vocabulary_rows() const {
     const Index first = Index{vocabulary_rows} * options_.tensor_place;
     return std::clamp(config.vocabulary - first, Index{0}, Index{vocabulary_rows});
   }
 
-  /// Gets ready to exchange rows with the ranks that share the layers.
-  /// @throws ConfigError  if they cannot have as many rows each
+  /// Prepares the exchange of rows with the ranks that share the layers.
+  /// @throws ConfigError  if the rows do not divide evenly among them
   void divide_rows(Arena<D>& arena);
 
   void take_parameters(Arena<D>& arena, const DeviceLimits<D>& limits);
 
   void list_runs();
 
-  /// The weight of the head's projection.
+  /// Returns the weight of the head's projection.
   [[nodiscard]] const Parameter<T, G, D>& head_weight() const {
     return config.tied_embeddings ? embedding_.weight() : head_weight_;
   }
@@ -336,7 +336,7 @@ class Decoder {
     };
   }
 
-  /// Adapters of all blocks, which are one run: they are few.
+  /// Returns the adapters of all blocks, which share one flat buffer because they are small.
   [[nodiscard]] auto each_of_adapters() {
     return [this](const auto& body) {
       this->for_each_block([&](auto& block, auto&) { block.visit_adapters(body); });
@@ -345,10 +345,10 @@ class Decoder {
 
   void take_gradients(Arena<D>& arena);
 
-  /// What a block saved is dead when the block before it, or the embedding, makes its gradients.
+  /// A block's saved activations are dead when the stage before it computes its gradients.
   void take_saved_and_gradients(Arena<D>& arena);
 
-  /// Only one segment, or the head, is at work at any time.
+  /// Allocates scratch memory, shared because only one segment or the head runs at a time.
   template <class HeadScratch, std::size_t... I>
   void take_shared(Arena<D>& arena, const HeadScratch& head_scratch, std::index_sequence<I...>) {
     const auto of_segment = [&](auto& segment) {
@@ -371,8 +371,8 @@ class Decoder {
     return {residual_[static_cast<std::size_t>(layer)], {own_rows(rows), config.hidden}};
   }
 
-  /// Quantises the weights of block `layer`, or of the head for `layer` = layers, if that is to be
-  /// done. Where copies are made for each GEMM, only says so to the layers.
+  /// Quantises the weights of block `layer`, or of the head if `layer` equals `layers`, if their
+  /// copies are stale. If copies are recreated for each GEMM, only notifies the layers.
   template <class M>
   void quantize_if_due(auto& part, int layer, const FlatParameters<T, G, D>& run, Hooks& hooks,
                        const Context<D>& context) {
@@ -405,7 +405,7 @@ class Decoder {
     if constexpr (is_frozen) hooks.weights_read(adapter_run_, context);
   }
 
-  /// The head reads a tied table, too.
+  /// Also needed for the head, which reads a tied table.
   template <class M>
   void before_head(Hooks& hooks, const Context<D>& context) {
     quantize_if_due<M>(head_, config.layers, config.tied_embeddings ? embedding_run_ : head_run_,
@@ -472,7 +472,7 @@ class Decoder {
   typename Family::template Embedding<T, G, D> embedding_;
   typename Family::template Positions<D> positions_;
   SegmentTuple segments_;
-  /// Whether a block, or behind the last one the head, has layers that quantise.
+  /// Whether each block, and after the last one the head, has layers that quantise.
   std::array<bool, static_cast<std::size_t>(config.layers) + 1> is_quantized_{};
   std::array<bool, static_cast<std::size_t>(config.layers) + 1> must_quantize_{};
   HeadLayer head_;

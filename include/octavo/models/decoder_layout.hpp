@@ -1,5 +1,5 @@
 /// @file
-/// How a decoder's parameters, gradients and activations lie in its arena.
+/// Layout of a decoder's parameters, gradients and activations in its arena.
 #pragma once
 
 #include <octavo/models/decoder.hpp>
@@ -24,9 +24,9 @@ constexpr BatchShape Decoder<Family, Precision, D, Gradient>::run_shape(BatchSha
 template <class Family, class Precision, Device D, class Gradient>
 void Decoder<Family, Precision, D, Gradient>::divide_rows(Arena<D>& arena) {
   require<ConfigError>(batch_.rows() % tensor_parallel == 0, "the batch has ", batch_.sequences,
-                       " x ", batch_.tokens, " = ", batch_.rows(), " tokens, but the ",
-                       tensor_parallel, " ranks of TensorParallel<", tensor_parallel,
-                       "> have as many each; give a batch of a multiple of them");
+                       " x ", batch_.tokens, " = ", batch_.rows(),
+                       " tokens, but their number must be a multiple of the ", tensor_parallel,
+                       " ranks of TensorParallel<", tensor_parallel, ">; change the batch");
   options_.head_chunk = round_up(options_.head_chunk, tensor_parallel);
   group_.take(arena, batch_.rows() * config.hidden * static_cast<Index>(sizeof(T)));
   embedding_.share(arena, group_, vocabulary_part(), batch_.rows());
@@ -129,7 +129,7 @@ void Decoder<Family, Precision, D, Gradient>::take_gradients(Arena<D>& arena) {
   if constexpr (is_frozen) return adapter_run_.take_gradients(arena, each_of_adapters());
   const bool borrows = options_.gradients_are_sent;
   head_run_.take_gradients(arena, each_of_head());
-  // The head is the first to make a tied table's gradient, and the embedding the last.
+  // The head writes a tied table's gradient first, and the embedding writes it last.
   const bool is_dead = borrows && !config.tied_embeddings;
   embedding_run_.take_gradients(arena, each_of_embedding(), is_dead ? &head_run_ : nullptr);
   std::array<const FlatParameters<T, G, D>*, 2> lenders{};  // two before, and the one before
@@ -145,7 +145,7 @@ void Decoder<Family, Precision, D, Gradient>::take_saved_and_gradients(Arena<D>&
   const auto take_embeddings = [&] { embedding_run_.take_gradients(arena, each_of_embedding()); };
   std::function<void()> take_previous = [] {};
   if constexpr (config.tied_embeddings) {
-    take_embeddings();  // the head is the first to make it
+    take_embeddings();  // the head writes its gradient first
   } else {
     take_previous = take_embeddings;
   }

@@ -1,17 +1,17 @@
 /// @file
-/// Models by their presets, whatever their family.
+/// Models by preset, independent of their family.
 ///
-/// A *family* is a type that names the parts of a decoder; `LlamaFamily` and `Gpt2Family` are the
-/// library's, and one of one's own may derive from one of them and replace what differs. It has
+/// A *family* is a type that names the parts of a decoder. The library has `LlamaFamily` and
+/// `Gpt2Family`; a custom family may derive from one of them and replace what differs. A family has
 /// - `config`: a value with `layers`, `hidden`, `vocabulary`, `padded_vocabulary()`,
 ///   `tied_embeddings`, `norm_epsilon`, `name` and `facts()`;
-/// - `heads`: how a row of queries, keys and values divides; `longest_sequence`;
-/// - `Embedding<T, G, D>`: of tokens, with their positions where these are learned;
-/// - `Positions<D>`: what blocks are given of positions;
-/// - `Norm<T, G, D>`: of the last norm;
+/// - `heads`: the layout of queries, keys and values in a row; `longest_sequence`;
+/// - `Embedding<T, G, D>`: the token embedding, with learned positions if the family has them;
+/// - `Positions<D>`: the position data passed to blocks;
+/// - `Norm<T, G, D>`: the final norm;
 /// - `Block<T, P, G, D>`: a block in the precisions of the `BlockPrecision` P;
-/// - where several ranks share the layers, `tensor_parallel`: how many. Its parts are then those of
-///   one rank, as in `ParallelLlamaFamily`.
+/// - `tensor_parallel`, if several ranks share the layers: their number. The family's parts are
+///   then those of one rank, as in `ParallelLlamaFamily`.
 #pragma once
 
 #include <octavo/models/gpt2.hpp>
@@ -23,8 +23,8 @@ namespace octavo OCTAVO_ABI {
 
 namespace detail {
 
-/// The model of a preset. Overloads, because nvcc 13 takes partial specialisations for values of
-/// different types as one.
+/// The model of a preset. Overloads, because nvcc 13 treats partial specialisations for values of
+/// different types as the same.
 template <LlamaConfig Config, class Precision, Device D, class Gradient, class Parallel>
 std::type_identity<Llama<Config, Precision, D, Gradient, Parallel>> model_of();
 template <Gpt2Config Config, class Precision, Device D, class Gradient, class Parallel>

@@ -1,5 +1,5 @@
 /// @file
-/// GPT-2: LayerNorm, learned positions, GELU, biases, a head that shares the embedding's weight.
+/// GPT-2: LayerNorm, learned positions, GELU, biases and a head tied to the embedding.
 #pragma once
 
 #include <octavo/models/decoder.hpp>
@@ -13,8 +13,8 @@ template <Gpt2Config Config>
 struct Gpt2Family {
   static_assert(Config.layers > 0 && Config.hidden > 0 && Config.heads > 0 &&
                     Config.vocabulary > 0 && Config.positions > 1,
-                "Gpt2Config: layers, hidden, heads and vocabulary must all be positive, and there "
-                "must be two positions or more");
+                "Gpt2Config: layers, hidden, heads and vocabulary must be positive, and positions "
+                "must be at least 2");
   static_assert(Config.hidden % Config.heads == 0,
                 "Gpt2Config: hidden must be a multiple of heads; change one of them");
 
@@ -49,11 +49,11 @@ template <Gpt2Config Config, class Precision, Device D, class Gradient = Storage
 class Gpt2 : public Decoder<Gpt2Family<Config>, Precision, D, Gradient> {
  public:
   static_assert(Parallel::degree == 1,
-                "Gpt2: its layers cannot be shared by ranks, because biases and learned positions "
-                "are not divided; choose TensorParallel<1>, and DataParallel for several ranks");
+                "Gpt2: ranks cannot share its layers, because biases and learned positions are not "
+                "divided; choose TensorParallel<1>, and DataParallel for several ranks");
   static_assert(!is_lora<Precision>,
-                "Lora: a GPT-2 has no adapters, because its LayerNorms cannot be frozen; choose a "
-                "Llama or a Qwen3");
+                "Lora: a GPT-2 does not support adapters, because its LayerNorms cannot be frozen; "
+                "choose a Llama or a Qwen3");
   using Decoder<Gpt2Family<Config>, Precision, D, Gradient>::Decoder;
 };
 

@@ -1,5 +1,5 @@
 /// @file
-/// The shape of a GPT-2 as a compile-time value, and the presets.
+/// The shape of a GPT-2 as a compile-time value, and presets.
 #pragma once
 
 #include <octavo/core/config_name.hpp>
@@ -8,31 +8,31 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// The shape of a GPT-2. Usable as a template argument, so that a shape that a recipe cannot serve
-/// does not compile.
+/// The shape of a GPT-2. Usable as a template argument, so that a shape that a recipe does not
+/// support fails to compile.
 struct Gpt2Config {
   ConfigName name = "gpt2";
   int layers = 0;
   int hidden = 0;  ///< a multiple of `heads`
   int heads = 0;
   int vocabulary = 50257;
-  int positions = 1024;  ///< tokens of a sequence, at most
+  int positions = 1024;  ///< maximum sequence length in tokens
   float norm_epsilon = 1e-5f;
 
   static constexpr bool tied_embeddings = true;  ///< the head shares the embedding's weight
 
   [[nodiscard]] constexpr int ffn() const { return 4 * hidden; }
   [[nodiscard]] constexpr int head_dim() const { return hidden / heads; }
-  /// Rows of the embedding and the head: the vocabulary rounded up to a multiple of 128, so that
-  /// every GEMM of the head fits. The padding is invisible outside.
+  /// Returns the rows of the embedding and the head: the vocabulary rounded up to a multiple of
+  /// 128, which suits every GEMM of the head. The padding is not visible to callers.
   [[nodiscard]] constexpr int padded_vocabulary() const {
     return static_cast<int>(round_up(vocabulary, 128));
   }
 
-  /// What the features of all linear layers are multiples of.
+  /// Returns a common divisor of all linear layers' feature counts.
   [[nodiscard]] constexpr int feature_divisor() const { return hidden; }
 
-  /// Number of trained values, without padding.
+  /// Returns the number of trained values, without padding.
   [[nodiscard]] constexpr Index parameters() const {
     const Index weights = Index{hidden} * (4 * hidden + 2 * ffn());
     const Index biases = Index{5} * hidden + ffn();
@@ -40,7 +40,7 @@ struct Gpt2Config {
     return layers * (weights + biases + 2 * norm) + norm + (Index{vocabulary} + positions) * hidden;
   }
 
-  /// What programs tell of it.
+  /// Returns the facts about the model that programs report.
   [[nodiscard]] ModelFacts facts() const {
     return {name.text(), vocabulary, parameters(), parameters() - Index{positions} * hidden,
             Index{layers} * hidden};
@@ -52,7 +52,7 @@ struct Gpt2Config {
 /// on Hugging Face (`gpt2` and `gpt2-xl`).
 /// @{
 
-/// Trains on bytes within seconds on a plain machine; every recipe can serve its shape.
+/// Trains on bytes within seconds on an ordinary machine; every recipe supports its shape.
 inline constexpr Gpt2Config gpt2_tiny{.name = "gpt2_tiny",
                                       .layers = 4,
                                       .hidden = 128,

@@ -1,5 +1,5 @@
 /// @file
-/// The tensors of a model as Hugging Face's transformers name and lay them out.
+/// Names and layout of a model's tensors in Hugging Face transformers.
 #pragma once
 
 #include <octavo/models/model_description.hpp>
@@ -12,15 +12,15 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// A tensor of a Hugging Face model, and where its elements are in a parameter: in `rows` whole
-/// rows, of which a parameter of fused matrices has those of several tensors.
+/// A tensor of a Hugging Face model and its location in a parameter: `rows` whole rows. A parameter
+/// that fuses matrices contains the rows of several tensors.
 struct HuggingFaceTensor {
   std::string name{};       ///< such as "model.layers.0.self_attn.k_proj.weight"
   std::string parameter{};  ///< such as "blocks.0.qkv.weight"
   Index first_row = 0;      ///< of the parameter
   Index rows = 0;
   Index columns = 0;
-  bool is_vector = false;      ///< its shape is [columns], else [rows, columns]
+  bool is_vector = false;      ///< its shape is [columns] instead of [rows, columns]
   bool is_transposed = false;  ///< its shape is [columns, rows]
 
   [[nodiscard]] std::vector<Index> shape() const {
@@ -36,7 +36,8 @@ class HuggingFaceTensors {
  public:
   explicit HuggingFaceTensors(const ModelDescription& model) : model_(model) {}
 
-  /// Of a Llama or a Qwen3. Source: transformers, modeling_llama.py and modeling_qwen3.py.
+  /// Collects the tensors of a Llama or a Qwen3. Source: transformers, modeling_llama.py and
+  /// modeling_qwen3.py.
   std::vector<HuggingFaceTensor> llama() {
     const Index queries = model_.heads * model_.head_dim;
     const Index keys = model_.kv_heads * model_.head_dim;
@@ -68,8 +69,8 @@ class HuggingFaceTensors {
     return std::move(tensors_);
   }
 
-  /// Of a GPT-2, whose linear layers are stored as [in, out]. Source: transformers,
-  /// modeling_gpt2.py and Conv1D.
+  /// Collects the tensors of a GPT-2, whose linear layers are stored as [in, out]. Source:
+  /// transformers, modeling_gpt2.py and Conv1D.
   std::vector<HuggingFaceTensor> gpt2() {
     const Index hidden = model_.hidden;
     add("transformer.wte.weight", "embedding.weight", model_.vocabulary, hidden);
@@ -111,8 +112,8 @@ class HuggingFaceTensors {
 
 }  // namespace detail
 
-/// All tensors that a model has in a Hugging Face folder, those of a parameter in the order of its
-/// rows. A tied head is none.
+/// Returns all tensors of the model in a Hugging Face folder; those in one parameter are in the
+/// order of its rows. A tied head has no tensor.
 [[nodiscard]] inline std::vector<HuggingFaceTensor> hugging_face_tensors(
     const ModelDescription& model) {
   detail::HuggingFaceTensors tensors(model);
@@ -121,14 +122,14 @@ class HuggingFaceTensors {
 
 namespace detail {
 
-/// Elements of a parameter that a tensor has.
+/// The intersection of a tensor with a range of a parameter's elements.
 struct TensorPiece {
-  Index begin = 0;  ///< in the tensor, if that is [rows, columns]
+  Index begin = 0;  ///< in the tensor, seen as [rows, columns]
   Index count = 0;
-  std::size_t place = 0;  ///< of the first in what was asked for
+  std::size_t place = 0;  ///< of the first element in the requested range
 };
 
-/// Which of the `count` elements of a parameter from `begin` on a tensor has.
+/// Returns the intersection of a tensor with `count` elements of a parameter starting at `begin`.
 inline TensorPiece piece_of(const HuggingFaceTensor& tensor, Index begin, std::size_t count) {
   const Index first = tensor.first_row * tensor.columns;
   const Index from = std::max(begin, first);
@@ -138,15 +139,15 @@ inline TensorPiece piece_of(const HuggingFaceTensor& tensor, Index begin, std::s
   return {from - first, end - from, static_cast<std::size_t>(from - begin)};
 }
 
-/// Calls `body(begin, count, place)` for the neighbours in a stored tensor of which a piece
-/// consists: where they begin in it, how many they are, and where the first belongs in the piece.
-/// In the piece they are neighbours, too, or with `is_transposed` a row apart.
+/// Calls `body(begin, count, place)` for each contiguous range of a stored tensor that belongs to a
+/// piece: its first element in the tensor, its length, and the place of its first element in the
+/// piece. In the piece, the elements are also contiguous or, with `is_transposed`, one row apart.
 template <class Body>
 void for_each_stored(const HuggingFaceTensor& tensor, const TensorPiece& piece, const Body& body) {
   if (!tensor.is_transposed) return body(piece.begin, piece.count, Index{0});
   const Index end = piece.begin + piece.count;
   for (Index column = 0; column < tensor.columns; ++column) {
-    // Rows in which the piece has this column.
+    // First row of the piece that has this column.
     const Index first = (piece.begin - column + tensor.columns - 1) / tensor.columns;
     const Index last = (end - column + tensor.columns - 1) / tensor.columns;
     if (first >= last) continue;

@@ -1,5 +1,5 @@
 /// @file
-/// Llama and Qwen3: RMSNorm, rotary positions, SwiGLU.
+/// Llama and Qwen3: RMSNorm, rotary positions and SwiGLU.
 #pragma once
 
 #include <octavo/models/decoder.hpp>
@@ -11,7 +11,7 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// The angle by which pair `j` of a head turns at each position.
+/// Returns the angle by which pair `j` of a head rotates per position.
 inline double rope_frequency(const LlamaConfig& config, Index j) {
   const double exponent = 2.0 * static_cast<double>(j) / config.head_dim;
   const double frequency = std::pow(static_cast<double>(config.rope_theta), -exponent);
@@ -28,7 +28,7 @@ inline double rope_frequency(const LlamaConfig& config, Index j) {
   return (1.0 - smooth) * scaled + smooth * frequency;
 }
 
-/// Cosines and sines of a Llama's rotation.
+/// Cosines and sines of a Llama's rotary positions.
 template <LlamaConfig Config, Device D>
 class LlamaPositions : public RoPE<D> {
  public:
@@ -40,7 +40,7 @@ class LlamaPositions : public RoPE<D> {
 
 namespace detail {
 
-/// Whether `ranks` can share each layer; heads, or features of the MLP, are divided.
+/// Whether `ranks` can share each layer, which divides its heads and its MLP features.
 constexpr bool divides_heads(const LlamaConfig& config, int ranks) {
   return config.heads % ranks == 0 && config.kv_heads % ranks == 0;
 }
@@ -48,8 +48,8 @@ constexpr bool divides(const LlamaConfig& config, int ranks) {
   return divides_heads(config, ranks) && config.ffn % ranks == 0;
 }
 
-/// The shape of a block of one of `ranks` that share it; of all where they do not fit, so that
-/// nothing else is refused.
+/// Returns the block shape of one of `ranks` ranks that share a block. Returns the whole shape if
+/// it does not divide, so that only the intended check fails.
 constexpr BlockShape block_shape_of(const LlamaConfig& config, int ranks) {
   const int divisor = divides(config, ranks) ? ranks : 1;
   return {.hidden = config.hidden,
@@ -63,14 +63,14 @@ constexpr BlockShape block_shape_of(const LlamaConfig& config, int ranks) {
 
 }  // namespace detail
 
-/// The parts of a Llama whose blocks have this shape.
+/// The parts of a Llama whose blocks have shape `Shape`.
 template <LlamaConfig Config, BlockShape Shape>
 struct LlamaParts {
   static_assert(Config.layers > 0 && Config.hidden > 0 && Config.ffn > 0 && Config.heads > 0 &&
                     Config.kv_heads > 0 && Config.head_dim > 0 && Config.vocabulary > 0 &&
                     Config.rope_theta > 0,
                 "LlamaConfig: layers, hidden, ffn, heads, kv_heads, head_dim, vocabulary and "
-                "rope_theta must all be positive");
+                "rope_theta must be positive");
 
   static constexpr LlamaConfig config = Config;
   static constexpr BlockShape block_shape = Shape;
@@ -102,7 +102,7 @@ struct LlamaParts {
 template <LlamaConfig Config>
 struct LlamaFamily : LlamaParts<Config, detail::block_shape_of(Config, 1)> {};
 
-/// The parts of a Llama whose layers are shared by `Degree` ranks: those of one of them.
+/// The parts that one rank has of a Llama whose layers are shared by `Degree` ranks.
 template <LlamaConfig Config, int Degree>
 struct ParallelLlamaFamily : LlamaParts<Config, detail::block_shape_of(Config, Degree)> {
   using Parts = LlamaParts<Config, detail::block_shape_of(Config, Degree)>;
@@ -117,7 +117,7 @@ struct ParallelLlamaFamily : LlamaParts<Config, detail::block_shape_of(Config, D
 
   template <class T, class G, Device D>
   using Embedding = ParallelEmbedding<T, Config.hidden, G, D>;
-  /// A half of a block.
+  /// A sublayer of a block (attention or MLP) with its norm.
   template <ConfigName NormName, class Part, class T, class G, Device D>
   using Branch = ParallelBranch<NormName, "", typename Parts::template Norm<T, G, D>, Part, T,
                                 Config.hidden, D, Degree>;
@@ -138,7 +138,7 @@ using LlamaFamilyOf =
 
 /// A Llama, such as `Llama<llama3_8b, Fp8Recipe<Delayed>, Cuda>`. A class, because nvcc 13 cannot
 /// spell the configuration of an alias.
-/// @tparam Parallel  how many ranks share each layer, such as `TensorParallel<2>`
+/// @tparam Parallel  number of ranks that share each layer, such as `TensorParallel<2>`
 template <LlamaConfig Config, class Precision, Device D, class Gradient = StorageOf<Precision>,
           class Parallel = TensorParallel<1>>
 class Llama

@@ -1,5 +1,5 @@
 /// @file
-/// The shape of a Llama or a Qwen3 as a compile-time value, and the presets.
+/// The shape of a Llama or a Qwen3 as a compile-time value, and presets.
 #pragma once
 
 #include <octavo/core/config_name.hpp>
@@ -11,7 +11,7 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// How rotary frequencies are scaled beyond the length that a model was first trained at.
+/// How rotary frequencies are scaled for sequences longer than in the original training.
 enum class RopeKind { plain, llama3 };
 
 /// Parameters of the `llama3` frequency scaling; ignored for `plain`.
@@ -25,7 +25,7 @@ struct RopeScaling {
 };
 
 /// The shape of a Llama or a Qwen3. Usable as a template argument, so that a shape that a recipe
-/// cannot serve does not compile.
+/// does not support fails to compile.
 struct LlamaConfig {
   ConfigName name = "llama";
   int layers = 0;
@@ -41,24 +41,24 @@ struct LlamaConfig {
   bool tied_embeddings = false;  ///< the head shares the embedding's weight
   bool qk_norm = false;          ///< queries and keys are normalised before RoPE
 
-  /// Rows of the embedding and the head: the vocabulary rounded up to a multiple of 128, so that
-  /// every GEMM of the head fits. The padding is invisible outside.
+  /// Returns the rows of the embedding and the head: the vocabulary rounded up to a multiple of
+  /// 128, which suits every GEMM of the head. The padding is not visible to callers.
   [[nodiscard]] constexpr int padded_vocabulary() const {
     return static_cast<int>(round_up(vocabulary, 128));
   }
-  /// Columns of fused queries, keys and values.
+  /// Returns the number of columns of the fused queries, keys and values.
   [[nodiscard]] constexpr int qkv_columns() const {
     return static_cast<int>(HeadLayout{heads, kv_heads, head_dim}.columns());
   }
-  /// Columns of the attention's output.
+  /// Returns the number of columns of the attention's output.
   [[nodiscard]] constexpr int attention_columns() const { return heads * head_dim; }
 
-  /// What the features of all linear layers are multiples of.
+  /// Returns a common divisor of all linear layers' feature counts.
   [[nodiscard]] constexpr int feature_divisor() const {
     return std::gcd(std::gcd(hidden, ffn), std::gcd(qkv_columns(), attention_columns()));
   }
 
-  /// Number of trained values, without padding.
+  /// Returns the number of trained values, without padding.
   [[nodiscard]] constexpr Index parameters() const {
     const Index block = Index{hidden} * (qkv_columns() + attention_columns()) +
                         Index{3} * hidden * ffn + 2 * hidden + (qk_norm ? 2 * head_dim : 0);
@@ -66,7 +66,7 @@ struct LlamaConfig {
     return layers * block + hidden + table * (tied_embeddings ? 1 : 2);
   }
 
-  /// What programs tell of it.
+  /// Returns the facts about the model that programs report.
   [[nodiscard]] ModelFacts facts() const {
     const Index looked_up = tied_embeddings ? 0 : Index{vocabulary} * hidden;
     return {name.text(), vocabulary, parameters(), parameters() - looked_up,
@@ -77,7 +77,7 @@ struct LlamaConfig {
 /// @name Presets
 /// @{
 
-/// Trains on bytes within seconds on a plain machine; every recipe can serve its shape.
+/// Trains on bytes within seconds on an ordinary machine; every recipe supports its shape.
 inline constexpr LlamaConfig llama_tiny{.name = "llama_tiny",
                                         .layers = 4,
                                         .hidden = 128,
@@ -88,7 +88,7 @@ inline constexpr LlamaConfig llama_tiny{.name = "llama_tiny",
                                         .vocabulary = 256,
                                         .rope_theta = 10000.0f};
 
-/// A model of 1 GPU with Llama 3's vocabulary.
+/// A model that fits one GPU, with Llama 3's vocabulary.
 inline constexpr LlamaConfig llama3_small{.name = "llama3_small",
                                           .layers = 12,
                                           .hidden = 2048,

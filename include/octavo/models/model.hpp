@@ -1,5 +1,5 @@
 /// @file
-/// What sessions and programs know of every model.
+/// Options and facts that are common to all models.
 #pragma once
 
 #include <octavo/layers/lora_options.hpp>
@@ -10,52 +10,53 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// What becomes of the quantised copies of weights. Both ways give the same bits.
+/// How long quantised copies of weights are kept. Both choices give the same bits.
 enum class WeightCopies {
-  kept,    ///< both layouts of all weights, made once a step
-  remade,  ///< made for each GEMM, in memory that all weights share
+  kept,    ///< both layouts of all weights, computed once a step
+  remade,  ///< computed for each GEMM, in memory that all weights share
 };
 
-/// Choices that a model makes at run time.
+/// Run-time options of a model.
 struct ModelOptions {
   Recompute recompute = Recompute::none;
-  /// Tokens whose logits exist at once; 0 takes a size that keeps them small.
+  /// Tokens whose logits exist at once; 0 chooses a number that keeps the logits small.
   Index head_chunk = 0;
   WeightCopies weight_copies = WeightCopies::kept;
-  /// Gradients of weights share memory with the activations of later layers, which are dead by
-  /// then. Only where each micro-batch begins them anew, which sessions take care of.
+  /// Whether weight gradients share memory with the activations of later layers, which are dead by
+  /// then. Requires that each micro-batch overwrites the gradients, which sessions ensure.
   bool gradients_share_memory = false;
-  /// Weights are there only while a stage reads them (see `StageHooks`), so that runs of parameters
-  /// share memory: two of blocks are there at a time, and one of the embedding and the head.
+  /// Whether weights exist only while a stage reads them (see `StageHooks`). Flat parameters then
+  /// share memory: those of two blocks exist at a time, and either the embedding's or the head's.
   bool weights_are_gathered = false;
-  /// Gradients are there from a run's backward until it is its memory's turn again (see
-  /// `StageHooks::before_backward`), so that runs of parameters share memory as those of
-  /// `weights_are_gathered` do.
+  /// Whether gradients exist only from a stage's backward until their memory is reused (see
+  /// `StageHooks::before_backward`). Gradients then share memory as weights do with
+  /// `weights_are_gathered`.
   bool gradients_are_sent = false;
-  /// Weights of blocks that linear layers cast by one scale are cast by the ranks, each its shard,
-  /// and come as FP8 values: see `FlatParameters::fp8_values`.
+  /// Whether ranks cast their own shards of the block weights that linear layers cast with one
+  /// scale, and gather FP8 values: see `FlatParameters::fp8_values`.
   bool gather_weights_in_fp8 = false;
-  /// Elements of a run of parameters are a multiple of this, so that ranks have shards of one size.
+  /// The size of flat parameters is a multiple of this number of elements, so that all ranks have
+  /// shards of the same size.
   Index run_multiple = allocation_alignment;
-  /// Of this rank in the group that shares the model's layers; see TensorParallel.
+  /// This rank's index in the group that shares the model's layers; see TensorParallel.
   int tensor_place = 0;
-  /// The adapters of a model in precision `Lora<…>`; others have none.
+  /// Adapter options of a model in precision `Lora<…>`; ignored by others.
   LoraOptions lora{};
 };
 
-/// What programs tell of a model.
+/// Facts about a model that programs report.
 struct ModelFacts {
   std::string name{};           ///< of the shape, such as "llama3_8b"
-  Index vocabulary = 0;         ///< tokens are from 0 to it
+  Index vocabulary = 0;         ///< token IDs are in [0, vocabulary)
   Index parameters = 0;         ///< without padding
-  Index multiplying = 0;        ///< of these, those that each token is multiplied by
-  Index attention_columns = 0;  ///< of all blocks together
-  Index frozen = 0;             ///< of the parameters, those that are not trained
+  Index multiplying = 0;        ///< parameters that each token is multiplied by
+  Index attention_columns = 0;  ///< summed over all blocks
+  Index frozen = 0;             ///< parameters that are not trained
 
   [[nodiscard]] Index trained() const { return parameters - frozen; }
 
-  /// Floating-point operations of one training token: 6 for each weight that multiplies, of which a
-  /// frozen one has 4, and causal attention over a sequence of this many tokens.
+  /// Returns the floating-point operations per training token: 6 for each weight that multiplies (4
+  /// if it is frozen), plus causal attention over sequences of this many tokens.
   [[nodiscard]] double training_flops_per_token(Index sequence) const {
     const double attention =
         6.0 * static_cast<double>(sequence) * static_cast<double>(attention_columns);

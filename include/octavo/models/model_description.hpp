@@ -1,5 +1,5 @@
 /// @file
-/// What a model is, as values that a program reads and compares while it runs.
+/// A description of a model as run-time values, for reading and comparing.
 #pragma once
 
 #include <octavo/models/gpt2_config.hpp>
@@ -12,11 +12,11 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// Families whose weights have names that others know.
+/// Families whose weights have published names.
 enum class ModelFamily { llama, qwen3, gpt2 };
 inline constexpr std::array model_family_names{"llama", "qwen3", "gpt2"};
 
-/// The shape of a model, whatever its family, and what goes with it in a file.
+/// The shape of a model of any family, and the related settings in a file.
 struct ModelDescription {
   ModelFamily family = ModelFamily::llama;
   Index layers = 0;
@@ -27,21 +27,21 @@ struct ModelDescription {
   Index head_dim = 0;
   Index vocabulary = 0;
   float norm_epsilon = 0;
-  float rope_theta = 0;        ///< 0: positions are learned
-  RopeScaling rope_scaling{};  ///< as new where it is plain
+  float rope_theta = 0;        ///< 0: learned positions
+  RopeScaling rope_scaling{};  ///< default-constructed if it is plain
   bool tied_embeddings = false;
-  /// Tokens of a sequence, at most; where positions are rotated it is no part of the shape, and 0
-  /// says nothing.
+  /// Maximum sequence length in tokens. With rotary positions it is not part of the shape, and 0
+  /// means unknown.
   Index positions = 0;
 
-  /// @name No part of the shape
+  /// @name Settings that are not part of the shape
   /// @{
-  std::optional<Index> begin_of_text{};  ///< a token
-  std::vector<Index> end_of_text{};      ///< tokens
+  std::optional<Index> begin_of_text{};  ///< a token ID
+  std::vector<Index> end_of_text{};      ///< token IDs
   /// @}
 };
 
-/// What a preset is.
+/// Returns the description of a preset.
 [[nodiscard]] inline ModelDescription description_of(const LlamaConfig& config) {
   return {.family = config.qk_norm ? ModelFamily::qwen3 : ModelFamily::llama,
           .layers = config.layers,
@@ -71,7 +71,8 @@ struct ModelDescription {
           .positions = config.positions};
 }
 
-/// How the shapes of two models differ, such as "hidden is 64, not 128"; none: they have the same.
+/// Returns the differences between the shapes of two models, such as "hidden is 64, not 128". Empty
+/// if the shapes are equal.
 [[nodiscard]] inline std::vector<std::string> differences(const ModelDescription& model,
                                                           const ModelDescription& other) {
   std::vector<std::string> all;

@@ -1,6 +1,6 @@
 /// @file
-/// The blocks of a model as runs of equal types: neighbours of one precision share a type, so that
-/// a model of 32 blocks with two BF16 edges instantiates two block types, not 32.
+/// Segments: consecutive blocks of the same type. Neighbours of one precision share a type, so that
+/// a model of 32 blocks whose first and last are BF16 instantiates two block types instead of 32.
 #pragma once
 
 #include <octavo/layers/pre_norm_block.hpp>
@@ -20,7 +20,7 @@ using BlockPrecisionAt = BlockPrecision<PrecisionOf<P, Layer, Layers, LinearRole
                                         PrecisionOf<P, Layer, Layers, LinearRole::gate_up>,
                                         PrecisionOf<P, Layer, Layers, LinearRole::down>>;
 
-/// First block of the segment that follows the one of block `Layer`.
+/// Finds the first block of the segment after that of block `Layer`.
 template <class P, int Layer, int Layers, int Next = Layer + 1>
 constexpr int segment_end() {
   if constexpr (Next >= Layers) {

@@ -1,29 +1,31 @@
 /// @file
-/// Places in a micro-batch where a model lets others enqueue work.
+/// Hooks at which a model lets callers enqueue work during a micro-batch.
 #pragma once
 
 #include <octavo/layers/flat_parameters.hpp>
 
 namespace octavo OCTAVO_ABI {
 
-/// Which of a step's micro-batches this is: gradients add up over them.
+/// The position of a micro-batch in a step, over which gradients accumulate.
 struct Accumulation {
-  bool first = true;  ///< gradients of parameters begin anew
-  bool last = true;   ///< gradients of parameters are final once they are made
+  bool first = true;  ///< gradients of parameters are overwritten
+  bool last = true;   ///< gradients of parameters are final once computed
 };
 
-/// A step is a list of stages: the forward of each run of parameters, with the cast of its weights
-/// before the first, then their backwards in the reverse order. An evaluation and a text that is
-/// generated have the casts and the forwards. A model calls its hooks between the stages, with the
-/// run. They enqueue: on the context that they get, which orders the work with the stages', or on a
-/// lane beside it. These do nothing.
+/// Hooks between the stages of a step; these do nothing.
 ///
-/// A model reads a run's weights between one of the first three hooks and `weights_read` with that
-/// run, and at no other time. So weights may be gathered in the ones and dropped in the other. Of
-/// two runs that a stage reads, both hooks come before it. What else uses weights are the session's
-/// initialisation, its state and `set_weight`, and the optimizer. A session that gives its weights
-/// away (`read_weights_sync`) reads each run's as a forward does, in their order, but for runs
-/// whose stages get FP8 values alone.
+/// A step is a list of stages: the forward of each flat buffer of parameters, preceded in the first
+/// forward by the cast of its weights, then the backwards in reverse order. Evaluation and text
+/// generation have only the casts and forwards. A model calls its hooks between the stages, with
+/// the stage's flat parameters. A hook enqueues work on the given context, which orders it with the
+/// stages' work, or on a separate lane.
+///
+/// A model reads a flat buffer's weights only between one of the first three hooks and
+/// `weights_read` for the same buffer. Weights may therefore be gathered in the former and dropped
+/// in the latter. If a stage reads two buffers, both hooks come before it. Outside the stages,
+/// weights are used only by the session's initialisation, its state, `set_weight` and the
+/// optimizer. A session that exports its weights (`read_weights_sync`) reads each buffer as a
+/// forward does and in the same order, except those whose stages receive only FP8 values.
 /// @tparam W  format of the weights
 /// @tparam G  format of their gradients
 template <class W, class G, Device D>
@@ -36,38 +38,40 @@ class StageHooks {
   StageHooks& operator=(const StageHooks&) = delete;
   virtual ~StageHooks() = default;
 
-  /// Which of the run's weights get their initial values here, when a session is made: all, unless
-  /// ranks hold parts.
+  /// Returns which of the buffer's weights to initialise here when a session is created: all of
+  /// them, unless ranks hold shards.
   [[nodiscard]] virtual RunPart<W, D> held_weights(const Run& run) const {
     return {run.weights(), 0};
   }
 
-  /// Before the run's weights are cast to copies that are kept, or those transposed that ranks have
-  /// cast, right before its forward: once a step, in each pass of a calibration, and once before an
-  /// evaluation. Not called for runs of which no copies are kept.
+  /// Called right before a buffer's forward, before its weights are cast to copies that are kept,
+  /// or before values cast by the ranks are transposed: once a step, in each calibration pass, and
+  /// once before an evaluation. Not called for buffers without kept copies.
   virtual void before_quantize(const Run&, const Context<D>&) {}
 
-  /// Before a forward that reads the run's weights.
+  /// Called before a forward that reads the buffer's weights.
   virtual void before_forward(const Run&, const Context<D>&) {}
 
-  /// Before the first operation of the run's backward, which may read its weights and writes its
-  /// gradients. Runs may share the memory of gradients (`ModelOptions::gradients_are_sent`): those
-  /// of others that lie there are dead then.
+  /// Called before the first operation of the buffer's backward, which may read its weights and
+  /// writes its gradients. Buffers may share memory for gradients
+  /// (`ModelOptions::gradients_are_sent`): other buffers' gradients in that memory are dead by
+  /// then.
   virtual void before_backward(const Run&, const Context<D>&) {}
 
-  /// All that reads the run's weights in this stage has been enqueued. The head's forward and
-  /// backward in training are one stage, so this comes once after both of their hooks.
+  /// Called when all operations that read the buffer's weights in this stage have been enqueued. In
+  /// training, the head's forward and backward are one stage, so this is called once after both of
+  /// their hooks.
   virtual void weights_read(const Run&, const Context<D>&) {}
 
-  /// All of the step's gradients of the run have been enqueued. They stay as they are until the
-  /// next forward, be it of a step, an evaluation or a text that is generated: it may overwrite
-  /// them, because gradients can share memory with activations. With
-  /// `ModelOptions::gradients_are_sent` only until `before_backward` of a run that shares their
-  /// memory, in the same backward.
+  /// Called when all of the step's gradients of the buffer have been enqueued. They remain valid
+  /// until the next forward of a step, an evaluation or a generation, which may overwrite them
+  /// because gradients can share memory with activations. With `ModelOptions::gradients_are_sent`
+  /// they remain valid only until `before_backward` of a buffer that shares their memory, in the
+  /// same backward.
   virtual void gradients_final(const Run&, const Context<D>&) {}
 };
 
-/// The hooks that a model takes.
+/// The hooks that a model accepts.
 template <class Model>
 using HooksOf = StageHooks<typename Model::T, typename Model::G, typename Model::DeviceType>;
 
