@@ -1,4 +1,4 @@
-// expect: MLP: this activation's backward makes no gradient of a bias; choose Gelu, or a
+// expect: MLP: this activation's backward does not compute a bias gradient; choose Gelu, or a
 #include <octavo/octavo.hpp>
 
 using namespace octavo;

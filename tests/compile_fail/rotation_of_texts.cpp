@@ -1,5 +1,5 @@
-// expect BOTH: GroupedQueryAttention: where text is generated, a rotation needs cache_rows, or
-// expect NEITHER: GroupedQueryAttention: where text is generated, a rotation needs cache_rows, or
+// expect BOTH: GroupedQueryAttention: text generation requires that a rotation has exactly
+// expect NEITHER: GroupedQueryAttention: text generation requires that a rotation has exactly
 // expect DERIVED: cannot derive from
 #include <octavo/octavo.hpp>
 

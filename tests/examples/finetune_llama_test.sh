@@ -207,7 +207,7 @@ refused "adapters of a file" "--load-adapters chats.jsonl: is no folder; give th
 refused "adapters of another rank, to go on with" "; it fits with --lora 4" "${adapted[@]}" --lora 8 --steps 12 \
   --resume adapted/checkpoints/step-00000006
 err_is_one_line_with "the adapters are of rank 4, alpha 8, q_proj, v_proj, down_proj in the checkpoint, but rank 8"
-refused "a layer that there is not" "'qkv' is no linear layer" "${base[@]}" "${data[@]}" --lora 4 \
+refused "a layer that there is not" "'qkv' is not a linear layer" "${base[@]}" "${data[@]}" --lora 4 \
   --lora-targets qkv
 refused "an alpha without adapters" "give --lora their rank, too" "${base[@]}" "${data[@]}" --lora-alpha 8
 refused "a folder that is there" "adapters: is there already" "${adapted[@]}" --lora 4 --save-adapters adapters

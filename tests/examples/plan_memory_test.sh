@@ -574,7 +574,7 @@ run "adapters on a GPU" 0 --model llama_tiny --precision fp32 --lora 4
 grep -q PREDICTION out && fail "a prediction of what was not measured"
 refused "adapters of a GPT-2" "a GPT-2 has no adapters here" --model gpt2_1558m --seq-len 1024 --lora 8
 refused "layers of no adapters" "give --lora their rank, too" --lora-targets q_proj
-refused "a layer that there is not" "'qkv' is no linear layer" "${frozen[@]}" --lora 4 --lora-targets qkv
+refused "a layer that there is not" "'qkv' is not a linear layer" "${frozen[@]}" --lora 4 --lora-targets qkv
 refused "adapters of layers that ranks share" "leave one of them out" --lora 8 --tensor-parallel 2
 
 # --- what help says --------------------------------------------------------------------------

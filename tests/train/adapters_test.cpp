@@ -246,10 +246,11 @@ TEST_F(Adapters, SettingsThatAreNotServedAreRefusedByName) {
   for (const auto& [key, value] : settings) {
     settings_ = served;
     settings_[key] = value;
-    expect_refused(key == "r"                ? "rank of LoRA is 0"
-                   : key == "lora_alpha"     ? "alpha is -1"
-                   : key == "target_modules" ? "adapter_config.json: 'lm_head' is no linear layer"
-                                             : key + " is ");
+    expect_refused(key == "r"            ? "LoRA rank must be from 1 to 4096, but is 0"
+                   : key == "lora_alpha" ? "alpha must be positive, but is -1"
+                   : key == "target_modules"
+                       ? "adapter_config.json: 'lm_head' is not a linear layer"
+                       : key + " is ");
   }
   for (const char* key : {"peft_type", "r", "lora_alpha", "target_modules"}) {
     settings_ = served;

@@ -401,13 +401,13 @@ TEST(Lora, OptionsThatMakeNoAdaptersAreRefused) {
   };
   LoraOptions lora;
   lora.rank = 0;
-  expect_refused(lora, "the rank of LoRA is 0");
+  expect_refused(lora, "the LoRA rank must be from 1 to 4096, but is 0");
   lora = {};
   lora.alpha = -1;
-  expect_refused(lora, "alpha is -1");
+  expect_refused(lora, "alpha must be positive, but is -1");
   lora = {};
   lora.targets.fill(false);
-  expect_refused(lora, "no layer is to have an adapter");
+  expect_refused(lora, "no layer is selected for adapters");
   EXPECT_THROW(set_lora_targets(lora, {"q_proj", "lm_head"}), ConfigError);
 }
 

@@ -1,5 +1,5 @@
 /// @file
-/// The activations of MLPs, as types.
+/// MLP activations as types.
 #pragma once
 
 #include <octavo/kernels/gelu.hpp>
@@ -7,16 +7,16 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// silu(gate) · up: Llama's. An activation of one's own has the same members.
+/// silu(gate) · up, as in Llama. A custom activation has the same members.
 struct SwiGlu {
-  /// The name of the projection that the activation works on.
+  /// The name of the projection whose result the activation reads.
   static constexpr const char* projection = "gate_up";
-  /// Columns of that projection for each column of the result.
+  /// Columns of that projection per column of the result.
   static constexpr int inputs = 2;
-  /// Whether the backward can make the gradient of the projection's bias.
+  /// Whether the backward can compute the gradient of the projection's bias.
   static constexpr bool sums_bias = false;
-  /// The forward is silu(gate) · up, the gates first: a product of few rows may make it in its
-  /// place. An activation with another forward leaves it out.
+  /// Whether the forward is silu(gate) · up with the gates first, which allows a GEMM of few rows
+  /// to compute it. Activations with another forward omit this member.
   static constexpr bool is_silu_gate = true;
 
   /// @param wide  [tokens, inputs · ffn]
@@ -38,7 +38,7 @@ struct SwiGlu {
   }
 };
 
-/// gelu(x) in its tanh form: GPT-2's.
+/// gelu(x) in its tanh approximation, as in GPT-2.
 struct Gelu {
   static constexpr const char* projection = "up";
   static constexpr int inputs = 1;

@@ -1,5 +1,5 @@
 /// @file
-/// Low-rank adapters beside a frozen linear layer.
+/// Low-rank adapters for a frozen linear layer.
 #pragma once
 
 #include <octavo/gemm/manifest.hpp>
@@ -12,16 +12,16 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// y += scale · x · Aᵀ · Bᵀ in each part of a fused layer's result that has an adapter, and the
-/// gradients. What all of them multiply between is made again in the backward, in memory that every
-/// layer of the model shares, so an adapter keeps nothing but its parameters.
+/// Adds y += scale · x · Aᵀ · Bᵀ in each part of a fused layer's result that has an adapter, and
+/// computes the gradients. The backward recomputes x · Aᵀ, in memory that all layers of the model
+/// share, so an adapter stores only its parameters.
 /// @tparam T  format of parameters, activations and GEMMs
 /// @tparam G  format of the parameters' gradients
 template <class T, class G, Device D>
 class Adapter {
  public:
-  /// Declares the parameters of the parts that `LayerRegistry::lora` names, and enters their GEMMs
-  /// in the manifest: those of "NAME.lora_A" and of "NAME.lora_B".
+  /// Declares the parameters of the parts that `LayerRegistry::lora` selects, and registers their
+  /// GEMMs, "NAME.lora_A" and "NAME.lora_B", in the manifest.
   void declare(const std::string& name, const LayerRegistry<D>& registry, const LinearUse& use,
                Index in, Index out) {
     registry_ = registry;
@@ -38,8 +38,9 @@ class Adapter {
     if (layout_.count == 0) return;
     layout_.rank = lora.rank;
     layout_.scale = lora.scale();
-    layout_.width = round_up(layout_.count * lora.rank, Index{8});  // 16 bytes, for tensor cores
-    // As PEFT: Kaiming's uniform numbers with a = √5, and zeros.
+    layout_.width = round_up(layout_.count * lora.rank, Index{8});  // a multiple of 16 bytes, for
+                                                                    // tensor cores
+    // As in PEFT: A is Kaiming-uniform with a = √5, and B is zero.
     const float bound = 1.0f / std::sqrt(static_cast<float>(in));
     a_.declare(name + ".lora_A", layout_.width, in, Initial::uniform(bound));
     a_.initialised_rows = layout_.count * lora.rank;
@@ -53,6 +54,7 @@ class Adapter {
     registry.scratch->reserve(bytes);
   }
 
+  /// Adds the adapters' result to y.
   /// @param x  [tokens, in]
   /// @param y  [tokens, out], added to
   void forward(TensorView<const T, 2, D> x, TensorView<T, 2, D> y, const Context<D>& context) {
@@ -63,8 +65,8 @@ class Adapter {
     count(Matrix::b, GemmPass::forward, matmul_forward(reduced, spread, output, context));
   }
 
-  /// Gradients of the parameters, added to what is there if `accumulate`, else written over it; and
-  /// what the adapters add to the gradient of x.
+  /// Computes the gradients of the parameters, which are added to if `accumulate` and overwritten
+  /// otherwise, and adds the adapters' contribution to the gradient of x.
   /// @param y_gradient  [tokens, out]
   /// @param x           [tokens, in]
   /// @param x_gradient  [tokens, in], added to
@@ -106,11 +108,11 @@ class Adapter {
  private:
   enum class Matrix { a, b };
 
-  /// Where in the scratch things lie, in bytes, and all that it takes.
+  /// Byte offsets in the scratch memory, and its total size.
   struct Places {
     Index reduced;   ///< [tokens, width] of T: x · Aᵀ
     Index gradient;  ///< [tokens, width] of T: its gradient
-    Index spread;    ///< [out, width]: the spread B, of T, or its gradient, of G
+    Index spread;    ///< [out, width]: B spread over the fused rows, of T, or its gradient, of G
     Index bytes;
   };
   [[nodiscard]] Places places(Index tokens) const {
@@ -126,7 +128,7 @@ class Adapter {
   }
 
   void announce(const std::string& name, const LinearUse& use) {
-    using P = T;  // the format is the precision
+    using P = T;  // the format is also the precision
     const char* by = gemm_implementation<P>(D{});
     const char* format = FormatTraits<T>::name;
     const auto add = [&](Matrix matrix, GemmPass pass, bool adds, int again) {
@@ -141,7 +143,7 @@ class Adapter {
       entry.output_format = pass == GemmPass::weight_gradient ? FormatTraits<G>::name : format;
       entry.recomputed = again;
       entry.adds = adds;
-      entry.overwrites = !is_a;  // its gradient is of the spread B
+      entry.overwrites = !is_a;  // a gradient of the spread B is overwritten
       this->entry(matrix, pass) = registry_.manifest->add(std::move(entry));
     };
     const int again = use.recomputed ? 1 : 0;
@@ -159,7 +161,7 @@ class Adapter {
     registry_.manifest->entry(entry(matrix, pass)).count(run);
   }
 
-  /// x · Aᵀ, in the scratch.
+  /// Computes x · Aᵀ into the scratch memory.
   [[nodiscard]] TensorView<const T, 2, D> reduce(TensorView<const T, 2, D> x,
                                                  const Context<D>& context) {
     const TensorView<T, 2, D> reduced{at<T>(places(x.extent(0)).reduced),
@@ -169,7 +171,7 @@ class Adapter {
     count(Matrix::a, GemmPass::forward, matmul_forward(x, a, output, context));
     return reduced;
   }
-  /// The spread B, in the scratch.
+  /// Spreads B over the fused rows in the scratch memory.
   [[nodiscard]] TensorView<const T, 2, D> spread_b(Index tokens, const Context<D>& context) const {
     const TensorView<T, 2, D> spread{at<T>(places(tokens).spread), {out_, layout_.width}};
     spread_adapters(TensorView<const T, 2, D>(b_.weight), layout_, spread, context);

@@ -12,53 +12,53 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// Fused projection to queries, keys and values, rotation, causal attention, output projection with
-/// the residual connection. A part of a `ResidualBranch`.
-/// @tparam Rotate  `Rotation`, `NormalisedRotation`, `NoRotation`, or a type with their members
+/// Computes a fused projection to queries, keys and values, a rotation, causal attention, and an
+/// output projection with the residual connection. A part of a `ResidualBranch`.
+/// @tparam Rotate  `Rotation`, `NormalisedRotation`, `NoRotation`, or a type with the same members
 /// @tparam T       format of weights and activations
 /// @tparam Qkv     precision of the fused projection
 /// @tparam Output  precision of the output projection
-/// @tparam G       format of gradients of weights
+/// @tparam G       format of the weights' gradients
 template <BlockShape Shape, class Rotate, class T, class Qkv, class Output, class G, Device D>
 class GroupedQueryAttention {
  public:
-  static_assert(Shape.head_layout().shares_evenly(),
-                "GroupedQueryAttention: heads must be a multiple of kv_heads, so that each KV head "
-                "serves equally many query heads; change heads or kv_heads in the LlamaConfig");
   static_assert(
-      Shape.head_dim % 2 == 0,
-      "GroupedQueryAttention: head_dim must be even, because rotations and kernels take a "
-      "head's columns in pairs; change head_dim of a LlamaConfig, or hidden or heads of a "
-      "Gpt2Config, whose quotient it is");
+      Shape.head_layout().shares_evenly(),
+      "GroupedQueryAttention: heads must be a multiple of kv_heads, so that every KV head is "
+      "shared by the same number of query heads; change heads or kv_heads in the LlamaConfig");
+  static_assert(Shape.head_dim % 2 == 0,
+                "GroupedQueryAttention: head_dim must be even, because rotations and kernels "
+                "process a head's columns in pairs; change head_dim of a LlamaConfig, or hidden or "
+                "heads of a Gpt2Config, whose quotient it is");
   static_assert(!Shape.bias || Rotate::sums_bias,
-                "GroupedQueryAttention: this rotation's backward makes no gradient of a bias; "
+                "GroupedQueryAttention: this rotation's backward does not compute a bias gradient; "
                 "choose NoRotation, or a BlockShape without bias");
 
   static_assert(!Shape.bias || Shape.tensor_parallel == 1,
                 "GroupedQueryAttention: ranks that share a layer cannot share its bias; choose "
                 "TensorParallel<1>, or a BlockShape without bias");
 
-  /// What the products that end the forward and the backward give: with ranks that share the layer,
-  /// terms of a sum over them.
+  /// The result type of the GEMMs that end the forward and the backward. If ranks share the layer,
+  /// these are terms of a sum over the ranks.
   using Product = ProductView<Shape.tensor_parallel, T, 2, D>;
   using QkvProjection = Projection<Qkv, Shape.hidden, Shape.qkv_columns(), Shape.bias, G, D>;
   using OutputProjection =
       Projection<Output, Shape.attention_columns(), Shape.hidden, Shape.bias, G, D>;
   using Input = typename QkvProjection::Input;
-  /// The forward takes a `BeforeNorm`, too.
+  /// Whether the forward also accepts a `BeforeNorm`.
   static constexpr bool takes_input_before_norm = true;
   using Positions = typename Rotate::Positions;
 
-  /// What the backward needs, for all tokens of a batch.
+  /// Data that the backward needs, for all tokens of a batch.
   struct Saved {
     typename QkvProjection::InputMemory input;
     T* qkv = nullptr;      ///< [tokens, qkv_columns] before the rotation
-    T* rotated = nullptr;  ///< [tokens, qkv_columns]; `qkv` itself if the rotation is in place
+    T* rotated = nullptr;  ///< [tokens, qkv_columns]; `qkv` itself if the rotation works in place
     typename OutputProjection::InputMemory attended;
     float* log_sum_exp = nullptr;  ///< [sequences, heads, tokens]
   };
 
-  /// What lives within one block's backward.
+  /// Temporary memory of one block's backward.
   struct Scratch {
     typename OutputProjection::OutputGradientMemory y_gradient;
     typename QkvProjection::OutputGradientMemory qkv_gradient;
@@ -94,8 +94,8 @@ class GroupedQueryAttention {
     output_.take_weight_copies(arena);
   }
 
-  /// Takes what backward needs, for which `wanted(dropped_from)` is true: the parts are named by
-  /// the first policy that drops them.
+  /// Allocates the parts of `saved` for which `wanted(dropped_from)` is true. `dropped_from` is the
+  /// first policy that drops the part.
   template <class Wanted>
   static void take_saved(Arena<D>& arena, Saved& saved, Index tokens, const Wanted& wanted) {
     constexpr auto kind = MemoryKind::activations;
@@ -110,7 +110,7 @@ class GroupedQueryAttention {
     }
     saved.log_sum_exp = arena.template take<float>(kind, tokens * Shape.heads);
   }
-  /// Takes what blocks share in the forward.
+  /// Allocates the memory that blocks share in the forward.
   static void take_shared(Arena<D>& arena, Saved& saved, Index tokens) {
     saved.input.take_transient(arena, tokens, Shape.hidden);
     saved.attended.take_row_major(arena, MemoryKind::activations, tokens,
@@ -131,8 +131,8 @@ class GroupedQueryAttention {
         });
   }
 
-  /// Takes the keys and values of a text that is generated.
-  /// @param longest  its tokens, at most
+  /// Allocates the KV cache for text generation.
+  /// @param longest  maximum length in tokens
   void take_cache(Arena<D>& arena, Index longest) {
     constexpr Index columns = Index{Shape.kv_heads} * Shape.head_dim;
     const auto take = [&]() -> TensorView<T, 2, D> {
@@ -148,12 +148,12 @@ class GroupedQueryAttention {
     output_.template quantize_weight<M>(context);
   }
 
-  /// The operand that the block's normalisation writes to.
+  /// Returns the operand that the block's norm writes.
   template <class M>
   [[nodiscard]] Input input(const Saved& saved, Index tokens, Copies copies) const {
     return qkv_.template input<M>(saved.input, tokens, copies);
   }
-  /// What of its input the backward reads.
+  /// Returns which copies of its input the backward reads.
   [[nodiscard]] Copies backward_input() const {
     return {.row_major = recomputation_.in_backward(Recompute::block), .transposed = true};
   }
@@ -175,10 +175,10 @@ class GroupedQueryAttention {
     output_.forward(attended, residual, terms_of(y), context);
   }
 
-  /// From the gradient of y to that of x; gradients of parameters on the way, as
-  /// PreNormBlock::backward says.
-  /// @param y_gradient  [tokens, hidden]; stays as it is
-  /// @param x           the forward's input, as `backward_input` says
+  /// Computes the gradient of x from that of y, and the gradients of the parameters, as in
+  /// PreNormBlock::backward.
+  /// @param y_gradient  [tokens, hidden]; not modified
+  /// @param x           the forward's input, with the copies of `backward_input`
   /// @param x_gradient  [tokens, hidden]
   void backward(TensorView<T, 2, D> y_gradient, const Input& x, Product x_gradient,
                 const BatchView<D>& batch, const Positions& positions, const Saved& saved,
@@ -223,7 +223,7 @@ class GroupedQueryAttention {
   }
 
  private:
-  /// attended = attention(rotation(qkv(x))), with what the backward needs on the way.
+  /// Computes attended = attention(rotation(qkv(x))), and saves what the backward needs.
   /// @param x         [tokens, hidden]
   /// @param attended  [tokens, attention_columns]
   void attend(const Input& x, const typename OutputProjection::Input& attended,
@@ -240,7 +240,7 @@ class GroupedQueryAttention {
     quantize(attended, context);
   }
 
-  /// As `attend`, for tokens that go on with a text whose keys and values are cached.
+  /// Does the same as `attend` for tokens that continue a text with a KV cache.
   template <class X>
   void attend_to_cache(const X& x, const typename OutputProjection::Input& attended,
                        const BatchView<D>& batch, const Positions& positions, const Saved& saved,
@@ -249,8 +249,8 @@ class GroupedQueryAttention {
     constexpr bool tells = requires { rotate_.cache_rows(batch, positions, cache_); };
     constexpr bool appends = requires { rotate_.append(qkv, batch, positions, cache_, context); };
     static_assert(tells != appends,
-                  "GroupedQueryAttention: where text is generated, a rotation needs cache_rows, or "
-                  "else append, and not both");
+                  "GroupedQueryAttention: text generation requires that a rotation has exactly one "
+                  "of cache_rows and append");
     if constexpr (tells) {
       qkv_.forward_cached(x, qkv, rotate_.cache_rows(batch, positions, cache_), context);
     } else if constexpr (appends) {
@@ -262,14 +262,14 @@ class GroupedQueryAttention {
                      attended.values, context);
   }
 
-  /// Others than the announced shape are met once.
+  /// Shapes other than the announced one are used once.
   AttentionShape shape_of(BatchShape batch) const {
     return {batch.sequences, batch.tokens, Shape.head_layout(), batch.most_documents,
             !announced(batch)};
   }
   [[nodiscard]] bool announced(BatchShape batch) const { return batch == registry_.batch; }
 
-  /// Enters both passes for the registry's batch into the manifest.
+  /// Registers both passes for the registry's batch in the manifest.
   void announce(const std::string& name, const LayerRegistry<D>& registry, bool recomputed) {
     registry_ = registry;
     if (registry.manifest == nullptr) return;
@@ -292,8 +292,7 @@ class GroupedQueryAttention {
     return message("up to ", batch.most_documents, " documents, ");
   }
 
-  /// Counts what ran. Other shapes, such as those of a text that is being generated, are not
-  /// announced.
+  /// Counts an executed pass. Other shapes, such as those of text generation, are not announced.
   void count(AttentionPass pass, BatchShape batch, const char* by) {
     if (!announced(batch)) return;
     registry_.manifest->attention(entries_[static_cast<std::size_t>(pass)]).count(by);

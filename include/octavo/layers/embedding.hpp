@@ -1,5 +1,5 @@
 /// @file
-/// The table of token embeddings.
+/// Token embeddings.
 #pragma once
 
 #include <octavo/kernels/embedding.hpp>
@@ -15,15 +15,17 @@ namespace octavo OCTAVO_ABI {
 template <class T, int Hidden, class G, Device D>
 class Embedding {
  public:
-  /// @param rows        of the table; those from `vocabulary` on pad it
-  /// @param initial     values of the others
+  /// Declares the table.
+  /// @param rows        of the table; rows from `vocabulary` on are padding
+  /// @param initial     values of the other rows
   void declare(const std::string& name, Index rows, Index vocabulary, Initial initial) {
     weight_.declare(name + ".weight", rows, Hidden, initial);
     weight_.initialised_rows = vocabulary;
   }
 
+  /// Looks up the embeddings of tokens.
   /// @param tokens  [tokens]
-  /// @param batch   how they divide into sequences, which does not matter here
+  /// @param batch   the sequences of the batch; ignored
   /// @param y       [tokens, Hidden]
   void forward(TensorView<const std::int32_t, 1, D> tokens,
                [[maybe_unused]] const BatchView<D>& batch, TensorView<T, 2, D> y,
@@ -56,14 +58,16 @@ class Embedding {
 template <class T, int Hidden, int Positions, class G, Device D>
 class PositionEmbedding {
  public:
-  /// @param rows        of the table of tokens; those from `vocabulary` on pad it
+  /// Declares both tables.
+  /// @param rows        of the token table; rows from `vocabulary` on are padding
   void declare(const std::string& name, Index rows, Index vocabulary, Initial initial) {
     tokens_.declare(name, rows, vocabulary, initial);
     positions_.declare("positions.weight", Positions, Hidden, initial);
   }
 
+  /// Adds the embeddings of tokens and their positions.
   /// @param tokens  [tokens]
-  /// @param batch   of sequences of at most `Positions` tokens
+  /// @param batch   has sequences of at most `Positions` tokens
   /// @param y       [tokens, Hidden]
   void forward(TensorView<const std::int32_t, 1, D> tokens, const BatchView<D>& batch,
                TensorView<T, 2, D> y, const Context<D>& context) const {
@@ -83,7 +87,7 @@ class PositionEmbedding {
     }
   }
 
-  /// The table of tokens.
+  /// Returns the token table.
   [[nodiscard]] const Parameter<T, G, D>& weight() const { return tokens_.weight(); }
 
   template <class Visitor>

@@ -1,5 +1,5 @@
 /// @file
-/// Parameters that lie side by side in memory.
+/// Parameters in contiguous memory.
 #pragma once
 
 #include <octavo/layers/parameter.hpp>
@@ -12,8 +12,8 @@ namespace octavo OCTAVO_ABI {
 
 namespace detail {
 
-/// See ModelRun::name.
-/// @param names  of the run's parameters
+/// Returns the name of a group of parameters; see ModelRun::name.
+/// @param names  of the parameters
 [[nodiscard]] inline std::string name_of_run(const std::vector<std::string>& names) {
   if (names.empty()) return "no parameters";
   const std::string& first = names.front();
@@ -29,35 +29,36 @@ namespace detail {
 
 }  // namespace detail
 
-/// How the weights of a run lie in memory.
+/// Memory layout of flat weights.
 struct RunLayout {
-  /// Of elements that the run ends at: of `FlatParameters::alignment` for each rank that has a
-  /// shard.
+  /// The number of elements is rounded up to a multiple of this: `FlatParameters::alignment` for
+  /// each rank that has a shard.
   Index multiple = allocation_alignment;
-  /// Weights that a linear layer casts by one scale (`Parameter::operand`) are cast by ranks, each
-  /// its shard, which send each other FP8 values. Runs of which that sends no fewer bytes are left
-  /// as they are.
+  /// Whether ranks cast their own shards of weights that a linear layer casts with one scale
+  /// (`Parameter::operand`), and exchange FP8 values. Ignored for flat parameters for which that
+  /// would not send fewer bytes.
   bool fp8_values = false;
   bool gathered = false;          ///< see ModelOptions::weights_are_gathered
-  bool keeps_fp8_values = false;  ///< for a whole step, also where weights are gathered for a stage
+  bool keeps_fp8_values = false;  ///< kept for a whole step, even if weights are gathered for a
+                                  ///< stage
   bool frozen = false;            ///< its parameters are not trained
 };
 
-/// Neighbouring weights of a run.
+/// A contiguous range of flat weights.
 template <class W, Device D>
 struct RunPart {
   TensorView<W, 1, D> weights;  ///< [elements]
-  Index begin = 0;              ///< the first one's place in the run
+  Index begin = 0;              ///< offset of the first element in the flat parameters
 };
 
-/// Zeroes weights and what lies between them, before they get their initial values.
+/// Zeroes weights and the padding between them, before they are initialised.
 /// @note enqueues; does not synchronise
 template <class W, Device D>
 void clear_weights(const RunPart<W, D>& part, const Context<D>& context) {
   fill_zero(part.weights.data(), part.weights.bytes(), context);
 }
 
-/// Sets what the part has of a parameter of its run to the initial values.
+/// Sets the elements that the range shares with a parameter to their initial values.
 /// @note enqueues; does not synchronise
 template <class W, class G, Device D>
 void initialize(const Parameter<W, G, D>& parameter, const RunPart<W, D>& part, RandomStream stream,
@@ -75,7 +76,7 @@ namespace detail {
 template <class W, class G, Device D>
 using ParameterList = std::vector<Parameter<W, G, D>*>;
 
-/// A visitor that lists parameters: one type, so that layers are compiled for it once.
+/// A visitor that lists parameters. A single type, so that layers are compiled for it only once.
 template <class W, class G, Device D>
 struct ListsParameters {
   ParameterList<W, G, D>* list;
@@ -85,14 +86,15 @@ struct ListsParameters {
 
 }  // namespace detail
 
-/// Parameters that are worked on together, such as those of a block. Their weights lie in one run
-/// of memory, their gradients in another, and so do masters and moments of an optimizer: an element
-/// has the same offset in each. So a part of a run is an offset and a length, whatever it is a part
-/// of. Elements between parameters, and behind the last, are zero, so that a norm or a sum over
-/// ranks may go over a whole run: those of weights from `clear_weights` on, those of gradients from
-/// the run's first backward of a step (`clear_gradients`) until something else uses their memory.
+/// Parameters that are processed together, such as those of a block. Their weights lie in one
+/// contiguous buffer and their gradients in another, as do the optimizer's master weights and
+/// moments; an element has the same offset in each. Any range of them is therefore given by an
+/// offset and a length. Elements between parameters and after the last are zero, so that a norm or
+/// a sum over ranks may process a whole buffer. This holds for weights after `clear_weights`, and
+/// for gradients from the first backward of a step (`clear_gradients`) until their memory is
+/// reused.
 ///
-/// `each` below calls what it is given for every parameter of the run, in a fixed order.
+/// `each` below calls its argument for every parameter, in a fixed order.
 /// @tparam W  format of the weights
 /// @tparam G  format of their gradients
 template <class W, class G, Device D>
@@ -100,31 +102,31 @@ class FlatParameters {
   using List = detail::ParameterList<W, G, D>;
 
  public:
-  /// Parameters begin at multiples of so many elements: aligned for every kernel and library in
-  /// every format.
+  /// Parameters begin at multiples of this number of elements, which is aligned for every kernel
+  /// and library in every format.
   static constexpr Index alignment = allocation_alignment;
 
-  /// Takes the weights of parameters that were declared.
-  /// @param lender  a run whose weights are never needed when this one's are: these take their
-  ///                memory if it is large enough; null: memory of their own
+  /// Allocates the weights of declared parameters.
+  /// @param lender  flat parameters whose weights are never needed at the same time as these, which
+  ///                reuse their memory if it is large enough; null: separate memory
   template <class Each>
   void take_weights(Arena<D>& arena, const Each& each, const RunLayout& layout = {},
                     const FlatParameters* lender = nullptr) {
     take_weights_of(arena, listed(each), layout, lender);
   }
 
-  /// Takes the gradients: on their own, because they may share memory with what is dead by the time
-  /// that they are made.
-  /// @param lender  a run whose gradients are never needed when this one's are, as in
-  /// `take_weights`
+  /// Allocates the gradients. Separate from the weights, because gradients may share memory with
+  /// data that is dead when they are computed.
+  /// @param lender  flat parameters whose gradients are never needed at the same time, as in
+  ///                `take_weights`
   template <class Each>
   void take_gradients(Arena<D>& arena, const Each& each, const FlatParameters* lender = nullptr) {
     take_gradients_of(arena, listed(each), lender);
   }
 
-  /// Zeroes the gradients that layers add to, all but those that a GEMM overwrites, and what lies
-  /// between parameters. Whoever owns the run calls it before the run's backward of a step's first
-  /// micro-batch; no layer does. Neighbours are zeroed at once.
+  /// Zeroes the gradients that layers add to, which are all except those that a GEMM overwrites,
+  /// and the padding between parameters. Adjacent ranges are zeroed together. The owner calls it
+  /// before the backward of a step's first micro-batch; layers do not.
   /// @note enqueues; does not synchronise
   template <class Each>
   void clear_gradients(const Each& each, const Context<D>& context) const {
@@ -145,16 +147,18 @@ class FlatParameters {
     if (end > begin) clear();
   }
 
-  /// Elements, those between parameters included.
+  /// Returns the number of elements, including padding between parameters.
   [[nodiscard]] Index size() const { return weights_.size(); }
-  /// [size()]; without memory where stages read FP8 values, and ranks hold shards.
+  /// Returns the weights, [size()]. They have no memory if stages read FP8 values and ranks hold
+  /// shards.
   [[nodiscard]] TensorView<W, 1, D> weights() const { return weights_; }
-  /// [size()]; empty, and of no size, where it is frozen.
+  /// Returns the gradients, [size()]; empty, with size 0, if the parameters are frozen.
   [[nodiscard]] TensorView<G, 1, D> gradients() const { return gradients_; }
-  /// [size()], FP8 values at the offsets of weights; empty unless some are cast by ranks.
+  /// Returns the FP8 values, [size()], at the offsets of the weights; empty unless ranks cast some
+  /// weights.
   [[nodiscard]] TensorView<E4M3, 1, D> fp8_values() const { return fp8_values_; }
   [[nodiscard]] bool has_fp8_values() const { return fp8_values_.size() != 0; }
-  /// Whether its parameters are not trained: they have no gradients, and no optimizer's state.
+  /// Whether the parameters are frozen: they have neither gradients nor optimizer state.
   [[nodiscard]] bool is_frozen() const { return is_frozen_; }
 
  private:
@@ -218,7 +222,7 @@ class FlatParameters {
     return round_up(parameter.weight.size(), alignment);
   }
 
-  /// Takes memory, or that of a lender which has as much.
+  /// Allocates memory, or reuses that of a lender that is large enough.
   template <class T>
   static TensorView<T, 1, D> take(Arena<D>& arena, MemoryKind kind, Index size,
                                   const TensorView<T, 1, D>* lent) {
@@ -226,8 +230,8 @@ class FlatParameters {
     return {borrows ? lent->data() : arena.template take<T>(kind, size), {size}};
   }
 
-  /// Whether a rank that sends its shard's FP8 values, and as they are as many others as the rank
-  /// with most has, sends fewer bytes than with its weights.
+  /// Whether each rank sends fewer bytes with FP8 values than with weights. All ranks send as many
+  /// other elements as the rank that has the most.
   static bool fp8_values_are_fewer_bytes(const List& parameters, Index size, Index multiple) {
     const Index shard = size / (multiple / alignment);
     bool has_some = false;
@@ -249,7 +253,7 @@ class FlatParameters {
     return has_some && shard + most * bytes < shard * bytes;
   }
 
-  /// Takes the weights that are not cast, where nothing holds the run's.
+  /// Allocates the weights that are not cast, if the buffer of all weights has no memory.
   void take_rest(Arena<D>& arena, List parameters, const FlatParameters* lender) {
     std::erase_if(parameters, [](const auto* parameter) { return parameter->operand >= 0; });
     Index size = 0;
@@ -270,35 +274,35 @@ class FlatParameters {
   TensorView<W, 1, D> weights_;
   TensorView<G, 1, D> gradients_;
   TensorView<E4M3, 1, D> fp8_values_;
-  TensorView<W, 1, D> rest_;  ///< of weights that are not cast, where `weights_` has no memory
+  TensorView<W, 1, D> rest_;  ///< weights that are not cast, if `weights_` has no memory
   bool is_whole_ = true;      ///< `weights_` has memory
   bool is_frozen_ = false;
 };
 
-/// Where a parameter lies in its run.
+/// The place of a parameter in its flat parameters.
 struct ParameterPlace {
   std::string name{};       ///< such as "blocks.0.qkv.weight"
   Array<Index, 2> shape{};  ///< rows, columns; vectors have one row
-  Index offset = 0;         ///< of the first element in the run
+  Index offset = 0;         ///< of the first element in the flat parameters
   bool is_counted = true;   ///< see Parameter
 
   [[nodiscard]] Index size() const { return shape[0] * shape[1]; }
   [[nodiscard]] bool is_matrix() const { return shape[0] > 1; }
 };
 
-/// Neighbouring elements of a run, which one of the ranks updates: its shard, or all of them.
+/// A contiguous range of flat parameters that one rank updates: its shard, or all of them.
 /// @tparam W  format of the weights
-/// @tparam G  format of the gradients that they are updated with
+/// @tparam G  format of the gradients used for the update
 template <class W, class G, Device D>
 struct FlatShard {
   TensorView<W, 1, D> weights;               ///< [elements]
-  TensorView<const G, 1, D> gradients;       ///< [elements], of all ranks' targets; of no size
-                                             ///< where the run is frozen
-  Index begin = 0;                           ///< the first one's place in the run
-  std::vector<ParameterPlace> parameters{};  ///< of the whole run
+  TensorView<const G, 1, D> gradients;       ///< [elements], over all ranks' targets; size 0 if
+                                             ///< frozen
+  Index begin = 0;                           ///< offset of the first element in the flat parameters
+  std::vector<ParameterPlace> parameters{};  ///< of all the flat parameters
 
-  /// The elements of a parameter that the shard has, from `begin` to before `end` of the
-  /// parameter's; none where both are equal.
+  /// The elements of a parameter that belong to the shard: [begin, end) within the parameter; empty
+  /// if both are equal.
   struct Part {
     Index begin = 0;
     Index end = 0;
@@ -308,20 +312,20 @@ struct FlatShard {
     return {std::clamp(first, Index{0}, parameter.size()),
             std::clamp(first + weights.size(), Index{0}, parameter.size())};
   }
-  /// A part's place in what has the shard's elements: its weights, gradients, or an optimizer's.
+  /// Returns the offset of a part in the shard's arrays: its weights, gradients or optimizer state.
   [[nodiscard]] Index place_of(const ParameterPlace& parameter, const Part& part) const {
     return part.begin == part.end ? 0 : parameter.offset + part.begin - begin;
   }
 };
 
-/// A run of a model, and the parameters that lie in it, in their order.
+/// Flat parameters of a model, and the parameters that they contain, in order.
 template <class W, class G, Device D>
 struct ModelRun {
   const FlatParameters<W, G, D>* run = nullptr;
   detail::ParameterList<W, G, D> parameters{};
 
-  /// What the parameters are called together: what their names begin with up to a dot, such as
-  /// "blocks.3", a single one's name, or "norm.weight to head.weight".
+  /// Returns a common name of the parameters: their shared prefix up to a dot, such as "blocks.3",
+  /// the name of a single parameter, or "norm.weight to head.weight".
   [[nodiscard]] std::string name() const {
     std::vector<std::string> names;
     names.reserve(parameters.size());
@@ -340,7 +344,7 @@ struct ModelRun {
   }
 };
 
-/// All runs of a model: the embedding's, each block's, the head's.
+/// All flat parameters of a model: the embedding's, each block's and the head's.
 template <class W, class G, Device D>
 using ModelRuns = std::vector<ModelRun<W, G, D>>;
 

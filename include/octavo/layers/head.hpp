@@ -1,5 +1,5 @@
 /// @file
-/// The end of a decoder: final normalisation, projection to the vocabulary, cross-entropy.
+/// The end of a decoder: final norm, projection to the vocabulary, and cross-entropy.
 #pragma once
 
 #include <octavo/kernels/cross_entropy.hpp>
@@ -9,19 +9,20 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// Works through the tokens in chunks, so that logits never exist whole. In training, a chunk's
-/// gradients are made right after its loss.
+/// Processes the tokens in chunks, so that the logits never exist as a whole. In training, a
+/// chunk's gradients are computed right after its loss.
 /// @tparam T       format of weights and activations
 /// @tparam P       precision of the projection
-/// @tparam Norm    `RMSNorm<…>`, `LayerNorm<…>`, or a type with their members
-/// @tparam Padded  rows of the projection: the vocabulary, padded
+/// @tparam Norm    `RMSNorm<…>`, `LayerNorm<…>`, or a type with the same members
+/// @tparam Padded  rows of the projection: the padded vocabulary
 template <class T, class P, class Norm, int Hidden, int Padded, class G, Device D>
 class LanguageModelHead {
  public:
   using Projection = Linear<P, Hidden, Padded, G, D>;
 
-  /// @param chunk       tokens that are worked on together
-  /// @param vocabulary  real rows of the projection
+  /// Declares the layer.
+  /// @param chunk       number of tokens processed together
+  /// @param vocabulary  rows of the projection without padding
   void declare(LayerRegistry<D> registry, Index chunk, Index vocabulary, float epsilon) {
     chunk_ = chunk;
     vocabulary_ = vocabulary;
@@ -29,12 +30,13 @@ class LanguageModelHead {
     projection_.declare("head", registry, {.is_head = true, .tokens = chunk});
   }
 
-  /// @param weight  the projection's: its own, or the embedding's
+  /// Allocates the quantised copies of the projection's weight.
+  /// @param weight  the head's own weight, or the embedding's
   void take_weight_copies(Arena<D>& arena, const Parameter<T, G, D>& weight) {
     projection_.take_weight_copies(arena, weight);
   }
 
-  /// Takes what lives while a chunk is worked on.
+  /// Allocates the temporary memory of a chunk.
   void take_scratch(Arena<D>& arena) {
     constexpr auto kind = MemoryKind::activations;
     input_.take_values(arena, kind, chunk_, Hidden);
@@ -52,20 +54,20 @@ class LanguageModelHead {
     projection_.template quantize_weight<M>(context);
   }
 
-  /// Number of chunks that `tokens` are worked through in.
+  /// Returns the number of chunks in which `tokens` are processed.
   [[nodiscard]] Index chunks(Index tokens) const { return ceil_divide(tokens, chunk_); }
   [[nodiscard]] Index chunk() const { return chunk_; }
 
-  /// The loss of every token and, in training, the gradient of x and of the weights: the norm's are
-  /// added to. Of a frozen head there are none.
+  /// Computes the loss of every token and, in training, the gradients of x and of the weights; the
+  /// norm's gradients are added to. A frozen head's weights have no gradients.
   /// @param x           [tokens, Hidden]
-  /// @param targets     [tokens]; below 0: ignored
+  /// @param targets     [tokens]; ignored if negative
   /// @param losses      [tokens]
   /// @param x_gradient  [tokens, Hidden], added to; not used in evaluation
   /// @param weight_gradient  [Padded, Hidden], the projection's; not used in evaluation
   /// @param gradient_scale  [1]: 1 / number of targets in the optimizer step; not used in
-  /// evaluation
-  /// @param accumulate  whether `weight_gradient` is added to; else it is written over
+  ///                        evaluation
+  /// @param accumulate  whether `weight_gradient` is added to instead of overwritten
   template <class M>
   void loss(TensorView<const T, 2, D> x, TensorView<const std::int32_t, 1, D> targets,
             TensorView<float, 1, D> losses, TensorView<T, 2, D> x_gradient,
@@ -92,7 +94,7 @@ class LanguageModelHead {
     }
   }
 
-  /// The logits of at most `chunk()` tokens, in memory that the next call overwrites.
+  /// Computes the logits of at most `chunk()` tokens, in memory that the next call overwrites.
   /// @param x  [tokens, Hidden]
   /// @return   [tokens, Padded]
   template <class M>

@@ -1,5 +1,5 @@
 /// @file
-/// A linear layer that is not trained: y = x · Wᵀ, with the weight as it is kept.
+/// An inference-only linear layer, y = x · Wᵀ, that reads the weight as it is stored.
 #pragma once
 
 #include <octavo/gemm/few_rows.hpp>
@@ -10,8 +10,8 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// A linear layer without gradients. It has one copy of its weight: that of the parameter, or, in
-/// FP8, its own, in whose place the parameter has no memory. Moves like any other.
+/// A linear layer without gradients. It keeps one copy of its weight: that of the parameter, or its
+/// own FP8 copy; the parameter then has no memory. Movable, like other layers.
 template <class Wanted, int In, int Out, class G, Device D>
 class Linear<Inference<Wanted>, In, Out, G, D> {
  public:
@@ -22,11 +22,11 @@ class Linear<Inference<Wanted>, In, Out, G, D> {
   using OutputGradient = Operand<P, OperandKind::output_gradient, D>;
   using InputMemory = OperandMemory<P, OperandKind::input, D>;
   using OutputGradientMemory = OperandMemory<P, OperandKind::output_gradient, D>;
-  /// Of its input.
+  /// Whether the input is quantised.
   static constexpr bool quantized = false;
   /// Whether the weight is kept in FP8.
   static constexpr bool keeps_fp8 = QuantizedPrecision<PrecisionForLayer<Wanted, In, Out, D>>;
-  static constexpr bool frozen = false;  ///< nothing is trained at all
+  static constexpr bool frozen = false;  ///< no weight is trained
 
   static_assert(sizeof(detail::LayerCheck<PrecisionForLayer<Wanted, In, Out, D>, In, Out, D>) > 0);
 
@@ -41,7 +41,7 @@ class Linear<Inference<Wanted>, In, Out, G, D> {
 
   [[nodiscard]] static constexpr Index weight_by_one_scale() { return -1; }
 
-  /// Takes the memory of the weight in FP8, and reserves that of what it is cast from.
+  /// Allocates the FP8 weight, and reserves staging memory for the values that it is cast from.
   void take_weight_copies(Arena<D>& arena, const Weight& weight) {
     if constexpr (keeps_fp8) {
       kept_.take_row_major(arena, MemoryKind::quantized_weights, Out, In);
@@ -60,7 +60,7 @@ class Linear<Inference<Wanted>, In, Out, G, D> {
     values_ = weight.weight.data();
   }
 
-  /// Casts the weight that is kept in FP8: once, when all of its values are where they are staged.
+  /// Casts the FP8 weight, once, when all of its values are staged.
   template <class M>
   void quantize_weight(const Context<D>& context) {
     if constexpr (keeps_fp8) {
@@ -75,17 +75,17 @@ class Linear<Inference<Wanted>, In, Out, G, D> {
     }
   }
 
-  /// The operand that the layer's input is to be written to.
+  /// Returns the operand that receives the layer's input.
   template <class M>
   [[nodiscard]] Input input(const InputMemory& memory, Index tokens, Copies copies) const {
     return memory.operand(tokens, In, {}, false, copies);
   }
 
-  /// y = x · Wᵀ + addend + bias. Few tokens are multiplied in the time that reading the weight
-  /// takes. For many, a weight in FP8 is widened first on `Cuda`, and rounded to T with its scale.
+  /// Computes y = x · Wᵀ + addend + bias. For few tokens, the time is that of reading the weight.
+  /// For many, on `Cuda`, an FP8 weight is first widened to T, scaled and rounded.
   /// @param x       an `Input`, or a `BeforeNorm` of one
   /// @param addend  [tokens, Out]; empty: nothing is added
-  /// @param bias    [Out]; empty: there is none
+  /// @param bias    [Out]; empty: no bias
   /// @param y       [tokens, Out]
   template <class X>
   void forward(const X& x, TensorView<const T, 2, D> addend, TensorView<const T, 1, D> bias,
@@ -97,17 +97,17 @@ class Linear<Inference<Wanted>, In, Out, G, D> {
       multiply_many(values_of(x, context), output, context);
     }
   }
-  /// The same without a bias.
+  /// Does the same without a bias.
   template <class X>
   void forward(const X& x, TensorView<const T, 2, D> addend, TensorView<T, 2, D> y,
                const Context<D>& context) {
     forward(x, addend, {}, y, context);
   }
 
-  /// qkv = x · Wᵀ + bias, whose rows join a cache.
+  /// Computes qkv = x · Wᵀ + bias, and appends its keys and values to a cache.
   /// @param x     an `Input`, or a `BeforeNorm` of one
-  /// @param bias  [Out]; empty: there is none
-  /// @param qkv   [tokens, Out]: its queries, rotated; its keys and values are undefined
+  /// @param bias  [Out]; empty: no bias
+  /// @param qkv   [tokens, Out]: the queries are rotated; the keys and values are undefined
   template <class X>
   void forward_cached(const X& x, TensorView<const T, 1, D> bias, TensorView<T, 2, D> qkv,
                       const CacheRows<T, D>& rows, const Context<D>& context) {
@@ -120,10 +120,10 @@ class Linear<Inference<Wanted>, In, Out, G, D> {
     }
   }
 
-  /// activated = silu(gate) · up of x · Wᵀ.
-  /// @tparam Activation  that makes it where there are many rows, with `is_silu_gate`
+  /// Computes activated = silu(gate) · up of x · Wᵀ.
+  /// @tparam Activation  computes it for many rows; has `is_silu_gate`
   /// @param x          an `Input`, or a `BeforeNorm` of one
-  /// @param wide       [tokens, Out], overwritten where there are many
+  /// @param wide       [tokens, Out], overwritten if there are many rows
   /// @param activated  [tokens, Out / 2], an operand
   template <class Activation, class X, class Activated>
   void forward_gated(const X& x, TensorView<T, 2, D> wide, const Activated& activated,
@@ -138,9 +138,9 @@ class Linear<Inference<Wanted>, In, Out, G, D> {
   }
 
  private:
-  /// On `Cpu` products of few rows widen weights as they go, as fast as those of many.
+  /// On `Cpu`, GEMMs of few rows widen weights on the fly, as fast as GEMMs of many rows.
   static constexpr bool widens = keeps_fp8 && std::is_same_v<D, Cuda>;
-  /// Rows for which widening a weight is not worth its time.
+  /// The maximum number of rows for which widening the weight is not worthwhile.
   static constexpr Index most_narrow_rows = 2 * most_few_rows;
   using Cast = typename detail::KeptWeight<PrecisionForLayer<Wanted, In, Out, D>>::Cast;
   struct Nothing {};
@@ -148,7 +148,7 @@ class Linear<Inference<Wanted>, In, Out, G, D> {
       keeps_fp8, OperandMemory<std::conditional_t<keeps_fp8, Cast, Bf16>, OperandKind::weight, D>,
       Nothing>;
 
-  /// The rows of an input, normalised.
+  /// Returns the normalised rows of an input.
   template <class X>
   static TensorView<const T, 2, D> values_of(const X& x, const Context<D>& context) {
     if constexpr (std::is_same_v<X, Input>) {
@@ -158,7 +158,8 @@ class Linear<Inference<Wanted>, In, Out, G, D> {
     }
   }
 
-  /// Up to `most_few_rows` rows. One that is not normalised yet is normalised by the product.
+  /// Multiplies up to `most_few_rows` rows. The GEMM normalises a single row that is not normalised
+  /// yet.
   template <class X>
   void multiply_few(const X& x, const GemmOutput<T, D>& output, const Context<D>& context,
                     FewRowsOptions<T, D> options) const {
@@ -196,7 +197,7 @@ class Linear<Inference<Wanted>, In, Out, G, D> {
     }
   }
 
-  /// As it is kept.
+  /// Returns the weight as it is stored.
   [[nodiscard]] auto weight() const {
     if constexpr (keeps_fp8) {
       return kept().row_major;
@@ -213,9 +214,9 @@ class Linear<Inference<Wanted>, In, Out, G, D> {
   WeightStage<D>* stage_ = nullptr;
   LayerScratch<D>* scratch_ = nullptr;  ///< for a widened weight; null: there are never many rows
   KeptMemory kept_;
-  OperandScaling* scaling_ = nullptr;  ///< of the weight in FP8
-  bool is_staged_ = false;             ///< the weight is cast from what is staged
-  Index offset_ = 0;                   ///< of it there
+  OperandScaling* scaling_ = nullptr;  ///< of the FP8 weight
+  bool is_staged_ = false;             ///< the weight is cast from staged values
+  Index offset_ = 0;                   ///< of the staged values
 };
 
 }  // namespace octavo

@@ -9,11 +9,11 @@ namespace octavo OCTAVO_ABI {
 
 /// Layer normalisation over rows of `Hidden` features. A norm of a `ResidualBranch`.
 /// @tparam T  format of weights and activations
-/// @tparam G  format of gradients of weight and bias
+/// @tparam G  format of the gradients of weight and bias
 template <class T, int Hidden, class G, Device D>
 class LayerNorm {
  public:
-  /// Numbers that the backward needs of each token: its mean and its inverse deviation.
+  /// Values per token that the backward needs: the mean and the inverse standard deviation.
   static constexpr Index statistics = 2;
 
   void declare(const std::string& name, float epsilon) {
@@ -31,7 +31,7 @@ class LayerNorm {
     layer_norm_forward(x, weight_.vector(), bias_.vector(), epsilon_, y, kept, context);
   }
 
-  /// Adds the gradient of `x` to `x_gradient`, and those of weight and bias to theirs.
+  /// Adds the gradient of `x` to `x_gradient`, and those of weight and bias to their gradients.
   void backward(TensorView<const T, 2, D> y_gradient, TensorView<const T, 2, D> x,
                 TensorView<const float, 1, D> kept, TensorView<T, 2, D> x_gradient,
                 const Context<D>& context) const {

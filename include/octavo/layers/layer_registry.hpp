@@ -1,5 +1,5 @@
 /// @file
-/// What the linear layers of a model share.
+/// Resources that the linear layers of a model share.
 #pragma once
 
 #include <octavo/gemm/manifest.hpp>
@@ -12,8 +12,8 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// Memory for the quantised copy of one weight at a time, where copies are made for each GEMM and
-/// not kept. Layers first reserve what they need; then the memory is taken.
+/// Memory for the quantised copy of one weight at a time, used if copies are computed for each
+/// GEMM. Layers first reserve what they need; then the memory is allocated.
 template <Device D>
 class WeightStage {
  public:
@@ -39,8 +39,8 @@ class WeightStage {
   std::byte* scales_ = nullptr;
 };
 
-/// Memory that one operation at a time works in: casts of a frozen layer's operands, what adapters
-/// multiply between. Layers first reserve what they need; then the memory is taken.
+/// Memory for one operation at a time: casts of a frozen layer's operands, and intermediate results
+/// of adapters. Layers first reserve what they need; then the memory is allocated.
 template <Device D>
 class LayerScratch {
  public:
@@ -62,17 +62,19 @@ class LayerScratch {
 template <Device D>
 class TensorParallelGroup;
 
-/// What linear layers share. It stays where it is, as the types see to, and outlives them.
+/// Resources that linear layers share. Not movable, because layers point to it, and must outlive
+/// them.
 template <Device D>
 struct LayerRegistry {
   ScalingTable<D>* scaling = nullptr;
-  Manifest* manifest = nullptr;     ///< null: layers that are not trained announce nothing
+  Manifest* manifest = nullptr;     ///< null: inference-only layers announce nothing
   WeightStage<D>* stage = nullptr;  ///< null: layers keep the quantised copies of their weights
   BatchShape batch{};               ///< of one micro-batch
   DeviceLimits<D> limits{};
   RunLayout layout{};                       ///< of each block's parameters
-  TensorParallelGroup<D>* group = nullptr;  ///< ranks that share the layers; null: none
-  int place = 0;                            ///< of this rank among them
+  TensorParallelGroup<D>* group = nullptr;  ///< ranks that share the layers; null: layers are not
+                                            ///< shared
+  int place = 0;                            ///< this rank's index among them
   LayerScratch<D>* scratch = nullptr;       ///< of frozen layers and adapters
   LoraOptions lora{};                       ///< of adapters
 };

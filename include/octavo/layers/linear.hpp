@@ -1,5 +1,5 @@
 /// @file
-/// A linear layer: y = x · Wᵀ and its gradients, in the precision that its type names.
+/// A linear layer: y = x · Wᵀ and its gradients, in the precision given by its type.
 #pragma once
 
 #include <octavo/gemm/manifest.hpp>
@@ -13,37 +13,37 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// Rows of a linear layer's weight that may have an adapter of their own.
+/// Rows of a linear layer's weight that may have a separate adapter.
 struct LinearPart {
   LoraTarget target{};
-  Index rows = 0;  ///< 0: there is none
+  Index rows = 0;  ///< 0: unused
 };
 
 /// How a model uses a linear layer.
 struct LinearUse {
-  bool recomputed = false;  ///< the forward GEMM runs once more in the backward
-  bool is_head = false;     ///< it works through the tokens in chunks
-  bool adds = false;        ///< the forward adds to its result, such as the residual stream
+  bool recomputed = false;  ///< the backward runs the forward GEMM again
+  bool is_head = false;     ///< processes the tokens in chunks
+  bool adds = false;        ///< the forward adds to its result, such as to the residual stream
   bool bias = false;        ///< the forward adds a bias
-  Index tokens = 0;         ///< that it works on at once; 0: those of a micro-batch
-  std::array<LinearPart, 3> parts{};  ///< of its rows, in order
+  Index tokens = 0;         ///< tokens per call; 0: those of a micro-batch
+  std::array<LinearPart, 3> parts{};  ///< of the rows, in order
 };
 
 namespace detail {
 
-/// What a linear layer enters in the manifest.
+/// The facts about a linear layer that are registered in the manifest.
 struct LinearGemms {
   int out, in;
   const char* forward;      ///< format of the operands
   const char* backward;     ///< format of the output's gradient
   const char* stored;       ///< format of results
-  const char* of_gradient;  ///< format of the weight's gradient; null: it is not trained
-  const char* by;           ///< what is to run them
+  const char* of_gradient;  ///< format of the weight's gradient; null: not trained
+  const char* by;           ///< library or kernel that runs them
   std::string precision;
   std::array<GemmScales, 3> scales;  ///< of input, weight and output gradient
 };
 
-/// Enters the layer's GEMMs; returns their numbers, by `GemmPass`.
+/// Registers the layer's GEMMs; returns their entry numbers by `GemmPass`.
 inline std::array<std::size_t, 3> add_gemms(Manifest& manifest, const std::string& name,
                                             const LinearGemms& gemms, const LinearUse& use) {
   const auto add = [&](GemmPass pass, const char* a, const char* result, GemmScales scales_a,
@@ -77,20 +77,20 @@ inline std::array<std::size_t, 3> add_gemms(Manifest& manifest, const std::strin
 
 }  // namespace detail
 
-/// A linear layer, `In` features to `Out`. Can be moved, also between its calls, but not copied: a
-/// copy would count and record as the same layer.
+/// A linear layer with `In` input and `Out` output features. Movable, even between calls, but not
+/// copyable: a copy would count and record as the same layer.
 ///
-/// In precision `Lora<…>` its weight is frozen: it has no gradient, and its quantised copies are
-/// made when it has been set. Operands come as values, which the layer casts right before its
+/// In precision `Lora<…>` the weight is frozen: it has no gradient, and its quantised copies are
+/// computed after it is set. Operands contain plain values, which the layer casts right before its
 /// GEMMs.
-/// @tparam Precision  `Fp32`, `Bf16`, `Fp8Recipe<…>`, `Mxfp8`, `AllowFallback` or `Lora` of one
+/// @tparam Precision  `Fp32`, `Bf16`, `Fp8Recipe<…>`, `Mxfp8`, or `AllowFallback` or `Lora` of one
 /// @tparam G          format of the weight's gradient
 template <class Precision, int In, int Out, class G, Device D>
 class Linear {
  public:
-  /// The precision that it runs in; differs from `Precision` only for `AllowFallback`.
+  /// The layer's actual precision; differs from `Precision` only for `AllowFallback`.
   using P = PrecisionForLayer<Precision, In, Out, D>;
-  /// That of its GEMMs.
+  /// The precision of its GEMMs.
   using Base = BasePrecision<P>;
   using WeightPrecision =
       std::conditional_t<is_lora<P>, typename detail::FrozenWeight<Base>::type, Base>;
@@ -101,20 +101,21 @@ class Linear {
   using InputMemory = OperandMemory<P, OperandKind::input, D>;
   using WeightMemory = OperandMemory<WeightPrecision, OperandKind::weight, D>;
   using OutputGradientMemory = OperandMemory<P, OperandKind::output_gradient, D>;
-  /// Whether others write quantised copies of its operands.
+  /// Whether callers write quantised copies of its operands.
   static constexpr bool quantized = QuantizedPrecision<P>;
-  /// Whether the weight itself is not kept, but its cast: see inference_linear.hpp.
+  /// Whether only the cast weight is kept: see inference_linear.hpp.
   static constexpr bool keeps_fp8 = false;
-  /// Whether its weight is not trained.
+  /// Whether its weight is frozen.
   static constexpr bool frozen = is_lora<P>;
 
-  static_assert(sizeof(detail::LayerCheck<Base, In, Out, D>) > 0);  // which says what does not fit
+  static_assert(sizeof(detail::LayerCheck<Base, In, Out, D>) > 0);  // reports the rule that is
+                                                                    // broken
 
   Linear() = default;
   Linear(Linear&&) noexcept = default;
   Linear& operator=(Linear&&) noexcept = default;
 
-  /// Enters the layer in the manifest and the scaling table.
+  /// Registers the layer in the manifest and the scaling table.
   void declare(const std::string& name, LayerRegistry<D> registry, LinearUse use = {}) {
     registry_ = registry;
     if constexpr (multiplies_quantized) {
@@ -141,14 +142,14 @@ class Linear {
                                  use);
   }
 
-  /// The weight's number in the scaling table, if the layer casts it from BF16 by one scale; else
-  /// below 0. Once declared.
+  /// Returns the weight's number in the scaling table if the layer casts it from BF16 with one
+  /// scale, and a negative number otherwise. Call it after `declare`.
   [[nodiscard]] Index weight_by_one_scale() const {
     return by_one_scale ? static_cast<Index>(slots_[weight_place]) : -1;
   }
 
-  /// Takes the memory of the weight's quantised copies, or reserves it on the stage. Where ranks
-  /// cast the weight, the row-major copy is what they send.
+  /// Allocates the weight's quantised copies, or reserves them on the stage. If ranks cast the
+  /// weight, the row-major copy is the one that they send.
   /// @param weight  whose memory the layer reads from now on
   void take_weight_copies(Arena<D>& arena, const Weight& weight) {
     copies_.values = weight.weight.data();
@@ -175,9 +176,10 @@ class Linear {
     }
   }
 
-  /// Quantises the weight: once an optimizer step, and before an evaluation; a frozen one whenever
-  /// it has been set. Where copies are made for each GEMM, the next forward does and records, and
-  /// of a frozen weight only the scale is found here. What ranks have cast is transposed.
+  /// Quantises the weight: once an optimizer step and before an evaluation, or, if it is frozen,
+  /// after it is set. If copies are computed for each GEMM, the next forward casts and records
+  /// instead, and for a frozen weight this call only computes the scale. If ranks cast the weight,
+  /// their values are transposed.
   template <class M>
   void quantize_weight(const Context<D>& context) {
     if (has_fp8_values_) {
@@ -193,7 +195,7 @@ class Linear {
     }
   }
 
-  /// The operand that the layer's input is to be written to.
+  /// Returns the operand that receives the layer's input.
   /// @param memory  of at least `tokens` rows
   template <class M>
   [[nodiscard]] Input input(const InputMemory& memory, Index tokens, Copies copies) const {
@@ -205,7 +207,7 @@ class Linear {
     return result;
   }
 
-  /// The operand that the gradient of the layer's output is to be written to.
+  /// Returns the operand that receives the gradient of the layer's output.
   [[nodiscard]] OutputGradient output_gradient(const OutputGradientMemory& memory,
                                                Index tokens) const {
     OutputGradient result =
@@ -214,7 +216,7 @@ class Linear {
     return result;
   }
 
-  /// y = x · Wᵀ + addend.
+  /// Computes y = x · Wᵀ + addend.
   /// @param addend  [tokens, Out]; empty: nothing is added
   /// @param y       [tokens, Out]
   void forward(const Input& x, TensorView<const T, 2, D> addend, TensorView<T, 2, D> y,
@@ -222,9 +224,9 @@ class Linear {
     forward(x, addend, {}, y, context);
   }
 
-  /// y = x · Wᵀ + addend + bias.
+  /// Computes y = x · Wᵀ + addend + bias.
   /// @param addend  [tokens, Out]; empty: nothing is added
-  /// @param bias    [Out]; empty: there is none
+  /// @param bias    [Out]; empty: no bias
   /// @param y       [tokens, Out]
   void forward(const Input& x, TensorView<const T, 2, D> addend, TensorView<const T, 1, D> bias,
                TensorView<T, 2, D> y, const Context<D>& context) {
@@ -238,7 +240,7 @@ class Linear {
     }
   }
 
-  /// x_gradient = dy · W.
+  /// Computes x_gradient = dy · W.
   /// @param x_gradient  [tokens, In]
   void backward_input(const OutputGradient& dy, TensorView<T, 2, D> x_gradient,
                       const Context<D>& context) {
@@ -254,8 +256,8 @@ class Linear {
     }
   }
 
-  /// w_gradient = dyᵀ · x, added to what is there if `accumulate`, else written over it: a product
-  /// that starts from nothing saves clearing a matrix.
+  /// Computes w_gradient = dyᵀ · x, which is added to if `accumulate` and overwritten otherwise;
+  /// overwriting saves clearing a matrix.
   /// @param w_gradient  [Out, In], such as the weight's `gradient`
   void backward_weight(const OutputGradient& dy, const Input& x, TensorView<G, 2, D> w_gradient,
                        bool accumulate, const Context<D>& context) requires(!frozen) {
@@ -273,9 +275,9 @@ class Linear {
  private:
   static constexpr auto weight_place = static_cast<std::size_t>(OperandKind::weight);
   static constexpr bool multiplies_quantized = QuantizedPrecision<Base>;
-  /// Whether the weight is cast from BF16 by one scale.
+  /// Whether the weight is cast from BF16 with one scale.
   static constexpr bool by_one_scale = [] {
-    if constexpr (quantized && std::is_same_v<T, Bf16>) {  // ranks cast no frozen weight
+    if constexpr (quantized && std::is_same_v<T, Bf16>) {  // ranks do not cast frozen weights
       return std::is_same_v<OperandGranularity<P, OperandKind::weight>, PerTensor>;
     } else {
       return false;
@@ -312,8 +314,8 @@ class Linear {
   [[nodiscard]] WeightOperand weight_operand(bool record, Copies copies) const {
     return copies_.operand(Out, In, slot(OperandKind::weight), record, copies);
   }
-  /// The weight with the copies that a GEMM reads: those that are kept, or made now. Only the first
-  /// cast of a weight records, and finds its scale.
+  /// Returns the weight with the copies that a GEMM reads, either kept or computed now. Only the
+  /// first cast of a weight records, and computes its scale.
   [[nodiscard]] WeightOperand ready_weight(Copies copies, const Context<D>& context) {
     if constexpr (multiplies_quantized) {
       if (registry_.stage != nullptr) {
@@ -334,14 +336,15 @@ class Linear {
     }
     return weight_operand(false, copies);
   }
-  /// Bytes of the scratch that the cast of an operand takes.
+  /// Returns the scratch bytes that the cast of an operand needs.
   template <OperandKind Kind>
   static constexpr Index cast_bytes(Index tokens, Index columns) {
     using Memory = OperandMemory<Base, Kind, D>;
     return round_up(Memory::element_bytes(tokens, columns), Index{allocation_alignment}) +
            Memory::scale_bytes(tokens, columns);
   }
-  /// An operand as a GEMM reads it: as it is, or a frozen layer's cast to the scratch.
+  /// Returns an operand as a GEMM reads it: unchanged, or a frozen layer's cast in the scratch
+  /// memory.
   template <LinearPrecision Given, OperandKind Kind>
   [[nodiscard]] decltype(auto) ready(const Operand<Given, Kind, D>& operand,
                                      const Context<D>& context) const {
@@ -363,7 +366,7 @@ class Linear {
       return (operand);
     }
   }
-  /// Makes the transposed copy of what ranks have cast.
+  /// Computes the transposed copy of values that ranks cast.
   static void transpose(const WeightOperand& weight, const Context<D>& context) {
     if constexpr (by_one_scale) transpose_fp8_values(weight.row_major, weight.transposed, context);
   }
@@ -373,7 +376,8 @@ class Linear {
 
   WeightMemory copies_;
   bool has_fp8_values_ = false;  ///< ranks cast the weight
-  bool records_next_ = false;    ///< of the weight's next cast, where copies are made for each GEMM
+  bool records_next_ = false;    ///< of the weight's next cast, if copies are computed for each
+                                 ///< GEMM
   bool scale_is_found_ = false;  ///< since the weight was changed
   LayerRegistry<D> registry_;
   std::array<std::size_t, 3> slots_{};    ///< in the scaling table, by `OperandKind`

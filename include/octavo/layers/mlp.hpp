@@ -10,41 +10,41 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// A projection to more features, an activation, and the down projection with the residual
+/// Computes a projection to more features, an activation, and the down projection with the residual
 /// connection. A part of a `ResidualBranch`.
-/// @tparam Activation  `SwiGlu`, `Gelu`, or a type with their members
+/// @tparam Activation  `SwiGlu`, `Gelu`, or a type with the same members
 /// @tparam T           format of weights and activations
 /// @tparam Up          precision of the first projection
 /// @tparam Down        precision of the down projection
-/// @tparam G           format of gradients of weights
+/// @tparam G           format of the weights' gradients
 template <BlockShape Shape, class Activation, class T, class Up, class Down, class G, Device D>
 class MLP {
  public:
   static constexpr int wide_columns = Activation::inputs * Shape.ffn;
-  /// What the products that end the forward and the backward give: with ranks that share the layer,
-  /// terms of a sum over them.
+  /// The result type of the GEMMs that end the forward and the backward. If ranks share the layer,
+  /// these are terms of a sum over the ranks.
   using Product = ProductView<Shape.tensor_parallel, T, 2, D>;
   using UpProjection = Projection<Up, Shape.hidden, wide_columns, Shape.bias, G, D>;
   using DownProjection = Projection<Down, Shape.ffn, Shape.hidden, Shape.bias, G, D>;
   using Input = typename UpProjection::Input;
-  /// The forward takes a `BeforeNorm`, too.
+  /// Whether the forward also accepts a `BeforeNorm`.
   static constexpr bool takes_input_before_norm = true;
 
   static_assert(!Shape.bias || Activation::sums_bias,
-                "MLP: this activation's backward makes no gradient of a bias; choose Gelu, or a "
-                "BlockShape without bias");
+                "MLP: this activation's backward does not compute a bias gradient; choose Gelu, or "
+                "a BlockShape without bias");
   static_assert(!Shape.bias || Shape.tensor_parallel == 1,
                 "MLP: ranks that share a layer cannot share its bias; choose TensorParallel<1>, or "
                 "a BlockShape without bias");
 
-  /// What the backward needs, for all tokens of a batch.
+  /// Data that the backward needs, for all tokens of a batch.
   struct Saved {
     typename UpProjection::InputMemory input;
     T* wide = nullptr;  ///< [tokens, wide_columns]
     typename DownProjection::InputMemory activated;
   };
 
-  /// What lives within one block's backward.
+  /// Temporary memory of one block's backward.
   struct Scratch {
     typename DownProjection::OutputGradientMemory y_gradient;
     typename UpProjection::OutputGradientMemory wide_gradient;
@@ -54,7 +54,7 @@ class MLP {
   void declare(const std::string& name, LayerRegistry<D> registry, BlockInitial initial,
                Recomputation recomputation) {
     recomputation_ = recomputation;
-    // The last half is what the first is the gate of.
+    // The first half of the columns gates the last half.
     constexpr bool gated = Activation::inputs == 2;
     up_.declare(name + "." + Activation::projection, registry, initial.inner,
                 {.recomputed = recomputation.drops(Recompute::ffn),
@@ -67,7 +67,8 @@ class MLP {
     if constexpr (Shape.tensor_parallel > 1) {
       constexpr int degree = Shape.tensor_parallel;
       constexpr Index second = Activation::inputs == 2 ? Shape.ffn : 0;
-      static_assert(Activation::inputs <= 2, "MLP: an activation of one or two inputs is divided");
+      static_assert(Activation::inputs <= 2,
+                    "MLP: only an activation of one or two inputs can be divided among ranks");
       up_.set_part(ParameterPart::rows(degree, registry.place, {Shape.ffn, second, 0}));
       down_.set_part(ParameterPart::columns(degree, registry.place, Shape.hidden));
     }
@@ -78,8 +79,8 @@ class MLP {
     down_.take_weight_copies(arena);
   }
 
-  /// Takes what backward needs, for which `wanted(dropped_from)` is true: the parts are named by
-  /// the first policy that drops them.
+  /// Allocates the parts of `saved` for which `wanted(dropped_from)` is true. `dropped_from` is the
+  /// first policy that drops the part.
   template <class Wanted>
   static void take_saved(Arena<D>& arena, Saved& saved, Index tokens, const Wanted& wanted) {
     constexpr auto kind = MemoryKind::activations;
@@ -87,7 +88,7 @@ class MLP {
     if (wanted(Recompute::swiglu)) saved.activated.take_kept(arena, tokens, Shape.ffn);
     if (wanted(Recompute::ffn)) saved.wide = arena.template take<T>(kind, tokens * wide_columns);
   }
-  /// Takes what blocks share in the forward.
+  /// Allocates the memory that blocks share in the forward.
   static void take_shared(Arena<D>& arena, Saved& saved, Index tokens) {
     saved.input.take_transient(arena, tokens, Shape.hidden);
     saved.activated.take_transient(arena, tokens, Shape.ffn);
@@ -113,12 +114,12 @@ class MLP {
     down_.template quantize_weight<M>(context);
   }
 
-  /// The operand that the block's normalisation writes to.
+  /// Returns the operand that the block's norm writes.
   template <class M>
   [[nodiscard]] Input input(const Saved& saved, Index tokens, Copies copies) const {
     return up_.template input<M>(saved.input, tokens, copies);
   }
-  /// What of its input the backward reads.
+  /// Returns which copies of its input the backward reads.
   [[nodiscard]] Copies backward_input() const {
     return {.row_major = recomputation_.in_backward(Recompute::ffn), .transposed = true};
   }
@@ -138,10 +139,10 @@ class MLP {
     down_.forward(activated, residual, terms_of(y), context);
   }
 
-  /// From the gradient of y to that of x; gradients of parameters on the way, as
-  /// PreNormBlock::backward says.
-  /// @param y_gradient  [tokens, hidden]; stays as it is
-  /// @param x           the forward's input, as `backward_input` says
+  /// Computes the gradient of x from that of y, and the gradients of the parameters, as in
+  /// PreNormBlock::backward.
+  /// @param y_gradient  [tokens, hidden]; not modified
+  /// @param x           the forward's input, with the copies of `backward_input`
   /// @param x_gradient  [tokens, hidden]
   template <class Positions>
   void backward(TensorView<T, 2, D> y_gradient, const Input& x, Product x_gradient,
@@ -179,7 +180,7 @@ class MLP {
   }
 
  private:
-  /// The activation for the down projection's weight: kept, or made again.
+  /// Returns the activation for the down projection's weight gradient, kept or recomputed.
   auto activated_again(const Saved& saved, Index tokens, const Context<D>& context) const {
     const auto activated = down_.template input<Mode::recompute>(
         saved.activated, tokens, {.row_major = false, .transposed = true});

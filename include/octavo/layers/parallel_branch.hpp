@@ -1,5 +1,5 @@
 /// @file
-/// A half of a transformer block that several ranks share.
+/// A sublayer of a transformer block that several ranks share.
 #pragma once
 
 #include <octavo/comm/tensor_parallel.hpp>
@@ -14,17 +14,17 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// As `ResidualBranch`, y = x + part(norm(x)), of which each rank of a tensor-parallel group has
-/// its share: of the residual stream a share of the rows, of the part one of the features. So
+/// Computes y = x + part(norm(x)), like `ResidualBranch`, shared by the ranks of a tensor-parallel
+/// group. Each rank has a share of the residual stream's rows and a share of the part's features:
 ///
-/// - rows are normalised where they are, and gathered before the part, which casts all of them: so
-///   what is whole has the same bits, amax and scale on each rank;
-/// - the part ends in terms of a sum over the ranks, of which each gets its rows.
+/// - each rank normalises its rows, which are gathered before the part casts all of them, so the
+///   gathered values have the same bits, amax and scale on every rank;
+/// - the part ends in terms of a sum over the ranks, of which each rank receives its rows.
 ///
-/// The backward is the mirror image. Normalised rows are kept as they were gathered; from
-/// `Recompute::norms` on they are made and gathered again.
-/// @tparam Degree  ranks that share it; the other parameters are those of `ResidualBranch`
-/// Source: Korthikanti et al. 2022, arXiv 2205.05198.
+/// The backward mirrors this. Gathered normalised rows are kept; from `Recompute::norms` on they
+/// are recomputed and gathered again.
+/// @tparam Degree  number of ranks that share it; the other parameters are those of
+///                 `ResidualBranch` Source: Korthikanti et al. 2022, arXiv 2205.05198.
 template <ConfigName NormName, ConfigName Prefix, class Norm, class Part, class T, int Hidden,
           Device D, int Degree>
 class ParallelBranch {
@@ -43,6 +43,7 @@ class ParallelBranch {
     T* normalised_gradient = nullptr;  ///< [own rows, Hidden]
   };
 
+  /// Declares the branch.
   /// @param block  the name of the block
   void declare(const std::string& block, LayerRegistry<D> registry, BlockInitial initial,
                Recomputation recomputation) {
@@ -76,6 +77,7 @@ class ParallelBranch {
     part_.template quantize_weights<M>(context);
   }
 
+  /// Runs the forward.
   /// @param x      [own rows, Hidden]
   /// @param y      [own rows, Hidden]; must not alias x
   /// @param batch  of all rows
@@ -92,8 +94,8 @@ class ParallelBranch {
     group_->sum_rows(terms, y, true, "sums of a layer's results", context);
   }
 
-  /// Turns the gradient of y into that of x, in place, and makes the parameters' gradients: see
-  /// PreNormBlock::backward. The norm's are those of this rank's rows.
+  /// Replaces the gradient of y with that of x, in place, and computes the parameters' gradients:
+  /// see PreNormBlock::backward. The norm's gradients cover only this rank's rows.
   /// @param x         [own rows, Hidden], the forward's input
   /// @param gradient  [own rows, Hidden]
   template <class Positions>
@@ -124,7 +126,7 @@ class ParallelBranch {
   }
 
  private:
-  /// The normalised rows of all ranks, cast as the part's precision asks.
+  /// Returns the normalised rows of all ranks, cast for the part's precision.
   template <class M>
   auto normalise(TensorView<const T, 2, D> x, Copies copies, const BatchView<D>& batch,
                  const Saved& saved, const Context<D>& context) const {

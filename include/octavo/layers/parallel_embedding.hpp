@@ -1,5 +1,5 @@
 /// @file
-/// The table of token embeddings where ranks have a part of the vocabulary each.
+/// Token embeddings with the vocabulary divided among ranks.
 #pragma once
 
 #include <octavo/kernels/vocabulary_parallel.hpp>
@@ -8,19 +8,20 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// As `Embedding`, of which each rank has some rows of the table. A rank's look-up gives zeros for
-/// the tokens of others, so the sum over ranks is the embedding, to the bit; each rank gets its
-/// rows.
+/// Token embeddings like `Embedding`, of which each rank has some rows of the table. A rank's
+/// look-up returns zeros for tokens of other ranks, so the sum over ranks is exactly the embedding;
+/// each rank receives its rows.
 template <class T, int Hidden, class G, Device D>
 class ParallelEmbedding {
  public:
-  /// @param rows        of this rank's part of the table
-  /// @param vocabulary  real ones of them
+  /// Declares this rank's shard of the table.
+  /// @param rows        of the shard
+  /// @param vocabulary  rows of the shard that are not padding
   void declare(const std::string& name, Index rows, Index vocabulary, Initial initial) {
     table_.declare(name, rows, vocabulary, initial);
   }
 
-  /// Says which part of the table this rank has, and takes memory for a batch's tokens.
+  /// Sets this rank's shard of the table, and allocates memory for a batch's tokens.
   void share(Arena<D>& arena, const TensorParallelGroup<D>& group, const ParameterPart& part,
              Index tokens) {
     table_.visit([&](auto& table) { table.part = part; });

@@ -1,5 +1,5 @@
 /// @file
-/// The end of a decoder where ranks have a part of the vocabulary each.
+/// The end of a decoder with the vocabulary divided among ranks.
 #pragma once
 
 #include <octavo/kernels/vocabulary_parallel.hpp>
@@ -11,19 +11,21 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// As `LanguageModelHead`, of which each rank of a tensor-parallel group has some rows of the
-/// projection. A chunk has as many rows of each rank; they are normalised where they are, and
-/// gathered. Each rank makes its columns of their logits, and ranks exchange three numbers a token
-/// for the loss (`LogitSum`).
-/// @tparam Rows    of the projection, of this rank
-/// @tparam Degree  ranks that share it
+/// A head like `LanguageModelHead`, of which each rank of a tensor-parallel group has some rows of
+/// the projection. A chunk contains the same number of rows of each rank, which normalises them
+/// before they are gathered. Each rank computes its columns of the logits, and ranks exchange three
+/// numbers per token for the loss (`LogitSum`).
+/// @tparam Rows    this rank's rows of the projection
+/// @tparam Degree  number of ranks that share it
 template <class T, class P, class Norm, int Hidden, int Rows, class G, Device D, int Degree>
 class ParallelHead {
  public:
   using Projection = Linear<P, Hidden, Rows, G, D>;
 
-  /// @param chunk       tokens of all ranks that are worked on together, a multiple of `Degree`
-  /// @param vocabulary  real rows of the whole projection
+  /// Declares the layer.
+  /// @param chunk       number of tokens, over all ranks, processed together; a multiple of
+  ///                    `Degree`
+  /// @param vocabulary  rows of the whole projection without padding
   void declare(LayerRegistry<D> registry, Index chunk, Index vocabulary, float epsilon) {
     group_ = registry.group;
     chunk_ = chunk;
@@ -32,12 +34,13 @@ class ParallelHead {
     projection_.declare("head", registry, {.is_head = true});
   }
 
-  /// @param weight  the projection's: its own, or the embedding's
+  /// Allocates the quantised copies of the projection's weight.
+  /// @param weight  the head's own weight, or the embedding's
   void take_weight_copies(Arena<D>& arena, const Parameter<T, G, D>& weight) {
     projection_.take_weight_copies(arena, weight);
   }
 
-  /// Takes what lives while a chunk is worked on.
+  /// Allocates the temporary memory of a chunk.
   void take_scratch(Arena<D>& arena) {
     constexpr auto kind = MemoryKind::activations;
     input_.take_values(arena, kind, chunk_, Hidden);
@@ -58,15 +61,15 @@ class ParallelHead {
     projection_.template quantize_weight<M>(context);
   }
 
-  /// Number of chunks that `tokens` are worked through in.
+  /// Returns the number of chunks in which `tokens` are processed.
   [[nodiscard]] Index chunks(Index tokens) const { return ceil_divide(tokens, chunk_); }
-  /// Rows of logits of the whole vocabulary that exist at once.
+  /// Returns the number of rows of logits over the whole vocabulary that fit at once.
   [[nodiscard]] Index chunk() const { return std::max<Index>(1, chunk_ / (Degree + 1)); }
 
   /// See LanguageModelHead::loss.
   /// @param x           [own rows, Hidden]
   /// @param targets     [tokens] of all ranks
-  /// @param losses      [tokens] of all ranks: each of them gets all
+  /// @param losses      [tokens] of all ranks; every rank receives all of them
   /// @param x_gradient  [own rows, Hidden], added to; not used in evaluation
   /// @param weight_gradient  [Rows, Hidden]
   template <class M>
@@ -95,10 +98,10 @@ class ParallelHead {
     }
   }
 
-  /// The logits of the whole vocabulary for at most `chunk()` tokens, in memory that the next call
-  /// overwrites.
+  /// Computes the logits over the whole vocabulary for at most `chunk()` tokens, in memory that the
+  /// next call overwrites.
   /// @param x      [own rows, Hidden]
-  /// @param begin  the first of the tokens, among those of all ranks
+  /// @param begin  index of the first token, among those of all ranks
   /// @return       [count, Degree · Rows]
   template <class M>
   [[nodiscard]] TensorView<T, 2, D> logits(TensorView<const T, 2, D> x, Index begin, Index count,
@@ -124,7 +127,7 @@ class ParallelHead {
   }
 
  private:
-  /// The rows of a chunk: `count` of each rank, of its `own` from `begin` on.
+  /// The rows of a chunk: `count` rows of each rank, starting at `begin` among its `own`.
   struct ChunkRows {
     Index own, begin, count;
   };
@@ -185,7 +188,7 @@ class ParallelHead {
   T* input_gradient_ = nullptr;      ///< [chunk / Degree, Hidden]
   std::int32_t* targets_ = nullptr;  ///< [chunk]
   float* losses_ = nullptr;          ///< [chunk]
-  LogitSum* sums_ = nullptr;         ///< [Degree + 1, chunk]: this rank's, then those of all
+  LogitSum* sums_ = nullptr;         ///< [Degree + 1, chunk]: this rank's, then those of all ranks
   Index chunk_ = 0;
   VocabularyPart vocabulary_;
 };

@@ -1,5 +1,5 @@
 /// @file
-/// A trained tensor and its gradient.
+/// A parameter: a weight and its gradient.
 #pragma once
 
 #include <octavo/kernels/initialize.hpp>
@@ -11,8 +11,8 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// A weight and its gradient; vectors have one row. Can be moved, but not copied: a gradient that
-/// is taken later would be missing in the copy.
+/// A weight and its gradient; vectors have one row. Movable, but not copyable: a copy would lack a
+/// gradient that is allocated later.
 /// @tparam W  format of the weight
 /// @tparam G  format of the gradient
 template <class W, class G, Device D>
@@ -20,40 +20,42 @@ struct Parameter {
   std::string name;              ///< such as "blocks.0.qkv.weight"
   TensorView<W, 2, D> weight;    ///< [rows, columns]
   TensorView<G, 2, D> gradient;  ///< [rows, columns]
-  Initial initial{};             ///< what it starts from
-  Index initialised_rows = 0;    ///< rows from here on pad the tensor and stay 0
-  ParameterPart part{};          ///< that this rank has, where ranks share layers
-  Index offset = 0;              ///< of the first element in its `FlatParameters`, if it is in one
-  /// Its number among the operands of the scaling table, where a linear layer casts all of it from
-  /// BF16 by one scale; else below 0.
+  Initial initial{};             ///< initial values
+  Index initialised_rows = 0;    ///< rows from here on are padding and remain 0
+  ParameterPart part{};          ///< this rank's part, if ranks share layers
+  Index offset = 0;              ///< of the first element in its `FlatParameters`, if any
+  /// The number of its operand in the scaling table if a linear layer casts all of it from BF16
+  /// with one scale; negative otherwise.
   Index operand = -1;
-  /// [rows, columns], its FP8 values where ranks cast it, in its run: see `RunLayout::fp8_values`;
-  /// else empty, and of no size.
+  /// [rows, columns], its FP8 values in its flat parameters if ranks cast it: see
+  /// `RunLayout::fp8_values`; otherwise empty, with size 0.
   TensorView<E4M3, 2, D> fp8_values;
-  /// Nothing is kept of it but what its linear layer casts: it has no memory in its run, and passes
-  /// through a `WeightStage` on its way to the layer, behind `offset` elements.
+  /// Whether only the linear layer's cast is kept. The parameter then has no memory in its flat
+  /// parameters, and passes through a `WeightStage` on its way to the layer, after `offset`
+  /// elements.
   bool is_cast_only = false;
-  /// Its gradient counts in the norm: of a parameter that several ranks have, it is one's.
+  /// Whether its gradient counts in the norm. If several ranks have the same parameter, it counts
+  /// on one of them.
   bool is_counted = true;
-  /// The first GEMM of a step writes over the gradient, as that of a `Linear` does. Without, layers
-  /// add to it and the run clears it before: see `FlatParameters::clear_gradients`.
+  /// Whether the first GEMM of a step overwrites the gradient, as in a `Linear`. Otherwise, layers
+  /// add to it, and it is cleared beforehand: see `FlatParameters::clear_gradients`.
   bool is_overwritten = false;
-  /// It belongs to an adapter beside a frozen layer, and not to the model itself.
+  /// Whether it belongs to an adapter of a frozen layer instead of the model itself.
   bool is_adapter = false;
-  /// It is not trained: it has no gradient. Its run says so.
+  /// Whether it is frozen, without a gradient; set by its flat parameters.
   bool is_frozen = false;
 
   Parameter() = default;
   Parameter(Parameter&&) noexcept = default;
   Parameter& operator=(Parameter&&) noexcept = default;
 
-  /// Elements of the whole parameter, without rows that pad it.
+  /// Returns the number of elements of the whole parameter, without padding rows.
   [[nodiscard]] Index whole_size() const {
     const auto whole = part.whole_shape(weight.shape());
     return (part.is_whole() ? initialised_rows : part.live_rows) * whole[1];
   }
   [[nodiscard]] bool is_matrix() const { return weight.extent(0) > 1; }
-  /// Whether ranks cast it: also where there is no memory yet.
+  /// Whether ranks cast it, even if there is no memory yet.
   [[nodiscard]] bool has_fp8_values() const { return fp8_values.size() != 0; }
   [[nodiscard]] TensorView<const W, 1, D> vector() const {
     return {weight.data(), {weight.size()}};
@@ -62,7 +64,7 @@ struct Parameter {
     return {gradient.data(), {gradient.size()}};
   }
 
-  /// Says what it is; its memory is its run's.
+  /// Declares the parameter; its memory is that of its flat parameters.
   void declare(std::string parameter_name, Index rows, Index columns, Initial starts_from) {
     name = std::move(parameter_name);
     weight = {nullptr, {rows, columns}};
@@ -70,23 +72,23 @@ struct Parameter {
     initialised_rows = rows;
   }
 
-  /// Declares a parameter that is in no run, and takes its weight's memory.
+  /// Declares a parameter outside any flat parameters, and allocates its weight.
   void take(Arena<D>& arena, std::string parameter_name, Index rows, Index columns,
             Initial starts_from) {
     declare(std::move(parameter_name), rows, columns, starts_from);
     weight = {arena.template take<W>(MemoryKind::weights, weight.size()), weight.shape()};
   }
 
-  /// Takes its gradient's: on its own, because it may share memory with what is dead by the time
-  /// that it is made.
+  /// Allocates its gradient. Separate from the weight, because it may share memory with data that
+  /// is dead when it is computed.
   void take_gradient(Arena<D>& arena) {
     gradient = {arena.template take<G>(MemoryKind::gradients, weight.size()), weight.shape()};
   }
 };
 
-/// Sets neighbouring elements of a weight to their initial values; a part has those of its place in
-/// the whole.
-/// @param elements  of this rank's weight, from its element `first` on
+/// Sets a contiguous range of a weight to its initial values; a part receives the values of its
+/// place in the whole.
+/// @param elements  of this rank's weight, starting at element `first`
 /// @note enqueues; does not synchronise
 template <class W, class G, Device D>
 void initialize(const Parameter<W, G, D>& parameter, TensorView<W, 1, D> elements, Index first,

@@ -1,5 +1,5 @@
 /// @file
-/// Which part of a parameter a rank has whose layers are shared.
+/// The part of a parameter that a rank has if ranks share layers.
 #pragma once
 
 #include <octavo/core/context.hpp>
@@ -11,21 +11,20 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// The part of a parameter, [rows, columns] of the whole, that one of the ranks of a
-/// tensor-parallel group has: an equal share of each of up to three groups of rows, such as
-/// queries, keys and values, or of the columns. All of it unless said.
+/// One rank's part of a parameter, [rows, columns] as a whole, in a tensor-parallel group: an equal
+/// share of each of up to three groups of rows, such as queries, keys and values, or of the
+/// columns. By default, the whole parameter.
 struct ParameterPart {
-  int degree = 1;  ///< ranks that have a part each; 1: it is the whole
-  int place = 0;   ///< of this rank among them
-  std::array<Index, 3>
-      groups{};         ///< rows that this rank has of each group; all 0: columns are divided
-  Index live_rows = 0;  ///< of the whole; those behind pad it
+  int degree = 1;                 ///< number of ranks that have a part each; 1: the whole
+  int place = 0;                  ///< this rank's index among them
+  std::array<Index, 3> groups{};  ///< this rank's rows of each group; all 0: columns are divided
+  Index live_rows = 0;            ///< of the whole; later rows are padding
 
-  /// A share of the columns.
+  /// Returns a share of the columns.
   static constexpr ParameterPart columns(int degree, int place, Index rows) {
     return {degree, place, {}, rows};
   }
-  /// A share of each group of rows.
+  /// Returns a share of each group of rows.
   static constexpr ParameterPart rows(int degree, int place, std::array<Index, 3> groups) {
     return {degree, place, groups, degree * (groups[0] + groups[1] + groups[2])};
   }
@@ -33,7 +32,7 @@ struct ParameterPart {
   [[nodiscard]] constexpr bool is_whole() const { return degree == 1; }
   [[nodiscard]] constexpr bool divides_columns() const { return groups[0] == 0; }
 
-  /// Rows and columns of the whole.
+  /// Returns the rows and columns of the whole.
   /// @param shape  of this rank's part
   template <class Shape>
   [[nodiscard]] constexpr Shape whole_shape(const Shape& shape) const {
@@ -41,8 +40,8 @@ struct ParameterPart {
                              : Shape{shape[0] * degree, shape[1]};
   }
 
-  /// Calls `body(begin, whole_begin, count)` for runs of neighbouring elements, in order: where one
-  /// begins in the part, and in the whole.
+  /// Calls `body(begin, whole_begin, count)` for each contiguous range of elements, in order.
+  /// `begin` is its offset in the part, and `whole_begin` its offset in the whole.
   template <class Shape, class Body>
   void for_each_stripe(const Shape& shape, const Body& body) const {
     const Index columns = shape[1];
@@ -61,7 +60,7 @@ struct ParameterPart {
     }
   }
 
-  /// Where an element of the part is in the whole.
+  /// Returns the index in the whole of an element of the part.
   /// @param shape  of the part
   template <class Shape>
   [[nodiscard]] Index place_in_whole(const Shape& shape, Index element) const {
@@ -72,7 +71,7 @@ struct ParameterPart {
     return found;
   }
 
-  /// This rank's elements of all of the whole's.
+  /// Returns this rank's elements, selected from those of the whole.
   template <class Element, class Shape>
   [[nodiscard]] std::vector<Element> of(std::span<const Element> whole, const Shape& shape) const {
     std::vector<Element> part(static_cast<std::size_t>(shape[0] * shape[1]));

@@ -1,5 +1,5 @@
 /// @file
-/// One block of a decoder: branches one after another along the residual stream.
+/// One block of a decoder: consecutive branches along the residual stream.
 #pragma once
 
 #include <octavo/comm/tensor_parallel.hpp>
@@ -13,7 +13,7 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// The precision of a block's four linear layers.
+/// The precisions of a block's four linear layers.
 template <class Qkv, class Output, class GateUp, class Down>
 struct BlockPrecision {
   using QkvPrecision = Qkv;
@@ -22,34 +22,35 @@ struct BlockPrecision {
   using DownPrecision = Down;
 };
 
-/// Branches one after another: x₁ = branch₀(x₀), x₂ = branch₁(x₁), …, each x + part(norm(x)). A
+/// Runs branches in sequence: x₁ = branch₀(x₀), x₂ = branch₁(x₁), …, each x + part(norm(x)). A
 /// Llama's are attention and MLP.
 /// @tparam T         format of weights and activations
-/// @tparam G         format of gradients of weights
-/// @tparam Branches  `ResidualBranch<…>`, or types with its members
+/// @tparam G         format of the weights' gradients
+/// @tparam Branches  `ResidualBranch<…>`, or types with the same members
 template <class T, int Hidden, class G, Device D, class... Branches>
 class PreNormBlock {
   static constexpr std::size_t count = sizeof...(Branches);
-  /// Ranks that have a share of the residual stream's rows each.
+  /// Number of ranks that share the residual stream's rows.
   static constexpr Index degree = std::max({tensor_degree<Branches>...});
   static_assert(((tensor_degree<Branches> == degree) && ...),
-                "PreNormBlock: all branches of a block must be shared by as many ranks");
+                "PreNormBlock: all branches of a block must be shared by the same number of ranks");
 
  public:
-  /// What the backward needs. Parts that the recompute policy drops point to memory that the
+  /// Data that the backward needs. Parts that the recompute policy drops point to memory that the
   /// blocks of one type share.
   struct Saved {
     std::tuple<typename Branches::Saved...> branches;
-    std::array<T*, count - 1> between{};  ///< [tokens, Hidden], after each branch but the last
+    std::array<T*, count - 1> between{};  ///< [tokens, Hidden], after each branch except the last
   };
 
-  /// Memory that the blocks of one type share: parts of `Saved` that are not kept, and scratch.
+  /// Memory that the blocks of one type share: the parts of `Saved` that are not kept, and scratch
+  /// memory.
   struct Shared {
     Saved saved;
     std::tuple<typename Branches::Scratch...> scratch;
   };
 
-  /// Takes weights and their quantised copies.
+  /// Allocates weights and their quantised copies.
   /// @param lender  see FlatParameters::take_weights
   void take(Arena<D>& arena, const std::string& name, LayerRegistry<D> registry,
             BlockInitial initial, Recompute recompute,
@@ -63,12 +64,13 @@ class PreNormBlock {
     for_each_branch([&](auto& branch) { branch.take_weight_copies(arena); });
   }
 
+  /// Allocates the gradients.
   /// @param lender  see FlatParameters::take_gradients
   void take_gradients(Arena<D>& arena, const FlatParameters<T, G, D>* lender = nullptr) {
     run_.take_gradients(arena, each_parameter(), lender);
   }
 
-  /// Takes what blocks share.
+  /// Allocates the memory that blocks share.
   static void take_shared(Arena<D>& arena, Shared& shared, Index tokens, Recompute recompute) {
     std::apply([&](auto&... saved) { (Branches::take_shared(arena, saved, tokens), ...); },
                shared.saved.branches);
@@ -86,21 +88,21 @@ class PreNormBlock {
         shared.scratch);
   }
 
-  /// Takes what blocks share that are never trained: nothing is kept for a backward.
+  /// Allocates the memory that inference-only blocks share; nothing is kept for a backward.
   static void take_inference(Arena<D>& arena, Shared& shared, Index tokens) {
     std::apply([&](auto&... saved) { (Branches::take_shared(arena, saved, tokens), ...); },
                shared.saved.branches);
     take_saved_where(arena, shared.saved, tokens, [](Recompute) { return true; });
   }
 
-  /// Takes what this block keeps of a text: its cache.
-  /// @param longest  tokens of the text, at most
+  /// Allocates this block's KV cache.
+  /// @param longest  maximum length of the text in tokens
   void take_cache(Arena<D>& arena, const Shared& shared, Index longest) {
     saved_ = shared.saved;
     for_each_branch([&](auto& branch) { branch.take_cache(arena, longest); });
   }
 
-  /// Takes what this block keeps for the backward.
+  /// Allocates the memory that this block keeps for the backward.
   void take_saved(Arena<D>& arena, const Shared& shared, Index tokens) {
     saved_ = shared.saved;
     take_saved_where(arena, saved_, tokens,
@@ -112,6 +114,7 @@ class PreNormBlock {
     for_each_branch([&](auto& branch) { branch.template quantize_weights<M>(context); });
   }
 
+  /// Runs the forward.
   /// @param x  [tokens, Hidden]
   /// @param y  [tokens, Hidden]; must not alias x
   template <class M, class Positions>
@@ -123,9 +126,9 @@ class PreNormBlock {
     });
   }
 
-  /// Turns the gradient of y into that of x, in place, and makes the parameters' gradients: those
-  /// of linear layers' weights are added to what is there if `accumulate`, else written over it; to
-  /// all others it adds.
+  /// Replaces the gradient of y with that of x, in place, and computes the parameters' gradients.
+  /// Gradients of linear layers' weights are added to if `accumulate` and overwritten otherwise;
+  /// all others are added to.
   /// @param x           [tokens, Hidden], the forward's input
   /// @param gradient    [tokens, Hidden]
   template <class Positions>
@@ -146,21 +149,23 @@ class PreNormBlock {
     });
   }
 
-  /// Where its parameters lie.
+  /// Returns the block's flat parameters.
   [[nodiscard]] const FlatParameters<T, G, D>& run() const { return run_; }
 
   template <class Visitor>
   void visit(Visitor&& visitor) {
     for_each_branch([&](auto& branch) { branch.visit(visitor); });
   }
-  /// Calls `visitor(parameter)` for those of adapters, which are in no run of the block.
+  /// Calls `visitor(parameter)` for the adapters' parameters, which are not in the block's flat
+  /// parameters.
   template <class Visitor>
   void visit_adapters(Visitor&& visitor) {
     for_each_branch([&](auto& branch) { branch.visit_adapters(visitor); });
   }
 
  private:
-  /// Takes the parts of `saved` that `wanted` names by the first policy that drops them.
+  /// Allocates the parts of `saved` for which `wanted(dropped_from)` is true. `dropped_from` is the
+  /// first policy that drops the part.
   template <class Wanted>
   static void take_saved_where(Arena<D>& arena, Saved& saved, Index tokens, const Wanted& wanted) {
     std::apply([&](auto&... of) { (Branches::take_saved(arena, of, tokens, wanted), ...); },
@@ -175,7 +180,7 @@ class PreNormBlock {
   void for_each_branch(const Body& body) {
     std::apply([&](auto&... branch) { (body(branch), ...); }, branches_);
   }
-  /// Calls `body(i)` with every branch's number as a constant.
+  /// Calls `body(i)` with the number of every branch as a constant.
   template <class Body>
   static void for_each_place(const Body& body) {
     [&]<std::size_t... I>(std::index_sequence<I...>) {
@@ -201,7 +206,7 @@ class PreNormBlock {
   Saved saved_;
 };
 
-/// x + attention(norm(x)), then + mlp(norm(·)): a Llama's and a GPT-2's.
+/// x + attention(norm(x)), then + mlp(norm(·)): the block of a Llama or a GPT-2.
 template <class T, int Hidden, class G, Device D, class Norm, class Attention, class Mlp>
 using AttentionMlpBlock =
     PreNormBlock<T, Hidden, G, D,

@@ -1,5 +1,5 @@
 /// @file
-/// A linear layer with its weight and, if it has one, its bias.
+/// A linear layer with its weight and optional bias.
 #pragma once
 
 #include <octavo/kernels/bias.hpp>
@@ -9,9 +9,9 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// y = x · Wᵀ + bias, with parameters of its own; in precision `Lora<…>` they are frozen, and there
-/// are adapters beside them.
-/// @tparam Precision  as `Linear` has it
+/// Computes y = x · Wᵀ + bias, and owns the parameters. In precision `Lora<…>` they are frozen, and
+/// the layer has adapters.
+/// @tparam Precision  as in `Linear`
 /// @tparam Bias       whether there is a bias
 /// @tparam G          format of the parameters' gradients
 template <class Precision, int In, int Out, bool Bias, class G, Device D>
@@ -28,7 +28,7 @@ class Projection {
   static constexpr int in = In;
   static constexpr int out = Out;
 
-  /// Declares its parameters, and enters the layer in the manifest and the scaling table.
+  /// Declares its parameters, and registers the layer in the manifest and the scaling table.
   void declare(const std::string& name, LayerRegistry<D> registry, Initial initial,
                LinearUse use = {}) {
     weight_.declare(name + ".weight", Out, In, initial);
@@ -41,7 +41,7 @@ class Projection {
     if constexpr (frozen) adapter_.declare(name, registry, use, In, Out);
   }
 
-  /// Says which part of the whole weight this rank has.
+  /// Sets the part of the whole weight that this rank has.
   void set_part(const ParameterPart& part) { weight_.part = part; }
 
   void take_weight_copies(Arena<D>& arena) { layer_.take_weight_copies(arena, weight_); }
@@ -62,8 +62,8 @@ class Projection {
     return layer_.output_gradient(memory, tokens);
   }
 
-  /// y = x · Wᵀ + bias + addend.
-  /// @param x       an `Input`; of a layer that only infers a `BeforeNorm` of one, too
+  /// Computes y = x · Wᵀ + bias + addend.
+  /// @param x       an `Input`; an inference-only layer also accepts a `BeforeNorm` of one
   /// @param addend  [tokens, Out]; empty: nothing is added
   /// @param y       [tokens, Out]
   template <class X>
@@ -77,10 +77,10 @@ class Projection {
     if constexpr (frozen) adapter_.forward(x.values, y, context);
   }
 
-  /// activated = Activation(x · Wᵀ + bias). A layer that can makes what says `is_silu_gate` with
-  /// the product.
-  /// @param wide       [tokens, Out], overwritten unless the product makes the activation
-  /// @param activated  an operand, as `Activation` has it
+  /// Computes activated = Activation(x · Wᵀ + bias). If the layer supports it, the GEMM also
+  /// computes an activation that has `is_silu_gate`.
+  /// @param wide       [tokens, Out], overwritten unless the GEMM computes the activation
+  /// @param activated  an operand, as in `Activation`
   template <class Activation, class X, class Activated>
   void forward_activated(const X& x, TensorView<T, 2, D> wide, const Activated& activated,
                          const Context<D>& context) {
@@ -96,9 +96,10 @@ class Projection {
     }
   }
 
-  /// qkv = x · Wᵀ + bias, whose rows join a cache. Of a layer that only infers.
+  /// Computes qkv = x · Wᵀ + bias, and appends its keys and values to a cache. Only for
+  /// inference-only layers.
   /// @param x    an `Input`, or a `BeforeNorm` of one
-  /// @param qkv  [tokens, Out]: its queries, rotated; its keys and values are undefined
+  /// @param qkv  [tokens, Out]: the queries are rotated; the keys and values are undefined
   template <class X>
   void forward_cached(const X& x, TensorView<T, 2, D> qkv, const CacheRows<T, D>& rows,
                       const Context<D>& context) {
@@ -107,7 +108,7 @@ class Projection {
     layer_.forward_cached(x, bias, qkv, rows, context);
   }
 
-  /// Casts a gradient of the output that has its values only, and makes the bias' gradient.
+  /// Casts an output gradient that has only values, and computes the bias' gradient.
   void cast_gradient(const OutputGradient& dy, const Context<D>& context) const {
     if constexpr (Bias && !frozen) {
       bias_backward(dy, bias_.gradient_vector(), context);
@@ -116,8 +117,8 @@ class Projection {
     }
   }
 
-  /// Where what makes a cast gradient of the output is to add the bias' gradient; empty without a
-  /// bias that is trained.
+  /// Returns the bias gradient, for the kernel that writes a cast gradient of the output to add to;
+  /// empty without a trained bias.
   [[nodiscard]] TensorView<G, 1, D> bias_gradient() const {
     if constexpr (Bias && !frozen) {
       return bias_.gradient_vector();
@@ -126,8 +127,8 @@ class Projection {
     }
   }
 
-  /// The gradient of the weight, or of adapters, added to what is there if `accumulate`, else
-  /// written over it, and x_gradient = dy · W.
+  /// Computes the gradient of the weight or of the adapters, which is added to if `accumulate` and
+  /// overwritten otherwise, and x_gradient = dy · W.
   /// @param x_gradient  [tokens, In]
   void backward(const OutputGradient& dy, const Input& x, TensorView<T, 2, D> x_gradient,
                 bool accumulate, const Context<D>& context) {

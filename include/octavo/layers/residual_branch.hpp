@@ -1,5 +1,5 @@
 /// @file
-/// A half of a transformer block: a part of the network beside the residual stream.
+/// A sublayer of a transformer block with its norm and residual connection.
 #pragma once
 
 #include <octavo/core/config_name.hpp>
@@ -12,28 +12,29 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// y = x + part(norm(x)).
-/// @tparam NormName  such as "attention_norm", which names of the norm's parameters end in
-/// @tparam Prefix    "", or what stands before the names of the part's layers, such as "first"
-/// @tparam Norm  `RMSNorm<…>`, `LayerNorm<…>`, or a type with their members
-/// @tparam Part  `GroupedQueryAttention<…>`, `MLP<…>`, or a type with their members
+/// Computes y = x + part(norm(x)).
+/// @tparam NormName  suffix of the names of the norm's parameters, such as "attention_norm"
+/// @tparam Prefix    prefix of the names of the part's layers, such as "first"; may be ""
+/// @tparam Norm  `RMSNorm<…>`, `LayerNorm<…>`, or a type with the same members
+/// @tparam Part  `GroupedQueryAttention<…>`, `MLP<…>`, or a type with the same members
 template <ConfigName NormName, ConfigName Prefix, class Norm, class Part, class T, int Hidden,
           Device D>
 class ResidualBranch {
  public:
-  /// What the backward needs. Parts that the recompute policy drops point to memory that the
+  /// Data that the backward needs. Parts that the recompute policy drops point to memory that the
   /// blocks of one type share.
   struct Saved {
     typename Part::Saved part;
     float* statistics = nullptr;  ///< [Norm::statistics · tokens]
   };
 
-  /// What lives within one branch's backward.
+  /// Temporary memory of one branch's backward.
   struct Scratch {
     typename Part::Scratch part;
     T* normalised_gradient = nullptr;  ///< [tokens, Hidden]
   };
 
+  /// Declares the branch.
   /// @param block  the name of the block
   void declare(const std::string& block, LayerRegistry<D> registry, BlockInitial initial,
                Recomputation recomputation) {
@@ -45,12 +46,13 @@ class ResidualBranch {
 
   void take_weight_copies(Arena<D>& arena) { part_.take_weight_copies(arena); }
 
-  /// Takes what the part keeps of a text, if it keeps something.
+  /// Allocates the part's KV cache, if it has one.
   void take_cache(Arena<D>& arena, Index longest) {
     if constexpr (requires { part_.take_cache(arena, longest); }) part_.take_cache(arena, longest);
   }
 
-  /// Takes the parts of `saved` that `wanted` names by the first policy that drops them.
+  /// Allocates the parts of `saved` for which `wanted(dropped_from)` is true. `dropped_from` is the
+  /// first policy that drops the part.
   template <class Wanted>
   static void take_saved(Arena<D>& arena, Saved& saved, Index tokens, const Wanted& wanted) {
     Part::take_saved(arena, saved.part, tokens, wanted);
@@ -58,7 +60,7 @@ class ResidualBranch {
     saved.statistics =
         arena.template take<float>(MemoryKind::activations, Norm::statistics * tokens);
   }
-  /// Takes what blocks share in the forward.
+  /// Allocates the memory that blocks share in the forward.
   static void take_shared(Arena<D>& arena, Saved& saved, Index tokens) {
     Part::take_shared(arena, saved.part, tokens);
   }
@@ -71,6 +73,7 @@ class ResidualBranch {
     part_.template quantize_weights<M>(context);
   }
 
+  /// Runs the forward.
   /// @param x  [tokens, Hidden]
   /// @param y  [tokens, Hidden]; must not alias x
   template <class M, class Positions>
@@ -83,8 +86,8 @@ class ResidualBranch {
     part_.template forward<M>(normalised, x, y, batch, positions, saved.part, context);
   }
 
-  /// Turns the gradient of y into that of x, in place, and makes the parameters' gradients: see
-  /// PreNormBlock::backward.
+  /// Replaces the gradient of y with that of x, in place, and computes the parameters' gradients:
+  /// see PreNormBlock::backward.
   /// @param x           [tokens, Hidden], the forward's input
   /// @param gradient    [tokens, Hidden]
   template <class Positions>
@@ -107,7 +110,7 @@ class ResidualBranch {
     norm_.visit(visitor);
     part_.visit(visitor);
   }
-  /// Those of frozen layers: see Lora.
+  /// Calls `visitor(parameter)` for the adapters of frozen layers: see Lora.
   template <class Visitor>
   void visit_adapters(Visitor&& visitor) {
     part_.visit_adapters(visitor);

@@ -13,7 +13,7 @@ namespace octavo OCTAVO_ABI {
 template <class T, int Hidden, class G, Device D>
 class RMSNorm {
  public:
-  /// Numbers that the backward needs of each token: its inverse root mean square.
+  /// Values per token that the backward needs: the inverse root mean square.
   static constexpr Index statistics = 1;
 
   void declare(const std::string& name, float epsilon) {
@@ -30,10 +30,10 @@ class RMSNorm {
     rms_norm_forward(x, weight_vector(), epsilon_, y, inverse_rms, context);
   }
 
-  /// What it does to a row, for a product that does it.
+  /// Returns the normalisation of a row, for a GEMM that applies it.
   [[nodiscard]] RowNorm<T, D> row_norm() const { return {weight_vector(), epsilon_}; }
 
-  /// Adds the gradient of `x` to `x_gradient`, and the weight's to its gradient.
+  /// Adds the gradient of `x` to `x_gradient`, and that of the weight to its gradient.
   void backward(TensorView<const T, 2, D> y_gradient, TensorView<const T, 2, D> x,
                 TensorView<const float, 1, D> inverse_rms, TensorView<T, 2, D> x_gradient,
                 const Context<D>& context) const {

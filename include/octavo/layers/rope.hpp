@@ -1,5 +1,5 @@
 /// @file
-/// The RoPE layer: the table of rotations.
+/// Rotary position embeddings (RoPE): the table of rotations.
 #pragma once
 
 #include <octavo/kernels/embedding.hpp>
@@ -16,14 +16,15 @@ namespace octavo OCTAVO_ABI {
 template <Device D>
 struct Rotations {
   TensorView<const float, 2, D> table;  ///< [positions, head_dim]: head_dim / 2 cosines, then sines
-  Index period = 0;                     ///< row r takes rotation r % period
+  Index period = 0;                     ///< row r uses rotation r % period
 };
 
 /// Cosines and sines for every position of a sequence.
 template <Device D>
 class RoPE {
  public:
-  /// @param batch  the largest that there will be
+  /// Allocates the table.
+  /// @param batch  the largest batch
   void take(Arena<D>& arena, BatchShape batch, Index head_dim) {
     constexpr auto kind = MemoryKind::activations;
     table_ = {arena.template take<float>(kind, batch.tokens * head_dim), {batch.tokens, head_dim}};
@@ -31,8 +32,8 @@ class RoPE {
     rows_ = {arena.template take<float>(kind, batch.rows() * head_dim), {batch.rows(), head_dim}};
   }
 
-  /// Fills the table; waits for it.
-  /// @param frequency  `frequency(j)` is the angle by which pair j turns at each position
+  /// Fills the table and synchronises.
+  /// @param frequency  `frequency(j)` is the angle by which pair j rotates per position
   template <class Frequency>
   void fill_sync(const Frequency& frequency, const Context<D>& context) {
     const Index half = table_.extent(1) / 2;
@@ -48,15 +49,15 @@ class RoPE {
     copy_to_device_sync(table_.data(), values.data(), table_.bytes(), context);
   }
 
-  /// Gets ready for a batch's forward and backward: where documents begin in the midst of
-  /// sequences, every row gets the rotation of its position.
+  /// Prepares the rotations for a batch's forward and backward. If documents begin inside
+  /// sequences, every row receives the rotation of its position.
   /// @note enqueues; does not synchronise
   void place(const BatchView<D>& batch, const Context<D>& context) const {
     if (batch.documents.empty()) return;
     embedding_forward(batch.documents.positions, table_, rows_, context);
   }
 
-  /// Those of the batch that was placed last, or of any one without documents.
+  /// Returns the rotations of the batch that was placed last, or of any batch without documents.
   [[nodiscard]] Rotations<D> rotations(const BatchView<D>& batch) const {
     if (batch.documents.empty()) return {table_, batch.tokens};
     return {rows_, batch.rows()};
@@ -64,7 +65,7 @@ class RoPE {
 
  private:
   TensorView<float, 2, D> table_;  ///< [tokens, head_dim]
-  TensorView<float, 2, D> rows_;   ///< [rows, head_dim]: of each row of the batch
+  TensorView<float, 2, D> rows_;   ///< [rows, head_dim]: rotations of each row of the batch
 };
 
 }  // namespace octavo

@@ -1,5 +1,5 @@
 /// @file
-/// What stands between an attention's projection and the attention itself, as types.
+/// Transformations between the QKV projection and attention, as types.
 #pragma once
 
 #include <octavo/kernels/bias.hpp>
@@ -10,41 +10,42 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// Queries and keys are rotated by their position: Llama's. A rotation of one's own has the same
-/// members, all of them its own: none can be derived from, because what generates text would go on
-/// to rotate as here.
+/// Rotates queries and keys by their position, as in Llama. A custom rotation defines all of these
+/// members itself; do not derive from this class, because text generation would still rotate as
+/// defined here.
 template <BlockShape Shape, class T, class G, Device D>
 class Rotation final {
  public:
-  /// What blocks are given of positions.
+  /// The position data that blocks receive.
   using Positions = RoPE<D>;
-  /// Whether the result takes the place of the projection, which the backward then does not need.
+  /// Whether the result overwrites the projection, which the backward then does not need.
   static constexpr bool in_place = true;
-  /// Whether the backward can make the gradient of the projection's bias.
+  /// Whether the backward can compute the gradient of the projection's bias.
   static constexpr bool sums_bias = false;
 
   void declare(const std::string&) {}
 
-  /// Of a training session: row r of the batch has rotation r % period of `positions.rotations`.
+  /// Rotates the rows of a training batch: row r has rotation r % period of `positions.rotations`.
   /// @param qkv      [tokens, qkv_columns]
-  /// @param rotated  [tokens, qkv_columns], values too; `qkv` itself if `in_place`
+  /// @param rotated  [tokens, qkv_columns], including values; `qkv` itself if `in_place`
   void forward(TensorView<const T, 2, D> qkv, const BatchView<D>& batch, const Positions& positions,
                TensorView<T, 2, D> rotated, const Context<D>& context) const {
     const auto [angles, period] = positions.rotations(batch);
     rope_forward(qkv, Shape.head_layout(), QkNorm<const T, D>{}, angles, period, rotated, context);
   }
 
-  /// How queries, keys and values of tokens that go on with a text join its cache: where pairs of a
-  /// whole head are rotated by a table, or nothing is. Any other rotation has `append` in its
-  /// place: see `NormalisedRotation`.
+  /// Describes how queries, keys and values of tokens that continue a text are added to its cache:
+  /// pairs of a whole head are rotated by a table, or nothing is rotated. Any other rotation has
+  /// `append` instead: see `NormalisedRotation`.
   [[nodiscard]] CacheRows<T, D> cache_rows(const BatchView<D>& batch, const Positions& positions,
                                            const KeyValueCache<T, D>& cache) const {
     return {Shape.head_layout(), positions.rotations(batch).table, batch.documents.positions,
             cache};
   }
 
-  /// From the gradient of the rotated values, in `qkv_gradient.values`, to that of the projection,
-  /// cast for its GEMMs: by `quantize(qkv_gradient, context)`, where no kernel casts on its way.
+  /// Computes the gradient of the projection, cast for its GEMMs, from that of the rotated values
+  /// in `qkv_gradient.values`. `quantize(qkv_gradient, context)` casts it unless a kernel already
+  /// does.
   /// @param bias_gradient  of the projection, added to; empty without a bias
   template <class Gradient>
   void backward(TensorView<const T, 2, D> qkv, const BatchView<D>& batch,
@@ -60,7 +61,7 @@ class Rotation final {
   void visit(Visitor&&) {}
 };
 
-/// As `Rotation`, of queries and keys whose heads are normalised before: Qwen3's.
+/// Normalises the heads of queries and keys and then rotates them like `Rotation`, as in Qwen3.
 /// Source: Qwen3 technical report, arXiv 2505.09388.
 template <BlockShape Shape, class T, class G, Device D>
 class NormalisedRotation final {
@@ -80,10 +81,10 @@ class NormalisedRotation final {
     rope_forward(qkv, Shape.head_layout(), weights(), angles, period, rotated, context);
   }
 
-  /// Normalises and rotates the queries of tokens that go on with a text, where they are, and
-  /// caches their keys, like them, and their values. Row r is at `batch.documents.positions` r of
-  /// the text, wherever it was cut. Who has rotated queries and keys already gives
-  /// `append_to_cache` no table.
+  /// Normalises and rotates, in place, the queries of tokens that continue a text, and caches their
+  /// keys, treated in the same way, and their values. Row r has position
+  /// `batch.documents.positions` r in the text, however the text was divided. A rotation that has
+  /// already rotated queries and keys passes no table to `append_to_cache`.
   /// @param qkv  [tokens, qkv_columns]
   void append(TensorView<T, 2, D> qkv, const BatchView<D>& batch, const Positions& positions,
               const KeyValueCache<T, D>& cache, const Context<D>& context) const {
@@ -117,7 +118,7 @@ class NormalisedRotation final {
   Parameter<T, G, D> key_norm_;
 };
 
-/// What blocks are given of positions where these are in the embedding: nothing.
+/// The empty position data of blocks whose positions are part of the embedding.
 template <Device D>
 struct NoPositions {
   void take(Arena<D>&, BatchShape) {}
@@ -125,7 +126,8 @@ struct NoPositions {
   void place(const BatchView<D>&, const Context<D>&) const {}
 };
 
-/// The projection is attended to as it is; positions are in the embedding: GPT-2's.
+/// Passes the projection to attention unchanged, because positions are part of the embedding, as in
+/// GPT-2.
 template <BlockShape Shape, class T, class G, Device D>
 class NoRotation final {
  public:

@@ -15,21 +15,21 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// What people and metrics see of one operand.
+/// Scaling statistics of one operand, for users and metrics.
 struct OperandReport {
   std::string name;  ///< such as "blocks.0.qkv.input"
   const char* format = "";
   std::string granularity;  ///< what a scale covers: "tensor", "row", or a block such as "1x128"
   float amax = 0;
-  float scale = 1;              ///< NaN where each row or block has its own
-  double saturated = 0;         ///< share of values that were cut to the format's largest
+  float scale = 1;              ///< NaN if each row or block has a separate scale
+  double saturated = 0;         ///< share of values that saturated at the format's largest value
   double flushed = 0;           ///< share of values that became zero
-  std::uint32_t nonfinite = 0;  ///< 1: a cast of the last step met an Inf or NaN
+  std::uint32_t nonfinite = 0;  ///< 1: a cast of the last step encountered an Inf or NaN
 };
 
 namespace detail {
 
-/// What a scale covers, for people: see OperandReport.
+/// Returns a description of what a scale covers: see OperandReport.
 template <class Granularity>
 std::string granularity_name() {
   if constexpr (std::is_same_v<Granularity, PerTensor>) {
@@ -44,12 +44,12 @@ std::string granularity_name() {
 }  // namespace detail
 
 /// Amaxes, scales, statistics, rules and histories of every quantised operand. Linear layers add
-/// their operands while a model is laid out; the table then takes its memory.
+/// their operands while a model is laid out; then the table allocates its memory.
 ///
-/// Operands with histories stand first in its arrays, a kind after the other, in the order of
-/// `OperandKind`: amaxes that ranks need the largest of are one run, those of a kind are one, and
-/// so are those that are known once all forwards are done, of inputs and weights. Behind them stand
-/// weights that ranks cast by a scale of their own amax, which they need the largest of earlier.
+/// Operands with histories come first in its arrays, grouped by kind in the order of `OperandKind`.
+/// The amaxes that ranks reduce are therefore contiguous, as are those of a kind and those that are
+/// known after all forwards, of inputs and weights. They are followed by weights that ranks cast
+/// with a scale of their own amax, which ranks reduce earlier.
 template <Device D>
 class ScalingTable {
  public:
@@ -77,17 +77,18 @@ class ScalingTable {
     return rules_.size() - 1;
   }
 
-  /// Says that ranks cast a weight which has one scale, each its shard. Comes before `take`.
+  /// Marks a weight with one scale as cast by ranks, each of which casts its shard. Call it before
+  /// `take`.
   void let_ranks_cast(std::size_t number) { are_cast_by_ranks_[number] = true; }
 
   [[nodiscard]] std::size_t size() const { return rules_.size(); }
-  /// Whether scales of some operands come from histories.
+  /// Whether the scales of some operands come from histories.
   [[nodiscard]] bool has_histories() const {
     return std::any_of(rules_.begin(), rules_.end(),
                        [](const ScalingRule& rule) { return rule.history_length != 0; });
   }
 
-  /// Takes the memory of all operands that were added.
+  /// Allocates the memory of all operands that were added.
   void take(Arena<D>& arena) {
     place_operands();
     const auto count = static_cast<Index>(size());
@@ -108,15 +109,15 @@ class ScalingTable {
               {found_count_}};
   }
 
-  /// Gets ready for the first step.
+  /// Initialises the state for the first step.
   void initialize_sync(const Context<D>& context) const {
     reset_sync(context);
     snapshot(context);
     copy_on_device(seen_.data(), state_.data(), seen_.bytes(), context);
   }
 
-  /// Sets scales to 1, histories to 0 and all counters to 0. The snapshot stays, so that
-  /// `report_sync` still tells the last step's counts from those before.
+  /// Sets scales to 1, and histories and all counters to 0. Keeps the snapshot, so that
+  /// `report_sync` still distinguishes the last step's counts from earlier ones.
   void reset_sync(const Context<D>& context) const {
     const std::vector<OperandScale> scales(size(), OperandScale{1.0f, 1.0f, 0, 0});
     std::vector<ScalingRule> rules(size());
@@ -127,33 +128,34 @@ class ScalingTable {
     copy_to_device_sync(device_rules_.data(), rules.data(), device_rules_.bytes(), context);
   }
 
-  /// Where the scaling state of operand `number` lies; nowhere while measuring.
+  /// Returns the scaling state of operand `number`; null pointers while measuring.
   [[nodiscard]] ScalingSlot slot(std::size_t number) const {
     return operands_.empty() ? ScalingSlot() : operands_.slot(places_[number]);
   }
 
-  /// The amaxes that casts recorded since the last update, of all operands with histories: bits of
-  /// floats from 0 on, which sort as the floats do. Ranks take the largest of theirs before
-  /// `update` and then all make the same scales.
+  /// Returns the amaxes of all operands with histories, recorded by casts since the last update.
+  /// They are bits of non-negative floats, which sort as the floats do. Ranks take the maximum
+  /// before `update` and then compute the same scales.
   [[nodiscard]] TensorView<std::uint32_t, 1, D> amaxes() const {
     return operands_.amax_bits.rows(0, kind_begins_[3]);
   }
-  /// The part of them of one kind of operand.
+  /// Returns the amaxes of operands of one kind.
   [[nodiscard]] TensorView<std::uint32_t, 1, D> amaxes(OperandKind kind) const {
     const auto k = static_cast<std::size_t>(kind);
     return operands_.amax_bits.rows(kind_begins_[k], kind_begins_[k + 1] - kind_begins_[k]);
   }
 
-  /// Of weights that ranks cast and whose scales are not from histories, the amaxes of the values
-  /// as they are now. Each rank finds those of its shards (`found_amax`); they take the largest of
-  /// theirs, and make the scales of it: `set_found_scales`.
+  /// Returns the current amaxes of weights that ranks cast and whose scales do not come from
+  /// histories. Each rank computes those of its shards (`found_amax`); ranks take the maximum and
+  /// compute the scales from it: `set_found_scales`.
   [[nodiscard]] TensorView<std::uint32_t, 1, D> found_amaxes() const { return found_; }
-  /// That of operand `number`, [1]; of no size if its scale is from a history.
+  /// Returns that of operand `number`, [1]; of size 0 if its scale comes from a history.
   [[nodiscard]] TensorView<std::uint32_t, 1, D> found_amax(std::size_t number) const {
     const Index place = places_[number] - kind_begins_[kinds];
     return place < 0 ? TensorView<std::uint32_t, 1, D>() : found_.rows(place, 1);
   }
-  /// @param record  the amaxes are recorded, as casts do in training
+  /// Computes the scales from `found_amaxes`.
+  /// @param record  whether the amaxes are recorded, as casts do in training
   void set_found_scales(bool record, const Context<D>& context) const {
     if (found_count_ == 0) return;
     const Index begin = kind_begins_[kinds];
@@ -165,7 +167,7 @@ class ScalingTable {
     set_current_scales(found, operands, rules, record, context);
   }
 
-  /// Moves recorded amaxes into the histories, once a step: a step's casts all have the same
+  /// Moves recorded amaxes into the histories, once a step; all casts of a step use the same
   /// scales.
   void update(const Context<D>& context) const {
     if (size() == 0) return;
@@ -173,13 +175,13 @@ class ScalingTable {
     update_delayed_scales(operands_, rules, history_, context);
   }
 
-  /// Keeps a copy of the state, for a step that may have to be skipped.
+  /// Saves a copy of the state, in case the step is skipped.
   void snapshot(const Context<D>& context) const {
     copy_on_device(snapshot_.data(), state_.data(), state_.bytes(), context);
   }
 
-  /// Adds what the step's casts met to `status`, and keeps what scales and statistics are for
-  /// `report_sync`: of a step that is skipped the state itself forgets it.
+  /// Adds the non-finite counts of the step's casts to `status`, and saves scales and statistics
+  /// for `report_sync`, because skipping the step restores the state.
   void add_nonfinite(TensorView<StepStatus, 1, D> status, const Context<D>& context) const {
     copy_on_device(seen_.data(), state_.data(), seen_.bytes(), context);
     const TensorView<const OperandStatistics, 1, D> now = operands_.statistics;
@@ -187,12 +189,12 @@ class ScalingTable {
     octavo::add_nonfinite(now, before, status, context);
   }
 
-  /// Brings the snapshot back.
+  /// Restores the snapshot.
   void restore(const Context<D>& context) const {
     copy_on_device(state_.data(), snapshot_.data(), state_.bytes(), context);
   }
 
-  /// Brings the snapshot back if the step is skipped.
+  /// Restores the snapshot if the step is skipped.
   void restore_if_skipped(TensorView<const StepStatus, 1, D> status,
                           const Context<D>& context) const {
     if (size() == 0) return;
@@ -200,12 +202,12 @@ class ScalingTable {
     octavo::restore_if_skipped(state_, source, status, context);
   }
 
-  /// Starts a new count of saturated and flushed values.
+  /// Resets the counts of saturated and flushed values.
   void clear_statistics(const Context<D>& context) const {
     octavo::clear_statistics(operands_.statistics, context);
   }
 
-  /// What the last finished step saw, also if it was skipped, by operand.
+  /// Returns the statistics of the last finished step, even if it was skipped, by operand.
   /// @note synchronises
   [[nodiscard]] std::vector<OperandReport> report_sync(const Context<D>& context) const {
     const ScalingArrays<D> seen = arrays_in(seen_);
@@ -229,8 +231,8 @@ class ScalingTable {
     return reports;
   }
 
-  /// Calls `visitor(name, view)` for what scales are made from in the steps to come: of operands
-  /// with histories; all others find theirs anew.
+  /// Calls `visitor(name, view)` for the state that determines scales in later steps: that of
+  /// operands with histories. All others compute their scales again.
   template <class Visitor>
   void visit_state(Visitor& visitor) const {
     for (std::size_t i = 0; i < size(); ++i) {
@@ -245,13 +247,13 @@ class ScalingTable {
     }
   }
 
-  /// All that steps change: amaxes, scales, statistics and histories.
+  /// Returns all state that steps change: amaxes, scales, statistics and histories.
   [[nodiscard]] TensorView<std::byte, 1, D> state() const { return state_; }
 
  private:
   static constexpr std::size_t kinds = 3;
 
-  /// Gives each operand its place: those with histories first, a kind after the other.
+  /// Assigns each operand its place: those with histories first, grouped by kind.
   void place_operands() {
     places_.assign(size(), 0);
     Index next = 0;
@@ -277,7 +279,7 @@ class ScalingTable {
   static constexpr Index aligned(Index bytes) {
     return round_up(bytes, static_cast<Index>(alignof(OperandStatistics)));
   }
-  /// Where the parts of the state begin, behind the amaxes.
+  /// Offsets of the parts of the state, after the amaxes.
   struct Offsets {
     Index scales, statistics, histories;
   };
@@ -320,8 +322,9 @@ class ScalingTable {
   ScalingArrays<D> operands_;              ///< in `state_`
   TensorView<float, 2, D> history_;        ///< in `state_`
   TensorView<std::uint32_t, 1, D> found_;  ///< see found_amaxes
-  Index found_count_ = 0;                  ///< of them, behind the kinds with histories
-  std::array<Index, kinds + 1> kind_begins_{};  ///< first places of kinds with histories; their end
+  Index found_count_ = 0;                  ///< number of them, after the kinds with histories
+  std::array<Index, kinds + 1> kind_begins_{};  ///< first place of each kind with histories, and
+                                                ///< their end
 };
 
 }  // namespace octavo

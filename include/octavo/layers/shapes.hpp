@@ -18,7 +18,8 @@ struct BlockShape {
   int head_dim = 0;
   float norm_epsilon = 1e-5f;
   bool bias = false;  ///< linear layers have biases
-  /// Ranks that share each layer: `ffn`, `heads` and `kv_heads` are then those of one of them.
+  /// Number of ranks that share each layer: `ffn`, `heads` and `kv_heads` are then those of one
+  /// rank.
   int tensor_parallel = 1;
 
   [[nodiscard]] constexpr HeadLayout head_layout() const { return {heads, kv_heads, head_dim}; }
@@ -28,7 +29,7 @@ struct BlockShape {
   [[nodiscard]] constexpr int attention_columns() const { return heads * head_dim; }
 };
 
-/// What the parameters of a block start from.
+/// Initial values of a block's parameters.
 struct BlockInitial {
   Initial inner{};  ///< linear layers that read the residual stream
   Initial outer{};  ///< linear layers that write to it

@@ -1,5 +1,5 @@
 /// @file
-/// What the ranks that share a model's layers give each other.
+/// Exchange of rows between ranks that share a model's layers.
 #pragma once
 
 #include <octavo/comm/communicator.hpp>
@@ -12,17 +12,17 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// The ranks that share the layers of a model, as one of them sees them, and the memory through
-/// which they exchange rows. Between layers each rank has a share of the rows, within them it has
+/// The ranks that share the layers of a model, as seen by one of them, and the memory through which
+/// they exchange rows. Between layers, each rank has a share of the rows; within a layer, it has
 /// all rows of its share of the features:
 ///
-/// - `gather_rows` gives each rank the rows of all, in the order of ranks, so that they have the
-///   same bits on each;
-/// - `sum_rows` gives each rank the sums of its rows over the terms of all: an exchange, then a sum
-///   of one's own in FP32, in the order of ranks, with one rounding. Whoever gathers them
-///   afterwards has the bits that the others have.
+/// - `gather_rows` gives each rank the rows of all ranks, in rank order, so that all ranks have the
+///   same bits;
+/// - `sum_rows` gives each rank the sums of its rows over the terms of all ranks: an exchange
+///   followed by a local sum in FP32, in rank order, with one rounding. If the sums are gathered
+///   afterwards, all ranks have the same bits.
 ///
-/// One exchange at a time: the memory is the same for all layers.
+/// Only one exchange at a time: all layers share the memory.
 template <Device D>
 class TensorParallelGroup {
  public:
@@ -30,7 +30,7 @@ class TensorParallelGroup {
   TensorParallelGroup(const TensorParallelGroup&) = delete;  // layers point to it
   TensorParallelGroup& operator=(const TensorParallelGroup&) = delete;
 
-  /// Takes memory for the rows of a batch.
+  /// Allocates memory for the rows of a batch.
   /// @param bytes  of all of a batch's rows
   void take(Arena<D>& arena, Index bytes) {
     bytes_ = bytes;
@@ -38,35 +38,35 @@ class TensorParallelGroup {
     gathered_ = arena.template take<std::byte>(MemoryKind::communication, bytes);
   }
 
-  /// Comes before the first exchange.
-  /// @param ranks  of the group; outlives this
+  /// Connects the group. Call it before the first exchange.
+  /// @param ranks  of the group; must outlive this object
   void join(Communicator<D>& ranks) { ranks_ = &ranks; }
-  /// Ranks run different numbers of passes from now on, so they exchange nothing: what comes out is
-  /// of one's own rows and terms alone.
+  /// Starts or ends a rehearsal. During one, ranks may run different numbers of passes, so they
+  /// exchange nothing: results depend only on the rank's own rows and terms.
   void rehearse(bool rehearses) { rehearses_ = rehearses; }
 
   [[nodiscard]] int rank() const { return ranks_->rank(); }
   [[nodiscard]] int size() const { return ranks_->size(); }
 
-  /// Memory for gathered rows, until the next `sum_rows` or `gather_rows` to it.
+  /// Returns memory for gathered rows, valid until the next `sum_rows` or `gather_rows` to it.
   template <class T>
   [[nodiscard]] TensorView<T, 2, D> gathered(Index rows, Index columns) const {
     return {reinterpret_cast<T*>(gathered_), {rows, columns}};
   }
-  /// Memory for this rank's terms, until the next that are written.
+  /// Returns memory for this rank's terms, valid until the next terms are written.
   template <class T>
   [[nodiscard]] PartialView<T, 2, D> terms(Index rows, Index columns) const {
     return PartialView<T, 2, D>(TensorView<T, 2, D>{reinterpret_cast<T*>(terms_), {rows, columns}});
   }
 
-  /// This rank's rows of all.
+  /// Returns this rank's rows of all rows.
   template <class T>
   [[nodiscard]] TensorView<T, 2, D> own_rows(TensorView<T, 2, D> all) const {
     const Index rows = all.extent(0) / size();
     return all.rows(rows * rank(), rows);
   }
 
-  /// Gives each rank the rows of all.
+  /// Gathers the rows of all ranks on each rank.
   /// @param own  [rows, columns]; may be this rank's place in `all`
   /// @param all  [size() · rows, columns]
   /// @param what  see Communicator
@@ -84,8 +84,8 @@ class TensorParallelGroup {
     ranks_->all_gather(bytes_of<const std::byte>(own), bytes_of<std::byte>(all), what, context);
   }
 
-  /// Gives each rank what all have, in the order of ranks: of as many of the first bytes as there
-  /// is memory for, until the next exchange.
+  /// Gathers the data of all ranks on each rank, in rank order: as many of the first bytes as there
+  /// is memory for, valid until the next exchange.
   [[nodiscard]] TensorView<const std::byte, 1, D> gather_pieces(
       TensorView<const std::byte, 1, D> own, const char* what, const Context<D>& context) const {
     const Index bytes = std::min(own.size(), bytes_ / size());
@@ -94,7 +94,7 @@ class TensorParallelGroup {
     return all;
   }
 
-  /// sum = Σ over ranks of this rank's rows of their terms, plus sum if `accumulate`.
+  /// Computes sum = Σ over ranks of this rank's rows of their terms, plus sum if `accumulate`.
   /// @param terms  [size() · rows, columns]
   /// @param sum    [rows, columns]
   template <class T>
