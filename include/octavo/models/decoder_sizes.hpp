@@ -1,6 +1,6 @@
 /// @file
-/// Sizes of a decoder that depend on no compile-time shape, so that plans of shapes that are known
-/// only at run time share them.
+/// Sizes of a decoder that do not depend on compile-time shapes, shared by decoders and by plans of
+/// shapes known only at run time.
 #pragma once
 
 #include <octavo/attention/attention.hpp>
@@ -20,9 +20,9 @@
 
 namespace octavo OCTAVO_ABI::detail {
 
-/// The shape that batches run in: see `Decoder::run_shape`.
-/// @param needed   rows are a multiple of it
-/// @param longest  tokens of a sequence, at most
+/// Returns the shape in which batches run: see `Decoder::run_shape`.
+/// @param needed   the number of rows is a multiple of it
+/// @param longest  maximum sequence length in tokens
 template <Device D>
 constexpr BatchShape decoder_run_shape(BatchShape batch, Index needed, Index longest) {
   const BatchShape shape = with_whole_rows(batch, needed);
@@ -33,21 +33,23 @@ constexpr BatchShape decoder_run_shape(BatchShape batch, Index needed, Index lon
   return takes_it ? faster : shape;
 }
 
+/// Checks the shape of a batch.
 /// @param name     of the model
-/// @param longest  tokens of a sequence, at most
-/// @throws ConfigError  for a batch or sequence of 0, or a sequence beyond the model's positions
+/// @param longest  maximum sequence length in tokens
+/// @throws ConfigError  if the batch or sequence length is 0, or a sequence is longer than the
+///                      model has positions for
 inline void check_decoder_batch(BatchShape batch, const std::string& name, Index longest) {
-  require<ConfigError>(batch.sequences > 0, "sequences is ", batch.sequences,
-                       "; give at least 1 sequence a batch");
-  require<ConfigError>(batch.tokens > 0, "the sequence length is ", batch.tokens,
-                       "; give at least 1 token");
+  require<ConfigError>(batch.sequences > 0, "sequences must be at least 1, but is ",
+                       batch.sequences, "; pass at least 1 sequence per batch");
+  require<ConfigError>(batch.tokens > 0, "the sequence length must be at least 1, but is ",
+                       batch.tokens, "; pass at least 1 token");
   require<ConfigError>(batch.tokens <= longest, "the sequence length is ", batch.tokens, ", but ",
-                       name, " has positions for ", longest, " tokens; give at most as many");
+                       name, " has positions for ", longest, " tokens; shorten the sequences");
   check_most_documents(batch);
 }
 
-/// Tokens whose logits exist at once.
-/// @param given  0: chosen
+/// Returns the number of tokens whose logits exist at once.
+/// @param given  0: choose one
 /// @param rows   of a batch
 constexpr Index decoder_head_chunk(Index given, Index padded_vocabulary, Index rows) {
   constexpr Index chunk_elements = Index{1} << 28;
@@ -55,21 +57,22 @@ constexpr Index decoder_head_chunk(Index given, Index padded_vocabulary, Index r
   return std::min(given, rows);
 }
 
-/// The GEMMs of weights' gradients reduce over tokens, in FP8 16 at a time.
-/// @param quantizes           some layer runs in FP8
-/// @param head_is_quantized   the head does
-/// @throws ConfigError  if they cannot
+/// Checks the token count: weight-gradient GEMMs reduce over tokens, in FP8 16 at a time.
+/// @param quantizes           whether some layer runs in FP8
+/// @param head_is_quantized   whether the head does
+/// @throws ConfigError  if they cannot reduce that number of tokens
 inline void check_reduced_tokens(BatchShape batch, Index head_chunk, bool quantizes,
                                  bool head_is_quantized) {
   require<ConfigError>(!quantizes || batch.rows() % 16 == 0, "the batch has ", batch.sequences,
                        " x ", batch.tokens, " = ", batch.rows(),
                        " tokens, but FP8 GEMMs need a multiple of 16; change the batch or the "
                        "sequence length, or lay the model out for run_shape(batch)");
-  require<ConfigError>(!head_is_quantized || head_chunk % 16 == 0, "the head chunk is ", head_chunk,
-                       " tokens, but a head in FP8 needs a multiple of 16; change it");
+  require<ConfigError>(!head_is_quantized || head_chunk % 16 == 0,
+                       "the head chunk must be a multiple of 16 tokens for an FP8 head, but is ",
+                       head_chunk, "; change head_chunk");
 }
 
-/// Bytes of workspace that the operations of a decoder need.
+/// Returns the bytes of workspace that a decoder's operations need.
 /// @tparam T  format of activations
 template <class T, Device D>
 std::size_t decoder_workspace(const Manifest& manifest, const AttentionShape& attention,
