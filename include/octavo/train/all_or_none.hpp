@@ -1,5 +1,5 @@
 /// @file
-/// What ranks do together or not at all.
+/// Collective work that succeeds on all ranks or on none.
 #pragma once
 
 #include <octavo/train/training_session.hpp>
@@ -12,10 +12,10 @@
 
 namespace octavo OCTAVO_ABI::detail {
 
-/// Ranks go on together: each does its part, and if one fails, all throw.
-/// @param part  what this rank does; gives a text for the others
-/// @return      the texts of all, in the order of ranks
-/// @throws      what `part` threw; ConfigError, naming the rank, where only another's threw
+/// Runs a part of collective work on each rank. If it throws on one rank, all ranks throw.
+/// @param part  of this rank; returns a text for the others
+/// @return      the texts of all ranks, in rank order
+/// @throws      the exception of `part`; ConfigError, naming the rank, if only another rank's threw
 inline std::vector<std::string> all_or_none(TrainingSession& session, const char* what,
                                             const std::function<std::string()>& part) {
   std::string text;

@@ -1,5 +1,5 @@
 /// @file
-/// The weights of a checkpoint as a Hugging Face folder, without a session.
+/// Exporting the weights of a checkpoint as a Hugging Face folder, without a session.
 #pragma once
 
 #include <octavo/io/float_elements.hpp>
@@ -19,7 +19,7 @@ namespace octavo OCTAVO_ABI {
 
 namespace detail {
 
-/// What `export_checkpoint` reads, held to what a model has.
+/// The weights that `export_checkpoint` reads, checked against a model.
 class ExportedWeights {
  public:
   ExportedWeights(const std::filesystem::path& folder, const CheckpointManifest& manifest,
@@ -31,10 +31,10 @@ class ExportedWeights {
     for (const auto& [parameter, elements] : elements_) check(parameter, elements);
   }
 
-  /// As safetensors calls it.
+  /// Returns the safetensors dtype.
   [[nodiscard]] const char* dtype() const { return format_ == "bf16" ? "BF16" : "F32"; }
 
-  /// Gives every weight to the writer, a parameter at a time.
+  /// Passes all weights to the writer, one parameter at a time.
   void write_to(HuggingFaceWriter& writer) const {
     std::vector<std::byte> bytes;
     std::vector<float> values;
@@ -58,7 +58,7 @@ class ExportedWeights {
   }
 
  private:
-  /// @throws ConfigError  unless all of a parameter is there
+  /// @throws ConfigError  if part of a parameter is missing
   void check(const std::string& parameter, Index elements) {
     const std::vector<StateEntry> parts = pieces_.parts("model." + parameter);
     const auto advice = "; name the checkpoint's own model";
@@ -69,7 +69,7 @@ class ExportedWeights {
       require<ConfigError>(part.format == format_ && (format_ == "bf16" || format_ == "fp32"),
                            folder_.string(), ": ", parameter, " is in ", part.format,
                            "; weights are exported that are all in bf16, or all in fp32");
-      // Before anything is made that has so many elements.
+      // Before any allocation of that size.
       require<ConfigError>(static_cast<std::uint64_t>(elements_of(part.shape)) <= bytes_,
                            folder_.string(), ": ", parameter, " has not all of its elements");
       require<ConfigError>(part.part.degree == static_cast<int>(parts.size()), folder_.string(),
@@ -78,7 +78,7 @@ class ExportedWeights {
       pieces_.require_has(part);
       found += elements_of(part.shape);
     }
-    // What pads the last rows is more.
+    // The file may also have the padding of the last rows.
     require<ConfigError>(found >= elements, folder_.string(), ": ", parameter, " has ", found,
                          " elements, but ", elements, " are needed", advice);
   }
@@ -86,18 +86,18 @@ class ExportedWeights {
   std::filesystem::path folder_;
   std::uint64_t bytes_;
   CheckpointPieces pieces_;
-  std::map<std::string, Index> elements_;  ///< of each parameter, without those that pad it
+  std::map<std::string, Index> elements_;  ///< of each parameter, without padding
   std::string format_;
 };
 
 }  // namespace detail
 
-/// Writes the weights of a checkpoint, of whatever ranks, as a Hugging Face folder: what
-/// `save_hugging_face` writes of a session that goes on from it. It needs no session and no GPU.
-/// The checkpoint is read whole and held to its checksums before.
-/// @param model   that the checkpoint's is, and the tokens and positions that config.json is to say
-/// @throws IoError      if the checkpoint is not whole, the folder has files already, or cannot be
-///                      written
+/// Writes the weights of a checkpoint as a Hugging Face folder, whatever its number of ranks: the
+/// same files as `save_hugging_face` writes for a session that resumes from it. It needs neither a
+/// session nor a GPU. The checkpoint is verified first.
+/// @param model   of the checkpoint, with the vocabulary and positions for config.json
+/// @throws IoError      if the checkpoint is incomplete or damaged, or the folder is not empty or
+///                      cannot be written
 /// @throws ConfigError  if the checkpoint is of another model
 inline void export_checkpoint(const std::filesystem::path& checkpoint,
                               const ModelDescription& model, const std::filesystem::path& folder,

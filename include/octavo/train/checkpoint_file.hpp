@@ -1,5 +1,5 @@
 /// @file
-/// Entries of a state in a safetensors file.
+/// State entries in a safetensors file.
 #pragma once
 
 #include <octavo/core/json_reader.hpp>
@@ -25,7 +25,7 @@
 
 namespace octavo OCTAVO_ABI::detail {
 
-/// Elements of a shape; 1 of a number's. None: more than can be counted.
+/// Returns the number of elements of a shape; 1 for a scalar; none if it overflows.
 inline std::optional<Index> counted_elements(const std::vector<Index>& shape) {
   Index count = 1;
   for (const Index extent : shape) {
@@ -35,10 +35,10 @@ inline std::optional<Index> counted_elements(const std::vector<Index>& shape) {
   return count;
 }
 
-/// Elements of the shape of an entry that is in memory, or that `described_entry` let through.
+/// Returns the number of elements of an entry in memory, or of one that `described_entry` accepted.
 inline Index elements_of(const std::vector<Index>& shape) { return *counted_elements(shape); }
 
-/// How a file says what an entry's elements are. What safetensors has no name for is bytes.
+/// Returns the tensor that stores an entry; of bytes ("U8") if safetensors has no such dtype.
 inline SafetensorsEntry tensor_of(const StateEntry& entry) {
   static const std::map<std::string, std::string> dtypes{
       {"fp32", "F32"}, {"bf16", "BF16"}, {"fp64", "F64"}, {"uint32", "U32"}, {"int64", "I64"}};
@@ -53,7 +53,7 @@ inline SafetensorsEntry tensor_of(const StateEntry& entry) {
   return tensor;
 }
 
-/// What a tensor does not say of its entry.
+/// Describes the properties of an entry that its tensor does not have.
 inline std::string description_of(const StateEntry& entry) {
   const ParameterPart& part = entry.part;
   const std::array<Index, 6> numbers{part.degree,    part.place,     part.groups[0],
@@ -67,7 +67,7 @@ inline std::string description_of(const StateEntry& entry) {
       .str();
 }
 
-/// An entry without what reads and writes it.
+/// Returns an entry without its functions for reading and writing.
 inline StateEntry described_entry(const std::string& name, const std::string& description,
                                   const std::string& place) {
   StateEntry entry;
@@ -106,23 +106,23 @@ inline StateEntry described_entry(const std::string& name, const std::string& de
   return entry;
 }
 
-/// What stands in a file's metadata before the name of an entry.
+/// The prefix of entry names in a file's metadata.
 inline constexpr const char* entry_key = "octavo.entry.";
 
-/// The bytes of entries, on their way to a file: copies of all, or what is read when it is written.
+/// The bytes of entries that are being saved: copies of all, or entries read one at a time.
 class StateCopy {
  public:
-  /// Memory of `TrainingSession::allocate_for_reading` for those that can be read beside steps, of
-  /// which each copy takes as much as it needs. None: they are read when they are written.
+  /// Provides memory of `TrainingSession::allocate_for_reading` for entries that can be read during
+  /// steps. Without it, they are read when they are written.
   void give_memory(OwnedBytes memory, std::size_t size) {
     memory_ = std::move(memory);
     size_ = size;
     is_beside_ = true;
   }
-  /// Whether there is such memory.
+  /// Returns whether there is such memory.
   [[nodiscard]] bool is_beside() const { return is_beside_; }
 
-  /// Copies what cannot be read beside steps, and waits for it.
+  /// Copies entries that cannot be read during steps, and waits for them.
   void take_sync(std::vector<StateEntry> entries) {
     entries_ = std::move(entries);
     places_.clear();
@@ -143,7 +143,7 @@ class StateCopy {
                         "two parts of the state have one name; name each parameter and layer once");
   }
 
-  /// Begins to copy the rest, on a thread of its own, see `StateEntry::read_beside`.
+  /// Copies the rest, on a separate thread; see `StateEntry::read_beside`.
   void read_beside() {
     std::size_t place = 0;
     for (const StateEntry& entry : entries_) {
@@ -157,7 +157,7 @@ class StateCopy {
   }
 
   [[nodiscard]] const std::vector<StateEntry>& entries() const { return entries_; }
-  /// Of an entry; until the next one is asked for.
+  /// Returns the bytes of an entry, valid until the next call.
   [[nodiscard]] std::span<const std::byte> bytes(const std::string& name) {
     const Place& place = places_.at(name);
     const StateEntry& entry = entries_[place.number];
@@ -166,10 +166,10 @@ class StateCopy {
     entry.read_sync(one_.data());
     return std::span(one_).first(entry.bytes);
   }
-  /// Gives back the memory that entries were read to one by one.
+  /// Frees the memory for entries read one at a time.
   void clear() { one_ = {}; }
 
-  /// The few whole numbers among them, those of one entry as NAME.0, NAME.1 and so on.
+  /// Returns the integers among the entries; those of one entry are NAME.0, NAME.1 and so on.
   [[nodiscard]] std::map<std::string, std::int64_t> numbers() const {
     constexpr std::size_t most = 64;
     std::map<std::string, std::int64_t> result;
@@ -200,15 +200,14 @@ class StateCopy {
   std::vector<std::byte> one_;  ///< the entry that is being written
 };
 
-/// Threads that write and read files while steps go on: a few, of hosts that have more for steps.
+/// Returns the number of threads that write and read files during steps.
 inline int threads_beside_steps() {
-  constexpr int most = 4;  // are faster than disks
+  constexpr int most = 4;  // more are not faster: disks limit them
   return std::clamp(Context<Cpu>(0).threads() / 4, 1, most);
 }
 
-/// Writes a state to a file. The checksum is of the bytes in memory, not of what the disk made of
-/// them.
-/// @throws IoError  naming the file and the system's reason
+/// Writes a state to a file. The checksum is that of the bytes in memory.
+/// @throws IoError  naming the file and the system's error
 inline FileDigest write_state_file(const std::filesystem::path& path, StateCopy& state) {
   std::vector<SafetensorsEntry> tensors;
   std::map<std::string, std::string> metadata{{"format", "pt"}};
@@ -240,10 +239,10 @@ inline std::string file_name_of_rank(int rank) {
          ".safetensors";
 }
 
-/// The entries of a file, without what reads and writes them.
+/// The entries of a file, without their functions for reading and writing.
 class StateFile {
  public:
-  /// @throws IoError  naming the file, if it is none that `write_state_file` wrote
+  /// @throws IoError  naming the file, if `write_state_file` did not write it
   explicit StateFile(const std::filesystem::path& path) : file_(path) {
     std::map<std::string, const SafetensorsEntry*> tensors;
     for (const SafetensorsEntry& tensor : file_.tensors()) tensors[tensor.name] = &tensor;
@@ -262,7 +261,7 @@ class StateFile {
 
   /// Reads bytes of an entry.
   /// @param number   of the entry
-  /// @param context  whose threads read
+  /// @param context  whose threads read them
   /// @throws IoError  naming the file, if it cannot be read
   void read(std::size_t number, std::uint64_t begin, std::span<std::byte> bytes,
             const Context<Cpu>& context) const {

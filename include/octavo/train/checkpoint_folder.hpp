@@ -1,5 +1,5 @@
 /// @file
-/// The checkpoints in a folder: which there are, which of them are whole, which may go.
+/// The checkpoints in a folder: listing them, and selecting those to keep.
 #pragma once
 
 #include <octavo/io/folder.hpp>
@@ -20,37 +20,37 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// Something in a folder of checkpoints that is one, or was to be.
+/// An entry of a folder of checkpoints: a checkpoint, or an incomplete or damaged one.
 struct ListedCheckpoint {
   std::filesystem::path path;
   Index step = 0;
-  std::optional<CheckpointManifest> manifest{};  ///< none: it is no whole checkpoint
-  std::string problem{};                         ///< why it is none
-  /// Whether it has its name, which a save gives it at its end: it is whole, or was damaged since.
+  std::optional<CheckpointManifest> manifest{};  ///< none if incomplete or damaged
+  std::string problem{};                         ///< why there is no manifest
+  /// Whether a save committed it: it is complete, or was damaged later.
   bool is_committed = false;
 };
 
-/// Which checkpoints of a run stay. The newest two always do.
+/// Which checkpoints of a run are kept. The newest two always are.
 struct CheckpointsToKeep {
-  Index last = 2;     ///< so many of the newest
-  Index every = 0;    ///< and those of steps that this divides; 0: none
-  bool best = false;  ///< and the one with the smallest validation loss, of the newest's data
+  Index last = 2;     ///< number of the newest to keep
+  Index every = 0;    ///< also keep those whose step is a multiple of this; 0: none
+  bool best = false;  ///< also keep the one with the lowest loss on the newest one's data
 };
 
 namespace detail {
 
-/// "step-00000100".
+/// Returns such as "step-00000100".
 inline std::string checkpoint_name(Index step) {
   const std::string digits = std::to_string(step);
   return "step-" + std::string(digits.size() < 8 ? 8 - digits.size() : 0, '0') + digits;
 }
 
-/// A name that no checkpoint has, of this process alone.
+/// Returns a temporary name, which no checkpoint and no other process of this host has.
 inline std::string temporary_name(Index step, const char* purpose) {
   return message('.', checkpoint_name(step), '.', purpose, '-', ::getpid());
 }
 
-/// The step in the name of a checkpoint, or of a temporary folder.
+/// Returns the step in the name of a checkpoint or of a temporary folder.
 inline std::optional<Index> step_in(std::string name) {
   if (name.starts_with('.')) name.erase(0, 1);
   const std::string prefix = "step-";
@@ -62,7 +62,7 @@ inline std::optional<Index> step_in(std::string name) {
   return step;
 }
 
-/// What the folder of a checkpoint says and has. Checksums of large files are not looked at.
+/// Examines the folder of a checkpoint. Checksums of large files are not verified.
 inline ListedCheckpoint look_at_checkpoint(const std::filesystem::path& path) {
   ListedCheckpoint found{path, step_in(path.filename().string()).value_or(0)};
   if (path.filename().string().starts_with('.')) {
@@ -91,8 +91,8 @@ inline ListedCheckpoint look_at_checkpoint(const std::filesystem::path& path) {
   return found;
 }
 
-/// Those that need not stay.
-/// @param whole  ascending
+/// Returns the checkpoints that need not be kept.
+/// @param whole  complete checkpoints, in ascending order
 inline std::vector<std::filesystem::path> superfluous(const std::vector<ListedCheckpoint>& whole,
                                                       const CheckpointsToKeep& keep) {
   const std::size_t last = static_cast<std::size_t>(std::max(keep.last, Index{2}));
@@ -115,9 +115,9 @@ inline std::vector<std::filesystem::path> superfluous(const std::vector<ListedCh
 
 }  // namespace detail
 
-/// What there is in a folder of checkpoints, such as RUN/checkpoints: by step, what is no whole one
-/// among it. None where there is no such folder.
-/// @throws IoError  if it cannot be looked into
+/// Lists a folder of checkpoints, such as RUN/checkpoints, by step, including incomplete and
+/// damaged ones. The list is empty if the folder does not exist.
+/// @throws IoError  if it cannot be listed
 [[nodiscard]] inline std::vector<ListedCheckpoint> list_checkpoints(
     const std::filesystem::path& folder) {
   std::vector<ListedCheckpoint> all;
@@ -136,9 +136,9 @@ inline std::vector<std::filesystem::path> superfluous(const std::vector<ListedCh
   return all;
 }
 
-/// The newest whole checkpoint of a folder; "" if there is none.
-/// @param skipped  is told of everything that is no whole one
-/// @throws IoError  if the folder cannot be looked into
+/// Returns the newest complete checkpoint of a folder; "" if there is none.
+/// @param skipped  called with every incomplete or damaged one
+/// @throws IoError  if the folder cannot be listed
 [[nodiscard]] inline std::filesystem::path newest_checkpoint(
     const std::filesystem::path& folder,
     const std::function<void(const ListedCheckpoint&)>& skipped) {

@@ -1,5 +1,5 @@
 /// @file
-/// Going on from a checkpoint.
+/// Resuming from a checkpoint.
 #pragma once
 
 #include <octavo/memory/buffer.hpp>
@@ -21,16 +21,17 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// What becomes of a checkpoint of another recipe, or of other formats of the optimizer's state.
+/// How a checkpoint with another recipe, or other formats of the optimizer's state, is treated.
 enum class OtherRecipes {
   refused,
-  converted  ///< weights, masters and moments to the formats here; scales begin anew
+  converted  ///< weights, masters and moments are converted; scales are calibrated again
 };
 
 namespace detail {
 
-/// @return whether the checkpoint is to be converted
-/// @throws StateMismatchError  naming what of the run is another
+/// Compares a checkpoint with a session.
+/// @return whether the checkpoint must be converted
+/// @throws StateMismatchError  naming the difference
 inline bool require_fits(const CheckpointManifest& manifest, const std::filesystem::path& path,
                          const TrainingSession& session, OtherRecipes others) {
   const auto same = [&](const char* subject, const char* what, const auto& saved, const auto& here,
@@ -57,9 +58,9 @@ inline bool require_fits(const CheckpointManifest& manifest, const std::filesyst
   return false;
 }
 
-/// Reads every so-many-th file whole.
-/// @param context  whose threads do
-/// @throws IoError  naming one that is not as it was written
+/// Verifies this rank's share of the files of a checkpoint.
+/// @param context  whose threads read them
+/// @throws IoError  naming a damaged file
 inline void verify_files(const CheckpointManifest& manifest, const std::filesystem::path& path,
                          const Sharding& ranks, const Context<Cpu>& context) {
   const auto every = static_cast<std::size_t>(ranks.world_size());
@@ -72,8 +73,8 @@ inline void verify_files(const CheckpointManifest& manifest, const std::filesyst
   }
 }
 
-/// Memory for one entry after the other: such as the device's copies reach, or plain memory where
-/// there is no more of that.
+/// Allocates memory for one entry at a time: pinned memory if the device uses it and some is free,
+/// else ordinary memory.
 inline OwnedBytes memory_for_entries(TrainingSession& session, std::size_t bytes) {
   if (bytes == 0) return {};
   try {
@@ -83,7 +84,7 @@ inline OwnedBytes memory_for_entries(TrainingSession& session, std::size_t bytes
   }
 }
 
-/// How often each text stands in lines of "text\tname", the names being different ones.
+/// Counts the distinct names of each text in lines of "text\tname".
 inline std::vector<std::string> counted(const std::vector<std::string>& texts) {
   std::set<std::string> lines;
   for (const std::string& text : texts) {
@@ -105,28 +106,29 @@ inline std::vector<std::string> counted(const std::vector<std::string>& texts) {
 
 }  // namespace detail
 
-/// Makes a session go on as the one that saved a checkpoint: with the bits of its state, whatever
-/// numbers of ranks and stages of ZeRO the two have, and whichever ranks share layers. With as many
-/// ranks, micro-batches and stages, on `Cpu` its steps have the same bits, too. On `Cuda` they have
-/// them in deterministic contexts, on the same kind of card with the same CUDA, cuBLASLt and cuDNN
-/// (the manifest's `libraries`), if before the next step the context is given the algorithms of the
-/// manifest (`take_gemm_plans`), and no others. Every file is read whole and held to its checksum
-/// before anything is written into the session. All ranks call it together.
+/// Resumes a session from a checkpoint, with the bits of the saved state, whatever the numbers of
+/// ranks, stages of ZeRO and tensor-parallel degrees of the two. With the same number of ranks,
+/// micro-batches and stage of ZeRO, steps on `Cpu` have the same bits, too. On `Cuda` they do so in
+/// deterministic contexts, on the same kind of card with the same CUDA, cuBLASLt and cuDNN (the
+/// manifest's `libraries`), if the context receives the algorithms of the manifest
+/// (`take_gemm_plans`), and no others, before the next step. Every file is read and its checksum
+/// verified before the session is changed. All ranks call it together.
 ///
-/// A checkpoint of another recipe or optimizer can be converted: each weight is what it was, or is
-/// made of its FP32 master, if that is there and the formats differ; masters are those that there
-/// were, else the weights; moments are rounded to the nearest number of their format. In another
-/// recipe, scales and histories begin anew, and the next step calibrates them. The same recipe with
-/// another optimizer goes on with them.
-/// @param path    of the checkpoint; that of rank 0 counts
-/// @param more    what the program has saved beside the session's state
-/// @param others  whether it may be one of another recipe or optimizer
-/// @return  what the checkpoint says of itself; the last of its conversions is this one, if its
-///          recipe or optimizer is another
-/// @throws StateMismatchError  for a checkpoint of another model, recipe, optimizer or other
-///                             adapters, or one to be converted of which other numbers of ranks
-///                             share the layers, naming what is another; nothing is written then
-/// @throws IoError             for one that is not whole, naming the file; likewise
+/// A checkpoint of another recipe or optimizer can be converted: each weight is kept or, if the
+/// formats differ and an FP32 master exists, rounded from the master; masters are kept or, if there
+/// are none, copied from the weights; moments are rounded to the nearest number of their format.
+/// With another recipe, scales and histories are reset, and the next step calibrates them. With the
+/// same recipe and another optimizer, they are kept.
+/// @param path    of the checkpoint; taken from rank 0
+/// @param more    entries that the program saved in addition to the session's state
+/// @param others  whether the recipe or optimizer may differ
+/// @return  the manifest; if the recipe or optimizer differs, its last conversion is this one
+/// @throws StateMismatchError  naming the difference, for another model, recipe, optimizer or other
+///                             adapters, or if it must be converted and the tensor-parallel degree
+///                             differs; the session is unchanged then
+/// @throws IoError             naming the file, for an incomplete or damaged checkpoint; the
+/// session
+///                             is unchanged then
 inline CheckpointManifest load_checkpoint(const std::filesystem::path& path,
                                           TrainingSession& session,
                                           std::vector<StateEntry> more = {},
@@ -161,7 +163,7 @@ inline CheckpointManifest load_checkpoint(const std::filesystem::path& path,
     }
     return is_known;
   });
-  std::string changes;  // a line each: what, and to which parameter or operand
+  std::string changes;  // one line per change: what, and of which parameter or operand
   for (std::size_t i = 0; i < names.size(); ++i) {
     const auto knows = [i](const std::string& text) { return text.at(i) == '1'; };
     if (std::ranges::any_of(known, knows)) continue;

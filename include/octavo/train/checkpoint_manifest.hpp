@@ -1,5 +1,5 @@
 /// @file
-/// What a checkpoint says of itself.
+/// The manifest of a checkpoint.
 #pragma once
 
 #include <octavo/core/device.hpp>
@@ -25,39 +25,38 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// One of the files that hold a checkpoint's state.
+/// One of the files with a checkpoint's state.
 struct CheckpointFile {
   std::string name;  ///< in the checkpoint's folder, such as "rank-00000.safetensors"
   FileDigest digest{};
 };
 
-/// That a run went on in another recipe, or with other formats of its optimizer's state.
+/// Records that a run resumed with another recipe, or other formats of its optimizer's state.
 struct StateConversion {
-  Index step = 0;                      ///< of the checkpoint that it went on from
-  std::string recipe{}, optimizer{};   ///< that this was saved with
-  std::vector<std::string> changes{};  ///< what became of its state, kind by kind
+  Index step = 0;                      ///< of the checkpoint that it resumed from
+  std::string recipe{}, optimizer{};   ///< of that checkpoint
+  std::vector<std::string> changes{};  ///< changes to its state, by kind
 };
 
-/// What a checkpoint says of itself, in its `manifest.json`.
+/// The content of a checkpoint's `manifest.json`.
 struct CheckpointManifest {
   Index step = 0;         ///< after which it was saved
-  std::int64_t time = 0;  ///< of saving, s since 1970
+  std::int64_t time = 0;  ///< when it was saved, in s since 1970
   std::string version{};  ///< of Octavo
   std::string model{}, recipe{}, optimizer{};
-  int ranks = 1;                                  ///< all of them
-  int tensor_ranks = 1;                           ///< that share each layer
-  int zero = 1;                                   ///< 1 to 3
-  std::optional<double> validation_loss{};        ///< of these weights, where they were evaluated
-  std::string validation{};                       ///< what that is of; empty: it is not known
+  int ranks = 1;                                  ///< world size
+  int tensor_ranks = 1;                           ///< tensor-parallel degree
+  int zero = 1;                                   ///< stage, 1 to 3
+  std::optional<double> validation_loss{};        ///< of these weights, if they were evaluated
+  std::string validation{};                       ///< identifies its data; empty: unknown
   std::map<std::string, std::int64_t> numbers{};  ///< of the host, such as "optimizer.steps"
-  /// The algorithms of the run's GEMMs, as `gemm_plans_text` writes them; empty: by heuristics.
+  /// The algorithms of the run's GEMMs, in the form of `gemm_plans_text`; empty: heuristics.
   std::string gemm_plans{};
-  /// The GPU and the libraries that the run computed with: see `libraries_text`; empty: on `Cpu`,
-  /// or it is not known.
+  /// The GPU and the libraries that the run used, see `libraries_text`; empty: `Cpu`, or unknown.
   std::string libraries{};
-  Index run_length = 0;  ///< tokens that its sequences ran as; 0: it is not known
+  Index run_length = 0;  ///< padded sequence length in tokens; 0: unknown
   std::vector<CheckpointFile> files{};
-  std::vector<StateConversion> conversions{};  ///< of the run so far, in their order
+  std::vector<StateConversion> conversions{};  ///< of the run so far, in order
 
   [[nodiscard]] std::uint64_t bytes() const {
     std::uint64_t sum = 0;
@@ -68,7 +67,7 @@ struct CheckpointManifest {
 
 namespace detail {
 
-/// The version of what stands in the folder of a checkpoint.
+/// The version of the checkpoint format.
 inline constexpr std::int64_t checkpoint_format = 1;
 inline constexpr const char* manifest_name = "manifest.json";
 
@@ -90,7 +89,7 @@ inline void verify_file(const std::filesystem::path& path, const FileDigest& wri
                    checksum_text(written.checksum), "; ", advice);
 }
 
-/// What ends a manifest whose text begins so: the checksum of that.
+/// Returns the end of a manifest: the checksum of the text before it.
 inline std::string manifest_end(std::string_view begin) {
   return ",\"crc32c\":\"" + checksum_text(crc32c(std::as_bytes(std::span(begin)))) + "\"}\n";
 }

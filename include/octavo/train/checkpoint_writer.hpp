@@ -1,5 +1,5 @@
 /// @file
-/// What one rank does of a save while steps go on.
+/// One rank's part of an asynchronous save.
 #pragma once
 
 #include <octavo/core/start_thread.hpp>
@@ -21,18 +21,18 @@
 namespace octavo OCTAVO_ABI::detail {
 
 /// Copies a rank's share of the state, writes it and reads it back, on a separate thread: the next
-/// step waits for the copy before it changes the state. Where the host has not the memory for the
-/// copy, entries are read and written one by one, and the caller waits. Nothing here has a part in
-/// what ranks do together but `take_memory`.
+/// step waits for the copy before it changes the state. If the host lacks the memory for the copy,
+/// entries are read and written one by one, and the caller waits. Only `take_memory` communicates
+/// with other ranks.
 class CheckpointWriter {
  public:
-  /// @param session  outlives this
+  /// @param session  must outlive this
   explicit CheckpointWriter(TrainingSession& session) : session_(session) {}
   CheckpointWriter(const CheckpointWriter&) = delete;
   CheckpointWriter& operator=(const CheckpointWriter&) = delete;
   ~CheckpointWriter() { join(); }
 
-  /// Takes memory for a copy of this rank's share of the session's state. All ranks have it, or
+  /// Allocates memory for a copy of this rank's share of the session's state, on all ranks or on
   /// none.
   /// @return  why there is none, or ""
   std::string take_memory() {
@@ -58,8 +58,8 @@ class CheckpointWriter {
     return {};
   }
 
-  /// Begins to write entries as they are now to a file; what fails is told by `digest`. All ranks
-  /// call it, also those that have nothing to write.
+  /// Starts to write the current values of entries to a file. `digest` reports failures. All ranks
+  /// call it, including those that have nothing to write.
   void begin(const std::filesystem::path& file, std::vector<StateEntry> entries) {
     file_ = file;
     error_.clear();
@@ -68,7 +68,7 @@ class CheckpointWriter {
       attempt([&] { copy_.take_sync(std::move(entries)); });
       return write();
     }
-    // First, and on all ranks: their steps differ by it, also where what comes now fails.
+    // First, and on all ranks, also if the rest fails: it changes how their next steps run.
     session_.begin_reading();
     attempt([&] {
       copy_.take_sync(std::move(entries));
@@ -83,15 +83,15 @@ class CheckpointWriter {
     is_done_ = true;
   }
 
-  /// Whether all is written and verified, or has failed.
+  /// Returns whether the file is written and verified, or has failed.
   [[nodiscard]] bool is_done() const { return is_done_; }
   void join() {
     if (thread_.joinable()) thread_.join();
   }
-  /// Whether there was anything to write.
+  /// Returns whether this rank has anything to write.
   [[nodiscard]] bool has_entries() const { return !copy_.entries().empty(); }
-  /// Of what was written; to be called after `join`.
-  /// @throws IoError  saying what failed
+  /// Returns the digest of the file. Must be called after `join`.
+  /// @throws IoError  with the reason, if the save failed
   [[nodiscard]] FileDigest digest() const {
     require<IoError>(error_.empty(), error_);
     return digest_;

@@ -1,5 +1,5 @@
 /// @file
-/// Saving a run while it goes on.
+/// Saving a run during training.
 #pragma once
 
 #include <octavo/core/start_thread.hpp>
@@ -29,22 +29,22 @@ namespace octavo OCTAVO_ABI {
 
 /// Where and how often a run is saved.
 struct CheckpointOptions {
-  std::filesystem::path folder{};  ///< of all checkpoints, such as RUN/checkpoints; rank 0's counts
-  Index every = 0;                 ///< steps; 0: never but where a program says so
+  std::filesystem::path folder{};  ///< such as RUN/checkpoints; taken from rank 0
+  Index every = 0;                 ///< steps; 0: only when the program calls `save`
   CheckpointsToKeep keep{};
-  /// What validation losses are of, such as a hash of it: only losses of the same are compared.
+  /// Identifies the validation data, such as its hash: only losses on the same data are compared.
   std::string validation{};
 };
 
-/// What became of a save.
+/// The result of a save.
 struct CheckpointRecord {
   Index step = 0;
   std::filesystem::path path{};
   std::uint64_t bytes = 0;
   double blocked = 0;     ///< seconds that the run waited for it, on this rank
-  double seconds = 0;     ///< from its begin to its end, on this rank
-  std::string error{};    ///< empty: it is there, whole
-  std::string warning{};  ///< such as an older one that could not be removed
+  double seconds = 0;     ///< from its start to its end, on this rank
+  std::string error{};    ///< empty if the checkpoint is complete
+  std::string warning{};  ///< such as an older checkpoint that could not be removed
 };
 
 /// The checkpoints of a run. During the next steps a thread of each rank copies the state to the
@@ -58,13 +58,12 @@ class Checkpoints {
  public:
   using Tell = std::function<void(const CheckpointRecord&)>;
 
-  /// Makes the folder, takes it for this run alone, removes what saves that were cut off have
-  /// left in it, and takes the host's memory for copies of the state.
-  /// @param session  outlives this
-  /// @param tell     is called with what became of each save
-  /// @throws ConfigError  on all ranks, for options that cannot be, or if another run has the
-  /// folder
-  /// @throws IoError      on rank 0, if nothing can be written there; ConfigError on others
+  /// Creates the folder, locks it for this run, removes leftovers of interrupted saves, and
+  /// allocates host memory for copies of the state.
+  /// @param session  must outlive this
+  /// @param tell     called with the result of each save
+  /// @throws ConfigError  on all ranks, for invalid options, or if another run holds the folder
+  /// @throws IoError      on rank 0, if the folder is not writable; ConfigError on the others
   Checkpoints(CheckpointOptions options, TrainingSession& session, Tell tell)
       : options_(std::move(options)), session_(session), tell_(std::move(tell)), writer_(session) {
     require<ConfigError>(options_.every >= 0 && options_.keep.every >= 0, "checkpoints every ",
@@ -87,15 +86,15 @@ class Checkpoints {
   ~Checkpoints() { join(); }
 
   [[nodiscard]] const CheckpointOptions& options() const { return options_; }
-  /// Whether a step is one of those that are saved.
+  /// Returns whether a step must be saved.
   [[nodiscard]] bool is_due(Index step) const {
     return options_.every != 0 && step % options_.every == 0;
   }
-  /// Whether the last save that came to its end failed.
+  /// Returns whether the last completed save failed.
   [[nodiscard]] bool failed() const { return failed_; }
 
-  /// Makes the session go on from a checkpoint, see `load_checkpoint`; the run's own has to be its
-  /// newest one.
+  /// Resumes the session from a checkpoint, see `load_checkpoint`. A checkpoint of this folder must
+  /// be the newest one.
   CheckpointManifest resume(const std::filesystem::path& path, std::vector<StateEntry> more = {},
                             OtherRecipes others = OtherRecipes::refused) {
     const auto texts = detail::all_or_none(session_, "checkpoint to resume from", [&] {
@@ -107,8 +106,8 @@ class Checkpoints {
     return manifest;
   }
 
-  /// The newest checkpoint of the folder, once the save that was begun has come to its end; empty:
-  /// there is none. The same on all ranks.
+  /// Returns the newest checkpoint of the folder, after the current save has ended; empty if there
+  /// is none. The same on all ranks.
   [[nodiscard]] std::filesystem::path newest_sync() {
     finish();
     return detail::all_or_none(
@@ -120,12 +119,12 @@ class Checkpoints {
         .front();
   }
 
-  /// Begins to save, once the one before has come to its end: the state as it is now, whatever
-  /// steps come next. Where an entry of `more` is not read beside steps, it is read at once.
-  /// A step that was saved last is not saved again.
-  /// @param step             that the session has taken last
-  /// @param more             to be saved beside the session's state
-  /// @param validation_loss  of the weights as they are, where it is known
+  /// Starts to save the current state asynchronously, after the previous save has ended. Entries of
+  /// `more` that cannot be read during steps are read at once. A step that was just saved is not
+  /// saved again.
+  /// @param step             the last step of the session
+  /// @param more             entries to save in addition to the session's state
+  /// @param validation_loss  of the current weights, if it is known
   void save(Index step, std::vector<StateEntry> more = {},
             std::optional<double> validation_loss = std::nullopt) {
     finish();
@@ -146,13 +145,13 @@ class Checkpoints {
     record_.blocked = seconds_since(begin_);
   }
 
-  /// Makes a checkpoint of what was saved, if all ranks have written and verified it by now. To be
-  /// called after each step.
+  /// Commits the current save, if all ranks have written and verified their files. Must be called
+  /// after each step.
   void after_step() {
     if (is_pending_ && session_.largest_over_ranks(writer_.is_done() ? 0 : 1) == 0) commit();
   }
 
-  /// Waits for the save that was begun, if there is one, and makes a checkpoint of it.
+  /// Waits for the current save, if there is one, and commits it.
   void finish() {
     if (is_pending_) commit();
     join();
@@ -174,12 +173,12 @@ class Checkpoints {
     writer_.join();
     if (pruner_.joinable()) pruner_.join();
   }
-  /// The name of what this rank writes.
+  /// Returns the name of this rank's file.
   [[nodiscard]] std::string own_file() const {
     return detail::file_name_of_rank(session_.sharding().world_rank());
   }
 
-  /// @return  the folder's path from the root on
+  /// @return  the absolute path of the folder
   std::string take_folder() {
     const std::filesystem::path folder = std::filesystem::absolute(options_.folder);
     std::error_code error;
@@ -196,7 +195,7 @@ class Checkpoints {
     return folder.string();
   }
 
-  /// @return  "" for a checkpoint that is not of this folder
+  /// @return  "" for a checkpoint of another folder
   std::string require_newest(const std::filesystem::path& path) const {
     const std::filesystem::path own = std::filesystem::weakly_canonical(path);
     if (own.parent_path() != std::filesystem::weakly_canonical(options_.folder)) return {};
@@ -207,7 +206,7 @@ class Checkpoints {
     return own.string();
   }
 
-  /// This rank's share of the state.
+  /// Returns this rank's share of the state.
   std::vector<StateEntry> own_entries(std::vector<StateEntry> more) {
     std::vector<StateEntry> all = session_.state();
     for (StateEntry& entry : more) all.push_back(std::move(entry));
@@ -222,7 +221,7 @@ class Checkpoints {
     return own;
   }
 
-  /// Makes the folder that ranks write to.
+  /// Creates the folder that ranks write to.
   /// @return  its path
   std::string make_place() {
     const std::uint64_t room = free_disk_bytes(options_.folder);
@@ -242,8 +241,8 @@ class Checkpoints {
     return written_.string();
   }
 
-  /// What this rank does of a part of the save, and whether it went well on all ranks. Else the
-  /// save has failed.
+  /// Runs this rank's part of a stage of the save. Returns whether it succeeded on all ranks; if
+  /// not, the save has failed.
   bool in_step(const char* what, const std::function<std::string()>& part) {
     try {
       texts_ = detail::all_or_none(session_, what, part);
@@ -266,7 +265,7 @@ class Checkpoints {
     tell_(record_);
   }
 
-  /// Makes a checkpoint of files that all ranks have written and verified, or failed to.
+  /// Commits the current save, once all ranks have written and verified their files or have failed.
   void commit() {
     const auto begin = Clock::now();
     join();
@@ -349,12 +348,12 @@ class Checkpoints {
   Tell tell_;
   std::unique_ptr<FolderLock> lock_;                ///< of rank 0
   std::unique_ptr<detail::CheckpointShare> share_;  ///< from the first save on
-  std::vector<std::string> texts_;                  ///< that ranks exchanged last
+  std::vector<std::string> texts_;                  ///< that ranks exchanged in the last stage
   Index saved_step_ = -1;
   bool failed_ = false;
   std::vector<StateConversion> conversions_;  ///< of the run so far
 
-  // Of the save that was begun last.
+  // Of the current or last save.
   bool is_pending_ = false;
   Clock::time_point begin_;
   CheckpointRecord record_;

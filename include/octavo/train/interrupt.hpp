@@ -1,5 +1,5 @@
 /// @file
-/// Stopping a run between two steps, on Ctrl-C or by a scheduler.
+/// Stopping a run between two steps, on Ctrl-C or a scheduler's signal.
 #pragma once
 
 #include <octavo/comm/wait_note.hpp>
@@ -19,14 +19,15 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// While one lives, SIGINT, SIGTERM, SIGUSR1 and SIGHUP are recorded instead of ending the program,
+/// While it lives, SIGINT, SIGTERM, SIGUSR1 and SIGHUP are recorded instead of ending the program,
 /// and what the process waits for (`WaitNote`) is written to standard error. SIGHUP stays ignored
 /// if it was, as nohup leaves it. Signals within a second count as one request: schedulers and
 /// terminals may send a signal more than once. A later one ends the program at once.
 class InterruptGuard {
  public:
-  /// @param acknowledgement  written to standard error when a signal is first noted; it has to live
-  ///                         as long as the guard. Null: nothing is written
+  /// @param acknowledgement  written to standard error at the first signal; must live as long as
+  /// the
+  ///                         guard. Null: nothing is written
   explicit InterruptGuard(const char* acknowledgement = nullptr) {
     first_time = 0;
     signal_number = 0;
@@ -49,10 +50,10 @@ class InterruptGuard {
   InterruptGuard(const InterruptGuard&) = delete;
   InterruptGuard& operator=(const InterruptGuard&) = delete;
 
-  /// The signal that came while the guard has lived, or 0; 0 without a guard.
+  /// Returns the signal that the guard received, or 0; 0 without a guard.
   [[nodiscard]] static int received() { return signal_number; }
 
-  /// Ends the run as the signal would, without an acknowledgement: the program itself asks for it.
+  /// Records a signal on behalf of the program itself, without an acknowledgement.
   static void request(int number) { (void)is_first(number); }
 
  private:
@@ -83,7 +84,7 @@ class InterruptGuard {
     }
   }
 
-  /// What it interrupts may be about to look at errno.
+  /// Preserves errno, which the interrupted code may be about to read.
   static void acknowledge() {
     const char* text = said;
     if (text == nullptr) return;
@@ -95,7 +96,7 @@ class InterruptGuard {
   static_assert(std::atomic<std::int64_t>::is_always_lock_free);
   static_assert(std::atomic<const char*>::is_always_lock_free);
   inline static std::atomic<int> signal_number{0};
-  inline static std::atomic<std::int64_t> first_time{0};  ///< of the first signal; 0: none came
+  inline static std::atomic<std::int64_t> first_time{0};  ///< of the first signal; 0: none
   inline static std::atomic<const char*> said{nullptr};
 
   std::array<struct sigaction, signals.size()> previous_{};

@@ -1,6 +1,5 @@
 /// @file
-/// What a training run consists of, piece by piece and by name: what is saved, resumed and moved
-/// between devices.
+/// Copies of the named state of a training run, for saving, resuming and moving between devices.
 #pragma once
 
 #include <octavo/core/error.hpp>
@@ -15,7 +14,7 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// A copy of one entry on the host.
+/// A copy of one entry in host memory.
 struct SavedEntry {
   std::string format;
   std::vector<Index> shape;
@@ -27,10 +26,10 @@ struct SavedEntry {
   friend bool operator==(const SavedEntry&, const SavedEntry&) = default;
 };
 
-/// A copy of a state on the host, by name. It belongs to no device.
+/// A copy of a state in host memory, by name, independent of any device.
 using SavedState = std::map<std::string, SavedEntry>;
 
-/// Copies a state to the host, and waits for it.
+/// Copies a state to host memory, and waits for it.
 /// @param entries  such as a session's `state()`
 [[nodiscard]] inline SavedState save_state_sync(std::span<const StateEntry> entries) {
   SavedState saved;
@@ -45,10 +44,10 @@ using SavedState = std::map<std::string, SavedEntry>;
   return saved;
 }
 
-/// Copies a saved state to where it belongs, and waits for it. The session that the entries are of
-/// then goes on as the one that was saved. Nothing is written unless all fits.
-/// @throws StateMismatchError, ConfigError  naming the first entry that the other side lacks, or
-///                                          that has another format, shape or number of bytes there
+/// Copies a saved state into the session of the entries, and waits for it. The session then
+/// continues as the saved one. Nothing is written unless all entries match.
+/// @throws StateMismatchError, ConfigError  naming the first entry that one side lacks, or whose
+///                                          format, shape or number of bytes differs
 inline void load_state_sync(const SavedState& saved, std::span<const StateEntry> entries) {
   const auto text = [](const std::string& format, const std::vector<Index>& shape) {
     if (shape.empty()) return format;

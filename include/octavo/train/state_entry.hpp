@@ -1,5 +1,5 @@
 /// @file
-/// The pieces of what a training run consists of, each with a name.
+/// Named entries of the state of a training run.
 #pragma once
 
 #include <octavo/core/context.hpp>
@@ -21,22 +21,22 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// One piece of a session's state: a tensor on its device, or a number of the host.
+/// One entry of a session's state: a tensor on its device, or a number in host memory.
 struct StateEntry {
   std::string name;    ///< such as "model.blocks.0.qkv.weight" or "optimizer.steps"
   std::string format;  ///< of its elements: "fp32", "bf16", "8-bit", "E8M0", "uint32", "int64"
-  std::vector<Index> shape;  ///< empty: one number
+  std::vector<Index> shape;  ///< empty: a scalar
   std::size_t bytes = 0;
-  /// Of the whole tensor, where ranks hold a part each: `shape`, of one dimension, is then of this
-  /// rank's elements, which are those of the whole from `begin` on.
+  /// Shape of the whole tensor, if it is sharded: `shape` then has one dimension, the elements of
+  /// this rank, which start at element `begin` of the whole.
   std::vector<Index> whole = {};
   Index begin = 0;
-  /// Which part of a parameter, or of its optimizer's state, the tensor is, where ranks share the
-  /// layers: what stands above is of that part.
+  /// Which part of a parameter, or of its optimizer state, the tensor is with tensor parallelism;
+  /// the members above describe that part.
   ParameterPart part = {};
-  /// Copies it to `bytes` bytes of the host; waits for it.
+  /// Copies it to `bytes` bytes of host memory, and waits for it.
   std::function<void(std::byte*)> read_sync;
-  /// Copies it from the host; waits for it.
+  /// Copies it from host memory, and waits for it.
   std::function<void(const std::byte*)> write_sync;
   /// Has it copied until the session's `end_reading`, which the same thread calls, whichever that
   /// is; the target is of `allocate_for_reading`. None: only the session's thread can read it.
@@ -69,13 +69,13 @@ struct StateEntry {
 
 namespace detail {
 
-/// How a message begins that says what an entry is: "the adapters are of ".
+/// Returns the start of a message about an entry, such as "the adapters are of ".
 inline std::string entry_is(const std::string& name) {
   if (name == "session.recipe") return "the recipe is ";
   if (name == "session.lora") return "the adapters are of ";
   return name + " is ";
 }
-/// What to do about a saved state of which the entry is another, or that lacks it.
+/// Returns the advice for an entry that differs from the saved state or that it lacks.
 inline const char* entry_advice(const std::string& name) {
   if (name.starts_with("data.")) {
     return "; the text, or what its batches are made with, has changed since: resume with what the "
@@ -87,7 +87,7 @@ inline const char* entry_advice(const std::string& name) {
   return "; it is of another model, recipe or optimizer";
 }
 
-/// The name of what elements of a state are stored as.
+/// The name of the format in which elements of a state are stored.
 template <class T>
 std::string state_format() {
   if constexpr (std::is_same_v<T, std::uint32_t>) {
@@ -99,7 +99,7 @@ std::string state_format() {
   }
 }
 
-/// Collects what is shown to it; the context and the reader must outlive the entries' use.
+/// Collects the entries that it visits. The context and the reader must outlive the entries.
 template <Device D>
 class StateCollector {
  public:
