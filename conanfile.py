@@ -3,7 +3,7 @@
     conan create . -s compiler.cppstd=20    # unless the profile says C++20
 
 Consumers with CMake get what `cmake --install` installs, and write the same: find_package(octavo 0.1
-COMPONENTS cuda). The CUDA Toolkit, cuDNN, PCRE2 and OpenMP stay the system's.
+COMPONENTS cuda). The CUDA Toolkit, cuDNN and PCRE2 stay the system's.
 """
 
 import os
@@ -57,14 +57,13 @@ class Octavo(ConanFile):
         self.info.clear()
 
     def package_info(self):
-        # CMake finds the installed octavoConfig.cmake, which looks for OpenMP and CUDA itself.
+        # CMake finds the installed octavoConfig.cmake, which looks for threads and CUDA itself.
         self.cpp_info.set_property("cmake_find_mode", "none")
         core = self.cpp_info.components["octavo"]
         core.builddirs = [os.path.join("lib", "cmake", "octavo")]
         # What other generators make of the same.
         core.set_property("cmake_target_name", "octavo::octavo")
-        core.cxxflags = ["-fopenmp"]
-        core.sharedlinkflags = core.exelinkflags = ["-fopenmp"]
+        core.system_libs = ["pthread"]
         cuda = self.cpp_info.components["cuda"]
         cuda.set_property("cmake_target_name", "octavo::cuda")
         cuda.requires = ["octavo"]

@@ -3,17 +3,8 @@
 
 # octavo_add_requirements(TARGET): what octavo::octavo asks of its users' compilers.
 function(octavo_add_requirements target)
-  # OpenMP is for more than one thread.
-  find_package(OpenMP QUIET COMPONENTS CXX)
-  if(OpenMP_CXX_FOUND)
-    target_link_libraries(${target} INTERFACE $<BUILD_INTERFACE:OpenMP::OpenMP_CXX>)
-    # One inline function must not be parallel in one translation unit and serial in another.
-    target_compile_options(${target} INTERFACE
-      "$<BUILD_INTERFACE:$<$<COMPILE_LANG_AND_ID:CUDA,NVIDIA>:-Xcompiler=-fopenmp>>")
-  endif()
-  if(NOT octavo_FIND_QUIETLY)
-    message(STATUS "Octavo: OpenMP ${OpenMP_CXX_FOUND}")
-  endif()
+  find_package(Threads REQUIRED)
+  target_link_libraries(${target} INTERFACE $<BUILD_INTERFACE:Threads::Threads>)
   # C++20 in files that nvcc compiles. CMake knows the flag from 3.26 on; before, it is passed by
   # hand unless the project does so itself.
   if("cuda_std_20" IN_LIST CMAKE_CUDA_COMPILE_FEATURES)

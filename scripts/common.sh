@@ -1,9 +1,6 @@
 # Shared by quickstart, run-tests and .ci/run; to be sourced from the project's root.
 # shellcheck shell=bash
 
-# Threads that wait must not spin where others use the cores: a step would take many times as long.
-export OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive}
-
 fail() {
   echo "${0##*/}: $*" >&2
   exit 1

@@ -13,11 +13,11 @@ struct LayerScale {
   void visit(auto&& visitor) { visitor(weight); }
   void forward(Matrix x, Matrix y, const Context<Cpu>& context) const {
     const float* w = weight.weight.data();
-    parallel_for(size, context, [&](Index i) { y.data()[i] = x.data()[i] * w[i % hidden]; });
+    parallel_for(size, 1, context, [&](Index i) { y.data()[i] = x.data()[i] * w[i % hidden]; });
   }
   /// A column is one thread's, so that sums do not depend on the number of threads.
   void backward(Matrix dy, Matrix x, Matrix dx, const Context<Cpu>& context) const {
-    parallel_for(hidden, context, [&](Index c) {
+    parallel_for(hidden, size / hidden, context, [&](Index c) {
       for (Index t = 0; t < tokens; ++t) {
         dx.row(t)[c] = dy.row(t)[c] * weight.weight.data()[c];
         weight.gradient.data()[c] += dy.row(t)[c] * x.row(t)[c];

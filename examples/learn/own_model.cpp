@@ -14,7 +14,7 @@ struct SquaredRelu {
 
   template <class T, class Y>
   static void forward(TensorView<const T, 2, Cpu> x, const Y& y, const Context<Cpu>& context) {
-    parallel_for(x.size(), context, [&](Index i) {
+    parallel_for(x.size(), 1, context, [&](Index i) {
       const float value = std::max(0.0f, static_cast<float>(x.data()[i]));
       y.values.data()[i] = T(value * value);
     });
@@ -23,7 +23,7 @@ struct SquaredRelu {
   template <class T, class Gradient, class G>
   static void backward(TensorView<const T, 2, Cpu> dy, TensorView<const T, 2, Cpu> x,
                        const Gradient& dx, TensorView<G, 1, Cpu>, const Context<Cpu>& context) {
-    parallel_for(x.size(), context, [&](Index i) {
+    parallel_for(x.size(), 1, context, [&](Index i) {
       const float value = std::max(0.0f, static_cast<float>(x.data()[i]));
       dx.values.data()[i] = T(2.0f * value * static_cast<float>(dy.data()[i]));
     });

@@ -3,7 +3,6 @@
 # first_training_test.sh PATH_TO_FIRST_TRAINING
 set -u
 # Tests run side by side: a thread that waits must not spin on another test's core.
-export OMP_WAIT_POLICY=passive
 
 program=$(realpath "${1:?usage: first_training_test.sh PATH_TO_FIRST_TRAINING}")
 cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit 1

@@ -1,5 +1,5 @@
 /// @file
-/// Functions of other_flags.cpp, which is compiled for another processor and without OpenMP.
+/// Functions of other_flags.cpp, which is compiled for another processor.
 #pragma once
 
 #include "support/matrix.hpp"
@@ -10,7 +10,6 @@ namespace other_flags {
 struct Parts {
   octavo::Index lanes;
   const void* sgemm;
-  const void* thread_index;
 };
 Parts parts();
 

@@ -8,15 +8,14 @@
 #   cudnn   installed, with that component
 #   nccl    likewise; it only links a program of several ranks
 #
-# One of the ways fails when any of these is deleted; each was tried, but OpenMP for nvcc:
+# One of the ways fails when any of these is deleted; each was tried:
 #   OctavoLibrary.cmake       the include folder, cxx_std_20, octavo_add_requirements, octavo_scope
 #   octavoDependencies.cmake  every find_package and target_link_libraries, and each library in them (but
-#                             octavo_cudnn's CUDA::cudart where cuDNN lies in the Toolkit's folder); OpenMP
-#                             and C++20 for nvcc; OCTAVO_WITH_CUDA, OCTAVO_WITH_CUDNN; the module path
+#                             octavo_cudnn's CUDA::cudart where cuDNN lies in the Toolkit's folder);
+#                             C++20 for nvcc; OCTAVO_WITH_CUDA, OCTAVO_WITH_CUDNN; the module path
 #   OctavoInstall.cmake       FILE_SET, install(EXPORT), each file; but INCLUDES, for a CMake before 3.23
 #   octavoConfig.cmake        both include(), octavo_add_requirements, octavo_add_cuda, octavo_add_cudnn
 set -uo pipefail
-export OMP_WAIT_POLICY=passive
 
 usage="usage: consumer_test.sh headers|subfolder|fetch|installed|cudnn|nccl COMPILER FOLDER"
 way=${1:?$usage}
@@ -63,7 +62,7 @@ install_octavo() {
   cmake -S "$source" -B package -DCMAKE_INSTALL_PREFIX="$work/first" \
     -DCMAKE_INSTALL_INCLUDEDIR=include/octavo-0.1 -DCMAKE_INSTALL_LIBDIR=lib/here \
     -DOCTAVO_BUILD_EXAMPLES=OFF -DOCTAVO_BUILD_TESTS=OFF -DOCTAVO_BUILD_BENCHMARKS=OFF \
-    -DOCTAVO_CUDA=OFF -DCMAKE_DISABLE_FIND_PACKAGE_OpenMP=ON >$log 2>&1 &&
+    -DOCTAVO_CUDA=OFF >$log 2>&1 &&
     cmake --install package >>$log 2>&1 || fail "the installation: $(cat $log)"
   mv first moved && rm -rf package
   grep -rlF -e "$source" -e "$work" moved && fail "the installation knows where it was made"

@@ -1,4 +1,4 @@
-// Prints how a consumer's files are compiled. One thread in place of two: without OpenMP.
+// Prints how a consumer's files are compiled.
 
 #include <octavo/core/context.hpp>
 #include <octavo/core/version.hpp>

@@ -52,10 +52,4 @@ takes texts
 ln -s enough.txt link.txt
 takes link.txt
 
-printf '#!/bin/sh\necho "waits $OMP_WAIT_POLICY"\nexit 9\n' >scripts/install-dependencies
-for policy in passive active; do
-  [ "$policy" = passive ] && unset OMP_WAIT_POLICY || export OMP_WAIT_POLICY=$policy
-  ./quickstart enough.txt >out 2>err
-  [ "$(cat out)" = "waits $policy" ] || fail "threads that are to be $policy are not"
-done
 [ "$failures" -eq 0 ]

@@ -7,7 +7,6 @@ scratch=$(mktemp -d) || exit 1
 trap 'rm -rf "$scratch"' EXIT
 cd "$scratch" || exit 1
 # A thread that waits must not spin on another test's core.
-export OMP_WAIT_POLICY=passive
 
 # Seconds that a run may take.
 run_limit=60

@@ -41,7 +41,7 @@ struct Sgd {
       if (status.data()->skip != 0) return;
       const float factor = rate_.data()[0] * status.data()->clip_coefficient;
       for (const auto& shard : shards_) {
-        parallel_for(shard.weights.size(), context, [&](Index i) {
+        parallel_for(shard.weights.size(), 1, context, [&](Index i) {
           shard.weights.data()[i] = W(static_cast<float>(shard.weights.data()[i]) -
                                       factor * static_cast<float>(shard.gradients.data()[i]));
         });

@@ -6,15 +6,17 @@
 #include <octavo/core/device.hpp>
 #include <octavo/core/error.hpp>
 #include <octavo/core/macros.hpp>
+#include <octavo/core/thread_pool.hpp>
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdlib>
 #include <optional>
 #include <span>
 #include <string>
-#if defined(_OPENMP)
-#include <omp.h>
-#endif
+#include <thread>
+
+#include <sched.h>
 
 namespace octavo OCTAVO_ABI {
 
@@ -52,39 +54,29 @@ struct DeviceLimits<Cuda> {
   std::optional<CudnnAnswer> cudnn_answer{};
 };
 
-// A program may have files that are compiled with OpenMP and files that are not. The functions here
-// that differ between the two have a namespace for each, or the linker would keep either one's code
-// for both. Operations that call them, such as `quantize`, have one name in both kinds of files:
-// the linker keeps one, with threads or without. Results do not differ; compile all files alike.
-#if defined(_OPENMP)
-#define OCTAVO_LOOPS openmp_loops
-#else
-#define OCTAVO_LOOPS serial_loops
-#endif
 namespace detail {
-inline namespace OCTAVO_LOOPS {
 
-/// The threads of a context that is asked for so many: see Context<Cpu>.
-inline int checked_threads(int threads) {
-#if defined(_OPENMP)
-  constexpr int many = 256;  // whoever tests with more threads than processors is served, too
-  const int most = std::max(many, omp_get_num_procs());
-  require<ConfigError>(threads >= 0 && threads <= most, "threads is ", threads,
-                       "; give 0 (all) or a number up to ", most);
-  const int all = omp_get_max_threads();
-  require<ConfigError>(threads > 0 || all <= most, "OpenMP offers ", all,
-                       " threads; set OMP_NUM_THREADS to a number up to ", most);
-  return threads > 0 ? threads : all;
-#else
-  require<ConfigError>(
-      threads == 0 || threads == 1, "threads is ", threads,
-      ", but this file of the program, or another that uses the same functions, is "
-      "compiled without OpenMP; compile all with -fopenmp, or give 0 or 1");
-  return 1;
-#endif
+/// Processors that this process may run on.
+inline int available_processors() {
+  cpu_set_t mask;
+  if (::sched_getaffinity(0, sizeof(mask), &mask) == 0) return CPU_COUNT(&mask);
+  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
 }
 
-}  // namespace OCTAVO_LOOPS
+/// Threads of a context that is created for `threads`: see Context<Cpu>.
+inline int checked_threads(int threads) {
+  const int most = std::max(256, available_processors());
+  require<ConfigError>(threads >= 0 && threads <= most, "threads must be 0 (all) to ", most,
+                       ", but is ", threads);
+  const char* variable = std::getenv("OMP_NUM_THREADS");
+  if (threads > 0) return threads;
+  if (variable == nullptr || *variable == '\0') return available_processors();
+  const int wanted = std::atoi(variable);
+  require<ConfigError>(wanted >= 1 && wanted <= most, "OMP_NUM_THREADS must be 1 to ", most,
+                       ", but is '", variable, "'; change or unset it");
+  return wanted;
+}
+
 }  // namespace detail
 
 /// Threads and workspace for operations on the `Cpu` device. Not copyable: operations that share
@@ -92,16 +84,18 @@ inline int checked_threads(int threads) {
 template <>
 class Context<Cpu> : detail::FindsBodies {
  public:
-  /// @param threads  number of threads for each operation; 0 takes all that OpenMP offers
-  /// @throws ConfigError  for a negative number; for one above both 256 and the processors; for
-  ///                      more than 1 where the caller is compiled without OpenMP
-  [[gnu::always_inline]] explicit Context(int threads = 0)  // each file has its own
-      : threads_(detail::checked_threads(threads)) {}
+  /// @param threads  number of threads for each operation; 0: as many as the variable
+  ///                 OMP_NUM_THREADS says, which launchers set, else one for each processor that
+  ///                 the process may use
+  /// @throws ConfigError  for a negative number, and for one above both 256 and the processors
+  explicit Context(int threads = 0) : pool_(detail::checked_threads(threads)) {}
   Context(const Context&) = delete;
   Context& operator=(const Context&) = delete;
 
-  [[nodiscard]] int threads() const { return threads_; }
-  operator DeviceLimits<Cpu>() const { return {threads_}; }  // NOLINT: a context says all of it
+  [[nodiscard]] int threads() const { return pool_.threads(); }
+  /// The threads that `parallel_for` shares a loop with.
+  [[nodiscard]] ThreadPool& pool() const { return pool_; }
+  operator DeviceLimits<Cpu>() const { return {threads()}; }  // NOLINT: a context says all of it
 
   /// Memory that one operation at a time may use; its content does not outlive the operation.
   [[nodiscard]] std::span<std::byte> workspace() const { return workspace_; }
@@ -111,7 +105,7 @@ class Context<Cpu> : detail::FindsBodies {
   void synchronize() const {}
 
  private:
-  int threads_;
+  mutable ThreadPool pool_;
   std::span<std::byte> workspace_;
 };
 
@@ -125,37 +119,6 @@ template <class T, Device D>
   return reinterpret_cast<T*>(context.workspace().data());
 }
 
-inline namespace OCTAVO_LOOPS {
-
-/// Calls `body(i)` for 0 ≤ i < count, spread over the context's threads. Results must not depend
-/// on the order of calls; work is dealt out in equal runs, so they do not depend on the number of
-/// threads either.
-template <class Body>
-void parallel_for(Index count, const Context<Cpu>& context, const Body& body) {
-#if defined(_OPENMP)
-  if (context.threads() > 1 && count > 1) {
-#pragma omp parallel for schedule(static) num_threads(context.threads())
-    for (Index i = 0; i < count; ++i) body(i);
-    return;
-  }
-#else
-  (void)context;
-#endif
-  for (Index i = 0; i < count; ++i) body(i);
-}
-
-/// Index of the calling thread inside `parallel_for`, below `Context<Cpu>::threads()`.
-inline int thread_index() {
-#if defined(_OPENMP)
-  return omp_get_thread_num();
-#else
-  return 0;
-#endif
-}
-
-}  // namespace OCTAVO_LOOPS
-#undef OCTAVO_LOOPS
-
 /// Number of equal pieces of at most `size` that cover `count`.
 OCTAVO_HOST_DEVICE constexpr Index ceil_divide(Index count, Index size) {
   return (count + size - 1) / size;
@@ -165,5 +128,29 @@ OCTAVO_HOST_DEVICE constexpr Index ceil_divide(Index count, Index size) {
 OCTAVO_HOST_DEVICE constexpr Index round_up(Index count, Index size) {
   return ceil_divide(count, size) * size;
 }
+
+/// Elements of a loop below which it runs on the calling thread: a few microseconds of work, for
+/// which waking other threads does not pay, and on a busy machine costs milliseconds.
+inline constexpr Index least_parallel_elements = 8192;
+/// Of calls that take long: the loop is always shared.
+inline constexpr Index many_elements = least_parallel_elements;
+
+/// Calls `body(i)` for 0 ≤ i < count, spread over the context's threads. Results must not depend
+/// on the order of calls, nor on which thread makes which. A loop inside a loop runs on the thread
+/// that meets it.
+/// @param elements  that one call works on, roughly: decides whether the loop is worth several
+///                  threads
+template <class Body>
+void parallel_for(Index count, Index elements, const Context<Cpu>& context, const Body& body) {
+  const bool is_small = count < 2 || elements < ceil_divide(least_parallel_elements, count);
+  const bool is_nested = detail::loop_place().is_inside;
+  if (!is_nested && !is_small && context.threads() > 1) return context.pool().run(count, body);
+  std::optional<detail::InLoop> inside;
+  if (is_nested) inside.emplace(0);
+  for (Index i = 0; i < count; ++i) body(i);
+}
+
+/// Number of the calling thread inside `parallel_for`, below `Context<Cpu>::threads()`.
+inline int thread_index() { return detail::loop_place().thread; }
 
 }  // namespace octavo

@@ -374,7 +374,7 @@ class BytePairTokenizer final : public Tokenizer {
     std::mutex mutex;
     std::exception_ptr error;
     std::size_t error_at = count;
-    parallel_for(context.threads(), context, [&](Index) {
+    parallel_for(context.threads(), many_elements, context, [&](Index) {
       std::optional<detail::TextEncoder> encoder;
       for (std::size_t i = next++; i < count; i = next++) {
         try {

@@ -39,7 +39,7 @@ class ByteTokenizer final : public Tokenizer {
       std::span<const std::string> allowed = {}) const override {
     for (const std::string& name : allowed) (void)special_token(name);
     std::vector<std::vector<std::int32_t>> tokens(texts.size());
-    parallel_for(static_cast<Index>(texts.size()), context, [&](Index i) {
+    parallel_for(static_cast<Index>(texts.size()), many_elements, context, [&](Index i) {
       const auto place = static_cast<std::size_t>(i);
       tokens[place] = encode(texts[place]);
     });

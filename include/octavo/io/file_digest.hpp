@@ -97,7 +97,7 @@ enum class ReadFrom {
   std::vector<detail::FilePart> parts(static_cast<std::size_t>(context.threads()));
   // Reads until a part ends early: the reported size of a file may be wrong.
   for (bool is_whole = true; is_whole;) {
-    parallel_for(static_cast<Index>(parts.size()), context, [&](Index i) {
+    parallel_for(static_cast<Index>(parts.size()), many_elements, context, [&](Index i) {
       const std::uint64_t begin = digest.bytes + static_cast<std::uint64_t>(i) * part_bytes;
       parts[static_cast<std::size_t>(i)] = detail::FilePart(descriptor, begin, part_bytes);
     });

@@ -25,7 +25,7 @@ void for_each_part(std::size_t bytes, const Context<Cpu>& context, const Body& b
   using detail::part_bytes;
   const std::size_t parts = (bytes + part_bytes - 1) / part_bytes;
   std::vector<std::exception_ptr> errors(parts);
-  parallel_for(static_cast<Index>(parts), context, [&](Index i) {
+  parallel_for(static_cast<Index>(parts), many_elements, context, [&](Index i) {
     const std::size_t begin = static_cast<std::size_t>(i) * part_bytes;
     try {
       body(begin, std::min(part_bytes, bytes - begin));

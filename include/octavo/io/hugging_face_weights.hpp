@@ -203,7 +203,6 @@ class HuggingFaceWeights {
 
   static void read(const Source& source, const detail::TensorPiece& piece,
                    std::span<float> values) {
-    // No structured binding: clang 16 with OpenMP cannot capture one.
     const SafetensorsFile* file = source.stored.file;
     const SafetensorsEntry* entry = source.stored.entry;
     const std::uint64_t size = safetensors_bits(entry->dtype) / 8;

@@ -56,7 +56,7 @@ class WeightUpload {
         const Piece& all = slots_[static_cast<std::size_t>(slot + i)];
         return Piece{begin, all.values.first(size), all.rounded.first(size)};
       };
-      parallel_for(ready, host_, [&](Index i) {
+      parallel_for(ready, many_elements, host_, [&](Index i) {
         try {
           make(piece(i));
         } catch (...) {

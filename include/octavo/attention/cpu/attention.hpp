@@ -182,7 +182,7 @@ void for_each_kv_head(const AttentionShape& shape, const Documents<Cpu>& documen
                       const Context<Cpu>& context, const Body& body) {
   auto* memory = workspace_of<float>(context, attention_workspace(shape, context), "attention");
   const Index kv_heads = shape.heads.kv_heads;
-  parallel_for(count_documents(shape, documents) * kv_heads, context, [&](Index i) {
+  parallel_for(count_documents(shape, documents) * kv_heads, many_elements, context, [&](Index i) {
     AttentionScratch scratch(memory + thread_index() * AttentionScratch::floats(shape), shape);
     body(DocumentRows(shape, documents, i / kv_heads), i % kv_heads, scratch);
   });

@@ -22,7 +22,6 @@ void cached_attention_body(TensorView<const T, 2, Cpu> qkv, HeadLayout layout,
                            TensorView<const std::int32_t, 1, Cpu> positions,
                            const KeyValueCache<T, Cpu>& cache, TensorView<T, 2, Cpu> output,
                            const Context<Cpu>& context) {
-  // OpenMP's functions of clang 16 and older cannot have structured bindings.
   const Index heads = layout.heads;
   const Index kv_heads = layout.kv_heads;
   const Index dim = layout.head_dim;
@@ -40,7 +39,7 @@ void cached_attention_body(TensorView<const T, 2, Cpu> qkv, HeadLayout layout,
   const Index floats = ForwardScratch::floats(cache.capacity(), dim, rows);
   const Index keys = before + rows;
   const Index group = heads / kv_heads;
-  parallel_for(kv_heads, context, [&](Index kv) {
+  parallel_for(kv_heads, keys * dim * (1 + group), context, [&](Index kv) {
     const ForwardScratch w(memory + thread_index() * floats, cache.capacity(), dim, rows);
     load_head(cache.keys.data() + kv * dim, kv_heads * dim, keys, dim, w.keys);
     load_head(cache.values.data() + kv * dim, kv_heads * dim, keys, dim, w.values);

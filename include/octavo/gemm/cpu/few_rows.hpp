@@ -48,7 +48,7 @@ void multiply_few_rows(TensorView<const T, 2, Cpu> x, float alpha, const WidenWe
   auto* memory = workspace_of<float>(context, few_rows_workspace(k, context), "few_rows_forward");
   const float* left = widen_rows(x, options.norm, memory, context);
   constexpr Index width = matmul_tile_columns;
-  parallel_for(ceil_divide(n, width), context, [&](Index i) {
+  parallel_for(ceil_divide(n, width), width * k, context, [&](Index i) {
     const Index column0 = i * width;
     const Index columns = std::min(width, n - column0);
     float* weight = memory + thread_index() * width * (k + 2 * most_few_rows);

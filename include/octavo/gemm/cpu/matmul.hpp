@@ -52,7 +52,7 @@ const float* widen(TensorView<const T, 2, Cpu> source, float*& workspace,
   } else {
     float* target = std::exchange(workspace, workspace + round_up(source.size(), 64));
     const Index columns = source.extent(1);
-    parallel_for(source.extent(0), context,
+    parallel_for(source.extent(0), columns, context,
                  [&](Index r) { widen_row(source, r, target + r * columns); });
     return target;
   }
@@ -64,7 +64,7 @@ const float* widen(QuantizedView<Format, Granularity, L, Cpu> source, float*& wo
                    const Context<Cpu>& context) {
   float* target =
       std::exchange(workspace, workspace + round_up(source.outer() * source.inner(), 64));
-  parallel_for(source.outer(), context,
+  parallel_for(source.outer(), source.inner(), context,
                [&](Index r) { widen_row(source, r, target + r * source.inner()); });
   return target;
 }
@@ -109,7 +109,8 @@ void multiply_tiles(const SgemmOperand& a, const SgemmOperand& b, Index k, float
   const Index m = y.result.extent(0);
   const Index n = y.result.extent(1);
   const Index across = ceil_divide(n, matmul_tile_columns);
-  parallel_for(ceil_divide(m, matmul_tile_rows) * across, context, [&](Index i) {
+  const Index tiles = ceil_divide(m, matmul_tile_rows) * across;
+  parallel_for(tiles, matmul_tile_rows * k, context, [&](Index i) {
     const Index row0 = i / across * matmul_tile_rows;
     const Index column0 = i % across * matmul_tile_columns;
     const Index rows = std::min(matmul_tile_rows, m - row0);

@@ -20,7 +20,7 @@ void cross_entropy_body(TensorView<T, 2, Cpu> logits,
                         TensorView<const float, 1, Cpu> gradient_scale,
                         const Context<Cpu>& context) {
   const Index padded = logits.extent(1);
-  parallel_for(logits.extent(0), context, [&](Index t) {
+  parallel_for(logits.extent(0), padded, context, [&](Index t) {
     T* row = logits.row(t);
     const Index target = targets.data()[t];
     const bool ignored = target < 0;

@@ -15,7 +15,7 @@ template <class T>
 void embedding_forward_body(TensorView<const std::int32_t, 1, Cpu> tokens,
                             TensorView<const T, 2, Cpu> table, TensorView<T, 2, Cpu> y,
                             const Context<Cpu>& context) {
-  parallel_for(tokens.extent(0), context, [&](Index t) {
+  parallel_for(tokens.extent(0), table.extent(1), context, [&](Index t) {
     const Index columns = table.extent(1);
     const Index token = tokens.data()[t];
     if (token < 0 || token >= table.extent(0)) {
@@ -41,7 +41,7 @@ void embedding_backward_body(TensorView<const std::int32_t, 1, Cpu> tokens,
   std::sort(order, order + count);
   constexpr Index width = 64;
   const Index hidden = y_gradient.extent(1);
-  parallel_for(ceil_divide(hidden, width), context, [&](Index piece) {
+  parallel_for(ceil_divide(hidden, width), width * count, context, [&](Index piece) {
     const Index begin = piece * width;
     const Index columns = std::min(width, hidden - begin);
     for (Index t = 0; t < count;) {

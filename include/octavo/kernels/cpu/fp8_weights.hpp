@@ -48,7 +48,7 @@ void transpose_fp8_values_body(
   constexpr Index block = 32;
   const Index rows = fp8_values.outer();
   const Index columns = fp8_values.inner();
-  parallel_for(ceil_divide(columns, block), context, [&](Index strip) {
+  parallel_for(ceil_divide(columns, block), block * rows, context, [&](Index strip) {
     const Index end = std::min((strip + 1) * block, columns);
     for (Index top = 0; top < rows; top += block) {
       const Index bottom = std::min(top + block, rows);

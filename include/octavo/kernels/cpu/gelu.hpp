@@ -19,7 +19,7 @@ template <LinearPrecision P, OperandKind Kind, class T>
 void gelu_forward_body(TensorView<const T, 2, Cpu> x, const Operand<P, Kind, Cpu>& y,
                        const Context<Cpu>& context) {
   const Index ffn = x.extent(1);
-  parallel_for(x.extent(0), context, [&](Index t) {
+  parallel_for(x.extent(0), ffn, context, [&](Index t) {
     const T* row = x.row(t);
     T* result = y.values.row(t);
     for (Index i = 0; i < ffn; ++i) {
@@ -36,7 +36,7 @@ void gelu_backward_body(TensorView<const T, 2, Cpu> y_gradient, TensorView<const
                         const Operand<P, Kind, Cpu>& x_gradient,
                         TensorView<G, 1, Cpu> bias_gradient, const Context<Cpu>& context) {
   const Index ffn = x.extent(1);
-  parallel_for(x.extent(0), context, [&](Index t) {
+  parallel_for(x.extent(0), ffn, context, [&](Index t) {
     const T* row = x.row(t);
     const T* dy = y_gradient.row(t);
     T* result = x_gradient.values.row(t);

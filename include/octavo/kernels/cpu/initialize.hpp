@@ -10,7 +10,7 @@ namespace octavo OCTAVO_ABI::detail {
 template <class W>
 void initialize_values_body(TensorView<W, 1, Cpu> weight, const InitialValues& values,
                             const Context<Cpu>& context) {
-  parallel_for(weight.extent(0), context,
+  parallel_for(weight.extent(0), 1, context,
                [&](Index i) { weight.data()[i] = W(initial_value(values, i)); });
 }
 
@@ -18,7 +18,7 @@ void initialize_values_body(TensorView<W, 1, Cpu> weight, const InitialValues& v
 template <class W>
 void widen_body(TensorView<const W, 1, Cpu> weight, TensorView<float, 1, Cpu> master,
                 const Context<Cpu>& context) {
-  parallel_for(weight.extent(0), context,
+  parallel_for(weight.extent(0), 1, context,
                [&](Index i) { master.data()[i] = static_cast<float>(weight.data()[i]); });
 }
 

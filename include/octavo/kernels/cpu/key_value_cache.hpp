@@ -37,7 +37,7 @@ void append_to_cache_body(TensorView<T, 2, Cpu> qkv, HeadLayout layout,
       std::copy(head, head + dim, target);
     }
   };
-  parallel_for(qkv.extent(0), context, [&](Index row) {
+  parallel_for(qkv.extent(0), qkv.extent(1), context, [&](Index row) {
     const Index position = positions.data()[row];
     T* head = qkv.row(row);
     for (Index h = 0; h < layout.heads; ++h, head += dim) rotate(head, head, norm.query, position);

@@ -17,7 +17,7 @@ void layer_norm_forward_body(TensorView<const T, 2, Cpu> x, TensorView<const T, 
                              const Context<Cpu>& context) {
   const Index hidden = x.extent(1);
   const auto count = static_cast<float>(hidden);
-  parallel_for(x.extent(0), context, [&](Index t) {
+  parallel_for(x.extent(0), hidden, context, [&](Index t) {
     const T* row = x.row(t);
     const float mean =
         lane_sum(hidden, [&](Index i) { return static_cast<float>(row[i]); }) / count;
@@ -52,7 +52,7 @@ void layer_norm_backward_body(TensorView<const T, 2, Cpu> y_gradient, TensorView
   const auto normalised = [&](const T* row, Index t, Index i) {
     return (static_cast<float>(row[i]) - statistics.data()[2 * t]) * statistics.data()[2 * t + 1];
   };
-  parallel_for(tokens, context, [&](Index t) {
+  parallel_for(tokens, hidden, context, [&](Index t) {
     const T* dy = y_gradient.row(t);
     const T* row = x.row(t);
     const T* w = weight.data();
@@ -70,7 +70,7 @@ void layer_norm_backward_body(TensorView<const T, 2, Cpu> y_gradient, TensorView
   });
   // Columns in parallel and tokens in order, so that the sums' order is fixed.
   constexpr Index width = 64;
-  parallel_for(ceil_divide(hidden, width), context, [&](Index piece) {
+  parallel_for(ceil_divide(hidden, width), width * tokens, context, [&](Index piece) {
     const Index begin = piece * width;
     const Index columns = std::min(width, hidden - begin);
     std::array<float, width> weight_sums{};

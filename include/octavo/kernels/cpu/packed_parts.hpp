@@ -17,7 +17,7 @@ void pack_parts_body(TensorView<const G, 2, Cpu> parts, TensorView<std::byte, 2,
   constexpr Index block = PackedPart::block;
   const Index elements = parts.extent(1);
   const Index blocks = elements / block;
-  parallel_for(parts.extent(0) * blocks, context, [&](Index i) {
+  parallel_for(parts.extent(0) * blocks, block, context, [&](Index i) {
     const Index rank = i / blocks;
     const Index number = i % blocks;
     const G* source = parts.row(rank) + number * block;
@@ -46,7 +46,7 @@ void sum_packed_parts_body(const RankParts<std::byte, Cpu>& packed, TensorView<S
                            bool accumulate, const Context<Cpu>& context) {
   constexpr Index block = PackedPart::block;
   const Index elements = sum.size();
-  parallel_for(elements / block, context, [&](Index number) {
+  parallel_for(elements / block, block * packed.ranks(), context, [&](Index number) {
     Sum* target = sum.data() + number * block;
     float totals[block];
     for (Index e = 0; e < block; ++e) totals[e] = accumulate ? static_cast<float>(target[e]) : 0;

@@ -13,7 +13,7 @@ void position_embedding_forward_body(TensorView<const std::int32_t, 1, Cpu> toke
                                      TensorView<const T, 2, Cpu> table,
                                      TensorView<const T, 2, Cpu> positions, RowPositions places,
                                      TensorView<T, 2, Cpu> y, const Context<Cpu>& context) {
-  parallel_for(tokens.extent(0), context, [&](Index t) {
+  parallel_for(tokens.extent(0), table.extent(1), context, [&](Index t) {
     const T* token = table.row(tokens.data()[t]);
     const T* position = positions.row(places(t));
     T* row = y.row(t);
@@ -28,7 +28,7 @@ template <class T, class G>
 void positions_backward_body(TensorView<const T, 2, Cpu> y_gradient, Index sequence,
                              TensorView<G, 2, Cpu> positions_gradient,
                              const Context<Cpu>& context) {
-  parallel_for(sequence, context, [&](Index position) {
+  parallel_for(sequence, y_gradient.size() / sequence, context, [&](Index position) {
     G* target = positions_gradient.row(position);
     for (Index c = 0; c < y_gradient.extent(1); ++c) {
       float sum = 0;

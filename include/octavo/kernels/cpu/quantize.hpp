@@ -159,7 +159,7 @@ void for_each_tile(TensorView<Storage, 2, Cpu> values, const Context<Cpu>& conte
                    const Body& body) {
   const Index across = ceil_divide(values.extent(1), quantize_tile);
   const Index tiles = ceil_divide(values.extent(0), quantize_tile) * across;
-  parallel_for(tiles, context, [&](Index i) {
+  parallel_for(tiles, quantize_tile * quantize_tile, context, [&](Index i) {
     QuantizeTile tile;
     const Index row0 = i / across * quantize_tile;
     const Index column0 = i % across * quantize_tile;
@@ -185,28 +185,31 @@ void set_current_scale(TensorView<Storage, 2, Cpu> values, OperandScale& scaling
 template <class Storage, class Format, Layout L>
 void find_row_amaxes(TensorView<Storage, 2, Cpu> values, QuantizedView<Format, PerRow, L, Cpu> copy,
                      const Context<Cpu>& context) {
-  parallel_for(ceil_divide(copy.outer(), quantize_tile), context, [&](Index strip) {
-    const Index begin = strip * quantize_tile;
-    std::array<std::uint32_t, quantize_tile> largest{};
-    QuantizeTile tile;
-    for (Index at = 0; at < copy.inner(); at += quantize_tile) {
-      if constexpr (L == Layout::row_major) {
-        tile.load(values, begin, at);
-      } else {
-        tile.load(values, at, begin);
-      }
-      for (Index r = 0; r < tile.rows; ++r) {
-        for (Index c = 0; c < tile.columns; ++c) {
-          std::uint32_t& amax = largest[static_cast<std::size_t>(L == Layout::row_major ? r : c)];
-          amax = std::max(amax, float_bits(tile.row(r)[c]) & 0x7fffffffu);
-        }
-      }
-    }
-    const Index end = std::min(begin + quantize_tile, copy.outer());
-    for (Index r = begin; r < end; ++r) {
-      copy.scale_inverses()[r] = float_from_bits(largest[static_cast<std::size_t>(r - begin)]);
-    }
-  });
+  parallel_for(ceil_divide(copy.outer(), quantize_tile), quantize_tile * copy.inner(), context,
+               [&](Index strip) {
+                 const Index begin = strip * quantize_tile;
+                 std::array<std::uint32_t, quantize_tile> largest{};
+                 QuantizeTile tile;
+                 for (Index at = 0; at < copy.inner(); at += quantize_tile) {
+                   if constexpr (L == Layout::row_major) {
+                     tile.load(values, begin, at);
+                   } else {
+                     tile.load(values, at, begin);
+                   }
+                   for (Index r = 0; r < tile.rows; ++r) {
+                     for (Index c = 0; c < tile.columns; ++c) {
+                       std::uint32_t& amax =
+                           largest[static_cast<std::size_t>(L == Layout::row_major ? r : c)];
+                       amax = std::max(amax, float_bits(tile.row(r)[c]) & 0x7fffffffu);
+                     }
+                   }
+                 }
+                 const Index end = std::min(begin + quantize_tile, copy.outer());
+                 for (Index r = begin; r < end; ++r) {
+                   copy.scale_inverses()[r] =
+                       float_from_bits(largest[static_cast<std::size_t>(r - begin)]);
+                 }
+               });
 }
 
 /// Turns what `find_row_amaxes` left into the inverses of scales.

@@ -19,7 +19,7 @@ void rms_norm_forward_body(TensorView<const T, 2, Cpu> x, TensorView<const T, 1,
                            float epsilon, const Operand<P, Kind, Cpu>& y,
                            TensorView<float, 1, Cpu> inverse_rms, const Context<Cpu>& context) {
   const Index hidden = x.extent(1);
-  parallel_for(x.extent(0), context, [&](Index t) {
+  parallel_for(x.extent(0), hidden, context, [&](Index t) {
     const T* row = x.row(t);
     const float inverse = inverse_root_mean_square(row, hidden, epsilon);
     inverse_rms.data()[t] = inverse;
@@ -38,7 +38,7 @@ void rms_norm_backward_body(TensorView<const T, 2, Cpu> y_gradient, TensorView<c
                             const Context<Cpu>& context) {
   const Index tokens = x.extent(0);
   const Index hidden = x.extent(1);
-  parallel_for(tokens, context, [&](Index t) {
+  parallel_for(tokens, hidden, context, [&](Index t) {
     const T* dy = y_gradient.row(t);
     const T* row = x.row(t);
     const T* w = weight.data();
@@ -56,7 +56,7 @@ void rms_norm_backward_body(TensorView<const T, 2, Cpu> y_gradient, TensorView<c
   if (weight_gradient.empty()) return;
   // Columns in parallel and tokens in order, so that the sum's order is fixed.
   constexpr Index width = 64;
-  parallel_for(ceil_divide(hidden, width), context, [&](Index piece) {
+  parallel_for(ceil_divide(hidden, width), width * tokens, context, [&](Index piece) {
     const Index begin = piece * width;
     const Index count = std::min(width, hidden - begin);
     std::array<float, width> sums{};

@@ -79,7 +79,7 @@ void rope_forward_body(TensorView<const T, 2, Cpu> qkv, HeadLayout layout,
                        const QkNorm<const T, Cpu>& norm, TensorView<const float, 2, Cpu> rotation,
                        Index sequence, TensorView<T, 2, Cpu> rotated, const Context<Cpu>& context) {
   const Index dim = layout.head_dim;
-  parallel_for(qkv.extent(0), context, [&](Index t) {
+  parallel_for(qkv.extent(0), qkv.extent(1), context, [&](Index t) {
     const float* angles = rotation.row(t % sequence);
     for (Index h = 0; h < layout.heads + layout.kv_heads; ++h) {
       const T* weight = (h < layout.heads ? norm.query : norm.key).data();
@@ -102,7 +102,7 @@ void rope_backward_body(TensorView<T, 2, Cpu> rotated_gradient, HeadLayout layou
                         const Context<Cpu>& context) {
   const Index dim = layout.head_dim;
   const Index rotated_heads = layout.heads + layout.kv_heads;
-  parallel_for(rotated_gradient.extent(0), context, [&](Index t) {
+  parallel_for(rotated_gradient.extent(0), rotated_gradient.extent(1), context, [&](Index t) {
     const float* angles = rotation.row(t % sequence);
     for (Index h = 0; h < rotated_heads; ++h) {
       T* head = rotated_gradient.row(t) + h * dim;
@@ -118,7 +118,7 @@ void rope_backward_body(TensorView<T, 2, Cpu> rotated_gradient, HeadLayout layou
       head_norm_weight_gradient(gradient, qkv, layout.heads, layout.kv_heads, dim, norm.epsilon,
                                 norm_gradient.key.data());
     }
-    parallel_for(rotated_gradient.extent(0), context, [&](Index t) {
+    parallel_for(rotated_gradient.extent(0), rotated_gradient.extent(1), context, [&](Index t) {
       for (Index h = 0; h < rotated_heads; ++h) {
         const T* weight = (h < layout.heads ? norm.query : norm.key).data();
         head_norm_backward(rotated_gradient.row(t) + h * dim, qkv.row(t) + h * dim, weight, dim,

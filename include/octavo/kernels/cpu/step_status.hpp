@@ -25,7 +25,7 @@ void add_squared_norm_body(TensorView<const G, 1, Cpu> gradient,
   constexpr Index pieces = 64;
   std::array<double, pieces> sums{};
   const Index size = ceil_divide(gradient.extent(0), pieces);
-  parallel_for(pieces, context, [&](Index piece) {
+  parallel_for(pieces, size, context, [&](Index piece) {
     const Index begin = std::min(gradient.extent(0), piece * size);
     const Index end = std::min(gradient.extent(0), begin + size);
     double sum = 0;

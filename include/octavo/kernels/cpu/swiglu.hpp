@@ -12,7 +12,7 @@ template <LinearPrecision P, OperandKind Kind, class T>
 void swiglu_forward_body(TensorView<const T, 2, Cpu> gate_up, const Operand<P, Kind, Cpu>& y,
                          const Context<Cpu>& context) {
   const Index ffn = y.values.extent(1);
-  parallel_for(y.values.extent(0), context, [&](Index t) {
+  parallel_for(y.values.extent(0), 2 * ffn, context, [&](Index t) {
     const T* gate = gate_up.row(t);
     const T* up = gate + ffn;
     T* result = y.values.row(t);
@@ -31,7 +31,7 @@ void swiglu_backward_body(TensorView<const T, 2, Cpu> y_gradient,
                           const Operand<P, Kind, Cpu>& gate_up_gradient,
                           const Context<Cpu>& context) {
   const Index ffn = y_gradient.extent(1);
-  parallel_for(y_gradient.extent(0), context, [&](Index t) {
+  parallel_for(y_gradient.extent(0), 3 * ffn, context, [&](Index t) {
     const T* gate = gate_up.row(t);
     const T* up = gate + ffn;
     const T* dy = y_gradient.row(t);

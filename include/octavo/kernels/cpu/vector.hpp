@@ -54,7 +54,7 @@ float inverse_root_mean_square(const T* row, Index count, float epsilon) {
 /// Calls `body(begin, end)` for runs of elements that cover 0 to count.
 template <class Body>
 void parallel_runs(Index count, const Context<Cpu>& context, const Body& body) {
-  parallel_for(ceil_divide(count, elementwise_run), context, [&](Index run) {
+  parallel_for(ceil_divide(count, elementwise_run), elementwise_run, context, [&](Index run) {
     const Index begin = run * elementwise_run;
     body(begin, begin + elementwise_run < count ? begin + elementwise_run : count);
   });

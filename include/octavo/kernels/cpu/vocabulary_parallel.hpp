@@ -28,7 +28,7 @@ void sum_logits_body(TensorView<const T, 2, Cpu> logits,
                      TensorView<const std::int32_t, 1, Cpu> targets, VocabularyPart part,
                      TensorView<LogitSum, 1, Cpu> sums, const Context<Cpu>& context) {
   const Index live = part.live(logits.extent(1));
-  parallel_for(logits.extent(0), context, [&](Index t) {
+  parallel_for(logits.extent(0), logits.extent(1), context, [&](Index t) {
     const T* row = logits.row(t);
     LogitSum own{-std::numeric_limits<float>::infinity(), 0.0f, 0.0f};
     for (Index i = 0; i < live; ++i) {
@@ -53,7 +53,7 @@ void parallel_cross_entropy_body(TensorView<const LogitSum, 2, Cpu> sums,
                                  const Context<Cpu>& context) {
   const Index columns = logits.extent(1);
   const Index live = part.live(columns);
-  parallel_for(logits.extent(0), context, [&](Index t) {
+  parallel_for(logits.extent(0), logits.extent(1), context, [&](Index t) {
     T* row = logits.row(t);
     const Index target = targets.data()[t];
     const bool ignored = target < 0;

@@ -1,0 +1,227 @@
+/// @file
+/// Threads that share the iterations of a loop.
+#pragma once
+
+#include <octavo/core/device.hpp>
+#include <octavo/core/start_thread.hpp>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <pthread.h>
+
+namespace octavo OCTAVO_ABI {
+
+namespace detail {
+
+/// What a loop looks like to the calling thread.
+struct LoopPlace {
+  int thread = 0;          ///< among the loop's threads; the caller's is 0
+  bool is_inside = false;  ///< whether the thread runs an iteration now
+};
+inline LoopPlace& loop_place() {
+  thread_local LoopPlace place;
+  return place;
+}
+
+/// Sets the calling thread's place until the end of the scope.
+class InLoop {
+ public:
+  explicit InLoop(int thread) { loop_place() = {thread, true}; }
+  InLoop(const InLoop&) = delete;
+  InLoop& operator=(const InLoop&) = delete;
+  ~InLoop() { loop_place() = before_; }
+
+ private:
+  LoopPlace before_ = loop_place();
+};
+
+/// Tells the processor that the thread spins.
+inline void pause_spinning() {
+#if defined(__x86_64__) || defined(__i386__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+/// Waits until `value` differs from `old`: spins for a moment, in which the next loop of a step
+/// usually begins, then sleeps in the kernel.
+inline void wait_for_change(const std::atomic<std::uint32_t>& value, std::uint32_t old) {
+  using Clock = std::chrono::steady_clock;
+  constexpr std::chrono::microseconds moment(200);
+  const auto begin = Clock::now();
+  do {
+    for (int i = 0; i < 50; ++i) {
+      if (value.load(std::memory_order_acquire) != old) return;
+      pause_spinning();
+    }
+  } while (Clock::now() - begin < moment);
+  value.wait(old, std::memory_order_acquire);
+}
+
+/// How many times this process is the child of a fork since the library's first pool was made.
+inline std::atomic<unsigned>& fork_count() {
+  static std::atomic<unsigned> count{0};
+  static const int is_registered =
+      ::pthread_atfork(nullptr, nullptr, [] { count.fetch_add(1, std::memory_order_relaxed); });
+  static_cast<void>(is_registered);
+  return count;
+}
+
+}  // namespace detail
+
+/// Threads that share the iterations of one loop at a time with the thread that calls `run`. They
+/// start with the first loop, and sleep between loops. A thread takes some iterations at a time, so
+/// one that the system does not schedule keeps few of them. After a fork the child starts threads
+/// of its own.
+class ThreadPool {
+ public:
+  /// @param threads  of each loop, the calling one included; at least 1
+  explicit ThreadPool(int threads) : threads_(threads) {}
+  ThreadPool(const ThreadPool&) = delete;
+  ThreadPool& operator=(const ThreadPool&) = delete;
+  ~ThreadPool() { forget_after_fork(); }
+
+  [[nodiscard]] int threads() const { return threads_; }
+
+  /// Calls `body(i)` for 0 ≤ i < count on the pool's threads, and returns when all calls have
+  /// ended. For one caller at a time.
+  /// @throws  what a call threw, the first of several; the other calls are made all the same
+  /// @throws Error  if the system refuses to start a thread
+  template <class Body>
+  void run(Index count, const Body& body) {
+    Team& team = started();
+    const Index parts = std::min(count, Index{threads_} * parts_per_thread);
+    team.loop = {[](const void* all, Index begin, Index end) {
+                   const Body& call = *static_cast<const Body*>(all);
+                   for (Index i = begin; i < end; ++i) call(i);
+                 },
+                 &body, count, parts};
+    team.error = nullptr;
+    team.done.store(0, std::memory_order_relaxed);
+    const std::uint32_t number = team.loops.load(std::memory_order_relaxed) + 1;
+    team.left.store(std::uint64_t{number} << 32 | static_cast<std::uint64_t>(parts),
+                    std::memory_order_release);
+    team.loops.store(number, std::memory_order_release);
+    team.loops.notify_all();
+    team.take_parts(0);
+    const auto all = static_cast<std::uint32_t>(parts);
+    for (std::uint32_t done = team.done.load(std::memory_order_acquire); done != all;
+         done = team.done.load(std::memory_order_acquire)) {
+      detail::wait_for_change(team.done, done);
+    }
+    if (team.error != nullptr) std::rethrow_exception(std::exchange(team.error, nullptr));
+  }
+
+ private:
+  /// Parts of a loop for each thread: the smaller they are, the less a thread keeps from the others
+  /// that is not scheduled.
+  static constexpr Index parts_per_thread = 8;
+
+  struct Loop {
+    void (*call)(const void* body, Index begin, Index end) = nullptr;
+    const void* body = nullptr;
+    Index count = 0;
+    Index parts = 0;
+  };
+
+  /// The started threads, and what they share.
+  struct Team {
+    explicit Team(int threads) {
+      try {
+        for (int thread = 1; thread < threads; ++thread) {
+          members.push_back(detail::start_thread("a loop", [this, thread] { serve(thread); }));
+        }
+      } catch (...) {
+        end();
+        throw;
+      }
+    }
+    Team(const Team&) = delete;
+    Team& operator=(const Team&) = delete;
+    ~Team() { end(); }
+
+    void end() {
+      has_ended.store(true, std::memory_order_relaxed);
+      loops.fetch_add(1, std::memory_order_release);
+      loops.notify_all();
+      for (std::thread& member : members) member.join();
+      members.clear();
+    }
+
+    void serve(int thread) {
+      for (std::uint32_t seen = 0; !has_ended.load(std::memory_order_relaxed);) {
+        take_parts(thread);
+        detail::wait_for_change(loops, seen);
+        seen = loops.load(std::memory_order_acquire);
+      }
+    }
+
+    /// Takes parts of the loop under way until none is left. A part can be taken only while the
+    /// loop waits for it, so `loop` cannot change meanwhile.
+    void take_parts(int thread) {
+      constexpr std::uint64_t count_bits = 0xffffffffu;
+      std::uint64_t now = left.load(std::memory_order_acquire);
+      while ((now & count_bits) != 0) {
+        if (!left.compare_exchange_weak(now, now - 1, std::memory_order_acq_rel,
+                                        std::memory_order_acquire)) {
+          continue;
+        }
+        const auto all = static_cast<std::uint32_t>(loop.parts);
+        run_part(loop.parts - static_cast<Index>(now & count_bits), thread);
+        if (done.fetch_add(1, std::memory_order_acq_rel) + 1 == all) done.notify_one();
+        now = left.load(std::memory_order_acquire);
+      }
+    }
+
+    void run_part(Index part, int thread) {
+      const detail::InLoop inside(thread);
+      try {
+        loop.call(loop.body, loop.count * part / loop.parts, loop.count * (part + 1) / loop.parts);
+      } catch (...) {
+        const std::lock_guard<std::mutex> lock(error_mutex);
+        if (error == nullptr) error = std::current_exception();
+      }
+    }
+
+    Loop loop;
+    /// The loop's number in the upper half, and how many of its parts nobody has taken.
+    alignas(64) std::atomic<std::uint64_t> left{0};
+    alignas(64) std::atomic<std::uint32_t> done{0};   ///< parts of the loop that have ended
+    alignas(64) std::atomic<std::uint32_t> loops{0};  ///< the number of the newest loop
+    std::atomic<bool> has_ended{false};
+    std::mutex error_mutex;
+    std::exception_ptr error;
+    std::vector<std::thread> members;
+  };
+
+  Team& started() {
+    forget_after_fork();
+    if (team_ == nullptr) {
+      forks_ = detail::fork_count().load(std::memory_order_relaxed);
+      team_ = std::make_unique<Team>(threads_);
+    }
+    return *team_;
+  }
+  /// The threads of a parent do not exist in its child: they can be neither used nor joined.
+  void forget_after_fork() {
+    if (team_ != nullptr && forks_ != detail::fork_count().load(std::memory_order_relaxed)) {
+      static_cast<void>(team_.release());
+    }
+  }
+
+  int threads_;
+  unsigned forks_ = 0;  ///< when the team was started
+  std::unique_ptr<Team> team_;
+};
+
+}  // namespace octavo
