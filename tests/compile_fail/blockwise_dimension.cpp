@@ -1,5 +1,5 @@
 // expect: Fp8Recipe<Blockwise>: a linear layer's input and output features must be multiples of 128
-// expect: choose Fp8Recipe<Tensorwise>, or write AllowFallback<Fp8Recipe<Blockwise>>
+// expect: choose Fp8Recipe<Tensorwise>, or use AllowFallback<Fp8Recipe<Blockwise>>
 #include <octavo/octavo.hpp>
 
 using namespace octavo;

@@ -1,5 +1,5 @@
-// expect: Fp8Recipe: pure E5M2 has too little precision forwards
-// expect: choose Hybrid (E4M3 forwards, E5M2 backwards) or E4M3Only
+// expect: Fp8Recipe: pure E5M2 has too little precision in the forward
+// expect: choose Hybrid (E4M3 in the forward, E5M2 in the backward) or E4M3Only
 #include <octavo/octavo.hpp>
 
 using namespace octavo;

@@ -1,4 +1,4 @@
-// expect: DelayedScaling: the amax history must hold at least 1 entry
+// expect: DelayedScaling: the amax history must have at least 1 entry
 // expect: or choose Tensorwise, which keeps no history
 #include <octavo/octavo.hpp>
 

@@ -1,11 +1,11 @@
-// expect MULTIPLE_24: Linear: the input and output features must be multiples of what the precision
+// expect MULTIPLE_24: Linear: the input and output features must be multiples of the precision's
 // expect MULTIPLE_24: FeatureCheck<Own<24, false>, 64, 192, 24>
-// expect MULTIPLE_64: Linear: the input and output features must be multiples of what the precision
+// expect MULTIPLE_64: Linear: the input and output features must be multiples of the precision's
 // expect MULTIPLE_64: FeatureCheck<Own<64, true>, 192, 96, 64>
 // expect AND_SCALING: FeatureCheck<Own<24, true>, 72, 192, 48>
-// expect OWN_SCALING_128: Linear: the input and output features must be multiples of what
-// expect OWN_SCALING_32: Linear: the input and output features must be multiples of what
-// expect BLOCKS: its scaling's, and the columns of its scaling's blocks
+// expect OWN_SCALING_128: Linear: the input and output features must be multiples of the
+// expect OWN_SCALING_32: Linear: the input and output features must be multiples of the
+// expect BLOCKS: its scaling's shape_multiple and the columns of its scaling's blocks
 #include <octavo/layers/linear.hpp>
 
 using namespace octavo;

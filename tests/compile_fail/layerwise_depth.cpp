@@ -1,4 +1,4 @@
-// expect: Layerwise: First and Last together name more blocks than the model has layers
+// expect: Layerwise: First and Last together select more blocks than the model has layers
 // expect: (9 <= 4)
 #include <octavo/octavo.hpp>
 

@@ -1,10 +1,10 @@
-// expect BEYOND: Layerwise: First and Last together name more blocks than the model has layers
+// expect BEYOND: Layerwise: First and Last together select more blocks than the model has layers
 // expect BEYOND: (5 <= 4)
-// expect OVERLAP: Layerwise: First and Last together name more blocks than the model has layers
+// expect OVERLAP: Layerwise: First and Last together select more blocks than the model has layers
 // expect BASE_BEHIND_EDGES: Layerwise: no linear layer would run in the base precision
 // expect BASE_BEHIND_ROLES: Layerwise: no linear layer would run in the base precision
 // expect BASE_BEHIND_HEAD: Layerwise: no linear layer would run in the base precision
-// expect COVERED_ROLE: Layerwise: For<role, P> would take effect in no block
+// expect COVERED_ROLE: Layerwise: For<role, P> would have no effect in any block
 #include <octavo/precision/precision.hpp>
 
 using namespace octavo;

@@ -1,12 +1,12 @@
-// expect FIRST_ZERO: Layerwise: First<N, P> needs N > 0
-// expect LAST_ZERO: Layerwise: Last<N, P> needs N > 0
-// expect FIRST_TWICE: Layerwise: First stands there twice
-// expect LAST_TWICE: Layerwise: Last stands there twice
-// expect ROLE_TWICE: Layerwise: two parts name one linear layer
-// expect HEAD_TWICE: Layerwise: two parts name one linear layer
-// expect HEAD_AND_ROLE: Layerwise: two parts name one linear layer
-// expect NESTED: a model's may also be Layerwise<...> of these, which does not nest
-// expect FALLBACK_TWICE: AllowFallback: it stands around a precision once
+// expect FIRST_ZERO: Layerwise: First<N, P> requires N > 0
+// expect LAST_ZERO: Layerwise: Last<N, P> requires N > 0
+// expect FIRST_TWICE: Layerwise: First occurs twice
+// expect LAST_TWICE: Layerwise: Last occurs twice
+// expect ROLE_TWICE: Layerwise: two parts name the same linear layer
+// expect HEAD_TWICE: Layerwise: two parts name the same linear layer
+// expect HEAD_AND_ROLE: Layerwise: two parts name the same linear layer
+// expect NESTED: a model also accepts Layerwise<...> of these, which does not nest
+// expect FALLBACK_TWICE: AllowFallback: it cannot be nested
 #include <octavo/precision/precision.hpp>
 
 using namespace octavo;

@@ -1,4 +1,4 @@
-// expect: Layerwise: all parts must store the same format; put Bf16, not Fp32, beside FP8 recipes
+// expect: Layerwise: all parts must have the same storage format; combine FP8 recipes with
 #include <octavo/octavo.hpp>
 
 using namespace octavo;

@@ -1,6 +1,6 @@
-// expect: InputGranularity and WeightGranularity do not fit together
-// expect ROWS: InputGranularity and WeightGranularity do not fit together
-// expect SQUARE: InputGranularity and WeightGranularity do not fit together
+// expect: InputGranularity and WeightGranularity are incompatible
+// expect ROWS: InputGranularity and WeightGranularity are incompatible
+// expect SQUARE: InputGranularity and WeightGranularity are incompatible
 #include <octavo/octavo.hpp>
 
 struct Mixed {

@@ -1,5 +1,5 @@
 // expect: Mxfp8: a linear layer's input and output features must be multiples of 32
-// expect: or write AllowFallback<Mxfp8>
+// expect: or use AllowFallback<Mxfp8>
 #include <octavo/octavo.hpp>
 
 using namespace octavo;

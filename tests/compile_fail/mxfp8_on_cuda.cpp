@@ -1,5 +1,5 @@
-// expect: no GPU that this library serves multiplies the blocks of this scaling
-// expect: write AllowFallback around the precision
+// expect: no GPU that this library supports multiplies the blocks of this scaling
+// expect: wrap the precision in AllowFallback
 #include <octavo/gemm/cuda/limits.hpp>
 #include <octavo/octavo.hpp>
 

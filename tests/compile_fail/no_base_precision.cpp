@@ -1,4 +1,4 @@
-// expect: Layerwise: give exactly one base precision beside First, Last, For and Head
+// expect: Layerwise: exactly one base precision is required in addition to First, Last, For and
 #include <octavo/octavo.hpp>
 
 using namespace octavo;

@@ -1,4 +1,4 @@
-// expect: PartialView: these are one rank's terms of a sum; make the sum first
+// expect: PartialView: these are one rank's terms of a sum; compute the sum first
 // expect NORM: no matching function for call to
 #include <octavo/octavo.hpp>
 

@@ -1,5 +1,5 @@
 // expect: Fp8Recipe: a linear layer's input and output features must be multiples of 16
-// expect: or write AllowFallback around the recipe
+// expect: or wrap the recipe in AllowFallback
 #include <octavo/octavo.hpp>
 
 using namespace octavo;

@@ -1,16 +1,16 @@
 // expect STORAGE: PrecisionTraits: Storage, the format of weights and activations between GEMMs
-// expect IS_QUANTIZED: PrecisionTraits: is_quantized must say whether GEMM operands are quantised
-// expect SHAPE_MULTIPLE: PrecisionTraits: shape_multiple must be what a layer's features are
-// expect NAME: PrecisionTraits: name() must return what manifests print
+// expect IS_QUANTIZED: PrecisionTraits: is_quantized must define whether GEMM operands
+// expect SHAPE_MULTIPLE: PrecisionTraits: shape_multiple must define the divisor of a
+// expect NAME: PrecisionTraits: name() must return the name that manifests print
 // expect SCALING_TYPE: PrecisionTraits: ScalingType of a policy that quantises must be a scaling
 // expect FORWARD_FORMAT: PrecisionTraits: ForwardFormat, of a quantised policy's inputs and weights
 // expect BACKWARD_FORMAT: PrecisionTraits: BackwardFormat, of a quantised policy's gradients
-// expect ODD_STORAGE: must be Bf16 or Fp32; write `using Storage = Bf16;`
-// expect ODD_MULTIPLE: at least 1; write `static constexpr int shape_multiple = 16;`
-// expect ODD_SCALING: or a type with the members that the concept Scaling names
-// expect MIXED_SCALING: InputGranularity and WeightGranularity do not fit together
-// expect ODD_FORWARD: must be E4M3; write `using ForwardFormat = E4M3;`
-// expect ODD_BACKWARD: must be E4M3 or E5M2; write `using BackwardFormat = E5M2;`
+// expect ODD_STORAGE: must be Bf16 or Fp32; add `using Storage = Bf16;`
+// expect ODD_MULTIPLE: at least 1; add `static constexpr int shape_multiple = 16;`
+// expect ODD_SCALING: or a type with the members required by the concept Scaling
+// expect MIXED_SCALING: InputGranularity and WeightGranularity are incompatible
+// expect ODD_FORWARD: must be E4M3; add `using ForwardFormat = E4M3;`
+// expect ODD_BACKWARD: must be E4M3 or E5M2; add `using BackwardFormat = E5M2;`
 #include <octavo/layers/linear.hpp>
 
 using namespace octavo;

@@ -1,4 +1,4 @@
-// expect E5M2: Fp8Recipe: pure E5M2 has too little precision forwards and no GEMM on any GPU
+// expect E5M2: Fp8Recipe: pure E5M2 has too little precision in the forward, and no
 // expect NO_FORMATS: Fp8Recipe: the second argument must be Hybrid
 // expect NO_SCALING: Fp8Recipe: the first argument must be a scaling
 #include <octavo/octavo.hpp>

@@ -1,5 +1,5 @@
 /// @file
-/// BF16: FP32's exponent with 7 bits of mantissa.
+/// BF16: FP32's exponent with a 7-bit mantissa.
 #pragma once
 
 #include <octavo/formats/format_traits.hpp>
@@ -11,7 +11,7 @@ struct Bf16 {
   std::uint16_t bits = 0;
 
   constexpr Bf16() = default;
-  /// Nearest-even; overflows to Inf; NaN becomes 0x7fff.
+  /// Rounds to nearest-even; overflows to Inf; NaN becomes 0x7fff.
   OCTAVO_HOST_DEVICE explicit constexpr Bf16(float value) : bits(round_nearest(value)) {}
 
   OCTAVO_HOST_DEVICE static constexpr Bf16 from_bits(std::uint16_t bits) {
@@ -20,8 +20,8 @@ struct Bf16 {
     return result;
   }
 
-  /// Rounds up or down with the probability that keeps the mean, saturating at the largest finite
-  /// value; Inf and NaN stay what they are.
+  /// Rounds up or down at random so that the mean is preserved, saturating at the largest finite
+  /// value; Inf and NaN are unchanged.
   /// @param random  the lower 16 bits are used
   [[nodiscard]] OCTAVO_HOST_DEVICE static constexpr Bf16 stochastic(float value,
                                                                     std::uint32_t random) {

@@ -13,13 +13,13 @@ struct E8M0 {
 
   constexpr E8M0() = default;
 
-  /// The smallest power of two that is at least |value|: rounding a block's scale up is what keeps
-  /// its largest value from overflowing. NaN becomes 0xff; Inf and overflow 0xfe; 0 becomes 2^-127.
+  /// Rounds up to the smallest power of two that is at least |value|, so that a block's largest
+  /// value does not overflow. NaN becomes 0xff; Inf and overflow become 0xfe; 0 becomes 2^-127.
   OCTAVO_HOST_DEVICE explicit constexpr E8M0(float value) {
     const std::uint32_t source = float_bits(value) & 0x7fffffffu;
     const std::uint32_t exponent = source >> 23;
     const std::uint32_t mantissa = source & 0x7fffffu;
-    // Below 2^-126 only a value over 2^-127 (half of that range) reaches the next power.
+    // Below 2^-126, only a value above 2^-127 (half of that range) rounds up to the next power.
     const bool up = exponent == 0 ? mantissa > 0x400000u : mantissa != 0;
     const std::uint32_t rounded = exponent + (up ? 1u : 0u);
     bits = static_cast<std::uint8_t>(source > 0x7f800000u ? 0xffu

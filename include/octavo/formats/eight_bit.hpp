@@ -1,5 +1,5 @@
 /// @file
-/// Eight bits for an element of an optimizer's moments: codes in groups that share a scale.
+/// 8-bit codes for an optimizer's moments, in groups that share a scale.
 #pragma once
 
 #include <octavo/formats/e8m0.hpp>
@@ -24,7 +24,7 @@ namespace octavo OCTAVO_ABI {
 struct EightBit {
   std::uint8_t bits = 0;
 
-  /// The code in the upper 8 bits of a word.
+  /// Returns the code in the upper 8 bits of a word.
   OCTAVO_HOST_DEVICE static constexpr EightBit upper(std::uint32_t word) {
     return {static_cast<std::uint8_t>(word >> 24)};
   }
@@ -32,7 +32,7 @@ struct EightBit {
   friend constexpr bool operator==(EightBit, EightBit) = default;  ///< Compares bits.
 };
 
-/// Of the format as a whole there is only its name: what bits stand for depends on the moment.
+/// Only the format's name: the meaning of its bits depends on the moment.
 template <>
 struct FormatTraits<EightBit> {
   static constexpr const char* name = "8-bit";
@@ -40,7 +40,8 @@ struct FormatTraits<EightBit> {
 
 namespace detail {
 
-/// a · 2^left + c. nvcc would shift before it masks `a`, and add after that: an instruction more.
+/// Returns a · 2^left + c. nvcc would otherwise shift before it masks `a` and add afterwards, which
+/// takes one more instruction.
 OCTAVO_HOST_DEVICE constexpr std::uint32_t shifted_sum(std::uint32_t a, int left, std::uint32_t c) {
 #if defined(__CUDA_ARCH__)
   if (!__builtin_is_constant_evaluated()) {
@@ -53,22 +54,23 @@ OCTAVO_HOST_DEVICE constexpr std::uint32_t shifted_sum(std::uint32_t a, int left
 }
 
 /// The levels of one moment: see EightBit.
-/// @tparam Segments  in each of which sixteen levels are evenly spaced
+/// @tparam Segments  number of segments, each with sixteen evenly spaced levels
 template <int Segments>
 struct CompandedLevels {
   static constexpr std::uint32_t largest_code = Segments * 16 - 1;
   static constexpr float largest = 31.0f * static_cast<float>(1 << (Segments - 1)) - 16.0f;
-  /// The largest scale is the largest power of two with which that is finite: 2^(this − 127).
+  /// The largest scale is the largest power of two whose product with the largest level is finite:
+  /// 2^(this − 127).
   static constexpr int most_scale = 254 - (static_cast<int>(float_bits(largest) >> 23) - 127);
-  /// The largest magnitude that a code stands for. What is above it saturates.
+  /// The largest magnitude that a code represents. Larger values saturate.
   static constexpr float largest_magnitude =
       largest * float_from_bits(static_cast<std::uint32_t>(most_scale) << 23);
-  /// Bits of FP32's mantissa behind those of a level.
+  /// Number of FP32 mantissa bits after those of a level.
   static constexpr int shift = 19;
 
-  /// The smallest power of two whose product with the largest level is at least `amax`, but at
-  /// least 2^-127, and at most the largest.
-  /// @param amax  of the group, from 0 on
+  /// Returns the smallest power of two whose product with the largest level is at least `amax`,
+  /// clamped between 2^-127 and the largest scale.
+  /// @param amax  of the group, non-negative
   OCTAVO_HOST_DEVICE static constexpr E8M0 scale(float amax) {
     constexpr std::uint32_t mantissa = float_bits(largest) & 0x7fffffu;
     constexpr int exponent = static_cast<int>(float_bits(largest) >> 23) - 127;
@@ -78,13 +80,14 @@ struct CompandedLevels {
     return E8M0::from_bits(static_cast<std::uint8_t>(bits));
   }
 
-  /// FP32's bits of 16 · scale, the offset: levels with it are floats of 4 bits of mantissa.
+  /// Returns FP32's bits of 16 · scale, the offset: with it added, levels are floats with 4 bits of
+  /// mantissa.
   OCTAVO_HOST_DEVICE static constexpr std::uint32_t offset_bits(E8M0 scale) {
     return (static_cast<std::uint32_t>(scale.bits) + 4u) << 23;
   }
 
-  /// What the code in a byte of a word stands for.
-  /// @param word  of which other bytes are zero
+  /// Returns the value of the code in one byte of a word.
+  /// @param word  all other bytes are zero
   OCTAVO_HOST_DEVICE static constexpr float decode(std::uint32_t word, int byte, E8M0 scale) {
     const std::uint32_t offset = offset_bits(scale);
     const int left = shift - 8 * byte;
@@ -92,17 +95,18 @@ struct CompandedLevels {
     return float_from_bits(sum) - float_from_bits(offset);
   }
 
-  /// A magnitude, but at most what codes with this scale stand for; NaN becomes that.
+  /// Clamps a magnitude to the largest that codes with this scale represent; NaN becomes that
+  /// value.
   OCTAVO_HOST_DEVICE static float saturated(float magnitude, E8M0 scale) {
     const std::uint32_t offset = offset_bits(scale);
     const std::uint32_t most = offset + (largest_code << shift);
     return fminf(magnitude, float_from_bits(most) - float_from_bits(offset));
   }
 
-  /// One of the two codes beside a magnitude, each with the probability that keeps the mean.
-  /// @param magnitude  at most what codes with this scale stand for: see saturated
-  /// @param least      what the code stands for at least, as FP32's bits above those of the offset
-  /// @param random     of which the upper 24 bits are used
+  /// Rounds a magnitude to one of the two adjacent codes at random, so that the mean is preserved.
+  /// @param magnitude  at most the largest that codes with this scale represent: see saturated
+  /// @param least      minimum value of the code, as FP32 bits above those of the offset
+  /// @param random     the upper 24 bits are used
   /// @return           the code, in the upper 8 bits
   OCTAVO_HOST_DEVICE static constexpr std::uint32_t encode(float magnitude, E8M0 scale,
                                                            std::uint32_t least,
@@ -123,42 +127,42 @@ struct FirstMomentCode {
   OCTAVO_HOST_DEVICE static constexpr float decode(EightBit code, E8M0 scale) {
     return decode(code.bits, 0, scale);
   }
-  /// The code in a byte, 0 to 3, of a word of four.
+  /// Returns the value of the code in byte 0 to 3 of a word of four.
   OCTAVO_HOST_DEVICE static constexpr float decode(std::uint32_t word, int byte, E8M0 scale) {
     const std::uint32_t sign = word << (24 - 8 * byte) & 0x80000000u;
     return float_from_bits(sign |
                            float_bits(Levels::decode(word & 0x7fu << 8 * byte, byte, scale)));
   }
-  /// What `encode` takes of a value that may be too large, Inf or NaN.
+  /// Converts a value that may be too large, Inf or NaN for `encode`.
   OCTAVO_HOST_DEVICE static float saturated(float value, E8M0 scale) {
     return copysignf(Levels::saturated(fabsf(value), scale), value);
   }
-  /// @param value   of a magnitude that the scale allows: see saturated
-  /// @param random  of which the upper 24 bits are used
+  /// @param value   with a magnitude that the scale allows: see saturated
+  /// @param random  the upper 24 bits are used
   /// @return        the code, in the upper 8 bits
   OCTAVO_HOST_DEVICE static std::uint32_t encode(float value, E8M0 scale, std::uint32_t random) {
     return (float_bits(value) & 0x80000000u) | Levels::encode(fabsf(value), scale, 0, random);
   }
 };
 
-/// The codes of a second moment. From 2^-130 on it does not become zero, because an update divides
-/// by its root: below one scale, 2^-20 of the group's largest, it becomes that.
+/// The codes of a second moment. Values of at least 2^-130 do not become zero, because an update
+/// divides by the root: values below one scale, 2^-20 of the group's largest, become one scale.
 struct SecondMomentCode {
   using Levels = detail::CompandedLevels<16>;
 
   OCTAVO_HOST_DEVICE static constexpr float decode(EightBit code, E8M0 scale) {
     return decode(code.bits, 0, scale);
   }
-  /// The code in a byte, 0 to 3, of a word of four.
+  /// Returns the value of the code in byte 0 to 3 of a word of four.
   OCTAVO_HOST_DEVICE static constexpr float decode(std::uint32_t word, int byte, E8M0 scale) {
     return Levels::decode(word & 0xffu << 8 * byte, byte, scale);
   }
-  /// What `encode` takes of a value that may be too large, Inf or NaN.
+  /// Converts a value that may be too large, Inf or NaN for `encode`.
   OCTAVO_HOST_DEVICE static float saturated(float value, E8M0 scale) {
     return Levels::saturated(value, scale);
   }
-  /// @param value   from 0 to what the scale allows: see saturated
-  /// @param random  of which the upper 24 bits are used
+  /// @param value   from 0 to the largest that the scale allows: see saturated
+  /// @param random  the upper 24 bits are used
   /// @return        the code, in the upper 8 bits
   OCTAVO_HOST_DEVICE static constexpr std::uint32_t encode(float value, E8M0 scale,
                                                            std::uint32_t random) {

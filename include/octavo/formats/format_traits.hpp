@@ -1,5 +1,5 @@
 /// @file
-/// What is known of a number format at compile time.
+/// Compile-time properties of number formats.
 #pragma once
 
 #include <octavo/core/macros.hpp>
@@ -11,9 +11,9 @@ namespace octavo OCTAVO_ABI {
 /// FP32 storage, accumulation and, as a precision policy, the reference.
 using Fp32 = float;
 
-/// Facts of a format. Specialised for `Fp32`, `Bf16`, `E4M3`, `E5M2`, `E8M0` and `E2M1`:
-/// `name`, `bits`, `exponent_bits`, `mantissa_bits`, `exponent_bias`, `max` (largest finite
-/// value), `min_normal`, `smallest_subnormal`, `has_infinity`, `has_nan`.
+/// Properties of a format. Specialised for `Fp32`, `Bf16`, `E4M3`, `E5M2`, `E8M0` and `E2M1`:
+/// `name`, `bits`, `exponent_bits`, `mantissa_bits`, `exponent_bias`, `max` (largest finite value),
+/// `min_normal`, `smallest_subnormal`, `has_infinity`, `has_nan`.
 template <class Format>
 struct FormatTraits;
 
@@ -31,22 +31,23 @@ struct FormatTraits<Fp32> {
   static constexpr bool has_nan = true;
 };
 
-/// The bits of an FP32 number.
+/// Returns the bits of an FP32 number.
 OCTAVO_HOST_DEVICE constexpr std::uint32_t float_bits(float value) {
   return __builtin_bit_cast(std::uint32_t, value);
 }
 
-/// The FP32 number with these bits.
+/// Returns the FP32 number with these bits.
 OCTAVO_HOST_DEVICE constexpr float float_from_bits(std::uint32_t bits) {
   return __builtin_bit_cast(float, bits);
 }
 
-/// True for every value but Inf and NaN.
+/// Whether the value is neither Inf nor NaN.
 OCTAVO_HOST_DEVICE constexpr bool is_finite(float value) {
   return (float_bits(value) & 0x7fffffffu) < 0x7f800000u;
 }
 
-/// The largest power of two that is at most `value`, by clearing the mantissa. `value` > 0.
+/// Returns the largest power of two that is at most `value`, by clearing the mantissa. `value` must
+/// be positive.
 OCTAVO_HOST_DEVICE constexpr float power_of_two_floor(float value) {
   return float_from_bits(float_bits(value) & 0x7f800000u);
 }

@@ -28,7 +28,7 @@ struct E2M1 {
   std::uint8_t bits = 0;  ///< the lower four bits
 
   constexpr E2M1() = default;
-  /// Nearest-even and saturating; NaN becomes +6.
+  /// Rounds to nearest-even, saturating; NaN becomes +6.
   OCTAVO_HOST_DEVICE explicit constexpr E2M1(float value) {
     const std::uint32_t sign = (float_bits(value) >> 28) & 0x8u;
     const bool nan = (float_bits(value) & 0x7fffffffu) > 0x7f800000u;

@@ -40,7 +40,7 @@ struct FormatTraits<E5M2> {
 
 namespace detail {
 
-/// Encodes with sign; NaN loses its sign and becomes 0x7f, as on NVIDIA hardware.
+/// Encodes a value with its sign; NaN loses its sign and becomes 0x7f, as on NVIDIA hardware.
 template <class Format>
 OCTAVO_HOST_DEVICE constexpr std::uint8_t encode_fp8(float value) {
   const std::uint32_t sign = (float_bits(value) >> 24) & 0x80u;
@@ -55,7 +55,7 @@ struct E4M3 {
   std::uint8_t bits = 0;
 
   constexpr E4M3() = default;
-  /// Nearest-even and saturating: Inf becomes ±448; NaN becomes 0x7f.
+  /// Rounds to nearest-even, saturating: Inf becomes ±448; NaN becomes 0x7f.
   OCTAVO_HOST_DEVICE explicit constexpr E4M3(float value) : bits(detail::encode_fp8<E4M3>(value)) {}
 
   OCTAVO_HOST_DEVICE static constexpr E4M3 from_bits(std::uint8_t bits) {
@@ -79,7 +79,7 @@ struct E5M2 {
   std::uint8_t bits = 0;
 
   constexpr E5M2() = default;
-  /// Nearest-even and saturating: Inf becomes ±57344; NaN becomes 0x7f.
+  /// Rounds to nearest-even, saturating: Inf becomes ±57344; NaN becomes 0x7f.
   OCTAVO_HOST_DEVICE explicit constexpr E5M2(float value) : bits(detail::encode_fp8<E5M2>(value)) {}
 
   OCTAVO_HOST_DEVICE static constexpr E5M2 from_bits(std::uint8_t bits) {

@@ -6,13 +6,13 @@
 
 namespace octavo OCTAVO_ABI::detail {
 
-/// The float 2^exponent, for normal exponents.
+/// Returns the float 2^exponent, for normal exponents.
 OCTAVO_HOST_DEVICE constexpr float power_of_two(int exponent) {
   return float_from_bits(static_cast<std::uint32_t>(exponent + 127) << 23);
 }
 
-/// Encodes |value| nearest-even and saturating, without its sign; NaN is the caller's. Free of
-/// branches, so that compilers vectorise it.
+/// Encodes |value| without its sign, rounding to nearest-even and saturating; the caller handles
+/// NaN. Branch-free, so that compilers vectorise it.
 template <class Format>
 OCTAVO_HOST_DEVICE constexpr std::uint32_t encode_magnitude(float value) {
   using Traits = FormatTraits<Format>;
@@ -22,29 +22,30 @@ OCTAVO_HOST_DEVICE constexpr std::uint32_t encode_magnitude(float value) {
   const std::uint32_t source = float_bits(value) & 0x7fffffffu;
   const std::uint32_t half = (1u << (shift - 1)) - 1u + ((source >> shift) & 1u);
   const std::uint32_t normal = ((source + half) >> shift) - rebias;
-  // Adding a number whose last place is the smallest subnormal rounds a subnormal in hardware.
+  // Adding a number whose last place is the smallest subnormal makes the hardware round a
+  // subnormal.
   constexpr float aligner = power_of_two(24 - Traits::exponent_bias - Traits::mantissa_bits);
   const std::uint32_t subnormal =
       float_bits(float_from_bits(source) + aligner) - float_bits(aligner);
   constexpr std::uint32_t largest = ((float_bits(Traits::max) >> shift) - rebias);
-  // Compared before rounding: what is at or above the largest value can only saturate.
+  // Compared before rounding: values at or above the largest can only saturate.
   const std::uint32_t rounded = source < float_bits(Traits::min_normal) ? subnormal : normal;
   return source >= float_bits(Traits::max) || rounded > largest ? largest : rounded;
 }
 
-/// The largest magnitude that a cast does not cut: if the format went on beyond its largest value,
-/// in steps as before, this would still round to that one. What is larger is saturated. A product
-/// of an amax and its scale may exceed the largest value by its rounding, but never this.
+/// The largest magnitude that a cast does not saturate: if the format continued beyond its largest
+/// value with the same spacing, this would still round to the largest value. The product of an amax
+/// and its scale may exceed the largest value by a rounding error, but never this bound.
 template <class Format>
 inline constexpr float largest_unsaturated = [] {
   constexpr int shift = 23 - FormatTraits<Format>::mantissa_bits;
   constexpr std::uint32_t largest = float_bits(FormatTraits<Format>::max);
   constexpr std::uint32_t half_step = 1u << (shift - 1);
-  constexpr std::uint32_t is_odd = (largest >> shift) & 1u;  // then halfway rounds up
+  constexpr std::uint32_t is_odd = (largest >> shift) & 1u;  // then ties round up
   return float_from_bits(largest + half_step - is_odd);
 }();
 
-/// Decodes a magnitude without its sign; NaN and Inf are the caller's.
+/// Decodes a magnitude without its sign; the caller handles NaN and Inf.
 template <class Format>
 OCTAVO_HOST_DEVICE constexpr float decode_magnitude(std::uint32_t magnitude) {
   using Traits = FormatTraits<Format>;

@@ -1,5 +1,5 @@
 /// @file
-/// One run of memory that a whole training program lives in, and the plan of what is in it.
+/// An arena for all memory of a training program, and its memory plan.
 #pragma once
 
 #include <octavo/memory/buffer.hpp>
@@ -12,7 +12,7 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// What a piece of the arena is for.
+/// The purpose of an allocation in the arena.
 enum class MemoryKind {
   weights,
   gradients,
@@ -24,10 +24,10 @@ enum class MemoryKind {
   communication,
 };
 
-/// Number of kinds above.
+/// Number of `MemoryKind` values.
 inline constexpr std::size_t memory_kinds = 8;
 
-/// The kind's name for people.
+/// Returns the kind's name for display.
 constexpr const char* name_of(MemoryKind kind) {
   constexpr std::array<const char*, memory_kinds> names{
       "weights",           "gradients",   "optimizer", "scaling",
@@ -35,40 +35,41 @@ constexpr const char* name_of(MemoryKind kind) {
   return names[static_cast<std::size_t>(kind)];
 }
 
-/// Bytes of its device that a program needs, in all and by kind, at its peak.
+/// Peak bytes of device memory that a program needs, in total and by kind.
 struct MemoryPlan {
-  std::size_t peak = 0;                             ///< bytes in all, alignment included
+  std::size_t peak = 0;                             ///< total bytes, including alignment
   std::array<std::size_t, memory_kinds> by_kind{};  ///< bytes by `MemoryKind`; they sum to `peak`
-  std::size_t host = 0;  ///< bytes of the host's memory beside, alignment included
+  std::size_t host = 0;                             ///< bytes of host memory, including alignment
 
   [[nodiscard]] std::size_t bytes(MemoryKind kind) const {
     return by_kind[static_cast<std::size_t>(kind)];
   }
 };
 
-/// Hands out one run of a device's memory piece by piece, and one of the host's to what lives there
-/// in its place. A measuring arena has no memory: building a model
-/// on it computes the `MemoryPlan` of that model without allocating, and the same code then takes
-/// the real memory.
+/// Allocates consecutive pieces of one block of device memory, and of one block of host memory for
+/// state that is offloaded there. A measuring arena has no memory: building a model on it computes
+/// the model's `MemoryPlan` without allocating, and the same code then allocates the real memory.
 template <Device D>
 class Arena {
  public:
-  /// A measuring arena: `take` returns null and only counts.
+  /// Creates a measuring arena: `take` returns null and only counts.
   Arena() = default;
-  /// An arena of `plan.peak` bytes, and `plan.host` of the host's, allocated at once.
+  /// Creates an arena of `plan.peak` bytes, and `plan.host` bytes of host memory, allocated at
+  /// once.
   Arena(const MemoryPlan& plan, const Context<D>& context)
       : Arena(plan, Buffer<D>(plan.peak, context), context) {}
-  /// One over memory of `plan.peak` bytes.
+  /// Creates an arena in existing memory of `plan.peak` bytes.
   Arena(const MemoryPlan& plan, Buffer<D> memory, const Context<D>& context)
       : buffer_(std::move(memory)), on_host_(plan.host) {
     if (on_host_ != 0) host_ = allocate_on_host(on_host_, context);
   }
 
-  /// True if there is no memory behind this arena.
+  /// Whether this arena has no memory and only measures.
   [[nodiscard]] bool measuring() const { return buffer_.data() == nullptr; }
 
-  /// The next `count` elements, aligned to 256 bytes and not initialised; null while measuring.
-  /// @throws UsageError  if the arena is smaller than what is taken from it
+  /// Returns the next `count` elements, aligned to 256 bytes and uninitialised; null while
+  /// measuring.
+  /// @throws UsageError  if the arena is too small
   template <class T>
   T* take(MemoryKind kind, Index count) {
     const std::size_t bytes = aligned_bytes<T>(count);
@@ -79,12 +80,12 @@ class Arena {
     if (measuring()) return nullptr;
     require<UsageError>(used_ <= buffer_.size(), "the arena holds ", buffer_.size(), " bytes but ",
                         used_,
-                        " are needed; make it from the MemoryPlan of the same model and batch");
+                        " are needed; create it from the MemoryPlan of the same model and batch");
     return reinterpret_cast<T*>(buffer_.data() + begin);
   }
 
-  /// As `take`, of the host's memory: what copies of the device reach while it does other work. It
-  /// is of no kind, and not overlaid.
+  /// Allocates like `take`, in host memory that device copies can access asynchronously. It has no
+  /// kind, and is not overlaid.
   template <class T>
   T* take_on_host(Index count) {
     const std::size_t begin = plan_.host;
@@ -92,12 +93,12 @@ class Arena {
     if (measuring()) return nullptr;
     require<UsageError>(plan_.host <= on_host_, "the arena holds ", on_host_,
                         " bytes of the host's memory but ", plan_.host,
-                        " are needed; make it from the MemoryPlan of the same model and options");
+                        " are needed; create it from the MemoryPlan of the same model and options");
     return reinterpret_cast<T*>(host_.get() + begin);
   }
 
   /// Runs `alternatives` one after another over the same memory: only one of them is in use at any
-  /// time, so they need as much as the largest.
+  /// time, so together they need only as much as the largest.
   template <class... Alternatives>
   void overlay(const Alternatives&... alternatives) {
     const std::size_t begin = used_;
@@ -118,15 +119,15 @@ class Arena {
     now_ = kinds_at_end;
   }
 
-  /// What was taken so far, at its peak.
+  /// Returns the peak of all allocations so far.
   [[nodiscard]] const MemoryPlan& plan() const { return plan_; }
 
-  /// All of the memory, for what wants some before anything is written to it.
+  /// Returns all of the memory, for use before anything is written to it.
   [[nodiscard]] std::span<std::byte> memory() const { return {buffer_.data(), buffer_.size()}; }
 
-  /// Bytes of the device that were really allocated.
+  /// Returns the bytes of device memory actually allocated.
   [[nodiscard]] std::size_t allocated() const { return buffer_.size(); }
-  /// And of the host.
+  /// Returns the bytes of host memory actually allocated.
   [[nodiscard]] std::size_t allocated_on_host() const { return on_host_; }
 
  private:
@@ -137,7 +138,7 @@ class Arena {
   }
 
   OwnedBytes host_;
-  Buffer<D> buffer_;  ///< freed first, which waits for copies between both
+  Buffer<D> buffer_;  ///< freed first, which waits for copies between the two
   std::size_t on_host_ = 0;
   std::size_t used_ = 0;
   std::array<std::size_t, memory_kinds> now_{};

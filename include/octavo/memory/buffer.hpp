@@ -1,5 +1,5 @@
 /// @file
-/// Memory that is owned, and copies in and out of it.
+/// Owning memory buffers, and copies between host and device.
 #pragma once
 
 #include <octavo/core/context.hpp>
@@ -17,26 +17,26 @@ namespace octavo OCTAVO_ABI {
 /// Every allocation starts at a multiple of this many bytes.
 inline constexpr std::size_t allocation_alignment = 256;
 
-/// Frees what a device's `allocate` gave. It is a value, not a type, so that a buffer needs no
-/// header of its device until it allocates.
+/// Frees memory allocated by a device's `allocate`. The device is a value, not a type, so that a
+/// buffer needs its device's header only to allocate.
 struct Release {
   void (*release)(std::byte* memory, void* owner) = nullptr;
-  void* owner = nullptr;  ///< who knows of the memory, and outlives it; null: nobody
+  void* owner = nullptr;  ///< accounts for the memory and outlives it; null: none
 
   void operator()(std::byte* memory) const { release(memory, owner); }
 };
 
-/// Bytes of some device that free themselves.
+/// Memory of some device, freed automatically.
 using OwnedBytes = std::unique_ptr<std::byte, Release>;
 
 namespace detail {
 
-/// What to do where the host's memory does not hold what was moved there.
+/// Advice for errors if host memory is too small for offloaded state.
 inline constexpr const char* offload_advice =
     "; take BF16 or 8-bit moments, share the optimizer's state with more ranks, or leave it on the "
     "device: plan_memory says what each needs";
 
-/// @throws MemoryError  if the host has not that much memory left
+/// @throws MemoryError  if the host does not have that much memory left
 inline void require_host_memory(std::size_t bytes, const char* advice) {
   const std::size_t available = available_host_memory();
   require<MemoryError>(bytes <= available, "the host has ", available,
@@ -60,9 +60,9 @@ inline OwnedBytes allocate_plain(std::size_t bytes, const char* advice) {
 
 }  // namespace detail
 
-/// `bytes` of the host, more than 0.
-/// @throws MemoryError  if the host has not that much memory left; two runs of bytes that were not
-///                      written to yet may both be granted where there is memory for one
+/// Allocates `bytes` of host memory, more than 0.
+/// @throws MemoryError  if the host does not have that much memory left; two allocations that are
+///                      not written to yet may both succeed if there is memory for only one
 [[nodiscard]] inline OwnedBytes allocate(std::size_t bytes, const Context<Cpu>&) {
   return detail::allocate_plain(
       bytes,
@@ -70,23 +70,23 @@ inline OwnedBytes allocate_plain(std::size_t bytes, const char* advice) {
       "says what each needs");
 }
 
-/// `bytes` of the host, more than 0, which a device's copies reach while it does other work.
+/// Allocates `bytes` of host memory, more than 0, that device copies can access asynchronously.
 /// @throws MemoryError  see `allocate`
 [[nodiscard]] inline OwnedBytes allocate_on_host(std::size_t bytes, const Context<Cpu>&) {
   return detail::allocate_plain(bytes, detail::offload_advice);
 }
 
-/// Owns a run of bytes on a device. Move-only.
+/// Owns a block of memory on a device. Move-only.
 template <Device D>
 class Buffer {
  public:
   Buffer() = default;
-  /// @throws CudaError    if the GPU has not that much memory left
-  /// @throws MemoryError  if the host has not
+  /// @throws CudaError    if the GPU does not have that much memory left
+  /// @throws MemoryError  if the host does not
   Buffer(std::size_t bytes, const Context<D>& context) : bytes_(bytes) {
     if (bytes != 0) memory_ = allocate(bytes, context);
   }
-  /// Owns `bytes` that were allocated elsewhere.
+  /// Takes ownership of `bytes` bytes that were allocated elsewhere.
   Buffer(OwnedBytes memory, std::size_t bytes) : memory_(std::move(memory)), bytes_(bytes) {}
   Buffer(Buffer&& other) noexcept
       : memory_(std::move(other.memory_)), bytes_(std::exchange(other.bytes_, 0)) {}
@@ -104,13 +104,13 @@ class Buffer {
   std::size_t bytes_ = 0;
 };
 
-/// Copies `bytes` from the host to the device, after all that was enqueued; waits for it.
+/// Copies `bytes` from the host to the device, after all work enqueued so far; synchronises.
 inline void copy_to_device_sync(void* target, const void* source, std::size_t bytes,
                                 const Context<Cpu>&) {
   if (bytes != 0) std::memcpy(target, source, bytes);
 }
 
-/// Copies `bytes` from the device to the host, after all that was enqueued; waits for it.
+/// Copies `bytes` from the device to the host, after all work enqueued so far; synchronises.
 inline void copy_to_host_sync(void* target, const void* source, std::size_t bytes,
                               const Context<Cpu>&) {
   if (bytes != 0) std::memcpy(target, source, bytes);
@@ -127,7 +127,7 @@ inline void copy_to_host(void* target, const void* source, std::size_t bytes, co
   if (bytes != 0) std::memcpy(target, source, bytes);
 }
 
-/// Copies `bytes` from one place of the device to another that does not overlap it.
+/// Copies `bytes` within the device; the ranges must not overlap.
 inline void copy_on_device(void* target, const void* source, std::size_t bytes,
                            const Context<Cpu>&) {
   if (bytes != 0) std::memcpy(target, source, bytes);
@@ -138,18 +138,18 @@ inline void fill_zero(void* target, std::size_t bytes, const Context<Cpu>&) {
   if (bytes != 0) std::memset(target, 0, bytes);
 }
 
-/// Copies of a step's inputs to the device that the host does not wait for. The source may be
-/// reused on return. Specialised for each device; of one that is not included compilers stop here.
+/// Copies a step's inputs to the device without blocking the host. The source may be reused on
+/// return. Specialised for each device; using it without the device's header does not compile.
 template <Device D>
 class Staging;
 
 template <>
 class Staging<Cpu> {
  public:
-  /// Takes the bytes of all copies between two calls of `begin`, and needs none here.
+  /// Reserves the bytes of all copies between two calls of `begin`; unused here.
   Staging(std::size_t, const Context<Cpu>&) {}
 
-  /// All that was copied before has arrived: the context was synchronised since.
+  /// Starts over. All previous copies must have completed: the context was synchronised since.
   void begin() {}
 
   void copy(void* target, const void* source, std::size_t bytes, const Context<Cpu>&) {

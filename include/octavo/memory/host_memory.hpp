@@ -1,5 +1,5 @@
 /// @file
-/// How much memory the host has left.
+/// The amount of available host memory.
 #pragma once
 
 #include <octavo/core/version.hpp>
@@ -18,8 +18,8 @@ namespace detail {
 
 inline constexpr std::size_t unlimited_memory = std::numeric_limits<std::size_t>::max();
 
-/// What a file of the kernel's has; empty where there is none. Not by file streams, which every
-/// file that includes this would have to read first.
+/// Returns the contents of a kernel file; empty if it does not exist. Does not use file streams,
+/// whose header is slow to compile.
 inline std::string text_of_file(const std::string& path) {
   std::string text;
   if (std::FILE* file = std::fopen(path.c_str(), "r"); file != nullptr) {
@@ -31,7 +31,8 @@ inline std::string text_of_file(const std::string& path) {
   return text;
 }
 
-/// What stands behind `name` in the first line that begins with it; none where no line does.
+/// Returns the text after `name` in the first line that begins with it; nothing if there is no such
+/// line.
 inline std::optional<std::string> rest_of_line(const std::string& text, std::string_view name) {
   for (std::size_t line = 0; line < text.size();) {
     const std::size_t end = std::min(text.find('\n', line), text.size());
@@ -43,8 +44,8 @@ inline std::optional<std::string> rest_of_line(const std::string& text, std::str
   return std::nullopt;
 }
 
-/// The number behind `name`, or at the beginning of the text without one; none for "max", and where
-/// no line begins so.
+/// Returns the number after `name`, or at the beginning of the text if `name` is empty; nothing for
+/// "max" or if no line begins with `name`.
 inline std::optional<std::size_t> number_behind(const std::string& text,
                                                 std::string_view name = "") {
   const std::string rest = rest_of_line(text, name).value_or("");
@@ -54,8 +55,8 @@ inline std::optional<std::size_t> number_behind(const std::string& text,
   return number;
 }
 
-/// What this machine can give, swap included.
-/// Source: MemAvailable and SwapFree of Linux's /proc/meminfo.
+/// Returns the memory available on this machine, including swap. Source: MemAvailable and SwapFree
+/// of Linux's /proc/meminfo.
 inline std::size_t available_in_machine() {
   const std::string text = text_of_file("/proc/meminfo");
   const auto available = number_behind(text, "MemAvailable:");
@@ -64,8 +65,9 @@ inline std::size_t available_in_machine() {
   return kibibytes * 1024;
 }
 
-/// What a control group can give. Of what it uses, the kernel gives files' contents back.
-/// Source: memory.max, memory.current and memory.stat of Linux's control groups, version 2.
+/// Returns the memory available in a control group. The kernel reclaims memory that caches file
+/// contents. Source: memory.max, memory.current and memory.stat of Linux's control groups, version
+/// 2.
 inline std::size_t available_in_group(const std::string& group) {
   const auto most = number_behind(text_of_file(group + "/memory.max"));
   const auto used = number_behind(text_of_file(group + "/memory.current"));
@@ -76,12 +78,12 @@ inline std::size_t available_in_group(const std::string& group) {
   return *most - std::min(*most, *used - std::min(*used, of_files));
 }
 
-/// What the group that `membership` names, and the groups that it is in, can give.
+/// Returns the memory available in the group that `membership` names and in its ancestors.
 /// @param root        of the tree of groups
 /// @param membership  a file such as /proc/self/cgroup
 inline std::size_t available_in_groups(const std::string& root, const std::string& membership) {
   std::size_t available = available_in_group(root);
-  // The group's name in version 2, and what stands in it before each slash.
+  // The group's name in version 2, and then each of its ancestors, up to each slash.
   const std::string group = rest_of_line(text_of_file(membership), "0::").value_or("");
   for (std::size_t end = 0; end < group.size();) {
     end = std::min(group.find('/', end + 1), group.size());
@@ -92,9 +94,9 @@ inline std::size_t available_in_groups(const std::string& root, const std::strin
 
 }  // namespace detail
 
-/// Bytes that programs can still take without one of them being killed, as far as Linux says: the
-/// machine, and its control groups of version 2; else the largest number. Memory that was allocated
-/// and not written to yet counts as free.
+/// Returns the bytes that programs can still use without being killed, according to Linux: the
+/// machine and its version 2 control groups; if unknown, the largest number. Memory that was
+/// allocated and not written to yet counts as free.
 [[nodiscard]] inline std::size_t available_host_memory() {
   return std::min(detail::available_in_machine(),
                   detail::available_in_groups("/sys/fs/cgroup", "/proc/self/cgroup"));

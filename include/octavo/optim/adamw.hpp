@@ -1,5 +1,5 @@
 /// @file
-/// AdamW for a whole model; its state's formats are types.
+/// AdamW for a whole model; the formats of its state are template parameters.
 #pragma once
 
 #include <octavo/core/lane.hpp>
@@ -20,8 +20,8 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// The format of the weights that the optimizer updates: `Fp32` keeps a copy beside BF16 weights;
-/// `Bf16` updates the BF16 weights themselves, rounding stochastically.
+/// The format of the weights that the optimizer updates: `Fp32` keeps a separate copy of BF16
+/// weights; `Bf16` updates the BF16 weights themselves, with stochastic rounding.
 template <class Format>
 struct MasterWeights {
   static_assert(std::is_same_v<Format, Fp32> || std::is_same_v<Format, Bf16>,
@@ -36,19 +36,19 @@ struct Moments {
                 "Moments: choose Moments<Fp32>, Moments<Bf16> or Moments<EightBit>");
 };
 
-/// What an AdamW keeps and does. Whether it keeps master weights, and where its state lives, are no
-/// types, so that it is compiled once.
+/// State and update of an AdamW. Whether it keeps master weights, and where its state is stored,
+/// are not template parameters, so that it is compiled only once.
 /// @tparam W  format of the weights
-/// @tparam G  format of the gradients that it updates with
+/// @tparam G  format of the gradients used for the update
 template <class W, class G, class MomentFormat, Device D>
 class AdamWState {
  public:
   static constexpr bool has_scales = detail::has_moment_scales<MomentFormat>;
 
-  /// Lays the state out in the arena. Writes nothing: see `initialize`.
-  /// @param shards      what this rank updates
+  /// Lays the state out in the arena. Writes no values: see `initialize`.
+  /// @param shards      the shards that this rank updates
   /// @param seed        of stochastic rounding
-  /// @param has_master  it keeps master weights in FP32, beside weights that are not
+  /// @param has_master  whether it keeps FP32 master weights of weights in another format
   AdamWState(Arena<D>& arena, const std::vector<FlatShard<W, G, D>>& shards,
              const AdamWSettings& settings, std::uint64_t seed, const Offload& offload,
              bool has_master)
@@ -86,8 +86,8 @@ class AdamWState {
     step_ = {arena.template take<AdamWStep>(MemoryKind::optimizer, 1), {1}};
   }
 
-  /// Zeroes the moments and copies the weights to the masters.
-  /// @param context  outlives this
+  /// Zeroes the moments and copies the weights to the master weights.
+  /// @param context  must outlive this object
   /// @note enqueues; does not synchronise
   void initialize(const Context<D>& context) {
     if (is_on_host_ && lanes_ == nullptr) lanes_ = std::make_shared<Lanes>(context);
@@ -102,7 +102,7 @@ class AdamWState {
     steps_ = 0;
   }
 
-  /// Sets what the next `step` uses. Outside of a captured graph.
+  /// Sets the values that the next `step` uses. Call it outside a captured graph.
   void prepare(double learning_rate, Staging<D>& staging, const Context<D>& context) {
     const double t = static_cast<double>(steps_ + 1);
     const AdamWStep step{
@@ -113,16 +113,16 @@ class AdamWState {
     staging.copy(step_.data(), &step, sizeof(step), context);
   }
 
-  /// Adds all gradients that count to the status' squared norm.
+  /// Adds the squares of all gradients that count to the squared norm in `status`.
   void add_squared_norms(TensorView<StepStatus, 1, D> status, const Context<D>& context) const {
     for (const Part& part : parts_) {
       if (part.parameter.is_counted) add_squared_norm(part.gradient, status, context);
     }
   }
 
-  /// Updates all weights, unless the status says to skip. State in the host's memory passes through
-  /// the device's in any case.
-  /// @param timeline  that copies report to
+  /// Updates all weights, unless the status requests skipping. State in host memory passes through
+  /// device memory in any case.
+  /// @param timeline  receives the times of copies
   /// @note enqueues; does not synchronise
   void step(TensorView<const StepStatus, 1, D> status, Timeline<D>& timeline,
             const Context<D>& context) const {
@@ -133,11 +133,11 @@ class AdamWState {
     });
   }
 
-  /// Calls `visitor(name, view)` for masters, moments and their scales of whole parameters,
-  /// `visitor(name, view, begin, shape)` for parts of them, from element `begin` of such a shape
-  /// on, and `visitor(name, number)` for the number of steps and the seed of rounding: all that
-  /// the next steps depend on. Views are of the device, or of `Cpu` where the state is in the
-  /// host's memory.
+  /// Visits all state on which the next steps depend: calls `visitor(name, view)` for master
+  /// weights, moments and their scales of whole parameters, `visitor(name, view, begin, shape)` for
+  /// parts of a parameter of that shape, starting at element `begin`, and `visitor(name, number)`
+  /// for the number of steps and the rounding seed. Views are on the device, or on `Cpu` if the
+  /// state is in host memory.
   template <class Visitor>
   void visit_state(Visitor& visitor) {
     for (const Part& part : parts_) {
@@ -151,12 +151,12 @@ class AdamWState {
     visitor("optimizer.seed", seed_);
   }
 
-  /// Sets elements of the master of parameter `name`, those that this rank has, if there are
-  /// masters.
+  /// Sets the elements of the master weights of parameter `name` that this rank has, if there are
+  /// master weights.
   /// @param name    of a parameter of the model
-  /// @param begin   of the first value in the parameter
-  /// @param values  in memory of `allocate_on_host`, which stay until the context has run
-  /// @note enqueues; does not synchronise but where the state is in the host's memory
+  /// @param begin   index of the first value in the parameter
+  /// @param values  in memory of `allocate_on_host`, valid until the context has run
+  /// @note enqueues; synchronises only if the state is in host memory
   void set_master(const std::string& name, Index begin, std::span<const float> values,
                   const Context<D>& context) const {
     for (const Part& part : parts_) {
@@ -187,7 +187,8 @@ class AdamWState {
   using OnHost = detail::AdamWArrays<MomentFormat, Cpu>;
   using Lanes = detail::OffloadLanes<Lane<D>>;
 
-  /// What this rank has of a parameter, and where its state lives: one of both is empty.
+  /// This rank's elements of a parameter, and the location of their state; one of both locations is
+  /// empty.
   struct Part {
     ParameterPlace parameter;
     Index begin;  ///< the first element
@@ -196,11 +197,11 @@ class AdamWState {
     OnHost on_host;
   };
 
-  /// Neighbouring elements that are updated together: of a shard all, or those whose state is on
-  /// the device at a time.
+  /// A contiguous range of elements that is updated at once: a whole shard, or the elements whose
+  /// state is on the device at a time.
   struct Chunk {
-    OnDevice on_device;  ///< theirs, or a buffer that others have by turns
-    OnHost on_host;      ///< empty where the state stays on the device
+    OnDevice on_device;  ///< their state, or a buffer that chunks use in turn
+    OnHost on_host;      ///< empty if the state is kept on the device
     std::vector<Update> updates{};
   };
 
@@ -213,7 +214,7 @@ class AdamWState {
     for (const ParameterPlace& parameter : shard.parameters) {
       const auto [begin, end] = shard.part_of(parameter);
       if (begin == end) continue;
-      // Parameters and shards begin with a group: at multiples of FlatParameters::alignment.
+      // Parameters and shards begin at a group boundary: at multiples of FlatParameters::alignment.
       const Index place = shard.place_of(parameter, {begin, end});
       const Index count = end - begin;
       parts_.push_back({parameter, begin, shard.gradients.rows(place, count),
@@ -221,7 +222,8 @@ class AdamWState {
     }
   }
 
-  /// @param random_stream  of the first parameter, whether the chunk has some of it or not
+  /// @param random_stream  of the first parameter of the shard, even if the chunk has none of its
+  ///                       elements
   void add_chunk(const Shard& chunk, const OnDevice& on_device, const OnHost& on_host,
                  std::uint64_t random_stream) {
     chunks_.push_back({on_device, on_host});
@@ -245,8 +247,8 @@ class AdamWState {
     }
   }
 
-  /// Calls `body(chunk)` for each, with its state on the device.
-  /// @param reads  what the state was; else only what it becomes counts
+  /// Calls `body(chunk)` for each chunk, with its state on the device.
+  /// @param reads  whether the previous state is read; if not, it is not fetched
   template <class Body>
   void for_each_chunk(bool reads, Timeline<D>& timeline, const Body& body) const {
     if (!is_on_host_) {
@@ -321,17 +323,18 @@ struct AdamW;
 
 template <class MasterFormat, class MomentFormat>
 struct AdamW<MasterWeights<MasterFormat>, Moments<MomentFormat>> {
-  /// The optimizer of one model, or of one rank's shards of it.
+  /// The optimizer of a model, or of one rank's shards of it.
   /// @tparam W  format of the weights
-  /// @tparam G  format of the gradients that it updates with
+  /// @tparam G  format of the gradients used for the update
   template <class W, class G, Device D>
   class For : public AdamWState<W, G, MomentFormat, D> {
    public:
     static constexpr bool has_master =
         std::is_same_v<MasterFormat, Fp32> && !std::is_same_v<W, float>;
 
-    /// What it keeps, such as "AdamW with fp32 master weights and fp32 moments". Weights in FP32
-    /// have no masters, whatever `Master` is: "AdamW with fp32 weights and fp32 moments".
+    /// Returns a description of its state, such as "AdamW with fp32 master weights and fp32
+    /// moments". FP32 weights have no master weights, regardless of `Master`: "AdamW with fp32
+    /// weights and fp32 moments".
     static std::string name() {
       const std::string weights =
           std::is_same_v<W, float> ? "fp32 weights"

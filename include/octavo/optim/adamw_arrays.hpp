@@ -1,5 +1,5 @@
 /// @file
-/// What AdamW keeps of neighbouring elements.
+/// AdamW state of a contiguous range of elements.
 #pragma once
 
 #include <octavo/kernels/adamw.hpp>
@@ -8,18 +8,18 @@
 
 namespace octavo OCTAVO_ABI::detail {
 
-/// Masters, moments and their scales of neighbouring elements of a run of parameters.
-/// @tparam Where  the device that has them
+/// Master weights, moments and their scales of a contiguous range of flat parameters.
+/// @tparam Where  the device whose memory contains them
 template <class Moment, Device Where>
 struct AdamWArrays {
-  TensorView<float, 1, Where> master;          ///< [elements]; none: of no elements
+  TensorView<float, 1, Where> master;          ///< [elements], or size 0 without master weights
   TensorView<Moment, 1, Where> first_moment;   ///< [elements]
   TensorView<Moment, 1, Where> second_moment;  ///< [elements]
-  TensorView<E8M0, 1, Where> first_scale;   ///< [⌈elements / 128⌉] or none, see AdamWParameter
-  TensorView<E8M0, 1, Where> second_scale;  ///< likewise
+  TensorView<E8M0, 1, Where> first_scale;   ///< [⌈elements / 128⌉] or empty, see AdamWParameter
+  TensorView<E8M0, 1, Where> second_scale;  ///< the same
 
   AdamWArrays() = default;
-  /// @param take  gives memory, as `take.template operator()<T>(count)`
+  /// @param take  allocates memory, as `take.template operator()<T>(count)`
   template <class Take>
   AdamWArrays(Index size, bool has_master, const Take& take) {
     const auto of = [&]<class T>(TensorView<T, 1, Where>& view, Index count) {
@@ -34,7 +34,7 @@ struct AdamWArrays {
     }
   }
 
-  /// The elements from `begin` on, a multiple of 128.
+  /// Returns the elements starting at `begin`, a multiple of 128.
   [[nodiscard]] AdamWArrays part(Index begin, Index count) const {
     AdamWArrays result = *this;
     const auto cut = [&](auto& view, Index group) {
@@ -48,7 +48,8 @@ struct AdamWArrays {
     return result;
   }
 
-  /// Calls `body(array)` for each, and `body(array, same of other)` where others are given.
+  /// Calls `body(array)` for each array, or `body(array, matching array of other)` if others are
+  /// passed.
   template <class Body, class... Others>
   void each(const Body& body, const Others&... others) const {
     body(master, others.master...);

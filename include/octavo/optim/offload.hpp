@@ -1,5 +1,5 @@
 /// @file
-/// State that lives in the host's memory and passes through the device's.
+/// State that is kept in host memory and passes through device memory.
 #pragma once
 
 #include <octavo/core/device.hpp>
@@ -10,27 +10,27 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// What of a session lives in the host's memory, which on the `Cuda` device is pinned. No bit of a
-/// result depends on it.
+/// Which state of a session is kept in host memory, pinned on the `Cuda` device. Results do not
+/// depend on it, to the bit.
 struct Offload {
-  /// Parameters, and so shards of ranks, begin at multiples of so many elements.
+  /// Parameters, and therefore shards of ranks, begin at multiples of this number of elements.
   static constexpr Index multiple = allocation_alignment;
 
-  /// Masters and moments. On the device there are only buffers of three chunks of them: while one
-  /// chunk is updated, the next one comes in and the last one goes out. All of it crosses the bus
-  /// once in each direction a step.
+  /// Whether master weights and moments are offloaded. The device then has only buffers for three
+  /// chunks of them: while one chunk is updated, the next is fetched and the previous one is
+  /// stored. All of the state crosses the bus once in each direction per step.
   bool optimizer = false;
-  /// Elements of a chunk: of `multiple`.
+  /// Elements of a chunk, a multiple of `multiple`.
   Index chunk = Index{1} << 23;
 };
 
 namespace detail {
 
-/// Buffers of the device that chunks pass through by turns.
+/// Number of device buffers that chunks use in turn.
 inline constexpr std::size_t offload_buffers = 3;
 
-/// The two ways between the host's memory and the device's, which copies of both directions share,
-/// and what was enqueued on them for each of the buffers.
+/// The two lanes for copies between host and device memory, one for each direction, and marks of
+/// what was enqueued on them for each buffer.
 /// @tparam L  a `Lane`
 template <class L>
 struct OffloadLanes {
@@ -40,15 +40,15 @@ struct OffloadLanes {
 
   L to_device;
   L to_host;
-  std::array<typename L::Mark, offload_buffers> fetched{};  ///< behind the last fetch into a buffer
-  std::array<typename L::Mark, offload_buffers> stored{};   ///< behind the last store of one
+  std::array<typename L::Mark, offload_buffers> fetched{};  ///< after the last fetch into a buffer
+  std::array<typename L::Mark, offload_buffers> stored{};   ///< after the last store from a buffer
 };
 
-/// Calls `work(i)` for every chunk, in order, on the main context, while chunk i lies in buffer
-/// i mod 3: after `fetch(i)` on the way to the device, and before `store(i)` on the way to the
-/// host. Chunk i + 1 may be fetched, and i − 1 stored, while chunk i is worked on. What the main
-/// context is given afterwards comes after all of it.
-/// @param fetches  false: nothing is fetched, because `work` reads nothing of the chunk
+/// Calls `work(i)` for every chunk, in order, on the main context, while chunk i is in buffer i mod
+/// 3: after `fetch(i)` on the lane to the device, and before `store(i)` on the lane to the host.
+/// Chunk i + 1 may be fetched, and chunk i − 1 stored, during the work on chunk i. Work enqueued on
+/// the main context afterwards comes after all of it.
+/// @param fetches  false: nothing is fetched, because `work` does not read the chunk's state
 /// @note enqueues; does not synchronise
 template <class L, class Fetch, class Work, class Store>
 void pass_through_device(OffloadLanes<L>& lanes, std::size_t chunks, bool fetches,
@@ -56,7 +56,8 @@ void pass_through_device(OffloadLanes<L>& lanes, std::size_t chunks, bool fetche
   constexpr std::size_t buffers = offload_buffers;
   const auto prepare = [&](std::size_t i) {
     if (i >= chunks) return;
-    // The main context waits for the chunk that the buffer had, and the fetch for the main context.
+    // The main context waits for the buffer's previous chunk, and the fetch waits for the main
+    // context.
     if (i >= buffers) lanes.to_host.wait(lanes.stored[i % buffers]);
     if (!fetches) return;
     lanes.to_device.fork();

@@ -1,5 +1,5 @@
 /// @file
-/// Optimizers and learning rate schedules.
+/// Optimizers and learning-rate schedules.
 #pragma once
 
 #include <octavo/optim/adamw.hpp>

@@ -1,5 +1,5 @@
 /// @file
-/// Learning rate schedules.
+/// Learning-rate schedules.
 #pragma once
 
 #include <octavo/core/error.hpp>
@@ -14,22 +14,22 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// How the learning rate moves after the warm-up.
+/// The shape of the learning-rate schedule after the warm-up.
 enum class ScheduleKind { cosine, linear, constant, warmup_stable_decay };
 
 /// Names on command lines, in the order of `ScheduleKind`.
 inline constexpr std::array schedule_names{"cosine", "linear", "constant", "wsd"};
 
-/// The learning rate of every step.
+/// A learning-rate schedule.
 struct Schedule {
   ScheduleKind kind = ScheduleKind::cosine;
   double learning_rate = 3e-4;    ///< at the end of the warm-up
-  double final_fraction = 0.1;    ///< of `learning_rate`, at the last step
-  std::int64_t warmup_steps = 0;  ///< the rate rises linearly over these
-  std::int64_t steps = 1;         ///< of the whole run
-  double decay_fraction = 0.2;    ///< of the run, for `warmup_stable_decay`
+  double final_fraction = 0.1;    ///< fraction of `learning_rate` at the last step
+  std::int64_t warmup_steps = 0;  ///< steps of the linear warm-up
+  std::int64_t steps = 1;         ///< of the whole training
+  double decay_fraction = 0.2;    ///< fraction of the steps that `warmup_stable_decay` decays over
 
-  /// The learning rate of `step`, from 1.
+  /// Returns the learning rate of `step`, counted from 1.
   [[nodiscard]] double at(std::int64_t step) const {
     if (step <= warmup_steps) {
       return learning_rate * static_cast<double>(step) / static_cast<double>(warmup_steps);
@@ -40,7 +40,7 @@ struct Schedule {
   }
 
  private:
-  /// From 1 to 0 as `progress` goes from 0 to 1.
+  /// Returns a factor that falls from 1 to 0 as `progress` rises from 0 to 1.
   [[nodiscard]] double shape(double progress) const {
     switch (kind) {
       case ScheduleKind::cosine:

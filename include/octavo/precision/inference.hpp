@@ -1,6 +1,6 @@
 /// @file
-/// The precision of linear layers that only infer: weights in the format of a training precision,
-/// activations as they are stored.
+/// The precision of inference-only linear layers: weights in the format of a training precision,
+/// activations in the storage format.
 #pragma once
 
 #include <octavo/precision/layer_precision.hpp>
@@ -11,16 +11,16 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// A linear layer, or a model, that is not trained. What `P` quantises, it keeps of weights alone:
-/// in E4M3, by scales that are found once. Activations are not quantised: where few tokens are
-/// worked on, the time is that of reading weights, and rounding what is multiplied with them would
-/// save none.
+/// The precision of an inference-only linear layer or model. Only the weights that `P` would
+/// quantise are quantised, to E4M3, with scales that are computed once. Activations are not
+/// quantised: for few tokens, the time is that of reading the weights, and rounding the activations
+/// would save none.
 /// @tparam P  `Fp32`, `Bf16`, `Fp8Recipe<…>`, `Mxfp8`, `AllowFallback` of one, or for a model
 ///            `Layerwise` of these
 template <class P>
 struct Inference {};
 
-/// Those of `P` in which nothing but weights is quantised.
+/// Traits of `P` with only the weights quantised.
 template <detail::PlainPrecision P>
 struct PrecisionTraits<Inference<P>> {
   using Storage = typename PrecisionTraits<P>::Storage;
@@ -44,7 +44,8 @@ struct Resolve<Inference<P>, Layer, Layers, Role> {
 template <class P>
 struct ModelPrecisionTraits<Inference<P>> : ModelPrecisionTraits<P> {};
 
-/// How a weight is cast that is kept in FP8; `void` for one that is kept as it is stored.
+/// How a weight that is kept in FP8 is cast; `void` for a weight that is kept in the storage
+/// format.
 template <class P>
 struct KeptWeight {
   using Cast = void;
@@ -52,8 +53,8 @@ struct KeptWeight {
 template <QuantizedPrecision P>
 struct KeptWeight<P> {
   using S = typename PrecisionTraits<P>::ScalingType;
-  /// A delayed scale waits for steps, and there are none: that of the weight's own amax takes its
-  /// place.
+  /// A delayed scale depends on earlier steps, which inference does not have; the weight's own amax
+  /// replaces it.
   using Cast = std::conditional_t<is_delayed<S>, Fp8Recipe<TensorwiseScaling<rounding_of<S>>>, P>;
 };
 

@@ -1,5 +1,5 @@
 /// @file
-/// Precision that differs between the layers of a model.
+/// Precisions that differ between the layers of a model.
 #pragma once
 
 #include <octavo/core/error.hpp>
@@ -13,11 +13,11 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// The linear layers of every family: the four of a block, and the head. `gate_up` is the first of
-/// the MLP, also where the activation has no gate.
+/// The linear layers of every family: the four of a block, and the head. `gate_up` is the MLP's
+/// first projection, even if the activation has no gate.
 enum class LinearRole { qkv, output, gate_up, down, head };
 
-/// The role's name, as manifests and parameters print it.
+/// Returns the role's name, as printed in manifests and parameter names.
 constexpr const char* name_of(LinearRole role) {
   constexpr std::array names{"qkv", "output", "gate_up", "down", "head"};
   return names[static_cast<std::size_t>(role)];
@@ -33,16 +33,17 @@ struct First {};
 /// The last `N` blocks run in `P`.
 template <int N, class P>
 struct Last {};
-/// The head runs in `P`; without it, the head runs in the storage format.
+/// The head runs in `P`; by default, it runs in the storage format.
 template <class P>
 struct Head {};
-/// Every linear layer of one role runs in `P`, but in blocks that `First` or `Last` names.
+/// Every linear layer of one role runs in `P`, except in blocks that `First` or `Last` selects.
 template <LinearRole Role, class P>
 struct For {};
 
-/// A precision for each layer: one base policy, and exceptions `First`, `Last`, `For` and `Head`
-/// around it in any order, each at most once, `For` once a role. The order changes no name. Where a
-/// model is laid out, a part that no linear layer would run in is refused, the base too.
+/// A precision for each layer: one base policy, and the exceptions `First`, `Last`, `For` and
+/// `Head` in any order, each at most once, `For` at most once per role. The order does not change
+/// the name. When a model is laid out, a part in which no linear layer would run is rejected,
+/// including the base.
 template <class... Parts>
 struct Layerwise {};
 
@@ -50,7 +51,7 @@ namespace detail {
 
 struct NoPrecision {};
 
-/// What is written inside `Layerwise`: a plain policy is the base, the others are exceptions.
+/// A template argument of `Layerwise`: a plain policy is the base; the others are exceptions.
 template <class Part>
 struct PartTraits {
   using Precision = CheckedPrecision<Part>;
@@ -58,7 +59,7 @@ struct PartTraits {
   static constexpr bool is_first = false;
   static constexpr bool is_last = false;
   static constexpr int blocks = 0;
-  static constexpr int place = 5;  ///< in a name
+  static constexpr int place = 5;  ///< position in a name
   static constexpr bool names(LinearRole) { return false; }
   static std::string name() { return PrecisionTraits<Precision>::name(); }
 };
@@ -68,7 +69,7 @@ struct ExceptionTraits : PartTraits<P> {
 };
 template <int N, class P>
 struct PartTraits<First<N, P>> : ExceptionTraits<P> {
-  static_assert(N > 0, "Layerwise: First<N, P> needs N > 0; leave it out where no block is meant");
+  static_assert(N > 0, "Layerwise: First<N, P> requires N > 0; omit it to select no block");
   static constexpr bool is_first = true;
   static constexpr int blocks = N;
   static constexpr int place = 0;
@@ -76,7 +77,7 @@ struct PartTraits<First<N, P>> : ExceptionTraits<P> {
 };
 template <int N, class P>
 struct PartTraits<Last<N, P>> : ExceptionTraits<P> {
-  static_assert(N > 0, "Layerwise: Last<N, P> needs N > 0; leave it out where no block is meant");
+  static_assert(N > 0, "Layerwise: Last<N, P> requires N > 0; omit it to select no block");
   static constexpr bool is_last = true;
   static constexpr int blocks = N;
   static constexpr int place = 6;
@@ -103,15 +104,15 @@ struct FirstOf<Candidate, Candidates...> {
                                   std::type_identity<Candidate>, FirstOf<Candidates...>>::type;
 };
 
-/// The precision of a part, if it is asked for.
+/// The precision of a part, if requested.
 template <class Part, bool Wanted>
 using PrecisionIf = std::conditional_t<Wanted, typename PartTraits<Part>::Precision, NoPrecision>;
 
-/// The base, or BF16 where there is none, which is refused.
+/// The base, or BF16 if there is none, which is rejected.
 template <class... Parts>
 using BaseOf = typename FirstOf<PrecisionIf<Parts, PartTraits<Parts>::is_base>..., Bf16>::type;
 
-/// How many parts name this role.
+/// Number of parts that name this role.
 template <class... Parts>
 constexpr int times_named(LinearRole role) {
   return (static_cast<int>(PartTraits<Parts>::names(role)) + ... + 0);
@@ -131,39 +132,39 @@ constexpr int block_roles_named() {
   return count;
 }
 
-/// Refuses parts that contradict each other in a model of any depth.
+/// Rejects parts that contradict each other in a model of any depth.
 template <class... Parts>
 struct PartsCheck {
   static_assert((static_cast<int>(PartTraits<Parts>::is_base) + ... + 0) == 1,
-                "Layerwise: give exactly one base precision beside First, Last, For and Head, such "
-                "as Layerwise<First<1, Bf16>, Fp8Recipe<Delayed>, Last<1, Bf16>>");
+                "Layerwise: exactly one base precision is required in addition to First, Last, For "
+                "and Head, such as Layerwise<First<1, Bf16>, Fp8Recipe<Delayed>, Last<1, Bf16>>");
   static_assert((static_cast<int>(PartTraits<Parts>::is_first) + ... + 0) <= 1,
-                "Layerwise: First stands there twice; write it once");
+                "Layerwise: First occurs twice; use it once");
   static_assert((static_cast<int>(PartTraits<Parts>::is_last) + ... + 0) <= 1,
-                "Layerwise: Last stands there twice; write it once");
+                "Layerwise: Last occurs twice; use it once");
   static_assert(!names_twice<Parts...>(),
-                "Layerwise: two parts name one linear layer; write one For for each role, and one "
-                "Head, which is For<LinearRole::head, P>");
+                "Layerwise: two parts name the same linear layer; use one For for each role, and "
+                "one Head, which is For<LinearRole::head, P>");
   using Storage = typename PrecisionTraits<BaseOf<Parts...>>::Storage;
   static constexpr bool store_alike =
       (std::is_same_v<typename PrecisionTraits<typename PartTraits<Parts>::Precision>::Storage,
                       Storage> &&
        ...);
   static_assert(store_alike,
-                "Layerwise: all parts must store the same format; put Bf16, not Fp32, beside FP8 "
-                "recipes");
+                "Layerwise: all parts must have the same storage format; combine FP8 recipes with "
+                "Bf16, not Fp32");
 };
 
-/// Refuses edges of more blocks than there are. g++ and clang print the numbers.
+/// Rejects edges of more blocks than the model has. g++ and clang print the numbers.
 template <int Edges, int Layers>
 struct EdgeCheck {
   static_assert(Edges <= Layers,
-                "Layerwise: First and Last together name more blocks than the model has layers; "
-                "ask for fewer");
+                "Layerwise: First and Last together select more blocks than the model has layers; "
+                "select fewer");
   static constexpr bool cover_all = Edges == Layers;
 };
 
-/// Refuses parts that no linear layer of a model of `Layers` blocks would run in.
+/// Rejects parts in which no linear layer of a model of `Layers` blocks would run.
 template <int Layers, class... Parts>
 struct EffectCheck : PartsCheck<Parts...> {
   using Edges = EdgeCheck<(PartTraits<Parts>::blocks + ... + 0), Layers>;
@@ -172,13 +173,14 @@ struct EffectCheck : PartsCheck<Parts...> {
   static constexpr bool head_runs_in_base =
       !PrecisionTraits<Base>::is_quantized && times_named<Parts...>(LinearRole::head) == 0;
   static constexpr bool base_runs = head_runs_in_base || (!Edges::cover_all && roles < 4);
-  static_assert(base_runs,
-                "Layerwise: no linear layer would run in the base precision, because First and "
-                "Last, or For, name them all; ask for fewer blocks or roles, or make one of these "
-                "precisions the base");
-  static_assert(!base_runs || !Edges::cover_all || roles == 0,
-                "Layerwise: For<role, P> would take effect in no block, because First and Last, "
-                "which are stronger, name them all; ask for fewer blocks, or take For away");
+  static_assert(
+      base_runs,
+      "Layerwise: no linear layer would run in the base precision, because First and Last, or For, "
+      "select all of them; select fewer blocks or roles, or make one of these precisions the base");
+  static_assert(
+      !base_runs || !Edges::cover_all || roles == 0,
+      "Layerwise: For<role, P> would have no effect in any block, because First and Last, which "
+      "take precedence, select all blocks; select fewer blocks, or remove For");
 };
 
 template <class P, int Layer, int Layers, LinearRole Role>
@@ -189,7 +191,7 @@ struct Resolve {
 };
 template <class... Parts, int Layer, int Layers, LinearRole Role>
 struct Resolve<Layerwise<Parts...>, Layer, Layers, Role> {
-  static_assert(sizeof(EffectCheck<Layers, Parts...>) > 0);  // which says what is wrong
+  static_assert(sizeof(EffectCheck<Layers, Parts...>) > 0);  // reports what is wrong
 
   template <class Part>
   static constexpr bool at_edge =
@@ -201,7 +203,8 @@ struct Resolve<Layerwise<Parts...>, Layer, Layers, Role> {
   using Found =
       typename FirstOf<PrecisionIf<Parts, at_edge<Parts>>...,
                        PrecisionIf<Parts, PartTraits<Parts>::names(Role)>..., Otherwise>::type;
-  // A part that stores another format is refused; the base in its place prints nothing more.
+  // A part with another storage format is rejected; using the base instead prints no further
+  // errors.
   using type = std::conditional_t<std::is_same_v<typename PrecisionTraits<Found>::Storage,
                                                  typename PrecisionTraits<Base>::Storage>,
                                   Found, Base>;
@@ -218,7 +221,7 @@ struct ModelPrecisionTraits<Layerwise<Parts...>> {
   using Storage = typename PartsCheck<Parts...>::Storage;
   static constexpr bool quantises =
       (QuantizedPrecision<typename PartTraits<Parts>::Precision> || ...);
-  /// Of a recipe, in whatever order its parts are written.
+  /// Returns the name of a recipe, independent of the order of its parts.
   static std::string name() {
     std::array<std::pair<int, std::string>, sizeof...(Parts)> parts{
         {{PartTraits<Parts>::place, PartTraits<Parts>::name()}...}};
@@ -240,12 +243,12 @@ using PrecisionOf = typename detail::Resolve<P, Layer, Layers, Role>::type;
 template <class P>
 using StorageOf = typename detail::ModelPrecisionTraits<P>::Storage;
 
-/// Whether some linear layer of a model of precision `P` quantises, or would where its shape
-/// allows.
+/// Whether any linear layer of a model of precision `P` quantises, or would if its shape allowed
+/// it.
 template <class P>
 inline constexpr bool model_quantises = detail::ModelPrecisionTraits<P>::quantises;
 
-/// The precision's name, such as "fp8 delayed".
+/// Returns the precision's name, such as "fp8 delayed".
 template <class P>
 std::string precision_name() {
   return detail::ModelPrecisionTraits<P>::name();

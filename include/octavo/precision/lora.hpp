@@ -1,6 +1,6 @@
 /// @file
-/// Low-rank adapters as a precision: layers whose weights stay as they are, beside which small
-/// matrices are trained.
+/// Low-rank adapters as a precision: weights of linear layers are frozen, and small matrices added
+/// to them are trained.
 #pragma once
 
 #include <octavo/precision/layerwise.hpp>
@@ -10,28 +10,27 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// LoRA: nothing of a model in precision `P` is trained but adapters beside its linear layers,
-/// y = x · Wᵀ + (alpha / rank) · x · Aᵀ · Bᵀ. `Llama<llama3_8b, Lora<Fp8Recipe<Delayed>>, Cuda>`
-/// has the weights of `Llama<llama3_8b, Fp8Recipe<Delayed>, Cuda>` and multiplies with them in the
-/// same precision, but they are frozen: they have no gradients and no optimizer's state. Adapters
-/// have the storage format of `P`. What changes no shape outside of an adapter is a value:
+/// LoRA: only adapters of the linear layers of a model in precision `P` are trained, y = x · Wᵀ +
+/// (alpha / rank) · x · Aᵀ · Bᵀ. `Llama<llama3_8b, Lora<Fp8Recipe<Delayed>>, Cuda>` has the weights
+/// of `Llama<llama3_8b, Fp8Recipe<Delayed>, Cuda>` and multiplies with them in the same precision,
+/// but they are frozen: they have neither gradients nor optimizer state. Adapters have the storage
+/// format of `P`. Options that change only shapes within adapters are run-time values:
 /// `LoraOptions`.
 ///
-/// A linear layer of this precision takes its operands as values and casts them itself, because
-/// adapters multiply with the values, too.
-/// Source: Hu et al. 2021, arXiv 2106.09685.
+/// A linear layer of this precision receives plain values as operands and casts them itself,
+/// because adapters also multiply with the values. Source: Hu et al. 2021, arXiv 2106.09685.
 template <class P>
 struct Lora {};
 
 template <class P>
 struct PrecisionTraits<Lora<P>> {
   using Storage = typename PrecisionTraits<P>::Storage;
-  static constexpr bool is_quantized = false;  ///< what others write for it are values
+  static constexpr bool is_quantized = false;  ///< callers write plain values for it
   static constexpr int shape_multiple = PrecisionTraits<P>::shape_multiple;
   static std::string name() { return PrecisionTraits<P>::name(); }
 };
 
-/// What the names of such precisions end with.
+/// Suffix of the names of such precisions.
 inline constexpr const char* lora_suffix = " with LoRA";
 
 namespace detail {
@@ -47,8 +46,8 @@ struct FrozenTraits<Lora<P>> {
   using Base = P;
 };
 
-/// The precision that a frozen weight is cast in: scales that come from the amax of earlier steps
-/// are that of the weight at hand, because it does not change.
+/// The precision in which a frozen weight is cast. A scale from the amax of earlier steps is
+/// replaced by that of the current weight, which does not change.
 template <class P>
 struct FrozenWeight {
   using type = P;
@@ -76,11 +75,11 @@ struct ModelPrecisionTraits<Lora<P>> {
 
 }  // namespace detail
 
-/// Whether the weights of a layer, or of a model, of precision `P` are frozen: `Lora<…>`.
+/// Whether the weights of a layer or model of precision `P` are frozen: `Lora<…>`.
 template <class P>
 inline constexpr bool is_lora = detail::FrozenTraits<P>::is_frozen;
 
-/// What `Lora<…>` stands around; any other precision itself.
+/// The precision that `Lora<…>` wraps; any other precision itself.
 template <class P>
 using BasePrecision = typename detail::FrozenTraits<P>::Base;
 

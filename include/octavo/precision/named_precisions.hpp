@@ -1,6 +1,6 @@
 /// @file
-/// Precisions by the names that command lines and build options have for them. CMake reads this
-/// list, too: it stands here alone.
+/// Names of precisions on command lines and in build options. CMake also reads this list, which is
+/// the only one.
 #pragma once
 
 #include <octavo/precision/layerwise.hpp>
@@ -20,7 +20,7 @@ struct NamedPrecision {
   const char* name;
 };
 
-/// All of them, each name at the end of a line.
+/// All named precisions, with each name at the end of a line.
 inline constexpr std::tuple named_precisions{
     NamedPrecision<Fp32>{"fp32"},
     NamedPrecision<Bf16>{"bf16"},
@@ -41,7 +41,7 @@ inline constexpr std::tuple named_precisions{
 
 namespace detail {
 
-/// A word as a template argument.
+/// A string as a template argument.
 template <std::size_t Size>
 struct Word {
   constexpr Word(const char (&word)[Size]) {  // NOLINT: a word is one wherever it stands
@@ -50,7 +50,7 @@ struct Word {
   char text[Size]{};
 };
 
-/// The place of a name among `named_precisions`.
+/// Returns the index of a name in `named_precisions`.
 constexpr std::size_t precision_number(std::string_view name) {
   const auto names = std::apply(
       [](const auto&... named) {
@@ -64,7 +64,7 @@ constexpr std::size_t precision_number(std::string_view name) {
 
 }  // namespace detail
 
-/// The precision of a name: `PrecisionNamed<"fp8-delayed">` is `Fp8Recipe<Delayed>`.
+/// The precision with a name: `PrecisionNamed<"fp8-delayed">` is `Fp8Recipe<Delayed>`.
 template <detail::Word Name>
 using PrecisionNamed =
     typename std::tuple_element_t<detail::precision_number(Name.text),

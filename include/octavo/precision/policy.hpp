@@ -13,19 +13,20 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// E4M3 forwards, E5M2 for gradients with respect to outputs.
+/// E4M3 in the forward, E5M2 for gradients with respect to outputs.
 struct Hybrid {
   using Forward = E4M3;
   using Backward = E5M2;
 };
 
-/// E4M3 forwards and backwards.
+/// E4M3 in the forward and the backward.
 struct E4M3Only {
   using Forward = E4M3;
   using Backward = E4M3;
 };
 
-/// E5M2 forwards and backwards: not a recipe that trains, and no hardware multiplies E5M2 by E5M2.
+/// E5M2 in the forward and the backward. Not usable for training, and no hardware multiplies E5M2
+/// by E5M2.
 struct E5M2Only {
   using Forward = E5M2;
   using Backward = E5M2;
@@ -47,28 +48,29 @@ concept RecipeFormats = std::same_as<Formats, Hybrid> || std::same_as<Formats, E
 /// FP8 GEMMs in a linear layer: forward, input gradient and weight gradient. Weights and
 /// activations are stored as BF16 between GEMMs.
 /// @tparam S        `Delayed`, `Tensorwise`, `Rowwise`, `Blockwise`, one with other parameters, or
-///                  a `Scaling` of one's own
+///                  a custom `Scaling`
 /// @tparam Formats  `Hybrid` or `E4M3Only`; block scaling defaults to `E4M3Only`
 template <class S, class Formats = typename detail::DefaultFormats<S>::type>
 struct Fp8Recipe : detail::ScalingCheck<S> {
+  static_assert(detail::HasScalingMembers<S>,
+                "Fp8Recipe: the first argument must be a scaling: Delayed, Tensorwise, Rowwise, "
+                "Blockwise, one of them with parameters, such as DelayedScaling<16>, or a type "
+                "with the members required by the concept Scaling");
   static_assert(
-      detail::HasScalingMembers<S>,
-      "Fp8Recipe: the first argument must be a scaling: Delayed, Tensorwise, Rowwise, "
-      "Blockwise, one of them with parameters, such as DelayedScaling<16>, or a type with the "
-      "members that the concept Scaling names");
-  static_assert(!std::is_same_v<Formats, E5M2Only>,
-                "Fp8Recipe: pure E5M2 has too little precision forwards and no GEMM on any GPU; "
-                "choose Hybrid (E4M3 forwards, E5M2 backwards) or E4M3Only");
+      !std::is_same_v<Formats, E5M2Only>,
+      "Fp8Recipe: pure E5M2 has too little precision in the forward, and no GPU has a GEMM for it; "
+      "choose Hybrid (E4M3 in the forward, E5M2 in the backward) or E4M3Only");
   static_assert(detail::RecipeFormats<Formats> || std::is_same_v<Formats, E5M2Only>,
-                "Fp8Recipe: the second argument must be Hybrid (E4M3 forwards, E5M2 backwards) or "
-                "E4M3Only");
+                "Fp8Recipe: the second argument must be Hybrid (E4M3 in the forward, E5M2 in the "
+                "backward) or E4M3Only");
 };
 
 /// MXFP8: E4M3 with an E8M0 scale for each 32 elements. Native on sm_100 and above.
 using Mxfp8 = Fp8Recipe<MxScaling>;
 
-/// Runs `P` where a layer's shape and device can, and `P`'s storage format where they cannot. The
-/// manifest says which; without this wrapper, a layer that cannot run in `P` does not compile.
+/// Runs a layer in `P` if its shape and device support it, and in `P`'s storage format otherwise.
+/// The manifest reports the choice; without this wrapper, a layer that cannot run in `P` does not
+/// compile.
 template <class P>
 struct AllowFallback {};
 
@@ -79,8 +81,8 @@ template <class P>
 inline constexpr bool is_allow_fallback<AllowFallback<P>> = true;
 }  // namespace detail
 
-/// What the library knows of a precision policy. Specialise it for a policy of your own, with all
-/// members that `LinearPrecision` names; `docs/recipes.md` has an example.
+/// Traits of a precision policy. Specialise it for a custom policy, with all members that
+/// `LinearPrecision` names; `docs/recipes.md` has an example.
 template <class P>
 struct PrecisionTraits;
 
@@ -126,27 +128,28 @@ concept HasBackwardFormat = requires {
       std::same_as<typename PrecisionTraits<P>::BackwardFormat, E5M2>;
 };
 
-/// Whether `P` says that it quantises; its other members may be missing.
+/// Whether `P` declares that it quantises; its other members may be missing.
 template <class P>
 inline constexpr bool says_quantized = false;
 template <HasIsQuantized P>
 inline constexpr bool says_quantized<P> = PrecisionTraits<P>::is_quantized;
 
-/// What a policy that quantises has beside the others.
+/// Additional members of a policy that quantises.
 template <class P>
 concept HasQuantization = HasScalingType<P> && HasForwardFormat<P> && HasBackwardFormat<P>;
 
 }  // namespace detail
 
-/// A precision that one linear layer runs in: `Fp32`, `Bf16`, `Fp8Recipe<…>`, `Mxfp8`, or a type
+/// A precision in which a linear layer runs: `Fp32`, `Bf16`, `Fp8Recipe<…>`, `Mxfp8`, or a type
 /// whose `PrecisionTraits` have
 /// - `Storage`: the format of weights and activations between GEMMs, `Bf16` or `Fp32`;
 /// - `is_quantized`: whether GEMM operands are quantised first;
-/// - `shape_multiple`: what a layer's input and output features must be multiples of, 1 for any;
-/// - `name()`: what manifests print, such as "fp8 delayed";
+/// - `shape_multiple`: a layer's input and output features must be multiples of it; 1 for no
+///   restriction;
+/// - `name()`: the name that manifests print, such as "fp8 delayed";
 ///
-/// and, where `is_quantized` is true,
-/// - `ScalingType`: how scales are found, a `Scaling`;
+/// and, if `is_quantized` is true,
+/// - `ScalingType`: how scales are computed, a `Scaling`;
 /// - `ForwardFormat`: of inputs and weights, `E4M3`;
 /// - `BackwardFormat`: of the gradients of outputs, `E4M3` or `E5M2`.
 template <class P>
@@ -181,8 +184,8 @@ struct PrecisionTraits<Bf16> {
 
 namespace detail {
 
-/// What a recipe has beside the defaults of its scaling's name, such as " (history 16, max, margin
-/// 1)"; empty for those.
+/// Returns how a recipe differs from the defaults of its scaling's name, such as " (history 16,
+/// max, margin 1)"; empty for the defaults.
 template <Scaling S, RecipeFormats Formats>
 std::string recipe_details() {
   std::string details;
@@ -221,7 +224,7 @@ struct PrecisionTraits<Fp8Recipe<S, Formats>> {
   }
 };
 
-/// Those of `P`; a layer runs in `P` or in its storage format.
+/// Traits of `P`; a layer runs in `P` or in its storage format.
 template <detail::PlainPrecision P>
 struct PrecisionTraits<AllowFallback<P>> : PrecisionTraits<P> {
   static std::string name() {
@@ -231,7 +234,7 @@ struct PrecisionTraits<AllowFallback<P>> : PrecisionTraits<P> {
 };
 
 namespace detail {
-/// What features must be multiples of, so that blocks of scales are whole.
+/// Returns the divisor of features that keeps blocks of scales whole.
 template <class Granularity>
 inline constexpr int block_multiple = 1;
 template <int Rows, int Columns, class Scale>
@@ -239,8 +242,8 @@ inline constexpr int block_multiple<PerBlock<Rows, Columns, Scale>> =
     PerBlock<Rows, Columns, Scale>::block_columns;
 }  // namespace detail
 
-/// What the input and output features of a linear layer must be multiples of, so that `P` and its
-/// scaling can serve it.
+/// Returns the divisor of a linear layer's input and output features that `P` and its scaling
+/// require.
 template <LinearPrecision P>
 constexpr int feature_multiple() {
   constexpr int own = PrecisionTraits<P>::shape_multiple;
@@ -254,7 +257,7 @@ constexpr int feature_multiple() {
   }
 }
 
-/// The GPUs on which the GEMMs of a linear layer in precision `P` run.
+/// Returns the GPUs on which the GEMMs of a linear layer in precision `P` run.
 template <LinearPrecision P>
 constexpr Capabilities capabilities_of() {
   if constexpr (QuantizedPrecision<P>) {
@@ -264,8 +267,8 @@ constexpr Capabilities capabilities_of() {
   }
 }
 
-/// Whether GEMMs of this precision run on this device: the `Cpu` emulates every format; the GPUs
-/// that the library's kernels are made for have no tensor cores for MX blocks.
+/// Whether GEMMs of this precision run on this device. `Cpu` emulates every format; the GPUs that
+/// the library's kernels target have no tensor cores for MX blocks.
 template <class P, Device D>
 inline constexpr bool runs_on = true;
 template <LinearPrecision P>

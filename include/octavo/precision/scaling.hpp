@@ -1,5 +1,5 @@
 /// @file
-/// How scales are found and what they cover: the scaling strategies and granularities as types.
+/// Scaling strategies and granularities, as types.
 #pragma once
 
 #include <octavo/formats/formats.hpp>
@@ -10,18 +10,18 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// Which amax of the history a delayed scale is made from.
+/// Selects the amax of the history from which a delayed scale is computed.
 enum class AmaxReduction { max, most_recent };
 
 /// Whether a scale is used as computed or rounded down to a power of two.
 enum class ScaleRounding { exact, power_of_two };
 
-/// Divides the largest value that a delayed scale aims at by 2^value.
+/// Divides the largest value that a delayed scale targets by 2^value.
 struct Margin {
   int value = 0;
 };
 
-/// Compute capabilities of GPUs, times ten: 90 is an H100's.
+/// Compute capabilities of GPUs, times ten: 90 is an H100.
 struct Capabilities {
   int least = 0;
   int most = std::numeric_limits<int>::max();
@@ -31,29 +31,29 @@ struct Capabilities {
   }
 };
 
-/// A scale for the whole tensor.
+/// One scale for the whole tensor.
 struct PerTensor {
-  /// Of the GPUs on which cuBLASLt multiplies FP8 with such scales.
+  /// GPUs on which cuBLASLt multiplies FP8 with such scales.
   static constexpr Capabilities served_by{.least = 89};
   using Scale = float;
   static constexpr int block_rows = 0;
   static constexpr int block_columns = 0;
 };
 
-/// A scale for each row, where a row runs along the reduced dimension: for each vector that a GEMM
-/// reduces. A copy and the transposed copy of a tensor have rows, and so scales, of their own.
-/// Stored as cuBLASLt's outer vectors, s[row].
+/// One scale for each row that a GEMM reduces: rows run along the reduced dimension. A tensor and
+/// its transposed copy therefore have different rows and scales. Stored as cuBLASLt's outer
+/// vectors, s[row].
 struct PerRow {
-  /// Of the GPUs on which cuBLASLt multiplies FP8 with such scales: Hopper's alone.
+  /// GPUs on which cuBLASLt multiplies FP8 with such scales: only Hopper.
   static constexpr Capabilities served_by{.least = 90, .most = 90};
   using Scale = float;
   static constexpr int block_rows = 1;
-  static constexpr int block_columns = std::numeric_limits<int>::max();  ///< as many as there are
+  static constexpr int block_columns = std::numeric_limits<int>::max();  ///< all columns
 };
 
-/// A scale for each block of `Rows` × `Columns`, where columns run along the reduced dimension.
-/// FP32 scales of 1×n blocks are stored as cuBLASLt's VEC128, s[k_block · rows + row]; of n×n
-/// blocks as BLK128, s[row_block · round_up(k_blocks, 4) + k_block]; E8M0 scales row by row.
+/// One scale for each block of `Rows` × `Columns`, with columns along the reduced dimension. FP32
+/// scales of 1×n blocks are stored as cuBLASLt's VEC128, s[k_block · rows + row]; of n×n blocks as
+/// BLK128, s[row_block · round_up(k_blocks, 4) + k_block]; E8M0 scales in row-major order.
 /// @tparam Rows     1, or `Columns`
 /// @tparam Columns  16, 32, 64 or 128
 template <int Rows, int Columns, class ScaleType = float>
@@ -67,28 +67,28 @@ struct PerBlock {
   static_assert(Rows == 1 || Rows == Columns, "PerBlock: a block has 1 row, or is square");
   static_assert(std::is_same_v<ScaleType, float> || (std::is_same_v<ScaleType, E8M0> && Rows == 1),
                 "PerBlock: scales are float, or E8M0 for blocks of 1 row");
-  /// Of the GPUs on which cuBLASLt multiplies FP8 with such scales: E8M0 ones of 1×32 need tensor
-  /// cores for MX blocks, FP32 ones of 128 columns are Hopper's alone, and no GPU takes others.
+  /// GPUs on which cuBLASLt multiplies FP8 with such scales: 1×32 E8M0 scales require tensor cores
+  /// for MX blocks, FP32 scales of 128 columns require Hopper, and no GPU supports others.
   static constexpr Capabilities served_by =
       std::is_same_v<ScaleType, E8M0> && Columns == 32     ? Capabilities{.least = 100}
       : std::is_same_v<ScaleType, float> && Columns == 128 ? Capabilities{.least = 90, .most = 90}
                                                            : Capabilities{.least = 1, .most = 0};
   using Scale = ScaleType;
-  // What was refused above is some block that is not, so that no other error follows.
+  // Replaces a rejected value with a valid one, so that no further errors follow.
   static constexpr int block_columns = has_width ? Columns : 16;  // NOLINT: Columns may be 16
   static constexpr int block_rows = Rows == 1 ? 1 : block_columns;
 };
 
-/// A scale a tensor, made from the amax of earlier steps, so that it is known before the tensor.
-/// Source: numerics of Transformer Engine's delayed scaling; Micikevicius et al. 2022.
+/// One scale per tensor, computed from the amax of earlier steps, so that it is known before the
+/// tensor is. Source: numerics of Transformer Engine's delayed scaling; Micikevicius et al. 2022.
 template <int HistoryLength = 1024, AmaxReduction Reduction = AmaxReduction::max,
           Margin HeadRoom = Margin{0}, ScaleRounding Rounding = ScaleRounding::exact>
 struct DelayedScaling {
   static_assert(HistoryLength > 0,
-                "DelayedScaling: the amax history must hold at least 1 entry; give a length such "
-                "as DelayedScaling<16>, or choose Tensorwise, which keeps no history");
+                "DelayedScaling: the amax history must have at least 1 entry; use a length such as "
+                "DelayedScaling<16>, or choose Tensorwise, which keeps no history");
   static_assert(HeadRoom.value >= 0 && HeadRoom.value <= 16,
-                "DelayedScaling: the margin must lie between 0 and 16; Margin{0} is the default");
+                "DelayedScaling: the margin must be between 0 and 16; Margin{0} is the default");
   static constexpr const char* name = "delayed";
   using InputGranularity = PerTensor;
   using WeightGranularity = PerTensor;
@@ -99,7 +99,7 @@ struct DelayedScaling {
   static constexpr ScaleRounding rounding = Rounding;
 };
 
-/// A scale a tensor, made from the tensor's own amax (current scaling).
+/// One scale per tensor, computed from the tensor's own amax (current scaling).
 template <ScaleRounding Rounding = ScaleRounding::exact>
 struct TensorwiseScaling {
   static constexpr const char* name = "tensorwise";
@@ -109,11 +109,11 @@ struct TensorwiseScaling {
   static constexpr ScaleRounding rounding = Rounding;
 };
 
-/// A scale for each row of each operand of a GEMM, made from the row's own amax. Used as computed,
-/// so that the largest value of each row is exact. With powers of two the two copies of a tensor,
-/// whose scales differ, round a value alike unless it is below the normal numbers of one, and all
-/// GEMMs work on one quantised tensor; but the largest values, which decide most, are rounded, too.
-/// Source: torchao's recipe "rowwise", which has powers of two.
+/// One scale for each row of each operand of a GEMM, computed from the row's own amax. By default
+/// unrounded, so that the largest value of each row is exact. With powers of two, the two copies of
+/// a tensor, whose scales differ, round a value in the same way unless it is subnormal in one of
+/// them, so all GEMMs work on the same quantised tensor; but the largest values, which matter most,
+/// are then rounded as well. Source: torchao's recipe "rowwise", which uses powers of two.
 template <ScaleRounding Rounding = ScaleRounding::exact>
 struct RowwiseScaling {
   static constexpr const char* name = "rowwise";
@@ -134,9 +134,9 @@ struct BlockwiseScaling {
   static constexpr ScaleRounding rounding = Rounding;
 };
 
-/// E8M0 scales for 1×32 blocks; a block's inverse scale is rounded up to a power of two.
-/// Source: OCP Microscaling Formats (MX) 1.0; the rounding is that of cuBLASLt and Transformer
-/// Engine, which keeps a block's largest value from overflowing.
+/// E8M0 scales for 1×32 blocks; a block's inverse scale is rounded up to a power of two. Source:
+/// OCP Microscaling Formats (MX) 1.0; the rounding is that of cuBLASLt and Transformer Engine,
+/// which prevents a block's largest value from overflowing.
 struct MxScaling {
   static constexpr const char* name = "mx";
   using InputGranularity = PerBlock<1, 32, E8M0>;
@@ -144,11 +144,11 @@ struct MxScaling {
   static constexpr int shape_multiple = 32;
 };
 
-/// Delayed scaling with the field's defaults: 1024 steps of history, their maximum, margin 0.
+/// Delayed scaling with the usual defaults: 1024 steps of history, their maximum, margin 0.
 using Delayed = DelayedScaling<>;
 /// Current scaling without rounding.
 using Tensorwise = TensorwiseScaling<>;
-/// Current scaling a row, with power-of-two scales.
+/// Current scaling per row, with power-of-two scales.
 using Rowwise = RowwiseScaling<>;
 /// Block scaling with power-of-two scales.
 using Blockwise = BlockwiseScaling<>;
@@ -165,16 +165,15 @@ concept HasGranularities = requires {
   requires is_granularity<typename S::InputGranularity>;
   requires is_granularity<typename S::WeightGranularity>;
 };
-/// Whether products of operands with these scales can be: both have one scale a tensor, both one a
-/// row, or blocks of one width and kind of scale, square for at most one of the two.
+/// Whether operands with these scales can be multiplied: both have one scale per tensor, both one
+/// per row, or both have blocks of the same width and scale type, square for at most one of them.
 template <class Ga, class Gb>
 inline constexpr bool scales_match =
     std::is_same_v<typename Ga::Scale, typename Gb::Scale>&& Ga::block_columns ==
         Gb::block_columns &&
     (Ga::block_rows <= 1 || Gb::block_rows <= 1);
 
-/// Whether inputs can be multiplied with weights and, as activations with their gradients, with
-/// each other.
+/// Whether inputs can be multiplied with weights, and activations with gradients.
 template <class S>
 inline constexpr bool granularities_match =
     scales_match<typename S::InputGranularity, typename S::WeightGranularity>&&
@@ -187,7 +186,7 @@ concept HasHistory = requires {
   typename std::integral_constant<int, S::margin>;
   requires(S::history_length > 0 && S::margin >= 0 && S::margin <= 16);
 };
-/// Whether a scaling names some of what a history takes; then it must name all.
+/// Whether a scaling has some of the members of a history; it must then have all of them.
 template <class S>
 concept MentionsHistory = requires {
   S::history_length;
@@ -208,7 +207,7 @@ template <class S>
 inline constexpr bool is_per_tensor = std::is_same_v<typename S::InputGranularity, PerTensor>&&
     std::is_same_v<typename S::WeightGranularity, PerTensor>;
 
-/// Whether one scale covers a row, of inputs and of weights.
+/// Whether one scale covers a row, both of inputs and of weights.
 template <class S>
 inline constexpr bool is_per_row = std::is_same_v<typename S::InputGranularity, PerRow>&&
     std::is_same_v<typename S::WeightGranularity, PerRow>;
@@ -216,11 +215,11 @@ inline constexpr bool is_per_row = std::is_same_v<typename S::InputGranularity, 
 /// Whether scales come from the amax of earlier steps.
 template <class S>
 inline constexpr bool is_delayed = HasHistory<S>;
-/// Whether a tensor's scale is made from its own amax, which must be found before the cast.
+/// Whether a tensor's scale is computed from its own amax, which must be known before the cast.
 template <class S>
 inline constexpr bool is_tensorwise = is_per_tensor<S> && !is_delayed<S>;
 
-/// How the scales of `S` are rounded: as computed, unless it says so.
+/// Returns how the scales of `S` are rounded; exact by default.
 template <class S>
 inline constexpr ScaleRounding rounding_of = ScaleRounding::exact;
 template <HasRounding S>
@@ -241,14 +240,15 @@ template <class S>
 concept HasOneRounding = !MentionsRounding<S> || HasRounding<S>;
 }  // namespace detail
 
-/// A way to find scales: one of those above, or a type of one's own with
+/// A scaling strategy: one of those above, or a custom type with
 /// - `static constexpr const char* name`, such as "delayed";
 /// - `InputGranularity`, of inputs and gradients, and `WeightGranularity`: what one scale covers,
 ///   both `PerTensor`, both `PerRow`, or `PerBlock<1, n>` with the same or `PerBlock<n, n>`;
-/// - `static constexpr int shape_multiple`: what features must be multiples of;
-/// - `static constexpr ScaleRounding rounding`, if FP32 scales are not to be used as computed;
-/// - `history_length`, `reduction` and `margin`, all three, as `DelayedScaling` has them, if scales
-///   of whole tensors come from the amax of earlier steps. Else they come from a tensor's own.
+/// - `static constexpr int shape_multiple`: features must be multiples of it;
+/// - `static constexpr ScaleRounding rounding`, if FP32 scales are not used as computed;
+/// - all three of `history_length`, `reduction` and `margin`, as in `DelayedScaling`, if scales of
+///   whole tensors come from the amax of earlier steps. Otherwise, they come from the current
+///   tensor's amax.
 template <class S>
 concept Scaling = detail::HasScalingMembers<S> && detail::granularities_match<S> &&
     detail::HasWholeHistory<S> && detail::HasOneRounding<S>;
@@ -262,25 +262,25 @@ template <int Length, AmaxReduction Reduction, Margin HeadRoom, ScaleRounding Ro
 inline constexpr bool is_delayed_scaling<DelayedScaling<Length, Reduction, HeadRoom, Rounding>> =
     true;
 
-/// Says which rule a type with a scaling's members breaks.
+/// Reports the rule that a type with a scaling's members breaks.
 template <class S>
 struct ScalingCheck {};
 template <HasScalingMembers S>
 struct ScalingCheck<S> {
   static_assert(granularities_match<S>,
-                "Fp8Recipe: the scaling's InputGranularity and WeightGranularity do not fit "
-                "together: make both PerTensor, both PerRow, or the inputs' PerBlock<1, n> and the "
-                "weights' the same or PerBlock<n, n>");
+                "Fp8Recipe: the scaling's InputGranularity and WeightGranularity are incompatible: "
+                "make both PerTensor, both PerRow, or the inputs' PerBlock<1, n> and the weights' "
+                "the same or PerBlock<n, n>");
   static_assert(HasWholeHistory<S> || is_delayed_scaling<S>,
                 "Fp8Recipe: a scaling with history_length, reduction or margin must have all "
-                "three, as DelayedScaling has them, a length above 0, a margin from 0 to 16, and "
-                "be PerTensor; without them, scales come from the tensor at hand");
+                "three, as in DelayedScaling, with a length above 0 and a margin from 0 to 16, and "
+                "be PerTensor; without them, scales come from the current tensor");
   static_assert(HasOneRounding<S>, "Fp8Recipe: the scaling's rounding must be a ScaleRounding");
 };
 
 }  // namespace detail
 
-/// The length of the amax history that `S` keeps for each operand; 0 for all but delayed scaling.
+/// The length of the amax history that `S` keeps for each operand; 0 except for delayed scaling.
 template <Scaling S>
 constexpr int history_length() {
   if constexpr (detail::is_delayed<S>) {

@@ -1,5 +1,5 @@
 /// @file
-/// The shape of a batch, and where documents lie in its rows.
+/// The shape of a batch, and the documents in its rows.
 #pragma once
 
 #include <octavo/tensor/tensor_view.hpp>
@@ -12,50 +12,51 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// How the rows of a batch divide into sequences, and in how many documents at most.
+/// The division of a batch's rows into sequences, and the maximum number of documents.
 struct BatchShape {
   Index sequences = 0;
-  Index tokens = 0;  ///< in a sequence
-  /// Most documents of a batch, of all its sequences; 0: batches do not say where documents begin,
-  /// and each sequence is one.
+  Index tokens = 0;  ///< per sequence
+  /// Maximum number of documents in a batch, over all its sequences; 0: batches do not mark
+  /// documents, and each sequence is one document.
   Index most_documents = 0;
 
   [[nodiscard]] constexpr Index rows() const { return sequences * tokens; }
   friend constexpr bool operator==(const BatchShape&, const BatchShape&) = default;
 };
 
-/// The batch with sequences as much longer as it takes until its rows are a multiple of `multiple`.
+/// Returns the batch shape with sequences lengthened until the number of rows is a multiple of
+/// `multiple`.
 [[nodiscard]] constexpr BatchShape with_whole_rows(BatchShape batch, Index multiple) {
   if (batch.sequences <= 0 || batch.tokens <= 0) return batch;
   batch.tokens = round_up(batch.tokens, multiple / std::gcd(multiple, batch.sequences));
   return batch;
 }
 
-/// Where documents lie in the rows of a batch, on a device; empty where each sequence is one, or
-/// goes on with one, and then has positions at most. It differs from batch to batch, so it lies in
-/// the device's memory, in tables of fixed sizes.
+/// The documents in the rows of a batch, on a device. Empty if each sequence is one document; if
+/// sequences continue a text, only positions may be set. The documents differ between batches, so
+/// they are stored in device memory, in tables of fixed sizes.
 template <Device D>
 struct Documents {
-  /// [most documents + 1]: the first rows of all documents, in order; where documents are fewer,
-  /// the number of rows fills the rest.
+  /// [maximum documents + 1]: the first rows of all documents, in order; unused entries are set to
+  /// the number of rows.
   TensorView<const std::int32_t, 1, D> begins;
-  TensorView<const std::int32_t, 1, D> positions;  ///< [rows]: rows of its document before each
-  TensorView<const std::int32_t, 1, D> followers;  ///< [rows]: rows of its document after each
+  TensorView<const std::int32_t, 1, D> positions;  ///< [rows]: rows of its document before each row
+  TensorView<const std::int32_t, 1, D> followers;  ///< [rows]: rows of its document after each row
 
   [[nodiscard]] bool empty() const { return begins.empty(); }
 };
 
-/// The place of each row in its document, for kernels: the first has position 0.
+/// The position of each row in its document, for kernels; the first row has position 0.
 struct RowPositions {
-  const std::int32_t* rows = nullptr;  ///< of each row; null where each sequence is a document
-  Index tokens = 1;                    ///< in a sequence
+  const std::int32_t* rows = nullptr;  ///< of each row; null if each sequence is a document
+  Index tokens = 1;                    ///< per sequence
 
   [[nodiscard]] OCTAVO_HOST_DEVICE Index operator()(Index row) const {
     return rows == nullptr ? row % tokens : Index{rows[row]};
   }
 };
 
-/// The rows of a batch as layers see them: a shape, and where its documents lie.
+/// The rows of a batch as seen by layers: a shape and its documents.
 template <Device D>
 struct BatchView : BatchShape {
   BatchView() = default;
@@ -63,28 +64,28 @@ struct BatchView : BatchShape {
   BatchView(BatchShape batch)  // NOLINT: a shape alone says all of it
       : BatchShape{batch.sequences, batch.tokens, 0} {}
   BatchView(BatchShape batch, const Documents<D>& where) : BatchShape(batch), documents(where) {}
-  /// Tokens that go on with a text, of which others came before.
-  /// @param positions  [tokens]: of each in the text, on the device
+  /// Tokens that continue a text.
+  /// @param positions  [tokens]: position of each token in the text, on the device
   explicit BatchView(TensorView<const std::int32_t, 1, D> positions)
       : BatchShape{1, positions.extent(0), 0}, documents{{}, positions, {}} {}
 
-  /// For learned positions and their like; on `D`.
+  /// Returns positions for kernels such as learned positions; on `D`.
   [[nodiscard]] RowPositions positions() const { return {documents.positions.data(), tokens}; }
 
   Documents<D> documents;
 };
 
-/// What a model trains on or is evaluated with, on its device.
+/// A batch for training or evaluation, on its device.
 template <Device D>
 struct DeviceBatch {
-  TensorView<const std::int32_t, 1, D> tokens;   ///< [rows]; sequences one after another
-  TensorView<const std::int32_t, 1, D> targets;  ///< [rows]; below 0: ignored
+  TensorView<const std::int32_t, 1, D> tokens;   ///< [rows]; consecutive sequences
+  TensorView<const std::int32_t, 1, D> targets;  ///< [rows]; ignored if negative
   Documents<D> documents{};                      ///< empty for a shape without documents
 };
 
 namespace detail {
 
-/// Where each table of `Documents` begins in the elements that hold all of them.
+/// Offsets of the tables of `Documents` within one array of elements.
 struct DocumentTablePlaces {
   Index positions, followers, elements;
 
@@ -99,12 +100,12 @@ struct DocumentTablePlaces {
 
 }  // namespace detail
 
-/// Elements of the tables of `Documents`; 0 for a shape without documents.
+/// Returns the number of elements of the tables of `Documents`; 0 for a shape without documents.
 [[nodiscard]] constexpr Index document_table_elements(BatchShape shape) {
   return shape.most_documents == 0 ? 0 : detail::DocumentTablePlaces(shape).elements;
 }
 
-/// The documents that `tables` says; empty for a shape without documents.
+/// Returns the documents described by `tables`; empty for a shape without documents.
 /// @param tables  `document_table_elements(shape)` elements of `write_document_tables`, on `D`
 template <Device D>
 [[nodiscard]] Documents<D> documents_over(const std::int32_t* tables, BatchShape shape) {
@@ -118,7 +119,7 @@ template <Device D>
 /// A batch has more documents than its shape allows.
 class TooManyDocumentsError : public ConfigError {
  public:
-  /// @param count  of the batch's documents, those that begin with a sequence included
+  /// @param count  of the batch's documents, including those at the start of a sequence
   TooManyDocumentsError(Index count, BatchShape shape)
       : ConfigError(message("a batch has ", count,
                             " documents, those that begin with a sequence included, but at most ",
@@ -132,9 +133,10 @@ class TooManyDocumentsError : public ConfigError {
   Index count_;
 };
 
-/// The documents of the micro-batch that has most, those that begin with a sequence included.
-/// @param begins         tokens of all micro-batches at which documents begin, ascending; a
-///                       sequence's first begins one, listed or not
+/// Returns the number of documents of the micro-batch that has the most, including those at the
+/// start of a sequence.
+/// @param begins         tokens of all micro-batches at which documents begin, ascending; the first
+///                       token of a sequence always begins one, whether listed or not
 /// @param micro_batches  of this shape
 [[nodiscard]] inline Index most_documents_of(std::span<const Index> begins, Index micro_batches,
                                              BatchShape shape) {
@@ -150,7 +152,7 @@ class TooManyDocumentsError : public ConfigError {
   return most;
 }
 
-/// Throws unless a batch of this shape can have so many documents.
+/// Throws unless a batch of this shape can have that many documents.
 /// @throws ConfigError
 inline void check_most_documents(BatchShape shape) {
   const Index most = shape.most_documents;
@@ -164,9 +166,10 @@ inline void check_most_documents(BatchShape shape) {
 }
 
 /// Writes the tables of one batch, on the host.
-/// @param begins  rows in which documents begin, ascending; a sequence's first row begins one,
-///                listed or not
-/// @param first   the number that `begins` has for the batch's first row; others are passed over
+/// @param begins  rows in which documents begin, ascending; a sequence's first row always begins
+///                one, whether listed or not
+/// @param first   the number in `begins` of the batch's first row; entries outside the batch are
+///                skipped
 /// @param tables  `document_table_elements(shape)` elements, written
 /// @throws TooManyDocumentsError  if there are more documents than the shape allows
 inline void write_document_tables(std::span<const Index> begins, Index first, BatchShape shape,

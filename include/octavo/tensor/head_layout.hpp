@@ -1,5 +1,5 @@
 /// @file
-/// How heads lie in a row of fused queries, keys and values.
+/// Layout of heads in a row of fused queries, keys and values.
 #pragma once
 
 #include <octavo/core/device.hpp>
@@ -15,18 +15,18 @@ struct HeadLayout {
   Index kv_heads = 0;
   Index head_dim = 0;
 
-  /// Heads of queries, keys and values.
+  /// Returns the number of heads of queries, keys and values.
   [[nodiscard]] OCTAVO_HOST_DEVICE constexpr Index all_heads() const {
     return heads + 2 * kv_heads;
   }
   [[nodiscard]] OCTAVO_HOST_DEVICE constexpr Index columns() const {
     return all_heads() * head_dim;
   }
-  /// Whether each KV head serves equally many query heads.
+  /// Whether every KV head is shared by the same number of query heads.
   [[nodiscard]] constexpr bool shares_evenly() const { return heads % kv_heads == 0; }
 };
 
-/// @throws ShapeError  unless query heads share KV heads evenly
+/// @throws ShapeError  unless the number of heads is a multiple of the number of KV heads
 inline void require_even_sharing(const char* operation, const HeadLayout& layout) {
   require<ShapeError>(layout.shares_evenly(), operation, ": ", layout.heads, " heads cannot share ",
                       layout.kv_heads,

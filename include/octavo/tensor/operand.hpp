@@ -1,5 +1,5 @@
 /// @file
-/// Operands of a linear layer's GEMMs, with the quantised copies that its precision asks for.
+/// Operands of a linear layer's GEMMs, with the quantised copies that its precision requires.
 #pragma once
 
 #include <octavo/memory/arena.hpp>
@@ -9,10 +9,10 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// What a tensor is to its linear layer.
+/// The role of a tensor in its linear layer.
 enum class OperandKind { input, weight, output_gradient };
 
-/// The kind's name, as metrics print it.
+/// Returns the kind's name, as printed in metrics.
 constexpr const char* name_of(OperandKind kind) {
   constexpr std::array names{"input", "weight", "output_gradient"};
   return names[static_cast<std::size_t>(kind)];
@@ -24,14 +24,14 @@ using OperandFormat = std::conditional_t<Kind == OperandKind::output_gradient,
                                          typename PrecisionTraits<P>::BackwardFormat,
                                          typename PrecisionTraits<P>::ForwardFormat>;
 
-/// What one scale of an operand covers.
+/// The granularity of an operand's scales.
 template <QuantizedPrecision P, OperandKind Kind>
 using OperandGranularity =
     std::conditional_t<Kind == OperandKind::weight,
                        typename PrecisionTraits<P>::ScalingType::WeightGranularity,
                        typename PrecisionTraits<P>::ScalingType::InputGranularity>;
 
-/// The copies that are wanted of an operand.
+/// The copies of an operand that are needed.
 struct Copies {
   bool row_major = true;
   bool transposed = true;
@@ -43,16 +43,16 @@ struct Operand {
   TensorView<typename PrecisionTraits<P>::Storage, 2, D> values;  ///< [rows, columns]
 };
 
-/// An operand of a frozen layer, which casts it where its precision quantises.
+/// An operand of a frozen layer, which casts it if its precision quantises.
 template <class P, OperandKind Kind, Device D>
 struct Operand<Lora<P>, Kind, D> {
   TensorView<typename PrecisionTraits<P>::Storage, 2, D> values;  ///< [rows, columns]
-  bool record = false;          ///< for the layer's cast, as below
-  bool scale_is_found = false;  ///< likewise
+  bool record = false;          ///< for the layer's cast, as in `Operand`
+  bool scale_is_found = false;  ///< the same
 };
 
 /// A GEMM operand and its quantised copies. A producer writes `values` and calls `quantize`, or
-/// writes the copies itself where that saves bytes.
+/// writes the copies directly if that moves fewer bytes.
 template <QuantizedPrecision P, OperandKind Kind, Device D>
 struct Operand<P, Kind, D> {
   using Format = OperandFormat<P, Kind>;
@@ -62,16 +62,16 @@ struct Operand<P, Kind, D> {
   QuantizedView<Format, Granularity, Layout::row_major, D> row_major;    ///< empty: not needed
   QuantizedView<Format, Granularity, Layout::transposed, D> transposed;  ///< empty: not needed
   ScalingSlot slot{};
-  /// Amax and statistics are recorded: true in the forward and backward of training, false in
-  /// evaluation and recomputation.
+  /// Whether amax and statistics are recorded: true in the forward and backward of training, false
+  /// in evaluation and recomputation.
   bool record = false;
-  /// The slot holds the scale of these very values, so that current scaling of a whole tensor need
-  /// not find it again: in recomputation, and where a weight is cast more than once.
+  /// Whether the slot already contains the scale of these values, so that current scaling of a
+  /// whole tensor need not compute it: in recomputation, and if a weight is cast more than once.
   bool scale_is_found = false;
 };
 
-/// The memory behind an operand of up to `rows` rows. Parts that are not kept from the forward to
-/// the backward may point to memory that layers share.
+/// The memory of an operand of up to `rows` rows. Parts that are not kept from the forward to the
+/// backward may point to memory that layers share.
 template <LinearPrecision P, OperandKind Kind, Device D>
 struct OperandMemory {
   using Storage = typename PrecisionTraits<P>::Storage;
@@ -83,15 +83,15 @@ struct OperandMemory {
   void take_row_major(Arena<D>&, MemoryKind, Index, Index) {}
   void take_transposed(Arena<D>&, MemoryKind, Index, Index) {}
 
-  /// Takes what a backward needs of a forward's input.
+  /// Allocates what a backward needs of a forward's input.
   void take_kept(Arena<D>& arena, Index rows, Index columns) {
     take_values(arena, MemoryKind::activations, rows, columns);
   }
-  /// Takes what only the forward needs.
+  /// Allocates what only the forward needs.
   void take_transient(Arena<D>&, Index, Index) {}
 
-  /// The operand for this many rows. `slot`, `record` and `copies` matter where the precision
-  /// quantises.
+  /// Returns the operand for this number of rows. `slot`, `record` and `copies` are used only if
+  /// the precision quantises.
   [[nodiscard]] Operand<P, Kind, D> operand(Index rows, Index columns, ScalingSlot, bool,
                                             Copies) const {
     return {{values, {rows, columns}}};
@@ -128,7 +128,7 @@ struct OperandMemory<P, Kind, D> {
     }
   }
 
-  /// Bytes of one copy and of its scales.
+  /// Returns the bytes of one copy and its scales.
   static constexpr Index element_bytes(Index rows, Index columns) {
     return rows * columns * static_cast<Index>(sizeof(Format));
   }
@@ -136,7 +136,7 @@ struct OperandMemory<P, Kind, D> {
     return per_tensor ? 0
                       : scale_count<Granularity>(rows, columns) * static_cast<Index>(sizeof(Scale));
   }
-  /// Puts both copies to one place, for operands that have only one of them.
+  /// Places both copies in the same memory, for operands that have only one of them.
   void place(std::byte* elements, std::byte* scales) {
     row_major = transposed = reinterpret_cast<Format*>(elements);
     row_major_scales = transposed_scales = reinterpret_cast<Scale*>(scales);

@@ -1,14 +1,15 @@
 /// @file
-/// Terms of a sum that is not made yet, as a type.
+/// Terms of a sum that is not yet computed, as a type.
 #pragma once
 
 #include <octavo/tensor/tensor_view.hpp>
 
 namespace octavo OCTAVO_ABI {
 
-/// One rank's terms of a sum over a tensor-parallel group: what a product over a part of the
-/// features gives. No tensor: its values, their largest or their scale say nothing of the sum's. So
-/// no kernel, norm or cast takes it; `TensorParallelGroup::sum_rows` makes a tensor of it.
+/// One rank's terms of a sum over a tensor-parallel group: the result of a GEMM over a part of the
+/// features. It is not a tensor, because its values, maximum and scale are not those of the sum.
+/// Kernels, norms and casts therefore do not accept it; `TensorParallelGroup::sum_rows` computes
+/// the tensor.
 /// @tparam T     format of the terms
 /// @tparam Rank  number of dimensions
 template <class T, int Rank, Device D>
@@ -17,14 +18,14 @@ class PartialView {
   constexpr PartialView() = default;
   explicit constexpr PartialView(TensorView<T, Rank, D> terms) : terms_(terms) {}
 
-  /// For what writes the terms, and what sums them up.
+  /// Returns the terms, for operations that write or sum them.
   [[nodiscard]] constexpr TensorView<T, Rank, D> terms() const { return terms_; }
 
   template <class Element, int OtherRank>
   operator TensorView<Element, OtherRank, D>() const {  // NOLINT: only to say what is wrong
     static_assert(!std::is_same_v<Element, Element>,
-                  "PartialView: these are one rank's terms of a sum; make the sum first, such as "
-                  "by TensorParallelGroup::sum_rows");
+                  "PartialView: these are one rank's terms of a sum; compute the sum first, for "
+                  "example with TensorParallelGroup::sum_rows");
     return {};
   }
 
@@ -32,7 +33,7 @@ class PartialView {
   TensorView<T, Rank, D> terms_;
 };
 
-/// Where a product writes its result, be it whole or one rank's terms of a sum.
+/// The result view of a GEMM: a whole tensor, or one rank's terms of a sum.
 template <class T, int Rank, Device D>
 [[nodiscard]] constexpr TensorView<T, Rank, D> terms_of(TensorView<T, Rank, D> whole) {
   return whole;
@@ -42,7 +43,7 @@ template <class T, int Rank, Device D>
   return partial.terms();
 }
 
-/// What a product over a part of the features gives where `Degree` ranks have a part each.
+/// The result type of a GEMM over one part of the features, if `Degree` ranks have a part each.
 template <int Degree, class T, int Rank, Device D>
 using ProductView =
     std::conditional_t<Degree == 1, TensorView<T, Rank, D>, PartialView<T, Rank, D>>;

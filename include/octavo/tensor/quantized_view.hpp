@@ -8,11 +8,12 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// Whether a quantised copy has the tensor's own layout or its transpose. FP8 tensor cores want
-/// both operands of a GEMM contiguous along the reduced dimension, so most tensors need both.
+/// Whether a quantised copy has the tensor's layout or its transpose. FP8 tensor cores require both
+/// operands of a GEMM to be contiguous along the reduced dimension, so most tensors need both
+/// copies.
 enum class Layout { row_major, transposed };
 
-/// Number of scales for an `outer` × `inner` matrix whose inner dimension is reduced.
+/// Returns the number of scales for an `outer` × `inner` matrix whose inner dimension is reduced.
 template <class Granularity>
 constexpr Index scale_count(Index outer, Index inner) {
   if constexpr (Granularity::block_columns == 0) {
@@ -25,7 +26,7 @@ constexpr Index scale_count(Index outer, Index inner) {
   }
 }
 
-/// Position of the scale of element (row, column) in the scales of an `outer` × `inner` matrix.
+/// Returns the index of the scale of element (row, column) of an `outer` × `inner` matrix.
 template <class Granularity>
 OCTAVO_HOST_DEVICE constexpr Index scale_index(Index row, Index column, Index outer, Index inner) {
   if constexpr (Granularity::block_columns == 0) {
@@ -57,7 +58,7 @@ class QuantizedView {
 
   constexpr QuantizedView() = default;
   /// @param data            [outer, inner] elements
-  /// @param scale_inverses  `scale_count` factors that turn elements back into values
+  /// @param scale_inverses  `scale_count` factors that convert elements back to values
   OCTAVO_HOST_DEVICE constexpr QuantizedView(Format* data, Scale* scale_inverses, Index outer,
                                              Index inner)
       : data_(data), scale_inverses_(scale_inverses), outer_(outer), inner_(inner) {}
@@ -67,7 +68,9 @@ class QuantizedView {
     return scale_inverses_;
   }
   [[nodiscard]] OCTAVO_HOST_DEVICE constexpr Index outer() const { return outer_; }
-  [[nodiscard]] OCTAVO_HOST_DEVICE constexpr Index inner() const { return inner_; }  ///< reduced
+  [[nodiscard]] OCTAVO_HOST_DEVICE constexpr Index inner() const {
+    return inner_;
+  }  ///< the reduced dimension
   [[nodiscard]] OCTAVO_HOST_DEVICE constexpr bool empty() const { return data_ == nullptr; }
 
  private:

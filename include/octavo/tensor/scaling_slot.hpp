@@ -1,5 +1,5 @@
 /// @file
-/// The state of quantised operands that lives on the device: amaxes, scales, statistics.
+/// Scaling state of quantised operands in device memory: amaxes, scales and statistics.
 #pragma once
 
 #include <octavo/formats/format_traits.hpp>
@@ -9,36 +9,38 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// What the values of an operand are cast with. Scales of many operands stand side by side, 16
-/// bytes apart, because cuBLASLt wants pointers to scales at multiples of 16 bytes.
+/// The scale with which the values of an operand are cast. Scales of many operands are adjacent, 16
+/// bytes apart, because cuBLASLt requires 16-byte alignment of pointers to scales.
 struct alignas(16) OperandScale {
-  float scale_inverse;     ///< 1 / `scale`, what GEMMs multiply with
-  float scale;             ///< values are multiplied by it before they are cast
-  std::uint32_t position;  ///< where the history's next entry goes
-  /// Where `Cuda` gathers the amax of the values that current scaling is about to cast.
+  float scale_inverse;     ///< 1 / `scale`, the factor that GEMMs use
+  float scale;             ///< multiplies values before they are cast
+  std::uint32_t position;  ///< index of the history's next entry
+  /// Where `Cuda` accumulates the amax of values before current scaling casts them.
   std::uint32_t found_amax_bits;
 };
 static_assert(sizeof(OperandScale) == 16);
 
-/// What the casts of an operand met: 32 bytes, which a GPU's memory moves at once.
+/// Statistics of an operand's casts: 32 bytes, which a GPU transfers in one memory transaction.
 struct alignas(32) OperandStatistics {
-  std::uint64_t elements;  ///< values cast since the statistics were cleared
-  /// Of these, cut to the format's largest value, or NaN. A value that rounds to the largest is not
-  /// cut: E4M3 cuts what is above 464 once it is scaled, E5M2 what is 61440 or more.
+  std::uint64_t elements;  ///< values cast since the statistics were last cleared
+  /// The number of these that saturated at the format's largest value or were NaN. A value that
+  /// rounds to the largest is not counted: E4M3 saturates scaled values above 464, E5M2 values of
+  /// 61440 or more.
   std::uint64_t saturated;
-  std::uint64_t flushed;         ///< of these, not zero before and zero after
-  std::uint32_t last_amax_bits;  ///< the amax as the last update found it, for people
+  std::uint64_t flushed;         ///< the number of these that were nonzero before the cast and zero
+                                 ///< after it
+  std::uint32_t last_amax_bits;  ///< the amax found by the last update, for reports
   std::uint32_t nonfinite;       ///< updates that found an Inf or NaN
 };
 
-/// The scaling state of an operand that stands alone, and belongs to no table.
+/// The scaling state of a standalone operand that belongs to no table.
 struct OperandScaling : OperandScale, OperandStatistics {
   std::uint32_t amax_bits;  ///< see ScalingSlot
 };
 
-/// Where the scaling state of one operand lies.
+/// Pointers to the scaling state of one operand.
 struct ScalingSlot {
-  /// Bits of max |x| since the last update: as integers, the bits of positive floats sort as the
+  /// Bits of max |x| since the last update. As integers, the bits of positive floats sort as the
   /// floats do, with Inf and NaN above every finite number.
   std::uint32_t* amax_bits = nullptr;
   OperandScale* scaling = nullptr;
@@ -47,17 +49,16 @@ struct ScalingSlot {
   ScalingSlot() = default;
   ScalingSlot(std::uint32_t* amax, OperandScale* scale, OperandStatistics* met)
       : amax_bits(amax), scaling(scale), statistics(met) {}
-  /// Of an operand that stands alone; null: there is no memory yet.
+  /// For a standalone operand; null: no memory is allocated yet.
   ScalingSlot(OperandScaling* alone)
       : amax_bits(alone == nullptr ? nullptr : &alone->amax_bits),
         scaling(alone),
         statistics(alone) {}
 };
 
-/// The scaling state of many operands, an array for each part. The amaxes lie packed, so that ranks
-/// take the largest of theirs in one operation. Operands are cast one after the other, so
-/// neighbours do not wait for each other's atomics. The amax histories, where there are some, stand
-/// in a table beside it.
+/// The scaling state of many operands, one array for each member. The amaxes are packed, so that
+/// ranks reduce all of them in one operation. Operands are cast one after the other, so neighbours
+/// do not contend for atomics. The amax histories, if any, are in a separate table.
 template <Device D>
 struct ScalingArrays {
   TensorView<std::uint32_t, 1, D> amax_bits;       ///< [operands]
@@ -74,8 +75,8 @@ struct ScalingArrays {
 /// How `update_delayed_scales` treats one operand.
 struct ScalingRule {
   float target;                 ///< the format's largest value times 2^-margin
-  std::int32_t history_length;  ///< 0: the operand is not scaled by history
-  std::int32_t most_recent;     ///< 1: the newest amax counts, 0: the largest
+  std::int32_t history_length;  ///< 0: the operand's scale does not come from a history
+  std::int32_t most_recent;     ///< 1: use the newest amax, 0: the largest
   std::int32_t power_of_two;    ///< 1: scales are rounded down to a power of two
 };
 

@@ -16,15 +16,17 @@ class TensorView;
 
 namespace detail {
 
-/// The base of views for writing. An alias, because Doxygen takes the class for its own base.
+/// The base of writable views. An alias, because Doxygen would otherwise treat the class as its own
+/// base.
 template <class T, int Rank, Device D>
 using ViewForReading = TensorView<const T, Rank, D>;
 
 }  // namespace detail
 
-/// A dense row-major tensor that is owned elsewhere. Trivially copyable; copies see one memory. A
-/// view for writing is one for reading, too: what takes `TensorView<const T, Rank, D>` takes both,
-/// and deduces `T` from either. That one has the members that both have.
+/// A non-owning view of a dense row-major tensor. Trivially copyable; copies refer to the same
+/// memory. A writable view converts to a read-only one: functions that take `TensorView<const T,
+/// Rank, D>` accept both, and deduce `T` from either. The read-only view declares the common
+/// members.
 /// @tparam T     element type; const for input
 /// @tparam Rank  number of dimensions
 template <class T, int Rank, Device D>
@@ -38,7 +40,7 @@ class TensorView : public detail::ViewForReading<T, Rank, D> {
   constexpr TensorView() = default;
   OCTAVO_HOST_DEVICE constexpr TensorView(T* data, Shape shape) : Constant(data, shape) {}
 
-  // The memory was given as one to write to.
+  // The memory was passed as writable.
   [[nodiscard]] OCTAVO_HOST_DEVICE constexpr T* data() const {
     return const_cast<T*>(Constant::data());
   }
@@ -51,7 +53,7 @@ class TensorView : public detail::ViewForReading<T, Rank, D> {
   }
 };
 
-/// A view for reading.
+/// A read-only view.
 template <class T, int Rank, Device D>
 class TensorView<const T, Rank, D> {
  public:
@@ -69,7 +71,7 @@ class TensorView<const T, Rank, D> {
   }
   [[nodiscard]] OCTAVO_HOST_DEVICE constexpr bool empty() const { return data_ == nullptr; }
 
-  /// Number of elements.
+  /// Returns the number of elements.
   [[nodiscard]] OCTAVO_HOST_DEVICE constexpr Index size() const {
     Index count = 1;
     for (const Index extent : shape_) count *= extent;
@@ -77,12 +79,12 @@ class TensorView<const T, Rank, D> {
   }
   [[nodiscard]] std::size_t bytes() const { return static_cast<std::size_t>(size()) * sizeof(T); }
 
-  /// The first element of row `row`, where rows are the first dimension.
+  /// Returns the first element of row `row`, with rows along the first dimension.
   [[nodiscard]] OCTAVO_HOST_DEVICE constexpr const T* row(Index row) const {
     return data_ + row * (size() / shape_[0]);
   }
 
-  /// Rows `begin` to `begin + count` of the first dimension.
+  /// Returns rows `begin` to `begin + count` of the first dimension.
   [[nodiscard]] constexpr TensorView rows(Index begin, Index count) const {
     Shape shape = shape_;
     shape[0] = count;
@@ -95,7 +97,7 @@ class TensorView<const T, Rank, D> {
   Shape shape_{};
 };
 
-/// "[8, 128]", for messages.
+/// Returns a text such as "[8, 128]", for messages.
 template <class T, int Rank, Device D>
 std::string shape_text(TensorView<const T, Rank, D> view) {
   std::string text = "[";
@@ -110,7 +112,7 @@ void check_shape(const char* operation, const char* name, TensorView<const T, Ra
   if (view.shape() == expected) return;
   const TensorView<const T, Rank, D> wanted{view.data(), expected};
   throw ShapeError(message(operation, ": ", name, " has shape ", shape_text(view), " but ",
-                           shape_text(wanted), " is needed"));
+                           shape_text(wanted), " is required"));
 }
 
 }  // namespace octavo

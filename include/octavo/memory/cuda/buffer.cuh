@@ -1,5 +1,5 @@
 /// @file
-/// Memory of a GPU, and copies in and out of it. Host code.
+/// GPU memory buffers, and copies between host and GPU. Host code.
 #pragma once
 
 #include <octavo/core/cuda/context.cuh>
@@ -9,7 +9,7 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// Bytes of the GPU's memory that nobody has taken.
+/// Returns the bytes of free GPU memory.
 [[nodiscard]] inline std::size_t free_bytes(const Context<Cuda>& context) {
   context.make_current();
   std::size_t free = 0;
@@ -18,9 +18,9 @@ namespace octavo OCTAVO_ABI {
   return free;
 }
 
-/// `bytes` of a GPU's memory, more than 0. Allocating and freeing wait for the GPU: neither is for
-/// a step.
-/// @throws MemoryError  if the GPU has not that much memory left
+/// Allocates `bytes` of GPU memory, more than 0. Allocating and freeing synchronise with the GPU,
+/// so do neither in a step.
+/// @throws MemoryError  if the GPU does not have that much memory left
 [[nodiscard]] inline OwnedBytes allocate(std::size_t bytes, const Context<Cuda>& context) {
   context.make_current();
   void* memory = nullptr;
@@ -31,16 +31,17 @@ namespace octavo OCTAVO_ABI {
   return {static_cast<std::byte*>(memory), {[](std::byte* taken, void*) { cudaFree(taken); }}};
 }
 
-/// `bytes` of the host's memory, more than 0, pinned: the GPU's copies reach it while it works.
-/// Takes a while, because every page is pinned.
-/// @throws MemoryError  if the host has not that much memory left, or does not let it be pinned
+/// Allocates `bytes` of pinned host memory, more than 0, which GPU copies access asynchronously.
+/// Slow, because every page is pinned.
+/// @throws MemoryError  if the host does not have that much memory left, or does not allow it to be
+///                      pinned
 [[nodiscard]] inline OwnedBytes allocate_on_host(std::size_t bytes, const Context<Cuda>& context) {
   detail::require_host_memory(bytes, detail::offload_advice);
   context.make_current();
   void* memory = nullptr;
   check(cudaMallocHost(&memory, bytes), "cudaMallocHost", " for ", bytes,
-        " bytes of pinned memory, of which the host says that it has ", available_host_memory(),
-        " left", detail::offload_advice);
+        " bytes of pinned memory, but the host has ", available_host_memory(), " bytes left",
+        detail::offload_advice);
   return {static_cast<std::byte*>(memory), {[](std::byte* taken, void*) { cudaFreeHost(taken); }}};
 }
 
@@ -62,8 +63,8 @@ inline void copy_to_host(void* target, const void* source, std::size_t bytes,
         "cudaMemcpyAsync to the host");
 }
 
-/// Copies `bytes` from the host to the device, after all that was enqueued; waits for it, because
-/// pinned memory would otherwise be read late. Not for a step: see Staging.
+/// Copies `bytes` from the host to the device, after all work enqueued so far. Synchronises,
+/// because pinned memory would otherwise be read late. Not for use in a step: see Staging.
 inline void copy_to_device_sync(void* target, const void* source, std::size_t bytes,
                                 const Context<Cuda>& context) {
   if (bytes == 0) return;
@@ -72,7 +73,7 @@ inline void copy_to_device_sync(void* target, const void* source, std::size_t by
   context.synchronize();
 }
 
-/// Copies `bytes` from the device to the host, after all that was enqueued; waits for it.
+/// Copies `bytes` from the device to the host, after all work enqueued so far; synchronises.
 inline void copy_to_host_sync(void* target, const void* source, std::size_t bytes,
                               const Context<Cuda>& context) {
   if (bytes == 0) return;
@@ -81,7 +82,7 @@ inline void copy_to_host_sync(void* target, const void* source, std::size_t byte
   context.synchronize();
 }
 
-/// Copies `bytes` from one place of the device to another that does not overlap it.
+/// Copies `bytes` within the device; the ranges must not overlap.
 /// @note enqueues; does not synchronise
 inline void copy_on_device(void* target, const void* source, std::size_t bytes,
                            const Context<Cuda>& context) {
@@ -97,12 +98,12 @@ inline void fill_zero(void* target, std::size_t bytes, const Context<Cuda>& cont
   check(cudaMemsetAsync(target, 0, bytes, context.stream()), "cudaMemsetAsync");
 }
 
-/// See Staging: pinned memory of the host that the copies go through.
+/// See Staging. Copies through pinned host memory.
 template <>
 class Staging<Cuda> {
  public:
-  /// @param bytes  of all copies between two calls of `begin`, at most
-  /// @throws CudaError  if the host has not that much memory left
+  /// @param bytes  maximum of all copies between two calls of `begin`
+  /// @throws CudaError  if the host does not have that much memory left
   Staging(std::size_t bytes, const Context<Cuda>& context) : bytes_(bytes) {
     context.make_current();
     void* memory = nullptr;
@@ -114,11 +115,11 @@ class Staging<Cuda> {
 
   void begin() { used_ = 0; }
 
-  /// @throws ShapeError  if more is copied than there is memory for
+  /// @throws ShapeError  if more is copied than fits
   void copy(void* target, const void* source, std::size_t bytes, const Context<Cuda>& context) {
     if (bytes == 0) return;
-    require<ShapeError>(bytes <= bytes_ - used_, "Staging: ", bytes, " bytes do not fit the ",
-                        bytes_ - used_, " that are left of ", bytes_, "; make it larger");
+    require<ShapeError>(bytes <= bytes_ - used_, "Staging: ", bytes, " bytes do not fit in the ",
+                        bytes_ - used_, " bytes left of ", bytes_, "; make it larger");
     std::byte* const staged = memory_.get() + used_;
     std::memcpy(staged, source, bytes);
     used_ += bytes;
