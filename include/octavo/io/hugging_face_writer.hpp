@@ -1,5 +1,5 @@
 /// @file
-/// A Hugging Face folder with a model's weights.
+/// Writing a Hugging Face folder with a model's weights.
 #pragma once
 
 #include <octavo/io/float_elements.hpp>
@@ -24,16 +24,16 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// How a Hugging Face folder is written.
+/// Options for writing a Hugging Face folder.
 struct HuggingFaceOptions {
-  std::uint64_t shard_bytes = 5'000'000'000;  ///< of the tensors in a file, at most
-  /// A folder whose tokenizer, chat template and settings of generation are copied; empty: none.
+  std::uint64_t shard_bytes = 5'000'000'000;  ///< maximum size of the tensors in a file
+  /// A folder whose tokenizer, chat template and generation settings are copied; empty: none.
   std::filesystem::path tokenizer_of{};
 };
 
 namespace detail {
 
-/// What stands beside weights in a Hugging Face folder, and does not change with them.
+/// Files of a Hugging Face folder that do not depend on the weights.
 inline constexpr std::array tokenizer_files{"tokenizer.json",
                                             "tokenizer.model",
                                             "tokenizer_config.json",
@@ -46,11 +46,10 @@ inline constexpr std::array tokenizer_files{"tokenizer.json",
 
 }  // namespace detail
 
-/// A Hugging Face folder that is being written: config.json and weights. It appears with `commit`,
-/// whole; without, there is nothing.
+/// Writes a Hugging Face folder, config.json and weights, atomically: it appears with `commit`.
 class HuggingFaceWriter {
  public:
-  /// @param folder  that there is not yet, or that is empty
+  /// @param folder  must not exist, or be empty
   /// @param dtype   of all tensors: "F32" or "BF16"
   /// @throws IoError  see `require_free`
   HuggingFaceWriter(const std::filesystem::path& folder, const ModelDescription& model,
@@ -70,8 +69,8 @@ class HuggingFaceWriter {
   HuggingFaceWriter(const HuggingFaceWriter&) = delete;
   HuggingFaceWriter& operator=(const HuggingFaceWriter&) = delete;
 
-  /// Tries whether a folder can be put at a path, and leaves nothing there.
-  /// @throws IoError  if something stands at the path already, or nothing can be put there
+  /// Checks that a folder can be created at a path, and leaves nothing there.
+  /// @throws IoError  if the path exists already, or cannot be created
   static void require_free(const std::filesystem::path& folder) {
     std::error_code error;
     const bool is_there = std::filesystem::exists(folder, error);
@@ -91,7 +90,7 @@ class HuggingFaceWriter {
       detail::writing_failed(folder, errno);
   }
 
-  /// Writes elements of a parameter, row-major, from `begin` on. Each has to come once.
+  /// Writes elements of a parameter, row-major, from `begin` on. Each must be written once.
   void write(const std::string& parameter, Index begin, std::span<const float> values) {
     const auto found = parameters_.find(parameter);
     require<ConfigError>(found != parameters_.end(), "a Hugging Face model of this family has no ",
@@ -102,7 +101,7 @@ class HuggingFaceWriter {
     }
   }
 
-  /// Puts the folder in its place. The last call.
+  /// Renames the folder to its path. Must be the last call.
   void commit() {
     for (auto& file : files_) file->commit();
     files_.clear();
@@ -111,7 +110,7 @@ class HuggingFaceWriter {
     std::error_code error;
     std::filesystem::rename(work_.path(), target_, error);
     const std::filesystem::path written = work_.path();
-    work_.release();  // whole files stay in any case
+    work_.release();  // complete files are kept even if the rename failed
     require<IoError>(!error, folder_.string(), ": cannot be written: ", error.message(),
                      "; the weights are in ", written.string());
     synchronise_names(target_.parent_path());
@@ -140,7 +139,7 @@ class HuggingFaceWriter {
     SafetensorsWriter* file;
   };
 
-  /// Divides the tensors among files, and begins these.
+  /// Divides the tensors among files, and creates them.
   void divide(const ModelDescription& model, const HuggingFaceOptions& options) {
     const std::vector<HuggingFaceTensor> tensors = hugging_face_tensors(model);
     const std::uint64_t size = safetensors_bits(dtype_) / 8;
@@ -214,7 +213,7 @@ class HuggingFaceWriter {
   std::filesystem::path folder_;
   std::string dtype_;
   std::filesystem::path target_;
-  detail::Temporary work_;  ///< next to the target, until it is there
+  detail::Temporary work_;  ///< next to the target, until `commit`
   std::vector<std::unique_ptr<SafetensorsWriter>> files_;
   std::map<std::string, std::vector<Target>> parameters_;
   std::string index_;

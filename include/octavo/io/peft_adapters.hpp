@@ -1,6 +1,5 @@
 /// @file
-/// A folder of adapters as PEFT reads and writes them: adapter_config.json and
-/// adapter_model.safetensors.
+/// Folders of adapters in PEFT's format: adapter_config.json and adapter_model.safetensors.
 #pragma once
 
 #include <octavo/io/float_elements.hpp>
@@ -32,7 +31,7 @@ namespace detail {
 inline constexpr const char* peft_config_name = "adapter_config.json";
 inline constexpr const char* peft_weights_name = "adapter_model.safetensors";
 
-/// The tensors of all adapters, by the parameter that has them.
+/// Returns the tensors of all adapters, by parameter.
 inline std::map<std::string, std::vector<HuggingFaceTensor>> peft_tensors(
     const ModelDescription& model, const LoraOptions& options) {
   std::map<std::string, std::vector<HuggingFaceTensor>> tensors;
@@ -45,15 +44,15 @@ inline std::map<std::string, std::vector<HuggingFaceTensor>> peft_tensors(
 
 }  // namespace detail
 
-/// The adapters in a folder. All tensors of what its adapter_config.json says are there, with their
-/// shapes and in formats that can be read, and no others, before any is read.
+/// Reads the adapters in a folder. The constructor checks that the file has exactly the tensors of
+/// adapter_config.json, with their shapes and in readable formats.
 class PeftAdapters {
  public:
-  /// @param model  that the adapters are for
+  /// @param model  the model of the adapters
   /// @throws IoError      for a file that is missing, damaged or cannot be read
-  /// @throws ConfigError  for adapters that Octavo does not serve (see read_peft_config), or naming
-  ///                      the tensor that is missing, too many, misshapen, or no float of 16 or 32
-  ///                      bits
+  /// @throws ConfigError  for unsupported adapters (see read_peft_config), or naming a tensor that
+  /// is
+  ///                      missing, unexpected, of another shape, or not a 16-bit or 32-bit float
   PeftAdapters(const std::filesystem::path& folder, const ModelDescription& model)
       : config_(read_peft_config(folder / detail::peft_config_name)),
         tensors_(detail::peft_tensors(model, config_.lora)),
@@ -84,10 +83,10 @@ class PeftAdapters {
 
   [[nodiscard]] const PeftConfig& config() const { return config_; }
 
-  /// Elements of a parameter, row-major, from `begin` on.
+  /// Reads elements of a parameter, row-major, from `begin` on.
   /// @param parameter  such as "blocks.0.qkv.lora_A"
   /// @throws IoError      if the file cannot be read
-  /// @throws ConfigError  for a parameter that is none of an adapter
+  /// @throws ConfigError  for a parameter that does not belong to an adapter
   void read(const std::string& parameter, Index begin, std::span<float> values) const {
     const auto found = tensors_.find(parameter);
     require<ConfigError>(found != tensors_.end(), file_.path().string(), ": has nothing of ",
@@ -112,11 +111,10 @@ class PeftAdapters {
   std::map<std::string, const SafetensorsEntry*> entries_;
 };
 
-/// A folder of adapters that is being written. It appears with `commit`, whole; without, there is
-/// nothing.
+/// Writes a folder of adapters atomically: it appears with `commit`.
 class PeftWriter {
  public:
-  /// @param folder  that there is not yet, or that is empty
+  /// @param folder  must not exist, or be empty
   /// @param dtype   of all tensors: "F32" or "BF16"
   /// @throws IoError  if the folder has files, or cannot be written
   PeftWriter(const std::filesystem::path& folder, const ModelDescription& model,
@@ -141,7 +139,7 @@ class PeftWriter {
   PeftWriter(const PeftWriter&) = delete;
   PeftWriter& operator=(const PeftWriter&) = delete;
 
-  /// Writes elements of a parameter, row-major, from `begin` on. Each has to come once.
+  /// Writes elements of a parameter, row-major, from `begin` on. Each must be written once.
   void write(const std::string& parameter, Index begin, std::span<const float> values) {
     const std::uint64_t size = safetensors_bits(dtype_) / 8;
     std::vector<std::byte> bytes;
@@ -155,7 +153,7 @@ class PeftWriter {
     }
   }
 
-  /// Puts the folder in its place. The last call.
+  /// Renames the folder to its path. Must be the last call.
   void commit() {
     file_->commit();
     file_.reset();
@@ -167,7 +165,7 @@ class PeftWriter {
   std::string dtype_;
   std::map<std::string, std::vector<HuggingFaceTensor>> tensors_;
   std::filesystem::path target_;
-  detail::Temporary work_;  ///< next to the target, until it is there
+  detail::Temporary work_;  ///< next to the target, until `commit`
   std::optional<SafetensorsWriter> file_;
 };
 

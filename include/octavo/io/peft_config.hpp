@@ -1,5 +1,5 @@
 /// @file
-/// The adapter_config.json of adapters as PEFT saves them.
+/// Reading and writing PEFT's adapter_config.json.
 #pragma once
 
 #include <octavo/core/json_reader.hpp>
@@ -18,23 +18,23 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// What an adapter_config.json says.
+/// The content of an adapter_config.json.
 struct PeftConfig {
   LoraOptions lora{};
-  std::string base_model{};  ///< the folder or name of the model that the adapters are for; or none
+  std::string base_model{};  ///< folder or name of the model of the adapters; empty: none
 };
 
 namespace detail {
 
-/// Keys that say nothing of what adapters compute.
+/// Keys that do not affect what adapters compute.
 inline constexpr std::array<std::string_view, 10> idle_peft_keys{
     "auto_mapping", "inference_mode", "lora_dropout", "loftq_config",      "megatron_core",
     "peft_version", "revision",       "task_type",    "qalora_group_size", "runtime_config"};
-/// Ways of starting, by `init_lora_weights`, that leave the model's weights as they are.
+/// Values of `init_lora_weights` that do not change the model's weights.
 inline constexpr std::array<std::string_view, 3> idle_peft_starts{"gaussian", "orthogonal", "eva"};
 
-/// Reads a value that switches something on unless it is null, false or has nothing in it.
-/// @return  whether it switches nothing on
+/// Reads a value that enables a feature unless it is null, false or empty.
+/// @return  whether the feature is disabled
 inline bool reads_nothing(JsonReader& json) {
   bool is_nothing = true;
   switch (json.peek()) {
@@ -63,7 +63,7 @@ inline bool reads_nothing(JsonReader& json) {
   return is_nothing;
 }
 
-/// Layers' names: an array of them, or "all-linear".
+/// Reads layer names: an array, or "all-linear".
 inline std::vector<std::string> read_target_modules(JsonReader& json) {
   std::vector<std::string> names;
   if (json.peek() == JsonReader::Kind::array) {
@@ -77,11 +77,11 @@ inline std::vector<std::string> read_target_modules(JsonReader& json) {
 }  // namespace detail
 
 /// Reads an adapter_config.json.
-/// @throws IoError      if the file cannot be read, or is no JSON
-/// @throws ConfigError  naming the key that is missing, or asks for what Octavo's adapters do not
-///                      have: another kind of adapter than LoRA, DoRA, biases, ranks by layer,
-///                      other layers; also a key that is not known, unless its value switches
-///                      nothing on
+/// @throws IoError      if the file cannot be read, or is not valid JSON
+/// @throws ConfigError  naming a key that is missing, or that enables an unsupported feature:
+/// adapters
+///                      other than LoRA, DoRA, biases, ranks per layer, other layers. Unknown keys
+///                      are accepted only if their value enables nothing
 [[nodiscard]] inline PeftConfig read_peft_config(const std::filesystem::path& path) {
   const std::string text = read_text_file(path);
   JsonReader json(text, path.string());
@@ -140,7 +140,7 @@ inline std::vector<std::string> read_target_modules(JsonReader& json) {
   return config;
 }
 
-/// The adapter_config.json of adapters, as PEFT reads it.
+/// Returns the adapter_config.json of adapters, as PEFT reads it.
 [[nodiscard]] inline std::string peft_config(const PeftConfig& config) {
   const std::vector<std::string> targets = config.lora.target_names();
   JsonLine text;

@@ -1,8 +1,8 @@
 /// @file
-/// Tensors in a file of the safetensors format.
+/// Reading and writing safetensors files.
 ///
-/// Source: https://github.com/huggingface/safetensors, "Format"; this is stricter than its own
-/// implementation only in that no key may stand twice in an object.
+/// Source: https://github.com/huggingface/safetensors, "Format". Stricter than the reference
+/// implementation only in that keys of an object must be unique.
 #pragma once
 
 #include <octavo/core/context.hpp>
@@ -35,18 +35,18 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// What a safetensors file says of a tensor.
+/// The description of a tensor in a safetensors file.
 struct SafetensorsEntry {
   std::string name{};
   std::string dtype{};         ///< such as "BF16"; see safetensors_bits
-  std::vector<Index> shape{};  ///< empty: one number
-  std::uint64_t begin = 0;     ///< of its bytes, which are row-major, in the file
+  std::vector<Index> shape{};  ///< empty: a scalar
+  std::uint64_t begin = 0;     ///< offset of its bytes, which are row-major, in the file
   std::uint64_t end = 0;
 
   [[nodiscard]] std::uint64_t bytes() const { return end - begin; }
 };
 
-/// Bits of an element; 0: there is no such dtype.
+/// Returns the bits of an element; 0 for an unknown dtype.
 [[nodiscard]] inline std::uint64_t safetensors_bits(std::string_view dtype) {
   struct Dtype {
     std::string_view name;
@@ -66,12 +66,12 @@ struct SafetensorsEntry {
 
 namespace detail {
 
-/// A header is at most as long; so says the format.
+/// The maximum length of a header, according to the format.
 inline constexpr std::uint64_t longest_safetensors_header = 100'000'000;
 
-/// Bytes of a tensor.
-/// @throws IoError  naming the tensor, for a dtype that there is not, or a shape whose bytes are
-///                  no whole number, or too many
+/// Returns the bytes of a tensor.
+/// @throws IoError  naming the tensor, for an unknown dtype, or if its bytes are not an integer or
+///                  overflow
 inline std::uint64_t safetensors_bytes(const std::string& place, const SafetensorsEntry& entry) {
   const auto fail = [&](const std::string& what) {
     throw IoError(message(place, ": tensor ", entry.name, " has ", what));
@@ -99,12 +99,12 @@ inline std::uint64_t little_endian(std::span<const std::byte> bytes) {
 
 }  // namespace detail
 
-/// A file that is open for reading. What its header says holds: tensors lie side by side, each has
-/// the bytes that its shape and dtype take, and the file ends with the last.
+/// A safetensors file that is open for reading. The header is verified: tensors are contiguous,
+/// each has the bytes of its shape and dtype, and the file ends with the last.
 class SafetensorsFile {
  public:
-  /// Reads the header, and checks all of it before anything else is done.
-  /// @throws IoError  naming the file and the tensor or the byte that is wrong
+  /// Reads and verifies the header.
+  /// @throws IoError  naming the file and the wrong tensor or byte
   explicit SafetensorsFile(std::filesystem::path path) : path_(std::move(path)) {
     struct stat status {};
     descriptor_ = detail::open_regular_file(path_, status);
@@ -126,7 +126,7 @@ class SafetensorsFile {
 
   /// Reads bytes of a tensor.
   /// @param entry  of `tensors()`
-  /// @param begin  of the first of them, in the tensor
+  /// @param begin  byte offset in the tensor
   /// @throws IoError  naming file and tensor, if the file has become shorter or cannot be read
   void read(const SafetensorsEntry& entry, std::uint64_t begin, std::span<std::byte> bytes) const {
     require<UsageError>(begin <= entry.bytes() && bytes.size() <= entry.bytes() - begin,
@@ -134,8 +134,8 @@ class SafetensorsFile {
                         entry.name, " are asked for, which has ", entry.bytes());
     read_at(entry.begin + begin, bytes, entry.name);
   }
-  /// The same.
-  /// @param context  whose threads read parts of them
+  /// Same, with several threads.
+  /// @param context  whose threads read parts of the bytes
   void read(const SafetensorsEntry& entry, std::uint64_t begin, std::span<std::byte> bytes,
             const Context<Cpu>& context) const {
     for_each_part(bytes.size(), context, [&](std::size_t at, std::size_t size) {
@@ -191,7 +191,7 @@ class SafetensorsFile {
     check_places(8 + length, size);
   }
 
-  /// Reads what the header says of a tensor, with offsets from the end of the header on.
+  /// Reads the header's entry of a tensor, with offsets relative to the end of the header.
   void read_entry(JsonReader& json, const std::string& name) {
     SafetensorsEntry entry{.name = name};
     std::vector<std::int64_t> offsets;
@@ -217,7 +217,7 @@ class SafetensorsFile {
     tensors_.push_back(std::move(entry));
   }
 
-  /// Holds tensors to the file, and makes their offsets those in it.
+  /// Checks tensors against the file, and makes their offsets relative to its start.
   /// @param begin  of the first tensor
   /// @param size   of the file
   void check_places(std::uint64_t begin, std::uint64_t size) {
@@ -251,18 +251,18 @@ class SafetensorsFile {
   std::map<std::string, std::string> metadata_;
 };
 
-/// A file that is being written: it appears at its path with `commit`, whole, or not at all (see
-/// AtomicFile). Elements may come in any order.
+/// Writes a safetensors file atomically (see AtomicFile): it appears at its path with `commit`.
+/// Bytes may be written in any order.
 class SafetensorsWriter {
  public:
   /// Writes the header.
-  /// @param tensors   names, dtypes and shapes; where each lies is decided here
+  /// @param tensors   names, dtypes and shapes; their offsets are assigned here
   /// @throws IoError     naming the file, if it cannot be written
-  /// @throws UsageError  for two tensors of one name
+  /// @throws UsageError  if two tensors have the same name
   SafetensorsWriter(const std::filesystem::path& path, std::vector<SafetensorsEntry> tensors,
                     const std::map<std::string, std::string>& metadata = {{"format", "pt"}})
       : path_(path), tensors_(std::move(tensors)), file_(path) {
-    // By descending size of an element, so that each begins at a multiple of it.
+    // By descending element size, so that each tensor is aligned.
     std::sort(tensors_.begin(), tensors_.end(), [](const auto& a, const auto& b) {
       const std::uint64_t bits = safetensors_bits(a.dtype);
       const std::uint64_t other = safetensors_bits(b.dtype);
@@ -302,14 +302,14 @@ class SafetensorsWriter {
     }
   }
 
-  /// All that stands before the first tensor.
+  /// Returns everything before the first tensor.
   [[nodiscard]] const std::string& header() const { return header_; }
   /// In the order of their bytes.
   [[nodiscard]] const std::vector<SafetensorsEntry>& tensors() const { return tensors_; }
 
-  /// Writes bytes of a tensor, from its byte `begin` on. Each byte of it has to come once.
+  /// Writes bytes of a tensor at byte `begin`. Each byte must be written once.
   /// @param context  whose threads write
-  /// @throws UsageError  for a tensor that there is not, or bytes beyond its end
+  /// @throws UsageError  for an unknown tensor, or bytes beyond its end
   void write(const std::string& name, std::uint64_t begin, std::span<const std::byte> bytes,
              const Context<Cpu>& context = Context<Cpu>(1)) {
     const auto found = places_.find(name);
@@ -337,7 +337,7 @@ class SafetensorsWriter {
  private:
   struct Place {
     const SafetensorsEntry* entry;
-    std::uint64_t missing;  ///< bytes that did not come yet
+    std::uint64_t missing;  ///< bytes that were not written yet
   };
 
   std::filesystem::path path_;

@@ -1,5 +1,5 @@
 /// @file
-/// The state of one recipe, or of one optimizer's formats, made of that of another.
+/// Conversion of state between recipes and between formats of the optimizer's state.
 #pragma once
 
 #include <octavo/formats/formats.hpp>
@@ -17,7 +17,7 @@
 
 namespace octavo OCTAVO_ABI::detail {
 
-/// The scale of a group of a moment.
+/// Returns the scale of a group of a moment.
 /// @tparam Code  FirstMomentCode or SecondMomentCode
 template <class Code>
 E8M0 scale_of_group(std::span<const float> group) {
@@ -25,7 +25,7 @@ E8M0 scale_of_group(std::span<const float> group) {
   for (const float value : group) amax = std::max(amax, std::abs(value));
   return Code::Levels::scale(amax);
 }
-/// Its codes: each the nearest that there is.
+/// Returns the codes of a group, each rounded to the nearest.
 template <class Code>
 void encode_group(std::span<const float> group, std::byte* codes) {
   constexpr std::uint32_t half = 1u << 31;
@@ -35,7 +35,7 @@ void encode_group(std::span<const float> group, std::byte* codes) {
     codes[i] = static_cast<std::byte>(EightBit::upper(code).bits);
   }
 }
-/// The values of groups, the last of which may be shorter.
+/// Returns the values of groups, the last of which may be shorter.
 template <class Code>
 void decode_groups(std::span<const std::byte> codes, std::span<const std::byte> scales,
                    std::span<float> values) {
@@ -45,41 +45,41 @@ void decode_groups(std::span<const std::byte> codes, std::span<const std::byte> 
   }
 }
 
-/// What a session wants and a checkpoint of another recipe or optimizer has otherwise, or not.
+/// Converts the entries of a checkpoint to those of a session with another recipe or optimizer.
 class CheckpointConversion {
  public:
-  /// @param pieces          outlives this
-  /// @param is_same_recipe  scales and histories go on
-  /// @param wanted          all that the session wants of it
+  /// @param pieces          must outlive this
+  /// @param is_same_recipe  if so, scales and histories are kept
+  /// @param wanted          all entries that the session needs
   CheckpointConversion(const CheckpointPieces& pieces, bool is_same_recipe,
                        std::span<const StateEntry> wanted)
       : pieces_(pieces), is_same_recipe_(is_same_recipe) {
     for (const StateEntry& entry : wanted) has_scaling_ |= entry.name.starts_with(scaling_prefix);
   }
 
-  /// Whether the session lacks nothing without this entry of a checkpoint.
+  /// Returns whether the session does not need this entry of the checkpoint.
   [[nodiscard]] static bool drops(const std::string& name) {
     const auto state = parameter_state(name);
     return name.starts_with(scaling_prefix) ||
            (state.has_value() && (state->is_scale() || state->kind == ParameterState::master));
   }
-  /// A line "what\tname"; see `text`.
+  /// Returns a line "what\tname"; see `text`.
   [[nodiscard]] static std::string dropped_text(const std::string& name) {
     if (name.starts_with(scaling_prefix)) {
       return message("scales with histories: dropped\t", operand_of(name), '\n');
     }
     const auto state = parameter_state(name);
-    if (state->is_scale()) return {};  // the moments' line tells of it
+    if (state->is_scale()) return {};  // reported with the moments
     return message(state->text(), ": dropped\t", state->parameter, '\n');
   }
 
-  /// Whether an entry is not what the checkpoint has under its name.
+  /// Returns whether an entry differs from the checkpoint's entry of that name.
   [[nodiscard]] bool makes(const StateEntry& wanted) const {
     if (is_of_recipe(wanted)) return !is_same_recipe_;
     return source_of(wanted) != nullptr;
   }
 
-  /// @param bytes  `wanted.bytes` of them, written
+  /// @param bytes  receives the entry, `wanted.bytes` bytes
   /// @throws IoError  naming the file, if one cannot be read
   void make(const StateEntry& wanted, std::span<std::byte> bytes) const {
     if (is_of_recipe(wanted)) {
@@ -104,7 +104,8 @@ class CheckpointConversion {
     }
   }
 
-  /// What becomes of an entry, as a line "what\tname" of one parameter or operand, or "".
+  /// Describes the conversion of an entry, as a line "what\tname" of one parameter or operand, or
+  /// "".
   [[nodiscard]] std::string text(const StateEntry& wanted) const {
     if (wanted.name.starts_with(scaling_prefix)) {
       return message(
@@ -142,7 +143,8 @@ class CheckpointConversion {
     return bits_of(format) > bits_of(other);
   }
 
-  /// What an entry of a parameter is made of; null: it is there as it is, or nothing is.
+  /// Returns the entry from which an entry of a parameter is computed; null if it is stored as it
+  /// is, or if there is none.
   [[nodiscard]] const StateEntry* source_of(const StateEntry& wanted) const {
     const auto state = parameter_state(wanted.name);
     if (!state.has_value()) return nullptr;
@@ -165,7 +167,7 @@ class CheckpointConversion {
     return is_known ? source : nullptr;
   }
 
-  /// Of another recipe: scales of 1, empty histories, and a step that calibrates them.
+  /// Resets scales to 1 and clears histories, for another recipe; the next step calibrates them.
   void make_initial(const StateEntry& wanted, std::span<std::byte> bytes) const {
     std::ranges::fill(bytes, std::byte{0});
     if (wanted.name == "session.must_calibrate") {
@@ -177,7 +179,7 @@ class CheckpointConversion {
     }
   }
 
-  /// Reads elements as they are in the file.
+  /// Reads elements without conversion.
   [[nodiscard]] std::vector<std::byte> read(const StateEntry& source, const ParameterPart& part,
                                             Index begin, std::size_t count,
                                             std::size_t size) const {
@@ -194,7 +196,7 @@ class CheckpointConversion {
     return bytes;
   }
 
-  /// @param begin  of a moment in 8 bits, a multiple of its groups
+  /// @param begin  for an 8-bit moment, a multiple of the group size
   void read_values(const StateEntry& source, const ParameterPart& part, Index begin,
                    std::span<float> values) const {
     const auto size = static_cast<std::size_t>(bits_of(source.format) / 8);

@@ -1,5 +1,5 @@
 /// @file
-/// The state of a checkpoint, put together for whatever ranks a session has.
+/// Reassembling the state of a checkpoint for any number of ranks.
 #pragma once
 
 #include <octavo/kernels/adamw_formula.hpp>
@@ -31,18 +31,19 @@ inline std::string entry_text(const StateEntry& entry) {
   return text + "]";
 }
 
-/// Rows and columns of an entry that is whole.
+/// Returns the rows and columns of a whole entry.
 inline Array<Index, 2> matrix_of(const StateEntry& entry) {
   const Index columns = entry.shape.size() == 2 ? entry.shape[1] : elements_of(entry.shape);
   return {columns == 0 ? 0 : elements_of(entry.shape) / columns, columns};
 }
 
-/// What the files of a checkpoint have of each entry. Ranks that shared the work wrote a part each,
-/// and the ranks of a session need others: a part is made of those that it overlaps.
+/// The pieces of each entry in the files of a checkpoint. The ranks that saved it wrote a shard
+/// each, and those of a session may need other shards: each is assembled from the pieces that it
+/// overlaps.
 class CheckpointPieces {
  public:
-  /// Reads what files say of their entries, not the entries.
-  /// @throws IoError  naming the file that is not what a checkpoint has
+  /// Reads the headers of the files.
+  /// @throws IoError  naming a file that does not belong to a checkpoint
   CheckpointPieces(const std::filesystem::path& folder, const CheckpointManifest& manifest) {
     for (const CheckpointFile& file : manifest.files) {
       files_.push_back(std::make_unique<StateFile>(folder / file.name));
@@ -53,7 +54,7 @@ class CheckpointPieces {
     }
   }
 
-  /// Every name once, sorted: the same on all ranks.
+  /// Returns all names, sorted: the same on all ranks.
   [[nodiscard]] std::vector<std::string> names() const {
     std::vector<std::string> result;
     result.reserve(pieces_.size());
@@ -61,18 +62,19 @@ class CheckpointPieces {
     return result;
   }
 
-  /// @throws StateMismatchError  if the checkpoint has no such entry, or in another format or shape
-  /// @throws ConfigError         if it has not all of it
+  /// Requires that the checkpoint has an entry.
+  /// @throws StateMismatchError  if it has none, or one with another format or shape
+  /// @throws ConfigError         if part of it is missing
   void require_has(const StateEntry& wanted) const { (void)copies(wanted); }
 
-  /// What one of the files says of an entry; null: none has it.
+  /// Returns the description of an entry in one of the files; null if none has it.
   [[nodiscard]] const StateEntry* find(const std::string& name) const {
     const auto found = pieces_.find(name);
     return found == pieces_.end() ? nullptr : found->second.front().entry;
   }
 
-  /// What there is of a name, whole: an entry, or one for each part that ranks had who shared the
-  /// layers. Without what reads and writes it.
+  /// Returns the whole entries of a name: one, or one per tensor-parallel part. They have no
+  /// functions for reading and writing.
   [[nodiscard]] std::vector<StateEntry> parts(const std::string& name) const {
     std::vector<StateEntry> result;
     const auto found = pieces_.find(name);
@@ -90,9 +92,9 @@ class CheckpointPieces {
     return result;
   }
 
-  /// Reads an entry, or neighbouring elements of it.
-  /// @param bytes    `wanted.bytes` of them
-  /// @param context  whose threads read
+  /// Reads an entry, or consecutive elements of it.
+  /// @param bytes    receives `wanted.bytes` bytes
+  /// @param context  whose threads read them
   /// @throws ConfigError  see `require_has`
   /// @throws IoError      naming the file, if it cannot be read
   void read(const StateEntry& wanted, std::span<std::byte> bytes,
@@ -107,8 +109,8 @@ class CheckpointPieces {
     }
   }
 
-  /// Reads an entry, and writes it to where it belongs.
-  /// @param memory  for its bytes, made larger where that is needed
+  /// Reads an entry into the session.
+  /// @param memory  for its bytes; enlarged if necessary
   /// @throws IoError  naming the file, if it cannot be read
   void load_sync(const StateEntry& wanted, std::vector<std::byte>& memory) const {
     if (memory.size() < wanted.bytes) memory.resize(wanted.bytes);
@@ -117,13 +119,13 @@ class CheckpointPieces {
   }
 
  private:
-  /// What one of the files has of an entry.
+  /// The part of an entry in one of the files.
   struct Piece {
     const StateFile* file;
     std::size_t number;
     const StateEntry* entry;
   };
-  /// Bytes of a piece, and their place in what is wanted.
+  /// Bytes of a piece, and their offset in the wanted entry.
   struct Copy {
     const Piece* from;  ///< null: zeros
     std::uint64_t begin;
@@ -131,7 +133,7 @@ class CheckpointPieces {
     std::size_t bytes;
   };
 
-  /// Neighbours that a part of a parameter has, and their place in the whole.
+  /// Consecutive elements of a part of a parameter, and their offset in the whole parameter.
   struct Stripe {
     Index whole_begin, begin, count;
     const ParameterPart* part;
@@ -178,9 +180,9 @@ class CheckpointPieces {
         wanted.name, entry_text(found));
   }
 
-  /// Adds where neighbouring elements of a part are.
+  /// Adds the location of consecutive elements of a part.
   /// @param begin, end  elements of the part
-  /// @param to          where their bytes begin in what is wanted
+  /// @param to          byte offset in the wanted entry
   void add_copies(const StateEntry& wanted, const ParameterPart& part, Index begin, Index end,
                   std::size_t to, std::vector<Copy>& result) const {
     std::vector<const Piece*> parts;
@@ -212,9 +214,9 @@ class CheckpointPieces {
                          " on; a file is missing in it: take another checkpoint");
   }
 
-  /// Of a parameter that other ranks shared than those that want it, or none did: finds elements by
-  /// their place in the whole. Rows that pad it are zeros where the checkpoint has fewer of them.
-  /// @param found  one of the parts that there are
+  /// Finds elements by their offset in the whole parameter, if the tensor-parallel degree differs.
+  /// Padding rows that the checkpoint lacks are zeros.
+  /// @param found  one of the existing parts
   void add_copies_of_other_parts(const StateEntry& wanted, const StateEntry& found,
                                  std::vector<Copy>& result) const {
     const Array<Index, 2> shape = shape_of_part(wanted);
@@ -267,11 +269,11 @@ class CheckpointPieces {
     }
   }
 
-  /// Elements of a parameter that one of an entry stands for: scales are of groups.
+  /// Returns the elements of a parameter per element of an entry: scales belong to groups.
   static Index elements_of_one(const std::string& name) {
     return moment_of_scale(name).empty() ? 1 : moment_group;
   }
-  /// Rows and columns of the part that an entry is of; those of the moment, if it is one's scales.
+  /// Returns the rows and columns of the part of an entry; for scales, those of their moment.
   [[nodiscard]] Array<Index, 2> shape_of_part(const StateEntry& entry) const {
     const std::string moment = moment_of_scale(entry.name);
     const StateEntry* of_shape = moment.empty() ? &entry : find(moment);
@@ -286,7 +288,7 @@ class CheckpointPieces {
     const Index columns = divides ? shape[1] / entry.part.degree : shape[1];
     return {elements_of(entry.whole) * moment_group / columns, columns};
   }
-  /// Adds where a part has what of the whole, in elements of an entry.
+  /// Adds which elements of the whole parameter a part has, in elements of an entry.
   static void add_stripes(const std::string& name, const ParameterPart& part,
                           const Array<Index, 2>& shape, std::vector<Stripe>& stripes) {
     const Index one = elements_of_one(name);

@@ -1,5 +1,5 @@
 /// @file
-/// Who writes which part of a checkpoint.
+/// Which rank writes which part of a checkpoint.
 #pragma once
 
 #include <octavo/train/checkpoint_file.hpp>
@@ -15,9 +15,9 @@
 
 namespace octavo OCTAVO_ABI::detail {
 
-/// What tells an entry of one rank from others: equal ones have equal bytes.
+/// Returns a key of an entry: entries of different ranks with equal keys have equal bytes.
 inline std::uint64_t key_of(const StateEntry& entry) {
-  // FNV-1a, 64 bits: of all entries of all ranks no two have one key by chance.
+  // FNV-1a, 64 bits: collisions between the entries of all ranks are negligible.
   std::uint64_t hash = 0xcbf29ce484222325u;
   for (const char character : message(entry.name, '/', entry.part.degree, '/', entry.part.place,
                                       '/', entry.begin, '/', elements_of(entry.shape))) {
@@ -26,12 +26,12 @@ inline std::uint64_t key_of(const StateEntry& entry) {
   return hash;
 }
 
-/// Which entries this rank writes: of those that several have, the first of these writes them.
+/// Which entries this rank writes. If several ranks have an entry, the first of them writes it.
 struct CheckpointShare {
-  std::vector<bool> writes;  ///< of each entry
+  std::vector<bool> writes;  ///< for each entry
   std::uint64_t bytes = 0;   ///< that all ranks write
 
-  /// All ranks make it together.
+  /// Called by all ranks together.
   CheckpointShare(std::span<const StateEntry> entries, TrainingSession& session) {
     struct Item {
       std::uint64_t key;

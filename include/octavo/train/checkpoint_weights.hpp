@@ -1,5 +1,5 @@
 /// @file
-/// The weights of a checkpoint without the rest of its run.
+/// Loading only the weights of a checkpoint.
 #pragma once
 
 #include <octavo/io/float_elements.hpp>
@@ -18,14 +18,14 @@ namespace octavo OCTAVO_ABI {
 
 namespace detail {
 
-/// Elements of a checkpoint's weights as numbers, whichever of its files and parts they are in.
+/// Reads the weights of a checkpoint as numbers, from all of its files and parts.
 class CheckpointWeights {
  public:
-  /// @throws IoError  naming the file that is not what a checkpoint has
+  /// @throws IoError  naming a file that does not belong to a checkpoint
   CheckpointWeights(const std::filesystem::path& folder, const CheckpointManifest& manifest)
       : pieces_(folder, manifest) {}
 
-  /// @throws ConfigError  unless the checkpoint has all elements of a weight, in FP32 or BF16
+  /// @throws ConfigError  if elements of a weight are missing, or are neither FP32 nor BF16
   void require_has(const WeightInfo& weight) {
     const std::vector<StateEntry>& parts = parts_of(weight.name);
     Index elements = 0;
@@ -38,14 +38,14 @@ class CheckpointWeights {
       pieces_.require_has(part);
       elements += elements_of(part.shape);
     }
-    // What pads the last rows is more.
+    // The checkpoint may also have the padding of the last rows.
     require<ConfigError>(elements >= weight.rows * weight.columns, weight.name, " has ",
                          weight.rows, " x ", weight.columns, " elements, but the checkpoint ",
                          elements, " of them; it is of another model");
   }
 
-  /// FP32 masters where the run had such, else the weights. Several threads may call it at a time,
-  /// for weights that `require_has` was called for.
+  /// Reads FP32 masters if the run had them, else the weights. Several threads may call it at the
+  /// same time, for weights that `require_has` was called for.
   /// @param begin  of the whole weight's elements
   /// @throws IoError  naming the file, if it cannot be read
   void read(const std::string& name, Index begin, std::span<float> values) const {
@@ -63,8 +63,8 @@ class CheckpointWeights {
     }
   }
 
-  /// Reads an entry that each rank has whole, and writes it to where it belongs.
-  /// @throws ConfigError  if the checkpoint has none of this name and shape
+  /// Reads an entry that is not sharded into the session.
+  /// @throws ConfigError  if the checkpoint has no entry of this name and shape
   void load_sync(const StateEntry& wanted) { pieces_.load_sync(wanted, bytes_); }
 
  private:
@@ -78,7 +78,7 @@ class CheckpointWeights {
     return parts;
   }
 
-  /// Reads neighbours of a part.
+  /// Reads consecutive elements of a part.
   void read(const StateEntry& part, Index begin, std::span<float> values) const {
     StateEntry some = part;
     some.bytes = part.bytes / static_cast<std::size_t>(elements_of(part.shape)) * values.size();
@@ -90,20 +90,20 @@ class CheckpointWeights {
   }
 
   CheckpointPieces pieces_;
-  std::map<std::string, std::vector<StateEntry>> parts_;  ///< of weights that were asked for
-  std::vector<std::byte> bytes_;                          ///< of what `load_sync` reads
+  std::map<std::string, std::vector<StateEntry>> parts_;  ///< of weights passed to `require_has`
+  std::vector<std::byte> bytes_;                          ///< read by `load_sync`
 };
 
 }  // namespace detail
 
-/// Sets a session's weights to those of a checkpoint, for an evaluation. The session may be of
-/// another recipe or optimizer, and of any number of ranks: weights are made of the run's FP32
-/// masters, where it had such. Delayed scales go on where the recipe is the run's; in another they
-/// are to be calibrated. Every file is read whole and held to its checksum before anything is
-/// written into the session. All ranks call it together.
-/// @param path  of the checkpoint; that of rank 0 counts
+/// Loads the weights of a checkpoint into a session, for evaluation. The session may have another
+/// recipe or optimizer, and any number of ranks: weights are rounded from the run's FP32 masters,
+/// if it had them. Delayed scales are kept if the recipe is the same, else they must be calibrated.
+/// Every file is read and its checksum verified before the session is changed. All ranks call it
+/// together.
+/// @param path  of the checkpoint; taken from rank 0
 /// @throws ConfigError  for a checkpoint of another model
-/// @throws IoError      for one that is not whole, naming the file
+/// @throws IoError      naming the file, for an incomplete or damaged checkpoint
 inline CheckpointManifest load_checkpoint_weights(const std::filesystem::path& path,
                                                   TrainingSession& session) {
   const std::string place = std::filesystem::absolute(path).string();
@@ -131,7 +131,7 @@ inline CheckpointManifest load_checkpoint_weights(const std::filesystem::path& p
     }
     return std::string();
   });
-  // Ranks have these whole; to list them all take part.
+  // These are not sharded, but listing them is collective.
   const std::vector<StateEntry> state = session.state();
   detail::all_or_none(session, "load of scales", [&] {
     if (manifest.recipe != session.precision()) return std::string();

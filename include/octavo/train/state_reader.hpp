@@ -1,5 +1,5 @@
 /// @file
-/// Copies of a session's state to the host while its steps go on.
+/// Asynchronous copies of a session's state to host memory.
 #pragma once
 
 #include <octavo/core/lane.hpp>
@@ -14,23 +14,23 @@
 
 namespace octavo OCTAVO_ABI::detail {
 
-/// Bytes of a copy beside a session's work, which others of the device stand behind.
+/// Bytes of one asynchronous copy; other copies of the device wait for at most one.
 inline constexpr std::size_t bytes_read_at_once = std::size_t{64} << 20;
 
-/// Bytes of a device that no copy of its state takes: of others' work there.
+/// Device memory in bytes that copies leave free for other work.
 inline constexpr std::size_t bytes_left_free = std::size_t{512} << 20;
 
-/// Copies memory of a device to the host beside the main context's work, on a thread of its own.
-/// Whoever is about to change that memory waits here. A device that has come so far has what is not
-/// copied yet put aside in its own memory, as much as is free, which takes a fortieth of the time
-/// that the way to the host does.
+/// Copies device memory to the host asynchronously, on a separate thread, while the main context
+/// works. Before that memory is changed, the main context waits here. By then, the data that are
+/// not copied yet are moved to free device memory, as far as there is some, which takes a fortieth
+/// of the time of a copy to the host.
 template <Device D>
 class StateReader {
  public:
-  /// @param main  outlives the reader
+  /// @param main  must outlive the reader
   explicit StateReader(const Context<D>& main) : lane_(main) {}
 
-  /// What the main context was given so far comes before all copies.
+  /// Starts reading: all copies follow the work enqueued on the main context so far.
   void begin() {
     lane_.fork();
     pieces_.clear();
@@ -38,15 +38,15 @@ class StateReader {
     is_reading_ = true;
   }
 
-  /// Of the thread that reads: has `finish` copy `bytes` to memory of `allocate_on_host`.
+  /// Called on the reading thread: makes `finish` copy `bytes` to memory of `allocate_on_host`.
   void add(const std::byte* source, std::byte* target, std::size_t bytes) {
     for (std::size_t at = 0; at < bytes; at += bytes_read_at_once) {
       pieces_.push_back({source + at, target + at, std::min(bytes_read_at_once, bytes - at)});
     }
   }
 
-  /// Of the thread that reads, once for each `begin`: copies all, and waits for it.
-  /// @throws CudaError  if some of it cannot be copied; nothing waits for it any more
+  /// Called on the reading thread, once per `begin`: copies everything, and waits for it.
+  /// @throws CudaError  if a copy fails; nothing waits for the copies then
   void finish() {
     OwnedBytes aside;
     std::size_t end = pieces_.size();
@@ -66,21 +66,21 @@ class StateReader {
     for (std::size_t i = end; i < pieces_.size(); ++i) copy_sync(pieces_[i]);
   }
 
-  /// Of the session's thread: waits until nobody reads what the device is about to change, by work
-  /// that comes behind what the main context was given so far.
+  /// Called on the session's thread: waits until nothing reads memory that the next work enqueued
+  /// on the main context changes.
   void wait() noexcept {
     if (!is_reading_) return;
     try {
       lane_.mark_main(awaited_);
       is_awaited_ = true;
     } catch (...) {
-      // What cannot be marked is waited for as it is.
+      // Without a mark, waits for the copies themselves.
     }
     is_reading_.wait(true);
     is_awaited_ = false;
   }
 
-  /// Of the last copy, bytes that were put aside.
+  /// Returns the bytes of the last copy that were moved to free device memory.
   [[nodiscard]] std::size_t bytes_aside() const { return bytes_aside_; }
 
  private:
@@ -97,14 +97,14 @@ class StateReader {
     }
   };
 
-  /// Has one piece under way at a time, so that whatever else is copied to the host, such as a
-  /// step's loss, comes in between.
+  /// Copies one piece at a time, so that other copies to the host, such as a step's loss, can run
+  /// in between.
   void copy_sync(const Piece& piece) {
     copy_to_host(piece.target, piece.source, piece.bytes, lane_.context());
     lane_.context().synchronize();
   }
 
-  /// Puts the last pieces aside, of those from `first` on as many as there is memory for.
+  /// Moves the last pieces, from `first` on, to free device memory, as many as fit.
   /// @return  the first of them
   std::size_t put_aside(std::size_t first, OwnedBytes& aside) {
     std::size_t from = pieces_.size();
@@ -118,7 +118,7 @@ class StateReader {
       try {
         aside = allocate(size, context);
       } catch (const MemoryError&) {
-        return pieces_.size();  // somebody else has taken it
+        return pieces_.size();  // another program has allocated it
       }
       std::byte* place = aside.get();
       for (std::size_t i = from; i < pieces_.size(); ++i) {
