@@ -171,11 +171,12 @@ inline void require_known(const CLI::App& app, const Choice& choice) {
       is_folder ? "; write hf:" + choice.value : "");
 }
 
-/// How to build the trainer with what it lacks.
-inline std::string build_again(const std::string& device, const std::string& options) {
+/// How to build the program again with options that it lacks. Lists keep what they have.
+inline std::string build_again(const CLI::App& app, const std::string& device,
+                               const std::string& options) {
   const std::string folder = device == "cuda" ? "build/quickstart-cuda" : "build/quickstart";
-  return "build again: cmake BUILD_FOLDER " + options +
-         " && cmake --build BUILD_FOLDER (quickstart's is " + folder + ")";
+  return "build again: cmake BUILD_FOLDER " + options + " && cmake --build BUILD_FOLDER --target " +
+         app.get_name() + " (quickstart's is " + folder + ")";
 }
 
 /// Whether a model is one of the library's presets, and none of OCTAVO_MODELS.
@@ -238,36 +239,66 @@ inline std::string build_option_of_shared(const ModelChoice& choice) {
                               entry(choice.model, choice.precision, choice.tensor_parallel));
 }
 
-/// All options of the build that a choice lacks: with them it runs.
-/// @param model  the option of its model, which is then none of the presets
-inline std::string build_options(const CLI::App& app, const ModelChoice& choice,
-                                 std::string model = "") {
-  const bool on_gpu = choice.device == octavo::Cuda::name;
-  std::vector<std::string> options;
-  if (!is_among(compiled(&Instance::device), choice.device))
-    options.emplace_back("-DOCTAVO_CUDA=ON");
+/// The option that NCCL needs, if the program lacks it; else "".
+inline std::string build_option_of_nccl(const CLI::App& app, const ModelChoice& choice) {
 #if defined(OCTAVO_PROGRAM_HAS_NCCL)
   constexpr bool has_nccl = true;
 #else
   constexpr bool has_nccl = false;
 #endif
-  if (on_gpu && !has_nccl && is_for_ranks(app, choice)) options.emplace_back("-DOCTAVO_NCCL=ON");
-  if (model.empty() && is_preset(choice.model)) {
-    model = option_of_list("PRESETS", &Instance::model, choice.device, choice.model);
-  }
-  options.push_back(std::move(model));
-  options.push_back(
-      option_of_list("PRECISIONS", &Instance::precision, choice.device, choice.precision));
-  if (choice.lora != 0) options.push_back(build_option_of_adapters(choice));
-  if (choice.tensor_parallel != 1) options.push_back(build_option_of_shared(choice));
+  const bool on_gpu = choice.device == octavo::Cuda::name;
+  return on_gpu && !has_nccl && is_for_ranks(app, choice) ? "-DOCTAVO_NCCL=ON" : "";
+}
+
+/// The option that --reduce needs, if the program lacks it; else "".
+inline std::string build_option_of_reduction(const CLI::App& app) {
   const std::string reduce = given_to(app, "--reduce");
-  if (!reduce.empty() && !is_among(reductions, reduce)) {
-    options.push_back(programs::build_list("OCTAVO_REDUCE", reductions, reduce));
-  }
+  if (reduce.empty() || is_among(reductions, reduce)) return "";
+  return programs::build_list("OCTAVO_REDUCE", reductions, reduce);
+}
+
+inline std::string spaced(std::vector<std::string> options) {
   std::erase(options, "");
   std::string text;
   for (const std::string& option : options) text += (text.empty() ? "" : " ") + option;
   return text;
+}
+
+/// All options of the build that a choice lacks: with them it runs.
+inline std::string build_options(const CLI::App& app, const ModelChoice& choice) {
+  const bool has_device = is_among(compiled(&Instance::device), choice.device);
+  return spaced(
+      {has_device ? "" : "-DOCTAVO_CUDA=ON", build_option_of_nccl(app, choice),
+       is_preset(choice.model)
+           ? option_of_list("PRESETS", &Instance::model, choice.device, choice.model)
+           : "",
+       option_of_list("PRECISIONS", &Instance::precision, choice.device, choice.precision),
+       choice.lora == 0 ? "" : build_option_of_adapters(choice),
+       choice.tensor_parallel == 1 ? "" : build_option_of_shared(choice),
+       build_option_of_reduction(app)});
+}
+
+/// How to build the program with the shape of a folder: in a build folder that has this model
+/// alone, in one precision, so that nothing else is compiled and no other build changes.
+inline std::string build_folder_of(const CLI::App& app, const ModelChoice& choice) {
+  const bool on_gpu = choice.device == octavo::Cuda::name;
+  const std::string model = "my_model";
+  const std::string entry = model + ':' + choice.precision;
+  const std::string lists =
+      spaced({"-DOCTAVO_MODELS=" + model + ':' +
+                  std::filesystem::absolute(choice.load_hf).lexically_normal().string(),
+              "-DOCTAVO_PRESETS=",
+              on_gpu ? "-DOCTAVO_PRECISIONS= -DOCTAVO_CUDA_PRESETS= -DOCTAVO_CUDA_PRECISIONS=" +
+                           choice.precision
+                     : "-DOCTAVO_PRECISIONS=" + choice.precision,
+              build_option_of_nccl(app, choice), choice.lora == 0 ? "" : "-DOCTAVO_LORA=" + entry,
+              choice.tensor_parallel == 1 ? ""
+                                          : octavo::message("-DOCTAVO_TENSOR_PARALLEL=", entry, ':',
+                                                            choice.tensor_parallel),
+              build_option_of_reduction(app)});
+  return octavo::message("build it, in Octavo's folder: cmake --preset quickstart",
+                         on_gpu ? "-cuda" : "", " -B build/", model, ' ', lists,
+                         " && cmake --build build/", model, " --target ", app.get_name());
 }
 
 /// @throws ConfigError  if no build has the choice
@@ -287,10 +318,10 @@ inline void require_possible(const ModelChoice& options, bool is_gpt2) {
 inline void require_compiled(const CLI::App& app, const Choice& choice,
                              const ModelChoice& options) {
   const std::vector<std::string> here = compiled(choice.field);
-  octavo::require<octavo::ConfigError>(is_among(here, choice.value),
-                                       prefix_of(app, choice.flag, choice.value), "'", choice.value,
-                                       "' is not compiled in, only: ", programs::joined(here), "; ",
-                                       build_again(options.device, build_options(app, options)));
+  octavo::require<octavo::ConfigError>(
+      is_among(here, choice.value), prefix_of(app, choice.flag, choice.value), "'", choice.value,
+      "' is not compiled in, only: ", programs::joined(here), "; ",
+      build_again(app, options.device, build_options(app, options)));
 }
 
 }  // namespace detail
@@ -343,25 +374,16 @@ inline void find_preset_of_folder(const CLI::App& app, ModelChoice& options) {
   }
   detail::require_possible(options, shape.family == octavo::ModelFamily::gpt2);
   ModelChoice wanted = options;
-  wanted.model = "my_model";
-  std::string build = "-DOCTAVO_MODELS=" + wanted.model + ':' +
-                      std::filesystem::absolute(options.load_hf).lexically_normal().string();
+  wanted.model.clear();
   for (const programs::NamedShape& preset : programs::presets()) {
-    if (!fits(preset.shape)) continue;
-    wanted.model = preset.name;
-    build.clear();
+    if (fits(preset.shape)) wanted.model = preset.name;
   }
-  const std::vector<std::string> others = detail::distinct([](const Instance& instance) {
-    return detail::is_preset(instance.model) ? std::string() : instance.model;
-  });
-  const bool is_list = !build.empty() && !others.empty();
   throw octavo::ConfigError(octavo::message(
       detail::place_of(app, "--model"), "--model ", prefix, options.load_hf,
       ": no preset that is compiled in has its shape; ",
-      detail::build_again(options.device, detail::build_options(app, wanted, build)),
-      is_list ? "; name the other models of folders there, too, or they are gone: " +
-                    programs::joined(others)
-              : ""));
+      wanted.model.empty()
+          ? detail::build_folder_of(app, options)
+          : detail::build_again(app, options.device, detail::build_options(app, wanted))));
 }
 
 /// The instance that the options name.
@@ -392,7 +414,7 @@ inline const Instance& find_instance(const CLI::App& app, const ModelChoice& opt
   }
   throw octavo::ConfigError(octavo::message(
       "model ", options.model, " in ", options.precision, " on ", options.device, lacks, "; ",
-      detail::build_again(options.device, detail::build_options(app, options))));
+      detail::build_again(app, options.device, detail::build_options(app, options))));
 }
 
 /// What tells the weights in a folder from others.

@@ -48,11 +48,14 @@ class Ranks {
     if (launch_.size == 1) return;
     [[maybe_unused]] const auto time_out = std::chrono::seconds(options.comm_timeout);
     const bool on_gpus = options.device == octavo::Cuda::name;
-    [[maybe_unused]] const auto lacks = [&](const char* library, const char* option) {
-      return octavo::message(octavo::name_of(launch_.launcher), " started ", launch_.size,
-                             " ranks, but ", program_, " was built without ", library,
-                             ", through which those of --device ", options.device,
-                             " exchange; build again with -D", option, "=ON");
+    [[maybe_unused]] const auto throw_without = [&](const char* library, const char* option) {
+      // One message is enough: a launcher ends the other ranks when the first one exits.
+      if (!is_first()) std::this_thread::sleep_for(std::chrono::seconds(1));
+      throw octavo::ConfigError(octavo::message(
+          octavo::name_of(launch_.launcher), " started ", launch_.size, " ranks, but ", program_,
+          " was built without ", library, ", through which those of --device ", options.device,
+          " exchange; run scripts/install-dependencies ranks, and build again with -D", option,
+          "=ON"));
     };
     if (on_gpus) {
 #if defined(OCTAVO_PROGRAM_HAS_NCCL)
@@ -61,14 +64,14 @@ class Ranks {
           slowing_environment([](const char* name) { return std::getenv(name); });
       if (!slow.empty()) programs::tell("{}warning: {}\n", name(), slow);
 #else
-      throw octavo::ConfigError(lacks("NCCL", "OCTAVO_NCCL"));
+      throw_without("NCCL", "OCTAVO_NCCL");
 #endif
     } else {
 #if defined(OCTAVO_PROGRAM_HAS_MPI)
       mpi_.emplace(launch_, time_out);
       communicator_ = std::make_unique<octavo::MpiComm>(*mpi_);
 #else
-      throw octavo::ConfigError(lacks("MPI", "OCTAVO_MPI"));
+      throw_without("MPI", "OCTAVO_MPI");
 #endif
     }
   }

@@ -37,7 +37,7 @@ class ModelsOfAProgram : public support::TemporaryFolder {
   /// What is said of a choice.
   /// @param flags  of ranks
   static std::string said_of(ModelChoice choice, const std::string& flags = "") {
-    CLI::App app;
+    CLI::App app("", "a_program");
     ModelChoice declared;
     int zero = 0;
     std::string reduce;
@@ -56,8 +56,18 @@ class ModelsOfAProgram : public support::TemporaryFolder {
   static void expect_built_with(const ModelChoice& choice, const std::string& options,
                                 const std::string& flags = "") {
     const std::string said = said_of(choice, flags);
-    EXPECT_NE(said.find("; build again: cmake BUILD_FOLDER " + options + " && cmake --build "),
+    EXPECT_NE(said.find("; build again: cmake BUILD_FOLDER " + options +
+                        " && cmake --build BUILD_FOLDER --target a_program (quickstart's is "),
               std::string::npos)
+        << said;
+  }
+  /// That a folder's shape is built in a folder of its own, in one precision.
+  static void expect_built_apart(const ModelChoice& choice, const std::string& preset,
+                                 const std::string& options, const std::string& flags = "") {
+    const std::string said = said_of(choice, flags);
+    EXPECT_TRUE(said.ends_with("; build it, in Octavo's folder: cmake --preset " + preset +
+                               " -B build/my_model " + options +
+                               " && cmake --build build/my_model --target a_program"))
         << said;
   }
 
@@ -165,9 +175,11 @@ TEST_F(ModelsOfAProgramWithoutGpus, AreSaidWithTheirDeviceWhereTheyAreThereForTh
 
 TEST_F(ModelsOfAProgramWithoutGpus, AreSaidWithTheirDeviceWhereTheyAreOfAFolder) {
   std::filesystem::copy_file("tests/golden/hugging_face/llama.5.json", folder_ / "config.json");
-  expect_built_with({.model = "hf:" + folder_.string(), .precision = "bf16", .device = "cuda"},
-                    "-DOCTAVO_CUDA=ON -DOCTAVO_MODELS=my_model:" + folder_.string() +
-                        " -DOCTAVO_CUDA_PRECISIONS=bf16");
+  expect_built_apart({.model = "hf:" + folder_.string(), .precision = "bf16", .device = "cuda"},
+                     "quickstart-cuda",
+                     "-DOCTAVO_MODELS=my_model:" + folder_.string() +
+                         " -DOCTAVO_PRESETS= -DOCTAVO_PRECISIONS= -DOCTAVO_CUDA_PRESETS= "
+                         "-DOCTAVO_CUDA_PRECISIONS=bf16");
 }
 
 TEST_F(ModelsOfAProgramWithoutGpus, AreNotSaidInAPrecisionThatNoGpuHas) {
@@ -242,16 +254,25 @@ TEST_F(ModelsOfAProgram, ArePresetsWhereAFolderHasTheirShape) {
       << octavo::hugging_face_config(octavo::description_of(octavo::llama3_1b), "bfloat16");
   const ModelChoice choice{.model = "hf:" + folder_.string(), .precision = "bf16"};
   expect_built_with(choice, "-DOCTAVO_PRESETS=\"llama_tiny;llama3_small;llama3_1b\"");
-  EXPECT_EQ(said_of(choice).find("or they are gone"), std::string::npos);
 }
 
-TEST_F(ModelsOfAProgram, AreThoseOfOtherFolders) {
+TEST_F(ModelsOfAProgram, LeaveThoseOfOtherFoldersAsTheyAre) {
   std::filesystem::copy_file("tests/golden/hugging_face/llama.5.json", folder_ / "config.json");
-  const std::string said = said_of({.model = "hf:" + folder_.string(), .precision = "bf16"});
-  EXPECT_NE(said.find("-DOCTAVO_MODELS=my_model:" + folder_.string() + " && "), std::string::npos)
-      << said;
-  EXPECT_NE(said.find("there, too, or they are gone: model_of_a_folder"), std::string::npos)
-      << said;
+  ModelChoice choice{.model = "hf:" + folder_.string(), .precision = "fp8-rowwise"};
+  std::string options = "-DOCTAVO_MODELS=my_model:" + folder_.string() +
+                        " -DOCTAVO_PRESETS= -DOCTAVO_PRECISIONS=fp8-rowwise";
+  expect_built_apart(choice, "quickstart", options);
+  choice.tensor_parallel = 2;
+  expect_built_apart(choice, "quickstart",
+                     options + " -DOCTAVO_TENSOR_PARALLEL=my_model:fp8-rowwise:2");
+  choice.tensor_parallel = 1;
+  choice.lora = 8;
+  options += " -DOCTAVO_LORA=my_model:fp8-rowwise";
+  expect_built_apart(choice, "quickstart", options);
+  expect_built_apart(
+      choice, "quickstart",
+      options + ' ' + programs::build_list("OCTAVO_REDUCE", trainer::reductions, "of_my_own"),
+      "--reduce of_my_own");
 }
 
 }  // namespace model_choice_test

@@ -694,7 +694,7 @@ refused "a preset that is misspelt" "did you mean 'llama3_8b'" --data text.txt -
 mkdir -p shape full
 cp "$here/../golden/hugging_face/llama.5.json" shape/config.json
 touch full/file
-refused "a folder of another shape" "-DOCTAVO_MODELS=my_model:$PWD/shape && cmake --build" \
+refused "a folder of another shape" "-DOCTAVO_MODELS=my_model:$PWD/shape -DOCTAVO_PRESETS= -DOCTAVO_PRECISIONS=fp8-delayed && cmake --build" \
   --data text.txt --model hf:shape
 sed -e 's/llama"/mistral"/' shape/config.json >full/config.json
 refused "a folder of another family" "model_type is mistral" --data text.txt --model hf:full
