@@ -231,9 +231,9 @@ mistaken() {
   cp "$scratch/kept" "$scratch/$1"
 }
 if command -v doxygen >/dev/null; then
-  printf '%s\n' '/// @file' '/// Numbers.' 'namespace octavo OCTAVO_ABI {' '/// Doubles a number.' 'int twice(int x);' \
-    'namespace detail {' '/// A base.' 'struct Base {' '  /// A member.' '  void member();' '};' '}' \
-    '/// Has a member.' 'struct Derived : detail::Base {};' '}' >"$header"
+  printf '%s\n' '/// @file' '/// Numbers.' 'namespace octavo OCTAVO_ABI::detail {' '/// A base.' \
+    'struct Base {' '  /// A member.' '  void inherited_member();' '};' '}' 'namespace octavo OCTAVO_ABI {' \
+    '/// Doubles a number.' 'int twice(int x);' '/// Has a member.' 'struct Derived : detail::Base {};' '}' >"$header"
   printf '| `core/` | everything | nothing |\n' >"$scratch/CONTRIBUTING.md"
   accepts docs "links that lead somewhere"
   # has FILE TEXT: the site's page has this text
@@ -244,7 +244,7 @@ if command -v doxygen >/dev/null; then
   has page.html 'What a <code>run</code> keeps?</h1>'
   has page.html '<span class="comment"># None</span>'
   has room_core.html '">twice</a></code></td><td>Doubles a number.</td><td><code>own.hpp</code>'
-  has structoctavo_1_1Derived.html 'member'
+  has structoctavo_1_1Derived.html 'inherited_member'
   has search-index.js '["A page","What a run keeps?","page.html#page-what-a-run-keeps",""]'
   grep -q 'detail::' "$scratch/build/docs/html/room_core.html" && fail "the reference lists details"
   rm "$header" "$scratch/CONTRIBUTING.md"
