@@ -128,7 +128,7 @@ TEST(AttentionChoice, WhyABackwardFallsBackIsSaid) {
       << "cuDNN is no choice in fp32";
   limits.cudnn_answer = {0, 9 * gib, "", ""};
   EXPECT_EQ(attention_fallback(AttentionPass::backward, llama_8b, limits),
-            "cuDNN's deterministic backward takes a workspace of 9663676416 bytes, of which "
+            "cuDNN's deterministic backward needs a workspace of 9663676416 bytes, of which only "
             "8589934592 are allowed");
   limits.deterministic = false;
   EXPECT_EQ(attention_fallback(AttentionPass::backward, llama_8b, limits), "");

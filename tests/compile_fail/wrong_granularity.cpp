@@ -1,4 +1,4 @@
-// expect: matmul: the scales of the operands do not fit together; quantise both by one recipe
+// expect: matmul: the scales of the operands are incompatible; quantise both with one recipe
 #include <octavo/octavo.hpp>
 
 using namespace octavo;

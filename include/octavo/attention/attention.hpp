@@ -9,20 +9,20 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// How the rows of fused queries, keys and values divide into sequences and heads.
+/// The division of fused rows of queries, keys and values into sequences and heads.
 struct AttentionShape {
   Index sequences = 0;
-  Index tokens = 0;  ///< in a sequence
+  Index tokens = 0;  ///< per sequence
   HeadLayout heads;
   Index most_documents = 0;  ///< see `BatchShape`
-  /// The shape is met once, such as that of a text that is being generated: not worth what a
-  /// library prepares for a shape.
+  /// Whether the shape is used once, as in text generation; preparing a library for it is then not
+  /// worthwhile.
   bool once = false;
 
   [[nodiscard]] Index rows() const { return sequences * tokens; }
 };
 
-/// The two halves of attention.
+/// The two passes of attention.
 enum class AttentionPass { forward, backward };
 
 namespace detail {
@@ -37,7 +37,7 @@ void check_attention(const char* operation, const AttentionShape& shape, TensorV
                       shape.rows() * shape.heads.heads, " are needed");
 }
 
-/// Throws ShapeError unless the documents have the tables that the shape asks for.
+/// Throws ShapeError unless the documents have the tables that the shape requires.
 template <Device D>
 void check_documents(const char* operation, const AttentionShape& shape,
                      const Documents<D>& documents) {
@@ -53,27 +53,27 @@ void check_documents(const char* operation, const AttentionShape& shape,
 
 }  // namespace detail
 
-/// The limits of a context's device for attention of format `T` and this shape, with what its
-/// libraries say of it: whether they run it, and in how much memory. Plans that are made with them
-/// hold when it runs.
-/// @throws ConfigError  if the device's kernels, or a library that the context's settings name, do
-///                      not serve the shape
+/// Returns the limits of a context's device for attention of format `T` and this shape, including
+/// whether its libraries support it and how much memory they need. Plans based on these limits
+/// remain valid when attention runs.
+/// @throws ConfigError  if neither the device's kernels nor a library that the context's settings
+///                      name support the shape
 template <class T, Device D>
 [[nodiscard]] DeviceLimits<D> attention_limits(const AttentionShape& shape,
                                                const Context<D>& context) {
   return attention_limits_body(shape, std::is_same_v<T, Bf16>, context);
 }
 
-/// output = softmax(Q · Kᵀ / √head_dim) · V for each head, where a token sees itself and those
-/// before it in its document; `heads / kv_heads` neighbouring query heads share a KV head.
+/// Computes output = softmax(Q · Kᵀ / √head_dim) · V for each head. A token attends to itself and
+/// to earlier tokens of its document; `heads / kv_heads` adjacent query heads share a KV head.
 /// @param qkv          [rows, heads.columns()], after RoPE
-/// @param documents    empty where each sequence is one
+/// @param documents    empty if each sequence is one document
 /// @param output       [rows, heads · head_dim]
-/// @param log_sum_exp  [sequences, heads, tokens], kept for the backward; with documents
-///                     [rows, heads] on `Cuda`
-/// @return what ran, for the manifest: see `attention_implementation`
+/// @param log_sum_exp  [sequences, heads, tokens], saved for the backward; with documents [rows,
+///                     heads] on `Cuda`
+/// @return the implementation that ran, for the manifest: see `attention_implementation`
 /// @note enqueues; does not synchronise; uses `attention_workspace` bytes of the context's
-/// Source: Ainslie et al. 2023, arXiv 2305.13245; Dao 2023, arXiv 2307.08691.
+///   workspace. Source: Ainslie et al. 2023, arXiv 2305.13245; Dao 2023, arXiv 2307.08691.
 template <class T, Device D>
 [[nodiscard]] const char* attention_forward(const AttentionShape& shape,
                                             TensorView<const T, 2, D> qkv,
@@ -88,15 +88,16 @@ template <class T, Device D>
   return attention_forward_body(shape, qkv, documents, output, log_sum_exp, context);
 }
 
-/// The gradient of `qkv`.
+/// Computes the gradient of `qkv`.
 /// @param qkv              [rows, heads.columns()], after RoPE
 /// @param documents        of the forward
 /// @param output           [rows, heads · head_dim], of the forward
 /// @param output_gradient  [rows, heads · head_dim]
 /// @param log_sum_exp      of the forward
 /// @param qkv_gradient     [rows, heads.columns()]
-/// @return what ran, for the manifest: see `attention_implementation`
+/// @return the implementation that ran, for the manifest: see `attention_implementation`
 /// @note enqueues; does not synchronise; uses `attention_workspace` bytes of the context's
+///   workspace
 template <class T, Device D>
 [[nodiscard]] const char* attention_backward(
     const AttentionShape& shape, TensorView<const T, 2, D> qkv,

@@ -1,5 +1,5 @@
 /// @file
-/// The GPU and the libraries that compute.
+/// The GPU and the libraries that run the computation.
 #pragma once
 
 #include <octavo/core/context.hpp>
@@ -8,9 +8,9 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// What a result depends on beside the program and its inputs: such as "NVIDIA H200 of 132
-/// multiprocessors, CUDA 13.0, a driver for 13.0, cuBLASLt 13.1.0, cuDNN 9.19.0". Empty on `Cpu`,
-/// which computes with no library.
+/// Returns what results depend on in addition to the program and its inputs, such as "NVIDIA H200
+/// of 132 multiprocessors, CUDA 13.0, a driver for 13.0, cuBLASLt 13.1.0, cuDNN 9.19.0". Empty on
+/// `Cpu`, which uses no library.
 template <Device D>
 [[nodiscard]] std::string libraries_text(const Context<D>& context) {
   return libraries_text_body(context);

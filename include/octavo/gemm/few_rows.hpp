@@ -1,5 +1,6 @@
 /// @file
-/// Products of a few rows with a weight, such as decoding has: bound by the bytes of the weight.
+/// GEMMs of a few rows with a weight, as in decoding; limited by the memory bandwidth for the
+/// weight.
 #pragma once
 
 #include <octavo/gemm/matmul.hpp>
@@ -8,30 +9,32 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// Rows that `few_rows_forward` multiplies at most.
+/// Maximum number of rows of `few_rows_forward`.
 inline constexpr Index most_few_rows = 8;
-/// Columns of a row that it normalises at most: on `Cuda` blocks of threads keep it in shared
-/// memory.
+/// Maximum number of columns of a row that it normalises: on `Cuda`, blocks of threads keep the row
+/// in shared memory.
 inline constexpr Index most_normalised_columns = Index{1} << 15;
 
 /// When a weight may be read.
 enum class WeightReads {
-  in_order,  ///< after all that was enqueued before, like everything else
-  ahead,     ///< before that has ended too: nothing that was enqueued and has not ended writes it
+  in_order,  ///< after all previously enqueued work, as usual
+  ahead,     ///< even before that work has ended; no enqueued work that has not ended may write the
+             ///< weight
 };
 
-/// How a product of few rows is made, and what is done to its rows and its result on the way, to
-/// the bits of `rms_norm_forward` before it and of `swiglu_forward` or `append_to_cache` behind it.
+/// Options of a GEMM of few rows, including operations fused into it. Their results have the same
+/// bits as `rms_norm_forward` before it and `swiglu_forward` or `append_to_cache` after it.
 template <class T, Device D>
 struct FewRowsOptions {
   WeightReads reads = WeightReads::in_order;
-  RowNorm<T, D> norm{};   ///< of x, which then is one row, of `most_normalised_columns` at most
-  bool is_gated = false;  ///< the result is silu(gate) · up, [rows, out / 2]: the first half of the
-                          ///< product's columns are gates, the others ups. There is no addend, and
-                          ///< no bias
-  CacheRows<T, D> cached{};  ///< with positions: the result, in x's format, is queries, keys and
-                             ///< values, which join a cache. Queries are y's, rotated; its keys
-                             ///< and values are undefined
+  RowNorm<T, D> norm{};      ///< normalises x, which must be one row of at most
+                             ///< `most_normalised_columns`
+  bool is_gated = false;     ///< whether the result is silu(gate) · up, [rows, out / 2]: the first
+                             ///< half of the product's columns are gates, the others ups. Requires
+                             ///< that there is neither an addend nor a bias
+  CacheRows<T, D> cached{};  ///< if it has positions, the result, in x's format, contains queries,
+                             ///< keys and values, which are appended to a cache. The queries in y
+                             ///< are rotated; its keys and values are undefined
 };
 
 namespace detail {
@@ -78,19 +81,20 @@ void check_few_rows(Index rows, Index n, Index k_x, Index k_w, const GemmOutput<
 
 }  // namespace detail
 
-/// y = x · Wᵀ (+ addend) (+ bias), accumulated in FP32. On `Cpu` to the bits of `matmul_forward`.
-/// @tparam Y  format of the result, the addend and the bias: that of `x`, or FP32, as logits have
+/// Computes y = x · Wᵀ (+ addend) (+ bias), accumulated in FP32. On `Cpu`, the result has the same
+/// bits as `matmul_forward`.
+/// @tparam Y  format of the result, the addend and the bias: that of `x`, or FP32, as for logits
 /// @param x  [rows, in], up to `most_few_rows` rows
-/// @param w  [out, in]; any size and, on `Cuda`, any alignment, but whole vectors of 16 bytes are
-///           what is fast
-/// @param y  [rows, out]; of a gated result [rows, out / 2]
-/// @return what ran, for the manifest
-/// @throws ShapeError  if shapes do not fit; for too many rows; for options that do not go
-/// together;
-///                     on `Cpu` for a position outside the cache, too: on `Cuda` the row's queries
-///                     are not rotated then, and its keys and values are not kept
-/// @note enqueues; does not synchronise; uses `few_rows_workspace` bytes of the context's. Sums
-///       have a fixed order: equal inputs give equal bits
+/// @param w  [out, in]; any size and, on `Cuda`, any alignment, but only whole vectors of 16 bytes
+///           are fast
+/// @param y  [rows, out]; a gated result is [rows, out / 2]
+/// @return the implementation that ran, for the manifest
+/// @throws ShapeError  if shapes do not match, there are too many rows, or options cannot be
+///                     combined; on `Cpu` also for a position outside the cache. On `Cuda`, the
+///                     queries of such a row are not rotated, and its keys and values are not
+///                     stored
+/// @note enqueues; does not synchronise; uses `few_rows_workspace` bytes of the context's
+///   workspace. Sums have a fixed order: equal inputs give equal bits
 template <class T, class Y, Device D>
 [[nodiscard]] GemmRun few_rows_forward(TensorView<const T, 2, D> x,
                                        std::type_identity_t<TensorView<const T, 2, D>> w,
@@ -101,7 +105,7 @@ template <class T, class Y, Device D>
   return {FormatTraits<T>::name, FormatTraits<T>::name, few_rows_implementation(D{})};
 }
 
-/// The same with a quantised weight, whose elements are widened as they are read; `x` is not
+/// Does the same with a quantised weight, whose elements are widened as they are read; `x` is not
 /// quantised.
 /// @tparam W  `E4M3` or `E5M2`, with any granularity of scales
 /// @param w  [out, in], of any size

@@ -1,5 +1,5 @@
 /// @file
-/// Matrix products, their manifest and their algorithms.
+/// GEMMs, their manifest and their algorithms.
 #pragma once
 
 #include <octavo/gemm/few_rows.hpp>

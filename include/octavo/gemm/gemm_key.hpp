@@ -1,6 +1,5 @@
 /// @file
-/// All that the choice of an algorithm for a matrix product depends on, and the products that a
-/// manifest announces. Needs no CUDA.
+/// Keys of GEMM algorithms, and the GEMMs that a manifest announces. Needs no CUDA.
 #pragma once
 
 #include <octavo/gemm/manifest.hpp>
@@ -14,23 +13,24 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// Formats of a product's matrices, on the `Cuda` device.
+/// Formats of a GEMM's matrices on the `Cuda` device.
 enum class GemmFormat : std::uint8_t { fp32, bf16, e4m3, e5m2 };
 
-/// The format's name, as `FormatTraits` has it.
+/// Returns the format's name, as in `FormatTraits`.
 constexpr const char* name_of(GemmFormat format) {
   constexpr std::array names{FormatTraits<Fp32>::name, FormatTraits<Bf16>::name,
                              FormatTraits<E4M3>::name, FormatTraits<E5M2>::name};
   return names[static_cast<std::size_t>(format)];
 }
 
-/// Bytes of an element.
+/// Returns the bytes of an element.
 constexpr Index bytes_of(GemmFormat format) {
   constexpr std::array<Index, 4> bytes{4, 2, 1, 1};
   return bytes[static_cast<std::size_t>(format)];
 }
 
-/// result = op(a) · op(b) + addend + bias, without its addresses.
+/// Properties of result = op(a) · op(b) + addend + bias on which the choice of an algorithm
+/// depends; addresses are not included.
 struct GemmKey {
   Index m = 0;  ///< rows of the result
   Index n = 0;  ///< columns of the result
@@ -43,15 +43,17 @@ struct GemmKey {
   bool transpose_a = false;  ///< a is stored as [k, m] rather than [m, k]
   bool transpose_b = false;  ///< b is stored as [n, k] rather than [k, n]
   bool adds = false;         ///< an addend of the result's shape
-  bool bias = false;         ///< a vector to each row
+  bool bias = false;         ///< a vector is added to each row
   bool fast_accumulation = false;
-  std::uint32_t alignment = 256;  ///< bytes that every matrix's address is a multiple of
+  std::uint32_t alignment = 256;  ///< alignment of every matrix's address, in bytes
 
   friend auto operator<=>(const GemmKey&, const GemmKey&) = default;
-  friend bool operator==(const GemmKey&, const GemmKey&) = default;  // nvcc 13 needs it written
+  friend bool operator==(const GemmKey&, const GemmKey&) = default;  // nvcc 13 requires an explicit
+                                                                     // declaration
 };
 
-/// "E4M3 x E4M3 transposed -> bf16, 16 x 384 x 256 (m x n x k), …", for messages.
+/// Returns a text such as "E4M3 x E4M3 transposed -> bf16, 16 x 384 x 256 (m x n x k), …", for
+/// messages.
 inline std::string gemm_text(const GemmKey& key) {
   return message(name_of(key.a), key.transpose_a ? " transposed x " : " x ", name_of(key.b),
                  key.transpose_b ? " transposed -> " : " -> ", name_of(key.result), ", ", key.m,
@@ -60,35 +62,34 @@ inline std::string gemm_text(const GemmKey& key) {
                  key.bias ? ", with bias" : "");
 }
 
-/// The tokens that the GEMMs of a training step work on.
+/// The numbers of tokens that the GEMMs of a training step process.
 struct GemmRows {
   Index rows = 0;           ///< tokens of a micro-batch
-  Index head_chunk = 0;     ///< tokens that the head works on at once, at most `rows`
-  Index micro_batches = 1;  ///< whose weights' gradients are added up
+  Index head_chunk = 0;     ///< tokens that the head processes at once, at most `rows`
+  Index micro_batches = 1;  ///< number of micro-batches over which weight gradients are accumulated
 };
 
 namespace detail {
 
-/// Whether the forward of operands with such scales accumulates fast, with about 14 bits: gradients
-/// would suffer from it, and cuBLASLt cannot where blocks have scales.
+/// Whether the forward with such scales uses fast accumulation, with about 14 bits. Gradients would
+/// suffer from it, and cuBLASLt does not support it with block scales.
 constexpr bool accumulates_fast(GemmScales scales) {
   return scales == GemmScales::tensor || scales == GemmScales::row;
 }
 
-/// The format of this name.
-/// @throws ConfigError  if the `Cuda` device has no GEMM of it
+/// Returns the format with this name.
+/// @throws ConfigError  if the `Cuda` device has no GEMM for it
 inline GemmFormat gemm_format_named(std::string_view name) {
   for (const GemmFormat format :
        {GemmFormat::fp32, GemmFormat::bf16, GemmFormat::e4m3, GemmFormat::e5m2}) {
     if (name == name_of(format)) return format;
   }
-  throw ConfigError(message("'", name,
-                            "' is no format of a GEMM; known are fp32, bf16, E4M3 and "
-                            "E5M2"));
+  throw ConfigError(
+      message("'", name, "' is not a GEMM format; known are fp32, bf16, E4M3 and E5M2"));
 }
 
-/// The product of an entry of the manifest for so many tokens. Quantised operands both lie
-/// contiguous along the reduced dimension; others as they are.
+/// Returns the GEMM of a manifest entry for this number of tokens. Quantised operands are both
+/// contiguous along the reduced dimension; others are read as stored.
 inline GemmKey gemm_key(const GemmEntry& entry, Index tokens, bool adds) {
   GemmKey key;
   key.a = gemm_format_named(entry.expected.a);
@@ -116,7 +117,8 @@ template <class Add>
 void for_each_use(const GemmEntry& entry, const GemmRows& rows, const Add& add) {
   const bool weight_gradient = entry.pass == GemmPass::weight_gradient;
   const Index tokens = entry.is_head ? rows.head_chunk : rows.rows;
-  const Index rest = rows.rows % tokens;  // of the head's last chunk; earlier chunks were full
+  const Index rest = rows.rows % tokens;  // tokens of the head's last chunk; earlier chunks are
+                                          // full
   const bool repeated = rows.micro_batches > 1 || rows.rows / tokens > 1;
   add(tokens, entry.adds);
   if (weight_gradient && repeated && !entry.overwrites) add(tokens, true);
@@ -125,8 +127,8 @@ void for_each_use(const GemmEntry& entry, const GemmRows& rows, const Add& add) 
 
 }  // namespace detail
 
-/// Every product that training steps and evaluations of a model on the `Cuda` device run, once, in
-/// the order of the manifest.
+/// Returns every distinct GEMM that training steps and evaluations of a model run on the `Cuda`
+/// device, in the order of the manifest.
 [[nodiscard]] inline std::vector<GemmKey> gemm_keys(const Manifest& manifest,
                                                     const GemmRows& rows) {
   std::vector<GemmKey> keys;

@@ -1,5 +1,5 @@
 /// @file
-/// How algorithms of matrix products are chosen, and records of those that were. Needs no CUDA.
+/// Selection of GEMM algorithms, and records of it. Needs no CUDA.
 #pragma once
 
 #include <octavo/gemm/gemm_key.hpp>
@@ -15,51 +15,52 @@ namespace octavo OCTAVO_ABI {
 
 /// How an algorithm is chosen.
 enum class GemmChoice : std::uint8_t {
-  heuristic,  ///< the library's first guess
-  rehearsed,  ///< the fastest of those that take turns in micro-batches before the first step, if
-              ///< whole micro-batches are faster with them than with the library's first guesses;
-              ///< in a deterministic context, where no timing may decide, the first guess
+  heuristic,  ///< the library's first choice
+  rehearsed,  ///< the fastest algorithm in micro-batches before the first step, if whole
+              ///< micro-batches are faster with the fastest algorithms than with the library's
+              ///< first choices; in a deterministic context, where timing must not decide, the
+              ///< first choice
 };
 
-/// Where an algorithm can be used: cuBLASLt's own hold for one version of it and one kind of card.
+/// Where an algorithm is valid: for one version of cuBLASLt and one type of card.
 struct GemmLibrary {
-  std::string card;           ///< its name; blanks are written as '_'
-  int multiprocessors = 0;    ///< of the card, which may be a part of one
+  std::string card;           ///< its name, with spaces replaced by '_'
+  int multiprocessors = 0;    ///< of the card, which may be a partition
   std::uint64_t version = 0;  ///< of cuBLASLt, such as 130100
 
   friend auto operator<=>(const GemmLibrary&, const GemmLibrary&) = default;
-  friend bool operator==(const GemmLibrary&, const GemmLibrary&) = default;  // for nvcc 13
+  friend bool operator==(const GemmLibrary&, const GemmLibrary&) = default;  // required by nvcc 13
 };
 
-/// A product and the algorithm that was chosen for it.
+/// A GEMM and the algorithm chosen for it.
 struct GemmPlanRecord {
   GemmLibrary library;
   GemmKey key;
-  double microseconds = 0;                   ///< that the product took when it was chosen
-  std::array<std::uint64_t, 8> algorithm{};  ///< cuBLASLt's own words, opaque
+  double microseconds = 0;                   ///< the GEMM's time when it was chosen
+  std::array<std::uint64_t, 8> algorithm{};  ///< cuBLASLt's opaque words
 
-  /// Whether both are of the same product in the same place.
+  /// Whether both are for the same GEMM, card and library version.
   [[nodiscard]] bool replaces(const GemmPlanRecord& other) const {
     return library == other.library && key == other.key;
   }
   friend bool operator==(const GemmPlanRecord&, const GemmPlanRecord&) = default;
 };
 
-/// How the algorithms of products were chosen.
+/// Summary of how GEMM algorithms were chosen.
 struct GemmPlanSummary {
-  int rehearsed = 0;   ///< tried in micro-batches
-  int heuristic = 0;   ///< the library's first guess, with nothing tried
+  int rehearsed = 0;   ///< chosen by trying in micro-batches
+  int heuristic = 0;   ///< the library's first choice, without trying
   int recorded = 0;    ///< taken from records
-  double seconds = 0;  ///< that choosing took
-  /// Milliseconds of a pass of the last rehearsal with the library's first guesses, and with the
-  /// fastest of each product; 0: there was none.
+  double seconds = 0;  ///< time spent choosing
+  /// Milliseconds of a pass of the last rehearsal with the library's first choices, and with the
+  /// fastest algorithm of each GEMM; 0 if there was no rehearsal.
   double heuristic_pass = 0;
   double rehearsed_pass = 0;
-  bool keeps_first = false;          ///< the first guesses stayed after the last rehearsal
-  std::vector<std::string> refused;  ///< products whose recorded algorithm the library refuses
+  bool keeps_first = false;          ///< the first choices were kept after the last rehearsal
+  std::vector<std::string> refused;  ///< GEMMs whose recorded algorithm the library rejects
 
-  /// "20 chosen in a rehearsal, 2 taken from records, in 2.8 s", and what the rehearsal brought;
-  /// empty for none.
+  /// Returns a text such as "20 chosen in a rehearsal, 2 taken from records, in 2.8 s", with the
+  /// results of the rehearsal; empty if there are no GEMMs.
   [[nodiscard]] std::string text() const {
     std::string text;
     const auto add = [&](int count, const char* what) {
@@ -81,44 +82,44 @@ struct GemmPlanSummary {
   }
 };
 
-/// Plans products before their first launch: with records, if the context was given some; else as
-/// `choice` says, in a deterministic context always by heuristics. What sessions that share a
-/// context have tried, they share. The context has a workspace.
-/// @return products of which algorithms are to be tried: give them to `rehearse_gemms_sync`
+/// Plans GEMMs before their first launch: from the context's records, if any; otherwise by
+/// `choice`, and in a deterministic context always by heuristics. Sessions that share a context
+/// share the results. The context must have a workspace.
+/// @return number of GEMMs whose algorithms must be tried: call `rehearse_gemms_sync`
 template <Device D>
 [[nodiscard]] int prepare_gemms(std::span<const GemmKey> keys, GemmChoice choice,
                                 const Context<D>& context) {
   return prepare_gemms_body(keys, choice, context);
 }
 
-/// Chooses the algorithms of the products that `prepare_gemms` counted.
-/// @param pass  called without arguments, up to 48 times and then for ten seconds or more: enqueues
-///              the work that they are part of, the same in each call. Some calls are recorded: it
-///              must neither wait nor allocate
+/// Chooses the algorithms of the GEMMs that `prepare_gemms` counted.
+/// @param pass  called without arguments, up to 48 times and then for ten seconds or more; enqueues
+///              the work that contains the GEMMs, the same in each call. Some calls are recorded,
+///              so it must neither synchronise nor allocate
 /// @note synchronises
 template <Device D, class Pass>
 void rehearse_gemms_sync(const Pass& pass, const Context<D>& context) {
   rehearse_gemms_sync_body(pass, context);
 }
 
-/// How the algorithms of the products of the last `prepare_gemms` were chosen, and of those that
-/// were launched since and never announced.
+/// Returns how the algorithms of the GEMMs of the last `prepare_gemms` were chosen, and of those
+/// launched since without being announced.
 template <Device D>
 [[nodiscard]] GemmPlanSummary gemm_plan_summary(const Context<D>& context) {
   return gemm_plan_summary_body(context);
 }
 
-/// Gives a context algorithms that were chosen before, also for products that have another; a step
-/// that is recorded goes on with what it was recorded with. Those of another card or another
-/// version of its library are left out, and those that the library refuses change nothing. A
-/// deterministic context takes them, too: equal ones give equal bits.
+/// Sets algorithms that were chosen earlier, including for GEMMs that already have one; a recorded
+/// step continues to use those that it was recorded with. Records of another card or library
+/// version are ignored, and those that the library rejects have no effect. A deterministic context
+/// also uses records: equal records give equal bits.
 template <Device D>
 void take_gemm_plans(std::span<const GemmPlanRecord> records, const Context<D>& context) {
   take_gemm_plans_body(records, context);
 }
 
-/// The algorithms of a context's products, for later runs; not those of products that were never
-/// tried, which heuristics find again.
+/// Returns the algorithms of a context's GEMMs, for later runs, except for GEMMs that were never
+/// tried, which use heuristics again.
 template <Device D>
 [[nodiscard]] std::vector<GemmPlanRecord> gemm_plans(const Context<D>& context) {
   return gemm_plans_body(context);
@@ -126,7 +127,7 @@ template <Device D>
 
 namespace detail {
 
-/// @name The `Cpu` device has one algorithm: there is nothing to choose.
+/// @name The `Cpu` device has a single algorithm, so there is nothing to choose.
 /// @{
 inline int prepare_gemms_body(std::span<const GemmKey>, GemmChoice, const Context<Cpu>&) {
   return 0;

@@ -1,7 +1,6 @@
 /// @file
-/// The algorithms that were chosen for matrix products, as text that a later run can take them
-/// from. Needs no CUDA. What reads and writes it are templates, so that only programs that do
-/// compile it.
+/// Chosen GEMM algorithms as text, for use in a later run. Needs no CUDA. The functions that read
+/// and write it are templates, so that only programs that use them compile them.
 #pragma once
 
 #include <octavo/gemm/gemm_planning.hpp>
@@ -25,7 +24,7 @@ namespace detail {
 
 inline constexpr std::string_view gemm_plans_title = "# octavo gemm plans 2";
 
-/// A checksum of text: FNV-1a in 32 bits.
+/// Computes a checksum of text: FNV-1a in 32 bits.
 constexpr std::uint32_t text_checksum(std::string_view text) {
   std::uint32_t sum = 2166136261u;
   for (const char letter : text) {
@@ -34,7 +33,7 @@ constexpr std::uint32_t text_checksum(std::string_view text) {
   return sum;
 }
 
-/// "NVIDIA_H200"
+/// Replaces spaces, as in "NVIDIA_H200".
 inline std::string without_blanks(std::string name) {
   for (char& letter : name) {
     if (static_cast<unsigned char>(letter) <= ' ') letter = '_';
@@ -42,10 +41,10 @@ inline std::string without_blanks(std::string name) {
   return name.empty() ? "_" : name;
 }
 
-/// What a product adds, in files: 1 for an addend, 2 for a bias, 3 for both.
+/// Returns the code in files for what a GEMM adds: 1 for an addend, 2 for a bias, 3 for both.
 inline int what_is_added(const GemmKey& key) { return (key.adds ? 1 : 0) + (key.bias ? 2 : 0); }
 
-/// The last hexadecimal digits of a word, leading zeros too.
+/// Returns the last hexadecimal digits of a word, including leading zeros.
 inline std::string hexadecimal_digits(std::uint64_t word, std::size_t digits) {
   std::string text(digits, '0');
   for (auto digit = text.rbegin(); digit != text.rend(); ++digit, word /= 16) {
@@ -54,7 +53,7 @@ inline std::string hexadecimal_digits(std::uint64_t word, std::size_t digits) {
   return text;
 }
 
-/// A record without its checksum.
+/// Returns a record without its checksum.
 template <class Record>
 std::string record_text(const Record& record) {
   const GemmKey& key = record.key;
@@ -71,7 +70,7 @@ std::string record_text(const Record& record) {
   return text;
 }
 
-/// Reads the `name=value` words of a line in their order.
+/// Reads the `name=value` words of a line in order.
 class RecordReader {
  public:
   RecordReader(std::string_view line, std::string_view file, std::size_t number)
@@ -82,7 +81,7 @@ class RecordReader {
                           "; remove this line, or the file: what it lacks is chosen anew"));
   }
 
-  /// The value of the next word, which must have this name.
+  /// Returns the value of the next word, which must have this name.
   std::string_view word(std::string_view name) {
     const std::string_view found = rest_.substr(0, rest_.find(' '));
     rest_.remove_prefix(std::min(rest_.size(), found.size() + 1));
@@ -93,7 +92,7 @@ class RecordReader {
     return found.substr(name.size() + 1);
   }
 
-  /// A number within bounds.
+  /// Reads a number within bounds.
   template <class Number>
   Number number(std::string_view name, Number least, Number most, int base = 10) {
     return parse<Number>(name, word(name), least, most, base);
@@ -109,7 +108,7 @@ class RecordReader {
     return value;
   }
 
-  /// One of the values from 0 to `last` that `name_of` names.
+  /// Reads one of the values from 0 to `last` that `name_of` names.
   template <class Choice>
   Choice choice(std::string_view name, Choice last) {
     const std::string_view text = word(name);
@@ -119,7 +118,7 @@ class RecordReader {
     fail(message(name, " is '", text, "', which is unknown"));
   }
 
-  /// Words of 16 hexadecimal digits, one after the other.
+  /// Reads consecutive words of 16 hexadecimal digits.
   template <std::size_t Count>
   std::array<std::uint64_t, Count> hexadecimal(std::string_view name) {
     constexpr std::size_t digits = 16;
@@ -185,7 +184,7 @@ GemmPlanRecord read_record(Reader& line) {
   return record;
 }
 
-/// A line of a file: the record, and behind it the checksum of all before.
+/// Reads a line of a file: the record, followed by the checksum of the preceding text.
 template <class Reader>
 GemmPlanRecord read_record_line(std::string_view line, std::string_view file, std::size_t number) {
   constexpr std::string_view mark = " checksum=";
@@ -204,7 +203,7 @@ GemmPlanRecord read_record_line(std::string_view line, std::string_view file, st
 
 }  // namespace detail
 
-/// Records as the text of a file: a title, then a line for each.
+/// Returns records as the text of a file: a title, then a line for each record.
 template <class Record = GemmPlanRecord>
 [[nodiscard]] std::string gemm_plans_text(std::span<const std::type_identity_t<Record>> records) {
   std::string text = message(detail::gemm_plans_title, '\n');
@@ -216,9 +215,9 @@ template <class Record = GemmPlanRecord>
   return text;
 }
 
-/// The records of such a text; none for an empty one.
+/// Parses the records of such a text; none for an empty text.
 /// @param file  its name, for messages
-/// @throws IoError  naming the file and the line that is not as it was written
+/// @throws IoError  naming the file and the line that is damaged
 template <class Reader = detail::RecordReader>
 [[nodiscard]] std::vector<GemmPlanRecord> read_gemm_plans(std::string_view text,
                                                           std::string_view file) {
@@ -237,7 +236,8 @@ template <class Reader = detail::RecordReader>
   return records;
 }
 
-/// `known` with each record that `fresh` has, too, replaced, and its others added; sorted.
+/// Merges records: replaces those of `known` that `fresh` also has, adds its others, and sorts
+/// them.
 template <class Record = GemmPlanRecord>
 [[nodiscard]] std::vector<Record> merged_gemm_plans(
     std::vector<Record> known, std::span<const std::type_identity_t<Record>> fresh) {

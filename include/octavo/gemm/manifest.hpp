@@ -1,5 +1,6 @@
 /// @file
-/// What every GEMM and every attention of a model is going to run as, and the count of what ran.
+/// The announced formats and implementations of every GEMM and attention of a model, and counts of
+/// executions.
 #pragma once
 
 #include <octavo/core/error.hpp>
@@ -18,14 +19,14 @@ namespace octavo OCTAVO_ABI {
 /// The three GEMMs of a linear layer.
 enum class GemmPass { forward, input_gradient, weight_gradient };
 
-/// The pass's name for people.
+/// Returns the pass's name for display.
 constexpr const char* name_of(GemmPass pass) {
   constexpr std::array names{"forward", "dgrad", "wgrad"};
   return names[static_cast<std::size_t>(pass)];
 }
 
-/// What the factors that turn an operand's elements back into values cover.
-/// `other` blocks are multiplied by the `Cpu` device alone.
+/// The granularity of the factors that convert an operand's elements back to values. Only the `Cpu`
+/// device multiplies `other` blocks.
 enum class GemmScales : std::uint8_t {
   none,
   tensor,
@@ -36,13 +37,13 @@ enum class GemmScales : std::uint8_t {
   other
 };
 
-/// The scales' name in files: what one covers, or its rows and columns.
+/// Returns the name of scales in files: their granularity, or the rows and columns of a block.
 constexpr const char* name_of(GemmScales scales) {
   constexpr std::array names{"none", "tensor", "row", "1x32", "1x128", "128x128", "other"};
   return names[static_cast<std::size_t>(scales)];
 }
 
-/// The scales of a granularity.
+/// Returns the scales of a granularity.
 template <class Granularity>
 inline constexpr GemmScales gemm_scales = [] {
   if (std::is_same_v<Granularity, PerTensor>) return GemmScales::tensor;
@@ -53,13 +54,13 @@ inline constexpr GemmScales gemm_scales = [] {
   return GemmScales::other;
 }();
 
-/// What a GEMM ran as: what `matmul` returns.
+/// How a GEMM ran; returned by `matmul`.
 struct GemmRun {
   const char* a = "";               ///< format of the first operand
   const char* b = "";               ///< format of the second operand
-  const char* implementation = "";  ///< the library or loop that ran
+  const char* implementation = "";  ///< the library or loops that ran
 
-  /// True for operands of 8 bits.
+  /// Whether the operands have 8 bits.
   [[nodiscard]] bool is_fp8() const { return a[0] == 'E' && b[0] == 'E'; }
   friend bool operator==(const GemmRun& x, const GemmRun& y) {
     return std::strcmp(x.a, y.a) == 0 && std::strcmp(x.b, y.b) == 0 &&
@@ -67,7 +68,7 @@ struct GemmRun {
   }
 };
 
-/// One GEMM of the model: what it is to run as, and how often it did.
+/// One GEMM of the model: its announced formats and implementation, and the number of executions.
 struct GemmEntry {
   std::string layer;  ///< such as "blocks.0.qkv"
   GemmPass pass = GemmPass::forward;
@@ -76,22 +77,22 @@ struct GemmEntry {
   GemmRun expected;
   std::string precision;      ///< such as "fp8 delayed"
   std::string output_format;  ///< format of the result
-  int recomputed = 0;         ///< how often the forward runs once more in the backward
-  bool is_head = false;       ///< runs once for each chunk of tokens
+  int recomputed = 0;         ///< number of times that the backward runs the forward again
+  bool is_head = false;       ///< runs once per chunk of tokens
   std::uint64_t executed = 0;
-  bool adds = false;        ///< it adds to what is there: a forward the residual stream
+  bool adds = false;        ///< adds to existing values: for a forward, to the residual stream
   bool bias = false;        ///< the forward adds the layer's bias
-  bool overwrites = false;  ///< the weight's gradient is never added to what is there
+  bool overwrites = false;  ///< the weight gradient is never added to existing values
   GemmScales scales_a = GemmScales::none;
   GemmScales scales_b = GemmScales::none;
 
-  /// Executions in a micro-batch of training, as announced.
+  /// Returns the number of executions in a training micro-batch, as announced.
   [[nodiscard]] std::uint64_t planned(std::uint64_t head_chunks) const {
     return (is_head ? head_chunks : 1) * static_cast<std::uint64_t>(1 + recomputed);
   }
 
-  /// Counts a GEMM that ran.
-  /// @throws ManifestError  if it did not run as the manifest says
+  /// Counts an executed GEMM.
+  /// @throws ManifestError  if it did not run as announced
   void count(const GemmRun& run) {
     ++executed;
     require<ManifestError>(run == expected, layer, " ", name_of(pass), " ran as ", run.a, " x ",
@@ -101,19 +102,20 @@ struct GemmEntry {
   }
 };
 
-/// One pass of a layer's attention: what is to run it, and how often it did.
+/// One attention pass of a layer: its announced implementation, and the number of executions.
 struct AttentionEntry {
   std::string layer;        ///< such as "blocks.0.attention"
   const char* pass = "";    ///< "forward" or "backward"
   std::string shape;        ///< such as "4 x 2048, 32/8 heads of 128"
   const char* format = "";  ///< of queries, keys and values
   std::string expected;     ///< what runs it, such as "cudnn"
-  bool recomputed = false;  ///< it runs once more in the backward
+  bool recomputed = false;  ///< runs again in the backward
   std::uint64_t executed = 0;
-  std::string fallback{};  ///< why a backward runs through other than the forward, or empty
+  std::string fallback{};  ///< why a backward uses a different implementation than the forward, or
+                           ///< empty
 
-  /// Counts a pass that ran.
-  /// @throws ManifestError  if it did not run through what the manifest says
+  /// Counts an executed pass.
+  /// @throws ManifestError  if it ran through a different implementation than announced
   void count(const char* by) {
     ++executed;
     require<ManifestError>(by == expected, layer, " ", pass, " ran through ", by,
@@ -122,13 +124,14 @@ struct AttentionEntry {
   }
 };
 
-/// Numbers of GEMMs.
+/// Counts of GEMMs.
 struct GemmCount {
   std::uint64_t fp8 = 0;
   std::uint64_t total = 0;
 };
 
-/// Every GEMM and every attention of a model, announced before the first step and counted in it.
+/// Every GEMM and every attention of a model, announced before the first step and counted during
+/// it.
 class Manifest {
  public:
   Manifest() = default;
@@ -136,7 +139,7 @@ class Manifest {
   Manifest& operator=(const Manifest&) = delete;
 
   /// Adds a GEMM and returns its number.
-  /// @throws ConfigError  if its layer's name is another's
+  /// @throws ConfigError  if another layer has the same name
   std::size_t add(GemmEntry entry) {
     const bool is_new = layers_[static_cast<std::size_t>(entry.pass)].insert(entry.layer).second;
     require<ConfigError>(is_new, "two layers are called ", entry.layer,
@@ -145,7 +148,7 @@ class Manifest {
     return entries_.size() - 1;
   }
 
-  /// Adds a pass of attention and returns its number.
+  /// Adds an attention pass and returns its number.
   std::size_t add(AttentionEntry entry) {
     attentions_.push_back(std::move(entry));
     return attentions_.size() - 1;
@@ -156,15 +159,15 @@ class Manifest {
   [[nodiscard]] AttentionEntry& attention(std::size_t number) { return attentions_[number]; }
   [[nodiscard]] GemmEntry& entry(std::size_t number) { return entries_[number]; }
 
-  /// Sets all counts to zero, before a step.
+  /// Resets all counts before a step.
   void reset() {
     for (GemmEntry& entry : entries_) entry.executed = 0;
     for (AttentionEntry& entry : attentions_) entry.executed = 0;
   }
 
-  /// Throws unless everything ran as often as a training step of `micro_batches` asks.
-  /// @param head_chunks  pieces in which the head works through the tokens of a micro-batch
-  /// @throws ManifestError  naming the first that did not
+  /// Throws unless everything ran as often as a training step of `micro_batches` requires.
+  /// @param head_chunks  chunks in which the head processes the tokens of a micro-batch
+  /// @throws ManifestError  naming the first entry that did not
   void verify_step(std::uint64_t micro_batches, std::uint64_t head_chunks) const {
     const auto check = [](const std::string& layer, const char* pass, std::uint64_t executed,
                           std::uint64_t wanted) {
@@ -182,17 +185,17 @@ class Manifest {
     }
   }
 
-  /// The GEMMs that are announced for one micro-batch.
+  /// Returns the GEMMs announced for one micro-batch.
   [[nodiscard]] GemmCount planned(std::uint64_t head_chunks) const {
     return counted([&](const GemmEntry& entry) { return entry.planned(head_chunks); });
   }
 
-  /// Those that ran in the last step, for one of its micro-batches.
+  /// Returns the GEMMs of the last step that ran, per micro-batch.
   [[nodiscard]] GemmCount executed(std::uint64_t micro_batches) const {
     return counted([&](const GemmEntry& entry) { return entry.executed / micro_batches; });
   }
 
-  /// One aligned line a GEMM, then one a pass of attention.
+  /// Returns one aligned line per GEMM, then one per attention pass.
   [[nodiscard]] std::string text() const {
     std::size_t longest = 0;
     std::size_t precision = 13;

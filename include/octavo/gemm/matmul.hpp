@@ -1,5 +1,5 @@
 /// @file
-/// The matrix products of a linear layer, for every precision.
+/// The GEMMs of a linear layer, for every precision.
 #pragma once
 
 #include <octavo/gemm/manifest.hpp>
@@ -7,7 +7,7 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// What a GEMM adds its product to.
+/// The result of a GEMM, and what is added to it.
 template <class T, Device D>
 struct GemmOutput {
   TensorView<T, 2, D> result;        ///< [m, n]
@@ -31,24 +31,25 @@ void check_gemm(const char* operation, Index m, Index n, Index k_a, Index k_b,
 template <class Ga, class Gb>
 constexpr void check_scales() {
   static_assert(scales_match<Ga, Gb>,
-                "matmul: the scales of the operands do not fit together; quantise both by one "
+                "matmul: the scales of the operands are incompatible; quantise both with one "
                 "recipe: both PerTensor, both PerRow, both PerBlock<1, 32, E8M0>, or PerBlock<1, "
                 "128, float> with the same or PerBlock<128, 128, float>");
 }
 
-/// Whether a product has dense operands of one format. One that is for writing, too, converts; the
-/// call that takes anything would take it as it is.
+/// Whether a GEMM has dense operands of one format. A writable operand also converts; the catch-all
+/// overload would otherwise accept it.
 template <class A, class B, class Y>
 inline constexpr bool are_dense = false;
 template <class A, class B, class T, Device D>
 inline constexpr bool are_dense<TensorView<A, 2, D>, TensorView<B, 2, D>, GemmOutput<T, D>> =
     std::is_same_v<std::remove_const_t<A>, std::remove_const_t<B>>;
 
-/// False, once `T` is known.
+/// False, evaluated once `T` is known.
 template <class T>
 inline constexpr bool no_such_operands = false;
 
-/// FP8 GEMMs of the hardware that this library emulates reduce runs of 16 elements.
+/// Checks the reduced dimension: the FP8 GEMMs of the emulated hardware reduce 16 elements at a
+/// time.
 inline void check_fp8_reduction(const char* operation, Index k) {
   require<ShapeError>(k % 16 == 0, operation, ": the reduced dimension is ", k,
                       ", but FP8 GEMMs need a multiple of 16; change the number of tokens (batch x "
@@ -57,12 +58,12 @@ inline void check_fp8_reduction(const char* operation, Index k) {
 
 }  // namespace detail
 
-/// y = x · Wᵀ (+ addend) (+ bias), accumulated in FP32.
+/// Computes y = x · Wᵀ (+ addend) (+ bias), accumulated in FP32.
 /// @param x  [tokens, in]
 /// @param w  [out, in]
 /// @param y  [tokens, out]
-/// @return what ran, for the manifest
-/// @note enqueues; does not synchronise; uses `matmul_workspace` bytes of the context's
+/// @return the implementation that ran, for the manifest
+/// @note enqueues; does not synchronise; uses `matmul_workspace` bytes of the context's workspace
 template <class T, Device D>
 [[nodiscard]] GemmRun matmul_forward(TensorView<const T, 2, D> x, TensorView<const T, 2, D> w,
                                      const GemmOutput<T, D>& y, const Context<D>& context) {
@@ -70,12 +71,12 @@ template <class T, Device D>
   return matmul_dense_body(x, false, w, true, y, context);
 }
 
-/// dx = dy · W, accumulated in FP32.
+/// Computes dx = dy · W, accumulated in FP32.
 /// @param y_gradient  [tokens, out]
 /// @param w           [out, in]
 /// @param x_gradient  [tokens, in]
-/// @return what ran, for the manifest
-/// @note enqueues; does not synchronise; uses `matmul_workspace` bytes of the context's
+/// @return the implementation that ran, for the manifest
+/// @note enqueues; does not synchronise; uses `matmul_workspace` bytes of the context's workspace
 template <class T, Device D>
 [[nodiscard]] GemmRun matmul_input_gradient(TensorView<const T, 2, D> y_gradient,
                                             TensorView<const T, 2, D> w,
@@ -86,12 +87,12 @@ template <class T, Device D>
   return matmul_dense_body(y_gradient, false, w, false, x_gradient, context);
 }
 
-/// dW = dyᵀ · x (+ addend), accumulated in FP32.
+/// Computes dW = dyᵀ · x (+ addend), accumulated in FP32.
 /// @param y_gradient  [tokens, out]
 /// @param x           [tokens, in]
 /// @param w_gradient  [out, in]
-/// @return what ran, for the manifest
-/// @note enqueues; does not synchronise; uses `matmul_workspace` bytes of the context's
+/// @return the implementation that ran, for the manifest
+/// @note enqueues; does not synchronise; uses `matmul_workspace` bytes of the context's workspace
 template <class T, class Gradient, Device D>
 [[nodiscard]] GemmRun matmul_weight_gradient(TensorView<const T, 2, D> y_gradient,
                                              TensorView<const T, 2, D> x,
@@ -102,12 +103,12 @@ template <class T, class Gradient, Device D>
   return matmul_dense_body(y_gradient, true, x, false, w_gradient, context);
 }
 
-/// y = x · Wᵀ (+ addend) (+ bias) on quantised operands, accumulated in FP32.
+/// Computes y = x · Wᵀ (+ addend) (+ bias) on quantised operands, accumulated in FP32.
 /// @param x  [tokens, in]
 /// @param w  [out, in]
 /// @param y  [tokens, out]
-/// @return what ran, for the manifest
-/// @note enqueues; does not synchronise; uses `matmul_workspace` bytes of the context's
+/// @return the implementation that ran, for the manifest
+/// @note enqueues; does not synchronise; uses `matmul_workspace` bytes of the context's workspace
 template <class X, class W, class Gx, class Gw, class T, Device D>
 [[nodiscard]] GemmRun matmul_forward(QuantizedView<X, Gx, Layout::row_major, D> x,
                                      QuantizedView<W, Gw, Layout::row_major, D> w,
@@ -118,12 +119,12 @@ template <class X, class W, class Gx, class Gw, class T, Device D>
   return matmul_quantized_body(GemmPass::forward, x, w, y, context);
 }
 
-/// dx = dy · W on quantised operands, accumulated in FP32.
+/// Computes dx = dy · W on quantised operands, accumulated in FP32.
 /// @param y_gradient  [tokens, out]
 /// @param w           [in, out]: the transposed copy
 /// @param x_gradient  [tokens, in]
-/// @return what ran, for the manifest
-/// @note enqueues; does not synchronise; uses `matmul_workspace` bytes of the context's
+/// @return the implementation that ran, for the manifest
+/// @note enqueues; does not synchronise; uses `matmul_workspace` bytes of the context's workspace
 template <class Y, class W, class Gy, class Gw, class T, Device D>
 [[nodiscard]] GemmRun matmul_input_gradient(QuantizedView<Y, Gy, Layout::row_major, D> y_gradient,
                                             QuantizedView<W, Gw, Layout::transposed, D> w,
@@ -136,12 +137,12 @@ template <class Y, class W, class Gy, class Gw, class T, Device D>
   return matmul_quantized_body(GemmPass::input_gradient, y_gradient, w, x_gradient, context);
 }
 
-/// dW = dyᵀ · x (+ addend) on quantised operands, accumulated in FP32.
+/// Computes dW = dyᵀ · x (+ addend) on quantised operands, accumulated in FP32.
 /// @param y_gradient  [out, tokens]: the transposed copy
 /// @param x           [in, tokens]: the transposed copy
 /// @param w_gradient  [out, in]
-/// @return what ran, for the manifest
-/// @note enqueues; does not synchronise; uses `matmul_workspace` bytes of the context's
+/// @return the implementation that ran, for the manifest
+/// @note enqueues; does not synchronise; uses `matmul_workspace` bytes of the context's workspace
 template <class Y, class X, class Gy, class Gx, class Gradient, Device D>
 [[nodiscard]] GemmRun matmul_weight_gradient(QuantizedView<Y, Gy, Layout::transposed, D> y_gradient,
                                              QuantizedView<X, Gx, Layout::transposed, D> x,
@@ -154,8 +155,8 @@ template <class Y, class X, class Gy, class Gx, class Gradient, Device D>
   return matmul_quantized_body(GemmPass::weight_gradient, y_gradient, x, w_gradient, context);
 }
 
-/// @name Calls with operands that do not fit
-/// Chosen for any other operands, to say in one line what to pass.
+/// @name Calls with invalid operands Selected for any other operands, to report in one line which
+/// operands are required.
 /// @{
 
 template <class X, class W, class Y, class C>

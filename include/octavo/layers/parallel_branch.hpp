@@ -24,7 +24,8 @@ namespace octavo OCTAVO_ABI {
 /// The backward mirrors this. Gathered normalised rows are kept; from `Recompute::norms` on they
 /// are recomputed and gathered again.
 /// @tparam Degree  number of ranks that share it; the other parameters are those of
-///                 `ResidualBranch` Source: Korthikanti et al. 2022, arXiv 2205.05198.
+///                 `ResidualBranch`
+/// Source: Korthikanti et al. 2022, arXiv 2205.05198.
 template <ConfigName NormName, ConfigName Prefix, class Norm, class Part, class T, int Hidden,
           Device D, int Degree>
 class ParallelBranch {

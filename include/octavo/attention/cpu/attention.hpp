@@ -1,6 +1,6 @@
 /// @file
-/// Causal attention on the `Cpu` device: each document alone, blocks of queries against all
-/// keys before them.
+/// Causal attention on the `Cpu` device: blocks of queries against all earlier keys, separately for
+/// each document.
 #pragma once
 
 #include <octavo/attention/attention.hpp>
@@ -15,7 +15,7 @@ namespace octavo OCTAVO_ABI {
 
 namespace detail {
 
-/// Queries that are worked on together.
+/// Number of queries processed together.
 inline constexpr Index attention_block = 64;
 
 /// FP32 scratch of one thread's forward: K, V, and one block of queries.
@@ -26,7 +26,7 @@ struct ForwardScratch {
   float* outputs;  ///< [block, head_dim]
   float* scores;   ///< [block, tokens]
 
-  /// @param rows  of queries; `attention_block` of them at most are worked on together
+  /// @param rows  number of queries; at most `attention_block` of them are processed together
   static Index floats(Index tokens, Index dim, Index rows) {
     const Index block = std::min(rows, attention_block);
     return 2 * tokens * dim + 2 * block * dim + block * tokens;
@@ -42,7 +42,7 @@ struct ForwardScratch {
   }
 };
 
-/// FP32 scratch of one thread: the forward's, and gradients.
+/// FP32 scratch of one thread: that of the forward, and gradients.
 struct AttentionScratch : ForwardScratch {
   float* key_gradient;     ///< [tokens, head_dim]
   float* value_gradient;   ///< [tokens, head_dim]
@@ -91,7 +91,7 @@ inline void scores_to_probabilities(float* scores, Index leading, Index rows, In
   }
 }
 
-/// log Σ exp(score) up to the diagonal, for each row.
+/// Computes log Σ exp(score) up to the diagonal, for each row.
 inline void row_log_sum_exp(const float* scores, Index leading, Index rows, Index first,
                             float* log_sum_exp) {
   for (Index r = 0; r < rows; ++r) {
@@ -104,11 +104,11 @@ inline void row_log_sum_exp(const float* scores, Index leading, Index rows, Inde
   }
 }
 
-/// The outputs of up to `attention_block` neighbouring queries of one head, of which the first sees
-/// `before` + 1 of the loaded keys. An output does not depend on which other queries there are.
-/// @param queries      of the first; the next is `stride` elements later
+/// Computes the outputs of up to `attention_block` adjacent queries of one head; the first attends
+/// to `before` + 1 of the loaded keys. An output does not depend on the other queries.
+/// @param queries      of the first query; the next is `stride` elements later
 /// @param log_sum_exp  [count], written
-/// @param output       of the first; the next is `output_stride` elements later
+/// @param output       of the first query; the next is `output_stride` elements later
 template <class T>
 void attend(const T* queries, Index stride, Index before, Index count, Index dim,
             const ForwardScratch& w, float* log_sum_exp, T* output, Index output_stride) {
@@ -132,20 +132,20 @@ inline DeviceLimits<Cpu> attention_limits_body(const AttentionShape&, bool,
 
 }  // namespace detail
 
-/// What runs a pass of attention on the `Cpu` device.
+/// Returns the implementation of an attention pass on the `Cpu` device.
 template <class T>
 constexpr const char* attention_implementation(AttentionPass, const AttentionShape&,
                                                const DeviceLimits<Cpu>&) {
   return "octavo loops";
 }
 
-/// Nothing falls back on the `Cpu` device.
+/// Returns an empty reason: the `Cpu` device has no fallback.
 template <class T>
 std::string attention_fallback(AttentionPass, const AttentionShape&, const DeviceLimits<Cpu>&) {
   return {};
 }
 
-/// Bytes of workspace that attention of this shape needs, in any format.
+/// Returns the bytes of workspace that attention of this shape needs, in any format.
 template <class T = Bf16>
 std::size_t attention_workspace(const AttentionShape& shape, const DeviceLimits<Cpu>& limits) {
   return static_cast<std::size_t>(limits.threads * detail::AttentionScratch::floats(shape)) *
@@ -159,7 +159,7 @@ struct DocumentRows {
   Index first = 0;   ///< row of the batch
   Index tokens = 0;  ///< rows
 
-  /// Document `number` of a batch; sequence `number` where documents are not given.
+  /// Document `number` of a batch; sequence `number` if there are no documents.
   DocumentRows(const AttentionShape& shape, const Documents<Cpu>& documents, Index number)
       : first(number * shape.tokens), tokens(shape.tokens) {
     if (documents.empty()) return;
@@ -176,7 +176,7 @@ inline Index count_documents(const AttentionShape& shape, const Documents<Cpu>& 
 }
 
 /// Calls `body(document, kv_head, scratch)` for every KV head of every document, in parallel. Each
-/// is worked on as if it were alone, so that it has the bits that it has alone.
+/// document is processed as if it were alone, so it has the same bits as if it were.
 template <class Body>
 void for_each_kv_head(const AttentionShape& shape, const Documents<Cpu>& documents,
                       const Context<Cpu>& context, const Body& body) {
@@ -188,7 +188,8 @@ void for_each_kv_head(const AttentionShape& shape, const Documents<Cpu>& documen
   });
 }
 
-/// Place of the log-sum-exp of a row's first head; that of the next is `shape.tokens` later.
+/// Returns the index of the log-sum-exp of a row's first head; that of the next head is
+/// `shape.tokens` later.
 inline Index statistic_of(const AttentionShape& shape, Index row) {
   return row / shape.tokens * shape.heads.heads * shape.tokens + row % shape.tokens;
 }

@@ -1,5 +1,5 @@
 /// @file
-/// Attention to kept keys and values on the `Cpu` device: the loops of the whole sequence's.
+/// Attention to cached keys and values on the `Cpu` device, with the loops for whole sequences.
 #pragma once
 
 #include <octavo/attention/cached_attention.hpp>
@@ -7,7 +7,8 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// Bytes of workspace that `cached_attention` of so many rows needs, in any format.
+/// Returns the bytes of workspace that `cached_attention` of this number of rows needs, in any
+/// format.
 inline std::size_t cached_attention_workspace(HeadLayout layout, Index rows, Index capacity,
                                               const DeviceLimits<Cpu>& limits) {
   const Index floats = detail::ForwardScratch::floats(capacity, layout.head_dim, rows);
@@ -31,7 +32,7 @@ void cached_attention_body(TensorView<const T, 2, Cpu> qkv, HeadLayout layout,
   for (Index row = 0; row < rows; ++row) {
     require<ShapeError>(positions.data()[row] == before + row, "cached_attention: row ", row,
                         " has position ", positions.data()[row], " and row 0 ", before,
-                        "; positions must follow each other");
+                        "; positions must be consecutive");
   }
   auto* memory = workspace_of<float>(
       context, cached_attention_workspace(layout, rows, cache.capacity(), context),

@@ -1,5 +1,6 @@
 /// @file
-/// Causal attention on the `Cuda` device, through what `attention_implementation` says.
+/// Causal attention on the `Cuda` device, through the implementation chosen by
+/// `attention_implementation`.
 #pragma once
 
 #include <octavo/attention/attention.hpp>
@@ -15,8 +16,9 @@
 
 namespace octavo OCTAVO_ABI::detail {
 
-/// See attention_limits. Makes cuDNN's plans of the shape, which its first use would make else.
-/// @throws ConfigError  for a head_dim or a length that the own kernels do not run
+/// See attention_limits. Creates cuDNN's plans for the shape, which its first use would otherwise
+/// create.
+/// @throws ConfigError  if the built-in kernels do not support the head_dim or length
 inline DeviceLimits<Cuda> attention_limits_body(const AttentionShape& shape, bool is_bf16,
                                                 const Context<Cuda>& context) {
   require_own_attention(shape, is_bf16);
@@ -39,7 +41,7 @@ const char* attention_forward_body(const AttentionShape& shape, TensorView<const
                                    TensorView<float, 1, Cuda> log_sum_exp,
                                    const Context<Cuda>& context) {
   static_assert(std::is_same_v<T, Bf16> || std::is_same_v<T, float>,
-                "attention on Cuda works on bf16 or fp32; choose one of them");
+                "attention on Cuda supports bf16 and fp32; choose one of them");
   const char* by = attention_implementation<T>(AttentionPass::forward, shape,
                                                attention_limits<T>(shape, context));
   if constexpr (std::is_same_v<T, float>) {
@@ -68,7 +70,7 @@ const char* attention_backward_body(const AttentionShape& shape, TensorView<cons
                                     TensorView<T, 2, Cuda> qkv_gradient,
                                     const Context<Cuda>& context) {
   static_assert(std::is_same_v<T, Bf16> || std::is_same_v<T, float>,
-                "attention on Cuda works on bf16 or fp32; choose one of them");
+                "attention on Cuda supports bf16 and fp32; choose one of them");
   const char* by = attention_implementation<T>(AttentionPass::backward, shape,
                                                attention_limits<T>(shape, context));
   if constexpr (std::is_same_v<T, float>) {

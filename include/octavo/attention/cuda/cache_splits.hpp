@@ -1,5 +1,5 @@
 /// @file
-/// How attention to kept keys and values is divided on the `Cuda` device, and its workspace. Needs
+/// Division of attention to a KV cache among blocks on the `Cuda` device, and its workspace. Needs
 /// no CUDA, so that any machine can plan memory.
 #pragma once
 
@@ -11,19 +11,20 @@ namespace octavo OCTAVO_ABI {
 
 namespace detail {
 
-/// Query rows, of neighbouring heads and then of neighbouring rows, that share what a block reads.
+/// Number of query rows, of adjacent heads and then adjacent rows, that share the keys and values
+/// read by a block.
 inline constexpr Index cached_queries = 4;
-/// Keys that a part has at least, a multiple of those that a block has in flight at once; parts
-/// have multiples of it.
+/// Minimum number of keys of a part, a multiple of the number of keys that a block has in flight;
+/// the size of a part is a multiple of it.
 OCTAVO_HOST_DEVICE constexpr Index least_split_keys(Index head_dim) {
   return head_dim <= 64 ? 64 : 32;
 }
 inline constexpr Index most_splits = 64;
-/// Blocks that keep the multiprocessors of an H200 busy.
+/// Number of blocks that keep the multiprocessors of an H200 busy.
 inline constexpr Index cached_attention_blocks = 528;
 
-/// The blocks of one launch. They do not depend on positions: each block reads them and works on
-/// its part of the keys that there are by then.
+/// The blocks of one launch. Independent of positions: each block reads the positions and processes
+/// its part of the keys that exist by then.
 struct CacheSplits {
   Index tiles;   ///< of query rows, for each KV head
   Index splits;  ///< parts of the keys
@@ -37,15 +38,15 @@ struct CacheSplits {
   }
 };
 
-/// Keys of each part, of which the last has fewer and those behind it none.
+/// Returns the keys of each part; the last nonempty part may have fewer, and later parts have none.
 OCTAVO_HOST_DEVICE constexpr Index keys_of_split(Index keys, Index splits, Index head_dim) {
   return round_up(ceil_divide(keys, splits), least_split_keys(head_dim));
 }
 
 }  // namespace detail
 
-/// Bytes of workspace that `cached_attention` of so many rows needs, in any format: the output of
-/// each part, with its largest score and its sum of exponentials.
+/// Returns the bytes of workspace that `cached_attention` of this number of rows needs, in any
+/// format: the output of each part, with its maximum score and its sum of exponentials.
 inline std::size_t cached_attention_workspace(HeadLayout layout, Index rows, Index capacity,
                                               const DeviceLimits<Cuda>&) {
   const Index splits = detail::CacheSplits(layout, rows, capacity).splits;

@@ -1,6 +1,6 @@
 /// @file
-/// Attention to kept keys and values on the `Cuda` device: blocks share the keys among them, and a
-/// second kernel puts their parts together.
+/// Attention to cached keys and values on the `Cuda` device: blocks divide the keys, and a second
+/// kernel combines their results.
 #pragma once
 
 #include <octavo/attention/cached_attention.hpp>
@@ -14,11 +14,11 @@
 namespace octavo OCTAVO_ABI::detail {
 
 inline constexpr int cached_threads = 128;
-/// Keys and values that a thread has in flight, a run of each.
+/// Keys and values that a thread has in flight.
 inline constexpr int cached_keys_in_flight = 4;
 inline constexpr int combine_threads = 1024;
 
-/// What both kernels work on. Scores are in units of log 2.
+/// Arguments of both kernels. Scores are in units of log 2.
 template <class T>
 struct CachedArguments {
   const T* qkv;  ///< [rows, columns]
@@ -26,13 +26,13 @@ struct CachedArguments {
   const T* values;
   const std::int32_t* positions;
   T* output;           ///< [rows, heads · head_dim]
-  float* sums;         ///< [rows, heads, splits, head_dim]; not read or written for one split
-  float2* statistics;  ///< [rows, heads, splits]: the largest score, the sum of exponentials
+  float* sums;         ///< [rows, heads, splits, head_dim]; unused for a single split
+  float2* statistics;  ///< [rows, heads, splits]: the maximum score, the sum of exponentials
   Index columns;
   int rows, capacity, splits, heads, kv_heads, head_dim;
   float scale;  ///< log2(e) / √head_dim
 
-  /// Keys that a row sees.
+  /// Returns the number of keys that a row attends to.
   [[nodiscard]] __device__ int visible(int row) const {
     return max(1, min(positions[row] + 1, capacity));
   }
@@ -41,16 +41,16 @@ struct CachedArguments {
   }
 };
 
-/// exp2(score − base), where a base of −∞ means that no key was seen.
+/// Returns exp2(score − base); a base of −∞ means that no key was seen.
 __device__ inline float exponential_of(float score, float base) {
   return exp2f(score - (base == -INFINITY ? 0.0f : base));
 }
 
-/// The outputs of `cached_queries` query rows that share a KV head, over one part of the keys.
-/// Every `Lanes` threads make a stream, which sees every `streams`-th key and keeps sums of its
-/// own.
-/// @tparam Vectors  heads are whole vectors
-/// @tparam Lanes    threads that share a key, with a run of it each
+/// Computes the outputs of `cached_queries` query rows that share a KV head, over one part of the
+/// keys. Every `Lanes` threads form a stream, which processes every `streams`-th key and keeps
+/// separate sums.
+/// @tparam Vectors  heads consist of whole vectors
+/// @tparam Lanes    threads that share a key, each with a contiguous range of it
 template <bool Vectors, int Lanes, class T>
 OCTAVO_KERNEL void __launch_bounds__(cached_threads, 4)
     cached_attention_kernel(const CachedArguments<T> arguments) {
@@ -67,7 +67,7 @@ OCTAVO_KERNEL void __launch_bounds__(cached_threads, 4)
   const int tile = static_cast<int>(blockIdx.x) / a.splits;
   const int kv_head = static_cast<int>(blockIdx.y);
   const int group = a.heads / a.kv_heads;
-  const int first = tile * queries;  // query row / group is its row, % group its head
+  const int first = tile * queries;  // row is query row / group; head is query row % group
   const int count = min(queries, a.rows * group - first);
   const int keys_each = a.split_keys();
   const int begin = split * keys_each;
@@ -76,7 +76,7 @@ OCTAVO_KERNEL void __launch_bounds__(cached_threads, 4)
   const int stream = static_cast<int>(threadIdx.x) / Lanes;
 
   Floats query[queries];
-  int ends[queries];  // of the keys of this part that a query row sees
+  int ends[queries];  // end of this part's keys that a query row attends to
   int end = begin;
 #pragma unroll
   for (int q = 0; q < queries; ++q) {
@@ -184,8 +184,8 @@ OCTAVO_KERNEL void __launch_bounds__(cached_threads, 4)
   }
 }
 
-/// Puts the parts of one head of one row together, always in the same order. Threads that share a
-/// column take turns with the parts.
+/// Combines the parts of one head of one row, always in the same order. Threads that share a column
+/// alternate between parts.
 template <class T>
 OCTAVO_KERNEL void __launch_bounds__(combine_threads)
     combine_splits_kernel(const CachedArguments<T> arguments) {
@@ -258,7 +258,7 @@ void cached_attention_body(TensorView<const T, 2, Cuda> qkv, HeadLayout layout,
                            const KeyValueCache<T, Cuda>& cache, TensorView<T, 2, Cuda> output,
                            const Context<Cuda>& context) {
   static_assert(std::is_same_v<T, Bf16> || std::is_same_v<T, float>,
-                "attention on Cuda works on bf16 or fp32; choose one of them");
+                "attention on Cuda supports bf16 and fp32; choose one of them");
   constexpr const char* name = "cached_attention";
   const auto [heads, kv_heads, dim] = layout;
   const Index rows = qkv.extent(0);

@@ -1,7 +1,8 @@
 /// @file
-/// Causal attention through cuDNN: a narrow interface, because cuDNN's frontend takes half a minute
-/// to include. cudnn_attention_impl.cuh implements it; a program that is compiled with
-/// OCTAVO_WITH_CUDNN includes that in one source file and links cuDNN. CMake's octavo::cuda does.
+/// Interface of causal attention through cuDNN. Kept small, because cuDNN's frontend takes half a
+/// minute to compile. cudnn_attention_impl.cuh implements it; a program compiled with
+/// OCTAVO_WITH_CUDNN includes that file in one source file and links cuDNN. CMake's octavo::cuda
+/// does so.
 #pragma once
 
 #include <octavo/attention/attention.hpp>
@@ -12,46 +13,49 @@
 
 namespace octavo OCTAVO_ABI::detail {
 
-/// Tables that tell cuDNN where documents lie, on the GPU: see cudnn_documents.cuh. Null where each
-/// sequence is one.
+/// Tables that describe the documents to cuDNN, on the GPU: see cudnn_documents.cuh. Null if each
+/// sequence is one document.
 struct CudnnDocuments {
-  std::int32_t* lengths = nullptr;      ///< [most documents]: rows of each, 0 where there is none
-  std::int64_t* qkv_offsets = nullptr;  ///< [most documents + 1]: elements before each
-  std::int64_t* output_offsets = nullptr;     ///< [most documents + 1]
-  std::int64_t* statistic_offsets = nullptr;  ///< [most documents + 1]
+  std::int32_t* lengths = nullptr;      ///< [maximum documents]: rows of each document, 0 for
+                                        ///< unused entries
+  std::int64_t* qkv_offsets = nullptr;  ///< [maximum documents + 1]: number of elements before each
+                                        ///< document
+  std::int64_t* output_offsets = nullptr;     ///< [maximum documents + 1]
+  std::int64_t* statistic_offsets = nullptr;  ///< [maximum documents + 1]
 };
 
-/// cuDNN's handle and plans of one context. Plans are made at a shape's first use, outside of any
-/// capture of a graph: run each shape once before.
+/// cuDNN's handle and plans of one context. A plan is created at the first use of a shape, which
+/// must be outside any graph capture: run each shape once beforehand.
 class CudnnAttention {
  public:
-  /// @throws ConfigError  if cuDNN cannot start
+  /// @throws ConfigError  if cuDNN cannot be initialised
   CudnnAttention();
   CudnnAttention(const CudnnAttention&) = delete;
   CudnnAttention& operator=(const CudnnAttention&) = delete;
   ~CudnnAttention();
 
-  /// See attention_forward; the pointers are those of its views. The documents' tables take the
+  /// See attention_forward; the pointers are those of its views. The documents' tables occupy the
   /// beginning of the workspace.
-  /// @throws ConfigError  if cuDNN does not serve this shape
+  /// @throws ConfigError  if cuDNN does not support this shape
   /// @throws UsageError   if the workspace is too small
   void forward(const AttentionShape& shape, const CudnnDocuments& documents, const Bf16* qkv,
                Bf16* output, float* log_sum_exp, const Context<Cuda>& context);
 
-  /// See attention_backward; the pointers are those of its views. Unless the context is to be
-  /// deterministic, cuDNN adds up the gradient of queries with atomics, so that two runs may differ
-  /// in the last bits.
-  /// @throws ConfigError  if cuDNN does not serve this shape
+  /// See attention_backward; the pointers are those of its views. Unless the context is
+  /// deterministic, cuDNN sums the gradient of queries with atomics, so that two runs may differ in
+  /// the last bits.
+  /// @throws ConfigError  if cuDNN does not support this shape
   /// @throws UsageError   if the workspace is too small
   void backward(const AttentionShape& shape, const CudnnDocuments& documents, const Bf16* qkv,
                 const Bf16* output, const Bf16* output_gradient, const float* log_sum_exp,
                 Bf16* qkv_gradient, const Context<Cuda>& context);
 
-  /// The workspace that cuDNN asks for, or why it does not serve a shape or its backward.
-  /// @throws CudaError  if it failed for another reason; a later question may succeed
+  /// Returns the workspace that cuDNN requires, or the reason why it does not support a shape or
+  /// its backward.
+  /// @throws CudaError  if it failed for another reason; a later call may succeed
   [[nodiscard]] CudnnAnswer ask(const AttentionShape& shape, bool deterministic);
 
-  /// cuDNN's version, such as 91900.
+  /// Returns cuDNN's version, such as 91900.
   [[nodiscard]] static std::size_t version();
 
  private:

@@ -1,7 +1,7 @@
 /// @file
-/// Implements cudnn_attention.cuh. Include it in exactly one source file of a program, one that
-/// contains nothing else: cuDNN's frontend takes half a minute to include. Any C++20 compiler reads
-/// it. CMake's octavo::cuda compiles cmake/cudnn_attention.cpp, which does this.
+/// Implements cudnn_attention.cuh. Include it in exactly one source file of a program, which should
+/// contain nothing else, because cuDNN's frontend takes half a minute to compile. Compiles with any
+/// C++20 compiler. CMake's octavo::cuda compiles cmake/cudnn_attention.cpp, which does this.
 #pragma once
 
 #if !defined(OCTAVO_WITH_CUDNN)
@@ -25,7 +25,7 @@
 #include <vector>
 
 namespace octavo OCTAVO_ABI::detail {
-/// Plans of cuDNN; one source file of a program contains them.
+/// cuDNN plans; contained in one source file of a program.
 namespace cudnn_plans {
 
 namespace frontend = cudnn_frontend;
@@ -58,7 +58,7 @@ inline Work backward_work(bool deterministic) {
   return deterministic ? Work::deterministic_backward : Work::backward;
 }
 
-/// What decides on a plan.
+/// The properties that determine a plan.
 using PlanKey = std::tuple<Work, Index, Index, Index, Index, Index, Index>;
 
 inline PlanKey plan_key(const AttentionShape& shape, Work work) {
@@ -80,15 +80,15 @@ inline std::string shape_text(const AttentionShape& shape) {
                  shape.heads.head_dim);
 }
 
-/// cuDNN's refusal of a shape.
+/// An error of a shape that cuDNN rejects.
 class Refusal : public ConfigError {
  public:
   using ConfigError::ConfigError;
 };
 
-/// Throws Refusal for a shape that this cuDNN, or its frontend beside it, is known to run wrong:
-/// before 9.16 the backward of lengths that are not in 64s gave NaN unless rows were hidden, and
-/// before 9.6 documents could not share KV heads.
+/// Throws Refusal for a shape that this version of cuDNN, or of its frontend, is known to compute
+/// incorrectly: before 9.16, the backward of lengths that are not multiples of 64 gave NaN unless
+/// rows were hidden, and before 9.6, documents could not share KV heads.
 inline void check_version(const AttentionShape& shape) {
   const std::size_t version = cudnnGetVersion();
   const auto refuse = [&](std::size_t needed, const char* what) {
@@ -97,11 +97,11 @@ inline void check_version(const AttentionShape& shape) {
   };
   if (shape.most_documents > 0) refuse(90600, "documents in both directions");
   if (shape.most_documents == 0 && shape.tokens % 64 != 0) {
-    refuse(91600, "lengths that are no multiple of 64 in both directions");
+    refuse(91600, "lengths that are not multiples of 64 in both directions");
   }
 }
 
-/// Whether a call failed for a reason that is not the shape, so that it may succeed another time.
+/// Whether a call failed for a reason other than the shape, so that it may succeed later.
 inline bool is_failure(frontend::error_code_t code) {
   using frontend::error_code_t;
   return code == error_code_t::CUDA_API_FAILED || code == error_code_t::HANDLE_ERROR ||
@@ -110,8 +110,8 @@ inline bool is_failure(frontend::error_code_t code) {
          code == error_code_t::NVRTC_COMPILATION_FAILED;
 }
 
-/// Throws unless a step of making or running a plan succeeded: CudaError where the machine failed,
-/// Refusal where cuDNN does not serve the shape.
+/// Throws unless a step of creating or running a plan succeeded: CudaError if the machine failed,
+/// Refusal if cuDNN does not support the shape.
 inline void check_frontend(frontend::error_t status, const char* call,
                            const AttentionShape& shape) {
   if (status.is_good()) return;
@@ -123,12 +123,12 @@ inline void check_frontend(frontend::error_t status, const char* call,
   throw Refusal(text);
 }
 
-/// What cuDNN takes for sequences: each document may be as long as a sequence.
+/// Returns the number of sequences from cuDNN's view: each document may be as long as a sequence.
 inline Index batch_of(const AttentionShape& shape) {
   return shape.most_documents == 0 ? shape.sequences : shape.most_documents;
 }
 
-/// Tables of documents in a graph; null where each sequence is one.
+/// Tables of documents in a graph; null if each sequence is one document.
 struct DocumentTensors {
   Tensor lengths, qkv, output, statistics;
 
@@ -151,7 +151,7 @@ struct DocumentTensors {
         table("statistic_offsets", statistic_offsets, most + 1, frontend::DataType_t::INT64);
   }
 
-  /// Tells an operation of the documents, if there are any.
+  /// Passes the documents, if any, to an operation.
   template <class Options>
   void set(Options& options) const {
     if (lengths == nullptr) return;
@@ -187,7 +187,7 @@ inline Tensor_attributes statistics_tensor(const AttentionShape& shape, const Te
   return tensor.set_stride({heads * shape.tokens, 1, heads, 1}).set_ragged_offset(offsets);
 }
 
-/// Gives a result of the graph its place in memory.
+/// Sets the location of a graph's result in memory.
 inline void place_result(const Tensor& result, Tensor_attributes place) {
   result->set_output(true)
       .set_uid(place.get_uid())
@@ -215,7 +215,7 @@ struct FusedTensors {
   }
 };
 
-/// The causal softmax of Q · Kᵀ / √head_dim times V, and its log-sum-exp.
+/// Describes the causal softmax of Q · Kᵀ / √head_dim times V, and its log-sum-exp.
 inline void describe_forward(Graph& graph, const AttentionShape& shape) {
   const DocumentTensors documents(graph, shape);
   const FusedTensors fused(shape, documents, "", queries);
@@ -267,7 +267,7 @@ using namespace cudnn_plans;
 struct CudnnAttention::Plans {
   cudnnHandle_t handle = nullptr;
   std::map<PlanKey, Plan> plans;
-  std::map<PlanKey, std::string> refused;  ///< and why
+  std::map<PlanKey, std::string> refused;  ///< and the reason
 
   Plan& plan(const AttentionShape& shape, Work work) {
     const PlanKey key = plan_key(shape, work);
@@ -295,7 +295,7 @@ struct CudnnAttention::Plans {
     return plans.emplace(key, std::move(made)).first->second;
   }
 
-  /// The workspace of a plan, or why there is none.
+  /// Returns the workspace of a plan, or the reason why there is none.
   std::size_t workspace(const AttentionShape& shape, Work work, std::string& refusal) {
     const PlanKey key = plan_key(shape, work);
     const auto known = refused.find(key);
@@ -311,7 +311,7 @@ struct CudnnAttention::Plans {
     }
   }
 
-  /// Enqueues a plan whose pointers are set, in the workspace that documents leave.
+  /// Enqueues a plan whose pointers are set, in the workspace after the documents' tables.
   void run(Plan& plan, const AttentionShape& shape, const Context<Cuda>& context) {
     const std::size_t taken = cudnn_document_tables(shape);
     require<UsageError>(taken + plan.workspace <= context.workspace().size(),
@@ -319,7 +319,7 @@ struct CudnnAttention::Plans {
                         taken + plan.workspace, " bytes, but the context has ",
                         context.workspace().size(), "; bind one of attention_workspace() bytes");
     require<UsageError>(cudnnSetStream(handle, context.stream()) == CUDNN_STATUS_SUCCESS,
-                        "cudnnSetStream failed; use the context on the thread that made it");
+                        "cudnnSetStream failed; use the context on the thread that created it");
     check_frontend(plan.graph.execute(handle, plan.pointers, context.workspace().data() + taken),
                    "execute", shape);
   }
@@ -330,7 +330,7 @@ namespace cudnn_plans {
 /// cuDNN takes all pointers as `void*`; inputs are only read.
 inline void* address(const void* pointer) { return const_cast<void*>(pointer); }  // NOLINT
 
-/// Sets the places of queries, keys and values in fused rows.
+/// Sets the pointers of queries, keys and values in fused rows.
 inline void set_fused(Pointers& pointers, TensorNumber first, const AttentionShape& shape,
                       const Bf16* rows) {
   const auto [heads, kv_heads, dim] = shape.heads;
@@ -339,7 +339,7 @@ inline void set_fused(Pointers& pointers, TensorNumber first, const AttentionSha
   pointers[first + 2] = address(rows + (heads + kv_heads) * dim);
 }
 
-/// Sets the places of the documents' tables, if there are any.
+/// Sets the pointers of the documents' tables, if any.
 inline void set_documents(Pointers& pointers, const CudnnDocuments& documents) {
   if (documents.lengths == nullptr) return;
   pointers[document_lengths] = documents.lengths;

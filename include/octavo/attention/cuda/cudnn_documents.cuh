@@ -1,6 +1,6 @@
 /// @file
-/// What cuDNN is told of documents: lengths and offsets, on the GPU, so that one recorded graph
-/// serves every batch.
+/// Lengths and offsets of documents for cuDNN, on the GPU, so that one recorded graph works for
+/// every batch.
 #pragma once
 
 #include <octavo/attention/cuda/cudnn_attention.cuh>
@@ -16,8 +16,8 @@ struct CudnnRowStrides {
   std::int64_t qkv, output, statistics;
 };
 
-/// Writes the tables of all documents, of which those beyond the batch's have no rows. A template
-/// only because a plain one in a header would be defined in each file that includes it.
+/// Writes the tables of all documents; those beyond the batch's last have no rows. A template,
+/// because a non-template kernel in a header would be defined in each file that includes it.
 template <class T>
 OCTAVO_KERNEL void cudnn_documents_kernel(const std::int32_t* begins, Index most,
                                           CudnnRowStrides strides, CudnnDocuments tables) {
@@ -30,8 +30,8 @@ OCTAVO_KERNEL void cudnn_documents_kernel(const std::int32_t* begins, Index most
   if (i < most) tables.lengths[i] = begins[i + 1] - begins[i];
 }
 
-/// Writes the tables at the beginning of the context's workspace; enqueues. Nothing where there are
-/// no documents.
+/// Writes the tables at the beginning of the context's workspace; enqueues. Does nothing if there
+/// are no documents.
 /// @throws UsageError  if the workspace is too small
 inline CudnnDocuments tell_cudnn_of_documents(const AttentionShape& shape,
                                               const Documents<Cuda>& documents,

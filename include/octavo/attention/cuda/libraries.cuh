@@ -1,5 +1,5 @@
 /// @file
-/// The GPU and the versions of the libraries that the `Cuda` device computes with.
+/// The GPU and the versions of the libraries that the `Cuda` device uses.
 #pragma once
 
 #include <octavo/attention/libraries.hpp>
@@ -13,12 +13,12 @@
 
 namespace octavo OCTAVO_ABI::detail {
 
-/// "13.1.0" of 130100, as cuBLASLt and cuDNN count.
+/// Returns "13.1.0" for 130100, the numbering of cuBLASLt and cuDNN.
 inline std::string library_version_text(std::uint64_t version) {
   return message(version / 10000, '.', version / 100 % 100, '.', version % 100);
 }
 
-/// "13.0" of 13000, as CUDA counts.
+/// Returns "13.0" for 13000, the numbering of CUDA.
 inline std::string cuda_version_text(int version) {
   return message(version / 1000, '.', version % 1000 / 10);
 }

@@ -1,6 +1,6 @@
 /// @file
-/// Causal attention in BF16 on Hopper's tensor cores, with nothing but the CUDA Toolkit: forward,
-/// and a backward without atomics, so that equal inputs give equal bits.
+/// Causal attention in BF16 on Hopper's tensor cores, using only the CUDA Toolkit: a forward, and a
+/// backward without atomics, so that equal inputs give equal bits.
 #pragma once
 
 #include <octavo/attention/cuda/own/forward.cuh>
@@ -18,8 +18,8 @@ void launch_attention(void (*kernel)(Parameters...), int shared_bytes, Index x, 
          attention_threads, static_cast<std::size_t>(shared_bytes), context, arguments...);
 }
 
-/// Calls `body` with the number of columns that tiles need for this head_dim, and with whether
-/// there are documents, as types.
+/// Calls `body` with the number of columns that tiles need for this head_dim, and whether there are
+/// documents, as types.
 template <class Body>
 void with_attention_variant(Index head_dim, bool documents, const Body& body) {
   const auto with_documents = [&](auto columns) {
@@ -36,7 +36,7 @@ void with_attention_variant(Index head_dim, bool documents, const Body& body) {
   }
 }
 
-/// Where the backward keeps its deltas.
+/// Returns the memory of the backward's deltas.
 inline float* attention_deltas(const AttentionShape& shape, const Context<Cuda>& context) {
   return workspace_of<float>(context, own_attention_workspace(shape), "attention's backward");
 }

@@ -1,6 +1,6 @@
 /// @file
-/// Causal attention in FP32, for models that are to be followed to the last digit: a warp a row, no
-/// tensor cores, any GPU, slow.
+/// Causal attention in FP32, for exact comparisons: one warp per row, without tensor cores; slow,
+/// but runs on any GPU.
 #pragma once
 
 #include <octavo/attention/cuda/own_attention.cuh>
@@ -11,7 +11,7 @@ namespace detail {
 
 inline constexpr int simple_attention_threads = 128;
 
-/// One row of a head, spread over a warp: each lane holds every 32nd column.
+/// One row of a head, distributed over a warp: each lane holds every 32nd column.
 struct WarpRow {
   float values[simple_attention_dim / 32] = {};
 
@@ -41,14 +41,14 @@ struct WarpRow {
   }
 };
 
-/// Σ a · b, on all lanes.
+/// Returns Σ a · b, on all lanes.
 __device__ inline float dot(const WarpRow& a, const WarpRow& b) {
   float sum = 0.0f;
   for (int i = 0; i < simple_attention_dim / 32; ++i) sum = fmaf(a.values[i], b.values[i], sum);
   return warp_sum(sum);
 }
 
-/// The row of one head that the calling warp works on.
+/// The row of one head that the calling warp processes.
 struct WarpTask {
   int sequence, head, token;
 
@@ -75,8 +75,8 @@ struct SimpleBackwardArguments {
   float* qkv_gradient;
 };
 
-/// The output and the log-sum-exp of one query. Every kernel here is a template only because a
-/// plain one in a header would be defined in each file that includes it.
+/// Computes the output and the log-sum-exp of one query. Every kernel here is a template, because a
+/// non-template kernel in a header would be defined in each file that includes it.
 template <class T>
 OCTAVO_KERNEL void simple_attention_forward_kernel(SimpleForwardArguments arguments,
                                                    AttentionGeometry geometry) {
@@ -108,7 +108,7 @@ OCTAVO_KERNEL void simple_attention_forward_kernel(SimpleForwardArguments argume
   }
 }
 
-/// The gradient of one query, and its delta for the kernel that follows.
+/// Computes the gradient of one query, and its delta for the next kernel.
 template <class T>
 OCTAVO_KERNEL void simple_query_gradient_kernel(SimpleBackwardArguments arguments,
                                                 AttentionGeometry geometry) {
@@ -135,7 +135,7 @@ OCTAVO_KERNEL void simple_query_gradient_kernel(SimpleBackwardArguments argument
   if (threadIdx.x % 32 == 0) delta[statistic] = row_delta;
 }
 
-/// The gradients of one key and value.
+/// Computes the gradients of one key and value.
 template <class T>
 OCTAVO_KERNEL void simple_key_gradient_kernel(SimpleBackwardArguments arguments,
                                               AttentionGeometry geometry) {

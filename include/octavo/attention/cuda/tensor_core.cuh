@@ -1,7 +1,7 @@
 /// @file
 /// Hopper's tensor cores and asynchronous copies, as far as attention needs them: tiles of BF16 in
-/// shared memory, and products of 64 × 64 × 16 by four warps.
-/// Source: PTX ISA 9.0, sections on wgmma.mma_async and cp.async.
+/// shared memory, and products of 64 × 64 × 16 by four warps. Source: PTX ISA 9.0, sections on
+/// wgmma.mma_async and cp.async.
 #pragma once
 
 #include <octavo/core/cuda/context.cuh>
@@ -21,14 +21,14 @@ inline constexpr int warpgroup_threads = 128;
 inline constexpr int product_side = 64;
 /// The reduced dimension of one product.
 inline constexpr int product_depth = 16;
-/// A tile's panel holds 64 columns: 128 bytes a row, as much as the tensor cores' swizzle spans.
+/// Columns of a tile's panel: 128 bytes per row, the span of the tensor cores' swizzle.
 inline constexpr int panel_columns = 64;
 inline constexpr int panel_row_bytes = 128;
-/// Tiles start at multiples of this, where the swizzle's pattern begins.
+/// Alignment of tiles, at which the swizzle's pattern begins.
 inline constexpr int tile_alignment = 1024;
 
-/// `rows` × `columns` BF16 values in shared memory: panels of 64 columns, one after another. Within
-/// eight rows the chunks of 16 bytes are swapped, so that columns of chunks meet all banks.
+/// `rows` × `columns` BF16 values in shared memory: consecutive panels of 64 columns. Within eight
+/// rows, chunks of 16 bytes are permuted, so that a column of chunks covers all banks.
 template <int rows, int columns>
 struct SharedTile {
   static_assert(rows % 8 == 0 && columns % panel_columns == 0);
@@ -38,15 +38,15 @@ struct SharedTile {
 
   std::uint32_t address;  ///< in shared memory, at a multiple of tile_alignment
 
-  /// Address of the `chunk`-th eight values of a row.
+  /// Returns the address of the `chunk`-th eight values of a row.
   [[nodiscard]] __device__ std::uint32_t chunk(int row, int chunk) const {
     return address + static_cast<std::uint32_t>(chunk / 8 * panel_bytes + row * panel_row_bytes +
                                                 ((chunk % 8) ^ (row % 8)) * 16);
   }
 
-  /// What the tensor cores are told of 64 columns, from `row` on. The same words describe an
-  /// operand whose reduced dimension is the columns and one where it is the rows: groups of eight
-  /// rows follow each other after 1024 bytes, with the swizzle of 128 bytes.
+  /// Returns the tensor cores' descriptor of 64 columns, starting at `row`. The same words describe
+  /// an operand whose reduced dimension is the columns and one where it is the rows: groups of
+  /// eight rows are 1024 bytes apart, with the 128-byte swizzle.
   /// @param column  a multiple of 16
   [[nodiscard]] __device__ std::uint64_t descriptor(int row, int column) const {
     const std::uint32_t start =
@@ -64,7 +64,8 @@ struct Accumulator {
   float values[32];
 };
 
-/// 64 × 16 BF16 values in the registers of a warpgroup, two a word: the first operand of a product.
+/// 64 × 16 BF16 values in the registers of a warpgroup, two per word: the first operand of a
+/// product.
 struct Fragment {
   std::uint32_t words[4];
 };
@@ -73,14 +74,14 @@ __device__ inline std::uint32_t shared_address(const void* pointer) {
   return static_cast<std::uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
-/// Two values as BF16, rounded to nearest even; the first in the lower half.
+/// Packs two values as BF16, rounded to nearest even; the first in the lower half.
 __device__ inline std::uint32_t pack_bf16(float first, float second) {
   std::uint32_t packed;
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(second), "f"(first));
   return packed;
 }
 
-/// Columns 16k to 16k + 15 of an accumulator as a fragment.
+/// Converts columns 16k to 16k + 15 of an accumulator to a fragment.
 __device__ inline Fragment to_fragment(const Accumulator& sums, int k) {
   const float* v = sums.values + 8 * k;
   return {
@@ -100,11 +101,11 @@ __device__ Fragment load_fragment(SharedTile<rows, columns> tile, int row, int k
   return f;
 }
 
-/// Starts copying a tile into shared memory.
+/// Starts copying a tile to shared memory.
 /// @param source      the tile's first value
-/// @param stride      values from one row to the next
-/// @param valid_rows  further rows become zero
-/// @param dim         a multiple of 8; further columns become zero
+/// @param stride      distance between rows, in values
+/// @param valid_rows  later rows become zero
+/// @param dim         a multiple of 8; later columns become zero
 template <int threads, int rows, int columns>
 __device__ void copy_tile(SharedTile<rows, columns> tile, const Bf16* source, Index stride,
                           Index valid_rows, int dim) {
@@ -126,8 +127,8 @@ __device__ void copy_tile(SharedTile<rows, columns> tile, const Bf16* source, In
 /// Ends a group of copies.
 __device__ inline void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
-/// Waits until all of the block's copies but those of each thread's last `pending` groups are there
-/// for the tensor cores.
+/// Waits until all of the block's copies, except each thread's last `pending` groups, are visible
+/// to the tensor cores.
 template <int pending>
 __device__ void wait_for_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(pending) : "memory");
@@ -135,7 +136,7 @@ __device__ void wait_for_copies() {
   __syncthreads();
 }
 
-/// Keeps the compiler from moving uses of these registers across this place.
+/// Prevents the compiler from moving uses of these registers across this point.
 __device__ inline void pin(Accumulator& sums) {
 #pragma unroll
   for (float& value : sums.values) asm volatile("" : "+f"(value)::"memory");
@@ -150,7 +151,7 @@ __device__ void pin(Registers (&registers)[count]) {
   for (Registers& one : registers) pin(one);
 }
 
-/// Before products that use registers which other instructions wrote.
+/// Call it before products that use registers written by other instructions.
 template <class... Registers>
 __device__ void begin_products(Registers&... registers) {
   (pin(registers), ...);
@@ -162,7 +163,7 @@ __device__ inline void commit_products() {
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 
-/// Waits for all groups of products but the last `pending`, whose registers may then be used.
+/// Waits for all groups of products except the last `pending`; their registers may then be used.
 template <int pending, class... Registers>
 __device__ void wait_for_products(Registers&... registers) {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(pending) : "memory");
@@ -179,7 +180,7 @@ __device__ void wait_for_products(Registers&... registers) {
       "+f"(v[22]), "+f"(v[23]), "+f"(v[24]), "+f"(v[25]), "+f"(v[26]), "+f"(v[27]), "+f"(v[28]),  \
       "+f"(v[29]), "+f"(v[30]), "+f"(v[31])
 
-/// Starts sums (+)= a · bᵀ, where the columns of both tiles are the reduced dimension.
+/// Starts sums (+)= a · bᵀ, with the columns of both tiles as the reduced dimension.
 /// @param a, b  descriptors of 64 rows and 16 columns each
 __device__ inline void multiply(Accumulator& sums, std::uint64_t a, std::uint64_t b, bool add) {
   float(&v)[32] = sums.values;
@@ -191,7 +192,7 @@ __device__ inline void multiply(Accumulator& sums, std::uint64_t a, std::uint64_
       : "l"(a), "l"(b), "r"(static_cast<int>(add)));
 }
 
-/// Starts sums (+)= a · bᵀ, or a · b where the rows of b's tile are the reduced dimension.
+/// Starts sums (+)= a · bᵀ, or a · b if the rows of b's tile are the reduced dimension.
 /// @param b  descriptor of 64 rows and 16 columns, or of 16 rows and 64 columns
 template <bool reduces_rows>
 __device__ void multiply(Accumulator& sums, const Fragment& a, std::uint64_t b, bool add) {
@@ -208,9 +209,9 @@ __device__ void multiply(Accumulator& sums, const Fragment& a, std::uint64_t b, 
 #undef OCTAVO_ACCUMULATOR_TEXT
 #undef OCTAVO_ACCUMULATOR_OPERANDS
 
-/// Waits until all warps of the calling thread's warpgroup have come, and no other warpgroup's.
+/// Synchronises the warps of the calling thread's warpgroup only.
 __device__ inline void synchronize_warpgroup() {
-  const auto barrier = 1 + threadIdx.x / 128;  // 0 is __syncthreads'
+  const auto barrier = 1 + threadIdx.x / 128;  // 0 is used by __syncthreads
   asm volatile("bar.sync %0, 128;" ::"r"(barrier) : "memory");
 }
 

@@ -1,6 +1,6 @@
 /// @file
-/// What attention runs through on the `Cuda` device, and its workspace. Needs no CUDA, so that any
-/// machine can plan memory.
+/// Choice of the attention implementation on the `Cuda` device, and its workspace. Needs no CUDA,
+/// so that any machine can plan memory.
 #pragma once
 
 #include <octavo/attention/attention.hpp>
@@ -13,23 +13,23 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// cuDNN runs sequences of this many tokens and more: shorter ones leave most of a tile empty, and
-/// of a single token it has no backward.
+/// The minimum sequence length for cuDNN: shorter sequences leave most of a tile empty, and cuDNN
+/// has no backward for a single token.
 inline constexpr Index cudnn_attention_least = 64;
 
 namespace detail {
 
-/// The largest head_dim of the own kernels: on tensor cores, and in FP32.
+/// The maximum head_dim of the built-in kernels, on tensor cores and in FP32.
 inline constexpr int own_attention_dim = 128;
 inline constexpr int simple_attention_dim = 256;
 
-/// Queries or keys that a block of the own kernels works on, and the tokens of a sequence that the
-/// most blocks in a grid's second dimension cover.
+/// Queries or keys that a block of the built-in kernels processes, and tokens of a sequence covered
+/// by the maximum number of blocks in a grid's second dimension.
 inline constexpr int attention_rows = 128;
 inline constexpr Index own_attention_tokens = Index{65535} * attention_rows;
 
-/// Throws ConfigError where the own kernels cannot run attention. Every model needs them, cuDNN or
-/// not: they run whatever is met once, such as a text that is being generated.
+/// Throws ConfigError if the built-in kernels do not support the attention. Every model needs them,
+/// even with cuDNN, because they run shapes that are used once, as in text generation.
 inline void require_own_attention(const AttentionShape& shape, bool is_bf16) {
   const Index dim = shape.heads.head_dim;
   if (!is_bf16) {
@@ -46,19 +46,20 @@ inline void require_own_attention(const AttentionShape& shape, bool is_bf16) {
                        own_attention_tokens, "; choose a shorter one");
 }
 
-/// Bytes of workspace that the own kernels need: the backward's deltas.
+/// Returns the bytes of workspace that the built-in kernels need: the backward's deltas.
 inline std::size_t own_attention_workspace(const AttentionShape& shape) {
   return static_cast<std::size_t>(shape.rows() * shape.heads.heads) * sizeof(float);
 }
 
-/// Bytes of workspace that cuDNN's backward needs at most, where it cannot be asked: softmax sums
-/// and an FP32 accumulator of the queries' gradient, and where heads share KV heads, gradients of
-/// keys and values for each head. The forward needs none. A deterministic backward adds nothing up
-/// with atomics: it keeps the gradients of all scores, in BF16. Rows are counted as cuDNN's tiles
-/// of 128 cover them. With documents, gradients lie as far apart as fused rows do, those of each
-/// head as far as a fused row for every head of a group; heads that are no multiple of 16 wide, and
-/// the gradients of scores, are kept as if each document were as long as a sequence.
-/// @note what cuDNN asks for on a GPU counts in place of it: see attention_limits
+/// Returns an upper bound of the workspace that cuDNN's backward needs, for machines where it
+/// cannot be queried: softmax sums, an FP32 accumulator of the queries' gradient and, if heads
+/// share KV heads, gradients of keys and values for each head. The forward needs none. A
+/// deterministic backward uses no atomics: it stores the gradients of all scores, in BF16. Rows are
+/// rounded up to cuDNN's tiles of 128. With documents, gradients have the stride of fused rows, and
+/// those of each head the stride of a fused row for every head of a group; heads whose width is not
+/// a multiple of 16, and the gradients of scores, are stored as if each document were as long as a
+/// sequence.
+/// @note on a GPU, the workspace that cuDNN requests is used instead: see attention_limits
 inline std::size_t cudnn_attention_workspace(const AttentionShape& shape, bool deterministic) {
   const auto [heads, kv_heads, dim] = shape.heads;
   const bool documents = shape.most_documents > 0;
@@ -75,8 +76,8 @@ inline std::size_t cudnn_attention_workspace(const AttentionShape& shape, bool d
   return static_cast<std::size_t>(bytes + slack);
 }
 
-/// Bytes of one of the tables that tell cuDNN of documents, and of all four. They lie at the
-/// beginning of the workspace.
+/// Returns the bytes of one of the tables that describe documents to cuDNN, and of all four. They
+/// are at the beginning of the workspace.
 inline std::size_t cudnn_document_table(const AttentionShape& shape) {
   constexpr Index alignment = 256;
   return static_cast<std::size_t>(
@@ -86,7 +87,7 @@ inline std::size_t cudnn_document_tables(const AttentionShape& shape) {
   return shape.most_documents == 0 ? 0 : 4 * cudnn_document_table(shape);
 }
 
-/// Bytes of workspace that cuDNN asked for, or else what it needs at most.
+/// Returns the bytes of workspace that cuDNN requested, or otherwise the upper bound.
 inline std::size_t cudnn_workspace(AttentionPass pass, const AttentionShape& shape,
                                    const DeviceLimits<Cuda>& limits) {
   const bool forward = pass == AttentionPass::forward;
@@ -96,11 +97,11 @@ inline std::size_t cudnn_workspace(AttentionPass pass, const AttentionShape& sha
   return forward ? 0 : cudnn_attention_workspace(shape, limits.deterministic);
 }
 
-/// The kernels that attention can run through.
+/// The kernels through which attention can run.
 enum class AttentionKernels { octavo, cudnn, cudnn_deterministic };
 
-/// Those that it does. cuDNN serves BF16, and sequences that are long enough. It compiles a plan
-/// for each shape, which one that is met once does not repay.
+/// Returns the kernels that run. cuDNN supports BF16 and sequences that are long enough. It
+/// compiles a plan for each shape, which is not worthwhile for a shape that is used once.
 template <class T>
 AttentionKernels attention_kernels(AttentionPass pass, const AttentionShape& shape,
                                    const DeviceLimits<Cuda>& limits) {
@@ -118,12 +119,13 @@ AttentionKernels attention_kernels(AttentionPass pass, const AttentionShape& sha
 
 }  // namespace detail
 
-/// What runs attention of format `T` on the `Cuda` device: "cudnn", "cudnn deterministic" or
-/// "octavo". Octavo's own kernels always are deterministic, and so is cuDNN's forward; its
-/// deterministic backward runs where one is asked for and its workspace is within the limits.
-/// @param limits  those of `attention_limits` where there is a GPU
-/// @throws ConfigError  for a head_dim or a length that the own kernels do not run, which every
-///                      model needs
+/// Returns the implementation of attention of format `T` on the `Cuda` device: "cudnn", "cudnn
+/// deterministic" or "octavo". The built-in kernels are always deterministic, as is cuDNN's
+/// forward; its deterministic backward runs if determinism is requested and its workspace is within
+/// the limits.
+/// @param limits  those of `attention_limits` if there is a GPU
+/// @throws ConfigError  if the built-in kernels, which every model needs, do not support the
+///                      head_dim or length
 template <class T = Bf16>
 const char* attention_implementation(AttentionPass pass, const AttentionShape& shape,
                                      const DeviceLimits<Cuda>& limits) {
@@ -132,8 +134,8 @@ const char* attention_implementation(AttentionPass pass, const AttentionShape& s
   return names[static_cast<std::size_t>(detail::attention_kernels<T>(pass, shape, limits))];
 }
 
-/// Why a pass runs in Octavo's own kernels where cuDNN runs shapes like it; empty where it does
-/// not.
+/// Returns the reason why a pass runs in the built-in kernels although cuDNN runs similar shapes;
+/// empty if it does not.
 /// @param limits  see attention_implementation
 template <class T = Bf16>
 std::string attention_fallback(AttentionPass pass, const AttentionShape& shape,
@@ -151,13 +153,13 @@ std::string attention_fallback(AttentionPass pass, const AttentionShape& shape,
   if (limits.cudnn_answer && !limits.cudnn_answer->refusal.empty()) {
     return limits.cudnn_answer->refusal;
   }
-  return message("cuDNN's deterministic backward takes a workspace of ",
+  return message("cuDNN's deterministic backward needs a workspace of ",
                  detail::cudnn_workspace(AttentionPass::backward, shape, limits),
-                 " bytes, of which ", limits.most_deterministic_workspace, " are allowed");
+                 " bytes, of which only ", limits.most_deterministic_workspace, " are allowed");
 }
 
-/// Bytes of workspace that attention of this shape and format needs, through whatever each pass
-/// runs.
+/// Returns the bytes of workspace that attention of this shape and format needs, for the
+/// implementation of each pass.
 template <class T = Bf16>
 std::size_t attention_workspace(const AttentionShape& shape, const DeviceLimits<Cuda>& limits) {
   std::size_t bytes = detail::own_attention_workspace(shape);

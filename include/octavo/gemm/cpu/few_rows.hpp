@@ -1,6 +1,6 @@
 /// @file
-/// Products of a few rows on the `Cpu` device: a weight is widened a tile at a time, by the thread
-/// that multiplies it.
+/// GEMMs of a few rows on the `Cpu` device: each thread widens the weight one tile at a time and
+/// multiplies it.
 #pragma once
 
 #include <octavo/gemm/cpu/matmul.hpp>
@@ -10,10 +10,10 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// What runs `few_rows_forward` on the `Cpu` device.
+/// Returns the implementation of `few_rows_forward` on the `Cpu` device.
 inline const char* few_rows_implementation(Cpu) { return detail::sgemm_implementation; }
 
-/// Bytes of workspace that `few_rows_forward` needs for weights of `k` columns.
+/// Returns the bytes of workspace that `few_rows_forward` needs for weights of `k` columns.
 inline std::size_t few_rows_workspace(Index k, const DeviceLimits<Cpu>& limits) {
   const Index tile = detail::matmul_tile_columns * (k + 2 * most_few_rows);
   return static_cast<std::size_t>(round_up(most_few_rows * k, 64) + limits.threads * tile) *
@@ -22,7 +22,7 @@ inline std::size_t few_rows_workspace(Index k, const DeviceLimits<Cpu>& limits) 
 
 namespace detail {
 
-/// The rows of a product as FP32 numbers, normalised where they are to be.
+/// The rows of a GEMM as FP32 numbers, normalised if requested.
 template <class T>
 const float* widen_rows(TensorView<const T, 2, Cpu> x, const RowNorm<T, Cpu>& norm,
                         float*& workspace, const Context<Cpu>& context) {
@@ -36,7 +36,8 @@ const float* widen_rows(TensorView<const T, 2, Cpu> x, const RowNorm<T, Cpu>& no
   return row;
 }
 
-/// result = round(alpha · x · wᵀ + addend + bias), or what is gated of that, or joins a cache.
+/// Computes result = round(alpha · x · wᵀ + addend + bias), optionally gated or appended to a
+/// cache.
 /// @param widen_weight  widens row `row` of the weight to FP32: (row, target)
 template <class T, class Y, class WidenWeight>
 void multiply_few_rows(TensorView<const T, 2, Cpu> x, float alpha, const WidenWeight& widen_weight,

@@ -1,5 +1,5 @@
 /// @file
-/// Matrix products on the `Cpu` device: operands are widened to FP32 and multiplied tile by tile.
+/// GEMMs on the `Cpu` device: operands are widened to FP32 and multiplied tile by tile.
 #pragma once
 
 #include <octavo/gemm/cpu/sgemm.hpp>
@@ -11,7 +11,7 @@ namespace octavo OCTAVO_ABI {
 
 namespace detail {
 
-/// Sides of the result's tiles. Fixed, so that sums do not depend on the number of threads.
+/// Sizes of the result's tiles. Fixed, so that sums do not depend on the number of threads.
 inline constexpr Index matmul_tile_rows = 128;
 inline constexpr Index matmul_tile_columns = 128;
 
@@ -23,8 +23,8 @@ void widen_row(TensorView<const T, 2, Cpu> source, Index row, float* target) {
   for (Index c = 0; c < columns; ++c) target[c] = static_cast<float>(from[c]);
 }
 
-/// Widens a row of a quantised matrix. A tensor's single scale is left to the product; scales of
-/// rows and blocks are applied here.
+/// Widens a row of a quantised matrix. The product applies a tensor's single scale; scales of rows
+/// and blocks are applied here.
 template <class Format, class Granularity, Layout L>
 void widen_row(QuantizedView<Format, Granularity, L, Cpu> source, Index row, float* target) {
   constexpr Index block = Granularity::block_columns;
@@ -41,7 +41,7 @@ void widen_row(QuantizedView<Format, Granularity, L, Cpu> source, Index row, flo
   }
 }
 
-/// Widens a dense matrix to FP32; an FP32 matrix is used where it is.
+/// Widens a dense matrix to FP32; an FP32 matrix is used in place.
 template <class T>
 const float* widen(TensorView<const T, 2, Cpu> source, float*& workspace,
                    const Context<Cpu>& context) {
@@ -69,7 +69,7 @@ const float* widen(QuantizedView<Format, Granularity, L, Cpu> source, float*& wo
   return target;
 }
 
-/// The factor of a whole tensor; 1 for scales of rows and blocks.
+/// Returns the factor of a whole tensor; 1 for scales of rows and blocks.
 template <class Format, class Granularity, Layout L>
 float tensor_scale_inverse(QuantizedView<Format, Granularity, L, Cpu> view) {
   if constexpr (Granularity::block_columns == 0) {
@@ -102,7 +102,7 @@ void store_tile(float* tile, Index row0, Index rows, Index column0, Index column
   }
 }
 
-/// result = round(alpha · op(a) · op(b) + addend + bias).
+/// Computes result = round(alpha · op(a) · op(b) + addend + bias).
 template <class T>
 void multiply_tiles(const SgemmOperand& a, const SgemmOperand& b, Index k, float alpha,
                     const GemmOutput<T, Cpu>& y, float* workspace, const Context<Cpu>& context) {
@@ -125,13 +125,13 @@ void multiply_tiles(const SgemmOperand& a, const SgemmOperand& b, Index k, float
 
 }  // namespace detail
 
-/// What runs GEMMs of precision `P` on the `Cpu` device, as the manifest announces it.
+/// Returns the implementation of GEMMs of precision `P` on the `Cpu` device, for the manifest.
 template <LinearPrecision P>
 const char* gemm_implementation(Cpu) {
   return detail::sgemm_implementation;
 }
 
-/// Bytes of workspace that one product with these dimensions needs at most.
+/// Returns the maximum bytes of workspace that a product with these dimensions needs.
 inline std::size_t matmul_workspace(Index m, Index n, Index k, const DeviceLimits<Cpu>& limits) {
   const Index tiles = limits.threads * detail::matmul_tile_rows * detail::matmul_tile_columns;
   return static_cast<std::size_t>(round_up(m * k, 64) + round_up(n * k, 64) + tiles) *
@@ -140,13 +140,13 @@ inline std::size_t matmul_workspace(Index m, Index n, Index k, const DeviceLimit
 
 namespace detail {
 
-/// The context's workspace as floats.
+/// Returns the context's workspace as floats.
 /// @throws ConfigError  if it is too small for the product
 inline float* matmul_memory(Index m, Index n, Index k, const Context<Cpu>& context) {
   return workspace_of<float>(context, matmul_workspace(m, n, k, context), "a matrix product");
 }
 
-/// result = op(a) · op(b) + addend + bias for dense operands.
+/// Computes result = op(a) · op(b) + addend + bias for dense operands.
 template <class T, class Y>
 GemmRun matmul_dense_body(TensorView<const T, 2, Cpu> a, bool transpose_a,
                           TensorView<const T, 2, Cpu> b, bool transpose_b,
@@ -161,7 +161,7 @@ GemmRun matmul_dense_body(TensorView<const T, 2, Cpu> a, bool transpose_a,
   return {FormatTraits<T>::name, FormatTraits<T>::name, sgemm_implementation};
 }
 
-/// result = a · bᵀ + addend + bias for quantised operands.
+/// Computes result = a · bᵀ + addend + bias for quantised operands.
 template <class A, class B, class Ga, class Gb, Layout La, Layout Lb, class Y>
 GemmRun matmul_quantized_body(GemmPass, QuantizedView<A, Ga, La, Cpu> a,
                               QuantizedView<B, Gb, Lb, Cpu> b, const GemmOutput<Y, Cpu>& y,

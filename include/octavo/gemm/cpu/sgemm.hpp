@@ -1,11 +1,11 @@
 /// @file
-/// Single-threaded FP32 matrix products on the host, in loops over packed strips.
+/// Single-threaded FP32 GEMMs on the host, in loops over packed strips.
 ///
-/// An element of the result has the same bits whatever the other rows and columns are. Every
+/// An element of the result has the same bits regardless of the other rows and columns. Every
 /// product of two numbers is formed in `sgemm_kernel`, over whole strips: compilers may fuse it
-/// with the addition that follows, or not, but do the same for every element. What reaches into
-/// partly filled strips, where they vectorise the beginning of a row and not its end, has nothing
-/// to fuse.
+/// with the subsequent addition or not, but treat every element in the same way. Loops over partly
+/// filled strips, where compilers vectorise the beginning of a row but not its end, have nothing to
+/// fuse.
 #pragma once
 
 #include <octavo/core/context.hpp>
@@ -15,22 +15,23 @@
 
 namespace octavo OCTAVO_ABI::detail {
 
-/// Whether an operand is read as it is stored or transposed.
+/// Whether an operand is read as stored or transposed.
 enum class Transpose { no, yes };
 
-/// A row-major matrix that a product reads as it is or transposed.
+/// A row-major matrix that a product reads as stored or transposed.
 struct SgemmOperand {
   const float* data;
-  Index leading;  ///< elements from one stored row to the next
+  Index leading;  ///< distance between stored rows, in elements
   Transpose transpose;
 
-  /// Distance of neighbours down and across the matrix as the product reads it.
+  /// Returns the distance between vertically or horizontally adjacent elements of the matrix as the
+  /// product reads it.
   [[nodiscard]] Index down() const { return transpose == Transpose::no ? leading : 1; }
   [[nodiscard]] Index across() const { return transpose == Transpose::no ? 1 : leading; }
 };
 
-// What follows depends on what a file is compiled for. So its names do too: a program may have
-// files that are compiled for different processors, and the linker must not mix their parts.
+// The following depends on the target processor of a file, and so do its names: a program may have
+// files compiled for different processors, and the linker must not mix their parts.
 #if defined(__AVX512F__)
 #define OCTAVO_SGEMM_LANES 16
 #define OCTAVO_SGEMM_NAMES lanes_16
@@ -47,15 +48,15 @@ inline constexpr Index sgemm_lanes = OCTAVO_SGEMM_LANES;
 inline constexpr Index sgemm_rows = sgemm_lanes == 16 ? 8 : 6;
 /// The micro-kernel keeps `sgemm_rows` × `sgemm_columns` sums in registers.
 inline constexpr Index sgemm_columns = 2 * sgemm_lanes;
-/// Elements of the reduced dimension that are packed together.
+/// Number of elements of the reduced dimension packed together.
 inline constexpr Index sgemm_depth = 256;
-/// Rows and columns that are packed together.
+/// Number of rows and columns packed together.
 inline constexpr Index sgemm_block = 128;
 
 using SgemmVector [[gnu::vector_size(sgemm_lanes * sizeof(float))]] = float;
 
 /// Copies `width` strips of the operand, `strip` lanes side by side and the reduced dimension
-/// outermost, with zeros where the last strip is not full.
+/// outermost, padding the last strip with zeros.
 inline void pack_strips(const float* source, Index lane_stride, Index depth_stride, Index width,
                         Index depth, Index strip, float* packed) {
   for (Index begin = 0; begin < width; begin += strip) {
@@ -79,7 +80,7 @@ inline void pack_strips(const float* source, Index lane_stride, Index depth_stri
   }
 }
 
-/// sums = A · B for one strip of each.
+/// Computes sums = A · B for one strip of each.
 inline void sgemm_kernel(const float* a, const float* b, Index depth, float* sums) {
   SgemmVector left[sgemm_rows] = {};
   SgemmVector right[sgemm_rows] = {};
@@ -104,11 +105,11 @@ inline void sgemm_kernel(const float* a, const float* b, Index depth, float* sum
   }
 }
 
-/// What `sgemm` runs, for the manifest.
+/// The name of `sgemm`'s implementation, for the manifest.
 inline constexpr const char* sgemm_implementation = "octavo loops";
 
-/// Writes the filled part of a strip's sums: C = alpha · (sums + C), or alpha · sums where C holds
-/// nothing yet.
+/// Writes the filled part of a strip's sums: C = alpha · (sums + C), or alpha · sums if C has no
+/// values yet.
 inline void store_sums(const float* sums, Index rows, Index columns, float alpha, bool accumulate,
                        float* c, Index ldc) {
   for (Index r = 0; r < rows; ++r) {
@@ -122,9 +123,9 @@ inline void store_sums(const float* sums, Index rows, Index columns, float alpha
   }
 }
 
-/// C = alpha · op(A) · op(B), or alpha · (op(A) · op(B) + C) with `accumulate`, on the calling
-/// thread; A is m × k, B is k × n, C is row-major with `ldc` elements from row to row.
-/// Not inlined, so that the last operation, alpha · sum, is not fused with a caller's addition.
+/// Computes C = alpha · op(A) · op(B), or alpha · (op(A) · op(B) + C) with `accumulate`, on the
+/// calling thread; A is m × k, B is k × n, C is row-major with rows `ldc` elements apart. Not
+/// inlined, so that the last operation, alpha · sum, is not fused with a caller's addition.
 [[gnu::noinline]] inline void sgemm(const SgemmOperand& a, const SgemmOperand& b, Index m, Index n,
                                     Index k, float alpha, bool accumulate, float* c, Index ldc) {
   alignas(64) float packed_a[(sgemm_block + sgemm_rows) * sgemm_depth];

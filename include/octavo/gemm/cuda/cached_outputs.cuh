@@ -1,5 +1,5 @@
 /// @file
-/// Outputs of a product of few rows that are queries, keys and values, on their way to a cache.
+/// Outputs of a GEMM of few rows that are queries, keys and values to be cached.
 #pragma once
 
 #include <octavo/kernels/cuda/rope/rotation.cuh>
@@ -7,12 +7,12 @@
 
 namespace octavo OCTAVO_ABI::detail {
 
-/// Where one output goes, and the rotation on the way.
+/// The destination of one output, and its rotation.
 template <class T>
 struct CachedOutput {
-  T* target = nullptr;  ///< null: nowhere
+  T* target = nullptr;  ///< null: not stored
   float cosine = 1.0f;
-  float sine = 0.0f;  ///< with the sign that `rotated` takes
+  float sine = 0.0f;  ///< with the sign that `rotated` expects
   bool rotates = false;
 
   /// @param partner  the output half a head away
@@ -22,11 +22,11 @@ struct CachedOutput {
   }
 };
 
-/// Where outputs go; see append_to_cache, whose bits they have.
+/// Destinations of outputs; the results have the same bits as those of append_to_cache.
 template <class T>
 struct CachedOutputs {
-  const std::int32_t* positions = nullptr;  ///< [rows]; null: there is no cache
-  const float* rotation = nullptr;          ///< null: nothing is rotated
+  const std::int32_t* positions = nullptr;  ///< [rows]; null: no cache
+  const float* rotation = nullptr;          ///< null: no rotation
   T* keys = nullptr;
   T* values = nullptr;
   Index capacity = 0;

@@ -1,6 +1,6 @@
 /// @file
-/// Products of a few rows on the `Cuda` device: a warp for every two outputs, which reads their
-/// weights once, in vectors of 16 bytes.
+/// GEMMs of a few rows on the `Cuda` device: one warp for every two outputs reads their weights
+/// once, in vectors of 16 bytes.
 #pragma once
 
 #include <octavo/gemm/cuda/cached_outputs.cuh>
@@ -16,7 +16,7 @@ namespace octavo OCTAVO_ABI::detail {
 
 inline constexpr int few_rows_threads = 256;
 
-/// What few_rows_kernel works on; `Scale` is that of a weight's granularity.
+/// Arguments of few_rows_kernel; `Scale` is that of a weight's granularity.
 template <class T, class W, class Scale, class Y>
 struct FewRowsArguments {
   const T* x;            ///< [rows, k]
@@ -25,22 +25,22 @@ struct FewRowsArguments {
   Y* result;             ///< [rows, n], or [rows, n / 2] if it is gated
   const Y* addend;       ///< [rows, n], or null
   const Y* bias;         ///< [n], or null
-  const T* norm_weight;  ///< [k], or null: x is not normalised
+  const T* norm_weight;  ///< [k], or null if x is not normalised
   float norm_epsilon;
   Index n;
   int k, rows;
   unsigned distance;  ///< between the outputs of a warp
-  bool reads_ahead;   ///< of the weight
+  bool reads_ahead;   ///< whether the weight is read ahead
   bool is_gated;
   CachedOutputs<Y> cached;
 };
 
-/// Of dense weights.
+/// Stands for the scales of dense weights.
 struct NoScales {
   using Scale = float;
 };
 
-/// Whether a granularity has several scales in a row, which sums of parts are multiplied with.
+/// Whether a granularity has several scales in a row, each applied to a partial sum.
 template <class Granularity>
 inline constexpr bool scales_parts = [] {
   if constexpr (std::is_same_v<Granularity, NoScales>) {
@@ -50,10 +50,10 @@ inline constexpr bool scales_parts = [] {
   }
 }();
 
-/// The outputs of a warp: neighbours, a gate and its up, or what is rotated together. Each thread
-/// sums every 32nd run of weights.
-/// @tparam Vectors  rows of `x` and `w` are whole vectors
-/// @tparam Rows     `rows` or more; those that are too many repeat the last
+/// Computes the outputs of a warp: adjacent ones, a gate and its up, or a rotated pair. Each thread
+/// sums every 32nd group of weights.
+/// @tparam Vectors  rows of `x` and `w` consist of whole vectors
+/// @tparam Rows     at least `rows`; surplus rows repeat the last
 template <bool Vectors, int Rows, class Granularity, class T, class W, class Y>
 OCTAVO_KERNEL void __launch_bounds__(few_rows_threads, 2)
     few_rows_kernel(const FewRowsArguments<T, W, typename Granularity::Scale, Y> arguments) {
@@ -61,7 +61,7 @@ OCTAVO_KERNEL void __launch_bounds__(few_rows_threads, 2)
   using Ring = WeightRing<Vectors, W>;
   constexpr int outputs = few_rows_outputs;
   constexpr int step = 32 * Weights::elements;
-  extern __shared__ uint4 shared[];  // the ring, the normalised row, its sums of squares
+  extern __shared__ uint4 shared[];  // the ring, the normalised row and its sums of squares
   const auto& a = arguments;
   const Index n = a.n;
   const int k = a.k;
@@ -69,7 +69,7 @@ OCTAVO_KERNEL void __launch_bounds__(few_rows_threads, 2)
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const auto warp = static_cast<unsigned>(global_thread() / 32);
   const Index first_output = Index{warp / a.distance} * outputs * a.distance + warp % a.distance;
-  // Warps behind the last output work on it again: the block may need them.
+  // Warps past the last output recompute it, because the block may need them.
   const auto output_of = [&](int o) { return first_output + Index{a.distance} * o; };
   Index weight_rows[outputs];
   const W* weights[outputs];
@@ -95,7 +95,7 @@ OCTAVO_KERNEL void __launch_bounds__(few_rows_threads, 2)
     __syncthreads();
     x = row;
   }
-  // The output of this lane, and what is added to it.
+  // The output of this lane, and its addend.
   const int o_of_lane = lane / Rows;
   const int row_of_lane = lane % Rows;
   const Index out = output_of(o_of_lane);
@@ -118,7 +118,7 @@ OCTAVO_KERNEL void __launch_bounds__(few_rows_threads, 2)
             load_run<Vectors>(x + Index{min(row, a.rows - 1)} * k + place, k - place);
       }
     };
-    // Of more rows, registers hold no more than one part.
+    // With more rows, registers cannot hold more than one part.
     constexpr bool loads_early = Rows <= 2;
     if constexpr (loads_early) {
 #pragma unroll
@@ -173,7 +173,7 @@ OCTAVO_KERNEL void __launch_bounds__(few_rows_threads, 2)
   }
   const Y result = Y(mine + added);
   const auto rounded = static_cast<float>(result);
-  // Of the warp's other output.
+  // The warp's other output.
   const float other = __shfl_sync(0xffffffffu, rounded, o_of_lane == 0 ? lane + Rows : lane - Rows);
   if (!has_output) return;
   if (a.is_gated) {
@@ -185,7 +185,8 @@ OCTAVO_KERNEL void __launch_bounds__(few_rows_threads, 2)
   }
 }
 
-/// Enqueues the product. What is not in whole vectors takes one kernel for any number of rows.
+/// Enqueues the product. A single kernel handles rows that do not consist of whole vectors, for any
+/// number of rows.
 template <class Granularity, class T, class W, class Y>
 void enqueue_few_rows(TensorView<const T, 2, Cuda> x, const W* w,
                       const typename Granularity::Scale* scales, Index n,
@@ -209,7 +210,7 @@ void enqueue_few_rows(TensorView<const T, 2, Cuda> x, const W* w,
              : rows <= 4 ? few_rows_kernel<true, 4, Granularity, T, W, Y>
                          : few_rows_kernel<true, most_few_rows, Granularity, T, W, Y>;
   }
-  // Few outputs are spread over all multiprocessors, in smaller blocks.
+  // Few outputs are distributed over all multiprocessors, in smaller blocks.
   constexpr Index wanted_blocks = 264;
   const Index warps = ceil_divide(n, few_rows_outputs);
   const Index block_warps = std::clamp<Index>(warps / wanted_blocks, 1, few_rows_threads / 32);

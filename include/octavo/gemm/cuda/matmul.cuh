@@ -1,5 +1,5 @@
 /// @file
-/// Matrix products on the `Cuda` device, through cuBLASLt.
+/// GEMMs on the `Cuda` device, through cuBLASLt.
 #pragma once
 
 #include <octavo/gemm/cuda/limits.hpp>
@@ -11,14 +11,14 @@
 
 namespace octavo OCTAVO_ABI::detail {
 
-/// The largest power of two, up to 256, that all addresses are multiples of.
+/// Returns the largest power of two, up to 256, to which all addresses are aligned.
 template <class... Elements>
 std::uint32_t common_alignment(const Elements*... addresses) {
   const auto bits = (std::uintptr_t{256} | ... | reinterpret_cast<std::uintptr_t>(addresses));
   return std::uint32_t{1} << std::countr_zero(bits);
 }
 
-/// Enqueues the product that `key` describes.
+/// Enqueues the product described by `key`.
 template <class A, class B, class Y>
 void enqueue_product(GemmKey key, const A* a, const B* b, const GemmVectors& scales,
                      const GemmOutput<Y, Cuda>& y, const Context<Cuda>& context) {
@@ -36,7 +36,7 @@ void enqueue_product(GemmKey key, const A* a, const B* b, const GemmVectors& sca
                                  {a, b, addend, y.result.data(), workspace}, context);
 }
 
-/// result = op(a) · op(b) + addend + bias for dense operands.
+/// Computes result = op(a) · op(b) + addend + bias for dense operands.
 template <class T, class Y>
 GemmRun matmul_dense_body(TensorView<const T, 2, Cuda> a, bool transpose_a,
                           TensorView<const T, 2, Cuda> b, bool transpose_b,
@@ -52,8 +52,8 @@ GemmRun matmul_dense_body(TensorView<const T, 2, Cuda> a, bool transpose_a,
   return {FormatTraits<T>::name, FormatTraits<T>::name, cublas_implementation};
 }
 
-/// result = a · bᵀ + addend + bias for quantised operands. Only the forward accumulates fast: see
-/// accumulates_fast.
+/// Computes result = a · bᵀ + addend + bias for quantised operands. Only the forward uses fast
+/// accumulation: see accumulates_fast.
 template <class A, class B, class Ga, class Gb, Layout La, Layout Lb, class Y>
 GemmRun matmul_quantized_body(GemmPass pass, QuantizedView<A, Ga, La, Cuda> a,
                               QuantizedView<B, Gb, Lb, Cuda> b, const GemmOutput<Y, Cuda>& y,

@@ -1,5 +1,5 @@
 /// @file
-/// cuBLASLt's handle, and the algorithm that was chosen for each matrix product.
+/// cuBLASLt's handle, and the algorithm chosen for each GEMM.
 #pragma once
 
 #include <octavo/core/cuda/replay.cuh>
@@ -21,7 +21,7 @@
 
 namespace octavo OCTAVO_ABI::detail {
 
-/// A product with the algorithm that it runs with.
+/// A GEMM and its algorithm.
 struct GemmPlan {
   enum class Origin : std::uint8_t { heuristic, rehearsed, recorded };
 
@@ -29,17 +29,17 @@ struct GemmPlan {
   TimedAlgorithm chosen{};
   Origin origin = Origin::heuristic;
   bool is_counted = true;              ///< in the summary: see gemm_plan_summary
-  std::unique_ptr<GemmTrial> trial{};  ///< while algorithms take turns
+  std::unique_ptr<GemmTrial> trial{};  ///< while algorithms are being tried
 };
 
 /// All plans of one context.
 ///
-/// A product runs with the algorithm of a record, if one was given; else with the heuristics'
-/// first, or with what a rehearsal finds. There algorithms take turns while passes of a model run;
-/// then whole passes with the fastest of each are held against passes with the heuristics' first,
-/// because a card that is at its limit of power pays for one kernel's speed with another's. In a
-/// deterministic context, where timing must not decide, and for a product that was not announced
-/// nothing is tried.
+/// A product uses the algorithm of a record, if there is one; otherwise the heuristics' first
+/// choice, or the one found in a rehearsal. In a rehearsal, algorithms alternate while passes of a
+/// model run; then whole passes with the fastest algorithm of each product are compared with passes
+/// with the heuristics' first choices, because on a power-limited card the speed of one kernel may
+/// slow down another. Nothing is tried in a deterministic context, where timing must not decide, or
+/// for a product that was not announced.
 class GemmPlans {
  public:
   GemmPlans() { check_cublas(cublasLtCreate(&handle_), "cublasLtCreate", GemmKey{}); }
@@ -47,8 +47,8 @@ class GemmPlans {
   GemmPlans& operator=(const GemmPlans&) = delete;
   ~GemmPlans() { cublasLtDestroy(handle_); }
 
-  /// Uses records of this card and this cuBLASLt from now on, also for products that have a plan;
-  /// one that cuBLASLt refuses changes nothing but the next summary.
+  /// Uses records of this card and cuBLASLt from now on, including for products that already have a
+  /// plan. A record that cuBLASLt rejects affects only the next summary.
   void take(std::span<const GemmPlanRecord> records, const Context<Cuda>& context) {
     const GemmLibrary& here = library(context);
     for (const GemmPlanRecord& record : records) {
@@ -59,15 +59,15 @@ class GemmPlans {
     }
   }
 
-  /// Plans products that have no plan yet. The summary begins anew.
-  /// @return products that are to be rehearsed: with `rehearsed`, those that have neither a record
-  ///         nor a rehearsal behind them
+  /// Plans products that have no plan yet, and starts a new summary.
+  /// @return number of products to rehearse: with `rehearsed`, those with neither a record nor an
+  ///         earlier rehearsal
   int prepare(std::span<const GemmKey> keys, GemmChoice choice, const Context<Cuda>& context) {
     summary_ = {};
     for (auto& [key, plan] : plans_) plan.is_counted = false;
     const Stopwatch stopwatch(summary_.seconds);
     const bool tries = choice == GemmChoice::rehearsed && !context.limits().deterministic;
-    // Which algorithms there are does not depend on where scales and bias lie.
+    // The available algorithms do not depend on the addresses of scales and bias.
     const auto* anywhere = workspace_of<float>(context, cublas_workspace_bytes, "a matrix product");
     to_rehearse_.clear();
     for (const GemmKey& key : keys) {
@@ -79,13 +79,13 @@ class GemmPlans {
     return static_cast<int>(to_rehearse_.size());
   }
 
-  /// Runs passes until the algorithms of all products that are to be rehearsed are chosen. One that
-  /// throws leaves all of them with the heuristics' first.
+  /// Runs passes until the algorithms of all products to be rehearsed are chosen. If a pass throws,
+  /// all of them keep the heuristics' first choice.
   template <class Pass>
   void rehearse(const Pass& pass, const Context<Cuda>& context) {
     const Stopwatch stopwatch(summary_.seconds);
     std::erase_if(to_rehearse_, [](const GemmPlan* plan) {
-      return plan->origin != GemmPlan::Origin::heuristic;  // a record came meanwhile
+      return plan->origin != GemmPlan::Origin::heuristic;  // a record arrived in the meantime
     });
     std::vector<Tried> tried;
     try {
@@ -107,7 +107,7 @@ class GemmPlans {
     to_rehearse_.clear();
   }
 
-  /// Enqueues the product that `key` describes.
+  /// Enqueues the product described by `key`.
   void run(const GemmKey& key, const GemmVectors& vectors, const GemmAddresses& addresses,
            const Context<Cuda>& context) {
     GemmPlan& plan = plan_of(key, vectors);
@@ -140,7 +140,7 @@ class GemmPlans {
     return summary;
   }
 
-  /// What was rehearsed, here or in the run that a record is from.
+  /// Returns the records of rehearsed products, including those taken from earlier records.
   [[nodiscard]] std::vector<GemmPlanRecord> records(const Context<Cuda>& context) {
     std::vector<GemmPlanRecord> records;
     for (const auto& [key, plan] : plans_) {
@@ -154,7 +154,7 @@ class GemmPlans {
     return records;
   }
 
-  /// This card and this cuBLASLt, as records name them.
+  /// Returns this card and cuBLASLt version, as in records.
   const GemmLibrary& library(const Context<Cuda>& context) {
     if (!library_) {
       cudaDeviceProp card{};
@@ -165,7 +165,7 @@ class GemmPlans {
   }
 
  private:
-  /// Adds the time that it lives to a sum of seconds.
+  /// Adds the time of its lifetime to a sum of seconds.
   class Stopwatch {
    public:
     explicit Stopwatch(double& seconds) : seconds_(seconds) {}
@@ -180,11 +180,11 @@ class GemmPlans {
     std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
   };
 
-  /// What the trial of a product found.
+  /// The results of a product's trial.
   struct Tried {
     GemmPlan* plan;
-    TimedAlgorithm first;    ///< the heuristics'
-    TimedAlgorithm fastest;  ///< which may be the first, too
+    TimedAlgorithm first;    ///< the heuristics' first choice
+    TimedAlgorithm fastest;  ///< may be the same as `first`
   };
 
   GemmPlan& plan_of(const GemmKey& key, const GemmVectors& vectors) {
@@ -220,8 +220,8 @@ class GemmPlans {
                        [](const GemmPlan* plan) { return plan->trial != nullptr; });
   }
 
-  /// Ends the trials that have seen enough, or all of them. A product that did not run stays with
-  /// the heuristics' first.
+  /// Ends the trials that have enough measurements, or all of them. A product that did not run
+  /// keeps the heuristics' first choice.
   void judge(bool all, std::vector<Tried>& tried) {
     for (GemmPlan* plan : to_rehearse_) {
       if (plan->trial == nullptr || !(plan->trial->judge() || all)) continue;
@@ -233,8 +233,9 @@ class GemmPlans {
     }
   }
 
-  /// Uses the fastest of each product if whole passes, recorded and under sustained load as steps
-  /// are, are faster with them than with the heuristics' first, by turns.
+  /// Uses the fastest algorithm of each product if whole passes, recorded and under sustained load
+  /// as in training, are faster with them than with the heuristics' first choices; the two
+  /// alternate.
   template <class Pass>
   void compare(const std::vector<Tried>& tried, const Pass& pass, const Context<Cuda>& context) {
     if (tried.empty()) return;
@@ -244,13 +245,13 @@ class GemmPlans {
     };
     struct Side {
       Which algorithms;
-      Replay<Cuda> passes;  ///< with these
+      Replay<Cuda> passes;  ///< with these algorithms
       std::vector<float> times;
     };
     std::array<Side, 2> sides{Side{&Tried::first, {}, {}}, Side{&Tried::fastest, {}, {}}};
     for (Side& side : sides) {
       use(side.algorithms);
-      for (int i = 0; i < 2; ++i) side.passes.run(context, pass);  // once to run, once to record
+      for (int i = 0; i < 2; ++i) side.passes.run(context, pass);  // run once, then record once
     }
     TimedSpan span;
     const auto milliseconds = [&](Side& side, int passes) {
@@ -260,8 +261,8 @@ class GemmPlans {
       context.synchronize();
       return span.milliseconds() / static_cast<float>(passes);
     };
-    // Long enough for the card's clocks to settle, as they do in training; where passes are too
-    // short to keep a card busy there is nothing that settles.
+    // Long enough for the card's clocks to settle, as they do in training; if passes are too short
+    // to keep a card busy, nothing settles.
     constexpr float settled = 1000;
     constexpr int enough = 200;
     const float one = milliseconds(sides[0], 1);
@@ -277,17 +278,17 @@ class GemmPlans {
     use(sides[summary_.keeps_first ? 0 : 1].algorithms);
   }
 
-  static constexpr int offered = 16;  ///< algorithms that cuBLASLt is asked for
-  /// So many that a product that runs once a pass has each of them timed thrice.
+  static constexpr int offered = 16;  ///< number of algorithms requested from cuBLASLt
+  /// Enough that a product that runs once per pass is timed three times with each algorithm.
   static constexpr int most_passes = 3 * offered;
 
   cublasLtHandle_t handle_ = nullptr;
   std::optional<GemmLibrary> library_;
   std::map<GemmKey, GemmPlanRecord> records_;
   std::map<GemmKey, GemmPlan> plans_;
-  std::vector<GemmPlan*> to_rehearse_;  ///< since the last `prepare`; plans stay where they are
+  std::vector<GemmPlan*> to_rehearse_;  ///< since the last `prepare`; plans are not moved
   GemmPlanSummary summary_;             ///< of the last `prepare`, without the counts
-  std::vector<std::string> refused_;    ///< records, since then
+  std::vector<std::string> refused_;    ///< rejected records since then
 };
 
 /// See prepare_gemms.

@@ -1,5 +1,5 @@
 /// @file
-/// One matrix product as cuBLASLt describes it. Host code.
+/// A GEMM in cuBLASLt's terms. Host code.
 #pragma once
 
 #include <octavo/core/cuda/context.cuh>
@@ -20,7 +20,7 @@ namespace octavo OCTAVO_ABI::detail {
 /// The format of a matrix on the `Cuda` device.
 template <class T>
 inline constexpr GemmFormat gemm_format = [] {
-  static_assert(sizeof(T) == 0, "cuBLASLt multiplies fp32, bf16, E4M3 and E5M2 on this GPU");
+  static_assert(sizeof(T) == 0, "cuBLASLt supports fp32, bf16, E4M3 and E5M2 on this GPU");
   return GemmFormat::fp32;
 }();
 template <>
@@ -32,7 +32,7 @@ inline constexpr GemmFormat gemm_format<E4M3> = GemmFormat::e4m3;
 template <>
 inline constexpr GemmFormat gemm_format<E5M2> = GemmFormat::e5m2;
 
-/// cuBLASLt's name of a format.
+/// Returns cuBLASLt's name of a format.
 constexpr cudaDataType_t cublas_type(GemmFormat format) {
   constexpr std::array types{CUDA_R_32F, CUDA_R_16BF, CUDA_R_8F_E4M3, CUDA_R_8F_E5M2};
   return types[static_cast<std::size_t>(format)];
@@ -42,13 +42,13 @@ constexpr cudaDataType_t cublas_type(GemmFormat format) {
 template <class Granularity>
 constexpr GemmScales cublas_scales() {
   static_assert(Granularity::served_by.hold(served_cuda_capability),
-                "matmul on Cuda: no GPU that this library serves multiplies such blocks, MX blocks "
-                "among them; choose Fp8Recipe<Delayed>, Fp8Recipe<Tensorwise>, Fp8Recipe<Rowwise> "
-                "or Fp8Recipe<Blockwise>, or run it on Cpu, which emulates it");
+                "matmul on Cuda: no GPU that this library supports multiplies such blocks, "
+                "including MX blocks; choose Fp8Recipe<Delayed>, Fp8Recipe<Tensorwise>, "
+                "Fp8Recipe<Rowwise> or Fp8Recipe<Blockwise>, or run it on Cpu, which emulates it");
   return gemm_scales<Granularity>;
 }
 
-/// cuBLASLt's name of what an operand's scales cover.
+/// Returns cuBLASLt's name of a granularity.
 constexpr cublasLtMatmulMatrixScale_t cublas_scale_mode(GemmScales scales) {
   switch (scales) {
     case GemmScales::row:
@@ -64,7 +64,7 @@ constexpr cublasLtMatmulMatrixScale_t cublas_scale_mode(GemmScales scales) {
   }
 }
 
-/// Throws CublasError unless a call of cuBLASLt for this product succeeded.
+/// Throws CublasError unless a cuBLASLt call for this product succeeded.
 inline void check_cublas(cublasStatus_t status, const char* call, const GemmKey& key) {
   if (status == CUBLAS_STATUS_SUCCESS) return;
   throw CublasError(message(call, " failed for ", gemm_text(key), ": ",
@@ -74,9 +74,9 @@ inline void check_cublas(cublasStatus_t status, const char* call, const GemmKey&
                             "multiples of 16 bytes"));
 }
 
-/// Vectors in device memory that belong to a product's description: factors that turn the elements
-/// of a and b back into values, null where they are not quantised, and the bias, in the result's
-/// format, null where there is none.
+/// Vectors in device memory that are part of a product's description: the factors that convert
+/// elements of a and b back to values, null if they are not quantised, and the bias, in the
+/// result's format, null if there is none.
 struct GemmVectors {
   const float* scales_a = nullptr;
   const float* scales_b = nullptr;
@@ -92,15 +92,14 @@ struct GemmAddresses {
   void* workspace = nullptr;  ///< of `cublas_workspace_bytes`
 };
 
-/// An algorithm. Has a name, which nvcc 13 needs of a vector's elements; cuBLASLt's own type has
-/// none.
+/// An algorithm. A named type, which nvcc 13 requires for a vector's elements; cuBLASLt's own type
+/// is unnamed.
 struct GemmAlgorithm {
   cublasLtMatmulAlgo_t words{};
 };
 
-/// A product that is ready to be launched once it is given an algorithm and addresses. cuBLASLt is
-/// column-major, where a row-major matrix is its own transpose: it computes resultᵀ = bᵀ · aᵀ, so
-/// that its first operand is b.
+/// A product that can be launched with an algorithm and addresses. cuBLASLt is column-major, so a
+/// row-major matrix is its transpose: it computes resultᵀ = bᵀ · aᵀ, with b as its first operand.
 class GemmProduct {
  public:
   explicit GemmProduct(const GemmKey& key) : key_(key) {
@@ -111,7 +110,8 @@ class GemmProduct {
     set(CUBLASLT_MATMUL_DESC_TRANSB, operation(key.transpose_a));
     if (key.fast_accumulation) set(CUBLASLT_MATMUL_DESC_FAST_ACCUM, std::int8_t{1});
     if (key.bias) {
-      // A bias to each row of ours is one to each column of cuBLASLt's, as its epilogue has it.
+      // A bias for each row corresponds to one for each column in cuBLASLt, as its epilogue
+      // expects.
       set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
       set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, cublas_type(key.result));
     }
@@ -133,7 +133,7 @@ class GemmProduct {
     set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, vectors.scales_a);
   }
 
-  /// The algorithms that cuBLASLt's heuristics offer, the best guess first. None of them rounds
+  /// Returns the algorithms that cuBLASLt's heuristics propose, best first. None of them rounds
   /// partial sums to the result's format.
   [[nodiscard]] std::vector<GemmAlgorithm> algorithms(cublasLtHandle_t handle, int most) {
     cublasLtMatmulPreferenceOpaque_t preference = preferences();
@@ -152,7 +152,7 @@ class GemmProduct {
     return algorithms;
   }
 
-  /// Whether cuBLASLt would run this algorithm within the workspace.
+  /// Whether cuBLASLt can run this algorithm within the workspace.
   [[nodiscard]] bool accepts(cublasLtHandle_t handle, const GemmAlgorithm& algorithm) {
     cublasLtMatmulHeuristicResult_t result{};
     return cublasLtMatmulAlgoCheck(handle, &operation_, &first_, &second_, &result_, &result_,

@@ -1,7 +1,7 @@
 /// @file
-/// The choice of an algorithm for a matrix product by trying several where the product is used.
-/// What is fastest over and over by itself is slower between the other kernels of a step, which
-/// leave other data in L2 and another clock: benchmarks/results/gemm-plans-h200.md. Host code.
+/// Selection of a GEMM algorithm by trying several where the GEMM is used. The algorithm that is
+/// fastest in isolation can be slower between the other kernels of a step, which leave other data
+/// in L2 and a different clock rate: benchmarks/results/gemm-plans-h200.md. Host code.
 #pragma once
 
 #include <octavo/gemm/cuda/product.cuh>
@@ -14,7 +14,7 @@
 
 namespace octavo OCTAVO_ABI::detail {
 
-/// Two events, between which something runs on a stream.
+/// Two events that enclose work on a stream.
 class TimedSpan {
  public:
   TimedSpan() {
@@ -29,7 +29,7 @@ class TimedSpan {
   void begin(cudaStream_t stream) { check(cudaEventRecord(events_[0], stream), "cudaEventRecord"); }
   void end(cudaStream_t stream) { check(cudaEventRecord(events_[1], stream), "cudaEventRecord"); }
 
-  /// Milliseconds between the two, which the stream has passed.
+  /// Returns the milliseconds between the two events, which must have completed.
   [[nodiscard]] float milliseconds() const {
     float result = 0;
     check(cudaEventElapsedTime(&result, events_[0], events_[1]), "cudaEventElapsedTime");
@@ -40,30 +40,30 @@ class TimedSpan {
   std::array<cudaEvent_t, 2> events_{};
 };
 
-/// An algorithm, and how long the product took with it.
+/// An algorithm, and the product's time with it.
 struct TimedAlgorithm {
   GemmAlgorithm algorithm{};
   float milliseconds = std::numeric_limits<float>::infinity();
 };
 
-/// The median of some times.
+/// Returns the median of times.
 inline float median_of(std::vector<float> times) {
   const auto middle = times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2);
   std::nth_element(times.begin(), middle, times.end());
   return *middle;
 }
 
-/// Algorithms that take turns, launch by launch, until one is known to be the fastest.
+/// Algorithms that alternate, launch by launch, until one is known to be the fastest.
 class GemmTrial {
  public:
-  /// @param algorithms  the library's first guess first
+  /// @param algorithms  the library's first choice comes first
   explicit GemmTrial(std::vector<GemmAlgorithm> algorithms) {
     for (const GemmAlgorithm& algorithm : algorithms) candidates_.push_back({algorithm, {}, false});
   }
 
-  /// Launches the product by `launch(algorithm)` with the algorithm whose turn it is, and times it.
-  /// One that cannot be launched is left out from now on.
-  /// @return what `launch` returned: an error if no algorithm is left
+  /// Launches and times the product by `launch(algorithm)` with the next algorithm. An algorithm
+  /// that cannot be launched is dropped.
+  /// @return the result of `launch`: an error if no algorithm is left
   template <class Launch>
   cublasStatus_t run(const Launch& launch, cudaStream_t stream) {
     cublasStatus_t status = CUBLAS_STATUS_NOT_SUPPORTED;
@@ -85,7 +85,7 @@ class GemmTrial {
     return status;
   }
 
-  /// Reads the times of all launches so far, which are over, and drops those that are behind.
+  /// Reads the times of all launches so far, which must have completed, and drops slow algorithms.
   /// @return whether no more launches are needed
   bool judge() {
     for (std::size_t i = 0; i < spans_; ++i) {
@@ -97,11 +97,11 @@ class GemmTrial {
     return active() == 1 || least_times() >= all_times;
   }
 
-  /// The library's first guess.
+  /// Returns the library's first choice.
   [[nodiscard]] TimedAlgorithm first() const { return timed(candidates_.front()); }
 
-  /// The fastest so far; the library's first guess where no other is clearly faster, so that two
-  /// trials agree, and where there were too few launches to tell.
+  /// Returns the fastest so far; the library's first choice if no other is clearly faster, so that
+  /// two trials agree, or if there were too few launches.
   [[nodiscard]] TimedAlgorithm fastest() const {
     constexpr float clearly = 0.99f;
     TimedAlgorithm best;
@@ -123,12 +123,13 @@ class GemmTrial {
     std::size_t candidate;
     std::unique_ptr<TimedSpan> span;
   };
-  static constexpr std::size_t first_times = 3;  ///< after which the slow ones are dropped
-  static constexpr std::size_t all_times = 9;    ///< of those that are left
+  static constexpr std::size_t first_times = 3;  ///< number of times after which slow algorithms
+                                                 ///< are dropped
+  static constexpr std::size_t all_times = 9;    ///< number of times of the remaining algorithms
   static constexpr std::size_t finalists = 4;
   static constexpr float slow = 1.1f;
 
-  /// Milliseconds: the median, without the first launch, which may have loaded the kernel.
+  /// Returns milliseconds: the median without the first launch, which may have loaded the kernel.
   static float time_of(const Candidate& candidate) {
     if (candidate.times.empty()) return std::numeric_limits<float>::infinity();
     const std::ptrdiff_t skipped = candidate.times.size() > 1 ? 1 : 0;
@@ -167,7 +168,7 @@ class GemmTrial {
 
   std::vector<Candidate> candidates_;
   std::vector<Launched> pool_;
-  std::size_t spans_ = 0;  ///< of the pool that were launched and not read yet
+  std::size_t spans_ = 0;  ///< spans of the pool that were launched and not yet read
   std::size_t turn_ = 0;
 };
 

@@ -1,5 +1,5 @@
 /// @file
-/// The weights of a product of few rows on their way from memory.
+/// Prefetching of weights for GEMMs of few rows.
 #pragma once
 
 #include <octavo/kernels/cuda/run.cuh>
@@ -8,10 +8,10 @@
 
 namespace octavo OCTAVO_ABI::detail {
 
-/// Outputs of a warp, which share what it loads of the rows.
+/// Outputs per warp, which share the loaded rows.
 inline constexpr int few_rows_outputs = 2;
 
-/// Neighbouring weights that a thread reads at once: 16 bytes of BF16 or FP8, 32 of FP32.
+/// Number of adjacent weights that a thread reads at once: 16 bytes of BF16 or FP8, 32 of FP32.
 template <class W>
 struct WeightRun {
   static constexpr int parts = sizeof(W) == 1 ? 2 : 1;
@@ -19,18 +19,18 @@ struct WeightRun {
   Run<W> runs[parts];
 };
 
-/// Runs of weights that a thread asked for ahead, of every output: they go to shared memory, so
-/// that those in flight cost no registers. Threads wait for their own alone.
-/// @tparam Vectors  rows are whole vectors; else a run is read when it is needed
+/// Prefetched groups of weights of a thread, for every output. They are stored in shared memory, so
+/// that loads in flight use no registers. A thread waits only for its own loads.
+/// @tparam Vectors  rows consist of whole vectors; otherwise a group is read when it is needed
 template <bool Vectors, class W>
 class WeightRing {
  public:
   using Weights = WeightRun<W>;
-  /// Eight are slower: blocks of the next kernel find less room beside those of this one.
+  /// Eight is slower: blocks of the next kernel then have less room to run concurrently.
   static constexpr int stages = 4;
   static constexpr int vectors = sizeof(Weights) / 16;
 
-  /// Bytes of shared memory of a block.
+  /// Returns the bytes of shared memory of a block.
   OCTAVO_HOST_DEVICE static constexpr std::size_t bytes(Index threads) {
     constexpr int a_thread = stages * few_rows_outputs * static_cast<int>(sizeof(Weights));
     return Vectors ? static_cast<std::size_t>(threads * a_thread) : 0;
@@ -45,7 +45,7 @@ class WeightRing {
     for (int o = 0; o < few_rows_outputs; ++o) rows_[o] = rows[o];
   }
 
-  /// Asks for the runs at a column; behind the end of rows for nothing.
+  /// Requests the groups at a column; past the end of rows, requests nothing.
   __device__ void request(int column) {
     if constexpr (Vectors) {
       uint4* slot = place(asked_++);
@@ -63,8 +63,8 @@ class WeightRing {
     }
   }
 
-  /// Waits for the runs that were asked for first, `stages` requests ago.
-  /// @param column  that they were asked for
+  /// Waits for the oldest request, made `stages` requests ago.
+  /// @param column  the column of that request
   __device__ void receive(Weights (&runs)[few_rows_outputs], int column) {
     if constexpr (Vectors) {
       __pipeline_wait_prior(stages - 1);

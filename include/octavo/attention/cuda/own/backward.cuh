@@ -1,5 +1,5 @@
 /// @file
-/// What the two kernels of own attention's backward share, and the one before them.
+/// Common parts of the two backward kernels of the built-in attention, and the kernel before them.
 #pragma once
 
 #include <octavo/attention/cuda/own/block.cuh>
@@ -7,8 +7,9 @@
 
 namespace octavo OCTAVO_ABI::detail {
 
-/// delta = Σ output · output_gradient of each query and head, eight columns a thread.
-/// @tparam threads  of each head: a power of two
+/// Computes delta = Σ output · output_gradient of each query and head, with eight columns per
+/// thread.
+/// @tparam threads  per head: a power of two
 template <int threads>
 OCTAVO_KERNEL void attention_delta_kernel(const Bf16* output, const Bf16* output_gradient,
                                           float* delta, AttentionGeometry geometry) {
@@ -47,8 +48,8 @@ struct AttentionBackwardArguments {
   Bf16* qkv_gradient;
 };
 
-/// Shared memory of the backward's two kernels: two tiles that stay, two stages of two tiles that
-/// pass by, and two stages of the log-sum-exps and deltas of queries that pass by.
+/// Shared memory of the two backward kernels: two resident tiles, two stages of two streamed tiles,
+/// and two stages of the log-sum-exps and deltas of streamed queries.
 template <int columns>
 struct BackwardTiles {
   using Own = SharedTile<attention_rows, columns>;
@@ -66,7 +67,7 @@ struct BackwardTiles {
     return {base +
             static_cast<std::uint32_t>(2 * Own::bytes + (2 * stage + which) * Passing::bytes)};
   }
-  /// Address of a passing query's statistic.
+  /// Returns the address of a streamed query's statistic.
   [[nodiscard]] __device__ std::uint32_t statistic(int which, int stage, int query) const {
     return base + static_cast<std::uint32_t>(statistics +
                                              ((2 * stage + which) * backward_rows + query) * 4);

@@ -1,5 +1,5 @@
 /// @file
-/// What the kernels of own attention share: where a thread stands, and products of tiles.
+/// Common parts of the built-in attention kernels: thread indices and products of tiles.
 #pragma once
 
 #include <octavo/attention/attention.hpp>
@@ -11,16 +11,16 @@
 namespace octavo OCTAVO_ABI::detail {
 
 inline constexpr int attention_threads = attention_rows / product_side * warpgroup_threads;
-/// Keys that the forward works on at once.
+/// Keys that the forward processes at once.
 inline constexpr int forward_keys = 128;
-/// Rows of the other side that the backward works on at once.
+/// Rows of the other side that the backward processes at once.
 inline constexpr int backward_rows = 64;
 
-/// What the kernels know of the tensors.
+/// Geometry of the tensors.
 struct AttentionGeometry {
   int sequences, tokens, heads, kv_heads, head_dim;
-  const std::int32_t* positions;  ///< of `Documents`; null where each sequence is one
-  const std::int32_t* followers;  ///< of `Documents`; null where each sequence is one
+  const std::int32_t* positions;  ///< of `Documents`; null if each sequence is one document
+  const std::int32_t* followers;  ///< of `Documents`; null if each sequence is one document
 
   AttentionGeometry(const AttentionShape& shape, const Documents<Cuda>& documents)
       : sequences(static_cast<int>(shape.sequences)),
@@ -32,11 +32,11 @@ struct AttentionGeometry {
         followers(documents.followers.data()) {}
 
   [[nodiscard]] __host__ __device__ int group() const { return heads / kv_heads; }
-  /// Values from one row of the fused queries, keys and values to the next.
+  /// Returns the distance between fused rows of queries, keys and values, in elements.
   [[nodiscard]] __device__ Index stride() const { return Index{heads + 2 * kv_heads} * head_dim; }
-  /// Values from one row of the output to the next.
+  /// Returns the distance between rows of the output, in elements.
   [[nodiscard]] __device__ Index output_stride() const { return Index{heads} * head_dim; }
-  /// Places in fused rows.
+  /// Offsets in fused rows.
   [[nodiscard]] __device__ Index query(int sequence, int token, int head) const {
     return (Index{sequence} * tokens + token) * stride() + Index{head} * head_dim;
   }
@@ -50,23 +50,24 @@ struct AttentionGeometry {
     return (Index{sequence} * tokens + token) * output_stride() + Index{head} * head_dim;
   }
   [[nodiscard]] __device__ bool has_documents() const { return positions != nullptr; }
-  /// Place of a query's log-sum-exp or delta. With documents it is where cuDNN has it, too.
+  /// Returns the index of a query's log-sum-exp or delta. With documents, the layout is that of
+  /// cuDNN.
   template <bool documents>
   [[nodiscard]] __device__ Index statistic(int sequence, int token, int head) const {
     return documents ? (Index{sequence} * tokens + token) * heads + head
                      : (Index{sequence} * heads + head) * tokens + token;
   }
-  /// The first token that a token sees.
+  /// Returns the first token that a token attends to.
   template <bool documents>
   [[nodiscard]] __device__ int begin(int sequence, int token) const {
     return documents ? token - positions[Index{sequence} * tokens + token] : 0;
   }
-  /// The token after the last that sees a token.
+  /// Returns the end of the tokens that attend to a token.
   template <bool documents>
   [[nodiscard]] __device__ int end(int sequence, int token) const {
     return documents ? token + 1 + followers[Index{sequence} * tokens + token] : tokens;
   }
-  // The same for kernels that learn as they run whether there are documents.
+  // The same for kernels that determine at run time whether there are documents.
   [[nodiscard]] __device__ Index statistic(int sequence, int token, int head) const {
     return has_documents() ? statistic<true>(sequence, token, head)
                            : statistic<false>(sequence, token, head);
@@ -80,24 +81,24 @@ struct AttentionGeometry {
   [[nodiscard]] __device__ float scale() const { return rsqrtf(static_cast<float>(head_dim)); }
 };
 
-/// Where a thread stands in its block, and which rows of accumulators it holds.
+/// The place of a thread in its block, and the accumulator rows that it holds.
 struct ThreadPlace {
   int warp_row = static_cast<int>(threadIdx.x) / 32 * 16;  ///< the warp's first row in the tile
   int row = warp_row + static_cast<int>(threadIdx.x) % 32 / 4;  ///< the first of two, 8 apart
   int column = static_cast<int>(threadIdx.x) % 4 * 2;           ///< the first of each pair
-  /// The warpgroup's first row; read from one lane, so that the compiler knows it is uniform.
+  /// The warpgroup's first row; read from one lane, so that the compiler knows that it is uniform.
   int group_row =
       __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / warpgroup_threads, 0) * product_side;
 };
 
-/// The block's dynamic shared memory from its first aligned place on.
+/// Returns the first aligned address of the block's dynamic shared memory.
 __device__ inline std::uint32_t shared_tiles() {
   extern __shared__ unsigned char octavo_attention_memory[];
   return (shared_address(octavo_attention_memory) + tile_alignment - 1) / tile_alignment *
          tile_alignment;
 }
 
-/// Starts scores = a · bᵀ over all columns of b's rows `row` to `row + 63`.
+/// Starts scores = a · bᵀ over all columns of rows `row` to `row + 63` of b.
 template <int rows, int columns>
 __device__ void start_scores(Accumulator& scores, const Fragment (&a)[columns / product_depth],
                              SharedTile<rows, columns> b, int row) {
@@ -107,7 +108,7 @@ __device__ void start_scores(Accumulator& scores, const Fragment (&a)[columns / 
   }
 }
 
-/// Starts sums += a · b, where a's columns are b's rows from `row` on.
+/// Starts sums += a · b, where a's columns correspond to b's rows from `row` on.
 template <int depth, int rows, int columns>
 __device__ void start_sums(Accumulator (&sums)[columns / panel_columns], const Fragment (&a)[depth],
                            SharedTile<rows, columns> b, int row) {
@@ -150,7 +151,7 @@ __device__ inline void hide_earlier_keys(Accumulator& scores, const int (&before
   }
 }
 
-/// Rounds probabilities to the first operand of the next product.
+/// Rounds probabilities for use as the first operand of the next product.
 template <int count>
 __device__ void to_fragments(const Accumulator (&sums)[count], Fragment (&fragments)[4 * count]) {
 #pragma unroll

@@ -1,21 +1,21 @@
 /// @file
-/// The forward of own attention.
+/// The forward of the built-in attention.
 #pragma once
 
 #include <octavo/attention/cuda/own/block.cuh>
 
 namespace octavo OCTAVO_ABI::detail {
 
-/// What the forward knows of the thread's two rows so far; sums are over the thread's own columns.
+/// Running state of the thread's two rows; sums cover the thread's own columns.
 struct SoftmaxRows {
   float largest[2] = {-INFINITY, -INFINITY};
   float sum[2] = {0.0f, 0.0f};
 };
 
-/// From scores to exp(scale · (score − largest)).
-/// @tparam may_hide_all  a row may have seen no key yet; then its exponentials are 0
+/// Converts scores to exp(scale · (score − maximum)).
+/// @tparam may_hide_all  a row may not have seen a key yet; its exponentials are then 0
 /// @param scale          includes log2(e)
-/// @param factors        what sums so far have to be multiplied with
+/// @param factors        written: factors for the sums so far
 template <bool may_hide_all, int count>
 __device__ void softmax_step(Accumulator (&scores)[count], float scale, SoftmaxRows& rows,
                              float (&factors)[2]) {
@@ -60,10 +60,11 @@ struct ForwardTiles {
   [[nodiscard]] __device__ Keys values(int stage) const { return keys(2 + stage); }
 };
 
-/// Each block of threads makes the outputs of 128 queries of one head, the longest rows first. The
-/// scores of the next keys are multiplied while the probabilities of these keys meet the values.
+/// Computes, in each block of threads, the outputs of 128 queries of one head, longest rows first.
+/// The product for the scores of the next keys overlaps that of the current probabilities with the
+/// values.
 /// @tparam documents  whether sequences are divided: keys before the first query's document are
-///                    not looked at
+///                    skipped
 /// Source: Shah et al. 2024, arXiv 2407.08608.
 template <int columns, bool documents>
 OCTAVO_KERNEL __launch_bounds__(attention_threads,
@@ -87,7 +88,7 @@ OCTAVO_KERNEL __launch_bounds__(attention_threads,
   };
   const int start = begin_of(0) / forward_keys;  // the first step
   const int begins[2] = {begin_of(place.row), begin_of(place.row + 8)};
-  // Of the warpgroup's rows; read from one lane, so that the compiler knows it is uniform.
+  // Of the warpgroup's rows; read from one lane, so that the compiler knows that it is uniform.
   const int latest_begin =
       documents ? __shfl_sync(0xffffffffu, begin_of(place.group_row + product_side - 1), 0) : 0;
 

@@ -1,15 +1,15 @@
 /// @file
-/// The gradients of keys and values in own attention.
+/// The gradients of keys and values in the built-in attention.
 #pragma once
 
 #include <octavo/attention/cuda/own/backward.cuh>
 
 namespace octavo OCTAVO_ABI::detail {
 
-/// Each block of threads makes the gradients of 128 keys and values of one KV head, from all
-/// queries of the group's heads in a fixed order. Products are transposed: rows are keys.
-/// @tparam documents  whether sequences are divided: queries after the last key's document are not
-///                    looked at
+/// Computes, in each block of threads, the gradients of 128 keys and values of one KV head, over
+/// all queries of the group's heads in a fixed order. Products are transposed: rows are keys.
+/// @tparam documents  whether sequences are divided: queries after the last key's document are
+///                    skipped
 template <int columns, bool documents>
 OCTAVO_KERNEL __launch_bounds__(attention_threads, 1) void attention_key_gradient_kernel(
     AttentionBackwardArguments arguments, AttentionGeometry geometry) {
@@ -24,7 +24,7 @@ OCTAVO_KERNEL __launch_bounds__(attention_threads, 1) void attention_key_gradien
   const auto end_of = [&](int row) {
     return geometry.end<documents>(sequence, min(first + row, tokens - 1));
   };
-  const int end = end_of(attention_rows - 1);  // of the queries that see one of the keys
+  const int end = end_of(attention_rows - 1);  // end of the queries that attend to one of the keys
   const int ends[2] = {end_of(place.row), end_of(place.row + 8)};
   const int steps_a_head = (end - first + backward_rows - 1) / backward_rows;
   const int steps = steps_a_head * geometry.group();
@@ -99,7 +99,7 @@ OCTAVO_KERNEL __launch_bounds__(attention_threads, 1) void attention_key_gradien
     commit_products();
     wait_for_products<1>(scores);
 
-    // Query minus key, where that is a matter of the place in the tile.
+    // Query minus key, as far as it depends on the position in the tile.
     const int distance = query_of(step) + place.column - first - place.row;
     const bool hides = query_of(step) < first + place.group_row + product_side;
 #pragma unroll

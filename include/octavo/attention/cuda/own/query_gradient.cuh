@@ -1,5 +1,5 @@
 /// @file
-/// The gradients of queries in own attention.
+/// The gradients of queries in the built-in attention.
 #pragma once
 
 #include <octavo/attention/cuda/own/backward.cuh>
@@ -8,7 +8,8 @@
 
 namespace octavo OCTAVO_ABI::detail {
 
-/// Each block of threads makes the gradients of 128 queries of one head, the longest rows first.
+/// Computes, in each block of threads, the gradients of 128 queries of one head, longest rows
+/// first.
 /// @tparam documents  see attention_forward_kernel
 template <int columns, bool documents>
 OCTAVO_KERNEL __launch_bounds__(attention_threads, 1) void attention_query_gradient_kernel(
@@ -58,7 +59,7 @@ OCTAVO_KERNEL __launch_bounds__(attention_threads, 1) void attention_query_gradi
     queries[k] = load_fragment(tiles.own(0), place.warp_row, k);
     output_gradients[k] = load_fragment(tiles.own(1), place.warp_row, k);
   }
-  float shift[2];  // of the scores, so that they become probabilities
+  float shift[2];  // subtracted from the scores, so that they become probabilities
   float delta[2];
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
@@ -70,8 +71,8 @@ OCTAVO_KERNEL __launch_bounds__(attention_threads, 1) void attention_query_gradi
   Accumulator query_sums[columns / panel_columns];
   set_zero(query_sums);
   const float scale = geometry.scale() * log2_e;
-  // Only the last steps have keys to hide, with documents all; a branch between the start of a
-  // product and its end would let the compiler move the registers that it writes.
+  // Only the last steps have keys to hide, or with documents all steps. A branch between the start
+  // and the end of a product would allow the compiler to move the registers that it writes.
   const auto advance = [&](int step, auto hides) {
     const auto keys = tiles.passing(0, step % 2);
     const auto values = tiles.passing(1, step % 2);
