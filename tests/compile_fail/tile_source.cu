@@ -1,11 +1,11 @@
 // Each case leaves a member of a source out, or gives it what cannot be.
-// expect PARTS: the number of matrices that it makes beside each other
+// expect PARTS: the number of matrices that it computes side by side
 // expect ROUNDS: the runs that a thread reads at once, which must be 1, 2, 4 or 8
-// expect VECTORS: which says whether rows can be read in whole runs, as rows_are_vectors(
+// expect VECTORS: which returns whether rows can be read in whole runs, as rows_are_vectors(
 // expect RUNS: whose return type must not be auto
-// expect LOAD: TileSource: what the source's runs() gives lacks
+// expect LOAD: TileSource: the result of the source's runs() lacks
 // expect LOAD: which reads for a run
-// expect MAKE: TileSource: what the source's runs() gives lacks
+// expect MAKE: TileSource: the result of the source's runs() lacks
 // expect FORMAT: returns Produced<T, parts>, not auto, with the operand's format T, such as
 // expect COPY: TileSource: the source is copied to the GPU as it is; make it trivially copyable
 #include <octavo/kernels/cuda/cast/produce.cuh>

@@ -7,7 +7,7 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// One parameter, or a part of it, and its optimizer state.
+/// A parameter, or a part of one, and its optimizer state.
 /// @tparam W       format of the weight
 /// @tparam G       format of the gradient
 /// @tparam Moment  format of the moments: `Fp32`, or `Bf16` or `EightBit` with stochastic rounding
@@ -16,21 +16,21 @@ struct AdamWParameter {
   TensorView<W, 1, D> weight;          ///< [elements]
   TensorView<const G, 1, D> gradient;  ///< [elements]
   /// [elements], the FP32 master weight; empty: the weight itself is updated, with stochastic
-  /// rounding where it is not FP32
+  /// rounding unless it is FP32
   TensorView<float, 1, D> master;
   TensorView<Moment, 1, D> first_moment;   ///< [elements]
   TensorView<Moment, 1, D> second_moment;  ///< [elements]
-  /// [⌈elements / 128⌉], of 128 neighbouring elements each; empty unless moments are `EightBit`
+  /// [⌈elements / 128⌉], one for each 128 adjacent elements; empty unless moments are `EightBit`
   TensorView<E8M0, 1, D> first_scale;
-  TensorView<E8M0, 1, D> second_scale;  ///< likewise
+  TensorView<E8M0, 1, D> second_scale;  ///< the same
   float weight_decay = 0;
   std::uint64_t random_stream = 0;  ///< differs between parameters
-  Index first_element = 0;          ///< that a part begins with: see part_of
+  Index first_element = 0;          ///< index of the part's first element: see part_of
 };
 
 namespace detail {
 
-/// What parts of a parameter begin at multiples of: elements that are rounded together.
+/// Alignment of parts of a parameter: elements that are rounded together.
 template <class Moment>
 inline constexpr Index adamw_multiple = has_moment_scales<Moment> ? moment_group : rounding_run;
 
@@ -47,9 +47,10 @@ void check_adamw(const AdamWParameter<W, G, Moment, D>& parameter) {
 
 }  // namespace detail
 
-/// The elements from `begin` on of a parameter or a part of one, such as the shard of a rank.
-/// @param begin  a multiple of 8, with moments in `EightBit` of 128
-/// @param count  likewise, or all that are left
+/// Returns the elements starting at `begin` of a parameter or a part of one, such as a rank's
+/// shard.
+/// @param begin  a multiple of 8, or of 128 with `EightBit` moments
+/// @param count  a multiple of the same, or all remaining elements
 template <class W, class G, class Moment, Device D>
 [[nodiscard]] AdamWParameter<W, G, Moment, D> part_of(AdamWParameter<W, G, Moment, D> parameter,
                                                       Index begin, Index count) {
@@ -80,16 +81,17 @@ template <class W, class G, class Moment, Device D>
   return parameter;
 }
 
-/// w ← w · (1 − lr · decay) − lr · m̂ / (√v̂ + epsilon), with gradients times the clip coefficient;
-/// nothing changes if the step is skipped.
+/// Computes w ← w · (1 − lr · decay) − lr · m̂ / (√v̂ + epsilon), with gradients multiplied by the
+/// clip coefficient; nothing changes if the step is skipped.
 ///
 /// Stochastic rounding adds 16 random bits to the 16 that BF16 drops. The bits of an element depend
-/// on the seed, the step, the parameter's `random_stream`, the element's position in the parameter
-/// and on what is rounded, alone: parts are updated to the bits of the whole. Philox gives 128 bits
-/// at once, which eight neighbours share: element i takes half i mod 2, the lower first, of word (i
-/// mod 8) / 2 at position i / 8 of the stream (4 · `random_stream` + r) · 2^32 + step; r is 0 for
-/// the first moment, 1 for the second, 2 for the weight. With moments in `EightBit` all three take
-/// products of the words of r = 0, at position 8 · (i / 128) + i / 8 mod 8: see SharedRoundingBits.
+/// only on the seed, the step, the parameter's `random_stream`, the element's position in the
+/// parameter and which value is rounded, so updating parts gives the same bits as updating the
+/// whole. Philox gives 128 bits at once, which eight adjacent elements share: element i uses half i
+/// mod 2, the lower first, of word (i mod 8) / 2 at position i / 8 of the stream (4 ·
+/// `random_stream` + r) · 2^32 + step; r is 0 for the first moment, 1 for the second, 2 for the
+/// weight. With `EightBit` moments, all three use products of the words of r = 0, at position 8 ·
+/// (i / 128) + i / 8 mod 8: see SharedRoundingBits.
 /// @param step    [1]
 /// @param status  [1]
 /// @note enqueues; does not synchronise

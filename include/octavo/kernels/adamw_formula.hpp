@@ -1,5 +1,5 @@
 /// @file
-/// AdamW's settings and its formulas for one element: one place for every device.
+/// AdamW's settings and its formulas for one element, shared by all devices.
 #pragma once
 
 #include <octavo/core/device.hpp>
@@ -11,38 +11,39 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// What changes from step to step; lives on the device.
+/// Settings that change from step to step; stored on the device.
 struct AdamWStep {
   float learning_rate;
   float first_correction;   ///< 1 − beta1^t
   float second_correction;  ///< 1 − beta2^t
   std::uint32_t step;       ///< t, from 1
-  std::uint64_t seed = 0;   ///< of stochastic rounding, beside the step
+  std::uint64_t seed = 0;   ///< of stochastic rounding, in addition to the step
 };
 
-/// What stays the same through a run.
+/// Settings that are constant during a training.
 struct AdamWSettings {
   float beta1 = 0.9f;
   float beta2 = 0.95f;
   float epsilon = 1e-8f;
-  float weight_decay = 0.1f;  ///< applied to matrices only
+  float weight_decay = 0.1f;  ///< applied only to matrices
 };
 
 namespace detail {
 
-/// Neighbouring elements whose bits for one rounding come from one call of `philox`.
+/// Adjacent elements whose bits for one rounding come from one call of `philox`.
 inline constexpr int rounding_run = 8;
 
-/// Neighbouring elements of a parameter whose moments share a scale, where moments have scales.
+/// Adjacent elements of a parameter that share the scale of a moment, for formats with scales.
 inline constexpr int moment_group = 128;
 
 /// Whether moments in this format have scales.
 template <class Moment>
 inline constexpr bool has_moment_scales = std::is_same_v<Moment, EightBit>;
 
-/// Rounds the result of a computation to a storage format: FP32 as it is, BF16 as
-/// `Bf16::stochastic` does, but without its branches, which would cost more than the update. What
-/// is not below the largest BF16 number loses its lower bits: it stays finite, Inf or a quiet NaN.
+/// Rounds the result of a computation to a storage format. FP32 is unchanged; BF16 is rounded as by
+/// `Bf16::stochastic`, but without its branches, which would cost more than the update. Values that
+/// are not below the largest BF16 number lose their lower bits, so they remain finite, Inf or a
+/// quiet NaN.
 /// @param random  the lower 16 bits are used
 template <class T>
 OCTAVO_HOST_DEVICE T round_stochastic(float value, std::uint32_t random) {
@@ -57,20 +58,20 @@ OCTAVO_HOST_DEVICE T round_stochastic(float value, std::uint32_t random) {
   }
 }
 
-/// What is rounded stochastically.
+/// The values that are rounded stochastically.
 enum class Rounding : std::uint64_t { first_moment, second_moment, weight };
 
-/// The random bits for one rounding of `rounding_run` neighbouring elements.
+/// The random bits for one rounding of `rounding_run` adjacent elements.
 struct RoundingBits {
   Array<std::uint32_t, 4> words;
 
-  /// @return the bits of the run's i-th element in the lower 16, others above
+  /// @return the bits of the i-th element in the lower 16 bits; the others are arbitrary
   OCTAVO_HOST_DEVICE std::uint32_t operator[](int i) const {
     return words[static_cast<std::size_t>(i / 2)] >> (i % 2 * 16);
   }
 };
 
-/// The words of `philox` at a place of a parameter's stream.
+/// Returns the words of `philox` at a position of a parameter's stream.
 template <class Parameter>
 OCTAVO_HOST_DEVICE Array<std::uint32_t, 4> rounding_words(const Parameter& parameter,
                                                           const AdamWStep& step, Rounding rounding,
@@ -79,8 +80,8 @@ OCTAVO_HOST_DEVICE Array<std::uint32_t, 4> rounding_words(const Parameter& param
   return philox({step.seed, (use << 32) | step.step}, static_cast<std::uint64_t>(place));
 }
 
-/// What rounding the elements of the part from `rounding_run` · `run` on takes; nothing where `T`,
-/// the format that is rounded to, is FP32.
+/// Returns the bits for rounding the elements of the part starting at `rounding_run` · `run`; empty
+/// if `T`, the target format, is FP32.
 template <class T, class Parameter>
 OCTAVO_HOST_DEVICE RoundingBits rounding_bits(const Parameter& parameter, const AdamWStep& step,
                                               Rounding rounding, Index run) {
@@ -92,19 +93,19 @@ OCTAVO_HOST_DEVICE RoundingBits rounding_bits(const Parameter& parameter, const 
   }
 }
 
-/// The random bits for all that is rounded of sixteen elements whose moments are `EightBit`: runs c
-/// and c + 8 of the sixteen of a group. Four neighbours share a word, and what is rounded of them
-/// takes the upper bits of its products with odd factors: they depend on the whole word, and any
-/// two of them are as good as independent. A product costs less than its share of another call of
+/// The random bits for all roundings of sixteen elements with `EightBit` moments: groups c and c +
+/// 8 of the sixteen in a block of 128. Four adjacent elements share a word, and their roundings use
+/// the upper bits of its products with odd factors. These depend on the whole word, and any two of
+/// them are practically independent. A product costs less than its share of another call of
 /// `philox`.
 struct SharedRoundingBits {
   static constexpr Index calls_a_group = 8;
 
   Array<std::uint32_t, 4> words;
 
-  /// @param half  0: of run c, 1: of run c + 8
-  /// @param i     element of the run
-  /// @return      a word whose upper bits are to be taken
+  /// @param half  0: of group c, 1: of group c + 8
+  /// @param i     element of the group
+  /// @return      a word whose upper bits are random
   OCTAVO_HOST_DEVICE std::uint32_t of(Rounding rounding, int half, int i) const {
     constexpr std::uint32_t factors[4][3] = {{0x00000001u, 0x9E3779B1u, 0x85EBCA77u},
                                              {0xC2B2AE3Du, 0x27D4EB2Fu, 0x165667B1u},
@@ -115,7 +116,7 @@ struct SharedRoundingBits {
   }
 };
 
-/// @param call  of the elements of the part from 128 · ⌊call / 8⌋ on
+/// @param call  for the elements of the part starting at 128 · ⌊call / 8⌋
 template <class Parameter>
 OCTAVO_HOST_DEVICE SharedRoundingBits shared_rounding_bits(const Parameter& parameter,
                                                            const AdamWStep& step, Index call) {
@@ -123,8 +124,9 @@ OCTAVO_HOST_DEVICE SharedRoundingBits shared_rounding_bits(const Parameter& para
   return SharedRoundingBits{rounding_words(parameter, step, Rounding::first_moment, first + call)};
 }
 
-/// 1 / x and √x of x ≥ 0. `Cuda` takes what the hardware has, which is off by 2^-22 at most and
-/// flushes subnormal numbers: exact ones would take a third of the update's instructions.
+/// Returns 1 / x and √x of x ≥ 0. `Cuda` uses the hardware's approximations, with a relative error
+/// of at most 2^-22, which flush subnormal numbers: exact ones would take a third of the update's
+/// instructions.
 OCTAVO_HOST_DEVICE inline float inverse(float x) {
 #if defined(__CUDA_ARCH__)
   float result;
@@ -144,23 +146,24 @@ OCTAVO_HOST_DEVICE inline float square_root(float x) {
 #endif
 }
 
-/// What the update of every element takes from the settings and the step, so that it multiplies
-/// less. With c the corrections and a = lr · √c2 / c1, the step lr · (m / c1) / (√(v / c2) +
-/// epsilon) is m / (√v / a + √c2 · epsilon / a).
+/// Coefficients for the update of every element, computed from the settings and the step to save
+/// multiplications. With c the corrections and a = lr · √c2 / c1, the step lr · (m / c1) / (√(v /
+/// c2) + epsilon) equals m / (√v / a + √c2 · epsilon / a).
 struct AdamWFactors {
   float beta1, beta2;
-  float first_share;   ///< of a gradient in m: (1 − beta1) · clip
-  float second_share;  ///< whose square is that of a squared gradient in v: √(1 − beta2) · clip
-  float kept;          ///< of a weight: 1 − lr · decay
+  float first_share;  ///< coefficient of a gradient in m: (1 − beta1) · clip
+  float second_share;  ///< its square is the coefficient of a squared gradient in v: √(1 − beta2) ·
+                       ///< clip
+  float kept;          ///< coefficient of a weight: 1 − lr · decay
   float inverse_step;  ///< 1 / a; finite
-  float epsilon;       ///< √c2 · epsilon / a, a normal number; +∞ where no weight is to move
+  float epsilon;       ///< √c2 · epsilon / a, a normal number; +∞ if weights must not change
 };
 
-/// @param clip  what gradients are multiplied by
+/// @param clip  factor of gradients
 OCTAVO_HOST_DEVICE inline AdamWFactors adamw_factors(const AdamWSettings& settings,
                                                      const AdamWStep& step, float decay,
                                                      float clip) {
-  constexpr float least_step = 0x1p-100f;  // what is below, a rate of 0 above all, moves no weight
+  constexpr float least_step = 0x1p-100f;  // smaller rates, in particular 0, do not change weights
   const float root = square_root(step.second_correction);
   const float size = step.learning_rate * root * inverse(step.first_correction);
   const bool moves = size >= least_step;
@@ -176,7 +179,7 @@ OCTAVO_HOST_DEVICE inline AdamWFactors adamw_factors(const AdamWSettings& settin
           moves ? fmaxf(epsilon, least) : INFINITY};
 }
 
-/// The update of one element, for every device.
+/// Updates one element, on every device.
 /// @param first_bits, second_bits  for rounding the moments
 template <class Moment>
 OCTAVO_HOST_DEVICE float adamw_element(float weight, float gradient, Moment& first, Moment& second,

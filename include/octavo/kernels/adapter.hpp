@@ -1,18 +1,18 @@
 /// @file
-/// The adapters of a fused linear layer as one: what stands between their parameters and GEMMs.
+/// Conversions between the parameters and the GEMM operands of a fused linear layer's adapters.
 #pragma once
 
 #include <octavo/tensor/tensor.hpp>
 
 namespace octavo OCTAVO_ABI {
 
-/// How the adapters of a fused linear layer, such as those of queries and of values, lie in its
-/// product. Their matrices A stand below each other, [count · rank, in] and rows of zeros up to
-/// `width`; their matrices B, too, [Σ rows, rank]. The *spread* B, [out, width], has each B beside
-/// the others, in the rows of the result that are its own, times the scale, and zeros elsewhere: so
-/// one product with the stacked A and one with the spread B are those of all adapters.
+/// Layout of the adapters of a fused linear layer, such as those of queries and of values. Their
+/// matrices A are stacked: [count · rank, in], padded with rows of zeros to `width`; so are their
+/// matrices B: [Σ rows, rank]. The *spread* B, [out, width], contains the matrices B side by side,
+/// each in its own rows of the result, multiplied by the scale, and zeros elsewhere. One GEMM with
+/// the stacked A and one with the spread B then compute all adapters.
 struct AdapterLayout {
-  /// Rows of the layer's weight, columns of its result, that one adapter is for.
+  /// The rows of the layer's weight, which are columns of its result, that one adapter covers.
   struct Part {
     Index begin = 0;
     Index rows = 0;
@@ -24,13 +24,13 @@ struct AdapterLayout {
   Index width = 0;  ///< at least count · rank
   float scale = 1;  ///< alpha / rank
 
-  /// Rows of all B.
+  /// Returns the number of rows of all B.
   [[nodiscard]] OCTAVO_HOST_DEVICE Index rows() const {
     Index sum = 0;
     for (int i = 0; i < count; ++i) sum += parts[static_cast<std::size_t>(i)].rows;
     return sum;
   }
-  /// The element of the stacked B that stands in this place of the spread one; below 0: none.
+  /// Returns the element of the stacked B at this position of the spread B; negative: none.
   [[nodiscard]] OCTAVO_HOST_DEVICE Index stacked(Index row, Index column) const {
     Index before = 0;
     for (int i = 0; i < count; ++i) {
@@ -42,7 +42,7 @@ struct AdapterLayout {
     }
     return -1;
   }
-  /// The place in the spread B of element `i` of the stacked one.
+  /// Returns the position in the spread B of element `i` of the stacked B.
   [[nodiscard]] OCTAVO_HOST_DEVICE Index spread(Index i) const {
     Index row = i / rank;
     int part = 0;
@@ -53,7 +53,7 @@ struct AdapterLayout {
   }
 };
 
-/// Writes the spread B, times the scale.
+/// Writes the spread B, multiplied by the scale.
 /// @param stacked  [Σ rows, rank]
 /// @param spread   [out, width], written
 /// @note enqueues; does not synchronise
@@ -65,8 +65,8 @@ void spread_adapters(TensorView<const T, 2, D> stacked, const AdapterLayout& lay
   spread_adapters_body(stacked, layout, spread, context);
 }
 
-/// The gradient of the stacked B from that of the spread one, times the scale: added to what is
-/// there if `accumulate`, else written over it.
+/// Computes the gradient of the stacked B from that of the spread B, multiplied by the scale. It is
+/// added to if `accumulate` and overwritten otherwise.
 /// @param spread_gradient  [out, width]
 /// @param gradient         [Σ rows, rank]
 /// @note enqueues; does not synchronise

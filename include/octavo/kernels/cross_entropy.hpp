@@ -6,17 +6,17 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// losses[t] = log Σ exp(logits[t, :]) − logits[t, targets[t]] over the first `vocabulary` columns;
-/// a target below 0 is ignored: its loss and gradient are 0. A target outside of the vocabulary
-/// makes NaN of its loss and of its gradient; nobody waits for the device to look at targets.
-/// Unless `gradient_scale` is empty, the logits are overwritten by its number times the gradient of
-/// their loss, and by 0 in the columns that pad the vocabulary.
+/// Computes losses[t] = log Σ exp(logits[t, :]) − logits[t, targets[t]] over the first `vocabulary`
+/// columns. A negative target is ignored: its loss and gradient are 0. A target beyond the
+/// vocabulary results in a NaN loss and gradient, because checking targets would require
+/// synchronisation. Unless `gradient_scale` is empty, the logits are overwritten with the gradient
+/// of their loss times this scale, and with 0 in padding columns.
 /// @param logits          [tokens, padded vocabulary]
 /// @param targets         [tokens], below `vocabulary`
 /// @param losses          [tokens]
-/// @param vocabulary      number of real columns
-/// @param gradient_scale  [1], for a mean over n tokens 1/n: on the device, so that a recorded step
-///                        serves every number of targets; empty in evaluation
+/// @param vocabulary      number of columns without padding
+/// @param gradient_scale  [1], for a mean over n tokens 1/n; on the device, so that a recorded step
+///                        works for any number of targets; empty in evaluation
 /// @note enqueues; does not synchronise
 template <class T, Device D>
 void cross_entropy(TensorView<T, 2, D> logits, TensorView<const std::int32_t, 1, D> targets,

@@ -6,7 +6,8 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// y[t, :] = table[tokens[t], :]; 0 for a token below 0, NaN for one beyond the table's rows.
+/// Computes y[t, :] = table[tokens[t], :]; 0 for a negative token, NaN for one beyond the table's
+/// rows.
 /// @param tokens  [tokens], each below the table's rows
 /// @param table   [vocabulary, hidden]
 /// @param y       [tokens, hidden]
@@ -18,21 +19,22 @@ void embedding_forward(TensorView<const std::int32_t, 1, D> tokens, TensorView<c
   embedding_forward_body(tokens, table, y, context);
 }
 
-/// Bytes of workspace that `embedding_backward` needs for this many tokens on any device. `Cuda`
-/// needs most: its sort keeps three arrays of 4 bytes a token and, in CUB, a fourth and fifth
-/// beside its counters.
+/// Returns the bytes of workspace that `embedding_backward` needs for this many tokens on any
+/// device. `Cuda` needs the most: its sort uses three arrays of 4 bytes per token and, in CUB, two
+/// more in addition to its counters.
 constexpr std::size_t embedding_workspace(Index tokens) {
   constexpr std::size_t bytes_a_token = 24;
   constexpr std::size_t counters = std::size_t{256} << 10;
   return static_cast<std::size_t>(tokens) * bytes_a_token + counters;
 }
 
-/// Adds each token's gradient to its row; the sum over a token's occurrences is made in FP32 and in
-/// a fixed order. A token below 0 or beyond the table's rows is skipped.
+/// Adds each token's gradient to its row; occurrences of the same token are summed in FP32 and in a
+/// fixed order. A token that is negative or beyond the table's rows is skipped.
 /// @param tokens          [tokens]
 /// @param y_gradient      [tokens, hidden]
 /// @param table_gradient  [vocabulary, hidden]
 /// @note enqueues; does not synchronise; uses `embedding_workspace` bytes of the context's
+///   workspace
 template <class T, class G, Device D>
 void embedding_backward(TensorView<const std::int32_t, 1, D> tokens,
                         TensorView<const T, 2, D> y_gradient, TensorView<G, 2, D> table_gradient,

@@ -1,6 +1,6 @@
 /// @file
-/// Weights that ranks cast in parts: one scale from the amaxes of all, and transposed copies of the
-/// FP8 values that arrive.
+/// Weights that ranks cast in shards: one scale from the amaxes of all ranks, and transposed copies
+/// of the FP8 values that are gathered.
 #pragma once
 
 #include <octavo/kernels/scale.hpp>
@@ -21,12 +21,12 @@ void raise_amax(TensorView<const T, 1, D> values, TensorView<std::uint32_t, 1, D
   raise_amax_body(values, amax_bits, context);
 }
 
-/// Sets the scales of current scaling from amaxes that were found elsewhere, to the bits that
-/// `quantize` makes of a tensor with that amax.
+/// Sets the scales of current scaling from amaxes that were computed elsewhere, with the same bits
+/// as `quantize` of a tensor with that amax.
 /// @param found      [operands], bits of their amaxes
-/// @param operands   their scaling state, of which scales are written
+/// @param operands   their scaling state; the scales are written
 /// @param rules      [operands]
-/// @param record     the slots' amaxes take in what was found
+/// @param record     whether the slots' amaxes include these amaxes
 /// @note enqueues; does not synchronise
 template <Device D>
 void set_current_scales(TensorView<const std::uint32_t, 1, D> found,
@@ -38,10 +38,10 @@ void set_current_scales(TensorView<const std::uint32_t, 1, D> found,
   set_current_scales_body(found, operands, rules, record, context);
 }
 
-/// Writes the transposed copy of a matrix that was cast by one scale.
+/// Writes the transposed copy of a matrix that was cast with one scale.
 /// @param fp8_values       [rows, columns]
 /// @param transposed  [columns, rows], written
-/// @throws ShapeError  if the one has not the shape of the other, turned
+/// @throws ShapeError  unless each shape is the transpose of the other
 /// @note enqueues; does not synchronise
 template <class Format, Device D>
 void transpose_fp8_values(const QuantizedView<Format, PerTensor, Layout::row_major, D>& fp8_values,
@@ -58,7 +58,7 @@ void transpose_fp8_values(const QuantizedView<Format, PerTensor, Layout::row_maj
 
 namespace detail {
 
-/// One operand's current scale, for every device.
+/// Computes one operand's current scale, on every device.
 OCTAVO_HOST_DEVICE inline void set_scale_of(OperandScale& scaling, const ScalingRule& rule,
                                             std::uint32_t amax_bits) {
   scaling.scale = current_scale(rule.target, float_from_bits(amax_bits), rule.power_of_two != 0);

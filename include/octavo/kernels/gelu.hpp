@@ -7,11 +7,11 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// y = gelu(x) in its tanh form, gelu(x) = x / 2 · (1 + tanh(√(2/π) · (x + 0.044715 · x³))), and y
-/// quantised as its precision asks. Hugging Face calls it `gelu_new`.
+/// Computes y = gelu(x) in its tanh approximation, gelu(x) = x / 2 · (1 + tanh(√(2/π) · (x +
+/// 0.044715 · x³))), quantised for y's precision. Hugging Face calls it `gelu_new`.
 /// @param x  [tokens, ffn]
 /// @param y  [tokens, ffn]
-/// @throws ShapeError  if shapes do not fit, or for a matrix that is too large for the device: see
+/// @throws ShapeError  if shapes do not match, or if a matrix is too large for the device: see
 ///                     `kernels/cuda/limits.hpp`
 /// @note enqueues; does not synchronise
 /// Source: Hendrycks and Gimpel 2016, arXiv 1606.08415.
@@ -22,15 +22,16 @@ void gelu_forward(TensorView<const T, 2, D> x, const Operand<P, Kind, D>& y,
   gelu_forward_body(x, y, context);
 }
 
-/// The gradient of x, quantised as its precision asks; the sums of its columns, of the values
-/// before the cast, are added to the gradient of the bias that x had been given.
+/// Computes the gradient of x, quantised for its precision. Its column sums, computed before the
+/// cast, are added to the gradient of the bias that was added to x.
 /// @param y_gradient     [tokens, ffn]
 /// @param x              [tokens, ffn]
 /// @param x_gradient     [tokens, ffn]; its values must not alias `x`
-/// @param bias_gradient  [ffn]; empty: there is no bias
-/// @throws ShapeError  if shapes do not fit, or for a matrix that is too large for the device: see
+/// @param bias_gradient  [ffn]; empty: no bias
+/// @throws ShapeError  if shapes do not match, or if a matrix is too large for the device: see
 ///                     `kernels/cuda/limits.hpp`
 /// @note enqueues; does not synchronise; uses `column_sums_workspace` bytes of the context's
+///   workspace
 template <LinearPrecision P, OperandKind Kind, class T, class G, Device D>
 void gelu_backward(TensorView<const T, 2, D> y_gradient, TensorView<const T, 2, D> x,
                    const Operand<P, Kind, D>& x_gradient, TensorView<G, 1, D> bias_gradient,

@@ -1,5 +1,5 @@
 /// @file
-/// Hashes of memory, by which ranks see whether they hold the same.
+/// Hashes of memory, with which ranks check that they have the same data.
 #pragma once
 
 #include <octavo/tensor/tensor.hpp>
@@ -8,10 +8,10 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// hash[0] = Σ over the 64-bit words of mixed(word, place), modulo 2^64: in whatever order words
-/// are read, it is the same. Other bits in one word always give another hash; other bits in several
-/// do but for one of 2^64 times.
-/// @param bytes  in multiples of 16, aligned to 16
+/// Computes hash[0] = Σ over the 64-bit words of mixed(word, position), modulo 2^64; the order in
+/// which words are read does not matter. A difference in one word always changes the hash;
+/// differences in several words change it except with a probability of 2^-64.
+/// @param bytes  size a multiple of 16, aligned to 16
 /// @param hash   [1], written
 /// @note enqueues; does not synchronise
 template <Device D>
@@ -25,9 +25,8 @@ void hash_bytes(TensorView<const std::byte, 1, D> bytes, TensorView<std::uint64_
 
 namespace detail {
 
-/// One to one for each place.
-/// Source: the finalizer of splitmix64, Steele et al., OOPSLA 2014, on the word plus its place in
-/// steps of the golden ratio.
+/// Maps words to words, one to one for each position. Source: the finalizer of splitmix64, Steele
+/// et al., OOPSLA 2014, applied to the word plus its position times the golden ratio.
 OCTAVO_HOST_DEVICE constexpr std::uint64_t mixed_word(std::uint64_t word, Index place) {
   std::uint64_t z = word + (static_cast<std::uint64_t>(place) + 1) * 0x9e3779b97f4a7c15u;
   z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;

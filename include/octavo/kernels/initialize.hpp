@@ -1,5 +1,5 @@
 /// @file
-/// The initial values of parameters and of their masters.
+/// Initial values of parameters and master weights.
 #pragma once
 
 #include <octavo/core/random.hpp>
@@ -7,28 +7,28 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// What a parameter starts from.
+/// The distribution of a parameter's initial values.
 struct Initial {
   enum class Kind : std::uint8_t { zeros, ones, normal, uniform };
   Kind kind = Kind::zeros;
-  float deviation = 0;  ///< standard deviation of normal numbers; bound of uniform ones
+  float deviation = 0;  ///< standard deviation of a normal distribution; bound of a uniform one
 
   static constexpr Initial zeros() { return {}; }
   static constexpr Initial ones() { return {Kind::ones, 0}; }
   static constexpr Initial normal(float deviation) { return {Kind::normal, deviation}; }
-  /// From -bound to below bound.
+  /// Uniform from -bound to below bound.
   static constexpr Initial uniform(float bound) { return {Kind::uniform, bound}; }
 };
 
 /// The initial values of a tensor.
 struct InitialValues {
   Initial initial{};
-  Index live = 0;            ///< elements from here on pad the tensor and are 0
+  Index live = 0;            ///< elements from here on are padding and are 0
   RandomStream stream = {};  ///< of random numbers
-  Index first = 0;           ///< the first element's position, where these are a part of a tensor
+  Index first = 0;           ///< position of the first element, if these are a part of a tensor
 };
 
-/// The initial value of element `i`.
+/// Returns the initial value of element `i`.
 OCTAVO_HOST_DEVICE inline float initial_value(const InitialValues& values, Index i) {
   const Index position = values.first + i;
   if (position >= values.live || values.initial.kind == Initial::Kind::zeros) return 0.0f;
@@ -40,9 +40,9 @@ OCTAVO_HOST_DEVICE inline float initial_value(const InitialValues& values, Index
   return values.initial.deviation * normal(values.stream, place);
 }
 
-/// Sets a parameter to its initial values. They depend on seed, stream and position alone: devices
-/// agree to the bit in BF16, and in FP32 but for the last bit of a value in many millions, because
-/// libraries round logarithm and cosine differently.
+/// Sets a parameter to its initial values, which depend only on seed, stream and position. All
+/// devices give the same bits in BF16. In FP32, the last bit of one value in many millions may
+/// differ, because libraries round logarithm and cosine differently.
 /// @param weight  [elements], written
 /// @note enqueues; does not synchronise
 template <class W, Device D>
@@ -51,7 +51,7 @@ void initialize_values(TensorView<W, 1, D> weight, const InitialValues& values,
   initialize_values_body(weight, values, context);
 }
 
-/// Copies weights to wider ones: the masters that an optimizer starts from.
+/// Copies weights to a wider format: the initial master weights of an optimizer.
 /// @param weight  [elements]
 /// @param master  [elements], written
 /// @note enqueues; does not synchronise

@@ -1,5 +1,5 @@
 /// @file
-/// Every kernel: contracts and the bodies of the `Cpu` device.
+/// Every kernel: contracts and implementations for the `Cpu` device.
 #pragma once
 
 #include <octavo/kernels/adamw.hpp>

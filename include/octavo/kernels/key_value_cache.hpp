@@ -1,5 +1,5 @@
 /// @file
-/// Keys and values that decoding keeps, and how rows join them.
+/// The KV cache for decoding, and appending rows to it.
 #pragma once
 
 #include <octavo/kernels/rope.hpp>
@@ -8,7 +8,7 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// The rotated keys and the values of one layer, a row for each position of one sequence.
+/// The rotated keys and the values of one layer, one row for each position of one sequence.
 template <class T, Device D>
 struct KeyValueCache {
   TensorView<T, 2, D> keys;    ///< [capacity, kv_heads · head_dim]
@@ -17,8 +17,8 @@ struct KeyValueCache {
   [[nodiscard]] Index capacity() const { return keys.extent(0); }
 };
 
-/// Where rows of queries, keys and values go that join a cache: see `append_to_cache`, whose
-/// parameters these are.
+/// The destination of queries, keys and values that are appended to a cache: the parameters of
+/// `append_to_cache`.
 template <class T, Device D>
 struct CacheRows {
   HeadLayout layout{};
@@ -29,7 +29,7 @@ struct CacheRows {
 
 namespace detail {
 
-/// Throws ShapeError unless a cache of such heads has room for the new rows.
+/// Throws ShapeError unless a cache with such heads has room for the new rows.
 template <class T, Device D>
 void check_cache(const char* operation, TensorView<const T, 2, D> qkv, HeadLayout layout,
                  TensorView<const std::int32_t, 1, D> positions, const KeyValueCache<T, D>& cache) {
@@ -46,17 +46,17 @@ void check_cache(const char* operation, TensorView<const T, 2, D> qkv, HeadLayou
 
 }  // namespace detail
 
-/// Rotates the queries of new rows where they are, and writes their keys, rotated, and their values
-/// to the cache, each row at its position. An element has the bits that `rope_forward` makes.
-/// @param qkv        [rows, layout.columns()]; its queries are overwritten, its keys and values
-///                   stay as they are
+/// Rotates the queries of new rows in place, and writes their rotated keys and their values to the
+/// cache, each row at its position. Elements have the same bits as those of `rope_forward`.
+/// @param qkv        [rows, layout.columns()]; queries are overwritten, keys and values are not
+///                   modified
 /// @param norm       empty, or the weights of the normalisation before the rotation
 /// @param rotation   [capacity or more, head_dim], see `rope_forward`; empty: nothing is rotated or
-///                   normalised, such as rows that `rope_forward` has rotated before
-/// @param positions  [rows]: of each row, in the device's memory, so that a recorded graph serves
-///                   every step; all different, from 0 to capacity − 1
-/// @throws ShapeError  if shapes do not fit; on `Cpu` for a position outside the cache, too, which
-///                     `Cuda` neither rotates nor writes
+///                   normalised, for example because `rope_forward` has already rotated the rows
+/// @param positions  [rows]: position of each row, in device memory, so that a recorded graph works
+///                   for every step; all different, from 0 to capacity − 1
+/// @throws ShapeError  if shapes do not match; on `Cpu` also for a position outside the cache,
+///                     which `Cuda` neither rotates nor writes
 /// @note enqueues; does not synchronise
 template <class T, Device D>
 void append_to_cache(TensorView<T, 2, D> qkv, HeadLayout layout,
@@ -71,7 +71,7 @@ void append_to_cache(TensorView<T, 2, D> qkv, HeadLayout layout,
   append_to_cache_body(qkv, layout, norm, rotation, positions, cache, context);
 }
 
-/// The same without a norm.
+/// Does the same without a norm.
 template <class T, Device D>
 void append_to_cache(TensorView<T, 2, D> qkv, const CacheRows<T, D>& rows,
                      const Context<D>& context) {

@@ -6,14 +6,14 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// y[t, :] = (x[t, :] − m[t]) · r[t] · weight + bias, with m[t] the row's mean and
-/// r[t] = 1 / sqrt(variance(x[t]) + epsilon), and y quantised as its precision asks.
+/// Computes y[t, :] = (x[t, :] − m[t]) · r[t] · weight + bias, with m[t] the row's mean and r[t] =
+/// 1 / sqrt(variance(x[t]) + epsilon), quantised for y's precision.
 /// @param x           [tokens, hidden]
 /// @param weight      [hidden]
 /// @param bias        [hidden]
 /// @param y           [tokens, hidden]
-/// @param statistics  [2 · tokens]: m[0], r[0], m[1], r[1], …, kept for the backward
-/// @throws ShapeError  if shapes do not fit, or for a matrix that is too large for the device: see
+/// @param statistics  [2 · tokens]: m[0], r[0], m[1], r[1], …, saved for the backward
+/// @throws ShapeError  if shapes do not match, or if a matrix is too large for the device: see
 ///                     `kernels/cuda/limits.hpp`
 /// @note enqueues; does not synchronise
 /// Source: Ba, Kiros and Hinton 2016, arXiv 1607.06450.
@@ -28,7 +28,7 @@ void layer_norm_forward(TensorView<const T, 2, D> x, TensorView<const T, 1, D> w
   layer_norm_forward_body(x, weight, bias, epsilon, y, statistics, context);
 }
 
-/// Adds the gradient of x to `x_gradient`, and those of weight and bias to theirs.
+/// Adds the gradient of x to `x_gradient`, and those of weight and bias to their gradients.
 /// @param y_gradient       [tokens, hidden]
 /// @param x                [tokens, hidden]
 /// @param weight           [hidden]
@@ -36,7 +36,7 @@ void layer_norm_forward(TensorView<const T, 2, D> x, TensorView<const T, 1, D> w
 /// @param x_gradient       [tokens, hidden]
 /// @param weight_gradient  [hidden]
 /// @param bias_gradient    [hidden]
-/// @throws ShapeError  if shapes do not fit, or for a matrix that is too large for the device: see
+/// @throws ShapeError  if shapes do not match, or if a matrix is too large for the device: see
 ///                     `kernels/cuda/limits.hpp`
 /// @note enqueues; does not synchronise
 template <class T, class G, Device D>

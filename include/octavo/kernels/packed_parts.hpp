@@ -1,5 +1,6 @@
 /// @file
-/// Gradients in FP8 on their way between ranks: blocks of E4M3 values with a scale each.
+/// Packing of gradients as FP8 for exchange between ranks: blocks of E4M3 values with one scale
+/// each.
 #pragma once
 
 #include <octavo/kernels/rank_sums.hpp>
@@ -10,21 +11,21 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// How a part of a run lies in bytes: its elements in E4M3, then an FP32 number for each
-/// `block` neighbours that they are multiplied by, then zeros up to the next multiple of 256.
+/// Byte layout of a part: its elements in E4M3, then for each `block` elements an FP32 factor that
+/// converts them back, then zeros up to the next multiple of 256.
 struct PackedPart {
   static constexpr Index block = 128;
   using Format = E4M3;
 
-  /// Bytes of a part.
+  /// Returns the bytes of a part.
   /// @param elements  a multiple of `block`
   [[nodiscard]] static constexpr Index bytes(Index elements) {
     return round_up(elements + elements / block * Index{sizeof(float)}, 256);
   }
 };
 
-/// Packs the part for each of the ranks. A block with an Inf or NaN becomes NaN.
-/// @param parts   [ranks, elements], elements in multiples of 128
+/// Packs the part of each rank. A block with an Inf or NaN becomes NaN.
+/// @param parts   [ranks, elements], with elements a multiple of 128
 /// @param packed  [ranks, PackedPart::bytes(elements)]
 /// @note enqueues; does not synchronise
 template <class G, Device D>
@@ -37,7 +38,8 @@ void pack_parts(TensorView<const G, 2, D> parts, TensorView<std::byte, 2, D> pac
   pack_parts_body(parts, packed, context);
 }
 
-/// As sum_parts, of parts that are packed: each value is rounded to E4M3 once, on its way.
+/// Computes the same as sum_parts from packed parts; each value was rounded to E4M3 once, when it
+/// was packed.
 /// @param packed  of PackedPart::bytes(elements) each
 /// @param sum     [elements]
 /// @note enqueues; does not synchronise
@@ -51,8 +53,8 @@ void sum_packed_parts(const RankParts<std::byte, D>& packed, TensorView<Sum, 1, 
 
 namespace detail {
 
-/// A block's scale; its inverse, by which what was packed is multiplied, goes to `inverse`.
-/// @param amax_bits  the largest of the values' bits without signs
+/// Returns a block's scale, and writes to `inverse` the factor that converts packed values back.
+/// @param amax_bits  the maximum of the values' bits without signs
 OCTAVO_HOST_DEVICE inline float packed_scale(std::uint32_t amax_bits, float& inverse) {
   constexpr float largest = FormatTraits<PackedPart::Format>::max;
   const float amax = float_from_bits(amax_bits);

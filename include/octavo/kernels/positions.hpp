@@ -21,14 +21,13 @@ void check_positions(const char* operation, TensorView<T, 2, D> positions, Index
 
 }  // namespace detail
 
-/// y[t, :] = table[tokens[t], :] + positions[places(t), :].
-/// @param tokens     [tokens], each from 0 to the table's rows − 1; they run through one sequence
-///                   after another
+/// Computes y[t, :] = table[tokens[t], :] + positions[places(t), :].
+/// @param tokens     [tokens], each from 0 to the table's rows − 1; consecutive sequences
 /// @param table      [vocabulary, hidden]
 /// @param positions  [tokens of a sequence or more, hidden]
-/// @param places     of each token in its sequence, or in its document
+/// @param places     position of each token in its sequence or document
 /// @param y          [tokens, hidden]
-/// @throws ShapeError  if shapes do not fit
+/// @throws ShapeError  if shapes do not match
 /// @note enqueues; does not synchronise
 template <class T, Device D>
 void position_embedding_forward(TensorView<const std::int32_t, 1, D> tokens,
@@ -43,12 +42,11 @@ void position_embedding_forward(TensorView<const std::int32_t, 1, D> tokens,
 }
 
 /// Adds the gradient of every position: the sum over the sequences, in FP32 and in a fixed order.
-/// Where documents begin in the midst of sequences, `embedding_backward` adds up by their
-/// positions.
+/// If documents begin inside sequences, use `embedding_backward` with their positions instead.
 /// @param y_gradient          [tokens, hidden]
-/// @param sequence            tokens in a sequence
+/// @param sequence            tokens per sequence
 /// @param positions_gradient  [sequence or more, hidden]
-/// @throws ShapeError  if shapes do not fit
+/// @throws ShapeError  if shapes do not match
 /// @note enqueues; does not synchronise
 template <class T, class G, Device D>
 void positions_backward(TensorView<const T, 2, D> y_gradient, Index sequence,

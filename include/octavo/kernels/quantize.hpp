@@ -7,21 +7,22 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// Bytes of workspace that quantising by a scale a row needs on any device.
+/// Returns the bytes of workspace that quantisation with a scale per row needs on any device.
 constexpr std::size_t row_amaxes_workspace(Index rows, Index columns) {
   return static_cast<std::size_t>(rows + columns) * sizeof(std::uint32_t);
 }
 
-/// Casts `operand.values` to the row-major and the transposed copy, where the operand has them,
-/// with the scales that its precision asks for: the slot's scale (delayed), the tensor's own amax
-/// (tensorwise; written to the slot, unless `operand.scale_is_found`), the amax of each row of each
-/// copy (rowwise), or a scale a block. With `operand.record`, the slot's amax and statistics take
-/// in this tensor. An operand that is not quantised is left as it is. Values are rounded
-/// nearest-even and saturate; a row or a block of zeros has scale 1 (MX: 2^-127).
-/// @throws ShapeError  if the copies' shapes are not that of the values, or if the matrix is too
-///                     large for the device: see `kernels/cuda/limits.hpp`
-/// @note enqueues; does not synchronise; for rowwise scaling, on `Cuda`, it and all that write
-///       operands use `row_amaxes_workspace` bytes of the context's, behind what else they use
+/// Casts `operand.values` to the row-major and the transposed copy, if the operand has them, with
+/// the scales of its precision: the slot's scale (delayed), the tensor's own amax (tensorwise;
+/// written to the slot unless `operand.scale_is_found`), the amax of each row of each copy
+/// (rowwise), or a scale per block. With `operand.record`, the slot's amax and statistics include
+/// this tensor. An operand that is not quantised is unchanged. Values are rounded to nearest-even
+/// and saturate; a row or block of zeros has scale 1 (MX: 2^-127).
+/// @throws ShapeError  if the copies' shapes differ from that of the values, or if the matrix is
+///                     too large for the device: see `kernels/cuda/limits.hpp`
+/// @note enqueues; does not synchronise. For rowwise scaling on `Cuda`, this function and all
+///   others that write operands use `row_amaxes_workspace` bytes of the context's workspace, after
+///   their other uses of it.
 /// Source: Transformer Engine's delayed and current scaling; DeepSeek-V3; OCP MX.
 template <LinearPrecision P, OperandKind Kind, Device D>
 void quantize(const Operand<P, Kind, D>& operand, const Context<D>& context) {
@@ -34,7 +35,7 @@ void quantize(const Operand<P, Kind, D>& operand, const Context<D>& context) {
     require<ShapeError>(
         fits(operand.row_major, rows, columns) && fits(operand.transposed, columns, rows),
         "quantize: the copies do not have the shape of the values, [", rows, ", ", columns,
-        "]; make them with OperandMemory::operand");
+        "]; create them with OperandMemory::operand");
     quantize_body(operand, context);
   } else {
     (void)operand;
@@ -42,9 +43,9 @@ void quantize(const Operand<P, Kind, D>& operand, const Context<D>& context) {
   }
 }
 
-/// Moves the amaxes that casts recorded into the histories, and makes the scales of the next casts:
-/// nothing moves for an amax of 0; an Inf or NaN is counted and dropped, so that it cannot freeze
-/// the scale for a whole history. Operands without a history only clear their amax.
+/// Moves the amaxes recorded by casts into the histories, and computes the scales of the next
+/// casts. An amax of 0 is not moved; an Inf or NaN is counted and dropped, so that it cannot freeze
+/// the scale for a whole history. For operands without a history, only clears their amax.
 /// @param operands  their scaling state
 /// @param rules     [operands]
 /// @param history   [operands, longest history]
@@ -62,7 +63,7 @@ void update_delayed_scales(const ScalingArrays<D>& operands,
   update_delayed_scales_body(operands, rules, history, context);
 }
 
-/// Clears what is counted a step: elements, saturated, flushed.
+/// Clears the counters of a step: elements, saturated, flushed.
 /// @param statistics  [operands]
 /// @note enqueues; does not synchronise
 template <Device D>

@@ -1,5 +1,5 @@
 /// @file
-/// Sums over what ranks sent each other, in the order of ranks.
+/// Sums over data exchanged between ranks, in rank order.
 #pragma once
 
 #include <octavo/kernels/step_status.hpp>
@@ -7,19 +7,19 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// What each of the ranks gave this one: one part after the other, but for this rank's own, which
-/// may lie where it was made.
+/// The parts that this rank received from each rank, consecutive except for its own, which may be
+/// elsewhere.
 template <class Part, Device D>
 struct RankParts {
   /// @param parts  [ranks, elements], of all ranks
   explicit RankParts(TensorView<const Part, 2, D> parts) : received(parts) {}
-  /// @param others  [ranks, elements], of which row `rank` is not read
+  /// @param others  [ranks, elements]; row `rank` is not read
   /// @param part    [elements], of `rank`
   RankParts(TensorView<const Part, 2, D> others, const Part* part, Index rank)
       : received(others), own(part), own_rank(rank) {}
 
   [[nodiscard]] OCTAVO_HOST_DEVICE Index ranks() const { return received.extent(0); }
-  /// Of a part.
+  /// Number of elements of a part.
   [[nodiscard]] OCTAVO_HOST_DEVICE Index elements() const { return received.extent(1); }
   [[nodiscard]] OCTAVO_HOST_DEVICE const Part* of(Index rank) const {
     return rank == own_rank ? own : received.row(rank);
@@ -27,11 +27,11 @@ struct RankParts {
 
   TensorView<const Part, 2, D> received;
   const Part* own = nullptr;
-  Index own_rank = -1;  ///< none: its part was received, too
+  Index own_rank = -1;  ///< empty: its part is among the received ones
 };
 
-/// sum[i] = Σ over ranks of their parts' i-th, plus sum[i] if `accumulate`: added in FP32, first
-/// what is there, then in the order of ranks, and rounded once.
+/// Computes sum[i] = Σ over ranks of element i of their parts, plus sum[i] if `accumulate`, in
+/// FP32: first the existing sum, then in rank order, with one rounding.
 /// @param sum  [elements]
 /// @note enqueues; does not synchronise
 template <class Part, class Sum, Device D>
@@ -41,7 +41,7 @@ void sum_parts(const RankParts<Part, D>& parts, TensorView<Sum, 1, D> sum, bool 
   if (sum.size() != 0) sum_parts_body(parts, sum, accumulate, context);
 }
 
-/// Sets the sums of the status to those of all ranks.
+/// Sets the sums of the status to those over all ranks.
 /// @param of_ranks  [ranks, StepStatus::sums], the first members of each rank's status
 /// @param status    [1]
 /// @note enqueues; does not synchronise
@@ -54,7 +54,7 @@ void sum_statuses(TensorView<const double, 2, D> of_ranks, TensorView<StepStatus
 
 namespace detail {
 
-/// The sums of all ranks, for every device.
+/// Computes the sums over all ranks, on every device.
 OCTAVO_HOST_DEVICE inline void set_sums(StepStatus& status, const double* of_ranks, Index ranks) {
   double sums[StepStatus::sums] = {};
   for (Index rank = 0; rank < ranks; ++rank) {

@@ -6,20 +6,21 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// What `rms_norm_forward` does to a row, for an operation that normalises its input itself.
+/// The normalisation of a row by `rms_norm_forward`, for operations that normalise their input
+/// themselves.
 template <class T, Device D>
 struct RowNorm {
-  TensorView<const T, 1, D> weight{};  ///< [hidden]; empty: the row stays as it is
+  TensorView<const T, 1, D> weight{};  ///< [hidden]; empty: the row is unchanged
   float epsilon = 0;
 };
 
-/// y[t, :] = x[t, :] · r[t] · weight, with r[t] = 1 / sqrt(mean(x[t, :]²) + epsilon), and y
-/// quantised as its precision asks.
+/// Computes y[t, :] = x[t, :] · r[t] · weight, with r[t] = 1 / sqrt(mean(x[t, :]²) + epsilon),
+/// quantised for y's precision.
 /// @param x            [tokens, hidden]
 /// @param weight       [hidden]
 /// @param y            [tokens, hidden]
-/// @param inverse_rms  [tokens]; r, kept for the backward
-/// @throws ShapeError  if shapes do not fit, or for a matrix that is too large for the device: see
+/// @param inverse_rms  [tokens]; r, saved for the backward
+/// @throws ShapeError  if shapes do not match, or if a matrix is too large for the device: see
 ///                     `kernels/cuda/limits.hpp`
 /// @note enqueues; does not synchronise
 /// Source: Zhang and Sennrich 2019, arXiv 1910.07467.
@@ -33,15 +34,15 @@ void rms_norm_forward(TensorView<const T, 2, D> x, TensorView<const T, 1, D> wei
   rms_norm_forward_body(x, weight, epsilon, y, inverse_rms, context);
 }
 
-/// Adds the gradient of x to `x_gradient` and that of the weight to `weight_gradient`, unless that
-/// is empty, because the weight is frozen.
+/// Adds the gradient of x to `x_gradient`, and that of the weight to `weight_gradient`, unless it
+/// is empty because the weight is frozen.
 /// @param y_gradient       [tokens, hidden]
 /// @param x                [tokens, hidden]
 /// @param weight           [hidden]
 /// @param inverse_rms      [tokens], of the forward
 /// @param x_gradient       [tokens, hidden]
 /// @param weight_gradient  [hidden]
-/// @throws ShapeError  if shapes do not fit, or for a matrix that is too large for the device: see
+/// @throws ShapeError  if shapes do not match, or if a matrix is too large for the device: see
 ///                     `kernels/cuda/limits.hpp`
 /// @note enqueues; does not synchronise
 template <class T, class G, Device D>

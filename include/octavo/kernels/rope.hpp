@@ -1,5 +1,5 @@
 /// @file
-/// Rotary position embedding, with optional normalisation of queries and keys.
+/// Rotary position embeddings, with optional normalisation of queries and keys.
 #pragma once
 
 #include <octavo/kernels/quantize.hpp>
@@ -8,8 +8,7 @@
 namespace octavo OCTAVO_ABI {
 
 /// Weights of the root-mean-square normalisation of each query and key head before the rotation;
-/// empty views where a model has none.
-/// Source: Qwen3 technical report, arXiv 2505.09388.
+/// empty views if a model has none. Source: Qwen3 technical report, arXiv 2505.09388.
 template <class T, Device D>
 struct QkNorm {
   TensorView<T, 1, D> query;  ///< [head_dim]
@@ -34,14 +33,14 @@ void check_rope(const char* operation, HeadLayout layout, const QkNorm<T, D>& no
 
 }  // namespace detail
 
-/// Rotates queries and keys by their position; values are copied. Halves are rotated against each
-/// other, as in Hugging Face's Llama: element j with element j + head_dim / 2.
-/// @param qkv       [tokens, layout.columns()]; tokens run through one sequence after another
+/// Rotates queries and keys by their position; copies values. The halves of a head are rotated
+/// against each other, as in Hugging Face's Llama: element j with element j + head_dim / 2.
+/// @param qkv       [tokens, layout.columns()]; consecutive sequences
 /// @param norm      empty, or the weights of the normalisation before the rotation
 /// @param rotation  [sequence length or more, head_dim]: head_dim / 2 cosines, then sines
-/// @param sequence  tokens in a sequence
-/// @param rotated   [tokens, layout.columns()]; may be `qkv` itself where `norm` is empty
-/// @throws ShapeError  if shapes do not fit, or for a matrix that is too large for the device: see
+/// @param sequence  tokens per sequence
+/// @param rotated   [tokens, layout.columns()]; may be `qkv` itself if `norm` is empty
+/// @throws ShapeError  if shapes do not match, or if a matrix is too large for the device: see
 ///                     `kernels/cuda/limits.hpp`
 /// @note enqueues; does not synchronise
 /// Source: Su et al. 2021, arXiv 2104.09864.
@@ -58,12 +57,12 @@ void rope_forward(TensorView<const T, 2, D> qkv, HeadLayout layout, const QkNorm
   rope_forward_body(qkv, layout, norm, rotation, sequence, rotated, context);
 }
 
-/// The gradient of `rope_forward`'s input, as an operand for the backward GEMMs.
+/// Computes the gradient of `rope_forward`'s input, as an operand for the backward GEMMs.
 /// @param rotated_gradient  [tokens, layout.columns()]; overwritten
 /// @param qkv               [tokens, layout.columns()]; the forward's input; read only with `norm`
-/// @param norm_gradient     added to; empty where `norm` is, and where its weights are frozen
+/// @param norm_gradient     added to; empty if `norm` is empty or its weights are frozen
 /// @param qkv_gradient      [tokens, layout.columns()]; its values may be `rotated_gradient`
-/// @throws ShapeError  if shapes do not fit, or for a matrix that is too large for the device: see
+/// @throws ShapeError  if shapes do not match, or if a matrix is too large for the device: see
 ///                     `kernels/cuda/limits.hpp`
 /// @note enqueues; does not synchronise
 template <LinearPrecision P, class T, class G, Device D>

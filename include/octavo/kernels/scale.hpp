@@ -1,5 +1,5 @@
 /// @file
-/// The formulas that turn an amax into a scale: one place for every device.
+/// Formulas that convert an amax to a scale, shared by all devices.
 #pragma once
 
 #include <octavo/precision/scaling.hpp>
@@ -8,7 +8,7 @@ namespace octavo OCTAVO_ABI {
 
 namespace detail {
 
-/// target / amax, finite: an overflow becomes the largest float.
+/// Returns target / amax, clamped to the largest float.
 OCTAVO_HOST_DEVICE inline float finite_ratio(float target, float amax, bool power_of_two) {
 #if defined(__CUDA_ARCH__)
   const float ratio = __fdiv_rn(target, amax);  // exact even under --use_fast_math
@@ -19,9 +19,9 @@ OCTAVO_HOST_DEVICE inline float finite_ratio(float target, float amax, bool powe
   return power_of_two ? power_of_two_floor(finite) : finite;
 }
 
-/// largest / amax rounded down to a power of two, at most 2^127, by exponents alone: subtracting
-/// the bits borrows from the exponent where amax has the larger mantissa.
-/// @param largest  at least 4, so that an amax below 2^-126 only meets the bound
+/// Returns largest / amax rounded down to a power of two, at most 2^127, using only exponents:
+/// subtracting the bits borrows from the exponent if amax has the larger mantissa.
+/// @param largest  at least 4, so that an amax below 2^-126 only reaches the bound
 OCTAVO_HOST_DEVICE inline float power_of_two_ratio(float largest, float amax) {
   constexpr int most = 127;
   const int exponent = static_cast<int>(float_bits(largest) - float_bits(amax)) >> 23;
@@ -30,8 +30,8 @@ OCTAVO_HOST_DEVICE inline float power_of_two_ratio(float largest, float amax) {
 
 }  // namespace detail
 
-/// The scale of current scaling: the format's largest value over `amax`, and 1 for an `amax` of 0,
-/// Inf or NaN.
+/// Returns the scale of current scaling: the format's largest value divided by `amax`, or 1 if
+/// `amax` is 0, Inf or NaN.
 /// @param largest  the largest finite value of the format
 OCTAVO_HOST_DEVICE inline float current_scale(float largest, float amax, bool power_of_two) {
   const bool has_ratio = amax > 0 && is_finite(amax);
@@ -40,29 +40,29 @@ OCTAVO_HOST_DEVICE inline float current_scale(float largest, float amax, bool po
                       : detail::finite_ratio(largest, amax, false);
 }
 
-/// 1 / scale, exactly.
+/// Returns 1 / scale, exactly.
 /// @param scale  a power of two of at least 2^-126
 OCTAVO_HOST_DEVICE inline float power_of_two_inverse(float scale) {
-  constexpr std::uint32_t least = 0x00400000u;  // 1 / 2^127 has no exponent of its own
+  constexpr std::uint32_t least = 0x00400000u;  // 1 / 2^127 is subnormal
   const std::uint32_t bits = float_bits(detail::power_of_two(127)) - float_bits(scale);
   return float_from_bits(bits < least ? least : bits);
 }
 
-/// The scale of delayed scaling, or `old_scale` where `amax` is 0, Inf or NaN.
+/// Returns the scale of delayed scaling, or `old_scale` if `amax` is 0, Inf or NaN.
 /// @param target  the largest finite value of the format times 2^-margin
 OCTAVO_HOST_DEVICE inline float delayed_scale(float target, float amax, float old_scale,
                                               bool power_of_two) {
   return amax > 0 && is_finite(amax) ? detail::finite_ratio(target, amax, power_of_two) : old_scale;
 }
 
-/// An MX block's factor for casting: the inverse of its E8M0 scale.
+/// Returns an MX block's cast factor: the inverse of its E8M0 scale.
 OCTAVO_HOST_DEVICE inline float mx_scale(E8M0 scale_inverse) {
-  // 0xff is NaN and stays NaN; every other exponent e becomes −e.
+  // 0xff is NaN and remains NaN; every other exponent e becomes −e.
   const int bits = scale_inverse.bits == 0xff ? 0xff : 254 - scale_inverse.bits;
   return static_cast<float>(E8M0::from_bits(static_cast<std::uint8_t>(bits)));
 }
 
-/// The E8M0 scale of an MX block: amax / largest, rounded up to a power of two.
+/// Returns the E8M0 scale of an MX block: amax / largest, rounded up to a power of two.
 /// @param largest  the largest finite value of the element format
 OCTAVO_HOST_DEVICE inline E8M0 mx_scale_inverse(float largest, float amax) {
   return E8M0(amax * (1.0f / largest));

@@ -1,5 +1,5 @@
 /// @file
-/// Loss, gradient norm and the decision whether a step counts, all on the device.
+/// Loss, gradient norm and the decision whether to skip a step, all on the device.
 #pragma once
 
 #include <octavo/tensor/tensor.hpp>
@@ -8,32 +8,33 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// Above which a step is skipped though it is finite. Infinities: none is.
+/// Limits above which a finite step is skipped. Infinity: no limit.
 struct StepLimits {
   double loss_sum = std::numeric_limits<double>::infinity();
   double gradient_norm = std::numeric_limits<double>::infinity();
 };
 
-/// What is known of a step once its gradients are complete. Lives on the device; the trainer reads
+/// The status of a step after its gradients are complete. Stored on the device; the trainer reads
 /// it once a step.
 struct StepStatus {
-  /// How many of the first members are sums. Whoever holds a part of the gradients, or of the
-  /// tokens, adds up its own; one sum over all of them makes the whole's, and then all decide
-  /// alike. A gradient that several hold is one of them's own. By how many targets the sum of
-  /// losses is divided is no part of this: gradients are divided by it before there are sums.
+  /// Number of leading members that are sums. Each rank with a shard of the gradients or tokens
+  /// computes its own sums; after one sum over all ranks, all ranks make the same decision. A
+  /// gradient that several ranks have counts on one of them. The number of targets by which the sum
+  /// of losses is divided is not included, because gradients are divided by it earlier.
   static constexpr Index sums = 3;
   static constexpr std::uint32_t skip_not_finite = 1;
   static constexpr std::uint32_t skip_above_limits = 2;
 
   double squared_norm;     ///< Σ of squared gradients, each counted once
   double loss_sum;         ///< Σ of the losses of all tokens
-  double nonfinite;        ///< Σ of operands whose casts met an Inf or NaN
+  double nonfinite;        ///< number of operands whose casts encountered an Inf or NaN
   float gradient_norm;     ///< square root of `squared_norm`
-  float clip_coefficient;  ///< factor for every gradient, at most 1
-  /// Not 0: nothing may change. `skip_not_finite`: loss, gradient or an operand is not finite.
-  /// `skip_above_limits`: all are, but loss or norm is above its limit.
+  float clip_coefficient;  ///< factor of every gradient, at most 1
+  /// If not 0, nothing may change. `skip_not_finite`: the loss, the gradient or an operand is not
+  /// finite. `skip_above_limits`: all are finite, but the loss or the norm is above its limit.
   std::uint32_t skip;
-  std::uint32_t arrivals;  ///< blocks of a running add_squared_norm that are done; 0 before, after
+  std::uint32_t arrivals;  ///< number of finished blocks during add_squared_norm; 0 before and
+                           ///< after
 };
 
 /// Adds the losses to `status.loss_sum`, in a fixed order.
@@ -56,9 +57,9 @@ void add_squared_norm(TensorView<const G, 1, D> gradient, TensorView<StepStatus,
   add_squared_norm_body(gradient, status, context);
 }
 
-/// Adds to `status.nonfinite` by how much the operands' counts rose.
+/// Adds the increase of the operands' counts to `status.nonfinite`.
 /// @param after   [operands], after the step
-/// @param before  [operands], as they were before the step
+/// @param before  [operands], before the step
 /// @param status  [1]
 /// @note enqueues; does not synchronise
 template <Device D>
@@ -69,10 +70,10 @@ void add_nonfinite(TensorView<const OperandStatistics, 1, D> after,
   add_nonfinite_body(after, before, status, context);
 }
 
-/// Decides from the sums: norm, clipping, and whether to skip. A step is skipped if its loss or its
-/// gradient norm is not finite, or if a cast met what is not: it would otherwise hide an Inf; or if
-/// the loss or the norm is above its limit.
-/// @param max_gradient_norm  gradients are scaled down to this norm; 0 leaves them
+/// Computes the norm and the clip coefficient from the sums, and decides whether to skip the step.
+/// A step is skipped if its loss or gradient norm is not finite, if a cast encountered a non-finite
+/// value, which the cast would otherwise hide, or if the loss or the norm is above its limit.
+/// @param max_gradient_norm  gradients are scaled down to this norm; 0 disables clipping
 /// @param limits    [1]
 /// @param status    [1], with all sums
 /// @note enqueues; does not synchronise
@@ -97,7 +98,7 @@ void restore_if_skipped(TensorView<std::byte, 1, D> target,
 
 namespace detail {
 
-/// The decision, for every device.
+/// Makes the decision, on every device.
 OCTAVO_HOST_DEVICE inline void decide(StepStatus& status, double norm, float max_gradient_norm,
                                       const StepLimits& limits) {
   status.gradient_norm = static_cast<float>(norm);

@@ -6,10 +6,10 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// y = silu(gate) · up, with silu(x) = x / (1 + e^−x), and y quantised as its precision asks.
+/// Computes y = silu(gate) · up, with silu(x) = x / (1 + e^−x), quantised for y's precision.
 /// @param gate_up  [tokens, 2 · ffn]: the gates of a token, then its ups
 /// @param y        [tokens, ffn]
-/// @throws ShapeError  if shapes do not fit, or for a matrix that is too large for the device: see
+/// @throws ShapeError  if shapes do not match, or if a matrix is too large for the device: see
 ///                     `kernels/cuda/limits.hpp`
 /// @note enqueues; does not synchronise
 /// Source: Shazeer 2020, arXiv 2002.05202.
@@ -20,11 +20,11 @@ void swiglu_forward(TensorView<const T, 2, D> gate_up, const Operand<P, Kind, D>
   swiglu_forward_body(gate_up, y, context);
 }
 
-/// The gradient of `gate_up`, quantised as its precision asks.
+/// Computes the gradient of `gate_up`, quantised for its precision.
 /// @param y_gradient        [tokens, ffn]
 /// @param gate_up           [tokens, 2 · ffn]
 /// @param gate_up_gradient  [tokens, 2 · ffn]; its values must not alias `gate_up`
-/// @throws ShapeError  if shapes do not fit, or for a matrix that is too large for the device: see
+/// @throws ShapeError  if shapes do not match, or if a matrix is too large for the device: see
 ///                     `kernels/cuda/limits.hpp`
 /// @note enqueues; does not synchronise
 template <LinearPrecision P, OperandKind Kind, class T, Device D>

@@ -1,5 +1,5 @@
 /// @file
-/// The gated activation's formula for one element: one place for every device.
+/// The gated activation of one element, shared by all devices.
 #pragma once
 
 #include <octavo/core/macros.hpp>

@@ -1,5 +1,5 @@
 /// @file
-/// Look-up and cross-entropy where ranks have a part of the vocabulary each.
+/// Embedding look-up and cross-entropy with the vocabulary divided among ranks.
 #pragma once
 
 #include <octavo/tensor/tensor.hpp>
@@ -8,12 +8,12 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// Tokens as rows of this rank's part of a table: local[t] = tokens[t] − first, or −1 for a token
-/// of another rank's part, of which `embedding_forward` makes zeros and `embedding_backward`
-/// nothing.
+/// Converts tokens to rows of this rank's shard of a table: local[t] = tokens[t] − first, or −1 for
+/// a token of another rank's shard, which `embedding_forward` maps to zeros and
+/// `embedding_backward` skips.
 /// @param tokens  [tokens]
-/// @param first   the token of the part's first row
-/// @param rows    of the part
+/// @param first   the token of the shard's first row
+/// @param rows    of the shard
 /// @param local   [tokens]
 /// @note enqueues; does not synchronise
 template <Device D>
@@ -23,25 +23,25 @@ void local_tokens(TensorView<const std::int32_t, 1, D> tokens, Index first, Inde
   local_tokens_body(tokens, first, rows, local, context);
 }
 
-/// What cross-entropy has to know of one rank's logits of a token.
+/// The contribution of one rank's logits of a token to cross-entropy.
 struct LogitSum {
-  float largest;    ///< of the logits; −∞ of none
+  float largest;    ///< maximum logit; −∞ if there are none
   float sum;        ///< Σ exp(logit − largest)
-  float at_target;  ///< the target's logit, if it is among them
+  float at_target;  ///< the target's logit, if this rank has it
 };
 
-/// The columns of a rank's logits: as many on each.
+/// The columns of a rank's logits; all ranks have the same number.
 struct VocabularyPart {
   Index first = 0;  ///< token of the first column
-  Index whole = 0;  ///< tokens of the vocabulary; columns from there on pad it
-  /// Real ones of this many columns.
+  Index whole = 0;  ///< vocabulary size; later columns are padding
+  /// Returns how many of this many columns are not padding.
   [[nodiscard]] OCTAVO_HOST_DEVICE constexpr Index live(Index columns) const {
     const Index left = whole - first;
     return left < 0 ? 0 : left < columns ? left : columns;
   }
 };
 
-/// The sums over this rank's columns.
+/// Computes the sums over this rank's columns.
 /// @param logits   [tokens, columns]
 /// @param targets  [tokens], of the whole vocabulary
 /// @param sums     [tokens]
@@ -54,11 +54,11 @@ void sum_logits(TensorView<const T, 2, D> logits, TensorView<const std::int32_t,
   sum_logits_body(logits, targets, part, sums, context);
 }
 
-/// As cross_entropy, of this rank's columns of the logits, with the sums of all ranks, which are
-/// added up in the order of ranks: the losses have the same bits on each.
+/// Computes the same as cross_entropy for this rank's columns of the logits, given the sums of all
+/// ranks. They are added in rank order, so the losses have the same bits on each rank.
 /// @param sums    [ranks, tokens]
-/// @param logits  [tokens, columns], overwritten by their gradients unless `gradient_scale` is
-/// empty
+/// @param logits  [tokens, columns], overwritten with their gradients unless `gradient_scale` is
+///                empty
 /// @note enqueues; does not synchronise
 template <class T, Device D>
 void parallel_cross_entropy(TensorView<const LogitSum, 2, D> sums, TensorView<T, 2, D> logits,
@@ -80,8 +80,8 @@ void parallel_cross_entropy(TensorView<const LogitSum, 2, D> sums, TensorView<T,
 
 namespace detail {
 
-/// The largest logit of one token over all ranks, for every device.
-/// @param of_ranks  the first rank's; the others' follow at `stride`
+/// Returns the maximum logit of one token over all ranks, on every device.
+/// @param of_ranks  the first rank's; the others' follow at a distance of `stride`
 OCTAVO_HOST_DEVICE inline float largest_logit(const LogitSum* of_ranks, Index ranks, Index stride) {
   float largest = of_ranks[0].largest;
   for (Index rank = 1; rank < ranks; ++rank) {

@@ -11,7 +11,7 @@
 
 namespace octavo OCTAVO_ABI::detail {
 
-/// What updates of all elements of a parameter share.
+/// Arguments that all element updates of a parameter share.
 struct AdamWNow {
   AdamWStep step;
   AdamWFactors factors;
@@ -37,7 +37,7 @@ void update_run(const AdamWParameter<W, G, Moment, Cpu>& parameter, const AdamWN
   }
 }
 
-/// Likewise, a run of elements that share the bits of a rounding.
+/// Does the same for a group of elements that share the bits of a rounding.
 template <class W, class G, class M>
 void update_run(const AdamWParameter<W, G, M, Cpu>& parameter, const AdamWNow& now, Index begin,
                 Index end) {
@@ -53,14 +53,14 @@ void update_run(const AdamWParameter<W, G, M, Cpu>& parameter, const AdamWNow& n
              });
 }
 
-/// The largest magnitude of a group, but for NaN.
+/// Returns the largest magnitude of a group, ignoring NaN.
 inline float group_amax(std::span<const float> group) {
   float largest = 0;
   for (const float value : group) largest = std::max(largest, std::abs(value));
   return largest;
 }
 
-/// Updates the elements from `begin` to `end`, whose moments share a scale each.
+/// Updates the elements from `begin` to `end`, whose moments have one scale each.
 template <class W, class G>
 void update_group(const AdamWParameter<W, G, EightBit, Cpu>& parameter, const AdamWNow& now,
                   Index begin, Index end) {

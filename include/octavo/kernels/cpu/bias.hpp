@@ -1,5 +1,5 @@
 /// @file
-/// Gradients of biases on the `Cpu` device.
+/// Bias gradients on the `Cpu` device.
 #pragma once
 
 #include <octavo/kernels/bias.hpp>
@@ -7,8 +7,8 @@
 
 namespace octavo OCTAVO_ABI::detail {
 
-/// sums[c] += Σ over rows of values[r, c]: columns in parallel and rows in order, so that the sum's
-/// order is fixed.
+/// Computes sums[c] += Σ over rows of values[r, c], with columns in parallel and rows in order, so
+/// that the order of summation is fixed.
 template <class T, class G>
 void add_column_sums(TensorView<T, 2, Cpu> values, TensorView<G, 1, Cpu> sums,
                      const Context<Cpu>& context) {

@@ -1,5 +1,5 @@
 /// @file
-/// Values of a quantised matrix on the `Cpu` device.
+/// Dequantisation on the `Cpu` device.
 #pragma once
 
 #include <octavo/kernels/dequantize.hpp>

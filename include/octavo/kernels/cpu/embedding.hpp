@@ -27,7 +27,7 @@ void embedding_forward_body(TensorView<const std::int32_t, 1, Cpu> tokens,
   });
 }
 
-/// See embedding_backward. Positions sorted by token make each row's sum one run.
+/// See embedding_backward. Sorting positions by token makes the occurrences of each row contiguous.
 template <class T, class G>
 void embedding_backward_body(TensorView<const std::int32_t, 1, Cpu> tokens,
                              TensorView<const T, 2, Cpu> y_gradient,

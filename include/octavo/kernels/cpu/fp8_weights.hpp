@@ -1,5 +1,5 @@
 /// @file
-/// Weights that ranks cast in parts, on the `Cpu` device.
+/// Weights that ranks cast in shards, on the `Cpu` device.
 #pragma once
 
 #include <octavo/kernels/cpu/vector.hpp>
@@ -39,7 +39,7 @@ inline void set_current_scales_body(TensorView<const std::uint32_t, 1, Cpu> foun
   }
 }
 
-/// See transpose_fp8_values. Small blocks keep the cache lines of both at hand.
+/// See transpose_fp8_values. Small blocks keep the cache lines of both matrices in the cache.
 template <class Format>
 void transpose_fp8_values_body(
     const QuantizedView<Format, PerTensor, Layout::row_major, Cpu>& fp8_values,

@@ -1,5 +1,5 @@
 /// @file
-/// The initial values of parameters and of their masters on the `Cpu` device.
+/// Initial values of parameters and master weights on the `Cpu` device.
 #pragma once
 
 #include <octavo/kernels/initialize.hpp>

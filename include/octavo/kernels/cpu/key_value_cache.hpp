@@ -1,5 +1,5 @@
 /// @file
-/// Rows that join a cache of keys and values on the `Cpu` device.
+/// Appending rows to a KV cache on the `Cpu` device.
 #pragma once
 
 #include <octavo/kernels/cpu/rope.hpp>
@@ -9,7 +9,7 @@
 
 namespace octavo OCTAVO_ABI::detail {
 
-/// @throws ShapeError  if one lies outside a cache of `capacity` rows
+/// @throws ShapeError  if a position is outside a cache of `capacity` rows
 inline void check_cache_positions(const char* operation,
                                   TensorView<const std::int32_t, 1, Cpu> positions,
                                   Index capacity) {
@@ -17,7 +17,7 @@ inline void check_cache_positions(const char* operation,
     const Index position = positions.data()[row];
     require<ShapeError>(position >= 0 && position < capacity, operation, ": row ", row,
                         " has position ", position, ", but the cache has ", capacity,
-                        " rows; take a larger cache or fewer rows");
+                        " rows; use a larger cache or fewer rows");
   }
 }
 

@@ -68,7 +68,7 @@ void layer_norm_backward_body(TensorView<const T, 2, Cpu> y_gradient, TensorView
           T(static_cast<float>(dx[i]) + inverse * (g(i) - mean - normalised(row, t, i) * product));
     }
   });
-  // Columns in parallel and tokens in order, so that the sums' order is fixed.
+  // Columns in parallel and tokens in order, so that the order of summation is fixed.
   constexpr Index width = 64;
   parallel_for(ceil_divide(hidden, width), width * tokens, context, [&](Index piece) {
     const Index begin = piece * width;

@@ -1,5 +1,5 @@
 /// @file
-/// Gradients in FP8 on their way between ranks, on the `Cpu` device.
+/// Packing of gradients as FP8 on the `Cpu` device.
 #pragma once
 
 #include <octavo/core/context.hpp>

@@ -1,5 +1,5 @@
 /// @file
-/// Quantisation on the `Cpu` device: the oracle for every other device.
+/// Quantisation on the `Cpu` device: the reference for every other device.
 #pragma once
 
 #include <octavo/kernels/quantize.hpp>
@@ -11,7 +11,7 @@
 
 namespace octavo OCTAVO_ABI::detail {
 
-/// Sides of the tiles that quantisation works in; a multiple of every block size.
+/// Size of the tiles in which quantisation works; a multiple of every block size.
 inline constexpr Index quantize_tile = 128;
 
 /// Counts over one tile.
@@ -20,8 +20,9 @@ struct CastStatistics {
   std::uint64_t flushed = 0;
 };
 
-/// Casts `count` values by one scale. Two loops, because compilers vectorise each but not both in
-/// one; and bits instead of formats are stored, because copying a struct keeps them from it too.
+/// Casts `count` values with one scale. Two loops, because compilers vectorise each of them but not
+/// both in one. Stores bits instead of format types, because copying a struct also prevents
+/// vectorisation.
 template <class Format>
 CastStatistics cast_run(const float* values, Format* output, Index count, float scale) {
   for (Index i = 0; i < count; ++i) output[i].bits = Format(values[i] * scale).bits;
@@ -37,7 +38,7 @@ CastStatistics cast_run(const float* values, Format* output, Index count, float 
   return {saturated, flushed};
 }
 
-/// Bits of max |x|; Inf and NaN count as larger than every finite value.
+/// Returns the bits of max |x|; Inf and NaN are larger than every finite value.
 inline std::uint32_t amax_bits(const float* values, Index count) {
   std::uint32_t largest = 0;
   for (Index i = 0; i < count; ++i) {
@@ -53,7 +54,7 @@ inline void atomic_max(std::uint32_t& target, std::uint32_t value) {
   }
 }
 
-/// A square tile of FP32 values, row by row.
+/// A square row-major tile of FP32 values.
 struct QuantizeTile {
   Index rows = 0;
   Index columns = 0;
@@ -76,7 +77,7 @@ struct QuantizeTile {
   void transpose_from(const QuantizeTile& other) {
     rows = other.columns;
     columns = other.rows;
-    // Small blocks keep both tiles' cache lines at hand.
+    // Small blocks keep both tiles' cache lines in the cache.
     constexpr Index block = 16;
     for (Index r0 = 0; r0 < other.rows; r0 += block) {
       for (Index c = 0; c < other.columns; ++c) {
@@ -93,14 +94,14 @@ struct QuantizeTile {
   }
 };
 
-/// The factor to cast a row with.
+/// Returns the factor with which a row is cast.
 template <class S, class Format>
 float row_scale(float amax) {
   return current_scale(FormatTraits<Format>::max, amax,
                        rounding_of<S> == ScaleRounding::power_of_two);
 }
 
-/// The factor to cast a block with; its inverse goes to `scale_inverse`.
+/// Returns the factor with which a block is cast, and writes its inverse to `scale_inverse`.
 template <class S, class Format, class Scale>
 float block_scale(float amax, Scale& scale_inverse) {
   constexpr float largest = FormatTraits<Format>::max;
@@ -114,8 +115,8 @@ float block_scale(float amax, Scale& scale_inverse) {
   }
 }
 
-/// Casts the tile whose first element is (row0, column0) of `copy`. Where scales belong to rows,
-/// `find_row_amaxes` has run.
+/// Casts the tile whose first element is (row0, column0) of `copy`. For scales per row,
+/// `find_row_amaxes` must have run.
 template <class S, class Format, class Granularity, Layout L>
 CastStatistics cast_tile(const QuantizeTile& tile, Index row0, Index column0, float tensor_scale,
                          QuantizedView<Format, Granularity, L, Cpu> copy) {
@@ -168,7 +169,7 @@ void for_each_tile(TensorView<Storage, 2, Cpu> values, const Context<Cpu>& conte
   });
 }
 
-/// Sets the operand's scale from the tensor itself.
+/// Sets the operand's scale from the tensor's amax.
 template <class S, class Format, class Storage>
 void set_current_scale(TensorView<Storage, 2, Cpu> values, OperandScale& scaling,
                        const Context<Cpu>& context) {
@@ -180,8 +181,9 @@ void set_current_scale(TensorView<Storage, 2, Cpu> values, OperandScale& scaling
   scaling.scale_inverse = 1.0f / scaling.scale;
 }
 
-/// Leaves the amax of each row of a copy where the inverse of its scale is to be.
-/// @param values  [rows, columns] of the tensor, which are the copy's, or its columns and rows
+/// Writes the amax of each row of a copy to where the inverse of its scale will be stored.
+/// @param values  [rows, columns] of the tensor: the copy's rows and columns, or its columns and
+///                rows
 template <class Storage, class Format, Layout L>
 void find_row_amaxes(TensorView<Storage, 2, Cpu> values, QuantizedView<Format, PerRow, L, Cpu> copy,
                      const Context<Cpu>& context) {
@@ -212,7 +214,7 @@ void find_row_amaxes(TensorView<Storage, 2, Cpu> values, QuantizedView<Format, P
                });
 }
 
-/// Turns what `find_row_amaxes` left into the inverses of scales.
+/// Replaces the amaxes written by `find_row_amaxes` with inverse scales.
 template <class S, class Format, Layout L>
 void invert_row_scales(QuantizedView<Format, PerRow, L, Cpu> copy) {
   for (Index r = 0; r < copy.outer(); ++r) {
@@ -221,7 +223,7 @@ void invert_row_scales(QuantizedView<Format, PerRow, L, Cpu> copy) {
   }
 }
 
-/// Calls `body(copy)` for the copies that the operand has, if its scales belong to rows.
+/// Calls `body(copy)` for the copies that the operand has, if it has scales per row.
 template <class Operand, class Body>
 void for_each_copy_by_rows(const Operand& operand, const Body& body) {
   if constexpr (std::is_same_v<typename Operand::Granularity, PerRow>) {
@@ -230,7 +232,7 @@ void for_each_copy_by_rows(const Operand& operand, const Body& body) {
   }
 }
 
-/// One operand's update.
+/// Updates one operand.
 inline void update_operand(const ScalingSlot& slot, const ScalingRule& rule, float* history) {
   const std::uint32_t bits = std::exchange(*slot.amax_bits, 0u);
   slot.statistics->last_amax_bits = bits;

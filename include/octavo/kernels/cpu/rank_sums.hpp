@@ -1,5 +1,5 @@
 /// @file
-/// Sums over what ranks sent each other, on the `Cpu` device.
+/// Sums over data exchanged between ranks, on the `Cpu` device.
 #pragma once
 
 #include <octavo/kernels/cpu/vector.hpp>

@@ -7,7 +7,7 @@
 
 namespace octavo OCTAVO_ABI::detail {
 
-/// x · inverse · weight.
+/// Returns x · inverse · weight.
 template <class T>
 T normalised(T x, float inverse, T weight) {
   return T(static_cast<float>(x) * inverse * static_cast<float>(weight));
@@ -54,7 +54,7 @@ void rms_norm_backward_body(TensorView<const T, 2, Cpu> y_gradient, TensorView<c
     }
   });
   if (weight_gradient.empty()) return;
-  // Columns in parallel and tokens in order, so that the sum's order is fixed.
+  // Columns in parallel and tokens in order, so that the order of summation is fixed.
   constexpr Index width = 64;
   parallel_for(ceil_divide(hidden, width), width * tokens, context, [&](Index piece) {
     const Index begin = piece * width;

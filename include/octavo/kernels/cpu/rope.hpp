@@ -1,5 +1,5 @@
 /// @file
-/// Rotary position embedding on the `Cpu` device.
+/// Rotary position embeddings on the `Cpu` device.
 #pragma once
 
 #include <octavo/kernels/cpu/vector.hpp>
@@ -7,8 +7,8 @@
 
 namespace octavo OCTAVO_ABI::detail {
 
-/// Rotates one head by the angles whose cosines and sines are given; `sign` −1 rotates back.
-/// `source` and `target` may be the same.
+/// Rotates one head by the angles with these cosines and sines; `sign` −1 rotates back. `source`
+/// and `target` may be the same.
 template <class T, class Value>
 void rotate_head(const Value& source, T* target, Index half, const float* rotation, float sign) {
   for (Index j = 0; j < half; ++j) {
@@ -39,7 +39,7 @@ void rotate_normalised_head(const T* head, T* target, const T* weight, float eps
   }
 }
 
-/// Turns the gradient of normalised heads into that of the heads, in place.
+/// Converts the gradient of normalised heads to that of the heads, in place.
 template <class T>
 void head_norm_backward(T* gradient, const T* head, const T* weight, Index head_dim,
                         float epsilon) {

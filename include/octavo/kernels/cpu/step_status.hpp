@@ -1,5 +1,5 @@
 /// @file
-/// Loss, gradient norm and the decision whether a step counts, on the `Cpu` device.
+/// Loss, gradient norm and the decision whether to skip a step, on the `Cpu` device.
 #pragma once
 
 #include <octavo/kernels/cpu/vector.hpp>

@@ -1,5 +1,5 @@
 /// @file
-/// Sums and sizes that CPU kernels share.
+/// Sums and sizes common to CPU kernels.
 #pragma once
 
 #include <octavo/core/context.hpp>
@@ -10,11 +10,11 @@
 
 namespace octavo OCTAVO_ABI::detail {
 
-/// Elements that one piece of an elementwise loop covers.
+/// Number of elements in one piece of an elementwise loop.
 inline constexpr Index elementwise_run = 4096;
 
-/// Σ term(i) for begin ≤ i < end in sixteen interleaved sums: the order is fixed, and compilers
-/// vectorise it without being allowed to reorder additions.
+/// Returns Σ term(i) for begin ≤ i < end in sixteen interleaved sums: the order is fixed, and
+/// compilers vectorise it without permission to reorder additions.
 template <class Term>
 float run_sum(Index begin, Index end, const Term& term) {
   constexpr Index lanes = 16;
@@ -30,7 +30,7 @@ float run_sum(Index begin, Index end, const Term& term) {
   return total;
 }
 
-/// Σ term(i) for 0 ≤ i < count, by runs, so that long sums stay exact to a few bits.
+/// Returns Σ term(i) for 0 ≤ i < count, in pieces, so that long sums are exact to a few bits.
 template <class Term>
 float lane_sum(Index count, const Term& term) {
   if (count <= elementwise_run) return run_sum(0, count, term);
@@ -41,7 +41,7 @@ float lane_sum(Index count, const Term& term) {
   return static_cast<float>(total);
 }
 
-/// 1 / root mean square of a row's elements.
+/// Returns 1 / root mean square of a row's elements.
 template <class T>
 float inverse_root_mean_square(const T* row, Index count, float epsilon) {
   const float squares = lane_sum(count, [&](Index i) {
@@ -51,7 +51,7 @@ float inverse_root_mean_square(const T* row, Index count, float epsilon) {
   return 1.0f / std::sqrt(squares / static_cast<float>(count) + epsilon);
 }
 
-/// Calls `body(begin, end)` for runs of elements that cover 0 to count.
+/// Calls `body(begin, end)` for pieces that cover the elements 0 to count.
 template <class Body>
 void parallel_runs(Index count, const Context<Cpu>& context, const Body& body) {
   parallel_for(ceil_divide(count, elementwise_run), elementwise_run, context, [&](Index run) {

@@ -1,5 +1,5 @@
 /// @file
-/// Look-up and cross-entropy of a part of the vocabulary, on the `Cpu` device.
+/// Embedding look-up and cross-entropy of a vocabulary shard, on the `Cpu` device.
 #pragma once
 
 #include <octavo/core/math.hpp>

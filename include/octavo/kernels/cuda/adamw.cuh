@@ -7,7 +7,7 @@
 
 namespace octavo OCTAVO_ABI::detail {
 
-/// A run's elements one by one.
+/// Accesses the elements of a group one by one.
 template <class T>
 struct Elements {
   T values[run_size];
@@ -40,7 +40,7 @@ __device__ Run<T> to_run(const Elements<T>& elements) {
   return run;
 }
 
-/// Updates the run of elements that begins at `begin`.
+/// Updates the group of elements that begins at `begin`.
 template <bool Vectors, bool HasMaster, class W, class G, class M>
 __device__ void update_run(const AdamWParameter<W, G, M, Cuda>& parameter,
                            const AdamWSettings& settings, const AdamWStep& step, float clip,
@@ -79,7 +79,7 @@ __device__ void update_run(const AdamWParameter<W, G, M, Cuda>& parameter,
   store_run<Vectors>(parameter.weight.data() + begin, count, to_run(rounded));
 }
 
-/// One run of elements a thread.
+/// Updates one group of elements per thread.
 template <bool Vectors, bool HasMaster, class W, class G, class M>
 OCTAVO_KERNEL void __launch_bounds__(elementwise_threads, 4)
     adamw_kernel(const AdamWParameter<W, G, M, Cuda> parameter, const AdamWSettings settings,

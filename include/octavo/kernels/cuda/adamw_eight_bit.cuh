@@ -1,5 +1,5 @@
 /// @file
-/// The AdamW update with moments in 8 bits on the `Cuda` device.
+/// The AdamW update with 8-bit moments on the `Cuda` device.
 #pragma once
 
 #include <octavo/kernels/cuda/adamw.cuh>
@@ -8,21 +8,21 @@ namespace octavo OCTAVO_ABI::detail {
 
 /// Runs of a group that one thread updates.
 inline constexpr int runs_a_thread = 2;
-/// Threads that update a group together: neighbours of a warp.
+/// Threads that update a group together: adjacent threads of a warp.
 inline constexpr int group_threads = moment_group / run_size / runs_a_thread;
 inline constexpr unsigned all_lanes = 0xffffffffu;
-/// Threads of a block. Blocks of twice as many leave a multiprocessor the same warps, but the loads
-/// of the next block begin later.
+/// Threads per block. Blocks twice as large give a multiprocessor the same number of warps, but
+/// delay the loads of the next block.
 inline constexpr int eight_bit_threads = 128;
 
-/// The larger magnitude, with some sign; NaN if one of them is.
+/// Returns the larger magnitude, with either sign; NaN if one of them is NaN.
 __device__ inline float larger_magnitude(float a, float b) {
   float result;
   asm("max.NaN.xorsign.abs.f32 %0, %1, %2;" : "=f"(result) : "f"(a), "f"(b));
   return result;
 }
 
-/// The largest magnitude that the threads of a group hold; NaN if they hold one.
+/// Returns the largest magnitude over the threads of a group; NaN if there is one.
 __device__ inline float group_amax(const Floats (&values)[runs_a_thread]) {
   float largest = 0;
 #pragma unroll
@@ -37,8 +37,8 @@ __device__ inline float group_amax(const Floats (&values)[runs_a_thread]) {
   return fabsf(largest);
 }
 
-/// The scale of a group's moments. Those that no code stands for are made as large as codes go,
-/// and NaN counts for nothing: both are rare, so that a warp without them does no work for it.
+/// Returns the scale of a group's moments. Moments that no code represents are clamped to the
+/// largest code, and NaN is ignored: both are rare, so a warp without them does no extra work.
 template <class Code>
 __device__ E8M0 group_scale(Floats (&moments)[runs_a_thread]) {
   float amax = group_amax(moments);
@@ -61,7 +61,7 @@ __device__ E8M0 group_scale(Floats (&moments)[runs_a_thread]) {
   return Code::Levels::scale(amax);
 }
 
-/// The upper bytes of a run's words.
+/// Returns the upper bytes of a run's words.
 __device__ inline Run<EightBit> upper_bytes(const std::uint32_t (&words)[run_size]) {
   Run<EightBit> run;
 #pragma unroll
@@ -73,8 +73,8 @@ __device__ inline Run<EightBit> upper_bytes(const std::uint32_t (&words)[run_siz
   return run;
 }
 
-/// A run of weights, rounded as `round_stochastic` does. All but the rarest are below the largest
-/// BF16 number, for which that asks once a run.
+/// Rounds a run of weights like `round_stochastic`. Almost all are below the largest BF16 number,
+/// which is checked once per run.
 /// @param bits  (i): a word of random bits, of which the upper 16 are used
 template <class W>
 __device__ Run<W> round_run(const Floats& values, auto&& bits) {
@@ -101,8 +101,8 @@ __device__ Run<W> round_run(const Floats& values, auto&& bits) {
   return to_run(rounded);
 }
 
-/// What a thread updates: runs of the group's.
-/// @tparam Whole  all elements of the warp's groups are there, and arrays are aligned
+/// Updates a thread's runs of the group.
+/// @tparam Whole  all elements of the warp's groups exist, and arrays are aligned
 template <bool Vectors, bool Whole, bool HasMaster, class W, class G>
 __device__ void update_runs(const AdamWParameter<W, G, EightBit, Cuda>& parameter,
                             const AdamWFactors& factors, const AdamWStep& step, Index group) {
@@ -112,7 +112,7 @@ __device__ void update_runs(const AdamWParameter<W, G, EightBit, Cuda>& paramete
   const auto count_from = [&](Index begin) {
     return Whole ? Index{run_size} : parameter.weight.extent(0) - begin;
   };
-  // Threads behind the last element work on zeros: others of their warp wait for them.
+  // Threads past the last element process zeros, because other threads of their warp wait for them.
   const bool is_live = Whole || count_from(group * moment_group) > 0;
   E8M0 first_scale;
   E8M0 second_scale;
@@ -188,9 +188,9 @@ __device__ void update_runs(const AdamWParameter<W, G, EightBit, Cuda>& paramete
   }
 }
 
-/// Some threads a group, which load its elements once: they hold its new moments until they know
-/// the largest of them.
-/// @tparam Vectors    arrays are aligned, and their elements are in whole runs
+/// Updates a group with several threads, which load its elements once: they keep the new moments in
+/// registers until the maximum is known.
+/// @tparam Vectors    arrays are aligned, and their elements form whole runs
 /// @tparam HasMaster  there are master weights
 template <bool Vectors, bool HasMaster, class W, class G>
 OCTAVO_KERNEL void __launch_bounds__(eight_bit_threads, 6)

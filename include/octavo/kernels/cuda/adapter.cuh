@@ -26,7 +26,7 @@ struct StackAdapterGradients {
   bool accumulate;
   __device__ void operator()(Index i) const {
     const float before = accumulate ? static_cast<float>(gradient[i]) : 0.0f;
-    // Rounded as on the Cpu, whose sum is not fused with the product.
+    // Rounded as on the `Cpu`, where the sum is not fused with the product.
     const float scaled = __fmul_rn(layout.scale, static_cast<float>(spread[layout.spread(i)]));
     gradient[i] = G(__fadd_rn(before, scaled));
   }

@@ -1,9 +1,9 @@
 /// @file
-/// Sums of columns on the `Cuda` device, beside what makes the values or casts them: gradients of
-/// biases.
+/// Column sums on the `Cuda` device, fused with kernels that compute or cast the values: bias
+/// gradients.
 ///
-/// Sums are made in pieces of `column_sum_rows` rows, one block of threads a piece and a strip of
-/// columns, and then added up in a fixed order.
+/// Sums are computed in pieces of `column_sum_rows` rows, one block of threads for each piece and
+/// strip of columns, and then added in a fixed order.
 #pragma once
 
 #include <octavo/kernels/bias.hpp>
@@ -13,24 +13,24 @@ namespace octavo OCTAVO_ABI::detail {
 
 // ---- of values that are read or written --------------------------------------------------------
 
-/// Warps of a block: each works on a row at a time.
+/// Warps per block; each processes a row at a time.
 inline constexpr int sum_warps = 8;
 /// Rows that a warp has in flight.
 inline constexpr int sum_rows_in_flight = 4;
-/// Columns of a block.
+/// Columns per block.
 inline constexpr int strip_columns = 32 * run_size;
 static_assert(column_sum_rows % (sum_warps * sum_rows_in_flight) == 0);
 static_assert(sum_warps * 32 == strip_columns);
 
-/// Sums the columns of what the source makes.
-/// @tparam Writes    whether to write it, too
+/// Sums the columns of a source's values.
+/// @tparam Writes    whether to write the values as well
 /// @param sums       [pieces, columns]
 /// @param amax_bits  null, or raised to the bits of max |values|
 template <bool Vectors, bool Writes, class T, class Source>
 OCTAVO_KERNEL void __launch_bounds__(sum_warps * 32)
     column_sums_kernel(const Source source, T* values, Index rows, Index columns, float* sums,
                        std::uint32_t* amax_bits) {
-  static_assert(Source::makes_zeros, "what lies beyond the matrix would be summed, too");
+  static_assert(Source::makes_zeros, "values beyond the matrix would be summed");
   __shared__ float of_warps[sum_warps][strip_columns];
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int warp = static_cast<int>(threadIdx.x) / 32;
@@ -77,16 +77,16 @@ OCTAVO_KERNEL void __launch_bounds__(sum_warps * 32)
 
 // ---- of values that are cast -------------------------------------------------------------------
 
-/// A source that keeps the sums of the columns that its threads make, each in shared memory of its
-/// own. All threads of the block must call `store` when the tile is done.
+/// A source that also sums the columns computed by its threads, each in separate shared memory. All
+/// threads of the block must call `store` when the tile is finished.
 template <class Source>
 struct SummingSource {
   static_assert(Source::parts == 1 && Source::makes_zeros,
-                "what lies beyond the matrix would be summed, too");
+                "values beyond the matrix would be summed");
   static constexpr int parts = 1;
   static constexpr bool makes_zeros = true;
   static constexpr int rounds_in_flight = Source::rounds_in_flight;
-  /// Threads of a row of sums, and some more: so that threads of `store` meet different banks.
+  /// Threads per row of sums, padded so that threads of `store` access different banks.
   static constexpr int stride = quantize_threads + 4;
   Source source;
 
@@ -131,7 +131,7 @@ struct SummingSource {
   }
 
  private:
-  /// [run_size, stride]: one thread's in a column, as `RowPosition` places it.
+  /// [run_size, stride]: one thread's sums in a column, as placed by `RowPosition`.
   __device__ static float* sums() {
     __shared__ float values[run_size * stride];
     return values;
@@ -139,7 +139,7 @@ struct SummingSource {
 };
 static_assert(tile_side == column_sum_rows);
 
-/// As cast_kernel, with the sums of the columns.
+/// Does the same as cast_kernel, and sums the columns.
 template <class Cast, class Format, class Granularity, class Source>
 OCTAVO_KERNEL void __launch_bounds__(quantize_threads, tiles_at_once<Cast::fit>)
     summing_cast_kernel(const CastArguments<Format, Granularity> arguments,
@@ -152,7 +152,7 @@ OCTAVO_KERNEL void __launch_bounds__(quantize_threads, tiles_at_once<Cast::fit>)
 /// Launches summing_cast_kernel.
 struct SummingLaunch {
   float* sums;                  ///< [tiles from the first row to the last, columns]
-  std::size_t workspace_bytes;  ///< that they take
+  std::size_t workspace_bytes;  ///< size of the sums in bytes
 
   template <class Cast, class Format, class Granularity, class Source>
   void launch_cast(const char* name, const CastArguments<Format, Granularity>& arguments,
@@ -165,9 +165,9 @@ struct SummingLaunch {
 
 // ---- launches ----------------------------------------------------------------------------------
 
-/// Enqueues what writes an operand from a source, as `produce` does, and adds the sums of the
-/// columns of its values to `target`. Uses `column_sums_workspace` bytes of the context's.
-/// @tparam Writes  whether the values are written where the precision needs them; else the source
+/// Enqueues the kernels that write an operand from a source, like `produce`, and adds the column
+/// sums of its values to `target`. Uses `column_sums_workspace` bytes of the context's workspace.
+/// @tparam Writes  whether to write the values if the precision needs them; otherwise the source
 ///                 reads them from there
 template <bool Writes, LinearPrecision P, OperandKind Kind, class Source, class G>
 void produce_and_sum(const char* name, const Source& source, const Operand<P, Kind, Cuda>& operand,
@@ -198,11 +198,11 @@ void produce_and_sum(const char* name, const Source& source, const Operand<P, Ki
   add_rows(name, sums, pieces, columns, target.data(), context);
 }
 
-/// Throws ShapeError for a matrix that has too many rows for its columns to be summed.
+/// Throws ShapeError if a matrix has too many rows for its columns to be summed.
 inline void require_summed_rows(const char* operation, Index rows) {
   require<ShapeError>(rows <= most_cast_rows, operation, ": columns of ", rows,
                       " rows are to be summed, but on Cuda of at most ", most_cast_rows,
-                      "; take fewer tokens at once");
+                      "; process fewer tokens at once");
 }
 
 /// See bias_backward.

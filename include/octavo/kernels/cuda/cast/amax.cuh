@@ -7,13 +7,13 @@
 
 namespace octavo OCTAVO_ABI::detail {
 
-/// Threads of a block of the kernels that cast, and of those that look for an amax.
+/// Threads per block of the kernels that cast or compute an amax.
 inline constexpr int quantize_threads = 256;
 
-/// Loads of 16 bytes that one thread has in flight while it looks for the amax.
+/// 16-byte loads that one thread has in flight while it computes the amax.
 inline constexpr int amax_loads = 4;
 
-/// The larger of each pair of BF16 magnitudes.
+/// Returns the larger of each pair of BF16 magnitudes.
 __device__ inline std::uint32_t larger_magnitudes(std::uint32_t largest, std::uint32_t pair) {
   return __vmaxu2(largest, pair & 0x7fff7fffu);
 }
@@ -24,13 +24,13 @@ __device__ inline std::uint32_t larger_magnitudes(std::uint32_t largest, const R
   return largest;
 }
 
-/// FP32 bits of the larger of two BF16 magnitudes.
+/// Returns the FP32 bits of the larger of two BF16 magnitudes.
 __device__ inline std::uint32_t magnitude_bits(std::uint32_t pair) {
   return max(pair << 16, pair & 0xffff0000u);
 }
 
-/// FP32 bits of the largest of the block's magnitudes, to all threads, which all must call it. Once
-/// in a kernel, or behind another barrier.
+/// Returns the FP32 bits of the block's largest magnitude to all threads, all of which must call
+/// it. Call it once in a kernel, or after another barrier.
 __device__ inline std::uint32_t block_amax(std::uint32_t magnitudes) {
   __shared__ std::uint32_t block;
   if (threadIdx.x == 0) block = 0;
@@ -41,14 +41,14 @@ __device__ inline std::uint32_t block_amax(std::uint32_t magnitudes) {
   return block;
 }
 
-/// Raises `target` to the bits of the largest of the block's magnitudes. See block_amax.
+/// Raises `target` to the bits of the block's largest magnitude. See block_amax.
 __device__ inline void raise_to_block_amax(std::uint32_t magnitudes, std::uint32_t* target) {
   const std::uint32_t largest = block_amax(magnitudes);
   if (threadIdx.x == 0) atomicMax(target, largest);
 }
 
 /// Raises `amax_bits` to the bits of max |values|.
-/// @param vectors  runs of values to read at once; the rest is read one by one
+/// @param vectors  number of runs to read as vectors; the rest is read element by element
 template <class Storage>
 OCTAVO_KERNEL void __launch_bounds__(quantize_threads)
     amax_kernel(const Storage* values, Index count, Index vectors, std::uint32_t* amax_bits) {

@@ -1,15 +1,15 @@
 /// @file
-/// Casts of a tile by a scale a block of values, which is found from the tile itself, or by a scale
-/// a row of each copy, which is known.
+/// Casts of a tile with a scale per block, computed from the tile, or with known scales per row of
+/// each copy.
 #pragma once
 
 #include <octavo/kernels/cuda/cast/row_scales.cuh>
 
 namespace octavo OCTAVO_ABI::detail {
 
-/// Finds the largest pairs of magnitudes of `Lanes` neighbouring threads. Each thread goes on with
-/// half of the pairs, as long as there are several, and ends with one, in `pairs[0]`: the first
-/// threads with the first pair, and so on.
+/// Computes the maximum pairs of magnitudes over `Lanes` adjacent threads. In each round, a thread
+/// continues with half of the pairs, and ends with one, in `pairs[0]`: the first threads with the
+/// first pair, and so on.
 template <int Lanes, int Pairs>
 __device__ void share_magnitudes(std::uint32_t (&pairs)[Pairs]) {
   static_assert(Lanes >= Pairs);
@@ -31,18 +31,18 @@ __device__ void share_magnitudes(std::uint32_t (&pairs)[Pairs]) {
   }
 }
 
-/// Finds the scales of `Count` blocks that `Lanes` neighbouring threads share: each thread finds
-/// one or two, and hears the others. Returns whether some block of the warp may saturate; all
+/// Computes the scales of `Count` blocks that `Lanes` adjacent threads share: each thread computes
+/// one or two, and receives the others. Returns whether some block of the warp may saturate; all
 /// threads of the warp must call it.
 /// @param pairs   the thread's magnitudes in blocks 0 and 1, 2 and 3, and so on; overwritten
-/// @param totals  takes in the amaxes
+/// @param totals  updated with the amaxes
 /// @param store   `store(i, scale_inverse)` is called by one thread for scale `i`
 template <class S, class Format, class Scale, int Lanes, int Count, class Store>
 __device__ bool find_block_scales(std::uint32_t (&pairs)[Count / 2], float (&scales)[Count],
                                   CastTotals& totals, const Store& store) {
   constexpr bool finds_pair = Lanes < Count;
   constexpr int found = finds_pair ? 2 : 1;
-  constexpr int same = Lanes * found / Count;  // threads that find the same
+  constexpr int same = Lanes * found / Count;  // threads that compute the same scale
   static_assert(same > 0);
   share_magnitudes<Lanes>(pairs);
   const int lane = static_cast<int>(threadIdx.x) % Lanes;
@@ -68,17 +68,18 @@ __device__ bool find_block_scales(std::uint32_t (&pairs)[Count / 2], float (&sca
 /// Whether each row of a copy has one scale.
 template <class Granularity>
 inline constexpr bool is_row = std::is_same_v<Granularity, PerRow>;
-/// Whether blocks of scales lie within a row, so that a tile's threads find them.
+/// Whether blocks of scales lie within a row, so that a tile's threads can compute them.
 template <class Granularity>
 inline constexpr bool scales_lie_in_rows = Granularity::block_rows == 1 && !is_row<Granularity>;
 
-/// A factor to cast with.
+/// A cast factor.
 struct CastScale {
   float scale;
-  bool may_saturate;  ///< false: nothing that is cast by it is out of the format's range
+  bool may_saturate;  ///< false: no value cast with it is out of the format's range
 };
 
-/// The scale of a block of 128 × 128, one for both copies. All threads of the block must call it.
+/// Computes the scale of a 128 × 128 block, shared by both copies. All threads of the block must
+/// call it.
 template <class S, class Format, class Granularity>
 __device__ CastScale square_scale(const CastArguments<Format, Granularity>& arguments,
                                   TilePlace place, std::uint32_t magnitudes) {
@@ -100,8 +101,8 @@ __device__ CastScale square_scale(const CastArguments<Format, Granularity>& argu
 
 /// Casts the thread's runs of a tile to the row-major copy.
 /// @param run         `run(round)` is the thread's run of a group
-/// @param tile_scale  of the tile; not used where blocks lie within a row
-/// @param row_scales  of the tile's rows; not used unless each has one
+/// @param tile_scale  of the tile; unused if blocks lie within a row
+/// @param row_scales  of the tile's rows; used only for scales per row
 template <class S, Fit F, class Format, class Granularity, class MakeRun>
 __device__ void cast_tile_rows(const CastArguments<Format, Granularity>& arguments, TilePlace place,
                                Index first_column, const MakeRun& run, CastScale tile_scale,
@@ -126,10 +127,10 @@ __device__ void cast_tile_rows(const CastArguments<Format, Granularity>& argumen
     for (int i = 0; i < tile_rounds / 2; ++i) {
       const std::uint32_t first = larger_magnitudes(0, run(2 * i));
       const std::uint32_t second = larger_magnitudes(0, run(2 * i + 1));
-      // The larger half of each, beside each other.
+      // The larger half of each, side by side.
       pairs[i] = __vmaxu2(__byte_perm(first, second, 0x5410), __byte_perm(first, second, 0x7632));
     }
-    // A thread beyond the matrix may find the scale of a block that begins within it.
+    // A thread beyond the matrix may compute the scale of a block that begins within it.
     const Index block_column = part_column - position.run % lanes * run_size;
     const auto store = [&](int round, Scale inverse) {
       if (!has_row(round)) return;
@@ -162,9 +163,9 @@ __device__ void cast_tile_rows(const CastArguments<Format, Granularity>& argumen
 }
 
 /// Casts a tile to the transposed copy.
-/// @tparam Counts        whether to count, too
-/// @param tile_scale     of the tile; not used where blocks lie within a column
-/// @param column_scales  of the tile's columns; not used unless each has one
+/// @tparam Counts        whether to update the counters
+/// @param tile_scale     of the tile; unused if blocks lie within a column
+/// @param column_scales  of the tile's columns; used only for scales per row
 template <class S, Fit F, bool Counts, class Format, class Granularity>
 __device__ void cast_tile_columns(const CastArguments<Format, Granularity>& arguments,
                                   TilePlace place, Index first_column, const ValueTile& tile,
@@ -225,14 +226,14 @@ __device__ void cast_tile_columns(const CastArguments<Format, Granularity>& argu
   }
 }
 
-/// Casts and transposes one tile. The two copies have scales of their own, so both are cast from
-/// the values.
+/// Casts and transposes one tile. The two copies have different scales, so both are cast from the
+/// values.
 template <class S, Fit F, class Format, class Granularity, class Source>
 __device__ void block_cast_tile(const CastArguments<Format, Granularity>& arguments,
                                 const Source& source, TilePlace place) {
   constexpr bool is_square = Granularity::block_rows > 1;
   static_assert(!is_square || Source::parts == 1);
-  // A thread casts along rows what it made itself: from registers, if it made all of that at once.
+  // A thread casts its own values along rows, from registers if it computed all of them at once.
   constexpr bool holds_rows =
       F != Fit::any && Source::parts == 1 && Source::rounds_in_flight == tile_rounds;
   __shared__ BlockTotals block_totals;
@@ -284,7 +285,7 @@ __device__ void block_cast_tile(const CastArguments<Format, Granularity>& argume
     const Index first_column = part * arguments.part_columns;
     if (has_rows) {
       cast_tile_rows<S, F>(arguments, place, first_column, run, scale, row_scales, totals);
-    } else if (arguments.transposed.empty()) {  // the amax is all that is wanted
+    } else if (arguments.transposed.empty()) {  // only the amax is needed
 #pragma unroll
       for (int i = 0; i < tile_rounds; ++i) {
         totals.amax_bits = max(totals.amax_bits, magnitude_bits(larger_magnitudes(0, run(i))));

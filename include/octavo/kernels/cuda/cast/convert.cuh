@@ -1,6 +1,6 @@
 /// @file
-/// The casts themselves, of two values and of a run. Compile them without --use_fast_math, which
-/// flushes subnormal numbers.
+/// Casts of two values and of a run. Compile them without --use_fast_math, which flushes subnormal
+/// numbers.
 #pragma once
 
 #include <octavo/kernels/cuda/cast/counts.cuh>
@@ -21,7 +21,7 @@ __device__ std::uint32_t cast_pair(float2 values, float scale) {
                                   cuda_fp8_kind<Format>);
 }
 
-/// Casts a run and counts what was flushed.
+/// Casts a run and counts the values that were flushed.
 template <class Format>
 __device__ Run<Format> cast_run(const Run<Bf16>& run, float scale, CastTotals& totals) {
   Run<Format> result{};
@@ -33,7 +33,7 @@ __device__ Run<Format> cast_run(const Run<Bf16>& run, float scale, CastTotals& t
   return result;
 }
 
-/// A run of weights, kept in FP8 or not, as it is. Every FP8 number is an FP16 number.
+/// A run of weights as stored, in FP8 or another format. Every FP8 number is an FP16 number.
 template <class W>
 __device__ Floats weight_floats(const Run<W>& run) {
   if constexpr (sizeof(W) == 1) {

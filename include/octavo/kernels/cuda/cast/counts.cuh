@@ -1,35 +1,35 @@
 /// @file
-/// What casts count: the largest magnitude, what was saturated and what was flushed to zero.
+/// Statistics of casts: the maximum magnitude, saturated values and values flushed to zero.
 #pragma once
 
 #include <octavo/kernels/cuda/cast/amax.cuh>
 
 namespace octavo OCTAVO_ABI::detail {
 
-/// What one thread, one warp or one block of threads counted.
+/// Counts of one thread, one warp or one block of threads.
 struct CastTotals {
   std::uint32_t amax_bits;  ///< bits of max |x|
   std::uint32_t saturated;
   std::uint32_t flushed;
 };
 
-/// The totals of a warp, to all its threads, which must all call it.
+/// Returns the totals of a warp to all its threads, all of which must call it.
 __device__ inline CastTotals warp_totals(const CastTotals& totals) {
   return {__reduce_max_sync(0xffffffffu, totals.amax_bits),
           __reduce_add_sync(0xffffffffu, totals.saturated),
           __reduce_add_sync(0xffffffffu, totals.flushed)};
 }
 
-/// What the warps of a block counted, in shared memory.
+/// Counts of the warps of a block, in shared memory.
 struct BlockTotals {
   CastTotals warps[quantize_threads / 32];
 
-  /// Takes in a warp's totals. All threads must call it; before `sum`, the block must synchronise.
+  /// Stores a warp's totals. All threads must call it; before `sum`, the block must synchronise.
   __device__ void put(const CastTotals& totals) {
     const CastTotals warp = warp_totals(totals);
     if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = warp;
   }
-  /// The totals of the block, to all threads of one warp, which must all call it.
+  /// Returns the totals of the block to all threads of one warp, all of which must call it.
   [[nodiscard]] __device__ CastTotals sum() const {
     const unsigned lane = threadIdx.x % 32;
     return warp_totals(lane < quantize_threads / 32 ? warps[lane] : CastTotals{});
@@ -40,19 +40,19 @@ __device__ inline void add_to_counter(std::uint64_t& counter, std::uint64_t coun
   if (count != 0) atomicAdd(reinterpret_cast<unsigned long long*>(&counter), count);
 }
 
-/// Two values by the scale they are cast with.
+/// Multiplies two values by the scale with which they are cast.
 __device__ inline float2 scaled_pair(float2 values, float scale) {
   return make_float2(__fmul_rn(values.x, scale), __fmul_rn(values.y, scale));
 }
 
-/// Counts what was saturated of two scaled values.
+/// Counts the saturated ones of two scaled values.
 template <class Format>
 __device__ void count_saturated(float2 scaled, CastTotals& totals) {
   totals.saturated += !(fabsf(scaled.x) <= largest_unsaturated<Format>) ? 1u : 0u;
   totals.saturated += !(fabsf(scaled.y) <= largest_unsaturated<Format>) ? 1u : 0u;
 }
 
-/// Counts in two values that were cast to the two low bytes of `cast`.
+/// Counts two values that were cast to the two low bytes of `cast`.
 template <class Format>
 __device__ void count_pair(float2 values, float scale, std::uint32_t cast, CastTotals& totals) {
   count_saturated<Format>(scaled_pair(values, scale), totals);
@@ -60,22 +60,22 @@ __device__ void count_pair(float2 values, float scale, std::uint32_t cast, CastT
   totals.flushed += (cast & 0x7f00u) == 0 && values.y != 0.0f ? 1u : 0u;
 }
 
-/// Bit 7 of each byte of a flag word stands for one of four bytes or BF16 values.
+/// Bit 7 of each byte of a flag word corresponds to one of four bytes or BF16 values.
 inline constexpr std::uint32_t byte_flags = 0x80808080u;
 
-/// Flags bytes of FP8 that are not zero; other bits are undefined.
+/// Flags nonzero bytes of FP8; other bits are undefined.
 __device__ inline std::uint32_t flag_not_zero(std::uint32_t bytes) {
   return (bytes & ~byte_flags) + ~byte_flags;
 }
 
-/// Flags BF16 values, two in each word, that are not zero; other bits are undefined.
+/// Flags nonzero BF16 values, two in each word; other bits are undefined.
 __device__ inline std::uint32_t flag_not_zero(std::uint32_t first, std::uint32_t second) {
   constexpr std::uint32_t signs = 0x80008000u;
   constexpr std::uint32_t ones = 0x00010001u;
   return __byte_perm((first | signs) - ones, (second | signs) - ones, 0x7531);
 }
 
-/// Counts what was saturated of a run.
+/// Counts the saturated values of a run.
 template <class Format>
 __device__ void count_saturated(const Run<Bf16>& run, float scale, CastTotals& totals) {
 #pragma unroll
@@ -84,7 +84,7 @@ __device__ void count_saturated(const Run<Bf16>& run, float scale, CastTotals& t
   }
 }
 
-/// Counts what was flushed of a run. Most runs need no more than the first test.
+/// Counts the flushed values of a run. For most runs, the first test is sufficient.
 template <class Format>
 __device__ void count_flushed(const Run<Bf16>& run, const Run<Format>& cast, CastTotals& totals) {
   const std::uint32_t kept[2] = {flag_not_zero(cast.words[0]), flag_not_zero(cast.words[1])};
@@ -96,21 +96,21 @@ __device__ void count_flushed(const Run<Bf16>& run, const Run<Format>& cast, Cas
   }
 }
 
-/// Whether a value of this magnitude is saturated. If it is not, no smaller one is.
+/// Whether a value of this magnitude saturates. If not, no smaller one does.
 template <class Format>
 __device__ bool saturates(float magnitude, float scale) {
   return !(__fmul_rn(magnitude, scale) <= largest_unsaturated<Format>);
 }
 
-/// The magnitudes that a scale surely does not saturate.
+/// The magnitudes that certainly do not saturate with a scale.
 class SafeMagnitudes {
  public:
   SafeMagnitudes() = default;
 
-  /// @param scale  finite and above 0
+  /// @param scale  finite and positive
   template <class Format>
   __device__ static SafeMagnitudes of(float scale) {
-    // Rounded down to BF16, and by one value more where the quotient itself was rounded up.
+    // Rounded down to BF16, and by one more value if the quotient itself was rounded up.
     const float quotient = fminf(__fdividef(largest_unsaturated<Format>, scale), largest_bf16);
     const std::uint32_t bits = float_bits(quotient) >> 16;
     const bool too_large = bits > 0 && saturates<Format>(float_from_bits(bits << 16), scale);
@@ -129,9 +129,9 @@ class SafeMagnitudes {
   std::uint32_t most_ = 0;  ///< the largest of them, in both halves of the word
 };
 
-/// Takes back the counts of elements beyond the matrix, of `elements` that one thread cast of which
-/// `count` lie within: a NaN scale, that of an MX block which holds a NaN, makes NaN of their zeros
-/// too. Other scales count nothing there.
+/// Subtracts the counts of elements beyond the matrix: one thread cast `elements`, of which `count`
+/// are inside. A NaN scale, that of an MX block that contains a NaN, also turns their zeros into
+/// NaN. With other scales, nothing is counted there.
 __device__ inline void discount_beyond(int count, int elements, float scale, CastTotals& totals) {
   if (!isnan(scale)) return;
   const int within = min(max(count, 0), elements);

@@ -7,8 +7,8 @@
 
 namespace octavo OCTAVO_ABI::detail {
 
-/// How a tile is cast, as a type that kernels are made for. What a scale covers decides: a further
-/// granularity has a file beside tensor_cast.cuh and a branch here.
+/// How a tile is cast, as a template parameter of kernels. It depends on the granularity of the
+/// scales: a further granularity needs a file next to tensor_cast.cuh and a branch here.
 /// @tparam S           the recipe's scaling
 /// @tparam FindsScale  see tensor_cast_tile
 template <class S, Fit F, bool FindsScale, class Format, class Granularity>
@@ -29,20 +29,20 @@ struct TileCast {
   }
 };
 
-/// Blocks of cast_kernel that a multiprocessor shall hold at once: it bounds the registers of a
+/// Minimum number of blocks of cast_kernel per multiprocessor, which limits the registers of a
 /// thread.
 template <Fit F>
 inline constexpr int tiles_at_once = F == Fit::whole ? 4 : 3;
 
-/// The tile of a block. A cast begins with the last: what wrote or read the values just before
-/// ended there, so that they may still be in L2.
+/// Returns the tile of a block. A cast begins with the last tile, because the previous kernel ended
+/// there, so its data may still be in L2.
 template <class Cast>
 __device__ TilePlace tile_of_block() {
   return Cast::last_tile_first ? TilePlace(gridDim.y - 1 - blockIdx.y, gridDim.x - 1 - blockIdx.x)
                                : TilePlace(blockIdx.y, blockIdx.x);
 }
 
-/// Casts what the source makes, one tile a block.
+/// Casts the values of a source, one tile per block.
 template <class Cast, class Format, class Granularity, class Source>
 OCTAVO_KERNEL void __launch_bounds__(quantize_threads, tiles_at_once<Cast::fit>)
     cast_kernel(const CastArguments<Format, Granularity> arguments, const Source source) {
@@ -63,14 +63,14 @@ struct TileLaunch {
   }
 };
 
-/// Whether the scales of `S` are powers of two; those of blocks that share an exponent always are.
+/// Whether the scales of `S` are powers of two; those of blocks with a shared exponent always are.
 template <class S>
 inline constexpr bool scales_are_powers_of_two = [] {
   return std::is_same_v<typename S::InputGranularity::Scale, E8M0> ||
          rounding_of<S> == ScaleRounding::power_of_two;
 }();
 
-/// What kernels that write the operand's copies need.
+/// Returns the arguments of kernels that write the operand's copies.
 template <QuantizedPrecision P, OperandKind Kind>
 auto cast_arguments(const Operand<P, Kind, Cuda>& operand, int parts) {
   using S = typename PrecisionTraits<P>::ScalingType;
@@ -94,12 +94,12 @@ void with_fit(const CastArguments<Format, Granularity>& arguments, bool vectors,
   }
 }
 
-/// Enqueues the cast of what the source makes to the operand's copies. Where scales belong to rows,
-/// a pass that finds their amaxes comes first, in the context's workspace.
+/// Enqueues the cast of a source's values to the operand's copies. With scales per row, a pass that
+/// computes their amaxes comes first, in the context's workspace.
 /// @tparam FindsScale  see tensor_cast_tile
-/// @param tile_launch  launches a kernel whose blocks work on the tiles, as TileLaunch does, once:
-///                     for the first pass, where there are two, so that what it does beside the
-///                     source's values is done once. `workspace_bytes` of the context's are its own
+/// @param tile_launch  launches a kernel whose blocks process the tiles, like TileLaunch, once: for
+///                     the first pass if there are two, so that its additional work is done only
+///                     once. Its `workspace_bytes` of the context's workspace are reserved
 template <bool FindsScale, TileSource<Bf16> Source, QuantizedPrecision P, OperandKind Kind,
           class Launch = TileLaunch>
 void enqueue_cast(const char* name, const Source& source, const Operand<P, Kind, Cuda>& operand,

@@ -1,7 +1,6 @@
 /// @file
-/// What writes an operand. Kernels that end in one describe themselves as a source and call
-/// `produce`; those that have more to say, such as RMSNorm, call `write_operand` with two ways to
-/// write it.
+/// Writing of operands. Kernels whose result is an operand describe themselves as a source and call
+/// `produce`; more complex ones, such as RMSNorm, call `write_operand` with two ways to write it.
 #pragma once
 
 #include <octavo/kernels/cuda/cast/launch_cast.cuh>
@@ -16,7 +15,8 @@ bool must_find_scale(const Operand<P, Kind, Cuda>& operand) {
   return is_tensorwise<typename PrecisionTraits<P>::ScalingType> && !operand.scale_is_found;
 }
 
-/// Enqueues what finds the scale of current scaling and casts the operand's values by it.
+/// Enqueues the kernels that compute the scale of current scaling and cast the operand's values
+/// with it.
 /// @param write_values  see write_operand
 template <QuantizedPrecision P, OperandKind Kind, class WriteValues>
 void cast_by_current_scale(const char* name, const Operand<P, Kind, Cuda>& operand,
@@ -28,8 +28,8 @@ void cast_by_current_scale(const char* name, const Operand<P, Kind, Cuda>& opera
   enqueue_cast<true>(name, source, operand, context);
 }
 
-/// True if no block of scales spans two parts of this many columns, so that each part can be cast
-/// apart from the others. Scales of tensors and of rows are known before the cast.
+/// Whether no block of scales spans two parts of this many columns, so that each part can be cast
+/// separately. Scales of tensors and of rows are known before the cast.
 template <class Granularity>
 bool blocks_lie_in_parts(int parts, Index part_columns) {
   if constexpr (std::is_same_v<Granularity, PerTensor> || std::is_same_v<Granularity, PerRow>) {
@@ -39,11 +39,11 @@ bool blocks_lie_in_parts(int parts, Index part_columns) {
   }
 }
 
-/// Throws ShapeError where values are to be written and have no memory.
+/// Throws ShapeError if values must be written but have no memory.
 template <LinearPrecision P, OperandKind Kind>
 void require_values(const char* name, const Operand<P, Kind, Cuda>& operand) {
   require<ShapeError>(operand.values.data() != nullptr || operand.values.size() == 0, name,
-                      ": the values of the operand are to be written, but have no memory; take it "
+                      ": the operand's values must be written, but have no memory; allocate it "
                       "with OperandMemory::take_values");
 }
 
@@ -51,14 +51,17 @@ void require_values(const char* name, const Operand<P, Kind, Cuda>& operand) {
 
 namespace kernels {
 
-/// Enqueues what writes an operand, in as few passes as its precision allows: the values alone
-/// (dense); the values, then the copies (current scaling, whose scale is known last); or the copies
-/// alone, where scales are one a row after a pass that finds their amaxes: see enqueue_cast.
-/// @param name          the operation, for messages of errors
-/// @param write_values  `write_values(amax_bits)` enqueues what writes the values and, unless it is
-///                      null, raises `amax_bits`, 0 so far, to the bits of max |values|
-/// @param write_copies  `write_copies()` enqueues what writes the copies without the values
-/// @throws ShapeError  for a matrix that is too large, and for values without memory
+/// Enqueues the kernels that write an operand, in as few passes as its precision allows: only the
+/// values (dense); the values, then the copies (current scaling, whose scale is known last); or
+/// only the copies, which for scales per row follows a pass that computes their amaxes: see
+/// enqueue_cast.
+/// @param name          the operation, for error messages
+/// @param write_values  `write_values(amax_bits)` enqueues the kernel that writes the values and,
+///                      unless it is null, raises `amax_bits`, initially 0, to the bits of max
+///                      |values|
+/// @param write_copies  `write_copies()` enqueues the kernel that writes the copies without the
+///                      values
+/// @throws ShapeError  if a matrix is too large, or values have no memory
 template <LinearPrecision P, OperandKind Kind, class WriteValues, class WriteCopies>
 void write_operand(const char* name, const Operand<P, Kind, Cuda>& operand,
                    const WriteValues& write_values, const WriteCopies& write_copies,
@@ -81,13 +84,13 @@ void write_operand(const char* name, const Operand<P, Kind, Cuda>& operand,
   }
 }
 
-/// Enqueues what writes an operand from a source: see write_operand. The values of a quantised
-/// operand are written only where its scale is not known before them, or where a block of scales
-/// spans two parts.
-/// @param name    the operation, for messages of errors
-/// @param source  makes [rows, columns / parts] of each part
-/// @throws ShapeError  for a matrix that is too large or not made of parts, and for values without
-///                     memory
+/// Enqueues the kernels that write an operand from a source: see write_operand. The values of a
+/// quantised operand are written only if its scale depends on them, or if a block of scales spans
+/// two parts.
+/// @param name    the operation, for error messages
+/// @param source  computes [rows, columns / parts] of each part
+/// @throws ShapeError  if a matrix is too large or cannot be divided into the parts, or values have
+///                     no memory
 template <LinearPrecision P, OperandKind Kind, class Source>
 void produce(const char* name, const Source& source, const Operand<P, Kind, Cuda>& operand,
              const Context<Cuda>& context) {

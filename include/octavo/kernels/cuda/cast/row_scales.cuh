@@ -1,8 +1,8 @@
 /// @file
-/// Scales a row of each copy. A row of the transposed copy is a column of the matrix, and both are
-/// longer than a tile, so that a first pass over what the source makes finds the amaxes of rows and
-/// columns; the cast makes scales of them. What a source makes is not written in between: it is
-/// made twice, which moves fewer bytes, or as many where the source reads two matrices for one.
+/// Scales per row of each copy. A row of the transposed copy is a column of the matrix, and both
+/// are longer than a tile, so a first pass over the source's values computes the amaxes of rows and
+/// columns, from which the cast computes scales. The values are not stored in between but computed
+/// twice, which moves fewer bytes, or as many if the source reads two matrices for one.
 #pragma once
 
 #include <octavo/kernels/cuda/cast/block_scale.cuh>
@@ -15,12 +15,12 @@ namespace octavo OCTAVO_ABI::detail {
 /// The magnitudes of one tile, in shared memory.
 template <int Parts>
 struct TileMagnitudes {
-  /// The largest that a thread met in a row, of all parts, as bits of BF16.
+  /// The maximum that a thread found in a row, over all parts, as BF16 bits.
   std::uint16_t of_rows[tile_side][tile_runs];
-  /// The largest that a thread met in each column of its run.
+  /// The maximum that a thread found in each column of its run.
   uint4 of_columns[Parts][column_size][tile_runs];
 
-  /// FP32 bits of the largest of a row.
+  /// Returns the FP32 bits of the maximum of a row.
   [[nodiscard]] __device__ std::uint32_t row(int row) const {
     static_assert(tile_runs == 16);
     const auto* fours = reinterpret_cast<const uint4*>(of_rows[row]);
@@ -29,7 +29,7 @@ struct TileMagnitudes {
     };
     return magnitude_bits(__vmaxu2(largest(fours[0]), largest(fours[1])));
   }
-  /// The largest of two neighbouring columns, as bits of BF16.
+  /// Returns the maximum of two adjacent columns, as BF16 bits.
   [[nodiscard]] __device__ std::uint32_t column_pair(int part, int pair) const {
     std::uint32_t largest = 0;
 #pragma unroll
@@ -41,7 +41,7 @@ struct TileMagnitudes {
   }
 };
 
-/// Finds the magnitudes of what the source makes of a tile. The block must synchronise before they
+/// Computes the magnitudes of the source's values in a tile. The block must synchronise before they
 /// are read.
 template <Fit F, class Format, class Granularity, class Source>
 __device__ void find_tile_magnitudes(const CastArguments<Format, Granularity>& arguments,
@@ -72,7 +72,7 @@ __device__ void find_tile_magnitudes(const CastArguments<Format, Granularity>& a
   }
 }
 
-/// Raises the amaxes of a tile's rows and columns, where they are wanted.
+/// Raises the amaxes of a tile's rows and columns, if they are needed.
 template <Fit F, class Format, class Granularity, class Source>
 __device__ void raise_row_amaxes(const CastArguments<Format, Granularity>& arguments,
                                  const Source& source, TilePlace place) {
@@ -99,8 +99,8 @@ __device__ void raise_row_amaxes(const CastArguments<Format, Granularity>& argum
   }
 }
 
-/// The first pass, in place of a cast. It begins with the first tile, because the cast begins with
-/// the last.
+/// Runs the first pass instead of a cast. It begins with the first tile, because the cast begins
+/// with the last.
 template <Fit F, class Format, class Granularity>
 struct TileAmaxes {
   static constexpr Fit fit = F;
@@ -116,22 +116,22 @@ struct TileAmaxes {
 
 // ---- the cast -----------------------------------------------------------------------------------
 
-/// The factors to cast a tile with.
+/// The factors with which a tile is cast.
 template <int Parts>
 struct TileScales {
   float rows[tile_side];
   float columns[Parts][tile_side];
 
-  /// Those of the block, in shared memory.
+  /// The block's factors, in shared memory.
   __device__ static TileScales& of_block() {
     __shared__ TileScales scales;
     return scales;
   }
 };
 
-/// Finds the scales of a tile's rows and columns, one or two a thread; the first tiles of a row and
-/// of a column write their inverses. The block must synchronise before they are read.
-/// @param totals  takes in the amaxes
+/// Computes the scales of a tile's rows and columns, one or two per thread; the first tiles of a
+/// row and of a column write their inverses. The block must synchronise before they are read.
+/// @param totals  updated with the amaxes
 /// @return whether a row or a column of this thread may saturate
 template <class S, int Parts, class Format>
 __device__ bool find_tile_scales(const CastArguments<Format, PerRow>& arguments, TilePlace place,
@@ -169,9 +169,9 @@ __device__ bool find_tile_scales(const CastArguments<Format, PerRow>& arguments,
 
 // ---- the host -----------------------------------------------------------------------------------
 
-/// Memory for the amaxes of the rows of the copies that are written, set to 0, in the context's
-/// workspace.
-/// @param bytes_used  bytes at the workspace's beginning that hold something else
+/// Returns memory for the amaxes of the rows of the copies that are written, set to 0, in the
+/// context's workspace.
+/// @param bytes_used  bytes at the beginning of the workspace that are in use
 template <class Format, class Granularity>
 RowAmaxes clear_row_amaxes(const char* name, const CastArguments<Format, Granularity>& arguments,
                            std::size_t bytes_used, const Context<Cuda>& context) {

@@ -1,6 +1,6 @@
 /// @file
-/// A *source* is what makes the values of an operand: the values themselves, read from memory
-/// (MatrixSource), or a formula on a kernel's inputs, such as SwiGLU.
+/// A *source* computes the values of an operand: it reads them from memory (MatrixSource), or
+/// evaluates a formula on a kernel's inputs, such as SwiGLU.
 #pragma once
 
 #include <octavo/kernels/cuda/run.cuh>
@@ -12,10 +12,11 @@
 namespace octavo OCTAVO_ABI {
 namespace kernels {
 
-/// Rounds in which the threads of a block work down a tile, each a run in every 16th row.
+/// Rounds in which the threads of a block process a tile from top to bottom, each a run in every
+/// 16th row.
 inline constexpr int tile_rounds = 8;
 
-/// What a source makes at once: a run in each of its parts.
+/// The values that a source computes at once: a run in each of its parts.
 template <class T, int Parts>
 struct Produced {
   Run<T> parts[Parts];
@@ -98,29 +99,29 @@ struct TileSourceCheck {
                 "of pointers and numbers");
   static_assert(HasParts<S>,
                 "TileSource: the source lacks 'static constexpr int parts = 1;', the number of "
-                "matrices that it makes beside each other");
+                "matrices that it computes side by side");
   static_assert(HasRounds<S>,
                 "TileSource: the source lacks 'static constexpr int rounds_in_flight = 4;', the "
                 "runs that a thread reads at once, which must be 1, 2, 4 or 8");
   static_assert(HasVectors<S>,
-                "TileSource: the source lacks 'bool vectors() const', which says whether rows can "
-                "be read in whole runs, as rows_are_vectors(columns, addresses...) does");
+                "TileSource: the source lacks 'bool vectors() const', which returns whether rows "
+                "can be read in whole runs, as rows_are_vectors(columns, addresses...) does");
   static constexpr bool runs = HasRuns<S, true> && HasRuns<S, false>;
   static_assert(runs,
                 "TileSource: the source lacks 'template <bool Vectors> __device__ Runs<Vectors> "
                 "runs(Index row, Index column) const', whose return type must not be auto");
   static constexpr bool loads = HasLoad<S, true> && HasLoad<S, false>;
   static_assert(loads || !runs,
-                "TileSource: what the source's runs() gives lacks 'load(int i, int count)', which "
-                "reads for a run and whose return type must not be auto");
-  static_assert(
-      (HasMake<S, T, true> && HasMake<S, T, false>) || !loads || !HasParts<S>,
-      "TileSource: what the source's runs() gives lacks 'make(int i, loaded)', which "
-      "takes what load() gave and returns Produced<T, parts>, not auto, with the operand's "
-      "format T, such as Produced<Bf16, 1>");
+                "TileSource: the result of the source's runs() lacks 'load(int i, int count)', "
+                "which reads for a run and whose return type must not be auto");
+  static_assert((HasMake<S, T, true> && HasMake<S, T, false>) || !loads || !HasParts<S>,
+                "TileSource: the result of the source's runs() lacks 'make(int i, loaded)', which "
+                "accepts the result of load() and returns Produced<T, parts>, not auto, with the "
+                "operand's format T, such as Produced<Bf16, 1>");
 };
 
-/// What lies within the matrix, `count` elements, of the runs that a source made, and zeros beyond.
+/// Returns the elements of computed runs that lie within the matrix, `count` elements, and zeros
+/// beyond.
 template <class Source, bool Vectors, class T, int Parts>
 __device__ Produced<T, Parts> inside(Produced<T, Parts> produced, int count) {
   if constexpr (!requires { requires Source::makes_zeros; }) {
@@ -136,7 +137,7 @@ __device__ Produced<T, Parts> inside(Produced<T, Parts> produced, int count) {
   return produced;
 }
 
-/// Calls `runs.await()`, if it is there.
+/// Calls `runs.await()`, if it exists.
 template <class Runs>
 __device__ void await(Runs& runs) {
   if constexpr (requires { runs.await(); }) runs.await();

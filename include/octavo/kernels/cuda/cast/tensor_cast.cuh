@@ -1,5 +1,5 @@
 /// @file
-/// Casts of a tile by the one scale of its tensor.
+/// Casts of a tile with the scale of its tensor.
 #pragma once
 
 #include <octavo/kernels/cuda/cast/tile.cuh>
@@ -37,15 +37,15 @@ __device__ void store_tile_columns(const CastArguments<Format, PerTensor>& argum
   }
 }
 
-/// The one scale of a tensor, and what it may saturate.
+/// The scale of a tensor, and the values that it may saturate.
 struct TensorScale {
   float scale;
-  bool amax_saturates;  ///< known of a scale that was found from the amax
-  SafeMagnitudes safe;  ///< known of a scale that was there before the values
+  bool amax_saturates;  ///< for a scale computed from the amax
+  SafeMagnitudes safe;  ///< for a scale that was known before the values
 };
 
-/// Casts one tile by one scale, and transposes its bytes.
-/// @tparam FindsScale  by current scaling, from the amax that the slot's `found_amax_bits` hold
+/// Casts one tile with one scale, and transposes its bytes.
+/// @tparam FindsScale  by current scaling, from the amax in the slot's `found_amax_bits`
 template <Fit F, bool FindsScale, class Format, class Source>
 __device__ void tensor_cast_tile(const CastArguments<Format, PerTensor>& arguments,
                                  const Source& source, TilePlace place) {
@@ -55,7 +55,7 @@ __device__ void tensor_cast_tile(const CastArguments<Format, PerTensor>& argumen
   OperandScale& scaling = *arguments.slot.scaling;
   const float in_slot = FindsScale ? float_from_bits(scaling.found_amax_bits) : scaling.scale;
   const auto prepare = [&] {
-    // `in_slot` is read before the values, but nothing waits for it before they are on their way.
+    // `in_slot` is read before the values, but nothing waits for it until they have been requested.
     if constexpr (FindsScale) {
       const float amax = opaque(in_slot);
       const float scale = current_scale(FormatTraits<Format>::max, amax, arguments.power_of_two);

@@ -1,6 +1,6 @@
 /// @file
-/// Tiles: the part of a matrix that one block of threads casts and transposes, and how its threads
-/// share it.
+/// Tiles: the part of a matrix that one block of threads casts and transposes, and its division
+/// among the threads.
 #pragma once
 
 #include <octavo/kernels/cuda/cast/convert.cuh>
@@ -10,26 +10,26 @@
 
 namespace octavo OCTAVO_ABI::detail {
 
-/// What is known of all tiles of a matrix.
+/// Properties common to all tiles of a matrix.
 enum class Fit {
-  any,      ///< nothing
-  vectors,  ///< what lies within the matrix is whole runs and columns, aligned to 16 bytes
-  whole     ///< and all of it lies within the matrix
+  any,      ///< no property
+  vectors,  ///< the elements within the matrix form whole runs and columns, aligned to 16 bytes
+  whole     ///< in addition, all of the tile lies within the matrix
 };
-inline constexpr int tile_runs = tile_side / run_size;  // a row
+inline constexpr int tile_runs = tile_side / run_size;  // per row
 /// Rows of one column of the transposed copy that one thread writes at once: 16 bytes of FP8.
 inline constexpr int column_size = 16;
 inline constexpr int columns_a_tile = tile_side / column_size;
-/// All threads of a block together work along `column_size` rows at once, a group in each round.
+/// All threads of a block together process `column_size` rows at once, a group in each round.
 static_assert(tile_rounds == columns_a_tile && quantize_threads == column_size * tile_runs);
 
-/// FP32 bits of the largest magnitudes of the copies' rows, where scales belong to rows.
+/// FP32 bits of the largest magnitudes of the copies' rows, for scales per row.
 struct RowAmaxes {
-  std::uint32_t* row_major = nullptr;   ///< [rows], or null: not wanted
-  std::uint32_t* transposed = nullptr;  ///< [columns], or null: not wanted
+  std::uint32_t* row_major = nullptr;   ///< [rows], or null if not needed
+  std::uint32_t* transposed = nullptr;  ///< [columns], or null if not needed
 };
 
-/// What kernels that cast tiles write.
+/// Arguments of kernels that cast tiles.
 template <class Format, class Granularity>
 struct CastArguments {
   QuantizedView<Format, Granularity, Layout::row_major, Cuda> row_major;    ///< or empty
@@ -39,7 +39,7 @@ struct CastArguments {
   Index part_columns;  ///< of one part
   ScalingSlot slot;
   bool record;
-  bool power_of_two;  ///< rounding of the scale that is found
+  bool power_of_two;  ///< rounding of the computed scale
   RowAmaxes amaxes{};
 };
 
@@ -53,23 +53,22 @@ struct TilePlace {
   [[nodiscard]] __device__ bool is_first() const { return row == 0 && column == 0; }
 };
 
-/// Where a thread stands in its tile while it works along rows: a run, in one row of each group.
+/// The place of a thread in its tile while it works along rows: a run, in one row of each group.
 struct RowPosition {
   int run = static_cast<int>(threadIdx.x) % tile_runs;
   int row = static_cast<int>(threadIdx.x) / tile_runs;
 };
 
-/// Where a thread stands in its tile while it works down columns: four columns of 16 rows. Eight
-/// neighbouring threads work on the same four columns, so that a warp writes whole runs of 128
-/// bytes.
+/// The place of a thread in its tile while it works along columns: four columns of 16 rows. Eight
+/// adjacent threads work on the same four columns, so that a warp writes whole ranges of 128 bytes.
 struct ColumnPosition {
   int group = static_cast<int>(threadIdx.x) % columns_a_tile;
   int word = static_cast<int>(threadIdx.x) / columns_a_tile;
 };
 
 /// A tile of FP8 bytes in shared memory, in groups of `column_size` rows. Units of 16 bytes are
-/// swapped within a row by its group, so that threads that read down 8 groups meet 8 different sets
-/// of banks.
+/// permuted within a row depending on its group, so that threads that read along 8 groups access 8
+/// different sets of banks.
 struct ByteTile {
   uint4 units[columns_a_tile][column_size][tile_side / 16];
 
@@ -82,7 +81,7 @@ struct ByteTile {
   }
 };
 
-/// A tile of BF16 values in shared memory, with units swapped as in ByteTile.
+/// A tile of BF16 values in shared memory, with units permuted as in ByteTile.
 struct ValueTile {
   uint4 units[columns_a_tile][column_size][tile_runs];
 
@@ -93,7 +92,7 @@ struct ValueTile {
   }
 };
 
-/// `column_size` elements of one column of a tile, one below the other.
+/// `column_size` vertically adjacent elements of one column of a tile.
 struct Column {
   std::uint32_t words[column_size / 4];
 };
@@ -115,7 +114,7 @@ __device__ void store_column(Format* target, int count, const Column& column) {
   }
 }
 
-/// Bytes of four rows, four columns each, to four columns of four rows.
+/// Transposes bytes of four rows with four columns each to four columns of four rows.
 __device__ inline uint4 transpose_bytes(uint4 rows) {
   const std::uint32_t low01 = __byte_perm(rows.x, rows.y, 0x5140);
   const std::uint32_t high01 = __byte_perm(rows.x, rows.y, 0x7362);
@@ -125,11 +124,11 @@ __device__ inline uint4 transpose_bytes(uint4 rows) {
                     __byte_perm(high01, high23, 0x5410), __byte_perm(high01, high23, 0x7632));
 }
 
-/// Dynamic shared memory of kernels that cast tiles: a tile for each part.
+/// Returns the dynamic shared memory of kernels that cast tiles: a tile for each part.
 extern __shared__ uint4 tile_memory[];
 
-/// How many of the `most` positions from `begin` on lie before `end`: below zero where `begin` is
-/// beyond it, and always `most` where tiles are whole.
+/// Returns how many of the `most` positions starting at `begin` lie before `end`: negative if
+/// `begin` is beyond it, and always `most` if tiles are whole.
 template <Fit F>
 __device__ int count_inside(Index begin, Index end, int most) {
   return F == Fit::whole ? most : static_cast<int>(min(end - begin, Index{most}));
@@ -137,7 +136,7 @@ __device__ int count_inside(Index begin, Index end, int most) {
 
 /// Calls `body(round, count, produced, prepared)` for the thread's run in every group of the tile's
 /// rows: `count` of its elements lie within the matrix.
-/// @param prepare  makes `prepared`; called when the first reads are under way
+/// @param prepare  computes `prepared`; called after the first reads have been issued
 template <Fit F, class Source, class Prepare, class Body>
 __device__ void for_each_round(const Source& source, TilePlace place, Index rows,
                                Index part_columns, const Prepare& prepare, const Body& body) {
@@ -161,7 +160,7 @@ __device__ void for_each_round(const Source& source, TilePlace place, Index rows
       loaded[i] = runs.load(row(begin + i), count(begin + i));
     }
     if (begin == 0) {
-      __syncwarp();  // or the compiler may wait for what is prepared before it starts the reads
+      __syncwarp();  // otherwise the compiler may wait for prepared data before it issues the reads
       await(runs);
       prepared = prepare();
     }
@@ -192,8 +191,8 @@ __device__ void add_to_slot(const CastArguments<Format, Granularity>& arguments,
   add_to_counter(statistics.flushed, block.flushed);
 }
 
-/// What is known of the tiles of copies that are written.
-/// @param vectors  whether the source makes runs in vectors
+/// Returns the properties of the tiles of copies that are written.
+/// @param vectors  whether the source computes runs as vectors
 template <class Format, class Granularity>
 Fit find_fit(const CastArguments<Format, Granularity>& arguments, bool vectors) {
   const bool transposes = !arguments.transposed.empty();
@@ -206,7 +205,8 @@ Fit find_fit(const CastArguments<Format, Granularity>& arguments, bool vectors) 
   return is_tiles(arguments.rows) && is_tiles(arguments.part_columns) ? Fit::whole : Fit::vectors;
 }
 
-/// Tiles from left to right in one part (x), and from the first row to the last (y).
+/// Returns the grid of tiles: from left to right in one part (x), and from the first row to the
+/// last (y).
 template <class Format, class Granularity>
 dim3 tile_grid(const CastArguments<Format, Granularity>& arguments) {
   const auto tiles = [](Index size) {

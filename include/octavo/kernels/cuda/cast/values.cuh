@@ -7,11 +7,11 @@
 
 namespace octavo OCTAVO_ABI::detail {
 
-/// Rows that one thread works on at once where only values are written.
+/// Rows that one thread processes at once if only values are written.
 inline constexpr int value_rows = 4;
 
-/// Writes what the source makes. Each thread works on one run in several rows.
-/// @param across     blocks from left to right in one part
+/// Writes the values of the source. Each thread processes one run in several rows.
+/// @param across     number of blocks from left to right in one part
 /// @param amax_bits  null, or raised to the bits of max |values|
 template <bool Vectors, class T, class Source>
 OCTAVO_KERNEL void __launch_bounds__(elementwise_threads)
