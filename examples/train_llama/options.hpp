@@ -379,7 +379,7 @@ inline void require_reduction(const CLI::App& app, const Options& options) {
   octavo::require<octavo::ConfigError>(
       detail::is_among(reductions, options.reduce), "--reduce ", options.reduce,
       ": this program was built with ", programs::joined(reductions), " alone; ",
-      detail::build_again(options.device, detail::build_options(app, options)));
+      detail::build_again(app, options.device, detail::build_options(app, options)));
 }
 
 /// Throws if ranks are to compare weights that each has a part of.
