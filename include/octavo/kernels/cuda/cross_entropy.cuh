@@ -1,7 +1,7 @@
 /// @file
-/// Cross-entropy on the `Cuda` device. A cluster of blocks holds a row in its shared memory, so
-/// that a row is read once and written once; several clusters share a multiprocessor, so that one
-/// loads while another computes and a third stores.
+/// Cross-entropy on the `Cuda` device. A cluster of blocks keeps a row in its shared memory, so
+/// that a row is read once and written once. Several clusters share a multiprocessor, so that
+/// loads, computation and stores of different rows overlap.
 #pragma once
 
 #include <octavo/kernels/cross_entropy.hpp>
@@ -18,18 +18,19 @@ namespace octavo OCTAVO_ABI::detail {
 /// Blocks that share a row, each with a slice of it.
 inline constexpr int row_slices = 4;
 inline constexpr int slice_threads = 384;
-/// Blocks that a multiprocessor runs at once: with 128256 columns of BF16, slices fill 192 KB.
+/// Blocks per multiprocessor: with 128256 columns of BF16, slices fill 192 KB.
 template <class T>
 inline constexpr int slices_at_once = 6 / static_cast<int>(sizeof(T));
-/// The largest slice. Longer rows stay in global memory.
+/// The largest slice. Longer rows remain in global memory.
 inline constexpr Index largest_slice_bytes = Index{192} << 10;
-/// Threads of the block that works on a row in global memory.
+/// Threads of the block that processes a row in global memory.
 inline constexpr int long_row_threads = 1024;
 
-/// e^x for x ≤ 0, with a relative error of 2^-22 times max(1, |x|); 0 where FP32 is subnormal.
+/// Returns e^x for x ≤ 0, with a relative error of 2^-22 times max(1, |x|); 0 if FP32 would be
+/// subnormal.
 __device__ inline float negative_exponential(float x) { return fast_exp2(x * log2_e); }
 
-/// Less than any logit that counts; times log2(e) it is still finite.
+/// Smaller than any logit that counts; still finite when multiplied by log2(e).
 inline constexpr float lowest_logit = -2e38f;
 
 /// Σ exp(x − largest) over some of the x, and the largest of them.
@@ -40,7 +41,8 @@ struct ExponentialSum {
 
 inline __device__ ExponentialSum empty_sum() { return {lowest_logit, 0.0f}; }
 
-/// exp(x − largest) for many x: one rounding more of `largest`, one instruction less for each x.
+/// Computes exp(x − largest) for many x: one more rounding of `largest`, one instruction less for
+/// each x.
 struct ExponentialBelow {
   float offset;
 
@@ -48,7 +50,7 @@ struct ExponentialBelow {
   __device__ float operator()(float x) const { return fast_exp2(__fmaf_rn(x, log2_e, offset)); }
 };
 
-/// The larger of each pair of elements, in `largest`.
+/// Stores the larger of each pair of elements in `largest`.
 template <class T>
 __device__ void raise(Run<T>& largest, const Run<T>& run) {
 #pragma unroll
@@ -65,14 +67,14 @@ __device__ void raise(Run<T>& largest, const Run<T>& run) {
   }
 }
 
-/// Rounded alike whichever comes first, so that all threads of an exchange agree.
+/// The rounding does not depend on the order, so all threads of an exchange agree.
 __device__ inline ExponentialSum operator+(const ExponentialSum& a, const ExponentialSum& b) {
   const float largest = fmaxf(a.largest, b.largest);
   return {largest, __fadd_rn(__fmul_rn(a.sum, negative_exponential(a.largest - largest)),
                              __fmul_rn(b.sum, negative_exponential(b.largest - largest)))};
 }
 
-/// The sum over all threads of the warp, to all of them, in a fixed order.
+/// Returns the sum over the threads of the warp, to all of them, in a fixed order.
 __device__ inline ExponentialSum warp_exponential_sum(ExponentialSum sum) {
 #pragma unroll
   for (int distance = 16; distance > 0; distance /= 2) {
@@ -82,13 +84,13 @@ __device__ inline ExponentialSum warp_exponential_sum(ExponentialSum sum) {
   return sum;
 }
 
-/// The part of one row that one block works on. Thread t owns the runs t, t + `slice_threads`, …
-/// from the copy into shared memory on, so that no thread waits for another's.
+/// The part of one row that one block processes. Thread t owns the runs t, t + `slice_threads`, …,
+/// including their copy to shared memory, so that no thread waits for another's copy.
 template <class T>
 struct RowSlice {
   T* target;  ///< in global memory
   T* values;  ///< in shared memory
-  int count;  ///< elements, without those that pad the vocabulary
+  int count;  ///< elements, without padding of the vocabulary
 
   static constexpr int stride = slice_threads * run_size;
 
@@ -97,20 +99,20 @@ struct RowSlice {
     return position >= 0 && position < count && position % stride / run_size == threadIdx.x;
   }
 
-  /// Runs that the thread owns, and those of them that are fetched first.
+  /// Number of runs that the thread owns, and how many of them are fetched first.
   [[nodiscard]] __device__ int runs() const {
     return max(0, (count - first() + stride - 1) / stride);
   }
   [[nodiscard]] __device__ int early_runs() const { return runs() / 2; }
 
-  /// Starts to copy the slice to shared memory, in two halves: the sum over one is found while the
-  /// other is on its way.
+  /// Starts copying the slice to shared memory, in two halves: the sum over the first overlaps the
+  /// copy of the second.
   __device__ void fetch() const {
     fetch(0, early_runs());
     fetch(early_runs(), runs());
   }
 
-  /// The sum over what the thread owns, once it is fetched.
+  /// Returns the sum over the thread's elements, after they are fetched.
   [[nodiscard]] __device__ ExponentialSum sum() const {
     __pipeline_wait_prior(1);
     const ExponentialSum early = sum(0, early_runs());
@@ -121,7 +123,7 @@ struct RowSlice {
     return early + sum(early_runs(), runs());
   }
 
-  /// Writes exp(x − largest) · factor over the runs that the thread owns.
+  /// Writes exp(x − largest) · factor over the thread's runs.
   __device__ void store_gradient(float largest, float factor) const {
     const ExponentialBelow exponential(largest);
 #pragma unroll 4
@@ -145,7 +147,7 @@ struct RowSlice {
     __pipeline_commit();
   }
 
-  /// The largest comes first, so that no exponential goes to rescaling.
+  /// The maximum is computed first, so that no exponential is spent on rescaling.
   [[nodiscard]] __device__ ExponentialSum sum(int begin, int end) const {
     ExponentialSum result = empty_sum();
     Floats floats;
@@ -171,9 +173,9 @@ struct RowSlice {
   }
 };
 
-/// The sum over all threads of the cluster, to all of them, in a fixed order: each warp writes its
-/// sum into the memory of each block. The blocks must have arrived at the cluster's barrier when
-/// they began: a block's memory can be written once it runs.
+/// Returns the sum over all threads of the cluster, to all of them, in a fixed order: each warp
+/// writes its sum to the memory of each block. The blocks must have arrived at the cluster's
+/// barrier at their start, because a block's memory can be written only once it runs.
 __device__ inline ExponentialSum cluster_exponential_sum(ExponentialSum sum) {
   constexpr int warps = slice_threads / 32;
   constexpr unsigned parts = row_slices * warps;
@@ -191,9 +193,9 @@ __device__ inline ExponentialSum cluster_exponential_sum(ExponentialSum sum) {
   return warp_exponential_sum(total);
 }
 
-/// One row a cluster.
-/// @param slice           elements of a row that one block holds, a multiple of `run_size`
-/// @param gradient_scale  null: the logits stay as they are
+/// Processes one row per cluster.
+/// @param slice           elements of a row in one block, a multiple of `run_size`
+/// @param gradient_scale  null: the logits are not modified
 template <class T>
 OCTAVO_KERNEL void __cluster_dims__(row_slices, 1, 1) __launch_bounds__(slice_threads,
                                                                         slices_at_once<T>)
@@ -223,14 +225,14 @@ OCTAVO_KERNEL void __cluster_dims__(row_slices, 1, 1) __launch_bounds__(slice_th
     own.target[target - begin] = T(negative_exponential(at_target) * factor - scale);
   }
   if (own.count == 0 || begin + own.count != vocabulary) return;
-  __syncthreads();  // the last run reaches into what pads the vocabulary
+  __syncthreads();  // the last run extends into the padding of the vocabulary
   for (Index column = vocabulary + threadIdx.x; column < padded; column += slice_threads) {
     logits[row * padded + column] = T(0.0f);
   }
 }
 
-/// One row a block, for rows that are not vectors or do not fit a cluster: read for the sum, and
-/// read again to be overwritten.
+/// Processes one row per block, for rows that are not vectors or do not fit in a cluster: reads
+/// them for the sum, and again to overwrite them.
 template <class T>
 OCTAVO_KERNEL void __launch_bounds__(long_row_threads)
     cross_entropy_long_row_kernel(T* logits, const std::int32_t* targets, float* losses,

@@ -8,10 +8,10 @@
 
 namespace octavo OCTAVO_ABI::detail {
 
-/// Threads of a block that works on an operand: one warp.
+/// Threads of a block that processes an operand: one warp.
 inline constexpr int update_threads = 32;
 
-/// One warp an operand: `update_operand`, with the history's largest entry found by all lanes.
+/// Runs `update_operand` with one warp per operand; all lanes compute the history's maximum.
 template <Device D>
 OCTAVO_KERNEL void __launch_bounds__(update_threads)
     update_scales_kernel(ScalingArrays<D> operands, const ScalingRule* rules, float* history,
@@ -28,7 +28,7 @@ OCTAVO_KERNEL void __launch_bounds__(update_threads)
   if (takes_in && rule.most_recent == 0) {
 #pragma unroll 8
     for (std::uint32_t i = threadIdx.x; i < length; i += update_threads) {
-      // The new amax takes the place of the oldest.
+      // The new amax replaces the oldest.
       if (i != scaling.position) used_bits = max(used_bits, float_bits(history[i]));
     }
   }

@@ -1,5 +1,5 @@
 /// @file
-/// Values of a quantised matrix on the `Cuda` device.
+/// Dequantisation on the `Cuda` device.
 #pragma once
 
 #include <octavo/kernels/cuda/cast/convert.cuh>
@@ -9,7 +9,7 @@
 
 namespace octavo OCTAVO_ABI::detail {
 
-/// Writes one run of neighbours in a row.
+/// Writes one run of adjacent elements of a row.
 template <bool Vectors, class W, class Granularity, class T>
 struct DequantizeRun {
   const W* source;
@@ -22,7 +22,7 @@ struct DequantizeRun {
     const Index column = i % runs * run_size;
     const Index place = row * columns + column;
     Floats result = weight_floats(load_run<Vectors>(source + place, columns - column));
-    // A run lies in one block: they have 16 columns at least.
+    // A run lies in one block, because blocks have at least 16 columns.
     const auto scale =
         static_cast<float>(scales[scale_index<Granularity>(row, column, rows, columns)]);
 #pragma unroll

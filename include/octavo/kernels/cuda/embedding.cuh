@@ -12,34 +12,35 @@
 
 namespace octavo OCTAVO_ABI::detail {
 
-/// Threads of a block that works on one row.
+/// Threads of a block that processes one row.
 inline constexpr int embedding_threads = 256;
 /// Runs of its row that a thread has in flight: a row of 4096 columns at once.
 inline constexpr int runs_at_once = 2;
-/// Blocks that work on a token with several occurrences, each on some of its columns.
+/// Blocks that process a token with several occurrences, each some of its columns.
 inline constexpr int token_blocks = 2;
 /// Occurrences of such a token that a thread has in flight: 128 bytes.
 template <class T>
 inline constexpr int occurrences_at_once = 16 / static_cast<int>(sizeof(T));
 inline constexpr Index embedding_stride = Index{embedding_threads} * run_size;
 
-/// A token that occurs at least so often is frequent: its occurrences, too, are shared out. Padding
-/// may make nearly all of them one token.
+/// A token with at least this many occurrences is frequent, and its occurrences are divided among
+/// threads. Padding can make almost all tokens the same.
 inline constexpr int frequent_count = 128;
-/// Blocks that work on a frequent token, each on slices of its columns.
+/// Blocks that process a frequent token, each slices of its columns.
 inline constexpr int frequent_blocks = 64;
-/// Threads beside each other in a slice, and groups of them that share the occurrences.
+/// Adjacent threads of a slice, and groups of them that divide the occurrences.
 inline constexpr int slice_runs = 8;
 inline constexpr int slice_columns = slice_runs * run_size;
 inline constexpr int slice_groups = embedding_threads / slice_runs;
 static_assert(frequent_blocks <= frequent_count && frequent_blocks == 2 * 32);
 
-/// Blocks that work on a token that occurs so often: those at the first of its occurrences.
+/// Returns the number of blocks that process a token with this many occurrences: those at the first
+/// ones.
 __device__ inline Index blocks_of_token(Index count) {
   return count < frequent_count ? token_blocks : frequent_blocks;
 }
 
-/// The runs of a row that the thread reads from `column` on, zeros beyond the row's end.
+/// Returns the thread's runs of a row starting at `column`, with zeros beyond the row's end.
 template <bool Vectors, class T>
 __device__ void load_runs(Run<T> (&runs)[runs_at_once], const T* row, Index column, Index columns) {
 #pragma unroll
@@ -52,11 +53,11 @@ __device__ void load_runs(Run<T> (&runs)[runs_at_once], const T* row, Index colu
 template <class T>
 __device__ void set_nan(Run<T> (&runs)[runs_at_once]) {
   for (Run<T>& run : runs) {
-    for (std::uint32_t& word : run.words) word = 0x7fff7fffu;  // of FP32 and of two BF16
+    for (std::uint32_t& word : run.words) word = 0x7fff7fffu;  // for FP32 and for two BF16 values
   }
 }
 
-/// Copies a row of the table a block: zeros for a token below 0, NaN for one beyond the table.
+/// Copies one row of the table per block: zeros for a negative token, NaN for one beyond the table.
 template <bool Vectors, class T>
 OCTAVO_KERNEL void __launch_bounds__(embedding_threads)
     embedding_forward_kernel(const std::int32_t* tokens, const T* table, Index rows, Index columns,
@@ -84,7 +85,7 @@ struct CountUp {
   __device__ void operator()(Index i) const { values[i] = static_cast<std::int32_t>(i); }
 };
 
-/// What a block works on.
+/// The work of a block.
 struct Occurrence {
   std::int32_t token;
   Index position;
@@ -93,22 +94,22 @@ struct Occurrence {
 /// All occurrences of a block's token, in ascending order.
 template <class Position>
 struct Occurrences {
-  Index rank;                 ///< of the block's own
-  Index count;                ///< not known if the block has nothing to do
-  const Position* positions;  ///< not known then, and if the count is 1
+  Index rank;                 ///< of the block's own occurrence
+  Index count;                ///< undefined if the block has no work
+  const Position* positions;  ///< undefined in that case, and if the count is 1
 
-  /// Whether the block works on the token: one of the first blocks of it does.
+  /// Whether the block processes the token, as one of the first blocks of its occurrences.
   [[nodiscard]] __device__ bool are_mine() const { return rank < blocks_of_token(count); }
 };
 
-/// Few tokens, which each block searches for its own. That reads them all as often as there are
-/// tokens, but needs no kernel before, and goes on while gradients are on their way.
+/// Few tokens, which each block searches for its own. Every block reads all of them, but this needs
+/// no preceding kernel, and overlaps loads of gradients.
 struct UnsortedTokens {
   static constexpr Index most = 16384;
   const std::int32_t* tokens;
   int count;
 
-  /// Positions of a frequent token.
+  /// Returns the positions of a frequent token.
   [[nodiscard]] std::size_t shared_bytes() const {
     return static_cast<std::size_t>(count) * sizeof(std::uint16_t);
   }
@@ -139,7 +140,7 @@ struct UnsortedTokens {
       earlier_of_warp[warp] = earlier;
     }
     __syncthreads();
-    std::uint32_t first = 0;  // of this warp's, among all
+    std::uint32_t first = 0;  // of this warp's occurrences, among all
     std::uint32_t total = 0;
     std::uint32_t rank = 0;
     for (int i = 0; i < warps; ++i) {
@@ -152,7 +153,7 @@ struct UnsortedTokens {
   }
 
  private:
-  /// Writes the token's positions from `begin` to `end` to the list of all, from `first` on.
+  /// Writes the token's positions from `begin` to `end` to the list, starting at `first`.
   [[nodiscard]] __device__ const std::uint16_t* list(std::int32_t token, int begin, int end,
                                                      std::uint32_t first) const {
     extern __shared__ std::uint16_t token_positions[];
@@ -170,7 +171,7 @@ struct UnsortedTokens {
   }
 };
 
-/// End of the run of equal tokens that begins at `first`.
+/// Returns the end of the range of equal tokens that begins at `first`.
 __device__ inline Index end_of_token(const std::int32_t* sorted, Index first, Index count) {
   const std::int32_t token = sorted[first];
   Index step = 1;
@@ -188,7 +189,7 @@ __device__ inline Index end_of_token(const std::int32_t* sorted, Index first, In
   return outside;
 }
 
-/// Many tokens, in ascending order, and where each stood; equal tokens keep their order.
+/// Many tokens, in ascending order, with their original positions; equal tokens keep their order.
 struct SortedTokens {
   const std::int32_t* tokens;
   const std::int32_t* positions;
@@ -209,7 +210,8 @@ struct SortedTokens {
   }
 
  private:
-  /// Equal tokens right before the block's own, `frequent_blocks` at most. Each warp looks at all.
+  /// Returns the number of equal tokens right before the block's own, at most `frequent_blocks`.
+  /// Each warp checks all of them.
   [[nodiscard]] __device__ int equal_before(std::int32_t token) const {
     const Index place = Index{blockIdx.x} - 1 - threadIdx.x % 32;
     const auto is_equal = [&](Index at) { return at >= 0 && tokens[at] == token; };
@@ -227,7 +229,7 @@ __device__ void add_run(Floats& sum, const Run<T>& run) {
   for (int e = 0; e < run_size; ++e) sum.values[e] += terms.values[e];
 }
 
-/// Adds the run at `column` of some occurrences, from `first` on, in their order.
+/// Adds the run at `column` of some occurrences, starting at `first`, in order.
 template <bool Vectors, class Position, class T>
 __device__ void add_some(Floats& sum, const Occurrences<Position>& all, Index first,
                          const T* y_gradient, Index column, Index columns) {
@@ -244,7 +246,7 @@ __device__ void add_some(Floats& sum, const Occurrences<Position>& all, Index fi
   }
 }
 
-/// Adds the gradients of a token with several occurrences to its row, by `token_blocks` blocks.
+/// Adds the gradients of a token with several occurrences to its row, with `token_blocks` blocks.
 template <bool Vectors, class Position, class T, class G>
 __device__ void add_occurrences(const Occurrences<Position>& all, const T* y_gradient,
                                 Index columns, G* target) {
@@ -261,9 +263,9 @@ __device__ void add_occurrences(const Occurrences<Position>& all, const T* y_gra
   }
 }
 
-/// Adds the gradients of a frequent token to its row, by `frequent_blocks` blocks. Occurrences are
-/// dealt to the groups of threads in turn, `occurrences_at_once` each; each group adds its own in
-/// their order, and the groups' sums are added in the order of the groups.
+/// Adds the gradients of a frequent token to its row, with `frequent_blocks` blocks. Occurrences
+/// are assigned to the groups of threads in turn, `occurrences_at_once` each; each group adds its
+/// own in order, and the groups' sums are added in the order of the groups.
 template <bool Vectors, class Position, class T, class G>
 __device__ void add_frequent(const Occurrences<Position>& all, const T* y_gradient, Index columns,
                              G* target) {
@@ -290,8 +292,9 @@ __device__ void add_frequent(const Occurrences<Position>& all, const T* y_gradie
   }
 }
 
-/// Adds the gradients of one token to its row, by the blocks at the first of its occurrences. What
-/// a token needs that occurs once, as most do, is loaded before anything waits for their number.
+/// Adds the gradients of one token to its row, with the blocks at the first of its occurrences. The
+/// data of a token that occurs once, as most do, is loaded before anything waits for the number of
+/// occurrences.
 template <bool Vectors, class Tokens, class T, class G>
 OCTAVO_KERNEL void __launch_bounds__(embedding_threads, 3)
     embedding_backward_kernel(const Tokens tokens, const T* y_gradient, Index rows, Index columns,
@@ -325,7 +328,7 @@ OCTAVO_KERNEL void __launch_bounds__(embedding_threads, 3)
 }
 
 /// Enqueues the sort of the tokens in the context's workspace.
-/// @param vocabulary  tokens lie below it
+/// @param vocabulary  upper bound of tokens
 inline SortedTokens sort_tokens(TensorView<const std::int32_t, 1, Cuda> tokens, Index vocabulary,
                                 const Context<Cuda>& context) {
   const Index count = tokens.extent(0);
@@ -362,8 +365,8 @@ void embedding_forward_body(TensorView<const std::int32_t, 1, Cuda> tokens,
          table.extent(0), columns, y.data());
 }
 
-/// See embedding_backward. Each row's sum is made in the order of the tokens, that of a frequent
-/// token in an order that its number of occurrences alone decides.
+/// See embedding_backward. Each row's sum is computed in the order of the tokens; that of a
+/// frequent token in an order that depends only on its number of occurrences.
 template <class T, class G>
 void embedding_backward_body(TensorView<const std::int32_t, 1, Cuda> tokens,
                              TensorView<const T, 2, Cuda> y_gradient,

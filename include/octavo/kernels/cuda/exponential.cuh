@@ -1,5 +1,5 @@
 /// @file
-/// Powers of two and of e as the GPU's own instruction makes them.
+/// Powers of two and of e with the GPU's instruction.
 #pragma once
 
 #include <octavo/core/cuda/architecture.cuh>
@@ -10,10 +10,10 @@
 
 namespace octavo OCTAVO_ABI::detail {
 
-/// log2(e): kernels raise two, not e, to a power.
+/// log2(e): kernels compute powers of 2 instead of e.
 inline constexpr float log2_e = std::numbers::log2e_v<float>;
 
-/// 2^x with a relative error of 2^-22; 0 where FP32 is subnormal.
+/// Returns 2^x with a relative error of 2^-22; 0 if FP32 would be subnormal.
 __device__ inline float fast_exp2(float x) {
   float result;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));

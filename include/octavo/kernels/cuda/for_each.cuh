@@ -1,5 +1,5 @@
 /// @file
-/// Loops over indices on the `Cuda` device, where nothing but the index tells threads apart.
+/// Elementwise loops over indices on the `Cuda` device.
 #pragma once
 
 #include <octavo/kernels/cuda/launch.cuh>
@@ -9,7 +9,7 @@
 namespace octavo OCTAVO_ABI::kernels {
 
 /// Enqueues `body(i)` for 0 ≤ i < count, in any order.
-/// @param name  the operation, for the message of an error
+/// @param name  the operation, for error messages
 /// @param body  copied to the GPU: a struct with `__device__ void operator()(Index i) const`
 template <class Body>
 void for_each_index(const char* name, Index count, const Context<Cuda>& context, const Body& body) {

@@ -1,5 +1,5 @@
 /// @file
-/// Weights that ranks cast in parts, on the `Cuda` device.
+/// Weights that ranks cast in shards, on the `Cuda` device.
 #pragma once
 
 #include <octavo/kernels/cuda/cast/tensor_cast.cuh>
@@ -38,7 +38,7 @@ inline void set_current_scales_body(TensorView<const std::uint32_t, 1, Cuda> fou
                                            operands.amax_bits.data(), rules.data(), record});
 }
 
-/// Transposes one tile of bytes a block, from left to right (x) and from the first row on (y).
+/// Transposes one tile of bytes per block, from left to right (x) and from the first row on (y).
 template <Fit F, class Format>
 OCTAVO_KERNEL void __launch_bounds__(quantize_threads)
     transpose_fp8_values_kernel(const Format* fp8_values,
@@ -95,7 +95,7 @@ void transpose_fp8_values_body(
     launch(name, kernel, tiles, quantize_threads, 0, context,
            static_cast<const Format*>(fp8_values.data()), arguments);
   };
-  // 16 bytes of a row are read at once, and 16 of a column written.
+  // 16 bytes of a row are read at once, and 16 bytes of a column are written.
   const bool vectors = is_vector_aligned(fp8_values.data()) && is_vector_aligned(target.data()) &&
                        rows % column_size == 0 && columns % 16 == 0;
   if (!vectors) return run(transpose_fp8_values_kernel<Fit::any, Format>);

@@ -7,10 +7,10 @@
 
 namespace octavo OCTAVO_ABI::detail {
 
-/// Blocks of hash_bytes, at most: enough to read memory at its full speed.
+/// Maximum number of blocks of hash_bytes: enough to read memory at full bandwidth.
 inline constexpr Index hash_blocks = 1056;
 
-/// One thread reads pairs of words. Templated for the linker.
+/// Each thread reads pairs of words. A template, so that the linker accepts several definitions.
 template <Device D>
 OCTAVO_KERNEL void __launch_bounds__(elementwise_threads)
     hash_bytes_kernel(const ulonglong2* pairs, Index count, unsigned long long* hash) {
@@ -21,7 +21,7 @@ OCTAVO_KERNEL void __launch_bounds__(elementwise_threads)
     sum += mixed_word(pair.x, 2 * i) + mixed_word(pair.y, 2 * i + 1);
   }
   sum = block_sum(sum);
-  if (threadIdx.x == 0) atomicAdd(hash, sum);  // whole numbers: the order changes nothing
+  if (threadIdx.x == 0) atomicAdd(hash, sum);  // integer additions: the order does not matter
 }
 
 /// See hash_bytes.

@@ -1,5 +1,5 @@
 /// @file
-/// The initial values of parameters and of their masters on the `Cuda` device.
+/// Initial values of parameters and master weights on the `Cuda` device.
 #pragma once
 
 #include <octavo/kernels/cuda/for_each.cuh>

@@ -1,5 +1,5 @@
 /// @file
-/// Every kernel's body of the `Cuda` device.
+/// Every kernel implementation for the `Cuda` device.
 #pragma once
 
 #include <octavo/kernels/cuda/adamw.cuh>

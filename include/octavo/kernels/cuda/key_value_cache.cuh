@@ -1,5 +1,5 @@
 /// @file
-/// Rows that join a cache of keys and values on the `Cuda` device.
+/// Appending rows to a KV cache on the `Cuda` device.
 #pragma once
 
 #include <octavo/kernels/cuda/rope/head_norm.cuh>
@@ -7,7 +7,7 @@
 
 namespace octavo OCTAVO_ABI::detail {
 
-/// What append_to_cache_kernel works on.
+/// Arguments of append_to_cache_kernel.
 template <class T>
 struct AppendArguments {
   T* qkv;  ///< [rows, (heads + 2 · kv_heads) · head_dim]
@@ -16,13 +16,13 @@ struct AppendArguments {
   T* values;  ///< [capacity, kv_heads · head_dim]
   const T* query_weight;
   const T* key_weight;
-  const float* rotation;  ///< null: nothing is rotated
+  const float* rotation;  ///< null: no rotation
   Index rows, capacity;
   std::uint32_t heads, kv_heads, head_dim;
   float epsilon;
 };
 
-/// Rotates or copies one head a warp to where it belongs.
+/// Rotates or copies one head per warp to its destination.
 template <class T>
 OCTAVO_KERNEL void __launch_bounds__(elementwise_threads)
     append_to_cache_kernel(const AppendArguments<T> arguments) {

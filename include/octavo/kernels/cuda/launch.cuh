@@ -1,5 +1,5 @@
 /// @file
-/// Launches of kernels on the `Cuda` device, for every room that has some.
+/// Kernel launches on the `Cuda` device, for every room that has kernels.
 #pragma once
 
 #include <octavo/core/cuda/architecture.cuh>
@@ -13,24 +13,24 @@
 
 namespace octavo OCTAVO_ABI::kernels {
 
-/// Threads of a block in elementwise kernels.
+/// Threads per block in elementwise kernels.
 inline constexpr int elementwise_threads = 256;
-/// Bytes of the context's workspace that every kernel but `embedding_backward` is content with.
-/// Matrix products take more, so that a model's workspace always suffices.
+/// Bytes of the context's workspace that suffice for every kernel except `embedding_backward`.
+/// GEMMs need more, so a model's workspace always suffices.
 inline constexpr std::size_t kernel_workspace_bytes = std::size_t{16} << 20;
 
-/// Position of the calling thread among all threads of the launch.
+/// Returns the index of the calling thread among all threads of the launch.
 __device__ inline Index global_thread() { return Index{blockIdx.x} * blockDim.x + threadIdx.x; }
 
-/// Lets the kernel that `launch_ahead` enqueues next begin as soon as all blocks of this one called
-/// this or ended.
+/// Allows the kernel that `launch_ahead` enqueues next to begin once all blocks of this one have
+/// called this function or ended.
 __device__ inline void let_next_begin() { cudaTriggerProgrammaticLaunchCompletion(); }
 
-/// Waits for what was enqueued before this kernel, and sees what it wrote; at once where the kernel
-/// was not enqueued by `launch_ahead`.
+/// Waits for all work enqueued before this kernel, whose writes are then visible. Returns at once
+/// unless `launch_ahead` enqueued the kernel.
 __device__ inline void wait_for_previous() { cudaGridDependencySynchronize(); }
 
-/// Lets blocks of a kernel have this much dynamic shared memory.
+/// Allows blocks of a kernel to have this much dynamic shared memory.
 template <class Kernel>
 void allow_shared_bytes(const char* name, Kernel* kernel, std::size_t shared_bytes) {
   constexpr std::size_t bytes_without_leave = std::size_t{48} << 10;
@@ -40,8 +40,8 @@ void allow_shared_bytes(const char* name, Kernel* kernel, std::size_t shared_byt
         "cudaFuncSetAttribute", " for ", shared_bytes, " bytes of shared memory in ", name);
 }
 
-/// Enqueues a kernel with some launch attributes. Reports the launch's own error only, not one that
-/// another library or the caller left behind.
+/// Enqueues a kernel with launch attributes. Reports only the launch's own error, not one left
+/// behind by another library or the caller.
 template <class... Parameters, class... Arguments>
 void launch_with(std::span<cudaLaunchAttribute> attributes, const char* name,
                  void (*kernel)(Parameters...), dim3 blocks, int threads, std::size_t shared_bytes,
@@ -59,8 +59,8 @@ void launch_with(std::span<cudaLaunchAttribute> attributes, const char* name,
 }
 
 /// Enqueues a kernel on the context's stream.
-/// @param name          the operation, for the message of an error
-/// @param shared_bytes  dynamic shared memory of a block
+/// @param name          the operation, for error messages
+/// @param shared_bytes  dynamic shared memory per block
 template <class... Parameters, class... Arguments>
 void launch(const char* name, void (*kernel)(Parameters...), dim3 blocks, int threads,
             std::size_t shared_bytes, const Context<Cuda>& context, const Arguments&... arguments) {
@@ -78,10 +78,10 @@ void launch(const char* name, void (*kernel)(Parameters...), Index blocks, int t
          arguments...);
 }
 
-/// Enqueues a kernel that may begin before what was enqueued before it ends, so that neither its
-/// launch nor its first reads cost time. It calls `wait_for_previous` before it touches what others
-/// write, or writes what others read. Programmatic dependent launch, of CUDA's programming guide.
-/// @param shared_bytes  dynamic shared memory of a block
+/// Enqueues a kernel that may begin before preceding work ends, so that its launch and its first
+/// reads overlap. It must call `wait_for_previous` before it accesses data that others write, or
+/// writes data that others read. See programmatic dependent launch in CUDA's programming guide.
+/// @param shared_bytes  dynamic shared memory per block
 template <class... Parameters, class... Arguments>
 void launch_ahead(const char* name, void (*kernel)(Parameters...), dim3 blocks, int threads,
                   std::size_t shared_bytes, const Context<Cuda>& context,

@@ -1,5 +1,5 @@
 /// @file
-/// Layer normalisation on the `Cuda` device, forward: a row a warp.
+/// The forward of layer normalisation on the `Cuda` device: one row per warp.
 #pragma once
 
 #include <octavo/kernels/cuda/quantize.cuh>
@@ -9,15 +9,16 @@ namespace octavo OCTAVO_ABI::detail {
 
 // ---- forward ------------------------------------------------------------------------------------
 
-/// Warps of a block, each with a row of its own.
+/// Warps per block, each with a separate row.
 inline constexpr int norm_warps = 8;
-/// Columns of a row for each run that a lane holds.
+/// Columns of a row for each run that a lane keeps.
 inline constexpr int warp_columns = 32 * run_size;
-/// Runs that a lane holds in the forward; those of longer rows are read anew in each pass.
+/// Runs that a lane keeps in registers in the forward; those of longer rows are read again in each
+/// pass.
 inline constexpr int norm_held_runs = 4;
 
 /// The lane's runs of a row.
-/// @tparam Held  runs in registers; 0: none, each pass reads them
+/// @tparam Held  number of runs in registers; 0: each pass reads them
 template <bool Vectors, int Held, class T>
 struct LayerNormRow {
   const T* row;
@@ -55,13 +56,13 @@ struct LayerNormRow {
   }
 };
 
-/// Mean and inverse deviation of a row.
+/// Mean and inverse standard deviation of a row.
 struct RowStatistics {
   float mean;
   float inverse;
 };
 
-/// Those of the warp's row, to all lanes.
+/// Returns those of the warp's row, to all lanes.
 template <class Row>
 __device__ RowStatistics find_statistics(const Row& row, float epsilon) {
   const auto count = static_cast<float>(row.columns);
@@ -82,7 +83,7 @@ __device__ RowStatistics find_statistics(const Row& row, float epsilon) {
   return {mean, 1.0f / sqrtf(warp_sum(squares) / count + epsilon)};
 }
 
-/// (x − mean) · inverse · weight + bias.
+/// Returns (x − mean) · inverse · weight + bias.
 __device__ inline Floats layer_normalised(Floats values, RowStatistics statistics,
                                           const Floats& weights, const Floats& biases) {
 #pragma unroll
@@ -100,13 +101,13 @@ struct LayerNormArguments {
   const T* weight;    ///< [columns]
   const T* bias;      ///< [columns]
   float* statistics;  ///< [rows, 2]
-  T* y;               ///< [rows, columns]; not used unless it is written
+  T* y;               ///< [rows, columns]; unused unless it is written
   Index rows;
   Index columns;
   float epsilon;
 };
 
-/// Finds the statistics of a row a warp and, if it `Writes`, normalises it.
+/// Computes the statistics of one row per warp and, if it `Writes`, normalises the row.
 /// @param amax_bits  null, or raised to the bits of max |y|
 template <bool Vectors, int Held, bool Writes, class T>
 OCTAVO_KERNEL void __launch_bounds__(norm_warps * 32)
@@ -127,7 +128,7 @@ OCTAVO_KERNEL void __launch_bounds__(norm_warps * 32)
         const Floats weights = load_floats<Vectors>(arguments.weight + column, count);
         const Floats biases = load_floats<Vectors>(arguments.bias + column, count);
         Run<T> run = to_run<T>(layer_normalised(values, statistics, weights, biases));
-        // Beyond the row there is no value, so none that could be the largest.
+        // Values beyond the row must not count in the maximum.
         if constexpr (!Vectors) {
           run = first_elements(run, static_cast<int>(min(count, Index{run_size})));
         }
@@ -139,7 +140,7 @@ OCTAVO_KERNEL void __launch_bounds__(norm_warps * 32)
   if (amax_bits != nullptr) raise_to_block_amax(magnitudes, amax_bits);
 }
 
-/// The source of normalised rows whose statistics are known.
+/// The source of normalised rows with known statistics.
 struct LayerNormSource {
   static constexpr int parts = 1;
   static constexpr int rounds_in_flight = 4;
@@ -176,7 +177,7 @@ struct LayerNormSource {
       __syncthreads();
     }
     __device__ Produced<Bf16, 1> make(int i, const Run<Bf16>& loaded) const {
-      // A bias would make something of the zeros beyond the matrix.
+      // A bias would change the zeros beyond the matrix.
       if (i >= rows_inside || columns_inside <= 0) return {};
       const Floats values =
           layer_normalised(to_floats(loaded), of_tile()[i], to_floats(weights), to_floats(biases));
@@ -230,9 +231,8 @@ void enqueue_layer_norm(const char* name, const LayerNormArguments<T>& arguments
   }
 }
 
-/// See layer_norm_forward. Where the copies do not wait for the values' amax, the values are not
-/// written: the rows are read for their statistics, and again, from L2 if they fit there, to be
-/// cast.
+/// See layer_norm_forward. If the copies do not depend on the values' amax, the values are not
+/// written: the rows are read for their statistics, and again, from L2 if they fit, for the cast.
 template <LinearPrecision P, OperandKind Kind, class T>
 void layer_norm_forward_body(TensorView<const T, 2, Cuda> x, TensorView<const T, 1, Cuda> weight,
                              TensorView<const T, 1, Cuda> bias, float epsilon,

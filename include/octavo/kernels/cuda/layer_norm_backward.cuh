@@ -1,13 +1,13 @@
 /// @file
-/// The backward of layer normalisation on the `Cuda` device: a row a warp, or a row a block.
+/// The backward of layer normalisation on the `Cuda` device: one row per warp or per block.
 #pragma once
 
 #include <octavo/kernels/cuda/layer_norm.cuh>
 
 namespace octavo OCTAVO_ABI::detail {
 
-/// Rows of sums of the parameters' gradients that layer_norm_backward makes at most: two blocks for
-/// each multiprocessor.
+/// Maximum number of rows of partial sums of the parameters' gradients: two blocks for each
+/// multiprocessor.
 inline constexpr Index layer_norm_pieces = 264;
 
 template <class T>
@@ -27,7 +27,7 @@ struct LayerNormBackwardArguments {
   }
 };
 
-/// inverse · (g − mean_g − n · mean_gn), added to `gradient`, with n the normalised x.
+/// Adds inverse · (g − mean_g − n · mean_gn) to `gradient`, with n the normalised x.
 struct LayerNormGradient {
   RowStatistics statistics;
   float mean_g;
@@ -41,8 +41,7 @@ struct LayerNormGradient {
   }
 };
 
-/// Sums over the block's warps of `own`, each lane's run, to a row of sums. All threads must call
-/// it.
+/// Sums each lane's run `own` over the block's warps, to a row of sums. All threads must call it.
 template <int Warps>
 __device__ void store_warp_sums(const Floats& own, float* target, Index first_column,
                                 Index columns) {
@@ -60,11 +59,11 @@ __device__ void store_warp_sums(const Floats& own, float* target, Index first_co
   __syncthreads();
 }
 
-/// Warps of a block that holds so many runs a lane.
+/// Returns the warps of a block with this many runs per lane.
 template <int Held>
 inline constexpr int backward_warps = Held > 4 ? 4 : 8;
 
-/// For rows that a warp's registers hold, with the sums of the parameters' gradients.
+/// Processes rows that fit a warp's registers, with the sums of the parameters' gradients.
 template <int Held, class T>
 OCTAVO_KERNEL void __launch_bounds__(backward_warps<Held> * 32)
     layer_norm_backward_held_kernel(const LayerNormBackwardArguments<T> arguments) {
@@ -92,7 +91,7 @@ OCTAVO_KERNEL void __launch_bounds__(backward_warps<Held> * 32)
     load(x, arguments.x + row * columns);
     load(x_gradient, arguments.x_gradient + row * columns);
     LayerNormGradient gradient{arguments.of_row(row), 0, 0};
-    // Beyond the row all gradients and weights are zero, so nothing there counts.
+    // Beyond the row all gradients and weights are zero and contribute nothing.
 #pragma unroll
     for (int i = 0; i < Held; ++i) {
       const Floats dy = to_floats(y_gradient[i]);
@@ -133,8 +132,8 @@ OCTAVO_KERNEL void __launch_bounds__(backward_warps<Held> * 32)
   }
 }
 
-/// For any rows: a row a block, with the sums in shared memory, where each thread has columns of
-/// its own.
+/// Processes rows of any length: one row per block, with the sums in shared memory, where each
+/// thread has separate columns.
 template <bool Vectors, class T>
 OCTAVO_KERNEL void __launch_bounds__(512)
     layer_norm_backward_kernel(const LayerNormBackwardArguments<T> arguments) {
@@ -196,7 +195,8 @@ OCTAVO_KERNEL void __launch_bounds__(512)
   });
 }
 
-/// See layer_norm_backward. Uses the context's workspace for sums of the parameters' gradients.
+/// See layer_norm_backward. Uses the context's workspace for partial sums of the parameters'
+/// gradients.
 template <class T, class G>
 void layer_norm_backward_body(TensorView<const T, 2, Cuda> y_gradient,
                               TensorView<const T, 2, Cuda> x, TensorView<const T, 1, Cuda> weight,

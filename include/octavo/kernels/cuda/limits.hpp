@@ -1,6 +1,5 @@
 /// @file
-/// The largest matrices that kernels of the `Cuda` device work on. A body asks before it launches
-/// anything. Needs no CUDA.
+/// Maximum matrix sizes of kernels on the `Cuda` device, checked before any launch. Needs no CUDA.
 #pragma once
 
 #include <octavo/core/context.hpp>
@@ -10,22 +9,24 @@ namespace octavo OCTAVO_ABI::detail {
 
 /// Rows and columns that one block of threads casts and transposes; a multiple of every block size.
 inline constexpr int tile_side = 128;
-/// Columns: offsets within a tile's rows, with the columns of a second part, have 31 bits.
+/// Maximum columns: offsets within a tile's rows, including the columns of a second part, have 31
+/// bits.
 inline constexpr Index most_columns = Index{1} << 24;
-/// Rows that are cast: a grid has at most 65535 tiles from the first row to the last.
+/// Maximum rows of a cast: a grid has at most 65535 tiles from the first row to the last.
 inline constexpr Index most_cast_rows = Index{65535} * tile_side;
 
-/// Shared memory of a block: of 227 KiB, what kernels' arrays of fixed size leave at least.
+/// Shared memory of a block that remains, of 227 KiB, after kernels' fixed-size arrays.
 inline constexpr Index most_shared_bytes = Index{226} << 10;
-/// Columns that RMSNorm's forward sums in one step, 128 bytes of shared memory for each.
+/// Maximum columns that RMSNorm's forward sums in one step, with 128 bytes of shared memory for
+/// each.
 inline constexpr int segment_columns = 512;
 inline constexpr Index most_norm_columns = most_shared_bytes / 128 * segment_columns;
-/// RMSNorm's backward keeps an FP32 sum for each column.
+/// RMSNorm's backward keeps one FP32 sum for each column.
 inline constexpr Index most_norm_backward_columns = most_shared_bytes / 4;
 /// LayerNorm's backward keeps two.
 inline constexpr Index most_layer_norm_columns = most_shared_bytes / 8;
 
-/// Throws ShapeError for rows that are longer than a kernel can work on.
+/// Throws ShapeError for rows that are too long for a kernel.
 inline void require_columns(const char* operation, Index columns, Index most = most_columns) {
   require<ShapeError>(columns <= most, operation, ": rows have ", columns,
                       " columns, but on Cuda at most ", most, "; split the rows");

@@ -1,5 +1,5 @@
 /// @file
-/// Gradients in FP8 on their way between ranks, on the `Cuda` device.
+/// Packing of gradients as FP8 on the `Cuda` device.
 #pragma once
 
 #include <octavo/kernels/cuda/cast/convert.cuh>
@@ -8,7 +8,7 @@
 
 namespace octavo OCTAVO_ABI::detail {
 
-/// Threads that share a block: each has a run of its elements.
+/// Threads that share a block of 128 elements, each with a run of them.
 inline constexpr int packed_lanes = static_cast<int>(PackedPart::block) / run_size;
 static_assert(packed_lanes == 16);
 
@@ -21,7 +21,7 @@ OCTAVO_KERNEL void __launch_bounds__(elementwise_threads)
   auto* inverses = reinterpret_cast<float*>(part + elements);
   const Index stride = Index{gridDim.x} * elementwise_threads;
   const Index runs = elements / run_size;
-  // Whole warps go round together: blocks of 16 threads are all in or all out.
+  // Whole warps iterate together: both groups of 16 threads take part or neither does.
   for (Index run = global_thread(); run < round_up(runs, 32); run += stride) {
     const Floats values = load_floats<true>(source + run * run_size, run < runs ? run_size : 0);
     std::uint32_t amax = 0;
@@ -46,7 +46,7 @@ OCTAVO_KERNEL void __launch_bounds__(elementwise_threads)
     store_run<true>(reinterpret_cast<E4M3*>(part) + run * run_size, run_size, bytes);
     if (run % packed_lanes == 0) inverses[run / packed_lanes] = inverse;
   }
-  // What is behind the last scale.
+  // The padding after the last scale.
   const Index used = elements + elements / PackedPart::block * Index{sizeof(float)};
   const Index rest = used + global_thread();
   if (rest < part_bytes) part[rest] = std::byte{0};
@@ -60,7 +60,7 @@ void pack_parts_body(TensorView<const G, 2, Cuda> parts, TensorView<std::byte, 2
   const Index elements = parts.extent(1);
   if (ranks == 0 || elements == 0) return;
   require<ShapeError>(is_vector_aligned(parts.data()) && is_vector_aligned(packed.data()),
-                      "pack_parts: parts and packed parts begin at multiples of 16 bytes");
+                      "pack_parts: parts and packed parts must begin at multiples of 16 bytes");
   const Index blocks = std::min(ceil_divide(elements, elementwise_threads * run_size),
                                 std::max(Index{1}, sum_parts_blocks / ranks));
   launch("pack_parts", pack_parts_kernel<G>,
@@ -68,7 +68,7 @@ void pack_parts_body(TensorView<const G, 2, Cuda> parts, TensorView<std::byte, 2
          context, parts.data(), elements, packed.data(), packed.extent(1));
 }
 
-/// One thread sums a run of neighbouring elements at a time.
+/// Each thread sums a run of adjacent elements at a time.
 template <class Sum>
 OCTAVO_KERNEL void __launch_bounds__(elementwise_threads)
     sum_packed_parts_kernel(RankParts<std::byte, Cuda> packed, Index elements, Sum* sum,
@@ -99,9 +99,10 @@ OCTAVO_KERNEL void __launch_bounds__(elementwise_threads)
 template <class Sum>
 void sum_packed_parts_body(const RankParts<std::byte, Cuda>& packed, TensorView<Sum, 1, Cuda> sum,
                            bool accumulate, const Context<Cuda>& context) {
-  require<ShapeError>(is_vector_aligned(packed.received.data()) && is_vector_aligned(packed.own) &&
-                          is_vector_aligned(sum.data()),
-                      "sum_packed_parts: packed parts and the sum begin at multiples of 16 bytes");
+  require<ShapeError>(
+      is_vector_aligned(packed.received.data()) && is_vector_aligned(packed.own) &&
+          is_vector_aligned(sum.data()),
+      "sum_packed_parts: packed parts and the sum must begin at multiples of 16 bytes");
   const Index elements = sum.size();
   const Index blocks =
       std::min(ceil_divide(elements, elementwise_threads * run_size), sum_parts_blocks);

@@ -7,7 +7,7 @@
 
 namespace octavo OCTAVO_ABI::detail {
 
-/// Adds a row of the table and a position a block.
+/// Adds a row of the table and a position, one row per block.
 template <bool Vectors, class T>
 OCTAVO_KERNEL void __launch_bounds__(elementwise_threads)
     position_embedding_kernel(const std::int32_t* tokens, const T* table, const T* positions,
@@ -26,7 +26,7 @@ OCTAVO_KERNEL void __launch_bounds__(elementwise_threads)
   }
 }
 
-/// Adds the gradients of a position's run over all sequences, one run a thread.
+/// Adds the gradients of a position's run over all sequences, one run per thread.
 template <bool Vectors, class T, class G>
 OCTAVO_KERNEL void __launch_bounds__(elementwise_threads)
     positions_backward_kernel(const T* y_gradient, Index rows, Index sequence, Index columns,

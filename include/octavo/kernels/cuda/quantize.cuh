@@ -1,5 +1,5 @@
 /// @file
-/// Quantisation on the `Cuda` device: equal to the `Cpu` device's to the bit.
+/// Quantisation on the `Cuda` device, with the same bits as on the `Cpu` device.
 #pragma once
 
 #include <octavo/kernels/cuda/cast/produce.cuh>

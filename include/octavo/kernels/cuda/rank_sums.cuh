@@ -1,5 +1,5 @@
 /// @file
-/// Sums over what ranks sent each other, on the `Cuda` device.
+/// Sums over data exchanged between ranks, on the `Cuda` device.
 #pragma once
 
 #include <octavo/kernels/cuda/run.cuh>
@@ -7,11 +7,11 @@
 
 namespace octavo OCTAVO_ABI::detail {
 
-/// Blocks of sum_parts, at most: it runs beside the GEMMs of a backward, which need the rest of the
-/// GPU more.
+/// Maximum number of blocks of sum_parts: it overlaps the GEMMs of a backward, which need the rest
+/// of the GPU more.
 inline constexpr Index sum_parts_blocks = 264;
 
-/// One thread sums a run of neighbouring elements at a time.
+/// Sums a run of adjacent elements at a time per thread.
 /// @tparam Vectors  all addresses are aligned to 16 bytes, and `count` is a multiple of `run_size`
 template <bool Vectors, class Part, class Sum>
 OCTAVO_KERNEL void __launch_bounds__(elementwise_threads)

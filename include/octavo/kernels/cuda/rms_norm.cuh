@@ -9,8 +9,8 @@
 
 namespace octavo OCTAVO_ABI::detail {
 
-/// See rms_norm_forward. Where the copies do not wait for the values' amax, the values are not
-/// written: the rows are read for their root mean squares, and again, from L2, to be cast: see
+/// See rms_norm_forward. If the copies do not depend on the values' amax, the values are not
+/// written: the rows are read for their root mean squares, and again, from L2, for the cast: see
 /// enqueue_norm_cast.
 template <LinearPrecision P, OperandKind Kind, class T>
 void rms_norm_forward_body(TensorView<const T, 2, Cuda> x, TensorView<const T, 1, Cuda> weight,
@@ -36,7 +36,7 @@ void rms_norm_forward_body(TensorView<const T, 2, Cuda> x, TensorView<const T, 1
   kernels::write_operand(name, y, write_values, write_copies, context);
 }
 
-/// See rms_norm_backward. Uses the context's workspace for sums of the weight's gradient.
+/// See rms_norm_backward. Uses the context's workspace for partial sums of the weight's gradient.
 template <class T, class G>
 void rms_norm_backward_body(TensorView<const T, 2, Cuda> y_gradient, TensorView<const T, 2, Cuda> x,
                             TensorView<const T, 1, Cuda> weight,
@@ -62,7 +62,7 @@ void rms_norm_backward_body(TensorView<const T, 2, Cuda> y_gradient, TensorView<
     launch(name, kernel, pieces, row_threads(columns),
            static_cast<std::size_t>(shared_floats) * sizeof(float), context, arguments);
   };
-  constexpr int most_runs = sizeof(T) == 2 ? 2 : 1;  // that fit a thread's registers
+  constexpr int most_runs = sizeof(T) == 2 ? 2 : 1;  // that fit in a thread's registers
   if (vectors && columns <= held_columns) {
     enqueue(rms_norm_backward_held_kernel<1, T>, 0);
   } else if (vectors && columns <= most_runs * held_columns) {

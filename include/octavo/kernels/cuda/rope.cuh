@@ -29,8 +29,8 @@ void rope_forward_body(TensorView<const T, 2, Cuda> qkv, HeadLayout layout,
 }
 
 /// See rope_backward. Without a normalisation, the copies of a quantised operand are cast from
-/// what is rotated on the way; otherwise the values are rotated in place, then normalised, then
-/// cast. Uses the context's workspace for sums of the norms' gradients.
+/// values that are rotated on the fly; otherwise, the values are rotated in place, then normalised,
+/// then cast. Uses the context's workspace for partial sums of the norms' gradients.
 template <LinearPrecision P, class T, class G>
 void rope_backward_body(TensorView<T, 2, Cuda> rotated_gradient, HeadLayout layout,
                         TensorView<const T, 2, Cuda> qkv, const QkNorm<const T, Cuda>& norm,

@@ -1,6 +1,6 @@
 /// @file
-/// What kernels of the `Cuda` device share: runs of elements that one thread moves at once, and
-/// sums over threads.
+/// Common parts of kernels on the `Cuda` device: runs of elements that one thread moves at once,
+/// and sums over threads.
 #pragma once
 
 #include <octavo/formats/formats.hpp>
@@ -15,10 +15,10 @@
 
 namespace octavo OCTAVO_ABI::kernels {
 
-/// Neighbouring elements that one thread handles at once: 16 bytes of BF16.
+/// Adjacent elements that one thread handles at once: 16 bytes of BF16.
 inline constexpr int run_size = 8;
 
-/// `run_size` neighbouring elements as they lie in memory.
+/// `run_size` adjacent elements as stored in memory.
 template <class T>
 struct Run {
   static constexpr int elements_a_word = 4 / static_cast<int>(sizeof(T));
@@ -26,7 +26,7 @@ struct Run {
   std::uint32_t words[words_a_run];
 };
 
-/// `run_size` neighbouring elements as FP32 numbers.
+/// `run_size` adjacent elements as FP32 numbers.
 struct Floats {
   float values[run_size];
 };
@@ -40,8 +40,8 @@ __device__ std::uint32_t element_bits(T element) {
   }
 }
 
-/// The first `count` elements from `source`, then zeros; all of a run if `count` is larger.
-/// @tparam Vectors  `source` is aligned to the run's bytes, 16 at most, and `count` is a multiple
+/// Loads the first `count` elements from `source`, then zeros; all of a run if `count` is larger.
+/// @tparam Vectors  `source` is aligned to the run's bytes, at most 16, and `count` is a multiple
 ///                  of `run_size`
 template <bool Vectors, class T>
 __device__ Run<T> load_run(const T* source, Index count) {
@@ -72,7 +72,7 @@ __device__ Run<T> load_run(const T* source, Index count) {
   return run;
 }
 
-/// The first `count` elements of a run, then zeros; all of the run if `count` is larger.
+/// Returns the first `count` elements of a run, then zeros; all of the run if `count` is larger.
 template <class T>
 __device__ Run<T> first_elements(Run<T> run, int count) {
 #pragma unroll
@@ -86,7 +86,7 @@ __device__ Run<T> first_elements(Run<T> run, int count) {
 }
 
 /// Writes the first `count` elements to `target`; all of the run if `count` is larger.
-/// @tparam Vectors  `target` is aligned to the run's bytes, 16 at most, and `count` is a multiple
+/// @tparam Vectors  `target` is aligned to the run's bytes, at most 16, and `count` is a multiple
 ///                  of `run_size`
 template <bool Vectors, class T>
 __device__ void store_run(T* target, Index count, const Run<T>& run) {
@@ -116,7 +116,7 @@ __device__ void store_run(T* target, Index count, const Run<T>& run) {
   }
 }
 
-/// The two values of a word of BF16 values.
+/// Returns the two values of a word of BF16 values.
 __device__ inline float2 bf16_pair(std::uint32_t word) {
   return make_float2(__uint_as_float(word << 16), __uint_as_float(word & 0xffff0000u));
 }
@@ -166,8 +166,8 @@ __device__ void store_floats(T* target, Index count, const Floats& floats) {
   store_run<Vectors>(target, count, to_run<T>(floats));
 }
 
-/// Σ over the threads of a warp, to all of them, in a fixed order.
-/// @tparam lanes  neighbours that have a sum of their own: a power of two, all 32 if not given
+/// Returns Σ over the threads of a warp, to all of them, in a fixed order.
+/// @tparam lanes  number of adjacent threads with a separate sum: a power of two, by default all 32
 template <int lanes = 32, class T>
 __device__ T warp_sum(T value) {
 #pragma unroll
@@ -177,8 +177,8 @@ __device__ T warp_sum(T value) {
   return value;
 }
 
-/// Σ over the threads of a block, to all of them, in a fixed order. All threads must call it, and
-/// their number must be a multiple of 32.
+/// Returns Σ over the threads of a block, to all of them, in a fixed order. All threads must call
+/// it, and their number must be a multiple of 32.
 template <class T>
 __device__ T block_sum(T value) {
   __shared__ T warps[32];
@@ -191,31 +191,33 @@ __device__ T block_sum(T value) {
   return total;
 }
 
-/// The same address, of which the compiler does not know how it was made: it then adds offsets to
-/// it, where it would otherwise multiply anew for each.
+/// Returns the same address, but hides from the compiler how it was computed, so that it adds
+/// offsets to it instead of multiplying for each.
 template <class T>
 __device__ T* opaque(T* address) {
   asm("" : "+l"(address));
   return address;
 }
-/// The same number, with which the compiler does not compute before this place.
+/// Returns the same number, but prevents the compiler from using it in computations before this
+/// point.
 __device__ inline float opaque(float number) {
   asm volatile("" : "+f"(number));
   return number;
 }
 
-/// True if vectors of 16 bytes can be read or written from there on.
+/// Whether vectors of 16 bytes can be read or written from there on.
 inline bool is_vector_aligned(const void* address) {
   return reinterpret_cast<std::uintptr_t>(address) % sizeof(uint4) == 0;
 }
 
-/// True if rows of this many elements can be read and written in whole runs from these addresses.
+/// Whether rows of this many elements can be read and written in whole runs from these addresses.
 template <class... Elements>
 bool rows_are_vectors(Index columns, const Elements*... addresses) {
   return columns % run_size == 0 && (... && is_vector_aligned(addresses));
 }
 
-/// Threads of a block that works on a row of this many columns: one for each run, in whole warps.
+/// Returns the threads of a block that processes a row of this many columns: one for each run, in
+/// whole warps.
 inline int row_threads(Index columns) {
   return static_cast<int>(
       std::clamp(round_up(ceil_divide(columns, run_size), 32), Index{32}, Index{512}));
@@ -224,7 +226,8 @@ inline int row_threads(Index columns) {
 inline constexpr int sum_columns = 32;
 inline constexpr int sum_lanes = 32;
 
-/// target[c] += Σ over rows of rows[r, c], in a fixed order. One block for each 32 columns.
+/// Computes target[c] += Σ over rows of rows[r, c], in a fixed order, with one block for each 32
+/// columns.
 template <class G>
 OCTAVO_KERNEL void __launch_bounds__(sum_columns* sum_lanes)
     add_rows_kernel(const float* rows, Index count, Index columns, G* target) {

@@ -1,6 +1,6 @@
 /// @file
-/// Loss, gradient norm and the decision whether a step counts, on the `Cuda` device. Sums have a
-/// fixed order: shapes of launches do not depend on the GPU.
+/// Loss, gradient norm and the decision whether to skip a step, on the `Cuda` device. Sums have a
+/// fixed order: launch shapes do not depend on the GPU.
 #pragma once
 
 #include <octavo/kernels/cuda/for_each.cuh>
@@ -12,14 +12,14 @@
 namespace octavo OCTAVO_ABI::detail {
 
 inline constexpr int status_threads = 1024;
-/// Blocks of add_squared_norm, at most: as many as a large GPU runs at once, so that few must
-/// arrive.
+/// Maximum number of blocks of add_squared_norm: as many as a large GPU runs at once, so that few
+/// must arrive.
 inline constexpr Index norm_blocks = 512;
 /// Runs that one thread of add_squared_norm has in flight: 128 bytes.
 template <class G>
 inline constexpr int norm_loads = 16 / static_cast<int>(sizeof(G));
 
-/// target += Σ values, by one block.
+/// Computes target += Σ values, with one block.
 template <class T>
 OCTAVO_KERNEL void __launch_bounds__(status_threads)
     add_sum_kernel(const T* values, Index count, double* target) {
@@ -29,9 +29,9 @@ OCTAVO_KERNEL void __launch_bounds__(status_threads)
   if (threadIdx.x == 0) *target += sum;
 }
 
-/// Σ of the squares of `norm_loads` runs, the first at `begin`, in FP32.
-/// @param stride  runs from one to the next
-/// @param runs    that there are in `values`
+/// Returns Σ of the squares of `norm_loads` runs, the first at `begin`, in FP32.
+/// @param stride  distance between them in runs
+/// @param runs    number of runs in `values`
 template <class G>
 __device__ float squares_of_runs(const G* values, Index begin, Index stride, Index runs) {
   Run<G> loaded[norm_loads<G>];
@@ -40,7 +40,7 @@ __device__ float squares_of_runs(const G* values, Index begin, Index stride, Ind
     const Index at = begin + i * stride;
     loaded[i] = load_run<true>(values + at * run_size, at < runs ? run_size : 0);
   }
-  float squares[run_size] = {};  // sums of their own, so that additions need not wait
+  float squares[run_size] = {};  // separate sums, so that additions need not wait
 #pragma unroll
   for (const Run<G>& run : loaded) {
     const Floats floats = to_floats(run);
@@ -53,8 +53,8 @@ __device__ float squares_of_runs(const G* values, Index begin, Index stride, Ind
   return sum;
 }
 
-/// True in the block that comes here last, to all its threads; what their first threads wrote
-/// before is then visible.
+/// Returns true, to all threads, in the last block that arrives; writes of the first threads of
+/// earlier blocks are then visible.
 __device__ inline bool arrives_last(std::uint32_t& arrivals) {
   __shared__ bool last;
   if (threadIdx.x == 0) {
@@ -65,9 +65,9 @@ __device__ inline bool arrives_last(std::uint32_t& arrivals) {
   return last;
 }
 
-/// sums[block] = Σ of the squares of what the block reads, and the last block adds all of them to
-/// the status: in the order of the sums, whichever block that is.
-/// @param runs  to read in vectors; the elements after them are read one by one
+/// Computes sums[block] = Σ of the squares of the block's elements; the last block adds all of them
+/// to the status, in the order of the sums regardless of which block is last.
+/// @param runs  number of runs to read as vectors; the elements after them are read one by one
 template <class G>
 OCTAVO_KERNEL void __launch_bounds__(elementwise_threads, 4)
     squares_kernel(const G* values, Index count, Index runs, double* sums, StepStatus* status) {
@@ -93,7 +93,7 @@ OCTAVO_KERNEL void __launch_bounds__(elementwise_threads, 4)
   status->arrivals = 0;
 }
 
-/// Adds up by how much the counts rose, by one block.
+/// Adds the increases of the counts, with one block.
 template <Device D>
 OCTAVO_KERNEL void __launch_bounds__(status_threads)
     add_nonfinite_kernel(TensorView<const OperandStatistics, 1, D> after,
@@ -106,7 +106,7 @@ OCTAVO_KERNEL void __launch_bounds__(status_threads)
   if (threadIdx.x == 0) status->nonfinite += nonfinite;
 }
 
-/// Decides, by one thread.
+/// Makes the decision, with one thread.
 template <Device D>
 OCTAVO_KERNEL void decide_step_kernel(float max_gradient_norm, const StepLimits* limits,
                                       StepStatus* status) {

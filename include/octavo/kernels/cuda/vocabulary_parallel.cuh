@@ -1,5 +1,5 @@
 /// @file
-/// Look-up and cross-entropy of a part of the vocabulary, on the `Cuda` device.
+/// Embedding look-up and cross-entropy of a vocabulary shard, on the `Cuda` device.
 #pragma once
 
 #include <octavo/kernels/cuda/cross_entropy.cuh>
@@ -32,8 +32,8 @@ inline void local_tokens_body(TensorView<const std::int32_t, 1, Cuda> tokens, In
 inline constexpr int logit_threads = 1024;
 inline constexpr Index logit_stride = Index{logit_threads} * run_size;
 
-/// One row a block. Each thread finds the largest of its logits first, so that no exponential goes
-/// to rescaling.
+/// Processes one row per block. Each thread computes the maximum of its logits first, so that no
+/// exponential is spent on rescaling.
 /// @tparam Vectors  rows are vectors
 template <bool Vectors, class T>
 OCTAVO_KERNEL void __launch_bounds__(logit_threads)
@@ -82,7 +82,7 @@ void sum_logits_body(TensorView<const T, 2, Cuda> logits,
          sums.data());
 }
 
-/// One row a block; each thread adds the few ranks' sums up itself.
+/// Processes one row per block; each thread adds the few ranks' sums itself.
 template <bool Vectors, class T>
 OCTAVO_KERNEL void __launch_bounds__(logit_threads)
     parallel_cross_entropy_kernel(const LogitSum* sums, Index ranks, Index tokens, T* logits,

@@ -6,7 +6,7 @@
 
 namespace octavo OCTAVO_ABI::detail {
 
-/// Rows of sums of the weight's gradient that rms_norm_backward makes at most.
+/// Maximum number of rows of partial sums of the weight's gradient.
 inline constexpr Index rms_norm_pieces = 264;
 
 template <class T>
@@ -21,8 +21,8 @@ struct RmsNormBackwardArguments {
   Index columns;
 };
 
-/// Works through every `gridDim.x`-th row; sums of the weight's gradient stay in shared memory:
-/// each thread's first four columns of a run, then its last four, so that neighbouring threads meet
+/// Processes every `gridDim.x`-th row; sums of the weight's gradient stay in shared memory: each
+/// thread's first four columns of a run, then its last four, so that adjacent threads access
 /// different banks.
 template <bool Vectors, class T>
 OCTAVO_KERNEL void __launch_bounds__(512)
@@ -84,12 +84,12 @@ OCTAVO_KERNEL void __launch_bounds__(512)
   }
 }
 
-/// Threads of a block of the kernel below, at most.
+/// Maximum number of threads per block of the kernel below.
 inline constexpr int held_threads = 512;
-/// Columns of a row that such a block holds for each run of a thread.
+/// Columns of a row in such a block for each run of a thread.
 inline constexpr Index held_columns = Index{held_threads} * run_size;
 
-/// What one thread holds of a row.
+/// One thread's part of a row.
 /// @tparam Runs  runs of each array, `blockDim.x` runs apart
 template <int Runs, class T>
 struct HeldRow {
@@ -112,8 +112,8 @@ struct HeldRow {
   }
 };
 
-/// As rms_norm_backward_kernel, for rows that a block's registers hold, with the sums of the
-/// weight's gradient. A row is on its way while the one before it is worked on.
+/// Does the same as rms_norm_backward_kernel for rows that fit a block's registers, including the
+/// sums of the weight's gradient. The next row is loaded while the current one is processed.
 template <int Runs, class T>
 OCTAVO_KERNEL void __launch_bounds__(held_threads, Runs * sizeof(T) == 2 ? 2 : 1)
     rms_norm_backward_held_kernel(const RmsNormBackwardArguments<T> arguments) {

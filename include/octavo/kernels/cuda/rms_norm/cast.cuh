@@ -1,6 +1,6 @@
 /// @file
-/// Normalised rows that are cast by scales which do not wait for the values: one kernel, whose
-/// blocks tell each other the root mean squares of rows.
+/// Normalised rows cast with scales that do not depend on the values: one kernel whose blocks
+/// exchange the root mean squares of rows.
 #pragma once
 
 #include <octavo/kernels/cuda/cast/launch_cast.cuh>
@@ -10,35 +10,35 @@
 
 namespace octavo OCTAVO_ABI::detail {
 
-/// Rows whose inverse root mean squares one block finds: one a warp.
+/// Rows whose inverse root mean squares one block computes: one per warp.
 inline constexpr int inverse_rows = quantize_threads / 32;
-/// Blocks that find those of a band, which is a row of tiles.
+/// Blocks that compute those of a band, which is a row of tiles.
 inline constexpr unsigned inverse_blocks = tile_side / inverse_rows;
-/// Bands that these blocks are ahead of those that cast: as many as the GPU works on at once, and
-/// few enough that the rows are still in L2 when they are read again.
+/// Number of bands by which these blocks are ahead of those that cast: as many as the GPU processes
+/// at once, and few enough that the rows are still in L2 when they are read again.
 inline constexpr unsigned bands_ahead = 8;
 /// Segments of a row that a warp has in flight.
 inline constexpr int segments_in_flight = 4;
 
-/// What the blocks of one launch tell each other, in memory of which every bit is set before: how
-/// many have begun, and the inverse root mean squares that were found. All of it by atomics of the
-/// whole GPU. None of them orders other accesses: each word is all that is told with it.
+/// Communication between the blocks of one launch, in memory whose bits are all set initially: the
+/// number of blocks that have begun, and the computed inverse root mean squares. Uses GPU-wide
+/// atomics. They do not order other accesses: each word is self-contained.
 class RmsNormBoard {
  public:
-  /// What `words` are set to, byte by byte.
+  /// The initial value of each byte of `words`.
   static constexpr int blank_byte = 0xff;
 
   /// @param words  see word_count
   explicit RmsNormBoard(std::uint32_t* words) : words_(words) {}
 
-  /// Words that a matrix of this many rows needs.
+  /// Returns the number of words for a matrix with this many rows.
   static Index word_count(Index rows) { return first_row + rows; }
 
-  /// The block's place among all blocks in the order in which they begin. All threads must call it.
+  /// Returns the block's index in the order in which blocks begin. All threads must call it.
   [[nodiscard]] __device__ unsigned take_ticket() const {
     __shared__ unsigned ticket;
     if (threadIdx.x == 0) {
-      ticket = word(0).fetch_add(1, cuda::memory_order_relaxed) + 1;  // blank is one below 0
+      ticket = word(0).fetch_add(1, cuda::memory_order_relaxed) + 1;  // the initial value is −1
     }
     __syncthreads();
     return ticket;
@@ -48,7 +48,7 @@ class RmsNormBoard {
     const std::uint32_t bits = isnan(inverse) ? canonical_nan : float_bits(inverse);
     word(first_row + row).store(bits, cuda::memory_order_relaxed);
   }
-  /// Waits until the row's inverse root mean square is told.
+  /// Waits until the row's inverse root mean square is available.
   [[nodiscard]] __device__ float wait_for(Index row) const {
     std::uint32_t bits = blank;
     while (bits == blank) bits = word(first_row + row).load(cuda::memory_order_relaxed);
@@ -58,7 +58,7 @@ class RmsNormBoard {
  private:
   static constexpr std::uint32_t blank = 0xffffffffu;  ///< a NaN that `tell` never stores
   static constexpr std::uint32_t canonical_nan = 0x7fffffffu;
-  static constexpr Index first_row = 32;  ///< the count has a cache line of its own
+  static constexpr Index first_row = 32;  ///< the counter has a separate cache line
 
   [[nodiscard]] __device__ cuda::atomic_ref<std::uint32_t, cuda::thread_scope_device> word(
       Index i) const {
@@ -68,7 +68,7 @@ class RmsNormBoard {
   std::uint32_t* words_;
 };
 
-/// The source of normalised rows whose inverse root mean squares other blocks find.
+/// The source of normalised rows whose inverse root mean squares other blocks compute.
 struct RmsNormSource {
   static constexpr int parts = 1;
   static constexpr int rounds_in_flight = 8;
@@ -103,7 +103,7 @@ struct RmsNormSource {
       weights = to_floats(loaded);
     }
     __device__ Produced<Bf16, 1> make(int i, const Run<Bf16>& loaded) const {
-      // A root that is not finite would make NaN of the zeros beyond the matrix.
+      // A non-finite root would turn the zeros beyond the matrix into NaN.
       if constexpr (Vectors) {
         return {{normalised(loaded, columns_inside > 0 ? inverses()[i] : 0.0f, weights)}};
       } else {
@@ -132,7 +132,7 @@ struct RmsNormSource {
   }
 };
 
-/// Finds the inverse root mean squares of `inverse_rows` rows.
+/// Computes the inverse root mean squares of `inverse_rows` rows.
 template <bool Vectors>
 __device__ void find_inverses(const RmsNormSource& source, Index first_row, float epsilon,
                               float* inverse_rms) {
@@ -159,17 +159,17 @@ __device__ void find_inverses(const RmsNormSource& source, Index first_row, floa
   }
 }
 
-/// Blocks of the kernel below that a multiprocessor shall hold at once, as tiles_at_once; four were
+/// Minimum number of blocks of the kernel below per multiprocessor, like tiles_at_once; four were
 /// slower.
 inline constexpr int norm_tiles_at_once = 3;
 
-/// Finds the rows' inverse root mean squares, and normalises and casts them in tiles. Blocks of
-/// both kinds take turns, in rows of `across`: those that cast a band of tiles wait for those that
-/// found its inverses some bands before. A block's turn is its ticket, not its index, so that
-/// whatever it waits for has begun, in whichever order the GPU starts blocks; and blocks that find
+/// Computes the rows' inverse root mean squares, and normalises and casts them in tiles. Blocks of
+/// both kinds alternate, in rows of `across`: those that cast a band of tiles wait for those that
+/// computed its inverses some bands earlier. A block's turn is its ticket, not its index, so that
+/// everything it waits for has begun, in whichever order the GPU starts blocks; blocks that compute
 /// inverses wait for nothing.
-/// @param across  blocks of one row: those that find a band's inverses, then a band's tiles
-/// @param ahead   rows of blocks that only find inverses
+/// @param across  blocks of one row: those that compute a band's inverses, then a band's tiles
+/// @param ahead   rows of blocks that only compute inverses
 template <class Cast, class Format, class Granularity>
 OCTAVO_KERNEL void __launch_bounds__(quantize_threads, norm_tiles_at_once)
     rms_norm_cast_kernel(const CastArguments<Format, Granularity> arguments,
@@ -207,8 +207,8 @@ struct RmsNormLaunch {
   }
 };
 
-/// Enqueues what normalises rows and writes an operand's copies without the values. The context's
-/// workspace holds what blocks tell each other; a second pass finds everything told.
+/// Enqueues the kernel that normalises rows and writes an operand's copies without the values. The
+/// context's workspace contains the exchanged data; a second pass finds all of it available.
 template <QuantizedPrecision P, OperandKind Kind>
 void enqueue_norm_cast(const char* name, TensorView<const Bf16, 2, Cuda> x,
                        TensorView<const Bf16, 1, Cuda> weight, float epsilon,

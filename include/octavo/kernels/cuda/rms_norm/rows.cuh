@@ -1,6 +1,6 @@
 /// @file
-/// Root mean squares of rows, always summed in one order, and the kernel that writes normalised
-/// rows.
+/// Root mean squares of rows, always summed in the same order, and the kernel that writes
+/// normalised rows.
 #pragma once
 
 #include <octavo/kernels/cuda/cast/amax.cuh>
@@ -8,9 +8,9 @@
 
 namespace octavo OCTAVO_ABI::detail {
 
-/// The part of a row that one warp squares and sums at once: two runs a lane, `segment_stride` runs
-/// apart. Every kernel here sums a row in the same order, two runs, all segments, then 32 lanes, so
-/// that a row has one inverse root mean square, to the bit, whatever becomes of its values.
+/// The part of a row that one warp squares and sums at once: two runs per lane, `segment_stride`
+/// runs apart. Every kernel here sums a row in the same order, two runs, all segments, then 32
+/// lanes, so that a row's inverse root mean square always has the same bits.
 template <class T>
 struct Segment {
   Run<T> runs[2];
@@ -18,7 +18,7 @@ struct Segment {
 inline constexpr int segment_stride = 32;
 static_assert(segment_columns == 2 * segment_stride * run_size);
 
-/// Where a lane's run of a segment begins, counted from the segment's first column.
+/// Returns where a lane's run of a segment begins, relative to the segment's first column.
 __device__ inline int column_in_segment(int run) {
   return (static_cast<int>(threadIdx.x) % 32 + run * segment_stride) * run_size;
 }
@@ -35,7 +35,7 @@ __device__ Segment<T> load_segment(const T* row, int column, int columns) {
   return segment;
 }
 
-/// Σ of the squares of the lane's part of the segment.
+/// Returns Σ of the squares of the lane's part of the segment.
 template <class T>
 __device__ float sum_of_squares(const Segment<T>& segment) {
   float squares = 0;
@@ -48,13 +48,13 @@ __device__ float sum_of_squares(const Segment<T>& segment) {
   return squares;
 }
 
-/// 1 / root mean square of a row.
+/// Returns 1 / root mean square of a row.
 /// @param squares  Σ over the row
 __device__ inline float inverse_root(float squares, Index columns, float epsilon) {
   return 1.0f / sqrtf(squares / static_cast<float>(columns) + epsilon);
 }
 
-/// x · inverse · weight.
+/// Returns x · inverse · weight.
 template <class T>
 __device__ Run<T> normalised(const Run<T>& x, float inverse, const Floats& weights) {
   Floats values = to_floats(x);
@@ -65,14 +65,14 @@ __device__ Run<T> normalised(const Run<T>& x, float inverse, const Floats& weigh
   return to_run<T>(values);
 }
 
-/// Segments of a row that a warp holds in registers; those of very long rows are read twice.
+/// Segments of a row that a warp keeps in registers; those of very long rows are read twice.
 inline constexpr int held_segments = 2;
-/// Warps of a block that works on a row, at most.
+/// Maximum number of warps of a block that processes a row.
 inline constexpr Index most_row_warps = 8;
 
-/// Normalises a row, all threads of a block together.
+/// Normalises a row with all threads of a block.
 /// @param squares  [segments, 32], in shared memory
-/// @param write    is given each run of the row: (column, elements of it, run)
+/// @param write    called for each run of the row: (column, elements of it, run)
 /// @return         the row's inverse root mean square
 template <bool Vectors, class T, class Write>
 __device__ float normalise_row(const T* x, const T* weight, int columns, float epsilon,
@@ -117,13 +117,13 @@ __device__ float normalise_row(const T* x, const T* weight, int columns, float e
   return inverse;
 }
 
-/// Bytes of shared memory that `normalise_row` takes.
+/// Returns the bytes of shared memory that `normalise_row` needs.
 inline std::size_t normalise_row_bytes(Index columns) {
   return static_cast<std::size_t>(ceil_divide(columns, segment_columns)) * 32 * sizeof(float);
 }
 
-/// Finds the inverse root mean square of a row a block. Five blocks of the largest size shall fit a
-/// multiprocessor, which bounds the registers of a thread: rows in flight hide the wait for others.
+/// Computes the inverse root mean square of one row per block. Five blocks of the largest size must
+/// fit on a multiprocessor, which limits the registers of a thread: rows in flight hide latency.
 /// @param y          the normalised rows
 /// @param amax_bits  null, or raised to the bits of max |y|
 template <bool Vectors, class T>

@@ -1,5 +1,5 @@
 /// @file
-/// Rotary position embedding with normalised queries and keys, and the backward of that
+/// Rotary position embeddings with normalised queries and keys, and the backward of that
 /// normalisation.
 #pragma once
 
@@ -8,10 +8,10 @@
 namespace octavo OCTAVO_ABI::detail {
 
 inline constexpr int head_warps = elementwise_threads / 32;
-/// Rows of sums of a norm weight's gradient that rope_backward makes at most.
+/// Maximum number of rows of partial sums of a norm weight's gradient in rope_backward.
 inline constexpr Index head_norm_pieces = 512;
 
-/// 1 / root mean square of a head, by one warp.
+/// Returns 1 / root mean square of a head, computed by one warp.
 template <class T>
 __device__ float warp_inverse_rms(const T* head, std::uint32_t head_dim, float epsilon) {
   float squares = 0;
@@ -22,8 +22,8 @@ __device__ float warp_inverse_rms(const T* head, std::uint32_t head_dim, float e
   return 1.0f / sqrtf(warp_sum(squares) / static_cast<float>(head_dim) + epsilon);
 }
 
-/// Normalises one head, unless `weight` is null, and rotates it, by one warp. `source` and `target`
-/// may be the same.
+/// Normalises one head, unless `weight` is null, and rotates it, with one warp. `source` and
+/// `target` may be the same.
 /// @param angles  of its position: the cosines, then the sines
 template <class T>
 __device__ void warp_rotate(const T* source, T* target, const T* weight, float epsilon,
@@ -42,13 +42,13 @@ __device__ void warp_rotate(const T* source, T* target, const T* weight, float e
   }
 }
 
-/// Copies one head, by one warp.
+/// Copies one head with one warp.
 template <class T>
 __device__ void warp_copy(const T* source, T* target, std::uint32_t head_dim) {
   for (std::uint32_t j = threadIdx.x % 32; j < head_dim; j += 32) target[j] = source[j];
 }
 
-/// Normalises and rotates one head a warp; heads from `rotated_heads` on are copied.
+/// Normalises and rotates one head per warp; heads from `rotated_heads` on are copied.
 template <class T>
 OCTAVO_KERNEL void __launch_bounds__(elementwise_threads)
     norm_rotate_kernel(const T* source, T* target, Index rows, const Rotation rotation,
@@ -67,10 +67,11 @@ OCTAVO_KERNEL void __launch_bounds__(elementwise_threads)
   }
 }
 
-/// What head_norm_backward_kernel works on: the query heads or the key heads of all rows.
+/// Arguments of head_norm_backward_kernel: the query heads or the key heads of all rows.
 template <class T>
 struct HeadNormArguments {
-  T* gradient;         ///< [rows, columns]: of normalised heads, turned into that of the heads
+  T* gradient;         ///< [rows, columns]: gradient of normalised heads, converted in place to
+                       ///< that of the heads
   const T* qkv;        ///< [rows, columns]
   const T* weight;     ///< [head_dim]
   float* weight_sums;  ///< [blocks, head_dim]
@@ -78,13 +79,13 @@ struct HeadNormArguments {
   Index columns;
   Index first_head;
   Index heads;
-  Index heads_a_block;  ///< heads of all rows, counted through, that one block works on
+  Index heads_a_block;  ///< number of heads, over all rows, that one block processes
   std::uint32_t head_dim;
   float epsilon;
 };
 
-/// Turns the gradient of normalised heads into that of the heads, one head a warp; sums of the
-/// weight's gradient stay in shared memory, those of one warp beside those of the next.
+/// Converts the gradient of normalised heads to that of the heads, one head per warp; sums of the
+/// weight's gradient stay in shared memory, separately for each warp.
 template <class T>
 OCTAVO_KERNEL void __launch_bounds__(elementwise_threads)
     head_norm_backward_kernel(const HeadNormArguments<T> arguments) {

@@ -1,5 +1,5 @@
 /// @file
-/// The kernel that writes rotated rows, where they are or elsewhere.
+/// The kernel that writes rotated rows, in place or elsewhere.
 #pragma once
 
 #include <octavo/kernels/cuda/cast/amax.cuh>
@@ -28,9 +28,9 @@ __device__ void rotate_runs(Run<T>& first, Run<T>& second, const Floats& cosine,
   second = to_run<T>(high);
 }
 
-/// Rotates one run of pairs in every `groups`-th head a thread; `target` may be `source`. Heads
+/// Rotates one run of pairs in every `groups`-th head per thread; `target` may be `source`. Heads
 /// from `rotated_heads` on are copied.
-/// @param heads      heads to work on, the first of each row
+/// @param heads      number of heads to process, the first of each row
 /// @param groups     heads / `rotated_at_once`, rounded up
 /// @param amax_bits  null, or raised to the bits of max |target| over these heads
 template <bool Vectors, class T>
@@ -78,7 +78,7 @@ OCTAVO_KERNEL void __launch_bounds__(elementwise_threads)
   if (amax_bits != nullptr) raise_to_block_amax(magnitudes, amax_bits);
 }
 
-/// Enqueues rotate_kernel over all that changes, or over all heads if an amax is wanted.
+/// Enqueues rotate_kernel over all heads that change, or over all heads if an amax is needed.
 template <class T>
 void enqueue_rotation(const char* name, const T* source, T* target, Index rows,
                       const Rotation& rotation, std::uint32_t* amax_bits,

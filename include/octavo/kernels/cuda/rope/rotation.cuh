@@ -1,5 +1,5 @@
 /// @file
-/// The angles of rotary position embedding, and the source of rotated rows.
+/// The angles of rotary position embeddings, and the source of rotated rows.
 #pragma once
 
 #include <octavo/kernels/cuda/cast/source.cuh>
@@ -18,7 +18,7 @@ struct Rotation {
 
   [[nodiscard]] __host__ __device__ std::uint32_t half() const { return head_dim / 2; }
   [[nodiscard]] __device__ Index columns() const { return Index{all_heads} * head_dim; }
-  /// The cosines of a row's angles; the sines come `half()` later.
+  /// Returns the cosines of a row's angles; the sines are `half()` elements later.
   [[nodiscard]] __device__ const float* angles(Index row) const {
     return table + Index{static_cast<std::uint32_t>(row) % sequence} * head_dim;
   }
@@ -37,15 +37,15 @@ inline Rotation make_rotation(const HeadLayout& layout, TensorView<const float, 
           sign};
 }
 
-/// own · cosine + sine · partner, rounded alike wherever it is used: a quantised operand is cast
-/// from the very values that a dense one holds.
+/// Returns own · cosine + sine · partner, rounded in the same way everywhere: a quantised operand
+/// is cast from exactly the values of a dense one.
 /// @param sine  with its sign: the first half of a head subtracts
 __device__ inline float rotated(float own, float cosine, float sine, float partner) {
   return __fmaf_rn(own, cosine, __fmul_rn(sine, partner));
 }
 
-/// The source of rotated rows, which are not written back to where they are read from. Its parts
-/// are rotated by the same angles, which are read once for all of them.
+/// The source of rotated rows that are not written back in place. Its parts are rotated by the same
+/// angles, which are read once for all of them.
 /// @tparam Parts  a divisor of the number of heads
 template <class T, int Parts>
 struct RotatedSource {
@@ -55,10 +55,10 @@ struct RotatedSource {
   const T* values;  ///< [rows, columns]
   Rotation rotation;
 
-  /// Where a column stands in its head.
+  /// The place of a column in its head.
   struct Place {
     bool second;            ///< in the second half
-    std::uint32_t angle;    ///< number of its angle
+    std::uint32_t angle;    ///< index of its angle
     std::uint32_t partner;  ///< the column that it is rotated with
     bool rotates;           ///< in a head that is rotated
   };
