@@ -1,6 +1,6 @@
 /// @file
-/// Training of some model, without its type: what programs that choose model and precision at run
-/// time hold.
+/// Training of a model behind a type-erased interface, for programs that choose model and precision
+/// at run time.
 #pragma once
 
 #include <octavo/comm/sharding.hpp>
@@ -24,28 +24,29 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// How a session works.
+/// Options of a session.
 struct SessionOptions {
-  BatchShape batch{};              ///< of one micro-batch, and its documents at most
-  Index micro_batches = 1;         ///< whose gradients make one step
+  BatchShape batch{};              ///< of one micro-batch, including its maximum number of
+                                   ///< documents
+  Index micro_batches = 1;         ///< micro-batches per step, over which gradients are accumulated
   ModelOptions model{};            ///< recompute policy and head chunk
   AdamWSettings optimizer{};       ///< betas, epsilon, decay
-  Offload offload{};               ///< whether its state lives in the host's memory
-  float max_gradient_norm = 1.0f;  ///< gradients are scaled down to it; 0: never
-  std::uint64_t seed = 1;          ///< of the initial weights and of stochastic rounding
-  /// How ranks share the work, where there are several. A session has `rank`, `ranks` and
-  /// `tensor_place` from its communicator; plans say them.
+  Offload offload{};               ///< whether the optimizer's state is kept in host memory
+  float max_gradient_norm = 1.0f;  ///< maximum gradient norm (0 disables clipping)
+  std::uint64_t seed = 1;          ///< for the initial weights and stochastic rounding
+  /// How ranks share the work, if there are several. A session takes `rank`, `ranks` and
+  /// `tensor_place` from its communicator; plans set them.
   Sharding sharding{};
-  /// How algorithms of GEMMs are chosen on the `Cuda` device, where the context was given none.
+  /// How GEMM algorithms are chosen on the `Cuda` device, if the context has no records of them.
   GemmChoice gemm_choice = GemmChoice::heuristic;
-  /// Every so many steps ranks compare the weights that each of them holds whole (`ReplicaCheck`);
-  /// 0: never. Not with `Zero::weights`, with which they hold parts.
+  /// Interval in steps at which ranks compare the weights that each of them holds whole
+  /// (`ReplicaCheck`); 0: never. Not with `Zero::weights`, with which ranks hold shards.
   Index check_replicas = 0;
 };
 
 namespace detail {
 
-/// @throws ConfigError  for what no session can be made with
+/// @throws ConfigError  if a session cannot be created with these options
 inline void check_options(const SessionOptions& options) {
   const auto check = [](const char* name, auto value, bool good, const char* advice) {
     require<ConfigError>(good, name, " is ", value, "; give ", advice);
@@ -75,7 +76,7 @@ inline void check_options(const SessionOptions& options) {
 
 }  // namespace detail
 
-/// Says that sequences run longer than they are given; "" where they do not.
+/// Returns a notice if sequences run longer than they are passed; otherwise "".
 /// @param run  see `TrainingSession::run_shape`
 inline std::string run_shape_note(Index sequence_length, BatchShape run) {
   if (run.tokens == sequence_length) return {};
@@ -84,13 +85,14 @@ inline std::string run_shape_note(Index sequence_length, BatchShape run) {
                  "fast GEMMs need");
 }
 
-/// What a training step did.
+/// The result of a training step.
 struct StepResult {
-  double loss = 0;           ///< mean over the step's targets, of all ranks
+  double loss = 0;           ///< mean over the step's targets, over all ranks
   double gradient_norm = 0;  ///< before clipping
-  /// Nothing changed: loss, gradients or an operand were not finite, or above the limits.
+  /// Whether the step was skipped, with nothing changed: loss, gradients or an operand were not
+  /// finite, or were above the limits.
   bool skipped = false;
-  bool is_above_limits = false;  ///< skipped though all was finite, see `limit_steps`
+  bool is_above_limits = false;  ///< skipped although everything was finite, see `limit_steps`
 };
 
 /// Sum of losses and number of tokens of an evaluation.
@@ -101,28 +103,31 @@ struct LossSum {
   [[nodiscard]] double mean() const { return tokens == 0 ? 0 : sum / static_cast<double>(tokens); }
 };
 
-/// Training of some model: what programs that choose model and precision at run time hold.
+/// Trains a model; the type-erased interface for programs that choose model and precision at run
+/// time.
 class TrainingSession {
  public:
   virtual ~TrainingSession() = default;
 
-  /// One optimizer step. The first one with delayed scales runs its micro-batches twice more,
-  /// to fill their histories.
-  /// @param batch          of micro_batches · rows tokens; documents only where the options' shape
-  ///                       says how many there are at most in a micro-batch
+  /// Runs one optimizer step. With delayed scales, the first step runs its micro-batches two extra
+  /// times, to fill their histories.
+  /// @param batch          of micro_batches · rows tokens; may have documents only if the options'
+  ///                       shape sets their maximum number per micro-batch
   /// @param learning_rate  at least 0, and finite in FP32
-  /// @throws ShapeError     for another number of tokens or targets
-  /// @throws ConfigError    for another learning rate, a token outside of the vocabulary, documents
-  ///                        out of order or more than the shape allows
-  /// @throws ManifestError  if other GEMMs ran than the manifest says
-  /// @throws CommError      if ranks compared weights (`SessionOptions::check_replicas`), and some
-  ///                        differ; the program has to end
-  /// @note a step that throws changes no weight and no scale, and the session can go on with the
-  ///       next: but for a CommError, after which weights may have moved, and nothing can go on
+  /// @throws ShapeError     for a wrong number of tokens or targets
+  /// @throws ConfigError    for an invalid learning rate, a token outside the vocabulary, documents
+  ///                        that are out of order or more than the shape allows
+  /// @throws ManifestError  if GEMMs ran differently than announced in the manifest
+  /// @throws CommError      if ranks compared weights (`SessionOptions::check_replicas`) and some
+  ///                        differ; the program must end
+  /// @note a step that throws changes no weight and no scale, and the session can continue with the
+  ///   next step. The exception is a CommError, after which weights may have changed and the
+  ///   session cannot continue
   [[nodiscard]] virtual StepResult step(const Batch& batch, double learning_rate) = 0;
 
-  /// From the next step on, one whose loss or gradient norm is above is skipped, as one that is not
-  /// finite: on the device, by what all ranks have alike. Infinities, as in a new session: none is.
+  /// Sets limits from the next step on: a step whose loss or gradient norm is above its limit is
+  /// skipped, like a non-finite one. The decision is made on the device, from values that are the
+  /// same on all ranks. Infinity, the default, disables a limit.
   /// @param loss           mean over a step's targets
   /// @param gradient_norm  before clipping
   virtual void limit_steps(double loss, double gradient_norm) {
@@ -130,68 +135,69 @@ class TrainingSession {
     (void)gradient_norm;
   }
 
-  /// Gets ready for `evaluate` and `next_token_logits` with the weights as they are now, and with
-  /// the scales that are there: delayed ones are 1 before a session's first step, and after
-  /// `set_weight` before the next one.
+  /// Prepares `evaluate` and `next_token_logits` with the current weights and scales. Delayed
+  /// scales are 1 before a session's first step, and after `set_weight` until the next step.
   virtual void begin_evaluation() = 0;
 
-  /// The losses of one batch, of this rank's alone. All ranks call it equally often.
+  /// Computes the losses of one batch, for this rank only. All ranks must call it equally often.
   /// @param batch  of rows tokens
-  /// @throws ShapeError, ConfigError  as `step`
+  /// @throws ShapeError, ConfigError  as in `step`
   [[nodiscard]] LossSum evaluate(const Batch& batch) { return evaluate(batch, {}); }
 
-  /// As above, and the loss of each target.
-  /// @param losses  [rows], written: in nats, 0 where the target is ignored; empty: not wanted
-  /// @throws ShapeError  for another number of losses
+  /// Does the same, and returns the loss of each target.
+  /// @param losses  [rows], written: in nats, 0 for ignored targets; empty: not needed
+  /// @throws ShapeError  for a wrong number of losses
   [[nodiscard]] virtual LossSum evaluate(const Batch& batch, std::span<float> losses) = 0;
 
   /// Whether delayed scales have no histories yet, and are 1 until a step calibrates them.
   [[nodiscard]] virtual bool must_calibrate() const { return false; }
 
-  /// The logits of the token that follows `tokens`. The model runs on up to 15 tokens more, as
-  /// filler: it changes nothing, but where current scales are of whole tensors.
-  /// @param tokens  at least 1 and at most a sequence
+  /// Computes the logits of the token that follows `tokens`. The model also processes up to 15
+  /// padding tokens, which change the result only if current scales cover whole tensors.
+  /// @param tokens  at least 1, and at most a sequence
   /// @param logits  [vocabulary], written
-  /// @throws ShapeError   for another number of tokens or logits
-  /// @throws ConfigError  for a token outside of the vocabulary
+  /// @throws ShapeError   for a wrong number of tokens or logits
+  /// @throws ConfigError  for a token outside the vocabulary
   virtual void next_token_logits(std::span<const std::int32_t> tokens, std::span<float> logits) = 0;
 
   [[nodiscard]] virtual const Manifest& manifest() const = 0;
   [[nodiscard]] virtual const MemoryPlan& memory() const = 0;
   [[nodiscard]] virtual std::size_t allocated_bytes() const = 0;
-  /// Of the host's memory, beside its device's.
+  /// Returns the bytes of host memory, in addition to device memory.
   [[nodiscard]] virtual std::size_t allocated_host_bytes() const { return 0; }
   [[nodiscard]] virtual const ModelFacts& facts() const = 0;
-  /// Of `facts().parameters`, those that ranks send each other in FP8 (`GatherIn`).
+  /// Returns how many of `facts().parameters` ranks exchange in FP8 (`GatherIn`).
   [[nodiscard]] virtual Index parameters_gathered_in_fp8() const { return 0; }
-  /// The shape in which micro-batches run: sequences may be longer than those of the options'
-  /// batch, by rows without targets; see `Decoder::run_shape`.
+  /// Returns the shape in which micro-batches run: sequences may be longer than in the options'
+  /// batch, padded with rows without targets; see `Decoder::run_shape`.
   [[nodiscard]] virtual BatchShape run_shape() const = 0;
-  /// In a step.
+  /// Returns the number of micro-batches per step.
   [[nodiscard]] virtual Index micro_batches() const = 0;
   [[nodiscard]] virtual std::string precision() const = 0;
-  /// The name of the GPU, such as "NVIDIA H200"; "" on `Cpu`.
+  /// Returns the name of the GPU, such as "NVIDIA H200"; "" on `Cpu`.
   [[nodiscard]] virtual std::string card() const { return {}; }
-  /// The GPU and the libraries that it computes with; "" on `Cpu`. See `libraries_text`.
+  /// Returns the GPU and the libraries that run the computation; "" on `Cpu`. See `libraries_text`.
   [[nodiscard]] virtual std::string libraries() const { return {}; }
-  /// What updates the weights, and the formats of its state.
+  /// Returns the optimizer's name and the formats of its state.
   [[nodiscard]] virtual std::string optimizer() const = 0;
   [[nodiscard]] virtual Index head_chunks() const = 0;
-  /// How often the step's work was enqueued by the host, recorded, and launched from its record.
+  /// Returns how often the step's work was enqueued by the host, recorded, and launched from its
+  /// record.
   [[nodiscard]] virtual const ReplayCounts& replays() const = 0;
-  /// The algorithms of GEMMs that were chosen by trying, for later runs; see `store_gemm_plans`.
+  /// Returns the GEMM algorithms that were chosen by trying, for later runs; see
+  /// `store_gemm_plans`.
   [[nodiscard]] virtual std::vector<GemmPlanRecord> gemm_plans() const { return {}; }
-  /// How the algorithms of GEMMs were chosen.
+  /// Returns how the GEMM algorithms were chosen.
   [[nodiscard]] virtual GemmPlanSummary gemm_plan_summary() const { return {}; }
-  /// Amax, scale and statistics of every quantised operand, of the last step.
+  /// Returns amax, scale and statistics of every quantised operand in the last step.
   [[nodiscard]] virtual std::vector<OperandReport> operands() = 0;
 
-  /// All that the steps to come depend on, beside their inputs and the session's options: weights,
-  /// but for frozen ones, the optimizer's state, the scaling state. The random bits of rounding are
-  /// functions of the seed and the number of steps, which are part of it. Algorithms of GEMMs
-  /// belong to a card: see `gemm_plans`; checkpoints have them beside the state. To be used while
-  /// the session lives, and where ranks share weights read before the next step; see
-  /// `save_state_sync` and `load_state_sync`.
+  /// Returns all state on which later steps depend, except their inputs and the session's options:
+  /// weights that are not frozen, the optimizer's state and the scaling state. The random bits of
+  /// rounding depend on the seed and the number of steps, which are included. GEMM algorithms
+  /// belong to a card: see `gemm_plans`; checkpoints store them in addition to the state. Valid
+  /// while the session lives; if ranks share weights, the entries must be read before the next
+  /// step. See `save_state_sync` and `load_state_sync`.
   [[nodiscard]] virtual std::vector<StateEntry> state() = 0;
 
   /// Entries of the last `state()` may be read by another thread (`StateEntry::read_beside`) from
