@@ -23,13 +23,14 @@ class ModelSession final : public detail::SessionOfModel<Model> {
              detail::make_parts<Parts>) {}
 
   /// One of the ranks that train a model. All ranks make the same calls in the same order, with the
-  /// same options, which say for how many ranks memory was planned; each gives batches of its own.
-  /// @param communicator  outlives the session
+  /// same options, which include the number of ranks for which memory was planned; each rank passes
+  /// its own batches.
+  /// @param communicator  must outlive the session
   ModelSession(const SessionOptions& options, Context<D>& context, Communicator<D>& communicator)
       : Base(options, context, &communicator, Kind::template of<Optimizer, Ranks>(),
              detail::make_parts<Parts>) {}
 
-  /// What its ranks do together, for tests and programs that know its type.
+  /// Returns the collective operations of its ranks, for tests and programs that know their type.
   [[nodiscard]] auto& ranks() { return static_cast<Parts&>(this->parts()).ranks; }
 
  private:

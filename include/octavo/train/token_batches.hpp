@@ -1,5 +1,5 @@
 /// @file
-/// The batches of a run: those of its steps, and those that it is evaluated on.
+/// The batches of a training: those of its steps, and those of its evaluations.
 #pragma once
 
 #include <octavo/data/documents.hpp>
@@ -23,19 +23,19 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// What batches a run has.
+/// Options that determine the batches.
 struct TokenBatchesOptions {
   BatchShape batch{};                ///< of one micro-batch
-  Index micro_batches = 1;           ///< of one step, of this rank
-  int rank = 0;                      ///< this one of
-  int ranks = 1;                     ///< so many, which have the same text and options
-  double validation_fraction = 0.1;  ///< of a text, at its end; at least a sequence
-  /// Of one evaluation, at most.
+  Index micro_batches = 1;           ///< per step, for this rank
+  int rank = 0;                      ///< index of this replica
+  int ranks = 1;                     ///< number of replicas, which have the same text and options
+  double validation_fraction = 0.1;  ///< of a text, at its end; at least one sequence
+  /// Maximum number of batches per evaluation.
   Index validation_batches = std::numeric_limits<Index>::max();
   std::uint64_t seed = 1;  ///< of the order of the steps' batches
-  /// The token that ends a document of the text: tokens then see those of their own document only,
-  /// and what follows a document's end is no target. The session's shape has to say how many
-  /// documents a micro-batch has at most. None: each sequence is one document.
+  /// The token that ends a document of the text. Tokens then attend only to their own document, and
+  /// the token after a document's end is not a target. The session's shape must set the maximum
+  /// number of documents per micro-batch. None: each sequence is one document.
   std::optional<std::int32_t> document_end{};
 };
 
@@ -85,10 +85,10 @@ class TokenBatches {
     reader_ = std::make_unique<ReadAhead>(std::move(stream), own * options.rank, own);
   }
 
-  /// One step on the batches that come next.
-  /// @throws IoError  if they cannot be read, or have tokens outside of the vocabulary
+  /// Runs one step on the next batches.
+  /// @throws IoError  if they cannot be read, or have tokens outside the vocabulary
   /// @throws TooManyDocumentsError  on all ranks, if a batch has more documents than the session's
-  ///                                shape allows: the same batches come next again
+  ///                                shape allows; the next call uses the same batches again
   [[nodiscard]] StepResult step(TrainingSession& session, double learning_rate) {
     const TokenPosition before = reader_->current().position;
     ReadAhead::Read& read = reader_->next();
