@@ -142,15 +142,15 @@ inline void complete_resume(Options& options) {
 }
 
 /// The checkpoint that a path names: it, or the newest whole one of a run's folder or of that of
-/// its checkpoints, or "". What is no whole one is warned of.
+/// its checkpoints, or "". Warns of incomplete and damaged ones.
 /// @param program  for messages
 inline std::filesystem::path checkpoint_in(const std::filesystem::path& named,
                                            const char* program) {
   if (detail::is_checkpoint(named)) return named;
   return octavo::newest_checkpoint(
       detail::checkpoints_of(named), [program](const octavo::ListedCheckpoint& skipped) {
-        programs::tell("{}: warning: {} is no whole checkpoint, and is skipped: {}\n", program,
-                       programs::visible(skipped.path.string()),
+        programs::tell("{}: warning: {} is not a complete checkpoint, and is skipped: {}\n",
+                       program, programs::visible(skipped.path.string()),
                        programs::visible(skipped.problem));
       });
 }
@@ -183,9 +183,9 @@ inline std::filesystem::path take_checkpoint(const CLI::App& app, const std::str
                                        ": there is no such folder", detail::looked_for_in(named),
                                        "; name the folder of a run, or of a checkpoint");
   std::filesystem::path path = checkpoint_in(named, program);
-  octavo::require<octavo::ConfigError>(
-      !path.empty(), "--checkpoint ", named, " is no whole checkpoint, and has none in its folder ",
-      detail::checkpoints_name, "; name one, or the folder of a run");
+  octavo::require<octavo::ConfigError>(!path.empty(), "--checkpoint ", named,
+                                       " is not a complete checkpoint, and has none in its folder ",
+                                       detail::checkpoints_name, "; name one, or a run's folder");
   const octavo::CheckpointManifest manifest = octavo::detail::read_manifest(path);
   require_whole_model(path, manifest);
   choice.model = manifest.model;
@@ -244,9 +244,9 @@ inline std::string nothing_to_resume(const Options& options, const std::filesyst
   const std::string rest = others.empty() ? advice : "; there are " + others;
   std::error_code error;
   if (fs::is_directory(named, error)) {
-    return is_of_run ? octavo::message(named.string(), " is no whole checkpoint", rest)
+    return is_of_run ? octavo::message(named.string(), " is not a complete checkpoint", rest)
                      : octavo::message(checkpoints_of(named).string(), looked_for_in(named),
-                                       " has no whole checkpoint", advice);
+                                       " has no complete checkpoint", advice);
   }
   if (fs::exists(named, error)) return octavo::message(named.string(), " is no folder", rest);
   if (!others.empty()) return octavo::message("there is no such checkpoint", rest);
@@ -259,7 +259,7 @@ inline std::string nothing_to_resume(const Options& options, const std::filesyst
 
 }  // namespace detail
 
-/// The checkpoint that the run goes on from, or "". What is no whole one is warned of.
+/// The checkpoint that the run goes on from, or "". Warns of incomplete and damaged ones.
 /// @param program  for messages
 /// @throws ConfigError  if --resume finds none and a run cannot begin, or but damaged ones
 inline std::filesystem::path checkpoint_to_resume(const Options& options, const char* program) {
@@ -293,7 +293,7 @@ inline std::filesystem::path checkpoint_to_replay_from(const Options& options,
   if (!found.empty() || !is_named) return found;
   found = checkpoint_in(options.resume, program);
   octavo::require<octavo::ConfigError>(!found.empty(), "--resume ", options.resume,
-                                       ": is no whole checkpoint, and has none; name another");
+                                       ": has no complete checkpoint; name another");
   const octavo::Index step = octavo::detail::read_manifest(found).step;
   octavo::require<octavo::ConfigError>(step < options.replay_step, found.string(), " is of step ",
                                        step, ", and --replay-step ", options.replay_step,
@@ -413,7 +413,7 @@ inline void print_checkpoints(const Options& options) {
     const std::string name = programs::visible(one.path.filename().string());
     if (!one.manifest.has_value()) {
       rows.push_back({std::to_string(one.step), "-", "-", "-", "-", "-",
-                      name + ", no whole one: " + programs::visible(one.problem)});
+                      name + ", incomplete or damaged: " + programs::visible(one.problem)});
       continue;
     }
     const octavo::CheckpointManifest& manifest = *one.manifest;
@@ -489,7 +489,7 @@ inline void export_weights(const Options& options, const char* program) {
   if (checkpoint.filename().empty()) checkpoint = checkpoint.parent_path();
   const octavo::ListedCheckpoint found = octavo::detail::look_at_checkpoint(checkpoint);
   octavo::require<octavo::IoError>(found.manifest.has_value(), checkpoint.string(),
-                                   " is no whole checkpoint: ", found.problem);
+                                   " is not a complete checkpoint: ", found.problem);
   require_whole_model(checkpoint, *found.manifest);
   octavo::export_checkpoint(checkpoint, model_of_checkpoint(checkpoint, found.manifest->model),
                             options.export_hf);

@@ -640,7 +640,7 @@ TEST(Rendezvous, WhatIsNoRankZeroIsNamed) {
   }
   (void)::send(stranger, "SSH-2.0-OpenSSH\r\n", 17, MSG_NOSIGNAL);
   expect_said(processes.wait(limit)[0],
-              message("what answers at 127.0.0.1:", port, " is no rank 0"));
+              message("the process at 127.0.0.1:", port, " is not rank 0"));
   ::close(stranger);
 }
 

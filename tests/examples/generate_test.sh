@@ -148,7 +148,7 @@ err_is_one_line_with "--chat absent.json: there is no such file; give a template
 run "no such checkpoint" 2 --checkpoint absent --prompt abc
 err_is_one_line_with "--checkpoint absent: there is no such folder in $PWD; name the folder of a run, or of a checkpoint"
 run "a folder without checkpoints" 2 --checkpoint bare --prompt abc
-err_is_one_line_with "--checkpoint bare is no whole checkpoint, and has none in its folder checkpoints"
+err_is_one_line_with "--checkpoint bare is not a complete checkpoint, and has none in its folder checkpoints"
 run "no such tokenizer" 2 "${greedy[@]}" --tokenizer absent.json --prompt abc
 if ldd "$program" | grep -q pcre2; then
   err_is_one_line_with "--tokenizer absent.json: there is no such file; give bytes, a tokenizer.json"

@@ -1111,8 +1111,8 @@ for what in train export; do
   resume_refused "$what: a checkpoint that is gone" \
     "there is no such checkpoint; there are step-00000027, step-00000030" whole/checkpoints/step-00000020 "${task[@]}"
   resume_refused "$what: a file" "text.txt is no folder; name the folder of a run" text.txt "${task[@]}"
-  resume_refused "$what: a run without a checkpoint" "empty/checkpoints in $PWD has no whole checkpoint; name" empty "${task[@]}"
-  resume_refused "$what: its folder of checkpoints" "empty/checkpoints in $PWD has no whole checkpoint; name" \
+  resume_refused "$what: a run without a checkpoint" "empty/checkpoints in $PWD has no complete checkpoint; name" empty "${task[@]}"
+  resume_refused "$what: its folder of checkpoints" "empty/checkpoints in $PWD has no complete checkpoint; name" \
     empty/checkpoints "${task[@]}"
 done
 for word in latest auto; do

@@ -294,7 +294,7 @@ TEST_F(HuggingFaceFolder, RefusesAnIndexThatLeavesTheFolder) {
                   [&](const std::string& name, const std::string& usual) {
                     return name == "lm_head.weight" ? std::string(file) : usual;
                   });
-    expect_refused<IoError>(llama, "which is no file in its folder");
+    expect_refused<IoError>(llama, "which is not a file in its folder");
   }
 }
 

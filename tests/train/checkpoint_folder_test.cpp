@@ -521,7 +521,7 @@ TEST_F(Checkpoint, AManifestOfWhatCannotBeIsRefused) {
   };
   const std::string file = "rank-00000.safetensors";
   const std::string elsewhere = refused_with(file, "../step-00000007/" + file);
-  EXPECT_TRUE(contains(elsewhere, "is no name of a file")) << elsewhere;
+  EXPECT_TRUE(contains(elsewhere, "is not the name of a file")) << elsewhere;
   const std::string entry = good.substr(good.find("{\"name\""));
   const std::string one = entry.substr(0, entry.find('}') + 1);
   const std::string twice = refused_with(one, one + "," + one);
@@ -534,7 +534,7 @@ TEST_F(Checkpoint, AManifestOfWhatCannotBeIsRefused) {
   const std::string libraries = refused_with("\"zero\":1", "\"zero\":1,\"libraries\":[]");
   EXPECT_TRUE(contains(libraries, "libraries")) << libraries;
   const std::string checksum = refused_with("\"crc32c\":\"", "\"crc32c\":\"0");
-  EXPECT_TRUE(contains(checksum, "is no checksum of eight")) << checksum;
+  EXPECT_TRUE(contains(checksum, "is not a checksum of eight")) << checksum;
   EXPECT_EQ(refused_with("\"ranks\":1", "\"ranks\":1"), "it was loaded");
 }
 

@@ -281,7 +281,7 @@ TEST_F(HuggingFace, NothingIsSetFromAFolderThatIsNotWhole) {
   std::vector<HandTensor> tensors = write_folder("BF16");
   std::filesystem::resize_file(there_ / "model.safetensors",
                                std::filesystem::file_size(there_ / "model.safetensors") - 1);
-  expect_refused<IoError>("is no whole safetensors file");
+  expect_refused<IoError>("is not a complete safetensors file");
   tensors.pop_back();
   support::write_hugging_face_folder(there_, description_of(config), tensors);
   expect_refused<ConfigError>("has no tensor");

@@ -62,7 +62,7 @@ class Rendezvous {
     try {
       const std::unique_lock<std::mutex> lock = wait_until([this] { return is_welcome_; }, "start");
     } catch (...) {
-      leave("it could not begin");
+      leave("it could not start");
       throw;
     }
   }
@@ -232,8 +232,8 @@ class Rendezvous {
                      ", as a stopped process is"));
       return takes && gives;
     } catch (const CommError&) {
-      fail(message("what answers at ", launch_.master_address, ":", launch_.port,
-                   " is no rank 0; give all ranks another MASTER_PORT"));
+      fail(message("the process at ", launch_.master_address, ":", launch_.port,
+                   " is not rank 0; give all ranks another MASTER_PORT"));
       return false;
     }
   }

@@ -228,13 +228,14 @@ class FrameStream {
     Header header{};
     if (!input_.empty()) {
       const std::size_t known = std::min(input_.size(), sizeof magic);
-      require<CommError>(std::memcmp(input_.data(), &magic, known) == 0, "this is no rank's frame");
+      require<CommError>(std::memcmp(input_.data(), &magic, known) == 0,
+                         "this is not a frame of a rank");
     }
     if (input_.size() < sizeof header) return std::nullopt;
     std::memcpy(&header, input_.data(), sizeof header);
     require<CommError>(
         header.length <= most && header.kind <= static_cast<std::uint32_t>(FrameKind::farewell),
-        "this is no rank's frame");
+        "this is not a frame of a rank");
     if (input_.size() - sizeof header < header.length) return std::nullopt;
     Frame frame{static_cast<FrameKind>(header.kind), input_.substr(sizeof header, header.length)};
     input_.erase(0, sizeof header + header.length);

@@ -16,7 +16,7 @@ namespace octavo OCTAVO_ABI {
 inline void load_checkpoint_weights(const std::filesystem::path& path, Inferring& session) {
   const ListedCheckpoint found = detail::look_at_checkpoint(path);
   require<IoError>(found.manifest.has_value(), path.string(),
-                   " is no whole checkpoint: ", found.problem);
+                   " is not a complete checkpoint: ", found.problem);
   const CheckpointManifest& manifest = *found.manifest;
   require<ConfigError>(manifest.model == session.facts().name, path.string(), ": its model is ",
                        manifest.model, ", but that of the inference is ", session.facts().name);

@@ -216,7 +216,8 @@ inline RopeScaling rope_scaling_of(const JsonFields& fields, const std::string& 
   const Index length = fields.natural(prefix + "original_max_position_embeddings");
   require<ConfigError>(length <= std::numeric_limits<int>::max(), fields.place(), ": ", prefix,
                        "original_max_position_embeddings is ", length,
-                       ", which is no length; give at most ", std::numeric_limits<int>::max());
+                       ", which is not a valid length; set at most ",
+                       std::numeric_limits<int>::max());
   scaling.original_length = static_cast<int>(length);
   require<ConfigError>(scaling.low_frequency_factor < scaling.high_frequency_factor, fields.place(),
                        ": ", prefix, "low_freq_factor must be below ", "high_freq_factor");

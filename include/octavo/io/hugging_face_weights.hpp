@@ -113,7 +113,7 @@ class HuggingFaceWeights {
                             name.find('/') == std::string::npos &&
                             name.find('\0') == std::string::npos;
       require<IoError>(is_plain, index.string(), ": names the file ", name,
-                       ", which is no file in its folder; take it from another source");
+                       ", which is not a file in its folder; take it from another source");
     }
     for (const std::string& name : names) open_file(folder_ / name);
     for (const auto& [tensor, file] : files) {

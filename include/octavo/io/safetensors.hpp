@@ -85,7 +85,7 @@ inline std::uint64_t safetensors_bytes(const std::string& place, const Safetenso
     }
     bits *= factor;
   }
-  if (bits % 8 != 0) fail(message(bits, " bits, which is no whole number of bytes"));
+  if (bits % 8 != 0) fail(message(bits, " bits, which is not a whole number of bytes"));
   return bits / 8;
 }
 
@@ -145,7 +145,7 @@ class SafetensorsFile {
 
  private:
   [[noreturn]] void fail(const std::string& what) const {
-    throw IoError(message(path_.string(), ": is no whole safetensors file: ", what,
+    throw IoError(message(path_.string(), ": is not a complete safetensors file: ", what,
                           "; it is damaged or incomplete: get it again"));
   }
   [[noreturn]] void unreadable() const {

@@ -105,7 +105,7 @@ inline void export_checkpoint(const std::filesystem::path& checkpoint,
   HuggingFaceWriter::require_free(folder);
   const ListedCheckpoint found = detail::look_at_checkpoint(checkpoint);
   require<IoError>(found.manifest.has_value(), checkpoint.string(),
-                   " is no whole checkpoint: ", found.problem);
+                   " is not a complete checkpoint: ", found.problem);
   detail::verify_files(*found.manifest, checkpoint, Sharding{}, Context<Cpu>(0));
   const detail::ExportedWeights weights(checkpoint, *found.manifest, model);
   HuggingFaceWriter writer(folder, model, weights.dtype(), options);

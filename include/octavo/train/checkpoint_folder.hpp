@@ -129,7 +129,7 @@ inline std::vector<std::filesystem::path> superfluous(const std::vector<ListedCh
       all.push_back(detail::look_at_checkpoint(at->path()));
     }
   }
-  require<IoError>(!error, folder.string(), ": cannot be looked into: ", error.message());
+  require<IoError>(!error, folder.string(), ": cannot be listed: ", error.message());
   std::ranges::sort(all, [](const ListedCheckpoint& a, const ListedCheckpoint& b) {
     return std::pair(a.step, a.path) < std::pair(b.step, b.path);
   });

@@ -146,7 +146,7 @@ inline CheckpointManifest load_checkpoint(const std::filesystem::path& path,
   const std::vector<std::string> known = detail::all_or_none(session, "check of a checkpoint", [&] {
     ListedCheckpoint found = detail::look_at_checkpoint(folder);
     require<IoError>(found.manifest.has_value(), folder.string(),
-                     " is no whole checkpoint: ", found.problem);
+                     " is not a complete checkpoint: ", found.problem);
     manifest = std::move(*found.manifest);
     const bool converts = detail::require_fits(manifest, folder, session, others);
     detail::verify_files(manifest, folder, session.sharding(), Context<Cpu>(0));

@@ -156,7 +156,7 @@ inline CheckpointFile read_manifest_file(JsonReader& json) {
       const std::string digits = json.string();
       std::from_chars(digits.data(), digits.data() + digits.size(), file.digest.checksum, 16);
       if (checksum_text(file.digest.checksum) != digits)
-        json.fail(message("'", digits, "' is no checksum of eight hexadecimal digits"));
+        json.fail(message("'", digits, "' is not a checksum of eight hexadecimal digits"));
     } else {
       json.skip();
     }
@@ -165,7 +165,7 @@ inline CheckpointFile read_manifest_file(JsonReader& json) {
                        file.name.find('/') == std::string::npos &&
                        file.name.find('\0') == std::string::npos;
   if (!is_name) {
-    json.fail("'" + file.name + "' is no name of a file in this folder");
+    json.fail("'" + file.name + "' is not the name of a file in this folder");
   }
   return file;
 }

@@ -114,7 +114,7 @@ inline CheckpointManifest load_checkpoint_weights(const std::filesystem::path& p
   detail::all_or_none(session, "check of a checkpoint", [&] {
     ListedCheckpoint found = detail::look_at_checkpoint(folder);
     require<IoError>(found.manifest.has_value(), folder.string(),
-                     " is no whole checkpoint: ", found.problem);
+                     " is not a complete checkpoint: ", found.problem);
     manifest = std::move(*found.manifest);
     require<ConfigError>(manifest.model == session.facts().name, folder.string(), ": its model is ",
                          manifest.model, ", but that of the session is ", session.facts().name);
