@@ -285,9 +285,9 @@ void warn_of_data(const Setup& setup) {
   }
 }
 
-/// What a part of the set-up says is wrong with the input; empty: nothing.
+/// Runs a part of the set-up. Returns the message of the error in the input, if there is one.
 template <class Part>
-std::string wrong_in(const Setup& setup, const Part& part) {
+std::optional<std::string> wrong_in(const Setup& setup, const Part& part) {
   try {
     part();
   } catch (const std::bad_alloc&) {
@@ -302,7 +302,7 @@ std::string wrong_in(const Setup& setup, const Part& part) {
   } catch (const octavo::Error& error) {
     return programs::visible(error.what());
   }
-  return {};
+  return std::nullopt;
 }
 
 /// @throws CommError  naming ranks that were started with another program, flags or text
@@ -432,11 +432,11 @@ int run(CLI::App& app, Options& options) {
     Setup setup;
     // Ranks go on together or not at all.
     const auto are_well_after = [&](const auto& part, bool one_speaks_for_all = false) {
-      const std::string wrong = wrong_in(setup, part);
-      if (!wrong.empty() && (ranks->is_first() || !one_speaks_for_all)) {
-        programs::tell("{}{}\n", ranks->name(), wrong);
+      const std::optional<std::string> wrong = wrong_in(setup, part);
+      if (wrong.has_value() && (ranks->is_first() || !one_speaks_for_all)) {
+        programs::tell("{}{}\n", ranks->name(), *wrong);
       }
-      return ranks->all_are_well(wrong.empty());
+      return ranks->all_are_well(!wrong.has_value());
     };
     if (!are_well_after([&] { read_data(setup, app, options, *instance, *ranks); }))
       return bad_input;

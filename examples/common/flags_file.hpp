@@ -2,6 +2,7 @@
 #pragma once
 
 #include <common/flags.hpp>
+#include <octavo/data/file_kind.hpp>
 #include <octavo/data/open_file.hpp>
 
 #include <fmt/format.h>
@@ -41,6 +42,8 @@ class FlagsFile : public CLI::Config {
     octavo::require<octavo::ConfigError>(text.size() <= octavo::most_file_bytes, path(),
                                          " must have at most ", octavo::most_file_bytes,
                                          " bytes, but has more; name a TOML file");
+    octavo::detail::require_text<octavo::ConfigError>(path(), text);
+    require_shallow(text);
     try {
       const toml::table table = toml::parse(text, path());
       for (auto&& [key, node] : table) {
@@ -84,6 +87,21 @@ class FlagsFile : public CLI::Config {
   }
 
  private:
+  /// Throws if a key may have more dots than toml++, which recurses for each of them, can read.
+  void require_shallow(std::string_view text) const {
+    constexpr int most_dots = 256;
+    int line = 1;
+    int dots = 0;
+    for (const char letter : text) {
+      if (letter == '.') ++dots;
+      if (std::string_view("=,#{}[]\n").find(letter) != std::string_view::npos) dots = 0;
+      if (letter == '\n') ++line;
+      octavo::require<octavo::ConfigError>(dots <= most_dots, path(), ':', line,
+                                           ": a key must have at most ", most_dots,
+                                           " dots; write the keys without sections");
+    }
+  }
+
   /// Whether toml++ has met the end of a line or of the file in a text.
   static bool is_unended_text(std::string_view description) {
     const auto says = [&](std::string_view words) {
@@ -166,6 +184,9 @@ class FlagsFile : public CLI::Config {
   [[nodiscard]] std::string checked_value(CLI::Option& option, const std::string& key,
                                           const toml::node& node) const {
     std::string value = value_of(kind_of(option), key, node);
+    octavo::require<octavo::ConfigError>(value.find('\0') == std::string::npos,
+                                         place(node.source()), key,
+                                         " must not contain the character U+0000; remove it");
     const auto validators = option.get_items_expected_max() == 0 ? 0 : validator_count(option);
     for (int i = 0; i < validators; ++i) {
       const std::string error = (*option.get_validator(i))(value);

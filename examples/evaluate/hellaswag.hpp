@@ -138,11 +138,9 @@ struct ChoiceTexts {
   std::size_t label = 0;
 };
 
-/// @param place   of the line, for messages
-/// @param offset  of its first byte in the file
-inline ChoiceTexts texts_of_line(std::string_view line, const std::string& place,
-                                 std::size_t offset) {
-  octavo::JsonReader json(line, place, offset, "correct the line, or leave it out");
+/// @param place  of the line, for messages
+inline ChoiceTexts texts_of_line(std::string_view line, const std::string& place) {
+  octavo::JsonReader json(line, place, 0, "correct the line, or leave it out");
   std::optional<std::string> context;
   std::optional<std::int64_t> label;
   ChoiceTexts texts;
@@ -230,7 +228,7 @@ inline std::vector<Choice> read_hellaswag_lines(const std::filesystem::path& pat
     const std::string place = octavo::message(path.string(), ": line ", ++number);
     if (line.find_first_not_of(" \t\r") != std::string_view::npos) {
       choices.push_back(
-          detail::encoded(detail::texts_of_line(line, place, begin), tokenizer, vocabulary, place));
+          detail::encoded(detail::texts_of_line(line, place), tokenizer, vocabulary, place));
     }
     begin = end + 1;
   }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <octavo/core/error.hpp>
+#include <octavo/data/file_kind.hpp>
 #include <octavo/data/json_texts.hpp>
 #include <octavo/data/open_file.hpp>
 #include <octavo/data/seen_files.hpp>
@@ -69,10 +70,16 @@ class Documents {
   }
 
  private:
-  /// @throws ConfigError  if a file begins as none of text does
-  static void require_text(const octavo::detail::OpenFile& file) {
-    std::string begin(std::min<std::uint64_t>(file.size(), 4096), '\0');
+  static std::string first_bytes(const octavo::detail::OpenFile& file, std::size_t most) {
+    std::string begin(std::min<std::uint64_t>(file.size(), most), '\0');
     file.read_at(0, std::as_writable_bytes(std::span(begin)));
+    return begin;
+  }
+
+  /// @throws ConfigError  if the first bytes of a file are not text
+  static void require_text(const octavo::detail::OpenFile& file) {
+    const std::string begin = first_bytes(file, 4096);
+    octavo::detail::require_text<octavo::ConfigError>(file.path(), begin);
     const std::size_t place = begin.find('\0');
     octavo::require<octavo::ConfigError>(
         place == std::string::npos, file.path().string(), ": byte ", place,
@@ -87,7 +94,7 @@ class Documents {
         if (next_file_ == files_.size()) return std::nullopt;
         file_ = std::make_unique<octavo::detail::OpenFile>(files_[next_file_++]);
         buffer_.clear();
-        buffer_begin_ = 0;
+        buffer_begin_ = octavo::detail::byte_order_mark_length(first_bytes(*file_, 3));
         at_ = 0;
         line_ = 0;
       }
@@ -103,8 +110,8 @@ class Documents {
   }
 
   Document whole_file() {
-    std::string text(file_->size(), '\0');
-    file_->read_at(0, std::as_writable_bytes(std::span(text)));
+    std::string text(file_->size() - buffer_begin_, '\0');
+    file_->read_at(buffer_begin_, std::as_writable_bytes(std::span(text)));
     read_bytes_ += text.size();
     std::string place = file_->path().string();
     file_.reset();
@@ -141,7 +148,7 @@ class Documents {
   std::size_t next_file_ = 0;
   std::unique_ptr<octavo::detail::OpenFile> file_;
   std::string buffer_;              ///< a piece of the file
-  std::uint64_t buffer_begin_ = 0;  ///< its place there
+  std::uint64_t buffer_begin_ = 0;  ///< its place there; first behind a byte-order mark
   std::size_t at_ = 0;              ///< the next line's place in it
   std::int64_t line_ = 0;           ///< the number of the line read last
 };

@@ -98,4 +98,11 @@ TEST(Require, ThrowsTheJoinedPartsUnlessTheConditionHolds) {
   }
 }
 
+// what() ends at a NUL character: one at the begin would leave nothing.
+TEST(Error, ShowsNulCharacters) {
+  const std::string nul(1, '\0');
+  EXPECT_STREQ(octavo::IoError(octavo::message(nul, "a", nul, nul, ": missing")).what(),
+               "\\0a\\0\\0: missing");
+}
+
 }  // namespace

@@ -158,7 +158,7 @@ TEST_F(ChatFiles, OfManyLinesAreReadWhole) {
 TEST_F(ChatFiles, ThatAreNoneNameTheirLine) {
   const std::string good = line("a", "b");
   const auto bad = [&](const std::string& text) { return refusal<IoError>(good + "\n" + text); };
-  EXPECT_TRUE(has(bad("{"), "bad.jsonl: line 3: at byte " + std::to_string(good.size() + 2)));
+  EXPECT_TRUE(has(bad("{"), "bad.jsonl: line 3: at byte 1: "));
   EXPECT_TRUE(has(bad(R"({"text": "x"})"), "no messages, and no conversations"));
   EXPECT_TRUE(has(bad(R"({"messages": [{"role": "user"}]})"), "a message has no content"));
   EXPECT_TRUE(has(bad(R"({"messages": [{"content": "x"}]})"), "a message has no role"));

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include <sys/stat.h>
@@ -91,6 +92,42 @@ TEST_F(OpenFile, ALineOfAnyLengthIsRefused) {
   EXPECT_EQ(
       error_of([&] { (void)lines_of(path); }),
       path.string() + ": cannot be read: line 2 is longer than 16777216 bytes; check the file");
+}
+
+TEST_F(OpenFile, AByteOrderMarkIsNotText) {
+  EXPECT_EQ(octavo::read_text_file(write("a", "\xEF\xBB\xBF{}")), "{}");
+  EXPECT_EQ(octavo::read_text_file(write("b", "\xEF\xBB\xBF")), "");
+  EXPECT_EQ(octavo::read_text_file(write("c", "{\xEF\xBB\xBF}")), "{\xEF\xBB\xBF}");
+  EXPECT_EQ(lines_of(write("d", "\xEF\xBB\xBFone\ntwo\n")),
+            (std::vector<std::string>{"one", "two"}));
+}
+
+// The bytes are those that the formats' own programs write.
+TEST_F(OpenFile, FilesOfOtherFormatsAreNamedWithWhatConvertsThem) {
+  using namespace std::string_literals;
+  const std::vector<std::tuple<std::string, std::string, std::string>> files{
+      {"\x1F\x8B\x08\0\0\0"s, "gzip data", "gzip -dc FILE > TEXT"},
+      {"\x28\xB5\x2F\xFD$"s, "Zstandard data", "zstd -dc FILE > TEXT"},
+      {"BZh91AY"s, "bzip2 data", "bzip2 -dc FILE > TEXT"},
+      {"\xFD"s + "7zXZ\0\0"s, "xz data", "xz -dc FILE > TEXT"},
+      {"\xFF\xFE{\0"s, "UTF-16", "iconv -f UTF-16 -t UTF-8 FILE > TEXT"},
+      {"\xFE\xFF\0{"s, "UTF-16", "iconv -f UTF-16 -t UTF-8 FILE > TEXT"},
+      {"\xFF\xFE\0\0{\0\0\0"s, "UTF-32", "iconv -f UTF-32 -t UTF-8 FILE > TEXT"},
+      {"PK\x03\x04\x14"s, "a zip archive", "unzip -p FILE > TEXT"},
+      {"PAR1\x15"s, "Parquet", "read_parquet"},
+      {"GGUF\x03\0\0\0"s, "a GGUF model", "pass a text file"},
+      {"\x40\0\0\0\0\0\0\0{\"a\":"s, "safetensors", "pass a text file"}};
+  for (const auto& [bytes, name, advice] : files) {
+    const fs::path path = write("file", bytes);
+    for (const std::string& error : {error_of([&] { (void)octavo::read_text_file(path); }),
+                                     error_of([&] { (void)lines_of(path); })}) {
+      EXPECT_TRUE(error.starts_with(path.string() + " must be UTF-8 text, but is " + name + "; "))
+          << error;
+      EXPECT_NE(error.find(advice), std::string::npos) << error;
+    }
+  }
+  for (const std::string& text : {"PARTLY"s, "BZ"s, "{\"a\": 1}"s, "Pk"s, ""s})
+    EXPECT_EQ(octavo::read_text_file(write("file", text)), text);
 }
 
 }  // namespace open_file_test

@@ -205,7 +205,7 @@ TEST_F(ReadText, SaysWhatWasReadAndWhatWasNot) {
       (std::vector<std::string>{
           ".hidden 0: hidden", ".note 6: hidden", "again 0: a link to a folder",
           "build 0: a folder called build, out or runs", "c.latin1 4: not UTF-8: see its byte 2",
-          "d.utf16 4: UTF-16, not UTF-8", "dangling 0: neither a file nor a folder",
+          "d.utf16 4: UTF-16, not UTF-8 text", "dangling 0: neither a file nor a folder",
           "e.bin 3: binary: it holds NUL bytes", "f.empty 0: empty"}));
 }
 
@@ -213,6 +213,26 @@ TEST_F(ReadText, SaysWhyANamedFileIsNoText) {
   const octavo::Text text = octavo::load_text({write("latin1", "gr\xfc\xdf")});
   EXPECT_EQ(text.bytes.size(), 4u);
   EXPECT_EQ(shown(text.read), std::vector<std::string>{"latin1 4: not UTF-8: see its byte 2"});
+}
+
+TEST_F(ReadText, SkipsAByteOrderMark) {
+  const fs::path text = write("a.txt", "\xEF\xBB\xBFtext");
+  const fs::path lines = write("b.jsonl", "\xEF\xBB\xBF{\"text\": \"line\"}\n{\"text\": \"x\"}\n");
+  EXPECT_EQ(text_of({text, lines, write("c.txt", "end")}), "text\nline\nx\nend");
+  const octavo::Text read = octavo::load_text({text, lines});
+  ASSERT_EQ(read.texts.size(), 3u);
+  EXPECT_EQ(read.texts[0].bytes, 4u);
+  EXPECT_EQ(read.texts[1].begin, 5u);
+}
+
+TEST_F(ReadText, RefusesANamedFileOfAnotherFormat) {
+  write("text.txt", "text");
+  const fs::path gzip = write("text.gz", "\x1F\x8B\x08");
+  EXPECT_EQ(error_of({gzip}), gzip.string() +
+                                  " must be UTF-8 text, but is gzip data; convert it first: gzip "
+                                  "-dc FILE > TEXT");
+  EXPECT_EQ(shown(octavo::load_text({folder_}).skipped),
+            std::vector<std::string>{"text.gz 3: gzip data, not UTF-8 text"});
 }
 
 TEST_F(ReadText, NeedsMemoryForTheTextOnce) {

@@ -327,7 +327,7 @@ TEST_F(HellaSwag, LinesThatAreNoQuestionsAreRefusedWithFileAndLine) {
         },
         why);
   };
-  refused("{\"ctx\": \"ab\"", "val.jsonl: line 2: at byte 61");
+  refused("{\"ctx\": \"ab\"", "val.jsonl: line 2: at byte 12");
   refused("{\"ctx\": \"ab\", \"endings\": [\"c\", \"d\"]}", "lacks 'ctx', 'endings' or 'label'");
   refused("{\"ctx\": \"a\", \"endings\": [\"c\", \"d\"], \"label\": 2}",
           "the label is 2 of 2 endings");

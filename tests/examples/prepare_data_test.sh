@@ -58,7 +58,7 @@ run "JSON Lines" 0 lines.jsonl --out lines.bin --end none
 [ "$(tokens lines.bin 2)" = "97 98 99 10" ] || fail "the tokens are $(tokens lines.bin 2)"
 printf '{"text":"ab"}\n{"text":"c"\n' >broken.jsonl
 run "a broken line" 1 broken.jsonl --out broken.bin
-err_is_one_line_with "broken.jsonl: line 2: at byte 25"
+err_is_one_line_with "broken.jsonl: line 2: at byte 11"
 printf '{"text":"ab"}\n{"title":"c"}\n' >other.jsonl
 run "no text in an object" 1 other.jsonl --out other.bin
 err_is_one_line_with 'other.jsonl: line 2: the object has no "text"'

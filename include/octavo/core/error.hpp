@@ -18,10 +18,21 @@
 
 namespace octavo OCTAVO_ABI {
 
+namespace detail {
+
+/// Returns a text with "\0" in place of each NUL character, at which `what()` would end.
+inline std::string without_nul(std::string text) {
+  for (std::size_t at = 0; (at = text.find('\0', at)) != std::string::npos;)
+    text.replace(at, 1, "\\0");
+  return text;
+}
+
+}  // namespace detail
+
 /// Base of every exception that the library throws on purpose.
 class Error : public std::runtime_error {
  public:
-  using std::runtime_error::runtime_error;
+  explicit Error(const std::string& what) : std::runtime_error(detail::without_nul(what)) {}
 };
 
 /// A tensor's shape does not fit the operation.

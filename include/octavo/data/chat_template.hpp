@@ -177,12 +177,7 @@ inline constexpr std::array chat_template_names{"chatml", "smollm2", "qwen2.5", 
   require<ConfigError>(name.ends_with(".json"), "there is no chat template '", name, "', only ",
                        known, "or a file whose name ends in .json");
   constexpr std::uint64_t most = 1 << 20;
-  const detail::OpenFile file(name);
-  require<IoError>(file.size() <= most, name, ": has ", file.size(), " bytes, and a chat template ",
-                   most, " at most; name another file");
-  std::string text(file.size(), '\0');
-  file.read_at(0, std::as_writable_bytes(std::span(text)));
-  return detail::ChatTemplateReader(name, text).read();
+  return detail::ChatTemplateReader(name, read_text_file(name, most)).read();
 }
 
 }  // namespace octavo

@@ -124,8 +124,8 @@ namespace detail {
 /// `{"conversations": [{"from": "human", "value": …}]}`. Other members are passed over.
 class ChatLineReader {
  public:
-  ChatLineReader(std::string_view line, std::string place, std::size_t offset)
-      : json_(line, std::move(place), offset, "correct the line, or leave it out") {}
+  ChatLineReader(std::string_view line, std::string place)
+      : json_(line, std::move(place), 0, "correct the line, or leave it out") {}
 
   /// @throws IoError  naming the place of what is no chat
   std::vector<ChatMessage> read() {
@@ -208,14 +208,15 @@ class ChatLoader {
     (void)seen_.add(file.identity(), path, {});
     std::string text(file.size(), '\0');
     file.read_at(0, std::as_writable_bytes(std::span(text)));
+    require_text(path, text);
     Index count = 0;
-    std::size_t begin = text.starts_with("\xEF\xBB\xBF") ? 3 : 0;  // a byte order mark
+    std::size_t begin = byte_order_mark_length(text);
     for (Index line = 1; begin < text.size(); ++line) {
       const std::size_t end = std::min(text.find('\n', begin), text.size());
       const std::string_view bytes(text.data() + begin, end - begin);
       if (bytes.find_first_not_of(" \t\r") != std::string_view::npos) {
         places_.push_back(message(path.string(), ": line ", line));
-        read_.push_back(ChatLineReader(bytes, places_.back(), begin).read());
+        read_.push_back(ChatLineReader(bytes, places_.back()).read());
         ++count;
         if (read_.size() == together) encode(chats);
       }

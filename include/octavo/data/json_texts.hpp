@@ -4,6 +4,7 @@
 
 #include <octavo/core/error.hpp>
 #include <octavo/core/json_reader.hpp>
+#include <octavo/data/file_kind.hpp>
 
 #include <algorithm>
 #include <cstddef>
@@ -44,7 +45,7 @@ struct FileLine {
 /// @throws IoError  naming file, line and byte of what is no JSON, or is an object without it
 [[nodiscard]] inline std::string json_text(const FileLine& line, const std::string& key,
                                            const std::string& advice = "") {
-  JsonReader json(line.text, line.place(), line.offset, "correct the line, or leave it out");
+  JsonReader json(line.text, line.place(), 0, "correct the line, or leave it out");
   std::optional<std::string> text;
   json.object([&](const std::string& name) {
     if (name == key) {
@@ -59,8 +60,9 @@ struct FileLine {
   return std::move(*text);
 }
 
-/// Puts the strings "text" of all lines to the front of a file's bytes, with a byte between them;
-/// blank lines have none. A text is shorter than its line, so it needs no memory beside the file's.
+/// Puts the strings "text" of all lines, behind a byte-order mark, to the front of a file's bytes,
+/// with a byte between them; blank lines have none. A text is shorter than its line, so it needs no
+/// memory beside the file's.
 /// @param texts  to which is added where each lies in `bytes`
 /// @returns how many bytes they are
 /// @throws IoError  as `json_text` does
@@ -69,7 +71,7 @@ inline std::size_t keep_json_texts(const std::filesystem::path& file, std::span<
   const std::string_view all(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   std::size_t kept = 0;
   bool is_first = true;
-  FileLine line{file, 1, 0, {}};
+  FileLine line{file, 1, byte_order_mark_length(all), {}};
   for (; line.offset < all.size(); line.offset += line.text.size() + 1, ++line.number) {
     line.text = all.substr(line.offset);
     line.text = line.text.substr(0, line.text.find('\n'));

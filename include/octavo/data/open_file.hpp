@@ -3,6 +3,7 @@
 #pragma once
 
 #include <octavo/core/error.hpp>
+#include <octavo/data/file_kind.hpp>
 
 #include <cerrno>
 #include <cstddef>
@@ -129,9 +130,12 @@ class OpenFile {
 /// The largest file that is read whole unless its reader sets another limit, in bytes.
 inline constexpr std::uint64_t most_file_bytes = 100'000'000;
 
-/// The bytes of a file that is read whole, such as a configuration.
+/// Returns the bytes of a text file that is read whole, such as a configuration, without a
+/// byte-order mark.
 /// @param most  bytes that it may have
-/// @throws IoError  naming the file, if it cannot be read, is not a regular file or is larger
+/// @throws IoError  naming the file, if it cannot be read, is not a regular file, is larger or has
+/// a
+///                  known format that is not text
 [[nodiscard]] inline std::string read_text_file(const std::filesystem::path& path,
                                                 std::uint64_t most = most_file_bytes) {
   detail::OpenFile file(path);
@@ -145,13 +149,15 @@ inline constexpr std::uint64_t most_file_bytes = 100'000'000;
                                          " were read; do not change it while it is read"));
   }
   text.resize(count);
+  detail::require_text(path, text);
+  text.erase(0, detail::byte_order_mark_length(text));
   return text;
 }
 
 /// The longest line of a metrics.jsonl that is read, in bytes.
 inline constexpr std::size_t most_line_bytes = std::size_t{1} << 24;
 
-/// Reads a text file line by line, whatever its size.
+/// Reads a text file line by line, whatever its size, and skips a byte-order mark.
 class FileLines {
  public:
   /// @throws IoError  naming the file, if it cannot be opened or is not a regular file
@@ -161,7 +167,7 @@ class FileLines {
   /// @param line  receives it, without its line feed
   /// @return false at the end of the file, after the last line
   /// @throws IoError  naming the file and the line, if it cannot be read or the line is longer than
-  ///                  `most_line_bytes`
+  ///                  `most_line_bytes`; if the file has a known format that is not text
   [[nodiscard]] bool next(std::string& line) {
     ++number_;
     for (std::size_t searched = 0;;) {
@@ -198,11 +204,15 @@ class FileLines {
     const std::size_t count = file_.read({target, piece});
     buffer_.resize(before + count);
     is_read_ = count < piece;
+    if (std::exchange(is_begun_, true)) return;
+    detail::require_text(file_.path(), buffer_);
+    begin_ = detail::byte_order_mark_length(buffer_);
   }
 
   detail::OpenFile file_;
   std::string buffer_;     ///< bytes that were read; those before `begin_` were returned
   std::size_t begin_ = 0;  ///< of the next line
+  bool is_begun_ = false;  ///< some bytes were read
   bool is_read_ = false;   ///< the file has no more bytes than the buffer
   bool ends_ = false;      ///< with a line feed, the last line
   std::uint64_t number_ = 0;

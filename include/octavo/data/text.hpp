@@ -66,7 +66,8 @@ inline constexpr std::size_t text_probe_bytes = 8192;
 inline std::string why_no_text(std::span<const std::uint8_t> bytes, bool goes_on) {
   std::string_view probe(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   if (probe.empty()) return "empty";
-  if (probe.starts_with("\xff\xfe") || probe.starts_with("\xfe\xff")) return "UTF-16, not UTF-8";
+  if (const FileKind* kind = file_kind(probe); kind != nullptr)
+    return message(kind->name, ", not UTF-8 text");
   if (probe.find('\0') != std::string_view::npos) return "binary: it holds NUL bytes";
   while (!probe.empty()) {
     const std::size_t length = utf8_length(probe);
@@ -87,10 +88,11 @@ class TextReader {
   explicit TextReader(SeenFiles& seen, std::uint8_t between = '\n')
       : seen_(seen), between_(between) {}
 
-  /// A file that is named is read whatever it holds; one whose name ends in .jsonl as JSON Lines.
+  /// Adds a file that is named, whatever it contains, unless its first bytes are those of a known
+  /// format that is not text. If its name ends in .jsonl, it is read as JSON Lines.
   /// @param group  the pattern that gave it, if one did
   void add_file(const std::filesystem::path& path, const FileGroup& group = {}) {
-    TextFile file = examined(path);
+    TextFile file = examined(path, true);
     require<IoError>(file.bytes > 0, path.string(), ": the file is empty; name one with text");
     file.is_json_lines = path.extension() == ".jsonl";
     const std::string twice = seen_.add(last_, path, group);
@@ -129,7 +131,11 @@ class TextReader {
       const auto bytes = std::span(text_.bytes).subspan(begin);
       read_whole(file, bytes);
       if (!file.is_json_lines) {
-        text_.texts.push_back({begin, bytes.size()});
+        const std::size_t mark =
+            byte_order_mark_length({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
+        const auto at = text_.bytes.begin() + static_cast<std::ptrdiff_t>(begin);
+        text_.bytes.erase(at, at + static_cast<std::ptrdiff_t>(mark));
+        text_.texts.push_back({begin, text_.bytes.size() - begin});
         continue;
       }
       const std::size_t before = text_.texts.size();
@@ -141,10 +147,12 @@ class TextReader {
 
  private:
   /// Opens and judges a file; `last_` is then its identity.
-  TextFile examined(const std::filesystem::path& path) {
+  /// @param is_named  a known format that is not text is an error
+  TextFile examined(const std::filesystem::path& path, bool is_named = false) {
     OpenFile file(path);
     std::array<std::uint8_t, text_probe_bytes> probe;
     const std::size_t count = file.read(probe);
+    if (is_named) require_text(path, {reinterpret_cast<const char*>(probe.data()), count});
     last_ = file.identity();
     return {path, file.size(), why_no_text(std::span(probe).first(count), file.size() > count)};
   }
@@ -208,14 +216,16 @@ class TextReader {
 
 /// Reads text files, one after the other, with a newline byte between them, and says which.
 ///
-/// A file that is named is read whatever it holds; of one whose name ends in .jsonl the texts are,
-/// with newlines between them: the string "text" of the JSON object that each line is. A folder is
-/// read recursively, sorted by path; of its files only those count that are text: not empty, no NUL
-/// byte in the first 8 KiB, and these are valid UTF-8. Hidden entries, folders called `build`,
+/// A file that is named is read whatever it contains, except known formats that are not text, such
+/// as gzip and UTF-16. A file whose name ends in .jsonl gives the string "text" of the JSON object
+/// on each line, with newlines between them. A byte-order mark is skipped. A folder is read
+/// recursively, sorted by path; of its files only those count that are text: not empty, no NUL byte
+/// in the first 8 KiB, and these are valid UTF-8. Hidden entries, folders called `build`,
 /// `out` or `runs`, and links to folders are skipped there. Takes memory for the files once.
 /// @throws ConfigError  if `sources` is empty, or two of them give the same file
 /// @throws IoError      if a path is missing, neither a file nor a folder, or not readable; if a
-///                      named file is empty or no JSON Lines, or a folder holds no text
+///                      named file is empty, no JSON Lines or of another format than text, or a
+///                      folder holds no text
 [[nodiscard]] inline Text load_text(const std::vector<std::filesystem::path>& sources) {
   require<ConfigError>(!sources.empty(), "no text is named; give at least one file or folder");
   detail::SeenFiles seen;
