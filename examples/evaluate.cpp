@@ -340,7 +340,16 @@ octavo::JsonLine evaluate_choices(Setup& setup, const Options& options, bool is_
   octavo::JsonLine line;
   line.add("file", options.hellaswag).add("questions", score.questions);
   table.push_back({"hellaswag", "questions", questions});
+  line.add("questions_without_loss", score.without_loss);
+  if (score.without_loss > 0) {
+    table.push_back(
+        {"hellaswag", "questions without a finite loss", static_cast<double>(score.without_loss)});
+  }
   const auto add = [&](const char* name, const char* key, Index right) {
+    if (score.without_loss > 0) {  // a share of the other questions would look like a score
+      line.add(key, nullptr);
+      return;
+    }
     const double share = static_cast<double>(right) / questions;
     const double error = questions > 1 ? std::sqrt(share * (1 - share) / (questions - 1)) : 0.0;
     table.push_back({"hellaswag", name, share, error});
@@ -358,7 +367,7 @@ octavo::JsonLine evaluate_choices(Setup& setup, const Options& options, bool is_
 void print(const std::vector<Metric>& table) {
   std::vector<std::vector<std::string>> rows{{"task", "metric", "value"}};
   for (const Metric& metric : table) {
-    const bool is_count = metric.name == "tokens" || metric.name == "questions";
+    const bool is_count = metric.name == "tokens" || metric.name.starts_with("questions");
     rows.push_back(
         {metric.task, metric.name,
          (is_count ? fmt::format("{:.0f}", metric.value) : fmt::format("{:.6f}", metric.value)) +

@@ -5,6 +5,7 @@
 #include <octavo/octavo.hpp>
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -57,6 +58,7 @@ struct ChoiceScore {
   Index by_sum = 0;
   Index by_tokens = 0;
   Index by_characters = 0;
+  Index without_loss = 0;      ///< questions with an ending whose loss is not finite
   bool has_characters = true;  ///< of all endings
 };
 
@@ -209,10 +211,15 @@ class ChoiceBatches {
     for (const std::size_t i : own_) {
       const Choice& choice = choices_[i];
       ++score.questions;
+      for (const Ending& ending : choice.endings) score.has_characters &= ending.characters > 0;
+      const auto is_finite = [](double loss) { return std::isfinite(loss); };
+      if (!std::all_of(losses[i].begin(), losses[i].end(), is_finite)) {
+        ++score.without_loss;
+        continue;
+      }
       score.by_sum += is_right(choice, losses[i], [](const Ending&) { return 1; });
       score.by_tokens +=
           is_right(choice, losses[i], [](const Ending& ending) { return ending.tokens.size(); });
-      for (const Ending& ending : choice.endings) score.has_characters &= ending.characters > 0;
       if (!score.has_characters) continue;
       score.by_characters +=
           is_right(choice, losses[i], [](const Ending& ending) { return ending.characters; });
@@ -226,6 +233,7 @@ class ChoiceBatches {
     sum(score.by_sum);
     sum(score.by_tokens);
     sum(score.by_characters);
+    sum(score.without_loss);
     score.has_characters = session.largest_over_ranks(score.has_characters ? 0 : 1) == 0;
     return score;
   }

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <fstream>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -50,6 +51,7 @@ class HashedLosses final : public support::SessionStub {
       if (begins || row % static_cast<std::size_t>(shape_.tokens) == 0) seen.clear();
       seen.push_back(batch.tokens[row]);
       losses[row] = batch.targets[row] < 0 ? 0.0f : loss_of(seen, batch.targets[row]);
+      if (batch.targets[row] == not_finite_at) losses[row] = not_finite;
     }
     return {};
   }
@@ -59,6 +61,8 @@ class HashedLosses final : public support::SessionStub {
 
   int batches = 0;
   std::int64_t of_others = 0;
+  std::int32_t not_finite_at = -2;  ///< the target with this loss
+  float not_finite = std::numeric_limits<float>::quiet_NaN();
 
  private:
   BatchShape shape_;
@@ -184,6 +188,26 @@ TEST(Choices, HaveCharactersIfAllEndingsDo) {
   const BatchShape shape{2, 32, 8};
   HashedLosses session(shape);
   EXPECT_FALSE(ChoiceBatches(all, shape, 0, 1).evaluate(session).has_characters);
+}
+
+TEST(Choices, WithoutAFiniteLossAreCountedAndNeverRight) {
+  std::vector<Choice> all(3, {"question", {1}, {{{5, 6}, 3}, {{7, 8}, 3}}, 0});
+  all[1].endings[1].tokens[0] = 9;
+  const BatchShape shape{2, 32, 8};
+  HashedLosses session(shape);
+  EXPECT_EQ(ChoiceBatches(all, shape, 0, 1).evaluate(session).without_loss, 0);
+  constexpr float infinity = std::numeric_limits<float>::infinity();
+  for (const float loss : {std::numeric_limits<float>::quiet_NaN(), infinity, -infinity}) {
+    session.not_finite = loss;
+    session.not_finite_at = 9;
+    const ChoiceScore one = ChoiceBatches(all, shape, 0, 1).evaluate(session);
+    EXPECT_EQ(one.questions, 6);
+    EXPECT_EQ(one.without_loss, 2);
+    session.not_finite_at = 5;
+    const ChoiceScore none = ChoiceBatches(all, shape, 0, 1).evaluate(session);
+    EXPECT_EQ(none.without_loss, 6);
+    EXPECT_EQ(none.by_sum + none.by_tokens + none.by_characters, 0);
+  }
 }
 
 TEST(Choices, OfEqualEndingsTheFirstIsLikeliest) {
