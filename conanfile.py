@@ -3,7 +3,7 @@
     conan create . -s compiler.cppstd=20    # unless the profile says C++20
 
 Consumers with CMake get what `cmake --install` installs, and write the same: find_package(octavo 0.1
-COMPONENTS cuda). The CUDA Toolkit, cuDNN and PCRE2 stay the system's.
+COMPONENTS cuda). The CUDA Toolkit, cuDNN, PCRE2 and utf8proc stay the system's.
 """
 
 import os

@@ -32,6 +32,7 @@ install(FILES
   cmake/FindCudnnFrontend.cmake
   cmake/FindNccl.cmake
   cmake/FindPcre2.cmake
+  cmake/FindUtf8proc.cmake
   cmake/cudnn_attention.cpp
   DESTINATION ${octavo_package})
 install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})

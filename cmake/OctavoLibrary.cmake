@@ -1,6 +1,6 @@
 # The library: octavo::octavo needs a C++20 compiler only; octavo::cuda adds the CUDA Toolkit, and is
-# there only where CUDA is enabled; octavo::nccl, octavo::mpi and octavo::pcre2 add NCCL, MPI and
-# PCRE2, where they are wanted and found.
+# there only where CUDA is enabled; octavo::nccl, octavo::mpi, octavo::pcre2 and octavo::utf8proc add
+# NCCL, MPI, PCRE2 and utf8proc, where they are wanted and found.
 
 set(octavo_scope GLOBAL)
 
@@ -59,5 +59,16 @@ if(OCTAVO_PCRE2 STREQUAL "ON" OR (OCTAVO_PCRE2 STREQUAL "AUTO" AND PROJECT_IS_TO
     message(FATAL_ERROR "OCTAVO_PCRE2 is ON but ${octavo_missing}; or pass -DOCTAVO_PCRE2=OFF")
   else()
     message(STATUS "Octavo: bytes are the only tokens; ${octavo_missing}")
+  endif()
+endif()
+
+if(OCTAVO_UTF8PROC STREQUAL "ON" OR (OCTAVO_UTF8PROC STREQUAL "AUTO" AND PROJECT_IS_TOP_LEVEL))
+  octavo_add_utf8proc(octavo_missing)
+  if(NOT octavo_missing)
+    message(STATUS "Octavo: tokenizers that normalise text, through utf8proc")
+  elseif(OCTAVO_UTF8PROC STREQUAL "ON")
+    message(FATAL_ERROR "OCTAVO_UTF8PROC is ON but ${octavo_missing}; or pass -DOCTAVO_UTF8PROC=OFF")
+  else()
+    message(STATUS "Octavo: tokenizers do not normalise text; ${octavo_missing}")
   endif()
 endif()

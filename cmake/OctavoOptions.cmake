@@ -33,7 +33,9 @@ set(OCTAVO_NCCL AUTO CACHE STRING
   "Several ranks on the Cuda device, through NCCL: ON, OFF, or AUTO (where it is found)")
 set(OCTAVO_PCRE2 AUTO CACHE STRING "Tokenizers from files, through PCRE2: ON, OFF, or AUTO \
 (where Octavo is not in another project, and PCRE2 is found)")
-foreach(option IN ITEMS OCTAVO_CUDA OCTAVO_CUDNN OCTAVO_MPI OCTAVO_NCCL OCTAVO_PCRE2)
+set(OCTAVO_UTF8PROC AUTO CACHE STRING "Tokenizers that normalise text, through utf8proc: ON, OFF, or \
+AUTO (where Octavo is not in another project, and utf8proc is found)")
+foreach(option IN ITEMS OCTAVO_CUDA OCTAVO_CUDNN OCTAVO_MPI OCTAVO_NCCL OCTAVO_PCRE2 OCTAVO_UTF8PROC)
   set_property(CACHE ${option} PROPERTY STRINGS AUTO ON OFF)
   if(NOT ${option} MATCHES "^(AUTO|ON|OFF)$")
     message(FATAL_ERROR "${option} is '${${option}}': it must be AUTO, ON or OFF")

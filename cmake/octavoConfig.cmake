@@ -4,6 +4,8 @@
 # find_package(octavo 0.1 COMPONENTS nccl)    octavo::cuda and octavo::nccl, for several ranks on Cuda
 # find_package(octavo 0.1 COMPONENTS mpi)     octavo::mpi as well, for several ranks on the Cpu device
 # find_package(octavo 0.1 COMPONENTS pcre2)   octavo::pcre2 as well, for tokenizers from files
+# find_package(octavo 0.1 COMPONENTS utf8proc)   octavo::utf8proc as well, for tokenizers that
+#                                             normalise text
 # octavo_add_model(NAME my_model CONFIG config.json)  octavo::my_model: a preset of that shape
 
 include(${CMAKE_CURRENT_LIST_DIR}/octavoDependencies.cmake)
@@ -30,8 +32,11 @@ foreach(octavo_component IN LISTS octavo_FIND_COMPONENTS)
     octavo_add_mpi(octavo_missing)
   elseif(octavo_component STREQUAL "pcre2")
     octavo_add_pcre2(octavo_missing)
+  elseif(octavo_component STREQUAL "utf8proc")
+    octavo_add_utf8proc(octavo_missing)
   else()
-    set(octavo_missing "there is no such component; there are cuda, cudnn, mpi, nccl and pcre2")
+    set(octavo_missing "there is no such component; there are cuda, cudnn, mpi, nccl, pcre2 \
+and utf8proc")
   endif()
   if(octavo_missing)
     set(octavo_${octavo_component}_FOUND FALSE)

@@ -92,6 +92,24 @@ libpcre2-dev, or name its folder with -DPcre2_ROOT=" PARENT_SCOPE)
   target_link_libraries(octavo::pcre2 INTERFACE octavo::octavo Pcre2::Pcre2)
 endfunction()
 
+# octavo_add_utf8proc(REASON): defines octavo::utf8proc, for tokenizers that normalise text, or says in
+# REASON why it cannot.
+function(octavo_add_utf8proc reason)
+  set(${reason} "" PARENT_SCOPE)
+  if(TARGET octavo::utf8proc)
+    return()
+  endif()
+  list(PREPEND CMAKE_MODULE_PATH ${CMAKE_CURRENT_FUNCTION_LIST_DIR})
+  find_package(Utf8proc MODULE QUIET)
+  if(NOT Utf8proc_FOUND)
+    set(${reason} "utf8proc was not found: header ${Utf8proc_INCLUDE_DIR}, library ${Utf8proc_LIBRARY}; \
+install libutf8proc-dev, or name its folder with -DUtf8proc_ROOT=" PARENT_SCOPE)
+    return()
+  endif()
+  add_library(octavo::utf8proc INTERFACE IMPORTED ${octavo_scope})
+  target_link_libraries(octavo::utf8proc INTERFACE octavo::octavo Utf8proc::Utf8proc)
+endfunction()
+
 # octavo_add_nccl(REASON): defines octavo::nccl, for programs of several ranks on the Cuda device, or
 # says in REASON why it cannot. octavo::cuda is there.
 function(octavo_add_nccl reason)

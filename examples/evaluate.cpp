@@ -191,7 +191,7 @@ void read_inputs(Setup& setup, const Options& options, const trainer::Instance& 
   }
   // Token files need none.
   if (setup.data.is_text || has_lines) {
-    setup.tokenizer = programs::open_tokenizer(setup.tokenizer_name, false);
+    setup.tokenizer = programs::open_tokenizer(setup.tokenizer_name);
   } else {
     setup.tokenizer = std::make_unique<octavo::ByteTokenizer>();
     setup.tokenizer_name.clear();

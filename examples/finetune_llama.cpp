@@ -50,9 +50,6 @@ void declare_chats(CLI::App& app, Options& options) {
       "hf:FOLDER that in the folder unless said");
   add("--epochs", chats.epochs, "times that each chat is trained on; --steps is not used then")
       ->check(at_least_one());
-  app.add_flag("--text-is-nfc", chats.text_is_nfc,
-               "texts are in Unicode's form NFC, for tokenizers that want it")
-      ->group(data_group);
   add("--long-chats", chats.too_long,
       "what becomes of chats of more than --seq-len tokens: " + joined(too_long_names))
       ->capture_default_str()
@@ -91,7 +88,7 @@ std::unique_ptr<octavo::Tokenizer> tokenizer_of(const Options& options) {
         std::filesystem::exists(name), name,
         " is not there; give --tokenizer, or copy the model's tokenizer there");
   }
-  return programs::open_tokenizer(name, options.chats.text_is_nfc);
+  return programs::open_tokenizer(name);
 }
 
 /// What is said of chats that were read.

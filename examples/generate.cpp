@@ -114,7 +114,7 @@ struct Setup {
 };
 
 std::unique_ptr<octavo::Tokenizer> open_tokenizer(const Options& options) {
-  if (!options.tokenizer.empty()) return programs::open_tokenizer(options.tokenizer, false);
+  if (!options.tokenizer.empty()) return programs::open_tokenizer(options.tokenizer);
   const auto own = std::filesystem::path(options.load_hf) / "tokenizer.json";
   const bool is_there = !options.load_hf.empty() && std::filesystem::exists(own);
   if (!is_there && !options.load_hf.empty()) {
@@ -124,7 +124,7 @@ std::unique_ptr<octavo::Tokenizer> open_tokenizer(const Options& options) {
         model.vocabulary <= 256, own.string(), " is not there, and the model has ",
         model.vocabulary, " tokens, more than bytes; give --tokenizer, or copy its files there");
   }
-  return programs::open_tokenizer(is_there ? own.string() : "bytes", false);
+  return programs::open_tokenizer(is_there ? own.string() : "bytes");
 }
 
 /// What ends a text: what the model's folder says, and --stop.

@@ -45,7 +45,6 @@ struct Options {
   std::string end = "auto";
   std::string key = "text";
   bool special = false;
-  bool text_is_nfc = false;
   int threads = 0;
 };
 
@@ -73,8 +72,6 @@ void declare(CLI::App& app, Options& options) {
       ->capture_default_str();
   app.add_flag("--special", options.special,
                "names of special tokens in texts become these tokens");
-  app.add_flag("--text-is-nfc", options.text_is_nfc,
-               "texts are in Unicode's form NFC, for tokenizers that want it");
   app.add_option("--threads", options.threads, "0: all")
       ->check(programs::not_negative_whole())
       ->capture_default_str();
@@ -157,7 +154,7 @@ int run(const Options& options) {
   constexpr std::size_t batch_bytes = std::size_t{1} << 25;
   constexpr int stopped = 3;
   const octavo::Context<octavo::Cpu> context(options.threads);
-  const auto tokenizer = programs::open_tokenizer(options.tokenizer, options.text_is_nfc);
+  const auto tokenizer = programs::open_tokenizer(options.tokenizer);
   const std::vector<std::int32_t> begin = mark_of(*tokenizer, options.begin);
   const std::vector<std::int32_t> end = mark_of(*tokenizer, options.end);
   std::vector<std::string> allowed;

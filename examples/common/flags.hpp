@@ -257,8 +257,8 @@ struct FlagsOfTrainer {
 inline const std::array<FlagsOfTrainer, 2> flags_of_trainers{
     {{"train_llama", {"data", "validation-data", "document-end", "most-documents"}},
      {"finetune_llama",
-      {"chats", "validation-chats", "chat-template", "tokenizer", "epochs", "text-is-nfc",
-       "long-chats", "most-chats"}}}};
+      {"chats", "validation-chats", "chat-template", "tokenizer", "epochs", "long-chats",
+       "most-chats"}}}};
 
 /// The message for a flag or key that does not exist.
 inline std::string unknown_key(const CLI::App& app, std::string word) {

@@ -6,6 +6,9 @@
 #if defined(OCTAVO_PROGRAM_HAS_PCRE2)
 #include <octavo/data/tokenizer_json.hpp>
 #endif
+#if defined(OCTAVO_PROGRAM_HAS_UTF8PROC)
+#include <octavo/data/utf8proc.hpp>
+#endif
 
 #include <filesystem>
 #include <memory>
@@ -14,22 +17,23 @@
 
 namespace programs {
 
-/// @param name         "bytes", or a file: tokenizer.json or tokenizer.model
-/// @param text_is_nfc  texts are in Unicode's form NFC
+/// @param name  "bytes", or a file: tokenizer.json or tokenizer.model
 /// @throws IoError      for a file that is no tokenizer
 /// @throws ConfigError  for a file, in a program without PCRE2
-inline std::unique_ptr<octavo::Tokenizer> open_tokenizer(const std::string& name,
-                                                         bool text_is_nfc) {
+inline std::unique_ptr<octavo::Tokenizer> open_tokenizer(const std::string& name) {
   if (name == "bytes") return std::make_unique<octavo::ByteTokenizer>();
 #if defined(OCTAVO_PROGRAM_HAS_PCRE2)
   require_file("--tokenizer " + name, name, "give bytes, a tokenizer.json or a tokenizer.model");
   std::error_code error;
   octavo::require<octavo::IoError>(std::filesystem::file_size(name, error) != 0, "--tokenizer ",
                                    name, ": is empty; get the file again");
-  return std::make_unique<octavo::BytePairTokenizer>(
-      octavo::load_tokenizer(name, text_is_nfc ? octavo::TextForm::nfc : octavo::TextForm::any));
+#if defined(OCTAVO_PROGRAM_HAS_UTF8PROC)
+  const octavo::NormalizeText normalize = octavo::normalize_by_utf8proc;
 #else
-  (void)text_is_nfc;
+  const octavo::NormalizeText normalize = nullptr;
+#endif
+  return std::make_unique<octavo::BytePairTokenizer>(octavo::load_tokenizer(name, normalize));
+#else
   throw octavo::ConfigError(
       "this program was built without PCRE2, and knows --tokenizer bytes only; install "
       "libpcre2-dev and build it anew");

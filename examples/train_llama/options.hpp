@@ -29,7 +29,6 @@ struct ChatOptions {
   std::vector<std::string> validation_files;
   std::string chat_template;
   std::string tokenizer;  ///< empty: that of the folder of --model hf:FOLDER
-  bool text_is_nfc = false;
   std::string too_long = "cut";
   octavo::Index most_in_sequence = 32;
   octavo::Index epochs = 0;  ///< 0: as many as the steps take

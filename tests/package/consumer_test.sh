@@ -129,6 +129,10 @@ else
       links pcre2 '#include <octavo/data/tokenizer_json.hpp>' \
         'int main(int, char** names) { (void)octavo::load_tokenizer(names[0]); }'
     fi
+    if [[ -f /usr/include/utf8proc.h ]]; then
+      links utf8proc '#include <octavo/data/utf8proc.hpp>' \
+        'int main() { return octavo::normalize_by_utf8proc("a", octavo::NormalForm::nfc) == "a" ? 0 : 1; }'
+    fi
   fi
   if [[ $way == nccl ]]; then
     links nccl '#include <octavo/comm/cuda/nccl_comm.cuh>' '#include <chrono>' 'int main() {' \

@@ -6,7 +6,7 @@
 #include <octavo/core/utf8.hpp>
 #include <octavo/data/added_tokens.hpp>
 #include <octavo/data/byte_pairs.hpp>
-#include <octavo/data/nfc_text.hpp>
+#include <octavo/data/normal_form.hpp>
 #include <octavo/data/split_pattern.hpp>
 #include <octavo/data/tokenizer.hpp>
 
@@ -16,6 +16,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <deque>
 #include <exception>
 #include <mutex>
 #include <optional>
@@ -27,9 +28,6 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// Whether text is brought into Unicode's normal form C by whoever has it.
-enum class TextForm { any, nfc };
-
 namespace detail {
 
 /// What a byte pair tokenizer's file says.
@@ -37,7 +35,8 @@ struct BytePairModel {
   BytePairs pairs;
   std::vector<SplitPattern> patterns;  ///< each cuts what the one before has left
   std::vector<AddedToken> added;
-  bool wants_nfc = false;  ///< text is brought into NFC before it is cut
+  std::vector<NormalForm> forms;      ///< text is brought into them, in turn, before it is cut
+  NormalizeText normalize = nullptr;  ///< null: text that `forms` may change is refused
 };
 
 /// A word's begin in a text, and the tokens before it.
@@ -82,8 +81,7 @@ class TextEncoder {
   /// @param model  outlives the encoder
   /// @param bytes  that it will encode, more or less
   TextEncoder(const BytePairModel& model, std::size_t bytes)
-      : checks_nfc_(model.wants_nfc),
-        byte_tokens_(model.pairs.byte_tokens),
+      : byte_tokens_(model.pairs.byte_tokens),
         has_all_bytes_(std::find(byte_tokens_.begin(), byte_tokens_.end(), -1) ==
                        byte_tokens_.end()),
         words_(model.pairs, bytes) {
@@ -105,7 +103,6 @@ class TextEncoder {
       std::size_t end = utf8_until(text, from, until);
       if (end > from) {
         if (end >= until) end = utf8_end;
-        if (checks_nfc_) require_nfc(text, from, std::min(end, until));
         const std::size_t begin = std::exchange(
             from, split(0, text.substr(0, end), from, std::min(until, end), tokens, begins));
         if (from == begin) break;
@@ -144,14 +141,6 @@ class TextEncoder {
     }
   }
 
-  static void require_nfc(std::string_view text, std::size_t from, std::size_t until) {
-    const std::size_t place = from + settled_in_nfc_until(text.substr(from, until - from));
-    require<ConfigError>(place >= until, "the tokenizer normalises text to NFC, which may change '",
-                         text.substr(place, utf8_length(text.substr(place))), "' at byte ", place,
-                         " of the text; bring the text into NFC (uconv -x any-nfc), and say so "
-                         "(TextForm::nfc)");
-  }
-
   /// Cuts a text by the pattern of a stage, and its pieces by those behind.
   std::size_t split(std::size_t stage, std::string_view text, std::size_t from, std::size_t until,
                     std::vector<std::int32_t>& tokens, std::vector<WordBegin>* begins) {
@@ -177,7 +166,6 @@ class TextEncoder {
     return from;
   }
 
-  bool checks_nfc_;
   const std::array<std::int32_t, 256>& byte_tokens_;
   bool has_all_bytes_;
   std::vector<SplitMatcher> matchers_;
@@ -186,9 +174,10 @@ class TextEncoder {
 
 }  // namespace detail
 
-/// Byte pair encoding of bytes: added tokens are found first, then regular expressions cut the
-/// text into words, whose bytes merge in the order of their ranks. Bytes that are no UTF-8 are
-/// words of their own. `load_tokenizer` makes one of a file.
+/// Byte pair encoding of bytes: added tokens are found first, then the text between them is brought
+/// into the tokenizer's normal form, if it has one, and regular expressions cut it into words,
+/// whose bytes merge in the order of their ranks. Bytes that are no UTF-8 are words of their own.
+/// `load_tokenizer` makes one of a file.
 class BytePairTokenizer final : public Tokenizer {
  public:
   explicit BytePairTokenizer(detail::BytePairModel model) : model_(std::move(model)) {
@@ -201,14 +190,15 @@ class BytePairTokenizer final : public Tokenizer {
   }
   [[nodiscard]] const SpecialTokens& special_tokens() const override { return special_; }
 
-  /// @throws ConfigError  too, if the tokenizer normalises text and this text may not be in NFC, or
-  ///                      has no token for a byte of it
+  /// @throws ConfigError  also if the tokenizer has no token for a byte of the text, or normalises
+  ///                      text and was loaded without a function for that
   [[nodiscard]] std::vector<std::int32_t> encode(
       std::string_view text, std::span<const std::string> allowed = {}) const override {
     const Finders finders = finders_of(allowed);
     detail::TextEncoder encoder(model_, text.size());
     std::vector<std::int32_t> tokens;
-    for (const Segment& segment : segments_of(text, finders)) {
+    NormalizedTexts normalized;
+    for (const Segment& segment : segments_of(text, finders, normalized)) {
       if (segment.token.has_value()) {
         tokens.push_back(*segment.token);
       } else {
@@ -227,9 +217,10 @@ class BytePairTokenizer final : public Tokenizer {
     const Finders finders = finders_of(allowed);
     std::vector<Part> parts;
     std::vector<std::size_t> first_parts;  // of each text
+    NormalizedTexts normalized;
     for (const std::string_view text : texts) {
       first_parts.push_back(parts.size());
-      for (const Segment& segment : segments_of(text, finders)) cut(segment, parts);
+      for (const Segment& segment : segments_of(text, finders, normalized)) cut(segment, parts);
     }
     first_parts.push_back(parts.size());
     find_utf8_ends(parts);
@@ -289,25 +280,61 @@ class BytePairTokenizer final : public Tokenizer {
     return finders;
   }
 
-  [[nodiscard]] static std::vector<Segment> segments_of(std::string_view text,
-                                                        const Finders& finders) {
+  /// Texts that a normal form changed, for as long as segments of them are used.
+  using NormalizedTexts = std::deque<std::string>;
+
+  [[nodiscard]] std::vector<Segment> segments_of(std::string_view text, const Finders& finders,
+                                                 NormalizedTexts& normalized) const {
     std::vector<Segment> segments;
-    find_tokens(text, finders, segments);
+    find_tokens(text, finders[0], segments, [&](std::string_view between) {
+      find_tokens(normal_form(between, normalized), finders[1], segments,
+                  [&](std::string_view rest) {
+                    segments.push_back({rest, {}});
+                  });
+    });
     return segments;
   }
-  static void find_tokens(std::string_view text, std::span<const detail::AddedTokens> finders,
-                          std::vector<Segment>& segments) {
-    if (finders.empty()) {
-      if (!text.empty()) segments.push_back({text, {}});
-      return;
-    }
+  /// Appends a segment for each token that is found, and calls `body` for the text between.
+  template <class Body>
+  static void find_tokens(std::string_view text, const detail::AddedTokens& finder,
+                          std::vector<Segment>& segments, const Body& body) {
     for (std::size_t from = 0; from < text.size();) {
-      const detail::AddedTokens::Found found = finders.front().find(text, from);
-      find_tokens(text.substr(from, found.begin - from), finders.subspan(1), segments);
+      const detail::AddedTokens::Found found = finder.find(text, from);
+      if (found.begin > from) body(text.substr(from, found.begin - from));
       if (found.token == nullptr) return;
       segments.push_back({{}, found.token->token});
       from = found.begin + found.token->text.size();
     }
+  }
+
+  /// The text in the tokenizer's normal form. Bytes that are not UTF-8 stay as they are.
+  [[nodiscard]] std::string_view normal_form(std::string_view text,
+                                             NormalizedTexts& normalized) const {
+    for (const NormalForm form : model_.forms) {
+      std::string changed;
+      std::size_t kept = 0;  // of the text, up to here `changed` has all
+      for (std::size_t from = 0; from < text.size();) {
+        const std::size_t end = detail::utf8_until(text, from, text.size());
+        const std::string_view valid = text.substr(from, end - from);
+        const std::size_t place = detail::unchanged_until(valid, form);
+        if (place < valid.size()) {
+          require<ConfigError>(
+              model_.normalize != nullptr, "the tokenizer normalises text, which may ", "change '",
+              valid.substr(place, utf8_length(valid.substr(place))), "' at byte ", from + place,
+              " of the text, but it was loaded without "
+              "a function for that; pass normalize_by_utf8proc to load_tokenizer, "
+              "or build the program with utf8proc");
+          changed.append(text.substr(kept, from - kept)).append(model_.normalize(valid, form));
+          kept = end;
+        }
+        from = end;
+        while (from < text.size() && utf8_length(text.substr(from)) == 0) ++from;
+      }
+      if (kept == 0) continue;
+      changed.append(text.substr(kept));
+      text = normalized.emplace_back(std::move(changed));
+    }
+    return text;
   }
 
   static void cut(const Segment& segment, std::vector<Part>& parts) {

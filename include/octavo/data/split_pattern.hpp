@@ -219,7 +219,6 @@ class SplitMatcher {
         stack_(pcre2_jit_stack_create_8(std::size_t{1} << 15, std::size_t{1} << 26, nullptr)) {
     require<MemoryError>(data_ != nullptr && context_ != nullptr,
                          "no memory for a pattern's match; free some");
-    pcre2_set_match_limit_8(context_.get(), UINT32_MAX);
     pcre2_jit_stack_assign_8(context_.get(), nullptr, stack_.get());
   }
 
@@ -227,7 +226,7 @@ class SplitMatcher {
   /// else was searched for before.
   /// @param subject  valid UTF-8
   /// @returns whether there is one
-  /// @throws ConfigError  if the search takes more memory than it may
+  /// @throws ConfigError  if the search takes more steps or memory than PCRE2's limits
   bool find(std::string_view subject, std::size_t from, ByteRange& match) {
     const int code =
         pcre2_match_8(code_, reinterpret_cast<PCRE2_SPTR8>(subject.data()), subject.size(), from,
@@ -235,7 +234,7 @@ class SplitMatcher {
     if (code == PCRE2_ERROR_NOMATCH) return false;
     require<ConfigError>(code >= 0, "the tokenizer's pattern fails at byte ", from,
                          " of a text of ", subject.size(), ": ", pcre2_reason(code),
-                         "; cut the text");
+                         "; use another pattern, or split the text");
     const PCRE2_SIZE* places = pcre2_get_ovector_pointer_8(data_.get());
     match = {places[0], places[1]};
     return true;

@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <limits>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -21,8 +22,8 @@ namespace octavo OCTAVO_ABI {
 
 namespace detail {
 
-/// Reads a tokenizer.json. Whatever is not known is refused, and nothing passed over, but for what
-/// puts special tokens around a text (post_processor), because `encode` puts none.
+/// Reads a tokenizer.json. Refuses every part that it does not know. Ignores only the parts that
+/// `encode` does not use: special tokens around a text (post_processor), truncation and padding.
 class TokenizerJsonReader {
  public:
   TokenizerJsonReader(const std::filesystem::path& path, std::string_view text)
@@ -34,7 +35,7 @@ class TokenizerJsonReader {
       if (key == "version") {
         require_text("version", "1.0");
       } else if (key == "truncation" || key == "padding") {
-        require_null(key);
+        json_.skip();  // of a batch's length, not of a text's tokens
       } else if (key == "added_tokens") {
         json_.array([this] { added_token(); });
       } else if (key == "normalizer") {
@@ -127,14 +128,22 @@ class TokenizerJsonReader {
   void normalizer() {
     if (json_.null()) return;
     typed([this](const std::string& type, const std::string& key) {
-      if (type == "NFC" && key.empty()) {
-        model_.wants_nfc = true;
+      if (const auto form = normal_form_named(type); form.has_value() && key.empty()) {
+        model_.forms.push_back(*form);
       } else if (type == "Sequence" && key == "normalizers") {
         json_.array([this] { normalizer(); });
       } else if (type != "Sequence" || !key.empty()) {
         unknown(message("normalizer ", type, ' ', key));
       }
     });
+  }
+
+  static std::optional<NormalForm> normal_form_named(std::string_view name) {
+    if (name == "NFC") return NormalForm::nfc;
+    if (name == "NFD") return NormalForm::nfd;
+    if (name == "NFKC") return NormalForm::nfkc;
+    if (name == "NFKD") return NormalForm::nfkd;
+    return std::nullopt;
   }
 
   void pre_tokenizer() {
@@ -390,22 +399,23 @@ class TokenizerJsonReader {
 }  // namespace detail
 
 /// Reads a tokenizer.json of byte-level BPE, as of GPT-2, Llama 3, Qwen and SmolLM2.
-/// @param form  of the texts that will be encoded; nfc: a normaliser NFC has nothing to do
+/// @param normalize  brings text into the tokenizer's normal form, such as normalize_by_utf8proc.
+///                   Null: text that the form may change is refused when it is encoded
 /// @throws IoError  naming the file, and the byte where there is one, if it cannot be read, is no
 ///                  such JSON, or has parts that are not known or contradict each other
 [[nodiscard]] inline BytePairTokenizer load_tokenizer_json(const std::filesystem::path& path,
-                                                           TextForm form = TextForm::any) {
+                                                           NormalizeText normalize = nullptr) {
   const std::string text = read_text_file(path, detail::most_tokenizer_bytes);
   detail::BytePairModel model = detail::TokenizerJsonReader(path, text).read();
-  if (form == TextForm::nfc) model.wants_nfc = false;
+  model.normalize = normalize;
   return BytePairTokenizer(std::move(model));
 }
 
 /// Reads a tokenizer.json where the name ends in .json, else Llama 3's tokenizer.model.
 /// @throws IoError  as `load_tokenizer_json` and `load_llama3_tokenizer` do
 [[nodiscard]] inline BytePairTokenizer load_tokenizer(const std::filesystem::path& path,
-                                                      TextForm form = TextForm::any) {
-  return path.extension() == ".json" ? load_tokenizer_json(path, form)
+                                                      NormalizeText normalize = nullptr) {
+  return path.extension() == ".json" ? load_tokenizer_json(path, normalize)
                                      : load_llama3_tokenizer(path);
 }
 

@@ -1,5 +1,5 @@
 /// @file
-/// Text that Unicode's normalisation leaves as it is.
+/// Unicode's normal forms, and text that they leave unchanged.
 #pragma once
 
 #include <octavo/core/version.hpp>
@@ -8,9 +8,16 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <string_view>
 
 namespace octavo OCTAVO_ABI {
+
+/// Normal forms of Unicode, annex 15.
+enum class NormalForm { nfc, nfd, nfkc, nfkd };
+
+/// Brings valid UTF-8 into a normal form; see normalize_by_utf8proc.
+using NormalizeText = std::string (*)(std::string_view text, NormalForm form);
 
 namespace detail {
 
@@ -56,6 +63,15 @@ inline constexpr std::array settled_in_nfc{
     at += length;
   }
   return text.size();
+}
+
+/// The first byte that a normal form may change; the text's size: it changes none.
+/// @param text  valid UTF-8
+[[nodiscard]] inline std::size_t unchanged_until(std::string_view text, NormalForm form) {
+  if (form == NormalForm::nfc) return settled_in_nfc_until(text);
+  const auto found = std::find_if(
+      text.begin(), text.end(), [](char byte) { return static_cast<std::uint8_t>(byte) >= 0x80; });
+  return static_cast<std::size_t>(found - text.begin());
 }
 
 }  // namespace detail
