@@ -200,6 +200,16 @@ TEST(BytePairTokenizer, TextThatNfcMayChangeIsRefusedWithoutAFunctionForIt) {
   EXPECT_THROW((void)qwen.encode("\u2126"), ConfigError);  // Ohm, which NFC writes as Omega
 }
 
+// Without a limit this search takes time that grows by 2 with every letter.
+TEST(BytePairTokenizer, APatternThatSearchesWithoutAnEndIsAnError) {
+  const detail::SplitPattern pattern("(\\p{L}+)*\\d", "here");
+  detail::SplitMatcher matcher(pattern);
+  detail::ByteRange match;
+  EXPECT_TRUE(
+      has(error_of<ConfigError>([&] { (void)matcher.find(std::string(60, 'a') + '!', 0, match); }),
+          "the tokenizer's pattern fails at byte 0 of a text of 61"));
+}
+
 class Files : public support::TemporaryFolder {
  protected:
   std::string tiktoken_error(const std::string& content) {
