@@ -137,6 +137,8 @@ void find_stops(Setup& setup, const Options& options) {
     }
   }
   for (const std::string& stop : options.stops) {
+    octavo::require<octavo::ConfigError>(
+        !stop.empty(), "--stop must not be empty; pass a text, or the name of a special token");
     if (setup.tokenizer->special_tokens().contains(stop)) {
       setup.stop_tokens.push_back(setup.tokenizer->special_token(stop));
     } else {
@@ -240,17 +242,39 @@ std::string read_prompt(const Options& options) {
   return {std::istreambuf_iterator<char>(std::cin), {}};
 }
 
-/// @param tokens   of the prompt, with all before it
-/// @param longest  text that there is memory for
-/// @throws ConfigError  if they are more
-void require_room(std::size_t tokens, Index longest) {
-  octavo::require<octavo::ConfigError>(static_cast<Index>(tokens) <= longest, "the prompt has ",
-                                       tokens, " tokens, and there is room for ", longest,
-                                       "; give --context ", tokens, " or more");
+/// @param tokens   number of tokens of the prompt and of all text before it
+/// @param longest  number of tokens that the session has memory for
+/// @throws ConfigError  if the prompt is longer, with a context that also fits --max-tokens
+void require_room(std::size_t tokens, Index longest, const Options& options) {
+  const Index count = static_cast<Index>(tokens);
+  octavo::require<octavo::ConfigError>(count <= longest, "the prompt must have at most ", longest,
+                                       " tokens, but has ", count, "; pass --context ",
+                                       count + options.most_tokens - 1);
 }
 
-/// Answers questions until there are no more. What the chat so far has in common with what is
-/// cached is not read again.
+/// Answers a chat, whose last message is a question. Tokens that the session has cached of the
+/// chat are not read again.
+/// @param cached  tokens of the session
+/// @throws ConfigError  if the question cannot be encoded or is too long
+octavo::ChatMessage answer(const Setup& setup, const Options& options,
+                           const std::vector<octavo::ChatMessage>& messages,
+                           std::vector<std::int32_t>& cached) {
+  const std::vector<std::int32_t> prompt = setup.chat->encode_prompt(messages);
+  require_room(prompt.size(), setup.session->longest(), options);
+  cached.resize(static_cast<std::size_t>(setup.session->length()));
+  const auto differs = std::ranges::mismatch(cached, prompt).in1 - cached.begin();
+  const auto common = std::min<Index>(differs, static_cast<Index>(prompt.size()) - 1);
+  setup.session->truncate(common);
+  cached.resize(static_cast<std::size_t>(common));
+  std::vector<std::int32_t> tokens =
+      print_text(setup, options, std::span(prompt).subspan(static_cast<std::size_t>(common)));
+  cached = prompt;
+  cached.insert(cached.end(), tokens.begin(), tokens.end());
+  return {"assistant", "", std::move(tokens)};
+}
+
+/// Answers questions until there are no more. A question of standard input that cannot be answered
+/// is left out of the chat, with a message.
 int chat(const Setup& setup, const Options& options) {
   std::vector<octavo::ChatMessage> messages;
   if (!options.system.empty()) messages.push_back({"system", options.system});
@@ -265,17 +289,15 @@ int chat(const Setup& setup, const Options& options) {
                                          "--prompt is empty: give a question");
     if (question.empty()) continue;
     messages.push_back({"user", question});
-    const std::vector<std::int32_t> prompt = setup.chat->encode_prompt(messages);
-    require_room(prompt.size(), setup.session->longest());
-    cached.resize(static_cast<std::size_t>(setup.session->length()));
-    const auto differs = std::ranges::mismatch(cached, prompt).in1 - cached.begin();
-    const auto common = std::min<Index>(differs, static_cast<Index>(prompt.size()) - 1);
-    setup.session->truncate(common);
-    const auto answer =
-        print_text(setup, options, std::span(prompt).subspan(static_cast<std::size_t>(common)));
-    cached = prompt;
-    cached.insert(cached.end(), answer.begin(), answer.end());
-    messages.push_back({"assistant", setup.tokenizer->decode(answer)});
+    try {
+      messages.push_back(answer(setup, options, messages, cached));
+    } catch (const octavo::ConfigError& error) {
+      if (is_asked_once) throw;
+      programs::tell("generate: this line is left out of the chat: {}\n",
+                     programs::visible(error.what()));
+      messages.pop_back();
+      setup.session->truncate(std::min(setup.session->length(), static_cast<Index>(cached.size())));
+    }
     if (is_asked_once || octavo::InterruptGuard::received() != 0) return exit_code();
   }
 }
@@ -325,7 +347,7 @@ int run(const CLI::App& app, Options& options) {
     if (options.chat.empty()) {
       prompt = tokens_of_prompt(*setup.tokenizer, options);
       if (longest == 0) longest = static_cast<Index>(prompt.size()) + options.most_tokens - 1;
-      require_room(prompt.size(), longest);
+      require_room(prompt.size(), longest, options);
     } else {
       programs::require_chat_template("--chat", options.chat);
       setup.chat.emplace(octavo::chat_template(options.chat), *setup.tokenizer);

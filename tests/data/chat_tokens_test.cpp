@@ -209,4 +209,16 @@ TEST_F(TemplateFile, KnowsTheRolesThatItHas) {
   EXPECT_TRUE(has(error_of<ConfigError>([&] { (void)encoder.encode({}); }), "no message"));
 }
 
+// Their text may be one that the tokenizer would encode otherwise, or not at all.
+TEST(ChatTokens, OfAnAnswerAreKept) {
+  const ByteTokenizer tokenizer;
+  const ChatEncoder encoder({.name = "plain",
+                             .turns = {{"user", {"<", ">"}}, {"assistant", {"", ";"}}},
+                             .trims_content = true},
+                            tokenizer);
+  const Chat chat{{"user", "a"}, {"assistant", " \xff ", Ids{' ', 0xff, ' '}}, {"user", "b"}};
+  EXPECT_EQ(encoder.encode_prompt(chat), (Ids{'<', 'a', '>', ' ', 0xff, ' ', ';', '<', 'b', '>'}));
+  EXPECT_EQ(encoder.encode(chat).targets, (Ids{-1, -1, ' ', 0xff, ' ', ';', -1, -1, -1, -1}));
+}
+
 }  // namespace chat_tokens_test

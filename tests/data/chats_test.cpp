@@ -155,6 +155,47 @@ TEST_F(ChatFiles, OfManyLinesAreReadWhole) {
   EXPECT_EQ(data.files[0].chats, 9000);
 }
 
+// The first answer is context only: the same tokens, none of them a target.
+TEST_F(ChatFiles, LearnNoMessageOfWeightZero) {
+  const auto chat = [](const std::string& key) {
+    return R"({"messages": [{"role": "user", "content": "a"},
+              {"role": "assistant", "content": "b", )" +
+           key + R"(}, {"role": "user", "weight": 0, "content": "c"},
+              {"role": "assistant", "train": true, "weight": 1, "content": "d"}]})";
+  };
+  const auto learnt = [&](const std::string& key) {
+    std::string line = chat(key);
+    std::replace(line.begin(), line.end(), '\n', ' ');
+    return texts(
+        load({file("a.jsonl", line)}, {file("b.jsonl", chats_test::line("v", "w"))}).train);
+  };
+  for (const std::string key : {"\"weight\": 0", "\"train\": false", "\"weight\": 0.0"})
+    EXPECT_EQ(learnt(key), std::vector<std::string>{"a:b;c:[d][;]"}) << key;
+  for (const std::string key :
+       {"\"weight\": 1", "\"train\": true", "\"weight\": null", "\"mask\": null", "\"id\": 0"})
+    EXPECT_EQ(learnt(key), std::vector<std::string>{"a:[b][;]c:[d][;]"}) << key;
+}
+
+TEST_F(ChatFiles, WithOtherKeysThatChangeWhatIsLearntAreRefused) {
+  const auto refused = [&](const std::string& key, const std::string& role = "assistant",
+                           const std::string& outside = "") {
+    return refusal<IoError>("{" + outside + R"("messages": [{"role": ")" + role +
+                            R"(", "content": "b", )" + key + "}]}");
+  };
+  EXPECT_TRUE(has(refused("\"weight\": 0.5"), "weight must be 0 or 1, but is 0.5"));
+  EXPECT_TRUE(has(refused("\"weight\": 0, \"train\": true"), "weight and train disagree"));
+  EXPECT_TRUE(has(refused("\"weight\": 1", "user"), "of the role 'user' is to be learnt"));
+  for (const std::string key : {"loss", "mask", "train_on_turn", "train_detail", "tool_calls"}) {
+    const std::string error = refused('"' + key + "\": [1]");
+    EXPECT_TRUE(has(error, "bad.jsonl: line 1: ") && has(error, '\'' + key + "' may change"))
+        << error;
+  }
+  EXPECT_TRUE(has(refused("\"id\": 0", "assistant", "\"weight\": 0.5, "), "'weight' may change"));
+  EXPECT_TRUE(has(refusal<ConfigError>(R"({"messages": [{"role": "assistant", "content": "b", )"
+                                       R"("weight": 0}]})"),
+                  "the assistant says nothing in this chat that is learnt"));
+}
+
 TEST_F(ChatFiles, ThatAreNoneNameTheirLine) {
   const std::string good = line("a", "b");
   const auto bad = [&](const std::string& text) { return refusal<IoError>(good + "\n" + text); };

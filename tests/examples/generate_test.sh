@@ -96,6 +96,13 @@ out_is $'bcdefg\nbcdefg'
 # Of the second prompt, "uwhy.\nabcdefgh\nuand now.\na", all up to the g is cached: the rest has 13 bytes.
 grep -qF "prompt of 13 tokens" err || fail "the chat so far is read again"
 
+# A line that is too long is left out, and the chat continues as if it had not been there.
+run "a line that cannot be answered" 0 "${greedy[@]}" --chat turns.json --context 40 \
+  <<<$'why\nthis line has more than the forty tokens of context\nand now'
+out_is $'bcdefg\nbcdefg'
+[ "$(grep -c "^generate: this line is left out of the chat: the prompt must have at most 40 tokens" err)" -eq 1 ] \
+  || fail "it is not said once"
+
 printf '{"system":{"before":"s"},"user":{"before":"u"},"assistant":{"before":"a","end":"h"}}' >system.json
 run "what the system says" 0 "${greedy[@]}" --chat system.json --system "be brief" --prompt why
 grep -qF "prompt of 14 tokens" err || fail "sbe briefuwhya has 14 bytes"
@@ -125,9 +132,11 @@ run "a context with room for the prompt" 0 "${greedy[@]}" --prompt abc --context
 out_is "abcd"
 run "a context that is too short" 2 "${greedy[@]}" --prompt abc --context 2
 out_is ""
-err_is_one_line_with "generate: the prompt has 3 tokens, and there is room for 2; give --context 3 or more"
+err_is_one_line_with "generate: the prompt must have at most 2 tokens, but has 3; pass --context 202"
 run "a context that is too short for a question" 2 "${greedy[@]}" --chat turns.json --prompt why --context 5
-err_has "the prompt has 7 tokens, and there is room for 5; give --context 7 or more"
+err_has "the prompt must have at most 5 tokens, but has 7; pass --context 206"
+run "an empty text that stops it" 2 "${greedy[@]}" --prompt abc --stop ""
+err_is_one_line_with "generate: --stop must not be empty"
 run "no prompt" 2 "${greedy[@]}"
 err_is_one_line_with "--prompt is empty"
 run "a preset" 2 --model llama_tiny --prompt abc

@@ -25,6 +25,10 @@ namespace octavo OCTAVO_ABI {
 struct ChatMessage {
   std::string role;  ///< "system", "user" or "assistant"
   std::string content;
+  /// The tokens of the content, such as those that a model has drawn. Without them the content is
+  /// encoded.
+  std::optional<std::vector<std::int32_t>> tokens{};
+  bool is_learnt = true;  ///< false: its tokens are no targets, even if the assistant says them
 };
 
 /// What stands around a message of one role.

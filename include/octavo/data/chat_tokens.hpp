@@ -91,7 +91,8 @@ class ChatEncoder {
   struct Piece {
     std::string text{};
     std::int32_t token = -1;
-    bool is_said = false;  ///< by the assistant
+    bool is_said = false;    ///< by the assistant
+    bool is_target = false;  ///< its tokens are targets
 
     [[nodiscard]] bool is_text() const { return token < 0; }
   };
@@ -117,10 +118,10 @@ class ChatEncoder {
                               template_.name, " knows only", known));
   }
 
-  static void add_text(std::string_view text, bool is_said, Pieces& pieces) {
+  static void add_text(std::string_view text, const Piece& kind, Pieces& pieces) {
     if (text.empty()) return;
-    if (pieces.empty() || !pieces.back().is_text() || pieces.back().is_said != is_said)
-      pieces.push_back({.is_said = is_said});
+    if (pieces.empty() || !pieces.back().is_text() || pieces.back().is_said != kind.is_said)
+      pieces.push_back(kind);
     pieces.back().text += text;
   }
 
@@ -136,20 +137,30 @@ class ChatEncoder {
         begin = place;
         first = name;
       }
-      add_text(mark.substr(0, begin), false, pieces);
+      add_text(mark.substr(0, begin), {}, pieces);
       if (first.empty()) return;
       pieces.push_back({.token = tokenizer_.special_token(first)});
       mark.remove_prefix(begin + first.size());
     }
   }
 
-  void add_message(const std::string& role, std::string_view content, Pieces& pieces) const {
-    const ChatTurn& turn = turn_of(role);
-    const bool is_said = role == "assistant";
+  void add_message(const ChatMessage& message, Pieces& pieces) const {
+    const ChatTurn& turn = turn_of(message.role);
+    const std::string_view content = message.content;
+    Piece kind{.is_said = message.role == "assistant"};
+    kind.is_target = kind.is_said && message.is_learnt;
+    const auto add_token = [&](std::int32_t token) {
+      pieces.push_back(kind);
+      pieces.back().token = token;
+    };
     add_mark(turn.before, pieces);
-    add_text(template_.trims_content ? detail::stripped(content) : content, is_said, pieces);
-    if (is_said) {
-      pieces.push_back({.token = end_of_turn_, .is_said = true});
+    if (message.tokens.has_value()) {
+      for (const std::int32_t token : *message.tokens) add_token(token);
+    } else {
+      add_text(template_.trims_content ? detail::stripped(content) : content, kind, pieces);
+    }
+    if (kind.is_said) {
+      add_token(end_of_turn_);
     } else {
       add_mark(turn.end, pieces);
     }
@@ -161,8 +172,8 @@ class ChatEncoder {
     Pieces pieces;
     add_mark(template_.begin, pieces);
     if (template_.default_system.has_value() && chat.front().role != "system")
-      add_message("system", *template_.default_system, pieces);
-    for (const ChatMessage& message : chat) add_message(message.role, message.content, pieces);
+      add_message({"system", *template_.default_system}, pieces);
+    for (const ChatMessage& message : chat) add_message(message, pieces);
     return pieces;
   }
 
@@ -178,17 +189,17 @@ class ChatEncoder {
   static ChatTokens joined(const Pieces& pieces, std::span<const std::vector<std::int32_t>> texts,
                            std::size_t& next) {
     ChatTokens result;
-    const auto add = [&result](std::int32_t token, bool is_said) {
-      if (!result.targets.empty()) result.targets.back() = is_said ? token : -1;
+    const auto add = [&result](std::int32_t token, bool is_target) {
+      if (!result.targets.empty()) result.targets.back() = is_target ? token : -1;
       result.tokens.push_back(token);
       result.targets.push_back(-1);
     };
     for (const Piece& piece : pieces) {
       if (!piece.is_text()) {
-        add(piece.token, piece.is_said);
+        add(piece.token, piece.is_target);
         continue;
       }
-      for (const std::int32_t token : texts[next]) add(token, piece.is_said);
+      for (const std::int32_t token : texts[next]) add(token, piece.is_target);
       ++next;
     }
     return result;

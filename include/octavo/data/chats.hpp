@@ -12,10 +12,12 @@
 #include <octavo/data/tokens.hpp>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -121,7 +123,9 @@ struct ChatData {
 namespace detail {
 
 /// Reads a chat of a line: `{"messages": [{"role": …, "content": …}]}`, or as ShareGPT has them
-/// `{"conversations": [{"from": "human", "value": …}]}`. Other members are passed over.
+/// `{"conversations": [{"from": "human", "value": …}]}`. A message with `"weight": 0` or
+/// `"train": false` is not learnt. Other members are skipped, unless they may change which tokens
+/// are learnt.
 class ChatLineReader {
  public:
   ChatLineReader(std::string_view line, std::string place)
@@ -132,7 +136,7 @@ class ChatLineReader {
     bool is_there = false;
     json_.object([&](const std::string& key) {
       const bool is_share_gpt = key == "conversations";
-      if (!is_share_gpt && key != "messages") return json_.skip();
+      if (!is_share_gpt && key != "messages") return skip(key);
       if (is_there) json_.fail("messages and conversations stand there both");
       is_there = true;
       json_.array(
@@ -144,10 +148,35 @@ class ChatLineReader {
   }
 
  private:
+  /// Skips a member that does not change which tokens are learnt, or is null.
+  void skip(const std::string& key) {
+    static constexpr std::array changing{
+        "weight",       "train",         "weights",       "loss",
+        "loss_weight",  "loss_mask",     "mask",          "masked",
+        "labels",       "trainable",     "train_on_turn", "train_on_input",
+        "train_detail", "learning_mask", "tool_calls",    "function_call"};
+    const bool may_change = std::find(changing.begin(), changing.end(), key) != changing.end();
+    if (json_.null()) return;
+    if (may_change) {
+      json_.fail("'" + key +
+                 "' may change which tokens are learnt, but only \"weight\" (0 or 1) and \"train\" "
+                 "(true or false) of a message are supported");
+    }
+    json_.skip();
+  }
+
+  /// Chooses whether a message is learnt.
+  void choose(ChatMessage& message, std::optional<bool>& chosen, bool is_learnt) {
+    if (chosen.value_or(is_learnt) != is_learnt) json_.fail("weight and train disagree");
+    chosen = is_learnt;
+    message.is_learnt = is_learnt;
+  }
+
   void message(const char* role, const char* content) {
     ChatMessage& message = chat_.emplace_back();
     bool has_role = false;
     bool has_content = false;
+    std::optional<bool> is_learnt;
     json_.object([&](const std::string& key) {
       if (key == role) {
         message.role = json_.string();
@@ -155,14 +184,26 @@ class ChatLineReader {
       } else if (key == content) {
         message.content = json_.string();
         has_content = true;
+      } else if (key == "weight" && json_.peek() == JsonReader::Kind::number) {
+        const double weight = json_.number();
+        if (weight != 0 && weight != 1)
+          json_.fail(octavo::message("weight must be 0 or 1, but is ", weight));
+        choose(message, is_learnt, weight != 0);
+      } else if (key == "train" && json_.peek() == JsonReader::Kind::boolean) {
+        choose(message, is_learnt, json_.boolean());
       } else {
-        json_.skip();
+        skip(key);
       }
     });
     if (!has_role || !has_content)
       json_.fail(octavo::message("a message has no ", has_role ? content : role));
     if (message.role == "human") message.role = "user";
     if (message.role == "gpt") message.role = "assistant";
+    if (is_learnt.value_or(false) && message.role != "assistant") {
+      json_.fail(octavo::message("a message of the role '", message.role,
+                                 "' is to be learnt, but only the assistant's are; set its weight "
+                                 "to 0"));
+    }
   }
 
   JsonReader json_;
@@ -257,8 +298,8 @@ class ChatLoader {
                          [](std::int32_t target) { return target >= 0; });
     };
     require<ConfigError>(has_target(), place,
-                         ": the assistant says nothing in this chat, so nothing can be learnt of "
-                         "it; take it out");
+                         ": the assistant says nothing in this chat that is learnt; remove the "
+                         "chat");
     for (const std::int32_t token : chat.tokens) {
       require<ConfigError>(token < request_.vocabulary, place, ": has token ", token,
                            ", which lies outside of the model's vocabulary of ",
