@@ -8,6 +8,7 @@
 #include <octavo/comm/launch.hpp>
 #include <octavo/data/chat_tokens.hpp>
 #include <octavo/inference/inference.hpp>
+#include <octavo/io/generation_config.hpp>
 #include <octavo/io/hugging_face_config.hpp>
 #include <octavo/train/interrupt.hpp>
 #include <train_llama/checkpoints.hpp>
@@ -111,6 +112,7 @@ struct Setup {
   std::vector<std::int32_t> stop_tokens;
   std::vector<std::string> stop_texts;
   std::optional<octavo::ChatEncoder> chat;  ///< none: a text goes on
+  std::string defaults;                     ///< a line about those of the model's folder, or ""
 };
 
 std::unique_ptr<octavo::Tokenizer> open_tokenizer(const Options& options) {
@@ -147,6 +149,30 @@ void find_stops(Setup& setup, const Options& options) {
   }
 }
 
+/// Takes the end of text and the sampling of the folder's generation_config.json. Flags override
+/// the sampling.
+void take_generation_config(Setup& setup, const CLI::App& app, Options& options) {
+  if (options.load_hf.empty()) return;
+  const std::filesystem::path path =
+      std::filesystem::path(options.load_hf) / "generation_config.json";
+  const octavo::GenerationConfig config = octavo::read_generation_config(path);
+  std::vector<std::string> taken;
+  for (const Index token : config.end_of_text) {
+    setup.stop_tokens.push_back(static_cast<std::int32_t>(token));
+    taken.push_back(octavo::message("end of text ", token));
+  }
+  const auto take = [&](const std::string& name, const auto& value, auto& option) {
+    if (!value.has_value() || app.count("--" + name) != 0) return;
+    option = *value;
+    taken.push_back(octavo::message(name, ' ', *value));
+  };
+  take("temperature", config.temperature, options.sampling.temperature);
+  take("top-k", config.top_k, options.sampling.top_k);
+  take("top-p", config.top_p, options.sampling.top_p);
+  for (const std::string& key : config.unsupported) taken.push_back(key + " (not supported)");
+  if (!taken.empty()) setup.defaults = path.string() + " | " + programs::joined(taken);
+}
+
 void make_session(Setup& setup, const Options& options, const trainer::Instance& instance,
                   const std::filesystem::path& checkpoint, Index longest) {
   try {
@@ -169,6 +195,7 @@ void make_session(Setup& setup, const Options& options, const trainer::Instance&
                  instance.device,
                  static_cast<double>(setup.session->memory().peak) / (1024.0 * 1024.0),
                  programs::counted(static_cast<std::uint64_t>(longest), "token"));
+  if (!setup.defaults.empty()) programs::tell("{}\n", programs::visible(setup.defaults));
 }
 
 double seconds_between(std::chrono::steady_clock::time_point begin,
@@ -342,6 +369,7 @@ int run(const CLI::App& app, Options& options) {
     if (app.count("--seed") == 0) options.seed = std::random_device()() >> 1;  // --seed takes it
     setup.tokenizer = open_tokenizer(options);
     find_stops(setup, options);
+    take_generation_config(setup, app, options);
     constexpr Index context_of_chat = 4096;
     Index longest = options.context;
     if (options.chat.empty()) {

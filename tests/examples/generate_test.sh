@@ -55,6 +55,20 @@ run "standard input" 0 "${greedy[@]}" --prompt - --max-tokens 2 <<<"w"
 case="standard input"; [ "$(head -c 2 out)" = "w" ] || fail "the text is $(cat out)"
 run "the model's end of text" 0 --model hf:ends --temperature 0 --prompt abc
 out_is "abcdefg"
+cp -r counts configured
+printf '{"eos_token_id": [200, 104], "temperature": 50.0, "top_p": 0.5, "top_k": 1, "min_p": 0.1}' \
+  >configured/generation_config.json
+run "the defaults of generation_config.json" 0 --model hf:configured --prompt abc
+out_is "abcdefg"
+grep -qxF "configured/generation_config.json | end of text 200, end of text 104, temperature 50, top-k 1, top-p 0.5, min_p (not supported)" err \
+  || fail "they are not stated: $(cat err)"
+run "flags that override them" 0 --model hf:configured --prompt abc --temperature 0 --top-k 7 --top-p 1
+out_is "abcdefg"
+grep -qxF "configured/generation_config.json | end of text 200, end of text 104, min_p (not supported)" err \
+  || fail "they are stated: $(cat err)"
+printf '{"top_p": 2}' >configured/generation_config.json
+run "a wrong generation_config.json" 2 --model hf:configured --prompt abc
+err_is_one_line_with "configured/generation_config.json: top_p must be a number from 1e-09 to 1, and is 2"
 run "a text that stops it" 0 "${greedy[@]}" --prompt abc --stop zz --stop fgh
 out_is "abcde"
 run "one token to choose from" 0 --model hf:counts --temperature 9 --top-k 1 --prompt abc --max-tokens 4

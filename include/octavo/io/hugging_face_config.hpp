@@ -52,6 +52,17 @@ class JsonFields {
                   "a number above 0 that an FP32 holds");
     return value;
   }
+  /// Returns a number from `least` to `most`; none if the key is missing.
+  [[nodiscard]] std::optional<double> number(const std::string& key, double least,
+                                             double most) const {
+    const Field* field = find(key);
+    if (field == nullptr) return std::nullopt;
+    const double value = field->number;
+    require_value(key, *field,
+                  field->kind == JsonReader::Kind::number && value >= least && value <= most,
+                  message("a number from ", least, " to ", most));
+    return value;
+  }
   [[nodiscard]] std::string word(const std::string& key,
                                  std::optional<std::string> otherwise = {}) const {
     const Field* field = found(key, otherwise.has_value());

@@ -9,6 +9,7 @@
 #include <octavo/io/file_digest.hpp>
 #include <octavo/io/float_elements.hpp>
 #include <octavo/io/folder.hpp>
+#include <octavo/io/generation_config.hpp>
 #include <octavo/io/hugging_face_config.hpp>
 #include <octavo/io/hugging_face_weights.hpp>
 #include <octavo/io/hugging_face_writer.hpp>
