@@ -11,7 +11,9 @@
 #include <octavo/core/context.hpp>
 
 #include <algorithm>
+#include <cstddef>
 #include <cstring>
+#include <utility>
 
 namespace octavo OCTAVO_ABI::detail {
 
@@ -55,23 +57,86 @@ inline constexpr Index sgemm_block = 128;
 
 using SgemmVector [[gnu::vector_size(sgemm_lanes * sizeof(float))]] = float;
 
-/// Copies `width` strips of the operand, `strip` lanes side by side and the reduced dimension
-/// outermost, padding the last strip with zeros.
-inline void pack_strips(const float* source, Index lane_stride, Index depth_stride, Index width,
-                        Index depth, Index strip, float* packed) {
+// cudafe++ knows neither vector shuffles nor GCC's unroll pragma.
+#if defined(__GNUC__) && !defined(__CUDACC__)
+#define OCTAVO_SGEMM_SHUFFLES 1
+#else
+#define OCTAVO_SGEMM_SHUFFLES 0
+#endif
+
+#if OCTAVO_SGEMM_SHUFFLES
+/// Interleaves two vectors (a0 b0 a1 b1 …): `low` from their first halves, `high` from their
+/// second.
+template <std::size_t... I>
+void interleave(const SgemmVector& a, const SgemmVector& b, SgemmVector& low, SgemmVector& high,
+                std::index_sequence<I...>) {
+  constexpr std::size_t lanes = sizeof...(I);
+  low = __builtin_shufflevector(a, b, static_cast<int>(I / 2 + I % 2 * lanes)...);
+  high = __builtin_shufflevector(a, b, static_cast<int>((lanes + I) / 2 + I % 2 * lanes)...);
+}
+
+/// Transposes a square of `sgemm_lanes` rows and columns by interleaving rows log2(lanes) times.
+inline void transpose_square(const float* from, Index from_stride, float* to, Index to_stride) {
+  constexpr std::size_t lanes = sgemm_lanes;
+  SgemmVector rows[lanes];
+#pragma GCC unroll 16
+  for (std::size_t r = 0; r < lanes; ++r)
+    std::memcpy(&rows[r], from + static_cast<Index>(r) * from_stride, sizeof(SgemmVector));
+#pragma GCC unroll 4
+  for (std::size_t stage = 1; stage < lanes; stage *= 2) {
+    SgemmVector next[lanes];
+#pragma GCC unroll 8
+    for (std::size_t r = 0; r < lanes / 2; ++r) {
+      interleave(rows[r], rows[r + lanes / 2], next[2 * r], next[2 * r + 1],
+                 std::make_index_sequence<lanes>());
+    }
+#pragma GCC unroll 16
+    for (std::size_t r = 0; r < lanes; ++r) rows[r] = next[r];
+  }
+#pragma GCC unroll 16
+  for (std::size_t r = 0; r < lanes; ++r)
+    std::memcpy(to + static_cast<Index>(r) * to_stride, &rows[r], sizeof(SgemmVector));
+}
+#endif
+
+/// Copies a strip of `lanes` rows, each contiguous along the reduced dimension.
+template <Index strip>
+void pack_transposed(const float* from, Index lane_stride, Index lanes, Index depth,
+                     float* packed) {
+  Index lane = 0;
+#if OCTAVO_SGEMM_SHUFFLES
+  const Index squares = depth / sgemm_lanes * sgemm_lanes;
+  for (; lane + sgemm_lanes <= lanes; lane += sgemm_lanes) {
+    const float* rows = from + lane * lane_stride;
+    for (Index p = 0; p < squares; p += sgemm_lanes)
+      transpose_square(rows + p, lane_stride, packed + p * strip + lane, strip);
+    for (Index p = squares; p < depth; ++p) {
+      for (Index r = 0; r < sgemm_lanes; ++r)
+        packed[p * strip + lane + r] = rows[r * lane_stride + p];
+    }
+  }
+#endif
+  for (; lane < lanes; ++lane) {
+    for (Index p = 0; p < depth; ++p) packed[p * strip + lane] = from[lane * lane_stride + p];
+  }
+}
+
+/// Copies `width` lanes of the operand into strips of `strip` lanes side by side, with the reduced
+/// dimension outermost, padding the last strip with zeros.
+template <Index strip>
+void pack_strips(const float* source, Index lane_stride, Index depth_stride, Index width,
+                 Index depth, float* packed) {
   for (Index begin = 0; begin < width; begin += strip) {
     const Index lanes = std::min(strip, width - begin);
     const float* from = source + begin * lane_stride;
     if (depth_stride == 1) {
-      for (Index lane = 0; lane < lanes; ++lane) {
-        for (Index p = 0; p < depth; ++p) packed[p * strip + lane] = from[lane * lane_stride + p];
-      }
+      pack_transposed<strip>(from, lane_stride, lanes, depth, packed);
+    } else if (lanes == strip) {
+      for (Index p = 0; p < depth; ++p)
+        std::memcpy(packed + p * strip, from + p * depth_stride, strip * sizeof(float));
     } else {
-      for (Index p = 0; p < depth; ++p) {
-        const float* row = from + p * depth_stride;
-        for (Index lane = 0; lane < lanes; ++lane)
-          packed[p * strip + lane] = row[lane * lane_stride];
-      }
+      for (Index p = 0; p < depth; ++p)
+        std::copy_n(from + p * depth_stride, lanes, packed + p * strip);
     }
     for (Index lane = lanes; lane < strip; ++lane) {
       for (Index p = 0; p < depth; ++p) packed[p * strip + lane] = 0.0f;
@@ -80,25 +145,57 @@ inline void pack_strips(const float* source, Index lane_stride, Index depth_stri
   }
 }
 
+/// A strip of A. Element `p` of row `r` is `rows[r][p * stride]`.
+struct SgemmStrip {
+  const float* rows[sgemm_rows];
+  Index stride;
+};
+
+/// Returns a strip that `pack_strips` packed.
+inline SgemmStrip packed_strip(const float* packed) {
+  SgemmStrip strip{{}, sgemm_rows};
+  for (Index r = 0; r < sgemm_rows; ++r) strip.rows[r] = packed + r;
+  return strip;
+}
+
+/// Returns a strip of `filled` rows of a matrix that is not transposed. The last row also stands in
+/// for the missing ones, whose sums are not stored.
+inline SgemmStrip stored_strip(const float* data, Index leading, Index filled) {
+  SgemmStrip strip{{}, 1};
+  for (Index r = 0; r < sgemm_rows; ++r) strip.rows[r] = data + std::min(r, filled - 1) * leading;
+  return strip;
+}
+
 /// Computes sums = A · B for one strip of each.
-inline void sgemm_kernel(const float* a, const float* b, Index depth, float* sums) {
-  SgemmVector left[sgemm_rows] = {};
-  SgemmVector right[sgemm_rows] = {};
-  for (Index p = 0; p < depth; ++p) {
+inline void sgemm_kernel(const SgemmStrip& a, const float* b, Index depth, float* sums) {
+  SgemmVector left[sgemm_rows];
+  SgemmVector right[sgemm_rows];
+  const float* rows[sgemm_rows];
+#if OCTAVO_SGEMM_SHUFFLES
+#pragma GCC unroll 8
+#endif
+  for (Index r = 0; r < sgemm_rows; ++r) {
+    left[r] = right[r] = SgemmVector{};
+    rows[r] = a.rows[r];
+  }
+  const Index stride = a.stride;
+  for (Index p = 0, at = 0; p < depth; ++p, at += stride) {
     SgemmVector b_left;
     SgemmVector b_right;
     std::memcpy(&b_left, b, sizeof(b_left));
     std::memcpy(&b_right, b + sgemm_lanes, sizeof(b_right));
-#if defined(__GNUC__) && !defined(__CUDACC__)
+#if OCTAVO_SGEMM_SHUFFLES
 #pragma GCC unroll 8
 #endif
     for (Index r = 0; r < sgemm_rows; ++r) {
-      left[r] += a[r] * b_left;
-      right[r] += a[r] * b_right;
+      left[r] += rows[r][at] * b_left;
+      right[r] += rows[r][at] * b_right;
     }
-    a += sgemm_rows;
     b += sgemm_columns;
   }
+#if OCTAVO_SGEMM_SHUFFLES
+#pragma GCC unroll 8
+#endif
   for (Index r = 0; r < sgemm_rows; ++r) {
     std::memcpy(sums + r * sgemm_columns, &left[r], sizeof(left[r]));
     std::memcpy(sums + r * sgemm_columns + sgemm_lanes, &right[r], sizeof(right[r]));
@@ -136,17 +233,22 @@ inline void store_sums(const float* sums, Index rows, Index columns, float alpha
     const float factor = p + depth == k ? alpha : 1.0f;
     for (Index j0 = 0; j0 < n; j0 += sgemm_block) {
       const Index columns = std::min(sgemm_block, n - j0);
-      pack_strips(b.data + p * b.down() + j0 * b.across(), b.across(), b.down(), columns, depth,
-                  sgemm_columns, packed_b);
+      pack_strips<sgemm_columns>(b.data + p * b.down() + j0 * b.across(), b.across(), b.down(),
+                                 columns, depth, packed_b);
       for (Index i0 = 0; i0 < m; i0 += sgemm_block) {
         const Index rows = std::min(sgemm_block, m - i0);
-        pack_strips(a.data + i0 * a.down() + p * a.across(), a.down(), a.across(), rows, depth,
-                    sgemm_rows, packed_a);
-        for (Index j = 0; j < columns; j += sgemm_columns) {
-          for (Index i = 0; i < rows; i += sgemm_rows) {
-            sgemm_kernel(packed_a + i * depth, packed_b + j * depth, depth, sums);
-            store_sums(sums, std::min(sgemm_rows, rows - i), std::min(sgemm_columns, columns - j),
-                       factor, accumulate || p > 0, c + (i0 + i) * ldc + j0 + j, ldc);
+        const float* from = a.data + i0 * a.down() + p * a.across();
+        if (a.transpose == Transpose::yes)
+          pack_strips<sgemm_rows>(from, 1, a.leading, rows, depth, packed_a);
+        for (Index i = 0; i < rows; i += sgemm_rows) {
+          const Index filled = std::min(sgemm_rows, rows - i);
+          const SgemmStrip strip = a.transpose == Transpose::yes
+                                       ? packed_strip(packed_a + i * depth)
+                                       : stored_strip(from + i * a.leading, a.leading, filled);
+          for (Index j = 0; j < columns; j += sgemm_columns) {
+            sgemm_kernel(strip, packed_b + j * depth, depth, sums);
+            store_sums(sums, filled, std::min(sgemm_columns, columns - j), factor,
+                       accumulate || p > 0, c + (i0 + i) * ldc + j0 + j, ldc);
           }
         }
       }
@@ -159,3 +261,4 @@ inline void store_sums(const float* sums, Index rows, Index columns, float alpha
 
 #undef OCTAVO_SGEMM_LANES
 #undef OCTAVO_SGEMM_NAMES
+#undef OCTAVO_SGEMM_SHUFFLES
