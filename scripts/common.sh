@@ -59,3 +59,13 @@ build_preset() {
   GLIBC_TUNABLES=glibc.malloc.hugetlb=1 cmake --build --preset "$preset" --parallel "$(nproc)" ||
     fail "the build of $preset failed"
 }
+
+# Builds one more target of a preset that build_preset configured; prints nothing unless it fails.
+build_target() {
+  local preset=$1 target=$2
+  local log=build/$preset.$target.log
+  cmake --build "build/$preset" --target "$target" --parallel 1 >"$log" 2>&1 || {
+    cat "$log" >&2
+    fail "the build of $target failed"
+  }
+}
