@@ -324,6 +324,23 @@ inline void require_compiled(const CLI::App& app, const Choice& choice,
       build_again(app, options.device, build_options(app, options)));
 }
 
+/// Returns how a shape that no preset has differs from the nearest compiled preset, as in
+/// " (nearest is llama_tiny, but the folder's norm_epsilon is 1e-06, not 1e-05)"; "" if it differs
+/// in more than 3 numbers.
+inline std::string difference_from_nearest(const octavo::ModelDescription& shape) {
+  constexpr std::size_t most_differences = 3;
+  std::vector<std::string> fewest;
+  std::string nearest;
+  for (const Instance& instance : instances()) {
+    std::vector<std::string> all = octavo::differences(shape, instance.shape);
+    if (!nearest.empty() && all.size() >= fewest.size()) continue;
+    fewest = std::move(all);
+    nearest = instance.model;
+  }
+  if (nearest.empty() || fewest.size() > most_differences) return "";
+  return " (nearest is " + nearest + ", but the folder's " + programs::joined(fewest) + ')';
+}
+
 }  // namespace detail
 
 /// Throws if there is no such device or precision, or a flag is for another device.
@@ -380,7 +397,8 @@ inline void find_preset_of_folder(const CLI::App& app, ModelChoice& options) {
   }
   throw octavo::ConfigError(octavo::message(
       detail::place_of(app, "--model"), "--model ", prefix, options.load_hf,
-      ": no preset that is compiled in has its shape; ",
+      ": no preset that is compiled in has its shape",
+      wanted.model.empty() ? detail::difference_from_nearest(shape) : "", "; ",
       wanted.model.empty()
           ? detail::build_folder_of(app, options)
           : detail::build_again(app, options.device, detail::build_options(app, wanted))));

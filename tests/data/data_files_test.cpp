@@ -117,6 +117,8 @@ TEST_F(DataFiles, OfPatternsAreThoseThatMatch) {
   EXPECT_EQ(text_of({pattern("?/train_[2-9]*.bin")}), "22");
   refused<IoError>({.train = {pattern("s/test_*.bin")}},
                    "s/test_*.bin: the pattern matches no file");
+  refused<IoError>({.train = {"absent/*.bin"}},
+                   "; relative paths start at " + std::filesystem::current_path().string());
   const Data data = load_data({.train = {pattern("s/tr*")}});
   ASSERT_EQ(data.skipped.size(), 1u);
   EXPECT_EQ(data.skipped.front().remark, "a folder that a pattern matches");

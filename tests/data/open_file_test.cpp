@@ -94,6 +94,12 @@ TEST_F(OpenFile, ALineOfAnyLengthIsRefused) {
       path.string() + ": cannot be read: line 2 is longer than 16777216 bytes; check the file");
 }
 
+TEST_F(OpenFile, WhichIsMissingSaysWhereRelativePathsStart) {
+  EXPECT_EQ(error_of([] { (void)octavo::read_text_file("absent/a.txt"); }),
+            "absent/a.txt: cannot be read: No such file or directory; relative paths start at " +
+                fs::current_path().string());
+}
+
 TEST_F(OpenFile, AByteOrderMarkIsNotText) {
   EXPECT_EQ(octavo::read_text_file(write("a", "\xEF\xBB\xBF{}")), "{}");
   EXPECT_EQ(octavo::read_text_file(write("b", "\xEF\xBB\xBF")), "");

@@ -263,6 +263,13 @@ TEST_F(ReadText, NamesAMissingPath) {
   EXPECT_TRUE(contains(error, "check the path")) << error;
 }
 
+// Such as one of a configuration file that is used in another folder.
+TEST_F(ReadText, SaysWhereRelativePathsStart) {
+  const std::string start = "; relative paths start at " + fs::current_path().string();
+  EXPECT_TRUE(error_of({"absent/a.txt"}).ends_with(start)) << error_of({"absent/a.txt"});
+  EXPECT_FALSE(contains(error_of({folder_ / "absent"}), "relative"));
+}
+
 TEST_F(ReadText, NamesAnEmptyFile) {
   const std::string error = error_of({write("full", "x"), write("empty.txt", "")});
   EXPECT_TRUE(contains(error, "empty.txt: the file is empty")) << error;

@@ -256,6 +256,20 @@ TEST_F(ModelsOfAProgram, ArePresetsWhereAFolderHasTheirShape) {
   expect_built_with(choice, "-DOCTAVO_PRESETS=\"llama_tiny;llama3_small;llama3_1b\"");
 }
 
+// Two numbers that change no size are easily overlooked.
+TEST_F(ModelsOfAProgram, NameWhatAFolderHasOtherwise) {
+  octavo::ModelDescription shape = octavo::description_of(octavo::llama_tiny);
+  add("llama_tiny", "bf16", "cpu").shape = shape;
+  shape.norm_epsilon = 1e-6f;
+  shape.rope_theta = 5e5f;
+  std::ofstream(folder_ / "config.json") << octavo::hugging_face_config(shape, "bfloat16");
+  const std::string said = said_of({.model = "hf:" + folder_.string(), .precision = "bf16"});
+  EXPECT_NE(said.find("its shape (nearest is llama_tiny, but the folder's norm_epsilon is "),
+            std::string::npos)
+      << said;
+  EXPECT_NE(said.find(", rope_theta is 500000, not 10000); "), std::string::npos) << said;
+}
+
 TEST_F(ModelsOfAProgram, LeaveThoseOfOtherFoldersAsTheyAre) {
   std::filesystem::copy_file("tests/golden/hugging_face/llama.5.json", folder_ / "config.json");
   ModelChoice choice{.model = "hf:" + folder_.string(), .precision = "fp8-rowwise"};

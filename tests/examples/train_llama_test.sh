@@ -392,7 +392,7 @@ rm saved_by/config.toml
 for saves in "" "--checkpoint-every 0"; do
   # shellcheck disable=SC2086
   run "a run without configuration: $saves" 0 "${kept[@]::${#kept[@]}-1}" saved_by --steps 9 --resume latest --warmup 1 $saves
-  [ -n "$saves" ] || err_is_one_line_with "warning: saved_by/config.toml: cannot be read: No such file or directory; as in a new run"
+  [ -n "$saves" ] || err_is_one_line_with "warning: saved_by/config.toml: cannot be read: No such file or directory; relative paths start at $PWD; as in a new run"
   [ -z "$saves" ] || [ ! -s err ] || fail "there is a warning"
   rm saved_by/config.toml
 done

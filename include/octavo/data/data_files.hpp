@@ -79,9 +79,11 @@ inline std::vector<std::filesystem::path> matches_of(const std::string& pattern)
   if (status == 0) paths.assign(found.gl_pathv, found.gl_pathv + found.gl_pathc);
   ::globfree(&found);
   require<IoError>(status == 0 || status == GLOB_NOMATCH, pattern,
-                   ": the pattern cannot be followed; check the folders that it names");
+                   ": the pattern cannot be followed; check the folders that it names",
+                   start_of(pattern));
   require<IoError>(!paths.empty(), pattern,
-                   ": the pattern matches no file; check the path, and that its files are there");
+                   ": the pattern matches no file; check the path, and that its files are there",
+                   start_of(pattern));
   std::sort(paths.begin(), paths.end());
   return paths;
 }

@@ -13,6 +13,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <utility>
 
 #include <fcntl.h>
@@ -28,6 +29,14 @@ namespace detail {
   throw IoError(message(path.string(), ": cannot be read: ", reason));
 }
 
+/// Returns the folder at which a relative path starts, as advice about a file that is missing; ""
+/// for an absolute path. A configuration file that is used in another folder names other files.
+inline std::string start_of(const std::filesystem::path& path) {
+  std::error_code ignored;
+  if (path.is_absolute()) return "";
+  return "; relative paths start at " + std::filesystem::current_path(ignored).string();
+}
+
 /// @param error  errno
 [[noreturn]] inline void reading_failed(const std::filesystem::path& path, int error) {
   const bool forbidden = error == EACCES || error == EPERM;
@@ -36,7 +45,8 @@ namespace detail {
           ? "; give yourself the right to read it (chmod u+r, of a folder u+rx), or name another"
       : error == EMFILE ? "; each token file stays open: raise the limit of open files (ulimit -n)"
                         : "";
-  reading_failed(path, message(std::strerror(error), advice));
+  reading_failed(path,
+                 message(std::strerror(error), advice, error == ENOENT ? start_of(path) : ""));
 }
 
 /// The kind of a file that is not a regular one, as messages name it.

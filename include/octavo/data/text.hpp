@@ -50,7 +50,7 @@ inline bool is_folder(const std::filesystem::path& source) {
   std::error_code error;
   const std::filesystem::file_status status = std::filesystem::status(source, error);
   require<IoError>(status.type() != std::filesystem::file_type::not_found, source.string(),
-                   ": there is no such file or folder; check the path");
+                   ": there is no such file or folder; check the path", start_of(source));
   if (std::filesystem::is_directory(status)) return true;
   if (!std::filesystem::exists(status)) reading_failed(source, error.value());
   require<IoError>(std::filesystem::is_regular_file(status), source.string(),
