@@ -21,7 +21,7 @@ namespace planner {
 
 using octavo::Index;
 
-/// The largest number of ranks that is planned for.
+/// Maximum number of ranks in a plan.
 inline constexpr int most_ranks = 65'536;
 
 struct Options {
@@ -39,29 +39,29 @@ struct Options {
   Index sequence_length = 8192;
   Index micro_batches = 1;
   Index most_documents = 0;
-  Index lora = 0;  ///< the rank of adapters; 0: there are none
+  Index lora = 0;  ///< adapter rank; 0 disables LoRA
   std::vector<std::string> lora_targets{"all-linear"};
   std::string master_weights = "auto";
   std::string moments = "auto";
   std::string offload = "none";
-  int world = 1;  ///< as many as share the layers unless said
+  int world = 1;  ///< by default, `tensor_parallel`
   int tensor_parallel = 1;
   int zero = 1;
   std::string gather = "stored";
   std::string reduce = "stored";
 
-  /// Groups of ranks that share the layers; ranks, where none do.
+  /// Returns the number of tensor-parallel groups.
   [[nodiscard]] int groups() const { return world / tensor_parallel; }
   std::vector<double> card_memory{80, 141};
   bool all = false;
 };
 
-/// The shapes that --model can name.
+/// Returns the shapes that --model can name.
 std::vector<programs::NamedShape> known_shapes();
 
-/// The shape that --model names: a preset, a model of OCTAVO_MODELS, hf:FOLDER, or the path of a
-/// config.json.
-/// @throws ConfigError, IoError  if there is none
+/// Returns the shape that --model names: a preset, a model of OCTAVO_MODELS, hf:FOLDER, or the path
+/// of a config.json.
+/// @throws ConfigError, IoError  if it does not exist
 inline Shape shape_of(const std::string& model) {
   constexpr std::string_view prefix = "hf:";
   const std::vector<programs::NamedShape> known = known_shapes();
@@ -100,82 +100,88 @@ inline void declare(CLI::App& app, Options& options) {
   add("--model", options.model,
       "preset: " + joined(models) +
           "; hf:FOLDER: the shape of that Hugging Face model; or the path of a config.json");
-  choose("--precision", options.precision, "of the linear layers", precisions);
-  choose("--device", options.device, "where it is to train", {"cpu", "cuda"});
-  choose("--recompute", options.recompute, "what the backward makes again", recompute_names);
-  choose("--weight-copies", options.weight_copies, "quantised copies of weights",
+  choose("--precision", options.precision, "precision of the linear layers", precisions);
+  choose("--device", options.device, "device to train on", {"cpu", "cuda"});
+  choose("--recompute", options.recompute, "activations that the backward recomputes",
+         recompute_names);
+  choose("--weight-copies", options.weight_copies, "quantised copies of the weights",
          weight_copies_names);
-  add("--batch", options.batch, "sequences in a micro-batch")->check(at_least_one());
-  add("--seq-len", options.sequence_length, "tokens in a sequence")->check(at_least_one());
-  add("--micro-batches", options.micro_batches, "micro-batches in a step")->check(at_least_one());
+  add("--batch", options.batch, "sequences per micro-batch and rank")->check(at_least_one());
+  add("--seq-len", options.sequence_length, "tokens per sequence")->check(at_least_one());
+  add("--micro-batches", options.micro_batches,
+      "micro-batches per step and rank (gradient accumulation)")
+      ->check(at_least_one());
   add("--most-documents", options.most_documents,
-      "documents in a micro-batch, at most; 0: each sequence is one")
+      "maximum number of documents in a micro-batch; 0: each sequence is one document")
       ->check(not_negative_whole());
-  add("--world", options.world, "ranks that train together; the plan is of one of them")
+  add("--world", options.world, "number of ranks; the plan describes one of them")
       ->check(at_least_one());
   declare_sharing(app, options, app.option_defaults()->get_group());
   add("--tensor-parallel", options.tensor_parallel,
-      "of these ranks, as many share each layer; --zero is then among their groups")
+      "number of neighbouring ranks that share each layer; --zero then applies among these groups")
       ->check(at_least_one());
-  add("--head-chunk", options.head_chunk, "tokens whose logits exist at once; 0: chosen")
+  add("--head-chunk", options.head_chunk,
+      "number of tokens whose logits are in memory at once; 0 chooses automatically")
       ->check(not_negative_whole());
-  add("--lora", options.lora,
-      "rank of adapters beside the linear layers, and nothing else is trained; 0: there are none")
+  add("--lora", options.lora, "adapter rank; only adapters are trained; 0 disables LoRA")
       ->check(not_negative_whole());
   app.add_option("--lora-targets", options.lora_targets,
-                 "layers that have one, with commas: q_proj, k_proj, v_proj, o_proj, gate_proj, "
-                 "up_proj, down_proj; all unless said")
+                 "comma-separated layers that get an adapter: q_proj, k_proj, v_proj, o_proj, "
+                 "gate_proj, up_proj, down_proj; all by default")
       ->delimiter(',');
   add("--master-weights", options.master_weights,
-      "fp32; bf16: none beside the BF16 weights; auto: fp32 where the GPU has memory for it")
+      "master-weight format: fp32; bf16, which keeps no separate copy; auto: fp32 if it fits in "
+      "GPU memory")
       ->check(one_of(master_choices));
-  choose("--moments", options.moments, "of AdamW, as --master-weights or smaller", moment_choices);
-  choose("--offload", options.offload, "what lives in the host's memory", offload_names);
-  app.add_flag("--with-cudnn", options.cudnn, "attention on cuda may run through cuDNN");
+  choose("--moments", options.moments, "format of AdamW's moments, not wider than --master-weights",
+         moment_choices);
+  choose("--offload", options.offload, "state kept in host memory", offload_names);
+  app.add_flag("--with-cudnn", options.cudnn, "attention on cuda may use cuDNN");
   app.add_flag("--own-attention", options.own_attention,
-               "attention on cuda runs in own kernels (default)");
+               "attention on cuda uses Octavo's kernels (default)");
   app.add_flag("--deterministic", options.deterministic,
-               "as --deterministic of the trainer: on cuda, with cuDNN, it takes more workspace");
-  add("--threads", options.threads, "threads of the cpu device; 0: all")
+               "plan for the trainer's --deterministic, which needs more workspace with cuDNN");
+  add("--threads", options.threads, "number of CPU threads for the cpu device; 0 uses all")
       ->check(not_negative_whole());
-  add("--card-memory", options.card_memory, "GiB of a GPU; may be given again")
-      ->check(above_zero());
-  app.add_flag("--all", options.all,
-               "one line for every precision, recompute policy, weight copies, optimizer state and "
-               "place of it; what is named stays fixed");
+  add("--card-memory", options.card_memory, "GPU memory in GiB; repeatable")->check(above_zero());
+  app.add_flag(
+      "--all", options.all,
+      "print one line for every combination of precision, recompute policy, weight copies, "
+      "optimizer state and offloading; flags that are set stay fixed");
 }
 
-/// Throws if flags that each are right do not go together. Ranks that were not said are those that
-/// share the layers.
-/// @throws ConfigError  saying what to change
+/// Throws if flags that are valid alone contradict each other. Sets --world to --tensor-parallel if
+/// it was not set.
+/// @throws ConfigError  with advice
 inline void make_consistent(const CLI::App& app, Options& options) {
   if (app.count("--world") == 0) options.world = options.tensor_parallel;
-  octavo::require<octavo::ConfigError>(options.world <= most_ranks, "--world is ", options.world,
-                                       "; give at most ", most_ranks);
-  octavo::require<octavo::ConfigError>(
-      options.world % options.tensor_parallel == 0, "--tensor-parallel ", options.tensor_parallel,
-      ": so many ranks share each layer, but --world is ", options.world, "; give a multiple");
+  octavo::require<octavo::ConfigError>(options.world <= most_ranks, "--world must be at most ",
+                                       most_ranks, ", but is ", options.world);
+  octavo::require<octavo::ConfigError>(options.world % options.tensor_parallel == 0,
+                                       "--world must be a multiple of --tensor-parallel ",
+                                       options.tensor_parallel, ", but is ", options.world);
   octavo::require<octavo::ConfigError>(
       options.lora != 0 || app.count("--lora-targets") == 0,
-      "--lora-targets is about adapters; give --lora their rank, too, such as --lora 16");
+      "--lora-targets needs --lora; also pass the adapter rank, such as --lora 16");
   programs::require_adapters_can_be(options);
   octavo::require<octavo::ConfigError>(!options.cudnn || !options.own_attention,
-                                       "--with-cudnn and --own-attention exclude each other; give "
-                                       "one");
+                                       "--with-cudnn and --own-attention exclude each other; pass "
+                                       "only one");
   programs::require_device(app, options.device, octavo::Cpu::name, {"--threads"});
   programs::require_device(app, options.device, octavo::Cuda::name,
                            {"--with-cudnn", "--own-attention", "--deterministic", "--card-memory"});
 }
 
-/// @throws ConfigError  if the model has no adapters, or ranks cannot share its layers
+/// Throws if --lora or --tensor-parallel does not support the model.
+/// @throws ConfigError  with advice
 inline void require_supported(const Options& options, const Shape& shape) {
   octavo::require<octavo::ConfigError>(options.lora == 0 || !shape.is_gpt2(),
-                                       "--lora: a GPT-2 has no adapters here; leave it out");
+                                       "--lora does not support GPT-2; leave it out");
   const Index divisor = shape.shared_by();
   octavo::require<octavo::ConfigError>(
       divisor % options.tensor_parallel == 0, "--tensor-parallel ", options.tensor_parallel,
       ": the layers of ", shape.name,
-      divisor == 1 ? " are not shared"
+      divisor == 1 ? " cannot be shared"
                    : octavo::message(" can be shared by ", divisor, " ranks or a divisor of it"));
 }
 
@@ -185,7 +191,7 @@ inline Request request_of(const Options& options) {
   octavo::require<octavo::ConfigError>(rows <= most && rows * options.micro_batches <= most,
                                        "a step of ", options.batch, " x ", options.sequence_length,
                                        " x ", options.micro_batches,
-                                       " tokens is too large; give at most ", most, " tokens");
+                                       " tokens is too large; pass at most ", most, " tokens");
   Request request;
   request.session.batch = {options.batch, options.sequence_length, options.most_documents};
   if (options.most_documents != 0) trainer::require_most_documents(request.session.batch);
@@ -210,7 +216,7 @@ inline Request request_of(const Options& options) {
   request.reduce = options.reduce;
   request.tensor_parallel = options.tensor_parallel;
   request.has_adapters = options.lora != 0;
-  // Nothing of this machine counts for another device.
+  // For the cuda device, properties of this machine do not matter.
   if (options.device == octavo::Cpu::name) {
     request.cpu = octavo::Context<octavo::Cpu>(options.threads);
   }

@@ -308,7 +308,7 @@ inline void require_possible(const ModelChoice& options, bool is_gpt2) {
       "no GPU that Octavo serves multiplies the blocks of mxfp8; choose --precision fp8-blockwise, "
       "or --device cpu");
   octavo::require<octavo::ConfigError>(options.lora == 0 || !is_gpt2,
-                                       "--lora: a GPT-2 has no adapters here; leave it out");
+                                       "--lora does not support GPT-2; leave it out");
   octavo::require<octavo::ConfigError>(
       options.tensor_parallel == 1 || !is_gpt2, "--tensor-parallel ", options.tensor_parallel,
       ": ranks do not share the layers of a GPT-2; leave it out, and each has batches of its own");

@@ -23,33 +23,33 @@ namespace trainer {
 
 inline constexpr const char* data_group = "Data";
 
-/// The chats of a run that is trained on such.
+/// Options for training on chats.
 struct ChatOptions {
   std::vector<std::string> files;
   std::vector<std::string> validation_files;
   std::string chat_template;
-  std::string tokenizer;  ///< empty: that of the folder of --model hf:FOLDER
+  std::string tokenizer;  ///< empty: tokenizer.json in the folder of --model hf:FOLDER
   std::string too_long = "cut";
   octavo::Index most_in_sequence = 32;
-  octavo::Index epochs = 0;  ///< 0: as many as the steps take
+  octavo::Index epochs = 0;  ///< 0: as many as --steps covers
 };
 
-/// Every choice of a run.
+/// Values of all flags of a run.
 struct Options : ModelChoice {
   std::string recompute = "none";
   std::string weight_copies = "kept";
   bool deterministic = false;
   std::string gemm_plans;
   octavo::Index head_chunk = 0;
-  octavo::LoraOptions adapters;  ///< their rank is `lora`
+  octavo::LoraOptions adapters;  ///< the rank is in `lora`
   std::vector<std::string> lora_targets{"all-linear"};
   std::string load_adapters;
 
-  int ranks = 1;  ///< that a launcher started; groups of them where they share layers
+  int ranks = 1;  ///< started by a launcher; number of groups with tensor parallelism
   int zero = 1;
   std::string gather = "stored";
   std::string reduce = "stored";
-  std::string exchange;  ///< empty: copies
+  std::string exchange;  ///< empty means copies
   octavo::Index check_replicas = 0;
 
   std::vector<std::string> data;
@@ -96,19 +96,19 @@ struct Options : ModelChoice {
 
   octavo::Index checkpoint_every = 0;
   octavo::CheckpointsToKeep keep;
-  std::string saved_as_before;  ///< flags of these that the run that goes on has from before
-  std::string saves_in_doubt;   ///< why it may have had more of them; empty: it had not
+  std::string saved_as_before;  ///< flags among these that a resumed run keeps from before
+  std::string saves_in_doubt;   ///< why the run may have had more of them; empty if it had none
   std::string resume;
   bool convert = false;
   bool list_checkpoints = false;
   std::string export_hf;
 
-  octavo::Index replay_step = 0;  ///< 0: the run is trained
+  octavo::Index replay_step = 0;  ///< 0 trains the run
   octavo::Index replays = 2;
 };
 
-/// Declares every flag on `app`; values go to `options`.
-/// @param declare_data  declares those that name the data
+/// Declares all flags on `app`; their values are written to `options`.
+/// @param declare_data  declares the flags that name the data
 inline void declare(CLI::App& app, Options& options, void (*declare_data)(CLI::App&, Options&)) {
   using namespace programs;
   const auto add = [&app](const std::string& name, auto& value, const std::string& text,
@@ -117,211 +117,221 @@ inline void declare(CLI::App& app, Options& options, void (*declare_data)(CLI::A
   };
   declare_model(app, options);
   const std::string model = model_group;
-  add("--recompute", options.recompute, "what the backward makes again: " + joined(recompute_names),
-      model)
+  add("--recompute", options.recompute,
+      "activations that the backward recomputes: " + joined(recompute_names), model)
       ->check(one_of(recompute_names));
   add("--weight-copies", options.weight_copies,
-      "quantised copies of weights: " + joined(weight_copies_names) +
-          " for each GEMM, which saves 2 bytes a parameter",
+      "quantised copies of the weights: " + joined(weight_copies_names) +
+          " for each GEMM, which saves 2 bytes per parameter",
       model)
       ->check(one_of(weight_copies_names));
   app.add_flag("--deterministic", options.deterministic,
-               "the cuda device gives the same bits in every run that gets the same --gemm-plans, "
-               "at some cost of speed; the cpu device always does")
+               "bitwise reproducible results on the cuda device, at some cost in speed; the cpu "
+               "device is always reproducible")
       ->group(model);
-  // Without a default, which would stand in every run's config.toml and not fit the other device.
+  // Without a default: config.toml would contain it, and the other device rejects the flag.
   app.add_option(
          "--gemm-plans", options.gemm_plans,
-         "file of GEMM algorithms of the cuda device: those of a checkpoint that the run goes on "
-         "from are taken, then those in it, and those that it lacks are chosen in a rehearsal and "
-         "added; by heuristics unless said")
+         "file of GEMM algorithms for the cuda device; missing ones are chosen in a rehearsal and "
+         "added; without it, a resumed run uses those of its checkpoint, and any other run uses "
+         "heuristics")
       ->group(model);
-  add("--head-chunk", options.head_chunk, "tokens whose logits exist at once; 0: chosen", model)
+  add("--head-chunk", options.head_chunk,
+      "number of tokens whose logits are in memory at once; 0 chooses automatically", model)
       ->check(not_negative_whole());
 
-  const std::string lora = "LoRA (adapters beside layers that stay as they are)";
-  add("--lora", options.lora, "rank of adapters, and nothing else is trained; 0: there are none",
-      lora)
+  const std::string lora = "LoRA (adapters for frozen layers)";
+  add("--lora", options.lora, "adapter rank; only adapters are trained; 0 disables LoRA", lora)
       ->check(not_negative_whole());
-  // Without defaults, which config.toml could not tell from choices.
+  // Without defaults: config.toml could not distinguish them from choices.
   app.add_option("--lora-alpha", options.adapters.alpha,
-                 "adapters count times this over the rank; 16 unless said")
+                 "adapters are scaled by alpha / rank; 16 by default")
       ->group(lora)
       ->check(above_zero());
   app.add_option("--lora-targets", options.lora_targets,
-                 "layers that have one, with commas: q_proj, k_proj, v_proj, o_proj, gate_proj, "
-                 "up_proj, down_proj; all unless said")
+                 "comma-separated layers that get an adapter: q_proj, k_proj, v_proj, o_proj, "
+                 "gate_proj, up_proj, down_proj; all by default")
       ->group(lora)
       ->delimiter(',');
   app.add_option("--load-adapters", options.load_adapters,
-                 "folder of PEFT that the run begins with, of the same rank, alpha and layers")
+                 "PEFT folder with the initial adapters; rank, alpha and layers must match")
       ->group(lora);
   app.add_option("--save-adapters", options.save_adapters,
-                 "new folder for the trained adapters, which PEFT opens")
+                 "new folder for the trained adapters, in PEFT's format")
       ->group(lora);
 
   const std::string ranks = ranks_group;
   declare_ranks(app, options);
-  declare_sharing(app, options, ranks,
-                  ". Those that the program was built with: " + joined(reductions));
+  declare_sharing(app, options, ranks, "; compiled: " + joined(reductions));
   app.add_option("--exchange", options.exchange,
-                 "how GPUs of one host send what is large: copies, by their copy engines, which is "
-                 "the way unless said, or nccl, by NCCL's kernels")
+                 "how GPUs of one host exchange weights and gradients: copies uses their copy "
+                 "engines (default), nccl uses NCCL's kernels")
       ->group(ranks)
       ->check(one_of({"copies", "nccl"}));
   add("--check-replicas", options.check_replicas,
-      "steps between comparisons of the weights that all ranks hold; 0: never", ranks)
+      "steps between comparisons of the replicated weights across ranks; 0 disables them", ranks)
       ->check(not_negative_whole());
 
   const std::string data = data_group;
   declare_data(app, options);
-  add("--batch", options.batch, "sequences in a micro-batch of a rank", data)
-      ->check(at_least_one());
-  add("--seq-len", options.sequence_length, "tokens in a sequence", data)->check(at_least_one());
-  add("--micro-batches", options.micro_batches, "micro-batches in a step, of each rank", data)
+  add("--batch", options.batch, "sequences per micro-batch and rank", data)->check(at_least_one());
+  add("--seq-len", options.sequence_length, "tokens per sequence", data)->check(at_least_one());
+  add("--micro-batches", options.micro_batches,
+      "micro-batches per step and rank (gradient accumulation)", data)
       ->check(at_least_one());
   add("--validation-fraction", options.validation_fraction,
-      "share of the data, at its end, that is kept for validation", data)
+      "fraction of the data, at its end, that is kept for validation", data)
       ->check(share_above_zero());
-  add("--validation-batches", options.validation_batches, "batches in an evaluation, at most", data)
+  add("--validation-batches", options.validation_batches,
+      "maximum number of batches per evaluation", data)
       ->check(at_least_one());
 
   const std::string training = "Training";
-  add("--steps", options.steps, "optimizer steps", training)->check(at_least_one());
-  add("--learning-rate", options.learning_rate, "at the end of the warm-up", training)
+  add("--steps", options.steps, "number of optimizer steps", training)->check(at_least_one());
+  add("--learning-rate", options.learning_rate, "learning rate at the end of the warm-up", training)
       ->check(above_zero());
-  add("--schedule", options.schedule, "cosine, linear, constant, wsd", training)
+  add("--schedule", options.schedule,
+      "learning-rate schedule: cosine, linear, constant, wsd (warm-up, stable, decay)", training)
       ->check(one_of({octavo::schedule_names.begin(), octavo::schedule_names.end()}));
-  add("--warmup", options.warmup, "steps in which the rate rises", training)
-      ->check(not_negative_whole());
-  add("--final-fraction", options.final_fraction, "of the learning rate, at the last step",
+  add("--warmup", options.warmup, "number of warm-up steps", training)->check(not_negative_whole());
+  add("--final-fraction", options.final_fraction,
+      "learning rate at the last step, as a fraction of --learning-rate", training)
+      ->check(share());
+  add("--decay-fraction", options.decay_fraction, "fraction of the run in which wsd decays",
       training)
       ->check(share());
-  add("--decay-fraction", options.decay_fraction, "of the run, in which wsd decays", training)
-      ->check(share());
-  add("--weight-decay", options.weight_decay, "of matrices", training)->check(not_negative());
-  add("--beta1", options.beta1, "decay of the first moment", training)->check(share());
-  add("--beta2", options.beta2, "decay of the second moment", training)->check(share());
-  add("--epsilon", options.epsilon, "of AdamW", training)->check(above_zero());
+  add("--weight-decay", options.weight_decay, "weight decay of matrices; vectors do not decay",
+      training)
+      ->check(not_negative());
+  add("--beta1", options.beta1, "decay rate of AdamW's first moment", training)->check(share());
+  add("--beta2", options.beta2, "decay rate of AdamW's second moment", training)->check(share());
+  add("--epsilon", options.epsilon, "AdamW epsilon", training)->check(above_zero());
   add("--max-gradient-norm", options.max_gradient_norm,
-      "scale gradients down to this norm; 0 disables clipping", training)
+      "maximum gradient norm (0 disables clipping)", training)
       ->check(not_negative());
   add("--master-weights", options.formats.master_weights,
-      "fp32; bf16: none beside the BF16 weights, which are rounded stochastically; auto: fp32 "
-      "where "
-      "the GPU has memory for it",
+      "master-weight format: fp32; bf16, which keeps no separate copy and rounds the BF16 weights "
+      "stochastically; auto: fp32 if it fits in GPU memory",
       training)
       ->check(one_of(master_choices));
   add("--moments", options.formats.moments,
-      "fp32; bf16 or 8bit, rounded stochastically; auto: fp32 where the GPU has memory for it, "
-      "else "
-      "bf16",
+      "moment format: fp32; bf16 or 8bit, rounded stochastically; auto: fp32 if it fits in GPU "
+      "memory, else bf16",
       training)
       ->check(one_of(moment_choices));
   add("--offload", options.offload,
-      "what lives in the host's memory: none; optimizer: masters and moments, which changes no bit",
+      "state kept in host memory: none; optimizer: master weights and moments, with bitwise "
+      "identical results",
       training)
       ->check(one_of(offload_names));
-  add("--seed", options.seed, "of weights, batches and samples", training)
+  add("--seed", options.seed, "random seed for weights, batches and samples", training)
       ->check(not_negative_whole());
   add("--max-skipped", options.max_skipped,
-      "skipped steps in a row after which the run stops with exit code 3", training)
+      "number of consecutive skipped steps that stops the run with exit code 3", training)
       ->check(at_least_one());
   static const std::vector<std::string> on_spike_choices(octavo::on_spike_names.begin(),
                                                          octavo::on_spike_names.end());
   add("--on-spike", options.on_spike,
-      "what is done about a step whose loss or gradient norm is far above those before: " +
+      "action when the loss or gradient norm is far above that of earlier steps: " +
           joined(on_spike_choices) +
-          "; stop ends with exit code 5, rollback goes back to the last checkpoint",
+          "; stop ends with exit code 5, rollback restores the last checkpoint",
       training)
       ->check(one_of(on_spike_choices));
   add("--spike-threshold", options.spikes.threshold,
-      "standard deviations above the median from which on it is a spike", training)
+      "standard deviations above the median at which a step is a spike", training)
       ->check(above_zero());
-  add("--spike-window", options.spikes.window, "steps before it that the median is of", training)
+  add("--spike-window", options.spikes.window, "number of preceding steps that the median covers",
+      training)
       ->check(at_least_two());
   add("--max-rollbacks", options.spikes.max_rollbacks,
-      "of --on-spike rollback: the spike behind them stops the run", training)
+      "maximum number of rollbacks with --on-spike rollback; the next spike stops the run",
+      training)
       ->check(at_least_one());
 
   const std::string output = "Output";
   add("--out", options.out,
-      "folder for config.toml and metrics.jsonl; empty: runs/DATE-TIME-MODEL-PRECISION", output);
+      "folder for config.toml, metrics.jsonl and checkpoints; empty: "
+      "runs/DATE-TIME-MODEL-PRECISION",
+      output);
   app.add_flag("--no-out", options.no_out, "write no files")->group(output);
   add("--save-hf", options.save_hf,
-      "new folder for the trained weights, as Hugging Face's transformers opens them; empty: none",
+      "new folder for the trained weights, in the format of Hugging Face's transformers; empty: "
+      "none",
       output);
   add("--log-every", options.log_every, "steps between printed lines", output)
       ->check(at_least_one());
-  add("--evaluate-every", options.evaluate_every, "steps between evaluations; 0: at the end only",
-      output)
+  add("--evaluate-every", options.evaluate_every,
+      "steps between evaluations; 0 evaluates only at the end", output)
       ->check(not_negative_whole());
   add("--operands-every", options.operands_every, "steps between records of every operand's scale",
       output)
       ->check(at_least_one());
   add("--hash-every", options.hash_every,
-      "steps between records of a hash of all weights that are trained, by which runs are "
-      "compared; "
-      "0: none",
+      "steps between records of a hash of all trained weights, for comparing runs; 0 disables "
+      "them",
       output)
       ->check(not_negative_whole());
-  add("--sample", options.sample, "tokens to generate at the end", output)
+  add("--sample", options.sample, "number of tokens to generate at the end", output)
       ->check(not_negative_whole());
-  add("--temperature", options.temperature, "of the sample", output)->check(not_negative());
+  add("--temperature", options.temperature, "sampling temperature; 0 chooses the most likely token",
+      output)
+      ->check(not_negative());
   add("--timeline", options.timeline,
-      "file for chrome://tracing and ui.perfetto.dev: what steps spend their time on; empty: none",
+      "file for a trace of the steps, for ui.perfetto.dev and chrome://tracing; empty: none",
       output);
-  add("--timeline-steps", options.timeline_steps, "steps in it, from the second on", output)
+  add("--timeline-steps", options.timeline_steps,
+      "number of steps in the trace, starting with the second", output)
       ->check(at_least_one());
 
   const std::string checkpoints = "Checkpoints";
   add("--checkpoint-every", options.checkpoint_every,
-      "steps between checkpoints; there is one at the end and at a signal, too; 0: none at all",
+      "steps between checkpoints; the run also saves one at the end and after a signal; 0 disables "
+      "checkpoints",
       checkpoints)
       ->check(not_negative_whole());
-  add("--keep-last", options.keep.last, "newest checkpoints that stay, at least 2", checkpoints)
+  add("--keep-last", options.keep.last, "number of newest checkpoints to keep, at least 2",
+      checkpoints)
       ->check(at_least_two());
   add("--keep-every", options.keep.every,
-      "checkpoints of steps that this divides stay, too; 0: none", checkpoints)
+      "also keep checkpoints whose step is a multiple of this number; 0 disables this", checkpoints)
       ->check(not_negative_whole());
   app.add_flag("--keep-best", options.keep.best,
-               "the checkpoint with the smallest validation loss stays, too")
+               "also keep the checkpoint with the lowest validation loss")
       ->group(checkpoints);
-  // A run's config.toml has it only where it was given.
+  // A run's config.toml contains it only if it was set.
   app.add_option("--resume", options.resume,
-                 "go on from a checkpoint: latest, that of --out; auto, likewise, or begin where "
-                 "there is none; or the path of one")
+                 "resume from a checkpoint: latest, the newest in --out; auto, the same, or start "
+                 "a new run if there is none; or a path")
       ->group(checkpoints);
   app.add_flag("--convert", options.convert,
-               "with --resume: a checkpoint of another --precision, --master-weights or --moments "
-               "is converted, and what becomes of its state is told")
+               "with --resume, convert a checkpoint with a different --precision, "
+               "--master-weights or --moments")
       ->group(checkpoints)
       ->configurable(false);
   app.add_flag("--list-checkpoints", options.list_checkpoints,
-               "print the checkpoints of --out, and train nothing")
+               "print a table of the checkpoints in --out and exit")
       ->group(checkpoints)
       ->configurable(false);
   app.add_option("--export-hf", options.export_hf,
-                 "new folder for the weights of the checkpoint that --resume names, as "
-                 "transformers opens them; trains nothing")
+                 "new folder for the weights of the checkpoint named by --resume, in the format of "
+                 "Hugging Face's transformers; exits without training")
       ->group(checkpoints)
       ->configurable(false);
   app.add_option("--replay-step", options.replay_step,
-                 "take this step of the run in --out several times from one state, say whether "
-                 "its bits are always the same, and write nothing")
+                 "repeat this step of the run in --out several times from the same state, and "
+                 "report whether the results are bitwise identical; writes nothing")
       ->group(checkpoints)
       ->configurable(false)
       ->check(at_least_one());
-  app.add_option("--replays", options.replays, "how often --replay-step takes it")
+  app.add_option("--replays", options.replays, "number of repetitions for --replay-step")
       ->group(checkpoints)
       ->configurable(false)
       ->check(at_least_two());
-  app.set_config("--config", "", "TOML file with any of these choices")->group(output);
+  app.set_config("--config", "", "TOML file that sets any of these flags")->group(output);
   app.config_formatter(std::make_shared<FlagsFile>(app));
 }
 
-/// Of --epochs and --steps that which was chosen: the command line wins over a file, in which both
-/// may stand.
+/// Chooses between --epochs and --steps: the command line overrides a file, which may set both.
 /// @throws ConfigError  if the command line has both
 inline void choose_length(const CLI::App& app, Options& options) {
   if (options.chats.epochs == 0) return;
@@ -331,68 +341,67 @@ inline void choose_length(const CLI::App& app, Options& options) {
   if (!in_command("--steps")) return;
   octavo::require<octavo::ConfigError>(
       !in_command("--epochs"),
-      "--epochs and --steps say both how long the run is; give one of them");
+      "--epochs and --steps both set the length of the run; pass only one of them");
   options.chats.epochs = 0;
 }
 
-/// Throws if flags that each are right do not go together.
-/// @throws ConfigError  saying what to change
+/// Throws if flags that are valid alone contradict each other.
+/// @throws ConfigError  with advice
 inline void require_consistent(const CLI::App& app, const Options& options) {
   octavo::require<octavo::ConfigError>(
       options.on_spike != "rollback" || options.checkpoint_every != 0,
-      "--on-spike rollback goes back to a checkpoint; give --checkpoint-every, too");
-  octavo::require<octavo::ConfigError>(options.spikes.window <= octavo::RunTotals::most_recent,
-                                       "--spike-window ", options.spikes.window,
-                                       ": so many steps are not kept; give at most ",
-                                       octavo::RunTotals::most_recent);
+      "--on-spike rollback needs checkpoints; also pass --checkpoint-every");
+  octavo::require<octavo::ConfigError>(
+      options.spikes.window <= octavo::RunTotals::most_recent, "--spike-window must be at most ",
+      octavo::RunTotals::most_recent, ", but is ", options.spikes.window);
   octavo::require<octavo::ConfigError>(options.out.empty() || !options.no_out,
-                                       "--out names a folder and --no-out wants none; give one");
+                                       "--out and --no-out exclude each other; pass only one");
   for (const char* flag :
        {"--lora-alpha", "--lora-targets", "--load-adapters", "--save-adapters"}) {
     octavo::require<octavo::ConfigError>(
         options.lora != 0 || app.count(flag) == 0, detail::place_of(app, flag), flag,
-        " is about adapters; give --lora their rank, too, such as --lora 16");
+        " needs --lora; also pass the adapter rank, such as --lora 16");
   }
   programs::require_adapters_can_be(options);
-  // A run that goes on has them in its checkpoint.
+  // A resumed run reads them from its checkpoint.
   if (!options.load_adapters.empty() && options.resume.empty()) {
     programs::require_folder("--load-adapters " + options.load_adapters, options.load_adapters,
-                             "give the folder of --save-adapters, or of PEFT");
+                             "pass a folder written by --save-adapters or PEFT");
   }
-  octavo::require<octavo::ConfigError>(options.replay_step <= options.steps, "--replay-step ",
-                                       options.replay_step, ": the run has ", options.steps,
-                                       " steps; give one of them");
+  octavo::require<octavo::ConfigError>(options.replay_step <= options.steps,
+                                       "--replay-step must be one of the run's ", options.steps,
+                                       " steps, but is ", options.replay_step);
   octavo::require<octavo::ConfigError>(
-      options.replay_step == 0 || !options.out.empty() || !options.resume.empty(), "--replay-step ",
-      options.replay_step, " is of a run; give its folder with --out");
+      options.replay_step == 0 || !options.out.empty() || !options.resume.empty(),
+      "--replay-step needs the run's folder; pass --out");
   octavo::require<octavo::ConfigError>(options.replay_step != 0 || app.count("--replays") == 0,
-                                       "--replays is about --replay-step; give it, too");
+                                       "--replays needs --replay-step; pass it as well");
   require_device_flags(app, options);
   programs::require_device(app, options.device, octavo::Cuda::name, {"--gemm-plans", "--exchange"},
                            [&](const char* flag) { return detail::place_of(app, flag); });
 }
 
-/// Throws if gradients are to travel in what was not compiled in.
-/// @throws ConfigError  saying how it can be
+/// Throws if the format of --reduce is not compiled.
+/// @throws ConfigError  with the command that builds it
 inline void require_reduction(const CLI::App& app, const Options& options) {
   octavo::require<octavo::ConfigError>(
       detail::is_among(reductions, options.reduce), "--reduce ", options.reduce,
-      ": this program was built with ", programs::joined(reductions), " alone; ",
+      " is not compiled, only: ", programs::joined(reductions), "; ",
       detail::build_again(app, options.device, detail::build_options(app, options)));
 }
 
-/// Throws if ranks are to compare weights that each has a part of.
-/// @throws ConfigError  saying what to change
+/// Throws if --check-replicas is used with weights that are sharded.
+/// @throws ConfigError  with advice
 inline void require_replicas(const Options& options) {
   octavo::require<octavo::ConfigError>(
       options.check_replicas == 0 || options.zero != 3 || options.ranks == 1, "--check-replicas ",
       options.check_replicas, " with --zero ", options.zero,
-      ": no two ranks hold the same weights; give --check-replicas 0, or --zero 1 or 2");
+      ": no weights are replicated; pass --check-replicas 0, or --zero 1 or 2");
 }
 
-/// What the session is made from.
-/// @param resume_from  the checkpoint that the run goes on from; empty: it begins
-/// @throws IoError     naming a file of GEMM plans, or a manifest, that cannot be read
+/// Returns the request for the training session.
+/// @param resume_from  checkpoint to resume from; empty for a new run
+/// @throws IoError     if a file of GEMM plans or a manifest cannot be read
 inline SessionRequest session_request(const Options& options,
                                       const std::filesystem::path& resume_from = {}) {
   SessionRequest request;
@@ -404,7 +413,8 @@ inline SessionRequest session_request(const Options& options,
     request.options.gemm_choice = octavo::GemmChoice::rehearsed;
   }
   if (!resume_from.empty()) {
-    // Before those of the file: other runs may have changed it since, and bits hang on them.
+    // The checkpoint's plans override the file's, which other runs may have changed since: results
+    // are bitwise identical only with the same plans.
     const std::string saved = octavo::detail::read_manifest(resume_from).gemm_plans;
     const std::string place = (resume_from / octavo::detail::manifest_name).string();
     request.gemm_plans = octavo::merged_gemm_plans(std::move(request.gemm_plans),
@@ -438,7 +448,7 @@ inline SessionRequest session_request(const Options& options,
   return request;
 }
 
-/// What is done about spikes.
+/// Returns the settings of spike detection.
 inline octavo::SpikeOptions spike_options(const Options& options) {
   const auto& names = octavo::on_spike_names;
   octavo::SpikeOptions spikes = options.spikes;
@@ -447,7 +457,7 @@ inline octavo::SpikeOptions spike_options(const Options& options) {
   return spikes;
 }
 
-/// The learning rate of every step.
+/// Returns the learning-rate schedule.
 inline octavo::Schedule schedule(const Options& options) {
   const auto* kind =
       std::find(octavo::schedule_names.begin(), octavo::schedule_names.end(), options.schedule);
@@ -459,12 +469,13 @@ inline octavo::Schedule schedule(const Options& options) {
           .decay_fraction = options.decay_fraction};
 }
 
-/// Of a flag that is missing: what else has it, where a run is to go on.
+/// The end of a message about a missing flag: a resumed run can also read it from its config.toml.
 inline const char* or_configuration(const Options& options) {
-  return options.resume.empty() ? "" : ", or all flags of the run by --config RUN/config.toml";
+  return options.resume.empty() ? ""
+                                : ", or pass --config RUN/config.toml with all flags of the run";
 }
 
-/// The course of the run.
+/// Returns the options of the training run.
 inline octavo::RunOptions run_options(const Options& options) {
   return {.schedule = schedule(options),
           .evaluate_every = options.evaluate_every,

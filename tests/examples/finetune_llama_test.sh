@@ -209,7 +209,7 @@ refused "adapters of another rank, to go on with" "; it fits with --lora 4" "${a
 err_is_one_line_with "the adapters are of rank 4, alpha 8, q_proj, v_proj, down_proj in the checkpoint, but rank 8"
 refused "a layer that there is not" "'qkv' is not a linear layer" "${base[@]}" "${data[@]}" --lora 4 \
   --lora-targets qkv
-refused "an alpha without adapters" "give --lora their rank, too" "${base[@]}" "${data[@]}" --lora-alpha 8
+refused "an alpha without adapters" "also pass the adapter rank" "${base[@]}" "${data[@]}" --lora-alpha 8
 refused "a folder that is there" "adapters: is there already" "${adapted[@]}" --lora 4 --save-adapters adapters
 refused "adapters that go on without" "has adapters, and this run none; give --lora" --model hf:model \
   --precision fp32 "${shape[@]}" "${data[@]}" --chat-template own.json --steps 12 \
@@ -290,7 +290,7 @@ run "no flag of ranks" 0 "${base[@]}" --chats chats.jsonl "${few[@]}" --zero 1
 grep -q "^ranks |" out && fail "there is nothing to be said"
 
 # --- how long a run is -----------------------------------------------------------------------
-refused "epochs and steps" "--epochs and --steps say both how long" "${base[@]}" "${data[@]}" --epochs 2 --steps 3
+refused "epochs and steps" "--epochs and --steps both set the length" "${base[@]}" "${data[@]}" --epochs 2 --steps 3
 run "steps in place of a file's epochs" 0 --config whole/config.toml --steps 2 --sample 0 --out shorter
 [ "$(grep -c '^step ' out)" -eq 2 ] || fail "not two steps"
 printf '\xEF\xBB\xBF' | cat - chats.jsonl >marked.jsonl
@@ -301,7 +301,7 @@ refused "one chat" "the only chat is kept for validation" "${base[@]}" --chats o
 
 # --- what is refused -------------------------------------------------------------------------
 refused "no chats" "--chats is required" --chat-template chatml
-refused "no chats, and a checkpoint" "or all flags of the run by --config RUN/config.toml" --chat-template chatml --resume tuned
+refused "no chats, and a checkpoint" "or pass --config RUN/config.toml with all flags of the run" --chat-template chatml --resume tuned
 refused "no template" "--chat-template is required" --chats chats.jsonl
 refused "no tokenizer" "--tokenizer is required" --model llama_tiny --precision fp32 \
   --chats chats.jsonl --chat-template own.json

@@ -316,9 +316,9 @@ run "every precision of layers that are shared" 0 --all --model llama3_70b --ten
 [ "$(grep -cE '^(bf16|fp32|fp8-rowwise|fp8-delayed-bf16-edges) +\| block' out)" -ge 24 ] || fail "precisions are missing"
 refused "heads that cannot be divided" "can be shared by 8 ranks or a divisor of it" \
   --model llama3_70b --tensor-parallel 16
-refused "a GPT-2 whose layers are to be shared" "are not shared" --model gpt2_1558m --tensor-parallel 2
-refused "ranks that are no groups" "give a multiple" --model llama3_70b --tensor-parallel 8 --world 12
-refused "more ranks than there can be" "give at most 65536" --world 65537
+refused "a GPT-2 whose layers are to be shared" "cannot be shared" --model gpt2_1558m --tensor-parallel 2
+refused "ranks that are no groups" "--world must be a multiple of --tensor-parallel 8, but is 12" --model llama3_70b --tensor-parallel 8 --world 12
+refused "more ranks than there can be" "--world must be at most 65536, but is 65537" --world 65537
 refused "a stage of ZeRO that there is not" "--zero: '4' is no whole number from 1 to 3" --zero 4
 refused "weights that travel in capitals" "--gather: 'FP8' is none of stored, fp8; did you mean 'fp8'?" --gather FP8
 refused "gradients that travel in capitals" "--reduce: 'E4M3' is none of stored, fp32, e4m3; did you mean 'e4m3'?" \
@@ -572,16 +572,16 @@ for precision in fp32 bf16 fp8-delayed fp8-delayed-bf16-edges fp8-blockwise; do
 done
 run "adapters on a GPU" 0 --model llama_tiny --precision fp32 --lora 4
 grep -q PREDICTION out && fail "a prediction of what was not measured"
-refused "adapters of a GPT-2" "a GPT-2 has no adapters here" --model gpt2_1558m --seq-len 1024 --lora 8
-refused "layers of no adapters" "give --lora their rank, too" --lora-targets q_proj
+refused "adapters of a GPT-2" "--lora does not support GPT-2" --model gpt2_1558m --seq-len 1024 --lora 8
+refused "layers of no adapters" "also pass the adapter rank" --lora-targets q_proj
 refused "a layer that there is not" "'qkv' is not a linear layer" "${frozen[@]}" --lora 4 --lora-targets qkv
 refused "adapters of layers that ranks share" "leave one of them out" --lora 8 --tensor-parallel 2
 
 # --- what help says --------------------------------------------------------------------------
 run "help" 0 --help
 for choices in "preset: llama_tiny, llama3_small" "of the linear layers: fp32, bf16, fp8-delayed" \
-  "where it is to train: cpu, cuda" "what the backward makes again: none, norms, swiglu, ffn, block" \
-  "quantised copies of weights: kept, remade" "as --master-weights or smaller: auto, fp32, bf16, 8bit"; do
+  "device to train on: cpu, cuda" "activations that the backward recomputes: none, norms, swiglu, ffn, block" \
+  "quantised copies of the weights: kept, remade" "not wider than --master-weights: auto, fp32, bf16, 8bit"; do
   grep -qF -- "$choices" out || fail "it does not say: $choices"
 done
 

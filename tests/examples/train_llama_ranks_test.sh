@@ -366,7 +366,7 @@ assert sorted(hashes(1)) == [3, 6] and hashes(1) == hashes(3), (hashes(1), hashe
 PYTHON
 on_ranks "replicas of what nobody else has" 2 2 "${base[@]}" --precision fp8-delayed --sample 0 --zero 3 \
   --steps 6 --check-replicas 2 --no-out
-grep -qF -- "--check-replicas 2 with --zero 3: no two ranks hold the same weights; give --check-replicas 0, or --zero 1 or 2" err || fail "it is not said"
+grep -qF -- "--check-replicas 2 with --zero 3: no weights are replicated; pass --check-replicas 0, or --zero 1 or 2" err || fail "it is not said"
 for every in 0 1; do
   on_ranks "replicas compared every $every steps" 0 2 "${base[@]}" --precision fp32 --sample 0 \
     --steps 1 --check-replicas "$every" --out "replicas-$every"

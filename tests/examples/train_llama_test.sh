@@ -582,7 +582,7 @@ printf '\0\1\2\3binary\0' >no_text/data.bin
 : >empty.txt
 echo short >short.txt
 refused "no data" "--data is required"
-refused "no data, and a checkpoint" "or all flags of the run by --config RUN/config.toml" --resume run-fp32
+refused "no data, and a checkpoint" "or pass --config RUN/config.toml with all flags of the run" --resume run-fp32
 refused "a name that is empty" "'' is an empty name" --data ""
 refused "missing text" "absent.txt" --data absent.txt
 refused "empty text" "empty.txt" --data empty.txt
@@ -1397,11 +1397,11 @@ run "a step before all that is named" 2 --config hashed/config.toml --out other 
   --resume hashed/checkpoints/step-00000006
 err_is_one_line_with "is of step 6, and --replay-step 6 wants one before it"
 run "a step behind the run's last" 2 --config hashed/config.toml --replay-step 9
-err_is_one_line_with "--replay-step 9: the run has 8 steps"
+err_is_one_line_with "--replay-step must be one of the run's 8 steps, but is 9"
 run "a step of no run" 2 --data text.txt --replay-step 3
-err_is_one_line_with "--replay-step 3 is of a run; give its folder with --out"
+err_is_one_line_with "--replay-step needs the run's folder; pass --out"
 run "--replays without --replay-step" 2 "${saved[@]}" --out few --replays 3
-err_is_one_line_with "--replays is about --replay-step; give it, too"
+err_is_one_line_with "--replays needs --replay-step; pass it as well"
 
 case="a signal in the last step"
 stopped_after 1 --sample 0 --steps 2 >out
