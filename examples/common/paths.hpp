@@ -1,4 +1,4 @@
-// The files and folders that flags name: whether they are there, before anything is read of them.
+// Checks that the files and folders named by flags exist, before they are read.
 #pragma once
 
 #include <octavo/core/error.hpp>
@@ -10,9 +10,9 @@
 
 namespace programs {
 
-/// Throws unless a path is that of a file.
-/// @param given   the flag and its value
-/// @param advice  what to give
+/// Throws if a path does not exist or is a folder.
+/// @param given   the flag and its value, which begin the message
+/// @param advice  what to pass instead, which ends it
 /// @throws IoError  with both
 inline void require_file(std::string_view given, const std::filesystem::path& path,
                          std::string_view advice) {
@@ -23,7 +23,7 @@ inline void require_file(std::string_view given, const std::filesystem::path& pa
                                    ": is a folder; ", advice);
 }
 
-/// Throws unless a path is that of a folder; likewise.
+/// Throws if a path does not exist or is not a folder; the parameters are the same.
 /// @throws IoError  with both
 inline void require_folder(std::string_view given, const std::filesystem::path& path,
                            std::string_view advice) {
@@ -31,15 +31,16 @@ inline void require_folder(std::string_view given, const std::filesystem::path& 
   octavo::require<octavo::IoError>(std::filesystem::exists(path, error), given,
                                    ": there is no such folder; ", advice);
   octavo::require<octavo::IoError>(std::filesystem::is_directory(path, error), given,
-                                   ": is no folder; ", advice);
+                                   ": is not a folder; ", advice);
 }
 
-/// Throws if a chat's template is to be read from a file that is not there.
-/// @param flag  that names it
-/// @throws IoError  naming it, and what to give
+/// Throws if the name of a chat template is that of a JSON file, and the file does not exist.
+/// @param flag  the flag that sets the name
+/// @throws IoError  with advice
 inline void require_chat_template(const std::string& flag, const std::string& name) {
   if (!name.ends_with(".json")) return;
-  require_file(flag + ' ' + name, name, "give a template's name, or a file of JSON that has one");
+  require_file(flag + ' ' + name, name,
+               "pass the name of a template, or a JSON file that contains one");
 }
 
 }  // namespace programs

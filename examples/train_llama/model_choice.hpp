@@ -1,4 +1,4 @@
-// Which of the models that were compiled in a program runs, and on what.
+// Chooses the compiled model and device that a program runs.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -26,27 +26,27 @@
 
 namespace trainer {
 
-/// What programs that run models have in common.
+/// Options common to all programs that run models.
 struct ModelChoice {
   std::string model = "llama_tiny";
-  /// The folder of --model hf:FOLDER, once `model` is the preset of its shape.
+  /// Folder of --model hf:FOLDER; `model` is then the preset with its shape.
   std::string load_hf{};
   std::string precision = "fp8-delayed";
   std::string device = "cpu";
   int threads = 0;
   int gpu = 0;
 
-  octavo::Index lora = 0;  ///< the rank of adapters; 0: there are none
+  octavo::Index lora = 0;  ///< adapter rank; 0 disables LoRA
   int tensor_parallel = 1;
   int comm_timeout = 600;
 };
 
 inline constexpr const char* model_group = "Model";
-inline constexpr const char* ranks_group = "Ranks (mpirun and other launchers start them)";
+inline constexpr const char* ranks_group = "Ranks (started by mpirun or another launcher)";
 
 namespace detail {
 
-/// The distinct texts that `text_of` makes of instances; "" is none.
+/// Returns the distinct, non-empty texts that `text_of` returns for the instances.
 template <class TextOf>
 std::vector<std::string> distinct(const TextOf& text_of) {
   std::vector<std::string> texts;
@@ -58,7 +58,7 @@ std::vector<std::string> distinct(const TextOf& text_of) {
   return texts;
 }
 
-/// The distinct values of a field of all instances.
+/// Returns the distinct values of a field of all instances.
 inline std::vector<std::string> compiled(std::string Instance::*field) {
   return distinct([field](const Instance& instance) { return instance.*field; });
 }
@@ -73,25 +73,25 @@ inline void declare_model(CLI::App& app, ModelChoice& choice) {
   };
   add("--model", choice.model,
       "preset: " + joined(detail::compiled(&Instance::model)) +
-          "; or hf:FOLDER: the one of that Hugging Face model's shape, and its weights")
+          "; or hf:FOLDER: the preset with the shape of that Hugging Face model, with its weights")
       ->capture_default_str();
   add("--precision", choice.precision, joined(detail::compiled(&Instance::precision)))
       ->capture_default_str();
   add("--device", choice.device, joined(detail::compiled(&Instance::device)))
       ->capture_default_str();
-  // Without a default, which would stand in every run's config.toml and not fit the other device.
-  add("--threads", choice.threads, "threads of the cpu device; all unless said")
+  // Without defaults: config.toml would contain them, and the other device rejects the flags.
+  add("--threads", choice.threads, "number of CPU threads for the cpu device; 0 uses all (default)")
       ->check(not_negative_whole());
-  add("--gpu", choice.gpu, "number of the GPU of the cuda device; 0 unless said")
+  add("--gpu", choice.gpu, "index of the GPU for the cuda device; 0 by default")
       ->check(not_negative_whole());
 }
 
-/// Declares the flags of ranks that are the same whatever they do.
+/// Declares the flags for ranks that all programs share.
 inline void declare_ranks(CLI::App& app, ModelChoice& choice) {
   app.get_option("--gpu")->description(
-      "number of the GPU of the cuda device; that of the rank on its host unless said");
+      "index of the GPU for the cuda device; by default, the rank's on its host");
   app.add_option("--tensor-parallel", choice.tensor_parallel,
-                 "ranks that share each layer, neighbours")
+                 "number of neighbouring ranks that share each layer")
       ->group(ranks_group)
       ->capture_default_str()
       ->check(programs::at_least_one());
@@ -104,12 +104,12 @@ inline void declare_ranks(CLI::App& app, ModelChoice& choice) {
 
 namespace detail {
 
-/// The file that --config names; null where a program has no such flag.
+/// Returns the file that --config names, or null if the program has no such flag.
 inline const programs::FlagsFile* flags_file(const CLI::App& app) {
   return dynamic_cast<const programs::FlagsFile*>(app.get_config_formatter().get());
 }
 
-/// Where a flag was given its value: "c.toml:3: ", or "" for the command line.
+/// Returns where a flag was set: "c.toml:3: ", or "" for the command line.
 inline std::string place_of(const CLI::App& app, const std::string& flag) {
   const CLI::Option* option = app.get_option(flag);
   const programs::FlagsFile* file = flags_file(app);
@@ -117,7 +117,7 @@ inline std::string place_of(const CLI::App& app, const std::string& flag) {
   return file->place_of(option->get_single_name(), option->results().back());
 }
 
-/// A flag that chooses of what was compiled in, and the words that it can have, compiled in or not.
+/// A flag that chooses among compiled instances, with all values that it can have, compiled or not.
 struct Choice {
   const char* flag;
   std::string Instance::*field;
@@ -147,8 +147,8 @@ inline Choice model_choice(const ModelChoice& options) {
   return {"--model", &Instance::model, options.model, programs::preset_names()};
 }
 
-/// The beginning of a message about a flag's value: "--device: ", or "c.toml:3: device: "; "model "
-/// of one that a checkpoint gave.
+/// Returns the beginning of a message about a flag's value: "--device: ", "c.toml:3: device: ", or
+/// "model " if a checkpoint set it.
 inline std::string prefix_of(const CLI::App& app, const std::string& flag,
                              const std::string& value) {
   const bool is_default = app.get_option(flag)->get_default_str() == value;
@@ -157,7 +157,7 @@ inline std::string prefix_of(const CLI::App& app, const std::string& flag,
   return place.empty() ? flag + ": " : place + programs::without_dashes(flag) + ": ";
 }
 
-/// @throws ConfigError  if a word is none that the flag can have
+/// @throws ConfigError  if the flag cannot have this value
 inline void require_known(const CLI::App& app, const Choice& choice) {
   const std::vector<std::string> here = compiled(choice.field);
   std::error_code error;
@@ -168,10 +168,10 @@ inline void require_known(const CLI::App& app, const Choice& choice) {
       is_among(here, choice.value) || is_among(choice.all, choice.value),
       prefix_of(app, choice.flag, choice.value),
       programs::none_of(choice.value, here, is_folder ? std::vector<std::string>{} : choice.all),
-      is_folder ? "; write hf:" + choice.value : "");
+      is_folder ? "; pass hf:" + choice.value : "");
 }
 
-/// How to build the program again with options that it lacks. Lists keep what they have.
+/// Returns advice to build the program with options that it lacks. Lists keep their entries.
 inline std::string build_again(const CLI::App& app, const std::string& device,
                                const std::string& options) {
   const std::string folder = device == "cuda" ? "build/quickstart-cuda" : "build/quickstart";
@@ -179,12 +179,12 @@ inline std::string build_again(const CLI::App& app, const std::string& device,
          app.get_name() + " (quickstart's is " + folder + ")";
 }
 
-/// Whether a model is one of the library's presets, and none of OCTAVO_MODELS.
+/// Whether a model is one of the library's presets rather than of OCTAVO_MODELS.
 inline bool is_preset(const std::string& model) {
   return is_among(programs::preset_names(), model);
 }
 
-/// Whether a model is a GPT-2, compiled in or not.
+/// Whether a model is a GPT-2, compiled or not.
 inline bool is_gpt2(const std::string& model) {
   std::vector<programs::NamedShape> known = programs::presets();
   for (const Instance& instance : instances()) known.push_back({instance.model, instance.shape});
@@ -193,11 +193,11 @@ inline bool is_gpt2(const std::string& model) {
   });
 }
 
-/// The build's option that adds a value to a list of the device's, which have CUDA in their names
-/// for the `cuda` device; "" where the list has it.
+/// Returns the CMake option that adds a value to a list of the device, or "" if the list contains
+/// it. Lists of the `cuda` device have CUDA in their names.
 inline std::string option_of_list(const std::string& list, std::string Instance::*field,
                                   const std::string& device, const std::string& value) {
-  // Models of OCTAVO_MODELS are there anyhow.
+  // Models of OCTAVO_MODELS are always compiled.
   const std::vector<std::string> here = distinct([&](const Instance& instance) -> std::string {
     const bool is_listed = field != &Instance::model || is_preset(instance.model);
     return instance.device == device && is_listed ? instance.*field : "";
@@ -207,19 +207,19 @@ inline std::string option_of_list(const std::string& list, std::string Instance:
                               here, value);
 }
 
-/// What a flag was given, which not every program has; "": nothing.
+/// Returns the value of a flag, or "" if it was not set or the program does not have it.
 inline std::string given_to(const CLI::App& app, const char* flag) {
   const CLI::Option* option = app.get_option_no_throw(flag);
   return option == nullptr || option->count() == 0 ? "" : option->results().back();
 }
 
-/// Whether a launcher started several ranks, or flags ask for some.
+/// Whether a launcher started several ranks, or flags concern ranks.
 inline bool is_for_ranks(const CLI::App& app, const ModelChoice& choice) {
   return choice.tensor_parallel > 1 || !given_to(app, "--zero").empty() ||
          octavo::read_launch().size > 1;
 }
 
-/// The option that adds a model to those with adapters.
+/// Returns the CMake option that adds a model to those with adapters.
 inline std::string build_option_of_adapters(const ModelChoice& choice) {
   const auto here = distinct([](const Instance& instance) -> std::string {
     return instance.has_adapters ? instance.model + ':' + instance.precision : "";
@@ -227,7 +227,7 @@ inline std::string build_option_of_adapters(const ModelChoice& choice) {
   return programs::build_list("OCTAVO_LORA", here, choice.model + ':' + choice.precision);
 }
 
-/// The option that adds a model to those that ranks share.
+/// Returns the CMake option that adds a model to those that support tensor parallelism.
 inline std::string build_option_of_shared(const ModelChoice& choice) {
   const auto entry = [](const std::string& model, const std::string& precision, int degree) {
     return octavo::message(model, ':', precision, ':', degree);
@@ -239,7 +239,7 @@ inline std::string build_option_of_shared(const ModelChoice& choice) {
                               entry(choice.model, choice.precision, choice.tensor_parallel));
 }
 
-/// The option that NCCL needs, if the program lacks it; else "".
+/// Returns the CMake option that enables NCCL if the program needs and lacks it, or "".
 inline std::string build_option_of_nccl(const CLI::App& app, const ModelChoice& choice) {
 #if defined(OCTAVO_PROGRAM_HAS_NCCL)
   constexpr bool has_nccl = true;
@@ -250,7 +250,7 @@ inline std::string build_option_of_nccl(const CLI::App& app, const ModelChoice& 
   return on_gpu && !has_nccl && is_for_ranks(app, choice) ? "-DOCTAVO_NCCL=ON" : "";
 }
 
-/// The option that --reduce needs, if the program lacks it; else "".
+/// Returns the CMake option that --reduce needs if the program lacks it, or "".
 inline std::string build_option_of_reduction(const CLI::App& app) {
   const std::string reduce = given_to(app, "--reduce");
   if (reduce.empty() || is_among(reductions, reduce)) return "";
@@ -264,7 +264,7 @@ inline std::string spaced(std::vector<std::string> options) {
   return text;
 }
 
-/// All options of the build that a choice lacks: with them it runs.
+/// Returns all CMake options that a choice needs and the program lacks.
 inline std::string build_options(const CLI::App& app, const ModelChoice& choice) {
   const bool has_device = is_among(compiled(&Instance::device), choice.device);
   return spaced(
@@ -278,8 +278,9 @@ inline std::string build_options(const CLI::App& app, const ModelChoice& choice)
        build_option_of_reduction(app)});
 }
 
-/// How to build the program with the shape of a folder: in a build folder that has this model
-/// alone, in one precision, so that nothing else is compiled and no other build changes.
+/// Returns advice to build the program with the shape of a Hugging Face folder. The command uses a
+/// separate build folder with only this model in one precision, so that nothing else is compiled
+/// and no other build changes.
 inline std::string build_folder_of(const CLI::App& app, const ModelChoice& choice) {
   const bool on_gpu = choice.device == octavo::Cuda::name;
   const std::string model = "my_model";
@@ -296,25 +297,25 @@ inline std::string build_folder_of(const CLI::App& app, const ModelChoice& choic
                                           : octavo::message("-DOCTAVO_TENSOR_PARALLEL=", entry, ':',
                                                             choice.tensor_parallel),
               build_option_of_reduction(app)});
-  return octavo::message("build it, in Octavo's folder: cmake --preset quickstart",
+  return octavo::message("build it in Octavo's folder: cmake --preset quickstart",
                          on_gpu ? "-cuda" : "", " -B build/", model, ' ', lists,
                          " && cmake --build build/", model, " --target ", app.get_name());
 }
 
-/// @throws ConfigError  if no build has the choice
+/// @throws ConfigError  if no build supports the choice
 inline void require_possible(const ModelChoice& options, bool is_gpt2) {
   octavo::require<octavo::ConfigError>(
       options.device != octavo::Cuda::name || options.precision != "mxfp8",
-      "no GPU that Octavo serves multiplies the blocks of mxfp8; choose --precision fp8-blockwise, "
-      "or --device cpu");
+      "no GPU that Octavo supports multiplies the blocks of mxfp8; choose --precision "
+      "fp8-blockwise, or --device cpu");
   octavo::require<octavo::ConfigError>(options.lora == 0 || !is_gpt2,
                                        "--lora does not support GPT-2; leave it out");
   octavo::require<octavo::ConfigError>(
       options.tensor_parallel == 1 || !is_gpt2, "--tensor-parallel ", options.tensor_parallel,
-      ": ranks do not share the layers of a GPT-2; leave it out, and each has batches of its own");
+      ": tensor parallelism does not support GPT-2; leave it out to train with data parallelism");
 }
 
-/// @throws ConfigError  if no instance has the choice
+/// @throws ConfigError  if no instance has the chosen value
 inline void require_compiled(const CLI::App& app, const Choice& choice,
                              const ModelChoice& options) {
   const std::vector<std::string> here = compiled(choice.field);
@@ -343,10 +344,10 @@ inline std::string difference_from_nearest(const octavo::ModelDescription& shape
 
 }  // namespace detail
 
-/// Throws if there is no such device or precision, or a flag is for another device.
-/// @throws ConfigError  saying what to change
+/// Throws if the device or precision does not exist, or a flag is for another device.
+/// @throws ConfigError  with advice
 inline void require_device_flags(const CLI::App& app, const ModelChoice& options) {
-  // Of a device that there is not no flag can be wrong.
+  // The device first: only for a known device can a flag be wrong.
   detail::require_known(app, detail::device_choice(options));
   detail::require_known(app, detail::precision_choice(options));
   const auto place_of = [&](const char* flag) { return detail::place_of(app, flag); };
@@ -354,10 +355,10 @@ inline void require_device_flags(const CLI::App& app, const ModelChoice& options
   programs::require_device(app, options.device, octavo::Cuda::name, {"--gpu"}, place_of);
 }
 
-/// Where the weights come from, if --model names a Hugging Face folder: finds the preset of its
-/// shape, which `options.model` becomes.
-/// @throws ConfigError, IoError  if its config.json cannot be read, or no preset has its shape; if
-///                               there is no such model
+/// If --model names a Hugging Face folder, sets `options.load_hf` to it, and `options.model` to the
+/// preset with its shape.
+/// @throws ConfigError, IoError  if its config.json cannot be read, no preset has its shape, or the
+///                               model does not exist
 inline void find_preset_of_folder(const CLI::App& app, ModelChoice& options) {
   constexpr std::string_view prefix = "hf:";
   if (!options.model.starts_with(prefix)) {
@@ -366,7 +367,7 @@ inline void find_preset_of_folder(const CLI::App& app, ModelChoice& options) {
   }
   options.load_hf = options.model.substr(prefix.size());
   const std::string given = detail::place_of(app, "--model") + "--model " + options.model;
-  const char* const advice = "give hf: and the folder of a Hugging Face model";
+  const char* const advice = "pass hf: and the folder of a Hugging Face model";
   octavo::require<octavo::ConfigError>(!options.load_hf.empty(), given, " names no folder; ",
                                        advice);
   programs::require_folder(given, options.load_hf, advice);
@@ -375,8 +376,8 @@ inline void find_preset_of_folder(const CLI::App& app, ModelChoice& options) {
       std::filesystem::exists(folder / "config.json") ||
           !std::filesystem::exists(folder / octavo::detail::peft_config_name),
       options.load_hf,
-      " has adapters of PEFT and no model; name the model that they are for, and "
-      "load them with --lora and --load-adapters, or name the folder of --save-hf");
+      " contains PEFT adapters but no model; pass the adapters' base model, and load them with "
+      "--lora and --load-adapters, or pass a folder written by --save-hf");
   octavo::require<octavo::IoError>(std::filesystem::exists(folder / "config.json"), given,
                                    ": the folder has no config.json; ", advice);
   const octavo::ModelDescription shape =
@@ -397,15 +398,15 @@ inline void find_preset_of_folder(const CLI::App& app, ModelChoice& options) {
   }
   throw octavo::ConfigError(octavo::message(
       detail::place_of(app, "--model"), "--model ", prefix, options.load_hf,
-      ": no preset that is compiled in has its shape",
+      ": no compiled preset has its shape",
       wanted.model.empty() ? detail::difference_from_nearest(shape) : "", "; ",
       wanted.model.empty()
           ? detail::build_folder_of(app, options)
           : detail::build_again(app, options.device, detail::build_options(app, wanted))));
 }
 
-/// The instance that the options name.
-/// @throws ConfigError  saying what was compiled in, and how the rest can be
+/// Returns the instance that the options name.
+/// @throws ConfigError  with the compiled values, and the command that builds others
 inline const Instance& find_instance(const CLI::App& app, const ModelChoice& options) {
   const std::array<detail::Choice, 3> choices{{detail::device_choice(options),
                                                detail::model_choice(options),
@@ -427,7 +428,7 @@ inline const Instance& find_instance(const CLI::App& app, const ModelChoice& opt
   std::string lacks = " is not compiled in";
   if (is_compiled) {
     lacks += options.lora != 0
-                 ? " with adapters, which --lora adds"
+                 ? " with adapters, which --lora needs"
                  : octavo::message(" for --tensor-parallel ", options.tensor_parallel);
   }
   throw octavo::ConfigError(octavo::message(
@@ -435,7 +436,7 @@ inline const Instance& find_instance(const CLI::App& app, const ModelChoice& opt
       detail::build_again(app, options.device, detail::build_options(app, options))));
 }
 
-/// What tells the weights in a folder from others.
+/// Returns a text that identifies the weights in a folder by their checksums.
 inline std::string digests_of(const std::filesystem::path& folder) {
   if (folder.empty()) return {};
   std::map<std::string, octavo::FileDigest> files;

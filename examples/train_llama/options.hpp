@@ -386,7 +386,7 @@ inline void require_consistent(const CLI::App& app, const Options& options) {
 inline void require_reduction(const CLI::App& app, const Options& options) {
   octavo::require<octavo::ConfigError>(
       detail::is_among(reductions, options.reduce), "--reduce ", options.reduce,
-      " is not compiled, only: ", programs::joined(reductions), "; ",
+      " is not compiled in, only: ", programs::joined(reductions), "; ",
       detail::build_again(app, options.device, detail::build_options(app, options)));
 }
 

@@ -200,9 +200,9 @@ err_is_one_line_with "; they fit with --lora 4"
 refused "adapters of other layers" "; they fit with --lora-alpha 8 --lora-targets q_proj,v_proj,down_proj" \
   --model hf:model --precision fp32 "${shape[@]}" "${data[@]}" --chat-template own.json --lora 4 \
   --load-adapters adapters
-refused "adapters that are not there" "--load-adapters absent: there is no such folder; give the folder of --save-adapters" \
+refused "adapters that are not there" "--load-adapters absent: there is no such folder; pass a folder written by --save-adapters or PEFT" \
   "${adapted[@]}" --lora 4 --load-adapters absent
-refused "adapters of a file" "--load-adapters chats.jsonl: is no folder; give the folder of --save-adapters" \
+refused "adapters of a file" "--load-adapters chats.jsonl: is not a folder; pass a folder written by --save-adapters or PEFT" \
   "${adapted[@]}" --lora 4 --load-adapters chats.jsonl
 refused "adapters of another rank, to go on with" "; it fits with --lora 4" "${adapted[@]}" --lora 8 --steps 12 \
   --resume adapted/checkpoints/step-00000006
@@ -217,7 +217,7 @@ refused "adapters that go on without" "has adapters, and this run none; give --l
 refused "adapters that go on from a model" "has a whole model, and this run trains adapters" \
   --model hf:model --precision fp32 "${shape[@]}" "${data[@]}" --chat-template own.json --steps 20 \
   --lora 4 --resume "$before" --convert
-refused "adapters as a model" "has adapters of PEFT and no model" --model hf:adapters --precision fp32 \
+refused "adapters as a model" "contains PEFT adapters but no model" --model hf:adapters --precision fp32 \
   "${shape[@]}" "${data[@]}" --chat-template own.json
 refused "one folder for two things" "--save-adapters and --save-hf name one folder, both" "${adapted[@]}" \
   --lora 4 --save-adapters both --save-hf both
@@ -316,7 +316,7 @@ refused "a file that is not there" "--chats absent.jsonl: there is no such file;
 refused "a folder of chats" "--chats .: is a folder; give a file of JSON Lines" "${base[@]}" --chats .
 refused "validation that is not there" "--validation-chats absent.jsonl: there is no such file" "${base[@]}" \
   --chats chats.jsonl --validation-chats absent.jsonl
-refused "a template that is not there" "--chat-template absent.json: there is no such file; give a template" \
+refused "a template that is not there" "--chat-template absent.json: there is no such file; pass the name of a template" \
   "${model[@]}" "${data[@]}" --chat-template absent.json
 refused "a file twice" "named already" "${base[@]}" --chats chats.jsonl \
   --validation-chats chats.jsonl

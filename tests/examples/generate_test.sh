@@ -156,18 +156,18 @@ err_is_one_line_with "--prompt is empty"
 run "a preset" 2 --model llama_tiny --prompt abc
 err_is_one_line_with "a preset has no weights"
 run "no such folder" 2 --model hf:absent --prompt abc
-err_is_one_line_with "--model hf:absent: there is no such folder; give hf: and the folder of a Hugging Face model"
+err_is_one_line_with "--model hf:absent: there is no such folder; pass hf: and the folder of a Hugging Face model"
 run "no folder at all" 2 --model hf: --prompt abc
-err_is_one_line_with "--model hf: names no folder; give hf: and the folder"
+err_is_one_line_with "--model hf: names no folder; pass hf: and the folder"
 run "a file as folder" 2 --model hf:turns.json --prompt abc
-err_is_one_line_with "--model hf:turns.json: is no folder; give hf: and the folder"
+err_is_one_line_with "--model hf:turns.json: is not a folder; pass hf: and the folder"
 mkdir bare
 run "a folder without a model" 2 --model hf:bare --prompt abc
-err_is_one_line_with "--model hf:bare: the folder has no config.json; give hf: and the folder"
+err_is_one_line_with "--model hf:bare: the folder has no config.json; pass hf: and the folder"
 run "no such template" 2 "${greedy[@]}" --chat absent --prompt abc
 err_is_one_line_with "there is no chat template 'absent'"
 run "no such template's file" 2 "${greedy[@]}" --chat absent.json --prompt abc
-err_is_one_line_with "--chat absent.json: there is no such file; give a template's name"
+err_is_one_line_with "--chat absent.json: there is no such file; pass the name of a template"
 run "no such checkpoint" 2 --checkpoint absent --prompt abc
 err_is_one_line_with "--checkpoint absent: there is no such folder in $PWD; name the folder of a run, or of a checkpoint"
 run "a folder without checkpoints" 2 --checkpoint bare --prompt abc
@@ -190,7 +190,7 @@ err_is_one_line_with "generate: --context 2147483647: "
 run "more tokens than the memory has room for" 2 "${greedy[@]}" --prompt abc --max-tokens 2147483647
 err_is_one_line_with "generate: --max-tokens 2147483647: "
 run "a folder without hf:" 2 --model counts --prompt abc
-err_is_one_line_with "; write hf:counts"
+err_is_one_line_with "; pass hf:counts"
 run "a model that there is not" 2 --model count --prompt abc
 err_is_one_line_with "generate: --model: 'count' is none of "
 grep -qF "hf:" err && fail "there is no such folder"

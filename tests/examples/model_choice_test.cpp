@@ -65,7 +65,7 @@ class ModelsOfAProgram : public support::TemporaryFolder {
   static void expect_built_apart(const ModelChoice& choice, const std::string& preset,
                                  const std::string& options, const std::string& flags = "") {
     const std::string said = said_of(choice, flags);
-    EXPECT_TRUE(said.ends_with("; build it, in Octavo's folder: cmake --preset " + preset +
+    EXPECT_TRUE(said.ends_with("; build it in Octavo's folder: cmake --preset " + preset +
                                " -B build/my_model " + options +
                                " && cmake --build build/my_model --target a_program"))
         << said;
@@ -186,7 +186,7 @@ TEST_F(ModelsOfAProgramWithoutGpus, AreNotSaidInAPrecisionThatNoGpuHas) {
   std::filesystem::copy_file("tests/golden/hugging_face/llama.5.json", folder_ / "config.json");
   for (const std::string& model : {std::string("llama_tiny"), "hf:" + folder_.string()}) {
     EXPECT_EQ(said_of({.model = model, .precision = "mxfp8", .device = "cuda"})
-                  .find("no GPU that Octavo serves multiplies"),
+                  .find("no GPU that Octavo supports multiplies"),
               0U)
         << model;
   }
@@ -203,7 +203,7 @@ TEST_F(ModelsOfAProgram, AreNoGpt2WithAdaptersOrLayersThatRanksShare) {
               0U)
         << model;
     EXPECT_EQ(said_of({.model = model, .precision = "bf16", .tensor_parallel = 2})
-                  .find("--tensor-parallel 2: ranks do not share the layers of a GPT-2"),
+                  .find("--tensor-parallel 2: tensor parallelism does not support GPT-2"),
               0U)
         << model;
   }
@@ -217,7 +217,7 @@ TEST_F(ModelsOfAProgram, SayWhatIsNotThere) {
   };
   ModelChoice choice{.model = "llama3_small", .precision = "bf16"};
   choice.lora = 8;
-  expect_said(choice, "on cpu is not compiled in with adapters, which --lora adds; build again");
+  expect_said(choice, "on cpu is not compiled in with adapters, which --lora needs; build again");
   choice.lora = 0;
   choice.tensor_parallel = 4;
   expect_said(choice, "on cpu is not compiled in for --tensor-parallel 4; build again");

@@ -698,7 +698,7 @@ refused "a folder of another shape" "-DOCTAVO_MODELS=my_model:$PWD/shape -DOCTAV
   --data text.txt --model hf:shape
 sed -e 's/llama"/mistral"/' shape/config.json >full/config.json
 refused "a folder of another family" "model_type is mistral" --data text.txt --model hf:full
-refused "a folder that there is not" "--model hf:none: there is no such folder; give hf: and the folder" --data text.txt --model hf:none
+refused "a folder that there is not" "--model hf:none: there is no such folder; pass hf: and the folder" --data text.txt --model hf:none
 refused "a folder that is not empty" "--save-hf: full: is there already" "${small[@]}" --save-hf full
 printf 'save-hf = "full"\n' >full.toml
 refused "one that a file names" 'full.toml:1: --save-hf: full: is there already; name a folder that is not, or is empty; --save-hf "" on the command line' \
