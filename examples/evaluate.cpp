@@ -150,8 +150,8 @@ void require_consistent(const Options& options) {
                                        "nothing is to be evaluated; give --data or --hellaswag");
   octavo::require<octavo::ConfigError>(
       (options.document_end >= 0) == (options.most_documents > 0), "--document-end and ",
-      "--most-documents belong together: which token ends a document, and how many documents a "
-      "batch has at most; give both");
+      "--most-documents must be set together: the token that ends a document, and the maximum "
+      "number of documents in a batch; pass both");
   octavo::require<octavo::ConfigError>(
       options.json.empty() || !std::filesystem::is_directory(options.json), "--json ", options.json,
       " is a folder; name a file");

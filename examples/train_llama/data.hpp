@@ -1,4 +1,4 @@
-// Text and token files as the data of a run: their flags, what is read, and its batches.
+// Text and token files as the data of a run: flags, files and batches.
 #pragma once
 
 #include <common/text.hpp>
@@ -23,44 +23,42 @@
 
 namespace trainer {
 
-/// Declares the flags that name text.
+/// Declares the flags for text and token files.
 inline void declare_text(CLI::App& app, Options& options) {
   app.add_option("--data", options.data,
-                 "text, JSON Lines or token file, folder of text, or pattern; required, may be "
-                 "given again; all or none with a weight, as in code.bin:0.3")
+                 "text, JSON Lines or token file, folder of text files, or pattern; required, "
+                 "repeatable; either all or none have a weight, as in code.bin:0.3")
       ->group(data_group)
       ->capture_default_str();
-  // Without defaults, which config.toml could not tell from choices.
-  app.add_option(
-         "--validation-data", options.validation_data,
-         "files for validation, named as those of --data; then --validation-fraction is not "
-         "used")
+  // Without defaults: config.toml could not distinguish them from choices.
+  app.add_option("--validation-data", options.validation_data,
+                 "validation files, named like those of --data; replaces --validation-fraction")
       ->group(data_group);
   app.add_option("--document-end", options.document_end,
-                 "token that ends a document: tokens see those of their own document only; each "
-                 "sequence is one unless said")
+                 "token ID that ends a document; tokens then attend only within their own "
+                 "document; by default, each sequence is one document")
       ->group(data_group)
       ->check(programs::not_negative_whole());
   app.add_option("--most-documents", options.most_documents,
-                 "documents in a micro-batch, at most; with --document-end")
+                 "maximum number of documents in a micro-batch; used with --document-end")
       ->group(data_group)
       ->capture_default_str()
       ->check(programs::not_negative_whole());
 }
 
-/// @throws ConfigError  saying what to change of these flags
+/// @throws ConfigError  if a required flag is missing, with advice
 inline void require_text(const Options& options) {
-  octavo::require<octavo::ConfigError>(!options.data.empty(),
-                                       "--data is required: name a text file or a folder of them",
-                                       or_configuration(options));
+  octavo::require<octavo::ConfigError>(
+      !options.data.empty(), "--data is required: pass a text file or a folder of text files",
+      or_configuration(options));
   octavo::require<octavo::ConfigError>(
       (options.document_end >= 0) == (options.most_documents > 0), "--document-end and ",
-      "--most-documents belong together: which token ends a document, and how many documents a "
-      "micro-batch of --batch sequences has at most; give both");
+      "--most-documents must be set together: the token that ends a document, and the maximum "
+      "number of documents in a micro-batch of --batch sequences; pass both");
 }
 
-/// Whether so many tokens of --data are enough for the steps, and for validation where nothing else
-/// is named for it.
+/// Whether --data with this number of tokens is long enough for a step, and for validation unless
+/// --validation-data is set.
 inline bool has_room(octavo::Index all, const Options& options) {
   const auto share =
       static_cast<octavo::Index>(options.validation_fraction * static_cast<double>(all));
@@ -70,10 +68,9 @@ inline bool has_room(octavo::Index all, const Options& options) {
 }
 
 /// Throws if the data is too short for the shape of a step.
-/// @throws ConfigError  naming it and flags that would do: the longest sequences, in as many tokens
-///                      as every precision can reduce
+/// @throws ConfigError  with flags that fit: the longest sequences that every precision supports
 inline void require_room(const octavo::Data& data, const Options& options) {
-  if (data.train.size() > 1) return;  // each share has room of its own, or the stream says so
+  if (data.train.size() > 1) return;  // the token stream checks each share
   const octavo::Index tokens = data.train.front().tokens.size();
   if (has_room(tokens, options)) return;
   const auto shape = [&](const Options& of) {
@@ -101,12 +98,12 @@ inline void require_room(const octavo::Data& data, const Options& options) {
   }
   throw octavo::ConfigError(octavo::message(
       name, ": ", tokens, data.is_text ? " bytes" : " tokens", " are too few for ", shape(options),
-      " and validation; give more text", less.sequence_length == 0 ? "" : ", or " + shape(less)));
+      " and validation; pass more text", less.sequence_length == 0 ? "" : ", or " + shape(less)));
 }
 
-/// Why text, whose tokens are bytes, is not for weights whose tokens are others, and how to write
-/// token files; "" where it is for them.
-/// @param load_hf  the folder of --model hf:FOLDER; empty: the weights are new
+/// Returns why weights with a tokenizer cannot be trained on text, whose tokens are bytes, and how
+/// to write token files; "" if they can.
+/// @param load_hf  folder of --model hf:FOLDER; empty for new weights
 inline std::string refusal_of_text(const std::filesystem::path& load_hf, octavo::Index vocabulary) {
   if (load_hf.empty()) return {};
   std::filesystem::path tokenizer;
@@ -116,28 +113,29 @@ inline std::string refusal_of_text(const std::filesystem::path& load_hf, octavo:
   if (tokenizer.empty() && vocabulary <= octavo::ByteTokenizer::vocabulary) return {};
   const std::string why =
       octavo::message("--data is text, whose bytes would be the tokens, but hf:", load_hf.string(),
-                      " has ", vocabulary, " tokens of its tokenizer");
+                      " has a tokenizer with ", vocabulary, " tokens");
   if (tokenizer.empty()) {
     return why +
-           ", and neither tokenizer.json nor tokenizer.model; get one of them of this model, give "
-           "it to prepare_data as --tokenizer, and name the token files that it writes";
+           ", and the folder contains neither tokenizer.json nor tokenizer.model; get one of them "
+           "for this model, pass it to prepare_data as --tokenizer, and pass the token files that "
+           "it writes";
   }
   return octavo::message(why, "; write token files with prepare_data --tokenizer ",
-                         tokenizer.string(), ", and name those");
+                         tokenizer.string(), ", and pass those");
 }
 
-/// What is said of text whose bytes are fewer tokens than the model has; "" where there is nothing
-/// to say.
+/// Returns a note that bytes are the tokens, if the model's vocabulary is larger than that; else
+/// "".
 inline std::string note_of_bytes(octavo::Index vocabulary) {
   if (vocabulary <= octavo::ByteTokenizer::vocabulary) return {};
   return octavo::message("bytes are the tokens, ", octavo::ByteTokenizer::vocabulary, " of the ",
                          vocabulary,
-                         " that the model has; prepare_data writes token files of a tokenizer");
+                         " that the model has; prepare_data writes token files with a tokenizer");
 }
 
-/// The data of a run.
-/// @throws ConfigError  if it is too short, with what would do, or is text, which is not read then,
-///                      and weights have other tokens
+/// Loads the data of a run.
+/// @throws ConfigError  if it is too short, or if it is text but the weights have a tokenizer; text
+///                      is then not read
 inline octavo::Data load_data(const Options& options, octavo::Index vocabulary) {
   const octavo::BatchShape shape{options.batch, options.sequence_length, options.most_documents};
   require_documents(options.document_end, shape, vocabulary);
@@ -160,7 +158,7 @@ inline octavo::Data load_data(const Options& options, octavo::Index vocabulary) 
   return data;
 }
 
-/// Its batches.
+/// Returns the batches of the data.
 inline octavo::TokenBatches make_batches(const octavo::Data& data, const Options& options,
                                          const Ranks& ranks) {
   octavo::TokenBatchesOptions batches;
@@ -174,7 +172,7 @@ inline octavo::TokenBatches make_batches(const octavo::Data& data, const Options
   return {data.train, data.validation, batches};
 }
 
-/// Prints how much of which files was read, or skipped and why: the first of them by name.
+/// Prints the number and bytes of files that were read or skipped, and names the first ones.
 inline void print_files(const char* what, const char* one, const char* many,
                         const std::vector<octavo::TextFile>& files) {
   constexpr std::size_t named = 12;
@@ -191,7 +189,7 @@ inline void print_files(const char* what, const char* one, const char* many,
   if (files.size() > named) fmt::print("text |   and {} more\n", files.size() - named);
 }
 
-/// A run's text, and its batches.
+/// The text of a run, and its batches.
 class TextData final : public RunDataOf<octavo::TokenBatches> {
  public:
   TextData(octavo::Data data, const Options& options, const Ranks& ranks, octavo::Index vocabulary)
@@ -230,7 +228,7 @@ class TextData final : public RunDataOf<octavo::TokenBatches> {
     return files;
   }
 
-  /// None of a model whose tokens are no bytes.
+  /// Returns "" if the model's tokens are not bytes.
   [[nodiscard]] std::string sample(octavo::TrainingSession& session,
                                    const Options& options) const override {
     if (!data_.is_text) return {};

@@ -1,4 +1,4 @@
-// Why a run has ended before its last step, and what to do about it.
+// Messages about why a run ended before its last step, and what to do about it.
 #pragma once
 
 #include <common/text.hpp>
@@ -12,7 +12,7 @@
 
 namespace trainer {
 
-/// What to look at and to change, in one line.
+/// Returns one line about a run that ended after --max-skipped steps, with advice.
 inline std::string why_it_gave_up(const octavo::RunSummary& summary, const Report& report,
                                   const Options& options) {
   std::vector<std::string> met;
@@ -26,30 +26,31 @@ inline std::string why_it_gave_up(const octavo::RunSummary& summary, const Repor
   }
   const std::string file = report.metrics_file();
   return octavo::message(
-      options.max_skipped, " steps in a row were not finite",
-      options.on_spike == "skip" ? " or spikes" : "", ", and changed nothing", where,
+      options.max_skipped, " consecutive steps were not finite",
+      options.on_spike == "skip" ? " or spikes" : "", " and were skipped", where,
       file.empty() ? "" : "; see the skipped steps in " + programs::visible(file),
       ". Lower --learning-rate or raise --warmup");
 }
 
-/// With which flags the run in a folder goes on from its last checkpoint.
+/// Returns the flags that resume the run in a folder from its last checkpoint.
 inline std::string how_to_go_on(const std::filesystem::path& saved_in) {
-  const std::filesystem::path folder = (saved_in / "").parent_path();  // without a slash behind it
-  return programs::visible(octavo::message("go on with --config ",
+  const std::filesystem::path folder = (saved_in / "").parent_path();  // without a trailing slash
+  return programs::visible(octavo::message("resume with --config ",
                                            programs::shell_word((folder / "config.toml").string()),
                                            " --resume ", programs::shell_word(folder.string())));
 }
 
-/// Which batch has more documents than there is room for, and how to go on, in one line.
-/// @param saved_in  the run's folder; empty: it keeps no checkpoints
+/// Returns one line about a run that ended at a batch with too many documents, and how to resume.
+/// @param saved_in  the run's folder; empty if it keeps no checkpoints
 inline std::string why_it_stopped(const octavo::RunSummary& summary,
                                   const std::filesystem::path& saved_in, const Options& options) {
   std::string batch = octavo::message(
       "a batch of step ", summary.steps + 1, " has ", summary.documents,
-      " documents, those that begin with a sequence included, and --most-documents is ",
+      " documents, including those that begin with a sequence, and --most-documents is ",
       options.most_documents);
   if (saved_in.empty()) {
-    return octavo::message(batch, "; no checkpoint is kept: begin again with --most-documents ",
+    return octavo::message(batch,
+                           "; the run keeps no checkpoints: start it again with --most-documents ",
                            summary.documents, " or more, and with --checkpoint-every");
   }
   if (!summary.is_saved) return batch;

@@ -1,4 +1,4 @@
-// The ranks of a run: this process alone, or those that a launcher such as mpirun started.
+// The ranks of a run: a single process, or those started by a launcher such as mpirun.
 #pragma once
 
 #include <octavo/comm/rendezvous.hpp>
@@ -28,21 +28,21 @@
 
 namespace trainer {
 
-/// What of the environment slows ranks on GPUs down; empty: nothing.
+/// Returns a warning about environment variables that slow down ranks on GPUs, or "".
 inline std::string slowing_environment(const octavo::EnvironmentLookup& lookup) {
   const char* connections = lookup("CUDA_DEVICE_MAX_CONNECTIONS");
   if (connections == nullptr || std::string_view(connections) != "1") return {};
-  return "CUDA_DEVICE_MAX_CONNECTIONS is 1: one queue of the GPU serves all streams, and what "
-         "ranks send each other may wait for kernels that it could travel beside; unset it";
+  return "CUDA_DEVICE_MAX_CONNECTIONS is 1: all streams share one hardware queue, so communication "
+         "may wait for kernels instead of overlapping with them; unset it";
 }
 
-/// What this process knows of the others. Where there are some, a rank that gives up ends all.
+/// Connects this process to the other ranks. If a rank gives up, all ranks end.
 class Ranks {
  public:
-  /// @param program  for messages
-  /// @throws ConfigError  if what the launcher says contradicts itself, or the program was built
-  ///                      without what its device needs for several ranks
-  /// @throws CommError    if the others cannot be reached
+  /// @param program  name for messages
+  /// @throws ConfigError  if the launcher's environment contradicts itself, or the program was
+  ///                      built without the library that its device needs for several ranks
+  /// @throws CommError    if the other ranks cannot be reached
   Ranks(const ModelChoice& options, std::string program)
       : program_(std::move(program)), launch_(octavo::read_launch()) {
     if (launch_.size == 1) return;
@@ -53,9 +53,8 @@ class Ranks {
       if (!is_first()) std::this_thread::sleep_for(std::chrono::seconds(1));
       throw octavo::ConfigError(octavo::message(
           octavo::name_of(launch_.launcher), " started ", launch_.size, " ranks, but ", program_,
-          " was built without ", library, ", through which those of --device ", options.device,
-          " exchange; run scripts/install-dependencies ranks, and build again with -D", option,
-          "=ON"));
+          " was built without ", library, ", which ranks with --device ", options.device,
+          " need; run scripts/install-dependencies ranks, and build again with -D", option, "=ON"));
     };
     if (on_gpus) {
 #if defined(OCTAVO_PROGRAM_HAS_NCCL)
@@ -80,13 +79,13 @@ class Ranks {
   [[nodiscard]] int size() const { return launch_.size; }
   /// Whether this is the rank that prints and writes files.
   [[nodiscard]] bool is_first() const { return launch_.rank == 0; }
-  /// Of ranks on the `Cpu` device; else null.
+  /// Communicator of ranks on the `Cpu` device, otherwise null.
   [[nodiscard]] octavo::Communicator<octavo::Cpu>* communicator() { return communicator_.get(); }
-  /// Of ranks on the `Cuda` device; else null.
+  /// Rendezvous of ranks on the `Cuda` device, otherwise null.
   [[nodiscard]] octavo::Rendezvous* rendezvous() {
     return rendezvous_.has_value() ? &*rendezvous_ : nullptr;
   }
-  /// Gives each rank the parts of all.
+  /// Gathers the parts of all ranks on each rank.
   void all_gather_host_sync(std::span<const std::byte> part, std::span<std::byte> whole,
                             const char* what) {
     if (rendezvous_.has_value()) {
@@ -98,8 +97,8 @@ class Ranks {
     }
   }
 
-  /// Threads of this rank where --threads says nothing: what OMP_NUM_THREADS says, else the
-  /// processors that the launcher has bound it to, else its share of the host's. 0: all.
+  /// Returns the default number of threads of this rank: OMP_NUM_THREADS, or the number of
+  /// processors to which the launcher bound it, or its share of the host's processors. 0 means all.
   [[nodiscard]] int threads() const {
     if (size() == 1 || std::getenv("OMP_NUM_THREADS") != nullptr) return 0;
     const auto all = static_cast<int>(std::thread::hardware_concurrency());
@@ -109,7 +108,7 @@ class Ranks {
     return std::max(1, all / launch_.local_size.value_or(size()));
   }
 
-  /// Whether all ranks got so far without an error. They meet here.
+  /// Whether all ranks got here without an error. A barrier.
   [[nodiscard]] bool all_are_well(bool this_is_well) {
     const auto own = static_cast<std::byte>(this_is_well);
     std::vector<std::byte> all(static_cast<std::size_t>(size()));
@@ -117,38 +116,38 @@ class Ranks {
     return std::ranges::find(all, std::byte{0}) == all.end();
   }
 
-  /// The program's name and ": ", with the rank where there are several.
+  /// Returns the program's name and ": ", with the rank if there are several.
   [[nodiscard]] std::string name() const {
     return size() == 1 ? program_ + ": " : fmt::format("{}: rank {}: ", program_, rank());
   }
 
-  /// Groups of ranks that share each layer.
-  /// @throws ConfigError  if ranks do not divide into such
+  /// Returns the number of tensor-parallel groups.
+  /// @throws ConfigError  if the number of ranks is not a multiple of `tensor_parallel`
   [[nodiscard]] int groups(int tensor_parallel) const {
     octavo::require<octavo::ConfigError>(
-        size() % tensor_parallel == 0, "--tensor-parallel ", tensor_parallel,
-        ": so many ranks share each layer, but there are ", size(),
-        "; start a multiple, such as with mpirun -n ", tensor_parallel);
+        size() % tensor_parallel == 0,
+        "the number of ranks must be a multiple of --tensor-parallel ", tensor_parallel,
+        ", but is ", size(), "; start them with mpirun -n ", tensor_parallel, ", for example");
     return size() / tensor_parallel;
   }
 
-  /// Has a session be one of these ranks.
-  /// @param gpu_is_chosen  by --gpu
-  /// @throws ConfigError  if the launcher does not say which rank of its host this is, and GPUs are
-  ///                      to be had
+  /// Makes a session one of these ranks.
+  /// @param gpu_is_chosen  whether --gpu was set
+  /// @throws ConfigError  if ranks use GPUs and the launcher does not set the rank's index on its
+  ///                      host
   void join(SessionRequest& request, bool gpu_is_chosen) {
     if (request.threads == 0) request.threads = threads();
     if (!gpu_is_chosen && rendezvous_.has_value()) {
       octavo::require<octavo::ConfigError>(
           launch_.local_rank.has_value(),
-          "the launcher does not say which of its host's ranks this is; give each rank its --gpu");
+          "the launcher does not set the rank's index on its host; pass --gpu to each rank");
       request.local_rank = launch_.local_rank;
     }
     request.ranks = communicator();
     request.rendezvous = rendezvous();
   }
 
-  /// Ends the others with an error, and this rank too where MPI started it.
+  /// Ends the other ranks with an error, and this rank if MPI started it.
   void abort(const std::string& reason) {
 #if defined(OCTAVO_PROGRAM_HAS_MPI)
     if (mpi_.has_value()) mpi_->abort(reason);

@@ -20,17 +20,18 @@ TEST(Ending, NamesTheStepWhoseBatchHasTooManyDocuments) {
   summary.steps = 6;
   summary.documents = 9;
   const std::string batch =
-      "a batch of step 7 has 9 documents, those that begin with a sequence included, and "
+      "a batch of step 7 has 9 documents, including those that begin with a sequence, and "
       "--most-documents is 4";
-  EXPECT_EQ(trainer::why_it_stopped(summary, "", options),
-            batch +
-                "; no checkpoint is kept: begin again with --most-documents 9 or more, and "
-                "with --checkpoint-every");
+  EXPECT_EQ(
+      trainer::why_it_stopped(summary, "", options),
+      batch +
+          "; the run keeps no checkpoints: start it again with --most-documents 9 or more, and "
+          "with --checkpoint-every");
   EXPECT_EQ(
       trainer::why_it_stopped(summary, "run", options),
-      batch + "; go on with --config run/config.toml --resume run --most-documents 9 or more");
+      batch + "; resume with --config run/config.toml --resume run --most-documents 9 or more");
   EXPECT_EQ(trainer::how_to_go_on("my runs/"),
-            "go on with --config 'my runs/config.toml' --resume 'my runs'");
+            "resume with --config 'my runs/config.toml' --resume 'my runs'");
   summary.is_saved = false;  // which is said where it fails
   EXPECT_EQ(trainer::why_it_stopped(summary, "run", options), batch);
 }

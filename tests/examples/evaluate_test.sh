@@ -199,11 +199,11 @@ refused "a batch beyond the memory" \
   "evaluate: --batch 1000000 of --seq-len 64: the model and so many tokens at once need more memory than there is: the host has " \
   --data held_out.txt --precision fp32 --batch 1000000 --seq-len 64
 grep -qE "memory than there is: the host has [^;]*; give smaller ones$" err || fail "there is other advice"
-refused "documents that never end" "--document-end 256: the text has no such token" --data held_out.txt --precision fp32 \
+refused "documents that never end" "--document-end must be a token of the text, from 0 to 255, but is 256" --data held_out.txt --precision fp32 \
   --batch 2 --seq-len 64 --document-end 256 --most-documents 128
-refused "more documents than are said" "a batch has 4 documents, those that begin with a sequence included; give --most-documents 4 or more" \
+refused "more documents than are said" "a batch has 4 documents, including those that begin with a sequence; pass --most-documents 4 or more" \
   --precision fp32 --batch 1 --seq-len 400 --data first.txt second.txt lines_of_text.jsonl --document-end 0 --most-documents 1
-refused "half of documents" "--most-documents belong together" --data held_out.txt --document-end 10
+refused "half of documents" "--most-documents must be set together" --data held_out.txt --document-end 10
 python3 -c "
 import struct
 open('wrong.bin', 'wb').write(struct.pack('<256i', 20240520, 1, 300, *[0] * 253) + struct.pack('<300H', *[1] * 299, 256))"
@@ -261,7 +261,7 @@ assert shared['peak_bytes'] == of_training < alone['peak_bytes'], (shared['peak_
     timeout 60 "$mpirun" -n 2 "$program" --precision fp32 --data crowded.txt --batch 1 --seq-len 64 --threads 1 \
       --document-end 124 --most-documents 4 --comm-timeout 20 >out 2>err || code=$?
     [ "$code" -eq 2 ] || fail "exit code $code, expected 2"
-    grep -qF "evaluate: rank 1: a batch has 32 documents, those that begin with a sequence included; give --most-documents 32" err ||
+    grep -qF "evaluate: rank 1: a batch has 32 documents, including those that begin with a sequence; pass --most-documents 32" err ||
       fail "it is not said what to give"
     grep -qF "has not answered" err && fail "a rank waits for the other"
     case="two ranks, of which one has another text and other questions"

@@ -91,9 +91,10 @@ TEST_F(TextForWeights, IsRefusedWithATokenizerThatIsThere) {
     return "prepare_data --tokenizer " + (folder_ / name).string() + ",";
   };
   std::ofstream(folder_ / "vocab.json") << "{}";
-  EXPECT_TRUE(has("has 128256 tokens of its tokenizer, and neither tokenizer.json nor "))
+  EXPECT_TRUE(has(
+      "has a tokenizer with 128256 tokens, and the folder contains neither tokenizer.json nor "))
       << why(300);
-  EXPECT_TRUE(has("get one of them of this model, give it to prepare_data as --tokenizer"));
+  EXPECT_TRUE(has("get one of them for this model, pass it to prepare_data as --tokenizer"));
   EXPECT_FALSE(has((folder_ / "").string())) << why(300);
   EXPECT_EQ(why(256), "");
   std::ofstream(folder_ / "tokenizer.model") << "";

@@ -291,7 +291,7 @@ run "ranks that are deterministic" 0 "${ranks[@]}" --world 4 --deterministic
 is "peak" "$(bytes peak) < whole"
 for most in 1 65; do
   refused "$most documents" \
-    "--most-documents $most: --batch 2 --seq-len 32 are 2 to 64 documents; give a number of these" \
+    "--most-documents must be from 2 to 64 with --batch 2 --seq-len 32, but is $most" \
     --model llama_tiny --precision fp32 --batch 2 --seq-len 32 --most-documents "$most"
 done
 refused "no ranks" "is no whole number from 1" --world 0

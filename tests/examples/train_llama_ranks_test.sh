@@ -142,7 +142,7 @@ on_ranks "a timeline in no folder, of ranks that share layers" 2 2 "${base[@]}" 
 on_ranks "too little text for all ranks" 2 4 "${base[@]}" --steps 1 --micro-batches 200 --no-out
 grep -qF "on 4 ranks" err || fail "it is not said for how many ranks"
 on_ranks "ranks that are no groups" 2 3 "${base[@]}" --steps 1 --tensor-parallel 2 --no-out
-grep -qF -- "--tensor-parallel 2: so many ranks share each layer, but there are 3" err ||
+grep -qF -- "the number of ranks must be a multiple of --tensor-parallel 2, but is 3" err ||
   fail "it is not said of how many"
 on_ranks "a degree that is not compiled in" 2 4 "${base[@]}" --steps 1 --tensor-parallel 4 --no-out
 grep -qF -- '-DOCTAVO_TENSOR_PARALLEL="llama_tiny:fp32:2;llama_tiny:fp8-delayed:2;llama_tiny:fp8-delayed:4"' err || fail "it is not said how to build it"
@@ -253,7 +253,7 @@ kill -TERM "${pids[1]}"
 code=0
 wait "$run" || code=$?
 [ "$code" -eq 143 ] || fail "exit code $code"
-[ "$(grep -c "stopped and saved; go on with " err)" -eq 1 ] ||
+[ "$(grep -c "stopped and saved; resume with " err)" -eq 1 ] ||
   fail "not one rank says how to go on"
 python3 - <<'PYTHON' 2>>err || fail "it did not end as a run that is stopped"
 import json, os
@@ -279,7 +279,7 @@ for shared in 1 2; do
     --data crowded.txt --seed 1 --document-end 10 --most-documents 4 --steps 12 --checkpoint-every 100 \
     --micro-batches "$shared" --tensor-parallel "$shared" --out "crowded-$shared" --comm-timeout 20 \
     --timeline "crowded-$shared.json" --timeline-steps 100 --save-hf "crowded-weights-$shared"
-  grep -qF "and --most-documents is 4; go on with --config crowded-$shared/config.toml --resume crowded-$shared --most-documents" err ||
+  grep -qF "and --most-documents is 4; resume with --config crowded-$shared/config.toml --resume crowded-$shared --most-documents" err ||
     fail "it is not said how to go on"
   grep -q "has not answered" err && fail "a rank waits for others"
   [ ! -e "crowded-weights-$shared" ] || fail "weights are written that the run would write when it goes on"
@@ -289,7 +289,7 @@ steps = [event["pid"] for event in json.load(open(sys.argv[1]))["traceEvents"] i
 assert all(steps.count(rank) == steps.count(0) > 0 for rank in range(4)), steps
 PYTHON
   # shellcheck disable=SC2046
-  on_ranks "with room for them, $shared sharing layers" 0 4 $(sed -nE 's/.*; go on with (.*) or more$/\1/p' err)
+  on_ranks "with room for them, $shared sharing layers" 0 4 $(sed -nE 's/.*; resume with (.*) or more$/\1/p' err)
   grep -q "^resumed | after step " out || fail "it does not go on"
 done
 

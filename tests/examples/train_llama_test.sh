@@ -495,17 +495,17 @@ refused "a share without a batch" "shard_1.bin has 900 tokens, but a batch of 12
   --micro-batches 8 --seq-len 32 --data llm_c.bin:0.5 --data shard_1.bin:0.5
 refused "a file under one batch" "few.bin: has 30 tokens, but a batch needs 33" --seq-len 32 \
   --batch 1 --data llm_c.bin few.bin
-refused "a document's end without documents" "--most-documents belong together" --data text.txt \
+refused "a document's end without documents" "--most-documents must be set together" --data text.txt \
   --document-end 10
 for end in "256 text.txt" "256 llm_c.bin"; do
-  refused "documents of $end" "--document-end 256: the text has no such token, and no document would end; give one from 0 to 255" \
+  refused "documents of $end" "--document-end must be a token of the text, from 0 to 255, but is 256" \
     --data "${end#* }" --document-end "${end% *}" --most-documents 64 --batch 2 --seq-len 32
 done
 for most in 1 65; do
-  refused "$most documents" "--most-documents $most: --batch 2 --seq-len 32 are 2 to 64 documents; give a number of these" \
+  refused "$most documents" "--most-documents must be from 2 to 64 with --batch 2 --seq-len 32, but is $most" \
     --data text.txt --document-end 32 --most-documents "$most" --batch 2 --seq-len 32
 done
-said=" documents, those that begin with a sequence included; give --most-documents "
+said=" documents, including those that begin with a sequence; pass --most-documents "
 tr ' ' _ <text.txt >rare.txt
 refused "more documents than are said, of an evaluation" "$said" "${one_step[@]}" --data text.txt \
   --document-end 32 --most-documents 2
@@ -533,7 +533,7 @@ run "a model of bytes" 0 "${tiny[@]}" --save-hf with_tokenizer --no-out
 run "its bytes" 0 "${tiny[@]}" --model hf:with_tokenizer --no-out
 touch with_tokenizer/tokenizer.json
 refused "text for weights that have a tokenizer" \
-  "write token files with prepare_data --tokenizer with_tokenizer/tokenizer.json, and name those" \
+  "write token files with prepare_data --tokenizer with_tokenizer/tokenizer.json, and pass those" \
   "${tiny[@]}" --model hf:with_tokenizer
 run "tokens for them" 0 "${one_step[@]}" --data llm_c.bin --model hf:with_tokenizer --no-out
 grep -q "bytes are the tokens" out && fail "token files are said to be bytes"
@@ -586,13 +586,13 @@ refused "no data, and a checkpoint" "or pass --config RUN/config.toml with all f
 refused "a name that is empty" "'' is an empty name" --data ""
 refused "missing text" "absent.txt" --data absent.txt
 refused "empty text" "empty.txt" --data empty.txt
-refused "too short text" "short.txt: 6 bytes are too few for --batch 8 --seq-len 128 and validation; give more text" \
+refused "too short text" "short.txt: 6 bytes are too few for --batch 8 --seq-len 128 and validation; pass more text" \
   --data short.txt
 head -c 600 text.txt >few.txt
 refused "text for fewer micro-batches" \
-  "--batch 1 --seq-len 128 --micro-batches 64 and validation; give more text, or --batch 1 --seq-len 128 --micro-batches 1" \
+  "--batch 1 --seq-len 128 --micro-batches 64 and validation; pass more text, or --batch 1 --seq-len 128 --micro-batches 1" \
   --data few.txt --batch 1 --micro-batches 64
-refused "text for a shorter sequence" "few.txt: 600 bytes are too few for --batch 8 --seq-len 128 and validation; give more text, or --batch 8 --seq-len 32" \
+refused "text for a shorter sequence" "few.txt: 600 bytes are too few for --batch 8 --seq-len 128 and validation; pass more text, or --batch 8 --seq-len 32" \
   --data few.txt
 run "the shape that is named" 0 --data few.txt --batch 8 --seq-len 32 --steps 1 --sample 0 --no-out
 grep -qE "^1 step in .* tok/s \| train loss" out || fail "a rate after the first of one step"
@@ -874,7 +874,7 @@ fi
 # --- runs that end early ---------------------------------------------------------------------
 run "a run that is not finite" 3 "${base[@]}" --batch 2 --sample 0 --steps 50 --learning-rate 1e30 --warmup 0 \
   --max-skipped 3 --out nan
-err_is_one_line_with "3 steps in a row were not finite"
+err_is_one_line_with "3 consecutive steps were not finite"
 grep -qE "an Inf or NaN in blocks\.[0-9]+\.[a-z_.]+ and [0-9]+ more operands; see .* in nan/metrics.jsonl" err ||
   fail "it does not say where to look"
 grep -q "SKIPPED" out || fail "no step line says that it was skipped"
@@ -981,7 +981,7 @@ PYTHON
 case="the last step of an interrupted run is printed"
 stopped_after 1 --sample 0 --steps 1000 --log-every 500 >out
 [ "$(cat out)" = "143 True True signal 15" ] || fail "$(cat out)"
-grep -qF "go on with" err && fail "it tells of a checkpoint, and there is none"
+grep -qF "resume with" err && fail "it tells of a checkpoint, and there is none"
 # --- going on from a checkpoint --------------------------------------------------------------
 # stopped_by SIGNAL FLAG...: sends the signal once step 4 is printed, KILL once a checkpoint is told of;
 # prints the exit code, which is negative where the system has ended the run, and the signal's number
@@ -1004,7 +1004,7 @@ grep -qE '^checkpoint \| step 3 \| [0-9.]+ MiB \| ' out || fail "the checkpoint 
 case="a run that goes on as it says"
 stopped_by TERM "${saved[@]}" --out "my run" --save-hf "my weights" >out
 [ ! -e "my weights" ] || fail "weights are written that the run would write when it goes on"
-eval "words=($(sed -nE 's/.*; go on with (.*)$/\1/p' err))"
+eval "words=($(sed -nE 's/.*; resume with (.*)$/\1/p' err))"
 run "what it says to give" 0 "${words[@]}"
 [ -e "my weights/model.safetensors" ] || fail "it has not come to its end"
 for signal in USR1 TERM HUP KILL; do
@@ -1015,7 +1015,7 @@ for signal in USR1 TERM HUP KILL; do
   [ "$signal" = KILL ] && expected=$((-number))
   [ "$code" = "$expected" ] || fail "exit code $code, expected $expected"
   [ "$signal" = KILL ] ||
-    grep -qxF "train_llama: stopped and saved; go on with --config cut/config.toml --resume cut" err ||
+    grep -qxF "train_llama: stopped and saved; resume with --config cut/config.toml --resume cut" err ||
     fail "it does not say how to go on"
   run "going on after SIG$signal" 0 "${saved[@]}" --out cut --resume auto
   grep -qE '^resumed \| after step [0-9]+, from cut/checkpoints/step-[0-9]{8}$' out ||
@@ -1257,8 +1257,8 @@ told, = [line for line in lines if line["event"] == "timeline"]
 assert 0 < told["steps"] == len(steps) == lines[-1]["steps"] - 1, (told, len(steps), lines[-1])
 PYTHON
 grep -qF " ms a step (rank 0, the most of all; steps 2 to " out || fail "the timeline is not told of"
-err_is_one_line_with " documents, those that begin with a sequence included, and --most-documents is 4; go on with --config"
-read -ra advice < <(sed -E 's/.*; go on with (.*) or more$/\1/' err)
+err_is_one_line_with " documents, including those that begin with a sequence, and --most-documents is 4; resume with --config"
+read -ra advice < <(sed -E 's/.*; resume with (.*) or more$/\1/' err)
 [ "${advice[0]} ${advice[1]} ${advice[2]} ${advice[3]}" = "--config crowded/config.toml --resume crowded" ] ||
   fail "it says to give ${advice[*]}"
 run "what it says to give" 0 "${advice[@]}"
@@ -1272,13 +1272,13 @@ losses = lambda lines: [(line["step"], line["loss"]) for line in lines if line["
 assert 0 < of("summary")[0]["steps"] < 23 and losses(lines) == losses(whole), losses(lines)'
 run "one with too many, in a run that is not saved" 1 "${crowded[@]}" \
   --most-documents 4 --no-out --save-hf after_crowd
-err_is_one_line_with "is 4; no checkpoint is kept: begin again with --most-documents ${advice[5]} or more, and with --checkpoint-every"
+err_is_one_line_with "is 4; the run keeps no checkpoints: start it again with --most-documents ${advice[5]} or more, and with --checkpoint-every"
 [ -e after_crowd/model.safetensors ] || fail "its weights are lost"
 case="one with too many, whose weights cannot be written"
 # No file may have more than 500 KiB.
 (trap '' XFSZ && ulimit -f 500 &&
   exec "$program" "${crowded[@]}" --most-documents 4 --no-out --save-hf too_large) >out 2>err && fail "exit code 0"
-[ "$(wc -l <err)" -eq 2 ] && head -n 1 err | grep -qF "is 4; no checkpoint is kept: begin again with --most-documents" ||
+[ "$(wc -l <err)" -eq 2 ] && head -n 1 err | grep -qF "is 4; the run keeps no checkpoints: start it again with --most-documents" ||
   fail "it is not said why the run ended"
 tail -n 1 err | grep -qF too_large || fail "it is not said what is not written"
 [ ! -e too_large ] || fail "a part of it is there"
@@ -1312,7 +1312,7 @@ if mkdir disk && mount -t tmpfs -o size=2m tmpfs disk 2>/dev/null; then
   stopped_by TERM "${saved[@]}" --out disk/run --save-hf of_no_checkpoint >codes
   [ "$(cut -d' ' -f1 codes)" = 4 ] || fail "exit code $(cat codes), expected 4"
   [ -e of_no_checkpoint/model.safetensors ] || fail "its weights are lost"
-  grep -qF "go on with" err && fail "it tells of a checkpoint, and there is none"
+  grep -qF "resume with" err && fail "it tells of a checkpoint, and there is none"
   umount disk
   rmdir disk
 else
@@ -1504,7 +1504,7 @@ PYTHON
   [ "$unread" = "output and error" ] || {
     [ "$(grep -cF "standard output: cannot be written: Broken pipe. The run ends" err)" -eq 1 ] || fail "it is not said once"
     grep -qF "another signal" err && fail "it speaks of signals, and none came"
-    grep -qF "stopped and saved; go on with --config unread/config.toml" err || fail "it does not say how to go on"
+    grep -qF "stopped and saved; resume with --config unread/config.toml" err || fail "it does not say how to go on"
     [ "$(tail -n 1 err)" = "train_llama: standard output: cannot be written: Broken pipe" ] || fail "its last word is $(tail -n 1 err)"
   }
 done
