@@ -307,8 +307,9 @@ octavo::JsonLine evaluate_text(Setup& setup, bool is_first, std::vector<Metric>&
   files.reserve(setup.data.read.size());
   for (const octavo::TextFile& file : setup.data.read) files.push_back(file.path.string());
   table.push_back({"perplexity", "tokens", static_cast<double>(loss.tokens)});
-  table.push_back({"perplexity", "loss (nats a token)", loss.mean()});
-  table.push_back({"perplexity", "perplexity", std::exp(loss.mean())});
+  const bool has_targets = loss.tokens != 0;
+  if (has_targets) table.push_back({"perplexity", "loss (nats a token)", loss.mean()});
+  if (has_targets) table.push_back({"perplexity", "perplexity", std::exp(loss.mean())});
   octavo::JsonLine line;
   line.add("files", std::span<const std::string>(files))
       .add("tokens", loss.tokens)
@@ -321,7 +322,7 @@ octavo::JsonLine evaluate_text(Setup& setup, bool is_first, std::vector<Metric>&
         static_cast<double>(loss.tokens) / static_cast<double>(setup.text->tokens.size());
     const double bits =
         loss.sum / (std::numbers::ln2 * share * static_cast<double>(*setup.text->bytes));
-    table.push_back({"perplexity", "bits a byte", bits});
+    if (has_targets) table.push_back({"perplexity", "bits a byte", bits});
     line.add("bits_per_byte", bits);
   }
   line.add("seconds", seconds_since(start));
@@ -368,10 +369,11 @@ void print(const std::vector<Metric>& table) {
   std::vector<std::vector<std::string>> rows{{"task", "metric", "value"}};
   for (const Metric& metric : table) {
     const bool is_count = metric.name == "tokens" || metric.name.starts_with("questions");
-    rows.push_back(
-        {metric.task, metric.name,
-         (is_count ? fmt::format("{:.0f}", metric.value) : fmt::format("{:.6f}", metric.value)) +
-             (metric.error.has_value() ? fmt::format(" ± {:.6f}", *metric.error) : "")});
+    rows.push_back({metric.task, metric.name,
+                    (is_count                      ? fmt::format("{:.0f}", metric.value)
+                     : std::isfinite(metric.value) ? fmt::format("{:.6f}", metric.value)
+                                                   : "not finite") +
+                        (metric.error.has_value() ? fmt::format(" ± {:.6f}", *metric.error) : "")});
   }
   trainer::detail::print_table(rows);
   programs::flush_output();

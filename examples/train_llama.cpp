@@ -65,6 +65,7 @@ struct Setup {
   std::unique_ptr<octavo::Checkpoints> checkpoints;  ///< null: the run is not saved
   std::unique_ptr<octavo::FolderLock> lock;          ///< of the run's folder
   octavo::CheckpointManifest resumed;
+  std::string chosen;  ///< lines of TOML: flags of the command line and of --config
 };
 
 /// Writes what --save-hf and --save-adapters ask for. All ranks call it.
@@ -344,10 +345,11 @@ int run(Setup& setup, const Options& options, const Instance& instance, Ranks& r
                 configuration, session.precision(), timeline, ranks.is_first());
   setup.report = &report;
   const octavo::ModelFacts& facts = session.facts();
-  fmt::print("octavo {} | {} | {} on {} | {} parameters{} | {}\n{}", octavo::version_string,
+  fmt::print("octavo {} | {} | {} on {} | {} parameters{} | {}\n", octavo::version_string,
              instance.model, session.precision(), instance.device, facts.parameters,
              facts.frozen == 0 ? "" : fmt::format(", {} of them trained", facts.trained()),
-             session.optimizer(), configuration);
+             session.optimizer());
+  announce_flags(options, setup.chosen, configuration);
   if (const auto lora = session.lora()) fmt::print("adapters | {}\n", lora->text());
   if (options.tensor_parallel > 1) {
     fmt::print("ranks | {}, of which {} share each layer, ZeRO-{}\n", ranks.size(),
@@ -374,7 +376,7 @@ int run(Setup& setup, const Options& options, const Instance& instance, Ranks& r
   }
   setup.data->print();
   if (ranks.is_first()) warn_of_warmup(options);
-  announce(session, options);
+  announce(session, options, is_over || !ranks.is_first() ? "" : setup.folder);
   report.begin(session, instance, *setup.data);
   if (!options.gemm_plans.empty() && ranks.is_first()) {
     keep_gemm_plans(options.gemm_plans, session.gemm_plans(), program().name, options.comm_timeout);
@@ -391,6 +393,7 @@ int run(Setup& setup, const Options& options, const Instance& instance, Ranks& r
 
 int run(CLI::App& app, Options& options) {
   std::string configuration;
+  std::string chosen;
   const Instance* instance = nullptr;
   std::optional<Ranks> ranks;  // outlives the session, which uses it to its end
   try {
@@ -411,6 +414,7 @@ int run(CLI::App& app, Options& options) {
     take_flags_of_saves(app, options);
     require_readable_flags(app);
     configuration = app.config_to_str(true, false);
+    chosen = app.config_to_str(false, false);
     choose_length(app, options);
     require_consistent(app, options);
     require_checkpoints_to_keep(app, options);
@@ -460,6 +464,7 @@ int run(CLI::App& app, Options& options) {
       });
       return is_repeated ? success : not_repeated;
     }
+    setup.chosen = chosen;
     return run(setup, options, *instance, *ranks, configuration);
   } catch (const std::exception& error) {
     ranks->abort(octavo::message(program().name, ": ", programs::text_of(error)));

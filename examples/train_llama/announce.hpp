@@ -3,14 +3,18 @@
 
 #include <common/folded.hpp>
 #include <common/text.hpp>
+#include <octavo/io/atomic_file.hpp>
 #include <octavo/octavo.hpp>
 #include <train_llama/kept.hpp>
+#include <train_llama/manifest_summary.hpp>
 #include <train_llama/options.hpp>
 #include <train_llama/program.hpp>
 
 #include <fmt/format.h>
 
 #include <cstddef>
+#include <filesystem>
+#include <sstream>
 #include <string>
 
 namespace trainer {
@@ -32,24 +36,86 @@ inline void announce_single_rank(const Options& options) {
              flags.find(',') == std::string::npos ? "has" : "have");
 }
 
-/// Prints what is going to run: the memory and every GEMM, those of blocks that are alike as one.
-inline void announce(const octavo::TrainingSession& session, const Options& options) {
+namespace detail {
+
+/// Bytes in MiB.
+inline double mebibytes(std::size_t bytes) {
+  return static_cast<double>(bytes) / (1024.0 * 1024.0);
+}
+
+/// A line for each kind of memory.
+inline std::string memory_table(const octavo::MemoryPlan& memory) {
+  std::string text;
+  for (std::size_t kind = 0; kind < octavo::memory_kinds; ++kind) {
+    text += fmt::format("memory | {:<17} | {:>10.2f} MiB\n",
+                        octavo::name_of(static_cast<octavo::MemoryKind>(kind)),
+                        mebibytes(memory.by_kind[kind]));
+  }
+  text += fmt::format("memory | {:<17} | {:>10.2f} MiB, allocated once\n", "peak",
+                      mebibytes(memory.peak));
+  if (memory.host > 0) {
+    text += fmt::format("memory | {:<17} | {:>10.2f} MiB in addition\n", "of the host",
+                        mebibytes(memory.host));
+  }
+  return text;
+}
+
+/// The same in one line.
+inline std::string memory_line(const octavo::MemoryPlan& memory) {
+  std::string kinds;
+  for (std::size_t kind = 0; kind < octavo::memory_kinds; ++kind) {
+    if (memory.by_kind[kind] == 0) continue;
+    kinds += fmt::format("{}{} {:.2f}", kinds.empty() ? "" : ", ",
+                         octavo::name_of(static_cast<octavo::MemoryKind>(kind)),
+                         mebibytes(memory.by_kind[kind]));
+  }
+  return fmt::format(
+      "memory | peak {:.2f} MiB ({}){}\n", mebibytes(memory.peak), kinds,
+      memory.host == 0 ? "" : fmt::format(", of the host {:.2f} MiB", mebibytes(memory.host)));
+}
+
+}  // namespace detail
+
+/// Prints the flags that were chosen, or with --verbose all of them.
+/// @param chosen         lines of TOML: flags of the command line and of --config
+/// @param configuration  lines of TOML: all flags
+inline void announce_flags(const Options& options, const std::string& chosen,
+                           const std::string& configuration) {
+  if (options.verbose) {
+    fmt::print("{}", configuration);
+    return;
+  }
+  constexpr std::size_t width = 100;
+  std::istringstream lines(chosen);
+  std::string text;
+  for (std::string flag; std::getline(lines, flag);) {
+    if (flag.empty()) continue;
+    if (!text.empty() && text.size() + flag.size() + 2 > width) {
+      fmt::print("flags | {},\n", text);
+      text.clear();
+    }
+    text += (text.empty() ? "" : ", ") + flag;
+  }
+  if (!text.empty()) fmt::print("flags | {}\n", text);
+}
+
+/// Prints memory and GEMMs in a few lines, or with --verbose in full, and keeps the full text in
+/// the run's folder as manifest.txt.
+/// @param folder  empty: writes no file
+/// @throws IoError  if manifest.txt cannot be written
+inline void announce(const octavo::TrainingSession& session, const Options& options,
+                     const std::filesystem::path& folder) {
   announce_single_rank(options);
   const std::string note = octavo::run_shape_note(options.sequence_length, session.run_shape());
   if (!note.empty()) fmt::print("batch | {}\n", note);
-  const octavo::MemoryPlan& memory = session.memory();
-  for (std::size_t kind = 0; kind < octavo::memory_kinds; ++kind) {
-    fmt::print("memory | {:<17} | {:>10.2f} MiB\n",
-               octavo::name_of(static_cast<octavo::MemoryKind>(kind)),
-               static_cast<double>(memory.by_kind[kind]) / (1024.0 * 1024.0));
+  const std::string memory = detail::memory_table(session.memory());
+  const std::string manifest = programs::folded(session.manifest().text());
+  if (options.verbose) {
+    fmt::print("{}{}", memory, manifest);
+  } else {
+    fmt::print("{}{}", detail::memory_line(session.memory()), manifest_summary(manifest));
   }
-  fmt::print("memory | {:<17} | {:>10.2f} MiB, allocated once\n", "peak",
-             static_cast<double>(memory.peak) / (1024.0 * 1024.0));
-  if (memory.host > 0) {
-    fmt::print("memory | {:<17} | {:>10.2f} MiB, beside\n", "of the host",
-               static_cast<double>(memory.host) / (1024.0 * 1024.0));
-  }
-  fmt::print("{}", programs::folded(session.manifest().text()));
+  if (!folder.empty()) octavo::write_file_atomically(folder / "manifest.txt", memory + manifest);
   const std::string plans = session.gemm_plan_summary().text();
   if (!plans.empty()) fmt::print("gemm plans: {}\n", plans);
   programs::flush_output();

@@ -82,6 +82,7 @@ struct Options : ModelChoice {
   octavo::SpikeOptions spikes;
 
   std::string out;
+  bool verbose = false;
   bool no_out = false;
   std::string save_hf;
   std::string save_adapters;
@@ -253,6 +254,8 @@ inline void declare(CLI::App& app, Options& options, void (*declare_data)(CLI::A
       "folder for config.toml, metrics.jsonl and checkpoints; empty: "
       "runs/DATE-TIME-MODEL-PRECISION",
       output);
+  app.add_flag("--verbose", options.verbose, "print all flags, all kinds of memory and all GEMMs")
+      ->group(output);
   app.add_flag("--no-out", options.no_out, "write no files")->group(output);
   add("--save-hf", options.save_hf,
       "new folder for the trained weights, in the format of Hugging Face's transformers; empty: "

@@ -185,11 +185,12 @@ class Report final : public octavo::RunObserver {
     if (shown || record.result.skipped) {
       clear_progress();
       print(
-          "step {} | epoch {:.2f} | loss {:.4f} | lr {:.2e} | norm {:.3f} | {:.1f} ms | {:.0f} "
+          "step {} | epoch {:.2f} | loss {} | lr {:.2e} | norm {:.3f} | {:.1f} ms | {:.0f} "
           "tok/s "
           "| {}{}\n",
-          record.step, record.epoch, record.result.loss, record.learning_rate,
-          record.result.gradient_norm, record.milliseconds, record.tokens_per_second, recipe_,
+          record.step, record.epoch, loss_text(record.result.loss, !record.result.skipped),
+          record.learning_rate, record.result.gradient_norm, record.milliseconds,
+          record.tokens_per_second, recipe_,
           record.result.is_above_limits ? " | SKIPPED: a spike, nothing changed"
           : record.result.skipped       ? " | SKIPPED: not finite, nothing changed"
                                         : "");
@@ -216,13 +217,15 @@ class Report final : public octavo::RunObserver {
 
   void evaluation(octavo::Index step, const octavo::LossSum& loss) override {
     clear_progress();
-    print("evaluation at step {} | validation loss {:.4f} | {} tokens\n", step, loss.mean(),
-          loss.tokens);
+    validation_ = loss;
+    print("evaluation at step {} | validation loss {} | {} tokens\n", step,
+          loss_text(loss.mean(), loss.tokens == 0), loss.tokens);
     write(octavo::JsonLine{}
               .add("event", "evaluation")
               .add("step", step)
               .add("loss", loss.mean())
               .add("tokens", loss.tokens));
+    if (!std::isfinite(loss.mean())) return;
     events_.write(step, octavo::EventSummary{}.add_scalar("validation/loss", loss.mean()));
   }
 
@@ -278,8 +281,9 @@ class Report final : public octavo::RunObserver {
     timeline_.end();
     clear_progress();
     has_ended_ = true;
-    print("\n{}train loss {:.4f} | validation loss {:.4f} | {}{} skipped | peak {:.1f} MiB\n",
-          steps_text(summary), summary.train_loss, summary.validation_loss,
+    print("\n{}train loss {} | validation loss {} | {}{} skipped | peak {:.1f} MiB\n",
+          steps_text(summary), loss_text(summary.train_loss, true),
+          loss_text(summary.validation_loss, validation_.tokens == 0),
           summary.taken == 0
               ? ""
               : fmt::format("{} of {} GEMMs in FP8 | ", summary.gemms.fp8, summary.gemms.total),
@@ -305,6 +309,13 @@ class Report final : public octavo::RunObserver {
   }
 
  private:
+  /// A loss as it is printed.
+  /// @param is_none_if_nan  NaN means that there were no targets
+  static std::string loss_text(double loss, bool is_none_if_nan) {
+    if (std::isfinite(loss)) return fmt::format("{:.4f}", loss);
+    return std::isnan(loss) && is_none_if_nan ? "none (no targets)" : "not finite";
+  }
+
   /// The last part of the folder's path.
   static std::string name_of_run(const std::filesystem::path& folder) {
     if (folder.empty()) return {};
@@ -373,8 +384,8 @@ class Report final : public octavo::RunObserver {
                     const std::vector<octavo::OperandReport>& operands) {
     if (!events_.is_open()) return;
     octavo::EventSummary summary;
-    summary.add_scalar("train/loss", record.result.loss)
-        .add_scalar("train/learning_rate", record.learning_rate)
+    if (!std::isnan(record.result.loss)) summary.add_scalar("train/loss", record.result.loss);
+    summary.add_scalar("train/learning_rate", record.learning_rate)
         .add_scalar("train/gradient_norm", record.result.gradient_norm)
         .add_scalar("train/skipped", record.result.skipped ? 1 : 0)
         .add_scalar("speed/milliseconds", record.milliseconds)
@@ -452,8 +463,9 @@ class Report final : public octavo::RunObserver {
     last_step_ = now;
     if (!terminal_) return;
     const auto done = static_cast<std::size_t>(30 * record.step / options_.steps);
-    programs::tell("\r\033[K[{}{}] {}/{} | loss {:.3f} | {} left", std::string(done, '='),
-                   std::string(30 - done, ' '), record.step, options_.steps, record.result.loss,
+    programs::tell("\r\033[K[{}{}] {}/{} | loss {} | {} left", std::string(done, '='),
+                   std::string(30 - done, ' '), record.step, options_.steps,
+                   loss_text(record.result.loss, !record.result.skipped),
                    programs::duration_text(
                        step_time_.left(static_cast<double>(options_.steps - record.step))));
     std::fflush(stderr);
@@ -475,6 +487,7 @@ class Report final : public octavo::RunObserver {
   bool writes_fail_ = false;
   bool takes_steps_ = false;
   bool has_ended_ = false;
+  octavo::LossSum validation_;  ///< the last
   octavo::OperandHealth health_;
   bool is_first_rank_;
   bool terminal_;

@@ -39,6 +39,7 @@ words = "the a small large model trains learns number step loss eight bits scale
 with open("text.txt", "w") as file:
     file.write(" ".join(random.choice(words) for _ in range(4000)))
 PYTHON
+printf '\n%.0s' {1..3000} >newlines.txt
 base=(--data text.txt --seq-len 32 --validation-batches 2 --evaluate-every 2 --operands-every 2
   --threads 2)
 small=("${base[@]}" --batch 2 --steps 4 --warmup 1 --sample 0)
@@ -59,8 +60,14 @@ run "a run" 0 "${base[@]}" --batch 2 --steps 4 --warmup 4 --sample 12 --out run
 [ -s err ] && fail "stderr is not a terminal, and there was something on it"
 [ "$(grep -cE '^step [0-9]+ \| epoch [0-9]+\.[0-9]{2} \| loss [0-9]+\.[0-9]{4} \| lr [0-9]\.[0-9]{2}e[+-][0-9]{2} \| norm [0-9]+\.[0-9]{3} \| [0-9]+\.[0-9] ms \| [0-9]+ tok/s \| fp8 delayed$' out)" -eq 4 ] ||
   fail "not four step lines"
-[ "$(grep -c '^gemm | ' out)" -eq 15 ] || fail "not one line for each of the 12 GEMMs of a block, and for the head's 3"
-grep -qE '^gemm \| blocks\.0-3\.qkv forward +\| 256 x 128 +\| E4M3 x E4M3 -> bf16 \| fp8 delayed \| octavo loops$' out ||
+[ "$(sed '/^step 1 /,$d' out | wc -l)" -le 25 ] || fail "more than 25 lines before the first step"
+[ "$(grep -c '^gemm | ' run/manifest.txt)" -eq 15 ] || fail "not one line for each of the 12 GEMMs of a block, and for the head's 3"
+grep -qxF 'gemm | blocks.0-3: qkv, output, gate_up, down | fp8 delayed | octavo loops' out || fail "no line for the blocks' GEMMs"
+grep -qxF 'gemm | head | bf16 | octavo loops' out || fail "no line for the head's GEMMs"
+grep -qE '^flags \| .*batch = 2, .*steps = 4' out || fail "the chosen flags are not printed"
+grep -qE '^(flags \| .*)?learning-rate = ' out && fail "a flag that nobody chose is printed"
+grep -qE '^memory \| peak +\| +[0-9.]+ MiB, allocated once$' run/manifest.txt || fail "no memory in manifest.txt"
+grep -qE '^gemm \| blocks\.0-3\.qkv forward +\| 256 x 128 +\| E4M3 x E4M3 -> bf16 \| fp8 delayed \| octavo loops$' run/manifest.txt ||
   fail "blocks that are alike are not told as one"
 grep -qF "48 of 51 GEMMs in FP8" out || fail "no count of GEMMs in FP8"
 cat >tensorboard_files.py <<'PYTHON'
@@ -261,6 +268,16 @@ run "a warm-up that does not end" 0 --config own.toml --steps 3 --sample 0 --no-
 err_is_one_line_with "warning: --warmup 4 is beyond --steps 3: the learning rate never reaches 0.001"
 run "a configuration through a pipe" 0 --config <(cat own.toml) --steps 1 --sample 0
 [ "$(grep -c '^step ' out)" -eq 1 ] || fail "not one step"
+
+run "a run that prints all" 0 "${base[@]}" --batch 2 --steps 4 --warmup 4 --sample 0 --no-out --verbose
+grep -qx 'learning-rate = 0.001' out || fail "--verbose does not print all flags"
+diff <(grep -E '^(gemm|attention) ' out) <(grep -E '^(gemm|attention) ' run/manifest.txt) || fail "--verbose does not print the manifest"
+run "a text without targets" 0 --data newlines.txt --document-end 10 --most-documents 64 --batch 2 --seq-len 32 --steps 2 \
+  --warmup 1 --sample 0 --evaluate-every 1 --validation-batches 2 --checkpoint-every 1 --keep-best --threads 2 --out without
+[ "$(grep -c '^step [12] .*| loss none (no targets) |' out)" -eq 2 ] || fail "steps without targets have a loss"
+[ "$(grep -c '"loss":null' without/metrics.jsonl)" -ge 4 ] || fail "metrics.jsonl has losses of no targets"
+grep -q 'nan' out && fail "nan is printed"
+grep -rl '"validation_loss":0' without && fail "a checkpoint has a loss of no targets"
 
 # --- where a run is kept ---------------------------------------------------------------------
 tiny=(--data text.txt --seq-len 32 --batch 1 --steps 1 --sample 0 --precision bf16 --threads 1
@@ -557,7 +574,7 @@ while True:
         break
     text += piece
 assert run.wait() == 0
-lines = re.findall(r"\[(=* *)\] (\d+)/8 \| loss \d\.\d{3} \| (\d+) s left", text.decode())
+lines = re.findall(r"\[(=* *)\] (\d+)/8 \| loss \d\.\d{4} \| (\d+) s left", text.decode())
 assert [int(step) for _, step, _ in lines] == list(range(1, 9)), text
 assert all(bar == ("=" * (30 * int(step) // 8)).ljust(30) for bar, step, _ in lines), lines
 assert int(lines[-1][2]) == 0, lines

@@ -1,6 +1,6 @@
 // What the steps of a run add up to.
+#include <octavo/train/run_totals.hpp>
 #include <octavo/train/state.hpp>
-#include <octavo/train/totals.hpp>
 
 #include <gtest/gtest.h>
 
@@ -44,6 +44,22 @@ TEST(RunTotals, TheMeanLossIsThatOfStepsThatCounted) {
   EXPECT_TRUE(std::isnan(totals.train_loss()));
   for (const double loss : {3.0, nan, 2.0}) add(totals, loss);
   EXPECT_DOUBLE_EQ(totals.train_loss(), 2.5);
+}
+
+// Such as a batch of padding, or of documents that end with each token.
+TEST(RunTotals, StepsWithoutTargetsHaveNoLoss) {
+  RunTotals totals(3);
+  StepRecord without;
+  without.result.loss = octavo::LossSum{}.mean();
+  totals.add(without);
+  for (const double loss : {3.0, 2.0}) add(totals, loss);
+  totals.add(without);
+  EXPECT_EQ(totals.first_loss(), 3.0);
+  EXPECT_DOUBLE_EQ(totals.train_loss(), 2.5);
+  EXPECT_EQ(totals.recent().size(), 2u);
+  EXPECT_FALSE(totals.diverges());
+  EXPECT_EQ(totals.skipped_in_a_row(), 0);
+  EXPECT_EQ(totals.steps(), 4);
 }
 
 TEST(RunTotals, TheRateIsWithoutTheFirstStepWhereThereIsAnother) {

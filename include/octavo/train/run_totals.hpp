@@ -45,6 +45,7 @@ class RunTotals {
       return;
     }
     skipped_in_a_row_ = 0;
+    if (std::isnan(record.result.loss)) return;  // the step had no targets
     if (std::isnan(first_loss_)) first_loss_ = record.result.loss;
     recent_.push_back({record.result.loss, record.result.gradient_norm});
     if (recent_.size() > most_recent) recent_.pop_front();

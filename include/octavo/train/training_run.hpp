@@ -11,6 +11,7 @@
 #include <octavo/train/token_batches.hpp>
 
 #include <chrono>
+#include <cmath>
 #include <cstddef>
 #include <filesystem>
 #include <optional>
@@ -132,7 +133,7 @@ class TrainingRun {
     if (summary_.signal != 0) save_to_the_end(std::nullopt);
     const LossSum validation = batches_.evaluate(session_);
     observer_.evaluation(totals_.steps(), validation);
-    if (summary_.signal == 0) save_to_the_end(validation.mean());
+    if (summary_.signal == 0) save_to_the_end(score(validation));
     summary_.steps = totals_.steps();
     summary_.taken = totals_.timed_steps();
     summary_.skipped = totals_.skipped();
@@ -231,13 +232,19 @@ class TrainingRun {
     totals_.note_rollbacks(++spike.rollbacks);
   }
 
+  /// The mean loss, by which checkpoints are compared; none if there were no targets or it is not
+  /// finite.
+  static std::optional<double> score(const LossSum& loss) {
+    return std::isfinite(loss.mean()) ? std::optional(loss.mean()) : std::nullopt;
+  }
+
   /// What is due between two steps.
   void evaluate_and_save(Index step) {
     std::optional<double> validation_loss;
     if (options_.evaluate_every != 0 && step % options_.evaluate_every == 0) {
       const LossSum loss = batches_.evaluate(session_);
       observer_.evaluation(step, loss);
-      validation_loss = loss.mean();
+      validation_loss = score(loss);
     }
     if (checkpoints_ == nullptr) return;
     checkpoints_->after_step();

@@ -87,7 +87,7 @@ inline std::string run_shape_note(Index sequence_length, BatchShape run) {
 
 /// The result of a training step.
 struct StepResult {
-  double loss = 0;           ///< mean over the step's targets, over all ranks
+  double loss = 0;           ///< mean over the step's targets, over all ranks; NaN without a target
   double gradient_norm = 0;  ///< before clipping
   /// Whether the step was skipped, with nothing changed: loss, gradients or an operand were not
   /// finite, or were above the limits.
@@ -100,7 +100,10 @@ struct LossSum {
   double sum = 0;
   Index tokens = 0;
 
-  [[nodiscard]] double mean() const { return tokens == 0 ? 0 : sum / static_cast<double>(tokens); }
+  /// NaN without a token: no loss is not a loss of 0.
+  [[nodiscard]] double mean() const {
+    return tokens == 0 ? std::nan("") : sum / static_cast<double>(tokens);
+  }
 };
 
 /// Trains a model; the type-erased interface for programs that choose model and precision at run
