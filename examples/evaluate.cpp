@@ -56,8 +56,8 @@ void declare(CLI::App& app, Options& options) {
   options.precision = "bf16";
   trainer::declare_model(app, options);
   app.add_option("--checkpoint", options.checkpoint,
-                 "of a run, or its folder: the newest in it; in the run's precision unless "
-                 "--precision is given")
+                 "checkpoint, or folder of a run, which uses the newest one; in the run's "
+                 "precision unless --precision is set")
       ->group(trainer::model_group);
   trainer::declare_ranks(app, options);
   const std::string group = "Evaluation";
@@ -65,29 +65,29 @@ void declare(CLI::App& app, Options& options) {
     return app.add_option(name, value, text)->group(group);
   };
   add("--data", options.data,
-      "text, JSON Lines or token file, folder of text, or pattern, whose loss is measured; may be "
-      "given again");
+      "text, JSON Lines or token file, folder of text files, or pattern, whose loss is measured; "
+      "repeatable");
   add("--hellaswag", options.hellaswag,
       "questions: llm.c's file, or JSON Lines (.jsonl) with ctx, endings and label");
   add("--tokenizer", options.tokenizer,
-      "bytes, tokenizer.json or tokenizer.model; unless said tokenizer.json of an hf: folder, else "
-      "bytes");
+      "bytes, tokenizer.json or tokenizer.model; by default, tokenizer.json in the hf: folder, "
+      "otherwise bytes");
   add("--document-end", options.document_end,
-      "token that ends a document of --data: tokens see those of their own document only")
+      "token ID that ends a document of --data; tokens then attend only within their own document")
       ->check(not_negative_whole());
   add("--most-documents", options.most_documents,
-      "documents in a batch of --data, at most; with --document-end")
+      "maximum number of documents in a batch of --data; used with --document-end")
       ->check(not_negative_whole());
-  add("--batch", options.batch, "sequences that a rank works on at once")
+  add("--batch", options.batch, "sequences per batch and rank")
       ->check(at_least_one())
       ->capture_default_str();
-  add("--seq-len", options.sequence_length, "tokens in a sequence")
+  add("--seq-len", options.sequence_length, "tokens per sequence")
       ->check(at_least_one())
       ->capture_default_str();
-  add("--batches", options.batches, "batches of --data, at most; 0: all")
+  add("--batches", options.batches, "maximum number of batches of --data; 0 uses all")
       ->check(not_negative_whole())
       ->capture_default_str();
-  add("--json", options.json, "file for the results");
+  add("--json", options.json, "JSON file for the results");
 }
 
 /// A row of the table.
@@ -97,7 +97,7 @@ struct Metric {
   std::optional<double> error{};  ///< standard error
 };
 
-/// A line that stays in place on a terminal, and a line a minute elsewhere.
+/// A line that is updated in place on a terminal, and otherwise printed once per minute.
 class Progress {
  public:
   Progress(const char* task, bool is_first) : task_(task), is_first_(is_first) {}
@@ -131,7 +131,7 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-/// What is evaluated, and on what.
+/// The model and the data to evaluate.
 struct Setup {
   std::filesystem::path checkpoint;
   std::unique_ptr<octavo::Tokenizer> tokenizer;
@@ -147,18 +147,18 @@ struct Setup {
 
 void require_consistent(const Options& options) {
   octavo::require<octavo::ConfigError>(!options.data.empty() || !options.hellaswag.empty(),
-                                       "nothing is to be evaluated; give --data or --hellaswag");
+                                       "nothing to evaluate; pass --data or --hellaswag");
   octavo::require<octavo::ConfigError>(
       (options.document_end >= 0) == (options.most_documents > 0), "--document-end and ",
       "--most-documents must be set together: the token that ends a document, and the maximum "
       "number of documents in a batch; pass both");
   octavo::require<octavo::ConfigError>(
       options.json.empty() || !std::filesystem::is_directory(options.json), "--json ", options.json,
-      " is a folder; name a file");
+      " is a folder; pass a file");
   const std::filesystem::path folder = std::filesystem::path(options.json).parent_path();
   octavo::require<octavo::ConfigError>(folder.empty() || std::filesystem::is_directory(folder),
-                                       "--json ", options.json, ": there is no folder ",
-                                       folder.string(), "; make it, or name another file");
+                                       "--json ", options.json, ": the folder ", folder.string(),
+                                       " does not exist; create it, or pass another file");
 }
 
 void read_inputs(Setup& setup, const Options& options, const trainer::Instance& instance) {

@@ -1,5 +1,5 @@
-// Trains a Llama on chats, of which the loss counts what the assistant says: the trainer of
-// train_llama on other data.
+// Trains a Llama on chats. The loss covers only the assistant's messages. This is the trainer of
+// train_llama with other data.
 //
 //   finetune_llama --model hf:downloads/SmolLM2-135M-Instruct --chats chats.jsonl
 //                  --chat-template smollm2 --precision bf16 --epochs 2 --save-hf tuned
@@ -37,37 +37,38 @@ void declare_chats(CLI::App& app, Options& options) {
   const auto add = [&app](const std::string& name, auto& value, const std::string& text) {
     return app.add_option(name, value, text)->group(data_group);
   };
-  // Without defaults, which config.toml could not tell from choices.
-  add("--chats", chats.files, "files of JSON Lines, a chat a line; required, may be given again");
+  // Without defaults: config.toml could not distinguish them from choices.
+  add("--chats", chats.files, "JSON Lines file with one chat per line; required, repeatable");
   add("--validation-chats", chats.validation_files,
-      "files for validation; then --validation-fraction is not used");
+      "validation files; replaces --validation-fraction");
   add("--chat-template", chats.chat_template,
-      "what stands around messages: " +
+      "chat template: " +
           joined({octavo::chat_template_names.begin(), octavo::chat_template_names.end()}) +
-          ", or a .json file; required");
+          ", or a JSON file; required");
   add("--tokenizer", chats.tokenizer,
-      "bytes, a tokenizer.json of byte-level BPE, or Llama 3's tokenizer.model; of --model "
-      "hf:FOLDER that in the folder unless said");
-  add("--epochs", chats.epochs, "times that each chat is trained on; --steps is not used then")
+      "bytes, a tokenizer.json of byte-level BPE, or Llama 3's tokenizer.model; by default, "
+      "tokenizer.json in the folder of --model hf:FOLDER");
+  add("--epochs", chats.epochs, "number of passes over the chats; replaces --steps")
       ->check(at_least_one());
   add("--long-chats", chats.too_long,
-      "what becomes of chats of more than --seq-len tokens: " + joined(too_long_names))
+      "action for chats longer than --seq-len tokens: " + joined(too_long_names))
       ->capture_default_str()
       ->check(one_of(too_long_names));
-  add("--most-chats", chats.most_in_sequence, "chats in a sequence, at most")
+  add("--most-chats", chats.most_in_sequence, "maximum number of chats in a sequence")
       ->capture_default_str()
       ->check(at_least_one());
 }
 
 void require_chats(const Options& options) {
   octavo::require<octavo::ConfigError>(
-      !options.chats.files.empty(), "--chats is required: name a file of JSON Lines, a chat a line",
+      !options.chats.files.empty(),
+      "--chats is required: pass a JSON Lines file with one chat per line",
       or_configuration(options));
   octavo::require<octavo::ConfigError>(
       !options.chats.chat_template.empty(),
-      "--chat-template is required: name that which the model knows, such as llama3");
+      "--chat-template is required: pass the one that the model was trained with, such as llama3");
   programs::require_chat_template("--chat-template", options.chats.chat_template);
-  const char* const advice = "give a file of JSON Lines, a chat a line";
+  const char* const advice = "pass a JSON Lines file with one chat per line";
   for (const std::string& file : options.chats.files) {
     programs::require_file("--chats " + file, file, advice);
   }
@@ -76,29 +77,29 @@ void require_chats(const Options& options) {
   }
 }
 
-/// Named, or that of the folder of --model hf:FOLDER.
+/// Opens --tokenizer, or the tokenizer in the folder of --model hf:FOLDER.
 std::unique_ptr<octavo::Tokenizer> tokenizer_of(const Options& options) {
   std::string name = options.chats.tokenizer;
   if (name.empty()) {
     octavo::require<octavo::ConfigError>(!options.load_hf.empty(),
-                                         "--tokenizer is required: that of the model; only --model "
-                                         "hf:FOLDER has one of its own");
+                                         "--tokenizer is required, except with --model hf:FOLDER: "
+                                         "pass the model's tokenizer");
     name = (std::filesystem::path(options.load_hf) / "tokenizer.json").string();
     octavo::require<octavo::ConfigError>(
         std::filesystem::exists(name), name,
-        " is not there; give --tokenizer, or copy the model's tokenizer there");
+        " does not exist; pass --tokenizer, or copy the model's tokenizer there");
   }
   return programs::open_tokenizer(name);
 }
 
-/// What is said of chats that were read.
+/// Facts about the chats that were read.
 struct ChatFacts {
   std::vector<octavo::ChatData::File> files;
   octavo::Index cut = 0;
   octavo::Index dropped = 0;
 };
 
-/// A run's chats, and their batches.
+/// The chats of a run, and their batches.
 class ChatRun final : public RunDataOf<octavo::ChatBatches> {
  public:
   ChatRun(octavo::ChatBatches batches, ChatFacts facts,
@@ -144,7 +145,7 @@ class ChatRun final : public RunDataOf<octavo::ChatBatches> {
         .add("training_targets", batches_.train().targets());
   }
 
-  /// The begin of the first chat for validation, and what the model answers.
+  /// Returns the start of the first validation chat, with the model's answer.
   [[nodiscard]] std::string sample(octavo::TrainingSession& session,
                                    const Options& options) const override {
     const octavo::Chats& chats = batches_.validation();
@@ -208,12 +209,11 @@ std::unique_ptr<RunData> read_chats(Options& options, const Instance& instance,
 }  // namespace
 
 const Program& program() {
-  static const Program chats{
-      .name = "finetune_llama",
-      .description = "Trains a Llama on chats, in the precision that is asked for.",
-      .declare_data = declare_chats,
-      .require_data = require_chats,
-      .read = read_chats};
+  static const Program chats{.name = "finetune_llama",
+                             .description = "Trains a Llama on chats, in the chosen precision.",
+                             .declare_data = declare_chats,
+                             .require_data = require_chats,
+                             .read = read_chats};
   return chats;
 }
 

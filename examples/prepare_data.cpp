@@ -1,10 +1,10 @@
 /// @file
-/// Turns text into files of tokens that the trainer reads:
+/// Converts text to token files for the trainer:
 ///
 ///     prepare_data TEXT.txt DOCUMENTS.jsonl --tokenizer tokenizer.json --out data/train.bin
 ///
-/// Exit codes: 0 done, 1 a file cannot be read or written, 2 an option or a text cannot be used, 3
-/// stopped by a signal. Unless it is 0 there is no output.
+/// Exit codes: 0 success, 1 a file cannot be read or written, 2 an option or a text is invalid, 3
+/// stopped by a signal. There is no output unless the exit code is 0.
 
 #include <algorithm>
 #include <chrono>
@@ -52,32 +52,33 @@ const std::vector<std::string> formats{"llm.c", "megatron"};
 
 void declare(CLI::App& app, Options& options) {
   app.add_option("TEXT", options.inputs,
-                 "files: each is a document, but of a .jsonl file each line's object is one")
+                 "text files, each of which is a document, or .jsonl files with one document per "
+                 "line")
       ->required();
-  app.add_option("--out", options.out, "file of tokens to write")->required();
+  app.add_option("--out", options.out, "token file to write")->required();
   app.add_option("--tokenizer", options.tokenizer,
                  "bytes, a tokenizer.json of byte-level BPE, or Llama 3's tokenizer.model")
       ->capture_default_str();
   app.add_option("--format", options.format,
-                 "llm.c, or megatron: an index beside it knows the documents")
+                 "format of the token file: llm.c, or megatron, which adds an index of documents")
       ->check(programs::one_of(formats))
       ->capture_default_str();
   app.add_option("--begin", options.begin, "special token before each document, or none")
       ->capture_default_str();
   app.add_option("--end", options.end,
-                 "special token behind each document, or none; auto: the tokenizer's end of text, "
-                 "of bytes a newline")
+                 "special token after each document, or none; auto: the tokenizer's EOS token, or "
+                 "a newline for bytes")
       ->capture_default_str();
-  app.add_option("--key", options.key, "member of .jsonl objects that is the text")
+  app.add_option("--key", options.key, "member of .jsonl objects that contains the text")
       ->capture_default_str();
   app.add_flag("--special", options.special,
-               "names of special tokens in texts become these tokens");
-  app.add_option("--threads", options.threads, "0: all")
+               "encode the names of special tokens in the text as these tokens");
+  app.add_option("--threads", options.threads, "number of CPU threads; 0 uses all")
       ->check(programs::not_negative_whole())
       ->capture_default_str();
 }
 
-/// The tokens that --begin or --end puts around a document: none or one.
+/// Returns the token that --begin or --end adds to a document, if any.
 std::vector<std::int32_t> mark_of(const octavo::Tokenizer& tokenizer, const std::string& name) {
   if (name == "none") return {};
   if (name != "auto") return {tokenizer.special_token(name)};
@@ -87,12 +88,12 @@ std::vector<std::int32_t> mark_of(const octavo::Tokenizer& tokenizer, const std:
   }
   octavo::require<octavo::ConfigError>(
       special.empty() && tokenizer.vocabulary_size() == octavo::ByteTokenizer::vocabulary,
-      "--end auto: the tokenizer has neither <|end_of_text|> nor <|endoftext|>; name the token "
+      "--end auto: the tokenizer has neither <|end_of_text|> nor <|endoftext|>; pass the token "
       "that ends a document, or none");
   return tokenizer.encode("\n");
 }
 
-/// A line that stays in place, on a terminal only.
+/// A progress line that is updated in place, on a terminal only.
 class Progress {
  public:
   explicit Progress(std::uint64_t bytes) : bytes_(std::max<std::uint64_t>(1, bytes)) {}
@@ -126,8 +127,8 @@ class Progress {
   double batches_ = 0;
 };
 
-/// The tokens of documents.
-/// @throws ConfigError  naming file and line of the first that cannot be encoded, and why
+/// Encodes documents.
+/// @throws ConfigError  with the file and line of the first document that cannot be encoded
 std::vector<std::vector<std::int32_t>> encoded(const octavo::Tokenizer& tokenizer,
                                                const std::vector<Document>& documents,
                                                const octavo::Context<octavo::Cpu>& context,
@@ -163,7 +164,7 @@ int run(const Options& options) {
   }
   Documents documents({options.inputs.begin(), options.inputs.end()}, options.key);
   octavo::require<octavo::ConfigError>(documents.total_bytes() > 0,
-                                       "the files hold no text; name others");
+                                       "the files contain no text; pass others");
   octavo::TokenFileWriter writer(
       options.out,
       options.format == "llm.c" ? octavo::TokenFileKind::llm_c : octavo::TokenFileKind::megatron,
@@ -184,11 +185,12 @@ int run(const Options& options) {
     progress.show(documents.read_bytes(), writer.tokens());
     if (octavo::InterruptGuard::received() == 0) continue;
     progress.clear();
-    programs::tell("prepare_data: stopped; nothing is written\n");
+    programs::tell("prepare_data: stopped; nothing was written\n");
     return stopped;
   }
   progress.clear();
-  octavo::require<octavo::ConfigError>(writer.tokens() > 0, "the files hold no token; name others");
+  octavo::require<octavo::ConfigError>(writer.tokens() > 0,
+                                       "the files contain no tokens; pass others");
   writer.commit();
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
   fmt::print("{} of {} to {} of a vocabulary of {} in {:.1f} s: {}\n",
@@ -205,7 +207,7 @@ int run(const Options& options) {
 }  // namespace prepare_data
 
 int main(int argc, char** argv) {
-  CLI::App app("Turns text into files of tokens that the trainer reads.", "prepare_data");
+  CLI::App app("Converts text to token files for the trainer.", "prepare_data");
   prepare_data::Options options;
   prepare_data::declare(app, options);
   if (const auto code = programs::parse(app, argc, argv)) return *code;

@@ -1,4 +1,4 @@
-// The tokenizer that a flag names.
+// Opens the tokenizer that a flag names.
 #pragma once
 
 #include <common/paths.hpp>
@@ -17,13 +17,14 @@
 
 namespace programs {
 
+/// Opens a tokenizer.
 /// @param name  "bytes", or a file: tokenizer.json or tokenizer.model
-/// @throws IoError      for a file that is no tokenizer
-/// @throws ConfigError  for a file, in a program without PCRE2
+/// @throws IoError      if the file is not a valid tokenizer
+/// @throws ConfigError  for a file, if the program was built without PCRE2
 inline std::unique_ptr<octavo::Tokenizer> open_tokenizer(const std::string& name) {
   if (name == "bytes") return std::make_unique<octavo::ByteTokenizer>();
 #if defined(OCTAVO_PROGRAM_HAS_PCRE2)
-  require_file("--tokenizer " + name, name, "give bytes, a tokenizer.json or a tokenizer.model");
+  require_file("--tokenizer " + name, name, "pass bytes, a tokenizer.json or a tokenizer.model");
   std::error_code error;
   octavo::require<octavo::IoError>(std::filesystem::file_size(name, error) != 0, "--tokenizer ",
                                    name, ": is empty; get the file again");
@@ -35,8 +36,8 @@ inline std::unique_ptr<octavo::Tokenizer> open_tokenizer(const std::string& name
   return std::make_unique<octavo::BytePairTokenizer>(octavo::load_tokenizer(name, normalize));
 #else
   throw octavo::ConfigError(
-      "this program was built without PCRE2, and knows --tokenizer bytes only; install "
-      "libpcre2-dev and build it anew");
+      "this program was built without PCRE2 and supports only --tokenizer bytes; install "
+      "libpcre2-dev and build it again");
 #endif
 }
 

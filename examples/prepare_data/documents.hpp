@@ -1,4 +1,4 @@
-// The documents of files of text and of JSON Lines.
+// Documents from text and JSON Lines files.
 #pragma once
 
 #include <octavo/core/error.hpp>
@@ -23,26 +23,26 @@ namespace prepare_data {
 
 struct Document {
   std::string text;
-  std::string place;  ///< for messages: its file, and its line where it is one
+  std::string place;  ///< for messages: the file, with the line in JSON Lines
 };
 
-/// Reads documents one after another: a file is one, but of a file of JSON Lines (.jsonl) each
-/// line, an object with a text.
+/// Reads documents one after another. A text file is one document; each line of a JSON Lines file
+/// (.jsonl) is an object with the text of a document.
 class Documents {
  public:
   /// @param files  at least one
-  /// @param key    of the text in an object
-  /// @throws IoError      if a file cannot be opened, or is none
+  /// @param key    member of an object that contains the text
+  /// @throws IoError      if a file does not exist or cannot be opened
   /// @throws ConfigError  if two of them are the same file
   Documents(std::vector<std::filesystem::path> files, std::string key)
       : files_(std::move(files)), key_(std::move(key)) {
     octavo::detail::SeenFiles seen;
     for (const std::filesystem::path& path : files_) {
       octavo::require<octavo::IoError>(!std::filesystem::is_directory(path), path.string(),
-                                       ": is a folder; name its files");
+                                       ": is a folder; pass its files");
       octavo::require<octavo::IoError>(std::filesystem::is_regular_file(path), path.string(),
-                                       ": is no file that is there; name files of text or of "
-                                       "JSON Lines");
+                                       ": does not exist or is not a regular file; pass text or "
+                                       "JSON Lines files");
       const octavo::detail::OpenFile file(path);
       seen.begin_source();
       (void)seen.add(file.identity(), path, {});
@@ -51,13 +51,13 @@ class Documents {
     }
   }
 
-  /// Bytes of all files.
+  /// Returns the size of all files in bytes.
   [[nodiscard]] std::uint64_t total_bytes() const { return total_bytes_; }
-  /// Bytes of documents that were read.
+  /// Returns the number of bytes of the documents read so far.
   [[nodiscard]] std::uint64_t read_bytes() const { return read_bytes_; }
 
-  /// The next documents, of about `bytes` together; none where there are no more.
-  /// @throws IoError  naming file and byte of what cannot be read
+  /// Returns the next documents, of about `bytes` in total, or none at the end.
+  /// @throws IoError  with the file and the byte that cannot be read
   [[nodiscard]] std::vector<Document> next(std::size_t bytes) {
     std::vector<Document> documents;
     for (std::size_t sum = 0; sum < bytes;) {
@@ -83,7 +83,7 @@ class Documents {
     const std::size_t place = begin.find('\0');
     octavo::require<octavo::ConfigError>(
         place == std::string::npos, file.path().string(), ": byte ", place,
-        " is 0, so it is no text; files of tokens go to the trainer as they are");
+        " is 0, so it is not text; pass token files directly to the trainer");
   }
 
   static constexpr std::size_t piece_bytes = std::size_t{1} << 22;
@@ -148,9 +148,9 @@ class Documents {
   std::size_t next_file_ = 0;
   std::unique_ptr<octavo::detail::OpenFile> file_;
   std::string buffer_;              ///< a piece of the file
-  std::uint64_t buffer_begin_ = 0;  ///< its place there; first behind a byte-order mark
-  std::size_t at_ = 0;              ///< the next line's place in it
-  std::int64_t line_ = 0;           ///< the number of the line read last
+  std::uint64_t buffer_begin_ = 0;  ///< its offset there; initially after a byte-order mark
+  std::size_t at_ = 0;              ///< offset of the next line in the buffer
+  std::int64_t line_ = 0;           ///< number of the line read last
 };
 
 }  // namespace prepare_data

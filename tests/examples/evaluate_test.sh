@@ -184,7 +184,7 @@ refused() {
   run "$name" 2 --threads 1 "$@"
   err_is_one_line_with "$text"
 }
-refused "nothing to do" "give --data or --hellaswag"
+refused "nothing to do" "pass --data or --hellaswag"
 refused "two models" "which model it is of" --model llama_tiny --checkpoint run-fp32 --data held_out.txt
 refused "no checkpoint" "--checkpoint absent: there is no such folder in $PWD" --checkpoint absent --data held_out.txt
 refused "no file" "absent.txt" --data absent.txt
@@ -209,7 +209,7 @@ import struct
 open('wrong.bin', 'wb').write(struct.pack('<256i', 20240520, 1, 300, *[0] * 253) + struct.pack('<300H', *[1] * 299, 256))"
 refused "a token outside of the vocabulary" "wrong.bin: the token at byte 1622 is 256" --data wrong.bin --precision fp32 \
   --batch 2 --seq-len 64
-refused "results in no folder" "--json absent/results.json: there is no folder absent; make it, or name another file" \
+refused "results in no folder" "--json absent/results.json: the folder absent does not exist; create it, or pass another file" \
   --data held_out.txt --json absent/results.json
 
 if mpirun=$(command -v mpirun); then

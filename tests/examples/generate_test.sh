@@ -174,7 +174,7 @@ run "a folder without checkpoints" 2 --checkpoint bare --prompt abc
 err_is_one_line_with "--checkpoint bare is not a complete checkpoint, and has none in its folder checkpoints"
 run "no such tokenizer" 2 "${greedy[@]}" --tokenizer absent.json --prompt abc
 if ldd "$program" | grep -q pcre2; then
-  err_is_one_line_with "--tokenizer absent.json: there is no such file; give bytes, a tokenizer.json"
+  err_is_one_line_with "--tokenizer absent.json: there is no such file; pass bytes, a tokenizer.json"
 fi
 run "a system without a chat" 2 "${greedy[@]}" --system be --prompt abc
 err_is_one_line_with "--system is for a chat"
@@ -183,8 +183,8 @@ for seed in -1 abc 1.5; do
   err_is_one_line_with "--seed: '$seed' is no whole number from 0 to 2147483647"
 done
 run "a context beyond the memory" 2 "${greedy[@]}" --prompt abc --context 2147483647
-err_is_one_line_with "generate: --context 2147483647: the model and a text so long need more memory than there is: the host has "
-grep -qE "memory than there is: the host has [^;]*; give a smaller one$" err || fail "there is other advice"
+err_is_one_line_with "generate: --context 2147483647: the model and a text of this length do not fit in memory: the host has "
+grep -qE "do not fit in memory: the host has [^;]*; pass a smaller value$" err || fail "there is other advice"
 run "a context of a chat beyond the memory" 2 "${greedy[@]}" --chat turns.json --prompt abc --context 2147483647
 err_is_one_line_with "generate: --context 2147483647: "
 run "more tokens than the memory has room for" 2 "${greedy[@]}" --prompt abc --max-tokens 2147483647

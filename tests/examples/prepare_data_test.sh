@@ -35,7 +35,7 @@ run "no such text" 1 absent.txt --out x.bin
 err_is_one_line_with "absent.txt"
 mkdir folder.txt
 run "a folder" 1 folder.txt --out x.bin
-err_is_one_line_with "folder.txt: is a folder; name its files"
+err_is_one_line_with "folder.txt: is a folder; pass its files"
 ln a.txt hard.txt
 ln -s a.txt soft.txt
 for twice in a.txt ./a.txt hard.txt soft.txt; do
@@ -45,12 +45,12 @@ for twice in a.txt ./a.txt hard.txt soft.txt; do
 done
 : >empty.txt
 run "no text at all" 2 empty.txt --out x.bin
-err_is_one_line_with "the files hold no text"
+err_is_one_line_with "the files contain no text"
 printf '\n\n' >blank.jsonl
 run "no token at all" 2 blank.jsonl --end none --out x.bin
 err_is_one_line_with "no token"
 run "tokens for text" 2 a.txt kept --out x.bin
-err_is_one_line_with "kept: byte 5 is 0, so it is no text"
+err_is_one_line_with "kept: byte 5 is 0, so it is not text"
 no_rest
 
 printf '{"text":"ab","id":[1,{}]}\n\n{"id":2,"text":"c\\n"}' >lines.jsonl
@@ -148,9 +148,9 @@ EOF
   run "an empty tokenizer" 1 a.txt --tokenizer empty.json --out x.bin
   err_is_one_line_with "--tokenizer empty.json: is empty; get the file again"
   run "no such tokenizer" 1 a.txt --tokenizer absent.json --out x.bin
-  err_is_one_line_with "--tokenizer absent.json: there is no such file; give bytes, a tokenizer.json"
+  err_is_one_line_with "--tokenizer absent.json: there is no such file; pass bytes, a tokenizer.json"
   run "a folder as tokenizer" 1 a.txt --tokenizer folder.txt --out x.bin
-  err_is_one_line_with "--tokenizer folder.txt: is a folder; give bytes, a tokenizer.json"
+  err_is_one_line_with "--tokenizer folder.txt: is a folder; pass bytes, a tokenizer.json"
   run "an unknown token" 2 a.txt --tokenizer "$golden/gpt2.json" --end "<|no|>" --out x.bin
   err_is_one_line_with "no special token '<|no|>'"
 fi
