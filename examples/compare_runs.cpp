@@ -163,7 +163,7 @@ int main(int argc, char** argv) {
   app.add_option("--watch", seconds,
                  "go on, and read the runs every so many seconds, until all have ended; a browser "
                  "that shows the report follows")
-      ->check(programs::finite_number("is no number of seconds from 0.1 to 86400",
+      ->check(programs::finite_number("is not a number of seconds from 0.1 to 86400",
                                       [](double v) { return v >= 0.1 && v <= 86400; }));
   if (const auto code = programs::parse(app, argc, argv)) return *code;
 

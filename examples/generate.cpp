@@ -100,7 +100,7 @@ void declare(CLI::App& app, Options& options) {
       "sample among the most likely tokens whose probabilities sum to at least this; 1 disables "
       "the limit",
       sampling)
-      ->check(finite_number("is no number above 0 and at most 1",
+      ->check(finite_number("is not a number above 0 and at most 1",
                             [](double v) { return v > 0 && v <= 1; }))
       ->capture_default_str();
   add("--seed", options.seed, "random seed for sampling; different in each run by default",

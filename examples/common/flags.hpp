@@ -1,4 +1,4 @@
-// What the programs' command lines share: checks of values, and the message for an unknown flag.
+// Helpers for the programs' command lines: validators, and messages for unknown flags.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -30,7 +30,7 @@
 
 namespace programs {
 
-/// Number of single-character edits between two words; neighbours that are exchanged are one.
+/// Returns the number of single-character edits between two words; swapped neighbours count as one.
 inline std::size_t edit_distance(const std::string& a, const std::string& b) {
   std::vector<std::vector<std::size_t>> edits(a.size() + 1, std::vector<std::size_t>(b.size() + 1));
   for (std::size_t i = 0; i <= a.size(); ++i) {
@@ -48,8 +48,7 @@ inline std::size_t edit_distance(const std::string& a, const std::string& b) {
   return edits[a.size()][b.size()];
 }
 
-/// Accepts numbers that are finite as FP32 and that `holds` accepts; CLI11's own checks let NaN
-/// pass.
+/// Accepts numbers that are finite in FP32 and satisfy `holds`. CLI11's own validators accept NaN.
 template <class Holds>
 CLI::Validator finite_number(const std::string& rule, const Holds& holds) {
   return CLI::Validator(
@@ -61,32 +60,33 @@ CLI::Validator finite_number(const std::string& rule, const Holds& holds) {
         if (!fits(text)) {
           std::string with_point = text;
           std::replace(with_point.begin(), with_point.end(), ',', '.');
-          // Of 1,000 nobody knows which is meant.
+          // 1,000 is ambiguous.
           const bool is_meant = fits(with_point) && value != std::floor(value);
-          return "'" + text + "' " + rule + (is_meant ? "; write " + with_point : "");
+          return "'" + text + "' " + rule + (is_meant ? "; use " + with_point : "");
         }
         return std::isfinite(static_cast<float>(value))
                    ? std::string()
-                   : "'" + text + "' is beyond the numbers of FP32, which end at 3.4e38";
+                   : "'" + text + "' is outside the range of FP32, which ends at 3.4e38";
       },
       "");
 }
 
-/// The bound keeps products of counts within 64 bits; CLI11 itself cuts larger numbers off.
+/// Accepts integers. The bound keeps products of counts within 64 bits; CLI11 truncates larger
+/// numbers.
 inline CLI::Validator whole_number(int least, int most = std::numeric_limits<int>::max()) {
   const CLI::Validator in_range =
-      finite_number(octavo::message("is no whole number from ", least, " to ", most),
+      finite_number(octavo::message("is not a whole number from ", least, " to ", most),
                     [=](double v) { return v >= least && v <= most && v == std::floor(v); });
   return CLI::Validator(
       [in_range](const std::string& text) {
         if (std::string error = in_range(text); !error.empty()) return error;
-        // CLI11 cannot convert 1e3, takes 010 for octal and 0x10 for hexadecimal.
+        // CLI11 cannot convert 1e3, and reads 010 as octal and 0x10 as hexadecimal.
         double value = 0;
         CLI::detail::lexical_cast(text, value);
         const auto whole = static_cast<std::int64_t>(value);
         return text == std::to_string(whole)
                    ? std::string()
-                   : octavo::message("'", text, "' is not in plain digits; write ", whole);
+                   : octavo::message("'", text, "' is not in plain digits; use ", whole);
       },
       "");
 }
@@ -94,17 +94,18 @@ inline CLI::Validator at_least_one() { return whole_number(1); }
 inline CLI::Validator at_least_two() { return whole_number(2); }
 inline CLI::Validator not_negative_whole() { return whole_number(0); }
 inline CLI::Validator above_zero() {
-  return finite_number("is no number above 0", [](double v) { return v > 0; });
+  return finite_number("is not a number above 0", [](double v) { return v > 0; });
 }
 inline CLI::Validator not_negative() {
-  return finite_number("is no number from 0 on", [](double v) { return v >= 0; });
+  return finite_number("is not a number of at least 0", [](double v) { return v >= 0; });
 }
 inline CLI::Validator share() {
-  return finite_number("is no number from 0 on and below 1",
+  return finite_number("is not a number from 0 to below 1",
                        [](double v) { return v >= 0 && v < 1; });
 }
 inline CLI::Validator share_above_zero() {
-  return finite_number("is no number above 0 and below 1", [](double v) { return v > 0 && v < 1; });
+  return finite_number("is not a number above 0 and below 1",
+                       [](double v) { return v > 0 && v < 1; });
 }
 
 inline std::string joined(const std::vector<std::string>& words) {
@@ -118,12 +119,12 @@ inline const std::vector<std::string> recompute_names{"none", "norms", "swiglu",
 inline const std::vector<std::string> master_choices{"auto", "fp32", "bf16"};
 inline const std::vector<std::string> moment_choices{"auto", "fp32", "bf16", "8bit"};
 
-/// What lives in the host's memory.
+/// State kept in host memory.
 inline const std::vector<std::string> offload_names{"none", "optimizer"};
 
 inline const std::vector<std::string> weight_copies_names{"kept", "remade"};
 
-/// How weights and gradients travel between ranks.
+/// Formats of weights and gradients between ranks.
 inline const std::vector<std::string> gather_names{"stored", "fp8"};
 inline const std::vector<std::string> reduce_names{"stored", "fp32", "e4m3"};
 
@@ -131,13 +132,13 @@ inline octavo::WeightCopies weight_copies_named(const std::string& name) {
   return name == "remade" ? octavo::WeightCopies::remade : octavo::WeightCopies::kept;
 }
 
-/// The policy of this name.
+/// Returns the policy with this name.
 inline octavo::Recompute recompute_named(const std::string& name) {
   return static_cast<octavo::Recompute>(
       std::find(recompute_names.begin(), recompute_names.end(), name) - recompute_names.begin());
 }
 
-/// The layers that --lora-targets names, as octavo::set_lora_targets takes them.
+/// Returns the layers that --lora-targets names, in the form of octavo::set_lora_targets.
 inline std::vector<std::string> lora_targets(const std::vector<std::string>& words) {
   std::vector<std::string> names;
   for (const std::string& word : words) {
@@ -149,11 +150,12 @@ inline std::vector<std::string> lora_targets(const std::vector<std::string>& wor
   return names;
 }
 
-/// The known word that `word` is probably meant to be, or "": in other letter cases, with an edit
-/// for every third character, or of which one begins with the other. A gpu is the cuda device.
+/// Returns the known word that `word` probably stands for, or "". Words match if they differ in
+/// case, by at most one edit per three characters, or if one is a prefix of the other. "gpu"
+/// matches "cuda".
 inline std::string nearest(const std::string& word, const std::vector<std::string>& known) {
   const std::string lower = CLI::detail::to_lower(word);
-  std::vector<std::pair<std::string, std::string>> candidates;  // as it may be written, as it is
+  std::vector<std::pair<std::string, std::string>> candidates;  // spelling, name
   for (const std::string& name : known) {
     if (name == word) continue;
     candidates.emplace_back(name, name);
@@ -175,9 +177,9 @@ inline std::string nearest(const std::string& word, const std::vector<std::strin
   return result;
 }
 
-/// "'bock' is none of none, norms, block; did you mean 'block'?"
-/// @param offered  the words to choose from
-/// @param known    those that may be meant
+/// Returns "'bock' is none of none, norms, block; did you mean 'block'?".
+/// @param offered  words to choose from
+/// @param known    words to suggest
 inline std::string none_of(const std::string& word, const std::vector<std::string>& offered,
                            const std::vector<std::string>& known) {
   const std::string meant = nearest(word, known);
@@ -185,8 +187,8 @@ inline std::string none_of(const std::string& word, const std::vector<std::strin
          (meant.empty() ? "" : "; did you mean '" + meant + "'?");
 }
 
-/// "-DNAME=" and the entries that a list of the build has, with what it is to have too: CMake
-/// replaces the list by it.
+/// Returns "-DNAME=" with the entries of a CMake list and the wanted one: CMake replaces a list as
+/// a whole.
 inline std::string build_list(const std::string& name, std::vector<std::string> entries,
                               const std::string& wanted) {
   if (std::find(entries.begin(), entries.end(), wanted) == entries.end()) entries.push_back(wanted);
@@ -195,7 +197,7 @@ inline std::string build_list(const std::string& name, std::vector<std::string> 
   return "-D" + name + (entries.size() == 1 ? "=" + text : "=\"" + text + '"');
 }
 
-/// Accepts these words.
+/// Accepts only these words.
 inline CLI::Validator one_of(const std::vector<std::string>& words) {
   return CLI::Validator(
       [words](const std::string& word) {
@@ -205,9 +207,9 @@ inline CLI::Validator one_of(const std::vector<std::string>& words) {
       "");
 }
 
-/// Declares --zero, --gather and --reduce: what ranks have parts of, and what they send.
-/// @param options  of a program, with `zero`, `gather` and `reduce`
-/// @param remark   on --reduce
+/// Declares --zero, --gather and --reduce: what ranks shard, and in which formats they communicate.
+/// @param options  options with `zero`, `gather` and `reduce`
+/// @param remark   end of the help text of --reduce
 template <class Options>
 void declare_sharing(CLI::App& app, Options& options, const std::string& group,
                      const std::string& remark = "") {
@@ -215,41 +217,39 @@ void declare_sharing(CLI::App& app, Options& options, const std::string& group,
     return app.add_option(name, value, text)->group(group)->capture_default_str();
   };
   add("--zero", options.zero,
-      "what each rank has a part of: 1 the optimizer's state, 2 and gradients, 3 and weights")
+      "ZeRO stage: 1 shards the optimizer state, 2 also the gradients, 3 also the weights")
       ->check(whole_number(1, 3));
   add("--gather", options.gather,
-      "how weights travel: stored, as they are stored, or fp8: those that are multiplied with in "
-      "FP8 by one scale are cast before, to the same bits")
+      "format of weights in all-gathers: stored keeps the storage format; fp8 casts weights that "
+      "FP8 GEMMs use with one scale per tensor before sending them, with bitwise identical results")
       ->check(one_of(gather_names));
   add("--reduce", options.reduce,
-      "how gradients travel: stored, as they are stored; fp32, so, and their sums stay in FP32; "
-      "e4m3, in FP8 with a scale for each block of 128" +
+      "format of gradients in reductions: stored keeps the storage format; fp32 also sends it but "
+      "keeps sums in FP32; e4m3 sends FP8 with a scale for each block of 128" +
           remark)
       ->check(one_of(reduce_names));
 }
 
-/// Throws if adapters are to be beside layers that ranks share, or weights that are not trained to
-/// travel in FP8.
-/// @param options  of a program, with `lora`, `tensor_parallel` and `gather`
-/// @throws ConfigError  saying what to change
+/// Throws if adapters are combined with tensor parallelism or with --gather fp8.
+/// @param options  options with `lora`, `tensor_parallel` and `gather`
+/// @throws ConfigError  with advice
 template <class Options>
 void require_adapters_can_be(const Options& options) {
   if (options.lora == 0) return;
   octavo::require<octavo::ConfigError>(
       options.tensor_parallel == 1, "--lora with --tensor-parallel ", options.tensor_parallel,
-      ": layers that ranks share have no adapters; leave one of them out");
+      ": tensor-parallel layers do not support adapters; leave one of them out");
   octavo::require<octavo::ConfigError>(
       options.gather != "fp8",
-      "--lora with --gather fp8: weights that are not trained do not travel in FP8; gather them "
-      "stored");
+      "--lora with --gather fp8: frozen weights are not gathered in FP8; pass --gather stored");
 }
 
-/// A word without the dashes that it begins with.
+/// Returns a word without its leading dashes.
 inline std::string without_dashes(std::string word) {
   return word.erase(0, std::min(word.size(), word.find_first_not_of('-')));
 }
 
-/// Of the two trainers, which share all others: the flags that one has alone.
+/// Flags of one of the two trainers that the other does not have.
 struct FlagsOfTrainer {
   std::string program;
   std::vector<std::string> flags;
@@ -260,7 +260,7 @@ inline const std::array<FlagsOfTrainer, 2> flags_of_trainers{
       {"chats", "validation-chats", "chat-template", "tokenizer", "epochs", "long-chats",
        "most-chats"}}}};
 
-/// The message for a flag or key that does not exist.
+/// Returns the message for a flag or key that does not exist.
 inline std::string unknown_key(const CLI::App& app, std::string word) {
   word = without_dashes(word);
   word = word.substr(0, word.find('='));
@@ -278,8 +278,8 @@ inline std::string unknown_key(const CLI::App& app, std::string word) {
          (meant.empty() ? "; see --help" : " See --help");
 }
 
-/// Throws if a flag stands where the value of the one before it belongs. A value that is called
-/// as a flag is given by --FLAG=VALUE.
+/// Throws if a flag follows a flag that needs a value. --FLAG=VALUE accepts values that look like
+/// flags.
 /// @throws ConfigError  naming both
 inline void require_values(const CLI::App& app, const std::vector<std::string>& words) {
   const auto option_of = [&](const std::string& word) {
@@ -290,11 +290,12 @@ inline void require_values(const CLI::App& app, const std::vector<std::string>& 
     const std::string next = words[i + 1].substr(0, words[i + 1].find('='));
     octavo::require<octavo::ConfigError>(
         option == nullptr || option->get_items_expected_min() == 0 || option_of(next) == nullptr,
-        words[i], " has no value: behind it is ", next, "; give it one, or leave it out");
+        words[i], " needs a value, but ", next, " follows; add the value, or leave ", words[i],
+        " out");
   }
 }
 
-/// Throws if words of the command line are left that are no flags.
+/// Throws if the command line contains words that are not flags.
 /// @throws ConfigError  naming the first
 inline void require_no_rest(const CLI::App& app) {
   for (const std::string& word : app.remaining()) {
@@ -304,25 +305,26 @@ inline void require_no_rest(const CLI::App& app) {
     const std::string flag = "--" + without_dashes(word.substr(0, word.find('=')));
     octavo::require<octavo::ConfigError>(
         word.starts_with("--") || app.get_option_no_throw(flag) == nullptr, "'",
-        word.substr(0, word.find('=')), "' has one dash; write ", flag);
+        word.substr(0, word.find('=')), "' has one dash; use ", flag);
     throw octavo::ConfigError(unknown_key(app, word));
   }
 }
 
-/// Throws if a flag that takes one value was given more.
+/// Throws if a flag for a single value was set more than once.
 /// @throws ConfigError  naming the first
 inline void require_no_repeats(const CLI::App& app) {
   for (const CLI::Option* option : app.get_options()) {
     const std::size_t most =
         static_cast<std::size_t>(std::max(1, option->get_items_expected_max()));
-    octavo::require<octavo::ConfigError>(option->count() <= most, option->get_name(), " is given ",
-                                         option->count(), " times; give it once");
+    octavo::require<octavo::ConfigError>(option->count() <= most, option->get_name(), " is set ",
+                                         option->count(), " times; set it once");
   }
 }
 
-/// Throws if one of `flags`, which are for `device`, is given with another.
-/// @param place_of  where a flag was given, as the message's begin: see FlagsFile; null: nothing
-/// @throws ConfigError  saying what to change
+/// Throws if one of `flags`, which are for `device`, is set with another device.
+/// @param place_of  returns where a flag was set, the beginning of the message (see FlagsFile); may
+///                  be null
+/// @throws ConfigError  with advice
 inline void require_device(const CLI::App& app, const std::string& chosen,
                            const std::string& device, const std::vector<const char*>& flags,
                            const std::function<std::string(const char*)>& place_of = nullptr) {
@@ -331,29 +333,28 @@ inline void require_device(const CLI::App& app, const std::string& chosen,
     if (app.count(flag) == 0) continue;
     throw octavo::ConfigError(octavo::message(
         place_of ? place_of(flag) : "", flag, " is for the ", device, " device, but --device is '",
-        chosen, "'; give --device ", device, ", or leave ", flag, " out"));
+        chosen, "'; pass --device ", device, ", or leave ", flag, " out"));
   }
 }
 
-/// What there is of memory, and what was wanted, without the advice of the error, which is for
-/// training.
+/// Returns the message of a memory error without its advice, which is for training.
 inline std::string lack_of(const octavo::MemoryError& error) {
   const std::string text = error.what();
   return text.substr(0, text.find(';'));
 }
 
-/// Why the file that --config names cannot be read.
+/// Returns why the file that --config names cannot be read.
 inline std::string unreadable_configuration(const CLI::App& app) {
   const auto file = app.get_config_ptr()->as<std::string>();
   std::error_code error;
   const auto status = std::filesystem::status(file, error);
   const std::string what = "--config: '" + file + "' ";
-  if (std::filesystem::is_directory(status)) return what + "is a folder; name a TOML file";
-  if (!std::filesystem::exists(status)) return what + "does not exist: there is no such file";
+  if (std::filesystem::is_directory(status)) return what + "is a folder; pass a TOML file";
+  if (!std::filesystem::exists(status)) return what + "does not exist; pass a TOML file";
   return what + "cannot be read; check its permissions";
 }
 
-/// Throws where standard output could not take all that was printed.
+/// Throws if printing to standard output failed.
 /// @throws IoError  with the system's reason
 inline void flush_output() {
   if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return;
@@ -361,7 +362,8 @@ inline void flush_output() {
       octavo::message("standard output: cannot be written: ", std::strerror(errno)));
 }
 
-/// What an exception says, in one line. Of standard output {fmt} does not give the name.
+/// Returns the message of an exception in one line. Adds the name of standard output, which {fmt}
+/// does not report.
 inline std::string text_of(const std::exception& error) {
   const auto* reason = dynamic_cast<const std::system_error*>(&error);
   return reason != nullptr && std::ferror(stdout) != 0
@@ -369,19 +371,19 @@ inline std::string text_of(const std::exception& error) {
              : visible(error.what());
 }
 
-/// Opens /dev/null in place of standard streams that are closed: a file of the program would take
-/// the number of one, and get what is printed. Output is lost, which is an error, so that it opens
-/// for reading only; of messages on standard error nobody wants to know. A pipe that nobody reads
-/// any more, and a file that grows beyond the limit of its size (ulimit -f), are errors of the
-/// write that meets them: their signals, which would end the program silently, are ignored.
-/// @throws IoError  if there is nothing to open
+/// Opens /dev/null in place of closed standard streams. Otherwise, a file that the program opens
+/// could get the descriptor of such a stream and receive its output. Standard output is opened for
+/// reading only, so that printing to it is an error; messages to standard error are dropped.
+/// Ignores SIGPIPE and SIGXFSZ, which would end the program silently: a broken pipe or a file above
+/// its size limit (ulimit -f) is an error of the write instead.
+/// @throws IoError  if /dev/null cannot be opened
 inline void occupy_standard_streams() {
   std::signal(SIGPIPE, SIG_IGN);
   std::signal(SIGXFSZ, SIG_IGN);
   for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
     if (::fcntl(stream, F_GETFD) >= 0) continue;
     const int mode = stream == STDERR_FILENO ? O_WRONLY : O_RDONLY;
-    // Before the message: arguments of a call are evaluated in any order.
+    // Before the call: its arguments are evaluated in any order, and the message reads errno.
     const bool is_open = ::open("/dev/null", mode) == stream;
     octavo::require<octavo::IoError>(is_open,
                                      "/dev/null: cannot be opened in place of a standard stream "
@@ -390,16 +392,16 @@ inline void occupy_standard_streams() {
   }
 }
 
-/// Prints what --help or --version asks for.
-/// @throws IoError  if standard output cannot take it
+/// Prints the output of --help or --version.
+/// @throws IoError  if printing fails
 inline int grant(const CLI::App& app, const CLI::Success& wish) {
   const int code = app.exit(wish);
   flush_output();
   return code;
 }
 
-/// Throws for a flag without a value that got one, of which CLI11 says only that it cannot convert
-/// it: "Could not convert: --all = maybe".
+/// Throws if a flag that accepts no value has one. CLI11 reports only "Could not convert: --all =
+/// maybe".
 /// @throws ConfigError  naming the flag
 inline void require_no_value(const CLI::App& app, const std::string& text) {
   const std::size_t begin = text.find("--");
@@ -407,12 +409,12 @@ inline void require_no_value(const CLI::App& app, const std::string& text) {
   const std::string flag = text.substr(begin, text.find(' ', begin) - begin);
   const CLI::Option* option = app.get_option_no_throw(flag);
   octavo::require<octavo::ConfigError>(option == nullptr || option->get_items_expected_max() > 0,
-                                       flag, " takes no value; give it alone, or leave it out");
+                                       flag, " accepts no value; pass it alone, or leave it out");
 }
 
-/// Reads the command line. Prints what --help and --version ask for, and one line on stderr for
-/// what cannot be understood.
-/// @return  the exit code where the program ends with that
+/// Parses the command line. Handles --help and --version, and prints one line on stderr for an
+/// invalid command line.
+/// @return the exit code if the program must end, otherwise nothing
 inline std::optional<int> parse(CLI::App& app, int argc, char** argv) {
   app.set_version_flag("--version", std::string("octavo ") + octavo::version_string);
   app.allow_extras();

@@ -372,22 +372,22 @@ case="an unknown flag, of which nobody can be told"
 code=$?
 [ "$code" -eq 2 ] || fail "exit code $code, expected 2"
 run "a flag twice" 2 bf16 --baseline bf16 --baseline fp32
-err_is_one_line_with "--baseline is given 2 times; give it once"
+err_is_one_line_with "--baseline is set 2 times; set it once"
 run "a decimal comma" 2 bf16 --watch 0,5
-err_is_one_line_with "'0,5' is no number of seconds from 0.1 to 86400; write 0.5"
+err_is_one_line_with "'0,5' is not a number of seconds from 0.1 to 86400; use 0.5"
 run "digits in groups" 2 bf16 --watch 1,000
-err_is_one_line_with "'1,000' is no number of seconds from 0.1 to 86400"
+err_is_one_line_with "'1,000' is not a number of seconds from 0.1 to 86400"
 grep -qF "write" "$scratch/err" && fail "it is taken for decimals"
 for behind in "--baseline bf16" "--baseline=bf16"; do
   read -ra words <<<"$behind"
   run "a flag where a value belongs, $behind" 2 bf16 --html "${words[@]}"
-  err_is_one_line_with "--html has no value: behind it is --baseline; give it one, or leave it out"
+  err_is_one_line_with "--html needs a value, but --baseline follows; add the value, or leave --html out"
 done
 run "a value that is called as a flag" 2 bf16 --baseline=--html
 err_is_one_line_with 'no run has the baseline'\''s precision "--html"'
 run "a folder that is called as a flag" 2 bf16 -- --html --watch
 err_is_one_line_with "--html"
-grep -qF "has no value" "$scratch/err" && fail "a folder is taken for a flag"
+grep -qF "needs a value" "$scratch/err" && fail "a folder is taken for a flag"
 run "control characters in a name" 1 bf16 --html "$scratch/absent/"$'\033[31m.html'
 err_is_one_line_with 'absent/\x1B[31m.html'
 run "version" 0 --version
@@ -546,7 +546,7 @@ for period in 0 0.09 86401 nan inf often; do
   case="watched every $period s"
   timeout 10 "$program" bf16 --watch "$period" >"$scratch/out" 2>"$scratch/err"
   [ $? -eq 2 ] || fail "the exit code is not 2"
-  err_is_one_line_with "--watch: '$period' is no number of seconds from 0.1 to 86400"
+  err_is_one_line_with "--watch: '$period' is not a number of seconds from 0.1 to 86400"
 done
 
 [ "$failures" -eq 0 ] || { echo "$failures failures" >&2; exit 1; }

@@ -60,7 +60,7 @@ fi
 run "an unknown flag" 2 --gpus 1
 grep -qF "did you mean 'gpu'" err || fail "no suggestion"
 run "a number that is none" 2 --threads many
-grep -qF "is no whole number from 0" err || fail "no reason"
+grep -qF "is not a whole number from 0" err || fail "no reason"
 run "threads beyond any machine" 2 --threads 100000
 err_is_one_line_with "100000"
 

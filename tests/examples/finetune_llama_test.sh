@@ -232,7 +232,7 @@ err_is_one_line_with "has adapters only"
 [ ! -e exported ] || fail "something was written"
 refused "adapters that are not compiled in" '-DOCTAVO_LORA="llama_tiny:fp32;llama_tiny:bf16"' --model llama_tiny --precision bf16 \
   "${shape[@]}" "${data[@]}" --chat-template own.json --lora 4
-refused "frozen weights that travel in FP8" "do not travel in FP8" "${base[@]}" "${data[@]}" --lora 4 \
+refused "frozen weights that travel in FP8" "frozen weights are not gathered in FP8" "${base[@]}" "${data[@]}" --lora 4 \
   --gather fp8
 
 # --- the experiment --------------------------------------------------------------------------

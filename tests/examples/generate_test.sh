@@ -180,7 +180,7 @@ run "a system without a chat" 2 "${greedy[@]}" --system be --prompt abc
 err_is_one_line_with "--system is for a chat"
 for seed in -1 abc 1.5; do
   run "a seed of $seed" 2 "${greedy[@]}" --seed "$seed" --prompt abc
-  err_is_one_line_with "--seed: '$seed' is no whole number from 0 to 2147483647"
+  err_is_one_line_with "--seed: '$seed' is not a whole number from 0 to 2147483647"
 done
 run "a context beyond the memory" 2 "${greedy[@]}" --prompt abc --context 2147483647
 err_is_one_line_with "generate: --context 2147483647: the model and a text of this length do not fit in memory: the host has "

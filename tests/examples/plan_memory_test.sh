@@ -294,7 +294,7 @@ for most in 1 65; do
     "--most-documents must be from 2 to 64 with --batch 2 --seq-len 32, but is $most" \
     --model llama_tiny --precision fp32 --batch 2 --seq-len 32 --most-documents "$most"
 done
-refused "no ranks" "is no whole number from 1" --world 0
+refused "no ranks" "is not a whole number from 1" --world 0
 # Of layers that 8 ranks share each has an eighth, and beside it whole norms and its padded vocabulary.
 shared=(--model llama3_70b --precision fp8-delayed --tensor-parallel 8 "${wide[@]}" --micro-batches 2)
 run "one rank of 70B" 0 --model llama3_70b --precision fp8-delayed "${wide[@]}" --micro-batches 2
@@ -319,7 +319,7 @@ refused "heads that cannot be divided" "can be shared by 8 ranks or a divisor of
 refused "a GPT-2 whose layers are to be shared" "cannot be shared" --model gpt2_1558m --tensor-parallel 2
 refused "ranks that are no groups" "--world must be a multiple of --tensor-parallel 8, but is 12" --model llama3_70b --tensor-parallel 8 --world 12
 refused "more ranks than there can be" "--world must be at most 65536, but is 65537" --world 65537
-refused "a stage of ZeRO that there is not" "--zero: '4' is no whole number from 1 to 3" --zero 4
+refused "a stage of ZeRO that there is not" "--zero: '4' is not a whole number from 1 to 3" --zero 4
 refused "weights that travel in capitals" "--gather: 'FP8' is none of stored, fp8; did you mean 'fp8'?" --gather FP8
 refused "gradients that travel in capitals" "--reduce: 'E4M3' is none of stored, fp32, e4m3; did you mean 'e4m3'?" \
   --reduce E4M3
@@ -355,7 +355,7 @@ run "which of all precisions can" 0 --all --world 2 --gather fp8
 grep -qE '^fp8-delayed +\| none' out || fail "no plan of what can"
 run "several cards for what cannot" 0 --precision bf16 --model llama3_70b --card-memory 80 --gather fp8
 grep -qE "^  several would hold it, with .* --gather stored: " out || fail "other flags"
-refused "adapters that travel in FP8" "--lora with --gather fp8: weights that are not trained do not travel in FP8" \
+refused "adapters that travel in FP8" "--lora with --gather fp8: frozen weights are not gathered in FP8" \
   --model llama_tiny --precision fp32 --lora 4 --gather fp8
 
 # --- what a step should take -----------------------------------------------------------------
@@ -639,10 +639,10 @@ OMP_NUM_THREADS=1000 "$program" --model llama_tiny >out 2>err || fail "the cuda 
 OMP_NUM_THREADS=1000 "$program" --model llama_tiny --device cpu >out 2>err
 [ $? -eq 2 ] || fail "the cpu device was not refused"
 err_is_one_line_with "OMP_NUM_THREADS"
-refused "a value for a flag without one" "--all takes no value" --all=maybe
+refused "a value for a flag without one" "--all accepts no value" --all=maybe
 refused "letters that are exchanged" "did you mean 'batch'?" --bathc 3
-refused "one dash" "'-batch' has one dash; write --batch" -batch 3
-refused "a GPU beyond FP32" "'1e39' is beyond the numbers of FP32, which end at 3.4e38" --card-memory 1e39
+refused "one dash" "'-batch' has one dash; use --batch" -batch 3
+refused "a GPU beyond FP32" "'1e39' is outside the range of FP32, which ends at 3.4e38" --card-memory 1e39
 run "FP32 weights" 0 --model llama_tiny --precision fp32 --master-weights bf16 --moments fp32
 grep -qF "AdamW with fp32 weights and fp32 moments" out || fail "masters that there are not"
 run "FP32 weights in a table" 0 --model llama_tiny --precision fp32 --all
@@ -667,8 +667,8 @@ refused "an unknown flag" "did you mean 'batch'" --bach 3
 refused "an unknown flag like no other" "unknown option 'lr'; see --help" --lr 3
 refused "a flag twice" "--batch is given 2 times" --batch 3 --batch 4
 refused "an unexpected word" "unexpected word 'llama'" llama
-refused "a batch of 0" "is no whole number from 1" --batch 0
-refused "a head chunk that is no number" "is no whole number from 0" --head-chunk -1
+refused "a batch of 0" "is not a whole number from 1" --batch 0
+refused "a head chunk that is no number" "is not a whole number from 0" --head-chunk -1
 refused "too many tokens" "is too large" --batch 2000000000 --seq-len 2000000000
 refused "no precision serves it" "has positions for 1024 tokens" --all --precision fp8-delayed \
   --model gpt2_1558m --seq-len 1030

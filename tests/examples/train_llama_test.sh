@@ -368,9 +368,9 @@ saved_otherwise() {
   err_is_one_line_with "train_llama: damaged_kept/config.toml: $2"
   [ ! -e damaged_kept/checkpoints/step-00000010 ] || fail "it was trained"
 }
-saved_otherwise 'checkpoint-every = "often"' "checkpoint-every: 'often' is no whole number from 0"
-saved_otherwise 'checkpoint-every = -5' "checkpoint-every: '-5' is no whole number from 0"
-saved_otherwise 'keep-last = 1' "keep-last: '1' is no whole number from 2"
+saved_otherwise 'checkpoint-every = "often"' "checkpoint-every: 'often' is not a whole number from 0"
+saved_otherwise 'checkpoint-every = -5' "checkpoint-every: '-5' is not a whole number from 0"
+saved_otherwise 'keep-last = 1' "keep-last: '1' is not a whole number from 2"
 saved_otherwise 'keep-best = "maybe"' "keep-best is 'maybe'; write true or false"
 run "what is given in place of it" 0 "${kept[@]::${#kept[@]}-1}" damaged_kept --steps 10 --resume latest --keep-best
 sed '/^checkpoint-every/,$d' kept/config.toml >damaged_kept/config.toml
@@ -664,7 +664,7 @@ for flag in beta1 beta2 final-fraction decay-fraction; do
   done
 done
 for value in 0 1 -0.1 nan; do
-  refused "--validation-fraction $value" "--validation-fraction: '$value' is no number above 0 and below 1" \
+  refused "--validation-fraction $value" "--validation-fraction: '$value' is not a number above 0 and below 1" \
     --data text.txt "--validation-fraction=$value"
 done
 refused "--epsilon 0" "epsilon" --data text.txt --epsilon 0
@@ -686,20 +686,20 @@ err_is_one_line_with '\x1B[31mbegun/metrics.jsonl'
 refused "control characters in a word" 'unexpected word '"'"'\x1B[31mred' --data text.txt -- $'\033[31mred'
 refused "--threads -1" "threads" --data text.txt --threads=-1
 refused "a batch beyond any text" "too few for --batch 2000000000 --seq-len 32" --data text.txt --batch 2000000000 --seq-len 32
-refused "a power of ten" "--steps: '1e3' is not in plain digits; write 1000" --data text.txt --steps 1e3
-refused "a number of base 16" "--steps: '0x10' is not in plain digits; write 16" --data text.txt --steps 0x10
-refused "a rate beyond FP32" "'1e39' is beyond the numbers of FP32, which end at 3.4e38" --data text.txt \
+refused "a power of ten" "--steps: '1e3' is not in plain digits; use 1000" --data text.txt --steps 1e3
+refused "a number of base 16" "--steps: '0x10' is not in plain digits; use 16" --data text.txt --steps 0x10
+refused "a rate beyond FP32" "'1e39' is outside the range of FP32, which ends at 3.4e38" --data text.txt \
   --learning-rate 1e39
-refused "a rate without end" "'inf' is beyond the numbers of FP32" --data text.txt --learning-rate inf
-refused "a stage of ZeRO that there is not" "--zero: '4' is no whole number from 1 to 3" --data text.txt --zero 4
+refused "a rate without end" "'inf' is outside the range of FP32" --data text.txt --learning-rate inf
+refused "a stage of ZeRO that there is not" "--zero: '4' is not a whole number from 1 to 3" --data text.txt --zero 4
 refused "weights that travel in capitals" "--gather: 'FP8' is none of stored, fp8; did you mean 'fp8'?" --data text.txt --gather FP8
 refused "gradients that travel in capitals" "--reduce: 'E4M3' is none of stored, fp32, e4m3; did you mean 'e4m3'?" \
   --data text.txt --reduce E4M3
 refused "a way in capitals" "--exchange: 'NCCL' is none of copies, nccl; did you mean 'nccl'?" --data text.txt --exchange NCCL
 refused "letters that are exchanged" "did you mean 'steps'?" --data text.txt --stpes 5
-refused "one dash" "'-steps' has one dash; write --steps" --data text.txt -steps 5
-refused "one dash, with a value" "'-steps' has one dash; write --steps" --data text.txt -steps=5
-refused "a value for a flag without one" "--deterministic takes no value; give it alone, or leave it out" \
+refused "one dash" "'-steps' has one dash; use --steps" --data text.txt -steps 5
+refused "one dash, with a value" "'-steps' has one dash; use --steps" --data text.txt -steps=5
+refused "a value for a flag without one" "--deterministic accepts no value; pass it alone, or leave it out" \
   --data text.txt --deterministic=maybe
 refused "a number that may be octal" "write 10" --data text.txt --steps 010
 refused "a number beyond any type" "steps" --data text.txt --steps 99999999999999999999999
@@ -723,7 +723,7 @@ refused "one that a file names" 'full.toml:1: --save-hf: full: is there already;
 run "none in its place" 0 "${small[@]}" --config full.toml --save-hf "" --no-out
 refused "a timeline where nothing can be written" "/proc/trace.json: cannot be written: " "${small[@]}" \
   --timeline /proc/trace.json
-refused "a flag twice" "--steps is given 2 times; give it once" --data text.txt --steps 2 --steps 30
+refused "a flag twice" "--steps is set 2 times; set it once" --data text.txt --steps 2 --steps 30
 for flag in lr amp dtype ckpt; do
   refused "unknown flag --$flag" "unknown option '$flag'; see --help" --data text.txt "--$flag" 1
 done
@@ -760,7 +760,7 @@ for device in gpu GPU gpu:0 cude CUDA; do
 done
 refused "unknown flag" "did you mean 'learning-rate'" --data text.txt --learning-rat 1e-3
 refused "--gpu on the cpu" \
-  "--gpu is for the cuda device, but --device is 'cpu'; give --device cuda, or leave --gpu out" \
+  "--gpu is for the cuda device, but --device is 'cpu'; pass --device cuda, or leave --gpu out" \
   --data text.txt --gpu 0
 refused "--gemm-plans on the cpu" "--gemm-plans is for the cuda device" --data text.txt \
   --gemm-plans plans
@@ -783,8 +783,8 @@ toml_refused "a key of no file" "unknown option 'help'" 'help = true'
 toml_refused "unknown dotted key" "there is a section [training]" 'training.steps = 3'
 toml_refused "a section in the configuration" "there is a section [training]" '[training]
 steps = 3'
-toml_refused "batch 0 in the configuration" "batch: '0' is no whole number from 1" 'batch = 0'
-toml_refused "half a step" "steps: '1.5' is no whole number" 'steps = 1.5'
+toml_refused "batch 0 in the configuration" "batch: '0' is not a whole number from 1" 'batch = 0'
+toml_refused "half a step" "steps: '1.5' is not a whole number" 'steps = 1.5'
 toml_refused "NaN in the configuration" "learning-rate" 'learning-rate = nan'
 toml_refused "a number in quotes" "steps is a text; write a whole number without quotes" \
   'steps = "3"'
@@ -843,9 +843,9 @@ rm 'back\new/metrics.jsonl'
 mv 'back\new/config.toml' back.toml
 run "the configuration with such a name" 0 --config back.toml
 [ -s 'back\new/metrics.jsonl' ] || fail "the name is another"
-refused "missing configuration" "--config: 'absent.toml' does not exist: there is no such file" \
+refused "missing configuration" "--config: 'absent.toml' does not exist; pass a TOML file" \
   --config absent.toml
-refused "a folder as the configuration" "--config: '.' is a folder; name a TOML file" --config .
+refused "a folder as the configuration" "--config: '.' is a folder; pass a TOML file" --config .
 case="a folder that cannot be made"
 : >file
 run "a folder that cannot be made" 2 "${small[@]}" --out file/run
