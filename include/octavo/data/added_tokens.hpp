@@ -1,5 +1,5 @@
 /// @file
-/// Tokens that are found in a text as they stand, before it is cut into words.
+/// Tokens whose texts are searched for before a text is split into words.
 #pragma once
 
 #include <octavo/core/version.hpp>
@@ -17,19 +17,20 @@ namespace octavo OCTAVO_ABI {
 
 namespace detail {
 
-/// A token with a text of its own.
+/// A token with a fixed text.
 struct AddedToken {
   std::string text;  ///< not empty
   std::int32_t token = 0;
-  bool is_special = true;     ///< found only where it is allowed
-  bool is_normalised = true;  ///< looked for in what those that are not have left
+  bool is_special = true;     ///< found only if the caller allows it
+  bool is_normalised = true;  ///< searched for after the text was normalised
 };
 
-/// Finds the first of some tokens in a text; of several that begin at one place, the longest.
+/// Finds the first of several tokens in a text. If several begin at one place, it finds the
+/// longest.
 class AddedTokens {
  public:
   struct Found {
-    std::size_t begin = 0;  ///< the text's size: there is none
+    std::size_t begin = 0;  ///< the size of the text if none was found
     const AddedToken* token = nullptr;
   };
 
@@ -53,7 +54,7 @@ class AddedTokens {
   }
 
  private:
-  std::vector<const AddedToken*> tokens_;  ///< the longest first
+  std::vector<const AddedToken*> tokens_;  ///< longest first
   std::array<bool, 256> begins_{};
 };
 

@@ -1,5 +1,5 @@
 /// @file
-/// What all makers of batches ask of their callers.
+/// Checks of arguments that all sources of batches share.
 #pragma once
 
 #include <octavo/core/device.hpp>
@@ -14,7 +14,7 @@ namespace octavo OCTAVO_ABI {
 namespace detail {
 
 inline void require_batch_shape(Index sequences, Index sequence_length) {
-  require<ConfigError>(sequences >= 1, "sequences is ", sequences, "; give at least 1");
+  require<ConfigError>(sequences >= 1, "sequences must be at least 1, but is ", sequences);
   require<ConfigError>(sequence_length >= 1, "sequence length is ", sequence_length,
                        "; give at least 1");
   // A batch of more tokens could not be counted, let alone allocated.

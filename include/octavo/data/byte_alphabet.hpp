@@ -14,8 +14,8 @@ namespace octavo OCTAVO_ABI {
 
 namespace detail {
 
-/// The bytes that a character of GPT-2's alphabet stands for: printable ones for themselves as
-/// Latin-1, the other 68 in the order of their values for U+0100 and so on.
+/// Converts characters of GPT-2's alphabet to the bytes that they represent. Printable bytes are
+/// represented by their Latin-1 character, the other 68 by U+0100 and the following, in order.
 /// Source: bytes_to_unicode in GPT-2's encoder.py.
 class ByteAlphabet {
  public:
@@ -30,7 +30,7 @@ class ByteAlphabet {
   }
 
   /// @param text  valid UTF-8
-  /// @returns whether all characters are of the alphabet
+  /// @return whether all characters are in the alphabet
   bool decode(std::string_view text, std::string& bytes) const {
     bytes.clear();
     while (!text.empty()) {

@@ -14,7 +14,7 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// Tokens are the bytes of the text, 0 to 255, so every text can be encoded and none gets shorter.
+/// Encodes each byte of a text, 0 to 255, as one token. Every text can be encoded.
 class ByteTokenizer final : public Tokenizer {
  public:
   static constexpr Index vocabulary = 256;

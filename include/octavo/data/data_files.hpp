@@ -1,5 +1,5 @@
 /// @file
-/// From names of files, folders and patterns to the tokens of a run.
+/// Opening the data of a run, which files, folders and patterns name.
 #pragma once
 
 #include <octavo/core/error.hpp>
@@ -25,31 +25,32 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// What a run is to read.
+/// The data that a run will read.
 struct DataRequest {
-  /// Files, folders of text and patterns such as "data/*.bin"; all with a weight behind a colon,
-  /// such as "code.bin:0.3", or none. Names with weights are shares of their own, in the order
-  /// here; without, all are one share, one after another.
+  /// Files, folders of text and patterns such as "data/*.bin". Either all have a weight after a
+  /// colon, as in "code.bin:0.3", or none has. Each name with a weight is a separate share, in this
+  /// order; names without weights form one share.
   std::vector<std::string> train{};
-  /// The same without weights; empty: none.
+  /// The same for validation, without weights; may be empty.
   std::vector<std::string> validation{};
-  Index vocabulary = 256;     ///< tokens of files are below it
-  Index least_tokens = 2;     ///< a token file of fewer is refused
+  Index vocabulary = 256;     ///< tokens of files must be below it
+  Index least_tokens = 2;     ///< minimum number of tokens in a token file
   std::uint8_t between = 10;  ///< the byte between texts
-  /// Why text is refused, which is then not read; empty: it is not.
+  /// If not empty, text is refused with this message before it is read.
   std::string text_refusal{};
 };
 
-/// What a run reads.
+/// The data of a run.
 struct Data {
   std::vector<TokenShare> train;
-  /// Of each share of `train` that is text, where its texts lie, each of a file or of a line of
-  /// JSON Lines.
+  /// For each share of `train` that is text, the positions of its texts: one for each file, or for
+  /// each line of JSON Lines.
   std::vector<std::vector<TextPlace>> texts;
-  Tokens validation;              ///< none where no files were named for it
-  bool is_text = false;           ///< tokens are the bytes of texts
-  std::vector<TextFile> read;     ///< in order
-  std::vector<TextFile> skipped;  ///< what folders and patterns gave beside; a folder stands once
+  Tokens validation;           ///< empty if no files were named for it
+  bool is_text = false;        ///< tokens are the bytes of texts
+  std::vector<TextFile> read;  ///< in order
+  std::vector<TextFile>
+      skipped;  ///< other entries of folders and patterns; a folder is listed once
 };
 
 namespace detail {
@@ -59,7 +60,7 @@ struct WeightedName {
   std::optional<double> weight;
 };
 
-/// Parts a weight off a name, unless there is a file of the whole name.
+/// Splits a weight off a name, unless a file has the whole name.
 inline WeightedName weighted_name(const std::string& text) {
   const std::size_t colon = text.rfind(':');
   std::error_code ignored;
@@ -71,7 +72,7 @@ inline WeightedName weighted_name(const std::string& text) {
   return {text.substr(0, colon), weight};
 }
 
-/// What a pattern matches, sorted by path.
+/// Returns the paths that a pattern matches, sorted.
 inline std::vector<std::filesystem::path> matches_of(const std::string& pattern) {
   glob_t found{};
   const int status = ::glob(pattern.c_str(), GLOB_NOSORT | GLOB_ERR, nullptr, &found);
@@ -88,7 +89,7 @@ inline std::vector<std::filesystem::path> matches_of(const std::string& pattern)
   return paths;
 }
 
-/// Opens what a request names.
+/// Opens the data that a request names.
 class DataLoader {
  public:
   explicit DataLoader(const DataRequest& request) : request_(request) {}
@@ -129,8 +130,8 @@ class DataLoader {
     data_.texts.push_back(std::move(places));
   }
 
-  /// The tokens of all that is named, one after another.
-  /// @param places  become those of texts in them
+  /// Returns the tokens of all names, concatenated.
+  /// @param places  receives the positions of texts
   Tokens tokens_of(const std::vector<std::string>& names, std::vector<TextPlace>& places) {
     TextReader texts(seen_, request_.between);
     std::vector<Tokens> files;
@@ -164,7 +165,7 @@ class DataLoader {
 
   void add_file(const std::filesystem::path& path, const FileGroup& group, TextReader& texts,
                 std::vector<Tokens>& files) {
-    (void)is_folder(path);  // it is a file that is there
+    (void)is_folder(path);  // throws if it does not exist
     const auto layout = find_token_layout(path);
     if (!layout.has_value()) return texts.add_file(path, group);
     const auto file = std::make_shared<TokenFile>(*layout, request_.vocabulary);
@@ -181,7 +182,8 @@ class DataLoader {
     files.emplace_back(file);
   }
 
-  /// Tokens of a text are its bytes, those of files are whatever their tokenizer made.
+  /// Throws if text and token files are mixed: tokens of text are bytes, tokens of files are those
+  /// of a tokenizer.
   void require_one_kind(bool has_text, bool has_files, const std::string& title) {
     const bool is_first = !data_.is_text && !is_files_;
     require<ConfigError>(
@@ -201,13 +203,13 @@ class DataLoader {
 
 }  // namespace detail
 
-/// Finds and opens the data of a run. Text is read whole, as `load_text` does; token files (see
-/// `find_token_layout`) are opened, and read when batches are made.
-/// @throws ConfigError  if nothing is named, something twice, in training and in validation among
-///                      it, text and token files together, or some names with weights and some
-///                      not; with `text_refusal`, where text is named that it refuses
-/// @throws IoError      naming the file, if it cannot be read or is not as its format says; if a
-///                      pattern matches none
+/// Finds and opens the data of a run. Text is read whole, as by `load_text`. Token files (see
+/// `find_token_layout`) are opened, and read when batches are built.
+/// @throws ConfigError  if nothing is named, if a file is named twice, also across training and
+///                      validation, if text and token files are mixed, or if only some names have
+///                      weights; with `text_refusal`, if text is named and refused
+/// @throws IoError      naming the file, if it cannot be read or violates its format; if a pattern
+///                      matches no file
 [[nodiscard]] inline Data load_data(const DataRequest& request) {
   return detail::DataLoader(request).load();
 }

@@ -1,5 +1,5 @@
 /// @file
-/// Where documents begin in tokens that follow one another.
+/// Finding the documents in consecutive tokens.
 #pragma once
 
 #include <octavo/core/device.hpp>
@@ -14,14 +14,15 @@
 namespace octavo OCTAVO_ABI {
 
 /// Finds the documents of sequences by the token that ends each, such as a tokenizer's end of text.
-/// What follows that token is another document's: its target becomes −1, which no loss counts.
-/// @param tokens           sequences one after another, of which the last may be shorter
-/// @param targets          of each token, changed
-/// @param sequence_length  tokens in a sequence
-/// @param document_end     the token that ends a document, and is its last
-/// @param begins           written: places in `tokens` at which documents begin, ascending, but for
-///                         the first of each sequence, which begins one in any case
-/// @throws ShapeError  if targets are more or fewer than tokens, or sequences have none
+/// The target of that token becomes −1, which no loss counts, because the next token belongs to
+/// another document.
+/// @param tokens           consecutive sequences; the last may be shorter
+/// @param targets          target of each token; modified
+/// @param sequence_length  tokens per sequence
+/// @param document_end     the last token of each document
+/// @param begins           written: indices in `tokens` at which documents begin, ascending, except
+///                         the beginning of each sequence, which always begins a document
+/// @throws ShapeError  if the numbers of tokens and targets differ, or sequence_length is 0
 inline void find_documents(std::span<const std::int32_t> tokens, std::span<std::int32_t> targets,
                            Index sequence_length, std::int32_t document_end,
                            std::vector<Index>& begins) {
@@ -39,8 +40,8 @@ inline void find_documents(std::span<const std::int32_t> tokens, std::span<std::
   }
 }
 
-/// The most documents that any `sequence_length` tokens in a row have.
-/// @param document_end  the token that ends a document, and is its last
+/// Returns the maximum number of documents in any `sequence_length` consecutive tokens.
+/// @param document_end  the last token of each document
 template <class Token>
 Index most_documents_in(std::span<const Token> tokens, Index sequence_length, Token document_end) {
   const auto inner = static_cast<std::size_t>(sequence_length - 1);  // whose end begins another

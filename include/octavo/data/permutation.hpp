@@ -1,5 +1,5 @@
 /// @file
-/// A random order of numbers that is computed and not stored.
+/// A random permutation that is computed instead of stored.
 #pragma once
 
 #include <octavo/core/device.hpp>
@@ -10,8 +10,8 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// A random order of the numbers below `size`, of which each place is computed by itself: as
-/// quickly, and in as little memory, for 2^40 numbers as for ten.
+/// A random permutation of the numbers below `size`. Each element is computed separately, in the
+/// same time and memory for 2^40 numbers as for ten.
 ///
 /// A Feistel network permutes the numbers of an even number of bits, at most four times `size`; a
 /// number beyond `size` is permuted again until it is below. Source: Black and Rogaway, "Ciphers
@@ -19,13 +19,13 @@ namespace octavo OCTAVO_ABI {
 class Permutation {
  public:
   /// @param size    at least 1
-  /// @param stream  of random numbers; orders of different streams are independent
+  /// @param stream  random numbers; permutations of different streams are independent
   Permutation(Index size, RandomStream stream)
       : size_(static_cast<std::uint64_t>(size)),
         stream_(stream),
         half_bits_((static_cast<int>(std::bit_width(size_ - 1)) + 1) / 2) {}
 
-  /// The number at `place` of the order, 0 ≤ place < size.
+  /// Returns the element at `place`, 0 ≤ place < size.
   [[nodiscard]] Index operator()(Index place) const {
     auto number = static_cast<std::uint64_t>(place);
     do {
@@ -35,7 +35,7 @@ class Permutation {
   }
 
  private:
-  /// Three are enough to look random in theory; small halves need more to mix.
+  /// Three rounds look random in theory; small halves need more to mix.
   static constexpr std::uint64_t rounds = 10;
 
   [[nodiscard]] std::uint64_t permuted(std::uint64_t number) const {

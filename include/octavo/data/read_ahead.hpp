@@ -1,5 +1,5 @@
 /// @file
-/// Reading the next batch while the one before is trained on.
+/// Reading the next batch during the training step of the current one.
 #pragma once
 
 #include <octavo/core/device.hpp>
@@ -15,21 +15,21 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// The batches of a stream, or one rank's part of each, of which the next is read by a thread
-/// beside the caller's.
+/// Reads the batches of a stream, or one rank's sequences of each. A second thread reads the next
+/// batch in advance.
 class ReadAhead {
  public:
   /// A batch that was read.
   struct Read {
     std::vector<std::int32_t> tokens;   ///< [count, sequence_length]
     std::vector<std::int32_t> targets;  ///< [count, sequence_length]
-    TokenPosition position;             ///< of the stream, behind the batch
-    double epoch = 0;                   ///< of the stream, behind the batch
+    TokenPosition position;             ///< of the stream after the batch
+    double epoch = 0;                   ///< of the stream after the batch
   };
 
-  /// @param stream  stands where reading begins
-  /// @param first   the first sequence of each batch that is read
-  /// @param count   of the sequences that are read
+  /// @param stream  positioned at the first batch
+  /// @param first   index of the first sequence to read in each batch
+  /// @param count   number of sequences to read in each batch
   ReadAhead(TokenStream stream, Index first, Index count)
       : stream_(std::move(stream)), first_(first), count_(count) {
     const auto tokens = static_cast<std::size_t>(count * stream_.options().sequence_length);
@@ -43,9 +43,9 @@ class ReadAhead {
   ReadAhead& operator=(const ReadAhead&) = delete;
   ~ReadAhead() { wait(); }
 
-  /// The next batch, until the next call; the one behind it is being read then.
-  /// @throws IoError  if its tokens cannot be read or are outside of the vocabulary: again with
-  ///                  each call, until there is no reason to
+  /// Returns the next batch, valid until the next call, and starts reading the one after it.
+  /// @throws IoError  if its tokens cannot be read or are outside the vocabulary; each call tries
+  ///                  again
   Read& next() {
     if (!thread_.joinable()) begin();
     wait();
@@ -58,12 +58,13 @@ class ReadAhead {
     return current_;
   }
 
-  /// The batch that `next` gave last; before there was one, no tokens but the place of the first.
+  /// Returns the batch that `next` returned last. Before the first call it has a position but no
+  /// tokens.
   [[nodiscard]] Read& current() { return current_; }
   [[nodiscard]] const Read& current() const { return current_; }
 
-  /// Goes on at another place of the stream.
-  /// @throws ConfigError  if the place is none of this stream; nothing changes then
+  /// Continues at another position of the stream.
+  /// @throws ConfigError  if the position does not belong to this stream; nothing changes then
   void restore(const TokenPosition& position) {
     wait();
     error_ = nullptr;

@@ -1,5 +1,5 @@
 /// @file
-/// Which files a run reads, so that it reads none twice.
+/// Detecting files that a run would read twice.
 #pragma once
 
 #include <octavo/core/error.hpp>
@@ -13,21 +13,21 @@ namespace octavo OCTAVO_ABI {
 
 namespace detail {
 
-/// What gave a file that is not named itself: a folder, or a pattern.
+/// The folder or the pattern that a file was found by, if the file is not named itself.
 struct FileGroup {
   std::filesystem::path name;  ///< empty: the file is named
   bool is_pattern = false;
 };
 
-/// Files by their identities, and who named them.
+/// The files of a run by identity, and the sources that named them.
 class SeenFiles {
  public:
-  /// Files that come from now on are those of the next thing that was named.
+  /// Begins the files of the next source.
   void begin_source() { ++source_; }
 
-  /// Notes a file. Two links in one folder, or matched by one pattern, to one file: returns a
-  /// remark about the second.
-  /// @throws ConfigError  if another source gave it: validation would see what was trained on
+  /// Adds a file. If two links of one folder or of one pattern lead to one file, returns a remark
+  /// about the second.
+  /// @throws ConfigError  if another source has the file: validation would see training data
   std::string add(FileIdentity identity, const std::filesystem::path& path,
                   const FileGroup& group) {
     const auto [place, added] = seen_.try_emplace(identity, Seen{path, group, source_});
@@ -48,7 +48,7 @@ class SeenFiles {
  private:
   struct Seen {
     std::filesystem::path path;
-    FileGroup group;  ///< that gave it
+    FileGroup group;  ///< the folder or pattern that the file was found by
     int source;
   };
 

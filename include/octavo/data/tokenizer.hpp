@@ -1,5 +1,5 @@
 /// @file
-/// From text to tokens and back.
+/// The interface of tokenizers: from text to tokens and back.
 #pragma once
 
 #include <octavo/core/context.hpp>
@@ -16,37 +16,38 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// Encodes bytes, valid UTF-8 or not, and decodes them to what they were. Its functions may be
-/// called by several threads at a time.
+/// Encodes bytes, whether valid UTF-8 or not, and decodes tokens to the same bytes. Several threads
+/// may call its functions concurrently.
 class Tokenizer {
  public:
   using SpecialTokens = std::map<std::string, std::int32_t, std::less<>>;
 
   virtual ~Tokenizer() = default;
 
-  /// Tokens are below it.
+  /// Returns the number of tokens; all token IDs are below it.
   [[nodiscard]] virtual Index vocabulary_size() const = 0;
 
-  /// Tokens that stand for no text, such as the end of a document, by name.
+  /// Returns the tokens that represent no text, such as the end of a document, by name.
   [[nodiscard]] virtual const SpecialTokens& special_tokens() const = 0;
 
-  /// The tokens of a text, without any before or behind it.
-  /// @param allowed  names of the special tokens that become these tokens where the text has them;
-  ///                 names of others are text like any other
+  /// Encodes a text, without tokens before or after it.
+  /// @param allowed  names of special tokens that are encoded as these tokens if the text contains
+  ///                 them; other names are encoded as text
   /// @throws ConfigError  if there is no special token of a name, or the text cannot be encoded
   [[nodiscard]] virtual std::vector<std::int32_t> encode(
       std::string_view text, std::span<const std::string> allowed = {}) const = 0;
 
-  /// The tokens of each text, as `encode` gives them, whatever the number of threads.
+  /// Encodes each text as `encode` does. The result does not depend on the number of threads.
   [[nodiscard]] virtual std::vector<std::vector<std::int32_t>> encode_all(
       std::span<const std::string_view> texts, const Context<Cpu>& context,
       std::span<const std::string> allowed = {}) const = 0;
 
-  /// The bytes of all tokens; special ones give their names.
-  /// @throws ConfigError  if a token is outside of the vocabulary
+  /// Decodes tokens to bytes; special tokens give their names.
+  /// @throws ConfigError  if a token is outside the vocabulary
   [[nodiscard]] virtual std::string decode(std::span<const std::int32_t> tokens) const = 0;
 
-  /// @throws ConfigError  if there is none of this name
+  /// Returns the special token of a name.
+  /// @throws ConfigError  if the tokenizer has none of this name
   [[nodiscard]] std::int32_t special_token(std::string_view name) const {
     const auto found = special_tokens().find(name);
     require<ConfigError>(found != special_tokens().end(), "the tokenizer has no special token '",
