@@ -1,5 +1,5 @@
 /// @file
-/// Chats packed into sequences: shuffled and resumable.
+/// A shuffled, resumable stream of chats that are packed into sequences.
 #pragma once
 
 #include <octavo/core/device.hpp>
@@ -20,27 +20,28 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// What chats are packed into.
+/// The sequences that chats are packed into.
 struct ChatSequences {
-  Index length = 0;      ///< tokens
-  Index most_chats = 1;  ///< in one
-  /// The token that fills a sequence behind its last chat: an input whose target is ignored.
+  Index length = 0;      ///< in tokens
+  Index most_chats = 1;  ///< maximum number of chats in a sequence
+  /// The padding token after the last chat of a sequence: an input whose target is ignored.
   std::int32_t filler = 0;
 };
 
-/// Chats in sequences, each whole in one. Each goes into the fullest sequence that has room for it.
+/// Packs whole chats into sequences. Each chat goes into the fullest sequence that has room for it.
 class PackedChats {
  public:
-  /// @param chats  of at most `sequences.length` tokens each; outlive this
-  /// @param order  of random numbers, by which chats come; none: as they stand
-  /// @throws ConfigError  if there is no chat, or a chat has no room in a sequence
+  /// @param chats  each at most `sequences.length` tokens; outlive this
+  /// @param order  random numbers of the order of the chats; without them, chats are not shuffled
+  /// @throws ConfigError  if there is no chat, or a chat is longer than a sequence
   PackedChats(const Chats& chats, const ChatSequences& sequences,
               std::optional<RandomStream> order = {})
       : chats_(&chats), form_(sequences) {
     require<ConfigError>(chats.size() > 0, "there are no chats to pack; give some");
     require<ConfigError>(sequences.most_chats >= 1, "most chats of a sequence is ",
                          sequences.most_chats, "; give at least 1");
-    std::multimap<Index, std::size_t> rooms;  // of the sequences that may take one more
+    std::multimap<Index, std::size_t>
+        rooms;  // free tokens of each sequence that may get another chat
     for (Index place = 0; place < chats.size(); ++place) {
       const Index chat = order.has_value() ? Permutation(chats.size(), *order)(place) : place;
       const Index tokens = chats.length(chat);
@@ -63,14 +64,14 @@ class PackedChats {
     }
   }
 
-  /// Number of sequences.
+  /// Returns the number of sequences.
   [[nodiscard]] Index size() const { return static_cast<Index>(packed_.size()); }
 
   /// Fills a sequence of a batch.
-  /// @param place      of its first token in the batch
-  /// @param inputs     of the batch
-  /// @param targets    of the batch; −1 where the assistant says nothing
-  /// @param documents  gets the places in the batch at which chats begin, but for the first
+  /// @param place      index of its first token in the batch
+  /// @param inputs     those of the batch
+  /// @param targets    those of the batch; −1 for tokens that are not learnt
+  /// @param documents  receives the indices in the batch at which chats begin, except the first
   void fill(Index sequence, std::size_t place, std::span<std::int32_t> inputs,
             std::span<std::int32_t> targets, std::vector<Index>& documents) const {
     const auto length = static_cast<std::size_t>(form_.length);
@@ -84,7 +85,7 @@ class PackedChats {
     fill_rest(place + at, length - at, inputs, targets);
   }
 
-  /// Fills a sequence without a chat.
+  /// Fills a sequence with padding.
   void fill_empty(std::size_t place, std::span<std::int32_t> inputs,
                   std::span<std::int32_t> targets) const {
     fill_rest(place, static_cast<std::size_t>(form_.length), inputs, targets);
@@ -99,26 +100,26 @@ class PackedChats {
 
   const Chats* chats_;
   ChatSequences form_;
-  std::vector<std::vector<Index>> packed_;  ///< of each sequence its chats
+  std::vector<std::vector<Index>> packed_;  ///< the chats of each sequence
 };
 
-/// Where a stream of chats stands.
+/// The position of a stream of chats.
 struct ChatPosition {
   std::int64_t epoch = 0;
-  std::int64_t sequence = 0;  ///< sequences of this epoch that were handed out
+  std::int64_t sequence = 0;  ///< number of sequences of this epoch that were returned
 
   friend bool operator==(const ChatPosition&, const ChatPosition&) = default;
 };
 
-/// An endless stream of batches of chats. Each epoch has every chat once, packed anew in another
-/// random order, which is computed. Sequences that do not fill a batch are not dropped: the batch
-/// takes the rest from the next epoch. What the stream yields depends on the chats, what they are
-/// packed into and the seed only, not on the number of sequences in a batch.
+/// An endless stream of batches of chats. Each epoch has every chat once, packed in another random
+/// order, which is computed. Sequences that do not fill a batch are not dropped: the next epoch
+/// fills the batch. The stream depends only on the chats, the form of the sequences and the seed,
+/// not on the number of sequences per batch.
 class ChatStream {
  public:
   /// @param chats      outlive this
-  /// @param sequences  in a batch
-  /// @throws ConfigError  as `PackedChats` does, or if there are no sequences in a batch
+  /// @param sequences  per batch
+  /// @throws ConfigError  as `PackedChats` does, or if `sequences` is 0
   ChatStream(const Chats& chats, const ChatSequences& form, Index sequences, std::uint64_t seed)
       : chats_(chats), form_(form), sequences_(sequences), seed_(seed), packed_(packed(0)) {
     detail::require_batch_shape(sequences, form.length);
@@ -131,12 +132,12 @@ class ChatStream {
     hash_ = hash.value();
   }
 
-  /// Fills a part of the next batch, and passes over the rest: `count` sequences from `first` on.
+  /// Fills `count` sequences of the next batch from `first` on, and skips the others.
   /// @param inputs     [count, length]
-  /// @param targets    [count, length]; −1 where the assistant says nothing
-  /// @param documents  becomes the places in `inputs` at which chats begin, ascending, but for the
+  /// @param targets    [count, length]; −1 for tokens that are not learnt
+  /// @param documents  written: the indices in `inputs` at which chats begin, ascending, except the
   ///                   first of each sequence
-  /// @throws ShapeError  if a span has another size, or a batch no such sequences
+  /// @throws ShapeError  if a span has a wrong size, or a batch lacks these sequences
   void next(std::span<std::int32_t> inputs, std::span<std::int32_t> targets,
             std::vector<Index>& documents, Index first, Index count) {
     require<ShapeError>(first >= 0 && count >= 0 && first <= sequences_ - count, "sequences ",
@@ -152,25 +153,25 @@ class ChatStream {
     }
   }
 
-  /// Sequences of the first epochs together.
+  /// Returns the number of sequences in the first epochs.
   [[nodiscard]] Index sequences_of(Index epochs) const {
     Index all = 0;
     for (Index epoch = 0; epoch < epochs; ++epoch) all += packed(epoch).size();
     return all;
   }
 
-  /// Epochs that were handed out; 1.5 is the middle of the second.
+  /// Returns the number of epochs so far; 1.5 is the middle of the second.
   [[nodiscard]] double epoch() const {
     return static_cast<double>(position_.epoch) +
            static_cast<double>(position_.sequence) / static_cast<double>(packed_.size());
   }
 
   [[nodiscard]] const ChatPosition& position() const { return position_; }
-  /// Of all that decides what the stream yields.
+  /// Returns a hash of everything that determines the stream.
   [[nodiscard]] std::uint64_t hash() const { return hash_; }
 
-  /// Continues where a stream of the same hash stood.
-  /// @throws ConfigError  if none can stand there; nothing changes then
+  /// Continues at the position of a stream with the same hash.
+  /// @throws ConfigError  if the position is not valid; nothing changes then
   void restore(const ChatPosition& position) {
     require<ConfigError>(position.epoch >= 0, "the state says epoch ", position.epoch,
                          " of the chats; the state is damaged, take an older one");
@@ -185,7 +186,7 @@ class ChatStream {
 
  private:
   [[nodiscard]] PackedChats packed(std::int64_t epoch) const {
-    // "chats" in ASCII keeps the order apart from whatever else draws from the same seed.
+    // "chats" in ASCII separates the order from other random numbers of the same seed.
     return {chats_, form_,
             RandomStream{seed_, 0x6368617473000000u + static_cast<std::uint64_t>(epoch)}};
   }

@@ -1,5 +1,5 @@
 /// @file
-/// How a model is shown who says what in a chat.
+/// Chat templates: the text around the messages of a chat.
 #pragma once
 
 #include <octavo/core/error.hpp>
@@ -21,34 +21,34 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// What one of a chat says.
+/// A message of a chat.
 struct ChatMessage {
   std::string role;  ///< "system", "user" or "assistant"
   std::string content;
-  /// The tokens of the content, such as those that a model has drawn. Without them the content is
-  /// encoded.
+  /// The tokens of the content, such as those that a model has generated. If they are missing, the
+  /// content is encoded.
   std::optional<std::vector<std::int32_t>> tokens{};
-  bool is_learnt = true;  ///< false: its tokens are no targets, even if the assistant says them
+  bool is_learnt = true;  ///< its tokens are targets if the role is "assistant"
 };
 
-/// What stands around a message of one role.
+/// The text around a message of one role.
 struct ChatTurn {
   std::string before;
-  std::string end;  ///< of the assistant's: the token at which it stops
+  std::string end;  ///< for the assistant, the token that ends its turn
 };
 
-/// A chat's text: `begin`, and for each message the turn of its role around its content, and
-/// `behind`.
+/// A chat template. The text of a chat is `begin`, then for each message its content between
+/// `before` and `end` of its role, followed by `behind`.
 struct ChatTemplate {
   std::string name;
   std::string begin{};
-  std::map<std::string, ChatTurn, std::less<>> turns{};  ///< of each role; an assistant is needed
-  std::string behind{};                                  ///< each turn
-  /// What a system message says before a chat that does not begin with one.
+  std::map<std::string, ChatTurn, std::less<>> turns{};  ///< by role; the assistant's is required
+  std::string behind{};                                  ///< follows each turn
+  /// The system message of a chat that does not begin with one.
   std::optional<std::string> default_system{};
-  bool trims_content = false;  ///< white space around contents is taken away
-  /// Names of the tokenizer's special tokens that become these tokens where the strings above have
-  /// them. In contents they are text like any other.
+  bool trims_content = false;  ///< removes white space around contents
+  /// Names of special tokens of the tokenizer. The strings above encode them as these tokens, but
+  /// contents encode them as text.
   std::vector<std::string> special_tokens{};
 };
 
@@ -133,7 +133,7 @@ class ChatTemplateReader {
   ChatTemplate template_;
 };
 
-/// Without white space around it. Source: Python's str.strip().
+/// Returns a text without white space around it. Source: Python's str.strip().
 inline std::string_view stripped(std::string_view text) {
   constexpr std::array<std::string_view, 29> spaces{
       "\t",     "\n",     "\v",     "\f",     "\r",     "\x1c",   "\x1d",   "\x1e",
@@ -153,18 +153,19 @@ inline std::string_view stripped(std::string_view text) {
 
 }  // namespace detail
 
-/// Names that `chat_template` knows.
+/// The names of the templates that `chat_template` returns.
 inline constexpr std::array chat_template_names{"chatml", "smollm2", "qwen2.5", "llama3"};
 
-/// The chat template of a name, or that of a file of JSON:
+/// Returns the chat template of a name, or reads one from a JSON file:
 /// - `chatml`: no default system message, as Qwen3 without tools and without thinking
 /// - `smollm2`, `qwen2.5`: ChatML with the default system messages of those models
-/// - `llama3`: that of Llama 3; later ones (3.1 on) put dates into the system message, and are
-/// others
-/// - a name with .json at its end: a file of an object with members as those of `ChatTemplate`, but
-///   for turns `system`, `user` and `assistant`, each `{"before": "...", "end": "..."}`
-/// @throws ConfigError  if there is none of this name
-/// @throws IoError      naming file and byte, if it cannot be read or has other members
+/// - `llama3`: Llama 3; later versions (from 3.1) differ, because they put dates into the system
+///   message
+/// - a name that ends in .json: a file with an object whose members are those of `ChatTemplate`,
+///   with `system`, `user` and `assistant` instead of `turns`, each
+///   `{"before": "...", "end": "..."}`
+/// @throws ConfigError  if no template has this name
+/// @throws IoError      naming file and byte, if the file cannot be read or has other members
 [[nodiscard]] inline ChatTemplate chat_template(const std::string& name) {
   if (name == "chatml") return detail::chatml(name, {});
   if (name == "llama3") return detail::llama3_chat();

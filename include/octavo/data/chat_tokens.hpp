@@ -1,5 +1,5 @@
 /// @file
-/// From chats to tokens, and which of them the assistant says.
+/// Encoding chats as tokens, and choosing the targets.
 #pragma once
 
 #include <octavo/core/context.hpp>
@@ -18,23 +18,24 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// What a chat is encoded to.
+/// The tokens of a chat.
 struct ChatTokens {
   std::vector<std::int32_t> tokens{};
-  /// Of each token the next one, where the assistant says that or ends its turn with it; else −1,
-  /// which no loss counts.
+  /// For each token, the next token if it belongs to a message of the assistant or ends its turn;
+  /// else −1, which no loss counts.
   std::vector<std::int32_t> targets{};
 };
 
-/// Encodes chats by a template, to the tokens that `apply_chat_template` of transformers gives, but
-/// - names of special tokens in a message are text, so that no message can end a turn;
-/// - what the assistant says is encoded apart from what stands before it, as it is when a model
-///   answers. That makes a difference only where it begins with white space.
+/// Encodes chats by a template, with the same tokens as `apply_chat_template` of transformers,
+/// except:
+/// - Names of special tokens in a message are encoded as text, so that no message can end a turn.
+/// - A message of the assistant is encoded separately from the text before it, as when a model
+///   answers. This makes a difference only if it begins with white space.
 class ChatEncoder {
  public:
   /// @param tokenizer  outlives this
-  /// @throws ConfigError  if the tokenizer lacks a special token of the template, or the end of the
-  ///                      assistant's turn is not one token
+  /// @throws ConfigError  if the tokenizer lacks a special token of the template, or if the end of
+  ///                      the assistant's turn is not one token
   ChatEncoder(ChatTemplate chat_template, const Tokenizer& tokenizer)
       : template_(std::move(chat_template)), tokenizer_(tokenizer) {
     require_special_tokens();
@@ -49,16 +50,17 @@ class ChatEncoder {
     end_of_turn_ = tokens.front();
   }
 
-  /// The token with which the assistant ends its turn.
+  /// Returns the token that ends the assistant's turn.
   [[nodiscard]] std::int32_t end_of_turn() const { return end_of_turn_; }
 
-  /// @throws ConfigError  if the chat has no message or one of a role that the template does not
-  ///                      know, or a text cannot be encoded
+  /// Encodes a chat.
+  /// @throws ConfigError  if the chat has no message or a message of an unknown role, or a text
+  ///                      cannot be encoded
   [[nodiscard]] ChatTokens encode(std::span<const ChatMessage> chat) const {
     return encoded(pieces_of(chat));
   }
 
-  /// The tokens of a chat, and of what stands before the assistant's next message.
+  /// Returns the tokens of a chat, and of the text before the assistant's next message.
   /// @throws ConfigError  as `encode` does
   [[nodiscard]] std::vector<std::int32_t> encode_prompt(std::span<const ChatMessage> chat) const {
     Pieces pieces = pieces_of(chat);
@@ -66,7 +68,7 @@ class ChatEncoder {
     return encoded(pieces).tokens;
   }
 
-  /// Each chat as `encode` gives it, whatever the number of threads.
+  /// Encodes each chat as `encode` does. The result does not depend on the number of threads.
   /// @throws ConfigError  as `encode` does
   [[nodiscard]] std::vector<ChatTokens> encode_all(std::span<const std::vector<ChatMessage>> chats,
                                                    const Context<Cpu>& context) const {
@@ -91,7 +93,7 @@ class ChatEncoder {
   struct Piece {
     std::string text{};
     std::int32_t token = -1;
-    bool is_said = false;    ///< by the assistant
+    bool is_said = false;    ///< belongs to the assistant's turn
     bool is_target = false;  ///< its tokens are targets
 
     [[nodiscard]] bool is_text() const { return token < 0; }
@@ -125,7 +127,7 @@ class ChatEncoder {
     pieces.back().text += text;
   }
 
-  /// Adds a string of the template, with special tokens in it.
+  /// Adds a string of the template, which may contain special tokens.
   void add_mark(std::string_view mark, Pieces& pieces) const {
     for (;;) {
       std::size_t begin = mark.size();
@@ -185,7 +187,8 @@ class ChatEncoder {
     return joined(pieces, tokens, next);
   }
 
-  /// @param texts  tokens of texts, those of these pieces from `next` on; moved behind them
+  /// @param texts  tokens of texts; those of these pieces begin at `next`, which is moved after
+  /// them
   static ChatTokens joined(const Pieces& pieces, std::span<const std::vector<std::int32_t>> texts,
                            std::size_t& next) {
     ChatTokens result;

@@ -1,5 +1,5 @@
 /// @file
-/// Chats of files, as tokens.
+/// Reading chats from files, as tokens.
 #pragma once
 
 #include <octavo/core/context.hpp>
@@ -26,20 +26,20 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// The tokens of chats, and which of them are targets.
+/// The tokens of chats, and whether each is a target.
 class Chats {
  public:
   [[nodiscard]] Index size() const { return static_cast<Index>(begins_.size()) - 1; }
-  /// Of all chats.
+  /// Returns the number of tokens of all chats.
   [[nodiscard]] Index tokens() const { return begins_.back(); }
-  /// Of all chats, those that a loss counts.
+  /// Returns the number of targets of all chats: the tokens that a loss counts.
   [[nodiscard]] Index targets() const {
     return static_cast<Index>(std::count(is_said_.begin(), is_said_.end(), true));
   }
-  /// Tokens of one chat.
+  /// Returns the number of tokens of a chat.
   [[nodiscard]] Index length(Index chat) const { return begin(chat + 1) - begin(chat); }
 
-  /// Adds one behind the others.
+  /// Appends a chat.
   void add(const ChatTokens& chat) {
     tokens_.insert(tokens_.end(), chat.tokens.begin(), chat.tokens.end());
     is_said_.push_back(false);
@@ -50,7 +50,7 @@ class Chats {
 
   /// Copies a chat.
   /// @param tokens   [length(chat)]
-  /// @param targets  [length(chat)]: the next token where the assistant says it, else −1
+  /// @param targets  [length(chat)]: the next token if it is learnt, else −1
   void read(Index chat, std::span<std::int32_t> tokens, std::span<std::int32_t> targets) const {
     const auto first = static_cast<std::size_t>(begin(chat));
     const auto count = static_cast<std::size_t>(length(chat));
@@ -61,7 +61,7 @@ class Chats {
     }
   }
 
-  /// Takes chats off the end.
+  /// Removes the last `count` chats and returns them.
   [[nodiscard]] Chats split_off(Index count) {
     Chats last;
     const Index rest = size() - count;
@@ -76,7 +76,7 @@ class Chats {
     return last;
   }
 
-  /// Differs where chats, their order or their targets do.
+  /// Returns a hash of the chats, their order and their targets.
   [[nodiscard]] std::uint64_t hash() const {
     detail::WordHash hash;
     for (const Index begin : begins_) hash.add(static_cast<std::uint64_t>(begin));
@@ -89,24 +89,24 @@ class Chats {
   [[nodiscard]] Index begin(Index chat) const { return begins_[static_cast<std::size_t>(chat)]; }
 
   std::vector<std::int32_t> tokens_;
-  std::vector<bool> is_said_;     ///< of each token, by the assistant
-  std::vector<Index> begins_{0};  ///< of each chat, and the end of the last
+  std::vector<bool> is_said_;     ///< for each token, whether it is a target
+  std::vector<Index> begins_{0};  ///< first token of each chat, and the end of the last
 };
 
-/// What becomes of a chat of more tokens than a sequence has.
+/// The handling of chats that are longer than a sequence: `cut` removes their end.
 enum class LongChats { cut, drop };
 
-/// Which chats are wanted.
+/// The chats that a run will read.
 struct ChatRequest {
-  std::vector<std::string> train;       ///< files of JSON Lines, one chat a line
-  std::vector<std::string> validation;  ///< likewise; none: the end of what is there to train on
-  double validation_fraction = 0.1;     ///< of the chats then, at least one
-  Index longest = 0;                    ///< tokens of a chat, at most: those of a sequence
+  std::vector<std::string> train;       ///< JSON Lines files with one chat per line
+  std::vector<std::string> validation;  ///< the same; if empty, the last training chats
+  double validation_fraction = 0.1;     ///< fraction of chats for validation then; at least one
+  Index longest = 0;                    ///< maximum number of tokens of a chat
   LongChats long_chats = LongChats::cut;
-  Index vocabulary = 0;  ///< of the model: tokens are below it
+  Index vocabulary = 0;  ///< of the model; tokens must be below it
 };
 
-/// Chats that were read.
+/// The chats of a run.
 struct ChatData {
   struct File {
     std::filesystem::path path;
@@ -117,12 +117,12 @@ struct ChatData {
   Chats validation;
   std::vector<File> files;
   Index cut = 0;      ///< chats that lost their end
-  Index dropped = 0;  ///< chats that were too long: all, or those whose begin has no target
+  Index dropped = 0;  ///< chats that were too long; with `cut`, only those left without a target
 };
 
 namespace detail {
 
-/// Reads a chat of a line: `{"messages": [{"role": …, "content": …}]}`, or as ShareGPT has them
+/// Reads a chat from a line: `{"messages": [{"role": …, "content": …}]}`, or in ShareGPT's form
 /// `{"conversations": [{"from": "human", "value": …}]}`. A message with `"weight": 0` or
 /// `"train": false` is not learnt. Other members are skipped, unless they may change which tokens
 /// are learnt.
@@ -131,7 +131,7 @@ class ChatLineReader {
   ChatLineReader(std::string_view line, std::string place)
       : json_(line, std::move(place), 0, "correct the line, or leave it out") {}
 
-  /// @throws IoError  naming the place of what is no chat
+  /// @throws IoError  naming file, line and byte, if the line is not a chat
   std::vector<ChatMessage> read() {
     bool is_there = false;
     json_.object([&](const std::string& key) {
@@ -268,7 +268,7 @@ class ChatLoader {
     data_.files.push_back({path, count});
   }
 
-  /// Encodes the chats that were read.
+  /// Encodes the chats in `read_`.
   void encode(Chats& chats) {
     std::vector<ChatTokens> encoded;
     try {
@@ -316,7 +316,8 @@ class ChatLoader {
     chats.add(chat);
   }
 
-  static constexpr std::size_t together = 4096;  ///< chats that are encoded at once
+  static constexpr std::size_t together =
+      4096;  ///< maximum number of chats that are encoded at once
 
   const ChatRequest& request_;
   const ChatEncoder& encoder_;
@@ -324,16 +325,17 @@ class ChatLoader {
   ChatData data_;
   SeenFiles seen_;
   std::vector<std::vector<ChatMessage>> read_;
-  std::vector<std::string> places_;  ///< of those
+  std::vector<std::string> places_;  ///< file and line of each
 };
 
 }  // namespace detail
 
-/// Reads the chats of a run, and encodes them.
-/// @throws IoError      naming file, line and byte of what cannot be read or is no chat
-/// @throws ConfigError  naming file and line of a chat that cannot be encoded, that has tokens
-///                      outside of the vocabulary, or in which the assistant says nothing; if a
-///                      file is named twice, or no chat is left
+/// Reads and encodes the chats of a run.
+/// @throws IoError      naming file, line and byte, if a file cannot be read or a line is not a
+/// chat
+/// @throws ConfigError  naming file and line of a chat that cannot be encoded, has tokens outside
+///                      the vocabulary or has no target; if a file is named twice, or no chat is
+///                      left
 [[nodiscard]] inline ChatData load_chats(const ChatRequest& request, const ChatEncoder& encoder,
                                          const Context<Cpu>& context) {
   return detail::ChatLoader(request, encoder, context).load();

@@ -1,5 +1,5 @@
 /// @file
-/// The texts of a file of JSON Lines.
+/// Reading the texts of JSON Lines files.
 #pragma once
 
 #include <octavo/core/error.hpp>
@@ -19,7 +19,7 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// Where a text lies in the bytes of all that were read.
+/// The position of a text in the bytes of all texts.
 struct TextPlace {
   std::size_t begin = 0;
   std::size_t bytes = 0;
@@ -27,11 +27,11 @@ struct TextPlace {
 
 namespace detail {
 
-/// A line of a file, without its end.
+/// A line of a file, without its line feed.
 struct FileLine {
   const std::filesystem::path& file;
   std::int64_t number = 1;   ///< counted from 1
-  std::uint64_t offset = 0;  ///< of its first byte in the file
+  std::uint64_t offset = 0;  ///< offset of the first byte in the file
   std::string_view text;
 
   [[nodiscard]] std::string place() const { return message(file.string(), ": line ", number); }
@@ -40,9 +40,9 @@ struct FileLine {
   }
 };
 
-/// The string under `key` of the object that a line is.
-/// @param advice  behind the error where the object has none
-/// @throws IoError  naming file, line and byte of what is no JSON, or is an object without it
+/// Returns the string under `key` of the JSON object on a line.
+/// @param advice  appended to the message if the object lacks the key
+/// @throws IoError  naming file, line and byte, if the line is not a JSON object with this string
 [[nodiscard]] inline std::string json_text(const FileLine& line, const std::string& key,
                                            const std::string& advice = "") {
   JsonReader json(line.text, line.place(), 0, "correct the line, or leave it out");
@@ -60,11 +60,11 @@ struct FileLine {
   return std::move(*text);
 }
 
-/// Puts the strings "text" of all lines, behind a byte-order mark, to the front of a file's bytes,
-/// with a byte between them; blank lines have none. A text is shorter than its line, so it needs no
-/// memory beside the file's.
-/// @param texts  to which is added where each lies in `bytes`
-/// @returns how many bytes they are
+/// Replaces the content of a JSON Lines file by the strings "text" of all lines, with a separator
+/// byte between them. Skips a byte-order mark and blank lines. A text is shorter than its line, so
+/// the function works in place.
+/// @param texts  receives the position of each text in `bytes`
+/// @return the number of bytes that are used
 /// @throws IoError  as `json_text` does
 inline std::size_t keep_json_texts(const std::filesystem::path& file, std::span<std::uint8_t> bytes,
                                    std::uint8_t between, std::vector<TextPlace>& texts) {

@@ -1,5 +1,5 @@
 /// @file
-/// Reading regular files: a part, the whole, or line by line.
+/// Reading regular files: in parts, whole, or line by line.
 #pragma once
 
 #include <octavo/core/error.hpp>
@@ -49,7 +49,7 @@ inline std::string start_of(const std::filesystem::path& path) {
                  message(std::strerror(error), advice, error == ENOENT ? start_of(path) : ""));
 }
 
-/// The kind of a file that is not a regular one, as messages name it.
+/// Returns the kind of a file that is not a regular file, for messages.
 inline const char* kind_of_file(mode_t mode) {
   return S_ISDIR(mode)    ? "a folder"
          : S_ISFIFO(mode) ? "a pipe"
@@ -72,12 +72,12 @@ inline const char* kind_of_file(mode_t mode) {
   reading_failed(path, message("it is ", kind_of_file(status.st_mode), ", not a regular file"));
 }
 
-/// What is the same for every path to one file: links of both kinds among them.
+/// The identity of a file. It is equal for all paths to one file, including links.
 using FileIdentity = std::pair<dev_t, ino_t>;
 
-/// A regular file that is open for reading. What it holds is copied by system calls and never
-/// mapped: a file that another program cuts off is then an error that names it, where memory that
-/// is mapped would end the program with SIGBUS.
+/// A regular file that is open for reading. Its content is copied by system calls and never mapped:
+/// if another program truncates the file, reading throws an error that names it, whereas mapped
+/// memory would end the program with SIGBUS.
 class OpenFile {
  public:
   /// @throws IoError  if it cannot be opened, or is not a regular file
@@ -88,18 +88,18 @@ class OpenFile {
   ~OpenFile() { ::close(descriptor_); }
 
   [[nodiscard]] const std::filesystem::path& path() const { return path_; }
-  /// In bytes, when it was opened.
+  /// Returns the size in bytes at the time of opening.
   [[nodiscard]] std::uint64_t size() const { return static_cast<std::uint64_t>(status_.st_size); }
   [[nodiscard]] FileIdentity identity() const { return {status_.st_dev, status_.st_ino}; }
 
-  /// Reads the next bytes until `target` is full or the file ends; returns how many came.
+  /// Reads the next bytes until `target` is full or the file ends. Returns the number of bytes.
   std::size_t read(std::span<std::uint8_t> target) {
     return fill(target.size(), [&](std::size_t count) {
       return ::read(descriptor_, target.data() + count, target.size() - count);
     });
   }
 
-  /// Reads the bytes from `offset` on; any number of threads may.
+  /// Reads the bytes from `offset` on. Several threads may call it concurrently.
   /// @throws IoError  with the offset, if the file ends before `target` is full
   void read_at(std::uint64_t offset, std::span<std::byte> target) const {
     const std::size_t count = fill(target.size(), [&](std::size_t done) {
@@ -137,15 +137,14 @@ class OpenFile {
 
 }  // namespace detail
 
-/// The largest file that is read whole unless its reader sets another limit, in bytes.
+/// The default maximum size of a file that is read whole, in bytes.
 inline constexpr std::uint64_t most_file_bytes = 100'000'000;
 
 /// Returns the bytes of a text file that is read whole, such as a configuration, without a
 /// byte-order mark.
-/// @param most  bytes that it may have
-/// @throws IoError  naming the file, if it cannot be read, is not a regular file, is larger or has
-/// a
-///                  known format that is not text
+/// @param most  maximum size in bytes
+/// @throws IoError  naming the file, if it cannot be read, is not a regular file, is larger, or has
+///                  a known format that is not text
 [[nodiscard]] inline std::string read_text_file(const std::filesystem::path& path,
                                                 std::uint64_t most = most_file_bytes) {
   detail::OpenFile file(path);
@@ -164,7 +163,7 @@ inline constexpr std::uint64_t most_file_bytes = 100'000'000;
   return text;
 }
 
-/// The longest line of a metrics.jsonl that is read, in bytes.
+/// The maximum length of a line that `FileLines` reads, in bytes.
 inline constexpr std::size_t most_line_bytes = std::size_t{1} << 24;
 
 /// Reads a text file line by line, whatever its size, and skips a byte-order mark.
@@ -220,11 +219,11 @@ class FileLines {
   }
 
   detail::OpenFile file_;
-  std::string buffer_;     ///< bytes that were read; those before `begin_` were returned
-  std::size_t begin_ = 0;  ///< of the next line
+  std::string buffer_;     ///< bytes read from the file; those before `begin_` were returned
+  std::size_t begin_ = 0;  ///< index of the next line
   bool is_begun_ = false;  ///< some bytes were read
   bool is_read_ = false;   ///< the file has no more bytes than the buffer
-  bool ends_ = false;      ///< with a line feed, the last line
+  bool ends_ = false;      ///< the last line ends with a line feed
   std::uint64_t number_ = 0;
 };
 

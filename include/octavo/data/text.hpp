@@ -22,28 +22,28 @@
 
 namespace octavo OCTAVO_ABI {
 
-/// A file that was read, or an entry of a folder that was not.
+/// A file that was read, or an entry of a folder that was skipped.
 struct TextFile {
   std::filesystem::path path;
-  std::uintmax_t bytes = 0;  ///< 0 for what is no file
-  /// Why it was skipped; of a file that was read because it is named, why a folder would not have
-  /// given it; else empty.
+  std::uintmax_t bytes = 0;  ///< 0 for entries that are not regular files
+  /// The reason why the entry was skipped. For a file that was read because it is named, the reason
+  /// why it would be skipped in a folder. Empty if there is none.
   std::string remark;
-  bool is_json_lines = false;  ///< of a file that was read: the texts of its lines were
-  std::string format{};        ///< of a file of tokens, such as "llm.c, 2 bytes a token"
+  bool is_json_lines = false;  ///< the texts of the file's lines were read
+  std::string format{};        ///< format of a token file, such as "llm.c, 2 bytes a token"
 };
 
-/// Text, and where it comes from.
+/// Text and its sources.
 struct Text {
   std::vector<std::uint8_t> bytes;
-  std::vector<TextPlace> texts;   ///< in `bytes`: of each file, or of each line of JSON Lines
+  std::vector<TextPlace> texts;   ///< positions in `bytes`: one for each file or line of JSON Lines
   std::vector<TextFile> read;     ///< in the order of `bytes`
-  std::vector<TextFile> skipped;  ///< everything that the folders hold beside; a folder stands once
+  std::vector<TextFile> skipped;  ///< the other entries of folders; a folder is listed once
 };
 
 namespace detail {
 
-/// Whether what is named is a folder, and no file.
+/// Whether a source is a folder, not a file.
 /// @throws IoError  if it is neither
 inline bool is_folder(const std::filesystem::path& source) {
   require<IoError>(!source.empty(), "'' is an empty name; name a text file or a folder of them");
@@ -58,11 +58,11 @@ inline bool is_folder(const std::filesystem::path& source) {
   return false;
 }
 
-/// How much of a file decides whether it is text.
+/// The number of first bytes that decide whether a file is text.
 inline constexpr std::size_t text_probe_bytes = 8192;
 
-/// Why these first bytes of a file are no text, or "". A character that the probe's end cuts may
-/// stand where the file goes on.
+/// Returns the reason why a file that begins with these bytes is not text; "" if it is text.
+/// @param goes_on  the file has more bytes, so the last character may be incomplete
 inline std::string why_no_text(std::span<const std::uint8_t> bytes, bool goes_on) {
   std::string_view probe(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   if (probe.empty()) return "empty";
@@ -80,17 +80,17 @@ inline std::string why_no_text(std::span<const std::uint8_t> bytes, bool goes_on
   return "";
 }
 
-/// Finds the files that sources name, and reads them.
+/// Finds the files that sources name and reads them.
 class TextReader {
  public:
-  /// @param seen     files that were read already
-  /// @param between  the byte between texts
+  /// @param seen     files that were read before
+  /// @param between  separator byte between texts
   explicit TextReader(SeenFiles& seen, std::uint8_t between = '\n')
       : seen_(seen), between_(between) {}
 
   /// Adds a file that is named, whatever it contains, unless its first bytes are those of a known
   /// format that is not text. If its name ends in .jsonl, it is read as JSON Lines.
-  /// @param group  the pattern that gave it, if one did
+  /// @param group  the pattern that matched it, if one did
   void add_file(const std::filesystem::path& path, const FileGroup& group = {}) {
     TextFile file = examined(path, true);
     require<IoError>(file.bytes > 0, path.string(), ": the file is empty; name one with text");
@@ -100,7 +100,7 @@ class TextReader {
     (twice.empty() ? text_.read : text_.skipped).push_back(std::move(file));
   }
 
-  /// Of a folder only text is read.
+  /// Adds the text files of a folder and of the folders in it.
   void add_folder(const std::filesystem::path& folder) {
     const std::size_t before = text_.read.size();
     for (const std::filesystem::path& path : files_below(folder)) {
@@ -115,11 +115,11 @@ class TextReader {
                      "skipped)");
   }
 
-  /// Whether a file was found that `read` is to read.
+  /// Whether `read` has any file to read.
   [[nodiscard]] bool has_text() const { return !text_.read.empty(); }
 
-  /// The bytes of all files, with a byte between them. Needs memory for the files' bytes, and for
-  /// the places of texts.
+  /// Reads all files, with the separator between texts. Allocates memory for the bytes of the files
+  /// and the positions of the texts.
   Text read() {
     std::uintmax_t total = text_.read.size();
     for (const TextFile& file : text_.read) total += file.bytes;
@@ -146,7 +146,7 @@ class TextReader {
   }
 
  private:
-  /// Opens and judges a file; `last_` is then its identity.
+  /// Opens a file, checks whether it is text, and stores its identity in `last_`.
   /// @param is_named  a known format that is not text is an error
   TextFile examined(const std::filesystem::path& path, bool is_named = false) {
     OpenFile file(path);
@@ -174,7 +174,7 @@ class TextReader {
     text_.skipped.push_back({entry.path(), ignored ? 0 : bytes, remark});
   }
 
-  /// Why a folder's entry is not looked into; null for a file and for a folder to descend into.
+  /// Returns the reason for skipping a folder's entry; null for files and folders to read.
   static const char* why_skipped(const std::filesystem::directory_entry& entry) {
     const std::string name = entry.path().filename().string();
     if (name.starts_with('.')) return "hidden";
@@ -186,7 +186,7 @@ class TextReader {
     return entry.is_regular_file() ? nullptr : "neither a file nor a folder";
   }
 
-  /// The regular files below `folder` that are not skipped, sorted by path.
+  /// Returns the regular files below `folder` that are not skipped, sorted by path.
   std::vector<std::filesystem::path> files_below(const std::filesystem::path& folder) {
     std::vector<std::filesystem::path> files;
     try {
@@ -214,18 +214,19 @@ class TextReader {
 
 }  // namespace detail
 
-/// Reads text files, one after the other, with a newline byte between them, and says which.
+/// Reads text files, with a newline byte between them, and lists the files that it read and
+/// skipped.
 ///
 /// A file that is named is read whatever it contains, except known formats that are not text, such
 /// as gzip and UTF-16. A file whose name ends in .jsonl gives the string "text" of the JSON object
 /// on each line, with newlines between them. A byte-order mark is skipped. A folder is read
-/// recursively, sorted by path; of its files only those count that are text: not empty, no NUL byte
-/// in the first 8 KiB, and these are valid UTF-8. Hidden entries, folders called `build`,
-/// `out` or `runs`, and links to folders are skipped there. Takes memory for the files once.
-/// @throws ConfigError  if `sources` is empty, or two of them give the same file
+/// recursively, sorted by path. In folders, only text files are read: files that are not empty and
+/// whose first 8 KiB are valid UTF-8 without NUL bytes. Hidden entries, folders called `build`,
+/// `out` or `runs`, and links to folders are skipped. Each file is in memory once.
+/// @throws ConfigError  if `sources` is empty, or two of them name the same file
 /// @throws IoError      if a path is missing, neither a file nor a folder, or not readable; if a
-///                      named file is empty, no JSON Lines or of another format than text, or a
-///                      folder holds no text
+///                      named file is empty, not valid JSON Lines or not text, or a folder
+///                      contains no text
 [[nodiscard]] inline Text load_text(const std::vector<std::filesystem::path>& sources) {
   require<ConfigError>(!sources.empty(), "no text is named; give at least one file or folder");
   detail::SeenFiles seen;
@@ -241,7 +242,7 @@ class TextReader {
   return reader.read();
 }
 
-/// The bytes that `load_text` reads.
+/// Returns the bytes that `load_text` reads.
 [[nodiscard]] inline std::vector<std::uint8_t> read_text(
     const std::vector<std::filesystem::path>& sources) {
   return load_text(sources).bytes;
